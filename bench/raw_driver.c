@@ -1,0 +1,183 @@
+/* The floor that gpulua is measured against: the same small work with the CUDA driver alone, in C.
+ *
+ * Prints `name value unit` lines (medians of repeats); bench/run.lua interleaves this program with gpulua. The driver is
+ * opened with dlopen, so the program builds anywhere and says so where there is no GPU. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#if __has_include(<cuda.h>)
+#include <cuda.h>
+
+#define REPEATS 21
+
+/* saxpy for any GPU of compute capability 5.0 and newer; the driver compiles it. */
+static const char *const saxpy_ptx =
+    ".version 6.0\n.target sm_50\n.address_size 64\n"
+    ".visible .entry saxpy(.param .u32 n, .param .f32 a, .param .u64 x, .param .u64 y) {\n"
+    ".reg .pred %p; .reg .f32 %f<4>; .reg .b32 %r<6>; .reg .b64 %d<6>;\n"
+    "ld.param.u32 %r1, [n]; ld.param.f32 %f1, [a]; ld.param.u64 %d1, [x]; ld.param.u64 %d2, [y];\n"
+    "mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mov.u32 %r4, %tid.x; mad.lo.s32 %r5, %r2, %r3, %r4;\n"
+    "setp.ge.s32 %p, %r5, %r1; @%p bra DONE;\n"
+    "cvta.to.global.u64 %d1, %d1; cvta.to.global.u64 %d2, %d2; mul.wide.s32 %d3, %r5, 4;\n"
+    "add.s64 %d4, %d1, %d3; add.s64 %d5, %d2, %d3;\n"
+    "ld.global.f32 %f2, [%d4]; ld.global.f32 %f3, [%d5]; fma.rn.f32 %f3, %f1, %f2, %f3;\n"
+    "st.global.f32 [%d5], %f3; DONE: ret; }\n";
+
+#define DRIVER(X)                                                                                  \
+    X(cuInit, CUresult, (unsigned))                                                                \
+    X(cuDeviceGet, CUresult, (CUdevice *, int))                                                    \
+    X(cuDevicePrimaryCtxRetain, CUresult, (CUcontext *, CUdevice))                                 \
+    X(cuCtxSetCurrent, CUresult, (CUcontext))                                                      \
+    X(cuModuleLoadData, CUresult, (CUmodule *, const void *))                                      \
+    X(cuModuleGetFunction, CUresult, (CUfunction *, CUmodule, const char *))                       \
+    X(cuMemAlloc_v2, CUresult, (CUdeviceptr *, size_t))                                            \
+    X(cuMemsetD8_v2, CUresult, (CUdeviceptr, unsigned char, size_t))                               \
+    X(cuMemHostAlloc, CUresult, (void **, size_t, unsigned))                                       \
+    X(cuMemHostGetDevicePointer_v2, CUresult, (CUdeviceptr *, void *, unsigned))                   \
+    X(cuStreamCreate, CUresult, (CUstream *, unsigned))                                            \
+    X(cuStreamSynchronize, CUresult, (CUstream))                                                   \
+    X(cuStreamWriteValue64_v2, CUresult, (CUstream, CUdeviceptr, cuuint64_t, unsigned))            \
+    X(cuLaunchKernel, CUresult,                                                                    \
+      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
+       void **, void **))
+#define X(name, result, parameters) static result(*p_##name) parameters;
+DRIVER(X)
+#undef X
+
+#define CK(call)                                                                                   \
+    do {                                                                                           \
+        CUresult result_ = (call);                                                                 \
+        if (result_ != CUDA_SUCCESS) {                                                             \
+            fprintf(stderr, "%s: error %d\n", #call, (int)result_);                                \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static double now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void print_median(const char *name, double *values, int count, const char *unit) {
+    qsort(values, (size_t)count, sizeof *values, by_value);
+    printf("%s %.1f %s\n", name, values[count / 2], unit);
+}
+
+static CUstream stream;
+static CUfunction saxpy;
+static void *args[4];
+static volatile uint64_t *word;
+static CUdeviceptr word_address;
+static uint64_t ticket;
+
+static void launch(void) { CK(p_cuLaunchKernel(saxpy, 4, 1, 1, 256, 1, 1, 0, stream, args, NULL)); }
+
+static void round_trip(void) {
+    launch();
+    CK(p_cuStreamWriteValue64_v2(stream, word_address, ++ticket, 0));
+    while (*word < ticket) {
+    }
+}
+
+static void measure(void) {
+    double values[REPEATS];
+    for (int i = 0; i < 2000; i++) {
+        launch();
+    }
+    CK(p_cuStreamSynchronize(stream));
+    for (int r = 0; r < REPEATS; r++) {
+        double start = now_ns();
+        for (int i = 0; i < 500; i++) {
+            launch();
+        }
+        values[r] = (now_ns() - start) / 500;
+        CK(p_cuStreamSynchronize(stream));
+    }
+    print_median("launch_burst", values, REPEATS, "ns");
+    for (int r = 0; r < 7; r++) {
+        double start = now_ns();
+        for (int i = 0; i < 20000; i++) {
+            launch();
+        }
+        CK(p_cuStreamSynchronize(stream));
+        values[r] = (now_ns() - start) / 20000;
+    }
+    print_median("launch_sustained", values, 7, "ns");
+    for (int r = 0; r < REPEATS; r++) {
+        double start = now_ns();
+        for (int i = 0; i < 200; i++) {
+            round_trip();
+        }
+        values[r] = (now_ns() - start) / 200;
+    }
+    print_median("round_trip", values, REPEATS, "ns");
+    for (int r = 0; r < REPEATS; r++) {
+        usleep(10000);
+        double start = now_ns();
+        round_trip();
+        values[r] = now_ns() - start;
+    }
+    print_median("round_trip_idle", values, REPEATS, "ns");
+}
+
+int main(void) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver) {
+        puts("# no libcuda.so.1 here");
+        return 0;
+    }
+#define X(name, result, parameters)                                                                \
+    *(void **)&p_##name = dlsym(driver, #name);                                                    \
+    if (!p_##name) {                                                                               \
+        puts("# libcuda.so.1 lacks " #name);                                                       \
+        return 0;                                                                                  \
+    }
+    DRIVER(X)
+#undef X
+    if (p_cuInit(0) != CUDA_SUCCESS) {
+        puts("# no GPU here");
+        return 0;
+    }
+    CUdevice device;
+    CUcontext context;
+    CUmodule module;
+    CUdeviceptr x, y;
+    static int n = 1024;
+    static float a = 2;
+    CK(p_cuDeviceGet(&device, 0));
+    CK(p_cuDevicePrimaryCtxRetain(&context, device));
+    CK(p_cuCtxSetCurrent(context));
+    CK(p_cuModuleLoadData(&module, saxpy_ptx));
+    CK(p_cuModuleGetFunction(&saxpy, module, "saxpy"));
+    CK(p_cuMemAlloc_v2(&x, 4096));
+    CK(p_cuMemAlloc_v2(&y, 4096));
+    CK(p_cuMemsetD8_v2(x, 0, 4096));
+    CK(p_cuMemsetD8_v2(y, 0, 4096));
+    CK(p_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CK(p_cuMemHostAlloc((void **)(uintptr_t)&word, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+    CK(p_cuMemHostGetDevicePointer_v2(&word_address, (void *)(uintptr_t)word, 0));
+    *word = 0;
+    args[0] = &n;
+    args[1] = &a;
+    args[2] = &x;
+    args[3] = &y;
+    measure();
+    return 0;
+}
+#else
+int main(void) {
+    puts("# built without cuda.h");
+    return 0;
+}
+#endif

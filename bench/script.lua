@@ -1,0 +1,73 @@
+-- The small work of raw_driver.c as a script does it. Prints `name value unit` lines (medians of repeats).
+-- Usage: gpulua --device D --isolate T bench/script.lua
+local gpu = require "gpulua"
+local uv = require "luv" -- for its clock alone: Lua's own has no monotonic one
+
+local dev = gpu.device()
+local mod = dev:compile [[
+  extern "C" __global__ void saxpy(int n, float a, const float *x, float *y) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = a * x[i] + y[i];
+  }]]
+local saxpy = mod.saxpy
+local x, y = dev:buffer("f32", 1024):fill(0), dev:buffer("f32", 1024):fill(0)
+local on_cuda = dev.kind == "cuda"
+local shape = { grid = 4, block = 256 }
+
+local function show(name, values, unit)
+  table.sort(values)
+  print(("%s %.1f %s"):format(name, values[#values // 2 + 1], unit))
+end
+
+local function repeated(times, count, before, body)
+  local values = {}
+  for r = 1, times do
+    before()
+    local start = uv.hrtime()
+    body(count)
+    values[r] = (uv.hrtime() - start) / count
+  end
+  return values
+end
+
+local function idle() dev:synchronize() end
+
+local function launches(count)
+  for _ = 1, count do saxpy:launch(shape, 1024, 2.0, x, y) end
+end
+
+local function sustained(count)
+  launches(count)
+  dev:synchronize()
+end
+
+local function round_trips(count)
+  for _ = 1, count do saxpy:launch(shape, 1024, 2.0, x, y):await() end
+end
+
+launches(2000)
+show("launch_burst", repeated(21, 500, idle, launches), "ns")
+show("launch_sustained", repeated(7, on_cuda and 20000 or 2000, idle, sustained), "ns")
+show("round_trip", repeated(21, 200, idle, round_trips), "ns")
+show("round_trip_idle", repeated(21, 1, function() uv.sleep(10) end, round_trips), "ns")
+
+show("allocate_close", repeated(21, 500, idle, function(count)
+  for _ = 1, count do dev:buffer("f32", 1 << 18):close() end
+end), "ns")
+
+local million = {}
+for i = 1, 1000000 do million[i] = i * 0.5 end
+local big = dev:buffer("f32", 1000000)
+show("table_in", repeated(9, 1, idle, function()
+  big:write(million)
+  dev:synchronize()
+end), "ns")
+show("table_out", repeated(9, 1, idle, function()
+  assert(big:read(1, 1000000)[1000000] == 500000.0)
+end), "ns")
+
+for line in io.lines("/proc/self/status") do
+  local kib = line:match("^VmHWM:%s*(%d+)")
+  if kib then print(("peak %s KiB"):format(kib)) end
+end
+dev:close()

@@ -1,0 +1,227 @@
+/* The contract of a device backend. One ops table; the executor is its only caller.
+ *
+ * Threads: all slots are called from the executor's thread, except module_compile, which is called
+ * from the executor's compile thread (never twice at once), and `sink`, which a backend may call
+ * from any thread of its own. event_query and device_status may also be called from a second thread
+ * of the executor (it watches while an inline script sleeps), never at once with another slot but
+ * module_compile.
+ *
+ * Errors: a slot returns GPULUA_OK or a status and fills `error` (driver code, text with the call
+ * that failed, and for compilers the whole log in `log`, malloc'ed). GPULUA_DEVICE_LOST means that
+ * the device is gone for good in this process.
+ *
+ * Work slots are asynchronous and in order within a stream. `seq` is the work's position on its
+ * stream: a backend that finds out later that a piece of work failed says so through sink.failed
+ * before any word or event behind it moves. */
+#ifndef GPU_BACKEND_H
+#define GPU_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gpulua.h"
+#include "wire/record.h"
+
+#define GPU_BACKEND_VERSION 1u
+
+struct backend_error {
+    gpulua_status status;
+    int32_t driver_code;
+    char message[1024];
+    char *log; /* owned by the receiver: free it; NULL: none */
+};
+
+struct backend_sink {
+    void *user;
+    /* Work (stream slot, seq) failed. `status` is KERNEL_FAILED for an assert, DEVICE_LOST for what
+     * ends the device. */
+    void (*failed)(void *user, uint32_t stream, uint64_t seq, gpulua_status status,
+                   const char *text);
+    /* A line for the host's log. */
+    void (*log)(void *user, const char *line);
+    /* A word or an event moved (backends whose completion comes from threads of their own): wake
+     * who sleeps. */
+    void (*moved)(void *user);
+};
+
+struct backend_device; /* defined by each backend; begins with `const struct backend_ops *ops` */
+struct backend_stream;
+struct backend_event;
+struct backend_slab;
+struct backend_module;
+struct backend_kernel;
+
+enum backend_query { BACKEND_DONE = 0, BACKEND_PENDING = 1, BACKEND_FAILED = 2 };
+
+struct backend_open_info {
+    int ordinal;            /* cuda:N */
+    const char *cache_path; /* NULL: the default */
+    struct backend_sink sink;
+};
+
+struct backend_source {
+    const char *name;    /* for messages and #line: "pipeline.lua:12" or "kernels.cu" */
+    const char *text;    /* NUL-terminated CUDA C */
+    const char *options; /* lines: "define NAME VALUE", "name EXPRESSION" (template instances),
+                            "include PATH", "flag TEXT" (passed to the compiler); "" for none */
+};
+
+struct backend_launch {
+    struct backend_kernel *kernel;
+    struct backend_stream *stream;
+    uint64_t seq;
+    uint32_t grid[3], block[3];
+    uint32_t shared_bytes;
+    const void *args; /* laid out as a C struct of the parameters; addresses are real; valid only
+                         during the call */
+    uint32_t args_bytes;
+};
+
+struct backend_ops {
+    uint32_t version; /* GPU_BACKEND_VERSION */
+    const char *name; /* "cuda", "cpu" */
+
+    /* Devices present; 0 with `error` saying why not (library missing: names tried). Callable
+     * before device_open. */
+    int (*device_count)(struct backend_error *error);
+    gpulua_status (*device_open)(const struct backend_open_info *info,
+                                 struct backend_device **device, struct backend_error *error);
+    /* Waits for all work unless the device is lost; frees all that is left. */
+    void (*device_close)(struct backend_device *device);
+    void (*device_facts)(struct backend_device *device, struct wire_device_facts *facts);
+    gpulua_status (*memory_info)(struct backend_device *device, struct wire_memory_facts *facts,
+                                 struct backend_error *error);
+    /* Once the device is known lost: its status and text; GPULUA_OK while it is well. Never blocks.
+     */
+    gpulua_status (*device_status)(struct backend_device *device, struct backend_error *error);
+
+    /* Device memory. `*address` is what kernels see; at least 512-byte aligned. */
+    gpulua_status (*slab_create)(struct backend_device *device, uint64_t bytes,
+                                 struct backend_slab **slab, uint64_t *address,
+                                 struct backend_error *error);
+    void (*slab_destroy)(struct backend_device *device, struct backend_slab *slab);
+    /* Pins host memory (page, arena chunk) for the device. NULL: not needed. Failing is not fatal.
+     * `writable` memory can be the target of stream_word. */
+    gpulua_status (*host_register)(struct backend_device *device, void *base, uint64_t bytes,
+                                   struct backend_error *error);
+    void (*host_unregister)(struct backend_device *device, void *base);
+
+    gpulua_status (*stream_create)(struct backend_device *device, uint32_t slot, int priority,
+                                   struct backend_stream **stream, struct backend_error *error);
+    /* The stream's work is over or lost. */
+    void (*stream_destroy)(struct backend_device *device, struct backend_stream *stream);
+    /* Behind all work so far on the stream: *word = value (release), then sink.moved. */
+    gpulua_status (*stream_word)(struct backend_stream *stream, _Atomic uint64_t *word,
+                                 uint64_t value, struct backend_error *error);
+    /* Later work on the stream starts after the event's last record. */
+    gpulua_status (*stream_wait)(struct backend_stream *stream, struct backend_event *event,
+                                 struct backend_error *error);
+
+    /* Timing-free events, recordable again and again; waits already issued keep the older record.
+     */
+    gpulua_status (*event_create)(struct backend_device *device, struct backend_event **event,
+                                  struct backend_error *error);
+    void (*event_destroy)(struct backend_device *device, struct backend_event *event);
+    gpulua_status (*event_record)(struct backend_event *event, struct backend_stream *stream,
+                                  struct backend_error *error);
+    enum backend_query (*event_query)(struct backend_event *event, struct backend_error *error);
+
+    /* Device addresses, host pointers. Host memory may be pageable; it stays valid until the work
+     * is over. */
+    gpulua_status (*copy)(struct backend_stream *stream, uint64_t seq, uint64_t dst, uint64_t src,
+                          uint64_t bytes, struct backend_error *error);
+    gpulua_status (*upload)(struct backend_stream *stream, uint64_t seq, uint64_t dst,
+                            const void *src, uint64_t bytes, struct backend_error *error);
+    gpulua_status (*download)(struct backend_stream *stream, uint64_t seq, void *dst, uint64_t src,
+                              uint64_t bytes, struct backend_error *error);
+    /* elem_count copies of an element of 1, 2, 4, 8 or 16 bytes. */
+    gpulua_status (*fill)(struct backend_stream *stream, uint64_t seq, uint64_t dst,
+                          const void *element, uint32_t elem_bytes, uint64_t elem_count,
+                          struct backend_error *error);
+    gpulua_status (*launch)(const struct backend_launch *launch, struct backend_error *error);
+    /* Kernels that print: their text is out when this returns. Called when the streams concerned
+     * are idle, before the script is told that they are. NULL: kernels print by themselves. */
+    void (*flush_output)(struct backend_device *device);
+
+    /* Compiles CUDA C into something module_load takes, using the disk cache. May take seconds.
+     * COMPILE_FAILED with `log`. `*description` (malloc'ed) has one line for each name that the
+     * source defines: kernel NAME SIGNATURE          saxpy n: i32, a: f32, x: in f32*, y: inout
+     * f32* global NAME TYPE COUNT const|mutable An unsupported parameter is written `name:
+     * ?C-TYPE/BYTES/ALIGNMENT` (a struct by value, ...). */
+    gpulua_status (*module_compile)(struct backend_device *device,
+                                    const struct backend_source *source, void **image,
+                                    size_t *image_bytes, char **description,
+                                    struct backend_error *error);
+    /* Loads an image from module_compile (flag `compiled`), or PTX or cubin as given by a user. */
+    gpulua_status (*module_load)(struct backend_device *device, const void *image,
+                                 size_t image_bytes, bool compiled, struct backend_module **module,
+                                 struct backend_error *error);
+    void (*module_unload)(struct backend_device *device, struct backend_module *module);
+    /* Lives as long as its module. `name` as in the description, or the symbol in a PTX or cubin.
+     * INVALID_ARGUMENT: no such kernel. `*prints`: launches of it need flush_output. */
+    gpulua_status (*kernel_get)(struct backend_module *module, const char *name,
+                                struct backend_kernel **kernel, bool *prints,
+                                struct wire_kernel_facts *facts, struct backend_error *error);
+    gpulua_status (*global_get)(struct backend_module *module, const char *name, uint64_t *address,
+                                uint64_t *bytes, struct backend_error *error);
+
+    /* Words and events are moved by threads of this process, which call sink.moved: a word behind
+     * each operation costs next to nothing, and nobody needs to poll. False: the device itself
+     * writes words, and the executor looks at what the script side wants. */
+    bool moves_by_threads;
+};
+
+/* The backends of this build, NULL-terminated; cuda first where it is built in. */
+extern const struct backend_ops *const gpu_backend_table[];
+extern const struct backend_ops gpu_backend_cpu;
+extern const struct backend_ops gpu_backend_cuda;
+
+/* By name; NULL if not in this build. */
+const struct backend_ops *gpu_backend_find(const char *name);
+
+/* Formats into error->message and returns status. */
+gpulua_status gpu_backend_fail(struct backend_error *error, gpulua_status status,
+                               int32_t driver_code, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* ---- shared by the backends ---- */
+
+/* backend/source.c: what can be read off the text without parsing C: names of __global__ functions
+ * and their parameter names and constness of pointers is asked of the compiler, not here. */
+struct backend_source_kernel {
+    char *name;         /* owned */
+    char **param_names; /* owned; may be fewer or more than the compiler finds */
+    size_t param_count;
+    bool is_template;
+};
+struct backend_source_names {
+    struct backend_source_kernel *kernels;
+    size_t kernel_count;
+    char **globals; /* module-scope __device__, __constant__, __managed__ variables */
+    bool *global_is_constant;
+    size_t global_count;
+};
+gpulua_status gpu_backend_source_scan(const char *text, struct backend_source_names *names);
+void gpu_backend_source_free(struct backend_source_names *names);
+
+/* backend/cache.c: compiled code on disk, by content. At most 256 MiB, oldest out, safe against
+ * concurrent writers and readers, corrupt entries ignored. Key: any bytes; they are hashed together
+ * with the version of this build. */
+struct gpu_cache_key {
+    char hex[65];
+};
+void gpu_cache_key_init(struct gpu_cache_key *key, const void *const *parts,
+                        const size_t *part_bytes, size_t count);
+/* Reads an entry. False: not there. `*bytes` malloc'ed. */
+bool gpu_cache_get(const char *cache_path, const struct gpu_cache_key *key, const char *suffix,
+                   void **bytes, size_t *byte_count);
+/* Writes an entry (temporary file, rename). Failure is silent: the cache is an optimisation. */
+void gpu_cache_put(const char *cache_path, const struct gpu_cache_key *key, const char *suffix,
+                   const void *bytes, size_t byte_count);
+/* The folder in use: `cache_path`, else $GPULUA_CACHE, else $XDG_CACHE_HOME/gpulua, else
+ * ~/.cache/gpulua, else a folder of ours under /tmp that only we can write. Created when missing.
+ * False: none can be had. */
+bool gpu_cache_folder(const char *cache_path, char *folder, size_t folder_bytes);
+
+#endif

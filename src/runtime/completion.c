@@ -1,0 +1,492 @@
+/* Completion: reading the page and the replies, ending what is over, waiting.
+ *
+ * The order in gpu_device_poll is what makes failures reliable: first the words are read (acquire),
+ * then the replies are drained, then operations up to those words end. The executor publishes a
+ * failure before it lets the word move, so an operation never ends as succeeded while its failure
+ * is still on the way. */
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/state.h"
+
+#define NAP_NS_MAX INT64_C(50000000) /* looks at interrupts and dead children at least this often  \
+                                      */
+
+int64_t gpu_clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static inline void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+bool gpu_device_is_interrupted(const struct gpu_device *device) {
+    return device->interrupt && atomic_load_explicit(device->interrupt, memory_order_relaxed) != 0;
+}
+
+bool gpu_point_is_over(const struct gpu_device *device, struct gpu_point point) {
+    if (point.seq <= device->done[point.slot] || !device->link) {
+        return true;
+    }
+    return gpu_wire_page_done(device->link->page, point.slot) >= point.seq;
+}
+
+/* ---- replies ---- */
+
+static struct gpu_op *find_pending(struct gpu_device *device, uint32_t slot, uint64_t seq) {
+    if (slot >= WIRE_STREAMS_MAX || !device->streams[slot]) {
+        return NULL;
+    }
+    struct gpu_op *op = device->streams[slot]->head;
+    while (op && op->seq < seq) {
+        op = op->next;
+    }
+    return op && op->seq == seq ? op : NULL;
+}
+
+static void fail_op(struct gpu_op *op, gpulua_status status, int32_t driver_code,
+                    const char *text) {
+    struct gpu_failure *failure = gpu_failure_create();
+    if (!failure) {
+        return; /* no memory even for this: the device still goes on, and the op ends as it is */
+    }
+    gpu_error_set(&failure->error, status, "%s", text);
+    failure->error.driver_code = driver_code;
+    gpu_op_info(op, &failure->error.op);
+    op->failure = failure;
+    if (op->stream) {
+        gpu_failed_add(op->device, (struct gpu_point){op->stream->slot, op->seq}, failure);
+    }
+}
+
+static void on_result(struct gpu_device *device, const struct wire_reply *reply) {
+    for (struct gpu_op *op = device->requests; op; op = op->next) {
+        if (op->seq != reply->seq || op->is_replied) {
+            continue;
+        }
+        op->is_replied = true;
+        op->reply = malloc(reply->length_bytes);
+        if (op->reply) {
+            memcpy(op->reply, reply, reply->length_bytes);
+        } else {
+            fail_op(op, GPULUA_OUT_OF_MEMORY, 0, "no host memory for an answer of the device");
+        }
+        return;
+    }
+}
+
+static void on_failure(struct gpu_device *device, const struct wire_reply *reply) {
+    device->failures_seen++;
+    struct gpu_op *op = find_pending(device, reply->stream, reply->seq);
+    if (op && !op->failure) {
+        fail_op(op, (gpulua_status)reply->status, reply->driver_code, gpu_wire_reply_text(reply));
+        device->has_new_failures = true;
+    }
+}
+
+static void on_lost(struct gpu_device *device, const struct wire_reply *reply) {
+    if (device->state != GPU_DEVICE_OPEN) {
+        return;
+    }
+    device->state = GPU_DEVICE_LOST;
+    gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s is lost: %s", device->name,
+                  gpu_wire_reply_text(reply));
+    device->lost.driver_code = reply->driver_code;
+}
+
+void gpu_device_on_reply(void *user, const struct wire_reply *reply) {
+    struct gpu_device *device = user;
+    switch (reply->kind) {
+    case WIRE_REPLY_RESULT:
+        on_result(device, reply);
+        break;
+    case WIRE_REPLY_FAILURE:
+        on_failure(device, reply);
+        break;
+    case WIRE_REPLY_LOST:
+        on_lost(device, reply);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- failures spread along dependencies ---- */
+
+static bool inherit_failure(struct gpu_op *op) {
+    for (uint32_t i = 0; i < op->dep_count; i++) {
+        struct gpu_failure *cause = gpu_failed_find(op->device, op->deps[i]);
+        if (cause) {
+            op->failure = gpu_failure_of_dependency(op, cause);
+            gpu_failed_add(op->device, (struct gpu_point){op->stream->slot, op->seq}, op->failure);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void spread_failures(struct gpu_device *device) {
+    bool is_changed = true;
+    while (is_changed) {
+        is_changed = false;
+        for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+            struct gpu_stream *stream = device->streams[slot];
+            for (struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
+                if (!op->failure && inherit_failure(op)) {
+                    is_changed = true;
+                }
+            }
+        }
+    }
+}
+
+/* ---- ending what is over ---- */
+
+static void want_next(struct gpu_stream *stream) {
+    struct gpu_op *op = stream->head;
+    while (op && !op->waiters) {
+        op = op->next;
+    }
+    uint64_t wanted = op ? op->seq : 0;
+    if (wanted != stream->wanted) {
+        stream->wanted = wanted;
+        gpu_wire_link_want(stream->device->link, stream->slot, wanted);
+    }
+}
+
+static uint32_t end_stream(struct gpu_device *device, struct gpu_stream *stream) {
+    uint32_t ended = 0;
+    uint64_t done = device->done[stream->slot];
+    gpu_stream_retain(stream);
+    while (stream->head && stream->head->seq <= done) {
+        struct gpu_op *op = stream->head;
+        stream->head = op->next;
+        if (!stream->head) {
+            stream->tail = NULL;
+        }
+        op->next = NULL;
+        gpu_op_end(op);
+        ended++;
+    }
+    if (ended > 0 && stream->wanted != 0 && stream->wanted <= done && device->link) {
+        want_next(stream);
+    }
+    gpu_stream_release(stream);
+    return ended;
+}
+
+static void end_request(struct gpu_op *op) {
+    const struct wire_reply *reply = op->reply;
+    if (reply && reply->status != GPULUA_OK && !op->failure) {
+        fail_op(op, (gpulua_status)reply->status, reply->driver_code, gpu_wire_reply_text(reply));
+    }
+    if (op->on_reply) {
+        op->on_reply(op, op->on_reply_user, reply);
+        op->on_reply = NULL;
+    }
+    gpu_op_end(op);
+}
+
+static uint32_t end_requests(struct gpu_device *device, bool all) {
+    uint32_t ended = 0;
+    struct gpu_op **link = &device->requests;
+    while (*link) {
+        struct gpu_op *op = *link;
+        if (!op->is_replied && !all) {
+            link = &op->next;
+            continue;
+        }
+        *link = op->next;
+        if (!op->next) {
+            device->requests_tail = link;
+        }
+        op->next = NULL;
+        end_request(op);
+        ended++;
+        link = &device->requests; /* the end may have started or ended others */
+    }
+    return ended;
+}
+
+/* What may have been running when the device went, oldest first per stream. */
+static void collect_suspects(struct gpu_device *device, struct gpu_error *error) {
+    uint32_t count = 0;
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        const struct gpu_op *op = device->streams[slot] ? device->streams[slot]->head : NULL;
+        for (uint32_t i = 0; op && i < GPU_SUSPECTS_PER_STREAM_MAX; op = op->next, i++) {
+            count++;
+        }
+    }
+    error->suspects = count ? calloc(count, sizeof *error->suspects) : NULL;
+    if (!error->suspects) {
+        return;
+    }
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        const struct gpu_op *op = device->streams[slot] ? device->streams[slot]->head : NULL;
+        for (uint32_t i = 0; op && i < GPU_SUSPECTS_PER_STREAM_MAX; op = op->next, i++) {
+            gpu_op_info(op, &error->suspects[error->suspect_count++]);
+        }
+    }
+}
+
+static void lose_op(struct gpu_op *op, const struct gpu_error *why, struct gpu_failure *shared,
+                    bool is_suspect) {
+    if (op->failure) {
+        return;
+    }
+    struct gpu_failure *failure = gpu_failure_create();
+    if (!failure) {
+        op->failure = shared ? gpu_failure_retain(shared) : NULL;
+        return;
+    }
+    struct gpu_op_info info;
+    gpu_op_info(op, &info);
+    const char *fate = !op->stream  ? "was not answered"
+                       : is_suspect ? "may have been running"
+                                    : "had not started";
+    gpu_error_set(&failure->error, why->code, "%s; '%s' %s", why->message, info.label, fate);
+    failure->error.op = info;
+    failure->error.driver_code = why->driver_code;
+    if (is_suspect) {
+        collect_suspects(op->device, &failure->error);
+    }
+    failure->root = shared ? gpu_failure_retain(shared) : NULL;
+    op->failure = failure;
+}
+
+void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t driver_code,
+                         bool by_close) {
+    if (device->stats.ops_in_flight == 0) {
+        return;
+    }
+    struct gpu_error why = {0};
+    gpu_error_set(&why, GPULUA_DEVICE_LOST, "%s", text);
+    why.driver_code = driver_code;
+    /* One shared failure that counts as unobserved once, however many operations were lost with the
+     * device. */
+    struct gpu_failure *shared = gpu_failure_create();
+    if (shared) {
+        gpu_error_copy(&shared->error, &why);
+        collect_suspects(device, &shared->error);
+        shared->is_observed = by_close;
+        if (!by_close) {
+            gpu_unobserved_add(device, shared);
+        }
+    }
+    /* First every failure, then every end: suspects are what was pending when it happened. */
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        uint32_t position = 0;
+        struct gpu_stream *stream = device->streams[slot];
+        for (struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
+            lose_op(op, &why, shared, position++ < GPU_SUSPECTS_PER_STREAM_MAX);
+        }
+    }
+    for (struct gpu_op *op = device->requests; op; op = op->next) {
+        if (!op->is_replied) {
+            lose_op(op, &why, shared, false);
+        }
+    }
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        if (device->streams[slot]) {
+            device->done[slot] = device->slot_seq[slot];
+            (void)end_stream(device, device->streams[slot]);
+        }
+    }
+    (void)end_requests(device, true);
+    gpu_failure_release(shared);
+    gpu_error_finish(&why);
+}
+
+uint32_t gpu_device_poll(struct gpu_device *device) {
+    if (!device->link || device->is_polling) {
+        return 0;
+    }
+    device->is_polling = true;
+    device->submits_since_poll = 0;
+    gpu_device_retain(device);
+    device->link->ops->poll(device->link);
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        if (device->streams[slot] && device->streams[slot]->head) {
+            device->done[slot] = gpu_wire_page_done(device->link->page, slot);
+        }
+    }
+    (void)gpu_wire_link_drain(device->link);
+    if (device->has_new_failures) {
+        device->has_new_failures = false;
+        spread_failures(device);
+    }
+    uint32_t ended = 0;
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        struct gpu_stream *stream = device->streams[slot];
+        if (stream && stream->head && stream->head->seq <= device->done[slot]) {
+            ended += end_stream(device, stream);
+        }
+    }
+    if (device->requests) {
+        ended += end_requests(device, false);
+    }
+    if (device->state == GPU_DEVICE_LOST && device->stats.ops_in_flight > 0) {
+        ended += (uint32_t)device->stats.ops_in_flight;
+        gpu_device_fail_all(device, device->lost.message, device->lost.driver_code, false);
+    }
+    if (ended > 0 && device->later) {
+        gpu_device_retry_later(device);
+    }
+    gpu_device_run_deferred(device);
+    device->is_polling = false;
+    gpu_device_release(device);
+    return ended;
+}
+
+/* ---- waiting ---- */
+
+bool gpu_device_arm(struct gpu_device *device) {
+    if (!device->link) {
+        return false;
+    }
+    return device->link->ops->arm(device->link);
+}
+
+void gpu_device_disarm(struct gpu_device *device) {
+    if (device->link) {
+        device->link->ops->disarm(device->link);
+    }
+}
+
+int gpu_device_poll_fd(const struct gpu_device *device) {
+    return device->link ? device->link->poll_fd : -1;
+}
+
+void gpu_device_nap(struct gpu_device *device, int64_t timeout_ns) {
+    if (!device->link) {
+        return;
+    }
+    if (timeout_ns < 0 || timeout_ns > NAP_NS_MAX) {
+        timeout_ns = NAP_NS_MAX;
+    }
+    if (!gpu_device_arm(device)) {
+        struct pollfd event = {.fd = device->link->poll_fd, .events = POLLIN};
+        struct timespec limit = {.tv_sec = 0, .tv_nsec = (long)timeout_ns};
+        (void)ppoll(&event, 1, &limit, NULL);
+    }
+    gpu_device_disarm(device);
+}
+
+static void want(struct gpu_op *op) {
+    struct gpu_stream *stream = op->stream;
+    if (stream && op->device->link && (stream->wanted == 0 || op->seq < stream->wanted)) {
+        stream->wanted = op->seq;
+        gpu_wire_link_want(op->device->link, stream->slot, op->seq);
+    }
+}
+
+bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns) {
+    if (gpu_op_is_over(op)) {
+        return true;
+    }
+    if (!op->device->link) {
+        return false;
+    }
+    want(op);
+    struct wire_link *link = op->device->link;
+    int64_t end_ns = gpu_clock_ns() + spin_ns;
+    for (uint32_t round = 0;; round++) {
+        link->ops->poll(link);
+        if (gpu_op_is_over(op)) {
+            return true;
+        }
+        if (op->device->state != GPU_DEVICE_OPEN) {
+            return false;
+        }
+        relax();
+        if ((round & 15u) == 15u && gpu_clock_ns() >= end_ns) {
+            return false;
+        }
+    }
+}
+
+/* Nobody watches and nobody waits any more: the executor need not look out for it. */
+static void unwant(struct gpu_op *op) {
+    if (op->stream && op->stream->wanted == op->seq && op->device->link) {
+        want_next(op->stream);
+    }
+}
+
+gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_error *error) {
+    struct gpu_device *device = op->device;
+    gpulua_status status = GPULUA_OK;
+    gpu_op_retain(op);
+    int64_t start_ns = gpu_clock_ns();
+    bool is_over =
+        gpu_op_spin(op, timeout_ns >= 0 && timeout_ns < GPU_SPIN_NS ? timeout_ns : GPU_SPIN_NS);
+    while (!is_over || op->state == GPU_OP_PENDING) {
+        (void)gpu_device_poll(device);
+        if (op->state != GPU_OP_PENDING) {
+            break;
+        }
+        if (device->is_polling) {
+            /* From inside a waiter: the op is over by its word and ends when the outer poll goes
+             * on. */
+            break;
+        }
+        if (gpu_device_is_interrupted(device)) {
+            status = gpu_error_set(error, GPULUA_INTERRUPTED, "interrupted while waiting for '%s'",
+                                   op->label);
+            break;
+        }
+        int64_t waited_ns = gpu_clock_ns() - start_ns;
+        if (timeout_ns >= 0 && waited_ns >= timeout_ns) {
+            status = gpu_error_set(error, GPULUA_TIMEOUT, "'%s' was not over after %.6g s",
+                                   op->label, (double)timeout_ns / 1e9);
+            gpu_op_info(op, &error->op);
+            break;
+        }
+        want(op);
+        gpu_device_nap(device, timeout_ns < 0 ? -1 : timeout_ns - waited_ns);
+        is_over = gpu_op_is_over(op);
+    }
+    if (op->state == GPU_OP_PENDING) {
+        unwant(op);
+    }
+    gpu_op_release(op);
+    return status;
+}
+
+uint32_t gpu_device_ops_in_flight(const struct gpu_device *device) {
+    return (uint32_t)device->stats.ops_in_flight;
+}
+
+static struct gpu_op *oldest_pending(struct gpu_device *device) {
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        if (device->streams[slot] && device->streams[slot]->tail) {
+            return device->streams[slot]->tail;
+        }
+    }
+    return device->requests;
+}
+
+gpulua_status gpu_device_wait_idle(struct gpu_device *device, int64_t timeout_ns,
+                                   struct gpu_error *error) {
+    int64_t start_ns = gpu_clock_ns();
+    (void)gpu_device_poll(device);
+    struct gpu_op *op;
+    while ((op = oldest_pending(device))) {
+        int64_t waited_ns = gpu_clock_ns() - start_ns;
+        int64_t left_ns = timeout_ns < 0 ? -1 : timeout_ns > waited_ns ? timeout_ns - waited_ns : 0;
+        gpulua_status status = gpu_op_wait(op, left_ns, error);
+        if (status) {
+            return status;
+        }
+    }
+    return GPULUA_OK;
+}

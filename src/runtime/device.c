@@ -1,0 +1,464 @@
+/* Devices: opening, closing, publishing records, small services. */
+#include "runtime/device.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/locate.h"
+#include "runtime/state.h"
+
+/* ---- names ---- */
+
+struct target {
+    const char *kind;
+    int ordinal;
+    bool may_fall_back; /* nothing was asked for by name */
+};
+
+static gpulua_status parse_name(const char *name, struct target *target, struct gpu_error *error) {
+    *target = (struct target){.kind = "cuda", .may_fall_back = !name || !name[0]};
+    if (target->may_fall_back || strcmp(name, "cuda") == 0) {
+        return GPULUA_OK;
+    }
+    if (strcmp(name, "cpu") == 0) {
+        target->kind = "cpu";
+        return GPULUA_OK;
+    }
+    if (strncmp(name, "cuda:", 5) == 0 && name[5] >= '0' && name[5] <= '9') {
+        char *end = NULL;
+        unsigned long ordinal = strtoul(name + 5, &end, 10);
+        if (*end == '\0' && ordinal < 1024) {
+            target->ordinal = (int)ordinal;
+            return GPULUA_OK;
+        }
+    }
+    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                         "unknown device '%.60s': it is \"cpu\", \"cuda\" or \"cuda:N\"", name);
+}
+
+/* ---- opening ---- */
+
+static void on_open(struct gpu_op *op, void *user, const struct wire_reply *reply) {
+    (void)op;
+    struct gpu_device *device = user;
+    if (reply && reply->status == GPULUA_OK && reply->body_bytes >= sizeof device->facts) {
+        memcpy(&device->facts, gpu_wire_reply_body(reply), sizeof device->facts);
+    }
+}
+
+static void on_memory_info(struct gpu_op *op, void *user, const struct wire_reply *reply) {
+    (void)op;
+    if (reply && reply->status == GPULUA_OK &&
+        reply->body_bytes >= sizeof(struct wire_memory_facts)) {
+        memcpy(user, gpu_wire_reply_body(reply), sizeof(struct wire_memory_facts));
+    }
+}
+
+static gpulua_status open_link(struct gpu_device *device, const struct gpu_device_info *info,
+                               const struct target *target, struct gpu_error *error) {
+    struct wire_link_info link = {.on_reply = gpu_device_on_reply, .user = device};
+    char path[4096];
+    bool is_cpu = strcmp(target->kind, "cpu") == 0;
+    device->isolation = info->isolation;
+    if (device->isolation == GPULUA_ISOLATE_DEFAULT) {
+        device->isolation = is_cpu ? GPULUA_ISOLATE_NONE : GPULUA_ISOLATE_PROCESS;
+    }
+    if (device->isolation == GPULUA_ISOLATE_PROCESS) {
+        gpulua_status status = gpu_locate_executor(info->executor_path, path, sizeof path, error);
+        if (status) {
+            return status;
+        }
+        link.executor_path = path;
+        link.transport = WIRE_TRANSPORT_PROCESS;
+    } else {
+        link.transport = WIRE_TRANSPORT_INLINE;
+    }
+    struct wire_error failed = {0};
+    device->link = gpu_wire_link_open(&link, &failed);
+    if (!device->link) {
+        gpu_error_set(error, failed.status, "%s", failed.message);
+        error->driver_code = failed.driver_code;
+        return failed.status;
+    }
+    return GPULUA_OK;
+}
+
+static gpulua_status open_device(struct gpu_device *device, const struct gpu_device_info *info,
+                                 const struct target *target, struct gpu_error *error) {
+    struct wire_record *record = (struct wire_record *)(void *)device->scratch;
+    memset(record, 0, sizeof *record);
+    record->opcode = WIRE_OP_OPEN;
+    int length = snprintf(gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s",
+                          target->kind, target->ordinal, info->cache_path ? "cache " : "",
+                          info->cache_path ? info->cache_path : "", info->cache_path ? "\n" : "");
+    if (length < 0 || length >= 8192) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "the cache path is too long");
+    }
+    record->length_bytes = ((uint32_t)sizeof *record + (uint32_t)length + 1u + 15u) & ~15u;
+    gpulua_status status = gpu_request_wait(device, record, "open", on_open, device, error);
+    if (status) {
+        return status;
+    }
+    struct wire_memory_facts memory = {0};
+    struct wire_record ask = {.length_bytes = sizeof ask, .opcode = WIRE_OP_MEMORY_INFO};
+    status = gpu_request_wait(device, &ask, "memory", on_memory_info, &memory, error);
+    if (status) {
+        return status;
+    }
+    device->stats.budget_bytes = info->budget_bytes ? info->budget_bytes : memory.bytes_free;
+    return GPULUA_OK;
+}
+
+static struct gpu_device *create(const struct gpu_device_info *info, const struct target *target) {
+    struct gpu_device *device = calloc(1, sizeof *device);
+    if (!device) {
+        return NULL;
+    }
+    device->refs = 1;
+    device->epoch = 1;
+    device->interrupt = info->interrupt;
+    device->requests_tail = &device->requests;
+    device->retiring_tail = &device->retiring;
+    device->deferred_tail = &device->deferred;
+    snprintf(device->kind, sizeof device->kind, "%s", target->kind);
+    if (strcmp(target->kind, "cpu") == 0) {
+        snprintf(device->name, sizeof device->name, "cpu");
+    } else {
+        snprintf(device->name, sizeof device->name, "%s:%d", target->kind, target->ordinal);
+    }
+    device->stats.limit_task_streams = GPU_TASK_STREAMS;
+    device->stats.limit_user_streams = GPU_USER_STREAMS_MAX;
+    device->stats.limit_ops_in_flight = GPU_OPS_IN_FLIGHT_MAX;
+    device->stats.limit_staging_bytes = GPU_STAGING_BYTES_MAX;
+    device->ranges = gpu_range_allocator_create();
+    device->arena_ranges = gpu_range_allocator_create();
+    if (!device->ranges || !device->arena_ranges) {
+        gpu_range_allocator_destroy(device->ranges);
+        gpu_range_allocator_destroy(device->arena_ranges);
+        free(device);
+        return NULL;
+    }
+    return device;
+}
+
+static gpulua_status open_target(const struct gpu_device_info *info, const struct target *target,
+                                 struct gpu_device **opened, struct gpu_error *error) {
+    struct gpu_device *device = create(info, target);
+    if (!device) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a device");
+    }
+    gpulua_status status = open_link(device, info, target, error);
+    if (status == GPULUA_OK) {
+        status = open_device(device, info, target, error);
+    }
+    if (status) {
+        gpu_device_close(device, 0);
+        gpu_device_release(device);
+        return status;
+    }
+    *opened = device;
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_device_open(const struct gpu_device_info *info, struct gpu_device **device,
+                              struct gpu_error *error) {
+    struct target target;
+    gpulua_status status = parse_name(info->name, &target, error);
+    if (status) {
+        return status;
+    }
+    status = open_target(info, &target, device, error);
+    if (target.may_fall_back &&
+        (status == GPULUA_NO_DEVICE || status == GPULUA_LIBRARY_UNAVAILABLE ||
+         status == GPULUA_UNSUPPORTED)) {
+        gpu_error_finish(error);
+        target.kind = "cpu";
+        status = open_target(info, &target, device, error);
+    }
+    return status;
+}
+
+struct gpu_device *gpu_device_retain(struct gpu_device *device) {
+    device->refs++;
+    return device;
+}
+
+static void destroy(struct gpu_device *device) {
+    struct gpu_op *op;
+    while ((op = device->op_free)) {
+        device->op_free = op->next;
+        free(op);
+    }
+    for (uint32_t i = 0; i < device->failed_count; i++) {
+        gpu_failure_release(device->failed[i].failure);
+    }
+    for (uint32_t i = 0; i < device->unobserved_count; i++) {
+        gpu_failure_release(device->unobserved[i]);
+    }
+    for (uint32_t i = 0; i < device->interned_capacity; i++) {
+        free((void *)(uintptr_t)device->interned[i]);
+    }
+    free(device->failed);
+    free(device->unobserved);
+    free(device->interned);
+    gpu_id_pool_finish(&device->module_ids);
+    gpu_id_pool_finish(&device->kernel_ids);
+    gpu_error_finish(&device->lost);
+    free(device);
+}
+
+void gpu_device_release(struct gpu_device *device) {
+    if (!device || device->refs-- > 1) {
+        return;
+    }
+    device->refs = 1; /* closing may retain and release */
+    gpu_device_close(device, 0);
+    if (--device->refs == 0) {
+        destroy(device);
+    }
+}
+
+/* ---- closing ---- */
+
+static void ask_to_close(struct gpu_device *device, int64_t timeout_ns) {
+    struct gpu_error ignored = {0};
+    struct gpu_op *op = NULL;
+    struct wire_record record = {.length_bytes = sizeof record, .opcode = WIRE_OP_CLOSE};
+    if (gpu_request(device, &record, "close", NULL, NULL, &op, &ignored) == GPULUA_OK) {
+        const atomic_int *interrupt = device->interrupt;
+        device->interrupt = NULL; /* this is how an interrupt ends */
+        (void)gpu_op_wait(op, timeout_ns, &ignored);
+        device->interrupt = interrupt;
+        gpu_op_observe(op);
+        gpu_op_release(op);
+    }
+    gpu_error_finish(&ignored);
+}
+
+void gpu_device_close(struct gpu_device *device, int timeout_ms) {
+    if (device->is_closing || !device->link) {
+        if (!device->link) {
+            device->state = GPU_DEVICE_CLOSED;
+        }
+        return;
+    }
+    device->is_closing = true;
+    gpu_device_retain(device);
+    int64_t start_ns = gpu_clock_ns();
+    int64_t timeout_ns = (int64_t)timeout_ms * 1000000;
+    struct gpu_error ignored = {0};
+    const atomic_int *interrupt = device->interrupt;
+    device->interrupt = NULL;
+    (void)gpu_device_wait_idle(device, timeout_ns, &ignored);
+    gpu_error_finish(&ignored);
+    device->interrupt = interrupt;
+    if (device->state == GPU_DEVICE_OPEN && device->stats.ops_in_flight == 0) {
+        int64_t left_ns = timeout_ns - (gpu_clock_ns() - start_ns);
+        int64_t answer_ns =
+            INT64_C(2000000000); /* tearing a CUDA context down takes a while, but not for ever */
+        ask_to_close(device, left_ns > answer_ns ? left_ns : answer_ns);
+    }
+    gpu_streams_finish(device);
+    if (device->state != GPU_DEVICE_LOST) {
+        device->state = GPU_DEVICE_CLOSED;
+    }
+    char text[128];
+    snprintf(text, sizeof text, "device %s was closed before this was over", device->name);
+    gpu_device_fail_all(device, text, 0, true);
+    gpu_device_run_deferred(device);
+    gpu_device_retry_later(device);
+    gpu_device_run_deferred(device);
+    gpu_memory_finish(device);
+    struct wire_link *link = device->link;
+    device->link = NULL;
+    gpu_wire_link_close(link);
+    gpu_device_run_deferred(device);
+    device->state = GPU_DEVICE_CLOSED;
+    gpu_device_release(device);
+}
+
+gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *error) {
+    if (device->state == GPU_DEVICE_OPEN && device->link) {
+        return GPULUA_OK;
+    }
+    if (device->state == GPU_DEVICE_LOST) {
+        gpu_error_copy(error, &device->lost);
+        return GPULUA_DEVICE_LOST;
+    }
+    return gpu_error_set(error, GPULUA_CLOSED, "device %s is closed", device->name);
+}
+
+/* ---- publishing and deferred work ---- */
+
+gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_record *record,
+                                 struct gpu_error *error) {
+    gpulua_status status =
+        device->link ? device->link->ops->publish(device->link, record) : GPULUA_DEVICE_LOST;
+    if (status) {
+        if (device->state == GPU_DEVICE_OPEN) { /* the link has said why, unless it could not */
+            device->state = GPU_DEVICE_LOST;
+            gpu_error_set(&device->lost, GPULUA_DEVICE_LOST,
+                          "device %s is lost: its executor is gone", device->name);
+        }
+        return gpu_device_check(device, error);
+    }
+    device->stats.records++;
+    device->stats.record_bytes += record->length_bytes;
+    return GPULUA_OK;
+}
+
+void gpu_device_defer(struct gpu_device *device, struct gpu_deferred *deferred,
+                      void (*run)(struct gpu_device *device, struct gpu_deferred *self)) {
+    deferred->next = NULL;
+    deferred->run = run;
+    if (!device->link) { /* closed: nobody will call again, and no executor is there to be called */
+        run(device, deferred);
+        return;
+    }
+    *device->deferred_tail = deferred;
+    device->deferred_tail = &deferred->next;
+}
+
+void gpu_device_defer_later(struct gpu_device *device, struct gpu_deferred *deferred,
+                            void (*run)(struct gpu_device *device, struct gpu_deferred *self)) {
+    deferred->run = run;
+    deferred->next = device->later;
+    device->later = deferred;
+}
+
+void gpu_device_retry_later(struct gpu_device *device) {
+    while (device->later) {
+        struct gpu_deferred *deferred = device->later;
+        device->later = deferred->next;
+        gpu_device_defer(device, deferred, deferred->run);
+    }
+}
+
+void gpu_device_run_deferred(struct gpu_device *device) {
+    gpu_device_retain(device);
+    while (device->deferred) {
+        struct gpu_deferred *deferred = device->deferred;
+        device->deferred = deferred->next;
+        if (!device->deferred) {
+            device->deferred_tail = &device->deferred;
+        }
+        deferred->run(device, deferred);
+    }
+    device->refs--; /* the caller holds one: this is never the last */
+    assert(device->refs > 0);
+}
+
+/* ---- small services ---- */
+
+enum gpu_device_state gpu_device_state(const struct gpu_device *device) {
+    return (enum gpu_device_state)device->state;
+}
+const char *gpu_device_name(const struct gpu_device *device) {
+    return device->name;
+}
+const char *gpu_device_kind(const struct gpu_device *device) {
+    return device->kind;
+}
+gpulua_isolation gpu_device_isolation(const struct gpu_device *device) {
+    return device->isolation;
+}
+uint64_t gpu_device_epoch(const struct gpu_device *device) {
+    return device->epoch;
+}
+const struct wire_device_facts *gpu_device_facts(const struct gpu_device *device) {
+    return &device->facts;
+}
+int gpu_device_pid(const struct gpu_device *device) {
+    return device->link ? gpu_wire_link_pid(device->link) : 0;
+}
+
+void gpu_device_stats(struct gpu_device *device, struct gpu_stats *stats) {
+    device->stats.errors_unobserved = 0;
+    for (uint32_t i = 0; i < device->unobserved_count; i++) {
+        device->stats.errors_unobserved += !device->unobserved[i]->is_observed;
+    }
+    *stats = device->stats;
+}
+
+static uint64_t hash_text(const char *text) { /* FNV-1a, 64 bits */
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        hash = (hash ^ *c) * UINT64_C(1099511628211);
+    }
+    return hash;
+}
+
+static bool grow_interned(struct gpu_device *device) {
+    uint32_t capacity = device->interned_capacity ? device->interned_capacity * 2 : 64;
+    const char **grown = calloc(capacity, sizeof(const char *));
+    if (!grown) {
+        return false;
+    }
+    for (uint32_t i = 0; i < device->interned_capacity; i++) {
+        if (device->interned[i]) {
+            uint64_t at = hash_text(device->interned[i]) & (capacity - 1);
+            while (grown[at]) {
+                at = (at + 1) & (capacity - 1);
+            }
+            grown[at] = device->interned[i];
+        }
+    }
+    free(device->interned);
+    device->interned = grown;
+    device->interned_capacity = capacity;
+    return true;
+}
+
+const char *gpu_device_intern(struct gpu_device *device, const char *text) {
+    if (device->interned_count * 2 >= device->interned_capacity && !grow_interned(device)) {
+        return NULL;
+    }
+    uint64_t at = hash_text(text) & (device->interned_capacity - 1);
+    while (device->interned[at]) {
+        if (strcmp(device->interned[at], text) == 0) {
+            return device->interned[at];
+        }
+        at = (at + 1) & (device->interned_capacity - 1);
+    }
+    if (device->interned_count >= GPU_INTERN_MAX) {
+        return "(too many labels)";
+    }
+    char *copy = strdup(text);
+    if (!copy) {
+        return NULL;
+    }
+    device->interned[at] = copy;
+    device->interned_count++;
+    return copy;
+}
+
+bool gpu_id_take(struct gpu_id_pool *pool, uint32_t *id) {
+    if (pool->free_count > 0) {
+        *id = pool->free_ids[--pool->free_count];
+        return true;
+    }
+    /* Room to give every id back is made when it is taken, so that giving back cannot fail. */
+    if (pool->next == pool->free_capacity) {
+        uint32_t capacity = pool->free_capacity ? pool->free_capacity * 2 : 32;
+        uint32_t *grown = realloc(pool->free_ids, capacity * sizeof *grown);
+        if (!grown) {
+            return false;
+        }
+        pool->free_ids = grown;
+        pool->free_capacity = capacity;
+    }
+    *id = ++pool->next;
+    return true;
+}
+
+void gpu_id_give(struct gpu_id_pool *pool, uint32_t id) {
+    assert(pool->free_count < pool->free_capacity);
+    pool->free_ids[pool->free_count++] = id;
+}
+
+void gpu_id_pool_finish(struct gpu_id_pool *pool) {
+    free(pool->free_ids);
+    *pool = (struct gpu_id_pool){0};
+}

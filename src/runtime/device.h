@@ -1,0 +1,136 @@
+/* A device as scripts have it: a link to an executor, its streams, its memory, the operations in
+ * flight.
+ *
+ * Owner thread only. No function here yields; which may block is said. The life of things: a device
+ * lives while anything of it is referenced (streams, blocks, modules and ops retain it), but after
+ * gpu_device_close or a loss every call on it fails with Closed or DeviceLost. Releasing the last
+ * reference of a thing never calls the executor: it appends to a list that the next call on the
+ * device works off. So a garbage collector may release at any moment. */
+#ifndef GPU_RUNTIME_DEVICE_H
+#define GPU_RUNTIME_DEVICE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/error.h"
+#include "wire/record.h"
+
+struct gpu_device;
+struct gpu_stream;
+struct gpu_op;
+
+#define GPU_TASK_STREAMS 32u         /* streams that tasks share in turn */
+#define GPU_USER_STREAMS_MAX 256u    /* streams made by dev:stream */
+#define GPU_OPS_IN_FLIGHT_MAX 16384u /* a further one blocks until the oldest is over */
+#define GPU_STAGING_BYTES_MAX (UINT64_C(1) << 28) /* transfers in flight; a further one blocks */
+
+struct gpu_device_info {
+    const char *name;           /* "cpu", "cuda", "cuda:1"; NULL: first GPU, else cpu */
+    gpulua_isolation isolation; /* DEFAULT: process on cuda, none on cpu */
+    const char *executor_path;  /* NULL: $GPULUA_EXECUTOR, beside this library or program, the
+                                   libexec of this build */
+    const char *cache_path;     /* NULL: the default */
+    uint64_t budget_bytes;      /* 0: what is free on the device when it is opened */
+    const atomic_int
+        *interrupt; /* borrowed; non-zero ends blocking waits with Interrupted; NULL: none */
+};
+
+/* Blocks until the device is up (a GPU in a child process: about 200 ms). NoDevice,
+ * LibraryUnavailable, Io (executor missing: which paths were tried), InvalidArgument (unknown
+ * name), Driver. */
+gpulua_status gpu_device_open(const struct gpu_device_info *info, struct gpu_device **device,
+                              struct gpu_error *error);
+struct gpu_device *gpu_device_retain(struct gpu_device *device);
+void gpu_device_release(struct gpu_device *device);
+
+/* Waits at most timeout_ms for work in flight, then ends the executor: pending operations fail with
+ * Closed or, when their work did not end in time, DeviceLost. Idempotent. Blocks. */
+void gpu_device_close(struct gpu_device *device, int timeout_ms);
+
+enum gpu_device_state { GPU_DEVICE_OPEN, GPU_DEVICE_CLOSED, GPU_DEVICE_LOST };
+enum gpu_device_state gpu_device_state(const struct gpu_device *device);
+/* GPULUA_OK, or Closed / DeviceLost with the reason. */
+gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *error);
+
+const char *gpu_device_name(const struct gpu_device *device); /* "cpu:0"? no: "cpu", "cuda:0" */
+const char *gpu_device_kind(const struct gpu_device *device); /* "cpu", "cuda" */
+gpulua_isolation gpu_device_isolation(const struct gpu_device *device); /* NONE or PROCESS */
+uint64_t gpu_device_epoch(const struct gpu_device *device);
+const struct wire_device_facts *gpu_device_facts(const struct gpu_device *device);
+int gpu_device_pid(const struct gpu_device *device); /* of the executor's process, or 0 */
+
+/* A copy of `text` that lives as long as the device; the same pointer for the same text. NULL: no
+ * memory. */
+const char *gpu_device_intern(struct gpu_device *device, const char *text);
+
+/* Looks at the completion page and the replies: ends what is over, fires its waiters, works off
+ * deferred releases. Never blocks. Returns the number of operations that ended. */
+uint32_t gpu_device_poll(struct gpu_device *device);
+
+/* For sleeping in the host's own loop: arm, and unless it returned true (something is there: poll
+ * now) sleep until gpu_device_poll_fd is readable; then disarm and poll. */
+bool gpu_device_arm(struct gpu_device *device);
+void gpu_device_disarm(struct gpu_device *device);
+int gpu_device_poll_fd(const struct gpu_device *device);
+
+/* Blocks until nothing is in flight, timeout_ns have passed (Timeout; -1: for ever), or an
+ * interrupt. */
+gpulua_status gpu_device_wait_idle(struct gpu_device *device, int64_t timeout_ns,
+                                   struct gpu_error *error);
+uint32_t gpu_device_ops_in_flight(const struct gpu_device *device);
+
+/* The oldest failure that nobody has observed, moved into `error` and thereby observed. False:
+ * none. */
+bool gpu_device_take_unobserved(struct gpu_device *device, struct gpu_error *error);
+
+/* Budget and memory. Budget counts bytes of live blocks as rounded. reap returns bytes whose
+ * release became final. */
+uint64_t gpu_device_reap(struct gpu_device *device);
+/* Gives wholly free slabs back to the driver; returns bytes. May block until uses of freed memory
+ * are over. */
+uint64_t gpu_device_trim(struct gpu_device *device);
+
+/* Counters. X(name): every one a uint64_t, all in stats(). */
+/* clang-format off */
+#define GPU_STATS_TABLE(X)                                                                                   \
+    X(launches) X(copies) X(fills) X(uploads) X(downloads) X(marks)                                           \
+    X(waits_issued) X(waits_elided) X(ops_completed) X(ops_failed) X(ops_in_flight) X(ops_in_flight_max)      \
+    X(allocs) X(frees) X(bytes_live) X(bytes_live_max) X(bytes_pending) X(bytes_reserved) X(budget_bytes)     \
+    X(staging_bytes) X(staging_bytes_max) X(blocks_live) X(streams_live) X(modules_live) X(kernels_live)      \
+    X(requests) X(records) X(record_bytes) X(throttles) X(errors_unobserved)                                  \
+    X(limit_task_streams) X(limit_user_streams) X(limit_ops_in_flight) X(limit_staging_bytes)
+/* clang-format on */
+struct gpu_stats {
+#define X(name) uint64_t name;
+    GPU_STATS_TABLE(X)
+#undef X
+};
+void gpu_device_stats(struct gpu_device *device, struct gpu_stats *stats);
+
+/* ---- streams ---- */
+
+struct gpu_stream_info {
+    int priority; /* CUDA's: lower is more urgent; clamped into the device's range */
+    const char *label;
+};
+/* Capacity beyond GPU_USER_STREAMS_MAX. Does not block. */
+gpulua_status gpu_stream_create(struct gpu_device *device, const struct gpu_stream_info *info,
+                                struct gpu_stream **stream, struct gpu_error *error);
+/* One of the device's own task streams, index < GPU_TASK_STREAMS; made at first use; borrowed from
+ * the device. */
+gpulua_status gpu_device_task_stream(struct gpu_device *device, uint32_t index,
+                                     struct gpu_stream **stream, struct gpu_error *error);
+struct gpu_stream *gpu_stream_retain(struct gpu_stream *stream);
+void gpu_stream_release(struct gpu_stream *stream);
+/* Refuses further work; what is on it finishes; its slot is reused afterwards. Idempotent. */
+void gpu_stream_close(struct gpu_stream *stream);
+bool gpu_stream_is_closed(const struct gpu_stream *stream);
+uint64_t gpu_stream_number(const struct gpu_stream *stream);
+int gpu_stream_priority(const struct gpu_stream *stream);
+const char *gpu_stream_label(const struct gpu_stream *stream); /* or "" */
+struct gpu_device *gpu_stream_device(const struct gpu_stream *stream);
+/* The newest op on it that is not over, retained; NULL: nothing is in flight. */
+struct gpu_op *gpu_stream_tail(struct gpu_stream *stream);
+
+#endif

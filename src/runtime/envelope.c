@@ -1,0 +1,232 @@
+/* The envelope around one operation: what it uses is collected, its waits are found, its record is
+ * built in scratch and published whole, and its uses are noted behind it. Until the record is out
+ * nothing has happened; once it is out nothing can fail any more. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/state.h"
+#include "runtime/work.h"
+
+#define POLL_EVERY_SUBMITS 64u /* completed ops are given back in batches */
+
+static gpulua_status throttle(struct gpu_device *device, struct gpu_error *error) {
+    while (device->stats.ops_in_flight >= GPU_OPS_IN_FLIGHT_MAX) {
+        (void)gpu_device_poll(device);
+        gpulua_status status = gpu_device_check(device, error);
+        if (status) {
+            return status;
+        }
+        if (device->stats.ops_in_flight < GPU_OPS_IN_FLIGHT_MAX) {
+            return GPULUA_OK;
+        }
+        if (gpu_device_is_interrupted(device)) {
+            return gpu_error_set(error, GPULUA_INTERRUPTED,
+                                 "interrupted with %u operations in flight", GPU_OPS_IN_FLIGHT_MAX);
+        }
+        device->stats.throttles++;
+        gpu_device_nap(device, INT64_C(200000));
+    }
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu_submit *submit,
+                                 const char *name, struct gpu_error *error) {
+    struct gpu_stream *stream = submit->stream;
+    struct gpu_device *device = stream->device;
+    gpulua_status status = gpu_device_check(device, error);
+    if (status) {
+        return status;
+    }
+    if (stream->is_closed) {
+        return gpu_error_set(error, GPULUA_CLOSED, "attempt to use a closed stream (number %llu)",
+                             (unsigned long long)stream->number);
+    }
+    if (++device->submits_since_poll >= POLL_EVERY_SUBMITS) {
+        (void)gpu_device_poll(device);
+    }
+    if (device->stats.ops_in_flight >= GPU_OPS_IN_FLIGHT_MAX &&
+        (status = throttle(device, error))) {
+        return status;
+    }
+    if (device->deferred) {
+        gpu_device_run_deferred(device);
+    }
+    envelope->stream = stream;
+    envelope->label = submit->label ? gpu_device_intern(device, submit->label) : name;
+    if (!envelope->label) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for the label of '%s'",
+                             name);
+    }
+    envelope->site = submit->site;
+    envelope->use_count = 0;
+    return GPULUA_OK;
+}
+
+void gpu_envelope_use(struct gpu_envelope *envelope, struct gpu_block *block, uint8_t access) {
+    for (uint32_t i = 0; i < envelope->use_count; i++) {
+        if (envelope->uses[i].block == block) {
+            envelope->uses[i].access |= access;
+            return;
+        }
+    }
+    assert(envelope->use_count < GPU_USES_MAX);
+    envelope->uses[envelope->use_count++] = (struct gpu_use){.block = block, .access = access};
+}
+
+static void note_waits(struct gpu_stream *stream, const struct gpu_waits *waits) {
+    for (uint32_t i = 0; i < waits->count; i++) {
+        const struct wire_wait *wait = &waits->items[i];
+        if ((wait->flags & WIRE_WAIT_ORDER) && stream->waited[wait->stream] < wait->seq) {
+            stream->waited[wait->stream] = wait->seq;
+            stream->device->stats.waits_issued++;
+        }
+    }
+}
+
+/* More waits than one record holds: as many as fit go behind a mark of their own. */
+static gpulua_status spill_waits(struct gpu_envelope *envelope, struct gpu_error *error) {
+    struct gpu_envelope *mark = malloc(sizeof *mark);
+    if (!mark) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for the waits of '%s'",
+                             envelope->label);
+    }
+    mark->stream = envelope->stream;
+    mark->label = "mark";
+    mark->site = envelope->site;
+    mark->use_count = 0;
+    mark->waits.count = 0;
+    mark->waits.failure = NULL;
+    mark->waits.is_full = false;
+    for (uint32_t i = 0; i < envelope->waits.count; i++) {
+        if (envelope->waits.items[i].flags & WIRE_WAIT_ORDER) {
+            mark->waits.items[mark->waits.count] = envelope->waits.items[i];
+            mark->waits.items[mark->waits.count++].flags = WIRE_WAIT_ORDER;
+        }
+    }
+    struct wire_record *record = (struct wire_record *)(void *)envelope->stream->device->scratch;
+    memset(record, 0, sizeof *record);
+    record->opcode = WIRE_OP_MARK;
+    record->wait_count = (uint8_t)mark->waits.count;
+    memcpy(gpu_wire_record_waits(record), mark->waits.items,
+           mark->waits.count * sizeof(struct wire_wait));
+    gpulua_status status = gpu_envelope_submit(mark, record, 0, NULL, error);
+    free(mark);
+    return status;
+}
+
+gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcode opcode,
+                                  struct wire_record **record, struct gpu_error *error) {
+    struct gpu_device *device = envelope->stream->device;
+    struct gpu_waits *waits = &envelope->waits;
+    if (!gpu_recorder_prepare(envelope->stream, envelope->uses, envelope->use_count)) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY,
+                             "no host memory to record the uses of '%s'", envelope->label);
+    }
+    gpu_recorder_find(envelope->stream, envelope->uses, envelope->use_count, waits);
+    while (waits->is_full) {
+        gpulua_status status = spill_waits(envelope, error);
+        if (status) {
+            return status;
+        }
+        gpu_recorder_find(envelope->stream, envelope->uses, envelope->use_count, waits);
+    }
+    struct wire_record *built = (struct wire_record *)(void *)device->scratch;
+    memset(built, 0, sizeof *built);
+    built->opcode = (uint8_t)opcode;
+    built->wait_count = (uint8_t)waits->count;
+    if (waits->count > 0) {
+        memcpy(gpu_wire_record_waits(built), waits->items, waits->count * sizeof(struct wire_wait));
+    }
+    *record = built;
+    return GPULUA_OK;
+}
+
+static bool note_dependencies(struct gpu_op *op, const struct gpu_waits *waits) {
+    for (uint32_t i = 0; i < waits->count; i++) {
+        if (!(waits->items[i].flags & WIRE_WAIT_DEPENDS)) {
+            continue;
+        }
+        if (op->dep_count == GPU_OP_DEPS_INLINE) {
+            struct gpu_point *more = malloc(waits->count * sizeof *more);
+            if (!more) {
+                return false;
+            }
+            memcpy(more, op->deps_inline, sizeof op->deps_inline);
+            op->deps = more;
+        }
+        op->deps[op->dep_count++] =
+            (struct gpu_point){.slot = waits->items[i].stream, .seq = waits->items[i].seq};
+    }
+    return true;
+}
+
+/* The executor may forget failures that every later record takes into account by itself. */
+static gpulua_status forget_failures(struct gpu_device *device, struct gpu_error *error) {
+    struct wire_record record = {.length_bytes = sizeof record, .opcode = WIRE_OP_FORGET_FAILURES};
+    record.u.failures.count = device->failures_seen;
+    device->failures_forgotten = device->failures_seen;
+    return gpu_device_publish(device, &record, error);
+}
+
+gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_record *record,
+                                  uint32_t payload_bytes, struct gpu_op **op,
+                                  struct gpu_error *error) {
+    struct gpu_stream *stream = envelope->stream;
+    struct gpu_device *device = stream->device;
+    struct gpu_op *work = gpu_op_create(device, stream, envelope->label, envelope->site);
+    if (!work || !note_dependencies(work, &envelope->waits)) {
+        gpu_op_release(work);
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for the operation '%s'",
+                             envelope->label);
+    }
+    if (device->failures_seen != device->failures_forgotten) {
+        gpulua_status status = forget_failures(device, error);
+        if (status) {
+            gpu_op_release(work);
+            return status;
+        }
+    }
+    record->stream = stream->slot;
+    record->seq = work->seq = device->slot_seq[stream->slot] + 1;
+    if (envelope->waits.failure) {
+        work->failure = gpu_failure_of_dependency(work, envelope->waits.failure);
+        record->flags |= WIRE_FLAG_SKIP;
+    }
+    uint32_t length = (uint32_t)sizeof *record +
+                      record->wait_count * (uint32_t)sizeof(struct wire_wait) + payload_bytes;
+    record->length_bytes = (length + 15u) & ~15u;
+
+    /* Pending before it is out: an inline executor may answer from within publish. */
+    if (stream->tail) {
+        stream->tail->next = work;
+    } else {
+        stream->head = work;
+    }
+    struct gpu_op *before = stream->tail;
+    stream->tail = work;
+    gpulua_status status = gpu_device_publish(device, record, error);
+    if (status) {
+        stream->tail = before;
+        if (before) {
+            before->next = NULL;
+        } else {
+            stream->head = NULL;
+        }
+        gpu_op_release(work);
+        return status;
+    }
+    device->slot_seq[stream->slot] = work->seq;
+    if (work->failure) {
+        gpu_failed_add(device, (struct gpu_point){stream->slot, work->seq}, work->failure);
+    }
+    gpu_recorder_commit(stream, work->seq, envelope->uses, envelope->use_count);
+    note_waits(stream, &envelope->waits);
+    if (++device->stats.ops_in_flight > device->stats.ops_in_flight_max) {
+        device->stats.ops_in_flight_max = device->stats.ops_in_flight;
+    }
+    if (op) {
+        *op = gpu_op_retain(work);
+    }
+    return GPULUA_OK;
+}

@@ -1,0 +1,61 @@
+/* Errors of the runtime: a status, a message for people, and who was the culprit.
+ *
+ * A function that can fail returns a gpulua_status and, when it is not GPULUA_OK, has filled the
+ * `struct gpu_error` that its caller passed. On success the struct is untouched. A filled error
+ * owns `log` and `suspects`. */
+#ifndef GPU_RUNTIME_ERROR_H
+#define GPU_RUNTIME_ERROR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gpulua.h"
+
+/* Where in a script something was asked for. `source` is interned in the device (gpu_device_intern)
+ * or static. */
+struct gpu_site {
+    const char *source; /* "pipeline.lua", or NULL */
+    int line;
+};
+
+/* An operation as errors and listings show it. */
+struct gpu_op_info {
+    bool is_known;
+    char label[64];  /* "saxpy", "fill", or what the script gave */
+    uint64_t stream; /* number, never reused */
+    uint64_t seq;    /* on that stream, from 1 */
+    char source[64];
+    int line;
+};
+
+#define GPU_SUSPECTS_PER_STREAM_MAX 8u
+
+struct gpu_error {
+    gpulua_status code;
+    int32_t driver_code; /* the driver's number, or 0 */
+    char message[1024];
+    char *log; /* owned; a compiler's log, or NULL */
+    struct gpu_op_info op;
+    struct gpu_op_info root; /* of DependencyFailed */
+    struct gpu_op_info
+        *suspects; /* owned; of DeviceLost: what was not over, oldest first per stream */
+    uint32_t suspect_count;
+    /* OutOfBudget */
+    uint64_t requested_bytes, current_bytes, remaining_bytes, limit_bytes;
+};
+
+/* Sets code and message (cut at its end with "..." when too long), zeroes the rest; returns `code`.
+ */
+gpulua_status gpu_error_set(struct gpu_error *error, gpulua_status code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* A deep copy. If memory fails, log and suspects are left out. */
+void gpu_error_copy(struct gpu_error *to, const struct gpu_error *from);
+
+/* Frees what a filled error owns. Safe on a zeroed one; twice is fine. */
+void gpu_error_finish(struct gpu_error *error);
+
+/* The hint of a status, from the status table; "" for GPULUA_OK. */
+const char *gpu_error_hint(gpulua_status code);
+
+#endif

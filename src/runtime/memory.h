@@ -1,0 +1,86 @@
+/* Blocks: memory on the device, or pinned memory shared with the executor, with an identity and a
+ * history of uses.
+ *
+ * A block is identified by device, epoch and allocation number (from 1, never reused). Refs of the
+ * binding (buffers, views, slices) each retain their block and carry a byte range and a type. The
+ * last release, or gpu_block_free, ends the block; its memory is reused only when every use of it
+ * has finished on every stream. */
+#ifndef GPU_RUNTIME_MEMORY_H
+#define GPU_RUNTIME_MEMORY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/device.h"
+#include "runtime/op.h"
+#include "runtime/types.h"
+
+struct gpu_block;
+
+/* What a launch or a copy is given: a typed range of a block. Embedded in the binding's buffer
+ * userdata. */
+struct gpu_ref {
+    struct gpu_block *block; /* retained by whoever owns the ref; NULL: closed */
+    uint64_t byte_offset;
+    uint64_t byte_count;
+    enum gpu_type type;
+};
+
+struct gpu_block_info {
+    uint64_t byte_count; /* > 0 */
+    const char *label;   /* or NULL */
+    bool is_host;        /* pinned host memory in the arena */
+    bool may_wait; /* wait (blocking) for memory whose last uses are in flight before giving up */
+    struct gpu_site site;
+};
+/* OutOfBudget (fields filled; requested > limit in all, or it does not fit now), OutOfMemory.
+ * Blocks only to grow by a slab (a round trip), and with may_wait. */
+gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block_info *info,
+                               struct gpu_block **block, struct gpu_error *error);
+struct gpu_block *gpu_block_retain(struct gpu_block *block);
+void gpu_block_release(struct gpu_block *block);
+/* Ends the block for every ref: later use is UseAfterFree. Idempotent. */
+void gpu_block_free(struct gpu_block *block);
+
+/* In this order: closed ref, closed device, lost device, earlier epoch, freed block. `what` names
+ * the argument: "argument 2 (x) of kernel 'saxpy'". `device`: the device it must belong to, or
+ * NULL. */
+gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device, const char *what,
+                            struct gpu_error *error);
+
+struct gpu_device *gpu_block_device(const struct gpu_block *block);
+uint64_t gpu_block_number(const struct gpu_block *block);
+uint64_t gpu_block_bytes(const struct gpu_block *block);
+const char *gpu_block_label(const struct gpu_block *block); /* or "" */
+bool gpu_block_is_host(const struct gpu_block *block);
+bool gpu_block_is_freed(const struct gpu_block *block);
+/* Host blocks: where its bytes are in this process. Wait for its uses first. */
+void *gpu_block_host_bytes(const struct gpu_block *block);
+
+/* Is everything over that touches (for_write) or writes the block? */
+bool gpu_block_is_idle(struct gpu_block *block, bool for_write);
+/* The newest op that must be over before the host may read (or, for_write, write) it: retained;
+ * NULL: idle. Several may be needed: call again after that one is over. */
+struct gpu_op *gpu_block_pending(struct gpu_block *block, bool for_write);
+/* The failure that left the block's contents undefined, or NULL. Lives until the next call on the
+ * device. */
+const struct gpu_error *gpu_block_failure(struct gpu_block *block);
+
+/* ---- staging: bounded, byte-accounted transfer memory in the arena ---- */
+
+struct gpu_staging {
+    uint8_t *bytes; /* in this process */
+    uint64_t byte_count;
+    uint64_t arena_offset;
+    void *owner; /* private */
+};
+/* At most GPU_STAGING_CHUNK_BYTES at once: larger transfers go in pieces. Blocks while the bound is
+ * reached. */
+#define GPU_STAGING_CHUNK_BYTES (UINT64_C(1) << 24)
+gpulua_status gpu_staging_acquire(struct gpu_device *device, uint64_t byte_count,
+                                  struct gpu_staging *staging, struct gpu_error *error);
+/* Gives it back. Work that was submitted with it may still be running: its memory waits for that.
+ * Idempotent. */
+void gpu_staging_release(struct gpu_device *device, struct gpu_staging *staging);
+
+#endif

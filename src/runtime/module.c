@@ -1,0 +1,557 @@
+/* Modules and kernels: asking the executor to compile and load, and keeping what it answered. */
+#include "runtime/module.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/state.h"
+
+#define MODULES_SOURCE_BYTES_MAX (UINT64_C(1) << 28)
+
+struct gpu_kernel {
+    uint32_t refs;
+    struct gpu_module *module; /* retained */
+    uint32_t id;
+    char *name;                      /* owned */
+    const char *label;               /* interned in the device */
+    struct gpu_signature *signature; /* owned */
+    struct wire_kernel_facts facts;
+};
+
+struct described {
+    char *name, *signature; /* owned */
+};
+
+struct global {
+    char *name; /* owned */
+    enum gpu_type type;
+    uint64_t elem_count;
+    bool is_constant;
+};
+
+struct gpu_module {
+    uint32_t refs;
+    struct gpu_device *device; /* retained */
+    uint32_t id;
+    bool has_id, is_loaded, is_deferred;
+    char *name;                /* owned */
+    struct gpu_block *hazards; /* retained */
+    struct gpu_block *image;   /* retained until the answer: the text or code in the arena */
+    struct described *kernels;
+    uint32_t kernel_count;
+    struct global *globals;
+    uint32_t global_count;
+    uint32_t *kernel_ids; /* taken for kernels of this module; given back when it is unloaded */
+    uint32_t kernel_id_count;
+    struct gpu_deferred release;
+};
+
+/* ---- the description that compilers give ---- */
+
+static char *copy_range(const char *from, size_t length) {
+    char *copy = malloc(length + 1);
+    if (copy) {
+        memcpy(copy, from, length);
+        copy[length] = '\0';
+    }
+    return copy;
+}
+
+/* Template instances have blanks and commas in their names; their name ends where the signature
+ * starts: behind the last bracket that is open at a blank. */
+static size_t name_length(const char *at, size_t line_length) {
+    int depth = 0;
+    for (size_t i = 0; i < line_length; i++) {
+        if (at[i] == '<' || at[i] == '(') {
+            depth++;
+        } else if (at[i] == '>' || at[i] == ')') {
+            depth--;
+        } else if (at[i] == ' ' && depth == 0) {
+            return i;
+        }
+    }
+    return line_length;
+}
+
+static bool add_kernel(struct gpu_module *module, const char *at, size_t length) {
+    struct described *grown = realloc(module->kernels, (module->kernel_count + 1u) * sizeof *grown);
+    if (!grown) {
+        return false;
+    }
+    module->kernels = grown;
+    size_t name = name_length(at, length);
+    size_t rest = name < length ? name + 1 : length;
+    struct described *kernel = &grown[module->kernel_count];
+    kernel->name = copy_range(at, name);
+    kernel->signature = copy_range(at + rest, length - rest);
+    module->kernel_count++;
+    return kernel->name && kernel->signature;
+}
+
+static bool add_global(struct gpu_module *module, const char *at, size_t length) {
+    struct global *grown = realloc(module->globals, (module->global_count + 1u) * sizeof *grown);
+    if (!grown) {
+        return false;
+    }
+    module->globals = grown;
+    struct global *global = &grown[module->global_count];
+    char *line = copy_range(at, length);
+    char type[64] = "", kind[16] = "";
+    unsigned long long count = 0;
+    size_t name = name_length(at, length);
+    global->name = copy_range(at, name);
+    bool is_well = line && global->name && name < length &&
+                   sscanf(line + name, " %63s %llu %15s", type, &count, kind) == 3;
+    global->type = gpu_type_parse(type, strlen(type));
+    global->elem_count = count;
+    global->is_constant = strcmp(kind, "const") == 0;
+    module->global_count++;
+    free(line);
+    return is_well;
+}
+
+static bool read_description(struct gpu_module *module, const char *text) {
+    while (*text) {
+        const char *end = strchr(text, '\n');
+        size_t length = end ? (size_t)(end - text) : strlen(text);
+        bool is_well = true;
+        if (length > 7 && memcmp(text, "kernel ", 7) == 0) {
+            is_well = add_kernel(module, text + 7, length - 7);
+        } else if (length > 7 && memcmp(text, "global ", 7) == 0) {
+            is_well = add_global(module, text + 7, length - 7);
+        }
+        if (!is_well) {
+            return false;
+        }
+        text += length + (end != NULL);
+    }
+    return true;
+}
+
+/* ---- creation ---- */
+
+static void finish(struct gpu_module *module) {
+    struct gpu_device *device = module->device;
+    for (uint32_t i = 0; i < module->kernel_count; i++) {
+        free(module->kernels[i].name);
+        free(module->kernels[i].signature);
+    }
+    for (uint32_t i = 0; i < module->global_count; i++) {
+        free(module->globals[i].name);
+    }
+    for (uint32_t i = 0; i < module->kernel_id_count; i++) {
+        gpu_id_give(&device->kernel_ids, module->kernel_ids[i]);
+    }
+    if (module->has_id) {
+        gpu_id_give(&device->module_ids, module->id);
+    }
+    free(module->kernels);
+    free(module->globals);
+    free(module->kernel_ids);
+    free(module->name);
+    gpu_block_release(module->image);
+    gpu_block_release(module->hazards);
+    device->stats.modules_live--;
+    free(module);
+    gpu_device_release(device);
+}
+
+static void on_module(struct gpu_op *op, void *user, const struct wire_reply *reply) {
+    struct gpu_module *module = user;
+    gpu_block_release(module->image);
+    module->image = NULL;
+    if (op->failure) {
+        struct gpu_error *error = &op->failure->error;
+        if (error->code == GPULUA_COMPILE_FAILED && !error->log) {
+            error->log = strdup(gpu_wire_reply_text(reply));
+            gpu_error_set(error, GPULUA_COMPILE_FAILED, "%s does not compile:\n%s", module->name,
+                          gpu_wire_reply_text(reply));
+        }
+    } else if (reply && read_description(module, gpu_wire_reply_text(reply))) {
+        module->is_loaded = true;
+    } else {
+        op->failure = gpu_failure_create();
+        if (op->failure) {
+            gpu_error_set(&op->failure->error, GPULUA_OUT_OF_MEMORY,
+                          "no host memory for the description of %s, or it is damaged",
+                          module->name);
+        }
+    }
+    gpu_module_release(module); /* the request's */
+}
+
+static gpulua_status put_text(struct gpu_module *module, const struct gpu_module_info *info,
+                              struct gpu_error *error) {
+    if (info->text_bytes == 0 || info->text_bytes > MODULES_SOURCE_BYTES_MAX) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "%s: a module is made of 1 to %llu bytes, not %llu", info->name,
+                             (unsigned long long)MODULES_SOURCE_BYTES_MAX,
+                             (unsigned long long)info->text_bytes);
+    }
+    struct gpu_block_info block = {
+        .byte_count = info->text_bytes + 1, .label = "module", .is_host = true};
+    gpulua_status status = gpu_block_create(module->device, &block, &module->image, error);
+    if (status) {
+        return status;
+    }
+    char *bytes = gpu_block_host_bytes(module->image);
+    memcpy(bytes, info->text, info->text_bytes);
+    bytes[info->text_bytes] = '\0';
+    return GPULUA_OK;
+}
+
+static gpulua_status send(struct gpu_module *module, const struct gpu_module_info *info,
+                          struct gpu_op **op, struct gpu_error *error) {
+    struct gpu_device *device = module->device;
+    struct wire_record *record = (struct wire_record *)(void *)device->scratch;
+    memset(record, 0, sizeof *record);
+    record->opcode = info->is_source ? WIRE_OP_MODULE_COMPILE : WIRE_OP_MODULE_LOAD;
+    record->object = module->id;
+    record->u.module.arena_offset = module->image->address;
+    record->u.module.bytes = info->text_bytes;
+    size_t room = WIRE_RECORD_BYTES_MAX - sizeof *record - 16;
+    int length = snprintf(gpu_wire_record_payload(record), room, "source %s\n%s", info->name,
+                          info->options ? info->options : "");
+    if (length < 0 || (size_t)length >= room) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "%.200s: the compile options are longer than %zu bytes", info->name,
+                             room);
+    }
+    record->length_bytes = ((uint32_t)sizeof *record + (uint32_t)length + 1u + 15u) & ~15u;
+    gpu_module_retain(module); /* the request's */
+    gpulua_status status = gpu_request(device, record, info->is_source ? "compile" : "load",
+                                       on_module, module, op, error);
+    return status;
+}
+
+gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_module_info *info,
+                                struct gpu_module **module, struct gpu_op **op,
+                                struct gpu_error *error) {
+    gpulua_status status = gpu_device_check(device, error);
+    if (status) {
+        return status;
+    }
+    gpu_device_run_deferred(device);
+    struct gpu_module *made = calloc(1, sizeof *made);
+    if (!made) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a module");
+    }
+    made->refs = 1;
+    made->device = gpu_device_retain(device);
+    device->stats.modules_live++;
+    made->name = strdup(info->name);
+    made->hazards = gpu_block_create_external(device, 0, 0, "module");
+    made->has_id = gpu_id_take(&device->module_ids, &made->id);
+    if (!made->name || !made->hazards || !made->has_id) {
+        gpu_module_release(made);
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a module");
+    }
+    status = put_text(made, info, error);
+    if (status == GPULUA_OK) {
+        status = send(made, info, op, error);
+    }
+    if (status) {
+        gpu_module_release(made);
+        return status;
+    }
+    *module = made;
+    return GPULUA_OK;
+}
+
+struct gpu_module *gpu_module_retain(struct gpu_module *module) {
+    module->refs++;
+    return module;
+}
+
+/* Unloading has to wait for every launch: put off again and again until the hazard block says that
+ * all are over. */
+static void run_release(struct gpu_device *device, struct gpu_deferred *deferred) {
+    struct gpu_module *module =
+        (struct gpu_module *)(void *)((char *)deferred - offsetof(struct gpu_module, release));
+    module->is_deferred = false;
+    if (module->refs > 0) {
+        return;
+    }
+    if (device->link && device->state == GPU_DEVICE_OPEN) {
+        if (!gpu_block_uses_over(module->hazards, true)) {
+            module->is_deferred = true;
+            gpu_device_defer_later(device, &module->release, run_release);
+            return;
+        }
+        struct wire_record record = {
+            .length_bytes = sizeof record, .opcode = WIRE_OP_MODULE_UNLOAD, .object = module->id};
+        struct gpu_error ignored = {0};
+        if (module->has_id) {
+            (void)gpu_device_publish(device, &record, &ignored);
+        }
+        gpu_error_finish(&ignored);
+    }
+    finish(module);
+}
+
+void gpu_module_release(struct gpu_module *module) {
+    if (!module || --module->refs > 0 || module->is_deferred) {
+        return;
+    }
+    module->is_deferred = true;
+    gpu_device_defer(module->device, &module->release, run_release);
+}
+
+/* ---- kernels ---- */
+
+struct gpu_device *gpu_module_device(const struct gpu_module *module) {
+    return module->device;
+}
+const char *gpu_module_name(const struct gpu_module *module) {
+    return module->name;
+}
+uint32_t gpu_module_kernel_count(const struct gpu_module *module) {
+    return module->kernel_count;
+}
+const char *gpu_module_kernel_name(const struct gpu_module *module, uint32_t index) {
+    return module->kernels[index].name;
+}
+struct gpu_block *gpu_module_hazards(struct gpu_module *module) {
+    return module->hazards;
+}
+
+bool gpu_module_is_mutable(const struct gpu_module *module) {
+    for (uint32_t i = 0; i < module->global_count; i++) {
+        if (!module->globals[i].is_constant) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void destroy_kernel(struct gpu_kernel *kernel) {
+    struct gpu_module *module = kernel->module;
+    module->device->stats.kernels_live--;
+    free(kernel->signature);
+    free(kernel->name);
+    free(kernel);
+    gpu_module_release(module);
+}
+
+static void on_kernel(struct gpu_op *op, void *user, const struct wire_reply *reply) {
+    (void)op;
+    struct gpu_kernel *kernel = user;
+    if (reply && reply->status == GPULUA_OK && reply->body_bytes >= sizeof kernel->facts) {
+        memcpy(&kernel->facts, gpu_wire_reply_body(reply), sizeof kernel->facts);
+    }
+}
+
+static const char *find_signature(const struct gpu_module *module, const char *name) {
+    for (uint32_t i = 0; i < module->kernel_count; i++) {
+        if (strcmp(module->kernels[i].name, name) == 0) {
+            return module->kernels[i].signature;
+        }
+    }
+    return NULL;
+}
+
+static gpulua_status no_such_kernel(const struct gpu_module *module, const char *name,
+                                    struct gpu_error *error) {
+    char list[600] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < module->kernel_count && used < sizeof list; i++) {
+        int length = snprintf(list + used, sizeof list - used, "%s'%s'", i ? ", " : "",
+                              module->kernels[i].name);
+        used += length > 0 ? (size_t)length : 0;
+    }
+    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "%s has no kernel '%s'%s%s", module->name,
+                         name, list[0] ? "; it has " : "", list);
+}
+
+/* What the driver says of the parameters has the last word on counts and sizes. */
+static gpulua_status check_params(const struct gpu_kernel *kernel, struct gpu_error *error) {
+    const struct gpu_signature *signature = kernel->signature;
+    const struct wire_kernel_facts *facts = &kernel->facts;
+    if (facts->param_count == UINT32_MAX) {
+        return GPULUA_OK;
+    }
+    if (facts->param_count != signature->param_count) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "signature of kernel '%s': %u parameters, the compiled kernel has %u",
+                             kernel->name, signature->param_count, facts->param_count);
+    }
+    uint32_t known = sizeof facts->param_bytes / sizeof facts->param_bytes[0];
+    for (uint32_t i = 0; i < signature->param_count && i < known; i++) {
+        const struct gpu_param *param = &signature->params[i];
+        if (param->byte_count != facts->param_bytes[i] ||
+            param->byte_offset != facts->param_offset[i]) {
+            return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                                 "signature of kernel '%s', parameter %u: '%s' is %u bytes at "
+                                 "offset %u, the compiled "
+                                 "kernel has %u bytes at %u",
+                                 kernel->name, i + 1, param->text, param->byte_count,
+                                 param->byte_offset, facts->param_bytes[i], facts->param_offset[i]);
+        }
+    }
+    return GPULUA_OK;
+}
+
+static gpulua_status get_kernel(struct gpu_kernel *kernel, struct gpu_error *error) {
+    struct gpu_module *module = kernel->module;
+    struct gpu_device *device = module->device;
+    struct wire_record *record = (struct wire_record *)(void *)device->scratch;
+    size_t name_bytes = strlen(kernel->name) + 1;
+    if (name_bytes > 4096) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "a kernel's name has at most 4095 characters");
+    }
+    uint32_t *ids = realloc(module->kernel_ids, (module->kernel_id_count + 1u) * sizeof *ids);
+    if (ids) {
+        module->kernel_ids = ids;
+    }
+    if (!ids || !gpu_id_take(&device->kernel_ids, &kernel->id)) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for kernel '%s'",
+                             kernel->name);
+    }
+    module->kernel_ids[module->kernel_id_count++] = kernel->id;
+    memset(record, 0, sizeof *record);
+    record->opcode = WIRE_OP_KERNEL_GET;
+    record->object = kernel->id;
+    record->u.kernel.module = module->id;
+    memcpy(gpu_wire_record_payload(record), kernel->name, name_bytes);
+    record->length_bytes = ((uint32_t)(sizeof *record + name_bytes) + 15u) & ~15u;
+    return gpu_request_wait(device, record, "kernel", on_kernel, kernel, error);
+}
+
+gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, const char *signature,
+                                struct gpu_kernel **kernel, struct gpu_error *error) {
+    gpulua_status status = gpu_device_check(module->device, error);
+    if (status) {
+        return status;
+    }
+    const char *described = find_signature(module, name);
+    if (!described && module->kernel_count > 0) {
+        return no_such_kernel(module, name, error);
+    }
+    if (!signature && !described) {
+        return gpu_error_set(
+            error, GPULUA_INVALID_ARGUMENT,
+            "kernel '%s' of %s needs a signature: compiled code does not tell the types of its "
+            "parameters",
+            name, module->name);
+    }
+    struct gpu_kernel *made = calloc(1, sizeof *made);
+    if (!made) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for kernel '%s'", name);
+    }
+    made->refs = 1;
+    made->module = gpu_module_retain(module);
+    module->device->stats.kernels_live++;
+    made->name = strdup(name);
+    made->label = gpu_device_intern(module->device, name);
+    status =
+        made->name && made->label
+            ? gpu_signature_parse(signature ? signature : described, &made->signature, error)
+            : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for kernel '%s'", name);
+    if (status == GPULUA_OK && made->signature->args_bytes > GPU_ARGS_BYTES_MAX) {
+        status = gpu_error_set(error, GPULUA_UNSUPPORTED,
+                               "kernel '%s' takes %u bytes of arguments, the most is %u", name,
+                               made->signature->args_bytes, GPU_ARGS_BYTES_MAX);
+    }
+    if (status == GPULUA_OK) {
+        status = get_kernel(made, error);
+    }
+    if (status == GPULUA_OK) {
+        status = check_params(made, error);
+    }
+    if (status) {
+        destroy_kernel(made);
+        return status;
+    }
+    *kernel = made;
+    return GPULUA_OK;
+}
+
+struct gpu_kernel *gpu_kernel_retain(struct gpu_kernel *kernel) {
+    kernel->refs++;
+    return kernel;
+}
+
+void gpu_kernel_release(struct gpu_kernel *kernel) {
+    if (kernel && --kernel->refs == 0) {
+        destroy_kernel(kernel);
+    }
+}
+
+const char *gpu_kernel_name(const struct gpu_kernel *kernel) {
+    return kernel->name;
+}
+const char *gpu_kernel_label(const struct gpu_kernel *kernel) {
+    return kernel->label;
+}
+uint32_t gpu_kernel_id(const struct gpu_kernel *kernel) {
+    return kernel->id;
+}
+struct gpu_module *gpu_kernel_module(const struct gpu_kernel *kernel) {
+    return kernel->module;
+}
+const struct gpu_signature *gpu_kernel_signature(const struct gpu_kernel *kernel) {
+    return kernel->signature;
+}
+const struct wire_kernel_facts *gpu_kernel_facts(const struct gpu_kernel *kernel) {
+    return &kernel->facts;
+}
+
+/* ---- variables ---- */
+
+static void on_global(struct gpu_op *op, void *user, const struct wire_reply *reply) {
+    (void)op;
+    if (reply && reply->status == GPULUA_OK &&
+        reply->body_bytes >= sizeof(struct wire_global_facts)) {
+        memcpy(user, gpu_wire_reply_body(reply), sizeof(struct wire_global_facts));
+    }
+}
+
+gpulua_status gpu_module_global(struct gpu_module *module, const char *name,
+                                struct gpu_block **block, enum gpu_type *type, bool *is_constant,
+                                struct gpu_error *error) {
+    struct gpu_device *device = module->device;
+    gpulua_status status = gpu_device_check(device, error);
+    if (status) {
+        return status;
+    }
+    size_t name_bytes = strlen(name) + 1;
+    if (name_bytes > 4096 || device->slab_next >= WIRE_SLABS_MAX) {
+        return gpu_error_set(error, GPULUA_CAPACITY,
+                             "a variable's name has at most 4095 characters, and a device has "
+                             "at most %u slabs and variables in one life",
+                             WIRE_SLABS_MAX);
+    }
+    struct wire_record *record = (struct wire_record *)(void *)device->scratch;
+    struct wire_global_facts facts = {0};
+    uint32_t slab = ++device->slab_next;
+    memset(record, 0, sizeof *record);
+    record->opcode = WIRE_OP_GLOBAL_GET;
+    record->object = slab;
+    record->u.kernel.module = module->id;
+    memcpy(gpu_wire_record_payload(record), name, name_bytes);
+    record->length_bytes = ((uint32_t)(sizeof *record + name_bytes) + 15u) & ~15u;
+    status = gpu_request_wait(device, record, "global", on_global, &facts, error);
+    if (status) {
+        return status;
+    }
+    *type = GPU_TYPE_U8;
+    *is_constant = false;
+    for (uint32_t i = 0; i < module->global_count; i++) {
+        if (strcmp(module->globals[i].name, name) == 0) {
+            *type =
+                module->globals[i].type == GPU_TYPE_COUNT ? GPU_TYPE_U8 : module->globals[i].type;
+            *is_constant = module->globals[i].is_constant;
+        }
+    }
+    struct gpu_block *made =
+        gpu_block_create_external(device, gpu_wire_address(slab, 0), facts.bytes, name);
+    if (!made) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for variable '%s'", name);
+    }
+    made->module = gpu_module_retain(module);
+    *block = made;
+    return GPULUA_OK;
+}

@@ -1,0 +1,87 @@
+/* Modules, kernels and their signatures. */
+#ifndef GPU_RUNTIME_MODULE_H
+#define GPU_RUNTIME_MODULE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/memory.h"
+
+#define GPU_PARAMS_MAX 128u
+#define GPU_ARGS_BYTES_MAX 4096u /* of a launch; CUDA's limit before 12.1 */
+
+enum gpu_access { GPU_READ = 1, GPU_WRITE = 2, GPU_READ_WRITE = 3 };
+
+enum gpu_param_kind {
+    GPU_PARAM_SCALAR,
+    GPU_PARAM_POINTER,
+    GPU_PARAM_UNSUPPORTED /* needs a signature by hand: a struct by value, a pointer to pointers */
+};
+struct gpu_param {
+    enum gpu_param_kind kind;
+    enum gpu_type type; /* element type; GPU_TYPE_COUNT for void pointers and unsupported ones */
+    uint8_t lanes;      /* 1; 2 to 4 for float2* and kin */
+    uint8_t access;     /* enum gpu_access, of pointers */
+    bool is_out;        /* declared `out`: written, never read before */
+    uint32_t byte_offset, byte_count; /* in the arguments, laid out as a C struct */
+    char name[48];                    /* "" if unknown */
+    char text[80];                    /* "in f32*", as signature() shows it */
+};
+struct gpu_signature {
+    uint32_t param_count;
+    uint32_t args_bytes;
+    struct gpu_param params[]; /* param_count */
+};
+/* Parses "n: i32, a: f32, x: in f32*, y: out f32x4*, in void*" (names optional; `inout` and nothing
+ * mean both ways;
+ * "?C-TYPE/BYTES/ALIGNMENT" from compilers). InvalidArgument with the position. malloc'ed; free()
+ * it. */
+gpulua_status gpu_signature_parse(const char *text, struct gpu_signature **signature,
+                                  struct gpu_error *error);
+
+struct gpu_module;
+struct gpu_kernel;
+
+struct gpu_module_info {
+    const char *name; /* for messages: "pipeline.lua:12" */
+    const char *text; /* CUDA C, PTX, cubin */
+    uint64_t text_bytes;
+    bool is_source;      /* compile; else load */
+    const char *options; /* lines as in backend.h */
+    struct gpu_site site;
+};
+/* Starts compiling or loading beside other work: `*op` (retained) is over when the module can be
+ * used or has failed (CompileFailed with log, InvalidArgument, LibraryUnavailable). `*module` is
+ * retained for the caller either way. */
+gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_module_info *info,
+                                struct gpu_module **module, struct gpu_op **op,
+                                struct gpu_error *error);
+struct gpu_module *gpu_module_retain(struct gpu_module *module);
+void gpu_module_release(struct gpu_module *module);
+struct gpu_device *gpu_module_device(const struct gpu_module *module);
+const char *gpu_module_name(const struct gpu_module *module);
+/* Kernels that the compiler found, in source order; none for PTX and cubins. Borrowed. */
+uint32_t gpu_module_kernel_count(const struct gpu_module *module);
+const char *gpu_module_kernel_name(const struct gpu_module *module, uint32_t index);
+
+/* `signature` NULL: the compiler's; required for PTX and cubins. Checked against what the driver
+ * reports. Blocks for a round trip (about 10 us) the first time. InvalidArgument (no such kernel:
+ * lists what there is; signature does not fit). */
+gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, const char *signature,
+                                struct gpu_kernel **kernel, struct gpu_error *error);
+struct gpu_kernel *gpu_kernel_retain(struct gpu_kernel *kernel);
+void gpu_kernel_release(struct gpu_kernel *kernel);
+const char *gpu_kernel_name(const struct gpu_kernel *kernel);
+struct gpu_module *gpu_kernel_module(const struct gpu_kernel *kernel);
+const struct gpu_signature *gpu_kernel_signature(const struct gpu_kernel *kernel);
+const struct wire_kernel_facts *gpu_kernel_facts(const struct gpu_kernel *kernel);
+
+/* A module-scope variable as a block of its own. Blocks for a round trip. `*type` from the
+ * compiler, u8 if unknown;
+ * `*is_constant`: kernels only read it. The block is retained for the caller and keeps the module
+ * alive. */
+gpulua_status gpu_module_global(struct gpu_module *module, const char *name,
+                                struct gpu_block **block, enum gpu_type *type, bool *is_constant,
+                                struct gpu_error *error);
+
+#endif

@@ -1,0 +1,395 @@
+/* Operations: their life, their failures, requests to the executor. */
+#include "runtime/op.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/state.h"
+
+struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *stream,
+                             const char *label, struct gpu_site site) {
+    struct gpu_op *op = device->op_free;
+    if (op) {
+        device->op_free = op->next;
+    } else {
+        op = malloc(sizeof *op);
+        if (!op) {
+            return NULL;
+        }
+    }
+    op->refs = 1;
+    op->state = GPU_OP_PENDING;
+    op->is_replied = false;
+    op->device = gpu_device_retain(device);
+    op->stream = stream ? gpu_stream_retain(stream) : NULL;
+    op->seq = 0;
+    op->next = NULL;
+    op->label = label;
+    op->site = site;
+    op->waiters = NULL;
+    op->failure = NULL;
+    op->on_reply = NULL;
+    op->on_reply_user = NULL;
+    op->reply = NULL;
+    op->dep_count = 0;
+    op->deps = op->deps_inline;
+    return op;
+}
+
+struct gpu_op *gpu_op_retain(struct gpu_op *op) {
+    op->refs++;
+    return op;
+}
+
+void gpu_op_release(struct gpu_op *op) {
+    if (!op || --op->refs > 0) {
+        return;
+    }
+    assert(!op->waiters);
+    struct gpu_device *device = op->device;
+    if (op->deps != op->deps_inline) {
+        free(op->deps);
+    }
+    gpu_failure_release(op->failure);
+    free(op->reply);
+    struct gpu_stream *stream = op->stream;
+    op->next = device->op_free;
+    device->op_free = op;
+    if (stream) {
+        gpu_stream_release(stream);
+    }
+    gpu_device_release(device);
+}
+
+static void unwatch_all(struct gpu_op *op, bool fire) {
+    while (op->waiters) {
+        struct gpu_waiter *waiter = op->waiters;
+        gpu_op_unwatch(waiter);
+        if (fire) {
+            waiter->fire(waiter, op);
+        }
+    }
+}
+
+void gpu_op_end(struct gpu_op *op) {
+    struct gpu_device *device = op->device;
+    assert(op->state == GPU_OP_PENDING);
+    op->state = op->failure ? GPU_OP_FAILED : GPU_OP_SUCCEEDED;
+    device->stats.ops_in_flight--;
+    if (op->failure) {
+        device->stats.ops_failed++;
+        if (!op->failure->root) {
+            gpu_unobserved_add(device, op->failure);
+        }
+    } else {
+        device->stats.ops_completed++;
+    }
+    unwatch_all(op, true);
+    gpu_op_release(op);
+}
+
+bool gpu_op_is_over(struct gpu_op *op) {
+    if (op->state != GPU_OP_PENDING) {
+        return true;
+    }
+    if (!op->stream) {
+        if (!op->is_replied && op->device->link) {
+            (void)gpu_wire_link_drain(op->device->link);
+        }
+        return op->is_replied;
+    }
+    if (!op->device->link) {
+        return false;
+    }
+    return gpu_wire_page_done(op->device->link->page, op->stream->slot) >= op->seq;
+}
+
+gpulua_status gpu_op_status(struct gpu_op *op) {
+    if (op->state == GPU_OP_PENDING && gpu_op_is_over(op)) {
+        (void)gpu_device_poll(op->device);
+    }
+    if (op->state != GPU_OP_FAILED) {
+        return GPULUA_OK;
+    }
+    return op->failure->error.code;
+}
+
+const struct gpu_error *gpu_op_error(struct gpu_op *op) {
+    if (gpu_op_status(op) == GPULUA_OK) {
+        return NULL;
+    }
+    return &op->failure->error;
+}
+
+void gpu_op_observe(struct gpu_op *op) {
+    if (op->state != GPU_OP_FAILED) {
+        return;
+    }
+    op->failure->is_observed = true;
+    if (op->failure->root) {
+        op->failure->root->is_observed = true;
+    }
+}
+
+void gpu_op_watch(struct gpu_op *op, struct gpu_waiter *waiter) {
+    waiter->next = op->waiters;
+    waiter->link = &op->waiters;
+    if (op->waiters) {
+        op->waiters->link = &waiter->next;
+    }
+    op->waiters = waiter;
+    struct gpu_stream *stream = op->stream;
+    if (op->state != GPU_OP_PENDING) {
+        /* Over and gone from every list: nothing would fire it. The caller checked state
+         * beforehand. */
+        gpu_op_unwatch(waiter);
+        waiter->fire(waiter, op);
+        return;
+    }
+    if (stream && (stream->wanted == 0 || op->seq < stream->wanted) && op->device->link) {
+        stream->wanted = op->seq;
+        gpu_wire_link_want(op->device->link, stream->slot, op->seq);
+    }
+}
+
+void gpu_op_unwatch(struct gpu_waiter *waiter) {
+    if (!waiter->link) {
+        return;
+    }
+    *waiter->link = waiter->next;
+    if (waiter->next) {
+        waiter->next->link = waiter->link;
+    }
+    waiter->next = NULL;
+    waiter->link = NULL;
+}
+
+static void copy_text(char *to, size_t to_bytes, const char *from) {
+    size_t length = from ? strlen(from) : 0;
+    if (length >= to_bytes) {
+        length = to_bytes - 1;
+    }
+    if (length > 0) {
+        memcpy(to, from, length);
+    }
+    to[length] = '\0';
+}
+
+void gpu_op_info(const struct gpu_op *op, struct gpu_op_info *info) {
+    memset(info, 0, sizeof *info);
+    info->is_known = true;
+    copy_text(info->label, sizeof info->label, op->label);
+    copy_text(info->source, sizeof info->source, op->site.source);
+    info->line = op->site.line;
+    info->stream = op->stream ? op->stream->number : 0;
+    info->seq = op->seq;
+}
+
+struct gpu_device *gpu_op_device(const struct gpu_op *op) {
+    return op->device;
+}
+
+struct gpu_stream *gpu_op_stream(const struct gpu_op *op) {
+    return op->stream;
+}
+
+/* ---- failures ---- */
+
+struct gpu_failure *gpu_failure_create(void) {
+    struct gpu_failure *failure = calloc(1, sizeof *failure);
+    if (failure) {
+        failure->refs = 1;
+    }
+    return failure;
+}
+
+struct gpu_failure *gpu_failure_retain(struct gpu_failure *failure) {
+    failure->refs++;
+    return failure;
+}
+
+void gpu_failure_release(struct gpu_failure *failure) {
+    if (!failure || --failure->refs > 0) {
+        return;
+    }
+    gpu_failure_release(failure->root);
+    gpu_error_finish(&failure->error);
+    free(failure);
+}
+
+struct gpu_failure *gpu_failed_find(const struct gpu_device *device, struct gpu_point point) {
+    for (uint32_t i = 0; i < device->failed_count; i++) {
+        if (device->failed[i].point.slot == point.slot &&
+            device->failed[i].point.seq == point.seq) {
+            return device->failed[i].failure;
+        }
+    }
+    return NULL;
+}
+
+/* Failures stay findable for as long as some block's newest write is the failed op. */
+static void sweep_failed(struct gpu_device *device) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < device->failed_count; i++) {
+        struct gpu_failed_point *failed = &device->failed[i];
+        bool is_needed = !gpu_point_is_over(device, failed->point);
+        for (struct gpu_block *block = device->blocks; block && !is_needed; block = block->next) {
+            is_needed =
+                block->write.slot == failed->point.slot && block->write.seq == failed->point.seq;
+        }
+        if (is_needed) {
+            device->failed[kept++] = *failed;
+        } else {
+            gpu_failure_release(failed->failure);
+        }
+    }
+    device->failed_count = kept;
+}
+
+void gpu_failed_add(struct gpu_device *device, struct gpu_point point,
+                    struct gpu_failure *failure) {
+    if (device->failed_count == device->failed_capacity) {
+        sweep_failed(device);
+    }
+    if (device->failed_count > device->failed_capacity / 2 || device->failed_capacity == 0) {
+        uint32_t capacity = device->failed_capacity ? device->failed_capacity * 2 : 64;
+        struct gpu_failed_point *grown = realloc(device->failed, capacity * sizeof *grown);
+        if (!grown) {
+            if (device->failed_count == device->failed_capacity) {
+                return; /* the op itself still fails; its readers are not told: no memory is left to
+                           remember it */
+            }
+        } else {
+            device->failed = grown;
+            device->failed_capacity = capacity;
+        }
+    }
+    device->failed[device->failed_count++] =
+        (struct gpu_failed_point){.point = point, .failure = gpu_failure_retain(failure)};
+}
+
+void gpu_unobserved_add(struct gpu_device *device, struct gpu_failure *failure) {
+    if (failure->is_observed) {
+        return;
+    }
+    for (uint32_t i = 0; i < device->unobserved_count; i++) {
+        if (device->unobserved[i] == failure) {
+            return;
+        }
+    }
+    if (device->unobserved_count == device->unobserved_capacity) {
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < device->unobserved_count; i++) {
+            if (device->unobserved[i]->is_observed) {
+                gpu_failure_release(device->unobserved[i]);
+            } else {
+                device->unobserved[kept++] = device->unobserved[i];
+            }
+        }
+        device->unobserved_count = kept;
+    }
+    if (device->unobserved_count == device->unobserved_capacity) {
+        uint32_t capacity = device->unobserved_capacity ? device->unobserved_capacity * 2 : 16;
+        struct gpu_failure **grown =
+            realloc(device->unobserved, capacity * sizeof(struct gpu_failure *));
+        if (!grown) {
+            return;
+        }
+        device->unobserved = grown;
+        device->unobserved_capacity = capacity;
+    }
+    device->unobserved[device->unobserved_count++] = gpu_failure_retain(failure);
+}
+
+bool gpu_device_take_unobserved(struct gpu_device *device, struct gpu_error *error) {
+    uint32_t i = 0;
+    bool is_found = false;
+    while (i < device->unobserved_count && !is_found) {
+        struct gpu_failure *failure = device->unobserved[i++];
+        if (!failure->is_observed) {
+            gpu_error_copy(error, &failure->error);
+            failure->is_observed = true;
+            is_found = true;
+        }
+        gpu_failure_release(failure);
+    }
+    device->unobserved_count -= i;
+    memmove(device->unobserved, device->unobserved + i,
+            device->unobserved_count * sizeof(struct gpu_failure *));
+    return is_found;
+}
+
+struct gpu_failure *gpu_failure_of_dependency(const struct gpu_op *op, struct gpu_failure *cause) {
+    struct gpu_failure *failure = gpu_failure_create();
+    if (!failure) {
+        return gpu_failure_retain(cause);
+    }
+    struct gpu_failure *root = cause->root ? cause->root : cause;
+    struct gpu_op_info info;
+    gpu_op_info(op, &info);
+    gpu_error_set(&failure->error, GPULUA_DEPENDENCY_FAILED,
+                  "'%s' needs the output of '%s', which failed: %s", info.label,
+                  root->error.op.label, root->error.message);
+    failure->error.op = info;
+    failure->error.root = root->error.op;
+    failure->root = gpu_failure_retain(root);
+    return failure;
+}
+
+/* ---- requests ---- */
+
+gpulua_status gpu_request(struct gpu_device *device, struct wire_record *record, const char *label,
+                          void (*on_reply)(struct gpu_op *op, void *user,
+                                           const struct wire_reply *reply),
+                          void *user, struct gpu_op **op, struct gpu_error *error) {
+    gpulua_status status = gpu_device_check(device, error);
+    if (status) {
+        return status;
+    }
+    struct gpu_op *request = gpu_op_create(device, NULL, label, (struct gpu_site){0});
+    if (!request) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a request");
+    }
+    request->seq = ++device->request_number_next;
+    request->on_reply = on_reply;
+    request->on_reply_user = user;
+    record->seq = request->seq;
+    /* On the list before the record is out: inline answers come from within publish. */
+    *device->requests_tail = request;
+    device->requests_tail = &request->next;
+    device->stats.ops_in_flight++;
+    gpu_op_retain(request);
+    status = gpu_device_publish(device, record, error);
+    if (status) {
+        /* The device is lost and has failed everything pending, this request among it. */
+        gpu_op_release(request);
+        return status;
+    }
+    device->stats.requests++;
+    *op = request;
+    return GPULUA_OK;
+}
+
+gpulua_status
+gpu_request_wait(struct gpu_device *device, struct wire_record *record, const char *label,
+                 void (*on_reply)(struct gpu_op *op, void *user, const struct wire_reply *reply),
+                 void *user, struct gpu_error *error) {
+    struct gpu_op *op = NULL;
+    gpulua_status status = gpu_request(device, record, label, on_reply, user, &op, error);
+    if (status) {
+        return status;
+    }
+    status = gpu_op_wait(op, -1, error);
+    if (status) {
+        /* Interrupted: `user` is the caller's frame, so the answer must not be handed to it any
+         * more. */
+        op->on_reply = NULL;
+    } else if (op->state == GPU_OP_FAILED) {
+        gpu_op_observe(op);
+        gpu_error_copy(error, &op->failure->error);
+        status = error->code;
+    }
+    gpu_op_release(op);
+    return status;
+}

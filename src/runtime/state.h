@@ -1,0 +1,282 @@
+/* The structs behind the runtime's handles, for the files of runtime/ alone. */
+#ifndef GPU_RUNTIME_STATE_H
+#define GPU_RUNTIME_STATE_H
+
+#include "runtime/device.h"
+#include "runtime/memory.h"
+#include "runtime/module.h"
+#include "runtime/op.h"
+#include "runtime/range.h"
+#include "wire/link.h"
+
+/* A place in the order of work: over when the slot's word has reached seq. seq 0: nothing. */
+struct gpu_point {
+    uint32_t slot;
+    uint64_t seq;
+};
+
+/* Why an op failed; shared by the op, the failed set and the list of unobserved failures. */
+struct gpu_failure {
+    uint32_t refs;
+    bool is_observed;
+    struct gpu_failure *root; /* retained; NULL: this is one */
+    struct gpu_error error;
+};
+
+/* Something whose release has to wait for the owner's next call: a collector may run anywhere. */
+struct gpu_deferred {
+    struct gpu_deferred *next;
+    void (*run)(struct gpu_device *device, struct gpu_deferred *self);
+};
+
+#define GPU_OP_DEPS_INLINE 4u
+
+enum gpu_op_state { GPU_OP_PENDING, GPU_OP_SUCCEEDED, GPU_OP_FAILED };
+
+struct gpu_op {
+    uint32_t refs;   /* the stream's or request list's own while pending, and the callers' */
+    uint8_t state;   /* enum gpu_op_state */
+    bool is_replied; /* requests: the reply is here, the next poll ends it */
+    struct gpu_device *device; /* retained */
+    struct gpu_stream *stream; /* retained; NULL: a request */
+    uint64_t seq;              /* on the stream; or the request's number */
+    struct gpu_op *next;       /* in the stream's pending list, the request list or the free list */
+    const char *label;         /* interned or static */
+    struct gpu_site site;
+    struct gpu_waiter *waiters;
+    struct gpu_failure *failure; /* retained; set as soon as known */
+    /* Requests: called once by the poll that ends it, before waiters fire. `reply` NULL: the device
+     * is gone. */
+    void (*on_reply)(struct gpu_op *op, void *user, const struct wire_reply *reply);
+    void *on_reply_user;
+    struct wire_reply *reply; /* owned copy until the poll */
+    uint32_t dep_count;
+    struct gpu_point *deps; /* ops whose output this one reads; deps_inline or owned */
+    struct gpu_point deps_inline[GPU_OP_DEPS_INLINE];
+};
+
+struct gpu_stream {
+    uint32_t refs;
+    uint32_t slot;
+    uint64_t number;
+    struct gpu_device *device; /* retained */
+    int priority;
+    bool is_closed, is_user, is_deferred;
+    char label[64];
+    uint64_t wanted;                   /* what the page was last told */
+    struct gpu_op *head, *tail;        /* pending, in order */
+    struct gpu_deferred release;       /* destroying: waits until pending is empty */
+    uint64_t waited[WIRE_STREAMS_MAX]; /* per slot: waits up to this seq are already behind us */
+};
+
+struct gpu_block {
+    uint32_t refs;
+    bool is_host, is_freed, is_staging, is_deferred;
+    bool is_external; /* a module's variable: no memory of ours; or a module's own hazard block: no
+                         memory at all */
+    struct gpu_device *device; /* retained */
+    uint64_t number, epoch;
+    uint64_t byte_count; /* as asked */
+    uint64_t address;    /* wire address; host: arena offset */
+    struct gpu_range range;
+    char label[48];
+    struct gpu_site site;
+    struct gpu_point write;  /* newest write */
+    struct gpu_point *reads; /* since then, newest per slot; reads_inline or owned */
+    uint32_t read_count, read_capacity;
+    struct gpu_point reads_inline[2];
+    struct gpu_module *module;         /* retained: whose variable this is */
+    struct gpu_block *next, *previous; /* live blocks, or next in retiring */
+    struct gpu_deferred release;
+};
+
+struct gpu_failed_point {
+    struct gpu_point point;
+    struct gpu_failure *failure; /* retained */
+};
+
+struct gpu_id_pool { /* small integers, the lowest free one first-in-last-out */
+    uint32_t *free_ids;
+    uint32_t free_count, free_capacity;
+    uint32_t next;
+};
+
+struct gpu_arena_region {
+    uint64_t byte_offset;
+};
+
+#define GPU_INTERN_MAX 65536u
+
+struct gpu_device {
+    uint32_t refs;
+    uint8_t state; /* enum gpu_device_state */
+    bool is_closing, is_polling;
+    char name[32];
+    char kind[8];
+    gpulua_isolation isolation;
+    uint64_t epoch;
+    struct wire_link *link; /* owned; NULL once closed */
+    struct wire_device_facts facts;
+    const atomic_int *interrupt; /* borrowed */
+    struct gpu_error lost;       /* why, once lost */
+
+    /* streams */
+    struct gpu_stream
+        *streams[WIRE_STREAMS_MAX];      /* by slot; retained by themselves until destroyed */
+    uint64_t slot_seq[WIRE_STREAMS_MAX]; /* last seq given out per slot: never starts again */
+    uint64_t done[WIRE_STREAMS_MAX];     /* last sight of the page */
+    uint32_t slot_count;                 /* slots ever used */
+    uint32_t user_stream_count;
+    uint64_t stream_number_next;
+    struct gpu_stream *task_streams[GPU_TASK_STREAMS]; /* retained */
+
+    /* operations */
+    struct gpu_op *requests, **requests_tail; /* pending */
+    struct gpu_op *op_free;
+    uint64_t request_number_next;
+    uint32_t submits_since_poll;
+    uint64_t failures_seen, failures_forgotten; /* WIRE_REPLY_FAILUREs */
+    bool has_new_failures;
+    struct gpu_failed_point *failed;
+    uint32_t failed_count, failed_capacity;
+    struct gpu_failure **unobserved;
+    uint32_t unobserved_count, unobserved_capacity;
+
+    /* memory */
+    struct gpu_range_allocator *ranges, *arena_ranges;
+    struct gpu_arena_region *arena_regions;
+    uint32_t arena_region_count;
+    uint64_t arena_top_bytes;
+    uint32_t slab_next;
+    uint64_t block_number_next;
+    struct gpu_block *blocks;                    /* live */
+    struct gpu_block *retiring, **retiring_tail; /* freed, uses perhaps in flight */
+    struct gpu_deferred *deferred, **deferred_tail;
+    struct gpu_deferred
+        *later; /* found not to be possible yet; back on `deferred` with the next poll */
+    struct gpu_id_pool module_ids, kernel_ids;
+
+    const char **interned; /* open addressing */
+    uint32_t interned_count, interned_capacity;
+
+    struct gpu_stats stats;
+    _Alignas(16) uint8_t scratch[WIRE_RECORD_BYTES_MAX]; /* the record being built */
+};
+
+/* ---- device.c ---- */
+void gpu_device_defer(struct gpu_device *device, struct gpu_deferred *deferred,
+                      void (*run)(struct gpu_device *device, struct gpu_deferred *self));
+/* From within `run`: not done yet; asks again at the next poll. */
+void gpu_device_defer_later(struct gpu_device *device, struct gpu_deferred *deferred,
+                            void (*run)(struct gpu_device *device, struct gpu_deferred *self));
+void gpu_device_retry_later(struct gpu_device *device);
+void gpu_device_run_deferred(struct gpu_device *device);
+/* Publishes and counts. Marks the device lost when the link says so. */
+gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_record *record,
+                                 struct gpu_error *error);
+bool gpu_id_take(struct gpu_id_pool *pool, uint32_t *id);
+void gpu_id_give(struct gpu_id_pool *pool, uint32_t id);
+void gpu_id_pool_finish(struct gpu_id_pool *pool);
+
+/* ---- completion.c ---- */
+int64_t gpu_clock_ns(void);
+/* Sleeps until something may have happened on the device, at most timeout_ns (-1: a bounded while).
+ */
+void gpu_device_nap(struct gpu_device *device, int64_t timeout_ns);
+bool gpu_device_is_interrupted(const struct gpu_device *device);
+/* Everything pending fails: the device is lost (`text` says how) or closed. */
+void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t driver_code,
+                         bool by_close);
+void gpu_device_on_reply(void *user, const struct wire_reply *reply);
+bool gpu_point_is_over(const struct gpu_device *device,
+                       struct gpu_point point); /* looks at the page */
+
+/* ---- op.c ---- */
+struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *stream,
+                             const char *label, struct gpu_site site);
+void gpu_op_end(struct gpu_op *op); /* pending no more: state by its failure; waiters fire; drops
+                                       the list's ref */
+struct gpu_failure *gpu_failure_create(void); /* zeroed; NULL: no memory */
+struct gpu_failure *gpu_failure_retain(struct gpu_failure *failure);
+void gpu_failure_release(struct gpu_failure *failure);
+/* The failure that (slot, seq) ended with, or NULL. */
+struct gpu_failure *gpu_failed_find(const struct gpu_device *device, struct gpu_point point);
+void gpu_failed_add(struct gpu_device *device, struct gpu_point point, struct gpu_failure *failure);
+void gpu_unobserved_add(struct gpu_device *device, struct gpu_failure *failure);
+struct gpu_failure *gpu_failure_of_dependency(const struct gpu_op *op, struct gpu_failure *cause);
+/* A request: publishes `record` (opcode, object, u set; payload behind the header if any) and
+ * returns its op. */
+gpulua_status gpu_request(struct gpu_device *device, struct wire_record *record, const char *label,
+                          void (*on_reply)(struct gpu_op *op, void *user,
+                                           const struct wire_reply *reply),
+                          void *user, struct gpu_op **op, struct gpu_error *error);
+/* The same, and blocks for the answer; on_reply gets the reply when its status is 0. */
+gpulua_status
+gpu_request_wait(struct gpu_device *device, struct wire_record *record, const char *label,
+                 void (*on_reply)(struct gpu_op *op, void *user, const struct wire_reply *reply),
+                 void *user, struct gpu_error *error);
+
+/* ---- recorder.c ---- */
+struct gpu_use {
+    struct gpu_block *block;
+    uint8_t access; /* enum gpu_access */
+};
+#define GPU_USES_MAX (GPU_PARAMS_MAX + 1u)
+struct gpu_waits {
+    struct wire_wait items[WIRE_WAITS_MAX];
+    uint32_t count;
+    struct gpu_failure *failure; /* borrowed: an input is known to have failed */
+    bool is_full;                /* some did not fit: put these behind a mark and ask again */
+};
+void gpu_recorder_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
+                       struct gpu_waits *waits);
+/* Room for the commit, made before anything is enqueued. */
+bool gpu_recorder_prepare(struct gpu_stream *stream, const struct gpu_use *uses,
+                          uint32_t use_count);
+void gpu_recorder_commit(struct gpu_stream *stream, uint64_t seq, const struct gpu_use *uses,
+                         uint32_t use_count);
+
+/* ---- envelope.c ---- */
+struct gpu_envelope {
+    struct gpu_stream *stream;
+    const char *label;
+    struct gpu_site site;
+    uint32_t use_count;
+    struct gpu_use uses[GPU_USES_MAX];
+    struct gpu_waits waits;
+};
+/* Checks stream and device; makes room for one more op in flight (may block). */
+struct gpu_submit;
+gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu_submit *submit,
+                                 const char *name, struct gpu_error *error);
+void gpu_envelope_use(struct gpu_envelope *envelope, struct gpu_block *block, uint8_t access);
+/* Finds the waits; the record's header (zeroed but for opcode and waits) in scratch; its payload
+ * goes to gpu_wire_record_payload. */
+gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcode opcode,
+                                  struct wire_record **record, struct gpu_error *error);
+gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_record *record,
+                                  uint32_t payload_bytes, struct gpu_op **op,
+                                  struct gpu_error *error);
+
+/* ---- memory.c ---- */
+bool gpu_block_uses_over(struct gpu_block *block, bool for_write);
+void gpu_block_history_finish(struct gpu_block *block);
+/* A block without memory of its own (a module's variable or its hazards). */
+struct gpu_block *gpu_block_create_external(struct gpu_device *device, uint64_t address,
+                                            uint64_t byte_count, const char *label);
+void gpu_memory_finish(struct gpu_device *device); /* at close: forgets all memory */
+
+/* ---- module.c ---- */
+/* The block that stands for all variables of a module, and for the module's life: every launch uses
+ * it. Borrowed. */
+struct gpu_block *gpu_module_hazards(struct gpu_module *module);
+bool gpu_module_is_mutable(
+    const struct gpu_module *module); /* has variables that kernels may write */
+uint32_t gpu_kernel_id(const struct gpu_kernel *kernel);
+const char *
+gpu_kernel_label(const struct gpu_kernel *kernel); /* its name, interned in the device */
+
+/* ---- stream.c ---- */
+void gpu_streams_finish(struct gpu_device *device);
+
+#endif

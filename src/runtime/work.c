@@ -1,0 +1,386 @@
+/* Launches, copies, fills, transfers, marks. */
+#include "runtime/work.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/state.h"
+
+static bool covers_block(const struct gpu_ref *ref) {
+    return ref->byte_offset == 0 && ref->byte_count >= ref->block->byte_count;
+}
+
+/* What a write to a range of a block means for the whole block. */
+static uint8_t write_access(const struct gpu_ref *ref, uint64_t byte_count) {
+    return ref->byte_offset == 0 && byte_count >= ref->block->byte_count ? GPU_WRITE
+                                                                         : GPU_READ_WRITE;
+}
+
+static uint64_t address_of(const struct gpu_ref *ref) {
+    return ref->block->address + ref->byte_offset;
+}
+
+static void count_block_uses(struct gpu_envelope *envelope, const struct gpu_ref *ref,
+                             uint8_t access) {
+    gpu_envelope_use(envelope, ref->block, access);
+    if (ref->block->module) { /* a module's variable shares the hazards of its module */
+        gpu_envelope_use(envelope, gpu_module_hazards(ref->block->module), access);
+    }
+}
+
+gpulua_status gpu_work_fill(const struct gpu_submit *submit, const struct gpu_ref *ref,
+                            const void *element, struct gpu_op **op, struct gpu_error *error) {
+    struct gpu_envelope envelope;
+    struct gpu_device *device = submit->stream->device;
+    gpulua_status status = gpu_ref_check(ref, device, "fill", error);
+    if (status) {
+        return status;
+    }
+    assert(!ref->block->is_host); /* the binding fills host memory itself */
+    status = gpu_envelope_begin(&envelope, submit, "fill", error);
+    if (status) {
+        return status;
+    }
+    count_block_uses(&envelope, ref, write_access(ref, ref->byte_count));
+    struct wire_record *record;
+    status = gpu_envelope_record(&envelope, WIRE_OP_FILL, &record, error);
+    if (status) {
+        return status;
+    }
+    uint32_t elem_bytes = gpu_type_bytes(ref->type);
+    record->u.fill.dst = address_of(ref);
+    record->u.fill.elem_bytes = elem_bytes;
+    record->u.fill.elem_count = ref->byte_count / elem_bytes;
+    memcpy(record->u.fill.pattern, element, elem_bytes);
+    status = gpu_envelope_submit(&envelope, record, 0, op, error);
+    device->stats.fills += status == GPULUA_OK;
+    return status;
+}
+
+gpulua_status gpu_work_copy(const struct gpu_submit *submit, const struct gpu_ref *dst,
+                            const struct gpu_ref *src, struct gpu_op **op,
+                            struct gpu_error *error) {
+    struct gpu_envelope envelope;
+    struct gpu_device *device = submit->stream->device;
+    gpulua_status status = gpu_ref_check(dst, device, "destination of copy", error);
+    if (status == GPULUA_OK) {
+        status = gpu_ref_check(src, device, "source of copy", error);
+    }
+    if (status) {
+        return status;
+    }
+    if (dst->byte_count != src->byte_count) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "copy of %llu bytes into %llu bytes",
+                             (unsigned long long)src->byte_count,
+                             (unsigned long long)dst->byte_count);
+    }
+    if (dst->block == src->block && dst->byte_offset < src->byte_offset + src->byte_count &&
+        src->byte_offset < dst->byte_offset + dst->byte_count) {
+        return gpu_error_set(
+            error, GPULUA_INVALID_ARGUMENT,
+            "copy between overlapping ranges of one buffer (bytes %llu and %llu, %llu long)",
+            (unsigned long long)dst->byte_offset, (unsigned long long)src->byte_offset,
+            (unsigned long long)src->byte_count);
+    }
+    assert(
+        !(dst->block->is_host && src->block->is_host)); /* the binding copies host memory itself */
+    status = gpu_envelope_begin(&envelope, submit, "copy", error);
+    if (status) {
+        return status;
+    }
+    count_block_uses(&envelope, src, GPU_READ);
+    count_block_uses(&envelope, dst, write_access(dst, dst->byte_count));
+    enum wire_opcode opcode = dst->block->is_host   ? WIRE_OP_DOWNLOAD
+                              : src->block->is_host ? WIRE_OP_UPLOAD
+                                                    : WIRE_OP_COPY;
+    struct wire_record *record;
+    status = gpu_envelope_record(&envelope, opcode, &record, error);
+    if (status) {
+        return status;
+    }
+    record->u.copy.dst = address_of(dst);
+    record->u.copy.src = address_of(src);
+    record->u.copy.bytes = dst->byte_count;
+    status = gpu_envelope_submit(&envelope, record, 0, op, error);
+    if (status == GPULUA_OK) {
+        device->stats.copies += opcode == WIRE_OP_COPY;
+        device->stats.uploads += opcode == WIRE_OP_UPLOAD;
+        device->stats.downloads += opcode == WIRE_OP_DOWNLOAD;
+    }
+    return status;
+}
+
+static struct gpu_ref staging_ref(const struct gpu_staging *staging, uint64_t byte_count) {
+    return (struct gpu_ref){
+        .block = staging->owner, .byte_offset = 0, .byte_count = byte_count, .type = GPU_TYPE_U8};
+}
+
+static gpulua_status check_part(const struct gpu_ref *ref, uint64_t byte_offset,
+                                uint64_t byte_count, const struct gpu_staging *staging,
+                                struct gpu_error *error) {
+    if (byte_offset > ref->byte_count || byte_count > ref->byte_count - byte_offset) {
+        return gpu_error_set(
+            error, GPULUA_OUT_OF_BOUNDS, "bytes %llu to %llu of a buffer of %llu bytes",
+            (unsigned long long)byte_offset, (unsigned long long)(byte_offset + byte_count),
+            (unsigned long long)ref->byte_count);
+    }
+    assert(byte_count <= staging->byte_count);
+    (void)staging;
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_work_upload(const struct gpu_submit *submit, const struct gpu_ref *dst,
+                              uint64_t byte_offset, const struct gpu_staging *staging,
+                              uint64_t byte_count, struct gpu_op **op, struct gpu_error *error) {
+    gpulua_status status =
+        gpu_ref_check(dst, submit->stream->device, "destination of write", error);
+    if (status == GPULUA_OK) {
+        status = check_part(dst, byte_offset, byte_count, staging, error);
+    }
+    if (status) {
+        return status;
+    }
+    struct gpu_ref src = staging_ref(staging, byte_count);
+    struct gpu_ref part = *dst;
+    part.byte_offset += byte_offset;
+    part.byte_count = byte_count;
+    struct gpu_submit named = *submit;
+    named.label = submit->label ? submit->label : "write";
+    return gpu_work_copy(&named, &part, &src, op, error);
+}
+
+gpulua_status gpu_work_download(const struct gpu_submit *submit, const struct gpu_ref *src,
+                                uint64_t byte_offset, const struct gpu_staging *staging,
+                                uint64_t byte_count, struct gpu_op **op, struct gpu_error *error) {
+    gpulua_status status = gpu_ref_check(src, submit->stream->device, "source of read", error);
+    if (status == GPULUA_OK) {
+        status = check_part(src, byte_offset, byte_count, staging, error);
+    }
+    if (status) {
+        return status;
+    }
+    struct gpu_ref dst = staging_ref(staging, byte_count);
+    struct gpu_ref part = *src;
+    part.byte_offset += byte_offset;
+    part.byte_count = byte_count;
+    struct gpu_submit named = *submit;
+    named.label = submit->label ? submit->label : "read";
+    return gpu_work_copy(&named, &dst, &part, op, error);
+}
+
+gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *after,
+                            struct gpu_op **op, struct gpu_error *error) {
+    struct gpu_envelope envelope;
+    struct gpu_stream *stream = submit->stream;
+    if (after && (!after->stream || after->device != stream->device)) {
+        return gpu_error_set(error, GPULUA_STREAM_MISUSE,
+                             "a stream can wait for work of its own device only");
+    }
+    gpulua_status status = gpu_envelope_begin(&envelope, submit, after ? "wait" : "mark", error);
+    if (status) {
+        return status;
+    }
+    struct wire_record *record;
+    status = gpu_envelope_record(&envelope, WIRE_OP_MARK, &record, error);
+    if (status) {
+        return status;
+    }
+    if (after && after->stream->slot != stream->slot && !gpu_op_is_over(after)) {
+        envelope.waits.items[0] = (struct wire_wait){
+            .stream = after->stream->slot, .flags = WIRE_WAIT_ORDER, .seq = after->seq};
+        envelope.waits.count = 1;
+        record->wait_count = 1;
+        *gpu_wire_record_waits(record) = envelope.waits.items[0];
+    }
+    status = gpu_envelope_submit(&envelope, record, 0, op, error);
+    stream->device->stats.marks += status == GPULUA_OK;
+    return status;
+}
+
+/* ---- launches ---- */
+
+static gpulua_status bad_dimension(const struct gpu_launch *launch, const char *what, unsigned axis,
+                                   uint32_t value, uint32_t limit, struct gpu_error *error) {
+    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                         "%s of kernel '%s': %c is %u, allowed is 1 to %u", what,
+                         gpu_kernel_name(launch->kernel), (int)('x' + (int)axis), value, limit);
+}
+
+static gpulua_status check_shape(const struct gpu_launch *launch, struct gpu_error *error) {
+    const struct wire_device_facts *device = &launch->submit.stream->device->facts;
+    const struct wire_kernel_facts *kernel = gpu_kernel_facts(launch->kernel);
+    for (unsigned axis = 0; axis < 3; axis++) {
+        if (launch->grid[axis] == 0 || launch->grid[axis] > device->grid_max[axis]) {
+            return bad_dimension(launch, "grid", axis, launch->grid[axis], device->grid_max[axis],
+                                 error);
+        }
+        if (launch->block[axis] == 0 || launch->block[axis] > device->block_max[axis]) {
+            return bad_dimension(launch, "block", axis, launch->block[axis],
+                                 device->block_max[axis], error);
+        }
+    }
+    uint64_t threads = (uint64_t)launch->block[0] * launch->block[1] * launch->block[2];
+    if (threads > kernel->block_threads_max) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "block of kernel '%s' has %llu threads, allowed are %u",
+                             gpu_kernel_name(launch->kernel), (unsigned long long)threads,
+                             kernel->block_threads_max);
+    }
+    if ((uint64_t)launch->shared_bytes + kernel->shared_bytes_static > device->shared_bytes_max) {
+        return gpu_error_set(
+            error, GPULUA_INVALID_ARGUMENT,
+            "kernel '%s' would use %llu bytes of shared memory (%u dynamic), the device has %u",
+            gpu_kernel_name(launch->kernel),
+            (unsigned long long)launch->shared_bytes + kernel->shared_bytes_static,
+            launch->shared_bytes, device->shared_bytes_max);
+    }
+    return GPULUA_OK;
+}
+
+static const char *describe(const struct gpu_launch *launch, uint32_t i, char *text,
+                            size_t text_bytes) {
+    const struct gpu_param *param = &gpu_kernel_signature(launch->kernel)->params[i];
+    snprintf(text, text_bytes, "argument %u%s%s%s of kernel '%s'", i + 1,
+             param->name[0] ? " (" : "", param->name, param->name[0] ? ")" : "",
+             gpu_kernel_name(launch->kernel));
+    return text;
+}
+
+static gpulua_status check_pointer(const struct gpu_launch *launch, uint32_t i,
+                                   const struct gpu_ref *ref, struct gpu_error *error) {
+    const struct gpu_param *param = &gpu_kernel_signature(launch->kernel)->params[i];
+    struct gpu_device *device = launch->submit.stream->device;
+    const struct gpu_block *block = ref->block;
+    bool is_well =
+        block && block->device == device && !block->is_freed && block->epoch == device->epoch;
+    char what[160];
+    if (!is_well) {
+        return gpu_ref_check(ref, device, describe(launch, i, what, sizeof what), error);
+    }
+    if (block->is_host) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "%s: a host buffer is not device memory; copy it into a buffer",
+                             describe(launch, i, what, sizeof what));
+    }
+    if (param->type == GPU_TYPE_COUNT) { /* void *: any type */
+        return GPULUA_OK;
+    }
+    enum gpu_type type = ref->type;
+    /* Complex numbers are pairs: c64 goes where float2 is wanted, c128 where double2 is. */
+    bool is_pair = (type == GPU_TYPE_C64 && param->type == GPU_TYPE_F32 && param->lanes == 2) ||
+                   (type == GPU_TYPE_C128 && param->type == GPU_TYPE_F64 && param->lanes == 2);
+    if (type != param->type && !is_pair) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "%s: wants %s, got a buffer of %s",
+                             describe(launch, i, what, sizeof what), param->text,
+                             gpu_type_name(type));
+    }
+    uint64_t lane_bytes = (uint64_t)gpu_type_bytes(param->type) * param->lanes;
+    if (param->lanes > 1 &&
+        (ref->byte_count % lane_bytes != 0 || ref->byte_offset % lane_bytes != 0)) {
+        return gpu_error_set(
+            error, GPULUA_INVALID_ARGUMENT,
+            "%s: wants %s, so the buffer's length and start must be multiples of %u elements",
+            describe(launch, i, what, sizeof what), param->text, param->lanes);
+    }
+    return GPULUA_OK;
+}
+
+static gpulua_status check_args(const struct gpu_launch *launch, struct gpu_envelope *envelope,
+                                struct gpu_error *error) {
+    const struct gpu_signature *signature = gpu_kernel_signature(launch->kernel);
+    if (launch->arg_count != signature->param_count) {
+        return gpu_error_set(
+            error, GPULUA_INVALID_ARGUMENT, "kernel '%s' takes %u arguments, got %u",
+            gpu_kernel_name(launch->kernel), signature->param_count, launch->arg_count);
+    }
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        const struct gpu_param *param = &signature->params[i];
+        const struct gpu_ref *ref = launch->args[i].ref;
+        if (param->kind == GPU_PARAM_UNSUPPORTED) {
+            char what[160];
+            return gpu_error_set(error, GPULUA_UNSUPPORTED,
+                                 "%s is a '%s': give the kernel a signature by hand",
+                                 describe(launch, i, what, sizeof what), param->text);
+        }
+        if (param->kind != GPU_PARAM_POINTER || !ref) {
+            continue;
+        }
+        gpulua_status status = check_pointer(launch, i, ref, error);
+        if (status) {
+            return status;
+        }
+        uint8_t access = param->access;
+        if (access == GPU_WRITE && !covers_block(ref)) {
+            access = GPU_READ_WRITE;
+        }
+        count_block_uses(envelope, ref, access);
+    }
+    return GPULUA_OK;
+}
+
+static uint32_t write_payload(const struct gpu_launch *launch, uint8_t *payload,
+                              struct wire_record *record) {
+    const struct gpu_signature *signature = gpu_kernel_signature(launch->kernel);
+    uint16_t relocs[GPU_PARAMS_MAX];
+    uint16_t reloc_count = 0;
+    memset(payload, 0, signature->args_bytes);
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        const struct gpu_param *param = &signature->params[i];
+        const struct gpu_arg *arg = &launch->args[i];
+        if (param->kind == GPU_PARAM_SCALAR) {
+            memcpy(payload + param->byte_offset, arg->scalar.bytes, param->byte_count);
+        } else if (arg->ref) {
+            uint64_t address = address_of(arg->ref);
+            memcpy(payload + param->byte_offset, &address, sizeof address);
+            relocs[reloc_count++] = (uint16_t)param->byte_offset;
+        }
+    }
+    memcpy(payload + signature->args_bytes, relocs, reloc_count * sizeof relocs[0]);
+    record->u.launch.args_bytes = signature->args_bytes;
+    record->u.launch.reloc_count = reloc_count;
+    return signature->args_bytes + reloc_count * (uint32_t)sizeof relocs[0];
+}
+
+gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **op,
+                              struct gpu_error *error) {
+    struct gpu_envelope envelope;
+    struct gpu_device *device = launch->submit.stream->device;
+    struct gpu_module *module = gpu_kernel_module(launch->kernel);
+    if (gpu_module_device(module) != device) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "kernel '%s' is of device %s, the stream of device %s",
+                             gpu_kernel_name(launch->kernel),
+                             gpu_device_name(gpu_module_device(module)), device->name);
+    }
+    gpulua_status status =
+        gpu_envelope_begin(&envelope, &launch->submit, gpu_kernel_label(launch->kernel), error);
+    if (status == GPULUA_OK) {
+        status = check_shape(launch, error);
+    }
+    if (status == GPULUA_OK) {
+        status = check_args(launch, &envelope, error);
+    }
+    if (status) {
+        return status;
+    }
+    /* Every kernel may read and write its module's variables; and the module must outlive the
+     * launch. */
+    gpu_envelope_use(&envelope, gpu_module_hazards(module),
+                     gpu_module_is_mutable(module) ? GPU_READ_WRITE : GPU_READ);
+    struct wire_record *record;
+    status = gpu_envelope_record(&envelope, WIRE_OP_LAUNCH, &record, error);
+    if (status) {
+        return status;
+    }
+    record->object = gpu_kernel_id(launch->kernel);
+    for (unsigned axis = 0; axis < 3; axis++) {
+        record->u.launch.grid[axis] = launch->grid[axis];
+        record->u.launch.block[axis] = (uint16_t)launch->block[axis];
+    }
+    record->u.launch.shared_bytes = launch->shared_bytes;
+    uint32_t payload_bytes = write_payload(launch, gpu_wire_record_payload(record), record);
+    status = gpu_envelope_submit(&envelope, record, payload_bytes, op, error);
+    device->stats.launches += status == GPULUA_OK;
+    return status;
+}

@@ -1,0 +1,106 @@
+/* A link: one device's command ring, replies, completion page and arena, with an executor at its
+ * other end.
+ *
+ * The script side knows nothing else of the executor. Two transports: `inline` calls the executor
+ * on the script's thread, `process` runs it in a child of ours. All functions belong to the owner
+ * thread. */
+#ifndef GPU_WIRE_LINK_H
+#define GPU_WIRE_LINK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gpulua.h"
+#include "wire/page.h"
+#include "wire/record.h"
+
+#define WIRE_COMMAND_RING_BYTES (1u << 20)
+#define WIRE_REPLY_RING_BYTES (1u << 18)
+#define WIRE_ARENA_BYTES (UINT64_C(1) << 38)       /* reserved, sparse: 256 GiB of address space */
+#define WIRE_ARENA_CHUNK_BYTES (UINT64_C(1) << 24) /* committed and pinned in multiples of this */
+
+enum wire_transport { WIRE_TRANSPORT_INLINE = 1, WIRE_TRANSPORT_PROCESS = 2 };
+
+/* An error below the runtime: plain text, no allocation. */
+struct wire_error {
+    gpulua_status status;
+    int32_t driver_code;
+    char message[512];
+};
+
+struct wire_link;
+
+struct wire_link_ops {
+    /* Hands one record to the executor. Blocks while the ring is full, draining replies through
+     * on_reply meanwhile; never yields. GPULUA_DEVICE_LOST once the executor is gone. */
+    gpulua_status (*publish)(struct wire_link *link, const struct wire_record *record);
+    /* Work that the executor cannot do by itself on this transport (inline: let it look at wanted
+     * events); notices a dead child at a bounded cost. Never blocks. Cheap enough to call in a spin
+     * loop. */
+    void (*poll)(struct wire_link *link);
+    /* Declares that the script side is about to sleep on poll_fd: from here until disarm, a wanted
+     * word, a reply or a change of state makes poll_fd readable. Returns true if something is there
+     * already (then do not sleep). */
+    bool (*arm)(struct wire_link *link);
+    void (*disarm)(struct wire_link *link);
+    /* Ends the executor: CLOSE has been answered or timed out. Kills a child that is still there.
+     */
+    void (*close)(struct wire_link *link);
+};
+
+struct wire_link {
+    const struct wire_link_ops *ops;
+    enum wire_transport transport;
+    struct wire_page *page; /* mapped, shared with the executor */
+    uint8_t *arena;         /* mapped, WIRE_ARENA_BYTES reserved */
+    uint64_t arena_bytes;   /* reserved */
+    int poll_fd;            /* readable when armed and something happened; owned */
+    void (*on_reply)(
+        void *user,
+        const struct wire_reply *reply); /* called from drain and publish, owner thread */
+    void *user;
+};
+
+struct wire_link_info {
+    enum wire_transport transport;
+    const char *executor_path; /* process: absolute path of gpulua-exec */
+    void (*on_reply)(void *user, const struct wire_reply *reply);
+    void *user;
+};
+
+/* Opens a link with an executor that takes records; the device itself is opened by an OPEN record.
+ * Blocks for the start of the child (a few milliseconds; the device's own start is not in it). NULL
+ * on failure, `error` filled. */
+struct wire_link *gpu_wire_link_open(const struct wire_link_info *info, struct wire_error *error);
+void gpu_wire_link_close(struct wire_link *link); /* NULL is fine */
+
+/* Hands every reply that is there to on_reply. Returns how many. */
+uint32_t gpu_wire_link_drain(struct wire_link *link);
+
+/* Asks for (stream, seq) to become visible even while later work runs: see wanted[]. 0 withdraws.
+ */
+void gpu_wire_link_want(struct wire_link *link, uint32_t stream, uint64_t seq);
+
+/* The process id of the child, or 0. For tests and messages. */
+int gpu_wire_link_pid(const struct wire_link *link);
+
+/* ---- the other end: what a transport needs of an executor; implemented in executor/ ---- */
+
+struct wire_executor;
+struct wire_executor_info {
+    struct wire_page *page;
+    uint8_t *arena;
+    uint64_t arena_bytes;
+    int event_fd;   /* written when page->script_sleeps and something happened; borrowed */
+    bool is_inline; /* on the script's thread: no polling loop of its own */
+};
+struct wire_executor *gpu_executor_create(const struct wire_executor_info *info,
+                                          struct wire_error *error);
+void gpu_executor_take(struct wire_executor *executor, const struct wire_record *record);
+void gpu_executor_poll(
+    struct wire_executor *executor); /* looks at wanted events, writes words, wakes the script */
+void gpu_executor_arm(struct wire_executor *executor); /* inline: the script is about to sleep */
+bool gpu_executor_is_closed(const struct wire_executor *executor); /* CLOSE was taken */
+void gpu_executor_destroy(struct wire_executor *executor);
+
+#endif

@@ -1,0 +1,220 @@
+/* Command records: everything the device does, as plain data.
+ *
+ * The script side builds a record in scratch and publishes it whole; the executor consumes records
+ * in order. A record is
+ *
+ *     struct wire_record | wait_count * struct wire_wait | payload
+ *
+ * padded to 16 bytes, at most WIRE_RECORD_BYTES_MAX long. Larger data goes by reference into the
+ * arena. Handles (module, kernel, slab, stream slot) are chosen by the script side and are small
+ * integers that index the executor's tables.
+ *
+ * Two kinds of operation. Work belongs to a stream: it carries (stream, seq) and is over when the
+ * stream's word in the completion page has reached seq. A request belongs to no stream: it carries
+ * a request number in seq, and a reply with that number comes back, in any order.
+ *
+ * Failures. Every work record names the operations whose output it reads (WIRE_WAIT_DEPENDS). The
+ * executor skips a record one of whose dependencies it knows to have failed, and one flagged
+ * WIRE_FLAG_SKIP; it completes skipped records in order and reports nothing for them, because the
+ * script side draws the same conclusion from the same dependencies. */
+#ifndef GPU_WIRE_RECORD_H
+#define GPU_WIRE_RECORD_H
+
+#include <assert.h>
+#include <stdint.h>
+
+#define WIRE_RECORD_BYTES_MAX (32u * 1024u)
+#define WIRE_STREAMS_MAX 512u /* stream slots; slot 0 is the first task stream */
+#define WIRE_WAITS_MAX 255u
+
+/* clang-format off */
+/* Opcodes: X(name, is it stream work) */
+#define WIRE_OPCODE_TABLE(X)                                                                                          \
+    X(NOP, 0)             /* nothing; ring padding and tests */                                                       \
+    X(OPEN, 0)            /* request: open the device; payload: text options; reply: wire_device_facts */             \
+    X(ARENA_REGISTER, 0)  /* u.arena: pin a chunk of the arena; no reply, failing is not an error */                   \
+    X(SLAB_CREATE, 0)     /* request: object = slab number, u.slab.bytes; reply: status only */                       \
+    X(SLAB_DESTROY, 0)    /* object; the script side has waited for every use */                                      \
+    X(STREAM_CREATE, 0)   /* stream = slot, u.stream; no reply: failure fails the work put on it */                    \
+    X(STREAM_DESTROY, 0)  /* stream = slot; after all its work */                                                     \
+    X(MODULE_COMPILE, 0)  /* request: object = module, u.module (source in arena), payload: text options,             \
+                             those of backend_source, and a line "source NAME": the source's name for                 \
+                             messages; reply: the module's description */                                             \
+    X(MODULE_LOAD, 0)     /* request: object = module, u.module (PTX, cubin in arena); reply: description */          \
+    X(MODULE_UNLOAD, 0)   /* object = module; its kernels go with it */                                               \
+    X(KERNEL_GET, 0)      /* request: object = kernel, u.kernel.module, payload: name; reply: wire_kernel_facts */    \
+    X(GLOBAL_GET, 0)      /* request: object = slab number for the variable, u.kernel.module, payload: name;          \
+                             reply: wire_global_facts; the variable then is that slab */                              \
+    X(MEMORY_INFO, 0)     /* request: reply: wire_memory_facts */                                                     \
+    X(FORGET_FAILURES, 0) /* u.failures.count: the script has seen that many failures; later records carry SKIP */    \
+    X(CLOSE, 0)           /* request: finish all work, free everything, then the executor ends */                     \
+    X(LAUNCH, 1)          /* object = kernel, u.launch; payload: arguments, then reloc_count uint16 offsets */        \
+    X(COPY, 1)            /* u.copy: device to device */                                                              \
+    X(UPLOAD, 1)          /* u.copy: src is an arena offset */                                                        \
+    X(DOWNLOAD, 1)        /* u.copy: dst is an arena offset */                                                        \
+    X(FILL, 1)            /* u.fill */                                                                                \
+    X(MARK, 1)            /* nothing but its waits: stream:wait, stream:mark */
+/* clang-format on */
+
+enum wire_opcode {
+#define X(name, is_work) WIRE_OP_##name,
+    WIRE_OPCODE_TABLE(X)
+#undef X
+        WIRE_OPCODE_COUNT
+};
+
+/* A device address on the wire: slab number in the upper 20 bits, byte offset in the lower 44. 0 is
+ * NULL; slab numbers start at 1 and are never reused within an epoch. */
+#define WIRE_SLAB_SHIFT 44
+#define WIRE_SLABS_MAX ((1u << 20) - 1u)
+static inline uint64_t gpu_wire_address(uint32_t slab, uint64_t byte_offset) {
+    return ((uint64_t)slab << WIRE_SLAB_SHIFT) | byte_offset;
+}
+static inline uint32_t gpu_wire_address_slab(uint64_t address) {
+    return (uint32_t)(address >> WIRE_SLAB_SHIFT);
+}
+static inline uint64_t gpu_wire_address_offset(uint64_t address) {
+    return address & ((UINT64_C(1) << WIRE_SLAB_SHIFT) - 1);
+}
+
+enum {
+    WIRE_FLAG_SKIP = 1,  /* do not run; complete in order (the script knows that an input failed) */
+    WIRE_WAIT_ORDER = 1, /* hazard on another stream: do not start before (stream, seq) is over */
+    WIRE_WAIT_DEPENDS =
+        2, /* reads its output: do not run if it failed; alone it orders nothing (same stream) */
+};
+
+struct wire_wait {
+    uint32_t stream; /* slot */
+    uint32_t flags;
+    uint64_t seq;
+};
+
+struct wire_record {
+    uint32_t length_bytes; /* all of it, a multiple of 16 */
+    uint8_t opcode;
+    uint8_t flags;
+    uint8_t wait_count;
+    uint8_t reserved;
+    uint32_t stream; /* slot */
+    uint32_t object; /* kernel, module or slab */
+    uint64_t seq;    /* position on the stream, from 1; or request number, from 1 */
+    union {
+        struct {
+            uint32_t grid[3];
+            uint16_t block[3];
+            uint16_t reloc_count; /* arguments that are wire addresses: the executor replaces them
+                                     in place */
+            uint32_t shared_bytes;
+            uint32_t args_bytes; /* laid out as a C struct of the parameters */
+        } launch;
+        struct {
+            uint64_t dst, src; /* wire address, or arena offset on the host's side */
+            uint64_t bytes;
+        } copy;
+        struct {
+            uint64_t dst; /* wire address */
+            uint64_t elem_count;
+            uint64_t pattern[2]; /* one element, little endian */
+            uint32_t elem_bytes; /* 1, 2, 4, 8 or 16 */
+        } fill;
+        struct {
+            uint64_t byte_offset, bytes;
+        } arena;
+        struct {
+            uint64_t bytes;
+        } slab;
+        struct {
+            int32_t priority; /* CUDA's: lower runs first, 0 is the default */
+            uint64_t number;  /* never reused */
+        } stream;
+        struct {
+            uint64_t arena_offset, bytes; /* source text or image */
+        } module;
+        struct {
+            uint32_t module;
+        } kernel;
+        struct {
+            uint64_t count;
+        } failures;
+    } u;
+};
+static_assert(sizeof(struct wire_record) == 64, "one cache line");
+static_assert(sizeof(struct wire_wait) == 16, "keeps the payload aligned");
+
+static inline struct wire_wait *gpu_wire_record_waits(const struct wire_record *record) {
+    return (struct wire_wait *)(uintptr_t)(record + 1);
+}
+static inline void *gpu_wire_record_payload(const struct wire_record *record) {
+    return gpu_wire_record_waits(record) + record->wait_count;
+}
+
+/* Replies, in the other direction, through the reply ring. Padded to 16 bytes; text is
+ * NUL-terminated. */
+enum wire_reply_kind {
+    WIRE_REPLY_RESULT = 1,  /* of request `seq`; status 0 and a body, or a status and a text */
+    WIRE_REPLY_FAILURE = 2, /* work (stream, seq) failed. Published before its word moves */
+    WIRE_REPLY_LOST =
+        3,             /* the device faulted for good: everything not over is lost; text says why */
+    WIRE_REPLY_LOG = 4 /* a line for the host's log */
+};
+
+struct wire_reply {
+    uint32_t length_bytes; /* all of it, a multiple of 16 */
+    uint16_t kind;
+    uint16_t status; /* gpulua_status */
+    uint32_t stream;
+    int32_t driver_code; /* or 0 */
+    uint64_t seq;
+    uint32_t text_bytes; /* text behind the header, without its NUL; 0: none */
+    uint32_t body_bytes; /* binary behind the text (at the next multiple of 16); 0: none */
+};
+static_assert(sizeof(struct wire_reply) == 32, "layout");
+
+#define WIRE_REPLY_TEXT_BYTES_MAX (48u * 1024u) /* a longer log or description is cut and says so  \
+                                                 */
+
+static inline const char *gpu_wire_reply_text(const struct wire_reply *reply) {
+    return reply->text_bytes ? (const char *)(reply + 1) : "";
+}
+static inline const void *gpu_wire_reply_body(const struct wire_reply *reply) {
+    return (const char *)(reply + 1) +
+           ((reply->text_bytes ? reply->text_bytes + 1u + 15u : 0u) & ~15u);
+}
+
+/* Bodies of replies. */
+struct wire_device_facts {
+    uint64_t memory_bytes;
+    uint32_t multiprocessors;
+    uint32_t compute; /* 90 for 9.0; 0 on the CPU device */
+    uint32_t warp_threads;
+    uint32_t block_threads_max;
+    uint32_t block_max[3];
+    uint32_t grid_max[3];
+    uint32_t shared_bytes_max; /* dynamic and static per block, opt-in included */
+    int32_t priority_lowest, priority_highest;
+    uint32_t driver_version; /* 13000 for 13.0 */
+    char name[96];           /* "NVIDIA H200", the CPU's model name */
+};
+
+struct wire_kernel_facts {
+    uint32_t block_threads_max;
+    uint32_t shared_bytes_static;
+    uint32_t registers;       /* per thread; 0 if unknown */
+    uint32_t local_bytes;     /* per thread */
+    uint32_t param_count;     /* UINT32_MAX: the driver does not say */
+    uint32_t param_bytes[64]; /* sizes as the driver reports them, first 64 */
+    uint32_t param_offset[64];
+    uint32_t occupancy_blocks; /* resident blocks per multiprocessor at 256 threads, no dynamic
+                                  shared memory */
+};
+
+struct wire_global_facts {
+    uint64_t bytes;
+};
+
+struct wire_memory_facts {
+    uint64_t bytes_free, bytes_total;
+};
+
+#endif

@@ -1,0 +1,45 @@
+/* What the transports share behind wire/link.h. A transport's link begins with a link_core. */
+#ifndef GPU_WIRE_TRANSPORT_H
+#define GPU_WIRE_TRANSPORT_H
+
+#include "wire/link.h"
+#include "wire/memory.h"
+#include "wire/ring.h"
+
+struct link_core {
+    struct wire_link link; /* first: what the runtime sees */
+    struct wire_ring replies;
+    int event_fd;                                 /* owned */
+    uint64_t wanted_bits[WIRE_STREAMS_MAX / 64u]; /* streams with a want not yet reported */
+    uint32_t state_seen;                          /* the page's state as last reported by arm */
+    bool armed;
+    bool lost_told;        /* on_reply has had its WIRE_REPLY_LOST */
+    uint64_t claims_count; /* writes to event_fd that were announced and are not read yet */
+    uint32_t (*drain)(struct wire_link *link);
+    void (*release)(struct wire_link *link); /* after ops->close: frees everything but the core */
+    int (*pid)(const struct wire_link *link);
+};
+
+struct wire_link *gpu_wire_inline_open(const struct wire_link_info *info, struct wire_error *error);
+struct wire_link *gpu_wire_process_open(const struct wire_link_info *info,
+                                        struct wire_error *error);
+
+/* Event descriptor and reply ring. The page and the arena must be there. */
+gpulua_status gpu_wire_core_init(struct link_core *core, const struct wire_link_info *info,
+                                 struct wire_error *error);
+void gpu_wire_core_finish(struct link_core *core);
+
+/* Hands what is in the reply ring to on_reply, which may publish and so come back here. `*corrupt`:
+ * the ring's content makes no sense. */
+uint32_t gpu_wire_core_drain(struct link_core *core, bool *corrupt);
+
+/* Sets and clears the flag that makes the executor write the eventfd, and keeps count of what must
+ * be read from it. */
+void gpu_wire_core_sleep_begin(struct link_core *core);
+bool gpu_wire_core_sleep_end(struct link_core *core); /* true: the executor has woken us */
+
+/* Is there something that a sleeper would have been woken for? Reports a fulfilled want and a state
+ * once. */
+bool gpu_wire_core_look(struct link_core *core);
+
+#endif
