@@ -146,9 +146,15 @@ struct backend_ops {
 
     /* Compiles CUDA C into something module_load takes, using the disk cache. May take seconds.
      * COMPILE_FAILED with `log`. `*description` (malloc'ed) has one line for each name that the
-     * source defines: kernel NAME SIGNATURE          saxpy n: i32, a: f32, x: in f32*, y: inout
-     * f32* global NAME TYPE COUNT const|mutable An unsupported parameter is written `name:
-     * ?C-TYPE/BYTES/ALIGNMENT` (a struct by value, ...). */
+     * source defines:
+     *
+     *     kernel NAME SIGNATURE      kernel saxpy n: i32, a: f32, x: in f32*, y: inout f32*
+     *     global NAME TYPE COUNT const|mutable
+     *
+     * NAME ends at the first blank outside of brackets ("f<float, 3>"). An unsupported parameter is
+     * written `name: ?C-TYPE/BYTES/ALIGNMENT` (a struct by value, ...). TYPE is an element type: of
+     * vectors (float4) that of their parts, which COUNT counts; of anything else u8, and COUNT its
+     * bytes. */
     gpulua_status (*module_compile)(struct backend_device *device,
                                     const struct backend_source *source, void **image,
                                     size_t *image_bytes, char **description,

@@ -13,8 +13,9 @@
 
 #include "runtime/state.h"
 
-#define NAP_NS_MAX INT64_C(50000000) /* looks at interrupts and dead children at least this often  \
-                                      */
+#define NAP_NS_MAX                                                                                 \
+    INT64_C(50000000) /* looks at interrupts and dead children at least this often                 \
+                       */
 
 int64_t gpu_clock_ns(void) {
     struct timespec now;

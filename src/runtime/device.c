@@ -119,6 +119,7 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->refs = 1;
     device->epoch = 1;
     device->interrupt = info->interrupt;
+    device->is_unfenced = info->is_unfenced;
     device->requests_tail = &device->requests;
     device->retiring_tail = &device->retiring;
     device->deferred_tail = &device->deferred;

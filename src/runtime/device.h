@@ -32,8 +32,9 @@ struct gpu_device_info {
                                    libexec of this build */
     const char *cache_path;     /* NULL: the default */
     uint64_t budget_bytes;      /* 0: what is free on the device when it is opened */
-    const atomic_int
-        *interrupt; /* borrowed; non-zero ends blocking waits with Interrupted; NULL: none */
+    bool is_unfenced; /* for the twins of race tests alone: hazards are found but not waited for */
+    /* Borrowed; non-zero ends blocking waits with Interrupted; NULL: none. */
+    const _Atomic int *interrupt;
 };
 
 /* Blocks until the device is up (a GPU in a child process: about 200 ms). NoDevice,

@@ -69,7 +69,7 @@ static void wait_for(struct gpu_stream *stream, struct gpu_waits *waits, struct 
         return;
     }
     uint32_t flags = depends ? WIRE_WAIT_DEPENDS : 0;
-    if (point.slot != stream->slot) {
+    if (point.slot != stream->slot && !device->is_unfenced) {
         if (stream->waited[point.slot] < point.seq) {
             flags |= WIRE_WAIT_ORDER;
         } else {

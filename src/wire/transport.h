@@ -14,6 +14,8 @@ struct link_core {
     uint32_t state_seen;                          /* the page's state as last reported by arm */
     bool armed;
     bool lost_told;        /* on_reply has had its WIRE_REPLY_LOST */
+    bool close_answered;   /* and the answer to its CLOSE */
+    uint64_t close_seq;    /* request number of a CLOSE that was published; 0: none */
     uint64_t claims_count; /* writes to event_fd that were announced and are not read yet */
     uint32_t (*drain)(struct wire_link *link);
     void (*release)(struct wire_link *link); /* after ops->close: frees everything but the core */

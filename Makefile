@@ -1,0 +1,256 @@
+# gpulua. Settings first; each can be given on the command line or in the environment.
+
+CC ?= cc
+CXX ?= c++
+AR ?= ar
+CFLAGS ?= -O2 -g
+LDFLAGS ?=
+PREFIX ?= /usr/local
+DESTDIR ?=
+# Lua 5.4: its pkg-config package, the interpreter that runs the build's own tools, headers, static library.
+LUA_PKG ?= lua5.4
+LUA ?= lua5.4
+LUA_CFLAGS ?= $(shell pkg-config --cflags $(LUA_PKG) 2>/dev/null || echo -I/usr/include/lua5.4)
+LUA_STATIC ?= $(firstword $(wildcard $(addsuffix /liblua5.4.a,$(LUA_LIB_DIRS))) -llua5.4)
+# The CUDA toolkit's headers; without them the cuda backend is left out.
+CUDA_HOME ?= /usr/local/cuda
+# Where tests run: cpu, cuda, cuda:N.
+DEVICE ?= cpu
+# V=1 shows every command in full.
+V ?=
+# Sanitizers to build with, as for -fsanitize (address,undefined or thread). They get a folder of their own.
+SANITIZE ?=
+comma := ,
+BUILD ?= build$(if $(SANITIZE),/sanitize-$(subst $(comma),-,$(SANITIZE)))
+
+LUA_LIB_DIRS = $(shell pkg-config --variable=libdir $(LUA_PKG) 2>/dev/null) \
+	/usr/lib/$(shell $(CC) -dumpmachine 2>/dev/null) /usr/lib/x86_64-linux-gnu \
+	/usr/lib/aarch64-linux-gnu /usr/local/lib /usr/lib
+
+# What follows is derived.
+
+VERSION := $(shell sed -n 's/^.define GPULUA_VERSION_[A-Z]* *\([0-9][0-9]*\)$$/\1/p' src/gpulua.h | \
+	tr '\n' '.' | sed 's/\.$$//')
+VERSION_MAJOR := $(firstword $(subst ., ,$(VERSION)))
+
+WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wconversion
+SANITIZE_FLAGS := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer \
+	$(if $(findstring undefined,$(SANITIZE)),-fno-sanitize-recover=undefined))
+LIBS := -lm -ldl -lpthread
+
+CUDA_INCLUDE := $(patsubst %/nvrtc.h,%,$(firstword $(wildcard $(addsuffix /nvrtc.h, \
+	$(patsubst %/cuda.h,%,$(wildcard $(CUDA_HOME)/include/cuda.h /usr/include/cuda.h))))))
+
+# Evaluated once; nothing here looks at the network.
+LUA_CFLAGS := $(LUA_CFLAGS)
+LUA_STATIC := $(LUA_STATIC)
+
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -Isrc $(LUA_CFLAGS) $(if $(CUDA_INCLUDE),-DGPULUA_CUDA) $(WARNINGS) \
+	-fPIC -fvisibility=hidden $(CFLAGS) $(SANITIZE_FLAGS)
+ALL_LDFLAGS = $(LDFLAGS) $(SANITIZE_FLAGS)
+
+SOURCES := $(sort $(wildcard src/*/*.c src/*/*/*.c))
+SOURCES := $(if $(CUDA_INCLUDE),$(SOURCES),$(filter-out src/backend/cuda/%,$(SOURCES)))
+SHIM_FILES := $(sort $(wildcard src/backend/cpu/shim/*))
+LUA_FILES := $(sort $(wildcard lua/gpulua/*.lua))
+
+object = $(patsubst src/%.c,$(BUILD)/obj/%.o,$(1))
+MAIN_OBJECTS := $(call object,$(filter src/host/main.c,$(SOURCES)))
+EXEC_MAIN_OBJECTS := $(call object,$(filter src/executor/main.c,$(SOURCES)))
+SHIM_OBJECT := $(BUILD)/obj/shim.o
+LUA_FILES_OBJECT := $(BUILD)/obj/lua_files.o
+LIBRARY_OBJECTS := $(call object,$(filter-out src/host/main.c src/executor/main.c,$(SOURCES))) \
+	$(SHIM_OBJECT) $(LUA_FILES_OBJECT)
+EXEC_OBJECTS := $(EXEC_MAIN_OBJECTS) $(SHIM_OBJECT) $(call object,$(filter-out src/executor/main.c, \
+	$(filter src/executor/% src/wire/% src/backend/%,$(SOURCES))))
+OBJECTS := $(sort $(MAIN_OBJECTS) $(EXEC_OBJECTS) $(LIBRARY_OBJECTS))
+
+TEST_SOURCES := $(sort $(wildcard spec/*_test.c spec/*/*_test.c spec/*/*/*_test.c))
+TEST_PROGRAMS := $(patsubst spec/%.c,$(BUILD)/spec/%,$(TEST_SOURCES))
+NVRTC_CHECK := $(if $(CUDA_INCLUDE),$(patsubst spec/%.c,$(BUILD)/spec/%,$(wildcard spec/backend/nvrtc_check.c)))
+BENCH_SOURCES := $(sort $(wildcard bench/*.c))
+BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
+
+# The interpreter is build/gpulua, so the Lua module's folder cannot have that name too: in a build tree, stock Lua
+# takes LUA_CPATH=build/lua/?.so and LUA_PATH=build/lua/?.lua.
+INTERPRETER := $(BUILD)/gpulua
+EXECUTOR := $(BUILD)/gpulua-exec
+SHARED := $(BUILD)/libgpulua.so
+ARCHIVE := $(BUILD)/libgpulua.a
+MODULE := $(BUILD)/lua/gpulua/core.so
+PRODUCTS := $(INTERPRETER) $(EXECUTOR) $(SHARED) $(ARCHIVE) $(MODULE)
+
+quiet := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@)
+
+.PHONY: all deps demo demo-run test test-run test-programs check lint bench bench-programs rock \
+	install-rock install uninstall clean
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+all: $(PRODUCTS)
+
+# Said once, not with every make: the note is a file that only a clean removes.
+ifeq ($(CUDA_INCLUDE),)
+$(OBJECTS): | $(BUILD)/no-cuda
+$(BUILD)/no-cuda:
+	@mkdir -p $(@D)
+	@echo "gpulua: no cuda.h and nvrtc.h under $(CUDA_HOME)/include: the cuda backend is left out"
+	@touch $@
+endif
+
+# Changes only when the flags do, so that other flags rebuild everything and the same ones nothing.
+FLAGS_TEXT := $(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LUA_STATIC) $(CUDA_INCLUDE)
+ifneq ($(FLAGS_TEXT),$(shell cat $(BUILD)/flags 2>/dev/null))
+.PHONY: $(BUILD)/flags
+endif
+$(BUILD)/flags:
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(FLAGS_TEXT)' > $@
+
+$(BUILD)/obj/backend/cuda/%.o: src/backend/cuda/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(quiet)$(CC) $(ALL_CFLAGS) -isystem $(CUDA_INCLUDE) -MMD -MP -c -o $@ $<
+
+$(BUILD)/obj/%.o: src/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(quiet)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/shim.c: tools/embed.lua $(SHIM_FILES)
+	@mkdir -p $(@D)
+	$(call say,EMBED)
+	$(quiet)$(LUA) tools/embed.lua gpu_cpu_shim $@ $(SHIM_FILES)
+
+$(BUILD)/lua_files.c: tools/embed.lua $(LUA_FILES)
+	@mkdir -p $(@D)
+	$(call say,EMBED)
+	$(quiet)$(LUA) tools/embed.lua gpu_lua $@ $(LUA_FILES)
+
+$(SHIM_OBJECT) $(LUA_FILES_OBJECT): $(BUILD)/obj/%.o: $(BUILD)/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(quiet)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+# A list of the objects, so that a source taken away relinks what held it.
+ifneq ($(OBJECTS),$(shell cat $(BUILD)/objects 2>/dev/null))
+.PHONY: $(BUILD)/objects
+endif
+$(BUILD)/objects: $(BUILD)/flags
+	@printf '%s\n' '$(OBJECTS)' > $@
+
+# All of Lua goes in, used here or not, for the C modules that scripts load.
+$(INTERPRETER): $(MAIN_OBJECTS) $(LIBRARY_OBJECTS) $(BUILD)/objects
+	$(call say,LINK)
+	$(quiet)$(CC) $(ALL_LDFLAGS) -Wl,-E -o $@ $(MAIN_OBJECTS) $(LIBRARY_OBJECTS) \
+		-Wl,--whole-archive $(LUA_STATIC) -Wl,--no-whole-archive $(LIBS)
+
+$(EXECUTOR): $(EXEC_OBJECTS) $(BUILD)/objects
+	$(call say,LINK)
+	$(quiet)$(CC) $(ALL_LDFLAGS) -o $@ $(EXEC_OBJECTS) $(LIBS)
+
+# lua_* stay undefined in the library and the module: the host or the interpreter has them.
+$(SHARED): $(LIBRARY_OBJECTS) $(BUILD)/objects
+	$(call say,LINK)
+	$(quiet)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libgpulua.so.$(VERSION_MAJOR) -o $@ $(LIBRARY_OBJECTS) $(LIBS)
+	$(quiet)ln -sf libgpulua.so $@.$(VERSION_MAJOR)
+
+$(ARCHIVE): $(LIBRARY_OBJECTS) $(BUILD)/objects
+	@rm -f $@
+	$(call say,AR)
+	$(quiet)$(AR) rcs $@ $(LIBRARY_OBJECTS)
+
+# The executor is looked for beside the module.
+$(MODULE): $(LIBRARY_OBJECTS) $(BUILD)/objects lua/gpulua.lua
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(quiet)$(CC) $(ALL_LDFLAGS) -shared -o $@ $(LIBRARY_OBJECTS) $(LIBS)
+	$(quiet)ln -sf ../../gpulua-exec $(@D)/gpulua-exec
+	$(quiet)cp lua/gpulua.lua $(BUILD)/lua/gpulua.lua
+
+# C tests see the internal headers and everything in the library; those that embed Lua get it too.
+$(BUILD)/spec/%: spec/%.c $(ARCHIVE) $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(quiet)$(CC) $(filter-out -fvisibility=hidden,$(ALL_CFLAGS)) -Ispec -MMD -MP -MF $@.d -o $@ $< $(ALL_LDFLAGS) \
+		-Wl,-E $(ARCHIVE) $(LUA_STATIC) $(LIBS)
+
+$(BUILD)/bench/%: bench/%.c $(ARCHIVE) $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(quiet)$(CC) $(ALL_CFLAGS) $(if $(CUDA_INCLUDE),-isystem $(CUDA_INCLUDE)) -MMD -MP -MF $@.d -o $@ $< $(ALL_LDFLAGS) \
+		-Wl,-E $(ARCHIVE) $(LUA_STATIC) $(LIBS)
+
+test-programs: $(TEST_PROGRAMS) $(NVRTC_CHECK)
+bench-programs: $(BENCH_PROGRAMS)
+
+# Programs, headers and libraries that make and the tests need; the only target that uses the network.
+deps:
+	@CC='$(CC)' CXX='$(CXX)' sh tools/deps.sh all
+
+# What make finds at its start may have been installed by deps: each of these goes on in a make of its own.
+demo:
+	@CC='$(CC)' CXX='$(CXX)' sh tools/deps.sh build
+	@$(MAKE) --no-print-directory demo-run
+
+demo-run: $(INTERPRETER) $(EXECUTOR)
+	@mkdir -p $(BUILD)/demo
+	$(INTERPRETER) --device $(DEVICE) examples/ecg.lua examples/data/ecg.npy $(BUILD)/demo/ecg.png
+	$(INTERPRETER) --device $(DEVICE) examples/edges.lua examples/data/ascent.png $(BUILD)/demo/ascent-edges.png
+	$(INTERPRETER) --device $(DEVICE) examples/edges.lua examples/data/raccoon.png $(BUILD)/demo/raccoon-edges.png
+	@echo "pictures: $(BUILD)/demo/ecg.png $(BUILD)/demo/ascent-edges.png $(BUILD)/demo/raccoon-edges.png"
+
+test:
+	@CC='$(CC)' CXX='$(CXX)' sh tools/deps.sh test
+	@$(MAKE) --no-print-directory test-run
+
+test-run: $(PRODUCTS) test-programs
+	@BUILD='$(BUILD)' DEVICE='$(DEVICE)' NVRTC_CHECK='$(NVRTC_CHECK)' sh tools/test.sh $(TEST_PROGRAMS)
+
+check:
+	@MAKE='$(MAKE)' DEVICE='$(DEVICE)' CC='$(CC)' sh tools/check.sh
+
+lint:
+	@CC='$(CC)' CXX='$(CXX)' LUA_CFLAGS='$(LUA_CFLAGS)' CUDA_INCLUDE='$(CUDA_INCLUDE)' sh tools/lint.sh
+
+bench: $(PRODUCTS) $(BENCH_PROGRAMS)
+	@BUILD='$(BUILD)' DEVICE='$(DEVICE)' CC='$(CC)' sh bench/run.sh
+
+# What luarocks builds and installs; the folders are its own.
+rock: $(MODULE) $(EXECUTOR)
+
+install-rock: rock
+	install -d '$(ROCK_LIBDIR)/gpulua' '$(ROCK_LUADIR)'
+	install -m 755 $(MODULE) '$(ROCK_LIBDIR)/gpulua/core.so'
+	install -m 755 $(EXECUTOR) '$(ROCK_LIBDIR)/gpulua/gpulua-exec'
+	install -m 644 lua/gpulua.lua '$(ROCK_LUADIR)/gpulua.lua'
+
+install: $(PRODUCTS)
+	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(PREFIX)/libexec' \
+		'$(DESTDIR)$(PREFIX)/lib/pkgconfig' '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua' \
+		'$(DESTDIR)$(PREFIX)/share/lua/5.4'
+	install -m 755 $(INTERPRETER) '$(DESTDIR)$(PREFIX)/bin/gpulua'
+	install -m 755 $(EXECUTOR) '$(DESTDIR)$(PREFIX)/libexec/gpulua-exec'
+	install -m 644 src/gpulua.h '$(DESTDIR)$(PREFIX)/include/gpulua.h'
+	install -m 644 $(ARCHIVE) '$(DESTDIR)$(PREFIX)/lib/libgpulua.a'
+	install -m 755 $(SHARED) '$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION)'
+	ln -sf libgpulua.so.$(VERSION) '$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION_MAJOR)'
+	ln -sf libgpulua.so.$(VERSION_MAJOR) '$(DESTDIR)$(PREFIX)/lib/libgpulua.so'
+	install -m 755 $(MODULE) '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua/core.so'
+	install -m 644 lua/gpulua.lua '$(DESTDIR)$(PREFIX)/share/lua/5.4/gpulua.lua'
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/gpulua.pc.in \
+		> '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc'
+
+uninstall:
+	rm -f '$(DESTDIR)$(PREFIX)/bin/gpulua' '$(DESTDIR)$(PREFIX)/libexec/gpulua-exec' \
+		'$(DESTDIR)$(PREFIX)/include/gpulua.h' '$(DESTDIR)$(PREFIX)/lib/libgpulua.a' \
+		'$(DESTDIR)$(PREFIX)/lib/libgpulua.so' '$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION_MAJOR)' \
+		'$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION)' '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc' \
+		'$(DESTDIR)$(PREFIX)/share/lua/5.4/gpulua.lua'
+	rm -rf '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua'
+
+clean:
+	rm -rf $(BUILD)
+
+-include $(OBJECTS:.o=.d) $(addsuffix .d,$(TEST_PROGRAMS) $(NVRTC_CHECK) $(BENCH_PROGRAMS))

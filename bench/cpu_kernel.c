@@ -1,0 +1,251 @@
+/* The CPU device's kernels by themselves: a large saxpy against the same loop in C with OpenMP, and
+ * what a barrier costs each thread that crosses it. Prints `name value unit` lines.
+ *
+ *     build/bench/cpu_kernel [threads]        default: all processors
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backend/cpu/kernel.h"
+
+#define ELEMS (1u << 25)
+#define ROUNDS 9
+
+static const char saxpy_text[] =
+    "extern \"C\" __global__ void saxpy(int n, float a, const float *x, float *y) {\n"
+    "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+    "    if (i < n) y[i] = a * x[i] + y[i];\n"
+    "}\n";
+
+static const char barrier_text[] =
+    "extern \"C\" __global__ void barriers(int rounds, int *out) {\n"
+    "    __shared__ int turn[2][1024];\n"
+    "    int sum = 0;\n"
+    "    for (int i = 0; i < rounds; i++) {\n"
+    "        turn[i & 1][threadIdx.x] = i;\n"
+    "        __syncthreads();\n"
+    "        sum += turn[i & 1][(threadIdx.x + 1) % blockDim.x];\n"
+    "    }\n"
+    "    out[blockIdx.x * blockDim.x + threadIdx.x] = sum;\n"
+    "}\n";
+
+static const char openmp_text[] =
+    "void saxpy(int n, float a, const float *x, float *y) {\n"
+    "#pragma omp parallel for schedule(static)\n"
+    "    for (int i = 0; i < n; i++) y[i] = a * x[i] + y[i];\n"
+    "}\n";
+
+struct loaded {
+    struct cpu_module *module;
+    struct cpu_kernel *kernel;
+};
+
+static double now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static bool kernel_load(const char *text, const char *name, struct loaded *loaded) {
+    struct backend_source source = {"bench.cu", text, ""};
+    struct backend_error error = {.log = NULL};
+    struct wire_kernel_facts facts;
+    void *image = NULL;
+    size_t image_bytes = 0;
+    char *description = NULL;
+    bool ok = gpu_cpu_module_compile(NULL, &source, &image, &image_bytes, &description, &error) ==
+                  GPULUA_OK &&
+              gpu_cpu_module_load(NULL, image, image_bytes, true, &loaded->module, &error) ==
+                  GPULUA_OK &&
+              gpu_cpu_kernel_get(loaded->module, name, &loaded->kernel, &facts, &error) ==
+                  GPULUA_OK;
+    if (!ok) {
+        fprintf(stderr, "%s\n%s\n", error.message, error.log != NULL ? error.log : "");
+    }
+    free(error.log);
+    free(image);
+    free(description);
+    return ok;
+}
+
+/* Threads that run their shares of a launch, started for each launch as a barrier lets them go. */
+struct crew {
+    struct cpu_launch *launch;
+    pthread_barrier_t start, end;
+    unsigned thread_count;
+    uint64_t block_count;
+    bool is_over;
+};
+
+struct member {
+    struct crew *crew;
+    unsigned index;
+};
+
+static void *member_main(void *argument) {
+    struct member *member = argument;
+    struct crew *crew = member->crew;
+    for (;;) {
+        pthread_barrier_wait(&crew->start);
+        if (crew->is_over) {
+            break;
+        }
+        uint64_t from = crew->block_count * member->index / crew->thread_count;
+        uint64_t to = crew->block_count * (member->index + 1) / crew->thread_count;
+        gpu_cpu_blocks_run(crew->launch, from, to - from);
+        pthread_barrier_wait(&crew->end);
+    }
+    gpu_cpu_thread_finish();
+    return NULL;
+}
+
+static double launch_run(struct crew *crew, struct cpu_launch *launch) {
+    double start = now_s();
+    crew->launch = launch;
+    crew->block_count = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
+    pthread_barrier_wait(&crew->start);
+    pthread_barrier_wait(&crew->end);
+    return now_s() - start;
+}
+
+/* The C loop, built as a C programmer would: with the machine's compiler, for this processor. */
+static void (*openmp_saxpy(void))(int, float, const float *, float *) {
+    char folder[] = "/tmp/gpulua-bench-XXXXXX", source[64], object[64], command[512];
+    if (mkdtemp(folder) == NULL) {
+        return NULL;
+    }
+    snprintf(source, sizeof source, "%s/saxpy.c", folder);
+    snprintf(object, sizeof object, "%s/saxpy.so", folder);
+    FILE *file = fopen(source, "w");
+    if (file == NULL) {
+        return NULL;
+    }
+    fputs(openmp_text, file);
+    fclose(file);
+    snprintf(command, sizeof command,
+             "${CC:-cc} -O3 -march=native -fopenmp -fPIC -shared -o %s %s 2>/dev/null", object,
+             source);
+    void *handle = system(command) == 0 ? dlopen(object, RTLD_NOW) : NULL;
+    void (*function)(int, float, const float *, float *) = NULL;
+    if (handle != NULL) {
+        *(void **)&function = dlsym(handle, "saxpy");
+    }
+    unlink(source);
+    unlink(object);
+    rmdir(folder);
+    return function;
+}
+
+static void saxpy_bench(struct crew *crew, unsigned elem_count) {
+    struct loaded loaded;
+    if (!kernel_load(saxpy_text, "saxpy", &loaded)) {
+        return;
+    }
+    float *x = aligned_alloc(4096, (size_t)elem_count * sizeof *x);
+    float *y = aligned_alloc(4096, (size_t)elem_count * sizeof *y);
+    for (unsigned i = 0; i < elem_count; i++) {
+        x[i] = (float)i;
+        y[i] = 1.0f;
+    }
+    struct {
+        int n;
+        float a;
+        const float *x;
+        float *y;
+    } args = {(int)elem_count, 1e-9f, x, y};
+    struct cpu_launch launch = {.kernel = loaded.kernel,
+                                .grid = {(elem_count + 255) / 256, 1, 1},
+                                .block = {256, 1, 1},
+                                .args = &args};
+    void (*openmp)(int, float, const float *, float *) = openmp_saxpy();
+    unsigned repeats = ELEMS / elem_count;
+    double ours = 1e9, theirs = 1e9;
+    for (int round = 0; round < ROUNDS; round++) {
+        double sum = 0;
+        for (unsigned i = 0; i < repeats; i++) {
+            sum += launch_run(crew, &launch);
+        }
+        ours = sum / repeats < ours ? sum / repeats : ours;
+        double start = now_s();
+        for (unsigned i = 0; openmp != NULL && i < repeats; i++) {
+            openmp((int)elem_count, args.a, x, y);
+        }
+        double spent = (now_s() - start) / repeats;
+        theirs = spent < theirs ? spent : theirs;
+    }
+    printf("saxpy_%u_us %.1f us\n", elem_count, ours * 1e6);
+    if (openmp != NULL) {
+        printf("saxpy_%u_openmp_us %.1f us\n", elem_count, theirs * 1e6);
+        printf("saxpy_%u_ratio %.2f x\n", elem_count, ours / theirs);
+    }
+    free(x);
+    free(y);
+    gpu_cpu_module_unload(loaded.module);
+}
+
+static void barrier_bench(uint32_t thread_count) {
+    struct loaded loaded;
+    if (!kernel_load(barrier_text, "barriers", &loaded)) {
+        return;
+    }
+    int *out = calloc(thread_count, sizeof *out);
+    struct {
+        int rounds;
+        int *out;
+    } args = {2000, out};
+    struct cpu_launch launch = {
+        .kernel = loaded.kernel, .grid = {1, 1, 1}, .block = {thread_count, 1, 1}, .args = &args};
+    double best = 1e9;
+    for (int round = 0; round < ROUNDS; round++) {
+        double start = now_s();
+        gpu_cpu_blocks_run(&launch, 0, 1);
+        double spent = now_s() - start;
+        best = spent < best ? spent : best;
+    }
+    printf("barrier_%u_ns %.2f ns\n", thread_count, best * 1e9 / (double)args.rounds / thread_count);
+    if (out[0] != args.rounds * (args.rounds - 1) / 2) {
+        printf("barrier_%u is wrong\n", thread_count);
+    }
+    free(out);
+    gpu_cpu_module_unload(loaded.module);
+}
+
+int main(int argc, char **argv) {
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned thread_count = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)processors;
+    if (thread_count == 0 || thread_count > 1024) {
+        fprintf(stderr, "usage: cpu_kernel [threads]\n");
+        return 2;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    struct crew crew = {.thread_count = thread_count};
+    pthread_barrier_init(&crew.start, NULL, thread_count + 1);
+    pthread_barrier_init(&crew.end, NULL, thread_count + 1);
+    pthread_t *threads = calloc(thread_count, sizeof *threads);
+    struct member *members = calloc(thread_count, sizeof *members);
+    for (unsigned i = 0; i < thread_count; i++) {
+        members[i] = (struct member){&crew, i};
+        pthread_create(&threads[i], NULL, member_main, &members[i]);
+    }
+    saxpy_bench(&crew, ELEMS);
+    saxpy_bench(&crew, 1u << 20);
+    crew.is_over = true;
+    pthread_barrier_wait(&crew.start);
+    for (unsigned i = 0; i < thread_count; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    for (uint32_t count = 32; count <= CPU_BLOCK_THREADS_MAX; count *= 2) {
+        barrier_bench(count);
+    }
+    gpu_cpu_thread_finish();
+    free(threads);
+    free(members);
+    return 0;
+}

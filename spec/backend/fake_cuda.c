@@ -1,0 +1,469 @@
+/* A driver without a GPU, for cuda_test.c: libcuda's entry points over host memory, all work done
+ * at once. It counts what lives, refuses what a driver refuses, and fails on demand. Built by the
+ * test as a shared library; the symbols are those of the ABI versions that the backend asks for. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define API __attribute__((visibility("default")))
+typedef int result;
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600 };
+
+/* What the test sets and reads. */
+API char fake_fail_name[64]; /* the call that fails ... */
+API int fake_fail_code;      /* ... with this code; fatal ones then answer every call */
+API int fake_fail_skip;      /* ... after so many that do not */
+API int fake_sticky;
+API int fake_calls_after_loss;
+API long fake_live; /* slabs, streams, events, modules, registrations, contexts */
+API int fake_devices = 1;
+API int fake_attribute_off; /* an attribute that answers 0 */
+API int fake_pending;       /* events and streams are not ready */
+API char fake_last_launch[64];
+API unsigned fake_grid[3], fake_block[3], fake_shared;
+API unsigned char fake_args[4096];
+API size_t fake_args_bytes;
+API int fake_priority;
+API unsigned fake_register_flags;
+API int fake_opted_in;
+API int fake_handle_type;
+API size_t fake_memory_bytes = (size_t)1 << 34;
+
+static int context_object;
+/* Streams and events are numbers; modules are kept here, so that what a lost device leaves behind
+ * is no leak of the test's. */
+static uintptr_t serial;
+struct module;
+static struct module *modules[256];
+static __thread void *current;
+
+static result answer(const char *name) {
+    if (fake_sticky != 0) {
+        fake_calls_after_loss++;
+        return fake_sticky;
+    }
+    if (fake_fail_code != 0 && strcmp(name, fake_fail_name) == 0 && fake_fail_skip-- <= 0) {
+        int code = fake_fail_code;
+        fake_fail_code = 0;
+        fake_sticky = code >= 700 && code < 720 ? code : 0;
+        return code;
+    }
+    return OK;
+}
+
+#define BEGIN                                                                                      \
+    do {                                                                                           \
+        result answered = answer(__func__);                                                        \
+        if (answered != OK) {                                                                      \
+            return answered;                                                                       \
+        }                                                                                          \
+    } while (0)
+#define BEGIN_CURRENT                                                                              \
+    do {                                                                                           \
+        BEGIN;                                                                                     \
+        if (current != &context_object) {                                                          \
+            return NO_CONTEXT;                                                                     \
+        }                                                                                          \
+    } while (0)
+
+API result cuInit(unsigned flags) {
+    BEGIN;
+    return flags == 0 ? (fake_devices > 0 ? OK : 100) : INVALID;
+}
+API result cuDriverGetVersion(int *version) {
+    return *version = 13000, OK;
+}
+API result cuGetErrorName(result code, const char **name) {
+    *name = code == 700   ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+            : code == 2   ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : code == 100 ? "CUDA_ERROR_NO_DEVICE"
+                          : "CUDA_ERROR_OTHER";
+    return code == 12345 ? INVALID : OK;
+}
+API result cuGetErrorString(result code, const char **text) {
+    *text = "text of the driver";
+    return code == 12345 ? INVALID : OK;
+}
+API result cuDeviceGetCount(int *count) {
+    BEGIN;
+    return *count = fake_devices, OK;
+}
+API result cuDeviceGet(int *device, int ordinal) {
+    BEGIN;
+    return *device = ordinal, OK;
+}
+API result cuDeviceGetName(char *name, int bytes, int device) {
+    BEGIN;
+    return snprintf(name, (size_t)bytes, "Fake GPU %d", device), OK;
+}
+API result cuDeviceTotalMem_v2(size_t *bytes, int device) {
+    BEGIN;
+    return *bytes = fake_memory_bytes, device >= 0 ? OK : INVALID;
+}
+API result cuDeviceGetAttribute(int *value, int attribute, int device) {
+    BEGIN;
+    *value = attribute == 75    ? 9
+             : attribute == 76  ? 0
+             : attribute == 8   ? 49152
+             : attribute == 97  ? 232448
+             : attribute == 16  ? 132
+             : attribute == 10  ? 32
+             : attribute < 12   ? 1024
+             : attribute == 102 ? 1
+                                : 1;
+    *value = attribute == fake_attribute_off ? 0 : *value;
+    return device >= 0 ? OK : INVALID;
+}
+API result cuDevicePrimaryCtxRetain(void **context, int device) {
+    BEGIN;
+    fake_live++;
+    return *context = &context_object, device >= 0 ? OK : INVALID;
+}
+API result cuDevicePrimaryCtxRelease_v2(int device) {
+    BEGIN;
+    fake_live--;
+    return device >= 0 ? OK : INVALID;
+}
+API result cuCtxGetCurrent(void **context) {
+    return *context = current, OK;
+}
+API result cuCtxSetCurrent(void *context) {
+    BEGIN;
+    return current = context, OK;
+}
+API result cuCtxSynchronize(void) {
+    BEGIN_CURRENT;
+    return OK;
+}
+API result cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    BEGIN_CURRENT;
+    return *least = 0, *greatest = -5, OK;
+}
+API result cuMemGetInfo_v2(size_t *left, size_t *total) {
+    BEGIN_CURRENT;
+    return *left = fake_memory_bytes / 2, *total = fake_memory_bytes, OK;
+}
+API result cuMemAlloc_v2(uint64_t *address, size_t bytes) {
+    BEGIN_CURRENT;
+    void *memory = bytes > fake_memory_bytes ? NULL : aligned_alloc(512, (bytes + 511) / 512 * 512);
+    if (memory == NULL) {
+        return NO_MEMORY;
+    }
+    fake_live++;
+    return *address = (uint64_t)(uintptr_t)memory, OK;
+}
+API result cuMemFree_v2(uint64_t address) {
+    BEGIN_CURRENT;
+    fake_live--;
+    free((void *)(uintptr_t)address);
+    return OK;
+}
+
+/* ---- virtual memory: reserved, then made readable by mapping and access ---- */
+
+#define GRANULARITY ((size_t)2 << 20)
+API result cuMemGetAllocationGranularity(size_t *bytes, const void *wanted, int option) {
+    BEGIN_CURRENT;
+    return *bytes = GRANULARITY, wanted != NULL && option == 1 ? OK : INVALID;
+}
+API result cuMemAddressReserve(uint64_t *address, size_t bytes, size_t alignment, uint64_t where,
+                               unsigned long long flags) {
+    BEGIN_CURRENT;
+    if (bytes % GRANULARITY != 0 || alignment != 0 || where != 0 || flags != 0) {
+        return INVALID;
+    }
+    void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+        return NO_MEMORY;
+    }
+    fake_live++;
+    return *address = (uint64_t)(uintptr_t)memory, OK;
+}
+API result cuMemAddressFree(uint64_t address, size_t bytes) {
+    BEGIN_CURRENT;
+    fake_live--;
+    return munmap((void *)(uintptr_t)address, bytes) == 0 ? OK : INVALID;
+}
+struct properties {
+    int type, handle_type;
+};
+API result cuMemCreate(unsigned long long *handle, size_t bytes, const struct properties *wanted,
+                       unsigned long long flags) {
+    BEGIN_CURRENT;
+    fake_handle_type = wanted->handle_type;
+    if (bytes > fake_memory_bytes) {
+        return NO_MEMORY;
+    }
+    fake_live++;
+    return *handle = 7, wanted->type == 1 && flags == 0 ? OK : INVALID;
+}
+API result cuMemRelease(unsigned long long handle) {
+    BEGIN_CURRENT;
+    fake_live--;
+    return handle == 7 ? OK : INVALID;
+}
+API result cuMemMap(uint64_t address, size_t bytes, size_t offset, unsigned long long handle,
+                    unsigned long long flags) {
+    BEGIN_CURRENT;
+    fake_live++;
+    return address != 0 && bytes > 0 && offset == 0 && handle == 7 && flags == 0 ? OK : INVALID;
+}
+API result cuMemUnmap(uint64_t address, size_t bytes) {
+    BEGIN_CURRENT;
+    fake_live--;
+    return mprotect((void *)(uintptr_t)address, bytes, PROT_NONE) == 0 ? OK : INVALID;
+}
+API result cuMemSetAccess(uint64_t address, size_t bytes, const int *access, size_t count) {
+    BEGIN_CURRENT;
+    if (count != 1 || access[2] != 3) { /* location, then PROT_READWRITE */
+        return INVALID;
+    }
+    return mprotect((void *)(uintptr_t)address, bytes, PROT_READ | PROT_WRITE) == 0 ? OK : INVALID;
+}
+
+/* ---- host memory: the device sees it elsewhere ---- */
+
+#define DEVICE_SIDE ((uint64_t)1 << 52)
+API result cuMemHostRegister_v2(void *base, size_t bytes, unsigned flags) {
+    BEGIN_CURRENT;
+    fake_register_flags = flags;
+    fake_live++;
+    return base != NULL && bytes > 0 ? OK : INVALID;
+}
+API result cuMemHostUnregister(void *base) {
+    BEGIN_CURRENT;
+    fake_live--;
+    return base != NULL ? OK : INVALID;
+}
+API result cuMemHostGetDevicePointer_v2(uint64_t *address, void *base, unsigned flags) {
+    BEGIN_CURRENT;
+    return *address = (uint64_t)(uintptr_t)base + DEVICE_SIDE, flags == 0 ? OK : INVALID;
+}
+
+/* ---- streams and events ---- */
+
+API result cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
+    BEGIN_CURRENT;
+    fake_priority = priority;
+    fake_live++;
+    return *stream = (void *)++serial, flags == 1 ? OK : INVALID;
+}
+API result cuStreamDestroy_v2(void *stream) {
+    BEGIN_CURRENT;
+    fake_live--;
+    return stream != NULL ? OK : INVALID;
+}
+API result cuStreamQuery(void *stream) {
+    BEGIN_CURRENT;
+    return stream == NULL ? INVALID : fake_pending ? NOT_READY : OK;
+}
+API result cuStreamSynchronize(void *stream) {
+    BEGIN_CURRENT;
+    return stream == NULL || fake_pending ? INVALID : OK; /* would block */
+}
+API result cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+    BEGIN_CURRENT;
+    return stream != NULL && event != NULL && flags == 0 ? OK : INVALID;
+}
+API result cuStreamWriteValue64_v2(void *stream, uint64_t address, uint64_t value, unsigned flags) {
+    BEGIN_CURRENT;
+    if (stream == NULL || address < DEVICE_SIDE || flags != 0) {
+        return INVALID;
+    }
+    *(volatile uint64_t *)(uintptr_t)(address - DEVICE_SIDE) = value;
+    return OK;
+}
+API result cuEventCreate(void **event, unsigned flags) {
+    BEGIN_CURRENT;
+    fake_live++;
+    return *event = (void *)++serial, flags == 2 ? OK : INVALID;
+}
+API result cuEventDestroy_v2(void *event) {
+    BEGIN_CURRENT;
+    fake_live--;
+    return event != NULL ? OK : INVALID;
+}
+API result cuEventRecord(void *event, void *stream) {
+    BEGIN_CURRENT;
+    return event != NULL && stream != NULL ? OK : INVALID;
+}
+API result cuEventQuery(void *event) {
+    BEGIN_CURRENT;
+    return event == NULL ? INVALID : fake_pending ? NOT_READY : OK;
+}
+
+/* ---- copies and fills ---- */
+
+static result move(uint64_t dst, uint64_t src, size_t bytes) {
+    memmove((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes);
+    return OK;
+}
+API result cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t bytes, void *stream) {
+    BEGIN_CURRENT;
+    return stream != NULL ? move(dst, src, bytes) : INVALID;
+}
+API result cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t bytes, void *stream) {
+    BEGIN_CURRENT;
+    return stream != NULL ? move(dst, (uint64_t)(uintptr_t)src, bytes) : INVALID;
+}
+API result cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t bytes, void *stream) {
+    BEGIN_CURRENT;
+    return stream != NULL ? move((uint64_t)(uintptr_t)dst, src, bytes) : INVALID;
+}
+static result set(uint64_t dst, const void *element, size_t elem_bytes, size_t count) {
+    if (dst % elem_bytes != 0) {
+        return INVALID;
+    }
+    for (size_t i = 0; i < count; i++) {
+        memcpy((char *)(uintptr_t)dst + i * elem_bytes, element, elem_bytes);
+    }
+    return OK;
+}
+API result cuMemsetD8Async(uint64_t dst, unsigned char value, size_t count, void *stream) {
+    BEGIN_CURRENT;
+    return stream != NULL ? set(dst, &value, 1, count) : INVALID;
+}
+API result cuMemsetD16Async(uint64_t dst, unsigned short value, size_t count, void *stream) {
+    BEGIN_CURRENT;
+    return stream != NULL ? set(dst, &value, 2, count) : INVALID;
+}
+API result cuMemsetD32Async(uint64_t dst, unsigned value, size_t count, void *stream) {
+    BEGIN_CURRENT;
+    return stream != NULL ? set(dst, &value, 4, count) : INVALID;
+}
+
+/* ---- modules: code is kept, a symbol is there when its name is in it ---- */
+
+struct module {
+    char *code;
+    size_t bytes;
+    char names[16][64]; /* functions handed out */
+    int count;
+};
+
+API result cuModuleLoadDataEx(struct module **module, const void *code, unsigned count,
+                              const int *names, void **values) {
+    BEGIN_CURRENT;
+    size_t bytes = strlen(code);
+    uint64_t sections;
+    if (memcmp(code, "\177ELF", 4) == 0) { /* up to its last table */
+        uint16_t entries;
+        memcpy(&sections, (const char *)code + 40, sizeof sections);
+        memcpy(&entries, (const char *)code + 60, sizeof entries);
+        bytes = (size_t)sections + entries * 64u;
+    } else if (strstr(code, "bad instruction") != NULL) {
+        if (count > 0 && names[0] == 5) { /* CU_JIT_ERROR_LOG_BUFFER */
+            strcpy(values[0], "ptxas application ptx input, line 3; fatal   : Parsing error");
+        }
+        return 218;
+    }
+    size_t slot = 0;
+    while (modules[slot] != NULL) {
+        slot++;
+    }
+    struct module *made = modules[slot] = calloc(1, sizeof *made);
+    made->code = malloc(bytes + 1);
+    memcpy(made->code, code, bytes);
+    made->bytes = bytes;
+    fake_live++;
+    return *module = made, OK;
+}
+API result cuModuleUnload(struct module *module) {
+    BEGIN_CURRENT;
+    fake_live--;
+    for (size_t slot = 0; slot < sizeof modules / sizeof modules[0]; slot++) {
+        modules[slot] = modules[slot] == module ? NULL : modules[slot];
+    }
+    free(module->code);
+    free(module);
+    return OK;
+}
+API result cuModuleGetFunction(char **function, struct module *module, const char *name) {
+    BEGIN_CURRENT;
+    if (memmem(module->code, module->bytes, name, strlen(name)) == NULL || module->count == 16) {
+        return NOT_FOUND;
+    }
+    snprintf(module->names[module->count], sizeof module->names[0], "%s", name);
+    return *function = module->names[module->count++], OK;
+}
+API result cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, struct module *module,
+                                const char *name) {
+    BEGIN_CURRENT;
+    const char *found = memmem(module->code, module->bytes, name, strlen(name));
+    return *address = (uint64_t)(uintptr_t)found, *bytes = 8, found != NULL ? OK : NOT_FOUND;
+}
+API result cuFuncGetAttribute(int *value, int attribute, void *function) {
+    BEGIN_CURRENT;
+    *value = attribute == 0 ? 1024 : attribute == 1 ? 1000 : 40;
+    return function != NULL ? OK : INVALID;
+}
+API result cuFuncSetAttribute(void *function, int attribute, int value) {
+    BEGIN_CURRENT;
+    return function != NULL && attribute == 8 ? (fake_opted_in = value, OK) : INVALID;
+}
+API result cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *bytes) {
+    BEGIN_CURRENT;
+    if (function == NULL || index > 1) {
+        return INVALID;
+    }
+    return *offset = index * 8, *bytes = index == 0 ? 4 : 8, OK;
+}
+API result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads,
+                                                       size_t shared) {
+    BEGIN_CURRENT;
+    return *blocks = 8, function != NULL && threads == 256 && shared == 0 ? OK : INVALID;
+}
+
+/* The backend's own fill kernel is carried out, with as many threads as were launched. */
+struct fill_args {
+    uint64_t base, vector_count;
+    uint32_t head_count, tail_count, words[4];
+};
+static void fill(const struct fill_args *args) {
+    uint64_t threads = (uint64_t)fake_grid[0] * fake_block[0];
+    uint32_t *base = (uint32_t *)(uintptr_t)args->base;
+    for (uint64_t thread = 0; thread < threads; thread++) {
+        for (uint64_t v = thread; v < args->vector_count; v += threads) {
+            memcpy(base + 4 * v, args->words, 16);
+        }
+        if (thread < args->head_count) {
+            int64_t word = (int64_t)thread - args->head_count;
+            base[word] = args->words[word & 3];
+        }
+        if (thread < args->tail_count) {
+            base[4 * args->vector_count + thread] = args->words[thread];
+        }
+    }
+}
+API result cuLaunchKernel(const char *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                          unsigned by, unsigned bz, unsigned shared, void *stream, void **params,
+                          void **extra) {
+    BEGIN_CURRENT;
+    if (stream == NULL || params != NULL || gx == 0 || bx == 0 || bx * by * bz > 1024 ||
+        (shared > 48152 && (int)shared > fake_opted_in)) {
+        return INVALID;
+    }
+    fake_args_bytes = 0;
+    if (extra != NULL) { /* 1: buffer, 2: its size, 0: the end */
+        if (extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4] != NULL) {
+            return INVALID;
+        }
+        fake_args_bytes = *(size_t *)extra[3];
+        memcpy(fake_args, extra[1], fake_args_bytes);
+    }
+    unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
+    memcpy(fake_grid, grid, sizeof grid);
+    memcpy(fake_block, block, sizeof block);
+    fake_shared = shared;
+    snprintf(fake_last_launch, sizeof fake_last_launch, "%s", function);
+    if (strcmp(function, "gpulua_fill") == 0) {
+        struct fill_args args;
+        memcpy(&args, fake_args, sizeof args);
+        fill(&args);
+    }
+    return OK;
+}

@@ -1,0 +1,336 @@
+-- Bad input: an error object with code, message and hint, nothing leaked, the device usable afterwards.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("bad input", function()
+  local dev, mod
+
+  setup(function()
+    dev = support.open()
+    mod = dev:compile [[
+      extern "C" __global__ void saxpy(int n, float a, const float *x, float *y) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) y[i] = a * x[i] + y[i];
+      }]]
+  end)
+  teardown(support.close_all)
+
+  --- The error, its hint, no leak, and a device that works.
+  local function refused(code, parts, f)
+    local err
+    support.without_leak(dev, function()
+      err = support.raises(code, parts, f)
+      assert.equal("error", gpu.type(err))
+      assert.equal("string", type(err.message))
+      assert.truthy(err.message ~= "")
+      assert.truthy(err.hint and err.hint ~= "", "no hint")
+      assert.truthy(tostring(err):find(err.code, 1, true))
+      assert.truthy(tostring(err):find(err.message, 1, true))
+    end)
+    support.works(dev)
+    return err
+  end
+
+  describe("error objects", function()
+    it("have code, message, hint, traceback and a readable text", function()
+      local err = refused("InvalidArgument", "type", function() dev:buffer("f31", 4) end)
+      local text = tostring(err)
+      assert.truthy(text:find("InvalidArgument", 1, true))
+      assert.truthy(text:find(err.hint, 1, true))
+      assert.equal("string", type(err.traceback))
+      assert.truthy(err.traceback:find("errors_spec.lua", 1, true), err.traceback)
+    end)
+
+    it("pass through pcall, error and tasks unchanged", function()
+      local ok, err = pcall(function()
+        local inner_ok, inner = pcall(dev.buffer, dev, "f31", 4)
+        assert.is_false(inner_ok)
+        error(inner, 0)
+      end)
+      assert.is_false(ok)
+      support.is_error(err, "InvalidArgument")
+      local task = gpu.spawn(function() dev:buffer("f31", 4) end)
+      local joined, same = task:join()
+      assert.is_false(joined)
+      support.is_error(same, "InvalidArgument")
+    end)
+
+    it("cannot be changed by accident into something without a code", function()
+      local err = support.raises("InvalidArgument", {}, dev.buffer, dev, "f31", 4)
+      assert.is_nil(err.no_such_field)
+      assert.equal("InvalidArgument", err.code)
+    end)
+  end)
+
+  describe("kernels", function()
+    it("that do not compile", function()
+      local err = refused("CompileFailed", {}, function()
+        dev:compile("__global__ void f(int *x) {\n  x[0] = nothing_such;\n}", { name = "bad.cu" })
+      end)
+      local text = tostring(err)
+      assert.truthy(text:find("nothing_such", 1, true), text)
+      assert.truthy(text:find("bad.cu", 1, true), text)
+    end)
+
+    it("with a wrong number of arguments", function()
+      local x <close> = dev:buffer("f32", 4)
+      refused("InvalidArgument", "saxpy", function() mod.saxpy:launch(4, 4, 1.0, x) end)
+      refused("InvalidArgument", "saxpy", function() mod.saxpy:launch(4, 4, 1.0, x, x, x) end)
+    end)
+
+    it("with arguments of a wrong type or range", function()
+      local x <close> = dev:buffer("f32", 4)
+      refused("InvalidArgument", { "n", "saxpy" }, function() mod.saxpy:launch(4, "four", 1.0, x, x) end)
+      refused("InvalidArgument", { "n", "saxpy" }, function() mod.saxpy:launch(4, 1 << 40, 1.0, x, x) end)
+      refused("InvalidArgument", { "a", "saxpy" }, function() mod.saxpy:launch(4, 4, {}, x, x) end)
+      refused("InvalidArgument", { "x", "saxpy" }, function() mod.saxpy:launch(4, 4, 1.0, 4096, x) end)
+    end)
+
+    it("with nil for a scalar", function()
+      local x <close> = dev:buffer("f32", 4)
+      refused("InvalidArgument", { "n", "saxpy" }, function() mod.saxpy:launch(4, nil, 1.0, x, x) end)
+    end)
+
+    it("with a closed, freed or foreign buffer", function()
+      local x <close> = dev:buffer("f32", 4)
+      refused("Closed", { "x", "saxpy" }, function()
+        local b = dev:buffer("f32", 4)
+        b:close()
+        mod.saxpy:launch(4, 4, 1.0, b, x)
+      end)
+      refused("UseAfterFree", { "y", "saxpy" }, function()
+        local b = dev:buffer("f32", 4)
+        b:free()
+        mod.saxpy:launch(4, 4, 1.0, x, b)
+      end)
+      local other = support.open()
+      local foreign = other:buffer("f32", 4)
+      refused("InvalidArgument", { "x", "saxpy" }, function() mod.saxpy:launch(4, 4, 1.0, foreign, x) end)
+      refused("InvalidArgument", {}, function() x:copy(foreign) end)
+      other:close()
+      refused("Closed", {}, function() mod.saxpy:launch(4, 4, 1.0, foreign, x) end)
+    end)
+
+    it("with a grid or block of 0, negative, too large", function()
+      local x <close> = dev:buffer("f32", 4)
+      for _, v in ipairs { 0, -1, 1 << 33 } do
+        refused("InvalidArgument", "grid", function()
+          mod.saxpy:launch({ grid = v, block = 1 }, 4, 1.0, x, x)
+        end)
+        refused("InvalidArgument", "block", function()
+          mod.saxpy:launch({ grid = 1, block = v }, 4, 1.0, x, x)
+        end)
+      end
+      refused("InvalidArgument", "block", function()
+        mod.saxpy:launch({ grid = 1, block = 1025 }, 4, 1.0, x, x)
+      end)
+    end)
+
+    it("that a module does not have", function()
+      refused("InvalidArgument", { "saxpi", "saxpy" }, function() return mod.saxpi end)
+      refused("InvalidArgument", { "saxpi", "saxpy" }, function() return mod:kernel "saxpi" end)
+    end)
+  end)
+
+  describe("buffers", function()
+    it("of 0, negative, fractional, astronomically many elements", function()
+      for _, n in ipairs { 0, -1, 1.5, "12" } do
+        refused("InvalidArgument", {}, function() dev:buffer("f32", n) end)
+        refused("InvalidArgument", {}, function() dev:host("f32", n) end)
+      end
+      for _, n in ipairs { math.maxinteger, 1 << 60, 1e30 } do
+        local err
+        support.without_leak(dev, function()
+          local ok
+          ok, err = pcall(dev.buffer, dev, "f32", n)
+          assert.is_false(ok)
+          assert.truthy(err.code == "InvalidArgument" or err.code == "OutOfBudget", tostring(err))
+          ok, err = pcall(dev.host, dev, "f32", n)
+          assert.is_false(ok)
+          assert.truthy(err.code == "InvalidArgument" or err.code == "OutOfMemory", tostring(err))
+        end)
+      end
+    end)
+
+    it("from tables with holes or text", function()
+      refused("InvalidData", "element 2", function() dev:upload("f32", { 1, nil, 3 }) end)
+      refused("InvalidData", "element 2", function() dev:upload("f32", { 1, "two", 3 }) end)
+      refused("InvalidData", "element 3", function() dev:upload("i32", { 1, 2, 3.5 }) end)
+      refused("InvalidData", "element 1", function() dev:upload("u8", { 256 }) end)
+    end)
+
+    it("from something that is no data", function()
+      for _, data in ipairs { 5, true, print, dev } do
+        refused("InvalidArgument", {}, function() dev:upload("f32", data) end)
+      end
+      refused("InvalidArgument", {}, function() dev:upload("f32", nil) end)
+    end)
+
+    it("asked for what lies outside", function()
+      local x <close> = dev:buffer("f32", 4)
+      refused("OutOfBounds", {}, function() x:read(1, 5) end)
+      refused("OutOfBounds", {}, function() x:write({ 1, 2 }, 4) end)
+      refused("OutOfBounds", {}, function() x:slice(0, 1) end)
+    end)
+
+    it("with options that do not exist", function()
+      refused("InvalidArgument", "lable", function() dev:buffer("f32", 4, { lable = "x" }) end)
+    end)
+  end)
+
+  describe("devices", function()
+    it("of an unknown name", function()
+      for _, name in ipairs { "gpu", "cuda:x", "cuda:-1", "cpu:7x", "" } do
+        local ok, err = pcall(gpu.device, name)
+        assert.is_false(ok, name)
+        assert.truthy(err.code == "InvalidArgument" or err.code == "NoDevice", tostring(err))
+        assert.truthy(name == "" or err.message:find(name, 1, true), tostring(err))
+      end
+      support.raises("InvalidArgument", {}, gpu.device, 5)
+    end)
+
+    it("that are not there say what was looked for", function()
+      local ok, err = pcall(gpu.device, "cuda:99")
+      assert.is_false(ok)
+      assert.truthy(err.code == "NoDevice" or err.code == "LibraryUnavailable", tostring(err))
+      if err.code == "LibraryUnavailable" then
+        assert.truthy(err.message:find("libcuda", 1, true), err.message)
+      end
+      support.works(dev)
+    end)
+
+    it("with bad options", function()
+      support.raises("InvalidArgument", "isolate", support.open, { isolate = "somehow" })
+      support.raises("InvalidArgument", "budget", support.open, { budget = -1 })
+      support.raises("InvalidArgument", "isolation", support.open, { isolation = "none" })
+    end)
+
+    it("that are closed", function()
+      local other = support.open()
+      local b = other:buffer("f32", 4)
+      local k = other:compile([[ extern "C" __global__ void k(float *x) { x[0] = 1; } ]]).k
+      other:close()
+      other:close()
+      assert.equal("closed device", gpu.type(other))
+      for _, f in ipairs {
+        function() other:buffer("f32", 4) end, function() other:host("f32", 4) end,
+        function() other:compile "__global__ void f() {}" end, function() other:stream {} end,
+        function() other:synchronize() end, function() b:read() end, function() b:fill(1) end,
+        function() k:launch(support.one, b) end, function() b:slice(1, 2):read() end,
+      } do
+        support.raises("Closed", {}, f)
+      end
+      b:close()
+    end)
+
+    it("whose executor cannot be found, naming what was tried", function()
+      local output = support.script([[
+        local gpu = require "gpulua"
+        local ok, err = pcall(gpu.device, "cpu", { isolate = "process" })
+        print(ok, not ok and err.code)
+        print(not ok and err.message)
+      ]], "GPULUA_EXECUTOR=/no/such/gpulua-exec")
+      assert.truthy(output:find "^false\tIo\n", output)
+      assert.truthy(output:find("/no/such/gpulua-exec", 1, true), output)
+    end)
+  end)
+
+  describe("waiting for a task where nothing can yield", function()
+    local function not_yieldable(wait)
+      local task = gpu.spawn(function() gpu.sleep(0.01) end)
+      local ok, err = wait(task)
+      assert.is_false(ok)
+      support.is_error(err, "NotYieldable")
+      task:await()
+    end
+
+    it("in a comparator", function()
+      not_yieldable(function(task)
+        return pcall(table.sort, { 2, 1 }, function(a, b)
+          task:await()
+          return a < b
+        end)
+      end)
+    end)
+
+    it("in a generator", function()
+      not_yieldable(function(task)
+        return pcall(coroutine.wrap(function()
+          task:await()
+        end))
+      end)
+    end)
+
+    it("in require", function()
+      package.preload["spec.awaits"] = function()
+        package.loaded["spec.awaits.task"]:await()
+      end
+      not_yieldable(function(task)
+        package.loaded["spec.awaits.task"] = task
+        local ok, err = pcall(require, "spec.awaits")
+        package.loaded["spec.awaits.task"] = nil
+        return ok, err
+      end)
+      package.preload["spec.awaits"] = nil
+    end)
+
+    it("while an op blocks there", function()
+      local x <close> = dev:buffer("f32", 4):fill(1)
+      local ok = pcall(table.sort, { 2, 1 }, function(a, b)
+        mod.saxpy:launch(4, 4, 1.0, x, x):await()
+        return a < b
+      end)
+      assert.is_true(ok)
+    end)
+  end)
+
+  it("an error inside a task is raised where it is awaited", function()
+    refused("OutOfBounds", {}, function()
+      local x <close> = dev:buffer("f32", 4)
+      gpu.spawn(function() x:read(9, 9) end):await()
+    end)
+    local task = gpu.spawn(function() error("plain text", 0) end)
+    local ok, err = task:join()
+    assert.is_false(ok)
+    assert.equal("plain text", err)
+  end)
+
+  it("methods on something else", function()
+    support.raises("InvalidArgument", {}, dev.buffer, {}, "f32", 4)
+    support.raises("InvalidArgument", {}, mod.saxpy.launch, dev, 4)
+    local b <close> = dev:buffer("f32", 4)
+    support.raises("InvalidArgument", {}, b.read, dev)
+    support.raises("InvalidArgument", {}, b.fill, b)
+    support.raises("InvalidArgument", {}, b.fill, b, "x")
+  end)
+
+  it("a failed assert fails the op, never the script's process", function()
+    local output, code = support.script [[
+      local gpu = require "gpulua"
+      local dev = gpu.device()
+      local mod = dev:compile 'extern "C" __global__ void check(int *x, int n) { assert(n > 0); x[0] = n; }'
+      local x = dev:buffer("i32", 1)
+      local ok, err = mod.check:launch({ grid = 1, block = 1 }, x, 0):join()
+      print(ok, err.code)
+      if dev.kind == "cpu" then
+        mod.check:launch({ grid = 1, block = 1 }, x, 5):await()
+      end
+    ]]
+    local code_wanted = dev.kind == "cpu" and "KernelFailed" or "DeviceLost"
+    -- A device may say what its assert said on the way.
+    assert.truthy(output:find("false\t" .. code_wanted, 1, true), output)
+    assert.equal(0, code)
+  end)
+
+  it("hundreds of refusals leak nothing", function()
+    local x <close> = dev:buffer("f32", 4):fill(0)
+    support.without_leak(dev, function()
+      for i = 1, 300 do
+        support.raises("InvalidArgument", {}, mod.saxpy.launch, mod.saxpy, { grid = 0, block = 1 }, 4, 1.0, x, x)
+        support.raises("InvalidData", {}, dev.upload, dev, "f32", { i, "x" })
+        support.raises("OutOfBounds", {}, x.read, x, 1, 4 + i)
+      end
+    end)
+  end)
+end)

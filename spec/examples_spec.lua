@@ -1,0 +1,172 @@
+-- The examples as a user runs them, against references made by other programs (spec/reference).
+
+local image = require "gpulua.image"
+local npy = require "gpulua.npy"
+local support = require "spec.support"
+
+local build = os.getenv "GPULUA_BUILD" or "build"
+
+-- What `gpulua ARGUMENTS` writes, and its exit code.
+local function run(arguments)
+  local pipe = assert(io.popen(("%s/gpulua %s 2>&1"):format(build, arguments)))
+  local output = pipe:read("a")
+  local _, _, code = pipe:close()
+  return output, code
+end
+
+describe("example", function()
+  local dev, folder
+
+  setup(function()
+    dev = support.open()
+    folder = os.tmpname()
+    os.remove(folder)
+    assert(os.execute("mkdir " .. folder))
+  end)
+  teardown(function()
+    os.execute("rm -r " .. folder)
+    support.close_all()
+  end)
+
+  it("saxpy", function()
+    local output, code = run("examples/saxpy.lua")
+    assert.equal(0, code, output)
+    assert.equal(dev.name .. ": y[1048576] = 1048578\n", output)
+  end)
+
+  it("tasks", function()
+    local output, code = run("examples/tasks.lua")
+    assert.equal(0, code, output)
+    assert.equal(dev.name .. ": 100 tasks, sum 5650\n", output)
+  end)
+
+  describe("ecg", function()
+    local function check(name, path, beats, bpm)
+      local output, code = run("examples/ecg.lua " .. path)
+      assert.equal(0, code, output)
+      local found = tonumber(output:match "beats: (%d+)\n")
+      local rate = tonumber(output:match "heart rate: ([%d.]+) bpm\n")
+      assert.truthy(found and rate, output)
+      assert.truthy(math.abs(found - beats) <= 0.03 * beats, ("%s: %d beats, not %d"):format(name, found, beats))
+      assert.truthy(math.abs(rate - bpm) <= 0.03 * bpm, ("%s: %.1f bpm, not %.1f"):format(name, rate, bpm))
+    end
+
+    local rows = 0
+    for line in io.lines("spec/reference/ecg_reference.tsv") do
+      local name, beats, bpm = line:match "^(%S+)\t(%d+)\t([%d.]+)$"
+      if name then
+        rows = rows + 1
+        it("finds the beats of " .. name, function()
+          local path = folder .. "/part.npy"
+          local whole <close> = npy.load(dev, "examples/data/ecg.npy")
+          local first, last = name:match "^(%d+)%-(%d+)$"
+          if first then
+            local part <close> = dev:upload("u16", whole:bytes(tonumber(first), tonumber(last)))
+            npy.save(part, path)
+          elseif name == "reversed" then
+            local values, reversed = whole:read(), {}
+            for i = #values, 1, -1 do
+              reversed[#reversed + 1] = values[i]
+            end
+            local turned <close> = dev:upload("u16", reversed)
+            npy.save(turned, path)
+          else
+            path = "examples/data/ecg.npy"
+          end
+          check(name, path, tonumber(beats), tonumber(bpm))
+        end)
+      end
+    end
+    it("has a reference for the whole, five parts and the reverse", function()
+      assert.equal(7, rows)
+    end)
+
+    it("draws the first 20 s with every beat marked", function()
+      local path = folder .. "/ecg.png"
+      local output, code = run("examples/ecg.lua examples/data/ecg.npy " .. path)
+      assert.equal(0, code, output)
+      local picture <close> = image.load(dev, path)
+      assert.equal(3, picture.shape[3])
+      local height, width = picture.shape[1], picture.shape[2]
+      assert.truthy(width > 1000 and height > 400)
+      -- A mark is a triangle in this red; its topmost row is a run of at least 8 of them with none above.
+      local bytes = picture:bytes()
+      local function is_mark(x, y)
+        return bytes:sub((y * width + x) * 3 + 1, (y * width + x) * 3 + 3) == "\206\32\44"
+      end
+      local marks = 0
+      local at = 1
+      while true do
+        at = bytes:find("\206\32\44", at, true)
+        if not at then
+          break
+        end
+        local pixel = (at - 1) // 3
+        local x, y = pixel % width, pixel // width
+        if (at - 1) % 3 == 0 and not is_mark(x - 1, y) and not is_mark(x, y - 1) and is_mark(x + 7, y) then
+          marks = marks + 1
+        end
+        at = at + 1
+      end
+      -- The reference sees 40 beats in these 20 s.
+      assert.truthy(math.abs(marks - 40) <= 1, marks .. " marks")
+    end)
+
+    it("says what is wrong with its input", function()
+      local output, code = run("examples/ecg.lua")
+      assert.equal(2, code)
+      assert.truthy(output:find "^usage: ")
+      output, code = run("examples/ecg.lua no-such-file.npy")
+      assert.equal(1, code)
+      assert.truthy(output:find("no-such-file.npy", 1, true), output)
+      local b <close> = dev:buffer("f32", 1000):fill(0)
+      npy.save(b, folder .. "/f32.npy")
+      output, code = run("examples/ecg.lua " .. folder .. "/f32.npy")
+      assert.equal(1, code)
+      assert.truthy(output:find("u16", 1, true), output)
+    end)
+
+    it("finds no beat where there is none", function()
+      local b <close> = dev:buffer("u16", 5000):fill(1024)
+      npy.save(b, folder .. "/flat.npy")
+      local output, code = run("examples/ecg.lua " .. folder .. "/flat.npy " .. folder .. "/flat.png")
+      assert.equal(0, code, output)
+      assert.truthy(output:find("beats: 0\n", 1, true), output)
+    end)
+  end)
+
+  describe("edges", function()
+    for _, name in ipairs { "ascent", "raccoon" } do
+      it("finds the edges of " .. name, function()
+        local path = ("%s/%s.png"):format(folder, name)
+        local output, code = run(("examples/edges.lua examples/data/%s.png %s"):format(name, path))
+        assert.equal(0, code, output)
+        local found <close> = image.load(dev, path)
+        local wanted <close> = image.load(dev, ("spec/reference/%s-edges.png"):format(name))
+        assert.are.same(wanted.shape, found.shape)
+        local a, b = found:read(), wanted:read()
+        local different = 0
+        for i = 1, #a do
+          different = different + (a[i] == b[i] and 0 or 1)
+        end
+        assert.truthy(different <= 0.001 * #a, different .. " pixels differ")
+      end)
+    end
+
+    it("takes pictures smaller than a tile", function()
+      local b <close> = dev:buffer("u8", { 1, 1 }):fill(200)
+      image.save(b, folder .. "/one.png")
+      local output, code = run(("examples/edges.lua %s/one.png %s/out.png"):format(folder, folder))
+      assert.equal(0, code, output)
+      local found <close> = image.load(dev, folder .. "/out.png")
+      assert.are.same({ 0 }, found:read())
+    end)
+
+    it("says what is wrong with its input", function()
+      local output, code = run("examples/edges.lua examples/data/ecg.npy " .. folder .. "/x.png")
+      assert.equal(1, code)
+      assert.truthy(output:find("examples/data/ecg.npy", 1, true), output)
+      assert.equal(2, select(2, run("examples/edges.lua")))
+    end)
+  end)
+end)

@@ -1,0 +1,172 @@
+-- Pictures: PNG and JPEG in, PNG out, and every way in which a file can be wrong.
+
+local image = require "gpulua.image"
+local support = require "spec.support"
+
+-- An 8 by 8 baseline JPEG, all of it one grey (128), put together by hand: quantisers of 1, and Huffman tables with one
+-- code, for "difference 0" and "end of block".
+local function grey_jpeg()
+  local function segment(marker, body)
+    return "\xff" .. marker .. string.pack(">I2", #body + 2) .. body
+  end
+  local function one_code(class_and_id)
+    return class_and_id .. "\1" .. ("\0"):rep(15) .. "\0"
+  end
+  return "\xff\xd8" .. segment("\xdb", "\0" .. ("\1"):rep(64))
+    .. segment("\xc0", "\8" .. string.pack(">I2I2", 8, 8) .. "\1\1\x11\0")
+    .. segment("\xc4", one_code("\0")) .. segment("\xc4", one_code("\x10"))
+    .. segment("\xda", "\1\1\0\0\x3f\0") .. "\x3f" .. "\xff\xd9"
+end
+
+describe("image", function()
+  local dev, path
+
+  setup(function()
+    dev = support.open()
+    path = os.tmpname()
+    os.remove(path)
+    path = path .. ".png"
+  end)
+  teardown(function()
+    os.remove(path)
+    support.close_all()
+  end)
+
+  local function put(bytes)
+    local file <close> = assert(io.open(path, "wb"))
+    assert(file:write(bytes))
+  end
+  local function get(name)
+    local file <close> = assert(io.open(name or path, "rb"))
+    return file:read("a")
+  end
+
+  it("reads grey and colour with height, width and channels", function()
+    local grey <close> = image.load(dev, "examples/data/ascent.png")
+    assert.equal("u8", grey.type)
+    assert.are.same({ 512, 512, 1 }, grey.shape)
+    local colour <close> = image.load(dev, "examples/data/raccoon.png")
+    assert.are.same({ 384, 512, 3 }, colour.shape)
+    -- Upper left pixels, as other readers see them.
+    assert.are.same({ 83, 83, 83 }, grey:read(1, 3))
+    assert.equal(384 * 512 * 3, #colour)
+  end)
+
+  it("writes what it reads again, for 1 to 4 channels", function()
+    for channels = 1, 4 do
+      local b <close> = dev:upload("u8", 5 * 7 * channels, function(i) return i * 37 % 256 end)
+        :view("u8", { 5, 7, channels })
+      image.save(b, path)
+      local again <close> = image.load(dev, path)
+      assert.are.same({ 5, 7, channels }, again.shape)
+      assert.equal(b:bytes(), again:bytes())
+    end
+  end)
+
+  it("writes a buffer of two dimensions as grey", function()
+    local b <close> = dev:upload("u8", { 1, 2, 3, 4, 5, 6 }):view("u8", { 2, 3 })
+    image.save(b, path)
+    local again <close> = image.load(dev, path)
+    assert.are.same({ 2, 3, 1 }, again.shape)
+    assert.are.same({ 1, 2, 3, 4, 5, 6 }, again:read())
+  end)
+
+  it("reads JPEG", function()
+    put(grey_jpeg())
+    local b <close> = image.load(dev, path)
+    assert.are.same({ 8, 8, 1 }, b.shape)
+    assert.equal(("\x80"):rep(64), b:bytes())
+  end)
+
+  it("waits for what writes the picture", function()
+    local paint = dev:compile([[
+      extern "C" __global__ void paint(int n, unsigned char *x) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) x[i] += 1;
+      }]]).paint
+    local b <close> = dev:buffer("u8", { 20, 30 }):fill(0)
+    for _ = 1, 50 do
+      paint:launch(600, 600, b)
+    end
+    image.save(b, path)
+    local again <close> = image.load(dev, path)
+    assert.equal(("\50"):rep(600), again:bytes())
+  end)
+
+  describe("refuses", function()
+    local function refused(bytes, part)
+      put(bytes)
+      support.without_leak(dev, function()
+        support.raises("InvalidData", { path, part }, image.load, dev, path)
+      end)
+    end
+
+    it("what is no picture", function()
+      refused("", "neither")
+      refused("hello", "neither")
+      refused(get("examples/data/ecg.npy"), "neither")
+    end)
+
+    it("a PNG cut off, anywhere", function()
+      local b <close> = dev:buffer("u8", { 3, 3 }):fill(9)
+      image.save(b, path)
+      local whole = get()
+      for length = 0, #whole - 1 do
+        put(whole:sub(1, length))
+        support.raises("InvalidData", path, image.load, dev, path)
+      end
+      support.works(dev)
+    end)
+
+    it("a PNG with one wrong bit, anywhere", function()
+      local b <close> = dev:buffer("u8", { 3, 3 }):fill(9)
+      image.save(b, path)
+      local whole = get()
+      for at = 1, #whole do
+        put(whole:sub(1, at - 1) .. string.char(whole:byte(at) ~ 4) .. whole:sub(at + 1))
+        support.raises("InvalidData", path, image.load, dev, path)
+      end
+    end)
+
+    it("a JPEG cut off, anywhere", function()
+      local whole = grey_jpeg()
+      for length = 0, #whole - 1 do
+        put(whole:sub(1, length))
+        support.raises("InvalidData", path, image.load, dev, path)
+      end
+    end)
+
+    it("a PNG whose chunks are whole and whose pixels are not there", function()
+      local b <close> = dev:buffer("u8", { 3, 3 }):fill(9)
+      image.save(b, path)
+      local whole = get()
+      -- Signature and IHDR (33 bytes), then the end chunk (12 bytes).
+      refused(whole:sub(1, 33) .. whole:sub(-12), path)
+    end)
+
+    it("files that are not there, folders, and places that cannot be written", function()
+      support.raises("Io", "no/such.png", image.load, dev, "no/such.png")
+      support.raises("Io", "spec", image.load, dev, "spec")
+      local b <close> = dev:buffer("u8", { 2, 2 }):fill(0)
+      support.raises("Io", "no/such.png", image.save, b, "no/such.png")
+    end)
+
+    it("buffers that are no pictures, other formats, wrong arguments", function()
+      local flat <close> = dev:buffer("u8", 12):fill(0)
+      support.raises("InvalidArgument", { "buffer", "{12}" }, image.save, flat, path)
+      local five <close> = dev:buffer("u8", { 2, 2, 5 }):fill(0)
+      support.raises("InvalidArgument", { "buffer", "{2, 2, 5}" }, image.save, five, path)
+      local four <close> = dev:buffer("u8", { 2, 2, 2, 2 }):fill(0)
+      support.raises("InvalidArgument", "buffer", image.save, four, path)
+      local float <close> = dev:buffer("f32", { 2, 2 }):fill(0)
+      support.raises("InvalidArgument", { "buffer", "f32" }, image.save, float, path)
+      local good <close> = dev:buffer("u8", { 2, 2 }):fill(0)
+      support.raises("InvalidArgument", { "path", "out.jpg" }, image.save, good, "out.jpg")
+      support.raises("InvalidArgument", "path", image.save, good, nil)
+      support.raises("InvalidArgument", "buffer", image.save, "pixels", path)
+      support.raises("InvalidArgument", "device", image.load, "cpu", path)
+      support.raises("InvalidArgument", "path", image.load, dev, {})
+      support.works(dev)
+    end)
+  end)
+end)

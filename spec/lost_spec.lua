@@ -1,0 +1,330 @@
+-- A device that dies, hangs or is closed under work: never a hang, a zombie or a leak in the script's
+-- process. Most of this needs the device in a process of its own.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("a lost device", function()
+  local is_isolated = support.is_isolated()
+  local kind
+
+  setup(function()
+    local dev = support.open()
+    kind = dev.kind
+    dev:close()
+  end)
+  teardown(support.close_all)
+
+  local forever = [[
+    extern "C" __global__ void forever(int *flag) {
+      volatile int *f = flag;
+      while (f[0] == 0) { }
+    }
+  ]]
+  local crash = [[
+    extern "C" __global__ void crash(int *x, long long at) { ((volatile int *)at)[0] = x[0]; }
+  ]]
+
+  --- Runs f; afterwards this process has the descriptors and children that it had before.
+  local function without_remains(f)
+    collectgarbage()
+    local descriptors, open = support.descriptors()
+    local before, children = support.children()
+    f()
+    collectgarbage()
+    collectgarbage()
+    local is_clean = support.eventually(5, function()
+      local _, count = support.children()
+      return count == children
+    end)
+    if not is_clean then
+      for pid, state in pairs((support.children())) do
+        if not before[pid] then
+          error(("child %d is left, state %s"):format(pid, state), 2)
+        end
+      end
+    end
+    local count, now = support.descriptors()
+    if count ~= descriptors then
+      for number, what in pairs(now) do
+        if not open[number] then
+          error(("descriptor %d is left: %s"):format(number, what), 2)
+        end
+      end
+      error(("%d descriptors were open, now %d"):format(descriptors, count), 2)
+    end
+  end
+
+  it("open and close leave no child and no descriptor", function()
+    without_remains(function()
+      for _ = 1, kind == "cpu" and 20 or 3 do
+        local dev, pid = support.open_with_pid()
+        assert.equal(is_isolated, pid ~= nil)
+        local x = dev:upload("i32", { 1, 2, 3 })
+        assert.are.same({ 1, 2, 3 }, x:read())
+        dev:close()
+      end
+    end)
+  end)
+
+  it("close ends work in flight and what waits for it", function()
+    without_remains(function()
+      local dev = support.open()
+      local mod = dev:compile(support.spin_source)
+      local x = dev:buffer("i32", 1)
+      mod.spin:launch(support.one, support.ticks(dev, 0.2), x, 1)
+      local op = mod.spin:launch(support.one, 1, x, 2)
+      dev:close()
+      -- It was given time to end.
+      local ok, err = op:join(5)
+      if not ok then
+        assert.truthy(err.code == "Closed" or err.code == "DeviceLost", tostring(err))
+      end
+      support.raises("Closed", {}, x.read, x)
+    end)
+  end)
+
+  it("close while a task waits wakes the task", function()
+    local dev = support.open()
+    local mod = dev:compile(support.spin_source)
+    local x = dev:buffer("i32", 1)
+    local op = mod.spin:launch(support.one, support.ticks(dev, 0.3), x, 1)
+    local result
+    local task = gpu.spawn(function()
+      result = table.pack(op:join())
+    end)
+    gpu.sleep(0.02)
+    dev:close()
+    task:await()
+    assert.truthy(result[1] or result[2].code == "Closed" or result[2].code == "DeviceLost")
+  end)
+
+  if not is_isolated then
+    it("with a process of its own #process", function()
+      pending "the device lives in the script's process"
+    end)
+    return
+  end
+
+  describe("whose process is killed", function()
+    it("fails what is in flight with DeviceLost, and everything after", function()
+      without_remains(function()
+        local dev, pid = support.open_with_pid()
+        local mod = dev:compile(forever)
+        local flag = dev:buffer("i32", 1):fill(0)
+        local other = dev:upload("i32", { 5 })
+        other:await()
+        local running = mod.forever:launch({ grid = 1, block = 1, label = "runs" }, flag)
+        local queued = mod.forever:launch({ grid = 1, block = 1, label = "waits" }, flag)
+        support.raises("Timeout", {}, running.await, running, 0.05)
+        os.execute("kill -9 " .. pid)
+        local start = support.now()
+        local err = support.raises("DeviceLost", {}, running.await, running)
+        assert.truthy(support.now() - start < 5)
+        support.raises("DeviceLost", {}, queued.await, queued)
+        assert.truthy(#err.suspects >= 1)
+        assert.equal("runs", err.suspects[1].label)
+        for _, f in ipairs {
+          function() other:read() end, function() other:fill(1) end, function() dev:buffer("i32", 1) end,
+          function() dev:compile "__global__ void f() {}" end, function() dev:synchronize() end,
+          function() mod.forever:launch(support.one, flag) end,
+        } do
+          support.raises("DeviceLost", {}, f)
+        end
+        assert.is_true(support.eventually(5, function() return support.process_is_gone(pid) end))
+        dev:close()
+      end)
+    end)
+
+    it("wakes every waiting task", function()
+      without_remains(function()
+        local dev, pid = support.open_with_pid()
+        local mod = dev:compile(forever)
+        local flag = dev:buffer("i32", 1):fill(0)
+        local op = mod.forever:launch(support.one, flag)
+        local tasks = {}
+        for i = 1, 50 do
+          tasks[i] = gpu.spawn(function()
+            local ok, err
+            if i % 3 == 0 then
+              ok, err = pcall(flag.read, flag)
+            elseif i % 3 == 1 then
+              ok, err = op:join()
+            else
+              ok, err = pcall(dev.synchronize, dev)
+            end
+            return ok == false and err.code
+          end)
+        end
+        gpu.sleep(0.05)
+        os.execute("kill -9 " .. pid)
+        for _, task in ipairs(tasks) do
+          assert.equal("DeviceLost", task:await())
+        end
+        dev:close()
+      end)
+    end)
+
+    it("while it is idle: the next use says so", function()
+      without_remains(function()
+        local dev, pid = support.open_with_pid()
+        local x = dev:upload("i32", { 1 })
+        x:await()
+        os.execute("kill -9 " .. pid)
+        assert.is_true(support.eventually(5, function()
+          local ok, err = pcall(x.read, x)
+          return not ok and err.code == "DeviceLost"
+        end))
+        dev:close()
+      end)
+    end)
+
+    it("while it compiles", function()
+      without_remains(function()
+        local dev, pid = support.open_with_pid()
+        local task = gpu.spawn(function()
+          dev:compile(("extern \"C\" __global__ void fresh%d(int *x) { x[0] = 1; }"):format(os.time()))
+        end)
+        gpu.sleep(0.002)
+        os.execute("kill -9 " .. pid)
+        local ok, err = task:join()
+        -- It may have been quick enough.
+        assert.truthy(ok or err.code == "DeviceLost", tostring(err))
+        dev:close()
+      end)
+    end)
+
+    it("leaves other devices alone, and a newly opened one works", function()
+      without_remains(function()
+        local well = support.open()
+        local dev, pid = support.open_with_pid()
+        os.execute("kill -9 " .. pid)
+        support.raises("DeviceLost", {}, function()
+          while true do
+            dev:synchronize()
+            gpu.sleep(0.001)
+          end
+        end)
+        support.works(well)
+        local anew = support.open()
+        support.works(anew)
+        dev:close()
+        well:close()
+        anew:close()
+      end)
+    end)
+
+    it("again and again leaves nothing behind", function()
+      without_remains(function()
+        for _ = 1, kind == "cpu" and 20 or 3 do
+          local dev, pid = support.open_with_pid()
+          local x = dev:buffer("i32", 1000):fill(3)
+          os.execute("kill -9 " .. pid)
+          support.eventually(5, function() return not pcall(x.read, x) end)
+          support.raises("DeviceLost", {}, x.read, x)
+          dev:close()
+        end
+      end)
+    end)
+  end)
+
+  it("by a kernel that crashes: DeviceLost that names it, and a newly opened one works", function()
+    without_remains(function()
+      local dev = support.open()
+      local mod = dev:compile(crash)
+      local x = dev:buffer("i32", 1):fill(1)
+      local op = mod.crash:launch({ grid = 1, block = 1, label = "crashes" }, x, 16)
+      local err = support.raises("DeviceLost", {}, op.await, op)
+      local names = {}
+      for _, suspect in ipairs(err.suspects) do
+        names[suspect.label] = true
+      end
+      assert.is_true(names.crashes, tostring(err))
+      support.raises("DeviceLost", {}, x.read, x)
+      dev:close()
+      local anew = support.open()
+      support.works(anew)
+      anew:close()
+    end)
+  end)
+
+  it("by a kernel that writes far outside its buffer", function()
+    without_remains(function()
+      local dev = support.open()
+      local mod = dev:compile [[
+        extern "C" __global__ void astray(int *x, long long far) { x[far] = 1; }
+      ]]
+      local x = dev:buffer("i32", 1)
+      local op = mod.astray:launch(support.one, x, 1 << 44)
+      support.raises("DeviceLost", {}, op.await, op)
+      dev:close()
+    end)
+  end)
+
+  describe("with a kernel that never ends", function()
+    it("await(s) raises Timeout and close kills the child", function()
+      without_remains(function()
+        local dev, pid = support.open_with_pid()
+        local mod = dev:compile(forever)
+        local flag = dev:buffer("i32", 1):fill(0)
+        local op = mod.forever:launch(support.one, flag)
+        support.raises("Timeout", {}, op.await, op, 0.1)
+        assert.is_false(op:done())
+        local start = support.now()
+        dev:close()
+        assert.truthy(support.now() - start < 10)
+        assert.is_true(support.eventually(5, function() return support.process_is_gone(pid) end))
+        local ok, err = op:join(1)
+        assert.is_false(ok)
+        assert.truthy(err.code == "DeviceLost" or err.code == "Closed", tostring(err))
+      end)
+    end)
+
+    it("a script that ends does not wait for it for ever", function()
+      local start = support.now()
+      local output, code = support.script([[
+        local gpu = require "gpulua"
+        local dev = gpu.device()
+        local mod = dev:compile 'extern "C" __global__ void f(int *p) { volatile int *q = p; while (!q[0]) {} }'
+        local flag = dev:buffer("i32", 1):fill(0)
+        print(mod.f:launch({ grid = 1, block = 1 }, flag):join(0.05))
+        os.exit(3, true)
+      ]])
+      assert.equal(3, code, output)
+      assert.truthy(output:find("^false"), output)
+      assert.truthy(support.now() - start < 30)
+    end)
+  end)
+
+  it("a script that is killed takes its device's process with it", function()
+    local pid_path, script = os.tmpname(), os.tmpname()
+    local build = os.getenv "GPULUA_BUILD" or "build"
+    local file = assert(io.open(script, "w"))
+    file:write(([[
+      local support = require "spec.support"
+      local dev, pid = support.open_with_pid()
+      dev:upload("i32", { 1 }):await()
+      local f = io.open(%q, "w")
+      f:write(support.pid(), " ", pid)
+      f:close()
+      require "gpulua".sleep(60)
+    ]]):format(pid_path))
+    file:close()
+    os.execute(("%s/gpulua %s >/dev/null 2>&1 &"):format(build, script))
+    local parent, child
+    assert.is_true(support.eventually(20, function()
+      local f = io.open(pid_path)
+      local text = f and f:read "a" or ""
+      if f then
+        f:close()
+      end
+      parent, child = text:match "^(%d+) (%d+)"
+      return parent ~= nil
+    end))
+    assert.is_false(support.process_is_gone(child))
+    os.execute("kill -9 " .. parent)
+    assert.is_true(support.eventually(10, function() return support.process_is_gone(child) end))
+    os.remove(script)
+    os.remove(pid_path)
+  end)
+end)

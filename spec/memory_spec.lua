@@ -1,0 +1,222 @@
+-- Device memory: budget, reuse, the collector.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("memory", function()
+  teardown(support.close_all)
+
+  local mib <const> = 1 << 20
+
+  it("is accounted exactly and given back", function()
+    local dev = support.open()
+    support.settle(dev)
+    local before = dev:stats()
+    local a = dev:buffer("u8", 1000)
+    local b = dev:buffer("f64", 1000)
+    local during = dev:stats()
+    assert.equal(before.blocks_live + 2, during.blocks_live)
+    -- Rounded up to 512 bytes each.
+    assert.equal(before.bytes_live + 1024 + 8192, during.bytes_live)
+    assert.equal(before.allocs + 2, during.allocs)
+    a:close()
+    b:close()
+    support.settle(dev)
+    local after = dev:stats()
+    assert.equal(before.bytes_live, after.bytes_live)
+    assert.equal(before.blocks_live, after.blocks_live)
+    assert.equal(before.frees + 2, after.frees)
+    assert.truthy(after.bytes_live_max >= during.bytes_live)
+    dev:close()
+  end)
+
+  describe("budget", function()
+    it("refuses at once what is more than all of it, with figures", function()
+      local dev = support.open { budget = 8 * mib }
+      assert.equal(8 * mib, dev:stats().budget_bytes)
+      local kept = dev:buffer("u8", mib)
+      local err = support.raises("OutOfBudget", {}, dev.buffer, dev, "u8", 9 * mib)
+      assert.equal(9 * mib, err.requested)
+      assert.equal(mib, err.current)
+      assert.equal(7 * mib, err.remaining)
+      assert.equal(8 * mib, err.limit)
+      support.works(dev)
+      kept:close()
+      dev:close()
+    end)
+
+    it("may be used to its last byte, and not one further", function()
+      local dev = support.open { budget = 4 * mib }
+      local held = {}
+      for i = 1, 4 do
+        held[i] = dev:buffer("u8", mib)
+      end
+      support.raises("OutOfBudget", {}, dev.buffer, dev, "u8", 1)
+      held[2]:close()
+      held[2] = dev:buffer("u8", mib)
+      support.raises("OutOfBudget", {}, dev.buffer, dev, "u8", 1)
+      held[2]:close()
+      held[2] = dev:buffer("u8", 512)
+      for _, b in ipairs(held) do
+        b:close()
+      end
+      dev:buffer("u8", 4 * mib):close()
+      dev:close()
+    end)
+
+    it("counts a freed buffer until the work on it is over, and waits for that", function()
+      local dev = support.open { budget = 4 * mib }
+      local mod = dev:compile(support.spin_source)
+      local ticks = support.ticks(dev, 0.1)
+      collectgarbage()
+      dev:synchronize()
+      local x = dev:buffer("i32", mib // 2)
+      local op = mod.spin:launch(support.one, ticks, x, 1)
+      x:close()
+      -- Does not fit while the kernel runs; memory that comes free soon is worth waiting for.
+      local y = dev:buffer("i32", mib * 3 // 4)
+      assert.is_true(op:done())
+      y:close()
+      dev:close()
+    end)
+
+    it("is helped by the collector", function()
+      local dev = support.open { budget = 8 * mib }
+      for _ = 1, 100 do
+        dev:buffer("u8", 3 * mib)
+      end
+      dev:close()
+    end)
+  end)
+
+  it("a loop that allocates and forgets runs for ever", function()
+    local dev = support.open { budget = 64 * mib }
+    for i = 1, 2000 do
+      dev:buffer("u8", 4 * mib):fill(i % 256)
+    end
+    local stats = dev:stats()
+    assert.truthy(stats.bytes_live_max <= 64 * mib)
+    dev:close()
+  end)
+
+  it("small handles forgotten in a loop stay few", function()
+    local dev = support.open()
+    support.settle(dev)
+    local most = 0
+    for _ = 1, 20000 do
+      dev:buffer("u8", 64 * 1024)
+      most = math.max(most, dev:stats().blocks_live)
+    end
+    -- 64 KiB each: without device bytes driving the collector thousands would be alive.
+    assert.truthy(most < 2000, most)
+    dev:close()
+  end)
+
+  it("host memory of the script stays flat over allocations and launches", function()
+    local dev = support.open()
+    local count = dev:compile([[ extern "C" __global__ void count(int *x) { x[0]++; } ]]).count
+    local function round()
+      for _ = 1, 300 do
+        local x <close> = dev:buffer("i32", 1000):fill(1)
+        count:launch(support.one, x)
+        count:launch(support.one, x):await()
+        x:slice(2, 3):read()
+      end
+      collectgarbage()
+      collectgarbage()
+      return collectgarbage "count"
+    end
+    round()
+    local before, resident = round(), support.resident_bytes()
+    for _ = 1, 10 do
+      round()
+    end
+    assert.truthy(round() < before + 64, "Lua heap grew")
+    assert.truthy(support.resident_bytes() < resident + 4 * mib, "the process grew")
+    dev:close()
+  end)
+
+  it("trim gives unused slabs back", function()
+    local dev = support.open()
+    dev:buffer("u8", 64 * mib):close()
+    dev:synchronize()
+    local before = dev:stats().bytes_reserved
+    assert.truthy(before >= 64 * mib)
+    local freed = dev:trim()
+    assert.truthy(freed >= 64 * mib)
+    assert.equal(before - freed, dev:stats().bytes_reserved)
+    support.works(dev)
+    dev:close()
+  end)
+
+  it("is found again by buffers of the same size: nothing is reserved twice", function()
+    local dev = support.open()
+    dev:buffer("u8", 8 * mib):close()
+    dev:synchronize()
+    local reserved = dev:stats().bytes_reserved
+    for i = 1, 100 do
+      local b <close> = dev:buffer("u8", 8 * mib):fill(i)
+      assert.equal(i, b:read(8 * mib, 8 * mib)[1])
+    end
+    assert.equal(reserved, dev:stats().bytes_reserved)
+    dev:close()
+  end)
+
+  it("staging is bounded and given back", function()
+    local dev = support.open()
+    local text = ("x"):rep(24 * mib)
+    local b = dev:buffer("u8", 24 * mib)
+    for _ = 1, 8 do
+      b:write(text)
+    end
+    assert.is_true(b:bytes() == text)
+    support.settle(dev)
+    local stats = dev:stats()
+    assert.equal(0, stats.staging_bytes)
+    assert.truthy(stats.staging_bytes_max > 0)
+    assert.truthy(stats.staging_bytes_max <= stats.limit_staging_bytes)
+    b:close()
+    dev:close()
+  end)
+
+  it("many small buffers of many sizes hold what was put there", function()
+    local dev = support.open()
+    local random = support.random(5)
+    local live = {}
+    for i = 1, 3000 do
+      local k = random(1, 200)
+      if live[k] then
+        local b, n, v = table.unpack(live[k])
+        assert.equal(string.char(v):rep(n), b:bytes())
+        b:close()
+      end
+      local n, v = random(1, 3000), i % 251
+      live[k] = { dev:buffer("u8", n):fill(v), n, v }
+    end
+    for _, entry in pairs(live) do
+      assert.equal(string.char(entry[3]):rep(entry[2]), entry[1]:bytes())
+    end
+    dev:close()
+  end)
+
+  it("every limit is in stats()", function()
+    local dev = support.open()
+    local stats = dev:stats()
+    for _, name in ipairs { "limit_task_streams", "limit_user_streams", "limit_ops_in_flight", "limit_staging_bytes",
+      "budget_bytes" } do
+      assert.equal("integer", math.type(stats[name]), name)
+      assert.truthy(stats[name] > 0, name)
+    end
+    assert.truthy(stats.budget_bytes <= dev.memory_bytes)
+    dev:close()
+  end)
+
+  it("closing the device with buffers alive frees everything and later use is Closed", function()
+    local dev = support.open()
+    local b = dev:upload("i32", { 1, 2 })
+    dev:close()
+    support.raises("Closed", {}, b.read, b)
+    b:close()
+    assert.equal("closed buffer", gpu.type(b))
+  end)
+end)

@@ -1,0 +1,289 @@
+-- Streams: making, using, waiting, marking, closing.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("stream", function()
+  local dev, mod
+
+  setup(function()
+    dev = support.open()
+    mod = dev:compile(support.spin_source)
+    support.ticks(dev, 0.01)
+  end)
+  teardown(support.close_all)
+
+  it("has an id that is never used again, priority and label", function()
+    local a = dev:stream { label = "uploads" }
+    local id = a.id
+    assert.equal("integer", math.type(id))
+    assert.truthy(tostring(a):find("uploads", 1, true))
+    assert.equal("stream", gpu.type(a))
+    a:close()
+    for _ = 1, 5 do
+      local b = dev:stream { priority = -1 }
+      assert.truthy(b.id > id)
+      id = b.id
+      b:close()
+    end
+  end)
+
+  it("is part of what launches on it say", function()
+    local s <close> = dev:stream { label = "mine" }
+    local x <close> = dev:buffer("i32", 1)
+    local op = mod.spin:launch({ grid = 1, block = 1, stream = s }, 1, x, 1)
+    assert.equal(s.id, type(op.stream) == "number" and op.stream or op.stream.id)
+    op:await()
+  end)
+
+  it("runs its work in order", function()
+    local s <close> = dev:stream {}
+    local x <close> = dev:buffer("i32", 1):fill(0)
+    local config = { grid = 1, block = 1, stream = s }
+    local ops = {}
+    for i = 1, 20 do
+      ops[i] = mod.spin:launch(config, i == 1 and support.ticks(dev, 0.05) or 1, x, i)
+    end
+    for i = 2, 20 do
+      assert.equal(ops[i - 1].seq + 1, ops[i].seq)
+    end
+    ops[20]:await()
+    for i = 1, 20 do
+      assert.is_true(ops[i]:done())
+    end
+    assert.are.same({ 20 }, x:read())
+  end)
+
+  it("runs beside other streams", function()
+    local a <close> = dev:stream {}
+    local b <close> = dev:stream {}
+    local x <close> = dev:buffer("i32", 1):fill(0)
+    local y <close> = dev:buffer("i32", 1):fill(0)
+    dev:synchronize()
+    local slow = mod.spin:launch({ grid = 1, block = 1, stream = a }, support.ticks(dev, 0.5), x, 1)
+    local fast = mod.spin:launch({ grid = 1, block = 1, stream = b }, 1, y, 2)
+    fast:await()
+    assert.is_false(slow:done())
+    slow:await()
+    assert.are.same({ 1, 2 }, { x:read()[1], y:read()[1] })
+  end)
+
+  describe("use", function()
+    it("makes a stream the current one for a function", function()
+      local s <close> = dev:stream { label = "inner" }
+      local outside = dev:current().id
+      local a, b = s:use(function(p, q)
+        assert.equal(s.id, dev:current().id)
+        return p + q, "second"
+      end, 1, 2)
+      assert.are.same({ 3, "second" }, { a, b })
+      assert.equal(outside, dev:current().id)
+    end)
+
+    it("ends when the function raises", function()
+      local s <close> = dev:stream {}
+      local outside = dev:current().id
+      local ok, err = pcall(s.use, s, function()
+        error { mine = true }
+      end)
+      assert.is_false(ok)
+      assert.is_true(err.mine)
+      assert.equal(outside, dev:current().id)
+    end)
+
+    it("nests, and lasts over waits", function()
+      local a <close> = dev:stream {}
+      local b <close> = dev:stream {}
+      local x <close> = dev:buffer("i32", 1)
+      a:use(function()
+        b:use(function()
+          mod.spin:launch(support.one, support.ticks(dev, 0.01), x, 1):await()
+          assert.equal(b.id, dev:current().id)
+        end)
+        assert.equal(a.id, dev:current().id)
+      end)
+    end)
+
+    it("is the task's own: another task is not touched", function()
+      local s <close> = dev:stream {}
+      local seen
+      s:use(function()
+        local task = gpu.spawn(function()
+          seen = dev:current().id
+        end)
+        task:await()
+        assert.equal(s.id, dev:current().id)
+      end)
+      assert.truthy(seen and seen ~= s.id)
+    end)
+  end)
+
+  describe("wait", function()
+    -- Kernels on one buffer would be ordered by the recorder; these two share nothing.
+    local function order(wait)
+      local a <close> = dev:stream {}
+      local b <close> = dev:stream {}
+      local x <close> = dev:buffer("i32", 1):fill(0)
+      local y <close> = dev:buffer("i32", 1):fill(0)
+      dev:synchronize()
+      local slow = mod.spin:launch({ grid = 1, block = 1, stream = a }, support.ticks(dev, 0.4), x, 1)
+      wait(a, b, slow)
+      local fast = mod.spin:launch({ grid = 1, block = 1, stream = b }, 1, y, 1)
+      fast:await()
+      -- A moment, because the two streams report their ends each for itself.
+      local is_ordered = slow:join(0.05)
+      slow:await()
+      return is_ordered
+    end
+
+    it("orders a stream behind an op", function()
+      assert.is_true(order(function(_, b, slow) b:wait(slow) end))
+    end)
+
+    it("orders a stream behind another stream", function()
+      assert.is_true(order(function(a, b) b:wait(a) end))
+    end)
+
+    it("orders behind a mark", function()
+      assert.is_true(order(function(a, b) b:wait(a:mark()) end))
+    end)
+
+    it("is what orders them: without it they are not ordered", function()
+      assert.is_false(order(function() end))
+    end)
+
+    it("for what is over, or for itself, changes nothing", function()
+      local s <close> = dev:stream {}
+      local x <close> = dev:buffer("i32", 1)
+      local op = mod.spin:launch(support.one, 1, x, 1)
+      op:await()
+      s:wait(op)
+      s:wait(s)
+      mod.spin:launch({ grid = 1, block = 1, stream = s }, 1, x, 2):await()
+      assert.are.same({ 2 }, x:read())
+    end)
+
+    it("refuses what is neither op nor stream of this device", function()
+      local s <close> = dev:stream {}
+      support.raises("InvalidArgument", {}, s.wait, s, 5)
+      support.raises("InvalidArgument", {}, s.wait, s)
+      local other = support.open()
+      support.raises("InvalidArgument", {}, s.wait, s, other:current())
+      other:close()
+    end)
+  end)
+
+  it("mark is over when all before it is", function()
+    local s <close> = dev:stream {}
+    local x <close> = dev:buffer("i32", 1):fill(0)
+    local slow = mod.spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(dev, 0.1), x, 1)
+    local mark = s:mark()
+    assert.is_false(mark:done())
+    mark:await()
+    assert.is_true(slow:done())
+    local empty <close> = dev:stream {}
+    empty:mark():await()
+  end)
+
+  it("synchronize waits for the stream", function()
+    local s <close> = dev:stream {}
+    local x <close> = dev:buffer("i32", 1):fill(0)
+    local op = mod.spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(dev, 0.1), x, 1)
+    s:synchronize()
+    assert.is_true(op:done())
+    s:synchronize()
+  end)
+
+  it("synchronize of the device waits for all streams", function()
+    local a <close> = dev:stream {}
+    local b <close> = dev:stream {}
+    local x <close> = dev:buffer("i32", 1)
+    local y <close> = dev:buffer("i32", 1)
+    local ticks = support.ticks(dev, 0.05)
+    local p = mod.spin:launch({ grid = 1, block = 1, stream = a }, ticks, x, 1)
+    local q = mod.spin:launch({ grid = 1, block = 1, stream = b }, ticks, y, 1)
+    dev:synchronize()
+    assert.is_true(p:done() and q:done())
+  end)
+
+  describe("close", function()
+    it("lets what is on it finish and refuses further work", function()
+      local x <close> = dev:buffer("i32", 1):fill(0)
+      support.without_leak(dev, function()
+        local s = dev:stream {}
+        local op = mod.spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(dev, 0.05), x, 6)
+        s:close()
+        s:close()
+        assert.equal("closed stream", gpu.type(s))
+        support.raises("Closed", "closed stream", mod.spin.launch, mod.spin, { grid = 1, block = 1, stream = s },
+          1, x, 7)
+        support.raises("Closed", "closed stream", s.mark, s)
+        op:await()
+        assert.are.same({ 6 }, x:read())
+      end)
+    end)
+
+    it("by the collector leaves its work alone", function()
+      local x <close> = dev:buffer("i32", 1):fill(0)
+      mod.spin:launch({ grid = 1, block = 1, stream = dev:stream {} }, support.ticks(dev, 0.05), x, 8)
+      collectgarbage()
+      collectgarbage()
+      assert.are.same({ 8 }, x:read())
+    end)
+  end)
+
+  it("is limited in number: Capacity beyond, and closing one makes room", function()
+    support.without_leak(dev, function()
+      local limit = dev:stats().limit_user_streams
+      assert.equal("integer", math.type(limit))
+      local streams = {}
+      for i = 1, limit do
+        streams[i] = dev:stream {}
+      end
+      support.raises("Capacity", tostring(limit), dev.stream, dev, {})
+      streams[1]:close()
+      dev:synchronize()
+      streams[1] = dev:stream {}
+      local x <close> = dev:buffer("i32", limit):fill(0)
+      for i = 1, limit do
+        mod.spin:launch({ grid = 1, block = 1, stream = streams[i] }, 1, x:slice(i, i), i)
+      end
+      local got = x:read()
+      for i = 1, limit do
+        assert.equal(i, got[i])
+        streams[i]:close()
+      end
+    end)
+  end)
+
+  it("that nobody holds makes room for another", function()
+    local limit = dev:stats().limit_user_streams
+    for _ = 1, 3 * limit do
+      dev:stream {}
+    end
+    dev:stream({}):close()
+  end)
+
+  it("tasks get streams of a fixed set, in turn", function()
+    local limit = dev:stats().limit_task_streams
+    local ids, count = {}, 0
+    local tasks = {}
+    for i = 1, 3 * limit do
+      tasks[i] = gpu.spawn(function()
+        local id = dev:current().id
+        if not ids[id] then
+          ids[id] = true
+          count = count + 1
+        end
+      end)
+    end
+    gpu.all(tasks)
+    assert.equal(limit, count)
+  end)
+
+  it("refuses bad options", function()
+    support.raises("InvalidArgument", "priority", dev.stream, dev, { priority = "high" })
+    support.raises("InvalidArgument", "label", dev.stream, dev, { label = 5 })
+    support.raises("InvalidArgument", "lable", dev.stream, dev, { lable = "x" })
+  end)
+end)

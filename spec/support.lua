@@ -1,0 +1,312 @@
+-- What several specs need: devices, errors, counts of what is alive, time, programs of their own.
+
+local assert = require "luassert"
+local gpu = require "gpulua"
+local lfs = require "lfs"
+local system = require "system"
+
+local support = {}
+
+-- The configuration of a launch of one thread: launch(1, ...) means at least one.
+support.one = { grid = 1, block = 1 }
+
+local opened = setmetatable({}, { __mode = "k" })
+
+--- The device that GPULUA_DEVICE and GPULUA_ISOLATE choose, made anew: without options gpu.device
+--- gives the one that is open already.
+function support.open(opts)
+  local dev = gpu.device(os.getenv "GPULUA_DEVICE", opts or {})
+  opened[dev] = true
+  return dev
+end
+
+function support.isolation()
+  local isolation = os.getenv "GPULUA_ISOLATE"
+  if isolation and isolation ~= "" then
+    return isolation
+  end
+  return (os.getenv "GPULUA_DEVICE" or ""):find "^cuda" and "process" or "none"
+end
+
+function support.is_isolated()
+  return support.isolation() == "process"
+end
+
+--- Closes what `open` made, for a spec's teardown.
+function support.close_all()
+  for dev in pairs(opened) do
+    dev:close()
+    opened[dev] = nil
+  end
+  collectgarbage()
+end
+
+--- Seconds on the wall, monotonic.
+support.now = system.monotime
+
+--- Runs f(...), which must raise an error object of that code; every text of `parts` (a string or a
+--- list, plain) must be in its message. Returns the error.
+function support.raises(code, parts, f, ...)
+  local result = table.pack(pcall(f, ...))
+  if result[1] then
+    error(("no error was raised where %s was wanted"):format(code), 2)
+  end
+  local err = result[2]
+  if type(err) == "string" or type(err) == "nil" then
+    error(("%s was wanted, this is no error object: %s"):format(code, err), 2)
+  end
+  support.is_error(err, code, parts)
+  return err
+end
+
+--- `err` must be an error object of that code with these parts in its message.
+function support.is_error(err, code, parts)
+  if type(err) ~= "table" and type(err) ~= "userdata" then
+    error(("%s was wanted, this is no error object: %s"):format(code, tostring(err)), 2)
+  end
+  if err.code ~= code then
+    error(("%s was wanted, not %s"):format(code, tostring(err)), 2)
+  end
+  if type(parts) == "string" then
+    parts = { parts }
+  end
+  for _, part in ipairs(parts or {}) do
+    if not err.message:find(part, 1, true) then
+      error(("%q is not in the message of %s"):format(part, tostring(err)), 2)
+    end
+  end
+  return err
+end
+
+--- Waits for everything and collects everything: Lua's garbage, and on the device what was freed.
+function support.settle(dev)
+  collectgarbage()
+  collectgarbage()
+  dev:synchronize()
+  collectgarbage()
+  dev:synchronize()
+  dev:trim()
+end
+
+local alive_fields = { "bytes_live", "bytes_pending", "blocks_live", "ops_in_flight", "streams_live", "modules_live",
+  "kernels_live", "staging_bytes", "errors_unobserved" }
+
+--- What is alive on the device once it is quiet.
+function support.alive(dev)
+  support.settle(dev)
+  local stats = dev:stats()
+  local alive = {}
+  for _, field in ipairs(alive_fields) do
+    alive[field] = assert(stats[field], "stats() has no " .. field)
+  end
+  return alive
+end
+
+--- Runs f; afterwards exactly as much must be alive on the device as before. Streams that tasks
+--- share are made at first use and stay: they are made beforehand.
+function support.without_leak(dev, f)
+  local before = support.alive(dev)
+  f()
+  local after = support.alive(dev)
+  for _, field in ipairs(alive_fields) do
+    if after[field] ~= before[field] then
+      error(("%s was %d and is %d"):format(field, before[field], after[field]), 2)
+    end
+  end
+end
+
+--- The device still works: a copy there and back through a kernel.
+function support.works(dev)
+  local mod = dev:compile [[
+    extern "C" __global__ void support_works(int n, int *x) {
+      int i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (i < n) x[i] = x[i] * 3 + 1;
+    }]]
+  local x <close> = dev:upload("i32", { 1, 2, 3, 4, 5 })
+  mod.support_works:launch(5, 5, x):await()
+  assert.are.same({ 4, 7, 10, 13, 16 }, x:read())
+end
+
+support.spin_source = [[
+  extern "C" __global__ void spin(long long ticks, int *x, int value) {
+    long long start = clock64();
+    while (clock64() - start < ticks) { }
+    if (threadIdx.x == 0) x[0] = value;
+  }
+  // Reads at the end of its time.
+  extern "C" __global__ void spin_copy(long long ticks, const int *x, int *y, int n) {
+    long long start = clock64();
+    while (clock64() - start < ticks) { }
+    for (int i = 0; i < n; i++) y[i] = x[i];
+  }
+  // Writes at the end of its time.
+  extern "C" __global__ void spin_fill(long long ticks, int *x, int n, int value) {
+    long long start = clock64();
+    while (clock64() - start < ticks) { }
+    for (int i = 0; i < n; i++) x[i] = value;
+  }
+]]
+
+--- Clock ticks in a second, measured once for a device.
+local ticks_of = setmetatable({}, { __mode = "k" })
+function support.ticks(dev, seconds)
+  local per_second = ticks_of[dev]
+  if not per_second then
+    local spin = dev:compile(support.spin_source).spin
+    local x <close> = dev:buffer("i32", 1)
+    spin:launch(support.one, 1000, x, 0):await()
+    local ticks = 250000
+    local spent
+    repeat
+      ticks = ticks * 4
+      local start = support.now()
+      spin:launch(support.one, ticks, x, 0):await()
+      spent = support.now() - start
+    until spent > 0.02
+    per_second = ticks / spent
+    ticks_of[dev] = per_second
+  end
+  return math.max(1, math.floor(per_second * seconds))
+end
+
+-- ---- numbers ----
+
+--- The nearest binary32 number.
+function support.f32(x)
+  return (string.unpack("<f", string.pack("<f", x)))
+end
+
+--- Distance of two numbers in units of the last place of `width` 32 or 64 at `b`.
+function support.ulps(a, b, width)
+  if a == b or (a ~= a and b ~= b) then
+    return 0
+  end
+  if a ~= a or b ~= b or a == math.huge or b == math.huge or a == -math.huge or b == -math.huge then
+    return math.huge
+  end
+  local digits, exponent_min = width == 32 and 24 or 53, width == 32 and -149 or -1074
+  local exponent = exponent_min
+  if b ~= 0 then
+    local magnitude, e = math.abs(b), 0
+    while magnitude >= 1 do
+      magnitude, e = magnitude / 2, e + 1
+    end
+    while magnitude < 0.5 do
+      magnitude, e = magnitude * 2, e - 1
+    end
+    exponent = math.max(e - digits, exponent_min)
+  end
+  return math.abs(a - b) / 2.0 ^ exponent
+end
+
+--- A small generator with a state of its own, the same everywhere: xorshift64*.
+function support.random(seed)
+  local state = seed * 0x9E3779B97F4A7C15 | 1
+  return function(low, high)
+    state = state ~ (state >> 12)
+    state = state ~ (state << 25)
+    state = state ~ (state >> 27)
+    local value = (state * 0x2545F4914F6CDD1D) >> 11
+    return low + value % (high - low + 1)
+  end
+end
+
+-- ---- the process ----
+
+--- Descriptors that this process has open: number -> what it is.
+function support.descriptors()
+  local open, count = {}, 0
+  for name in lfs.dir "/proc/self/fd" do
+    local number = math.tointeger(name)
+    local target = number and lfs.symlinkattributes("/proc/self/fd/" .. name, "target")
+    -- The listing's own descriptor shows as a folder and is gone by now.
+    if target and not target:find "^/proc/%d+/fd$" then
+      open[number] = target
+      count = count + 1
+    end
+  end
+  return count, open
+end
+
+local function read_all(path)
+  local file = io.open(path, "rb")
+  if not file then
+    return nil
+  end
+  local text = file:read "a"
+  file:close()
+  return text
+end
+
+function support.pid()
+  return math.tointeger(read_all("/proc/self/stat"):match "^(%d+)")
+end
+
+--- Children of this process, zombies included: pid -> state letter.
+function support.children()
+  local own = support.pid()
+  local found, count = {}, 0
+  for name in lfs.dir "/proc" do
+    if name:find "^%d+$" then
+      local stat = read_all("/proc/" .. name .. "/stat")
+      -- The program's name stands in parentheses and may hold anything.
+      local state, parent = (stat or ""):match "^%d+ %(.*%) (%a) (%d+)"
+      if parent and math.tointeger(parent) == own then
+        found[math.tointeger(name)] = state
+        count = count + 1
+      end
+    end
+  end
+  return found, count
+end
+
+--- The child that a device lives in: the one that is there after open and was not before.
+function support.open_with_pid(opts)
+  local before = support.children()
+  local dev = support.open(opts)
+  for pid in pairs((support.children())) do
+    if not before[pid] then
+      return dev, pid
+    end
+  end
+  return dev, nil
+end
+
+function support.process_is_gone(pid)
+  return read_all("/proc/" .. pid .. "/stat") == nil
+end
+
+--- Polls until f() is true; false after that many seconds.
+function support.eventually(seconds, f)
+  local deadline = support.now() + seconds
+  while not f() do
+    if support.now() > deadline then
+      return false
+    end
+    gpu.sleep(0.01)
+  end
+  return true
+end
+
+--- Resident bytes of this process.
+function support.resident_bytes()
+  local pages = read_all("/proc/self/statm"):match "^%d+ (%d+)"
+  return math.tointeger(pages) * 4096
+end
+
+--- Runs a Lua text as a script of its own under build/gpulua. Returns what it wrote (both streams)
+--- and its exit code. `environment`: assignments as in a shell.
+function support.script(text, environment)
+  local path = os.tmpname()
+  local file = assert(io.open(path, "w"))
+  file:write(text)
+  file:close()
+  local build = os.getenv "GPULUA_BUILD" or "build"
+  local pipe = assert(io.popen(("%s %s/gpulua %s 2>&1"):format(environment or "", build, path)))
+  local output = pipe:read "a"
+  local _, _, code = pipe:close()
+  os.remove(path)
+  return output, code
+end
+
+return support

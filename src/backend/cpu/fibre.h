@@ -1,0 +1,89 @@
+/* Stacks of our own, and switching between them.
+ *
+ * A region is what one worker needs to run blocks: a context (shim/gpulua_abi.h), the records of
+ * 1,024 threads, dynamic shared memory and stacks. Its addresses are reserved at once; memory is
+ * asked for as far as needed. It belongs to the thread that made it. */
+#ifndef GPU_CPU_FIBRE_H
+#define GPU_CPU_FIBRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/cpu/module.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define GPU_CPU_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GPU_CPU_ASAN 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__)
+#define GPU_CPU_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define GPU_CPU_TSAN 1
+#endif
+#endif
+
+/* Functions that may be left for ever in the middle (a failed launch drops its stacks) must not put
+ * poison on the stack. */
+#if defined(__GNUC__)
+#define GPU_CPU_ON_FIBRE __attribute__((no_sanitize("address")))
+#else
+#define GPU_CPU_ON_FIBRE
+#endif
+
+#define CPU_STACK_BYTES (256u * 1024u)             /* a thread of a block with barriers */
+#define CPU_SERIAL_STACK_BYTES (4u * 1024u * 1024u) /* blocks without: one stack for all threads */
+#define CPU_BLOCK_STATE_BYTES (32u * 1024u)
+
+struct cpu_region {
+    struct cpu_context context; /* first: kernels find it */
+    struct cpu_thread worker;   /* where the worker's own stack was left */
+    unsigned stacks_ready;      /* stacks that have memory, from 0 */
+    bool has_serial_stack;
+    const void *worker_stack; /* for AddressSanitizer */
+    size_t worker_stack_bytes;
+    _Alignas(64) unsigned char state[CPU_BLOCK_STATE_BYTES]; /* run.c's */
+    _Alignas(64) struct cpu_thread threads[CPU_BLOCK_THREADS_MAX];
+    _Alignas(64) unsigned char args[CPU_ARGS_BYTES_MAX];
+    _Alignas(4096) unsigned char shared[CPU_SHARED_BYTES_MAX];
+};
+
+/* NULL: no memory. */
+struct cpu_region *gpu_cpu_region_create(void);
+void gpu_cpu_region_destroy(struct cpu_region *region);
+
+/* Gives memory to the first `count` stacks, or to the serial one. False: there is none. */
+bool gpu_cpu_region_stacks(struct cpu_region *region, unsigned count);
+bool gpu_cpu_region_serial_stack(struct cpu_region *region);
+
+/* Makes `thread` (one of region->threads, its number is `index`) begin with entry(region) when it
+ * is next switched to; `entry` never returns. The serial form uses the large stack. */
+void gpu_cpu_fibre_prepare(struct cpu_region *region, struct cpu_thread *thread, unsigned index,
+                           bool is_serial, void (*entry)(struct cpu_region *region));
+
+/* The bare switch: saves the caller's registers on its stack and its stack pointer in *from, goes
+ * on where `to` was left. Returns when somebody switches back. */
+void gpu_cpu_stack_switch(void **from, void *to);
+
+/* The switch with the sanitizers told. `from` runs, `to` waits; one of both may be
+ * &region->worker. */
+void gpu_cpu_fibre_hop_noted(struct cpu_region *region, struct cpu_thread *from,
+                             struct cpu_thread *to);
+/* To be called first on a new stack. */
+void gpu_cpu_fibre_arrived(struct cpu_region *region, struct cpu_thread *self);
+
+static inline void gpu_cpu_fibre_hop(struct cpu_region *region, struct cpu_thread *from,
+                                     struct cpu_thread *to) {
+#if defined(GPU_CPU_ASAN) || defined(GPU_CPU_TSAN)
+    gpu_cpu_fibre_hop_noted(region, from, to);
+#else
+    (void)region;
+    gpu_cpu_stack_switch(&from->stack_pointer, to->stack_pointer);
+#endif
+}
+
+#endif

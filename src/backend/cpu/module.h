@@ -1,0 +1,44 @@
+/* What module.c knows of a loaded module, for run.c and compile.c. */
+#ifndef GPU_CPU_MODULE_H
+#define GPU_CPU_MODULE_H
+
+#include "backend/cpu/kernel.h"
+#include "backend/cpu/shim/gpulua_abi.h"
+
+#define CPU_ARGS_BYTES_MAX (32u * 1024u) /* of a launch */
+
+struct cpu_kernel {
+    const struct cpu_kernel_table *table; /* borrowed from the module's code */
+    uint32_t args_bytes;
+    uint32_t args_alignment;
+    uint32_t shared_bytes_static;
+};
+
+struct cpu_module {
+    void *handle; /* of dlopen */
+    int file;     /* descriptor the code was loaded from; its number keeps the path unique */
+    const struct cpu_module_table *table; /* borrowed from the code */
+    struct cpu_kernel *kernels;           /* owned; table->kernel_count */
+};
+
+/* An image: header | description | padding to 4,096 | shared object. */
+#define CPU_IMAGE_MAGIC "gpulua-cpu-1\n\0\0" /* 16 bytes with its NUL */
+struct cpu_image_header {
+    char magic[16];
+    uint64_t description_bytes; /* with its NUL */
+    uint64_t code_offset, code_bytes;
+};
+
+/* The parts of an image. False: it is none. */
+bool gpu_cpu_image_open(const void *image, size_t image_bytes, const char **description,
+                        const void **code, size_t *code_bytes);
+/* The other way; `*image` malloc'ed. */
+bool gpu_cpu_image_make(const char *description, const void *code, size_t code_bytes, void **image,
+                        size_t *image_bytes);
+
+/* Loads code. */
+gpulua_status gpu_cpu_code_open(const void *code, size_t code_bytes, struct cpu_module *module,
+                                struct backend_error *error);
+void gpu_cpu_code_close(struct cpu_module *module);
+
+#endif

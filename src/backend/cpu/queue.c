@@ -1,0 +1,611 @@
+/* Streams of the CPU device: queues of items, and what is done for each. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "backend/cpu/device.h"
+
+/* A stream address that no stream has: the record has fired. */
+static char fired_mark;
+#define TICKET_FIRED ((struct backend_stream *)(void *)&fired_mark)
+
+#define ARGS_ROOM_BYTES 256u /* of launches that are kept for reuse */
+
+static gpulua_status fail_memory(struct backend_error *error) {
+    return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
+}
+
+/* ---- tickets ---- */
+
+static struct cpu_ticket *ticket_create(void) {
+    struct cpu_ticket *ticket = malloc(sizeof *ticket);
+    if (ticket != NULL) {
+        atomic_init(&ticket->ref_count, 1);
+        atomic_init(&ticket->parked, NULL);
+    }
+    return ticket;
+}
+
+static void ticket_retain(struct cpu_ticket *ticket) {
+    atomic_fetch_add_explicit(&ticket->ref_count, 1, memory_order_relaxed);
+}
+
+static void ticket_release(struct cpu_ticket *ticket) {
+    if (ticket != NULL &&
+        atomic_fetch_sub_explicit(&ticket->ref_count, 1, memory_order_acq_rel) == 1) {
+        free(ticket);
+    }
+}
+
+static bool ticket_has_fired(struct cpu_ticket *ticket) {
+    return atomic_load_explicit(&ticket->parked, memory_order_acquire) == TICKET_FIRED;
+}
+
+static void ticket_fire(struct cpu_ticket *ticket) {
+    struct backend_stream *parked =
+        atomic_exchange_explicit(&ticket->parked, TICKET_FIRED, memory_order_acq_rel);
+    while (parked != NULL) {
+        struct backend_stream *next = parked->next_parked; /* before it runs on */
+        gpu_cpu_pool_ready(parked);
+        parked = next;
+    }
+}
+
+/* True: the stream is parked, and may be running again already. False: it has fired meanwhile. */
+static bool ticket_park(struct cpu_ticket *ticket, struct backend_stream *stream) {
+    struct backend_stream *parked = atomic_load_explicit(&ticket->parked, memory_order_acquire);
+    do {
+        if (parked == TICKET_FIRED) {
+            return false;
+        }
+        stream->next_parked = parked;
+    } while (!atomic_compare_exchange_weak_explicit(&ticket->parked, &parked, stream,
+                                                    memory_order_acq_rel, memory_order_acquire));
+    return true;
+}
+
+/* ---- doing parts of items ---- */
+
+typedef uint16_t any16 __attribute__((aligned(1), may_alias));
+typedef uint32_t any32 __attribute__((aligned(1), may_alias));
+typedef uint64_t any64 __attribute__((aligned(1), may_alias));
+
+static void fill_part(uint8_t *dst, const uint64_t pattern[2], uint32_t elem_bytes,
+                      uint64_t count) {
+    switch (elem_bytes) {
+    case 1:
+        memset(dst, (int)(pattern[0] & 0xff), count);
+        break;
+    case 2:
+        for (uint64_t i = 0; i < count; i++) {
+            ((any16 *)dst)[i] = (uint16_t)pattern[0];
+        }
+        break;
+    case 4:
+        for (uint64_t i = 0; i < count; i++) {
+            ((any32 *)dst)[i] = (uint32_t)pattern[0];
+        }
+        break;
+    case 8:
+        for (uint64_t i = 0; i < count; i++) {
+            ((any64 *)dst)[i] = pattern[0];
+        }
+        break;
+    default:
+        for (uint64_t i = 0; i < count; i++) {
+            ((any64 *)dst)[2 * i] = pattern[0];
+            ((any64 *)dst)[2 * i + 1] = pattern[1];
+        }
+        break;
+    }
+}
+
+static bool overlaps(const struct cpu_item *item) {
+    uintptr_t dst = (uintptr_t)item->u.copy.dst;
+    uintptr_t src = (uintptr_t)item->u.copy.src;
+    return dst < src + item->u.copy.bytes && src < dst + item->u.copy.bytes;
+}
+
+/* Units of a launch are blocks; of copies and fills, grains. */
+static void do_units(struct cpu_item *item, uint64_t first, uint64_t count) {
+    if (item->kind == CPU_ITEM_LAUNCH) {
+        gpu_cpu_blocks_run(&item->u.launch->launch, first, count);
+    } else if (item->kind == CPU_ITEM_COPY) {
+        uint64_t start = first * CPU_COPY_GRAIN_BYTES;
+        uint64_t bytes = count * CPU_COPY_GRAIN_BYTES;
+        if (bytes > item->u.copy.bytes - start) {
+            bytes = item->u.copy.bytes - start;
+        }
+        memcpy(item->u.copy.dst + start, item->u.copy.src + start, bytes);
+    } else {
+        uint64_t grain = CPU_COPY_GRAIN_BYTES / item->elem_bytes;
+        uint64_t start = first * grain;
+        uint64_t elem_count = count * grain;
+        if (elem_count > item->u.fill.elem_count - start) {
+            elem_count = item->u.fill.elem_count - start;
+        }
+        fill_part(item->u.fill.dst + start * item->elem_bytes, item->u.fill.pattern,
+                  item->elem_bytes, elem_count);
+    }
+}
+
+/* Claims a share of what is left, smaller towards the end so that all finish together. */
+static uint64_t claim(struct cpu_job *job, uint32_t worker_count, uint64_t *first) {
+    uint64_t next = atomic_load_explicit(&job->next, memory_order_relaxed);
+    uint64_t count;
+    do {
+        if (next >= job->unit_count) {
+            return 0;
+        }
+        count = (job->unit_count - next) / (2u * worker_count);
+        if (count < job->units_min) {
+            count = job->units_min;
+        }
+        if (count > job->unit_count - next) {
+            count = job->unit_count - next;
+        }
+    } while (!atomic_compare_exchange_weak_explicit(&job->next, &next, next + count,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    *first = next;
+    return count;
+}
+
+void gpu_cpu_job_work(struct backend_stream *stream, bool is_helper) {
+    struct cpu_job *job = &stream->job;
+    struct cpu_item *item = job->item;
+    uint64_t first = 0;
+    uint64_t count;
+    while ((!is_helper ||
+            atomic_load_explicit(&stream->device->ready_count, memory_order_relaxed) == 0) &&
+           (count = claim(job, stream->device->worker_count, &first)) != 0) {
+        do_units(item, first, count);
+        if (item->kind == CPU_ITEM_LAUNCH &&
+            atomic_load_explicit(&item->u.launch->launch.failed, memory_order_relaxed) != 0) {
+            atomic_store_explicit(&job->next, job->unit_count, memory_order_relaxed);
+        }
+    }
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void prepare_job(struct backend_stream *stream, struct cpu_item *item) {
+    struct cpu_job *job = &stream->job;
+    job->item = item;
+    job->units_min = 1;
+    job->user_count = 1;
+    job->is_shared = false;
+    if (item->kind == CPU_ITEM_LAUNCH) {
+        const struct cpu_launch *launch = &item->u.launch->launch;
+        job->unit_count = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
+    } else {
+        uint64_t bytes = item->kind == CPU_ITEM_COPY ? item->u.copy.bytes
+                                                     : item->u.fill.elem_count * item->elem_bytes;
+        job->unit_count = (bytes + CPU_COPY_GRAIN_BYTES - 1) / CPU_COPY_GRAIN_BYTES;
+    }
+    atomic_store_explicit(&job->next, 0, memory_order_relaxed);
+}
+
+/* Does a launch, copy or fill, or as much of it as others leave. True: it is finished, and the
+ * caller goes on with the stream. False: somebody else does. */
+static bool do_item(struct backend_stream *stream, struct cpu_item *item) {
+    struct cpu_job *job = &stream->job;
+    if (item->kind == CPU_ITEM_COPY && overlaps(item)) {
+        memmove(item->u.copy.dst, item->u.copy.src, item->u.copy.bytes);
+        return true;
+    }
+    prepare_job(stream, item);
+    if (job->unit_count > 1 && stream->device->worker_count > 1) {
+        bool is_large = true;
+        if (item->kind == CPU_ITEM_LAUNCH) {
+            const struct cpu_launch *launch = &item->u.launch->launch;
+            uint64_t threads =
+                job->unit_count * launch->block[0] * launch->block[1] * launch->block[2];
+            is_large = threads >= CPU_SPLIT_THREADS_MIN;
+            if (!is_large) {
+                /* Waking others costs microseconds: what is small is asked how long it takes. */
+                uint64_t start_ns = now_ns();
+                atomic_store_explicit(&job->next, 1, memory_order_relaxed);
+                gpu_cpu_blocks_run(&item->u.launch->launch, 0, 1);
+                is_large = now_ns() - start_ns >= CPU_SPLIT_NS_MIN;
+            }
+        }
+        if (is_large) {
+            gpu_cpu_pool_share(stream);
+        }
+    }
+    gpu_cpu_job_work(stream, false);
+    return gpu_cpu_pool_leave(stream);
+}
+
+/* ---- serving a stream ---- */
+
+/* The stream's lock is held. */
+static void recycle_item(struct backend_stream *stream, struct cpu_item *item) {
+    if (item->kind == CPU_ITEM_LAUNCH) {
+        struct cpu_launch_item *launch = item->u.launch;
+        if (launch->args_room_bytes == ARGS_ROOM_BYTES) {
+            launch->next = stream->spare_launches;
+            stream->spare_launches = launch;
+        } else {
+            free(launch);
+        }
+    }
+    item->next = stream->spare_items;
+    stream->spare_items = item;
+    stream->item_count--;
+    if (stream->is_full && stream->item_count <= CPU_ITEMS_LOW) {
+        stream->is_full = false;
+        pthread_cond_broadcast(&stream->changed);
+    }
+}
+
+static void report_failure(struct backend_stream *stream, struct cpu_item *item) {
+    if (item->kind == CPU_ITEM_LAUNCH &&
+        atomic_load_explicit(&item->u.launch->launch.failed, memory_order_acquire) == 2) {
+        const struct backend_sink *sink = &stream->device->sink;
+        sink->failed(sink->user, stream->slot, item->seq, GPULUA_KERNEL_FAILED,
+                     item->u.launch->launch.failure);
+    }
+}
+
+static bool is_mark(const struct cpu_item *item) {
+    return item != NULL && (item->kind == CPU_ITEM_WORD || item->kind == CPU_ITEM_EVENT);
+}
+
+/* The next item, or NULL: the stream is idle. Before anything that takes time, and before idling,
+ * those who wait are told that words and events have moved. */
+static struct cpu_item *take_item(struct backend_stream *stream, struct cpu_item *finished) {
+    pthread_mutex_lock(&stream->lock);
+    if (finished != NULL) {
+        recycle_item(stream, finished);
+    }
+    while (stream->has_moved && !is_mark(stream->head)) {
+        stream->has_moved = false;
+        pthread_mutex_unlock(&stream->lock);
+        stream->device->sink.moved(stream->device->sink.user);
+        pthread_mutex_lock(&stream->lock);
+    }
+    struct cpu_item *item = stream->head;
+    if (item != NULL) {
+        stream->head = item->next;
+        if (stream->head == NULL) {
+            stream->tail = NULL;
+        }
+    } else {
+        stream->is_active = false;
+        if (stream->is_awaited) {
+            pthread_cond_broadcast(&stream->changed);
+        }
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return item;
+}
+
+/* True: parked. The item is given back first: once parked, the stream is not ours. */
+static bool wait_for_event(struct backend_stream *stream, struct cpu_item *item) {
+    struct cpu_ticket *ticket = item->u.ticket;
+    pthread_mutex_lock(&stream->lock);
+    recycle_item(stream, item);
+    pthread_mutex_unlock(&stream->lock);
+    bool is_parked = ticket_park(ticket, stream);
+    ticket_release(ticket);
+    return is_parked;
+}
+
+void gpu_cpu_stream_serve(struct backend_stream *stream, bool resume) {
+    struct cpu_item *item = NULL;
+    if (resume) {
+        item = stream->job.item;
+        report_failure(stream, item);
+    }
+    while ((item = take_item(stream, item)) != NULL) {
+        switch (item->kind) {
+        case CPU_ITEM_WORD:
+            atomic_store_explicit(item->u.word.word, item->u.word.value, memory_order_release);
+            stream->has_moved = true;
+            break;
+        case CPU_ITEM_EVENT:
+            ticket_fire(item->u.ticket);
+            ticket_release(item->u.ticket);
+            stream->has_moved = true;
+            break;
+        case CPU_ITEM_WAIT:
+            if (wait_for_event(stream, item)) {
+                return;
+            }
+            item = NULL;
+            break;
+        default:
+            if (!do_item(stream, item)) {
+                return;
+            }
+            report_failure(stream, item);
+            break;
+        }
+    }
+}
+
+/* ---- adding items ---- */
+
+/* A blank item, with a launch of `args_bytes` if wanted; blocks while the queue is full. NULL: no
+ * memory. */
+static struct cpu_item *make_item(struct backend_stream *stream, enum cpu_item_kind kind,
+                                  uint64_t seq, uint32_t args_bytes) {
+    struct cpu_launch_item *launch = NULL;
+    pthread_mutex_lock(&stream->lock);
+    while (stream->is_full) {
+        pthread_cond_wait(&stream->changed, &stream->lock);
+    }
+    struct cpu_item *item = stream->spare_items;
+    if (item != NULL) {
+        stream->spare_items = item->next;
+    }
+    if (kind == CPU_ITEM_LAUNCH && args_bytes <= ARGS_ROOM_BYTES) {
+        launch = stream->spare_launches;
+        if (launch != NULL) {
+            stream->spare_launches = launch->next;
+        }
+    }
+    pthread_mutex_unlock(&stream->lock);
+    if (item == NULL) {
+        item = malloc(sizeof *item);
+    }
+    if (kind == CPU_ITEM_LAUNCH && launch == NULL) {
+        uint32_t room = args_bytes <= ARGS_ROOM_BYTES ? ARGS_ROOM_BYTES : args_bytes;
+        size_t bytes = (sizeof *launch + room + 63u) & ~(size_t)63u;
+        launch = aligned_alloc(64, bytes);
+        if (launch != NULL) {
+            launch->args_room_bytes = room;
+        }
+    }
+    if (item == NULL || (kind == CPU_ITEM_LAUNCH && launch == NULL)) {
+        free(item);
+        free(launch);
+        return NULL;
+    }
+    item->next = NULL;
+    item->kind = kind;
+    item->seq = seq;
+    if (kind == CPU_ITEM_LAUNCH) {
+        item->u.launch = launch;
+    }
+    return item;
+}
+
+static void put_item(struct backend_stream *stream, struct cpu_item *item) {
+    pthread_mutex_lock(&stream->lock);
+    if (stream->tail != NULL) {
+        stream->tail->next = item;
+    } else {
+        stream->head = item;
+    }
+    stream->tail = item;
+    if (++stream->item_count >= CPU_ITEMS_MAX) {
+        stream->is_full = true;
+    }
+    bool was_active = stream->is_active;
+    stream->is_active = true;
+    pthread_mutex_unlock(&stream->lock);
+    if (!was_active) {
+        gpu_cpu_pool_ready(stream);
+    }
+}
+
+gpulua_status gpu_cpu_stream_word(struct backend_stream *stream, _Atomic uint64_t *word,
+                                  uint64_t value, struct backend_error *error) {
+    struct cpu_item *item = make_item(stream, CPU_ITEM_WORD, 0, 0);
+    if (item == NULL) {
+        return fail_memory(error);
+    }
+    item->u.word.word = word;
+    item->u.word.value = value;
+    put_item(stream, item);
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_cpu_stream_wait(struct backend_stream *stream, struct backend_event *event,
+                                  struct backend_error *error) {
+    if (event->ticket == NULL || ticket_has_fired(event->ticket)) {
+        return GPULUA_OK;
+    }
+    struct cpu_item *item = make_item(stream, CPU_ITEM_WAIT, 0, 0);
+    if (item == NULL) {
+        return fail_memory(error);
+    }
+    ticket_retain(event->ticket);
+    item->u.ticket = event->ticket;
+    put_item(stream, item);
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_cpu_event_create(struct backend_device *device, struct backend_event **event,
+                                   struct backend_error *error) {
+    (void)device;
+    *event = calloc(1, sizeof **event);
+    return *event != NULL ? GPULUA_OK : fail_memory(error);
+}
+
+void gpu_cpu_event_destroy(struct backend_device *device, struct backend_event *event) {
+    (void)device;
+    ticket_release(event->ticket);
+    free(event);
+}
+
+gpulua_status gpu_cpu_event_record(struct backend_event *event, struct backend_stream *stream,
+                                   struct backend_error *error) {
+    struct cpu_ticket *ticket = ticket_create();
+    struct cpu_item *item = ticket != NULL ? make_item(stream, CPU_ITEM_EVENT, 0, 0) : NULL;
+    if (item == NULL) {
+        ticket_release(ticket);
+        return fail_memory(error);
+    }
+    ticket_retain(ticket);
+    ticket_release(event->ticket);
+    event->ticket = ticket;
+    item->u.ticket = ticket;
+    put_item(stream, item);
+    return GPULUA_OK;
+}
+
+enum backend_query gpu_cpu_event_query(struct backend_event *event, struct backend_error *error) {
+    (void)error;
+    return event->ticket == NULL || ticket_has_fired(event->ticket) ? BACKEND_DONE
+                                                                    : BACKEND_PENDING;
+}
+
+static gpulua_status put_copy(struct backend_stream *stream, uint64_t seq, void *dst,
+                              const void *src, uint64_t bytes, struct backend_error *error) {
+    struct cpu_item *item = make_item(stream, CPU_ITEM_COPY, seq, 0);
+    if (item == NULL) {
+        return fail_memory(error);
+    }
+    item->u.copy.dst = dst;
+    item->u.copy.src = src;
+    item->u.copy.bytes = bytes;
+    put_item(stream, item);
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_cpu_copy(struct backend_stream *stream, uint64_t seq, uint64_t dst, uint64_t src,
+                           uint64_t bytes, struct backend_error *error) {
+    return put_copy(stream, seq, (void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes,
+                    error);
+}
+
+gpulua_status gpu_cpu_upload(struct backend_stream *stream, uint64_t seq, uint64_t dst,
+                             const void *src, uint64_t bytes, struct backend_error *error) {
+    return put_copy(stream, seq, (void *)(uintptr_t)dst, src, bytes, error);
+}
+
+gpulua_status gpu_cpu_download(struct backend_stream *stream, uint64_t seq, void *dst, uint64_t src,
+                               uint64_t bytes, struct backend_error *error) {
+    return put_copy(stream, seq, dst, (const void *)(uintptr_t)src, bytes, error);
+}
+
+gpulua_status gpu_cpu_fill(struct backend_stream *stream, uint64_t seq, uint64_t dst,
+                           const void *element, uint32_t elem_bytes, uint64_t elem_count,
+                           struct backend_error *error) {
+    struct cpu_item *item = make_item(stream, CPU_ITEM_FILL, seq, 0);
+    if (item == NULL) {
+        return fail_memory(error);
+    }
+    item->elem_bytes = elem_bytes;
+    item->u.fill.dst = (uint8_t *)(uintptr_t)dst;
+    item->u.fill.elem_count = elem_count;
+    memset(item->u.fill.pattern, 0, sizeof item->u.fill.pattern);
+    memcpy(item->u.fill.pattern, element, elem_bytes);
+    put_item(stream, item);
+    return GPULUA_OK;
+}
+
+static gpulua_status check_launch(const struct backend_launch *launch,
+                                  struct backend_error *error) {
+    static const uint32_t grid_max[3] = {0x7fffffffu, 65535u, 65535u};
+    static const uint32_t block_max[3] = {1024u, 1024u, 64u};
+    uint64_t threads = 1;
+    for (int i = 0; i < 3; i++) {
+        if (launch->grid[i] == 0 || launch->grid[i] > grid_max[i] || launch->block[i] == 0 ||
+            launch->block[i] > block_max[i]) {
+            return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                    "a grid of %" PRIu32 " x %" PRIu32 " x %" PRIu32
+                                    " blocks of %" PRIu32 " x %" PRIu32 " x %" PRIu32
+                                    " threads cannot be launched",
+                                    launch->grid[0], launch->grid[1], launch->grid[2],
+                                    launch->block[0], launch->block[1], launch->block[2]);
+        }
+        threads *= launch->block[i];
+    }
+    if (threads > CPU_BLOCK_THREADS_MAX) {
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                "a block of %" PRIu64 " threads; %u is the most", threads,
+                                CPU_BLOCK_THREADS_MAX);
+    }
+    if (launch->shared_bytes > CPU_SHARED_BYTES_MAX) {
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                "%" PRIu32 " bytes of shared memory; %u is the most",
+                                launch->shared_bytes, CPU_SHARED_BYTES_MAX);
+    }
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_cpu_launch_put(const struct backend_launch *launch, struct backend_error *error) {
+    gpulua_status status = check_launch(launch, error);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    struct cpu_item *item =
+        make_item(launch->stream, CPU_ITEM_LAUNCH, launch->seq, launch->args_bytes);
+    if (item == NULL) {
+        return fail_memory(error);
+    }
+    struct cpu_launch *made = &item->u.launch->launch;
+    made->kernel = (struct cpu_kernel *)launch->kernel;
+    memcpy(made->grid, launch->grid, sizeof made->grid);
+    memcpy(made->block, launch->block, sizeof made->block);
+    made->shared_bytes = launch->shared_bytes;
+    made->args = item->u.launch->args;
+    atomic_store_explicit(&made->failed, 0, memory_order_relaxed);
+    made->failure[0] = '\0';
+    if (launch->args_bytes != 0) {
+        memcpy(item->u.launch->args, launch->args, launch->args_bytes);
+    }
+    put_item(launch->stream, item);
+    return GPULUA_OK;
+}
+
+/* ---- streams ---- */
+
+gpulua_status gpu_cpu_stream_create(struct backend_device *device, uint32_t slot, int priority,
+                                    struct backend_stream **stream, struct backend_error *error) {
+    struct backend_stream *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return fail_memory(error);
+    }
+    made->device = device;
+    made->slot = slot;
+    made->priority = priority > 0                      ? 0
+                     : priority < CPU_PRIORITY_HIGHEST ? CPU_PRIORITY_HIGHEST
+                                                       : priority;
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_cond_init(&made->changed, NULL);
+    made->next = device->streams;
+    made->link = &device->streams;
+    if (made->next != NULL) {
+        made->next->link = &made->next;
+    }
+    device->streams = made;
+    *stream = made;
+    return GPULUA_OK;
+}
+
+void gpu_cpu_stream_destroy(struct backend_device *device, struct backend_stream *stream) {
+    (void)device;
+    pthread_mutex_lock(&stream->lock);
+    stream->is_awaited = true;
+    while (stream->is_active) {
+        pthread_cond_wait(&stream->changed, &stream->lock);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    *stream->link = stream->next;
+    if (stream->next != NULL) {
+        stream->next->link = stream->link;
+    }
+    while (stream->spare_items != NULL) {
+        struct cpu_item *item = stream->spare_items;
+        stream->spare_items = item->next;
+        free(item);
+    }
+    while (stream->spare_launches != NULL) {
+        struct cpu_launch_item *launch = stream->spare_launches;
+        stream->spare_launches = launch->next;
+        free(launch);
+    }
+    pthread_cond_destroy(&stream->changed);
+    pthread_mutex_destroy(&stream->lock);
+    free(stream);
+}

@@ -1,0 +1,1 @@
+#error "cooperative groups are not supported on the CPU device"

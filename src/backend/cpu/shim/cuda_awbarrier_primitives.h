@@ -1,0 +1,1 @@
+#error "asynchronous barriers are not supported on the CPU device"

@@ -1,0 +1,1 @@
+#error "asynchronous copies are not supported on the CPU device"

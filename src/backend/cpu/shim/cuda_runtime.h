@@ -1,0 +1,1 @@
+// What this header has for kernels is there without it.

@@ -1,0 +1,1 @@
+#error "tensor core operations are not supported on the CPU device"

@@ -1,0 +1,180 @@
+/* The CUDA backend's objects, shared by its files. All slots run on the executor's thread, except
+ * module_compile, which touches only `nvrtc`, `nvrtc_is_open` and what never changes. */
+#ifndef GPU_CUDA_DEVICE_H
+#define GPU_CUDA_DEVICE_H
+
+#include "backend/backend.h"
+#include "backend/cuda/library.h"
+
+/* Everything that device_close has to free hangs in lists of the device. */
+struct link {
+    struct link *next, *previous;
+};
+
+/* Host memory that the device can see. */
+struct host_range {
+    char *base;
+    uint64_t bytes;
+    CUdeviceptr address;
+};
+
+struct backend_device {
+    const struct backend_ops *ops;
+    struct cuda_driver cu;
+    struct backend_sink sink;
+    char *cache_path; /* owned, or NULL */
+    CUdevice handle;
+    CUcontext context; /* the primary one, retained */
+    struct wire_device_facts facts;
+    uint32_t shared_bytes_default; /* of a block, before a kernel opts in to more */
+    bool has_words;                /* streams can write 64-bit words */
+    bool has_virtual;              /* the virtual-memory interface works */
+    bool has_export;               /* with handles that can be exported */
+    CUresult lost;                 /* the code that ended the device; CUDA_SUCCESS: it is well */
+    char lost_text[512];
+    CUevent probe; /* never recorded: asking after it tells of faults, and never waits */
+    struct link slabs, streams, events, modules;
+    struct host_range *ranges; /* owned */
+    size_t range_count, range_last;
+    CUmodule fill_module; /* loaded when first needed */
+    CUfunction fill_function;
+    struct cuda_nvrtc nvrtc;
+    bool nvrtc_is_open;
+};
+
+struct backend_slab {
+    struct link link;
+    CUdeviceptr address;
+    size_t mapped_bytes; /* of a virtual one; 0: from cuMemAlloc */
+};
+
+struct backend_stream {
+    struct link link;
+    struct backend_device *device; /* borrowed */
+    CUstream handle;
+};
+
+struct backend_event {
+    struct link link;
+    struct backend_device *device; /* borrowed */
+    CUevent handle;
+};
+
+struct backend_module {
+    struct link link;
+    struct backend_device *device; /* borrowed */
+    CUmodule handle;
+    char *symbols; /* owned: of a compiled one, else NULL */
+    bool prints;
+    struct backend_kernel *kernels; /* owned, singly linked */
+};
+
+struct backend_kernel {
+    struct backend_kernel *next;
+    struct backend_device *device; /* borrowed */
+    CUfunction function;
+    uint32_t shared_bytes_ready; /* dynamic shared memory that a launch may ask for as things are */
+    uint32_t shared_bytes_max;   /* after opting in */
+    uint32_t args_bytes;         /* 0: not known */
+};
+
+static inline void gpu_cuda_link(struct link *list, struct link *item) {
+    item->next = list->next;
+    item->previous = list;
+    list->next->previous = item;
+    list->next = item;
+}
+
+static inline void gpu_cuda_unlink(struct link *item) {
+    item->next->previous = item->previous;
+    item->previous->next = item->next;
+}
+
+/* Turns a failed call into a status, and remembers it when it means that the device is gone. */
+gpulua_status gpu_cuda_failed(struct backend_device *device, CUresult result, const char *call,
+                              const char *file, int line, struct backend_error *error);
+gpulua_status gpu_cuda_lost(const struct backend_device *device, struct backend_error *error);
+
+static inline gpulua_status gpu_cuda_result(struct backend_device *device, CUresult result,
+                                            const char *call, const char *file, int line,
+                                            struct backend_error *error) {
+    return __builtin_expect(result == CUDA_SUCCESS, 1)
+               ? GPULUA_OK
+               : gpu_cuda_failed(device, result, call, file, line, error);
+}
+
+/* Calls are written `cu->cuName(...)`: the message then begins with the driver's own name. */
+#define CU(device, error, call)                                                                    \
+    gpu_cuda_result((device), (call), #call, __FILE__, __LINE__, (error))
+
+/* First in every slot that calls the driver: fails when the device is lost, so that nothing can
+ * hang on it, and makes the context current on this thread. The driver is asked what is current,
+ * because a host that drives the device on its own thread may have changed it. */
+static inline gpulua_status gpu_cuda_enter(struct backend_device *device,
+                                           struct backend_error *error) {
+    const struct cuda_driver *cu = &device->cu;
+    CUcontext current = NULL;
+    if (__builtin_expect(device->lost != CUDA_SUCCESS, 0)) {
+        return gpu_cuda_lost(device, error);
+    }
+    if (__builtin_expect(
+            cu->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == device->context, 1)) {
+        return GPULUA_OK;
+    }
+    return CU(device, error, cu->cuCtxSetCurrent(device->context));
+}
+
+/* Slots, by file. memory.c: */
+gpulua_status gpu_cuda_memory_info(struct backend_device *device, struct wire_memory_facts *facts,
+                                   struct backend_error *error);
+gpulua_status gpu_cuda_slab_create(struct backend_device *device, uint64_t bytes,
+                                   struct backend_slab **slab, uint64_t *address,
+                                   struct backend_error *error);
+void gpu_cuda_slab_destroy(struct backend_device *device, struct backend_slab *slab);
+gpulua_status gpu_cuda_host_register(struct backend_device *device, void *base, uint64_t bytes,
+                                     struct backend_error *error);
+void gpu_cuda_host_unregister(struct backend_device *device, void *base);
+gpulua_status gpu_cuda_copy(struct backend_stream *stream, uint64_t seq, uint64_t dst, uint64_t src,
+                            uint64_t bytes, struct backend_error *error);
+gpulua_status gpu_cuda_upload(struct backend_stream *stream, uint64_t seq, uint64_t dst,
+                              const void *src, uint64_t bytes, struct backend_error *error);
+gpulua_status gpu_cuda_download(struct backend_stream *stream, uint64_t seq, void *dst,
+                                uint64_t src, uint64_t bytes, struct backend_error *error);
+/* fill.c: */
+gpulua_status gpu_cuda_fill(struct backend_stream *stream, uint64_t seq, uint64_t dst,
+                            const void *element, uint32_t elem_bytes, uint64_t elem_count,
+                            struct backend_error *error);
+/* The kernel of fill.c as PTX, for tests. */
+extern const char gpu_cuda_fill_ptx[];
+/* stream.c: */
+gpulua_status gpu_cuda_stream_create(struct backend_device *device, uint32_t slot, int priority,
+                                     struct backend_stream **stream, struct backend_error *error);
+void gpu_cuda_stream_destroy(struct backend_device *device, struct backend_stream *stream);
+gpulua_status gpu_cuda_stream_word(struct backend_stream *stream, _Atomic uint64_t *word,
+                                   uint64_t value, struct backend_error *error);
+gpulua_status gpu_cuda_stream_wait(struct backend_stream *stream, struct backend_event *event,
+                                   struct backend_error *error);
+gpulua_status gpu_cuda_event_create(struct backend_device *device, struct backend_event **event,
+                                    struct backend_error *error);
+void gpu_cuda_event_destroy(struct backend_device *device, struct backend_event *event);
+gpulua_status gpu_cuda_event_record(struct backend_event *event, struct backend_stream *stream,
+                                    struct backend_error *error);
+enum backend_query gpu_cuda_event_query(struct backend_event *event, struct backend_error *error);
+gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backend_error *error);
+void gpu_cuda_flush_output(struct backend_device *device);
+/* module.c: */
+gpulua_status gpu_cuda_module_compile(struct backend_device *device,
+                                      const struct backend_source *source, void **image,
+                                      size_t *image_bytes, char **description,
+                                      struct backend_error *error);
+gpulua_status gpu_cuda_module_load(struct backend_device *device, const void *image,
+                                   size_t image_bytes, bool compiled,
+                                   struct backend_module **module, struct backend_error *error);
+void gpu_cuda_module_unload(struct backend_device *device, struct backend_module *module);
+gpulua_status gpu_cuda_kernel_get(struct backend_module *module, const char *name,
+                                  struct backend_kernel **kernel, bool *prints,
+                                  struct wire_kernel_facts *facts, struct backend_error *error);
+gpulua_status gpu_cuda_global_get(struct backend_module *module, const char *name,
+                                  uint64_t *address, uint64_t *bytes, struct backend_error *error);
+
+#endif

@@ -1,0 +1,192 @@
+/* Opening the libraries that the backend needs (see library.h). */
+#include "backend/cuda/library.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PATH_BYTES 4096
+
+static void *open_one(const char *path, char *tried, size_t tried_bytes, char *reason,
+                      size_t reason_bytes) {
+    size_t used = strlen(tried);
+    snprintf(tried + used, tried_bytes - used, "%s%s", used > 0 ? ", " : "", path);
+    (void)dlerror();
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (library == NULL) {
+        const char *words = dlerror();
+        /* Of several reasons the one that is not just "not there" helps most. */
+        bool missing = words == NULL || strstr(words, "No such file") != NULL;
+        if (words != NULL && (reason[0] == '\0' || !missing)) {
+            snprintf(reason, reason_bytes, "%s", words);
+        }
+    }
+    return library;
+}
+
+gpulua_status gpu_cuda_library_open(const char *what, const char *const *names,
+                                    const char *const *folders, void **library,
+                                    struct backend_error *error) {
+    char tried[640] = "", reason[256] = "";
+    *library = NULL;
+    for (size_t i = 0; names[i] != NULL && *library == NULL; i++) {
+        *library = open_one(names[i], tried, sizeof tried, reason, sizeof reason);
+    }
+    for (size_t f = 0; folders != NULL && folders[f] != NULL && *library == NULL; f++) {
+        for (size_t i = 0; names[i] != NULL && *library == NULL; i++) {
+            char path[PATH_BYTES];
+            int length = snprintf(path, sizeof path, "%s/%s", folders[f], names[i]);
+            if (folders[f][0] != '\0' && strchr(names[i], '/') == NULL && length > 0 &&
+                (size_t)length < sizeof path) {
+                *library = open_one(path, tried, sizeof tried, reason, sizeof reason);
+            }
+        }
+    }
+    if (*library == NULL) {
+        return gpu_backend_fail(error, GPULUA_LIBRARY_UNAVAILABLE, 0,
+                                "%s could not be loaded; tried %s (%s)", what, tried, reason);
+    }
+    return GPULUA_OK;
+}
+
+/* ---- the driver ---- */
+
+static void *driver_symbol(void *library, PFN_cuGetProcAddress_v12000 ask,
+                           PFN_cuGetProcAddress_v11030 ask_old, const char *name, int version,
+                           const char *symbol) {
+    void *found = NULL;
+    if (ask != NULL) {
+        CUdriverProcAddressQueryResult answer;
+        if (ask(name, &found, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &answer) ==
+                CUDA_SUCCESS &&
+            found != NULL) {
+            return found;
+        }
+    } else if (ask_old != NULL) {
+        if (ask_old(name, &found, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM) == CUDA_SUCCESS &&
+            found != NULL) {
+            return found;
+        }
+    }
+    return dlsym(library, symbol);
+}
+
+/* ISO C has no conversion from an object pointer to a function pointer; POSIX promises the bits. */
+static void set_pointer(void *to, void *from) {
+    memcpy(to, &from, sizeof from);
+}
+
+gpulua_status gpu_cuda_driver_open(struct cuda_driver *driver, struct backend_error *error) {
+    static const char *const usual[] = {"libcuda.so.1", "libcuda.so", NULL};
+    const char *asked[] = {getenv("GPULUA_LIBCUDA"), NULL};
+    bool is_asked = asked[0] != NULL && asked[0][0] != '\0';
+    memset(driver, 0, sizeof *driver);
+    gpulua_status status =
+        gpu_cuda_library_open("the CUDA driver (libcuda, part of the NVIDIA driver)",
+                              is_asked ? asked : usual, NULL, &driver->library, error);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    PFN_cuGetProcAddress_v12000 ask;
+    PFN_cuGetProcAddress_v11030 ask_old;
+    set_pointer(&ask, dlsym(driver->library, "cuGetProcAddress_v2"));
+    set_pointer(&ask_old, dlsym(driver->library, "cuGetProcAddress"));
+#define X(required, name, wanted, symbol)                                                          \
+    set_pointer(&driver->name,                                                                     \
+                driver_symbol(driver->library, ask, ask_old, #name, wanted, symbol));              \
+    if ((required) && driver->name == NULL) {                                                      \
+        return gpu_backend_fail(error, GPULUA_LIBRARY_UNAVAILABLE, 0,                              \
+                                "the CUDA driver has no " #name                                    \
+                                " (version %d of it): it is too old, or not a driver",             \
+                                wanted);                                                           \
+    }
+    CUDA_DRIVER_TABLE(X)
+#undef X
+    if (driver->cuDriverGetVersion(&driver->version) != CUDA_SUCCESS) {
+        driver->version = 0;
+    }
+    return GPULUA_OK;
+}
+
+/* ---- NVRTC ---- */
+
+static const char *under(char path[PATH_BYTES], const char *variable, const char *folder) {
+    const char *base = getenv(variable);
+    path[0] = '\0';
+    if (base != NULL && base[0] != '\0' &&
+        snprintf(path, PATH_BYTES, "%s/%s", base, folder) >= PATH_BYTES) {
+        path[0] = '\0';
+    }
+    return path;
+}
+
+static bool has_headers(const char *folder) {
+    char path[PATH_BYTES];
+    int length = snprintf(path, sizeof path, "%s/cuda_fp16.h", folder);
+    return folder[0] != '\0' && length < (int)sizeof path && access(path, R_OK) == 0;
+}
+
+/* The headers that belong to the library that was loaded come before any others. */
+static void find_headers(struct cuda_nvrtc *nvrtc) {
+    char beside[PATH_BYTES] = "", above[PATH_BYTES] = "", home[PATH_BYTES], path[PATH_BYTES];
+    Dl_info info;
+    void *symbol;
+    memcpy(&symbol, &nvrtc->nvrtcVersion, sizeof symbol);
+    char *real = NULL;
+    if (dladdr(symbol, &info) != 0 && info.dli_fname != NULL) {
+        real = realpath(info.dli_fname, NULL);
+    }
+    char *slash = real != NULL ? strrchr(real, '/') : NULL;
+    if (slash != NULL && slash - real < PATH_BYTES - 32) {
+        *slash = '\0';
+        snprintf(beside, sizeof beside, "%.*s/../include", PATH_BYTES - 32, real);
+        snprintf(above, sizeof above, "%.*s/../../include", PATH_BYTES - 32, real);
+    }
+    free(real);
+    const char *const candidates[] = {beside,
+                                      above,
+                                      under(home, "CUDA_HOME", "include"),
+                                      under(path, "CUDA_PATH", "include"),
+                                      "/usr/local/cuda/include",
+                                      "/opt/cuda/include",
+                                      "/usr/include"};
+    nvrtc->include[0] = '\0';
+    for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
+        if (has_headers(candidates[i])) {
+            snprintf(nvrtc->include, sizeof nvrtc->include, "%s", candidates[i]);
+            return;
+        }
+    }
+}
+
+gpulua_status gpu_cuda_nvrtc_open(struct cuda_nvrtc *nvrtc, struct backend_error *error) {
+    static const char *const usual[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
+    const char *asked[] = {getenv("GPULUA_LIBNVRTC"), NULL};
+    bool is_asked = asked[0] != NULL && asked[0][0] != '\0';
+    char home[PATH_BYTES], path[PATH_BYTES];
+    const char *const folders[] = {under(home, "CUDA_HOME", "lib64"),
+                                   under(path, "CUDA_PATH", "lib64"), "/usr/local/cuda/lib64",
+                                   "/opt/cuda/lib64", NULL};
+    memset(nvrtc, 0, sizeof *nvrtc);
+    gpulua_status status = gpu_cuda_library_open(
+        "the CUDA compiler library (libnvrtc, part of the CUDA toolkit)", is_asked ? asked : usual,
+        is_asked ? NULL : folders, &nvrtc->library, error);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+#define X(name)                                                                                    \
+    set_pointer(&nvrtc->name, dlsym(nvrtc->library, #name));                                       \
+    if (nvrtc->name == NULL) {                                                                     \
+        return gpu_backend_fail(error, GPULUA_LIBRARY_UNAVAILABLE, 0,                              \
+                                "libnvrtc has no " #name ": it is too old, or not NVRTC");         \
+    }
+    CUDA_NVRTC_TABLE(X)
+#undef X
+    if (nvrtc->nvrtcVersion(&nvrtc->major, &nvrtc->minor) != NVRTC_SUCCESS) {
+        return gpu_backend_fail(error, GPULUA_LIBRARY_ERROR, 0, "nvrtcVersion failed");
+    }
+    find_headers(nvrtc);
+    return GPULUA_OK;
+}

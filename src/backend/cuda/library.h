@@ -1,0 +1,141 @@
+/* Opening the libraries that the backend needs: never linked, always looked for. */
+#ifndef GPU_CUDA_LIBRARY_H
+#define GPU_CUDA_LIBRARY_H
+
+#include <nvrtc.h>
+#include <stdbool.h>
+
+/* Function pointer types with the versions of their ABIs, the same in toolkits 12 and 13. */
+#include <cudaTypedefs.h>
+
+#include "backend/backend.h"
+
+/* clang-format off */
+/* Entry points of libcuda: X(is it required, name, version of the ABI, the symbol with that ABI). The name and version
+ * are asked of cuGetProcAddress; a driver without that is asked for the symbol. */
+#define CUDA_DRIVER_TABLE(X)                                                                                \
+    X(true, cuInit, 2000, "cuInit")                                                                         \
+    X(true, cuDriverGetVersion, 2020, "cuDriverGetVersion")                                                 \
+    X(true, cuGetErrorName, 6000, "cuGetErrorName")                                                         \
+    X(true, cuGetErrorString, 6000, "cuGetErrorString")                                                     \
+    X(true, cuDeviceGetCount, 2000, "cuDeviceGetCount")                                                     \
+    X(true, cuDeviceGet, 2000, "cuDeviceGet")                                                               \
+    X(true, cuDeviceGetName, 2000, "cuDeviceGetName")                                                       \
+    X(true, cuDeviceTotalMem, 3020, "cuDeviceTotalMem_v2")                                                  \
+    X(true, cuDeviceGetAttribute, 2000, "cuDeviceGetAttribute")                                             \
+    X(true, cuDevicePrimaryCtxRetain, 7000, "cuDevicePrimaryCtxRetain")                                     \
+    X(true, cuDevicePrimaryCtxRelease, 11000, "cuDevicePrimaryCtxRelease_v2")                               \
+    X(true, cuCtxGetCurrent, 4000, "cuCtxGetCurrent")                                                       \
+    X(true, cuCtxSetCurrent, 4000, "cuCtxSetCurrent")                                                       \
+    X(true, cuCtxSynchronize, 2000, "cuCtxSynchronize")                                                     \
+    X(true, cuCtxGetStreamPriorityRange, 5050, "cuCtxGetStreamPriorityRange")                               \
+    X(true, cuMemGetInfo, 3020, "cuMemGetInfo_v2")                                                          \
+    X(true, cuMemAlloc, 3020, "cuMemAlloc_v2")                                                              \
+    X(true, cuMemFree, 3020, "cuMemFree_v2")                                                                \
+    X(false, cuMemGetAllocationGranularity, 10020, "cuMemGetAllocationGranularity")                         \
+    X(false, cuMemAddressReserve, 10020, "cuMemAddressReserve")                                             \
+    X(false, cuMemAddressFree, 10020, "cuMemAddressFree")                                                   \
+    X(false, cuMemCreate, 10020, "cuMemCreate")                                                             \
+    X(false, cuMemRelease, 10020, "cuMemRelease")                                                           \
+    X(false, cuMemMap, 10020, "cuMemMap")                                                                   \
+    X(false, cuMemUnmap, 10020, "cuMemUnmap")                                                               \
+    X(false, cuMemSetAccess, 10020, "cuMemSetAccess")                                                       \
+    X(true, cuMemHostRegister, 6050, "cuMemHostRegister_v2")                                                \
+    X(true, cuMemHostUnregister, 4000, "cuMemHostUnregister")                                               \
+    X(true, cuMemHostGetDevicePointer, 3020, "cuMemHostGetDevicePointer_v2")                                \
+    X(true, cuStreamCreateWithPriority, 5050, "cuStreamCreateWithPriority")                                 \
+    X(true, cuStreamDestroy, 4000, "cuStreamDestroy_v2")                                                    \
+    X(true, cuStreamQuery, 2000, "cuStreamQuery")                                                           \
+    X(true, cuStreamSynchronize, 2000, "cuStreamSynchronize")                                               \
+    X(true, cuStreamWaitEvent, 3020, "cuStreamWaitEvent")                                                   \
+    X(false, cuStreamWriteValue64, 11070, "cuStreamWriteValue64_v2")                                        \
+    X(true, cuEventCreate, 2000, "cuEventCreate")                                                           \
+    X(true, cuEventDestroy, 4000, "cuEventDestroy_v2")                                                      \
+    X(true, cuEventRecord, 2000, "cuEventRecord")                                                           \
+    X(true, cuEventQuery, 2000, "cuEventQuery")                                                             \
+    X(true, cuMemcpyDtoDAsync, 3020, "cuMemcpyDtoDAsync_v2")                                                \
+    X(true, cuMemcpyHtoDAsync, 3020, "cuMemcpyHtoDAsync_v2")                                                \
+    X(true, cuMemcpyDtoHAsync, 3020, "cuMemcpyDtoHAsync_v2")                                                \
+    X(true, cuMemsetD8Async, 3020, "cuMemsetD8Async")                                                       \
+    X(true, cuMemsetD16Async, 3020, "cuMemsetD16Async")                                                     \
+    X(true, cuMemsetD32Async, 3020, "cuMemsetD32Async")                                                     \
+    X(true, cuLaunchKernel, 4000, "cuLaunchKernel")                                                         \
+    X(true, cuModuleLoadDataEx, 2010, "cuModuleLoadDataEx")                                                 \
+    X(true, cuModuleUnload, 2000, "cuModuleUnload")                                                         \
+    X(true, cuModuleGetFunction, 2000, "cuModuleGetFunction")                                               \
+    X(true, cuModuleGetGlobal, 3020, "cuModuleGetGlobal_v2")                                                \
+    X(true, cuFuncGetAttribute, 2020, "cuFuncGetAttribute")                                                 \
+    X(true, cuFuncSetAttribute, 9000, "cuFuncSetAttribute")                                                 \
+    X(false, cuFuncGetParamInfo, 12040, "cuFuncGetParamInfo")                                               \
+    X(true, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, "cuOccupancyMaxActiveBlocksPerMultiprocessor")
+
+/* Entry points of libnvrtc. Its ABI has no versions but that of the library's name. */
+#define CUDA_NVRTC_TABLE(X)       \
+    X(nvrtcVersion)               \
+    X(nvrtcGetErrorString)        \
+    X(nvrtcGetNumSupportedArchs)  \
+    X(nvrtcGetSupportedArchs)     \
+    X(nvrtcCreateProgram)         \
+    X(nvrtcDestroyProgram)        \
+    X(nvrtcAddNameExpression)     \
+    X(nvrtcCompileProgram)        \
+    X(nvrtcGetLoweredName)        \
+    X(nvrtcGetPTXSize)            \
+    X(nvrtcGetPTX)                \
+    X(nvrtcGetCUBINSize)          \
+    X(nvrtcGetCUBIN)              \
+    X(nvrtcGetProgramLogSize)     \
+    X(nvrtcGetProgramLog)
+/* clang-format on */
+
+/* cuda.h renames functions to their newest versions by macros, which differ between toolkits. Here
+ * names are plain, and the table says which version is meant. */
+#undef cuDeviceTotalMem
+#undef cuDevicePrimaryCtxRelease
+#undef cuMemGetInfo
+#undef cuMemAlloc
+#undef cuMemFree
+#undef cuMemHostRegister
+#undef cuMemHostGetDevicePointer
+#undef cuStreamDestroy
+#undef cuStreamWriteValue64
+#undef cuEventDestroy
+#undef cuMemcpyDtoDAsync
+#undef cuMemcpyHtoDAsync
+#undef cuMemcpyDtoHAsync
+#undef cuModuleGetGlobal
+#undef cuCtxSynchronize
+#undef cuStreamWaitEvent
+#undef cuEventRecord
+#undef cuLaunchKernel
+
+#define CUDA_MEMBER(required, name, version, symbol) PFN_##name##_v##version name;
+struct cuda_driver {
+    void *library;
+    int version; /* 13000 for 13.0 */
+    CUDA_DRIVER_TABLE(CUDA_MEMBER)
+};
+#undef CUDA_MEMBER
+
+struct cuda_nvrtc {
+    void *library;
+    int major, minor;
+    char include[4096]; /* the toolkit's headers; "": not found */
+#define X(name) __typeof__(name) *name;
+    CUDA_NVRTC_TABLE(X)
+#undef X
+};
+
+/* Opens the first of `names` (NULL-terminated) that can be; names without a slash are looked for
+ * where the system looks, then in `folders` (NULL-terminated, NULL entries skipped by `""`).
+ * LIBRARY_UNAVAILABLE names `what`, everything that was tried, and the loader's own words. The
+ * library stays loaded until the process ends: drivers start threads. */
+gpulua_status gpu_cuda_library_open(const char *what, const char *const *names,
+                                    const char *const *folders, void **library,
+                                    struct backend_error *error);
+
+/* $GPULUA_LIBCUDA and $GPULUA_LIBNVRTC name a file to be tried instead of the usual ones. */
+gpulua_status gpu_cuda_driver_open(struct cuda_driver *driver, struct backend_error *error);
+gpulua_status gpu_cuda_nvrtc_open(struct cuda_nvrtc *nvrtc, struct backend_error *error);
+
+#endif

@@ -1,0 +1,232 @@
+/* Streams, events, words, launches. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "backend/cuda/device.h"
+
+gpulua_status gpu_cuda_stream_create(struct backend_device *device, uint32_t slot, int priority,
+                                     struct backend_stream **stream, struct backend_error *error) {
+    const struct cuda_driver *cu = &device->cu;
+    (void)slot; /* nothing here fails later by (slot, seq): faults end the device */
+    gpulua_status status = gpu_cuda_enter(device, error);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    /* Lower runs first: `highest` is the smallest number. */
+    int highest = device->facts.priority_highest, lowest = device->facts.priority_lowest;
+    priority = priority < highest ? highest : priority > lowest ? lowest : priority;
+    struct backend_stream *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
+    }
+    made->device = device;
+    status = CU(device, error,
+                cu->cuStreamCreateWithPriority(&made->handle, CU_STREAM_NON_BLOCKING, priority));
+    if (status != GPULUA_OK) {
+        free(made);
+        return status;
+    }
+    gpu_cuda_link(&device->streams, &made->link);
+    *stream = made;
+    return GPULUA_OK;
+}
+
+void gpu_cuda_stream_destroy(struct backend_device *device, struct backend_stream *stream) {
+    const struct cuda_driver *cu = &device->cu;
+    if (stream == NULL) {
+        return;
+    }
+    if (gpu_cuda_enter(device, NULL) == GPULUA_OK) {
+        (void)CU(device, NULL, cu->cuStreamDestroy(stream->handle));
+    }
+    gpu_cuda_unlink(&stream->link);
+    free(stream);
+}
+
+/* The device's address of a host word; 0: not in registered memory. Nearly always the word lies
+ * where the last one did, in the completion page. */
+static CUdeviceptr word_address(struct backend_device *device, const void *word) {
+    const char *at = word;
+    for (size_t tries = 0; tries <= device->range_count; tries++) {
+        size_t i = tries == 0 ? device->range_last : tries - 1;
+        if (i < device->range_count) {
+            const struct host_range *range = &device->ranges[i];
+            uintptr_t offset = (uintptr_t)at - (uintptr_t)range->base;
+            if ((uintptr_t)at >= (uintptr_t)range->base && range->bytes >= sizeof(uint64_t) &&
+                offset <= range->bytes - sizeof(uint64_t)) {
+                device->range_last = i;
+                return range->address + offset;
+            }
+        }
+    }
+    return 0;
+}
+
+/* The device writes the word itself, behind a fence that makes all earlier writes of the stream
+ * visible first. UNSUPPORTED: the caller must use events. */
+gpulua_status gpu_cuda_stream_word(struct backend_stream *stream, _Atomic uint64_t *word,
+                                   uint64_t value, struct backend_error *error) {
+    struct backend_device *device = stream->device;
+    const struct cuda_driver *cu = &device->cu;
+    gpulua_status status = gpu_cuda_enter(device, error);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    CUdeviceptr address = device->has_words ? word_address(device, (const void *)word) : 0;
+    if (address == 0) {
+        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                                device->has_words ? "the word is not in registered memory"
+                                                  : "streams of this device cannot write words");
+    }
+    return CU(
+        device, error,
+        cu->cuStreamWriteValue64(stream->handle, address, value, CU_STREAM_WRITE_VALUE_DEFAULT));
+}
+
+gpulua_status gpu_cuda_stream_wait(struct backend_stream *stream, struct backend_event *event,
+                                   struct backend_error *error) {
+    struct backend_device *device = stream->device;
+    const struct cuda_driver *cu = &device->cu;
+    gpulua_status status = gpu_cuda_enter(device, error);
+    return status != GPULUA_OK
+               ? status
+               : CU(device, error, cu->cuStreamWaitEvent(stream->handle, event->handle, 0));
+}
+
+/* ---- events ---- */
+
+gpulua_status gpu_cuda_event_create(struct backend_device *device, struct backend_event **event,
+                                    struct backend_error *error) {
+    const struct cuda_driver *cu = &device->cu;
+    gpulua_status status = gpu_cuda_enter(device, error);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    struct backend_event *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
+    }
+    made->device = device;
+    status = CU(device, error, cu->cuEventCreate(&made->handle, CU_EVENT_DISABLE_TIMING));
+    if (status != GPULUA_OK) {
+        free(made);
+        return status;
+    }
+    gpu_cuda_link(&device->events, &made->link);
+    *event = made;
+    return GPULUA_OK;
+}
+
+void gpu_cuda_event_destroy(struct backend_device *device, struct backend_event *event) {
+    const struct cuda_driver *cu = &device->cu;
+    if (event == NULL) {
+        return;
+    }
+    if (gpu_cuda_enter(device, NULL) == GPULUA_OK) {
+        (void)CU(device, NULL, cu->cuEventDestroy(event->handle));
+    }
+    gpu_cuda_unlink(&event->link);
+    free(event);
+}
+
+gpulua_status gpu_cuda_event_record(struct backend_event *event, struct backend_stream *stream,
+                                    struct backend_error *error) {
+    struct backend_device *device = event->device;
+    const struct cuda_driver *cu = &device->cu;
+    gpulua_status status = gpu_cuda_enter(device, error);
+    return status != GPULUA_OK
+               ? status
+               : CU(device, error, cu->cuEventRecord(event->handle, stream->handle));
+}
+
+enum backend_query gpu_cuda_event_query(struct backend_event *event, struct backend_error *error) {
+    struct backend_device *device = event->device;
+    const struct cuda_driver *cu = &device->cu;
+    if (gpu_cuda_enter(device, error) != GPULUA_OK) {
+        return BACKEND_FAILED;
+    }
+    CUresult result = cu->cuEventQuery(event->handle);
+    if (result == CUDA_SUCCESS) {
+        return BACKEND_DONE;
+    }
+    if (result == CUDA_ERROR_NOT_READY) {
+        return BACKEND_PENDING;
+    }
+    (void)gpu_cuda_failed(device, result, "cuEventQuery(event)", __FILE__, __LINE__, error);
+    return BACKEND_FAILED;
+}
+
+/* ---- launches ---- */
+
+/* A launch asks for more dynamic shared memory than kernels get by default: the kernel opts in to
+ * all that the device has, once. */
+static gpulua_status shared_raise(struct backend_kernel *kernel, uint32_t shared_bytes,
+                                  struct backend_error *error) {
+    struct backend_device *device = kernel->device;
+    const struct cuda_driver *cu = &device->cu;
+    if (shared_bytes > kernel->shared_bytes_max) {
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                "%" PRIu32 " bytes of dynamic shared memory: this kernel can have "
+                                "%" PRIu32,
+                                shared_bytes, kernel->shared_bytes_max);
+    }
+    gpulua_status status =
+        CU(device, error,
+           cu->cuFuncSetAttribute(kernel->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                  (int)kernel->shared_bytes_max));
+    if (status == GPULUA_OK) {
+        kernel->shared_bytes_ready = kernel->shared_bytes_max;
+    }
+    return status;
+}
+
+gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backend_error *error) {
+    struct backend_kernel *kernel = launch->kernel;
+    struct backend_device *device = kernel->device;
+    const struct cuda_driver *cu = &device->cu;
+    gpulua_status status = gpu_cuda_enter(device, error);
+    if (status == GPULUA_OK &&
+        __builtin_expect(launch->shared_bytes > kernel->shared_bytes_ready, 0)) {
+        status = shared_raise(kernel, launch->shared_bytes, error);
+    }
+    if (__builtin_expect(status != GPULUA_OK, 0)) {
+        return status;
+    }
+    if (__builtin_expect(launch->args_bytes < kernel->args_bytes, 0)) {
+        /* The driver would read past the end. */
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                "%" PRIu32 " bytes of arguments: the kernel takes %" PRIu32,
+                                launch->args_bytes, kernel->args_bytes);
+    }
+    size_t args_bytes = launch->args_bytes;
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)launch->args,
+                     CU_LAUNCH_PARAM_BUFFER_SIZE, &args_bytes, CU_LAUNCH_PARAM_END};
+    CUresult result = cu->cuLaunchKernel(
+        kernel->function, launch->grid[0], launch->grid[1], launch->grid[2], launch->block[0],
+        launch->block[1], launch->block[2], launch->shared_bytes, launch->stream->handle, NULL,
+        args_bytes > 0 ? extra : NULL);
+    return gpu_cuda_result(device, result, "cuLaunchKernel", __FILE__, __LINE__, error);
+}
+
+/* The driver hands out what kernels have printed whenever something is waited for. Only streams
+ * that are idle are waited for, so that this returns at once whatever else runs. */
+void gpu_cuda_flush_output(struct backend_device *device) {
+    const struct cuda_driver *cu = &device->cu;
+    bool all_idle = true;
+    if (gpu_cuda_enter(device, NULL) != GPULUA_OK) {
+        return;
+    }
+    for (struct link *at = device->streams.next; at != &device->streams; at = at->next) {
+        const struct backend_stream *stream = (const struct backend_stream *)(const void *)at;
+        if (cu->cuStreamQuery(stream->handle) == CUDA_SUCCESS) {
+            (void)CU(device, NULL, cu->cuStreamSynchronize(stream->handle));
+        } else {
+            all_idle = false;
+        }
+    }
+    if (all_idle) {
+        (void)CU(device, NULL, cu->cuCtxSynchronize());
+    }
+    (void)fflush(stdout); /* the driver writes through the C library */
+}

@@ -1,0 +1,102 @@
+/* What the files of the binding share: kinds of handles, checks, errors, sites.
+ *
+ * One file per Lua type. Every C function of ours has the gpulua object as its first upvalue
+ * (GPU_LUA(L)). A handle is a userdata of one kind; its metatable is found by address, so that a
+ * check costs a few nanoseconds. A Lua error is a longjmp: it never leaves behind a half-built
+ * object or a struct gpu_error that owns memory. So what is made in C is put into a userdata with a
+ * finaliser that already exists, and a gpu_error is turned into an error object by gpu_lua_throw,
+ * which frees it first. */
+#ifndef GPU_BINDING_BINDING_H
+#define GPU_BINDING_BINDING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "gpulua.h"
+#include "runtime/device.h"
+#include "runtime/error.h"
+#include "runtime/memory.h"
+#include "runtime/module.h"
+#include "runtime/op.h"
+#include "runtime/work.h"
+
+/* clang-format off */
+/* X(C name, name for scripts) */
+#define GPU_LUA_KIND_TABLE(X)                                                                     \
+    X(DEVICE, "device") X(BUFFER, "buffer") X(HOST, "host buffer") X(MODULE, "module")             \
+    X(KERNEL, "kernel") X(STREAM, "stream") X(OP, "op") X(TASK, "task") X(GROUP, "group")          \
+    X(USE, "use") X(STAGING, "staging")
+/* clang-format on */
+enum gpu_lua_kind {
+#define X(name, text) GPU_LUA_KIND_##name,
+    GPU_LUA_KIND_TABLE(X)
+#undef X
+        GPU_LUA_KIND_COUNT
+};
+
+#define GPU_LUA(L) ((struct gpulua *)lua_touserdata(L, lua_upvalueindex(1)))
+
+/* Devices wait that long for work in flight when they are closed before they abandon it. */
+#define GPU_LUA_CLOSE_TIMEOUT_MS 2000
+/* And that long for it to end by itself when the script is over. */
+#define GPU_LUA_EXIT_TIMEOUT_MS 5000
+
+/* ---- handles (core.c) ---- */
+
+/* Makes the metatable of a kind: `methods` into __index unless `metamethods` has one of its own.
+ * Either may be NULL. Leaves nothing on the stack. */
+void gpu_lua_kind_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind,
+                      const luaL_Reg *methods, const luaL_Reg *metamethods);
+/* Pushes a zeroed userdata of that kind. */
+void *gpu_lua_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind, size_t bytes,
+                  int user_values);
+/* The handle at `index` if it is of that kind, else NULL. */
+void *gpu_lua_test(lua_State *L, const struct gpulua *g, int index, enum gpu_lua_kind kind);
+/* The same, but raises InvalidArgument. */
+void *gpu_lua_check(lua_State *L, const struct gpulua *g, int index, enum gpu_lua_kind kind);
+/* Pushes the gpulua object of the state. */
+void gpu_lua_push_object(lua_State *L);
+/* Pushes a function of ours: with the gpulua object as its upvalue. */
+void gpu_lua_push_function(lua_State *L, lua_CFunction function);
+const char *gpu_lua_kind_name(enum gpu_lua_kind kind);
+/* Puts functions of ours into the table on top. */
+void gpu_lua_set_functions(lua_State *L, const luaL_Reg *functions);
+
+/* ---- errors (error.c) ---- */
+
+void gpu_lua_error_open(lua_State *L, struct gpulua *g);
+/* Raises what `error` says and frees what it owns. */
+_Noreturn void gpu_lua_throw(lua_State *L, struct gpu_error *error);
+_Noreturn void gpu_lua_fail(lua_State *L, gpulua_status code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Pushes an error object. `error` stays its owner's. */
+void gpu_lua_error_push(lua_State *L, const struct gpu_error *error);
+/* The same, and frees what it owns. Never raises: without memory it pushes Lua's message about
+ * that. Needs four free slots. */
+void gpu_lua_error_push_owned(lua_State *L, struct gpu_error *error);
+/* The status of the error object at `index`; 0 for every other value. */
+gpulua_status gpu_lua_error_code(lua_State *L, const struct gpulua *g, int index);
+/* core.raise(code, message[, hint]) */
+int gpu_lua_error_raise(lua_State *L);
+
+/* ---- small things (core.c) ---- */
+
+/* The innermost line of a script that is being run, for messages and error objects. */
+void gpu_lua_site(lua_State *L, struct gpulua *g, struct gpu_device *device, struct gpu_site *site);
+/* Optional seconds at `index` as an absolute time of gpu_lua_now_ns; INT64_MAX: no limit. */
+int64_t gpu_lua_opt_deadline(lua_State *L, int index);
+int64_t gpu_lua_now_ns(void);
+/* An optional string field of the table at `index` (absolute); NULL if it is nil or there is no
+ * table. The string stays alive as long as the table has it. `what` names the table in messages. */
+const char *gpu_lua_field_string(lua_State *L, int index, const char *field, const char *what);
+int64_t gpu_lua_field_integer(lua_State *L, int index, const char *field, const char *what,
+                              int64_t fallback, int64_t min, int64_t max);
+/* Raises InvalidArgument for the first key of the options at `index` that is not among `names`
+ * (NULL-terminated). Not a table: nothing, if nil, else InvalidArgument. */
+void gpu_lua_check_options(lua_State *L, int index, const char *const *names, const char *what);
+
+#endif

@@ -1,0 +1,436 @@
+/* Buffers, views and slices: their making, shape, range and end. Moving data is in transfer.c. */
+#include "binding/buffer.h"
+
+#include <string.h>
+
+#include "binding/core.h"
+#include "binding/data.h"
+#include "binding/device.h"
+
+/* Lua's collector is driven by device bytes, too: garbage handles may hold a lot of memory. */
+#define GC_DEBT_STEP_BYTES (UINT64_C(1) << 16)
+#define GC_STEP_KIB_MAX 16384
+
+/* ---- checks ---- */
+
+static enum gpu_lua_kind kind_of(lua_State *L, struct gpulua *g, int index) {
+    return gpu_lua_test(L, g, index, GPU_LUA_KIND_HOST) ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER;
+}
+
+void gpu_lua_buffer_check_open(lua_State *L, const struct buffer *buffer) {
+    struct gpu_error error;
+    if (!buffer->ref.block) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed buffer");
+    }
+    if (gpu_ref_check(&buffer->ref, NULL, "the buffer", &error)) {
+        gpu_lua_throw(L, &error);
+    }
+}
+
+struct buffer *gpu_lua_check_buffer(lua_State *L, struct gpulua *g, int index) {
+    struct buffer *buffer = gpu_lua_test(L, g, index, GPU_LUA_KIND_BUFFER);
+    if (!buffer) {
+        buffer = gpu_lua_test(L, g, index, GPU_LUA_KIND_HOST);
+    }
+    if (!buffer) {
+        buffer = gpu_lua_check(L, g, index, GPU_LUA_KIND_BUFFER);
+    }
+    gpu_lua_buffer_check_open(L, buffer);
+    return buffer;
+}
+
+enum gpu_type gpu_lua_check_type(lua_State *L, int index, const char *what) {
+    size_t length;
+    enum gpu_type type = GPU_TYPE_COUNT;
+    if (lua_type(L, index) == LUA_TSTRING) {
+        const char *text = lua_tolstring(L, index, &length);
+        type = gpu_type_parse(text, length);
+    }
+    if (type == GPU_TYPE_COUNT) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1 of %s: an element type (i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 "
+                     "f32 f64 c64 c128) expected, got %s",
+                     what,
+                     lua_type(L, index) == LUA_TSTRING ? lua_tostring(L, index)
+                                                       : luaL_typename(L, index));
+    }
+    return type;
+}
+
+static uint64_t check_dim(lua_State *L, int index, const char *what) {
+    int is_integer = 0;
+    lua_Integer value =
+        lua_type(L, index) == LUA_TNUMBER ? lua_tointegerx(L, index, &is_integer) : 0;
+    if (!is_integer || value <= 0) {
+        lua_pushvalue(L, index);
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 2 of %s: a whole number of elements from 1 on, or a table of them, "
+                     "expected, got %s",
+                     what,
+                     lua_type(L, -1) == LUA_TNUMBER ? lua_tostring(L, -1) : luaL_typename(L, -1));
+    }
+    return (uint64_t)value;
+}
+
+void gpu_lua_check_shape(lua_State *L, int index, const char *what,
+                         struct buffer_request *request) {
+    uint64_t count = 1;
+    bool is_too_large = false;
+    if (lua_istable(L, index)) {
+        lua_Unsigned dims = lua_rawlen(L, index);
+        if (dims == 0 || dims > GPU_LUA_DIMS_MAX) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "argument 2 of %s: 1 to %u dimensions, got %llu", what, GPU_LUA_DIMS_MAX,
+                         (unsigned long long)dims);
+        }
+        request->dim_count = (uint32_t)dims;
+        for (uint32_t i = 0; i < request->dim_count; i++) {
+            lua_geti(L, index, (lua_Integer)i + 1);
+            request->shape[i] = check_dim(L, -1, what);
+            lua_pop(L, 1);
+        }
+    } else {
+        request->dim_count = 1;
+        request->shape[0] = check_dim(L, index, what);
+    }
+    for (uint32_t i = 0; i < request->dim_count; i++) {
+        is_too_large |= __builtin_mul_overflow(count, request->shape[i], &count);
+    }
+    is_too_large |= __builtin_mul_overflow(count, (uint64_t)gpu_type_bytes(request->type),
+                                           &request->byte_count);
+    if (is_too_large || request->byte_count > INT64_MAX) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 2 of %s: more elements than any memory has", what);
+    }
+    request->elem_count = count;
+}
+
+void gpu_lua_check_range(lua_State *L, int index, const struct buffer *buffer, const char *what,
+                         uint64_t *first, uint64_t *count) {
+    lua_Integer ends[2] = {1, (lua_Integer)buffer->elem_count};
+    for (int i = 0; i < 2; i++) {
+        int is_integer = 1;
+        if (lua_isnoneornil(L, index + i)) {
+            continue;
+        }
+        if (lua_type(L, index + i) == LUA_TNUMBER) {
+            ends[i] = lua_tointegerx(L, index + i, &is_integer);
+        }
+        if (lua_type(L, index + i) != LUA_TNUMBER || !is_integer) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument %d of %s: an index expected, got %s",
+                         i + 1, what, luaL_typename(L, index + i));
+        }
+    }
+    if (ends[0] < 1 || ends[1] > (lua_Integer)buffer->elem_count || ends[0] > ends[1]) {
+        gpu_lua_fail(L, GPULUA_OUT_OF_BOUNDS, "%s: elements %lld to %lld are not within 1 to %llu",
+                     what, (long long)ends[0], (long long)ends[1],
+                     (unsigned long long)buffer->elem_count);
+    }
+    *first = (uint64_t)ends[0] - 1;
+    *count = (uint64_t)(ends[1] - ends[0]) + 1;
+}
+
+/* ---- making ---- */
+
+static void pay_debt(lua_State *L, struct gpulua *g, uint64_t bytes) {
+    g->gc_debt_bytes += bytes < 512 ? 512 : bytes;
+    if (g->gc_debt_bytes >= GC_DEBT_STEP_BYTES && lua_gc(L, LUA_GCISRUNNING)) {
+        uint64_t kib = g->gc_debt_bytes / 1024;
+        g->gc_debt_bytes = 0;
+        lua_gc(L, LUA_GCSTEP, kib > GC_STEP_KIB_MAX ? GC_STEP_KIB_MAX : (int)kib);
+    }
+}
+
+static void create_block(lua_State *L, struct gpulua *g, struct gpu_device *device,
+                         const struct buffer_request *request, struct gpu_block **block) {
+    struct gpu_error error;
+    struct gpu_block_info info = {
+        .byte_count = request->byte_count,
+        .label = request->label,
+        .is_host = request->is_host,
+    };
+    gpu_lua_site(L, g, device, &info.site);
+    pay_debt(L, g, request->byte_count);
+    gpulua_status status = gpu_block_create(device, &info, block, &error);
+    bool may_fit = status == GPULUA_OUT_OF_MEMORY ||
+                   (status == GPULUA_OUT_OF_BUDGET && error.requested_bytes <= error.limit_bytes);
+    if (may_fit) {
+        *block = NULL;
+        gpu_error_finish(&error);
+        lua_gc(L, LUA_GCCOLLECT); /* what is garbage may hold it */
+        gpu_device_reap(device);
+        info.may_wait = true;
+        status = gpu_block_create(device, &info, block, &error);
+    }
+    if (status) {
+        *block = NULL;
+        gpu_lua_throw(L, &error);
+    }
+}
+
+struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_device *device,
+                                   const struct buffer_request *request) {
+    struct buffer *buffer = gpu_lua_new(
+        L, g, request->is_host ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER, sizeof *buffer, 1);
+    create_block(L, g, device, request, &buffer->ref.block);
+    buffer->ref.byte_count = request->byte_count;
+    buffer->ref.type = request->type;
+    buffer->elem_count = request->elem_count;
+    buffer->elem_bytes = gpu_type_bytes(request->type);
+    buffer->dim_count = request->dim_count;
+    memcpy(buffer->shape, request->shape, sizeof buffer->shape);
+    return buffer;
+}
+
+struct buffer *gpu_lua_buffer_over(lua_State *L, struct gpulua *g, struct gpu_block *block,
+                                   enum gpu_lua_kind kind) {
+    struct buffer *buffer = gpu_lua_new(L, g, kind, sizeof *buffer, 1);
+    buffer->ref.block = gpu_block_retain(block);
+    return buffer;
+}
+
+/* dev:buffer(type, n or {d1, d2, ...}[, {label=}]) */
+int gpu_lua_device_buffer(lua_State *L) {
+    static const char *const options[] = {"label", NULL};
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    struct buffer_request request = {.type = gpu_lua_check_type(L, 2, "buffer")};
+    lua_settop(L, 4);
+    gpu_lua_check_shape(L, 3, "buffer", &request);
+    gpu_lua_check_options(L, 4, options, "buffer");
+    request.label = gpu_lua_field_string(L, 4, "label", "buffer");
+    gpu_lua_buffer_make(L, g, device, &request);
+    return 1;
+}
+
+/* dev:upload(type, table or string or buffer[, options]), dev:upload(type, shape, f[, options]) */
+int gpu_lua_device_upload(lua_State *L) {
+    static const char *const options[] = {"label", NULL};
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    struct buffer_request request = {.type = gpu_lua_check_type(L, 2, "upload"), .dim_count = 1};
+    uint32_t elem_bytes = gpu_type_bytes(request.type);
+    int data = 3;
+    lua_settop(L, 5);
+    if (lua_isfunction(L, 4)) {
+        gpu_lua_check_shape(L, 3, "upload", &request);
+        data = 4;
+    } else if (lua_type(L, 3) == LUA_TSTRING) {
+        request.byte_count = lua_rawlen(L, 3);
+        if (request.byte_count % elem_bytes != 0) {
+            gpu_lua_fail(L, GPULUA_INVALID_DATA,
+                         "argument 2 of upload: %llu bytes are not a whole number of %s elements",
+                         (unsigned long long)request.byte_count, gpu_type_name(request.type));
+        }
+        request.elem_count = request.byte_count / elem_bytes;
+    } else if (lua_istable(L, 3)) {
+        request.elem_count = gpu_lua_table_count(L, 3);
+        request.byte_count = request.elem_count * elem_bytes;
+    } else if (gpu_lua_test(L, g, 3, GPU_LUA_KIND_BUFFER) ||
+               gpu_lua_test(L, g, 3, GPU_LUA_KIND_HOST)) {
+        struct buffer *from = gpu_lua_check_buffer(L, g, 3);
+        request.elem_count = from->elem_count;
+        request.byte_count = from->elem_count * elem_bytes;
+        request.dim_count = from->dim_count;
+        memcpy(request.shape, from->shape, sizeof request.shape);
+    } else {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 2 of upload: a table of numbers, a string of bytes, a buffer, or a "
+                     "number of elements with a function expected, got %s",
+                     luaL_typename(L, 3));
+    }
+    if (request.elem_count == 0) {
+        gpu_lua_fail(L, GPULUA_INVALID_DATA, "argument 2 of upload: it has no elements");
+    }
+    if (request.dim_count == 1) {
+        request.shape[0] = request.elem_count;
+    }
+    gpu_lua_check_options(L, data + 1, options, "upload");
+    request.label = gpu_lua_field_string(L, data + 1, "label", "upload");
+    struct buffer *buffer = gpu_lua_buffer_make(L, g, device, &request);
+    gpu_lua_buffer_put(L, g, buffer, 0, data);
+    return 1;
+}
+
+/* Stack: the parent at 1. A range of it with another type or shape. */
+static struct buffer *make_over(lua_State *L, struct gpulua *g, const struct buffer *parent) {
+    struct buffer *buffer = gpu_lua_buffer_over(L, g, parent->ref.block, kind_of(L, g, 1));
+    buffer->ref.byte_offset = parent->ref.byte_offset;
+    buffer->ref.byte_count = parent->ref.byte_count;
+    buffer->ref.type = parent->ref.type;
+    buffer->elem_bytes = parent->elem_bytes;
+    return buffer;
+}
+
+/* buffer:view(type, shape) -> the same bytes as another type and shape */
+static int buffer_view(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct buffer *parent = gpu_lua_check_buffer(L, g, 1);
+    struct buffer_request request = {.type = parent->ref.type};
+    lua_settop(L, 3);
+    if (!lua_isnil(L, 2)) {
+        request.type = gpu_lua_check_type(L, 2, "view");
+    }
+    if (lua_isnil(L, 3)) {
+        uint32_t elem_bytes = gpu_type_bytes(request.type);
+        request.dim_count = 1;
+        request.shape[0] = request.elem_count = parent->ref.byte_count / elem_bytes;
+        request.byte_count = request.elem_count * elem_bytes;
+    } else {
+        gpu_lua_check_shape(L, 3, "view", &request);
+    }
+    if (request.byte_count != parent->ref.byte_count) {
+        gpu_lua_fail(L, GPULUA_OUT_OF_BOUNDS,
+                     "view: the buffer has %llu bytes, the type and shape asked for have %llu",
+                     (unsigned long long)parent->ref.byte_count,
+                     (unsigned long long)request.byte_count);
+    }
+    if (parent->ref.byte_offset % gpu_type_bytes(request.type) != 0) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "view: a slice that starts at byte %llu is not aligned for %s",
+                     (unsigned long long)parent->ref.byte_offset, gpu_type_name(request.type));
+    }
+    struct buffer *view = make_over(L, g, parent);
+    view->ref.type = request.type;
+    view->elem_bytes = gpu_type_bytes(request.type);
+    view->elem_count = request.elem_count;
+    view->dim_count = request.dim_count;
+    memcpy(view->shape, request.shape, sizeof view->shape);
+    return 1;
+}
+
+/* buffer:slice(i, j) -> elements i to j, sharing the memory */
+static int buffer_slice(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct buffer *parent = gpu_lua_check_buffer(L, g, 1);
+    uint64_t first, count;
+    lua_settop(L, 3);
+    gpu_lua_check_range(L, 2, parent, "slice", &first, &count);
+    struct buffer *slice = make_over(L, g, parent);
+    slice->ref.byte_offset += first * parent->elem_bytes;
+    slice->ref.byte_count = count * parent->elem_bytes;
+    slice->elem_count = count;
+    slice->dim_count = 1;
+    slice->shape[0] = count;
+    return 1;
+}
+
+/* ---- the end, and how it looks ---- */
+
+static void buffer_end(struct buffer *buffer) {
+    struct gpu_block *block = buffer->ref.block;
+    buffer->ref.block = NULL;
+    if (block) {
+        gpu_block_release(block);
+    }
+}
+
+int gpu_lua_buffer_close(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct buffer *buffer = gpu_lua_test(L, g, 1, GPU_LUA_KIND_HOST);
+    buffer_end(buffer ? buffer : gpu_lua_check(L, g, 1, GPU_LUA_KIND_BUFFER));
+    return 0;
+}
+
+int gpu_lua_buffer_gc(lua_State *L) {
+    buffer_end(lua_touserdata(L, 1));
+    return 0;
+}
+
+/* buffer:free(): ends the memory for every handle of it */
+int gpu_lua_buffer_free(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
+    gpu_block_free(buffer->ref.block);
+    return 0;
+}
+
+int gpu_lua_buffer_len(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    lua_pushinteger(L, (lua_Integer)gpu_lua_check_buffer(L, g, 1)->elem_count);
+    return 1;
+}
+
+int gpu_lua_buffer_tostring(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    bool is_host = kind_of(L, g, 1) == GPU_LUA_KIND_HOST;
+    struct buffer *buffer =
+        gpu_lua_check(L, g, 1, is_host ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER);
+    luaL_Buffer text;
+    luaL_buffinit(L, &text);
+    luaL_addstring(&text, is_host ? "gpulua.host buffer " : "gpulua.buffer ");
+    if (!buffer->ref.block) {
+        luaL_addstring(&text, "(closed)");
+        luaL_pushresult(&text);
+        return 1;
+    }
+    luaL_addstring(&text, gpu_type_name(buffer->ref.type));
+    for (uint32_t i = 0; i < buffer->dim_count; i++) {
+        lua_pushfstring(L, "%s%I", i ? "," : "[", (LUAI_UACINT)buffer->shape[i]);
+        luaL_addvalue(&text);
+    }
+    const char *label = gpu_block_label(buffer->ref.block);
+    lua_pushfstring(L, "]%s on %s%s%s%s", gpu_block_is_freed(buffer->ref.block) ? " (freed)" : "",
+                    gpu_device_name(gpu_block_device(buffer->ref.block)), label[0] ? " (" : "",
+                    label, label[0] ? ")" : "");
+    luaL_addvalue(&text);
+    luaL_pushresult(&text);
+    return 1;
+}
+
+bool gpu_lua_buffer_field(lua_State *L, struct gpulua *g, const struct buffer *buffer,
+                          const char *field) {
+    if (strcmp(field, "type") == 0) {
+        lua_pushstring(L, gpu_type_name(buffer->ref.type));
+    } else if (strcmp(field, "shape") == 0) {
+        lua_createtable(L, (int)buffer->dim_count, 0);
+        for (uint32_t i = 0; i < buffer->dim_count; i++) {
+            lua_pushinteger(L, (lua_Integer)buffer->shape[i]);
+            lua_rawseti(L, -2, (lua_Integer)i + 1);
+        }
+    } else if (strcmp(field, "label") == 0) {
+        lua_pushstring(L, gpu_block_label(buffer->ref.block));
+    } else if (strcmp(field, "device") == 0) {
+        gpu_lua_push_device(L, g, gpu_block_device(buffer->ref.block));
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static int buffer_index(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    lua_pushvalue(L, 2);
+    if (lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
+        return 1;
+    }
+    struct buffer *buffer = gpu_lua_check(L, g, 1, GPU_LUA_KIND_BUFFER);
+    if (!buffer->ref.block) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed buffer");
+    }
+    if (lua_type(L, 2) != LUA_TSTRING || !gpu_lua_buffer_field(L, g, buffer, lua_tostring(L, 2))) {
+        lua_pushnil(L);
+    }
+    return 1;
+}
+
+void gpu_lua_buffer_open(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg methods[] = {{"fill", gpu_lua_buffer_fill},
+                                       {"write", gpu_lua_buffer_write},
+                                       {"copy", gpu_lua_buffer_copy},
+                                       {"read", gpu_lua_buffer_read},
+                                       {"bytes", gpu_lua_buffer_bytes},
+                                       {"view", buffer_view},
+                                       {"slice", buffer_slice},
+                                       {"await", gpu_lua_await},
+                                       {"join", gpu_lua_join},
+                                       {"done", gpu_lua_done},
+                                       {"close", gpu_lua_buffer_close},
+                                       {"free", gpu_lua_buffer_free},
+                                       {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {
+        {"__gc", gpu_lua_buffer_gc},   {"__close", gpu_lua_buffer_close},
+        {"__len", gpu_lua_buffer_len}, {"__tostring", gpu_lua_buffer_tostring},
+        {"__index", buffer_index},     {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_BUFFER, methods, metamethods);
+}

@@ -1,0 +1,346 @@
+/* The module table, and what all kinds of handles have in common. */
+#include "binding/core.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "binding/buffer.h"
+#include "binding/device.h"
+#include "binding/kernel.h"
+#include "binding/loop.h"
+#include "binding/stream.h"
+
+static const char core_key; /* registry: the module table */
+
+/* ---- kinds ---- */
+
+const char *gpu_lua_kind_name(enum gpu_lua_kind kind) {
+    static const char *const names[] = {
+#define X(name, text) text,
+        GPU_LUA_KIND_TABLE(X)
+#undef X
+    };
+    return names[kind];
+}
+
+/* As the registry and __name have it. */
+static const char *type_name(enum gpu_lua_kind kind) {
+    static const char *const names[] = {
+#define X(name, text) "gpulua." text,
+        GPU_LUA_KIND_TABLE(X)
+#undef X
+    };
+    return names[kind];
+}
+
+void gpu_lua_push_function(lua_State *L, lua_CFunction function) {
+    gpu_lua_push_object(L);
+    lua_pushcclosure(L, function, 1);
+}
+
+void gpu_lua_set_functions(lua_State *L, const luaL_Reg *functions) {
+    gpu_lua_push_object(L);
+    luaL_setfuncs(L, functions, 1);
+}
+
+void gpu_lua_kind_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind,
+                      const luaL_Reg *methods, const luaL_Reg *metamethods) {
+    if (luaL_newmetatable(L, type_name(kind))) {
+        if (metamethods) {
+            gpu_lua_set_functions(L, metamethods);
+        }
+        if (methods) {
+            lua_newtable(L);
+            gpu_lua_set_functions(L, methods);
+            if (lua_getfield(L, -2, "__index") == LUA_TNIL) {
+                lua_pop(L, 1);
+                lua_setfield(L, -2, "__index");
+            } else {
+                /* A function: it has the object and the methods as upvalues. */
+                lua_pop(L, 1);
+                lua_pushvalue(L, -1);
+                lua_setfield(L, -3, "methods");
+                lua_CFunction index = NULL;
+                for (const luaL_Reg *entry = metamethods; entry && entry->name; entry++) {
+                    index = strcmp(entry->name, "__index") == 0 ? entry->func : index;
+                }
+                gpu_lua_push_object(L);
+                lua_insert(L, -2);
+                lua_pushcclosure(L, index, 2);
+                lua_setfield(L, -2, "__index");
+            }
+        }
+    }
+    g->metatables[kind] = lua_topointer(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, g->metatables[kind]);
+}
+
+void *gpu_lua_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind, size_t bytes,
+                  int user_values) {
+    void *handle = lua_newuserdatauv(L, bytes, user_values);
+    memset(handle, 0, bytes);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[kind]);
+    lua_setmetatable(L, -2);
+    return handle;
+}
+
+void *gpu_lua_test(lua_State *L, const struct gpulua *g, int index, enum gpu_lua_kind kind) {
+    void *handle = lua_touserdata(L, index);
+    if (!handle || !lua_getmetatable(L, index)) {
+        return NULL;
+    }
+    bool is = lua_topointer(L, -1) == g->metatables[kind];
+    lua_pop(L, 1);
+    return is ? handle : NULL;
+}
+
+static const char *describe(lua_State *L, int index) {
+    if (luaL_getmetafield(L, index, "__name") == LUA_TSTRING) {
+        return lua_tostring(L, -1);
+    }
+    return lua_isnone(L, index) ? "nothing" : luaL_typename(L, index);
+}
+
+void *gpu_lua_check(lua_State *L, const struct gpulua *g, int index, enum gpu_lua_kind kind) {
+    void *handle = gpu_lua_test(L, g, index, kind);
+    if (!handle) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s%d%s: %s expected, got %s",
+                     index == 1 ? "self (argument " : "argument ", index, index == 1 ? ")" : "",
+                     type_name(kind), describe(L, index));
+    }
+    return handle;
+}
+
+/* ---- small things ---- */
+
+void gpu_lua_site(lua_State *L, struct gpulua *g, struct gpu_device *device,
+                  struct gpu_site *site) {
+    lua_Debug ar;
+    site->source = NULL;
+    site->line = 0;
+    for (int level = 1; level < 12 && lua_getstack(L, level, &ar); level++) {
+        lua_getinfo(L, "Sl", &ar);
+        if (ar.currentline <= 0 || strncmp(ar.source, "=gpulua/", 8) == 0) {
+            continue;
+        }
+        if (g->site.device != device || strcmp(g->site.text, ar.short_src) != 0) {
+            const char *interned = gpu_device_intern(device, ar.short_src);
+            if (!interned) {
+                return;
+            }
+            g->site.device = device;
+            g->site.interned = interned;
+            strcpy(g->site.text, ar.short_src);
+        }
+        site->source = g->site.interned;
+        site->line = ar.currentline;
+        return;
+    }
+}
+
+int64_t gpu_lua_opt_deadline(lua_State *L, int index) {
+    if (lua_isnoneornil(L, index)) {
+        return INT64_MAX;
+    }
+    int is_number = lua_type(L, index) == LUA_TNUMBER;
+    double seconds = is_number ? lua_tonumber(L, index) : NAN;
+    if (isnan(seconds) || seconds < 0) {
+        lua_pushvalue(L, index);
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "seconds: a number from 0 on expected, got %s",
+                     is_number ? lua_tostring(L, -1) : luaL_typename(L, index));
+    }
+    if (seconds > 4e9) {
+        return INT64_MAX;
+    }
+    return gpu_lua_now_ns() + (int64_t)(seconds * 1e9);
+}
+
+const char *gpu_lua_field_string(lua_State *L, int index, const char *field, const char *what) {
+    if (!lua_istable(L, index)) {
+        return NULL;
+    }
+    int type = lua_getfield(L, index, field);
+    if (type != LUA_TNIL && type != LUA_TSTRING) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s of %s: a string expected, got %s", field, what,
+                     luaL_typename(L, -1));
+    }
+    const char *text = lua_tostring(L, -1);
+    lua_pop(L, 1); /* the table keeps it */
+    return text;
+}
+
+int64_t gpu_lua_field_integer(lua_State *L, int index, const char *field, const char *what,
+                              int64_t fallback, int64_t min, int64_t max) {
+    if (!lua_istable(L, index)) {
+        return fallback;
+    }
+    int is_integer = 1;
+    int64_t value = fallback;
+    if (lua_getfield(L, index, field) != LUA_TNIL) {
+        value = lua_type(L, -1) == LUA_TNUMBER ? lua_tointegerx(L, -1, &is_integer) : 0;
+        is_integer = is_integer && lua_type(L, -1) == LUA_TNUMBER;
+        if (!is_integer || value < min || value > max) {
+            const char *got =
+                lua_type(L, -1) == LUA_TNUMBER ? lua_tostring(L, -1) : luaL_typename(L, -1);
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "%s of %s: a whole number from %lld to %lld expected, got %s", field, what,
+                         (long long)min, (long long)max, got);
+        }
+    }
+    lua_pop(L, 1);
+    return value;
+}
+
+void gpu_lua_check_options(lua_State *L, int index, const char *const *names, const char *what) {
+    if (lua_isnoneornil(L, index)) {
+        return;
+    }
+    if (!lua_istable(L, index)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: a table of options expected, got %s", what,
+                     luaL_typename(L, index));
+    }
+    lua_pushnil(L);
+    while (lua_next(L, index)) {
+        lua_pop(L, 1);
+        const char *key = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+        bool is_known = false;
+        for (const char *const *name = names; key && *name && !is_known; name++) {
+            is_known = strcmp(*name, key) == 0;
+        }
+        if (!is_known) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: there is no option %s%s%s", what,
+                         key ? "'" : "of type ", key ? key : luaL_typename(L, -1), key ? "'" : "");
+        }
+    }
+}
+
+bool gpu_lua_handle_is_closed(enum gpu_lua_kind kind, const void *handle) {
+    switch (kind) {
+    case GPU_LUA_KIND_DEVICE:
+        return !((const struct device_handle *)handle)->device;
+    case GPU_LUA_KIND_BUFFER:
+    case GPU_LUA_KIND_HOST:
+        return !((const struct buffer *)handle)->ref.block;
+    case GPU_LUA_KIND_MODULE:
+        return !((const struct module_handle *)handle)->module;
+    case GPU_LUA_KIND_KERNEL:
+        return !((const struct kernel_handle *)handle)->kernel;
+    case GPU_LUA_KIND_STREAM:
+        return !((const struct stream_handle *)handle)->stream;
+    case GPU_LUA_KIND_OP:
+        return !*(struct gpu_op *const *)handle;
+    default:
+        return false; /* a task has nothing to close */
+    }
+}
+
+/* ---- the module ---- */
+
+/* gpu.type(v): "buffer", "closed buffer", or nil; like io.type */
+static int core_type(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    luaL_checkany(L, 1);
+    if (gpu_lua_error_code(L, g, 1) != GPULUA_OK) {
+        lua_pushliteral(L, "error");
+        return 1;
+    }
+    for (int kind = 0; kind <= GPU_LUA_KIND_TASK; kind++) {
+        void *handle = gpu_lua_test(L, g, 1, (enum gpu_lua_kind)kind);
+        if (handle) {
+            bool is_closed = gpu_lua_handle_is_closed((enum gpu_lua_kind)kind, handle);
+            lua_pushfstring(L, "%s%s", is_closed ? "closed " : "",
+                            gpu_lua_kind_name((enum gpu_lua_kind)kind));
+            return 1;
+        }
+    }
+    luaL_pushfail(L);
+    return 1;
+}
+
+static void check_outside(lua_State *L, const struct gpulua *g, const char *what) {
+    if (g->running || g->turn_depth > 0) {
+        gpu_lua_fail(L, GPULUA_STREAM_MISUSE, "%s cannot be called from a task: the loop runs",
+                     what);
+    }
+}
+
+/* gpu.step([seconds]) -> tasks left; without seconds it does not wait */
+static int core_step(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    int64_t deadline_ns = lua_isnoneornil(L, 1) ? 0 : gpu_lua_opt_deadline(L, 1);
+    check_outside(L, g, "step");
+    gpu_lua_check_interrupt(L, g);
+    if (!gpu_lua_turn(g, L, deadline_ns, true)) {
+        gpu_lua_unstick(g);
+    }
+    gpu_lua_arm(g);
+    lua_pushinteger(L, g->task_count);
+    return 1;
+}
+
+static int core_pollfd(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    gpu_lua_arm(g);
+    lua_pushinteger(L, g->epoll_fd);
+    return 1;
+}
+
+/* gpu.timeout_hint() -> seconds until step wants to be called, or nil: only when pollfd says so */
+static int core_timeout_hint(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    int64_t deadline_ns = gpu_lua_next_deadline_ns(g);
+    if (g->ready_count || g->was_poked) {
+        lua_pushnumber(L, 0);
+    } else if (deadline_ns == INT64_MAX) {
+        luaL_pushfail(L);
+    } else {
+        int64_t left_ns = deadline_ns - gpu_lua_now_ns();
+        lua_pushnumber(L, left_ns > 0 ? (lua_Number)left_ns / 1e9 : 0);
+    }
+    return 1;
+}
+
+/* core.shutdown(): ends tasks and devices; the state goes on. For programs about to exit. */
+static int core_shutdown(lua_State *L) {
+    gpu_lua_shut(GPU_LUA(L), L);
+    return 0;
+}
+
+void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg functions[] = {{"spawn", gpu_lua_spawn},
+                                         {"spawn_here", gpu_lua_spawn_here},
+                                         {"all", gpu_lua_all},
+                                         {"any", gpu_lua_any},
+                                         {"sleep", gpu_lua_sleep},
+                                         {"step", core_step},
+                                         {"pollfd", core_pollfd},
+                                         {"timeout_hint", core_timeout_hint},
+                                         {"type", core_type},
+                                         {"raise", gpu_lua_error_raise},
+                                         {"device", gpu_lua_device_get},
+                                         {"devices", gpu_lua_device_list},
+                                         {"shutdown", core_shutdown},
+                                         {"adopt_coroutines", gpu_lua_adopt_coroutines},
+                                         {NULL, NULL}};
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &core_key) == LUA_TTABLE) {
+        return;
+    }
+    lua_pop(L, 1);
+    gpu_lua_error_open(L, g);
+    gpu_lua_wait_open(L, g);
+    gpu_lua_task_open(L, g);
+    gpu_lua_op_open(L, g);
+    gpu_lua_stream_open(L, g);
+    gpu_lua_device_open(L, g);
+    gpu_lua_buffer_open(L, g);
+    gpu_lua_host_open(L, g);
+    gpu_lua_transfer_open(L, g);
+    gpu_lua_module_open(L, g);
+    gpu_lua_kernel_open(L, g);
+    lua_newtable(L);
+    gpu_lua_set_functions(L, functions);
+    lua_pushstring(L, gpulua_version());
+    lua_setfield(L, -2, "version");
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &core_key);
+}

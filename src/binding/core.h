@@ -1,0 +1,26 @@
+/* Opening the kinds, and the module table. */
+#ifndef GPU_BINDING_CORE_H
+#define GPU_BINDING_CORE_H
+
+#include "binding/binding.h"
+
+/* Pushes the module table of the state; the same every time. */
+void gpu_lua_core_push(lua_State *L, struct gpulua *g);
+
+void gpu_lua_op_open(lua_State *L, struct gpulua *g);
+void gpu_lua_stream_open(lua_State *L, struct gpulua *g);
+void gpu_lua_device_open(lua_State *L, struct gpulua *g);
+void gpu_lua_buffer_open(lua_State *L, struct gpulua *g);
+void gpu_lua_host_open(lua_State *L, struct gpulua *g);
+void gpu_lua_transfer_open(lua_State *L, struct gpulua *g);
+void gpu_lua_module_open(lua_State *L, struct gpulua *g);
+void gpu_lua_kernel_open(lua_State *L, struct gpulua *g);
+
+/* core.adopt_coroutines(): replaces coroutine.resume, wrap and yield so that an interrupt finds the
+ * coroutine that runs, and a yield in the body of a task is the error it is in Lua's interpreter.
+ * For programs that own their state. */
+int gpu_lua_adopt_coroutines(lua_State *L);
+
+bool gpu_lua_handle_is_closed(enum gpu_lua_kind kind, const void *handle);
+
+#endif

@@ -1,0 +1,422 @@
+/* Devices as scripts have them. */
+#include "binding/device.h"
+
+#include <string.h>
+
+#include "binding/core.h"
+#include "binding/stream.h"
+
+static const char anchors_key; /* registry: light userdata of a device handle -> the handle */
+
+struct gpu_device *gpu_lua_check_device(lua_State *L, struct gpulua *g, int index,
+                                        struct device_handle **handle) {
+    struct device_handle *found = gpu_lua_check(L, g, index, GPU_LUA_KIND_DEVICE);
+    if (!found->device) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed device");
+    }
+    if (handle) {
+        *handle = found;
+    }
+    return found->device;
+}
+
+struct device_handle *gpu_lua_find_device(struct gpulua *g, const struct gpu_device *device) {
+    struct device_handle *handle = g->devices;
+    while (handle && handle->device != device) {
+        handle = handle->next;
+    }
+    return handle;
+}
+
+void gpu_lua_push_device(lua_State *L, struct gpulua *g, struct gpu_device *device) {
+    struct device_handle *handle = gpu_lua_find_device(g, device);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
+    lua_rawgetp(L, -1, handle);
+    lua_remove(L, -2);
+}
+
+/* ---- failures that nobody has seen ---- */
+
+void gpu_lua_raise_unobserved(lua_State *L, struct gpu_device *device) {
+    struct gpu_error error;
+    if (gpu_device_take_unobserved(device, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+}
+
+void gpu_lua_device_report(struct gpulua *g, lua_State *L, struct device_handle *handle) {
+    struct gpu_error error;
+    while (lua_checkstack(L, 4) && gpu_device_take_unobserved(handle->device, &error)) {
+        gpu_lua_error_push_owned(L, &error);
+        gpu_lua_tell(g, L, NULL);
+    }
+}
+
+/* ---- opening ---- */
+
+struct options {
+    const char *name;  /* "": the default */
+    const char *label; /* or NULL */
+    gpulua_isolation isolation;
+    uint64_t budget_bytes;
+    bool is_plain;
+};
+
+static gpulua_isolation check_isolation(lua_State *L, const char *text) {
+    if (strcmp(text, "process") == 0) {
+        return GPULUA_ISOLATE_PROCESS;
+    }
+    if (strcmp(text, "none") == 0) {
+        return GPULUA_ISOLATE_NONE;
+    }
+    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                 "isolate of device: \"process\" or \"none\" expected, got \"%s\"", text);
+}
+
+/* Stack: 1 = name, 2 = options. */
+static void get_options(lua_State *L, struct gpulua *g, struct options *options) {
+    static const char *const names[] = {"isolate", "label", "budget", "check", "seed", NULL};
+    static const char *const later[] = {"check", "seed", NULL};
+    if (lua_type(L, 1) == LUA_TTABLE && lua_isnil(L, 2)) {
+        lua_insert(L, 1); /* gpu.device{...}: the default device with options */
+    }
+    int type = lua_type(L, 1);
+    if (type != LUA_TNIL && type != LUA_TSTRING) {
+        gpu_lua_fail(
+            L, GPULUA_INVALID_ARGUMENT,
+            "argument 1 of device: a name (\"cpu\", \"cuda\", \"cuda:1\") expected, got %s",
+            luaL_typename(L, 1));
+    }
+    gpu_lua_check_options(L, 2, names, "device");
+    for (const char *const *name = later; lua_istable(L, 2) && *name; name++) {
+        if (lua_getfield(L, 2, *name) != LUA_TNIL) {
+            gpu_lua_fail(L, GPULUA_UNSUPPORTED, "%s of device: not in this version", *name);
+        }
+        lua_pop(L, 1);
+    }
+    options->name = type == LUA_TSTRING ? lua_tostring(L, 1) : "";
+    if (strlen(options->name) >= sizeof((struct device_handle *)NULL)->requested) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1 of device: there is no device of that name");
+    }
+    options->is_plain = lua_isnil(L, 2);
+    options->label = gpu_lua_field_string(L, 2, "label", "device");
+    const char *isolate = gpu_lua_field_string(L, 2, "isolate", "device");
+    options->isolation = isolate ? check_isolation(L, isolate) : g->config.isolation;
+    options->budget_bytes = (uint64_t)gpu_lua_field_integer(
+        L, 2, "budget", "device", (int64_t)g->config.device_budget_bytes, 1, INT64_MAX);
+}
+
+static struct device_handle *find_open(struct gpulua *g, const struct options *options) {
+    const char *name = options->name;
+    if (!name[0] && g->config.device) {
+        name = g->config.device;
+    }
+    for (struct device_handle *handle = g->devices; handle; handle = handle->next) {
+        if (handle->is_plain && gpu_device_state(handle->device) == GPU_DEVICE_OPEN &&
+            (strcmp(handle->requested, name) == 0 ||
+             strcmp(gpu_device_name(handle->device), name) == 0)) {
+            return handle;
+        }
+    }
+    return NULL;
+}
+
+static void link_handle(struct gpulua *g, struct device_handle *handle) {
+    struct device_handle **tail = &g->devices;
+    while (*tail) {
+        tail = &(*tail)->next;
+    }
+    *tail = handle;
+    handle->is_linked = true;
+}
+
+static void unlink_handle(struct gpulua *g, struct device_handle *handle) {
+    for (struct device_handle **at = &g->devices; handle->is_linked && *at; at = &(*at)->next) {
+        if (*at == handle) {
+            *at = handle->next;
+            break;
+        }
+    }
+    handle->is_linked = false;
+    handle->next = NULL;
+}
+
+/* gpu.device([name[, options]]). Blocks until the device is up. */
+int gpu_lua_device_get(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct options options;
+    struct gpu_error error;
+    lua_settop(L, 2);
+    if (g->is_closed) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "gpulua is closed: no device can be opened any more");
+    }
+    get_options(L, g, &options);
+    struct device_handle *handle = options.is_plain ? find_open(g, &options) : NULL;
+    if (handle) {
+        gpu_lua_push_device(L, g, handle->device);
+        return 1;
+    }
+    const char *name = options.name[0] ? options.name : g->config.device;
+    struct gpu_device_info info = {
+        .name = name,
+        .isolation = options.isolation,
+        .executor_path = g->config.executor_path,
+        .cache_path = g->config.cache_path,
+        .budget_bytes = options.budget_bytes,
+        .interrupt = &g->interrupt,
+    };
+    handle = gpu_lua_new(L, g, GPU_LUA_KIND_DEVICE, sizeof *handle, 0);
+    handle->g = g;
+    handle->poll_fd = -1;
+    handle->is_plain = options.is_plain;
+    strncpy(handle->requested, name ? name : "", sizeof handle->requested - 1);
+    if (options.label) {
+        strncpy(handle->label, options.label, sizeof handle->label - 1);
+    }
+    /* Anchored first: afterwards nothing may raise. */
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
+    lua_pushvalue(L, -2);
+    lua_rawsetp(L, -2, handle);
+    gpulua_status status = gpu_device_open(&info, &handle->device, &error);
+    if (status) {
+        handle->device = NULL;
+        lua_pushnil(L);
+        lua_rawsetp(L, -2, handle);
+        if (status == GPULUA_INTERRUPTED) {
+            gpu_lua_interrupt_taken(g);
+        }
+        gpu_lua_throw(L, &error);
+    }
+    lua_pop(L, 1);
+    link_handle(g, handle);
+    handle->poll_fd = gpu_device_poll_fd(handle->device);
+    if (!gpu_lua_watch_device(g, handle->poll_fd)) {
+        gpu_lua_device_close(g, handle);
+        gpu_lua_fail(L, GPULUA_IO, "device %s cannot be watched: no file descriptor or memory left",
+                     info.name ? info.name : "");
+    }
+    return 1;
+}
+
+/* gpu.devices() -> those that are open */
+int gpu_lua_device_list(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    lua_Integer count = 0;
+    lua_newtable(L);
+    for (struct device_handle *handle = g->devices; handle; handle = handle->next) {
+        if (gpu_device_state(handle->device) == GPU_DEVICE_OPEN) {
+            gpu_lua_push_device(L, g, handle->device);
+            lua_rawseti(L, -2, ++count);
+        }
+    }
+    return 1;
+}
+
+/* ---- closing ---- */
+
+void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle) {
+    struct gpu_device *device = handle->device;
+    if (!device) {
+        return;
+    }
+    while (handle->streams) {
+        struct stream_handle *stream = handle->streams;
+        handle->streams = stream->next;
+        stream->next = NULL;
+        stream->link = NULL;
+    }
+    gpu_lua_unwatch_device(g, handle->poll_fd);
+    gpu_device_close(device, 0);
+    /* Not before: what its end completes still finds the loop. */
+    unlink_handle(g, handle);
+    handle->device = NULL;
+    gpu_device_release(device);
+}
+
+/* dev:close(): waits a moment for work in flight, then ends it */
+static int device_close(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct device_handle *handle = gpu_lua_check(L, g, 1, GPU_LUA_KIND_DEVICE);
+    if (!handle->device) {
+        return 0;
+    }
+    struct gpu_error error = {0};
+    if (gpu_device_state(handle->device) == GPU_DEVICE_OPEN) {
+        gpu_device_wait_idle(handle->device, (int64_t)GPU_LUA_CLOSE_TIMEOUT_MS * 1000000, &error);
+        gpu_error_finish(&error);
+    }
+    gpu_lua_device_report(g, L, handle);
+    gpu_lua_device_close(g, handle);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
+    lua_pushnil(L);
+    lua_rawsetp(L, -2, handle);
+    return 0;
+}
+
+/* Only when the state closes: open devices are anchored. */
+static int device_gc(lua_State *L) {
+    struct device_handle *handle = lua_touserdata(L, 1);
+    if (handle->device && !handle->g->is_closed) {
+        gpu_lua_shut(handle->g, L);
+    }
+    return 0;
+}
+
+/* ---- methods ---- */
+
+/* Stack: device. Every stream that scripts could have put work on, then whatever else there is. */
+static int synchronized(lua_State *L, int status, lua_KContext context) {
+    struct gpulua *g = gpu_lua_find(L);
+    struct device_handle *handle;
+    if (status == LUA_YIELD && gpu_lua_resumed(L, context) == WAKE_FOREIGN) {
+        return gpu_lua_foreign_results(L, context);
+    }
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, &handle);
+    struct gpu_error error;
+    for (uint32_t index = 0; index < GPU_TASK_STREAMS; index++) {
+        struct gpu_stream *stream;
+        if (!(handle->task_streams_used & (1u << index))) {
+            continue;
+        }
+        if (gpu_device_task_stream(device, index, &stream, &error)) {
+            gpu_lua_throw(L, &error);
+        }
+        lua_settop(L, 1);
+        struct gpu_op **tail = gpu_lua_op_new(L, g);
+        *tail = gpu_stream_tail(stream);
+        if (*tail) {
+            gpu_lua_wait_op(L, g, *tail, synchronized);
+        }
+    }
+    for (struct stream_handle *own = handle->streams; own; own = own->next) {
+        lua_settop(L, 1);
+        struct gpu_op **tail = gpu_lua_op_new(L, g);
+        *tail = own->stream ? gpu_stream_tail(own->stream) : NULL;
+        if (*tail) {
+            gpu_lua_wait_op(L, g, *tail, synchronized);
+        }
+    }
+    if (gpu_device_wait_idle(device, -1, &error)) {
+        if (error.code == GPULUA_INTERRUPTED) {
+            gpu_lua_interrupt_taken(g);
+        }
+        gpu_lua_throw(L, &error);
+    }
+    gpu_lua_raise_unobserved(L, device);
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* dev:synchronize() -> dev. Waits for everything; raises a failure that nobody has seen. */
+static int device_synchronize(lua_State *L) {
+    lua_settop(L, 1);
+    return synchronized(L, LUA_OK, 0);
+}
+
+static int device_stats(lua_State *L) {
+    struct gpu_stats stats;
+    gpu_device_stats(gpu_lua_check_device(L, GPU_LUA(L), 1, NULL), &stats);
+    lua_newtable(L);
+#define X(name)                                                                                    \
+    lua_pushinteger(L, (lua_Integer)stats.name);                                                   \
+    lua_setfield(L, -2, #name);
+    GPU_STATS_TABLE(X)
+#undef X
+    return 1;
+}
+
+/* dev:trim() -> bytes given back to the driver */
+static int device_trim(lua_State *L) {
+    struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, NULL);
+    lua_gc(L, LUA_GCCOLLECT);
+    gpu_device_reap(device);
+    lua_pushinteger(L, (lua_Integer)gpu_device_trim(device));
+    return 1;
+}
+
+static const char *isolation_text(const struct gpu_device *device) {
+    return gpu_device_isolation(device) == GPULUA_ISOLATE_PROCESS ? "process" : "none";
+}
+
+static int push_field(lua_State *L, struct gpu_device *device, const char *field) {
+    const struct wire_device_facts *facts = gpu_device_facts(device);
+    if (strcmp(field, "name") == 0) {
+        lua_pushstring(L, gpu_device_name(device));
+    } else if (strcmp(field, "kind") == 0) {
+        lua_pushstring(L, gpu_device_kind(device));
+    } else if (strcmp(field, "epoch") == 0) {
+        lua_pushinteger(L, (lua_Integer)gpu_device_epoch(device));
+    } else if (strcmp(field, "memory_bytes") == 0) {
+        lua_pushinteger(L, (lua_Integer)facts->memory_bytes);
+    } else if (strcmp(field, "compute") == 0) {
+        lua_pushnumber(L, facts->compute / 10.0);
+    } else if (strcmp(field, "multiprocessors") == 0) {
+        lua_pushinteger(L, facts->multiprocessors);
+    } else if (strcmp(field, "model") == 0) {
+        lua_pushstring(L, facts->name);
+    } else if (strcmp(field, "isolation") == 0) {
+        lua_pushstring(L, isolation_text(device));
+    } else if (strcmp(field, "driver_version") == 0) {
+        lua_pushinteger(L, facts->driver_version);
+    } else if (strcmp(field, "pid") == 0 && gpu_device_pid(device) > 0) {
+        lua_pushinteger(L, gpu_device_pid(device)); /* of the executor's process */
+    } else {
+        lua_pushnil(L);
+    }
+    return 1;
+}
+
+static int device_index(lua_State *L) {
+    lua_pushvalue(L, 2);
+    if (lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
+        return 1;
+    }
+    struct device_handle *handle;
+    struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, &handle);
+    const char *field = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
+    if (strcmp(field, "label") == 0) {
+        lua_pushstring(L, handle->label);
+        return 1;
+    }
+    return push_field(L, device, field);
+}
+
+static int device_tostring(lua_State *L) {
+    struct device_handle *handle = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_DEVICE);
+    if (!handle->device) {
+        lua_pushliteral(L, "gpulua.device (closed)");
+        return 1;
+    }
+    const char *state = gpu_device_state(handle->device) == GPU_DEVICE_LOST ? ", lost" : "";
+    lua_pushfstring(L, "gpulua.device %s, isolation %s%s%s%s%s", gpu_device_name(handle->device),
+                    isolation_text(handle->device), state, handle->label[0] ? " (" : "",
+                    handle->label, handle->label[0] ? ")" : "");
+    return 1;
+}
+
+void gpu_lua_device_open(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg methods[] = {{"buffer", gpu_lua_device_buffer},
+                                       {"upload", gpu_lua_device_upload},
+                                       {"host", gpu_lua_device_host},
+                                       {"compile", gpu_lua_device_compile},
+                                       {"load", gpu_lua_device_load},
+                                       {"stream", gpu_lua_device_stream},
+                                       {"current", gpu_lua_device_current},
+                                       {"synchronize", device_synchronize},
+                                       {"stats", device_stats},
+                                       {"trim", device_trim},
+                                       {"close", device_close},
+                                       {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {{"__gc", device_gc},
+                                           {"__close", device_close},
+                                           {"__tostring", device_tostring},
+                                           {"__index", device_index},
+                                           {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_DEVICE, methods, metamethods);
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key) != LUA_TTABLE) {
+        lua_createtable(L, 0, 2);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, &anchors_key);
+    }
+    lua_pop(L, 1);
+}

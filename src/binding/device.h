@@ -1,0 +1,48 @@
+/* Devices as scripts have them. */
+#ifndef GPU_BINDING_DEVICE_H
+#define GPU_BINDING_DEVICE_H
+
+#include "binding/loop.h"
+
+struct stream_handle;
+
+/* Open devices are in the gpulua object's list and anchored there: they stay until they are closed,
+ * so that what was left running is looked after. */
+struct device_handle {
+    struct gpu_device *device; /* retained; NULL: closed */
+    struct device_handle *next;
+    struct gpulua *g;
+    bool is_linked;
+    bool is_plain; /* opened without options: gpu.device finds it again */
+    int poll_fd;
+    uint32_t task_streams_used; /* bit for each index */
+    struct stream_handle *streams;
+    char requested[32]; /* the name that it was asked for by; "": the default */
+    char label[64];
+};
+
+/* The handle's device, or raises Closed. */
+struct gpu_device *gpu_lua_check_device(lua_State *L, struct gpulua *g, int index,
+                                        struct device_handle **handle);
+/* Pushes the handle of a device of this state; nil if it has none any more. */
+void gpu_lua_push_device(lua_State *L, struct gpulua *g, struct gpu_device *device);
+struct device_handle *gpu_lua_find_device(struct gpulua *g, const struct gpu_device *device);
+/* Raises the oldest failure of the device that nobody has seen, if there is one. */
+void gpu_lua_raise_unobserved(lua_State *L, struct gpu_device *device);
+/* Tells the host of them instead. */
+void gpu_lua_device_report(struct gpulua *g, lua_State *L, struct device_handle *handle);
+void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle);
+
+int gpu_lua_device_get(lua_State *L);  /* gpu.device([name[, options]]) */
+int gpu_lua_device_list(lua_State *L); /* gpu.devices() */
+
+/* Methods of devices that are in other files. */
+int gpu_lua_device_stream(lua_State *L);  /* stream.c */
+int gpu_lua_device_current(lua_State *L); /* stream.c */
+int gpu_lua_device_buffer(lua_State *L);  /* buffer.c */
+int gpu_lua_device_upload(lua_State *L);  /* buffer.c */
+int gpu_lua_device_host(lua_State *L);    /* host.c */
+int gpu_lua_device_compile(lua_State *L); /* module.c */
+int gpu_lua_device_load(lua_State *L);    /* module.c */
+
+#endif

@@ -1,0 +1,275 @@
+/* Error objects: tables with a metatable of ours. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "binding/loop.h"
+
+/* {label, stream, seq, source, line} */
+static void push_op_info(lua_State *L, const struct gpu_op_info *info) {
+    lua_createtable(L, 0, 5);
+    lua_pushstring(L, info->label);
+    lua_setfield(L, -2, "label");
+    lua_pushinteger(L, (lua_Integer)info->stream);
+    lua_setfield(L, -2, "stream");
+    lua_pushinteger(L, (lua_Integer)info->seq);
+    lua_setfield(L, -2, "seq");
+    if (info->source[0]) {
+        lua_pushstring(L, info->source);
+        lua_setfield(L, -2, "source");
+        lua_pushinteger(L, info->line);
+        lua_setfield(L, -2, "line");
+    }
+}
+
+static void set_integer(lua_State *L, const char *field, uint64_t value) {
+    lua_pushinteger(L, (lua_Integer)value);
+    lua_setfield(L, -2, field);
+}
+
+/* The innermost line of the script, not of our own Lua files. */
+static void set_where(lua_State *L) {
+    lua_Debug ar;
+    for (int level = 0; level < 16 && lua_getstack(L, level, &ar); level++) {
+        lua_getinfo(L, "Sl", &ar);
+        if (ar.currentline > 0 && strncmp(ar.source, "=gpulua/", 8) != 0) {
+            lua_pushstring(L, ar.short_src);
+            lua_setfield(L, -2, "source");
+            lua_pushinteger(L, ar.currentline);
+            lua_setfield(L, -2, "line");
+            return;
+        }
+    }
+}
+
+static void set_metatable(lua_State *L) {
+    if (luaL_newmetatable(L, "gpulua.error")) {
+        lua_pushliteral(L, "gpulua.error");
+        lua_setfield(L, -2, "__name");
+    }
+    lua_setmetatable(L, -2);
+}
+
+static void push_error(lua_State *L, const struct gpu_error *error, int level) {
+    luaL_checkstack(L, 6, NULL);
+    lua_createtable(L, 0, 8);
+    lua_pushstring(L, gpulua_status_name(error->code));
+    lua_setfield(L, -2, "code");
+    lua_pushstring(L, error->message);
+    lua_setfield(L, -2, "message");
+    lua_pushstring(L, gpu_error_hint(error->code));
+    lua_setfield(L, -2, "hint");
+    if (error->driver_code) {
+        lua_pushinteger(L, error->driver_code);
+        lua_setfield(L, -2, "driver_code");
+    }
+    if (error->log) {
+        lua_pushstring(L, error->log);
+        lua_setfield(L, -2, "log");
+    }
+    if (error->op.is_known) {
+        push_op_info(L, &error->op);
+        lua_setfield(L, -2, "op");
+    }
+    if (error->root.is_known) {
+        push_op_info(L, &error->root);
+        lua_setfield(L, -2, "root");
+    }
+    if (error->suspects) {
+        lua_createtable(L, (int)error->suspect_count, 0);
+        for (uint32_t i = 0; i < error->suspect_count; i++) {
+            push_op_info(L, &error->suspects[i]);
+            lua_rawseti(L, -2, (lua_Integer)i + 1);
+        }
+        lua_setfield(L, -2, "suspects");
+    }
+    if (error->code == GPULUA_OUT_OF_BUDGET) {
+        set_integer(L, "requested", error->requested_bytes);
+        set_integer(L, "current", error->current_bytes);
+        set_integer(L, "remaining", error->remaining_bytes);
+        set_integer(L, "limit", error->limit_bytes);
+    }
+    set_where(L);
+    luaL_traceback(L, L, NULL, level);
+    lua_setfield(L, -2, "traceback");
+    set_metatable(L);
+}
+
+void gpu_lua_error_push(lua_State *L, const struct gpu_error *error) {
+    push_error(L, error, 0);
+}
+
+static int push_protected(lua_State *L) {
+    push_error(L, lua_touserdata(L, 1), 1);
+    return 1;
+}
+
+void gpu_lua_error_push_owned(lua_State *L, struct gpu_error *error) {
+    lua_pushcfunction(L, push_protected);
+    lua_pushlightuserdata(L, error);
+    (void)lua_pcall(L, 1, 1, 0); /* failed: the message about memory takes its place */
+    gpu_error_finish(error);
+}
+
+_Noreturn void gpu_lua_throw(lua_State *L, struct gpu_error *error) {
+    if (!lua_checkstack(L, 4)) {
+        lua_settop(L, 0); /* nothing of it is needed any more */
+    }
+    gpu_lua_error_push_owned(L, error);
+    lua_error(L);
+    __builtin_unreachable();
+}
+
+_Noreturn void gpu_lua_fail(lua_State *L, gpulua_status code, const char *format, ...) {
+    struct gpu_error error;
+    char message[sizeof error.message];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    gpu_error_set(&error, code, "%s", message);
+    gpu_lua_throw(L, &error);
+}
+
+static bool is_error(lua_State *L, int index) {
+    if (lua_type(L, index) != LUA_TTABLE || !lua_getmetatable(L, index)) {
+        return false;
+    }
+    luaL_getmetatable(L, "gpulua.error");
+    bool is = lua_rawequal(L, -1, -2);
+    lua_pop(L, 2);
+    return is;
+}
+
+static gpulua_status status_from_name(const char *name) {
+#define X(number, c_name, lua_name, meaning, hint)                                                 \
+    if (strcmp(name, lua_name) == 0) {                                                             \
+        return GPULUA_##c_name;                                                                    \
+    }
+    GPULUA_STATUS_TABLE(X)
+#undef X
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_lua_error_code(lua_State *L, const struct gpulua *g, int index) {
+    (void)g;
+    if (!lua_checkstack(L, 3) || !is_error(L, index)) {
+        return GPULUA_OK;
+    }
+    index = lua_absindex(L, index);
+    lua_pushliteral(L, "code");
+    lua_rawget(L, index);
+    const char *name = lua_tostring(L, -1);
+    gpulua_status status = name ? status_from_name(name) : GPULUA_OK;
+    lua_pop(L, 1);
+    return status;
+}
+
+/* core.raise(code, message[, hint]) */
+int gpu_lua_error_raise(lua_State *L) {
+    struct gpu_error error;
+    gpulua_status status = status_from_name(luaL_checkstring(L, 1));
+    luaL_argcheck(L, status != GPULUA_OK, 1, "no such code");
+    gpu_error_set(&error, status, "%s", luaL_checkstring(L, 2));
+    const char *hint = luaL_optstring(L, 3, NULL);
+    gpu_lua_error_push(L, &error);
+    if (hint) {
+        lua_pushstring(L, hint);
+        lua_setfield(L, -2, "hint");
+    }
+    return lua_error(L);
+}
+
+/* ---- as text ---- */
+
+static void add_field(lua_State *L, luaL_Buffer *text, const char *format, const char *field) {
+    lua_getfield(L, 1, field);
+    const char *value = lua_tostring(L, -1);
+    if (value && value[0]) {
+        lua_pushfstring(L, format, value);
+        lua_remove(L, -2);
+        luaL_addvalue(text);
+    } else {
+        lua_pop(L, 1);
+    }
+}
+
+/* "saxpy" (stream 3, 7th on it) from pipeline.lua:12; the table of the op is on top, and popped */
+static void add_op(lua_State *L, luaL_Buffer *text, const char *lead) {
+    int op = lua_gettop(L);
+    char line[320];
+    lua_getfield(L, op, "label");
+    lua_getfield(L, op, "stream");
+    lua_getfield(L, op, "seq");
+    lua_getfield(L, op, "source");
+    lua_getfield(L, op, "line");
+    const char *label = lua_tostring(L, op + 1);
+    const char *source = lua_tostring(L, op + 4);
+    int used =
+        snprintf(line, sizeof line, "\n  %s: %s (stream %lld, seq %lld)", lead, label ? label : "?",
+                 (long long)lua_tointeger(L, op + 2), (long long)lua_tointeger(L, op + 3));
+    if (source && used > 0 && (size_t)used < sizeof line) {
+        snprintf(line + used, sizeof line - (size_t)used, ", asked for at %s:%lld", source,
+                 (long long)lua_tointeger(L, op + 5));
+    }
+    lua_settop(L, op - 1);
+    luaL_addstring(text, line);
+}
+
+static void add_op_field(lua_State *L, luaL_Buffer *text, const char *field) {
+    if (lua_getfield(L, 1, field) == LUA_TTABLE) {
+        add_op(L, text, field);
+    } else {
+        lua_pop(L, 1);
+    }
+}
+
+static int error_tostring(lua_State *L) {
+    luaL_Buffer text;
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    luaL_buffinit(L, &text);
+    lua_getfield(L, 1, "source");
+    lua_getfield(L, 1, "line");
+    if (lua_isstring(L, -2) && lua_isinteger(L, -1)) {
+        lua_pushfstring(L, "%s:%I: ", lua_tostring(L, -2), (LUAI_UACINT)lua_tointeger(L, -1));
+        lua_insert(L, -3);
+        lua_pop(L, 2);
+        luaL_addvalue(&text);
+    } else {
+        lua_pop(L, 2);
+    }
+    add_field(L, &text, "%s: ", "code");
+    add_field(L, &text, "%s", "message");
+    add_op_field(L, &text, "op");
+    add_op_field(L, &text, "root");
+    if (lua_getfield(L, 1, "suspects") == LUA_TTABLE) {
+        int suspects = lua_gettop(L);
+        /* The buffer's own value, if any, lies below: it may be used while only ours is above. */
+        lua_Integer count = (lua_Integer)lua_rawlen(L, suspects);
+        lua_pop(L, 1);
+        for (lua_Integer i = 1; i <= count; i++) {
+            lua_getfield(L, 1, "suspects");
+            lua_rawgeti(L, -1, i);
+            lua_remove(L, -2);
+            add_op(L, &text, "suspect");
+        }
+    } else {
+        lua_pop(L, 1);
+    }
+    add_field(L, &text, "\n%s", "log");
+    add_field(L, &text, "\n  hint: %s", "hint");
+    add_field(L, &text, "\n%s", "traceback");
+    luaL_pushresult(&text);
+    return 1;
+}
+
+void gpu_lua_error_open(lua_State *L, struct gpulua *g) {
+    (void)g;
+    luaL_newmetatable(L, "gpulua.error");
+    lua_pushliteral(L, "gpulua.error");
+    lua_setfield(L, -2, "__name");
+    lua_pushcfunction(L, error_tostring);
+    lua_setfield(L, -2, "__tostring");
+    lua_pop(L, 1);
+}

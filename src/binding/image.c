@@ -1,0 +1,236 @@
+/* PNG and JPEG to pixels and pixels to PNG, through stb. Knows nothing of devices: image.lua does
+ * the rest.
+ *
+ * stb verifies no checksum and fills up what a short file lacks, so both formats are checked here
+ * first: a damaged file must be an error, never a picture of something else. */
+#include "binding/image.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#define STBI_ONLY_JPEG
+#define STBI_ONLY_PNG
+#define STBI_NO_HDR
+#define STBI_NO_LINEAR
+#define STBI_NO_STDIO
+#define STB_IMAGE_STATIC
+#define STB_IMAGE_IMPLEMENTATION
+#define STBI_WRITE_NO_STDIO
+#define STB_IMAGE_WRITE_STATIC
+#define STB_IMAGE_WRITE_IMPLEMENTATION
+/* Functions that stb declares static and the settings above leave out. GCC says so at the end of
+ * the file, so there is no pop. */
+#pragma GCC diagnostic ignored "-Wunused-function"
+#if __has_include(<stb/stb_image.h>)
+#include <stb/stb_image.h>
+#include <stb/stb_image_write.h>
+#else
+#include <stb_image.h>
+#include <stb_image_write.h>
+#endif
+
+#define PNG_SIGNATURE_BYTES 8u
+#define PNG_CHUNK_BYTES 12u /* length, type and checksum around a chunk's data */
+#define CHANNELS_MAX 4
+#define SIDE_MAX (1 << 24) /* stb's own bound on width and height */
+
+/* What stb allocates, held by a userdata so that a Lua error cannot leak it. */
+struct image_memory {
+    unsigned char *bytes; /* owned; NULL: nothing */
+};
+
+static const char memory_name[] = "gpulua.image.memory";
+
+static int memory_close(lua_State *L) {
+    struct image_memory *memory = luaL_checkudata(L, 1, memory_name);
+    free(memory->bytes);
+    memory->bytes = NULL;
+    return 0;
+}
+
+/* Pushes the userdata. */
+static struct image_memory *memory_push(lua_State *L) {
+    struct image_memory *memory = lua_newuserdatauv(L, sizeof(*memory), 0);
+    memory->bytes = NULL;
+    luaL_setmetatable(L, memory_name);
+    return memory;
+}
+
+static uint32_t read_u32(const unsigned char *bytes) {
+    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
+}
+
+/* CRC-32 as the PNG specification (ISO 15948, annex D) defines it, four bits at a time. */
+static uint32_t checksum(const unsigned char *bytes, size_t byte_count) {
+    static const uint32_t table[16] = {
+        0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4,
+        0x4db26158, 0x5005713c, 0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c,
+        0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c,
+    };
+    uint32_t crc = 0xffffffffu;
+
+    for (size_t i = 0; i < byte_count; i++) {
+        crc ^= bytes[i];
+        crc = crc >> 4 ^ table[crc & 15];
+        crc = crc >> 4 ^ table[crc & 15];
+    }
+    return ~crc;
+}
+
+/* NULL when every chunk up to IEND is whole and its checksum is right. */
+static const char *png_damage(const unsigned char *bytes, size_t byte_count) {
+    size_t at = PNG_SIGNATURE_BYTES;
+
+    while (byte_count - at >= PNG_CHUNK_BYTES) {
+        uint32_t data_bytes = read_u32(bytes + at);
+
+        if (data_bytes > byte_count - at - PNG_CHUNK_BYTES) {
+            return "the file ends within a chunk";
+        }
+        if (checksum(bytes + at + 4, (size_t)data_bytes + 4) !=
+            read_u32(bytes + at + 8 + data_bytes)) {
+            return "a checksum is wrong";
+        }
+        if (memcmp(bytes + at + 4, "IEND", 4) == 0) {
+            return NULL;
+        }
+        at += PNG_CHUNK_BYTES + data_bytes;
+    }
+    return "the file ends before its end mark";
+}
+
+/* NULL when the segments lead to an end-of-image marker. JPEG has no checksum to verify. */
+static const char *jpeg_damage(const unsigned char *bytes, size_t byte_count) {
+    size_t at = 2;
+    bool in_scan = false;
+
+    while (byte_count - at >= 2) {
+        unsigned char marker = bytes[at + 1];
+
+        if (bytes[at] != 0xff) {
+            if (!in_scan) {
+                return "a segment does not begin with a marker";
+            }
+            at += 1;
+        } else if (marker == 0xff) {
+            at += 1; /* fill byte before a marker */
+        } else if (marker == 0xd9) {
+            return NULL;
+        } else if (marker == 0x00 || (marker >= 0xd0 && marker <= 0xd7)) {
+            at += 2; /* within a scan: a stuffed byte or a restart marker */
+        } else {
+            size_t segment_bytes;
+
+            if (byte_count - at < 4) {
+                break;
+            }
+            segment_bytes = (size_t)bytes[at + 2] << 8 | bytes[at + 3];
+            if (segment_bytes < 2 || segment_bytes > byte_count - at - 2) {
+                return "the file ends within a segment";
+            }
+            in_scan = marker == 0xda;
+            at += 2 + segment_bytes;
+        }
+    }
+    return "the file ends before its end mark";
+}
+
+static int fail(lua_State *L, const char *message) {
+    lua_pushnil(L);
+    lua_pushstring(L, message);
+    return 2;
+}
+
+/* decode(bytes) -> pixels, width, height, channels (8 bits each), or nil, message. */
+static int image_decode(lua_State *L) {
+    static const unsigned char png_signature[PNG_SIGNATURE_BYTES] = {0x89, 'P',  'N',  'G',
+                                                                     '\r', '\n', 0x1a, '\n'};
+    size_t byte_count;
+    const char *text = luaL_checklstring(L, 1, &byte_count);
+    const unsigned char *bytes = (const unsigned char *)text;
+    struct image_memory *memory;
+    const char *damage;
+    int width, height, channels;
+
+    if (byte_count > INT_MAX) {
+        return fail(L, "the file is larger than 2 GiB");
+    }
+    if (byte_count >= PNG_SIGNATURE_BYTES &&
+        memcmp(bytes, png_signature, PNG_SIGNATURE_BYTES) == 0) {
+        damage = png_damage(bytes, byte_count);
+    } else if (byte_count >= 3 && bytes[0] == 0xff && bytes[1] == 0xd8 && bytes[2] == 0xff) {
+        damage = jpeg_damage(bytes, byte_count);
+    } else {
+        damage = "neither a PNG nor a JPEG file";
+    }
+    if (damage) {
+        return fail(L, damage);
+    }
+
+    memory = memory_push(L);
+    memory->bytes = stbi_load_from_memory(bytes, (int)byte_count, &width, &height, &channels, 0);
+    if (!memory->bytes) {
+        return fail(L, stbi_failure_reason());
+    }
+    lua_pushlstring(L, (const char *)memory->bytes,
+                    (size_t)width * (size_t)height * (size_t)channels);
+    free(memory->bytes);
+    memory->bytes = NULL;
+    lua_pushinteger(L, width);
+    lua_pushinteger(L, height);
+    lua_pushinteger(L, channels);
+    return 4;
+}
+
+/* encode_png(pixels, width, height, channels) -> bytes, or nil, message. */
+static int image_encode_png(lua_State *L) {
+    size_t byte_count;
+    const char *pixels = luaL_checklstring(L, 1, &byte_count);
+    lua_Integer width = luaL_checkinteger(L, 2);
+    lua_Integer height = luaL_checkinteger(L, 3);
+    lua_Integer channels = luaL_checkinteger(L, 4);
+    struct image_memory *memory;
+    int png_bytes;
+
+    luaL_argcheck(L, width >= 1 && width <= SIDE_MAX, 2, "out of range");
+    luaL_argcheck(L, height >= 1 && height <= SIDE_MAX, 3, "out of range");
+    luaL_argcheck(L, channels >= 1 && channels <= CHANNELS_MAX, 4, "out of range");
+    luaL_argcheck(L, byte_count == (size_t)width * (size_t)height * (size_t)channels, 1,
+                  "not width * height * channels bytes");
+    /* stb counts in int, and deflate may grow what it cannot press. */
+    if (byte_count > INT_MAX / 2) {
+        return fail(L, "the picture is larger than 1 GiB");
+    }
+    memory = memory_push(L);
+    memory->bytes = stbi_write_png_to_mem((const unsigned char *)pixels, (int)(width * channels),
+                                          (int)width, (int)height, (int)channels, &png_bytes);
+    if (!memory->bytes) {
+        return fail(L, "out of memory");
+    }
+    lua_pushlstring(L, (const char *)memory->bytes, (size_t)png_bytes);
+    free(memory->bytes);
+    memory->bytes = NULL;
+    return 1;
+}
+
+int luaopen_gpulua_image_core(lua_State *L) {
+    static const luaL_Reg functions[] = {
+        {"decode", image_decode},
+        {"encode_png", image_encode_png},
+        {NULL, NULL},
+    };
+
+    luaL_newmetatable(L, memory_name);
+    lua_pushcfunction(L, memory_close);
+    lua_setfield(L, -2, "__gc");
+    lua_pop(L, 1);
+    luaL_newlib(L, functions); /* table */
+    return 1;
+}

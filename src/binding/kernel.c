@@ -1,0 +1,337 @@
+/* Kernels, and the way of a launch from Lua: everything is checked here or below at the call, and
+ * nothing but the op's handle is allocated. */
+#include "binding/kernel.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "binding/buffer.h"
+#include "binding/core.h"
+#include "binding/data.h"
+#include "binding/device.h"
+#include "binding/stream.h"
+
+#define DEFAULT_BLOCK_THREADS 256u
+
+struct kernel_handle *gpu_lua_kernel_new(lua_State *L, struct gpulua *g) {
+    return gpu_lua_new(L, g, GPU_LUA_KIND_KERNEL, sizeof(struct kernel_handle), 0);
+}
+
+void gpu_lua_kernel_set(struct kernel_handle *handle, struct gpu_kernel *kernel) {
+    handle->kernel = kernel;
+    handle->signature = gpu_kernel_signature(kernel);
+    handle->device = gpu_module_device(gpu_kernel_module(kernel));
+}
+
+static struct kernel_handle *check_kernel(lua_State *L, struct gpulua *g, int index) {
+    struct kernel_handle *handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_KERNEL);
+    if (!handle->kernel) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed kernel");
+    }
+    return handle;
+}
+
+/* ---- arguments ---- */
+
+#define ARGUMENT_TEXT_BYTES 192
+
+/* "argument 2 (a) of kernel 'saxpy'" */
+static const char *argument_text(const struct kernel_handle *handle, uint32_t index, char *text) {
+    const struct gpu_param *param = &handle->signature->params[index];
+    const char *name = gpu_kernel_name(handle->kernel);
+    snprintf(text, ARGUMENT_TEXT_BYTES,
+             param->name[0] ? "argument %u (%s) of kernel '%.80s'"
+                            : "argument %u%s of kernel '%.80s'",
+             index + 1, param->name, name);
+    return text;
+}
+
+static _Noreturn void bad_argument(lua_State *L, const struct kernel_handle *handle, uint32_t index,
+                                   int at, const char *reason) {
+    char text[ARGUMENT_TEXT_BYTES];
+    const struct gpu_param *param = &handle->signature->params[index];
+    const char *value = luaL_typename(L, at);
+    if (lua_type(L, at) == LUA_TNUMBER) {
+        lua_pushvalue(L, at);
+        value = lua_tostring(L, -1);
+    } else if (luaL_getmetafield(L, at, "__name") == LUA_TSTRING) {
+        value = lua_tostring(L, -1);
+    }
+    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: %s %s (%s expected)",
+                 argument_text(handle, index, text), value, reason, param->text);
+}
+
+static void get_scalar(lua_State *L, const struct kernel_handle *handle, uint32_t index, int at,
+                       struct gpu_arg *arg) {
+    const struct gpu_param *param = &handle->signature->params[index];
+    arg->ref = NULL;
+    if (param->type == GPU_TYPE_I32 && lua_isinteger(L, at)) {
+        lua_Integer value = lua_tointeger(L, at);
+        arg->scalar.i = value;
+        if (value < INT32_MIN || value > INT32_MAX) {
+            bad_argument(L, handle, index, at, "is out of range");
+        }
+        return;
+    }
+    if (param->byte_count == 1 && lua_isboolean(L, at)) {
+        arg->scalar.i = lua_toboolean(L, at);
+        return;
+    }
+    arg->scalar.u = 0;
+    const char *reason = gpu_lua_to_element(L, at, param->type, arg->scalar.bytes);
+    if (reason) {
+        bad_argument(L, handle, index, at, reason);
+    }
+}
+
+static void get_pointer(lua_State *L, struct gpulua *g, const struct kernel_handle *handle,
+                        uint32_t index, int at, struct gpu_arg *arg) {
+    struct buffer *buffer = gpu_lua_test(L, g, at, GPU_LUA_KIND_BUFFER);
+    if (buffer) {
+        if (!buffer->ref.block) {
+            char text[ARGUMENT_TEXT_BYTES];
+            gpu_lua_fail(L, GPULUA_CLOSED, "%s: attempt to use a closed buffer",
+                         argument_text(handle, index, text));
+        }
+        arg->ref = &buffer->ref;
+    } else if (lua_isnil(L, at)) {
+        arg->ref = NULL;
+    } else {
+        bad_argument(L, handle, index, at, "is not a buffer of the device");
+    }
+}
+
+static _Noreturn void bad_count(lua_State *L, const struct kernel_handle *handle, int count) {
+    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "kernel '%s' takes %u argument%s, got %d",
+                 gpu_kernel_name(handle->kernel), handle->signature->param_count,
+                 handle->signature->param_count == 1 ? "" : "s", count);
+}
+
+/* ---- the launch's shape ---- */
+
+static uint32_t to_dim(lua_State *L, int at, const char *field) {
+    int is_integer = 0;
+    lua_Integer value = lua_type(L, at) == LUA_TNUMBER ? lua_tointegerx(L, at, &is_integer) : 0;
+    if (!is_integer || value < 1 || value > UINT32_MAX) {
+        lua_pushvalue(L, at);
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "%s of launch: a whole number from 1 on, or a table of up to three, expected, "
+                     "got %s",
+                     field,
+                     lua_type(L, -1) == LUA_TNUMBER ? lua_tostring(L, -1) : luaL_typename(L, -1));
+    }
+    return (uint32_t)value;
+}
+
+/* False: the field is nil. */
+static bool get_dims(lua_State *L, int config, const char *field, uint32_t *dims) {
+    int type = lua_getfield(L, config, field);
+    if (type == LUA_TTABLE) {
+        lua_Unsigned count = lua_rawlen(L, -1);
+        if (count < 1 || count > 3) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s of launch: one to three numbers, got %llu",
+                         field, (unsigned long long)count);
+        }
+        for (lua_Unsigned i = 0; i < count; i++) {
+            lua_rawgeti(L, -1, (lua_Integer)i + 1);
+            dims[i] = to_dim(L, -1, field);
+            lua_pop(L, 1);
+        }
+    } else if (type != LUA_TNIL) {
+        dims[0] = to_dim(L, -1, field);
+    }
+    lua_pop(L, 1);
+    return type != LUA_TNIL;
+}
+
+/* Label and stream stay alive: they are in the table. */
+static void get_config(lua_State *L, struct gpulua *g, int config, struct gpu_launch *launch) {
+    static const char *const options[] = {"grid", "block", "shared", "stream", "label", NULL};
+    gpu_lua_check_options(L, config, options, "launch");
+    if (!get_dims(L, config, "grid", launch->grid)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "grid of launch is missing: how many blocks the kernel runs");
+    }
+    get_dims(L, config, "block", launch->block);
+    launch->shared_bytes =
+        (uint32_t)gpu_lua_field_integer(L, config, "shared", "launch", 0, 0, UINT32_MAX);
+    launch->submit.label = gpu_lua_field_string(L, config, "label", "launch");
+    if (lua_getfield(L, config, "stream") != LUA_TNIL) {
+        launch->submit.stream = gpu_lua_check_stream(L, g, -1);
+    }
+    lua_pop(L, 1);
+}
+
+/* Threads in all: blocks of the default size, as many as it takes. */
+static void get_threads(lua_State *L, const struct kernel_handle *handle,
+                        struct gpu_launch *launch) {
+    int is_integer = 0;
+    lua_Integer threads = lua_type(L, 2) == LUA_TNUMBER ? lua_tointegerx(L, 2, &is_integer) : 0;
+    if (!is_integer || threads < 1) {
+        lua_pushvalue(L, 2);
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "launch of kernel '%s': a number of threads from 1 on, or a table {grid=, "
+                     "block=, shared=, stream=, label=}, expected, got %s",
+                     gpu_kernel_name(handle->kernel),
+                     lua_type(L, 2) == LUA_TNUMBER ? lua_tostring(L, -1) : luaL_typename(L, 2));
+    }
+    uint32_t block = gpu_kernel_facts(handle->kernel)->block_threads_max;
+    block = block && block < DEFAULT_BLOCK_THREADS ? block : DEFAULT_BLOCK_THREADS;
+    lua_Integer blocks = threads / block + (threads % block != 0);
+    if (blocks > UINT32_MAX) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "launch of kernel '%s': %lld threads are too many",
+                     gpu_kernel_name(handle->kernel), (long long)threads);
+    }
+    launch->block[0] = block;
+    launch->grid[0] = (uint32_t)blocks;
+}
+
+/* kernel:launch(threads or {grid=, block=, shared=, stream=, label=}, ...) -> op */
+static int kernel_launch(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct kernel_handle *handle = check_kernel(L, g, 1);
+    const struct gpu_signature *signature = handle->signature;
+    struct gpu_arg args[GPU_PARAMS_MAX];
+    struct gpu_launch launch = {
+        .kernel = handle->kernel,
+        .grid = {1, 1, 1},
+        .block = {1, 1, 1},
+        .args = args,
+        .arg_count = signature->param_count,
+    };
+    int count = lua_gettop(L) - 2;
+    if (count != (int)signature->param_count) {
+        bad_count(L, handle, count < 0 ? 0 : count);
+    }
+    if (lua_type(L, 2) == LUA_TTABLE) {
+        launch.block[0] = DEFAULT_BLOCK_THREADS;
+        get_config(L, g, 2, &launch);
+    } else {
+        get_threads(L, handle, &launch);
+    }
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        if (signature->params[i].kind == GPU_PARAM_POINTER) {
+            get_pointer(L, g, handle, i, (int)i + 3, &args[i]);
+        } else if (signature->params[i].kind == GPU_PARAM_SCALAR) {
+            get_scalar(L, handle, i, (int)i + 3, &args[i]);
+        } else {
+            bad_argument(L, handle, i, (int)i + 3, "cannot be passed without a signature by hand");
+        }
+    }
+    if (!launch.submit.stream) {
+        launch.submit.stream = gpu_lua_current_stream(L, g, handle->device);
+    }
+    gpu_lua_site(L, g, handle->device, &launch.submit.site);
+    struct gpu_error error;
+    struct gpu_op **op = gpu_lua_op_new(L, g);
+    if (gpu_work_launch(&launch, op, &error)) {
+        *op = NULL;
+        gpu_lua_throw(L, &error);
+    }
+    return 1;
+}
+
+/* ---- facts ---- */
+
+/* kernel:signature() -> "n: i32, a: f32, x: in f32*, y: inout f32*" */
+static int kernel_signature(lua_State *L) {
+    struct kernel_handle *handle = check_kernel(L, GPU_LUA(L), 1);
+    luaL_Buffer text;
+    luaL_buffinit(L, &text);
+    for (uint32_t i = 0; i < handle->signature->param_count; i++) {
+        const struct gpu_param *param = &handle->signature->params[i];
+        luaL_addstring(&text, i ? ", " : "");
+        if (param->name[0]) {
+            luaL_addstring(&text, param->name);
+            luaL_addstring(&text, ": ");
+        }
+        luaL_addstring(&text, param->text);
+    }
+    luaL_pushresult(&text);
+    return 1;
+}
+
+/* kernel:attributes() -> what the driver says of it */
+static int kernel_attributes(lua_State *L) {
+    struct kernel_handle *handle = check_kernel(L, GPU_LUA(L), 1);
+    const struct wire_kernel_facts *facts = gpu_kernel_facts(handle->kernel);
+    const struct {
+        const char *name;
+        uint32_t value;
+    } fields[] = {{"block_threads_max", facts->block_threads_max},
+                  {"shared_bytes", facts->shared_bytes_static},
+                  {"registers", facts->registers},
+                  {"local_bytes", facts->local_bytes},
+                  {"args_bytes", handle->signature->args_bytes}};
+    lua_createtable(L, 0, 6);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        lua_pushinteger(L, fields[i].value);
+        lua_setfield(L, -2, fields[i].name);
+    }
+    lua_pushstring(L, gpu_kernel_name(handle->kernel));
+    lua_setfield(L, -2, "name");
+    return 1;
+}
+
+/* kernel:occupancy() -> blocks of 256 threads that one multiprocessor holds at once */
+static int kernel_occupancy(lua_State *L) {
+    struct kernel_handle *handle = check_kernel(L, GPU_LUA(L), 1);
+    lua_pushinteger(L, gpu_kernel_facts(handle->kernel)->occupancy_blocks);
+    return 1;
+}
+
+static void kernel_end(struct kernel_handle *handle) {
+    struct gpu_kernel *kernel = handle->kernel;
+    handle->kernel = NULL;
+    if (kernel) {
+        gpu_kernel_release(kernel);
+    }
+}
+
+static int kernel_close(lua_State *L) {
+    kernel_end(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_KERNEL));
+    return 0;
+}
+
+static int kernel_gc(lua_State *L) {
+    kernel_end(lua_touserdata(L, 1));
+    return 0;
+}
+
+static int kernel_tostring(lua_State *L) {
+    struct kernel_handle *handle = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_KERNEL);
+    if (!handle->kernel) {
+        lua_pushliteral(L, "gpulua.kernel (closed)");
+        return 1;
+    }
+    lua_pushfstring(L, "gpulua.kernel %s on %s", gpu_kernel_name(handle->kernel),
+                    gpu_device_name(handle->device));
+    return 1;
+}
+
+static int kernel_index(lua_State *L) {
+    lua_pushvalue(L, 2);
+    if (lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
+        return 1;
+    }
+    struct kernel_handle *handle = check_kernel(L, GPU_LUA(L), 1);
+    if (lua_type(L, 2) == LUA_TSTRING && strcmp(lua_tostring(L, 2), "name") == 0) {
+        lua_pushstring(L, gpu_kernel_name(handle->kernel));
+    } else {
+        lua_pushnil(L);
+    }
+    return 1;
+}
+
+void gpu_lua_kernel_open(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg methods[] = {
+        {"launch", kernel_launch},         {"signature", kernel_signature},
+        {"attributes", kernel_attributes}, {"occupancy", kernel_occupancy},
+        {"close", kernel_close},           {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {{"__gc", kernel_gc},
+                                           {"__close", kernel_close},
+                                           {"__tostring", kernel_tostring},
+                                           {"__index", kernel_index},
+                                           {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_KERNEL, methods, metamethods);
+}

@@ -1,0 +1,501 @@
+/* The loop: ready tasks, timers, devices that finish work, and sleeping for all of them at once. */
+#include "binding/loop.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "binding/device.h"
+
+static const char registry_key; /* its address names the gpulua object in the registry */
+
+int64_t gpu_lua_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* ---- timers: a binary heap of what is due first ---- */
+
+static void heap_put(struct gpulua *g, uint32_t position, struct timer *timer) {
+    g->heap[position - 1] = timer;
+    timer->heap_position = position;
+}
+
+static void heap_up(struct gpulua *g, uint32_t position, struct timer *timer) {
+    while (position > 1 && g->heap[position / 2 - 1]->deadline_ns > timer->deadline_ns) {
+        heap_put(g, position, g->heap[position / 2 - 1]);
+        position /= 2;
+    }
+    heap_put(g, position, timer);
+}
+
+static void heap_down(struct gpulua *g, uint32_t position, struct timer *timer) {
+    for (;;) {
+        uint32_t child = position * 2;
+        if (child > g->timer_count) {
+            break;
+        }
+        if (child < g->timer_count &&
+            g->heap[child]->deadline_ns < g->heap[child - 1]->deadline_ns) {
+            child++;
+        }
+        if (g->heap[child - 1]->deadline_ns >= timer->deadline_ns) {
+            break;
+        }
+        heap_put(g, position, g->heap[child - 1]);
+        position = child;
+    }
+    heap_put(g, position, timer);
+}
+
+bool gpu_lua_timer_set(struct gpulua *g, struct timer *timer, int64_t deadline_ns) {
+    gpu_lua_timer_clear(g, timer);
+    if (g->timer_count == g->timer_capacity) {
+        uint32_t capacity = g->timer_capacity ? g->timer_capacity * 2 : 64;
+        struct timer **heap = realloc(g->heap, capacity * sizeof *heap);
+        if (!heap) {
+            return false;
+        }
+        g->heap = heap;
+        g->timer_capacity = capacity;
+    }
+    timer->deadline_ns = deadline_ns;
+    heap_up(g, ++g->timer_count, timer);
+    return true;
+}
+
+void gpu_lua_timer_clear(struct gpulua *g, struct timer *timer) {
+    uint32_t position = timer->heap_position;
+    if (position == 0) {
+        return;
+    }
+    timer->heap_position = 0;
+    struct timer *last = g->heap[--g->timer_count];
+    if (last == timer) {
+        return;
+    }
+    if (position > 1 && g->heap[position / 2 - 1]->deadline_ns > last->deadline_ns) {
+        heap_up(g, position, last);
+    } else {
+        heap_down(g, position, last);
+    }
+}
+
+int64_t gpu_lua_next_deadline_ns(const struct gpulua *g) {
+    return g->timer_count ? g->heap[0]->deadline_ns : INT64_MAX;
+}
+
+/* ---- interrupts ---- */
+
+static void stop_hook(lua_State *L, lua_Debug *ar) {
+    (void)ar;
+    lua_sethook(L, NULL, 0, 0);
+    struct gpulua *g = gpu_lua_find(L);
+    if (!g || !atomic_load(&g->interrupt)) {
+        return; /* delivered elsewhere meanwhile, or a coroutine that inherited the hook */
+    }
+    gpu_lua_interrupt_taken(g);
+    luaL_error(L, "interrupted!");
+}
+
+void gpu_lua_interrupt_taken(struct gpulua *g) {
+    if (!g->running || !g->running->parent) {
+        atomic_store(&g->interrupt, 0);
+    }
+}
+
+void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g) {
+    if (atomic_load(&g->interrupt)) {
+        gpu_lua_interrupt_taken(g);
+        gpu_lua_fail(L, GPULUA_INTERRUPTED, "interrupted!");
+    }
+}
+
+/* Both are called from signal handlers and other threads: only what is safe there. Setting a hook
+ * on a running state is what Lua's own interpreter does in its handler. */
+void gpu_lua_poke(struct gpulua *g) {
+    uint64_t one = 1;
+    int saved = errno;
+    if (write(g->wake_fd, &one, sizeof one) < 0) {
+        /* Full: it is readable already. */
+    }
+    errno = saved;
+}
+
+void gpulua_wake(gpulua *g) {
+    gpu_lua_poke(g);
+}
+
+void gpulua_interrupt(gpulua *g) {
+    atomic_store(&g->interrupt, 1);
+    lua_State *running = atomic_load(&g->innermost);
+    if (running) {
+        lua_sethook(running, stop_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT,
+                    1);
+    }
+    gpu_lua_poke(g);
+}
+
+/* Between tasks: those that nobody spawned hear of it; what they spawned hears from them. */
+static void deliver_interrupt(struct gpulua *g) {
+    if (!atomic_load(&g->interrupt)) {
+        return;
+    }
+    if (g->running || g->turn_depth > 1) {
+        return; /* the code that blocks here takes it */
+    }
+    atomic_store(&g->interrupt, 0);
+    for (struct task *task = g->live, *next; task; task = next) {
+        next = task->live_next;
+        if (task->parent) {
+            continue;
+        }
+        if (task->state == TASK_PARKED) {
+            gpu_lua_wake(task, WAKE_INTERRUPT);
+        } else {
+            task->pending = WAKE_INTERRUPT;
+        }
+    }
+}
+
+/* ---- turns ---- */
+
+static void drain_wake(struct gpulua *g) {
+    uint64_t count;
+    if (read(g->wake_fd, &count, sizeof count) < 0) {
+        /* Nothing there: it does not block. */
+    }
+}
+
+static void disarm(struct gpulua *g) {
+    if (!g->is_armed) {
+        return;
+    }
+    g->is_armed = false;
+    for (struct device_handle *device = g->devices; device; device = device->next) {
+        gpu_device_disarm(device->device);
+    }
+    drain_wake(g);
+    g->was_poked = false;
+}
+
+/* True: something is there already. */
+static bool arm(struct gpulua *g) {
+    bool is_there = false;
+    g->is_armed = true;
+    for (struct device_handle *device = g->devices; device; device = device->next) {
+        is_there |= gpu_device_arm(device->device);
+    }
+    return is_there;
+}
+
+void gpu_lua_arm(struct gpulua *g) {
+    if (!g->is_armed && arm(g)) {
+        g->was_poked = true;
+        gpu_lua_poke(g);
+    }
+}
+
+static void poll_devices(struct gpulua *g) {
+    for (struct device_handle *device = g->devices; device; device = device->next) {
+        gpu_device_poll(device->device);
+    }
+}
+
+static void fire_timers(struct gpulua *g) {
+    if (g->timer_count == 0) {
+        return;
+    }
+    int64_t now = gpu_lua_now_ns();
+    while (g->timer_count && g->heap[0]->deadline_ns <= now) {
+        struct timer *timer = g->heap[0];
+        gpu_lua_timer_clear(g, timer);
+        gpu_lua_wake(timer->task, WAKE_TIMEOUT);
+    }
+}
+
+void gpu_lua_pump(struct gpulua *g) {
+    disarm(g);
+    deliver_interrupt(g);
+    poll_devices(g);
+    fire_timers(g);
+}
+
+/* Those that are ready now; what they make ready runs in the next turn. */
+static bool run_ready(struct gpulua *g, lua_State *L) {
+    uint32_t count = g->ready_count;
+    bool has_run = count > 0;
+    while (count-- && g->ready_head) {
+        struct task *task = g->ready_head;
+        g->ready_head = task->ready_next;
+        if (!g->ready_head) {
+            g->ready_tail = &g->ready_head;
+        }
+        g->ready_count--;
+        gpu_lua_task_run(g, L, task);
+        gpu_lua_report(g, L);
+    }
+    return has_run;
+}
+
+static bool spin(struct gpulua *g, int64_t limit_ns) {
+    int64_t end_ns = gpu_lua_now_ns() + (limit_ns < GPU_SPIN_NS ? limit_ns : GPU_SPIN_NS);
+    do {
+        for (struct device_handle *device = g->devices; device; device = device->next) {
+            if (gpu_device_poll(device->device) > 0) {
+                return true;
+            }
+        }
+    } while (gpu_lua_now_ns() < end_ns && !atomic_load(&g->interrupt));
+    return false;
+}
+
+static void sleep_until(struct gpulua *g, int64_t deadline_ns) {
+    int64_t left_ns = INT64_MAX;
+    if (deadline_ns != INT64_MAX) {
+        left_ns = deadline_ns - gpu_lua_now_ns();
+        if (left_ns <= 0) {
+            return;
+        }
+    }
+    if (g->watch_count && !g->spin_is_spent && spin(g, left_ns)) {
+        return;
+    }
+    g->spin_is_spent = false;
+    if (!arm(g) && !atomic_load(&g->interrupt)) {
+        struct pollfd wait = {.fd = g->epoll_fd, .events = POLLIN};
+        struct timespec limit = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
+        if (ppoll(&wait, 1, deadline_ns == INT64_MAX ? NULL : &limit, NULL) < 0) {
+            /* A signal: as good as an event. */
+        }
+    }
+    disarm(g);
+}
+
+bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_tasks) {
+    g->turn_depth++;
+    gpu_lua_pump(g);
+    bool is_alive = true;
+    if (!run_tasks || !run_ready(g, L)) {
+        bool has_ready = run_tasks && g->ready_count > 0;
+        int64_t timer_ns = gpu_lua_next_deadline_ns(g);
+        if (!has_ready && deadline_ns == INT64_MAX && timer_ns == INT64_MAX &&
+            g->watch_count == 0) {
+            is_alive = false;
+        } else if (!has_ready) {
+            sleep_until(g, timer_ns < deadline_ns ? timer_ns : deadline_ns);
+            gpu_lua_pump(g);
+            if (run_tasks) {
+                run_ready(g, L);
+            }
+        }
+    }
+    gpu_lua_report(g, L);
+    g->turn_depth--;
+    return is_alive;
+}
+
+/* The task that a parked one waits for; NULL: none. */
+static struct task *waits_for(const struct task *task) {
+    if (task->awaits_children) {
+        return task->children;
+    }
+    if (task->slot.target) {
+        return task->slot.target;
+    }
+    for (uint32_t i = 0; task->group && i < task->group->count; i++) {
+        if (task->group->slots[i].target) {
+            return task->group->slots[i].target;
+        }
+    }
+    return NULL;
+}
+
+void gpu_lua_unstick(struct gpulua *g) {
+    struct task *task = g->live;
+    /* After as many steps as there are tasks, the walk is at its end or inside a circle. */
+    for (uint32_t i = 0; task && i < g->task_count && waits_for(task); i++) {
+        task = waits_for(task);
+    }
+    /* In a circle at least one waits for something else than its children. */
+    for (uint32_t i = 0; task && i < g->task_count && task->awaits_children && task->children;
+         i++) {
+        task = task->children;
+    }
+    if (!task) {
+        return;
+    }
+    if (task->state == TASK_PARKED) {
+        gpu_lua_wake(task, WAKE_STUCK);
+    } else if (task->state == TASK_ELSEWHERE && lua_status(task->co) == LUA_YIELD) {
+        gpu_lua_task_drop(g, task);
+    }
+}
+
+/* ---- devices ---- */
+
+bool gpu_lua_watch_device(struct gpulua *g, int fd) {
+    struct epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
+    return fd < 0 || epoll_ctl(g->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void gpu_lua_unwatch_device(struct gpulua *g, int fd) {
+    if (fd >= 0) {
+        epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    }
+}
+
+/* ---- life ---- */
+
+struct gpulua *gpu_lua_find(lua_State *L) {
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &registry_key);
+    struct gpulua *g = lua_touserdata(L, -1);
+    lua_pop(L, 1);
+    return g;
+}
+
+void gpu_lua_push_object(lua_State *L) {
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &registry_key);
+}
+
+static char *copy_text(const char *text) {
+    return text ? strdup(text) : NULL;
+}
+
+/* "none" and "process"; anything else leaves the default, which gpu.device complains about. */
+static gpulua_isolation isolation_from(const char *text) {
+    if (text && strcmp(text, "none") == 0) {
+        return GPULUA_ISOLATE_NONE;
+    }
+    if (text && strcmp(text, "process") == 0) {
+        return GPULUA_ISOLATE_PROCESS;
+    }
+    return GPULUA_ISOLATE_DEFAULT;
+}
+
+static const char *setting(const char *given, const char *variable) {
+    if (given && given[0]) {
+        return given;
+    }
+    const char *value = getenv(variable);
+    return value && value[0] ? value : NULL;
+}
+
+static void config_set(struct gpulua *g, const gpulua_config *config) {
+    static const gpulua_config none;
+    const gpulua_config *from = config ? config : &none;
+    g->config = *from;
+    g->config.device = copy_text(setting(from->device, "GPULUA_DEVICE"));
+    g->config.executor_path = copy_text(from->executor_path);
+    g->config.cache_path = copy_text(from->cache_path);
+    if (g->config.isolation == GPULUA_ISOLATE_DEFAULT) {
+        g->config.isolation = isolation_from(setting(NULL, "GPULUA_ISOLATE"));
+    }
+}
+
+static void config_finish(struct gpulua *g) {
+    free((char *)(uintptr_t)g->config.device);
+    free((char *)(uintptr_t)g->config.executor_path);
+    free((char *)(uintptr_t)g->config.cache_path);
+    memset(&g->config, 0, sizeof g->config);
+}
+
+static void kept_error_finish(struct kept_error *kept) {
+    free(kept->message);
+    free(kept->source);
+    free(kept->traceback);
+    free(kept->hint);
+    memset(kept, 0, sizeof *kept);
+}
+
+void gpu_lua_shut(struct gpulua *g, lua_State *L) {
+    if (g->is_closed) {
+        return;
+    }
+    g->is_closed = true;
+    atomic_store(&g->innermost, NULL);
+    while (g->live) {
+        gpu_lua_task_drop(g, g->live);
+    }
+    gpu_lua_report_rest(g, L);
+    while (g->devices) {
+        struct device_handle *device = g->devices;
+        struct gpu_error error = {0};
+        if (gpu_device_state(device->device) == GPU_DEVICE_OPEN) {
+            gpu_device_wait_idle(device->device, (int64_t)GPU_LUA_EXIT_TIMEOUT_MS * 1000000,
+                                 &error);
+            gpu_error_finish(&error);
+        }
+        gpu_lua_device_report(g, L, device);
+        gpu_lua_device_close(g, device);
+    }
+    free(g->heap);
+    g->heap = NULL;
+    g->timer_count = g->timer_capacity = 0;
+    close(g->epoll_fd);
+    close(g->wake_fd);
+    config_finish(g);
+}
+
+/* lua_close came before gpulua_close, or the state is the host's. */
+static int object_gc(lua_State *L) {
+    struct gpulua *g = lua_touserdata(L, 1);
+    gpu_lua_shut(g, L);
+    kept_error_finish(&g->last_error);
+    return 0;
+}
+
+static const char *start(struct gpulua *g, const gpulua_config *config) {
+    memset(&g->scope, 0, sizeof g->scope);
+    g->ready_head = NULL;
+    g->ready_tail = &g->ready_head;
+    g->failed_tail = &g->failed;
+    g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (g->epoll_fd < 0 || g->wake_fd < 0 || !gpu_lua_watch_device(g, g->wake_fd)) {
+        const char *reason = strerror(errno);
+        if (g->epoll_fd >= 0) {
+            close(g->epoll_fd);
+        }
+        if (g->wake_fd >= 0) {
+            close(g->wake_fd);
+        }
+        return reason;
+    }
+    config_set(g, config);
+    g->is_closed = false;
+    return NULL;
+}
+
+struct gpulua *gpu_lua_open(lua_State *L, const gpulua_config *config) {
+    struct gpulua *g = gpu_lua_find(L);
+    if (g && !g->is_closed) {
+        return g;
+    }
+    if (!g) {
+        g = lua_newuserdatauv(L, sizeof *g, 0);
+        memset(g, 0, sizeof *g);
+        g->is_closed = true;
+        lua_createtable(L, 0, 2);
+        lua_pushcfunction(L, object_gc);
+        lua_setfield(L, -2, "__gc");
+        lua_pushliteral(L, "gpulua");
+        lua_setfield(L, -2, "__name");
+        lua_setmetatable(L, -2);
+        lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
+        g->L = lua_tothread(L, -1);
+        lua_pop(L, 1);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, &registry_key);
+    }
+    const char *reason = start(g, config);
+    if (reason) {
+        luaL_error(L, "gpulua cannot start: %s", reason);
+    }
+    return g;
+}

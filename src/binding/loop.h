@@ -1,0 +1,266 @@
+/* The loop: one for each gpulua object, which is one for each lua_State.
+ *
+ * A task is a userdata with a coroutine whose first function is a C function of ours (task.c), so
+ * that what happens when its body ends is in one place, whoever resumed it last. Tasks that have
+ * not ended are anchored in the registry; ended ones live as long as somebody has their handle.
+ *
+ * A task is in exactly one of these states:
+ *
+ *     HELD       made, but waits for an op before it starts (op:on_done)
+ *     READY      in the ready queue
+ *     RUNNING    its coroutine was resumed by the loop and has not yielded
+ *     PARKED     its coroutine yielded from one of our waits; slots and timer say what wakes it
+ *     ELSEWHERE  somebody other than the loop resumed it out of a wait
+ *     ENDED      over; results or error lie on the coroutine's stack
+ *
+ * Only gpu_lua_wake moves PARKED to READY, and it first unlinks every slot and the timer: a wake
+ * happens once for each park. Events (ops, tasks, timers) never run Lua code; they only fill the
+ * ready queue, which gpu_lua_turn works off. */
+#ifndef GPU_BINDING_LOOP_H
+#define GPU_BINDING_LOOP_H
+
+#include <signal.h>
+#include <stdatomic.h>
+
+#include "binding/binding.h"
+
+enum gpu_lua_state { TASK_HELD, TASK_READY, TASK_RUNNING, TASK_PARKED, TASK_ELSEWHERE, TASK_ENDED };
+enum gpu_lua_outcome { OUTCOME_NONE, OUTCOME_DONE, OUTCOME_FAILED, OUTCOME_CANCELLED };
+enum gpu_lua_wake {
+    WAKE_NONE,
+    WAKE_EVENT,
+    WAKE_TIMEOUT,
+    WAKE_CANCEL,
+    WAKE_INTERRUPT,
+    WAKE_STUCK,
+    WAKE_FOREIGN /* resumed by something else than the loop */
+};
+
+struct task;
+struct group;
+
+struct timer {
+    int64_t deadline_ns;
+    uint32_t heap_position; /* from 1; 0: not set */
+    struct task *task;      /* woken with WAKE_TIMEOUT */
+};
+
+/* One thing that a wait waits for: an op or a task. */
+struct slot {
+    struct gpu_waiter waiter; /* of op */
+    struct gpulua *g;
+    struct gpu_op *op;  /* retained while watched */
+    struct slot *next;  /* among the joiners of a task */
+    struct slot **link; /* NULL: not linked */
+    struct task *target; /* whose joiner it is, while linked */
+    struct task *task;  /* who waits; NULL: a wait that blocks or drives the loop */
+    struct group *group;
+    uint32_t index; /* in the group, from 1 */
+};
+
+/* A wait for several things; a userdata on the stack of the wait. */
+struct group {
+    uint32_t count, open_count;
+    uint32_t fired_index; /* the first that was over; 0: none yet */
+    bool wants_any;
+    bool is_ready;
+    struct slot slots[];
+};
+
+/* Which streams work goes to: the nested uses, innermost first, else the task's own stream. */
+struct use {
+    struct gpu_stream *stream; /* retained */
+    struct use *outer;
+    struct scope *scope; /* NULL: ended */
+};
+struct scope {
+    uint32_t stream_index;
+    struct use *use;
+};
+
+struct task {
+    struct gpulua *g;
+    lua_State *co; /* owned by user value 1 */
+    enum gpu_lua_state state;
+    enum gpu_lua_outcome outcome;
+    enum gpu_lua_wake wake;    /* why it was made ready */
+    enum gpu_lua_wake pending; /* WAKE_CANCEL, WAKE_INTERRUPT: raised at its next wait */
+    bool is_started;
+    bool is_resumed_by_loop; /* the token: true only between lua_resume of the loop and the wait's
+                                continuation */
+    bool is_observed;        /* somebody has been given its error */
+    bool is_detached;
+    bool is_host_started; /* nobody can have its handle */
+    bool is_cancelled;    /* was asked to stop */
+    bool awaits_children;
+    bool is_adopted;     /* in a list of failed tasks, and therefore anchored */
+    bool wants_join;     /* of the wait in progress: join, not await */
+    int64_t deadline_ns; /* of the wait in progress */
+    int park_top;
+    int result_count;
+    struct task *ready_next;
+    struct task *live_next, **live_link; /* tasks that have not ended */
+    struct task *parent;
+    struct task *children, *failed;            /* not ended; ended with an error */
+    struct task *sibling_next, **sibling_link; /* in one of those two */
+    struct slot *joiners;
+    struct slot slot;
+    struct group *group;
+    struct timer timer;
+    struct scope scope;
+    char *traceback; /* owned; where its error was raised */
+};
+
+#define GPU_LUA_FAILED_MAX 64u /* errors of parentless tasks that are kept for a late join */
+
+/* How gpulua_last_error keeps its strings. */
+struct kept_error {
+    struct gpulua_error view;
+    char *message, *source, *traceback, *hint; /* owned */
+};
+
+struct device_handle;
+
+struct gpulua {
+    lua_State *L; /* the main thread */
+    bool is_closed;
+    bool owns_state;
+    bool is_armed;
+    bool was_poked; /* arming found something: the next step has work */
+    bool spin_is_spent;
+    uint32_t turn_depth;
+    uint32_t attach_count;
+    int epoll_fd, wake_fd;
+    atomic_int interrupt;           /* non-zero: somebody asked for it */
+    _Atomic(lua_State *) innermost; /* the coroutine that runs, for the hook of an interrupt */
+    struct task *running;
+    struct task *ready_head, **ready_tail;
+    uint32_t ready_count;
+    struct task *live;
+    uint32_t task_count;
+    uint32_t watch_count;               /* slots on ops */
+    struct task *failed, **failed_tail; /* parentless, ended, unobserved */
+    uint32_t failed_count;
+    struct task *reports; /* to be told to the host; linked by ready_next */
+    struct timer **heap;
+    uint32_t timer_count, timer_capacity;
+    struct device_handle *devices;
+    uint32_t next_stream;
+    struct scope scope; /* outside tasks */
+    uint64_t gc_debt_bytes;
+    const void *metatables[GPU_LUA_KIND_COUNT];
+    struct {
+        char text[64];
+        struct gpu_device *device; /* compared, never followed */
+        uint64_t device_serial;
+        const char *interned;
+    } site;
+    uint64_t device_serial;
+    struct gpulua_config config; /* strings owned */
+    struct kept_error last_error;
+    struct heap *memory; /* owned; NULL: no limit */
+};
+
+/* ---- loop.c ---- */
+
+/* The gpulua object of the state, made when missing (`config` may be NULL). Raises Lua errors. */
+struct gpulua *gpu_lua_open(lua_State *L, const gpulua_config *config);
+/* The same, or NULL if there is none. */
+struct gpulua *gpu_lua_find(lua_State *L);
+/* Ends tasks and devices, frees what is outside Lua. Nothing of it can be used afterwards except
+ * by gpu_lua_open. `L` may be a coroutine: it is reset too. */
+void gpu_lua_shut(struct gpulua *g, lua_State *L);
+
+/* One turn, driven by `L`: what is over, due timers, then ready tasks (only with `run_tasks`); if
+ * there was nothing to run, sleeps until `deadline_ns` at most. False: nothing can ever happen and
+ * there is no deadline. */
+bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_tasks);
+/* Nothing can ever happen: ends one wait of a circle of tasks that wait for each other. */
+void gpu_lua_unstick(struct gpulua *g);
+/* Looks at the devices and the timers; runs nothing. */
+void gpu_lua_pump(struct gpulua *g);
+void gpu_lua_arm(struct gpulua *g);
+void gpu_lua_poke(struct gpulua *g); /* any thread */
+int64_t gpu_lua_next_deadline_ns(const struct gpulua *g);
+
+/* False: no memory. */
+bool gpu_lua_timer_set(struct gpulua *g, struct timer *timer, int64_t deadline_ns);
+void gpu_lua_timer_clear(struct gpulua *g, struct timer *timer);
+
+/* False: could not (file descriptors). */
+bool gpu_lua_watch_device(struct gpulua *g, int fd);
+void gpu_lua_unwatch_device(struct gpulua *g, int fd);
+
+/* The interrupt as an error in `L`, if there is one and this is the place for it. */
+void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g);
+/* The interrupt was delivered to the code that runs now; parents of its task still get it. */
+void gpu_lua_interrupt_taken(struct gpulua *g);
+
+/* ---- task.c ---- */
+
+void gpu_lua_task_open(lua_State *L, struct gpulua *g);
+/* Makes a task of the function and arguments from `first` to the top; pops them, pushes its
+ * handle. The caller makes it ready or holds it. */
+struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is_root);
+void gpu_lua_task_ready(struct gpulua *g, struct task *task);
+void gpu_lua_task_cancel(struct task *task);
+void gpu_lua_task_run(struct gpulua *g, lua_State *L, struct task *task);
+/* Drops a task that has not ended, running what it left to be closed. */
+void gpu_lua_task_drop(struct gpulua *g, struct task *task);
+void gpu_lua_task_unready(struct task *task); /* out of the ready queue, if it is there */
+bool gpu_lua_task_is_ancestor(const struct task *ancestor, const struct task *task);
+void gpu_lua_wake(struct task *task, enum gpu_lua_wake reason);
+/* Tells the host of failures that nobody will observe. */
+void gpu_lua_report(struct gpulua *g, lua_State *L);
+/* All that are left, at the end. Returns how many were reported. */
+void gpu_lua_report_rest(struct gpulua *g, lua_State *L);
+/* Fills what gpulua_last_error answers from the value on top of the stack (popped) and tells
+ * on_error. Never raises. */
+void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback);
+void gpu_lua_observe_task(lua_State *L, struct task *task);
+
+/* The functions of tasks: gpu.spawn and its kin. */
+int gpu_lua_spawn(lua_State *L);
+int gpu_lua_spawn_here(lua_State *L);
+int gpu_lua_on_done(lua_State *L); /* op:on_done(f) */
+
+/* ---- wait.c ----
+ *
+ * A function that waits: checks what it is given; if gpu_lua_may_park, links its slots, may set
+ * the timer, and returns gpu_lua_park(L, g, k); its continuation k calls gpu_lua_resumed first. */
+
+/* Does the code that runs now belong to a task, and may it yield to the loop? */
+bool gpu_lua_may_park(struct gpulua *g, lua_State *L);
+int gpu_lua_park(lua_State *L, struct gpulua *g, lua_KFunction k);
+/* Raises what has to be raised (Cancelled, Interrupted). WAKE_EVENT, WAKE_TIMEOUT, or
+ * WAKE_FOREIGN: return gpu_lua_foreign_results(L, context). */
+enum gpu_lua_wake gpu_lua_resumed(lua_State *L, lua_KContext context);
+int gpu_lua_foreign_results(lua_State *L, lua_KContext context);
+/* A cancellation that came while the task ran. */
+void gpu_lua_check_pending(lua_State *L, struct gpulua *g);
+
+void gpu_lua_slot_watch(struct slot *slot, struct gpulua *g, struct gpu_op *op);
+void gpu_lua_slot_join(struct slot *slot, struct gpulua *g, struct task *target);
+void gpu_lua_slot_clear(struct slot *slot);
+void gpu_lua_slot_fire(struct slot *slot);
+
+/* item:await([seconds]), item:join([seconds]) for ops, tasks and buffers; item:done(). */
+int gpu_lua_await(lua_State *L);
+int gpu_lua_join(lua_State *L);
+int gpu_lua_done(lua_State *L);
+int gpu_lua_all(lua_State *L);
+int gpu_lua_any(lua_State *L);
+int gpu_lua_sleep(lua_State *L);
+void gpu_lua_wait_open(lua_State *L, struct gpulua *g);
+/* Waits for an op of our own in the middle of a function: returns once it is over, or yields, and k
+ * is called then. */
+void gpu_lua_wait_op(lua_State *L, struct gpulua *g, struct gpu_op *op, lua_KFunction k);
+
+/* ---- the current stream (stream.c) ---- */
+
+struct scope *gpu_lua_scope(struct gpulua *g);
+/* Borrowed. Raises. */
+struct gpu_stream *gpu_lua_current_stream(lua_State *L, struct gpulua *g,
+                                          struct gpu_device *device);
+
+#endif

@@ -1,0 +1,306 @@
+/* Streams, and which of them work goes to when a script does not say. */
+#include "binding/stream.h"
+
+#include <string.h>
+
+#include "binding/core.h"
+#include "binding/device.h"
+
+/* ---- the current stream ---- */
+
+struct scope *gpu_lua_scope(struct gpulua *g) {
+    return g->running ? &g->running->scope : &g->scope;
+}
+
+struct gpu_stream *gpu_lua_current_stream(lua_State *L, struct gpulua *g,
+                                          struct gpu_device *device) {
+    struct scope *scope = gpu_lua_scope(g);
+    for (struct use *use = scope->use; use; use = use->outer) {
+        if (gpu_stream_device(use->stream) == device) {
+            return use->stream;
+        }
+    }
+    struct gpu_stream *stream = NULL;
+    struct gpu_error error;
+    if (gpu_device_task_stream(device, scope->stream_index, &stream, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    struct device_handle *handle = gpu_lua_find_device(g, device);
+    if (handle) {
+        handle->task_streams_used |= 1u << scope->stream_index;
+    }
+    return stream;
+}
+
+static void use_end(struct use *use) {
+    if (!use->scope) {
+        return;
+    }
+    /* Usually the innermost; not if coroutines inside a task interleave their uses. */
+    for (struct use **at = &use->scope->use; *at; at = &(*at)->outer) {
+        if (*at == use) {
+            *at = use->outer;
+            break;
+        }
+    }
+    use->scope = NULL;
+    struct gpu_stream *stream = use->stream;
+    use->stream = NULL;
+    gpu_stream_release(stream);
+}
+
+static int use_gc(lua_State *L) {
+    use_end(lua_touserdata(L, 1));
+    return 0;
+}
+
+/* ---- streams ---- */
+
+struct gpu_stream *gpu_lua_check_stream(lua_State *L, struct gpulua *g, int index) {
+    struct stream_handle *handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_STREAM);
+    if (!handle->stream) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed stream");
+    }
+    return handle->stream;
+}
+
+static struct stream_handle *handle_new(lua_State *L, struct gpulua *g,
+                                        struct device_handle *device) {
+    struct stream_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_STREAM, sizeof *handle, 1);
+    if (device) {
+        handle->next = device->streams;
+        handle->link = &device->streams;
+        if (handle->next) {
+            handle->next->link = &handle->next;
+        }
+        device->streams = handle;
+    }
+    return handle;
+}
+
+static void unlink_handle(struct stream_handle *handle) {
+    if (handle->link) {
+        *handle->link = handle->next;
+        if (handle->next) {
+            handle->next->link = handle->link;
+        }
+        handle->link = NULL;
+        handle->next = NULL;
+    }
+}
+
+/* dev:stream{priority=, label=} */
+int gpu_lua_device_stream(lua_State *L) {
+    static const char *const options[] = {"priority", "label", NULL};
+    struct gpulua *g = GPU_LUA(L);
+    struct device_handle *owner;
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, &owner);
+    lua_settop(L, 2);
+    gpu_lua_check_options(L, 2, options, "stream");
+    struct gpu_stream_info info = {
+        .priority = (int)gpu_lua_field_integer(L, 2, "priority", "stream", 0, -1000, 1000),
+        .label = gpu_lua_field_string(L, 2, "label", "stream"),
+    };
+    struct stream_handle *handle = handle_new(L, g, owner);
+    struct gpu_error error;
+    gpulua_status status = gpu_stream_create(device, &info, &handle->stream, &error);
+    if (status == GPULUA_CAPACITY) {
+        /* Perhaps forgotten handles hold them. */
+        gpu_error_finish(&error);
+        lua_gc(L, LUA_GCCOLLECT);
+        gpu_device_poll(device);
+        status = gpu_stream_create(device, &info, &handle->stream, &error);
+    }
+    if (status) {
+        handle->stream = NULL;
+        gpu_lua_throw(L, &error);
+    }
+    handle->is_own = true;
+    return 1;
+}
+
+/* dev:current() -> the stream that work goes to here */
+int gpu_lua_device_current(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    struct gpu_stream *stream = gpu_lua_current_stream(L, g, device);
+    struct stream_handle *handle = handle_new(L, g, NULL);
+    handle->stream = gpu_stream_retain(stream);
+    return 1;
+}
+
+static int use_ended(lua_State *L, int status, lua_KContext context) {
+    (void)status;
+    (void)context;
+    return lua_gettop(L) - 2;
+}
+
+/* stream:use(f, ...): calls f with this as the current stream of the task; returns its results */
+static int stream_use(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
+    luaL_checkany(L, 2);
+    struct use *use = gpu_lua_new(L, g, GPU_LUA_KIND_USE, sizeof *use, 0);
+    use->stream = gpu_stream_retain(stream);
+    use->scope = gpu_lua_scope(g);
+    use->outer = use->scope->use;
+    use->scope->use = use;
+    lua_insert(L, 2);
+    lua_toclose(L, 2); /* stack: stream, use, f, arguments */
+    lua_callk(L, lua_gettop(L) - 3, LUA_MULTRET, 0, use_ended);
+    return use_ended(L, LUA_OK, 0);
+}
+
+/* Pushes the op. */
+static struct gpu_op *mark(lua_State *L, struct gpulua *g, struct gpu_stream *stream,
+                           struct gpu_op *after) {
+    struct gpu_submit submit = {.stream = stream};
+    struct gpu_error error;
+    gpu_lua_site(L, g, gpu_stream_device(stream), &submit.site);
+    struct gpu_op **op = gpu_lua_op_new(L, g);
+    if (gpu_work_mark(&submit, after, op, &error)) {
+        *op = NULL;
+        gpu_lua_throw(L, &error);
+    }
+    return *op;
+}
+
+/* stream:wait(op or stream): what is put on this stream from here on starts after it */
+static int stream_wait(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
+    struct gpu_op *after;
+    lua_settop(L, 2);
+    if (gpu_lua_test(L, g, 2, GPU_LUA_KIND_STREAM)) {
+        struct gpu_op **tail = gpu_lua_op_new(L, g);
+        *tail = gpu_stream_tail(gpu_lua_check_stream(L, g, 2));
+        after = *tail;
+    } else if (gpu_lua_test(L, g, 2, GPU_LUA_KIND_OP)) {
+        after = gpu_lua_check_op(L, g, 2);
+    } else {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1 of wait: an op or a stream expected, got %s", luaL_typename(L, 2));
+    }
+    if (after && gpu_op_device(after) != gpu_stream_device(stream)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1 of wait: it belongs to device %s, the stream to %s",
+                     gpu_device_name(gpu_op_device(after)),
+                     gpu_device_name(gpu_stream_device(stream)));
+    }
+    if (after) {
+        mark(L, g, stream, after);
+    }
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* stream:mark() -> op that is over when all that is on the stream is */
+static int stream_mark(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    mark(L, g, gpu_lua_check_stream(L, g, 1), NULL);
+    return 1;
+}
+
+/* Stack: stream. */
+static int synchronized(lua_State *L, int status, lua_KContext context) {
+    struct gpulua *g = gpu_lua_find(L);
+    if (status == LUA_YIELD && gpu_lua_resumed(L, context) == WAKE_FOREIGN) {
+        return gpu_lua_foreign_results(L, context);
+    }
+    struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
+    lua_settop(L, 1);
+    for (;;) {
+        struct gpu_op **tail = gpu_lua_op_new(L, g);
+        *tail = gpu_stream_tail(stream);
+        if (!*tail) {
+            break;
+        }
+        gpu_lua_wait_op(L, g, *tail, synchronized);
+        lua_settop(L, 1);
+    }
+    gpu_device_poll(gpu_stream_device(stream));
+    gpu_lua_raise_unobserved(L, gpu_stream_device(stream));
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int stream_synchronize(lua_State *L) {
+    lua_settop(L, 1);
+    gpu_lua_check_stream(L, GPU_LUA(L), 1);
+    return synchronized(L, LUA_OK, 0);
+}
+
+static void handle_end(struct stream_handle *handle, bool is_close) {
+    struct gpu_stream *stream = handle->stream;
+    handle->stream = NULL;
+    unlink_handle(handle);
+    if (stream) {
+        if (is_close && handle->is_own) {
+            gpu_stream_close(stream);
+        }
+        gpu_stream_release(stream);
+    }
+}
+
+static int stream_close(lua_State *L) {
+    handle_end(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_STREAM), true);
+    return 0;
+}
+
+static int stream_gc(lua_State *L) {
+    handle_end(lua_touserdata(L, 1), false);
+    return 0;
+}
+
+static int stream_index(lua_State *L) {
+    lua_pushvalue(L, 2);
+    if (lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
+        return 1;
+    }
+    struct gpu_stream *stream = gpu_lua_check_stream(L, GPU_LUA(L), 1);
+    const char *field = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
+    if (strcmp(field, "id") == 0) {
+        lua_pushinteger(L, (lua_Integer)gpu_stream_number(stream));
+    } else if (strcmp(field, "label") == 0) {
+        lua_pushstring(L, gpu_stream_label(stream));
+    } else if (strcmp(field, "priority") == 0) {
+        lua_pushinteger(L, gpu_stream_priority(stream));
+    } else {
+        lua_pushnil(L);
+    }
+    return 1;
+}
+
+static int stream_tostring(lua_State *L) {
+    struct stream_handle *handle = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_STREAM);
+    if (!handle->stream) {
+        lua_pushliteral(L, "gpulua.stream (closed)");
+        return 1;
+    }
+    const char *label = gpu_stream_label(handle->stream);
+    lua_pushfstring(L, "gpulua.stream %I on %s%s%s%s",
+                    (LUAI_UACINT)gpu_stream_number(handle->stream),
+                    gpu_device_name(gpu_stream_device(handle->stream)), label[0] ? " (" : "", label,
+                    label[0] ? ")" : "");
+    return 1;
+}
+
+static int stream_eq(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct stream_handle *a = gpu_lua_test(L, g, 1, GPU_LUA_KIND_STREAM);
+    struct stream_handle *b = gpu_lua_test(L, g, 2, GPU_LUA_KIND_STREAM);
+    lua_pushboolean(L, a && b && a->stream && a->stream == b->stream);
+    return 1;
+}
+
+void gpu_lua_stream_open(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg methods[] = {{"use", stream_use},     {"wait", stream_wait},
+                                       {"mark", stream_mark},   {"synchronize", stream_synchronize},
+                                       {"close", stream_close}, {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {
+        {"__gc", stream_gc}, {"__close", stream_close}, {"__tostring", stream_tostring},
+        {"__eq", stream_eq}, {"__index", stream_index}, {NULL, NULL}};
+    static const luaL_Reg use_metamethods[] = {{"__gc", use_gc}, {"__close", use_gc}, {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_STREAM, methods, metamethods);
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_USE, NULL, use_metamethods);
+}

@@ -1,0 +1,779 @@
+/* Tasks: coroutines that the loop runs, and who owns whom.
+ *
+ * The first function of a task's coroutine is task_main. It calls the body in protected mode, waits
+ * for the children, decides the outcome, and ends; results or the error stay on the coroutine's
+ * stack for those who join. */
+#include "binding/loop.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char anchors_key; /* registry: light userdata of a task -> its handle */
+
+/* ---- lists ---- */
+
+static void sibling_link(struct task **list, struct task *task) {
+    task->sibling_next = *list;
+    task->sibling_link = list;
+    if (*list) {
+        (*list)->sibling_link = &task->sibling_next;
+    }
+    *list = task;
+}
+
+static void sibling_unlink(struct task *task) {
+    if (task->sibling_link) {
+        *task->sibling_link = task->sibling_next;
+        if (task->sibling_next) {
+            task->sibling_next->sibling_link = task->sibling_link;
+        }
+        task->sibling_link = NULL;
+        task->sibling_next = NULL;
+    }
+}
+
+static void live_link(struct gpulua *g, struct task *task) {
+    task->live_next = g->live;
+    task->live_link = &g->live;
+    if (g->live) {
+        g->live->live_link = &task->live_next;
+    }
+    g->live = task;
+    g->task_count++;
+}
+
+static void live_unlink(struct gpulua *g, struct task *task) {
+    if (task->live_link) {
+        *task->live_link = task->live_next;
+        if (task->live_next) {
+            task->live_next->live_link = task->live_link;
+        }
+        task->live_link = NULL;
+        g->task_count--;
+    }
+}
+
+static void anchor(lua_State *L, int handle) {
+    handle = lua_absindex(L, handle);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
+    lua_pushvalue(L, handle);
+    lua_rawsetp(L, -2, lua_touserdata(L, handle));
+    lua_pop(L, 1);
+}
+
+/* Setting an existing key to nil allocates nothing. */
+static void unanchor(lua_State *L, struct task *task) {
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
+    lua_pushnil(L);
+    lua_rawsetp(L, -2, task);
+    lua_pop(L, 1);
+}
+
+bool gpu_lua_task_is_ancestor(const struct task *ancestor, const struct task *task) {
+    for (; task; task = task->parent) {
+        if (task == ancestor) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- ready, wake, cancel ---- */
+
+void gpu_lua_task_ready(struct gpulua *g, struct task *task) {
+    task->state = TASK_READY;
+    task->ready_next = NULL;
+    *g->ready_tail = task;
+    g->ready_tail = &task->ready_next;
+    g->ready_count++;
+}
+
+void gpu_lua_task_unready(struct task *task) {
+    struct gpulua *g = task->g;
+    if (task->state != TASK_READY) {
+        return;
+    }
+    for (struct task **at = &g->ready_head; *at; at = &(*at)->ready_next) {
+        if (*at == task) {
+            *at = task->ready_next;
+            if (!*at) {
+                g->ready_tail = at;
+            }
+            g->ready_count--;
+            break;
+        }
+    }
+}
+
+static void forget_wait(struct task *task) {
+    gpu_lua_slot_clear(&task->slot);
+    gpu_lua_timer_clear(task->g, &task->timer);
+    if (task->group) {
+        for (uint32_t i = 0; i < task->group->count; i++) {
+            gpu_lua_slot_clear(&task->group->slots[i]);
+        }
+        task->group = NULL;
+    }
+}
+
+void gpu_lua_wake(struct task *task, enum gpu_lua_wake reason) {
+    if (task->state != TASK_PARKED) {
+        return;
+    }
+    forget_wait(task);
+    task->wake = reason;
+    gpu_lua_task_ready(task->g, task);
+}
+
+void gpu_lua_task_cancel(struct task *task) {
+    if (task->state == TASK_ENDED) {
+        return;
+    }
+    task->is_cancelled = true;
+    for (struct task *child = task->children; child; child = child->sibling_next) {
+        gpu_lua_task_cancel(child);
+    }
+    switch (task->state) {
+    case TASK_HELD:
+        gpu_lua_slot_clear(&task->slot);
+        task->pending = WAKE_CANCEL;
+        gpu_lua_task_ready(task->g, task);
+        break;
+    case TASK_PARKED:
+        if (!task->awaits_children) {
+            gpu_lua_wake(task, WAKE_CANCEL);
+        }
+        break;
+    case TASK_READY:
+        /* Woken already, or new: it hears of it now, whatever woke it. */
+        if (task->is_started) {
+            task->wake = WAKE_CANCEL;
+        } else {
+            task->pending = WAKE_CANCEL;
+        }
+        break;
+    default:
+        task->pending = WAKE_CANCEL;
+        break;
+    }
+}
+
+void gpu_lua_observe_task(lua_State *L, struct task *task) {
+    task->is_observed = true;
+    if (task->is_adopted) {
+        task->is_adopted = false;
+        if (!task->parent) {
+            task->g->failed_count--;
+        }
+        sibling_unlink(task);
+        unanchor(L, task);
+    }
+}
+
+/* ---- the end of a task ---- */
+
+static void report_later(struct gpulua *g, struct task *task) {
+    task->is_observed = true;
+    task->ready_next = NULL;
+    struct task **tail = &g->reports;
+    while (*tail) {
+        tail = &(*tail)->ready_next;
+    }
+    *tail = task;
+}
+
+/* Its error is kept for its parent, or for a late join where there is none. */
+static void adopt_failure(struct gpulua *g, struct task *task) {
+    if (task->is_host_started || task->is_detached) {
+        report_later(g, task);
+        return;
+    }
+    task->is_adopted = true;
+    sibling_link(task->parent ? &task->parent->failed : &g->failed, task);
+    if (!task->parent && ++g->failed_count > GPU_LUA_FAILED_MAX) {
+        struct task *oldest = g->failed;
+        while (oldest->sibling_next) {
+            oldest = oldest->sibling_next;
+        }
+        g->failed_count--;
+        oldest->is_adopted = false;
+        sibling_unlink(oldest);
+        report_later(g, oldest);
+    }
+}
+
+/* Results or the error are the last `result_count` values of its coroutine's stack. */
+static void task_end(lua_State *L, struct task *task, enum gpu_lua_outcome outcome,
+                     int result_count) {
+    struct gpulua *g = task->g;
+    struct task *parent = task->parent;
+    forget_wait(task);
+    task->state = TASK_ENDED;
+    task->outcome = outcome;
+    task->result_count = result_count;
+    live_unlink(g, task);
+    sibling_unlink(task);
+    while (task->joiners) {
+        struct slot *slot = task->joiners;
+        task->is_observed = true;
+        if (slot->group && outcome != OUTCOME_DONE) {
+            slot->group->is_ready = true; /* the first failure ends a wait for all */
+        }
+        gpu_lua_slot_fire(slot);
+    }
+    if (outcome == OUTCOME_FAILED && !task->is_observed) {
+        adopt_failure(g, task);
+    } else {
+        task->is_observed = true;
+        unanchor(L, task);
+    }
+    if (parent && parent->awaits_children && (!parent->children || task->is_adopted)) {
+        gpu_lua_wake(parent, WAKE_EVENT);
+    }
+    if (!task->is_adopted) {
+        task->parent = NULL;
+    }
+}
+
+/* The first error of its children that nobody has seen becomes its own; further ones are reported
+ * by themselves. */
+static bool take_failure(lua_State *L, struct task *task, bool has_failed) {
+    struct gpulua *g = task->g;
+    while (task->failed) {
+        struct task *child = task->failed; /* the newest first */
+        struct task *first = child;
+        while (first->sibling_next) {
+            first = first->sibling_next;
+        }
+        first->is_adopted = false;
+        sibling_unlink(first);
+        first->parent = NULL;
+        if (has_failed) {
+            report_later(g, first);
+            continue;
+        }
+        has_failed = true;
+        first->is_observed = true;
+        luaL_checkstack(first->co, 1, NULL);
+        lua_pushvalue(first->co, -1);
+        lua_xmove(first->co, L, 1);
+        free(task->traceback);
+        task->traceback = first->traceback;
+        first->traceback = NULL;
+        unanchor(L, first);
+    }
+    return has_failed;
+}
+
+static void cancel_children(struct task *task) {
+    for (struct task *child = task->children; child; child = child->sibling_next) {
+        gpu_lua_task_cancel(child);
+    }
+}
+
+/* Whoever resumed the coroutine takes what it returns off its stack: those who join find it on
+ * another one. */
+static void keep_results(lua_State *L, struct task *task, int count) {
+    luaL_checkstack(L, count + 8, NULL);
+    lua_State *keeper = lua_newthread(L);
+    if (!lua_checkstack(keeper, count)) {
+        luaL_error(L, "too many results");
+    }
+    lua_insert(L, -(count + 1));
+    for (int i = 0; i < count; i++) {
+        lua_pushvalue(L, -count);
+    }
+    lua_xmove(L, keeper, count);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
+    lua_rawgetp(L, -1, task);
+    lua_pushvalue(L, -(count + 3));
+    lua_setiuservalue(L, -2, 1);
+    lua_pop(L, 2);
+    lua_remove(L, -(count + 1));
+    task->co = keeper;
+}
+
+/* Stack: handler, results or the error. */
+static int wait_for_children(lua_State *L, int status, lua_KContext context) {
+    struct task *task = (struct task *)context; /* NOLINT(performance-no-int-to-ptr) */
+    luaL_checkstack(L, 8, NULL);                /* the body may have left any number of results */
+    if (status == LUA_YIELD) {
+        task->awaits_children = false;
+        if (!task->is_resumed_by_loop) {
+            lua_settop(L, task->park_top); /* what the resumer passed means nothing here */
+        }
+        task->is_resumed_by_loop = false;
+        if (task->wake == WAKE_INTERRUPT && task->outcome == OUTCOME_DONE) {
+            struct gpu_error error;
+            gpu_error_set(&error, GPULUA_INTERRUPTED, "interrupted!");
+            task->outcome = OUTCOME_FAILED;
+            gpu_lua_error_push(L, &error);
+        }
+        task->state = TASK_RUNNING;
+    }
+    if (task->outcome != OUTCOME_DONE || task->failed) {
+        cancel_children(task);
+    }
+    if (task->children) {
+        task->awaits_children = true;
+        task->state = TASK_PARKED;
+        task->wake = WAKE_NONE;
+        task->park_top = lua_gettop(L);
+        return lua_yieldk(L, 0, context, wait_for_children);
+    }
+    bool had_failed = task->outcome != OUTCOME_DONE;
+    bool has_failed = take_failure(L, task, had_failed);
+    if (has_failed && !had_failed) {
+        task->outcome = OUTCOME_FAILED;
+    }
+    int count = has_failed ? 1 : lua_gettop(L) - 1;
+    if (task->g->running != task) {
+        keep_results(L, task, count);
+    }
+    task_end(L, task, task->outcome, count);
+    return count;
+}
+
+static int body_ended(lua_State *L, int status, lua_KContext context) {
+    struct task *task = (struct task *)context; /* NOLINT(performance-no-int-to-ptr) */
+    if (status == LUA_OK || status == LUA_YIELD) {
+        task->outcome = OUTCOME_DONE;
+    } else {
+        bool is_cancelled =
+            task->is_cancelled && gpu_lua_error_code(L, task->g, -1) == GPULUA_CANCELLED;
+        task->outcome = is_cancelled ? OUTCOME_CANCELLED : OUTCOME_FAILED;
+    }
+    return wait_for_children(L, LUA_OK, context);
+}
+
+/* The error stays what it is; where it happened is noted beside it. */
+static int message_handler(lua_State *L) {
+    struct task *task = lua_touserdata(L, lua_upvalueindex(1));
+    luaL_traceback(L, L, NULL, 1);
+    const char *text = lua_tostring(L, -1);
+    char *copy = text ? strdup(text) : NULL;
+    free(task->traceback);
+    task->traceback = copy;
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* Stack: light userdata of the task, body, arguments. */
+static int task_main(lua_State *L) {
+    struct task *task = lua_touserdata(L, 1);
+    task->is_resumed_by_loop = false;
+    lua_pushlightuserdata(L, task);
+    lua_pushcclosure(L, message_handler, 1);
+    lua_replace(L, 1);
+    if (task->pending == WAKE_CANCEL) {
+        struct gpu_error error;
+        gpu_error_set(&error, GPULUA_CANCELLED, "the task was cancelled before it ran");
+        task->outcome = OUTCOME_CANCELLED;
+        gpu_lua_error_push(L, &error);
+        return wait_for_children(L, LUA_OK, (lua_KContext)task);
+    }
+    int status = lua_pcallk(L, lua_gettop(L) - 2, LUA_MULTRET, 1, (lua_KContext)task, body_ended);
+    return body_ended(L, status, (lua_KContext)task);
+}
+
+/* ---- running ---- */
+
+/* The coroutine died without getting to task_end: no memory, or a yield that was none of ours. */
+static void end_broken(lua_State *L, struct task *task, const char *message) {
+    lua_resetthread(task->co);
+    if (message) {
+        lua_settop(task->co, 0);
+        lua_pushstring(task->co, message);
+    } else if (lua_gettop(task->co) == 0) {
+        lua_pushnil(task->co);
+    }
+    cancel_children(task);
+    for (struct task *child = task->children; child; child = task->children) {
+        sibling_unlink(child); /* nobody is left to wait for them */
+        child->parent = NULL;
+        child->is_detached = true;
+    }
+    (void)take_failure(task->co, task, true);
+    task_end(L, task, OUTCOME_FAILED, 1);
+}
+
+/* Stack of `from` is left as it was. */
+void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
+    if (!lua_checkstack(from, 4)) {
+        gpu_lua_task_ready(g, task); /* no memory even for that: later */
+        return;
+    }
+    lua_rawgetp(from, LUA_REGISTRYINDEX, &anchors_key);
+    lua_rawgetp(from, -1, task); /* it lives until we are done here */
+    lua_State *co = task->co;
+    struct task *outer = g->running;
+    lua_State *outer_innermost = atomic_load(&g->innermost);
+    int arg_count = task->is_started ? 0 : lua_gettop(co) - 1;
+    int result_count;
+    g->running = task;
+    task->state = TASK_RUNNING;
+    task->is_started = true;
+    task->is_resumed_by_loop = true;
+    atomic_store(&g->innermost, co);
+    int status = lua_resume(co, from, arg_count, &result_count);
+    atomic_store(&g->innermost, outer_innermost);
+    g->running = outer;
+    if (status == LUA_YIELD) {
+        lua_pop(co, result_count);
+        if (task->state == TASK_RUNNING) {
+            end_broken(from, task, "attempt to yield from outside a coroutine");
+        }
+    } else if (status != LUA_OK && task->state != TASK_ENDED) {
+        end_broken(from, task, NULL);
+    }
+    lua_pop(from, 2);
+}
+
+/* Runs unprotected only what cannot raise: errors of __close come back as a status. */
+void gpu_lua_task_drop(struct gpulua *g, struct task *task) {
+    lua_State *co = task->co;
+    forget_wait(task);
+    while (task->children) {
+        gpu_lua_task_drop(g, task->children);
+    }
+    while (task->failed) {
+        struct task *child = task->failed;
+        child->is_adopted = false;
+        sibling_unlink(child);
+        child->parent = NULL;
+        report_later(g, child);
+    }
+    if (task->state == TASK_ENDED) {
+        return;
+    }
+    gpu_lua_task_unready(task);
+    task->is_cancelled = true;
+    task->is_observed = true;
+    struct task *outer = g->running;
+    g->running = NULL; /* what it closes may not yield */
+    lua_resetthread(co);
+    g->running = outer;
+    if (task->state != TASK_ENDED) {
+        lua_settop(co, 0);
+        lua_pushnil(co);
+        task_end(co, task, OUTCOME_CANCELLED, 1);
+    }
+}
+
+/* ---- reports ---- */
+
+struct telling {
+    struct gpulua *g;
+    struct gpulua_error *view;
+    const char *traceback;
+    bool is_text; /* the traceback belongs to the message */
+};
+
+static char *copy_string(lua_State *L, int index) {
+    const char *text = lua_tostring(L, index);
+    return text ? strdup(text) : NULL;
+}
+
+/* Stack: light userdata of a struct telling, the error. As Lua's interpreter words it. */
+static int tell_protected(lua_State *L) {
+    struct telling *telling = lua_touserdata(L, 1);
+    struct kept_error *kept = &telling->g->last_error;
+    kept->view.code = gpu_lua_error_code(L, telling->g, 2);
+    if (kept->view.code) {
+        if (lua_getfield(L, 2, "hint") == LUA_TSTRING) {
+            kept->hint = copy_string(L, -1);
+        }
+        if (lua_getfield(L, 2, "source") == LUA_TSTRING) {
+            kept->source = copy_string(L, -1);
+        }
+        if (lua_getfield(L, 2, "line") == LUA_TNUMBER) {
+            kept->view.line = (int)lua_tointeger(L, -1);
+        }
+        lua_settop(L, 2);
+    }
+    if (lua_type(L, 2) == LUA_TSTRING || lua_type(L, 2) == LUA_TNUMBER) {
+        lua_pushvalue(L, 2);
+        telling->is_text = true;
+    } else if (luaL_callmeta(L, 2, "__tostring") && lua_type(L, -1) == LUA_TSTRING) {
+        telling->is_text = false;
+    } else {
+        lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 2));
+        telling->is_text = true;
+    }
+    kept->message = copy_string(L, -1);
+    return 0;
+}
+
+void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback) {
+    struct kept_error *kept = &g->last_error;
+    struct telling telling = {.g = g, .traceback = traceback};
+    free(kept->message);
+    free(kept->source);
+    free(kept->traceback);
+    free(kept->hint);
+    memset(kept, 0, sizeof *kept);
+    if (lua_checkstack(L, 4)) {
+        lua_pushcfunction(L, tell_protected);
+        lua_pushlightuserdata(L, &telling);
+        lua_pushvalue(L, -3);
+        if (lua_pcall(L, 2, 0, 0) != LUA_OK) {
+            lua_pop(L, 1);
+        }
+    }
+    lua_pop(L, 1);
+    if (telling.is_text && traceback) {
+        kept->traceback = strdup(traceback);
+    }
+    if (kept->view.code == GPULUA_OK) {
+        kept->view.code = GPULUA_INVALID_DATA;
+    }
+    kept->view.struct_bytes = sizeof kept->view;
+    kept->view.message = kept->message ? kept->message : "not enough memory";
+    kept->view.hint = kept->hint ? kept->hint : "";
+    kept->view.source = kept->source ? kept->source : "";
+    kept->view.traceback = kept->traceback ? kept->traceback : "";
+    if (g->config.on_error) {
+        g->config.on_error(g->config.user, &kept->view);
+    } else {
+        lua_warning(L, "gpulua: nobody saw this error: ", 1);
+        lua_warning(L, kept->view.message, 0);
+    }
+}
+
+static void report(struct gpulua *g, lua_State *L, struct task *task) {
+    if (lua_checkstack(L, 6) && lua_checkstack(task->co, 1)) {
+        lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
+        lua_rawgetp(L, -1, task);
+        lua_pushvalue(task->co, -1);
+        lua_xmove(task->co, L, 1);
+        gpu_lua_tell(g, L, task->traceback);
+        lua_pop(L, 2);
+    }
+    unanchor(L, task);
+}
+
+void gpu_lua_report(struct gpulua *g, lua_State *L) {
+    while (g->reports) {
+        struct task *task = g->reports;
+        g->reports = task->ready_next;
+        report(g, L, task);
+    }
+}
+
+void gpu_lua_report_rest(struct gpulua *g, lua_State *L) {
+    while (g->failed) {
+        struct task *task = g->failed;
+        while (task->sibling_next) {
+            task = task->sibling_next;
+        }
+        task->is_adopted = false;
+        sibling_unlink(task);
+        report_later(g, task);
+    }
+    g->failed_count = 0;
+    gpu_lua_report(g, L);
+}
+
+/* ---- for scripts ---- */
+
+struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is_root) {
+    int count = lua_gettop(L) - first + 1;
+    if (g->is_closed) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "gpulua is closed: no task can run any more");
+    }
+    luaL_checkstack(L, count + 4, "too many arguments");
+    struct task *task = gpu_lua_new(L, g, GPU_LUA_KIND_TASK, sizeof *task, 1);
+    task->g = g;
+    task->state = TASK_ENDED;
+    task->is_observed = true;
+    task->timer.task = task;
+    lua_State *co = lua_newthread(L);
+    lua_setiuservalue(L, -2, 1);
+    task->co = co;
+    if (!lua_checkstack(co, count + 8)) {
+        gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for the arguments of a task");
+    }
+    lua_pushcfunction(co, task_main);
+    lua_pushlightuserdata(co, task);
+    anchor(L, -1);
+    /* From here on nothing raises. */
+    lua_insert(L, first);
+    lua_xmove(L, co, count);
+    task->state = TASK_HELD;
+    task->is_observed = false;
+    task->scope.stream_index = g->next_stream++ % GPU_TASK_STREAMS;
+    task->parent = is_root ? NULL : g->running;
+    if (task->parent) {
+        sibling_link(&task->parent->children, task);
+    }
+    live_link(g, task);
+    return task;
+}
+
+static void check_function(lua_State *L, int index, const char *what) {
+    if (lua_type(L, index) == LUA_TFUNCTION) {
+        return;
+    }
+    if (luaL_getmetafield(L, index, "__call") != LUA_TNIL) {
+        lua_pop(L, 1);
+        return;
+    }
+    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument %d of %s: a function expected, got %s",
+                 index, what, luaL_typename(L, index));
+}
+
+/* gpu.spawn(f, ...) -> task */
+int gpu_lua_spawn(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    check_function(L, 1, "spawn");
+    struct task *task = gpu_lua_task_new(L, g, 1, false);
+    gpu_lua_task_ready(g, task);
+    return 1;
+}
+
+/* core.spawn_here(f, ...) -> task that uses its spawner's stream */
+int gpu_lua_spawn_here(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    check_function(L, 1, "timeout");
+    struct task *task = gpu_lua_task_new(L, g, 1, false);
+    task->scope = *gpu_lua_scope(g);
+    gpu_lua_task_ready(g, task);
+    return 1;
+}
+
+static int call_back_ended(lua_State *L, int status, lua_KContext context) {
+    (void)L;
+    (void)status;
+    (void)context;
+    return 0;
+}
+
+/* The body of a callback: f, op. Calls f(ok, error). */
+static int call_back(lua_State *L) {
+    lua_getfield(L, 2, "join");
+    lua_insert(L, 2);
+    lua_call(L, 1, 2); /* f, ok, op or error: it is over, so that this does not wait */
+    if (lua_toboolean(L, 2)) {
+        lua_settop(L, 2);
+    }
+    lua_callk(L, lua_gettop(L) - 1, 0, 0, call_back_ended);
+    return 0;
+}
+
+/* op:on_done(f) -> op. f(ok, error) runs as a task of its own once the op is over. */
+int gpu_lua_on_done(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_op **op = gpu_lua_check(L, g, 1, GPU_LUA_KIND_OP);
+    check_function(L, 2, "on_done");
+    lua_settop(L, 2);
+    lua_pushcfunction(L, call_back);
+    lua_pushvalue(L, 2);
+    lua_pushvalue(L, 1);
+    struct task *task = gpu_lua_task_new(L, g, 3, false);
+    if (gpu_op_is_over(*op)) {
+        gpu_lua_task_ready(g, task);
+    } else {
+        task->slot.task = task;
+        gpu_lua_slot_watch(&task->slot, g, *op);
+    }
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int task_cancel(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    gpu_lua_task_cancel(gpu_lua_check(L, g, 1, GPU_LUA_KIND_TASK));
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int task_close(lua_State *L) {
+    gpu_lua_task_cancel(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK));
+    return 0;
+}
+
+static const char *status_text(const struct task *task) {
+    static const char *const states[] = {"queued",  "queued",  "running",
+                                         "waiting", "running", "ended"};
+    static const char *const outcomes[] = {"ended", "done", "failed", "cancelled"};
+    if (task->state == TASK_ENDED) {
+        return outcomes[task->outcome];
+    }
+    if (task->is_started && task->state == TASK_READY) {
+        return "waiting";
+    }
+    return states[task->state];
+}
+
+static int task_status(lua_State *L) {
+    struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
+    lua_pushstring(L, status_text(task));
+    return 1;
+}
+
+static int task_detach(lua_State *L) {
+    struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
+    struct task *parent = task->parent;
+    task->is_detached = true;
+    if (task->state != TASK_ENDED) {
+        sibling_unlink(task);
+        task->parent = NULL;
+        if (parent && parent->awaits_children && !parent->children) {
+            gpu_lua_wake(parent, WAKE_EVENT);
+        }
+    } else if (task->is_adopted) {
+        /* It has failed already: nobody is asked to see it any more, so it is told now. */
+        task->is_adopted = false;
+        if (!parent) {
+            task->g->failed_count--;
+        }
+        sibling_unlink(task);
+        task->parent = NULL;
+        report_later(task->g, task);
+    }
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* task:traceback() -> where its error was raised, or nil */
+static int task_traceback(lua_State *L) {
+    struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
+    if (task->outcome == OUTCOME_FAILED && task->traceback) {
+        lua_pushstring(L, task->traceback);
+    } else {
+        lua_pushnil(L);
+    }
+    return 1;
+}
+
+static int task_tostring(lua_State *L) {
+    struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
+    lua_pushfstring(L, "gpulua.task %p (%s)", (void *)task, status_text(task));
+    return 1;
+}
+
+static int task_gc(lua_State *L) {
+    struct task *task = lua_touserdata(L, 1);
+    if (task->state != TASK_ENDED) {
+        gpu_lua_task_drop(task->g, task); /* the state closes */
+    }
+    sibling_unlink(task);
+    free(task->traceback);
+    task->traceback = NULL;
+    return 0;
+}
+
+void gpu_lua_task_open(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg methods[] = {
+        {"await", gpu_lua_await}, {"join", gpu_lua_join},        {"done", gpu_lua_done},
+        {"cancel", task_cancel},  {"close", task_close},         {"status", task_status},
+        {"detach", task_detach},  {"traceback", task_traceback}, {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {
+        {"__gc", task_gc}, {"__close", task_close}, {"__tostring", task_tostring}, {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_TASK, methods, metamethods);
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key) != LUA_TTABLE) {
+        lua_createtable(L, 0, 8);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, &anchors_key);
+    }
+    lua_pop(L, 1);
+}

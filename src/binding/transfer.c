@@ -1,0 +1,455 @@
+/* Moving data in and out of buffers and host buffers.
+ *
+ * To a device: elements are converted into staging memory, at most GPU_STAGING_CHUNK_BYTES at a
+ * time, and uploaded behind what is in flight; the call does not wait. From a device: a chunk is
+ * downloaded, waited for and converted, then the next. Host buffers are memory that both sides see:
+ * they are read and written in place once nothing in flight touches them. */
+#include <string.h>
+
+#include "binding/buffer.h"
+#include "binding/core.h"
+#include "binding/data.h"
+#include "binding/device.h"
+#include "binding/stream.h"
+
+/* Staging memory of one transfer, so that an error in the middle gives it back. */
+struct transfer {
+    struct gpu_device *device; /* retained */
+    struct gpu_staging staging;
+    bool has_staging;
+    uint64_t first, count; /* elements of the buffer, from 0 */
+    uint64_t position;     /* done so far */
+    uint64_t chunk;        /* elements in flight */
+};
+
+static void transfer_end(struct transfer *transfer) {
+    if (transfer->has_staging) {
+        transfer->has_staging = false;
+        gpu_staging_release(transfer->device, &transfer->staging);
+    }
+    if (transfer->device) {
+        struct gpu_device *device = transfer->device;
+        transfer->device = NULL;
+        gpu_device_release(device);
+    }
+}
+
+static int transfer_gc(lua_State *L) {
+    transfer_end(lua_touserdata(L, 1));
+    return 0;
+}
+
+/* Pushes it. */
+static struct transfer *transfer_new(lua_State *L, struct gpulua *g, const struct buffer *buffer,
+                                     uint64_t first, uint64_t count) {
+    struct transfer *transfer = gpu_lua_new(L, g, GPU_LUA_KIND_STAGING, sizeof *transfer, 0);
+    transfer->device = gpu_device_retain(gpu_block_device(buffer->ref.block));
+    transfer->first = first;
+    transfer->count = count;
+    return transfer;
+}
+
+static uint64_t chunk_elems(const struct buffer *buffer) {
+    return GPU_STAGING_CHUNK_BYTES / buffer->elem_bytes;
+}
+
+static void staging_take(lua_State *L, struct transfer *transfer, uint64_t byte_count) {
+    struct gpu_error error;
+    if (gpu_staging_acquire(transfer->device, byte_count, &transfer->staging, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    transfer->has_staging = true;
+}
+
+static void staging_give(struct transfer *transfer) {
+    transfer->has_staging = false;
+    gpu_staging_release(transfer->device, &transfer->staging);
+}
+
+/* ---- idle blocks ---- */
+
+void gpu_lua_wait_idle(lua_State *L, struct gpulua *g, const struct buffer *buffer, bool for_write,
+                       lua_KFunction k) {
+    while (!gpu_block_is_idle(buffer->ref.block, for_write)) {
+        struct gpu_op **op = gpu_lua_op_new(L, g);
+        *op = gpu_block_pending(buffer->ref.block, for_write);
+        if (*op) {
+            gpu_lua_wait_op(L, g, *op, k);
+        }
+        lua_pop(L, 1);
+    }
+}
+
+void gpu_lua_check_contents(lua_State *L, struct buffer *buffer) {
+    struct gpu_device *device = gpu_block_device(buffer->ref.block);
+    gpu_device_poll(device);
+    const struct gpu_error *failure = gpu_block_failure(buffer->ref.block);
+    if (failure) {
+        struct gpu_error error, unobserved;
+        gpu_error_copy(&error, failure);
+        /* The one raised here need not be raised again. */
+        if (gpu_device_take_unobserved(device, &unobserved)) {
+            gpu_error_finish(&unobserved);
+        }
+        gpu_lua_throw(L, &error);
+    }
+    gpu_lua_raise_unobserved(L, device);
+}
+
+uint8_t *gpu_lua_host_bytes(const struct buffer *buffer) {
+    return (uint8_t *)gpu_block_host_bytes(buffer->ref.block) + buffer->ref.byte_offset;
+}
+
+static bool is_host(const struct buffer *buffer) {
+    return gpu_block_is_host(buffer->ref.block);
+}
+
+static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, const struct buffer *buffer) {
+    struct gpu_device *device = gpu_block_device(buffer->ref.block);
+    struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device)};
+    gpu_lua_site(L, g, device, &submit.site);
+    return submit;
+}
+
+/* ---- in ---- */
+
+/* Elements of the data at `data` (a string, table or function), first from 0 in the data. */
+static void convert(lua_State *L, int data, uint64_t data_first, uint64_t buffer_first,
+                    uint64_t count, const struct buffer *buffer, uint8_t *bytes) {
+    switch (lua_type(L, data)) {
+    case LUA_TSTRING:
+        memcpy(bytes, lua_tostring(L, data) + data_first * buffer->elem_bytes,
+               count * buffer->elem_bytes);
+        break;
+    case LUA_TTABLE:
+        gpu_lua_from_table(L, data, data_first + 1, count, buffer->ref.type, bytes);
+        break;
+    default:
+        gpu_lua_from_function(L, data, buffer_first + data_first + 1, count, buffer->ref.type,
+                              bytes);
+        break;
+    }
+}
+
+/* How many elements the data has; a function has as many as there is room for. */
+static uint64_t data_count(lua_State *L, struct gpulua *g, const struct buffer *buffer,
+                           uint64_t first, int data) {
+    switch (lua_type(L, data)) {
+    case LUA_TSTRING:
+        if (lua_rawlen(L, data) % buffer->elem_bytes != 0) {
+            gpu_lua_fail(L, GPULUA_INVALID_DATA, "%llu bytes are not a whole number of %s elements",
+                         (unsigned long long)lua_rawlen(L, data), gpu_type_name(buffer->ref.type));
+        }
+        return lua_rawlen(L, data) / buffer->elem_bytes;
+    case LUA_TTABLE:
+        return gpu_lua_table_count(L, data);
+    case LUA_TFUNCTION:
+        return buffer->elem_count - first;
+    default:
+        break;
+    }
+    if (!gpu_lua_test(L, g, data, GPU_LUA_KIND_BUFFER) &&
+        !gpu_lua_test(L, g, data, GPU_LUA_KIND_HOST)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1 of write: a table of numbers, a string of bytes, a buffer or a "
+                     "function expected, got %s",
+                     luaL_typename(L, data));
+    }
+    return gpu_lua_check_buffer(L, g, data)->elem_count;
+}
+
+static void copy_from(lua_State *L, struct gpulua *g, struct buffer *to, uint64_t first,
+                      uint64_t count, const struct buffer *from) {
+    struct gpu_submit submit = submit_for(L, g, to);
+    struct gpu_ref range = to->ref;
+    struct gpu_error error;
+    range.byte_offset += first * to->elem_bytes;
+    range.byte_count = count * to->elem_bytes;
+    if (to->ref.type != from->ref.type) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "copy: the buffer has elements of type %s, not %s",
+                     gpu_type_name(from->ref.type), gpu_type_name(to->ref.type));
+    }
+    if (gpu_block_device(to->ref.block) != gpu_block_device(from->ref.block)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "copy: the buffer belongs to device %s, not to this one (%s)",
+                     gpu_device_name(gpu_block_device(from->ref.block)),
+                     gpu_device_name(gpu_block_device(to->ref.block)));
+    }
+    if (gpu_work_copy(&submit, &range, &from->ref, NULL, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+}
+
+/* A chunk that lies in staging memory goes to the device, or into the host buffer. */
+static void put_chunk(lua_State *L, struct gpulua *g, struct transfer *transfer,
+                      struct buffer *buffer, uint64_t first, uint64_t count) {
+    struct gpu_error error;
+    uint64_t byte_offset = first * buffer->elem_bytes;
+    gpu_lua_buffer_check_open(L, buffer); /* a function of the script's ran meanwhile */
+    struct gpu_submit submit = submit_for(L, g, buffer);
+    if (gpu_work_upload(&submit, &buffer->ref, byte_offset, &transfer->staging,
+                        count * buffer->elem_bytes, NULL, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+}
+
+/* Stack: ..., data, ...; pops nothing. Host buffers are idle. */
+void gpu_lua_buffer_put(lua_State *L, struct gpulua *g, struct buffer *buffer, uint64_t first,
+                        int data) {
+    uint64_t count = data_count(L, g, buffer, first, data);
+    if (count > buffer->elem_count - first || count == 0) {
+        gpu_lua_fail(L, count ? GPULUA_OUT_OF_BOUNDS : GPULUA_INVALID_DATA,
+                     "the data has %llu elements, from element %llu on the buffer has %llu",
+                     (unsigned long long)count, (unsigned long long)first + 1,
+                     (unsigned long long)(buffer->elem_count - first));
+    }
+    if (lua_type(L, data) == LUA_TUSERDATA) {
+        copy_from(L, g, buffer, first, count, gpu_lua_check_buffer(L, g, data));
+        return;
+    }
+    uint64_t chunk_max = chunk_elems(buffer);
+    struct transfer *transfer = transfer_new(L, g, buffer, first, count);
+    uint64_t chunk = count < chunk_max ? count : chunk_max;
+    bool to_host = is_host(buffer);
+    /* A table of several chunks is looked through first, so that a bad element changes nothing. */
+    int passes = count > chunk_max && lua_type(L, data) == LUA_TTABLE ? 2 : 1;
+    for (int pass = 1; pass <= passes; pass++) {
+        for (uint64_t done = 0; done < count; done += chunk) {
+            uint64_t now = count - done < chunk ? count - done : chunk;
+            if (!transfer->has_staging) {
+                staging_take(L, transfer, chunk * buffer->elem_bytes);
+            }
+            convert(L, data, done, first, now, buffer, transfer->staging.bytes);
+            if (pass < passes) {
+                continue;
+            }
+            if (to_host) {
+                gpu_lua_buffer_check_open(L, buffer);
+                memcpy(gpu_lua_host_bytes(buffer) + (first + done) * buffer->elem_bytes,
+                       transfer->staging.bytes, now * buffer->elem_bytes);
+                continue;
+            }
+            put_chunk(L, g, transfer, buffer, first + done, now);
+            staging_give(transfer); /* its memory waits for the upload */
+        }
+    }
+    transfer_end(transfer);
+    lua_pop(L, 1);
+}
+
+/* Stack: buffer, data, first element or nil. */
+static int write_ready(lua_State *L, int status, lua_KContext context) {
+    struct gpulua *g = gpu_lua_find(L);
+    if (status == LUA_YIELD && gpu_lua_resumed(L, context) == WAKE_FOREIGN) {
+        return gpu_lua_foreign_results(L, context);
+    }
+    lua_settop(L, 3);
+    struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
+    uint64_t first = 0, rest;
+    if (!lua_isnil(L, 3)) {
+        lua_pushnil(L);
+        gpu_lua_check_range(L, 3, buffer, "write", &first, &rest);
+        lua_settop(L, 3);
+    } else if (lua_type(L, 2) != LUA_TFUNCTION) {
+        uint64_t count = data_count(L, g, buffer, 0, 2);
+        if (count != buffer->elem_count) {
+            gpu_lua_fail(L, GPULUA_INVALID_DATA,
+                         "write: the data has %llu elements, the buffer has %llu (write(data, i) "
+                         "writes a part)",
+                         (unsigned long long)count, (unsigned long long)buffer->elem_count);
+        }
+    }
+    if (is_host(buffer) && lua_type(L, 2) != LUA_TUSERDATA) {
+        gpu_lua_wait_idle(L, g, buffer, true, write_ready);
+    }
+    gpu_lua_buffer_put(L, g, buffer, first, 2);
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* buffer:write(data[, i]) -> buffer. The data is copied at the call. */
+int gpu_lua_buffer_write(lua_State *L) {
+    lua_settop(L, 3);
+    return write_ready(L, LUA_OK, 0);
+}
+
+/* buffer:copy(from) -> buffer. From another buffer or host buffer of as many elements. */
+int gpu_lua_buffer_copy(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct buffer *to = gpu_lua_check_buffer(L, g, 1);
+    struct buffer *from = gpu_lua_check_buffer(L, g, 2);
+    if (to->elem_count != from->elem_count) {
+        gpu_lua_fail(L, GPULUA_OUT_OF_BOUNDS, "copy: %llu elements do not fit onto %llu",
+                     (unsigned long long)from->elem_count, (unsigned long long)to->elem_count);
+    }
+    copy_from(L, g, to, 0, to->elem_count, from);
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* Stack: buffer, value. */
+static int fill_ready(lua_State *L, int status, lua_KContext context) {
+    struct gpulua *g = gpu_lua_find(L);
+    uint8_t element[16];
+    if (status == LUA_YIELD && gpu_lua_resumed(L, context) == WAKE_FOREIGN) {
+        return gpu_lua_foreign_results(L, context);
+    }
+    lua_settop(L, 2);
+    struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
+    const char *reason = gpu_lua_to_element(L, 2, buffer->ref.type, element);
+    if (reason) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument 1 of fill: %s %s (%s expected)",
+                     lua_type(L, 2) == LUA_TNUMBER ? lua_tostring(L, 2) : luaL_typename(L, 2),
+                     reason, gpu_type_name(buffer->ref.type));
+    }
+    if (is_host(buffer)) {
+        gpu_lua_wait_idle(L, g, buffer, true, fill_ready);
+        uint8_t *bytes = gpu_lua_host_bytes(buffer);
+        for (uint64_t i = 0; i < buffer->elem_count; i++) {
+            memcpy(bytes + i * buffer->elem_bytes, element, buffer->elem_bytes);
+        }
+    } else {
+        struct gpu_submit submit = submit_for(L, g, buffer);
+        struct gpu_error error;
+        if (gpu_work_fill(&submit, &buffer->ref, element, NULL, &error)) {
+            gpu_lua_throw(L, &error);
+        }
+    }
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* buffer:fill(value) -> buffer */
+int gpu_lua_buffer_fill(lua_State *L) {
+    lua_settop(L, 2);
+    return fill_ready(L, LUA_OK, 0);
+}
+
+/* ---- out ---- */
+
+/* Stack: buffer, true for bytes, transfer, result (table), op. */
+static int read_chunk(lua_State *L, int status, lua_KContext context);
+
+static void take_chunk(lua_State *L, const struct buffer *buffer, struct transfer *transfer,
+                       const uint8_t *bytes) {
+    uint64_t number = transfer->position + 1;
+    if (lua_toboolean(L, 2)) {
+        lua_pushlstring(L, (const char *)bytes, transfer->chunk * buffer->elem_bytes);
+        lua_rawseti(L, 4, (lua_Integer)lua_rawlen(L, 4) + 1);
+    } else {
+        gpu_lua_to_table(L, 4, number, transfer->chunk, buffer->ref.type, bytes);
+    }
+    transfer->position += transfer->chunk;
+    transfer->chunk = 0;
+}
+
+static int read_end(lua_State *L, struct transfer *transfer) {
+    transfer_end(transfer);
+    if (!lua_toboolean(L, 2)) {
+        lua_settop(L, 4);
+        return 1;
+    }
+    if (lua_rawlen(L, 4) == 1) {
+        lua_rawgeti(L, 4, 1);
+        return 1;
+    }
+    luaL_Buffer text;
+    lua_Integer count = (lua_Integer)lua_rawlen(L, 4);
+    luaL_buffinit(L, &text);
+    for (lua_Integer i = 1; i <= count; i++) {
+        lua_rawgeti(L, 4, i);
+        luaL_addvalue(&text);
+    }
+    luaL_pushresult(&text);
+    return 1;
+}
+
+/* The op of the chunk is over. */
+static void finish_chunk(lua_State *L, const struct buffer *buffer, struct transfer *transfer) {
+    struct gpu_op *op = *(struct gpu_op **)lua_touserdata(L, 5);
+    if (gpu_op_status(op) != GPULUA_OK) {
+        gpu_lua_error_push(L, gpu_op_error(op));
+        gpu_op_observe(op);
+        lua_error(L);
+    }
+    take_chunk(L, buffer, transfer, transfer->staging.bytes);
+    staging_give(transfer);
+    lua_settop(L, 4);
+}
+
+static void start_chunk(lua_State *L, struct gpulua *g, struct buffer *buffer,
+                        struct transfer *transfer) {
+    struct gpu_error error;
+    uint64_t left = transfer->count - transfer->position;
+    uint64_t chunk = left < chunk_elems(buffer) ? left : chunk_elems(buffer);
+    struct gpu_submit submit = submit_for(L, g, buffer);
+    struct gpu_op **op = gpu_lua_op_new(L, g);
+    staging_take(L, transfer, chunk * buffer->elem_bytes);
+    transfer->chunk = chunk;
+    if (gpu_work_download(&submit, &buffer->ref,
+                          (transfer->first + transfer->position) * buffer->elem_bytes,
+                          &transfer->staging, chunk * buffer->elem_bytes, op, &error)) {
+        *op = NULL;
+        gpu_lua_throw(L, &error);
+    }
+}
+
+static int read_chunk(lua_State *L, int status, lua_KContext context) {
+    struct gpulua *g = gpu_lua_find(L);
+    if (status == LUA_YIELD && gpu_lua_resumed(L, context) == WAKE_FOREIGN) {
+        return gpu_lua_foreign_results(L, context);
+    }
+    struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
+    struct transfer *transfer = lua_touserdata(L, 3);
+    if (is_host(buffer)) {
+        lua_settop(L, 4);
+        gpu_lua_wait_idle(L, g, buffer, false, read_chunk);
+        gpu_lua_check_contents(L, buffer);
+        transfer->chunk = transfer->count;
+        take_chunk(L, buffer, transfer,
+                   gpu_lua_host_bytes(buffer) + transfer->first * buffer->elem_bytes);
+        return read_end(L, transfer);
+    }
+    if (transfer->chunk) {
+        finish_chunk(L, buffer, transfer);
+    }
+    while (transfer->position < transfer->count) {
+        start_chunk(L, g, buffer, transfer);
+        gpu_lua_wait_op(L, g, *(struct gpu_op **)lua_touserdata(L, 5), read_chunk);
+        finish_chunk(L, buffer, transfer);
+    }
+    gpu_lua_raise_unobserved(L, transfer->device);
+    return read_end(L, transfer);
+}
+
+static int read_start(lua_State *L, const char *what, bool as_bytes) {
+    struct gpulua *g = GPU_LUA(L);
+    uint64_t first, count;
+    struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
+    lua_settop(L, 3);
+    gpu_lua_check_range(L, 2, buffer, what, &first, &count);
+    if (!as_bytes && count > INT32_MAX) {
+        gpu_lua_fail(L, GPULUA_CAPACITY, "%s: %llu elements are more than a table holds", what,
+                     (unsigned long long)count);
+    }
+    lua_settop(L, 1);
+    lua_pushboolean(L, as_bytes);
+    transfer_new(L, g, buffer, first, count);
+    lua_createtable(L, as_bytes ? 1 : (int)count, 0);
+    return read_chunk(L, LUA_OK, 0);
+}
+
+/* buffer:read([i[, j]]) -> table of elements. Waits for what writes the buffer. */
+int gpu_lua_buffer_read(lua_State *L) {
+    return read_start(L, "read", false);
+}
+
+/* buffer:bytes([i[, j]]) -> the same as a string of bytes */
+int gpu_lua_buffer_bytes(lua_State *L) {
+    return read_start(L, "bytes", true);
+}
+
+void gpu_lua_transfer_open(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg metamethods[] = {{"__gc", transfer_gc}, {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_STAGING, NULL, metamethods);
+}

@@ -1,0 +1,748 @@
+/* Waiting: for an op, a task, a buffer, several of them, some time.
+ *
+ * A wait in a task's own coroutine parks the task; anywhere else it blocks for ops and buffers; for
+ * tasks it drives the loop outside tasks and raises NotYieldable inside. */
+#include "binding/loop.h"
+
+#include "binding/buffer.h"
+
+static struct task *task_from(lua_KContext context) {
+    return (struct task *)context; /* NOLINT(performance-no-int-to-ptr) */
+}
+
+/* ---- slots ---- */
+
+void gpu_lua_slot_fire(struct slot *slot) {
+    struct task *task = slot->task;
+    struct group *group = slot->group;
+    uint32_t index = slot->index;
+    gpu_lua_slot_clear(slot);
+    if (group) {
+        group->open_count--;
+        if (group->fired_index == 0) {
+            group->fired_index = index;
+        }
+        group->is_ready = group->wants_any || group->is_ready || group->open_count == 0;
+        if (!group->is_ready) {
+            return;
+        }
+    }
+    if (!task) {
+        return;
+    }
+    if (task->state == TASK_HELD) {
+        gpu_lua_task_ready(task->g, task);
+    } else {
+        gpu_lua_wake(task, WAKE_EVENT);
+    }
+}
+
+static void op_fired(struct gpu_waiter *waiter, struct gpu_op *op) {
+    struct slot *slot = (struct slot *)(void *)waiter;
+    /* The first failure ends a wait for all. */
+    if (slot->group && gpu_op_error(op)) {
+        slot->group->is_ready = true;
+    }
+    gpu_lua_slot_fire(slot);
+}
+
+void gpu_lua_slot_watch(struct slot *slot, struct gpulua *g, struct gpu_op *op) {
+    slot->g = g;
+    slot->op = gpu_op_retain(op);
+    slot->waiter.fire = op_fired;
+    g->watch_count++;
+    gpu_op_watch(op, &slot->waiter);
+}
+
+void gpu_lua_slot_join(struct slot *slot, struct gpulua *g, struct task *target) {
+    slot->g = g;
+    slot->target = target;
+    slot->next = target->joiners;
+    slot->link = &target->joiners;
+    if (slot->next) {
+        slot->next->link = &slot->next;
+    }
+    target->joiners = slot;
+}
+
+void gpu_lua_slot_clear(struct slot *slot) {
+    if (slot->op) {
+        struct gpu_op *op = slot->op;
+        slot->op = NULL;
+        slot->g->watch_count--;
+        gpu_op_unwatch(&slot->waiter);
+        gpu_op_release(op);
+    }
+    if (slot->link) {
+        *slot->link = slot->next;
+        if (slot->next) {
+            slot->next->link = slot->link;
+        }
+        slot->link = NULL;
+        slot->next = NULL;
+        slot->target = NULL;
+    }
+}
+
+/* ---- parking ---- */
+
+bool gpu_lua_may_park(struct gpulua *g, lua_State *L) {
+    return g->running && g->running->co == L && lua_isyieldable(L);
+}
+
+int gpu_lua_park(lua_State *L, struct gpulua *g, lua_KFunction k) {
+    struct task *task = g->running;
+    task->state = TASK_PARKED;
+    task->wake = WAKE_NONE;
+    task->park_top = lua_gettop(L);
+    return lua_yieldk(L, 0, (lua_KContext)task, k);
+}
+
+_Noreturn static void raise_wake(lua_State *L, enum gpu_lua_wake reason) {
+    if (reason == WAKE_INTERRUPT) {
+        gpu_lua_fail(L, GPULUA_INTERRUPTED, "interrupted!");
+    }
+    if (reason == WAKE_STUCK) {
+        gpu_lua_fail(L, GPULUA_CANCELLED,
+                     "this wait can never end: nothing is in flight, no timer is set, and no other "
+                     "task can run");
+    }
+    gpu_lua_fail(L, GPULUA_CANCELLED, "the task was cancelled");
+}
+
+enum gpu_lua_wake gpu_lua_resumed(lua_State *L, lua_KContext context) {
+    struct task *task = task_from(context);
+    if (!task->is_resumed_by_loop) {
+        if (task->state == TASK_PARKED) {
+            gpu_lua_wake(task, WAKE_FOREIGN); /* unlinks what it waited for */
+        }
+        gpu_lua_task_unready(task);
+        task->state = TASK_ELSEWHERE;
+        return WAKE_FOREIGN;
+    }
+    task->is_resumed_by_loop = false;
+    if (task->wake == WAKE_CANCEL || task->wake == WAKE_INTERRUPT || task->wake == WAKE_STUCK) {
+        raise_wake(L, task->wake);
+    }
+    return task->wake;
+}
+
+int gpu_lua_foreign_results(lua_State *L, lua_KContext context) {
+    return lua_gettop(L) - task_from(context)->park_top;
+}
+
+void gpu_lua_check_pending(lua_State *L, struct gpulua *g) {
+    struct task *task = g->running;
+    if (task && task->pending != WAKE_NONE && task->co == L) {
+        enum gpu_lua_wake reason = task->pending;
+        task->pending = WAKE_NONE;
+        raise_wake(L, reason);
+    }
+}
+
+/* ---- items: what can be waited for ---- */
+
+struct item {
+    enum gpu_lua_kind kind;
+    struct gpu_op *op;       /* borrowed from its handle */
+    struct task *task;       /* borrowed */
+    struct gpu_block *block; /* borrowed from its handle */
+};
+
+/* False: the value at `index` is nothing to wait for. */
+static bool item_get(lua_State *L, struct gpulua *g, int index, struct item *item) {
+    void *handle;
+    *item = (struct item){.kind = GPU_LUA_KIND_OP};
+    if ((handle = gpu_lua_test(L, g, index, GPU_LUA_KIND_OP))) {
+        item->op = *(struct gpu_op **)handle;
+        if (!item->op) {
+            gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed op");
+        }
+        return true;
+    }
+    if ((handle = gpu_lua_test(L, g, index, GPU_LUA_KIND_TASK))) {
+        item->kind = GPU_LUA_KIND_TASK;
+        item->task = handle;
+        return true;
+    }
+    if ((handle = gpu_lua_test(L, g, index, GPU_LUA_KIND_BUFFER)) ||
+        (handle = gpu_lua_test(L, g, index, GPU_LUA_KIND_HOST))) {
+        struct buffer *buffer = handle;
+        item->kind = GPU_LUA_KIND_BUFFER;
+        gpu_lua_buffer_check_open(L, buffer);
+        item->block = buffer->ref.block;
+        return true;
+    }
+    return false;
+}
+
+static bool item_is_over(const struct item *item) {
+    switch (item->kind) {
+    case GPU_LUA_KIND_OP:
+        return gpu_op_is_over(item->op);
+    case GPU_LUA_KIND_TASK:
+        return item->task->state == TASK_ENDED;
+    default:
+        return gpu_block_is_idle(item->block, true);
+    }
+}
+
+static bool item_has_failed(const struct item *item) {
+    switch (item->kind) {
+    case GPU_LUA_KIND_OP:
+        return gpu_op_status(item->op) != GPULUA_OK;
+    case GPU_LUA_KIND_TASK:
+        return item->task->outcome != OUTCOME_DONE;
+    default:
+        return gpu_block_failure(item->block) != NULL;
+    }
+}
+
+/* Whoever calls this gets the error. */
+static void item_push_error(lua_State *L, const struct item *item) {
+    if (item->kind == GPU_LUA_KIND_TASK) {
+        struct task *task = item->task;
+        if (!lua_checkstack(task->co, 1)) {
+            gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for the error of a task");
+        }
+        lua_pushvalue(task->co, -1);
+        lua_xmove(task->co, L, 1);
+        gpu_lua_observe_task(L, task);
+        return;
+    }
+    if (item->kind == GPU_LUA_KIND_OP) {
+        gpu_lua_error_push(L, gpu_op_error(item->op));
+        gpu_op_observe(item->op);
+        return;
+    }
+    struct gpu_error error;
+    gpu_error_copy(&error, gpu_block_failure(item->block));
+    gpu_lua_error_push_owned(L, &error);
+}
+
+/* Pushes the results of an item that is over and did not fail: `index` is where its handle is. With
+ * `only_first`, exactly one. */
+static int item_push_results(lua_State *L, const struct item *item, int index, bool only_first) {
+    if (item->kind != GPU_LUA_KIND_TASK) {
+        lua_pushvalue(L, index);
+        return 1;
+    }
+    struct task *task = item->task;
+    int count = task->result_count;
+    if (only_first && count == 0) {
+        lua_pushnil(L);
+        return 1;
+    }
+    int wanted = only_first ? 1 : count;
+    luaL_checkstack(L, wanted, "too many results");
+    if (!lua_checkstack(task->co, wanted)) {
+        gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for the results of a task");
+    }
+    int first = lua_gettop(task->co) - count + 1;
+    for (int i = 0; i < wanted; i++) {
+        lua_pushvalue(task->co, first + i);
+    }
+    lua_xmove(task->co, L, wanted);
+    return wanted;
+}
+
+static void check_join(lua_State *L, struct gpulua *g, const struct item *item) {
+    if (item->kind == GPU_LUA_KIND_TASK && item->task->state != TASK_ENDED && g->running &&
+        gpu_lua_task_is_ancestor(item->task, g->running)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     item->task == g->running
+                         ? "a task cannot wait for itself"
+                         : "a task cannot wait for a task that waits for it to end");
+    }
+}
+
+/* ---- one item ---- */
+
+static int fail_or_return(lua_State *L, bool is_join) {
+    if (!is_join) {
+        return lua_error(L);
+    }
+    lua_pushboolean(L, 0);
+    lua_insert(L, -2);
+    return 2;
+}
+
+static int time_is_over(lua_State *L, bool is_join, const char *what) {
+    struct gpu_error error;
+    gpu_error_set(&error, GPULUA_TIMEOUT, "the time for %s is over", what);
+    gpu_lua_error_push(L, &error);
+    return fail_or_return(L, is_join);
+}
+
+static const char *item_text(const struct item *item) {
+    return item->kind == GPU_LUA_KIND_OP     ? "waiting for an op"
+           : item->kind == GPU_LUA_KIND_TASK ? "waiting for a task"
+                                             : "waiting for a buffer";
+}
+
+static int item_finish(lua_State *L, const struct item *item, bool is_join) {
+    if (item_has_failed(item)) {
+        item_push_error(L, item);
+        return fail_or_return(L, is_join);
+    }
+    if (item->kind == GPU_LUA_KIND_OP) {
+        gpu_op_observe(item->op);
+    }
+    if (is_join) {
+        luaL_checkstack(L, 2, NULL);
+        lua_pushboolean(L, 1);
+        return 1 + item_push_results(L, item, 1, false);
+    }
+    return item_push_results(L, item, 1, false);
+}
+
+static int wait_resumed(lua_State *L, int status, lua_KContext context);
+
+static int item_park(lua_State *L, struct gpulua *g, const struct item *item) {
+    struct task *task = g->running;
+    task->slot.task = task;
+    if (task->deadline_ns != INT64_MAX && !gpu_lua_timer_set(g, &task->timer, task->deadline_ns)) {
+        gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for a timer");
+    }
+    if (item->kind == GPU_LUA_KIND_OP) {
+        gpu_lua_slot_watch(&task->slot, g, item->op);
+    } else if (item->kind == GPU_LUA_KIND_TASK) {
+        gpu_lua_slot_join(&task->slot, g, item->task);
+    } else {
+        struct gpu_op *op = gpu_block_pending(item->block, true);
+        if (!op) {
+            gpu_lua_timer_clear(g, &task->timer);
+            return item_finish(L, item, task->wants_join);
+        }
+        gpu_lua_slot_watch(&task->slot, g, op);
+        gpu_op_release(op);
+    }
+    return gpu_lua_park(L, g, wait_resumed);
+}
+
+/* Stack: the item, seconds, ... */
+static int wait_resumed(lua_State *L, int status, lua_KContext context) {
+    (void)status;
+    struct task *task = task_from(context);
+    enum gpu_lua_wake wake = gpu_lua_resumed(L, context);
+    if (wake == WAKE_FOREIGN) {
+        return gpu_lua_foreign_results(L, context);
+    }
+    struct item item;
+    item_get(L, task->g, 1, &item);
+    if (item_is_over(&item)) {
+        return item_finish(L, &item, task->wants_join);
+    }
+    if (wake == WAKE_TIMEOUT) {
+        return time_is_over(L, task->wants_join, item_text(&item));
+    }
+    return item_park(L, task->g, &item); /* a buffer that further work touches */
+}
+
+static int64_t left_ns(int64_t deadline_ns) {
+    if (deadline_ns == INT64_MAX) {
+        return -1;
+    }
+    int64_t left = deadline_ns - gpu_lua_now_ns();
+    return left > 0 ? left : 0;
+}
+
+/* Blocks for an op; runs no task. */
+static void op_block(lua_State *L, struct gpulua *g, struct gpu_op *op, int64_t deadline_ns,
+                     gpulua_status *status) {
+    struct gpu_error error;
+    *status = gpu_op_wait(op, left_ns(deadline_ns), &error);
+    if (*status == GPULUA_OK) {
+        return;
+    }
+    if (*status == GPULUA_TIMEOUT) {
+        gpu_error_finish(&error);
+        return;
+    }
+    if (*status == GPULUA_INTERRUPTED) {
+        gpu_error_finish(&error);
+        gpu_lua_interrupt_taken(g);
+        gpu_lua_fail(L, GPULUA_INTERRUPTED, "interrupted!");
+    }
+    gpu_lua_throw(L, &error);
+}
+
+static void block_for_block(lua_State *L, struct gpulua *g, struct gpu_block *block,
+                            int64_t deadline_ns, gpulua_status *status) {
+    struct gpu_op *op;
+    *status = GPULUA_OK;
+    while (*status == GPULUA_OK && (op = gpu_block_pending(block, true))) {
+        /* Its handle is made first, so that an error leaves nothing behind. */
+        struct gpu_op **handle = gpu_lua_new(L, g, GPU_LUA_KIND_OP, sizeof(struct gpu_op *), 0);
+        *handle = op;
+        op_block(L, g, op, deadline_ns, status);
+        lua_pop(L, 1);
+    }
+}
+
+/* Outside tasks: runs the loop until the task has ended. */
+static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *task,
+                                  int64_t deadline_ns) {
+    if (g->running || g->turn_depth > 0) {
+        gpu_lua_fail(L, GPULUA_NOT_YIELDABLE,
+                     "a task can only be awaited from the body of a task: not inside require, a "
+                     "comparator, a metamethod or a coroutine of the script's own");
+    }
+    while (task->state != TASK_ENDED) {
+        gpu_lua_check_interrupt(L, g);
+        if (deadline_ns != INT64_MAX && gpu_lua_now_ns() >= deadline_ns) {
+            return GPULUA_TIMEOUT;
+        }
+        if (!gpu_lua_turn(g, L, deadline_ns, true)) {
+            gpu_lua_unstick(g);
+        }
+    }
+    return GPULUA_OK;
+}
+
+static int item_wait(lua_State *L, bool is_join) {
+    struct gpulua *g = GPU_LUA(L);
+    struct item item;
+    if (!item_get(L, g, 1, &item)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1: an op, a task or a buffer expected, got %s", luaL_typename(L, 1));
+    }
+    gpu_lua_check_pending(L, g);
+    if (item_is_over(&item)) {
+        return item_finish(L, &item, is_join);
+    }
+    int64_t deadline_ns = gpu_lua_opt_deadline(L, 2);
+    check_join(L, g, &item);
+    if (!gpu_lua_may_park(g, L)) {
+        gpulua_status status = GPULUA_OK;
+        if (item.kind == GPU_LUA_KIND_OP) {
+            op_block(L, g, item.op, deadline_ns, &status);
+        } else if (item.kind == GPU_LUA_KIND_TASK) {
+            status = drive_to_end(L, g, item.task, deadline_ns);
+        } else {
+            block_for_block(L, g, item.block, deadline_ns, &status);
+        }
+        return status == GPULUA_TIMEOUT && !item_is_over(&item)
+                   ? time_is_over(L, is_join, item_text(&item))
+                   : item_finish(L, &item, is_join);
+    }
+    if (item.kind == GPU_LUA_KIND_OP && !g->ready_head && deadline_ns == INT64_MAX) {
+        if (gpu_op_spin(item.op, GPU_SPIN_NS)) {
+            return item_finish(L, &item, is_join);
+        }
+        g->spin_is_spent = true;
+    }
+    struct task *task = g->running;
+    lua_settop(L, 2);
+    task->deadline_ns = deadline_ns;
+    task->wants_join = is_join;
+    return item_park(L, g, &item);
+}
+
+int gpu_lua_await(lua_State *L) {
+    return item_wait(L, false);
+}
+
+int gpu_lua_join(lua_State *L) {
+    return item_wait(L, true);
+}
+
+int gpu_lua_done(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct item item;
+    if (!item_get(L, g, 1, &item)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1: an op, a task or a buffer expected, got %s", luaL_typename(L, 1));
+    }
+    lua_pushboolean(L, item_is_over(&item));
+    return 1;
+}
+
+void gpu_lua_wait_op(lua_State *L, struct gpulua *g, struct gpu_op *op, lua_KFunction k) {
+    gpu_lua_check_pending(L, g);
+    if (gpu_op_is_over(op)) {
+        return;
+    }
+    if (!gpu_lua_may_park(g, L)) {
+        gpulua_status status;
+        op_block(L, g, op, INT64_MAX, &status);
+        return;
+    }
+    if (!g->ready_head) {
+        if (gpu_op_spin(op, GPU_SPIN_NS)) {
+            return;
+        }
+        g->spin_is_spent = true;
+    }
+    g->running->slot.task = g->running;
+    gpu_lua_slot_watch(&g->running->slot, g, op);
+    gpu_lua_park(L, g, k);
+}
+
+/* ---- several items ---- */
+
+/* Stack: 1 = table of the items, 2 = the group. */
+static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
+    struct item item;
+    lua_settop(L, 2);
+    if (group->wants_any) {
+        uint32_t index = group->fired_index;
+        lua_rawgeti(L, 1, index);
+        item_get(L, g, 3, &item);
+        if (item_has_failed(&item)) {
+            item_push_error(L, &item);
+            return lua_error(L);
+        }
+        if (item.kind == GPU_LUA_KIND_OP) {
+            gpu_op_observe(item.op);
+        }
+        lua_pushinteger(L, index);
+        return 1 + item_push_results(L, &item, 3, true);
+    }
+    bool has_failed = false;
+    for (uint32_t i = 1; i <= group->count; i++) {
+        lua_rawgeti(L, 1, i);
+        item_get(L, g, -1, &item);
+        if (item_is_over(&item) && item_has_failed(&item)) {
+            /* All that have failed are seen; the first in order is raised. */
+            item_push_error(L, &item);
+            if (!has_failed) {
+                has_failed = true;
+                lua_replace(L, 2);
+            } else {
+                lua_pop(L, 1);
+            }
+        }
+        lua_pop(L, 1);
+    }
+    if (has_failed) {
+        lua_settop(L, 2);
+        return lua_error(L);
+    }
+    uint32_t count = group->count;
+    luaL_checkstack(L, (int)count + 8, "too many results");
+    for (uint32_t i = 1; i <= count; i++) {
+        lua_rawgeti(L, 1, i);
+        int index = lua_gettop(L);
+        item_get(L, g, index, &item);
+        item_push_results(L, &item, index, true);
+        lua_replace(L, index);
+    }
+    return (int)count;
+}
+
+/* Links the slots of what is not over. */
+static void group_link(lua_State *L, struct gpulua *g, struct group *group, struct task *task) {
+    group->open_count = 0;
+    for (uint32_t i = 1; i <= group->count; i++) {
+        struct slot *slot = &group->slots[i - 1];
+        struct item item;
+        lua_rawgeti(L, 1, i);
+        item_get(L, g, -1, &item);
+        lua_pop(L, 1); /* the table keeps it */
+        if (item_is_over(&item)) {
+            if (group->fired_index == 0) {
+                group->fired_index = i;
+            }
+            group->is_ready |= group->wants_any || item_has_failed(&item);
+            continue;
+        }
+        slot->task = task;
+        slot->group = group;
+        slot->index = i;
+        struct gpu_op *op = item.op;
+        if (item.kind == GPU_LUA_KIND_TASK) {
+            gpu_lua_slot_join(slot, g, item.task);
+        } else {
+            op = item.op ? gpu_op_retain(item.op) : gpu_block_pending(item.block, true);
+            if (!op) {
+                continue;
+            }
+            gpu_lua_slot_watch(slot, g, op);
+            gpu_op_release(op);
+        }
+        group->open_count++;
+    }
+    group->is_ready |= group->open_count == 0;
+}
+
+static void group_unlink(struct group *group) {
+    for (uint32_t i = 0; i < group->count; i++) {
+        gpu_lua_slot_clear(&group->slots[i]);
+    }
+}
+
+/* Ready, as far as its slots know; but a buffer may have further work to wait for, and a task that
+ * failed among others must end a wait for all. */
+static bool group_is_over(lua_State *L, struct gpulua *g, struct group *group) {
+    if (!group->is_ready) {
+        return false;
+    }
+    bool all_over = true;
+    for (uint32_t i = group->wants_any ? group->fired_index : 1; i <= group->count; i++) {
+        struct item item;
+        lua_rawgeti(L, 1, i);
+        item_get(L, g, -1, &item);
+        lua_pop(L, 1);
+        bool is_over = item_is_over(&item);
+        if (group->wants_any || (is_over && item_has_failed(&item))) {
+            return is_over;
+        }
+        all_over &= is_over;
+    }
+    return all_over;
+}
+
+static int group_resumed(lua_State *L, int status, lua_KContext context);
+
+static int group_wait(lua_State *L, struct gpulua *g, struct group *group) {
+    bool parks = gpu_lua_may_park(g, L);
+    group->is_ready = false;
+    group->fired_index = 0;
+    for (uint32_t i = 1; i <= group->count; i++) {
+        struct item item; /* closed meanwhile: raises here, before anything is linked */
+        lua_rawgeti(L, 1, i);
+        item_get(L, g, -1, &item);
+        lua_pop(L, 1);
+    }
+    group_link(L, g, group, parks ? g->running : NULL);
+    if (group_is_over(L, g, group)) {
+        group_unlink(group);
+        return group_finish(L, g, group);
+    }
+    if (parks) {
+        g->running->group = group;
+        return gpu_lua_park(L, g, group_resumed);
+    }
+    bool runs_tasks = !g->running && g->turn_depth == 0;
+    while (!group_is_over(L, g, group)) {
+        gpu_lua_check_interrupt(L, g);
+        if (group->is_ready) {
+            group_unlink(group);
+            return group_wait(L, g, group);
+        }
+        if (!gpu_lua_turn(g, L, INT64_MAX, runs_tasks)) {
+            gpu_lua_unstick(g);
+        }
+    }
+    group_unlink(group);
+    return group_finish(L, g, group);
+}
+
+static int group_resumed(lua_State *L, int status, lua_KContext context) {
+    (void)status;
+    struct task *task = task_from(context);
+    if (gpu_lua_resumed(L, context) == WAKE_FOREIGN) {
+        return gpu_lua_foreign_results(L, context);
+    }
+    struct group *group = lua_touserdata(L, 2);
+    if (group_is_over(L, task->g, group)) {
+        return group_finish(L, task->g, group);
+    }
+    return group_wait(L, task->g, group);
+}
+
+static int group_start(lua_State *L, bool wants_any) {
+    struct gpulua *g = GPU_LUA(L);
+    const char *what = wants_any ? "any" : "all";
+    struct item item;
+    if (lua_gettop(L) != 1 || lua_type(L, 1) != LUA_TTABLE) {
+        int count = lua_gettop(L);
+        lua_createtable(L, count, 0);
+        for (int i = 1; i <= count; i++) {
+            lua_pushvalue(L, i);
+            lua_rawseti(L, -2, i);
+        }
+        lua_insert(L, 1);
+        lua_settop(L, 1);
+    } else {
+        /* A copy: the script may change its own table during the wait. */
+        lua_Integer count = (lua_Integer)lua_rawlen(L, 1);
+        lua_createtable(L, count > INT32_MAX ? 0 : (int)count, 0);
+        for (lua_Integer i = 1; i <= count; i++) {
+            lua_rawgeti(L, 1, i);
+            lua_rawseti(L, 2, i);
+        }
+        lua_remove(L, 1);
+    }
+    lua_Unsigned count = lua_rawlen(L, 1);
+    if (wants_any && count == 0) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "any: at least one op, task or buffer expected");
+    }
+    if (count > 900000) {
+        gpu_lua_fail(L, GPULUA_CAPACITY, "%s: %llu items are more than Lua's stack can return",
+                     what, (unsigned long long)count);
+    }
+    bool has_task = false;
+    for (lua_Unsigned i = 1; i <= count; i++) {
+        lua_rawgeti(L, 1, (lua_Integer)i);
+        if (!item_get(L, g, -1, &item)) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "item %llu of %s: an op, a task or a buffer expected, got %s",
+                         (unsigned long long)i, what, luaL_typename(L, -1));
+        }
+        check_join(L, g, &item);
+        has_task |= item.kind == GPU_LUA_KIND_TASK && item.task->state != TASK_ENDED;
+        lua_pop(L, 1);
+    }
+    gpu_lua_check_pending(L, g);
+    if (has_task && g->running && !gpu_lua_may_park(g, L)) {
+        gpu_lua_fail(L, GPULUA_NOT_YIELDABLE,
+                     "%s: tasks can only be awaited from the body of a task", what);
+    }
+    struct group *group = gpu_lua_new(L, g, GPU_LUA_KIND_GROUP,
+                                      sizeof *group + (size_t)count * sizeof(struct slot), 0);
+    group->count = (uint32_t)count;
+    group->wants_any = wants_any;
+    return group_wait(L, g, group);
+}
+
+int gpu_lua_all(lua_State *L) {
+    return group_start(L, false);
+}
+
+int gpu_lua_any(lua_State *L) {
+    return group_start(L, true);
+}
+
+static int group_gc(lua_State *L) {
+    group_unlink(lua_touserdata(L, 1));
+    return 0;
+}
+
+/* ---- time ---- */
+
+static int sleep_resumed(lua_State *L, int status, lua_KContext context) {
+    (void)status;
+    return gpu_lua_resumed(L, context) == WAKE_FOREIGN ? gpu_lua_foreign_results(L, context) : 0;
+}
+
+/* gpu.sleep(seconds) */
+int gpu_lua_sleep(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    if (lua_isnoneornil(L, 1)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument 1 of sleep: seconds expected, got nil");
+    }
+    int64_t deadline_ns = gpu_lua_opt_deadline(L, 1);
+    if (deadline_ns == INT64_MAX) {
+        deadline_ns--; /* a time that never comes, but a timer all the same */
+    }
+    gpu_lua_check_pending(L, g);
+    if (gpu_lua_may_park(g, L)) {
+        if (!gpu_lua_timer_set(g, &g->running->timer, deadline_ns)) {
+            gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for a timer");
+        }
+        return gpu_lua_park(L, g, sleep_resumed);
+    }
+    bool runs_tasks = !g->running && g->turn_depth == 0;
+    do {
+        gpu_lua_check_interrupt(L, g);
+        gpu_lua_turn(g, L, deadline_ns, runs_tasks);
+    } while (gpu_lua_now_ns() < deadline_ns);
+    return 0;
+}
+
+void gpu_lua_wait_open(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg metamethods[] = {{"__gc", group_gc}, {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_GROUP, NULL, metamethods);
+}

@@ -1,0 +1,250 @@
+/* When is an operation over, and who says so in the page.
+ *
+ * Backends with threads of their own get a word behind every operation. On the others the device
+ * writes words, which cost it time: under process one behind the newest operation whenever the ring
+ * runs dry, and at least one in EXECUTOR_OPS_PER_WORD; inline where somebody waits for the newest,
+ * and else so rarely that it costs nothing: only for a script that never waits to see that work
+ * ends. Whoever waits for an operation that has no word right behind it is served by looking at its
+ * event and writing host_done, so that waiting for one never waits for the next. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "executor/executor.h"
+
+void gpu_executor_host_done(struct wire_executor *executor, uint32_t slot, uint64_t seq) {
+    _Atomic uint64_t *word = &executor->page->host_done[slot];
+    if (atomic_load_explicit(word, memory_order_relaxed) < seq) {
+        atomic_store_explicit(word, seq, memory_order_release);
+    }
+}
+
+static void lose_with(struct wire_executor *executor, const char *what,
+                      struct backend_error *error) {
+    char text[1200];
+    snprintf(text, sizeof text, "%s%s%s", what, what[0] != '\0' ? ": " : "", error->message);
+    gpu_executor_lose(executor, error->driver_code, text);
+    free(error->log);
+    error->log = NULL;
+}
+
+/* ---- behind each operation ---- */
+
+/* A word behind the newest operation. A device that cannot do it is polled from then on. */
+static void put_word(struct wire_executor *executor, uint32_t slot,
+                     struct executor_stream *stream) {
+    if (!executor->page_is_writable || stream->print_seq != 0 || stream->stream == NULL ||
+        stream->word_seq == stream->last_seq) {
+        return;
+    }
+    struct backend_error error = {0};
+    gpulua_status status = executor->ops->stream_word(
+        stream->stream, &executor->page->device_done[slot], stream->last_seq, &error);
+    if (status == GPULUA_OK) {
+        stream->word_seq = stream->last_seq;
+        stream->events[(stream->event_count - 1) % EXECUTOR_EVENTS].has_word = true;
+    } else if (status == GPULUA_DEVICE_LOST) {
+        lose_with(executor, "", &error);
+    } else {
+        executor->page_is_writable = false;
+    }
+    free(error.log);
+}
+
+void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint64_t seq,
+                            bool prints) {
+    struct executor_stream *stream = executor->streams[slot];
+    struct executor_event *event = &stream->events[stream->event_count % EXECUTOR_EVENTS];
+    struct backend_error error = {0};
+    gpulua_status status = GPULUA_OK;
+    if (event->event == NULL) {
+        status = executor->ops->event_create(executor->device, &event->event, &error);
+        if (status != GPULUA_OK) {
+            event->event = NULL;
+        }
+    }
+    if (status == GPULUA_OK) {
+        status = executor->ops->event_record(event->event, stream->stream, &error);
+    }
+    if (status != GPULUA_OK) {
+        /* Nobody could ever tell when this operation is over. */
+        lose_with(executor, "cannot record an event", &error);
+        return;
+    }
+    event->seq = seq;
+    event->has_word = false;
+    stream->event_count++;
+    stream->last_seq = seq;
+    if (prints) {
+        executor->printing_count += stream->print_seq == 0;
+        stream->print_seq = seq;
+    }
+    if (executor->ops->moves_by_threads) {
+        put_word(executor, slot, stream);
+        return;
+    }
+    uint64_t ops_per_word =
+        executor->info.is_inline ? EXECUTOR_OPS_PER_WORD_INLINE : EXECUTOR_OPS_PER_WORD;
+    if (stream->last_seq - stream->word_seq >= ops_per_word) {
+        put_word(executor, slot, stream);
+    } else if (!executor->info.is_inline && !stream->is_dirty) {
+        stream->is_dirty = true;
+        executor->dirty[executor->dirty_count++] = slot;
+    }
+}
+
+void gpu_executor_words(struct wire_executor *executor) {
+    bool is_lost = atomic_load_explicit(&executor->is_lost, memory_order_relaxed);
+    for (uint32_t i = 0; i < executor->dirty_count; i++) {
+        struct executor_stream *stream = executor->streams[executor->dirty[i]];
+        stream->is_dirty = false;
+        if (!is_lost) {
+            put_word(executor, executor->dirty[i], stream);
+        }
+    }
+    executor->dirty_count = 0;
+}
+
+/* ---- looking ---- */
+
+struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uint32_t slot,
+                                             uint64_t seq) {
+    struct executor_stream *stream = slot < WIRE_STREAMS_MAX ? executor->streams[slot] : NULL;
+    if (stream == NULL || stream->stream == NULL || seq > stream->last_seq ||
+        stream->event_count == 0) {
+        return NULL;
+    }
+    /* Sequence numbers rise along the ring, mostly by one: guess, then search. */
+    uint64_t newest = stream->event_count - 1;
+    uint64_t oldest =
+        stream->event_count > EXECUTOR_EVENTS ? stream->event_count - EXECUTOR_EVENTS : 0;
+    uint64_t back = stream->last_seq - seq;
+    if (back <= newest - oldest) {
+        struct executor_event *event = &stream->events[(newest - back) % EXECUTOR_EVENTS];
+        if (event->seq == seq) {
+            return event;
+        }
+    }
+    uint64_t low = oldest;
+    uint64_t high = newest; /* the answer lies in low .. high: newest's seq >= seq */
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (stream->events[middle % EXECUTOR_EVENTS].seq < seq) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return &stream->events[low % EXECUTOR_EVENTS];
+}
+
+bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_t seq) {
+    if (gpu_wire_page_done(executor->page, slot) >= seq ||
+        atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+        return true;
+    }
+    struct executor_event *event = gpu_executor_event_of(executor, slot, seq);
+    if (event == NULL) {
+        return executor->streams[slot] == NULL; /* not submitted yet; or its stream is gone */
+    }
+    struct executor_stream *stream = executor->streams[slot];
+    if (event->seq == seq && event->has_word) {
+        return false; /* the word is on its way */
+    }
+    struct backend_error error = {0};
+    switch (executor->ops->event_query(event->event, &error)) {
+    case BACKEND_PENDING:
+        break;
+    case BACKEND_FAILED:
+        lose_with(executor, "", &error);
+        return true;
+    case BACKEND_DONE:
+        if (stream->print_seq != 0) {
+            if (executor->ops->flush_output != NULL) {
+                executor->ops->flush_output(executor->device);
+            }
+            if (stream->print_seq <= event->seq) {
+                stream->print_seq = 0;
+                executor->printing_count--;
+            }
+        }
+        gpu_executor_host_done(executor, slot, event->seq);
+        return true;
+    }
+    return false;
+}
+
+/* ---- polling ---- */
+
+static void read_wants(struct wire_executor *executor) {
+    uint32_t wishes = atomic_load_explicit(&executor->page->wishes, memory_order_acquire);
+    if (wishes == executor->wishes_seen) {
+        return;
+    }
+    executor->wishes_seen = wishes;
+    executor->want_count = 0;
+    for (uint32_t slot = 0; slot < executor->stream_limit; slot++) {
+        if (atomic_load_explicit(&executor->page->wanted[slot], memory_order_acquire) != 0) {
+            executor->wants[executor->want_count++] = slot;
+        }
+    }
+}
+
+static bool looks_after(const struct wire_executor *executor) {
+    return !executor->ops->moves_by_threads || !executor->page_is_writable;
+}
+
+static void look_at_status(struct wire_executor *executor) {
+    if (executor->poll_count++ % EXECUTOR_POLLS_PER_STATUS != EXECUTOR_POLLS_PER_STATUS - 1) {
+        return;
+    }
+    struct backend_error error = {0};
+    if (executor->ops->device_status(executor->device, &error) != GPULUA_OK) {
+        lose_with(executor, "", &error);
+    }
+}
+
+void gpu_executor_completion_poll(struct wire_executor *executor) {
+    bool has_moved = false;
+    read_wants(executor);
+    if (executor->graves != NULL) {
+        gpu_executor_graves_look(executor, false);
+    }
+    if (!looks_after(executor)) {
+        executor->want_count = 0;
+        return;
+    }
+    for (uint32_t i = 0; i < executor->want_count;) {
+        uint32_t slot = executor->wants[i];
+        uint64_t wanted = atomic_load_explicit(&executor->page->wanted[slot], memory_order_acquire);
+        struct executor_stream *stream = executor->streams[slot];
+        if (executor->info.is_inline && stream != NULL && stream->last_seq == wanted) {
+            put_word(executor, slot, stream);
+        }
+        if (wanted == 0 || gpu_executor_is_over(executor, slot, wanted)) {
+            has_moved = true;
+            executor->wants[i] = executor->wants[--executor->want_count];
+        } else {
+            i++;
+        }
+    }
+    for (uint32_t slot = 0; executor->printing_count != 0 && slot < executor->stream_limit;
+         slot++) {
+        struct executor_stream *stream = executor->streams[slot];
+        if (stream != NULL && stream->print_seq != 0) {
+            has_moved |= gpu_executor_is_over(executor, slot, stream->last_seq);
+        }
+    }
+    if (executor->want_count != 0 || executor->printing_count != 0) {
+        look_at_status(executor);
+    }
+    if (has_moved) {
+        gpu_executor_wake_if_wanted(executor);
+    }
+}
+
+bool gpu_executor_must_poll(const struct wire_executor *executor) {
+    return executor->device != NULL &&
+           !atomic_load_explicit(&executor->is_lost, memory_order_relaxed) &&
+           (executor->want_count != 0 || executor->printing_count != 0);
+}

@@ -1,0 +1,161 @@
+/* The executor: takes records in order and hands each to what does it. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "executor/executor.h"
+#include "wire/sync.h"
+
+/* ---- records that are neither work nor requests ---- */
+
+static void take_nop(struct wire_executor *executor, const struct wire_record *record) {
+    (void)executor;
+    (void)record;
+}
+
+static void take_arena_register(struct wire_executor *executor, const struct wire_record *record) {
+    if (!atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+        gpu_executor_arena_register(executor, record);
+    }
+}
+
+static void take_slab_destroy(struct wire_executor *executor, const struct wire_record *record) {
+    if (executor->device != NULL) {
+        gpu_executor_slab_destroy(executor, record->object);
+    }
+}
+
+static void take_stream_create(struct wire_executor *executor, const struct wire_record *record) {
+    if (!atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+        gpu_executor_stream_create(executor, record);
+    }
+}
+
+static void take_stream_destroy(struct wire_executor *executor, const struct wire_record *record) {
+    gpu_executor_stream_destroy(executor, record->stream);
+}
+
+static void take_module_unload(struct wire_executor *executor, const struct wire_record *record) {
+    if (executor->device != NULL) {
+        gpu_executor_module_unload(executor, record->object);
+    }
+}
+
+static void take_forget(struct wire_executor *executor, const struct wire_record *record) {
+    gpu_executor_failed_forget(executor, record->u.failures.count);
+}
+
+typedef void taker(struct wire_executor *executor, const struct wire_record *record);
+
+static taker *const taker_table[WIRE_OPCODE_COUNT] = {
+    [WIRE_OP_NOP] = take_nop,
+    [WIRE_OP_OPEN] = gpu_executor_request,
+    [WIRE_OP_ARENA_REGISTER] = take_arena_register,
+    [WIRE_OP_SLAB_CREATE] = gpu_executor_request,
+    [WIRE_OP_SLAB_DESTROY] = take_slab_destroy,
+    [WIRE_OP_STREAM_CREATE] = take_stream_create,
+    [WIRE_OP_STREAM_DESTROY] = take_stream_destroy,
+    [WIRE_OP_MODULE_COMPILE] = gpu_executor_request,
+    [WIRE_OP_MODULE_LOAD] = gpu_executor_request,
+    [WIRE_OP_MODULE_UNLOAD] = take_module_unload,
+    [WIRE_OP_KERNEL_GET] = gpu_executor_request,
+    [WIRE_OP_GLOBAL_GET] = gpu_executor_request,
+    [WIRE_OP_MEMORY_INFO] = gpu_executor_request,
+    [WIRE_OP_FORGET_FAILURES] = take_forget,
+    [WIRE_OP_CLOSE] = gpu_executor_request,
+    [WIRE_OP_LAUNCH] = gpu_executor_work,
+    [WIRE_OP_COPY] = gpu_executor_work,
+    [WIRE_OP_UPLOAD] = gpu_executor_work,
+    [WIRE_OP_DOWNLOAD] = gpu_executor_work,
+    [WIRE_OP_FILL] = gpu_executor_work,
+    [WIRE_OP_MARK] = gpu_executor_work,
+};
+
+static bool is_sound(const struct wire_record *record) {
+    return record->opcode < WIRE_OPCODE_COUNT && record->stream < WIRE_STREAMS_MAX &&
+           record->length_bytes <= WIRE_RECORD_BYTES_MAX &&
+           record->length_bytes >= sizeof *record + record->wait_count * sizeof(struct wire_wait);
+}
+
+void gpu_executor_take(struct wire_executor *executor, const struct wire_record *record) {
+    gpu_executor_watch_pause(executor);
+    if (!is_sound(record)) {
+        gpu_executor_lose(executor, 0, "a command record makes no sense");
+        return;
+    }
+    taker_table[record->opcode](executor, record);
+}
+
+void gpu_executor_poll(struct wire_executor *executor) {
+    gpu_executor_watch_pause(executor);
+    gpu_executor_replies_flush(executor);
+    if (executor->device != NULL) {
+        gpu_executor_compile_collect(executor);
+    }
+    if (executor->device != NULL &&
+        !atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+        gpu_executor_completion_poll(executor);
+    } else {
+        executor->wishes_seen = atomic_load_explicit(&executor->page->wishes, memory_order_acquire);
+        executor->want_count = 0;
+    }
+}
+
+void gpu_executor_arm(struct wire_executor *executor) {
+    if (gpu_executor_must_poll(executor)) {
+        gpu_executor_watch_begin(executor);
+    }
+}
+
+bool gpu_executor_is_closed(const struct wire_executor *executor) {
+    return executor->is_closed;
+}
+
+struct wire_executor *gpu_executor_create(const struct wire_executor_info *info,
+                                          struct wire_error *error) {
+    struct wire_executor *executor = NULL;
+    if (posix_memalign((void **)&executor, 64, sizeof *executor) != 0) {
+        gpu_wire_fail(error, GPULUA_OUT_OF_MEMORY, ENOMEM, "out of memory");
+        return NULL;
+    }
+    memset(executor, 0, sizeof *executor);
+    executor->info = *info;
+    executor->page = info->page;
+    executor->slabs.row_bytes = sizeof(struct executor_slab);
+    executor->modules.row_bytes = sizeof(struct executor_module);
+    executor->kernels.row_bytes = sizeof(struct executor_kernel);
+    executor->pinned.row_bytes = sizeof(struct executor_pin);
+    if (gpu_executor_reply_init(executor) != GPULUA_OK) {
+        gpu_wire_fail(error, GPULUA_OUT_OF_MEMORY, ENOMEM, "out of memory");
+        free(executor);
+        return NULL;
+    }
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&executor->reply_lock, NULL);
+    pthread_mutex_init(&executor->failed_lock, NULL);
+    pthread_mutex_init(&executor->compile_lock, NULL);
+    pthread_mutex_init(&executor->watch_lock, NULL);
+    pthread_cond_init(&executor->compile_work, &attributes);
+    pthread_cond_init(&executor->watch_work, &attributes);
+    pthread_condattr_destroy(&attributes);
+    atomic_store_explicit(&info->page->state, WIRE_STATE_READY, memory_order_release);
+    return executor;
+}
+
+void gpu_executor_destroy(struct wire_executor *executor) {
+    if (executor == NULL) {
+        return;
+    }
+    gpu_executor_device_close(executor);
+    gpu_executor_reply_finish(executor);
+    free(executor->failed);
+    pthread_cond_destroy(&executor->watch_work);
+    pthread_cond_destroy(&executor->compile_work);
+    pthread_mutex_destroy(&executor->watch_lock);
+    pthread_mutex_destroy(&executor->compile_lock);
+    pthread_mutex_destroy(&executor->failed_lock);
+    pthread_mutex_destroy(&executor->reply_lock);
+    free(executor);
+}

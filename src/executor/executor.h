@@ -1,0 +1,270 @@
+/* The executor's insides, shared by the files of executor/.
+ *
+ * Everything here belongs to the executor's thread (the script's own under the inline transport),
+ * but for what is said to be locked or atomic: replies and failures come from threads of the
+ * backend and from the compile thread, too. */
+#ifndef GPU_EXECUTOR_EXECUTOR_H
+#define GPU_EXECUTOR_EXECUTOR_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "wire/link.h"
+#include "wire/memory.h"
+#include "wire/page.h"
+#include "wire/record.h"
+#include "wire/ring.h"
+
+#define EXECUTOR_EVENTS 256u     /* events held for each stream; a power of two */
+#define EXECUTOR_OPS_PER_WORD 8u /* under process: a completion word at least this often */
+#define EXECUTOR_OPS_PER_WORD_INLINE 64u
+#define EXECUTOR_OBJECTS_MAX (1u << 20) /* modules, kernels: numbers beyond are mistakes */
+#define EXECUTOR_POLLS_PER_STATUS 64u   /* asks whether the device is well once in so many polls */
+
+struct executor_slab {
+    struct backend_slab *slab; /* owned; NULL for a variable of a module */
+    uint64_t address;          /* 0: no such slab */
+    uint64_t bytes;
+    uint32_t module; /* whose variable it is */
+};
+
+enum executor_module_state { MODULE_NONE = 0, MODULE_COMPILING, MODULE_READY };
+
+struct executor_module {
+    enum executor_module_state state;
+    struct backend_module *module; /* owned */
+    uint64_t request;              /* of the compilation that is under way */
+};
+
+struct executor_kernel {
+    struct backend_kernel *kernel; /* lives as long as its module; NULL: no such kernel */
+    uint32_t module;
+    bool prints;
+};
+
+/* A table that grows to the largest number used. */
+struct executor_table {
+    void *rows; /* owned */
+    uint32_t count;
+    uint32_t row_bytes;
+};
+
+struct executor_event {
+    struct backend_event *event; /* owned; NULL until first needed */
+    uint64_t seq;                /* recorded behind this operation */
+    bool has_word;               /* the device writes the page's word right behind it */
+};
+
+/* One stream slot in use. */
+struct executor_stream {
+    struct backend_stream *stream; /* owned; NULL: it could not be created, `failure` says why */
+    struct backend_error failure;
+    struct executor_event events[EXECUTOR_EVENTS]; /* of the newest operations, a ring */
+    uint64_t event_count;                          /* records so far */
+    uint64_t last_seq;                             /* submitted */
+    uint64_t word_seq;                             /* newest one with a word behind it */
+    uint64_t print_seq; /* newest launch whose text is not out yet; 0: none. While there is one, no
+                           word is written: poll flushes first */
+    bool is_dirty;      /* in executor->dirty: work without a word behind it */
+};
+
+/* A module whose unloading waits for work that may still use its kernels. */
+struct executor_grave {
+    struct executor_grave *next;
+    struct backend_module *module;
+    uint32_t count;
+    struct {
+        uint32_t stream;
+        uint64_t seq;
+    } uses[];
+};
+
+/* Operations known to have failed, until the script side has drawn its conclusions. */
+struct executor_failed {
+    uint64_t seq;
+    uint32_t stream;
+    uint32_t is_used;
+    uint64_t number; /* of the failure that is its root, counted from 1 */
+};
+
+struct executor_job; /* compile.c */
+struct executor_late_reply {
+    struct executor_late_reply *next;
+    struct wire_reply reply; /* the rest follows */
+};
+
+struct wire_executor {
+    struct wire_executor_info info;
+    struct wire_page *page; /* = info.page */
+
+    /* The device. */
+    const struct backend_ops *ops; /* NULL until OPEN has succeeded */
+    struct backend_device *device;
+    char *cache_path;        /* owned */
+    bool page_is_writable;   /* the device can write words into the page */
+    bool page_is_registered; /* to be unregistered */
+    bool is_closed;
+    _Atomic bool is_lost;
+    uint32_t poll_count;
+
+    /* Objects. */
+    struct executor_table slabs, modules, kernels;
+    struct executor_stream *streams[WIRE_STREAMS_MAX]; /* owned */
+    uint32_t stream_limit;                             /* highest slot ever used, plus 1 */
+    _Atomic uint32_t wanted_limit;                     /* the same, for other threads */
+    struct executor_table pinned;                      /* arena chunks, struct executor_pin */
+    uint32_t pin_count;
+    struct executor_grave *graves;
+
+    /* Completion. */
+    uint32_t dirty[WIRE_STREAMS_MAX]; /* streams with is_dirty */
+    uint32_t dirty_count;
+    uint32_t printing_count; /* streams with print_seq */
+    uint32_t wishes_seen;
+    uint32_t wants[WIRE_STREAMS_MAX]; /* streams whose wanted word has not come yet */
+    uint32_t want_count;
+
+    /* Replies: several threads, one ring. */
+    pthread_mutex_t reply_lock;
+    struct wire_ring replies;
+    uint8_t *reply_scratch;                            /* owned; one whole reply */
+    struct executor_late_reply *late_head, *late_tail; /* inline: found no room in the ring */
+    _Atomic uint32_t late_count;
+    bool lost_told;
+
+    /* Failures. */
+    pthread_mutex_t failed_lock;
+    struct executor_failed *failed; /* owned; open addressing */
+    uint32_t failed_capacity;       /* a power of two, or 0 */
+    _Atomic uint32_t failed_count;
+    uint64_t failure_number;   /* under reply_lock: failures published */
+    uint64_t forgotten_number; /* under failed_lock */
+
+    /* Compilation. */
+    pthread_t compiler;
+    bool has_compiler;
+    bool compiler_stops; /* under compile_lock, as the two lists */
+    pthread_mutex_t compile_lock;
+    pthread_cond_t compile_work;
+    struct executor_job *jobs_head, *jobs_tail; /* to do */
+    struct executor_job *done_head, *done_tail; /* done, to be loaded */
+    _Atomic uint32_t done_count;
+
+    /* Inline, for backends without threads of their own: watches while the script sleeps. */
+    pthread_t watcher;
+    bool has_watcher;
+    _Atomic bool is_watching;
+    bool watcher_stops; /* under watch_lock */
+    pthread_mutex_t watch_lock;
+    pthread_cond_t watch_work;
+    uint32_t watch_count;
+    struct {
+        uint32_t stream;
+        uint64_t seq;
+        struct backend_event *event; /* NULL: a word will come */
+    } watches[WIRE_STREAMS_MAX];
+
+    _Alignas(
+        16) uint8_t args[WIRE_RECORD_BYTES_MAX]; /* of the launch at hand, addresses resolved */
+};
+
+struct executor_pin {
+    void *base;
+};
+
+/* ---- objects.c ---- */
+/* The row of a number, NULL if it has none or is out of range. */
+void *gpu_executor_row(const struct executor_table *table, uint32_t number);
+/* The same, the table growing; NULL: no memory or beyond `limit`. Rows start as zeros. */
+void *gpu_executor_row_make(struct executor_table *table, uint32_t number, uint32_t limit);
+void gpu_executor_table_free(struct executor_table *table);
+/* A wire address as the device sees it, for an access of `bytes`. */
+gpulua_status gpu_executor_resolve(const struct wire_executor *executor, uint64_t address,
+                                   uint64_t bytes, uint64_t *resolved, struct backend_error *error);
+/* A range of the arena as host memory; NULL if it is not one. */
+void *gpu_executor_arena(const struct wire_executor *executor, uint64_t byte_offset,
+                         uint64_t bytes);
+void gpu_executor_slab_destroy(struct wire_executor *executor, uint32_t number);
+void gpu_executor_stream_create(struct wire_executor *executor, const struct wire_record *record);
+void gpu_executor_stream_destroy(struct wire_executor *executor, uint32_t slot);
+void gpu_executor_module_unload(struct wire_executor *executor, uint32_t number);
+void gpu_executor_graves_look(struct wire_executor *executor, bool all);
+void gpu_executor_arena_register(struct wire_executor *executor, const struct wire_record *record);
+/* Everything; the device's work is over or lost. */
+void gpu_executor_objects_free(struct wire_executor *executor);
+
+/* ---- reply.c: any thread ---- */
+gpulua_status gpu_executor_reply_init(struct wire_executor *executor);
+void gpu_executor_reply_finish(struct wire_executor *executor);
+/* Answers a request. `text` may be NULL; it is cut at WIRE_REPLY_TEXT_BYTES_MAX and says so. */
+void gpu_executor_answer(struct wire_executor *executor, uint64_t request, gpulua_status status,
+                         int32_t driver_code, const char *text, const void *body,
+                         uint32_t body_bytes);
+void gpu_executor_answer_error(struct wire_executor *executor, uint64_t request,
+                               const struct backend_error *error);
+/* Work failed: into the set of failed operations, then into the reply ring. */
+void gpu_executor_fail(struct wire_executor *executor, uint32_t stream, uint64_t seq,
+                       gpulua_status status, int32_t driver_code, const char *text);
+void gpu_executor_log(struct wire_executor *executor, const char *line);
+/* The device is gone: said once, all further work is ignored. */
+void gpu_executor_lose(struct wire_executor *executor, int32_t driver_code, const char *text);
+/* Inline: moves replies that found no room into the ring. */
+void gpu_executor_replies_flush(struct wire_executor *executor);
+/* Wakes a sleeping script for good reason; or only if a wanted word has moved. */
+void gpu_executor_wake(struct wire_executor *executor);
+void gpu_executor_wake_if_wanted(struct wire_executor *executor);
+
+/* ---- failed.c ---- */
+void gpu_executor_failed_add(struct wire_executor *executor, uint32_t stream, uint64_t seq,
+                             uint64_t number);
+/* The number of the root failure of an operation, 0: it is not known to have failed. */
+uint64_t gpu_executor_failed_find(struct wire_executor *executor, uint32_t stream, uint64_t seq);
+void gpu_executor_failed_forget(struct wire_executor *executor, uint64_t count);
+
+/* ---- work.c ---- */
+void gpu_executor_work(struct wire_executor *executor, const struct wire_record *record);
+
+/* ---- request.c ---- */
+void gpu_executor_request(struct wire_executor *executor, const struct wire_record *record);
+/* Waits for the device's work, frees everything, closes the device. */
+void gpu_executor_device_close(struct wire_executor *executor);
+
+/* ---- completion.c ---- */
+/* An operation has been submitted: an event behind it, and a word when it is time for one. */
+void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint64_t seq,
+                            bool prints);
+/* The event that stands for (slot, seq) or for something later; NULL: nothing to wait for. */
+struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uint32_t slot,
+                                             uint64_t seq);
+/* Is it over? Asks the device if the page does not say so, and then says it in the page. */
+bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_t seq);
+/* Words behind the newest work of every stream: the ring has run dry. */
+void gpu_executor_words(struct wire_executor *executor);
+/* Moves host_done; only forward. */
+void gpu_executor_host_done(struct wire_executor *executor, uint32_t slot, uint64_t seq);
+void gpu_executor_completion_poll(struct wire_executor *executor);
+/* Is there something that only polling will find out? */
+bool gpu_executor_must_poll(const struct wire_executor *executor);
+
+/* ---- compile.c ---- */
+gpulua_status gpu_executor_compile_start(struct wire_executor *executor,
+                                         const struct wire_record *record,
+                                         struct backend_error *error);
+/* Loads what has been compiled, and answers. */
+void gpu_executor_compile_collect(struct wire_executor *executor);
+/* Ends the thread; what is still to do is answered with CLOSED. */
+void gpu_executor_compile_stop(struct wire_executor *executor);
+
+/* ---- watcher.c ---- */
+void gpu_executor_watch_begin(struct wire_executor *executor);
+void gpu_executor_watch_pause(struct wire_executor *executor);
+void gpu_executor_watch_stop(struct wire_executor *executor);
+
+/* ---- loop.c ---- */
+/* gpulua-exec: takes records from the command ring until CLOSE. False: the ring made no sense. */
+bool gpu_executor_run(struct wire_executor *executor);
+
+#endif

@@ -1,0 +1,95 @@
+/* The loop of gpulua-exec.
+ *
+ * While records come, they are taken. When the ring runs dry, words go behind the newest work. Then
+ * the executor spins for a while, and at last sleeps on the page's futex; publishing a record and
+ * wishing for a word wake it. Where only polling finds out what the script waits for, it naps
+ * instead, for longer the longer nothing happens. */
+#include <sched.h>
+
+#include "executor/executor.h"
+#include "wire/sync.h"
+
+#define SPIN_NS 200000u
+#define NAP_NS_MIN 20000u
+#define NAP_NS_MAX 1000000u
+#define RECORDS_PER_POLL 16u
+#define ROUNDS_PER_CLOCK 16u
+
+/* Takes what is there. The number taken; `*corrupt`: the ring makes no sense. */
+static uint64_t take_all(struct wire_executor *executor, struct wire_ring *commands,
+                         bool *corrupt) {
+    uint64_t count = 0;
+    while (!executor->is_closed) {
+        uint32_t length_bytes = 0;
+        const struct wire_record *record = gpu_wire_ring_peek(commands, &length_bytes, corrupt);
+        if (record == NULL) {
+            break;
+        }
+        if (length_bytes < sizeof *record) {
+            *corrupt = true;
+            break;
+        }
+        gpu_executor_take(executor, record);
+        gpu_wire_ring_pop(commands, length_bytes);
+        if (++count % RECORDS_PER_POLL == 0) {
+            gpu_executor_poll(executor);
+        }
+    }
+    return count;
+}
+
+static void sleep_until_called(struct wire_executor *executor, struct wire_ring *commands,
+                               int64_t timeout_ns) {
+    struct wire_page *page = executor->page;
+    /* See gpu_wire_flag_wake: the exchange first, then the looks. */
+    atomic_exchange_explicit(&page->executor_sleeps, 1, memory_order_acq_rel);
+    if (gpu_wire_ring_empty(commands) &&
+        atomic_load_explicit(&page->wishes, memory_order_acquire) == executor->wishes_seen &&
+        atomic_load_explicit(&executor->done_count, memory_order_acquire) == 0) {
+        gpu_wire_futex_wait(&page->executor_sleeps, 1, timeout_ns);
+    }
+    atomic_store_explicit(&page->executor_sleeps, 0, memory_order_relaxed);
+}
+
+bool gpu_executor_run(struct wire_executor *executor) {
+    struct wire_ring commands;
+    gpu_wire_ring_command(&commands, executor->page);
+    uint64_t active_ns = gpu_wire_now_ns();
+    uint32_t wishes = executor->wishes_seen;
+    bool corrupt = false;
+    for (uint32_t round = 1;; round++) {
+        uint64_t taken = take_all(executor, &commands, &corrupt);
+        if (corrupt) {
+            gpu_executor_lose(executor, 0, "the command ring makes no sense");
+            return false;
+        }
+        if (executor->is_closed) {
+            return true;
+        }
+        if (taken != 0) {
+            gpu_executor_words(executor);
+        }
+        gpu_executor_poll(executor);
+        if (taken != 0 || wishes != executor->wishes_seen) {
+            wishes = executor->wishes_seen;
+            active_ns = gpu_wire_now_ns();
+            round = 0;
+            continue;
+        }
+        if (round % ROUNDS_PER_CLOCK != 0) {
+            gpu_wire_relax();
+            continue;
+        }
+        uint64_t idle_ns = gpu_wire_now_ns() - active_ns;
+        if (idle_ns < SPIN_NS) {
+            sched_yield(); /* the device's own threads may need this core */
+        } else if (gpu_executor_must_poll(executor)) {
+            uint64_t nap_ns = idle_ns / 16u;
+            nap_ns = nap_ns < NAP_NS_MIN ? NAP_NS_MIN : nap_ns > NAP_NS_MAX ? NAP_NS_MAX : nap_ns;
+            sleep_until_called(executor, &commands, (int64_t)nap_ns);
+        } else {
+            sleep_until_called(executor, &commands, -1);
+            active_ns = gpu_wire_now_ns();
+        }
+    }
+}

@@ -1,0 +1,268 @@
+/* Slabs, modules, kernels, streams, pinned chunks: tables indexed by the script side's numbers. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "executor/executor.h"
+
+void *gpu_executor_row(const struct executor_table *table, uint32_t number) {
+    if (number >= table->count) {
+        return NULL;
+    }
+    return (uint8_t *)table->rows + (size_t)number * table->row_bytes;
+}
+
+void *gpu_executor_row_make(struct executor_table *table, uint32_t number, uint32_t limit) {
+    if (number > limit) {
+        return NULL;
+    }
+    if (number >= table->count) {
+        uint32_t count = table->count < 16 ? 16 : table->count * 2;
+        if (count <= number) {
+            count = number + 1;
+        }
+        uint8_t *rows = realloc(table->rows, (size_t)count * table->row_bytes);
+        if (rows == NULL) {
+            return NULL;
+        }
+        memset(rows + (size_t)table->count * table->row_bytes, 0,
+               (size_t)(count - table->count) * table->row_bytes);
+        table->rows = rows;
+        table->count = count;
+    }
+    return gpu_executor_row(table, number);
+}
+
+void gpu_executor_table_free(struct executor_table *table) {
+    free(table->rows);
+    table->rows = NULL;
+    table->count = 0;
+}
+
+/* ---- addresses ---- */
+
+gpulua_status gpu_executor_resolve(const struct wire_executor *executor, uint64_t address,
+                                   uint64_t bytes, uint64_t *resolved,
+                                   struct backend_error *error) {
+    uint32_t number = gpu_wire_address_slab(address);
+    uint64_t offset = gpu_wire_address_offset(address);
+    const struct executor_slab *slab = gpu_executor_row(&executor->slabs, number);
+    if (slab == NULL || slab->address == 0) {
+        return gpu_backend_fail(error, GPULUA_USE_AFTER_FREE, 0, "slab %" PRIu32 " is not there",
+                                number);
+    }
+    if (offset > slab->bytes || bytes > slab->bytes - offset) {
+        return gpu_backend_fail(error, GPULUA_OUT_OF_BOUNDS, 0,
+                                "%" PRIu64 " bytes at offset %" PRIu64 " of a slab of %" PRIu64
+                                " bytes",
+                                bytes, offset, slab->bytes);
+    }
+    *resolved = slab->address + offset;
+    return GPULUA_OK;
+}
+
+void *gpu_executor_arena(const struct wire_executor *executor, uint64_t byte_offset,
+                         uint64_t bytes) {
+    uint64_t limit = executor->info.arena_bytes;
+    if (byte_offset > limit || bytes > limit - byte_offset) {
+        return NULL;
+    }
+    return executor->info.arena + byte_offset;
+}
+
+void gpu_executor_slab_destroy(struct wire_executor *executor, uint32_t number) {
+    struct executor_slab *slab = gpu_executor_row(&executor->slabs, number);
+    if (slab != NULL && slab->address != 0) {
+        if (slab->slab != NULL) {
+            executor->ops->slab_destroy(executor->device, slab->slab);
+        }
+        *slab = (struct executor_slab){0};
+    }
+}
+
+void gpu_executor_arena_register(struct wire_executor *executor, const struct wire_record *record) {
+    void *base = gpu_executor_arena(executor, record->u.arena.byte_offset, record->u.arena.bytes);
+    if (executor->device == NULL || executor->ops->host_register == NULL || base == NULL) {
+        return;
+    }
+    struct executor_pin *pin =
+        gpu_executor_row_make(&executor->pinned, executor->pin_count, EXECUTOR_OBJECTS_MAX);
+    if (pin == NULL) {
+        return;
+    }
+    struct backend_error error = {0};
+    if (executor->ops->host_register(executor->device, base, record->u.arena.bytes, &error) ==
+        GPULUA_OK) {
+        pin->base = base;
+        executor->pin_count++;
+    }
+    free(error.log);
+}
+
+/* ---- streams ---- */
+
+void gpu_executor_stream_create(struct wire_executor *executor, const struct wire_record *record) {
+    uint32_t slot = record->stream;
+    gpu_executor_stream_destroy(executor, slot);
+    struct executor_stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL) {
+        return; /* work put on it finds no stream, and fails with that */
+    }
+    /* Slots that are reused go on counting. */
+    stream->last_seq = gpu_wire_page_done(executor->page, slot);
+    stream->word_seq = stream->last_seq;
+    executor->streams[slot] = stream;
+    if (slot >= executor->stream_limit) {
+        executor->stream_limit = slot + 1;
+        atomic_store_explicit(&executor->wanted_limit, slot + 1, memory_order_release);
+    }
+    if (executor->device == NULL) {
+        gpu_backend_fail(&stream->failure, GPULUA_NO_DEVICE, 0, "no device is open");
+        return;
+    }
+    if (executor->ops->stream_create(executor->device, slot, record->u.stream.priority,
+                                     &stream->stream, &stream->failure) != GPULUA_OK) {
+        stream->stream = NULL;
+        if (stream->failure.status == GPULUA_DEVICE_LOST) {
+            gpu_executor_lose(executor, stream->failure.driver_code, stream->failure.message);
+        }
+    }
+}
+
+void gpu_executor_stream_destroy(struct wire_executor *executor, uint32_t slot) {
+    struct executor_stream *stream = executor->streams[slot];
+    if (stream == NULL) {
+        return;
+    }
+    if (stream->print_seq != 0) {
+        gpu_executor_is_over(executor, slot, stream->last_seq);
+    }
+    if (stream->print_seq != 0) {
+        executor->printing_count--;
+    }
+    for (uint32_t i = 0; i < executor->dirty_count; i++) {
+        if (executor->dirty[i] == slot) {
+            executor->dirty[i] = executor->dirty[--executor->dirty_count];
+            break;
+        }
+    }
+    if (stream->stream != NULL) {
+        executor->ops->stream_destroy(executor->device, stream->stream);
+        /* All its work was over; the words of the newest operations may never have been asked for.
+         */
+        if (!atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+            gpu_executor_host_done(executor, slot, stream->last_seq);
+        }
+    }
+    for (uint32_t i = 0; i < EXECUTOR_EVENTS; i++) {
+        if (stream->events[i].event != NULL) {
+            executor->ops->event_destroy(executor->device, stream->events[i].event);
+        }
+    }
+    free(stream->failure.log);
+    free(stream);
+    executor->streams[slot] = NULL;
+}
+
+/* ---- modules ---- */
+
+static void forget_module_objects(struct wire_executor *executor, uint32_t number) {
+    for (uint32_t i = 0; i < executor->kernels.count; i++) {
+        struct executor_kernel *kernel = gpu_executor_row(&executor->kernels, i);
+        if (kernel->kernel != NULL && kernel->module == number) {
+            *kernel = (struct executor_kernel){0};
+        }
+    }
+    for (uint32_t i = 0; i < executor->slabs.count; i++) {
+        struct executor_slab *slab = gpu_executor_row(&executor->slabs, i);
+        if (slab->address != 0 && slab->slab == NULL && slab->module == number) {
+            *slab = (struct executor_slab){0};
+        }
+    }
+}
+
+/* Work that uses the module's kernels may still be under way: it is unloaded when all that was
+ * submitted so far is over. */
+static void bury(struct wire_executor *executor, struct backend_module *module) {
+    uint32_t count = 0;
+    struct executor_grave *grave =
+        malloc(sizeof *grave + executor->stream_limit * sizeof grave->uses[0]);
+    for (uint32_t slot = 0; grave != NULL && slot < executor->stream_limit; slot++) {
+        const struct executor_stream *stream = executor->streams[slot];
+        if (stream != NULL && gpu_wire_page_done(executor->page, slot) < stream->last_seq) {
+            grave->uses[count].stream = slot;
+            grave->uses[count].seq = stream->last_seq;
+            count++;
+        }
+    }
+    if (grave == NULL) {
+        return; /* no memory: the module stays until the device is closed */
+    }
+    grave->module = module;
+    grave->count = count;
+    grave->next = executor->graves;
+    executor->graves = grave;
+    gpu_executor_graves_look(executor, false);
+}
+
+void gpu_executor_graves_look(struct wire_executor *executor, bool all) {
+    struct executor_grave **link = &executor->graves;
+    while (*link != NULL) {
+        struct executor_grave *grave = *link;
+        while (grave->count > 0 &&
+               (all || gpu_executor_is_over(executor, grave->uses[grave->count - 1].stream,
+                                            grave->uses[grave->count - 1].seq))) {
+            grave->count--;
+        }
+        if (grave->count == 0) {
+            *link = grave->next;
+            executor->ops->module_unload(executor->device, grave->module);
+            free(grave);
+        } else {
+            link = &grave->next;
+        }
+    }
+}
+
+void gpu_executor_module_unload(struct wire_executor *executor, uint32_t number) {
+    struct executor_module *row = gpu_executor_row(&executor->modules, number);
+    if (row == NULL || row->state == MODULE_NONE) {
+        return;
+    }
+    struct backend_module *module = row->module;
+    /* A compilation under way finds the row changed and drops what it has made. */
+    *row = (struct executor_module){0};
+    forget_module_objects(executor, number);
+    if (module != NULL) {
+        bury(executor, module);
+    }
+}
+
+/* ---- the end ---- */
+
+void gpu_executor_objects_free(struct wire_executor *executor) {
+    for (uint32_t slot = 0; slot < executor->stream_limit; slot++) {
+        gpu_executor_stream_destroy(executor, slot);
+    }
+    if (executor->device != NULL) {
+        gpu_executor_graves_look(executor, true);
+        for (uint32_t i = 0; i < executor->modules.count; i++) {
+            struct executor_module *row = gpu_executor_row(&executor->modules, i);
+            if (row->module != NULL) {
+                executor->ops->module_unload(executor->device, row->module);
+            }
+        }
+        for (uint32_t i = 0; i < executor->slabs.count; i++) {
+            gpu_executor_slab_destroy(executor, i);
+        }
+        for (uint32_t i = 0; i < executor->pin_count; i++) {
+            struct executor_pin *pin = gpu_executor_row(&executor->pinned, i);
+            executor->ops->host_unregister(executor->device, pin->base);
+        }
+    }
+    executor->pin_count = 0;
+    gpu_executor_table_free(&executor->modules);
+    gpu_executor_table_free(&executor->kernels);
+    gpu_executor_table_free(&executor->slabs);
+    gpu_executor_table_free(&executor->pinned);
+}

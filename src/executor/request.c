@@ -1,0 +1,330 @@
+/* Requests: each gets exactly one reply, with or without a device. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "executor/executor.h"
+#include "wire/sync.h"
+
+#define NAP_NS_MIN 20000u
+#define NAP_NS_MAX 1000000u
+
+/* The payload as text: a copy, NUL-terminated. malloc'ed; NULL: no memory. */
+static char *payload_text(const struct wire_record *record) {
+    size_t room =
+        record->length_bytes - sizeof *record - record->wait_count * sizeof(struct wire_wait);
+    return strndup(gpu_wire_record_payload(record), room);
+}
+
+static void answer_status(struct wire_executor *executor, const struct wire_record *record,
+                          gpulua_status status, const char *text) {
+    gpu_executor_answer(executor, record->seq, status, 0, text, NULL, 0);
+}
+
+/* ---- the device ---- */
+
+static void on_failed(void *user, uint32_t stream, uint64_t seq, gpulua_status status,
+                      const char *text) {
+    if (status == GPULUA_DEVICE_LOST) {
+        gpu_executor_lose(user, 0, text);
+    } else {
+        gpu_executor_fail(user, stream, seq, status, 0, text);
+    }
+}
+
+static void on_log(void *user, const char *line) {
+    gpu_executor_log(user, line);
+}
+
+static void on_moved(void *user) {
+    gpu_executor_wake_if_wanted(user);
+}
+
+struct open_options {
+    char backend[32];
+    int ordinal;
+    const char *cache_path; /* borrowed from the text */
+};
+
+/* Lines "backend NAME", "ordinal N", "cache PATH"; cuts `text` up. */
+static void parse_open(char *text, struct open_options *options) {
+    char *rest = text;
+    char *line;
+    while ((line = strsep(&rest, "\n")) != NULL) {
+        if (strncmp(line, "backend ", 8) == 0) {
+            strncpy(options->backend, line + 8, sizeof options->backend - 1);
+        } else if (strncmp(line, "ordinal ", 8) == 0) {
+            options->ordinal = (int)strtol(line + 8, NULL, 10);
+        } else if (strncmp(line, "cache ", 6) == 0 && line[6] != '\0') {
+            options->cache_path = line + 6;
+        }
+    }
+}
+
+static gpulua_status open_device(struct wire_executor *executor, struct open_options *options,
+                                 struct backend_error *error) {
+    const struct backend_ops *ops = gpu_backend_find(options->backend);
+    if (ops == NULL) {
+        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                                "this build of gpulua has no backend '%s'", options->backend);
+    }
+    const struct backend_open_info info = {
+        .ordinal = options->ordinal,
+        .cache_path = options->cache_path,
+        .sink = {.user = executor, .failed = on_failed, .log = on_log, .moved = on_moved},
+    };
+    gpulua_status status = ops->device_open(&info, &executor->device, error);
+    if (status != GPULUA_OK) {
+        executor->device = NULL;
+        return status;
+    }
+    executor->ops = ops;
+    executor->page_is_writable = true;
+    if (ops->host_register != NULL) {
+        struct backend_error unused = {0};
+        executor->page_is_writable = ops->host_register(executor->device, executor->page,
+                                                        WIRE_PAGE_BYTES, &unused) == GPULUA_OK;
+        executor->page_is_registered = executor->page_is_writable;
+        free(unused.log);
+    }
+    return GPULUA_OK;
+}
+
+static void take_open(struct wire_executor *executor, const struct wire_record *record) {
+    struct backend_error error = {0};
+    struct open_options options = {.ordinal = 0};
+    char *text = payload_text(record);
+    if (text == NULL) {
+        answer_status(executor, record, GPULUA_OUT_OF_MEMORY, "out of memory");
+        return;
+    }
+    parse_open(text, &options);
+    if (executor->device != NULL) {
+        gpu_backend_fail(&error, GPULUA_INVALID_ARGUMENT, 0, "a device is open already");
+    } else {
+        open_device(executor, &options, &error);
+    }
+    if (error.status != GPULUA_OK) {
+        gpu_executor_answer_error(executor, record->seq, &error);
+    } else {
+        struct wire_device_facts facts;
+        memset(&facts, 0, sizeof facts);
+        executor->ops->device_facts(executor->device, &facts);
+        gpu_executor_answer(executor, record->seq, GPULUA_OK, 0, NULL, &facts, sizeof facts);
+    }
+    free(error.log);
+    free(text);
+}
+
+/* All work is over, or the device is lost. A kernel that never ends keeps us here: under process
+ * the script side kills us. */
+static void wait_for_work(struct wire_executor *executor) {
+    for (uint32_t slot = 0; slot < executor->stream_limit; slot++) {
+        struct executor_stream *stream = executor->streams[slot];
+        uint64_t nap_ns = NAP_NS_MIN;
+        while (stream != NULL && !gpu_executor_is_over(executor, slot, stream->last_seq)) {
+            struct backend_error error = {0};
+            if (executor->ops->device_status(executor->device, &error) != GPULUA_OK) {
+                gpu_executor_lose(executor, error.driver_code, error.message);
+            }
+            free(error.log);
+            gpu_executor_replies_flush(executor);
+            gpu_wire_nap_ns(nap_ns);
+            nap_ns = nap_ns * 2 < NAP_NS_MAX ? nap_ns * 2 : NAP_NS_MAX;
+        }
+    }
+}
+
+void gpu_executor_device_close(struct wire_executor *executor) {
+    gpu_executor_compile_stop(executor);
+    gpu_executor_watch_stop(executor);
+    if (executor->device != NULL) {
+        gpu_executor_words(executor);
+        wait_for_work(executor);
+    }
+    gpu_executor_objects_free(executor);
+    if (executor->device != NULL) {
+        if (executor->page_is_registered) {
+            executor->ops->host_unregister(executor->device, executor->page);
+        }
+        executor->ops->device_close(executor->device);
+        executor->device = NULL;
+    }
+}
+
+static void take_close(struct wire_executor *executor, const struct wire_record *record) {
+    gpu_executor_device_close(executor);
+    executor->is_closed = true;
+    atomic_store_explicit(&executor->page->state, WIRE_STATE_CLOSED, memory_order_release);
+    answer_status(executor, record, GPULUA_OK, NULL);
+}
+
+/* ---- what needs a device ---- */
+
+static gpulua_status create_slab(struct wire_executor *executor, const struct wire_record *record,
+                                 struct backend_error *error) {
+    struct executor_slab *row =
+        record->object == 0
+            ? NULL
+            : gpu_executor_row_make(&executor->slabs, record->object, WIRE_SLABS_MAX);
+    if (row == NULL || row->address != 0) {
+        return gpu_backend_fail(error, row == NULL ? GPULUA_CAPACITY : GPULUA_INVALID_ARGUMENT, 0,
+                                "slab number %" PRIu32 " cannot be used", record->object);
+    }
+    struct executor_slab made = {.bytes = record->u.slab.bytes};
+    gpulua_status status =
+        executor->ops->slab_create(executor->device, made.bytes, &made.slab, &made.address, error);
+    if (status == GPULUA_OK) {
+        *row = made;
+    }
+    return status;
+}
+
+static gpulua_status load_module(struct wire_executor *executor, const struct wire_record *record,
+                                 struct backend_error *error) {
+    const void *image =
+        gpu_executor_arena(executor, record->u.module.arena_offset, record->u.module.bytes);
+    struct executor_module *row =
+        gpu_executor_row_make(&executor->modules, record->object, EXECUTOR_OBJECTS_MAX);
+    if (image == NULL || row == NULL || row->state != MODULE_NONE) {
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                "module number %" PRIu32 " or its image cannot be used",
+                                record->object);
+    }
+    gpulua_status status = executor->ops->module_load(
+        executor->device, image, record->u.module.bytes, false, &row->module, error);
+    if (status == GPULUA_OK) {
+        row->state = MODULE_READY;
+    } else {
+        row->module = NULL;
+    }
+    return status;
+}
+
+/* The module that a KERNEL_GET or GLOBAL_GET names. */
+static struct backend_module *module_of(struct wire_executor *executor,
+                                        const struct wire_record *record,
+                                        struct backend_error *error) {
+    const struct executor_module *row =
+        gpu_executor_row(&executor->modules, record->u.kernel.module);
+    if (row == NULL || row->state != MODULE_READY) {
+        gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0, "module %" PRIu32 " is not loaded",
+                         record->u.kernel.module);
+        return NULL;
+    }
+    return row->module;
+}
+
+static gpulua_status get_kernel(struct wire_executor *executor, const struct wire_record *record,
+                                struct wire_kernel_facts *facts, struct backend_error *error) {
+    struct backend_module *module = module_of(executor, record, error);
+    if (module == NULL) {
+        return error->status;
+    }
+    struct executor_kernel *row =
+        gpu_executor_row_make(&executor->kernels, record->object, EXECUTOR_OBJECTS_MAX);
+    char *name = payload_text(record);
+    if (row == NULL || name == NULL) {
+        free(name);
+        return gpu_backend_fail(error, GPULUA_CAPACITY, 0,
+                                "kernel number %" PRIu32 " cannot be used", record->object);
+    }
+    struct executor_kernel made = {.module = record->u.kernel.module};
+    gpulua_status status =
+        executor->ops->kernel_get(module, name, &made.kernel, &made.prints, facts, error);
+    if (status == GPULUA_OK) {
+        *row = made;
+    }
+    free(name);
+    return status;
+}
+
+static gpulua_status get_global(struct wire_executor *executor, const struct wire_record *record,
+                                struct wire_global_facts *facts, struct backend_error *error) {
+    struct backend_module *module = module_of(executor, record, error);
+    if (module == NULL) {
+        return error->status;
+    }
+    struct executor_slab *row =
+        record->object == 0
+            ? NULL
+            : gpu_executor_row_make(&executor->slabs, record->object, WIRE_SLABS_MAX);
+    char *name = payload_text(record);
+    if (row == NULL || row->address != 0 || name == NULL) {
+        free(name);
+        return gpu_backend_fail(error, GPULUA_CAPACITY, 0, "slab number %" PRIu32 " cannot be used",
+                                record->object);
+    }
+    struct executor_slab made = {.module = record->u.kernel.module};
+    gpulua_status status =
+        executor->ops->global_get(module, name, &made.address, &made.bytes, error);
+    if (status == GPULUA_OK) {
+        *row = made;
+        facts->bytes = made.bytes;
+    }
+    free(name);
+    return status;
+}
+
+/* A request that the device answers: runs it, then replies. */
+static void take_device_request(struct wire_executor *executor, const struct wire_record *record) {
+    struct backend_error error = {0};
+    union {
+        struct wire_kernel_facts kernel;
+        struct wire_global_facts global;
+        struct wire_memory_facts memory;
+    } body;
+    uint32_t body_bytes = 0;
+    memset(&body, 0, sizeof body);
+    switch (record->opcode) {
+    case WIRE_OP_SLAB_CREATE:
+        create_slab(executor, record, &error);
+        break;
+    case WIRE_OP_MODULE_COMPILE:
+        if (gpu_executor_compile_start(executor, record, &error) == GPULUA_OK) {
+            return; /* answered when it is done */
+        }
+        break;
+    case WIRE_OP_MODULE_LOAD:
+        load_module(executor, record, &error);
+        break;
+    case WIRE_OP_KERNEL_GET:
+        get_kernel(executor, record, &body.kernel, &error);
+        body_bytes = sizeof body.kernel;
+        break;
+    case WIRE_OP_GLOBAL_GET:
+        get_global(executor, record, &body.global, &error);
+        body_bytes = sizeof body.global;
+        break;
+    default:
+        executor->ops->memory_info(executor->device, &body.memory, &error);
+        body_bytes = sizeof body.memory;
+        break;
+    }
+    if (error.status == GPULUA_OK) {
+        gpu_executor_answer(executor, record->seq, GPULUA_OK, 0, NULL, &body, body_bytes);
+    } else {
+        if (error.status == GPULUA_DEVICE_LOST) {
+            gpu_executor_lose(executor, error.driver_code, error.message);
+        }
+        gpu_executor_answer_error(executor, record->seq, &error);
+    }
+    free(error.log);
+}
+
+void gpu_executor_request(struct wire_executor *executor, const struct wire_record *record) {
+    if (record->opcode == WIRE_OP_CLOSE) {
+        take_close(executor, record);
+    } else if (atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+        answer_status(executor, record, GPULUA_DEVICE_LOST, "the device is lost");
+    } else if (executor->is_closed) {
+        answer_status(executor, record, GPULUA_CLOSED, "the device is closed");
+    } else if (record->opcode == WIRE_OP_OPEN) {
+        take_open(executor, record);
+    } else if (executor->device == NULL) {
+        answer_status(executor, record, GPULUA_NO_DEVICE, "no device is open");
+    } else {
+        take_device_request(executor, record);
+    }
+}

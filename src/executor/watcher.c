@@ -1,0 +1,135 @@
+/* Inline, on backends whose device writes words by itself: a thread that looks at what the script
+ * waits for while the script sleeps, and wakes it through the eventfd.
+ *
+ * It runs only between arm and whatever comes next. While it is at work the lock is its own; the
+ * executor's first step on any call is to take the lock and say that it watches no more. So the way
+ * of a record costs one load of a flag. */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "executor/executor.h"
+
+#define NAP_NS_MIN 20000
+#define NAP_NS_MAX 1000000
+#define LOOKS_PER_STATUS 16u
+
+/* Has anything happened that the script should wake for? Locked. */
+static bool look(struct wire_executor *executor, uint32_t round) {
+    for (uint32_t i = 0; i < executor->watch_count; i++) {
+        uint32_t stream = executor->watches[i].stream;
+        if (gpu_wire_page_done(executor->page, stream) >= executor->watches[i].seq) {
+            return true;
+        }
+        if (executor->watches[i].event != NULL) {
+            struct backend_error error = {0};
+            bool is_over =
+                executor->ops->event_query(executor->watches[i].event, &error) != BACKEND_PENDING;
+            free(error.log);
+            if (is_over) {
+                return true; /* the executor, polled by the script, finds it so, too */
+            }
+        }
+    }
+    if (round % LOOKS_PER_STATUS == LOOKS_PER_STATUS - 1) {
+        struct backend_error error = {0};
+        bool is_well = executor->ops->device_status(executor->device, &error) == GPULUA_OK;
+        free(error.log);
+        return !is_well;
+    }
+    return false;
+}
+
+static void *watcher_main(void *user) {
+    struct wire_executor *executor = user;
+    long nap_ns = NAP_NS_MIN;
+    uint32_t round = 0;
+    pthread_mutex_lock(&executor->watch_lock);
+    while (!executor->watcher_stops) {
+        if (!atomic_load_explicit(&executor->is_watching, memory_order_relaxed)) {
+            pthread_cond_wait(&executor->watch_work, &executor->watch_lock);
+            nap_ns = NAP_NS_MIN;
+            round = 0;
+            continue;
+        }
+        if (look(executor, round++)) {
+            atomic_store_explicit(&executor->is_watching, false, memory_order_release);
+            /* Not only for wanted words: the loss of the device is one more reason. */
+            gpu_executor_wake(executor);
+            continue;
+        }
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += nap_ns;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_nsec -= 1000000000;
+            until.tv_sec++;
+        }
+        pthread_cond_timedwait(&executor->watch_work, &executor->watch_lock, &until);
+        nap_ns = nap_ns * 5 / 4 < NAP_NS_MAX ? nap_ns * 5 / 4 : NAP_NS_MAX;
+    }
+    pthread_mutex_unlock(&executor->watch_lock);
+    return NULL;
+}
+
+/* Without a thread the script's own bounded sleeps are what makes it look again. */
+static bool start(struct wire_executor *executor) {
+    if (executor->has_watcher) {
+        return true;
+    }
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    executor->has_watcher = pthread_create(&executor->watcher, NULL, watcher_main, executor) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return executor->has_watcher;
+}
+
+void gpu_executor_watch_begin(struct wire_executor *executor) {
+    if (executor->device == NULL || (executor->want_count == 0 && executor->printing_count == 0) ||
+        !start(executor)) {
+        return;
+    }
+    pthread_mutex_lock(&executor->watch_lock);
+    executor->watch_count = 0;
+    for (uint32_t i = 0; i < executor->want_count; i++) {
+        uint32_t slot = executor->wants[i];
+        uint64_t seq = atomic_load_explicit(&executor->page->wanted[slot], memory_order_relaxed);
+        struct executor_event *event = gpu_executor_event_of(executor, slot, seq);
+        if (event != NULL) {
+            executor->watches[executor->watch_count].stream = slot;
+            executor->watches[executor->watch_count].seq = seq;
+            executor->watches[executor->watch_count].event =
+                event->has_word && event->seq == seq ? NULL : event->event;
+            executor->watch_count++;
+        }
+    }
+    atomic_store_explicit(&executor->is_watching, true, memory_order_release);
+    pthread_cond_signal(&executor->watch_work);
+    pthread_mutex_unlock(&executor->watch_lock);
+}
+
+void gpu_executor_watch_pause(struct wire_executor *executor) {
+    if (atomic_load_explicit(&executor->is_watching, memory_order_acquire)) {
+        pthread_mutex_lock(&executor->watch_lock);
+        atomic_store_explicit(&executor->is_watching, false, memory_order_release);
+        pthread_mutex_unlock(&executor->watch_lock);
+    }
+}
+
+void gpu_executor_watch_stop(struct wire_executor *executor) {
+    if (!executor->has_watcher) {
+        return;
+    }
+    pthread_mutex_lock(&executor->watch_lock);
+    executor->watcher_stops = true;
+    atomic_store_explicit(&executor->is_watching, false, memory_order_release);
+    pthread_cond_signal(&executor->watch_work);
+    pthread_mutex_unlock(&executor->watch_lock);
+    pthread_join(executor->watcher, NULL);
+    executor->has_watcher = false;
+    executor->watcher_stops = false;
+}

@@ -1,0 +1,242 @@
+/* Work: waits, then the operation itself, or its skipping or failing, and always what marks its
+ * end. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "executor/executor.h"
+#include "wire/sync.h"
+
+/* Bytes behind the waits. */
+static uint32_t payload_bytes(const struct wire_record *record) {
+    return record->length_bytes - (uint32_t)sizeof *record -
+           record->wait_count * (uint32_t)sizeof(struct wire_wait);
+}
+
+/* Later work on the stream behind every operation that the record waits for. A skipped record does
+ * this too: the script side leaves out waits that an earlier record on the stream has made. */
+static gpulua_status issue_waits(struct wire_executor *executor, const struct wire_record *record,
+                                 struct backend_stream *stream, struct backend_error *error) {
+    const struct wire_wait *waits = gpu_wire_record_waits(record);
+    for (uint32_t i = 0; i < record->wait_count; i++) {
+        const struct wire_wait *wait = &waits[i];
+        if ((wait->flags & WIRE_WAIT_ORDER) == 0 || wait->stream == record->stream ||
+            wait->stream >= WIRE_STREAMS_MAX ||
+            gpu_wire_page_done(executor->page, wait->stream) >= wait->seq) {
+            continue;
+        }
+        struct executor_event *event = gpu_executor_event_of(executor, wait->stream, wait->seq);
+        if (event == NULL) {
+            continue;
+        }
+        if (stream == NULL) {
+            /* Nothing can hold this record back but we. It fails, and so does what follows. */
+            while (!gpu_executor_is_over(executor, wait->stream, wait->seq)) {
+                gpu_wire_nap_ns(100000);
+            }
+            continue;
+        }
+        gpulua_status status = executor->ops->stream_wait(stream, event->event, error);
+        if (status != GPULUA_OK) {
+            return status;
+        }
+    }
+    return GPULUA_OK;
+}
+
+/* The number of the oldest failure among what the record reads; 0: none is known. */
+static uint64_t failed_dependency(struct wire_executor *executor,
+                                  const struct wire_record *record) {
+    if (atomic_load_explicit(&executor->failed_count, memory_order_acquire) == 0) {
+        return 0;
+    }
+    const struct wire_wait *waits = gpu_wire_record_waits(record);
+    uint64_t oldest = 0;
+    for (uint32_t i = 0; i < record->wait_count; i++) {
+        if ((waits[i].flags & WIRE_WAIT_DEPENDS) != 0) {
+            uint64_t number = gpu_executor_failed_find(executor, waits[i].stream, waits[i].seq);
+            if (number != 0 && (oldest == 0 || number < oldest)) {
+                oldest = number;
+            }
+        }
+    }
+    return oldest;
+}
+
+/* ---- the operations ---- */
+
+static gpulua_status run_launch(struct wire_executor *executor, const struct wire_record *record,
+                                struct backend_stream *stream, bool *prints,
+                                struct backend_error *error) {
+    const struct executor_kernel *kernel = gpu_executor_row(&executor->kernels, record->object);
+    if (kernel == NULL || kernel->kernel == NULL) {
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                "kernel %" PRIu32
+                                " is not there: its module was unloaded or never loaded",
+                                record->object);
+    }
+    uint32_t args_bytes = record->u.launch.args_bytes;
+    uint32_t reloc_count = record->u.launch.reloc_count;
+    uint32_t bytes = payload_bytes(record);
+    if (args_bytes > bytes || reloc_count * sizeof(uint16_t) > bytes - args_bytes) {
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                "the launch's arguments do not fit its record");
+    }
+    const uint8_t *payload = gpu_wire_record_payload(record);
+    memcpy(executor->args, payload, args_bytes);
+    for (uint32_t i = 0; i < reloc_count; i++) {
+        uint16_t offset;
+        memcpy(&offset, payload + args_bytes + i * sizeof offset, sizeof offset);
+        if (offset + sizeof(uint64_t) > args_bytes) {
+            return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                    "an address lies outside the launch's arguments");
+        }
+        uint64_t address;
+        memcpy(&address, executor->args + offset, sizeof address);
+        if (address != 0) {
+            gpulua_status status = gpu_executor_resolve(executor, address, 0, &address, error);
+            if (status != GPULUA_OK) {
+                return status;
+            }
+            memcpy(executor->args + offset, &address, sizeof address);
+        }
+    }
+    struct backend_launch launch = {
+        .kernel = kernel->kernel,
+        .stream = stream,
+        .seq = record->seq,
+        .shared_bytes = record->u.launch.shared_bytes,
+        .args = executor->args,
+        .args_bytes = args_bytes,
+    };
+    for (int i = 0; i < 3; i++) {
+        launch.grid[i] = record->u.launch.grid[i];
+        launch.block[i] = record->u.launch.block[i];
+    }
+    *prints = kernel->prints;
+    return executor->ops->launch(&launch, error);
+}
+
+static gpulua_status run_copy(struct wire_executor *executor, const struct wire_record *record,
+                              struct backend_stream *stream, struct backend_error *error) {
+    uint64_t bytes = record->u.copy.bytes;
+    uint64_t dst = 0;
+    uint64_t src = 0;
+    void *host = NULL;
+    gpulua_status status = GPULUA_OK;
+    if (record->opcode == WIRE_OP_UPLOAD) {
+        host = gpu_executor_arena(executor, record->u.copy.src, bytes);
+    } else {
+        status = gpu_executor_resolve(executor, record->u.copy.src, bytes, &src, error);
+    }
+    if (record->opcode == WIRE_OP_DOWNLOAD) {
+        host = gpu_executor_arena(executor, record->u.copy.dst, bytes);
+    } else if (status == GPULUA_OK) {
+        status = gpu_executor_resolve(executor, record->u.copy.dst, bytes, &dst, error);
+    }
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    if (record->opcode == WIRE_OP_COPY) {
+        return executor->ops->copy(stream, record->seq, dst, src, bytes, error);
+    }
+    if (host == NULL) {
+        return gpu_backend_fail(error, GPULUA_OUT_OF_BOUNDS, 0,
+                                "%" PRIu64 " bytes at an offset outside the arena", bytes);
+    }
+    if (record->opcode == WIRE_OP_UPLOAD) {
+        return executor->ops->upload(stream, record->seq, dst, host, bytes, error);
+    }
+    return executor->ops->download(stream, record->seq, host, src, bytes, error);
+}
+
+static gpulua_status run_fill(struct wire_executor *executor, const struct wire_record *record,
+                              struct backend_stream *stream, struct backend_error *error) {
+    uint32_t elem_bytes = record->u.fill.elem_bytes;
+    uint64_t elem_count = record->u.fill.elem_count;
+    if (elem_bytes == 0 || elem_bytes > 16 || (elem_bytes & (elem_bytes - 1)) != 0 ||
+        elem_count > UINT64_MAX / elem_bytes) {
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                "a fill of %" PRIu64 " elements of %" PRIu32 " bytes", elem_count,
+                                elem_bytes);
+    }
+    uint64_t dst = 0;
+    gpulua_status status =
+        gpu_executor_resolve(executor, record->u.fill.dst, elem_count * elem_bytes, &dst, error);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    return executor->ops->fill(stream, record->seq, dst, record->u.fill.pattern, elem_bytes,
+                               elem_count, error);
+}
+
+static gpulua_status run(struct wire_executor *executor, const struct wire_record *record,
+                         struct backend_stream *stream, bool *prints, struct backend_error *error) {
+    switch (record->opcode) {
+    case WIRE_OP_LAUNCH:
+        return run_launch(executor, record, stream, prints, error);
+    case WIRE_OP_FILL:
+        return run_fill(executor, record, stream, error);
+    case WIRE_OP_MARK:
+        return GPULUA_OK;
+    default:
+        return run_copy(executor, record, stream, error);
+    }
+}
+
+/* ---- */
+
+/* Work on a stream that is not there: it fails, and is over at once. */
+static void fail_without_stream(struct wire_executor *executor, const struct wire_record *record,
+                                const struct backend_error *error) {
+    gpu_executor_fail(executor, record->stream, record->seq, error->status, error->driver_code,
+                      error->message);
+    gpu_executor_host_done(executor, record->stream, record->seq);
+    if (executor->streams[record->stream] != NULL) {
+        executor->streams[record->stream]->last_seq = record->seq;
+    }
+    gpu_executor_wake_if_wanted(executor);
+}
+
+void gpu_executor_work(struct wire_executor *executor, const struct wire_record *record) {
+    if (atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+        return;
+    }
+    struct backend_error error;
+    error.status = GPULUA_OK;
+    error.driver_code = 0;
+    error.message[0] = '\0';
+    error.log = NULL;
+    struct executor_stream *row = executor->streams[record->stream];
+    struct backend_stream *stream = row != NULL ? row->stream : NULL;
+    gpulua_status status = issue_waits(executor, record, stream, &error);
+    if (stream == NULL) {
+        if (row == NULL) {
+            gpu_backend_fail(&error, executor->device == NULL ? GPULUA_NO_DEVICE : GPULUA_CLOSED, 0,
+                             "stream slot %" PRIu32 " is not there", record->stream);
+        }
+        fail_without_stream(executor, record, row != NULL ? &row->failure : &error);
+        free(error.log);
+        return;
+    }
+    bool prints = false;
+    if (status == GPULUA_OK && (record->flags & WIRE_FLAG_SKIP) == 0) {
+        uint64_t number = failed_dependency(executor, record);
+        if (number != 0) {
+            gpu_executor_failed_add(executor, record->stream, record->seq, number);
+        } else {
+            status = run(executor, record, stream, &prints, &error);
+        }
+    }
+    if (status == GPULUA_DEVICE_LOST) {
+        gpu_executor_lose(executor, error.driver_code, error.message);
+    } else {
+        if (status != GPULUA_OK) {
+            gpu_executor_fail(executor, record->stream, record->seq, status, error.driver_code,
+                              error.message);
+        }
+        gpu_executor_submitted(executor, record->stream, record->seq,
+                               prints && status == GPULUA_OK);
+    }
+    free(error.log);
+}

@@ -1,0 +1,394 @@
+/* The embedding API of gpulua.h, and what `require` finds. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+
+#include "binding/core.h"
+#include "binding/image.h"
+#include "binding/loop.h"
+#include "binding/lua_files.h"
+
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+
+/* Failures of gpulua_new and gpulua_attach, which have no object to keep them. */
+static _Thread_local struct {
+    gpulua_error view;
+    char message[256];
+} creation_error;
+
+const char *gpulua_version(void) {
+    return TEXT(GPULUA_VERSION_MAJOR) "." TEXT(GPULUA_VERSION_MINOR) "." TEXT(GPULUA_VERSION_PATCH);
+}
+
+void gpulua_config_init(gpulua_config *config) {
+    memset(config, 0, sizeof *config);
+    config->struct_bytes = sizeof *config;
+}
+
+/* ---- modules ---- */
+
+static const char module_key; /* registry: the table that require "gpulua" answers */
+
+static const struct gpu_lua_file *find_file(const char *name) {
+    for (size_t i = 0; i < gpu_lua_file_count; i++) {
+        if (strcmp(gpu_lua_files[i].name, name) == 0) {
+            return &gpu_lua_files[i];
+        }
+    }
+    return NULL;
+}
+
+static void load_embedded(lua_State *L, const struct gpu_lua_file *file) {
+    const char *name = lua_pushfstring(L, "=gpulua/%s", file->name);
+    if (luaL_loadbufferx(L, (const char *)file->bytes, file->byte_count, name, "t") != LUA_OK) {
+        lua_error(L);
+    }
+    lua_remove(L, -2);
+}
+
+/* A preload function: upvalue = light userdata of the file. */
+static int open_embedded(lua_State *L) {
+    load_embedded(L, lua_touserdata(L, lua_upvalueindex(1)));
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 1);
+    return 1;
+}
+
+/* "npy.lua" is preloaded as gpulua.npy, and so on. */
+static void preload(lua_State *L) {
+    luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
+    for (size_t i = 0; i < gpu_lua_file_count; i++) {
+        const char *name = gpu_lua_files[i].name;
+        const char *dot = strrchr(name, '.');
+        if (!dot || strcmp(name, "init.lua") == 0) {
+            continue;
+        }
+        lua_pushliteral(L, "gpulua.");
+        lua_pushlstring(L, name, (size_t)(dot - name));
+        lua_concat(L, 2);
+        lua_pushlightuserdata(L, (void *)(uintptr_t)&gpu_lua_files[i]);
+        lua_pushcclosure(L, open_embedded, 1);
+        lua_rawset(L, -3);
+    }
+    lua_pushcfunction(L, luaopen_gpulua_image_core);
+    lua_setfield(L, -2, "gpulua.image_core");
+    lua_pushcfunction(L, luaopen_gpulua_core);
+    lua_setfield(L, -2, "gpulua.core");
+    lua_pop(L, 1);
+}
+
+int luaopen_gpulua_core(lua_State *L) {
+    luaL_checkversion(L);
+    struct gpulua *g = gpu_lua_open(L, NULL);
+    preload(L);
+    gpu_lua_core_push(L, g);
+    return 1;
+}
+
+/* The module table: what init.lua answers for the core table. Opened again on the same state, it
+ * answers the same table. */
+int luaopen_gpulua(lua_State *L) {
+    lua_settop(L, 0);
+    luaopen_gpulua_core(L);
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &module_key) == LUA_TTABLE) {
+        return 1;
+    }
+    lua_pop(L, 1);
+    const struct gpu_lua_file *init = find_file("init.lua");
+    if (!init) {
+        return luaL_error(L, "gpulua was built without its Lua files");
+    }
+    load_embedded(L, init);
+    lua_insert(L, -2);
+    lua_call(L, 1, 1);
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &module_key);
+    return 1;
+}
+
+/* ---- objects ---- */
+
+struct heap {
+    uint64_t limit_bytes, used_bytes;
+};
+
+/* As Lua's own allocator, within a limit. */
+static void *limited_alloc(void *user, void *block, size_t old_bytes, size_t new_bytes) {
+    struct heap *heap = user;
+    uint64_t before = block ? old_bytes : 0; /* for new blocks Lua passes a type there */
+    if (new_bytes == 0) {
+        heap->used_bytes -= before;
+        free(block);
+        return NULL;
+    }
+    if (new_bytes > before && heap->used_bytes - before + new_bytes > heap->limit_bytes) {
+        return NULL;
+    }
+    void *moved = realloc(block, new_bytes);
+    if (moved) {
+        heap->used_bytes = heap->used_bytes - before + new_bytes;
+    }
+    return moved;
+}
+
+static void keep_creation_error(gpulua_status code, const char *message) {
+    memset(&creation_error, 0, sizeof creation_error);
+    strncpy(creation_error.message, message, sizeof creation_error.message - 1);
+    creation_error.view.struct_bytes = sizeof creation_error.view;
+    creation_error.view.code = code;
+    creation_error.view.message = creation_error.message;
+    creation_error.view.hint = gpu_error_hint(code);
+    creation_error.view.source = creation_error.view.traceback = "";
+}
+
+/* Stack: light userdata of the configuration or nil, open the standard libraries? */
+static int attach_protected(lua_State *L) {
+    const gpulua_config *config = lua_touserdata(L, 1);
+    if (lua_toboolean(L, 2)) {
+        luaL_openlibs(L);
+    }
+    struct gpulua *g = gpu_lua_open(L, config);
+    preload(L);
+    luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
+    lua_pushcfunction(L, luaopen_gpulua);
+    lua_setfield(L, -2, "gpulua");
+    gpu_lua_core_push(L, g);
+    if (lua_toboolean(L, 2)) {
+        lua_getfield(L, -1, "adopt_coroutines");
+        lua_call(L, 0, 0);
+    }
+    return 0;
+}
+
+static gpulua *attach(lua_State *L, const gpulua_config *config, bool with_libraries) {
+    if (config && config->struct_bytes != sizeof *config) {
+        keep_creation_error(GPULUA_INVALID_ARGUMENT,
+                            "the configuration was not set up by gpulua_config_init of this "
+                            "version");
+        return NULL;
+    }
+    if (!lua_checkstack(L, 8)) {
+        keep_creation_error(GPULUA_OUT_OF_MEMORY, "no memory for the stack");
+        return NULL;
+    }
+    lua_pushcfunction(L, attach_protected);
+    lua_pushlightuserdata(L, (void *)(uintptr_t)config);
+    lua_pushboolean(L, with_libraries);
+    int status = lua_pcall(L, 2, 0, 0);
+    if (status != LUA_OK) {
+        const char *message = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+        keep_creation_error(status == LUA_ERRMEM ? GPULUA_OUT_OF_MEMORY : GPULUA_IO,
+                            message ? message : "gpulua cannot start");
+        lua_pop(L, 1);
+        return NULL;
+    }
+    return gpu_lua_find(L);
+}
+
+gpulua *gpulua_attach(lua_State *L, const gpulua_config *config) {
+    gpulua *g = attach(L, config, false);
+    if (g) {
+        g->attach_count++;
+    }
+    return g;
+}
+
+gpulua *gpulua_new(const gpulua_config *config) {
+    struct heap *heap = NULL;
+    lua_State *L = luaL_newstate();
+    if (L && config && config->memory_limit_bytes) {
+        heap = malloc(sizeof *heap);
+        if (heap) {
+            heap->limit_bytes = config->memory_limit_bytes;
+            heap->used_bytes =
+                (uint64_t)lua_gc(L, LUA_GCCOUNT) * 1024 + (uint64_t)lua_gc(L, LUA_GCCOUNTB);
+            lua_setallocf(L, limited_alloc, heap);
+        }
+    }
+    if (!L || (config && config->memory_limit_bytes && !heap)) {
+        keep_creation_error(GPULUA_OUT_OF_MEMORY, "no memory for a Lua state");
+        if (L) {
+            lua_close(L);
+        }
+        return NULL;
+    }
+    gpulua *g = attach(L, config, true);
+    if (!g) {
+        lua_close(L);
+        free(heap);
+        return NULL;
+    }
+    g->owns_state = true;
+    g->memory = heap;
+    return g;
+}
+
+lua_State *gpulua_state(gpulua *g) {
+    return g->L;
+}
+
+void gpulua_close(gpulua *g) {
+    if (!g) {
+        return;
+    }
+    if (!g->owns_state) {
+        if (g->attach_count > 1) {
+            g->attach_count--;
+            return;
+        }
+        g->attach_count = 0;
+        gpu_lua_shut(g, g->L);
+        return;
+    }
+    lua_State *L = g->L;
+    struct heap *heap = g->memory;
+    gpu_lua_shut(g, L);
+    lua_close(L); /* the object is in it */
+    free(heap);
+}
+
+/* ---- tasks ---- */
+
+static gpulua_status keep_error(gpulua *g, gpulua_status code, const char *message) {
+    struct kept_error *kept = &g->last_error;
+    free(kept->message);
+    free(kept->source);
+    free(kept->traceback);
+    free(kept->hint);
+    memset(kept, 0, sizeof *kept);
+    kept->message = strdup(message);
+    kept->view = (gpulua_error){
+        .struct_bytes = sizeof kept->view,
+        .code = code,
+        .message = kept->message ? kept->message : "",
+        .hint = gpu_error_hint(code),
+        .source = "",
+        .traceback = "",
+    };
+    return code;
+}
+
+/* Stack: the function, its arguments. */
+static int load_function_protected(lua_State *L) {
+    struct gpulua *g = gpu_lua_find(L);
+    struct task *task = gpu_lua_task_new(L, g, 1, true);
+    task->is_host_started = true;
+    gpu_lua_task_ready(g, task);
+    return 0;
+}
+
+gpulua_status gpulua_load_function(gpulua *g, int arg_count) {
+    lua_State *L = g->L;
+    if (g->is_closed) {
+        lua_pop(L, arg_count + 1);
+        return keep_error(g, GPULUA_CLOSED, "the object is closed");
+    }
+    if (lua_type(L, -(arg_count + 1)) != LUA_TFUNCTION) {
+        lua_pop(L, arg_count + 1);
+        return keep_error(g, GPULUA_INVALID_ARGUMENT, "a function expected below the arguments");
+    }
+    if (!lua_checkstack(L, 1)) {
+        lua_pop(L, arg_count + 1);
+        return keep_error(g, GPULUA_OUT_OF_MEMORY, "no memory for the stack");
+    }
+    lua_pushcfunction(L, load_function_protected);
+    lua_insert(L, -(arg_count + 2));
+    int status = lua_pcall(L, arg_count + 1, 0, 0);
+    if (status != LUA_OK) {
+        const char *message = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+        keep_error(g, GPULUA_OUT_OF_MEMORY, message ? message : "the task could not be started");
+        lua_pop(L, 1);
+        return GPULUA_OUT_OF_MEMORY;
+    }
+    return GPULUA_OK;
+}
+
+/* Stack: light userdata of the path. Leaves the chunk. */
+static int load_file_protected(lua_State *L) {
+    const char *path = lua_touserdata(L, 1);
+    int status = luaL_loadfile(L, path);
+    if (status != LUA_OK) {
+        lua_pushinteger(L, status);
+        return 2;
+    }
+    return 1;
+}
+
+gpulua_status gpulua_load_file(gpulua *g, const char *path) {
+    lua_State *L = g->L;
+    if (g->is_closed || !lua_checkstack(L, 4)) {
+        return keep_error(g, g->is_closed ? GPULUA_CLOSED : GPULUA_OUT_OF_MEMORY,
+                          g->is_closed ? "the object is closed" : "no memory for the stack");
+    }
+    int top = lua_gettop(L);
+    lua_pushcfunction(L, load_file_protected);
+    lua_pushlightuserdata(L, (void *)(uintptr_t)path);
+    int status = lua_pcall(L, 1, LUA_MULTRET, 0);
+    if (status == LUA_OK && lua_gettop(L) == top + 1) {
+        return gpulua_load_function(g, 0);
+    }
+    if (status == LUA_OK) {
+        status = (int)lua_tointeger(L, -1);
+        lua_pop(L, 1);
+    }
+    const char *message = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+    gpulua_status code = status == LUA_ERRMEM    ? GPULUA_OUT_OF_MEMORY
+                         : status == LUA_ERRFILE ? GPULUA_IO
+                                                 : GPULUA_INVALID_DATA;
+    keep_error(g, code, message);
+    lua_settop(L, top);
+    return code;
+}
+
+int gpulua_step(gpulua *g, int timeout_ms) {
+    if (g->is_closed) {
+        return -(int)keep_error(g, GPULUA_CLOSED, "the object is closed");
+    }
+    if (g->turn_depth > 0 || g->running) {
+        return -(int)keep_error(g, GPULUA_STREAM_MISUSE,
+                                "gpulua_step was called from within gpulua_step");
+    }
+    int64_t deadline_ns =
+        timeout_ms < 0 ? INT64_MAX : gpu_lua_now_ns() + (int64_t)timeout_ms * 1000000;
+    if (!gpu_lua_turn(g, g->L, timeout_ms == 0 ? 0 : deadline_ns, true) && g->task_count > 0) {
+        gpu_lua_unstick(g);
+    }
+    gpu_lua_arm(g);
+    return (int)g->task_count;
+}
+
+int gpulua_tasks(const gpulua *g) {
+    return g->is_closed ? 0 : (int)g->task_count;
+}
+
+int gpulua_pollfd(gpulua *g) {
+    return g->is_closed ? -1 : g->epoll_fd;
+}
+
+int gpulua_timeout_ms(gpulua *g) {
+    if (g->is_closed) {
+        return -1;
+    }
+    gpu_lua_arm(g);
+    if (g->ready_count || g->was_poked || g->reports) {
+        return 0;
+    }
+    int64_t deadline_ns = gpu_lua_next_deadline_ns(g);
+    if (deadline_ns == INT64_MAX) {
+        return -1;
+    }
+    int64_t left_ms = (deadline_ns - gpu_lua_now_ns() + 999999) / 1000000;
+    return left_ms < 0 ? 0 : left_ms > INT32_MAX ? INT32_MAX : (int)left_ms;
+}
+
+const gpulua_error *gpulua_last_error(const gpulua *g) {
+    const gpulua_error *error = g ? &g->last_error.view : &creation_error.view;
+    static const gpulua_error none = {
+        .struct_bytes = sizeof none, .message = "", .hint = "", .source = "", .traceback = ""};
+    return error->message ? error : &none;
+}

@@ -1,0 +1,104 @@
+#!/bin/sh
+# The suite under sanitizers, as `make check` runs it:
+#   address, undefined behaviour and leaks, with a Lua 5.4 built from its source with LUA_USE_APICHECK and the same
+#   sanitizers (`make deps` fetches the source), or, without that, the installed Lua;
+#   threads: the C test programs.
+# The last line is the sum of the counts. A report of a sanitizer is a failure even where no test noticed.
+set -u
+MAKE=${MAKE:-make}
+DEVICE=${DEVICE:-cpu}
+CC=${CC:-cc}
+root=$PWD
+out=build/check
+mkdir -p "$out"
+status=0
+passed=0 failed=0 skipped=0
+
+add_counts() {
+    line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$1" | tail -n 1)
+    set -- ${line:-0 passed, 1 failed, 0 skipped}
+    passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))
+}
+
+# reports NAME FOLDER: prints what sanitizers wrote there, each a failure. One process writes one file.
+reports() {
+    for file in "$2"/report.*; do
+        [ -s "$file" ] || continue
+        echo "--- $1: $file"
+        cat "$file"
+        failed=$((failed + 1))
+    done
+}
+
+sanitize_flags="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+
+# Lua with its API checks on. Objects are kept until the source or this script changes.
+lua_source=$(ls -d build/deps/lua-5.4*/src 2> /dev/null | tail -n 1)
+lua_settings=
+if [ -n "$lua_source" ]; then
+    if [ "$out/lua/liblua5.4.a" -ot tools/check.sh ] || [ ! -e "$out/lua/liblua5.4.a" ]; then
+        rm -rf "$out/lua"
+        mkdir -p "$out/lua"
+        echo "building Lua with LUA_USE_APICHECK"
+        (
+            cd "$out/lua" || exit 1
+            for file in "$root/$lua_source"/*.c; do
+                case $file in
+                */lua.c | */luac.c | */ltests.c) continue ;;
+                esac
+                # shellcheck disable=SC2086
+                $CC -std=gnu11 $sanitize_flags -fPIC -DLUA_COMPAT_5_3 -DLUA_USE_LINUX -DLUA_USE_APICHECK -c "$file" || exit 1
+            done
+            ar rcs liblua5.4.a ./*.o
+        ) || exit 1
+    fi
+    lua_settings="LUA_STATIC=$root/$out/lua/liblua5.4.a"
+    lua_include="-I$root/$lua_source -DLUA_USE_APICHECK"
+else
+    echo "skipped: Lua with LUA_USE_APICHECK: its source is not in build/deps (make deps fetches it where apt can)"
+    skipped=$((skipped + 1))
+    lua_include=
+fi
+
+# run NAME SANITIZE [make's arguments...]: builds and runs in a folder of its own.
+run() {
+    name=$1 folder=$out/$1 sanitize=$2
+    shift 2
+    rm -rf "$folder/reports"
+    mkdir -p "$folder/reports"
+    echo "building and testing with $sanitize"
+    $MAKE --no-print-directory test-run BUILD="$folder" SANITIZE="$sanitize" CFLAGS="-O1 -g" DEVICE="$DEVICE" \
+        "$@" > "$folder/log" 2>&1 < /dev/null || status=1
+    # Compiler lines are of no interest unless it was the build that failed.
+    if grep -aqE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$folder/log"; then
+        grep -avE '^  [A-Z]+ +[^ ]+$|^make' "$folder/log"
+    else
+        tail -n 60 "$folder/log"
+    fi
+    add_counts "$folder/log"
+    reports "$name" "$folder/reports"
+}
+
+# Crashes of kernels are part of the suite: signals are left alone, so that a child dies of them as it would without
+# sanitizers, and the reports are about our code. Each process writes its own file, so that a child's report is seen.
+options="log_path=$root/$out/address/reports/report:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0"
+options="$options:handle_abort=0:allocator_may_return_null=1"
+export ASAN_OPTIONS="$options:detect_leaks=1:detect_stack_use_after_return=0"
+export UBSAN_OPTIONS="$options:print_stacktrace=1"
+export LSAN_OPTIONS="suppressions=$root/tools/lsan.supp:print_suppressions=0"
+# Stock Lua loads the module with the sanitizers' runtime only if that is there from the start.
+asan_library=$($CC -print-file-name=libasan.so)
+GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" run address address,undefined $lua_settings \
+    ${lua_include:+"LUA_CFLAGS=$lua_include"}
+
+# Address space randomised further than the runtime expects ends it at once on some kernels.
+export TSAN_OPTIONS="log_path=$root/$out/thread/reports/report:handle_segv=0:handle_sigbus=0:handle_abort=0"
+TSAN_OPTIONS="$TSAN_OPTIONS:second_deadlock_stack=1:die_after_fork=0"
+steady=
+if command -v setarch > /dev/null && setarch "$(uname -m)" -R true 2> /dev/null; then
+    steady="setarch $(uname -m) -R"
+fi
+MAKE="$steady $MAKE" ISOLATE='' run thread thread
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$status" -eq 0 ]
