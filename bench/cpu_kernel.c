@@ -24,23 +24,21 @@ static const char saxpy_text[] =
     "    if (i < n) y[i] = a * x[i] + y[i];\n"
     "}\n";
 
-static const char barrier_text[] =
-    "extern \"C\" __global__ void barriers(int rounds, int *out) {\n"
-    "    __shared__ int turn[2][1024];\n"
-    "    int sum = 0;\n"
-    "    for (int i = 0; i < rounds; i++) {\n"
-    "        turn[i & 1][threadIdx.x] = i;\n"
-    "        __syncthreads();\n"
-    "        sum += turn[i & 1][(threadIdx.x + 1) % blockDim.x];\n"
-    "    }\n"
-    "    out[blockIdx.x * blockDim.x + threadIdx.x] = sum;\n"
-    "}\n";
+static const char barrier_text[] = "extern \"C\" __global__ void barriers(int rounds, int *out) {\n"
+                                   "    __shared__ int turn[2][1024];\n"
+                                   "    int sum = 0;\n"
+                                   "    for (int i = 0; i < rounds; i++) {\n"
+                                   "        turn[i & 1][threadIdx.x] = i;\n"
+                                   "        __syncthreads();\n"
+                                   "        sum += turn[i & 1][(threadIdx.x + 1) % blockDim.x];\n"
+                                   "    }\n"
+                                   "    out[blockIdx.x * blockDim.x + threadIdx.x] = sum;\n"
+                                   "}\n";
 
-static const char openmp_text[] =
-    "void saxpy(int n, float a, const float *x, float *y) {\n"
-    "#pragma omp parallel for schedule(static)\n"
-    "    for (int i = 0; i < n; i++) y[i] = a * x[i] + y[i];\n"
-    "}\n";
+static const char openmp_text[] = "void saxpy(int n, float a, const float *x, float *y) {\n"
+                                  "#pragma omp parallel for schedule(static)\n"
+                                  "    for (int i = 0; i < n; i++) y[i] = a * x[i] + y[i];\n"
+                                  "}\n";
 
 struct loaded {
     struct cpu_module *module;
@@ -60,12 +58,11 @@ static bool kernel_load(const char *text, const char *name, struct loaded *loade
     void *image = NULL;
     size_t image_bytes = 0;
     char *description = NULL;
-    bool ok = gpu_cpu_module_compile(NULL, &source, &image, &image_bytes, &description, &error) ==
-                  GPULUA_OK &&
-              gpu_cpu_module_load(NULL, image, image_bytes, true, &loaded->module, &error) ==
-                  GPULUA_OK &&
-              gpu_cpu_kernel_get(loaded->module, name, &loaded->kernel, &facts, &error) ==
-                  GPULUA_OK;
+    bool ok =
+        gpu_cpu_module_compile(NULL, &source, &image, &image_bytes, &description, &error) ==
+            GPULUA_OK &&
+        gpu_cpu_module_load(NULL, image, image_bytes, true, &loaded->module, &error) == GPULUA_OK &&
+        gpu_cpu_kernel_get(loaded->module, name, &loaded->kernel, &facts, &error) == GPULUA_OK;
     if (!ok) {
         fprintf(stderr, "%s\n%s\n", error.message, error.log != NULL ? error.log : "");
     }
@@ -209,7 +206,8 @@ static void barrier_bench(uint32_t thread_count) {
         double spent = now_s() - start;
         best = spent < best ? spent : best;
     }
-    printf("barrier_%u_ns %.2f ns\n", thread_count, best * 1e9 / (double)args.rounds / thread_count);
+    printf("barrier_%u_ns %.2f ns\n", thread_count,
+           best * 1e9 / (double)args.rounds / thread_count);
     if (out[0] != args.rounds * (args.rounds - 1) / 2) {
         printf("barrier_%u is wrong\n", thread_count);
     }

@@ -72,6 +72,7 @@ static void publish(struct state *state, enum wire_opcode opcode) {
 
 static void wait_for(struct state *state, uint64_t spin_ns) {
     uint64_t end_ns = gpu_wire_now_ns() + spin_ns;
+    gpu_wire_link_want(state->link, 0, state->seq);
     while (gpu_wire_page_done(state->link->page, 0) < state->seq && !state->is_lost) {
         state->link->ops->poll(state->link);
         if (gpu_wire_now_ns() >= end_ns) {
@@ -139,7 +140,6 @@ static void bench_transport(enum wire_transport transport, const char *name) {
             }
             uint64_t start_ns = gpu_wire_now_ns();
             publish(&state, WIRE_OP_MARK);
-            gpu_wire_link_want(state.link, 0, state.seq);
             wait_for(&state, kinds[kind].spin_ns);
             samples_ns[i] = gpu_wire_now_ns() - start_ns;
         }
@@ -161,7 +161,6 @@ static void bench_transport(enum wire_transport transport, const char *name) {
     for (uint32_t k = 0; k < 200000; k++) {
         publish(&state, WIRE_OP_MARK);
     }
-    gpu_wire_link_want(state.link, 0, state.seq);
     wait_for(&state, SPIN_NS);
     printf("%-10s %-41s %8llu\n", name, "sustained, for each of 200,000",
            (unsigned long long)((gpu_wire_now_ns() - start_ns) / 200000));

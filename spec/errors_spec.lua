@@ -13,6 +13,8 @@ describe("bad input", function()
         int i = blockIdx.x * blockDim.x + threadIdx.x;
         if (i < n) y[i] = a * x[i] + y[i];
       }]]
+    assert(mod.saxpy) -- made at first use, and kept
+    support.works(dev)
   end)
   teardown(support.close_all)
 
@@ -181,11 +183,11 @@ describe("bad input", function()
 
   describe("devices", function()
     it("of an unknown name", function()
-      for _, name in ipairs { "gpu", "cuda:x", "cuda:-1", "cpu:7x", "" } do
+      for _, name in ipairs { "gpu", "cuda:x", "cuda:-1", "cpu:7x" } do
         local ok, err = pcall(gpu.device, name)
         assert.is_false(ok, name)
         assert.truthy(err.code == "InvalidArgument" or err.code == "NoDevice", tostring(err))
-        assert.truthy(name == "" or err.message:find(name, 1, true), tostring(err))
+        assert.truthy(err.message:find(name, 1, true), tostring(err))
       end
       support.raises("InvalidArgument", {}, gpu.device, 5)
     end)
@@ -314,6 +316,7 @@ describe("bad input", function()
       local ok, err = mod.check:launch({ grid = 1, block = 1 }, x, 0):join()
       print(ok, err.code)
       if dev.kind == "cpu" then
+        x:fill(0)
         mod.check:launch({ grid = 1, block = 1 }, x, 5):await()
       end
     ]]

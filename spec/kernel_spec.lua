@@ -493,8 +493,8 @@ describe("kernel", function()
 
   it("loads PTX where the device takes it", function()
     local ptx = [[
-.version 6.0
-.target sm_60
+.version 6.3
+.target sm_75
 .address_size 64
 .visible .entry store(.param .u64 p, .param .u32 v) {
   .reg .b32 %r<2>;

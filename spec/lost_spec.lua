@@ -112,7 +112,7 @@ describe("a lost device", function()
         local dev, pid = support.open_with_pid()
         local mod = dev:compile(forever)
         local flag = dev:buffer("i32", 1):fill(0)
-        local other = dev:upload("i32", { 5 })
+        local other, stream = dev:upload("i32", { 5 }), dev:stream {}
         other:await()
         local running = mod.forever:launch({ grid = 1, block = 1, label = "runs" }, flag)
         local queued = mod.forever:launch({ grid = 1, block = 1, label = "waits" }, flag)
@@ -127,7 +127,7 @@ describe("a lost device", function()
         for _, f in ipairs {
           function() other:read() end, function() other:fill(1) end, function() dev:buffer("i32", 1) end,
           function() dev:compile "__global__ void f() {}" end, function() dev:synchronize() end,
-          function() mod.forever:launch(support.one, flag) end,
+          function() mod.forever:launch(support.one, flag) end, function() stream:synchronize() end,
         } do
           support.raises("DeviceLost", {}, f)
         end
@@ -199,12 +199,10 @@ describe("a lost device", function()
         local well = support.open()
         local dev, pid = support.open_with_pid()
         os.execute("kill -9 " .. pid)
-        support.raises("DeviceLost", {}, function()
-          while true do
-            dev:synchronize()
-            gpu.sleep(0.001)
-          end
-        end)
+        assert.is_true(support.eventually(5, function()
+          local ok, err = pcall(dev.buffer, dev, "i32", 1)
+          return not ok and err.code == "DeviceLost"
+        end))
         support.works(well)
         local anew = support.open()
         support.works(anew)

@@ -15,6 +15,8 @@ describe("many tasks", function()
   teardown(support.close_all)
 
   local function round(tasks_count, x, value)
+    -- Garbage of the round before would make the process larger by chance: it is about what stays.
+    collectgarbage()
     local ended = 0
     for i = 1, tasks_count do
       gpu.spawn(function()
@@ -45,8 +47,10 @@ describe("many tasks", function()
     assert.equal(string.pack("<i4", rounds):rep(tasks_count), x:bytes())
     assert.equal(blocks, blocks_after)
     assert.truthy(heap_after <= heap * 1.02 + 16, ("Lua heap: %.0f KiB, then %.0f"):format(heap, heap_after))
-    assert.truthy(resident_after <= resident * 1.05 + (2 << 20),
-      ("resident: %d bytes, then %d"):format(resident, resident_after))
+    if not support.keeps_freed_memory() then
+      assert.truthy(resident_after <= resident * 1.05 + (2 << 20),
+        ("resident: %d bytes, then %d"):format(resident, resident_after))
+    end
   end
 
   it("10,000 of them end, and memory is flat from round 2 to round 5", function()

@@ -288,6 +288,11 @@ function support.eventually(seconds, f)
   return true
 end
 
+--- Is this process watched by a sanitizer that keeps freed memory? Then it grows in any case.
+function support.keeps_freed_memory()
+  return read_all("/proc/self/maps"):find "libasan" ~= nil or os.getenv "ASAN_OPTIONS" ~= nil
+end
+
 --- Resident bytes of this process.
 function support.resident_bytes()
   local pages = read_all("/proc/self/statm"):match "^%d+ (%d+)"

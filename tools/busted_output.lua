@@ -1,11 +1,13 @@
 -- Output handler of busted: every failure in full where it happens, then one line
--- "N passed, N failed, N skipped". Errors outside of tests count as failures.
+-- "N passed, N failed, N skipped". Errors outside of tests count as failures. The test that runs is named in the file
+-- GPULUA_TEST_CURRENT, if that is set, so that a run that crashes or hangs shows where.
 
 local pretty = require "pl.pretty"
 
 return function(options)
   local busted = require "busted"
   local handler = require "busted.outputHandlers.base"()
+  local current_path = os.getenv "GPULUA_TEST_CURRENT"
 
   local function print_failure(failure)
     local trace = failure.trace or {}
@@ -26,6 +28,11 @@ return function(options)
   end
 
   function handler.test_start(element)
+    local current <close> = current_path and io.open(current_path, "w") or nil
+    if current then
+      local at = element.trace or {}
+      current:write(("%s (%s:%s)\n"):format(handler.getFullName(element), at.short_src or "?", at.currentline or "?"))
+    end
     if options.verbose then
       io.write("       ", handler.getFullName(element), "\n")
       io.flush()

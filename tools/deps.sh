@@ -49,6 +49,7 @@ look_all() {
     look build must "stb_image.h" libstb-dev header stb/stb_image.h
     look build must "stb_image_write.h" libstb-dev header stb/stb_image_write.h
     look test must "busted for Lua 5.4" lua-busted busted54
+    look test may "pkill" procps has pkill
     look all may "pkg-config" pkg-config has pkg-config
     look all may "luacheck" lua-check has luacheck
     look all may "clang-format" clang-format has clang-format

@@ -26,6 +26,8 @@ export GPULUA_CACHE="${GPULUA_CACHE:-$build_path/test-cache}"
 # The installed interpreter, as a command line.
 export GPULUA_LUA="${GPULUA_LUA:-lua5.4}"
 
+export GPULUA_TEST_CURRENT="$logs/current"
+
 passed=0 failed=0 skipped=0
 
 # add NAME LOG STATUS: counts a run. One that ended badly without saying what failed is a failure itself.
@@ -35,6 +37,11 @@ add() {
     0) ending= ;;
     124 | 137) ending="no end within $TEST_TIMEOUT_S s" ;;
     *) ending="exit status $3" ;;
+    esac
+    # What failed is said by the run itself.
+    case $line in
+    *" 0 failed,"* | '') ;;
+    *) ending= ;;
     esac
     if [ -z "$line" ]; then
         ending=${ending:-ended without its counts}
@@ -55,6 +62,10 @@ add() {
     if [ "$run_failed" -gt 0 ]; then
         echo "--- $1 failed${ending:+: $ending}"
         cat "$2"
+        if [ -n "$ending" ] && [ -s "$GPULUA_TEST_CURRENT" ]; then
+            printf 'the last test begun: '
+            cat "$GPULUA_TEST_CURRENT"
+        fi
         echo "---"
     else
         grep -aE '^skipped |^ok .*# SKIP' "$2" | sed 's/^/    /'
@@ -65,6 +76,7 @@ add() {
 for program in "$@"; do
     name=${program#"$BUILD"/}
     log=$logs/$(echo "$name" | tr / -).log
+    rm -f "$GPULUA_TEST_CURRENT"
     # A test program lies in a folder of its own, where the executor is not looked for.
     GPULUA_EXECUTOR="$build_path/gpulua-exec" timeout -k 10 "$TEST_TIMEOUT_S" "$program" > "$log" 2>&1
     add "$name" "$log" $?
@@ -80,6 +92,7 @@ fi
 if [ -n "$ISOLATE" ] && [ -n "$(find spec -name '*_spec.lua')" ]; then
     for isolate in $ISOLATE; do
         log=$logs/specs-$isolate.log
+        rm -f "$GPULUA_TEST_CURRENT"
         helper=
         # Once, on the CPU device: collects the kernels for NVRTC.
         if [ -n "${NVRTC_CHECK:-}" ] && [ "$isolate $DEVICE" = "none cpu" ]; then

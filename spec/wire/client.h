@@ -44,7 +44,6 @@ static const char *const client_kernels[KERNEL_COUNT] = {NULL,    "wait_flag", "
                                                          "fails", "crash",     "spin"};
 
 static const char client_source[] =
-    "#include <assert.h>\n"
     "__device__ int counter[4];\n"
     "extern \"C\" __global__ void wait_flag(volatile int *flag) { while (*flag == 0) { } }\n"
     "extern \"C\" __global__ void add(int *p, int n, int v) {\n"

@@ -189,23 +189,34 @@ struct buffer *gpu_lua_buffer_over(lua_State *L, struct gpulua *g, struct gpu_bl
     return buffer;
 }
 
+/* The options of dev:buffer at `index`; their label. */
+static const char *get_options(lua_State *L, int index, const char *what) {
+    static const char *const options[] = {"label", "durable", "rebuild", NULL};
+    static const char *const later[] = {"durable", "rebuild", NULL};
+    gpu_lua_check_options(L, index, options, what);
+    for (const char *const *name = later; lua_istable(L, index) && *name; name++) {
+        if (lua_getfield(L, index, *name) != LUA_TNIL) {
+            gpu_lua_fail(L, GPULUA_UNSUPPORTED, "%s of %s: not in this version", *name, what);
+        }
+        lua_pop(L, 1);
+    }
+    return gpu_lua_field_string(L, index, "label", what);
+}
+
 /* dev:buffer(type, n or {d1, d2, ...}[, {label=}]) */
 int gpu_lua_device_buffer(lua_State *L) {
-    static const char *const options[] = {"label", NULL};
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct buffer_request request = {.type = gpu_lua_check_type(L, 2, "buffer")};
     lua_settop(L, 4);
     gpu_lua_check_shape(L, 3, "buffer", &request);
-    gpu_lua_check_options(L, 4, options, "buffer");
-    request.label = gpu_lua_field_string(L, 4, "label", "buffer");
+    request.label = get_options(L, 4, "buffer");
     gpu_lua_buffer_make(L, g, device, &request);
     return 1;
 }
 
 /* dev:upload(type, table or string or buffer[, options]), dev:upload(type, shape, f[, options]) */
 int gpu_lua_device_upload(lua_State *L) {
-    static const char *const options[] = {"label", NULL};
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct buffer_request request = {.type = gpu_lua_check_type(L, 2, "upload"), .dim_count = 1};
@@ -245,8 +256,7 @@ int gpu_lua_device_upload(lua_State *L) {
     if (request.dim_count == 1) {
         request.shape[0] = request.elem_count;
     }
-    gpu_lua_check_options(L, data + 1, options, "upload");
-    request.label = gpu_lua_field_string(L, data + 1, "label", "upload");
+    request.label = get_options(L, data + 1, "upload");
     struct buffer *buffer = gpu_lua_buffer_make(L, g, device, &request);
     gpu_lua_buffer_put(L, g, buffer, 0, data);
     return 1;

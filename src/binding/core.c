@@ -327,7 +327,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
     }
     lua_pop(L, 1);
     gpu_lua_error_open(L, g);
-    gpu_lua_wait_open(L, g);
+    gpu_lua_group_open(L, g);
     gpu_lua_task_open(L, g);
     gpu_lua_op_open(L, g);
     gpu_lua_stream_open(L, g);

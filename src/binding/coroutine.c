@@ -11,10 +11,9 @@ static int resume(lua_State *L, struct gpulua *g, lua_State *co, int arg_count) 
         return -1;
     }
     lua_xmove(L, co, arg_count);
-    lua_State *outer = atomic_load(&g->innermost);
-    atomic_store(&g->innermost, co);
+    lua_State *outer = gpu_lua_set_innermost(g, co);
     int status = lua_resume(co, L, arg_count, &result_count);
-    atomic_store(&g->innermost, outer);
+    gpu_lua_set_innermost(g, outer);
     if (outer && atomic_load(&g->interrupt)) {
         gpulua_interrupt(g); /* it came while the inner one ran, which did not get to see it */
     }
@@ -33,7 +32,7 @@ static int resume(lua_State *L, struct gpulua *g, lua_State *co, int arg_count) 
 
 static int coroutine_resume(lua_State *L) {
     lua_State *co = lua_tothread(L, 1);
-    luaL_argexpected(L, co, 1, "coroutine");
+    luaL_argexpected(L, co, 1, "thread");
     int count = resume(L, GPU_LUA(L), co, lua_gettop(L) - 1);
     lua_pushboolean(L, count >= 0);
     lua_insert(L, count >= 0 ? -(count + 1) : -2);

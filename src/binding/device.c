@@ -39,7 +39,7 @@ void gpu_lua_push_device(lua_State *L, struct gpulua *g, struct gpu_device *devi
 
 void gpu_lua_raise_unobserved(lua_State *L, struct gpu_device *device) {
     struct gpu_error error;
-    if (gpu_device_take_unobserved(device, &error)) {
+    if (gpu_device_take_unobserved(device, &error) || gpu_device_check(device, &error)) {
         gpu_lua_throw(L, &error);
     }
 }
@@ -55,22 +55,25 @@ void gpu_lua_device_report(struct gpulua *g, lua_State *L, struct device_handle 
 /* ---- opening ---- */
 
 struct options {
-    const char *name;  /* "": the default */
+    const char *name;  /* NULL: the default */
     const char *label; /* or NULL */
     gpulua_isolation isolation;
     uint64_t budget_bytes;
     bool is_plain;
 };
 
-static gpulua_isolation check_isolation(lua_State *L, const char *text) {
+static gpulua_isolation check_isolation(lua_State *L, const char *text, const char *what) {
     if (strcmp(text, "process") == 0) {
         return GPULUA_ISOLATE_PROCESS;
     }
     if (strcmp(text, "none") == 0) {
         return GPULUA_ISOLATE_NONE;
     }
-    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                 "isolate of device: \"process\" or \"none\" expected, got \"%s\"", text);
+    if (strcmp(text, "thread") == 0) {
+        gpu_lua_fail(L, GPULUA_UNSUPPORTED, "%s: \"thread\" is not in this version", what);
+    }
+    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: \"process\" or \"none\" expected, got \"%s\"",
+                 what, text);
 }
 
 /* Stack: 1 = name, 2 = options. */
@@ -94,24 +97,26 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
         }
         lua_pop(L, 1);
     }
-    options->name = type == LUA_TSTRING ? lua_tostring(L, 1) : "";
-    if (strlen(options->name) >= sizeof((struct device_handle *)NULL)->requested) {
+    options->name = type == LUA_TSTRING ? lua_tostring(L, 1) : g->config.device;
+    if (options->name && strlen(options->name) >= sizeof((struct device_handle *)NULL)->requested) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "argument 1 of device: there is no device of that name");
+                     "argument 1 of device: there is no device '%.200s'", options->name);
     }
     options->is_plain = lua_isnil(L, 2);
     options->label = gpu_lua_field_string(L, 2, "label", "device");
     const char *isolate = gpu_lua_field_string(L, 2, "isolate", "device");
-    options->isolation = isolate ? check_isolation(L, isolate) : g->config.isolation;
+    options->isolation = g->config.isolation;
+    if (isolate) {
+        options->isolation = check_isolation(L, isolate, "isolate of device");
+    } else if (g->isolation_text) {
+        options->isolation = check_isolation(L, g->isolation_text, "GPULUA_ISOLATE");
+    }
     options->budget_bytes = (uint64_t)gpu_lua_field_integer(
         L, 2, "budget", "device", (int64_t)g->config.device_budget_bytes, 1, INT64_MAX);
 }
 
 static struct device_handle *find_open(struct gpulua *g, const struct options *options) {
-    const char *name = options->name;
-    if (!name[0] && g->config.device) {
-        name = g->config.device;
-    }
+    const char *name = options->name ? options->name : "";
     for (struct device_handle *handle = g->devices; handle; handle = handle->next) {
         if (handle->is_plain && gpu_device_state(handle->device) == GPU_DEVICE_OPEN &&
             (strcmp(handle->requested, name) == 0 ||
@@ -157,9 +162,8 @@ int gpu_lua_device_get(lua_State *L) {
         gpu_lua_push_device(L, g, handle->device);
         return 1;
     }
-    const char *name = options.name[0] ? options.name : g->config.device;
     struct gpu_device_info info = {
-        .name = name,
+        .name = options.name,
         .isolation = options.isolation,
         .executor_path = g->config.executor_path,
         .cache_path = g->config.cache_path,
@@ -170,7 +174,7 @@ int gpu_lua_device_get(lua_State *L) {
     handle->g = g;
     handle->poll_fd = -1;
     handle->is_plain = options.is_plain;
-    strncpy(handle->requested, name ? name : "", sizeof handle->requested - 1);
+    strncpy(handle->requested, options.name ? options.name : "", sizeof handle->requested - 1);
     if (options.label) {
         strncpy(handle->label, options.label, sizeof handle->label - 1);
     }
@@ -189,6 +193,7 @@ int gpu_lua_device_get(lua_State *L) {
         gpu_lua_throw(L, &error);
     }
     lua_pop(L, 1);
+    g->site.device = NULL; /* it may have the address of one that is gone */
     link_handle(g, handle);
     handle->poll_fd = gpu_device_poll_fd(handle->device);
     if (!gpu_lua_watch_device(g, handle->poll_fd)) {
@@ -220,14 +225,9 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle) {
     if (!device) {
         return;
     }
-    while (handle->streams) {
-        struct stream_handle *stream = handle->streams;
-        handle->streams = stream->next;
-        stream->next = NULL;
-        stream->link = NULL;
-    }
     gpu_lua_unwatch_device(g, handle->poll_fd);
     gpu_device_close(device, 0);
+    gpu_lua_streams_prune(&handle->streams, true);
     /* Not before: what its end completes still finds the loop. */
     unlink_handle(g, handle);
     handle->device = NULL;
@@ -265,15 +265,50 @@ static int device_gc(lua_State *L) {
 
 /* ---- methods ---- */
 
-/* Stack: device. Every stream that scripts could have put work on, then whatever else there is. */
+/* Puts the newest op of the stream, if one is in flight, into the table at 2. */
+static void note_tail(lua_State *L, struct gpulua *g, struct gpu_stream *stream) {
+    struct gpu_op **tail = gpu_lua_op_new(L, g);
+    *tail = gpu_stream_tail(stream);
+    if (*tail) {
+        lua_rawseti(L, 2, (lua_Integer)lua_rawlen(L, 2) + 1);
+    } else {
+        lua_pop(L, 1);
+    }
+}
+
+/* Stack: device, ops that were the newest on their streams. */
 static int synchronized(lua_State *L, int status, lua_KContext context) {
     struct gpulua *g = gpu_lua_find(L);
-    struct device_handle *handle;
     if (status == LUA_YIELD && gpu_lua_resumed(L, context) == WAKE_FOREIGN) {
         return gpu_lua_foreign_results(L, context);
     }
+    lua_settop(L, 2);
+    for (lua_Integer left; (left = (lua_Integer)lua_rawlen(L, 2)) > 0;) {
+        lua_rawgeti(L, 2, left);
+        lua_pushnil(L);
+        lua_rawseti(L, 2, left);
+        gpu_lua_wait_op(L, g, *(struct gpu_op **)lua_touserdata(L, 3), synchronized);
+        lua_settop(L, 2);
+    }
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    gpu_device_poll(device);
+    gpu_lua_raise_unobserved(L, device);
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* dev:synchronize() -> dev. Waits for all work that was given to the device so far; raises a
+ * failure that nobody has seen. */
+static int device_synchronize(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct device_handle *handle;
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, &handle);
     struct gpu_error error;
+    lua_settop(L, 1);
+    lua_newtable(L);
+    if (gpu_device_check(device, &error)) {
+        gpu_lua_throw(L, &error);
+    }
     for (uint32_t index = 0; index < GPU_TASK_STREAMS; index++) {
         struct gpu_stream *stream;
         if (!(handle->task_streams_used & (1u << index))) {
@@ -282,35 +317,13 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
         if (gpu_device_task_stream(device, index, &stream, &error)) {
             gpu_lua_throw(L, &error);
         }
-        lua_settop(L, 1);
-        struct gpu_op **tail = gpu_lua_op_new(L, g);
-        *tail = gpu_stream_tail(stream);
-        if (*tail) {
-            gpu_lua_wait_op(L, g, *tail, synchronized);
-        }
+        note_tail(L, g, stream);
     }
-    for (struct stream_handle *own = handle->streams; own; own = own->next) {
-        lua_settop(L, 1);
-        struct gpu_op **tail = gpu_lua_op_new(L, g);
-        *tail = own->stream ? gpu_stream_tail(own->stream) : NULL;
-        if (*tail) {
-            gpu_lua_wait_op(L, g, *tail, synchronized);
-        }
+    gpu_lua_streams_prune(&handle->streams, false);
+    /* Making a handle may collect garbage, which only marks records of this list. */
+    for (struct stream_record *record = handle->streams; record; record = record->next) {
+        note_tail(L, g, record->stream);
     }
-    if (gpu_device_wait_idle(device, -1, &error)) {
-        if (error.code == GPULUA_INTERRUPTED) {
-            gpu_lua_interrupt_taken(g);
-        }
-        gpu_lua_throw(L, &error);
-    }
-    gpu_lua_raise_unobserved(L, device);
-    lua_settop(L, 1);
-    return 1;
-}
-
-/* dev:synchronize() -> dev. Waits for everything; raises a failure that nobody has seen. */
-static int device_synchronize(lua_State *L) {
-    lua_settop(L, 1);
     return synchronized(L, LUA_OK, 0);
 }
 

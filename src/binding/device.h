@@ -4,7 +4,7 @@
 
 #include "binding/loop.h"
 
-struct stream_handle;
+struct stream_record;
 
 /* Open devices are in the gpulua object's list and anchored there: they stay until they are closed,
  * so that what was left running is looked after. */
@@ -16,7 +16,7 @@ struct device_handle {
     bool is_plain; /* opened without options: gpu.device finds it again */
     int poll_fd;
     uint32_t task_streams_used; /* bit for each index */
-    struct stream_handle *streams;
+    struct stream_record *streams;
     char requested[32]; /* the name that it was asked for by; "": the default */
     char label[64];
 };
@@ -27,7 +27,8 @@ struct gpu_device *gpu_lua_check_device(lua_State *L, struct gpulua *g, int inde
 /* Pushes the handle of a device of this state; nil if it has none any more. */
 void gpu_lua_push_device(lua_State *L, struct gpulua *g, struct gpu_device *device);
 struct device_handle *gpu_lua_find_device(struct gpulua *g, const struct gpu_device *device);
-/* Raises the oldest failure of the device that nobody has seen, if there is one. */
+/* Raises the oldest failure of the device that nobody has seen, if there is one, or that the device
+ * is lost. */
 void gpu_lua_raise_unobserved(lua_State *L, struct gpu_device *device);
 /* Tells the host of them instead. */
 void gpu_lua_device_report(struct gpulua *g, lua_State *L, struct device_handle *handle);

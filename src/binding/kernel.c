@@ -123,43 +123,53 @@ static uint32_t to_dim(lua_State *L, int at, const char *field) {
     return (uint32_t)value;
 }
 
-/* False: the field is nil. */
-static bool get_dims(lua_State *L, int config, const char *field, uint32_t *dims) {
-    int type = lua_getfield(L, config, field);
-    if (type == LUA_TTABLE) {
-        lua_Unsigned count = lua_rawlen(L, -1);
-        if (count < 1 || count > 3) {
-            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s of launch: one to three numbers, got %llu",
-                         field, (unsigned long long)count);
-        }
-        for (lua_Unsigned i = 0; i < count; i++) {
-            lua_rawgeti(L, -1, (lua_Integer)i + 1);
-            dims[i] = to_dim(L, -1, field);
-            lua_pop(L, 1);
-        }
-    } else if (type != LUA_TNIL) {
+/* The dimensions on top of the stack. */
+static void get_dims(lua_State *L, const char *field, uint32_t *dims) {
+    if (lua_type(L, -1) != LUA_TTABLE) {
         dims[0] = to_dim(L, -1, field);
+        return;
     }
-    lua_pop(L, 1);
-    return type != LUA_TNIL;
+    lua_Unsigned count = lua_rawlen(L, -1);
+    if (count < 1 || count > 3) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s of launch: one to three numbers, got %llu",
+                     field, (unsigned long long)count);
+    }
+    for (lua_Unsigned i = 0; i < count; i++) {
+        lua_rawgeti(L, -1, (lua_Integer)i + 1);
+        dims[i] = to_dim(L, -1, field);
+        lua_pop(L, 1);
+    }
 }
 
-/* Label and stream stay alive: they are in the table. */
+/* One pass over the table: a launch is too short for a look-up of every field that could be there.
+ * Label and stream stay alive: they are in the table. */
 static void get_config(lua_State *L, struct gpulua *g, int config, struct gpu_launch *launch) {
     static const char *const options[] = {"grid", "block", "shared", "stream", "label", NULL};
-    gpu_lua_check_options(L, config, options, "launch");
-    if (!get_dims(L, config, "grid", launch->grid)) {
+    bool has_grid = false;
+    lua_pushnil(L);
+    while (lua_next(L, config)) {
+        const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+        if (strcmp(key, "grid") == 0) {
+            get_dims(L, key, launch->grid);
+            has_grid = true;
+        } else if (strcmp(key, "block") == 0) {
+            get_dims(L, key, launch->block);
+        } else if (strcmp(key, "shared") == 0) {
+            launch->shared_bytes =
+                (uint32_t)gpu_lua_field_integer(L, config, "shared", "launch", 0, 0, UINT32_MAX);
+        } else if (strcmp(key, "stream") == 0) {
+            launch->submit.stream = gpu_lua_check_stream(L, g, -1);
+        } else if (strcmp(key, "label") == 0) {
+            launch->submit.label = gpu_lua_field_string(L, config, "label", "launch");
+        } else {
+            gpu_lua_check_options(L, config, options, "launch"); /* raises, naming it */
+        }
+        lua_pop(L, 1);
+    }
+    if (!has_grid) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "grid of launch is missing: how many blocks the kernel runs");
     }
-    get_dims(L, config, "block", launch->block);
-    launch->shared_bytes =
-        (uint32_t)gpu_lua_field_integer(L, config, "shared", "launch", 0, 0, UINT32_MAX);
-    launch->submit.label = gpu_lua_field_string(L, config, "label", "launch");
-    if (lua_getfield(L, config, "stream") != LUA_TNIL) {
-        launch->submit.stream = gpu_lua_check_stream(L, g, -1);
-    }
-    lua_pop(L, 1);
 }
 
 /* Threads in all: blocks of the default size, as many as it takes. */
@@ -177,6 +187,9 @@ static void get_threads(lua_State *L, const struct kernel_handle *handle,
     }
     uint32_t block = gpu_kernel_facts(handle->kernel)->block_threads_max;
     block = block && block < DEFAULT_BLOCK_THREADS ? block : DEFAULT_BLOCK_THREADS;
+    if (threads < block) { /* no thread more than was asked for where one block does */
+        block = (uint32_t)threads;
+    }
     lua_Integer blocks = threads / block + (threads % block != 0);
     if (blocks > UINT32_MAX) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "launch of kernel '%s': %lld threads are too many",
@@ -309,20 +322,6 @@ static int kernel_tostring(lua_State *L) {
     return 1;
 }
 
-static int kernel_index(lua_State *L) {
-    lua_pushvalue(L, 2);
-    if (lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
-        return 1;
-    }
-    struct kernel_handle *handle = check_kernel(L, GPU_LUA(L), 1);
-    if (lua_type(L, 2) == LUA_TSTRING && strcmp(lua_tostring(L, 2), "name") == 0) {
-        lua_pushstring(L, gpu_kernel_name(handle->kernel));
-    } else {
-        lua_pushnil(L);
-    }
-    return 1;
-}
-
 void gpu_lua_kernel_open(lua_State *L, struct gpulua *g) {
     static const luaL_Reg methods[] = {
         {"launch", kernel_launch},         {"signature", kernel_signature},
@@ -331,7 +330,6 @@ void gpu_lua_kernel_open(lua_State *L, struct gpulua *g) {
     static const luaL_Reg metamethods[] = {{"__gc", kernel_gc},
                                            {"__close", kernel_close},
                                            {"__tostring", kernel_tostring},
-                                           {"__index", kernel_index},
                                            {NULL, NULL}};
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_KERNEL, methods, metamethods);
 }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -132,12 +133,31 @@ void gpulua_wake(gpulua *g) {
     gpu_lua_poke(g);
 }
 
+/* While somebody sets a hook on the innermost coroutine, `innermost` says so: the owner waits
+ * before it goes on to another one, so that the hooked one cannot end and be collected meanwhile.
+ */
+#define HOOKING ((lua_State *)(uintptr_t)&registry_key)
+
+lua_State *gpu_lua_set_innermost(struct gpulua *g, lua_State *L) {
+    lua_State *seen = atomic_load(&g->innermost);
+    do {
+        while (seen == HOOKING) {
+            sched_yield();
+            seen = atomic_load(&g->innermost);
+        }
+    } while (!atomic_compare_exchange_weak(&g->innermost, &seen, L));
+    return seen;
+}
+
 void gpulua_interrupt(gpulua *g) {
     atomic_store(&g->interrupt, 1);
-    lua_State *running = atomic_load(&g->innermost);
-    if (running) {
+    lua_State *running = atomic_exchange(&g->innermost, HOOKING);
+    if (running && running != HOOKING) {
         lua_sethook(running, stop_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT,
                     1);
+    }
+    if (running != HOOKING) {
+        atomic_store(&g->innermost, running);
     }
     gpu_lua_poke(g);
 }
@@ -368,17 +388,6 @@ static char *copy_text(const char *text) {
     return text ? strdup(text) : NULL;
 }
 
-/* "none" and "process"; anything else leaves the default, which gpu.device complains about. */
-static gpulua_isolation isolation_from(const char *text) {
-    if (text && strcmp(text, "none") == 0) {
-        return GPULUA_ISOLATE_NONE;
-    }
-    if (text && strcmp(text, "process") == 0) {
-        return GPULUA_ISOLATE_PROCESS;
-    }
-    return GPULUA_ISOLATE_DEFAULT;
-}
-
 static const char *setting(const char *given, const char *variable) {
     if (given && given[0]) {
         return given;
@@ -395,7 +404,7 @@ static void config_set(struct gpulua *g, const gpulua_config *config) {
     g->config.executor_path = copy_text(from->executor_path);
     g->config.cache_path = copy_text(from->cache_path);
     if (g->config.isolation == GPULUA_ISOLATE_DEFAULT) {
-        g->config.isolation = isolation_from(setting(NULL, "GPULUA_ISOLATE"));
+        g->isolation_text = copy_text(setting(NULL, "GPULUA_ISOLATE"));
     }
 }
 
@@ -404,14 +413,8 @@ static void config_finish(struct gpulua *g) {
     free((char *)(uintptr_t)g->config.executor_path);
     free((char *)(uintptr_t)g->config.cache_path);
     memset(&g->config, 0, sizeof g->config);
-}
-
-static void kept_error_finish(struct kept_error *kept) {
-    free(kept->message);
-    free(kept->source);
-    free(kept->traceback);
-    free(kept->hint);
-    memset(kept, 0, sizeof *kept);
+    free(g->isolation_text);
+    g->isolation_text = NULL;
 }
 
 void gpu_lua_shut(struct gpulua *g, lua_State *L) {
@@ -419,7 +422,7 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
         return;
     }
     g->is_closed = true;
-    atomic_store(&g->innermost, NULL);
+    gpu_lua_set_innermost(g, NULL);
     while (g->live) {
         gpu_lua_task_drop(g, g->live);
     }
@@ -447,7 +450,7 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
 static int object_gc(lua_State *L) {
     struct gpulua *g = lua_touserdata(L, 1);
     gpu_lua_shut(g, L);
-    kept_error_finish(&g->last_error);
+    gpu_lua_kept_error_clear(&g->last_error);
     return 0;
 }
 

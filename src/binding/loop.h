@@ -49,11 +49,11 @@ struct timer {
 struct slot {
     struct gpu_waiter waiter; /* of op */
     struct gpulua *g;
-    struct gpu_op *op;  /* retained while watched */
-    struct slot *next;  /* among the joiners of a task */
-    struct slot **link; /* NULL: not linked */
+    struct gpu_op *op;   /* retained while watched */
+    struct slot *next;   /* among the joiners of a task */
+    struct slot **link;  /* NULL: not linked */
     struct task *target; /* whose joiner it is, while linked */
-    struct task *task;  /* who waits; NULL: a wait that blocks or drives the loop */
+    struct task *task;   /* who waits; NULL: a wait that blocks or drives the loop */
     struct group *group;
     uint32_t index; /* in the group, from 1 */
 };
@@ -151,12 +151,11 @@ struct gpulua {
     const void *metatables[GPU_LUA_KIND_COUNT];
     struct {
         char text[64];
-        struct gpu_device *device; /* compared, never followed */
-        uint64_t device_serial;
+        struct gpu_device *device; /* compared, never followed; forgotten when one is opened */
         const char *interned;
     } site;
-    uint64_t device_serial;
     struct gpulua_config config; /* strings owned */
+    char *isolation_text;        /* owned; $GPULUA_ISOLATE where the configuration says nothing */
     struct kept_error last_error;
     struct heap *memory; /* owned; NULL: no limit */
 };
@@ -181,6 +180,8 @@ void gpu_lua_unstick(struct gpulua *g);
 void gpu_lua_pump(struct gpulua *g);
 void gpu_lua_arm(struct gpulua *g);
 void gpu_lua_poke(struct gpulua *g); /* any thread */
+/* From here on `L` runs; returns what ran before. */
+lua_State *gpu_lua_set_innermost(struct gpulua *g, lua_State *L);
 int64_t gpu_lua_next_deadline_ns(const struct gpulua *g);
 
 /* False: no memory. */
@@ -198,12 +199,14 @@ void gpu_lua_interrupt_taken(struct gpulua *g);
 
 /* ---- task.c ---- */
 
-void gpu_lua_task_open(lua_State *L, struct gpulua *g);
+void gpu_lua_task_anchors(lua_State *L); /* once for a state */
 /* Makes a task of the function and arguments from `first` to the top; pops them, pushes its
  * handle. The caller makes it ready or holds it. */
 struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is_root);
 void gpu_lua_task_ready(struct gpulua *g, struct task *task);
 void gpu_lua_task_cancel(struct task *task);
+void gpu_lua_task_detach(struct task *task);
+void gpu_lua_task_finish(lua_State *L, struct task *task); /* its handle is garbage */
 void gpu_lua_task_run(struct gpulua *g, lua_State *L, struct task *task);
 /* Drops a task that has not ended, running what it left to be closed. */
 void gpu_lua_task_drop(struct gpulua *g, struct task *task);
@@ -214,12 +217,20 @@ void gpu_lua_wake(struct task *task, enum gpu_lua_wake reason);
 void gpu_lua_report(struct gpulua *g, lua_State *L);
 /* All that are left, at the end. Returns how many were reported. */
 void gpu_lua_report_rest(struct gpulua *g, lua_State *L);
+void gpu_lua_observe_task(lua_State *L, struct task *task);
+
+/* ---- report.c ---- */
+
 /* Fills what gpulua_last_error answers from the value on top of the stack (popped) and tells
  * on_error. Never raises. */
 void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback);
-void gpu_lua_observe_task(lua_State *L, struct task *task);
+/* The same from a status and a message, and tells nobody. Returns `code`. */
+gpulua_status gpu_lua_keep_error(struct gpulua *g, gpulua_status code, const char *message);
+void gpu_lua_kept_error_clear(struct kept_error *kept);
 
-/* The functions of tasks: gpu.spawn and its kin. */
+/* ---- spawn.c ---- */
+
+void gpu_lua_task_open(lua_State *L, struct gpulua *g);
 int gpu_lua_spawn(lua_State *L);
 int gpu_lua_spawn_here(lua_State *L);
 int gpu_lua_on_done(lua_State *L); /* op:on_done(f) */
@@ -248,13 +259,16 @@ void gpu_lua_slot_fire(struct slot *slot);
 int gpu_lua_await(lua_State *L);
 int gpu_lua_join(lua_State *L);
 int gpu_lua_done(lua_State *L);
-int gpu_lua_all(lua_State *L);
-int gpu_lua_any(lua_State *L);
 int gpu_lua_sleep(lua_State *L);
-void gpu_lua_wait_open(lua_State *L, struct gpulua *g);
 /* Waits for an op of our own in the middle of a function: returns once it is over, or yields, and k
  * is called then. */
 void gpu_lua_wait_op(lua_State *L, struct gpulua *g, struct gpu_op *op, lua_KFunction k);
+
+/* ---- group.c ---- */
+
+int gpu_lua_all(lua_State *L);
+int gpu_lua_any(lua_State *L);
+void gpu_lua_group_open(lua_State *L, struct gpulua *g);
 
 /* ---- the current stream (stream.c) ---- */
 

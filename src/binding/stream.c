@@ -1,6 +1,7 @@
 /* Streams, and which of them work goes to when a script does not say. */
 #include "binding/stream.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "binding/core.h"
@@ -64,28 +65,23 @@ struct gpu_stream *gpu_lua_check_stream(lua_State *L, struct gpulua *g, int inde
     return handle->stream;
 }
 
-static struct stream_handle *handle_new(lua_State *L, struct gpulua *g,
-                                        struct device_handle *device) {
-    struct stream_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_STREAM, sizeof *handle, 1);
-    if (device) {
-        handle->next = device->streams;
-        handle->link = &device->streams;
-        if (handle->next) {
-            handle->next->link = &handle->next;
+void gpu_lua_streams_prune(struct stream_record **records, bool all) {
+    for (struct stream_record **at = records; *at;) {
+        struct stream_record *record = *at;
+        struct gpu_op *tail = all || !record->is_left ? NULL : gpu_stream_tail(record->stream);
+        if (tail || (!all && !record->is_left)) {
+            gpu_op_release(tail);
+            at = &record->next;
+            continue;
         }
-        device->streams = handle;
-    }
-    return handle;
-}
-
-static void unlink_handle(struct stream_handle *handle) {
-    if (handle->link) {
-        *handle->link = handle->next;
-        if (handle->next) {
-            handle->next->link = handle->link;
+        *at = record->next;
+        gpu_stream_release(record->stream);
+        if (record->is_left) {
+            free(record);
+        } else {
+            record->stream = NULL; /* its handle frees it */
+            record->next = NULL;
         }
-        handle->link = NULL;
-        handle->next = NULL;
     }
 }
 
@@ -101,13 +97,19 @@ int gpu_lua_device_stream(lua_State *L) {
         .priority = (int)gpu_lua_field_integer(L, 2, "priority", "stream", 0, -1000, 1000),
         .label = gpu_lua_field_string(L, 2, "label", "stream"),
     };
-    struct stream_handle *handle = handle_new(L, g, owner);
+    struct stream_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_STREAM, sizeof *handle, 0);
+    handle->made = calloc(1, sizeof *handle->made);
+    if (!handle->made) {
+        gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for a stream");
+    }
     struct gpu_error error;
+    gpu_lua_streams_prune(&owner->streams, false);
     gpulua_status status = gpu_stream_create(device, &info, &handle->stream, &error);
     if (status == GPULUA_CAPACITY) {
         /* Perhaps forgotten handles hold them. */
         gpu_error_finish(&error);
         lua_gc(L, LUA_GCCOLLECT);
+        gpu_lua_streams_prune(&owner->streams, false);
         gpu_device_poll(device);
         status = gpu_stream_create(device, &info, &handle->stream, &error);
     }
@@ -115,7 +117,9 @@ int gpu_lua_device_stream(lua_State *L) {
         handle->stream = NULL;
         gpu_lua_throw(L, &error);
     }
-    handle->is_own = true;
+    handle->made->stream = gpu_stream_retain(handle->stream);
+    handle->made->next = owner->streams;
+    owner->streams = handle->made;
     return 1;
 }
 
@@ -124,7 +128,7 @@ int gpu_lua_device_current(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct gpu_stream *stream = gpu_lua_current_stream(L, g, device);
-    struct stream_handle *handle = handle_new(L, g, NULL);
+    struct stream_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_STREAM, sizeof *handle, 0);
     handle->stream = gpu_stream_retain(stream);
     return 1;
 }
@@ -169,23 +173,25 @@ static struct gpu_op *mark(lua_State *L, struct gpulua *g, struct gpu_stream *st
 static int stream_wait(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
-    struct gpu_op *after;
+    struct gpu_device *device = NULL;
+    struct gpu_op *after = NULL;
     lua_settop(L, 2);
     if (gpu_lua_test(L, g, 2, GPU_LUA_KIND_STREAM)) {
+        struct gpu_stream *other = gpu_lua_check_stream(L, g, 2);
         struct gpu_op **tail = gpu_lua_op_new(L, g);
-        *tail = gpu_stream_tail(gpu_lua_check_stream(L, g, 2));
-        after = *tail;
+        after = *tail = gpu_stream_tail(other);
+        device = gpu_stream_device(other);
     } else if (gpu_lua_test(L, g, 2, GPU_LUA_KIND_OP)) {
         after = gpu_lua_check_op(L, g, 2);
+        device = gpu_op_device(after);
     } else {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument 1 of wait: an op or a stream expected, got %s", luaL_typename(L, 2));
     }
-    if (after && gpu_op_device(after) != gpu_stream_device(stream)) {
+    if (device != gpu_stream_device(stream)) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "argument 1 of wait: it belongs to device %s, the stream to %s",
-                     gpu_device_name(gpu_op_device(after)),
-                     gpu_device_name(gpu_stream_device(stream)));
+                     "argument 1 of wait: it belongs to device %s, the stream to another one, %s",
+                     gpu_device_name(device), gpu_device_name(gpu_stream_device(stream)));
     }
     if (after) {
         mark(L, g, stream, after);
@@ -232,12 +238,18 @@ static int stream_synchronize(lua_State *L) {
 
 static void handle_end(struct stream_handle *handle, bool is_close) {
     struct gpu_stream *stream = handle->stream;
+    struct stream_record *made = handle->made;
     handle->stream = NULL;
-    unlink_handle(handle);
+    handle->made = NULL;
+    if (stream && made && is_close) {
+        gpu_stream_close(stream);
+    }
+    if (made && made->stream) {
+        made->is_left = true; /* the device's list frees it */
+    } else {
+        free(made);
+    }
     if (stream) {
-        if (is_close && handle->is_own) {
-            gpu_stream_close(stream);
-        }
         gpu_stream_release(stream);
     }
 }

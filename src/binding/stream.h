@@ -5,14 +5,23 @@
 #include "binding/loop.h"
 
 struct stream_handle {
-    struct gpu_stream *stream;          /* retained; NULL: closed */
-    bool is_own;                        /* made by dev:stream: close ends it */
-    struct stream_handle *next, **link; /* among those of its device */
+    struct gpu_stream *stream;  /* retained; NULL: closed */
+    struct stream_record *made; /* by dev:stream: close ends it; NULL: one that tasks share */
 };
 
+/* A stream that dev:stream made, in its device's list until its handle is gone and its work over:
+ * dev:synchronize waits for that work, too. */
+struct stream_record {
+    struct gpu_stream *stream; /* retained */
+    struct stream_record *next;
+    bool is_left; /* by its handle */
+};
+/* Drops those that are over; with `all`, every one. */
+void gpu_lua_streams_prune(struct stream_record **records, bool all);
+
 struct gpu_stream *gpu_lua_check_stream(lua_State *L, struct gpulua *g, int index);
-/* Pushes an op's handle, which takes over the reference. `op` comes from *source, which is set to
- * NULL; the handle is made before the work is submitted: see gpu_lua_op_new. */
+/* Pushes an op's handle with nothing in it: made before the work is submitted, which puts the
+ * reference there. */
 struct gpu_op **gpu_lua_op_new(lua_State *L, struct gpulua *g);
 struct gpu_op *gpu_lua_check_op(lua_State *L, struct gpulua *g, int index);
 

@@ -407,16 +407,15 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     lua_rawgetp(from, -1, task); /* it lives until we are done here */
     lua_State *co = task->co;
     struct task *outer = g->running;
-    lua_State *outer_innermost = atomic_load(&g->innermost);
     int arg_count = task->is_started ? 0 : lua_gettop(co) - 1;
     int result_count;
     g->running = task;
     task->state = TASK_RUNNING;
     task->is_started = true;
     task->is_resumed_by_loop = true;
-    atomic_store(&g->innermost, co);
+    lua_State *outer_innermost = gpu_lua_set_innermost(g, co);
     int status = lua_resume(co, from, arg_count, &result_count);
-    atomic_store(&g->innermost, outer_innermost);
+    gpu_lua_set_innermost(g, outer_innermost);
     g->running = outer;
     if (status == LUA_YIELD) {
         lua_pop(co, result_count);
@@ -462,84 +461,6 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task) {
 
 /* ---- reports ---- */
 
-struct telling {
-    struct gpulua *g;
-    struct gpulua_error *view;
-    const char *traceback;
-    bool is_text; /* the traceback belongs to the message */
-};
-
-static char *copy_string(lua_State *L, int index) {
-    const char *text = lua_tostring(L, index);
-    return text ? strdup(text) : NULL;
-}
-
-/* Stack: light userdata of a struct telling, the error. As Lua's interpreter words it. */
-static int tell_protected(lua_State *L) {
-    struct telling *telling = lua_touserdata(L, 1);
-    struct kept_error *kept = &telling->g->last_error;
-    kept->view.code = gpu_lua_error_code(L, telling->g, 2);
-    if (kept->view.code) {
-        if (lua_getfield(L, 2, "hint") == LUA_TSTRING) {
-            kept->hint = copy_string(L, -1);
-        }
-        if (lua_getfield(L, 2, "source") == LUA_TSTRING) {
-            kept->source = copy_string(L, -1);
-        }
-        if (lua_getfield(L, 2, "line") == LUA_TNUMBER) {
-            kept->view.line = (int)lua_tointeger(L, -1);
-        }
-        lua_settop(L, 2);
-    }
-    if (lua_type(L, 2) == LUA_TSTRING || lua_type(L, 2) == LUA_TNUMBER) {
-        lua_pushvalue(L, 2);
-        telling->is_text = true;
-    } else if (luaL_callmeta(L, 2, "__tostring") && lua_type(L, -1) == LUA_TSTRING) {
-        telling->is_text = false;
-    } else {
-        lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 2));
-        telling->is_text = true;
-    }
-    kept->message = copy_string(L, -1);
-    return 0;
-}
-
-void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback) {
-    struct kept_error *kept = &g->last_error;
-    struct telling telling = {.g = g, .traceback = traceback};
-    free(kept->message);
-    free(kept->source);
-    free(kept->traceback);
-    free(kept->hint);
-    memset(kept, 0, sizeof *kept);
-    if (lua_checkstack(L, 4)) {
-        lua_pushcfunction(L, tell_protected);
-        lua_pushlightuserdata(L, &telling);
-        lua_pushvalue(L, -3);
-        if (lua_pcall(L, 2, 0, 0) != LUA_OK) {
-            lua_pop(L, 1);
-        }
-    }
-    lua_pop(L, 1);
-    if (telling.is_text && traceback) {
-        kept->traceback = strdup(traceback);
-    }
-    if (kept->view.code == GPULUA_OK) {
-        kept->view.code = GPULUA_INVALID_DATA;
-    }
-    kept->view.struct_bytes = sizeof kept->view;
-    kept->view.message = kept->message ? kept->message : "not enough memory";
-    kept->view.hint = kept->hint ? kept->hint : "";
-    kept->view.source = kept->source ? kept->source : "";
-    kept->view.traceback = kept->traceback ? kept->traceback : "";
-    if (g->config.on_error) {
-        g->config.on_error(g->config.user, &kept->view);
-    } else {
-        lua_warning(L, "gpulua: nobody saw this error: ", 1);
-        lua_warning(L, kept->view.message, 0);
-    }
-}
-
 static void report(struct gpulua *g, lua_State *L, struct task *task) {
     if (lua_checkstack(L, 6) && lua_checkstack(task->co, 1)) {
         lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
@@ -574,7 +495,15 @@ void gpu_lua_report_rest(struct gpulua *g, lua_State *L) {
     gpu_lua_report(g, L);
 }
 
-/* ---- for scripts ---- */
+/* ---- making and ending ---- */
+
+void gpu_lua_task_anchors(lua_State *L) {
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key) != LUA_TTABLE) {
+        lua_createtable(L, 0, 8);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, &anchors_key);
+    }
+    lua_pop(L, 1);
+}
 
 struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is_root) {
     int count = lua_gettop(L) - first + 1;
@@ -610,109 +539,7 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     return task;
 }
 
-static void check_function(lua_State *L, int index, const char *what) {
-    if (lua_type(L, index) == LUA_TFUNCTION) {
-        return;
-    }
-    if (luaL_getmetafield(L, index, "__call") != LUA_TNIL) {
-        lua_pop(L, 1);
-        return;
-    }
-    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument %d of %s: a function expected, got %s",
-                 index, what, luaL_typename(L, index));
-}
-
-/* gpu.spawn(f, ...) -> task */
-int gpu_lua_spawn(lua_State *L) {
-    struct gpulua *g = GPU_LUA(L);
-    check_function(L, 1, "spawn");
-    struct task *task = gpu_lua_task_new(L, g, 1, false);
-    gpu_lua_task_ready(g, task);
-    return 1;
-}
-
-/* core.spawn_here(f, ...) -> task that uses its spawner's stream */
-int gpu_lua_spawn_here(lua_State *L) {
-    struct gpulua *g = GPU_LUA(L);
-    check_function(L, 1, "timeout");
-    struct task *task = gpu_lua_task_new(L, g, 1, false);
-    task->scope = *gpu_lua_scope(g);
-    gpu_lua_task_ready(g, task);
-    return 1;
-}
-
-static int call_back_ended(lua_State *L, int status, lua_KContext context) {
-    (void)L;
-    (void)status;
-    (void)context;
-    return 0;
-}
-
-/* The body of a callback: f, op. Calls f(ok, error). */
-static int call_back(lua_State *L) {
-    lua_getfield(L, 2, "join");
-    lua_insert(L, 2);
-    lua_call(L, 1, 2); /* f, ok, op or error: it is over, so that this does not wait */
-    if (lua_toboolean(L, 2)) {
-        lua_settop(L, 2);
-    }
-    lua_callk(L, lua_gettop(L) - 1, 0, 0, call_back_ended);
-    return 0;
-}
-
-/* op:on_done(f) -> op. f(ok, error) runs as a task of its own once the op is over. */
-int gpu_lua_on_done(lua_State *L) {
-    struct gpulua *g = GPU_LUA(L);
-    struct gpu_op **op = gpu_lua_check(L, g, 1, GPU_LUA_KIND_OP);
-    check_function(L, 2, "on_done");
-    lua_settop(L, 2);
-    lua_pushcfunction(L, call_back);
-    lua_pushvalue(L, 2);
-    lua_pushvalue(L, 1);
-    struct task *task = gpu_lua_task_new(L, g, 3, false);
-    if (gpu_op_is_over(*op)) {
-        gpu_lua_task_ready(g, task);
-    } else {
-        task->slot.task = task;
-        gpu_lua_slot_watch(&task->slot, g, *op);
-    }
-    lua_settop(L, 1);
-    return 1;
-}
-
-static int task_cancel(lua_State *L) {
-    struct gpulua *g = GPU_LUA(L);
-    gpu_lua_task_cancel(gpu_lua_check(L, g, 1, GPU_LUA_KIND_TASK));
-    lua_settop(L, 1);
-    return 1;
-}
-
-static int task_close(lua_State *L) {
-    gpu_lua_task_cancel(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK));
-    return 0;
-}
-
-static const char *status_text(const struct task *task) {
-    static const char *const states[] = {"queued",  "queued",  "running",
-                                         "waiting", "running", "ended"};
-    static const char *const outcomes[] = {"ended", "done", "failed", "cancelled"};
-    if (task->state == TASK_ENDED) {
-        return outcomes[task->outcome];
-    }
-    if (task->is_started && task->state == TASK_READY) {
-        return "waiting";
-    }
-    return states[task->state];
-}
-
-static int task_status(lua_State *L) {
-    struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
-    lua_pushstring(L, status_text(task));
-    return 1;
-}
-
-static int task_detach(lua_State *L) {
-    struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
+void gpu_lua_task_detach(struct task *task) {
     struct task *parent = task->parent;
     task->is_detached = true;
     if (task->state != TASK_ENDED) {
@@ -731,49 +558,27 @@ static int task_detach(lua_State *L) {
         task->parent = NULL;
         report_later(task->g, task);
     }
-    lua_settop(L, 1);
-    return 1;
 }
 
-/* task:traceback() -> where its error was raised, or nil */
-static int task_traceback(lua_State *L) {
-    struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
-    if (task->outcome == OUTCOME_FAILED && task->traceback) {
-        lua_pushstring(L, task->traceback);
-    } else {
-        lua_pushnil(L);
+/* The state closes, and nobody has asked. */
+static void tell_late(lua_State *L, struct task *task) {
+    task->is_adopted = false;
+    sibling_unlink(task);
+    if (lua_checkstack(L, 4) && lua_checkstack(task->co, 1)) {
+        lua_pushvalue(task->co, -1);
+        lua_xmove(task->co, L, 1);
+        gpu_lua_tell(task->g, L, task->traceback);
     }
-    return 1;
 }
 
-static int task_tostring(lua_State *L) {
-    struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
-    lua_pushfstring(L, "gpulua.task %p (%s)", (void *)task, status_text(task));
-    return 1;
-}
-
-static int task_gc(lua_State *L) {
-    struct task *task = lua_touserdata(L, 1);
+void gpu_lua_task_finish(lua_State *L, struct task *task) {
     if (task->state != TASK_ENDED) {
         gpu_lua_task_drop(task->g, task); /* the state closes */
+    }
+    if (task->is_adopted) {
+        tell_late(L, task);
     }
     sibling_unlink(task);
     free(task->traceback);
     task->traceback = NULL;
-    return 0;
-}
-
-void gpu_lua_task_open(lua_State *L, struct gpulua *g) {
-    static const luaL_Reg methods[] = {
-        {"await", gpu_lua_await}, {"join", gpu_lua_join},        {"done", gpu_lua_done},
-        {"cancel", task_cancel},  {"close", task_close},         {"status", task_status},
-        {"detach", task_detach},  {"traceback", task_traceback}, {NULL, NULL}};
-    static const luaL_Reg metamethods[] = {
-        {"__gc", task_gc}, {"__close", task_close}, {"__tostring", task_tostring}, {NULL, NULL}};
-    gpu_lua_kind_new(L, g, GPU_LUA_KIND_TASK, methods, metamethods);
-    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key) != LUA_TTABLE) {
-        lua_createtable(L, 0, 8);
-        lua_rawsetp(L, LUA_REGISTRYINDEX, &anchors_key);
-    }
-    lua_pop(L, 1);
 }

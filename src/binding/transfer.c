@@ -365,13 +365,16 @@ static int read_end(lua_State *L, struct transfer *transfer) {
 }
 
 /* The op of the chunk is over. */
-static void finish_chunk(lua_State *L, const struct buffer *buffer, struct transfer *transfer) {
+static void check_chunk(lua_State *L) {
     struct gpu_op *op = *(struct gpu_op **)lua_touserdata(L, 5);
     if (gpu_op_status(op) != GPULUA_OK) {
         gpu_lua_error_push(L, gpu_op_error(op));
         gpu_op_observe(op);
         lua_error(L);
     }
+}
+
+static void finish_chunk(lua_State *L, const struct buffer *buffer, struct transfer *transfer) {
     take_chunk(L, buffer, transfer, transfer->staging.bytes);
     staging_give(transfer);
     lua_settop(L, 4);
@@ -399,8 +402,11 @@ static int read_chunk(lua_State *L, int status, lua_KContext context) {
     if (status == LUA_YIELD && gpu_lua_resumed(L, context) == WAKE_FOREIGN) {
         return gpu_lua_foreign_results(L, context);
     }
-    struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
     struct transfer *transfer = lua_touserdata(L, 3);
+    if (transfer->chunk) {
+        check_chunk(L); /* before the buffer: of a lost device, the op knows more */
+    }
+    struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
     if (is_host(buffer)) {
         lua_settop(L, 4);
         gpu_lua_wait_idle(L, g, buffer, false, read_chunk);
@@ -416,6 +422,7 @@ static int read_chunk(lua_State *L, int status, lua_KContext context) {
     while (transfer->position < transfer->count) {
         start_chunk(L, g, buffer, transfer);
         gpu_lua_wait_op(L, g, *(struct gpu_op **)lua_touserdata(L, 5), read_chunk);
+        check_chunk(L);
         finish_chunk(L, buffer, transfer);
     }
     gpu_lua_raise_unobserved(L, transfer->device);

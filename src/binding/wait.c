@@ -1,14 +1,10 @@
-/* Waiting: for an op, a task, a buffer, several of them, some time.
+/* Waiting: for an op, a task, a buffer, some time.
  *
  * A wait in a task's own coroutine parks the task; anywhere else it blocks for ops and buffers; for
  * tasks it drives the loop outside tasks and raises NotYieldable inside. */
-#include "binding/loop.h"
+#include "binding/wait.h"
 
 #include "binding/buffer.h"
-
-static struct task *task_from(lua_KContext context) {
-    return (struct task *)context; /* NOLINT(performance-no-int-to-ptr) */
-}
 
 /* ---- slots ---- */
 
@@ -111,7 +107,7 @@ _Noreturn static void raise_wake(lua_State *L, enum gpu_lua_wake reason) {
 }
 
 enum gpu_lua_wake gpu_lua_resumed(lua_State *L, lua_KContext context) {
-    struct task *task = task_from(context);
+    struct task *task = gpu_lua_task_from(context);
     if (!task->is_resumed_by_loop) {
         if (task->state == TASK_PARKED) {
             gpu_lua_wake(task, WAKE_FOREIGN); /* unlinks what it waited for */
@@ -128,7 +124,7 @@ enum gpu_lua_wake gpu_lua_resumed(lua_State *L, lua_KContext context) {
 }
 
 int gpu_lua_foreign_results(lua_State *L, lua_KContext context) {
-    return lua_gettop(L) - task_from(context)->park_top;
+    return lua_gettop(L) - gpu_lua_task_from(context)->park_top;
 }
 
 void gpu_lua_check_pending(lua_State *L, struct gpulua *g) {
@@ -140,17 +136,9 @@ void gpu_lua_check_pending(lua_State *L, struct gpulua *g) {
     }
 }
 
-/* ---- items: what can be waited for ---- */
+/* ---- items ---- */
 
-struct item {
-    enum gpu_lua_kind kind;
-    struct gpu_op *op;       /* borrowed from its handle */
-    struct task *task;       /* borrowed */
-    struct gpu_block *block; /* borrowed from its handle */
-};
-
-/* False: the value at `index` is nothing to wait for. */
-static bool item_get(lua_State *L, struct gpulua *g, int index, struct item *item) {
+bool gpu_lua_item_get(lua_State *L, struct gpulua *g, int index, struct item *item) {
     void *handle;
     *item = (struct item){.kind = GPU_LUA_KIND_OP};
     if ((handle = gpu_lua_test(L, g, index, GPU_LUA_KIND_OP))) {
@@ -176,7 +164,7 @@ static bool item_get(lua_State *L, struct gpulua *g, int index, struct item *ite
     return false;
 }
 
-static bool item_is_over(const struct item *item) {
+bool gpu_lua_item_is_over(const struct item *item) {
     switch (item->kind) {
     case GPU_LUA_KIND_OP:
         return gpu_op_is_over(item->op);
@@ -187,7 +175,7 @@ static bool item_is_over(const struct item *item) {
     }
 }
 
-static bool item_has_failed(const struct item *item) {
+bool gpu_lua_item_has_failed(const struct item *item) {
     switch (item->kind) {
     case GPU_LUA_KIND_OP:
         return gpu_op_status(item->op) != GPULUA_OK;
@@ -198,8 +186,7 @@ static bool item_has_failed(const struct item *item) {
     }
 }
 
-/* Whoever calls this gets the error. */
-static void item_push_error(lua_State *L, const struct item *item) {
+void gpu_lua_item_push_error(lua_State *L, const struct item *item) {
     if (item->kind == GPU_LUA_KIND_TASK) {
         struct task *task = item->task;
         if (!lua_checkstack(task->co, 1)) {
@@ -220,9 +207,7 @@ static void item_push_error(lua_State *L, const struct item *item) {
     gpu_lua_error_push_owned(L, &error);
 }
 
-/* Pushes the results of an item that is over and did not fail: `index` is where its handle is. With
- * `only_first`, exactly one. */
-static int item_push_results(lua_State *L, const struct item *item, int index, bool only_first) {
+int gpu_lua_item_push_results(lua_State *L, const struct item *item, int index, bool only_first) {
     if (item->kind != GPU_LUA_KIND_TASK) {
         lua_pushvalue(L, index);
         return 1;
@@ -246,7 +231,7 @@ static int item_push_results(lua_State *L, const struct item *item, int index, b
     return wanted;
 }
 
-static void check_join(lua_State *L, struct gpulua *g, const struct item *item) {
+void gpu_lua_item_check_join(lua_State *L, struct gpulua *g, const struct item *item) {
     if (item->kind == GPU_LUA_KIND_TASK && item->task->state != TASK_ENDED && g->running &&
         gpu_lua_task_is_ancestor(item->task, g->running)) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
@@ -281,8 +266,8 @@ static const char *item_text(const struct item *item) {
 }
 
 static int item_finish(lua_State *L, const struct item *item, bool is_join) {
-    if (item_has_failed(item)) {
-        item_push_error(L, item);
+    if (gpu_lua_item_has_failed(item)) {
+        gpu_lua_item_push_error(L, item);
         return fail_or_return(L, is_join);
     }
     if (item->kind == GPU_LUA_KIND_OP) {
@@ -291,9 +276,9 @@ static int item_finish(lua_State *L, const struct item *item, bool is_join) {
     if (is_join) {
         luaL_checkstack(L, 2, NULL);
         lua_pushboolean(L, 1);
-        return 1 + item_push_results(L, item, 1, false);
+        return 1 + gpu_lua_item_push_results(L, item, 1, false);
     }
-    return item_push_results(L, item, 1, false);
+    return gpu_lua_item_push_results(L, item, 1, false);
 }
 
 static int wait_resumed(lua_State *L, int status, lua_KContext context);
@@ -323,14 +308,14 @@ static int item_park(lua_State *L, struct gpulua *g, const struct item *item) {
 /* Stack: the item, seconds, ... */
 static int wait_resumed(lua_State *L, int status, lua_KContext context) {
     (void)status;
-    struct task *task = task_from(context);
+    struct task *task = gpu_lua_task_from(context);
     enum gpu_lua_wake wake = gpu_lua_resumed(L, context);
     if (wake == WAKE_FOREIGN) {
         return gpu_lua_foreign_results(L, context);
     }
     struct item item;
-    item_get(L, task->g, 1, &item);
-    if (item_is_over(&item)) {
+    gpu_lua_item_get(L, task->g, 1, &item);
+    if (gpu_lua_item_is_over(&item)) {
         return item_finish(L, &item, task->wants_join);
     }
     if (wake == WAKE_TIMEOUT) {
@@ -403,16 +388,16 @@ static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *t
 static int item_wait(lua_State *L, bool is_join) {
     struct gpulua *g = GPU_LUA(L);
     struct item item;
-    if (!item_get(L, g, 1, &item)) {
+    if (!gpu_lua_item_get(L, g, 1, &item)) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument 1: an op, a task or a buffer expected, got %s", luaL_typename(L, 1));
     }
     gpu_lua_check_pending(L, g);
-    if (item_is_over(&item)) {
+    if (gpu_lua_item_is_over(&item)) {
         return item_finish(L, &item, is_join);
     }
     int64_t deadline_ns = gpu_lua_opt_deadline(L, 2);
-    check_join(L, g, &item);
+    gpu_lua_item_check_join(L, g, &item);
     if (!gpu_lua_may_park(g, L)) {
         gpulua_status status = GPULUA_OK;
         if (item.kind == GPU_LUA_KIND_OP) {
@@ -422,12 +407,13 @@ static int item_wait(lua_State *L, bool is_join) {
         } else {
             block_for_block(L, g, item.block, deadline_ns, &status);
         }
-        return status == GPULUA_TIMEOUT && !item_is_over(&item)
+        return status == GPULUA_TIMEOUT && !gpu_lua_item_is_over(&item)
                    ? time_is_over(L, is_join, item_text(&item))
                    : item_finish(L, &item, is_join);
     }
-    if (item.kind == GPU_LUA_KIND_OP && !g->ready_head && deadline_ns == INT64_MAX) {
-        if (gpu_op_spin(item.op, GPU_SPIN_NS)) {
+    if (item.kind == GPU_LUA_KIND_OP && !g->ready_head) {
+        int64_t spin_ns = left_ns(deadline_ns);
+        if (gpu_op_spin(item.op, spin_ns < 0 || spin_ns > GPU_SPIN_NS ? GPU_SPIN_NS : spin_ns)) {
             return item_finish(L, &item, is_join);
         }
         g->spin_is_spent = true;
@@ -450,11 +436,11 @@ int gpu_lua_join(lua_State *L) {
 int gpu_lua_done(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct item item;
-    if (!item_get(L, g, 1, &item)) {
+    if (!gpu_lua_item_get(L, g, 1, &item)) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument 1: an op, a task or a buffer expected, got %s", luaL_typename(L, 1));
     }
-    lua_pushboolean(L, item_is_over(&item));
+    lua_pushboolean(L, gpu_lua_item_is_over(&item));
     return 1;
 }
 
@@ -477,237 +463,6 @@ void gpu_lua_wait_op(lua_State *L, struct gpulua *g, struct gpu_op *op, lua_KFun
     g->running->slot.task = g->running;
     gpu_lua_slot_watch(&g->running->slot, g, op);
     gpu_lua_park(L, g, k);
-}
-
-/* ---- several items ---- */
-
-/* Stack: 1 = table of the items, 2 = the group. */
-static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
-    struct item item;
-    lua_settop(L, 2);
-    if (group->wants_any) {
-        uint32_t index = group->fired_index;
-        lua_rawgeti(L, 1, index);
-        item_get(L, g, 3, &item);
-        if (item_has_failed(&item)) {
-            item_push_error(L, &item);
-            return lua_error(L);
-        }
-        if (item.kind == GPU_LUA_KIND_OP) {
-            gpu_op_observe(item.op);
-        }
-        lua_pushinteger(L, index);
-        return 1 + item_push_results(L, &item, 3, true);
-    }
-    bool has_failed = false;
-    for (uint32_t i = 1; i <= group->count; i++) {
-        lua_rawgeti(L, 1, i);
-        item_get(L, g, -1, &item);
-        if (item_is_over(&item) && item_has_failed(&item)) {
-            /* All that have failed are seen; the first in order is raised. */
-            item_push_error(L, &item);
-            if (!has_failed) {
-                has_failed = true;
-                lua_replace(L, 2);
-            } else {
-                lua_pop(L, 1);
-            }
-        }
-        lua_pop(L, 1);
-    }
-    if (has_failed) {
-        lua_settop(L, 2);
-        return lua_error(L);
-    }
-    uint32_t count = group->count;
-    luaL_checkstack(L, (int)count + 8, "too many results");
-    for (uint32_t i = 1; i <= count; i++) {
-        lua_rawgeti(L, 1, i);
-        int index = lua_gettop(L);
-        item_get(L, g, index, &item);
-        item_push_results(L, &item, index, true);
-        lua_replace(L, index);
-    }
-    return (int)count;
-}
-
-/* Links the slots of what is not over. */
-static void group_link(lua_State *L, struct gpulua *g, struct group *group, struct task *task) {
-    group->open_count = 0;
-    for (uint32_t i = 1; i <= group->count; i++) {
-        struct slot *slot = &group->slots[i - 1];
-        struct item item;
-        lua_rawgeti(L, 1, i);
-        item_get(L, g, -1, &item);
-        lua_pop(L, 1); /* the table keeps it */
-        if (item_is_over(&item)) {
-            if (group->fired_index == 0) {
-                group->fired_index = i;
-            }
-            group->is_ready |= group->wants_any || item_has_failed(&item);
-            continue;
-        }
-        slot->task = task;
-        slot->group = group;
-        slot->index = i;
-        struct gpu_op *op = item.op;
-        if (item.kind == GPU_LUA_KIND_TASK) {
-            gpu_lua_slot_join(slot, g, item.task);
-        } else {
-            op = item.op ? gpu_op_retain(item.op) : gpu_block_pending(item.block, true);
-            if (!op) {
-                continue;
-            }
-            gpu_lua_slot_watch(slot, g, op);
-            gpu_op_release(op);
-        }
-        group->open_count++;
-    }
-    group->is_ready |= group->open_count == 0;
-}
-
-static void group_unlink(struct group *group) {
-    for (uint32_t i = 0; i < group->count; i++) {
-        gpu_lua_slot_clear(&group->slots[i]);
-    }
-}
-
-/* Ready, as far as its slots know; but a buffer may have further work to wait for, and a task that
- * failed among others must end a wait for all. */
-static bool group_is_over(lua_State *L, struct gpulua *g, struct group *group) {
-    if (!group->is_ready) {
-        return false;
-    }
-    bool all_over = true;
-    for (uint32_t i = group->wants_any ? group->fired_index : 1; i <= group->count; i++) {
-        struct item item;
-        lua_rawgeti(L, 1, i);
-        item_get(L, g, -1, &item);
-        lua_pop(L, 1);
-        bool is_over = item_is_over(&item);
-        if (group->wants_any || (is_over && item_has_failed(&item))) {
-            return is_over;
-        }
-        all_over &= is_over;
-    }
-    return all_over;
-}
-
-static int group_resumed(lua_State *L, int status, lua_KContext context);
-
-static int group_wait(lua_State *L, struct gpulua *g, struct group *group) {
-    bool parks = gpu_lua_may_park(g, L);
-    group->is_ready = false;
-    group->fired_index = 0;
-    for (uint32_t i = 1; i <= group->count; i++) {
-        struct item item; /* closed meanwhile: raises here, before anything is linked */
-        lua_rawgeti(L, 1, i);
-        item_get(L, g, -1, &item);
-        lua_pop(L, 1);
-    }
-    group_link(L, g, group, parks ? g->running : NULL);
-    if (group_is_over(L, g, group)) {
-        group_unlink(group);
-        return group_finish(L, g, group);
-    }
-    if (parks) {
-        g->running->group = group;
-        return gpu_lua_park(L, g, group_resumed);
-    }
-    bool runs_tasks = !g->running && g->turn_depth == 0;
-    while (!group_is_over(L, g, group)) {
-        gpu_lua_check_interrupt(L, g);
-        if (group->is_ready) {
-            group_unlink(group);
-            return group_wait(L, g, group);
-        }
-        if (!gpu_lua_turn(g, L, INT64_MAX, runs_tasks)) {
-            gpu_lua_unstick(g);
-        }
-    }
-    group_unlink(group);
-    return group_finish(L, g, group);
-}
-
-static int group_resumed(lua_State *L, int status, lua_KContext context) {
-    (void)status;
-    struct task *task = task_from(context);
-    if (gpu_lua_resumed(L, context) == WAKE_FOREIGN) {
-        return gpu_lua_foreign_results(L, context);
-    }
-    struct group *group = lua_touserdata(L, 2);
-    if (group_is_over(L, task->g, group)) {
-        return group_finish(L, task->g, group);
-    }
-    return group_wait(L, task->g, group);
-}
-
-static int group_start(lua_State *L, bool wants_any) {
-    struct gpulua *g = GPU_LUA(L);
-    const char *what = wants_any ? "any" : "all";
-    struct item item;
-    if (lua_gettop(L) != 1 || lua_type(L, 1) != LUA_TTABLE) {
-        int count = lua_gettop(L);
-        lua_createtable(L, count, 0);
-        for (int i = 1; i <= count; i++) {
-            lua_pushvalue(L, i);
-            lua_rawseti(L, -2, i);
-        }
-        lua_insert(L, 1);
-        lua_settop(L, 1);
-    } else {
-        /* A copy: the script may change its own table during the wait. */
-        lua_Integer count = (lua_Integer)lua_rawlen(L, 1);
-        lua_createtable(L, count > INT32_MAX ? 0 : (int)count, 0);
-        for (lua_Integer i = 1; i <= count; i++) {
-            lua_rawgeti(L, 1, i);
-            lua_rawseti(L, 2, i);
-        }
-        lua_remove(L, 1);
-    }
-    lua_Unsigned count = lua_rawlen(L, 1);
-    if (wants_any && count == 0) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "any: at least one op, task or buffer expected");
-    }
-    if (count > 900000) {
-        gpu_lua_fail(L, GPULUA_CAPACITY, "%s: %llu items are more than Lua's stack can return",
-                     what, (unsigned long long)count);
-    }
-    bool has_task = false;
-    for (lua_Unsigned i = 1; i <= count; i++) {
-        lua_rawgeti(L, 1, (lua_Integer)i);
-        if (!item_get(L, g, -1, &item)) {
-            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                         "item %llu of %s: an op, a task or a buffer expected, got %s",
-                         (unsigned long long)i, what, luaL_typename(L, -1));
-        }
-        check_join(L, g, &item);
-        has_task |= item.kind == GPU_LUA_KIND_TASK && item.task->state != TASK_ENDED;
-        lua_pop(L, 1);
-    }
-    gpu_lua_check_pending(L, g);
-    if (has_task && g->running && !gpu_lua_may_park(g, L)) {
-        gpu_lua_fail(L, GPULUA_NOT_YIELDABLE,
-                     "%s: tasks can only be awaited from the body of a task", what);
-    }
-    struct group *group = gpu_lua_new(L, g, GPU_LUA_KIND_GROUP,
-                                      sizeof *group + (size_t)count * sizeof(struct slot), 0);
-    group->count = (uint32_t)count;
-    group->wants_any = wants_any;
-    return group_wait(L, g, group);
-}
-
-int gpu_lua_all(lua_State *L) {
-    return group_start(L, false);
-}
-
-int gpu_lua_any(lua_State *L) {
-    return group_start(L, true);
-}
-
-static int group_gc(lua_State *L) {
-    group_unlink(lua_touserdata(L, 1));
-    return 0;
 }
 
 /* ---- time ---- */
@@ -740,9 +495,4 @@ int gpu_lua_sleep(lua_State *L) {
         gpu_lua_turn(g, L, deadline_ns, runs_tasks);
     } while (gpu_lua_now_ns() < deadline_ns);
     return 0;
-}
-
-void gpu_lua_wait_open(lua_State *L, struct gpulua *g) {
-    static const luaL_Reg metamethods[] = {{"__gc", group_gc}, {NULL, NULL}};
-    gpu_lua_kind_new(L, g, GPU_LUA_KIND_GROUP, NULL, metamethods);
 }

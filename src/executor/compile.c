@@ -188,11 +188,11 @@ static void finish(struct wire_executor *executor, struct executor_job *job) {
         atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
         gpu_backend_fail(error, GPULUA_DEVICE_LOST, 0, "the device is lost");
     }
-    if (error->status == GPULUA_OK) {
+    if (error->status == GPULUA_OK && row != NULL) {
         error->status = executor->ops->module_load(executor->device, job->image, job->image_bytes,
                                                    true, &row->module, error);
     }
-    if (error->status == GPULUA_OK) {
+    if (error->status == GPULUA_OK && row != NULL) {
         row->state = MODULE_READY;
         gpu_executor_answer(executor, job->request, GPULUA_OK, 0, job->description, NULL, 0);
         return;

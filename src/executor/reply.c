@@ -4,6 +4,7 @@
  * whenever it waits for anything, even for room in the command ring. On the script's own thread
  * nobody would drain it, so replies then wait in a list, in order, and move over when polled. A
  * failure is in one of the two before its word moves; the script side's drain looks at both. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -147,7 +148,7 @@ static void build(struct wire_executor *executor, const struct wire_reply *heade
     reply->body_bytes = body_bytes;
     char *out = (char *)(reply + 1);
     if (text_bytes != 0) {
-        memcpy(out, text, text_bytes);
+        snprintf(out, text_bytes + 1, "%s", text);
     }
     if (is_cut) {
         memcpy(out + text_bytes - (sizeof cut_note - 1), cut_note, sizeof cut_note - 1);

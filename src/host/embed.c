@@ -111,6 +111,28 @@ int luaopen_gpulua(lua_State *L) {
     return 1;
 }
 
+/* For those who require one of our files before gpulua itself. */
+static int open_file(lua_State *L, const char *name) {
+    lua_settop(L, 1);
+    luaopen_gpulua_core(L);
+    const struct gpu_lua_file *file = find_file(name);
+    if (!file) {
+        return luaL_error(L, "gpulua was built without %s", name);
+    }
+    load_embedded(L, file);
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 1);
+    return 1;
+}
+
+int luaopen_gpulua_image(lua_State *L) {
+    return open_file(L, "image.lua");
+}
+
+int luaopen_gpulua_npy(lua_State *L) {
+    return open_file(L, "npy.lua");
+}
+
 /* ---- objects ---- */
 
 struct heap {
@@ -254,25 +276,6 @@ void gpulua_close(gpulua *g) {
 
 /* ---- tasks ---- */
 
-static gpulua_status keep_error(gpulua *g, gpulua_status code, const char *message) {
-    struct kept_error *kept = &g->last_error;
-    free(kept->message);
-    free(kept->source);
-    free(kept->traceback);
-    free(kept->hint);
-    memset(kept, 0, sizeof *kept);
-    kept->message = strdup(message);
-    kept->view = (gpulua_error){
-        .struct_bytes = sizeof kept->view,
-        .code = code,
-        .message = kept->message ? kept->message : "",
-        .hint = gpu_error_hint(code),
-        .source = "",
-        .traceback = "",
-    };
-    return code;
-}
-
 /* Stack: the function, its arguments. */
 static int load_function_protected(lua_State *L) {
     struct gpulua *g = gpu_lua_find(L);
@@ -286,22 +289,24 @@ gpulua_status gpulua_load_function(gpulua *g, int arg_count) {
     lua_State *L = g->L;
     if (g->is_closed) {
         lua_pop(L, arg_count + 1);
-        return keep_error(g, GPULUA_CLOSED, "the object is closed");
+        return gpu_lua_keep_error(g, GPULUA_CLOSED, "the object is closed");
     }
     if (lua_type(L, -(arg_count + 1)) != LUA_TFUNCTION) {
         lua_pop(L, arg_count + 1);
-        return keep_error(g, GPULUA_INVALID_ARGUMENT, "a function expected below the arguments");
+        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
+                                  "a function expected below the arguments");
     }
     if (!lua_checkstack(L, 1)) {
         lua_pop(L, arg_count + 1);
-        return keep_error(g, GPULUA_OUT_OF_MEMORY, "no memory for the stack");
+        return gpu_lua_keep_error(g, GPULUA_OUT_OF_MEMORY, "no memory for the stack");
     }
     lua_pushcfunction(L, load_function_protected);
     lua_insert(L, -(arg_count + 2));
     int status = lua_pcall(L, arg_count + 1, 0, 0);
     if (status != LUA_OK) {
         const char *message = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
-        keep_error(g, GPULUA_OUT_OF_MEMORY, message ? message : "the task could not be started");
+        gpu_lua_keep_error(g, GPULUA_OUT_OF_MEMORY,
+                           message ? message : "the task could not be started");
         lua_pop(L, 1);
         return GPULUA_OUT_OF_MEMORY;
     }
@@ -322,8 +327,9 @@ static int load_file_protected(lua_State *L) {
 gpulua_status gpulua_load_file(gpulua *g, const char *path) {
     lua_State *L = g->L;
     if (g->is_closed || !lua_checkstack(L, 4)) {
-        return keep_error(g, g->is_closed ? GPULUA_CLOSED : GPULUA_OUT_OF_MEMORY,
-                          g->is_closed ? "the object is closed" : "no memory for the stack");
+        return gpu_lua_keep_error(g, g->is_closed ? GPULUA_CLOSED : GPULUA_OUT_OF_MEMORY,
+                                  g->is_closed ? "the object is closed"
+                                               : "no memory for the stack");
     }
     int top = lua_gettop(L);
     lua_pushcfunction(L, load_file_protected);
@@ -340,18 +346,18 @@ gpulua_status gpulua_load_file(gpulua *g, const char *path) {
     gpulua_status code = status == LUA_ERRMEM    ? GPULUA_OUT_OF_MEMORY
                          : status == LUA_ERRFILE ? GPULUA_IO
                                                  : GPULUA_INVALID_DATA;
-    keep_error(g, code, message);
+    gpu_lua_keep_error(g, code, message);
     lua_settop(L, top);
     return code;
 }
 
 int gpulua_step(gpulua *g, int timeout_ms) {
     if (g->is_closed) {
-        return -(int)keep_error(g, GPULUA_CLOSED, "the object is closed");
+        return -(int)gpu_lua_keep_error(g, GPULUA_CLOSED, "the object is closed");
     }
     if (g->turn_depth > 0 || g->running) {
-        return -(int)keep_error(g, GPULUA_STREAM_MISUSE,
-                                "gpulua_step was called from within gpulua_step");
+        return -(int)gpu_lua_keep_error(g, GPULUA_STREAM_MISUSE,
+                                        "gpulua_step was called from within gpulua_step");
     }
     int64_t deadline_ns =
         timeout_ms < 0 ? INT64_MAX : gpu_lua_now_ns() + (int64_t)timeout_ms * 1000000;

@@ -13,6 +13,7 @@
 
 #include "runtime/state.h"
 
+#define REAP_AT_POLL 64u /* blocks given back at most: a poll stays short */
 #define NAP_NS_MAX                                                                                 \
     INT64_C(50000000) /* looks at interrupts and dead children at least this often                 \
                        */
@@ -344,6 +345,7 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
         gpu_device_retry_later(device);
     }
     gpu_device_run_deferred(device);
+    gpu_device_reap_some(device, REAP_AT_POLL);
     device->is_polling = false;
     gpu_device_release(device);
     return ended;
@@ -489,5 +491,5 @@ gpulua_status gpu_device_wait_idle(struct gpu_device *device, int64_t timeout_ns
             return status;
         }
     }
-    return GPULUA_OK;
+    return device->state == GPU_DEVICE_LOST ? gpu_device_check(device, error) : GPULUA_OK;
 }

@@ -201,6 +201,8 @@ static void destroy(struct gpu_device *device) {
     for (uint32_t i = 0; i < device->interned_capacity; i++) {
         free((void *)(uintptr_t)device->interned[i]);
     }
+    gpu_range_allocator_destroy(device->ranges); /* still there if no link was ever open */
+    gpu_range_allocator_destroy(device->arena_ranges);
     free(device->failed);
     free(device->unobserved);
     free(device->interned);

@@ -76,7 +76,7 @@ void gpu_device_disarm(struct gpu_device *device);
 int gpu_device_poll_fd(const struct gpu_device *device);
 
 /* Blocks until nothing is in flight, timeout_ns have passed (Timeout; -1: for ever), or an
- * interrupt. */
+ * interrupt. DeviceLost once the device is. */
 gpulua_status gpu_device_wait_idle(struct gpu_device *device, int64_t timeout_ns,
                                    struct gpu_error *error);
 uint32_t gpu_device_ops_in_flight(const struct gpu_device *device);

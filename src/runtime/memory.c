@@ -15,6 +15,7 @@
 #define SLAB_BYTES_MIN (64 * MIB) /* amortises the round trip and the driver's cost of mapping */
 #define SLAB_BYTES_MAX (1024 * MIB)
 #define SLAB_ALIGN_BYTES (2 * MIB) /* the granularity of CUDA's virtual memory interface */
+#define REAP_AT_CREATE 2u /* more than one, so that the list shrinks while blocks come and go */
 #define BLOCK_BYTES_MAX (UINT64_C(1) << WIRE_SLAB_SHIFT)
 
 static uint64_t round_up(uint64_t bytes, uint64_t to) {
@@ -212,6 +213,23 @@ uint64_t gpu_device_reap(struct gpu_device *device) {
     return bytes;
 }
 
+/* The oldest few whose uses are over; stops at one that is still in use. Keeps the list short and
+ * memory warm at a bounded cost for each call. */
+void gpu_device_reap_some(struct gpu_device *device, uint32_t count_max) {
+    while (device->retiring && count_max-- > 0 && gpu_block_uses_over(device->retiring, true)) {
+        struct gpu_block *block = device->retiring;
+        device->retiring = block->next;
+        if (!device->retiring) {
+            device->retiring_tail = &device->retiring;
+        }
+        block->next = NULL;
+        (void)give_back(block);
+        if (--block->refs == 0) {
+            destroy(block);
+        }
+    }
+}
+
 static void run_release(struct gpu_device *device, struct gpu_deferred *deferred) {
     (void)device;
     struct gpu_block *block =
@@ -396,6 +414,7 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
         return status;
     }
     gpu_device_run_deferred(device);
+    gpu_device_reap_some(device, REAP_AT_CREATE);
     uint64_t limit = info->is_host ? device->link->arena_bytes : BLOCK_BYTES_MAX;
     if (info->byte_count == 0 || info->byte_count > limit - GPU_RANGE_ALIGN_BYTES) {
         if (!info->is_host && info->byte_count > 0) {

@@ -164,10 +164,13 @@ static void on_module(struct gpu_op *op, void *user, const struct wire_reply *re
     module->image = NULL;
     if (op->failure) {
         struct gpu_error *error = &op->failure->error;
-        if (error->code == GPULUA_COMPILE_FAILED && !error->log) {
-            error->log = strdup(gpu_wire_reply_text(reply));
+        if (error->code == GPULUA_COMPILE_FAILED && reply) {
+            struct gpu_op_info info = error->op;
+            const char *log = gpu_wire_reply_text(reply);
             gpu_error_set(error, GPULUA_COMPILE_FAILED, "%s does not compile:\n%s", module->name,
-                          gpu_wire_reply_text(reply));
+                          log);
+            error->log = strdup(log);
+            error->op = info;
         }
     } else if (reply && read_description(module, gpu_wire_reply_text(reply))) {
         module->is_loaded = true;

@@ -315,8 +315,10 @@ bool gpu_device_take_unobserved(struct gpu_device *device, struct gpu_error *err
         gpu_failure_release(failure);
     }
     device->unobserved_count -= i;
-    memmove(device->unobserved, device->unobserved + i,
-            device->unobserved_count * sizeof(struct gpu_failure *));
+    if (i > 0 && device->unobserved_count > 0) {
+        memmove(device->unobserved, device->unobserved + i,
+                device->unobserved_count * sizeof(struct gpu_failure *));
+    }
     return is_found;
 }
 

@@ -260,6 +260,7 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
 
 /* ---- memory.c ---- */
 bool gpu_block_uses_over(struct gpu_block *block, bool for_write);
+void gpu_device_reap_some(struct gpu_device *device, uint32_t count_max);
 void gpu_block_history_finish(struct gpu_block *block);
 /* A block without memory of its own (a module's variable or its hazards). */
 struct gpu_block *gpu_block_create_external(struct gpu_device *device, uint64_t address,

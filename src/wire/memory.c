@@ -12,13 +12,18 @@
 
 gpulua_status gpu_wire_fail(struct wire_error *error, gpulua_status status, int32_t code,
                             const char *format, ...) {
-    if (error != NULL) {
-        va_list args;
-        va_start(args, format);
-        vsnprintf(error->message, sizeof error->message, format, args);
-        va_end(args);
-        error->status = status;
-        error->driver_code = code;
+    if (error == NULL) {
+        return status;
+    }
+    error->status = status;
+    error->driver_code = code;
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(error->message, sizeof error->message, format, args);
+    va_end(args);
+    if (length >= (int)sizeof error->message) {
+        /* A cut message says so. */
+        memcpy(error->message + sizeof error->message - 4, "...", 4);
     }
     return status;
 }
@@ -121,7 +126,8 @@ uint8_t *gpu_wire_arena_create(int *fd, uint64_t bytes_max, uint64_t *arena_byte
         if (file >= 0) {
             close(file);
         }
-        if (saved != ENOMEM) {
+        if (saved != ENOMEM &&
+            saved != EINVAL) { /* the latter from tools that run programs in a smaller space */
             break;
         }
     }

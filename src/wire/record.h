@@ -171,8 +171,8 @@ struct wire_reply {
 };
 static_assert(sizeof(struct wire_reply) == 32, "layout");
 
-#define WIRE_REPLY_TEXT_BYTES_MAX (48u * 1024u) /* a longer log or description is cut and says so  \
-                                                 */
+/* A longer log or description is cut and says so. */
+#define WIRE_REPLY_TEXT_BYTES_MAX (48u * 1024u)
 
 static inline const char *gpu_wire_reply_text(const struct wire_reply *reply) {
     return reply->text_bytes ? (const char *)(reply + 1) : "";

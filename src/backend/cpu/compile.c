@@ -8,8 +8,8 @@
  *   4. The object is loaded once to read the table, which becomes the description.
  *
  * The shim's headers (src/backend/cpu/shim/) are embedded in the library (shim.h) and written to a
- * folder of the cache, named by their content. Integer arithmetic is as in C++, floating point as on
- * the GPU: IEEE, with products fused into sums. */
+ * folder of the cache, named by their content. Integer arithmetic is as in C++, floating point as
+ * on the GPU: IEEE, with products fused into sums. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,15 +33,16 @@ struct job {
     struct cpu_compiler compiler;
     char cache_folder[CPU_PATH_BYTES];
     char shim_folder[CPU_PATH_BYTES];
-    char **names;  /* owned: name expressions */
+    char **names; /* owned: name expressions */
     size_t name_count;
     char **macros; /* owned: -D, -U, -I, for preprocessing */
     size_t macro_count;
     char **flags; /* owned: other flags */
     size_t flag_count;
-    const char *standard; /* -std=... */
-    const char *contract; /* -ffp-contract=... */
-    bool reads_files; /* the source includes something, or a flag may */
+    const char *standard;   /* -std=... */
+    const char *contract;   /* -ffp-contract=... */
+    bool is_device_default; /* -default-device */
+    bool reads_files;       /* the source includes something, or a flag may */
     struct cpu_source rewritten;
 };
 
@@ -131,12 +132,30 @@ __attribute__((format(printf, 1, 2))) static char *text_of(const char *format, .
 
 /* Flags of NVRTC that mean something to a host compiler by another name, or nothing. */
 static bool flag_add(struct job *job, const char *flag) {
-    static const char *const meaningless[] = {
-        "-use_fast_math", "-G", "-lineinfo", "-generate-line-info", "-device-debug", "-maxrregcount",
-        "-arch", "-gpu-architecture", "-rdc", "-relocatable-device-code", "-default-device",
-        "-extra-device-vectorization", "-dopt", "-ftz", "-prec-div", "-prec-sqrt", "-dlto",
-        "-restrict", "-device-as-default-execution-space", "-extended-lambda", "-w",
-        "-disable-warnings", "-modify-stack-limit", "-ptxas-options", "-Xptxas", NULL};
+    static const char *const meaningless[] = {"-use_fast_math",
+                                              "-G",
+                                              "-lineinfo",
+                                              "-generate-line-info",
+                                              "-device-debug",
+                                              "-maxrregcount",
+                                              "-arch",
+                                              "-gpu-architecture",
+                                              "-rdc",
+                                              "-relocatable-device-code",
+                                              "-extra-device-vectorization",
+                                              "-dopt",
+                                              "-ftz",
+                                              "-prec-div",
+                                              "-prec-sqrt",
+                                              "-dlto",
+                                              "-restrict",
+                                              "-extended-lambda",
+                                              "-w",
+                                              "-disable-warnings",
+                                              "-modify-stack-limit",
+                                              "-ptxas-options",
+                                              "-Xptxas",
+                                              NULL};
     const char *bare = flag[0] == '-' && flag[1] == '-' ? flag + 1 : flag;
     size_t length = strcspn(bare, "= ");
     if (strncmp(bare, "-std=", 5) == 0) {
@@ -145,6 +164,11 @@ static bool flag_add(struct job *job, const char *flag) {
     }
     if (strncmp(bare, "-fmad=", 6) == 0) {
         job->contract = strcmp(bare + 6, "false") == 0 ? "-ffp-contract=off" : "-ffp-contract=fast";
+        return true;
+    }
+    if (strcmp(bare, "-default-device") == 0 ||
+        strcmp(bare, "-device-as-default-execution-space") == 0) {
+        job->is_device_default = true;
         return true;
     }
     if (bare[0] == '-' && bare[1] != '\0' && strchr("DUI", bare[1]) != NULL) {
@@ -250,9 +274,9 @@ static gpulua_status preprocess(struct job *job, char **preprocessed) {
     struct arguments arguments = {.count = 0};
     char macros[CPU_PATH_BYTES + 32];
     snprintf(macros, sizeof macros, "%s/gpulua_macros.h", job->shim_folder);
-    const char *const fixed[] = {job->compiler.path, "-E", "-x", "c++", job->standard, "-nostdinc",
-                                 "-fno-diagnostics-color", "-include", macros, "-I",
-                                 job->shim_folder};
+    const char *const fixed[] = {
+        job->compiler.path,       "-E",       "-x",   "c++", job->standard,   "-nostdinc",
+        "-fno-diagnostics-color", "-include", macros, "-I",  job->shim_folder};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         argument_add(&arguments, fixed[i]);
     }
@@ -289,11 +313,23 @@ static gpulua_status preprocess(struct job *job, char **preprocessed) {
 
 /* Flags that the precompiled shim and the source must share. */
 static void code_flags_add(struct job *job, struct arguments *arguments) {
-    static const char *const common[] = {
-        "-O3", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-math-errno",
-        "-fno-trapping-math", "-fno-strict-aliasing", "-fno-threadsafe-statics", "-fopenmp-simd",
-        "-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-nostdinc",
-        "-fno-diagnostics-color", "-Wno-attributes", "-Wno-unknown-pragmas", "-Wno-overflow"};
+    static const char *const common[] = {"-O3",
+                                         "-fPIC",
+                                         "-fvisibility=hidden",
+                                         "-fno-exceptions",
+                                         "-fno-rtti",
+                                         "-fno-math-errno",
+                                         "-fno-trapping-math",
+                                         "-fno-strict-aliasing",
+                                         "-fno-threadsafe-statics",
+                                         "-fopenmp-simd",
+                                         "-fno-semantic-interposition",
+                                         "-fno-asynchronous-unwind-tables",
+                                         "-nostdinc",
+                                         "-fno-diagnostics-color",
+                                         "-Wno-attributes",
+                                         "-Wno-unknown-pragmas",
+                                         "-Wno-overflow"};
     static const char *const gcc[] = {"-fno-gnu-unique", "-fno-diagnostics-show-caret",
                                       "-Wno-builtin-declaration-mismatch", "-Wno-psabi"};
     static const char *const clang[] = {"-fno-caret-diagnostics", "-Wno-unused-value",
@@ -403,7 +439,8 @@ static gpulua_status compile(struct job *job, const struct text *text, void **co
     snprintf(header, sizeof header, "%s/gpulua_cuda.h", job->shim_folder);
     snprintf(object, sizeof object, "%s/.new-XXXXXX", job->cache_folder);
     /* What one function may put on its stack; threads of blocks with barriers have small ones. */
-    snprintf(frame, sizeof frame, "-Werror=frame-larger-than=%u",
+    snprintf(frame, sizeof frame, "%s=%u",
+             job->compiler.is_clang ? "-Wframe-larger-than" : "-Werror=frame-larger-than",
              job->rewritten.has_fibres ? 192u * 1024u : 3u * 1024u * 1024u);
     bool has_precompiled = precompiled_make(job, precompiled, sizeof precompiled);
     argument_add(&arguments, job->compiler.path);
@@ -411,6 +448,9 @@ static gpulua_status compile(struct job *job, const struct text *text, void **co
     argument_add(&arguments, "c++");
     code_flags_add(job, &arguments);
     argument_add(&arguments, frame);
+    if (job->compiler.is_clang) {
+        argument_add(&arguments, "-Werror=frame-larger-than");
+    }
     if (has_precompiled && job->compiler.is_clang) {
         argument_add(&arguments, "-include-pch");
         argument_add(&arguments, precompiled);
@@ -527,7 +567,8 @@ static void table_add(struct job *job, struct text *text) {
         while (prefix > 0 && kernel->name[prefix - 1] != ':') {
             prefix--;
         }
-        text_add(text, "gpulua_kernel<static_cast<::%.*sgpulua_type_%u *>(&::%s), %u>(\"%s\", %s), ",
+        text_add(text,
+                 "gpulua_kernel<static_cast<::%.*sgpulua_type_%u *>(&::%s), %u>(\"%s\", %s), ",
                  (int)prefix, kernel->name, kernel->number, kernel->name, kernel->flags,
                  kernel->name, kernel->bounds != NULL ? kernel->bounds : "0");
         kernel_count++;
@@ -551,12 +592,13 @@ static void table_add(struct job *job, struct text *text) {
         text_add(text, "gpulua_global(\"%s\", &::%s, %s), ", global->name, global->name,
                  global->is_constant ? "true" : "false");
     }
-    text_add(text,
-             "{}};\nextern \"C\" {\n"
-             "extern __attribute__((visibility(\"default\"))) const cpu_module_table gpulua_module;\n"
-             "const cpu_module_table gpulua_module = {CPU_ABI_VERSION, %zu, %zu, gpulua_kernels, "
-             "gpulua_globals};\n}\n",
-             kernel_count, source->global_count);
+    text_add(
+        text,
+        "{}};\nextern \"C\" {\n"
+        "extern __attribute__((visibility(\"default\"))) const cpu_module_table gpulua_module;\n"
+        "const cpu_module_table gpulua_module = {CPU_ABI_VERSION, %zu, %zu, gpulua_kernels, "
+        "gpulua_globals};\n}\n",
+        kernel_count, source->global_count);
 }
 
 /* ---- the description ---- */
@@ -581,8 +623,8 @@ static void type_add(struct text *text, const struct cpu_type_facts *type) {
     text_add(text, "%s", type->kind == CPU_PARAM_SCALAR ? "" : "*");
 }
 
-static const struct cpu_source_kernel *kernel_of(const struct cpu_source *source,
-                                                 const char *name, uint32_t param_count) {
+static const struct cpu_source_kernel *kernel_of(const struct cpu_source *source, const char *name,
+                                                 uint32_t param_count) {
     size_t length;
     const char *base = expression_base(name, &length);
     for (size_t i = 0; i < source->kernel_count; i++) {
@@ -629,9 +671,12 @@ static void key_make(struct job *job, const char *preprocessed, struct gpu_cache
     char digest[17], processor[8192];
     gpu_cpu_shim_digest(digest);
     gpu_cpu_processor_identity(processor, sizeof processor);
-    const char *const parts[] = {job->source->name,      job->source->text,
-                                 job->source->options,   job->compiler.identity,
-                                 processor,              digest,
+    const char *const parts[] = {job->source->name,
+                                 job->source->text,
+                                 job->source->options,
+                                 job->compiler.identity,
+                                 processor,
+                                 digest,
                                  preprocessed != NULL ? preprocessed : ""};
     const void *bytes[7];
     size_t lengths[7];
@@ -685,8 +730,9 @@ static gpulua_status build(struct job *job, const char *preprocessed, void **ima
                            size_t *image_bytes, char **description) {
     char prefix[CPU_PATH_BYTES + 1];
     snprintf(prefix, sizeof prefix, "%s/", job->shim_folder);
-    gpulua_status status = gpu_cpu_source_rewrite(preprocessed, prefix, job->compiler.is_clang,
-                                                  &job->rewritten);
+    const struct cpu_rewrite_info info = {preprocessed, prefix, job->compiler.is_clang,
+                                          job->is_device_default};
+    gpulua_status status = gpu_cpu_source_rewrite(&info, &job->rewritten);
     if (status != GPULUA_OK) {
         return out_of_memory(job);
     }

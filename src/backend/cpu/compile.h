@@ -7,9 +7,9 @@
 #define CPU_PATH_BYTES 4096
 
 struct cpu_compiler {
-    char path[CPU_PATH_BYTES];     /* as found */
+    char path[CPU_PATH_BYTES];         /* as found */
     char identity[2 * CPU_PATH_BYTES]; /* path behind all links, size and time of the file */
-    bool is_clang;                 /* known once gpu_cpu_compiler_ask was called */
+    bool is_clang;                     /* known once gpu_cpu_compiler_ask was called */
 };
 
 /* Looks for $GPULUA_CXX, or else c++, g++, clang++. LIBRARY_UNAVAILABLE names what was tried. */

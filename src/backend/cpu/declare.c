@@ -17,7 +17,8 @@ struct declaration {
     size_t body_open; /* of a function or a class; 0: none */
     size_t value;     /* the first = outside brackets; 0: none */
     bool is_kernel, is_device, is_constant, is_shared, is_const, is_extern, is_constexpr;
-    bool is_template, is_class, is_operator, is_typedef;
+    bool is_template, is_instantiation, is_class, is_operator, is_typedef;
+    bool is_enum, is_other; /* a static_assert, a class or an enum by itself, ... */
 };
 
 struct scope {
@@ -172,18 +173,48 @@ static void word_note(struct walk *w, size_t at, struct declaration *d) {
     d->is_extern = d->is_extern || is_at(w, at, "extern");
     d->is_constexpr = d->is_constexpr || is_at(w, at, "constexpr");
     d->is_typedef = d->is_typedef || is_at(w, at, "typedef") || is_at(w, at, "using");
+    d->is_enum = d->is_enum || is_at(w, at, "enum");
+    d->is_other = d->is_other || is_at(w, at, "static_assert") || is_at(w, at, "namespace") ||
+                  is_at(w, at, "friend");
     d->is_operator = d->is_operator || is_at(w, at, "operator");
-    d->is_class = d->is_class || is_at(w, at, "struct") || is_at(w, at, "class") ||
-                  is_at(w, at, "union");
+    d->is_class =
+        d->is_class || is_at(w, at, "struct") || is_at(w, at, "class") || is_at(w, at, "union");
 }
 
-/* A ( that is not a parameter list: of an attribute, alignas, decltype, __launch_bounds__. */
-static bool is_argument_list(struct walk *w, size_t at) {
-    static const char *const takers[] = {
-        "__launch_bounds__", "__attribute__", "__align__", "__builtin_align__", "alignas",
-        "decltype", "__cluster_dims__", "__maxnreg__", "__block_size__", "noexcept", "explicit",
-        NULL};
-    return at > 0 && is_in(w, at - 1, takers);
+/* A ( behind a name; not that of an attribute, of alignas, decltype, __launch_bounds__, nor of a
+ * pointer to a function. */
+static bool is_parameter_list(struct walk *w, size_t begin, size_t at,
+                              const struct declaration *d) {
+    static const char *const takers[] = {"__launch_bounds__",
+                                         "__attribute__",
+                                         "__align__",
+                                         "__builtin_align__",
+                                         "alignas",
+                                         "decltype",
+                                         "__cluster_dims__",
+                                         "__maxnreg__",
+                                         "__block_size__",
+                                         "noexcept",
+                                         "explicit",
+                                         "static_assert",
+                                         "int",
+                                         "void",
+                                         "float",
+                                         "double",
+                                         "char",
+                                         "short",
+                                         "long",
+                                         "unsigned",
+                                         "signed",
+                                         "bool",
+                                         "const",
+                                         "auto",
+                                         NULL};
+    if (at <= begin) {
+        return false;
+    }
+    return d->is_operator || is_at(w, at - 1, ">") ||
+           (is_word_at(w, at - 1) && !is_in(w, at - 1, takers));
 }
 
 /* Behind a constructor's parameters, : a(1), b{2} stands before the body. */
@@ -201,9 +232,10 @@ static void declaration_read(struct walk *w, size_t begin, struct declaration *d
     d->begin = begin;
     size_t i = begin, colon = 0;
     while (i < w->tokens->code_count) {
-        if (is_at(w, i, "template") && is_at(w, i + 1, "<")) {
+        if (is_at(w, i, "template")) {
             d->is_template = true;
-            i = skip_angles(w, i + 1);
+            d->is_instantiation = !is_at(w, i + 1, "<");
+            i = d->is_instantiation ? i + 1 : skip_angles(w, i + 1);
             continue;
         }
         if (is_at(w, i, ";") || is_at(w, i, "}")) {
@@ -217,7 +249,7 @@ static void declaration_read(struct walk *w, size_t begin, struct declaration *d
         } else if (is_at(w, i, ":") && d->params_open != 0) {
             colon = i;
         } else if (is_at(w, i, "(") && d->params_open == 0 && d->value == 0 &&
-                   !is_argument_list(w, i)) {
+                   is_parameter_list(w, begin, i, d)) {
             /* operator()(..): the second pair. */
             bool is_call = is_at(w, i - 1, "operator");
             i = is_call ? step(w, i) : i;
@@ -263,9 +295,9 @@ static void declaration_read(struct walk *w, size_t begin, struct declaration *d
 
 /* The name that a parameter [from, to) declares; 0: none. */
 static size_t param_name(struct walk *w, size_t from, size_t to) {
-    static const char *const types[] = {"int",    "unsigned", "long", "short", "char", "float",
-                                        "double", "bool",     "void", "const", "signed", "size_t",
-                                        "volatile", "__restrict__", "__restrict", NULL};
+    static const char *const types[] = {
+        "int",  "unsigned", "long",   "short",  "char",     "float",        "double",     "bool",
+        "void", "const",    "signed", "size_t", "volatile", "__restrict__", "__restrict", NULL};
     size_t end = from;
     while (end < to && !is_at(w, end, "=") && !is_at(w, end, "[")) {
         end = step(w, end);
@@ -318,6 +350,9 @@ static void function_add(struct walk *w, const struct declaration *d) {
         .is_kernel = d->is_kernel,
         .is_template = d->is_template,
         .is_operator = d->is_operator || (d->name > 0 && is_at(w, d->name - 1, "~")),
+        .is_instantiation = d->is_instantiation,
+        .is_for_device = d->is_kernel || d->is_device,
+        .is_trivial = d->name > 0 && is_at(w, d->name - 1, "::"),
     };
     if (f->qualified == NULL) {
         return;
@@ -325,6 +360,9 @@ static void function_add(struct walk *w, const struct declaration *d) {
     w->found->function_count++;
     f->body_open = d->body_open != 0 ? d->body_open : f->params_close;
     f->body_close = d->body_open != 0 ? d->end : f->params_close;
+    for (size_t i = f->params_close; d->body_open == 0 && i < d->end; i++) {
+        f->is_trivial = f->is_trivial || is_at(w, i, "default") || is_at(w, i, "delete");
+    }
     if (f->is_kernel) {
         params_read(w, f);
     }
@@ -343,12 +381,14 @@ static void variable_add(struct walk *w, size_t name, const struct declaration *
         return;
     }
     w->found->variables[w->found->variable_count++] =
-        (struct cpu_variable){qualified, d->is_constant || d->is_const};
+        (struct cpu_variable){qualified, name, d->is_constant || d->is_const, d->is_device};
 }
 
-/* Declarators from `at` to the semicolon: the word before = [ { , or ; is a name. */
+/* Declarators from `at` to the semicolon: the word before = [ { , or ; is a name. `struct X;` has
+ * none. */
 static void variables_read(struct walk *w, size_t at, const struct declaration *d) {
-    bool has_name = false;
+    static const char *const keys[] = {"struct", "class", "union", NULL};
+    bool has_name = is_in(w, at, keys) && d->end == at + 2;
     for (size_t i = at; i <= d->end; i = step(w, i)) {
         if (is_at(w, i, "<") && i > at && is_word_at(w, i - 1) && !has_name) {
             i = skip_angles(w, i) - 1;
@@ -383,6 +423,7 @@ static void value_add(struct walk *w, const struct declaration *d) {
         added->body_open = d->value;
         added->body_close = d->end;
         added->is_kernel = false;
+        added->is_trivial = true;
     }
 }
 
@@ -398,8 +439,10 @@ static void declaration_add(struct walk *w, const struct declaration *d) {
     if (d->value != 0) {
         value_add(w, d);
     }
-    if (d->is_device && !d->is_shared && !d->is_extern && !d->is_constexpr && !d->is_template &&
-        !is_in_class) {
+    /* Constants that no kernel could see changed need no place in device memory. */
+    bool is_variable = d->is_device || (!d->is_const && !d->is_enum);
+    if (is_variable && !d->is_shared && !d->is_extern && !d->is_constexpr && !d->is_template &&
+        !is_in_class && !d->is_other) {
         variables_read(w, d->begin, d);
     }
 }

@@ -12,24 +12,30 @@ struct cpu_function {
     size_t params_open, params_close;
     size_t body_open, body_close; /* without a body: both params_close. The value of a variable,
                                      which may be a lambda, counts as a body from its = on */
-    size_t *param_names; /* owned; 0: no name */
+    size_t *param_names;          /* owned; 0: no name */
     size_t param_count;
     size_t bounds_from, bounds_to; /* rewrite.c's: argument of __launch_bounds__ */
     unsigned flags;                /* rewrite.c's: CPU_KERNEL_* */
     bool is_kernel;
-    bool is_template; /* or a specialisation */
-    bool is_operator; /* called without being named */
+    bool is_template;      /* or a specialisation */
+    bool is_operator;      /* called without being named */
+    bool is_instantiation; /* template void f<int>(..); */
+    bool is_for_device;    /* __device__ or __global__ */
+    bool is_trivial;       /* = default, = delete, a variable's value, ns::f: nothing to annotate */
 };
 
 struct cpu_variable {
     char *qualified; /* owned */
+    size_t name;
     bool is_constant;
+    bool is_for_device; /* else it is a variable of the host */
 };
 
 struct cpu_declarations {
     struct cpu_function *functions; /* owned */
     size_t function_count;
-    struct cpu_variable *variables; /* owned; in device memory, with addresses of their own */
+    struct cpu_variable
+        *variables; /* owned; at namespace scope, that have addresses of their own */
     size_t variable_count;
 };
 

@@ -127,14 +127,18 @@ static gpulua_status cpu_device_open(const struct backend_open_info *info,
     return GPULUA_OK;
 }
 
+static void free_slab(struct backend_slab *slab) {
+    munmap(slab->base, slab->span_bytes);
+    free(slab);
+}
+
 static void cpu_slab_destroy(struct backend_device *device, struct backend_slab *slab) {
     device->slab_bytes -= slab->bytes;
     *slab->link = slab->next;
     if (slab->next != NULL) {
         slab->next->link = slab->link;
     }
-    munmap(slab->base, slab->span_bytes);
-    free(slab);
+    free_slab(slab);
 }
 
 static void cpu_device_close(struct backend_device *device) {
@@ -148,8 +152,10 @@ static void cpu_device_close(struct backend_device *device) {
         gpu_cpu_module_unload(entry->module);
         free(entry);
     }
-    while (device->slabs != NULL) {
-        cpu_slab_destroy(device, device->slabs);
+    for (struct backend_slab *slab = device->slabs; slab != NULL;) {
+        struct backend_slab *next = slab->next;
+        free_slab(slab);
+        slab = next;
     }
     free(device->cache_path);
     free(device);

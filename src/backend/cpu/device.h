@@ -1,5 +1,5 @@
-/* The CPU device's insides: device.c (ops, memory), queue.c (streams, events, items), pool.c
- * (worker threads).
+/* The CPU device's insides: device.c (ops, memory), queue.c (streams, items), event.c (events),
+ * pool.c (worker threads).
  *
  * A stream is a queue of items that are done one after another. At most one worker serves a stream
  * at a time; it does item after item until the queue is empty or an event has to be waited for.
@@ -38,7 +38,7 @@ enum cpu_item_kind {
 /* One record of an event: shared by the event, the item that fires it and those that wait. */
 struct cpu_ticket {
     _Atomic uint32_t ref_count;
-    /* Streams parked here, or CPU_TICKET_FIRED. */
+    /* Streams parked here, or a mark that it has fired. */
     _Atomic(struct backend_stream *) parked;
 };
 
@@ -169,6 +169,18 @@ void gpu_cpu_job_work(struct backend_stream *stream, bool is_helper);
 
 gpulua_status gpu_cpu_stream_word(struct backend_stream *stream, _Atomic uint64_t *word,
                                   uint64_t value, struct backend_error *error);
+/* A blank item, with a launch of `args_bytes` if wanted; blocks while the queue is full. NULL: no
+ * memory. */
+struct cpu_item *gpu_cpu_item_make(struct backend_stream *stream, enum cpu_item_kind kind,
+                                   uint64_t seq, uint32_t args_bytes);
+void gpu_cpu_item_put(struct backend_stream *stream, struct cpu_item *item);
+
+/* ---- event.c ---- */
+void gpu_cpu_ticket_release(struct cpu_ticket *ticket); /* NULL is fine */
+/* Readies what is parked. */
+void gpu_cpu_ticket_fire(struct cpu_ticket *ticket);
+/* True: the stream is parked, and may be running again already. False: it has fired meanwhile. */
+bool gpu_cpu_ticket_park(struct cpu_ticket *ticket, struct backend_stream *stream);
 gpulua_status gpu_cpu_stream_wait(struct backend_stream *stream, struct backend_event *event,
                                   struct backend_error *error);
 gpulua_status gpu_cpu_event_create(struct backend_device *device, struct backend_event **event,

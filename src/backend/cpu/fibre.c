@@ -39,9 +39,8 @@ static unsigned char *region_bytes(struct cpu_region *region) {
 
 struct cpu_region *gpu_cpu_region_create(void) {
     /* Twice the length holds an aligned piece; the rest is given back. */
-    unsigned char *base =
-        mmap(NULL, 2 * CPU_REGION_BYTES, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    unsigned char *base = mmap(NULL, 2 * CPU_REGION_BYTES, PROT_NONE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (base == MAP_FAILED) {
         return NULL;
     }
@@ -225,7 +224,7 @@ void gpu_cpu_stack_switch(void **from, void *to) {
 
 static void stack_begin(unsigned entry_high, unsigned entry_low, unsigned region_high,
                         unsigned region_low) {
-    void (*entry)(struct cpu_region *region) =
+    void (*entry)(struct cpu_region * region) =
         (void (*)(struct cpu_region *))((uintptr_t)entry_high << 16 << 16 | entry_low);
     entry((struct cpu_region *)((uintptr_t)region_high << 16 << 16 | region_low));
     abort(); /* entries do not return: our own bug */

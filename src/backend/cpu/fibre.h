@@ -35,8 +35,10 @@
 #define GPU_CPU_ON_FIBRE
 #endif
 
-#define CPU_STACK_BYTES (256u * 1024u)             /* a thread of a block with barriers */
-#define CPU_SERIAL_STACK_BYTES (4u * 1024u * 1024u) /* blocks without: one stack for all threads */
+#define CPU_STACK_BYTES (256u * 1024u) /* a thread of a block with barriers */
+#define CPU_SERIAL_STACK_BYTES                                                                     \
+    (4u * 1024u * 1024u) /* blocks without: one stack for all threads                              \
+                          */
 #define CPU_BLOCK_STATE_BYTES (32u * 1024u)
 
 struct cpu_region {

@@ -6,9 +6,9 @@
 #include "backend/cpu/module.h"
 
 #include <dlfcn.h>
-#include <link.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,7 +124,7 @@ void gpu_cpu_code_close(struct cpu_module *module) {
  * the same name, instances of a template say, count the largest of them each. */
 
 struct symbols {
-    const ElfW(Sym) *list;
+    const ElfW(Sym) * list;
     size_t count;
     const char *names;
     size_t names_bytes;
@@ -292,10 +292,9 @@ void gpu_cpu_module_unload(struct cpu_module *module) {
 static void facts_fill(const struct cpu_kernel *kernel, struct wire_kernel_facts *facts) {
     const struct cpu_kernel_table *table = kernel->table;
     memset(facts, 0, sizeof *facts);
-    facts->block_threads_max =
-        table->threads_max != 0 && table->threads_max < CPU_BLOCK_THREADS_MAX
-            ? table->threads_max
-            : CPU_BLOCK_THREADS_MAX;
+    facts->block_threads_max = table->threads_max != 0 && table->threads_max < CPU_BLOCK_THREADS_MAX
+                                   ? table->threads_max
+                                   : CPU_BLOCK_THREADS_MAX;
     facts->shared_bytes_static = kernel->shared_bytes_static;
     facts->param_count = table->param_count;
     facts->occupancy_blocks = 1; /* a core runs one block at a time */

@@ -34,8 +34,8 @@ bool gpu_cpu_process_find(const char *name, char *path, size_t path_bytes) {
     }
     while (name[0] != '\0') {
         size_t length = strcspn(folders, ":");
-        int written = snprintf(path, path_bytes, "%.*s/%s", (int)length,
-                               length == 0 ? "." : folders, name);
+        int written =
+            snprintf(path, path_bytes, "%.*s/%s", (int)length, length == 0 ? "." : folders, name);
         if (length == 0) {
             written = snprintf(path, path_bytes, "./%s", name);
         }
@@ -103,8 +103,13 @@ static char *read_whole(int file, size_t *byte_count) {
 
 /* The host's environment, but in English and without what adds folders to the compiler's search. */
 static char **environment_make(void) {
-    static const char *const dropped[] = {"LC_ALL=", "LANGUAGE=", "CPATH=", "CPLUS_INCLUDE_PATH=",
-                                          "C_INCLUDE_PATH=", "DEPENDENCIES_OUTPUT=", NULL};
+    static const char *const dropped[] = {"LC_ALL=",
+                                          "LANGUAGE=",
+                                          "CPATH=",
+                                          "CPLUS_INCLUDE_PATH=",
+                                          "C_INCLUDE_PATH=",
+                                          "DEPENDENCIES_OUTPUT=",
+                                          NULL};
     static char english[] = "LC_ALL=C";
     size_t count = 0, kept = 0;
     while (environ != NULL && environ[count] != NULL) {
@@ -169,7 +174,8 @@ static int spawn(char *const *argv, int input, int output, int log, pid_t *child
     failed = failed ? failed : posix_spawn_file_actions_addclosefrom_np(&actions, 3);
 #endif
 #endif
-    failed = failed ? failed : posix_spawn(child, argv[0], &actions, &attributes, argv, environment);
+    failed =
+        failed ? failed : posix_spawn(child, argv[0], &actions, &attributes, argv, environment);
     free(environment);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);

@@ -12,7 +12,7 @@ bool gpu_cpu_process_find(const char *name, char *path, size_t path_bytes);
 struct cpu_process {
     char *output; /* owned; NUL-terminated */
     size_t output_bytes;
-    char *log; /* owned; what it wrote to its standard error, NUL-terminated */
+    char *log;     /* owned; what it wrote to its standard error, NUL-terminated */
     int exit_code; /* 128 + signal if one ended it; -1: unknown, because the host ignores or reaps
                       its children itself */
 };

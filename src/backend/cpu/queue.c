@@ -6,63 +6,10 @@
 
 #include "backend/cpu/device.h"
 
-/* A stream address that no stream has: the record has fired. */
-static char fired_mark;
-#define TICKET_FIRED ((struct backend_stream *)(void *)&fired_mark)
-
 #define ARGS_ROOM_BYTES 256u /* of launches that are kept for reuse */
 
 static gpulua_status fail_memory(struct backend_error *error) {
     return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
-}
-
-/* ---- tickets ---- */
-
-static struct cpu_ticket *ticket_create(void) {
-    struct cpu_ticket *ticket = malloc(sizeof *ticket);
-    if (ticket != NULL) {
-        atomic_init(&ticket->ref_count, 1);
-        atomic_init(&ticket->parked, NULL);
-    }
-    return ticket;
-}
-
-static void ticket_retain(struct cpu_ticket *ticket) {
-    atomic_fetch_add_explicit(&ticket->ref_count, 1, memory_order_relaxed);
-}
-
-static void ticket_release(struct cpu_ticket *ticket) {
-    if (ticket != NULL &&
-        atomic_fetch_sub_explicit(&ticket->ref_count, 1, memory_order_acq_rel) == 1) {
-        free(ticket);
-    }
-}
-
-static bool ticket_has_fired(struct cpu_ticket *ticket) {
-    return atomic_load_explicit(&ticket->parked, memory_order_acquire) == TICKET_FIRED;
-}
-
-static void ticket_fire(struct cpu_ticket *ticket) {
-    struct backend_stream *parked =
-        atomic_exchange_explicit(&ticket->parked, TICKET_FIRED, memory_order_acq_rel);
-    while (parked != NULL) {
-        struct backend_stream *next = parked->next_parked; /* before it runs on */
-        gpu_cpu_pool_ready(parked);
-        parked = next;
-    }
-}
-
-/* True: the stream is parked, and may be running again already. False: it has fired meanwhile. */
-static bool ticket_park(struct cpu_ticket *ticket, struct backend_stream *stream) {
-    struct backend_stream *parked = atomic_load_explicit(&ticket->parked, memory_order_acquire);
-    do {
-        if (parked == TICKET_FIRED) {
-            return false;
-        }
-        stream->next_parked = parked;
-    } while (!atomic_compare_exchange_weak_explicit(&ticket->parked, &parked, stream,
-                                                    memory_order_acq_rel, memory_order_acquire));
-    return true;
 }
 
 /* ---- doing parts of items ---- */
@@ -292,8 +239,8 @@ static bool wait_for_event(struct backend_stream *stream, struct cpu_item *item)
     pthread_mutex_lock(&stream->lock);
     recycle_item(stream, item);
     pthread_mutex_unlock(&stream->lock);
-    bool is_parked = ticket_park(ticket, stream);
-    ticket_release(ticket);
+    bool is_parked = gpu_cpu_ticket_park(ticket, stream);
+    gpu_cpu_ticket_release(ticket);
     return is_parked;
 }
 
@@ -310,8 +257,8 @@ void gpu_cpu_stream_serve(struct backend_stream *stream, bool resume) {
             stream->has_moved = true;
             break;
         case CPU_ITEM_EVENT:
-            ticket_fire(item->u.ticket);
-            ticket_release(item->u.ticket);
+            gpu_cpu_ticket_fire(item->u.ticket);
+            gpu_cpu_ticket_release(item->u.ticket);
             stream->has_moved = true;
             break;
         case CPU_ITEM_WAIT:
@@ -332,10 +279,8 @@ void gpu_cpu_stream_serve(struct backend_stream *stream, bool resume) {
 
 /* ---- adding items ---- */
 
-/* A blank item, with a launch of `args_bytes` if wanted; blocks while the queue is full. NULL: no
- * memory. */
-static struct cpu_item *make_item(struct backend_stream *stream, enum cpu_item_kind kind,
-                                  uint64_t seq, uint32_t args_bytes) {
+struct cpu_item *gpu_cpu_item_make(struct backend_stream *stream, enum cpu_item_kind kind,
+                                   uint64_t seq, uint32_t args_bytes) {
     struct cpu_launch_item *launch = NULL;
     pthread_mutex_lock(&stream->lock);
     while (stream->is_full) {
@@ -377,7 +322,7 @@ static struct cpu_item *make_item(struct backend_stream *stream, enum cpu_item_k
     return item;
 }
 
-static void put_item(struct backend_stream *stream, struct cpu_item *item) {
+void gpu_cpu_item_put(struct backend_stream *stream, struct cpu_item *item) {
     pthread_mutex_lock(&stream->lock);
     if (stream->tail != NULL) {
         stream->tail->next = item;
@@ -398,76 +343,26 @@ static void put_item(struct backend_stream *stream, struct cpu_item *item) {
 
 gpulua_status gpu_cpu_stream_word(struct backend_stream *stream, _Atomic uint64_t *word,
                                   uint64_t value, struct backend_error *error) {
-    struct cpu_item *item = make_item(stream, CPU_ITEM_WORD, 0, 0);
+    struct cpu_item *item = gpu_cpu_item_make(stream, CPU_ITEM_WORD, 0, 0);
     if (item == NULL) {
         return fail_memory(error);
     }
     item->u.word.word = word;
     item->u.word.value = value;
-    put_item(stream, item);
+    gpu_cpu_item_put(stream, item);
     return GPULUA_OK;
-}
-
-gpulua_status gpu_cpu_stream_wait(struct backend_stream *stream, struct backend_event *event,
-                                  struct backend_error *error) {
-    if (event->ticket == NULL || ticket_has_fired(event->ticket)) {
-        return GPULUA_OK;
-    }
-    struct cpu_item *item = make_item(stream, CPU_ITEM_WAIT, 0, 0);
-    if (item == NULL) {
-        return fail_memory(error);
-    }
-    ticket_retain(event->ticket);
-    item->u.ticket = event->ticket;
-    put_item(stream, item);
-    return GPULUA_OK;
-}
-
-gpulua_status gpu_cpu_event_create(struct backend_device *device, struct backend_event **event,
-                                   struct backend_error *error) {
-    (void)device;
-    *event = calloc(1, sizeof **event);
-    return *event != NULL ? GPULUA_OK : fail_memory(error);
-}
-
-void gpu_cpu_event_destroy(struct backend_device *device, struct backend_event *event) {
-    (void)device;
-    ticket_release(event->ticket);
-    free(event);
-}
-
-gpulua_status gpu_cpu_event_record(struct backend_event *event, struct backend_stream *stream,
-                                   struct backend_error *error) {
-    struct cpu_ticket *ticket = ticket_create();
-    struct cpu_item *item = ticket != NULL ? make_item(stream, CPU_ITEM_EVENT, 0, 0) : NULL;
-    if (item == NULL) {
-        ticket_release(ticket);
-        return fail_memory(error);
-    }
-    ticket_retain(ticket);
-    ticket_release(event->ticket);
-    event->ticket = ticket;
-    item->u.ticket = ticket;
-    put_item(stream, item);
-    return GPULUA_OK;
-}
-
-enum backend_query gpu_cpu_event_query(struct backend_event *event, struct backend_error *error) {
-    (void)error;
-    return event->ticket == NULL || ticket_has_fired(event->ticket) ? BACKEND_DONE
-                                                                    : BACKEND_PENDING;
 }
 
 static gpulua_status put_copy(struct backend_stream *stream, uint64_t seq, void *dst,
                               const void *src, uint64_t bytes, struct backend_error *error) {
-    struct cpu_item *item = make_item(stream, CPU_ITEM_COPY, seq, 0);
+    struct cpu_item *item = gpu_cpu_item_make(stream, CPU_ITEM_COPY, seq, 0);
     if (item == NULL) {
         return fail_memory(error);
     }
     item->u.copy.dst = dst;
     item->u.copy.src = src;
     item->u.copy.bytes = bytes;
-    put_item(stream, item);
+    gpu_cpu_item_put(stream, item);
     return GPULUA_OK;
 }
 
@@ -490,7 +385,7 @@ gpulua_status gpu_cpu_download(struct backend_stream *stream, uint64_t seq, void
 gpulua_status gpu_cpu_fill(struct backend_stream *stream, uint64_t seq, uint64_t dst,
                            const void *element, uint32_t elem_bytes, uint64_t elem_count,
                            struct backend_error *error) {
-    struct cpu_item *item = make_item(stream, CPU_ITEM_FILL, seq, 0);
+    struct cpu_item *item = gpu_cpu_item_make(stream, CPU_ITEM_FILL, seq, 0);
     if (item == NULL) {
         return fail_memory(error);
     }
@@ -499,7 +394,7 @@ gpulua_status gpu_cpu_fill(struct backend_stream *stream, uint64_t seq, uint64_t
     item->u.fill.elem_count = elem_count;
     memset(item->u.fill.pattern, 0, sizeof item->u.fill.pattern);
     memcpy(item->u.fill.pattern, element, elem_bytes);
-    put_item(stream, item);
+    gpu_cpu_item_put(stream, item);
     return GPULUA_OK;
 }
 
@@ -539,7 +434,7 @@ gpulua_status gpu_cpu_launch_put(const struct backend_launch *launch, struct bac
         return status;
     }
     struct cpu_item *item =
-        make_item(launch->stream, CPU_ITEM_LAUNCH, launch->seq, launch->args_bytes);
+        gpu_cpu_item_make(launch->stream, CPU_ITEM_LAUNCH, launch->seq, launch->args_bytes);
     if (item == NULL) {
         return fail_memory(error);
     }
@@ -554,7 +449,7 @@ gpulua_status gpu_cpu_launch_put(const struct backend_launch *launch, struct bac
     if (launch->args_bytes != 0) {
         memcpy(item->u.launch->args, launch->args, launch->args_bytes);
     }
-    put_item(launch->stream, item);
+    gpu_cpu_item_put(launch->stream, item);
     return GPULUA_OK;
 }
 

@@ -12,12 +12,12 @@ struct rewrite {
     struct cpu_tokens tokens;
     struct cpu_declarations found;
     struct cpu_source *source;
-    bool keeps_unroll;
-    bool *waits;    /* owned; by word: a function of this name may reach a barrier */
-    bool *asks;     /* owned; by word: a function of this name may ask for threadIdx */
+    const struct cpu_rewrite_info *info;
+    bool *waits;       /* owned; by word: a function of this name may reach a barrier */
+    bool *asks;        /* owned; by word: a function of this name may ask for threadIdx */
     size_t *kernel_of; /* owned; by code token: 1 + the kernel whose parameters or body it is in */
-    char *refusals; /* owned */
-    bool all_wait;  /* a barrier in an operator: any expression may reach it */
+    char *refusals;    /* owned */
+    bool all_wait;     /* a barrier in an operator: any expression may reach it */
 };
 
 /* ---- small helpers ---- */
@@ -58,12 +58,13 @@ static bool is_member(struct rewrite *r, size_t at) {
     return at > 0 && (is_at(r, at - 1, ".") || is_at(r, at - 1, "->") || is_at(r, at - 1, "::"));
 }
 
+/* A line of the log: "file:line: error: 'what': why". */
 static void refuse(struct rewrite *r, size_t at, const char *what, const char *why) {
     const struct cpu_token *token = token_at(r, at);
     char *longer = NULL;
-    int length = asprintf(&longer, "%s%s:%u: error: '%s': %s is not supported on the CPU device\n",
-                          r->refusals != NULL ? r->refusals : "", r->tokens.files[token->file],
-                          token->line, what, why);
+    int length =
+        asprintf(&longer, "%s%s:%u: error: '%s': %s\n", r->refusals != NULL ? r->refusals : "",
+                 r->tokens.files[token->file], token->line, what, why);
     if (length < 0) {
         r->tokens.failed = true;
         return;
@@ -73,6 +74,8 @@ static void refuse(struct rewrite *r, size_t at, const char *what, const char *w
 }
 
 /* ---- what is not supported ---- */
+
+#define UNSUPPORTED " is not supported on the CPU device"
 
 static const struct {
     const char *name; /* with a * at the end: a prefix */
@@ -106,7 +109,7 @@ static const struct {
 static void construct_check(struct rewrite *r, size_t at) {
     const struct cpu_token *token = token_at(r, at);
     if (gpu_cpu_token_is(token, "<<<")) {
-        refuse(r, at, "<<<", "dynamic parallelism");
+        refuse(r, at, "<<<", "dynamic parallelism" UNSUPPORTED);
         return;
     }
     if (token->kind != CPU_TOKEN_WORD || is_member(r, at)) {
@@ -118,21 +121,61 @@ static void construct_check(struct rewrite *r, size_t at) {
         if (token->length >= length && memcmp(token->text, refused[i].name, length) == 0 &&
             (is_prefix || token->length == length) && strncmp(token->text, "__nv_bf", 7) != 0 &&
             strncmp(token->text, "__nv_half", 9) != 0) {
-            refuse(r, at, r->tokens.words[token->word - 1], refused[i].why);
+            refuse(r, at, r->tokens.words[token->word - 1],
+                   gpu_cpu_tokens_note(&r->tokens, "%s" UNSUPPORTED, refused[i].why));
             return;
+        }
+    }
+}
+
+/* NVRTC compiles for the device only, and so do we: what is not marked for it belongs to a host. */
+static void annotations_check(struct rewrite *r) {
+    for (size_t i = 0; i < r->found.function_count; i++) {
+        const struct cpu_function *f = &r->found.functions[i];
+        bool is_marked = f->is_for_device || f->is_trivial || f->is_instantiation;
+        for (size_t k = 0; !is_marked && k < r->found.function_count; k++) {
+            is_marked = r->found.functions[k].is_for_device &&
+                        strcmp(r->found.functions[k].qualified, f->qualified) == 0;
+        }
+        if (!is_marked) {
+            refuse(r, f->name, f->qualified,
+                   "a function without __device__ belongs to the host and cannot be compiled");
+        }
+    }
+    for (size_t i = 0; i < r->found.variable_count; i++) {
+        const struct cpu_variable *v = &r->found.variables[i];
+        if (!v->is_for_device) {
+            refuse(r, v->name, v->qualified,
+                   "a variable without __device__ or __constant__ belongs to the host");
         }
     }
 }
 
 /* ---- who waits, who asks ---- */
 
-static const char *const waiting_words[] = {
-    "__syncthreads",     "__syncthreads_count", "__syncthreads_and",  "__syncthreads_or",
-    "__syncwarp",        "__shfl_sync",         "__shfl_up_sync",     "__shfl_down_sync",
-    "__shfl_xor_sync",   "__ballot_sync",       "__any_sync",         "__all_sync",
-    "__match_any_sync",  "__match_all_sync",    "gpulua_active_mask", "__reduce_add_sync",
-    "__reduce_min_sync", "__reduce_max_sync",   "__reduce_and_sync",  "__reduce_or_sync",
-    "__reduce_xor_sync", "__nanosleep",         NULL};
+static const char *const waiting_words[] = {"__syncthreads",
+                                            "__syncthreads_count",
+                                            "__syncthreads_and",
+                                            "__syncthreads_or",
+                                            "__syncwarp",
+                                            "__shfl_sync",
+                                            "__shfl_up_sync",
+                                            "__shfl_down_sync",
+                                            "__shfl_xor_sync",
+                                            "__ballot_sync",
+                                            "__any_sync",
+                                            "__all_sync",
+                                            "__match_any_sync",
+                                            "__match_all_sync",
+                                            "gpulua_active_mask",
+                                            "__reduce_add_sync",
+                                            "__reduce_min_sync",
+                                            "__reduce_max_sync",
+                                            "__reduce_and_sync",
+                                            "__reduce_or_sync",
+                                            "__reduce_xor_sync",
+                                            "__nanosleep",
+                                            NULL};
 
 static bool mentions(struct rewrite *r, size_t from, size_t to, const bool *words) {
     for (size_t i = from; i < to; i++) {
@@ -295,9 +338,9 @@ static void dynamic_shared(struct rewrite *r, size_t at, size_t begin, size_t en
         }
         if (is_used && !has_own && is_at(r, f->body_open, "{")) {
             struct cpu_token *open = token_at(r, f->body_open);
-            open->behind = gpu_cpu_tokens_note(&r->tokens, "%s %s = gpulua_dynamic_shared();",
-                                               open->behind != NULL ? open->behind : "",
-                                               declaration);
+            open->behind =
+                gpu_cpu_tokens_note(&r->tokens, "%s %s = gpulua_dynamic_shared();",
+                                    open->behind != NULL ? open->behind : "", declaration);
         }
     }
     free(declaration);
@@ -344,8 +387,8 @@ static bool is_cut_off(struct rewrite *r, const struct cpu_function *kernel, siz
             /* Backwards over what can stand before the body of a lambda: [..] (..) mutable -> T. */
             size_t k = i - 1;
             while (k > kernel->body_open &&
-                   (is_word_at(r, k) || is_at(r, k, "->") || is_at(r, k, "*") ||
-                    is_at(r, k, "&") || is_at(r, k, "::"))) {
+                   (is_word_at(r, k) || is_at(r, k, "->") || is_at(r, k, "*") || is_at(r, k, "&") ||
+                    is_at(r, k, "::"))) {
                 if (is_at(r, k, "struct") || is_at(r, k, "class") || is_at(r, k, "union")) {
                     return true;
                 }
@@ -358,9 +401,8 @@ static bool is_cut_off(struct rewrite *r, const struct cpu_function *kernel, siz
                 size_t open = token_at(r, k)->partner;
                 bool is_lambda = !is_word_at(r, open - 1) && !is_at(r, open - 1, ")") &&
                                  !is_at(r, open - 1, "]");
-                bool has_default =
-                    (is_at(r, open + 1, "=") || is_at(r, open + 1, "&")) &&
-                    (is_at(r, open + 2, ",") || is_at(r, open + 2, "]"));
+                bool has_default = (is_at(r, open + 1, "=") || is_at(r, open + 1, "&")) &&
+                                   (is_at(r, open + 2, ",") || is_at(r, open + 2, "]"));
                 if ((is_lambda || is_at(r, open - 1, "return")) && !has_default) {
                     return true;
                 }
@@ -391,15 +433,15 @@ static void index_rewrite(struct rewrite *r, size_t at) {
 /* ---- guards ---- */
 
 /* Names that may be called without an effect in an index or a condition. */
-static const char *const harmless_calls[] = {
-    "int", "unsigned", "long", "short", "char", "float", "double", "bool", "size_t", "min", "max",
-    "sizeof", NULL};
+static const char *const harmless_calls[] = {"int",   "unsigned", "long", "short",  "char",
+                                             "float", "double",   "bool", "size_t", "min",
+                                             "max",   "sizeof",   NULL};
 
 /* Does evaluating [from, to) do nothing but compute from parameters and locals? Reading memory is
  * left out too: it would be read twice. */
 static bool is_harmless(struct rewrite *r, size_t from, size_t to) {
-    static const char *const effects[] = {"++", "--", "+=", "-=", "*=", "/=", "%=",  "&=",
-                                          "|=", "^=", "<<=", "[", "]", "{",  "}",   "->",
+    static const char *const effects[] = {"++", "--", "+=",  "-=",     "*=",    "/=", "%=", "&=",
+                                          "|=", "^=", "<<=", "[",      "]",     "{",  "}",  "->",
                                           ";",  "?",  "new", "delete", "throw", NULL};
     for (size_t i = from; i < to; i++) {
         const struct cpu_token *token = token_at(r, i);
@@ -433,9 +475,9 @@ static bool is_plain_declaration(struct rewrite *r, size_t from, size_t to) {
     size_t words = 0, at = from;
     for (; at < to && !is_at(r, at, "="); at++) {
         if (is_word_at(r, at)) {
-            static const char *const statements[] = {"return", "goto", "break", "continue",
-                                                     "static", "__shared__", "extern", "using",
-                                                     "typedef", "delete", NULL};
+            static const char *const statements[] = {"return",  "goto",       "break",  "continue",
+                                                     "static",  "__shared__", "extern", "using",
+                                                     "typedef", "delete",     NULL};
             if (word_in(token_at(r, at), statements)) {
                 return false;
             }
@@ -503,8 +545,8 @@ static const char *const bounds_words[] = {"__launch_bounds__", "__maxnreg__", "
 static void kernel_head(struct rewrite *r, struct cpu_function *kernel) {
     bool is_inline = false;
     for (size_t i = kernel->begin; i < kernel->params_open; i++) {
-        is_inline = is_inline || is_at(r, i, "inline") || is_at(r, i, "__inline__") ||
-                    is_at(r, i, "__forceinline__");
+        is_inline = is_inline || kernel->is_instantiation || is_at(r, i, "inline") ||
+                    is_at(r, i, "__inline__") || is_at(r, i, "__forceinline__");
     }
     for (size_t i = kernel->begin; i < kernel->params_open; i++) {
         if (is_at(r, i, "__global__")) {
@@ -583,9 +625,8 @@ static void kernel_typedef(struct rewrite *r, const struct cpu_function *kernel,
         r->tokens.failed = true;
         return;
     }
-    token_at(r, kernel->body_close)->behind =
-        gpu_cpu_tokens_note(&r->tokens, " typedef void gpulua_type_%zu(GPULUA_HIDDEN_TYPES%s);",
-                            number, params);
+    token_at(r, kernel->body_close)->behind = gpu_cpu_tokens_note(
+        &r->tokens, " typedef void gpulua_type_%zu(GPULUA_HIDDEN_TYPES%s);", number, params);
     free(params);
 }
 
@@ -629,7 +670,7 @@ static void tokens_rewrite(struct rewrite *r) {
             shared_rewrite(r, i);
         }
     }
-    if (r->keeps_unroll) {
+    if (r->info->keeps_unroll) {
         return;
     }
     for (size_t i = 0; i < r->tokens.count; i++) {
@@ -704,12 +745,12 @@ static void kernel_ranges_note(struct rewrite *r) {
     }
 }
 
-gpulua_status gpu_cpu_source_rewrite(const char *text, const char *shim_folder, bool keeps_unroll,
+gpulua_status gpu_cpu_source_rewrite(const struct cpu_rewrite_info *info,
                                      struct cpu_source *source) {
     memset(source, 0, sizeof *source);
-    struct rewrite rewrite = {.source = source, .keeps_unroll = keeps_unroll};
+    struct rewrite rewrite = {.source = source, .info = info};
     struct rewrite *r = &rewrite;
-    bool ok = gpu_cpu_tokens_cut(&r->tokens, text, shim_folder) &&
+    bool ok = gpu_cpu_tokens_cut(&r->tokens, info->text, info->shim_folder) &&
               gpu_cpu_declarations_find(&r->tokens, &r->found) && names_find(r);
     if (ok) {
         r->kernel_of = calloc(r->tokens.code_count + 1, sizeof *r->kernel_of);
@@ -717,6 +758,9 @@ gpulua_status gpu_cpu_source_rewrite(const char *text, const char *shim_folder, 
     }
     if (ok) {
         kernel_ranges_note(r);
+        if (!info->is_device_default) {
+            annotations_check(r);
+        }
         tokens_rewrite(r);
         kernels_rewrite(r);
         ok = !r->tokens.failed && results_export(r) && !r->tokens.failed;

@@ -26,8 +26,8 @@
 enum { CPU_KERNEL_FIBRES = 1, CPU_KERNEL_CONTEXT = 2, CPU_KERNEL_GUARD = 4 };
 
 struct cpu_source_kernel {
-    char *name; /* owned: "ns::f" */
-    char *bounds; /* owned: the first argument of __launch_bounds__, or NULL */
+    char *name;         /* owned: "ns::f" */
+    char *bounds;       /* owned: the first argument of __launch_bounds__, or NULL */
     char **param_names; /* owned, with their strings; "" where there is none */
     size_t param_count;
     unsigned number; /* gpulua_type_N is a typedef of its type, in its namespace */
@@ -42,7 +42,7 @@ struct cpu_source_global {
 };
 
 struct cpu_source {
-    char *text; /* owned: what to compile */
+    char *text;                        /* owned: what to compile */
     struct cpu_source_kernel *kernels; /* owned */
     size_t kernel_count;
     struct cpu_source_global *globals; /* owned */
@@ -52,9 +52,15 @@ struct cpu_source {
     bool has_fibres; /* some kernel has */
 };
 
-/* `shim_folder`: begins the names of files to leave alone. `keeps_unroll`: the compiler knows
- * #pragma unroll. OUT_OF_MEMORY or OK. */
-gpulua_status gpu_cpu_source_rewrite(const char *text, const char *shim_folder, bool keeps_unroll,
+struct cpu_rewrite_info {
+    const char *text;
+    const char *shim_folder; /* begins the names of files to leave alone */
+    bool keeps_unroll;       /* the compiler knows #pragma unroll */
+    bool is_device_default;  /* functions and variables without __device__ are taken too, as NVRTC
+                                does with -default-device */
+};
+/* OUT_OF_MEMORY or OK. */
+gpulua_status gpu_cpu_source_rewrite(const struct cpu_rewrite_info *info,
                                      struct cpu_source *source);
 void gpu_cpu_source_free(struct cpu_source *source);
 

@@ -163,9 +163,8 @@ static inline uint32_t thread_next(const struct block *block, uint32_t linear) {
 static void thread_entry(struct cpu_region *region);
 
 /* Goes on with `next`; returns when `self` is gone on with. */
-GPU_CPU_ON_FIBRE static inline void thread_switch(struct cpu_context *context,
-                                                  struct cpu_thread *self,
-                                                  struct cpu_thread *next) {
+GPU_CPU_ON_FIBRE static inline void
+thread_switch(struct cpu_context *context, struct cpu_thread *self, struct cpu_thread *next) {
     struct cpu_region *region = region_of(context);
     context->current = next;
     if (__builtin_expect(next->stack_pointer == NULL, 0)) {
@@ -488,8 +487,8 @@ static void block_start(struct cpu_region *region, struct block *block, uint32_t
     block->barrier_count = 0;
     block->vote_count = 0;
     block->warp_count = (thread_count + WARP_THREADS - 1) / WARP_THREADS;
-    block->runnable_warps = block->warp_count == WARPS_MAX ? UINT32_MAX
-                                                           : (1u << block->warp_count) - 1;
+    block->runnable_warps =
+        block->warp_count == WARPS_MAX ? UINT32_MAX : (1u << block->warp_count) - 1;
     for (uint32_t w = 0; w < block->warp_count; w++) {
         uint32_t lanes = thread_count - w * WARP_THREADS;
         struct warp *warp = &block->warps[w];

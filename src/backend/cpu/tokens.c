@@ -145,9 +145,9 @@ static const char *skip_number(const char *at) {
 }
 
 static size_t sign_length(const char *at) {
-    static const char *const signs[] = {"<<=", "...", "->*", "<<<", "::", "->", "++", "--", "<<",
-                                        "<=",  ">=",  "==",  "!=",  "&&", "||", "+=", "-=", "*=",
-                                        "/=",  "%=",  "&=",  "|=",  "^=", ".*"};
+    static const char *const signs[] = {"<<=", "...", "->*", "<<<", "::", "->", "++", "--",
+                                        "<<",  "<=",  ">=",  "==",  "!=", "&&", "||", "+=",
+                                        "-=",  "*=",  "/=",  "%=",  "&=", "|=", "^=", ".*"};
     /* >> and >>= may close templates and are left in pieces: joined text is the same again. */
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
         if (strncmp(at, signs[i], strlen(signs[i])) == 0) {

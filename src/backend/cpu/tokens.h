@@ -21,14 +21,14 @@ enum cpu_token_kind {
 struct cpu_token {
     const char *text; /* borrowed from the source */
     size_t length;
-    size_t blank_bytes;    /* of white space before it */
-    const char *replaced;  /* NULL: as it is. Owned by cpu_tokens.notes, as the next two */
-    const char *before;    /* or NULL */
-    const char *behind;    /* or NULL */
-    unsigned word;         /* number of the word, alike for alike words; 0 for other tokens */
-    unsigned line;         /* in the user's file */
-    unsigned file;         /* index into cpu_tokens.files */
-    size_t partner;        /* of a bracket: the other one; 0: none */
+    size_t blank_bytes;   /* of white space before it */
+    const char *replaced; /* NULL: as it is. Owned by cpu_tokens.notes, as the next two */
+    const char *before;   /* or NULL */
+    const char *behind;   /* or NULL */
+    unsigned word;        /* number of the word, alike for alike words; 0 for other tokens */
+    unsigned line;        /* in the user's file */
+    unsigned file;        /* index into cpu_tokens.files */
+    size_t partner;       /* of a bracket: the other one; 0: none */
     enum cpu_token_kind kind;
     bool is_foreign; /* from a header of the shim: left alone */
 };
@@ -37,7 +37,7 @@ struct cpu_tokens {
     struct cpu_token *items; /* owned; ends with a CPU_TOKEN_END. The foreign and the directives are
                                 in it too */
     size_t count;            /* without the end */
-    size_t *code;            /* owned; indices of the tokens that are the user's code, then `count` */
+    size_t *code; /* owned; indices of the tokens that are the user's code, then `count` */
     size_t code_count;
     char **files; /* owned, with their strings: names as in the line markers */
     size_t file_count;

@@ -37,8 +37,8 @@ gpulua_status gpu_cpu_compiler_find(struct cpu_compiler *compiler, struct backen
     char real[PATH_MAX];
     struct stat facts;
     if (realpath(compiler->path, real) == NULL || stat(real, &facts) != 0) {
-        return gpu_backend_fail(error, GPULUA_LIBRARY_UNAVAILABLE, errno, "C++ compiler '%.512s': %s",
-                                compiler->path, strerror(errno));
+        return gpu_backend_fail(error, GPULUA_LIBRARY_UNAVAILABLE, errno,
+                                "C++ compiler '%.512s': %s", compiler->path, strerror(errno));
     }
     snprintf(compiler->identity, sizeof compiler->identity, "%s %lld %lld.%09ld", real,
              (long long)facts.st_size, (long long)facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec);
@@ -60,8 +60,9 @@ gpulua_status gpu_cpu_compiler_ask(struct cpu_compiler *compiler, struct backend
 }
 
 void gpu_cpu_processor_identity(char *text, size_t text_bytes) {
-    static const char *const fields[] = {"vendor_id", "cpu family", "model", "stepping", "flags",
-                                         "Features", "CPU implementer", "CPU part", "isa", NULL};
+    static const char *const fields[] = {"vendor_id", "cpu family", "model",           "stepping",
+                                         "flags",     "Features",   "CPU implementer", "CPU part",
+                                         "isa",       NULL};
     size_t used = 0;
     text[0] = '\0';
     FILE *file = fopen("/proc/cpuinfo", "re");
@@ -123,8 +124,7 @@ static bool folder_is_whole(const char *folder) {
     struct stat facts;
     for (size_t i = 0; i < gpu_cpu_shim_file_count; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, gpu_cpu_shim_files[i].name);
-        if (stat(path, &facts) != 0 ||
-            (size_t)facts.st_size != gpu_cpu_shim_files[i].byte_count) {
+        if (stat(path, &facts) != 0 || (size_t)facts.st_size != gpu_cpu_shim_files[i].byte_count) {
             return false;
         }
     }
@@ -160,6 +160,7 @@ gpulua_status gpu_cpu_shim_folder(const char *cache_folder, char *folder, size_t
             folder_remove(making); /* or somebody else was first: looked at again */
         }
     }
-    return gpu_backend_fail(error, GPULUA_IO, errno, "writing the headers of kernels to '%.512s': %s",
-                            folder, strerror(errno));
+    return gpu_backend_fail(error, GPULUA_IO, errno,
+                            "writing the headers of kernels to '%.512s': %s", folder,
+                            strerror(errno));
 }

@@ -93,6 +93,19 @@ static gpulua_status device_status(struct backend_device *device, struct backend
     return status == GPULUA_DEVICE_LOST ? status : GPULUA_OK;
 }
 
+bool gpu_cuda_was_elsewhere(struct backend_device *device, CUresult result) {
+    const struct cuda_driver *cu = &device->cu;
+    CUcontext current = NULL;
+    if (result != CUDA_ERROR_INVALID_CONTEXT && result != CUDA_ERROR_INVALID_HANDLE &&
+        result != CUDA_ERROR_CONTEXT_IS_DESTROYED && result != CUDA_ERROR_INVALID_VALUE) {
+        return false;
+    }
+    if (cu->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == device->context) {
+        return false;
+    }
+    return cu->cuCtxSetCurrent(device->context) == CUDA_SUCCESS;
+}
+
 /* ---- opening ---- */
 
 static gpulua_status driver_start(struct backend_device *device, int *count,

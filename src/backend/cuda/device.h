@@ -124,6 +124,21 @@ static inline gpulua_status gpu_cuda_enter(struct backend_device *device,
     return CU(device, error, cu->cuCtxSetCurrent(device->context));
 }
 
+/* For the slots on the way of every launch, which call first and ask afterwards: these calls name a
+ * stream, an event or a kernel, so the driver refuses them where another context, or none, is
+ * current, and does nothing wrong. True: that was it, our context is current now, call again. */
+bool gpu_cuda_was_elsewhere(struct backend_device *device, CUresult result);
+
+/* Evaluates to the result of the call, made again if the context was not ours. */
+#define CU_HOT(device, result, call)                                                               \
+    do {                                                                                           \
+        (result) = (call);                                                                         \
+        if (__builtin_expect((result) != CUDA_SUCCESS, 0) &&                                       \
+            gpu_cuda_was_elsewhere((device), (result))) {                                          \
+            (result) = (call);                                                                     \
+        }                                                                                          \
+    } while (0)
+
 /* Slots, by file. memory.c: */
 gpulua_status gpu_cuda_memory_info(struct backend_device *device, struct wire_memory_facts *facts,
                                    struct backend_error *error);

@@ -129,7 +129,7 @@ static bool fatbin_fits(const unsigned char *bytes, size_t byte_count) {
 }
 
 static bool contains(const void *bytes, size_t byte_count, const char *text) {
-    return memmem(bytes, byte_count, text, strlen(text)) != NULL;
+    return bytes != NULL && memmem(bytes, byte_count, text, strlen(text)) != NULL;
 }
 
 enum cuda_code gpu_cuda_code_kind(const void *bytes, size_t byte_count, const char **why) {

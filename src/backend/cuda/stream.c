@@ -69,9 +69,8 @@ gpulua_status gpu_cuda_stream_word(struct backend_stream *stream, _Atomic uint64
                                    uint64_t value, struct backend_error *error) {
     struct backend_device *device = stream->device;
     const struct cuda_driver *cu = &device->cu;
-    gpulua_status status = gpu_cuda_enter(device, error);
-    if (status != GPULUA_OK) {
-        return status;
+    if (device->lost != CUDA_SUCCESS) {
+        return gpu_cuda_lost(device, error);
     }
     CUdeviceptr address = device->has_words ? word_address(device, (const void *)word) : 0;
     if (address == 0) {
@@ -79,19 +78,22 @@ gpulua_status gpu_cuda_stream_word(struct backend_stream *stream, _Atomic uint64
                                 device->has_words ? "the word is not in registered memory"
                                                   : "streams of this device cannot write words");
     }
-    return CU(
-        device, error,
-        cu->cuStreamWriteValue64(stream->handle, address, value, CU_STREAM_WRITE_VALUE_DEFAULT));
+    CUresult result;
+    CU_HOT(device, result,
+           cu->cuStreamWriteValue64(stream->handle, address, value, CU_STREAM_WRITE_VALUE_DEFAULT));
+    return gpu_cuda_result(device, result, "cuStreamWriteValue64", __FILE__, __LINE__, error);
 }
 
 gpulua_status gpu_cuda_stream_wait(struct backend_stream *stream, struct backend_event *event,
                                    struct backend_error *error) {
     struct backend_device *device = stream->device;
     const struct cuda_driver *cu = &device->cu;
-    gpulua_status status = gpu_cuda_enter(device, error);
-    return status != GPULUA_OK
-               ? status
-               : CU(device, error, cu->cuStreamWaitEvent(stream->handle, event->handle, 0));
+    CUresult result;
+    if (device->lost != CUDA_SUCCESS) {
+        return gpu_cuda_lost(device, error);
+    }
+    CU_HOT(device, result, cu->cuStreamWaitEvent(stream->handle, event->handle, 0));
+    return gpu_cuda_result(device, result, "cuStreamWaitEvent", __FILE__, __LINE__, error);
 }
 
 /* ---- events ---- */
@@ -134,19 +136,23 @@ gpulua_status gpu_cuda_event_record(struct backend_event *event, struct backend_
                                     struct backend_error *error) {
     struct backend_device *device = event->device;
     const struct cuda_driver *cu = &device->cu;
-    gpulua_status status = gpu_cuda_enter(device, error);
-    return status != GPULUA_OK
-               ? status
-               : CU(device, error, cu->cuEventRecord(event->handle, stream->handle));
+    CUresult result;
+    if (device->lost != CUDA_SUCCESS) {
+        return gpu_cuda_lost(device, error);
+    }
+    CU_HOT(device, result, cu->cuEventRecord(event->handle, stream->handle));
+    return gpu_cuda_result(device, result, "cuEventRecord", __FILE__, __LINE__, error);
 }
 
 enum backend_query gpu_cuda_event_query(struct backend_event *event, struct backend_error *error) {
     struct backend_device *device = event->device;
     const struct cuda_driver *cu = &device->cu;
-    if (gpu_cuda_enter(device, error) != GPULUA_OK) {
+    CUresult result;
+    if (device->lost != CUDA_SUCCESS) {
+        (void)gpu_cuda_lost(device, error);
         return BACKEND_FAILED;
     }
-    CUresult result = cu->cuEventQuery(event->handle);
+    CU_HOT(device, result, cu->cuEventQuery(event->handle));
     if (result == CUDA_SUCCESS) {
         return BACKEND_DONE;
     }
@@ -165,6 +171,10 @@ static gpulua_status shared_raise(struct backend_kernel *kernel, uint32_t shared
                                   struct backend_error *error) {
     struct backend_device *device = kernel->device;
     const struct cuda_driver *cu = &device->cu;
+    gpulua_status entered = gpu_cuda_enter(device, error);
+    if (entered != GPULUA_OK) {
+        return entered;
+    }
     if (shared_bytes > kernel->shared_bytes_max) {
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                                 "%" PRIu32 " bytes of dynamic shared memory: this kernel can have "
@@ -185,7 +195,7 @@ gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backen
     struct backend_kernel *kernel = launch->kernel;
     struct backend_device *device = kernel->device;
     const struct cuda_driver *cu = &device->cu;
-    gpulua_status status = gpu_cuda_enter(device, error);
+    gpulua_status status = device->lost == CUDA_SUCCESS ? GPULUA_OK : gpu_cuda_lost(device, error);
     if (status == GPULUA_OK &&
         __builtin_expect(launch->shared_bytes > kernel->shared_bytes_ready, 0)) {
         status = shared_raise(kernel, launch->shared_bytes, error);
@@ -202,10 +212,12 @@ gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backen
     size_t args_bytes = launch->args_bytes;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)launch->args,
                      CU_LAUNCH_PARAM_BUFFER_SIZE, &args_bytes, CU_LAUNCH_PARAM_END};
-    CUresult result = cu->cuLaunchKernel(
-        kernel->function, launch->grid[0], launch->grid[1], launch->grid[2], launch->block[0],
-        launch->block[1], launch->block[2], launch->shared_bytes, launch->stream->handle, NULL,
-        args_bytes > 0 ? extra : NULL);
+    CUresult result;
+    CU_HOT(device, result,
+           cu->cuLaunchKernel(kernel->function, launch->grid[0], launch->grid[1], launch->grid[2],
+                              launch->block[0], launch->block[1], launch->block[2],
+                              launch->shared_bytes, launch->stream->handle, NULL,
+                              args_bytes > 0 ? extra : NULL));
     return gpu_cuda_result(device, result, "cuLaunchKernel", __FILE__, __LINE__, error);
 }
 

@@ -42,7 +42,8 @@ GPULUA_INLINE float gpulua_to_float(__half x) {
 #else
     unsigned bits = x.__x, sign = (bits & 0x8000u) << 16, rest = (bits & 0x7fffu) << 13;
     if (rest >= 0x0f800000u) { // infinite or not a number
-        return __uint_as_float(sign | 0x7f800000u | (rest & 0x007fffffu));
+        unsigned quiet = (rest & 0x007fffffu) != 0u ? 0x00400000u : 0u;
+        return __uint_as_float(sign | 0x7f800000u | (rest & 0x007fffffu) | quiet);
     }
     // As a float the exponent is 112 too small; the multiplication also makes subnormals right.
     return __uint_as_float(sign | __float_as_uint(__uint_as_float(rest) * 0x1p112f));

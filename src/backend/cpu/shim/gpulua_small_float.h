@@ -144,11 +144,16 @@ GPULUA_INLINE double gpulua_odd_fma(float a, float b, float c) {
         return T2(gpulua_##S(__hisnan(x.x) ? 1.0f : 0.0f),                                         \
                   gpulua_##S(__hisnan(x.y) ? 1.0f : 0.0f));                                        \
     }                                                                                              \
+    /* Of a number and a NaN the number; a zero is smaller than the other when it is negative. */  \
     GPULUA_INLINE T __hmin(T a, T b) {                                                             \
-        return gpulua_##S(__builtin_fminf(gpulua_to_float(a), gpulua_to_float(b)));                \
+        float x = gpulua_to_float(a), y = gpulua_to_float(b);                                      \
+        T zero = gpulua_##S##_bits((unsigned)(a.__x | b.__x));                                     \
+        return y != y || x < y ? a : x == y ? zero : b;                                            \
     }                                                                                              \
     GPULUA_INLINE T __hmax(T a, T b) {                                                             \
-        return gpulua_##S(__builtin_fmaxf(gpulua_to_float(a), gpulua_to_float(b)));                \
+        float x = gpulua_to_float(a), y = gpulua_to_float(b);                                      \
+        T zero = gpulua_##S##_bits((unsigned)(a.__x & b.__x));                                     \
+        return y != y || x > y ? a : x == y ? zero : b;                                            \
     }                                                                                              \
     GPULUA_INLINE T __hmin_nan(T a, T b) { return __hisnan(a) ? a : __hisnan(b) ? b : __hmin(a, b); } \
     GPULUA_INLINE T __hmax_nan(T a, T b) { return __hisnan(a) ? a : __hisnan(b) ? b : __hmax(a, b); } \

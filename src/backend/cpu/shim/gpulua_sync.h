@@ -57,10 +57,11 @@ GPULUA_INLINE int __all_sync(unsigned mask, int predicate) {
 }
 
 // A value as the 64 bits that lanes exchange, and back.
-template <class T> GPULUA_INLINE unsigned long gpulua_to_bits(T value) {
+template <class T> GPULUA_INLINE unsigned long gpulua_to_bits(const T &value) {
     static_assert(sizeof(T) <= 8, "lanes exchange values of at most 8 bytes");
     unsigned long bits = 0;
     __builtin_memcpy(&bits, &value, sizeof(T));
+    __asm__("" : "+r"(bits));
     return bits;
 }
 template <class T> GPULUA_INLINE T gpulua_from_bits(unsigned long bits) {
@@ -87,20 +88,23 @@ GPULUA_INLINE unsigned gpulua_lane_xor(unsigned lane, int mask, int width) {
     return source <= last ? source : lane;
 }
 
+// Lanes that nobody reads from often shuffle a variable without a value. That is a matter of course
+// in CUDA C, but an optimiser may conclude that no such lane exists. So the variable is passed by
+// reference, and its bits go through a statement that the optimiser does not look into.
 #define GPULUA_SHUFFLES(T)                                                                         \
-    GPULUA_INLINE T __shfl_sync(unsigned mask, T value, int source, int width = 32) {              \
+    GPULUA_INLINE T __shfl_sync(unsigned mask, const T &value, int source, int width = 32) {         \
         return gpulua_from_bits<T>(gpulua_warp(CPU_WARP_SHUFFLE, mask, gpulua_to_bits(value),      \
                                                gpulua_lane_of(gpulua_lane(), source, width)));     \
     }                                                                                              \
-    GPULUA_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {       \
+    GPULUA_INLINE T __shfl_up_sync(unsigned mask, const T &value, unsigned delta, int width = 32) {       \
         return gpulua_from_bits<T>(gpulua_warp(CPU_WARP_SHUFFLE, mask, gpulua_to_bits(value),      \
                                                gpulua_lane_up(gpulua_lane(), delta, width)));      \
     }                                                                                              \
-    GPULUA_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {     \
+    GPULUA_INLINE T __shfl_down_sync(unsigned mask, const T &value, unsigned delta, int width = 32) {     \
         return gpulua_from_bits<T>(gpulua_warp(CPU_WARP_SHUFFLE, mask, gpulua_to_bits(value),      \
                                                gpulua_lane_down(gpulua_lane(), delta, width)));    \
     }                                                                                              \
-    GPULUA_INLINE T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {       \
+    GPULUA_INLINE T __shfl_xor_sync(unsigned mask, const T &value, int lane_mask, int width = 32) {       \
         return gpulua_from_bits<T>(gpulua_warp(CPU_WARP_SHUFFLE, mask, gpulua_to_bits(value),      \
                                                gpulua_lane_xor(gpulua_lane(), lane_mask, width))); \
     }

@@ -1,0 +1,477 @@
+/* A host of its own: what gpulua.h promises. */
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+
+#include "backend/tap.h"
+#include "gpulua.h"
+
+static struct tap tap;
+#define CHECK(good) tap_check(&tap, good, #good)
+
+/* What on_error was told. */
+struct told {
+    int count;
+    gpulua_status code;
+    char message[256], traceback[1024], source[64];
+    int line;
+};
+
+static void note_error(void *user, const gpulua_error *error) {
+    struct told *told = user;
+    told->count++;
+    told->code = error->code;
+    told->line = error->line;
+    snprintf(told->message, sizeof told->message, "%s", error->message);
+    snprintf(told->traceback, sizeof told->traceback, "%s", error->traceback);
+    snprintf(told->source, sizeof told->source, "%s", error->source);
+}
+
+static gpulua_config config_for(struct told *told) {
+    gpulua_config config;
+    gpulua_config_init(&config);
+    config.device = getenv("GPULUA_DEVICE") ? NULL : "cpu";
+    config.on_error = note_error;
+    config.user = told;
+    memset(told, 0, sizeof *told);
+    return config;
+}
+
+static gpulua_status start(gpulua *g, const char *text) {
+    lua_State *L = gpulua_state(g);
+    if (luaL_loadstring(L, text) != LUA_OK) {
+
+        lua_pop(L, 1);
+        return GPULUA_INVALID_DATA;
+    }
+    return gpulua_load_function(g, 0);
+}
+
+/* Steps until no task is left, polling as a host with a loop of its own does. */
+static int run(gpulua *g) {
+    while (gpulua_tasks(g) > 0) {
+        struct pollfd wait = {.fd = gpulua_pollfd(g), .events = POLLIN};
+        poll(&wait, 1, gpulua_timeout_ms(g));
+        int left = gpulua_step(g, 0);
+        if (left < 0) {
+            return left;
+        }
+    }
+    return 0;
+}
+
+static lua_Integer global_integer(gpulua *g, const char *name) {
+    lua_State *L = gpulua_state(g);
+    lua_getglobal(L, name);
+    lua_Integer value = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    return value;
+}
+
+static int fd_count(void) {
+    int count = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        count += lseek(fd, 0, SEEK_CUR) >= 0 || poll(&(struct pollfd){.fd = fd}, 1, 0) == 0;
+    }
+    return count;
+}
+
+/* ---- tests ---- */
+
+static void test_config(void) {
+    gpulua_config config;
+    memset(&config, 0xff, sizeof config);
+    gpulua_config_init(&config);
+    CHECK(config.struct_bytes == sizeof config);
+    CHECK(config.device == NULL && config.on_error == NULL && config.memory_limit_bytes == 0);
+    CHECK(strcmp(gpulua_version(), "") != 0);
+    config.struct_bytes = 1;
+    CHECK(gpulua_new(&config) == NULL);
+    CHECK(gpulua_last_error(NULL)->code == GPULUA_INVALID_ARGUMENT);
+    CHECK(strstr(gpulua_last_error(NULL)->message, "gpulua_config_init") != NULL);
+    gpulua_close(NULL);
+}
+
+static void test_tasks(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    gpulua *g = gpulua_new(&config);
+    CHECK(g != NULL && gpulua_tasks(g) == 0);
+    CHECK(gpulua_step(g, 0) == 0);
+    CHECK(gpulua_timeout_ms(g) == -1);
+    CHECK(start(g, "local gpu = require 'gpulua' x = 1 gpu.sleep(0.01) x = x + 1\n"
+                   "gpu.spawn(function() gpu.sleep(0.005) x = x + 40 end)") == GPULUA_OK);
+    CHECK(gpulua_tasks(g) == 1);
+    CHECK(gpulua_timeout_ms(g) == 0);
+    CHECK(global_integer(g, "x") == 0); /* loading does not run it */
+    CHECK(gpulua_step(g, 0) == 1);
+    CHECK(global_integer(g, "x") == 1);
+    int timeout_ms = gpulua_timeout_ms(g);
+    CHECK(timeout_ms >= 0 && timeout_ms <= 10);
+    CHECK(run(g) == 0);
+    CHECK(global_integer(g, "x") == 42);
+    CHECK(told.count == 0);
+    gpulua_close(g);
+}
+
+static void test_arguments(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    gpulua *g = gpulua_new(&config);
+    lua_State *L = gpulua_state(g);
+    luaL_loadstring(L, "sum = 0 for i = 1, select('#', ...) do sum = sum + select(i, ...) end");
+    lua_pushinteger(L, 20);
+    lua_pushinteger(L, 22);
+    int top = lua_gettop(L);
+    CHECK(gpulua_load_function(g, 2) == GPULUA_OK);
+    CHECK(lua_gettop(L) == top - 3);
+    CHECK(run(g) == 0);
+    CHECK(global_integer(g, "sum") == 42);
+    lua_pushinteger(L, 1);
+    CHECK(gpulua_load_function(g, 0) == GPULUA_INVALID_ARGUMENT);
+    CHECK(gpulua_last_error(g)->code == GPULUA_INVALID_ARGUMENT);
+    CHECK(lua_gettop(L) == top - 3);
+    gpulua_close(g);
+}
+
+static void test_files(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    gpulua *g = gpulua_new(&config);
+    char path[] = "/tmp/gpulua-embed-XXXXXX";
+    int fd = mkstemp(path);
+    CHECK(fd >= 0);
+    FILE *file = fdopen(fd, "w");
+    fputs("loaded = 7\nlocal gpu = require 'gpulua'\ngpu.sleep(0.001)\nerror('in the file')\n",
+          file);
+    fclose(file);
+    CHECK(gpulua_load_file(g, path) == GPULUA_OK);
+    CHECK(run(g) == 0);
+    CHECK(global_integer(g, "loaded") == 7);
+    CHECK(told.count == 1 && strstr(told.message, ":4: in the file") != NULL);
+    CHECK(strstr(told.traceback, "in main chunk") != NULL);
+    CHECK(strstr(gpulua_last_error(g)->message, "in the file") != NULL);
+    CHECK(gpulua_load_file(g, "/nowhere/at/all.lua") == GPULUA_IO);
+    CHECK(strstr(gpulua_last_error(g)->message, "/nowhere/at/all.lua") != NULL);
+    CHECK(truncate(path, 0) == 0);
+    file = fopen(path, "w");
+    fputs("x x\n", file);
+    fclose(file);
+    CHECK(gpulua_load_file(g, path) == GPULUA_INVALID_DATA);
+    CHECK(strstr(gpulua_last_error(g)->message, "syntax error") != NULL);
+    CHECK(gpulua_last_error(g)->hint[0] != '\0');
+    CHECK(gpulua_tasks(g) == 0);
+    unlink(path);
+    gpulua_close(g);
+}
+
+static void test_errors(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    gpulua *g = gpulua_new(&config);
+    start(g, "error({})");
+    CHECK(run(g) == 0);
+    CHECK(told.count == 1 && strcmp(told.message, "(error object is a table value)") == 0);
+    start(g, "error(setmetatable({}, {__tostring = function() return 'as text' end}))");
+    CHECK(run(g) == 0);
+    CHECK(told.count == 2 && strcmp(told.message, "as text") == 0 && told.traceback[0] == '\0');
+    start(g, "error(setmetatable({}, {__tostring = function() error('worse') end}))");
+    CHECK(run(g) == 0);
+    CHECK(told.count == 3 && told.message[0] != '\0');
+    start(g, "\nrequire 'gpulua'.sleep(-1)");
+    CHECK(run(g) == 0);
+    CHECK(told.count == 4 && told.code == GPULUA_INVALID_ARGUMENT && told.line == 2);
+    CHECK(strstr(told.message, "InvalidArgument") != NULL && told.source[0] != '\0');
+    /* Detached, and never joined. */
+    start(g, "require 'gpulua'.spawn(error, 'alone', 0):detach()");
+    CHECK(run(g) == 0);
+    CHECK(told.count == 5 && strcmp(told.message, "alone") == 0);
+    gpulua_close(g);
+    CHECK(told.count == 5);
+}
+
+static void test_close(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    int before = fd_count();
+    for (int i = 0; i < 3; i++) {
+        gpulua *g = gpulua_new(&config);
+        start(g, "local gpu = require 'gpulua'\n"
+                 "gpu.spawn(function() gpu.sleep(60) end)\n"
+                 "gpu.device():buffer('f32', 1000):fill(1)\n"
+                 "gpu.sleep(60)");
+        gpulua_step(g, 0);
+        gpulua_step(g, 0);
+        CHECK(gpulua_tasks(g) == 2);
+        gpulua_close(g);
+    }
+    CHECK(fd_count() == before);
+    CHECK(told.count == 0);
+}
+
+static gpulua *current;
+static int inner_step;
+static int call_step(lua_State *L) {
+    (void)L;
+    inner_step = gpulua_step(current, 0);
+    return 0;
+}
+
+static void test_reentrancy(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    current = gpulua_new(&config);
+    lua_register(gpulua_state(current), "step", call_step);
+    start(current, "step()");
+    CHECK(run(current) == 0);
+    CHECK(inner_step == -GPULUA_STREAM_MISUSE);
+    gpulua_close(current);
+}
+
+/* ---- other threads ---- */
+
+static void *wake_later(void *user) {
+    usleep(20000);
+    gpulua_wake(user);
+    return NULL;
+}
+
+static void *interrupt_later(void *user) {
+    usleep(20000);
+    gpulua_interrupt(user);
+    return NULL;
+}
+
+static void test_threads(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    gpulua *g = gpulua_new(&config);
+    pthread_t thread;
+    start(g, "require 'gpulua'.sleep(60)");
+    gpulua_step(g, 0);
+    pthread_create(&thread, NULL, wake_later, g);
+    CHECK(gpulua_step(g, 30000) == 1); /* ends long before */
+    pthread_join(thread, NULL);
+    pthread_create(&thread, NULL, interrupt_later, g);
+    CHECK(run(g) == 0); /* the sleep was ended */
+    pthread_join(thread, NULL);
+    CHECK(told.count == 1 && told.code == GPULUA_INTERRUPTED);
+    start(g, "while true do end");
+    pthread_create(&thread, NULL, interrupt_later, g);
+    CHECK(run(g) == 0); /* the loop was ended */
+    pthread_join(thread, NULL);
+    CHECK(told.count == 2 && strcmp(told.message, "interrupted!") == 0);
+    start(g, "after = 5");
+    CHECK(run(g) == 0);
+    CHECK(global_integer(g, "after") == 5);
+    gpulua_close(g);
+}
+
+static void *whole_life(void *user) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    lua_Integer *result = user;
+    gpulua *g = gpulua_new(&config);
+    if (g) {
+        start(
+            g,
+            "local gpu = require 'gpulua'\n"
+            "local d = gpu.device()\n"
+            "x = d:upload('i32', 100, function(i) return i end):fill(3):read()[100]\n"
+            "local t = {} for i = 1, 50 do t[i] = gpu.spawn(function() gpu.sleep(0.001) end) end\n"
+            "gpu.all(t)");
+        run(g);
+        *result = told.count == 0 ? global_integer(g, "x") : -1;
+        gpulua_close(g);
+    }
+    return NULL;
+}
+
+static void test_several(void) {
+    pthread_t threads[3];
+    lua_Integer results[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        pthread_create(&threads[i], NULL, whole_life, &results[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    CHECK(results[0] == 3 && results[1] == 3 && results[2] == 3);
+}
+
+/* ---- memory ---- */
+
+static void test_memory_limit(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    config.memory_limit_bytes = 4u << 20;
+    gpulua *g = gpulua_new(&config);
+    CHECK(g != NULL);
+    start(g, "local t = {} for i = 1, 1e9 do t[i] = ('x'):rep(1000) .. i end");
+    CHECK(run(g) == 0);
+    CHECK(told.count == 1 && strstr(told.message, "not enough memory") != NULL);
+    start(g, "collectgarbage() ok = 1 for i = 1, 1e5 do local s = ('x'):rep(100) .. i end ok = 2");
+    CHECK(run(g) == 0);
+    CHECK(told.count == 1 && global_integer(g, "ok") == 2);
+    gpulua_close(g);
+    config.memory_limit_bytes = 1000;
+    CHECK(gpulua_new(&config) == NULL);
+    CHECK(gpulua_last_error(NULL)->code == GPULUA_OUT_OF_MEMORY);
+}
+
+/* An allocator that fails at the n-th call from when it is told to. */
+struct failing {
+    long left;
+    bool has_failed;
+};
+static void *failing_alloc(void *user, void *block, size_t old_bytes, size_t new_bytes) {
+    struct failing *failing = user;
+    (void)old_bytes;
+    if (new_bytes == 0) {
+        free(block);
+        return NULL;
+    }
+    if (failing->left > 0 && --failing->left == 0) {
+        failing->has_failed = true;
+        failing->left = 1; /* and from there on, until it is reset */
+        return NULL;
+    }
+    return realloc(block, new_bytes);
+}
+
+static int prepare(lua_State *L) {
+    lua_pushcfunction(L, luaopen_gpulua);
+    lua_call(L, 0, 1);
+    lua_setglobal(L, "gpu");
+    return 0;
+}
+
+/* Whatever allocation fails, nothing crashes, every task ends, and the object works on. */
+static void test_allocation_failures(void) {
+    static const char script[] =
+        "local t = {}\n"
+        "for i = 1, 3 do t[i] = gpu.spawn(function(x) gpu.sleep(0) return x end, i) end\n"
+        "pcall(gpu.all, t)\n"
+        "pcall(gpu.any, t[1], t[2])\n"
+        "gpu.spawn(function() error('e') end):join()\n"
+        "pcall(gpu.timeout, 0, gpu.sleep, 1)\n"
+        "local d = gpu.device()\n"
+        "local b <close> = d:upload('f32', {1, 2, 3})\n"
+        "local r = b:read()\n"
+        "b:slice(1, 2):bytes()\n";
+    struct told told;
+    long n = 0;
+    bool went_through = false;
+    int broken = 0;
+    for (n = 1; n < 4000 && !went_through; n += n < 300 ? 1 : 17) {
+        struct failing failing = {0};
+        lua_State *L = lua_newstate(failing_alloc, &failing);
+        luaL_openlibs(L);
+        gpulua_config config = config_for(&told);
+        gpulua *g = gpulua_attach(L, &config);
+        lua_pushcfunction(L, prepare);
+        if (!g || lua_pcall(L, 0, 0, 0) != LUA_OK || start(g, "gpu.device()") || run(g)) {
+            broken++;
+        }
+        failing.left = n;
+        gpulua_status status = start(g, script);
+        int left = status ? 0 : run(g);
+        went_through = !failing.has_failed;
+        failing.left = 0;
+        start(g, "after = gpu.spawn(function() gpu.sleep(0) return 9 end):await()");
+        if (left != 0 || run(g) != 0 || global_integer(g, "after") != 9) {
+            printf("# broken when allocation %ld fails\n", n);
+            broken++;
+        }
+        gpulua_close(g);
+        lua_close(L);
+    }
+    CHECK(broken == 0);
+    CHECK(went_through && n > 100);
+}
+
+/* ---- attaching ---- */
+
+static int panic_count;
+static int panic(lua_State *L) {
+    (void)L;
+    panic_count++;
+    return 0;
+}
+
+static void test_attach(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    lua_State *L = luaL_newstate();
+    luaL_openlibs(L);
+    lua_atpanic(L, panic);
+    void *user;
+    lua_Alloc alloc = lua_getallocf(L, &user);
+    *(void **)lua_getextraspace(L) = &told;
+    gpulua *g = gpulua_attach(L, &config);
+    CHECK(g != NULL && gpulua_state(g) == L);
+    CHECK(gpulua_attach(L, NULL) == g);
+    void *user_after;
+    CHECK(lua_getallocf(L, &user_after) == alloc && user_after == user);
+    CHECK(*(void **)lua_getextraspace(L) == &told);
+    CHECK(lua_atpanic(L, panic) == panic);
+    CHECK(lua_gettop(L) == 0);
+    start(g,
+          "gpu = require 'gpulua' v = gpu.spawn(function() gpu.sleep(0.001) return 5 end):await()");
+    CHECK(run(g) == 0);
+    CHECK(global_integer(g, "v") == 5);
+    gpulua_close(g); /* the first of two attachments */
+    start(g, "v = gpu.spawn(function() return 6 end):await()");
+    CHECK(run(g) == 0);
+    CHECK(global_integer(g, "v") == 6);
+    gpulua_close(g);
+    CHECK(luaL_dostring(L, "return pcall(gpu.spawn, print)") ==
+          LUA_OK); /* the state is still open */
+    CHECK(!lua_toboolean(L, -2));
+    lua_settop(L, 0);
+    g = gpulua_attach(L, &config);
+    CHECK(g != NULL);
+    start(g, "v = gpu.spawn(function() return 7 end):await()");
+    CHECK(run(g) == 0);
+    CHECK(global_integer(g, "v") == 7);
+    lua_close(L); /* without gpulua_close */
+    CHECK(told.count == 0 && panic_count == 0);
+}
+
+static void test_open(void) {
+    lua_State *L = luaL_newstate();
+    luaL_openlibs(L);
+    luaL_requiref(L, "gpulua", luaopen_gpulua, 0);
+    lua_pushcfunction(L, luaopen_gpulua);
+    lua_call(L, 0, 1); /* as a test runner that forgets what is loaded does */
+    CHECK(lua_rawequal(L, -1, -2));
+    lua_settop(L, 0);
+    lua_pushcfunction(L, luaopen_gpulua_core);
+    lua_call(L, 0, 1);
+    lua_pushcfunction(L, luaopen_gpulua_core);
+    lua_call(L, 0, 1);
+    CHECK(lua_rawequal(L, -1, -2));
+    lua_close(L);
+}
+
+int main(void) {
+    test_config();
+    test_tasks();
+    test_arguments();
+    test_files();
+    test_errors();
+    test_close();
+    test_reentrancy();
+    test_threads();
+    test_several();
+    test_memory_limit();
+    test_attach();
+    test_open();
+    test_allocation_failures();
+    return tap_finish(&tap);
+}

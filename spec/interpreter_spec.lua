@@ -1,0 +1,582 @@
+-- The interpreter passes for Lua's: the same options, output, messages and exit codes; and what is
+-- its own: tasks, Ctrl-C, os.exit, reports at the end.
+
+local support = require "spec.support"
+
+local build = os.getenv "GPULUA_BUILD" or "build"
+if not build:find "^/" then
+  build = require("lfs").currentdir() .. "/" .. build
+end
+local gpulua = build .. "/gpulua"
+-- A command line: under sanitizers it sets the environment first.
+local lua = os.getenv "GPULUA_LUA" or "lua5.4"
+
+local folder
+
+local function write(name, text)
+  local path = folder .. "/" .. name
+  local file = assert(io.open(path, "wb"))
+  file:write(text)
+  file:close()
+  return path
+end
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read "a"
+  file:close()
+  return text
+end
+
+--- Runs a command in the folder. Returns its output, its errors (with "lua" for the program's name) and its
+--- exit code, or "signal N". `environment`: assignments as in a shell.
+local function run(program, arguments, input, environment)
+  write("input", input or "")
+  local command = "cd %s && env -u LUA_INIT -u LUA_INIT_5_4 %s timeout -k 5 60 %s %s < input > out 2> err"
+  local _, kind, code = os.execute(command:format(folder, environment or "", program, arguments))
+  local name = program:match "%S+$":gsub("%p", "%%%0")
+  local errors = read(folder .. "/err"):gsub(name, "lua")
+  return read(folder .. "/out"), errors, kind == "signal" and "signal " .. code or code
+end
+
+--- Both interpreters must do the same.
+local function same(arguments, input, environment)
+  local out_wanted, err_wanted, code_wanted = run(lua, arguments, input, environment)
+  local out, err, code = run(gpulua, arguments, input, environment)
+  assert.equal(out_wanted, out)
+  assert.equal(err_wanted, err)
+  assert.equal(code_wanted, code)
+  return out, err, code
+end
+
+describe("the interpreter", function()
+  setup(function()
+    folder = os.tmpname()
+    os.remove(folder)
+    assert(os.execute("mkdir " .. folder))
+  end)
+  teardown(function() os.execute("rm -r " .. folder) end)
+
+  describe("is Lua:", function()
+    it("-e runs a string", function()
+      assert.equal("3\n", (same "-e 'print(1 + 2)'"))
+      same "-e'print(1)' -e 'print(2)'"
+      same "-e 'print(...)'"
+    end)
+
+    it("-l requires a library into a global", function()
+      write("lib.lua", "print('loading', ...) return { x = 5 }")
+      assert.equal("loading\tlib\t./lib.lua\n5\n", (same "-l lib -e 'print(lib.x)'"))
+      assert.equal("loading\tlib\t./lib.lua\n5\n", (same "-l short=lib -e 'print(short.x)'"))
+      local _, _, code = same "-l nothing_such -e 'print(1)'"
+      assert.equal(1, code)
+    end)
+
+    it("-v shows the version first", function()
+      local wanted = run(lua, "-v")
+      local out, _, code = run(gpulua, "-v --device cpu")
+      assert.equal(wanted, out:sub(1, #wanted))
+      assert.truthy(out:find("gpulua %d+%.%d+%.%d+, device cpu\n", #wanted), out)
+      assert.equal(0, code)
+    end)
+
+    it("-W turns warnings on", function()
+      same "-W -e 'warn(\"a\", \"b\")'"
+      same "-e 'warn(\"a\")'"
+      same "-e 'warn(\"@on\") warn(\"a\")'"
+    end)
+
+    it("-E ignores the environment", function()
+      local out = same("-e 'print(x)'", "", "LUA_INIT='x=1'")
+      assert.equal("1\n", out)
+      out = same("-E -e 'print(x, package.path:find(\"somewhere\"))'", "",
+        "LUA_INIT='x=1' LUA_PATH='/somewhere/?.lua;;'")
+      assert.equal("nil\tnil\n", out)
+      same("-e 'print(package.path)'", "", "LUA_PATH='/somewhere/?.lua;;'")
+    end)
+
+    it("LUA_INIT runs a string or a file", function()
+      write("init.lua", "y = 2")
+      same("-e 'print(x, y)'", "", "LUA_INIT='@init.lua'")
+      same("-e 'print(x, y)'", "", "LUA_INIT='x = 1' LUA_INIT_5_4='@init.lua'")
+      same("-e 'print(1)'", "", "LUA_INIT='error(5)'")
+      same("-e 'print(1)'", "", "LUA_INIT='x x'")
+    end)
+
+    it("-- and - end the options", function()
+      write("script.lua", "print('script', ...)")
+      same "-- script.lua -x"
+      same("-", "print('stdin', ...)")
+      same("- a b", "print('stdin', ...)")
+      same("-- -", "print(1)")
+    end)
+
+    it("passes arguments and the table arg", function()
+      write("args.lua", "print(...) for i = -9, 9 do if arg[i] and i > -2 then print(i, arg[i]) end end print(#arg)")
+      local show = "args.lua one 'two three' -v"
+      local out = run(gpulua, show):gsub("%-1\t[^\n]*", "-1\tlua")
+      local wanted = run(lua, show):gsub("%-1\t[^\n]*", "-1\tlua")
+      assert.equal(wanted, out)
+      same "-e 'print(arg[0] ~= nil, arg[1], arg[2], #arg)' "
+      same "-e 'a = 1' args.lua x"
+    end)
+
+    it("runs standard input where there is no script", function()
+      same("", "print('piped') return 5")
+      same("", "error('piped')")
+      same("", "x x")
+    end)
+
+    it("skips a first line that begins with #", function()
+      write("shebang.lua", "#!/usr/bin/env gpulua\nprint(debug.getinfo(1, 'l').currentline)")
+      assert.equal("2\n", (same "shebang.lua"))
+    end)
+
+    it("refuses what it does not know, with the usage", function()
+      for _, bad in ipairs { "-x", "-vv", "-ix", "-e", "-l", "-Ex" } do
+        local _, wanted = run(lua, bad)
+        local out, err, code = run(gpulua, bad)
+        assert.equal("", out)
+        assert.equal(1, code)
+        -- Ours has further options at the end.
+        assert.equal(wanted, err:sub(1, #wanted))
+        assert.truthy(err:find("--device", 1, true))
+      end
+    end)
+
+    it("reports errors of scripts with a traceback", function()
+      for name, text in pairs {
+        plain = "local function f() error('boom') end f()",
+        level = "error('boom', 2)",
+        bare = "error('boom', 0)",
+        object = "error(setmetatable({}, { __tostring = function() return 'an object' end }))",
+        table = "error({})",
+        nothing = "error()",
+        number = "error(42)",
+        runtime = "local x = nil; x.y = 1",
+        deep = "local function f() return f() + 1 end f()",
+        syntax = "for x = 1",
+        handler = "local ok, err = xpcall(error, debug.traceback, 'msg') print(err)",
+        traceback = "print(debug.traceback('hi')) print(debug.traceback('hi', 2))",
+        close = "local x <close> = setmetatable({}, { __close = function() print('closed') end }) error('e')",
+        coroutine = "local co = coroutine.wrap(function() error('inside') end) co()",
+        resume = "print(coroutine.resume(coroutine.create(function(...) error('x') end), 1))",
+        yield = "print(pcall(coroutine.yield, 1)) coroutine.yield()",
+        wrapped = "local f = coroutine.wrap(function(a) local b = coroutine.yield(a + 1) return b * 2 end)"
+          .. " print(f(1)) print(f(5)) print(pcall(f))",
+        dead = "local co = coroutine.create(print) coroutine.resume(co) print(coroutine.resume(co))",
+        closing = "local co = coroutine.create(function() local x <close> = setmetatable({}, { __close = function()"
+          .. " print 'closed' end }) coroutine.yield() end) coroutine.resume(co) print(coroutine.close(co))",
+        misuse = "coroutine.resume(5)",
+        wrap = "coroutine.wrap(5)",
+        memory = "string.rep('x', 1 << 40)",
+      } do
+        write(name .. ".lua", text)
+        if name == "deep" then
+          -- How many levels there are depends on what is below the script.
+          local out, err, code = run(gpulua, "deep.lua")
+          assert.equal("", out)
+          assert.equal(1, code)
+          assert.truthy(err:find "^lua: deep.lua:1: stack overflow", err)
+          assert.truthy(err:find "in main chunk\n\t%[C%]: in %?\n$", err)
+        else
+          same(name .. ".lua")
+        end
+      end
+    end)
+
+    it("says when a script cannot be read", function()
+      same "no_such_file.lua"
+      local _, _, code = same "."
+      assert.equal(1, code)
+    end)
+
+    it("gives the exit codes of os.exit", function()
+      for _, call in ipairs { "os.exit()", "os.exit(true)", "os.exit(false)", "os.exit(7)", "os.exit(7, true)",
+        "os.exit(true, true)", "coroutine.wrap(function() os.exit(9) end)()",
+        "coroutine.wrap(function() os.exit(9, true) end)()", "pcall(os.exit, 3)", "os.exit('x')" } do
+        same(("-e %q"):format("io.write('before') " .. call .. " print 'not here'"))
+      end
+    end)
+
+    it("runs finalisers at the end, and not at os.exit without close", function()
+      local mark = "x = setmetatable({}, { __gc = function() print 'finalised' end }) "
+      assert.equal("finalised\n", (same(("-e %q"):format(mark))))
+      assert.equal("finalised\n", (same(("-e %q"):format(mark .. "os.exit(0, true)"))))
+      assert.equal("", (same(("-e %q"):format(mark .. "os.exit(0)"))))
+    end)
+
+    it("loads C modules, which find Lua in the interpreter", function()
+      assert.equal("true\n", (same "-e 'print(require(\"lfs\").currentdir() ~= nil)'"))
+    end)
+
+    it("reads and shows interactively", function()
+      local input = "1 + 1\n=2 * 3\nx = 5\nx\nfor i = 1, 2 do\nprint(i)\nend\nerror 'oops'\n'still here'\nx x\n"
+      local out, err, code = run(gpulua, "-i", input)
+      for _, part in ipairs { "> 2\n", "> 6\n", "> > 5\n", "> >> >> 1\n2\n", "> still here\n" } do
+        assert.truthy(out:find(part, 1, true), out)
+      end
+      assert.truthy(err:find("stdin:1: oops\nstack traceback:", 1, true), err)
+      assert.truthy(err:find("syntax error", 1, true), err)
+      assert.equal(0, code)
+      -- What it says on the error stream is what Lua says.
+      local _, wanted = run(lua, "-i", input)
+      assert.equal(wanted, err)
+    end)
+
+    it("goes on interactively after a script", function()
+      write("set.lua", "z = 11")
+      local out = run(gpulua, "-i set.lua", "z\n")
+      assert.truthy(out:find("> 11\n", 1, true), out)
+    end)
+  end)
+
+  describe("runs tasks:", function()
+    it("the main chunk is one", function()
+      local out, err, code = run(gpulua, "-", [[
+        local gpu = require "gpulua"
+        print(coroutine.isyieldable(), select(2, coroutine.running()))
+        gpu.sleep(0.001)
+        print(gpu.spawn(function() return 6 * 7 end):await())
+      ]])
+      assert.equal("true\tfalse\n42\n", out)
+      assert.equal("", err)
+      assert.equal(0, code)
+    end)
+
+    it("every chunk of the command line may wait", function()
+      write("sleeps.lua", "require('gpulua').sleep(0.001) print 'slept'")
+      local out = run(gpulua, "-e 'require[[gpulua]].sleep(0.001) print [[one]]' sleeps.lua")
+      assert.equal("one\nslept\n", out)
+      out = run(gpulua, "-i", "gpu = require 'gpulua'\ngpu.sleep(0.001)\ngpu.spawn(function() return 9 end):await()\n")
+      assert.truthy(out:find("> 9\n", 1, true), out)
+    end)
+
+    it("until none is left", function()
+      local out, _, code = run(gpulua, "-", [[
+        local gpu = require "gpulua"
+        gpu.spawn(function() gpu.sleep(0.01) print "child" end)
+        gpu.spawn(function() gpu.sleep(0.02) print "detached" end):detach()
+        print "main"
+      ]])
+      assert.equal("main\nchild\ndetached\n", out)
+      assert.equal(0, code)
+    end)
+
+    it("a task that failed unattended prints its traceback, and the exit code is 1", function()
+      local script = write("fails.lua", [[
+        local gpu = require "gpulua"
+        gpu.spawn(function() local function inner() error("nobody looks") end inner() end)
+        gpu.sleep(0.01)
+        print "main goes on"
+      ]])
+      local out, err, code = run(gpulua, script)
+      assert.equal("main goes on\n", out)
+      assert.truthy(err:find("^lua: [^\n]*fails.lua:2: nobody looks\nstack traceback:\n"), err)
+      assert.truthy(err:find("in upvalue 'inner'", 1, true) or err:find("in local 'inner'", 1, true), err)
+      assert.equal(1, code)
+    end)
+
+    it("a detached one that fails, too", function()
+      local out, err, code = run(gpulua, "-", [[
+        local gpu = require "gpulua"
+        gpu.spawn(function() gpu.sleep(0.001) error("detached fails", 0) end):detach()
+        gpu.sleep(0.01)
+        print "main"
+      ]])
+      assert.equal("main\n", out)
+      assert.truthy(err:find("lua: detached fails\nstack traceback:\n", 1, true), err)
+      assert.equal(1, code == 1 and 1 or code)
+    end)
+
+    it("a failure that was seen is none of the exit code's", function()
+      local out, err, code = run(gpulua, "-e 'print(require[[gpulua]].spawn(error, [[seen]], 0):join())'")
+      assert.equal("false\tseen\n", out)
+      assert.equal("", err)
+      assert.equal(0, code)
+    end)
+
+    it("a task that fails beside a failing main chunk is told as well", function()
+      local _, err, code = run(gpulua, "-", [[
+        local gpu = require "gpulua"
+        gpu.spawn(error, "the child's", 0)
+        gpu.sleep(0)
+        error("main's", 0)
+      ]])
+      -- Lua's interpreter gives 0 for a failing standard input; the child's failure makes it 1.
+      assert.truthy(err:find("the child's", 1, true), err)
+      assert.truthy(err:find("main's", 1, true), err)
+      assert.equal(1, code)
+    end)
+
+    it("tasks that wait for each other for ever are ended", function()
+      local _, err, code = run(gpulua, "-", [[
+        local gpu = require "gpulua"
+        local a, b
+        a = gpu.spawn(function() gpu.sleep(0) b:await() end)
+        b = gpu.spawn(function() a:await() end)
+      ]])
+      assert.truthy(err:find("never end", 1, true), err)
+      assert.equal(1, code)
+    end)
+  end)
+
+  describe("os.exit", function()
+    it("closes tasks first, wherever it is called", function()
+      local head = [[
+        local gpu = require "gpulua"
+        local function closable(name)
+          return setmetatable({}, { __close = function() print(name) end })
+        end
+        gpu.spawn(function() local _ <close> = closable "waiting task" gpu.sleep(60) end)
+        gpu.sleep(0)
+        local _ <close> = closable "main"
+        io.write "unflushed "
+      ]]
+      for _, call in ipairs { "os.exit(5)", "os.exit(5, true)", "pcall(os.exit, 5)" } do
+        local out, err, code = run(gpulua, "-", head .. call)
+        assert.equal("", err)
+        assert.equal(5, code)
+        assert.truthy(out:find("^unflushed "), out)
+        assert.truthy(out:find("waiting task\n", 1, true), out)
+        assert.truthy(out:find("main\n", 1, true), out)
+      end
+      local out, _, code = run(gpulua, "-", head .. [[
+        coroutine.wrap(function() local _ <close> = closable "generator" os.exit(6, true) end)()
+      ]])
+      assert.equal(6, code)
+      assert.truthy(out:find("generator\n", 1, true), out)
+      assert.truthy(out:find("waiting task\n", 1, true), out)
+      out, _, code = run(gpulua, "-", head .. [[
+        gpu.spawn(function() local _ <close> = closable "caller" os.exit(7) end):await()
+      ]])
+      assert.equal(7, code)
+      assert.truthy(out:find("caller\n", 1, true), out)
+    end)
+  end)
+
+  describe("Ctrl-C", function()
+    --- Runs a script, sends it SIGINT once it has written "ready", and gives its output, errors and code.
+    local function interrupted(text, count)
+      write("loop.lua", text)
+      -- A shell starts what runs in the background with SIGINT ignored; ours sets its own handler all the same.
+      write("interrupt.sh", ([[
+        cd %s
+        timeout -k 5 30 %s loop.lua > out 2> err &
+        waiter=$!
+        for i in $(seq 500); do grep -q ready out 2> /dev/null && break; sleep 0.01; done
+        sleep 0.1
+        for i in $(seq %d); do pkill -INT -P $waiter; sleep 0.2; done
+        wait $waiter
+        echo $? > code
+      ]]):format(folder, gpulua, count or 1))
+      os.execute("sh " .. folder .. "/interrupt.sh")
+      return read(folder .. "/out"), read(folder .. "/err"), math.tointeger(tonumber(read(folder .. "/code")))
+    end
+
+    it("stops a loop", function()
+      local _, err, code = interrupted "io.write 'ready' io.flush() while true do end"
+      assert.truthy(err:find(": interrupted!\nstack traceback:", 1, true), err)
+      assert.equal(1, code)
+    end)
+
+    it("stops a loop inside a coroutine", function()
+      local _, err, code = interrupted [[
+        coroutine.wrap(function() io.write "ready" io.flush() while true do end end)()
+      ]]
+      assert.truthy(err:find("interrupted!", 1, true), err)
+      assert.equal(1, code)
+    end)
+
+    it("stops a loop inside a task, and what waits for it", function()
+      local _, err, code = interrupted [[
+        local gpu = require "gpulua"
+        gpu.spawn(function() io.write "ready" io.flush() while true do end end)
+        gpu.sleep(60)
+      ]]
+      assert.truthy(err:find("interrupted!", 1, true), err)
+      assert.equal(1, code)
+    end)
+
+    it("ends a wait, and closes what is open", function()
+      local out, err, code = interrupted [[
+        local gpu = require "gpulua"
+        local _ <close> = setmetatable({}, { __close = function() print " closed" end })
+        io.write "ready" io.flush()
+        local ok, e = pcall(gpu.sleep, 60)
+        print("", ok, e.code)
+        gpu.spawn(function() gpu.sleep(60) end)
+        error(e)
+      ]]
+      assert.equal("ready\tfalse\tInterrupted\n closed\n", out)
+      assert.truthy(err:find("Interrupted: interrupted!", 1, true), err)
+      assert.equal(1, code)
+    end)
+
+    it("ends the wait for children at the end of the main chunk", function()
+      local out, err, code = interrupted [[
+        local gpu = require "gpulua"
+        gpu.spawn(function()
+          local _ <close> = setmetatable({}, { __close = function() print " child closed" end })
+          io.write "ready" io.flush()
+          gpu.sleep(60)
+        end)
+      ]]
+      assert.equal("ready child closed\n", out)
+      assert.truthy(err:find("interrupted!", 1, true), err)
+      assert.equal(1, code)
+    end)
+
+    it("can be caught", function()
+      local out, _, code = interrupted [[
+        local gpu = require "gpulua"
+        io.write "ready" io.flush()
+        print("", pcall(function() while true do end end))
+        gpu.sleep(0.001)
+        print "on"
+      ]]
+      assert.equal("ready\tfalse\tinterrupted!\non\n", out)
+      assert.equal(0, code)
+    end)
+
+    it("a second one during the first kills", function()
+      local _, _, code = interrupted([[
+        local gpu = require "gpulua"
+        io.write "ready" io.flush()
+        -- A C function that never comes back to Lua, where the first one would be seen.
+        string.rep("a", 1 << 22):find(("a*"):rep(20) .. "b")
+      ]], 3)
+      assert.equal(130, code)
+    end)
+  end)
+
+  describe("its own options", function()
+    it("--info shows devices and why others are missing", function()
+      local out, err, code = run(gpulua, "--info")
+      assert.equal("", err)
+      assert.equal(0, code)
+      assert.truthy(out:find("\ncpu: [^\n]+ multiprocessors"), out)
+      assert.truthy(out:find "\ncuda[^\n]*: [^\n]+", out)
+    end)
+
+    it("--device and --isolate choose", function()
+      local show = " -e 'local d = require[[gpulua]].device() print(d.name, d.isolation)'"
+      assert.equal("cpu\tnone\n", (run(gpulua, "--device cpu --isolate none" .. show)))
+      assert.equal("cpu\tprocess\n", (run(gpulua, "--device=cpu --isolate=process" .. show)))
+      assert.equal("cpu\tprocess\n", (run(gpulua, show, "", "GPULUA_DEVICE=cpu GPULUA_ISOLATE=process")))
+      -- Options win.
+      assert.equal("cpu\tnone\n", (run(gpulua, "--device cpu --isolate none" .. show, "",
+        "GPULUA_DEVICE=cuda:7 GPULUA_ISOLATE=process")))
+    end)
+
+    it("refuse bad values", function()
+      local _, err, code = run(gpulua, "--isolate thread -e 'print(1)'")
+      assert.truthy(err:find("'thread'", 1, true), err)
+      assert.equal(1, code)
+      _, err, code = run(gpulua, "--device")
+      assert.truthy(err:find("'--device' needs argument", 1, true), err)
+      assert.equal(1, code)
+      _, err, code = run(gpulua, "--nonsense")
+      assert.truthy(err:find("unrecognized option '--nonsense'", 1, true), err)
+      assert.equal(1, code)
+    end)
+
+    it("a bad environment is an error of the script that opens a device", function()
+      local open = "-e 'require[[gpulua]].device[[cpu]]'"
+      local _, err, code = run(gpulua, open, "", "GPULUA_ISOLATE=sometimes")
+      assert.truthy(err:find('GPULUA_ISOLATE: "process" or "none" expected, got "sometimes"', 1, true), err)
+      assert.equal(1, code)
+      _, err, code = run(gpulua, open, "", "GPULUA_ISOLATE=thread")
+      assert.truthy(err:find("Unsupported", 1, true), err)
+      assert.equal(1, code)
+      _, err, code = run(gpulua, "-e 'print(1)'", "", "GPULUA_ISOLATE=sometimes")
+      assert.equal("", err)
+      assert.equal(0, code)
+    end)
+
+    it("of later versions are refused by name", function()
+      for _, option in ipairs { "--check", "--check=7", "--seeds", "--trace", "--timeline", "--summary", "--flight",
+        "--info=json" } do
+        local _, err, code = run(gpulua, option .. " -e 'print(1)'")
+        assert.truthy(err:find("'" .. option .. "' is not in this version", 1, true), err)
+        assert.equal(1, code)
+      end
+    end)
+
+    it("an unknown device is an error of the script", function()
+      local _, err, code = run(gpulua, "--device nothing -e 'require[[gpulua]].device()'")
+      assert.truthy(err:find("nothing", 1, true), err)
+      assert.equal(1, code)
+    end)
+  end)
+
+  describe("in stock Lua", function()
+    local function stock(text, options)
+      return run(lua, (options or "") .. " -", text,
+        ("LUA_CPATH='%s/lua/?.so;;' GPULUA_EXECUTOR=%s/gpulua-exec"):format(build, build))
+    end
+
+    it("waits for tasks drive the loop", function()
+      local out, err, code = stock [[
+        local gpu = require "gpulua"
+        assert(gpu == require "gpulua" and require "gpulua.core")
+        local log = {}
+        local t = gpu.spawn(function(...) gpu.sleep(0.001) return ... end, 1, 2)
+        print(t:await())
+        print(gpu.all(gpu.spawn(function() gpu.sleep(0.002) return "a" end), gpu.spawn(function() return "b" end)))
+        print(gpu.any(gpu.spawn(function() gpu.sleep(9) end), gpu.spawn(function() return "b" end)))
+        print(pcall(gpu.timeout, 0.001, gpu.sleep, 60))
+        print(gpu.run(function() return gpu.spawn(function() return "inner" end):await() end))
+        print(gpu.spawn(error, "e", 0):join())
+        print(gpu.spawn(coroutine.yield):join())
+        local n = gpu.spawn(function() end)
+        print(gpu.step(), gpu.step(0.001))
+      ]]
+      assert.equal("", err)
+      assert.truthy(out:find("^1\t2\na\tb\n2\tb\nfalse\t"), out)
+      assert.truthy(out:find("inner\nfalse\te\nfalse\tattempt to yield from outside a coroutine\n1\t1\n", 1, true), out)
+      assert.equal(0, code)
+    end)
+
+    it("modules of ours are found", function()
+      local out, err = stock [[
+        print(type(require "gpulua.npy"), type(require "gpulua.image"))
+        print(require "gpulua" == require "gpulua")
+      ]]
+      assert.equal("", err)
+      assert.equal("table\ttable\ntrue\n", out)
+    end)
+
+    it("what nobody saw is a warning at the end, and tasks are closed", function()
+      local out, err = stock([[
+        local gpu = require "gpulua"
+        gpu.spawn(error, "unseen", 0)
+        gpu.spawn(function()
+          local _ <close> = setmetatable({}, { __close = function() print "closed" end })
+          gpu.sleep(60)
+        end)
+        gpu.sleep(0.001)
+      ]], "-W")
+      assert.equal("closed\n", out)
+      assert.truthy(err:find("Lua warning: gpulua: nobody saw this error: unseen", 1, true), err)
+    end)
+  end)
+
+  it("costs little more than Lua to start", function()
+    if support.keeps_freed_memory() then
+      return pending "sanitizers start slowly"
+    end
+    local now = require("system").monotime
+    local function best(program)
+      local least = math.huge
+      for _ = 1, 10 do
+        local start = now()
+        os.execute(program .. " -e ''")
+        least = math.min(least, now() - start)
+      end
+      return least
+    end
+    local own, stock = best(gpulua), best(lua)
+    assert.truthy(own - stock < 0.005, ("%.1f ms more"):format((own - stock) * 1000))
+  end)
+end)

@@ -1,0 +1,673 @@
+-- Tasks and the loop: who runs when, who owns whom, how waits end. No device is opened.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("tasks", function()
+  --- A closable that notes when it is closed.
+  local function closable(log, name)
+    return setmetatable({}, { __close = function() log[#log + 1] = name end })
+  end
+
+  describe("spawn", function()
+    it("queues: a task first runs at its spawner's next wait", function()
+      local log = {}
+      local task = gpu.spawn(function() log[#log + 1] = "task" end)
+      log[#log + 1] = "spawner"
+      assert.equal("queued", task:status())
+      gpu.sleep(0)
+      assert.are.same({ "spawner", "task" }, log)
+      assert.equal("done", task:status())
+    end)
+
+    it("passes arguments and gives back every result", function()
+      local task = gpu.spawn(function(...) return select("#", ...), ... end, 1, nil, 3, nil)
+      assert.are.same({ n = 5, 4, 1, nil, 3, nil }, table.pack(task:await()))
+      -- Again, and as often as asked.
+      assert.are.same({ n = 6, true, 4, 1, nil, 3, nil }, table.pack(task:join()))
+    end)
+
+    it("takes what can be called", function()
+      local callable = setmetatable({}, { __call = function(_, x) return x * 2 end })
+      assert.equal(8, gpu.spawn(callable, 4):await())
+    end)
+
+    it("refuses what cannot", function()
+      support.raises("InvalidArgument", { "argument 1 of spawn", "no value" }, gpu.spawn)
+      support.raises("InvalidArgument", { "argument 1 of spawn", "table" }, gpu.spawn, {})
+    end)
+
+    it("runs tasks in the order in which they became ready", function()
+      local log = {}
+      local tasks = {}
+      for i = 1, 5 do
+        tasks[i] = gpu.spawn(function()
+          log[#log + 1] = i
+          gpu.sleep(0)
+          log[#log + 1] = i + 10
+        end)
+      end
+      gpu.all(tasks)
+      assert.are.same({ 1, 2, 3, 4, 5, 11, 12, 13, 14, 15 }, log)
+    end)
+
+    it("gives each task its own results and locals over many switches", function()
+      local tasks = {}
+      for i = 1, 200 do
+        tasks[i] = gpu.spawn(function()
+          local sum = 0
+          for k = 1, 10 do
+            sum = sum + k * i
+            gpu.sleep(0)
+          end
+          return sum
+        end)
+      end
+      for i, sum in ipairs { gpu.all(tasks) } do
+        assert.equal(55 * i, sum)
+      end
+    end)
+  end)
+
+  describe("await and join", function()
+    it("raise and return the error value itself", function()
+      local value = { "an error" }
+      local task = gpu.spawn(function() error(value) end)
+      local ok, err = task:join()
+      assert.is_false(ok)
+      assert.equal(value, err)
+      ok, err = pcall(task.await, task)
+      assert.is_false(ok)
+      assert.equal(value, err)
+      assert.equal("failed", task:status())
+    end)
+
+    it("keep where the error was raised", function()
+      local function deep() error("from the deep", 0) end
+      local task = gpu.spawn(function() deep() end)
+      task:join()
+      assert.truthy(task:traceback():find("in upvalue 'deep'", 1, true), task:traceback())
+      assert.is_nil(gpu.spawn(function() end):traceback())
+    end)
+
+    it("end with Timeout, and the task goes on", function()
+      local task = gpu.spawn(function()
+        gpu.sleep(0.05)
+        return "late"
+      end)
+      support.raises("Timeout", "task", task.await, task, 0.001)
+      local ok, err = task:join(0.001)
+      assert.is_false(ok)
+      support.is_error(err, "Timeout")
+      assert.equal("waiting", task:status())
+      assert.equal("late", task:await(10))
+    end)
+
+    it("refuse a time that is none", function()
+      local task = gpu.spawn(function() gpu.sleep(0) end)
+      for _, seconds in ipairs { -1, 0 / 0, "1", {} } do
+        support.raises("InvalidArgument", "seconds", task.await, task, seconds)
+      end
+      task:await()
+    end)
+
+    it("wait for a task that others wait for, too", function()
+      local source = gpu.spawn(function()
+        gpu.sleep(0.005)
+        return "for all"
+      end)
+      local readers = {}
+      for i = 1, 4 do
+        readers[i] = gpu.spawn(function() return source:await() end)
+      end
+      assert.are.same({ "for all", "for all", "for all", "for all" }, { gpu.all(readers) })
+    end)
+
+    it("refuse to wait for oneself or for who waits for oneself", function()
+      local own
+      own = gpu.spawn(function() return own:await() end)
+      local _, err = own:join()
+      support.is_error(err, "InvalidArgument", "itself")
+      local parent
+      parent = gpu.spawn(function()
+        return gpu.spawn(function() return parent:await() end):await()
+      end)
+      _, err = parent:join()
+      support.is_error(err, "InvalidArgument", "waits for it to end")
+    end)
+
+    it("end a circle of tasks that wait for each other", function()
+      local a, b
+      local outer = gpu.spawn(function()
+        a = gpu.spawn(function()
+          gpu.sleep(0)
+          return b:join()
+        end)
+        b = gpu.spawn(function() return a:join() end)
+      end)
+      outer:await()
+      local _, ok_a, err_a = a:join()
+      local ok_b, err_b = b:join()
+      -- One of the two waits was ended, the other then had its result.
+      local err = ok_b and err_a or err_b
+      assert.truthy(ok_a == false or ok_b == false)
+      support.is_error(err, "Cancelled", "never end")
+    end)
+
+    it("raise NotYieldable where a task cannot be waited for", function()
+      local task = gpu.spawn(function() gpu.sleep(0.005) end)
+      local generator = coroutine.wrap(function() return pcall(task.await, task) end)
+      local _, err = generator()
+      support.is_error(err, "NotYieldable")
+      local ok
+      ok, err = pcall(table.sort, { 1, 2 }, function() return task:await() end)
+      assert.is_false(ok)
+      support.is_error(err, "NotYieldable")
+      ok, err = pcall(string.gsub, "x", "x", function() return task:await() end)
+      assert.is_false(ok)
+      support.is_error(err, "NotYieldable")
+      package.preload["spec.awaits"] = function() return task:await() end
+      ok, err = pcall(require, "spec.awaits")
+      package.preload["spec.awaits"] = nil
+      assert.is_false(ok)
+      support.is_error(err, "NotYieldable")
+      _, err = coroutine.wrap(function() return pcall(gpu.all, task) end)()
+      support.is_error(err, "NotYieldable")
+      -- What is over already can be had anywhere.
+      task:await()
+      assert.is_true((coroutine.wrap(function() return task:join() end)()))
+    end)
+  end)
+
+  describe("ownership", function()
+    it("a parent waits for its children when its body ends", function()
+      local log = {}
+      gpu.spawn(function()
+        gpu.spawn(function()
+          gpu.sleep(0.005)
+          log[#log + 1] = "child"
+          gpu.spawn(function()
+            gpu.sleep(0.005)
+            log[#log + 1] = "grandchild"
+          end)
+        end)
+        log[#log + 1] = "body"
+      end):await()
+      assert.are.same({ "body", "child", "grandchild" }, log)
+    end)
+
+    it("an error that nobody joined cancels the siblings and is raised when the body ends", function()
+      local slow, after
+      local parent = gpu.spawn(function()
+        slow = gpu.spawn(function() gpu.sleep(60) end)
+        gpu.spawn(function() error("boom", 0) end)
+        gpu.sleep(0.005)
+        after = true -- not raised inside this wait
+        return "result"
+      end)
+      local ok, err = parent:join(10)
+      assert.is_false(ok)
+      assert.equal("boom", err)
+      assert.is_true(after)
+      assert.equal("cancelled", slow:status())
+      assert.truthy(parent:traceback():find("tasks_spec.lua", 1, true))
+    end)
+
+    it("an error that was joined stops there", function()
+      local parent = gpu.spawn(function()
+        local child = gpu.spawn(function() error("seen", 0) end)
+        return child:join()
+      end)
+      local ok, child_ok, err = parent:join()
+      assert.is_true(ok)
+      assert.is_false(child_ok)
+      assert.equal("seen", err)
+    end)
+
+    it("an error in the body cancels the children before it is raised", function()
+      local log = {}
+      local parent = gpu.spawn(function()
+        gpu.spawn(function()
+          local _ <close> = closable(log, "child closed")
+          gpu.sleep(60)
+        end)
+        gpu.sleep(0)
+        error("body", 0)
+      end)
+      local ok, err = parent:join(10)
+      assert.is_false(ok)
+      assert.equal("body", err)
+      assert.are.same({ "child closed" }, log)
+    end)
+
+    it("detach opts out", function()
+      local finished = false
+      local child
+      local parent = gpu.spawn(function()
+        child = gpu.spawn(function()
+          gpu.sleep(0.01)
+          finished = true
+        end):detach()
+      end)
+      parent:await()
+      assert.is_false(finished)
+      child:await()
+      assert.is_true(finished)
+    end)
+
+    it("nests deeply", function()
+      local function nest(n)
+        return n == 0 and 0 or 1 + gpu.spawn(nest, n - 1):await()
+      end
+      assert.equal(150, nest(150))
+    end)
+  end)
+
+  describe("cancel", function()
+    it("ends a wait with Cancelled, and goes down to the children", function()
+      local codes, child = {}, nil
+      local parent = gpu.spawn(function()
+        child = gpu.spawn(function()
+          local _, err = pcall(gpu.sleep, 60)
+          codes[#codes + 1] = err.code
+          error(err, 0)
+        end)
+        local _, err = pcall(gpu.sleep, 60)
+        codes[#codes + 1] = err.code
+        error(err, 0)
+      end)
+      gpu.sleep(0.005)
+      assert.equal(parent, parent:cancel())
+      local ok, err = parent:join(10)
+      assert.is_false(ok)
+      support.is_error(err, "Cancelled")
+      assert.are.same({ "Cancelled", "Cancelled" }, codes)
+      assert.equal("cancelled", parent:status())
+      assert.equal("cancelled", child:status())
+    end)
+
+    it("lets a task clean up with further waits", function()
+      local task = gpu.spawn(function()
+        local ok = pcall(gpu.sleep, 60)
+        gpu.sleep(0.001)
+        return ok, "cleaned"
+      end)
+      gpu.sleep(0)
+      task:cancel()
+      assert.are.same({ false, "cleaned" }, { task:await() })
+      assert.equal("done", task:status())
+    end)
+
+    it("keeps a task that has not started from running", function()
+      local ran = false
+      local task = gpu.spawn(function() ran = true end)
+      task:cancel()
+      local ok, err = task:join()
+      assert.is_false(ok)
+      support.is_error(err, "Cancelled")
+      assert.is_false(ran)
+      assert.equal("cancelled", task:status())
+    end)
+
+    it("is nothing for a task that is over, and no error for its parent", function()
+      local parent = gpu.spawn(function()
+        local child = gpu.spawn(function() gpu.sleep(60) end)
+        gpu.sleep(0)
+        child:cancel()
+        return "fine"
+      end)
+      assert.equal("fine", parent:await())
+      assert.equal("done", parent:cancel():status())
+    end)
+
+    it("of oneself is raised at the next wait", function()
+      local task
+      local went_on = false
+      task = gpu.spawn(function()
+        task:cancel()
+        went_on = true
+        gpu.sleep(0)
+      end)
+      local _, err = task:join()
+      support.is_error(err, "Cancelled")
+      assert.is_true(went_on)
+    end)
+
+    it("happens at the end of a scope with <close>", function()
+      local task
+      do
+        local scoped <close> = gpu.spawn(function() gpu.sleep(60) end)
+        task = scoped
+        gpu.sleep(0)
+      end
+      local _, err = task:join(10)
+      support.is_error(err, "Cancelled")
+    end)
+  end)
+
+  describe("to-be-closed variables", function()
+    it("are closed when a task fails, and may wait", function()
+      local log = {}
+      local task = gpu.spawn(function()
+        local _ <close> = setmetatable({}, {
+          __close = function()
+            gpu.sleep(0.001)
+            log[#log + 1] = "closed"
+          end,
+        })
+        error("x", 0)
+      end)
+      local ok, err = task:join()
+      assert.is_false(ok)
+      assert.equal("x", err)
+      assert.are.same({ "closed" }, log)
+    end)
+  end)
+
+  describe("all and any", function()
+    local function after(seconds, ...)
+      local values = table.pack(...)
+      return gpu.spawn(function()
+        gpu.sleep(seconds)
+        return table.unpack(values, 1, values.n)
+      end)
+    end
+
+    it("all gives each first result in order", function()
+      assert.are.same({ n = 3, 1, nil, 3 }, table.pack(gpu.all(after(0.01, 1, "more"), after(0), after(0.005, 3))))
+      assert.are.same({ n = 2, "a", "b" }, table.pack(gpu.all { after(0.01, "a"), after(0, "b") }))
+      assert.equal(0, select("#", gpu.all()))
+      assert.equal(0, select("#", gpu.all {}))
+    end)
+
+    it("all takes what is over already, and the same thing twice", function()
+      local task = after(0, 7)
+      task:await()
+      assert.are.same({ 7, 7 }, { gpu.all(task, task) })
+    end)
+
+    it("all raises the first failure at once", function()
+      local slow = after(60)
+      local start = support.now()
+      local ok, err = pcall(gpu.all, slow, gpu.spawn(function() error("no", 0) end))
+      assert.is_false(ok)
+      assert.equal("no", err)
+      assert.truthy(support.now() - start < 30)
+      assert.equal("waiting", slow:status())
+      slow:cancel()
+    end)
+
+    it("any gives the index and result of the first", function()
+      local slow = after(60, "slow")
+      assert.are.same({ 2, "fast" }, { gpu.any(slow, after(0.001, "fast")) })
+      assert.are.same({ 1, "x" }, { gpu.any { after(0, "x"), slow } })
+      slow:cancel()
+    end)
+
+    it("any raises the error of the first", function()
+      local slow = after(60)
+      local ok, err = pcall(gpu.any, slow, gpu.spawn(function() error("first", 0) end))
+      assert.is_false(ok)
+      assert.equal("first", err)
+      slow:cancel()
+    end)
+
+    it("a wait for several ends cleanly when it is cancelled", function()
+      local items = { after(0.02, 1), after(0.02, 2) }
+      local waiter = gpu.spawn(function() return gpu.all(items) end)
+      gpu.sleep(0.001)
+      waiter:cancel()
+      local _, err = waiter:join()
+      support.is_error(err, "Cancelled")
+      assert.are.same({ 1, 2 }, { gpu.all(items) })
+    end)
+
+    it("name the item that cannot be waited for", function()
+      support.raises("InvalidArgument", { "item 2 of all", "number" }, gpu.all, after(0), 5)
+      support.raises("InvalidArgument", { "item 1 of any", "string" }, gpu.any, { "x" })
+      support.raises("InvalidArgument", "at least one", gpu.any)
+    end)
+
+    it("do not mind that the script changes its table meanwhile", function()
+      local list = { after(0.002, "a"), after(0.004, "b") }
+      gpu.spawn(function() list[1], list[2] = nil, nil end)
+      assert.are.same({ "a", "b" }, { gpu.all(list) })
+    end)
+
+    it("take thousands", function()
+      local list = {}
+      for i = 1, 5000 do
+        list[i] = after(0.001, i)
+      end
+      local results = table.pack(gpu.all(list))
+      assert.equal(5000, results.n)
+      assert.equal(5000, results[5000])
+    end)
+  end)
+
+  describe("time", function()
+    it("sleep wakes in the order of the times", function()
+      local log = {}
+      for _, ms in ipairs { 30, 10, 20, 0, 15 } do
+        gpu.spawn(function()
+          gpu.sleep(ms / 1000)
+          log[#log + 1] = ms
+        end)
+      end
+      gpu.sleep(0.05)
+      assert.are.same({ 0, 10, 15, 20, 30 }, log)
+    end)
+
+    it("sleep takes at least its time", function()
+      local start = support.now()
+      gpu.sleep(0.02)
+      assert.truthy(support.now() - start >= 0.0199)
+    end)
+
+    it("sleep refuses what is no time", function()
+      for _, seconds in ipairs { -0.1, 0 / 0, "1" } do
+        support.raises("InvalidArgument", "seconds", gpu.sleep, seconds)
+      end
+      support.raises("InvalidArgument", "seconds", gpu.sleep)
+    end)
+
+    it("sleep blocks in a generator", function()
+      local start = support.now()
+      local other = gpu.spawn(function() return support.now() end)
+      coroutine.wrap(function() gpu.sleep(0.02) end)()
+      assert.truthy(support.now() - start >= 0.0199)
+      -- And runs no other task meanwhile.
+      assert.equal("queued", other:status())
+      other:await()
+    end)
+
+    it("timeout gives the results in time", function()
+      assert.are.same({ 1, nil, 3, n = 3 }, table.pack(gpu.timeout(10, function(...)
+        gpu.sleep(0)
+        return ...
+      end, 1, nil, 3)))
+    end)
+
+    it("timeout raises Timeout and cancels the waits", function()
+      local log = {}
+      local start = support.now()
+      support.raises("Timeout", "0.01", gpu.timeout, 0.01, function()
+        local _ <close> = closable(log, "closed")
+        gpu.spawn(function()
+          local _ <close> = closable(log, "child")
+          gpu.sleep(60)
+        end)
+        gpu.sleep(60)
+      end)
+      assert.truthy(support.now() - start < 30)
+      gpu.sleep(0)
+      table.sort(log)
+      assert.are.same({ "child", "closed" }, log)
+    end)
+
+    it("timeout raises the function's own error", function()
+      local ok, err = pcall(gpu.timeout, 10, error, "own", 0)
+      assert.is_false(ok)
+      assert.equal("own", err)
+    end)
+
+    it("timeouts nest", function()
+      support.raises("Timeout", "0.01", gpu.timeout, 0.01, function()
+        gpu.timeout(60, gpu.sleep, 60)
+      end)
+      local ok = pcall(gpu.timeout, 60, function()
+        local inner_ok, err = pcall(gpu.timeout, 0.005, gpu.sleep, 60)
+        assert(not inner_ok and err.code == "Timeout")
+        gpu.sleep(0.001)
+      end)
+      assert.is_true(ok)
+    end)
+
+    it("timeout refuses what is no time", function()
+      support.raises("InvalidArgument", "argument 1 of timeout", gpu.timeout, -1, print)
+      support.raises("InvalidArgument", "argument 1 of timeout", gpu.timeout, "x", print)
+      support.raises("InvalidArgument", "argument 1", gpu.timeout, 1, nil)
+    end)
+  end)
+
+  describe("a coroutine that something else resumes", function()
+    it("abandons its wait and gets what the resumer passed", function()
+      local thread
+      local task = gpu.spawn(function()
+        thread = coroutine.running()
+        local a, b = gpu.sleep(60)
+        return a, b, "end"
+      end)
+      gpu.sleep(0)
+      local results = table.pack(coroutine.resume(thread, "x", "y"))
+      assert.are.same({ n = 4, true, "x", "y", "end" }, results)
+      assert.are.same({ "x", "y", "end" }, { task:await(10) })
+    end)
+
+    it("does not disturb those that it waited for", function()
+      local source = gpu.spawn(function()
+        gpu.sleep(0.01)
+        return "source"
+      end)
+      local thread
+      gpu.spawn(function()
+        thread = coroutine.running()
+        pcall(source.await, source)
+      end)
+      gpu.sleep(0)
+      assert.is_true((coroutine.resume(thread)))
+      assert.equal("source", source:await())
+    end)
+
+    it("may fail there, and those who join see it", function()
+      local thread
+      local task = gpu.spawn(function()
+        thread = coroutine.running()
+        gpu.sleep(60)
+        error("outside", 0)
+      end)
+      gpu.sleep(0)
+      coroutine.resume(thread)
+      local ok, err = task:join(10)
+      assert.is_false(ok)
+      assert.equal("outside", err)
+    end)
+  end)
+
+  describe("coroutines inside tasks", function()
+    it("yield to whoever resumed them, not to the loop", function()
+      local co = coroutine.wrap(function()
+        for i = 1, 3 do
+          coroutine.yield(i)
+        end
+      end)
+      local task = gpu.spawn(function() return co(), co(), co() end)
+      assert.are.same({ 1, 2, 3 }, { task:await() })
+    end)
+
+    it("a yield in a task's own body is an error, as in Lua's main chunk", function()
+      local ok, err = gpu.spawn(function() coroutine.yield(1) end):join()
+      assert.is_false(ok)
+      assert.equal("attempt to yield from outside a coroutine", err)
+    end)
+
+    it("run in tasks may be left suspended", function()
+      for _ = 1, 100 do
+        gpu.spawn(function()
+          local co = coroutine.create(coroutine.yield)
+          coroutine.resume(co)
+        end):await()
+      end
+      collectgarbage()
+    end)
+  end)
+
+  describe("the loop", function()
+    it("step and its kin belong outside tasks", function()
+      support.raises("StreamMisuse", "step", gpu.step)
+    end)
+
+    it("has a descriptor and a hint", function()
+      assert.equal("integer", math.type(gpu.pollfd()))
+      local task = gpu.spawn(function() gpu.sleep(5) end)
+      gpu.sleep(0)
+      local hint = gpu.timeout_hint()
+      assert.truthy(hint > 4 and hint <= 5, hint)
+      task:cancel()
+      assert.equal(0, gpu.timeout_hint())
+      task:join()
+    end)
+
+    it("run gives the results of a task", function()
+      assert.are.same({ 1, 2 }, { gpu.run(function(...) return ... end, 1, 2) })
+    end)
+
+    it("keeps no memory of tasks that are over", function()
+      local function round()
+        local tasks = {}
+        for i = 1, 2000 do
+          tasks[i] = gpu.spawn(function()
+            gpu.sleep(0)
+            if i % 7 == 0 then
+              error("x", 0)
+            end
+          end)
+        end
+        for _, task in ipairs(tasks) do
+          task:join()
+        end
+        tasks = nil -- luacheck: ignore
+        collectgarbage()
+        collectgarbage()
+        return collectgarbage "count"
+      end
+      round()
+      local before = round()
+      for _ = 1, 5 do
+        round()
+      end
+      assert.truthy(round() < before + 32, "grew")
+    end)
+  end)
+
+  describe("handles", function()
+    it("say what they are", function()
+      local task = gpu.spawn(function() gpu.sleep(0) end)
+      assert.equal("task", gpu.type(task))
+      assert.truthy(tostring(task):find "^gpulua%.task .*%(queued%)$")
+      task:await()
+      assert.truthy(tostring(task):find "%(done%)$")
+      assert.is_nil(gpu.type(5))
+      assert.is_nil(gpu.type {})
+      assert.is_nil(gpu.type(io.stdout))
+    end)
+
+    it("refuse methods on something else", function()
+      local task = gpu.spawn(function() end)
+      support.raises("InvalidArgument", {}, task.await, {})
+      support.raises("InvalidArgument", "gpulua.task expected", task.cancel, io.stdout)
+      support.raises("InvalidArgument", {}, task.status)
+      task:await()
+    end)
+  end)
+end)

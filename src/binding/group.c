@@ -1,0 +1,239 @@
+/* Waiting for several things at once: gpu.all and gpu.any.
+ *
+ * Every item that is not over gets a slot in a group; the group is ready when the last one, or for
+ * any the first one, or one that failed, has fired. */
+#include "binding/wait.h"
+
+/* Stack: 1 = table of the items, 2 = the group. */
+static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
+    struct item item;
+    lua_settop(L, 2);
+    if (group->wants_any) {
+        uint32_t index = group->fired_index;
+        lua_rawgeti(L, 1, index);
+        gpu_lua_item_get(L, g, 3, &item);
+        if (gpu_lua_item_has_failed(&item)) {
+            gpu_lua_item_push_error(L, &item);
+            return lua_error(L);
+        }
+        if (item.kind == GPU_LUA_KIND_OP) {
+            gpu_op_observe(item.op);
+        }
+        lua_pushinteger(L, index);
+        return 1 + gpu_lua_item_push_results(L, &item, 3, true);
+    }
+    bool has_failed = false;
+    for (uint32_t i = 1; i <= group->count; i++) {
+        lua_rawgeti(L, 1, i);
+        gpu_lua_item_get(L, g, -1, &item);
+        if (gpu_lua_item_is_over(&item) && gpu_lua_item_has_failed(&item)) {
+            /* All that have failed are seen; the first in order is raised. */
+            gpu_lua_item_push_error(L, &item);
+            if (!has_failed) {
+                has_failed = true;
+                lua_replace(L, 2);
+            } else {
+                lua_pop(L, 1);
+            }
+        }
+        lua_pop(L, 1);
+    }
+    if (has_failed) {
+        lua_settop(L, 2);
+        return lua_error(L);
+    }
+    uint32_t count = group->count;
+    luaL_checkstack(L, (int)count + 8, "too many results");
+    for (uint32_t i = 1; i <= count; i++) {
+        lua_rawgeti(L, 1, i);
+        int index = lua_gettop(L);
+        gpu_lua_item_get(L, g, index, &item);
+        gpu_lua_item_push_results(L, &item, index, true);
+        lua_replace(L, index);
+    }
+    return (int)count;
+}
+
+/* Links the slots of what is not over. */
+static void group_link(lua_State *L, struct gpulua *g, struct group *group, struct task *task) {
+    group->open_count = 0;
+    for (uint32_t i = 1; i <= group->count; i++) {
+        struct slot *slot = &group->slots[i - 1];
+        struct item item;
+        lua_rawgeti(L, 1, i);
+        gpu_lua_item_get(L, g, -1, &item);
+        lua_pop(L, 1); /* the table keeps it */
+        if (gpu_lua_item_is_over(&item)) {
+            if (group->fired_index == 0) {
+                group->fired_index = i;
+            }
+            group->is_ready |= group->wants_any || gpu_lua_item_has_failed(&item);
+            continue;
+        }
+        slot->task = task;
+        slot->group = group;
+        slot->index = i;
+        struct gpu_op *op = item.op;
+        if (item.kind == GPU_LUA_KIND_TASK) {
+            gpu_lua_slot_join(slot, g, item.task);
+        } else {
+            op = item.op ? gpu_op_retain(item.op) : gpu_block_pending(item.block, true);
+            if (!op) {
+                continue;
+            }
+            gpu_lua_slot_watch(slot, g, op);
+            gpu_op_release(op);
+        }
+        group->open_count++;
+    }
+    group->is_ready |= group->open_count == 0;
+}
+
+static void group_unlink(struct group *group) {
+    for (uint32_t i = 0; i < group->count; i++) {
+        gpu_lua_slot_clear(&group->slots[i]);
+    }
+}
+
+/* Ready, as far as its slots know; but a buffer may have further work to wait for, and a task that
+ * failed among others must end a wait for all. */
+static bool group_is_over(lua_State *L, struct gpulua *g, struct group *group) {
+    if (!group->is_ready) {
+        return false;
+    }
+    bool all_over = true;
+    for (uint32_t i = group->wants_any ? group->fired_index : 1; i <= group->count; i++) {
+        struct item item;
+        lua_rawgeti(L, 1, i);
+        gpu_lua_item_get(L, g, -1, &item);
+        lua_pop(L, 1);
+        bool is_over = gpu_lua_item_is_over(&item);
+        if (group->wants_any || (is_over && gpu_lua_item_has_failed(&item))) {
+            return is_over;
+        }
+        all_over &= is_over;
+    }
+    return all_over;
+}
+
+static int group_resumed(lua_State *L, int status, lua_KContext context);
+
+static int group_wait(lua_State *L, struct gpulua *g, struct group *group) {
+    bool parks = gpu_lua_may_park(g, L);
+    group->is_ready = false;
+    group->fired_index = 0;
+    for (uint32_t i = 1; i <= group->count; i++) {
+        struct item item; /* closed meanwhile: raises here, before anything is linked */
+        lua_rawgeti(L, 1, i);
+        gpu_lua_item_get(L, g, -1, &item);
+        lua_pop(L, 1);
+    }
+    group_link(L, g, group, parks ? g->running : NULL);
+    if (group_is_over(L, g, group)) {
+        group_unlink(group);
+        return group_finish(L, g, group);
+    }
+    if (parks) {
+        g->running->group = group;
+        return gpu_lua_park(L, g, group_resumed);
+    }
+    bool runs_tasks = !g->running && g->turn_depth == 0;
+    while (!group_is_over(L, g, group)) {
+        gpu_lua_check_interrupt(L, g);
+        if (group->is_ready) {
+            group_unlink(group);
+            return group_wait(L, g, group);
+        }
+        if (!gpu_lua_turn(g, L, INT64_MAX, runs_tasks)) {
+            gpu_lua_unstick(g);
+        }
+    }
+    group_unlink(group);
+    return group_finish(L, g, group);
+}
+
+static int group_resumed(lua_State *L, int status, lua_KContext context) {
+    (void)status;
+    struct task *task = gpu_lua_task_from(context);
+    if (gpu_lua_resumed(L, context) == WAKE_FOREIGN) {
+        return gpu_lua_foreign_results(L, context);
+    }
+    struct group *group = lua_touserdata(L, 2);
+    if (group_is_over(L, task->g, group)) {
+        return group_finish(L, task->g, group);
+    }
+    return group_wait(L, task->g, group);
+}
+
+static int group_start(lua_State *L, bool wants_any) {
+    struct gpulua *g = GPU_LUA(L);
+    const char *what = wants_any ? "any" : "all";
+    struct item item;
+    if (lua_gettop(L) != 1 || lua_type(L, 1) != LUA_TTABLE) {
+        int count = lua_gettop(L);
+        lua_createtable(L, count, 0);
+        for (int i = 1; i <= count; i++) {
+            lua_pushvalue(L, i);
+            lua_rawseti(L, -2, i);
+        }
+        lua_insert(L, 1);
+        lua_settop(L, 1);
+    } else {
+        /* A copy: the script may change its own table during the wait. */
+        lua_Integer count = (lua_Integer)lua_rawlen(L, 1);
+        lua_createtable(L, count > INT32_MAX ? 0 : (int)count, 0);
+        for (lua_Integer i = 1; i <= count; i++) {
+            lua_rawgeti(L, 1, i);
+            lua_rawseti(L, 2, i);
+        }
+        lua_remove(L, 1);
+    }
+    lua_Unsigned count = lua_rawlen(L, 1);
+    if (wants_any && count == 0) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "any: at least one op, task or buffer expected");
+    }
+    if (count > 900000) {
+        gpu_lua_fail(L, GPULUA_CAPACITY, "%s: %llu items are more than Lua's stack can return",
+                     what, (unsigned long long)count);
+    }
+    bool has_task = false;
+    for (lua_Unsigned i = 1; i <= count; i++) {
+        lua_rawgeti(L, 1, (lua_Integer)i);
+        if (!gpu_lua_item_get(L, g, -1, &item)) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "item %llu of %s: an op, a task or a buffer expected, got %s",
+                         (unsigned long long)i, what, luaL_typename(L, -1));
+        }
+        gpu_lua_item_check_join(L, g, &item);
+        has_task |= item.kind == GPU_LUA_KIND_TASK && item.task->state != TASK_ENDED;
+        lua_pop(L, 1);
+    }
+    gpu_lua_check_pending(L, g);
+    if (has_task && g->running && !gpu_lua_may_park(g, L)) {
+        gpu_lua_fail(L, GPULUA_NOT_YIELDABLE,
+                     "%s: tasks can only be awaited from the body of a task", what);
+    }
+    struct group *group = gpu_lua_new(L, g, GPU_LUA_KIND_GROUP,
+                                      sizeof *group + (size_t)count * sizeof(struct slot), 0);
+    group->count = (uint32_t)count;
+    group->wants_any = wants_any;
+    return group_wait(L, g, group);
+}
+
+int gpu_lua_all(lua_State *L) {
+    return group_start(L, false);
+}
+
+int gpu_lua_any(lua_State *L) {
+    return group_start(L, true);
+}
+
+static int group_gc(lua_State *L) {
+    group_unlink(lua_touserdata(L, 1));
+    return 0;
+}
+
+void gpu_lua_group_open(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg metamethods[] = {{"__gc", group_gc}, {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_GROUP, NULL, metamethods);
+}

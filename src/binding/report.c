@@ -1,0 +1,100 @@
+/* Errors for the host: what gpulua_last_error answers and on_error is told. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "binding/loop.h"
+
+void gpu_lua_kept_error_clear(struct kept_error *kept) {
+    free(kept->message);
+    free(kept->source);
+    free(kept->traceback);
+    free(kept->hint);
+    memset(kept, 0, sizeof *kept);
+}
+
+gpulua_status gpu_lua_keep_error(struct gpulua *g, gpulua_status code, const char *message) {
+    struct kept_error *kept = &g->last_error;
+    gpu_lua_kept_error_clear(kept);
+    kept->message = strdup(message);
+    kept->view = (gpulua_error){
+        .struct_bytes = sizeof kept->view,
+        .code = code,
+        .message = kept->message ? kept->message : "not enough memory",
+        .hint = gpu_error_hint(code),
+        .source = "",
+        .traceback = "",
+    };
+    return code;
+}
+
+struct telling {
+    struct gpulua *g;
+    bool is_text; /* the traceback belongs to the message */
+};
+
+static char *copy_string(lua_State *L, int index) {
+    const char *text = lua_tostring(L, index);
+    return text ? strdup(text) : NULL;
+}
+
+/* Stack: light userdata of a struct telling, the error. As Lua's interpreter words it. */
+static int tell_protected(lua_State *L) {
+    struct telling *telling = lua_touserdata(L, 1);
+    struct kept_error *kept = &telling->g->last_error;
+    kept->view.code = gpu_lua_error_code(L, telling->g, 2);
+    if (kept->view.code) {
+        if (lua_getfield(L, 2, "hint") == LUA_TSTRING) {
+            kept->hint = copy_string(L, -1);
+        }
+        if (lua_getfield(L, 2, "source") == LUA_TSTRING) {
+            kept->source = copy_string(L, -1);
+        }
+        if (lua_getfield(L, 2, "line") == LUA_TNUMBER) {
+            kept->view.line = (int)lua_tointeger(L, -1);
+        }
+        lua_settop(L, 2);
+    }
+    if (lua_type(L, 2) == LUA_TSTRING || lua_type(L, 2) == LUA_TNUMBER) {
+        lua_pushvalue(L, 2);
+        telling->is_text = true;
+    } else if (luaL_callmeta(L, 2, "__tostring") && lua_type(L, -1) == LUA_TSTRING) {
+        telling->is_text = false;
+    } else {
+        lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 2));
+        telling->is_text = true;
+    }
+    kept->message = copy_string(L, -1);
+    return 0;
+}
+
+void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback) {
+    struct kept_error *kept = &g->last_error;
+    struct telling telling = {.g = g};
+    gpu_lua_kept_error_clear(kept);
+    if (lua_checkstack(L, 4)) {
+        lua_pushcfunction(L, tell_protected);
+        lua_pushlightuserdata(L, &telling);
+        lua_pushvalue(L, -3);
+        if (lua_pcall(L, 2, 0, 0) != LUA_OK) {
+            lua_pop(L, 1);
+        }
+    }
+    lua_pop(L, 1);
+    if (telling.is_text && traceback) {
+        kept->traceback = strdup(traceback);
+    }
+    if (kept->view.code == GPULUA_OK) {
+        kept->view.code = GPULUA_INVALID_DATA;
+    }
+    kept->view.struct_bytes = sizeof kept->view;
+    kept->view.message = kept->message ? kept->message : "not enough memory";
+    kept->view.hint = kept->hint ? kept->hint : "";
+    kept->view.source = kept->source ? kept->source : "";
+    kept->view.traceback = kept->traceback ? kept->traceback : "";
+    if (g->config.on_error) {
+        g->config.on_error(g->config.user, &kept->view);
+    } else {
+        lua_warning(L, "gpulua: nobody saw this error: ", 1);
+        lua_warning(L, kept->view.message, 0);
+    }
+}

@@ -1,0 +1,143 @@
+/* Tasks as scripts have them. */
+#include "binding/loop.h"
+
+static void check_function(lua_State *L, int index, const char *what) {
+    if (lua_type(L, index) == LUA_TFUNCTION) {
+        return;
+    }
+    if (luaL_getmetafield(L, index, "__call") != LUA_TNIL) {
+        lua_pop(L, 1);
+        return;
+    }
+    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument %d of %s: a function expected, got %s",
+                 index, what, luaL_typename(L, index));
+}
+
+/* gpu.spawn(f, ...) -> task */
+int gpu_lua_spawn(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    check_function(L, 1, "spawn");
+    struct task *task = gpu_lua_task_new(L, g, 1, false);
+    gpu_lua_task_ready(g, task);
+    return 1;
+}
+
+/* core.spawn_here(f, ...) -> task that uses its spawner's stream */
+int gpu_lua_spawn_here(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    check_function(L, 1, "timeout");
+    struct task *task = gpu_lua_task_new(L, g, 1, false);
+    task->scope = *gpu_lua_scope(g);
+    gpu_lua_task_ready(g, task);
+    return 1;
+}
+
+static int call_back_ended(lua_State *L, int status, lua_KContext context) {
+    (void)L;
+    (void)status;
+    (void)context;
+    return 0;
+}
+
+/* The body of a callback: f, op. Calls f(ok, error). */
+static int call_back(lua_State *L) {
+    lua_getfield(L, 2, "join");
+    lua_insert(L, 2);
+    lua_call(L, 1, 2); /* f, ok, op or error: it is over, so that this does not wait */
+    if (lua_toboolean(L, 2)) {
+        lua_settop(L, 2);
+    }
+    lua_callk(L, lua_gettop(L) - 1, 0, 0, call_back_ended);
+    return 0;
+}
+
+/* op:on_done(f) -> op. f(ok, error) runs as a task of its own once the op is over. */
+int gpu_lua_on_done(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_op **op = gpu_lua_check(L, g, 1, GPU_LUA_KIND_OP);
+    check_function(L, 2, "on_done");
+    lua_settop(L, 2);
+    lua_pushcfunction(L, call_back);
+    lua_pushvalue(L, 2);
+    lua_pushvalue(L, 1);
+    struct task *task = gpu_lua_task_new(L, g, 3, false);
+    if (gpu_op_is_over(*op)) {
+        gpu_lua_task_ready(g, task);
+    } else {
+        task->slot.task = task;
+        gpu_lua_slot_watch(&task->slot, g, *op);
+    }
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int task_cancel(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    gpu_lua_task_cancel(gpu_lua_check(L, g, 1, GPU_LUA_KIND_TASK));
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int task_close(lua_State *L) {
+    gpu_lua_task_cancel(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK));
+    return 0;
+}
+
+static const char *status_text(const struct task *task) {
+    static const char *const states[] = {"queued",  "queued",  "running",
+                                         "waiting", "running", "ended"};
+    static const char *const outcomes[] = {"ended", "done", "failed", "cancelled"};
+    if (task->state == TASK_ENDED) {
+        return outcomes[task->outcome];
+    }
+    if (task->is_started && task->state == TASK_READY) {
+        return "waiting";
+    }
+    return states[task->state];
+}
+
+static int task_status(lua_State *L) {
+    struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
+    lua_pushstring(L, status_text(task));
+    return 1;
+}
+
+/* task:detach() -> task. Nobody waits for it any more; a failure is told to the host. */
+static int task_detach(lua_State *L) {
+    gpu_lua_task_detach(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK));
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* task:traceback() -> where its error was raised, or nil */
+static int task_traceback(lua_State *L) {
+    struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
+    if (task->outcome == OUTCOME_FAILED && task->traceback) {
+        lua_pushstring(L, task->traceback);
+    } else {
+        lua_pushnil(L);
+    }
+    return 1;
+}
+
+static int task_tostring(lua_State *L) {
+    struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
+    lua_pushfstring(L, "gpulua.task %p (%s)", (void *)task, status_text(task));
+    return 1;
+}
+
+static int task_gc(lua_State *L) {
+    gpu_lua_task_finish(L, lua_touserdata(L, 1));
+    return 0;
+}
+
+void gpu_lua_task_open(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg methods[] = {
+        {"await", gpu_lua_await}, {"join", gpu_lua_join},        {"done", gpu_lua_done},
+        {"cancel", task_cancel},  {"close", task_close},         {"status", task_status},
+        {"detach", task_detach},  {"traceback", task_traceback}, {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {
+        {"__gc", task_gc}, {"__close", task_close}, {"__tostring", task_tostring}, {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_TASK, methods, metamethods);
+    gpu_lua_task_anchors(L);
+}
