@@ -161,13 +161,14 @@ $(ARCHIVE): $(LIBRARY_OBJECTS) $(BUILD)/objects
 	$(call say,AR)
 	$(quiet)$(AR) rcs $@ $(LIBRARY_OBJECTS)
 
-# The executor is looked for beside the module.
-$(MODULE): $(LIBRARY_OBJECTS) $(BUILD)/objects lua/gpulua.lua
+# The executor is looked for beside the module. `require "gpulua"` and, before it, `require "gpulua.npy"` find the
+# same file under the name gpulua.so.
+$(MODULE): $(LIBRARY_OBJECTS) $(BUILD)/objects
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(quiet)$(CC) $(ALL_LDFLAGS) -shared -o $@ $(LIBRARY_OBJECTS) $(LIBS)
 	$(quiet)ln -sf ../../gpulua-exec $(@D)/gpulua-exec
-	$(quiet)cp lua/gpulua.lua $(BUILD)/lua/gpulua.lua
+	$(quiet)ln -sf gpulua/core.so $(BUILD)/lua/gpulua.so
 
 # C tests see the internal headers and everything in the library; those that embed Lua get it too.
 $(BUILD)/spec/%: spec/%.c $(ARCHIVE) $(BUILD)/flags
@@ -221,15 +222,14 @@ bench: $(PRODUCTS) $(BENCH_PROGRAMS)
 rock: $(MODULE) $(EXECUTOR)
 
 install-rock: rock
-	install -d '$(ROCK_LIBDIR)/gpulua' '$(ROCK_LUADIR)'
+	install -d '$(ROCK_LIBDIR)/gpulua'
 	install -m 755 $(MODULE) '$(ROCK_LIBDIR)/gpulua/core.so'
 	install -m 755 $(EXECUTOR) '$(ROCK_LIBDIR)/gpulua/gpulua-exec'
-	install -m 644 lua/gpulua.lua '$(ROCK_LUADIR)/gpulua.lua'
+	ln -sf gpulua/core.so '$(ROCK_LIBDIR)/gpulua.so'
 
 install: $(PRODUCTS)
 	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(PREFIX)/libexec' \
-		'$(DESTDIR)$(PREFIX)/lib/pkgconfig' '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua' \
-		'$(DESTDIR)$(PREFIX)/share/lua/5.4'
+		'$(DESTDIR)$(PREFIX)/lib/pkgconfig' '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua'
 	install -m 755 $(INTERPRETER) '$(DESTDIR)$(PREFIX)/bin/gpulua'
 	install -m 755 $(EXECUTOR) '$(DESTDIR)$(PREFIX)/libexec/gpulua-exec'
 	install -m 644 src/gpulua.h '$(DESTDIR)$(PREFIX)/include/gpulua.h'
@@ -238,7 +238,7 @@ install: $(PRODUCTS)
 	ln -sf libgpulua.so.$(VERSION) '$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION_MAJOR)'
 	ln -sf libgpulua.so.$(VERSION_MAJOR) '$(DESTDIR)$(PREFIX)/lib/libgpulua.so'
 	install -m 755 $(MODULE) '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua/core.so'
-	install -m 644 lua/gpulua.lua '$(DESTDIR)$(PREFIX)/share/lua/5.4/gpulua.lua'
+	ln -sf gpulua/core.so '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua.so'
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/gpulua.pc.in \
 		> '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc'
 
@@ -247,7 +247,7 @@ uninstall:
 		'$(DESTDIR)$(PREFIX)/include/gpulua.h' '$(DESTDIR)$(PREFIX)/lib/libgpulua.a' \
 		'$(DESTDIR)$(PREFIX)/lib/libgpulua.so' '$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION_MAJOR)' \
 		'$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION)' '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc' \
-		'$(DESTDIR)$(PREFIX)/share/lua/5.4/gpulua.lua'
+		'$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua.so'
 	rm -rf '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua'
 
 clean:

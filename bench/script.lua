@@ -12,7 +12,6 @@ local mod = dev:compile [[
 local saxpy = mod.saxpy
 local x, y = dev:buffer("f32", 1024):fill(0), dev:buffer("f32", 1024):fill(0)
 local on_cuda = dev.kind == "cuda"
-local shape = { grid = 4, block = 256 }
 
 local function show(name, values, unit)
   table.sort(values)
@@ -33,7 +32,7 @@ end
 local function idle() dev:synchronize() end
 
 local function launches(count)
-  for _ = 1, count do saxpy:launch(shape, 1024, 2.0, x, y) end
+  for _ = 1, count do saxpy:launch(1024, 1024, 2.0, x, y) end
 end
 
 local function sustained(count)
@@ -42,7 +41,7 @@ local function sustained(count)
 end
 
 local function round_trips(count)
-  for _ = 1, count do saxpy:launch(shape, 1024, 2.0, x, y):await() end
+  for _ = 1, count do saxpy:launch(1024, 1024, 2.0, x, y):await() end
 end
 
 launches(2000)

@@ -113,6 +113,15 @@ static void refusal_tests(void) {
          "__global__ void k(int *x) { volatile int a[100000]; a[x[0]] = 1; __syncthreads(); "
          "x[1] = a[x[2]]; }",
          "", "frame", GPULUA_COMPILE_FAILED},
+        {"a function of the host",
+         "int f(int x) { return x; }\n__global__ void k(int *x) { *x = f(1); }", "",
+         "bad.lua:7:1: error: 'f': a function without __device__", GPULUA_COMPILE_FAILED},
+        {"a variable of the host", "\nstatic int g = 3;\n__global__ void k(int *x) { *x = g; }", "",
+         "bad.lua:7:2: error: 'g': a variable without __device__", GPULUA_COMPILE_FAILED},
+        {"too much static shared memory",
+         "__global__ void k(float *x) {\n  __shared__ float s[12289];\n  s[threadIdx.x] = x[0];\n"
+         "  __syncthreads();\n  x[threadIdx.x] = s[threadIdx.x / 2];\n}",
+         "", "kernel 'k' has 49156 bytes of static shared memory", GPULUA_COMPILE_FAILED},
         {"no kernel at all", "__device__ int f() { return 1; }", "", "bad.lua:7",
          GPULUA_INVALID_ARGUMENT},
         {"no text at all", "", "", "bad.lua:7", GPULUA_INVALID_ARGUMENT},

@@ -323,6 +323,64 @@ static void function_tests(struct program *p) {
     check(ok && ints[3] == 4 && ints[4] == 5, "arguments at an odd address");
 }
 
+static void syntax_test(void) {
+    struct program p = program_open("syntax.cu", "name k2<float>\nname k2<int, 32>");
+    enum { N = 16 };
+    float v[3 * N], f[3 * N];
+    int out[N];
+    struct {
+        float *v, *f;
+        int n;
+        int *out;
+    } args = {v, f, 5, out};
+    for (int i = 0; i < N; i++) {
+        out[i] = 7;
+    }
+    bool ok = runs(launch(&p, "k1", SHAPE(1, N), &args, 1));
+    for (int i = 0; i < N && ok; i++) {
+        ok = i >= 5 || (v[3 * i] == 1.0f / 5 && v[3 * i + 2] == 3.0f / 5 &&
+                        fabsf(f[3 * i] - 2.0f) < 1e-6f && fabsf(f[3 * i + 1] - 4.0f) < 1e-6f);
+        ok = ok && (i < 5 || out[i] == 7);
+    }
+    check(ok, "operators, classes and statements of C++ keep their meaning");
+    float x[128];
+    for (int i = 0; i < 128; i++) {
+        x[i] = (float)i;
+    }
+    struct {
+        float *x;
+        const float *y;
+    } reverse = {x, NULL};
+    ok = runs(launch(&p, "k2<float>", SHAPE(1, 128), &reverse, 1));
+    check(ok && x[0] == 127.0f && x[100] == 27.0f, "a template with defaults");
+    int values[4] = {0}, from[1] = {9};
+    struct {
+        int *x;
+        const int *y;
+    } special = {values, from};
+    ok = runs(launch(&p, "k2<int, 32>", SHAPE(1, 1), &special, 1));
+    check(ok && values[0] == 9, "a specialisation of it");
+    int *one = values;
+    ok = runs(launch(&p, "virtuals", SHAPE(1, 4), &one, 1));
+    check(ok && values[3] == 2, "a virtual function with a barrier");
+    ok = runs(launch(&p, "v1::versioned", SHAPE(1, 1), &one, 1)) && values[0] == 4;
+    ok = ok && runs(launch(&p, "hidden", SHAPE(1, 1), &one, 1)) && values[0] == 3;
+    check(ok, "inline and nameless namespaces");
+    unsigned char image[4 * 20 * 7];
+    struct {
+        int w, h;
+        unsigned char *image;
+    } logical = {20, 7, image};
+    memset(image, 9, sizeof image);
+    ok = runs(launch(&p, "logical", (struct shape){{2, 1, 1}, {16, 8, 1}, 0}, &logical, 1));
+    for (int i = 0; i < 140; i++) {
+        ok = ok && image[4 * i] == i % 20 && image[4 * i + 1] == i / 20 / 7 &&
+             image[4 * i + 3] == 255;
+    }
+    check(ok, "a guard on members of a vector");
+    program_close(&p);
+}
+
 static void *global_of(struct program *p, const char *name, uint64_t bytes) {
     struct backend_error error;
     uint64_t address = 0, found = 0;
@@ -568,6 +626,7 @@ int main(void) {
     index_tests(&basics);
     guard_tests(&basics);
     function_tests(&basics);
+    syntax_test();
     variable_tests(&basics);
     description_tests(&basics);
     facts_tests(&basics, &shared);

@@ -59,7 +59,7 @@ struct options {
     const char *label; /* or NULL */
     gpulua_isolation isolation;
     uint64_t budget_bytes;
-    bool is_plain;
+    bool is_plain, is_unfenced;
 };
 
 static gpulua_isolation check_isolation(lua_State *L, const char *text, const char *what) {
@@ -78,7 +78,8 @@ static gpulua_isolation check_isolation(lua_State *L, const char *text, const ch
 
 /* Stack: 1 = name, 2 = options. */
 static void get_options(lua_State *L, struct gpulua *g, struct options *options) {
-    static const char *const names[] = {"isolate", "label", "budget", "check", "seed", NULL};
+    static const char *const names[] = {"isolate", "label", "budget", "unfenced",
+                                        "check",   "seed",  NULL};
     static const char *const later[] = {"check", "seed", NULL};
     if (lua_type(L, 1) == LUA_TTABLE && lua_isnil(L, 2)) {
         lua_insert(L, 1); /* gpu.device{...}: the default device with options */
@@ -103,6 +104,7 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
                      "argument 1 of device: there is no device '%.200s'", options->name);
     }
     options->is_plain = lua_isnil(L, 2);
+    options->is_unfenced = false;
     options->label = gpu_lua_field_string(L, 2, "label", "device");
     const char *isolate = gpu_lua_field_string(L, 2, "isolate", "device");
     options->isolation = g->config.isolation;
@@ -110,6 +112,11 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
         options->isolation = check_isolation(L, isolate, "isolate of device");
     } else if (g->isolation_text) {
         options->isolation = check_isolation(L, g->isolation_text, "GPULUA_ISOLATE");
+    }
+    if (lua_istable(L, 2)) {
+        lua_getfield(L, 2, "unfenced");
+        options->is_unfenced = lua_toboolean(L, -1);
+        lua_pop(L, 1);
     }
     options->budget_bytes = (uint64_t)gpu_lua_field_integer(
         L, 2, "budget", "device", (int64_t)g->config.device_budget_bytes, 1, INT64_MAX);
@@ -168,6 +175,7 @@ int gpu_lua_device_get(lua_State *L) {
         .executor_path = g->config.executor_path,
         .cache_path = g->config.cache_path,
         .budget_bytes = options.budget_bytes,
+        .is_unfenced = options.is_unfenced,
         .interrupt = &g->interrupt,
     };
     handle = gpu_lua_new(L, g, GPU_LUA_KIND_DEVICE, sizeof *handle, 0);

@@ -199,7 +199,8 @@ static void get_threads(lua_State *L, const struct kernel_handle *handle,
     launch->grid[0] = (uint32_t)blocks;
 }
 
-/* kernel:launch(threads or {grid=, block=, shared=, stream=, label=}, ...) -> op */
+/* Upvalues: the object, the metatable of ops.
+ * kernel:launch(threads or {grid=, block=, shared=, stream=, label=}, ...) -> op */
 static int kernel_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct kernel_handle *handle = check_kernel(L, g, 1);
@@ -236,7 +237,11 @@ static int kernel_launch(lua_State *L) {
     }
     gpu_lua_site(L, g, handle->device, &launch.submit.site);
     struct gpu_error error;
-    struct gpu_op **op = gpu_lua_op_new(L, g);
+    struct gpu_op **op =
+        lua_newuserdatauv(L, sizeof *op, 0); /* gpu_lua_op_new, without a look-up */
+    *op = NULL;
+    lua_pushvalue(L, lua_upvalueindex(2));
+    lua_setmetatable(L, -2);
     if (gpu_work_launch(&launch, op, &error)) {
         *op = NULL;
         gpu_lua_throw(L, &error);
@@ -323,13 +328,21 @@ static int kernel_tostring(lua_State *L) {
 }
 
 void gpu_lua_kernel_open(lua_State *L, struct gpulua *g) {
-    static const luaL_Reg methods[] = {
-        {"launch", kernel_launch},         {"signature", kernel_signature},
-        {"attributes", kernel_attributes}, {"occupancy", kernel_occupancy},
-        {"close", kernel_close},           {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"signature", kernel_signature},
+                                       {"attributes", kernel_attributes},
+                                       {"occupancy", kernel_occupancy},
+                                       {"close", kernel_close},
+                                       {NULL, NULL}};
     static const luaL_Reg metamethods[] = {{"__gc", kernel_gc},
                                            {"__close", kernel_close},
                                            {"__tostring", kernel_tostring},
                                            {NULL, NULL}};
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_KERNEL, methods, metamethods);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[GPU_LUA_KIND_KERNEL]);
+    lua_getfield(L, -1, "__index");
+    gpu_lua_push_object(L);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[GPU_LUA_KIND_OP]);
+    lua_pushcclosure(L, kernel_launch, 2);
+    lua_setfield(L, -2, "launch");
+    lua_pop(L, 2);
 }

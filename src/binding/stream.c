@@ -207,32 +207,28 @@ static int stream_mark(lua_State *L) {
     return 1;
 }
 
-/* Stack: stream. */
+/* Stack: stream. The work that was on it when it was asked is over, or the wait was blocking. */
 static int synchronized(lua_State *L, int status, lua_KContext context) {
     struct gpulua *g = gpu_lua_find(L);
     if (status == LUA_YIELD && gpu_lua_resumed(L, context) == WAKE_FOREIGN) {
         return gpu_lua_foreign_results(L, context);
     }
-    struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
-    lua_settop(L, 1);
-    for (;;) {
-        struct gpu_op **tail = gpu_lua_op_new(L, g);
-        *tail = gpu_stream_tail(stream);
-        if (!*tail) {
-            break;
-        }
-        gpu_lua_wait_op(L, g, *tail, synchronized);
-        lua_settop(L, 1);
-    }
-    gpu_device_poll(gpu_stream_device(stream));
-    gpu_lua_raise_unobserved(L, gpu_stream_device(stream));
+    struct gpu_device *device = gpu_stream_device(gpu_lua_check_stream(L, g, 1));
+    gpu_device_poll(device);
+    gpu_lua_raise_unobserved(L, device);
     lua_settop(L, 1);
     return 1;
 }
 
 static int stream_synchronize(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
     lua_settop(L, 1);
-    gpu_lua_check_stream(L, GPU_LUA(L), 1);
+    struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
+    struct gpu_op **tail = gpu_lua_op_new(L, g);
+    *tail = gpu_stream_tail(stream);
+    if (*tail) {
+        gpu_lua_wait_op(L, g, *tail, synchronized); /* its end is the end of all before it */
+    }
     return synchronized(L, LUA_OK, 0);
 }
 

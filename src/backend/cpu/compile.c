@@ -705,6 +705,22 @@ static bool cached(const char *cache_path, const struct gpu_cache_key *key, void
     return false;
 }
 
+/* What a GPU's linker refuses is refused here. */
+static gpulua_status shared_bytes_check(struct job *job, const void *code, size_t code_bytes,
+                                        const struct cpu_module_table *table) {
+    for (uint32_t i = 0; i < table->kernel_count; i++) {
+        const char *name = table->kernels[i].name;
+        uint32_t bytes = gpu_cpu_code_shared_bytes(code, code_bytes, name);
+        if (bytes > CPU_SHARED_STATIC_BYTES_MAX) {
+            char *log = text_of("%s: error: kernel '%s' has %u bytes of static shared memory, "
+                                "allowed are %u; use extern __shared__ for more\n",
+                                job->source->name, name, bytes, CPU_SHARED_STATIC_BYTES_MAX);
+            return log != NULL ? compile_failed(job, log) : out_of_memory(job);
+        }
+    }
+    return GPULUA_OK;
+}
+
 /* Code, loaded once for its table, to an image and its description. */
 static gpulua_status image_make(struct job *job, const void *code, size_t code_bytes, void **image,
                                 size_t *image_bytes, char **description) {
@@ -716,7 +732,12 @@ static gpulua_status image_make(struct job *job, const void *code, size_t code_b
     struct text text = {0};
     text_add(&text, "%s", "");
     describe(job, module.table, &text);
+    status = shared_bytes_check(job, code, code_bytes, module.table);
     gpu_cpu_code_close(&module);
+    if (status != GPULUA_OK) {
+        free(text.bytes);
+        return status;
+    }
     if (text.failed || !gpu_cpu_image_make(text.bytes, code, code_bytes, image, image_bytes)) {
         free(text.bytes);
         return out_of_memory(job);

@@ -218,6 +218,11 @@ static uint32_t shared_bytes_of(const struct symbols *symbols, const char *kerne
     return largest > UINT32_MAX ? UINT32_MAX : (uint32_t)largest;
 }
 
+uint32_t gpu_cpu_code_shared_bytes(const void *code, size_t code_bytes, const char *kernel) {
+    struct symbols symbols = {0};
+    return symbols_find(code, code_bytes, &symbols) ? shared_bytes_of(&symbols, kernel) : 0;
+}
+
 /* ---- modules ---- */
 
 static void kernel_read(struct cpu_kernel *kernel, const struct cpu_kernel_table *table) {
@@ -262,13 +267,11 @@ gpulua_status gpu_cpu_module_load(const char *cache_path, const void *image, siz
         gpu_cpu_module_unload(made);
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory for a module");
     }
-    struct symbols symbols = {0};
-    bool has_symbols = symbols_find(code, code_bytes, &symbols);
     for (uint32_t i = 0; i < made->table->kernel_count; i++) {
         struct cpu_kernel *kernel = &made->kernels[i];
         kernel_read(kernel, &made->table->kernels[i]);
         kernel->shared_bytes_static =
-            has_symbols ? shared_bytes_of(&symbols, kernel->table->name) : 0;
+            gpu_cpu_code_shared_bytes(code, code_bytes, kernel->table->name);
         if (kernel->args_bytes > CPU_ARGS_BYTES_MAX) {
             gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
                              "kernel '%s' has %u bytes of arguments, allowed are %u",

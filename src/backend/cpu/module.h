@@ -5,7 +5,8 @@
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/shim/gpulua_abi.h"
 
-#define CPU_ARGS_BYTES_MAX (32u * 1024u) /* of a launch */
+#define CPU_SHARED_STATIC_BYTES_MAX (48u * 1024u) /* as on a GPU */
+#define CPU_ARGS_BYTES_MAX (32u * 1024u)          /* of a launch */
 
 struct cpu_kernel {
     const struct cpu_kernel_table *table; /* borrowed from the module's code */
@@ -40,5 +41,8 @@ bool gpu_cpu_image_make(const char *description, const void *code, size_t code_b
 gpulua_status gpu_cpu_code_open(const void *code, size_t code_bytes, struct cpu_module *module,
                                 struct backend_error *error);
 void gpu_cpu_code_close(struct cpu_module *module);
+
+/* Static shared memory of a kernel, from the code's symbols; 0 if they are not there. */
+uint32_t gpu_cpu_code_shared_bytes(const void *code, size_t code_bytes, const char *kernel);
 
 #endif
