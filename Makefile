@@ -141,7 +141,7 @@ $(BUILD)/objects: $(BUILD)/flags
 	@printf '%s\n' '$(OBJECTS)' > $@
 
 # All of Lua goes in, used here or not, for the C modules that scripts load.
-$(INTERPRETER): $(MAIN_OBJECTS) $(LIBRARY_OBJECTS) $(BUILD)/objects
+$(INTERPRETER): $(MAIN_OBJECTS) $(LIBRARY_OBJECTS) $(BUILD)/objects $(filter %.a,$(LUA_STATIC))
 	$(call say,LINK)
 	$(quiet)$(CC) $(ALL_LDFLAGS) -Wl,-E -o $@ $(MAIN_OBJECTS) $(LIBRARY_OBJECTS) \
 		-Wl,--whole-archive $(LUA_STATIC) -Wl,--no-whole-archive $(LIBS)
@@ -171,7 +171,7 @@ $(MODULE): $(LIBRARY_OBJECTS) $(BUILD)/objects
 	$(quiet)ln -sf gpulua/core.so $(BUILD)/lua/gpulua.so
 
 # C tests see the internal headers and everything in the library; those that embed Lua get it too.
-$(BUILD)/spec/%: spec/%.c $(ARCHIVE) $(BUILD)/flags
+$(BUILD)/spec/%: spec/%.c $(ARCHIVE) $(BUILD)/flags $(filter %.a,$(LUA_STATIC))
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(quiet)$(CC) $(filter-out -fvisibility=hidden,$(ALL_CFLAGS)) -Ispec -MMD -MP -MF $@.d -o $@ $< $(ALL_LDFLAGS) \

@@ -1,7 +1,8 @@
 /* The floor that gpulua is measured against: the same small work with the CUDA driver alone, in C.
  *
- * Prints `name value unit` lines (medians of repeats); bench/run.lua interleaves this program with gpulua. The driver is
- * opened with dlopen, so the program builds anywhere and says so where there is no GPU. */
+ * Prints `name value unit` lines (medians of repeats); bench/run.lua interleaves this program with
+ * gpulua. The driver is opened with dlopen, so the program builds anywhere and says so where there
+ * is no GPU. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,7 +22,8 @@ static const char *const saxpy_ptx =
     ".visible .entry saxpy(.param .u32 n, .param .f32 a, .param .u64 x, .param .u64 y) {\n"
     ".reg .pred %p; .reg .f32 %f<4>; .reg .b32 %r<6>; .reg .b64 %d<6>;\n"
     "ld.param.u32 %r1, [n]; ld.param.f32 %f1, [a]; ld.param.u64 %d1, [x]; ld.param.u64 %d2, [y];\n"
-    "mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mov.u32 %r4, %tid.x; mad.lo.s32 %r5, %r2, %r3, %r4;\n"
+    "mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mov.u32 %r4, %tid.x; mad.lo.s32 %r5, %r2, %r3, "
+    "%r4;\n"
     "setp.ge.s32 %p, %r5, %r1; @%p bra DONE;\n"
     "cvta.to.global.u64 %d1, %d1; cvta.to.global.u64 %d2, %d2; mul.wide.s32 %d3, %r5, 4;\n"
     "add.s64 %d4, %d1, %d3; add.s64 %d5, %d2, %d3;\n"
@@ -81,13 +83,14 @@ static volatile uint64_t *word;
 static CUdeviceptr word_address;
 static uint64_t ticket;
 
-static void launch(void) { CK(p_cuLaunchKernel(saxpy, 4, 1, 1, 256, 1, 1, 0, stream, args, NULL)); }
+static void launch(void) {
+    CK(p_cuLaunchKernel(saxpy, 4, 1, 1, 256, 1, 1, 0, stream, args, NULL));
+}
 
 static void round_trip(void) {
     launch();
     CK(p_cuStreamWriteValue64_v2(stream, word_address, ++ticket, 0));
-    while (*word < ticket) {
-    }
+    while (*word < ticket) {}
 }
 
 static void measure(void) {

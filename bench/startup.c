@@ -1,4 +1,5 @@
-/* How long a command takes from start to exit: `startup REPEATS COMMAND...` prints the median in milliseconds. */
+/* How long a command takes from start to exit: `startup REPEATS COMMAND...` prints the median in
+ * milliseconds. */
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>

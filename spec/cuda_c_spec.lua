@@ -602,6 +602,26 @@ describe("CUDA C", function()
     assert.are.same({ 1, 49995000 }, { got[2], got[3] })
   end)
 
+  it("headers of the C library that kernels use", function()
+    local out <close> = zeros("i64", 3)
+    local f <close> = zeros("f32", 2)
+    launch([[
+      #include <stdint.h>
+      #include <cstdint>
+      #include <assert.h>
+      #include <math.h>
+      #include <cmath>
+      extern "C" __global__ void headers(int64_t *out, float *f) {
+        assert(sizeof(uint16_t) == 2);
+        out[0] = INT64_MAX; out[1] = UINT32_MAX; out[2] = INT8_MIN;
+        f[0] = -INFINITY; f[1] = NAN;
+      }]], support.one, out, f)
+    assert.are.same({ math.maxinteger, 4294967295, -128 }, out:read())
+    local got = f:read()
+    assert.equal(-math.huge, got[1])
+    assert.truthy(got[2] ~= got[2])
+  end)
+
   it("an assert that holds", function()
     local out <close> = zeros("i32", 1)
     launch([[

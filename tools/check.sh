@@ -40,6 +40,9 @@ if [ -n "$lua_source" ]; then
         rm -rf "$out/lua"
         mkdir -p "$out/lua"
         echo "building Lua with LUA_USE_APICHECK"
+        # Modules are looked for where the installed Lua looks.
+        lua_path=$(lua5.4 -E -e 'print(package.path)')
+        lua_cpath=$(lua5.4 -E -e 'print(package.cpath)')
         (
             cd "$out/lua" || exit 1
             for file in "$root/$lua_source"/*.c; do
@@ -47,7 +50,8 @@ if [ -n "$lua_source" ]; then
                 */lua.c | */luac.c | */ltests.c) continue ;;
                 esac
                 # shellcheck disable=SC2086
-                $CC -std=gnu11 $sanitize_flags -fPIC -DLUA_COMPAT_5_3 -DLUA_USE_LINUX -DLUA_USE_APICHECK -c "$file" || exit 1
+                $CC -std=gnu11 $sanitize_flags -fPIC -DLUA_COMPAT_5_3 -DLUA_USE_LINUX -DLUA_USE_APICHECK \
+                    "-DLUA_PATH_DEFAULT=\"$lua_path\"" "-DLUA_CPATH_DEFAULT=\"$lua_cpath\"" -c "$file" || exit 1
             done
             ar rcs liblua5.4.a ./*.o
         ) || exit 1

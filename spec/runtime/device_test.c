@@ -11,7 +11,7 @@
 #include "runtime/op.h"
 #include "runtime/work.h"
 
-static int passed, failed;
+static int passed, failed, skipped;
 
 static void check(bool condition, const char *transport, const char *name) {
     printf("%s - %s: %s\n", condition ? "ok" : "not ok", transport, name);
@@ -116,6 +116,11 @@ static void test_hazards(const char *transport, gpulua_isolation isolation,
     gpu_device_stats(device, &stats);
     check(is_right, transport, "random copies and fills on eight streams are as in order");
     check(stats.waits_issued > 0, transport, "waits were issued between the streams");
+#if defined(__SANITIZE_THREAD__)
+    (void)isolation;
+    skipped++; /* the twin races on purpose, which is what this sanitizer reports */
+    printf("ok - %s: and without waits they are not # SKIP races on purpose\n", transport);
+#else
     /* The twin: without the waits the same programs go wrong, or the test above would prove
      * nothing. */
     struct gpu_device *unfenced = open_device(isolation, 0, true);
@@ -126,6 +131,7 @@ static void test_hazards(const char *transport, gpulua_isolation isolation,
     check(is_corrupt, transport, "and without waits they are not");
     gpu_device_close(unfenced, 5000);
     gpu_device_release(unfenced);
+#endif
 }
 
 static void test_budget(const char *transport, gpulua_isolation isolation) {
@@ -214,6 +220,6 @@ int main(void) {
         test_budget(transports[i].name, transports[i].isolation);
     }
     test_lost();
-    printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+    printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed != 0;
 }

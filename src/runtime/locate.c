@@ -34,7 +34,12 @@ static bool try_around(struct search *search, char *file) {
         return false;
     }
     slash[1] = '\0';
-    static const char *const below[] = {"", "../", "../libexec/", "../../libexec/",
+    static const char *const below[] = {"",
+                                        "gpulua/",
+                                        "../",
+                                        "../libexec/",
+                                        "../../libexec/",
+                                        "../../../libexec/",
                                         "../../../../libexec/"};
     for (size_t i = 0; i < sizeof below / sizeof below[0]; i++) {
         if (try_path(search, file, below[i])) {

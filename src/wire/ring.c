@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#define CACHE_LINE_BYTES 64
 #define MESSAGE_BYTES_MIN 16u
 
 bool gpu_wire_ring_push(struct wire_ring *ring, const void *message, uint32_t length_bytes) {
@@ -81,6 +82,10 @@ const void *gpu_wire_ring_peek(struct wire_ring *ring, uint32_t *length_bytes, b
         return NULL;
     }
     *length_bytes = length;
+    /* The next message lies in the other core's cache: ask for it while this one is worked on. */
+    const uint8_t *next = ring->bytes + ((offset + length) & (capacity - 1));
+    __builtin_prefetch(next);
+    __builtin_prefetch(next + CACHE_LINE_BYTES);
     return ring->bytes + offset;
 }
 

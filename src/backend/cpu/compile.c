@@ -356,12 +356,16 @@ static void code_flags_add(struct job *job, struct arguments *arguments) {
     }
 }
 
-/* The precompiled shim for this compiler and these flags, made when it is not there. False: there
- * is none, and the plain header has to do. gcc looks for it by itself in shim.h.gch/. */
+/* The precompiled shim for this compiler, made when it is not there. False: there is none, and the
+ * plain header has to do; so it is for flags of the user's own, which could be any number. gcc
+ * looks for it by itself in gpulua_cuda.h.gch/. */
 static bool precompiled_make(struct job *job, char *path, size_t path_bytes) {
     struct arguments arguments = {.count = 0};
     char header[CPU_PATH_BYTES + 32], folder[CPU_PATH_BYTES + 64], making[CPU_PATH_BYTES + 128];
     char processor[8192];
+    if (job->flag_count > 0) {
+        return false;
+    }
     snprintf(header, sizeof header, "%s/gpulua_cuda.h", job->shim_folder);
     snprintf(folder, sizeof folder, "%s.%s", header, job->compiler.is_clang ? "clang" : "gch");
     argument_add(&arguments, job->compiler.path);
@@ -511,7 +515,8 @@ static const char *expression_base(const char *expression, size_t *length) {
 static unsigned expression_flags(const struct cpu_source *source, const char *expression) {
     size_t length;
     const char *base = expression_base(expression, &length);
-    unsigned any = 0, all = CPU_KERNEL_GUARD;
+    const unsigned common = CPU_KERNEL_GUARD | CPU_KERNEL_MONOTONE; /* of all or of none */
+    unsigned any = 0, all = common;
     bool is_known = false;
     for (size_t i = 0; i < source->kernel_count; i++) {
         const char *name = strrchr(source->kernels[i].name, ':');
@@ -526,7 +531,7 @@ static unsigned expression_flags(const struct cpu_source *source, const char *ex
     if (!is_known) {
         return CPU_KERNEL_FIBRES;
     }
-    return (any & ~(unsigned)CPU_KERNEL_GUARD) | all;
+    return (any & ~common) | all;
 }
 
 /* A cast that picks an overload, (void (*)(int *))f, must name the hidden parameters too. */

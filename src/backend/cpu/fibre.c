@@ -1,6 +1,5 @@
 /* Stacks of our own, and switching between them (see fibre.h). */
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -227,7 +226,7 @@ static void stack_begin(unsigned entry_high, unsigned entry_low, unsigned region
     void (*entry)(struct cpu_region * region) =
         (void (*)(struct cpu_region *))((uintptr_t)entry_high << 16 << 16 | entry_low);
     entry((struct cpu_region *)((uintptr_t)region_high << 16 << 16 | region_low));
-    abort(); /* entries do not return: our own bug */
+    __builtin_unreachable(); /* entries do not return */
 }
 
 static void *stack_prepare(unsigned char *top, void (*entry)(struct cpu_region *region),

@@ -23,7 +23,12 @@
 #include "gpulua.h"
 
 /* As in shim/gpulua_entry.h. */
-enum { CPU_KERNEL_FIBRES = 1, CPU_KERNEL_CONTEXT = 2, CPU_KERNEL_GUARD = 4 };
+enum {
+    CPU_KERNEL_FIBRES = 1,
+    CPU_KERNEL_CONTEXT = 2,
+    CPU_KERNEL_GUARD = 4,
+    CPU_KERNEL_MONOTONE = 8
+};
 
 struct cpu_source_kernel {
     char *name;         /* owned: "ns::f" */

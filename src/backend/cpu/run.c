@@ -13,6 +13,7 @@
  * As long as nothing but barriers has stopped anybody and nobody has ended, threads take turns in a
  * circle, and the bits say nothing that barrier_count does not: the block is `in_step`, and a
  * barrier costs little more than the switch. block_out_of_step writes the bits down. */
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -563,6 +564,9 @@ void gpu_cpu_blocks_run(struct cpu_launch *launch, uint64_t first, uint64_t coun
     if (count == 0 || launch_has_failed(launch)) {
         return;
     }
+    assert(launch->shared_bytes <= CPU_SHARED_BYTES_MAX);
+    assert((uint64_t)launch->block[0] * launch->block[1] * launch->block[2] <=
+           CPU_BLOCK_THREADS_MAX);
     if (worker_region == NULL) {
         worker_region = gpu_cpu_region_create();
     }

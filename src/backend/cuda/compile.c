@@ -304,6 +304,33 @@ static gpulua_status program_run(struct job *job, nvrtcProgram program, nvrtcRes
     return status;
 }
 
+/* Headers of the C library that the shim of the CPU device has, too, and NVRTC does not: a source
+ * that one of the devices takes, the other must take. */
+static const char *const header_names[] = {"stdint.h", "cstdint", "assert.h",
+                                           "cassert",  "math.h",  "cmath"};
+#define INTEGERS /* the same types as the toolkit's own <cuda/std/cstdint> has them */             \
+    "#pragma once\n"                                                                               \
+    "typedef signed char int8_t; typedef unsigned char uint8_t;\n"                                 \
+    "typedef short int16_t; typedef unsigned short uint16_t;\n"                                    \
+    "typedef int int32_t; typedef unsigned uint32_t;\n"                                            \
+    "typedef long long int64_t; typedef unsigned long long uint64_t;\n"                            \
+    "typedef int64_t intptr_t; typedef uint64_t uintptr_t;\n"                                      \
+    "typedef int64_t intmax_t; typedef uint64_t uintmax_t;\n"                                      \
+    "#ifndef INT8_MAX\n"                                                                           \
+    "#define INT8_MAX 127\n#define INT8_MIN (-128)\n#define UINT8_MAX 255\n"                       \
+    "#define INT16_MAX 32767\n#define INT16_MIN (-32768)\n#define UINT16_MAX 65535\n"              \
+    "#define INT32_MAX 2147483647\n#define INT32_MIN (-INT32_MAX - 1)\n"                           \
+    "#define UINT32_MAX 4294967295u\n"                                                             \
+    "#define INT64_MAX 9223372036854775807ll\n#define INT64_MIN (-INT64_MAX - 1)\n"                \
+    "#define UINT64_MAX 18446744073709551615ull\n"                                                 \
+    "#endif\n"
+#define MATH                                                                                       \
+    "#pragma once\n"                                                                               \
+    "#ifndef NAN\n#define NAN __int_as_float(0x7fffffff)\n#endif\n"                                \
+    "#ifndef INFINITY\n#define INFINITY __int_as_float(0x7f800000)\n#endif\n"
+static const char *const header_texts[] = {INTEGERS, INTEGERS, "", "", MATH, MATH};
+#define HEADER_COUNT ((int)(sizeof header_names / sizeof *header_names))
+
 static gpulua_status compile_once(struct job *job, nvrtcResult *result) {
     struct text text = {0};
     gpu_cuda_text_add(&text, job->source->text, strlen(job->source->text));
@@ -313,8 +340,8 @@ static gpulua_status compile_once(struct job *job, nvrtcResult *result) {
     if (text.failed) {
         status = no_memory(job);
     } else {
-        *result =
-            job->nvrtc->nvrtcCreateProgram(&program, text.bytes, job->source->name, 0, NULL, NULL);
+        *result = job->nvrtc->nvrtcCreateProgram(&program, text.bytes, job->source->name,
+                                                 HEADER_COUNT, header_texts, header_names);
         status = *result == NVRTC_SUCCESS ? program_run(job, program, result)
                                           : nvrtc_failed(job, *result, "nvrtcCreateProgram");
     }

@@ -23,7 +23,8 @@ enum gpulua_kernel_part { GPULUA_WHOLE, GPULUA_PROBE, GPULUA_WORK };
 enum gpulua_kernel_flags {
     GPULUA_FIBRES = 1,  // has barriers or warp operations
     GPULUA_CONTEXT = 2, // calls functions that ask for threadIdx
-    GPULUA_GUARD = 4    // begins with a guard
+    GPULUA_GUARD = 4,   // begins with a guard
+    GPULUA_MONOTONE = 8 // which holds for a whole block if it holds for its last thread
 };
 
 // ---- types as the library names them ----
@@ -162,10 +163,24 @@ struct gpulua_caller<Kernel, Flags,
         if (block.x == 0 || block.x > 1024 || block.y > 1024 || block.z > 64) {
             __builtin_unreachable();
         }
+        constexpr bool has_guard = (Flags & GPULUA_GUARD) != 0 && (Flags & GPULUA_CONTEXT) == 0;
+        if constexpr (has_guard && (Flags & GPULUA_MONOTONE) != 0) {
+            bool pass = true;
+            Kernel(uint3{block.x - 1, block.y - 1, block.z - 1}, block_index, block, grid,
+                   GPULUA_PROBE, pass, p...);
+            if (pass) {
+                for (unsigned z = 0; z < block.z; z++) {
+                    for (unsigned y = 0; y < block.y; y++) {
+                        row<GPULUA_WORK>(uint3{0, y, z}, block_index, block, grid, p...);
+                    }
+                }
+                return;
+            }
+        }
         for (unsigned z = 0; z < block.z; z++) {
             for (unsigned y = 0; y < block.y; y++) {
                 uint3 thread{0, y, z};
-                if constexpr ((Flags & GPULUA_GUARD) != 0 && (Flags & GPULUA_CONTEXT) == 0) {
+                if constexpr (has_guard && (Flags & GPULUA_MONOTONE) == 0) {
                     if (row_passes(thread, block_index, block, grid, p...)) {
                         row<GPULUA_WORK>(thread, block_index, block, grid, p...);
                         continue;

@@ -1,0 +1,1 @@
+// assert itself is built in, as with NVRTC.
