@@ -253,8 +253,15 @@ void gpu_cpu_fibre_prepare(struct cpu_region *region, struct cpu_thread *thread,
 #if defined(GPU_CPU_ASAN)
     thread->sanitizer = NULL;
 #elif defined(GPU_CPU_TSAN)
+    /* Entries never return, so each use leaves calls behind on the sanitizer's own stack, which
+     * holds 65,536. A new one each time would be slow. */
+    if (thread->sanitizer != NULL && ++region->sanitizer_uses[index] == CPU_SANITIZER_USES_MAX) {
+        __tsan_destroy_fiber(thread->sanitizer);
+        thread->sanitizer = NULL;
+    }
     if (thread->sanitizer == NULL) {
         thread->sanitizer = __tsan_create_fiber(0);
+        region->sanitizer_uses[index] = 0;
     }
 #endif
 }

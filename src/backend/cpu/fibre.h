@@ -37,8 +37,9 @@
 
 #define CPU_STACK_BYTES (256u * 1024u) /* a thread of a block with barriers */
 #define CPU_SERIAL_STACK_BYTES                                                                     \
-    (4u * 1024u * 1024u) /* blocks without: one stack for all threads                              \
-                          */
+    (4u * 1024u * 1024u)             /* blocks without: one stack for all threads                  \
+                                      */
+#define CPU_SANITIZER_USES_MAX 4096u /* of a stack, before ThreadSanitizer is told of a new one */
 #define CPU_BLOCK_STATE_BYTES (32u * 1024u)
 
 struct cpu_region {
@@ -48,6 +49,9 @@ struct cpu_region {
     bool has_serial_stack;
     const void *worker_stack; /* for AddressSanitizer */
     size_t worker_stack_bytes;
+#if defined(GPU_CPU_TSAN)
+    unsigned sanitizer_uses[CPU_BLOCK_THREADS_MAX];
+#endif
     _Alignas(64) unsigned char state[CPU_BLOCK_STATE_BYTES]; /* run.c's */
     _Alignas(64) struct cpu_thread threads[CPU_BLOCK_THREADS_MAX];
     _Alignas(64) unsigned char args[CPU_ARGS_BYTES_MAX];
