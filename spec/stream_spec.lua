@@ -232,6 +232,16 @@ describe("stream", function()
     end)
   end)
 
+  it("that is closed with work on it gives its place back when that is over", function()
+    local limit = dev:stats().limit_user_streams
+    local x <close> = dev:buffer("f32", 1000)
+    for i = 1, 3 * limit do -- nobody waits for any of it
+      local s <close> = dev:stream {}
+      s:use(function() x:fill(i) end)
+    end
+    assert.equal(3 * limit, x:read(1, 1)[1])
+  end)
+
   it("is limited in number: Capacity beyond, and closing one makes room", function()
     support.without_leak(dev, function()
       local limit = dev:stats().limit_user_streams

@@ -159,6 +159,9 @@ static void want_next(struct gpu_stream *stream) {
     while (op && !op->waiters) {
         op = op->next;
     }
+    if (!op && stream->is_closed) {
+        op = stream->tail; /* gives the slot back */
+    }
     uint64_t wanted = op ? op->seq : 0;
     if (wanted != stream->wanted) {
         stream->wanted = wanted;
@@ -385,7 +388,7 @@ void gpu_device_nap(struct gpu_device *device, int64_t timeout_ns) {
     gpu_device_disarm(device);
 }
 
-static void want(struct gpu_op *op) {
+void gpu_op_want(struct gpu_op *op) {
     struct gpu_stream *stream = op->stream;
     if (stream && op->device->link && (stream->wanted == 0 || op->seq < stream->wanted)) {
         stream->wanted = op->seq;
@@ -400,7 +403,7 @@ bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns) {
     if (!op->device->link) {
         return false;
     }
-    want(op);
+    gpu_op_want(op);
     struct wire_link *link = op->device->link;
     int64_t end_ns = gpu_clock_ns() + spin_ns;
     for (uint32_t round = 0;; round++) {
@@ -454,7 +457,7 @@ gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_erro
             gpu_op_info(op, &error->op);
             break;
         }
-        want(op);
+        gpu_op_want(op);
         gpu_device_nap(device, timeout_ns < 0 ? -1 : timeout_ns - waited_ns);
         is_over = gpu_op_is_over(op);
     }

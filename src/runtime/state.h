@@ -194,6 +194,8 @@ bool gpu_point_is_over(const struct gpu_device *device,
 /* ---- op.c ---- */
 struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *stream,
                              const char *label, struct gpu_site site);
+/* Somebody wants to know when it is over: on some transports nobody is told otherwise. */
+void gpu_op_want(struct gpu_op *op);
 void gpu_op_end(struct gpu_op *op); /* pending no more: state by its failure; waiters fire; drops
                                        the list's ref */
 struct gpu_failure *gpu_failure_create(void); /* zeroed; NULL: no memory */

@@ -6,6 +6,9 @@
 
 #include "runtime/state.h"
 
+#define CLOSED_WAIT_NS INT64_C(50000000) /* for work on closed streams, before Capacity is raised  \
+                                          */
+
 static gpulua_status take_slot(struct gpu_device *device, uint32_t *slot, struct gpu_error *error) {
     for (uint32_t i = 0; i < WIRE_STREAMS_MAX; i++) {
         if (!device->streams[i]) {
@@ -67,11 +70,28 @@ static gpulua_status create(struct gpu_device *device, const struct gpu_stream_i
     return GPULUA_OK;
 }
 
+/* Streams that are closed already and go when their work is over. */
+static bool has_closed(const struct gpu_device *device) {
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        const struct gpu_stream *stream = device->streams[slot];
+        if (stream && stream->is_user && stream->is_closed && stream->tail) {
+            return true;
+        }
+    }
+    return false;
+}
+
 gpulua_status gpu_stream_create(struct gpu_device *device, const struct gpu_stream_info *info,
                                 struct gpu_stream **stream, struct gpu_error *error) {
-    if (device->user_stream_count >= GPU_USER_STREAMS_MAX) {
-        (void)gpu_device_poll(device); /* closed ones may be over by now */
+    int64_t end_ns = gpu_clock_ns() + CLOSED_WAIT_NS;
+    while (device->user_stream_count >= GPU_USER_STREAMS_MAX) {
+        (void)gpu_device_poll(device);
         gpu_device_run_deferred(device);
+        if (device->user_stream_count < GPU_USER_STREAMS_MAX || !has_closed(device) ||
+            gpu_clock_ns() >= end_ns) {
+            break;
+        }
+        gpu_device_nap(device, end_ns - gpu_clock_ns());
     }
     if (device->user_stream_count >= GPU_USER_STREAMS_MAX) {
         return gpu_error_set(error, GPULUA_CAPACITY,
@@ -138,6 +158,9 @@ void gpu_stream_release(struct gpu_stream *stream) {
 
 void gpu_stream_close(struct gpu_stream *stream) {
     stream->is_closed = true;
+    if (stream->tail) {
+        gpu_op_want(stream->tail); /* its end is what gives the slot back */
+    }
 }
 
 bool gpu_stream_is_closed(const struct gpu_stream *stream) {
