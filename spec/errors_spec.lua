@@ -34,6 +34,50 @@ describe("bad input", function()
     return err
   end
 
+  -- Scripts run inside some calls: generators, metamethods, finalisers. They may close what the call is about.
+  describe("a device that is closed in the middle of a call on it", function()
+    local function closing(f)
+      local other = gpu.device(dev.name, { isolate = dev.isolation })
+      local x, h = other:buffer("f32", 8), other:host("f32", 8)
+      local function close(i)
+        other:close()
+        return i
+      end
+      support.raises("Closed", {}, f, other, close, x, h)
+      support.works(dev)
+    end
+
+    it("by the function of an upload", function()
+      closing(function(other, close) other:upload("f32", 8, close) end)
+    end)
+    it("by the function of a write", function()
+      closing(function(_, close, x) x:write(close) end)
+    end)
+    it("by the function of a write to a host buffer", function()
+      closing(function(other, close, _, h)
+        h:write(close)
+        other:buffer("f32", 1)
+      end)
+    end)
+    it("by the elements of a table", function()
+      closing(function(other, close)
+        other:upload("f32", setmetatable({}, { __len = function() return 4 end, __index = function(_, i) return close(i) end }))
+      end)
+    end)
+    it("by the options of a stream", function()
+      closing(function(other, close)
+        other:stream(setmetatable({}, { __index = function() close() end }))
+      end)
+    end)
+  end)
+
+  it("scripts do not get at the metatables of handles", function()
+    local x <close> = dev:buffer("f32", 4)
+    for _, handle in ipairs { dev, mod, mod.saxpy, x, dev:current() } do
+      assert.equal("string", type(getmetatable(handle)))
+    end
+  end)
+
   describe("error objects", function()
     it("have code, message, hint, traceback and a readable text", function()
       local err = refused("InvalidArgument", "type", function() dev:buffer("f31", 4) end)

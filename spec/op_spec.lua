@@ -223,6 +223,26 @@ describe("op", function()
       return failing.check:launch({ grid = 1, block = 1, label = "culprit" }, buffer, 0)
     end
 
+    it("thousands of times leaves neither memory nor slowness behind", function()
+      needs_failing()
+      if support.keeps_freed_memory() then
+        return pending "a sanitizer keeps freed memory"
+      end
+      local y <close> = dev:buffer("i32", 2):fill(1)
+      local function rounds(count)
+        for _ = 1, count do
+          assert.is_false(fail(y):join())
+          assert.is_false(pcall(y.read, y))
+        end
+        collectgarbage()
+        collectgarbage()
+      end
+      rounds(2000)
+      local before = support.resident_bytes()
+      rounds(6000)
+      assert.truthy(support.resident_bytes() - before < 2 << 20, support.resident_bytes() - before)
+    end)
+
     it("raises KernelFailed that names launch, line, block and thread", function()
       needs_failing()
       local y <close> = dev:buffer("i32", 2):fill(1)

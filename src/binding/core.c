@@ -71,6 +71,9 @@ void gpu_lua_kind_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind,
             }
         }
     }
+    /* Scripts do not get it: its finaliser trusts its argument. */
+    lua_pushstring(L, type_name(kind));
+    lua_setfield(L, -2, "__metatable");
     g->metatables[kind] = lua_topointer(L, -1);
     lua_rawsetp(L, LUA_REGISTRYINDEX, g->metatables[kind]);
 }

@@ -239,7 +239,7 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle) {
     /* Not before: what its end completes still finds the loop. */
     unlink_handle(g, handle);
     handle->device = NULL;
-    gpu_device_release(device);
+    handle->closed_device = device;
 }
 
 /* dev:close(): waits a moment for work in flight, then ends it */
@@ -268,6 +268,9 @@ static int device_gc(lua_State *L) {
     if (handle->device && !handle->g->is_closed) {
         gpu_lua_shut(handle->g, L);
     }
+    struct gpu_device *closed = handle->closed_device;
+    handle->closed_device = NULL;
+    gpu_device_release(closed);
     return 0;
 }
 

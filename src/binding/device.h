@@ -10,6 +10,9 @@ struct stream_record;
  * so that what was left running is looked after. */
 struct device_handle {
     struct gpu_device *device; /* retained; NULL: closed */
+    /* Retained from the close to the collection of the handle: a call may be under way on it,
+     * further up on the C stack, that has asked for the device already. */
+    struct gpu_device *closed_device;
     struct device_handle *next;
     struct gpulua *g;
     bool is_linked;

@@ -158,6 +158,10 @@ static void get_config(lua_State *L, struct gpulua *g, int config, struct gpu_la
             launch->shared_bytes =
                 (uint32_t)gpu_lua_field_integer(L, config, "shared", "launch", 0, 0, UINT32_MAX);
         } else if (strcmp(key, "stream") == 0) {
+            if (!gpu_lua_test(L, g, -1, GPU_LUA_KIND_STREAM)) {
+                gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                             "stream of launch: a stream expected, got %s", luaL_typename(L, -1));
+            }
             launch->submit.stream = gpu_lua_check_stream(L, g, -1);
         } else if (strcmp(key, "label") == 0) {
             launch->submit.label = gpu_lua_field_string(L, config, "label", "launch");

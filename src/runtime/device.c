@@ -276,8 +276,13 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
     gpu_memory_finish(device);
     struct wire_link *link = device->link;
     device->link = NULL;
-    gpu_wire_link_close(link);
+    link->ops->close(link);
     gpu_device_run_deferred(device);
+    if (device->host_block_count > 0) {
+        device->mapped_link = link;
+    } else {
+        gpu_wire_link_close(link);
+    }
     device->state = GPU_DEVICE_CLOSED;
     gpu_device_release(device);
 }

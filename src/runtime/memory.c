@@ -126,6 +126,11 @@ bool gpu_block_uses_over(struct gpu_block *block, bool for_write) {
 
 static void destroy(struct gpu_block *block) {
     struct gpu_device *device = block->device;
+    if (block->is_host && --device->host_block_count == 0 && device->mapped_link) {
+        struct wire_link *link = device->mapped_link;
+        device->mapped_link = NULL;
+        gpu_wire_link_close(link);
+    }
     gpu_block_history_finish(block);
     gpu_module_release(block->module);
     free(block);
@@ -442,6 +447,7 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
     made->range = range;
     made->site = info->site;
     made->is_host = info->is_host;
+    device->host_block_count += info->is_host;
     if (info->is_host) {
         made->address = device->arena_regions[range.region].byte_offset + range.byte_offset;
     } else {

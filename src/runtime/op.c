@@ -251,18 +251,16 @@ void gpu_failed_add(struct gpu_device *device, struct gpu_point point,
                     struct gpu_failure *failure) {
     if (device->failed_count == device->failed_capacity) {
         sweep_failed(device);
-    }
-    if (device->failed_count > device->failed_capacity / 2 || device->failed_capacity == 0) {
-        uint32_t capacity = device->failed_capacity ? device->failed_capacity * 2 : 64;
-        struct gpu_failed_point *grown = realloc(device->failed, capacity * sizeof *grown);
-        if (!grown) {
-            if (device->failed_count == device->failed_capacity) {
-                return; /* the op itself still fails; its readers are not told: no memory is left to
-                           remember it */
+        /* Grown only if most of it is still needed, so that a sweep always makes room for many. */
+        if (device->failed_count >= device->failed_capacity / 2) {
+            uint32_t capacity = device->failed_capacity ? device->failed_capacity * 2 : 64;
+            struct gpu_failed_point *grown = realloc(device->failed, capacity * sizeof *grown);
+            if (grown) {
+                device->failed = grown;
+                device->failed_capacity = capacity;
+            } else if (device->failed_count == device->failed_capacity) {
+                return; /* the op itself still fails; no memory is left to tell its readers */
             }
-        } else {
-            device->failed = grown;
-            device->failed_capacity = capacity;
         }
     }
     device->failed[device->failed_count++] =

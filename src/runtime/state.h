@@ -116,6 +116,10 @@ struct gpu_device {
     gpulua_isolation isolation;
     uint64_t epoch;
     struct wire_link *link; /* owned; NULL once closed */
+    /* Owned: after the close, while somebody still holds memory in the arena. A script may close
+     * the device in the middle of a transfer, in a function that the transfer calls. */
+    struct wire_link *mapped_link;
+    uint32_t host_block_count;
     struct wire_device_facts facts;
     const atomic_int *interrupt; /* borrowed */
     struct gpu_error lost;       /* why, once lost */

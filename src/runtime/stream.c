@@ -6,8 +6,9 @@
 
 #include "runtime/state.h"
 
-#define CLOSED_WAIT_NS INT64_C(50000000) /* for work on closed streams, before Capacity is raised  \
-                                          */
+#define CLOSED_WAIT_NS                                                                             \
+    INT64_C(50000000) /* for work on closed streams, before Capacity is raised                     \
+                       */
 
 static gpulua_status take_slot(struct gpu_device *device, uint32_t *slot, struct gpu_error *error) {
     for (uint32_t i = 0; i < WIRE_STREAMS_MAX; i++) {
