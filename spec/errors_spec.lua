@@ -61,7 +61,10 @@ describe("bad input", function()
     end)
     it("by the elements of a table", function()
       closing(function(other, close)
-        other:upload("f32", setmetatable({}, { __len = function() return 4 end, __index = function(_, i) return close(i) end }))
+        other:upload("f32", setmetatable({}, {
+          __len = function() return 4 end,
+          __index = function(_, i) return close(i) end,
+        }))
       end)
     end)
     it("by the options of a stream", function()

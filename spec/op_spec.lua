@@ -317,6 +317,16 @@ describe("op", function()
       assert.truthy(err.code == "KernelFailed" or err.code == "DependencyFailed", tostring(err))
     end)
 
+    it("raises there also when its end is visible and nobody has looked yet", function()
+      needs_failing()
+      for _ = 1, 200 do
+        local y <close> = dev:buffer("i32", 2):fill(1)
+        local op = fail(y)
+        while not op:done() do end -- looks at the completion word alone
+        support.raises("KernelFailed", {}, y.await, y)
+      end
+    end)
+
     for _, clear in ipairs {
       { "fill", function(y) y:fill(3) end, { 3, 3 } },
       { "write", function(y) y:write { 5, 6 } end, { 5, 6 } },

@@ -542,11 +542,22 @@ struct gpu_op *gpu_block_pending(struct gpu_block *block, bool for_write) {
 }
 
 const struct gpu_error *gpu_block_failure(struct gpu_block *block) {
+    /* The word may have moved since the last poll, and the failure behind it not been read yet. */
+    if (block->write.seq > block->device->done[block->write.slot]) {
+        (void)gpu_device_poll(block->device);
+    }
     if (block->write.seq == 0 || block->device->failed_count == 0) {
         return NULL;
     }
-    const struct gpu_failure *failure = gpu_failed_find(block->device, block->write);
-    return failure ? &failure->error : NULL;
+    struct gpu_failure *failure = gpu_failed_find(block->device, block->write);
+    if (!failure) {
+        return NULL;
+    }
+    failure->is_observed = true;
+    if (failure->root) {
+        failure->root->is_observed = true;
+    }
+    return &failure->error;
 }
 
 /* ---- staging ---- */

@@ -62,8 +62,8 @@ bool gpu_block_is_idle(struct gpu_block *block, bool for_write);
 /* The newest op that must be over before the host may read (or, for_write, write) it: retained;
  * NULL: idle. Several may be needed: call again after that one is over. */
 struct gpu_op *gpu_block_pending(struct gpu_block *block, bool for_write);
-/* The failure that left the block's contents undefined, or NULL. Lives until the next call on the
- * device. */
+/* The failure that left the block's contents undefined, or NULL. Polls the device if that is needed
+ * to know. Whoever asks has observed it. Lives until the next call on the device. */
 const struct gpu_error *gpu_block_failure(struct gpu_block *block);
 
 /* ---- staging: bounded, byte-accounted transfer memory in the arena ---- */
