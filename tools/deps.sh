@@ -51,6 +51,7 @@ look_all() {
     look test must "busted for Lua 5.4" lua-busted busted54
     look test may "pkill" procps has pkill
     look all may "pkg-config" pkg-config has pkg-config
+    look all may "luv for Lua 5.4, the clock of make bench" lua-luv lua5.4 -e 'require "luv"'
     look all may "luacheck" lua-check has luacheck
     look all may "clang-format" clang-format has clang-format
     look all may "cppcheck" cppcheck has cppcheck

@@ -408,13 +408,7 @@ bool gpu_lua_buffer_field(lua_State *L, struct gpulua *g, const struct buffer *b
     return true;
 }
 
-static int buffer_index(lua_State *L) {
-    struct gpulua *g = GPU_LUA(L);
-    lua_pushvalue(L, 2);
-    if (lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
-        return 1;
-    }
-    struct buffer *buffer = gpu_lua_check(L, g, 1, GPU_LUA_KIND_BUFFER);
+int gpu_lua_buffer_index_field(lua_State *L, struct gpulua *g, struct buffer *buffer) {
     if (!buffer->ref.block) {
         gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed buffer");
     }
@@ -422,6 +416,15 @@ static int buffer_index(lua_State *L) {
         lua_pushnil(L);
     }
     return 1;
+}
+
+static int buffer_index(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    lua_pushvalue(L, 2);
+    if (lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
+        return 1;
+    }
+    return gpu_lua_buffer_index_field(L, g, gpu_lua_check(L, g, 1, GPU_LUA_KIND_BUFFER));
 }
 
 void gpu_lua_buffer_open(lua_State *L, struct gpulua *g) {

@@ -49,6 +49,8 @@ int gpu_lua_buffer_gc(lua_State *L);
 /* Pushes type, shape, label, device; false: another field. */
 bool gpu_lua_buffer_field(lua_State *L, struct gpulua *g, const struct buffer *buffer,
                           const char *field);
+/* __index for a key at 2 that is no method: a field or nil. Raises Closed. */
+int gpu_lua_buffer_index_field(lua_State *L, struct gpulua *g, struct buffer *buffer);
 /* Returns once the host may read (write) the buffer's block; or yields, and k is called then. What
  * the caller has on the stack stays; above it, k finds one value to drop. */
 void gpu_lua_wait_idle(lua_State *L, struct gpulua *g, const struct buffer *buffer, bool for_write,

@@ -66,14 +66,7 @@ static int host_index(lua_State *L) {
     if (lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
         return 1;
     }
-    struct buffer *buffer = gpu_lua_check(L, g, 1, GPU_LUA_KIND_HOST);
-    if (!buffer->ref.block) {
-        gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed buffer");
-    }
-    if (lua_type(L, 2) != LUA_TSTRING || !gpu_lua_buffer_field(L, g, buffer, lua_tostring(L, 2))) {
-        lua_pushnil(L);
-    }
-    return 1;
+    return gpu_lua_buffer_index_field(L, g, gpu_lua_check(L, g, 1, GPU_LUA_KIND_HOST));
 }
 
 /* Stack: buffer, index, value. */

@@ -14,9 +14,8 @@
 #include "runtime/state.h"
 
 #define REAP_AT_POLL 64u /* blocks given back at most: a poll stays short */
-#define NAP_NS_MAX                                                                                 \
-    INT64_C(50000000) /* looks at interrupts and dead children at least this often                 \
-                       */
+/* Looks at interrupts and dead children at least this often. */
+#define NAP_NS_MAX INT64_C(50000000)
 
 int64_t gpu_clock_ns(void) {
     struct timespec now;

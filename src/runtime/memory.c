@@ -197,6 +197,22 @@ static uint64_t give_back(struct gpu_block *block) {
     return bytes;
 }
 
+/* Takes the block at *link, whose uses are over, off the retiring list. Returns bytes given back.
+ */
+static uint64_t retire_finish(struct gpu_device *device, struct gpu_block **link) {
+    struct gpu_block *block = *link;
+    *link = block->next;
+    if (!*link) {
+        device->retiring_tail = link;
+    }
+    block->next = NULL;
+    uint64_t bytes = give_back(block);
+    if (--block->refs == 0) {
+        destroy(block);
+    }
+    return bytes;
+}
+
 uint64_t gpu_device_reap(struct gpu_device *device) {
     uint64_t bytes = 0;
     gpu_device_run_deferred(device);
@@ -207,14 +223,8 @@ uint64_t gpu_device_reap(struct gpu_device *device) {
             link = &block->next;
             continue;
         }
-        *link = block->next;
-        block->next = NULL;
-        bytes += give_back(block);
-        if (--block->refs == 0) {
-            destroy(block);
-        }
+        bytes += retire_finish(device, link);
     }
-    device->retiring_tail = link;
     return bytes;
 }
 
@@ -222,16 +232,7 @@ uint64_t gpu_device_reap(struct gpu_device *device) {
  * memory warm at a bounded cost for each call. */
 void gpu_device_reap_some(struct gpu_device *device, uint32_t count_max) {
     while (device->retiring && count_max-- > 0 && gpu_block_uses_over(device->retiring, true)) {
-        struct gpu_block *block = device->retiring;
-        device->retiring = block->next;
-        if (!device->retiring) {
-            device->retiring_tail = &device->retiring;
-        }
-        block->next = NULL;
-        (void)give_back(block);
-        if (--block->refs == 0) {
-            destroy(block);
-        }
+        (void)retire_finish(device, &device->retiring);
     }
 }
 
@@ -553,10 +554,7 @@ const struct gpu_error *gpu_block_failure(struct gpu_block *block) {
     if (!failure) {
         return NULL;
     }
-    failure->is_observed = true;
-    if (failure->root) {
-        failure->root->is_observed = true;
-    }
+    gpu_failure_observe(failure);
     return &failure->error;
 }
 

@@ -126,10 +126,7 @@ void gpu_op_observe(struct gpu_op *op) {
     if (op->state != GPU_OP_FAILED) {
         return;
     }
-    op->failure->is_observed = true;
-    if (op->failure->root) {
-        op->failure->root->is_observed = true;
-    }
+    gpu_failure_observe(op->failure);
 }
 
 void gpu_op_watch(struct gpu_op *op, struct gpu_waiter *waiter) {
@@ -202,6 +199,13 @@ struct gpu_failure *gpu_failure_create(void) {
         failure->refs = 1;
     }
     return failure;
+}
+
+void gpu_failure_observe(struct gpu_failure *failure) {
+    failure->is_observed = true;
+    if (failure->root) {
+        failure->root->is_observed = true;
+    }
 }
 
 struct gpu_failure *gpu_failure_retain(struct gpu_failure *failure) {

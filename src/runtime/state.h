@@ -202,7 +202,8 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
 void gpu_op_want(struct gpu_op *op);
 void gpu_op_end(struct gpu_op *op); /* pending no more: state by its failure; waiters fire; drops
                                        the list's ref */
-struct gpu_failure *gpu_failure_create(void); /* zeroed; NULL: no memory */
+struct gpu_failure *gpu_failure_create(void);          /* zeroed; NULL: no memory */
+void gpu_failure_observe(struct gpu_failure *failure); /* it and its root have been seen */
 struct gpu_failure *gpu_failure_retain(struct gpu_failure *failure);
 void gpu_failure_release(struct gpu_failure *failure);
 /* The failure that (slot, seq) ended with, or NULL. */

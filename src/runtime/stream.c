@@ -6,9 +6,8 @@
 
 #include "runtime/state.h"
 
-#define CLOSED_WAIT_NS                                                                             \
-    INT64_C(50000000) /* for work on closed streams, before Capacity is raised                     \
-                       */
+/* For work on closed streams to end, before Capacity is raised. */
+#define CLOSED_WAIT_NS INT64_C(50000000)
 
 static gpulua_status take_slot(struct gpu_device *device, uint32_t *slot, struct gpu_error *error) {
     for (uint32_t i = 0; i < WIRE_STREAMS_MAX; i++) {
@@ -84,10 +83,11 @@ static bool has_closed(const struct gpu_device *device) {
 
 gpulua_status gpu_stream_create(struct gpu_device *device, const struct gpu_stream_info *info,
                                 struct gpu_stream **stream, struct gpu_error *error) {
-    int64_t end_ns = gpu_clock_ns() + CLOSED_WAIT_NS;
+    int64_t end_ns = 0;
     while (device->user_stream_count >= GPU_USER_STREAMS_MAX) {
         (void)gpu_device_poll(device);
         gpu_device_run_deferred(device);
+        end_ns = end_ns ? end_ns : gpu_clock_ns() + CLOSED_WAIT_NS;
         if (device->user_stream_count < GPU_USER_STREAMS_MAX || !has_closed(device) ||
             gpu_clock_ns() >= end_ns) {
             break;

@@ -12,9 +12,8 @@ static bool covers_block(const struct gpu_ref *ref) {
 }
 
 /* What a write to a range of a block means for the whole block. */
-static uint8_t write_access(const struct gpu_ref *ref, uint64_t byte_count) {
-    return ref->byte_offset == 0 && byte_count >= ref->block->byte_count ? GPU_WRITE
-                                                                         : GPU_READ_WRITE;
+static uint8_t write_access(const struct gpu_ref *ref) {
+    return covers_block(ref) ? GPU_WRITE : GPU_READ_WRITE;
 }
 
 static uint64_t address_of(const struct gpu_ref *ref) {
@@ -42,7 +41,7 @@ gpulua_status gpu_work_fill(const struct gpu_submit *submit, const struct gpu_re
     if (status) {
         return status;
     }
-    count_block_uses(&envelope, ref, write_access(ref, ref->byte_count));
+    count_block_uses(&envelope, ref, write_access(ref));
     struct wire_record *record;
     status = gpu_envelope_record(&envelope, WIRE_OP_FILL, &record, error);
     if (status) {
@@ -90,7 +89,7 @@ gpulua_status gpu_work_copy(const struct gpu_submit *submit, const struct gpu_re
         return status;
     }
     count_block_uses(&envelope, src, GPU_READ);
-    count_block_uses(&envelope, dst, write_access(dst, dst->byte_count));
+    count_block_uses(&envelope, dst, write_access(dst));
     enum wire_opcode opcode = dst->block->is_host   ? WIRE_OP_DOWNLOAD
                               : src->block->is_host ? WIRE_OP_UPLOAD
                                                     : WIRE_OP_COPY;
@@ -310,10 +309,7 @@ static gpulua_status check_args(const struct gpu_launch *launch, struct gpu_enve
         if (status) {
             return status;
         }
-        uint8_t access = param->access;
-        if (access == GPU_WRITE && !covers_block(ref)) {
-            access = GPU_READ_WRITE;
-        }
+        uint8_t access = param->access == GPU_WRITE ? write_access(ref) : param->access;
         count_block_uses(envelope, ref, access);
     }
     return GPULUA_OK;
