@@ -389,6 +389,145 @@ static void modules(void) {
     tap_check(&tap, FAKE(long, live) == 0, "closing unloads");
 }
 
+/* ---- prepared launches ---- */
+
+static struct backend_kernel *kernel_of(struct backend_module *module, const char *name) {
+    struct backend_error error = {0};
+    struct backend_kernel *kernel = NULL;
+    struct wire_kernel_facts facts;
+    bool prints;
+    (void)ops->kernel_get(module, name, &kernel, &prints, &facts, &error);
+    return kernel;
+}
+
+/* `count` launches, each with other arguments and another grid; true: each arrived as it was. */
+static bool launch_many(struct backend_stream *stream, struct backend_kernel *kernel, int count) {
+    static int number;
+    bool good = true;
+    for (int i = 0; i < count; i++) {
+        struct backend_error error = {0};
+        struct {
+            int a;
+            uint64_t b;
+        } args = {.a = ++number, .b = 4};
+        struct backend_launch launch = {.kernel = kernel,
+                                        .stream = stream,
+                                        .grid = {1 + (uint32_t)number % 7, 3, 4},
+                                        .block = {32, 2, 1},
+                                        .shared_bytes = (uint32_t)number % 3 * 16,
+                                        .args = &args,
+                                        .args_bytes = sizeof args};
+        good = good && ops->launch(&launch, &error) == GPULUA_OK &&
+               memcmp(dlsym(fake, "fake_args"), &args, sizeof args.a) == 0 &&
+               memcmp(dlsym(fake, "fake_grid"), launch.grid, sizeof launch.grid) == 0 &&
+               FAKE(unsigned, shared) == launch.shared_bytes;
+    }
+    return good;
+}
+
+static int prepared_launches(void) {
+    int count = FAKE(int, graph_launches);
+    FAKE(int, graph_launches) = 0;
+    return count;
+}
+
+static void prepared(void) {
+    static const char code[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
+                               "k0 k1 k2 k3 k4 k5 k6 k7 k8 k9 ka kb kc\n";
+    struct backend_error error = {0};
+    struct backend_device *device = open_device();
+    struct backend_module *module = NULL, *other = NULL;
+    struct backend_stream *a = NULL, *b = NULL;
+    struct backend_kernel *kernels[12];
+    ops->stream_create(device, 0, 0, &a, &error);
+    ops->stream_create(device, 1, 0, &b, &error);
+    ops->module_load(device, code, sizeof code, false, &module, &error);
+    ops->module_load(device, code, sizeof code, false, &other, &error);
+    for (int i = 0; i < 12; i++) {
+        char name[] = {'k', "0123456789ab"[i], '\0'};
+        kernels[i] = kernel_of(module, name);
+    }
+    long before = FAKE(long, live);
+    (void)prepared_launches();
+    tap_check(&tap, launch_many(a, kernels[0], 100) && prepared_launches() == 100 - 16,
+              "from the 17th launch on a stream by a graph, with its own arguments and shape");
+    tap_check(&tap, launch_many(b, kernels[0], 20) && prepared_launches() == 4,
+              "each stream has its own");
+    tap_check(&tap, FAKE(long, live) == before + 4, "a graph and its executable form for each");
+
+    bool good = true;
+    for (int i = 0; i < 600; i++) {
+        good = launch_many(a, kernels[i % 12], 1) && good;
+    }
+    tap_check(&tap, good && prepared_launches() == 600 / 12 * 8 - 7 * 16,
+              "of twelve kernels in turn eight keep their places");
+    tap_check(&tap, FAKE(long, live) == before + 2 + 16, "and no more are made");
+    tap_check(&tap, launch_many(a, kernels[11], 600) && prepared_launches() > 300,
+              "a place that has gone stale is another's");
+    tap_check(&tap, FAKE(long, live) == before + 2 + 16, "which takes over what is there");
+
+    fail_next("cuGraphLaunch", 1, 0);
+    tap_check(&tap, launch_many(a, kernels[11], 1) && prepared_launches() == 0,
+              "one that is refused is launched plainly");
+    tap_check(&tap, launch_many(a, kernels[11], 20) && prepared_launches() == 4, "and later again");
+    fail_next("cuGraphExecKernelNodeSetParams_v2", 1, 0);
+    tap_check(&tap, launch_many(a, kernels[11], 18) && prepared_launches() == 1,
+              "the same where its arguments are refused");
+    (void)launch_many(a, kernels[11], 16);
+    FAKE(int, graph_launches) = 0;
+    struct backend_launch bad = {
+        .kernel = kernels[11], .stream = a, .grid = {1, 1, 1}, .block = {2048, 1, 1}};
+    bad.args = code;
+    bad.args_bytes = 16;
+    tap_check(&tap,
+              ops->launch(&bad, &error) == GPULUA_DRIVER &&
+                  strstr(error.message, "cuLaunchKernel") != NULL,
+              "what is wrong is said as without");
+    error = (struct backend_error){0};
+
+    /* A kernel of the other module takes a place over, without using it yet; its module goes, and
+     * the place is still good. Then the module of the kernels that use theirs goes. */
+    struct backend_kernel *guest = kernel_of(other, "kc");
+    (void)launch_many(b, kernels[1], 300);
+    good = launch_many(b, guest, 3);
+    ops->module_unload(device, other);
+    tap_check(&tap, good && launch_many(b, kernels[1], 20), "a module unloaded before its turn");
+    ops->module_unload(device, module);
+    ops->module_load(device, code, sizeof code, false, &module, &error);
+    (void)prepared_launches();
+    kernels[0] = kernel_of(module, "k0");
+    tap_check(&tap, launch_many(a, kernels[0], 40) && prepared_launches() == 24,
+              "prepared launches go with their module");
+    fail_next("cuGraphInstantiateWithFlags", 2, 0);
+    tap_check(&tap, launch_many(b, kernels[0], 40) && prepared_launches() == 40 - 33,
+              "one that cannot be made now is made later");
+    fail_next("cuGraphLaunch", 700, 0);
+    bad.kernel = kernels[0];
+    bad.block[0] = 32;
+    tap_check(&tap, ops->launch(&bad, &error) == GPULUA_DEVICE_LOST && error.driver_code == 700,
+              "a fault found there");
+    FAKE(int, sticky) = 0;
+    ops->device_close(device);
+    FAKE(long, live) = 0; /* it goes with the process */
+
+    setenv("GPULUA_PREPARED", "0", 1);
+    device = open_device();
+    unsetenv("GPULUA_PREPARED");
+    ops->stream_create(device, 0, 0, &a, &error);
+    ops->module_load(device, code, sizeof code, false, &module, &error);
+    (void)prepared_launches();
+    tap_check(&tap, launch_many(a, kernel_of(module, "k0"), 40) && prepared_launches() == 0,
+              "GPULUA_PREPARED=0: none");
+    ops->device_close(device);
+    device = open_device();
+    ops->stream_create(device, 0, 0, &a, &error);
+    ops->module_load(device, code, sizeof code, false, &module, &error);
+    (void)launch_many(a, kernel_of(module, "k0"), 40);
+    ops->stream_destroy(device, a);
+    ops->device_close(device);
+    tap_check(&tap, FAKE(long, live) == 0, "closing streams leaves nothing of them");
+}
+
 /* Compiled on this machine, loaded by the fake driver: symbols, and the cache. */
 static void compiling(void) {
     struct backend_error error = {0};
@@ -545,6 +684,7 @@ int main(void) {
     streams();
     copies_and_fills();
     modules();
+    prepared();
     compiling();
     losing();
     char command[100];

@@ -37,7 +37,8 @@ static void put_word(struct wire_executor *executor, uint32_t slot,
         stream->word_seq == stream->last_seq) {
         return;
     }
-    struct backend_error error = {0};
+    struct backend_error error;
+    gpu_backend_error_init(&error);
     gpulua_status status = executor->ops->stream_word(
         stream->stream, &executor->page->device_done[slot], stream->last_seq, &error);
     if (status == GPULUA_OK) {
@@ -55,7 +56,8 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
                             bool prints) {
     struct executor_stream *stream = executor->streams[slot];
     struct executor_event *event = &stream->events[stream->event_count % EXECUTOR_EVENTS];
-    struct backend_error error = {0};
+    struct backend_error error;
+    gpu_backend_error_init(&error);
     gpulua_status status = GPULUA_OK;
     if (event->event == NULL) {
         status = executor->ops->event_create(executor->device, &event->event, &error);
@@ -151,7 +153,8 @@ bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_
     if (event->seq == seq && event->has_word) {
         return false; /* the word is on its way */
     }
-    struct backend_error error = {0};
+    struct backend_error error;
+    gpu_backend_error_init(&error);
     switch (executor->ops->event_query(event->event, &error)) {
     case BACKEND_PENDING:
         break;
@@ -198,7 +201,8 @@ static void look_at_status(struct wire_executor *executor) {
     if (executor->poll_count++ % EXECUTOR_POLLS_PER_STATUS != EXECUTOR_POLLS_PER_STATUS - 1) {
         return;
     }
-    struct backend_error error = {0};
+    struct backend_error error;
+    gpu_backend_error_init(&error);
     if (executor->ops->device_status(executor->device, &error) != GPULUA_OK) {
         lose_with(executor, "", &error);
     }

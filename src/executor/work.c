@@ -203,10 +203,7 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
         return;
     }
     struct backend_error error;
-    error.status = GPULUA_OK;
-    error.driver_code = 0;
-    error.message[0] = '\0';
-    error.log = NULL;
+    gpu_backend_error_init(&error);
     struct executor_stream *row = executor->streams[record->stream];
     struct backend_stream *stream = row != NULL ? row->stream : NULL;
     gpulua_status status = issue_waits(executor, record, stream, &error);

@@ -206,6 +206,7 @@ static gpulua_status facts_read(struct backend_device *device, struct backend_er
         attribute_is_set(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
     device->has_export =
         attribute_is_set(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+    gpu_cuda_prepared_init(device);
     return status;
 }
 

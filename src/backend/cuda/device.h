@@ -30,6 +30,8 @@ struct backend_device {
     bool has_words;                /* streams can write 64-bit words */
     bool has_virtual;              /* the virtual-memory interface works */
     bool has_export;               /* with handles that can be exported */
+    bool has_prepared;             /* prepared launches work, and nobody switched them off */
+    uint32_t prepared_count;       /* alive, on all streams */
     CUresult lost;                 /* the code that ended the device; CUDA_SUCCESS: it is well */
     char lost_text[512];
     CUevent probe; /* never recorded: asking after it tells of faults, and never waits */
@@ -48,10 +50,25 @@ struct backend_slab {
     size_t mapped_bytes; /* of a virtual one; 0: from cuMemAlloc */
 };
 
+/* A launch of one kernel that the driver has prepared (launch.c). */
+struct cuda_prepared {
+    CUgraph graph;                      /* owned */
+    CUgraphExec exec;                   /* owned; NULL: not made yet */
+    CUgraphNode node;                   /* of the graph */
+    const struct backend_kernel *bound; /* what exec runs as it is */
+    uint64_t used;                      /* the stream's launch_count when it was */
+    uint32_t heat; /* launches of the kernel that it stands for, until it is worth it */
+};
+#define CUDA_PREPARED_PER_STREAM 8u
+
 struct backend_stream {
     struct link link;
     struct backend_device *device; /* borrowed */
     CUstream handle;
+    uint64_t launch_count;
+    /* Which kernel each stands for; borrowed, NULL: none. */
+    const struct backend_kernel *prepared_kernels[CUDA_PREPARED_PER_STREAM];
+    struct cuda_prepared prepared[CUDA_PREPARED_PER_STREAM];
 };
 
 struct backend_event {
@@ -175,8 +192,12 @@ void gpu_cuda_event_destroy(struct backend_device *device, struct backend_event 
 gpulua_status gpu_cuda_event_record(struct backend_event *event, struct backend_stream *stream,
                                     struct backend_error *error);
 enum backend_query gpu_cuda_event_query(struct backend_event *event, struct backend_error *error);
-gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backend_error *error);
 void gpu_cuda_flush_output(struct backend_device *device);
+/* launch.c: */
+void gpu_cuda_prepared_init(struct backend_device *device);
+/* A kernel is about to go (NULL: all of the stream's), and is not at work on it. */
+void gpu_cuda_prepared_forget(struct backend_stream *stream, const struct backend_kernel *kernel);
+gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backend_error *error);
 /* module.c: */
 gpulua_status gpu_cuda_module_compile(struct backend_device *device,
                                       const struct backend_source *source, void **image,

@@ -60,6 +60,13 @@
     X(true, cuMemsetD16Async, 3020, "cuMemsetD16Async")                                                     \
     X(true, cuMemsetD32Async, 3020, "cuMemsetD32Async")                                                     \
     X(true, cuLaunchKernel, 4000, "cuLaunchKernel")                                                         \
+    X(false, cuGraphCreate, 10000, "cuGraphCreate")                                                         \
+    X(false, cuGraphDestroy, 10000, "cuGraphDestroy")                                                       \
+    X(false, cuGraphAddKernelNode, 12000, "cuGraphAddKernelNode_v2")                                        \
+    X(false, cuGraphInstantiateWithFlags, 11040, "cuGraphInstantiateWithFlags")                             \
+    X(false, cuGraphExecKernelNodeSetParams, 12000, "cuGraphExecKernelNodeSetParams_v2")                    \
+    X(false, cuGraphExecDestroy, 10000, "cuGraphExecDestroy")                                               \
+    X(false, cuGraphLaunch, 10000, "cuGraphLaunch")                                                         \
     X(true, cuModuleLoadDataEx, 2010, "cuModuleLoadDataEx")                                                 \
     X(true, cuModuleUnload, 2000, "cuModuleUnload")                                                         \
     X(true, cuModuleGetFunction, 2000, "cuModuleGetFunction")                                               \
@@ -108,6 +115,9 @@
 #undef cuStreamWaitEvent
 #undef cuEventRecord
 #undef cuLaunchKernel
+#undef cuGraphAddKernelNode
+#undef cuGraphExecKernelNodeSetParams
+#undef cuGraphLaunch
 
 #define CUDA_MEMBER(required, name, version, symbol) PFN_##name##_v##version name;
 struct cuda_driver {

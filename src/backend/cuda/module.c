@@ -123,6 +123,11 @@ void gpu_cuda_module_unload(struct backend_device *device, struct backend_module
     if (module == NULL) {
         return;
     }
+    for (struct link *at = device->streams.next; at != &device->streams; at = at->next) {
+        for (struct backend_kernel *kernel = module->kernels; kernel; kernel = kernel->next) {
+            gpu_cuda_prepared_forget((struct backend_stream *)(void *)at, kernel);
+        }
+    }
     if (gpu_cuda_enter(device, NULL) == GPULUA_OK) {
         (void)CU(device, NULL, cu->cuModuleUnload(module->handle));
     }

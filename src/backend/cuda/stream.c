@@ -1,4 +1,4 @@
-/* Streams, events, words, launches. */
+/* Streams, events, words. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +37,7 @@ void gpu_cuda_stream_destroy(struct backend_device *device, struct backend_strea
     if (stream == NULL) {
         return;
     }
+    gpu_cuda_prepared_forget(stream, NULL);
     if (gpu_cuda_enter(device, NULL) == GPULUA_OK) {
         (void)CU(device, NULL, cu->cuStreamDestroy(stream->handle));
     }
@@ -163,63 +164,7 @@ enum backend_query gpu_cuda_event_query(struct backend_event *event, struct back
     return BACKEND_FAILED;
 }
 
-/* ---- launches ---- */
-
-/* A launch asks for more dynamic shared memory than kernels get by default: the kernel opts in to
- * all that the device has, once. */
-static gpulua_status shared_raise(struct backend_kernel *kernel, uint32_t shared_bytes,
-                                  struct backend_error *error) {
-    struct backend_device *device = kernel->device;
-    const struct cuda_driver *cu = &device->cu;
-    gpulua_status entered = gpu_cuda_enter(device, error);
-    if (entered != GPULUA_OK) {
-        return entered;
-    }
-    if (shared_bytes > kernel->shared_bytes_max) {
-        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
-                                "%" PRIu32 " bytes of dynamic shared memory: this kernel can have "
-                                "%" PRIu32,
-                                shared_bytes, kernel->shared_bytes_max);
-    }
-    gpulua_status status =
-        CU(device, error,
-           cu->cuFuncSetAttribute(kernel->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                  (int)kernel->shared_bytes_max));
-    if (status == GPULUA_OK) {
-        kernel->shared_bytes_ready = kernel->shared_bytes_max;
-    }
-    return status;
-}
-
-gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backend_error *error) {
-    struct backend_kernel *kernel = launch->kernel;
-    struct backend_device *device = kernel->device;
-    const struct cuda_driver *cu = &device->cu;
-    gpulua_status status = device->lost == CUDA_SUCCESS ? GPULUA_OK : gpu_cuda_lost(device, error);
-    if (status == GPULUA_OK &&
-        __builtin_expect(launch->shared_bytes > kernel->shared_bytes_ready, 0)) {
-        status = shared_raise(kernel, launch->shared_bytes, error);
-    }
-    if (__builtin_expect(status != GPULUA_OK, 0)) {
-        return status;
-    }
-    if (__builtin_expect(launch->args_bytes < kernel->args_bytes, 0)) {
-        /* The driver would read past the end. */
-        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
-                                "%" PRIu32 " bytes of arguments: the kernel takes %" PRIu32,
-                                launch->args_bytes, kernel->args_bytes);
-    }
-    size_t args_bytes = launch->args_bytes;
-    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)launch->args,
-                     CU_LAUNCH_PARAM_BUFFER_SIZE, &args_bytes, CU_LAUNCH_PARAM_END};
-    CUresult result;
-    CU_HOT(device, result,
-           cu->cuLaunchKernel(kernel->function, launch->grid[0], launch->grid[1], launch->grid[2],
-                              launch->block[0], launch->block[1], launch->block[2],
-                              launch->shared_bytes, launch->stream->handle, NULL,
-                              args_bytes > 0 ? extra : NULL));
-    return gpu_cuda_result(device, result, "cuLaunchKernel", __FILE__, __LINE__, error);
-}
+/* ---- output ---- */
 
 /* The driver hands out what kernels have printed whenever something is waited for. Only streams
  * that are idle are waited for, so that this returns at once whatever else runs. */
