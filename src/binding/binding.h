@@ -47,6 +47,16 @@ enum gpu_lua_kind {
 
 /* ---- handles (core.c) ---- */
 
+/* Handles that launches check begin with this: comparing it costs a quarter of asking for the
+ * metatable. gpu_lua_new sets it and the finaliser clears it, so memory that was a handle once does
+ * not pass for one. */
+struct tagged {
+    const void *metatable;
+};
+static inline bool gpu_lua_kind_is_tagged(enum gpu_lua_kind kind) {
+    return kind == GPU_LUA_KIND_BUFFER || kind == GPU_LUA_KIND_KERNEL;
+}
+
 /* Makes the metatable of a kind: `methods` into __index unless `metamethods` has one of its own.
  * Either may be NULL. Leaves nothing on the stack. */
 void gpu_lua_kind_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind,

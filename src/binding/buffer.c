@@ -343,7 +343,9 @@ int gpu_lua_buffer_close(lua_State *L) {
 }
 
 int gpu_lua_buffer_gc(lua_State *L) {
-    buffer_end(lua_touserdata(L, 1));
+    struct buffer *buffer = lua_touserdata(L, 1);
+    buffer->tag.metatable = NULL;
+    buffer_end(buffer);
     return 0;
 }
 

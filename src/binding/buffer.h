@@ -7,6 +7,7 @@
 #define GPU_LUA_DIMS_MAX 8u
 
 struct buffer {
+    struct tagged tag;
     struct gpu_ref ref;  /* block retained; NULL: closed */
     uint64_t elem_count; /* in ref */
     uint32_t dim_count;

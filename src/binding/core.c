@@ -84,12 +84,23 @@ void *gpu_lua_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind, size_t
     memset(handle, 0, bytes);
     lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[kind]);
     lua_setmetatable(L, -2);
+    if (gpu_lua_kind_is_tagged(kind)) {
+        ((struct tagged *)handle)->metatable = g->metatables[kind];
+    }
     return handle;
 }
 
 void *gpu_lua_test(lua_State *L, const struct gpulua *g, int index, enum gpu_lua_kind kind) {
     void *handle = lua_touserdata(L, index);
-    if (!handle || !lua_getmetatable(L, index)) {
+    if (!handle) {
+        return NULL;
+    }
+    if (gpu_lua_kind_is_tagged(kind) &&
+        lua_rawlen(L, index) >= sizeof(struct tagged) && /* 0: a light one */
+        ((const struct tagged *)handle)->metatable == g->metatables[kind]) {
+        return handle;
+    }
+    if (!lua_getmetatable(L, index)) {
         return NULL;
     }
     bool is = lua_topointer(L, -1) == g->metatables[kind];

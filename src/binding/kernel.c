@@ -316,7 +316,9 @@ static int kernel_close(lua_State *L) {
 }
 
 static int kernel_gc(lua_State *L) {
-    kernel_end(lua_touserdata(L, 1));
+    struct kernel_handle *handle = lua_touserdata(L, 1);
+    handle->tag.metatable = NULL;
+    kernel_end(handle);
     return 0;
 }
 

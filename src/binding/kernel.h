@@ -9,6 +9,7 @@ struct module_handle {
     bool is_source;
 };
 struct kernel_handle {
+    struct tagged tag;
     struct gpu_kernel *kernel;             /* retained; NULL: closed */
     const struct gpu_signature *signature; /* borrowed from the kernel */
     struct gpu_device *device;             /* borrowed from the kernel's module */

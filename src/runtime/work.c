@@ -315,27 +315,38 @@ static gpulua_status check_args(const struct gpu_launch *launch, struct gpu_enve
     return GPULUA_OK;
 }
 
+/* Nearly all scalars have 4 or 8 bytes: a store each, where a memcpy of any length is a call. */
+static inline void put_scalar(uint8_t *to, const union gpu_scalar *scalar, uint32_t byte_count) {
+    if (byte_count == 4) {
+        memcpy(to, scalar->bytes, 4);
+    } else if (byte_count == 8) {
+        memcpy(to, scalar->bytes, 8);
+    } else {
+        memcpy(to, scalar->bytes, byte_count);
+    }
+}
+
 static uint32_t write_payload(const struct gpu_launch *launch, uint8_t *payload,
                               struct wire_record *record) {
     const struct gpu_signature *signature = gpu_kernel_signature(launch->kernel);
-    uint16_t relocs[GPU_PARAMS_MAX];
+    uint8_t *relocs = payload + signature->args_bytes;
     uint16_t reloc_count = 0;
     memset(payload, 0, signature->args_bytes);
     for (uint32_t i = 0; i < signature->param_count; i++) {
         const struct gpu_param *param = &signature->params[i];
         const struct gpu_arg *arg = &launch->args[i];
         if (param->kind == GPU_PARAM_SCALAR) {
-            memcpy(payload + param->byte_offset, arg->scalar.bytes, param->byte_count);
+            put_scalar(payload + param->byte_offset, &arg->scalar, param->byte_count);
         } else if (arg->ref) {
             uint64_t address = address_of(arg->ref);
             memcpy(payload + param->byte_offset, &address, sizeof address);
-            relocs[reloc_count++] = (uint16_t)param->byte_offset;
+            uint16_t offset = (uint16_t)param->byte_offset;
+            memcpy(relocs + sizeof offset * reloc_count++, &offset, sizeof offset);
         }
     }
-    memcpy(payload + signature->args_bytes, relocs, reloc_count * sizeof relocs[0]);
     record->u.launch.args_bytes = signature->args_bytes;
     record->u.launch.reloc_count = reloc_count;
-    return signature->args_bytes + reloc_count * (uint32_t)sizeof relocs[0];
+    return signature->args_bytes + reloc_count * (uint32_t)sizeof(uint16_t);
 }
 
 gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **op,
