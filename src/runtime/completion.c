@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -405,6 +406,9 @@ bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns) {
     gpu_op_want(op);
     struct wire_link *link = op->device->link;
     int64_t end_ns = gpu_clock_ns() + spin_ns;
+    int64_t patient_end_ns =
+        end_ns + (link->executor_slept && spin_ns >= GPU_SPIN_NS ? GPU_WAKE_NS : 0);
+    link->executor_slept = false;
     for (uint32_t round = 0;; round++) {
         link->ops->poll(link);
         if (gpu_op_is_over(op)) {
@@ -414,8 +418,15 @@ bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns) {
             return false;
         }
         relax();
-        if ((round & 15u) == 15u && gpu_clock_ns() >= end_ns) {
+        if ((round & 15u) != 15u) {
+            continue;
+        }
+        int64_t now_ns = gpu_clock_ns();
+        if (now_ns >= patient_end_ns) {
             return false;
+        }
+        if (now_ns >= end_ns) {
+            sched_yield(); /* the executor may need this core */
         }
     }
 }

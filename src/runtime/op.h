@@ -32,7 +32,10 @@ void gpu_op_observe(struct gpu_op *op);
  * fire their waiters. */
 #define GPU_SPIN_NS 50000
 gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_error *error);
-/* Spins for at most spin_ns; true once it is over. For a loop that has nothing else to run. */
+/* Spins for at most spin_ns, and GPU_WAKE_NS more where the executor had to be woken for it: two
+ * sleepers woken one after the other cost more than that. True once it is over. For a loop that has
+ * nothing else to run. */
+#define GPU_WAKE_NS 200000
 bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns);
 
 /* A waiter is embedded in something of the caller's, and fires once, from gpu_device_poll, after it

@@ -55,6 +55,8 @@ struct wire_link {
     uint8_t *arena;         /* mapped, WIRE_ARENA_BYTES reserved */
     uint64_t arena_bytes;   /* reserved */
     int poll_fd;            /* readable when armed and something happened; owned */
+    bool executor_slept;    /* a record had to wake it; whoever waits next allows for that, and
+                               clears it */
     void (*on_reply)(
         void *user,
         const struct wire_reply *reply); /* called from drain and publish, owner thread */

@@ -149,7 +149,9 @@ static gpulua_status process_publish(struct wire_link *link, const struct wire_r
             return status;
         }
     }
-    gpu_wire_flag_wake(&link->page->executor_sleeps);
+    if (gpu_wire_flag_wake(&link->page->executor_sleeps)) {
+        link->executor_slept = true;
+    }
     return GPULUA_OK;
 }
 

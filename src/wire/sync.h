@@ -5,6 +5,7 @@
 
 #include <linux/futex.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -39,14 +40,16 @@ static inline void gpu_wire_futex_wake(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* Wakes who sleeps on a flag of the page (executor_sleeps). Both sides use read-modify-writes on
- * the flag: the waker publishes, then exchanges; the sleeper exchanges, then looks. Whichever
- * exchange comes second sees what the other side did before its own, so that no wake is lost, and
- * no fence is needed. */
-static inline void gpu_wire_flag_wake(_Atomic uint32_t *flag) {
-    if (atomic_exchange_explicit(flag, 0, memory_order_acq_rel) != 0) {
-        gpu_wire_futex_wake(flag);
+/* Wakes who sleeps on a flag of the page (executor_sleeps); true: somebody did. Both sides use
+ * read-modify-writes on the flag: the waker publishes, then exchanges; the sleeper exchanges, then
+ * looks. Whichever exchange comes second sees what the other side did before its own, so that no
+ * wake is lost, and no fence is needed. */
+static inline bool gpu_wire_flag_wake(_Atomic uint32_t *flag) {
+    if (atomic_exchange_explicit(flag, 0, memory_order_acq_rel) == 0) {
+        return false;
     }
+    gpu_wire_futex_wake(flag);
+    return true;
 }
 
 #endif
