@@ -77,7 +77,7 @@ static void group_link(lua_State *L, struct gpulua *g, struct group *group, stru
         if (item.kind == GPU_LUA_KIND_TASK) {
             gpu_lua_slot_join(slot, g, item.task);
         } else {
-            op = item.op ? gpu_op_retain(item.op) : gpu_block_pending(item.block, true);
+            op = item.op ? gpu_op_retain(item.op) : gpu_ref_pending(&item.ref, true);
             if (!op) {
                 continue;
             }

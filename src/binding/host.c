@@ -46,10 +46,10 @@ static int get_ready(lua_State *L, int status, lua_KContext context) {
     lua_settop(L, 2);
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
     uint8_t *element = element_at(L, buffer);
-    if (!gpu_block_is_idle(buffer->ref.block, false)) {
+    if (!gpu_ref_is_idle(&buffer->ref, false)) {
         gpu_lua_wait_idle(L, g, buffer, false, get_ready);
         gpu_lua_check_contents(L, buffer);
-    } else if (gpu_block_failure(buffer->ref.block)) {
+    } else if (gpu_ref_failure(&buffer->ref)) {
         gpu_lua_check_contents(L, buffer);
     }
     gpu_lua_push_element(L, buffer->ref.type, element);

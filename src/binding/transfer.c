@@ -70,9 +70,9 @@ static void staging_give(struct transfer *transfer) {
 
 void gpu_lua_wait_idle(lua_State *L, struct gpulua *g, const struct buffer *buffer, bool for_write,
                        lua_KFunction k) {
-    while (!gpu_block_is_idle(buffer->ref.block, for_write)) {
+    while (!gpu_ref_is_idle(&buffer->ref, for_write)) {
         struct gpu_op **op = gpu_lua_op_new(L, g);
-        *op = gpu_block_pending(buffer->ref.block, for_write);
+        *op = gpu_ref_pending(&buffer->ref, for_write);
         if (*op) {
             gpu_lua_wait_op(L, g, *op, k);
         }
@@ -83,7 +83,7 @@ void gpu_lua_wait_idle(lua_State *L, struct gpulua *g, const struct buffer *buff
 void gpu_lua_check_contents(lua_State *L, struct buffer *buffer) {
     struct gpu_device *device = gpu_block_device(buffer->ref.block);
     gpu_device_poll(device);
-    const struct gpu_error *failure = gpu_block_failure(buffer->ref.block);
+    const struct gpu_error *failure = gpu_ref_failure(&buffer->ref);
     if (failure) {
         struct gpu_error error, unobserved;
         gpu_error_copy(&error, failure);

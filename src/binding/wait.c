@@ -158,7 +158,7 @@ bool gpu_lua_item_get(lua_State *L, struct gpulua *g, int index, struct item *it
         struct buffer *buffer = handle;
         item->kind = GPU_LUA_KIND_BUFFER;
         gpu_lua_buffer_check_open(L, buffer);
-        item->block = buffer->ref.block;
+        item->ref = buffer->ref;
         return true;
     }
     return false;
@@ -171,7 +171,7 @@ bool gpu_lua_item_is_over(const struct item *item) {
     case GPU_LUA_KIND_TASK:
         return item->task->state == TASK_ENDED;
     default:
-        return gpu_block_is_idle(item->block, true);
+        return gpu_ref_is_idle(&item->ref, true);
     }
 }
 
@@ -182,7 +182,7 @@ bool gpu_lua_item_has_failed(const struct item *item) {
     case GPU_LUA_KIND_TASK:
         return item->task->outcome != OUTCOME_DONE;
     default:
-        return gpu_block_failure(item->block) != NULL;
+        return gpu_ref_failure(&item->ref) != NULL;
     }
 }
 
@@ -203,7 +203,7 @@ void gpu_lua_item_push_error(lua_State *L, const struct item *item) {
         return;
     }
     struct gpu_error error;
-    gpu_error_copy(&error, gpu_block_failure(item->block));
+    gpu_error_copy(&error, gpu_ref_failure(&item->ref));
     gpu_lua_error_push_owned(L, &error);
 }
 
@@ -294,7 +294,7 @@ static int item_park(lua_State *L, struct gpulua *g, const struct item *item) {
     } else if (item->kind == GPU_LUA_KIND_TASK) {
         gpu_lua_slot_join(&task->slot, g, item->task);
     } else {
-        struct gpu_op *op = gpu_block_pending(item->block, true);
+        struct gpu_op *op = gpu_ref_pending(&item->ref, true);
         if (!op) {
             gpu_lua_timer_clear(g, &task->timer);
             return item_finish(L, item, task->wants_join);
@@ -352,11 +352,11 @@ static void op_block(lua_State *L, struct gpulua *g, struct gpu_op *op, int64_t 
     gpu_lua_throw(L, &error);
 }
 
-static void block_for_block(lua_State *L, struct gpulua *g, struct gpu_block *block,
-                            int64_t deadline_ns, gpulua_status *status) {
+static void block_for_ref(lua_State *L, struct gpulua *g, const struct gpu_ref *ref,
+                          int64_t deadline_ns, gpulua_status *status) {
     struct gpu_op *op;
     *status = GPULUA_OK;
-    while (*status == GPULUA_OK && (op = gpu_block_pending(block, true))) {
+    while (*status == GPULUA_OK && (op = gpu_ref_pending(ref, true))) {
         /* Its handle is made first, so that an error leaves nothing behind. */
         struct gpu_op **handle = gpu_lua_new(L, g, GPU_LUA_KIND_OP, sizeof(struct gpu_op *), 0);
         *handle = op;
@@ -405,7 +405,7 @@ static int item_wait(lua_State *L, bool is_join) {
         } else if (item.kind == GPU_LUA_KIND_TASK) {
             status = drive_to_end(L, g, item.task, deadline_ns);
         } else {
-            block_for_block(L, g, item.block, deadline_ns, &status);
+            block_for_ref(L, g, &item.ref, deadline_ns, &status);
         }
         return status == GPULUA_TIMEOUT && !gpu_lua_item_is_over(&item)
                    ? time_is_over(L, is_join, item_text(&item))

@@ -7,9 +7,9 @@
 
 struct item {
     enum gpu_lua_kind kind;
-    struct gpu_op *op;       /* borrowed from its handle */
-    struct task *task;       /* borrowed */
-    struct gpu_block *block; /* borrowed from its handle */
+    struct gpu_op *op;  /* borrowed from its handle */
+    struct task *task;  /* borrowed */
+    struct gpu_ref ref; /* its block borrowed from its handle */
 };
 
 /* False: the value at `index` is nothing to wait for. Raises if it is closed. */

@@ -63,15 +63,17 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
     return GPULUA_OK;
 }
 
-void gpu_envelope_use(struct gpu_envelope *envelope, struct gpu_block *block, uint8_t access) {
+void gpu_envelope_use(struct gpu_envelope *envelope, const struct gpu_use *use) {
     for (uint32_t i = 0; i < envelope->use_count; i++) {
-        if (envelope->uses[i].block == block) {
-            envelope->uses[i].access |= access;
+        struct gpu_use *known = &envelope->uses[i];
+        if (known->block == use->block && known->byte_begin == use->byte_begin &&
+            known->byte_end == use->byte_end) {
+            known->access |= use->access;
             return;
         }
     }
     assert(envelope->use_count < GPU_USES_MAX);
-    envelope->uses[envelope->use_count++] = (struct gpu_use){.block = block, .access = access};
+    envelope->uses[envelope->use_count++] = *use;
 }
 
 static void note_waits(struct gpu_stream *stream, const struct gpu_waits *waits) {

@@ -102,26 +102,13 @@ static gpulua_status grow_arena(struct gpu_device *device, uint64_t byte_count,
 
 /* ---- retiring ---- */
 
-void gpu_block_history_finish(struct gpu_block *block) {
-    if (block->reads != block->reads_inline) {
-        free(block->reads);
-    }
-    block->reads = block->reads_inline;
-    block->read_count = 0;
-    block->read_capacity = sizeof block->reads_inline / sizeof block->reads_inline[0];
+static struct gpu_ref whole(struct gpu_block *block) {
+    return (struct gpu_ref){.block = block, .byte_count = block->byte_count};
 }
 
-bool gpu_block_uses_over(struct gpu_block *block, bool for_write) {
-    const struct gpu_device *device = block->device;
-    if (block->write.seq != 0 && !gpu_point_is_over(device, block->write)) {
-        return false;
-    }
-    for (uint32_t i = 0; for_write && i < block->read_count; i++) {
-        if (!gpu_point_is_over(device, block->reads[i])) {
-            return false;
-        }
-    }
-    return true;
+bool gpu_block_uses_over(struct gpu_block *block) {
+    struct gpu_ref all = whole(block);
+    return gpu_ref_is_idle(&all, true);
 }
 
 static void destroy(struct gpu_block *block) {
@@ -131,7 +118,7 @@ static void destroy(struct gpu_block *block) {
         device->mapped_link = NULL;
         gpu_wire_link_close(link);
     }
-    gpu_block_history_finish(block);
+    gpu_history_finish(&block->history);
     gpu_module_release(block->module);
     free(block);
     gpu_device_release(device);
@@ -219,7 +206,7 @@ uint64_t gpu_device_reap(struct gpu_device *device) {
     struct gpu_block **link = &device->retiring;
     while (*link) {
         struct gpu_block *block = *link;
-        if (!gpu_block_uses_over(block, true)) {
+        if (!gpu_block_uses_over(block)) {
             link = &block->next;
             continue;
         }
@@ -231,7 +218,7 @@ uint64_t gpu_device_reap(struct gpu_device *device) {
 /* The oldest few whose uses are over; stops at one that is still in use. Keeps the list short and
  * memory warm at a bounded cost for each call. */
 void gpu_device_reap_some(struct gpu_device *device, uint32_t count_max) {
-    while (device->retiring && count_max-- > 0 && gpu_block_uses_over(device->retiring, true)) {
+    while (device->retiring && count_max-- > 0 && gpu_block_uses_over(device->retiring)) {
         (void)retire_finish(device, &device->retiring);
     }
 }
@@ -284,8 +271,7 @@ static struct gpu_block *make(struct gpu_device *device, uint64_t byte_count, co
     block->number = ++device->block_number_next;
     block->epoch = device->epoch;
     block->byte_count = byte_count;
-    block->reads = block->reads_inline;
-    block->read_capacity = sizeof block->reads_inline / sizeof block->reads_inline[0];
+    gpu_history_init(&block->history, byte_count);
     if (label) {
         snprintf(block->label, sizeof block->label, "%s", label);
     }
@@ -316,9 +302,10 @@ static bool wait_for_retiring(struct gpu_device *device, struct gpu_error *error
         return false;
     }
     struct gpu_block *block = device->retiring;
+    struct gpu_ref all = whole(block);
     gpu_block_retain(block);
     struct gpu_op *op;
-    while (*status == GPULUA_OK && (op = gpu_block_pending(block, true))) {
+    while (*status == GPULUA_OK && (op = gpu_ref_pending(&all, true))) {
         *status = gpu_op_wait(op, -1, error);
         gpu_op_release(op);
     }
@@ -516,46 +503,6 @@ bool gpu_block_is_freed(const struct gpu_block *block) {
 void *gpu_block_host_bytes(const struct gpu_block *block) {
     assert(block->is_host);
     return block->device->link ? block->device->link->arena + block->address : NULL;
-}
-
-bool gpu_block_is_idle(struct gpu_block *block, bool for_write) {
-    return gpu_block_uses_over(block, for_write);
-}
-
-static struct gpu_op *pending_at(struct gpu_device *device, struct gpu_point point) {
-    if (point.seq == 0 || gpu_point_is_over(device, point) || !device->streams[point.slot]) {
-        return NULL;
-    }
-    struct gpu_op *op = device->streams[point.slot]->head;
-    while (op && op->seq < point.seq) {
-        op = op->next;
-    }
-    return op && op->seq == point.seq ? gpu_op_retain(op) : NULL;
-}
-
-struct gpu_op *gpu_block_pending(struct gpu_block *block, bool for_write) {
-    (void)gpu_device_poll(block->device);
-    struct gpu_op *op = pending_at(block->device, block->write);
-    for (uint32_t i = 0; for_write && !op && i < block->read_count; i++) {
-        op = pending_at(block->device, block->reads[i]);
-    }
-    return op;
-}
-
-const struct gpu_error *gpu_block_failure(struct gpu_block *block) {
-    /* The word may have moved since the last poll, and the failure behind it not been read yet. */
-    if (block->write.seq > block->device->done[block->write.slot]) {
-        (void)gpu_device_poll(block->device);
-    }
-    if (block->write.seq == 0 || block->device->failed_count == 0) {
-        return NULL;
-    }
-    struct gpu_failure *failure = gpu_failed_find(block->device, block->write);
-    if (!failure) {
-        return NULL;
-    }
-    gpu_failure_observe(failure);
-    return &failure->error;
 }
 
 /* ---- staging ---- */

@@ -57,14 +57,14 @@ bool gpu_block_is_freed(const struct gpu_block *block);
 /* Host blocks: where its bytes are in this process. Wait for its uses first. */
 void *gpu_block_host_bytes(const struct gpu_block *block);
 
-/* Is everything over that touches (for_write) or writes the block? */
-bool gpu_block_is_idle(struct gpu_block *block, bool for_write);
-/* The newest op that must be over before the host may read (or, for_write, write) it: retained;
- * NULL: idle. Several may be needed: call again after that one is over. */
-struct gpu_op *gpu_block_pending(struct gpu_block *block, bool for_write);
-/* The failure that left the block's contents undefined, or NULL. Polls the device if that is needed
- * to know. Whoever asks has observed it. Lives until the next call on the device. */
-const struct gpu_error *gpu_block_failure(struct gpu_block *block);
+/* Is everything over that touches (for_write) or writes these bytes? */
+bool gpu_ref_is_idle(const struct gpu_ref *ref, bool for_write);
+/* An op that must be over before the host may read (or, for_write, write) them: retained; NULL:
+ * idle. Several may be needed: call again after that one is over. */
+struct gpu_op *gpu_ref_pending(const struct gpu_ref *ref, bool for_write);
+/* A failure that left some of the bytes undefined, or NULL. Polls the device if that is needed to
+ * know. Whoever asks has observed it. Lives until the next call on the device. */
+const struct gpu_error *gpu_ref_failure(const struct gpu_ref *ref);
 
 /* ---- staging: bounded, byte-accounted transfer memory in the arena ---- */
 

@@ -278,7 +278,7 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
         return;
     }
     if (device->link && device->state == GPU_DEVICE_OPEN) {
-        if (!gpu_block_uses_over(module->hazards, true)) {
+        if (!gpu_block_uses_over(module->hazards)) {
             module->is_deferred = true;
             gpu_device_defer_later(device, &module->release, run_release);
             return;

@@ -239,8 +239,7 @@ static void sweep_failed(struct gpu_device *device) {
         struct gpu_failed_point *failed = &device->failed[i];
         bool is_needed = !gpu_point_is_over(device, failed->point);
         for (struct gpu_block *block = device->blocks; block && !is_needed; block = block->next) {
-            is_needed =
-                block->write.slot == failed->point.slot && block->write.seq == failed->point.seq;
+            is_needed = gpu_history_has_write(&block->history, failed->point);
         }
         if (is_needed) {
             device->failed[kept++] = *failed;

@@ -1,16 +1,12 @@
-/* The recorder: which earlier work an operation has to wait for, found from what it reads and
- * writes.
+/* The recorder: which earlier work an operation has to wait for, found from the ranges that it
+ * reads and writes.
  *
- * A block remembers its newest write and, since then, the newest read of each stream. A read waits
- * for the write; a write waits for the write and all those reads. Work of the same stream needs no
- * wait; work that is over needs none; and what the stream has already waited for needs none again
- * (`waited`). Every read also depends on the write it reads: if that failed, so does the reader. A
- * write that covers only a part of its block is taken as reading it too, because what it leaves
- * alone has the old history. */
-#include <assert.h>
-#include <stdlib.h>
-#include <string.h>
-
+ * A range remembers its newest write and, since then, the newest read of each stream (history.c). A
+ * read waits for the write; a write waits for the write and all those reads. Work of the same
+ * stream needs no wait; work that is over needs none; and what the stream has already waited for
+ * needs none again (`waited`). Every read also depends on the write it reads: if that failed, so
+ * does the reader. A write that covers only a part of a span that could not be cut is taken as
+ * reading it too, because what it leaves alone has the old history. */
 #include "runtime/state.h"
 
 static bool is_over_by_last_sight(const struct gpu_device *device, struct gpu_point point) {
@@ -81,21 +77,33 @@ static void wait_for(struct gpu_stream *stream, struct gpu_waits *waits, struct 
     }
 }
 
+static void find_use(struct gpu_stream *stream, struct gpu_waits *waits,
+                     const struct gpu_use *use) {
+    const struct gpu_history *history = &use->block->history;
+    const struct gpu_span *spans = gpu_history_spans(history);
+    uint32_t at = gpu_history_find(history, use->byte_begin);
+    uint64_t byte_begin = at > 0 ? spans[at - 1].byte_end : 0;
+    do {
+        const struct gpu_span *span = &spans[at];
+        bool is_part = byte_begin < use->byte_begin || span->byte_end > use->byte_end;
+        /* A module's hazard block has order but no contents that could be undefined. */
+        bool depends = ((use->access & GPU_READ) || is_part) && use->block->byte_count > 0;
+        wait_for(stream, waits, span->write, depends);
+        const struct gpu_point *reads = gpu_span_reads(span);
+        for (uint32_t k = 0; (use->access & GPU_WRITE) && k < span->read_count; k++) {
+            wait_for(stream, waits, reads[k], false);
+        }
+        byte_begin = span->byte_end;
+    } while (spans[at++].byte_end < use->byte_end);
+}
+
 void gpu_recorder_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
                        struct gpu_waits *waits) {
     waits->count = 0;
     waits->failure = NULL;
     waits->is_full = false;
     for (uint32_t i = 0; i < use_count; i++) {
-        const struct gpu_block *block = uses[i].block;
-        /* A module's hazard block has order but no contents that could be undefined. */
-        bool has_contents = block->byte_count > 0;
-        wait_for(stream, waits, block->write, (uses[i].access & GPU_READ) != 0 && has_contents);
-        if (uses[i].access & GPU_WRITE) {
-            for (uint32_t k = 0; k < block->read_count; k++) {
-                wait_for(stream, waits, block->reads[k], false);
-            }
-        }
+        find_use(stream, waits, &uses[i]);
     }
     uint32_t kept = 0;
     for (uint32_t i = 0; i < waits->count; i++) {
@@ -106,72 +114,20 @@ void gpu_recorder_find(struct gpu_stream *stream, const struct gpu_use *uses, ui
     waits->count = kept;
 }
 
-/* Drops reads that are over; true if there is room for one more, or one of this stream to replace.
- */
-static bool make_room(struct gpu_block *block, uint32_t slot) {
-    for (uint32_t i = 0; i < block->read_count; i++) {
-        if (block->reads[i].slot == slot) {
-            return true;
-        }
-    }
-    if (block->read_count < block->read_capacity) {
-        return true;
-    }
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < block->read_count; i++) {
-        if (!gpu_point_is_over(block->device, block->reads[i])) {
-            block->reads[kept++] = block->reads[i];
-        }
-    }
-    block->read_count = kept;
-    if (kept < block->read_capacity) {
-        return true;
-    }
-    uint32_t capacity = block->read_capacity * 2; /* at most one for each stream slot */
-    struct gpu_point *grown = malloc(capacity * sizeof *grown);
-    if (!grown) {
-        return false;
-    }
-    memcpy(grown, block->reads, block->read_count * sizeof *grown);
-    if (block->reads != block->reads_inline) {
-        free(block->reads);
-    }
-    block->reads = grown;
-    block->read_capacity = capacity;
-    return true;
-}
-
 bool gpu_recorder_prepare(struct gpu_stream *stream, const struct gpu_use *uses,
                           uint32_t use_count) {
     for (uint32_t i = 0; i < use_count; i++) {
-        if (uses[i].access == GPU_READ && !make_room(uses[i].block, stream->slot)) {
+        if (!gpu_history_prepare(&uses[i], stream->slot)) {
             return false;
         }
     }
     return true;
 }
 
-static void commit_read(struct gpu_block *block, struct gpu_point point) {
-    for (uint32_t i = 0; i < block->read_count; i++) {
-        if (block->reads[i].slot == point.slot) {
-            block->reads[i].seq = point.seq;
-            return;
-        }
-    }
-    assert(block->read_count < block->read_capacity);
-    block->reads[block->read_count++] = point;
-}
-
 void gpu_recorder_commit(struct gpu_stream *stream, uint64_t seq, const struct gpu_use *uses,
                          uint32_t use_count) {
     struct gpu_point point = {.slot = stream->slot, .seq = seq};
     for (uint32_t i = 0; i < use_count; i++) {
-        struct gpu_block *block = uses[i].block;
-        if (uses[i].access & GPU_WRITE) {
-            block->write = point;
-            block->read_count = 0;
-        } else {
-            commit_read(block, point);
-        }
+        gpu_history_commit(&uses[i], point);
     }
 }

@@ -69,6 +69,30 @@ struct gpu_stream {
     uint64_t waited[WIRE_STREAMS_MAX]; /* per slot: waits up to this seq are already behind us */
 };
 
+#define GPU_SPAN_READS 2u
+#define GPU_SPANS_MAX 64u
+
+/* A range of a block, from the end of the span before, whose bytes have the same history. */
+struct gpu_span {
+    uint64_t byte_end;
+    struct gpu_point write; /* newest write */
+    uint32_t read_count;    /* since then, the newest read of each stream */
+    uint32_t read_capacity; /* 0: they lie in the span */
+    union {
+        struct gpu_point inside[GPU_SPAN_READS];
+        struct gpu_point *heap; /* owned */
+    } reads;
+};
+
+struct gpu_history {
+    uint32_t count;    /* of spans, at least 1, at most GPU_SPANS_MAX */
+    uint32_t capacity; /* 0: the one span is `first` */
+    union {
+        struct gpu_span first;
+        struct gpu_span *heap; /* owned */
+    };
+};
+
 struct gpu_block {
     uint32_t refs;
     bool is_host, is_freed, is_staging, is_deferred;
@@ -81,10 +105,7 @@ struct gpu_block {
     struct gpu_range range;
     char label[48];
     struct gpu_site site;
-    struct gpu_point write;  /* newest write */
-    struct gpu_point *reads; /* since then, newest per slot; reads_inline or owned */
-    uint32_t read_count, read_capacity;
-    struct gpu_point reads_inline[2];
+    struct gpu_history history;
     struct gpu_module *module;         /* retained: whose variable this is */
     struct gpu_block *next, *previous; /* live blocks, or next in retiring */
     struct gpu_deferred release;
@@ -223,11 +244,32 @@ gpu_request_wait(struct gpu_device *device, struct wire_record *record, const ch
                  void (*on_reply)(struct gpu_op *op, void *user, const struct wire_reply *reply),
                  void *user, struct gpu_error *error);
 
-/* ---- recorder.c ---- */
+/* ---- history.c ---- */
 struct gpu_use {
     struct gpu_block *block;
-    uint8_t access; /* enum gpu_access */
+    uint64_t byte_begin, byte_end; /* in the block */
+    uint8_t access;                /* enum gpu_access */
 };
+void gpu_history_init(struct gpu_history *history, uint64_t byte_count);
+void gpu_history_finish(struct gpu_history *history);
+/* The index of the span that has byte_offset; the last one if it lies behind the end. */
+uint32_t gpu_history_find(const struct gpu_history *history, uint64_t byte_offset);
+/* Cuts at the ends of the use and makes room for the commit, before anything is enqueued. Means
+ * nothing by itself. False: no memory. */
+bool gpu_history_prepare(const struct gpu_use *use, uint32_t slot);
+void gpu_history_commit(const struct gpu_use *use, struct gpu_point point);
+/* Is that the newest write of any of it? */
+bool gpu_history_has_write(const struct gpu_history *history, struct gpu_point point);
+
+static inline struct gpu_span *gpu_history_spans(const struct gpu_history *history) {
+    return history->capacity != 0 ? history->heap : (struct gpu_span *)(uintptr_t)&history->first;
+}
+static inline struct gpu_point *gpu_span_reads(const struct gpu_span *span) {
+    return span->read_capacity != 0 ? span->reads.heap
+                                    : (struct gpu_point *)(uintptr_t)span->reads.inside;
+}
+
+/* ---- recorder.c ---- */
 #define GPU_USES_MAX (GPU_PARAMS_MAX + 1u)
 struct gpu_waits {
     struct wire_wait items[WIRE_WAITS_MAX];
@@ -256,7 +298,7 @@ struct gpu_envelope {
 struct gpu_submit;
 gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu_submit *submit,
                                  const char *name, struct gpu_error *error);
-void gpu_envelope_use(struct gpu_envelope *envelope, struct gpu_block *block, uint8_t access);
+void gpu_envelope_use(struct gpu_envelope *envelope, const struct gpu_use *use);
 /* Finds the waits; the record's header (zeroed but for opcode and waits) in scratch; its payload
  * goes to gpu_wire_record_payload. */
 gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcode opcode,
@@ -266,9 +308,9 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
                                   struct gpu_error *error);
 
 /* ---- memory.c ---- */
-bool gpu_block_uses_over(struct gpu_block *block, bool for_write);
+/* Is all over that has used any of it? */
+bool gpu_block_uses_over(struct gpu_block *block);
 void gpu_device_reap_some(struct gpu_device *device, uint32_t count_max);
-void gpu_block_history_finish(struct gpu_block *block);
 /* A block without memory of its own (a module's variable or its hazards). */
 struct gpu_block *gpu_block_create_external(struct gpu_device *device, uint64_t address,
                                             uint64_t byte_count, const char *label);

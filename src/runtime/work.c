@@ -7,24 +7,24 @@
 
 #include "runtime/state.h"
 
-static bool covers_block(const struct gpu_ref *ref) {
-    return ref->byte_offset == 0 && ref->byte_count >= ref->block->byte_count;
-}
-
-/* What a write to a range of a block means for the whole block. */
-static uint8_t write_access(const struct gpu_ref *ref) {
-    return covers_block(ref) ? GPU_WRITE : GPU_READ_WRITE;
-}
-
 static uint64_t address_of(const struct gpu_ref *ref) {
     return ref->block->address + ref->byte_offset;
 }
 
-static void count_block_uses(struct gpu_envelope *envelope, const struct gpu_ref *ref,
-                             uint8_t access) {
-    gpu_envelope_use(envelope, ref->block, access);
+static void use_module(struct gpu_envelope *envelope, struct gpu_module *module, uint8_t access) {
+    struct gpu_use use = {
+        .block = gpu_module_hazards(module), .byte_begin = 0, .byte_end = 1, .access = access};
+    gpu_envelope_use(envelope, &use);
+}
+
+static void use_ref(struct gpu_envelope *envelope, const struct gpu_ref *ref, uint8_t access) {
+    struct gpu_use use = {.block = ref->block,
+                          .byte_begin = ref->byte_offset,
+                          .byte_end = ref->byte_offset + ref->byte_count,
+                          .access = access};
+    gpu_envelope_use(envelope, &use);
     if (ref->block->module) { /* a module's variable shares the hazards of its module */
-        gpu_envelope_use(envelope, gpu_module_hazards(ref->block->module), access);
+        use_module(envelope, ref->block->module, access);
     }
 }
 
@@ -41,7 +41,7 @@ gpulua_status gpu_work_fill(const struct gpu_submit *submit, const struct gpu_re
     if (status) {
         return status;
     }
-    count_block_uses(&envelope, ref, write_access(ref));
+    use_ref(&envelope, ref, GPU_WRITE);
     struct wire_record *record;
     status = gpu_envelope_record(&envelope, WIRE_OP_FILL, &record, error);
     if (status) {
@@ -88,8 +88,8 @@ gpulua_status gpu_work_copy(const struct gpu_submit *submit, const struct gpu_re
     if (status) {
         return status;
     }
-    count_block_uses(&envelope, src, GPU_READ);
-    count_block_uses(&envelope, dst, write_access(dst));
+    use_ref(&envelope, src, GPU_READ);
+    use_ref(&envelope, dst, GPU_WRITE);
     enum wire_opcode opcode = dst->block->is_host   ? WIRE_OP_DOWNLOAD
                               : src->block->is_host ? WIRE_OP_UPLOAD
                                                     : WIRE_OP_COPY;
@@ -309,8 +309,7 @@ static gpulua_status check_args(const struct gpu_launch *launch, struct gpu_enve
         if (status) {
             return status;
         }
-        uint8_t access = param->access == GPU_WRITE ? write_access(ref) : param->access;
-        count_block_uses(envelope, ref, access);
+        use_ref(envelope, ref, param->access);
     }
     return GPULUA_OK;
 }
@@ -373,8 +372,7 @@ gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **o
     }
     /* Every kernel may read and write its module's variables; and the module must outlive the
      * launch. */
-    gpu_envelope_use(&envelope, gpu_module_hazards(module),
-                     gpu_module_is_mutable(module) ? GPU_READ_WRITE : GPU_READ);
+    use_module(&envelope, module, gpu_module_is_mutable(module) ? GPU_READ_WRITE : GPU_READ);
     struct wire_record *record;
     status = gpu_envelope_record(&envelope, WIRE_OP_LAUNCH, &record, error);
     if (status) {
