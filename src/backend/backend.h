@@ -65,6 +65,10 @@ enum backend_query { BACKEND_DONE = 0, BACKEND_PENDING = 1, BACKEND_FAILED = 2 }
 struct backend_open_info {
     int ordinal;            /* cuda:N */
     const char *cache_path; /* NULL: the default */
+    /* Check mode: every access of a kernel is held against what its launch declares, and `seed`
+     * decides the order in which work that may run does. UNSUPPORTED where a backend has none. */
+    bool is_checked;
+    uint64_t seed;
     struct backend_sink sink;
 };
 
@@ -73,6 +77,13 @@ struct backend_source {
     const char *text;    /* NUL-terminated CUDA C */
     const char *options; /* lines: "define NAME VALUE", "name EXPRESSION" (template instances),
                             "include PATH", "flag TEXT" (passed to the compiler); "" for none */
+};
+
+/* What a launch declares that it does with a range of memory (check mode). */
+struct backend_use {
+    uint64_t address, bytes;
+    uint32_t access; /* WIRE_USE_READ, WIRE_USE_WRITE, or both */
+    uint32_t param;  /* of the kernel, from 0 */
 };
 
 struct backend_launch {
@@ -84,6 +95,8 @@ struct backend_launch {
     const void *args; /* laid out as a C struct of the parameters; addresses are real; valid only
                          during the call */
     uint32_t args_bytes;
+    const struct backend_use *uses; /* check mode; valid only during the call */
+    uint32_t use_count;
 };
 
 struct backend_ops {
@@ -134,6 +147,12 @@ struct backend_ops {
     gpulua_status (*event_record)(struct backend_event *event, struct backend_stream *stream,
                                   struct backend_error *error);
     enum backend_query (*event_query)(struct backend_event *event, struct backend_error *error);
+
+    /* Check mode, else never called; NULL: nobody wants to know. A block of device memory that the
+     * script has made, and the end of one: every use of it is over. `label` may be "". */
+    void (*block_create)(struct backend_device *device, uint64_t number, uint64_t address,
+                         uint64_t bytes, const char *label);
+    void (*block_free)(struct backend_device *device, uint64_t number);
 
     /* Device addresses, host pointers. Host memory may be pageable; it stays valid until the work
      * is over. */

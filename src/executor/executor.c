@@ -45,6 +45,32 @@ static void take_forget(struct wire_executor *executor, const struct wire_record
     gpu_executor_failed_forget(executor, record->u.failures.count);
 }
 
+static void take_block(struct wire_executor *executor, const struct wire_record *record) {
+    const struct backend_ops *ops = executor->ops;
+    struct backend_error error = {0};
+    uint64_t address = 0;
+    if (executor->device == NULL ||
+        atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+        return;
+    }
+    if (record->opcode == WIRE_OP_BLOCK_FREE) {
+        if (ops->block_free != NULL) {
+            ops->block_free(executor->device, record->u.block.number);
+        }
+    } else if (ops->block_create != NULL &&
+               gpu_executor_resolve(executor, record->u.block.address, record->u.block.bytes,
+                                    &address, &error) == GPULUA_OK) {
+        char label[64];
+        size_t room = record->length_bytes - sizeof *record;
+        room = room < sizeof label ? room : sizeof label;
+        memcpy(label, gpu_wire_record_payload(record), room);
+        label[room > 0 ? room - 1 : 0] = '\0';
+        ops->block_create(executor->device, record->u.block.number, address, record->u.block.bytes,
+                          label);
+    }
+    free(error.log);
+}
+
 typedef void taker(struct wire_executor *executor, const struct wire_record *record);
 
 static taker *const taker_table[WIRE_OPCODE_COUNT] = {
@@ -62,6 +88,8 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_GLOBAL_GET] = gpu_executor_request,
     [WIRE_OP_MEMORY_INFO] = gpu_executor_request,
     [WIRE_OP_FORGET_FAILURES] = take_forget,
+    [WIRE_OP_BLOCK_CREATE] = take_block,
+    [WIRE_OP_BLOCK_FREE] = take_block,
     [WIRE_OP_CLOSE] = gpu_executor_request,
     [WIRE_OP_LAUNCH] = gpu_executor_work,
     [WIRE_OP_COPY] = gpu_executor_work,
@@ -151,6 +179,7 @@ void gpu_executor_destroy(struct wire_executor *executor) {
     gpu_executor_device_close(executor);
     gpu_executor_reply_finish(executor);
     free(executor->failed);
+    free(executor->uses);
     pthread_cond_destroy(&executor->watch_work);
     pthread_cond_destroy(&executor->compile_work);
     pthread_mutex_destroy(&executor->watch_lock);

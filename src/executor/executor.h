@@ -167,6 +167,9 @@ struct wire_executor {
         struct backend_event *event; /* NULL: a word will come */
     } watches[WIRE_STREAMS_MAX];
 
+    struct backend_use *uses; /* owned; of the launch at hand, in check mode */
+    uint32_t use_capacity;
+
     _Alignas(
         16) uint8_t args[WIRE_RECORD_BYTES_MAX]; /* of the launch at hand, addresses resolved */
 };

@@ -45,9 +45,11 @@ struct open_options {
     char backend[32];
     int ordinal;
     const char *cache_path; /* borrowed from the text */
+    bool is_checked;
+    uint64_t seed;
 };
 
-/* Lines "backend NAME", "ordinal N", "cache PATH"; cuts `text` up. */
+/* Lines "backend NAME", "ordinal N", "cache PATH", "check SEED"; cuts `text` up. */
 static void parse_open(char *text, struct open_options *options) {
     char *rest = text;
     char *line;
@@ -56,6 +58,9 @@ static void parse_open(char *text, struct open_options *options) {
             strncpy(options->backend, line + 8, sizeof options->backend - 1);
         } else if (strncmp(line, "ordinal ", 8) == 0) {
             options->ordinal = (int)strtol(line + 8, NULL, 10);
+        } else if (strncmp(line, "check ", 6) == 0) {
+            options->is_checked = true;
+            options->seed = strtoull(line + 6, NULL, 10);
         } else if (strncmp(line, "cache ", 6) == 0 && line[6] != '\0') {
             options->cache_path = line + 6;
         }
@@ -72,6 +77,8 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
     const struct backend_open_info info = {
         .ordinal = options->ordinal,
         .cache_path = options->cache_path,
+        .is_checked = options->is_checked,
+        .seed = options->seed,
         .sink = {.user = executor, .failed = on_failed, .log = on_log, .moved = on_moved},
     };
     gpulua_status status = ops->device_open(&info, &executor->device, error);

@@ -65,6 +65,42 @@ static uint64_t failed_dependency(struct wire_executor *executor,
 
 /* ---- the operations ---- */
 
+/* What the launch declares, with real addresses: in check mode. */
+static gpulua_status resolve_uses(struct wire_executor *executor, const struct wire_record *record,
+                                  struct backend_launch *launch, struct backend_error *error) {
+    uint32_t count = record->u.launch.use_count;
+    uint32_t offset =
+        gpu_wire_launch_uses_offset(record->u.launch.args_bytes, record->u.launch.reloc_count);
+    uint32_t bytes = payload_bytes(record);
+    if (offset > bytes || count * sizeof(struct wire_use) > bytes - offset) {
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                "the launch's uses do not fit its record");
+    }
+    if (count > executor->use_capacity) {
+        struct backend_use *grown = realloc(executor->uses, count * sizeof *grown);
+        if (grown == NULL) {
+            return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
+        }
+        executor->uses = grown;
+        executor->use_capacity = count;
+    }
+    const uint8_t *payload = gpu_wire_record_payload(record);
+    for (uint32_t i = 0; i < count; i++) {
+        struct wire_use use;
+        memcpy(&use, payload + offset + i * sizeof use, sizeof use);
+        executor->uses[i] =
+            (struct backend_use){.bytes = use.bytes, .access = use.access, .param = use.param};
+        gpulua_status status = gpu_executor_resolve(executor, use.address, use.bytes,
+                                                    &executor->uses[i].address, error);
+        if (status != GPULUA_OK) {
+            return status;
+        }
+    }
+    launch->uses = executor->uses;
+    launch->use_count = count;
+    return GPULUA_OK;
+}
+
 static gpulua_status run_launch(struct wire_executor *executor, const struct wire_record *record,
                                 struct backend_stream *stream, bool *prints,
                                 struct backend_error *error) {
@@ -114,6 +150,12 @@ static gpulua_status run_launch(struct wire_executor *executor, const struct wir
         launch.block[i] = record->u.launch.block[i];
     }
     *prints = kernel->prints;
+    if (record->u.launch.use_count != 0) {
+        gpulua_status status = resolve_uses(executor, record, &launch, error);
+        if (status != GPULUA_OK) {
+            return status;
+        }
+    }
     return executor->ops->launch(&launch, error);
 }
 

@@ -90,8 +90,12 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     struct wire_record *record = (struct wire_record *)(void *)device->scratch;
     memset(record, 0, sizeof *record);
     record->opcode = WIRE_OP_OPEN;
-    int length = snprintf(gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s",
-                          target->kind, target->ordinal, info->cache_path ? "cache " : "",
+    char check[32] = "";
+    if (info->is_checked) {
+        snprintf(check, sizeof check, "check %llu\n", (unsigned long long)info->seed);
+    }
+    int length = snprintf(gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s%s",
+                          target->kind, target->ordinal, check, info->cache_path ? "cache " : "",
                           info->cache_path ? info->cache_path : "", info->cache_path ? "\n" : "");
     if (length < 0 || length >= 8192) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "the cache path is too long");
@@ -120,6 +124,8 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->epoch = 1;
     device->interrupt = info->interrupt;
     device->is_unfenced = info->is_unfenced;
+    device->is_checked = info->is_checked;
+    device->seed = info->seed;
     device->requests_tail = &device->requests;
     device->retiring_tail = &device->retiring;
     device->deferred_tail = &device->deferred;
@@ -365,6 +371,12 @@ enum gpu_device_state gpu_device_state(const struct gpu_device *device) {
 }
 const char *gpu_device_name(const struct gpu_device *device) {
     return device->name;
+}
+bool gpu_device_is_checked(const struct gpu_device *device) {
+    return device->is_checked;
+}
+uint64_t gpu_device_seed(const struct gpu_device *device) {
+    return device->seed;
 }
 const char *gpu_device_kind(const struct gpu_device *device) {
     return device->kind;

@@ -33,6 +33,8 @@ struct gpu_device_info {
     const char *cache_path;     /* NULL: the default */
     uint64_t budget_bytes;      /* 0: what is free on the device when it is opened */
     bool is_unfenced; /* for the twins of race tests alone: hazards are found but not waited for */
+    bool is_checked;  /* check mode: Unsupported where the backend has none */
+    uint64_t seed;    /* of check mode */
     /* Borrowed; non-zero ends blocking waits with Interrupted; NULL: none. */
     const _Atomic int *interrupt;
 };
@@ -55,7 +57,9 @@ enum gpu_device_state gpu_device_state(const struct gpu_device *device);
 gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *error);
 
 const char *gpu_device_name(const struct gpu_device *device); /* "cpu:0"? no: "cpu", "cuda:0" */
-const char *gpu_device_kind(const struct gpu_device *device); /* "cpu", "cuda" */
+bool gpu_device_is_checked(const struct gpu_device *device);
+uint64_t gpu_device_seed(const struct gpu_device *device);
+const char *gpu_device_kind(const struct gpu_device *device);           /* "cpu", "cuda" */
 gpulua_isolation gpu_device_isolation(const struct gpu_device *device); /* NONE or PROCESS */
 uint64_t gpu_device_epoch(const struct gpu_device *device);
 const struct wire_device_facts *gpu_device_facts(const struct gpu_device *device);

@@ -16,6 +16,8 @@
 #define SLAB_BYTES_MAX (1024 * MIB)
 #define SLAB_ALIGN_BYTES (2 * MIB) /* the granularity of CUDA's virtual memory interface */
 #define REAP_AT_CREATE 2u /* more than one, so that the list shrinks while blocks come and go */
+/* Check mode keeps blocks apart: an access past an end hits no other. */
+#define CHECK_GAP_BYTES (UINT64_C(64) << 10)
 #define BLOCK_BYTES_MAX (UINT64_C(1) << WIRE_SLAB_SHIFT)
 
 static uint64_t round_up(uint64_t bytes, uint64_t to) {
@@ -169,6 +171,24 @@ static void retire(struct gpu_block *block) {
     device->retiring_tail = &block->next;
 }
 
+/* Check mode: the executor knows every block of device memory. */
+static void tell_block(const struct gpu_block *block, enum wire_opcode opcode) {
+    struct gpu_device *device = block->device;
+    struct {
+        struct wire_record record;
+        char label[sizeof block->label];
+    } told = {.record = {.length_bytes = sizeof told, .opcode = (uint8_t)opcode}};
+    _Static_assert(sizeof told % 16 == 0, "as records are");
+    told.record.u.block.address = block->address;
+    told.record.u.block.bytes = block->byte_count;
+    told.record.u.block.number = block->number;
+    memcpy(told.label, block->label, sizeof told.label);
+    struct gpu_error ignored = {0};
+    if (device->link && gpu_device_publish(device, &told.record, &ignored)) {
+        gpu_error_finish(&ignored); /* the device is lost, and says so elsewhere */
+    }
+}
+
 static uint64_t give_back(struct gpu_block *block) {
     struct gpu_device *device = block->device;
     uint64_t bytes = block->range.byte_count;
@@ -178,6 +198,9 @@ static uint64_t give_back(struct gpu_block *block) {
             device->stats.staging_bytes -= bytes;
         }
         return 0;
+    }
+    if (device->is_checked) {
+        tell_block(block, WIRE_OP_BLOCK_FREE);
     }
     gpu_range_free(device->ranges, &block->range);
     device->stats.bytes_pending -= bytes;
@@ -419,6 +442,9 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
                              (unsigned long long)info->byte_count);
     }
     uint64_t bytes = round_up(info->byte_count, GPU_RANGE_ALIGN_BYTES);
+    if (device->is_checked && !info->is_host) {
+        bytes += CHECK_GAP_BYTES;
+    }
     if (!info->is_host && (status = reserve_budget(device, info, bytes, error))) {
         return status;
     }
@@ -445,6 +471,9 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
         if (device->stats.bytes_live > device->stats.bytes_live_max) {
             device->stats.bytes_live_max = device->stats.bytes_live;
         }
+    }
+    if (device->is_checked && !info->is_host) {
+        tell_block(made, WIRE_OP_BLOCK_CREATE);
     }
     *block = made;
     return GPULUA_OK;

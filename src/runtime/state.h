@@ -131,7 +131,8 @@ struct gpu_arena_region {
 struct gpu_device {
     uint32_t refs;
     uint8_t state; /* enum gpu_device_state */
-    bool is_closing, is_polling, is_unfenced;
+    bool is_closing, is_polling, is_unfenced, is_checked;
+    uint64_t seed; /* of check mode */
     char name[32];
     char kind[8];
     gpulua_isolation isolation;

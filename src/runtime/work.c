@@ -348,6 +348,28 @@ static uint32_t write_payload(const struct gpu_launch *launch, uint8_t *payload,
     return signature->args_bytes + reloc_count * (uint32_t)sizeof(uint16_t);
 }
 
+/* Check mode: what the launch declares, behind its arguments. */
+static uint32_t write_uses(const struct gpu_launch *launch, uint8_t *payload,
+                           struct wire_record *record) {
+    const struct gpu_signature *signature = gpu_kernel_signature(launch->kernel);
+    uint32_t offset =
+        gpu_wire_launch_uses_offset(record->u.launch.args_bytes, record->u.launch.reloc_count);
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        const struct gpu_ref *ref = launch->args[i].ref;
+        if (signature->params[i].kind != GPU_PARAM_POINTER || !ref) {
+            continue;
+        }
+        struct wire_use use = {.address = address_of(ref),
+                               .bytes = ref->byte_count,
+                               .access = signature->params[i].access,
+                               .param = i};
+        memcpy(payload + offset, &use, sizeof use);
+        offset += (uint32_t)sizeof use;
+        record->u.launch.use_count++;
+    }
+    return offset;
+}
+
 gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **op,
                               struct gpu_error *error) {
     struct gpu_envelope envelope;
@@ -384,7 +406,11 @@ gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **o
         record->u.launch.block[axis] = (uint16_t)launch->block[axis];
     }
     record->u.launch.shared_bytes = launch->shared_bytes;
-    uint32_t payload_bytes = write_payload(launch, gpu_wire_record_payload(record), record);
+    uint8_t *payload = gpu_wire_record_payload(record);
+    uint32_t payload_bytes = write_payload(launch, payload, record);
+    if (device->is_checked) {
+        payload_bytes = write_uses(launch, payload, record);
+    }
     status = gpu_envelope_submit(&envelope, record, payload_bytes, op, error);
     device->stats.launches += status == GPULUA_OK;
     return status;

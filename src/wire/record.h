@@ -47,8 +47,12 @@
                              reply: wire_global_facts; the variable then is that slab */                              \
     X(MEMORY_INFO, 0)     /* request: reply: wire_memory_facts */                                                     \
     X(FORGET_FAILURES, 0) /* u.failures.count: the script has seen that many failures; later records carry SKIP */    \
+    X(BLOCK_CREATE, 0)    /* u.block, payload: its label; check mode only: what memory there is, in order with the     \
+                             work that uses it */                                                                     \
+    X(BLOCK_FREE, 0)      /* u.block: every use of it is over, and its memory will be another's */                     \
     X(CLOSE, 0)           /* request: finish all work, free everything, then the executor ends */                     \
-    X(LAUNCH, 1)          /* object = kernel, u.launch; payload: arguments, then reloc_count uint16 offsets */        \
+    X(LAUNCH, 1)          /* object = kernel, u.launch; payload: arguments, reloc_count uint16 offsets, then, at a     \
+                             multiple of 8, use_count struct wire_use (check mode only) */                            \
     X(COPY, 1)            /* u.copy: device to device */                                                              \
     X(UPLOAD, 1)          /* u.copy: src is an arena offset */                                                        \
     X(DOWNLOAD, 1)        /* u.copy: dst is an arena offset */                                                        \
@@ -90,6 +94,15 @@ struct wire_wait {
     uint64_t seq;
 };
 
+/* What a launch declares that it does with a range of memory. */
+struct wire_use {
+    uint64_t address; /* wire address */
+    uint64_t bytes;
+    uint32_t access; /* WIRE_USE_READ, WIRE_USE_WRITE: written, and not read before; or both */
+    uint32_t param;  /* of the kernel, from 0 */
+};
+enum { WIRE_USE_READ = 1, WIRE_USE_WRITE = 2 };
+
 struct wire_record {
     uint32_t length_bytes; /* all of it, a multiple of 16 */
     uint8_t opcode;
@@ -107,6 +120,7 @@ struct wire_record {
                                      in place */
             uint32_t shared_bytes;
             uint32_t args_bytes; /* laid out as a C struct of the parameters */
+            uint16_t use_count;
         } launch;
         struct {
             uint64_t dst, src; /* wire address, or arena offset on the host's side */
@@ -121,6 +135,11 @@ struct wire_record {
         struct {
             uint64_t byte_offset, bytes;
         } arena;
+        struct {
+            uint64_t address; /* wire address */
+            uint64_t bytes;
+            uint64_t number; /* of the allocation: from 1, never reused */
+        } block;
         struct {
             uint64_t bytes;
         } slab;
@@ -147,6 +166,10 @@ static inline struct wire_wait *gpu_wire_record_waits(const struct wire_record *
 }
 static inline void *gpu_wire_record_payload(const struct wire_record *record) {
     return gpu_wire_record_waits(record) + record->wait_count;
+}
+/* Where the uses of a launch begin in its payload. */
+static inline uint32_t gpu_wire_launch_uses_offset(uint32_t args_bytes, uint32_t reloc_count) {
+    return (args_bytes + reloc_count * (uint32_t)sizeof(uint16_t) + 7u) & ~7u;
 }
 
 /* Replies, in the other direction, through the reply ring. Padded to 16 bytes; text is

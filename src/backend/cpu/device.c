@@ -99,6 +99,10 @@ static gpulua_status cpu_device_open(const struct backend_open_info *info,
         return gpu_backend_fail(error, GPULUA_NO_DEVICE, 0, "there is one CPU device, not cpu:%d",
                                 info->ordinal);
     }
+    if (info->is_checked) {
+        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                                "the cpu backend of this version has no check mode");
+    }
     struct backend_device *made = calloc(1, sizeof *made);
     if (made == NULL) {
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
