@@ -326,6 +326,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"all", gpu_lua_all},
                                          {"any", gpu_lua_any},
                                          {"sleep", gpu_lua_sleep},
+                                         {"why", gpu_lua_why},
                                          {"step", core_step},
                                          {"pollfd", core_pollfd},
                                          {"timeout_hint", core_timeout_hint},

@@ -260,6 +260,7 @@ int gpu_lua_await(lua_State *L);
 int gpu_lua_join(lua_State *L);
 int gpu_lua_done(lua_State *L);
 int gpu_lua_sleep(lua_State *L);
+int gpu_lua_why(lua_State *L); /* op.c: gpu.why(b, a) */
 /* Waits for an op of our own in the middle of a function: returns once it is over, or yields, and k
  * is called then. */
 void gpu_lua_wait_op(lua_State *L, struct gpulua *g, struct gpu_op *op, lua_KFunction k);

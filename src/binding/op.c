@@ -4,6 +4,7 @@
 
 #include "binding/core.h"
 #include "binding/stream.h"
+#include "runtime/flight.h"
 
 /* What gpu_lua_new does, without looking its metatable up by name. */
 struct gpu_op **gpu_lua_op_new(lua_State *L, struct gpulua *g) {
@@ -78,6 +79,93 @@ static int op_tostring(lua_State *L) {
     lua_pushfstring(L, "gpulua.op %s on %s (stream %I, seq %I)", info.label,
                     gpu_device_name(gpu_op_device(*handle)), (LUAI_UACINT)info.stream,
                     (LUAI_UACINT)info.seq);
+    return 1;
+}
+
+/* ---- gpu.why ---- */
+
+static const char *hazard_text(enum gpu_hazard_kind kind) {
+    static const char *const texts[] = {
+        [GPU_HAZARD_RAW] = "RAW", [GPU_HAZARD_WAW] = "WAW", [GPU_HAZARD_WAR] = "WAR"};
+    return texts[kind];
+}
+
+/* "RAW on buffer 'x' (allocation 12), bytes 0 to 4095" */
+static void push_hazard_text(lua_State *L, const struct gpu_hazard *hazard) {
+    if (hazard->is_module) {
+        lua_pushfstring(L, "%s on the variables of a module", hazard_text(hazard->kind));
+        return;
+    }
+    const char *quote = hazard->label[0] ? "'" : "";
+    lua_pushfstring(L, "%s on buffer %s%s%s%s(allocation %I), bytes %I to %I",
+                    hazard_text(hazard->kind), quote, hazard->label, quote,
+                    hazard->label[0] ? " " : "", (LUAI_UACINT)hazard->block_number,
+                    (LUAI_UACINT)hazard->byte_begin, (LUAI_UACINT)hazard->byte_end - 1);
+}
+
+static void set_integer(lua_State *L, const char *field, uint64_t value) {
+    lua_pushinteger(L, (lua_Integer)value);
+    lua_setfield(L, -2, field);
+}
+
+static void push_hazard(lua_State *L, const struct gpu_hazard *hazard) {
+    lua_createtable(L, 0, 6);
+    lua_pushstring(L, hazard_text(hazard->kind));
+    lua_setfield(L, -2, "hazard");
+    push_hazard_text(L, hazard);
+    lua_setfield(L, -2, "message");
+    if (!hazard->is_module) {
+        lua_pushstring(L, hazard->label);
+        lua_setfield(L, -2, "buffer");
+        set_integer(L, "allocation", hazard->block_number);
+        set_integer(L, "offset", hazard->byte_begin);
+        set_integer(L, "length", hazard->byte_end - hazard->byte_begin);
+    }
+}
+
+static const char *why_not(const struct gpu_why *why) {
+    return !why->is_later ? "it was launched first" : "they share no byte that either writes";
+}
+
+/* gpu.why(op_b, op_a) -> what orders b after a: a list of hazards, each {hazard = "RAW", "WAR" or
+ * "WAW", buffer = label, allocation =, offset =, length = (bytes in the allocation), message =};
+ * the list itself has `order` ("stream": both are on one; "fence": b's stream waits), `from` and
+ * `to` (numbers of the streams) and `message`. nil and a reason: nothing orders it. Raises
+ * InvalidArgument: ops of different devices, or too long ago. Does not block. */
+int gpu_lua_why(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_why why;
+    struct gpu_error error;
+    if (gpu_op_why(gpu_lua_check_op(L, g, 1), gpu_lua_check_op(L, g, 2), &why, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    if (!why.is_later || (why.hazard_count == 0 && !why.is_same_stream)) {
+        lua_pushnil(L);
+        lua_pushstring(L, why_not(&why));
+        return 2;
+    }
+    uint32_t count = why.hazard_count < GPU_HAZARDS_MAX ? why.hazard_count : GPU_HAZARDS_MAX;
+    lua_createtable(L, (int)count, 4);
+    for (uint32_t i = 0; i < count; i++) {
+        push_hazard(L, &why.hazards[i]);
+        lua_rawseti(L, -2, (lua_Integer)i + 1);
+    }
+    lua_pushstring(L, why.is_same_stream ? "stream" : "fence");
+    lua_setfield(L, -2, "order");
+    set_integer(L, "from", why.stream_earlier);
+    set_integer(L, "to", why.stream_later);
+    if (why.is_same_stream) {
+        lua_pushfstring(L, "both are on stream %I", (LUAI_UACINT)why.stream_later);
+    } else {
+        lua_pushfstring(L, "stream %I waits for stream %I", (LUAI_UACINT)why.stream_later,
+                        (LUAI_UACINT)why.stream_earlier);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        lua_pushstring(L, i == 0 ? ": " : ", ");
+        push_hazard_text(L, &why.hazards[i]);
+        lua_concat(L, 3);
+    }
+    lua_setfield(L, -2, "message");
     return 1;
 }
 

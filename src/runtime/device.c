@@ -141,7 +141,8 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->stats.limit_staging_bytes = GPU_STAGING_BYTES_MAX;
     device->ranges = gpu_range_allocator_create();
     device->arena_ranges = gpu_range_allocator_create();
-    if (!device->ranges || !device->arena_ranges) {
+    if (!gpu_flight_init(&device->flight) || !device->ranges || !device->arena_ranges) {
+        gpu_flight_finish(&device->flight);
         gpu_range_allocator_destroy(device->ranges);
         gpu_range_allocator_destroy(device->arena_ranges);
         free(device);
@@ -207,6 +208,7 @@ static void destroy(struct gpu_device *device) {
     for (uint32_t i = 0; i < device->interned_capacity; i++) {
         free((void *)(uintptr_t)device->interned[i]);
     }
+    gpu_flight_finish(&device->flight);
     gpu_range_allocator_destroy(device->ranges); /* still there if no link was ever open */
     gpu_range_allocator_destroy(device->arena_ranges);
     free(device->failed);

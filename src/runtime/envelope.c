@@ -224,6 +224,8 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     }
     gpu_recorder_commit(stream, work->seq, envelope->uses, envelope->use_count);
     note_waits(stream, &envelope->waits);
+    gpu_flight_note(&device->flight, (struct gpu_point){stream->slot, work->seq}, envelope->uses,
+                    envelope->use_count);
     if (++device->stats.ops_in_flight > device->stats.ops_in_flight_max) {
         device->stats.ops_in_flight_max = device->stats.ops_in_flight;
     }

@@ -128,6 +128,22 @@ struct gpu_arena_region {
 
 #define GPU_INTERN_MAX 65536u
 
+struct gpu_flight_use {
+    uint64_t block_number, byte_begin, byte_end;
+    uint8_t access; /* enum gpu_access */
+    bool is_module;
+};
+struct gpu_flight_op {
+    struct gpu_point point;
+    uint64_t use_first; /* counted from the device's first use */
+    uint32_t use_count;
+};
+struct gpu_flight {
+    struct gpu_flight_op *ops;    /* owned; a ring */
+    struct gpu_flight_use *uses;  /* owned; a ring */
+    uint64_t op_count, use_count; /* ever noted */
+};
+
 struct gpu_device {
     uint32_t refs;
     uint8_t state; /* enum gpu_device_state */
@@ -181,6 +197,8 @@ struct gpu_device {
     struct gpu_deferred
         *later; /* found not to be possible yet; back on `deferred` with the next poll */
     struct gpu_id_pool module_ids, kernel_ids;
+
+    struct gpu_flight flight;
 
     const char **interned; /* open addressing */
     uint32_t interned_count, interned_capacity;
@@ -269,6 +287,12 @@ static inline struct gpu_point *gpu_span_reads(const struct gpu_span *span) {
     return span->read_capacity != 0 ? span->reads.heap
                                     : (struct gpu_point *)(uintptr_t)span->reads.inside;
 }
+
+/* ---- flight.c ---- */
+bool gpu_flight_init(struct gpu_flight *flight);
+void gpu_flight_finish(struct gpu_flight *flight);
+void gpu_flight_note(struct gpu_flight *flight, struct gpu_point point, const struct gpu_use *uses,
+                     uint32_t use_count);
 
 /* ---- recorder.c ---- */
 #define GPU_USES_MAX (GPU_PARAMS_MAX + 1u)
