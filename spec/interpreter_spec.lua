@@ -277,6 +277,46 @@ describe("the interpreter", function()
       assert.equal(1, code)
     end)
 
+    it("tasks that wait for each other do not end in silence", function()
+      for _, how in ipairs { "join", "await" } do
+        local _, err, code = run(gpulua, "-", ([[
+          local gpu = require "gpulua"
+          local a, b
+          a = gpu.spawn(function() gpu.sleep(0) return b:%s() end)
+          b = gpu.spawn(function() return a:%s() end)
+        ]]):format(how, how))
+        assert.truthy(err:find("^lua: stdin:3: InvalidArgument: this wait would never end"), err)
+        assert.truthy(err:find("stdin:3 (this task) -> stdin:4 -> stdin:3", 1, true), err)
+        assert.equal(1, code)
+      end
+      local _, err, code = run(gpulua, "-", [[
+        local gpu = require "gpulua"
+        local own
+        own = gpu.spawn(function() own:join() end)
+      ]])
+      assert.truthy(err:find("a task cannot wait for itself (spawned at stdin:3)", 1, true), err)
+      assert.equal(1, code)
+    end)
+
+    it("nor does one whose coroutine something else left suspended", function()
+      local out, err, code = run(gpulua, "-", [[
+        local gpu = require "gpulua"
+        local thread
+        local task = gpu.spawn(function()
+          thread = coroutine.running()
+          gpu.sleep(60)
+          coroutine.yield()
+        end)
+        gpu.sleep(0)
+        coroutine.resume(thread)
+        local ok, e = task:join()
+        print(ok, e.code)
+      ]])
+      assert.equal("false\tCancelled\n", out)
+      assert.truthy(err:find("the task spawned at stdin:3 can never end", 1, true), err)
+      assert.equal(1, code)
+    end)
+
     it("a detached one that fails, too", function()
       local out, err, code = run(gpulua, "-", [[
         local gpu = require "gpulua"

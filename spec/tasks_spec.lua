@@ -90,6 +90,27 @@ describe("tasks", function()
       assert.is_nil(gpu.spawn(function() end):traceback())
     end)
 
+    it("are named in the traceback of their errors, whoever calls them, together with the line", function()
+      local task = gpu.spawn(function() gpu.sleep(0.05) end)
+      local ok, err = pcall(task.await, task, 0.001)
+      local line = debug.getinfo(1, "l").currentline - 1
+      assert.is_false(ok)
+      assert.truthy(err.traceback:find "in %a+ 'gpulua%.task%.await'\n%s*%[C%]: in function 'pcall'", err.traceback)
+      assert.equal(line, err.line)
+      -- Where no script calls: the line that spawned the task.
+      local sleeper = gpu.spawn(gpu.sleep, 60)
+      line = debug.getinfo(1, "l").currentline - 1
+      gpu.sleep(0)
+      sleeper:cancel()
+      ok, err = sleeper:join()
+      assert.is_false(ok)
+      support.is_error(err, "Cancelled")
+      assert.equal(line, err.line)
+      assert.truthy(err.source:find("tasks_spec.lua", 1, true))
+      assert.truthy(err.traceback:find("in function 'gpulua.sleep'", 1, true), err.traceback)
+      task:await()
+    end)
+
     it("end with Timeout, and the task goes on", function()
       local task = gpu.spawn(function()
         gpu.sleep(0.05)
@@ -136,22 +157,115 @@ describe("tasks", function()
       support.is_error(err, "InvalidArgument", "waits for it to end")
     end)
 
-    it("end a circle of tasks that wait for each other", function()
-      local a, b
-      local outer = gpu.spawn(function()
-        a = gpu.spawn(function()
-          gpu.sleep(0)
-          return b:join()
-        end)
-        b = gpu.spawn(function() return a:join() end)
+    describe("that would close a circle of tasks", function()
+      --- The line that calls this, as errors have it.
+      local function here()
+        return ("%s:%d"):format(debug.getinfo(2, "S").short_src, debug.getinfo(2, "l").currentline)
+      end
+
+      it("raise at the call, naming the lines that spawned them", function()
+        for _, how in ipairs { "join", "await" } do
+          local a, b, line_a, line_b, caught
+          local outer = gpu.spawn(function()
+            line_a = here() a = gpu.spawn(function()
+              gpu.sleep(0)
+              local ok, err = pcall(b[how], b)
+              caught = not ok and err
+              return "a"
+            end)
+            line_b = here() b = gpu.spawn(function() return a:await() end)
+          end)
+          outer:await()
+          support.is_error(caught, "InvalidArgument",
+            { "never end", ("%s (this task) -> %s -> %s"):format(line_a, line_b, line_a) })
+          assert.are.same({ line_a, line_b }, caught.tasks)
+          -- Who pcalls it goes on, and with it who waits for it.
+          assert.equal("a", b:await())
+        end
       end)
-      outer:await()
-      local _, ok_a, err_a = a:join()
-      local ok_b, err_b = b:join()
-      -- One of the two waits was ended, the other then had its result.
-      local err = ok_b and err_a or err_b
-      assert.truthy(ok_a == false or ok_b == false)
-      support.is_error(err, "Cancelled", "never end")
+
+      it("are not seen by those in it who join", function()
+        local a, b
+        local outer = gpu.spawn(function()
+          a = gpu.spawn(function()
+            gpu.sleep(0)
+            return b:join()
+          end)
+          b = gpu.spawn(function() return a:join() end)
+        end)
+        local ok, err = outer:join()
+        assert.is_false(ok)
+        support.is_error(err, "InvalidArgument", "never end")
+        local own_ok, own_err = a:join()
+        assert.is_false(own_ok)
+        assert.equal(err, own_err)
+        assert.are.same({ true, false, err }, { b:join() })
+      end)
+
+      it("raise over any number of tasks, through all and any", function()
+        for _, wait in ipairs { gpu.all, gpu.any } do
+          local tasks, caught = {}, nil
+          local outer = gpu.spawn(function()
+            tasks[1] = gpu.spawn(function()
+              gpu.sleep(0)
+              local ok, err = pcall(wait, tasks[9], tasks[20])
+              caught = not ok and err
+            end)
+            for i = 2, 20 do
+              tasks[i] = gpu.spawn(function() tasks[i - 1]:join() end)
+            end
+          end)
+          outer:await()
+          support.is_error(caught, "InvalidArgument", { "never end", " -> ... -> " })
+          assert.equal(9, #caught.tasks)
+        end
+      end)
+
+      it("raise through a child of the one that is waited for", function()
+        local a, b, caught
+        local outer = gpu.spawn(function()
+          a = gpu.spawn(function() gpu.spawn(function()
+            gpu.sleep(0)
+            local ok, err = pcall(b.join, b)
+            caught = not ok and err
+          end) end)
+          b = gpu.spawn(function() return a:join() end)
+        end)
+        outer:await()
+        support.is_error(caught, "InvalidArgument", "never end")
+      end)
+
+      it("are fine where something else may end the wait", function()
+        local a, b, other
+        local outer = gpu.spawn(function()
+          other = gpu.spawn(function() gpu.sleep(0.005) return "other" end)
+          a = gpu.spawn(function() return gpu.any(b, other) end)
+          b = gpu.spawn(function() return a:await() end)
+        end)
+        outer:await()
+        assert.are.same({ 2, "other" }, { b:await() })
+        outer = gpu.spawn(function()
+          a = gpu.spawn(function()
+            gpu.sleep(0)
+            local ok, err = b:join(0.005)
+            return ok, err.code
+          end)
+          b = gpu.spawn(function() return a:join() end)
+        end)
+        outer:await()
+        assert.are.same({ true, false, "Timeout" }, { b:await() })
+      end)
+
+      it("cost no more than a look at those who wait", function()
+        local tasks = {}
+        tasks[1] = gpu.spawn(function() gpu.sleep(0.001) return 0 end)
+        for i = 2, 3000 do
+          tasks[i] = gpu.spawn(function() return 1 + gpu.all(tasks[i - 1], tasks[i // 2]) end)
+        end
+        local start = support.now()
+        assert.equal(2999, tasks[3000]:await())
+        assert.truthy(support.now() - start < 5)
+      end)
     end)
 
     it("raise NotYieldable where a task cannot be waited for", function()
@@ -574,6 +688,75 @@ describe("tasks", function()
     end)
   end)
 
+  describe("a coroutine that somebody closes", function()
+    local function sleeping()
+      local thread
+      local task = gpu.spawn(function()
+        thread = coroutine.running()
+        gpu.sleep(60)
+      end)
+      gpu.sleep(0)
+      return task, thread
+    end
+
+    it("ends its task with Cancelled, at once", function()
+      local task, thread = sleeping()
+      local ok, err
+      local waiter = gpu.spawn(function() ok, err = task:join() end)
+      gpu.sleep(0)
+      local start = support.now()
+      assert.is_true(coroutine.close(thread))
+      assert.equal("cancelled", task:status())
+      waiter:await()
+      assert.truthy(support.now() - start < 30)
+      assert.is_false(ok)
+      support.is_error(err, "Cancelled", { "tasks_spec.lua", "was closed" })
+      support.raises("Cancelled", "was closed", task.await, task)
+    end)
+
+    it("ends it with the error of what it closes", function()
+      local thread
+      local task = gpu.spawn(function()
+        thread = coroutine.running()
+        local _ <close> = setmetatable({}, { __close = function() error("in close", 0) end })
+        gpu.sleep(60)
+      end)
+      gpu.sleep(0)
+      assert.are.same({ false, "in close" }, { coroutine.close(thread) })
+      assert.are.same({ false, "in close" }, { task:join() })
+      assert.equal("failed", task:status())
+    end)
+
+    it("leaves nobody to wait for its children, which are cancelled", function()
+      local thread, child
+      local task = gpu.spawn(function()
+        thread = coroutine.running()
+        child = gpu.spawn(function() gpu.sleep(60) end)
+        gpu.sleep(60)
+      end)
+      gpu.sleep(0)
+      gpu.sleep(0)
+      coroutine.close(thread)
+      local _, err = child:join(10)
+      support.is_error(err, "Cancelled")
+      assert.equal("cancelled", task:status())
+    end)
+
+    it("is not its task closing its own handle", function()
+      local task
+      task = gpu.spawn(function()
+        do
+          local own <close> = task -- luacheck: ignore
+        end
+        return pcall(gpu.sleep, 0)
+      end)
+      local ok, slept, err = task:join()
+      assert.is_true(ok)
+      assert.is_false(slept)
+      support.is_error(err, "Cancelled")
+    end)
+  end)
+
   describe("coroutines inside tasks", function()
     it("yield to whoever resumed them, not to the loop", function()
       local co = coroutine.wrap(function()
@@ -654,7 +837,7 @@ describe("tasks", function()
     it("say what they are", function()
       local task = gpu.spawn(function() gpu.sleep(0) end)
       assert.equal("task", gpu.type(task))
-      assert.truthy(tostring(task):find "^gpulua%.task .*%(queued%)$")
+      assert.truthy(tostring(task):find "^gpulua%.task .*tasks_spec%.lua:%d+ %(queued%)$")
       task:await()
       assert.truthy(tostring(task):find "%(done%)$")
       assert.is_nil(gpu.type(5))

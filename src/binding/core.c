@@ -52,6 +52,11 @@ void gpu_lua_kind_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind,
         if (methods) {
             lua_newtable(L);
             gpu_lua_set_functions(L, methods);
+            /* Tracebacks name functions that they find there, also where pcall is who calls. */
+            luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+            lua_pushvalue(L, -2);
+            lua_setfield(L, -2, type_name(kind));
+            lua_pop(L, 1);
             if (lua_getfield(L, -2, "__index") == LUA_TNIL) {
                 lua_pop(L, 1);
                 lua_setfield(L, -2, "__index");

@@ -27,19 +27,33 @@ static void set_integer(lua_State *L, const char *field, uint64_t value) {
     lua_setfield(L, -2, field);
 }
 
-/* The innermost line of the script, not of our own Lua files. */
-static void set_where(lua_State *L) {
-    lua_Debug ar;
-    for (int level = 0; level < 16 && lua_getstack(L, level, &ar); level++) {
-        lua_getinfo(L, "Sl", &ar);
-        if (ar.currentline > 0 && strncmp(ar.source, "=gpulua/", 8) != 0) {
-            lua_pushstring(L, ar.short_src);
-            lua_setfield(L, -2, "source");
-            lua_pushinteger(L, ar.currentline);
-            lua_setfield(L, -2, "line");
-            return;
+bool gpu_lua_where(lua_State *L, lua_Debug *ar) {
+    for (int level = 0; level < 16 && lua_getstack(L, level, ar); level++) {
+        lua_getinfo(L, "Sl", ar);
+        if (ar->currentline > 0 && strncmp(ar->source, "=gpulua/", 8) != 0) {
+            return true;
         }
     }
+    return false;
+}
+
+/* The line that raises; where there is none, as in the body of a task that is a C function, the
+ * line that spawned it.
+ */
+static void set_where(lua_State *L) {
+    lua_Debug ar;
+    struct gpulua *g = gpu_lua_find(L);
+    if (gpu_lua_where(L, &ar)) {
+        lua_pushstring(L, ar.short_src);
+        lua_pushinteger(L, ar.currentline);
+    } else if (g && g->running && g->running->co == L && g->running->line > 0) {
+        lua_pushstring(L, g->running->source);
+        lua_pushinteger(L, g->running->line);
+    } else {
+        return;
+    }
+    lua_setfield(L, -3, "line");
+    lua_setfield(L, -2, "source");
 }
 
 static void set_metatable(lua_State *L) {
@@ -91,6 +105,10 @@ static void push_error(lua_State *L, const struct gpu_error *error, int level) {
     }
     set_where(L);
     luaL_traceback(L, L, NULL, level);
+    if (strcmp(lua_tostring(L, -1), "stack traceback:") == 0) {
+        lua_pop(L, 1); /* a coroutine in which nothing runs */
+        lua_pushliteral(L, "");
+    }
     lua_setfield(L, -2, "traceback");
     set_metatable(L);
 }

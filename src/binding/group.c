@@ -13,7 +13,7 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
         lua_rawgeti(L, 1, index);
         gpu_lua_item_get(L, g, 3, &item);
         if (gpu_lua_item_has_failed(&item)) {
-            gpu_lua_item_push_error(L, &item);
+            gpu_lua_item_push_error(L, &item, false);
             return lua_error(L);
         }
         if (item.kind == GPU_LUA_KIND_OP) {
@@ -28,7 +28,7 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
         gpu_lua_item_get(L, g, -1, &item);
         if (gpu_lua_item_is_over(&item) && gpu_lua_item_has_failed(&item)) {
             /* All that have failed are seen; the first in order is raised. */
-            gpu_lua_item_push_error(L, &item);
+            gpu_lua_item_push_error(L, &item, false);
             if (!has_failed) {
                 has_failed = true;
                 lua_replace(L, 2);
@@ -204,9 +204,14 @@ static int group_start(lua_State *L, bool wants_any) {
                          "item %llu of %s: an op, a task or a buffer expected, got %s",
                          (unsigned long long)i, what, luaL_typename(L, -1));
         }
-        gpu_lua_item_check_join(L, g, &item);
-        has_task |= item.kind == GPU_LUA_KIND_TASK && item.task->state != TASK_ENDED;
+        if (item.kind == GPU_LUA_KIND_TASK) {
+            gpu_lua_check_circle(L, g, item.task, wants_any);
+            has_task |= item.task->state != TASK_ENDED;
+        }
         lua_pop(L, 1);
+    }
+    if (wants_any) {
+        gpu_lua_check_circle_any(L, g, 1);
     }
     gpu_lua_check_pending(L, g);
     if (has_task && g->running && !gpu_lua_may_park(g, L)) {

@@ -321,43 +321,6 @@ bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_
     return is_alive;
 }
 
-/* The task that a parked one waits for; NULL: none. */
-static struct task *waits_for(const struct task *task) {
-    if (task->awaits_children) {
-        return task->children;
-    }
-    if (task->slot.target) {
-        return task->slot.target;
-    }
-    for (uint32_t i = 0; task->group && i < task->group->count; i++) {
-        if (task->group->slots[i].target) {
-            return task->group->slots[i].target;
-        }
-    }
-    return NULL;
-}
-
-void gpu_lua_unstick(struct gpulua *g) {
-    struct task *task = g->live;
-    /* After as many steps as there are tasks, the walk is at its end or inside a circle. */
-    for (uint32_t i = 0; task && i < g->task_count && waits_for(task); i++) {
-        task = waits_for(task);
-    }
-    /* In a circle at least one waits for something else than its children. */
-    for (uint32_t i = 0; task && i < g->task_count && task->awaits_children && task->children;
-         i++) {
-        task = task->children;
-    }
-    if (!task) {
-        return;
-    }
-    if (task->state == TASK_PARKED) {
-        gpu_lua_wake(task, WAKE_STUCK);
-    } else if (task->state == TASK_ELSEWHERE && lua_status(task->co) == LUA_YIELD) {
-        gpu_lua_task_drop(g, task);
-    }
-}
-
 /* ---- devices ---- */
 
 bool gpu_lua_watch_device(struct gpulua *g, int fd) {
@@ -424,7 +387,7 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
     g->is_closed = true;
     gpu_lua_set_innermost(g, NULL);
     while (g->live) {
-        gpu_lua_task_drop(g, g->live);
+        gpu_lua_task_drop(g, g->live, NULL);
     }
     gpu_lua_report_rest(g, L);
     while (g->devices) {

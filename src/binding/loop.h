@@ -92,6 +92,7 @@ struct task {
     bool is_detached;
     bool is_host_started; /* nobody can have its handle */
     bool is_cancelled;    /* was asked to stop */
+    bool is_stuck; /* ended because nobody would have resumed it: that is told, joined or not */
     bool awaits_children;
     bool is_adopted;     /* in a list of failed tasks, and therefore anchored */
     bool wants_join;     /* of the wait in progress: join, not await */
@@ -108,7 +109,14 @@ struct task {
     struct group *group;
     struct timer timer;
     struct scope scope;
-    char *traceback; /* owned; where its error was raised */
+    char *traceback;         /* owned; where its error was raised */
+    char source[LUA_IDSIZE]; /* where it was spawned */
+    int line;                /* 0: not by a line of a script */
+    /* Of circle.c: */
+    uint64_t mark;          /* of the walk that found it last */
+    struct task *walk_next; /* in that walk */
+    struct task *waits_for; /* there; the next one on the way to where it began */
+    uint64_t circle;        /* the walk that found it in a circle; 0: none has */
 };
 
 #define GPU_LUA_FAILED_MAX 64u /* errors of parentless tasks that are kept for a late join */
@@ -142,6 +150,7 @@ struct gpulua {
     struct task *failed, **failed_tail; /* parentless, ended, unobserved */
     uint32_t failed_count;
     struct task *reports; /* to be told to the host; linked by ready_next */
+    uint64_t walk_count;
     struct timer **heap;
     uint32_t timer_count, timer_capacity;
     struct device_handle *devices;
@@ -174,8 +183,6 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L);
  * there was nothing to run, sleeps until `deadline_ns` at most. False: nothing can ever happen and
  * there is no deadline. */
 bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_tasks);
-/* Nothing can ever happen: ends one wait of a circle of tasks that wait for each other. */
-void gpu_lua_unstick(struct gpulua *g);
 /* Looks at the devices and the timers; runs nothing. */
 void gpu_lua_pump(struct gpulua *g);
 void gpu_lua_arm(struct gpulua *g);
@@ -208,8 +215,12 @@ void gpu_lua_task_cancel(struct task *task);
 void gpu_lua_task_detach(struct task *task);
 void gpu_lua_task_finish(lua_State *L, struct task *task); /* its handle is garbage */
 void gpu_lua_task_run(struct gpulua *g, lua_State *L, struct task *task);
-/* Drops a task that has not ended, running what it left to be closed. */
-void gpu_lua_task_drop(struct gpulua *g, struct task *task);
+/* Drops a task that has not ended, running what it left to be closed. With `why` it has failed with
+ * that, which is reported; without, it was cancelled. */
+void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_error *why);
+/* Its coroutine is being closed by somebody else than the loop; L is that coroutine, with the error
+ * of what it closed before, or nil, at 2. */
+void gpu_lua_task_closed(lua_State *L, struct task *task);
 void gpu_lua_task_unready(struct task *task); /* out of the ready queue, if it is there */
 bool gpu_lua_task_is_ancestor(const struct task *ancestor, const struct task *task);
 void gpu_lua_wake(struct task *task, enum gpu_lua_wake reason);
@@ -218,6 +229,21 @@ void gpu_lua_report(struct gpulua *g, lua_State *L);
 /* All that are left, at the end. Returns how many were reported. */
 void gpu_lua_report_rest(struct gpulua *g, lua_State *L);
 void gpu_lua_observe_task(lua_State *L, struct task *task);
+
+/* ---- circle.c ---- */
+
+/* Raises if the code that runs would wait for itself by waiting for `task`. `has_limit`: this wait
+ * ends by itself, so that only waiting for a task that it is part of is wrong. */
+void gpu_lua_check_circle(lua_State *L, struct gpulua *g, struct task *task, bool has_limit);
+/* The same for a wait for any item of the table at `items` (absolute). */
+void gpu_lua_check_circle_any(lua_State *L, struct gpulua *g, int items);
+/* Whether `waiter` has not seen the error of `task`, which has ended, by joining it: both are in
+ * the circle that it is about. */
+bool gpu_lua_circle_hides(const struct task *task, const struct task *waiter);
+/* "pipeline.lua:12", where it was spawned. Returns `text`. */
+const char *gpu_lua_task_site(const struct task *task, char *text, size_t text_bytes);
+/* Nothing can ever happen: ends a task that was left suspended, or a wait. */
+void gpu_lua_unstick(struct gpulua *g);
 
 /* ---- report.c ---- */
 

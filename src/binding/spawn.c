@@ -78,8 +78,17 @@ static int task_cancel(lua_State *L) {
     return 1;
 }
 
+/* Also of the task's own coroutine (task_main). Called from nowhere, on that coroutine: somebody
+ * closes it. */
 static int task_close(lua_State *L) {
-    gpu_lua_task_cancel(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK));
+    struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
+    lua_Debug ar;
+    if (task->co == L && !lua_getstack(L, 1, &ar)) {
+        lua_settop(L, 2);
+        gpu_lua_task_closed(L, task);
+    } else {
+        gpu_lua_task_cancel(task);
+    }
     return 0;
 }
 
@@ -122,7 +131,9 @@ static int task_traceback(lua_State *L) {
 
 static int task_tostring(lua_State *L) {
     struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
-    lua_pushfstring(L, "gpulua.task %p (%s)", (void *)task, status_text(task));
+    char site[LUA_IDSIZE + 16];
+    lua_pushfstring(L, "gpulua.task %p of %s (%s)", (void *)task,
+                    gpu_lua_task_site(task, site, sizeof site), status_text(task));
     return 1;
 }
 

@@ -184,7 +184,7 @@ static void report_later(struct gpulua *g, struct task *task) {
 
 /* Its error is kept for its parent, or for a late join where there is none. */
 static void adopt_failure(struct gpulua *g, struct task *task) {
-    if (task->is_host_started || task->is_detached) {
+    if (task->is_host_started || task->is_detached || task->is_stuck) {
         report_later(g, task);
         return;
     }
@@ -215,7 +215,9 @@ static void task_end(lua_State *L, struct task *task, enum gpu_lua_outcome outco
     sibling_unlink(task);
     while (task->joiners) {
         struct slot *slot = task->joiners;
-        task->is_observed = true;
+        bool is_join = slot->task && slot->task->wants_join && !slot->group;
+        task->is_observed |=
+            !task->is_stuck && !(is_join && gpu_lua_circle_hides(task, slot->task));
         if (slot->group && outcome != OUTCOME_DONE) {
             slot->group->is_ready = true; /* the first failure ends a wait for all */
         }
@@ -271,6 +273,16 @@ static void cancel_children(struct task *task) {
     }
 }
 
+/* Nobody is left to wait for them. */
+static void abandon_children(struct task *task) {
+    cancel_children(task);
+    for (struct task *child = task->children; child; child = task->children) {
+        sibling_unlink(child);
+        child->parent = NULL;
+        child->is_detached = true;
+    }
+}
+
 /* Whoever resumed the coroutine takes what it returns off its stack: those who join find it on
  * another one. */
 static void keep_results(lua_State *L, struct task *task, int count) {
@@ -293,7 +305,7 @@ static void keep_results(lua_State *L, struct task *task, int count) {
     task->co = keeper;
 }
 
-/* Stack: handler, results or the error. */
+/* Stack: handle, handler, results or the error. */
 static int wait_for_children(lua_State *L, int status, lua_KContext context) {
     struct task *task = (struct task *)context; /* NOLINT(performance-no-int-to-ptr) */
     luaL_checkstack(L, 8, NULL);                /* the body may have left any number of results */
@@ -326,7 +338,7 @@ static int wait_for_children(lua_State *L, int status, lua_KContext context) {
     if (has_failed && !had_failed) {
         task->outcome = OUTCOME_FAILED;
     }
-    int count = has_failed ? 1 : lua_gettop(L) - 1;
+    int count = has_failed ? 1 : lua_gettop(L) - 2;
     if (task->g->running != task) {
         keep_results(L, task, count);
     }
@@ -358,13 +370,15 @@ static int message_handler(lua_State *L) {
     return 1;
 }
 
-/* Stack: light userdata of the task, body, arguments. */
+/* Stack: handle, body, arguments. The handle is to be closed, so that the task hears of it when
+ * somebody closes its coroutine. */
 static int task_main(lua_State *L) {
     struct task *task = lua_touserdata(L, 1);
     task->is_resumed_by_loop = false;
+    lua_toclose(L, 1);
     lua_pushlightuserdata(L, task);
     lua_pushcclosure(L, message_handler, 1);
-    lua_replace(L, 1);
+    lua_insert(L, 2);
     if (task->pending == WAKE_CANCEL) {
         struct gpu_error error;
         gpu_error_set(&error, GPULUA_CANCELLED, "the task was cancelled before it ran");
@@ -372,7 +386,7 @@ static int task_main(lua_State *L) {
         gpu_lua_error_push(L, &error);
         return wait_for_children(L, LUA_OK, (lua_KContext)task);
     }
-    int status = lua_pcallk(L, lua_gettop(L) - 2, LUA_MULTRET, 1, (lua_KContext)task, body_ended);
+    int status = lua_pcallk(L, lua_gettop(L) - 3, LUA_MULTRET, 2, (lua_KContext)task, body_ended);
     return body_ended(L, status, (lua_KContext)task);
 }
 
@@ -380,6 +394,7 @@ static int task_main(lua_State *L) {
 
 /* The coroutine died without getting to task_end: no memory, or a yield that was none of ours. */
 static void end_broken(lua_State *L, struct task *task, const char *message) {
+    task->state = TASK_RUNNING; /* who closes it is the loop */
     lua_resetthread(task->co);
     if (message) {
         lua_settop(task->co, 0);
@@ -387,14 +402,31 @@ static void end_broken(lua_State *L, struct task *task, const char *message) {
     } else if (lua_gettop(task->co) == 0) {
         lua_pushnil(task->co);
     }
-    cancel_children(task);
-    for (struct task *child = task->children; child; child = task->children) {
-        sibling_unlink(child); /* nobody is left to wait for them */
-        child->parent = NULL;
-        child->is_detached = true;
-    }
+    abandon_children(task);
     (void)take_failure(task->co, task, true);
     task_end(L, task, OUTCOME_FAILED, 1);
+}
+
+void gpu_lua_task_closed(lua_State *L, struct task *task) {
+    if (task->state == TASK_RUNNING || task->state == TASK_ENDED) {
+        return; /* by the loop */
+    }
+    forget_wait(task);
+    gpu_lua_task_unready(task);
+    task->outcome = OUTCOME_FAILED;
+    if (lua_isnil(L, 2)) {
+        struct gpu_error error;
+        char site[LUA_IDSIZE + 16];
+        gpu_error_set(&error, GPULUA_CANCELLED,
+                      "the coroutine of the task spawned at %s was closed",
+                      gpu_lua_task_site(task, site, sizeof site));
+        task->outcome = OUTCOME_CANCELLED;
+        gpu_lua_error_push(L, &error);
+    }
+    abandon_children(task);
+    (void)take_failure(L, task, true);
+    keep_results(L, task, 1);
+    task_end(L, task, task->outcome, 1);
 }
 
 /* Stack of `from` is left as it was. */
@@ -407,7 +439,7 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     lua_rawgetp(from, -1, task); /* it lives until we are done here */
     lua_State *co = task->co;
     struct task *outer = g->running;
-    int arg_count = task->is_started ? 0 : lua_gettop(co) - 1;
+    int arg_count = task->is_started ? 0 : lua_gettop(co) - 1; /* of task_main */
     int result_count;
     g->running = task;
     task->state = TASK_RUNNING;
@@ -429,11 +461,11 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
 }
 
 /* Runs unprotected only what cannot raise: errors of __close come back as a status. */
-void gpu_lua_task_drop(struct gpulua *g, struct task *task) {
+void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_error *why) {
     lua_State *co = task->co;
     forget_wait(task);
     while (task->children) {
-        gpu_lua_task_drop(g, task->children);
+        gpu_lua_task_drop(g, task->children, NULL);
     }
     while (task->failed) {
         struct task *child = task->failed;
@@ -447,16 +479,28 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task) {
     }
     gpu_lua_task_unready(task);
     task->is_cancelled = true;
-    task->is_observed = true;
+    task->is_observed = !why;
+    task->is_stuck = why;
+    task->state = TASK_RUNNING; /* who closes it is the loop */
     struct task *outer = g->running;
-    g->running = NULL; /* what it closes may not yield */
+    g->running = NULL; /* what it closes may neither yield nor run tasks */
+    g->turn_depth++;
     lua_resetthread(co);
+    g->turn_depth--;
     g->running = outer;
-    if (task->state != TASK_ENDED) {
-        lua_settop(co, 0);
-        lua_pushnil(co);
-        task_end(co, task, OUTCOME_CANCELLED, 1);
+    struct gpu_error error;
+    if (!why) {
+        gpu_error_set(&error, GPULUA_CANCELLED, "the task was ended, as no task can run any more");
     }
+    lua_settop(co, 0);
+    if (lua_checkstack(co, 4)) {
+        struct gpu_error copy;
+        gpu_error_copy(&copy, why ? why : &error);
+        gpu_lua_error_push_owned(co, &copy);
+    } else {
+        lua_pushnil(co);
+    }
+    task_end(co, task, why ? OUTCOME_FAILED : OUTCOME_CANCELLED, 1);
 }
 
 /* ---- reports ---- */
@@ -523,7 +567,8 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
         gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for the arguments of a task");
     }
     lua_pushcfunction(co, task_main);
-    lua_pushlightuserdata(co, task);
+    lua_pushvalue(L, -1);
+    lua_xmove(L, co, 1);
     anchor(L, -1);
     /* From here on nothing raises. */
     lua_insert(L, first);
@@ -532,6 +577,11 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     task->is_observed = false;
     task->scope.stream_index = g->next_stream++ % GPU_TASK_STREAMS;
     task->parent = is_root ? NULL : g->running;
+    lua_Debug ar;
+    if (gpu_lua_where(L, &ar)) {
+        memcpy(task->source, ar.short_src, sizeof task->source);
+        task->line = ar.currentline;
+    }
     if (task->parent) {
         sibling_link(&task->parent->children, task);
     }
@@ -573,7 +623,7 @@ static void tell_late(lua_State *L, struct task *task) {
 
 void gpu_lua_task_finish(lua_State *L, struct task *task) {
     if (task->state != TASK_ENDED) {
-        gpu_lua_task_drop(task->g, task); /* the state closes */
+        gpu_lua_task_drop(task->g, task, NULL); /* the state closes */
     }
     if (task->is_adopted) {
         tell_late(L, task);

@@ -186,7 +186,7 @@ bool gpu_lua_item_has_failed(const struct item *item) {
     }
 }
 
-void gpu_lua_item_push_error(lua_State *L, const struct item *item) {
+void gpu_lua_item_push_error(lua_State *L, const struct item *item, bool is_join) {
     if (item->kind == GPU_LUA_KIND_TASK) {
         struct task *task = item->task;
         if (!lua_checkstack(task->co, 1)) {
@@ -194,7 +194,9 @@ void gpu_lua_item_push_error(lua_State *L, const struct item *item) {
         }
         lua_pushvalue(task->co, -1);
         lua_xmove(task->co, L, 1);
-        gpu_lua_observe_task(L, task);
+        if (!is_join || !gpu_lua_circle_hides(task, task->g->running)) {
+            gpu_lua_observe_task(L, task);
+        }
         return;
     }
     if (item->kind == GPU_LUA_KIND_OP) {
@@ -231,16 +233,6 @@ int gpu_lua_item_push_results(lua_State *L, const struct item *item, int index, 
     return wanted;
 }
 
-void gpu_lua_item_check_join(lua_State *L, struct gpulua *g, const struct item *item) {
-    if (item->kind == GPU_LUA_KIND_TASK && item->task->state != TASK_ENDED && g->running &&
-        gpu_lua_task_is_ancestor(item->task, g->running)) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     item->task == g->running
-                         ? "a task cannot wait for itself"
-                         : "a task cannot wait for a task that waits for it to end");
-    }
-}
-
 /* ---- one item ---- */
 
 static int fail_or_return(lua_State *L, bool is_join) {
@@ -267,7 +259,7 @@ static const char *item_text(const struct item *item) {
 
 static int item_finish(lua_State *L, const struct item *item, bool is_join) {
     if (gpu_lua_item_has_failed(item)) {
-        gpu_lua_item_push_error(L, item);
+        gpu_lua_item_push_error(L, item, is_join);
         return fail_or_return(L, is_join);
     }
     if (item->kind == GPU_LUA_KIND_OP) {
@@ -373,6 +365,9 @@ static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *t
                      "a task can only be awaited from the body of a task: not inside require, a "
                      "comparator, a metamethod or a coroutine of the script's own");
     }
+    if (g->is_closed) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "gpulua is closed: no task can run any more");
+    }
     while (task->state != TASK_ENDED) {
         gpu_lua_check_interrupt(L, g);
         if (deadline_ns != INT64_MAX && gpu_lua_now_ns() >= deadline_ns) {
@@ -397,7 +392,9 @@ static int item_wait(lua_State *L, bool is_join) {
         return item_finish(L, &item, is_join);
     }
     int64_t deadline_ns = gpu_lua_opt_deadline(L, 2);
-    gpu_lua_item_check_join(L, g, &item);
+    if (item.kind == GPU_LUA_KIND_TASK) {
+        gpu_lua_check_circle(L, g, item.task, deadline_ns != INT64_MAX);
+    }
     if (!gpu_lua_may_park(g, L)) {
         gpulua_status status = GPULUA_OK;
         if (item.kind == GPU_LUA_KIND_OP) {

@@ -17,13 +17,12 @@ bool gpu_lua_item_get(lua_State *L, struct gpulua *g, int index, struct item *it
 bool gpu_lua_item_is_over(const struct item *item);
 /* Of one that is over. */
 bool gpu_lua_item_has_failed(const struct item *item);
-/* Pushes the error; whoever calls this has seen it. */
-void gpu_lua_item_push_error(lua_State *L, const struct item *item);
+/* Pushes the error; whoever calls this has seen it, unless it is a join inside the circle that the
+ * error is about. */
+void gpu_lua_item_push_error(lua_State *L, const struct item *item, bool is_join);
 /* Pushes the results of an item that is over and did not fail, whose handle is at `index`: how
  * many. With `only_first`, exactly one. */
 int gpu_lua_item_push_results(lua_State *L, const struct item *item, int index, bool only_first);
-/* Raises if the code that runs would wait for itself. */
-void gpu_lua_item_check_join(lua_State *L, struct gpulua *g, const struct item *item);
 
 static inline struct task *gpu_lua_task_from(lua_KContext context) {
     return (struct task *)context; /* NOLINT(performance-no-int-to-ptr) */
