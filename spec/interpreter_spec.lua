@@ -397,7 +397,7 @@ describe("the interpreter", function()
 
   describe("Ctrl-C", function()
     --- Runs a script, sends it SIGINT once it has written "ready", and gives its output, errors and code.
-    local function interrupted(text, count)
+    local function interrupted(text, count, gap)
       write("loop.lua", text)
       -- A shell starts what runs in the background with SIGINT ignored; ours sets its own handler all the same.
       write("interrupt.sh", ([[
@@ -406,10 +406,10 @@ describe("the interpreter", function()
         waiter=$!
         for i in $(seq 500); do grep -q ready out 2> /dev/null && break; sleep 0.01; done
         sleep 0.1
-        for i in $(seq %d); do pkill -INT -P $waiter; sleep 0.2; done
+        for i in $(seq %d); do pkill -INT -P $waiter; sleep %s; done
         wait $waiter
         echo $? > code
-      ]]):format(folder, gpulua, count or 1))
+      ]]):format(folder, gpulua, count or 1, gap or 0.2))
       os.execute("sh " .. folder .. "/interrupt.sh")
       return read(folder .. "/out"), read(folder .. "/err"), math.tointeger(tonumber(read(folder .. "/code")))
     end
@@ -435,6 +435,61 @@ describe("the interpreter", function()
         gpu.sleep(60)
       ]]
       assert.truthy(err:find("interrupted!", 1, true), err)
+      assert.equal(1, code)
+    end)
+
+    it("while a task is busy ends the program, however it waits for the task", function()
+      for _, wait in ipairs { "task:await()", "task:join()", "gpu.all(task)", "gpu.any(task, task)", "gpu.sleep(60)",
+        "gpu.timeout(60, task.join, task)", "do end" } do
+        local out, err, code = interrupted(([[
+          local gpu = require "gpulua"
+          local task = gpu.spawn(function()
+            io.write "ready" io.flush()
+            while true do end
+          end)
+          %s
+          if gpu.sleep(0) then print " went on" end
+        ]]):format(wait))
+        assert.equal("ready", out)
+        assert.truthy(err:find("^%S+: loop.lua:%d+: Interrupted: interrupted! %(while a task of this one was at " ..
+          "loop.lua:%d+%)\nstack traceback:\n"), err)
+        assert.equal(1, select(2, err:gsub("Interrupted:", "")), err)
+        assert.equal(1, code)
+      end
+    end)
+
+    local never_ends = [[
+      local gpu = require "gpulua"
+      local dev = gpu.device("cpu", { isolate = "%s" })
+      local x = dev:buffer("i32", 1):fill(0)
+      local mod = dev:compile 'extern "C" __global__ void forever(volatile int *x) { while (*x == 0) { } }'
+      local op = mod.forever:launch(1, x)
+      io.write "ready" io.flush()
+      op:await()
+    ]]
+
+    it("while a kernel never ends: a line says what holds up the end, and a second one ends it", function()
+      local _, err, code = interrupted(never_ends:format "none", 2, 1.5)
+      assert.truthy(err:find("loop.lua:7: Interrupted: interrupted!", 1, true), err)
+      local line = "waiting for 'forever' to end, launched at loop.lua:5 (Ctrl-C ends the program)"
+      assert.truthy(err:find(line, 1, true), err)
+      assert.equal(130, code)
+    end)
+
+    it("while a kernel never ends in a process of its own ends at once", function()
+      local start = support.now()
+      local _, err, code = interrupted(never_ends:format "process")
+      assert.truthy(err:find("loop.lua:7: Interrupted: interrupted!", 1, true), err)
+      assert.is_nil(err:find "waiting for")
+      assert.truthy(support.now() - start < 4.5)
+      assert.equal(1, code)
+    end)
+
+    it("is not needed there: the end of the script ends it, and tells", function()
+      local text = never_ends:format("process"):gsub("op:await%(%)", "")
+      local _, err, code = run(gpulua, write("never.lua", text))
+      assert.truthy(err:find("waiting for 'forever' to end, launched at", 1, true), err)
+      assert.truthy(err:find("Timeout: 'forever' had not ended 5 s after the script", 1, true), err)
       assert.equal(1, code)
     end)
 
@@ -471,11 +526,12 @@ describe("the interpreter", function()
       local out, _, code = interrupted [[
         local gpu = require "gpulua"
         io.write "ready" io.flush()
-        print("", pcall(function() while true do end end))
+        local ok, e = pcall(function() while true do end end)
+        print("", ok, e.code, e.message, e.line)
         gpu.sleep(0.001)
         print "on"
       ]]
-      assert.equal("ready\tfalse\tinterrupted!\non\n", out)
+      assert.equal("ready\tfalse\tInterrupted\tinterrupted!\t3\non\n", out)
       assert.equal(0, code)
     end)
 

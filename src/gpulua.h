@@ -54,7 +54,7 @@ extern "C" {
     X(26, UNRECOVERABLE, "Unrecoverable", "the device cannot come back", "start a new process")                        \
     X(27, TIMEOUT, "Timeout", "the time is over", "allow more time or look for what hangs")                            \
     X(28, CANCELLED, "Cancelled", "the wait was cancelled", "this is how cancellation shows; clean up and return")     \
-    X(29, INTERRUPTED, "Interrupted", "interrupted by the user or the host", "nothing is wrong with the script")       \
+    X(29, INTERRUPTED, "Interrupted", "interrupted by the user or the host", "")                                        \
     X(30, NOT_YIELDABLE, "NotYieldable", "waiting for a task is impossible here", "await it from the task's body")     \
     X(31, NO_DEVICE, "NoDevice", "there is no such device", "see gpulua --info for what there is")                     \
     X(32, UNSUPPORTED, "Unsupported", "this device or build cannot do it", "see the message")                          \
@@ -105,7 +105,8 @@ typedef struct gpulua_config {
         *cache_path; /* compiled kernels; NULL: $GPULUA_CACHE, then the user's cache folder */
     void (*on_error)(void *user,
                      const gpulua_error *error); /* a task failed and nobody joined it */
-    void (*on_log)(void *user, const char *line);
+    void (*on_log)(void *user,
+                   const char *line); /* something that takes long: what a close waits for */
     void *user;
 } gpulua_config;
 
@@ -157,8 +158,9 @@ GPULUA_API void gpulua_interrupt(gpulua *g);
  * NULL. */
 GPULUA_API const gpulua_error *gpulua_last_error(const gpulua *g);
 
-/* Cancels tasks, waits for the devices a moment, frees everything. NULL is fine. An attached state
- * stays open. */
+/* Cancels tasks, waits for the devices a moment (not after gpulua_interrupt), frees everything.
+ * NULL is fine. An attached state stays open. Work that never ends is told to on_log; it ends with
+ * its process, and without one of its own this call does not return. */
 GPULUA_API void gpulua_close(gpulua *g);
 
 /* `require "gpulua"` in any Lua 5.4. */

@@ -265,7 +265,8 @@ static void test_threads(void) {
     pthread_create(&thread, NULL, interrupt_later, g);
     CHECK(run(g) == 0); /* the loop was ended */
     pthread_join(thread, NULL);
-    CHECK(told.count == 2 && strcmp(told.message, "interrupted!") == 0);
+    CHECK(told.count == 2 && told.code == GPULUA_INTERRUPTED &&
+          strstr(told.message, "Interrupted: interrupted!") != NULL);
     start(g, "after = 5");
     CHECK(run(g) == 0);
     CHECK(global_integer(g, "after") == 5);

@@ -44,6 +44,8 @@ enum gpu_lua_kind {
 #define GPU_LUA_CLOSE_TIMEOUT_MS 2000
 /* And that long for it to end by itself when the script is over. */
 #define GPU_LUA_EXIT_TIMEOUT_MS 5000
+/* After that time the host is told what is being waited for. */
+#define GPU_LUA_QUIET_TIMEOUT_MS 1000
 
 /* ---- handles (core.c) ---- */
 

@@ -196,7 +196,7 @@ int gpu_lua_device_get(lua_State *L) {
         lua_pushnil(L);
         lua_rawsetp(L, -2, handle);
         if (status == GPULUA_INTERRUPTED) {
-            gpu_lua_interrupt_taken(g);
+            gpu_lua_interrupt_taken(L, g);
         }
         gpu_lua_throw(L, &error);
     }
@@ -242,6 +242,50 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle) {
     handle->closed_device = device;
 }
 
+static gpulua_status wait_idle(struct gpu_device *device, int timeout_ms, struct gpu_error *error) {
+    return gpu_device_wait_idle(device, (int64_t)timeout_ms * 1000000, error);
+}
+
+bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int timeout_ms,
+                           struct gpu_error *error) {
+    struct gpu_device *device = handle->device;
+    bool is_isolated = gpu_device_isolation(device) == GPULUA_ISOLATE_PROCESS;
+    if (gpu_device_state(device) != GPU_DEVICE_OPEN) {
+        return true;
+    }
+    gpulua_status status = wait_idle(device, GPU_LUA_QUIET_TIMEOUT_MS, error);
+    if (status == GPULUA_INTERRUPTED && !is_isolated) {
+        /* It ends when it ends, and that is told. */
+        int interrupt = atomic_exchange(&g->interrupt, 0);
+        status = wait_idle(device, GPU_LUA_QUIET_TIMEOUT_MS, error);
+        atomic_store(&g->interrupt, interrupt);
+    }
+    if (status == GPULUA_TIMEOUT) {
+        const struct gpu_op_info *op = &error->op;
+        if (g->config.on_log) {
+            char line[256];
+            snprintf(line, sizeof line,
+                     op->source[0] ? "waiting for '%s' to end, launched at %s:%d"
+                                   : "waiting for '%s' to end",
+                     op->label, op->source, op->line);
+            g->config.on_log(g->config.user, line);
+        }
+        if (is_isolated) {
+            status = wait_idle(device, timeout_ms - GPU_LUA_QUIET_TIMEOUT_MS, error);
+        }
+    }
+    if (status == GPULUA_TIMEOUT) {
+        struct gpu_op_info op = error->op;
+        gpu_error_set(error, GPULUA_TIMEOUT,
+                      "'%s' had not ended %d s after the script, and was ended with its device",
+                      op.label, timeout_ms / 1000);
+        error->op = op;
+        return !is_isolated;
+    }
+    gpu_error_finish(error);
+    return true;
+}
+
 /* dev:close(): waits a moment for work in flight, then ends it */
 static int device_close(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
@@ -250,10 +294,7 @@ static int device_close(lua_State *L) {
         return 0;
     }
     struct gpu_error error = {0};
-    if (gpu_device_state(handle->device) == GPU_DEVICE_OPEN) {
-        gpu_device_wait_idle(handle->device, (int64_t)GPU_LUA_CLOSE_TIMEOUT_MS * 1000000, &error);
-        gpu_error_finish(&error);
-    }
+    (void)gpu_lua_device_settle(g, handle, GPU_LUA_CLOSE_TIMEOUT_MS, &error);
     gpu_lua_device_report(g, L, handle);
     gpu_lua_device_close(g, handle);
     lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);

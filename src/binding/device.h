@@ -36,6 +36,11 @@ void gpu_lua_raise_unobserved(lua_State *L, struct gpu_device *device);
 /* Tells the host of them instead. */
 void gpu_lua_device_report(struct gpulua *g, lua_State *L, struct device_handle *handle);
 void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle);
+/* Before that: waits for work in flight, unless there is an interrupt, and tells the host's log
+ * when it takes long. What a process of its own has not ended by then ends with it; false: there is
+ * such work, `error` names it. */
+bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int timeout_ms,
+                           struct gpu_error *error);
 
 int gpu_lua_device_get(lua_State *L);  /* gpu.device([name[, options]]) */
 int gpu_lua_device_list(lua_State *L); /* gpu.devices() */

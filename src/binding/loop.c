@@ -101,20 +101,35 @@ static void stop_hook(lua_State *L, lua_Debug *ar) {
     if (!g || !atomic_load(&g->interrupt)) {
         return; /* delivered elsewhere meanwhile, or a coroutine that inherited the hook */
     }
-    gpu_lua_interrupt_taken(g);
-    luaL_error(L, "interrupted!");
+    gpu_lua_interrupt_taken(L, g);
+    gpu_lua_fail(L, GPULUA_INTERRUPTED, "interrupted!");
 }
 
-void gpu_lua_interrupt_taken(struct gpulua *g) {
+void gpu_lua_interrupt_taken(lua_State *L, struct gpulua *g) {
+    lua_Debug ar;
     if (!g->running || !g->running->parent) {
         atomic_store(&g->interrupt, 0);
+    } else if (gpu_lua_where(L, &ar)) {
+        memcpy(g->interrupted.source, ar.short_src, sizeof g->interrupted.source);
+        g->interrupted.line = ar.currentline;
     }
 }
 
 void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g) {
     if (atomic_load(&g->interrupt)) {
-        gpu_lua_interrupt_taken(g);
+        gpu_lua_interrupt_taken(L, g);
         gpu_lua_fail(L, GPULUA_INTERRUPTED, "interrupted!");
+    }
+}
+
+void gpu_lua_interrupt_error(struct gpulua *g, struct gpu_error *error) {
+    if (g->interrupted.line > 0) {
+        gpu_error_set(error, GPULUA_INTERRUPTED,
+                      "interrupted! (while a task of this one was at %s:%d)", g->interrupted.source,
+                      g->interrupted.line);
+        g->interrupted.line = 0;
+    } else {
+        gpu_error_set(error, GPULUA_INTERRUPTED, "interrupted!");
     }
 }
 
@@ -178,6 +193,9 @@ static void deliver_interrupt(struct gpulua *g) {
         }
         if (task->state == TASK_PARKED) {
             gpu_lua_wake(task, WAKE_INTERRUPT);
+        } else if (task->state == TASK_READY && task->is_started) {
+            task->wake =
+                WAKE_INTERRUPT; /* whatever woke it, perhaps the end of who was interrupted */
         } else {
             task->pending = WAKE_INTERRUPT;
         }
@@ -260,6 +278,7 @@ static bool run_ready(struct gpulua *g, lua_State *L) {
         g->ready_count--;
         gpu_lua_task_run(g, L, task);
         gpu_lua_report(g, L);
+        deliver_interrupt(g); /* before the next one, which may be who it is for */
     }
     return has_run;
 }
@@ -393,10 +412,10 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
     while (g->devices) {
         struct device_handle *device = g->devices;
         struct gpu_error error = {0};
-        if (gpu_device_state(device->device) == GPU_DEVICE_OPEN) {
-            gpu_device_wait_idle(device->device, (int64_t)GPU_LUA_EXIT_TIMEOUT_MS * 1000000,
-                                 &error);
-            gpu_error_finish(&error);
+        if (!gpu_lua_device_settle(g, device, GPU_LUA_EXIT_TIMEOUT_MS, &error) &&
+            lua_checkstack(L, 4)) {
+            gpu_lua_error_push_owned(L, &error);
+            gpu_lua_tell(g, L, NULL);
         }
         gpu_lua_device_report(g, L, device);
         gpu_lua_device_close(g, device);

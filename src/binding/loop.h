@@ -151,6 +151,10 @@ struct gpulua {
     uint32_t failed_count;
     struct task *reports; /* to be told to the host; linked by ready_next */
     uint64_t walk_count;
+    struct {
+        char source[LUA_IDSIZE];
+        int line;
+    } interrupted; /* where an interrupt met a task that has a parent; line 0: nowhere */
     struct timer **heap;
     uint32_t timer_count, timer_capacity;
     struct device_handle *devices;
@@ -201,8 +205,10 @@ void gpu_lua_unwatch_device(struct gpulua *g, int fd);
 
 /* The interrupt as an error in `L`, if there is one and this is the place for it. */
 void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g);
-/* The interrupt was delivered to the code that runs now; parents of its task still get it. */
-void gpu_lua_interrupt_taken(struct gpulua *g);
+/* The interrupt was delivered to the code that `L` runs now; parents of its task still get it. */
+void gpu_lua_interrupt_taken(lua_State *L, struct gpulua *g);
+/* For a task that hears of it from the loop. */
+void gpu_lua_interrupt_error(struct gpulua *g, struct gpu_error *error);
 
 /* ---- task.c ---- */
 

@@ -317,7 +317,7 @@ static int wait_for_children(lua_State *L, int status, lua_KContext context) {
         task->is_resumed_by_loop = false;
         if (task->wake == WAKE_INTERRUPT && task->outcome == OUTCOME_DONE) {
             struct gpu_error error;
-            gpu_error_set(&error, GPULUA_INTERRUPTED, "interrupted!");
+            gpu_lua_interrupt_error(task->g, &error);
             task->outcome = OUTCOME_FAILED;
             gpu_lua_error_push(L, &error);
         }
@@ -351,8 +351,10 @@ static int body_ended(lua_State *L, int status, lua_KContext context) {
     if (status == LUA_OK || status == LUA_YIELD) {
         task->outcome = OUTCOME_DONE;
     } else {
-        bool is_cancelled =
-            task->is_cancelled && gpu_lua_error_code(L, task->g, -1) == GPULUA_CANCELLED;
+        /* An interrupt is raised in the parents, too, and told there. */
+        gpulua_status code = gpu_lua_error_code(L, task->g, -1);
+        bool is_cancelled = (task->is_cancelled && code == GPULUA_CANCELLED) ||
+                            (task->parent && code == GPULUA_INTERRUPTED);
         task->outcome = is_cancelled ? OUTCOME_CANCELLED : OUTCOME_FAILED;
     }
     return wait_for_children(L, LUA_OK, context);

@@ -94,9 +94,11 @@ int gpu_lua_park(lua_State *L, struct gpulua *g, lua_KFunction k) {
     return lua_yieldk(L, 0, (lua_KContext)task, k);
 }
 
-_Noreturn static void raise_wake(lua_State *L, enum gpu_lua_wake reason) {
+_Noreturn static void raise_wake(lua_State *L, struct gpulua *g, enum gpu_lua_wake reason) {
     if (reason == WAKE_INTERRUPT) {
-        gpu_lua_fail(L, GPULUA_INTERRUPTED, "interrupted!");
+        struct gpu_error error;
+        gpu_lua_interrupt_error(g, &error);
+        gpu_lua_throw(L, &error);
     }
     if (reason == WAKE_STUCK) {
         gpu_lua_fail(L, GPULUA_CANCELLED,
@@ -118,7 +120,7 @@ enum gpu_lua_wake gpu_lua_resumed(lua_State *L, lua_KContext context) {
     }
     task->is_resumed_by_loop = false;
     if (task->wake == WAKE_CANCEL || task->wake == WAKE_INTERRUPT || task->wake == WAKE_STUCK) {
-        raise_wake(L, task->wake);
+        raise_wake(L, task->g, task->wake);
     }
     return task->wake;
 }
@@ -132,7 +134,7 @@ void gpu_lua_check_pending(lua_State *L, struct gpulua *g) {
     if (task && task->pending != WAKE_NONE && task->co == L) {
         enum gpu_lua_wake reason = task->pending;
         task->pending = WAKE_NONE;
-        raise_wake(L, reason);
+        raise_wake(L, g, reason);
     }
 }
 
@@ -338,7 +340,7 @@ static void op_block(lua_State *L, struct gpulua *g, struct gpu_op *op, int64_t 
     }
     if (*status == GPULUA_INTERRUPTED) {
         gpu_error_finish(&error);
-        gpu_lua_interrupt_taken(g);
+        gpu_lua_interrupt_taken(L, g);
         gpu_lua_fail(L, GPULUA_INTERRUPTED, "interrupted!");
     }
     gpu_lua_throw(L, &error);

@@ -18,6 +18,8 @@ static struct {
     const char *name;  /* of the program, in front of messages */
     gpulua *g;         /* for the signal handler */
     bool has_reported; /* an error that no task got */
+    bool is_closing;
+    volatile sig_atomic_t was_interrupted;
 } program = {.name = "gpulua"};
 
 struct options {
@@ -47,7 +49,9 @@ static void on_error(void *user, const gpulua_error *error) {
 
 static void on_log(void *user, const char *line) {
     (void)user;
-    fprintf(stderr, "%s\n", line);
+    fprintf(stderr, "%s: %s%s\n", program.name, line,
+            program.is_closing ? " (Ctrl-C ends the program)" : "");
+    fflush(stderr);
 }
 
 static void usage(const char *bad) {
@@ -212,6 +216,7 @@ static bool read_options(int argc, char **argv, struct options *options) {
 
 static void on_interrupt(int number) {
     signal(number, SIG_DFL); /* a second one ends the program */
+    program.was_interrupted = 1;
     gpulua_interrupt(program.g);
 }
 
@@ -263,6 +268,7 @@ static void run_tasks(lua_State *L, int task) {
  * message. Returns how many there are behind the boolean; -1: failed. */
 static int run_chunk(lua_State *L, int arg_count) {
     int base = lua_gettop(L) - arg_count;
+    program.was_interrupted = 0;
     lua_getfield(L, LUA_REGISTRYINDEX, "gpulua.spawn");
     lua_insert(L, base);
     lua_call(L, arg_count + 1, 1);
@@ -528,6 +534,13 @@ static void show_version(lua_State *L, const struct options *options) {
 
 /* ---- os.exit ---- */
 
+/* What closes the devices follows. A kernel that never ends holds it up where it runs in this
+ * process: then Ctrl-C ends the program. */
+static void begin_close(void) {
+    program.is_closing = true;
+    signal(SIGINT, SIG_DFL);
+}
+
 /* Upvalues: core.shutdown. Closes what Lua's own leaves open in coroutines, then exits as it. */
 static int exit_program(lua_State *L) {
     int status = lua_isboolean(L, 1) ? (lua_toboolean(L, 1) ? EXIT_SUCCESS : EXIT_FAILURE)
@@ -535,6 +548,7 @@ static int exit_program(lua_State *L) {
     bool closes = lua_toboolean(L, 2);
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_State *main = gpulua_state(program.g);
+    begin_close();
     if (L != main) {
         /* From here on this coroutine's stack is empty: we only go forward, to exit. */
         lua_xmove(L, main, 1);
@@ -665,6 +679,10 @@ int main(int argc, char **argv) {
         const char *message = lua_tostring(L, -1);
         say(program.name, message ? message : "(error object is not a string)");
         ok = false;
+    }
+    begin_close();
+    if (!ok && program.was_interrupted) {
+        gpulua_interrupt(program.g); /* so that it does not wait for what may end by itself */
     }
     gpulua_close(program.g);
     lua_close(L);
