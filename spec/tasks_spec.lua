@@ -640,7 +640,7 @@ describe("tasks", function()
     it("timeout refuses what is no time", function()
       support.raises("InvalidArgument", "argument 1 of timeout", gpu.timeout, -1, print)
       support.raises("InvalidArgument", "argument 1 of timeout", gpu.timeout, "x", print)
-      support.raises("InvalidArgument", "argument 1", gpu.timeout, 1, nil)
+      support.raises("InvalidArgument", "argument 2 of timeout", gpu.timeout, 1, nil)
     end)
   end)
 

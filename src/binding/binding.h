@@ -70,6 +70,14 @@ void *gpu_lua_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind, size_t
 void *gpu_lua_test(lua_State *L, const struct gpulua *g, int index, enum gpu_lua_kind kind);
 /* The same, but raises InvalidArgument. */
 void *gpu_lua_check(lua_State *L, const struct gpulua *g, int index, enum gpu_lua_kind kind);
+/* Raises that what is at 1 is not what the method that runs belongs to; `kind` names it ("buffer").
+ */
+_Noreturn void gpu_lua_bad_self(lua_State *L, const char *kind, const char *wanted);
+/* What the value at `index` is, for messages; may push it. */
+const char *gpu_lua_describe(lua_State *L, int index);
+/* Raises InvalidArgument unless the value at `index` can be called. `number`: of the argument, for
+ * scripts. */
+void gpu_lua_check_function(lua_State *L, int index, int number, const char *what);
 /* Pushes the gpulua object of the state. */
 void gpu_lua_push_object(lua_State *L);
 /* Pushes a function of ours: with the gpulua object as its upvalue. */
@@ -85,6 +93,9 @@ void gpu_lua_error_open(lua_State *L, struct gpulua *g);
 _Noreturn void gpu_lua_throw(lua_State *L, struct gpu_error *error);
 _Noreturn void gpu_lua_fail(lua_State *L, gpulua_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same with a hint of its own instead of the code's. */
+_Noreturn void gpu_lua_fail_hint(lua_State *L, gpulua_status code, const char *hint,
+                                 const char *format, ...) __attribute__((format(printf, 4, 5)));
 /* Pushes an error object. `error` stays its owner's. */
 void gpu_lua_error_push(lua_State *L, const struct gpu_error *error);
 /* The same, and frees what it owns. Never raises: without memory it pushes Lua's message about
@@ -101,8 +112,11 @@ int gpu_lua_error_raise(lua_State *L);
 
 /* The innermost line of a script that is being run, for messages and error objects. */
 void gpu_lua_site(lua_State *L, struct gpulua *g, struct gpu_device *device, struct gpu_site *site);
-/* Optional seconds at `index` as an absolute time of gpu_lua_now_ns; INT64_MAX: no limit. */
-int64_t gpu_lua_opt_deadline(lua_State *L, int index);
+/* Optional seconds at `index`, argument 1 of `what`, as an absolute time of gpu_lua_now_ns;
+ * INT64_MAX: no limit. */
+int64_t gpu_lua_opt_deadline(lua_State *L, int index, const char *what);
+/* The same, not optional. */
+int64_t gpu_lua_check_deadline(lua_State *L, int index, const char *what);
 int64_t gpu_lua_now_ns(void);
 /* An optional string field of the table at `index` (absolute); NULL if it is nil or there is no
  * table. The string stays alive as long as the table has it. `what` names the table in messages. */

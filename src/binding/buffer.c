@@ -117,9 +117,18 @@ void gpu_lua_check_range(lua_State *L, int index, const struct buffer *buffer, c
             ends[i] = lua_tointegerx(L, index + i, &is_integer);
         }
         if (lua_type(L, index + i) != LUA_TNUMBER || !is_integer) {
-            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument %d of %s: an index expected, got %s",
-                         i + 1, what, luaL_typename(L, index + i));
+            const char *got = lua_type(L, index + i) == LUA_TNUMBER
+                                  ? lua_tostring(L, index + i)
+                                  : gpu_lua_describe(L, index + i);
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "argument %d of %s: an index, a whole number, expected, got %s",
+                         index + i - 1, what, got);
         }
+    }
+    if (ends[0] > ends[1] && ends[0] <= (lua_Integer)buffer->elem_count && ends[1] >= 1) {
+        gpu_lua_fail(L, GPULUA_OUT_OF_BOUNDS,
+                     "%s: element %lld, the first, comes after element %lld, the last", what,
+                     (long long)ends[0], (long long)ends[1]);
     }
     if (ends[0] < 1 || ends[1] > (lua_Integer)buffer->elem_count || ends[0] > ends[1]) {
         gpu_lua_fail(L, GPULUA_OUT_OF_BOUNDS, "%s: elements %lld to %lld are not within 1 to %llu",
@@ -244,11 +253,16 @@ int gpu_lua_device_upload(lua_State *L) {
         request.byte_count = from->elem_count * elem_bytes;
         request.dim_count = from->dim_count;
         memcpy(request.shape, from->shape, sizeof request.shape);
+    } else if (lua_type(L, 3) == LUA_TNUMBER) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 3 of upload: behind a number of elements a function that gives them "
+                     "expected, got %s",
+                     gpu_lua_describe(L, 4));
     } else {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument 2 of upload: a table of numbers, a string of bytes, a buffer, or a "
                      "number of elements with a function expected, got %s",
-                     luaL_typename(L, 3));
+                     gpu_lua_describe(L, 3));
     }
     if (request.elem_count == 0) {
         gpu_lua_fail(L, GPULUA_INVALID_DATA, "argument 2 of upload: it has no elements");
@@ -420,13 +434,33 @@ int gpu_lua_buffer_index_field(lua_State *L, struct gpulua *g, struct buffer *bu
     return 1;
 }
 
+static _Noreturn void not_indexed(lua_State *L, const char *hint) {
+    gpu_lua_fail_hint(
+        L, GPULUA_INVALID_ARGUMENT, hint,
+        "a buffer of a device is not indexed by numbers: its memory is not the script's");
+}
+
 static int buffer_index(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     lua_pushvalue(L, 2);
     if (lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
         return 1;
     }
-    return gpu_lua_buffer_index_field(L, g, gpu_lua_check(L, g, 1, GPU_LUA_KIND_BUFFER));
+    struct buffer *buffer = gpu_lua_check(L, g, 1, GPU_LUA_KIND_BUFFER);
+    if (lua_type(L, 2) == LUA_TNUMBER) {
+        not_indexed(L, "read it with buffer:read(i, i)[1]; a host buffer (dev:host) has elements");
+    }
+    return gpu_lua_buffer_index_field(L, g, buffer);
+}
+
+static int buffer_newindex(lua_State *L) {
+    gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_BUFFER);
+    if (lua_type(L, 2) == LUA_TNUMBER) {
+        not_indexed(
+            L, "write it with buffer:write({value}, i); a host buffer (dev:host) has elements");
+    }
+    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "the fields of a buffer cannot be set: %s",
+                 lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : luaL_typename(L, 2));
 }
 
 void gpu_lua_buffer_open(lua_State *L, struct gpulua *g) {
@@ -443,9 +477,12 @@ void gpu_lua_buffer_open(lua_State *L, struct gpulua *g) {
                                        {"close", gpu_lua_buffer_close},
                                        {"free", gpu_lua_buffer_free},
                                        {NULL, NULL}};
-    static const luaL_Reg metamethods[] = {
-        {"__gc", gpu_lua_buffer_gc},   {"__close", gpu_lua_buffer_close},
-        {"__len", gpu_lua_buffer_len}, {"__tostring", gpu_lua_buffer_tostring},
-        {"__index", buffer_index},     {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {{"__gc", gpu_lua_buffer_gc},
+                                           {"__close", gpu_lua_buffer_close},
+                                           {"__len", gpu_lua_buffer_len},
+                                           {"__tostring", gpu_lua_buffer_tostring},
+                                           {"__index", buffer_index},
+                                           {"__newindex", buffer_newindex},
+                                           {NULL, NULL}};
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_BUFFER, methods, metamethods);
 }

@@ -2,6 +2,7 @@
 #include "binding/core.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "binding/buffer.h"
@@ -113,19 +114,58 @@ void *gpu_lua_test(lua_State *L, const struct gpulua *g, int index, enum gpu_lua
     return is ? handle : NULL;
 }
 
-static const char *describe(lua_State *L, int index) {
+static bool is_module(lua_State *L, int index) {
+    index = lua_absindex(L, index);
+    luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+    lua_getfield(L, -1, "gpulua");
+    bool is = lua_rawequal(L, index, -1);
+    lua_pop(L, 2);
+    return is;
+}
+
+const char *gpu_lua_describe(lua_State *L, int index) {
     if (luaL_getmetafield(L, index, "__name") == LUA_TSTRING) {
         return lua_tostring(L, -1);
+    }
+    if (lua_istable(L, index) && is_module(L, index)) {
+        return "gpulua itself, whose functions are called with a dot, not a colon";
     }
     return lua_isnone(L, index) ? "nothing" : luaL_typename(L, index);
 }
 
+_Noreturn void gpu_lua_bad_self(lua_State *L, const char *kind, const char *wanted) {
+    lua_Debug ar;
+    char hint[96];
+    bool has_name = lua_getstack(L, 0, &ar) && lua_getinfo(L, "n", &ar) && ar.name;
+    bool is_method = has_name && strcmp(ar.namewhat, "method") == 0;
+    const char *name = has_name ? ar.name : "a method";
+    const char *got = gpu_lua_describe(L, 1);
+    snprintf(hint, sizeof hint, "methods are called with a colon: %s:%.32s(...)", kind,
+             has_name ? name : "name");
+    gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT, is_method ? "check what it is called on" : hint,
+                      "what %s is called on: %s expected, got %s", name, wanted, got);
+}
+
+void gpu_lua_check_function(lua_State *L, int index, int number, const char *what) {
+    if (lua_type(L, index) == LUA_TFUNCTION) {
+        return;
+    }
+    if (luaL_getmetafield(L, index, "__call") != LUA_TNIL) {
+        lua_pop(L, 1);
+        return;
+    }
+    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument %d of %s: a function expected, got %s",
+                 number, what, lua_isnone(L, index) ? "no value" : gpu_lua_describe(L, index));
+}
+
 void *gpu_lua_check(lua_State *L, const struct gpulua *g, int index, enum gpu_lua_kind kind) {
     void *handle = gpu_lua_test(L, g, index, kind);
+    if (!handle && index == 1) {
+        gpu_lua_bad_self(L, gpu_lua_kind_name(kind), type_name(kind));
+    }
     if (!handle) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s%d%s: %s expected, got %s",
-                     index == 1 ? "self (argument " : "argument ", index, index == 1 ? ")" : "",
-                     type_name(kind), describe(L, index));
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument %d: %s expected, got %s", index - 1,
+                     type_name(kind), gpu_lua_describe(L, index));
     }
     return handle;
 }
@@ -157,16 +197,23 @@ void gpu_lua_site(lua_State *L, struct gpulua *g, struct gpu_device *device,
     }
 }
 
-int64_t gpu_lua_opt_deadline(lua_State *L, int index) {
-    if (lua_isnoneornil(L, index)) {
-        return INT64_MAX;
-    }
+int64_t gpu_lua_opt_deadline(lua_State *L, int index, const char *what) {
+    return lua_isnoneornil(L, index) ? INT64_MAX : gpu_lua_check_deadline(L, index, what);
+}
+
+int64_t gpu_lua_check_deadline(lua_State *L, int index, const char *what) {
     int is_number = lua_type(L, index) == LUA_TNUMBER;
     double seconds = is_number ? lua_tonumber(L, index) : NAN;
     if (isnan(seconds) || seconds < 0) {
-        lua_pushvalue(L, index);
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "seconds: a number from 0 on expected, got %s",
-                     is_number ? lua_tostring(L, -1) : luaL_typename(L, index));
+        const char *got = isnan(seconds) ? "nan" : "";
+        if (!is_number) {
+            got = gpu_lua_describe(L, index);
+        } else if (!isnan(seconds)) {
+            lua_pushvalue(L, index);
+            got = lua_tostring(L, -1);
+        }
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1 of %s: seconds, a number from 0 on, expected, got %s", what, got);
     }
     if (seconds > 4e9) {
         return INT64_MAX;
@@ -210,13 +257,27 @@ int64_t gpu_lua_field_integer(lua_State *L, int index, const char *field, const 
     return value;
 }
 
+/* The key is on top. */
+static _Noreturn void bad_option(lua_State *L, const char *key, const char *const *names,
+                                 const char *what) {
+    char known[160];
+    int used = 0;
+    for (const char *const *name = names; *name && used >= 0 && (size_t)used < sizeof known;
+         name++) {
+        used +=
+            snprintf(known + used, sizeof known - (size_t)used, "%s%s", used ? ", " : "", *name);
+    }
+    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: there is no option %s%s%s; there are: %s", what,
+                 key ? "'" : "of type ", key ? key : luaL_typename(L, -1), key ? "'" : "", known);
+}
+
 void gpu_lua_check_options(lua_State *L, int index, const char *const *names, const char *what) {
     if (lua_isnoneornil(L, index)) {
         return;
     }
     if (!lua_istable(L, index)) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: a table of options expected, got %s", what,
-                     luaL_typename(L, index));
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "options of %s: a table expected, got %s", what,
+                     gpu_lua_describe(L, index));
     }
     lua_pushnil(L);
     while (lua_next(L, index)) {
@@ -227,8 +288,7 @@ void gpu_lua_check_options(lua_State *L, int index, const char *const *names, co
             is_known = strcmp(*name, key) == 0;
         }
         if (!is_known) {
-            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: there is no option %s%s%s", what,
-                         key ? "'" : "of type ", key ? key : luaL_typename(L, -1), key ? "'" : "");
+            bad_option(L, key, names, what);
         }
     }
 }
@@ -258,7 +318,10 @@ bool gpu_lua_handle_is_closed(enum gpu_lua_kind kind, const void *handle) {
 /* gpu.type(v): "buffer", "closed buffer", or nil; like io.type */
 static int core_type(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    luaL_checkany(L, 1);
+    if (lua_isnone(L, 1)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1 of type: a value expected, got nothing");
+    }
     if (gpu_lua_error_code(L, g, 1) != GPULUA_OK) {
         lua_pushliteral(L, "error");
         return 1;
@@ -286,7 +349,7 @@ static void check_outside(lua_State *L, const struct gpulua *g, const char *what
 /* gpu.step([seconds]) -> tasks left; without seconds it does not wait */
 static int core_step(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    int64_t deadline_ns = lua_isnoneornil(L, 1) ? 0 : gpu_lua_opt_deadline(L, 1);
+    int64_t deadline_ns = lua_isnoneornil(L, 1) ? 0 : gpu_lua_check_deadline(L, 1, "step");
     check_outside(L, g, "step");
     gpu_lua_check_interrupt(L, g);
     if (!gpu_lua_turn(g, L, deadline_ns, true)) {
@@ -327,7 +390,9 @@ static int core_shutdown(lua_State *L) {
 
 void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
     static const luaL_Reg functions[] = {{"spawn", gpu_lua_spawn},
-                                         {"spawn_here", gpu_lua_spawn_here},
+                                         {"spawn_run", gpu_lua_spawn_run},
+                                         {"spawn_timed", gpu_lua_spawn_timed},
+                                         {"place", gpu_lua_place},
                                          {"all", gpu_lua_all},
                                          {"any", gpu_lua_any},
                                          {"sleep", gpu_lua_sleep},

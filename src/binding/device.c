@@ -89,7 +89,7 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
         gpu_lua_fail(
             L, GPULUA_INVALID_ARGUMENT,
             "argument 1 of device: a name (\"cpu\", \"cuda\", \"cuda:1\") expected, got %s",
-            luaL_typename(L, 1));
+            gpu_lua_describe(L, 1));
     }
     gpu_lua_check_options(L, 2, names, "device");
     for (const char *const *name = later; lua_istable(L, 2) && *name; name++) {
@@ -154,6 +154,20 @@ static void unlink_handle(struct gpulua *g, struct device_handle *handle) {
     handle->next = NULL;
 }
 
+/* That a device cannot be opened; of one that is not there, what to do. */
+static _Noreturn void raise_missing(lua_State *L, struct gpu_error *error) {
+    bool is_missing = error->code == GPULUA_NO_DEVICE || error->code == GPULUA_LIBRARY_UNAVAILABLE;
+    gpu_lua_error_push_owned(L, error);
+    if (is_missing && lua_istable(L, -1)) {
+        lua_pushliteral(L, "gpulua --info shows what there is; every machine has "
+                           "gpu.device(\"cpu\"), which gpu.device() takes "
+                           "where there is no GPU");
+        lua_setfield(L, -2, "hint");
+    }
+    lua_error(L);
+    __builtin_unreachable();
+}
+
 /* gpu.device([name[, options]]). Blocks until the device is up. */
 int gpu_lua_device_get(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
@@ -198,7 +212,7 @@ int gpu_lua_device_get(lua_State *L) {
         if (status == GPULUA_INTERRUPTED) {
             gpu_lua_interrupt_taken(L, g);
         }
-        gpu_lua_throw(L, &error);
+        raise_missing(L, &error);
     }
     lua_pop(L, 1);
     g->site.device = NULL; /* it may have the address of one that is gone */

@@ -149,6 +149,22 @@ _Noreturn void gpu_lua_fail(lua_State *L, gpulua_status code, const char *format
     gpu_lua_throw(L, &error);
 }
 
+_Noreturn void gpu_lua_fail_hint(lua_State *L, gpulua_status code, const char *hint,
+                                 const char *format, ...) {
+    struct gpu_error error;
+    char message[sizeof error.message];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    gpu_error_set(&error, code, "%s", message);
+    gpu_lua_error_push(L, &error);
+    lua_pushstring(L, hint);
+    lua_setfield(L, -2, "hint");
+    lua_error(L);
+    __builtin_unreachable();
+}
+
 static bool is_error(lua_State *L, int index) {
     if (lua_type(L, index) != LUA_TTABLE || !lua_getmetatable(L, index)) {
         return false;
@@ -190,7 +206,7 @@ int gpu_lua_error_raise(lua_State *L) {
     luaL_argcheck(L, status != GPULUA_OK, 1, "no such code");
     gpu_error_set(&error, status, "%s", luaL_checkstring(L, 2));
     const char *hint = luaL_optstring(L, 3, NULL);
-    gpu_lua_error_push(L, &error);
+    push_error(L, &error, 1); /* what our Lua files call to raise is no news */
     if (hint) {
         lua_pushstring(L, hint);
         lua_setfield(L, -2, "hint");
@@ -234,8 +250,36 @@ static void add_op(lua_State *L, luaL_Buffer *text, const char *lead) {
     luaL_addstring(text, line);
 }
 
+/* Requests, such as a compilation, are on no stream and from no line of their own: the error's line
+ * says it all. */
+static bool is_request(lua_State *L) {
+    bool has_source = lua_getfield(L, -1, "source") != LUA_TNIL;
+    lua_getfield(L, -2, "stream");
+    bool is_on_stream = lua_tointeger(L, -1) != 0;
+    lua_pop(L, 2);
+    return !has_source && !is_on_stream;
+}
+
+/* Without the log, if that follows. */
+static void add_message(lua_State *L, luaL_Buffer *text) {
+    lua_getfield(L, 1, "message");
+    lua_getfield(L, 1, "log");
+    const char *message = lua_tostring(L, -2);
+    const char *end = message && lua_isstring(L, -1) ? strchr(message, '\n') : NULL;
+    lua_pop(L, 1);
+    if (end) {
+        lua_pushlstring(L, message, (size_t)(end - message));
+        lua_remove(L, -2);
+    }
+    if (message) {
+        luaL_addvalue(text);
+    } else {
+        lua_pop(L, 1);
+    }
+}
+
 static void add_op_field(lua_State *L, luaL_Buffer *text, const char *field) {
-    if (lua_getfield(L, 1, field) == LUA_TTABLE) {
+    if (lua_getfield(L, 1, field) == LUA_TTABLE && !is_request(L)) {
         add_op(L, text, field);
     } else {
         lua_pop(L, 1);
@@ -258,7 +302,7 @@ static int error_tostring(lua_State *L) {
         lua_pop(L, 2);
     }
     add_field(L, &text, "%s: ", "code");
-    add_field(L, &text, "%s", "message");
+    add_message(L, &text);
     add_op_field(L, &text, "op");
     add_op_field(L, &text, "root");
     if (lua_getfield(L, 1, "suspects") == LUA_TTABLE) {

@@ -168,11 +168,12 @@ static int group_resumed(lua_State *L, int status, lua_KContext context) {
 static int group_start(lua_State *L, bool wants_any) {
     struct gpulua *g = GPU_LUA(L);
     const char *what = wants_any ? "any" : "all";
+    int given = -1;
     struct item item;
     if (lua_gettop(L) != 1 || lua_type(L, 1) != LUA_TTABLE) {
-        int count = lua_gettop(L);
-        lua_createtable(L, count, 0);
-        for (int i = 1; i <= count; i++) {
+        given = lua_gettop(L); /* also of nils, which a table does not count */
+        lua_createtable(L, given, 0);
+        for (int i = 1; i <= given; i++) {
             lua_pushvalue(L, i);
             lua_rawseti(L, -2, i);
         }
@@ -188,7 +189,7 @@ static int group_start(lua_State *L, bool wants_any) {
         }
         lua_remove(L, 1);
     }
-    lua_Unsigned count = lua_rawlen(L, 1);
+    lua_Unsigned count = given >= 0 ? (lua_Unsigned)given : lua_rawlen(L, 1);
     if (wants_any && count == 0) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "any: at least one op, task or buffer expected");
     }
@@ -202,7 +203,7 @@ static int group_start(lua_State *L, bool wants_any) {
         if (!gpu_lua_item_get(L, g, -1, &item)) {
             gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                          "item %llu of %s: an op, a task or a buffer expected, got %s",
-                         (unsigned long long)i, what, luaL_typename(L, -1));
+                         (unsigned long long)i, what, gpu_lua_describe(L, -1));
         }
         if (item.kind == GPU_LUA_KIND_TASK) {
             gpu_lua_check_circle(L, g, item.task, wants_any);

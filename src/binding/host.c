@@ -28,7 +28,7 @@ static uint8_t *element_at(lua_State *L, const struct buffer *buffer) {
     lua_Integer i = lua_tointegerx(L, 2, &is_integer);
     if (!is_integer) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "the index of a host buffer is not a whole number");
+                     "the index of a host buffer is not a whole number: %s", lua_tostring(L, 2));
     }
     if (i < 1 || i > (lua_Integer)buffer->elem_count) {
         gpu_lua_fail(L, GPULUA_OUT_OF_BOUNDS, "index %lld is not within 1 to %llu", (long long)i,

@@ -101,10 +101,16 @@ static void get_pointer(lua_State *L, struct gpulua *g, const struct kernel_hand
     }
 }
 
+static int kernel_signature(lua_State *L);
+
 static _Noreturn void bad_count(lua_State *L, const struct kernel_handle *handle, int count) {
-    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "kernel '%s' takes %u argument%s, got %d",
-                 gpu_kernel_name(handle->kernel), handle->signature->param_count,
-                 handle->signature->param_count == 1 ? "" : "s", count);
+    lua_settop(L, 1);
+    (void)kernel_signature(L);
+    gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
+                      "they follow the number of threads, or the table with the grid",
+                      "kernel '%s' takes %u argument%s, got %d (%s)",
+                      gpu_kernel_name(handle->kernel), handle->signature->param_count,
+                      handle->signature->param_count == 1 ? "" : "s", count, lua_tostring(L, -1));
 }
 
 /* ---- the launch's shape ---- */

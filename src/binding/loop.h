@@ -264,7 +264,9 @@ void gpu_lua_kept_error_clear(struct kept_error *kept);
 
 void gpu_lua_task_open(lua_State *L, struct gpulua *g);
 int gpu_lua_spawn(lua_State *L);
-int gpu_lua_spawn_here(lua_State *L);
+int gpu_lua_spawn_run(lua_State *L);
+int gpu_lua_spawn_timed(lua_State *L);
+int gpu_lua_place(lua_State *L);
 int gpu_lua_on_done(lua_State *L); /* op:on_done(f) */
 
 /* ---- wait.c ----

@@ -1,34 +1,54 @@
 /* Tasks as scripts have them. */
 #include "binding/loop.h"
 
-static void check_function(lua_State *L, int index, const char *what) {
-    if (lua_type(L, index) == LUA_TFUNCTION) {
-        return;
-    }
-    if (luaL_getmetafield(L, index, "__call") != LUA_TNIL) {
-        lua_pop(L, 1);
-        return;
-    }
-    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument %d of %s: a function expected, got %s",
-                 index, what, luaL_typename(L, index));
-}
-
-/* gpu.spawn(f, ...) -> task */
-int gpu_lua_spawn(lua_State *L) {
+static int spawn(lua_State *L, const char *what) {
     struct gpulua *g = GPU_LUA(L);
-    check_function(L, 1, "spawn");
+    gpu_lua_check_function(L, 1, 1, what);
     struct task *task = gpu_lua_task_new(L, g, 1, false);
     gpu_lua_task_ready(g, task);
     return 1;
 }
 
-/* core.spawn_here(f, ...) -> task that uses its spawner's stream */
-int gpu_lua_spawn_here(lua_State *L) {
+/* gpu.spawn(f, ...) -> task */
+int gpu_lua_spawn(lua_State *L) {
+    return spawn(L, "spawn");
+}
+
+/* core.spawn_run(f, ...) -> task: what gpu.run calls */
+int gpu_lua_spawn_run(lua_State *L) {
+    return spawn(L, "run");
+}
+
+/* core.spawn_timed(seconds, f, ...) -> task that uses its spawner's stream. Checks the arguments of
+ * gpu.timeout. */
+int gpu_lua_spawn_timed(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    check_function(L, 1, "timeout");
-    struct task *task = gpu_lua_task_new(L, g, 1, false);
+    (void)gpu_lua_check_deadline(L, 1, "timeout");
+    gpu_lua_check_function(L, 2, 2, "timeout");
+    struct task *task = gpu_lua_task_new(L, g, 2, false);
     task->scope = *gpu_lua_scope(g);
     gpu_lua_task_ready(g, task);
+    return 1;
+}
+
+/* core.place(function or task) -> "pipeline.lua:12", where it is defined or where it is now; nil:
+ * in C */
+int gpu_lua_place(lua_State *L) {
+    const struct task *task = gpu_lua_test(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
+    lua_Debug ar;
+    int line = 0;
+    if (task) {
+        line = gpu_lua_where(task->co, &ar) ? ar.currentline : 0;
+    } else if (lua_isfunction(L, 1)) {
+        lua_settop(L, 1);
+        lua_getinfo(L, ">S", &ar);
+        line = ar.linedefined;
+    }
+    if (line > 0) {
+        lua_pushfstring(L, "%s:%d", ar.short_src, line);
+    } else {
+        lua_pushnil(L);
+    }
     return 1;
 }
 
@@ -55,7 +75,7 @@ static int call_back(lua_State *L) {
 int gpu_lua_on_done(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_op **op = gpu_lua_check(L, g, 1, GPU_LUA_KIND_OP);
-    check_function(L, 2, "on_done");
+    gpu_lua_check_function(L, 2, 1, "on_done");
     lua_settop(L, 2);
     lua_pushcfunction(L, call_back);
     lua_pushvalue(L, 2);

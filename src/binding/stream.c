@@ -143,7 +143,7 @@ static int use_ended(lua_State *L, int status, lua_KContext context) {
 static int stream_use(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
-    luaL_checkany(L, 2);
+    gpu_lua_check_function(L, 2, 1, "use");
     struct use *use = gpu_lua_new(L, g, GPU_LUA_KIND_USE, sizeof *use, 0);
     use->stream = gpu_stream_retain(stream);
     use->scope = gpu_lua_scope(g);
@@ -190,8 +190,9 @@ static int stream_wait(lua_State *L) {
     }
     if (device != gpu_stream_device(stream)) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "argument 1 of wait: it belongs to device %s, the stream to another one, %s",
-                     gpu_device_name(device), gpu_device_name(gpu_stream_device(stream)));
+                     "argument 1 of wait: it belongs to %s%s, the stream to %s",
+                     gpu_device_kin(device, gpu_stream_device(stream)), gpu_device_name(device),
+                     gpu_device_name(gpu_stream_device(stream)));
     }
     if (after) {
         mark(L, g, stream, after);

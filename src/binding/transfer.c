@@ -153,27 +153,28 @@ static uint64_t data_count(lua_State *L, struct gpulua *g, const struct buffer *
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument 1 of write: a table of numbers, a string of bytes, a buffer or a "
                      "function expected, got %s",
-                     luaL_typename(L, data));
+                     gpu_lua_describe(L, data));
     }
     return gpu_lua_check_buffer(L, g, data)->elem_count;
 }
 
 static void copy_from(lua_State *L, struct gpulua *g, struct buffer *to, uint64_t first,
-                      uint64_t count, const struct buffer *from) {
+                      uint64_t count, const struct buffer *from, const char *what) {
     struct gpu_submit submit = submit_for(L, g, to);
     struct gpu_ref range = to->ref;
     struct gpu_error error;
     range.byte_offset += first * to->elem_bytes;
     range.byte_count = count * to->elem_bytes;
     if (to->ref.type != from->ref.type) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "copy: the buffer has elements of type %s, not %s",
-                     gpu_type_name(from->ref.type), gpu_type_name(to->ref.type));
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: it has elements of type %s, the buffer %s",
+                     what, gpu_type_name(from->ref.type), gpu_type_name(to->ref.type));
     }
     if (gpu_block_device(to->ref.block) != gpu_block_device(from->ref.block)) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "copy: the buffer belongs to device %s, not to this one (%s)",
-                     gpu_device_name(gpu_block_device(from->ref.block)),
-                     gpu_device_name(gpu_block_device(to->ref.block)));
+        gpu_lua_fail(
+            L, GPULUA_INVALID_ARGUMENT, "%s: it belongs to %s%s, the buffer to %s", what,
+            gpu_device_kin(gpu_block_device(from->ref.block), gpu_block_device(to->ref.block)),
+            gpu_device_name(gpu_block_device(from->ref.block)),
+            gpu_device_name(gpu_block_device(to->ref.block)));
     }
     if (gpu_work_copy(&submit, &range, &from->ref, NULL, &error)) {
         gpu_lua_throw(L, &error);
@@ -204,7 +205,7 @@ void gpu_lua_buffer_put(lua_State *L, struct gpulua *g, struct buffer *buffer, u
                      (unsigned long long)(buffer->elem_count - first));
     }
     if (lua_type(L, data) == LUA_TUSERDATA) {
-        copy_from(L, g, buffer, first, count, gpu_lua_check_buffer(L, g, data));
+        copy_from(L, g, buffer, first, count, gpu_lua_check_buffer(L, g, data), "the data");
         return;
     }
     uint64_t chunk_max = chunk_elems(buffer);
@@ -277,12 +278,18 @@ int gpu_lua_buffer_write(lua_State *L) {
 int gpu_lua_buffer_copy(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct buffer *to = gpu_lua_check_buffer(L, g, 1);
+    if (!gpu_lua_test(L, g, 2, GPU_LUA_KIND_BUFFER) && !gpu_lua_test(L, g, 2, GPU_LUA_KIND_HOST)) {
+        gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT, "tables and strings go in with write",
+                          "argument 1 of copy: a buffer or host buffer expected, got %s",
+                          gpu_lua_describe(L, 2));
+    }
     struct buffer *from = gpu_lua_check_buffer(L, g, 2);
     if (to->elem_count != from->elem_count) {
-        gpu_lua_fail(L, GPULUA_OUT_OF_BOUNDS, "copy: %llu elements do not fit onto %llu",
+        gpu_lua_fail(L, GPULUA_OUT_OF_BOUNDS,
+                     "argument 1 of copy: it has %llu elements, the buffer %llu",
                      (unsigned long long)from->elem_count, (unsigned long long)to->elem_count);
     }
-    copy_from(L, g, to, 0, to->elem_count, from);
+    copy_from(L, g, to, 0, to->elem_count, from, "argument 1 of copy");
     lua_settop(L, 1);
     return 1;
 }
@@ -298,8 +305,10 @@ static int fill_ready(lua_State *L, int status, lua_KContext context) {
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
     const char *reason = gpu_lua_to_element(L, 2, buffer->ref.type, element);
     if (reason) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument 1 of fill: %s %s (%s expected)",
-                     lua_type(L, 2) == LUA_TNUMBER ? lua_tostring(L, 2) : luaL_typename(L, 2),
+        const char *value = lua_isnil(L, 2)                 ? "it"
+                            : lua_type(L, 2) == LUA_TNUMBER ? lua_tostring(L, 2)
+                                                            : gpu_lua_describe(L, 2);
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument 1 of fill: %s %s (%s expected)", value,
                      reason, gpu_type_name(buffer->ref.type));
     }
     if (is_host(buffer)) {

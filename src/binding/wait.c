@@ -386,14 +386,13 @@ static int item_wait(lua_State *L, bool is_join) {
     struct gpulua *g = GPU_LUA(L);
     struct item item;
     if (!gpu_lua_item_get(L, g, 1, &item)) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "argument 1: an op, a task or a buffer expected, got %s", luaL_typename(L, 1));
+        gpu_lua_bad_self(L, "op", "an op, a task or a buffer");
     }
+    int64_t deadline_ns = gpu_lua_opt_deadline(L, 2, is_join ? "join" : "await");
     gpu_lua_check_pending(L, g);
     if (gpu_lua_item_is_over(&item)) {
         return item_finish(L, &item, is_join);
     }
-    int64_t deadline_ns = gpu_lua_opt_deadline(L, 2);
     if (item.kind == GPU_LUA_KIND_TASK) {
         gpu_lua_check_circle(L, g, item.task, deadline_ns != INT64_MAX);
     }
@@ -436,8 +435,7 @@ int gpu_lua_done(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct item item;
     if (!gpu_lua_item_get(L, g, 1, &item)) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "argument 1: an op, a task or a buffer expected, got %s", luaL_typename(L, 1));
+        gpu_lua_bad_self(L, "op", "an op, a task or a buffer");
     }
     lua_pushboolean(L, gpu_lua_item_is_over(&item));
     return 1;
@@ -474,10 +472,7 @@ static int sleep_resumed(lua_State *L, int status, lua_KContext context) {
 /* gpu.sleep(seconds) */
 int gpu_lua_sleep(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    if (lua_isnoneornil(L, 1)) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument 1 of sleep: seconds expected, got nil");
-    }
-    int64_t deadline_ns = gpu_lua_opt_deadline(L, 1);
+    int64_t deadline_ns = gpu_lua_check_deadline(L, 1, "sleep");
     if (deadline_ns == INT64_MAX) {
         deadline_ns--; /* a time that never comes, but a timer all the same */
     }

@@ -498,17 +498,17 @@ static bool open_device(lua_State *L, const char *name) {
 }
 
 static void show_device(lua_State *L, const char *name) {
-    static const char format[] =
-        "local d = ... return ('%s: %s, %d multiprocessors, %.1f GiB, compute %s, isolation %s')"
+    static const char show[] =
+        "local name = ... "
+        "local ok, d = pcall(require('gpulua').device, name) "
+        "if not ok then return ('%s: no: %s'):format(name, type(d) == 'table' and d.message or d) "
+        "end "
+        "return ('%s: %s, %d multiprocessors, %.1f GiB, compute %s, isolation %s')"
         ":format(d.name, d.model, d.multiprocessors, d.memory_bytes / 2^30, d.compute, "
         "d.isolation)";
     int top = lua_gettop(L);
-    if (!open_device(L, name)) {
-        lua_getfield(L, -1, "message");
-        printf("%s: no: %s\n", name,
-               lua_isstring(L, -1) ? lua_tostring(L, -1) : lua_tostring(L, -2));
-    } else if (luaL_loadstring(L, format) == LUA_OK) {
-        lua_insert(L, -2);
+    if (luaL_loadstring(L, show) == LUA_OK) {
+        lua_pushstring(L, name);
         if (run_chunk(L, 1) == 1) {
             printf("%s\n", lua_tostring(L, -1));
         }

@@ -383,6 +383,11 @@ uint64_t gpu_device_seed(const struct gpu_device *device) {
 const char *gpu_device_kind(const struct gpu_device *device) {
     return device->kind;
 }
+const char *gpu_device_kin(const struct gpu_device *device, const struct gpu_device *other) {
+    return device != other && strcmp(device->name, other->name) == 0 ? "another opening of "
+                                                                     : "device ";
+}
+
 gpulua_isolation gpu_device_isolation(const struct gpu_device *device) {
     return device->isolation;
 }

@@ -56,10 +56,13 @@ enum gpu_device_state gpu_device_state(const struct gpu_device *device);
 /* GPULUA_OK, or Closed / DeviceLost with the reason. */
 gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *error);
 
-const char *gpu_device_name(const struct gpu_device *device); /* "cpu:0"? no: "cpu", "cuda:0" */
+const char *gpu_device_name(const struct gpu_device *device); /* "cpu", "cuda:0" */
 bool gpu_device_is_checked(const struct gpu_device *device);
 uint64_t gpu_device_seed(const struct gpu_device *device);
-const char *gpu_device_kind(const struct gpu_device *device);           /* "cpu", "cuda" */
+const char *gpu_device_kind(const struct gpu_device *device); /* "cpu", "cuda" */
+/* What stands before the name of a device in messages that set it apart from another one: two
+ * openings of a device have one name. */
+const char *gpu_device_kin(const struct gpu_device *device, const struct gpu_device *other);
 gpulua_isolation gpu_device_isolation(const struct gpu_device *device); /* NONE or PROCESS */
 uint64_t gpu_device_epoch(const struct gpu_device *device);
 const struct wire_device_facts *gpu_device_facts(const struct gpu_device *device);

@@ -503,9 +503,9 @@ gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device
             (unsigned long long)block->number, block->label[0] ? ", " : "", block->label);
     }
     if (device && block->device != device) {
-        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
-                             "%s: the buffer is on device %s, the work is for %s", what,
-                             block->device->name, device->name);
+        return gpu_error_set(
+            error, GPULUA_INVALID_ARGUMENT, "%s: the buffer is on %s%s, the work is for %s", what,
+            gpu_device_kin(block->device, device), block->device->name, device->name);
     }
     return GPULUA_OK;
 }

@@ -376,10 +376,10 @@ gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **o
     struct gpu_device *device = launch->submit.stream->device;
     struct gpu_module *module = gpu_kernel_module(launch->kernel);
     if (gpu_module_device(module) != device) {
-        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
-                             "kernel '%s' is of device %s, the stream of device %s",
-                             gpu_kernel_name(launch->kernel),
-                             gpu_device_name(gpu_module_device(module)), device->name);
+        return gpu_error_set(
+            error, GPULUA_INVALID_ARGUMENT, "kernel '%s' is of %s%s, the stream of %s",
+            gpu_kernel_name(launch->kernel), gpu_device_kin(gpu_module_device(module), device),
+            gpu_device_name(gpu_module_device(module)), device->name);
     }
     gpulua_status status =
         gpu_envelope_begin(&envelope, &launch->submit, gpu_kernel_label(launch->kernel), error);

@@ -1,0 +1,159 @@
+-- What errors say to who made a plausible mistake: which argument, as scripts count them, what came instead, what
+-- to do.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("messages", function()
+  local dev, kernel, x, op, task, stream
+
+  setup(function()
+    dev = support.open()
+    kernel = dev:compile([[
+      extern "C" __global__ void saxpy(int n, float a, const float *x, float *y) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) y[i] = a * x[i] + y[i];
+      }]]).saxpy
+    x = dev:buffer("f32", 8):fill(0)
+    op = dev:current():mark()
+    op:await()
+    task = gpu.spawn(function() end)
+    task:await()
+    stream = dev:stream()
+  end)
+  teardown(support.close_all)
+
+  describe("count arguments as scripts do:", function()
+    it("of methods, self is none", function()
+      support.raises("InvalidArgument", { "argument 1 of copy", "table" }, x.copy, x, {})
+      support.raises("InvalidArgument", { "argument 1 of copy", "nothing" }, x.copy, x)
+      support.raises("InvalidArgument", { "argument 1 of copy", "i32", "f32" }, x.copy, x, dev:buffer("i32", 8))
+      support.raises("OutOfBounds", { "argument 1 of copy", "4", "8" }, x.copy, x, dev:buffer("f32", 4))
+      support.raises("InvalidArgument", { "argument 2 of write", "string" }, x.write, x, { 1 }, "a")
+      support.raises("InvalidArgument", { "argument 1 of read", "string" }, x.read, x, "a")
+      support.raises("InvalidArgument", { "argument 2 of read", "1.5" }, x.read, x, 1, 1.5)
+      support.raises("InvalidArgument", { "argument 1 of on_done", "number" }, op.on_done, op, 5)
+      support.raises("InvalidArgument", { "argument 1 of use", "number" }, stream.use, stream, 5)
+      support.raises("InvalidArgument", { "argument 1 of use", "no value" }, stream.use, stream)
+      support.raises("InvalidArgument", { "argument 3 of upload", "table" }, dev.upload, dev, "f32", 8, { 1 })
+      support.raises("InvalidArgument", "argument 1 of fill: it is missing", x.fill, x)
+    end)
+
+    it("of functions", function()
+      support.raises("InvalidArgument", { "argument 1 of run", "number" }, gpu.run, 5)
+      support.raises("InvalidArgument", { "argument 2 of timeout", "nil" }, gpu.timeout, 1)
+      support.raises("InvalidArgument", "argument 1 of type", gpu.type)
+      support.raises("InvalidArgument", { "argument 1 of spawn", "gpulua.buffer" }, gpu.spawn, x)
+      support.raises("InvalidArgument", { "item 1 of all", "nil" }, gpu.all, nil)
+      support.raises("InvalidArgument", { "item 2 of all", "nil" }, gpu.all, op, nil)
+      support.raises("InvalidArgument", { "item 2 of any", "nil" }, gpu.any, op, nil)
+    end)
+  end)
+
+  it("refuse a time that is none wherever one is taken, also for what is over", function()
+    local pending = gpu.spawn(function() gpu.sleep(0.02) end)
+    for text, seconds in pairs { ["-1"] = -1, nan = 0 / 0, string = "1", table = {}, ["-inf"] = -math.huge } do
+      for _, item in ipairs { op, task, pending, x } do
+        for _, how in ipairs { "await", "join" } do
+          support.raises("InvalidArgument", { "argument 1 of " .. how .. ": seconds", "got " .. text },
+            item[how], item, seconds)
+        end
+      end
+      support.raises("InvalidArgument", { "argument 1 of sleep: seconds", "got " .. text }, gpu.sleep, seconds)
+      support.raises("InvalidArgument", { "argument 1 of timeout: seconds", "got " .. text }, gpu.timeout, seconds,
+        print)
+      support.raises("InvalidArgument", { "argument 1 of step: seconds", "got " .. text }, gpu.step, seconds)
+    end
+    pending:await()
+  end)
+
+  describe("know the colon", function()
+    it("of methods called with a dot", function()
+      local function hinted(hint, f, ...)
+        local err = support.raises("InvalidArgument", "is called on", f, ...)
+        assert.truthy(err.hint:find(hint, 1, true), err.hint)
+      end
+      hinted("buffer:read(", function() x.read() end)
+      hinted("device:buffer(", function() dev.buffer("f32", 8) end)
+      hinted("kernel:launch(", function() kernel.launch(8, 8, 1, x, x) end)
+      hinted("op:await(", function() op.await() end)
+    end)
+
+    it("of functions called with one", function()
+      support.raises("InvalidArgument", "with a dot, not a colon", gpu.spawn, gpu, print)
+      support.raises("InvalidArgument", "with a dot, not a colon", gpu.sleep, gpu, 1)
+      support.raises("InvalidArgument", "with a dot, not a colon", gpu.device, gpu, "cpu")
+    end)
+  end)
+
+  it("tell two openings of one device apart", function()
+    local other = support.open()
+    local y <close> = other:buffer("f32", 8):fill(0)
+    for _, f in ipairs {
+      function() x:copy(y) end,
+      function() x:write(y) end,
+      function() kernel:launch(8, 8, 1, y, x) end,
+      function() kernel:launch({ grid = 1, stream = other:current() }, 8, 1, x, x) end,
+      function() stream:wait(other:stream()) end,
+    } do
+      support.raises("InvalidArgument", "another opening of " .. dev.name, f)
+    end
+    other:close()
+  end)
+
+  it("list the options that there are", function()
+    support.raises("InvalidArgument", { "'lable'", "there are: label" }, dev.buffer, dev, "f32", 8, { lable = "x" })
+    support.raises("InvalidArgument", { "'blocks'", "grid, block" }, kernel.launch, kernel,
+      { grid = 1, blocks = 8 }, 8, 1, x, x)
+    support.raises("InvalidArgument", { "options of stream", "string" }, dev.stream, dev, "label")
+  end)
+
+  it("give the signature of a kernel to who counts wrong", function()
+    support.raises("InvalidArgument", { "takes 4 arguments, got 0", "n: i32, a: f32, x: in f32*, y: inout f32*" },
+      kernel.launch, kernel, 8)
+  end)
+
+  it("say what to do instead of indexing memory of the device", function()
+    local err = support.raises("InvalidArgument", "not indexed", function() return x[1] end)
+    assert.truthy(err.hint:find("buffer:read", 1, true), err.hint)
+    err = support.raises("InvalidArgument", "not indexed", function() x[1] = 5 end)
+    assert.truthy(err.hint:find("buffer:write", 1, true), err.hint)
+    support.raises("InvalidArgument", "cannot be set: label", function() x.label = "new" end)
+  end)
+
+  it("of gpu.timeout have its line, and where the function is and was", function()
+    local function slow()
+      gpu.sleep(60)
+    end
+    local line = debug.getinfo(slow, "S").linedefined
+    local err = support.raises("Timeout", { ("messages_spec.lua:%d was not over after 0.005 s"):format(line),
+      ("; it was at spec/messages_spec.lua:%d"):format(line + 1) }, function()
+      gpu.timeout(0.005, slow)
+    end)
+    assert.truthy(err.source:find("messages_spec.lua", 1, true))
+    assert.equal(line + 6, err.line)
+    assert.is_nil(err.traceback:find "'raise'")
+  end)
+
+  it("have a compiler's log once, and no line about the request", function()
+    local err = support.raises("CompileFailed", "does not compile", dev.compile, dev,
+      'extern "C" __global__ void f(int *x) { not_there = 1; }')
+    local text = tostring(err)
+    assert.equal(1, select(2, text:gsub("CompileFailed:", "")))
+    assert.equal(select(2, err.log:gsub("not_there", "")), select(2, text:gsub("not_there", "")))
+    assert.is_nil(text:find("\n  op: ", 1, true))
+  end)
+
+  it("of a device that is not there say what there is", function()
+    for _, name in ipairs { "cuda:63", "cpu:1" } do
+      local ok, err = pcall(gpu.device, name)
+      assert.is_false(ok)
+      assert.truthy(#err.message > 10)
+      assert.is_nil(tostring(err):find("\n  op: ", 1, true))
+      if err.code == "NoDevice" or err.code == "LibraryUnavailable" then
+        assert.truthy(err.hint:find("--info", 1, true), err.hint)
+        assert.truthy(err.hint:find('gpu.device("cpu")', 1, true), err.hint)
+      end
+    end
+  end)
+end)
