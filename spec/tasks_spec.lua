@@ -111,6 +111,20 @@ describe("tasks", function()
       task:await()
     end)
 
+    it("know who spawned the task that failed", function()
+      local line = debug.getinfo(1, "l").currentline
+      local outer = gpu.spawn(function()
+        local inner = gpu.spawn(function() gpu.sleep(-1) end)
+        inner:await()
+      end)
+      local _, err = outer:join()
+      local wanted = "in a task spawned at spec/tasks_spec.lua:%d\n\tby a task spawned at spec/tasks_spec.lua:%d"
+      assert.truthy(err.traceback:find(wanted:format(line + 2, line + 1), 1, true), err.traceback)
+      local text = gpu.spawn(error, "as text")
+      text:join()
+      assert.truthy(text:traceback():find("in a task spawned at spec/tasks_spec.lua:" .. line + 8, 1, true))
+    end)
+
     it("end with Timeout, and the task goes on", function()
       local task = gpu.spawn(function()
         gpu.sleep(0.05)

@@ -54,7 +54,7 @@ extern "C" {
     X(26, UNRECOVERABLE, "Unrecoverable", "the device cannot come back", "start a new process")                        \
     X(27, TIMEOUT, "Timeout", "the time is over", "allow more time or look for what hangs")                            \
     X(28, CANCELLED, "Cancelled", "the wait was cancelled", "this is how cancellation shows; clean up and return")     \
-    X(29, INTERRUPTED, "Interrupted", "interrupted by the user or the host", "")                                        \
+    X(29, INTERRUPTED, "Interrupted", "interrupted by the user or the host", "nothing is wrong with the script")       \
     X(30, NOT_YIELDABLE, "NotYieldable", "waiting for a task is impossible here", "await it from the task's body")     \
     X(31, NO_DEVICE, "NoDevice", "there is no such device", "see gpulua --info for what there is")                     \
     X(32, UNSUPPORTED, "Unsupported", "this device or build cannot do it", "see the message")                          \

@@ -104,7 +104,7 @@ static void push_error(lua_State *L, const struct gpu_error *error, int level) {
         set_integer(L, "limit", error->limit_bytes);
     }
     set_where(L);
-    luaL_traceback(L, L, NULL, level);
+    gpu_lua_task_traceback(L, gpu_lua_find(L), level);
     if (strcmp(lua_tostring(L, -1), "stack traceback:") == 0) {
         lua_pop(L, 1); /* a coroutine in which nothing runs */
         lua_pushliteral(L, "");
@@ -320,7 +320,9 @@ static int error_tostring(lua_State *L) {
         lua_pop(L, 1);
     }
     add_field(L, &text, "\n%s", "log");
-    add_field(L, &text, "\n  hint: %s", "hint");
+    if (gpu_lua_error_code(L, NULL, 1) != GPULUA_INTERRUPTED) { /* as Lua's interpreter shows it */
+        add_field(L, &text, "\n  hint: %s", "hint");
+    }
     add_field(L, &text, "\n%s", "traceback");
     luaL_pushresult(&text);
     return 1;

@@ -248,6 +248,8 @@ void gpu_lua_check_circle_any(lua_State *L, struct gpulua *g, int items);
 bool gpu_lua_circle_hides(const struct task *task, const struct task *waiter);
 /* "pipeline.lua:12", where it was spawned. Returns `text`. */
 const char *gpu_lua_task_site(const struct task *task, char *text, size_t text_bytes);
+/* Pushes the traceback of `L`, and behind it who spawned the task that it is the coroutine of. */
+void gpu_lua_task_traceback(lua_State *L, struct gpulua *g, int level);
 /* Nothing can ever happen: ends a task that was left suspended, or a wait. */
 void gpu_lua_unstick(struct gpulua *g);
 

@@ -360,10 +360,20 @@ static int body_ended(lua_State *L, int status, lua_KContext context) {
     return wait_for_children(L, LUA_OK, context);
 }
 
+void gpu_lua_task_traceback(lua_State *L, struct gpulua *g, int level) {
+    luaL_traceback(L, L, NULL, level);
+    const struct task *task = g && g->running && g->running->co == L ? g->running : NULL;
+    for (int i = 0; task && task->line > 0 && i < 8; task = task->parent, i++) {
+        lua_pushfstring(L, "\n\t%s a task spawned at %s:%d", i ? "by" : "in", task->source,
+                        task->line);
+        lua_concat(L, 2);
+    }
+}
+
 /* The error stays what it is; where it happened is noted beside it. */
 static int message_handler(lua_State *L) {
     struct task *task = lua_touserdata(L, lua_upvalueindex(1));
-    luaL_traceback(L, L, NULL, 1);
+    gpu_lua_task_traceback(L, task->g, 1);
     const char *text = lua_tostring(L, -1);
     char *copy = text ? strdup(text) : NULL;
     free(task->traceback);
