@@ -235,6 +235,9 @@ void gpu_lua_report(struct gpulua *g, lua_State *L);
 /* All that are left, at the end. Returns how many were reported. */
 void gpu_lua_report_rest(struct gpulua *g, lua_State *L);
 void gpu_lua_observe_task(lua_State *L, struct task *task);
+/* Pushes the error of one that has ended; needs four free slots. Closing its coroutine even then
+ * loses what was kept there: another error says so. */
+void gpu_lua_task_push_error(lua_State *L, struct task *task);
 
 /* ---- circle.c ---- */
 

@@ -170,6 +170,21 @@ void gpu_lua_observe_task(lua_State *L, struct task *task) {
     }
 }
 
+void gpu_lua_task_push_error(lua_State *L, struct task *task) {
+    if (lua_gettop(task->co) > 0 && lua_checkstack(task->co, 1)) {
+        lua_pushvalue(task->co, -1);
+        lua_xmove(task->co, L, 1);
+        return;
+    }
+    struct gpu_error error;
+    char site[LUA_IDSIZE + 16];
+    gpu_error_set(
+        &error, GPULUA_CANCELLED,
+        "what the task spawned at %s ended with is gone: its coroutine was closed afterwards",
+        gpu_lua_task_site(task, site, sizeof site));
+    gpu_lua_error_push_owned(L, &error);
+}
+
 /* ---- the end of a task ---- */
 
 static void report_later(struct gpulua *g, struct task *task) {
@@ -256,9 +271,8 @@ static bool take_failure(lua_State *L, struct task *task, bool has_failed) {
         }
         has_failed = true;
         first->is_observed = true;
-        luaL_checkstack(first->co, 1, NULL);
-        lua_pushvalue(first->co, -1);
-        lua_xmove(first->co, L, 1);
+        luaL_checkstack(L, 4, NULL);
+        gpu_lua_task_push_error(L, first);
         free(task->traceback);
         task->traceback = first->traceback;
         first->traceback = NULL;
@@ -518,11 +532,10 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
 /* ---- reports ---- */
 
 static void report(struct gpulua *g, lua_State *L, struct task *task) {
-    if (lua_checkstack(L, 6) && lua_checkstack(task->co, 1)) {
+    if (lua_checkstack(L, 8)) {
         lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
         lua_rawgetp(L, -1, task);
-        lua_pushvalue(task->co, -1);
-        lua_xmove(task->co, L, 1);
+        gpu_lua_task_push_error(L, task);
         gpu_lua_tell(g, L, task->traceback);
         lua_pop(L, 2);
     }
@@ -626,9 +639,8 @@ void gpu_lua_task_detach(struct task *task) {
 static void tell_late(lua_State *L, struct task *task) {
     task->is_adopted = false;
     sibling_unlink(task);
-    if (lua_checkstack(L, 4) && lua_checkstack(task->co, 1)) {
-        lua_pushvalue(task->co, -1);
-        lua_xmove(task->co, L, 1);
+    if (lua_checkstack(L, 8)) {
+        gpu_lua_task_push_error(L, task);
         gpu_lua_tell(task->g, L, task->traceback);
     }
 }

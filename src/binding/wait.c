@@ -182,7 +182,9 @@ bool gpu_lua_item_has_failed(const struct item *item) {
     case GPU_LUA_KIND_OP:
         return gpu_op_status(item->op) != GPULUA_OK;
     case GPU_LUA_KIND_TASK:
-        return item->task->outcome != OUTCOME_DONE;
+        /* Or its results are gone. */
+        return item->task->outcome != OUTCOME_DONE ||
+               lua_gettop(item->task->co) < item->task->result_count;
     default:
         return gpu_ref_failure(&item->ref) != NULL;
     }
@@ -191,11 +193,8 @@ bool gpu_lua_item_has_failed(const struct item *item) {
 void gpu_lua_item_push_error(lua_State *L, const struct item *item, bool is_join) {
     if (item->kind == GPU_LUA_KIND_TASK) {
         struct task *task = item->task;
-        if (!lua_checkstack(task->co, 1)) {
-            gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for the error of a task");
-        }
-        lua_pushvalue(task->co, -1);
-        lua_xmove(task->co, L, 1);
+        luaL_checkstack(L, 4, NULL);
+        gpu_lua_task_push_error(L, task);
         if (!is_join || !gpu_lua_circle_hides(task, task->g->running)) {
             gpu_lua_observe_task(L, task);
         }
