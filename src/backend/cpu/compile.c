@@ -22,6 +22,7 @@
 #include "backend/cpu/module.h"
 #include "backend/cpu/process.h"
 #include "backend/cpu/rewrite.h"
+#include "backend/text.h"
 
 #define CACHE_SUFFIX "cpu"
 #define ARGUMENTS_MAX 256
@@ -48,49 +49,15 @@ struct job {
 
 /* ---- text ---- */
 
-struct text {
-    char *bytes; /* owned */
-    size_t length, capacity;
-    bool failed;
-};
-
-__attribute__((format(printf, 2, 3))) static void text_add(struct text *text, const char *format,
-                                                           ...) {
-    va_list arguments;
-    for (;;) {
-        va_start(arguments, format);
-        size_t room = text->capacity - text->length;
-        int length = vsnprintf(text->bytes != NULL ? text->bytes + text->length : NULL, room,
-                               format, arguments);
-        va_end(arguments);
-        if (length < 0) {
-            text->failed = true;
-            return;
-        }
-        if ((size_t)length < room) {
-            text->length += (size_t)length;
-            return;
-        }
-        size_t capacity = 2 * (text->capacity + (size_t)length + 1);
-        char *grown = realloc(text->bytes, capacity);
-        if (grown == NULL) {
-            text->failed = true;
-            return;
-        }
-        text->bytes = grown;
-        text->capacity = capacity;
-    }
-}
-
 /* As a string literal's inside. */
 static void text_add_quoted(struct text *text, const char *string) {
     for (; *string != '\0'; string++) {
         if (*string == '"' || *string == '\\') {
-            text_add(text, "\\%c", *string);
+            gpu_text_format(text, "\\%c", *string);
         } else if ((unsigned char)*string < ' ') {
-            text_add(text, " ");
+            gpu_text_add(text, " ", 1);
         } else {
-            text_add(text, "%c", *string);
+            gpu_text_add(text, string, 1);
         }
     }
 }
@@ -288,9 +255,9 @@ static gpulua_status preprocess(struct job *job, char **preprocessed) {
     }
     argument_add(&arguments, "-");
     struct text text = {0};
-    text_add(&text, "#line 1 \"");
+    gpu_text_format(&text, "#line 1 \"");
     text_add_quoted(&text, job->source->name);
-    text_add(&text, "\"\n%s\n" END_MARK "\n", job->source->text);
+    gpu_text_format(&text, "\"\n%s\n" END_MARK "\n", job->source->text);
     struct cpu_process process;
     if (text.failed || !gpu_cpu_process_run(arguments.list, text.bytes, text.length, &process)) {
         bool no_memory = text.failed;
@@ -539,14 +506,14 @@ static void expression_add(struct text *text, const char *expression) {
     const char *cast = strstr(expression, "(*)(");
     const char *start = expression + strspn(expression, " ");
     if (cast == NULL) {
-        text_add(text, "%s%s", *start == '&' ? "" : "&", start);
+        gpu_text_format(text, "%s%s", *start == '&' ? "" : "&", start);
         return;
     }
     const char *params = cast + 4;
     const char *first = params + strspn(params, " ");
     bool is_empty = *first == ')' || strncmp(first, "void)", 5) == 0;
-    text_add(text, "%.*sGPULUA_HIDDEN_TYPES%s%s", (int)(params - expression), expression,
-             is_empty ? "" : ", ", is_empty ? strchr(first, ')') : params);
+    gpu_text_format(text, "%.*sGPULUA_HIDDEN_TYPES%s%s", (int)(params - expression), expression,
+                    is_empty ? "" : ", ", is_empty ? strchr(first, ')') : params);
 }
 
 static bool is_listed(const struct cpu_source *source, const char *name) {
@@ -562,7 +529,8 @@ static bool is_listed(const struct cpu_source *source, const char *name) {
 static void table_add(struct job *job, struct text *text) {
     const struct cpu_source *source = &job->rewritten;
     size_t kernel_count = 0;
-    text_add(text, "\n# 1 \"gpulua table\"\nstatic const cpu_kernel_table gpulua_kernels[] = {");
+    gpu_text_format(text,
+                    "\n# 1 \"gpulua table\"\nstatic const cpu_kernel_table gpulua_kernels[] = {");
     for (size_t i = 0; i < source->kernel_count; i++) {
         const struct cpu_source_kernel *kernel = &source->kernels[i];
         if (kernel->is_template || !kernel->is_definition) {
@@ -572,32 +540,32 @@ static void table_add(struct job *job, struct text *text) {
         while (prefix > 0 && kernel->name[prefix - 1] != ':') {
             prefix--;
         }
-        text_add(text,
-                 "gpulua_kernel<static_cast<::%.*sgpulua_type_%u *>(&::%s), %u>(\"%s\", %s), ",
-                 (int)prefix, kernel->name, kernel->number, kernel->name, kernel->flags,
-                 kernel->name, kernel->bounds != NULL ? kernel->bounds : "0");
+        gpu_text_format(
+            text, "gpulua_kernel<static_cast<::%.*sgpulua_type_%u *>(&::%s), %u>(\"%s\", %s), ",
+            (int)prefix, kernel->name, kernel->number, kernel->name, kernel->flags, kernel->name,
+            kernel->bounds != NULL ? kernel->bounds : "0");
         kernel_count++;
     }
     for (size_t i = 0; i < job->name_count; i++) {
         if (is_listed(source, job->names[i])) {
             continue;
         }
-        text_add(text, "\n# 1 \"name ");
+        gpu_text_format(text, "\n# 1 \"name ");
         text_add_quoted(text, job->names[i]);
-        text_add(text, "\"\ngpulua_kernel<");
+        gpu_text_format(text, "\"\ngpulua_kernel<");
         expression_add(text, job->names[i]);
-        text_add(text, ", %u>(\"", expression_flags(source, job->names[i]));
+        gpu_text_format(text, ", %u>(\"", expression_flags(source, job->names[i]));
         text_add_quoted(text, job->names[i]);
-        text_add(text, "\", 0), ");
+        gpu_text_format(text, "\", 0), ");
         kernel_count++;
     }
-    text_add(text, "{}};\nstatic const cpu_global_table gpulua_globals[] = {");
+    gpu_text_format(text, "{}};\nstatic const cpu_global_table gpulua_globals[] = {");
     for (size_t i = 0; i < source->global_count; i++) {
         const struct cpu_source_global *global = &source->globals[i];
-        text_add(text, "gpulua_global(\"%s\", &::%s, %s), ", global->name, global->name,
-                 global->is_constant ? "true" : "false");
+        gpu_text_format(text, "gpulua_global(\"%s\", &::%s, %s), ", global->name, global->name,
+                        global->is_constant ? "true" : "false");
     }
-    text_add(
+    gpu_text_format(
         text,
         "{}};\nextern \"C\" {\n"
         "extern __attribute__((visibility(\"default\"))) const cpu_module_table gpulua_module;\n"
@@ -614,18 +582,18 @@ static void type_add(struct text *text, const struct cpu_type_facts *type) {
         const char *start = strstr(type->spelling, "T = ");
         start = start != NULL ? start + 4 : type->spelling;
         const char *end = strrchr(start, ']');
-        text_add(text, "?%.*s/%u/%u", (int)(end != NULL ? end - start : 0), start, type->bytes,
-                 type->alignment);
+        gpu_text_format(text, "?%.*s/%u/%u", (int)(end != NULL ? end - start : 0), start,
+                        type->bytes, type->alignment);
         return;
     }
     const char *way = type->kind == CPU_PARAM_IN      ? "in "
                       : type->kind == CPU_PARAM_INOUT ? "inout "
                                                       : "";
-    text_add(text, "%s%s", way, type->element);
+    gpu_text_format(text, "%s%s", way, type->element);
     if (type->lanes > 1) {
-        text_add(text, "x%u", type->lanes);
+        gpu_text_format(text, "x%u", type->lanes);
     }
-    text_add(text, "%s", type->kind == CPU_PARAM_SCALAR ? "" : "*");
+    gpu_text_format(text, "%s", type->kind == CPU_PARAM_SCALAR ? "" : "*");
 }
 
 static const struct cpu_source_kernel *kernel_of(const struct cpu_source *source, const char *name,
@@ -650,23 +618,24 @@ static void describe(struct job *job, const struct cpu_module_table *table, stru
         const struct cpu_kernel_table *kernel = &table->kernels[i];
         const struct cpu_source_kernel *named =
             kernel_of(&job->rewritten, kernel->name, kernel->param_count);
-        text_add(text, "kernel %s", kernel->name);
+        gpu_text_format(text, "kernel %s", kernel->name);
         for (uint32_t k = 0; k < kernel->param_count; k++) {
-            text_add(text, "%s ", k == 0 ? "" : ",");
+            gpu_text_format(text, "%s ", k == 0 ? "" : ",");
             if (named != NULL && named->param_names[k][0] != '\0') {
-                text_add(text, "%s: ", named->param_names[k]);
+                gpu_text_format(text, "%s: ", named->param_names[k]);
             } else {
-                text_add(text, "p%u: ", k + 1);
+                gpu_text_format(text, "p%u: ", k + 1);
             }
             type_add(text, &kernel->params[k]);
         }
-        text_add(text, "\n");
+        gpu_text_format(text, "\n");
     }
     for (uint32_t i = 0; i < table->global_count; i++) {
         const struct cpu_global_table *global = &table->globals[i];
-        text_add(text, "global %s ", global->name);
+        gpu_text_format(text, "global %s ", global->name);
         type_add(text, &global->type);
-        text_add(text, " %lu %s\n", global->count, global->is_constant ? "const" : "mutable");
+        gpu_text_format(text, " %lu %s\n", global->count,
+                        global->is_constant ? "const" : "mutable");
     }
 }
 
@@ -735,7 +704,6 @@ static gpulua_status image_make(struct job *job, const void *code, size_t code_b
         return status;
     }
     struct text text = {0};
-    text_add(&text, "%s", "");
     describe(job, module.table, &text);
     status = shared_bytes_check(job, code, code_bytes, module.table);
     gpu_cpu_code_close(&module);
@@ -743,12 +711,13 @@ static gpulua_status image_make(struct job *job, const void *code, size_t code_b
         free(text.bytes);
         return status;
     }
-    if (text.failed || !gpu_cpu_image_make(text.bytes, code, code_bytes, image, image_bytes)) {
+    if (text.failed ||
+        !gpu_cpu_image_make(gpu_text_get(&text), code, code_bytes, image, image_bytes)) {
         free(text.bytes);
         return out_of_memory(job);
     }
-    *description = text.bytes;
-    return GPULUA_OK;
+    *description = gpu_text_take(&text);
+    return *description != NULL ? GPULUA_OK : out_of_memory(job);
 }
 
 /* Preprocessed text to an image. */
@@ -773,7 +742,7 @@ static gpulua_status build(struct job *job, const char *preprocessed, void **ima
                                 job->source->name);
     }
     struct text text = {0};
-    text_add(&text, "%s", job->rewritten.text);
+    gpu_text_format(&text, "%s", job->rewritten.text);
     table_add(job, &text);
     void *code = NULL;
     size_t code_bytes = 0;

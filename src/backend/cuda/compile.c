@@ -14,7 +14,7 @@
 
 #include "backend/cuda/describe.h"
 #include "backend/cuda/image.h"
-#include "backend/cuda/text.h"
+#include "backend/text.h"
 
 #define CACHE_SUFFIX "cuda"
 #define EXPRESSION_BYTES 4096
@@ -333,7 +333,7 @@ static const char *const header_texts[] = {INTEGERS, INTEGERS, "", "", MATH, MAT
 
 static gpulua_status compile_once(struct job *job, nvrtcResult *result) {
     struct text text = {0};
-    gpu_cuda_text_add(&text, job->source->text, strlen(job->source->text));
+    gpu_text_add(&text, job->source->text, strlen(job->source->text));
     gpu_cuda_section_write(&text, &job->names);
     nvrtcProgram program = NULL;
     gpulua_status status;
@@ -348,7 +348,7 @@ static gpulua_status compile_once(struct job *job, nvrtcResult *result) {
     if (program != NULL) {
         (void)job->nvrtc->nvrtcDestroyProgram(&program);
     }
-    gpu_cuda_text_finish(&text);
+    gpu_text_finish(&text);
     return status;
 }
 
@@ -392,15 +392,15 @@ static void log_filter(struct text *out, const char *log) {
                         memmem(line, length, "detected in the compilation", 27) != NULL;
         bool is_remark = starts_with(line, "Remark: The warnings can be suppressed");
         if (!skipping && !is_total && !is_remark && (length > 0 || out->length > 0)) {
-            gpu_cuda_text_add(out, line, length);
-            gpu_cuda_text_add(out, "\n", 1);
+            gpu_text_add(out, line, length);
+            gpu_text_add(out, "\n", 1);
         }
         line += line[length] == '\n' ? length + 1 : length;
     }
     while (out->length > 0 && out->bytes[out->length - 1] == '\n') {
         out->bytes[--out->length] = '\0';
     }
-    gpu_cuda_text_add(out, "\n", 1);
+    gpu_text_add(out, "\n", 1);
 }
 
 static gpulua_status compile_failed(struct job *job, const char *log) {
@@ -437,9 +437,9 @@ static void name_complaint(const struct job *job, size_t index, char *to, size_t
 
 static gpulua_status name_failed(struct job *job, const char *complaint) {
     struct text log = {0};
-    gpu_cuda_text_format(&log, "%s: name %s\n", job->source->name, complaint);
-    gpulua_status status = compile_failed(job, gpu_cuda_text_get(&log));
-    gpu_cuda_text_finish(&log);
+    gpu_text_format(&log, "%s: name %s\n", job->source->name, complaint);
+    gpulua_status status = compile_failed(job, gpu_text_get(&log));
+    gpu_text_finish(&log);
     return status;
 }
 
@@ -552,9 +552,9 @@ static gpulua_status errors_sort(struct job *job, nvrtcResult result) {
     struct text log = {0};
     log_filter(&log, job->log);
     /* Nothing left: the user's macros have hurt our section, which then is what must be shown. */
-    bool empty = strstr(gpu_cuda_text_get(&log), "error") == NULL;
-    gpulua_status status = compile_failed(job, empty ? job->log : gpu_cuda_text_get(&log));
-    gpu_cuda_text_finish(&log);
+    bool empty = strstr(gpu_text_get(&log), "error") == NULL;
+    gpulua_status status = compile_failed(job, empty ? job->log : gpu_text_get(&log));
+    gpu_text_finish(&log);
     return status;
 }
 
@@ -612,12 +612,12 @@ static gpulua_status image_make(struct job *job, void **image, size_t *image_byt
     for (size_t i = 0; i < job->names.count; i++) {
         const struct cuda_name *name = &job->names.list[i];
         if (!name->is_dropped) {
-            gpu_cuda_text_format(&symbols, "%c %s\t%s\n", name->is_global ? 'g' : 'k',
-                                 name->expression, name->lowered);
+            gpu_text_format(&symbols, "%c %s\t%s\n", name->is_global ? 'g' : 'k', name->expression,
+                            name->lowered);
         }
     }
-    struct cuda_image parts = {.description = gpu_cuda_text_get(&lines),
-                               .symbols = gpu_cuda_text_get(&symbols),
+    struct cuda_image parts = {.description = gpu_text_get(&lines),
+                               .symbols = gpu_text_get(&symbols),
                                .code = job->code_bytes > 0 ? job->code : job->ptx,
                                .code_bytes =
                                    job->code_bytes > 0 ? job->code_bytes : strlen(job->ptx) + 1,
@@ -625,15 +625,15 @@ static gpulua_status image_make(struct job *job, void **image, size_t *image_byt
     if (status == GPULUA_OK) {
         bool whole = !lines.failed && !symbols.failed;
         *image = whole ? gpu_cuda_image_make(&parts, image_bytes) : NULL;
-        *description = *image != NULL ? gpu_cuda_text_take(&lines) : NULL;
+        *description = *image != NULL ? gpu_text_take(&lines) : NULL;
         if (*description == NULL) {
             free(*image);
             *image = NULL;
             status = no_memory(job);
         }
     }
-    gpu_cuda_text_finish(&lines);
-    gpu_cuda_text_finish(&symbols);
+    gpu_text_finish(&lines);
+    gpu_text_finish(&symbols);
     return status;
 }
 
@@ -666,17 +666,16 @@ static gpulua_status job_run(struct job *job) {
 static void key_make(struct gpu_cache_key *key, const struct job *job) {
     struct text options = {0};
     for (size_t i = 0; i < job->options.count; i++) {
-        gpu_cuda_text_format(&options, "%s\n", job->options.list[i]);
+        gpu_text_format(&options, "%s\n", job->options.list[i]);
     }
-    gpu_cuda_text_format(&options, "NVRTC %d.%d, described 1\n", job->nvrtc->major,
-                         job->nvrtc->minor);
+    gpu_text_format(&options, "NVRTC %d.%d, described 1\n", job->nvrtc->major, job->nvrtc->minor);
     const char *asked = job->source->options != NULL ? job->source->options : "";
-    const char *settings = gpu_cuda_text_get(&options);
+    const char *settings = gpu_text_get(&options);
     const void *parts[] = {job->source->name, job->source->text, asked, settings};
     size_t part_bytes[] = {strlen(job->source->name), strlen(job->source->text), strlen(asked),
                            strlen(settings)};
     gpu_cache_key_init(key, parts, part_bytes, 4);
-    gpu_cuda_text_finish(&options);
+    gpu_text_finish(&options);
 }
 
 static bool cached(const char *cache_path, const struct gpu_cache_key *key, void **image,

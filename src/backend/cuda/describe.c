@@ -155,16 +155,16 @@ static const struct type_name vectors[] = {
     {"longlong", "i64"}, {"ulonglong", "u64"}, {"float", "f32"}, {"double", "f64"}};
 
 static void put_overload(struct text *out, const char *function, const char *c, const char *name) {
-    gpu_cuda_text_format(out,
-                         "__device__ constexpr const char *gpulua_%s(gpulua_tag<%s>) "
-                         "{ return \"%s\"; }\n",
-                         function, c, name);
+    gpu_text_format(out,
+                    "__device__ constexpr const char *gpulua_%s(gpulua_tag<%s>) "
+                    "{ return \"%s\"; }\n",
+                    function, c, name);
 }
 
 static void put_types(struct text *out) {
     char c[64], name[16];
-    gpu_cuda_text_format(out, "__device__ constexpr const char *gpulua_scalar(gpulua_tag<void>) "
-                              "{ return \"void\"; }\n");
+    gpu_text_format(out, "__device__ constexpr const char *gpulua_scalar(gpulua_tag<void>) "
+                         "{ return \"void\"; }\n");
     for (size_t i = 0; i < sizeof scalars / sizeof scalars[0]; i++) {
         put_overload(out, "scalar", scalars[i].c, scalars[i].name);
     }
@@ -178,7 +178,7 @@ static void put_types(struct text *out) {
     put_overload(out, "vector", "__half2", "f16x2");
     put_overload(out, "vector", "__nv_bfloat162", "bf16x2");
     /* Since CUDA 13 four 8-byte parts come with either alignment, as types of their own. */
-    gpu_cuda_text_format(out, "#if __CUDACC_VER_MAJOR__ >= 13\n");
+    gpu_text_format(out, "#if __CUDACC_VER_MAJOR__ >= 13\n");
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
         if (vectors[i].name[1] != '6' || vectors[i].name[2] != '4') {
             continue;
@@ -189,33 +189,33 @@ static void put_types(struct text *out) {
             put_overload(out, "vector", c, name);
         }
     }
-    gpu_cuda_text_format(out, "#endif\n");
+    gpu_text_format(out, "#endif\n");
 }
 
 void gpu_cuda_section_write(struct text *out, const struct cuda_names *names) {
     /* Two line ends: the user's last line may end in a backslash. */
-    gpu_cuda_text_format(out, "\n\n#line 1 \"" CUDA_TYPES_NAME "\"\n");
+    gpu_text_format(out, "\n\n#line 1 \"" CUDA_TYPES_NAME "\"\n");
     for (size_t i = 0; i < sizeof section_words / sizeof section_words[0]; i++) {
-        gpu_cuda_text_format(out, "#undef %s\n", section_words[i]);
+        gpu_text_format(out, "#undef %s\n", section_words[i]);
     }
-    gpu_cuda_text_format(out, "%s", section_head);
+    gpu_text_format(out, "%s", section_head);
     put_types(out);
-    gpu_cuda_text_format(out, "%s#line 1 \"" CUDA_SECTION_NAME "\"\n", section_tail);
+    gpu_text_format(out, "%s#line 1 \"" CUDA_SECTION_NAME "\"\n", section_tail);
     for (size_t i = 0; i < names->count; i++) {
         const struct cuda_name *name = &names->list[i];
         if (name->is_dropped) {
-            gpu_cuda_text_format(out, "\n");
+            gpu_text_format(out, "\n");
         } else if (name->is_global) {
-            gpu_cuda_text_format(
+            gpu_text_format(
                 out,
                 "extern __device__ const auto " GLOBAL_ARRAY
                 "%zu = gpulua_make<gpulua_tag<gpulua_direct<decltype((%s))>::type>>();\n",
                 i, name->expression);
         } else {
-            gpu_cuda_text_format(out,
-                                 "extern __device__ const auto " KERNEL_ARRAY
-                                 "%zu = gpulua_make<decltype(gpulua_params(%s))>();\n",
-                                 i, name->expression);
+            gpu_text_format(out,
+                            "extern __device__ const auto " KERNEL_ARRAY
+                            "%zu = gpulua_make<decltype(gpulua_params(%s))>();\n",
+                            i, name->expression);
         }
     }
 }
@@ -312,7 +312,7 @@ static bool array_read(struct text *out, const char *ptx, const char *array, siz
         if (byte == '\0') {
             break;
         }
-        gpu_cuda_text_add(out, &byte, 1);
+        gpu_text_add(out, &byte, 1);
         at = behind + strspn(behind, ", \n");
     }
     return true;
@@ -324,19 +324,19 @@ static void kernel_line(struct text *out, const struct cuda_name *name, const ch
         count += *at == '\n' ? 1 : 0;
     }
     bool named = name->param_names != NULL && name->param_count == count;
-    gpu_cuda_text_format(out, "kernel %s", name->expression);
+    gpu_text_format(out, "kernel %s", name->expression);
     for (size_t i = 0; i < count; i++) {
         size_t length = strcspn(types, "\n");
-        gpu_cuda_text_format(out, "%s", i > 0 ? ", " : " ");
+        gpu_text_format(out, "%s", i > 0 ? ", " : " ");
         if (named) {
-            gpu_cuda_text_format(out, "%s: ", name->param_names[i]);
+            gpu_text_format(out, "%s: ", name->param_names[i]);
         } else {
-            gpu_cuda_text_format(out, "p%zu: ", i + 1);
+            gpu_text_format(out, "p%zu: ", i + 1);
         }
-        gpu_cuda_text_add(out, types, length);
+        gpu_text_add(out, types, length);
         types += length + 1;
     }
-    gpu_cuda_text_format(out, "\n");
+    gpu_text_format(out, "\n");
 }
 
 bool gpu_cuda_description_read(struct text *out, const struct cuda_names *names, const char *ptx) {
@@ -350,19 +350,18 @@ bool gpu_cuda_description_read(struct text *out, const struct cuda_names *names,
         good = array_read(&bytes, ptx, name->is_global ? GLOBAL_ARRAY : KERNEL_ARRAY, i);
         if (good && name->is_global) {
             /* Memory that kernels cannot write is constant, whatever its type says. */
-            const char *text = gpu_cuda_text_get(&bytes);
+            const char *text = gpu_text_get(&bytes);
             size_t length = strcspn(text, "m\n");
             if (name->is_constant && text[length] == 'm') {
-                gpu_cuda_text_format(out, "global %s %.*sconst\n", name->expression, (int)length,
-                                     text);
+                gpu_text_format(out, "global %s %.*sconst\n", name->expression, (int)length, text);
             } else {
-                gpu_cuda_text_format(out, "global %s %s", name->expression, text);
+                gpu_text_format(out, "global %s %s", name->expression, text);
             }
         } else if (good) {
-            kernel_line(out, name, gpu_cuda_text_get(&bytes));
+            kernel_line(out, name, gpu_text_get(&bytes));
         }
         out->failed = out->failed || bytes.failed;
-        gpu_cuda_text_finish(&bytes);
+        gpu_text_finish(&bytes);
     }
     return good;
 }
@@ -372,7 +371,7 @@ bool gpu_cuda_description_read(struct text *out, const struct cuda_names *names,
 static bool name_read(struct text *out, const char *symbol, size_t length) {
     const char *at = symbol, *end = symbol + length;
     if (length < 2 || memcmp(at, "_Z", 2) != 0) {
-        gpu_cuda_text_add(out, symbol, length); /* extern "C" */
+        gpu_text_add(out, symbol, length); /* extern "C" */
         return true;
     }
     at += 2;
@@ -391,7 +390,7 @@ static bool name_read(struct text *out, const char *symbol, size_t length) {
             return false;
         }
         if (part < 8 || memcmp(at, "_GLOBAL_", 8) != 0) {
-            gpu_cuda_text_format(out, "%s%.*s", out->length > 0 ? "::" : "", (int)part, at);
+            gpu_text_format(out, "%s%.*s", out->length > 0 ? "::" : "", (int)part, at);
         }
         at += part;
         if (!nested) {
@@ -404,16 +403,16 @@ static bool name_read(struct text *out, const char *symbol, size_t length) {
 static char *variable_symbol(const char *name) {
     struct text out = {0};
     bool nested = strstr(name, "::") != NULL;
-    gpu_cuda_text_format(&out, "%s", nested ? "_ZN" : name);
+    gpu_text_format(&out, "%s", nested ? "_ZN" : name);
     while (nested && *name != '\0') {
         size_t length = strcspn(name, ":");
         if (length > 0) {
-            gpu_cuda_text_format(&out, "%zu%.*s", length, (int)length, name);
+            gpu_text_format(&out, "%zu%.*s", length, (int)length, name);
         }
         name += length + strspn(name + length, ":");
     }
-    gpu_cuda_text_format(&out, "%s", nested ? "E" : "");
-    return gpu_cuda_text_take(&out);
+    gpu_text_format(&out, "%s", nested ? "E" : "");
+    return gpu_text_take(&out);
 }
 
 /* The next kernel's symbol in the PTX, NULL behind the last. */
@@ -435,11 +434,10 @@ char *gpu_cuda_name_symbol(const struct cuda_name *name, const char *ptx) {
     for (const char *at = entry_next(ptx, &length); at != NULL && symbol == NULL;
          at = entry_next(at, &length)) {
         struct text text = {0};
-        if (name_read(&text, at, length) &&
-            strcmp(gpu_cuda_text_get(&text), name->expression) == 0) {
+        if (name_read(&text, at, length) && strcmp(gpu_text_get(&text), name->expression) == 0) {
             symbol = strndup(at, length);
         }
-        gpu_cuda_text_finish(&text);
+        gpu_text_finish(&text);
     }
     return symbol;
 }
@@ -458,7 +456,7 @@ bool gpu_cuda_names_find(struct cuda_names *names, const char *ptx) {
         if (!is_known && name_read(&name, at, length) && !name.failed) {
             (void)gpu_cuda_names_add(names, name.bytes, name.length, false, CUDA_NAME_FOUND);
         }
-        gpu_cuda_text_finish(&name);
+        gpu_text_finish(&name);
     }
     return names->count > before;
 }

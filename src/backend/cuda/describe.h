@@ -12,7 +12,7 @@
 #include <stddef.h>
 
 #include "backend/backend.h"
-#include "backend/cuda/text.h"
+#include "backend/text.h"
 
 /* The file names of the section in the compiler's messages. */
 #define CUDA_SECTION_NAME "gpulua names"

@@ -1,5 +1,5 @@
 /* A growing string. */
-#include "backend/cuda/text.h"
+#include "backend/text.h"
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -26,7 +26,7 @@ static bool reserve(struct text *text, size_t more) {
     return true;
 }
 
-void gpu_cuda_text_add(struct text *text, const char *bytes, size_t length) {
+void gpu_text_add(struct text *text, const char *bytes, size_t length) {
     if (reserve(text, length)) {
         if (length > 0) {
             memcpy(text->bytes + text->length, bytes, length);
@@ -36,7 +36,7 @@ void gpu_cuda_text_add(struct text *text, const char *bytes, size_t length) {
     }
 }
 
-void gpu_cuda_text_format(struct text *text, const char *format, ...) {
+void gpu_text_format(struct text *text, const char *format, ...) {
     va_list arguments, again;
     va_start(arguments, format);
     va_copy(again, arguments);
@@ -51,13 +51,13 @@ void gpu_cuda_text_format(struct text *text, const char *format, ...) {
     va_end(again);
 }
 
-const char *gpu_cuda_text_get(const struct text *text) {
+const char *gpu_text_get(const struct text *text) {
     return text->bytes != NULL ? text->bytes : "";
 }
 
-char *gpu_cuda_text_take(struct text *text) {
+char *gpu_text_take(struct text *text) {
     if (!text->failed && text->bytes == NULL) {
-        gpu_cuda_text_add(text, "", 0);
+        gpu_text_add(text, "", 0);
     }
     char *bytes = text->bytes;
     if (text->failed) {
@@ -68,7 +68,7 @@ char *gpu_cuda_text_take(struct text *text) {
     return bytes;
 }
 
-void gpu_cuda_text_finish(struct text *text) {
+void gpu_text_finish(struct text *text) {
     free(text->bytes);
     *text = (struct text){0};
 }

@@ -1,6 +1,6 @@
 /* A growing string. */
-#ifndef GPU_CUDA_TEXT_H
-#define GPU_CUDA_TEXT_H
+#ifndef GPU_TEXT_H
+#define GPU_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,13 +12,13 @@ struct text {
     bool failed;
 };
 
-void gpu_cuda_text_add(struct text *text, const char *bytes, size_t length);
-void gpu_cuda_text_format(struct text *text, const char *format, ...)
+void gpu_text_add(struct text *text, const char *bytes, size_t length);
+void gpu_text_format(struct text *text, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* The string, "" while empty. Borrowed. */
-const char *gpu_cuda_text_get(const struct text *text);
+const char *gpu_text_get(const struct text *text);
 /* Hands the string over (malloc'ed); NULL when an allocation failed. The text is empty again. */
-char *gpu_cuda_text_take(struct text *text);
-void gpu_cuda_text_finish(struct text *text);
+char *gpu_text_take(struct text *text);
+void gpu_text_finish(struct text *text);
 
 #endif
