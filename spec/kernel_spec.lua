@@ -207,6 +207,23 @@ describe("kernel", function()
       support.works(dev)
     end)
 
+    it("print the log once, with the lines and columns of the source", function()
+      local source = "__global__ void f(int *x, int n) {\n  if (n > 0) x[blockIdx.x] = undeclared_thing / n;\n}"
+      local err = support.raises("CompileFailed", "broken.cu does not compile", dev.compile, dev, source,
+        { name = "broken.cu" })
+      local text = tostring(err)
+      local _, times = text:gsub("[^\n]*error[^\n]*undeclared_thing", "")
+      assert.equal(1, times, text)
+      assert.truthy(err.log:find "broken.cu[:(]2", err.log)
+      assert.truthy(err.message:find("undeclared_thing", 1, true), err.message)
+      if dev.kind == "cpu" then
+        assert.truthy(err.log:find("broken.cu:2:30: error: ", 1, true), err.log)
+      end
+      for _, ours in ipairs { "gpulua", "uint3", "/tmp/", "shim" } do
+        assert.is_nil(err.log:find(ours, 1, true), err.log)
+      end
+    end)
+
     it("name the script and line where the source has no name", function()
       local err = support.raises("CompileFailed", {}, dev.compile, dev, "__global__ void f( {")
       assert.truthy(tostring(err):find("kernel_spec.lua", 1, true), tostring(err))

@@ -167,7 +167,7 @@ static void errors(void) {
          "kernels.cu(1): error: ", "identifier \"absent\" is undefined", "gpulua",
          "an error that shows in our section as well");
     fail("template <class T> __global__ void t(T *p) {\n p->q = 1; }", "name t<int>",
-         GPULUA_COMPILE_FAILED, "kernels.cu(2): error", "kernels.cu(2)", NULL,
+         GPULUA_COMPILE_FAILED, "kernels.cu(2): error", "kernels.cu(2)", "gpulua",
          "an error in an instance");
     fail("#line 40 \"other.cu\"\n__global__ void f() { y = 1; }", "", GPULUA_COMPILE_FAILED,
          "other.cu(40)", "other.cu(40)", NULL, "#line counts");

@@ -144,6 +144,56 @@ static void refusal_tests(void) {
     }
 }
 
+/* Messages are about the source as it was written, with nothing of ours around it. */
+static void message_tests(void) {
+    static const struct {
+        const char *text, *options, *expected;
+    } messages[] = {
+        {"__global__ void k(int *x, what y) { x[0] = y; }", "", "k.cu:1:27: error: "},
+        {"__global__ void k(int *x) { x[0] = absent; }", "", "k.cu:1:36: error: "},
+        {"__global__ void k(int *x, int n) {\n  if (x[0] / n) x[blockIdx.x] = absent;\n}", "",
+         "k.cu:2:33: error: "},
+        {"__device__ int f() {\n  return threadIdx.x + absent; }\n"
+         "__global__ void k(int *x) { extern __shared__ int s[]; *x = f() + s[0]; }",
+         "", "k.cu:2:24: error: "},
+        {"#define TWICE(x) (x + x)\n__global__ void k(int *x) { x[0] = TWICE(absent); }", "",
+         "k.cu:2:42: error: "},
+        {"template <class T> __global__ void k(T *x) { *x = absent; }", "name k<int>",
+         "k.cu:1:51: error: "},
+        {"template <class T> __global__ void k(T *x) { *x = 1; }", "name k<absent>",
+         "k.cu: name 'k<absent>': error: "},
+        {"__global__ void k(T *x) { *x = absent + N + M(1); }",
+         "define T float\nflag -DM(x)=x\nflag -DN", "k.cu:1:32: error: "},
+        {"__global__ void k(float *x) { sinf(x, x); }", "", "k.cu:1:3"},
+        {"__global__ void k(int *x) {\n  if (*x) { *x = 1;\n}\n", "", "expected '}'"},
+        {"__global__ void k( {", "", "k.cu:1:"},
+        {"__device__ int f(int);\n__global__ void k(int *x) { *x = f(1); }", "",
+         "k.cu: error: undefined reference"},
+        {"#include <vector>\n", "", "k.cu:1:10: fatal error: "},
+    };
+    static const char *const ours[] = {"gpulua", "shim", "uint3", "/tmp/", "<stdin>", ".o:"};
+    for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
+        struct program p;
+        struct backend_error error = {0};
+        gpulua_status status =
+            compile_text("k.cu", messages[i].text, messages[i].options, &p, &error);
+        const char *log = error.log != NULL ? error.log : "";
+        bool ok = status == GPULUA_COMPILE_FAILED && strstr(log, messages[i].expected) != NULL &&
+                  strstr(log, error.message) != NULL;
+        for (size_t k = 0; k < sizeof ours / sizeof *ours; k++) {
+            ok = ok && strstr(log, ours[k]) == NULL;
+        }
+        check(ok, "the user's place and nothing of ours: %s", messages[i].expected);
+        if (!ok) {
+            printf("# %s\n# %s\n", error.message, log);
+        }
+        free(error.log);
+        if (status == GPULUA_OK) {
+            program_close(&p);
+        }
+    }
+}
+
 static void image_tests(void) {
     struct backend_error error;
     struct cpu_module *module = NULL;
@@ -264,6 +314,7 @@ static void environment_tests(void) {
             skip(others[i], "not installed");
         } else {
             check(status == GPULUA_OK, "%s compiles a kernel", others[i]);
+            message_tests();
         }
         program_close(&p);
     }

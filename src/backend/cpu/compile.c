@@ -6,6 +6,8 @@
  *   3. Behind the text comes a table of them, made of templates: so their types are the compiler's
  *      word, not ours. The compiler makes a shared object of all, behind the precompiled shim.
  *   4. The object is loaded once to read the table, which becomes the description.
+ *   Where the compiler refuses 3, it reads the source once more as it was written, and what it says
+ *   of that is the log (messages.h).
  *
  * The shim's headers (src/backend/cpu/shim/) are embedded in the library (shim.h) and written to a
  * folder of the cache, named by their content. Integer arithmetic is as in C++, floating point as
@@ -19,6 +21,7 @@
 #include <unistd.h>
 
 #include "backend/cpu/compile.h"
+#include "backend/cpu/messages.h"
 #include "backend/cpu/module.h"
 #include "backend/cpu/process.h"
 #include "backend/cpu/rewrite.h"
@@ -40,10 +43,13 @@ struct job {
     size_t macro_count;
     char **flags; /* owned: other flags */
     size_t flag_count;
-    const char *standard;   /* -std=... */
-    const char *contract;   /* -ffp-contract=... */
-    bool is_device_default; /* -default-device */
-    bool reads_files;       /* the source includes something, or a flag may */
+    const char *standard;             /* -std=... */
+    const char *contract;             /* -ffp-contract=... */
+    bool is_device_default;           /* -default-device */
+    bool reads_files;                 /* the source includes something, or a flag may */
+    char header[CPU_PATH_BYTES + 32]; /* the shim; "" until it was needed */
+    char precompiled[CPU_PATH_BYTES + 256];
+    bool has_precompiled;
     struct cpu_source rewritten;
 };
 
@@ -199,22 +205,34 @@ static gpulua_status options_read(struct job *job) {
     return ok ? GPULUA_OK : out_of_memory(job);
 }
 
+static void expressions_add(struct job *job, struct text *text);
+
 /* ---- running the compiler ---- */
 
-/* A line for the message, the rest in the log: the first that says "error". */
+/* The first error for the message, all in the log, which is taken over. */
 static gpulua_status compile_failed(struct job *job, char *log) {
-    const char *line = strstr(log, "error");
-    while (line != NULL && line > log && line[-1] != '\n') {
-        line--;
+    if (log == NULL) {
+        return out_of_memory(job);
     }
-    line = line != NULL ? line : log;
-    gpu_backend_fail(job->error, GPULUA_COMPILE_FAILED, 0, "%.*s", (int)strcspn(line, "\n"), line);
+    size_t length;
+    const char *line = gpu_cpu_messages_first(log, &length);
+    gpu_backend_fail(job->error, GPULUA_COMPILE_FAILED, 0, "%.*s", (int)length, line);
     if (job->error != NULL) {
         job->error->log = log;
     } else {
         free(log);
     }
     return GPULUA_COMPILE_FAILED;
+}
+
+/* A log about the user's source, malloc'ed (see messages.h). */
+static char *messages_translate(struct job *job, const char *log, bool is_rewritten,
+                                const char *confirmed_by) {
+    char folder[CPU_PATH_BYTES + 1];
+    snprintf(folder, sizeof folder, "%s/", job->shim_folder);
+    const struct cpu_messages_info info = {log, job->source->name, folder, is_rewritten,
+                                           confirmed_by};
+    return gpu_cpu_messages_translate(&info);
 }
 
 static gpulua_status not_run(struct job *job) {
@@ -236,14 +254,35 @@ static void argument_add(struct arguments *arguments, const char *text) {
     }
 }
 
+/* No quotes of the source: gcc would read them from a file of the source's name, if there is one.
+ */
+static const char *caret_flag(const struct job *job) {
+    return job->compiler.is_clang ? "-fno-caret-diagnostics" : "-fno-diagnostics-show-caret";
+}
+
+static void source_add(struct job *job, struct text *text) {
+    gpu_text_format(text, "#line 1 \"");
+    text_add_quoted(text, job->source->name);
+    gpu_text_format(text, "\"\n%s\n", job->source->text);
+}
+
 /* The source with its macros expanded, malloc'ed. */
 static gpulua_status preprocess(struct job *job, char **preprocessed) {
     struct arguments arguments = {.count = 0};
     char macros[CPU_PATH_BYTES + 32];
     snprintf(macros, sizeof macros, "%s/gpulua_macros.h", job->shim_folder);
-    const char *const fixed[] = {
-        job->compiler.path,       "-E",       "-x",   "c++", job->standard,   "-nostdinc",
-        "-fno-diagnostics-color", "-include", macros, "-I",  job->shim_folder};
+    const char *const fixed[] = {job->compiler.path,
+                                 "-E",
+                                 "-x",
+                                 "c++",
+                                 job->standard,
+                                 "-nostdinc",
+                                 "-fno-diagnostics-color",
+                                 caret_flag(job),
+                                 "-include",
+                                 macros,
+                                 "-I",
+                                 job->shim_folder};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         argument_add(&arguments, fixed[i]);
     }
@@ -255,9 +294,8 @@ static gpulua_status preprocess(struct job *job, char **preprocessed) {
     }
     argument_add(&arguments, "-");
     struct text text = {0};
-    gpu_text_format(&text, "#line 1 \"");
-    text_add_quoted(&text, job->source->name);
-    gpu_text_format(&text, "\"\n%s\n" END_MARK "\n", job->source->text);
+    source_add(job, &text);
+    gpu_text_format(&text, END_MARK "\n");
     struct cpu_process process;
     if (text.failed || !gpu_cpu_process_run(arguments.list, text.bytes, text.length, &process)) {
         bool no_memory = text.failed;
@@ -269,8 +307,9 @@ static gpulua_status preprocess(struct job *job, char **preprocessed) {
     char *end = strstr(process.output, END_MARK);
     if (process.exit_code > 0 || end == NULL ||
         (process.exit_code < 0 && strstr(process.log, "error") != NULL)) {
-        free(process.output);
-        return compile_failed(job, process.log);
+        char *log = messages_translate(job, process.log, false, NULL);
+        gpu_cpu_process_free(&process);
+        return compile_failed(job, log);
     }
     *end = '\0';
     free(process.log);
@@ -297,13 +336,14 @@ static void code_flags_add(struct job *job, struct arguments *arguments) {
                                          "-Wno-attributes",
                                          "-Wno-unknown-pragmas",
                                          "-Wno-overflow"};
-    static const char *const gcc[] = {"-fno-gnu-unique", "-fno-diagnostics-show-caret",
-                                      "-Wno-builtin-declaration-mismatch", "-Wno-psabi"};
-    static const char *const clang[] = {"-fno-caret-diagnostics", "-Wno-unused-value",
+    static const char *const gcc[] = {"-fno-gnu-unique", "-Wno-builtin-declaration-mismatch",
+                                      "-Wno-psabi"};
+    static const char *const clang[] = {"-fno-spell-checking", "-Wno-unused-value",
                                         "-Wno-return-type-c-linkage", "-Wno-pass-failed",
                                         "-Wno-unused-command-line-argument"};
     argument_add(arguments, job->standard);
     argument_add(arguments, job->contract);
+    argument_add(arguments, caret_flag(job));
     for (size_t i = 0; i < sizeof common / sizeof *common; i++) {
         argument_add(arguments, common[i]);
     }
@@ -401,33 +441,101 @@ static void *file_read(const char *path, size_t *byte_count) {
     return bytes;
 }
 
+/* What begins every command that reads code behind the shim. */
+static void shim_add(struct job *job, struct arguments *arguments) {
+    if (job->header[0] == '\0') {
+        snprintf(job->header, sizeof job->header, "%s/gpulua_cuda.h", job->shim_folder);
+        job->has_precompiled = precompiled_make(job, job->precompiled, sizeof job->precompiled);
+    }
+    bool is_named = job->has_precompiled && job->compiler.is_clang;
+    argument_add(arguments, job->compiler.path);
+    argument_add(arguments, "-x");
+    argument_add(arguments, "c++");
+    code_flags_add(job, arguments);
+    argument_add(arguments, is_named ? "-include-pch" : "-include");
+    argument_add(arguments, is_named ? job->precompiled : job->header);
+}
+
+/* "-DNAME(x)=VALUE" as a line of the source: on the command line the shim would see it, too. */
+static void macro_add(struct text *text, const char *flag) {
+    const char *name = flag + 2;
+    size_t length = strcspn(name, "=");
+    if (flag[1] == 'U') {
+        gpu_text_format(text, "#undef %s\n", name);
+    } else {
+        gpu_text_format(text, "#define %.*s %s\n", (int)length, name,
+                        name[length] == '=' ? name + length + 1 : "1");
+    }
+}
+
+/* What the compiler says of the source as it was written, malloc'ed. NULL: it could not be asked.
+ */
+static char *plain_log(struct job *job) {
+    struct arguments arguments = {.count = 0};
+    char macros[CPU_PATH_BYTES + 32], plain[CPU_PATH_BYTES + 32];
+    snprintf(macros, sizeof macros, "%s/gpulua_macros.h", job->shim_folder);
+    snprintf(plain, sizeof plain, "%s/gpulua_plain.h", job->shim_folder);
+    shim_add(job, &arguments);
+    const char *const last[] = {"-fsyntax-only", "-include", macros,          "-include",
+                                plain,           "-I",       job->shim_folder};
+    for (size_t i = 0; i < sizeof last / sizeof *last; i++) {
+        argument_add(&arguments, last[i]);
+    }
+    struct text text = {0};
+    for (size_t i = 0; i < job->macro_count; i++) {
+        if (job->macros[i][1] == 'I') {
+            argument_add(&arguments, job->macros[i]);
+        } else {
+            macro_add(&text, job->macros[i]);
+        }
+    }
+    argument_add(&arguments, "-");
+    source_add(job, &text);
+    expressions_add(job, &text);
+    struct cpu_process process;
+    char *log = NULL;
+    if (!text.failed && gpu_cpu_process_run(arguments.list, text.bytes, text.length, &process)) {
+        log = process.log;
+        free(process.output);
+    }
+    gpu_text_finish(&text);
+    return log;
+}
+
+/* A log for the user, malloc'ed, from that of the rewritten text: where the source as written is
+ * wrong on the same lines, what the compiler says of that; it has the user's columns and types. */
+static char *log_choose(struct job *job, const char *rewritten) {
+    char folder[CPU_PATH_BYTES + 1];
+    snprintf(folder, sizeof folder, "%s/", job->shim_folder);
+    const struct cpu_messages_info info = {rewritten, job->source->name, folder, true, NULL};
+    char *plain = plain_log(job);
+    /* Without a bracket the token pass, too, has read what was not meant. */
+    bool is_reliable = gpu_cpu_messages_about_source(&info) && !job->rewritten.is_unbalanced;
+    char *log = plain != NULL
+                    ? messages_translate(job, plain, false, is_reliable ? rewritten : NULL)
+                    : NULL;
+    free(plain);
+    if (log == NULL || !gpu_cpu_messages_failed(log)) {
+        free(log);
+        log = gpu_cpu_messages_translate(&info);
+    }
+    return log;
+}
+
 /* Text to a shared object. */
 static gpulua_status compile(struct job *job, const struct text *text, void **code,
                              size_t *code_bytes) {
     struct arguments arguments = {.count = 0};
-    char header[CPU_PATH_BYTES + 32], precompiled[CPU_PATH_BYTES + 256];
     char object[CPU_PATH_BYTES + 32], frame[64];
-    snprintf(header, sizeof header, "%s/gpulua_cuda.h", job->shim_folder);
     snprintf(object, sizeof object, "%s/.new-XXXXXX", job->cache_folder);
     /* What one function may put on its stack; threads of blocks with barriers have small ones. */
     snprintf(frame, sizeof frame, "%s=%u",
              job->compiler.is_clang ? "-Wframe-larger-than" : "-Werror=frame-larger-than",
              job->rewritten.has_fibres ? 192u * 1024u : 3u * 1024u * 1024u);
-    bool has_precompiled = precompiled_make(job, precompiled, sizeof precompiled);
-    argument_add(&arguments, job->compiler.path);
-    argument_add(&arguments, "-x");
-    argument_add(&arguments, "c++");
-    code_flags_add(job, &arguments);
+    shim_add(job, &arguments);
     argument_add(&arguments, frame);
     if (job->compiler.is_clang) {
         argument_add(&arguments, "-Werror=frame-larger-than");
-    }
-    if (has_precompiled && job->compiler.is_clang) {
-        argument_add(&arguments, "-include-pch");
-        argument_add(&arguments, precompiled);
-    } else {
-        argument_add(&arguments, "-include");
-        argument_add(&arguments, header);
     }
     static const char *const link[] = {"-shared", "-nodefaultlibs", "-Wl,-z,defs", "-Wl,-Bsymbolic",
                                        "-o"};
@@ -451,15 +559,13 @@ static gpulua_status compile(struct job *job, const struct text *text, void **co
         unlink(object);
         return status;
     }
-    free(process.output);
     /* A compiler that fails leaves nothing, and then there is nothing to read. */
     *code = process.exit_code > 0 ? NULL : file_read(object, code_bytes);
     unlink(object);
-    if (*code == NULL) {
-        return compile_failed(job, process.log);
-    }
-    free(process.log);
-    return GPULUA_OK;
+    gpulua_status status =
+        *code != NULL ? GPULUA_OK : compile_failed(job, log_choose(job, process.log));
+    gpu_cpu_process_free(&process);
+    return status;
 }
 
 /* ---- the table behind the text ---- */
@@ -502,11 +608,11 @@ static unsigned expression_flags(const struct cpu_source *source, const char *ex
 }
 
 /* A cast that picks an overload, (void (*)(int *))f, must name the hidden parameters too. */
-static void expression_add(struct text *text, const char *expression) {
+static void expression_add(struct text *text, const char *expression, bool is_rewritten) {
     const char *cast = strstr(expression, "(*)(");
     const char *start = expression + strspn(expression, " ");
-    if (cast == NULL) {
-        gpu_text_format(text, "%s%s", *start == '&' ? "" : "&", start);
+    if (cast == NULL || !is_rewritten) {
+        gpu_text_format(text, "%s%s", *start == '&' || cast != NULL ? "" : "&", start);
         return;
     }
     const char *params = cast + 4;
@@ -526,11 +632,32 @@ static bool is_listed(const struct cpu_source *source, const char *name) {
     return false;
 }
 
+/* Messages about an expression then begin with SOURCE: name 'EXPRESSION', as those of NVRTC. */
+static void expression_file_add(struct job *job, struct text *text, const char *expression) {
+    gpu_text_format(text, "\n# 1 \"");
+    text_add_quoted(text, job->source->name);
+    gpu_text_format(text, CPU_EXPRESSION_FILE);
+    text_add_quoted(text, expression);
+    gpu_text_format(text, "'\"\n");
+}
+
+/* The name expressions behind the source as it was written. */
+static void expressions_add(struct job *job, struct text *text) {
+    for (size_t i = 0; i < job->name_count; i++) {
+        if (!is_listed(&job->rewritten, job->names[i])) {
+            expression_file_add(job, text, job->names[i]);
+            gpu_text_format(text, "static const auto gpulua_name_%zu = ", i);
+            expression_add(text, job->names[i], false);
+            gpu_text_format(text, ";\n");
+        }
+    }
+}
+
 static void table_add(struct job *job, struct text *text) {
     const struct cpu_source *source = &job->rewritten;
     size_t kernel_count = 0;
-    gpu_text_format(text,
-                    "\n# 1 \"gpulua table\"\nstatic const cpu_kernel_table gpulua_kernels[] = {");
+    gpu_text_format(text, "\n# 1 \"" CPU_TABLE_FILE
+                          "\"\nstatic const cpu_kernel_table gpulua_kernels[] = {");
     for (size_t i = 0; i < source->kernel_count; i++) {
         const struct cpu_source_kernel *kernel = &source->kernels[i];
         if (kernel->is_template || !kernel->is_definition) {
@@ -550,10 +677,9 @@ static void table_add(struct job *job, struct text *text) {
         if (is_listed(source, job->names[i])) {
             continue;
         }
-        gpu_text_format(text, "\n# 1 \"name ");
-        text_add_quoted(text, job->names[i]);
-        gpu_text_format(text, "\"\ngpulua_kernel<");
-        expression_add(text, job->names[i]);
+        expression_file_add(job, text, job->names[i]);
+        gpu_text_format(text, "gpulua_kernel<");
+        expression_add(text, job->names[i], true);
         gpu_text_format(text, ", %u>(\"", expression_flags(source, job->names[i]));
         text_add_quoted(text, job->names[i]);
         gpu_text_format(text, "\", 0), ");
@@ -689,7 +815,7 @@ static gpulua_status shared_bytes_check(struct job *job, const void *code, size_
             char *log = text_of("%s: error: kernel '%s' has %u bytes of static shared memory, "
                                 "allowed are %u; use extern __shared__ for more\n",
                                 job->source->name, name, bytes, CPU_SHARED_STATIC_BYTES_MAX);
-            return log != NULL ? compile_failed(job, log) : out_of_memory(job);
+            return compile_failed(job, log);
         }
     }
     return GPULUA_OK;
@@ -732,8 +858,9 @@ static gpulua_status build(struct job *job, const char *preprocessed, void **ima
         return out_of_memory(job);
     }
     if (job->rewritten.refusals != NULL) {
-        char *log = strdup(job->rewritten.refusals);
-        return log != NULL ? compile_failed(job, log) : out_of_memory(job);
+        const char *refusals = job->rewritten.refusals;
+        return compile_failed(job, job->rewritten.is_unbalanced ? log_choose(job, refusals)
+                                                                : strdup(refusals));
     }
     if (job->rewritten.kernel_count == 0 && job->rewritten.global_count == 0) {
         return gpu_backend_fail(job->error, GPULUA_INVALID_ARGUMENT, 0,

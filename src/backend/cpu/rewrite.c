@@ -837,6 +837,7 @@ static bool results_export(struct rewrite *r) {
         }
     }
     source->text = gpu_cpu_tokens_text(&r->tokens, 0, r->tokens.count, false, true);
+    source->is_unbalanced = r->tokens.is_unbalanced;
     source->refusals = r->refusals;
     r->refusals = NULL;
     return source->text != NULL;

@@ -54,7 +54,8 @@ struct cpu_source {
     size_t global_count;
     char *refusals; /* owned: "file:line: error: ...\n" for each construct that is not supported, or
                        NULL */
-    bool has_fibres; /* some kernel has */
+    bool has_fibres;    /* some kernel has */
+    bool is_unbalanced; /* a bracket is missing: nothing here is reliable */
 };
 
 struct cpu_rewrite_info {

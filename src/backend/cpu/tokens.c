@@ -304,12 +304,17 @@ static void tokens_pair(struct cpu_tokens *tokens) {
         char c = *token->text;
         if (c == '(' || c == '[' || c == '{') {
             open[depth++] = here;
-        } else if ((c == ')' || c == ']' || c == '}') && depth > 0) {
+        } else if (c != ')' && c != ']' && c != '}') {
+            continue;
+        } else if (depth == 0) {
+            tokens->is_unbalanced = true;
+        } else {
             size_t other = open[--depth];
             token->partner = other;
             tokens->items[tokens->code[other]].partner = here;
         }
     }
+    tokens->is_unbalanced = tokens->is_unbalanced || depth > 0;
     tokens->code[tokens->code_count] = tokens->count;
     free(open);
 }

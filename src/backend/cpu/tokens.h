@@ -47,7 +47,8 @@ struct cpu_tokens {
     size_t word_table_size;
     char **notes; /* owned: texts of changes */
     size_t note_count;
-    bool failed; /* no memory: the rest is unreliable */
+    bool is_unbalanced; /* a bracket has no partner */
+    bool failed;        /* no memory: the rest is unreliable */
 };
 
 /* `foreign_prefix`: files that begin with it are the shim's. False: no memory. */

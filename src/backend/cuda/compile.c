@@ -377,6 +377,19 @@ static bool line_is_error(const char *line, size_t length) {
     return false;
 }
 
+/* The length of a line without "at line 3 of SECTION" at its end: who instantiated a template first
+ * was our section. */
+static size_t length_without_ours(const char *line, size_t length) {
+    static const char end[] = " of " CUDA_SECTION_NAME;
+    static const char at_line[] = " at line ";
+    size_t end_length = sizeof end - 1;
+    if (length < end_length || memcmp(line + length - end_length, end, end_length) != 0) {
+        return length;
+    }
+    const char *at = memmem(line, length, at_line, sizeof at_line - 1);
+    return at != NULL ? (size_t)(at - line) : length;
+}
+
 /* The log without what it says about our section: a user's errors make errors there as well. A
  * message is a line and the lines behind it up to an empty one. */
 static void log_filter(struct text *out, const char *log) {
@@ -392,7 +405,7 @@ static void log_filter(struct text *out, const char *log) {
                         memmem(line, length, "detected in the compilation", 27) != NULL;
         bool is_remark = starts_with(line, "Remark: The warnings can be suppressed");
         if (!skipping && !is_total && !is_remark && (length > 0 || out->length > 0)) {
-            gpu_text_add(out, line, length);
+            gpu_text_add(out, line, length_without_ours(line, length));
             gpu_text_add(out, "\n", 1);
         }
         line += line[length] == '\n' ? length + 1 : length;
