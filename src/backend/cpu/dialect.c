@@ -1,0 +1,194 @@
+/* The token pass: division, shared memory and indices inside functions (see rewrite.h). */
+#include <stdlib.h>
+
+#include "backend/cpu/rewrite_pass.h"
+
+/* ---- division ---- */
+
+static bool is_nonzero_number(const struct cpu_token *token) {
+    if (token->kind != CPU_TOKEN_NUMBER) {
+        return false;
+    }
+    bool is_hex = token->length > 1 && (token->text[1] == 'x' || token->text[1] == 'X');
+    for (size_t i = is_hex ? 2 : 0; i < token->length; i++) {
+        char c = token->text[i];
+        bool is_hex_digit = (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+        if ((c >= '1' && c <= '9') || (is_hex && is_hex_digit)) {
+            return true;
+        }
+        if (!is_hex && c != '0' && c != '.' && c != '\'') {
+            return c == 'f' || c == 'F'; /* 0.f: floating */
+        }
+    }
+    return false;
+}
+
+static bool is_floating_number(const struct cpu_token *token) {
+    return token->kind == CPU_TOKEN_NUMBER && memchr(token->text, '.', token->length) != NULL;
+}
+
+void gpu_cpu_division_guard(struct rewrite *r, size_t at) {
+    static const struct {
+        const char *sign, *guarded;
+    } divisions[] = {{"/", "/ gpulua_d /"},
+                     {"%", "% gpulua_d %"},
+                     {"/=", "/= gpulua_d /="},
+                     {"%=", "%= gpulua_d %="}};
+    if (at == 0 || gpu_cpu_token_is(token_at(r, at - 1), "operator") ||
+        is_nonzero_number(token_at(r, at + 1)) || is_floating_number(token_at(r, at + 1)) ||
+        is_floating_number(token_at(r, at - 1))) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof divisions / sizeof *divisions; i++) {
+        if (is_at(r, at, divisions[i].sign)) {
+            replace(r, at, divisions[i].guarded);
+        }
+    }
+}
+
+/* ---- shared memory ---- */
+
+/* The declaration that the token is in: from behind the last ; { or }, to its semicolon. */
+static size_t statement_begin(struct rewrite *r, size_t at) {
+    while (at > 0 && !is_at(r, at - 1, ";") && !is_at(r, at - 1, "{") && !is_at(r, at - 1, "}")) {
+        at--;
+    }
+    return at;
+}
+
+/* extern __shared__ T name[]: inside a function a reference; outside, a function of this name would
+ * do, but the name is used like an array: each function that mentions it gets a reference. */
+static void dynamic_shared(struct rewrite *r, size_t at, size_t begin, size_t end) {
+    size_t name = end;
+    for (size_t i = at; i + 1 < end; i++) {
+        if (is_word_at(r, i) && is_at(r, i + 1, "[")) {
+            name = i;
+            break;
+        }
+    }
+    if (name == end) {
+        return;
+    }
+    for (size_t i = begin; i < end; i++) {
+        if (is_at(r, i, "extern") || is_at(r, i, "__shared__")) {
+            replace(r, i, "");
+        }
+    }
+    const char *text = r->tokens.words[token_at(r, name)->word - 1];
+    size_t function = gpu_cpu_declarations_function(&r->found, at);
+    if (function != SIZE_MAX) {
+        replace(r, name, gpu_cpu_tokens_note(&r->tokens, "(&%s)", text));
+        token_at(r, end)->before = " = gpulua_dynamic_shared()";
+        return;
+    }
+    char *declaration = NULL;
+    size_t from = r->tokens.code[begin], to = r->tokens.code[end];
+    replace(r, name, gpu_cpu_tokens_note(&r->tokens, "(&%s)", text));
+    declaration = gpu_cpu_tokens_text(&r->tokens, from, to, true, true);
+    if (declaration == NULL) {
+        r->tokens.failed = true;
+        return;
+    }
+    unsigned word = token_at(r, name)->word;
+    for (size_t i = 0; i < r->found.function_count; i++) {
+        const struct cpu_function *f = &r->found.functions[i];
+        bool has_own = false, is_used = false;
+        for (size_t k = f->params_open; k < f->body_close; k++) {
+            if (token_at(r, k)->word == word && !is_member(r, k)) {
+                is_used = is_used || k > f->body_open;
+                has_own = has_own || k < f->body_open;
+            }
+        }
+        if (is_used && !has_own && is_at(r, f->body_open, "{")) {
+            struct cpu_token *open = token_at(r, f->body_open);
+            open->behind =
+                gpu_cpu_tokens_note(&r->tokens, "%s %s = gpulua_dynamic_shared();",
+                                    open->behind != NULL ? open->behind : "", declaration);
+        }
+    }
+    free(declaration);
+    blank_out(r, begin, end);
+}
+
+void gpu_cpu_shared_rewrite(struct rewrite *r, size_t at) {
+    size_t begin = statement_begin(r, at), end = statement_end(r, at);
+    bool is_extern = false, is_static = false;
+    for (size_t i = begin; i < end && i < at + 2; i++) {
+        is_extern = is_extern || is_at(r, i, "extern");
+        is_static = is_static || is_at(r, i, "static");
+    }
+    if (is_extern) {
+        dynamic_shared(r, at, begin, end);
+        return;
+    }
+    const char *storage = is_static ? "thread_local" : "static thread_local";
+    size_t open = at + 2;
+    if (is_at(r, at + 1, "alignas") && is_at(r, open, "(") && token_at(r, open)->partner > open) {
+        /* alignas must come before the words of the type, and `static` is one of them. */
+        size_t close = token_at(r, open)->partner;
+        replace(r, at, "");
+        token_at(r, close)->behind = gpu_cpu_tokens_note(&r->tokens, " %s", storage);
+        return;
+    }
+    replace(r, at, storage);
+}
+
+/* ---- indices ---- */
+
+static const struct {
+    const char *name, *call;
+} indices[] = {{"threadIdx", "gpulua_thread_index()"},
+               {"blockIdx", "gpulua_block_index()"},
+               {"blockDim", "gpulua_block_dim()"},
+               {"gridDim", "gpulua_grid_dim()"}};
+
+/* Does the lambda or class that holds `at` in the kernel keep the kernel's parameters out? */
+static bool is_cut_off(struct rewrite *r, const struct cpu_function *kernel, size_t at) {
+    for (size_t i = kernel->body_open + 1; i < at; i++) {
+        size_t partner = token_at(r, i)->partner;
+        if (is_at(r, i, "{") && partner > at) {
+            /* Backwards over what can stand before the body of a lambda: [..] (..) mutable -> T. */
+            size_t k = i - 1;
+            while (k > kernel->body_open &&
+                   (is_word_at(r, k) || is_at(r, k, "->") || is_at(r, k, "*") || is_at(r, k, "&") ||
+                    is_at(r, k, "::"))) {
+                if (is_at(r, k, "struct") || is_at(r, k, "class") || is_at(r, k, "union")) {
+                    return true;
+                }
+                k--;
+            }
+            if (is_at(r, k, ")")) {
+                k = token_at(r, k)->partner - 1;
+            }
+            if (is_at(r, k, "]") && token_at(r, k)->partner < k) {
+                size_t open = token_at(r, k)->partner;
+                bool is_lambda = !is_word_at(r, open - 1) && !is_at(r, open - 1, ")") &&
+                                 !is_at(r, open - 1, "]");
+                bool has_default = (is_at(r, open + 1, "=") || is_at(r, open + 1, "&")) &&
+                                   (is_at(r, open + 2, ",") || is_at(r, open + 2, "]"));
+                if ((is_lambda || is_at(r, open - 1, "return")) && !has_default) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
+void gpu_cpu_index_rewrite(struct rewrite *r, size_t at) {
+    if (is_member(r, at)) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof indices / sizeof *indices; i++) {
+        if (!is_at(r, at, indices[i].name)) {
+            continue;
+        }
+        size_t number = r->kernel_of[at];
+        if (number == 0) {
+            replace(r, at, indices[i].call);
+        } else if (is_cut_off(r, &r->found.functions[number - 1], at)) {
+            replace(r, at, indices[i].call);
+            r->found.functions[number - 1].flags |= CPU_KERNEL_CONTEXT;
+        }
+    }
+}

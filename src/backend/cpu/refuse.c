@@ -1,0 +1,96 @@
+/* The token pass: what is not supported (see rewrite.h). */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "backend/cpu/rewrite_pass.h"
+
+/* A line of the log: "file:line: error: 'what': why". */
+static void refuse(struct rewrite *r, size_t at, const char *what, const char *why) {
+    const struct cpu_token *token = token_at(r, at);
+    char *longer = NULL;
+    int length =
+        asprintf(&longer, "%s%s:%u: error: '%s': %s\n", r->refusals != NULL ? r->refusals : "",
+                 r->tokens.files[token->file], token->line, what, why);
+    if (length < 0) {
+        r->tokens.failed = true;
+        return;
+    }
+    free(r->refusals);
+    r->refusals = longer;
+}
+
+#define UNSUPPORTED " is not supported on the CPU device"
+
+static const struct {
+    const char *name; /* with a * at the end: a prefix */
+    const char *why;
+} refused[] = {
+    {"asm", "inline PTX"},
+    {"__asm", "inline PTX"},
+    {"__asm__", "inline PTX"},
+    {"cooperative_groups", "cooperative groups"},
+    {"cudaTextureObject_t", "a texture"},
+    {"cudaSurfaceObject_t", "a surface"},
+    {"tex1D*", "a texture"},
+    {"tex2D*", "a texture"},
+    {"tex3D*", "a texture"},
+    {"texCubemap*", "a texture"},
+    {"surf1D*", "a surface"},
+    {"surf2D*", "a surface"},
+    {"surf3D*", "a surface"},
+    {"surfCubemap*", "a surface"},
+    {"nvcuda", "a tensor core operation"},
+    {"cudaLaunchDevice*", "dynamic parallelism"},
+    {"cudaDeviceSynchronize", "dynamic parallelism"},
+    {"cudaGetParameterBuffer*", "dynamic parallelism"},
+    {"__pipeline_*", "an asynchronous copy"},
+    {"__cluster_*", "a thread block cluster"},
+    {"__cvta_*", "an address of one memory space"},
+    {"__nvvm_*", "an NVVM intrinsic"},
+    {"__nv_*", "a libdevice function"},
+};
+
+void gpu_cpu_construct_check(struct rewrite *r, size_t at) {
+    const struct cpu_token *token = token_at(r, at);
+    if (gpu_cpu_token_is(token, "<<<")) {
+        refuse(r, at, "<<<", "dynamic parallelism" UNSUPPORTED);
+        return;
+    }
+    if (token->kind != CPU_TOKEN_WORD || is_member(r, at)) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        size_t length = strcspn(refused[i].name, "*");
+        bool is_prefix = refused[i].name[length] == '*';
+        if (token->length >= length && memcmp(token->text, refused[i].name, length) == 0 &&
+            (is_prefix || token->length == length) && strncmp(token->text, "__nv_bf", 7) != 0 &&
+            strncmp(token->text, "__nv_half", 9) != 0) {
+            refuse(r, at, r->tokens.words[token->word - 1],
+                   gpu_cpu_tokens_note(&r->tokens, "%s" UNSUPPORTED, refused[i].why));
+            return;
+        }
+    }
+}
+
+/* NVRTC compiles for the device only, and so do we: what is not marked for it belongs to a host. */
+void gpu_cpu_annotations_check(struct rewrite *r) {
+    for (size_t i = 0; i < r->found.function_count; i++) {
+        const struct cpu_function *f = &r->found.functions[i];
+        bool is_marked = f->is_for_device || f->is_trivial || f->is_instantiation;
+        for (size_t k = 0; !is_marked && k < r->found.function_count; k++) {
+            is_marked = r->found.functions[k].is_for_device &&
+                        strcmp(r->found.functions[k].qualified, f->qualified) == 0;
+        }
+        if (!is_marked) {
+            refuse(r, f->name, f->qualified,
+                   "a function without __device__ belongs to the host and cannot be compiled");
+        }
+    }
+    for (size_t i = 0; i < r->found.variable_count; i++) {
+        const struct cpu_variable *v = &r->found.variables[i];
+        if (!v->is_for_device) {
+            refuse(r, v->name, v->qualified,
+                   "a variable without __device__ or __constant__ belongs to the host");
+        }
+    }
+}

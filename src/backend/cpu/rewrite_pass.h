@@ -1,0 +1,87 @@
+/* Inside the token pass (see rewrite.h): one source while it is changed. Each file has one of its
+ * jobs:
+ *   rewrite.c  finds which functions wait and ask, changes kernels' heads, puts all together
+ *   refuse.c   what is not supported
+ *   dialect.c  division, shared memory, threadIdx and its kin
+ *   guard.c    guards at the head of a kernel */
+#ifndef GPU_CPU_REWRITE_PASS_H
+#define GPU_CPU_REWRITE_PASS_H
+
+#include <string.h>
+
+#include "backend/cpu/declare.h"
+#include "backend/cpu/rewrite.h"
+#include "backend/cpu/tokens.h"
+
+struct rewrite {
+    struct cpu_tokens tokens;
+    struct cpu_declarations found;
+    struct cpu_source *source;
+    const struct cpu_rewrite_info *info;
+    bool *waits;       /* owned; by word: a function of this name may reach a barrier */
+    bool *asks;        /* owned; by word: a function of this name may ask for threadIdx */
+    size_t *kernel_of; /* owned; by code token: 1 + the kernel whose parameters or body it is in */
+    char *refusals;    /* owned */
+    bool all_wait;     /* a barrier in an operator: any expression may reach it */
+};
+
+/* Both add to r->refusals; a token's construct, and functions and variables of the host. */
+void gpu_cpu_construct_check(struct rewrite *r, size_t at);
+void gpu_cpu_annotations_check(struct rewrite *r);
+
+void gpu_cpu_division_guard(struct rewrite *r, size_t at);
+void gpu_cpu_shared_rewrite(struct rewrite *r, size_t at);
+void gpu_cpu_index_rewrite(struct rewrite *r, size_t at);
+
+/* Guards at the head of a kernel: behind declarations without effects, one `if (..)`, or several
+ * `if (..) return;` and then perhaps one. */
+void gpu_cpu_guards_rewrite(struct rewrite *r, struct cpu_function *kernel);
+
+/* ---- tokens by their place in the code ---- */
+
+static inline struct cpu_token *token_at(struct rewrite *r, size_t at) {
+    return &r->tokens.items[r->tokens.code[at < r->tokens.code_count ? at : r->tokens.code_count]];
+}
+
+static inline bool is_at(struct rewrite *r, size_t at, const char *text) {
+    return gpu_cpu_token_is(token_at(r, at), text);
+}
+
+static inline bool is_word_at(struct rewrite *r, size_t at) {
+    return token_at(r, at)->kind == CPU_TOKEN_WORD;
+}
+
+static inline bool word_in(const struct cpu_token *token, const char *const *list) {
+    for (; *list != NULL; list++) {
+        if (gpu_cpu_token_is(token, *list)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static inline void replace(struct rewrite *r, size_t at, const char *text) {
+    token_at(r, at)->replaced = text;
+}
+
+static inline void blank_out(struct rewrite *r, size_t from, size_t to) {
+    for (size_t i = from; i < to; i++) {
+        replace(r, i, "");
+    }
+}
+
+/* A member of something: x.threadIdx is not ours. */
+static inline bool is_member(struct rewrite *r, size_t at) {
+    return at > 0 && (is_at(r, at - 1, ".") || is_at(r, at - 1, "->") || is_at(r, at - 1, "::"));
+}
+
+/* The semicolon of the declaration that the token is in. */
+static inline size_t statement_end(struct rewrite *r, size_t at) {
+    while (at < r->tokens.code_count && !is_at(r, at, ";")) {
+        size_t partner = token_at(r, at)->partner;
+        at = partner > at ? partner + 1 : at + 1;
+    }
+    return at;
+}
+
+#endif
