@@ -1,10 +1,12 @@
 /* backend/cache.c: entries come back whole or not at all, whatever others do to the folder. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backend/backend.h"
@@ -276,6 +278,130 @@ static void eviction(void) {
     free(big);
 }
 
+static void sparse_make(const char *path, off_t bytes) {
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, bytes) != 0) {
+        tap_check(&tap, false, "a sparse file can be made");
+    }
+    close(fd);
+}
+
+static void make_old(const char *path, time_t seconds) {
+    struct timespec times[2] = {{.tv_sec = seconds}, {.tv_sec = seconds}};
+    utimensat(AT_FDCWD, path, times, 0);
+}
+
+/* A folder of the cache with a file of `bytes` in a folder of its own. */
+static void folder_fill(const char *folder, off_t bytes, time_t seconds) {
+    char path[1024];
+    mkdir(folder, 0700);
+    snprintf(path, sizeof path, "%s/header.h", folder);
+    sparse_make(path, 10);
+    snprintf(path, sizeof path, "%s/header.h.gch", folder);
+    mkdir(path, 0700);
+    snprintf(path, sizeof path, "%s/header.h.gch/large", folder);
+    sparse_make(path, bytes);
+    make_old(folder, seconds);
+}
+
+static void folders(void) {
+    char folder[512], held[512], young[512], stranger[512], abandoned[512], inner[600];
+    keep(folder, sizeof folder, in_root("folders/shim-00000000000000aa"));
+    keep(held, sizeof held, in_root("folders/shim-00000000000000bb"));
+    keep(young, sizeof young, in_root("folders/shim-00000000000000cc"));
+    keep(stranger, sizeof stranger, in_root("folders/shim-mine"));
+    keep(abandoned, sizeof abandoned, in_root("folders/.shim-abcdef"));
+    put(in_root("folders"), "first", "1");
+    folder_fill(folder, 100 << 20, 2000000);
+    folder_fill(held, 100 << 20, 1000000);
+    folder_fill(young, 100 << 20, time(NULL));
+    folder_fill(stranger, 100 << 20, 1000000);
+    folder_fill(abandoned, 1 << 20, 1000000);
+    int hold = gpu_cache_folder_hold(held);
+    make_old(held, 1000000);
+    put(in_root("folders"), "second", "2");
+    tap_check(&tap, hold >= 0 && access(folder, F_OK) != 0,
+              "a folder counts with all that is in it, and the oldest goes");
+    snprintf(inner, sizeof inner, "%s/header.h.gch/large", held);
+    tap_check(&tap, access(inner, F_OK) == 0, "but not one that is held");
+    snprintf(inner, sizeof inner, "%s/header.h.gch/large", young);
+    tap_check(&tap, access(inner, F_OK) == 0, "nor a young one");
+    tap_check(&tap, has(in_root("folders"), "first", "1") && access(stranger, F_OK) == 0,
+              "entries and folders of others stay");
+    tap_check(&tap, access(abandoned, F_OK) != 0 && files_in(in_root("folders")) == 5,
+              "nothing is left behind");
+    close(hold);
+    folder_fill(folder, 100 << 20, 2000000);
+    pid_t child = fork();
+    if (child == 0) {
+        hold = gpu_cache_folder_hold(folder);
+        make_old(folder, 500000);
+        pause();
+    }
+    struct stat facts = {0};
+    while (facts.st_mtim.tv_sec != 500000 && child > 0) {
+        usleep(1000);
+        (void)stat(folder, &facts);
+    }
+    put(in_root("folders"), "third", "3");
+    tap_check(&tap, access(folder, F_OK) == 0 && access(held, F_OK) != 0,
+              "held by another process, it stays, and the next oldest goes");
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    folder_fill(held, 100 << 20, 2000000);
+    put(in_root("folders"), "fourth", "4");
+    tap_check(&tap, access(folder, F_OK) != 0, "until that process has ended");
+    tap_check(&tap, gpu_cache_folder_hold(folder) < 0, "what has gone cannot be held");
+}
+
+/* One process evicts what the others make and use. How many of these saw a folder that was not
+ * whole; none may, if they hold it. */
+static int folders_concurrent(const char *cache, bool holds) {
+    enum { CHILDREN = 4, ROUNDS = 300 };
+    char folder[600], making[1024], inner[700];
+    put(cache, "first", "1");
+    snprintf(folder, sizeof folder, "%s/shim-00000000000000aa", cache);
+    snprintf(inner, sizeof inner, "%s/header.h.gch/large", folder);
+    pid_t children[CHILDREN];
+    for (int i = 0; i < CHILDREN; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            bool whole = true;
+            snprintf(making, sizeof making, "%s/.shim-of-%d", cache, i);
+            for (int round = 0; round < ROUNDS && whole; round++) {
+                int hold = holds ? gpu_cache_folder_hold(folder) : open(folder, O_RDONLY);
+                if (hold < 0) {
+                    folder_fill(making, 250 << 20, time(NULL));
+                    if (rename(making, folder) != 0) {
+                        gpu_cache_folder_drop(making);
+                    }
+                    continue;
+                }
+                for (int look = 0; look < 20; look++) {
+                    whole = whole && access(inner, F_OK) == 0;
+                }
+                make_old(folder, 1000000);
+                close(hold);
+            }
+            _exit(whole ? 0 : 1);
+        }
+    }
+    int running = CHILDREN, broken = 0;
+    while (running > 0) {
+        int status;
+        put(cache, "big", "0123456789");
+        pid_t ended = waitpid(-1, &status, WNOHANG);
+        if (ended > 0) {
+            broken += WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
+            running--;
+        }
+        keep(making, sizeof making, entry_path(cache, "filler", "bin"));
+        sparse_make(making, 60 << 20);
+        make_old(making, 2000000);
+    }
+    return broken;
+}
+
 static void refused_folders(void) {
     char folder[512], path[4096];
     keep(folder, sizeof folder, in_root("open"));
@@ -393,6 +519,7 @@ static void concurrent(void) {
 }
 
 int main(void) {
+    char folder[512];
     const char *base = getenv("TMPDIR");
     snprintf(root, sizeof root, "%s/gpulua-cache-test-XXXXXX", base != NULL ? base : "/tmp");
     if (mkdtemp(root) == NULL) {
@@ -404,6 +531,12 @@ int main(void) {
     entries();
     damage();
     eviction();
+    folders();
+    keep(folder, sizeof folder, in_root("held"));
+    tap_check(&tap, folders_concurrent(folder, true) == 0,
+              "a folder that is held is whole, while others evict");
+    keep(folder, sizeof folder, in_root("used"));
+    tap_check(&tap, folders_concurrent(folder, false) > 0, "one that is not held is not");
     refused_folders();
     concurrent();
     defaults();

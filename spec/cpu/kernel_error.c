@@ -279,10 +279,21 @@ static bool tiny_compiles(int value) {
     return ok && x == value + 1;
 }
 
+/* Beside the precompiled one, a header that is not what it was. */
+static void damaged_shim_test(void) {
+    char command[512];
+    snprintf(command, sizeof command,
+             "set -e; cd '%s'; test -n \"$(ls shim-*/gpulua_cuda.h.*/*)\"; "
+             "for folder in shim-*; do echo > $folder/gpulua_math.h; done",
+             getenv("GPULUA_CACHE"));
+    check(system(command) == 0 && tiny_compiles(77), "damaged headers are written again");
+}
+
 static void environment_tests(void) {
     struct program p;
     struct backend_error error;
     check(tiny_compiles(1), "a source compiles");
+    damaged_shim_test();
     signal(SIGCHLD, SIG_IGN);
     bool ok = tiny_compiles(2);
     gpulua_status status =

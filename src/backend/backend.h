@@ -257,4 +257,13 @@ void gpu_cache_put(const char *cache_path, const struct gpu_cache_key *key, cons
  * False: none can be had. */
 bool gpu_cache_folder(const char *cache_path, char *folder, size_t folder_bytes);
 
+/* Folders in it whose name is this and hex digits count with all that is in them, and are evicted
+ * like entries, by when they were held last; never while somebody holds them. */
+#define GPU_CACHE_FOLDER_PREFIX "shim-"
+/* Keeps such a folder where it is until the descriptor is closed (the process may also just end).
+ * -1: it is not there. */
+int gpu_cache_folder_hold(const char *path);
+/* Takes it away at once, whoever holds it: it is damaged. */
+void gpu_cache_folder_drop(const char *path);
+
 #endif

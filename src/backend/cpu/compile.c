@@ -181,7 +181,7 @@ static gpulua_status job_run(struct job *job, const char *cache_path, void **ima
     status = gpu_cpu_compiler_ask(&job->compiler, job->error);
     status = status ? status
                     : gpu_cpu_shim_folder(job->cache_folder, job->shim_folder,
-                                          sizeof job->shim_folder, job->error);
+                                          sizeof job->shim_folder, &job->shim_hold, job->error);
     status = status ? status : gpu_cpu_preprocess(job, &preprocessed);
     if (status != GPULUA_OK) {
         return status;
@@ -207,6 +207,7 @@ gpulua_status gpu_cpu_module_compile(const char *cache_path, const struct backen
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory for compiling");
     }
     job->source = source;
+    job->shim_hold = -1;
     job->error = error;
     gpulua_status status = job_run(job, cache_path, image, image_bytes, description);
     gpu_cpu_job_finish(job);

@@ -20,10 +20,10 @@ gpulua_status gpu_cpu_compiler_ask(struct cpu_compiler *compiler, struct backend
 /* What the processor is and can: code for one does not run on every other. */
 void gpu_cpu_processor_identity(char *text, size_t text_bytes);
 
-/* The folder that holds the shim's files, made when it is not there. `digest`: 16 hex digits of
- * their contents. */
+/* The folder that holds the shim's files, made when it is not there, and kept until `*hold` is
+ * closed. `digest`: 16 hex digits of their contents. */
 void gpu_cpu_shim_digest(char digest[17]);
 gpulua_status gpu_cpu_shim_folder(const char *cache_folder, char *folder, size_t folder_bytes,
-                                  struct backend_error *error);
+                                  int *hold, struct backend_error *error);
 
 #endif

@@ -20,7 +20,8 @@ struct job {
     struct cpu_compiler compiler;
     char cache_folder[CPU_PATH_BYTES];
     char shim_folder[CPU_PATH_BYTES];
-    char **names; /* owned: name expressions */
+    int shim_hold; /* owned: descriptor that keeps the folder in the cache; -1: none */
+    char **names;  /* owned: name expressions */
     size_t name_count;
     char **macros; /* owned: -D, -U, -I, for preprocessing */
     size_t macro_count;

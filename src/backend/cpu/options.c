@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "backend/cpu/job.h"
 
@@ -137,6 +138,9 @@ gpulua_status gpu_cpu_options_read(struct job *job) {
 }
 
 void gpu_cpu_job_finish(struct job *job) {
+    if (job->shim_hold >= 0) {
+        close(job->shim_hold);
+    }
     list_free(job->names, job->name_count);
     list_free(job->macros, job->macro_count);
     list_free(job->flags, job->flag_count);

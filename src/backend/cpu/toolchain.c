@@ -109,15 +109,6 @@ static bool file_write(const char *path, const void *bytes, size_t byte_count) {
     return fclose(file) == 0 && ok;
 }
 
-static void folder_remove(const char *folder) {
-    char path[CPU_PATH_BYTES + 256];
-    for (size_t i = 0; i < gpu_cpu_shim_file_count; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, gpu_cpu_shim_files[i].name);
-        unlink(path);
-    }
-    rmdir(folder);
-}
-
 /* All files, with the contents of this build's. */
 static bool folder_is_whole(const char *folder) {
     char path[CPU_PATH_BYTES + 256];
@@ -132,22 +123,26 @@ static bool folder_is_whole(const char *folder) {
 }
 
 gpulua_status gpu_cpu_shim_folder(const char *cache_folder, char *folder, size_t folder_bytes,
-                                  struct backend_error *error) {
+                                  int *hold, struct backend_error *error) {
     char digest[17], making[CPU_PATH_BYTES], path[CPU_PATH_BYTES + 256];
     gpu_cpu_shim_digest(digest);
-    int length = snprintf(folder, folder_bytes, "%s/shim-%s", cache_folder, digest);
-    if (length < 0 || (size_t)length >= folder_bytes ||
-        (size_t)snprintf(making, sizeof making, "%s/.shim-XXXXXX", cache_folder) >= sizeof making) {
+    int length =
+        snprintf(folder, folder_bytes, "%s/" GPU_CACHE_FOLDER_PREFIX "%s", cache_folder, digest);
+    if (length < 0 || (size_t)length >= folder_bytes) {
         return gpu_backend_fail(error, GPULUA_IO, 0, "the path of the cache folder is too long");
     }
     for (int attempt = 0; attempt < 3; attempt++) {
-        if (folder_is_whole(folder)) {
-            return GPULUA_OK;
+        *hold = gpu_cache_folder_hold(folder);
+        if (*hold >= 0) {
+            if (folder_is_whole(folder)) {
+                return GPULUA_OK;
+            }
+            close(*hold);
+            *hold = -1;
+            gpu_cache_folder_drop(folder);
         }
-        /* Written aside and renamed: whoever finds the folder finds all of it. A damaged one is in
-         * the way of the rename, and goes first. */
-        folder_remove(folder);
-        snprintf(making, sizeof making, "%s/.shim-XXXXXX", cache_folder);
+        /* Written aside and renamed: whoever finds the folder finds all of it. */
+        snprintf(making, sizeof making, "%s/." GPU_CACHE_FOLDER_PREFIX "XXXXXX", cache_folder);
         if (mkdtemp(making) == NULL) {
             break;
         }
@@ -157,7 +152,7 @@ gpulua_status gpu_cpu_shim_folder(const char *cache_folder, char *folder, size_t
             ok = file_write(path, gpu_cpu_shim_files[i].bytes, gpu_cpu_shim_files[i].byte_count);
         }
         if (!ok || rename(making, folder) != 0) {
-            folder_remove(making); /* or somebody else was first: looked at again */
+            gpu_cache_folder_drop(making); /* or somebody else was first: looked at again */
         }
     }
     return gpu_backend_fail(error, GPULUA_IO, errno,
