@@ -1,19 +1,11 @@
 -- docs/coverage.md names tests: each of them must exist.
 
-describe("docs/coverage.md", function()
-  local function read(path)
-    local file = io.open(path, "rb")
-    if not file then
-      return nil
-    end
-    local text = file:read "a"
-    file:close()
-    return text
-  end
+local support = require "spec.support"
 
+describe("docs/coverage.md", function()
   it("names tests that are there", function()
     local texts, missing, count = {}, {}, 0
-    for row in assert(read "docs/coverage.md"):gmatch "\n|([^\n]*)|" do
+    for row in assert(support.read_file "docs/coverage.md"):gmatch "\n|([^\n]*)|" do
       local path
       local at = 1 -- paths in backquotes, each followed by the names of tests in it
       while true do
@@ -21,7 +13,7 @@ describe("docs/coverage.md", function()
         local name_start, name_end, found_name = row:find('"([^"]+)"', at)
         if path_start and (not name_start or path_start < name_start) then
           path, at = found_path, path_end + 1
-          texts[path] = texts[path] or read(path)
+          texts[path] = texts[path] or support.read_file(path)
           if not texts[path] then
             missing[#missing + 1] = path
           end

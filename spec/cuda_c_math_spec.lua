@@ -11,15 +11,11 @@ describe("CUDA C math", function()
   end)
   teardown(support.close_all)
 
-  --- Compiles `source` and launches its first kernel; `...` are the arguments.
-  local function launch(source, config, ...)
-    local mod = dev:compile(source)
-    mod:kernel(mod:kernels()[1]):launch(config, ...)
-    return mod
+  local function launch(...)
+    return support.launch(dev, ...)
   end
-
-  local function zeros(element_type, n)
-    return dev:buffer(element_type, n):fill(0)
+  local function zeros(...)
+    return support.zeros(dev, ...)
   end
 
   -- name in C, reference, arguments, bound in ulp (single, double). CUDA's documented bounds, and

@@ -33,12 +33,10 @@ describe("image", function()
   end)
 
   local function put(bytes)
-    local file <close> = assert(io.open(path, "wb"))
-    assert(file:write(bytes))
+    support.write_file(path, bytes)
   end
   local function get(name)
-    local file <close> = assert(io.open(name or path, "rb"))
-    return file:read("a")
+    return support.read_file(name or path)
   end
 
   it("reads grey and colour with height, width and channels", function()

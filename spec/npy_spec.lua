@@ -26,12 +26,10 @@ describe("npy", function()
   end)
 
   local function put(bytes)
-    local file <close> = assert(io.open(path, "wb"))
-    assert(file:write(bytes))
+    support.write_file(path, bytes)
   end
   local function get()
-    local file <close> = assert(io.open(path, "rb"))
-    return file:read("a")
+    return support.read_file(path)
   end
   local function load_text(bytes)
     put(bytes)

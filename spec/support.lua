@@ -127,6 +127,18 @@ function support.works(dev)
   assert.are.same({ 4, 7, 10, 13, 16 }, x:read())
 end
 
+--- Compiles `source` and launches its first kernel; `...` are the arguments.
+function support.launch(dev, source, config, ...)
+  local mod = dev:compile(source)
+  mod:kernel(mod:kernels()[1]):launch(config, ...)
+  return mod
+end
+
+--- A buffer of n zeros.
+function support.zeros(dev, element_type, n)
+  return dev:buffer(element_type, n):fill(0)
+end
+
 support.spin_source = [[
   extern "C" __global__ void spin(long long ticks, int *x, int value) {
     long long start = clock64();
@@ -228,7 +240,8 @@ function support.descriptors()
   return count, open
 end
 
-local function read_all(path)
+--- The bytes of a file; nil: there is none.
+function support.read_file(path)
   local file = io.open(path, "rb")
   if not file then
     return nil
@@ -236,6 +249,12 @@ local function read_all(path)
   local text = file:read "a"
   file:close()
   return text
+end
+local read_all = support.read_file
+
+function support.write_file(path, bytes)
+  local file <close> = assert(io.open(path, "wb"))
+  assert(file:write(bytes))
 end
 
 function support.pid()

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "backend/cache.h"
+#include "backend/file.h"
 
 #define CACHE_MAGIC "gpulua-cache-1\n" /* 16 bytes with its NUL */
 
@@ -137,38 +138,6 @@ static bool entry_name(char name[CACHE_NAME_BYTES], const struct gpu_cache_key *
     return length > 0 && length < CACHE_NAME_BYTES;
 }
 
-static bool read_all(int fd, void *to, size_t byte_count) {
-    char *at = to;
-    while (byte_count > 0) {
-        ssize_t got = read(fd, at, byte_count);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got <= 0) {
-            return false;
-        }
-        at += got;
-        byte_count -= (size_t)got;
-    }
-    return true;
-}
-
-static bool write_all(int fd, const void *from, size_t byte_count) {
-    const char *at = from;
-    while (byte_count > 0) {
-        ssize_t put = write(fd, at, byte_count);
-        if (put < 0 && errno == EINTR) {
-            continue;
-        }
-        if (put <= 0) {
-            return false;
-        }
-        at += put;
-        byte_count -= (size_t)put;
-    }
-    return true;
-}
-
 enum entry_state { ENTRY_GOOD, ENTRY_DAMAGED, ENTRY_UNREADABLE };
 
 static enum entry_state entry_read(int fd, const char *name, void **bytes, size_t *byte_count) {
@@ -178,7 +147,8 @@ static enum entry_state entry_read(int fd, const char *name, void **bytes, size_
         return ENTRY_UNREADABLE;
     }
     if (!S_ISREG(facts.st_mode) || facts.st_size < (off_t)sizeof header ||
-        (uint64_t)facts.st_size > CACHE_BYTES_MAX || !read_all(fd, &header, sizeof header) ||
+        (uint64_t)facts.st_size > CACHE_BYTES_MAX ||
+        !gpu_backend_read_all(fd, &header, sizeof header) ||
         memcmp(header.magic, CACHE_MAGIC, sizeof header.magic) != 0 ||
         header.bytes != (uint64_t)facts.st_size - sizeof header) {
         return ENTRY_DAMAGED;
@@ -189,7 +159,7 @@ static enum entry_state entry_read(int fd, const char *name, void **bytes, size_
         return ENTRY_UNREADABLE;
     }
     uint8_t hash[32];
-    if (read_all(fd, read_bytes, count)) {
+    if (gpu_backend_read_all(fd, read_bytes, count)) {
         gpu_cache_hash(hash, name, read_bytes, count);
         if (memcmp(hash, header.hash, sizeof hash) == 0) {
             read_bytes[count] = '\0'; /* text can be used as it is */
@@ -259,7 +229,8 @@ void gpu_cache_put(const char *cache_path, const struct gpu_cache_key *key, cons
     gpu_cache_hash(header.hash, name, bytes, byte_count);
     int fd = temporary_open(folder, temporary);
     if (fd >= 0) {
-        bool whole = write_all(fd, &header, sizeof header) && write_all(fd, bytes, byte_count);
+        bool whole = gpu_backend_write_all(fd, &header, sizeof header) &&
+                     gpu_backend_write_all(fd, bytes, byte_count);
         if (close(fd) != 0 || !whole || renameat(folder, temporary, folder, name) != 0) {
             (void)unlinkat(folder, temporary, 0);
         }

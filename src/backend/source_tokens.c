@@ -2,22 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/character.h"
 #include "backend/source_scan.h"
 
 /* ---- cutting ---- */
-
-static bool is_word_start(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' ||
-           (unsigned char)c >= 0x80;
-}
-
-static bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
-
-static bool is_blank(char c) {
-    return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f' || c == '\n';
-}
 
 bool gpu_source_token_in(const struct token *token, const char *const *list) {
     for (; *list != NULL; list++) {

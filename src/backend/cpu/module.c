@@ -4,6 +4,7 @@
  * loader knows shared objects by their paths, and /proc/self/fd/N must not come to mean another
  * one. So two modules of one image have variables of their own. */
 #include "backend/cpu/module.h"
+#include "backend/file.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -61,27 +62,11 @@ bool gpu_cpu_image_make(const char *description, const void *code, size_t code_b
 
 /* ---- code ---- */
 
-static bool code_write(int file, const void *code, size_t code_bytes) {
-    const char *at = code;
-    while (code_bytes > 0) {
-        ssize_t written = write(file, at, code_bytes);
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written <= 0) {
-            return false;
-        }
-        at += written;
-        code_bytes -= (size_t)written;
-    }
-    return true;
-}
-
 gpulua_status gpu_cpu_code_open(const void *code, size_t code_bytes, struct cpu_module *module,
                                 struct backend_error *error) {
     memset(module, 0, sizeof *module);
     module->file = memfd_create("gpulua-module", MFD_CLOEXEC);
-    if (module->file < 0 || !code_write(module->file, code, code_bytes)) {
+    if (module->file < 0 || !gpu_backend_write_all(module->file, code, code_bytes)) {
         int number = errno;
         gpu_cpu_code_close(module);
         return gpu_backend_fail(error, GPULUA_IO, number, "memory for compiled code: %s",

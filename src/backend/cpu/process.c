@@ -3,6 +3,7 @@
  * Input and output go through files in memory instead of pipes: nothing can block, nothing raises
  * SIGPIPE, and whatever was written is there in whole when the program has ended. */
 #include "backend/cpu/process.h"
+#include "backend/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -60,21 +61,6 @@ static int memory_file(const char *name) {
     int higher = fcntl(file, F_DUPFD_CLOEXEC, 3);
     close(file);
     return higher;
-}
-
-static bool write_all(int file, const char *bytes, size_t byte_count) {
-    while (byte_count > 0) {
-        ssize_t written = write(file, bytes, byte_count);
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written <= 0) {
-            return false;
-        }
-        bytes += written;
-        byte_count -= (size_t)written;
-    }
-    return true;
 }
 
 static char *read_whole(int file, size_t *byte_count) {
@@ -199,7 +185,8 @@ bool gpu_cpu_process_run(char *const *argv, const void *input, size_t input_byte
     int log = memory_file("gpulua-log");
     pid_t child;
     int failed = in < 0 || out < 0 || log < 0 ? errno : 0;
-    if (failed == 0 && (!write_all(in, input, input_bytes) || lseek(in, 0, SEEK_SET) != 0)) {
+    if (failed == 0 &&
+        (!gpu_backend_write_all(in, input, input_bytes) || lseek(in, 0, SEEK_SET) != 0)) {
         failed = errno;
     }
     failed = failed ? failed : spawn(argv, in, out, log, &child);

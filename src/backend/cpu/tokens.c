@@ -5,20 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/character.h"
 #include "backend/cpu/tokens.h"
-
-static bool is_word_start(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' ||
-           (unsigned char)c >= 0x80;
-}
-
-static bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
-
-static bool is_blank(char c) {
-    return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f' || c == '\n';
-}
 
 bool gpu_cpu_token_is(const struct cpu_token *token, const char *text) {
     return token->length == strlen(text) && memcmp(token->text, text, token->length) == 0;
