@@ -1,10 +1,14 @@
-/* The CPU device's kernels by themselves: a large saxpy against the same loop in C with OpenMP, and
- * what a barrier costs each thread that crosses it. Prints `name value unit` lines.
+/* The CPU device's kernels by themselves: a large saxpy against the same loop in C with OpenMP,
+ * what a barrier costs each thread that crosses it, and short launches on the whole device, whose
+ * workers have to be called together for each, against the same loop again. Prints `name value
+ * unit` lines.
  *
  *     build/bench/cpu_kernel [threads]        default: all processors
  */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -215,6 +219,135 @@ static void barrier_bench(uint32_t thread_count) {
     gpu_cpu_module_unload(loaded.module);
 }
 
+/* ---- the device: a stream, its queue, the workers ---- */
+
+#define IN_A_ROW 32u
+#define DEVICE_ROUNDS 41
+#define OPENMP_SPIN_US 30000 /* its threads spin for a while behind a loop, in everybody's way */
+
+struct waiter {
+    sem_t moved;
+    _Atomic uint64_t word, awaited;
+    uint64_t launched;
+};
+
+static void on_moved(void *user) {
+    struct waiter *waiter = user;
+    if (atomic_load(&waiter->word) == atomic_load(&waiter->awaited)) {
+        sem_post(&waiter->moved);
+    }
+}
+
+static void on_failed(void *user, uint32_t stream, uint64_t seq, gpulua_status status,
+                      const char *text) {
+    (void)user, (void)stream, (void)seq, (void)status;
+    fprintf(stderr, "%s\n", text);
+}
+
+/* `count` launches and a word behind each. Returns seconds until the last word is seen; the waiter
+ * sleeps, as a script does. */
+static double device_run(const struct backend_launch *launch, struct waiter *waiter,
+                         unsigned count) {
+    struct backend_error error = {.log = NULL};
+    atomic_store(&waiter->awaited, waiter->launched + count);
+    double start = now_s();
+    for (unsigned i = 0; i < count; i++) {
+        struct backend_launch next = *launch;
+        next.seq = ++waiter->launched;
+        if (gpu_backend_cpu.launch(&next, &error) != GPULUA_OK ||
+            gpu_backend_cpu.stream_word(next.stream, &waiter->word, next.seq, &error) !=
+                GPULUA_OK) {
+            fprintf(stderr, "%s\n", error.message);
+            exit(1);
+        }
+    }
+    while (atomic_load_explicit(&waiter->word, memory_order_acquire) < waiter->launched) {
+        sem_wait(&waiter->moved);
+    }
+    return now_s() - start;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median_us(double *seconds, size_t count) {
+    qsort(seconds, count, sizeof *seconds, compare_doubles);
+    return seconds[count / 2] * 1e6;
+}
+
+static void device_bench(struct backend_device *device, struct waiter *waiter,
+                         unsigned elem_count) {
+    struct loaded loaded;
+    struct backend_stream *stream = NULL;
+    struct backend_error error = {.log = NULL};
+    if (!kernel_load(saxpy_text, "saxpy", &loaded) ||
+        gpu_backend_cpu.stream_create(device, 0, 0, &stream, &error) != GPULUA_OK) {
+        return;
+    }
+    float *x = aligned_alloc(4096, (size_t)elem_count * sizeof *x);
+    float *y = aligned_alloc(4096, (size_t)elem_count * sizeof *y);
+    memset(x, 0, (size_t)elem_count * sizeof *x);
+    memset(y, 0, (size_t)elem_count * sizeof *y);
+    struct {
+        int n;
+        float a;
+        const float *x;
+        float *y;
+    } args = {(int)elem_count, 1e-9f, x, y};
+    struct backend_launch launch = {.kernel = (struct backend_kernel *)loaded.kernel,
+                                    .stream = stream,
+                                    .grid = {(elem_count + 255) / 256, 1, 1},
+                                    .block = {256, 1, 1},
+                                    .args = &args,
+                                    .args_bytes = sizeof args};
+    void (*openmp)(int, float, const float *, float *) = openmp_saxpy();
+    static double alone[DEVICE_ROUNDS], in_a_row[DEVICE_ROUNDS], theirs[DEVICE_ROUNDS];
+    for (int round = 0; round < DEVICE_ROUNDS; round++) {
+        alone[round] = device_run(&launch, waiter, 1);
+        in_a_row[round] = device_run(&launch, waiter, IN_A_ROW) / IN_A_ROW;
+        double start = now_s();
+        for (unsigned i = 0; openmp != NULL && i < IN_A_ROW; i++) {
+            openmp((int)elem_count, args.a, x, y);
+        }
+        theirs[round] = (now_s() - start) / IN_A_ROW;
+        usleep(OPENMP_SPIN_US);
+        (void)device_run(&launch, waiter, 1); /* and ours wake up again */
+    }
+    double one = median_us(alone, DEVICE_ROUNDS), many = median_us(in_a_row, DEVICE_ROUNDS);
+    printf("launch_%u_awaited_us %.2f us\n", elem_count, one);
+    printf("launch_%u_in_a_row_us %.2f us\n", elem_count, many);
+    if (openmp != NULL) {
+        double loop = median_us(theirs, DEVICE_ROUNDS);
+        printf("launch_%u_openmp_us %.2f us\n", elem_count, loop);
+        printf("launch_%u_awaited_ratio %.2f x\n", elem_count, one / loop);
+        printf("launch_%u_in_a_row_ratio %.2f x\n", elem_count, many / loop);
+    }
+    gpu_backend_cpu.stream_destroy(device, stream);
+    free(x);
+    free(y);
+    gpu_cpu_module_unload(loaded.module);
+}
+
+static void device_benches(void) {
+    struct waiter waiter = {.launched = 0};
+    sem_init(&waiter.moved, 0, 0);
+    struct backend_open_info info = {.sink = {&waiter, on_failed, NULL, on_moved}};
+    struct backend_device *device = NULL;
+    struct backend_error error = {.log = NULL};
+    if (gpu_backend_cpu.device_open(&info, &device, &error) != GPULUA_OK) {
+        fprintf(stderr, "%s\n", error.message);
+        return;
+    }
+    device_bench(device, &waiter, 1u << 8);
+    device_bench(device, &waiter, 1u << 12);
+    device_bench(device, &waiter, 1u << 16);
+    device_bench(device, &waiter, 1u << 20);
+    gpu_backend_cpu.device_close(device);
+    sem_destroy(&waiter.moved);
+}
+
 int main(int argc, char **argv) {
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     unsigned thread_count = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)processors;
@@ -232,6 +365,7 @@ int main(int argc, char **argv) {
         members[i] = (struct member){&crew, i};
         pthread_create(&threads[i], NULL, member_main, &members[i]);
     }
+    device_benches();
     saxpy_bench(&crew, ELEMS);
     saxpy_bench(&crew, 1u << 20);
     crew.is_over = true;

@@ -103,10 +103,11 @@ static gpulua_status cpu_device_open(const struct backend_open_info *info,
         return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
                                 "the cpu backend of this version has no check mode");
     }
-    struct backend_device *made = calloc(1, sizeof *made);
+    struct backend_device *made = aligned_alloc(_Alignof(struct backend_device), sizeof *made);
     if (made == NULL) {
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
     }
+    memset(made, 0, sizeof *made);
     made->ops = &gpu_backend_cpu;
     made->sink = info->sink;
     made->memory_bytes = physical_bytes();

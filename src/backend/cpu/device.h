@@ -1,5 +1,5 @@
-/* The CPU device's insides: device.c (ops, memory), queue.c (streams, items), event.c (events),
- * pool.c (worker threads).
+/* The CPU device's insides: device.c (ops, memory), queue.c (streams, items), share.c (doing items,
+ * alone or together), event.c (events), pool.c (worker threads).
  *
  * A stream is a queue of items that are done one after another. At most one worker serves a stream
  * at a time; it does item after item until the queue is empty or an event has to be waited for.
@@ -22,8 +22,6 @@
 #define CPU_ITEMS_LOW 9216u
 #define CPU_WORKERS_MAX 512u
 #define CPU_COPY_GRAIN_BYTES 262144u /* copies and fills are split at this size */
-#define CPU_SPLIT_THREADS_MIN 1024u  /* launches of more threads are split at once */
-#define CPU_SPLIT_NS_MIN 20000u      /* others if their first block takes this long */
 #define CPU_PRIORITY_HIGHEST (-5)
 
 enum cpu_item_kind {
@@ -75,17 +73,21 @@ struct cpu_item {
     } u;
 };
 
-/* The item that a stream is at, cut into units that workers claim. */
+/* An item cut into units that several workers claim. One of the device's, so that a worker may look
+ * at it however late it comes. */
 struct cpu_job {
+    /* Low 16 bits: workers at it, or CPU_JOB_FREE. High 16 bits: seats for more. Whoever brings the
+     * workers down to 0 finishes the item. */
+    _Atomic uint32_t users;
+    struct backend_stream *stream;
     struct cpu_item *item;
     uint64_t unit_count;
-    uint64_t units_min;    /* claimed at a time */
-    _Atomic uint64_t next; /* first unit not yet claimed */
-    uint32_t user_count;   /* workers at it; under the device's lock */
-    bool is_listed;        /* in the device's list; under its lock */
-    bool is_shared;        /* was ever listed */
-    struct backend_stream *list_next, *list_previous;
+    uint64_t units_min;                 /* claimed at a time */
+    uint64_t parts;                     /* of what is left, one is claimed */
+    _Alignas(64) _Atomic uint64_t next; /* first unit not yet claimed; may run past the end */
 };
+#define CPU_JOB_FREE 0xffffu
+#define CPU_JOBS_MAX 64u
 
 struct backend_stream {
     struct backend_device *device;
@@ -104,7 +106,6 @@ struct backend_stream {
     bool is_awaited;
 
     bool has_moved; /* server only: a word or event moved, sink.moved is still to be called */
-    struct cpu_job job;
 };
 
 struct backend_event {
@@ -136,14 +137,16 @@ struct backend_device {
     pthread_t *workers; /* owned */
     uint32_t worker_count;
     pthread_mutex_t lock;
-    pthread_cond_t work;
-    struct backend_stream *ready; /* by priority, then first come first served */
-    struct backend_stream *jobs;  /* streams whose job has units to claim */
-    uint32_t job_count, idle_count;
-    _Atomic uint32_t ready_count; /* written under the lock */
-    _Atomic uint32_t offer_count; /* ready_count + job_count, for those who spin */
-    uint32_t spinning_count;
-    bool is_stopping;
+    struct backend_stream *ready; /* under the lock; by priority, then first come first served */
+    struct cpu_job *jobs;         /* owned */
+    uint32_t job_count;           /* as many as can be open at once, or CPU_JOBS_MAX */
+
+    /* What idle workers look at. */
+    _Alignas(64) _Atomic uint64_t open_jobs; /* bit i: jobs[i] has units and a seat, probably */
+    _Atomic uint32_t ready_count;            /* written under the lock */
+    _Atomic uint32_t spinner_count, sleeper_count;
+    _Atomic uint32_t wake_count; /* futex: calls so far */
+    _Atomic bool is_stopping;
 };
 
 /* ---- pool.c ---- */
@@ -152,20 +155,25 @@ void gpu_cpu_pool_stop(struct backend_device *device);
 uint32_t gpu_cpu_core_count(void);
 /* A stream with something to do, to be served by some worker. */
 void gpu_cpu_pool_ready(struct backend_stream *stream);
-/* Offers the stream's job to others. */
-void gpu_cpu_pool_share(struct backend_stream *stream);
-/* The caller is done with the stream's job. True: it was the last, and the item is finished. */
-bool gpu_cpu_pool_leave(struct backend_stream *stream);
+/* Work has been put where idle workers look: calls up to `count` of them. */
+void gpu_cpu_pool_call(struct backend_device *device, uint32_t count);
+
+/* ---- share.c ---- */
+/* Does a launch, copy or fill, or as much of it as others leave. True: it is finished, and the
+ * caller goes on with the stream. False: somebody else does. */
+bool gpu_cpu_item_do(struct backend_stream *stream, struct cpu_item *item);
+/* Takes a seat at an open job, if there is one, and works there. `*stream`: whose item the caller
+ * has to finish, being the last; else NULL. */
+bool gpu_cpu_job_help(struct backend_device *device, struct backend_stream **stream,
+                      struct cpu_item **item);
 
 /* ---- queue.c ---- */
 gpulua_status gpu_cpu_stream_create(struct backend_device *device, uint32_t slot, int priority,
                                     struct backend_stream **stream, struct backend_error *error);
 void gpu_cpu_stream_destroy(struct backend_device *device, struct backend_stream *stream);
-/* Serves a stream until there is nothing to do; `resume`: its job has just been finished. */
-void gpu_cpu_stream_serve(struct backend_stream *stream, bool resume);
-/* Does units of the stream's job until all are claimed; a helper leaves earlier if other streams
- * have nobody to serve them. */
-void gpu_cpu_job_work(struct backend_stream *stream, bool is_helper);
+/* Serves a stream until there is nothing to do. `finished`: an item of it that has just been done,
+ * or NULL. */
+void gpu_cpu_stream_serve(struct backend_stream *stream, struct cpu_item *finished);
 
 gpulua_status gpu_cpu_stream_word(struct backend_stream *stream, _Atomic uint64_t *word,
                                   uint64_t value, struct backend_error *error);

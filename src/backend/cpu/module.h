@@ -13,6 +13,8 @@ struct cpu_kernel {
     uint32_t args_bytes;
     uint32_t args_alignment;
     uint32_t shared_bytes_static;
+    /* What a block has taken lately, at most UINT32_MAX; 0: not known. Only a hint, see share.c. */
+    _Atomic uint32_t block_ns;
 };
 
 struct cpu_module {

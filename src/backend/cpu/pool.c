@@ -1,20 +1,30 @@
 /* Worker threads of the CPU device: one for each core that this process may use.
  *
- * What there is to do is either a stream to be served or a share in a job that another worker has
+ * What there is to do is either a stream to be served or a seat at a job that another worker has
  * opened. Streams come first, so that several streams run at the same time even when each of them
- * could keep all the cores busy. */
+ * could keep all the cores busy.
+ *
+ * A worker that has just worked looks around for a moment before it sleeps, so that one short
+ * launch behind the other finds all that it needs awake. Who offers work counts on those, and wakes
+ * as many of the others as it wants besides, with one call. Offers and the counts of who looks and
+ * who sleeps are sequentially consistent: either the one who offers sees the other, or the other
+ * sees the offer. */
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "backend/cpu/device.h"
 
 #define WORKER_STACK_BYTES (8u << 20)
-#define SPIN_NS 20000u /* one idle worker looks around this long before it sleeps */
-#define SPINNERS_MAX 1u
+#define SPIN_NS 50000u /* how long a worker looks around after work */
+#define SPIN_LOOKS 32u /* between two looks at the clock */
 
 uint32_t gpu_cpu_core_count(void) {
     /* Sets for more processors than the usual 1,024 exist: grow until the system is content. */
@@ -36,20 +46,18 @@ uint32_t gpu_cpu_core_count(void) {
     return 1;
 }
 
-/* Locked. */
-static uint32_t offers_of(struct backend_device *device) {
-    return atomic_load_explicit(&device->ready_count, memory_order_relaxed) + device->job_count;
+/* ---- offers ---- */
+
+static bool has_offers(struct backend_device *device) {
+    return atomic_load(&device->ready_count) != 0 || atomic_load(&device->open_jobs) != 0;
 }
 
-/* Locked. Enough workers for what is offered: those that spin find it by themselves. */
-static void call_workers(struct backend_device *device, uint32_t count) {
-    uint32_t offers = offers_of(device);
-    atomic_store_explicit(&device->offer_count, offers, memory_order_release);
-    if (count <= device->spinning_count && offers <= device->spinning_count) {
-        return;
-    }
-    for (uint32_t i = 0; i < count && i < device->idle_count; i++) {
-        pthread_cond_signal(&device->work);
+void gpu_cpu_pool_call(struct backend_device *device, uint32_t count) {
+    uint32_t spinners = atomic_load(&device->spinner_count);
+    if (count > spinners && atomic_load(&device->sleeper_count) > 0) {
+        atomic_fetch_add(&device->wake_count, 1);
+        syscall(SYS_futex, &device->wake_count, FUTEX_WAKE_PRIVATE, count - spinners, NULL, NULL,
+                0);
     }
 }
 
@@ -62,62 +70,31 @@ void gpu_cpu_pool_ready(struct backend_stream *stream) {
     }
     stream->next_ready = *link;
     *link = stream;
-    atomic_fetch_add_explicit(&device->ready_count, 1, memory_order_relaxed);
-    call_workers(device, 1);
+    atomic_fetch_add(&device->ready_count, 1);
     pthread_mutex_unlock(&device->lock);
+    gpu_cpu_pool_call(device, 1);
 }
 
-void gpu_cpu_pool_share(struct backend_stream *stream) {
-    struct backend_device *device = stream->device;
-    struct cpu_job *job = &stream->job;
-    pthread_mutex_lock(&device->lock);
-    job->is_shared = true;
-    job->is_listed = true;
-    job->list_previous = NULL;
-    job->list_next = device->jobs;
-    if (device->jobs != NULL) {
-        device->jobs->job.list_previous = stream;
-    }
-    device->jobs = stream;
-    device->job_count++;
-    uint64_t others = job->unit_count - 1;
-    call_workers(device,
-                 others < device->worker_count - 1 ? (uint32_t)others : device->worker_count - 1);
-    pthread_mutex_unlock(&device->lock);
-}
-
-/* Locked. */
-static void unlist(struct backend_device *device, struct cpu_job *job) {
-    if (!job->is_listed) {
-        return;
-    }
-    job->is_listed = false;
-    if (job->list_previous != NULL) {
-        job->list_previous->job.list_next = job->list_next;
-    } else {
-        device->jobs = job->list_next;
-    }
-    if (job->list_next != NULL) {
-        job->list_next->job.list_previous = job->list_previous;
-    }
-    device->job_count--;
-    atomic_store_explicit(&device->offer_count, offers_of(device), memory_order_relaxed);
-}
-
-bool gpu_cpu_pool_leave(struct backend_stream *stream) {
-    struct backend_device *device = stream->device;
-    struct cpu_job *job = &stream->job;
-    if (!job->is_shared) {
-        return true;
+/* NULL: another worker was first. */
+static struct backend_stream *ready_take(struct backend_device *device) {
+    if (atomic_load(&device->ready_count) == 0) {
+        return NULL;
     }
     pthread_mutex_lock(&device->lock);
-    if (atomic_load_explicit(&job->next, memory_order_relaxed) >= job->unit_count) {
-        unlist(device, job);
+    struct backend_stream *stream = device->ready;
+    bool has_more = false;
+    if (stream != NULL) {
+        device->ready = stream->next_ready;
+        has_more = atomic_fetch_sub(&device->ready_count, 1) > 1;
     }
-    bool is_last = --job->user_count == 0;
     pthread_mutex_unlock(&device->lock);
-    return is_last;
+    if (has_more) {
+        gpu_cpu_pool_call(device, 1); /* whoever offered those may have counted on us */
+    }
+    return stream;
 }
+
+/* ---- workers ---- */
 
 static uint64_t now_ns(void) {
     struct timespec now;
@@ -125,55 +102,82 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Locked, and again on return. Waits for something to do, for a moment with open eyes. */
-static void rest(struct backend_device *device) {
-    if (device->spinning_count < SPINNERS_MAX) {
-        device->spinning_count++;
-        pthread_mutex_unlock(&device->lock);
-        uint64_t end_ns = now_ns() + SPIN_NS;
-        while (atomic_load_explicit(&device->offer_count, memory_order_acquire) == 0 &&
-               now_ns() < end_ns) {
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* One core is left to those who launch. */
+static bool spin_enter(struct backend_device *device) {
+    uint32_t most = device->worker_count > 2 ? device->worker_count - 1 : 1;
+    if (atomic_fetch_add(&device->spinner_count, 1) < most) {
+        return true;
+    }
+    atomic_fetch_sub(&device->spinner_count, 1);
+    return false;
+}
+
+static void spin(struct backend_device *device) {
+    if (!spin_enter(device)) {
+        return;
+    }
+    uint64_t end_ns = now_ns() + SPIN_NS;
+    bool found = false;
+    do {
+        for (uint32_t i = 0; i < SPIN_LOOKS && !found; i++) {
+            relax();
+            found = has_offers(device);
+        }
+        if (!found) {
             sched_yield();
         }
-        pthread_mutex_lock(&device->lock);
-        device->spinning_count--;
-        if (device->ready != NULL || device->jobs != NULL || device->is_stopping) {
-            return;
-        }
+    } while (!found && now_ns() < end_ns);
+    atomic_fetch_sub(&device->spinner_count, 1);
+}
+
+static void rest(struct backend_device *device) {
+    uint32_t seen = atomic_load(&device->wake_count);
+    atomic_fetch_add(&device->sleeper_count, 1);
+    if (!has_offers(device) && !atomic_load(&device->is_stopping)) {
+        syscall(SYS_futex, &device->wake_count, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
     }
-    device->idle_count++;
-    pthread_cond_wait(&device->work, &device->lock);
-    device->idle_count--;
+    atomic_fetch_sub(&device->sleeper_count, 1);
+}
+
+/* False: there was nothing to do. */
+static bool work(struct backend_device *device) {
+    struct cpu_item *item = NULL;
+    struct backend_stream *stream = ready_take(device);
+    if (stream == NULL && !gpu_cpu_job_help(device, &stream, &item)) {
+        return false;
+    }
+    if (stream != NULL) {
+        gpu_cpu_stream_serve(stream, item);
+    }
+    return true;
 }
 
 static void *worker_main(void *user) {
     struct backend_device *device = user;
+    /* worker_count is final once the lock is free. */
     pthread_mutex_lock(&device->lock);
+    pthread_mutex_unlock(&device->lock);
+    bool has_worked = false;
     for (;;) {
-        struct backend_stream *stream = device->ready;
-        if (stream != NULL) {
-            device->ready = stream->next_ready;
-            atomic_fetch_sub_explicit(&device->ready_count, 1, memory_order_relaxed);
-            atomic_store_explicit(&device->offer_count, offers_of(device), memory_order_relaxed);
-            pthread_mutex_unlock(&device->lock);
-            gpu_cpu_stream_serve(stream, false);
-            pthread_mutex_lock(&device->lock);
-        } else if (device->jobs != NULL) {
-            stream = device->jobs;
-            stream->job.user_count++;
-            pthread_mutex_unlock(&device->lock);
-            gpu_cpu_job_work(stream, true);
-            if (gpu_cpu_pool_leave(stream)) {
-                gpu_cpu_stream_serve(stream, true);
-            }
-            pthread_mutex_lock(&device->lock);
-        } else if (device->is_stopping) {
+        if (work(device)) {
+            has_worked = true;
+        } else if (atomic_load(&device->is_stopping)) {
             break;
+        } else if (has_worked) {
+            has_worked = false;
+            spin(device);
         } else {
             rest(device);
         }
     }
-    pthread_mutex_unlock(&device->lock);
     gpu_cpu_thread_finish();
     return NULL;
 }
@@ -198,15 +202,23 @@ gpulua_status gpu_cpu_pool_start(struct backend_device *device, struct backend_e
     if (device->workers == NULL) {
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
     }
+    device->job_count = wanted < CPU_JOBS_MAX ? wanted : CPU_JOBS_MAX;
+    device->jobs = aligned_alloc(64, device->job_count * sizeof *device->jobs);
+    if (device->jobs == NULL) {
+        free(device->workers);
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
+    }
+    for (uint32_t i = 0; i < device->job_count; i++) {
+        atomic_init(&device->jobs[i].users, CPU_JOB_FREE | 1u << 16);
+    }
     pthread_mutex_init(&device->lock, NULL);
-    pthread_cond_init(&device->work, NULL);
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, WORKER_STACK_BYTES);
     sigset_t before;
     block_signals(&before);
     int rc = 0;
-    /* Under the lock: workers read worker_count only after they have held it. */
+    /* Under the lock: workers begin when they have had it. */
     pthread_mutex_lock(&device->lock);
     while (device->worker_count < wanted && rc == 0) {
         rc = pthread_create(&device->workers[device->worker_count], &attributes, worker_main,
@@ -217,8 +229,8 @@ gpulua_status gpu_cpu_pool_start(struct backend_device *device, struct backend_e
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     if (device->worker_count == 0) {
-        pthread_cond_destroy(&device->work);
         pthread_mutex_destroy(&device->lock);
+        free(device->jobs);
         free(device->workers);
         return gpu_backend_fail(error, GPULUA_CAPACITY, rc, "cannot start a worker thread: %s",
                                 strerror(rc));
@@ -227,14 +239,13 @@ gpulua_status gpu_cpu_pool_start(struct backend_device *device, struct backend_e
 }
 
 void gpu_cpu_pool_stop(struct backend_device *device) {
-    pthread_mutex_lock(&device->lock);
-    device->is_stopping = true;
-    pthread_cond_broadcast(&device->work);
-    pthread_mutex_unlock(&device->lock);
+    atomic_store(&device->is_stopping, true);
+    atomic_fetch_add(&device->wake_count, 1);
+    syscall(SYS_futex, &device->wake_count, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
     for (uint32_t i = 0; i < device->worker_count; i++) {
         pthread_join(device->workers[i], NULL);
     }
-    pthread_cond_destroy(&device->work);
     pthread_mutex_destroy(&device->lock);
+    free(device->jobs);
     free(device->workers);
 }

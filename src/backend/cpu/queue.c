@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "backend/cpu/device.h"
 
@@ -10,163 +9,6 @@
 
 static gpulua_status fail_memory(struct backend_error *error) {
     return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
-}
-
-/* ---- doing parts of items ---- */
-
-typedef uint16_t any16 __attribute__((aligned(1), may_alias));
-typedef uint32_t any32 __attribute__((aligned(1), may_alias));
-typedef uint64_t any64 __attribute__((aligned(1), may_alias));
-
-static void fill_part(uint8_t *dst, const uint64_t pattern[2], uint32_t elem_bytes,
-                      uint64_t count) {
-    switch (elem_bytes) {
-    case 1:
-        memset(dst, (int)(pattern[0] & 0xff), count);
-        break;
-    case 2:
-        for (uint64_t i = 0; i < count; i++) {
-            ((any16 *)dst)[i] = (uint16_t)pattern[0];
-        }
-        break;
-    case 4:
-        for (uint64_t i = 0; i < count; i++) {
-            ((any32 *)dst)[i] = (uint32_t)pattern[0];
-        }
-        break;
-    case 8:
-        for (uint64_t i = 0; i < count; i++) {
-            ((any64 *)dst)[i] = pattern[0];
-        }
-        break;
-    default:
-        for (uint64_t i = 0; i < count; i++) {
-            ((any64 *)dst)[2 * i] = pattern[0];
-            ((any64 *)dst)[2 * i + 1] = pattern[1];
-        }
-        break;
-    }
-}
-
-static bool overlaps(const struct cpu_item *item) {
-    uintptr_t dst = (uintptr_t)item->u.copy.dst;
-    uintptr_t src = (uintptr_t)item->u.copy.src;
-    return dst < src + item->u.copy.bytes && src < dst + item->u.copy.bytes;
-}
-
-/* Units of a launch are blocks; of copies and fills, grains. */
-static void do_units(struct cpu_item *item, uint64_t first, uint64_t count) {
-    if (item->kind == CPU_ITEM_LAUNCH) {
-        gpu_cpu_blocks_run(&item->u.launch->launch, first, count);
-    } else if (item->kind == CPU_ITEM_COPY) {
-        uint64_t start = first * CPU_COPY_GRAIN_BYTES;
-        uint64_t bytes = count * CPU_COPY_GRAIN_BYTES;
-        if (bytes > item->u.copy.bytes - start) {
-            bytes = item->u.copy.bytes - start;
-        }
-        memcpy(item->u.copy.dst + start, item->u.copy.src + start, bytes);
-    } else {
-        uint64_t grain = CPU_COPY_GRAIN_BYTES / item->elem_bytes;
-        uint64_t start = first * grain;
-        uint64_t elem_count = count * grain;
-        if (elem_count > item->u.fill.elem_count - start) {
-            elem_count = item->u.fill.elem_count - start;
-        }
-        fill_part(item->u.fill.dst + start * item->elem_bytes, item->u.fill.pattern,
-                  item->elem_bytes, elem_count);
-    }
-}
-
-/* Claims a share of what is left, smaller towards the end so that all finish together. */
-static uint64_t claim(struct cpu_job *job, uint32_t worker_count, uint64_t *first) {
-    uint64_t next = atomic_load_explicit(&job->next, memory_order_relaxed);
-    uint64_t count;
-    do {
-        if (next >= job->unit_count) {
-            return 0;
-        }
-        count = (job->unit_count - next) / (2u * worker_count);
-        if (count < job->units_min) {
-            count = job->units_min;
-        }
-        if (count > job->unit_count - next) {
-            count = job->unit_count - next;
-        }
-    } while (!atomic_compare_exchange_weak_explicit(&job->next, &next, next + count,
-                                                    memory_order_relaxed, memory_order_relaxed));
-    *first = next;
-    return count;
-}
-
-void gpu_cpu_job_work(struct backend_stream *stream, bool is_helper) {
-    struct cpu_job *job = &stream->job;
-    struct cpu_item *item = job->item;
-    uint64_t first = 0;
-    uint64_t count;
-    while ((!is_helper ||
-            atomic_load_explicit(&stream->device->ready_count, memory_order_relaxed) == 0) &&
-           (count = claim(job, stream->device->worker_count, &first)) != 0) {
-        do_units(item, first, count);
-        if (item->kind == CPU_ITEM_LAUNCH &&
-            atomic_load_explicit(&item->u.launch->launch.failed, memory_order_relaxed) != 0) {
-            atomic_store_explicit(&job->next, job->unit_count, memory_order_relaxed);
-        }
-    }
-}
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void prepare_job(struct backend_stream *stream, struct cpu_item *item) {
-    struct cpu_job *job = &stream->job;
-    job->item = item;
-    job->units_min = 1;
-    job->user_count = 1;
-    job->is_shared = false;
-    if (item->kind == CPU_ITEM_LAUNCH) {
-        const struct cpu_launch *launch = &item->u.launch->launch;
-        job->unit_count = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
-    } else {
-        uint64_t bytes = item->kind == CPU_ITEM_COPY ? item->u.copy.bytes
-                                                     : item->u.fill.elem_count * item->elem_bytes;
-        job->unit_count = (bytes + CPU_COPY_GRAIN_BYTES - 1) / CPU_COPY_GRAIN_BYTES;
-    }
-    atomic_store_explicit(&job->next, 0, memory_order_relaxed);
-}
-
-/* Does a launch, copy or fill, or as much of it as others leave. True: it is finished, and the
- * caller goes on with the stream. False: somebody else does. */
-static bool do_item(struct backend_stream *stream, struct cpu_item *item) {
-    struct cpu_job *job = &stream->job;
-    if (item->kind == CPU_ITEM_COPY && overlaps(item)) {
-        memmove(item->u.copy.dst, item->u.copy.src, item->u.copy.bytes);
-        return true;
-    }
-    prepare_job(stream, item);
-    if (job->unit_count > 1 && stream->device->worker_count > 1) {
-        bool is_large = true;
-        if (item->kind == CPU_ITEM_LAUNCH) {
-            const struct cpu_launch *launch = &item->u.launch->launch;
-            uint64_t threads =
-                job->unit_count * launch->block[0] * launch->block[1] * launch->block[2];
-            is_large = threads >= CPU_SPLIT_THREADS_MIN;
-            if (!is_large) {
-                /* Waking others costs microseconds: what is small is asked how long it takes. */
-                uint64_t start_ns = now_ns();
-                atomic_store_explicit(&job->next, 1, memory_order_relaxed);
-                gpu_cpu_blocks_run(&item->u.launch->launch, 0, 1);
-                is_large = now_ns() - start_ns >= CPU_SPLIT_NS_MIN;
-            }
-        }
-        if (is_large) {
-            gpu_cpu_pool_share(stream);
-        }
-    }
-    gpu_cpu_job_work(stream, false);
-    return gpu_cpu_pool_leave(stream);
 }
 
 /* ---- serving a stream ---- */
@@ -244,11 +86,10 @@ static bool wait_for_event(struct backend_stream *stream, struct cpu_item *item)
     return is_parked;
 }
 
-void gpu_cpu_stream_serve(struct backend_stream *stream, bool resume) {
-    struct cpu_item *item = NULL;
-    if (resume) {
-        item = stream->job.item;
-        report_failure(stream, item);
+void gpu_cpu_stream_serve(struct backend_stream *stream, struct cpu_item *finished) {
+    struct cpu_item *item = finished;
+    if (finished != NULL) {
+        report_failure(stream, finished);
     }
     while ((item = take_item(stream, item)) != NULL) {
         switch (item->kind) {
@@ -268,7 +109,7 @@ void gpu_cpu_stream_serve(struct backend_stream *stream, bool resume) {
             item = NULL;
             break;
         default:
-            if (!do_item(stream, item)) {
+            if (!gpu_cpu_item_do(stream, item)) {
                 return;
             }
             report_failure(stream, item);
