@@ -28,8 +28,8 @@
 /* X(C name, name for scripts) */
 #define GPU_LUA_KIND_TABLE(X)                                                                     \
     X(DEVICE, "device") X(BUFFER, "buffer") X(HOST, "host buffer") X(MODULE, "module")             \
-    X(KERNEL, "kernel") X(STREAM, "stream") X(OP, "op") X(TASK, "task") X(GROUP, "group")          \
-    X(USE, "use") X(STAGING, "staging")
+    X(KERNEL, "kernel") X(STREAM, "stream") X(OP, "op") X(RECORDER, "recorder")                    \
+    X(TASK, "task") X(GROUP, "group") X(USE, "use") X(STAGING, "staging")
 /* clang-format on */
 enum gpu_lua_kind {
 #define X(name, text) GPU_LUA_KIND_##name,

@@ -306,6 +306,8 @@ bool gpu_lua_handle_is_closed(enum gpu_lua_kind kind, const void *handle) {
         return !((const struct kernel_handle *)handle)->kernel;
     case GPU_LUA_KIND_STREAM:
         return !((const struct stream_handle *)handle)->stream;
+    case GPU_LUA_KIND_RECORDER:
+        return gpu_lua_recorder_is_closed(handle);
     case GPU_LUA_KIND_OP:
         return !*(struct gpu_op *const *)handle;
     default:
@@ -422,6 +424,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
     gpu_lua_transfer_open(L, g);
     gpu_lua_module_open(L, g);
     gpu_lua_kernel_open(L, g);
+    gpu_lua_recorder_open(L, g);
     lua_newtable(L);
     gpu_lua_set_functions(L, functions);
     lua_pushstring(L, gpulua_version());

@@ -15,6 +15,8 @@ void gpu_lua_host_open(lua_State *L, struct gpulua *g);
 void gpu_lua_transfer_open(lua_State *L, struct gpulua *g);
 void gpu_lua_module_open(lua_State *L, struct gpulua *g);
 void gpu_lua_kernel_open(lua_State *L, struct gpulua *g);
+void gpu_lua_recorder_open(lua_State *L, struct gpulua *g);
+bool gpu_lua_recorder_is_closed(const void *handle);
 
 /* core.adopt_coroutines(): replaces coroutine.resume, wrap and yield so that an interrupt finds the
  * coroutine that runs, and a yield in the body of a task is the error it is in Lua's interpreter.

@@ -481,6 +481,7 @@ void gpu_lua_device_open(lua_State *L, struct gpulua *g) {
                                        {"compile", gpu_lua_device_compile},
                                        {"load", gpu_lua_device_load},
                                        {"stream", gpu_lua_device_stream},
+                                       {"recorder", gpu_lua_device_recorder},
                                        {"current", gpu_lua_device_current},
                                        {"synchronize", device_synchronize},
                                        {"stats", device_stats},

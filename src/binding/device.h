@@ -46,12 +46,13 @@ int gpu_lua_device_get(lua_State *L);  /* gpu.device([name[, options]]) */
 int gpu_lua_device_list(lua_State *L); /* gpu.devices() */
 
 /* Methods of devices that are in other files. */
-int gpu_lua_device_stream(lua_State *L);  /* stream.c */
-int gpu_lua_device_current(lua_State *L); /* stream.c */
-int gpu_lua_device_buffer(lua_State *L);  /* buffer.c */
-int gpu_lua_device_upload(lua_State *L);  /* buffer.c */
-int gpu_lua_device_host(lua_State *L);    /* host.c */
-int gpu_lua_device_compile(lua_State *L); /* module.c */
-int gpu_lua_device_load(lua_State *L);    /* module.c */
+int gpu_lua_device_stream(lua_State *L);   /* stream.c */
+int gpu_lua_device_recorder(lua_State *L); /* recorder.c */
+int gpu_lua_device_current(lua_State *L);  /* stream.c */
+int gpu_lua_device_buffer(lua_State *L);   /* buffer.c */
+int gpu_lua_device_upload(lua_State *L);   /* buffer.c */
+int gpu_lua_device_host(lua_State *L);     /* host.c */
+int gpu_lua_device_compile(lua_State *L);  /* module.c */
+int gpu_lua_device_load(lua_State *L);     /* module.c */
 
 #endif

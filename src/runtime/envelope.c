@@ -121,17 +121,23 @@ gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcod
                                   struct wire_record **record, struct gpu_error *error) {
     struct gpu_device *device = envelope->stream->device;
     struct gpu_waits *waits = &envelope->waits;
-    if (!gpu_recorder_prepare(envelope->stream, envelope->uses, envelope->use_count)) {
+    if (device->holding) {
+        gpulua_status status = gpu_recorder_check(envelope, error);
+        if (status) {
+            return status;
+        }
+    }
+    if (!gpu_hazards_prepare(envelope->stream, envelope->uses, envelope->use_count)) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY,
                              "no host memory to record the uses of '%s'", envelope->label);
     }
-    gpu_recorder_find(envelope->stream, envelope->uses, envelope->use_count, waits);
+    gpu_hazards_find(envelope->stream, envelope->uses, envelope->use_count, waits);
     while (waits->is_full) {
         gpulua_status status = spill_waits(envelope, error);
         if (status) {
             return status;
         }
-        gpu_recorder_find(envelope->stream, envelope->uses, envelope->use_count, waits);
+        gpu_hazards_find(envelope->stream, envelope->uses, envelope->use_count, waits);
     }
     struct wire_record *built = (struct wire_record *)(void *)device->scratch;
     memset(built, 0, sizeof *built);
@@ -222,7 +228,7 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     if (work->failure) {
         gpu_failed_add(device, (struct gpu_point){stream->slot, work->seq}, work->failure);
     }
-    gpu_recorder_commit(stream, work->seq, envelope->uses, envelope->use_count);
+    gpu_hazards_commit(stream, work->seq, envelope->uses, envelope->use_count);
     note_waits(stream, &envelope->waits);
     gpu_flight_note(&device->flight, (struct gpu_point){stream->slot, work->seq}, envelope->uses,
                     envelope->use_count);

@@ -1,133 +1,317 @@
-/* The recorder: which earlier work an operation has to wait for, found from the ranges that it
- * reads and writes.
- *
- * A range remembers its newest write and, since then, the newest read of each stream (history.c). A
- * read waits for the write; a write waits for the write and all those reads. Work of the same
- * stream needs no wait; work that is over needs none; and what the stream has already waited for
- * needs none again (`waited`). Every read also depends on the write it reads: if that failed, so
- * does the reader. A write that covers only a part of a span that could not be cut is taken as
- * reading it too, because what it leaves alone has the old history. */
+/* Recorders for work that a host enqueues itself (see recorder.h). */
+#include "runtime/recorder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "runtime/state.h"
+#include "runtime/work.h"
 
-static bool is_over_by_last_sight(const struct gpu_device *device, struct gpu_point point) {
-    return point.seq <= device->done[point.slot];
+enum recorder_state { RECORDING, HOLDING, ENDED };
+
+struct gpu_recorder {
+    struct gpu_stream *stream; /* retained */
+    enum gpu_recorder_mode mode;
+    enum recorder_state state;
+    uint32_t count; /* uses, before they are joined */
+    struct gpu_error
+        rejected; /* code 0: none. While RECORDING raised by preflight, then by commit */
+    bool is_rejected;
+    struct gpu_recorder *next; /* in the device's list, while HOLDING */
+    struct gpu_deferred abandoned;
+    struct gpu_envelope envelope; /* its uses; each block retained */
+};
+
+gpulua_status gpu_recorder_create(const struct gpu_submit *submit, enum gpu_recorder_mode mode,
+                                  struct gpu_recorder **recorder, struct gpu_error *error) {
+    struct gpu_recorder *made = calloc(1, sizeof *made);
+    if (!made) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a recorder");
+    }
+    gpulua_status status = gpu_envelope_begin(&made->envelope, submit, "recorder", error);
+    if (status) {
+        free(made);
+        return status;
+    }
+    made->stream = gpu_stream_retain(submit->stream);
+    made->mode = mode;
+    *recorder = made;
+    return GPULUA_OK;
 }
 
-static void add(struct gpu_stream *stream, struct gpu_waits *waits, struct gpu_point point,
-                uint32_t flags) {
-    for (uint32_t i = 0; i < waits->count; i++) {
-        struct wire_wait *wait = &waits->items[i];
-        if (wait->stream != point.slot) {
-            continue;
-        }
-        if (wait->seq == point.seq) {
-            wait->flags |= flags;
-            return;
-        }
-        /* One order per stream is enough: the later one. */
-        if ((flags & WIRE_WAIT_ORDER) && (wait->flags & WIRE_WAIT_ORDER)) {
-            if (wait->seq > point.seq) {
-                flags &= ~(uint32_t)WIRE_WAIT_ORDER;
-            } else {
-                wait->flags &= ~(uint32_t)WIRE_WAIT_ORDER;
-            }
-            stream->device->stats.waits_elided++;
-        }
+/* ---- uses ---- */
+
+/* The first one counts. */
+static void reject(struct gpu_recorder *recorder, gpulua_status code, const char *what,
+                   const char *cause) {
+    if (!recorder->is_rejected) {
+        recorder->is_rejected = true;
+        gpu_error_set(&recorder->rejected, code, "%s: %s", what, cause);
     }
-    if (flags == 0) {
-        return;
-    }
-    for (uint32_t i = 0; i < waits->count; i++) { /* a place that an order left behind */
-        if (waits->items[i].flags == 0) {
-            waits->items[i] =
-                (struct wire_wait){.stream = point.slot, .flags = flags, .seq = point.seq};
-            return;
-        }
-    }
-    if (waits->count == WIRE_WAITS_MAX - 1u) {
-        waits->is_full = true;
-        return;
-    }
-    waits->items[waits->count++] =
-        (struct wire_wait){.stream = point.slot, .flags = flags, .seq = point.seq};
 }
 
-static void wait_for(struct gpu_stream *stream, struct gpu_waits *waits, struct gpu_point point,
-                     bool depends) {
-    struct gpu_device *device = stream->device;
-    if (point.seq == 0) {
-        return;
+static bool is_accepted(struct gpu_recorder *recorder, const struct gpu_ref *ref,
+                        const char *what) {
+    bool is_strict = recorder->mode == GPU_RECORDER_STRICT;
+    if (!ref) {
+        if (is_strict) {
+            reject(recorder, GPULUA_STREAM_MISUSE, what,
+                   "untracked: not a buffer, so nobody knows what else uses it");
+        }
+        return false;
     }
-    if (depends && device->failed_count > 0 && !waits->failure) {
-        waits->failure = gpu_failed_find(device, point);
-    }
-    if (is_over_by_last_sight(device, point)) {
-        return;
-    }
-    uint32_t flags = depends ? WIRE_WAIT_DEPENDS : 0;
-    if (point.slot != stream->slot && !device->is_unfenced) {
-        if (stream->waited[point.slot] < point.seq) {
-            flags |= WIRE_WAIT_ORDER;
+    struct gpu_error error = {0};
+    if (gpu_ref_check(ref, recorder->stream->device, what, &error)) {
+        if (!recorder->is_rejected) {
+            recorder->is_rejected = true;
+            recorder->rejected = error;
         } else {
-            device->stats.waits_elided++;
+            gpu_error_finish(&error);
         }
-    }
-    if (flags) {
-        add(stream, waits, point, flags);
-    }
-}
-
-static void find_use(struct gpu_stream *stream, struct gpu_waits *waits,
-                     const struct gpu_use *use) {
-    const struct gpu_history *history = &use->block->history;
-    const struct gpu_span *spans = gpu_history_spans(history);
-    uint32_t at = gpu_history_find(history, use->byte_begin);
-    uint64_t byte_begin = at > 0 ? spans[at - 1].byte_end : 0;
-    do {
-        const struct gpu_span *span = &spans[at];
-        bool is_part = byte_begin < use->byte_begin || span->byte_end > use->byte_end;
-        /* A module's hazard block has order but no contents that could be undefined. */
-        bool depends = ((use->access & GPU_READ) || is_part) && use->block->byte_count > 0;
-        wait_for(stream, waits, span->write, depends);
-        const struct gpu_point *reads = gpu_span_reads(span);
-        for (uint32_t k = 0; (use->access & GPU_WRITE) && k < span->read_count; k++) {
-            wait_for(stream, waits, reads[k], false);
-        }
-        byte_begin = span->byte_end;
-    } while (spans[at++].byte_end < use->byte_end);
-}
-
-void gpu_recorder_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
-                       struct gpu_waits *waits) {
-    waits->count = 0;
-    waits->failure = NULL;
-    waits->is_full = false;
-    for (uint32_t i = 0; i < use_count; i++) {
-        find_use(stream, waits, &uses[i]);
-    }
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < waits->count; i++) {
-        if (waits->items[i].flags) {
-            waits->items[kept++] = waits->items[i];
-        }
-    }
-    waits->count = kept;
-}
-
-bool gpu_recorder_prepare(struct gpu_stream *stream, const struct gpu_use *uses,
-                          uint32_t use_count) {
-    for (uint32_t i = 0; i < use_count; i++) {
-        if (!gpu_history_prepare(&uses[i], stream->slot)) {
-            return false;
-        }
+        return false;
     }
     return true;
 }
 
-void gpu_recorder_commit(struct gpu_stream *stream, uint64_t seq, const struct gpu_use *uses,
-                         uint32_t use_count) {
-    struct gpu_point point = {.slot = stream->slot, .seq = seq};
-    for (uint32_t i = 0; i < use_count; i++) {
-        gpu_history_commit(&uses[i], point);
+void gpu_recorder_use(struct gpu_recorder *recorder, const struct gpu_ref *ref, uint8_t access,
+                      const char *what) {
+    struct gpu_envelope *envelope = &recorder->envelope;
+    if (recorder->state == ENDED) {
+        return;
+    }
+    if (recorder->state == HOLDING) {
+        reject(recorder, GPULUA_STREAM_MISUSE, what,
+               "used after preflight: the stream has not waited for it");
+    }
+    recorder->count++;
+    if (!is_accepted(recorder, ref, what)) {
+        return;
+    }
+    if (envelope->use_count == GPU_USES_MAX) {
+        char cause[80];
+        snprintf(cause, sizeof cause, "a recorder takes at most %u ranges", GPU_USES_MAX);
+        reject(recorder, GPULUA_CAPACITY, what, cause);
+        return;
+    }
+    uint32_t before = envelope->use_count;
+    struct gpu_use use = {.block = ref->block,
+                          .byte_begin = ref->byte_offset,
+                          .byte_end = ref->byte_offset + ref->byte_count,
+                          .access = access};
+    gpu_envelope_use(envelope, &use);
+    if (envelope->use_count != before) {
+        gpu_block_retain(ref->block);
+    }
+}
+
+uint32_t gpu_recorder_count(const struct gpu_recorder *recorder) {
+    return recorder->count;
+}
+
+static void drop_uses(struct gpu_recorder *recorder) {
+    for (uint32_t i = 0; i < recorder->envelope.use_count; i++) {
+        gpu_block_release(recorder->envelope.uses[i].block);
+    }
+    recorder->envelope.use_count = 0;
+}
+
+/* ---- holding ---- */
+
+static bool conflicts(const struct gpu_use *a, const struct gpu_use *b) {
+    return a->block == b->block && a->byte_begin < b->byte_end && b->byte_begin < a->byte_end &&
+           ((a->access | b->access) & GPU_WRITE);
+}
+
+gpulua_status gpu_recorder_check(const struct gpu_envelope *envelope, struct gpu_error *error) {
+    for (const struct gpu_recorder *held = envelope->stream->device->holding; held;
+         held = held->next) {
+        if (held->stream == envelope->stream) {
+            continue; /* the stream orders them */
+        }
+        for (uint32_t i = 0; i < held->envelope.use_count; i++) {
+            for (uint32_t k = 0; k < envelope->use_count; k++) {
+                const struct gpu_use *use = &held->envelope.uses[i];
+                if (conflicts(use, &envelope->uses[k])) {
+                    const char *label = use->block->label;
+                    return gpu_error_set(
+                        error, GPULUA_STREAM_MISUSE,
+                        "'%s': buffer %s%s%s(allocation %llu) is frozen: a recorder on stream %llu "
+                        "is between preflight and commit",
+                        envelope->label, label[0] ? "'" : "", label, label[0] ? "' " : "",
+                        (unsigned long long)use->block->number,
+                        (unsigned long long)held->stream->number);
+                }
+            }
+        }
+    }
+    return GPULUA_OK;
+}
+
+static void hold(struct gpu_recorder *recorder) {
+    struct gpu_device *device = recorder->stream->device;
+    recorder->state = HOLDING;
+    recorder->next = device->holding;
+    device->holding = recorder;
+}
+
+static void end(struct gpu_recorder *recorder) {
+    struct gpu_device *device = recorder->stream->device;
+    for (struct gpu_recorder **at = &device->holding; *at; at = &(*at)->next) {
+        if (*at == recorder) {
+            *at = recorder->next;
+            break;
+        }
+    }
+    recorder->state = ENDED;
+    drop_uses(recorder);
+    gpu_error_finish(&recorder->rejected);
+    recorder->is_rejected = false;
+}
+
+static gpulua_status raise_rejected(struct gpu_recorder *recorder, struct gpu_error *error) {
+    gpu_error_copy(error, &recorder->rejected);
+    return error->code;
+}
+
+static gpulua_status check_open(const struct gpu_recorder *recorder, const char *call,
+                                struct gpu_error *error) {
+    if (recorder->state == ENDED) {
+        return gpu_error_set(error, GPULUA_CLOSED, "%s of a recorder that has ended", call);
+    }
+    return GPULUA_OK;
+}
+
+/* ---- preflight and commit ---- */
+
+/* A mark with the waits of the uses. */
+static gpulua_status wait_on_stream(struct gpu_recorder *recorder, struct gpu_error *error) {
+    struct gpu_envelope *envelope = &recorder->envelope;
+    struct wire_record *record;
+    gpulua_status status = gpu_recorder_check(envelope, error);
+    if (status == GPULUA_OK) {
+        status = gpu_envelope_record(envelope, WIRE_OP_MARK, &record, error);
+    }
+    if (status) {
+        return status;
+    }
+    if (envelope->waits.failure) {
+        struct gpu_error *cause = &envelope->waits.failure->error;
+        gpu_failure_observe(envelope->waits.failure);
+        gpu_error_set(error, GPULUA_DEPENDENCY_FAILED,
+                      "what the recorder reads is undefined: '%s' failed: %s", cause->op.label,
+                      cause->message);
+        error->root = cause->op;
+        return GPULUA_DEPENDENCY_FAILED;
+    }
+    if (envelope->waits.count == 0) {
+        return GPULUA_OK;
+    }
+    uint32_t use_count = envelope->use_count;
+    envelope->use_count = 0; /* the uses come behind the host's work */
+    status = gpu_envelope_submit(envelope, record, 0, NULL, error);
+    envelope->use_count = use_count;
+    return status;
+}
+
+gpulua_status gpu_recorder_preflight(struct gpu_recorder *recorder, struct gpu_error *error) {
+    gpulua_status status = check_open(recorder, "preflight", error);
+    if (status == GPULUA_OK && recorder->state == HOLDING) {
+        status = gpu_error_set(error, GPULUA_STREAM_MISUSE, "a second preflight of a recorder");
+    }
+    if (status == GPULUA_OK && recorder->is_rejected) {
+        status = raise_rejected(recorder, error);
+    }
+    if (status == GPULUA_OK) {
+        status = gpu_device_check(recorder->stream->device, error);
+    }
+    if (status == GPULUA_OK) {
+        status = wait_on_stream(recorder, error);
+    }
+    if (status == GPULUA_OK) {
+        hold(recorder);
+    }
+    return status;
+}
+
+/* Whatever happens here, work may be on the stream already: its uses are noted, or it is waited
+ * for. */
+static gpulua_status note_uses(struct gpu_recorder *recorder, struct gpu_op **op,
+                               struct gpu_error *error) {
+    struct gpu_envelope *envelope = &recorder->envelope;
+    struct wire_record *record;
+    gpulua_status status = gpu_device_check(recorder->stream->device, error);
+    if (status) {
+        return status; /* nothing runs there any more */
+    }
+    status = gpu_envelope_record(envelope, WIRE_OP_MARK, &record, error);
+    if (status == GPULUA_OK) {
+        status = gpu_envelope_submit(envelope, record, 0, op, error);
+    }
+    if (status == GPULUA_OUT_OF_MEMORY) {
+        struct gpu_error ignored = {0};
+        if (gpu_device_wait_idle(recorder->stream->device, -1, &ignored)) {
+            gpu_error_finish(&ignored);
+        }
+    }
+    return status;
+}
+
+gpulua_status gpu_recorder_commit(struct gpu_recorder *recorder, struct gpu_op **op,
+                                  struct gpu_error *error) {
+    gpulua_status status = check_open(recorder, "commit", error);
+    if (status) {
+        return status;
+    }
+    if (recorder->state == RECORDING && recorder->count > 0) {
+        return gpu_error_set(error, GPULUA_STREAM_MISUSE,
+                             "commit without preflight: the stream has waited for nothing");
+    }
+    status = note_uses(recorder, op, error);
+    if (status == GPULUA_OK && recorder->is_rejected) {
+        status = raise_rejected(recorder, error);
+        if (op) {
+            gpu_op_release(*op);
+            *op = NULL;
+        }
+    }
+    end(recorder);
+    return status;
+}
+
+void gpu_recorder_cancel(struct gpu_recorder *recorder) {
+    if (recorder->state != ENDED) {
+        end(recorder);
+    }
+}
+
+static void destroy(struct gpu_recorder *recorder) {
+    if (recorder->state != ENDED) {
+        end(recorder);
+    }
+    gpu_stream_release(recorder->stream);
+    free(recorder);
+}
+
+static void run_abandoned(struct gpu_device *device, struct gpu_deferred *deferred) {
+    struct gpu_recorder *recorder =
+        (struct gpu_recorder *)(void *)((char *)deferred -
+                                        offsetof(struct gpu_recorder, abandoned));
+    struct gpu_error ignored = {0};
+    device->stats.recorders_abandoned++;
+    if (note_uses(recorder, NULL, &ignored)) {
+        gpu_error_finish(&ignored);
+    }
+    destroy(recorder);
+}
+
+void gpu_recorder_release(struct gpu_recorder *recorder) {
+    if (!recorder) {
+        return;
+    }
+    if (recorder->state == HOLDING) {
+        gpu_device_defer(recorder->stream->device, &recorder->abandoned, run_abandoned);
+    } else {
+        destroy(recorder);
     }
 }

@@ -199,6 +199,7 @@ struct gpu_device {
     struct gpu_id_pool module_ids, kernel_ids;
 
     struct gpu_flight flight;
+    struct gpu_recorder *holding; /* recorders between preflight and commit */
 
     const char **interned; /* open addressing */
     uint32_t interned_count, interned_capacity;
@@ -294,7 +295,7 @@ void gpu_flight_finish(struct gpu_flight *flight);
 void gpu_flight_note(struct gpu_flight *flight, struct gpu_point point, const struct gpu_use *uses,
                      uint32_t use_count);
 
-/* ---- recorder.c ---- */
+/* ---- hazards.c ---- */
 #define GPU_USES_MAX (GPU_PARAMS_MAX + 1u)
 struct gpu_waits {
     struct wire_wait items[WIRE_WAITS_MAX];
@@ -302,13 +303,12 @@ struct gpu_waits {
     struct gpu_failure *failure; /* borrowed: an input is known to have failed */
     bool is_full;                /* some did not fit: put these behind a mark and ask again */
 };
-void gpu_recorder_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
-                       struct gpu_waits *waits);
+void gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
+                      struct gpu_waits *waits);
 /* Room for the commit, made before anything is enqueued. */
-bool gpu_recorder_prepare(struct gpu_stream *stream, const struct gpu_use *uses,
-                          uint32_t use_count);
-void gpu_recorder_commit(struct gpu_stream *stream, uint64_t seq, const struct gpu_use *uses,
-                         uint32_t use_count);
+bool gpu_hazards_prepare(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count);
+void gpu_hazards_commit(struct gpu_stream *stream, uint64_t seq, const struct gpu_use *uses,
+                        uint32_t use_count);
 
 /* ---- envelope.c ---- */
 struct gpu_envelope {
@@ -328,6 +328,10 @@ void gpu_envelope_use(struct gpu_envelope *envelope, const struct gpu_use *use);
  * goes to gpu_wire_record_payload. */
 gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcode opcode,
                                   struct wire_record **record, struct gpu_error *error);
+/* ---- recorder.c ---- */
+/* StreamMisuse: a recorder on another stream holds what the envelope uses. */
+gpulua_status gpu_recorder_check(const struct gpu_envelope *envelope, struct gpu_error *error);
+
 gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_record *record,
                                   uint32_t payload_bytes, struct gpu_op **op,
                                   struct gpu_error *error);

@@ -1,0 +1,133 @@
+/* Hazards: which earlier work an operation has to wait for, found from the ranges that it
+ * reads and writes.
+ *
+ * A range remembers its newest write and, since then, the newest read of each stream (history.c). A
+ * read waits for the write; a write waits for the write and all those reads. Work of the same
+ * stream needs no wait; work that is over needs none; and what the stream has already waited for
+ * needs none again (`waited`). Every read also depends on the write it reads: if that failed, so
+ * does the reader. A write that covers only a part of a span that could not be cut is taken as
+ * reading it too, because what it leaves alone has the old history. */
+#include "runtime/state.h"
+
+static bool is_over_by_last_sight(const struct gpu_device *device, struct gpu_point point) {
+    return point.seq <= device->done[point.slot];
+}
+
+static void add(struct gpu_stream *stream, struct gpu_waits *waits, struct gpu_point point,
+                uint32_t flags) {
+    for (uint32_t i = 0; i < waits->count; i++) {
+        struct wire_wait *wait = &waits->items[i];
+        if (wait->stream != point.slot) {
+            continue;
+        }
+        if (wait->seq == point.seq) {
+            wait->flags |= flags;
+            return;
+        }
+        /* One order per stream is enough: the later one. */
+        if ((flags & WIRE_WAIT_ORDER) && (wait->flags & WIRE_WAIT_ORDER)) {
+            if (wait->seq > point.seq) {
+                flags &= ~(uint32_t)WIRE_WAIT_ORDER;
+            } else {
+                wait->flags &= ~(uint32_t)WIRE_WAIT_ORDER;
+            }
+            stream->device->stats.waits_elided++;
+        }
+    }
+    if (flags == 0) {
+        return;
+    }
+    for (uint32_t i = 0; i < waits->count; i++) { /* a place that an order left behind */
+        if (waits->items[i].flags == 0) {
+            waits->items[i] =
+                (struct wire_wait){.stream = point.slot, .flags = flags, .seq = point.seq};
+            return;
+        }
+    }
+    if (waits->count == WIRE_WAITS_MAX - 1u) {
+        waits->is_full = true;
+        return;
+    }
+    waits->items[waits->count++] =
+        (struct wire_wait){.stream = point.slot, .flags = flags, .seq = point.seq};
+}
+
+static void wait_for(struct gpu_stream *stream, struct gpu_waits *waits, struct gpu_point point,
+                     bool depends) {
+    struct gpu_device *device = stream->device;
+    if (point.seq == 0) {
+        return;
+    }
+    if (depends && device->failed_count > 0 && !waits->failure) {
+        waits->failure = gpu_failed_find(device, point);
+    }
+    if (is_over_by_last_sight(device, point)) {
+        return;
+    }
+    uint32_t flags = depends ? WIRE_WAIT_DEPENDS : 0;
+    if (point.slot != stream->slot && !device->is_unfenced) {
+        if (stream->waited[point.slot] < point.seq) {
+            flags |= WIRE_WAIT_ORDER;
+        } else {
+            device->stats.waits_elided++;
+        }
+    }
+    if (flags) {
+        add(stream, waits, point, flags);
+    }
+}
+
+static void find_use(struct gpu_stream *stream, struct gpu_waits *waits,
+                     const struct gpu_use *use) {
+    const struct gpu_history *history = &use->block->history;
+    const struct gpu_span *spans = gpu_history_spans(history);
+    uint32_t at = gpu_history_find(history, use->byte_begin);
+    uint64_t byte_begin = at > 0 ? spans[at - 1].byte_end : 0;
+    do {
+        const struct gpu_span *span = &spans[at];
+        bool is_part = byte_begin < use->byte_begin || span->byte_end > use->byte_end;
+        /* A module's hazard block has order but no contents that could be undefined. */
+        bool depends = ((use->access & GPU_READ) || is_part) && use->block->byte_count > 0;
+        wait_for(stream, waits, span->write, depends);
+        const struct gpu_point *reads = gpu_span_reads(span);
+        for (uint32_t k = 0; (use->access & GPU_WRITE) && k < span->read_count; k++) {
+            wait_for(stream, waits, reads[k], false);
+        }
+        byte_begin = span->byte_end;
+    } while (spans[at++].byte_end < use->byte_end);
+}
+
+void gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
+                      struct gpu_waits *waits) {
+    waits->count = 0;
+    waits->failure = NULL;
+    waits->is_full = false;
+    for (uint32_t i = 0; i < use_count; i++) {
+        find_use(stream, waits, &uses[i]);
+    }
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < waits->count; i++) {
+        if (waits->items[i].flags) {
+            waits->items[kept++] = waits->items[i];
+        }
+    }
+    waits->count = kept;
+}
+
+bool gpu_hazards_prepare(struct gpu_stream *stream, const struct gpu_use *uses,
+                         uint32_t use_count) {
+    for (uint32_t i = 0; i < use_count; i++) {
+        if (!gpu_history_prepare(&uses[i], stream->slot)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void gpu_hazards_commit(struct gpu_stream *stream, uint64_t seq, const struct gpu_use *uses,
+                        uint32_t use_count) {
+    struct gpu_point point = {.slot = stream->slot, .seq = seq};
+    for (uint32_t i = 0; i < use_count; i++) {
+        gpu_history_commit(&uses[i], point);
+    }
+}
