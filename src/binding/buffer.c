@@ -131,9 +131,11 @@ void gpu_lua_check_range(lua_State *L, int index, const struct buffer *buffer, c
                      (long long)ends[0], (long long)ends[1]);
     }
     if (ends[0] < 1 || ends[1] > (lua_Integer)buffer->elem_count || ends[0] > ends[1]) {
-        gpu_lua_fail(L, GPULUA_OUT_OF_BOUNDS, "%s: elements %lld to %lld are not within 1 to %llu",
-                     what, (long long)ends[0], (long long)ends[1],
-                     (unsigned long long)buffer->elem_count);
+        uint64_t first_index = (uint64_t)ends[0], last_index = (uint64_t)ends[1];
+        gpu_lua_fail_range(L, (int64_t)(first_index - 1), (int64_t)(last_index - first_index + 1),
+                           buffer->elem_count, "%s: elements %lld to %lld are not within 1 to %llu",
+                           what, (long long)ends[0], (long long)ends[1],
+                           (unsigned long long)buffer->elem_count);
     }
     *first = (uint64_t)ends[0] - 1;
     *count = (uint64_t)(ends[1] - ends[0]) + 1;
@@ -304,10 +306,10 @@ static int buffer_view(lua_State *L) {
         gpu_lua_check_shape(L, 3, "view", &request);
     }
     if (request.byte_count != parent->ref.byte_count) {
-        gpu_lua_fail(L, GPULUA_OUT_OF_BOUNDS,
-                     "view: the buffer has %llu bytes, the type and shape asked for have %llu",
-                     (unsigned long long)parent->ref.byte_count,
-                     (unsigned long long)request.byte_count);
+        gpu_lua_fail_range(
+            L, 0, (int64_t)request.byte_count, parent->ref.byte_count,
+            "view: the buffer has %llu bytes, the type and shape asked for have %llu",
+            (unsigned long long)parent->ref.byte_count, (unsigned long long)request.byte_count);
     }
     if (parent->ref.byte_offset % gpu_type_bytes(request.type) != 0) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,

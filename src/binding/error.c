@@ -102,6 +102,12 @@ static void push_error(lua_State *L, const struct gpu_error *error, int level) {
         set_integer(L, "current", error->current_bytes);
         set_integer(L, "remaining", error->remaining_bytes);
         set_integer(L, "limit", error->limit_bytes);
+    } else if (error->code == GPULUA_OUT_OF_BOUNDS) {
+        set_integer(L, "offset", (uint64_t)error->range_offset);
+        set_integer(L, "length", (uint64_t)error->range_length);
+        set_integer(L, "size", (uint64_t)error->range_size);
+    } else if (error->code == GPULUA_CAPACITY && error->capacity_max) {
+        set_integer(L, "max", error->capacity_max);
     }
     set_where(L);
     gpu_lua_task_traceback(L, gpu_lua_find(L), level);
@@ -163,6 +169,21 @@ _Noreturn void gpu_lua_fail_hint(lua_State *L, gpulua_status code, const char *h
     lua_setfield(L, -2, "hint");
     lua_error(L);
     __builtin_unreachable();
+}
+
+_Noreturn void gpu_lua_fail_range(lua_State *L, int64_t offset, int64_t length, uint64_t size,
+                                  const char *format, ...) {
+    struct gpu_error error;
+    char message[sizeof error.message];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    gpu_error_set(&error, GPULUA_OUT_OF_BOUNDS, "%s", message);
+    error.range_offset = offset;
+    error.range_length = length;
+    error.range_size = (int64_t)size;
+    gpu_lua_throw(L, &error);
 }
 
 static bool is_error(lua_State *L, int index) {

@@ -235,7 +235,7 @@ static const char *read_file(lua_State *L, const char *path, size_t *length) {
      * first and the buffer is made before it is read. */
     long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
     fclose(file);
-    if (size < 0) {
+    if (size < 0 || (uint64_t)size > GPU_SOURCE_BYTES_MAX) { /* a folder has an endless size */
         return NULL;
     }
     char *bytes = luaL_buffinitsize(L, &text, (size_t)size);

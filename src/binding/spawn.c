@@ -1,5 +1,6 @@
 /* Tasks as scripts have them. */
 #include "binding/loop.h"
+#include "binding/stream.h"
 
 static int spawn(lua_State *L, const char *what) {
     struct gpulua *g = GPU_LUA(L);
@@ -74,18 +75,19 @@ static int call_back(lua_State *L) {
 /* op:on_done(f) -> op. f(ok, error) runs as a task of its own once the op is over. */
 int gpu_lua_on_done(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_op **op = gpu_lua_check(L, g, 1, GPU_LUA_KIND_OP);
+    struct gpu_op *op = gpu_lua_check_op(L, g, 1);
     gpu_lua_check_function(L, 2, 1, "on_done");
     lua_settop(L, 2);
     lua_pushcfunction(L, call_back);
     lua_pushvalue(L, 2);
-    lua_pushvalue(L, 1);
+    *gpu_lua_op_new(L, g) =
+        gpu_op_retain(op); /* a handle of its own: the script may close this one */
     struct task *task = gpu_lua_task_new(L, g, 3, false);
-    if (gpu_op_is_over(*op)) {
+    if (gpu_op_is_over(op)) {
         gpu_lua_task_ready(g, task);
     } else {
         task->slot.task = task;
-        gpu_lua_slot_watch(&task->slot, g, *op);
+        gpu_lua_slot_watch(&task->slot, g, op);
     }
     lua_settop(L, 1);
     return 1;

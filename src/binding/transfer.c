@@ -198,11 +198,14 @@ static void put_chunk(lua_State *L, struct gpulua *g, struct transfer *transfer,
 void gpu_lua_buffer_put(lua_State *L, struct gpulua *g, struct buffer *buffer, uint64_t first,
                         int data) {
     uint64_t count = data_count(L, g, buffer, first, data);
-    if (count > buffer->elem_count - first || count == 0) {
-        gpu_lua_fail(L, count ? GPULUA_OUT_OF_BOUNDS : GPULUA_INVALID_DATA,
-                     "the data has %llu elements, from element %llu on the buffer has %llu",
-                     (unsigned long long)count, (unsigned long long)first + 1,
-                     (unsigned long long)(buffer->elem_count - first));
+    if (count == 0) {
+        gpu_lua_fail(L, GPULUA_INVALID_DATA, "the data has no elements");
+    }
+    if (count > buffer->elem_count - first) {
+        gpu_lua_fail_range(L, (int64_t)first, (int64_t)count, buffer->elem_count,
+                           "the data has %llu elements, from element %llu on the buffer has %llu",
+                           (unsigned long long)count, (unsigned long long)first + 1,
+                           (unsigned long long)(buffer->elem_count - first));
     }
     if (lua_type(L, data) == LUA_TUSERDATA) {
         copy_from(L, g, buffer, first, count, gpu_lua_check_buffer(L, g, data), "the data");
@@ -285,9 +288,10 @@ int gpu_lua_buffer_copy(lua_State *L) {
     }
     struct buffer *from = gpu_lua_check_buffer(L, g, 2);
     if (to->elem_count != from->elem_count) {
-        gpu_lua_fail(L, GPULUA_OUT_OF_BOUNDS,
-                     "argument 1 of copy: it has %llu elements, the buffer %llu",
-                     (unsigned long long)from->elem_count, (unsigned long long)to->elem_count);
+        gpu_lua_fail_range(L, 0, (int64_t)from->elem_count, to->elem_count,
+                           "argument 1 of copy: it has %llu elements, the buffer %llu",
+                           (unsigned long long)from->elem_count,
+                           (unsigned long long)to->elem_count);
     }
     copy_from(L, g, to, 0, to->elem_count, from, "argument 1 of copy");
     lua_settop(L, 1);

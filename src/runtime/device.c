@@ -111,6 +111,7 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     if (status) {
         return status;
     }
+    device->stats.limit_arena_bytes = device->link->arena_bytes;
     device->stats.budget_bytes = info->budget_bytes ? info->budget_bytes : memory.bytes_free;
     return GPULUA_OK;
 }
@@ -139,6 +140,12 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->stats.limit_user_streams = GPU_USER_STREAMS_MAX;
     device->stats.limit_ops_in_flight = GPU_OPS_IN_FLIGHT_MAX;
     device->stats.limit_staging_bytes = GPU_STAGING_BYTES_MAX;
+    device->stats.limit_block_bytes = GPU_BLOCK_BYTES_MAX;
+    device->stats.limit_slabs = WIRE_SLABS_MAX;
+    device->stats.limit_labels = GPU_INTERN_MAX;
+    device->stats.limit_source_bytes = GPU_SOURCE_BYTES_MAX;
+    device->stats.limit_params = GPU_PARAMS_MAX;
+    device->stats.limit_args_bytes = GPU_ARGS_BYTES_MAX;
     device->ranges = gpu_range_allocator_create();
     device->arena_ranges = gpu_range_allocator_create();
     if (!gpu_flight_init(&device->flight) || !device->ranges || !device->arena_ranges) {

@@ -24,6 +24,8 @@ struct gpu_op;
 #define GPU_USER_STREAMS_MAX 256u    /* streams made by dev:stream */
 #define GPU_OPS_IN_FLIGHT_MAX 16384u /* a further one blocks until the oldest is over */
 #define GPU_STAGING_BYTES_MAX (UINT64_C(1) << 28) /* transfers in flight; a further one blocks */
+#define GPU_BLOCK_BYTES_MAX (UINT64_C(1) << WIRE_SLAB_SHIFT)
+#define GPU_SOURCE_BYTES_MAX (UINT64_C(1) << 28) /* of a module, source or code */
 
 struct gpu_device_info {
     const char *name;           /* "cpu", "cuda", "cuda:1"; NULL: first GPU, else cpu */
@@ -108,7 +110,9 @@ uint64_t gpu_device_trim(struct gpu_device *device);
     X(allocs) X(frees) X(bytes_live) X(bytes_live_max) X(bytes_pending) X(bytes_reserved) X(budget_bytes)     \
     X(staging_bytes) X(staging_bytes_max) X(blocks_live) X(streams_live) X(modules_live) X(kernels_live)      \
     X(requests) X(records) X(record_bytes) X(throttles) X(errors_unobserved)                                  \
-    X(limit_task_streams) X(limit_user_streams) X(limit_ops_in_flight) X(limit_staging_bytes)
+    X(limit_task_streams) X(limit_user_streams) X(limit_ops_in_flight) X(limit_staging_bytes)                 \
+    X(limit_arena_bytes) X(limit_block_bytes) X(limit_slabs) X(limit_labels)                                  \
+    X(limit_source_bytes) X(limit_params) X(limit_args_bytes)
 /* clang-format on */
 struct gpu_stats {
 #define X(name) uint64_t name;

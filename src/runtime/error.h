@@ -42,6 +42,9 @@ struct gpu_error {
     uint32_t suspect_count;
     /* OutOfBudget */
     uint64_t requested_bytes, current_bytes, remaining_bytes, limit_bytes;
+    /* OutOfBounds: what was asked for, and of how much: elements, of a view bytes */
+    int64_t range_offset, range_length, range_size;
+    uint64_t capacity_max; /* Capacity: the limit that is reached, where it is a script's */
 };
 
 /* Sets code and message (cut at its end with "..." when too long), zeroes the rest; returns `code`.

@@ -18,7 +18,6 @@
 #define REAP_AT_CREATE 2u /* more than one, so that the list shrinks while blocks come and go */
 /* Check mode keeps blocks apart: an access past an end hits no other. */
 #define CHECK_GAP_BYTES (UINT64_C(64) << 10)
-#define BLOCK_BYTES_MAX (UINT64_C(1) << WIRE_SLAB_SHIFT)
 
 static uint64_t round_up(uint64_t bytes, uint64_t to) {
     return (bytes + to - 1) / to * to;
@@ -431,7 +430,7 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
     }
     gpu_device_run_deferred(device);
     gpu_device_reap_some(device, REAP_AT_CREATE);
-    uint64_t limit = info->is_host ? device->link->arena_bytes : BLOCK_BYTES_MAX;
+    uint64_t limit = info->is_host ? device->link->arena_bytes : GPU_BLOCK_BYTES_MAX;
     if (info->byte_count == 0 || info->byte_count > limit - GPU_RANGE_ALIGN_BYTES) {
         if (!info->is_host && info->byte_count > 0) {
             return over_budget(device, info->byte_count, info->label, error);

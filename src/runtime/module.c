@@ -8,8 +8,6 @@
 
 #include "runtime/state.h"
 
-#define MODULES_SOURCE_BYTES_MAX (UINT64_C(1) << 28)
-
 struct gpu_kernel {
     uint32_t refs;
     struct gpu_module *module; /* retained */
@@ -187,10 +185,10 @@ static void on_module(struct gpu_op *op, void *user, const struct wire_reply *re
 
 static gpulua_status put_text(struct gpu_module *module, const struct gpu_module_info *info,
                               struct gpu_error *error) {
-    if (info->text_bytes == 0 || info->text_bytes > MODULES_SOURCE_BYTES_MAX) {
+    if (info->text_bytes == 0 || info->text_bytes > GPU_SOURCE_BYTES_MAX) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "%s: a module is made of 1 to %llu bytes, not %llu", info->name,
-                             (unsigned long long)MODULES_SOURCE_BYTES_MAX,
+                             (unsigned long long)GPU_SOURCE_BYTES_MAX,
                              (unsigned long long)info->text_bytes);
     }
     struct gpu_block_info block = {

@@ -95,9 +95,10 @@ gpulua_status gpu_stream_create(struct gpu_device *device, const struct gpu_stre
         gpu_device_nap(device, end_ns - gpu_clock_ns());
     }
     if (device->user_stream_count >= GPU_USER_STREAMS_MAX) {
-        return gpu_error_set(error, GPULUA_CAPACITY,
-                             "a device has at most %u streams made by the script",
-                             GPU_USER_STREAMS_MAX);
+        gpu_error_set(error, GPULUA_CAPACITY, "a device has at most %u streams made by the script",
+                      GPU_USER_STREAMS_MAX);
+        error->capacity_max = GPU_USER_STREAMS_MAX;
+        return GPULUA_CAPACITY;
     }
     return create(device, info, true, stream, error);
 }

@@ -1,6 +1,7 @@
 /* The machine's C++ compiler, and the shim's files on disk (see compile.h). */
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,0 +1,171 @@
+-- Limits: each is in stats(), holds at its edge, and is refused or waited for past it.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("limit of", function()
+  local dev, mod, limits
+
+  setup(function()
+    dev = support.open()
+    mod = dev:compile(support.spin_source)
+    support.ticks(dev, 0.01)
+    limits = dev:stats()
+  end)
+  teardown(support.close_all)
+
+  it("everything is a number in stats()", function()
+    for name, least in pairs {
+      limit_task_streams = 32, limit_user_streams = 64, limit_ops_in_flight = 1024, limit_staging_bytes = 16 << 20,
+      limit_arena_bytes = 256 << 20, limit_block_bytes = 1 << 40, limit_slabs = 1024, limit_labels = 1024,
+      limit_source_bytes = 1 << 20, limit_params = 128, limit_args_bytes = 4096, budget_bytes = 1 << 20,
+    } do
+      assert.equal("integer", math.type(limits[name]), name)
+      assert.truthy(limits[name] >= least, name)
+    end
+    assert.equal(32, limits.limit_task_streams)
+  end)
+
+  it("operations in flight: past it a launch waits, and never yields", function()
+    local own <close> = support.open()
+    local spin = own:compile(support.spin_source).spin
+    local c <close> = own:buffer("i32", 1):fill(0)
+    local stream = own:current()
+    local n = limits.limit_ops_in_flight + limits.limit_ops_in_flight // 4
+    local has_run = false
+    local other = gpu.spawn(function() has_run = true end)
+    -- Nothing ends before the first one does.
+    spin:launch(support.one, support.ticks(dev, 0.5), c, 42)
+    local last
+    for _ = 1, n do
+      last = stream:mark()
+    end
+    assert.is_false(has_run)
+    assert.equal(last, last:await())
+    assert.are.same({ 42 }, c:read())
+    local stats = own:stats()
+    assert.truthy(stats.ops_in_flight_max <= limits.limit_ops_in_flight, stats.ops_in_flight_max)
+    if support.is_isolated() then
+      assert.equal(limits.limit_ops_in_flight, stats.ops_in_flight_max)
+      assert.truthy(stats.throttles > 0)
+    else -- the device's own queue is full before
+      assert.truthy(stats.ops_in_flight_max > 1000, stats.ops_in_flight_max)
+    end
+    other:await()
+  end)
+
+  it("staging memory: past it a write waits, and never yields", function()
+    local own <close> = support.open()
+    local spin = own:compile(support.spin_source).spin
+    local piece <const> = 16 << 20
+    local text = ("\1\2\3\4"):rep(piece // 4)
+    local b <close> = own:buffer("i32", piece // 4)
+    local has_run = false
+    local other = gpu.spawn(function() has_run = true end)
+    spin:launch(support.one, support.ticks(dev, 0.5), b, 0)
+    local writes = limits.limit_staging_bytes // piece + 3
+    for _ = 1, writes do
+      b:write(text)
+    end
+    assert.is_false(has_run)
+    local stats = own:stats()
+    assert.truthy(stats.throttles > 0, "it was never reached")
+    assert.truthy(stats.staging_bytes_max <= limits.limit_staging_bytes)
+    assert.truthy(stats.staging_bytes_max > limits.limit_staging_bytes - 2 * piece)
+    assert.is_true(b:bytes() == text)
+    support.settle(own)
+    assert.equal(0, own:stats().staging_bytes)
+    other:await()
+  end)
+
+  it("dimensions", function()
+    local b <close> = dev:buffer("u8", { 1, 1, 1, 1, 1, 1, 2, 3 })
+    assert.equal(8, #b.shape)
+    assert.equal(6, #b)
+    support.raises("InvalidArgument", { "8", "9" }, dev.buffer, dev, "u8", { 1, 1, 1, 1, 1, 1, 1, 2, 3 })
+    support.raises("InvalidArgument", { "8", "9" }, b.view, b, "u8", { 1, 1, 1, 1, 1, 1, 1, 2, 3 })
+  end)
+
+  it("parameters of a kernel", function()
+    local function source(count)
+      local list = {}
+      for i = 1, count - 1 do
+        list[i] = "int a" .. i
+      end
+      list[count] = "int *x"
+      return ("extern \"C\" __global__ void many(%s) { x[0] = a1 + a%d; }"):format(table.concat(list, ", "), count - 1)
+    end
+    local values = {}
+    for i = 1, limits.limit_params - 1 do
+      values[i] = i
+    end
+    local x <close> = dev:buffer("i32", 1)
+    values[limits.limit_params] = x
+    local many = dev:compile(source(limits.limit_params)).many
+    many:launch(support.one, table.unpack(values))
+    assert.are.same({ 1 + limits.limit_params - 1 }, x:read())
+    local beyond = dev:compile(source(limits.limit_params + 1))
+    support.raises("InvalidArgument", tostring(limits.limit_params), function() return beyond.many end)
+  end)
+
+  it("device memory is the budget, and no number is too large to be refused", function()
+    local budget = limits.budget_bytes
+    local err = support.raises("OutOfBudget", {}, dev.buffer, dev, "u8", budget + 1)
+    -- Rounded up to what an allocation takes.
+    assert.truthy(err.requested > budget and err.requested <= budget + 1024, err.requested)
+    assert.equal(budget, err.limit)
+    for _, bytes in ipairs { limits.limit_block_bytes - 1, limits.limit_block_bytes, limits.limit_block_bytes + 1,
+      math.maxinteger } do
+      local ok, refused = pcall(dev.buffer, dev, "u8", bytes)
+      assert.is_false(ok)
+      assert.truthy(refused.code == "OutOfBudget" or refused.code == "InvalidArgument", tostring(refused))
+    end
+  end)
+
+  it("host memory shared with the device", function()
+    for _, bytes in ipairs { limits.limit_arena_bytes, limits.limit_arena_bytes + 1, math.maxinteger } do
+      support.without_leak(dev, function()
+        support.raises("OutOfMemory", {}, dev.host, dev, "u8", bytes)
+      end)
+    end
+    local h <close> = dev:host("u8", 1)
+    h[1] = 5
+    assert.equal(5, h[1])
+  end)
+
+  it("streams: Capacity says how many", function()
+    local streams = {}
+    local err
+    for i = 1, limits.limit_user_streams + 1 do
+      local ok, made = pcall(dev.stream, dev, {})
+      if ok then
+        streams[i] = made
+      else
+        err = made
+      end
+    end
+    assert.equal(limits.limit_user_streams, #streams)
+    support.is_error(err, "Capacity", tostring(limits.limit_user_streams))
+    assert.equal(limits.limit_user_streams, err.max)
+    for _, stream in ipairs(streams) do
+      stream:close()
+    end
+  end)
+
+  it("labels that a device tells apart: past it they are no longer told apart, and say so", function()
+    local own <close> = support.open()
+    local touch = own:compile([[ extern "C" __global__ void touch(int *x) { x[0] = 1; } ]]).touch
+    local x <close> = own:buffer("i32", 1)
+    local config = { grid = 1, block = 1 }
+    local seen, last = false, nil
+    for i = 1, limits.limit_labels + 10 do
+      config.label = "label " .. i
+      last = touch:launch(config, x)
+      seen = seen or (i < limits.limit_labels - 100 and last.label ~= config.label)
+    end
+    assert.is_false(seen)
+    assert.equal("(too many labels)", last.label)
+    last:await()
+    assert.are.same({ 1 }, x:read())
+  end)
+end)

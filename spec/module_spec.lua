@@ -1,0 +1,195 @@
+-- Compiling and loading: options, the cache, what runs beside it, and what is refused.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("compile", function()
+  local dev, folder
+
+  setup(function()
+    dev = support.open()
+    folder = os.tmpname()
+    os.remove(folder)
+    assert(os.execute("mkdir " .. folder))
+  end)
+  teardown(function()
+    os.execute("rm -r " .. folder)
+    support.close_all()
+  end)
+
+  local function write(name, text)
+    local file = assert(io.open(folder .. "/" .. name, "wb"))
+    file:write(text)
+    file:close()
+    return folder .. "/" .. name
+  end
+
+  --- What the kernel `value` of a module puts into an int.
+  local function value_of(source, options)
+    local mod <close> = dev:compile(source, options)
+    local x <close> = dev:buffer("i32", 1):fill(-1)
+    mod.value:launch(support.one, x)
+    return x:read()[1]
+  end
+
+  local mark = os.time()
+
+  it("runs beside other work: tasks go on, and so does the device", function()
+    local x <close> = dev:buffer("i32", 1)
+    local touch = dev:compile([[ extern "C" __global__ void touch(int *x) { x[0]++; } ]]).touch
+    x:fill(0)
+    local launches, is_over = 0, false
+    local other = gpu.spawn(function()
+      while not is_over do
+        touch:launch(support.one, x):await()
+        launches = launches + 1
+      end
+    end)
+    gpu.sleep(0)
+    local mod = dev:compile(("extern \"C\" __global__ void beside(int *x) { x[0] = %d; }"):format(mark))
+    local meanwhile = launches
+    is_over = true
+    other:await()
+    assert.equal("beside", mod:kernels()[1])
+    assert.truthy(meanwhile >= 10, meanwhile)
+    assert.are.same({ launches }, x:read())
+  end)
+
+  it("takes defines with numbers, strings and booleans", function()
+    local source = [[
+      #ifdef OFF
+      #error "OFF is not defined"
+      #endif
+      extern "C" __global__ void value(int *x) { x[0] = A + B + ON; }
+    ]]
+    assert.equal(42, value_of(source, { defines = { A = 1, B = "(4 * 10)", ON = true, OFF = false } }))
+    assert.equal(52, value_of(source, { defines = { A = 1, B = "(5 * 10)", ON = true } }))
+    for _, defines in ipairs { 5, { 1 }, { A = {} }, { A = "1\n2" } } do
+      support.raises("InvalidArgument", "defines", dev.compile, dev, source, { defines = defines })
+    end
+  end)
+
+  it("takes one name, folder or flag without a table around it", function()
+    write("three.h", "#define THREE 3\n")
+    local source = [[
+      #include "three.h"
+      extern "C" __global__ void value(int *x) { x[0] = THREE; }
+    ]]
+    assert.equal(3, value_of(source, { include = folder, flags = {} }))
+    for option, wrong in pairs { names = 5, include = { 5 }, flags = { "a\nb" } } do
+      support.raises("InvalidArgument", option, dev.compile, dev, source, { [option] = wrong })
+    end
+    support.raises("InvalidArgument", "flagz", dev.compile, dev, source, { flagz = {} })
+    support.raises("InvalidArgument", "options", dev.compile, dev, source, 5)
+    support.raises("InvalidArgument", "name", dev.compile, dev, source, { name = 5 })
+    support.raises("InvalidArgument", "longer than", dev.compile, dev, source, { include = { ("x"):rep(40000) } })
+    support.raises("InvalidArgument", "zero byte", dev.compile, dev, source .. "\0")
+  end)
+
+  it("sees that a header, the source or the options have changed, and nothing else", function()
+    local source = ([[
+      #include "number.h"
+      extern "C" __global__ void value(int *x) { x[0] = NUMBER + ADD; } // %d
+    ]]):format(mark)
+    local function value(add)
+      return value_of(source, { include = { folder }, defines = { ADD = add } })
+    end
+    write("number.h", "#define NUMBER 10\n")
+    assert.equal(11, value(1))
+    assert.equal(12, value(2))
+    write("number.h", "#define NUMBER 20\n")
+    assert.equal(21, value(1))
+    write("number.h", "#define NUMBER 10\n")
+    assert.equal(11, value(1))
+  end)
+
+  it("finds what is compiled in the cache, also in another process, and mends what is damaged there", function()
+    local cache = folder .. "/cache"
+    local script = ([[
+      local dev <close> = require "gpulua".device()
+      local mod = dev:compile 'extern "C" __global__ void value(int *x) { x[0] = 77; } // %d'
+      local x = dev:buffer("i32", 1)
+      mod.value:launch(1, x)
+      print(x:read()[1])
+    ]]):format(mark)
+    local function files()
+      local pipe = assert(io.popen("cd " .. cache .. " && find . -type f -size +0 | sort"))
+      local list = pipe:read "a"
+      pipe:close()
+      return list
+    end
+    local function run()
+      assert.equal("77\n", (support.script(script, "GPULUA_CACHE=" .. cache)))
+      return files()
+    end
+    local first = run()
+    assert.truthy(#first > 0)
+    assert.equal(first, run())
+    os.execute("find " .. cache .. " -type f -exec truncate -s 0 {} +")
+    assert.equal("", files())
+    assert.equal(first, run())
+  end)
+
+  it("works without a cache, or says which setting is wrong", function()
+    local output = support.script([[
+      local dev <close> = require "gpulua".device()
+      local x = dev:buffer("i32", 1):fill(78)
+      local ok, mod = pcall(dev.compile, dev, 'extern "C" __global__ void value(int *x) { x[0] = 78; }')
+      if ok then
+        mod.value:launch(1, x)
+      end
+      print(x:read()[1], ok or mod.code == "Io" and mod.message:find "GPULUA_CACHE" ~= nil)
+    ]], "GPULUA_CACHE=/proc/no/such/folder")
+    assert.equal("78\ttrue\n", output)
+  end)
+
+  it("at once by many tasks, of one source and of several", function()
+    local tasks = {}
+    for i = 1, 12 do
+      tasks[i] = gpu.spawn(function()
+        return value_of(("extern \"C\" __global__ void value(int *x) { x[0] = %d + %d - %d; }"):format(mark, i % 4, mark))
+      end)
+    end
+    for i, value in ipairs { gpu.all(tasks) } do
+      assert.equal(i % 4, value)
+    end
+  end)
+
+  describe("load", function()
+    it("takes the name of a file and says what is wrong with it", function()
+      support.raises("Io", "no/such/file.ptx", dev.load, dev, "no/such/file.ptx")
+      support.raises("Io", folder, dev.load, dev, folder)
+      local text = write("text.txt", "this is neither")
+      support.raises("InvalidData", text, dev.load, dev, text)
+      support.raises("InvalidArgument", "argument 1 of load", dev.load, dev)
+      support.raises("InvalidArgument", "argument 1 of load", dev.load, dev, 5)
+      support.raises("Io", {}, dev.load, dev, "zero\0byte")
+      support.works(dev)
+    end)
+
+    it("of PTX in a file", function()
+      local path = write("store.ptx", [[
+.version 6.3
+.target sm_75
+.address_size 64
+.visible .entry store(.param .u64 p) {
+  .reg .b64 %rd<3>;
+  .reg .b32 %r<2>;
+  ld.param.u64 %rd1, [p];
+  cvta.to.global.u64 %rd2, %rd1;
+  mov.u32 %r1, 99;
+  st.global.u32 [%rd2], %r1;
+  ret;
+}
+]])
+      if dev.kind == "cpu" then
+        support.raises("Unsupported", {}, dev.load, dev, path)
+        return
+      end
+      local mod = dev:load(path)
+      local x <close> = dev:buffer("u32", 1)
+      mod:kernel("store", "out u32*"):launch(support.one, x)
+      assert.are.same({ 99 }, x:read())
+    end)
+  end)
+end)

@@ -1,0 +1,231 @@
+-- Waits of every kind: for device work, in tasks and where nothing can yield; and how they end when something else does.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("wait", function()
+  local dev, mod, x, h, stream
+
+  setup(function()
+    dev = support.open()
+    mod = dev:compile(support.spin_source)
+    x = dev:buffer("i32", 4):fill(0)
+    h = dev:host("i32", 4)
+    stream = dev:stream {}
+    support.ticks(dev, 0.01)
+    for _ = 1, dev:stats().limit_task_streams do
+      gpu.spawn(dev.current, dev):await() -- makes the stream of the task, which stays
+    end
+    dev:synchronize()
+  end)
+  teardown(support.close_all)
+
+  --- A kernel that writes `value` into x at the end of its time; h is in use behind it.
+  local function slow(seconds, value)
+    local op = mod.spin:launch({ grid = 1, block = 1, stream = stream }, support.ticks(dev, seconds), x, value)
+    stream:use(h.copy, h, x)
+    return op
+  end
+
+  local fresh = 0
+  --- A source that no cache has.
+  local function fresh_source()
+    fresh = fresh + 1
+    return ("extern \"C\" __global__ void fresh(int *x) { x[0] = %d + %d; }"):format(os.time(), fresh)
+  end
+
+  -- Each waits for the slow kernel.
+  local waits = {
+    ["op:await"] = function(op) return op:await() end,
+    ["op:join"] = function(op) return op:join() end,
+    ["op:await with a time"] = function(op) return op:await(30) end,
+    ["buffer:await"] = function() return x:await() end,
+    ["buffer:read"] = function() return x:read() end,
+    ["buffer:bytes"] = function() return x:bytes(1, 2) end,
+    ["host buffer:await"] = function() return h:await() end,
+    ["host buffer:read"] = function() return h:read() end,
+    ["host buffer:write"] = function() return h:write { 1, 2, 3, 4 } end,
+    ["host buffer:fill"] = function() return h:fill(0) end,
+    ["device:synchronize"] = function() return dev:synchronize() end,
+    ["stream:synchronize"] = function() return stream:synchronize() end,
+    ["gpu.all"] = function(op) return gpu.all(op, x) end,
+    ["gpu.any"] = function(op) return gpu.any(op) end,
+  }
+  -- A compilation takes its own time.
+  local waits_and_compile = { ["device:compile"] = function() return dev:compile(fresh_source()) end }
+  for name, wait in pairs(waits) do
+    waits_and_compile[name] = wait
+  end
+
+  for name, wait in pairs(waits_and_compile) do
+    it(name .. " lets other tasks run", function()
+      local turns, is_over = 0, false
+      local counter = gpu.spawn(function()
+        while not is_over do
+          turns = turns + 1
+          gpu.sleep(0.001)
+        end
+      end)
+      wait(slow(0.05, 1))
+      is_over = true
+      counter:await()
+      assert.truthy(turns >= 3, turns)
+      dev:synchronize()
+    end)
+
+    it(name .. " is abandoned cleanly when something else resumes its coroutine", function()
+      local thread, got
+      local op = slow(0.05, 2)
+      local task = gpu.spawn(function()
+        thread = coroutine.running()
+        got = table.pack(wait(op))
+        gpu.sleep(0.001) -- it goes on as a task
+        return "end"
+      end)
+      gpu.sleep(0)
+      assert.equal("suspended", coroutine.status(thread))
+      assert.is_true((coroutine.resume(thread, "a", nil, "b")))
+      assert.are.same({ n = 3, "a", nil, "b" }, got)
+      assert.equal("end", task:await(10))
+      op:await()
+      assert.are.same({ 2 }, x:read(1, 1))
+      dev:synchronize()
+    end)
+
+    it(name .. " ends with Cancelled when its task is cancelled", function()
+      local op = slow(0.05, 3)
+      local code
+      local task = gpu.spawn(function()
+        local ok, err = pcall(wait, op)
+        code = not ok and err.code
+        error(err, 0)
+      end)
+      gpu.sleep(0)
+      task:cancel()
+      local ok, err = task:join(10)
+      assert.is_false(ok)
+      support.is_error(err, "Cancelled")
+      assert.equal("Cancelled", code)
+      op:await()
+      assert.are.same({ 3 }, x:read(1, 1))
+      dev:synchronize()
+    end)
+  end
+
+  it("abandoned and cancelled ones leave nothing behind", function()
+    local function is_quiet()
+      return dev:stats().ops_in_flight == 0
+    end
+    -- A compilation that nobody waits for takes its time all the same.
+    support.eventually(30, is_quiet)
+    support.without_leak(dev, function()
+      for _, wait in pairs(waits_and_compile) do
+        local thread
+        local op = slow(0.01, 4)
+        local task = gpu.spawn(function()
+          thread = coroutine.running()
+          wait(op)
+        end)
+        local other = gpu.spawn(wait, op)
+        gpu.sleep(0)
+        coroutine.resume(thread)
+        other:cancel()
+        task:join()
+        other:join()
+      end
+      support.eventually(30, is_quiet)
+    end)
+  end)
+
+  it("an element of a host buffer: abandoned, or waited for", function()
+    local thread, got
+    local op = slow(0.05, 5)
+    local reader = gpu.spawn(function()
+      thread = coroutine.running()
+      got = h[1] -- a metamethod: it may not yield, so it blocks
+    end)
+    reader:await()
+    assert.equal(5, got)
+    assert.equal("dead", coroutine.status(thread))
+    assert.is_true(op:done())
+    slow(0.05, 6)
+    h[1] = 60
+    assert.are.same({ 6 }, x:read(1, 1))
+    assert.equal(60, h[1])
+  end)
+
+  -- Stock Lua's main chunk is such a place as well: interpreter_spec.
+  describe("where nothing can yield", function()
+    local function in_generator(f)
+      local results
+      coroutine.wrap(function() results = table.pack(pcall(f)) end)()
+      assert.truthy(results, "it yielded to the loop")
+      return table.unpack(results, 1, results.n)
+    end
+
+    for name, wait in pairs(waits_and_compile) do
+      it(name .. " blocks for that and runs no other task", function()
+        local has_run = false
+        local other = gpu.spawn(function() has_run = true end)
+        local op, start = slow(0.03, 7), support.now()
+        local ok, err = in_generator(function() return wait(op) end)
+        assert.is_true(ok, tostring(err))
+        assert.is_false(has_run)
+        assert.truthy(name == "device:compile" or support.now() - start > 0.015)
+        other:await()
+        dev:synchronize()
+      end)
+    end
+
+    it("times out as elsewhere", function()
+      local op = slow(0.1, 8)
+      for _, wait in ipairs {
+        function() return op:await(0.01) end, function() return x:await(0.01) end, function() return h:await(0.01) end,
+      } do
+        local ok, err = in_generator(wait)
+        assert.is_false(ok)
+        support.is_error(err, "Timeout")
+      end
+      local _, ok, err = in_generator(function() return op:join(0.01) end)
+      assert.is_false(ok)
+      support.is_error(err, "Timeout")
+      op:await()
+      assert.are.same({ 8 }, x:read(1, 1))
+    end)
+  end)
+
+  it("for a buffer that further work touches meanwhile goes on", function()
+    local task
+    slow(0.03, 9)
+    task = gpu.spawn(function()
+      x:await()
+      return x:done()
+    end)
+    gpu.sleep(0)
+    slow(0.03, 10)
+    assert.is_true(task:await())
+    assert.are.same({ 10 }, x:read(1, 1))
+  end)
+
+  it("of gpu.timeout ends, the work and the memory do not", function()
+    support.without_leak(dev, function()
+      local y = dev:buffer("i32", 1):fill(0):await()
+      local start = support.now()
+      support.raises("Timeout", "0.02", gpu.timeout, 0.02, function()
+        mod.spin:launch(support.one, support.ticks(dev, 0.3), y, 11):await()
+      end)
+      assert.truthy(support.now() - start < 0.25)
+      assert.is_false(y:done())
+      assert.are.same({ 11 }, y:read())
+      y:close()
+    end)
+  end)
+
+  it("a callback of an op that is closed in between still comes", function()
+    local got
+    local op = slow(0.02, 12)
+    op:on_done(function(ok) got = ok end)
+    op:close()
+    assert.is_true(support.eventually(5, function() return got ~= nil end))
+  end)
+end)
