@@ -107,7 +107,7 @@ describe("compile", function()
     local cache = folder .. "/cache"
     local script = ([[
       local dev <close> = require "gpulua".device()
-      local mod = dev:compile 'extern "C" __global__ void value(int *x) { x[0] = 77; } // %d'
+      local mod = dev:compile('extern "C" __global__ void value(int *x) { x[0] = 77; } // %d', { name = "value.cu" })
       local x = dev:buffer("i32", 1)
       mod.value:launch(1, x)
       print(x:read()[1])
