@@ -105,6 +105,40 @@ describe("bad input", function()
       support.is_error(same, "InvalidArgument")
     end)
 
+    it("name the script and line of the culprit", function()
+      local err = refused("InvalidArgument", "type", function() dev:buffer("f31", 4) end)
+      assert.truthy(err.source:find("errors_spec.lua", 1, true))
+      assert.equal(debug.getinfo(1, "l").currentline - 2, err.line)
+    end)
+
+    it("of ranges say what was asked for and of how much", function()
+      local x <close> = dev:buffer("f32", 8)
+      local h <close> = dev:host("f32", 8)
+      for _, case in ipairs {
+        { function() x:read(3, 9) end, 2, 7, 8 }, { function() x:bytes(0, 1) end, -1, 2, 8 },
+        { function() x:slice(9, 9) end, 8, 1, 8 }, { function() x:slice(3, 6):slice(2, 5) end, 1, 4, 4 },
+        { function() x:write({ 1, 2, 3 }, 7) end, 6, 3, 8 }, { function() return h[9] end, 8, 1, 8 },
+        { function() h[0] = 1 end, -1, 1, 8 }, { function() x:view("f64", { 5 }) end, 0, 40, 32 },
+        { function() x:copy(dev:buffer("f32", 9)) end, 0, 9, 8 },
+      } do
+        local err = refused("OutOfBounds", {}, case[1])
+        assert.are.same({ case[2], case[3], case[4] }, { err.offset, err.length, err.size })
+      end
+    end)
+
+    it("of freed memory name the allocation, whose number is never used again", function()
+      local last = 0
+      for _ = 1, 5 do
+        local b = dev:buffer("f32", 4)
+        b:free()
+        local number = math.tointeger(tonumber(refused("UseAfterFree", "allocation", function()
+          b:read()
+        end).message:match "allocation (%d+)"))
+        assert.truthy(number > last)
+        last = number
+      end
+    end)
+
     it("cannot be changed by accident into something without a code", function()
       local err = support.raises("InvalidArgument", {}, dev.buffer, dev, "f31", 4)
       assert.is_nil(err.no_such_field)
@@ -352,6 +386,29 @@ describe("bad input", function()
     support.raises("InvalidArgument", {}, b.read, dev)
     support.raises("InvalidArgument", {}, b.fill, b)
     support.raises("InvalidArgument", {}, b.fill, b, "x")
+    support.raises("InvalidArgument", "argument 1 of copy", b.copy, b)
+    support.raises("InvalidArgument", "argument 1 of write", b.write, b)
+    support.raises("InvalidArgument", "argument 1 of use", dev:current().use, dev:current(), 5)
+    support.raises("InvalidArgument", "argument 1 of wait", dev:current().wait, dev:current(), {})
+    support.raises("InvalidArgument", "argument 1 of read", b.read, b, "1")
+    support.raises("InvalidArgument", "argument 2 of read", b.read, b, 1, 1.5)
+  end)
+
+  it("a refused launch puts nothing on the device", function()
+    local x <close> = dev:buffer("f32", 4):fill(0)
+    dev:synchronize()
+    local before = dev:stats()
+    for _, f in ipairs {
+      function() mod.saxpy:launch(4, 4, 1.0, x) end, function() mod.saxpy:launch(4, 4, 1.0, x, 5) end,
+      function() mod.saxpy:launch({ grid = 1, block = 2000 }, 4, 1.0, x, x) end, function() x:fill "x" end,
+      function() x:read(1, 5) end, function() x:copy(x) end,
+    } do
+      assert.is_false(pcall(f))
+    end
+    local after = dev:stats()
+    for _, field in ipairs { "launches", "fills", "copies", "downloads", "records", "requests", "ops_in_flight" } do
+      assert.equal(before[field], after[field], field)
+    end
   end)
 
   it("a failed assert fails the op, never the script's process", function()

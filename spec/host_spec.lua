@@ -71,6 +71,21 @@ describe("host buffer", function()
     end
   end)
 
+  it("fills, prints itself, and has a shape", function()
+    local h <close> = dev:host("i32", { 2, 3 }, { label = "pinned" })
+    assert.are.same({ 2, 3 }, h.shape)
+    assert.equal("pinned", h.label)
+    assert.equal(("gpulua.host buffer i32[2,3] on %s (pinned)"):format(dev.name), tostring(h))
+    assert.are.same({ 0, 0, 0, 0, 0, 0 }, h:read()) -- never what was there before
+    assert.equal(h, h:fill(7))
+    assert.are.same({ 7, 7, 7, 7, 7, 7 }, h:read())
+    support.raises("InvalidArgument", "fill", h.fill, h, 0.5)
+    support.raises("InvalidArgument", "index", function() return h[1.5] end)
+    support.raises("InvalidArgument", "index", function() h.name = 1 end)
+    h:free()
+    support.raises("UseAfterFree", "pinned", function() return h[1] end)
+  end)
+
   it("copies to and from buffers", function()
     local h <close> = dev:host("i32", 1000)
     local g <close> = dev:host("i32", 1000)

@@ -363,6 +363,41 @@ describe("kernel", function()
       assert.are.same({ { 1, -2 }, { 3, -4 } }, z:read())
     end)
 
+    it("takes c128 for double2, and vectors in a signature by hand", function()
+      local mod = dev:compile [[
+        extern "C" __global__ void conj(double2 *v) { v[threadIdx.x].y = -v[threadIdx.x].y; }
+      ]]
+      local z <close> = dev:upload("c128", { { 1, 2 }, { 3, 4 } })
+      mod.conj:launch({ grid = 1, block = 2 }, z)
+      assert.are.same({ { 1, -2 }, { 3, -4 } }, z:read())
+      local by_hand = mod:kernel("conj", "inout f64x2*")
+      assert.equal("inout f64x2*", by_hand:signature())
+      local d <close> = dev:upload("f64", { 1, 2, 3, 4, 5 })
+      by_hand:launch({ grid = 1, block = 2 }, d:slice(1, 4))
+      assert.are.same({ 1, -2, 3, -4, 5 }, d:read())
+      for _, wrong in ipairs { { 2, 5 }, { 1, 5 }, { 1, 3 } } do
+        support.raises("InvalidArgument", "multiples of 2", by_hand.launch, by_hand, support.one,
+          d:slice(table.unpack(wrong)))
+      end
+      local f <close> = dev:upload("c64", { { 1, 2 } })
+      support.raises("InvalidArgument", "c64", by_hand.launch, by_hand, support.one, f)
+    end)
+
+    it("takes booleans for one-byte scalars, and dynamic shared memory", function()
+      local choose = dev:compile([[
+        extern "C" __global__ void choose(bool which, int *x) {
+          extern __shared__ int room[];
+          room[threadIdx.x] = which ? 5 : 6;
+          __syncthreads();
+          x[threadIdx.x] = room[blockDim.x - 1 - threadIdx.x] * 10 + threadIdx.x;
+        }]]).choose
+      local x <close> = dev:buffer("i32", 3)
+      choose:launch({ grid = 1, block = 3, shared = 12 }, true, x)
+      assert.are.same({ 50, 51, 52 }, x:read())
+      choose:launch({ grid = 1, block = 3, shared = 12 }, false, x)
+      assert.are.same({ 60, 61, 62 }, x:read())
+    end)
+
     it("takes any buffer for void pointers", function()
       local k = dev:compile([[
         extern "C" __global__ void zero(void *p, int bytes) {
@@ -447,6 +482,17 @@ describe("kernel", function()
         refused({ "shared" }, { grid = 1, block = 1, shared = 0.5 }, 4, 1.0, x, y)
       end)
 
+      it("more threads than there are blocks for, and a configuration without a grid", function()
+        refused({ "saxpy", "threads" }, 1 << 50, 4, 1.0, x, y)
+        refused({ "grid" }, { block = 4 }, 4, 1.0, x, y)
+        refused({ "label" }, { grid = 1, block = 4, label = 5 }, 4, 1.0, x, y)
+      end)
+
+      it("host buffers, which are no device memory", function()
+        local h <close> = dev:host("f32", 4)
+        refused({ "x", "saxpy", "host buffer" }, 4, 4, 1.0, h, y)
+      end)
+
       it("unknown fields of its configuration", function()
         refused({ "gird" }, { gird = 1, block = 1 }, 4, 1.0, x, y)
         refused({ "stream" }, { grid = 1, block = 1, stream = 5 }, 4, 1.0, x, y)
@@ -489,6 +535,24 @@ describe("kernel", function()
     local attributes = saxpy:attributes()
     assert.truthy(attributes.block_threads_max >= 1024)
     assert.equal("number", type(saxpy:occupancy()))
+  end)
+
+  it("tells what its launches may be, and occupancy falls with shared memory", function()
+    local mod = dev:compile [[
+      extern "C" __global__ void small(int *x) { x[0] = 1; }
+      extern "C" __global__ void large(int *x) {
+        __shared__ int room[8192];
+        room[threadIdx.x] = x[0];
+        __syncthreads();
+        x[0] = room[0];
+      }]]
+    local small, large = mod.small:attributes(), mod.large:attributes()
+    assert.equal("small", small.name)
+    assert.equal(0, small.shared_bytes)
+    assert.equal(32768, large.shared_bytes)
+    assert.equal(8, small.args_bytes)
+    assert.truthy(mod.small:occupancy() >= 1)
+    assert.truthy(mod.large:occupancy() <= mod.small:occupancy())
   end)
 
   it("finds compiled code in the cache", function()

@@ -136,6 +136,40 @@ describe("a lost device", function()
       end)
     end)
 
+    it("leaves well what was over, and says of the rest what may have run and what had not started", function()
+      without_remains(function()
+        local dev, pid = support.open_with_pid()
+        local mod = dev:compile(forever)
+        local flag, other = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(0)
+        local stream = dev:stream {}
+        local over = stream:mark():await()
+        dev:synchronize()
+        local config = { grid = 1, block = 1 }
+        local ops = {}
+        for i = 1, 20 do
+          config.label = "first " .. i
+          ops[i] = mod.forever:launch(config, flag)
+        end
+        local second = mod.forever:launch({ grid = 1, block = 1, stream = stream, label = "second" }, other)
+        support.raises("Timeout", {}, ops[1].await, ops[1], 0.05)
+        os.execute("kill -9 " .. pid)
+        assert.is_true((over:join()))
+        support.raises("DeviceLost", "'first 1' may have been running", ops[1].await, ops[1])
+        local err = support.raises("DeviceLost", "'second' may have been running", second.await, second)
+        support.raises("DeviceLost", "'first 20' had not started", ops[20].await, ops[20])
+        assert.equal("first 20", ops[20].label)
+        local before = {}
+        for _, suspect in ipairs(err.suspects) do -- oldest first per stream
+          assert.truthy(suspect.seq > (before[suspect.stream] or 0))
+          before[suspect.stream] = suspect.seq
+          assert.truthy(suspect.source:find("lost_spec.lua", 1, true))
+        end
+        assert.equal("first 1", err.suspects[1].label)
+        assert.truthy(tostring(err):find("suspect: first 1 ", 1, true), tostring(err))
+        dev:close()
+      end)
+    end)
+
     it("wakes every waiting task", function()
       without_remains(function()
         local dev, pid = support.open_with_pid()

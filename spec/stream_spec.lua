@@ -28,6 +28,61 @@ describe("stream", function()
     end
   end)
 
+  it("has its priority within what the device has", function()
+    local low <close> = dev:stream { priority = 1000 }
+    local usual <close> = dev:stream {}
+    local high <close> = dev:stream { priority = -1000 }
+    assert.equal(0, usual.priority)
+    assert.truthy(low.priority >= 0)
+    assert.truthy(high.priority < 0 and high.priority > -1000)
+    local between <close> = dev:stream { priority = -1 }
+    assert.equal(-1, between.priority)
+  end)
+
+  it("of a higher priority goes first", function()
+    if dev.kind ~= "cpu" then
+      pending "what a GPU makes of priorities shows under full load only"
+    end
+    local gate <close> = dev:buffer("i32", 1):fill(0)
+    local order <close> = dev:buffer("i32", 64):fill(0)
+    local turn <close> = dev:buffer("i32", 1):fill(0)
+    -- What they share is hidden: it would order them.
+    local take = dev:compile([[
+      extern "C" __global__ void take(const int *gate, int *turn, int *order, int who, long long ticks) {
+        long long start = clock64();
+        while (clock64() - start < ticks) { }
+        order[who] = atomicAdd(turn, 1) + gate[0];
+      }]]):kernel("take", "in i32*, in i32*, in i32*, i32, i64")
+    local config = { grid = 1, block = 1 }
+    local low, high = {}, {}
+    for i = 1, 16 do
+      low[i], high[i] = dev:stream {}, dev:stream { priority = -5 }
+    end
+    for _, launches in ipairs { { low, high }, { high, low } } do
+      dev:synchronize()
+      config.stream = low[1]
+      mod.spin:launch(config, support.ticks(dev, 0.2), gate, 0)
+      -- All wait for the gate, in whichever order they came.
+      for _, streams in ipairs(launches) do
+        for i, stream in ipairs(streams) do
+          config.stream = stream
+          take:launch(config, gate, turn, order, (streams == high and 16 or 0) + i - 1, support.ticks(dev, 0.002))
+        end
+      end
+      dev:synchronize()
+      local turns = order:read()
+      local sum_low, sum_high = 0, 0
+      for i = 1, 16 do
+        sum_low, sum_high = sum_low + turns[i], sum_high + turns[16 + i]
+      end
+      assert.truthy(sum_high < sum_low, ("%d, %d"):format(sum_high, sum_low))
+    end
+    for i = 1, 16 do
+      low[i]:close()
+      high[i]:close()
+    end
+  end)
+
   it("is part of what launches on it say", function()
     local s <close> = dev:stream { label = "mine" }
     local x <close> = dev:buffer("i32", 1)

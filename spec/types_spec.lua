@@ -61,6 +61,14 @@ describe("element types", function()
     assert.equal(("\xFF"):rep(8), b:bytes(3, 3))
   end)
 
+  it("u64 takes floats with integral values up to its end, not negative ones", function()
+    local b <close> = dev:upload("u64", { 2.0 ^ 63, 2.0 ^ 64 - 2048, 5.0 })
+    assert.are.same({ math.mininteger, -2048, 5 }, b:read())
+    support.raises("InvalidData", "element 1", dev.upload, dev, "u64", { 2.0 ^ 64 })
+    support.raises("InvalidData", "element 1", dev.upload, dev, "u64", { -1.0 })
+    support.raises("InvalidData", "element 1", dev.upload, dev, "u64", { 0.5 })
+  end)
+
   local function same_number(a, b)
     return a == b and 1 / a == 1 / b or (a ~= a and b ~= b)
   end
@@ -116,6 +124,10 @@ describe("element types", function()
       support.raises("InvalidData", "element 2", dev.upload, dev, name, { { 1, 2 }, { 1 } })
       support.raises("InvalidData", "element 1", dev.upload, dev, name, { { 1, 2, 3 } })
       support.raises("InvalidData", "element 1", dev.upload, dev, name, { { 1, "x" } })
+      support.raises("InvalidData", "element 2", dev.upload, dev, name, { { 1, 2 }, nil, { 3, 4 } })
+      support.raises("InvalidData", "element 1", dev.upload, dev, name, { "x" })
+      local real <close> = dev:upload(name, { 2.5 }) -- a number is one without an imaginary part
+      assert.are.same({ { 2.5, 0.0 } }, real:read())
     end)
   end
 
