@@ -28,6 +28,54 @@ describe("example", function()
     support.close_all()
   end)
 
+  it("of the README runs as it stands there", function()
+    local file <close> = assert(io.open "README.md")
+    local text = file:read "a"
+    local count = 0
+    for block in text:gmatch "```lua\n(.-)```" do
+      count = count + 1
+      local output, code = support.script(block)
+      assert.equal(0, code, output)
+      assert.equal(block:match "print.*%-%- ([%d.]+)" .. "\n", output)
+    end
+    assert.equal(1, count)
+  end)
+
+  -- The pipeline of the manual, with everything that it shows in passing.
+  it("of a pipeline: kernels from prototypes, data from functions, tables and strings", function()
+    local output, code = support.script [==[
+      local gpu = require "gpulua"
+      local dev = gpu.device()
+      local mod = dev:compile [[
+        extern "C" __global__ void saxpy(int n, float a, const float *x, float *y) {
+          int i = blockIdx.x * blockDim.x + threadIdx.x;
+          if (i < n) y[i] = a * x[i] + y[i];
+        }]]
+      local saxpy = mod.saxpy
+      local n = 1 << 20
+      local x <close> = dev:buffer("f32", n):fill(1)
+      local y <close> = dev:upload("f32", n, function(i) return i end)
+      local op = saxpy:launch(n, n, 2.0, x, y)
+      op:await()
+      print(y:read(1, 4)[1], y:read(n, n)[1])
+      local t <close> = dev:upload("f32", {1, 2, 3})
+      local s <close> = dev:upload("f32", string.pack("<fff", 1, 2, 3))
+      print(t:bytes() == s:bytes())
+    ]==]
+    assert.equal(0, code, output)
+    assert.equal("3.0\t1048578.0\ntrue\n", output)
+  end)
+
+  it("is short where the idea is", function()
+    for _, name in ipairs { "saxpy", "tasks" } do
+      local count = 0
+      for _ in io.lines(("examples/%s.lua"):format(name)) do
+        count = count + 1
+      end
+      assert.truthy(count < 40, name .. ": " .. count)
+    end
+  end)
+
   it("saxpy", function()
     local output, code = run("examples/saxpy.lua")
     assert.equal(0, code, output)

@@ -522,6 +522,36 @@ describe("the interpreter", function()
       assert.equal(1, code)
     end)
 
+    --- A kernel that takes its time, and a wait for it: the wait ends at once.
+    for name, wait in pairs {
+      ["an op"] = "op:await()", ["an op where nothing can yield"] = "coroutine.wrap(function() op:await() end)()",
+      ["a buffer"] = "x:await()", ["a read"] = "x:read()", ["the device"] = "dev:synchronize()",
+    } do
+      it("ends the wait for " .. name, function()
+        local out, err, code = interrupted(([[
+          local gpu = require "gpulua"
+          local dev = gpu.device()
+          local spin = dev:compile([=[
+            extern "C" __global__ void spin(int *x, long long ticks) {
+              long long start = clock64();
+              while (clock64() - start < ticks) { }
+              x[0] = 1;
+            }
+          ]=]).spin
+          local x = dev:buffer("i32", 1)
+          local op = spin:launch(1, x, 4000000000) -- a second or two
+          io.write "ready" io.flush()
+          local ok, e = pcall(function() %s end)
+          print("", ok, type(e) == "table" and e.code or e, op:done())
+          op:await()
+          error(e, 0)
+        ]]):format(wait))
+        assert.truthy(out:find "^ready\tfalse\tInterrupted\tfalse\n", out .. err)
+        assert.truthy(err:find("Interrupted: interrupted!", 1, true), err)
+        assert.equal(1, code)
+      end)
+    end
+
     it("can be caught", function()
       local out, _, code = interrupted [[
         local gpu = require "gpulua"
@@ -553,6 +583,11 @@ describe("the interpreter", function()
       assert.equal(0, code)
       assert.truthy(out:find("\ncpu: [^\n]+ multiprocessors"), out)
       assert.truthy(out:find "\ncuda[^\n]*: [^\n]+", out)
+      assert.is_nil(out:find("traceback", 1, true), out)
+      for _, limit in ipairs { "user_streams 256", "ops_in_flight 16384", "params 128" } do
+        assert.truthy(out:find("\n  limits: [^\n]*" .. limit), out)
+      end
+      assert.truthy(out:find "\ncuda: no: [^\n]*libcuda.so.1" or out:find "\ncuda:0: ", out)
     end)
 
     it("--device and --isolate choose", function()
@@ -632,6 +667,39 @@ describe("the interpreter", function()
       assert.truthy(out:find("^1\t2\na\tb\n2\tb\nfalse\t"), out)
       assert.truthy(out:find("inner\nfalse\te\nfalse\tattempt to yield from outside a coroutine\n1\t1\n", 1, true), out)
       assert.equal(0, code)
+    end)
+
+    it("a device works, and waits for its work block and run no task", function()
+      local out, err, code = stock [[
+        local gpu = require "gpulua"
+        local dev = gpu.device()
+        local saxpy = dev:compile([=[
+          extern "C" __global__ void saxpy(int n, float a, const float *x, float *y) {
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < n) y[i] = a * x[i] + y[i];
+          }
+        ]=]).saxpy
+        local has_run = false
+        local task = gpu.spawn(function() has_run = true return "task" end)
+        local n = 100000
+        local x <close> = dev:buffer("f32", n):fill(1)
+        local y <close> = dev:upload("f32", n, function(i) return i end)
+        local op = saxpy:launch(n, n, 2.0, x, y)
+        print(op:await() == op, op:done(), op:join())
+        print(y:read(1, 2)[2], #y:bytes(1, 3), has_run)
+        dev:synchronize()
+        gpu.all(op, y)
+        print(has_run, task:await(), has_run)
+        print(pcall(y.read, y, 0))
+        local late = dev:current():mark():on_done(function(ok) print("done", ok) end)
+        while gpu.step(0.01) > 0 do end
+        dev:close()
+      ]]
+      assert.equal("", err)
+      assert.equal(0, code)
+      assert.truthy(out:find("^true\ttrue\ttrue\tgpulua.op saxpy[^\n]*\n4.0\t12\tfalse\nfalse\ttask\ttrue\nfalse\t"), out)
+      assert.truthy(out:find("OutOfBounds", 1, true), out)
+      assert.truthy(out:find "done\ttrue\n$", out)
     end)
 
     it("modules of ours are found", function()

@@ -1,7 +1,10 @@
 /* A host of its own: what gpulua.h promises. */
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <lauxlib.h>
@@ -212,6 +215,151 @@ static void test_close(void) {
     }
     CHECK(fd_count() == before);
     CHECK(told.count == 0);
+}
+
+/* Runs the script to its end; what was told of it, in `told`. */
+static void run_with(gpulua_config *config, const char *script) {
+    gpulua *g = gpulua_new(config);
+    CHECK(g != NULL && start(g, script) == GPULUA_OK && run(g) == 0);
+    gpulua_close(g);
+}
+
+static void test_device_config(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    config.device_budget_bytes = 4u << 20;
+    run_with(&config, "require 'gpulua'.device():buffer('u8', 5 << 20)");
+    CHECK(told.count == 1 && told.code == GPULUA_OUT_OF_BUDGET);
+    CHECK(strstr(told.message, "4194304") != NULL);
+
+    config = config_for(&told);
+    config.isolation = GPULUA_ISOLATE_PROCESS;
+    run_with(&config, "assert(require 'gpulua'.device().isolation == 'process')");
+    CHECK(told.count == 0);
+    config.executor_path = "/nowhere/gpulua-exec";
+    run_with(&config, "require 'gpulua'.device()");
+    CHECK(told.count == 1 && told.code == GPULUA_IO);
+    CHECK(strstr(told.message, "/nowhere/gpulua-exec") != NULL);
+
+    for (int i = GPULUA_ISOLATE_NONE; i <= GPULUA_ISOLATE_PROCESS; i++) {
+        char folder[] = "/tmp/gpulua-embed-XXXXXX", command[128];
+        CHECK(mkdtemp(folder) != NULL);
+        config = config_for(&told);
+        config.isolation = (gpulua_isolation)i;
+        config.cache_path = folder;
+        run_with(&config,
+                 "require 'gpulua'.device():compile('__global__ void f(int *x) { x[0] = 1; }')");
+        CHECK(told.count == 0);
+        CHECK(rmdir(folder) != 0); /* something is in it */
+        snprintf(command, sizeof command, "rm -r %s", folder);
+        CHECK(system(command) == 0);
+    }
+    config = config_for(&told);
+    config.device = "abacus"; /* a copy is kept, not the pointer */
+    char name[] = "cpu";
+    config.device = name;
+    gpulua *g = gpulua_new(&config);
+    memset(name, 'x', 3);
+    CHECK(start(g, "assert(require 'gpulua'.device().kind == 'cpu')") == GPULUA_OK && run(g) == 0);
+    CHECK(told.count == 0);
+    gpulua_close(g);
+}
+
+/* The descriptor is readable when work on the device has ended, so a host that only polls gets on.
+ */
+static void test_pollfd(void) {
+    struct told told;
+    for (int i = GPULUA_ISOLATE_NONE; i <= GPULUA_ISOLATE_PROCESS; i++) {
+        gpulua_config config = config_for(&told);
+        config.isolation = (gpulua_isolation)i;
+        gpulua *g = gpulua_new(&config);
+        start(g, "local gpu = require 'gpulua'\n"
+                 "local d = gpu.device()\n"
+                 "local f = d:compile([[__global__ void f(long long n, int *x) {\n"
+                 "  long long t = clock64(); while (clock64() - t < n) { } x[0] = 7; }]]).f\n"
+                 "local x = d:buffer('i32', 1)\n"
+                 "for i = 1, 20 do f:launch(1, 20000000, x):await() turns = i end\n"
+                 "y = x:read()[1]");
+        int rounds = 0;
+        while (gpulua_tasks(g) > 0 && rounds < 10000) {
+            struct pollfd wait = {.fd = gpulua_pollfd(g), .events = POLLIN};
+            if (gpulua_timeout_ms(g) < 0 && poll(&wait, 1, 20000) == 0) {
+                break; /* nothing woke it */
+            }
+            gpulua_step(g, 0);
+            rounds++;
+        }
+        CHECK(gpulua_tasks(g) == 0 && told.count == 0);
+        CHECK(global_integer(g, "turns") == 20 && global_integer(g, "y") == 7);
+        gpulua_close(g);
+    }
+}
+
+/* Everything that goes wrong in a script is told, and nothing is printed; signals are the host's.
+ */
+static void test_manners(void) {
+    static const char script[] = "local gpu = require 'gpulua'\n"
+                                 "local d = gpu.device()\n"
+                                 "pcall(d.compile, d, '__global__ void f( {')\n"
+                                 "pcall(d.buffer, d, 'f31', 5)\n"
+                                 "pcall(gpu.device, 'cuda:99')\n"
+                                 "if d.kind == 'cpu' then\n"
+                                 "  local k = d:compile('#include <assert.h>\\n__global__ void "
+                                 "f(int *x) { assert(x[0]); }').f\n"
+                                 "  k:launch(1, d:buffer('i32', 1):fill(0))\n"
+                                 "end\n"
+                                 "gpu.spawn(error, 'a task fails'):detach()\n"
+                                 "gpu.spawn(function() error {} end):join()\n"
+                                 "gpu.sleep(0.001)\n"
+                                 "warn('quiet')\n"
+                                 "error('main fails')";
+    struct told told;
+    char path[] = "/tmp/gpulua-embed-XXXXXX";
+    int file = mkstemp(path), out = dup(1), err = dup(2);
+    fflush(stdout);
+    dup2(file, 1);
+    dup2(file, 2);
+    struct sigaction before[32], after;
+    sigset_t mask_before, mask_after;
+    bool same = true;
+    for (int number = 1; number < 32; number++) {
+        sigaction(number, NULL, &before[number]);
+    }
+    pthread_sigmask(SIG_BLOCK, NULL, &mask_before);
+    for (int i = GPULUA_ISOLATE_NONE; i <= GPULUA_ISOLATE_PROCESS; i++) {
+        gpulua_config config = config_for(&told);
+        config.isolation = (gpulua_isolation)i;
+        gpulua *g = gpulua_new(&config);
+        start(g, script);
+        for (int turn = 0; turn < 2; turn++) { /* while it is up, and after its end */
+            while (turn == 0 && gpulua_tasks(g) > 0) {
+                gpulua_step(g, 10);
+            }
+            for (int number = 1; number < 32; number++) {
+                sigaction(number, NULL, &after);
+                same = same && after.sa_handler == before[number].sa_handler;
+            }
+            if (turn == 0) {
+                gpulua_close(g);
+            }
+        }
+    }
+    pthread_sigmask(SIG_BLOCK, NULL, &mask_after);
+    for (int number = 1; number < 32; number++) {
+        same = same && sigismember(&mask_before, number) == sigismember(&mask_after, number);
+    }
+    fflush(stdout);
+    fflush(stderr);
+    off_t printed = lseek(file, 0, SEEK_END);
+    dup2(out, 1);
+    dup2(err, 2);
+    close(out);
+    close(err);
+    close(file);
+    unlink(path);
+    CHECK(printed == 0);
+    CHECK(same);
+    CHECK(told.count >= 2); /* on_error was told instead */
 }
 
 static gpulua *current;
@@ -467,6 +615,9 @@ int main(void) {
     test_files();
     test_errors();
     test_close();
+    test_device_config();
+    test_pollfd();
+    test_manners();
     test_reentrancy();
     test_threads();
     test_several();

@@ -497,17 +497,24 @@ static bool open_device(lua_State *L, const char *name) {
     return run_chunk(L, name ? 1 : 0) == 1;
 }
 
+/* What there is and its limits, or why it is not there. */
 static void show_device(lua_State *L, const char *name) {
     static const char show[] =
         "local name = ... "
         "local ok, d = pcall(require('gpulua').device, name) "
         "if not ok then return ('%s: no: %s'):format(name, type(d) == 'table' and d.message or d) "
         "end "
-        "return ('%s: %s, %d multiprocessors, %.1f GiB, compute %s, isolation %s')"
-        ":format(d.name, d.model, d.multiprocessors, d.memory_bytes / 2^30, d.compute, "
-        "d.isolation)";
+        "local limits = {} "
+        "for key, value in pairs(d:stats()) do "
+        "  if key:find '^limit_' then limits[#limits + 1] = key:sub(7) .. ' ' .. value end "
+        "end "
+        "table.sort(limits) "
+        "return ('%s: %s, %d multiprocessors, %.1f GiB, compute %s, isolation %s\\n  limits: "
+        "%s'):format("
+        "d.name, d.model, d.multiprocessors, d.memory_bytes / 2^30, d.compute, d.isolation, "
+        "table.concat(limits, ', '))";
     int top = lua_gettop(L);
-    if (luaL_loadstring(L, show) == LUA_OK) {
+    if (luaL_loadbuffer(L, show, sizeof show - 1, "=gpulua/info") == LUA_OK) {
         lua_pushstring(L, name);
         if (run_chunk(L, 1) == 1) {
             printf("%s\n", lua_tostring(L, -1));
