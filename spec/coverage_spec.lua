@@ -1,13 +1,31 @@
--- docs/coverage.md names tests: each of them must exist.
+-- docs/coverage.md names tests: each of them must exist; and what it is about must all be there.
 
+local gpu = require "gpulua"
 local support = require "spec.support"
 
 describe("docs/coverage.md", function()
+  local document = assert(support.read_file "docs/coverage.md")
+
+  --- The rows below a heading, up to the next one: first cell -> second cell.
+  local function rows_of(heading)
+    local section = document:match("\n" .. heading .. "\n(.-)\n#") or document:match("\n" .. heading .. "\n(.*)$")
+    assert(section, "there is no section " .. heading)
+    local rows, count = {}, 0
+    for promise, tests in section:gmatch "\n| (.-) | ([^\n]*) |%f[\n\0]" do
+      if promise ~= "promise" and promise ~= "code" and promise ~= "invariant" then
+        rows[promise] = tests
+        count = count + 1
+      end
+    end
+    return rows, count
+  end
+
   it("names tests that are there", function()
     local texts, missing, count = {}, {}, 0
-    for row in assert(support.read_file "docs/coverage.md"):gmatch "\n|([^\n]*)|" do
+    for row in document:gmatch "\n| ([^\n]*) |" do
       local path
-      local at = 1 -- paths in backquotes, each followed by the names of tests in it
+      -- Paths in backquotes, each followed by the names of tests in it; what the first cell quotes is the promise.
+      local at = assert(row:find(" | ", 1, true), row)
       while true do
         local path_start, path_end, found_path = row:find("`(spec/[%w_/]+%.%w+)`", at)
         local name_start, name_end, found_name = row:find('"([^"]+)"', at)
@@ -29,6 +47,91 @@ describe("docs/coverage.md", function()
       end
     end
     assert.equal("", table.concat(missing, "\n"))
-    assert.truthy(count > 100, count)
+    assert.truthy(count > 300, count)
+  end)
+
+  it("has a test for each promise, or says that it cannot be broken yet", function()
+    for line in document:gmatch "\n(| [^\n]*)" do
+      local is_head = line:find "^| promise |" or line:find "^| code |" or line:find "^| invariant |"
+      assert.truthy(is_head or line:find("`spec/", 1, true) or line:find("| not yet: ", 1, true), line)
+    end
+  end)
+
+  it("has every error code", function()
+    local rows, count = rows_of "## Error codes"
+    local codes = 0
+    for code in assert(read "src/gpulua.h"):gmatch 'X%(%d+, [%u_]+, "(%a+)"' do
+      codes = codes + 1
+      assert.truthy(rows[code], code)
+      assert.truthy(rows[code]:find "spec/" or rows[code]:find "^not yet: ", code)
+    end
+    assert.equal(33, codes)
+    assert.equal(codes, count)
+  end)
+
+  it("says of no code that occurs in the sources that it cannot occur yet", function()
+    local pipe = assert(io.popen "cat src/*/*.c src/*/*/*.c lua/gpulua/*.lua")
+    local sources = pipe:read "a"
+    pipe:close()
+    local names = {}
+    for name, code in assert(read "src/gpulua.h"):gmatch 'X%(%d+, ([%u_]+), "(%a+)"' do
+      names[code] = name
+    end
+    for code, tests in pairs((rows_of "## Error codes")) do
+      local occurs = sources:find("GPULUA_" .. names[code] .. "%f[^%w_]")
+      -- The check of a block's epoch is there already; nothing changes the epoch.
+      assert.truthy(not tests:find "^not yet" or not occurs or code == "Stale", code)
+      assert.truthy(tests:find "^not yet" or occurs, code)
+    end
+  end)
+
+  it("has the sections of the API, the exact rules, the decisions and the invariants", function()
+    for _, heading in ipairs { "### Errors", "### Running", "### A pipeline", "### Types", "### Kernels", "### Waiting",
+      "### Libraries and data", "### Buffer refs", "### Fencing", "### Memory and streams",
+      "### Envelopes and completion", "## Decisions of the architecture", "### What is built", "### Bad input" } do
+      local _, count = rows_of(heading)
+      assert.truthy(count >= 4, heading)
+    end
+    local invariants, count = rows_of "## Invariants of the architecture"
+    assert.equal(7, count)
+    for number = 1, 7 do
+      local found = false
+      for promise in pairs(invariants) do
+        found = found or promise:find("^" .. number .. "%. ") ~= nil
+      end
+      assert.is_true(found, number)
+    end
+  end)
+
+  it("names every function, every method and every option", function()
+    local function named(what)
+      return document:find("%f[%w_]" .. what:gsub("%p", "%%%0") .. "%f[^%w_]") ~= nil
+    end
+    local missing = {}
+    local dev = support.open()
+    local mod = dev:compile [[ extern "C" __global__ void f(int *x) { x[0] = 1; } ]]
+    local buffer <close> = dev:buffer("i32", 1)
+    local host <close> = dev:host("i32", 1)
+    for _, handle in ipairs { dev, buffer, host, mod, mod.f, dev:current(), dev:current():mark(), gpu.spawn(print) } do
+      local metatable = debug.getmetatable(handle)
+      for name in pairs(metatable.methods or metatable.__index) do
+        if not named(name) then
+          missing[#missing + 1] = gpu.type(handle) .. ":" .. name
+        end
+      end
+    end
+    for name in pairs(gpu) do
+      if name ~= "version" and not named(name) then
+        missing[#missing + 1] = "gpu." .. name
+      end
+    end
+    local options = assert(read "src/host/main.c"):match '"Available options are(.-)program.name'
+    for option in options:gmatch '\n%s*"  (%-%-?%w*)' do
+      if not document:find(option, 1, true) then
+        missing[#missing + 1] = option
+      end
+    end
+    assert.equal("", table.concat(missing, "\n"))
+    support.close_all()
   end)
 end)

@@ -697,7 +697,7 @@ describe("the interpreter", function()
       ]]
       assert.equal("", err)
       assert.equal(0, code)
-      assert.truthy(out:find("^true\ttrue\ttrue\tgpulua.op saxpy[^\n]*\n4.0\t12\tfalse\nfalse\ttask\ttrue\nfalse\t"), out)
+      assert.truthy(out:find "^true\ttrue\ttrue\tgpulua.op saxpy[^\n]*\n4.0\t12\tfalse\nfalse\ttask\ttrue\n", out)
       assert.truthy(out:find("OutOfBounds", 1, true), out)
       assert.truthy(out:find "done\ttrue\n$", out)
     end)

@@ -391,11 +391,11 @@ describe("kernel", function()
           __syncthreads();
           x[threadIdx.x] = room[blockDim.x - 1 - threadIdx.x] * 10 + threadIdx.x;
         }]]).choose
-      local x <close> = dev:buffer("i32", 3)
-      choose:launch({ grid = 1, block = 3, shared = 12 }, true, x)
-      assert.are.same({ 50, 51, 52 }, x:read())
-      choose:launch({ grid = 1, block = 3, shared = 12 }, false, x)
-      assert.are.same({ 60, 61, 62 }, x:read())
+      local out <close> = dev:buffer("i32", 3)
+      choose:launch({ grid = 1, block = 3, shared = 12 }, true, out)
+      assert.are.same({ 50, 51, 52 }, out:read())
+      choose:launch({ grid = 1, block = 3, shared = 12 }, false, out)
+      assert.are.same({ 60, 61, 62 }, out:read())
     end)
 
     it("takes any buffer for void pointers", function()

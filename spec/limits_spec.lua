@@ -4,11 +4,10 @@ local gpu = require "gpulua"
 local support = require "spec.support"
 
 describe("limit of", function()
-  local dev, mod, limits
+  local dev, limits
 
   setup(function()
     dev = support.open()
-    mod = dev:compile(support.spin_source)
     support.ticks(dev, 0.01)
     limits = dev:stats()
   end)

@@ -147,7 +147,8 @@ describe("compile", function()
     local tasks = {}
     for i = 1, 12 do
       tasks[i] = gpu.spawn(function()
-        return value_of(("extern \"C\" __global__ void value(int *x) { x[0] = %d + %d - %d; }"):format(mark, i % 4, mark))
+        local source = "extern \"C\" __global__ void value(int *x) { x[0] = %d + %d - %d; }"
+        return value_of(source:format(mark, i % 4, mark))
       end)
     end
     for i, value in ipairs { gpu.all(tasks) } do

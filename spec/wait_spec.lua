@@ -1,4 +1,4 @@
--- Waits of every kind: for device work, in tasks and where nothing can yield; and how they end when something else does.
+-- Waits of every kind: for device work, in tasks and where nothing can yield; and how they end otherwise.
 
 local gpu = require "gpulua"
 local support = require "spec.support"
