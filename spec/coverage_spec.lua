@@ -60,7 +60,7 @@ describe("docs/coverage.md", function()
   it("has every error code", function()
     local rows, count = rows_of "## Error codes"
     local codes = 0
-    for code in assert(read "src/gpulua.h"):gmatch 'X%(%d+, [%u_]+, "(%a+)"' do
+    for code in assert(support.read_file "src/gpulua.h"):gmatch 'X%(%d+, [%u_]+, "(%a+)"' do
       codes = codes + 1
       assert.truthy(rows[code], code)
       assert.truthy(rows[code]:find "spec/" or rows[code]:find "^not yet: ", code)
@@ -74,7 +74,7 @@ describe("docs/coverage.md", function()
     local sources = pipe:read "a"
     pipe:close()
     local names = {}
-    for name, code in assert(read "src/gpulua.h"):gmatch 'X%(%d+, ([%u_]+), "(%a+)"' do
+    for name, code in assert(support.read_file "src/gpulua.h"):gmatch 'X%(%d+, ([%u_]+), "(%a+)"' do
       names[code] = name
     end
     for code, tests in pairs((rows_of "## Error codes")) do
@@ -125,7 +125,7 @@ describe("docs/coverage.md", function()
         missing[#missing + 1] = "gpu." .. name
       end
     end
-    local options = assert(read "src/host/main.c"):match '"Available options are(.-)program.name'
+    local options = assert(support.read_file "src/host/main.c"):match '"Available options are(.-)program.name'
     for option in options:gmatch '\n%s*"  (%-%-?%w*)' do
       if not document:find(option, 1, true) then
         missing[#missing + 1] = option

@@ -276,7 +276,7 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
         return;
     }
     if (device->link && device->state == GPU_DEVICE_OPEN) {
-        if (!gpu_block_uses_over(module->hazards)) {
+        if (module->hazards && !gpu_block_uses_over(module->hazards)) {
             module->is_deferred = true;
             gpu_device_defer_later(device, &module->release, run_release);
             return;
@@ -426,6 +426,9 @@ gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, con
     gpulua_status status = gpu_device_check(module->device, error);
     if (status) {
         return status;
+    }
+    if (!module->is_loaded) { /* its description may be there in part */
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "%s was not loaded", module->name);
     }
     const char *described = find_signature(module, name);
     if (!described && module->kernel_count > 0) {

@@ -1,0 +1,283 @@
+/* The runtime and the executor with every allocation failing, one after the other: each call says
+ * so, nothing hangs or crashes, and once memory is there again the device works as if nothing had
+ * been. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "backend/tap.h"
+#include "runtime/device.h"
+#include "runtime/memory.h"
+#include "runtime/module.h"
+#include "runtime/op.h"
+#include "runtime/work.h"
+
+static struct tap tap;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+int main(void) {
+    tap_skip(&tap, "allocations that fail", "a sanitizer has an allocator of its own");
+    return tap_finish(&tap);
+}
+#else
+
+/* ---- an allocator that fails at the n-th call of this thread ---- */
+
+extern void *__libc_malloc(size_t bytes);
+extern void *__libc_calloc(size_t count, size_t bytes);
+extern void *__libc_realloc(void *block, size_t bytes);
+
+static __thread long calls_left; /* 0: none fails */
+static __thread bool fails_on;   /* the ones behind it, too */
+static __thread bool has_failed;
+
+static bool fails(void) {
+    if (calls_left == 0 || (--calls_left > 0)) {
+        return false;
+    }
+    calls_left = fails_on ? 1 : 0;
+    has_failed = true;
+    return true;
+}
+
+void *malloc(size_t bytes) {
+    return fails() ? NULL : __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes) {
+    return fails() ? NULL : __libc_calloc(count, bytes);
+}
+
+void *realloc(void *block, size_t bytes) {
+    return fails() ? NULL : __libc_realloc(block, bytes);
+}
+
+/* ---- what a script does, in C ---- */
+
+enum { COUNT = 1000 };
+#define WAIT_NS INT64_C(20000000000)
+
+struct run {
+    struct gpu_device *device;
+    struct gpu_block *a, *b, *host;
+    struct gpu_stream *stream;
+    struct gpu_module *module;
+    struct gpu_kernel *kernel;
+    struct gpu_op *op;
+    struct gpu_staging staging;
+    struct gpu_error error;
+    bool is_wrong; /* it succeeded, and the result is not what it should be */
+};
+
+static gpulua_status wait_for(struct run *run, gpulua_status status) {
+    if (status == GPULUA_OK && (status = gpu_op_wait(run->op, WAIT_NS, &run->error)) == GPULUA_OK) {
+        status = gpu_op_status(run->op);
+        gpu_op_observe(run->op);
+    }
+    gpu_op_release(run->op);
+    run->op = NULL;
+    return status;
+}
+
+static gpulua_status launch(struct run *run, struct gpu_submit *submit) {
+    struct gpu_ref refs[2] = {{run->a, 0, COUNT * 4, GPU_TYPE_I32},
+                              {run->b, 0, COUNT * 4, GPU_TYPE_I32}};
+    struct gpu_arg args[3] = {{.scalar.i = COUNT}, {.ref = &refs[0]}, {.ref = &refs[1]}};
+    struct gpu_launch work = {.submit = *submit,
+                              .kernel = run->kernel,
+                              .grid = {4, 1, 1},
+                              .block = {256, 1, 1},
+                              .args = args,
+                              .arg_count = 3};
+    return gpu_work_launch(&work, &run->op, &run->error);
+}
+
+static gpulua_status steps(struct run *run) {
+    static const char source[] =
+        "extern \"C\" __global__ void add(int n, const int *x, int *y) {"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] += x[i]; }";
+    struct gpu_module_info module = {
+        .name = "add.cu", .text = source, .text_bytes = sizeof source - 1, .is_source = true};
+    struct gpu_block_info block = {.byte_count = COUNT * 4, .label = "block"};
+    struct gpu_stream_info stream = {.label = "stream"};
+    const int32_t three = 3, four = 4;
+    gpulua_status status =
+        gpu_module_create(run->device, &module, &run->module, &run->op, &run->error);
+    if ((status = wait_for(run, status)) ||
+        (status = gpu_module_kernel(run->module, "add", NULL, &run->kernel, &run->error)) ||
+        (status = gpu_stream_create(run->device, &stream, &run->stream, &run->error)) ||
+        (status = gpu_block_create(run->device, &block, &run->a, &run->error)) ||
+        (status = gpu_block_create(run->device, &block, &run->b, &run->error)) ||
+        (block.is_host = true,
+         status = gpu_block_create(run->device, &block, &run->host, &run->error))) {
+        return status;
+    }
+    struct gpu_stream *other;
+    if ((status = gpu_device_task_stream(run->device, 5, &other, &run->error))) {
+        return status;
+    }
+    struct gpu_submit submit = {.stream = run->stream, .label = "a label"};
+    struct gpu_submit elsewhere = {.stream = other};
+    struct gpu_ref a = {run->a, 0, COUNT * 4, GPU_TYPE_I32}, b = a, host = a;
+    b.block = run->b;
+    host.block = run->host;
+    if ((status = gpu_work_fill(&submit, &a, &three, NULL, &run->error)) ||
+        (status = gpu_work_fill(&elsewhere, &b, &four, NULL, &run->error)) ||
+        (status = wait_for(run, launch(run, &submit))) ||
+        (status = gpu_work_copy(&elsewhere, &a, &b, NULL, &run->error)) ||
+        (status = gpu_work_copy(&submit, &host, &a, NULL, &run->error)) ||
+        (status = gpu_staging_acquire(run->device, COUNT * 4, &run->staging, &run->error)) ||
+        (status = wait_for(run, gpu_work_download(&elsewhere, &a, 0, &run->staging, COUNT * 4,
+                                                  &run->op, &run->error))) ||
+        (status = wait_for(run, gpu_work_mark(&submit, NULL, &run->op, &run->error)))) {
+        return status;
+    }
+    const int32_t *staged = (const int32_t *)(const void *)run->staging.bytes;
+    const int32_t *shared = gpu_block_host_bytes(run->host);
+    for (int i = 0; i < COUNT; i++) {
+        run->is_wrong |= staged[i] != 7 || (!gpu_block_failure(run->host) && shared[i] != 7);
+    }
+    return GPULUA_OK;
+}
+
+/* Ends with everything released that it has made. */
+static gpulua_status run_once(struct gpu_device *device, bool *is_wrong) {
+    struct run run = {.device = device};
+    gpulua_status status = steps(&run);
+    *is_wrong = run.is_wrong;
+    gpu_op_release(run.op);
+    if (run.staging.owner) {
+        gpu_staging_release(device, &run.staging);
+    }
+    gpu_block_release(run.a);
+    gpu_block_release(run.b);
+    gpu_block_release(run.host);
+    gpu_kernel_release(run.kernel);
+    gpu_module_release(run.module);
+    gpu_stream_release(run.stream);
+    gpu_error_finish(&run.error);
+    return status;
+}
+
+static struct gpu_device *open_device(gpulua_isolation isolation) {
+    struct gpu_device_info info = {.name = "cpu", .isolation = isolation};
+    struct gpu_device *device = NULL;
+    struct gpu_error error = {0};
+    gpulua_status status = gpu_device_open(&info, &device, &error);
+    gpu_error_finish(&error);
+    return status ? NULL : device;
+}
+
+static void close_device(struct gpu_device *device) {
+    if (device) {
+        gpu_device_close(device, 5000);
+        gpu_device_release(device);
+    }
+}
+
+static bool is_clean(struct gpu_device *device) {
+    struct gpu_error error = {0};
+    struct gpu_stats stats;
+    bool is_idle = gpu_device_wait_idle(device, WAIT_NS, &error) == GPULUA_OK;
+    gpu_error_finish(&error);
+    while (gpu_device_take_unobserved(device, &error)) {
+        gpu_error_finish(&error);
+    }
+    (void)gpu_device_poll(device);
+    (void)gpu_device_reap(device);
+    gpu_device_stats(device, &stats);
+    bool is_well = is_idle && stats.bytes_live == 0 && stats.blocks_live == 0 &&
+                   stats.staging_bytes == 0 && stats.modules_live == 0 && stats.kernels_live == 0;
+    if (!is_well && gpu_device_state(device) == GPU_DEVICE_OPEN) {
+        printf(
+            "# idle %d, %llu bytes live, %llu blocks, %llu staging, %llu modules, %llu kernels\n",
+            is_idle, (unsigned long long)stats.bytes_live, (unsigned long long)stats.blocks_live,
+            (unsigned long long)stats.staging_bytes, (unsigned long long)stats.modules_live,
+            (unsigned long long)stats.kernels_live);
+    }
+    return is_well;
+}
+
+/* ---- tests ---- */
+
+static int fd_count(void) {
+    int count = 0;
+    for (int fd = 0; fd < 256; fd++) {
+        count += lseek(fd, 0, SEEK_CUR) >= 0 || dup2(fd, fd) == fd;
+    }
+    return count;
+}
+
+static void test_open(gpulua_isolation isolation, const char *what) {
+    bool good = true;
+    int before = fd_count();
+    long n = 0;
+    for (has_failed = true; good && has_failed && n < 5000;) {
+        has_failed = false;
+        calls_left = ++n;
+        struct gpu_device *device = open_device(isolation);
+        calls_left = 0;
+        good = (device || has_failed) && (!device || gpu_device_state(device) == GPU_DEVICE_OPEN);
+        close_device(device);
+        good = good && fd_count() == before;
+        if (!good) {
+            printf("# allocation %ld of opening\n", n);
+        }
+    }
+    tap_check(&tap, good && n > 5, what);
+}
+
+/* `all_behind`: the allocations behind the failing one fail, too; `is_fresh`: of a device that has
+ * done nothing before, so that it has nothing to use again. */
+static void test_work(gpulua_isolation isolation, bool all_behind, bool is_fresh,
+                      const char *what) {
+    struct gpu_device *device = open_device(isolation);
+    bool is_wrong, good = device && run_once(device, &is_wrong) == GPULUA_OK && !is_wrong;
+    long n = 0;
+    fails_on = all_behind;
+    for (has_failed = true; good && has_failed && n < 5000;) {
+        if (is_fresh) {
+            close_device(device);
+            device = open_device(isolation);
+        }
+        has_failed = false;
+        calls_left = ++n;
+        gpulua_status status = run_once(device, &is_wrong);
+        calls_left = 0;
+        bool was_good = (status == GPULUA_OK || has_failed) && !is_wrong;
+        bool was_clean = is_clean(device);
+        /* An executor without memory for an event cannot say when work ends: it gives up, and says
+         * so. */
+        if (isolation == GPULUA_ISOLATE_NONE && gpu_device_state(device) == GPU_DEVICE_LOST) {
+            close_device(device);
+            device = open_device(isolation);
+            was_clean = true;
+        }
+        bool is_open = device && gpu_device_state(device) == GPU_DEVICE_OPEN;
+        gpulua_status after = is_open ? run_once(device, &is_wrong) : GPULUA_DEVICE_LOST;
+        good = was_good && was_clean && after == GPULUA_OK && !is_wrong;
+        if (!good) {
+            printf("# allocation %ld: %s; then open %d, clean %d, %s%s\n", n,
+                   gpulua_status_name(status), is_open, was_clean, gpulua_status_name(after),
+                   is_wrong ? ", wrong" : "");
+        }
+    }
+    fails_on = false;
+    close_device(device);
+    tap_check(&tap, good && n > 10, what);
+}
+
+int main(void) {
+    alarm(300);
+    test_work(GPULUA_ISOLATE_NONE, false, false, "none: work with one allocation failing");
+    test_work(GPULUA_ISOLATE_NONE, true, false,
+              "none: work with every allocation failing from one on");
+    test_work(GPULUA_ISOLATE_PROCESS, false, false, "process: work with one allocation failing");
+    test_work(GPULUA_ISOLATE_PROCESS, true, false,
+              "process: work with every allocation failing from one on");
+    test_work(GPULUA_ISOLATE_PROCESS, false, true,
+              "process: first work with one allocation failing");
+    test_open(GPULUA_ISOLATE_NONE, "none: opening with one allocation failing");
+    test_open(GPULUA_ISOLATE_PROCESS, "process: opening with one allocation failing");
+    return tap_finish(&tap);
+}
+#endif
