@@ -117,7 +117,8 @@ describe("ranges", function()
   end)
 
   describe("past their bound", function()
-    local limit = 64
+    local limit
+    setup(function() limit = dev:stats().limit_spans end)
 
     it("widen, are counted, and stay right", function()
       local count = 4 * limit

@@ -127,6 +127,15 @@ static const char *why_not(const struct gpu_why *why) {
     return !why->is_later ? "it was launched first" : "they share no byte that either writes";
 }
 
+static struct gpu_op *check_argument(lua_State *L, struct gpulua *g, int index) {
+    struct gpu_op **handle = gpu_lua_test(L, g, index, GPU_LUA_KIND_OP);
+    if (!handle) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument %d of why: an op expected, got %s",
+                     index, gpu_lua_describe(L, index));
+    }
+    return gpu_lua_check_op(L, g, index);
+}
+
 /* gpu.why(op_b, op_a) -> what orders b after a: a list of hazards, each {hazard = "RAW", "WAR" or
  * "WAW", buffer = label, allocation =, offset =, length = (bytes in the allocation), message =};
  * the list itself has `order` ("stream": both are on one; "fence": b's stream waits), `from` and
@@ -136,7 +145,7 @@ int gpu_lua_why(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_why why;
     struct gpu_error error;
-    if (gpu_op_why(gpu_lua_check_op(L, g, 1), gpu_lua_check_op(L, g, 2), &why, &error)) {
+    if (gpu_op_why(check_argument(L, g, 1), check_argument(L, g, 2), &why, &error)) {
         gpu_lua_throw(L, &error);
     }
     if (!why.is_later || (why.hazard_count == 0 && !why.is_same_stream)) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/flight.h"
 #include "runtime/locate.h"
 #include "runtime/state.h"
 
@@ -146,6 +147,8 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->stats.limit_source_bytes = GPU_SOURCE_BYTES_MAX;
     device->stats.limit_params = GPU_PARAMS_MAX;
     device->stats.limit_args_bytes = GPU_ARGS_BYTES_MAX;
+    device->stats.limit_spans = GPU_SPANS_MAX;
+    device->stats.limit_flight_ops = GPU_FLIGHT_OPS_MAX;
     device->ranges = gpu_range_allocator_create();
     device->arena_ranges = gpu_range_allocator_create();
     if (!gpu_flight_init(&device->flight) || !device->ranges || !device->arena_ranges) {

@@ -112,7 +112,7 @@ uint64_t gpu_device_trim(struct gpu_device *device);
     X(requests) X(records) X(record_bytes) X(throttles) X(errors_unobserved)                                  \
     X(limit_task_streams) X(limit_user_streams) X(limit_ops_in_flight) X(limit_staging_bytes)                 \
     X(limit_arena_bytes) X(limit_block_bytes) X(limit_slabs) X(limit_labels)                                  \
-    X(limit_source_bytes) X(limit_params) X(limit_args_bytes)
+    X(limit_source_bytes) X(limit_params) X(limit_args_bytes) X(limit_spans) X(limit_flight_ops)
 /* clang-format on */
 struct gpu_stats {
 #define X(name) uint64_t name;
