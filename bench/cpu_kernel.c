@@ -1,12 +1,7 @@
-/* The CPU device's kernels by themselves: a large saxpy against the same loop in C with OpenMP,
- * what a barrier costs each thread that crosses it, and short launches on the whole device, whose
- * workers have to be called together for each, against the same loop again. Prints `name value
- * unit` lines.
- *
- *     build/bench/cpu_kernel [threads]        default: all processors
- */
+/* The CPU device: launches of saxpy, from one block to a large array, against the same loop in C
+ * with OpenMP, and what a barrier costs each thread that crosses it. Prints `name value unit`
+ * lines, medians; the two sides take turns. */
 #include <dlfcn.h>
-#include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -76,46 +71,6 @@ static bool kernel_load(const char *text, const char *name, struct loaded *loade
     return ok;
 }
 
-/* Threads that run their shares of a launch, started for each launch as a barrier lets them go. */
-struct crew {
-    struct cpu_launch *launch;
-    pthread_barrier_t start, end;
-    unsigned thread_count;
-    uint64_t block_count;
-    bool is_over;
-};
-
-struct member {
-    struct crew *crew;
-    unsigned index;
-};
-
-static void *member_main(void *argument) {
-    struct member *member = argument;
-    struct crew *crew = member->crew;
-    for (;;) {
-        pthread_barrier_wait(&crew->start);
-        if (crew->is_over) {
-            break;
-        }
-        uint64_t from = crew->block_count * member->index / crew->thread_count;
-        uint64_t to = crew->block_count * (member->index + 1) / crew->thread_count;
-        gpu_cpu_blocks_run(crew->launch, from, to - from);
-        pthread_barrier_wait(&crew->end);
-    }
-    gpu_cpu_thread_finish();
-    return NULL;
-}
-
-static double launch_run(struct crew *crew, struct cpu_launch *launch) {
-    double start = now_s();
-    crew->launch = launch;
-    crew->block_count = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
-    pthread_barrier_wait(&crew->start);
-    pthread_barrier_wait(&crew->end);
-    return now_s() - start;
-}
-
 /* The C loop, built as a C programmer would: with the machine's compiler, for this processor. */
 static void (*openmp_saxpy(void))(int, float, const float *, float *) {
     char folder[] = "/tmp/gpulua-bench-XXXXXX", source[64], object[64], command[512];
@@ -142,53 +97,6 @@ static void (*openmp_saxpy(void))(int, float, const float *, float *) {
     unlink(object);
     rmdir(folder);
     return function;
-}
-
-static void saxpy_bench(struct crew *crew, unsigned elem_count) {
-    struct loaded loaded;
-    if (!kernel_load(saxpy_text, "saxpy", &loaded)) {
-        return;
-    }
-    float *x = aligned_alloc(4096, (size_t)elem_count * sizeof *x);
-    float *y = aligned_alloc(4096, (size_t)elem_count * sizeof *y);
-    for (unsigned i = 0; i < elem_count; i++) {
-        x[i] = (float)i;
-        y[i] = 1.0f;
-    }
-    struct {
-        int n;
-        float a;
-        const float *x;
-        float *y;
-    } args = {(int)elem_count, 1e-9f, x, y};
-    struct cpu_launch launch = {.kernel = loaded.kernel,
-                                .grid = {(elem_count + 255) / 256, 1, 1},
-                                .block = {256, 1, 1},
-                                .args = &args};
-    void (*openmp)(int, float, const float *, float *) = openmp_saxpy();
-    unsigned repeats = ELEMS / elem_count;
-    double ours = 1e9, theirs = 1e9;
-    for (int round = 0; round < ROUNDS; round++) {
-        double sum = 0;
-        for (unsigned i = 0; i < repeats; i++) {
-            sum += launch_run(crew, &launch);
-        }
-        ours = sum / repeats < ours ? sum / repeats : ours;
-        double start = now_s();
-        for (unsigned i = 0; openmp != NULL && i < repeats; i++) {
-            openmp((int)elem_count, args.a, x, y);
-        }
-        double spent = (now_s() - start) / repeats;
-        theirs = spent < theirs ? spent : theirs;
-    }
-    printf("saxpy_%u_us %.1f us\n", elem_count, ours * 1e6);
-    if (openmp != NULL) {
-        printf("saxpy_%u_openmp_us %.1f us\n", elem_count, theirs * 1e6);
-        printf("saxpy_%u_ratio %.2f x\n", elem_count, ours / theirs);
-    }
-    free(x);
-    free(y);
-    gpu_cpu_module_unload(loaded.module);
 }
 
 static void barrier_bench(uint32_t thread_count) {
@@ -221,7 +129,7 @@ static void barrier_bench(uint32_t thread_count) {
 
 /* ---- the device: a stream, its queue, the workers ---- */
 
-#define IN_A_ROW 32u
+#define IN_A_ROW_MAX 32u
 #define DEVICE_ROUNDS 41
 #define OPENMP_SPIN_US 30000 /* its threads spin for a while behind a loop, in everybody's way */
 
@@ -303,15 +211,16 @@ static void device_bench(struct backend_device *device, struct waiter *waiter,
                                     .args = &args,
                                     .args_bytes = sizeof args};
     void (*openmp)(int, float, const float *, float *) = openmp_saxpy();
+    unsigned in_row = elem_count < ELEMS ? IN_A_ROW_MAX : 4u;
     static double alone[DEVICE_ROUNDS], in_a_row[DEVICE_ROUNDS], theirs[DEVICE_ROUNDS];
     for (int round = 0; round < DEVICE_ROUNDS; round++) {
         alone[round] = device_run(&launch, waiter, 1);
-        in_a_row[round] = device_run(&launch, waiter, IN_A_ROW) / IN_A_ROW;
+        in_a_row[round] = device_run(&launch, waiter, in_row) / in_row;
         double start = now_s();
-        for (unsigned i = 0; openmp != NULL && i < IN_A_ROW; i++) {
+        for (unsigned i = 0; openmp != NULL && i < in_row; i++) {
             openmp((int)elem_count, args.a, x, y);
         }
-        theirs[round] = (now_s() - start) / IN_A_ROW;
+        theirs[round] = (now_s() - start) / in_row;
         usleep(OPENMP_SPIN_US);
         (void)device_run(&launch, waiter, 1); /* and ours wake up again */
     }
@@ -344,40 +253,17 @@ static void device_benches(void) {
     device_bench(device, &waiter, 1u << 12);
     device_bench(device, &waiter, 1u << 16);
     device_bench(device, &waiter, 1u << 20);
+    device_bench(device, &waiter, ELEMS);
     gpu_backend_cpu.device_close(device);
     sem_destroy(&waiter.moved);
 }
 
-int main(int argc, char **argv) {
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    unsigned thread_count = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)processors;
-    if (thread_count == 0 || thread_count > 1024) {
-        fprintf(stderr, "usage: cpu_kernel [threads]\n");
-        return 2;
-    }
+int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    struct crew crew = {.thread_count = thread_count};
-    pthread_barrier_init(&crew.start, NULL, thread_count + 1);
-    pthread_barrier_init(&crew.end, NULL, thread_count + 1);
-    pthread_t *threads = calloc(thread_count, sizeof *threads);
-    struct member *members = calloc(thread_count, sizeof *members);
-    for (unsigned i = 0; i < thread_count; i++) {
-        members[i] = (struct member){&crew, i};
-        pthread_create(&threads[i], NULL, member_main, &members[i]);
-    }
     device_benches();
-    saxpy_bench(&crew, ELEMS);
-    saxpy_bench(&crew, 1u << 20);
-    crew.is_over = true;
-    pthread_barrier_wait(&crew.start);
-    for (unsigned i = 0; i < thread_count; i++) {
-        pthread_join(threads[i], NULL);
-    }
     for (uint32_t count = 32; count <= CPU_BLOCK_THREADS_MAX; count *= 2) {
         barrier_bench(count);
     }
     gpu_cpu_thread_finish();
-    free(threads);
-    free(members);
     return 0;
 }

@@ -32,6 +32,7 @@ API unsigned fake_register_flags;
 API int fake_opted_in;
 API int fake_handle_type;
 API int fake_graph_launches;
+API int fake_loaded; /* kernels, before their first launch */
 API size_t fake_memory_bytes = (size_t)1 << 34;
 
 static int context_object;
@@ -405,6 +406,11 @@ API result cuFuncGetAttribute(int *value, int attribute, void *function) {
 API result cuFuncSetAttribute(void *function, int attribute, int value) {
     BEGIN_CURRENT;
     return function != NULL && attribute == 8 ? (fake_opted_in = value, OK) : INVALID;
+}
+API result cuFuncLoad(void *function) {
+    BEGIN_CURRENT;
+    fake_loaded++;
+    return function != NULL ? OK : INVALID;
 }
 API result cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *bytes) {
     BEGIN_CURRENT;

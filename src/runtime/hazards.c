@@ -77,8 +77,29 @@ static void wait_for(struct gpu_stream *stream, struct gpu_waits *waits, struct 
     }
 }
 
-static void find_use(struct gpu_stream *stream, struct gpu_waits *waits,
-                     const struct gpu_use *use) {
+/* Nearly always a use is of a whole block that was never used in part: its one span. Else NULL. */
+static inline struct gpu_span *span_of_whole(const struct gpu_use *use) {
+    struct gpu_history *history = &use->block->history;
+    return history->capacity == 0 && use->byte_begin == 0 &&
+                   use->byte_end == history->first.byte_end
+               ? &history->first
+               : NULL;
+}
+
+static inline void find_in_span(struct gpu_stream *stream, struct gpu_waits *waits,
+                                const struct gpu_use *use, const struct gpu_span *span,
+                                bool is_part) {
+    /* A module's hazard block has order but no contents that could be undefined. */
+    bool depends = ((use->access & GPU_READ) || is_part) && use->block->byte_count > 0;
+    wait_for(stream, waits, span->write, depends);
+    const struct gpu_point *reads = gpu_span_reads(span);
+    for (uint32_t k = 0; (use->access & GPU_WRITE) && k < span->read_count; k++) {
+        wait_for(stream, waits, reads[k], false);
+    }
+}
+
+static void find_in_spans(struct gpu_stream *stream, struct gpu_waits *waits,
+                          const struct gpu_use *use) {
     const struct gpu_history *history = &use->block->history;
     const struct gpu_span *spans = gpu_history_spans(history);
     uint32_t at = gpu_history_find(history, use->byte_begin);
@@ -86,13 +107,7 @@ static void find_use(struct gpu_stream *stream, struct gpu_waits *waits,
     do {
         const struct gpu_span *span = &spans[at];
         bool is_part = byte_begin < use->byte_begin || span->byte_end > use->byte_end;
-        /* A module's hazard block has order but no contents that could be undefined. */
-        bool depends = ((use->access & GPU_READ) || is_part) && use->block->byte_count > 0;
-        wait_for(stream, waits, span->write, depends);
-        const struct gpu_point *reads = gpu_span_reads(span);
-        for (uint32_t k = 0; (use->access & GPU_WRITE) && k < span->read_count; k++) {
-            wait_for(stream, waits, reads[k], false);
-        }
+        find_in_span(stream, waits, use, span, is_part);
         byte_begin = span->byte_end;
     } while (spans[at++].byte_end < use->byte_end);
 }
@@ -103,7 +118,12 @@ void gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uin
     waits->failure = NULL;
     waits->is_full = false;
     for (uint32_t i = 0; i < use_count; i++) {
-        find_use(stream, waits, &uses[i]);
+        const struct gpu_span *span = span_of_whole(&uses[i]);
+        if (span) {
+            find_in_span(stream, waits, &uses[i], span, false);
+        } else {
+            find_in_spans(stream, waits, &uses[i]);
+        }
     }
     uint32_t kept = 0;
     for (uint32_t i = 0; i < waits->count; i++) {
@@ -117,7 +137,10 @@ void gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uin
 bool gpu_hazards_prepare(struct gpu_stream *stream, const struct gpu_use *uses,
                          uint32_t use_count) {
     for (uint32_t i = 0; i < use_count; i++) {
-        if (!gpu_history_prepare(&uses[i], stream->slot)) {
+        const struct gpu_span *span = span_of_whole(&uses[i]);
+        bool has_room = span && ((uses[i].access & GPU_WRITE) ||
+                                 (span->read_capacity == 0 && span->read_count < GPU_SPAN_READS));
+        if (!has_room && !gpu_history_prepare(&uses[i], stream->slot)) {
             return false;
         }
     }
@@ -128,6 +151,14 @@ void gpu_hazards_commit(struct gpu_stream *stream, uint64_t seq, const struct gp
                         uint32_t use_count) {
     struct gpu_point point = {.slot = stream->slot, .seq = seq};
     for (uint32_t i = 0; i < use_count; i++) {
-        gpu_history_commit(&uses[i], point);
+        struct gpu_span *span = span_of_whole(&uses[i]);
+        if (!span) {
+            gpu_history_commit(&uses[i], point);
+        } else if (uses[i].access & GPU_WRITE) {
+            span->write = point;
+            span->read_count = 0;
+        } else {
+            gpu_span_note_read(span, point);
+        }
     }
 }

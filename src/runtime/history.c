@@ -225,17 +225,6 @@ bool gpu_history_prepare(const struct gpu_use *use, uint32_t slot) {
 
 /* ---- noting ---- */
 
-static void note_read(struct gpu_span *span, struct gpu_point point) {
-    struct gpu_point *reads = gpu_span_reads(span);
-    for (uint32_t i = 0; i < span->read_count; i++) {
-        if (reads[i].slot == point.slot) {
-            reads[i].seq = point.seq;
-            return;
-        }
-    }
-    reads[span->read_count++] = point;
-}
-
 void gpu_history_commit(const struct gpu_use *use, struct gpu_point point) {
     struct gpu_history *history = &use->block->history;
     struct gpu_span *spans = gpu_history_spans(history);
@@ -243,7 +232,7 @@ void gpu_history_commit(const struct gpu_use *use, struct gpu_point point) {
     uint32_t end = first; /* behind the last span that the use touches */
     do {
         if (!(use->access & GPU_WRITE)) {
-            note_read(&spans[end], point);
+            gpu_span_note_read(&spans[end], point);
         }
     } while (spans[end++].byte_end < use->byte_end);
     if (!(use->access & GPU_WRITE)) {

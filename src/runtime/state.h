@@ -289,6 +289,18 @@ static inline struct gpu_point *gpu_span_reads(const struct gpu_span *span) {
                                     : (struct gpu_point *)(uintptr_t)span->reads.inside;
 }
 
+/* There is room for it. */
+static inline void gpu_span_note_read(struct gpu_span *span, struct gpu_point point) {
+    struct gpu_point *reads = gpu_span_reads(span);
+    for (uint32_t i = 0; i < span->read_count; i++) {
+        if (reads[i].slot == point.slot) {
+            reads[i].seq = point.seq;
+            return;
+        }
+    }
+    reads[span->read_count++] = point;
+}
+
 /* ---- flight.c ---- */
 bool gpu_flight_init(struct gpu_flight *flight);
 void gpu_flight_finish(struct gpu_flight *flight);

@@ -254,6 +254,11 @@ gpulua_status gpu_cuda_kernel_get(struct backend_module *module, const char *nam
                 ? not_found(error, "kernel", name)
                 : gpu_cuda_result(device, result, "cuModuleGetFunction", __FILE__, __LINE__, error);
     }
+    /* Left to itself the driver loads a kernel at its first launch, which then waits for whatever
+     * runs on the device. */
+    if (status == GPULUA_OK && cu->cuFuncLoad != NULL) {
+        status = CU(device, error, cu->cuFuncLoad(made->function));
+    }
     if (status == GPULUA_OK) {
         status = facts_read(made, facts, error);
     }
