@@ -310,7 +310,7 @@ static void modules(void) {
               "PTX without its NUL");
     tap_check(&tap,
               ops->kernel_get(module, "kern", &kernel, &prints, &facts, &error) == GPULUA_OK &&
-                  !prints && FAKE(int, loaded) == 1 && facts.param_count == 2 &&
+                  !prints && FAKE(int, loaded) == 2 && facts.param_count == 2 &&
                   facts.param_bytes[0] == 4 && facts.param_offset[1] == 8 &&
                   facts.block_threads_max == 1024 && facts.shared_bytes_static == 1000 &&
                   facts.occupancy_blocks == 8,
@@ -354,6 +354,14 @@ static void modules(void) {
     FAKE(int, opted_in) = 300000;
     tap_check(&tap, ops->launch(&launch, &error) == GPULUA_OK && FAKE(int, opted_in) == 300000,
               "once");
+    struct backend_module *unloadable = NULL;
+    long live = FAKE(long, live);
+    fail_next("cuFuncLoad", 2, 1);
+    tap_check(&tap,
+              ops->module_load(device, ptx, sizeof ptx, false, &unloadable, &error) ==
+                      GPULUA_OUT_OF_MEMORY &&
+                  FAKE(long, live) == live,
+              "a kernel that cannot be loaded: its module goes");
     launch.shared_bytes = 232448;
     tap_check(&tap, ops->launch(&launch, &error) == GPULUA_INVALID_ARGUMENT, "more than there is");
     launch.shared_bytes = 0;

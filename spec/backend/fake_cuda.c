@@ -32,7 +32,7 @@ API unsigned fake_register_flags;
 API int fake_opted_in;
 API int fake_handle_type;
 API int fake_graph_launches;
-API int fake_loaded; /* kernels, before their first launch */
+API int fake_loaded; /* kernels, before anybody asks for them */
 API size_t fake_memory_bytes = (size_t)1 << 34;
 
 static int context_object;
@@ -406,6 +406,17 @@ API result cuFuncGetAttribute(int *value, int attribute, void *function) {
 API result cuFuncSetAttribute(void *function, int attribute, int value) {
     BEGIN_CURRENT;
     return function != NULL && attribute == 8 ? (fake_opted_in = value, OK) : INVALID;
+}
+API result cuModuleGetFunctionCount(unsigned *count, struct module *module) {
+    BEGIN_CURRENT;
+    return *count = 2, module != NULL ? OK : INVALID;
+}
+API result cuModuleEnumerateFunctions(char **functions, unsigned count, struct module *module) {
+    BEGIN_CURRENT;
+    for (unsigned i = 0; i < count; i++) {
+        functions[i] = module->names[i];
+    }
+    return OK;
 }
 API result cuFuncLoad(void *function) {
     BEGIN_CURRENT;

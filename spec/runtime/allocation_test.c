@@ -1,6 +1,7 @@
 /* The runtime and the executor with every allocation failing, one after the other: each call says
  * so, nothing hangs or crashes, and once memory is there again the device works as if nothing had
  * been. */
+#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -36,6 +37,7 @@ static bool fails(void) {
     }
     calls_left = fails_on ? 1 : 0;
     has_failed = true;
+    errno = ENOMEM;
     return true;
 }
 

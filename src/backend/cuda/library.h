@@ -73,6 +73,8 @@
     X(true, cuModuleGetGlobal, 3020, "cuModuleGetGlobal_v2")                                                \
     X(true, cuFuncGetAttribute, 2020, "cuFuncGetAttribute")                                                 \
     X(true, cuFuncSetAttribute, 9000, "cuFuncSetAttribute")                                                 \
+    X(false, cuModuleGetFunctionCount, 12040, "cuModuleGetFunctionCount")                                   \
+    X(false, cuModuleEnumerateFunctions, 12040, "cuModuleEnumerateFunctions")                               \
     X(false, cuFuncLoad, 12040, "cuFuncLoad")                                                               \
     X(false, cuFuncGetParamInfo, 12040, "cuFuncGetParamInfo")                                               \
     X(true, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, "cuOccupancyMaxActiveBlocksPerMultiprocessor")

@@ -67,6 +67,32 @@ static gpulua_status code_load(struct backend_device *device, const void *code, 
     return status;
 }
 
+/* Left to itself the driver loads a kernel when it is first asked for, and its first launch then
+ * waits for whatever runs on the device (measured: docs/results.md). */
+static gpulua_status functions_load(struct backend_device *device, CUmodule handle,
+                                    struct backend_error *error) {
+    const struct cuda_driver *cu = &device->cu;
+    unsigned count = 0;
+    if (cu->cuModuleGetFunctionCount == NULL || cu->cuModuleEnumerateFunctions == NULL ||
+        cu->cuFuncLoad == NULL) {
+        return GPULUA_OK; /* a driver before 12.4 */
+    }
+    gpulua_status status = CU(device, error, cu->cuModuleGetFunctionCount(&count, handle));
+    if (status != GPULUA_OK || count == 0) {
+        return status;
+    }
+    CUfunction *functions = calloc(count, sizeof(CUfunction));
+    if (functions == NULL) {
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
+    }
+    status = CU(device, error, cu->cuModuleEnumerateFunctions(functions, count, handle));
+    for (unsigned i = 0; i < count && status == GPULUA_OK; i++) {
+        status = CU(device, error, cu->cuFuncLoad(functions[i]));
+    }
+    free(functions);
+    return status;
+}
+
 gpulua_status gpu_cuda_module_load(struct backend_device *device, const void *image,
                                    size_t image_bytes, bool compiled,
                                    struct backend_module **module, struct backend_error *error) {
@@ -104,6 +130,11 @@ gpulua_status gpu_cuda_module_load(struct backend_device *device, const void *im
     }
     status = code_load(device, code, &made->handle, error);
     if (status != GPULUA_OK) {
+        goto fail;
+    }
+    status = functions_load(device, made->handle, error);
+    if (status != GPULUA_OK) {
+        (void)device->cu.cuModuleUnload(made->handle);
         goto fail;
     }
     free(code);
@@ -253,11 +284,6 @@ gpulua_status gpu_cuda_kernel_get(struct backend_module *module, const char *nam
             result == CUDA_ERROR_NOT_FOUND
                 ? not_found(error, "kernel", name)
                 : gpu_cuda_result(device, result, "cuModuleGetFunction", __FILE__, __LINE__, error);
-    }
-    /* Left to itself the driver loads a kernel at its first launch, which then waits for whatever
-     * runs on the device. */
-    if (status == GPULUA_OK && cu->cuFuncLoad != NULL) {
-        status = CU(device, error, cu->cuFuncLoad(made->function));
     }
     if (status == GPULUA_OK) {
         status = facts_read(made, facts, error);
