@@ -72,7 +72,9 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
     const struct backend_ops *ops = gpu_backend_find(options->backend);
     if (ops == NULL) {
         return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
-                                "this build of gpulua has no backend '%s'", options->backend);
+                                "this build of gpulua has no backend '%s': the headers of its "
+                                "toolkit (cuda.h, nvrtc.h) were not there when it was built",
+                                options->backend);
     }
     const struct backend_open_info info = {
         .ordinal = options->ordinal,
