@@ -591,6 +591,34 @@ describe("the interpreter", function()
         out:find "\ncuda:0: ", out)
     end)
 
+    it("--info shows libraries, found or not and why, and the cache", function()
+      local cache = os.tmpname()
+      os.remove(cache)
+      local out, err, code = run(gpulua, "--info", "", "GPULUA_CACHE=" .. cache)
+      assert.same({ "", 0 }, { err, code })
+      assert.truthy(out:find("\nC%+%+ compiler: /[^\n]+"), out)
+      assert.truthy(out:find("\ncache: " .. cache .. ", 0.0 of 256 MiB", 1, true), out)
+      out = run(gpulua, "--info", "",
+        "GPULUA_CXX=/nowhere/c++ GPULUA_LIBNVRTC=/nowhere/libnvrtc.so GPULUA_CACHE=/dev/null")
+      assert.truthy(out:find("\nC%+%+ compiler: no: [^\n]*/nowhere/c%+%+"), out)
+      assert.truthy(out:find "\nNVRTC: no: [^\n]*/nowhere/libnvrtc.so" or out:find "\ncuda: no: [^\n]*cuda.h", out)
+      assert.truthy(out:find("\ncache: no folder can be used", 1, true), out)
+      os.execute("rm -rf " .. cache)
+    end)
+
+    it("--info=json says the same for programs", function()
+      local out, err, code = run(gpulua, "--info=json")
+      assert.same({ "", 0 }, { err, code })
+      local info = require("dkjson").decode(out)
+      assert.equal(require("gpulua").version, info.version)
+      local cpu = info.devices[2]
+      assert.same({ "cpu", true, 128 }, { cpu.name, cpu.ok, cpu.limits.params })
+      assert.equal(256 << 20, info.cache.limit_bytes)
+      local names = {}
+      for _, library in ipairs(info.libraries) do names[library.name] = library end
+      assert.is_true(names["C++ compiler"].ok)
+    end)
+
     it("--device and --isolate choose", function()
       local show = " -e 'local d = require[[gpulua]].device() print(d.name, d.isolation)'"
       assert.equal("cpu\tnone\n", (run(gpulua, "--device cpu --isolate none" .. show)))
@@ -627,8 +655,7 @@ describe("the interpreter", function()
     end)
 
     it("of later versions are refused by name", function()
-      for _, option in ipairs { "--check", "--check=7", "--seeds", "--trace", "--timeline", "--summary", "--flight",
-        "--info=json" } do
+      for _, option in ipairs { "--check", "--check=7", "--seeds", "--trace", "--timeline", "--summary", "--flight" } do
         local _, err, code = run(gpulua, option .. " -e 'print(1)'")
         assert.truthy(err:find("'" .. option .. "' is not in this version", 1, true), err)
         assert.equal(1, code)

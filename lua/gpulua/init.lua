@@ -7,7 +7,7 @@ for name, value in pairs(core) do
   gpu[name] = value
 end
 -- What the interpreter and our own files need is in the core alone.
-for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown", "adopt_coroutines" } do
+for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown", "adopt_coroutines", "describe" } do
   gpu[name] = nil
 end
 

@@ -523,15 +523,31 @@ static result put(struct exec *exec, const struct node_params *params) {
     }
     return OK;
 }
+/* Kept here, so that what a lost device leaves behind is no leak of the test's. */
+static struct exec *execs[512];
+
+static struct exec *exec_make(void) {
+    size_t slot = 0;
+    while (execs[slot] != NULL) {
+        slot++;
+    }
+    return execs[slot] = calloc(1, sizeof *execs[slot]);
+}
+static void exec_free(struct exec *exec) {
+    for (size_t slot = 0; slot < sizeof execs / sizeof execs[0]; slot++) {
+        execs[slot] = execs[slot] == exec ? NULL : execs[slot];
+    }
+    free(exec);
+}
 API result cuGraphCreate(struct exec **graph, unsigned flags) {
     BEGIN_CURRENT;
     fake_live++;
-    return *graph = calloc(1, sizeof **graph), flags == 0 ? OK : INVALID;
+    return *graph = exec_make(), flags == 0 ? OK : INVALID;
 }
 API result cuGraphDestroy(struct exec *graph) {
     BEGIN_CURRENT;
     fake_live--;
-    free(graph);
+    exec_free(graph);
     return OK;
 }
 API result cuGraphAddKernelNode_v2(struct exec **node, struct exec *graph, const void *before,
@@ -543,7 +559,7 @@ API result cuGraphAddKernelNode_v2(struct exec **node, struct exec *graph, const
 API result cuGraphInstantiateWithFlags(struct exec **exec, const struct exec *graph,
                                        unsigned long long flags) {
     BEGIN_CURRENT;
-    *exec = malloc(sizeof **exec);
+    *exec = exec_make();
     **exec = *graph;
     fake_live++;
     return flags == 0 ? OK : INVALID;
@@ -558,7 +574,7 @@ API result cuGraphExecKernelNodeSetParams_v2(struct exec *exec, const struct exe
 API result cuGraphExecDestroy(struct exec *exec) {
     BEGIN_CURRENT;
     fake_live--;
-    free(exec);
+    exec_free(exec);
     return OK;
 }
 API result cuGraphLaunch(struct exec *exec, void *stream) {

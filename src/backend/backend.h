@@ -53,6 +53,7 @@ struct backend_sink {
     void (*moved)(void *user);
 };
 
+struct text;           /* backend/text.h */
 struct backend_device; /* defined by each backend; begins with `const struct backend_ops *ops` */
 struct backend_stream;
 struct backend_event;
@@ -108,6 +109,9 @@ struct backend_ops {
     int (*device_count)(struct backend_error *error);
     gpulua_status (*device_open)(const struct backend_open_info *info,
                                  struct backend_device **device, struct backend_error *error);
+    /* What it needs that is not part of it, a line each: "found NAME WHERE" or "missing NAME WHY",
+     * with tabs between. May run programs. */
+    void (*describe)(struct text *text);
     /* Waits for all work unless the device is lost; frees all that is left. */
     void (*device_close)(struct backend_device *device);
     void (*device_facts)(struct backend_device *device, struct wire_device_facts *facts);
@@ -260,6 +264,8 @@ bool gpu_cache_folder(const char *cache_path, char *folder, size_t folder_bytes)
 /* Folders in it whose name is this and hex digits count with all that is in them, and are evicted
  * like entries, by when they were held last; never while somebody holds them. */
 #define GPU_CACHE_FOLDER_PREFIX "shim-"
+/* Adds the line "cache FOLDER BYTES LIMIT", with tabs between; FOLDER is "" if none can be used. */
+void gpu_cache_describe(const char *cache_path, struct text *text);
 /* Keeps such a folder where it is until the descriptor is closed (the process may also just end).
  * -1: it is not there. */
 int gpu_cache_folder_hold(const char *path);

@@ -11,6 +11,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 
 #include "backend/cache.h"
 #include "backend/file.h"
+#include "backend/text.h"
 
 #define CACHE_MAGIC "gpulua-cache-1\n" /* 16 bytes with its NUL */
 
@@ -236,4 +238,19 @@ void gpu_cache_put(const char *cache_path, const struct gpu_cache_key *key, cons
         }
     }
     close(folder);
+}
+
+void gpu_cache_describe(const char *cache_path, struct text *text) {
+    char folder[4096] = "";
+    uint64_t bytes = 0;
+    if (gpu_cache_folder(cache_path, folder, sizeof folder)) {
+        int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0) {
+            bytes = gpu_cache_bytes(fd);
+            close(fd);
+        }
+    } else {
+        folder[0] = '\0';
+    }
+    gpu_text_format(text, "cache\t%s\t%" PRIu64 "\t%" PRIu64 "\n", folder, bytes, CACHE_BYTES_MAX);
 }

@@ -20,6 +20,8 @@ void gpu_cache_hash(uint8_t digest[32], const char *name, const void *bytes, siz
 
 /* Makes room for `wanted` bytes in the folder behind the descriptor. */
 void gpu_cache_trim(int folder, uint64_t wanted);
+/* What the folder's entries take. */
+uint64_t gpu_cache_bytes(int folder);
 /* ".new-" and 16 random digits. */
 bool gpu_cache_temporary_name(char name[CACHE_NAME_BYTES], const char *prefix);
 

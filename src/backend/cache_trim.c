@@ -243,3 +243,10 @@ void gpu_cache_trim(int folder, uint64_t wanted) {
     }
     free(list.entries);
 }
+
+uint64_t gpu_cache_bytes(int folder) {
+    struct list list = {0};
+    folder_list(folder, &list);
+    free(list.entries);
+    return list.bytes;
+}

@@ -407,6 +407,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"device", gpu_lua_device_get},
                                          {"devices", gpu_lua_device_list},
                                          {"shutdown", core_shutdown},
+                                         {"describe", gpu_lua_device_describe},
                                          {"adopt_coroutines", gpu_lua_adopt_coroutines},
                                          {NULL, NULL}};
     if (lua_rawgetp(L, LUA_REGISTRYINDEX, &core_key) == LUA_TTABLE) {

@@ -1,6 +1,7 @@
 /* Devices as scripts have them. */
 #include "binding/device.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "binding/core.h"
@@ -166,6 +167,19 @@ static _Noreturn void raise_missing(lua_State *L, struct gpu_error *error) {
     }
     lua_error(L);
     __builtin_unreachable();
+}
+
+/* core.describe(dev) -> text: what the backends of this build need and find, and the cache */
+int gpu_lua_device_describe(lua_State *L) {
+    struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, NULL);
+    struct gpu_error error;
+    char *text;
+    if (gpu_device_describe(device, &text, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    lua_pushstring(L, text); /* short of memory it leaks a few lines, once */
+    free(text);
+    return 1;
 }
 
 /* gpu.device([name[, options]]). Blocks until the device is up. */

@@ -46,6 +46,7 @@ int gpu_lua_device_get(lua_State *L);  /* gpu.device([name[, options]]) */
 int gpu_lua_device_list(lua_State *L); /* gpu.devices() */
 
 /* Methods of devices that are in other files. */
+int gpu_lua_device_describe(lua_State *L);
 int gpu_lua_device_stream(lua_State *L);   /* stream.c */
 int gpu_lua_device_recorder(lua_State *L); /* recorder.c */
 int gpu_lua_device_current(lua_State *L);  /* stream.c */

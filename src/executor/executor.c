@@ -87,6 +87,7 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_KERNEL_GET] = gpu_executor_request,
     [WIRE_OP_GLOBAL_GET] = gpu_executor_request,
     [WIRE_OP_MEMORY_INFO] = gpu_executor_request,
+    [WIRE_OP_DESCRIBE] = gpu_executor_request,
     [WIRE_OP_FORGET_FAILURES] = take_forget,
     [WIRE_OP_BLOCK_CREATE] = take_block,
     [WIRE_OP_BLOCK_FREE] = take_block,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/text.h"
 #include "executor/executor.h"
 #include "wire/sync.h"
 
@@ -276,6 +277,17 @@ static gpulua_status get_global(struct wire_executor *executor, const struct wir
     return status;
 }
 
+static void take_describe(struct wire_executor *executor, const struct wire_record *record) {
+    struct text text = {0};
+    for (size_t i = 0; gpu_backend_table[i] != NULL; i++) {
+        gpu_backend_table[i]->describe(&text);
+    }
+    gpu_cache_describe(executor->cache_path, &text);
+    gpu_executor_answer(executor, record->seq, text.failed ? GPULUA_OUT_OF_MEMORY : GPULUA_OK, 0,
+                        text.failed ? "no host memory" : gpu_text_get(&text), NULL, 0);
+    gpu_text_finish(&text);
+}
+
 /* A request that the device answers: runs it, then replies. */
 static void take_device_request(struct wire_executor *executor, const struct wire_record *record) {
     struct backend_error error = {0};
@@ -333,6 +345,8 @@ void gpu_executor_request(struct wire_executor *executor, const struct wire_reco
         take_open(executor, record);
     } else if (executor->device == NULL) {
         answer_status(executor, record, GPULUA_NO_DEVICE, "no device is open");
+    } else if (record->opcode == WIRE_OP_DESCRIBE) {
+        take_describe(executor, record);
     } else {
         take_device_request(executor, record);
     }

@@ -24,7 +24,8 @@ static struct {
 
 struct options {
     int script; /* index in argv; argc: none */
-    bool is_interactive, shows_version, ignores_environment, warns, has_chunks, shows_info;
+    bool is_interactive, shows_version, ignores_environment, warns, has_chunks;
+    const char *shows_info; /* "text", "json" or NULL */
     const char *device;
     gpulua_isolation isolation;
 };
@@ -75,7 +76,7 @@ static void usage(const char *bad) {
             "  -         stop handling options and execute stdin\n"
             "  --device cpu|cuda|cuda:N  the device of scripts that do not say\n"
             "  --isolate process|none    whether a device lives in a process of its own\n"
-            "  --info    show devices and why others are missing\n",
+            "  --info    show devices, libraries, limits, the cache (--info=json: as JSON)\n",
             program.name);
     fflush(stderr);
 }
@@ -93,7 +94,7 @@ static bool is_of_later(const char *option) {
             return true;
         }
     }
-    return strcmp(option, "--info=json") == 0;
+    return false;
 }
 
 /* "--name VALUE" and "--name=VALUE"; NULL if argv[*i] is another option. *is_missing: no value. */
@@ -133,7 +134,11 @@ static bool take_long(char **argv, int *i, struct options *options) {
     const char *option = argv[*i];
     const char *value;
     if (strcmp(option, "--info") == 0) {
-        options->shows_info = true;
+        options->shows_info = "text";
+        return true;
+    }
+    if (strcmp(option, "--info=json") == 0) {
+        options->shows_info = "json";
         return true;
     }
     if ((value = long_value(argv, i, "--device", &is_missing))) {
@@ -337,7 +342,7 @@ static bool do_library(lua_State *L, const char *text) {
 static bool run_chunks(lua_State *L, char **argv, int count) {
     for (int i = 1; i < count; i++) {
         char kind = argv[i][0] == '-' ? argv[i][1] : '\0';
-        if (kind == '-' && strchr(argv[i], '=') == NULL && strcmp(argv[i], "--info") != 0 &&
+        if (kind == '-' && strchr(argv[i], '=') == NULL && strncmp(argv[i], "--info", 6) != 0 &&
             argv[i][2]) {
             i++; /* the value of a long option */
         } else if (kind == 'e' || kind == 'l') {
@@ -497,25 +502,11 @@ static bool open_device(lua_State *L, const char *name) {
     return run_chunk(L, name ? 1 : 0) == 1;
 }
 
-/* What there is and its limits, or why it is not there. */
-static void show_device(lua_State *L, const char *name) {
-    static const char show[] =
-        "local name = ... "
-        "local ok, d = pcall(require('gpulua').device, name) "
-        "if not ok then return ('%s: no: %s'):format(name, type(d) == 'table' and d.message or d) "
-        "end "
-        "local limits = {} "
-        "for key, value in pairs(d:stats()) do "
-        "  if key:find '^limit_' then limits[#limits + 1] = key:sub(7) .. ' ' .. value end "
-        "end "
-        "table.sort(limits) "
-        "return ('%s: %s, %d multiprocessors, %.1f GiB, compute %s, isolation %s\\n  limits: "
-        "%s'):format("
-        "d.name, d.model, d.multiprocessors, d.memory_bytes / 2^30, d.compute, d.isolation, "
-        "table.concat(limits, ', '))";
+/* gpulua.info's text() or json(). */
+static void show_info(lua_State *L, const char *format) {
     int top = lua_gettop(L);
-    if (luaL_loadbuffer(L, show, sizeof show - 1, "=gpulua/info") == LUA_OK) {
-        lua_pushstring(L, name);
+    if (luaL_loadstring(L, "return require('gpulua.info')[...]()") == LUA_OK) {
+        lua_pushstring(L, format);
         if (run_chunk(L, 1) == 1) {
             printf("%s\n", lua_tostring(L, -1));
         }
@@ -638,9 +629,7 @@ static int run(lua_State *L) {
         show_version(L, &options);
     }
     if (options.shows_info) {
-        printf("gpulua %s (%s)\n", gpulua_version(), LUA_RELEASE);
-        show_device(L, "cuda");
-        show_device(L, "cpu");
+        show_info(L, options.shows_info);
     }
     if (!options.ignores_environment && !run_init(L)) {
         return 0;

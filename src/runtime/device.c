@@ -305,6 +305,25 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
     gpu_device_release(device);
 }
 
+static void on_description(struct gpu_op *op, void *user, const struct wire_reply *reply) {
+    char **text = user;
+    (void)op;
+    if (reply && reply->status == GPULUA_OK) {
+        *text = strdup(gpu_wire_reply_text(reply));
+    }
+}
+
+gpulua_status gpu_device_describe(struct gpu_device *device, char **text, struct gpu_error *error) {
+    struct wire_record record = {.length_bytes = sizeof record, .opcode = WIRE_OP_DESCRIBE};
+    *text = NULL;
+    gpulua_status status =
+        gpu_request_wait(device, &record, "describe", on_description, text, error);
+    if (status == GPULUA_OK && !*text) {
+        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a description");
+    }
+    return status;
+}
+
 gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *error) {
     if (device->state == GPU_DEVICE_OPEN && device->link) {
         return GPULUA_OK;

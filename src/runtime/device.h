@@ -74,6 +74,10 @@ int gpu_device_pid(const struct gpu_device *device); /* of the executor's proces
  * memory. */
 const char *gpu_device_intern(struct gpu_device *device, const char *text);
 
+/* What the backends of this build need and find, and the cache: the lines of backend.h's describe.
+ * malloc'ed. Blocks. */
+gpulua_status gpu_device_describe(struct gpu_device *device, char **text, struct gpu_error *error);
+
 /* Looks at the completion page and the replies: ends what is over, fires its waiters, works off
  * deferred releases. Never blocks. Returns the number of operations that ended. */
 uint32_t gpu_device_poll(struct gpu_device *device);

@@ -46,6 +46,7 @@
     X(GLOBAL_GET, 0)      /* request: object = slab number for the variable, u.kernel.module, payload: name;          \
                              reply: wire_global_facts; the variable then is that slab */                              \
     X(MEMORY_INFO, 0)     /* request: reply: wire_memory_facts */                                                     \
+    X(DESCRIBE, 0)        /* request: reply: text, see describe in backend.h */                                       \
     X(FORGET_FAILURES, 0) /* u.failures.count: the script has seen that many failures; later records carry SKIP */    \
     X(BLOCK_CREATE, 0)    /* u.block, payload: its label; check mode only: what memory there is, in order with the     \
                              work that uses it */                                                                     \

@@ -14,6 +14,7 @@ struct cpu_compiler {
 
 /* Looks for $GPULUA_CXX, or else c++, g++, clang++. LIBRARY_UNAVAILABLE names what was tried. */
 gpulua_status gpu_cpu_compiler_find(struct cpu_compiler *compiler, struct backend_error *error);
+void gpu_cpu_compiler_describe(struct text *text); /* the slot */
 /* Runs it once to learn what it is. */
 gpulua_status gpu_cpu_compiler_ask(struct cpu_compiler *compiler, struct backend_error *error);
 

@@ -1,5 +1,6 @@
 /* The CPU device: the backend's ops table, device memory, facts. */
 #include "backend/cpu/device.h"
+#include "backend/cpu/compile.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -273,6 +274,7 @@ const struct backend_ops gpu_backend_cpu = {
     .version = GPU_BACKEND_VERSION,
     .name = "cpu",
     .device_count = cpu_device_count,
+    .describe = gpu_cpu_compiler_describe,
     .device_open = cpu_device_open,
     .device_close = cpu_device_close,
     .device_facts = cpu_device_facts,

@@ -12,6 +12,7 @@
 #include "backend/cpu/compile.h"
 #include "backend/cpu/process.h"
 #include "backend/cpu/shim.h"
+#include "backend/text.h"
 
 gpulua_status gpu_cpu_compiler_find(struct cpu_compiler *compiler, struct backend_error *error) {
     static const char *const usual[] = {"c++", "g++", "clang++"};
@@ -44,6 +45,18 @@ gpulua_status gpu_cpu_compiler_find(struct cpu_compiler *compiler, struct backen
     snprintf(compiler->identity, sizeof compiler->identity, "%s %lld %lld.%09ld", real,
              (long long)facts.st_size, (long long)facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec);
     return GPULUA_OK;
+}
+
+void gpu_cpu_compiler_describe(struct text *text) {
+    struct cpu_compiler compiler;
+    struct backend_error error;
+    gpu_backend_error_init(&error);
+    if (gpu_cpu_compiler_find(&compiler, &error) == GPULUA_OK) {
+        gpu_text_format(text, "found\tC++ compiler\t%s\n", compiler.path);
+    } else {
+        gpu_text_format(text, "missing\tC++ compiler\t%s\n", error.message);
+    }
+    free(error.log);
 }
 
 gpulua_status gpu_cpu_compiler_ask(struct cpu_compiler *compiler, struct backend_error *error) {

@@ -330,6 +330,7 @@ const struct backend_ops gpu_backend_cuda = {
     .version = GPU_BACKEND_VERSION,
     .name = "cuda",
     .device_count = device_count,
+    .describe = gpu_cuda_describe,
     .device_open = device_open,
     .device_close = device_close,
     .device_facts = device_facts,

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backend/text.h"
+
 #define PATH_BYTES 4096
 
 static void *open_one(const char *path, char *tried, size_t tried_bytes, char *reason,
@@ -189,4 +191,44 @@ gpulua_status gpu_cuda_nvrtc_open(struct cuda_nvrtc *nvrtc, struct backend_error
     }
     find_headers(nvrtc);
     return GPULUA_OK;
+}
+
+/* ---- what --info shows ---- */
+
+static void describe_library(struct text *text, const char *name, gpulua_status status,
+                             const void *symbol, int major, int minor,
+                             const struct backend_error *error) {
+    Dl_info info;
+    if (status != GPULUA_OK) {
+        gpu_text_format(text, "missing\t%s\t%s\n", name, error->message);
+    } else if (dladdr(symbol, &info) != 0 && info.dli_fname != NULL) {
+        gpu_text_format(text, "found\t%s\t%s (%d.%d)\n", name, info.dli_fname, major, minor);
+    } else {
+        gpu_text_format(text, "found\t%s\t(%d.%d)\n", name, major, minor);
+    }
+}
+
+void gpu_cuda_describe(struct text *text) {
+    struct backend_error error;
+    struct cuda_driver driver;
+    struct cuda_nvrtc nvrtc;
+    const void *symbol = NULL;
+    gpu_backend_error_init(&error);
+    gpulua_status status = gpu_cuda_driver_open(&driver, &error);
+    if (status == GPULUA_OK) {
+        memcpy(&symbol, &driver.cuInit, sizeof symbol);
+    }
+    describe_library(text, "CUDA driver", status, symbol, driver.version / 1000,
+                     driver.version % 1000 / 10, &error);
+    status = gpu_cuda_nvrtc_open(&nvrtc, &error);
+    if (status == GPULUA_OK) {
+        memcpy(&symbol, &nvrtc.nvrtcVersion, sizeof symbol);
+    }
+    describe_library(text, "NVRTC", status, symbol, nvrtc.major, nvrtc.minor, &error);
+    if (status == GPULUA_OK && nvrtc.include[0] != '\0') {
+        gpu_text_format(text, "found\tCUDA headers\t%s\n", nvrtc.include);
+    } else if (status == GPULUA_OK) {
+        gpu_text_format(text, "missing\tCUDA headers\tno folder with cuda_fp16.h was found\n");
+    }
+    free(error.log);
 }

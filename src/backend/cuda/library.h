@@ -149,6 +149,7 @@ gpulua_status gpu_cuda_library_open(const char *what, const char *const *names,
 
 /* $GPULUA_LIBCUDA and $GPULUA_LIBNVRTC name a file to be tried instead of the usual ones. */
 gpulua_status gpu_cuda_driver_open(struct cuda_driver *driver, struct backend_error *error);
+void gpu_cuda_describe(struct text *text); /* the slot */
 gpulua_status gpu_cuda_nvrtc_open(struct cuda_nvrtc *nvrtc, struct backend_error *error);
 
 #endif

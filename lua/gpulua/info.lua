@@ -1,0 +1,96 @@
+-- What `gpulua --info` shows: devices, libraries found and not found, and why; limits; the cache.
+
+local gpu = require "gpulua"
+
+local core = require "gpulua.core"
+
+local info = {}
+
+local function device_of(name)
+  local ok, dev = pcall(gpu.device, name)
+  if not ok then
+    return { name = name, ok = false, why = type(dev) == "table" and dev.message or tostring(dev) }
+  end
+  local limits = {}
+  for key, value in pairs(dev:stats()) do
+    local limit = key:match "^limit_(.+)"
+    if limit then limits[limit] = value end
+  end
+  return { name = dev.name, ok = true, model = dev.model, multiprocessors = dev.multiprocessors,
+    memory_bytes = dev.memory_bytes, compute = dev.compute, isolation = dev.isolation, limits = limits }
+end
+
+--- A table: version, lua, devices (a list: name, ok; why, or what it is and its limits), libraries (a list: name, ok,
+--- where or why), cache (folder or nil, bytes, limit_bytes). Opens the devices; blocks or yields for that.
+function info.get()
+  local got = { version = gpu.version, lua = _VERSION, devices = { device_of "cuda", device_of "cpu" }, libraries = {} }
+  for line in core.describe(gpu.device "cpu"):gmatch "[^\n]+" do
+    local kind, name, first, second = line:match "^([^\t]*)\t([^\t]*)\t([^\t]*)\t?([^\t]*)$"
+    if kind == "cache" then
+      got.cache = { folder = name ~= "" and name or nil, bytes = math.tointeger(first),
+        limit_bytes = math.tointeger(second) }
+    else
+      got.libraries[#got.libraries + 1] = { name = name, ok = kind == "found", where = kind == "found" and first or nil,
+        why = kind ~= "found" and first or nil }
+    end
+  end
+  return got
+end
+
+local function sorted_keys(t)
+  local keys = {}
+  for key in pairs(t) do keys[#keys + 1] = key end
+  table.sort(keys)
+  return keys
+end
+
+--- The same as lines to read.
+function info.text()
+  local got = info.get()
+  local lines = { ("gpulua %s (%s)"):format(got.version, got.lua) }
+  local function add(...) lines[#lines + 1] = string.format(...) end
+  for _, dev in ipairs(got.devices) do
+    if dev.ok then
+      add("%s: %s, %d multiprocessors, %.1f GiB, compute %s, isolation %s", dev.name, dev.model, dev.multiprocessors,
+        dev.memory_bytes / 2 ^ 30, dev.compute, dev.isolation)
+      local limits = {}
+      for _, key in ipairs(sorted_keys(dev.limits)) do limits[#limits + 1] = key .. " " .. dev.limits[key] end
+      add("  limits: %s", table.concat(limits, ", "))
+    else
+      add("%s: no: %s", dev.name, dev.why)
+    end
+  end
+  for _, library in ipairs(got.libraries) do
+    add("%s: %s%s", library.name, library.ok and "" or "no: ", library.where or library.why)
+  end
+  if got.cache.folder then
+    add("cache: %s, %.1f of %d MiB", got.cache.folder, got.cache.bytes / 2 ^ 20, got.cache.limit_bytes // 2 ^ 20)
+  else
+    add("cache: no folder can be used: kernels are compiled anew each time")
+  end
+  return table.concat(lines, "\n")
+end
+
+local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
+
+local function encode(value)
+  if type(value) == "string" then
+    return '"' .. value:gsub('[%c"\\]', function(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
+  elseif type(value) ~= "table" then
+    return tostring(value)
+  end
+  local parts = {}
+  if #value > 0 or next(value) == nil then
+    for i, item in ipairs(value) do parts[i] = encode(item) end
+    return "[" .. table.concat(parts, ",") .. "]"
+  end
+  for _, key in ipairs(sorted_keys(value)) do parts[#parts + 1] = encode(key) .. ":" .. encode(value[key]) end
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+
+--- The same as JSON, one line.
+function info.json()
+  return encode(info.get())
+end
+
+return info
