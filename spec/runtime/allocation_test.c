@@ -276,6 +276,7 @@ int main(void) {
     test_work(GPULUA_ISOLATE_PROCESS, false, false, "process: work with one allocation failing");
     test_work(GPULUA_ISOLATE_PROCESS, true, false,
               "process: work with every allocation failing from one on");
+    test_work(GPULUA_ISOLATE_NONE, false, true, "none: first work with one allocation failing");
     test_work(GPULUA_ISOLATE_PROCESS, false, true,
               "process: first work with one allocation failing");
     test_open(GPULUA_ISOLATE_NONE, "none: opening with one allocation failing");

@@ -62,6 +62,7 @@ struct executor_event {
 struct executor_stream {
     struct backend_stream *stream; /* owned; NULL: it could not be created, `failure` says why */
     struct backend_error failure;
+    int priority;
     struct executor_event events[EXECUTOR_EVENTS]; /* of the newest operations, a ring */
     uint64_t event_count;                          /* records so far */
     uint64_t last_seq;                             /* submitted */
@@ -113,9 +114,10 @@ struct wire_executor {
     /* Objects. */
     struct executor_table slabs, modules, kernels;
     struct executor_stream *streams[WIRE_STREAMS_MAX]; /* owned */
-    uint32_t stream_limit;                             /* highest slot ever used, plus 1 */
-    _Atomic uint32_t wanted_limit;                     /* the same, for other threads */
-    struct executor_table pinned;                      /* arena chunks, struct executor_pin */
+    bool stream_is_owed[WIRE_STREAMS_MAX]; /* asked for when there was no memory even for its row */
+    uint32_t stream_limit;                 /* highest slot ever used, plus 1 */
+    _Atomic uint32_t wanted_limit;         /* the same, for other threads */
+    struct executor_table pinned;          /* arena chunks, struct executor_pin */
     uint32_t pin_count;
     struct executor_grave *graves;
 
@@ -192,6 +194,8 @@ void *gpu_executor_arena(const struct wire_executor *executor, uint64_t byte_off
                          uint64_t bytes);
 void gpu_executor_slab_destroy(struct wire_executor *executor, uint32_t number);
 void gpu_executor_stream_create(struct wire_executor *executor, const struct wire_record *record);
+/* One that could not be made for want of memory is tried again. */
+void gpu_executor_stream_retry(struct wire_executor *executor, uint32_t slot);
 void gpu_executor_stream_destroy(struct wire_executor *executor, uint32_t slot);
 void gpu_executor_module_unload(struct wire_executor *executor, uint32_t number);
 void gpu_executor_graves_look(struct wire_executor *executor, bool all);

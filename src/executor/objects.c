@@ -101,10 +101,26 @@ void gpu_executor_arena_register(struct wire_executor *executor, const struct wi
 
 /* ---- streams ---- */
 
+static void stream_make(struct wire_executor *executor, uint32_t slot,
+                        struct executor_stream *stream) {
+    if (executor->device == NULL) {
+        gpu_backend_fail(&stream->failure, GPULUA_NO_DEVICE, 0, "no device is open");
+        return;
+    }
+    if (executor->ops->stream_create(executor->device, slot, stream->priority, &stream->stream,
+                                     &stream->failure) != GPULUA_OK) {
+        stream->stream = NULL;
+        if (stream->failure.status == GPULUA_DEVICE_LOST) {
+            gpu_executor_lose(executor, stream->failure.driver_code, stream->failure.message);
+        }
+    }
+}
+
 void gpu_executor_stream_create(struct wire_executor *executor, const struct wire_record *record) {
     uint32_t slot = record->stream;
     gpu_executor_stream_destroy(executor, slot);
     struct executor_stream *stream = calloc(1, sizeof *stream);
+    executor->stream_is_owed[slot] = stream == NULL;
     if (stream == NULL) {
         return; /* work put on it finds no stream, and fails with that */
     }
@@ -116,21 +132,25 @@ void gpu_executor_stream_create(struct wire_executor *executor, const struct wir
         executor->stream_limit = slot + 1;
         atomic_store_explicit(&executor->wanted_limit, slot + 1, memory_order_release);
     }
-    if (executor->device == NULL) {
-        gpu_backend_fail(&stream->failure, GPULUA_NO_DEVICE, 0, "no device is open");
-        return;
-    }
-    if (executor->ops->stream_create(executor->device, slot, record->u.stream.priority,
-                                     &stream->stream, &stream->failure) != GPULUA_OK) {
-        stream->stream = NULL;
-        if (stream->failure.status == GPULUA_DEVICE_LOST) {
-            gpu_executor_lose(executor, stream->failure.driver_code, stream->failure.message);
-        }
+    stream->priority = record->u.stream.priority;
+    stream_make(executor, slot, stream);
+}
+
+void gpu_executor_stream_retry(struct wire_executor *executor, uint32_t slot) {
+    struct executor_stream *stream = executor->streams[slot];
+    if (stream == NULL && executor->stream_is_owed[slot]) {
+        struct wire_record again = {.opcode = WIRE_OP_STREAM_CREATE, .stream = slot};
+        gpu_executor_stream_create(executor, &again);
+    } else if (stream != NULL && stream->failure.status == GPULUA_OUT_OF_MEMORY) {
+        free(stream->failure.log);
+        stream->failure = (struct backend_error){0};
+        stream_make(executor, slot, stream);
     }
 }
 
 void gpu_executor_stream_destroy(struct wire_executor *executor, uint32_t slot) {
     struct executor_stream *stream = executor->streams[slot];
+    executor->stream_is_owed[slot] = false;
     if (stream == NULL) {
         return;
     }

@@ -248,6 +248,11 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
     gpu_backend_error_init(&error);
     struct executor_stream *row = executor->streams[record->stream];
     struct backend_stream *stream = row != NULL ? row->stream : NULL;
+    if (__builtin_expect(stream == NULL, 0)) {
+        gpu_executor_stream_retry(executor, record->stream);
+        row = executor->streams[record->stream];
+        stream = row != NULL ? row->stream : NULL;
+    }
     gpulua_status status = issue_waits(executor, record, stream, &error);
     if (stream == NULL) {
         if (row == NULL) {
