@@ -253,6 +253,43 @@ describe("memory", function()
     dev:close()
   end)
 
+  it("staging is rolled back when a transfer fails on its way", function()
+    local dev = support.open()
+    support.works(dev)
+    local b = dev:buffer("f32", 1 << 20)
+    support.without_leak(dev, function()
+      local s = dev:stream {}
+      local function failing(i)
+        if i == 700000 then
+          error("no more", 0)
+        end
+        return i
+      end
+      assert.is_false(pcall(dev.upload, dev, "f32", 1 << 20, failing))
+      assert.is_false(pcall(b.write, b, { 1, 2, "x" }))
+      support.raises("Closed", {}, function()
+        s:use(function()
+          b:write({ 1 }, 1)
+          s:close()
+          b:write(("x"):rep(4 << 20))
+        end)
+      end)
+      local gone = dev:buffer("f32", 1 << 20)
+      support.raises("UseAfterFree", {}, dev.upload, dev, "f32", 1 << 20, function(i)
+        if i == 5 then
+          gone:free()
+          gone:write({ 1 }, 1)
+        end
+        return i
+      end)
+      gone:close()
+    end)
+    assert.equal(0, dev:stats().staging_bytes)
+    b:write({ 5 }, 1)
+    assert.equal(5, b:read(1, 1)[1])
+    dev:close()
+  end)
+
   it("many small buffers of many sizes hold what was put there", function()
     local dev = support.open()
     local random = support.random(5)
@@ -277,7 +314,7 @@ describe("memory", function()
     local dev = support.open()
     local stats = dev:stats()
     for _, name in ipairs { "limit_task_streams", "limit_user_streams", "limit_ops_in_flight", "limit_staging_bytes",
-      "budget_bytes" } do
+      "limit_memory_depth", "limit_oom_hooks", "budget_bytes" } do
       assert.equal("integer", math.type(stats[name]), name)
       assert.truthy(stats[name] > 0, name)
     end

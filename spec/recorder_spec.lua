@@ -156,6 +156,17 @@ describe("recorder", function()
       support.raises("UseAfterFree", "argument 1 of write", rec.preflight, rec)
     end)
 
+    it("memory that cannot be tracked", function()
+      local direct <close> = dev:memory { from = "direct" }
+      local x <close> = direct:buffer("i32", 16)
+      local rec = dev:recorder()
+      rec:write(x)
+      support.raises("StreamMisuse", { "argument 1 of write", "cannot track" }, rec.preflight, rec)
+      rec = dev:recorder { mode = "permissive" }
+      rec:write(x):preflight()
+      rec:commit()
+    end)
+
     it("buffers of another device", function()
       local other = support.open { label = "other" }
       local x <close> = other:buffer("i32", 16)

@@ -83,6 +83,31 @@ describe("stream", function()
     end
   end)
 
+  it("of a higher priority goes before what waits on others, and clamps what no device has", function()
+    local low, ops = {}, {}
+    local ticks = support.ticks(dev, 0.01)
+    local x <close> = dev:buffer("i32", 64):fill(0)
+    local y <close> = dev:buffer("i32", 1):fill(0)
+    dev:synchronize()
+    for i = 1, 64 do
+      low[i] = dev:stream { priority = 0 }
+      ops[i] = mod.spin:launch({ grid = 1, block = 1, stream = low[i] }, ticks, x:slice(i, i), 1)
+    end
+    local high <close> = dev:stream { priority = -1000 }
+    assert.truthy(high.priority < 0 and high.priority > -1000)
+    assert.equal(0, low[1].priority)
+    mod.spin:launch({ grid = 1, block = 1, stream = high }, 1, y, 1):await()
+    local over = 0
+    for i = 1, 64 do
+      over = over + (ops[i]:done() and 1 or 0)
+    end
+    -- On a GPU they all run at once; on the CPU it did not wait for those that were there before.
+    assert.truthy(over < 56, over)
+    for i = 1, 64 do
+      low[i]:close()
+    end
+  end)
+
   it("is part of what launches on it say", function()
     local s <close> = dev:stream { label = "mine" }
     local x <close> = dev:buffer("i32", 1)
@@ -305,7 +330,14 @@ describe("stream", function()
       for i = 1, limit do
         streams[i] = dev:stream {}
       end
-      support.raises("Capacity", tostring(limit), dev.stream, dev, {})
+      local before = dev:stats().streams_live
+      local collected = false
+      setmetatable({}, { __gc = function() collected = true end })
+      local err = support.raises("Capacity", tostring(limit), dev.stream, dev, {})
+      assert.equal(limit, err.max)
+      -- After a full collection, and with no other stream in its place.
+      assert.is_true(collected)
+      assert.equal(before, dev:stats().streams_live)
       streams[1]:close()
       dev:synchronize()
       streams[1] = dev:stream {}

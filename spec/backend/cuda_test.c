@@ -160,6 +160,47 @@ static void slabs(void) {
     ops->device_close(device);
 }
 
+static void pools(void) {
+    struct backend_error error = {0};
+    struct backend_device *device = open_device();
+    struct backend_stream *stream = NULL;
+    struct backend_slab *slab = NULL, *other = NULL;
+    uint64_t address = 0;
+    ops->stream_create(device, 0, 0, &stream, &error);
+    long before = FAKE(long, live);
+    ops->pool_trim(device);
+    tap_check(&tap, FAKE(int, pool_trims) == 0 && FAKE(long, live) == before,
+              "no pool is made before it is needed");
+    static const char *const calls[] = {"cuMemPoolCreate", "cuMemPoolSetAttribute",
+                                        "cuStreamCreateWithPriority", "cuMemAllocFromPoolAsync"};
+    bool good = true;
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        fail_next(calls[i], 2, 0);
+        good = ops->pool_alloc(stream, 1000, &slab, &address, &error) == GPULUA_OUT_OF_MEMORY &&
+               strstr(error.message, calls[i]) != NULL && slab == NULL && good;
+        good = good && (i == 3 || FAKE(long, live) == before);
+    }
+    tap_check(&tap, good, "each call of making one failing: named, nothing left");
+    tap_check(&tap,
+              ops->pool_alloc(stream, 1000, &slab, &address, &error) == GPULUA_OK &&
+                  address % 512 == 0 && FAKE(uint64_t, pool_kept_bytes) == UINT64_MAX,
+              "memory from the pool, which keeps what it has");
+    memset((void *)(uintptr_t)address, 1, 1000);
+    tap_check(&tap,
+              ops->pool_alloc(stream, UINT64_C(1) << 60, &other, &address, &error) ==
+                      GPULUA_OUT_OF_MEMORY &&
+                  ops->pool_alloc(stream, 0, &other, &address, &error) == GPULUA_INVALID_ARGUMENT &&
+                  other == NULL,
+              "sizes that cannot be");
+    ops->slab_destroy(device, slab);
+    ops->pool_trim(device);
+    tap_check(&tap, FAKE(int, pool_trims) == 1 && FAKE(long, live) == before + 2,
+              "freed on the pool's own stream, and trimmed");
+    ops->pool_alloc(stream, 1000, &slab, &address, &error);
+    ops->device_close(device);
+    tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing, also of what was not freed");
+}
+
 static void streams(void) {
     struct backend_error error = {0};
     struct backend_device *device = open_device();
@@ -690,6 +731,7 @@ int main(void) {
     opening();
     faults_while_opening();
     slabs();
+    pools();
     streams();
     copies_and_fills();
     modules();

@@ -34,6 +34,8 @@ API int fake_handle_type;
 API int fake_graph_launches;
 API int fake_loaded; /* kernels, before anybody asks for them */
 API size_t fake_memory_bytes = (size_t)1 << 34;
+API uint64_t fake_pool_kept_bytes; /* its release threshold */
+API int fake_pool_trims;
 
 static int context_object;
 /* Streams and events are numbers; modules are kept here, so that what a lost device leaves behind
@@ -225,6 +227,54 @@ API result cuMemSetAccess(uint64_t address, size_t bytes, const int *access, siz
         return INVALID;
     }
     return mprotect((void *)(uintptr_t)address, bytes, PROT_READ | PROT_WRITE) == 0 ? OK : INVALID;
+}
+
+/* ---- pools: in the order of streams, never the legacy one ---- */
+
+#define POOL ((void *)(uintptr_t)0x9001)
+API result cuMemPoolCreate(void **pool, const int *props) {
+    BEGIN_CURRENT;
+    if (props[0] != 1 || props[2] != 1) { /* pinned, on a device */
+        return INVALID;
+    }
+    fake_live++;
+    return *pool = POOL, OK;
+}
+API result cuMemPoolDestroy(void *pool) {
+    BEGIN_CURRENT;
+    fake_live--;
+    return pool == POOL ? OK : INVALID;
+}
+API result cuMemPoolSetAttribute(void *pool, int attribute, const uint64_t *value) {
+    BEGIN_CURRENT;
+    fake_pool_kept_bytes = *value;
+    return pool == POOL && attribute == 4 ? OK : INVALID;
+}
+API result cuMemPoolTrimTo(void *pool, size_t bytes) {
+    BEGIN_CURRENT;
+    fake_pool_trims++;
+    return pool == POOL && bytes == 0 ? OK : INVALID;
+}
+API result cuMemAllocFromPoolAsync(uint64_t *address, size_t bytes, void *pool, void *stream) {
+    BEGIN_CURRENT;
+    if (pool != POOL || stream == NULL) {
+        return INVALID;
+    }
+    void *memory = bytes > fake_memory_bytes ? NULL : aligned_alloc(512, (bytes + 511) / 512 * 512);
+    if (memory == NULL) {
+        return NO_MEMORY;
+    }
+    fake_live++;
+    return *address = (uint64_t)(uintptr_t)memory, OK;
+}
+API result cuMemFreeAsync(uint64_t address, void *stream) {
+    BEGIN_CURRENT;
+    if (stream == NULL) {
+        return INVALID;
+    }
+    fake_live--;
+    free((void *)(uintptr_t)address);
+    return OK;
 }
 
 /* ---- host memory: the device sees it elsewhere ---- */

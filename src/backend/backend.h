@@ -126,6 +126,14 @@ struct backend_ops {
                                  struct backend_slab **slab, uint64_t *address,
                                  struct backend_error *error);
     void (*slab_destroy)(struct backend_device *device, struct backend_slab *slab);
+    /* Memory from the driver's pool: work put on the stream from here on may use it, other streams
+     * have to be made to wait for such work. slab_destroy gives it back to the pool, once every use
+     * is over. Both NULL: there is no pool. */
+    gpulua_status (*pool_alloc)(struct backend_stream *stream, uint64_t bytes,
+                                struct backend_slab **slab, uint64_t *address,
+                                struct backend_error *error);
+    /* What the pool keeps goes back to the system. */
+    void (*pool_trim)(struct backend_device *device);
     /* Pins host memory (page, arena chunk) for the device. NULL: not needed. Failing is not fatal.
      * `writable` memory can be the target of stream_word. */
     gpulua_status (*host_register)(struct backend_device *device, void *base, uint64_t bytes,

@@ -28,8 +28,9 @@
 /* X(C name, name for scripts) */
 #define GPU_LUA_KIND_TABLE(X)                                                                     \
     X(DEVICE, "device") X(BUFFER, "buffer") X(HOST, "host buffer") X(MODULE, "module")             \
-    X(KERNEL, "kernel") X(STREAM, "stream") X(OP, "op") X(RECORDER, "recorder")                    \
-    X(TASK, "task") X(GROUP, "group") X(USE, "use") X(STAGING, "staging")
+    X(KERNEL, "kernel") X(STREAM, "stream") X(MEMORY, "memory") X(OP, "op") X(RECORDER, "recorder") \
+    X(TASK, "task") X(GROUP, "group") X(USE, "use") X(STAGING, "staging")                          \
+    X(GROUP_ROOM, "room of a group")
 /* clang-format on */
 enum gpu_lua_kind {
 #define X(name, text) GPU_LUA_KIND_##name,
@@ -56,7 +57,8 @@ struct tagged {
     const void *metatable;
 };
 static inline bool gpu_lua_kind_is_tagged(enum gpu_lua_kind kind) {
-    return kind == GPU_LUA_KIND_BUFFER || kind == GPU_LUA_KIND_KERNEL;
+    return kind == GPU_LUA_KIND_DEVICE || kind == GPU_LUA_KIND_BUFFER ||
+           kind == GPU_LUA_KIND_KERNEL;
 }
 
 /* Makes the metatable of a kind: `methods` into __index unless `metamethods` has one of its own.
@@ -66,6 +68,9 @@ void gpu_lua_kind_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind,
 /* Pushes a zeroed userdata of that kind. */
 void *gpu_lua_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind, size_t bytes,
                   int user_values);
+/* The buffer at `index`, which is closed, needs no finaliser any more: that spares the collector a
+ * call for each. It stays a buffer in every other way. */
+void gpu_lua_buffer_unfinalize(lua_State *L, struct gpulua *g, int index);
 /* The handle at `index` if it is of that kind, else NULL. */
 void *gpu_lua_test(lua_State *L, const struct gpulua *g, int index, enum gpu_lua_kind kind);
 /* The same, but raises InvalidArgument. */

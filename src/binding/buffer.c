@@ -6,10 +6,15 @@
 #include "binding/core.h"
 #include "binding/data.h"
 #include "binding/device.h"
+#include "binding/memory.h"
+#include "binding/stream.h"
 
-/* Lua's collector is driven by device bytes, too: garbage handles may hold a lot of memory. */
-#define GC_DEBT_STEP_BYTES (UINT64_C(1) << 16)
-#define GC_STEP_KIB_MAX 16384
+/* Lua's collector is driven by device bytes, too: garbage handles may hold a lot of memory. So many
+ * bytes, or that share of the budget if it is less, are as much reason for a cycle as a heap that
+ * has doubled. */
+#define GC_CYCLE_BYTES (UINT64_C(32) << 20)
+#define GC_CYCLE_SHARE 8u
+#define GC_STEPS 16u /* in a cycle */
 
 /* ---- checks ---- */
 
@@ -143,38 +148,63 @@ void gpu_lua_check_range(lua_State *L, int index, const struct buffer *buffer, c
 
 /* ---- making ---- */
 
-static void pay_debt(lua_State *L, struct gpulua *g, uint64_t bytes) {
-    g->gc_debt_bytes += bytes < 512 ? 512 : bytes;
-    if (g->gc_debt_bytes >= GC_DEBT_STEP_BYTES && lua_gc(L, LUA_GCISRUNNING)) {
-        uint64_t kib = g->gc_debt_bytes / 1024;
+/* In proportion: a cycle's bytes advance the collector by the size of Lua's heap, at most so much
+ * at once. Handles that were closed since have been taken off the debt, so a program that closes
+ * what it makes pays nothing. */
+static void pay_debt(lua_State *L, struct gpulua *g, struct gpu_device *device, uint64_t bytes) {
+    uint64_t cycle_bytes = gpu_device_budget_bytes(device) / GC_CYCLE_SHARE;
+    cycle_bytes = cycle_bytes < GC_CYCLE_BYTES ? cycle_bytes : GC_CYCLE_BYTES;
+    uint64_t debt = g->gc_debt_bytes;
+    if (debt >= cycle_bytes / GC_STEPS && lua_gc(L, LUA_GCISRUNNING)) {
+        uint64_t heap_kib = (uint64_t)lua_gc(L, LUA_GCCOUNT) + 1;
+        debt = debt < cycle_bytes ? debt : cycle_bytes;
         g->gc_debt_bytes = 0;
-        lua_gc(L, LUA_GCSTEP, kib > GC_STEP_KIB_MAX ? GC_STEP_KIB_MAX : (int)kib);
+        lua_gc(L, LUA_GCSTEP, (int)(heap_kib * (debt >> 9) / (cycle_bytes >> 9 | 1)) + 1);
     }
+    g->gc_debt_bytes += bytes < GPU_LUA_BUFFER_BYTES_MIN ? GPU_LUA_BUFFER_BYTES_MIN : bytes;
+}
+
+static void forgive_debt(struct gpulua *g, uint64_t bytes) {
+    bytes = bytes < GPU_LUA_BUFFER_BYTES_MIN ? GPU_LUA_BUFFER_BYTES_MIN : bytes;
+    g->gc_debt_bytes -= bytes < g->gc_debt_bytes ? bytes : g->gc_debt_bytes;
+}
+
+/* What the runtime calls when memory is short: what is garbage may hold it. */
+static void collect(void *caller) {
+    struct gpu_lua_call *call = caller;
+    lua_gc(call->L, LUA_GCCOLLECT);
 }
 
 static void create_block(lua_State *L, struct gpulua *g, struct gpu_device *device,
                          const struct buffer_request *request, struct gpu_block **block) {
     struct gpu_error error;
+    struct gpu_lua_call call = {.L = L, .g = g, .error_ref = LUA_NOREF};
     struct gpu_block_info info = {
         .byte_count = request->byte_count,
         .label = request->label,
         .is_host = request->is_host,
+        .is_reserved = request->is_reserved,
+        .collect = collect,
+        .caller = &call,
     };
-    gpu_lua_site(L, g, device, &info.site);
-    pay_debt(L, g, request->byte_count);
-    gpulua_status status = gpu_block_create(device, &info, block, &error);
-    bool may_fit = status == GPULUA_OUT_OF_MEMORY ||
-                   (status == GPULUA_OUT_OF_BUDGET && error.requested_bytes <= error.limit_bytes);
-    if (may_fit) {
-        *block = NULL;
-        gpu_error_finish(&error);
-        lua_gc(L, LUA_GCCOLLECT); /* what is garbage may hold it */
-        gpu_device_reap(device);
-        info.may_wait = true;
-        status = gpu_block_create(device, &info, block, &error);
+    pay_debt(L, g, device, request->byte_count);
+    if (request->memory) {
+        info.memory = request->memory->memory;
+        if (gpu_memory_find(info.memory, GPU_MEMORY_DRIVER)) {
+            info.stream = gpu_lua_current_stream(L, g, device);
+        }
+        if (gpu_memory_wants_site(info.memory)) {
+            gpu_lua_site(L, g, device, &info.site);
+        }
     }
+    gpulua_status status = gpu_block_create(device, &info, block, &error);
     if (status) {
         *block = NULL;
+    }
+    if (request->memory || g->pressed) {
+        gpu_lua_memory_after(L, request->memory, &call, status ? &error : NULL);
+    }
+    if (status) {
         gpu_lua_throw(L, &error);
     }
 }
@@ -182,8 +212,9 @@ static void create_block(lua_State *L, struct gpulua *g, struct gpu_device *devi
 struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_device *device,
                                    const struct buffer_request *request) {
     struct buffer *buffer = gpu_lua_new(
-        L, g, request->is_host ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER, sizeof *buffer, 1);
+        L, g, request->is_host ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER, sizeof *buffer, 0);
     create_block(L, g, device, request, &buffer->ref.block);
+    buffer->is_owing = true;
     buffer->ref.byte_count = request->byte_count;
     buffer->ref.type = request->type;
     buffer->elem_count = request->elem_count;
@@ -195,33 +226,51 @@ struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_de
 
 struct buffer *gpu_lua_buffer_over(lua_State *L, struct gpulua *g, struct gpu_block *block,
                                    enum gpu_lua_kind kind) {
-    struct buffer *buffer = gpu_lua_new(L, g, kind, sizeof *buffer, 1);
+    struct buffer *buffer = gpu_lua_new(L, g, kind, sizeof *buffer, 0);
     buffer->ref.block = gpu_block_retain(block);
     return buffer;
 }
 
-/* The options of dev:buffer at `index`; their label. */
-static const char *get_options(lua_State *L, int index, const char *what) {
-    static const char *const options[] = {"label", "durable", "rebuild", NULL};
+void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const char *what,
+                            struct gpu_device *device, struct buffer_request *request) {
+    static const char *const options[] = {"label", "memory", "durable", "rebuild", NULL};
     static const char *const later[] = {"durable", "rebuild", NULL};
+    if (lua_isnoneornil(L, index)) {
+        return;
+    }
     gpu_lua_check_options(L, index, options, what);
-    for (const char *const *name = later; lua_istable(L, index) && *name; name++) {
+    for (const char *const *name = later; *name; name++) {
         if (lua_getfield(L, index, *name) != LUA_TNIL) {
             gpu_lua_fail(L, GPULUA_UNSUPPORTED, "%s of %s: not in this version", *name, what);
         }
         lua_pop(L, 1);
     }
-    return gpu_lua_field_string(L, index, "label", what);
+    request->label = gpu_lua_field_string(L, index, "label", what);
+    if (lua_getfield(L, index, "memory") != LUA_TNIL) {
+        if (!gpu_lua_test(L, g, lua_gettop(L), GPU_LUA_KIND_MEMORY)) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "memory of %s: what dev:memory has made expected, got %s", what,
+                         gpu_lua_describe(L, lua_gettop(L)));
+        }
+        request->memory = gpu_lua_check_memory(L, g, lua_gettop(L));
+        if (request->memory->device != device) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "memory of %s: it is of %s%s, the buffer of %s", what,
+                         gpu_device_kin(request->memory->device, device),
+                         gpu_device_name(request->memory->device), gpu_device_name(device));
+        }
+    }
+    lua_pop(L, 1);
 }
 
-/* dev:buffer(type, n or {d1, d2, ...}[, {label=}]) */
+/* dev:buffer(type, n or {d1, d2, ...}[, {label =, memory = what dev:memory gave}]) */
 int gpu_lua_device_buffer(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct buffer_request request = {.type = gpu_lua_check_type(L, 2, "buffer")};
     lua_settop(L, 4);
     gpu_lua_check_shape(L, 3, "buffer", &request);
-    request.label = get_options(L, 4, "buffer");
+    gpu_lua_buffer_options(L, g, 4, "buffer", device, &request);
     gpu_lua_buffer_make(L, g, device, &request);
     return 1;
 }
@@ -272,7 +321,7 @@ int gpu_lua_device_upload(lua_State *L) {
     if (request.dim_count == 1) {
         request.shape[0] = request.elem_count;
     }
-    request.label = get_options(L, data + 1, "upload");
+    gpu_lua_buffer_options(L, g, data + 1, "upload", device, &request);
     struct buffer *buffer = gpu_lua_buffer_make(L, g, device, &request);
     gpu_lua_buffer_put(L, g, buffer, 0, data);
     return 1;
@@ -343,25 +392,51 @@ static int buffer_slice(lua_State *L) {
 
 /* ---- the end, and how it looks ---- */
 
-static void buffer_end(struct buffer *buffer) {
+static void buffer_close(lua_State *L, struct gpulua *g, struct buffer *buffer) {
     struct gpu_block *block = buffer->ref.block;
+    if (!block) {
+        return;
+    }
     buffer->ref.block = NULL;
-    if (block) {
-        gpu_block_release(block);
+    if (buffer->is_owing) {
+        forgive_debt(g, buffer->ref.byte_count);
+    }
+    struct gpu_memory *guarded = g->guard_count > 0 ? gpu_block_memory(block) : NULL;
+    if (guarded) {
+        gpu_memory_retain(guarded);
+    }
+    gpu_block_close(block);
+    if (guarded) {
+        gpu_lua_memory_freed(L, guarded);
+    }
+    if (g->pressed) {
+        gpu_lua_memory_tell(L, g);
     }
 }
 
 int gpu_lua_buffer_close(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct buffer *buffer = gpu_lua_test(L, g, 1, GPU_LUA_KIND_HOST);
-    buffer_end(buffer ? buffer : gpu_lua_check(L, g, 1, GPU_LUA_KIND_BUFFER));
+    struct buffer *buffer = gpu_lua_test(L, g, 1, GPU_LUA_KIND_BUFFER);
+    bool is_device = buffer != NULL;
+    if (!buffer) {
+        buffer = gpu_lua_test(L, g, 1, GPU_LUA_KIND_HOST);
+    }
+    bool is_host = buffer != NULL && !is_device;
+    buffer = buffer ? buffer : gpu_lua_check(L, g, 1, GPU_LUA_KIND_BUFFER);
+    if (!is_host && buffer->ref.block) {
+        buffer->tag.metatable = NULL;
+        gpu_lua_buffer_unfinalize(L, g, 1);
+    }
+    buffer_close(L, g, buffer);
     return 0;
 }
 
 int gpu_lua_buffer_gc(lua_State *L) {
     struct buffer *buffer = lua_touserdata(L, 1);
+    struct gpu_block *block = buffer->ref.block;
     buffer->tag.metatable = NULL;
-    buffer_end(buffer);
+    buffer->ref.block = NULL;
+    gpu_block_release(block);
     return 0;
 }
 
@@ -369,7 +444,14 @@ int gpu_lua_buffer_gc(lua_State *L) {
 int gpu_lua_buffer_free(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
+    struct gpu_memory *guarded = g->guard_count > 0 ? gpu_block_memory(buffer->ref.block) : NULL;
     gpu_block_free(buffer->ref.block);
+    if (guarded) {
+        gpu_lua_memory_freed(L, gpu_memory_retain(guarded));
+    }
+    if (g->pressed) {
+        gpu_lua_memory_tell(L, g);
+    }
     return 0;
 }
 

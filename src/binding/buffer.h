@@ -5,6 +5,8 @@
 #include "binding/loop.h"
 
 #define GPU_LUA_DIMS_MAX 8u
+/* What the smallest one counts for with the collector. */
+#define GPU_LUA_BUFFER_BYTES_MIN 512u
 
 struct buffer {
     struct tagged tag;
@@ -12,6 +14,7 @@ struct buffer {
     uint64_t elem_count; /* in ref */
     uint32_t dim_count;
     uint32_t elem_bytes;
+    bool is_owing; /* it made its block, and counts with the collector until it is closed */
     uint64_t shape[GPU_LUA_DIMS_MAX];
 };
 
@@ -28,6 +31,8 @@ struct buffer_request {
     uint64_t elem_count, byte_count;
     const char *label;
     bool is_host;
+    bool is_reserved;             /* gpu_memory_reserve has made room for it */
+    struct memory_handle *memory; /* where it comes from; NULL: the device's default */
 };
 enum gpu_type gpu_lua_check_type(lua_State *L, int index, const char *what);
 /* `index`: a number of elements or a table of dimensions. */
@@ -35,6 +40,9 @@ void gpu_lua_check_shape(lua_State *L, int index, const char *what, struct buffe
 /* Pushes a new buffer. Collects garbage and waits for memory in flight before it gives up. */
 struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_device *device,
                                    const struct buffer_request *request);
+/* The options of buffers at `index`: label, memory. The memory stays alive as long as they do. */
+void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const char *what,
+                            struct gpu_device *device, struct buffer_request *request);
 /* Pushes a buffer over a range of the block of `of`. */
 struct buffer *gpu_lua_buffer_over(lua_State *L, struct gpulua *g, struct gpu_block *block,
                                    enum gpu_lua_kind kind);

@@ -9,6 +9,7 @@
 #include "binding/device.h"
 #include "binding/kernel.h"
 #include "binding/loop.h"
+#include "binding/memory.h"
 #include "binding/stream.h"
 
 static const char core_key; /* registry: the module table */
@@ -81,14 +82,35 @@ void gpu_lua_kind_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind,
     lua_pushstring(L, type_name(kind));
     lua_setfield(L, -2, "__metatable");
     g->metatables[kind] = lua_topointer(L, -1);
+    if (g->metatable_refs[kind] == 0) {
+        lua_pushvalue(L, -1);
+        g->metatable_refs[kind] = luaL_ref(L, LUA_REGISTRYINDEX);
+    }
+    if (kind == GPU_LUA_KIND_BUFFER && g->closed_buffers_ref == 0) {
+        lua_newtable(L);
+        for (lua_pushnil(L); lua_next(L, -3);) {
+            lua_pushvalue(L, -2);
+            lua_insert(L, -2); /* the copy, key, key, value */
+            lua_rawset(L, -4);
+        }
+        lua_pushnil(L);
+        lua_setfield(L, -2, "__gc");
+        g->closed_buffers = lua_topointer(L, -1);
+        g->closed_buffers_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+    }
     lua_rawsetp(L, LUA_REGISTRYINDEX, g->metatables[kind]);
+}
+
+void gpu_lua_buffer_unfinalize(lua_State *L, struct gpulua *g, int index) {
+    lua_rawgeti(L, LUA_REGISTRYINDEX, g->closed_buffers_ref);
+    lua_setmetatable(L, index);
 }
 
 void *gpu_lua_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind, size_t bytes,
                   int user_values) {
     void *handle = lua_newuserdatauv(L, bytes, user_values);
     memset(handle, 0, bytes);
-    lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[kind]);
+    lua_rawgeti(L, LUA_REGISTRYINDEX, g->metatable_refs[kind]);
     lua_setmetatable(L, -2);
     if (gpu_lua_kind_is_tagged(kind)) {
         ((struct tagged *)handle)->metatable = g->metatables[kind];
@@ -109,7 +131,9 @@ void *gpu_lua_test(lua_State *L, const struct gpulua *g, int index, enum gpu_lua
     if (!lua_getmetatable(L, index)) {
         return NULL;
     }
-    bool is = lua_topointer(L, -1) == g->metatables[kind];
+    const void *metatable = lua_topointer(L, -1);
+    bool is = metatable == g->metatables[kind] ||
+              (kind == GPU_LUA_KIND_BUFFER && metatable == g->closed_buffers);
     lua_pop(L, 1);
     return is ? handle : NULL;
 }
@@ -308,6 +332,8 @@ bool gpu_lua_handle_is_closed(enum gpu_lua_kind kind, const void *handle) {
         return !((const struct stream_handle *)handle)->stream;
     case GPU_LUA_KIND_RECORDER:
         return gpu_lua_recorder_is_closed(handle);
+    case GPU_LUA_KIND_MEMORY:
+        return !((const struct memory_handle *)handle)->memory;
     case GPU_LUA_KIND_OP:
         return !*(struct gpu_op *const *)handle;
     default:
@@ -422,6 +448,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
     gpu_lua_device_open(L, g);
     gpu_lua_buffer_open(L, g);
     gpu_lua_host_open(L, g);
+    gpu_lua_memory_open(L, g);
     gpu_lua_transfer_open(L, g);
     gpu_lua_module_open(L, g);
     gpu_lua_kernel_open(L, g);

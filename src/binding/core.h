@@ -11,6 +11,7 @@ void gpu_lua_op_open(lua_State *L, struct gpulua *g);
 void gpu_lua_stream_open(lua_State *L, struct gpulua *g);
 void gpu_lua_device_open(lua_State *L, struct gpulua *g);
 void gpu_lua_buffer_open(lua_State *L, struct gpulua *g);
+void gpu_lua_memory_open(lua_State *L, struct gpulua *g);
 void gpu_lua_host_open(lua_State *L, struct gpulua *g);
 void gpu_lua_transfer_open(lua_State *L, struct gpulua *g);
 void gpu_lua_module_open(lua_State *L, struct gpulua *g);

@@ -334,6 +334,7 @@ static int device_close(lua_State *L) {
 /* Only when the state closes: open devices are anchored. */
 static int device_gc(lua_State *L) {
     struct device_handle *handle = lua_touserdata(L, 1);
+    handle->tag.metatable = NULL;
     if (handle->device && !handle->g->is_closed) {
         gpu_lua_shut(handle->g, L);
     }
@@ -492,6 +493,7 @@ void gpu_lua_device_open(lua_State *L, struct gpulua *g) {
     static const luaL_Reg methods[] = {{"buffer", gpu_lua_device_buffer},
                                        {"upload", gpu_lua_device_upload},
                                        {"host", gpu_lua_device_host},
+                                       {"memory", gpu_lua_device_memory},
                                        {"compile", gpu_lua_device_compile},
                                        {"load", gpu_lua_device_load},
                                        {"stream", gpu_lua_device_stream},

@@ -9,6 +9,7 @@ struct stream_record;
 /* Open devices are in the gpulua object's list and anchored there: they stay until they are closed,
  * so that what was left running is looked after. */
 struct device_handle {
+    struct tagged tag;
     struct gpu_device *device; /* retained; NULL: closed */
     /* Retained from the close to the collection of the handle: a call may be under way on it,
      * further up on the C stack, that has asked for the device already. */
@@ -55,5 +56,6 @@ int gpu_lua_device_upload(lua_State *L);   /* buffer.c */
 int gpu_lua_device_host(lua_State *L);     /* host.c */
 int gpu_lua_device_compile(lua_State *L);  /* module.c */
 int gpu_lua_device_load(lua_State *L);     /* module.c */
+int gpu_lua_device_memory(lua_State *L);   /* memory.c */
 
 #endif

@@ -159,9 +159,14 @@ struct gpulua {
     uint32_t timer_count, timer_capacity;
     struct device_handle *devices;
     uint32_t next_stream;
-    struct scope scope; /* outside tasks */
-    uint64_t gc_debt_bytes;
+    struct scope scope;     /* outside tasks */
+    uint64_t gc_debt_bytes; /* of handles since the last step of the collector, less the closed */
+    struct memory_handle *pressed; /* whose listeners are still to be told */
+    uint32_t guard_count;          /* made, ever */
     const void *metatables[GPU_LUA_KIND_COUNT];
+    int metatable_refs[GPU_LUA_KIND_COUNT]; /* the same, in the registry */
+    const void *closed_buffers;             /* the metatable of buffers that are closed */
+    int closed_buffers_ref;
     struct {
         char text[64];
         struct gpu_device *device; /* compared, never followed; forgotten when one is opened */

@@ -25,6 +25,14 @@ static void take_slab_destroy(struct wire_executor *executor, const struct wire_
     }
 }
 
+static void take_pool_trim(struct wire_executor *executor, const struct wire_record *record) {
+    (void)record;
+    if (executor->device != NULL && executor->ops->pool_trim != NULL &&
+        !atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+        executor->ops->pool_trim(executor->device);
+    }
+}
+
 static void take_stream_create(struct wire_executor *executor, const struct wire_record *record) {
     if (!atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
         gpu_executor_stream_create(executor, record);
@@ -79,6 +87,8 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_ARENA_REGISTER] = take_arena_register,
     [WIRE_OP_SLAB_CREATE] = gpu_executor_request,
     [WIRE_OP_SLAB_DESTROY] = take_slab_destroy,
+    [WIRE_OP_POOL_ALLOC] = gpu_executor_request,
+    [WIRE_OP_POOL_TRIM] = take_pool_trim,
     [WIRE_OP_STREAM_CREATE] = take_stream_create,
     [WIRE_OP_STREAM_DESTROY] = take_stream_destroy,
     [WIRE_OP_MODULE_COMPILE] = gpu_executor_request,

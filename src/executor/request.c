@@ -172,6 +172,21 @@ static void take_close(struct wire_executor *executor, const struct wire_record 
 
 /* ---- what needs a device ---- */
 
+static gpulua_status alloc_pooled(struct wire_executor *executor, const struct wire_record *record,
+                                  struct executor_slab *made, struct backend_error *error) {
+    const struct executor_stream *stream = executor->streams[record->stream];
+    if (executor->ops->pool_alloc == NULL) {
+        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                                "the driver of this device has no memory pool");
+    }
+    if (stream == NULL || stream->stream == NULL) {
+        return gpu_backend_fail(error, GPULUA_CLOSED, 0, "stream slot %" PRIu32 " is not there",
+                                record->stream);
+    }
+    return executor->ops->pool_alloc(stream->stream, made->bytes, &made->slab, &made->address,
+                                     error);
+}
+
 static gpulua_status create_slab(struct wire_executor *executor, const struct wire_record *record,
                                  struct backend_error *error) {
     struct executor_slab *row =
@@ -183,8 +198,10 @@ static gpulua_status create_slab(struct wire_executor *executor, const struct wi
                                 "slab number %" PRIu32 " cannot be used", record->object);
     }
     struct executor_slab made = {.bytes = record->u.slab.bytes};
-    gpulua_status status =
-        executor->ops->slab_create(executor->device, made.bytes, &made.slab, &made.address, error);
+    gpulua_status status = record->opcode == WIRE_OP_POOL_ALLOC
+                               ? alloc_pooled(executor, record, &made, error)
+                               : executor->ops->slab_create(executor->device, made.bytes,
+                                                            &made.slab, &made.address, error);
     if (status == GPULUA_OK) {
         *row = made;
     }
@@ -300,6 +317,7 @@ static void take_device_request(struct wire_executor *executor, const struct wir
     memset(&body, 0, sizeof body);
     switch (record->opcode) {
     case WIRE_OP_SLAB_CREATE:
+    case WIRE_OP_POOL_ALLOC:
         create_slab(executor, record, &error);
         break;
     case WIRE_OP_MODULE_COMPILE:

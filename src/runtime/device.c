@@ -8,7 +8,7 @@
 
 #include "runtime/flight.h"
 #include "runtime/locate.h"
-#include "runtime/state.h"
+#include "runtime/memory/stack.h"
 
 /* ---- names ---- */
 
@@ -114,6 +114,7 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     }
     device->stats.limit_arena_bytes = device->link->arena_bytes;
     device->stats.budget_bytes = info->budget_bytes ? info->budget_bytes : memory.bytes_free;
+    gpu_account_init(&device->account, device->stats.budget_bytes);
     return GPULUA_OK;
 }
 
@@ -149,12 +150,12 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->stats.limit_args_bytes = GPU_ARGS_BYTES_MAX;
     device->stats.limit_spans = GPU_SPANS_MAX;
     device->stats.limit_flight_ops = GPU_FLIGHT_OPS_MAX;
-    device->ranges = gpu_range_allocator_create();
-    device->arena_ranges = gpu_range_allocator_create();
-    if (!gpu_flight_init(&device->flight) || !device->ranges || !device->arena_ranges) {
+    device->stats.limit_memory_depth = GPU_MEMORY_DEPTH_MAX;
+    device->stats.limit_oom_hooks = GPU_HOOKS_MAX;
+    gpu_account_init(&device->account, 0);
+    if (!gpu_flight_init(&device->flight) || !gpu_memory_open(device)) {
+        gpu_memory_close(device);
         gpu_flight_finish(&device->flight);
-        gpu_range_allocator_destroy(device->ranges);
-        gpu_range_allocator_destroy(device->arena_ranges);
         free(device);
         return NULL;
     }
@@ -219,8 +220,10 @@ static void destroy(struct gpu_device *device) {
         free((void *)(uintptr_t)device->interned[i]);
     }
     gpu_flight_finish(&device->flight);
-    gpu_range_allocator_destroy(device->ranges); /* still there if no link was ever open */
-    gpu_range_allocator_destroy(device->arena_ranges);
+    gpu_memory_close(device); /* still there if no link was ever open */
+    gpu_account_finish(&device->account);
+    gpu_blocks_finish(device);
+    gpu_id_pool_finish(&device->slab_ids);
     free(device->failed);
     free(device->unobserved);
     free(device->interned);
@@ -291,7 +294,7 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
     gpu_device_run_deferred(device);
     gpu_device_retry_later(device);
     gpu_device_run_deferred(device);
-    gpu_memory_finish(device);
+    gpu_memory_close(device);
     struct wire_link *link = device->link;
     device->link = NULL;
     link->ops->close(link);
@@ -419,6 +422,9 @@ const char *gpu_device_kin(const struct gpu_device *device, const struct gpu_dev
 
 gpulua_isolation gpu_device_isolation(const struct gpu_device *device) {
     return device->isolation;
+}
+uint64_t gpu_device_budget_bytes(const struct gpu_device *device) {
+    return device->account.limit_bytes;
 }
 uint64_t gpu_device_epoch(const struct gpu_device *device) {
     return device->epoch;

@@ -101,6 +101,7 @@ bool gpu_device_take_unobserved(struct gpu_device *device, struct gpu_error *err
 /* Budget and memory. Budget counts bytes of live blocks as rounded. reap returns bytes whose
  * release became final. */
 uint64_t gpu_device_reap(struct gpu_device *device);
+uint64_t gpu_device_budget_bytes(const struct gpu_device *device);
 /* Gives wholly free slabs back to the driver; returns bytes. May block until uses of freed memory
  * are over. */
 uint64_t gpu_device_trim(struct gpu_device *device);
@@ -113,10 +114,12 @@ uint64_t gpu_device_trim(struct gpu_device *device);
     X(ops_completed) X(ops_failed) X(ops_in_flight) X(ops_in_flight_max)                                      \
     X(allocs) X(frees) X(bytes_live) X(bytes_live_max) X(bytes_pending) X(bytes_reserved) X(budget_bytes)     \
     X(staging_bytes) X(staging_bytes_max) X(blocks_live) X(streams_live) X(modules_live) X(kernels_live)      \
+    X(oom_retries) X(recoveries) X(collections) X(guard_checks) X(guard_findings)                                            \
     X(requests) X(records) X(record_bytes) X(throttles) X(errors_unobserved)                                  \
     X(limit_task_streams) X(limit_user_streams) X(limit_ops_in_flight) X(limit_staging_bytes)                 \
     X(limit_arena_bytes) X(limit_block_bytes) X(limit_slabs) X(limit_labels)                                  \
-    X(limit_source_bytes) X(limit_params) X(limit_args_bytes) X(limit_spans) X(limit_flight_ops)
+    X(limit_source_bytes) X(limit_params) X(limit_args_bytes) X(limit_spans) X(limit_flight_ops)  \
+    X(limit_memory_depth) X(limit_oom_hooks)
 /* clang-format on */
 struct gpu_stats {
 #define X(name) uint64_t name;

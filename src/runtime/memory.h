@@ -13,6 +13,7 @@
 
 #include "runtime/device.h"
 #include "runtime/op.h"
+#include "runtime/resource.h"
 #include "runtime/types.h"
 
 struct gpu_block;
@@ -30,15 +31,26 @@ struct gpu_block_info {
     uint64_t byte_count; /* > 0 */
     const char *label;   /* or NULL */
     bool is_host;        /* pinned host memory in the arena */
-    bool may_wait; /* wait (blocking) for memory whose last uses are in flight before giving up */
+    bool is_reserved; /* gpu_memory_reserve has made room for it; used up by success and failure */
+    struct gpu_memory *memory; /* NULL: the device's default. Not for host memory */
+    struct gpu_stream
+        *stream; /* of the allocation, where that is in the order of streams; or NULL */
     struct gpu_site site;
+    /* A full collection of garbage that may hold memory: called with `caller` when memory is short,
+     * before anything is said to fail. May release anything and create blocks. NULL: none. */
+    void (*collect)(void *caller);
+    void *caller;
 };
-/* OutOfBudget (fields filled; requested > limit in all, or it does not fit now), OutOfMemory.
- * Blocks only to grow by a slab (a round trip), and with may_wait. */
+/* OutOfBudget (fields filled; requested > limit in all, or it does not fit now), OutOfMemory. What
+ * does not fit now is tried once more, when garbage is collected and what is freed but in use has
+ * ended. Blocks for that, and to ask the executor (slab: only to grow). */
 gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block_info *info,
                                struct gpu_block **block, struct gpu_error *error);
 struct gpu_block *gpu_block_retain(struct gpu_block *block);
 void gpu_block_release(struct gpu_block *block);
+/* The same from the owner's own calls, never from a finaliser: what nobody uses comes free at once.
+ */
+void gpu_block_close(struct gpu_block *block);
 /* Ends the block for every ref: later use is UseAfterFree. Idempotent. */
 void gpu_block_free(struct gpu_block *block);
 
@@ -54,6 +66,11 @@ uint64_t gpu_block_bytes(const struct gpu_block *block);
 const char *gpu_block_label(const struct gpu_block *block); /* or "" */
 bool gpu_block_is_host(const struct gpu_block *block);
 bool gpu_block_is_freed(const struct gpu_block *block);
+/* Can its uses be ordered by streams? Strict recorders refuse what cannot (StreamMisuse). */
+bool gpu_block_is_trackable(const struct gpu_block *block);
+struct gpu_memory *gpu_block_memory(const struct gpu_block *block); /* borrowed; NULL: external */
+/* What a block of so many bytes takes: rounded, with what check mode leaves between blocks. */
+uint64_t gpu_block_granted_bytes(const struct gpu_device *device, uint64_t byte_count);
 /* Host blocks: where its bytes are in this process. Wait for its uses first. */
 void *gpu_block_host_bytes(const struct gpu_block *block);
 

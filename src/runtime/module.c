@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/state.h"
+#include "runtime/memory/stack.h"
 
 struct gpu_kernel {
     uint32_t refs;
@@ -522,15 +522,17 @@ gpulua_status gpu_module_global(struct gpu_module *module, const char *name,
         return status;
     }
     size_t name_bytes = strlen(name) + 1;
-    if (name_bytes > 4096 || device->slab_next >= WIRE_SLABS_MAX) {
+    if (name_bytes > 4096) {
         return gpu_error_set(error, GPULUA_CAPACITY,
-                             "a variable's name has at most 4095 characters, and a device has "
-                             "at most %u slabs and variables in one life",
-                             WIRE_SLABS_MAX);
+                             "a variable's name has at most 4095 characters");
+    }
+    uint32_t slab;
+    status = gpu_slab_number_take(device, &slab, error);
+    if (status) {
+        return status;
     }
     struct wire_record *record = (struct wire_record *)(void *)device->scratch;
     struct wire_global_facts facts = {0};
-    uint32_t slab = ++device->slab_next;
     memset(record, 0, sizeof *record);
     record->opcode = WIRE_OP_GLOBAL_GET;
     record->object = slab;

@@ -303,6 +303,17 @@ void gpu_unobserved_add(struct gpu_device *device, struct gpu_failure *failure) 
     device->unobserved[device->unobserved_count++] = gpu_failure_retain(failure);
 }
 
+void gpu_failure_keep(struct gpu_device *device, struct gpu_error *error) {
+    struct gpu_failure *failure = gpu_failure_create();
+    if (!failure) {
+        gpu_error_finish(error); /* no memory is left to tell anybody */
+        return;
+    }
+    failure->error = *error;
+    gpu_unobserved_add(device, failure);
+    gpu_failure_release(failure);
+}
+
 bool gpu_device_take_unobserved(struct gpu_device *device, struct gpu_error *error) {
     uint32_t i = 0;
     bool is_found = false;

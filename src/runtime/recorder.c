@@ -61,6 +61,13 @@ static bool is_accepted(struct gpu_recorder *recorder, const struct gpu_ref *ref
         }
         return false;
     }
+    if (ref->block && !gpu_block_is_trackable(ref->block)) {
+        if (is_strict) {
+            reject(recorder, GPULUA_STREAM_MISUSE, what,
+                   "its memory resource cannot track what uses it");
+        }
+        return false;
+    }
     struct gpu_error error = {0};
     if (gpu_ref_check(ref, recorder->stream->device, what, &error)) {
         if (!recorder->is_rejected) {

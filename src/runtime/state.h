@@ -93,22 +93,41 @@ struct gpu_history {
     };
 };
 
+/* What a memory resource gave. */
+struct gpu_grant {
+    uint64_t address;       /* wire address; pinned memory: arena offset */
+    uint64_t byte_count;    /* rounded */
+    struct gpu_range range; /* of a slab or of the arena; without node: a region of its own */
+    void *tag;              /* of the topmost resource that needs one */
+};
+
 struct gpu_block {
     uint32_t refs;
-    bool is_host, is_freed, is_staging, is_deferred;
+    bool is_host, is_freed, is_staging, is_deferred, is_trackable;
     bool is_external; /* a module's variable: no memory of ours; or a module's own hazard block: no
                          memory at all */
     struct gpu_device *device; /* retained */
+    struct gpu_memory *memory; /* retained; NULL: external */
     uint64_t number, epoch;
     uint64_t byte_count; /* as asked */
-    uint64_t address;    /* wire address; host: arena offset */
-    struct gpu_range range;
-    char label[48];
-    struct gpu_site site;
+    uint64_t address;    /* as in the grant */
+    struct gpu_grant grant;
     struct gpu_history history;
     struct gpu_module *module;         /* retained: whose variable this is */
-    struct gpu_block *next, *previous; /* live blocks, or next in retiring */
+    struct gpu_block *next, *previous; /* live blocks, next in retiring, or next spare one */
     struct gpu_deferred release;
+    struct gpu_site site;
+    char label[48];
+};
+#define GPU_BLOCKS_SPARE_MAX 1024u /* structs kept for the next blocks */
+
+/* A budget: what of it is used, and who wants to know when it gets tight. */
+struct gpu_account {
+    uint64_t limit_bytes, used_bytes;
+    uint64_t level_begin_bytes, level_end_bytes; /* of used_bytes: where the level stays as it is */
+    uint8_t level;                               /* enum gpu_pressure */
+    uint32_t listener_count;
+    struct gpu_listener *listeners; /* owned */
 };
 
 struct gpu_failed_point {
@@ -120,10 +139,6 @@ struct gpu_id_pool { /* small integers, the lowest free one first-in-last-out */
     uint32_t *free_ids;
     uint32_t free_count, free_capacity;
     uint32_t next;
-};
-
-struct gpu_arena_region {
-    uint64_t byte_offset;
 };
 
 #define GPU_INTERN_MAX 65536u
@@ -185,13 +200,14 @@ struct gpu_device {
     uint32_t unobserved_count, unobserved_capacity;
 
     /* memory */
-    struct gpu_range_allocator *ranges, *arena_ranges;
-    struct gpu_arena_region *arena_regions;
-    uint32_t arena_region_count;
-    uint64_t arena_top_bytes;
-    uint32_t slab_next;
+    struct gpu_memory *memory, *pinned; /* retained: the default, and the arena; NULL once closed */
+    struct gpu_memory *memories;        /* all, the youngest first */
+    struct gpu_account account;         /* the device's budget */
+    struct gpu_id_pool slab_ids;
     uint64_t block_number_next;
-    struct gpu_block *blocks;                    /* live */
+    struct gpu_block *blocks; /* live */
+    struct gpu_block *block_spare;
+    uint32_t block_spare_count;
     struct gpu_block *retiring, **retiring_tail; /* freed, uses perhaps in flight */
     struct gpu_deferred *deferred, **deferred_tail;
     struct gpu_deferred
@@ -243,6 +259,9 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
 void gpu_op_want(struct gpu_op *op);
 void gpu_op_end(struct gpu_op *op); /* pending no more: state by its failure; waiters fire; drops
                                        the list's ref */
+/* A failure of no operation, for whoever next asks the device for what nobody has observed. Takes
+ * what the error owns. */
+void gpu_failure_keep(struct gpu_device *device, struct gpu_error *error);
 struct gpu_failure *gpu_failure_create(void);          /* zeroed; NULL: no memory */
 void gpu_failure_observe(struct gpu_failure *failure); /* it and its root have been seen */
 struct gpu_failure *gpu_failure_retain(struct gpu_failure *failure);
@@ -348,14 +367,14 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
                                   uint32_t payload_bytes, struct gpu_op **op,
                                   struct gpu_error *error);
 
-/* ---- memory.c ---- */
+/* ---- block.c ---- */
 /* Is all over that has used any of it? */
 bool gpu_block_uses_over(struct gpu_block *block);
 void gpu_device_reap_some(struct gpu_device *device, uint32_t count_max);
 /* A block without memory of its own (a module's variable or its hazards). */
 struct gpu_block *gpu_block_create_external(struct gpu_device *device, uint64_t address,
                                             uint64_t byte_count, const char *label);
-void gpu_memory_finish(struct gpu_device *device); /* at close: forgets all memory */
+void gpu_blocks_finish(struct gpu_device *device); /* the spare ones */
 
 /* ---- module.c ---- */
 /* The block that stands for all variables of a module, and for the module's life: every launch uses
@@ -369,5 +388,8 @@ gpu_kernel_label(const struct gpu_kernel *kernel); /* its name, interned in the 
 
 /* ---- stream.c ---- */
 void gpu_streams_finish(struct gpu_device *device);
+/* One of the runtime's own, which counts against no limit of the script's. */
+gpulua_status gpu_stream_create_own(struct gpu_device *device, const char *label,
+                                    struct gpu_stream **stream, struct gpu_error *error);
 
 #endif

@@ -19,8 +19,9 @@ static gpulua_status take_slot(struct gpu_device *device, uint32_t *slot, struct
             return GPULUA_OK;
         }
     }
-    return gpu_error_set(error, GPULUA_CAPACITY, "all %u stream slots are in use",
-                         WIRE_STREAMS_MAX);
+    gpu_error_set(error, GPULUA_CAPACITY, "all %u stream slots are in use", WIRE_STREAMS_MAX);
+    error->capacity_max = WIRE_STREAMS_MAX;
+    return GPULUA_CAPACITY;
 }
 
 static gpulua_status create(struct gpu_device *device, const struct gpu_stream_info *info,
@@ -101,6 +102,12 @@ gpulua_status gpu_stream_create(struct gpu_device *device, const struct gpu_stre
         return GPULUA_CAPACITY;
     }
     return create(device, info, true, stream, error);
+}
+
+gpulua_status gpu_stream_create_own(struct gpu_device *device, const char *label,
+                                    struct gpu_stream **stream, struct gpu_error *error) {
+    struct gpu_stream_info info = {.label = label};
+    return create(device, &info, false, stream, error);
 }
 
 gpulua_status gpu_device_task_stream(struct gpu_device *device, uint32_t index,

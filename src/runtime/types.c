@@ -119,8 +119,22 @@ enum gpu_class gpu_type_class(enum gpu_type type) {
     return facts[type].class;
 }
 
+/* Looks from the first type on that begins so: each buffer that is made asks. */
+static unsigned first_type(char letter) {
+    switch (letter) {
+    case 'f':
+        return GPU_TYPE_F16;
+    case 'b':
+        return GPU_TYPE_BF16;
+    case 'c':
+        return GPU_TYPE_C64;
+    default:
+        return 0;
+    }
+}
+
 enum gpu_type gpu_type_parse(const char *name, size_t length) {
-    for (unsigned i = 0; i < GPU_TYPE_COUNT; i++) {
+    for (unsigned i = length > 0 ? first_type(name[0]) : 0; i < GPU_TYPE_COUNT; i++) {
         if (facts[i].name_bytes == length && memcmp(facts[i].name, name, length) == 0) {
             return (enum gpu_type)i;
         }

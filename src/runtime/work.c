@@ -168,6 +168,19 @@ gpulua_status gpu_work_download(const struct gpu_submit *submit, const struct gp
     return gpu_work_copy(&named, &dst, &part, op, error);
 }
 
+gpulua_status gpu_work_allocated(const struct gpu_submit *submit, const struct gpu_ref *ref,
+                                 struct gpu_error *error) {
+    struct gpu_envelope envelope;
+    gpulua_status status = gpu_envelope_begin(&envelope, submit, "allocation", error);
+    if (status) {
+        return status;
+    }
+    use_ref(&envelope, ref, GPU_WRITE);
+    struct wire_record *record;
+    status = gpu_envelope_record(&envelope, WIRE_OP_MARK, &record, error);
+    return status ? status : gpu_envelope_submit(&envelope, record, 0, NULL, error);
+}
+
 gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *after,
                             struct gpu_op **op, struct gpu_error *error) {
     struct gpu_envelope envelope;
@@ -306,6 +319,14 @@ static gpulua_status check_args(const struct gpu_launch *launch, struct gpu_enve
             continue;
         }
         gpulua_status status = check_pointer(launch, i, ref, error);
+        if (status == GPULUA_OK && !ref->block->is_trackable) {
+            char what[160];
+            status = gpu_error_set(
+                error, GPULUA_STREAM_MISUSE,
+                "%s is direct memory (allocation %llu%s%s), whose uses no stream can order",
+                describe(launch, i, what, sizeof what), (unsigned long long)ref->block->number,
+                ref->block->label[0] ? ", " : "", ref->block->label);
+        }
         if (status) {
             return status;
         }

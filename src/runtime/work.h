@@ -35,6 +35,11 @@ gpulua_status gpu_work_download(const struct gpu_submit *submit, const struct gp
 gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *after,
                             struct gpu_op **op, struct gpu_error *error);
 
+/* The ref's memory was allocated in the order of submit->stream: a write of all of it that writes
+ * nothing. */
+gpulua_status gpu_work_allocated(const struct gpu_submit *submit, const struct gpu_ref *ref,
+                                 struct gpu_error *error);
+
 union gpu_scalar { /* as the parameter's type wants it, in its first bytes */
     int64_t i;
     uint64_t u;

@@ -34,7 +34,10 @@
     X(OPEN, 0)            /* request: open the device; payload: text options; reply: wire_device_facts */             \
     X(ARENA_REGISTER, 0)  /* u.arena: pin a chunk of the arena; no reply, failing is not an error */                   \
     X(SLAB_CREATE, 0)     /* request: object = slab number, u.slab.bytes; reply: status only */                       \
-    X(SLAB_DESTROY, 0)    /* object; the script side has waited for every use */                                      \
+    X(SLAB_DESTROY, 0)    /* object; the script side has waited for every use; its number may be used again */        \
+    X(POOL_ALLOC, 0)      /* request: object = slab number, u.slab.bytes, stream = slot: from the driver's pool, for   \
+                             work on the stream from here on; reply: status only; ended by SLAB_DESTROY */            \
+    X(POOL_TRIM, 0)       /* the pool gives back to the system what it keeps */                                       \
     X(STREAM_CREATE, 0)   /* stream = slot, u.stream; no reply: failure fails the work put on it */                    \
     X(STREAM_DESTROY, 0)  /* stream = slot; after all its work */                                                     \
     X(MODULE_COMPILE, 0)  /* request: object = module, u.module (source in arena), payload: text options,             \
@@ -69,7 +72,7 @@ enum wire_opcode {
 };
 
 /* A device address on the wire: slab number in the upper 20 bits, byte offset in the lower 44. 0 is
- * NULL; slab numbers start at 1 and are never reused within an epoch. */
+ * NULL; slab numbers start at 1. */
 #define WIRE_SLAB_SHIFT 44
 #define WIRE_SLABS_MAX ((1u << 20) - 1u)
 static inline uint64_t gpu_wire_address(uint32_t slab, uint64_t byte_offset) {

@@ -139,6 +139,9 @@ static void free_slab(struct backend_slab *slab) {
 }
 
 static void cpu_slab_destroy(struct backend_device *device, struct backend_slab *slab) {
+    if (gpu_cpu_kept_put(device, slab)) {
+        return;
+    }
     device->slab_bytes -= slab->bytes;
     *slab->link = slab->next;
     if (slab->next != NULL) {
@@ -173,6 +176,9 @@ static void cpu_device_close(struct backend_device *device) {
 static gpulua_status cpu_slab_create(struct backend_device *device, uint64_t bytes,
                                      struct backend_slab **slab, uint64_t *address,
                                      struct backend_error *error) {
+    if (bytes > device->memory_bytes - device->slab_bytes) {
+        gpu_cpu_kept_trim(device);
+    }
     if (bytes == 0 || bytes > device->memory_bytes - device->slab_bytes) {
         return gpu_backend_fail(
             error, bytes == 0 ? GPULUA_INVALID_ARGUMENT : GPULUA_OUT_OF_MEMORY, 0,
@@ -282,6 +288,8 @@ const struct backend_ops gpu_backend_cpu = {
     .device_status = cpu_device_status,
     .slab_create = cpu_slab_create,
     .slab_destroy = cpu_slab_destroy,
+    .pool_alloc = gpu_cpu_kept_alloc,
+    .pool_trim = gpu_cpu_kept_trim,
     .stream_create = gpu_cpu_stream_create,
     .stream_destroy = gpu_cpu_stream_destroy,
     .stream_word = gpu_cpu_stream_word,

@@ -1,5 +1,5 @@
-/* The CPU device's insides: device.c (ops, memory), queue.c (streams, items), share.c (doing items,
- * alone or together), event.c (events), pool.c (worker threads).
+/* The CPU device's insides: device.c (ops, memory), kept.c (its pool), queue.c (streams, items),
+ * share.c (doing items, alone or together), event.c (events), pool.c (worker threads).
  *
  * A stream is a queue of items that are done one after another. At most one worker serves a stream
  * at a time; it does item after item until the queue is empty or an event has to be waited for.
@@ -112,8 +112,12 @@ struct backend_event {
     struct cpu_ticket *ticket; /* of the last record; NULL: never recorded */
 };
 
+#define CPU_KEPT_BYTES_MAX (UINT64_C(64) << 20) /* that the memory pool keeps */
+
 struct backend_slab {
     struct backend_slab *next, **link;
+    struct backend_slab *next_kept; /* of the pool, while nobody has it */
+    bool is_pooled, is_kept;
     uint8_t *base; /* with the guard pages */
     uint64_t span_bytes, bytes;
 };
@@ -131,6 +135,8 @@ struct backend_device {
     uint64_t page_bytes;
     char name[96];
     struct backend_slab *slabs;
+    struct backend_slab *kept; /* by the memory pool, the latest first */
+    uint64_t kept_bytes;
     struct backend_stream *streams;
     struct cpu_module_entry *modules;
 
@@ -207,5 +213,13 @@ gpulua_status gpu_cpu_fill(struct backend_stream *stream, uint64_t seq, uint64_t
                            const void *element, uint32_t elem_bytes, uint64_t elem_count,
                            struct backend_error *error);
 gpulua_status gpu_cpu_launch_put(const struct backend_launch *launch, struct backend_error *error);
+
+/* ---- kept.c: the memory pool ---- */
+gpulua_status gpu_cpu_kept_alloc(struct backend_stream *stream, uint64_t bytes,
+                                 struct backend_slab **slab, uint64_t *address,
+                                 struct backend_error *error);
+/* False: it is not the pool's, or the pool keeps enough. */
+bool gpu_cpu_kept_put(struct backend_device *device, struct backend_slab *slab);
+void gpu_cpu_kept_trim(struct backend_device *device);
 
 #endif

@@ -309,6 +309,7 @@ static void device_close(struct backend_device *device) {
     while (device->slabs.next != &device->slabs) {
         gpu_cuda_slab_destroy(device, (struct backend_slab *)(void *)device->slabs.next);
     }
+    gpu_cuda_pool_close(device);
     while (device->range_count > 0) {
         gpu_cuda_host_unregister(device, device->ranges[device->range_count - 1].base);
     }
@@ -338,6 +339,8 @@ const struct backend_ops gpu_backend_cuda = {
     .device_status = device_status,
     .slab_create = gpu_cuda_slab_create,
     .slab_destroy = gpu_cuda_slab_destroy,
+    .pool_alloc = gpu_cuda_pool_alloc,
+    .pool_trim = gpu_cuda_pool_trim,
     .host_register = gpu_cuda_host_register,
     .host_unregister = gpu_cuda_host_unregister,
     .stream_create = gpu_cuda_stream_create,

@@ -38,6 +38,8 @@ struct backend_device {
     struct link slabs, streams, events, modules;
     struct host_range *ranges; /* owned */
     size_t range_count, range_last;
+    CUmemoryPool pool;    /* made when first needed; NULL: not yet */
+    CUstream pool_stream; /* on which memory goes back to it */
     CUmodule fill_module; /* loaded when first needed */
     CUfunction fill_function;
     struct cuda_nvrtc nvrtc;
@@ -47,7 +49,8 @@ struct backend_device {
 struct backend_slab {
     struct link link;
     CUdeviceptr address;
-    size_t mapped_bytes; /* of a virtual one; 0: from cuMemAlloc */
+    size_t mapped_bytes; /* of a virtual one; 0: from cuMemAlloc or the pool */
+    bool is_pooled;
 };
 
 /* A launch of one kernel that the driver has prepared (launch.c). */
@@ -163,6 +166,11 @@ gpulua_status gpu_cuda_slab_create(struct backend_device *device, uint64_t bytes
                                    struct backend_slab **slab, uint64_t *address,
                                    struct backend_error *error);
 void gpu_cuda_slab_destroy(struct backend_device *device, struct backend_slab *slab);
+gpulua_status gpu_cuda_pool_alloc(struct backend_stream *stream, uint64_t bytes,
+                                  struct backend_slab **slab, uint64_t *address,
+                                  struct backend_error *error);
+void gpu_cuda_pool_trim(struct backend_device *device);
+void gpu_cuda_pool_close(struct backend_device *device); /* its memory is given back */
 gpulua_status gpu_cuda_host_register(struct backend_device *device, void *base, uint64_t bytes,
                                      struct backend_error *error);
 void gpu_cuda_host_unregister(struct backend_device *device, void *base);

@@ -40,6 +40,12 @@
     X(false, cuMemMap, 10020, "cuMemMap")                                                                   \
     X(false, cuMemUnmap, 10020, "cuMemUnmap")                                                               \
     X(false, cuMemSetAccess, 10020, "cuMemSetAccess")                                                       \
+    X(false, cuMemPoolCreate, 11020, "cuMemPoolCreate")                                                     \
+    X(false, cuMemPoolDestroy, 11020, "cuMemPoolDestroy")                                                   \
+    X(false, cuMemPoolSetAttribute, 11020, "cuMemPoolSetAttribute")                                         \
+    X(false, cuMemPoolTrimTo, 11020, "cuMemPoolTrimTo")                                                     \
+    X(false, cuMemAllocFromPoolAsync, 11020, "cuMemAllocFromPoolAsync")                                     \
+    X(false, cuMemFreeAsync, 11020, "cuMemFreeAsync")                                                       \
     X(true, cuMemHostRegister, 6050, "cuMemHostRegister_v2")                                                \
     X(true, cuMemHostUnregister, 4000, "cuMemHostUnregister")                                               \
     X(true, cuMemHostGetDevicePointer, 3020, "cuMemHostGetDevicePointer_v2")                                \

@@ -131,7 +131,9 @@ void gpu_cuda_slab_destroy(struct backend_device *device, struct backend_slab *s
         return;
     }
     if (gpu_cuda_enter(device, NULL) == GPULUA_OK) {
-        if (slab->mapped_bytes > 0) {
+        if (slab->is_pooled) {
+            (void)CU(device, NULL, cu->cuMemFreeAsync(slab->address, device->pool_stream));
+        } else if (slab->mapped_bytes > 0) {
             (void)CU(device, NULL, cu->cuMemUnmap(slab->address, slab->mapped_bytes));
             (void)CU(device, NULL, cu->cuMemAddressFree(slab->address, slab->mapped_bytes));
         } else {

@@ -1,0 +1,110 @@
+/* Buffers made of a memory: one, or several of which all fit or none. */
+#include "binding/device.h"
+#include "binding/memory.h"
+
+#define GROUP_MAX 1024
+
+/* Type, shape and options at `index` and behind it. */
+static void get_request(lua_State *L, struct memory_handle *handle, int index,
+                        struct buffer_request *request) {
+    request->type = gpu_lua_check_type(L, index, "buffer");
+    gpu_lua_check_shape(L, index + 1, "buffer", request);
+    gpu_lua_buffer_options(L, handle->g, index + 2, "buffer", handle->device, request);
+    if (request->memory) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "memory of buffer: it is what the method is called on");
+    }
+    request->memory = handle;
+}
+
+/* mem:buffer(type, n or {d1, d2, ...}[, {label =}]) -> buffer, as of dev:buffer. OutOfBudget,
+ * OutOfMemory; what the functions of on_oom raise. */
+int gpu_lua_memory_buffer(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct memory_handle *handle = gpu_lua_check_memory(L, g, 1);
+    struct buffer_request request = {0};
+    lua_settop(L, 4);
+    get_request(L, handle, 2, &request);
+    gpu_lua_buffer_make(L, g, handle->device, &request);
+    return 1;
+}
+
+/* The requests of buffers, and whose room is still reserved. */
+struct group_room {
+    struct gpu_memory *memory; /* retained; NULL: nothing is reserved */
+    uint32_t count, done;
+    uint64_t byte_counts[];
+};
+
+static int group_gc(lua_State *L) {
+    struct group_room *group = lua_touserdata(L, 1);
+    for (; group->memory && group->done < group->count; group->done++) {
+        if (gpu_device_state(gpu_memory_device(group->memory)) == GPU_DEVICE_OPEN) {
+            gpu_memory_unreserve(group->memory, group->byte_counts[group->done]);
+        }
+    }
+    gpu_memory_release(group->memory);
+    group->memory = NULL;
+    return 0;
+}
+
+static void full_collection(void *caller) {
+    lua_gc(((struct gpu_lua_call *)caller)->L, LUA_GCCOLLECT);
+}
+
+/* mem:buffers({type, shape[, options]}, ...) -> as many buffers, or none: room for all of them is
+ * reserved in one step before the first is made. OutOfBudget names their sum. */
+int gpu_lua_memory_buffers(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct memory_handle *handle = gpu_lua_check_memory(L, g, 1);
+    int count = lua_gettop(L) - 1;
+    if (count < 1 || count > GROUP_MAX) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "buffers: 1 to %d of {type, shape}, got %d",
+                     GROUP_MAX, count);
+    }
+    luaL_checkstack(L, count + 12, NULL);
+    struct group_room *group =
+        gpu_lua_new(L, g, GPU_LUA_KIND_GROUP_ROOM,
+                    sizeof *group + (size_t)count * sizeof group->byte_counts[0], 0);
+    int room = lua_gettop(L);
+    lua_toclose(L, room);
+    for (int i = 0; i < count; i++) {
+        struct buffer_request request = {0};
+        luaL_argexpected(L, lua_istable(L, i + 2), i + 2, "a table {type, shape}");
+        lua_rawgeti(L, i + 2, 1);
+        lua_rawgeti(L, i + 2, 2);
+        lua_rawgeti(L, i + 2, 3);
+        get_request(L, handle, room + 1, &request);
+        group->byte_counts[i] = request.byte_count;
+        lua_settop(L, room);
+    }
+    struct gpu_error error;
+    struct gpu_lua_call call = {.L = L, .g = g, .error_ref = LUA_NOREF};
+    struct gpu_block_info caller = {.collect = full_collection, .caller = &call};
+    if (gpu_memory_reserve(handle->memory, group->byte_counts, (uint32_t)count, &caller, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    group->memory = gpu_memory_retain(handle->memory);
+    group->count = (uint32_t)count;
+    for (int i = 0; i < count; i++) {
+        struct buffer_request request = {.is_reserved = true};
+        lua_rawgeti(L, i + 2, 1);
+        lua_rawgeti(L, i + 2, 2);
+        lua_rawgeti(L, i + 2, 3);
+        get_request(L, handle, room + i + 1, &request);
+        if (request.byte_count != group->byte_counts[i]) { /* a metamethod has changed it */
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "buffers: the size of buffer %d changed while it was made", i + 1);
+        }
+        group->done++; /* used up, made or not */
+        gpu_lua_buffer_make(L, g, handle->device, &request);
+        lua_replace(L, room + i + 1);
+        lua_settop(L, room + i + 1);
+    }
+    return count;
+}
+
+void gpu_lua_memory_room_open(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg room[] = {{"__gc", group_gc}, {"__close", group_gc}, {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_GROUP_ROOM, NULL, room);
+}

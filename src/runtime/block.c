@@ -1,0 +1,505 @@
+/* Blocks: memory with an identity and a history. A freed block retires until every use of it is
+ * over, and only then goes back to the resource that it is from. */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/memory/stack.h"
+#include "runtime/work.h"
+
+#define REAP_AT_CREATE 2u /* more than one, so that the list shrinks while blocks come and go */
+/* Check mode keeps blocks apart: an access past an end hits no other. */
+#define CHECK_GAP_BYTES (UINT64_C(64) << 10)
+
+/* ---- the end ---- */
+
+static struct gpu_ref whole(struct gpu_block *block) {
+    return (struct gpu_ref){.block = block, .byte_count = block->byte_count};
+}
+
+bool gpu_block_uses_over(struct gpu_block *block) {
+    struct gpu_ref all = whole(block);
+    return gpu_ref_is_idle(&all, true);
+}
+
+static void destroy(struct gpu_block *block) {
+    struct gpu_device *device = block->device;
+    if (block->is_host && --device->host_block_count == 0 && device->mapped_link) {
+        struct wire_link *link = device->mapped_link;
+        device->mapped_link = NULL;
+        gpu_wire_link_close(link);
+    }
+    gpu_history_finish(&block->history);
+    gpu_module_release(block->module);
+    gpu_memory_release(block->memory);
+    if (device->block_spare_count < GPU_BLOCKS_SPARE_MAX) {
+        block->next = device->block_spare;
+        device->block_spare = block;
+        device->block_spare_count++;
+    } else {
+        free(block);
+    }
+    gpu_device_release(device);
+}
+
+void gpu_blocks_finish(struct gpu_device *device) {
+    while (device->block_spare) {
+        struct gpu_block *block = device->block_spare;
+        device->block_spare = block->next;
+        free(block);
+    }
+    device->block_spare_count = 0;
+}
+
+static void unlink_live(struct gpu_block *block) {
+    struct gpu_device *device = block->device;
+    if (block->previous) {
+        block->previous->next = block->next;
+    } else {
+        device->blocks = block->next;
+    }
+    if (block->next) {
+        block->next->previous = block->previous;
+    }
+    block->next = block->previous = NULL;
+    device->stats.blocks_live--;
+}
+
+/* Check mode: the executor knows every block of device memory. */
+static void tell_block(const struct gpu_block *block, enum wire_opcode opcode) {
+    struct gpu_device *device = block->device;
+    struct {
+        struct wire_record record;
+        char label[sizeof block->label];
+    } told = {.record = {.length_bytes = sizeof told, .opcode = (uint8_t)opcode}};
+    _Static_assert(sizeof told % 16 == 0, "as records are");
+    told.record.u.block.address = block->address;
+    told.record.u.block.bytes = block->byte_count;
+    told.record.u.block.number = block->number;
+    memcpy(told.label, block->label, sizeof told.label);
+    struct gpu_error ignored = {0};
+    if (device->link && gpu_device_publish(device, &told.record, &ignored)) {
+        gpu_error_finish(&ignored); /* the device is lost, and says so elsewhere */
+    }
+}
+
+/* Every use of it is over. Returns the bytes that are free again. */
+static uint64_t give_back(struct gpu_block *block) {
+    struct gpu_device *device = block->device;
+    uint64_t bytes = block->grant.byte_count;
+    if (block->is_staging) {
+        device->stats.staging_bytes -= bytes;
+    }
+    if (device->is_checked && !block->is_host) {
+        tell_block(block, WIRE_OP_BLOCK_FREE);
+    }
+    gpu_memory_deallocate(block->memory, &block->grant, block);
+    return block->is_host ? 0 : bytes;
+}
+
+static void count_retiring(struct gpu_block *block, bool is_begin) {
+    uint64_t bytes = block->grant.byte_count;
+    for (struct gpu_memory *memory = block->memory; memory; memory = memory->upstream) {
+        memory->retiring_bytes += is_begin ? bytes : (uint64_t)0 - bytes;
+    }
+    if (!block->is_host) {
+        block->device->stats.bytes_pending += is_begin ? bytes : (uint64_t)0 - bytes;
+    }
+}
+
+static bool was_never_used(const struct gpu_block *block) {
+    const struct gpu_history *history = &block->history;
+    return history->count == 1 && history->capacity == 0 && history->first.write.seq == 0 &&
+           history->first.read_count == 0;
+}
+
+/* The end of a block as scripts see it. Its struct lives on while refs point to it. */
+static void retire(struct gpu_block *block) {
+    struct gpu_device *device = block->device;
+    unlink_live(block);
+    block->is_freed = true;
+    if (block->is_external || !device->memory) { /* no memory of ours, or the device is closed */
+        return;
+    }
+    if (!block->is_host) {
+        device->stats.bytes_live -= block->grant.byte_count;
+        device->stats.frees++;
+    }
+    if (was_never_used(block)) {
+        (void)give_back(block);
+        return;
+    }
+    count_retiring(block, true);
+    block->refs++; /* the retiring list's */
+    *device->retiring_tail = block;
+    device->retiring_tail = &block->next;
+}
+
+/* Takes the block at *link, whose uses are over, off the retiring list. Returns bytes given back.
+ */
+static uint64_t retire_finish(struct gpu_device *device, struct gpu_block **link) {
+    struct gpu_block *block = *link;
+    *link = block->next;
+    if (!*link) {
+        device->retiring_tail = link;
+    }
+    block->next = NULL;
+    count_retiring(block, false);
+    uint64_t bytes = give_back(block);
+    if (--block->refs == 0) {
+        destroy(block);
+    }
+    return bytes;
+}
+
+uint64_t gpu_device_reap(struct gpu_device *device) {
+    uint64_t bytes = 0;
+    gpu_device_run_deferred(device);
+    struct gpu_block **link = &device->retiring;
+    while (*link) {
+        struct gpu_block *block = *link;
+        if (!gpu_block_uses_over(block)) {
+            link = &block->next;
+            continue;
+        }
+        bytes += retire_finish(device, link);
+    }
+    return bytes;
+}
+
+/* The oldest few whose uses are over; stops at one that is still in use. Keeps the list short and
+ * memory warm at a bounded cost for each call. */
+void gpu_device_reap_some(struct gpu_device *device, uint32_t count_max) {
+    while (device->retiring && count_max-- > 0 && gpu_block_uses_over(device->retiring)) {
+        (void)retire_finish(device, &device->retiring);
+    }
+}
+
+bool gpu_device_wait_retiring(struct gpu_device *device, struct gpu_error *error,
+                              gpulua_status *status) {
+    *status = GPULUA_OK;
+    if (!device->retiring) {
+        return false;
+    }
+    struct gpu_block *block = device->retiring;
+    struct gpu_ref all = whole(block);
+    gpu_block_retain(block);
+    struct gpu_op *op;
+    while (*status == GPULUA_OK && (op = gpu_ref_pending(&all, true))) {
+        *status = gpu_op_wait(op, -1, error);
+        gpu_op_release(op);
+    }
+    gpu_block_release(block);
+    gpu_device_run_deferred(device);
+    return true;
+}
+
+static void end(struct gpu_block *block) {
+    block->refs = 1;
+    if (!block->is_freed) {
+        retire(block);
+    }
+    if (--block->refs == 0) {
+        destroy(block);
+    }
+}
+
+static void run_release(struct gpu_device *device, struct gpu_deferred *deferred) {
+    (void)device;
+    struct gpu_block *block =
+        (struct gpu_block *)(void *)((char *)deferred - offsetof(struct gpu_block, release));
+    block->is_deferred = false;
+    if (block->refs == 0) {
+        end(block);
+    }
+}
+
+struct gpu_block *gpu_block_retain(struct gpu_block *block) {
+    block->refs++;
+    return block;
+}
+
+void gpu_block_release(struct gpu_block *block) {
+    if (!block || --block->refs > 0 || block->is_deferred) {
+        return;
+    }
+    block->is_deferred = true;
+    gpu_device_defer(block->device, &block->release, run_release);
+}
+
+void gpu_block_close(struct gpu_block *block) {
+    if (!block || block->refs > 1 || block->is_deferred) {
+        gpu_block_release(block);
+    } else {
+        end(block);
+    }
+}
+
+void gpu_block_free(struct gpu_block *block) {
+    if (!block->is_freed) {
+        retire(block);
+    }
+}
+
+/* ---- creation ---- */
+
+static struct gpu_block *make(struct gpu_device *device, uint64_t byte_count, const char *label) {
+    struct gpu_block *block = device->block_spare;
+    if (block) {
+        device->block_spare = block->next;
+        device->block_spare_count--;
+        memset(block, 0, offsetof(struct gpu_block, site));
+    } else {
+        block = calloc(1, sizeof *block);
+        if (!block) {
+            return NULL;
+        }
+    }
+    block->refs = 1;
+    block->is_trackable = true;
+    block->device = gpu_device_retain(device);
+    block->number = ++device->block_number_next;
+    block->epoch = device->epoch;
+    block->byte_count = byte_count;
+    gpu_history_init(&block->history, byte_count);
+    block->site = (struct gpu_site){0};
+    block->label[0] = '\0';
+    if (label) {
+        snprintf(block->label, sizeof block->label, "%s", label);
+    }
+    block->next = device->blocks;
+    if (device->blocks) {
+        device->blocks->previous = block;
+    }
+    device->blocks = block;
+    device->stats.blocks_live++;
+    return block;
+}
+
+struct gpu_block *gpu_block_create_external(struct gpu_device *device, uint64_t address,
+                                            uint64_t byte_count, const char *label) {
+    struct gpu_block *block = make(device, byte_count, label);
+    if (block) {
+        block->is_external = true;
+        block->address = address;
+    }
+    return block;
+}
+
+uint64_t gpu_block_granted_bytes(const struct gpu_device *device, uint64_t byte_count) {
+    uint64_t bytes = (byte_count + GPU_RANGE_ALIGN_BYTES - 1) & ~(GPU_RANGE_ALIGN_BYTES - 1ull);
+    return device->is_checked ? bytes + CHECK_GAP_BYTES : bytes;
+}
+
+static gpulua_status check_size(struct gpu_device *device, const struct gpu_block_info *info,
+                                struct gpu_error *error) {
+    uint64_t limit = info->is_host ? device->link->arena_bytes : GPU_BLOCK_BYTES_MAX;
+    if (info->byte_count > 0 && info->byte_count <= limit - GPU_RANGE_ALIGN_BYTES) {
+        return GPULUA_OK;
+    }
+    if (!info->is_host && info->byte_count > 0) {
+        uint64_t budget;
+        (void)gpu_memory_remaining_bytes(info->memory ? info->memory : device->memory, &budget);
+        return gpu_over_budget(device, info->byte_count, device->stats.bytes_live, budget,
+                               info->label, error);
+    }
+    return gpu_error_set(error, info->byte_count ? GPULUA_OUT_OF_MEMORY : GPULUA_INVALID_ARGUMENT,
+                         "a block has 1 to %llu bytes, not %llu", (unsigned long long)limit,
+                         (unsigned long long)info->byte_count);
+}
+
+/* The last resort of memory without a policy: one more try when all that garbage and finished work
+ * hold is free. */
+static gpulua_status allocate_again(struct gpu_memory *memory, struct gpu_memory_request *request,
+                                    struct gpu_grant *grant, struct gpu_error *error) {
+    struct gpu_device *device = memory->device;
+    gpu_error_finish(error);
+    device->stats.oom_retries++;
+    gpulua_status status = gpu_memory_recover(device, request, error);
+    if (status) {
+        return status;
+    }
+    status = gpu_memory_allocate(memory, request, grant, error);
+    while (status == GPULUA_OUT_OF_MEMORY && device->retiring) {
+        gpulua_status waited;
+        gpu_error_finish(error);
+        (void)gpu_device_wait_retiring(device, error, &waited);
+        if (waited) {
+            return waited;
+        }
+        (void)gpu_device_reap(device);
+        status = gpu_memory_allocate(memory, request, grant, error);
+    }
+    device->stats.recoveries += status == GPULUA_OK;
+    return status;
+}
+
+static gpulua_status allocate(struct gpu_memory *memory, const struct gpu_block_info *info,
+                              struct gpu_memory_request *request, struct gpu_grant *grant,
+                              struct gpu_error *error) {
+    gpulua_status status = gpu_memory_allocate(memory, request, grant, error);
+    if (__builtin_expect(
+            status == GPULUA_OUT_OF_MEMORY && !info->is_reserved && !request->is_collected, 0)) {
+        status = allocate_again(memory, request, grant, error);
+    }
+    return status;
+}
+
+/* Memory in the order of a stream is there behind what is on that stream: the allocation counts as
+ * a write on it. */
+static gpulua_status note_allocation(struct gpu_block *block, struct gpu_stream *stream,
+                                     struct gpu_error *error) {
+    struct gpu_submit submit = {.stream = stream, .label = "allocation", .site = block->site};
+    struct gpu_ref all = whole(block);
+    return gpu_work_allocated(&submit, &all, error);
+}
+
+static void account_begin(struct gpu_block *block) {
+    struct gpu_stats *stats = &block->device->stats;
+    stats->allocs++;
+    stats->bytes_live += block->grant.byte_count;
+    if (stats->bytes_live > stats->bytes_live_max) {
+        stats->bytes_live_max = stats->bytes_live;
+    }
+}
+
+gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block_info *info,
+                               struct gpu_block **block, struct gpu_error *error) {
+    gpulua_status status = gpu_device_check(device, error);
+    if (status) {
+        return status;
+    }
+    if (device->deferred) {
+        gpu_device_run_deferred(device);
+    }
+    gpu_device_reap_some(device, REAP_AT_CREATE);
+    struct gpu_memory *memory = info->is_host  ? device->pinned
+                                : info->memory ? info->memory
+                                               : device->memory;
+    struct gpu_block *made = NULL;
+    status = check_size(device, info, error);
+    if (status == GPULUA_OK && !(made = make(device, info->byte_count, info->label))) {
+        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a block");
+    }
+    if (status) {
+        if (info->is_reserved) {
+            gpu_memory_unreserve(memory, info->byte_count);
+        }
+        return status;
+    }
+    struct gpu_memory_request request = {
+        .byte_count = info->is_host ? (info->byte_count + GPU_RANGE_ALIGN_BYTES - 1) &
+                                          ~(GPU_RANGE_ALIGN_BYTES - 1ull)
+                                    : gpu_block_granted_bytes(device, info->byte_count),
+        .asked_bytes = info->byte_count,
+        .number = made->number,
+        .label = info->label,
+        .site = info->site,
+        .stream = info->stream,
+        .collect = info->collect,
+        .caller = info->caller,
+        .is_reserved = info->is_reserved,
+    };
+    made->memory = gpu_memory_retain(memory); /* also for as long as a collection may end it */
+    status = allocate(memory, info, &request, &made->grant, error);
+    if (status) {
+        made->is_external = true; /* it has no memory */
+        gpu_block_close(made);
+        return status;
+    }
+    made->is_trackable = memory->is_trackable;
+    made->site = info->site;
+    made->is_host = info->is_host;
+    made->address = made->grant.address;
+    device->host_block_count += info->is_host;
+    if (!info->is_host) {
+        account_begin(made);
+        if (device->is_checked) {
+            tell_block(made, WIRE_OP_BLOCK_CREATE);
+        }
+    }
+    if (request.is_on_stream && (status = note_allocation(made, request.stream, error))) {
+        gpu_block_close(made);
+        return status;
+    }
+    *block = made;
+    return GPULUA_OK;
+}
+
+/* ---- questions ---- */
+
+gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device, const char *what,
+                            struct gpu_error *error) {
+    const struct gpu_block *block = ref->block;
+    if (!block) {
+        return gpu_error_set(error, GPULUA_CLOSED, "%s: attempt to use a closed buffer", what);
+    }
+    gpulua_status status = gpu_device_check(block->device, error);
+    if (status) {
+        return status;
+    }
+    if (block->epoch != block->device->epoch) {
+        return gpu_error_set(error, GPULUA_STALE,
+                             "%s: block %llu is of epoch %llu, device %s is in epoch %llu", what,
+                             (unsigned long long)block->number, (unsigned long long)block->epoch,
+                             block->device->name, (unsigned long long)block->device->epoch);
+    }
+    if (block->is_freed) {
+        return gpu_error_set(
+            error, GPULUA_USE_AFTER_FREE, "%s: the memory (allocation %llu%s%s) was freed", what,
+            (unsigned long long)block->number, block->label[0] ? ", " : "", block->label);
+    }
+    if (device && block->device != device) {
+        return gpu_error_set(
+            error, GPULUA_INVALID_ARGUMENT, "%s: the buffer is on %s%s, the work is for %s", what,
+            gpu_device_kin(block->device, device), block->device->name, device->name);
+    }
+    return GPULUA_OK;
+}
+
+struct gpu_device *gpu_block_device(const struct gpu_block *block) {
+    return block->device;
+}
+uint64_t gpu_block_number(const struct gpu_block *block) {
+    return block->number;
+}
+uint64_t gpu_block_bytes(const struct gpu_block *block) {
+    return block->byte_count;
+}
+const char *gpu_block_label(const struct gpu_block *block) {
+    return block->label;
+}
+bool gpu_block_is_host(const struct gpu_block *block) {
+    return block->is_host;
+}
+bool gpu_block_is_freed(const struct gpu_block *block) {
+    return block->is_freed;
+}
+
+void *gpu_block_host_bytes(const struct gpu_block *block) {
+    assert(block->is_host);
+    return block->device->link ? block->device->link->arena + block->address : NULL;
+}
+
+bool gpu_block_is_trackable(const struct gpu_block *block) {
+    return block->is_trackable;
+}
+struct gpu_memory *gpu_block_memory(const struct gpu_block *block) {
+    return block->memory;
+}
+
+/* ---- giving back to the driver ---- */
+
+uint64_t gpu_device_trim(struct gpu_device *device) {
+    struct gpu_error ignored = {0};
+    if (gpu_device_check(device, &ignored)) {
+        gpu_error_finish(&ignored);
+        return 0;
+    }
+    (void)gpu_device_poll(device);
+    (void)gpu_device_reap(device);
+    uint64_t bytes = gpu_slabs_trim(device->memory);
+    gpu_driver_trim(device);
+    return bytes;
+}

@@ -1,0 +1,317 @@
+/* Budgets: how much may be outstanding at once, and how tight it is. An account is what is counted;
+ * the device has one under all of its memory, and each budget of a script one of its own. */
+#include <stdlib.h>
+
+#include "runtime/memory/stack.h"
+
+struct gpu_listener {
+    void (*f)(void *user, enum gpu_pressure level);
+    void *user;
+};
+
+struct budget_memory {
+    struct gpu_memory base;
+    struct gpu_account account;
+};
+
+/* ---- pressure ---- */
+
+/* From how many percent of the limit on. */
+static const uint8_t level_percent[GPU_PRESSURE_COUNT] = {0, 50, 70, 85, 95};
+
+const char *gpu_pressure_name(enum gpu_pressure level) {
+    static const char *const names[GPU_PRESSURE_COUNT] = {"none", "low", "medium", "high",
+                                                          "critical"};
+    return names[level];
+}
+
+static uint64_t level_begin_bytes(const struct gpu_account *account, uint32_t level) {
+    uint64_t percent = level_percent[level];
+    /* Rounded up: 50% of 3 bytes is 2. Without overflow. */
+    return account->limit_bytes / 100 * percent + (account->limit_bytes % 100 * percent + 99) / 100;
+}
+
+static void set_level(struct gpu_account *account, uint32_t level) {
+    account->level = (uint8_t)level;
+    account->level_begin_bytes = level_begin_bytes(account, level);
+    account->level_end_bytes =
+        level + 1 < GPU_PRESSURE_COUNT ? level_begin_bytes(account, level + 1) : UINT64_MAX;
+}
+
+static void change_level(struct gpu_account *account) {
+    uint32_t level = GPU_PRESSURE_COUNT - 1u;
+    while (level > 0 && account->used_bytes < level_begin_bytes(account, level)) {
+        level--;
+    }
+    if (level == account->level) {
+        return; /* of a limit of a few bytes several levels may begin at one */
+    }
+    set_level(account, level);
+    for (uint32_t i = 0; i < account->listener_count; i++) {
+        account->listeners[i].f(account->listeners[i].user, (enum gpu_pressure)level);
+    }
+}
+
+static void add_used(struct gpu_account *account, uint64_t byte_count) {
+    account->used_bytes += byte_count;
+    if (account->used_bytes >= account->level_end_bytes) {
+        change_level(account);
+    }
+}
+
+void gpu_account_release(struct gpu_account *account, uint64_t byte_count) {
+    account->used_bytes -= byte_count;
+    if (account->used_bytes < account->level_begin_bytes) {
+        change_level(account);
+    }
+}
+
+void gpu_account_init(struct gpu_account *account, uint64_t limit_bytes) {
+    *account = (struct gpu_account){.limit_bytes = limit_bytes};
+    set_level(account, GPU_PRESSURE_NONE);
+}
+
+void gpu_account_finish(struct gpu_account *account) {
+    free(account->listeners);
+    account->listeners = NULL;
+    account->listener_count = 0;
+}
+
+/* ---- reserving ---- */
+
+gpulua_status gpu_over_budget(struct gpu_device *device, uint64_t byte_count,
+                              uint64_t current_bytes, uint64_t limit_bytes, const char *label,
+                              struct gpu_error *error) {
+    uint64_t remaining = limit_bytes > current_bytes ? limit_bytes - current_bytes : 0;
+    gpu_error_set(error, GPULUA_OUT_OF_BUDGET,
+                  "%llu bytes%s%s asked of device %s, %llu of %llu in use, %llu left",
+                  (unsigned long long)byte_count, label ? " for " : "", label ? label : "",
+                  device->name, (unsigned long long)current_bytes, (unsigned long long)limit_bytes,
+                  (unsigned long long)remaining);
+    error->requested_bytes = byte_count;
+    error->current_bytes = current_bytes;
+    error->remaining_bytes = remaining;
+    error->limit_bytes = limit_bytes;
+    return GPULUA_OUT_OF_BUDGET;
+}
+
+/* What must be freed before it fits is in use by nobody but the device: that is worth waiting for.
+ */
+static gpulua_status wait_for_room(struct gpu_account *account, const uint64_t *retiring_bytes,
+                                   struct gpu_device *device, uint64_t byte_count,
+                                   struct gpu_error *error) {
+    uint64_t room = account->limit_bytes - byte_count;
+    gpulua_status status = GPULUA_OK;
+    while (account->used_bytes > room && account->used_bytes - *retiring_bytes <= room &&
+           gpu_device_wait_retiring(device, error, &status)) {
+        if (status) {
+            return status;
+        }
+        (void)gpu_device_reap(device);
+    }
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_account_reserve(struct gpu_account *account, const uint64_t *retiring_bytes,
+                                  struct gpu_device *device, struct gpu_memory_request *request,
+                                  uint64_t byte_count, struct gpu_error *error) {
+    uint64_t limit = account->limit_bytes;
+    if (__builtin_expect(byte_count <= limit && account->used_bytes <= limit - byte_count, 1)) {
+        add_used(account, byte_count);
+        return GPULUA_OK;
+    }
+    if (byte_count <= limit) {
+        (void)gpu_device_reap(device);
+        gpulua_status status = wait_for_room(account, retiring_bytes, device, byte_count, error);
+        if (status == GPULUA_OK && account->used_bytes > limit - byte_count) {
+            device->stats.oom_retries++;
+            status = gpu_memory_recover(device, request, error);
+            if (status == GPULUA_OK) {
+                status = wait_for_room(account, retiring_bytes, device, byte_count, error);
+            }
+            device->stats.recoveries +=
+                status == GPULUA_OK && account->used_bytes <= limit - byte_count;
+        }
+        if (status) {
+            return status;
+        }
+        if (account->used_bytes <= limit - byte_count) {
+            add_used(account, byte_count);
+            return GPULUA_OK;
+        }
+    }
+    return gpu_over_budget(device, byte_count, account->used_bytes - *retiring_bytes, limit,
+                           request->label, error);
+}
+
+static gpulua_status budget_allocate(struct gpu_memory *base, struct gpu_memory_request *request,
+                                     struct gpu_grant *grant, struct gpu_error *error) {
+    struct gpu_account *account = &((struct budget_memory *)base)->account;
+    uint64_t byte_count = request->byte_count;
+    if (!request->is_reserved) {
+        gpulua_status status = gpu_account_reserve(account, &base->retiring_bytes, base->device,
+                                                   request, byte_count, error);
+        if (status) {
+            return status;
+        }
+    }
+    gpulua_status status = gpu_memory_allocate(base->upstream, request, grant, error);
+    if (status) {
+        gpu_account_release(account, byte_count);
+    }
+    return status;
+}
+
+static void budget_deallocate(struct gpu_memory *base, struct gpu_grant *grant,
+                              const struct gpu_block *block) {
+    uint64_t byte_count = grant->byte_count;
+    gpu_memory_deallocate(base->upstream, grant, block);
+    gpu_account_release(&((struct budget_memory *)base)->account, byte_count);
+}
+
+static gpulua_status budget_init(struct gpu_memory *base, const struct gpu_memory_info *info,
+                                 struct gpu_error *error) {
+    if (info->limit_bytes == 0) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "a budget of 0 bytes");
+    }
+    gpu_account_init(&((struct budget_memory *)base)->account, info->limit_bytes);
+    return GPULUA_OK;
+}
+
+static void budget_finish(struct gpu_memory *base) {
+    gpu_account_finish(&((struct budget_memory *)base)->account);
+}
+
+static const struct gpu_memory_ops budget_ops = {
+    .kind = "budget",
+    .allocate = budget_allocate,
+    .deallocate = budget_deallocate,
+    .finish = budget_finish,
+};
+const struct gpu_memory_class gpu_memory_budget_class = {
+    .ops = &budget_ops, .bytes = sizeof(struct budget_memory), .init = budget_init};
+
+/* ---- groups ---- */
+
+static struct gpu_account *account_of(const struct gpu_memory *memory) {
+    return memory->kind == GPU_MEMORY_BUDGET ? &((struct budget_memory *)(uintptr_t)memory)->account
+                                             : NULL;
+}
+
+static uint64_t rounded(const struct gpu_device *device, uint64_t byte_count) {
+    return gpu_block_granted_bytes(device, byte_count);
+}
+
+/* Gives back what the levels above `end` (NULL: and the device) have reserved for one block. */
+static void unreserve(struct gpu_memory *memory, const struct gpu_memory *end,
+                      uint64_t byte_count) {
+    for (; memory != end; memory = memory->upstream) {
+        struct gpu_account *account = account_of(memory);
+        if (account) {
+            gpu_account_release(account, byte_count);
+        }
+        byte_count = gpu_memory_below_bytes(memory, byte_count);
+        if (!memory->upstream) {
+            gpu_account_release(&memory->device->account, byte_count);
+        }
+    }
+}
+
+void gpu_memory_unreserve(struct gpu_memory *memory, uint64_t byte_count) {
+    unreserve(memory, NULL, rounded(memory->device, byte_count));
+}
+
+gpulua_status gpu_memory_reserve(struct gpu_memory *memory, const uint64_t *byte_counts,
+                                 uint32_t count, const struct gpu_block_info *caller,
+                                 struct gpu_error *error) {
+    struct gpu_device *device = memory->device;
+    struct gpu_memory_request request = {
+        .label = caller->label, .collect = caller->collect, .caller = caller->caller};
+    gpulua_status status = gpu_device_check(device, error);
+    struct gpu_memory *level = memory;
+    for (; level && status == GPULUA_OK; level = level->upstream) {
+        struct gpu_account *account = account_of(level);
+        const uint64_t *retiring_bytes = &level->retiring_bytes;
+        if (!account && !level->upstream) {
+            account = &device->account;
+            retiring_bytes = &device->stats.bytes_pending;
+        }
+        uint64_t total = 0;
+        for (uint32_t i = 0; account && i < count; i++) {
+            uint64_t bytes = rounded(device, byte_counts[i]);
+            for (const struct gpu_memory *above = memory; above != level; above = above->upstream) {
+                bytes = gpu_memory_below_bytes(above, bytes);
+            }
+            if (byte_counts[i] > INT64_MAX || __builtin_add_overflow(total, bytes, &total)) {
+                total = UINT64_MAX;
+                break;
+            }
+        }
+        if (account) {
+            status = gpu_account_reserve(account, retiring_bytes, device, &request, total, error);
+        }
+        if (status) {
+            break;
+        }
+    }
+    if (status && level) {
+        for (uint32_t i = 0; i < count && level != memory; i++) {
+            unreserve(memory, level, rounded(device, byte_counts[i]));
+        }
+    }
+    return status;
+}
+
+/* ---- questions ---- */
+
+static struct gpu_account *nearest_account(const struct gpu_memory *memory) {
+    for (; memory->upstream; memory = memory->upstream) {
+        if (account_of(memory)) {
+            return account_of(memory);
+        }
+    }
+    return &memory->device->account;
+}
+
+uint64_t gpu_memory_remaining_bytes(const struct gpu_memory *memory, uint64_t *limit_bytes) {
+    const struct gpu_account *account = &memory->device->account;
+    uint64_t least = account->limit_bytes - account->used_bytes;
+    *limit_bytes = account->limit_bytes;
+    for (; memory; memory = memory->upstream) {
+        account = account_of(memory);
+        if (account && account->limit_bytes - account->used_bytes <= least) {
+            least = account->limit_bytes - account->used_bytes;
+            *limit_bytes = account->limit_bytes;
+        }
+    }
+    return least;
+}
+
+enum gpu_pressure gpu_memory_pressure(const struct gpu_memory *memory) {
+    return (enum gpu_pressure)nearest_account(memory)->level;
+}
+
+bool gpu_memory_listen(struct gpu_memory *memory, void (*f)(void *user, enum gpu_pressure level),
+                       void *user) {
+    struct gpu_account *account = nearest_account(memory);
+    for (uint32_t i = 0; i < account->listener_count; i++) {
+        if (account->listeners[i].user == user) {
+            account->listeners[i].f = f;
+            if (!f) {
+                account->listeners[i] = account->listeners[--account->listener_count];
+            }
+            return true;
+        }
+    }
+    if (!f) {
+        return true;
+    }
+    struct gpu_listener *grown =
+        realloc(account->listeners, (account->listener_count + 1u) * sizeof *account->listeners);
+    if (!grown) {
+        return false;
+    }
+    account->listeners = grown;
+    grown[account->listener_count++] = (struct gpu_listener){f, user};
+    return true;
+}

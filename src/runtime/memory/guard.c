@@ -1,0 +1,416 @@
+/* Guard: memory that tells when it was written by who should not have. Before and behind each block
+ * lies a canary; what is freed is poisoned and kept from being used again for a while. Canaries are
+ * looked at when a block is freed, poison when it leaves the quarantine, both on demand.
+ *
+ * Looking means to read device memory back, so it happens in the calls that make, free or check
+ * memory, never where others only give back a block. A tool to find bugs with: each block costs a
+ * few transfers. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/memory/stack.h"
+#include "runtime/work.h"
+
+#define CANARY_BYTE 0xC5
+#define POISON_BYTE 0xDB
+
+struct entry {
+    struct entry *next, **link;
+    struct gpu_grant grant; /* from the resource below */
+    uint64_t asked_bytes, number;
+    char label[48];
+    struct gpu_site site;
+};
+
+struct list {
+    struct entry *head, **tail;
+};
+
+struct guard_memory {
+    struct gpu_memory base;
+    uint64_t canary_bytes, quarantine_bytes_max;
+    struct gpu_stream *stream;            /* retained; made when first needed */
+    struct list live, freed, quarantined; /* freed: not looked at yet */
+    uint64_t quarantined_bytes;
+    bool is_looking;
+    struct gpu_error *finding; /* borrowed: where the first one goes; NULL: to those of the device
+                                  that nobody has observed */
+};
+
+static void list_init(struct list *list) {
+    list->head = NULL;
+    list->tail = &list->head;
+}
+
+static void list_put(struct list *list, struct entry *entry) {
+    entry->next = NULL;
+    entry->link = list->tail;
+    *list->tail = entry;
+    list->tail = &entry->next;
+}
+
+static void list_take(struct list *list, struct entry *entry) {
+    *entry->link = entry->next;
+    if (entry->next) {
+        entry->next->link = entry->link;
+    } else {
+        list->tail = entry->link;
+    }
+}
+
+/* ---- device work, waited for ---- */
+
+static gpulua_status own_stream(struct guard_memory *memory, struct gpu_error *error) {
+    return memory->stream
+               ? GPULUA_OK
+               : gpu_stream_create_own(memory->base.device, "guard", &memory->stream, error);
+}
+
+static gpulua_status end_of(struct gpu_op *op, struct gpu_error *error) {
+    gpulua_status status = gpu_op_wait(op, -1, error);
+    if (status == GPULUA_OK && gpu_op_status(op)) {
+        const struct gpu_error *failure = gpu_op_error(op);
+        status = failure ? failure->code : GPULUA_DRIVER;
+        gpu_error_copy(error, failure);
+    }
+    gpu_op_observe(op);
+    gpu_op_release(op);
+    return status;
+}
+
+static gpulua_status fill(struct gpu_device *device, struct gpu_stream *stream, uint64_t address,
+                          uint64_t byte_count, uint8_t value, struct gpu_error *error) {
+    struct gpu_block *block = gpu_block_create_external(device, address, byte_count, "guard");
+    if (!block) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a guard");
+    }
+    struct gpu_ref ref = {.block = block, .byte_count = byte_count, .type = GPU_TYPE_U8};
+    struct gpu_submit submit = {.stream = stream, .label = "guard"};
+    struct gpu_op *op = NULL;
+    gpulua_status status = gpu_work_fill(&submit, &ref, &value, &op, error);
+    if (status == GPULUA_OK) {
+        status = end_of(op, error);
+    }
+    gpu_block_close(block);
+    return status;
+}
+
+/* The first byte that is not `value`; *at = byte_count: all are. */
+static gpulua_status find_other(struct guard_memory *memory, uint64_t address, uint64_t byte_count,
+                                uint8_t value, uint64_t *at, struct gpu_error *error) {
+    struct gpu_device *device = memory->base.device;
+    struct gpu_block *block = gpu_block_create_external(device, address, byte_count, "guard");
+    if (!block) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a guard");
+    }
+    struct gpu_ref ref = {.block = block, .byte_count = byte_count, .type = GPU_TYPE_U8};
+    struct gpu_submit submit = {.stream = memory->stream, .label = "guard"};
+    gpulua_status status = GPULUA_OK;
+    bool is_found = false;
+    for (*at = 0; status == GPULUA_OK && !is_found && *at < byte_count;) {
+        struct gpu_staging staging;
+        struct gpu_op *op = NULL;
+        uint64_t part = byte_count - *at;
+        part = part < GPU_STAGING_CHUNK_BYTES ? part : GPU_STAGING_CHUNK_BYTES;
+        status = gpu_staging_acquire(device, part, &staging, error);
+        if (status) {
+            break;
+        }
+        status = gpu_work_download(&submit, &ref, *at, &staging, part, &op, error);
+        status = status ? status : end_of(op, error);
+        for (uint64_t i = 0; status == GPULUA_OK && !is_found && i < part; i++) {
+            is_found = staging.bytes[i] != value;
+            *at += !is_found;
+        }
+        gpu_staging_release(device, &staging);
+    }
+    gpu_block_close(block);
+    return status;
+}
+
+/* ---- findings ---- */
+
+static void tell(struct guard_memory *memory, const struct entry *entry, gpulua_status code,
+                 const char *what) {
+    struct gpu_device *device = memory->base.device;
+    struct gpu_error error;
+    char place[96] = "";
+    if (entry->site.source) {
+        snprintf(place, sizeof place, ", made at %.60s:%d", entry->site.source, entry->site.line);
+    }
+    gpu_error_set(&error, code, "buffer%s%s%s (allocation %llu, %llu bytes%s): %s",
+                  entry->label[0] ? " '" : "", entry->label, entry->label[0] ? "'" : "",
+                  (unsigned long long)entry->number, (unsigned long long)entry->asked_bytes, place,
+                  what);
+    device->stats.guard_findings++;
+    if (memory->finding && memory->finding->code == GPULUA_OK) {
+        *memory->finding = error;
+    } else {
+        gpu_failure_keep(device, &error);
+    }
+}
+
+/* A canary says so once: it is put right again. */
+static gpulua_status look_at_canaries(struct guard_memory *memory, const struct entry *entry) {
+    struct gpu_error error;
+    char what[160];
+    uint64_t at, front = memory->canary_bytes;
+    uint64_t begin = entry->grant.address + front + entry->asked_bytes;
+    uint64_t back = entry->grant.address + entry->grant.byte_count - begin;
+    struct gpu_device *device = memory->base.device;
+    device->stats.guard_checks++;
+    gpulua_status status =
+        find_other(memory, entry->grant.address, front, CANARY_BYTE, &at, &error);
+    if (status == GPULUA_OK && at < front) {
+        snprintf(what, sizeof what, "something wrote byte -%llu, before its first",
+                 (unsigned long long)(front - at));
+        tell(memory, entry, GPULUA_OUT_OF_BOUNDS, what);
+        status = fill(device, memory->stream, entry->grant.address, front, CANARY_BYTE, &error);
+    }
+    if (status == GPULUA_OK) {
+        status = find_other(memory, begin, back, CANARY_BYTE, &at, &error);
+    }
+    if (status == GPULUA_OK && at < back) {
+        snprintf(what, sizeof what, "something wrote byte %llu, behind its last",
+                 (unsigned long long)(entry->asked_bytes + at));
+        tell(memory, entry, GPULUA_OUT_OF_BOUNDS, what);
+        status = fill(device, memory->stream, begin, back, CANARY_BYTE, &error);
+    }
+    if (status) {
+        gpu_error_finish(&error);
+    }
+    return status;
+}
+
+static gpulua_status look_at_poison(struct guard_memory *memory, const struct entry *entry) {
+    struct gpu_error error;
+    char what[160];
+    uint64_t at, begin = entry->grant.address + memory->canary_bytes;
+    memory->base.device->stats.guard_checks++;
+    gpulua_status status = find_other(memory, begin, entry->asked_bytes, POISON_BYTE, &at, &error);
+    if (status == GPULUA_OK && at < entry->asked_bytes) {
+        snprintf(what, sizeof what, "something wrote its byte %llu after it was freed",
+                 (unsigned long long)at);
+        tell(memory, entry, GPULUA_USE_AFTER_FREE, what);
+        status = fill(memory->base.device, memory->stream, begin, entry->asked_bytes, POISON_BYTE,
+                      &error);
+    }
+    if (status) {
+        gpu_error_finish(&error);
+    }
+    return status;
+}
+
+/* ---- giving back ---- */
+
+static uint64_t give_up(struct guard_memory *memory, struct list *list, struct entry *entry) {
+    uint64_t byte_count = entry->grant.byte_count;
+    struct gpu_block name = {.number = entry->number};
+    memcpy(name.label, entry->label, sizeof name.label);
+    list_take(list, entry);
+    gpu_memory_deallocate(memory->base.upstream, &entry->grant, &name);
+    free(entry);
+    return byte_count;
+}
+
+/* What was freed is looked at and goes into quarantine, if its poison can be put there. */
+static uint64_t take_in(struct guard_memory *memory, struct entry *entry) {
+    struct gpu_error error;
+    gpulua_status status = look_at_canaries(memory, entry);
+    if (memory->quarantine_bytes_max == 0 || status) {
+        return give_up(memory, &memory->freed, entry);
+    }
+    if (fill(memory->base.device, memory->stream, entry->grant.address + memory->canary_bytes,
+             entry->asked_bytes, POISON_BYTE, &error)) {
+        gpu_error_finish(&error);
+        return give_up(memory, &memory->freed, entry);
+    }
+    list_take(&memory->freed, entry);
+    list_put(&memory->quarantined, entry);
+    memory->quarantined_bytes += entry->grant.byte_count;
+    return 0;
+}
+
+static uint64_t guard_reap(struct gpu_memory *base, bool is_urgent) {
+    struct guard_memory *memory = (struct guard_memory *)base;
+    struct gpu_error error;
+    uint64_t bytes = 0;
+    if (memory->is_looking || !memory->base.device->memory ||
+        (!memory->freed.head && !memory->quarantined.head)) {
+        return 0;
+    }
+    if (own_stream(memory, &error)) {
+        gpu_error_finish(&error);
+        return 0;
+    }
+    memory->is_looking = true;
+    while (memory->freed.head) {
+        bytes += take_in(memory, memory->freed.head);
+    }
+    uint64_t kept_bytes = is_urgent ? 0 : memory->quarantine_bytes_max;
+    while (memory->quarantined.head && memory->quarantined_bytes > kept_bytes) {
+        struct entry *oldest = memory->quarantined.head;
+        (void)look_at_poison(memory, oldest);
+        memory->quarantined_bytes -= oldest->grant.byte_count;
+        bytes += give_up(memory, &memory->quarantined, oldest);
+    }
+    memory->is_looking = false;
+    return bytes;
+}
+
+gpulua_status gpu_memory_check(struct gpu_memory *memory, bool is_everything,
+                               struct gpu_error *error) {
+    struct gpu_device *device = memory->device;
+    gpulua_status status = gpu_device_check(device, error);
+    while (status == GPULUA_OK && memory->retiring_bytes > 0 &&
+           gpu_device_wait_retiring(device, error, &status)) {
+        (void)gpu_device_reap(device);
+    }
+    if (status == GPULUA_OK && is_everything) {
+        status = gpu_device_wait_idle(device, -1, error);
+    }
+    if (status) {
+        return status;
+    }
+    struct gpu_error finding = {0};
+    for (struct gpu_memory *base = gpu_memory_find(memory, GPU_MEMORY_GUARD); base;
+         base = gpu_memory_find(base->upstream, GPU_MEMORY_GUARD)) {
+        struct guard_memory *guard = (struct guard_memory *)base;
+        guard->finding = &finding;
+        (void)guard_reap(base, false);
+        if (is_everything && own_stream(guard, error) == GPULUA_OK) {
+            guard->is_looking = true;
+            for (struct entry *entry = guard->live.head; entry; entry = entry->next) {
+                (void)look_at_canaries(guard, entry);
+            }
+            for (struct entry *entry = guard->quarantined.head; entry; entry = entry->next) {
+                (void)look_at_poison(guard, entry);
+            }
+            guard->is_looking = false;
+        }
+        guard->finding = NULL;
+    }
+    if (finding.code) {
+        *error = finding;
+    }
+    return finding.code;
+}
+
+/* ---- the resource ---- */
+
+static uint64_t guard_below_bytes(const struct gpu_memory *base, uint64_t byte_count) {
+    return byte_count + 2 * ((const struct guard_memory *)base)->canary_bytes;
+}
+
+static gpulua_status put_canaries(struct guard_memory *memory,
+                                  const struct gpu_memory_request *request,
+                                  const struct entry *entry, struct gpu_error *error) {
+    struct gpu_device *device = memory->base.device;
+    uint64_t begin = entry->grant.address + memory->canary_bytes + entry->asked_bytes;
+    /* What is in the order of a stream is there for that stream alone so far. */
+    struct gpu_stream *stream = request->is_on_stream ? request->stream : memory->stream;
+    gpulua_status status =
+        fill(device, stream, entry->grant.address, memory->canary_bytes, CANARY_BYTE, error);
+    if (status == GPULUA_OK) {
+        status = fill(device, stream, begin, entry->grant.address + entry->grant.byte_count - begin,
+                      CANARY_BYTE, error);
+    }
+    return status;
+}
+
+static gpulua_status guard_allocate(struct gpu_memory *base, struct gpu_memory_request *request,
+                                    struct gpu_grant *grant, struct gpu_error *error) {
+    struct guard_memory *memory = (struct guard_memory *)base;
+    uint64_t byte_count = request->byte_count, asked_bytes = request->asked_bytes;
+    (void)guard_reap(base, false);
+    request->asked_bytes = request->byte_count = guard_below_bytes(base, byte_count);
+    gpulua_status status = gpu_memory_allocate(base->upstream, request, grant, error);
+    request->byte_count = byte_count;
+    request->asked_bytes = asked_bytes;
+    if (status) {
+        return status;
+    }
+    struct gpu_block name = {.number = request->number};
+    struct entry *entry = calloc(1, sizeof *entry);
+    if (!entry) {
+        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a guard");
+    } else {
+        entry->grant = *grant;
+        entry->asked_bytes = request->asked_bytes;
+        entry->number = request->number;
+        entry->site = request->site;
+        snprintf(entry->label, sizeof entry->label, "%s", request->label ? request->label : "");
+        status = own_stream(memory, error);
+        status = status ? status : put_canaries(memory, request, entry, error);
+    }
+    if (status) {
+        free(entry);
+        gpu_memory_deallocate(base->upstream, grant, &name);
+        return status;
+    }
+    list_put(&memory->live, entry);
+    grant->address += memory->canary_bytes;
+    grant->byte_count = byte_count;
+    grant->tag = entry;
+    return GPULUA_OK;
+}
+
+static void guard_deallocate(struct gpu_memory *base, struct gpu_grant *grant,
+                             const struct gpu_block *block) {
+    struct guard_memory *memory = (struct guard_memory *)base;
+    struct entry *entry = grant->tag;
+    (void)block;
+    list_take(&memory->live, entry);
+    list_put(&memory->freed, entry);
+}
+
+static gpulua_status guard_init(struct gpu_memory *base, const struct gpu_memory_info *info,
+                                struct gpu_error *error) {
+    struct guard_memory *memory = (struct guard_memory *)base;
+    if (info->canary_bytes == 0 || info->canary_bytes > GPU_GUARD_CANARY_BYTES_MAX) {
+        return gpu_error_set(
+            error, GPULUA_INVALID_ARGUMENT, "a canary has 1 to %llu bytes, not %llu",
+            (unsigned long long)GPU_GUARD_CANARY_BYTES_MAX, (unsigned long long)info->canary_bytes);
+    }
+    memory->canary_bytes = (info->canary_bytes + GPU_RANGE_ALIGN_BYTES - 1) /
+                           GPU_RANGE_ALIGN_BYTES * GPU_RANGE_ALIGN_BYTES;
+    memory->quarantine_bytes_max = info->quarantine_bytes;
+    list_init(&memory->live);
+    list_init(&memory->freed);
+    list_init(&memory->quarantined);
+    return GPULUA_OK;
+}
+
+static void forget(struct guard_memory *memory, struct list *list) {
+    while (list->head) {
+        if (memory->base.device->memory) {
+            (void)give_up(memory, list, list->head);
+        } else { /* the device is closed, and its memory gone */
+            struct entry *entry = list->head;
+            list_take(list, entry);
+            free(entry);
+        }
+    }
+}
+
+static void guard_finish(struct gpu_memory *base) {
+    struct guard_memory *memory = (struct guard_memory *)base;
+    forget(memory, &memory->freed);
+    forget(memory, &memory->quarantined);
+    forget(memory, &memory->live); /* of blocks that outlive their device */
+    gpu_stream_release(memory->stream);
+}
+
+static const struct gpu_memory_ops guard_ops = {
+    .kind = "guard",
+    .allocate = guard_allocate,
+    .deallocate = guard_deallocate,
+    .reap = guard_reap,
+    .finish = guard_finish,
+    .below_bytes = guard_below_bytes,
+};
+const struct gpu_memory_class gpu_memory_guard_class = {.ops = &guard_ops,
+                                                        .bytes = sizeof(struct guard_memory),
+                                                        .init = guard_init,
+                                                        .wants_site = true};

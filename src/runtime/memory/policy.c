@@ -1,0 +1,147 @@
+/* What to do when the device has no memory left: fail, ask those who can free some, or wait until
+ * others have. Garbage and what is freed but in use come first, always. */
+#include <stdlib.h>
+
+#include "runtime/memory/stack.h"
+
+#define WAIT_NAP_NS INT64_C(1000000)
+
+struct hook {
+    int64_t priority;
+    gpu_oom_hook *f;
+    void *user;
+};
+
+struct policy_memory {
+    struct gpu_memory base;
+    enum gpu_oom_policy policy;
+    int64_t timeout_ns;
+    bool is_asking; /* a hook runs: what it allocates fails plainly */
+    uint32_t hook_count;
+    struct hook hooks[GPU_HOOKS_MAX]; /* in the order in which they are asked */
+};
+
+/* One more try, counted as a recovery only if it works. */
+static gpulua_status try_again(struct policy_memory *memory, struct gpu_memory_request *request,
+                               struct gpu_grant *grant, struct gpu_error *error) {
+    struct gpu_device *device = memory->base.device;
+    gpu_error_finish(error);
+    device->stats.oom_retries++;
+    (void)gpu_device_poll(device);
+    (void)gpu_device_reap(device);
+    gpulua_status status = gpu_memory_allocate(memory->base.upstream, request, grant, error);
+    device->stats.recoveries += status == GPULUA_OK;
+    return status;
+}
+
+static gpulua_status ask_hooks(struct policy_memory *memory, struct gpu_memory_request *request,
+                               struct gpu_grant *grant, struct gpu_error *error) {
+    gpulua_status status = GPULUA_OUT_OF_MEMORY;
+    memory->is_asking = true;
+    for (uint32_t i = 0; i < memory->hook_count && status == GPULUA_OUT_OF_MEMORY; i++) {
+        struct hook hook = memory->hooks[i]; /* it may remove itself */
+        if (hook.f(hook.user, request->caller, request->byte_count)) {
+            status = try_again(memory, request, grant, error);
+        }
+        if (i < memory->hook_count && memory->hooks[i].user != hook.user) {
+            i--; /* the next one has moved up */
+        }
+    }
+    memory->is_asking = false;
+    return status;
+}
+
+static gpulua_status wait_for_memory(struct policy_memory *memory,
+                                     struct gpu_memory_request *request, struct gpu_grant *grant,
+                                     struct gpu_error *error) {
+    struct gpu_device *device = memory->base.device;
+    int64_t end_ns = gpu_clock_ns() + memory->timeout_ns;
+    gpulua_status status = GPULUA_OUT_OF_MEMORY;
+    int64_t left_ns;
+    while (status == GPULUA_OUT_OF_MEMORY && (left_ns = end_ns - gpu_clock_ns()) > 0) {
+        if (gpu_device_is_interrupted(device)) {
+            gpu_error_finish(error);
+            return gpu_error_set(error, GPULUA_INTERRUPTED, "interrupted while waiting for memory");
+        }
+        gpu_device_nap(device, left_ns < WAIT_NAP_NS ? left_ns : WAIT_NAP_NS);
+        status = try_again(memory, request, grant, error);
+    }
+    return status;
+}
+
+static gpulua_status policy_allocate(struct gpu_memory *base, struct gpu_memory_request *request,
+                                     struct gpu_grant *grant, struct gpu_error *error) {
+    struct policy_memory *memory = (struct policy_memory *)base;
+    /* What was reserved in a group is used up by the first try. */
+    bool may_retry = !request->is_reserved && !memory->is_asking;
+    gpulua_status status = gpu_memory_allocate(base->upstream, request, grant, error);
+    if (status != GPULUA_OUT_OF_MEMORY || !may_retry) {
+        return status;
+    }
+    if (!request->is_collected) {
+        gpu_error_finish(error);
+        status = gpu_memory_recover(base->device, request, error);
+        status = status ? status : try_again(memory, request, grant, error);
+    }
+    if (status == GPULUA_OUT_OF_MEMORY && memory->policy == GPU_OOM_FREE) {
+        status = ask_hooks(memory, request, grant, error);
+    } else if (status == GPULUA_OUT_OF_MEMORY && memory->policy == GPU_OOM_WAIT) {
+        status = wait_for_memory(memory, request, grant, error);
+    }
+    return status;
+}
+
+static void policy_deallocate(struct gpu_memory *base, struct gpu_grant *grant,
+                              const struct gpu_block *block) {
+    gpu_memory_deallocate(base->upstream, grant, block);
+}
+
+static gpulua_status policy_init(struct gpu_memory *base, const struct gpu_memory_info *info,
+                                 struct gpu_error *error) {
+    struct policy_memory *memory = (struct policy_memory *)base;
+    (void)error;
+    memory->policy = info->policy;
+    memory->timeout_ns = info->timeout_ns;
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_memory_hook_add(struct gpu_memory *memory, int64_t priority, gpu_oom_hook *f,
+                                  void *user, struct gpu_error *error) {
+    struct policy_memory *policy =
+        (struct policy_memory *)gpu_memory_find(memory, GPU_MEMORY_POLICY);
+    if (!policy || policy->policy != GPU_OOM_FREE) {
+        return gpu_error_set(
+            error, GPULUA_INVALID_ARGUMENT,
+            "this memory asks nobody to free: it was not made with oom = \"free\"");
+    }
+    if (policy->hook_count == GPU_HOOKS_MAX) {
+        gpu_error_set(error, GPULUA_CAPACITY, "a memory has at most %u hooks", GPU_HOOKS_MAX);
+        error->capacity_max = GPU_HOOKS_MAX;
+        return GPULUA_CAPACITY;
+    }
+    uint32_t at = policy->hook_count++;
+    for (; at > 0 && policy->hooks[at - 1].priority < priority; at--) {
+        policy->hooks[at] = policy->hooks[at - 1];
+    }
+    policy->hooks[at] = (struct hook){priority, f, user};
+    return GPULUA_OK;
+}
+
+void gpu_memory_hooks_remove(struct gpu_memory *memory, const void *user) {
+    struct policy_memory *policy =
+        (struct policy_memory *)gpu_memory_find(memory, GPU_MEMORY_POLICY);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; policy && i < policy->hook_count; i++) {
+        if (policy->hooks[i].user != user) {
+            policy->hooks[kept++] = policy->hooks[i];
+        }
+    }
+    if (policy) {
+        policy->hook_count = kept;
+    }
+}
+
+static const struct gpu_memory_ops policy_ops = {
+    .kind = "policy", .allocate = policy_allocate, .deallocate = policy_deallocate};
+const struct gpu_memory_class gpu_memory_policy_class = {
+    .ops = &policy_ops, .bytes = sizeof(struct policy_memory), .init = policy_init};

@@ -1,0 +1,299 @@
+/* Slab and pinned: ranges of large grants, found on this side. Allocating and freeing are
+ * bookkeeping; only growth is a round trip. */
+#include <stdlib.h>
+
+#include "runtime/memory/stack.h"
+
+#define MIB (UINT64_C(1) << 20)
+#define SLAB_BYTES_MIN (64 * MIB) /* amortises the round trip and the driver's cost of mapping */
+#define SLAB_BYTES_MAX (1024 * MIB)
+#define SLAB_ALIGN_BYTES (2 * MIB) /* the granularity of CUDA's virtual memory interface */
+
+#define RECENT_COUNT 16u
+
+struct slab_memory {
+    struct gpu_memory base;
+    struct gpu_range_allocator *ranges; /* owned */
+    /* Ranges freed last, by their size: who asks for the same again gets them back without any
+     * cutting and joining. byte_count 0: none. */
+    struct gpu_range recent[RECENT_COUNT];
+};
+
+struct pinned_memory {
+    struct gpu_memory base;
+    struct gpu_range_allocator *ranges; /* owned */
+    uint64_t *region_offsets;           /* owned; in the arena */
+    uint32_t region_count;
+    uint64_t top_bytes;
+};
+
+static uint64_t round_up(uint64_t bytes, uint64_t to) {
+    return (bytes + to - 1) / to * to;
+}
+
+/* ---- slabs ---- */
+
+gpulua_status gpu_slab_number_take(struct gpu_device *device, uint32_t *number,
+                                   struct gpu_error *error) {
+    struct gpu_id_pool *ids = &device->slab_ids;
+    if (ids->free_count == 0 && ids->next >= WIRE_SLABS_MAX) {
+        return gpu_error_set(error, GPULUA_CAPACITY,
+                             "a device has at most %u slabs and variables at a time",
+                             WIRE_SLABS_MAX);
+    }
+    if (!gpu_id_take(ids, number)) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a slab");
+    }
+    return GPULUA_OK;
+}
+
+static gpulua_status create_slab(struct slab_memory *memory, uint64_t bytes,
+                                 struct gpu_error *error) {
+    struct gpu_device *device = memory->base.device;
+    uint32_t slab;
+    gpulua_status status = gpu_slab_number_take(device, &slab, error);
+    if (status) {
+        return status;
+    }
+    struct wire_record record = {
+        .length_bytes = sizeof record, .opcode = WIRE_OP_SLAB_CREATE, .object = slab};
+    record.u.slab.bytes = bytes;
+    status = gpu_request_wait(device, &record, "slab", NULL, NULL, error);
+    if (status) {
+        gpu_id_give(&device->slab_ids, slab);
+        return status;
+    }
+    if (!gpu_range_region_add(memory->ranges, slab, bytes)) {
+        struct wire_record destroy = {
+            .length_bytes = sizeof destroy, .opcode = WIRE_OP_SLAB_DESTROY, .object = slab};
+        (void)gpu_device_publish(device, &destroy, error);
+        gpu_id_give(&device->slab_ids, slab);
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a slab");
+    }
+    device->stats.bytes_reserved += bytes;
+    return GPULUA_OK;
+}
+
+static gpulua_status grow_slabs(struct slab_memory *memory, uint64_t byte_count,
+                                struct gpu_error *error) {
+    struct gpu_device *device = memory->base.device;
+    uint64_t exact = round_up(byte_count, SLAB_ALIGN_BYTES);
+    uint64_t wanted = device->stats.bytes_reserved / 2;
+    wanted = wanted < SLAB_BYTES_MIN   ? SLAB_BYTES_MIN
+             : wanted > SLAB_BYTES_MAX ? SLAB_BYTES_MAX
+                                       : wanted;
+    wanted = round_up(wanted, SLAB_ALIGN_BYTES);
+    /* Never reserve more than the budget only to be generous. */
+    if (wanted < exact || device->stats.bytes_reserved + wanted > device->stats.budget_bytes) {
+        wanted = exact;
+    }
+    gpulua_status status = create_slab(memory, wanted, error);
+    if (status == GPULUA_OUT_OF_MEMORY && wanted > exact) {
+        gpu_error_finish(error);
+        status = create_slab(memory, exact, error);
+    }
+    if (status == GPULUA_OUT_OF_MEMORY && gpu_device_trim(device) > 0) {
+        gpu_error_finish(error);
+        status = create_slab(memory, exact, error);
+    }
+    return status;
+}
+
+static struct gpu_range *recent_of(struct slab_memory *memory, uint64_t byte_count) {
+    uint64_t units = byte_count / GPU_RANGE_ALIGN_BYTES;
+    return &memory->recent[(units ^ units >> 4 ^ units >> 11) % RECENT_COUNT];
+}
+
+static void forget_recent(struct slab_memory *memory) {
+    for (uint32_t i = 0; i < RECENT_COUNT; i++) {
+        if (memory->recent[i].byte_count > 0) {
+            gpu_range_free(memory->ranges, &memory->recent[i]);
+            memory->recent[i].byte_count = 0;
+        }
+    }
+}
+
+/* False: nothing fits, wherever it lies. */
+static bool find_range(struct slab_memory *memory, uint64_t byte_count, struct gpu_range *range) {
+    struct gpu_range *recent = recent_of(memory, byte_count);
+    if (recent->byte_count == byte_count) {
+        *range = *recent;
+        recent->byte_count = 0;
+        return true;
+    }
+    if (gpu_range_alloc(memory->ranges, byte_count, range)) {
+        return true;
+    }
+    forget_recent(memory);
+    return gpu_range_alloc(memory->ranges, byte_count, range);
+}
+
+static gpulua_status slab_allocate(struct gpu_memory *base, struct gpu_memory_request *request,
+                                   struct gpu_grant *grant, struct gpu_error *error) {
+    struct slab_memory *memory = (struct slab_memory *)base;
+    struct gpu_device *device = base->device;
+    gpulua_status status = gpu_device_reserve(device, request, error);
+    if (status) {
+        return status;
+    }
+    if (!find_range(memory, request->byte_count, &grant->range)) {
+        if (device->retiring) {
+            (void)gpu_device_poll(device);
+            (void)gpu_device_reap(device);
+        }
+        if (!find_range(memory, request->byte_count, &grant->range)) {
+            status = grow_slabs(memory, request->byte_count, error);
+            if (status == GPULUA_OK && !find_range(memory, request->byte_count, &grant->range)) {
+                status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no room for %llu bytes",
+                                       (unsigned long long)request->byte_count);
+            }
+        }
+    }
+    if (status) {
+        gpu_account_release(&device->account, request->byte_count);
+        return status;
+    }
+    grant->byte_count = request->byte_count;
+    grant->address = gpu_wire_address(grant->range.region, grant->range.byte_offset);
+    return GPULUA_OK;
+}
+
+static void slab_deallocate(struct gpu_memory *base, struct gpu_grant *grant,
+                            const struct gpu_block *block) {
+    struct slab_memory *memory = (struct slab_memory *)base;
+    (void)block;
+    struct gpu_range *recent = recent_of(memory, grant->range.byte_count);
+    if (recent->byte_count > 0) {
+        gpu_range_free(memory->ranges, recent);
+    }
+    *recent = grant->range;
+    gpu_account_release(&base->device->account, grant->byte_count);
+}
+
+uint64_t gpu_slabs_trim(struct gpu_memory *base) {
+    struct slab_memory *memory = (struct slab_memory *)base;
+    struct gpu_device *device = base->device;
+    uint64_t bytes, total = 0;
+    uint32_t slab;
+    forget_recent(memory);
+    while ((slab = gpu_range_region_take_free(memory->ranges, &bytes)) != 0) {
+        struct gpu_error ignored = {0};
+        struct wire_record record = {
+            .length_bytes = sizeof record, .opcode = WIRE_OP_SLAB_DESTROY, .object = slab};
+        if (gpu_device_publish(device, &record, &ignored)) {
+            gpu_error_finish(&ignored);
+            break;
+        }
+        gpu_id_give(&device->slab_ids, slab);
+        device->stats.bytes_reserved -= bytes;
+        total += bytes;
+    }
+    return total;
+}
+
+static gpulua_status slab_init(struct gpu_memory *base, const struct gpu_memory_info *info,
+                               struct gpu_error *error) {
+    struct slab_memory *memory = (struct slab_memory *)base;
+    (void)info;
+    memory->ranges = gpu_range_allocator_create();
+    return memory->ranges ? GPULUA_OK
+                          : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory");
+}
+
+static void slab_finish(struct gpu_memory *base) {
+    gpu_range_allocator_destroy(((struct slab_memory *)base)->ranges);
+}
+
+static const struct gpu_memory_ops slab_ops = {
+    .kind = "slab",
+    .allocate = slab_allocate,
+    .deallocate = slab_deallocate,
+    .finish = slab_finish,
+};
+const struct gpu_memory_class gpu_memory_slab_class = {
+    .ops = &slab_ops, .bytes = sizeof(struct slab_memory), .init = slab_init, .is_bottom = true};
+
+/* ---- pinned ---- */
+
+static gpulua_status grow_arena(struct pinned_memory *memory, uint64_t byte_count,
+                                struct gpu_error *error) {
+    struct gpu_device *device = memory->base.device;
+    uint64_t bytes = round_up(byte_count, WIRE_ARENA_CHUNK_BYTES);
+    if (bytes > device->link->arena_bytes - memory->top_bytes) {
+        return gpu_error_set(
+            error, GPULUA_OUT_OF_MEMORY,
+            "no address space is left for %llu bytes of host memory shared with the device",
+            (unsigned long long)byte_count);
+    }
+    size_t count = memory->region_count + 1u;
+    uint64_t *offsets = realloc(memory->region_offsets, count * sizeof *offsets);
+    if (!offsets) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for an arena chunk");
+    }
+    memory->region_offsets = offsets;
+    if (!gpu_range_region_add(memory->ranges, memory->region_count, bytes)) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for an arena chunk");
+    }
+    offsets[memory->region_count++] = memory->top_bytes;
+    struct wire_record record = {.length_bytes = sizeof record, .opcode = WIRE_OP_ARENA_REGISTER};
+    record.u.arena.byte_offset = memory->top_bytes;
+    record.u.arena.bytes = bytes;
+    memory->top_bytes += bytes;
+    return gpu_device_publish(device, &record, error);
+}
+
+static gpulua_status pinned_allocate(struct gpu_memory *base, struct gpu_memory_request *request,
+                                     struct gpu_grant *grant, struct gpu_error *error) {
+    struct pinned_memory *memory = (struct pinned_memory *)base;
+    if (!gpu_range_alloc(memory->ranges, request->byte_count, &grant->range)) {
+        if (base->device->retiring) {
+            (void)gpu_device_poll(base->device);
+            (void)gpu_device_reap(base->device);
+        }
+        if (!gpu_range_alloc(memory->ranges, request->byte_count, &grant->range)) {
+            gpulua_status status = grow_arena(memory, request->byte_count, error);
+            if (status) {
+                return status;
+            }
+            if (!gpu_range_alloc(memory->ranges, request->byte_count, &grant->range)) {
+                return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no room for %llu bytes",
+                                     (unsigned long long)request->byte_count);
+            }
+        }
+    }
+    grant->byte_count = request->byte_count;
+    grant->address = memory->region_offsets[grant->range.region] + grant->range.byte_offset;
+    return GPULUA_OK;
+}
+
+static void pinned_deallocate(struct gpu_memory *base, struct gpu_grant *grant,
+                              const struct gpu_block *block) {
+    (void)block;
+    gpu_range_free(((struct pinned_memory *)base)->ranges, &grant->range);
+}
+
+static gpulua_status pinned_init(struct gpu_memory *base, const struct gpu_memory_info *info,
+                                 struct gpu_error *error) {
+    struct pinned_memory *memory = (struct pinned_memory *)base;
+    (void)info;
+    memory->ranges = gpu_range_allocator_create();
+    return memory->ranges ? GPULUA_OK
+                          : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory");
+}
+
+static void pinned_finish(struct gpu_memory *base) {
+    struct pinned_memory *memory = (struct pinned_memory *)base;
+    gpu_range_allocator_destroy(memory->ranges);
+    free(memory->region_offsets);
+}
+
+static const struct gpu_memory_ops pinned_ops = {
+    .kind = "pinned",
+    .allocate = pinned_allocate,
+    .deallocate = pinned_deallocate,
+    .finish = pinned_finish,
+};
+const struct gpu_memory_class gpu_memory_pinned_class = {.ops = &pinned_ops,
+                                                         .bytes = sizeof(struct pinned_memory),
+                                                         .init = pinned_init,
+                                                         .is_bottom = true};

@@ -1,0 +1,138 @@
+/* What the resources have in common, for the files of runtime/memory/ and those that hold blocks.
+ */
+#ifndef GPU_RUNTIME_MEMORY_STACK_H
+#define GPU_RUNTIME_MEMORY_STACK_H
+
+#include "runtime/state.h"
+
+struct gpu_memory_request {
+    uint64_t byte_count;  /* a multiple of GPU_RANGE_ALIGN_BYTES */
+    uint64_t asked_bytes; /* of those its user knows */
+    uint64_t number;      /* of the allocation */
+    const char *label;    /* or NULL */
+    struct gpu_site site;
+    struct gpu_stream *stream;     /* borrowed; NULL: the first task stream */
+    void (*collect)(void *caller); /* a full collection of garbage; NULL: there is none */
+    void *caller;
+    bool is_reserved;  /* the budgets have its bytes already: used up, also by a failure */
+    bool is_collected; /* garbage has been collected for it */
+    bool is_on_stream; /* answer: stream-ordered, its first uses come behind the stream's work */
+};
+
+struct gpu_memory_ops {
+    const char *kind;
+    gpulua_status (*allocate)(struct gpu_memory *memory, struct gpu_memory_request *request,
+                              struct gpu_grant *grant, struct gpu_error *error);
+    /* All uses of it are over. Never blocks. `block` is whose it was: for its names alone. */
+    void (*deallocate)(struct gpu_memory *memory, struct gpu_grant *grant,
+                       const struct gpu_block *block);
+    /* NULL: it holds nothing back. May block; called from calls that make or look at memory only.
+     */
+    uint64_t (*reap)(struct gpu_memory *memory, bool is_urgent);
+    /* Frees what it owns, and gives back what it holds. Never blocks. NULL: nothing. */
+    void (*finish)(struct gpu_memory *memory);
+    /* What a request for so many bytes asks of the resource below. NULL: as many. */
+    uint64_t (*below_bytes)(const struct gpu_memory *memory, uint64_t byte_count);
+};
+
+struct gpu_memory {
+    const struct gpu_memory_ops *ops;
+    enum gpu_memory_kind kind;
+    uint32_t refs, depth;
+    bool is_trackable, wants_site, is_deferred;
+    bool is_own;                 /* the device's: it does not retain it */
+    struct gpu_device *device;   /* retained, unless is_own */
+    struct gpu_memory *upstream; /* retained; NULL: at the bottom */
+    uint64_t outstanding_bytes, outstanding_count;
+    uint64_t retiring_bytes;         /* of those: freed, and perhaps in use */
+    struct gpu_memory *next, **link; /* of the device */
+    struct gpu_deferred release;
+};
+
+/* One step down the stack. */
+static inline gpulua_status gpu_memory_allocate(struct gpu_memory *memory,
+                                                struct gpu_memory_request *request,
+                                                struct gpu_grant *grant, struct gpu_error *error) {
+    gpulua_status status = memory->ops->allocate(memory, request, grant, error);
+    if (status == GPULUA_OK) {
+        memory->outstanding_bytes += grant->byte_count;
+        memory->outstanding_count++;
+    }
+    return status;
+}
+static inline void gpu_memory_deallocate(struct gpu_memory *memory, struct gpu_grant *grant,
+                                         const struct gpu_block *block) {
+    memory->outstanding_bytes -= grant->byte_count;
+    memory->outstanding_count--;
+    memory->ops->deallocate(memory, grant, block);
+}
+
+/* Those of the device: its slabs, and the arena. False: no memory. */
+bool gpu_memory_open(struct gpu_device *device);
+/* At the close of the device, when nothing is in flight any more: forgets all memory. */
+void gpu_memory_close(struct gpu_device *device);
+
+/* The sizes of the structs that begin with a struct gpu_memory, and their tables. */
+struct gpu_memory_class {
+    const struct gpu_memory_ops *ops;
+    size_t bytes;
+    /* What the info says. NULL: nothing is wanted. */
+    gpulua_status (*init)(struct gpu_memory *memory, const struct gpu_memory_info *info,
+                          struct gpu_error *error);
+    bool is_bottom, wants_site;
+};
+extern const struct gpu_memory_class gpu_memory_slab_class, gpu_memory_driver_class,
+    gpu_memory_direct_class, gpu_memory_budget_class, gpu_memory_statistics_class,
+    gpu_memory_logging_class, gpu_memory_guard_class, gpu_memory_policy_class,
+    gpu_memory_pinned_class;
+
+/* Everything that garbage, finished work and quarantines hold comes free; once for a request. What
+ * collects garbage may run anything, also what closes the device: Closed. */
+gpulua_status gpu_memory_recover(struct gpu_device *device, struct gpu_memory_request *request,
+                                 struct gpu_error *error);
+/* The oldest retiring block's last use is over; false: nothing retires. May block. */
+bool gpu_device_wait_retiring(struct gpu_device *device, struct gpu_error *error,
+                              gpulua_status *status);
+
+/* ---- slab.c ---- */
+/* Given back with gpu_id_give(&device->slab_ids, number) behind the SLAB_DESTROY. */
+gpulua_status gpu_slab_number_take(struct gpu_device *device, uint32_t *number,
+                                   struct gpu_error *error);
+/* Wholly free slabs go back to the driver; returns bytes. */
+uint64_t gpu_slabs_trim(struct gpu_memory *memory);
+
+/* ---- driver.c ---- */
+/* The driver's pool gives back what it keeps. */
+void gpu_driver_trim(struct gpu_device *device);
+
+/* ---- budget.c ---- */
+
+/* Room in an account, checked and reserved in one step. More than all of it is OutOfBudget at once;
+ * what does not fit now is asked for once more when garbage is collected, finished work is reaped
+ * and what is freed but in use has ended. `retiring_bytes`: how much of what is used is freed. */
+gpulua_status gpu_account_reserve(struct gpu_account *account, const uint64_t *retiring_bytes,
+                                  struct gpu_device *device, struct gpu_memory_request *request,
+                                  uint64_t byte_count, struct gpu_error *error);
+void gpu_account_release(struct gpu_account *account, uint64_t byte_count);
+void gpu_account_init(struct gpu_account *account, uint64_t limit_bytes);
+void gpu_account_finish(struct gpu_account *account);
+gpulua_status gpu_over_budget(struct gpu_device *device, uint64_t byte_count,
+                              uint64_t current_bytes, uint64_t limit_bytes, const char *label,
+                              struct gpu_error *error);
+
+/* What every resource at the bottom does first and last: the device's budget. */
+static inline gpulua_status gpu_device_reserve(struct gpu_device *device,
+                                               struct gpu_memory_request *request,
+                                               struct gpu_error *error) {
+    if (request->is_reserved) {
+        return GPULUA_OK;
+    }
+    return gpu_account_reserve(&device->account, &device->stats.bytes_pending, device, request,
+                               request->byte_count, error);
+}
+static inline uint64_t gpu_memory_below_bytes(const struct gpu_memory *memory,
+                                              uint64_t byte_count) {
+    return memory->ops->below_bytes ? memory->ops->below_bytes(memory, byte_count) : byte_count;
+}
+
+#endif

@@ -1,0 +1,48 @@
+/* Staging: transfer memory in the arena, bounded and counted until it is free again. */
+#include <assert.h>
+
+#include "runtime/memory/stack.h"
+
+gpulua_status gpu_staging_acquire(struct gpu_device *device, uint64_t byte_count,
+                                  struct gpu_staging *staging, struct gpu_error *error) {
+    assert(byte_count > 0 && byte_count <= GPU_STAGING_CHUNK_BYTES);
+    uint64_t bytes = (byte_count + GPU_RANGE_ALIGN_BYTES - 1) & ~(GPU_RANGE_ALIGN_BYTES - 1ull);
+    while (device->stats.staging_bytes + bytes > GPU_STAGING_BYTES_MAX) {
+        (void)gpu_device_reap(device);
+        if (device->stats.staging_bytes + bytes <= GPU_STAGING_BYTES_MAX) {
+            break;
+        }
+        gpulua_status status;
+        if (!gpu_device_wait_retiring(device, error, &status)) {
+            return gpu_error_set(error, GPULUA_CAPACITY,
+                                 "all %llu bytes of staging memory are held",
+                                 (unsigned long long)GPU_STAGING_BYTES_MAX);
+        }
+        if (status) {
+            return status;
+        }
+        device->stats.throttles++;
+    }
+    struct gpu_block_info info = {.byte_count = byte_count, .label = "staging", .is_host = true};
+    struct gpu_block *block = NULL;
+    gpulua_status status = gpu_block_create(device, &info, &block, error);
+    if (status) {
+        return status;
+    }
+    block->is_staging = true;
+    device->stats.staging_bytes += block->grant.byte_count;
+    if (device->stats.staging_bytes > device->stats.staging_bytes_max) {
+        device->stats.staging_bytes_max = device->stats.staging_bytes;
+    }
+    *staging = (struct gpu_staging){.bytes = gpu_block_host_bytes(block),
+                                    .byte_count = byte_count,
+                                    .arena_offset = block->address,
+                                    .owner = block};
+    return GPULUA_OK;
+}
+
+void gpu_staging_release(struct gpu_device *device, struct gpu_staging *staging) {
+    (void)device;
+    gpu_block_release(staging->owner);
+    *staging = (struct gpu_staging){0};
+}
