@@ -49,7 +49,7 @@ ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -Isrc $(LUA_CFLAGS) $(if $(CUDA_INCLUDE),-DG
 	-fPIC -fvisibility=hidden $(CFLAGS) $(SANITIZE_FLAGS)
 ALL_LDFLAGS = $(LDFLAGS) $(SANITIZE_FLAGS)
 
-SOURCES := $(sort $(wildcard src/*/*.c src/*/*/*.c))
+SOURCES := $(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c))
 SOURCES := $(if $(CUDA_INCLUDE),$(SOURCES),$(filter-out src/backend/cuda/%,$(SOURCES)))
 SHIM_FILES := $(sort $(wildcard src/backend/cpu/shim/*))
 LUA_FILES := $(sort $(wildcard lua/gpulua/*.lua))

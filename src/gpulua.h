@@ -106,7 +106,7 @@ typedef struct gpulua_config {
     void (*on_error)(void *user,
                      const gpulua_error *error); /* a task failed and nobody joined it */
     void (*on_log)(void *user,
-                   const char *line); /* something that takes long: what a close waits for */
+                   const char *line); /* what a close waits for; what check mode finds odd */
     void *user;
 } gpulua_config;
 

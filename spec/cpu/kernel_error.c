@@ -211,7 +211,7 @@ static void image_tests(void) {
     size_t bytes = 0;
     char *description = NULL;
     gpulua_status status =
-        gpu_cpu_module_compile(NULL, &source, &image, &bytes, &description, &error);
+        gpu_cpu_module_compile(NULL, false, &source, &image, &bytes, &description, &error);
     bool ok = status == GPULUA_OK;
     for (size_t cut = 0; ok && cut < bytes; cut += bytes / 7 + 1) {
         ok = gpu_cpu_module_load(NULL, image, cut, true, &module, &error) != GPULUA_OK;

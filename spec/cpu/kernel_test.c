@@ -63,8 +63,8 @@ static gpulua_status compile_text(const char *name, const char *text, const char
     size_t image_bytes = 0;
     memset(program, 0, sizeof *program);
     memset(error, 0, sizeof *error);
-    gpulua_status status =
-        gpu_cpu_module_compile(NULL, &source, &image, &image_bytes, &program->description, error);
+    gpulua_status status = gpu_cpu_module_compile(NULL, false, &source, &image, &image_bytes,
+                                                  &program->description, error);
     if (status == GPULUA_OK) {
         status = gpu_cpu_module_load(NULL, image, image_bytes, true, &program->module, error);
         free(image);

@@ -60,7 +60,8 @@ struct options {
     const char *label; /* or NULL */
     gpulua_isolation isolation;
     uint64_t budget_bytes;
-    bool is_plain, is_unfenced;
+    bool is_plain, is_unfenced, is_checked;
+    uint64_t seed; /* of check mode */
 };
 
 static gpulua_isolation check_isolation(lua_State *L, const char *text, const char *what) {
@@ -81,7 +82,6 @@ static gpulua_isolation check_isolation(lua_State *L, const char *text, const ch
 static void get_options(lua_State *L, struct gpulua *g, struct options *options) {
     static const char *const names[] = {"isolate", "label", "budget", "unfenced",
                                         "check",   "seed",  NULL};
-    static const char *const later[] = {"check", "seed", NULL};
     if (lua_type(L, 1) == LUA_TTABLE && lua_isnil(L, 2)) {
         lua_insert(L, 1); /* gpu.device{...}: the default device with options */
     }
@@ -93,12 +93,6 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
             gpu_lua_describe(L, 1));
     }
     gpu_lua_check_options(L, 2, names, "device");
-    for (const char *const *name = later; lua_istable(L, 2) && *name; name++) {
-        if (lua_getfield(L, 2, *name) != LUA_TNIL) {
-            gpu_lua_fail(L, GPULUA_UNSUPPORTED, "%s of device: not in this version", *name);
-        }
-        lua_pop(L, 1);
-    }
     options->name = type == LUA_TSTRING ? lua_tostring(L, 1) : g->config.device;
     if (options->name && strlen(options->name) >= sizeof((struct device_handle *)NULL)->requested) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
@@ -106,6 +100,7 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
     }
     options->is_plain = lua_isnil(L, 2);
     options->is_unfenced = false;
+    options->is_checked = false;
     options->label = gpu_lua_field_string(L, 2, "label", "device");
     const char *isolate = gpu_lua_field_string(L, 2, "isolate", "device");
     options->isolation = g->config.isolation;
@@ -117,8 +112,11 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
     if (lua_istable(L, 2)) {
         lua_getfield(L, 2, "unfenced");
         options->is_unfenced = lua_toboolean(L, -1);
-        lua_pop(L, 1);
+        lua_getfield(L, 2, "check");
+        options->is_checked = lua_toboolean(L, -1);
+        lua_pop(L, 2);
     }
+    options->seed = (uint64_t)gpu_lua_field_integer(L, 2, "seed", "device", 0, 0, INT64_MAX);
     options->budget_bytes = (uint64_t)gpu_lua_field_integer(
         L, 2, "budget", "device", (int64_t)g->config.device_budget_bytes, 1, INT64_MAX);
 }
@@ -204,6 +202,10 @@ int gpu_lua_device_get(lua_State *L) {
         .cache_path = g->config.cache_path,
         .budget_bytes = options.budget_bytes,
         .is_unfenced = options.is_unfenced,
+        .is_checked = options.is_checked,
+        .seed = options.seed,
+        .on_log = g->config.on_log,
+        .log_user = g->config.user,
         .interrupt = &g->interrupt,
     };
     handle = gpu_lua_new(L, g, GPU_LUA_KIND_DEVICE, sizeof *handle, 0);

@@ -118,6 +118,11 @@ void gpu_device_on_reply(void *user, const struct wire_reply *reply) {
     case WIRE_REPLY_LOST:
         on_lost(device, reply);
         break;
+    case WIRE_REPLY_LOG:
+        if (device->on_log) {
+            device->on_log(device->log_user, gpu_wire_reply_text(reply));
+        }
+        break;
     default:
         break;
     }

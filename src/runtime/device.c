@@ -129,6 +129,8 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->is_unfenced = info->is_unfenced;
     device->is_checked = info->is_checked;
     device->seed = info->seed;
+    device->on_log = info->on_log;
+    device->log_user = info->log_user;
     device->requests_tail = &device->requests;
     device->retiring_tail = &device->retiring;
     device->deferred_tail = &device->deferred;

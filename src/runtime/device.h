@@ -37,6 +37,10 @@ struct gpu_device_info {
     bool is_unfenced; /* for the twins of race tests alone: hazards are found but not waited for */
     bool is_checked;  /* check mode: Unsupported where the backend has none */
     uint64_t seed;    /* of check mode */
+    /* Lines of the device for the host's log, told in a poll; NULL: nobody wants them. May not call
+     * the device. */
+    void (*on_log)(void *user, const char *line);
+    void *log_user;
     /* Borrowed; non-zero ends blocking waits with Interrupted; NULL: none. */
     const _Atomic int *interrupt;
 };

@@ -174,8 +174,10 @@ struct gpu_device {
     struct wire_link *mapped_link;
     uint32_t host_block_count;
     struct wire_device_facts facts;
-    const atomic_int *interrupt; /* borrowed */
-    struct gpu_error lost;       /* why, once lost */
+    const atomic_int *interrupt;                  /* borrowed */
+    void (*on_log)(void *user, const char *line); /* or NULL */
+    void *log_user;
+    struct gpu_error lost; /* why, once lost */
 
     /* streams */
     struct gpu_stream

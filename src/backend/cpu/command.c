@@ -42,6 +42,12 @@ static void argument_add(struct arguments *arguments, const char *text) {
     }
 }
 
+static void arguments_add(struct arguments *arguments, const char *const *texts, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        argument_add(arguments, texts[i]);
+    }
+}
+
 /* No quotes of the source: gcc would read them from a file of the source's name, if there is one.
  */
 static const char *caret_flag(const struct job *job) {
@@ -128,6 +134,19 @@ static void code_flags_add(struct job *job, struct arguments *arguments) {
     static const char *const clang[] = {"-fno-spell-checking", "-Wno-unused-value",
                                         "-Wno-return-type-c-linkage", "-Wno-pass-failed",
                                         "-Wno-unused-command-line-argument"};
+    /* Each access by itself and in the open: no vectors, and memory functions as calls. */
+    static const char *const checked[] = {"-O2",
+                                          "-DGPULUA_CHECKED",
+                                          "-fsanitize=thread",
+                                          "-fno-builtin-memcpy",
+                                          "-fno-builtin-memset",
+                                          "-fno-builtin-memmove"};
+    static const char *const gcc_checked[] = {"-fno-tree-vectorize", "-fno-hoist-adjacent-loads",
+                                              "--param=tsan-distinguish-volatile=1"};
+    static const char *const clang_checked[] = {
+        "-fno-vectorize", "-fno-slp-vectorize",
+        "-mllvm",         "-tsan-distinguish-volatile=1",
+        "-mllvm",         "-tsan-instrument-read-before-write=1"};
     argument_add(arguments, job->standard);
     argument_add(arguments, job->contract);
     argument_add(arguments, caret_flag(job));
@@ -144,6 +163,12 @@ static void code_flags_add(struct job *job, struct arguments *arguments) {
     }
     for (size_t i = 0; !job->compiler.is_clang && i < sizeof gcc / sizeof *gcc; i++) {
         argument_add(arguments, gcc[i]);
+    }
+    arguments_add(arguments, checked, job->is_checked ? sizeof checked / sizeof *checked : 0);
+    if (job->is_checked && job->compiler.is_clang) {
+        arguments_add(arguments, clang_checked, sizeof clang_checked / sizeof *clang_checked);
+    } else if (job->is_checked) {
+        arguments_add(arguments, gcc_checked, sizeof gcc_checked / sizeof *gcc_checked);
     }
     for (size_t i = 0; i < job->flag_count; i++) {
         argument_add(arguments, job->flags[i]);

@@ -51,14 +51,15 @@ static void key_make(struct job *job, const char *preprocessed, struct gpu_cache
                                  job->compiler.identity,
                                  processor,
                                  digest,
-                                 preprocessed != NULL ? preprocessed : ""};
-    const void *bytes[7];
-    size_t lengths[7];
-    for (size_t i = 0; i < 7; i++) {
+                                 preprocessed != NULL ? preprocessed : "",
+                                 job->is_checked ? "checked" : ""};
+    const void *bytes[8];
+    size_t lengths[8];
+    for (size_t i = 0; i < 8; i++) {
         bytes[i] = parts[i] != NULL ? parts[i] : "";
         lengths[i] = strlen(bytes[i]);
     }
-    gpu_cache_key_init(key, bytes, lengths, 7);
+    gpu_cache_key_init(key, bytes, lengths, 8);
 }
 
 static bool cached(const char *cache_path, const struct gpu_cache_key *key, void **image,
@@ -199,14 +200,16 @@ static gpulua_status job_run(struct job *job, const char *cache_path, void **ima
     return status;
 }
 
-gpulua_status gpu_cpu_module_compile(const char *cache_path, const struct backend_source *source,
-                                     void **image, size_t *image_bytes, char **description,
+gpulua_status gpu_cpu_module_compile(const char *cache_path, bool is_checked,
+                                     const struct backend_source *source, void **image,
+                                     size_t *image_bytes, char **description,
                                      struct backend_error *error) {
     struct job *job = calloc(1, sizeof *job);
     if (job == NULL) {
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory for compiling");
     }
     job->source = source;
+    job->is_checked = is_checked;
     job->shim_hold = -1;
     job->error = error;
     gpulua_status status = job_run(job, cache_path, image, image_bytes, description);

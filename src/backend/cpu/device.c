@@ -1,5 +1,6 @@
 /* The CPU device: the backend's ops table, device memory, facts. */
 #include "backend/cpu/device.h"
+#include "backend/cpu/check/check.h"
 #include "backend/cpu/compile.h"
 
 #include <errno.h>
@@ -100,10 +101,6 @@ static gpulua_status cpu_device_open(const struct backend_open_info *info,
         return gpu_backend_fail(error, GPULUA_NO_DEVICE, 0, "there is one CPU device, not cpu:%d",
                                 info->ordinal);
     }
-    if (info->is_checked) {
-        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
-                                "the cpu backend of this version has no check mode");
-    }
     struct backend_device *made = aligned_alloc(_Alignof(struct backend_device), sizeof *made);
     if (made == NULL) {
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
@@ -123,8 +120,16 @@ static gpulua_status cpu_device_open(const struct backend_open_info *info,
             return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
         }
     }
-    gpulua_status status = gpu_cpu_pool_start(made, error);
+    gpulua_status status = GPULUA_OK;
+    if (info->is_checked) {
+        made->check = gpu_check_create(info->seed, &made->sink);
+        status = made->check != NULL
+                     ? GPULUA_OK
+                     : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
+    }
+    status = status != GPULUA_OK ? status : gpu_cpu_pool_start(made, error);
     if (status != GPULUA_OK) {
+        gpu_check_destroy(made->check);
         free(made->cache_path);
         free(made);
         return status;
@@ -139,7 +144,9 @@ static void free_slab(struct backend_slab *slab) {
 }
 
 static void cpu_slab_destroy(struct backend_device *device, struct backend_slab *slab) {
-    if (gpu_cpu_kept_put(device, slab)) {
+    if (device->check != NULL) {
+        gpu_check_slab_destroy(device->check, (uint64_t)(uintptr_t)slab->base + device->page_bytes);
+    } else if (gpu_cpu_kept_put(device, slab)) {
         return;
     }
     device->slab_bytes -= slab->bytes;
@@ -166,6 +173,7 @@ static void cpu_device_close(struct backend_device *device) {
         free_slab(slab);
         slab = next;
     }
+    gpu_check_destroy(device->check);
     free(device->cache_path);
     free(device);
 }
@@ -218,7 +226,34 @@ static gpulua_status cpu_slab_create(struct backend_device *device, uint64_t byt
     device->slab_bytes += bytes;
     *slab = made;
     *address = (uint64_t)(uintptr_t)(made->base + page);
+    if (device->check != NULL) {
+        gpu_check_slab_create(device->check, *address, bytes);
+    }
     return GPULUA_OK;
+}
+
+static void cpu_block_create(struct backend_device *device, uint64_t number, uint64_t address,
+                             uint64_t bytes, const char *label) {
+    gpu_check_block_create(device->check, number, address, bytes, label);
+}
+
+static void cpu_block_free(struct backend_device *device, uint64_t number) {
+    gpu_check_block_free(device->check, number);
+}
+
+/* In check mode a launch takes what it declares along, behind its arguments. */
+static gpulua_status cpu_launch(const struct backend_launch *launch, struct backend_error *error) {
+    if (launch->stream->device->check == NULL) {
+        return gpu_cpu_launch_put(launch, error);
+    }
+    struct backend_launch packed = *launch;
+    void *args = gpu_check_launch_pack(launch, &packed.args_bytes);
+    packed.args = args;
+    gpulua_status status = args != NULL
+                               ? gpu_cpu_launch_put(&packed, error)
+                               : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
+    free(args);
+    return status;
 }
 
 /* ---- modules ---- */
@@ -227,8 +262,8 @@ static gpulua_status cpu_module_compile(struct backend_device *device,
                                         const struct backend_source *source, void **image,
                                         size_t *image_bytes, char **description,
                                         struct backend_error *error) {
-    return gpu_cpu_module_compile(device->cache_path, source, image, image_bytes, description,
-                                  error);
+    return gpu_cpu_module_compile(device->cache_path, device->check != NULL, source, image,
+                                  image_bytes, description, error);
 }
 
 static gpulua_status cpu_module_load(struct backend_device *device, const void *image,
@@ -298,11 +333,13 @@ const struct backend_ops gpu_backend_cpu = {
     .event_destroy = gpu_cpu_event_destroy,
     .event_record = gpu_cpu_event_record,
     .event_query = gpu_cpu_event_query,
+    .block_create = cpu_block_create,
+    .block_free = cpu_block_free,
     .copy = gpu_cpu_copy,
     .upload = gpu_cpu_upload,
     .download = gpu_cpu_download,
     .fill = gpu_cpu_fill,
-    .launch = gpu_cpu_launch_put,
+    .launch = cpu_launch,
     .module_compile = cpu_module_compile,
     .module_load = cpu_module_load,
     .module_unload = cpu_module_unload,

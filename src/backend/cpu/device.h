@@ -139,6 +139,7 @@ struct backend_device {
     uint64_t kept_bytes;
     struct backend_stream *streams;
     struct cpu_module_entry *modules;
+    struct check *check; /* owned; NULL: not in check mode */
 
     pthread_t *workers; /* owned */
     uint32_t worker_count;

@@ -43,9 +43,10 @@
 #define CPU_BLOCK_STATE_BYTES (32u * 1024u)
 
 struct cpu_region {
-    struct cpu_context context; /* first: kernels find it */
-    struct cpu_thread worker;   /* where the worker's own stack was left */
-    unsigned stacks_ready;      /* stacks that have memory, from 0 */
+    struct cpu_context context;   /* first: kernels find it */
+    struct cpu_services services; /* of check mode, where what kernels read of ours lies together */
+    struct cpu_thread worker;     /* where the worker's own stack was left */
+    unsigned stacks_ready;        /* stacks that have memory, from 0 */
     bool has_serial_stack;
     const void *worker_stack; /* for AddressSanitizer */
     size_t worker_stack_bytes;

@@ -29,6 +29,7 @@ struct job {
     size_t flag_count;
     const char *standard;             /* -std=... */
     const char *contract;             /* -ffp-contract=... */
+    bool is_checked;                  /* for check mode: with access instrumentation */
     bool is_device_default;           /* -default-device */
     bool reads_files;                 /* the source includes something, or a flag may */
     char header[CPU_PATH_BYTES + 32]; /* the shim; "" until it was needed */

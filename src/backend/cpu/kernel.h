@@ -15,8 +15,10 @@ struct cpu_kernel; /* = struct backend_kernel of the CPU backend */
 struct cpu_module; /* = struct backend_module of the CPU backend */
 
 /* As module_compile, module_load, ... of backend.h. */
-gpulua_status gpu_cpu_module_compile(const char *cache_path, const struct backend_source *source,
-                                     void **image, size_t *image_bytes, char **description,
+/* `is_checked`: for check mode, with access instrumentation. */
+gpulua_status gpu_cpu_module_compile(const char *cache_path, bool is_checked,
+                                     const struct backend_source *source, void **image,
+                                     size_t *image_bytes, char **description,
                                      struct backend_error *error);
 gpulua_status gpu_cpu_module_load(const char *cache_path, const void *image, size_t image_bytes,
                                   bool compiled, struct cpu_module **module,
@@ -37,6 +39,7 @@ struct cpu_launch {
     /* First failure (kernel assert), written once under `failed`: 0 none, 1 being written, 2
      * written. */
     _Atomic uint32_t failed;
+    gpulua_status failure_status;
     char failure[512]; /* "kernel 'k': assertion `i < 3' failed at pipeline.lua:7, block (3,0,0),
                           thread (17,0,0)" */
 };

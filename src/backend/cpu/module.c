@@ -265,12 +265,18 @@ gpulua_status gpu_cpu_module_load(const char *cache_path, const void *image, siz
             return GPULUA_UNSUPPORTED;
         }
     }
+    if (made->table->is_checked != NULL) {
+        *made->table->is_checked = 1;
+    }
     *module = made;
     return GPULUA_OK;
 }
 
 void gpu_cpu_module_unload(struct cpu_module *module) {
     if (module != NULL) {
+        if (module->table != NULL && module->table->is_checked != NULL) {
+            *module->table->is_checked = 0; /* what runs when it is unloaded runs on no fibre */
+        }
         gpu_cpu_code_close(module);
         free(module->kernels);
         free(module);

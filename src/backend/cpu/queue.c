@@ -37,7 +37,7 @@ static void report_failure(struct backend_stream *stream, struct cpu_item *item)
     if (item->kind == CPU_ITEM_LAUNCH &&
         atomic_load_explicit(&item->u.launch->launch.failed, memory_order_acquire) == 2) {
         const struct backend_sink *sink = &stream->device->sink;
-        sink->failed(sink->user, stream->slot, item->seq, GPULUA_KERNEL_FAILED,
+        sink->failed(sink->user, stream->slot, item->seq, item->u.launch->launch.failure_status,
                      item->u.launch->launch.failure);
     }
 }

@@ -19,8 +19,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "backend/cpu/check/run.h"
 #include "backend/cpu/fibre.h"
 #include "backend/cpu/module.h"
+#include "backend/cpu/run.h"
 
 #define WARP_THREADS 32u
 #define WARPS_MAX (CPU_BLOCK_THREADS_MAX / WARP_THREADS)
@@ -42,6 +44,7 @@ struct warp {
 /* One worker's block in progress; lives in cpu_region.state. */
 struct block {
     struct cpu_launch *launch;
+    struct check_run *check;        /* borrowed; NULL: not in check mode */
     struct cpu_thread *threads_end; /* behind the block's last thread */
     uint32_t thread_count;
     uint32_t alive_count;
@@ -68,10 +71,11 @@ static inline struct block *block_of(struct cpu_context *context) {
 
 /* ---- failing ---- */
 
-static void failure_note(struct cpu_launch *launch, const char *text) {
+static void failure_note(struct cpu_launch *launch, gpulua_status status, const char *text) {
     uint32_t none = 0;
     if (atomic_compare_exchange_strong(&launch->failed, &none, 1)) {
         snprintf(launch->failure, sizeof launch->failure, "%s", text);
+        launch->failure_status = status;
         atomic_store(&launch->failed, 2);
     }
 }
@@ -80,6 +84,12 @@ static void failure_note(struct cpu_launch *launch, const char *text) {
 GPU_CPU_ON_FIBRE static void block_abandon(struct cpu_context *context) {
     struct cpu_region *region = region_of(context);
     gpu_cpu_fibre_hop(region, context->current, &region->worker);
+}
+
+GPU_CPU_ON_FIBRE void gpu_cpu_launch_fail(struct cpu_context *context, gpulua_status status,
+                                          const char *text) {
+    failure_note(block_of(context)->launch, status, text);
+    block_abandon(context);
 }
 
 GPU_CPU_ON_FIBRE static void service_fail(struct cpu_context *context, const char *expression,
@@ -92,8 +102,7 @@ GPU_CPU_ON_FIBRE static void service_fail(struct cpu_context *context, const cha
     /* The place matters more than a long expression. */
     snprintf(text, sizeof text, "kernel '%.64s': assertion `%.160s' failed at %.120s:%u, %s",
              launch->kernel->table->name, expression, file, line, where);
-    failure_note(launch, text);
-    block_abandon(context);
+    gpu_cpu_launch_fail(context, GPULUA_KERNEL_FAILED, text);
 }
 
 /* Nobody can run and nobody ever will: on a GPU this block would hang. */
@@ -106,8 +115,7 @@ GPU_CPU_ON_FIBRE static void block_stuck(struct cpu_context *context) {
              "%u in warp operations for lanes that never come",
              block->launch->kernel->table->name, b[0], b[1], b[2], block->barrier_count,
              block->alive_count - block->barrier_count);
-    failure_note(block->launch, text);
-    block_abandon(context);
+    gpu_cpu_launch_fail(context, GPULUA_KERNEL_FAILED, text);
 }
 
 /* ---- the scheduler ---- */
@@ -146,6 +154,22 @@ static inline void thread_stop(struct cpu_context *context, uint32_t w, uint32_t
     }
 }
 
+/* One of the warps that can run, as the seed has it: check mode. */
+static uint32_t warp_random(const struct block *block) {
+    uint32_t warps = block->runnable_warps;
+    for (uint64_t skip = gpu_check_random(block->check) % (uint32_t)__builtin_popcount(warps);
+         skip > 0; skip--) {
+        warps &= warps - 1;
+    }
+    return (uint32_t)__builtin_ctz(warps);
+}
+
+GPU_CPU_ON_FIBRE static inline void doubts_settle(struct cpu_context *context) {
+    if (__builtin_expect(block_of(context)->check != NULL, 0)) {
+        gpu_check_settle(context);
+    }
+}
+
 /* The next after `linear` that can run, in a circle; UINT32_MAX: nobody. */
 static inline uint32_t thread_next(const struct block *block, uint32_t linear) {
     uint32_t w = linear / WARP_THREADS, lane = linear % WARP_THREADS;
@@ -155,7 +179,9 @@ static inline uint32_t thread_next(const struct block *block, uint32_t linear) {
             return UINT32_MAX;
         }
         uint32_t later = w == WARPS_MAX - 1 ? 0 : block->runnable_warps & (UINT32_MAX << (w + 1));
-        w = (uint32_t)__builtin_ctz(later != 0 ? later : block->runnable_warps);
+        w = block->check != NULL
+                ? warp_random(block)
+                : (uint32_t)__builtin_ctz(later != 0 ? later : block->runnable_warps);
         above = block->warps[w].runnable;
     }
     return w * WARP_THREADS + (uint32_t)__builtin_ctz(above);
@@ -218,9 +244,13 @@ static void block_out_of_step(struct cpu_context *context, const struct cpu_thre
 
 /* Threads that wait at the barrier can run again. */
 static void barrier_release(struct block *block) {
+    if (block->check != NULL) {
+        gpu_check_order_barrier(block->check->order, block->check->region->threads,
+                                block->thread_count);
+    }
     if (!block->in_step) {
         /* All who have not ended were there, so nobody waits for anything else. */
-        block->in_step = block->alive_count == block->thread_count;
+        block->in_step = block->alive_count == block->thread_count && block->check == NULL;
         for (uint32_t w = 0; w < block->warp_count; w++) {
             struct warp *warp = &block->warps[w];
             if (warp->at_barrier != 0) {
@@ -244,6 +274,10 @@ GPU_CPU_ON_FIBRE static void barrier_wait(struct cpu_context *context, struct cp
 GPU_CPU_ON_FIBRE static void service_barrier(struct cpu_context *context) {
     struct block *block = block_of(context);
     struct cpu_thread *self = context->current;
+    if (__builtin_expect(block->check != NULL, 0)) {
+        gpu_check_settle(context);
+        gpu_check_barrier_reached(context, block->barrier_count == 0);
+    }
     if (++block->barrier_count == block->alive_count) {
         barrier_release(block);
         return;
@@ -358,6 +392,10 @@ static void group_complete(struct cpu_context *context, uint32_t w, uint32_t g) 
     struct cpu_thread *threads = region_of(context)->threads + w * WARP_THREADS;
     enum cpu_warp_operation operation = warp->groups[g].operation;
     uint32_t lanes = warp->groups[g].arrived;
+    if (__builtin_expect(block->check != NULL, 0)) {
+        gpu_check_order_warp(block->check->order, region_of(context)->threads, block->thread_count,
+                             w, lanes);
+    }
     if (operation == CPU_WARP_SHUFFLE) {
         shuffle(threads, lanes);
     } else if (operation == CPU_WARP_MATCH_ANY) {
@@ -375,6 +413,7 @@ static void group_complete(struct cpu_context *context, uint32_t w, uint32_t g) 
 GPU_CPU_ON_FIBRE static unsigned long service_warp(struct cpu_context *context,
                                                    enum cpu_warp_operation operation, unsigned mask,
                                                    unsigned long value, unsigned source_lane) {
+    doubts_settle(context);
     struct cpu_thread *self = context->current;
     uint32_t w = self->linear / WARP_THREADS, bit = 1u << self->linear % WARP_THREADS, g;
     struct warp *warp = &block_of(context)->warps[w];
@@ -405,6 +444,7 @@ GPU_CPU_ON_FIBRE static unsigned long service_warp(struct cpu_context *context,
 /* CUDA promises only that the answer names lanes that are here together. Waiting until no other
  * lane of the warp can get here gives what a warp that reconverges would give. */
 GPU_CPU_ON_FIBRE static unsigned service_active_mask(struct cpu_context *context, unsigned site) {
+    doubts_settle(context);
     struct cpu_thread *self = context->current;
     uint32_t w = self->linear / WARP_THREADS, bit = 1u << self->linear % WARP_THREADS;
     self->source_lane = site;
@@ -418,6 +458,7 @@ GPU_CPU_ON_FIBRE static unsigned service_active_mask(struct cpu_context *context
 }
 
 GPU_CPU_ON_FIBRE static void service_yield(struct cpu_context *context) {
+    doubts_settle(context);
     if (block_of(context)->in_step) {
         block_out_of_step(context, context->current);
     }
@@ -438,12 +479,16 @@ static const struct cpu_services services = {
     .active_mask = service_active_mask,
     .yield = service_yield,
     .time_ns = service_time_ns,
+    .access = gpu_check_access,
+    .fence = gpu_check_fence,
+    .heap = gpu_check_heap,
 };
 
 /* ---- blocks ---- */
 
 /* A thread has ended: whoever waited only for it goes on. */
 GPU_CPU_ON_FIBRE static void thread_end(struct cpu_context *context) {
+    doubts_settle(context);
     struct block *block = block_of(context);
     struct cpu_thread *self = context->current;
     uint32_t w = self->linear / WARP_THREADS, bit = 1u << self->linear % WARP_THREADS;
@@ -484,7 +529,7 @@ static void block_start(struct cpu_region *region, struct block *block, uint32_t
     block->thread_count = thread_count;
     block->alive_count = thread_count;
     block->threads_end = region->threads + thread_count;
-    block->in_step = true;
+    block->in_step = block->check == NULL;
     block->barrier_count = 0;
     block->vote_count = 0;
     block->warp_count = (thread_count + WARP_THREADS - 1) / WARP_THREADS;
@@ -508,9 +553,10 @@ static void block_start(struct cpu_region *region, struct block *block, uint32_t
 static void block_run(struct cpu_region *region, uint32_t thread_count) {
     struct block *block = (struct block *)(void *)region->state;
     block_start(region, block, thread_count);
-    struct cpu_thread *first = &region->threads[0];
+    uint32_t number = block->check != NULL ? warp_random(block) * WARP_THREADS : 0;
+    struct cpu_thread *first = &region->threads[number];
     region->context.current = first;
-    gpu_cpu_fibre_prepare(region, first, 0, false, thread_entry);
+    gpu_cpu_fibre_prepare(region, first, number, false, thread_entry);
     gpu_cpu_fibre_hop(region, &region->worker, first);
 }
 
@@ -534,6 +580,7 @@ static bool launch_enter(struct cpu_region *region, struct cpu_launch *launch) {
     struct cpu_context *context = &region->context;
     const struct cpu_kernel *kernel = launch->kernel;
     ((struct block *)(void *)region->state)->launch = launch;
+    ((struct block *)(void *)region->state)->check = NULL;
     context->services = &services;
     context->dynamic_shared = region->shared;
     context->args = launch->args;
@@ -556,12 +603,25 @@ static bool launch_enter(struct cpu_region *region, struct cpu_launch *launch) {
     return true;
 }
 
-static bool launch_has_failed(struct cpu_launch *launch) {
+bool gpu_cpu_launch_has_failed(const struct cpu_launch *launch) {
     return atomic_load_explicit(&launch->failed, memory_order_relaxed) != 0;
 }
 
+void gpu_cpu_launch_no_memory(struct cpu_launch *launch) {
+    char text[256];
+    snprintf(text, sizeof text, "kernel '%.64s': no memory for the stacks of its threads",
+             launch->kernel->table->name);
+    failure_note(launch, GPULUA_KERNEL_FAILED, text);
+}
+
+void gpu_cpu_launch_leave(struct cpu_region *region) {
+    if (region->context.has_printed) {
+        fflush(stdout);
+    }
+}
+
 void gpu_cpu_blocks_run(struct cpu_launch *launch, uint64_t first, uint64_t count) {
-    if (count == 0 || launch_has_failed(launch)) {
+    if (count == 0 || gpu_cpu_launch_has_failed(launch)) {
         return;
     }
     assert(launch->shared_bytes <= CPU_SHARED_BYTES_MAX);
@@ -572,10 +632,7 @@ void gpu_cpu_blocks_run(struct cpu_launch *launch, uint64_t first, uint64_t coun
     }
     struct cpu_region *region = worker_region;
     if (region == NULL || !launch_enter(region, launch)) {
-        char text[256];
-        snprintf(text, sizeof text, "kernel '%.64s': no memory for the stacks of its threads",
-                 launch->kernel->table->name);
-        failure_note(launch, text);
+        gpu_cpu_launch_no_memory(launch);
         return;
     }
     struct cpu_context *context = &region->context;
@@ -587,16 +644,73 @@ void gpu_cpu_blocks_run(struct cpu_launch *launch, uint64_t first, uint64_t coun
         gpu_cpu_fibre_hop(region, &region->worker, context->current);
     } else {
         uint32_t thread_count = launch->block[0] * launch->block[1] * launch->block[2];
-        for (uint64_t i = first; i < first + count && !launch_has_failed(launch); i++) {
+        for (uint64_t i = first; i < first + count && !gpu_cpu_launch_has_failed(launch); i++) {
             context->block_index[0] = (uint32_t)(i % launch->grid[0]);
             context->block_index[1] = (uint32_t)(i / launch->grid[0] % launch->grid[1]);
             context->block_index[2] = (uint32_t)(i / launch->grid[0] / launch->grid[1]);
             block_run(region, thread_count);
         }
     }
-    if (context->has_printed) {
-        fflush(stdout);
+    gpu_cpu_launch_leave(region);
+}
+
+/* ---- check mode ---- */
+
+struct cpu_region *gpu_cpu_launch_enter(struct cpu_launch *launch) {
+    if (worker_region == NULL) {
+        worker_region = gpu_cpu_region_create();
     }
+    struct cpu_region *region = worker_region;
+    if (region == NULL || !launch_enter(region, launch)) {
+        return NULL;
+    }
+    /* Kernels read these with instrumented code, and of the region that is no access. */
+    region->services = services;
+    region->context.services = &region->services;
+    memcpy(region->args, launch->args, launch->kernel->args_bytes);
+    region->context.args = region->args;
+    threads_number(region, launch->block);
+    return region;
+}
+
+/* Warps in an order of the seed's, the lanes of each in theirs. */
+GPU_CPU_ON_FIBRE static void checked_serial_entry(struct cpu_region *region) {
+    struct block *block = block_of(&region->context);
+    gpu_cpu_fibre_arrived(region, region->context.current);
+    while (block->runnable_warps != 0) {
+        uint32_t w = warp_random(block), first = w * WARP_THREADS;
+        block->runnable_warps &= ~(1u << w);
+        for (uint32_t i = first; i < first + WARP_THREADS && i < block->thread_count; i++) {
+            region->context.current = &region->threads[i];
+            block->launch->kernel->table->run(&region->context);
+            gpu_check_settle(&region->context);
+        }
+    }
+    gpu_cpu_fibre_hop(region, region->context.current, &region->worker);
+}
+
+void gpu_cpu_block_run_checked(struct cpu_region *region, struct cpu_launch *launch,
+                               struct check_run *run, uint64_t number) {
+    struct block *block = (struct block *)(void *)region->state;
+    struct cpu_context *context = &region->context;
+    uint32_t thread_count = launch->block[0] * launch->block[1] * launch->block[2];
+    context->block_index[0] = (uint32_t)(number % launch->grid[0]);
+    context->block_index[1] = (uint32_t)(number / launch->grid[0] % launch->grid[1]);
+    context->block_index[2] = (uint32_t)(number / launch->grid[0] / launch->grid[1]);
+    if (!gpu_check_block(run, number, thread_count)) {
+        gpu_cpu_launch_no_memory(launch);
+        return;
+    }
+    block->check = run;
+    if (launch->kernel->table->has_fibres) {
+        block_run(region, thread_count);
+    } else {
+        block_start(region, block, thread_count);
+        context->current = &region->threads[0];
+        gpu_cpu_fibre_prepare(region, context->current, 0, true, checked_serial_entry);
+        gpu_cpu_fibre_hop(region, &region->worker, context->current);
+    }
+    block->check = NULL;
 }
 
 void gpu_cpu_thread_finish(void) {

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "backend/cpu/check/check.h"
 #include "backend/cpu/device.h"
 #include "backend/cpu/module.h"
 
@@ -294,8 +295,30 @@ static void job_open(struct cpu_job *job, struct backend_stream *stream, struct 
     atomic_store_explicit(&job->users, 1u | helpers << 16, memory_order_release);
 }
 
+/* Check mode: all of it here, one after the other, and what it has written is noted. */
+static void item_do_checked(struct backend_stream *stream, struct cpu_item *item) {
+    struct check *check = stream->device->check;
+    gpu_check_take_told(check);
+    if (item->kind == CPU_ITEM_LAUNCH) {
+        gpu_check_launch_run(check, &item->u.launch->launch, stream->slot, item->seq);
+    } else if (item->kind == CPU_ITEM_COPY) {
+        uint64_t dst = (uint64_t)(uintptr_t)item->u.copy.dst;
+        uint64_t src = (uint64_t)(uintptr_t)item->u.copy.src;
+        memmove(item->u.copy.dst, item->u.copy.src, item->u.copy.bytes);
+        gpu_check_copied(check, dst, src, item->u.copy.bytes);
+    } else {
+        do_units(item, 0, units_of(item));
+        gpu_check_filled(check, (uint64_t)(uintptr_t)item->u.fill.dst,
+                         item->u.fill.elem_count * item->elem_bytes);
+    }
+}
+
 bool gpu_cpu_item_do(struct backend_stream *stream, struct cpu_item *item) {
     struct backend_device *device = stream->device;
+    if (device->check != NULL) {
+        item_do_checked(stream, item);
+        return true;
+    }
     if (item->kind == CPU_ITEM_COPY && overlaps(item)) {
         memmove(item->u.copy.dst, item->u.copy.src, item->u.copy.bytes);
         return true;

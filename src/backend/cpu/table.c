@@ -100,6 +100,34 @@ void gpu_cpu_expressions_add(struct job *job, struct text *text) {
     }
 }
 
+static void param_names_add(struct text *text, const struct cpu_source_kernel *kernel) {
+    gpu_text_format(text, "\"");
+    for (size_t i = 0; kernel != NULL && i < kernel->param_count; i++) {
+        gpu_text_format(text, "%s%s", i > 0 ? "," : "", kernel->param_names[i]);
+    }
+    gpu_text_format(text, "\"");
+}
+
+/* Which kernel's text an expression names, if that is certain. */
+static const struct cpu_source_kernel *instance_of(const struct cpu_source *source,
+                                                   const char *expression) {
+    size_t length;
+    const char *base = expression_base(expression, &length);
+    const struct cpu_source_kernel *found = NULL;
+    for (size_t i = 0; i < source->kernel_count; i++) {
+        const char *name = strrchr(source->kernels[i].name, ':');
+        name = name != NULL ? name + 1 : source->kernels[i].name;
+        if (source->kernels[i].is_definition && strlen(name) == length &&
+            strncmp(name, base, length) == 0) {
+            if (found != NULL) {
+                return NULL;
+            }
+            found = &source->kernels[i];
+        }
+    }
+    return found;
+}
+
 void gpu_cpu_table_add(struct job *job, struct text *text) {
     const struct cpu_source *source = &job->rewritten;
     size_t kernel_count = 0;
@@ -115,9 +143,11 @@ void gpu_cpu_table_add(struct job *job, struct text *text) {
             prefix--;
         }
         gpu_text_format(
-            text, "gpulua_kernel<static_cast<::%.*sgpulua_type_%u *>(&::%s), %u>(\"%s\", %s), ",
+            text, "gpulua_kernel<static_cast<::%.*sgpulua_type_%u *>(&::%s), %u>(\"%s\", %s, ",
             (int)prefix, kernel->name, kernel->number, kernel->name, kernel->flags, kernel->name,
             kernel->bounds != NULL ? kernel->bounds : "0");
+        param_names_add(text, kernel);
+        gpu_text_format(text, "), ");
         kernel_count++;
     }
     for (size_t i = 0; i < job->name_count; i++) {
@@ -129,7 +159,9 @@ void gpu_cpu_table_add(struct job *job, struct text *text) {
         expression_add(text, job->names[i], true);
         gpu_text_format(text, ", %u>(\"", expression_flags(source, job->names[i]));
         gpu_cpu_quoted_add(text, job->names[i]);
-        gpu_text_format(text, "\", 0), ");
+        gpu_text_format(text, "\", 0, ");
+        param_names_add(text, instance_of(source, job->names[i]));
+        gpu_text_format(text, "), ");
         kernel_count++;
     }
     gpu_text_format(text, "{}};\nstatic const cpu_global_table gpulua_globals[] = {");
@@ -142,8 +174,8 @@ void gpu_cpu_table_add(struct job *job, struct text *text) {
         text,
         "{}};\nextern \"C\" {\n"
         "extern __attribute__((visibility(\"default\"))) const cpu_module_table gpulua_module;\n"
-        "const cpu_module_table gpulua_module = {CPU_ABI_VERSION, %zu, %zu, gpulua_kernels, "
-        "gpulua_globals};\n}\n",
+        "const cpu_module_table gpulua_module = {CPU_ABI_VERSION, %zu, %zu, GPULUA_CHECK_FLAG, "
+        "gpulua_kernels, gpulua_globals};\n}\n",
         kernel_count, source->global_count);
 }
 

@@ -9,7 +9,7 @@
 #ifndef GPULUA_ABI_H
 #define GPULUA_ABI_H
 
-#define CPU_ABI_VERSION 1u
+#define CPU_ABI_VERSION 2u
 #define CPU_REGION_BYTES (1ul << 29)
 
 /* One thread of a block that runs on a stack of its own. */
@@ -18,10 +18,13 @@ struct cpu_thread {
     unsigned linear;   /* x + blockDim.x * (y + blockDim.y * z) */
     void *stack_pointer;
     unsigned long value;  /* what it brought to a warp operation; its result afterwards */
-    unsigned source_lane; /* of a shuffle; the predicate of __match_all_sync afterwards */
+    /* Of a shuffle; the predicate of __match_all_sync afterwards. Check mode: the line of the barrier
+     * that it comes to. */
+    unsigned source_lane;
     unsigned mask;        /* of the warp operation that it waits in */
     void *sanitizer;      /* fibre state of a sanitizer, when the library is built with one */
-    unsigned long reserved[2];
+    unsigned long check_bits; /* check mode: who it is and its time, as in tags of accesses */
+    unsigned long reserved;
 };
 
 enum cpu_vote { CPU_VOTE_COUNT, CPU_VOTE_AND, CPU_VOTE_OR };
@@ -44,6 +47,16 @@ enum cpu_warp_operation {
 
 struct cpu_context;
 
+/* Check mode: what an access does. */
+enum cpu_access {
+    CPU_ACCESS_READ = 1,
+    CPU_ACCESS_WRITE = 2,
+    CPU_ACCESS_ATOMIC = 4,
+    CPU_ACCESS_VOLATILE = 8,
+    CPU_ACCESS_UNALIGNED = 16, /* may lie anywhere */
+    CPU_ACCESS_RANGE = 32      /* of any length: a struct, memcpy */
+};
+
 /* What the runtime does for a module. */
 struct cpu_services {
     /* A failed assert: the launch is over, nothing of it runs on. Does not return. */
@@ -56,6 +69,12 @@ struct cpu_services {
     unsigned (*active_mask)(struct cpu_context *context, unsigned site);
     void (*yield)(struct cpu_context *context);
     unsigned long (*time_ns)(void);
+    /* Check mode only. Before the access is made; does not return if it may not be. */
+    void (*access)(struct cpu_context *context, const void *address, unsigned long bytes,
+                   unsigned flags);
+    void (*fence)(struct cpu_context *context);
+    /* Takes memory from the heap, or gives `address` back if it is not null. */
+    void *(*heap)(struct cpu_context *context, void *address, unsigned long bytes);
 };
 
 struct cpu_context {
@@ -68,6 +87,7 @@ struct cpu_context {
     /* Only for kernels without fibres: the blocks to run, x fastest. */
     unsigned long first_block, block_count;
     const unsigned *has_failed; /* another worker's block has failed: stop */
+    void *check;                /* check mode: the launch, as check/ knows it */
 };
 
 /* ---- what a module says of itself, in the symbol gpulua_module ---- */
@@ -86,12 +106,14 @@ struct cpu_type_facts {
 
 struct cpu_kernel_table {
     const char *name;
-    /* Without fibres: runs context->block_count blocks. With: runs context->current of one block. */
+    /* Without fibres: runs context->block_count blocks. With, and in check mode: runs
+     * context->current of one block. */
     void (*run)(struct cpu_context *context);
     const struct cpu_type_facts *params;
     unsigned param_count;
     unsigned has_fibres;
-    unsigned threads_max; /* __launch_bounds__; 0: none */
+    unsigned threads_max;    /* __launch_bounds__; 0: none */
+    const char *param_names; /* "n,x,y" as far as known */
 };
 
 struct cpu_global_table {
@@ -106,6 +128,7 @@ struct cpu_global_table {
 struct cpu_module_table {
     unsigned version; /* CPU_ABI_VERSION */
     unsigned kernel_count, global_count;
+    unsigned *is_checked; /* compiled for check mode: set to 1 once its kernels can run; else null */
     const struct cpu_kernel_table *kernels;
     const struct cpu_global_table *globals;
 };

@@ -45,6 +45,12 @@ GPULUA_INLINE cpu_context *gpulua_context() {
     return reinterpret_cast<cpu_context *>(sp & ~(CPU_REGION_BYTES - 1));
 }
 
+#ifdef GPULUA_CHECKED
+#define GPULUA_IS_CHECKED true
+#else
+#define GPULUA_IS_CHECKED false
+#endif
+
 #include "gpulua_vector.h"
 
 // In kernels these names are parameters (see gpulua_entry.h); elsewhere the token pass puts calls
@@ -100,6 +106,7 @@ inline __attribute__((noinline)) int printf(const char *format, Arguments... arg
 #include "gpulua_sync.h"
 #include "gpulua_atomic.h"
 #include "gpulua_memory.h"
+#include "gpulua_check.h"
 #include "gpulua_entry.h"
 
 #endif

@@ -240,7 +240,7 @@ struct gpulua_caller<Kernel, Flags,
     static __attribute__((always_inline)) inline void run(cpu_context *context,
                                                           gpulua_indices<I...>) {
         const void *args = context->args;
-        if constexpr ((Flags & GPULUA_FIBRES) != 0) {
+        if constexpr ((Flags & GPULUA_FIBRES) != 0 || GPULUA_IS_CHECKED) {
             const unsigned *t = context->current->index, *b = context->block_index;
             bool pass = true;
             Kernel(uint3{t[0], t[1], t[2]}, uint3{b[0], b[1], b[2]},
@@ -262,10 +262,10 @@ struct gpulua_caller<Kernel, Flags,
 };
 
 template <auto Kernel, unsigned Flags>
-cpu_kernel_table gpulua_kernel(const char *name, unsigned threads_max) {
+cpu_kernel_table gpulua_kernel(const char *name, unsigned threads_max, const char *param_names) {
     typedef gpulua_caller<Kernel, Flags, decltype(Kernel)> caller;
     return {name, caller::entry, caller::params(), caller::param_count,
-            (Flags & GPULUA_FIBRES) != 0, threads_max};
+            (Flags & GPULUA_FIBRES) != 0, threads_max, param_names};
 }
 
 // ---- variables ----

@@ -16,11 +16,16 @@ template <class T> GPULUA_INLINE T __ldcv(const T *address) {
 GPULUA_X(__stwb) GPULUA_X(__stcg) GPULUA_X(__stcs) GPULUA_X(__stwt)
 #undef GPULUA_X
 
+#ifdef GPULUA_CHECKED
+#define GPULUA_LIBRARY __attribute__((used, noinline, visibility("hidden"), no_sanitize("thread")))
+#else
+#define GPULUA_LIBRARY
+#endif
 extern "C" {
-void *memcpy(void *, const void *, size_t) noexcept;
-void *memset(void *, int, size_t) noexcept;
-void *malloc(size_t) noexcept;
-void free(void *) noexcept;
+GPULUA_LIBRARY void *memcpy(void *, const void *, size_t) noexcept;
+GPULUA_LIBRARY void *memset(void *, int, size_t) noexcept;
+GPULUA_LIBRARY void *malloc(size_t) noexcept;
+GPULUA_LIBRARY void free(void *) noexcept;
 }
 
 // Of this module only: it is loaded with its symbols local and bound to itself.

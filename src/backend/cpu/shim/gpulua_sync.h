@@ -5,20 +5,30 @@
 
 #define GPULUA_FULL_WARP 0xffffffffu
 
-GPULUA_INLINE void __syncthreads() {
+// Check mode tells barriers apart by the lines of their calls.
+#define GPULUA_SITE unsigned site = __builtin_LINE()
+GPULUA_INLINE cpu_context *gpulua_at_barrier(unsigned site) {
     cpu_context *context = gpulua_context();
+    if constexpr (GPULUA_IS_CHECKED) {
+        context->current->source_lane = site;
+    }
+    return context;
+}
+
+GPULUA_INLINE void __syncthreads(GPULUA_SITE) {
+    cpu_context *context = gpulua_at_barrier(site);
     context->services->barrier(context);
 }
-GPULUA_INLINE int __syncthreads_count(int predicate) {
-    cpu_context *context = gpulua_context();
+GPULUA_INLINE int __syncthreads_count(int predicate, GPULUA_SITE) {
+    cpu_context *context = gpulua_at_barrier(site);
     return (int)context->services->barrier_vote(context, CPU_VOTE_COUNT, predicate != 0);
 }
-GPULUA_INLINE int __syncthreads_and(int predicate) {
-    cpu_context *context = gpulua_context();
+GPULUA_INLINE int __syncthreads_and(int predicate, GPULUA_SITE) {
+    cpu_context *context = gpulua_at_barrier(site);
     return (int)context->services->barrier_vote(context, CPU_VOTE_AND, predicate != 0);
 }
-GPULUA_INLINE int __syncthreads_or(int predicate) {
-    cpu_context *context = gpulua_context();
+GPULUA_INLINE int __syncthreads_or(int predicate, GPULUA_SITE) {
+    cpu_context *context = gpulua_at_barrier(site);
     return (int)context->services->barrier_vote(context, CPU_VOTE_OR, predicate != 0);
 }
 

@@ -1,0 +1,247 @@
+/* What memory there is, in check mode (see check.h). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/check/check.h"
+
+bool gpu_check_grow(void *list, size_t count, size_t *capacity, size_t item_bytes) {
+    void **items = list;
+    if (count < *capacity) {
+        return true;
+    }
+    size_t wanted = *capacity * 2 + 16;
+    void *grown = realloc(*items, wanted * item_bytes);
+    if (grown == NULL) {
+        return false;
+    }
+    *items = grown;
+    *capacity = wanted;
+    return true;
+}
+
+struct check *gpu_check_create(uint64_t seed, const struct backend_sink *sink) {
+    struct check *check = calloc(1, sizeof *check);
+    if (check != NULL) {
+        check->seed = seed;
+        check->sink = sink;
+        check->stamp_next = 1;
+        pthread_mutex_init(&check->lock, NULL);
+    }
+    return check;
+}
+
+static void spaces_free(struct check_space *spaces, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        gpu_check_space_finish(&spaces[i]);
+    }
+    free(spaces);
+}
+
+void gpu_check_destroy(struct check *check) {
+    if (check == NULL) {
+        return;
+    }
+    spaces_free(check->slabs, check->slab_count);
+    spaces_free(check->others, check->other_count);
+    for (size_t i = 0; i < check->heap_count; i++) {
+        free((void *)check->heap[i].address);
+    }
+    gpu_check_order_finish(&check->order);
+    free(check->heap);
+    free(check->blocks);
+    free(check->warned);
+    free(check->told);
+    pthread_mutex_destroy(&check->lock);
+    free(check);
+}
+
+/* ---- being told ---- */
+
+static void tell(struct check *check, const struct check_told *told) {
+    pthread_mutex_lock(&check->lock);
+    if (gpu_check_grow(&check->told, check->told_count, &check->told_capacity, sizeof *told)) {
+        check->told[check->told_count++] = *told;
+    } else {
+        check->told_failed = true;
+    }
+    pthread_mutex_unlock(&check->lock);
+}
+
+void gpu_check_slab_create(struct check *check, uint64_t address, uint64_t bytes) {
+    const struct check_told told = {CHECK_SLAB_CREATE, {.address = address, .bytes = bytes}};
+    tell(check, &told);
+}
+
+void gpu_check_slab_destroy(struct check *check, uint64_t address) {
+    const struct check_told told = {CHECK_SLAB_DESTROY, {.address = address}};
+    tell(check, &told);
+}
+
+void gpu_check_block_create(struct check *check, uint64_t number, uint64_t address, uint64_t bytes,
+                            const char *label) {
+    struct check_told told = {CHECK_BLOCK_CREATE,
+                              {.address = address, .bytes = bytes, .number = number}};
+    strncpy(told.block.label, label, sizeof told.block.label - 1);
+    tell(check, &told);
+}
+
+void gpu_check_block_free(struct check *check, uint64_t number) {
+    const struct check_told told = {CHECK_BLOCK_FREE, {.number = number}};
+    tell(check, &told);
+}
+
+/* ---- slabs ---- */
+
+/* The first slab or block that ends behind the address. */
+#define FIRST_BEHIND(list, count, start_of, address, at)                                           \
+    do {                                                                                           \
+        size_t high_ = (count);                                                                    \
+        (at) = 0;                                                                                  \
+        while ((at) < high_) {                                                                     \
+            size_t middle_ = ((at) + high_) / 2;                                                   \
+            if ((list)[middle_].start_of + (list)[middle_].bytes <= (address)) {                   \
+                (at) = middle_ + 1;                                                                \
+            } else {                                                                               \
+                high_ = middle_;                                                                   \
+            }                                                                                      \
+        }                                                                                          \
+    } while (0)
+
+struct check_space *gpu_check_slab_of(const struct check *check, uint64_t address) {
+    size_t at;
+    FIRST_BEHIND(check->slabs, check->slab_count, base, address, at);
+    bool is_inside = at < check->slab_count && check->slabs[at].base <= address;
+    return is_inside ? &check->slabs[at] : NULL;
+}
+
+static bool slab_add(struct check *check, const struct check_block *told) {
+    size_t at;
+    if (!gpu_check_grow(&check->slabs, check->slab_count, &check->slab_capacity,
+                        sizeof *check->slabs)) {
+        return false;
+    }
+    struct check_space space;
+    if (!gpu_check_space_init(&space, told->address, told->bytes)) {
+        return false;
+    }
+    FIRST_BEHIND(check->slabs, check->slab_count, base, told->address, at);
+    memmove(&check->slabs[at + 1], &check->slabs[at],
+            (check->slab_count - at) * sizeof *check->slabs);
+    check->slabs[at] = space;
+    check->slab_count++;
+    return true;
+}
+
+static void slab_drop(struct check *check, uint64_t address) {
+    struct check_space *space = gpu_check_slab_of(check, address);
+    if (space != NULL) {
+        size_t at = (size_t)(space - check->slabs);
+        gpu_check_space_finish(space);
+        check->slab_count--;
+        memmove(space, space + 1, (check->slab_count - at) * sizeof *space);
+    }
+}
+
+/* ---- blocks ---- */
+
+const struct check_block *gpu_check_block_of(const struct check *check, uint64_t address) {
+    size_t at;
+    FIRST_BEHIND(check->blocks, check->block_count, address, address, at);
+    bool is_inside = at < check->block_count && check->blocks[at].address <= address;
+    return is_inside ? &check->blocks[at] : NULL;
+}
+
+/* In the place of all freed ones whose addresses it takes. */
+static bool block_add(struct check *check, const struct check_block *told) {
+    size_t at, end;
+    if (!gpu_check_grow(&check->blocks, check->block_count, &check->block_capacity,
+                        sizeof *check->blocks)) {
+        return false;
+    }
+    FIRST_BEHIND(check->blocks, check->block_count, address, told->address, at);
+    for (end = at;
+         end < check->block_count && check->blocks[end].address < told->address + told->bytes;) {
+        end++;
+    }
+    memmove(&check->blocks[at + 1], &check->blocks[end],
+            (check->block_count - end) * sizeof *check->blocks);
+    check->block_count -= end - at;
+    check->blocks[at] = *told;
+    check->block_count++;
+    struct check_space *slab = gpu_check_slab_of(check, told->address);
+    if (slab != NULL) {
+        gpu_check_space_mark(slab, told->address - slab->base, told->bytes, false);
+    }
+    return true;
+}
+
+static void block_free(struct check *check, uint64_t number) {
+    for (size_t i = 0; i < check->block_count; i++) {
+        if (check->blocks[i].number == number) {
+            check->blocks[i].is_freed = true;
+            return;
+        }
+    }
+}
+
+void gpu_check_take_told(struct check *check) {
+    pthread_mutex_lock(&check->lock);
+    bool ok = !check->told_failed;
+    for (size_t i = 0; i < check->told_count; i++) {
+        const struct check_told *told = &check->told[i];
+        switch (told->kind) {
+        case CHECK_SLAB_CREATE:
+            ok = slab_add(check, &told->block) && ok;
+            break;
+        case CHECK_SLAB_DESTROY:
+            slab_drop(check, told->block.address);
+            break;
+        case CHECK_BLOCK_CREATE:
+            ok = block_add(check, &told->block) && ok;
+            break;
+        case CHECK_BLOCK_FREE:
+        default:
+            block_free(check, told->block.number);
+            break;
+        }
+    }
+    check->told_count = 0;
+    check->has_failed = check->has_failed || !ok;
+    pthread_mutex_unlock(&check->lock);
+}
+
+/* ---- what is written ---- */
+
+void gpu_check_filled(struct check *check, uint64_t address, uint64_t bytes) {
+    struct check_space *slab = gpu_check_slab_of(check, address);
+    if (slab != NULL) {
+        gpu_check_space_mark(slab, address - slab->base, bytes, true);
+    }
+}
+
+void gpu_check_copied(struct check *check, uint64_t dst, uint64_t src, uint64_t bytes) {
+    struct check_space *to = gpu_check_slab_of(check, dst);
+    const struct check_space *from = gpu_check_slab_of(check, src);
+    if (to != NULL && from != NULL) {
+        gpu_check_space_copy(to, dst - to->base, from, src - from->base, bytes);
+    } else if (to != NULL) {
+        gpu_check_space_mark(to, dst - to->base, bytes, true);
+    }
+}
+
+/* ---- other memory ---- */
+
+struct check_space *gpu_check_space_of(struct check *check, uintptr_t base, uint64_t bytes) {
+    for (size_t i = 0; i < check->other_count; i++) {
+        struct check_space *space = &check->others[i];
+        if (space->base == base && space->bytes == bytes) {
+            return space;
+        }
+    }
+    if (!gpu_check_grow(&check->others, check->other_count, &check->other_capacity,
+                        sizeof *check->others) ||
+        !gpu_check_space_init(&check->others[check->other_count], base, bytes)) {
+        return NULL;
+    }
+    return &check->others[check->other_count++];
+}

@@ -1,0 +1,118 @@
+/* Check mode of the CPU device: every access of a kernel is seen, and held against what the launch
+ * declares, against what memory there is, and against the other threads' accesses.
+ *
+ *   check.c    what memory there is: slabs, blocks, and what was ever written
+ *   launch.c   one launch: its uses, the order of its blocks and warps, its end
+ *   access.c   the services that kernels call at each access
+ *   find.c     an access that is not right: which finding it is, and its text
+ *   order.c    which threads are ordered    shadow.c  bytes and who accessed them last
+ *
+ * Kernels are compiled with the host compiler's thread-sanitizer instrumentation, but its runtime
+ * is not linked: shim/gpulua_check.h has its entry points, which ask the services of the context.
+ *
+ * Threads: the executor tells of slabs and blocks (gpu_check_slab_*, gpu_check_block_*), under a
+ * lock and into a list. All else is the one worker's, which takes the list in before each piece of
+ * work. Nothing of what is told can matter to work that runs already: memory is told of before its
+ * first use is enqueued, and its end when all uses are over. */
+#ifndef GPU_CPU_CHECK_CHECK_H
+#define GPU_CPU_CHECK_CHECK_H
+
+#include <pthread.h>
+
+#include "backend/backend.h"
+#include "backend/cpu/check/order.h"
+#include "backend/cpu/check/shadow.h"
+#include "backend/cpu/kernel.h"
+
+#define CHECK_LABEL_BYTES 64u
+
+/* A block of the script's; a freed one is kept until its addresses are another's. */
+struct check_block {
+    uint64_t address, bytes, number;
+    bool is_freed;
+    char label[CHECK_LABEL_BYTES];
+};
+
+enum check_told_kind {
+    CHECK_SLAB_CREATE,
+    CHECK_SLAB_DESTROY,
+    CHECK_BLOCK_CREATE,
+    CHECK_BLOCK_FREE
+};
+
+struct check_told {
+    enum check_told_kind kind;
+    struct check_block block;
+};
+
+/* Memory that a kernel took from the heap. */
+struct check_heap {
+    uintptr_t address;
+    uint64_t bytes;
+};
+
+/* What has been said already, so that it is not said with every launch. */
+struct check_warned {
+    const struct cpu_kernel_table *kernel;
+    uint32_t param;
+};
+
+struct check {
+    const struct backend_sink *sink; /* borrowed from the device */
+    uint64_t seed;
+
+    pthread_mutex_t lock;
+    struct check_told *told; /* owned; under the lock */
+    size_t told_count, told_capacity;
+    bool told_failed; /* something was told for which there was no memory */
+
+    /* the worker's */
+    struct check_space *slabs; /* owned; by address */
+    size_t slab_count, slab_capacity;
+    struct check_block *blocks; /* owned; by address, none overlap */
+    size_t block_count, block_capacity;
+    struct check_space *others; /* owned: of modules and of shared memory */
+    size_t other_count, other_capacity;
+    struct check_heap *heap; /* owned */
+    size_t heap_count, heap_capacity;
+    struct check_warned *warned; /* owned */
+    size_t warned_count, warned_capacity;
+    uint64_t stamp_next;
+    struct check_order order;
+    bool has_failed; /* no memory for what has to be known: every launch fails */
+};
+
+struct check *gpu_check_create(uint64_t seed, const struct backend_sink *sink);
+void gpu_check_destroy(struct check *check);
+
+/* ---- from the executor's thread ---- */
+void gpu_check_slab_create(struct check *check, uint64_t address, uint64_t bytes);
+void gpu_check_slab_destroy(struct check *check, uint64_t address);
+void gpu_check_block_create(struct check *check, uint64_t number, uint64_t address, uint64_t bytes,
+                            const char *label);
+void gpu_check_block_free(struct check *check, uint64_t number);
+
+/* ---- from the worker ---- */
+void gpu_check_take_told(struct check *check);
+/* A copy, upload or fill has been done. `src` may be memory of the host's. */
+void gpu_check_filled(struct check *check, uint64_t address, uint64_t bytes);
+void gpu_check_copied(struct check *check, uint64_t dst, uint64_t src, uint64_t bytes);
+
+struct check_space *gpu_check_slab_of(const struct check *check, uint64_t address);
+/* The block that has the address, or NULL. */
+const struct check_block *gpu_check_block_of(const struct check *check, uint64_t address);
+/* A space for memory that is no slab, made when there is none. NULL: no memory. */
+struct check_space *gpu_check_space_of(struct check *check, uintptr_t base, uint64_t bytes);
+/* One more of a growing list; false: no memory. */
+bool gpu_check_grow(void *list, size_t count, size_t *capacity, size_t item_bytes);
+
+/* ---- launches (launch.c) ---- */
+
+/* A launch as the executor gives it, its uses behind its arguments; the arguments that a queue
+ * copies. malloc'ed; NULL: no memory. */
+void *gpu_check_launch_pack(const struct backend_launch *launch, uint32_t *args_bytes);
+/* Runs all blocks on the calling thread. */
+void gpu_check_launch_run(struct check *check, struct cpu_launch *launch, uint32_t stream,
+                          uint64_t seq);
+
+#endif

@@ -1,0 +1,285 @@
+/* Findings of check mode: which one it is, and how it is said (see run.h). */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/cpu/check/run.h"
+#include "backend/cpu/run.h"
+
+#define TEXT_BYTES 480u
+#define NAME_BYTES 128u
+
+/* ---- names ---- */
+
+static const char *verb_of(uint32_t flags) {
+    bool reads = (flags & CPU_ACCESS_READ) != 0, writes = (flags & CPU_ACCESS_WRITE) != 0;
+    return reads && writes ? "read and wrote" : writes ? "wrote" : "read";
+}
+
+static const char *bytes_text(uint64_t bytes, char *text, size_t text_bytes) {
+    snprintf(text, text_bytes, "%" PRIu64 " byte%s", bytes, bytes == 1 ? "" : "s");
+    return text;
+}
+
+/* Of the kernel's parameter, which the table lists with commas. */
+static void param_name(const struct check_run *run, uint32_t param, char *text, size_t text_bytes) {
+    const char *name = run->launch->kernel->table->param_names;
+    for (uint32_t i = 0; i < param && name != NULL; i++) {
+        name = strchr(name, ',');
+        name = name != NULL ? name + 1 : NULL;
+    }
+    int length = name != NULL ? (int)strcspn(name, ",") : 0;
+    if (length > 0) {
+        snprintf(text, text_bytes, "argument %" PRIu32 " ('%.*s')", param + 1,
+                 length < 48 ? length : 48, name);
+    } else {
+        snprintf(text, text_bytes, "argument %" PRIu32, param + 1);
+    }
+}
+
+/* "buffer 'src'", or of one without a label the argument that it is, or its number. */
+static void block_name(const struct check_run *run, const struct check_block *block,
+                       const struct check_use *use, char *text, size_t text_bytes) {
+    if (block != NULL && block->label[0] != '\0') {
+        snprintf(text, text_bytes, "buffer '%s'", block->label);
+    } else if (use != NULL) {
+        param_name(run, use->param, text, text_bytes);
+    } else if (block != NULL) {
+        snprintf(text, text_bytes, "buffer %" PRIu64 " (%" PRIu64 " bytes)", block->number,
+                 block->bytes);
+    } else {
+        snprintf(text, text_bytes, "memory");
+    }
+}
+
+void gpu_check_use_name(const struct check_run *run, const struct check_use *use, char *text,
+                        size_t text_bytes) {
+    block_name(run, gpu_check_block_of(run->check, use->address), use, text, text_bytes);
+}
+
+static const char *declared_of(const struct check_use *use) {
+    return use->access == WIRE_USE_READ ? "in" : use->access == WIRE_USE_WRITE ? "out" : "inout";
+}
+
+static void place_text(const struct check_run *run, uint64_t block, uint32_t thread, char *text,
+                       size_t text_bytes) {
+    const uint32_t *g = run->launch->grid, *b = run->launch->block;
+    snprintf(text, text_bytes, "block (%" PRIu64 ",%" PRIu64 ",%" PRIu64 "), thread (%u,%u,%u)",
+             block % g[0], block / g[0] % g[1], block / g[0] / g[1], thread % b[0],
+             thread / b[0] % b[1], thread / b[0] / b[1]);
+}
+
+static uint64_t block_at(const struct check_run *run, uint64_t stamp) {
+    uint64_t low = 0, high = run->block_count;
+    while (low < high) {
+        uint64_t middle = (low + high) / 2;
+        if (run->blocks[middle].stamp <= stamp) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low > 0 ? run->blocks[low - 1].number : 0;
+}
+
+__attribute__((format(printf, 3, 4))) GPU_CPU_ON_FIBRE static void
+finding(struct cpu_context *context, gpulua_status status, const char *format, ...) {
+    struct check_run *run = gpu_check_run_of(context);
+    char what[400], place[96], text[TEXT_BYTES + 96];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    place_text(run, run->blocks[run->block_count - 1].number, context->current->linear, place,
+               sizeof place);
+    snprintf(text, sizeof text, "kernel '%.64s' %.360s, %s", run->launch->kernel->table->name, what,
+             place);
+    gpu_cpu_launch_fail(context, status, text);
+}
+
+/* ---- what is not declared ---- */
+
+struct nearest {
+    const struct check_use *use; /* NULL: the launch declares nothing */
+    uint64_t bytes;              /* to it */
+    bool is_behind;              /* the access lies behind it */
+};
+
+static struct nearest nearest_find(const struct check_run *run, uintptr_t address, uint64_t bytes) {
+    struct nearest nearest = {NULL, UINT64_MAX, false};
+    for (uint32_t i = 0; i < run->use_count; i++) {
+        const struct check_use *use = &run->uses[i];
+        uint64_t end = use->address + use->bytes;
+        bool is_behind = address + bytes > end;
+        uint64_t gap = is_behind
+                           ? (address > end ? address - end : 0)
+                           : (use->address > address + bytes ? use->address - address - bytes : 0);
+        if (gap < nearest.bytes || nearest.use == NULL) {
+            nearest = (struct nearest){use, gap, is_behind};
+        }
+    }
+    return nearest;
+}
+
+static void nearest_text(const struct check_run *run, const struct check_access *access, char *text,
+                         size_t text_bytes) {
+    struct nearest nearest = nearest_find(run, access->address, access->bytes);
+    if (nearest.use == NULL) {
+        snprintf(text, text_bytes, "the launch declares no buffer");
+        return;
+    }
+    char param[NAME_BYTES], name[NAME_BYTES] = "", size[40];
+    const struct check_block *block = gpu_check_block_of(run->check, nearest.use->address);
+    param_name(run, nearest.use->param, param, sizeof param);
+    if (block != NULL && block->label[0] != '\0') {
+        snprintf(name, sizeof name, ", buffer '%s'", block->label);
+    }
+    if (nearest.bytes == 0) {
+        snprintf(text, text_bytes, "across the %s of the nearest range declared, %s%s",
+                 nearest.is_behind ? "end" : "begin", param, name);
+        bool is_next = access->address == nearest.use->address + nearest.use->bytes ||
+                       access->address + access->bytes == nearest.use->address;
+        if (is_next) {
+            snprintf(text, text_bytes, "just %s the nearest range declared, %s%s",
+                     nearest.is_behind ? "behind" : "before", param, name);
+        }
+        return;
+    }
+    snprintf(text, text_bytes, "%s %s the nearest range declared, %s%s",
+             bytes_text(nearest.bytes, size, sizeof size), nearest.is_behind ? "behind" : "before",
+             param, name);
+}
+
+/* A use that has the bytes, and forbids what is done with them. */
+static const struct check_use *forbidding_use(const struct check_run *run,
+                                              const struct check_access *access) {
+    for (uint32_t i = 0; i < run->use_count; i++) {
+        const struct check_use *use = &run->uses[i];
+        uint64_t offset = access->address - use->address;
+        if (offset < use->bytes && access->bytes <= use->bytes - offset) {
+            return use;
+        }
+    }
+    return NULL;
+}
+
+GPU_CPU_ON_FIBRE void gpu_check_find_undeclared(struct cpu_context *context,
+                                                const struct check_access *access) {
+    struct check_run *run = gpu_check_run_of(context);
+    const struct check_use *use = forbidding_use(run, access);
+    const struct check_block *block = gpu_check_block_of(run->check, access->address);
+    const char *verb = verb_of(access->flags);
+    char name[NAME_BYTES], near[2 * NAME_BYTES + 64], size[40];
+    block_name(run, block, use, name, sizeof name);
+    bytes_text(access->bytes, size, sizeof size);
+    if (use != NULL) {
+        uint64_t start = block != NULL ? block->address : use->address;
+        finding(context, GPULUA_UNDECLARED_ACCESS, "%s %s, declared %s, at byte %" PRIu64, verb,
+                name, declared_of(use), access->address - start);
+    } else if (block != NULL && block->is_freed) {
+        finding(context, GPULUA_USE_AFTER_FREE,
+                "%s %s, allocation %" PRIu64 ", which was freed, at byte %" PRIu64, verb, name,
+                block->number, access->address - block->address);
+    } else if (access->address - (uintptr_t)context->dynamic_shared < CPU_SHARED_BYTES_MAX) {
+        finding(context, GPULUA_OUT_OF_BOUNDS,
+                "%s %s at byte %" PRIuPTR " of its dynamic shared memory, which has %" PRIu32, verb,
+                size, access->address - (uintptr_t)context->dynamic_shared,
+                run->launch->shared_bytes);
+    } else if (access->address < CHECK_PAGE_BYTES) {
+        finding(context, GPULUA_OUT_OF_BOUNDS,
+                "%s %s through a null pointer (address %" PRIuPTR ")", verb, size, access->address);
+    } else {
+        nearest_text(run, access, near, sizeof near);
+        if (block != NULL) {
+            finding(context, GPULUA_OUT_OF_BOUNDS,
+                    "%s %s, which is not declared there, at byte %" PRIu64 ", %s", verb, name,
+                    access->address - block->address, near);
+        } else {
+            finding(context, GPULUA_OUT_OF_BOUNDS, "%s %s outside of every buffer, %s", verb, size,
+                    near);
+        }
+    }
+}
+
+GPU_CPU_ON_FIBRE void gpu_check_find_misaligned(struct cpu_context *context,
+                                                const struct check_access *access) {
+    struct check_run *run = gpu_check_run_of(context);
+    const struct check_block *block = gpu_check_block_of(run->check, access->address);
+    char name[NAME_BYTES];
+    block_name(run, block, forbidding_use(run, access), name, sizeof name);
+    finding(context, GPULUA_INVALID_ARGUMENT,
+            "%s %" PRIu64 " bytes at once of %s at byte %" PRIu64 ", which is no multiple of %u",
+            verb_of(access->flags), access->bytes, name,
+            block != NULL ? access->address - block->address : (uint64_t)access->address,
+            access->bytes < 8 ? (unsigned)access->bytes : 8u);
+}
+
+GPU_CPU_ON_FIBRE void gpu_check_find_unwritten(struct cpu_context *context,
+                                               const struct check_access *access,
+                                               const struct check_use *use, uint64_t offset) {
+    struct check_run *run = gpu_check_run_of(context);
+    uintptr_t address = access->address + offset;
+    const struct check_block *block = gpu_check_block_of(run->check, address);
+    char name[NAME_BYTES];
+    block_name(run, block, use, name, sizeof name);
+    if (use == NULL) {
+        uintptr_t start = (uintptr_t)context->dynamic_shared;
+        bool is_dynamic = address - start < CPU_SHARED_BYTES_MAX;
+        finding(context, GPULUA_INVALID_DATA,
+                "read %s shared memory at byte %" PRIuPTR
+                ", which its block has not written yet: is a barrier missing?",
+                is_dynamic ? "dynamic" : "static",
+                address - (is_dynamic ? start : run->module.shared_low));
+        return;
+    }
+    uint64_t at = address - (block != NULL ? block->address : use->address);
+    if (use->access == WIRE_USE_WRITE) {
+        finding(context, GPULUA_INVALID_DATA,
+                "read %s, declared out, before it wrote there, at byte %" PRIu64, name, at);
+    } else {
+        finding(context, GPULUA_INVALID_DATA, "read %s, never written there, at byte %" PRIu64,
+                name, at);
+    }
+}
+
+/* ---- races ---- */
+
+GPU_CPU_ON_FIBRE void gpu_check_find_race(struct cpu_context *context,
+                                          const struct check_access *access, uintptr_t address,
+                                          uint64_t tag, bool is_write) {
+    struct check_run *run = gpu_check_run_of(context);
+    const struct check_block *block = gpu_check_block_of(run->check, address);
+    uint64_t stamp = gpu_check_tag_stamp(tag);
+    bool is_same_block = stamp >= run->order->block_first;
+    char name[NAME_BYTES], place[96];
+    uint64_t at;
+    if (block != NULL) {
+        block_name(run, block, forbidding_use(run, access), name, sizeof name);
+        at = address - block->address;
+    } else {
+        uintptr_t start = (uintptr_t)context->dynamic_shared;
+        bool is_dynamic = address - start < CPU_SHARED_BYTES_MAX;
+        bool is_static = address >= run->module.shared_low && address < run->module.shared_high;
+        snprintf(name, sizeof name, "%s",
+                 is_dynamic  ? "dynamic shared memory"
+                 : is_static ? "static shared memory"
+                             : "a variable of its module");
+        at = address - (is_dynamic  ? start
+                        : is_static ? run->module.shared_low
+                                    : run->module.written_low);
+    }
+    place_text(run, block_at(run, stamp), gpu_check_tag_thread(tag), place, sizeof place);
+    finding(context, GPULUA_RACE_FOUND,
+            "%s %s at byte %" PRIu64 ", in a race with %s, which %s it: %s", verb_of(access->flags),
+            name, at, place, is_write ? "wrote" : "read",
+            is_same_block ? "no barrier is between" : "nothing orders the blocks of a launch");
+}
+
+GPU_CPU_ON_FIBRE void gpu_check_find_barrier(struct cpu_context *context, uint32_t site) {
+    struct check_run *run = gpu_check_run_of(context);
+    finding(context, GPULUA_RACE_FOUND,
+            "has a divergent barrier: threads of its block wait at that of line %" PRIu32
+            ", others at that of line %" PRIu32,
+            run->barrier_site, site);
+}

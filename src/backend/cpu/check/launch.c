@@ -1,0 +1,202 @@
+/* One launch in check mode (see check.h). */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/check/run.h"
+#include "backend/cpu/run.h"
+
+/* ---- a launch on its way through a queue ---- */
+
+struct packed_uses {
+    uint32_t count, reserved;
+    struct backend_use uses[];
+};
+
+static uint32_t uses_offset(const struct cpu_kernel *kernel) {
+    return (kernel->args_bytes + 15u) & ~15u;
+}
+
+void *gpu_check_launch_pack(const struct backend_launch *launch, uint32_t *args_bytes) {
+    uint32_t offset = uses_offset((const struct cpu_kernel *)launch->kernel);
+    size_t uses_bytes = launch->use_count * sizeof *launch->uses;
+    *args_bytes = offset + (uint32_t)(sizeof(struct packed_uses) + uses_bytes);
+    uint8_t *bytes = calloc(1, *args_bytes);
+    if (bytes != NULL) {
+        struct packed_uses *packed = (struct packed_uses *)(void *)(bytes + offset);
+        memcpy(bytes, launch->args, launch->args_bytes < offset ? launch->args_bytes : offset);
+        packed->count = launch->use_count;
+        if (uses_bytes != 0) {
+            memcpy(packed->uses, launch->uses, uses_bytes);
+        }
+    }
+    return bytes;
+}
+
+/* ---- a launch while it runs ---- */
+
+static bool overlap(const struct check_use *a, const struct check_use *b) {
+    return a->address < b->address + b->bytes && b->address < a->address + a->bytes;
+}
+
+static void use_init(struct check *check, struct check_use *use, const struct backend_use *from) {
+    *use = (struct check_use){
+        .address = from->address,
+        .bytes = from->bytes,
+        .access = from->access,
+        .param = from->param,
+        .space = gpu_check_slab_of(check, from->address),
+    };
+    struct check_space *space = use->space;
+    use->is_written = space == NULL || gpu_check_space_find(space, use->address - space->base,
+                                                            use->bytes, false) == use->bytes;
+}
+
+struct check_run *gpu_check_run_begin(struct check *check, struct cpu_launch *launch,
+                                      struct cpu_region *region, uint32_t stream, uint64_t seq) {
+    const struct packed_uses *packed =
+        (const void *)((const uint8_t *)launch->args + uses_offset(launch->kernel));
+    struct check_run *run = calloc(1, sizeof *run + packed->count * sizeof *run->uses);
+    if (run == NULL) {
+        return NULL;
+    }
+    run->check = check;
+    run->launch = launch;
+    run->region = region;
+    run->order = &check->order;
+    run->use_count = packed->count;
+    run->random = check->seed * UINT64_C(0x9E3779B97F4A7C15) +
+                  stream * UINT64_C(0xD1B54A32D192ED03) + seq * UINT64_C(0x8CB92BA72F3D8DD7);
+    for (uint32_t i = 0; i < run->use_count; i++) {
+        use_init(check, &run->uses[i], &packed->uses[i]);
+    }
+    for (uint32_t i = 0; i < run->use_count; i++) {
+        for (uint32_t k = 0; k < run->use_count; k++) {
+            run->uses[i].can_race |= (run->uses[k].access & WIRE_USE_WRITE) != 0 &&
+                                     overlap(&run->uses[i], &run->uses[k]);
+        }
+    }
+    gpu_check_order_launch(run->order, &check->stamp_next);
+    return run;
+}
+
+static bool warn_once(struct check *check, const struct check_run *run, uint32_t param) {
+    const struct cpu_kernel_table *kernel = run->launch->kernel->table;
+    for (size_t i = 0; i < check->warned_count; i++) {
+        if (check->warned[i].kernel == kernel && check->warned[i].param == param) {
+            return false;
+        }
+    }
+    if (!gpu_check_grow(&check->warned, check->warned_count, &check->warned_capacity,
+                        sizeof *check->warned)) {
+        return false;
+    }
+    check->warned[check->warned_count++] = (struct check_warned){kernel, param};
+    return true;
+}
+
+/* The first use that fits an access is noted as its own, so an overlapping one speaks for this. */
+static bool is_idle(const struct check_run *run, const struct check_use *use) {
+    bool is_done = use->access == (WIRE_USE_READ | WIRE_USE_WRITE);
+    for (uint32_t i = 0; i < run->use_count; i++) {
+        const struct check_use *other = &run->uses[i];
+        is_done = is_done || ((other->done & use->access) != 0 && overlap(use, other));
+    }
+    return !is_done;
+}
+
+/* What was declared and not done: said, once for each parameter of a kernel. */
+static void warn_unused(struct check_run *run) {
+    for (uint32_t i = 0; i < run->use_count; i++) {
+        const struct check_use *use = &run->uses[i];
+        if (is_idle(run, use) && warn_once(run->check, run, use->param)) {
+            char name[160], line[320];
+            gpu_check_use_name(run, use, name, sizeof name);
+            snprintf(line, sizeof line, "check: kernel '%.64s': %s is declared %s but was never %s",
+                     run->launch->kernel->table->name, name,
+                     use->access == WIRE_USE_WRITE ? "out" : "in",
+                     use->access == WIRE_USE_WRITE ? "written" : "read");
+            run->check->sink->log(run->check->sink->user, line);
+        }
+    }
+}
+
+void gpu_check_run_end(struct check_run *run) {
+    free(run->blocks);
+    free(run);
+}
+
+uint64_t gpu_check_random(struct check_run *run) {
+    uint64_t z = run->random += UINT64_C(0x9E3779B97F4A7C15); /* splitmix64 */
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
+bool gpu_check_block(struct check_run *run, uint64_t block, uint32_t thread_count) {
+    if (run->block_count == run->block_capacity) {
+        size_t capacity = run->block_capacity;
+        if (!gpu_check_grow(&run->blocks, run->block_count, &capacity, sizeof *run->blocks)) {
+            return false;
+        }
+        run->block_capacity = capacity;
+    }
+    gpu_check_order_block(run->order, run->region->threads, thread_count);
+    run->blocks[run->block_count++] = (struct check_run_block){block, run->order->block_first};
+    return true;
+}
+
+GPU_CPU_ON_FIBRE void gpu_check_barrier_reached(struct cpu_context *context, bool is_first) {
+    struct check_run *run = gpu_check_run_of(context);
+    uint32_t site = context->current->source_lane;
+    if (is_first) {
+        run->barrier_site = site;
+    } else if (site != run->barrier_site) {
+        gpu_check_find_barrier(context, site);
+    }
+}
+
+/* ---- all of a launch ---- */
+
+/* Numbers of blocks in an order of the seed's: steps of a length that meets all of them. */
+static uint64_t step_of(struct check_run *run, uint64_t count) {
+    for (;;) {
+        uint64_t step = count > 2 ? 1 + gpu_check_random(run) % (count - 1) : 1, a = step,
+                 b = count;
+        while (b != 0) {
+            uint64_t rest = a % b;
+            a = b;
+            b = rest;
+        }
+        if (a == 1) {
+            return step;
+        }
+    }
+}
+
+void gpu_check_launch_run(struct check *check, struct cpu_launch *launch, uint32_t stream,
+                          uint64_t seq) {
+    struct cpu_region *region = gpu_cpu_launch_enter(launch);
+    struct check_run *run = region != NULL && !check->has_failed
+                                ? gpu_check_run_begin(check, launch, region, stream, seq)
+                                : NULL;
+    if (run == NULL) {
+        gpu_cpu_launch_no_memory(launch);
+        return;
+    }
+    region->context.check = run;
+    uint64_t count = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
+    uint64_t step = step_of(run, count), block = gpu_check_random(run) % count;
+    for (uint64_t i = 0; i < count && !gpu_cpu_launch_has_failed(launch); i++) {
+        gpu_cpu_block_run_checked(region, launch, run, block);
+        block += step;
+        block -= block >= count ? count : 0;
+    }
+    gpu_cpu_launch_leave(region);
+    if (!gpu_cpu_launch_has_failed(launch)) {
+        warn_unused(run);
+    }
+    region->context.check = NULL;
+    gpu_check_run_end(run);
+}

@@ -1,0 +1,22 @@
+/* Inside running blocks (run.c), for check mode, which decides about each block itself. */
+#ifndef GPU_CPU_RUN_H
+#define GPU_CPU_RUN_H
+
+#include "backend/cpu/fibre.h"
+
+struct check_run;
+
+/* The launch is over and fails with this, if it is the first failure. From a thread of a kernel;
+ * does not return. */
+void gpu_cpu_launch_fail(struct cpu_context *context, gpulua_status status, const char *text);
+void gpu_cpu_launch_no_memory(struct cpu_launch *launch);
+bool gpu_cpu_launch_has_failed(const struct cpu_launch *launch);
+
+/* Prepares this thread's region for the launch; NULL: no memory. */
+struct cpu_region *gpu_cpu_launch_enter(struct cpu_launch *launch);
+void gpu_cpu_launch_leave(struct cpu_region *region);
+/* One block: its warps in an order that the run chooses, between barriers too. */
+void gpu_cpu_block_run_checked(struct cpu_region *region, struct cpu_launch *launch,
+                               struct check_run *run, uint64_t block);
+
+#endif
