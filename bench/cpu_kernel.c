@@ -58,7 +58,7 @@ static bool kernel_load(const char *text, const char *name, struct loaded *loade
     size_t image_bytes = 0;
     char *description = NULL;
     bool ok =
-        gpu_cpu_module_compile(NULL, &source, &image, &image_bytes, &description, &error) ==
+        gpu_cpu_module_compile(NULL, false, &source, &image, &image_bytes, &description, &error) ==
             GPULUA_OK &&
         gpu_cpu_module_load(NULL, image, image_bytes, true, &loaded->module, &error) == GPULUA_OK &&
         gpu_cpu_kernel_get(loaded->module, name, &loaded->kernel, &facts, &error) == GPULUA_OK;
