@@ -66,6 +66,7 @@ describe("hazards", function()
 
   --- A twin goes wrong. On a busy machine the unfenced work may still come in order by chance: a few attempts.
   local function goes_wrong(run, ...)
+    support.wants_time(pending)
     for _ = 1, 5 do
       if not run(...) then
         return
@@ -182,6 +183,7 @@ describe("hazards", function()
   end)
 
   it("two readers do not wait for each other", function()
+    support.wants_time(pending)
     scene(function(x, y, z, a, b)
       local slow = mod.spin_copy:launch(a, support.ticks(dev, 0.4), x, y, n)
       mod.take:launch(b, x, z, n):await()
@@ -191,6 +193,7 @@ describe("hazards", function()
   end)
 
   it("what shares nothing does not wait", function()
+    support.wants_time(pending)
     scene(function(x, y, _, a, b)
       local slow = mod.spin_fill:launch(a, support.ticks(dev, 0.4), x, n, 1)
       mod.put:launch(b, y, n, 2):await()
@@ -329,6 +332,7 @@ describe("hazards", function()
     end)
 
     it("twin: an unseen use of it writes into the new buffer", function()
+      support.wants_time(pending)
       assert.equal(66, run(function(config, _, address)
         return kernels.spin_fill_at:launch(config, support.ticks(small, 0.15), address, 4, 66)
       end))
@@ -453,6 +457,7 @@ describe("hazards", function()
     end)
 
     it("twin: with slow kernels whose writes are not seen they do not", function()
+      support.wants_time(pending)
       local unseen = mod:kernel("slow_mix", "i64, i32, in i32*, in i32*, in i32*, i32")
       local wrong = 0
       for seed = 1, 12 do

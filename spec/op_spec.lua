@@ -19,6 +19,7 @@ describe("op", function()
   end
 
   it("await returns when the work is over", function()
+    support.wants_time(pending)
     local op = slow(0.1, 41)
     assert.is_false(op:done())
     local start = support.now()
@@ -37,6 +38,7 @@ describe("op", function()
   end)
 
   it("lets other tasks run while one awaits", function()
+    support.wants_time(pending)
     local turns, is_over = 0, false
     local counter = gpu.spawn(function()
       while not is_over do
@@ -89,6 +91,7 @@ describe("op", function()
 
   describe("with a time", function()
     it("await raises Timeout, and the work goes on", function()
+      support.wants_time(pending)
       local op = slow(0.3, 23)
       local start = support.now()
       support.raises("Timeout", {}, op.await, op, 0.02)
@@ -100,6 +103,7 @@ describe("op", function()
     end)
 
     it("join returns false and the Timeout", function()
+      support.wants_time(pending)
       local op = slow(0.2)
       local ok, err = op:join(0.01)
       assert.is_false(ok)
@@ -108,6 +112,7 @@ describe("op", function()
     end)
 
     it("of 0 only looks", function()
+      support.wants_time(pending)
       local op = slow(0.1)
       support.raises("Timeout", {}, op.await, op, 0)
       op:await()
@@ -124,6 +129,7 @@ describe("op", function()
   end)
 
   it("a cancelled wait leaves the work and the memory alone", function()
+    support.wants_time(pending)
     local b = dev:buffer("i32", 1):fill(0)
     local op = mod.spin:launch(support.one, support.ticks(dev, 0.1), b, 31)
     local task = gpu.spawn(function()
@@ -167,6 +173,7 @@ describe("op", function()
   end)
 
   it("any gives the index of the first", function()
+    support.wants_time(pending)
     local s <close> = dev:stream {}
     local t <close> = dev:stream {}
     local y <close> = dev:buffer("i32", 1)

@@ -35,6 +35,7 @@ describe("ranges", function()
   end
 
   it("that share no byte do not wait for each other", function()
+    support.wants_time(pending)
     scene(function(x, y, a, b)
       local slow = mod.spin_fill:launch(a, ticks, x:slice(1, 8), 8, 5)
       mod.put:launch(b, x:slice(9, 16), 8, 7):await()
@@ -58,10 +59,12 @@ describe("ranges", function()
     assert.equal("5 1 1 1 1", overlapping(mod.spin_fill))
   end)
   it("twin: an unseen write to the shared element is read too early", function()
+    support.wants_time(pending)
     assert.equal("1 1 1 1 1", overlapping(mod:kernel("spin_fill", "i64, in i32*, i32, i32")))
   end)
 
   it("of a buffer are read, written, filled and copied while others are at work", function()
+    support.wants_time(pending)
     scene(function(x, y, a, b)
       local slow = mod.spin_fill:launch(a, ticks, x:slice(1, 4), 4, 5)
       assert.same({ 1, 1 }, x:read(5, 6))
@@ -83,6 +86,7 @@ describe("ranges", function()
   end)
 
   it("of several kinds of one buffer in one launch keep their own order", function()
+    support.wants_time(pending)
     scene(function(x, y, a, b)
       local slow = mod.spin_fill:launch(a, ticks, x:slice(1, 4), 4, 5)
       -- Reads what the slow one writes, writes what nobody does.
@@ -121,6 +125,7 @@ describe("ranges", function()
     setup(function() limit = dev:stats().limit_spans end)
 
     it("widen, are counted, and stay right", function()
+      support.wants_time(pending)
       local count = 4 * limit
       local a <close> = dev:stream {}
       local b <close> = dev:stream {}

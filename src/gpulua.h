@@ -103,6 +103,9 @@ typedef struct gpulua_config {
     const char *executor_path; /* gpulua-exec; NULL: $GPULUA_EXECUTOR, then beside this library */
     const char
         *cache_path; /* compiled kernels; NULL: $GPULUA_CACHE, then the user's cache folder */
+    int check; /* not 0: CPU devices are opened in check mode, with check_seed; 0: $GPULUA_CHECK,
+                  a seed, does the same */
+    uint64_t check_seed;
     void (*on_error)(void *user,
                      const gpulua_error *error); /* a task failed and nobody joined it */
     void (*on_log)(void *user,

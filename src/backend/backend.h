@@ -51,6 +51,10 @@ struct backend_sink {
     /* A word or an event moved (backends whose completion comes from threads of their own): wake
      * who sleeps. */
     void (*moved)(void *user);
+    /* Check mode: work (stream slot, seq) has been done, one of those that could have been, by
+     * slot. Before its word moves. */
+    void (*ran)(void *user, uint32_t stream, uint64_t seq, const struct wire_point *ready,
+                uint32_t ready_count);
 };
 
 struct text;           /* backend/text.h */
@@ -70,6 +74,9 @@ struct backend_open_info {
      * decides the order in which work that may run does. UNSUPPORTED where a backend has none. */
     bool is_checked;
     uint64_t seed;
+    /* Which of the operations that are ready is done next, as numbers from 0 in the order of their
+     * slots: "2.0.1"; then always the first. NULL: the seed decides. */
+    const char *order;
     struct backend_sink sink;
 };
 
@@ -159,6 +166,11 @@ struct backend_ops {
     gpulua_status (*event_record)(struct backend_event *event, struct backend_stream *stream,
                                   struct backend_error *error);
     enum backend_query (*event_query)(struct backend_event *event, struct backend_error *error);
+
+    /* Check mode, else never called; NULL: work is done without being asked for. Somebody waits for
+     * (stream, seq): returns when it is over. Seq 0: when some work has been done, if there is any.
+     * Stream NULL: when all work is over. */
+    void (*ask)(struct backend_device *device, struct backend_stream *stream, uint64_t seq);
 
     /* Check mode, else never called; NULL: nobody wants to know. A block of device memory that the
      * script has made, and the end of one: every use of it is over. `label` may be "". */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "binding/check.h"
 #include "binding/core.h"
 #include "binding/stream.h"
 
@@ -60,8 +61,11 @@ struct options {
     const char *label; /* or NULL */
     gpulua_isolation isolation;
     uint64_t budget_bytes;
-    bool is_plain, is_unfenced, is_checked;
-    uint64_t seed; /* of check mode */
+    bool is_plain, is_unfenced;
+    uint64_t unfenced_wait; /* 0: none */
+    bool is_checked;
+    uint64_t seed;
+    const char *order; /* or NULL */
 };
 
 static gpulua_isolation check_isolation(lua_State *L, const char *text, const char *what) {
@@ -78,10 +82,46 @@ static gpulua_isolation check_isolation(lua_State *L, const char *text, const ch
                  what, text);
 }
 
+/* Stack: 1 = name, 2 = options. `check = false` switches off what the program was started with. */
+static void get_check(lua_State *L, struct gpulua *g, struct options *options) {
+    if (g->check_text) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "GPULUA_CHECK: a seed, a whole number from 0 on, expected, got \"%s\"",
+                     g->check_text);
+    }
+    options->is_checked = g->config.check != 0;
+    options->seed = g->config.check_seed;
+    options->order = gpu_lua_field_string(L, 2, "order", "device");
+    const char *order = getenv("GPULUA_CHECK_ORDER");
+    if (options->is_checked && !options->order && order && order[0]) {
+        options->order = order;
+    }
+    if (!lua_istable(L, 2)) {
+        return;
+    }
+    int type = lua_getfield(L, 2, "check");
+    if (type != LUA_TNIL && type != LUA_TBOOLEAN) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "check of device: true or false expected, got %s",
+                     gpu_lua_describe(L, -1));
+    }
+    if (type == LUA_TBOOLEAN) {
+        options->is_checked = lua_toboolean(L, -1);
+    }
+    bool has_seed = lua_getfield(L, 2, "seed") != LUA_TNIL;
+    lua_pop(L, 2);
+    if ((has_seed || options->order) && !options->is_checked) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "%s of device: it is for check mode (check = true)",
+                     has_seed ? "seed" : "order");
+    }
+    options->seed = (uint64_t)gpu_lua_field_integer(L, 2, "seed", "device", (int64_t)options->seed,
+                                                    0, INT64_MAX);
+}
+
 /* Stack: 1 = name, 2 = options. */
 static void get_options(lua_State *L, struct gpulua *g, struct options *options) {
     static const char *const names[] = {"isolate", "label", "budget", "unfenced",
-                                        "check",   "seed",  NULL};
+                                        "check",   "seed",  "order",  NULL};
     if (lua_type(L, 1) == LUA_TTABLE && lua_isnil(L, 2)) {
         lua_insert(L, 1); /* gpu.device{...}: the default device with options */
     }
@@ -100,7 +140,7 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
     }
     options->is_plain = lua_isnil(L, 2);
     options->is_unfenced = false;
-    options->is_checked = false;
+    options->unfenced_wait = 0;
     options->label = gpu_lua_field_string(L, 2, "label", "device");
     const char *isolate = gpu_lua_field_string(L, 2, "isolate", "device");
     options->isolation = g->config.isolation;
@@ -110,13 +150,14 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
         options->isolation = check_isolation(L, g->isolation_text, "GPULUA_ISOLATE");
     }
     if (lua_istable(L, 2)) {
-        lua_getfield(L, 2, "unfenced");
-        options->is_unfenced = lua_toboolean(L, -1);
-        lua_getfield(L, 2, "check");
-        options->is_checked = lua_toboolean(L, -1);
-        lua_pop(L, 2);
+        if (lua_getfield(L, 2, "unfenced") == LUA_TNUMBER) { /* one of the waits alone */
+            options->unfenced_wait = (uint64_t)lua_tointeger(L, -1);
+        } else {
+            options->is_unfenced = lua_toboolean(L, -1);
+        }
+        lua_pop(L, 1);
     }
-    options->seed = (uint64_t)gpu_lua_field_integer(L, 2, "seed", "device", 0, 0, INT64_MAX);
+    get_check(L, g, options);
     options->budget_bytes = (uint64_t)gpu_lua_field_integer(
         L, 2, "budget", "device", (int64_t)g->config.device_budget_bytes, 1, INT64_MAX);
 }
@@ -202,12 +243,18 @@ int gpu_lua_device_get(lua_State *L) {
         .cache_path = g->config.cache_path,
         .budget_bytes = options.budget_bytes,
         .is_unfenced = options.is_unfenced,
+        .unfenced_wait = options.unfenced_wait,
         .is_checked = options.is_checked,
         .seed = options.seed,
+        .order = options.order,
         .on_log = g->config.on_log,
         .log_user = g->config.user,
         .interrupt = &g->interrupt,
     };
+    info.observer = options.is_checked ? gpu_lua_check_start(g, options.seed) : NULL;
+    if (options.is_checked && !info.observer) {
+        gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no host memory for check mode");
+    }
     handle = gpu_lua_new(L, g, GPU_LUA_KIND_DEVICE, sizeof *handle, 0);
     handle->g = g;
     handle->poll_fd = -1;
@@ -233,6 +280,9 @@ int gpu_lua_device_get(lua_State *L) {
     lua_pop(L, 1);
     g->site.device = NULL; /* it may have the address of one that is gone */
     link_handle(g, handle);
+    if (options.is_checked) {
+        gpu_lua_check_opened(g);
+    }
     handle->poll_fd = gpu_device_poll_fd(handle->device);
     if (!gpu_lua_watch_device(g, handle->poll_fd)) {
         gpu_lua_device_close(g, handle);
@@ -265,6 +315,7 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle) {
     }
     gpu_lua_unwatch_device(g, handle->poll_fd);
     gpu_device_close(device, 0);
+    gpu_lua_check_closed(g, device);
     gpu_lua_streams_prune(&handle->streams, true);
     /* Not before: what its end completes still finds the loop. */
     unlink_handle(g, handle);
@@ -375,6 +426,7 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
     }
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     gpu_device_poll(device);
+    gpu_lua_check_know_all(g);
     gpu_lua_raise_unobserved(L, device);
     lua_settop(L, 1);
     return 1;
@@ -502,6 +554,7 @@ void gpu_lua_device_open(lua_State *L, struct gpulua *g) {
                                        {"recorder", gpu_lua_device_recorder},
                                        {"current", gpu_lua_device_current},
                                        {"synchronize", device_synchronize},
+                                       {"order", gpu_lua_check_order},
                                        {"stats", device_stats},
                                        {"trim", device_trim},
                                        {"close", device_close},

@@ -12,6 +12,7 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
         uint32_t index = group->fired_index;
         lua_rawgeti(L, 1, index);
         gpu_lua_item_get(L, g, 3, &item);
+        gpu_lua_item_know(g, &item);
         if (gpu_lua_item_has_failed(&item)) {
             gpu_lua_item_push_error(L, &item, false);
             return lua_error(L);
@@ -26,6 +27,9 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
     for (uint32_t i = 1; i <= group->count; i++) {
         lua_rawgeti(L, 1, i);
         gpu_lua_item_get(L, g, -1, &item);
+        if (gpu_lua_item_is_over(&item)) {
+            gpu_lua_item_know(g, &item);
+        }
         if (gpu_lua_item_is_over(&item) && gpu_lua_item_has_failed(&item)) {
             /* All that have failed are seen; the first in order is raised. */
             gpu_lua_item_push_error(L, &item, false);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "binding/buffer.h"
+#include "binding/check.h"
 #include "binding/core.h"
 #include "binding/data.h"
 #include "binding/device.h"
@@ -53,6 +54,7 @@ static int get_ready(lua_State *L, int status, lua_KContext context) {
     } else if (gpu_ref_failure(&buffer->ref)) {
         gpu_lua_check_contents(L, buffer);
     }
+    gpu_lua_check_read(g, L, &buffer->ref, element, buffer->elem_bytes);
     gpu_lua_push_element(L, buffer->ref.type, element);
     return 1;
 }

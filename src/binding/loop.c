@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "binding/check.h"
 #include "binding/device.h"
 
 static const char registry_key; /* its address names the gpulua object in the registry */
@@ -227,6 +228,10 @@ static void disarm(struct gpulua *g) {
 static bool arm(struct gpulua *g) {
     bool is_there = false;
     g->is_armed = true;
+    if (g->check && (g->ready_count > 0 || gpu_lua_next_deadline_ns(g) <= gpu_lua_now_ns())) {
+        return true; /* arming a checked device asks for work: not before nothing else can be done
+                      */
+    }
     for (struct device_handle *device = g->devices; device; device = device->next) {
         is_there |= gpu_device_arm(device->device);
     }
@@ -242,6 +247,9 @@ void gpu_lua_arm(struct gpulua *g) {
 
 static void poll_devices(struct gpulua *g) {
     for (struct device_handle *device = g->devices; device; device = device->next) {
+        if (g->ready_count > 0) {
+            gpu_device_ask(device->device); /* perhaps nobody ever sleeps */
+        }
         gpu_device_poll(device->device);
     }
 }
@@ -270,10 +278,14 @@ static bool run_ready(struct gpulua *g, lua_State *L) {
     uint32_t count = g->ready_count;
     bool has_run = count > 0;
     while (count-- && g->ready_head) {
-        struct task *task = g->ready_head;
-        g->ready_head = task->ready_next;
-        if (!g->ready_head) {
-            g->ready_tail = &g->ready_head;
+        struct task **at = &g->ready_head;
+        for (uint32_t skip = gpu_lua_check_pick(g, g->ready_count); skip > 0; skip--) {
+            at = &(*at)->ready_next;
+        }
+        struct task *task = *at;
+        *at = task->ready_next;
+        if (!*at) {
+            g->ready_tail = at;
         }
         g->ready_count--;
         gpu_lua_task_run(g, L, task);
@@ -388,6 +400,16 @@ static void config_set(struct gpulua *g, const gpulua_config *config) {
     if (g->config.isolation == GPULUA_ISOLATE_DEFAULT) {
         g->isolation_text = copy_text(setting(NULL, "GPULUA_ISOLATE"));
     }
+    const char *seed = g->config.check ? NULL : setting(NULL, "GPULUA_CHECK");
+    if (seed) {
+        char *end = NULL;
+        errno = 0;
+        g->config.check_seed = strtoull(seed, &end, 10);
+        g->config.check = 1;
+        bool is_seed = seed[0] >= '0' && seed[0] <= '9' && *end == '\0' && errno == 0 &&
+                       g->config.check_seed <= INT64_MAX;
+        g->check_text = is_seed ? NULL : copy_text(seed);
+    }
 }
 
 static void config_finish(struct gpulua *g) {
@@ -397,6 +419,8 @@ static void config_finish(struct gpulua *g) {
     memset(&g->config, 0, sizeof g->config);
     free(g->isolation_text);
     g->isolation_text = NULL;
+    free(g->check_text);
+    g->check_text = NULL;
 }
 
 void gpu_lua_shut(struct gpulua *g, lua_State *L) {
@@ -420,6 +444,7 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
         gpu_lua_device_report(g, L, device);
         gpu_lua_device_close(g, device);
     }
+    gpu_lua_check_finish(g);
     free(g->heap);
     g->heap = NULL;
     g->timer_count = g->timer_capacity = 0;

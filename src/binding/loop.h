@@ -38,6 +38,8 @@ enum gpu_lua_wake {
 
 struct task;
 struct group;
+struct check;
+struct strand;
 
 struct timer {
     int64_t deadline_ns;
@@ -112,6 +114,7 @@ struct task {
     char *traceback;         /* owned; where its error was raised */
     char source[LUA_IDSIZE]; /* where it was spawned */
     int line;                /* 0: not by a line of a script */
+    struct strand *strand;   /* owned; of check.c; NULL: nothing is checked */
     /* Of circle.c: */
     uint64_t mark;          /* of the walk that found it last */
     struct task *walk_next; /* in that walk */
@@ -172,8 +175,11 @@ struct gpulua {
         struct gpu_device *device; /* compared, never followed; forgotten when one is opened */
         const char *interned;
     } site;
-    struct gpulua_config config; /* strings owned */
-    char *isolation_text;        /* owned; $GPULUA_ISOLATE where the configuration says nothing */
+    struct gpulua_config config;  /* strings owned */
+    char *isolation_text;         /* owned; $GPULUA_ISOLATE where the configuration says nothing */
+    char *check_text;             /* owned; $GPULUA_CHECK where it is no seed */
+    struct check *check;          /* owned; NULL: no device was ever checked */
+    struct gpu_observer observer; /* of checked devices, which may live longer than `check` */
     struct kept_error last_error;
     struct heap *memory; /* owned; NULL: no limit */
 };

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "binding/check.h"
 #include "binding/core.h"
 #include "binding/device.h"
 
@@ -195,6 +196,7 @@ static int stream_wait(lua_State *L) {
                      gpu_device_name(gpu_stream_device(stream)));
     }
     if (after) {
+        gpu_lua_check_know_op(g, after); /* so are the effects of what this task launches next */
         mark(L, g, stream, after);
     }
     lua_settop(L, 1);
@@ -216,6 +218,7 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
     }
     struct gpu_device *device = gpu_stream_device(gpu_lua_check_stream(L, g, 1));
     gpu_device_poll(device);
+    gpu_lua_check_know_all(g);
     gpu_lua_raise_unobserved(L, device);
     lua_settop(L, 1);
     return 1;

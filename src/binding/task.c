@@ -3,7 +3,7 @@
  * The first function of a task's coroutine is task_main. It calls the body in protected mode, waits
  * for the children, decides the outcome, and ends; results or the error stay on the coroutine's
  * stack for those who join. */
-#include "binding/loop.h"
+#include "binding/check.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -130,6 +130,7 @@ void gpu_lua_task_cancel(struct task *task) {
         return;
     }
     task->is_cancelled = true;
+    gpu_lua_check_tell(task->g, task);
     for (struct task *child = task->children; child; child = child->sibling_next) {
         gpu_lua_task_cancel(child);
     }
@@ -223,6 +224,7 @@ static void task_end(lua_State *L, struct task *task, enum gpu_lua_outcome outco
     struct gpulua *g = task->g;
     struct task *parent = task->parent;
     forget_wait(task);
+    gpu_lua_check_end(g, task);
     task->state = TASK_ENDED;
     task->outcome = outcome;
     task->result_count = result_count;
@@ -610,6 +612,7 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     if (task->parent) {
         sibling_link(&task->parent->children, task);
     }
+    gpu_lua_check_spawn(g, task);
     live_link(g, task);
     return task;
 }
@@ -653,6 +656,7 @@ void gpu_lua_task_finish(lua_State *L, struct task *task) {
         tell_late(L, task);
     }
     sibling_unlink(task);
+    gpu_lua_check_gone(task->g, task);
     free(task->traceback);
     task->traceback = NULL;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "binding/buffer.h"
+#include "binding/check.h"
 #include "binding/core.h"
 #include "binding/data.h"
 #include "binding/device.h"
@@ -78,6 +79,7 @@ void gpu_lua_wait_idle(lua_State *L, struct gpulua *g, const struct buffer *buff
         }
         lua_pop(L, 1);
     }
+    gpu_lua_check_know_buffer(g, &buffer->ref);
 }
 
 void gpu_lua_check_contents(lua_State *L, struct buffer *buffer) {
@@ -343,9 +345,10 @@ int gpu_lua_buffer_fill(lua_State *L) {
 /* Stack: buffer, true for bytes, transfer, result (table), op. */
 static int read_chunk(lua_State *L, int status, lua_KContext context);
 
-static void take_chunk(lua_State *L, const struct buffer *buffer, struct transfer *transfer,
-                       const uint8_t *bytes) {
+static void take_chunk(lua_State *L, struct gpulua *g, const struct buffer *buffer,
+                       struct transfer *transfer, const uint8_t *bytes) {
     uint64_t number = transfer->position + 1;
+    gpu_lua_check_read(g, L, &buffer->ref, bytes, transfer->chunk * buffer->elem_bytes);
     if (lua_toboolean(L, 2)) {
         lua_pushlstring(L, (const char *)bytes, transfer->chunk * buffer->elem_bytes);
         lua_rawseti(L, 4, (lua_Integer)lua_rawlen(L, 4) + 1);
@@ -387,8 +390,9 @@ static void check_chunk(lua_State *L) {
     }
 }
 
-static void finish_chunk(lua_State *L, const struct buffer *buffer, struct transfer *transfer) {
-    take_chunk(L, buffer, transfer, transfer->staging.bytes);
+static void finish_chunk(lua_State *L, struct gpulua *g, const struct buffer *buffer,
+                         struct transfer *transfer) {
+    take_chunk(L, g, buffer, transfer, transfer->staging.bytes);
     staging_give(transfer);
     lua_settop(L, 4);
 }
@@ -425,18 +429,18 @@ static int read_chunk(lua_State *L, int status, lua_KContext context) {
         gpu_lua_wait_idle(L, g, buffer, false, read_chunk);
         gpu_lua_check_contents(L, buffer);
         transfer->chunk = transfer->count;
-        take_chunk(L, buffer, transfer,
+        take_chunk(L, g, buffer, transfer,
                    gpu_lua_host_bytes(buffer) + transfer->first * buffer->elem_bytes);
         return read_end(L, transfer);
     }
     if (transfer->chunk) {
-        finish_chunk(L, buffer, transfer);
+        finish_chunk(L, g, buffer, transfer);
     }
     while (transfer->position < transfer->count) {
         start_chunk(L, g, buffer, transfer);
         gpu_lua_wait_op(L, g, *(struct gpu_op **)lua_touserdata(L, 5), read_chunk);
         check_chunk(L);
-        finish_chunk(L, buffer, transfer);
+        finish_chunk(L, g, buffer, transfer);
     }
     gpu_lua_raise_unobserved(L, transfer->device);
     return read_end(L, transfer);

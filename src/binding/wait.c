@@ -5,6 +5,7 @@
 #include "binding/wait.h"
 
 #include "binding/buffer.h"
+#include "binding/check.h"
 
 /* ---- slots ---- */
 
@@ -258,7 +259,18 @@ static const char *item_text(const struct item *item) {
                                              : "waiting for a buffer";
 }
 
-static int item_finish(lua_State *L, const struct item *item, bool is_join) {
+void gpu_lua_item_know(struct gpulua *g, const struct item *item) {
+    if (item->kind == GPU_LUA_KIND_OP) {
+        gpu_lua_check_know_op(g, item->op);
+    } else if (item->kind == GPU_LUA_KIND_TASK) {
+        gpu_lua_check_know_task(g, item->task);
+    } else {
+        gpu_lua_check_know_buffer(g, &item->ref);
+    }
+}
+
+static int item_finish(lua_State *L, struct gpulua *g, const struct item *item, bool is_join) {
+    gpu_lua_item_know(g, item);
     if (gpu_lua_item_has_failed(item)) {
         gpu_lua_item_push_error(L, item, is_join);
         return fail_or_return(L, is_join);
@@ -290,7 +302,7 @@ static int item_park(lua_State *L, struct gpulua *g, const struct item *item) {
         struct gpu_op *op = gpu_ref_pending(&item->ref, true);
         if (!op) {
             gpu_lua_timer_clear(g, &task->timer);
-            return item_finish(L, item, task->wants_join);
+            return item_finish(L, g, item, task->wants_join);
         }
         gpu_lua_slot_watch(&task->slot, g, op);
         gpu_op_release(op);
@@ -309,7 +321,7 @@ static int wait_resumed(lua_State *L, int status, lua_KContext context) {
     struct item item;
     gpu_lua_item_get(L, task->g, 1, &item);
     if (gpu_lua_item_is_over(&item)) {
-        return item_finish(L, &item, task->wants_join);
+        return item_finish(L, task->g, &item, task->wants_join);
     }
     if (wake == WAKE_TIMEOUT) {
         return time_is_over(L, task->wants_join, item_text(&item));
@@ -390,7 +402,7 @@ static int item_wait(lua_State *L, bool is_join) {
     int64_t deadline_ns = gpu_lua_opt_deadline(L, 2, is_join ? "join" : "await");
     gpu_lua_check_pending(L, g);
     if (gpu_lua_item_is_over(&item)) {
-        return item_finish(L, &item, is_join);
+        return item_finish(L, g, &item, is_join);
     }
     if (item.kind == GPU_LUA_KIND_TASK) {
         gpu_lua_check_circle(L, g, item.task, deadline_ns != INT64_MAX);
@@ -406,12 +418,12 @@ static int item_wait(lua_State *L, bool is_join) {
         }
         return status == GPULUA_TIMEOUT && !gpu_lua_item_is_over(&item)
                    ? time_is_over(L, is_join, item_text(&item))
-                   : item_finish(L, &item, is_join);
+                   : item_finish(L, g, &item, is_join);
     }
     if (item.kind == GPU_LUA_KIND_OP && !g->ready_head) {
         int64_t spin_ns = left_ns(deadline_ns);
         if (gpu_op_spin(item.op, spin_ns < 0 || spin_ns > GPU_SPIN_NS ? GPU_SPIN_NS : spin_ns)) {
-            return item_finish(L, &item, is_join);
+            return item_finish(L, g, &item, is_join);
         }
         g->spin_is_spent = true;
     }
@@ -430,13 +442,31 @@ int gpu_lua_join(lua_State *L) {
     return item_wait(L, true);
 }
 
+/* Check mode does nothing before it is asked for: whoever looks asks. */
+static bool item_is_over_now(const struct item *item) {
+    if (item->kind == GPU_LUA_KIND_OP) {
+        gpu_op_ask(item->op);
+    } else if (item->kind == GPU_LUA_KIND_BUFFER) {
+        struct gpu_op *op = gpu_ref_pending(&item->ref, true);
+        if (op) {
+            gpu_op_ask(op);
+            gpu_op_release(op);
+        }
+    }
+    return gpu_lua_item_is_over(item);
+}
+
 int gpu_lua_done(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct item item;
     if (!gpu_lua_item_get(L, g, 1, &item)) {
         gpu_lua_bad_self(L, "op", "an op, a task or a buffer");
     }
-    lua_pushboolean(L, gpu_lua_item_is_over(&item));
+    bool is_over = gpu_lua_item_is_over(&item) || item_is_over_now(&item);
+    if (is_over) {
+        gpu_lua_item_know(g, &item);
+    }
+    lua_pushboolean(L, is_over);
     return 1;
 }
 

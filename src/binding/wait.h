@@ -15,6 +15,8 @@ struct item {
 /* False: the value at `index` is nothing to wait for. Raises if it is closed. */
 bool gpu_lua_item_get(lua_State *L, struct gpulua *g, int index, struct item *item);
 bool gpu_lua_item_is_over(const struct item *item);
+/* Check mode: what runs now knows that it is over. */
+void gpu_lua_item_know(struct gpulua *g, const struct item *item);
 /* Of one that is over. */
 bool gpu_lua_item_has_failed(const struct item *item);
 /* Pushes the error; whoever calls this has seen it, unless it is a join inside the circle that the

@@ -53,6 +53,14 @@ static void take_forget(struct wire_executor *executor, const struct wire_record
     gpu_executor_failed_forget(executor, record->u.failures.count);
 }
 
+static void take_ask(struct wire_executor *executor, const struct wire_record *record) {
+    const struct executor_stream *row = executor->streams[record->stream];
+    if (executor->device != NULL && executor->ops->ask != NULL && row != NULL &&
+        row->stream != NULL && !atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+        executor->ops->ask(executor->device, row->stream, record->seq);
+    }
+}
+
 static void take_block(struct wire_executor *executor, const struct wire_record *record) {
     const struct backend_ops *ops = executor->ops;
     struct backend_error error = {0};
@@ -101,6 +109,7 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_FORGET_FAILURES] = take_forget,
     [WIRE_OP_BLOCK_CREATE] = take_block,
     [WIRE_OP_BLOCK_FREE] = take_block,
+    [WIRE_OP_ASK] = take_ask,
     [WIRE_OP_CLOSE] = gpu_executor_request,
     [WIRE_OP_LAUNCH] = gpu_executor_work,
     [WIRE_OP_COPY] = gpu_executor_work,

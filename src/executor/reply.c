@@ -193,6 +193,15 @@ void gpu_executor_fail(struct wire_executor *executor, uint32_t stream, uint64_t
     pthread_mutex_unlock(&executor->reply_lock);
 }
 
+void gpu_executor_ran(struct wire_executor *executor, uint32_t stream, uint64_t seq,
+                      const struct wire_point *ready, uint32_t ready_count) {
+    const struct wire_reply header = {.kind = WIRE_REPLY_RAN, .stream = stream, .seq = seq};
+    pthread_mutex_lock(&executor->reply_lock);
+    build(executor, &header, NULL, ready, ready_count * (uint32_t)sizeof *ready);
+    push(executor);
+    pthread_mutex_unlock(&executor->reply_lock);
+}
+
 void gpu_executor_log(struct wire_executor *executor, const char *line) {
     const struct wire_reply header = {.kind = WIRE_REPLY_LOG};
     pthread_mutex_lock(&executor->reply_lock);

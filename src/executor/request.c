@@ -34,6 +34,11 @@ static void on_failed(void *user, uint32_t stream, uint64_t seq, gpulua_status s
     }
 }
 
+static void on_ran(void *user, uint32_t stream, uint64_t seq, const struct wire_point *ready,
+                   uint32_t ready_count) {
+    gpu_executor_ran(user, stream, seq, ready, ready_count);
+}
+
 static void on_log(void *user, const char *line) {
     gpu_executor_log(user, line);
 }
@@ -48,9 +53,11 @@ struct open_options {
     const char *cache_path; /* borrowed from the text */
     bool is_checked;
     uint64_t seed;
+    const char *order; /* borrowed from the text */
 };
 
-/* Lines "backend NAME", "ordinal N", "cache PATH", "check SEED"; cuts `text` up. */
+/* Lines "backend NAME", "ordinal N", "cache PATH", "check SEED", "order CHOICES"; cuts `text` up.
+ */
 static void parse_open(char *text, struct open_options *options) {
     char *rest = text;
     char *line;
@@ -62,6 +69,8 @@ static void parse_open(char *text, struct open_options *options) {
         } else if (strncmp(line, "check ", 6) == 0) {
             options->is_checked = true;
             options->seed = strtoull(line + 6, NULL, 10);
+        } else if (strncmp(line, "order ", 6) == 0) {
+            options->order = line + 6;
         } else if (strncmp(line, "cache ", 6) == 0 && line[6] != '\0') {
             options->cache_path = line + 6;
         }
@@ -82,7 +91,12 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
         .cache_path = options->cache_path,
         .is_checked = options->is_checked,
         .seed = options->seed,
-        .sink = {.user = executor, .failed = on_failed, .log = on_log, .moved = on_moved},
+        .order = options->order,
+        .sink = {.user = executor,
+                 .failed = on_failed,
+                 .ran = on_ran,
+                 .log = on_log,
+                 .moved = on_moved},
     };
     gpulua_status status = ops->device_open(&info, &executor->device, error);
     if (status != GPULUA_OK) {
@@ -130,6 +144,9 @@ static void take_open(struct wire_executor *executor, const struct wire_record *
 /* All work is over, or the device is lost. A kernel that never ends keeps us here: under process
  * the script side kills us. */
 static void wait_for_work(struct wire_executor *executor) {
+    if (executor->ops->ask != NULL) {
+        executor->ops->ask(executor->device, NULL, 0);
+    }
     for (uint32_t slot = 0; slot < executor->stream_limit; slot++) {
         struct executor_stream *stream = executor->streams[slot];
         uint64_t nap_ns = NAP_NS_MIN;

@@ -31,6 +31,10 @@ static gpulua_status issue_waits(struct wire_executor *executor, const struct wi
         }
         if (stream == NULL) {
             /* Nothing can hold this record back but we. It fails, and so does what follows. */
+            if (executor->ops != NULL && executor->ops->ask != NULL) {
+                executor->ops->ask(executor->device, executor->streams[wait->stream]->stream,
+                                   wait->seq);
+            }
             while (!gpu_executor_is_over(executor, wait->stream, wait->seq)) {
                 gpu_wire_nap_ns(100000);
             }

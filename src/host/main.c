@@ -13,6 +13,7 @@
 #include <lualib.h>
 
 #include "gpulua.h"
+#include "host/seeds.h"
 
 static struct {
     const char *name;  /* of the program, in front of messages */
@@ -28,6 +29,9 @@ struct options {
     const char *shows_info; /* "text", "json" or NULL */
     const char *device;
     gpulua_isolation isolation;
+    bool is_checked;
+    uint64_t check_seed;
+    const char *seeds; /* a number, "all", or NULL */
 };
 
 /* ---- messages ---- */
@@ -62,22 +66,25 @@ static void usage(const char *bad) {
     } else {
         fprintf(stderr, "unrecognized option '%s'\n", bad);
     }
-    fprintf(stderr,
-            "usage: %s [options] [script [args]]\n"
-            "Available options are:\n"
-            "  -e stat   execute string 'stat'\n"
-            "  -i        enter interactive mode after executing 'script'\n"
-            "  -l mod    require library 'mod' into global 'mod'\n"
-            "  -l g=mod  require library 'mod' into global 'g'\n"
-            "  -v        show version information\n"
-            "  -E        ignore environment variables\n"
-            "  -W        turn warnings on\n"
-            "  --        stop handling options\n"
-            "  -         stop handling options and execute stdin\n"
-            "  --device cpu|cuda|cuda:N  the device of scripts that do not say\n"
-            "  --isolate process|none    whether a device lives in a process of its own\n"
-            "  --info    show devices, libraries, limits, the cache (--info=json: as JSON)\n",
-            program.name);
+    fprintf(
+        stderr,
+        "usage: %s [options] [script [args]]\n"
+        "Available options are:\n"
+        "  -e stat   execute string 'stat'\n"
+        "  -i        enter interactive mode after executing 'script'\n"
+        "  -l mod    require library 'mod' into global 'mod'\n"
+        "  -l g=mod  require library 'mod' into global 'g'\n"
+        "  -v        show version information\n"
+        "  -E        ignore environment variables\n"
+        "  -W        turn warnings on\n"
+        "  --        stop handling options\n"
+        "  -         stop handling options and execute stdin\n"
+        "  --device cpu|cuda|cuda:N  the device of scripts that do not say\n"
+        "  --isolate process|none    whether a device lives in a process of its own\n"
+        "  --check[=SEED]  CPU devices do their work in an order of that seed, and look for races\n"
+        "  --seeds N|all   runs the script with N seeds, or in all orders, and compares\n"
+        "  --info    show devices, libraries, limits, the cache (--info=json: as JSON)\n",
+        program.name);
     fflush(stderr);
 }
 
@@ -85,8 +92,7 @@ static void usage(const char *bad) {
 
 /* Options of later versions get a message of their own. */
 static bool is_of_later(const char *option) {
-    static const char *const names[] = {"--check",    "--seeds",   "--trace",
-                                        "--timeline", "--summary", "--flight"};
+    static const char *const names[] = {"--trace", "--timeline", "--summary", "--flight"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         size_t length = strlen(names[i]);
         if (strncmp(option, names[i], length) == 0 &&
@@ -129,6 +135,20 @@ static bool set_isolation(struct options *options, const char *value) {
     return true;
 }
 
+static bool set_check(struct options *options, const char *value) {
+    char *end = NULL;
+    errno = 0;
+    options->is_checked = true;
+    options->check_seed = value ? strtoull(value, &end, 10) : 1;
+    if (value && (value[0] < '0' || value[0] > '9' || *end != '\0' || errno != 0 ||
+                  options->check_seed > INT64_MAX)) {
+        fprintf(stderr, "%s: --check: a seed, a whole number from 0 on, expected, got '%s'\n",
+                program.name, value);
+        return false;
+    }
+    return true;
+}
+
 static bool take_long(char **argv, int *i, struct options *options) {
     bool is_missing = false;
     const char *option = argv[*i];
@@ -141,7 +161,12 @@ static bool take_long(char **argv, int *i, struct options *options) {
         options->shows_info = "json";
         return true;
     }
-    if ((value = long_value(argv, i, "--device", &is_missing))) {
+    if (strcmp(option, "--check") == 0 || strncmp(option, "--check=", 8) == 0) {
+        return set_check(options, option[7] == '=' ? option + 8 : NULL);
+    }
+    if ((value = long_value(argv, i, "--seeds", &is_missing))) {
+        options->seeds = value;
+    } else if ((value = long_value(argv, i, "--device", &is_missing))) {
         options->device = value;
     } else if ((value = long_value(argv, i, "--isolate", &is_missing))) {
         if (!is_missing && !set_isolation(options, value)) {
@@ -343,7 +368,7 @@ static bool run_chunks(lua_State *L, char **argv, int count) {
     for (int i = 1; i < count; i++) {
         char kind = argv[i][0] == '-' ? argv[i][1] : '\0';
         if (kind == '-' && strchr(argv[i], '=') == NULL && strncmp(argv[i], "--info", 6) != 0 &&
-            argv[i][2]) {
+            strcmp(argv[i], "--check") != 0 && argv[i][2]) {
             i++; /* the value of a long option */
         } else if (kind == 'e' || kind == 'l') {
             const char *text = argv[i][2] ? argv[i] + 2 : argv[++i];
@@ -597,8 +622,26 @@ static void config_from(struct options *options, gpulua_config *config) {
     gpulua_config_init(config);
     config->device = options->device;
     config->isolation = options->isolation;
+    config->check = options->is_checked;
+    config->check_seed = options->check_seed;
     config->on_error = on_error;
     config->on_log = on_log;
+}
+
+static int run_seeds(lua_State *L, int argc, char **argv, const struct options *options) {
+    bool ok = true;
+    if ((options->script == argc && !options->has_chunks) || options->is_interactive ||
+        (options->script < argc && strcmp(argv[options->script], "-") == 0)) {
+        say(program.name, "--seeds: a script expected, which can be run again and again");
+        return 0;
+    }
+    int code = host_seeds_run(L, argc, argv, options->seeds,
+                              options->is_checked ? options->check_seed : 1, &ok);
+    if (!ok) {
+        return lua_error(L);
+    }
+    lua_pushboolean(L, code == EXIT_SUCCESS);
+    return 1;
 }
 
 /* Stack: argc, argv. Returns whether all went well. */
@@ -625,6 +668,9 @@ static int run(lua_State *L) {
     take_over(L);
     set_arg(L, argc, argv, options.script);
     lua_gc(L, LUA_GCGEN, 0, 0);
+    if (options.seeds) {
+        return run_seeds(L, argc, argv, &options);
+    }
     if (options.shows_version) {
         show_version(L, &options);
     }

@@ -31,6 +31,10 @@ static void destroy(struct gpu_block *block) {
         gpu_wire_link_close(link);
     }
     gpu_history_finish(&block->history);
+    if (block->shadow) {
+        block->device->observer->block_gone(block->device->observer->user, block->shadow);
+        block->shadow = NULL;
+    }
     gpu_module_release(block->module);
     gpu_memory_release(block->memory);
     if (device->block_spare_count < GPU_BLOCKS_SPARE_MAX) {
@@ -466,6 +470,9 @@ uint64_t gpu_block_number(const struct gpu_block *block) {
 }
 uint64_t gpu_block_bytes(const struct gpu_block *block) {
     return block->byte_count;
+}
+void *gpu_block_shadow(const struct gpu_block *block) {
+    return block->shadow;
 }
 const char *gpu_block_label(const struct gpu_block *block) {
     return block->label;

@@ -106,6 +106,23 @@ static void on_lost(struct gpu_device *device, const struct wire_reply *reply) {
     device->lost.driver_code = reply->driver_code;
 }
 
+static void *shadow_of(struct gpu_device *device, uint32_t slot, uint64_t seq) {
+    const struct gpu_op *op = find_pending(device, slot, seq);
+    return op ? op->shadow : NULL;
+}
+
+static void on_ran(struct gpu_device *device, const struct wire_reply *reply) {
+    const struct wire_point *points = gpu_wire_reply_body(reply);
+    uint32_t count = reply->body_bytes / (uint32_t)sizeof *points;
+    void *ready[WIRE_STREAMS_MAX];
+    count = count < WIRE_STREAMS_MAX ? count : WIRE_STREAMS_MAX;
+    for (uint32_t i = 0; i < count; i++) {
+        ready[i] = shadow_of(device, points[i].stream, points[i].seq);
+    }
+    device->observer->ran(device->observer->user, device,
+                          shadow_of(device, reply->stream, reply->seq), ready, count);
+}
+
 void gpu_device_on_reply(void *user, const struct wire_reply *reply) {
     struct gpu_device *device = user;
     switch (reply->kind) {
@@ -121,6 +138,11 @@ void gpu_device_on_reply(void *user, const struct wire_reply *reply) {
     case WIRE_REPLY_LOG:
         if (device->on_log) {
             device->on_log(device->log_user, gpu_wire_reply_text(reply));
+        }
+        break;
+    case WIRE_REPLY_RAN:
+        if (device->observer) {
+            on_ran(device, reply);
         }
         break;
     default:
@@ -365,7 +387,10 @@ bool gpu_device_arm(struct gpu_device *device) {
     if (!device->link) {
         return false;
     }
-    return device->link->ops->arm(device->link);
+    if (device->is_checked) {
+        gpu_ask_before_sleep(device, false);
+    }
+    return device->link && device->link->ops->arm(device->link);
 }
 
 void gpu_device_disarm(struct gpu_device *device) {
@@ -385,7 +410,13 @@ void gpu_device_nap(struct gpu_device *device, int64_t timeout_ns) {
     if (timeout_ns < 0 || timeout_ns > NAP_NS_MAX) {
         timeout_ns = NAP_NS_MAX;
     }
-    if (!gpu_device_arm(device)) {
+    if (device->is_checked) {
+        gpu_ask_before_sleep(device, true);
+    }
+    if (!device->link) {
+        return;
+    }
+    if (!device->link->ops->arm(device->link)) {
         struct pollfd event = {.fd = device->link->poll_fd, .events = POLLIN};
         struct timespec limit = {.tv_sec = 0, .tv_nsec = (long)timeout_ns};
         (void)ppoll(&event, 1, &limit, NULL);
@@ -409,6 +440,9 @@ bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns) {
         return false;
     }
     gpu_op_want(op);
+    if (op->device->is_checked && op->stream) {
+        return false; /* nothing is done before somebody sleeps */
+    }
     struct wire_link *link = op->device->link;
     int64_t end_ns = gpu_clock_ns() + spin_ns;
     int64_t patient_end_ns =

@@ -92,14 +92,18 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     memset(record, 0, sizeof *record);
     record->opcode = WIRE_OP_OPEN;
     char check[32] = "";
+    const char *order = info->is_checked ? info->order : NULL;
     if (info->is_checked) {
         snprintf(check, sizeof check, "check %llu\n", (unsigned long long)info->seed);
     }
-    int length = snprintf(gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s%s",
-                          target->kind, target->ordinal, check, info->cache_path ? "cache " : "",
-                          info->cache_path ? info->cache_path : "", info->cache_path ? "\n" : "");
+    int length =
+        snprintf(gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s%s%s%s%s",
+                 target->kind, target->ordinal, check, order ? "order " : "", order ? order : "",
+                 order ? "\n" : "", info->cache_path ? "cache " : "",
+                 info->cache_path ? info->cache_path : "", info->cache_path ? "\n" : "");
     if (length < 0 || length >= 8192) {
-        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "the cache path is too long");
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "the cache path or the order is too long");
     }
     record->length_bytes = ((uint32_t)sizeof *record + (uint32_t)length + 1u + 15u) & ~15u;
     gpulua_status status = gpu_request_wait(device, record, "open", on_open, device, error);
@@ -127,10 +131,12 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->epoch = 1;
     device->interrupt = info->interrupt;
     device->is_unfenced = info->is_unfenced;
+    device->unfenced_wait = info->unfenced_wait;
     device->is_checked = info->is_checked;
-    device->seed = info->seed;
+    device->seed = device->random = info->seed;
     device->on_log = info->on_log;
     device->log_user = info->log_user;
+    device->observer = info->is_checked ? info->observer : NULL;
     device->requests_tail = &device->requests;
     device->retiring_tail = &device->retiring;
     device->deferred_tail = &device->deferred;
@@ -356,6 +362,9 @@ gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_re
     }
     device->stats.records++;
     device->stats.record_bytes += record->length_bytes;
+    if (device->is_checked) {
+        gpu_ask_settle(device);
+    }
     return GPULUA_OK;
 }
 

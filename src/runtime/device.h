@@ -27,6 +27,46 @@ struct gpu_op;
 #define GPU_BLOCK_BYTES_MAX (UINT64_C(1) << WIRE_SLAB_SHIFT)
 #define GPU_SOURCE_BYTES_MAX (UINT64_C(1) << 28) /* of a module, source or code */
 
+/* What a checked device tells whoever looks at it. `shadow` is the observer's own, NULL at first.
+ */
+struct gpu_seen_use {
+    void **shadow;     /* of the block */
+    const char *label; /* of the block, or "" */
+    uint64_t block_number, byte_begin, byte_end;
+    uint8_t access;  /* enum gpu_access */
+    bool is_private; /* staging memory of one transfer, or order alone: nobody can race there */
+};
+struct gpu_seen_wait { /* for work of another stream */
+    uint64_t stream;   /* number */
+    uint64_t seq;
+};
+struct gpu_submission {
+    struct gpu_device *device;
+    void **shadow;      /* of the operation */
+    const char *label;  /* interned */
+    const char *source; /* interned; NULL: none */
+    int line;
+    uint64_t stream; /* number */
+    uint64_t seq;
+    const struct gpu_seen_use *uses;
+    uint32_t use_count;
+    const struct gpu_seen_wait *waits;
+    uint32_t wait_count;
+};
+struct gpu_observer {
+    void *user;
+    /* Before work is enqueued. A status refuses it. */
+    gpulua_status (*submit)(void *user, const struct gpu_submission *submission,
+                            struct gpu_error *error);
+    /* An operation has been done, one of those that could have been, by slot. NULL for those that
+     * are not known any more. */
+    void (*ran)(void *user, struct gpu_device *device, void *shadow, void *const *ready,
+                uint32_t ready_count);
+    /* Nothing has the operation or the block any more. */
+    void (*op_gone)(void *user, void *shadow);
+    void (*block_gone)(void *user, void *shadow);
+};
+
 struct gpu_device_info {
     const char *name;           /* "cpu", "cuda", "cuda:1"; NULL: first GPU, else cpu */
     gpulua_isolation isolation; /* DEFAULT: process on cuda, none on cpu */
@@ -35,8 +75,13 @@ struct gpu_device_info {
     const char *cache_path;     /* NULL: the default */
     uint64_t budget_bytes;      /* 0: what is free on the device when it is opened */
     bool is_unfenced; /* for the twins of race tests alone: hazards are found but not waited for */
-    bool is_checked;  /* check mode: Unsupported where the backend has none */
-    uint64_t seed;    /* of check mode */
+    uint64_t unfenced_wait; /* for mutation tests alone: this one of the waits that the recorder
+                         finds, from 1, is left out, and nobody but the device notices; 0: none */
+    bool is_checked;        /* check mode: Unsupported where the backend has none */
+    uint64_t seed;          /* of check mode */
+    const char *order;      /* of check mode: see backend_open_info; NULL: by the seed */
+    /* Borrowed until the device is destroyed; called in check mode alone; NULL: nobody looks. */
+    const struct gpu_observer *observer;
     /* Lines of the device for the host's log, told in a poll; NULL: nobody wants them. May not call
      * the device. */
     void (*on_log)(void *user, const char *line);
@@ -85,6 +130,11 @@ gpulua_status gpu_device_describe(struct gpu_device *device, char **text, struct
 /* Looks at the completion page and the replies: ends what is over, fires its waiters, works off
  * deferred releases. Never blocks. Returns the number of operations that ended. */
 uint32_t gpu_device_poll(struct gpu_device *device);
+
+/* Check mode: nothing is done before it is asked for, so whoever looks whether work is over asks
+ * for it: now and then, by the seed, so that it also sees it not being over. No-ops else. */
+void gpu_device_ask(struct gpu_device *device);
+void gpu_op_ask(struct gpu_op *op);
 
 /* For sleeping in the host's own loop: arm, and unless it returned true (something is there: poll
  * now) sleep until gpu_device_poll_fd is readable; then disarm and poll. */

@@ -117,6 +117,16 @@ static gpulua_status spill_waits(struct gpu_envelope *envelope, struct gpu_error
     return status;
 }
 
+/* As if the fence had been lost on its way: the script side believes that it is there. */
+static void leave_out_wait(struct gpu_device *device, struct wire_record *record) {
+    struct wire_wait *waits = gpu_wire_record_waits(record);
+    for (uint32_t i = 0; i < record->wait_count; i++) {
+        if ((waits[i].flags & WIRE_WAIT_ORDER) && ++device->wait_count == device->unfenced_wait) {
+            waits[i].flags &= ~(uint32_t)WIRE_WAIT_ORDER;
+        }
+    }
+}
+
 gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcode opcode,
                                   struct wire_record **record, struct gpu_error *error) {
     struct gpu_device *device = envelope->stream->device;
@@ -145,6 +155,9 @@ gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcod
     built->wait_count = (uint8_t)waits->count;
     if (waits->count > 0) {
         memcpy(gpu_wire_record_waits(built), waits->items, waits->count * sizeof(struct wire_wait));
+    }
+    if (device->unfenced_wait != 0) {
+        leave_out_wait(device, built);
     }
     *record = built;
     return GPULUA_OK;
@@ -177,6 +190,49 @@ static gpulua_status forget_failures(struct gpu_device *device, struct gpu_error
     return gpu_device_publish(device, &record, error);
 }
 
+static gpulua_status observe(const struct gpu_envelope *envelope, const struct wire_record *record,
+                             struct gpu_op *work, struct gpu_error *error) {
+    struct gpu_seen_use uses[GPU_USES_MAX];
+    for (uint32_t i = 0; i < envelope->use_count; i++) {
+        const struct gpu_use *use = &envelope->uses[i];
+        struct gpu_block *block = use->block;
+        uses[i] = (struct gpu_seen_use){
+            .shadow = &block->shadow,
+            .label = block->label,
+            .block_number = block->number,
+            .byte_begin = use->byte_begin,
+            .byte_end = use->byte_end,
+            .access = use->access,
+            .is_private = block->is_staging || block->byte_count == 0,
+        };
+    }
+    struct gpu_seen_wait waits[WIRE_WAITS_MAX];
+    const struct wire_wait *issued = gpu_wire_record_waits(record);
+    uint32_t wait_count = 0;
+    for (uint32_t i = 0; i < record->wait_count; i++) {
+        const struct gpu_stream *stream = work->device->streams[issued[i].stream];
+        if ((issued[i].flags & WIRE_WAIT_ORDER) && stream) {
+            waits[wait_count++] =
+                (struct gpu_seen_wait){.stream = stream->number, .seq = issued[i].seq};
+        }
+    }
+    const struct gpu_submission submission = {
+        .device = work->device,
+        .shadow = &work->shadow,
+        .label = work->label,
+        .source = work->site.source,
+        .line = work->site.line,
+        .stream = envelope->stream->number,
+        .seq = work->seq,
+        .uses = uses,
+        .use_count = envelope->use_count,
+        .waits = waits,
+        .wait_count = wait_count,
+    };
+    const struct gpu_observer *observer = work->device->observer;
+    return observer->submit(observer->user, &submission, error);
+}
+
 gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_record *record,
                                   uint32_t payload_bytes, struct gpu_op **op,
                                   struct gpu_error *error) {
@@ -197,6 +253,13 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     }
     record->stream = stream->slot;
     record->seq = work->seq = device->slot_seq[stream->slot] + 1;
+    if (device->observer) {
+        gpulua_status status = observe(envelope, record, work, error);
+        if (status) {
+            gpu_op_release(work);
+            return status;
+        }
+    }
     if (envelope->waits.failure) {
         work->failure = gpu_failure_of_dependency(work, envelope->waits.failure);
         record->flags |= WIRE_FLAG_SKIP;

@@ -63,6 +63,7 @@ gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device
 struct gpu_device *gpu_block_device(const struct gpu_block *block);
 uint64_t gpu_block_number(const struct gpu_block *block);
 uint64_t gpu_block_bytes(const struct gpu_block *block);
+void *gpu_block_shadow(const struct gpu_block *block); /* see struct gpu_observer; NULL: none */
 const char *gpu_block_label(const struct gpu_block *block); /* or "" */
 bool gpu_block_is_host(const struct gpu_block *block);
 bool gpu_block_is_freed(const struct gpu_block *block);

@@ -32,6 +32,7 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
     op->on_reply = NULL;
     op->on_reply_user = NULL;
     op->reply = NULL;
+    op->shadow = NULL;
     op->dep_count = 0;
     op->deps = op->deps_inline;
     return op;
@@ -50,6 +51,9 @@ void gpu_op_release(struct gpu_op *op) {
     struct gpu_device *device = op->device;
     if (op->deps != op->deps_inline) {
         free(op->deps);
+    }
+    if (op->shadow) {
+        device->observer->op_gone(device->observer->user, op->shadow);
     }
     gpu_failure_release(op->failure);
     free(op->reply);
@@ -185,6 +189,10 @@ void gpu_op_info(const struct gpu_op *op, struct gpu_op_info *info) {
 
 struct gpu_device *gpu_op_device(const struct gpu_op *op) {
     return op->device;
+}
+
+void *gpu_op_shadow(const struct gpu_op *op) {
+    return op->shadow;
 }
 
 struct gpu_stream *gpu_op_stream(const struct gpu_op *op) {
@@ -381,6 +389,9 @@ gpulua_status gpu_request(struct gpu_device *device, struct wire_record *record,
         return status;
     }
     device->stats.requests++;
+    if (device->is_checked) {
+        gpu_ask_answer(request);
+    }
     *op = request;
     return GPULUA_OK;
 }

@@ -50,6 +50,7 @@ struct gpu_op {
     void (*on_reply)(struct gpu_op *op, void *user, const struct wire_reply *reply);
     void *on_reply_user;
     struct wire_reply *reply; /* owned copy until the poll */
+    void *shadow;             /* the observer's */
     uint32_t dep_count;
     struct gpu_point *deps; /* ops whose output this one reads; deps_inline or owned */
     struct gpu_point deps_inline[GPU_OP_DEPS_INLINE];
@@ -114,6 +115,7 @@ struct gpu_block {
     struct gpu_grant grant;
     struct gpu_history history;
     struct gpu_module *module;         /* retained: whose variable this is */
+    void *shadow;                      /* the observer's */
     struct gpu_block *next, *previous; /* live blocks, next in retiring, or next spare one */
     struct gpu_deferred release;
     struct gpu_site site;
@@ -163,7 +165,10 @@ struct gpu_device {
     uint32_t refs;
     uint8_t state; /* enum gpu_device_state */
     bool is_closing, is_polling, is_unfenced, is_checked;
-    uint64_t seed; /* of check mode */
+    /* Check mode. */
+    uint64_t seed, random;
+    uint64_t unfenced_wait, wait_count;  /* of mutation tests: waits found so far */
+    const struct gpu_observer *observer; /* borrowed */
     char name[32];
     char kind[8];
     gpulua_isolation isolation;
@@ -240,6 +245,15 @@ gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_re
 bool gpu_id_take(struct gpu_id_pool *pool, uint32_t *id);
 void gpu_id_give(struct gpu_id_pool *pool, uint32_t id);
 void gpu_id_pool_finish(struct gpu_id_pool *pool);
+
+/* ---- ask.c ---- */
+/* Somebody sleeps until something is over: asks for one of the operations that are waited for, or,
+ * with `for_any`, for any work if there are none. */
+void gpu_ask_before_sleep(struct gpu_device *device, bool for_any);
+/* Waits until the request is answered, so that when that happens is no matter of time. */
+void gpu_ask_answer(struct gpu_op *request);
+/* Waits until the executor has taken what was published. */
+void gpu_ask_settle(struct gpu_device *device);
 
 /* ---- completion.c ---- */
 int64_t gpu_clock_ns(void);

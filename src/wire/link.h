@@ -34,6 +34,9 @@ struct wire_link_ops {
     /* Hands one record to the executor. Blocks while the ring is full, draining replies through
      * on_reply meanwhile; never yields. GPULUA_DEVICE_LOST once the executor is gone. */
     gpulua_status (*publish)(struct wire_link *link, const struct wire_record *record);
+    /* Blocks until the executor has taken all that was published, draining replies meanwhile; at
+     * most a bounded while. False: not yet. */
+    bool (*settle)(struct wire_link *link);
     /* Work that the executor cannot do by itself on this transport (inline: let it look at wanted
      * events); notices a dead child at a bounded cost. Never blocks. Cheap enough to call in a spin
      * loop. */

@@ -21,6 +21,11 @@ static gpulua_status inline_publish(struct wire_link *link, const struct wire_re
     return GPULUA_OK;
 }
 
+static bool inline_settle(struct wire_link *link) {
+    (void)link; /* taken within publish */
+    return true;
+}
+
 static void inline_poll(struct wire_link *link) {
     struct link_inline *self = (struct link_inline *)link;
     if (self->executor != NULL) {
@@ -88,6 +93,7 @@ static int inline_pid(const struct wire_link *link) {
 
 static const struct wire_link_ops inline_ops = {
     .publish = inline_publish,
+    .settle = inline_settle,
     .poll = inline_poll,
     .arm = inline_arm,
     .disarm = inline_disarm,

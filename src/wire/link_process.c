@@ -19,6 +19,7 @@
 #include "wire/transport.h"
 
 #define SPIN_NS 50000u        /* a full ring: this long before the first nap */
+#define SETTLE_NS 20000000u   /* between two looks of the caller at what else there is */
 #define NAP_MS 1              /* the executor needs many times this to empty a full ring */
 #define POLLS_PER_LOOK 256u   /* one system call in so many calls of poll */
 #define EXIT_GRACE_MS 2000    /* a child that has answered CLOSE ends by itself */
@@ -155,6 +156,28 @@ static gpulua_status process_publish(struct wire_link *link, const struct wire_r
     return GPULUA_OK;
 }
 
+static bool process_settle(struct wire_link *link) {
+    struct link_process *self = (struct link_process *)link;
+    uint64_t end_ns = gpu_wire_now_ns() + SETTLE_NS;
+    for (uint32_t round = 1; !self->is_dead; round++) {
+        process_drain(link);
+        if (atomic_load_explicit(self->commands.tail, memory_order_acquire) ==
+            self->commands.position) {
+            process_drain(link); /* what it said before it was done */
+            return true;
+        }
+        gpu_wire_relax();
+        if (round % 16u == 0) {
+            sched_yield();
+            look_for_death(self);
+            if (gpu_wire_now_ns() >= end_ns) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 static void process_poll(struct wire_link *link) {
     struct link_process *self = (struct link_process *)link;
     if (self->poll_count++ % POLLS_PER_LOOK == 0) {
@@ -214,6 +237,7 @@ static int process_pid(const struct wire_link *link) {
 
 static const struct wire_link_ops process_ops = {
     .publish = process_publish,
+    .settle = process_settle,
     .poll = process_poll,
     .arm = process_arm,
     .disarm = process_disarm,

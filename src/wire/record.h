@@ -54,6 +54,8 @@
     X(BLOCK_CREATE, 0)    /* u.block, payload: its label; check mode only: what memory there is, in order with the     \
                              work that uses it */                                                                     \
     X(BLOCK_FREE, 0)      /* u.block: every use of it is over, and its memory will be another's */                     \
+    X(ASK, 0)             /* check mode only: the script waits for (stream, seq); seq 0: for any work. Until then     \
+                             the device need not do any */                                                            \
     X(CLOSE, 0)           /* request: finish all work, free everything, then the executor ends */                     \
     X(LAUNCH, 1)          /* object = kernel, u.launch; payload: arguments, reloc_count uint16 offsets, then, at a     \
                              multiple of 8, use_count struct wire_use (check mode only) */                            \
@@ -182,8 +184,10 @@ enum wire_reply_kind {
     WIRE_REPLY_RESULT = 1,  /* of request `seq`; status 0 and a body, or a status and a text */
     WIRE_REPLY_FAILURE = 2, /* work (stream, seq) failed. Published before its word moves */
     WIRE_REPLY_LOST =
-        3,             /* the device faulted for good: everything not over is lost; text says why */
-    WIRE_REPLY_LOG = 4 /* a line for the host's log */
+        3, /* the device faulted for good: everything not over is lost; text says why */
+    WIRE_REPLY_LOG = 4, /* a line for the host's log */
+    WIRE_REPLY_RAN = 5  /* check mode: work (stream, seq) has been done; body: struct wire_point of
+                           what could  have been done then, itself among it, by slot */
 };
 
 struct wire_reply {
@@ -210,6 +214,12 @@ static inline const void *gpu_wire_reply_body(const struct wire_reply *reply) {
 }
 
 /* Bodies of replies. */
+struct wire_point {
+    uint64_t seq;
+    uint32_t stream;
+    uint32_t reserved;
+};
+
 struct wire_device_facts {
     uint64_t memory_bytes;
     uint32_t multiprocessors;

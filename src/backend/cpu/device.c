@@ -12,6 +12,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "backend/cpu/check/schedule.h"
+
 #define SLAB_ALIGN_BYTES 4096u
 
 /* ---- facts ---- */
@@ -58,7 +60,7 @@ static int cpu_device_count(struct backend_error *error) {
 static void cpu_device_facts(struct backend_device *device, struct wire_device_facts *facts) {
     memset(facts, 0, sizeof *facts);
     facts->memory_bytes = device->memory_bytes;
-    facts->multiprocessors = device->worker_count;
+    facts->multiprocessors = device->schedule == NULL ? device->worker_count : gpu_cpu_core_count();
     facts->warp_threads = 32;
     facts->block_threads_max = CPU_BLOCK_THREADS_MAX;
     facts->block_max[0] = 1024;
@@ -124,10 +126,11 @@ static gpulua_status cpu_device_open(const struct backend_open_info *info,
     if (info->is_checked) {
         made->check = gpu_check_create(info->seed, &made->sink);
         status = made->check != NULL
-                     ? GPULUA_OK
+                     ? gpu_cpu_schedule_create(made, info, error)
                      : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
+    } else {
+        status = gpu_cpu_pool_start(made, error);
     }
-    status = status != GPULUA_OK ? status : gpu_cpu_pool_start(made, error);
     if (status != GPULUA_OK) {
         gpu_check_destroy(made->check);
         free(made->cache_path);
@@ -161,7 +164,11 @@ static void cpu_device_close(struct backend_device *device) {
     while (device->streams != NULL) {
         gpu_cpu_stream_destroy(device, device->streams); /* waits for its work */
     }
-    gpu_cpu_pool_stop(device);
+    if (device->schedule != NULL) {
+        gpu_cpu_schedule_destroy(device);
+    } else {
+        gpu_cpu_pool_stop(device);
+    }
     while (device->modules != NULL) {
         struct cpu_module_entry *entry = device->modules;
         device->modules = entry->next;
@@ -335,6 +342,7 @@ const struct backend_ops gpu_backend_cpu = {
     .event_query = gpu_cpu_event_query,
     .block_create = cpu_block_create,
     .block_free = cpu_block_free,
+    .ask = gpu_cpu_schedule_ask,
     .copy = gpu_cpu_copy,
     .upload = gpu_cpu_upload,
     .download = gpu_cpu_download,

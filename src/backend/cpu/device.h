@@ -106,6 +106,10 @@ struct backend_stream {
     bool is_awaited;
 
     bool has_moved; /* server only: a word or event moved, sink.moved is still to be called */
+
+    /* Check mode. */
+    uint64_t rank;
+    uint64_t word_value; /* written last */
 };
 
 struct backend_event {
@@ -127,6 +131,8 @@ struct cpu_module_entry {
     struct cpu_module *module;
 };
 
+struct cpu_schedule; /* check/schedule.c */
+
 struct backend_device {
     const struct backend_ops *ops;
     struct backend_sink sink;
@@ -140,6 +146,7 @@ struct backend_device {
     struct backend_stream *streams;
     struct cpu_module_entry *modules;
     struct check *check; /* owned; NULL: not in check mode */
+    struct cpu_schedule *schedule; /* owned; check mode: instead of workers */
 
     pthread_t *workers; /* owned */
     uint32_t worker_count;
@@ -189,9 +196,14 @@ gpulua_status gpu_cpu_stream_word(struct backend_stream *stream, _Atomic uint64_
 struct cpu_item *gpu_cpu_item_make(struct backend_stream *stream, enum cpu_item_kind kind,
                                    uint64_t seq, uint32_t args_bytes);
 void gpu_cpu_item_put(struct backend_stream *stream, struct cpu_item *item);
+/* Of one that is done. The stream's lock is held where workers serve it. */
+void gpu_cpu_item_recycle(struct backend_stream *stream, struct cpu_item *item);
+/* Tells of a launch that failed. */
+void gpu_cpu_item_report(struct backend_stream *stream, struct cpu_item *item);
 
 /* ---- event.c ---- */
 void gpu_cpu_ticket_release(struct cpu_ticket *ticket); /* NULL is fine */
+bool gpu_cpu_ticket_has_fired(const struct cpu_ticket *ticket);
 /* Readies what is parked. */
 void gpu_cpu_ticket_fire(struct cpu_ticket *ticket);
 /* True: the stream is parked, and may be running again already. False: it has fired meanwhile. */

@@ -35,7 +35,7 @@ void gpu_cpu_ticket_release(struct cpu_ticket *ticket) {
     }
 }
 
-static bool ticket_has_fired(struct cpu_ticket *ticket) {
+bool gpu_cpu_ticket_has_fired(const struct cpu_ticket *ticket) {
     return atomic_load_explicit(&ticket->parked, memory_order_acquire) == TICKET_FIRED;
 }
 
@@ -65,7 +65,7 @@ bool gpu_cpu_ticket_park(struct cpu_ticket *ticket, struct backend_stream *strea
 
 gpulua_status gpu_cpu_stream_wait(struct backend_stream *stream, struct backend_event *event,
                                   struct backend_error *error) {
-    if (event->ticket == NULL || ticket_has_fired(event->ticket)) {
+    if (event->ticket == NULL || gpu_cpu_ticket_has_fired(event->ticket)) {
         return GPULUA_OK;
     }
     struct cpu_item *item = gpu_cpu_item_make(stream, CPU_ITEM_WAIT, 0, 0);
@@ -109,6 +109,6 @@ gpulua_status gpu_cpu_event_record(struct backend_event *event, struct backend_s
 
 enum backend_query gpu_cpu_event_query(struct backend_event *event, struct backend_error *error) {
     (void)error;
-    return event->ticket == NULL || ticket_has_fired(event->ticket) ? BACKEND_DONE
-                                                                    : BACKEND_PENDING;
+    return event->ticket == NULL || gpu_cpu_ticket_has_fired(event->ticket) ? BACKEND_DONE
+                                                                            : BACKEND_PENDING;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/cpu/check/schedule.h"
 #include "backend/cpu/device.h"
 
 #define ARGS_ROOM_BYTES 256u /* of launches that are kept for reuse */
@@ -13,8 +14,7 @@ static gpulua_status fail_memory(struct backend_error *error) {
 
 /* ---- serving a stream ---- */
 
-/* The stream's lock is held. */
-static void recycle_item(struct backend_stream *stream, struct cpu_item *item) {
+void gpu_cpu_item_recycle(struct backend_stream *stream, struct cpu_item *item) {
     if (item->kind == CPU_ITEM_LAUNCH) {
         struct cpu_launch_item *launch = item->u.launch;
         if (launch->args_room_bytes == ARGS_ROOM_BYTES) {
@@ -33,7 +33,7 @@ static void recycle_item(struct backend_stream *stream, struct cpu_item *item) {
     }
 }
 
-static void report_failure(struct backend_stream *stream, struct cpu_item *item) {
+void gpu_cpu_item_report(struct backend_stream *stream, struct cpu_item *item) {
     if (item->kind == CPU_ITEM_LAUNCH &&
         atomic_load_explicit(&item->u.launch->launch.failed, memory_order_acquire) == 2) {
         const struct backend_sink *sink = &stream->device->sink;
@@ -51,7 +51,7 @@ static bool is_mark(const struct cpu_item *item) {
 static struct cpu_item *take_item(struct backend_stream *stream, struct cpu_item *finished) {
     pthread_mutex_lock(&stream->lock);
     if (finished != NULL) {
-        recycle_item(stream, finished);
+        gpu_cpu_item_recycle(stream, finished);
     }
     while (stream->has_moved && !is_mark(stream->head)) {
         stream->has_moved = false;
@@ -79,7 +79,7 @@ static struct cpu_item *take_item(struct backend_stream *stream, struct cpu_item
 static bool wait_for_event(struct backend_stream *stream, struct cpu_item *item) {
     struct cpu_ticket *ticket = item->u.ticket;
     pthread_mutex_lock(&stream->lock);
-    recycle_item(stream, item);
+    gpu_cpu_item_recycle(stream, item);
     pthread_mutex_unlock(&stream->lock);
     bool is_parked = gpu_cpu_ticket_park(ticket, stream);
     gpu_cpu_ticket_release(ticket);
@@ -89,7 +89,7 @@ static bool wait_for_event(struct backend_stream *stream, struct cpu_item *item)
 void gpu_cpu_stream_serve(struct backend_stream *stream, struct cpu_item *finished) {
     struct cpu_item *item = finished;
     if (finished != NULL) {
-        report_failure(stream, finished);
+        gpu_cpu_item_report(stream, finished);
     }
     while ((item = take_item(stream, item)) != NULL) {
         switch (item->kind) {
@@ -112,7 +112,7 @@ void gpu_cpu_stream_serve(struct backend_stream *stream, struct cpu_item *finish
             if (!gpu_cpu_item_do(stream, item)) {
                 return;
             }
-            report_failure(stream, item);
+            gpu_cpu_item_report(stream, item);
             break;
         }
     }
@@ -173,6 +173,11 @@ void gpu_cpu_item_put(struct backend_stream *stream, struct cpu_item *item) {
     stream->tail = item;
     if (++stream->item_count >= CPU_ITEMS_MAX) {
         stream->is_full = true;
+    }
+    if (stream->device->schedule != NULL) {
+        pthread_mutex_unlock(&stream->lock);
+        gpu_cpu_schedule_put(stream, item);
+        return;
     }
     bool was_active = stream->is_active;
     stream->is_active = true;
@@ -315,12 +320,17 @@ gpulua_status gpu_cpu_stream_create(struct backend_device *device, uint32_t slot
         made->next->link = &made->next;
     }
     device->streams = made;
+    if (device->schedule != NULL) {
+        gpu_cpu_schedule_join(made);
+    }
     *stream = made;
     return GPULUA_OK;
 }
 
 void gpu_cpu_stream_destroy(struct backend_device *device, struct backend_stream *stream) {
-    (void)device;
+    if (device->schedule != NULL && stream->head != NULL) {
+        gpu_cpu_schedule_ask(device, NULL, 0); /* of the device's close alone: it is idle else */
+    }
     pthread_mutex_lock(&stream->lock);
     stream->is_awaited = true;
     while (stream->is_active) {

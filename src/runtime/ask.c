@@ -1,0 +1,95 @@
+/* Check mode: what the script waits for is asked for in records, so that the order in which the
+ * device works follows from what was submitted and asked for, and not from when.
+ *
+ * Nobody asks as long as the script has something else to do: only where it would sleep. Every
+ * record is taken before the call that published it returns, on both transports. */
+#include "runtime/state.h"
+#include "wire/sync.h"
+
+#define GLANCE_ONE_IN 2u      /* looks at whether something is over that ask for it */
+#define TURN_ONE_IN 8u        /* turns of a loop that has other things to do */
+#define ANSWER_NAP_NS 200000u /* between two looks for an answer */
+
+/* splitmix64, as in the backend: see there. */
+static uint64_t next_random(struct gpu_device *device) {
+    uint64_t z = device->random += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+static void ask(struct gpu_device *device, uint32_t slot, uint64_t seq) {
+    struct gpu_error ignored = {0};
+    const struct wire_record record = {
+        .length_bytes = sizeof record, .opcode = WIRE_OP_ASK, .stream = slot, .seq = seq};
+    (void)gpu_device_publish(device, &record, &ignored);
+    gpu_error_finish(&ignored);
+}
+
+static bool can_ask(const struct gpu_device *device) {
+    return device->is_checked && device->link && device->state == GPU_DEVICE_OPEN;
+}
+
+/* Streams with something that is waited for; those that are closed are waited for only so that
+ * their slots can be used again, which has time. */
+static uint32_t find_wanted(const struct gpu_device *device, bool closed, uint32_t *slots) {
+    uint32_t count = 0;
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        const struct gpu_stream *stream = device->streams[slot];
+        if (stream && stream->wanted != 0 && stream->is_closed == closed &&
+            gpu_wire_page_done(device->link->page, slot) < stream->wanted) {
+            slots[count++] = slot;
+        }
+    }
+    return count;
+}
+
+static uint32_t any_slot(const struct gpu_device *device) {
+    uint32_t slot = 0;
+    while (slot < device->slot_count && !(device->streams[slot] && device->streams[slot]->tail)) {
+        slot++;
+    }
+    return slot;
+}
+
+void gpu_ask_before_sleep(struct gpu_device *device, bool for_any) {
+    if (!can_ask(device)) {
+        return;
+    }
+    uint32_t slots[WIRE_STREAMS_MAX];
+    uint32_t count = find_wanted(device, false, slots);
+    count = count == 0 ? find_wanted(device, true, slots) : count;
+    if (count > 0) {
+        uint32_t slot = slots[next_random(device) % count];
+        ask(device, slot, device->streams[slot]->wanted);
+    } else if (for_any && any_slot(device) < device->slot_count) {
+        ask(device, any_slot(device), 0);
+    }
+}
+
+void gpu_device_ask(struct gpu_device *device) {
+    if (can_ask(device) && next_random(device) % TURN_ONE_IN == 0) {
+        gpu_ask_before_sleep(device, false);
+    }
+}
+
+void gpu_op_ask(struct gpu_op *op) {
+    if (can_ask(op->device) && op->stream && !gpu_op_is_over(op) &&
+        next_random(op->device) % GLANCE_ONE_IN == 0) {
+        ask(op->device, op->stream->slot, op->seq);
+    }
+}
+
+void gpu_ask_settle(struct gpu_device *device) {
+    while (device->link && !device->link->ops->settle(device->link) &&
+           !gpu_device_is_interrupted(device)) {}
+}
+
+void gpu_ask_answer(struct gpu_op *request) {
+    struct gpu_device *device = request->device;
+    while (!gpu_op_is_over(request) && device->link && device->state == GPU_DEVICE_OPEN &&
+           !gpu_device_is_interrupted(device)) {
+        device->link->ops->poll(device->link);
+        gpu_wire_nap_ns(ANSWER_NAP_NS);
+    }
+}
