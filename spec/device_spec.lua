@@ -97,8 +97,7 @@ describe("device", function()
 
   describe("refuses", function()
     it("options of other versions and ones that it does not know", function()
-      support.raises("Unsupported", "check", gpu.device, dev.name, { check = true })
-      support.raises("Unsupported", "seed", gpu.device, dev.name, { seed = 7 })
+      support.raises("InvalidArgument", "seed", gpu.device, dev.name, { seed = 7 }) -- without check
       support.raises("Unsupported", "thread", gpu.device, dev.name, { isolate = "thread" })
       support.raises("InvalidArgument", "budjet", gpu.device, dev.name, { budjet = 1 })
       support.raises("InvalidArgument", "label", gpu.device, dev.name, { label = 5 })

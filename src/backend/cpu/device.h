@@ -145,7 +145,7 @@ struct backend_device {
     uint64_t kept_bytes;
     struct backend_stream *streams;
     struct cpu_module_entry *modules;
-    struct check *check; /* owned; NULL: not in check mode */
+    struct check *check;           /* owned; NULL: not in check mode */
     struct cpu_schedule *schedule; /* owned; check mode: instead of workers */
 
     pthread_t *workers; /* owned */
