@@ -166,7 +166,7 @@ describe("hazards", function()
           mod.take:launch(config, x, seen[i], 1)
         end
       end
-      assert.is_false(first:done(), "too slow to show anything")
+      local in_time = support.is_checked() or not first:done()
       put:launch(support.one, x, n, 9)
       first:await()
       local is_right = is_all(x, 9)
@@ -176,6 +176,7 @@ describe("hazards", function()
         seen[i]:close()
       end
       dev:synchronize()
+      assert.is_true(in_time, "too slow to show anything")
       return is_right
     end
     it("waits for all of them", function() assert.is_true(run(mod.put)) end)
@@ -271,6 +272,9 @@ describe("hazards", function()
   end
 
   it("tasks on streams of their own are fenced in the order of their launches", function()
+    if support.is_checked() then
+      pending "only time orders these launches, which check mode reports"
+    end
     assert.is_true(run_tasks(mod.slow_mix))
   end)
 
@@ -279,6 +283,7 @@ describe("hazards", function()
   end)
 
   it("tasks overlap on the device", function()
+    support.wants_time(pending)
     local x <close> = dev:buffer("i32", 1):fill(0)
     local y <close> = dev:buffer("i32", 1):fill(0)
     dev:synchronize()
@@ -469,6 +474,7 @@ describe("hazards", function()
 
   describe("a device that was opened unfenced, for tests alone", function()
     it("twin: random programs end wrong", function()
+      support.wants_time(pending)
       local is_there, unfenced = pcall(support.open, { unfenced = true })
       if not is_there then
         pending(unfenced.message)

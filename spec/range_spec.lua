@@ -272,6 +272,7 @@ describe("ranges", function()
     end)
 
     it("twin: unfenced they end wrong", function()
+      support.wants_time(pending)
       local unfenced = support.open { unfenced = true }
       local where = { dev = unfenced, slow_mix = unfenced:compile(source).slow_mix }
       local wrong = 0

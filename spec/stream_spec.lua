@@ -40,6 +40,7 @@ describe("stream", function()
   end)
 
   it("of a higher priority goes first", function()
+    support.wants_time(pending)
     if dev.kind ~= "cpu" then
       pending "what a GPU makes of priorities shows under full load only"
     end
@@ -84,6 +85,7 @@ describe("stream", function()
   end)
 
   it("of a higher priority goes before what waits on others, and clamps what no device has", function()
+    support.wants_time(pending)
     local low, ops = {}, {}
     local ticks = support.ticks(dev, 0.01)
     local x <close> = dev:buffer("i32", 64):fill(0)

@@ -32,11 +32,17 @@ function support.is_isolated()
   return support.isolation() == "process"
 end
 
---- For tests that see work under way: in check mode (GPULUA_CHECK) it is done when somebody asks, in an order of
---- the seed's, and a kernel that hides an access is refused. Calls `pending` there.
-function support.wants_time(pending)
+--- Is the CPU device in check mode (GPULUA_CHECK)? Work is done there when somebody asks, in an order of the
+--- seed's.
+function support.is_checked()
   local seed = os.getenv "GPULUA_CHECK"
-  if seed and seed ~= "" then
+  return seed ~= nil and seed ~= ""
+end
+
+--- For tests that see work under way, or whose kernels hide an access, which check mode refuses. Calls `pending`
+--- there.
+function support.wants_time(pending)
+  if support.is_checked() then
     pending "in check mode nothing is under way"
   end
 end
