@@ -184,20 +184,19 @@ describe("check mode", function()
       assert.truthy(wrong_results(true) > 20)
     end)
 
-    it("is found in random pipelines, each of those that are needed and none of the others", function()
+    it("is found in random pipelines, and there is none that is not needed", function()
       local counts = { caught = 0, missed = 0, masked = 0, unneeded = 0 }
       for number = 1, 4 do
         local pipeline = pipelines.make(number, 6)
         local expected, _, waits = pipelines.run(pipeline, { seed = 0 })
         for fence = 1, waits do
-          local kind, seed = pipelines.mutate(pipeline, fence, expected, 100)
+          local kind = pipelines.mutate(pipeline, fence, expected, 100)
           counts[kind] = counts[kind] + 1
-          assert.truthy(kind ~= "unneeded" or not seed)
         end
       end
       assert.equal(0, counts.missed)
       assert.truthy(counts.caught > 10)
-      assert.truthy(counts.unneeded > 0)
+      assert.equal(0, counts.unneeded)
     end)
   end)
 

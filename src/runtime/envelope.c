@@ -76,11 +76,11 @@ void gpu_envelope_use(struct gpu_envelope *envelope, const struct gpu_use *use) 
     envelope->uses[envelope->use_count++] = *use;
 }
 
-static void note_waits(struct gpu_stream *stream, const struct gpu_waits *waits) {
+static void note_waits(struct gpu_stream *stream, uint64_t seq, const struct gpu_waits *waits) {
     for (uint32_t i = 0; i < waits->count; i++) {
         const struct wire_wait *wait = &waits->items[i];
         if ((wait->flags & WIRE_WAIT_ORDER) && stream->waited[wait->stream] < wait->seq) {
-            stream->waited[wait->stream] = wait->seq;
+            gpu_clock_wait(stream, seq, (struct gpu_point){.slot = wait->stream, .seq = wait->seq});
             stream->device->stats.waits_issued++;
         }
     }
@@ -292,7 +292,7 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
         gpu_failed_add(device, (struct gpu_point){stream->slot, work->seq}, work->failure);
     }
     gpu_hazards_commit(stream, work->seq, envelope->uses, envelope->use_count);
-    note_waits(stream, &envelope->waits);
+    note_waits(stream, work->seq, &envelope->waits);
     gpu_flight_note(&device->flight, (struct gpu_point){stream->slot, work->seq}, envelope->uses,
                     envelope->use_count);
     if (++device->stats.ops_in_flight > device->stats.ops_in_flight_max) {

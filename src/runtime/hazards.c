@@ -3,10 +3,11 @@
  *
  * A range remembers its newest write and, since then, the newest read of each stream (history.c). A
  * read waits for the write; a write waits for the write and all those reads. Work of the same
- * stream needs no wait; work that is over needs none; and what the stream has already waited for
- * needs none again (`waited`). Every read also depends on the write it reads: if that failed, so
- * does the reader. A write that covers only a part of a span that could not be cut is taken as
- * reading it too, because what it leaves alone has the old history. */
+ * stream needs no wait; work that is over needs none; and what the stream is behind already needs
+ * none (clock.c), nor what is before something else that is waited for. Every read also depends on
+ * the write it reads: if that failed, so does the reader. A write that covers only a part of a span
+ * that could not be cut is taken as reading it too, because what it leaves alone has the old
+ * history. */
 #include "runtime/state.h"
 
 static bool is_over_by_last_sight(const struct gpu_device *device, struct gpu_point point) {
@@ -15,17 +16,16 @@ static bool is_over_by_last_sight(const struct gpu_device *device, struct gpu_po
 
 static void add(struct gpu_stream *stream, struct gpu_waits *waits, struct gpu_point point,
                 uint32_t flags) {
+    struct wire_wait *same = NULL;
     for (uint32_t i = 0; i < waits->count; i++) {
         struct wire_wait *wait = &waits->items[i];
         if (wait->stream != point.slot) {
             continue;
         }
         if (wait->seq == point.seq) {
-            wait->flags |= flags;
-            return;
-        }
-        /* One order per stream is enough: the later one. */
-        if ((flags & WIRE_WAIT_ORDER) && (wait->flags & WIRE_WAIT_ORDER)) {
+            same = wait;
+        } else if (flags & wait->flags & WIRE_WAIT_ORDER) {
+            /* One order per stream is enough: the later one. */
             if (wait->seq > point.seq) {
                 flags &= ~(uint32_t)WIRE_WAIT_ORDER;
             } else {
@@ -33,6 +33,10 @@ static void add(struct gpu_stream *stream, struct gpu_waits *waits, struct gpu_p
             }
             stream->device->stats.waits_elided++;
         }
+    }
+    if (same) {
+        same->flags |= flags;
+        return;
     }
     if (flags == 0) {
         return;
@@ -112,6 +116,24 @@ static void find_in_spans(struct gpu_stream *stream, struct gpu_waits *waits,
     } while (spans[at++].byte_end < use->byte_end);
 }
 
+/* A wait that another of the waits implies is left out. */
+static void leave_out_implied(struct gpu_stream *stream, struct gpu_waits *waits) {
+    struct gpu_device *device = stream->device;
+    for (uint32_t i = 0; i < waits->count; i++) {
+        struct wire_wait *wait = &waits->items[i];
+        struct gpu_point point = {.slot = wait->stream, .seq = wait->seq};
+        for (uint32_t k = 0; (wait->flags & WIRE_WAIT_ORDER) && k < waits->count; k++) {
+            const struct wire_wait *other = &waits->items[k];
+            struct gpu_point through = {.slot = other->stream, .seq = other->seq};
+            if (k != i && (other->flags & WIRE_WAIT_ORDER) && other->stream != wait->stream &&
+                gpu_clock_covers(device, through, point)) {
+                wait->flags &= ~(uint32_t)WIRE_WAIT_ORDER;
+                device->stats.waits_elided++;
+            }
+        }
+    }
+}
+
 void gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
                       struct gpu_waits *waits) {
     waits->count = 0;
@@ -124,6 +146,9 @@ void gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uin
         } else {
             find_in_spans(stream, waits, &uses[i]);
         }
+    }
+    if (waits->count > 1) {
+        leave_out_implied(stream, waits);
     }
     uint32_t kept = 0;
     for (uint32_t i = 0; i < waits->count; i++) {

@@ -56,6 +56,12 @@ struct gpu_op {
     struct gpu_point deps_inline[GPU_OP_DEPS_INLINE];
 };
 
+#define GPU_KNOWN_MAX 64u
+struct gpu_known {
+    uint64_t at_seq; /* from this operation of its own on, a stream is behind the point */
+    struct gpu_point point;
+};
+
 struct gpu_stream {
     uint32_t refs;
     uint32_t slot;
@@ -64,10 +70,12 @@ struct gpu_stream {
     int priority;
     bool is_closed, is_user, is_deferred;
     char label[64];
-    uint64_t wanted;                   /* what the page was last told */
-    struct gpu_op *head, *tail;        /* pending, in order */
-    struct gpu_deferred release;       /* destroying: waits until pending is empty */
-    uint64_t waited[WIRE_STREAMS_MAX]; /* per slot: waits up to this seq are already behind us */
+    uint64_t wanted;                       /* what the page was last told */
+    struct gpu_op *head, *tail;            /* pending, in order */
+    struct gpu_deferred release;           /* destroying: waits until pending is empty */
+    uint64_t waited[WIRE_STREAMS_MAX];     /* per slot: all further work is behind this seq */
+    struct gpu_known known[GPU_KNOWN_MAX]; /* how `waited` grew; a ring */
+    uint64_t known_count;                  /* ever noted */
 };
 
 #define GPU_SPAN_READS 2u
@@ -341,6 +349,14 @@ bool gpu_flight_init(struct gpu_flight *flight);
 void gpu_flight_finish(struct gpu_flight *flight);
 void gpu_flight_note(struct gpu_flight *flight, struct gpu_point point, const struct gpu_use *uses,
                      uint32_t use_count);
+
+/* ---- clock.c ---- */
+/* The stream's operation at_seq waits for the point: so does all behind it, and for what that was
+ * behind. */
+void gpu_clock_wait(struct gpu_stream *stream, uint64_t at_seq, struct gpu_point point);
+/* Is the operation `through` behind the point? False also where that is forgotten. */
+bool gpu_clock_covers(const struct gpu_device *device, struct gpu_point through,
+                      struct gpu_point point);
 
 /* ---- hazards.c ---- */
 #define GPU_USES_MAX (GPU_PARAMS_MAX + 1u)

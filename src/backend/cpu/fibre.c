@@ -12,6 +12,7 @@
 #endif
 
 #if defined(GPU_CPU_ASAN)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(GPU_CPU_TSAN)
@@ -243,31 +244,6 @@ static void *stack_prepare(unsigned char *top, void (*entry)(struct cpu_region *
 }
 #endif
 
-void gpu_cpu_fibre_prepare(struct cpu_region *region, struct cpu_thread *thread, unsigned index,
-                           bool is_serial, void (*entry)(struct cpu_region *region)) {
-    unsigned char *top =
-        is_serial ? region_bytes(region) + SERIAL_STACK_OFFSET + CPU_SERIAL_STACK_BYTES
-                  : region_bytes(region) + STACKS_OFFSET + (index + 1ul) * CPU_STACK_BYTES -
-                        (index % COLOURS) * COLOUR_BYTES;
-    thread->stack_pointer = stack_prepare(top, entry, region);
-#if defined(GPU_CPU_ASAN)
-    thread->sanitizer = NULL;
-#elif defined(GPU_CPU_TSAN)
-    /* Entries never return, so each use leaves calls behind on the sanitizer's own stack, which
-     * holds 65,536. A new one each time would be slow. */
-    if (thread->sanitizer != NULL && ++region->sanitizer_uses[index] == CPU_SANITIZER_USES_MAX) {
-        __tsan_destroy_fiber(thread->sanitizer);
-        thread->sanitizer = NULL;
-    }
-    if (thread->sanitizer == NULL) {
-        thread->sanitizer = __tsan_create_fiber(0);
-        region->sanitizer_uses[index] = 0;
-    }
-#endif
-}
-
-/* ---- sanitizers ---- */
-
 #if defined(GPU_CPU_ASAN)
 static const void *stack_of(struct cpu_region *region, const struct cpu_thread *thread,
                             size_t *bytes) {
@@ -284,6 +260,36 @@ static const void *stack_of(struct cpu_region *region, const struct cpu_thread *
     return region_bytes(region) + offset / CPU_STACK_BYTES * CPU_STACK_BYTES;
 }
 #endif
+
+void gpu_cpu_fibre_prepare(struct cpu_region *region, struct cpu_thread *thread, unsigned index,
+                           bool is_serial, void (*entry)(struct cpu_region *region)) {
+    unsigned char *top =
+        is_serial ? region_bytes(region) + SERIAL_STACK_OFFSET + CPU_SERIAL_STACK_BYTES
+                  : region_bytes(region) + STACKS_OFFSET + (index + 1ul) * CPU_STACK_BYTES -
+                        (index % COLOURS) * COLOUR_BYTES;
+    thread->stack_pointer = stack_prepare(top, entry, region);
+#if defined(GPU_CPU_ASAN)
+    thread->sanitizer = NULL;
+    /* Whoever was here before may have left in the middle of functions that had marked their
+     * frames. */
+    size_t bytes;
+    const void *bottom = stack_of(region, thread, &bytes);
+    __asan_unpoison_memory_region(bottom, bytes);
+#elif defined(GPU_CPU_TSAN)
+    /* Entries never return, so each use leaves calls behind on the sanitizer's own stack, which
+     * holds 65,536. A new one each time would be slow. */
+    if (thread->sanitizer != NULL && ++region->sanitizer_uses[index] == CPU_SANITIZER_USES_MAX) {
+        __tsan_destroy_fiber(thread->sanitizer);
+        thread->sanitizer = NULL;
+    }
+    if (thread->sanitizer == NULL) {
+        thread->sanitizer = __tsan_create_fiber(0);
+        region->sanitizer_uses[index] = 0;
+    }
+#endif
+}
+
+/* ---- sanitizers ---- */
 
 GPU_CPU_ON_FIBRE void gpu_cpu_fibre_arrived(struct cpu_region *region, struct cpu_thread *self) {
 #if defined(GPU_CPU_ASAN)
