@@ -43,6 +43,9 @@ static const char *const saxpy_ptx =
     X(cuMemHostGetDevicePointer_v2, CUresult, (CUdeviceptr *, void *, unsigned))                   \
     X(cuStreamCreate, CUresult, (CUstream *, unsigned))                                            \
     X(cuStreamSynchronize, CUresult, (CUstream))                                                   \
+    X(cuEventCreate, CUresult, (CUevent *, unsigned))                                              \
+    X(cuEventRecord, CUresult, (CUevent, CUstream))                                                \
+    X(cuStreamWaitEvent, CUresult, (CUstream, CUevent, unsigned))                                  \
     X(cuStreamWriteValue64_v2, CUresult, (CUstream, CUdeviceptr, cuuint64_t, unsigned))            \
     X(cuLaunchKernel, CUresult,                                                                    \
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
@@ -76,9 +79,10 @@ static void print_median(const char *name, double *values, int count, const char
     printf("%s %.1f %s\n", name, values[count / 2], unit);
 }
 
-static CUstream stream;
+static CUstream stream, other_stream;
+static CUevent events[2];
 static CUfunction saxpy;
-static void *args[4];
+static void *args[4], *other_args[4]; /* x and y the other way round */
 static volatile uint64_t *word;
 static CUdeviceptr word_address;
 static uint64_t ticket;
@@ -91,6 +95,19 @@ static void round_trip(void) {
     launch();
     CK(p_cuStreamWriteValue64_v2(stream, word_address, ++ticket, 0));
     while (*word < ticket) {}
+}
+
+/* Each on the stream that the one before was not on, behind it: fences as one writes them by hand.
+ */
+static void alternate(int count) {
+    for (int i = 0; i < count; i++) {
+        CUstream self = i & 1 ? other_stream : stream;
+        CK(p_cuStreamWaitEvent(self, events[1 - (i & 1)], 0));
+        CK(p_cuLaunchKernel(saxpy, 4, 1, 1, 256, 1, 1, 0, self, i & 1 ? other_args : args, NULL));
+        CK(p_cuEventRecord(events[i & 1], self));
+    }
+    CK(p_cuStreamSynchronize(stream));
+    CK(p_cuStreamSynchronize(other_stream));
 }
 
 static void measure(void) {
@@ -117,6 +134,12 @@ static void measure(void) {
         values[r] = (now_ns() - start) / 20000;
     }
     print_median("launch_sustained", values, 7, "ns");
+    for (int r = 0; r < 7; r++) {
+        double start = now_ns();
+        alternate(20000);
+        values[r] = (now_ns() - start) / 20000;
+    }
+    print_median("two_streams", values, 7, "ns");
     for (int r = 0; r < REPEATS; r++) {
         double start = now_ns();
         for (int i = 0; i < 200; i++) {
@@ -171,8 +194,13 @@ int main(void) {
     CK(p_cuMemHostAlloc((void **)(uintptr_t)&word, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
     CK(p_cuMemHostGetDevicePointer_v2(&word_address, (void *)(uintptr_t)word, 0));
     *word = 0;
-    args[0] = &n;
-    args[1] = &a;
+    CK(p_cuStreamCreate(&other_stream, CU_STREAM_NON_BLOCKING));
+    CK(p_cuEventCreate(&events[0], CU_EVENT_DISABLE_TIMING));
+    CK(p_cuEventCreate(&events[1], CU_EVENT_DISABLE_TIMING));
+    other_args[0] = args[0] = &n;
+    other_args[1] = args[1] = &a;
+    other_args[2] = &y;
+    other_args[3] = &x;
     args[2] = &x;
     args[3] = &y;
     measure();

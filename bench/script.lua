@@ -40,6 +40,17 @@ local function sustained(count)
   dev:synchronize()
 end
 
+-- Each behind the one before it, which is on the other stream.
+local one = { grid = 4, block = 256, stream = dev:stream {} }
+local other = { grid = 4, block = 256, stream = dev:stream {} }
+local function alternating(count)
+  for _ = 1, count // 2 do
+    saxpy:launch(one, 1024, 2.0, x, y)
+    saxpy:launch(other, 1024, 2.0, y, x)
+  end
+  dev:synchronize()
+end
+
 local function round_trips(count)
   for _ = 1, count do saxpy:launch(1024, 1024, 2.0, x, y):await() end
 end
@@ -47,6 +58,7 @@ end
 launches(2000)
 show("launch_burst", repeated(21, 500, idle, launches), "ns")
 show("launch_sustained", repeated(7, on_cuda and 20000 or 2000, idle, sustained), "ns")
+show("two_streams", repeated(7, on_cuda and 20000 or 2000, idle, alternating), "ns")
 show("round_trip", repeated(21, 200, idle, round_trips), "ns")
 show("round_trip_idle", repeated(21, 1, function() uv.sleep(10) end, round_trips), "ns")
 

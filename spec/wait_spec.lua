@@ -228,4 +228,41 @@ describe("wait", function()
     op:close()
     assert.is_true(support.eventually(5, function() return got ~= nil end))
   end)
+
+  -- A driver without a GPU (backend/fake_cuda.c): such devices have to be looked at.
+  it("is noted before the executor has heard of the stream", function()
+    local library = os.tmpname()
+    if not os.execute(("cc -std=gnu11 -D_GNU_SOURCE -w -shared -fPIC -o %s spec/backend/fake_cuda.c"):format(library)) then
+      pending "no C compiler"
+    end
+    local output, code = support.script([[
+      local gpu = require "gpulua"
+      local support = require "spec.support"
+      local is_there, dev = pcall(gpu.device, "cuda", { isolate = "process" })
+      if not is_there then
+        print "no such backend"
+        os.exit(0, true)
+      end
+      local pid = next((support.children()))
+      local x, y = dev:buffer("i32", 16):fill(0), dev:buffer("i32", 16)
+      dev:synchronize()
+      os.execute("kill -STOP " .. pid)
+      for i = 1, 40 do -- more than the executor takes before it looks who waits
+        x:fill(i)
+      end
+      local stream = dev:stream {}
+      stream:use(y.fill, y, 7)
+      local waiter = gpu.spawn(function() y:await() return true end)
+      local alarm <close> = io.popen("sleep 0.3; kill -CONT " .. pid)
+      local start = support.now()
+      assert(waiter:join(20))
+      print(support.now() - start < 10 and "in time" or "forgotten")
+    ]], "GPULUA_LIBCUDA=" .. library)
+    os.remove(library)
+    assert.equal(0, code, output)
+    if output:find "no such backend" then
+      pending "this build has no CUDA backend"
+    end
+    assert.equal("in time\n", output)
+  end)
 end)

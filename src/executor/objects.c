@@ -134,6 +134,9 @@ void gpu_executor_stream_create(struct wire_executor *executor, const struct wir
     }
     stream->priority = record->u.stream.priority;
     stream_make(executor, slot, stream);
+    /* Somebody may wait for work on it since before this record was taken. */
+    executor->wishes_seen =
+        atomic_load_explicit(&executor->page->wishes, memory_order_relaxed) - 1u;
 }
 
 void gpu_executor_stream_retry(struct wire_executor *executor, uint32_t slot) {
