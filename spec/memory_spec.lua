@@ -121,6 +121,42 @@ describe("memory", function()
     dev:close()
   end)
 
+  it("the collector gives the executor nothing to do, whatever it finds", function()
+    local dev = support.open()
+    local mod = dev:compile(support.spin_source)
+    local one = { grid = 1, block = 1 }
+    local function litter()
+      for i = 1, 20 do
+        local x, h = dev:buffer("i32", 64):fill(i), dev:host("i32", 64)
+        local stream = dev:stream {}
+        stream:use(h.copy, h, x)
+        local recorder = dev:recorder { stream = stream }
+        recorder:write(x:slice(1, 8))
+        one.stream = stream
+        mod.spin:launch(one, 1, x:view "u32":view "i32", i):on_done(function() end)
+        dev:compile(support.spin_source):kernel "spin_fill"
+        dev:memory { from = "driver", budget = 1 << 20 }:buffer("u8", 100)
+        stream:mark()
+      end
+    end
+    litter()
+    dev:synchronize()
+    local before = dev:stats()
+    local count = collectgarbage "count"
+    for _ = 1, 3 do
+      collectgarbage()
+    end
+    local after = dev:stats()
+    assert.truthy(collectgarbage "count" < count)
+    assert.equal(before.records, after.records)
+    assert.equal(before.requests, after.requests)
+    -- What the collector has noted is worked off by the next calls.
+    support.settle(dev)
+    assert.truthy(dev:stats().records > after.records)
+    assert.truthy(dev:stats().streams_live < before.streams_live)
+    dev:close()
+  end)
+
   it("a collection between any two instructions of a script changes nothing", function()
     local dev = support.open()
     local source = [[
