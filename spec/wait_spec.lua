@@ -232,7 +232,8 @@ describe("wait", function()
   -- A driver without a GPU (backend/fake_cuda.c): such devices have to be looked at.
   it("is noted before the executor has heard of the stream", function()
     local library = os.tmpname()
-    if not os.execute(("cc -std=gnu11 -D_GNU_SOURCE -w -shared -fPIC -o %s spec/backend/fake_cuda.c"):format(library)) then
+    local flags = "-std=gnu11 -D_GNU_SOURCE -w -shared -fPIC"
+    if not os.execute(("cc %s -o %s spec/backend/fake_cuda.c"):format(flags, library)) then
       pending "no C compiler"
     end
     local output, code = support.script([[
