@@ -414,6 +414,33 @@ describe("tasks", function()
       assert.equal("cancelled", child:status())
     end)
 
+    it("after its wait has ended lets it see how, and is heard of at the next wait", function()
+      local seen = {}
+      local inner = gpu.spawn(function()
+        gpu.sleep(0.02)
+        error("the only one who waits for this is cancelled", 0)
+      end)
+      local outer = gpu.spawn(function()
+        seen[1] = select(2, pcall(inner.await, inner))
+        seen[2] = select(2, pcall(gpu.sleep, 60)).code
+      end)
+      local canceller = gpu.spawn(function()
+        gpu.sleep(0.02)
+        while inner:status() ~= "failed" do
+          gpu.sleep(0)
+        end
+        outer:cancel()
+      end)
+      gpu.spawn(function() -- until both sleeps are over, so that they end in one turn
+        local past = support.now() + 0.04
+        while support.now() < past do
+        end
+      end)
+      outer:join(10)
+      canceller:join(10)
+      assert.are.same({ "the only one who waits for this is cancelled", "Cancelled" }, seen)
+    end)
+
     it("lets a task clean up with further waits", function()
       local task = gpu.spawn(function()
         local ok = pcall(gpu.sleep, 60)

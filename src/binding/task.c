@@ -146,8 +146,9 @@ void gpu_lua_task_cancel(struct task *task) {
         }
         break;
     case TASK_READY:
-        /* Woken already, or new: it hears of it now, whatever woke it. */
-        if (task->is_started) {
+        /* New, or woken already. What it has waited for is its to see: a failure would be lost
+         * else. Then it hears of this at its next wait. */
+        if (task->is_started && task->wake != WAKE_EVENT) {
             task->wake = WAKE_CANCEL;
         } else {
             task->pending = WAKE_CANCEL;
