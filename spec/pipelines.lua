@@ -44,15 +44,37 @@ function pipelines.make(number, operation_count)
   return { steps = steps, stream_count = stream_count, buffer_count = buffer_count }
 end
 
---- Runs it on a checked device of its own with these options. Returns what all buffers held at the end, what the
---- device did (dev:order()), and how many fences the recorder made.
-function pipelines.run(pipeline, opts)
-  opts.check = true
-  local dev <close> = gpu.device("cpu", opts)
+--- Holds a stream for so long that all of a pipeline is there before any of it begins.
+local hold_source = [[
+  extern "C" __global__ void hold(long long ticks, int *x) {
+    long long start = clock64();
+    while (clock64() - start < ticks) { }
+    x[0] = 1;
+  }
+]]
+
+local function hold(dev, stream)
+  dev:compile(hold_source).hold:launch({ grid = 1, block = 1, stream = stream }, 8000000, dev:buffer("i32", 1))
+end
+
+--- Runs it on a device of its own with these options: in check mode of the CPU device, or on the device `name` as it
+--- comes.
+--- Returns what all buffers held at the end, what the device did (dev:order(), in check mode), and how many fences
+--- the recorder made.
+function pipelines.run(pipeline, opts, name)
+  local is_checked = not name
+  opts.check = is_checked
+  local dev <close> = gpu.device(name or "cpu", opts)
   local mod = dev:compile(source)
   local streams, buffers, hosts = {}, {}, {}
   for i = 1, pipeline.stream_count do
     streams[i] = dev:stream {}
+    if not is_checked then
+      hold(dev, streams[i])
+    end
+  end
+  if not is_checked then
+    hold(dev, dev:current())
   end
   for i = 1, pipeline.buffer_count do
     buffers[i] = dev:buffer("i32", part * parts, { label = "b" .. i })
@@ -91,7 +113,7 @@ function pipelines.run(pipeline, opts)
     contents[i] = ok and host:bytes() or err.code
     host:close() -- it keeps memory of a device that is closed
   end
-  return table.concat(contents), dev:order(), waits
+  return table.concat(contents), is_checked and dev:order() or nil, waits
 end
 
 --- Is each two operations that conflict by what they declare still in order, by streams and fences?
