@@ -157,6 +157,204 @@ GPULUA_API int gpulua_timeout_ms(gpulua *g);
 GPULUA_API void gpulua_wake(gpulua *g);
 GPULUA_API void gpulua_interrupt(gpulua *g);
 
+/* ---- memory ----
+ *
+ * A gpulua_buffer is the host's own hold on a buffer of a script: a typed range of memory on a
+ * device. It is counted, and independent of the script's handles: closing those does not end it,
+ * buffer:free() does. It belongs to the object whose state it came from, and to that object's
+ * thread; at gpulua_close it loses its memory, and every call but describe and release fails with
+ * Closed from then on.
+ *
+ * `L` below is the state of the object, or a coroutine of it, so that C functions that scripts call
+ * can use them; what fails is said by gpulua_last_error of its object. Nothing here yields. A state
+ * without an object is InvalidArgument, a full stack OutOfMemory; these keep no message. */
+
+typedef struct gpulua_buffer gpulua_buffer;
+
+#define GPULUA_DIMS_MAX 8
+
+typedef struct gpulua_buffer_info {
+    size_t struct_bytes; /* set by gpulua_buffer_info_init */
+    const char *type;    /* element type, "f32" and so on as scripts write it */
+    int dim_count;       /* 1 to GPULUA_DIMS_MAX */
+    int64_t shape[GPULUA_DIMS_MAX];
+    const char *label; /* or NULL */
+    int is_host;       /* a host buffer: dev:host */
+    /* Answers of gpulua_buffer_describe; not looked at by gpulua_buffer_new: */
+    const char *device_kind; /* "cpu", "cuda"; host buffers too say whose they are */
+    int device_ordinal;
+    uint64_t elem_count, byte_count;
+    int is_external;  /* memory that another library owns */
+    int is_read_only; /* of that: work that writes it is refused */
+    int is_usable;    /* 0: closed, freed, or its device is gone */
+} gpulua_buffer_info;
+GPULUA_API void gpulua_buffer_info_init(gpulua_buffer_info *info);
+
+/* The buffer or host buffer at `index`; the value stays there. The same range and type: of a slice
+ * or a view, that one. Count 1. InvalidArgument: another value; Closed, Stale, UseAfterFree. */
+GPULUA_API gpulua_status gpulua_to_buffer(lua_State *L, int index, gpulua_buffer **buffer);
+/* A new one on the device at `device_index`, or with 0 on the default device (gpu.device()), which
+ * is opened. Uses type, shape, label, is_host. Contents are undefined, of host buffers zeros. The
+ * errors of dev:buffer and dev:host, and blocks as they do. */
+GPULUA_API gpulua_status gpulua_buffer_new(lua_State *L, int device_index,
+                                           const gpulua_buffer_info *info, gpulua_buffer **buffer);
+/* Pushes a handle for scripts: the same memory, range, type and shape. It closes apart from this
+ * one. InvalidArgument: a buffer of another object; Closed, Stale, UseAfterFree. */
+GPULUA_API gpulua_status gpulua_push_buffer(lua_State *L, gpulua_buffer *buffer);
+/* Fills all of `info`, whose strings live as long as the buffer. Never fails: of a buffer without
+ * memory it answers what it was. */
+GPULUA_API void gpulua_buffer_describe(const gpulua_buffer *buffer, gpulua_buffer_info *info);
+
+typedef enum gpulua_access {
+    GPULUA_READ = 1,
+    GPULUA_WRITE = 2,
+    GPULUA_READ_WRITE = 3
+} gpulua_access;
+/* Where the bytes are for this process: of host buffers on every device, and of the CPU device's
+ * buffers with isolation none. Waits until nothing on the device writes them (nor, for a write,
+ * reads them); from then on the host sees to it that no work of a script's is in its way, or maps
+ * again. The pointer is good until the buffer is freed or the device closed. Unsupported: device
+ * memory that this process does not see; InvalidArgument: a write of read-only memory; Interrupted;
+ * the error that left the contents undefined. */
+GPULUA_API gpulua_status gpulua_buffer_map(gpulua *g, gpulua_buffer *buffer, gpulua_access access,
+                                           void **bytes);
+GPULUA_API gpulua_buffer *gpulua_buffer_retain(gpulua_buffer *buffer);
+/* NULL is fine. Also after gpulua_close. */
+GPULUA_API void gpulua_buffer_release(gpulua_buffer *buffer);
+
+/* ---- work of the host's own ----
+ *
+ * A recorder orders what a host does with buffers by itself between what scripts do with them:
+ *
+ *     gpulua_recorder_new(L, &info, &r);
+ *     gpulua_recorder_read(r, x, "x");
+ *     gpulua_recorder_write(r, y, "y");
+ *     gpulua_recorder_preflight(g, r);        the stream waits for what conflicts
+ *     gpulua_recorder_stream(g, r, &stream);  ... launches of the host's own on that stream ...
+ *     gpulua_recorder_commit(g, r);           later work waits for them
+ *     gpulua_recorder_release(r);
+ *
+ * Work on the host's thread (memory that is mapped) calls gpulua_recorder_wait instead of asking
+ * for the stream. Between preflight and commit conflicting work on other streams is refused. */
+
+typedef struct gpulua_recorder gpulua_recorder;
+
+typedef struct gpulua_recorder_info {
+    size_t struct_bytes; /* set by gpulua_recorder_info_init */
+    int stream_index;    /* of a stream; 0: the current one of the device */
+    int device_index;    /* with stream_index 0: of the device; 0: the default device */
+    int is_permissive;   /* what has no identity or cannot be tracked is left out; 0: strict, such a
+                            use   is what preflight raises */
+    const char *label;   /* for messages; or NULL */
+} gpulua_recorder_info;
+GPULUA_API void gpulua_recorder_info_init(gpulua_recorder_info *info);
+
+/* `info` may be NULL. InvalidArgument: no stream or device there; Closed. */
+GPULUA_API gpulua_status gpulua_recorder_new(lua_State *L, const gpulua_recorder_info *info,
+                                             gpulua_recorder **recorder);
+/* A use of a buffer, or with NULL of memory that is no buffer; `name` is for messages. They do not
+ * fail: the first use that a strict recorder cannot take is raised by preflight (StreamMisuse:
+ * untracked, external without an ordering; InvalidArgument: another device, read-only memory;
+ * Closed, Stale, UseAfterFree), a use after preflight by commit. */
+GPULUA_API void gpulua_recorder_read(gpulua_recorder *recorder, const gpulua_buffer *buffer,
+                                     const char *name);
+GPULUA_API void gpulua_recorder_write(gpulua_recorder *recorder, const gpulua_buffer *buffer,
+                                      const char *name);
+GPULUA_API void gpulua_recorder_read_write(gpulua_recorder *recorder, const gpulua_buffer *buffer,
+                                           const char *name);
+/* Makes the stream wait; nothing is enqueued if it fails. What the uses say, above; StreamMisuse: a
+ * second time, or another recorder holds the memory; DependencyFailed: what is read is known to be
+ * undefined. May block while too much is in flight. */
+GPULUA_API gpulua_status gpulua_recorder_preflight(gpulua *g, gpulua_recorder *recorder);
+/* Blocks until all on the stream so far is over: after preflight, the host's thread may use the
+ * memory. Interrupted. */
+GPULUA_API gpulua_status gpulua_recorder_wait(gpulua *g, gpulua_recorder *recorder);
+/* The driver's handle of the stream (a CUstream, in the device's primary context). Unsupported: not
+ * on CUDA with isolation none. */
+GPULUA_API gpulua_status gpulua_recorder_stream(gpulua *g, gpulua_recorder *recorder,
+                                                uintptr_t *stream);
+/* Notes the uses behind what is on the stream now, and ends the recorder. StreamMisuse: uses but no
+ * preflight; or uses after it, which are noted all the same. */
+GPULUA_API gpulua_status gpulua_recorder_commit(gpulua *g, gpulua_recorder *recorder);
+/* Nothing was enqueued: forgets the uses and ends it. */
+GPULUA_API void gpulua_recorder_cancel(gpulua_recorder *recorder);
+/* One that is not over: before preflight it is cancelled, after it its uses are committed, and
+ * counted as recorders_abandoned. NULL is fine. Also after gpulua_close. */
+GPULUA_API void gpulua_recorder_release(gpulua_recorder *recorder);
+
+/* ---- exchange with other libraries, by DLPack ----
+ *
+ * The structs are those of dlpack.h (1.x), which a host may include beside this header. Without
+ * copying: host buffers on every device; buffers of the CPU device with isolation none, as host
+ * memory; buffers of CUDA devices with isolation none. Tensors are compact, row by row.
+ *
+ * A buffer that goes out keeps its memory until the consumer calls the deleter, whatever happens to
+ * the buffer, the device and the object; the deleter may be called by any thread, also after
+ * gpulua_close. What comes in is held until every use of it is over; then the producer's deleter is
+ * called once, by the object's thread in some later call, by gpulua_close at the latest. Memory
+ * that went out and comes back, even by way of others, is the buffer's memory: scripts' work on
+ * both is ordered, strict recorders take it. So is memory that comes in twice. Other memory is
+ * external; it has a history from there on. */
+
+struct DLManagedTensor;
+struct DLManagedTensorVersioned;
+
+/* How what is done before an exchange and what is done after it are ordered. */
+typedef enum gpulua_order {
+    /* READY for host memory and for all that is exported; NONE for device memory that comes in. */
+    GPULUA_ORDER_DEFAULT = 0,
+    /* Import: the producer's work is over. Export: returns when ours is (of a read-only export,
+     * when what writes is). */
+    GPULUA_ORDER_READY = 1,
+    /* CUDA alone: nobody blocks. Import: work here waits for what is on the producer's `stream`.
+     * Export: the consumer's `stream` goes on when ours is over. */
+    GPULUA_ORDER_STREAM = 2,
+    /* Nobody sees to it. External memory that comes in so is refused by launches, transfers and
+     * strict recorders (StreamMisuse); importing it again with an order changes that. */
+    GPULUA_ORDER_NONE = 3
+} gpulua_order;
+
+typedef struct gpulua_exchange {
+    size_t struct_bytes; /* set by gpulua_exchange_init */
+    gpulua_order order;
+    uintptr_t stream; /* CUstream, in the device's primary context; 1: the legacy default stream, 2:
+                         the per-thread one, as in the array API */
+    int stream_index; /* our stream that takes part in ORDER_STREAM; 0: the current one */
+    int is_read_only; /* export: the consumer must not write (versioned tensors alone can say so) */
+    int may_copy; /* import: host memory that the device cannot reach (another process, a GPU) is
+                     copied into a new host buffer instead of Unsupported */
+    const char *label; /* import: of the buffer; or NULL */
+} gpulua_exchange;
+GPULUA_API void gpulua_exchange_init(gpulua_exchange *exchange);
+
+/* A tensor over the buffer's bytes, to be ended by its deleter. `exchange` may be NULL: all
+ * defaults. Unsupported: device memory of a process of its own; a stream of a device that has none
+ * for others; read-only in an unversioned tensor. Closed, Stale, UseAfterFree, Interrupted; the
+ * error that left the contents undefined. May block, see gpulua_order. */
+GPULUA_API gpulua_status gpulua_dlpack_export(lua_State *L, gpulua_buffer *buffer,
+                                              const gpulua_exchange *exchange,
+                                              struct DLManagedTensorVersioned **tensor);
+GPULUA_API gpulua_status gpulua_dlpack_export_unversioned(lua_State *L, gpulua_buffer *buffer,
+                                                          const gpulua_exchange *exchange,
+                                                          struct DLManagedTensor **tensor);
+/* A buffer over the tensor's memory, for the device at `device_index` (0: the default device). With
+ * GPULUA_OK the tensor is ours, else it stays the caller's, untouched. A tensor without dimensions
+ * is one element; booleans are u8. InvalidArgument: a tensor that makes no sense (null pointers,
+ * negative sizes, more bytes than there can be, elements that are not aligned), one of another
+ * device, memory that lies across the end of a known buffer, an unknown order. Unsupported: another
+ * major version, an element type or number of lanes that buffers do not have, no elements, more
+ * than GPULUA_DIMS_MAX dimensions, strides that are not compact, memory of a kind or in a place
+ * that the device cannot use, a stream of a device that has none for others. UseAfterFree: memory
+ * of ours whose buffer was freed. The message names what it was. May block. */
+GPULUA_API gpulua_status gpulua_dlpack_import(lua_State *L, int device_index,
+                                              struct DLManagedTensorVersioned *tensor,
+                                              const gpulua_exchange *exchange,
+                                              gpulua_buffer **buffer);
+GPULUA_API gpulua_status gpulua_dlpack_import_unversioned(lua_State *L, int device_index,
+                                                          struct DLManagedTensor *tensor,
+                                                          const gpulua_exchange *exchange,
+                                                          gpulua_buffer **buffer);
+
 /* The last failure of a call on `g`, or of gpulua_new and gpulua_attach on this thread when `g` is
  * NULL. */
 GPULUA_API const gpulua_error *gpulua_last_error(const gpulua *g);

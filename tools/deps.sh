@@ -18,6 +18,8 @@ static_lua() {
     done
     return 1
 }
+# The distribution's Python may not be the first one.
+numpy() { python3 -c 'import numpy' > /dev/null 2>&1 || /usr/bin/python3 -c 'import numpy' > /dev/null 2>&1; }
 # Under Lua 5.4, whichever version the command itself would start.
 busted54() { lua5.4 -e 'require "busted.core"' > /dev/null 2>&1 && { has busted || [ -e /usr/bin/busted ]; }; }
 
@@ -49,6 +51,7 @@ look_all() {
     look build must "stb_image.h" libstb-dev header stb/stb_image.h
     look build must "stb_image_write.h" libstb-dev header stb/stb_image_write.h
     look test must "busted for Lua 5.4" lua-busted busted54
+    look test may "NumPy for Python 3, to exchange memory with" python3-numpy numpy
     look test may "pkill" procps has pkill
     look all may "pkg-config" pkg-config has pkg-config
     look all may "luv for Lua 5.4, the clock of make bench" lua-luv lua5.4 -e 'require "luv"'

@@ -36,6 +36,8 @@ API int fake_loaded; /* kernels, before anybody asks for them */
 API size_t fake_memory_bytes = (size_t)1 << 34;
 API uint64_t fake_pool_kept_bytes; /* its release threshold */
 API int fake_pool_trims;
+API void *fake_recorded_on, *fake_waited_on; /* streams, of the newest event record and wait */
+API void *fake_recorded, *fake_waited_for;   /* their events */
 
 static int context_object;
 /* Streams and events are numbers; modules are kept here, so that what a lost device leaves behind
@@ -319,6 +321,8 @@ API result cuStreamSynchronize(void *stream) {
 }
 API result cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     BEGIN_CURRENT;
+    fake_waited_on = stream;
+    fake_waited_for = event;
     return stream != NULL && event != NULL && flags == 0 ? OK : INVALID;
 }
 API result cuStreamWriteValue64_v2(void *stream, uint64_t address, uint64_t value, unsigned flags) {
@@ -341,6 +345,8 @@ API result cuEventDestroy_v2(void *event) {
 }
 API result cuEventRecord(void *event, void *stream) {
     BEGIN_CURRENT;
+    fake_recorded_on = stream;
+    fake_recorded = event;
     return event != NULL && stream != NULL ? OK : INVALID;
 }
 API result cuEventQuery(void *event) {

@@ -7,6 +7,7 @@
 
 #include "backend/tap.h"
 #include "runtime/device.h"
+#include "runtime/exchange.h"
 #include "runtime/memory.h"
 #include "runtime/module.h"
 #include "runtime/op.h"
@@ -60,7 +61,8 @@ enum { COUNT = 1000 };
 
 struct run {
     struct gpu_device *device;
-    struct gpu_block *a, *b, *host;
+    struct gpu_block *a, *b, *host, *theirs;
+    struct gpu_export *lent;
     struct gpu_stream *stream;
     struct gpu_module *module;
     struct gpu_kernel *kernel;
@@ -91,6 +93,40 @@ static gpulua_status launch(struct run *run, struct gpu_submit *submit) {
                               .args = args,
                               .arg_count = 3};
     return gpu_work_launch(&work, &run->op, &run->error);
+}
+
+/* Another library's memory, and how often it has been told that we need it no more. */
+static int32_t foreign[COUNT];
+static int foreign_held;
+
+static void foreign_release(void *user) {
+    (void)user;
+    foreign_held--;
+}
+
+/* Theirs into a, inline; the host buffer lent to them. */
+static gpulua_status exchange(struct run *run, const struct gpu_submit *submit,
+                              const struct gpu_ref *a, const struct gpu_ref *host) {
+    struct gpu_import_info info = {.address = (uint64_t)(uintptr_t)foreign,
+                                   .byte_count = sizeof foreign,
+                                   .is_ordered = true,
+                                   .is_host = true,
+                                   .release = foreign_release};
+    uint64_t address;
+    bool is_known;
+    gpulua_status status = gpu_export_create(host, 64, &run->lent, &address, &run->error);
+    if (status || gpu_device_isolation(run->device) != GPULUA_ISOLATE_NONE) {
+        return status;
+    }
+    struct gpu_ref theirs = {.byte_count = sizeof foreign, .type = GPU_TYPE_I32};
+    status =
+        gpu_import(run->device, &info, &theirs.block, &theirs.byte_offset, &is_known, &run->error);
+    if (status) {
+        return status;
+    }
+    run->theirs = theirs.block;
+    foreign_held++;
+    return gpu_work_copy(submit, a, &theirs, NULL, &run->error);
 }
 
 static gpulua_status steps(struct run *run) {
@@ -130,7 +166,8 @@ static gpulua_status steps(struct run *run) {
         (status = gpu_staging_acquire(run->device, COUNT * 4, &run->staging, &run->error)) ||
         (status = wait_for(run, gpu_work_download(&elsewhere, &a, 0, &run->staging, COUNT * 4,
                                                   &run->op, &run->error))) ||
-        (status = wait_for(run, gpu_work_mark(&submit, NULL, &run->op, &run->error)))) {
+        (status = wait_for(run, gpu_work_mark(&submit, NULL, &run->op, &run->error))) ||
+        (status = exchange(run, &submit, &a, &host))) {
         return status;
     }
     const int32_t *staged = (const int32_t *)(const void *)run->staging.bytes;
@@ -153,6 +190,10 @@ static gpulua_status run_once(struct gpu_device *device, bool *is_wrong) {
     gpu_block_release(run.a);
     gpu_block_release(run.b);
     gpu_block_release(run.host);
+    gpu_block_release(run.theirs);
+    if (run.lent) {
+        gpu_export_return(run.lent);
+    }
     gpu_kernel_release(run.kernel);
     gpu_module_release(run.module);
     gpu_stream_release(run.stream);
@@ -188,6 +229,7 @@ static bool is_clean(struct gpu_device *device) {
     (void)gpu_device_reap(device);
     gpu_device_stats(device, &stats);
     bool is_well = is_idle && stats.bytes_live == 0 && stats.blocks_live == 0 &&
+                   stats.imports_live == 0 && stats.exports_live == 0 && foreign_held == 0 &&
                    stats.staging_bytes == 0 && stats.modules_live == 0 && stats.kernels_live == 0;
     if (!is_well && gpu_device_state(device) == GPU_DEVICE_OPEN) {
         printf(

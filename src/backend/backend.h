@@ -141,6 +141,10 @@ struct backend_ops {
                                 struct backend_error *error);
     /* What the pool keeps goes back to the system. */
     void (*pool_trim)(struct backend_device *device);
+    /* Memory of somebody else's in this process that kernels will use, and that they do no more.
+     * NULL: nobody wants to know. */
+    void (*memory_adopt)(struct backend_device *device, uint64_t address, uint64_t bytes);
+    void (*memory_leave)(struct backend_device *device, uint64_t address);
     /* Pins host memory (page, arena chunk) for the device. NULL: not needed. Failing is not fatal.
      * `writable` memory can be the target of stream_word. */
     gpulua_status (*host_register)(struct backend_device *device, void *base, uint64_t bytes,
@@ -156,6 +160,15 @@ struct backend_ops {
                                  uint64_t value, struct backend_error *error);
     /* Later work on the stream starts after the event's last record. */
     gpulua_status (*stream_wait)(struct backend_stream *stream, struct backend_event *event,
+                                 struct backend_error *error);
+
+    /* Streams of other libraries, as the driver's handles. What the handle of ours is; a foreign
+     * one goes on behind the event's last record; ours goes on behind all that is on a foreign one
+     * now. All NULL: the driver has no streams that others know. */
+    uint64_t (*stream_native)(const struct backend_stream *stream);
+    gpulua_status (*stream_give)(struct backend_event *event, uint64_t foreign,
+                                 struct backend_error *error);
+    gpulua_status (*stream_take)(struct backend_stream *stream, uint64_t foreign,
                                  struct backend_error *error);
 
     /* Timing-free events, recordable again and again; waits already issued keep the older record.
@@ -177,6 +190,8 @@ struct backend_ops {
     void (*block_create)(struct backend_device *device, uint64_t number, uint64_t address,
                          uint64_t bytes, const char *label);
     void (*block_free)(struct backend_device *device, uint64_t number);
+    /* Somebody else may write there from now on. */
+    void (*block_written)(struct backend_device *device, uint64_t address, uint64_t bytes);
 
     /* Device addresses, host pointers. Host memory may be pageable; it stays valid until the work
      * is over. */

@@ -360,7 +360,7 @@ static int buffer_view(lua_State *L) {
             "view: the buffer has %llu bytes, the type and shape asked for have %llu",
             (unsigned long long)parent->ref.byte_count, (unsigned long long)request.byte_count);
     }
-    if (parent->ref.byte_offset % gpu_type_bytes(request.type) != 0) {
+    if (!gpu_ref_is_aligned(&parent->ref, gpu_type_bytes(request.type))) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "view: a slice that starts at byte %llu is not aligned for %s",
                      (unsigned long long)parent->ref.byte_offset, gpu_type_name(request.type));

@@ -423,12 +423,39 @@ static void config_finish(struct gpulua *g) {
     g->check_text = NULL;
 }
 
+void gpu_lua_host_handle_add(struct gpulua *g, struct host_handle *handle,
+                             void (*empty)(struct host_handle *handle)) {
+    handle->empty = empty;
+    handle->next = g->host_handles;
+    handle->link = &g->host_handles;
+    if (handle->next) {
+        handle->next->link = &handle->next;
+    }
+    g->host_handles = handle;
+}
+
+void gpu_lua_host_handle_end(struct host_handle *handle) {
+    if (!handle->link) {
+        return;
+    }
+    *handle->link = handle->next;
+    if (handle->next) {
+        handle->next->link = handle->link;
+    }
+    handle->next = NULL;
+    handle->link = NULL;
+    handle->empty(handle);
+}
+
 void gpu_lua_shut(struct gpulua *g, lua_State *L) {
     if (g->is_closed) {
         return;
     }
     g->is_closed = true;
     gpu_lua_set_innermost(g, NULL);
+    while (g->host_handles) {
+        gpu_lua_host_handle_end(g->host_handles);
+    }
     while (g->live) {
         gpu_lua_task_drop(g, g->live, NULL);
     }

@@ -132,6 +132,13 @@ struct kept_error {
 
 struct device_handle;
 
+/* What the host holds of a state (gpulua_buffer, gpulua_recorder) is emptied when the state ends.
+ */
+struct host_handle {
+    struct host_handle *next, **link; /* link NULL: emptied */
+    void (*empty)(struct host_handle *handle);
+};
+
 struct gpulua {
     lua_State *L; /* the main thread */
     bool is_closed;
@@ -181,6 +188,7 @@ struct gpulua {
     struct check *check;          /* owned; NULL: no device was ever checked */
     struct gpu_observer observer; /* of checked devices, which may live longer than `check` */
     struct kept_error last_error;
+    struct host_handle *host_handles;
     struct heap *memory; /* owned; NULL: no limit */
 };
 
@@ -220,6 +228,11 @@ void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g);
 void gpu_lua_interrupt_taken(lua_State *L, struct gpulua *g);
 /* For a task that hears of it from the loop. */
 void gpu_lua_interrupt_error(struct gpulua *g, struct gpu_error *error);
+
+void gpu_lua_host_handle_add(struct gpulua *g, struct host_handle *handle,
+                             void (*empty)(struct host_handle *handle));
+/* Empties it. Idempotent. */
+void gpu_lua_host_handle_end(struct host_handle *handle);
 
 /* ---- task.c ---- */
 
@@ -274,6 +287,10 @@ void gpu_lua_unstick(struct gpulua *g);
 void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback);
 /* The same from a status and a message, and tells nobody. Returns `code`. */
 gpulua_status gpu_lua_keep_error(struct gpulua *g, gpulua_status code, const char *message);
+/* From the value on top of the stack, which is popped. Needs four free slots. */
+gpulua_status gpu_lua_keep_raised(struct gpulua *g, lua_State *L);
+/* From an error of the runtime, and frees what it owns. */
+gpulua_status gpu_lua_keep_failure(struct gpulua *g, struct gpu_error *error);
 void gpu_lua_kept_error_clear(struct kept_error *kept);
 
 /* ---- spawn.c ---- */

@@ -30,6 +30,7 @@ gpulua_status gpu_lua_keep_error(struct gpulua *g, gpulua_status code, const cha
 struct telling {
     struct gpulua *g;
     bool is_text; /* the traceback belongs to the message */
+    bool is_call; /* the host's own: the message alone, not with all there is to say of it */
 };
 
 static char *copy_string(lua_State *L, int index) {
@@ -54,6 +55,10 @@ static int tell_protected(lua_State *L) {
         }
         lua_settop(L, 2);
     }
+    if (kept->view.code && telling->is_call && lua_getfield(L, 2, "message") == LUA_TSTRING) {
+        kept->message = copy_string(L, -1);
+        return 0;
+    }
     if (lua_type(L, 2) == LUA_TSTRING || lua_type(L, 2) == LUA_TNUMBER) {
         lua_pushvalue(L, 2);
         telling->is_text = true;
@@ -67,9 +72,10 @@ static int tell_protected(lua_State *L) {
     return 0;
 }
 
-void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback) {
+/* Pops the error. */
+static void keep(struct gpulua *g, lua_State *L, const char *traceback, bool is_call) {
     struct kept_error *kept = &g->last_error;
-    struct telling telling = {.g = g};
+    struct telling telling = {.g = g, .is_call = is_call};
     gpu_lua_kept_error_clear(kept);
     if (lua_checkstack(L, 4)) {
         lua_pushcfunction(L, tell_protected);
@@ -91,6 +97,22 @@ void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback) {
     kept->view.hint = kept->hint ? kept->hint : "";
     kept->view.source = kept->source ? kept->source : "";
     kept->view.traceback = kept->traceback ? kept->traceback : "";
+}
+
+gpulua_status gpu_lua_keep_raised(struct gpulua *g, lua_State *L) {
+    keep(g, L, NULL, true);
+    return g->last_error.view.code;
+}
+
+gpulua_status gpu_lua_keep_failure(struct gpulua *g, struct gpu_error *error) {
+    gpulua_status status = gpu_lua_keep_error(g, error->code, error->message);
+    gpu_error_finish(error);
+    return status;
+}
+
+void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback) {
+    struct kept_error *kept = &g->last_error;
+    keep(g, L, traceback, false);
     if (g->config.on_error) {
         g->config.on_error(g->config.user, &kept->view);
     } else {

@@ -73,6 +73,12 @@ static void take_block(struct wire_executor *executor, const struct wire_record 
         if (ops->block_free != NULL) {
             ops->block_free(executor->device, record->u.block.number);
         }
+    } else if (record->opcode == WIRE_OP_BLOCK_WRITTEN) {
+        if (ops->block_written != NULL &&
+            gpu_executor_resolve(executor, record->u.block.address, record->u.block.bytes, &address,
+                                 &error) == GPULUA_OK) {
+            ops->block_written(executor->device, address, record->u.block.bytes);
+        }
     } else if (ops->block_create != NULL &&
                gpu_executor_resolve(executor, record->u.block.address, record->u.block.bytes,
                                     &address, &error) == GPULUA_OK) {
@@ -96,9 +102,13 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_SLAB_CREATE] = gpu_executor_request,
     [WIRE_OP_SLAB_DESTROY] = take_slab_destroy,
     [WIRE_OP_POOL_ALLOC] = gpu_executor_request,
+    [WIRE_OP_SLAB_ADOPT] = gpu_executor_request,
+    [WIRE_OP_SLAB_FIND] = gpu_executor_request,
     [WIRE_OP_POOL_TRIM] = take_pool_trim,
     [WIRE_OP_STREAM_CREATE] = take_stream_create,
     [WIRE_OP_STREAM_DESTROY] = take_stream_destroy,
+    [WIRE_OP_STREAM_NATIVE] = gpu_executor_request,
+    [WIRE_OP_STREAM_GIVE] = gpu_executor_request,
     [WIRE_OP_MODULE_COMPILE] = gpu_executor_request,
     [WIRE_OP_MODULE_LOAD] = gpu_executor_request,
     [WIRE_OP_MODULE_UNLOAD] = take_module_unload,
@@ -109,6 +119,7 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_FORGET_FAILURES] = take_forget,
     [WIRE_OP_BLOCK_CREATE] = take_block,
     [WIRE_OP_BLOCK_FREE] = take_block,
+    [WIRE_OP_BLOCK_WRITTEN] = take_block,
     [WIRE_OP_ASK] = take_ask,
     [WIRE_OP_CLOSE] = gpu_executor_request,
     [WIRE_OP_LAUNCH] = gpu_executor_work,
@@ -117,6 +128,7 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_DOWNLOAD] = gpu_executor_work,
     [WIRE_OP_FILL] = gpu_executor_work,
     [WIRE_OP_MARK] = gpu_executor_work,
+    [WIRE_OP_STREAM_TAKE] = gpu_executor_work,
 };
 
 static bool is_sound(const struct wire_record *record) {

@@ -29,7 +29,11 @@ struct executor_slab {
     uint64_t address;          /* 0: no such slab */
     uint64_t bytes;
     uint32_t module; /* whose variable it is */
+    bool is_adopted;
+    uint64_t begin; /* adopted memory begins so many bytes behind the address */
 };
+/* What slabs are aligned to: adopted memory keeps its place between two multiples. */
+#define EXECUTOR_SLAB_ALIGN_BYTES 512u
 
 enum executor_module_state { MODULE_NONE = 0, MODULE_COMPILING, MODULE_READY };
 
@@ -193,6 +197,23 @@ gpulua_status gpu_executor_resolve(const struct wire_executor *executor, uint64_
 void *gpu_executor_arena(const struct wire_executor *executor, uint64_t byte_offset,
                          uint64_t bytes);
 void gpu_executor_slab_destroy(struct wire_executor *executor, uint32_t number);
+
+/* ---- foreign.c: memory and streams of somebody else in this process ---- */
+gpulua_status gpu_executor_adopt(struct wire_executor *executor, const struct wire_record *record,
+                                 struct backend_error *error);
+gpulua_status gpu_executor_slab_find(struct wire_executor *executor,
+                                     const struct wire_record *record,
+                                     struct wire_slab_facts *facts, struct backend_error *error);
+gpulua_status gpu_executor_stream_native(struct wire_executor *executor,
+                                         const struct wire_record *record,
+                                         struct wire_stream_facts *facts,
+                                         struct backend_error *error);
+gpulua_status gpu_executor_stream_give(struct wire_executor *executor,
+                                       const struct wire_record *record,
+                                       struct backend_error *error);
+gpulua_status gpu_executor_stream_take(struct wire_executor *executor,
+                                       const struct wire_record *record,
+                                       struct backend_stream *stream, struct backend_error *error);
 void gpu_executor_stream_create(struct wire_executor *executor, const struct wire_record *record);
 /* One that could not be made for want of memory is tried again. */
 void gpu_executor_stream_retry(struct wire_executor *executor, uint32_t slot);

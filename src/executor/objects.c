@@ -75,6 +75,8 @@ void gpu_executor_slab_destroy(struct wire_executor *executor, uint32_t number) 
     if (slab != NULL && slab->address != 0) {
         if (slab->slab != NULL) {
             executor->ops->slab_destroy(executor->device, slab->slab);
+        } else if (slab->is_adopted && executor->ops->memory_leave != NULL) {
+            executor->ops->memory_leave(executor->device, slab->address + slab->begin);
         }
         *slab = (struct executor_slab){0};
     }

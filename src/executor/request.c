@@ -329,6 +329,8 @@ static void take_device_request(struct wire_executor *executor, const struct wir
         struct wire_kernel_facts kernel;
         struct wire_global_facts global;
         struct wire_memory_facts memory;
+        struct wire_slab_facts slab;
+        struct wire_stream_facts stream;
     } body;
     uint32_t body_bytes = 0;
     memset(&body, 0, sizeof body);
@@ -336,6 +338,20 @@ static void take_device_request(struct wire_executor *executor, const struct wir
     case WIRE_OP_SLAB_CREATE:
     case WIRE_OP_POOL_ALLOC:
         create_slab(executor, record, &error);
+        break;
+    case WIRE_OP_SLAB_ADOPT:
+        gpu_executor_adopt(executor, record, &error);
+        break;
+    case WIRE_OP_SLAB_FIND:
+        gpu_executor_slab_find(executor, record, &body.slab, &error);
+        body_bytes = sizeof body.slab;
+        break;
+    case WIRE_OP_STREAM_NATIVE:
+        gpu_executor_stream_native(executor, record, &body.stream, &error);
+        body_bytes = sizeof body.stream;
+        break;
+    case WIRE_OP_STREAM_GIVE:
+        gpu_executor_stream_give(executor, record, &error);
         break;
     case WIRE_OP_MODULE_COMPILE:
         if (gpu_executor_compile_start(executor, record, &error) == GPULUA_OK) {

@@ -225,6 +225,8 @@ static gpulua_status run(struct wire_executor *executor, const struct wire_recor
         return run_fill(executor, record, stream, error);
     case WIRE_OP_MARK:
         return GPULUA_OK;
+    case WIRE_OP_STREAM_TAKE:
+        return gpu_executor_stream_take(executor, record, stream, error);
     default:
         return run_copy(executor, record, stream, error);
     }

@@ -28,7 +28,7 @@ static void destroy(struct gpu_block *block) {
     if (block->is_host && --device->host_block_count == 0 && device->mapped_link) {
         struct wire_link *link = device->mapped_link;
         device->mapped_link = NULL;
-        gpu_wire_link_close(link);
+        gpu_device_end_link(device, link);
     }
     gpu_history_finish(&block->history);
     if (block->shadow) {
@@ -118,14 +118,9 @@ static bool was_never_used(const struct gpu_block *block) {
            history->first.read_count == 0;
 }
 
-/* The end of a block as scripts see it. Its struct lives on while refs point to it. */
-static void retire(struct gpu_block *block) {
+/* Nobody but work in flight may use its memory any more. */
+static void retire_memory(struct gpu_block *block) {
     struct gpu_device *device = block->device;
-    unlink_live(block);
-    block->is_freed = true;
-    if (block->is_external || !device->memory) { /* no memory of ours, or the device is closed */
-        return;
-    }
     if (!block->is_host) {
         device->stats.bytes_live -= block->grant.byte_count;
         device->stats.frees++;
@@ -138,6 +133,17 @@ static void retire(struct gpu_block *block) {
     block->refs++; /* the retiring list's */
     *device->retiring_tail = block;
     device->retiring_tail = &block->next;
+}
+
+/* The end of a block as scripts see it. Its struct lives on while refs point to it. */
+static void retire(struct gpu_block *block) {
+    struct gpu_device *device = block->device;
+    unlink_live(block);
+    block->is_freed = true;
+    /* No memory of ours, or the device is closed; or another library has it still. */
+    if (!block->is_external && device->memory && block->export_count == 0) {
+        retire_memory(block);
+    }
 }
 
 /* Takes the block at *link, whose uses are over, off the retiring list. Returns bytes given back.
@@ -240,6 +246,14 @@ void gpu_block_close(struct gpu_block *block) {
     }
 }
 
+void gpu_block_export_end(struct gpu_block *block) {
+    block->export_count--;
+    if (block->export_count == 0 && block->is_freed && block->device->memory) {
+        retire_memory(block);
+    }
+    gpu_block_release(block);
+}
+
 void gpu_block_free(struct gpu_block *block) {
     if (!block->is_freed) {
         retire(block);
@@ -287,6 +301,22 @@ struct gpu_block *gpu_block_create_external(struct gpu_device *device, uint64_t 
     if (block) {
         block->is_external = true;
         block->address = address;
+    }
+    return block;
+}
+
+struct gpu_block *gpu_block_create_foreign(struct gpu_device *device, uint64_t address,
+                                           uint64_t byte_count, const char *label) {
+    struct gpu_block *block = make(device, byte_count, label);
+    if (block) {
+        block->is_foreign = true;
+        block->address = address;
+        block->memory = gpu_memory_retain(device->external);
+        block->memory->outstanding_count++;
+        device->stats.allocs++;
+        if (device->is_checked) {
+            tell_block(block, WIRE_OP_BLOCK_CREATE);
+        }
     }
     return block;
 }
@@ -374,7 +404,7 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
     if (status) {
         return status;
     }
-    if (device->deferred) {
+    if (device->deferred || gpu_exports_are_returned(device)) {
         gpu_device_run_deferred(device);
     }
     gpu_device_reap_some(device, REAP_AT_CREATE);
@@ -487,6 +517,16 @@ bool gpu_block_is_freed(const struct gpu_block *block) {
 void *gpu_block_host_bytes(const struct gpu_block *block) {
     assert(block->is_host);
     return block->device->link ? block->device->link->arena + block->address : NULL;
+}
+
+bool gpu_block_is_foreign(const struct gpu_block *block) {
+    return block->is_foreign;
+}
+bool gpu_block_is_read_only(const struct gpu_block *block) {
+    return block->is_read_only;
+}
+bool gpu_ref_is_aligned(const struct gpu_ref *ref, uint64_t byte_count) {
+    return (ref->block->address + ref->byte_offset) % byte_count == 0;
 }
 
 bool gpu_block_is_trackable(const struct gpu_block *block) {

@@ -283,10 +283,15 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
     struct gpu_error ignored = {0};
     const atomic_int *interrupt = device->interrupt;
     device->interrupt = NULL;
-    (void)gpu_device_wait_idle(device, timeout_ns, &ignored);
+    gpu_exports_collect(device);
+    /* Lent memory of the device stays, and with it the executor; what was borrowed goes back.
+     * Either way all work has to be over. */
+    bool is_lent = gpu_exports_have_device_memory(device);
+    bool is_shared = is_lent || device->imports;
+    (void)gpu_device_wait_idle(device, is_shared ? -1 : timeout_ns, &ignored);
     gpu_error_finish(&ignored);
     device->interrupt = interrupt;
-    if (device->state == GPU_DEVICE_OPEN && device->stats.ops_in_flight == 0) {
+    if (!is_lent && device->state == GPU_DEVICE_OPEN && device->stats.ops_in_flight == 0) {
         int64_t left_ns = timeout_ns - (gpu_clock_ns() - start_ns);
         int64_t answer_ns =
             INT64_C(2000000000); /* tearing a CUDA context down takes a while, but not for ever */
@@ -305,12 +310,16 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
     gpu_memory_close(device);
     struct wire_link *link = device->link;
     device->link = NULL;
-    link->ops->close(link);
+    if (!is_lent) {
+        link->ops->close(link);
+    }
     gpu_device_run_deferred(device);
+    gpu_exports_leave(device);
+    gpu_imports_end(device);
     if (device->host_block_count > 0) {
         device->mapped_link = link;
     } else {
-        gpu_wire_link_close(link);
+        gpu_device_end_link(device, link);
     }
     device->state = GPU_DEVICE_CLOSED;
     gpu_device_release(device);
@@ -397,6 +406,7 @@ void gpu_device_retry_later(struct gpu_device *device) {
 
 void gpu_device_run_deferred(struct gpu_device *device) {
     gpu_device_retain(device);
+    gpu_exports_collect(device);
     while (device->deferred) {
         struct gpu_deferred *deferred = device->deferred;
         device->deferred = deferred->next;

@@ -168,6 +168,7 @@ uint64_t gpu_device_trim(struct gpu_device *device);
     X(ops_completed) X(ops_failed) X(ops_in_flight) X(ops_in_flight_max)                                      \
     X(allocs) X(frees) X(bytes_live) X(bytes_live_max) X(bytes_pending) X(bytes_reserved) X(budget_bytes)     \
     X(staging_bytes) X(staging_bytes_max) X(blocks_live) X(streams_live) X(modules_live) X(kernels_live)      \
+    X(imports_live) X(exports_live)                                                                           \
     X(oom_retries) X(recoveries) X(collections) X(guard_checks) X(guard_findings)                                            \
     X(requests) X(records) X(record_bytes) X(throttles) X(errors_unobserved)                                  \
     X(limit_task_streams) X(limit_user_streams) X(limit_ops_in_flight) X(limit_staging_bytes)                 \

@@ -67,6 +67,10 @@ void *gpu_block_shadow(const struct gpu_block *block); /* see struct gpu_observe
 const char *gpu_block_label(const struct gpu_block *block); /* or "" */
 bool gpu_block_is_host(const struct gpu_block *block);
 bool gpu_block_is_freed(const struct gpu_block *block);
+bool gpu_block_is_foreign(const struct gpu_block *block); /* see exchange.h */
+bool gpu_block_is_read_only(const struct gpu_block *block);
+/* Does it begin at a multiple? Up to 512 bytes: that is what blocks of our own are aligned to. */
+bool gpu_ref_is_aligned(const struct gpu_ref *ref, uint64_t byte_count);
 /* Can its uses be ordered by streams? Strict recorders refuse what cannot (StreamMisuse). */
 bool gpu_block_is_trackable(const struct gpu_block *block);
 struct gpu_memory *gpu_block_memory(const struct gpu_block *block); /* borrowed; NULL: external */

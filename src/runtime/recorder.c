@@ -51,7 +51,7 @@ static void reject(struct gpu_recorder *recorder, gpulua_status code, const char
     }
 }
 
-static bool is_accepted(struct gpu_recorder *recorder, const struct gpu_ref *ref,
+static bool is_accepted(struct gpu_recorder *recorder, const struct gpu_ref *ref, uint8_t access,
                         const char *what) {
     bool is_strict = recorder->mode == GPU_RECORDER_STRICT;
     if (!ref) {
@@ -64,7 +64,9 @@ static bool is_accepted(struct gpu_recorder *recorder, const struct gpu_ref *ref
     if (ref->block && !gpu_block_is_trackable(ref->block)) {
         if (is_strict) {
             reject(recorder, GPULUA_STREAM_MISUSE, what,
-                   "its memory resource cannot track what uses it");
+                   gpu_block_is_foreign(ref->block)
+                       ? "external memory that was given without an ordering"
+                       : "its memory resource cannot track what uses it");
         }
         return false;
     }
@@ -76,6 +78,11 @@ static bool is_accepted(struct gpu_recorder *recorder, const struct gpu_ref *ref
         } else {
             gpu_error_finish(&error);
         }
+        return false;
+    }
+    if (gpu_block_is_read_only(ref->block) && (access & GPU_WRITE)) {
+        reject(recorder, GPULUA_INVALID_ARGUMENT, what,
+               "external memory that its owner gave to be read only");
         return false;
     }
     return true;
@@ -92,7 +99,7 @@ void gpu_recorder_use(struct gpu_recorder *recorder, const struct gpu_ref *ref, 
                "used after preflight: the stream has not waited for it");
     }
     recorder->count++;
-    if (!is_accepted(recorder, ref, what)) {
+    if (!is_accepted(recorder, ref, access, what)) {
         return;
     }
     if (envelope->use_count == GPU_USES_MAX) {

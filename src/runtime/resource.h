@@ -27,7 +27,8 @@ enum gpu_memory_kind {
     GPU_MEMORY_LOGGING,
     GPU_MEMORY_GUARD,
     GPU_MEMORY_POLICY,
-    GPU_MEMORY_PINNED, /* the arena; a device has one, and nobody makes others */
+    GPU_MEMORY_PINNED,   /* the arena; a device has one, and nobody makes others */
+    GPU_MEMORY_EXTERNAL, /* of other libraries: see exchange.h; the same */
     GPU_MEMORY_KIND_COUNT
 };
 

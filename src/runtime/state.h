@@ -113,8 +113,10 @@ struct gpu_grant {
 struct gpu_block {
     uint32_t refs;
     bool is_host, is_freed, is_staging, is_deferred, is_trackable;
-    bool is_external; /* a module's variable: no memory of ours; or a module's own hazard block: no
-                         memory at all */
+    bool is_foreign;   /* imported: memory of another library (exchange.h) */
+    bool is_read_only; /* of those: work that writes it is refused */
+    bool is_external;  /* a module's variable: no memory of ours; or a module's own hazard block: no
+                          memory at all */
     struct gpu_device *device; /* retained */
     struct gpu_memory *memory; /* retained; NULL: external */
     uint64_t number, epoch;
@@ -123,6 +125,7 @@ struct gpu_block {
     struct gpu_grant grant;
     struct gpu_history history;
     struct gpu_module *module;         /* retained: whose variable this is */
+    uint32_t export_count;             /* a freed block's memory stays while there are any */
     void *shadow;                      /* the observer's */
     struct gpu_block *next, *previous; /* live blocks, next in retiring, or next spare one */
     struct gpu_deferred release;
@@ -216,6 +219,10 @@ struct gpu_device {
 
     /* memory */
     struct gpu_memory *memory, *pinned; /* retained: the default, and the arena; NULL once closed */
+    struct gpu_memory *external;        /* retained: of imports; NULL once closed */
+    struct gpu_import *imports;         /* owned */
+    struct gpu_export *exports;         /* that have not come back */
+    struct gpu_home *home;              /* shared with exports; NULL: there never was one */
     struct gpu_memory *memories;        /* all, the youngest first */
     struct gpu_account account;         /* the device's budget */
     struct gpu_id_pool slab_ids;
@@ -403,10 +410,29 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
 /* Is all over that has used any of it? */
 bool gpu_block_uses_over(struct gpu_block *block);
 void gpu_device_reap_some(struct gpu_device *device, uint32_t count_max);
+/* The block of an import; its memory is not set up. NULL: no memory. */
+struct gpu_block *gpu_block_create_foreign(struct gpu_device *device, uint64_t address,
+                                           uint64_t byte_count, const char *label);
+/* An export of it is over. */
+void gpu_block_export_end(struct gpu_block *block);
 /* A block without memory of its own (a module's variable or its hazards). */
 struct gpu_block *gpu_block_create_external(struct gpu_device *device, uint64_t address,
                                             uint64_t byte_count, const char *label);
 void gpu_blocks_finish(struct gpu_device *device); /* the spare ones */
+
+/* ---- exchange.c ---- */
+/* What the executor knows of a slab; with `slab` 0, of the one that has any of these bytes of our
+ * process: facts->slab is 0 if there is none. */
+gpulua_status gpu_slab_find(struct gpu_device *device, uint32_t slab, uint64_t address,
+                            uint64_t byte_count, struct wire_slab_facts *facts,
+                            struct gpu_error *error);
+bool gpu_exports_are_returned(const struct gpu_device *device);
+void gpu_exports_collect(struct gpu_device *device); /* those that have come back */
+bool gpu_exports_have_device_memory(const struct gpu_device *device);
+/* At the close of the device: from here on they are nobody's but their users'. */
+void gpu_exports_leave(struct gpu_device *device);
+/* Nothing of the device needs it any more; exports may. */
+void gpu_device_end_link(struct gpu_device *device, struct wire_link *link);
 
 /* ---- module.c ---- */
 /* The block that stands for all variables of a module, and for the module's life: every launch uses

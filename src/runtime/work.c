@@ -11,6 +11,34 @@ static uint64_t address_of(const struct gpu_ref *ref) {
     return ref->block->address + ref->byte_offset;
 }
 
+/* Memory of other libraries: ordered, and writable where it is written. */
+static gpulua_status check_foreign(const struct gpu_ref *ref, uint8_t access, const char *what,
+                                   struct gpu_error *error) {
+    const struct gpu_block *block = ref->block;
+    if (!block->is_trackable) {
+        return gpu_error_set(error, GPULUA_STREAM_MISUSE,
+                             "%s is external memory (allocation %llu%s%s) that was given without "
+                             "an ordering: nobody knows what else uses it",
+                             what, (unsigned long long)block->number, block->label[0] ? ", " : "",
+                             block->label);
+    }
+    if (block->is_read_only && (access & GPU_WRITE)) {
+        return gpu_error_set(
+            error, GPULUA_INVALID_ARGUMENT,
+            "%s is external memory (allocation %llu%s%s) that its owner gave to be "
+            "read only",
+            what, (unsigned long long)block->number, block->label[0] ? ", " : "", block->label);
+    }
+    return GPULUA_OK;
+}
+
+static gpulua_status check_ref(const struct gpu_ref *ref, struct gpu_device *device, uint8_t access,
+                               const char *what, struct gpu_error *error) {
+    gpulua_status status = gpu_ref_check(ref, device, what, error);
+    return status == GPULUA_OK && ref->block->is_foreign ? check_foreign(ref, access, what, error)
+                                                         : status;
+}
+
 static void use_module(struct gpu_envelope *envelope, struct gpu_module *module, uint8_t access) {
     struct gpu_use use = {
         .block = gpu_module_hazards(module), .byte_begin = 0, .byte_end = 1, .access = access};
@@ -32,7 +60,7 @@ gpulua_status gpu_work_fill(const struct gpu_submit *submit, const struct gpu_re
                             const void *element, struct gpu_op **op, struct gpu_error *error) {
     struct gpu_envelope envelope;
     struct gpu_device *device = submit->stream->device;
-    gpulua_status status = gpu_ref_check(ref, device, "fill", error);
+    gpulua_status status = check_ref(ref, device, GPU_WRITE, "fill", error);
     if (status) {
         return status;
     }
@@ -62,9 +90,9 @@ gpulua_status gpu_work_copy(const struct gpu_submit *submit, const struct gpu_re
                             struct gpu_error *error) {
     struct gpu_envelope envelope;
     struct gpu_device *device = submit->stream->device;
-    gpulua_status status = gpu_ref_check(dst, device, "destination of copy", error);
+    gpulua_status status = check_ref(dst, device, GPU_WRITE, "destination of copy", error);
     if (status == GPULUA_OK) {
-        status = gpu_ref_check(src, device, "source of copy", error);
+        status = check_ref(src, device, GPU_READ, "source of copy", error);
     }
     if (status) {
         return status;
@@ -289,7 +317,7 @@ static gpulua_status check_pointer(const struct gpu_launch *launch, uint32_t i,
     }
     uint64_t lane_bytes = (uint64_t)gpu_type_bytes(param->type) * param->lanes;
     if (param->lanes > 1 &&
-        (ref->byte_count % lane_bytes != 0 || ref->byte_offset % lane_bytes != 0)) {
+        (ref->byte_count % lane_bytes != 0 || address_of(ref) % lane_bytes != 0)) {
         return gpu_error_set(
             error, GPULUA_INVALID_ARGUMENT,
             "%s: wants %s, so the buffer's length and start must be multiples of %u elements",
@@ -319,7 +347,11 @@ static gpulua_status check_args(const struct gpu_launch *launch, struct gpu_enve
             continue;
         }
         gpulua_status status = check_pointer(launch, i, ref, error);
-        if (status == GPULUA_OK && !ref->block->is_trackable) {
+        if (status == GPULUA_OK && ref->block->is_foreign) {
+            char what[160];
+            status =
+                check_foreign(ref, param->access, describe(launch, i, what, sizeof what), error);
+        } else if (status == GPULUA_OK && !ref->block->is_trackable) {
             char what[160];
             status = gpu_error_set(
                 error, GPULUA_STREAM_MISUSE,

@@ -37,9 +37,16 @@
     X(SLAB_DESTROY, 0)    /* object; the script side has waited for every use; its number may be used again */        \
     X(POOL_ALLOC, 0)      /* request: object = slab number, u.slab.bytes, stream = slot: from the driver's pool, for   \
                              work on the stream from here on; reply: status only; ended by SLAB_DESTROY */            \
+    X(SLAB_ADOPT, 0)      /* request: object = slab number, u.foreign.address and bytes: memory of this process that   \
+                             somebody else owns is that slab until SLAB_DESTROY. Inline alone; reply: status only */  \
+    X(SLAB_FIND, 0)       /* request: object = slab number, or 0: the one that has any of u.foreign's bytes. Inline    \
+                             alone; reply: wire_slab_facts */                                                         \
     X(POOL_TRIM, 0)       /* the pool gives back to the system what it keeps */                                       \
     X(STREAM_CREATE, 0)   /* stream = slot, u.stream; no reply: failure fails the work put on it */                    \
     X(STREAM_DESTROY, 0)  /* stream = slot; after all its work */                                                     \
+    X(STREAM_NATIVE, 0)   /* request: stream = slot; inline alone; reply: wire_stream_facts */                        \
+    X(STREAM_GIVE, 0)     /* request: stream = slot, u.foreign.seq and stream: that stream of somebody else's goes on  \
+                             when (slot, seq) is over. Inline alone; reply: status only */                            \
     X(MODULE_COMPILE, 0)  /* request: object = module, u.module (source in arena), payload: text options,             \
                              those of backend_source, and a line "source NAME": the source's name for                 \
                              messages; reply: the module's description */                                             \
@@ -54,6 +61,8 @@
     X(BLOCK_CREATE, 0)    /* u.block, payload: its label; check mode only: what memory there is, in order with the     \
                              work that uses it */                                                                     \
     X(BLOCK_FREE, 0)      /* u.block: every use of it is over, and its memory will be another's */                     \
+    X(BLOCK_WRITTEN, 0)   /* u.block: check mode only: somebody else may write these bytes, and none of them count as  \
+                             never written */                                                                         \
     X(ASK, 0)             /* check mode only: the script waits for (stream, seq); seq 0: for any work. Until then     \
                              the device need not do any */                                                            \
     X(CLOSE, 0)           /* request: finish all work, free everything, then the executor ends */                     \
@@ -63,7 +72,8 @@
     X(UPLOAD, 1)          /* u.copy: src is an arena offset */                                                        \
     X(DOWNLOAD, 1)        /* u.copy: dst is an arena offset */                                                        \
     X(FILL, 1)            /* u.fill */                                                                                \
-    X(MARK, 1)            /* nothing but its waits: stream:wait, stream:mark */
+    X(MARK, 1)            /* nothing but its waits: stream:wait, stream:mark */                                       \
+    X(STREAM_TAKE, 1)     /* u.foreign.stream: behind all that is on that stream of somebody else's. Inline alone */
 /* clang-format on */
 
 enum wire_opcode {
@@ -149,6 +159,11 @@ struct wire_record {
         struct {
             uint64_t bytes;
         } slab;
+        struct {
+            uint64_t address, bytes; /* as this process sees it */
+            uint64_t stream;         /* the driver's handle */
+            uint64_t seq;
+        } foreign;
         struct {
             int32_t priority; /* CUDA's: lower runs first, 0 is the default */
             uint64_t number;  /* never reused */
@@ -248,6 +263,17 @@ struct wire_kernel_facts {
 
 struct wire_global_facts {
     uint64_t bytes;
+};
+
+struct wire_slab_facts {
+    uint64_t address, bytes; /* where it begins for the device; with what lies before `begin` */
+    uint64_t begin;          /* offset of its first byte: adopted memory begins anywhere */
+    uint32_t slab;           /* 0: there is none */
+    uint32_t reserved;
+};
+
+struct wire_stream_facts {
+    uint64_t native; /* the driver's handle */
 };
 
 struct wire_memory_facts {

@@ -239,6 +239,24 @@ static gpulua_status cpu_slab_create(struct backend_device *device, uint64_t byt
     return GPULUA_OK;
 }
 
+/* Only check mode wants to know where memory is. */
+static void cpu_memory_adopt(struct backend_device *device, uint64_t address, uint64_t bytes) {
+    if (device->check != NULL) {
+        uint64_t base = gpu_check_adopted_base(address);
+        gpu_check_slab_create(device->check, base, address + bytes - base);
+    }
+}
+
+static void cpu_memory_leave(struct backend_device *device, uint64_t address) {
+    if (device->check != NULL) {
+        gpu_check_slab_destroy(device->check, gpu_check_adopted_base(address));
+    }
+}
+
+static void cpu_block_written(struct backend_device *device, uint64_t address, uint64_t bytes) {
+    gpu_check_block_written(device->check, address, bytes);
+}
+
 static void cpu_block_create(struct backend_device *device, uint64_t number, uint64_t address,
                              uint64_t bytes, const char *label) {
     gpu_check_block_create(device->check, number, address, bytes, label);
@@ -342,6 +360,9 @@ const struct backend_ops gpu_backend_cpu = {
     .event_query = gpu_cpu_event_query,
     .block_create = cpu_block_create,
     .block_free = cpu_block_free,
+    .block_written = cpu_block_written,
+    .memory_adopt = cpu_memory_adopt,
+    .memory_leave = cpu_memory_leave,
     .ask = gpu_cpu_schedule_ask,
     .copy = gpu_cpu_copy,
     .upload = gpu_cpu_upload,

@@ -192,6 +192,11 @@ gpulua_status gpu_cuda_stream_create(struct backend_device *device, uint32_t slo
 void gpu_cuda_stream_destroy(struct backend_device *device, struct backend_stream *stream);
 gpulua_status gpu_cuda_stream_word(struct backend_stream *stream, _Atomic uint64_t *word,
                                    uint64_t value, struct backend_error *error);
+uint64_t gpu_cuda_stream_native(const struct backend_stream *stream);
+gpulua_status gpu_cuda_stream_give(struct backend_event *event, uint64_t foreign,
+                                   struct backend_error *error);
+gpulua_status gpu_cuda_stream_take(struct backend_stream *stream, uint64_t foreign,
+                                   struct backend_error *error);
 gpulua_status gpu_cuda_stream_wait(struct backend_stream *stream, struct backend_event *event,
                                    struct backend_error *error);
 gpulua_status gpu_cuda_event_create(struct backend_device *device, struct backend_event **event,

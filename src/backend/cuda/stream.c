@@ -164,6 +164,48 @@ enum backend_query gpu_cuda_event_query(struct backend_event *event, struct back
     return BACKEND_FAILED;
 }
 
+/* ---- streams of other libraries ---- */
+
+static CUstream foreign_stream(uint64_t foreign) {
+    return (CUstream)(uintptr_t)foreign;
+}
+
+uint64_t gpu_cuda_stream_native(const struct backend_stream *stream) {
+    return (uint64_t)(uintptr_t)stream->handle;
+}
+
+/* The driver finds the context of a stream by itself, but for the default ones: theirs is ours. */
+gpulua_status gpu_cuda_stream_give(struct backend_event *event, uint64_t foreign,
+                                   struct backend_error *error) {
+    struct backend_device *device = event->device;
+    const struct cuda_driver *cu = &device->cu;
+    gpulua_status status = gpu_cuda_enter(device, error);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    return CU(device, error, cu->cuStreamWaitEvent(foreign_stream(foreign), event->handle, 0));
+}
+
+gpulua_status gpu_cuda_stream_take(struct backend_stream *stream, uint64_t foreign,
+                                   struct backend_error *error) {
+    struct backend_device *device = stream->device;
+    const struct cuda_driver *cu = &device->cu;
+    CUevent event;
+    gpulua_status status = gpu_cuda_enter(device, error);
+    if (status == GPULUA_OK) {
+        status = CU(device, error, cu->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    }
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    status = CU(device, error, cu->cuEventRecord(event, foreign_stream(foreign)));
+    if (status == GPULUA_OK) {
+        status = CU(device, error, cu->cuStreamWaitEvent(stream->handle, event, 0));
+    }
+    (void)cu->cuEventDestroy(event); /* the driver keeps it for as long as it is waited for */
+    return status;
+}
+
 /* ---- output ---- */
 
 /* The driver hands out what kernels have printed whenever something is waited for. Only streams

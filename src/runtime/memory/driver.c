@@ -21,7 +21,7 @@ static gpulua_status take(struct gpu_memory *memory, struct gpu_memory_request *
         record->u.slab.bytes = request->byte_count;
         status = gpu_request_wait(device, record, memory->ops->kind, NULL, NULL, error);
         if (status) {
-            gpu_id_give(&device->slab_ids, number);
+            gpu_slab_number_give(device, number);
         }
     }
     if (status) {
@@ -62,15 +62,8 @@ static gpulua_status direct_allocate(struct gpu_memory *memory, struct gpu_memor
 static void give(struct gpu_memory *memory, struct gpu_grant *grant,
                  const struct gpu_block *block) {
     struct gpu_device *device = memory->device;
-    struct gpu_error ignored = {0};
-    struct wire_record record = {.length_bytes = sizeof record,
-                                 .opcode = WIRE_OP_SLAB_DESTROY,
-                                 .object = grant->range.region};
     (void)block;
-    if (gpu_device_publish(device, &record, &ignored)) {
-        gpu_error_finish(&ignored); /* the device is lost, and says so elsewhere */
-    }
-    gpu_id_give(&device->slab_ids, grant->range.region);
+    gpu_slab_number_give(device, grant->range.region);
     device->stats.bytes_reserved -= grant->byte_count;
     gpu_account_release(&device->account, grant->byte_count);
 }

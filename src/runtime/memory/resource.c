@@ -15,6 +15,7 @@ static const struct gpu_memory_class *const class_table[GPU_MEMORY_KIND_COUNT] =
     [GPU_MEMORY_GUARD] = &gpu_memory_guard_class,
     [GPU_MEMORY_POLICY] = &gpu_memory_policy_class,
     [GPU_MEMORY_PINNED] = &gpu_memory_pinned_class,
+    [GPU_MEMORY_EXTERNAL] = &gpu_memory_external_class,
 };
 
 /* ---- making ---- */
@@ -90,7 +91,9 @@ bool gpu_memory_open(struct gpu_device *device) {
         make(device, &(struct gpu_memory_info){.kind = GPU_MEMORY_SLAB}, NULL, true, &error);
     device->pinned =
         make(device, &(struct gpu_memory_info){.kind = GPU_MEMORY_PINNED}, NULL, true, &error);
-    return device->memory && device->pinned;
+    device->external =
+        make(device, &(struct gpu_memory_info){.kind = GPU_MEMORY_EXTERNAL}, NULL, true, &error);
+    return device->memory && device->pinned && device->external;
 }
 
 /* ---- the end ---- */
@@ -140,9 +143,11 @@ void gpu_memory_close(struct gpu_device *device) {
         (void)gpu_device_reap(device);
     }
     struct gpu_memory *slab = device->memory, *pinned = device->pinned;
-    device->memory = device->pinned = NULL;
+    struct gpu_memory *external = device->external;
+    device->memory = device->pinned = device->external = NULL;
     gpu_memory_release(slab);
     gpu_memory_release(pinned);
+    gpu_memory_release(external);
     device->stats.bytes_live = device->stats.bytes_pending = device->stats.bytes_reserved = 0;
 }
 

@@ -47,6 +47,16 @@ gpulua_status gpu_slab_number_take(struct gpu_device *device, uint32_t *number,
     return GPULUA_OK;
 }
 
+void gpu_slab_number_give(struct gpu_device *device, uint32_t number) {
+    struct gpu_error ignored = {0};
+    struct wire_record record = {
+        .length_bytes = sizeof record, .opcode = WIRE_OP_SLAB_DESTROY, .object = number};
+    if (gpu_device_publish(device, &record, &ignored)) {
+        gpu_error_finish(&ignored); /* the device is lost, and says so elsewhere */
+    }
+    gpu_id_give(&device->slab_ids, number);
+}
+
 static gpulua_status create_slab(struct slab_memory *memory, uint64_t bytes,
                                  struct gpu_error *error) {
     struct gpu_device *device = memory->base.device;
@@ -60,14 +70,11 @@ static gpulua_status create_slab(struct slab_memory *memory, uint64_t bytes,
     record.u.slab.bytes = bytes;
     status = gpu_request_wait(device, &record, "slab", NULL, NULL, error);
     if (status) {
-        gpu_id_give(&device->slab_ids, slab);
+        gpu_slab_number_give(device, slab);
         return status;
     }
     if (!gpu_range_region_add(memory->ranges, slab, bytes)) {
-        struct wire_record destroy = {
-            .length_bytes = sizeof destroy, .opcode = WIRE_OP_SLAB_DESTROY, .object = slab};
-        (void)gpu_device_publish(device, &destroy, error);
-        gpu_id_give(&device->slab_ids, slab);
+        gpu_slab_number_give(device, slab);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a slab");
     }
     device->stats.bytes_reserved += bytes;

@@ -84,7 +84,7 @@ struct gpu_memory_class {
 extern const struct gpu_memory_class gpu_memory_slab_class, gpu_memory_driver_class,
     gpu_memory_direct_class, gpu_memory_budget_class, gpu_memory_statistics_class,
     gpu_memory_logging_class, gpu_memory_guard_class, gpu_memory_policy_class,
-    gpu_memory_pinned_class;
+    gpu_memory_pinned_class, gpu_memory_external_class;
 
 /* Everything that garbage, finished work and quarantines hold comes free; once for a request. What
  * collects garbage may run anything, also what closes the device: Closed. */
@@ -95,11 +95,17 @@ bool gpu_device_wait_retiring(struct gpu_device *device, struct gpu_error *error
                               gpulua_status *status);
 
 /* ---- slab.c ---- */
-/* Given back with gpu_id_give(&device->slab_ids, number) behind the SLAB_DESTROY. */
 gpulua_status gpu_slab_number_take(struct gpu_device *device, uint32_t *number,
                                    struct gpu_error *error);
+/* Ends the slab, if the executor has made it: also where asking for it failed, because then the
+ * answer may have been lost on this side. */
+void gpu_slab_number_give(struct gpu_device *device, uint32_t number);
 /* Wholly free slabs go back to the driver; returns bytes. */
 uint64_t gpu_slabs_trim(struct gpu_memory *memory);
+
+/* ---- external.c ---- */
+/* No work runs any more: the owners of all that was imported get it back. */
+void gpu_imports_end(struct gpu_device *device);
 
 /* ---- driver.c ---- */
 /* The driver's pool gives back what it keeps. */

@@ -90,6 +90,11 @@ void gpu_check_block_free(struct check *check, uint64_t number) {
     tell(check, &told);
 }
 
+void gpu_check_block_written(struct check *check, uint64_t address, uint64_t bytes) {
+    const struct check_told told = {CHECK_BLOCK_WRITTEN, {.address = address, .bytes = bytes}};
+    tell(check, &told);
+}
+
 /* ---- slabs ---- */
 
 /* The first slab or block that ends behind the address. */
@@ -198,6 +203,9 @@ void gpu_check_take_told(struct check *check) {
             break;
         case CHECK_BLOCK_CREATE:
             ok = block_add(check, &told->block) && ok;
+            break;
+        case CHECK_BLOCK_WRITTEN:
+            gpu_check_filled(check, told->block.address, told->block.bytes);
             break;
         case CHECK_BLOCK_FREE:
         default:

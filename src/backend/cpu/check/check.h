@@ -37,7 +37,8 @@ enum check_told_kind {
     CHECK_SLAB_CREATE,
     CHECK_SLAB_DESTROY,
     CHECK_BLOCK_CREATE,
-    CHECK_BLOCK_FREE
+    CHECK_BLOCK_FREE,
+    CHECK_BLOCK_WRITTEN
 };
 
 struct check_told {
@@ -91,6 +92,11 @@ void gpu_check_slab_destroy(struct check *check, uint64_t address);
 void gpu_check_block_create(struct check *check, uint64_t number, uint64_t address, uint64_t bytes,
                             const char *label);
 void gpu_check_block_free(struct check *check, uint64_t number);
+void gpu_check_block_written(struct check *check, uint64_t address, uint64_t bytes);
+/* Where the space of adopted memory begins: cells stand for whole words. */
+static inline uint64_t gpu_check_adopted_base(uint64_t address) {
+    return address & ~(uint64_t)(CHECK_CELL_BYTES - 1u);
+}
 
 /* ---- from the worker ---- */
 void gpu_check_take_told(struct check *check);

@@ -1,0 +1,116 @@
+/* What an exchange with other libraries needs of the device: their memory, their streams, and ours
+ * as the driver knows them. All of it is in one process. */
+#include <inttypes.h>
+
+#include "executor/executor.h"
+
+static gpulua_status check_inline(const struct wire_executor *executor,
+                                  struct backend_error *error) {
+    if (executor->info.is_inline) {
+        return GPULUA_OK;
+    }
+    return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                            "the device lives in a process of its own, which does not see memory "
+                            "and streams of this one (isolation none shares them)");
+}
+
+gpulua_status gpu_executor_adopt(struct wire_executor *executor, const struct wire_record *record,
+                                 struct backend_error *error) {
+    uint64_t address = record->u.foreign.address, bytes = record->u.foreign.bytes;
+    if (check_inline(executor, error) != GPULUA_OK) {
+        return error->status;
+    }
+    struct executor_slab *row =
+        record->object == 0
+            ? NULL
+            : gpu_executor_row_make(&executor->slabs, record->object, WIRE_SLABS_MAX);
+    if (row == NULL || row->address != 0 || address == 0) {
+        return gpu_backend_fail(error, row == NULL ? GPULUA_CAPACITY : GPULUA_INVALID_ARGUMENT, 0,
+                                "slab number %" PRIu32 " cannot be used", record->object);
+    }
+    uint64_t begin = address % EXECUTOR_SLAB_ALIGN_BYTES;
+    *row = (struct executor_slab){
+        .address = address - begin, .bytes = begin + bytes, .begin = begin, .is_adopted = true};
+    if (executor->ops->memory_adopt != NULL) {
+        executor->ops->memory_adopt(executor->device, address, bytes);
+    }
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_executor_slab_find(struct wire_executor *executor,
+                                     const struct wire_record *record,
+                                     struct wire_slab_facts *facts, struct backend_error *error) {
+    uint64_t low = record->u.foreign.address, high = low + record->u.foreign.bytes;
+    if (check_inline(executor, error) != GPULUA_OK) {
+        return error->status;
+    }
+    for (uint32_t i = 1; i < executor->slabs.count; i++) {
+        const struct executor_slab *slab = gpu_executor_row(&executor->slabs, i);
+        bool is_it = record->object != 0
+                         ? i == record->object
+                         : slab->address + slab->begin < high && low < slab->address + slab->bytes;
+        if (slab->address != 0 && is_it) {
+            *facts = (struct wire_slab_facts){
+                .address = slab->address, .bytes = slab->bytes, .begin = slab->begin, .slab = i};
+            return GPULUA_OK;
+        }
+    }
+    *facts = (struct wire_slab_facts){0};
+    return GPULUA_OK;
+}
+
+/* ---- streams ---- */
+
+static gpulua_status no_streams(struct backend_error *error) {
+    return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                            "the streams of this device are nothing that another library knows");
+}
+
+gpulua_status gpu_executor_stream_native(struct wire_executor *executor,
+                                         const struct wire_record *record,
+                                         struct wire_stream_facts *facts,
+                                         struct backend_error *error) {
+    const struct executor_stream *row = executor->streams[record->stream];
+    if (check_inline(executor, error) != GPULUA_OK) {
+        return error->status;
+    }
+    if (executor->ops->stream_native == NULL) {
+        return no_streams(error);
+    }
+    if (row == NULL || row->stream == NULL) {
+        return gpu_backend_fail(error, GPULUA_CLOSED, 0, "stream slot %" PRIu32 " is not there",
+                                record->stream);
+    }
+    facts->native = executor->ops->stream_native(row->stream);
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_executor_stream_give(struct wire_executor *executor,
+                                       const struct wire_record *record,
+                                       struct backend_error *error) {
+    if (check_inline(executor, error) != GPULUA_OK) {
+        return error->status;
+    }
+    if (executor->ops->stream_give == NULL) {
+        return no_streams(error);
+    }
+    if (gpu_wire_page_done(executor->page, record->stream) >= record->u.foreign.seq) {
+        return GPULUA_OK;
+    }
+    const struct executor_event *event =
+        gpu_executor_event_of(executor, record->stream, record->u.foreign.seq);
+    return event == NULL
+               ? GPULUA_OK
+               : executor->ops->stream_give(event->event, record->u.foreign.stream, error);
+}
+
+gpulua_status gpu_executor_stream_take(struct wire_executor *executor,
+                                       const struct wire_record *record,
+                                       struct backend_stream *stream, struct backend_error *error) {
+    if (check_inline(executor, error) != GPULUA_OK) {
+        return error->status;
+    }
+    return executor->ops->stream_take == NULL
+               ? no_streams(error)
+               : executor->ops->stream_take(stream, record->u.foreign.stream, error);
+}

@@ -1,0 +1,43 @@
+/* What the host holds of a state: buffers, recorders, and how they are called. */
+#ifndef GPU_HOST_HANDLE_H
+#define GPU_HOST_HANDLE_H
+
+#include "binding/buffer.h"
+
+struct gpulua_buffer {
+    struct host_handle handle; /* first */
+    uint32_t refs;
+    struct gpu_ref ref; /* block retained; NULL: emptied */
+    uint64_t elem_count;
+    uint32_t dim_count;
+    uint64_t shape[GPU_LUA_DIMS_MAX];
+    bool is_host, is_foreign;
+    char device_kind[8];
+    int device_ordinal;
+    char label[48];
+};
+
+/* A handle of that range; retains the block. NULL: no memory. */
+struct gpulua_buffer *gpu_host_buffer_create(struct gpulua *g, const struct gpu_ref *ref,
+                                             uint32_t dim_count, const uint64_t *shape);
+/* The same of a buffer of a script's. */
+struct gpulua_buffer *gpu_host_buffer_of(struct gpulua *g, const struct buffer *buffer);
+
+/* Is the buffer of this object, and usable? Keeps the error. */
+gpulua_status gpu_host_check(struct gpulua *g, const struct gpulua_buffer *buffer,
+                             const char *what);
+/* The object of the state; NULL: it has none, or it is closed, and `*status` says so. Makes room on
+ * the stack for GPU_HOST_STACK values. */
+#define GPU_HOST_STACK 16
+struct gpulua *gpu_host_find(lua_State *L, gpulua_status *status);
+/* Pushes a copy of the value at `index` (absolute), with 0 nil. */
+void gpu_host_push(lua_State *L, int index);
+/* Calls function(L) in protected mode with light userdata of `request` at 1 and a copy of the value
+ * at `index` at 2 (0: nil). What it raises is kept. */
+gpulua_status gpu_host_call(struct gpulua *g, lua_State *L, lua_CFunction function, void *request,
+                            int index);
+/* In such a function: the device at `index`, or if there is nil the default device, whose handle is
+ * put there. */
+struct gpu_device *gpu_host_device(lua_State *L, struct gpulua *g, int index);
+
+#endif
