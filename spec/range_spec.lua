@@ -190,6 +190,34 @@ describe("ranges", function()
       x:fill(3)
       assert.equal(3, x:read(50, 50)[1])
     end)
+
+    it("never forget a failure that nobody has looked at yet", function()
+      if dev.kind == "cuda" then
+        pending "a failed assert ends the device there"
+      end
+      local bad = dev:compile([[
+        #include <cassert>
+        extern "C" __global__ void bad(int *x) { assert(x == 0); }
+      ]]).bad
+      local count = 4 * limit
+      local x <close> = dev:buffer("i32", count):fill(1)
+      local y <close> = dev:buffer("i32", 1)
+      dev:synchronize()
+      for i = 2, count do
+        if i % 50 == 0 then
+          bad:launch({ grid = 1, block = 1 }, x:slice(i, i)):on_done(function() end)
+        else
+          mod.put:launch({ grid = 1, block = 1 }, x:slice(i, i), 1, i)
+        end
+        local soon = support.now() + 0.0005 -- it is over, and that it failed lies in a reply
+        while support.now() < soon do end
+      end
+      for i = 50, count, 50 do
+        local ok, err = mod.take:launch({ grid = 1, block = 1 }, x:slice(i, i), y, 1):join()
+        assert.is_false(ok)
+        support.is_error(err, "DependencyFailed")
+      end
+    end)
   end)
 
   describe("in random programs on several streams", function()

@@ -21,8 +21,9 @@ describe("check mode", function()
   end
 
   if is_cuda then
-    it("is not there on CUDA, and says so", function()
-      support.raises("Unsupported", "check mode", gpu.device, os.getenv "GPULUA_DEVICE", { check = true })
+    it("decides no order on CUDA, and says so", function()
+      support.raises("Unsupported", "order of work", gpu.device, os.getenv "GPULUA_DEVICE",
+        { check = true, order = "0" })
     end)
     return
   end

@@ -103,8 +103,9 @@ typedef struct gpulua_config {
     const char *executor_path; /* gpulua-exec; NULL: $GPULUA_EXECUTOR, then beside this library */
     const char
         *cache_path; /* compiled kernels; NULL: $GPULUA_CACHE, then the user's cache folder */
-    int check; /* not 0: CPU devices are opened in check mode, with check_seed; 0: $GPULUA_CHECK,
-                  a seed, does the same */
+    int check; /* 1: devices are opened in check mode, with check_seed; 2: the CPU device as well
+                  only with the hashes that a GPU has; 0: $GPULUA_CHECK, a seed or "hashes", does
+                  the same */
     uint64_t check_seed;
     void (*on_error)(void *user,
                      const gpulua_error *error); /* a task failed and nobody joined it */

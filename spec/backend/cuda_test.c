@@ -723,6 +723,64 @@ static void losing(void) {
     FAKE(long, live) = 0;
 }
 
+/* All of gpulua on the fake, in check mode, which on CUDA hashes what launches may not change. */
+static void checked(void) {
+    static const char script[] =
+        "local gpu = require 'gpulua'\n"
+        "local dev <close> = gpu.device('cuda', { check = true, isolate = arg[1] })\n"
+        "local mod = dev:compile 'extern \"C\" __global__ void poke(int n, int *x) { x[n] = 7; }'\n"
+        "local lie = mod:kernel('poke', 'n: i32, x: in i32*')\n"
+        "local x = dev:buffer('i32', 100, { label = 'x' }):fill(1)\n"
+        "local y = dev:buffer('i32', 100, { label = 'y' }):fill(1)\n"
+        "local one = { grid = 1, block = 1 }\n"
+        "for i = 0, 40 do mod.poke:launch(one, i, x):await() end\n"
+        "for i = 0, 40, 20 do print(select(2, lie:launch(one, i, y):join()).message) end\n"
+        "x:fill(2)\n"
+        "print(select(2, mod.poke:launch(one, 100, x):join()).message)\n"
+        "lie:launch(one, 20, y):await()\n" /* changes nothing any more */
+        "x:fill(2)\n"
+        "mod.poke:launch(one, 99, x):await()\n"
+        "print(x:read()[99], x:read()[100])\n";
+    static const char *const wanted[] = {
+        "kernel 'poke' wrote buffer 'y', declared in, at one of the bytes 0 to 63, allocation",
+        "kernel 'poke' wrote buffer 'y', declared in, at one of the bytes 64 to 127, allocation",
+        "kernel 'poke' wrote buffer 'y', declared in, at one of the bytes 128 to 191, allocation",
+        "argument 2 ('x')",
+        "kernel 'poke' wrote outside of every buffer, at one of the bytes 400 to 447 counted from "
+        "buffer 'x', allocation",
+        "just behind the nearest range declared, argument 2 ('x'), buffer 'x'",
+        "\n2\t7\n",
+    };
+    const char *transports[] = {"none", "process"}, *products = getenv("GPULUA_BUILD");
+    char path[256], command[1024], output[4096];
+    snprintf(path, sizeof path, "%s/checked.lua", folder);
+    FILE *file = products != NULL ? fopen(path, "w") : NULL;
+    if (file == NULL) {
+        tap_skip(&tap, "check mode", "GPULUA_BUILD does not say where gpulua is");
+        return;
+    }
+    fputs(script, file);
+    fclose(file);
+    for (size_t t = 0; t < 2; t++) {
+        snprintf(command, sizeof command, "%s/gpulua %s %s 2>&1", products, path, transports[t]);
+        FILE *pipe = popen(command, "r");
+        size_t bytes = pipe != NULL ? fread(output, 1, sizeof output - 1, pipe) : 0;
+        output[bytes] = '\0';
+        int status = pipe != NULL ? pclose(pipe) : -1;
+        if (strstr(output, "libnvrtc") != NULL) {
+            tap_skip(&tap, "check mode", "no NVRTC");
+            continue;
+        }
+        bool good = status == 0;
+        for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+            good = good && strstr(output, wanted[i]) != NULL;
+        }
+        if (!tap_check(&tap, good, "check mode finds what a launch changes, and nothing else")) {
+            printf("# %s\n", output);
+        }
+    }
+}
+
 int main(void) {
     if (!build()) {
         tap_skip(&tap, "everything", "no compiler for the fake driver");
@@ -737,6 +795,7 @@ int main(void) {
     modules();
     prepared();
     compiling();
+    checked();
     losing();
     char command[100];
     snprintf(command, sizeof command, "rm -rf %s", folder);

@@ -11,6 +11,7 @@ static struct tap tap;
 
 #include "backend/cuda/check.h"
 #include "backend/cuda/image.h"
+#include "executor/executor.h"
 
 static void describe(const char *text, const char *options, const char *wanted, const char *what) {
     char *description = NULL;
@@ -269,6 +270,14 @@ static void images(void) {
     tap_check(&tap, gpu_cuda_code_kind("", 0, &why) == CUDA_CODE_NONE, "no bytes");
 }
 
+/* The executor's own kernels, whose arguments it lays out by hand. */
+static void hashes(void) {
+    describe(gpu_executor_verify_source, "",
+             "kernel gpulua_take spans: in u64*, chunks: u64, count: u32, found: inout u64*\n"
+             "kernel gpulua_look spans: in u64*, chunks: u64, count: u32, found: inout u64*\n",
+             "the kernels that hash");
+}
+
 static void no_driver(void) {
     struct backend_error error = {0};
     struct backend_device *device = NULL;
@@ -312,6 +321,7 @@ int main(void) {
         names();
         globals();
         errors();
+        hashes();
     }
     free(description);
     free(error.log);

@@ -1,10 +1,10 @@
 /* The contract of a device backend. One ops table; the executor is its only caller.
  *
  * Threads: all slots are called from the executor's thread, except module_compile, which is called
- * from the executor's compile thread (never twice at once), and `sink`, which a backend may call
- * from any thread of its own. event_query and device_status may also be called from a second thread
- * of the executor (it watches while an inline script sleeps), never at once with another slot but
- * module_compile.
+ * from the executor's compile thread, or before there is one (never twice at once), and `sink`,
+ * which a backend may call from any thread of its own. event_query and device_status may also be
+ * called from a second thread of the executor (it watches while an inline script sleeps), never at
+ * once with another slot but module_compile.
  *
  * Errors: a slot returns GPULUA_OK or a status and fills `error` (driver code, text with the call
  * that failed, and for compilers the whole log in `log`, malloc'ed). GPULUA_DEVICE_LOST means that
@@ -71,7 +71,7 @@ struct backend_open_info {
     int ordinal;            /* cuda:N */
     const char *cache_path; /* NULL: the default */
     /* Check mode: every access of a kernel is held against what its launch declares, and `seed`
-     * decides the order in which work that may run does. UNSUPPORTED where a backend has none. */
+     * decides the order in which work that may run does. Only where sees_accesses is set. */
     bool is_checked;
     uint64_t seed;
     /* Which of the operations that are ready is done next, as numbers from 0 in the order of their
@@ -242,6 +242,10 @@ struct backend_ops {
      * each operation costs next to nothing, and nobody needs to poll. False: the device itself
      * writes words, and the executor looks at what the script side wants. */
     bool moves_by_threads;
+
+    /* It has a check mode of its own (is_checked). False: the executor makes one, by hashing what a
+     * launch may not change, with the slots above. */
+    bool sees_accesses;
 };
 
 /* The backends of this build, NULL-terminated; cuda first where it is built in. */

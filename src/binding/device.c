@@ -64,6 +64,7 @@ struct options {
     bool is_plain, is_unfenced;
     uint64_t unfenced_wait; /* 0: none */
     bool is_checked;
+    bool is_hashed; /* check = "hashes" */
     uint64_t seed;
     const char *order; /* or NULL */
 };
@@ -86,10 +87,12 @@ static gpulua_isolation check_isolation(lua_State *L, const char *text, const ch
 static void get_check(lua_State *L, struct gpulua *g, struct options *options) {
     if (g->check_text) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "GPULUA_CHECK: a seed, a whole number from 0 on, expected, got \"%s\"",
+                     "GPULUA_CHECK: a seed, a whole number from 0 on, or \"hashes\" expected, got "
+                     "\"%s\"",
                      g->check_text);
     }
     options->is_checked = g->config.check != 0;
+    options->is_hashed = g->config.check == 2;
     options->seed = g->config.check_seed;
     options->order = gpu_lua_field_string(L, 2, "order", "device");
     const char *order = getenv("GPULUA_CHECK_ORDER");
@@ -100,11 +103,14 @@ static void get_check(lua_State *L, struct gpulua *g, struct options *options) {
         return;
     }
     int type = lua_getfield(L, 2, "check");
-    if (type != LUA_TNIL && type != LUA_TBOOLEAN) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "check of device: true or false expected, got %s",
+    bool is_hashed = type == LUA_TSTRING && strcmp(lua_tostring(L, -1), "hashes") == 0;
+    if (type != LUA_TNIL && type != LUA_TBOOLEAN && !is_hashed) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "check of device: true, false or \"hashes\" expected, got %s",
                      gpu_lua_describe(L, -1));
     }
-    if (type == LUA_TBOOLEAN) {
+    if (type != LUA_TNIL) {
+        options->is_hashed = is_hashed;
         options->is_checked = lua_toboolean(L, -1);
     }
     bool has_seed = lua_getfield(L, 2, "seed") != LUA_TNIL;
@@ -245,6 +251,7 @@ int gpu_lua_device_get(lua_State *L) {
         .is_unfenced = options.is_unfenced,
         .unfenced_wait = options.unfenced_wait,
         .is_checked = options.is_checked,
+        .is_hashed = options.is_hashed,
         .seed = options.seed,
         .order = options.order,
         .on_log = g->config.on_log,

@@ -408,6 +408,11 @@ static void config_set(struct gpulua *g, const gpulua_config *config) {
         g->config.check = 1;
         bool is_seed = seed[0] >= '0' && seed[0] <= '9' && *end == '\0' && errno == 0 &&
                        g->config.check_seed <= INT64_MAX;
+        if (strcmp(seed, "hashes") == 0) {
+            g->config.check = 2;
+            g->config.check_seed = 1;
+            is_seed = true;
+        }
         g->check_text = is_seed ? NULL : copy_text(seed);
     }
 }

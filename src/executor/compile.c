@@ -194,6 +194,9 @@ static void finish(struct wire_executor *executor, struct executor_job *job) {
     }
     if (error->status == GPULUA_OK && row != NULL) {
         row->state = MODULE_READY;
+        if (executor->verify != NULL) {
+            gpu_executor_verify_module(executor, job->module, job->description);
+        }
         gpu_executor_answer(executor, job->request, GPULUA_OK, 0, job->description, NULL, 0);
         return;
     }

@@ -70,16 +70,21 @@ static void take_block(struct wire_executor *executor, const struct wire_record 
         return;
     }
     if (record->opcode == WIRE_OP_BLOCK_FREE) {
-        if (ops->block_free != NULL) {
+        if (executor->verify != NULL) {
+            gpu_executor_verify_block_free(executor, record->u.block.number);
+        } else if (ops->block_free != NULL) {
             ops->block_free(executor->device, record->u.block.number);
         }
     } else if (record->opcode == WIRE_OP_BLOCK_WRITTEN) {
-        if (ops->block_written != NULL &&
-            gpu_executor_resolve(executor, record->u.block.address, record->u.block.bytes, &address,
-                                 &error) == GPULUA_OK) {
+        if (gpu_executor_resolve(executor, record->u.block.address, record->u.block.bytes, &address,
+                                 &error) != GPULUA_OK) {
+            /* Memory that is gone: nobody looks at it. */
+        } else if (executor->verify != NULL) {
+            gpu_executor_verify_written(executor, address, record->u.block.bytes);
+        } else if (ops->block_written != NULL) {
             ops->block_written(executor->device, address, record->u.block.bytes);
         }
-    } else if (ops->block_create != NULL &&
+    } else if ((executor->verify != NULL || ops->block_create != NULL) &&
                gpu_executor_resolve(executor, record->u.block.address, record->u.block.bytes,
                                     &address, &error) == GPULUA_OK) {
         char label[64];
@@ -87,8 +92,12 @@ static void take_block(struct wire_executor *executor, const struct wire_record 
         room = room < sizeof label ? room : sizeof label;
         memcpy(label, gpu_wire_record_payload(record), room);
         label[room > 0 ? room - 1 : 0] = '\0';
-        ops->block_create(executor->device, record->u.block.number, address, record->u.block.bytes,
-                          label);
+        if (executor->verify != NULL) {
+            gpu_executor_verify_block(executor, record, address, label);
+        } else {
+            ops->block_create(executor->device, record->u.block.number, address,
+                              record->u.block.bytes, label);
+        }
     }
     free(error.log);
 }

@@ -95,7 +95,8 @@ struct executor_failed {
     uint64_t number; /* of the failure that is its root, counted from 1 */
 };
 
-struct executor_job; /* compile.c */
+struct executor_job;    /* compile.c */
+struct executor_verify; /* verify.h */
 struct executor_late_reply {
     struct executor_late_reply *next;
     struct wire_reply reply; /* the rest follows */
@@ -173,7 +174,8 @@ struct wire_executor {
         struct backend_event *event; /* NULL: a word will come */
     } watches[WIRE_STREAMS_MAX];
 
-    struct backend_use *uses; /* owned; of the launch at hand, in check mode */
+    struct executor_verify *verify; /* owned; NULL: launches are not verified by hashes */
+    struct backend_use *uses;       /* owned; of the launch at hand, in check mode */
     uint32_t use_capacity;
 
     _Alignas(
@@ -261,6 +263,32 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
 void gpu_executor_request(struct wire_executor *executor, const struct wire_record *record);
 /* Waits for the device's work, frees everything, closes the device. */
 void gpu_executor_device_close(struct wire_executor *executor);
+
+/* ---- verify*.c: check mode by hashes; only with executor->verify, but for the first two ---- */
+gpulua_status gpu_executor_verify_create(struct wire_executor *executor,
+                                         struct backend_error *error);
+void gpu_executor_verify_destroy(struct wire_executor *executor);
+void gpu_executor_verify_block(struct wire_executor *executor, const struct wire_record *record,
+                               uint64_t address, const char *label);
+void gpu_executor_verify_block_free(struct wire_executor *executor, uint64_t number);
+/* Before the slab goes. */
+void gpu_executor_verify_slab_gone(struct wire_executor *executor, uint64_t address);
+/* For messages: what a module has been compiled to, and which kernel has the number. */
+void gpu_executor_verify_module(struct wire_executor *executor, uint32_t number,
+                                const char *description);
+void gpu_executor_verify_kernel(struct wire_executor *executor, uint32_t number, uint32_t module,
+                                const char *name);
+/* A copy, an upload or a fill writes there, or nobody knows who writes where. */
+void gpu_executor_verify_written(struct wire_executor *executor, uint64_t address, uint64_t bytes);
+void gpu_executor_verify_forget(struct wire_executor *executor);
+/* Runs a launch, alone on the device, and returns when it is over: with UNDECLARED_ACCESS,
+ * OUT_OF_BOUNDS or USE_AFTER_FREE if it has changed what it does not declare. */
+gpulua_status gpu_executor_verify_launch(struct wire_executor *executor,
+                                         const struct wire_record *record,
+                                         const struct backend_launch *launch,
+                                         struct backend_error *error);
+/* The source of its kernels, for tests. */
+extern const char gpu_executor_verify_source[];
 
 /* ---- completion.c ---- */
 /* An operation has been submitted: an event behind it, and a word when it is time for one. */

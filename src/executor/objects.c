@@ -74,6 +74,9 @@ void gpu_executor_slab_destroy(struct wire_executor *executor, uint32_t number) 
     struct executor_slab *slab = gpu_executor_row(&executor->slabs, number);
     if (slab != NULL && slab->address != 0) {
         if (slab->slab != NULL) {
+            if (executor->verify != NULL) {
+                gpu_executor_verify_slab_gone(executor, slab->address);
+            }
             executor->ops->slab_destroy(executor->device, slab->slab);
         } else if (slab->is_adopted && executor->ops->memory_leave != NULL) {
             executor->ops->memory_leave(executor->device, slab->address + slab->begin);

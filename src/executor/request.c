@@ -52,12 +52,13 @@ struct open_options {
     int ordinal;
     const char *cache_path; /* borrowed from the text */
     bool is_checked;
+    bool is_hashed; /* by hashes, also where the backend could do more */
     uint64_t seed;
     const char *order; /* borrowed from the text */
 };
 
-/* Lines "backend NAME", "ordinal N", "cache PATH", "check SEED", "order CHOICES"; cuts `text` up.
- */
+/* Lines "backend NAME", "ordinal N", "cache PATH", "check SEED", "hashes", "order CHOICES"; cuts
+ * `text` up. */
 static void parse_open(char *text, struct open_options *options) {
     char *rest = text;
     char *line;
@@ -69,6 +70,8 @@ static void parse_open(char *text, struct open_options *options) {
         } else if (strncmp(line, "check ", 6) == 0) {
             options->is_checked = true;
             options->seed = strtoull(line + 6, NULL, 10);
+        } else if (strcmp(line, "hashes") == 0) {
+            options->is_hashed = true;
         } else if (strncmp(line, "order ", 6) == 0) {
             options->order = line + 6;
         } else if (strncmp(line, "cache ", 6) == 0 && line[6] != '\0') {
@@ -86,10 +89,16 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
                                 "toolkit (cuda.h, nvrtc.h) were not there when it was built",
                                 options->backend);
     }
+    bool is_hashed = options->is_checked && (options->is_hashed || !ops->sees_accesses);
+    if (is_hashed && options->order != NULL) {
+        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                                "check mode by hashes decides nothing about the order of work: "
+                                "'order' is for the CPU device's own");
+    }
     const struct backend_open_info info = {
         .ordinal = options->ordinal,
         .cache_path = options->cache_path,
-        .is_checked = options->is_checked,
+        .is_checked = options->is_checked && !is_hashed,
         .seed = options->seed,
         .order = options->order,
         .sink = {.user = executor,
@@ -104,6 +113,11 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
         return status;
     }
     executor->ops = ops;
+    if (is_hashed && gpu_executor_verify_create(executor, error) != GPULUA_OK) {
+        ops->device_close(executor->device);
+        executor->device = NULL;
+        return error->status;
+    }
     executor->page_is_writable = true;
     if (ops->host_register != NULL) {
         struct backend_error unused = {0};
@@ -172,6 +186,7 @@ void gpu_executor_device_close(struct wire_executor *executor) {
     }
     gpu_executor_objects_free(executor);
     if (executor->device != NULL) {
+        gpu_executor_verify_destroy(executor);
         if (executor->page_is_registered) {
             executor->ops->host_unregister(executor->device, executor->page);
         }
@@ -279,6 +294,9 @@ static gpulua_status get_kernel(struct wire_executor *executor, const struct wir
         executor->ops->kernel_get(module, name, &made.kernel, &made.prints, facts, error);
     if (status == GPULUA_OK) {
         *row = made;
+        if (executor->verify != NULL) {
+            gpu_executor_verify_kernel(executor, record->object, made.module, name);
+        }
     }
     free(name);
     return status;
@@ -371,6 +389,10 @@ static void take_device_request(struct wire_executor *executor, const struct wir
         break;
     default:
         executor->ops->memory_info(executor->device, &body.memory, &error);
+        if (executor->verify != NULL) {
+            /* The rest is for hashes, 8 bytes for each 64. */
+            body.memory.bytes_free -= body.memory.bytes_free / 9;
+        }
         body_bytes = sizeof body.memory;
         break;
     }

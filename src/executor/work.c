@@ -160,7 +160,8 @@ static gpulua_status run_launch(struct wire_executor *executor, const struct wir
             return status;
         }
     }
-    return executor->ops->launch(&launch, error);
+    return executor->verify != NULL ? gpu_executor_verify_launch(executor, record, &launch, error)
+                                    : executor->ops->launch(&launch, error);
 }
 
 static gpulua_status run_copy(struct wire_executor *executor, const struct wire_record *record,
@@ -182,6 +183,9 @@ static gpulua_status run_copy(struct wire_executor *executor, const struct wire_
     }
     if (status != GPULUA_OK) {
         return status;
+    }
+    if (executor->verify != NULL && record->opcode != WIRE_OP_DOWNLOAD) {
+        gpu_executor_verify_written(executor, dst, bytes);
     }
     if (record->opcode == WIRE_OP_COPY) {
         return executor->ops->copy(stream, record->seq, dst, src, bytes, error);
@@ -212,6 +216,9 @@ static gpulua_status run_fill(struct wire_executor *executor, const struct wire_
     if (status != GPULUA_OK) {
         return status;
     }
+    if (executor->verify != NULL) {
+        gpu_executor_verify_written(executor, dst, elem_count * elem_bytes);
+    }
     return executor->ops->fill(stream, record->seq, dst, record->u.fill.pattern, elem_bytes,
                                elem_count, error);
 }
@@ -224,6 +231,10 @@ static gpulua_status run(struct wire_executor *executor, const struct wire_recor
     case WIRE_OP_FILL:
         return run_fill(executor, record, stream, error);
     case WIRE_OP_MARK:
+        /* A host's own work may lie in front of it. */
+        if (executor->verify != NULL) {
+            gpu_executor_verify_forget(executor);
+        }
         return GPULUA_OK;
     case WIRE_OP_STREAM_TAKE:
         return gpu_executor_stream_take(executor, record, stream, error);

@@ -29,7 +29,7 @@ struct options {
     const char *shows_info; /* "text", "json" or NULL */
     const char *device;
     gpulua_isolation isolation;
-    bool is_checked;
+    bool is_checked, is_hashed;
     uint64_t check_seed;
     const char *seeds; /* a number, "all", or NULL */
 };
@@ -82,6 +82,7 @@ static void usage(const char *bad) {
         "  --device cpu|cuda|cuda:N  the device of scripts that do not say\n"
         "  --isolate process|none    whether a device lives in a process of its own\n"
         "  --check[=SEED]  CPU devices do their work in an order of that seed, and look for races\n"
+        "  --check=hashes  looks for writes that are not declared; on GPUs --check does that\n"
         "  --seeds N|all   runs the script with N seeds, or in all orders, and compares\n"
         "  --info    show devices, libraries, limits, the cache (--info=json: as JSON)\n",
         program.name);
@@ -139,11 +140,15 @@ static bool set_check(struct options *options, const char *value) {
     char *end = NULL;
     errno = 0;
     options->is_checked = true;
-    options->check_seed = value ? strtoull(value, &end, 10) : 1;
-    if (value && (value[0] < '0' || value[0] > '9' || *end != '\0' || errno != 0 ||
-                  options->check_seed > INT64_MAX)) {
-        fprintf(stderr, "%s: --check: a seed, a whole number from 0 on, expected, got '%s'\n",
-                program.name, value);
+    options->is_hashed = value && strcmp(value, "hashes") == 0;
+    options->check_seed = value && !options->is_hashed ? strtoull(value, &end, 10) : 1;
+    if (value && !options->is_hashed &&
+        (value[0] < '0' || value[0] > '9' || *end != '\0' || errno != 0 ||
+         options->check_seed > INT64_MAX)) {
+        fprintf(
+            stderr,
+            "%s: --check: \"hashes\", or a seed, a whole number from 0 on, expected, got '%s'\n",
+            program.name, value);
         return false;
     }
     return true;
@@ -622,7 +627,7 @@ static void config_from(struct options *options, gpulua_config *config) {
     gpulua_config_init(config);
     config->device = options->device;
     config->isolation = options->isolation;
-    config->check = options->is_checked;
+    config->check = options->is_hashed ? 2 : options->is_checked;
     config->check_seed = options->check_seed;
     config->on_error = on_error;
     config->on_log = on_log;

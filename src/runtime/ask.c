@@ -27,7 +27,7 @@ static void ask(struct gpu_device *device, uint32_t slot, uint64_t seq) {
 }
 
 static bool can_ask(const struct gpu_device *device) {
-    return device->is_checked && device->link && device->state == GPU_DEVICE_OPEN;
+    return device->is_ordered && device->link && device->state == GPU_DEVICE_OPEN;
 }
 
 /* Streams with something that is waited for; those that are closed are waited for only so that

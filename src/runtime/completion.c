@@ -387,7 +387,7 @@ bool gpu_device_arm(struct gpu_device *device) {
     if (!device->link) {
         return false;
     }
-    if (device->is_checked) {
+    if (device->is_ordered) {
         gpu_ask_before_sleep(device, false);
     }
     return device->link && device->link->ops->arm(device->link);
@@ -410,7 +410,7 @@ void gpu_device_nap(struct gpu_device *device, int64_t timeout_ns) {
     if (timeout_ns < 0 || timeout_ns > NAP_NS_MAX) {
         timeout_ns = NAP_NS_MAX;
     }
-    if (device->is_checked) {
+    if (device->is_ordered) {
         gpu_ask_before_sleep(device, true);
     }
     if (!device->link) {
@@ -440,7 +440,7 @@ bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns) {
         return false;
     }
     gpu_op_want(op);
-    if (op->device->is_checked && op->stream) {
+    if (op->device->is_ordered && op->stream) {
         return false; /* nothing is done before somebody sleeps */
     }
     struct wire_link *link = op->device->link;

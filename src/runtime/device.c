@@ -91,10 +91,11 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     struct wire_record *record = (struct wire_record *)(void *)device->scratch;
     memset(record, 0, sizeof *record);
     record->opcode = WIRE_OP_OPEN;
-    char check[32] = "";
+    char check[48] = "";
     const char *order = info->is_checked ? info->order : NULL;
     if (info->is_checked) {
-        snprintf(check, sizeof check, "check %llu\n", (unsigned long long)info->seed);
+        snprintf(check, sizeof check, "check %llu\n%s", (unsigned long long)info->seed,
+                 info->is_hashed ? "hashes\n" : "");
     }
     int length =
         snprintf(gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s%s%s%s%s",
@@ -133,6 +134,8 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->is_unfenced = info->is_unfenced;
     device->unfenced_wait = info->unfenced_wait;
     device->is_checked = info->is_checked;
+    /* By hashes, work is done as it comes: see docs/architecture.md. */
+    device->is_ordered = info->is_checked && !info->is_hashed && strcmp(target->kind, "cpu") == 0;
     device->seed = device->random = info->seed;
     device->on_log = info->on_log;
     device->log_user = info->log_user;
@@ -371,7 +374,7 @@ gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_re
     }
     device->stats.records++;
     device->stats.record_bytes += record->length_bytes;
-    if (device->is_checked) {
+    if (device->is_ordered) {
         gpu_ask_settle(device);
     }
     return GPULUA_OK;

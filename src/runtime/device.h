@@ -77,7 +77,8 @@ struct gpu_device_info {
     bool is_unfenced; /* for the twins of race tests alone: hazards are found but not waited for */
     uint64_t unfenced_wait; /* for mutation tests alone: this one of the waits that the recorder
                          finds, from 1, is left out, and nobody but the device notices; 0: none */
-    bool is_checked;        /* check mode: Unsupported where the backend has none */
+    bool is_checked;        /* check mode */
+    bool is_hashed;         /* by hashes, as on devices that cannot see accesses */
     uint64_t seed;          /* of check mode */
     const char *order;      /* of check mode: see backend_open_info; NULL: by the seed */
     /* Borrowed until the device is destroyed; called in check mode alone; NULL: nobody looks. */

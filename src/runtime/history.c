@@ -54,10 +54,11 @@ uint32_t gpu_history_find(const struct gpu_history *history, uint64_t byte_offse
 
 /* ---- cutting ---- */
 
-/* Nothing more can be learned from it: all is over, and the write did not fail. */
+/* Nothing more can be learned from it: all is over, and the write did not fail. By the last poll:
+ * words may have moved since, and the failures behind them not been read yet. */
 static bool is_past(const struct gpu_device *device, const struct gpu_span *span) {
-    if (span->write.seq != 0 &&
-        (!gpu_point_is_over(device, span->write) || gpu_failed_find(device, span->write) != NULL)) {
+    if (span->write.seq != 0 && (span->write.seq > device->done[span->write.slot] ||
+                                 gpu_failed_find(device, span->write) != NULL)) {
         return false;
     }
     const struct gpu_point *reads = gpu_span_reads(span);

@@ -389,7 +389,7 @@ gpulua_status gpu_request(struct gpu_device *device, struct wire_record *record,
         return status;
     }
     device->stats.requests++;
-    if (device->is_checked) {
+    if (device->is_ordered) {
         gpu_ask_answer(request);
     }
     *op = request;

@@ -375,4 +375,5 @@ const struct backend_ops gpu_backend_cpu = {
     .kernel_get = cpu_kernel_get,
     .global_get = cpu_global_get,
     .moves_by_threads = true,
+    .sees_accesses = true,
 };

@@ -236,10 +236,6 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
                                  struct backend_error *error) {
     int count;
     *out = NULL;
-    if (info->is_checked) {
-        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
-                                "the cuda backend of this version has no check mode");
-    }
     struct backend_device *device = calloc(1, sizeof *device);
     if (device == NULL) {
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
