@@ -30,7 +30,7 @@ static inline bool is_race(const struct check_order *order, uint64_t before, uin
            !gpu_check_is_ordered(order, before, gpu_check_tag_thread(tag));
 }
 
-GPU_CPU_ON_FIBRE void gpu_check_settle(struct cpu_context *context) {
+void gpu_check_settle(struct cpu_context *context) {
     struct check_doubt *doubt = &gpu_check_run_of(context)->doubt;
     if (doubt->is_set) {
         doubt->is_set = false;
@@ -289,9 +289,8 @@ static void use_access(struct cpu_context *context, const struct check_access *a
     }
 }
 
-GPU_CPU_ON_FIBRE static void shared_access(struct cpu_context *context,
-                                           const struct check_access *made,
-                                           struct check_space *space) {
+static void shared_access(struct cpu_context *context, const struct check_access *made,
+                          struct check_space *space) {
     struct check_access shared = *made, *access = &shared;
     shared.first = gpu_check_run_of(context)->order->block_first; /* each block has its own */
     if ((access->flags & CPU_ACCESS_READ) != 0) {
@@ -349,8 +348,7 @@ static bool is_on_heap(const struct check *check, const struct check_access *acc
 }
 
 /* Memory of the module; false: it is none. */
-GPU_CPU_ON_FIBRE static bool module_access(struct cpu_context *context,
-                                           const struct check_access *access) {
+static bool module_access(struct cpu_context *context, const struct check_access *access) {
     struct check_run *run = gpu_check_run_of(context);
     struct check_module *module = &run->module;
     /* Its shared memory is there once an access was made to it. */
@@ -385,8 +383,8 @@ static void other_access(struct cpu_context *context, const struct check_access 
     }
 }
 
-GPU_CPU_ON_FIBRE void gpu_check_access(struct cpu_context *context, const void *pointer,
-                                       unsigned long bytes, unsigned flags) {
+void gpu_check_access(struct cpu_context *context, const void *pointer, unsigned long bytes,
+                      unsigned flags) {
     struct check_run *run = gpu_check_run_of(context);
     const struct check_access access = {(uintptr_t)pointer, bytes, flags, run->order->launch_first};
     bool is_dynamic = access.address - (uintptr_t)context->dynamic_shared < CPU_SHARED_BYTES_MAX;
@@ -468,8 +466,7 @@ static void heap_free(struct check *check, void *address) {
     }
 }
 
-GPU_CPU_ON_FIBRE void *gpu_check_heap(struct cpu_context *context, void *address,
-                                      unsigned long bytes) {
+void *gpu_check_heap(struct cpu_context *context, void *address, unsigned long bytes) {
     struct check *check = gpu_check_run_of(context)->check;
     if (address != NULL) {
         heap_free(check, address);
