@@ -1,7 +1,8 @@
 -- Check mode of the CPU device: what kernels access, against what is declared, and against each other.
 
 local gpu = require "gpulua"
-local known = require "spec.check.kernels"
+local known = require "spec.check.barriers"
+local races = require "spec.check.races"
 local support = require "spec.support"
 
 local one = support.one
@@ -170,6 +171,116 @@ for _, isolate in ipairs { "none", "process" } do
         odd.odd:launch(one, x, 4, y):await()
         finds("InvalidArgument", { "read 4 bytes at once of argument 1 ('x') at byte 6, which is no multiple of 4" },
           odd.odd, one, x, 6, y)
+      end)
+    end)
+
+    describe("freed memory", function()
+      local source = [[
+        __device__ long long kept;
+        extern "C" __global__ void keep(int *x) { kept = (long long)x; x[0] = 1; }
+        extern "C" __global__ void stale(int *y, int v) { ((int *)kept)[0] = v; y[1] = v; }
+        extern "C" __global__ void at(int *out, long long address) { out[0] = *(int *)address; }
+        extern "C" __global__ void address(int *x, long long *out) { out[0] = (long long)x; x[0] = 1; }
+      ]]
+      local poison = string.unpack("<i4", "\xdb\xdb\xdb\xdb")
+
+      --- A device whose budget has room for one buffer of `n` and a small one, or for many.
+      local n = 1 << 18
+      local function scene(is_tight)
+        local budget = is_tight and 2 << 20 or nil
+        local own = gpu.device("cpu", { check = true, seed = 3, isolate = isolate, budget = budget })
+        opened[#opened + 1] = own
+        return own, own:compile(source)
+      end
+
+      --- Frees a buffer whose address a kernel has kept, makes another of its size, and uses the address in a launch
+      --- that declares the other one. The launch's op, the other one, and where the first was freed.
+      local function reuse(is_tight)
+        local own, kernels = scene(is_tight)
+        local x = own:buffer("i32", n, { label = "first" }):fill(5)
+        kernels.keep:launch(one, x):await()
+        local line = debug.getinfo(1, "l").currentline + 1
+        x:free()
+        own:synchronize()
+        local y = own:buffer("i32", n, { label = "second" })
+        y:slice(2, n):fill(7)
+        return kernels.stale:launch(one, y, 42), y, line
+      end
+
+      it("is not handed out again at once: a stale pointer to it is found, and where it was freed", function()
+        local op, y, line = reuse(false)
+        support.raises("UseAfterFree", { "kernel 'stale' wrote buffer 'first', allocation ",
+          ("which was freed, at byte 0 (freed at spec/check_spec.lua:%d)"):format(line) }, op.await, op)
+        y:close()
+      end)
+
+      it("twin: where there is no room to keep it, the same writes into the next buffer", function()
+        local op, y = reuse(true)
+        op:await()
+        assert.are.same({ 42, 42, 7 }, y:read(1, 3))
+      end)
+
+      it("is found when its address comes as a number", function()
+        local own, kernels = scene(false)
+        local x = own:buffer("i32", 4, { label = "number" })
+        local out = own:buffer("i64", 1)
+        kernels.address:launch(one, x, out)
+        local address = out:read()[1]
+        local line = debug.getinfo(1, "l").currentline + 1
+        x:close()
+        local op = kernels.at:launch(one, own:buffer("i32", 1), address)
+        support.raises("UseAfterFree", { "read buffer 'number'", ("check_spec.lua:%d)"):format(line) }, op.await, op)
+      end)
+
+      it("is freed for what is launched later alone", function()
+        local own, kernels = scene(false)
+        local x = own:buffer("i32", 4, { label = "late" }):fill(1)
+        kernels.keep:launch(one, x)
+        local op = kernels.stale:launch(one, own:buffer("i32", 2), 1)
+        x:free()
+        support.raises("OutOfBounds", "wrote buffer 'late', which is not declared there", op.await, op)
+      end)
+
+      it("is poisoned", function()
+        local own, kernels = scene(true)
+        local x = own:buffer("i32", n):fill(5)
+        kernels.keep:launch(one, x)
+        x:close()
+        own:synchronize()
+        assert.are.same({ poison, poison }, own:buffer("i32", n):read(1, 2))
+      end)
+
+      it("twin: outside of check mode it holds what it held", function()
+        local own <close> = gpu.device("cpu", { isolate = isolate, budget = 2 << 20, check = false })
+        own:buffer("i32", n):fill(5):await():close()
+        own:synchronize()
+        assert.are.same({ 5, 5 }, own:buffer("i32", n):read(1, 2))
+      end)
+
+      it("is kept up to a bound, the oldest comes out first, and no budget fails because of it", function()
+        local own, kernels = scene(false)
+        local limit = own:stats().limit_quarantine_bytes
+        local first, newest
+        for i = 1, limit // (4 * n) + 8 do
+          local x = own:buffer("i32", n, { label = "x" .. i }):fill(i)
+          kernels.keep:launch(one, x):await()
+          x:free()
+          own:synchronize()
+          newest = own:stats().bytes_quarantined
+          first = first or newest
+          assert.truthy(newest <= limit)
+        end
+        assert.truthy(first >= 4 * n and newest > limit - 2 * first, newest)
+        assert.truthy(own:trim() > 0)
+        assert.equal(0, own:stats().bytes_quarantined)
+        local tight = scene(true)
+        for _ = 1, 20 do
+          tight:buffer("i32", n):fill(1):close()
+          for _ = 1, 5 do
+            tight:buffer("i32", 100):fill(1):close()
+          end
+        end
+        assert.equal(0, tight:stats().bytes_live)
       end)
     end)
 
@@ -431,54 +542,46 @@ for _, isolate in ipairs { "none", "process" } do
     end)
 
     describe("known kernels", function()
-      -- All of them, and each without one of its barriers, in one source.
-      local barrier = "__sync%l+%(%);"
-      local texts, variants = {}, {}
-      for _, k in ipairs(known) do
-        texts[#texts + 1] = k.source
-        local _, count = k.source:gsub(barrier, "")
-        for gone = 1, count do
-          local name, at = ("%s_without_%d"):format(k.name, gone), 0
-          local text = k.source:gsub("struct [^\n]*\n", ""):gsub("void " .. k.name, "void " .. name)
-          text = text:gsub(barrier, function()
-            at = at + 1
-            return at == gone and ";" or nil
-          end)
-          texts[#texts + 1] = text
-          variants[#variants + 1] = { of = k, name = name }
+      it("are clean, and compute what they should, whatever the seed", function()
+        assert.truthy(#known.kernels >= 40)
+        local plain <close> = gpu.device("cpu", { isolate = isolate, check = false })
+        for seed = 0, 4 do
+          local other <close> = open(seed)
+          for name, difference in pairs(known.run(other, plain)) do
+            error(("%s with seed %d: %s"):format(name, seed, difference))
+          end
+        end
+      end)
+
+      it("are caught without any one of their barriers, but those that they do not need", function()
+        assert.truthy(#known.variants >= 90, #known.variants)
+        for seed = 0, 4 do
+          local other <close> = open(seed)
+          for _, variant in ipairs(known.remove(other)) do
+            local where = ("%s with seed %d"):format(variant.name, seed)
+            assert.equal(variant.is_redundant, variant.code == nil, where)
+            assert.truthy(not variant.code or variant.code == "RaceFound" or variant.code == "InvalidData", where)
+          end
+        end
+      end)
+    end)
+
+    it("races of published patterns are found, and the right versions are clean", function()
+      local found = 0
+      for seed = 0, 4 do
+        local other <close> = open(seed)
+        for _, case in ipairs(races.run(other)) do
+          local where = ("%s (%s) with seed %d: %s"):format(case.name, case.kind or "right", seed, case.code)
+          if not case.kind or case.unseen then -- what is not seen is in docs/results.md as missed
+            assert.equal(nil, case.code, where)
+          else
+            local is_bound = case.code == "OutOfBounds" and case.kind == "bounds"
+            assert.truthy(is_bound or case.code == "RaceFound" or case.code == "InvalidData", where)
+            found = found + 1
+          end
         end
       end
-      local source = table.concat(texts, "\n")
-
-      it("are clean, and compute the same, whatever the seed", function()
-        assert.truthy(#known >= 12)
-        local plain <close> = gpu.device("cpu", { isolate = isolate })
-        local want = plain:compile(source)
-        for seed = 0, 4 do
-          local other <close> = open(seed)
-          local mod = other:compile(source)
-          for _, k in ipairs(known) do
-            local here, there = k.args(other), k.args(plain)
-            mod[k.name]:launch(k.config, table.unpack(here)):await()
-            want[k.name]:launch(k.config, table.unpack(there)):await()
-            assert.are.same(there[#there]:read(), here[#here]:read(), k.name)
-          end
-        end
-      end)
-
-      it("are caught without any one of their barriers", function()
-        assert.truthy(#variants >= 25, #variants)
-        for seed = 0, 4 do
-          local other <close> = open(seed)
-          local mod = other:compile(source)
-          for _, variant in ipairs(variants) do
-            local op = mod[variant.name]:launch(variant.of.config, table.unpack(variant.of.args(other)))
-            local ok, err = pcall(op.await, op)
-            assert.is_false(ok, ("%s with seed %d"):format(variant.name, seed))
-            assert.truthy(err.code == "RaceFound" or err.code == "InvalidData", tostring(err))
-          end
-        end
-      end)
+      assert.truthy(found >= 5 * 48, found)
     end)
 
     describe("declarations", function()

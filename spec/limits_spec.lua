@@ -18,7 +18,7 @@ describe("limit of", function()
       limit_task_streams = 32, limit_user_streams = 64, limit_ops_in_flight = 1024, limit_staging_bytes = 16 << 20,
       limit_arena_bytes = 256 << 20, limit_block_bytes = 1 << 40, limit_slabs = 1024, limit_labels = 1024,
       limit_source_bytes = 1 << 20, limit_params = 128, limit_args_bytes = 4096, limit_spans = 64,
-      limit_flight_ops = 4096, budget_bytes = 1 << 20,
+      limit_flight_ops = 4096, budget_bytes = 1 << 20, limit_quarantine_bytes = 1 << 20,
     } do
       assert.equal("integer", math.type(limits[name]), name)
       assert.truthy(limits[name] >= least, name)

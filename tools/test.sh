@@ -116,7 +116,7 @@ if [ -n "$ISOLATE" ] && [ "$DEVICE" = cpu ]; then
         rm -f "$GPULUA_TEST_CURRENT"
         GPULUA_CHECK=1 GPULUA_ISOLATE=$isolate timeout -k 10 "$TEST_TIMEOUT_S" "$BUILD/gpulua" "$BUSTED" --ignore-lua \
             -o tools/busted_output.lua spec/hazard_spec.lua spec/range_spec.lua spec/stream_spec.lua \
-            spec/op_spec.lua > "$log" 2>&1
+            spec/op_spec.lua spec/programs_spec.lua > "$log" 2>&1
         add "specs on cpu in check mode, transport $isolate" "$log" $?
     done
 fi

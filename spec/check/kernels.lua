@@ -1,12 +1,9 @@
 -- Known kernels that need every one of their barriers, for check_spec.lua. Each is run with `config`; `args` makes
 -- its arguments on a device: numbers, and buffers, of which the last is what it computes.
 
-local function ints(dev, n, k)
-  return dev:upload("i32", n, function(i) return (i * 7919 + (k or 0)) % 1009 end)
-end
-local function floats(dev, n)
-  return dev:upload("f32", n, function(i) return i * 37 % 101 end)
-end
+local inputs = require "spec.check.inputs"
+
+local ints, floats = inputs.ints, inputs.floats
 
 local kernels = {}
 local function kernel(name, config, args, source)

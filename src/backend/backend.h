@@ -186,12 +186,14 @@ struct backend_ops {
     void (*ask)(struct backend_device *device, struct backend_stream *stream, uint64_t seq);
 
     /* Check mode, else never called; NULL: nobody wants to know. A block of device memory that the
-     * script has made, and the end of one: every use of it is over. `label` may be "". */
+     * script has made; one that it has freed, where ("": unknown); and the end of one's memory:
+     * every use of it is over. `label` may be "". */
     void (*block_create)(struct backend_device *device, uint64_t number, uint64_t address,
                          uint64_t bytes, const char *label);
-    void (*block_free)(struct backend_device *device, uint64_t number);
     /* Somebody else may write there from now on. */
     void (*block_written)(struct backend_device *device, uint64_t address, uint64_t bytes);
+    void (*block_free)(struct backend_device *device, uint64_t number, const char *where);
+    void (*block_over)(struct backend_device *device, uint64_t address, uint64_t bytes);
 
     /* Device addresses, host pointers. Host memory may be pageable; it stays valid until the work
      * is over. */

@@ -392,6 +392,15 @@ static int buffer_slice(lua_State *L) {
 
 /* ---- the end, and how it looks ---- */
 
+/* Findings of check mode say where the memory was freed that they are about. */
+static void note_end(lua_State *L, struct gpulua *g, struct gpu_block *block) {
+    if (g->check && gpu_device_is_checked(gpu_block_device(block))) {
+        struct gpu_site site;
+        gpu_lua_site(L, g, gpu_block_device(block), &site);
+        gpu_block_ends_at(block, &site);
+    }
+}
+
 static void buffer_close(lua_State *L, struct gpulua *g, struct buffer *buffer) {
     struct gpu_block *block = buffer->ref.block;
     if (!block) {
@@ -405,6 +414,7 @@ static void buffer_close(lua_State *L, struct gpulua *g, struct buffer *buffer) 
     if (guarded) {
         gpu_memory_retain(guarded);
     }
+    note_end(L, g, block);
     gpu_block_close(block);
     if (guarded) {
         gpu_lua_memory_freed(L, guarded);
@@ -445,6 +455,7 @@ int gpu_lua_buffer_free(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
     struct gpu_memory *guarded = g->guard_count > 0 ? gpu_block_memory(buffer->ref.block) : NULL;
+    note_end(L, g, buffer->ref.block);
     gpu_block_free(buffer->ref.block);
     if (guarded) {
         gpu_lua_memory_freed(L, gpu_memory_retain(guarded));

@@ -69,34 +69,32 @@ static void take_block(struct wire_executor *executor, const struct wire_record 
         atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
         return;
     }
+    char text[64];
+    size_t room = record->length_bytes - sizeof *record;
+    room = room < sizeof text ? room : sizeof text;
+    memcpy(text, gpu_wire_record_payload(record), room);
+    text[room > 0 ? room - 1 : 0] = '\0';
     if (record->opcode == WIRE_OP_BLOCK_FREE) {
         if (executor->verify != NULL) {
             gpu_executor_verify_block_free(executor, record->u.block.number);
         } else if (ops->block_free != NULL) {
-            ops->block_free(executor->device, record->u.block.number);
+            ops->block_free(executor->device, record->u.block.number, text);
         }
-    } else if (record->opcode == WIRE_OP_BLOCK_WRITTEN) {
-        if (gpu_executor_resolve(executor, record->u.block.address, record->u.block.bytes, &address,
-                                 &error) != GPULUA_OK) {
-            /* Memory that is gone: nobody looks at it. */
-        } else if (executor->verify != NULL) {
-            gpu_executor_verify_written(executor, address, record->u.block.bytes);
-        } else if (ops->block_written != NULL) {
-            ops->block_written(executor->device, address, record->u.block.bytes);
-        }
-    } else if ((executor->verify != NULL || ops->block_create != NULL) &&
-               gpu_executor_resolve(executor, record->u.block.address, record->u.block.bytes,
+    } else if (gpu_executor_resolve(executor, record->u.block.address, record->u.block.bytes,
                                     &address, &error) == GPULUA_OK) {
-        char label[64];
-        size_t room = record->length_bytes - sizeof *record;
-        room = room < sizeof label ? room : sizeof label;
-        memcpy(label, gpu_wire_record_payload(record), room);
-        label[room > 0 ? room - 1 : 0] = '\0';
+        uint64_t bytes = record->u.block.bytes;
         if (executor->verify != NULL) {
-            gpu_executor_verify_block(executor, record, address, label);
-        } else {
-            ops->block_create(executor->device, record->u.block.number, address,
-                              record->u.block.bytes, label);
+            if (record->opcode == WIRE_OP_BLOCK_CREATE) {
+                gpu_executor_verify_block(executor, record, address, text);
+            } else if (record->opcode == WIRE_OP_BLOCK_WRITTEN) {
+                gpu_executor_verify_written(executor, address, bytes);
+            }
+        } else if (record->opcode == WIRE_OP_BLOCK_CREATE && ops->block_create != NULL) {
+            ops->block_create(executor->device, record->u.block.number, address, bytes, text);
+        } else if (record->opcode == WIRE_OP_BLOCK_WRITTEN && ops->block_written != NULL) {
+            ops->block_written(executor->device, address, bytes);
+        } else if (record->opcode == WIRE_OP_BLOCK_OVER && ops->block_over != NULL) {
+            ops->block_over(executor->device, address, bytes);
         }
     }
     free(error.log);
@@ -129,6 +127,7 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_BLOCK_CREATE] = take_block,
     [WIRE_OP_BLOCK_FREE] = take_block,
     [WIRE_OP_BLOCK_WRITTEN] = take_block,
+    [WIRE_OP_BLOCK_OVER] = take_block,
     [WIRE_OP_ASK] = take_ask,
     [WIRE_OP_CLOSE] = gpu_executor_request,
     [WIRE_OP_LAUNCH] = gpu_executor_work,

@@ -75,13 +75,18 @@ static void tell_block(const struct gpu_block *block, enum wire_opcode opcode) {
     struct gpu_device *device = block->device;
     struct {
         struct wire_record record;
-        char label[sizeof block->label];
+        char text[64];
     } told = {.record = {.length_bytes = sizeof told, .opcode = (uint8_t)opcode}};
     _Static_assert(sizeof told % 16 == 0, "as records are");
     told.record.u.block.address = block->address;
     told.record.u.block.bytes = block->byte_count;
     told.record.u.block.number = block->number;
-    memcpy(told.label, block->label, sizeof told.label);
+    if (opcode == WIRE_OP_BLOCK_CREATE) {
+        memcpy(told.text, block->label, sizeof block->label);
+    } else if (block->end_site.source) {
+        snprintf(told.text, sizeof told.text, "%.48s:%d", block->end_site.source,
+                 block->end_site.line);
+    }
     struct gpu_error ignored = {0};
     if (device->link && gpu_device_publish(device, &told.record, &ignored)) {
         gpu_error_finish(&ignored); /* the device is lost, and says so elsewhere */
@@ -94,9 +99,6 @@ static uint64_t give_back(struct gpu_block *block) {
     uint64_t bytes = block->grant.byte_count;
     if (block->is_staging) {
         device->stats.staging_bytes -= bytes;
-    }
-    if (device->is_checked && !block->is_host) {
-        tell_block(block, WIRE_OP_BLOCK_FREE);
     }
     gpu_memory_deallocate(block->memory, &block->grant, block);
     return block->is_host ? 0 : bytes;
@@ -124,6 +126,9 @@ static void retire_memory(struct gpu_block *block) {
     if (!block->is_host) {
         device->stats.bytes_live -= block->grant.byte_count;
         device->stats.frees++;
+        if (device->is_checked) {
+            tell_block(block, WIRE_OP_BLOCK_FREE);
+        }
     }
     if (was_never_used(block)) {
         (void)give_back(block);
@@ -156,6 +161,9 @@ static uint64_t retire_finish(struct gpu_device *device, struct gpu_block **link
     }
     block->next = NULL;
     count_retiring(block, false);
+    if (device->is_checked && !block->is_host) {
+        tell_block(block, WIRE_OP_BLOCK_OVER);
+    }
     uint64_t bytes = give_back(block);
     if (--block->refs == 0) {
         destroy(block);
@@ -260,6 +268,10 @@ void gpu_block_free(struct gpu_block *block) {
     }
 }
 
+void gpu_block_ends_at(struct gpu_block *block, const struct gpu_site *site) {
+    block->end_site = *site;
+}
+
 /* ---- creation ---- */
 
 static struct gpu_block *make(struct gpu_device *device, uint64_t byte_count, const char *label) {
@@ -281,7 +293,7 @@ static struct gpu_block *make(struct gpu_device *device, uint64_t byte_count, co
     block->epoch = device->epoch;
     block->byte_count = byte_count;
     gpu_history_init(&block->history, byte_count);
-    block->site = (struct gpu_site){0};
+    block->site = block->end_site = (struct gpu_site){0};
     block->label[0] = '\0';
     if (label) {
         snprintf(block->label, sizeof block->label, "%s", label);

@@ -163,6 +163,7 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->stats.limit_flight_ops = GPU_FLIGHT_OPS_MAX;
     device->stats.limit_memory_depth = GPU_MEMORY_DEPTH_MAX;
     device->stats.limit_oom_hooks = GPU_HOOKS_MAX;
+    device->stats.limit_quarantine_bytes = GPU_CHECK_QUARANTINE_BYTES;
     gpu_account_init(&device->account, 0);
     if (!gpu_flight_init(&device->flight) || !gpu_memory_open(device)) {
         gpu_memory_close(device);

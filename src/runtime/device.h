@@ -167,7 +167,7 @@ uint64_t gpu_device_trim(struct gpu_device *device);
     X(launches) X(copies) X(fills) X(uploads) X(downloads) X(marks)                                           \
     X(waits_issued) X(waits_elided) X(hazards_widened) X(recorders_abandoned)                                 \
     X(ops_completed) X(ops_failed) X(ops_in_flight) X(ops_in_flight_max)                                      \
-    X(allocs) X(frees) X(bytes_live) X(bytes_live_max) X(bytes_pending) X(bytes_reserved) X(budget_bytes)     \
+    X(allocs) X(frees) X(bytes_live) X(bytes_live_max) X(bytes_pending) X(bytes_reserved) X(bytes_quarantined) X(budget_bytes) \
     X(staging_bytes) X(staging_bytes_max) X(blocks_live) X(streams_live) X(modules_live) X(kernels_live)      \
     X(imports_live) X(exports_live)                                                                           \
     X(oom_retries) X(recoveries) X(collections) X(guard_checks) X(guard_findings)                                            \
@@ -175,7 +175,7 @@ uint64_t gpu_device_trim(struct gpu_device *device);
     X(limit_task_streams) X(limit_user_streams) X(limit_ops_in_flight) X(limit_staging_bytes)                 \
     X(limit_arena_bytes) X(limit_block_bytes) X(limit_slabs) X(limit_labels)                                  \
     X(limit_source_bytes) X(limit_params) X(limit_args_bytes) X(limit_spans) X(limit_flight_ops)  \
-    X(limit_memory_depth) X(limit_oom_hooks)
+    X(limit_memory_depth) X(limit_oom_hooks) X(limit_quarantine_bytes)
 /* clang-format on */
 struct gpu_stats {
 #define X(name) uint64_t name;

@@ -53,6 +53,8 @@ void gpu_block_release(struct gpu_block *block);
 void gpu_block_close(struct gpu_block *block);
 /* Ends the block for every ref: later use is UseAfterFree. Idempotent. */
 void gpu_block_free(struct gpu_block *block);
+/* Where the script is about to close or free it: for check mode, which names that line. */
+void gpu_block_ends_at(struct gpu_block *block, const struct gpu_site *site);
 
 /* In this order: closed ref, closed device, lost device, earlier epoch, freed block. `what` names
  * the argument: "argument 2 (x) of kernel 'saxpy'". `device`: the device it must belong to, or

@@ -35,6 +35,7 @@ enum gpu_memory_kind {
 /* What to do when the device has no memory left. */
 enum gpu_oom_policy { GPU_OOM_FAIL, GPU_OOM_FREE, GPU_OOM_WAIT };
 
+#define GPU_CHECK_QUARANTINE_BYTES (UINT64_C(64) << 20) /* of slabs in check mode */
 #define GPU_GUARD_CANARY_BYTES_MAX (UINT64_C(1) << 20)
 #define GPU_LOG_TEXT_BYTES_MAX (UINT64_C(1) << 24)
 #define GPU_MEMORY_DEPTH_MAX 16u /* resources on top of each other */

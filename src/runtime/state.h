@@ -129,7 +129,7 @@ struct gpu_block {
     void *shadow;                      /* the observer's */
     struct gpu_block *next, *previous; /* live blocks, next in retiring, or next spare one */
     struct gpu_deferred release;
-    struct gpu_site site;
+    struct gpu_site site, end_site; /* where the script made it, and freed it, if that is known */
     char label[48];
 };
 #define GPU_BLOCKS_SPARE_MAX 1024u /* structs kept for the next blocks */

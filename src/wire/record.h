@@ -26,6 +26,7 @@
 #define WIRE_RECORD_BYTES_MAX (32u * 1024u)
 #define WIRE_STREAMS_MAX 512u /* stream slots; slot 0 is the first task stream */
 #define WIRE_WAITS_MAX 255u
+#define WIRE_POISON_BYTE 0xDB /* what freed memory is filled with that is watched */
 
 /* clang-format off */
 /* Opcodes: X(name, is it stream work) */
@@ -60,9 +61,10 @@
     X(FORGET_FAILURES, 0) /* u.failures.count: the script has seen that many failures; later records carry SKIP */    \
     X(BLOCK_CREATE, 0)    /* u.block, payload: its label; check mode only: what memory there is, in order with the     \
                              work that uses it */                                                                     \
-    X(BLOCK_FREE, 0)      /* u.block: every use of it is over, and its memory will be another's */                     \
     X(BLOCK_WRITTEN, 0)   /* u.block: check mode only: somebody else may write these bytes, and none of them count as  \
                              never written */                                                                         \
+    X(BLOCK_FREE, 0)      /* u.block, payload: where, or "": the script has freed it; it may be in use */              \
+    X(BLOCK_OVER, 0)      /* u.block: freed, and every use of it is over: its memory may become another's */           \
     X(ASK, 0)             /* check mode only: the script waits for (stream, seq); seq 0: for any work. Until then     \
                              the device need not do any */                                                            \
     X(CLOSE, 0)           /* request: finish all work, free everything, then the executor ends */                     \

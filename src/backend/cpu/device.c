@@ -262,8 +262,14 @@ static void cpu_block_create(struct backend_device *device, uint64_t number, uin
     gpu_check_block_create(device->check, number, address, bytes, label);
 }
 
-static void cpu_block_free(struct backend_device *device, uint64_t number) {
-    gpu_check_block_free(device->check, number);
+static void cpu_block_free(struct backend_device *device, uint64_t number, const char *where) {
+    gpu_check_block_free(device->check, number, where);
+}
+
+/* Nothing may touch it any more: what does so all the same, unseen, reads this. */
+static void cpu_block_over(struct backend_device *device, uint64_t address, uint64_t bytes) {
+    (void)device;
+    memset((void *)(uintptr_t)address, WIRE_POISON_BYTE, bytes);
 }
 
 /* In check mode a launch takes what it declares along, behind its arguments. */
@@ -272,7 +278,7 @@ static gpulua_status cpu_launch(const struct backend_launch *launch, struct back
         return gpu_cpu_launch_put(launch, error);
     }
     struct backend_launch packed = *launch;
-    void *args = gpu_check_launch_pack(launch, &packed.args_bytes);
+    void *args = gpu_check_launch_pack(launch->stream->device->check, launch, &packed.args_bytes);
     packed.args = args;
     gpulua_status status = args != NULL
                                ? gpu_cpu_launch_put(&packed, error)
@@ -363,6 +369,7 @@ const struct backend_ops gpu_backend_cpu = {
     .block_written = cpu_block_written,
     .memory_adopt = cpu_memory_adopt,
     .memory_leave = cpu_memory_leave,
+    .block_over = cpu_block_over,
     .ask = gpu_cpu_schedule_ask,
     .copy = gpu_cpu_copy,
     .upload = gpu_cpu_upload,

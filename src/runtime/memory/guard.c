@@ -9,55 +9,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/memory/stack.h"
+#include "runtime/memory/quarantine.h"
 #include "runtime/work.h"
 
 #define CANARY_BYTE 0xC5
-#define POISON_BYTE 0xDB
 
 struct entry {
-    struct entry *next, **link;
-    struct gpu_grant grant; /* from the resource below */
+    struct gpu_kept kept; /* its grant is from the resource below */
     uint64_t asked_bytes, number;
     char label[48];
     struct gpu_site site;
 };
 
-struct list {
-    struct entry *head, **tail;
-};
-
 struct guard_memory {
     struct gpu_memory base;
     uint64_t canary_bytes, quarantine_bytes_max;
-    struct gpu_stream *stream;            /* retained; made when first needed */
-    struct list live, freed, quarantined; /* freed: not looked at yet */
-    uint64_t quarantined_bytes;
+    struct gpu_stream *stream;                     /* retained; made when first needed */
+    struct gpu_kept_list live, freed, quarantined; /* freed: not looked at yet */
     bool is_looking;
     struct gpu_error *finding; /* borrowed: where the first one goes; NULL: to those of the device
                                   that nobody has observed */
 };
-
-static void list_init(struct list *list) {
-    list->head = NULL;
-    list->tail = &list->head;
-}
-
-static void list_put(struct list *list, struct entry *entry) {
-    entry->next = NULL;
-    entry->link = list->tail;
-    *list->tail = entry;
-    list->tail = &entry->next;
-}
-
-static void list_take(struct list *list, struct entry *entry) {
-    *entry->link = entry->next;
-    if (entry->next) {
-        entry->next->link = entry->link;
-    } else {
-        list->tail = entry->link;
-    }
-}
 
 /* ---- device work, waited for ---- */
 
@@ -156,17 +128,18 @@ static gpulua_status look_at_canaries(struct guard_memory *memory, const struct 
     struct gpu_error error;
     char what[160];
     uint64_t at, front = memory->canary_bytes;
-    uint64_t begin = entry->grant.address + front + entry->asked_bytes;
-    uint64_t back = entry->grant.address + entry->grant.byte_count - begin;
+    uint64_t begin = entry->kept.grant.address + front + entry->asked_bytes;
+    uint64_t back = entry->kept.grant.address + entry->kept.grant.byte_count - begin;
     struct gpu_device *device = memory->base.device;
     device->stats.guard_checks++;
     gpulua_status status =
-        find_other(memory, entry->grant.address, front, CANARY_BYTE, &at, &error);
+        find_other(memory, entry->kept.grant.address, front, CANARY_BYTE, &at, &error);
     if (status == GPULUA_OK && at < front) {
         snprintf(what, sizeof what, "something wrote byte -%llu, before its first",
                  (unsigned long long)(front - at));
         tell(memory, entry, GPULUA_OUT_OF_BOUNDS, what);
-        status = fill(device, memory->stream, entry->grant.address, front, CANARY_BYTE, &error);
+        status =
+            fill(device, memory->stream, entry->kept.grant.address, front, CANARY_BYTE, &error);
     }
     if (status == GPULUA_OK) {
         status = find_other(memory, begin, back, CANARY_BYTE, &at, &error);
@@ -186,15 +159,16 @@ static gpulua_status look_at_canaries(struct guard_memory *memory, const struct 
 static gpulua_status look_at_poison(struct guard_memory *memory, const struct entry *entry) {
     struct gpu_error error;
     char what[160];
-    uint64_t at, begin = entry->grant.address + memory->canary_bytes;
+    uint64_t at, begin = entry->kept.grant.address + memory->canary_bytes;
     memory->base.device->stats.guard_checks++;
-    gpulua_status status = find_other(memory, begin, entry->asked_bytes, POISON_BYTE, &at, &error);
+    gpulua_status status =
+        find_other(memory, begin, entry->asked_bytes, WIRE_POISON_BYTE, &at, &error);
     if (status == GPULUA_OK && at < entry->asked_bytes) {
         snprintf(what, sizeof what, "something wrote its byte %llu after it was freed",
                  (unsigned long long)at);
         tell(memory, entry, GPULUA_USE_AFTER_FREE, what);
-        status = fill(memory->base.device, memory->stream, begin, entry->asked_bytes, POISON_BYTE,
-                      &error);
+        status = fill(memory->base.device, memory->stream, begin, entry->asked_bytes,
+                      WIRE_POISON_BYTE, &error);
     }
     if (status) {
         gpu_error_finish(&error);
@@ -204,12 +178,13 @@ static gpulua_status look_at_poison(struct guard_memory *memory, const struct en
 
 /* ---- giving back ---- */
 
-static uint64_t give_up(struct guard_memory *memory, struct list *list, struct entry *entry) {
-    uint64_t byte_count = entry->grant.byte_count;
+static uint64_t give_up(struct guard_memory *memory, struct gpu_kept_list *list,
+                        struct entry *entry) {
+    uint64_t byte_count = entry->kept.grant.byte_count;
     struct gpu_block name = {.number = entry->number};
     memcpy(name.label, entry->label, sizeof name.label);
-    list_take(list, entry);
-    gpu_memory_deallocate(memory->base.upstream, &entry->grant, &name);
+    gpu_kept_take(list, &entry->kept);
+    gpu_memory_deallocate(memory->base.upstream, &entry->kept.grant, &name);
     free(entry);
     return byte_count;
 }
@@ -221,14 +196,13 @@ static uint64_t take_in(struct guard_memory *memory, struct entry *entry) {
     if (memory->quarantine_bytes_max == 0 || status) {
         return give_up(memory, &memory->freed, entry);
     }
-    if (fill(memory->base.device, memory->stream, entry->grant.address + memory->canary_bytes,
-             entry->asked_bytes, POISON_BYTE, &error)) {
+    if (fill(memory->base.device, memory->stream, entry->kept.grant.address + memory->canary_bytes,
+             entry->asked_bytes, WIRE_POISON_BYTE, &error)) {
         gpu_error_finish(&error);
         return give_up(memory, &memory->freed, entry);
     }
-    list_take(&memory->freed, entry);
-    list_put(&memory->quarantined, entry);
-    memory->quarantined_bytes += entry->grant.byte_count;
+    gpu_kept_take(&memory->freed, &entry->kept);
+    gpu_kept_put(&memory->quarantined, &entry->kept);
     return 0;
 }
 
@@ -246,13 +220,12 @@ static uint64_t guard_reap(struct gpu_memory *base, bool is_urgent) {
     }
     memory->is_looking = true;
     while (memory->freed.head) {
-        bytes += take_in(memory, memory->freed.head);
+        bytes += take_in(memory, (struct entry *)memory->freed.head);
     }
     uint64_t kept_bytes = is_urgent ? 0 : memory->quarantine_bytes_max;
-    while (memory->quarantined.head && memory->quarantined_bytes > kept_bytes) {
-        struct entry *oldest = memory->quarantined.head;
+    while (memory->quarantined.head && memory->quarantined.byte_count > kept_bytes) {
+        struct entry *oldest = (struct entry *)memory->quarantined.head;
         (void)look_at_poison(memory, oldest);
-        memory->quarantined_bytes -= oldest->grant.byte_count;
         bytes += give_up(memory, &memory->quarantined, oldest);
     }
     memory->is_looking = false;
@@ -281,11 +254,11 @@ gpulua_status gpu_memory_check(struct gpu_memory *memory, bool is_everything,
         (void)guard_reap(base, false);
         if (is_everything && own_stream(guard, error) == GPULUA_OK) {
             guard->is_looking = true;
-            for (struct entry *entry = guard->live.head; entry; entry = entry->next) {
-                (void)look_at_canaries(guard, entry);
+            for (struct gpu_kept *kept = guard->live.head; kept; kept = kept->next) {
+                (void)look_at_canaries(guard, (struct entry *)kept);
             }
-            for (struct entry *entry = guard->quarantined.head; entry; entry = entry->next) {
-                (void)look_at_poison(guard, entry);
+            for (struct gpu_kept *kept = guard->quarantined.head; kept; kept = kept->next) {
+                (void)look_at_poison(guard, (struct entry *)kept);
             }
             guard->is_looking = false;
         }
@@ -307,14 +280,15 @@ static gpulua_status put_canaries(struct guard_memory *memory,
                                   const struct gpu_memory_request *request,
                                   const struct entry *entry, struct gpu_error *error) {
     struct gpu_device *device = memory->base.device;
-    uint64_t begin = entry->grant.address + memory->canary_bytes + entry->asked_bytes;
+    uint64_t begin = entry->kept.grant.address + memory->canary_bytes + entry->asked_bytes;
     /* What is in the order of a stream is there for that stream alone so far. */
     struct gpu_stream *stream = request->is_on_stream ? request->stream : memory->stream;
     gpulua_status status =
-        fill(device, stream, entry->grant.address, memory->canary_bytes, CANARY_BYTE, error);
+        fill(device, stream, entry->kept.grant.address, memory->canary_bytes, CANARY_BYTE, error);
     if (status == GPULUA_OK) {
-        status = fill(device, stream, begin, entry->grant.address + entry->grant.byte_count - begin,
-                      CANARY_BYTE, error);
+        status = fill(device, stream, begin,
+                      entry->kept.grant.address + entry->kept.grant.byte_count - begin, CANARY_BYTE,
+                      error);
     }
     return status;
 }
@@ -336,7 +310,7 @@ static gpulua_status guard_allocate(struct gpu_memory *base, struct gpu_memory_r
     if (!entry) {
         status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a guard");
     } else {
-        entry->grant = *grant;
+        entry->kept.grant = *grant;
         entry->asked_bytes = request->asked_bytes;
         entry->number = request->number;
         entry->site = request->site;
@@ -349,7 +323,7 @@ static gpulua_status guard_allocate(struct gpu_memory *base, struct gpu_memory_r
         gpu_memory_deallocate(base->upstream, grant, &name);
         return status;
     }
-    list_put(&memory->live, entry);
+    gpu_kept_put(&memory->live, &entry->kept);
     grant->address += memory->canary_bytes;
     grant->byte_count = byte_count;
     grant->tag = entry;
@@ -361,8 +335,8 @@ static void guard_deallocate(struct gpu_memory *base, struct gpu_grant *grant,
     struct guard_memory *memory = (struct guard_memory *)base;
     struct entry *entry = grant->tag;
     (void)block;
-    list_take(&memory->live, entry);
-    list_put(&memory->freed, entry);
+    gpu_kept_take(&memory->live, &entry->kept);
+    gpu_kept_put(&memory->freed, &entry->kept);
 }
 
 static gpulua_status guard_init(struct gpu_memory *base, const struct gpu_memory_info *info,
@@ -376,19 +350,19 @@ static gpulua_status guard_init(struct gpu_memory *base, const struct gpu_memory
     memory->canary_bytes = (info->canary_bytes + GPU_RANGE_ALIGN_BYTES - 1) /
                            GPU_RANGE_ALIGN_BYTES * GPU_RANGE_ALIGN_BYTES;
     memory->quarantine_bytes_max = info->quarantine_bytes;
-    list_init(&memory->live);
-    list_init(&memory->freed);
-    list_init(&memory->quarantined);
+    gpu_kept_init(&memory->live);
+    gpu_kept_init(&memory->freed);
+    gpu_kept_init(&memory->quarantined);
     return GPULUA_OK;
 }
 
-static void forget(struct guard_memory *memory, struct list *list) {
+static void forget(struct guard_memory *memory, struct gpu_kept_list *list) {
     while (list->head) {
         if (memory->base.device->memory) {
-            (void)give_up(memory, list, list->head);
+            (void)give_up(memory, list, (struct entry *)list->head);
         } else { /* the device is closed, and its memory gone */
-            struct entry *entry = list->head;
-            list_take(list, entry);
+            struct entry *entry = (struct entry *)list->head;
+            gpu_kept_take(list, &entry->kept);
             free(entry);
         }
     }

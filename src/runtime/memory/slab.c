@@ -2,7 +2,7 @@
  * bookkeeping; only growth is a round trip. */
 #include <stdlib.h>
 
-#include "runtime/memory/stack.h"
+#include "runtime/memory/quarantine.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define SLAB_BYTES_MIN (64 * MIB) /* amortises the round trip and the driver's cost of mapping */
@@ -17,6 +17,9 @@ struct slab_memory {
     /* Ranges freed last, by their size: who asks for the same again gets them back without any
      * cutting and joining. byte_count 0: none. */
     struct gpu_range recent[RECENT_COUNT];
+    /* Check mode: what was freed, poisoned, and waits until others may have it, so that who still
+     * uses it is found. It has left every budget, and comes out before one of them is too small. */
+    struct gpu_kept_list quarantined;
 };
 
 struct pinned_memory {
@@ -135,6 +138,83 @@ static bool find_range(struct slab_memory *memory, uint64_t byte_count, struct g
     return gpu_range_alloc(memory->ranges, byte_count, range);
 }
 
+/* ---- quarantine ---- */
+
+static void release_range(struct slab_memory *memory, const struct gpu_range *range) {
+    struct gpu_range *recent = recent_of(memory, range->byte_count);
+    if (recent->byte_count > 0) {
+        gpu_range_free(memory->ranges, recent);
+    }
+    *recent = *range;
+}
+
+static void let_out(struct slab_memory *memory) {
+    struct gpu_kept *oldest = memory->quarantined.head;
+    gpu_kept_take(&memory->quarantined, oldest);
+    memory->base.device->stats.bytes_quarantined = memory->quarantined.byte_count;
+    release_range(memory, &oldest->grant.range);
+    free(oldest);
+}
+
+/* The newest stays, however large. False: no host memory to keep it. */
+static bool take_in(struct slab_memory *memory, const struct gpu_grant *grant) {
+    struct gpu_kept *kept = calloc(1, sizeof *kept);
+    if (!kept) {
+        return false;
+    }
+    kept->grant = *grant;
+    gpu_kept_put(&memory->quarantined, kept);
+    while (memory->quarantined.byte_count > GPU_CHECK_QUARANTINE_BYTES &&
+           memory->quarantined.head != kept) {
+        let_out(memory);
+    }
+    memory->base.device->stats.bytes_quarantined = memory->quarantined.byte_count;
+    return true;
+}
+
+static bool find_quarantined(struct slab_memory *memory, uint64_t byte_count,
+                             struct gpu_range *range) {
+    bool is_found = false;
+    while (!is_found && memory->quarantined.head) {
+        let_out(memory);
+        is_found = find_range(memory, byte_count, range);
+    }
+    return is_found;
+}
+
+static uint64_t slab_reap(struct gpu_memory *base, bool is_urgent) {
+    struct slab_memory *memory = (struct slab_memory *)base;
+    uint64_t bytes = is_urgent ? memory->quarantined.byte_count : 0;
+    while (is_urgent && memory->quarantined.head) {
+        let_out(memory);
+    }
+    return bytes;
+}
+
+/* More slabs, as far as the budget goes; then what is in quarantine; then as if none were. */
+static gpulua_status find_more(struct slab_memory *memory, uint64_t byte_count,
+                               struct gpu_range *range, struct gpu_error *error) {
+    const struct gpu_stats *stats = &memory->base.device->stats;
+    uint64_t exact = round_up(byte_count, SLAB_ALIGN_BYTES);
+    if (stats->bytes_reserved + exact > stats->budget_bytes &&
+        find_quarantined(memory, byte_count, range)) {
+        return GPULUA_OK;
+    }
+    gpulua_status status = grow_slabs(memory, byte_count, error);
+    bool is_short = status == GPULUA_OUT_OF_MEMORY || status == GPULUA_CAPACITY;
+    if (is_short && find_quarantined(memory, byte_count, range)) {
+        gpu_error_finish(error);
+        return GPULUA_OK;
+    }
+    if (status == GPULUA_OK && !find_range(memory, byte_count, range)) {
+        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no room for %llu bytes",
+                               (unsigned long long)byte_count);
+    }
+    return status;
+}
+
+/* ---- the resource ---- */
+
 static gpulua_status slab_allocate(struct gpu_memory *base, struct gpu_memory_request *request,
                                    struct gpu_grant *grant, struct gpu_error *error) {
     struct slab_memory *memory = (struct slab_memory *)base;
@@ -149,11 +229,7 @@ static gpulua_status slab_allocate(struct gpu_memory *base, struct gpu_memory_re
             (void)gpu_device_reap(device);
         }
         if (!find_range(memory, request->byte_count, &grant->range)) {
-            status = grow_slabs(memory, request->byte_count, error);
-            if (status == GPULUA_OK && !find_range(memory, request->byte_count, &grant->range)) {
-                status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no room for %llu bytes",
-                                       (unsigned long long)request->byte_count);
-            }
+            status = find_more(memory, request->byte_count, &grant->range, error);
         }
     }
     if (status) {
@@ -169,11 +245,9 @@ static void slab_deallocate(struct gpu_memory *base, struct gpu_grant *grant,
                             const struct gpu_block *block) {
     struct slab_memory *memory = (struct slab_memory *)base;
     (void)block;
-    struct gpu_range *recent = recent_of(memory, grant->range.byte_count);
-    if (recent->byte_count > 0) {
-        gpu_range_free(memory->ranges, recent);
+    if (!base->device->is_checked || !take_in(memory, grant)) {
+        release_range(memory, &grant->range);
     }
-    *recent = grant->range;
     gpu_account_release(&base->device->account, grant->byte_count);
 }
 
@@ -182,6 +256,7 @@ uint64_t gpu_slabs_trim(struct gpu_memory *base) {
     struct gpu_device *device = base->device;
     uint64_t bytes, total = 0;
     uint32_t slab;
+    (void)slab_reap(base, true);
     forget_recent(memory);
     while ((slab = gpu_range_region_take_free(memory->ranges, &bytes)) != 0) {
         struct gpu_error ignored = {0};
@@ -202,19 +277,23 @@ static gpulua_status slab_init(struct gpu_memory *base, const struct gpu_memory_
                                struct gpu_error *error) {
     struct slab_memory *memory = (struct slab_memory *)base;
     (void)info;
+    gpu_kept_init(&memory->quarantined);
     memory->ranges = gpu_range_allocator_create();
     return memory->ranges ? GPULUA_OK
                           : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory");
 }
 
 static void slab_finish(struct gpu_memory *base) {
-    gpu_range_allocator_destroy(((struct slab_memory *)base)->ranges);
+    struct slab_memory *memory = (struct slab_memory *)base;
+    (void)slab_reap(base, true);
+    gpu_range_allocator_destroy(memory->ranges);
 }
 
 static const struct gpu_memory_ops slab_ops = {
     .kind = "slab",
     .allocate = slab_allocate,
     .deallocate = slab_deallocate,
+    .reap = slab_reap,
     .finish = slab_finish,
 };
 const struct gpu_memory_class gpu_memory_slab_class = {

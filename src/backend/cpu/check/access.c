@@ -168,7 +168,10 @@ static inline void cell_access(struct cpu_context *context, const struct check_a
     }
     if ((access->flags & CPU_ACCESS_WRITE) != 0) {
         race_with_read(context, access, cell, address, tag);
-        cell->write = tag;
+        /* A thread's own atomic operation does not hide what it wrote plainly before. */
+        bool is_hiding = (cell->write ^ tag) >> CHECK_THREAD_SHIFT == 0 &&
+                         gpu_check_tag_kind(cell->write) == CHECK_KIND_PLAIN;
+        cell->write = is_hiding ? cell->write : tag;
         if ((access->flags & CPU_ACCESS_ATOMIC) != 0 &&
             (cell->read ^ tag) >> CHECK_THREAD_SHIFT == 0 &&
             cell->lanes == 1u << gpu_check_tag_thread(tag) % CHECK_WARP_THREADS) {
@@ -447,11 +450,11 @@ void gpu_check_access(struct cpu_context *context, const void *pointer, unsigned
     other_access(context, &access);
 }
 
-void gpu_check_fence(struct cpu_context *context) {
+void gpu_check_fence(struct cpu_context *context, unsigned is_wide) {
     struct check_run *run = gpu_check_run_of(context);
     gpu_check_order_fence(run->order, run->region->threads,
                           run->launch->block[0] * run->launch->block[1] * run->launch->block[2],
-                          context->current->linear);
+                          context->current->linear, is_wide != 0);
 }
 
 /* ---- the heap ---- */

@@ -85,8 +85,9 @@ void gpu_check_block_create(struct check *check, uint64_t number, uint64_t addre
     tell(check, &told);
 }
 
-void gpu_check_block_free(struct check *check, uint64_t number) {
-    const struct check_told told = {CHECK_BLOCK_FREE, {.number = number}};
+void gpu_check_block_free(struct check *check, uint64_t number, const char *where) {
+    struct check_told told = {CHECK_BLOCK_FREE, {.number = number, .freed = ++check->free_count}};
+    strncpy(told.block.where, where, sizeof told.block.where - 1);
     tell(check, &told);
 }
 
@@ -180,10 +181,12 @@ static bool block_add(struct check *check, const struct check_block *told) {
     return true;
 }
 
-static void block_free(struct check *check, uint64_t number) {
+static void block_free(struct check *check, const struct check_block *told) {
     for (size_t i = 0; i < check->block_count; i++) {
-        if (check->blocks[i].number == number) {
-            check->blocks[i].is_freed = true;
+        struct check_block *block = &check->blocks[i];
+        if (block->number == told->number) {
+            block->freed = told->freed;
+            memcpy(block->where, told->where, sizeof block->where);
             return;
         }
     }
@@ -209,7 +212,7 @@ void gpu_check_take_told(struct check *check) {
             break;
         case CHECK_BLOCK_FREE:
         default:
-            block_free(check, told->block.number);
+            block_free(check, &told->block);
             break;
         }
     }

@@ -29,8 +29,8 @@
 /* A block of the script's; a freed one is kept until its addresses are another's. */
 struct check_block {
     uint64_t address, bytes, number;
-    bool is_freed;
-    char label[CHECK_LABEL_BYTES];
+    uint64_t freed; /* its number among those that were freed; 0: it is not */
+    char label[CHECK_LABEL_BYTES], where[CHECK_LABEL_BYTES];
 };
 
 enum check_told_kind {
@@ -65,7 +65,8 @@ struct check {
     pthread_mutex_t lock;
     struct check_told *told; /* owned; under the lock */
     size_t told_count, told_capacity;
-    bool told_failed; /* something was told for which there was no memory */
+    uint64_t free_count; /* blocks freed so far */
+    bool told_failed;    /* something was told for which there was no memory */
 
     /* the worker's */
     struct check_space *slabs; /* owned; by address */
@@ -91,12 +92,12 @@ void gpu_check_slab_create(struct check *check, uint64_t address, uint64_t bytes
 void gpu_check_slab_destroy(struct check *check, uint64_t address);
 void gpu_check_block_create(struct check *check, uint64_t number, uint64_t address, uint64_t bytes,
                             const char *label);
-void gpu_check_block_free(struct check *check, uint64_t number);
 void gpu_check_block_written(struct check *check, uint64_t address, uint64_t bytes);
 /* Where the space of adopted memory begins: cells stand for whole words. */
 static inline uint64_t gpu_check_adopted_base(uint64_t address) {
     return address & ~(uint64_t)(CHECK_CELL_BYTES - 1u);
 }
+void gpu_check_block_free(struct check *check, uint64_t number, const char *where);
 
 /* ---- from the worker ---- */
 void gpu_check_take_told(struct check *check);
@@ -114,9 +115,10 @@ bool gpu_check_grow(void *list, size_t count, size_t *capacity, size_t item_byte
 
 /* ---- launches (launch.c) ---- */
 
-/* A launch as the executor gives it, its uses behind its arguments; the arguments that a queue
- * copies. malloc'ed; NULL: no memory. */
-void *gpu_check_launch_pack(const struct backend_launch *launch, uint32_t *args_bytes);
+/* A launch as the executor gives it, its uses and which blocks are freed behind its arguments; the
+ * arguments that a queue copies. malloc'ed; NULL: no memory. */
+void *gpu_check_launch_pack(struct check *check, const struct backend_launch *launch,
+                            uint32_t *args_bytes);
 /* Runs all blocks on the calling thread. */
 void gpu_check_launch_run(struct check *check, struct cpu_launch *launch, uint32_t stream,
                           uint64_t seq);

@@ -177,10 +177,12 @@ GPU_CPU_ON_FIBRE void gpu_check_find_undeclared(struct cpu_context *context,
         uint64_t start = block != NULL ? block->address : use->address;
         finding(context, GPULUA_UNDECLARED_ACCESS, "%s %s, declared %s, at byte %" PRIu64, verb,
                 name, declared_of(use), access->address - start);
-    } else if (block != NULL && block->is_freed) {
+    } else if (block != NULL && block->freed != 0 && block->freed <= run->free_count) {
         finding(context, GPULUA_USE_AFTER_FREE,
-                "%s %s, allocation %" PRIu64 ", which was freed, at byte %" PRIu64, verb, name,
-                block->number, access->address - block->address);
+                "%s %s, allocation %" PRIu64 ", which was freed, at byte %" PRIu64 "%s%s%s", verb,
+                name, block->number, access->address - block->address,
+                block->where[0] != '\0' ? " (freed at " : "", block->where,
+                block->where[0] != '\0' ? ")" : "");
     } else if (access->address - (uintptr_t)context->dynamic_shared < CPU_SHARED_BYTES_MAX) {
         finding(context, GPULUA_OUT_OF_BOUNDS,
                 "%s %s at byte %" PRIuPTR " of its dynamic shared memory, which has %" PRIu32, verb,

@@ -10,6 +10,7 @@
 /* ---- a launch on its way through a queue ---- */
 
 struct packed_uses {
+    uint64_t free_count; /* blocks that were freed before it was launched */
     uint32_t count, reserved;
     struct backend_use uses[];
 };
@@ -18,7 +19,8 @@ static uint32_t uses_offset(const struct cpu_kernel *kernel) {
     return (kernel->args_bytes + 15u) & ~15u;
 }
 
-void *gpu_check_launch_pack(const struct backend_launch *launch, uint32_t *args_bytes) {
+void *gpu_check_launch_pack(struct check *check, const struct backend_launch *launch,
+                            uint32_t *args_bytes) {
     uint32_t offset = uses_offset((const struct cpu_kernel *)launch->kernel);
     size_t uses_bytes = launch->use_count * sizeof *launch->uses;
     *args_bytes = offset + (uint32_t)(sizeof(struct packed_uses) + uses_bytes);
@@ -27,6 +29,7 @@ void *gpu_check_launch_pack(const struct backend_launch *launch, uint32_t *args_
         struct packed_uses *packed = (struct packed_uses *)(void *)(bytes + offset);
         memcpy(bytes, launch->args, launch->args_bytes < offset ? launch->args_bytes : offset);
         packed->count = launch->use_count;
+        packed->free_count = check->free_count;
         if (uses_bytes != 0) {
             memcpy(packed->uses, launch->uses, uses_bytes);
         }
@@ -66,6 +69,7 @@ struct check_run *gpu_check_run_begin(struct check *check, struct cpu_launch *la
     run->region = region;
     run->order = &check->order;
     run->use_count = packed->count;
+    run->free_count = packed->free_count;
     run->random = check->seed * UINT64_C(0x9E3779B97F4A7C15) +
                   stream * UINT64_C(0xD1B54A32D192ED03) + seq * UINT64_C(0x8CB92BA72F3D8DD7);
     for (uint32_t i = 0; i < run->use_count; i++) {

@@ -28,6 +28,7 @@ static void interval_start(struct check_order *order, struct cpu_thread *threads
     if (order->has_fences) {
         order->has_fences = false;
         memset(order->fenced, 0, sizeof order->fenced);
+        memset(order->wide, 0, sizeof order->wide);
         memset(order->released, 0, sizeof order->released);
         memset(order->acquired, 0, sizeof order->acquired);
     }
@@ -83,19 +84,23 @@ void gpu_check_order_warp(struct check_order *order, struct cpu_thread *threads,
 }
 
 void gpu_check_order_fence(struct check_order *order, struct cpu_thread *threads, uint32_t count,
-                           uint32_t thread) {
+                           uint32_t thread, bool is_wide) {
     struct check_warp *warp = &order->warps[thread / CHECK_WARP_THREADS];
     uint32_t time = time_next(order, threads, count, warp);
     thread_time(&threads[thread], thread, time);
     order->fenced[thread] = (uint16_t)time;
+    order->wide[thread] = is_wide ? (uint16_t)time : order->wide[thread];
     order->has_fences = true;
 }
 
-static void release_note(struct check_order *order) {
+static void release_note(struct check_order *order, uint32_t thread) {
     struct check_release *last =
         order->release_count > 0 ? &order->releases[order->release_count - 1] : NULL;
     if (last != NULL && last->first == order->block_first) {
+        last->thread =
+            last->last != order->stamp || last->thread == thread ? thread : CHECK_THREAD_SEVERAL;
         last->last = order->stamp;
+        last->time = order->wide[thread];
         return;
     }
     if (order->release_count == order->release_capacity) {
@@ -108,7 +113,7 @@ static void release_note(struct check_order *order) {
         order->release_capacity = capacity;
     }
     order->releases[order->release_count++] =
-        (struct check_release){order->block_first, order->stamp};
+        (struct check_release){order->block_first, order->stamp, thread, order->wide[thread]};
 }
 
 void gpu_check_order_atomic(struct check_order *order, uint32_t thread, bool writes) {
@@ -117,7 +122,9 @@ void gpu_check_order_atomic(struct check_order *order, uint32_t thread, bool wri
     order->acquired[thread] = true;
     if (writes && order->fenced[thread] != 0) {
         order->released[thread] = order->fenced[thread];
-        release_note(order);
+        if (order->wide[thread] != 0) {
+            release_note(order, thread);
+        }
     }
 }
 
@@ -128,8 +135,8 @@ void gpu_check_order_finish(struct check_order *order) {
     order->release_capacity = 0;
 }
 
-static bool is_published(const struct check_order *order, uint64_t stamp) {
-    uint64_t low = 0, high = order->release_count;
+static bool is_published(const struct check_order *order, uint64_t tag) {
+    uint64_t stamp = gpu_check_tag_stamp(tag), low = 0, high = order->release_count;
     while (low < high) { /* the last that begins at or before the stamp */
         uint64_t middle = (low + high) / 2;
         if (order->releases[middle].first <= stamp) {
@@ -138,13 +145,17 @@ static bool is_published(const struct check_order *order, uint64_t stamp) {
             high = middle;
         }
     }
-    return low > 0 && stamp <= order->releases[low - 1].last;
+    const struct check_release *release = low > 0 ? &order->releases[low - 1] : NULL;
+    return release != NULL &&
+           (stamp < release->last ||
+            (stamp == release->last && (release->thread != gpu_check_tag_thread(tag) ||
+                                        gpu_check_tag_time(tag) < release->time)));
 }
 
 bool gpu_check_is_ordered(const struct check_order *order, uint64_t tag, uint32_t thread) {
     uint64_t stamp = gpu_check_tag_stamp(tag);
     if (stamp < order->block_first) {
-        return order->has_acquired && is_published(order, stamp);
+        return order->has_acquired && is_published(order, tag);
     }
     if (stamp != order->stamp) {
         return true;

@@ -25,10 +25,14 @@ struct check_warp {
     uint16_t seen[CHECK_WARP_THREADS][CHECK_WARP_THREADS];
 };
 
-/* A block that has published something. */
+/* A block that has published something: all before its last barrier before that, and what the one
+ * thread that did so accessed before its fence. */
 struct check_release {
     uint64_t first, last; /* stamps */
+    uint32_t thread;      /* CHECK_THREAD_SEVERAL: more than one, with the last stamp */
+    uint32_t time;        /* of that thread's fence */
 };
+#define CHECK_THREAD_SEVERAL UINT32_MAX
 
 struct check_order {
     uint64_t *stamp_next;                     /* the device's */
@@ -36,8 +40,9 @@ struct check_order {
     uint64_t block_first;                     /* those of the block here, */
     uint64_t stamp;                           /* and this is now */
     bool has_acquired;                        /* the block has performed an atomic operation */
-    bool has_fences;                          /* something of the three below is not 0 */
+    bool has_fences;                          /* something of the four below is not 0 */
     uint16_t fenced[CPU_BLOCK_THREADS_MAX];   /* times of this interval: of the last fence, */
+    uint16_t wide[CPU_BLOCK_THREADS_MAX];     /* of the last that is for other blocks too, */
     uint16_t released[CPU_BLOCK_THREADS_MAX]; /* of what an atomic operation has published since */
     bool acquired[CPU_BLOCK_THREADS_MAX];
     struct check_warp warps[CHECK_WARPS_MAX];
@@ -58,7 +63,7 @@ void gpu_check_order_barrier(struct check_order *order, struct cpu_thread *threa
 void gpu_check_order_warp(struct check_order *order, struct cpu_thread *threads, uint32_t count,
                           uint32_t w, uint32_t lanes);
 void gpu_check_order_fence(struct check_order *order, struct cpu_thread *threads, uint32_t count,
-                           uint32_t thread);
+                           uint32_t thread, bool is_wide);
 /* An atomic operation; what it publishes if it writes. */
 void gpu_check_order_atomic(struct check_order *order, uint32_t thread, bool writes);
 void gpu_check_order_finish(struct check_order *order);

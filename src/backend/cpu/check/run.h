@@ -56,6 +56,7 @@ struct check_run {
     struct check_order *order;
     struct check_module module;
     uint32_t use_count;
+    uint64_t free_count; /* blocks that were freed before the launch */
     uint64_t random;
     struct check_run_block *blocks; /* owned: those so far */
     uint64_t block_count, block_capacity;
@@ -75,7 +76,7 @@ static inline uint32_t gpu_check_access_wanted(uint32_t flags) {
 /* ---- access.c ---- */
 void gpu_check_access(struct cpu_context *context, const void *address, unsigned long bytes,
                       unsigned flags);
-void gpu_check_fence(struct cpu_context *context);
+void gpu_check_fence(struct cpu_context *context, unsigned is_wide);
 void *gpu_check_heap(struct cpu_context *context, void *address, unsigned long bytes);
 
 /* ---- launch.c: what run.c tells, and asks ---- */

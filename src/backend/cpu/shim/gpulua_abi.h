@@ -9,7 +9,7 @@
 #ifndef GPULUA_ABI_H
 #define GPULUA_ABI_H
 
-#define CPU_ABI_VERSION 2u
+#define CPU_ABI_VERSION 3u
 #define CPU_REGION_BYTES (1ul << 29)
 
 /* One thread of a block that runs on a stack of its own. */
@@ -72,7 +72,8 @@ struct cpu_services {
     /* Check mode only. Before the access is made; does not return if it may not be. */
     void (*access)(struct cpu_context *context, const void *address, unsigned long bytes,
                    unsigned flags);
-    void (*fence)(struct cpu_context *context);
+    /* is_wide: for other blocks too, not for those of its own alone. */
+    void (*fence)(struct cpu_context *context, unsigned is_wide);
     /* Takes memory from the heap, or gives `address` back if it is not null. */
     void *(*heap)(struct cpu_context *context, void *address, unsigned long bytes);
 };

@@ -119,13 +119,19 @@ GPULUA_ATOMICS(16, short, unsigned short)
 GPULUA_ATOMICS(32, int, unsigned int)
 GPULUA_ATOMICS(64, long, unsigned long)
 
+// __threadfence is a thread's fence, __threadfence_block a signal's (gpulua_sync.h).
 GPULUA_HOOK void __tsan_atomic_thread_fence(int) {
     if (gpulua_check_flag != 0) {
         cpu_context *context = gpulua_context();
-        context->services->fence(context);
+        context->services->fence(context, 1);
     }
 }
-GPULUA_HOOK void __tsan_atomic_signal_fence(int) { __tsan_atomic_thread_fence(0); }
+GPULUA_HOOK void __tsan_atomic_signal_fence(int) {
+    if (gpulua_check_flag != 0) {
+        cpu_context *context = gpulua_context();
+        context->services->fence(context, 0);
+    }
+}
 
 // The C library's are not instrumented, and the compiler calls them for what it copies.
 GPULUA_HOOK void *memmove(void *dst, const void *src, size_t bytes) noexcept {

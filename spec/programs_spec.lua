@@ -1,0 +1,57 @@
+-- Random programs on eight streams and 64 buffers with overlapping views end as if their operations had run one after
+-- the other (spec/programs.lua; the long runs: bench/random.lua).
+
+local programs = require "spec.programs"
+local support = require "spec.support"
+
+describe("random programs", function()
+  local dev, where
+  setup(function()
+    dev = support.open()
+    where = programs.open(dev)
+  end)
+  teardown(support.close_all)
+
+  it("of 10,000 operations end as if they had run in order", function()
+    for seed = 1, 3 do
+      assert.equal(nil, programs.run(where, seed, 10000), "seed " .. seed)
+    end
+  end)
+
+  it("of 300 operations end as if they had run in order", function()
+    for seed = 2001, 2030 do
+      assert.equal(nil, programs.run(where, seed, 300), "seed " .. seed)
+    end
+  end)
+
+  it("leave nothing behind", function()
+    support.without_leak(dev, function()
+      programs.run(where, 7, 1000)
+    end)
+  end)
+
+  it("of 10,000 operations end as if they had run in order, 1,000 seeds #slow", function()
+    if not os.getenv "GPULUA_SLOW" then
+      pending "GPULUA_SLOW=1 runs it"
+    end
+    for seed = 1, 1000 do
+      assert.equal(nil, programs.run(where, seed, 10000), "seed " .. seed)
+    end
+  end)
+
+  it("twin: without fences they do not", function()
+    support.wants_time(pending)
+    local is_there, unfenced = pcall(support.open, { unfenced = true })
+    if not is_there then
+      pending(unfenced.message)
+    end
+    local other = programs.open(unfenced)
+    local wrong = 0
+    for seed = 1, 3 do
+      wrong = wrong + (programs.run(other, seed, 10000) and 1 or 0)
+    end
+    programs.close(other)
+    unfenced:close()
+    assert.truthy(wrong > 0)
+  end)
+end)
