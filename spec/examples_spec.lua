@@ -217,4 +217,22 @@ describe("example", function()
       assert.equal(2, select(2, run("examples/edges.lua")))
     end)
   end)
+
+  describe("mistakes", function()
+    it("are noticed by nobody", function()
+      local output, code = run "--device cpu examples/mistakes.lua"
+      assert.equal(0, code, output)
+      assert.equal(4, select(2, output:gsub("nobody noticed", "")), output)
+    end)
+
+    it("are all found in check mode", function()
+      local output, code = run "--device cpu --check examples/mistakes.lua"
+      assert.equal(0, code, output)
+      for code_wanted, text in pairs { UndeclaredAccess = "wrote buffer 'x', declared in", OutOfBounds = "read 4 bytes",
+        RaceFound = "no barrier is between" } do
+        assert.truthy(output:find("  " .. code_wanted .. ": [^\n]*" .. text), output)
+      end
+      assert.truthy(output:find "RaceFound: 'fill' [^\n]* of another task writes", output)
+    end)
+  end)
 end)
