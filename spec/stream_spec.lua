@@ -103,8 +103,8 @@ describe("stream", function()
     for i = 1, 64 do
       over = over + (ops[i]:done() and 1 or 0)
     end
-    -- On a GPU they all run at once; on the CPU it did not wait for those that were there before.
-    assert.truthy(over < 56, over)
+    -- On a GPU they all run at once. On the CPU it did not wait for those that were there before.
+    assert.truthy(over < 56 or dev.kind ~= "cpu", over)
     for i = 1, 64 do
       low[i]:close()
     end
