@@ -194,9 +194,10 @@ GPULUA_API void gpulua_buffer_info_init(gpulua_buffer_info *info);
 /* The buffer or host buffer at `index`; the value stays there. The same range and type: of a slice
  * or a view, that one. Count 1. InvalidArgument: another value; Closed, Stale, UseAfterFree. */
 GPULUA_API gpulua_status gpulua_to_buffer(lua_State *L, int index, gpulua_buffer **buffer);
-/* A new one on the device at `device_index`, or with 0 on the default device (gpu.device()), which
- * is opened. Uses type, shape, label, is_host. Contents are undefined, of host buffers zeros. The
- * errors of dev:buffer and dev:host, and blocks as they do. */
+/* A new one on the device, or of the memory (gpulua_push_memory, dev:memory), at `device_index`, or
+ * with 0 on the default device (gpu.device()), which is opened. Uses type, shape, label, is_host.
+ * Contents are undefined, of host buffers zeros. The errors of dev:buffer and dev:host, and blocks
+ * as they do; InvalidArgument: a host buffer of a memory. */
 GPULUA_API gpulua_status gpulua_buffer_new(lua_State *L, int device_index,
                                            const gpulua_buffer_info *info, gpulua_buffer **buffer);
 /* Pushes a handle for scripts: the same memory, range, type and shape. It closes apart from this
@@ -222,6 +223,50 @@ GPULUA_API gpulua_status gpulua_buffer_map(gpulua *g, gpulua_buffer *buffer, gpu
 GPULUA_API gpulua_buffer *gpulua_buffer_retain(gpulua_buffer *buffer);
 /* NULL is fine. Also after gpulua_close. */
 GPULUA_API void gpulua_buffer_release(gpulua_buffer *buffer);
+
+/* ---- memory resources ----
+ *
+ * dev:memory of scripts: what a buffer's memory comes from, layers that lie on each other in the
+ * order of these fields, the last on top. One memory stands on another with from_index. */
+
+typedef struct gpulua_memory_info {
+    size_t struct_bytes; /* set by gpulua_memory_info_init */
+    const char *from;    /* "slab", "driver" or "direct"; NULL: slab */
+    int from_index;      /* or where a memory to stand on is; 0: none */
+    const char *oom;     /* when the device has no memory: "fail", "free" or "wait"; NULL: fail */
+    double timeout_s;    /* of "wait"; 0: the usual second */
+    int is_guarded;      /* with canaries and quarantine, of so many bytes; 0: the usual ones */
+    uint64_t canary_bytes, quarantine_bytes;
+    uint64_t budget_bytes; /* 0: none */
+    int has_statistics;
+    int has_log; /* lines are kept for mem:log(), log_bytes of them; 0: the usual ones */
+    uint64_t log_bytes;
+    const char *label; /* or NULL */
+} gpulua_memory_info;
+GPULUA_API void gpulua_memory_info_init(gpulua_memory_info *info);
+/* Makes a memory of the device at `device_index` (0: the default device) and pushes its handle,
+ * which belongs to the state like any value: kept in a variable or the registry, given to scripts,
+ * named to gpulua_buffer_new, closed by mem:close() or collected. InvalidArgument, Unsupported (the
+ * driver has no pool), Capacity (too many on each other). Does not block. */
+GPULUA_API gpulua_status gpulua_push_memory(lua_State *L, int device_index,
+                                            const gpulua_memory_info *info);
+
+typedef struct gpulua_memory_state {
+    size_t struct_bytes;
+    const char *kind;     /* of the top layer: "budget", "slab" and so on */
+    const char *pressure; /* "none", "low", "medium", "high", "critical" */
+    int is_trackable;     /* 0: launches and strict recorders refuse it */
+    uint64_t limit_bytes; /* of the tightest budget from here down */
+    uint64_t remaining_bytes;
+    uint64_t outstanding_bytes, outstanding_count;
+    /* With statistics, else 0. */
+    uint64_t allocs, frees, failures, bytes_live, bytes_live_max;
+    uint64_t log_events, log_drops;
+} gpulua_memory_state;
+/* What the memory at `index` has given. Strings are static. InvalidArgument: another value;
+ * Closed. */
+GPULUA_API gpulua_status gpulua_memory_describe(lua_State *L, int index,
+                                                gpulua_memory_state *state);
 
 /* ---- work of the host's own ----
  *

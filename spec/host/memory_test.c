@@ -258,7 +258,77 @@ static void test_from_scripts(void) {
     lua_close(L);
 }
 
+static void test_memory(gpulua_isolation isolation) {
+    gpulua *g = open_object(isolation);
+    lua_State *L = gpulua_state(g);
+    gpulua_memory_info info;
+    gpulua_memory_state state;
+    gpulua_buffer_info want;
+    gpulua_buffer *x = NULL, *y = NULL;
+    CHECK(run(g, prelude));
+    gpulua_memory_info_init(&info);
+    info.budget_bytes = 1 << 20;
+    info.has_statistics = 1;
+    info.label = "pool";
+    CHECK(gpulua_push_memory(L, 0, &info) == GPULUA_OK && lua_gettop(L) == 1);
+    CHECK(gpulua_memory_describe(L, 1, &state) == GPULUA_OK);
+    CHECK(strcmp(state.kind, "statistics") == 0 && strcmp(state.pressure, "none") == 0);
+    CHECK(state.limit_bytes == 1 << 20 && state.remaining_bytes == 1 << 20);
+    CHECK(state.is_trackable && state.outstanding_bytes == 0 && state.allocs == 0);
+
+    gpulua_buffer_info_init(&want);
+    want.type = "f32";
+    want.dim_count = 1;
+    want.shape[0] = 3 << 16;
+    want.label = "x";
+    CHECK(gpulua_buffer_new(L, 1, &want, &x) == GPULUA_OK);
+    CHECK(gpulua_memory_describe(L, 1, &state) == GPULUA_OK);
+    CHECK(state.outstanding_bytes == 3 << 18 && state.outstanding_count == 1);
+    CHECK(state.remaining_bytes == 1 << 18 && state.allocs == 1 && state.bytes_live == 3 << 18);
+    CHECK(strcmp(state.pressure, "medium") == 0);
+    FAILS(gpulua_buffer_new(L, 1, &want, &y), GPULUA_OUT_OF_BUDGET, "262144 left");
+    CHECK(y == NULL);
+    want.is_host = 1;
+    FAILS(gpulua_buffer_new(L, 1, &want, &y), GPULUA_INVALID_ARGUMENT, "device expected");
+    want.is_host = 0;
+
+    /* One on another, and scripts use it as their own. */
+    gpulua_memory_info_init(&info);
+    info.from_index = 1;
+    info.is_guarded = 1;
+    info.has_log = 1;
+    CHECK(gpulua_push_memory(L, 0, &info) == GPULUA_OK && lua_gettop(L) == 2);
+    lua_pushvalue(L, 2);
+    lua_setglobal(L, "mem");
+    CHECK(run(g, "do local b <close> = mem:buffer('f32', 8):fill(1) end ok = #mem:log() == 2"));
+    CHECK(gpulua_memory_describe(L, 2, &state) == GPULUA_OK);
+    CHECK(strcmp(state.kind, "logging") == 0 && state.log_events == 2 && state.log_drops == 0);
+    set_global(g, "x", x);
+    CHECK(run(g, "x:free() mem:reap() ok = true"));
+    gpulua_buffer_release(x);
+    CHECK(gpulua_memory_describe(L, 1, &state) == GPULUA_OK && state.frees >= 1);
+
+    /* What cannot be. */
+    FAILS(gpulua_memory_describe(L, 0, &state), GPULUA_INVALID_ARGUMENT, "memory expected");
+    info.from = "slab";
+    FAILS(gpulua_push_memory(L, 0, &info), GPULUA_INVALID_ARGUMENT, "one of them alone");
+    info.from_index = 0;
+    info.from = "attic";
+    FAILS(gpulua_push_memory(L, 0, &info), GPULUA_INVALID_ARGUMENT, "attic");
+    info.from = "slab";
+    info.oom = "never";
+    FAILS(gpulua_push_memory(L, 0, &info), GPULUA_INVALID_ARGUMENT, "never");
+    info.struct_bytes = 8;
+    FAILS(gpulua_push_memory(L, 0, &info), GPULUA_INVALID_ARGUMENT, "gpulua_memory_info_init");
+    CHECK(lua_gettop(L) == 2);
+    CHECK(run(g, "mem:close() ok = true"));
+    FAILS(gpulua_memory_describe(L, 2, &state), GPULUA_CLOSED, "closed memory");
+    gpulua_close(g);
+}
+
 int main(void) {
+    test_memory(GPULUA_ISOLATE_NONE);
+    test_memory(GPULUA_ISOLATE_PROCESS);
     test_buffers();
     test_new();
     test_recorder();

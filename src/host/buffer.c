@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "binding/device.h"
+#include "binding/memory.h"
 #include "host/handle.h"
 #include "runtime/exchange.h"
 
@@ -129,13 +130,18 @@ struct new_request {
     struct gpulua_buffer *made;
 };
 
-/* As scripts make one: dev:buffer(type, shape, {label = label}). */
+/* As scripts make one: dev:buffer(type, shape, {label = label}), or mem:buffer. */
 static int new_buffer(lua_State *L) {
     struct new_request *request = lua_touserdata(L, 1);
     const gpulua_buffer_info *info = request->info;
     struct gpulua *g = gpu_lua_find(L);
-    (void)gpu_host_device(L, g, 2);
-    gpu_lua_push_function(L, info->is_host ? gpu_lua_device_host : gpu_lua_device_buffer);
+    lua_CFunction make = info->is_host ? gpu_lua_device_host : gpu_lua_device_buffer;
+    if (!info->is_host && gpu_lua_test(L, g, 2, GPU_LUA_KIND_MEMORY)) {
+        make = gpu_lua_memory_buffer;
+    } else {
+        (void)gpu_host_device(L, g, 2);
+    }
+    gpu_lua_push_function(L, make);
     lua_pushvalue(L, 2);
     lua_pushstring(L, info->type);
     lua_createtable(L, info->dim_count, 0);

@@ -1,0 +1,118 @@
+/* Memory resources as hosts make them and look at them: dev:memory from C. */
+#include <string.h>
+
+#include "binding/device.h"
+#include "binding/memory.h"
+#include "host/handle.h"
+
+void gpulua_memory_info_init(gpulua_memory_info *info) {
+    memset(info, 0, sizeof *info);
+    info->struct_bytes = sizeof *info;
+}
+
+/* Stack: a table on top. A number that is 0 is an option that is not there. */
+static void set_bytes(lua_State *L, const char *name, uint64_t bytes) {
+    if (bytes > 0) {
+        lua_pushinteger(L, bytes > INT64_MAX ? INT64_MAX : (lua_Integer)bytes);
+        lua_setfield(L, -2, name);
+    }
+}
+
+static void set_text(lua_State *L, const char *name, const char *text) {
+    if (text) {
+        lua_pushstring(L, text);
+        lua_setfield(L, -2, name);
+    }
+}
+
+static void set_true(lua_State *L, const char *name) {
+    lua_pushboolean(L, 1);
+    lua_setfield(L, -2, name);
+}
+
+/* As scripts make one: dev:memory{...}. Stack: the description, the device or nil, the memory to
+ * stand on or nil. */
+static int new_memory(lua_State *L) {
+    const gpulua_memory_info *info = lua_touserdata(L, 1);
+    (void)gpu_host_device(L, gpu_lua_find(L), 2);
+    gpu_lua_push_function(L, gpu_lua_device_memory);
+    lua_pushvalue(L, 2);
+    lua_createtable(L, 0, 9);
+    set_text(L, "from", info->from);
+    if (!lua_isnil(L, 3)) {
+        lua_pushvalue(L, 3);
+        lua_setfield(L, -2, "from");
+    }
+    set_text(L, "oom", info->oom);
+    if (info->timeout_s > 0) {
+        lua_pushnumber(L, info->timeout_s);
+        lua_setfield(L, -2, "timeout");
+    }
+    if (info->is_guarded) {
+        lua_createtable(L, 0, 2);
+        set_bytes(L, "canary", info->canary_bytes);
+        set_bytes(L, "quarantine", info->quarantine_bytes);
+        lua_setfield(L, -2, "guard");
+    }
+    set_bytes(L, "budget", info->budget_bytes);
+    if (info->has_statistics) {
+        set_true(L, "statistics");
+    }
+    if (info->has_log) {
+        set_true(L, "log");
+        set_bytes(L, "log_bytes", info->log_bytes);
+    }
+    set_text(L, "label", info->label);
+    lua_call(L, 2, 1);
+    return 1;
+}
+
+gpulua_status gpulua_push_memory(lua_State *L, int device_index, const gpulua_memory_info *info) {
+    gpulua_status status = GPULUA_OK;
+    struct gpulua *g = gpu_host_find(L, &status);
+    if (!g) {
+        return status;
+    }
+    if (info->struct_bytes != sizeof *info || (info->from && info->from_index != 0)) {
+        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
+                                  info->struct_bytes != sizeof *info
+                                      ? "the description was not set up by "
+                                        "gpulua_memory_info_init of this version"
+                                      : "from or from_index of memory: one of them alone");
+    }
+    device_index = device_index == 0 ? 0 : lua_absindex(L, device_index);
+    int from_index = info->from_index == 0 ? 0 : lua_absindex(L, info->from_index);
+    lua_pushcfunction(L, new_memory);
+    lua_pushlightuserdata(L, (void *)(uintptr_t)info);
+    gpu_host_push(L, device_index);
+    gpu_host_push(L, from_index);
+    return lua_pcall(L, 3, 1, 0) == LUA_OK ? GPULUA_OK : gpu_lua_keep_raised(g, L);
+}
+
+static int describe(lua_State *L) {
+    gpulua_memory_state *state = lua_touserdata(L, 1);
+    const struct memory_handle *handle = gpu_lua_check_memory(L, gpu_lua_find(L), 2);
+    struct gpu_memory_stats stats;
+    gpu_memory_stats(handle->memory, &stats);
+    gpu_memory_log_counts(handle->memory, &state->log_events, &state->log_drops);
+    state->kind = gpu_memory_kind_name(handle->memory);
+    state->is_trackable = gpu_memory_is_trackable(handle->memory);
+    state->pressure = gpu_pressure_name(gpu_memory_pressure(handle->memory));
+    state->remaining_bytes = gpu_memory_remaining_bytes(handle->memory, &state->limit_bytes);
+    state->outstanding_bytes = gpu_memory_outstanding_bytes(handle->memory);
+    state->outstanding_count = gpu_memory_outstanding_count(handle->memory);
+    state->allocs = stats.allocs;
+    state->frees = stats.frees;
+    state->failures = stats.failures;
+    state->bytes_live = stats.bytes_live;
+    state->bytes_live_max = stats.bytes_live_max;
+    return 0;
+}
+
+gpulua_status gpulua_memory_describe(lua_State *L, int index, gpulua_memory_state *state) {
+    gpulua_status status = GPULUA_OK;
+    memset(state, 0, sizeof *state);
+    state->struct_bytes = sizeof *state;
+    struct gpulua *g = gpu_host_find(L, &status);
+    return g ? gpu_host_call(g, L, describe, state, index) : status;
+}
