@@ -270,11 +270,6 @@ void gpu_cpu_fibre_prepare(struct cpu_region *region, struct cpu_thread *thread,
     thread->stack_pointer = stack_prepare(top, entry, region);
 #if defined(GPU_CPU_ASAN)
     thread->sanitizer = NULL;
-    /* Whoever was here before may have left in the middle of functions that had marked their
-     * frames. */
-    size_t bytes;
-    const void *bottom = stack_of(region, thread, &bytes);
-    __asan_unpoison_memory_region(bottom, bytes);
 #elif defined(GPU_CPU_TSAN)
     /* Entries never return, so each use leaves calls behind on the sanitizer's own stack, which
      * holds 65,536. A new one each time would be slow. */
@@ -290,6 +285,19 @@ void gpu_cpu_fibre_prepare(struct cpu_region *region, struct cpu_thread *thread,
 }
 
 /* ---- sanitizers ---- */
+
+void gpu_cpu_region_left(struct cpu_region *region) {
+#if defined(GPU_CPU_ASAN)
+    if (region->has_serial_stack) {
+        __asan_unpoison_memory_region(region_bytes(region) + SERIAL_STACK_OFFSET,
+                                      CPU_SERIAL_STACK_BYTES);
+    }
+    __asan_unpoison_memory_region(region_bytes(region) + STACKS_OFFSET,
+                                  region->stacks_ready * CPU_STACK_BYTES);
+#else
+    (void)region;
+#endif
+}
 
 GPU_CPU_ON_FIBRE void gpu_cpu_fibre_arrived(struct cpu_region *region, struct cpu_thread *self) {
 #if defined(GPU_CPU_ASAN)

@@ -27,8 +27,7 @@
 #endif
 #endif
 
-/* Functions that may be left for ever in the middle (a failed launch drops its stacks) must not put
- * poison on the stack. */
+/* Functions that switch stacks must not put poison on the one that they leave. */
 #if defined(__GNUC__)
 #define GPU_CPU_ON_FIBRE __attribute__((no_sanitize("address")))
 #else
@@ -66,6 +65,10 @@ void gpu_cpu_region_destroy(struct cpu_region *region);
 /* Gives memory to the first `count` stacks, or to the serial one. False: there is none. */
 bool gpu_cpu_region_stacks(struct cpu_region *region, unsigned count);
 bool gpu_cpu_region_serial_stack(struct cpu_region *region);
+
+/* A failed launch has dropped its stacks, some of them in the middle of functions that had marked
+ * their frames for AddressSanitizer. */
+void gpu_cpu_region_left(struct cpu_region *region);
 
 /* Makes `thread` (one of region->threads, its number is `index`) begin with entry(region) when it
  * is next switched to; `entry` never returns. The serial form uses the large stack. */

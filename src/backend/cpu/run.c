@@ -614,7 +614,10 @@ void gpu_cpu_launch_no_memory(struct cpu_launch *launch) {
     failure_note(launch, GPULUA_KERNEL_FAILED, text);
 }
 
-void gpu_cpu_launch_leave(struct cpu_region *region) {
+void gpu_cpu_launch_leave(struct cpu_region *region, struct cpu_launch *launch) {
+    if (gpu_cpu_launch_has_failed(launch)) {
+        gpu_cpu_region_left(region);
+    }
     if (region->context.has_printed) {
         fflush(stdout);
     }
@@ -651,7 +654,7 @@ void gpu_cpu_blocks_run(struct cpu_launch *launch, uint64_t first, uint64_t coun
             block_run(region, thread_count);
         }
     }
-    gpu_cpu_launch_leave(region);
+    gpu_cpu_launch_leave(region, launch);
 }
 
 /* ---- check mode ---- */

@@ -14,7 +14,7 @@ bool gpu_cpu_launch_has_failed(const struct cpu_launch *launch);
 
 /* Prepares this thread's region for the launch; NULL: no memory. */
 struct cpu_region *gpu_cpu_launch_enter(struct cpu_launch *launch);
-void gpu_cpu_launch_leave(struct cpu_region *region);
+void gpu_cpu_launch_leave(struct cpu_region *region, struct cpu_launch *launch);
 /* One block: its warps in an order that the run chooses, between barriers too. */
 void gpu_cpu_block_run_checked(struct cpu_region *region, struct cpu_launch *launch,
                                struct check_run *run, uint64_t block);

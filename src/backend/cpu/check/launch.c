@@ -197,7 +197,7 @@ void gpu_check_launch_run(struct check *check, struct cpu_launch *launch, uint32
         block += step;
         block -= block >= count ? count : 0;
     }
-    gpu_cpu_launch_leave(region);
+    gpu_cpu_launch_leave(region, launch);
     if (!gpu_cpu_launch_has_failed(launch)) {
         warn_unused(run);
     }
