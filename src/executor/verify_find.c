@@ -175,7 +175,7 @@ static gpulua_status say(const struct finding *finding, struct backend_error *er
     const struct backend_use *use = use_at(finding);
     const char *kernel =
         finding->kernel != NULL && finding->kernel->name != NULL ? finding->kernel->name : "?";
-    char name[NAME_BYTES], place[80], near[2 * NAME_BYTES + 80], param[NAME_BYTES];
+    char name[NAME_BYTES], place[80], near[2 * NAME_BYTES + 128], param[NAME_BYTES];
     block_name(block, name, sizeof name);
     place_text(finding, place, sizeof place);
     nearest_text(finding, near, sizeof near);

@@ -170,7 +170,7 @@ GPU_CPU_ON_FIBRE void gpu_check_find_undeclared(struct cpu_context *context,
     const struct check_use *use = forbidding_use(run, access);
     const struct check_block *block = gpu_check_block_of(run->check, access->address);
     const char *verb = verb_of(access->flags);
-    char name[NAME_BYTES], near[2 * NAME_BYTES + 64], size[40];
+    char name[NAME_BYTES], near[2 * NAME_BYTES + 128], size[40];
     block_name(run, block, use, name, sizeof name);
     bytes_text(access->bytes, size, sizeof size);
     if (use != NULL) {
