@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "backend/backend.h"
+#include "measure.h"
 #include "runtime/work.h"
 
 #define REPEATS 9
@@ -20,17 +20,6 @@
 static const char source[] =
     "extern \"C\" __global__ void saxpy(int n, float a, const float *x, float *y) {\n"
     "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = a * x[i] + y[i]; }\n";
-
-static double now_ns(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static void print_median(const char *name, double *values) {
     qsort(values, REPEATS, sizeof *values, by_value);

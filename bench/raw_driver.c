@@ -8,8 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "measure.h"
 
 #if __has_include(<cuda.h>)
 #include <cuda.h>
@@ -62,17 +63,6 @@ DRIVER(X)
             exit(1);                                                                               \
         }                                                                                          \
     } while (0)
-
-static double now_ns(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static void print_median(const char *name, double *values, int count, const char *unit) {
     qsort(values, (size_t)count, sizeof *values, by_value);

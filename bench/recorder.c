@@ -6,8 +6,8 @@
  *     build/bench/recorder      on the CPU device: no GPU takes part in it */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "measure.h"
 #include "runtime/state.h"
 #include "runtime/work.h"
 
@@ -17,17 +17,6 @@
 #define BUFFERS 4
 
 static struct gpu_error error;
-
-static double now_ns(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static void check(gpulua_status status) {
     if (status) {

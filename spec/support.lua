@@ -93,6 +93,16 @@ function support.is_error(err, code, parts)
   return err
 end
 
+--- The launch must fail with that code and these parts in its message, and with itself, asked for in `file`, as the
+--- error's op. Returns the error.
+function support.finds(file, code, parts, op)
+  local err = support.raises(code, parts, op.await, op)
+  assert.equal(op.label, err.op.label)
+  assert.truthy(err.op.source:find(file, 1, true))
+  assert.truthy(err.hint ~= "")
+  return err
+end
+
 --- Waits for everything and collects everything: Lua's garbage, and on the device what was freed.
 function support.settle(dev)
   collectgarbage()
