@@ -11,6 +11,7 @@
 #include "binding/image.h"
 #include "binding/loop.h"
 #include "binding/lua_files.h"
+#include "host/handle.h"
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
@@ -158,7 +159,7 @@ static void *limited_alloc(void *user, void *block, size_t old_bytes, size_t new
     return moved;
 }
 
-static void keep_creation_error(gpulua_status code, const char *message) {
+void gpu_host_keep_creation_error(gpulua_status code, const char *message) {
     memset(&creation_error, 0, sizeof creation_error);
     strncpy(creation_error.message, message, sizeof creation_error.message - 1);
     creation_error.view.struct_bytes = sizeof creation_error.view;
@@ -189,13 +190,14 @@ static int attach_protected(lua_State *L) {
 
 static gpulua *attach(lua_State *L, const gpulua_config *config, bool with_libraries) {
     if (config && config->struct_bytes != sizeof *config) {
-        keep_creation_error(GPULUA_INVALID_ARGUMENT,
-                            "the configuration was not set up by gpulua_config_init of this "
-                            "version");
+        gpu_host_keep_creation_error(
+            GPULUA_INVALID_ARGUMENT,
+            "the configuration was not set up by gpulua_config_init of this "
+            "version");
         return NULL;
     }
     if (!lua_checkstack(L, 8)) {
-        keep_creation_error(GPULUA_OUT_OF_MEMORY, "no memory for the stack");
+        gpu_host_keep_creation_error(GPULUA_OUT_OF_MEMORY, "no memory for the stack");
         return NULL;
     }
     lua_pushcfunction(L, attach_protected);
@@ -204,8 +206,8 @@ static gpulua *attach(lua_State *L, const gpulua_config *config, bool with_libra
     int status = lua_pcall(L, 2, 0, 0);
     if (status != LUA_OK) {
         const char *message = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
-        keep_creation_error(status == LUA_ERRMEM ? GPULUA_OUT_OF_MEMORY : GPULUA_IO,
-                            message ? message : "gpulua cannot start");
+        gpu_host_keep_creation_error(status == LUA_ERRMEM ? GPULUA_OUT_OF_MEMORY : GPULUA_IO,
+                                     message ? message : "gpulua cannot start");
         lua_pop(L, 1);
         return NULL;
     }
@@ -233,7 +235,7 @@ gpulua *gpulua_new(const gpulua_config *config) {
         }
     }
     if (!L || (config && config->memory_limit_bytes && !heap)) {
-        keep_creation_error(GPULUA_OUT_OF_MEMORY, "no memory for a Lua state");
+        gpu_host_keep_creation_error(GPULUA_OUT_OF_MEMORY, "no memory for a Lua state");
         if (L) {
             lua_close(L);
         }
@@ -355,6 +357,7 @@ int gpulua_step(gpulua *g, int timeout_ms) {
     if (g->is_closed) {
         return -(int)gpu_lua_keep_error(g, GPULUA_CLOSED, "the object is closed");
     }
+    gpu_lua_sit(g);
     if (g->turn_depth > 0 || g->running) {
         return -(int)gpu_lua_keep_error(g, GPULUA_STREAM_MISUSE,
                                         "gpulua_step was called from within gpulua_step");

@@ -40,7 +40,10 @@ static gpulua_status ask_hooks(struct policy_memory *memory, struct gpu_memory_r
     memory->is_asking = true;
     for (uint32_t i = 0; i < memory->hook_count && status == GPULUA_OUT_OF_MEMORY; i++) {
         struct hook hook = memory->hooks[i]; /* it may remove itself */
-        if (hook.f(hook.user, request->caller, request->byte_count)) {
+        uint32_t depth = gpu_share_pause(memory->base.device);
+        bool has_freed = hook.f(hook.user, request->caller, request->byte_count);
+        gpu_share_resume(memory->base.device, depth);
+        if (has_freed) {
             status = try_again(memory, request, grant, error);
         }
         if (i < memory->hook_count && memory->hooks[i].user != hook.user) {
@@ -107,6 +110,7 @@ static gpulua_status policy_init(struct gpu_memory *base, const struct gpu_memor
 
 gpulua_status gpu_memory_hook_add(struct gpu_memory *memory, int64_t priority, gpu_oom_hook *f,
                                   void *user, struct gpu_error *error) {
+    GPU_ENTER(memory->device);
     struct policy_memory *policy =
         (struct policy_memory *)gpu_memory_find(memory, GPU_MEMORY_POLICY);
     if (!policy || policy->policy != GPU_OOM_FREE) {
