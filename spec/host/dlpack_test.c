@@ -433,6 +433,64 @@ static void test_read_only(void) {
     CHECK(p.deleted == 1 && data[0] == 1);
 }
 
+/* What a producer does when it gets its memory back: lets go of another buffer, and waits for a
+ * thread that works on the same device. */
+struct holder {
+    struct producer producer;
+    gpulua_buffer *held;
+    gpulua *other; /* or NULL */
+};
+
+static void *work_there(void *user) {
+    (void)run(user, "require('gpulua').device():buffer('f32', 8):fill(1):read() ok = true");
+    return NULL;
+}
+
+static void deleted_holder(struct DLManagedTensorVersioned *self) {
+    struct holder *holder = self->context;
+    pthread_t thread;
+    gpulua_buffer_release(holder->held);
+    if (holder->other && pthread_create(&thread, NULL, work_there, holder->other) == 0) {
+        pthread_join(thread, NULL);
+    }
+    holder->producer.deleted++;
+}
+
+static void test_deleter(bool is_shared, bool at_close) {
+    gpulua_config config;
+    gpulua_device_config device_config;
+    struct holder holder = {0};
+    float data[8] = {0};
+    gpulua_buffer *x = NULL;
+    gpulua_device_config_init(&device_config);
+    gpulua_config_init(&config);
+    device_config.device = config.device = "cpu";
+    device_config.isolation = config.isolation = GPULUA_ISOLATE_NONE;
+    config.shared_device = is_shared ? gpulua_device_open(&device_config) : NULL;
+    gpulua *g = gpulua_new(&config);
+    holder.other = is_shared ? gpulua_new(&config) : NULL;
+    CHECK(run(g, prelude));
+    CHECK(run(g, "x = dev:buffer('f32', 8) ok = true"));
+    lua_getglobal(gpulua_state(g), "x");
+    CHECK(gpulua_to_buffer(gpulua_state(g), -1, &holder.held) == GPULUA_OK);
+    lua_pop(gpulua_state(g), 1);
+    produce(&holder.producer, data, 8);
+    holder.producer.versioned.context = &holder;
+    holder.producer.versioned.deleter = deleted_holder;
+    CHECK(take(g, &holder.producer, NULL, &x) == GPULUA_OK);
+    if (at_close) {
+        gpulua_close(g);
+        gpulua_buffer_release(x);
+    } else {
+        gpulua_buffer_release(x);
+        settle(g);
+        gpulua_close(g);
+    }
+    CHECK(holder.producer.deleted == 1);
+    gpulua_close(holder.other);
+    gpulua_device_close(config.shared_device);
+}
+
 /* Vectors and views of memory that begins anywhere: aligned by where it really is. */
 static void test_alignment(void) {
     gpulua *g = open_object(GPULUA_ISOLATE_NONE);
@@ -733,6 +791,9 @@ int main(void) {
     test_refusals();
     test_unordered();
     test_read_only();
+    for (int way = 0; way < 4; way++) {
+        test_deleter(way & 1, way & 2);
+    }
     test_alignment();
     test_identity();
     test_lifetimes();

@@ -170,11 +170,12 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
         L, 2, "budget", "device", (int64_t)g->config.device_budget_bytes, 1, INT64_MAX);
 }
 
-static struct device_handle *find_open(struct gpulua *g, const struct options *options) {
+static struct device_handle *find_open(struct gpulua *g, const struct options *options,
+                                       bool is_shared) {
     const char *name = options->name ? options->name : "";
     for (struct device_handle *handle = g->devices; handle; handle = handle->next) {
         if (handle->is_plain && gpu_device_state(handle->device) == GPU_DEVICE_OPEN &&
-            (strcmp(handle->requested, name) == 0 ||
+            ((is_shared && handle->shared) || strcmp(handle->requested, name) == 0 ||
              strcmp(gpu_device_name(handle->device), name) == 0)) {
             return handle;
         }
@@ -239,7 +240,9 @@ int gpu_lua_device_get(lua_State *L) {
         gpu_lua_fail(L, GPULUA_CLOSED, "gpulua is closed: no device can be opened any more");
     }
     get_options(L, g, &options);
-    struct device_handle *handle = options.is_plain ? find_open(g, &options) : NULL;
+    bool is_shared =
+        options.is_plain && gpu_lua_shared_is_meant(g, options.is_named ? options.name : NULL);
+    struct device_handle *handle = options.is_plain ? find_open(g, &options, is_shared) : NULL;
     if (handle) {
         gpu_lua_push_device(L, g, handle->device);
         return 1;
@@ -264,8 +267,6 @@ int gpu_lua_device_get(lua_State *L) {
     if (options.is_checked && !info.observer) {
         gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no host memory for check mode");
     }
-    bool is_shared =
-        options.is_plain && gpu_lua_shared_is_meant(g, options.is_named ? options.name : NULL);
     if (is_shared && options.is_checked) {
         gpu_lua_fail(L, GPULUA_UNSUPPORTED,
                      "check mode is for devices of one object: this one is shared");

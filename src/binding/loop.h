@@ -137,6 +137,8 @@ struct device_handle;
 struct host_handle {
     struct host_handle *next, **link; /* link NULL: emptied */
     void (*empty)(struct host_handle *handle);
+    void (*finish)(struct host_handle *handle);
+    bool is_emptying, is_ended; /* by its object, which then finishes it too */
 };
 
 struct gpulua {
@@ -245,9 +247,11 @@ void gpu_lua_interrupt_taken(lua_State *L, struct gpulua *g);
 /* For a task that hears of it from the loop. */
 void gpu_lua_interrupt_error(struct gpulua *g, struct gpu_error *error);
 
+/* `empty` is called once, by the end of the handle or of the object, `finish` behind it when the
+ * handle ends. Neither with a lock held: they may call what is not ours. */
 void gpu_lua_host_handle_add(struct gpulua *g, struct host_handle *handle,
-                             void (*empty)(struct host_handle *handle));
-/* Empties it. Idempotent. */
+                             void (*empty)(struct host_handle *handle),
+                             void (*finish)(struct host_handle *handle));
 void gpu_lua_host_handle_end(struct host_handle *handle);
 
 /* ---- shared.c: devices of several objects; NULL is fine ---- */

@@ -59,6 +59,12 @@ static void buffer_empty(struct host_handle *handle) {
     gpu_ref_close(buffer->device, &buffer->ref);
 }
 
+static void buffer_finish(struct host_handle *handle) {
+    struct gpulua_buffer *buffer = (struct gpulua_buffer *)handle;
+    gpu_device_release(buffer->device);
+    free(buffer);
+}
+
 struct gpulua_buffer *gpu_host_buffer_create(struct gpulua *g, const struct gpu_ref *ref,
                                              uint32_t dim_count, const uint64_t *shape) {
     struct gpulua_buffer *made = calloc(1, sizeof *made);
@@ -79,7 +85,7 @@ struct gpulua_buffer *gpu_host_buffer_create(struct gpulua *g, const struct gpu_
     strncpy(made->device_kind, gpu_device_kind(device), sizeof made->device_kind - 1);
     made->device_ordinal = ordinal ? (int)strtol(ordinal + 1, NULL, 10) : 0;
     strncpy(made->label, gpu_block_label(ref->block), sizeof made->label - 1);
-    gpu_lua_host_handle_add(g, &made->handle, buffer_empty);
+    gpu_lua_host_handle_add(g, &made->handle, buffer_empty, buffer_finish);
     return made;
 }
 
@@ -90,6 +96,7 @@ struct gpulua_buffer *gpu_host_buffer_of(struct gpulua *g, const struct buffer *
 gpulua_status gpu_host_check(struct gpulua *g, const struct gpulua_buffer *buffer,
                              const char *what) {
     struct gpu_error error = {0};
+    gpu_lua_sit(g);
     if (buffer->g != g) { /* and perhaps to another thread */
         return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
                                   "the buffer belongs to another gpulua object");
@@ -201,6 +208,9 @@ static int push_buffer(lua_State *L) {
     const struct gpulua_buffer *from = lua_touserdata(L, 1);
     struct gpulua *g = gpu_lua_find(L);
     open_shared(L, g, from);
+    if (from->g != g && !gpu_lua_find_device(g, from->device)) { /* before anything is counted */
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "the buffer belongs to another gpulua object");
+    }
     struct buffer *buffer = gpu_lua_new(
         L, g, from->is_host ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER, sizeof *buffer, 0);
     gpu_ref_copy(from->device, &from->ref, &buffer->ref);
@@ -237,6 +247,9 @@ gpulua_status gpulua_push_buffer(lua_State *L, gpulua_buffer *buffer) {
 void gpulua_buffer_describe(const gpulua_buffer *buffer, gpulua_buffer_info *info) {
     struct gpu_error ignored = {0};
     gpulua_buffer_info_init(info);
+    if (buffer->ref.block) { /* not emptied: its object is there */
+        gpu_lua_sit(buffer->g);
+    }
     info->type = gpu_type_name(buffer->ref.type);
     info->dim_count = (int)buffer->dim_count;
     for (uint32_t i = 0; i < buffer->dim_count; i++) {
@@ -298,7 +311,5 @@ gpulua_buffer *gpulua_buffer_retain(gpulua_buffer *buffer) {
 void gpulua_buffer_release(gpulua_buffer *buffer) {
     if (buffer && atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) == 1) {
         gpu_lua_host_handle_end(&buffer->handle);
-        gpu_device_release(buffer->device);
-        free(buffer);
     }
 }

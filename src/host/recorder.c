@@ -10,6 +10,7 @@
 
 struct gpulua_recorder {
     struct host_handle handle;     /* first */
+    const struct gpulua *g;        /* whose it is, until it is emptied */
     struct gpu_recorder *recorder; /* owned; NULL: emptied */
     struct gpu_stream *stream;     /* retained */
 };
@@ -20,6 +21,10 @@ static void recorder_empty(struct host_handle *handle) {
     gpu_stream_release(recorder->stream);
     recorder->recorder = NULL;
     recorder->stream = NULL;
+}
+
+static void recorder_finish(struct host_handle *handle) {
+    free(handle);
 }
 
 void gpulua_recorder_info_init(gpulua_recorder_info *info) {
@@ -58,8 +63,9 @@ static int new_recorder(lua_State *L) {
         free(made);
         gpu_lua_throw(L, &error);
     }
+    made->g = g;
     made->stream = gpu_stream_retain(submit.stream);
-    gpu_lua_host_handle_add(g, &made->handle, recorder_empty);
+    gpu_lua_host_handle_add(g, &made->handle, recorder_empty, recorder_finish);
     request->made = made;
     return 0;
 }
@@ -92,6 +98,7 @@ gpulua_status gpulua_recorder_new(lua_State *L, const gpulua_recorder_info *info
 static void use(struct gpulua_recorder *recorder, const struct gpulua_buffer *buffer,
                 uint8_t access, const char *name) {
     if (recorder->recorder) {
+        gpu_lua_sit(recorder->g);
         gpu_recorder_use(recorder->recorder, buffer ? &buffer->ref : NULL, access,
                          name ? name : "a use of a recorder");
     }
@@ -113,6 +120,7 @@ void gpulua_recorder_read_write(gpulua_recorder *recorder, const gpulua_buffer *
 }
 
 static gpulua_status check_open(struct gpulua *g, const struct gpulua_recorder *recorder) {
+    gpu_lua_sit(g);
     return recorder->recorder
                ? GPULUA_OK
                : gpu_lua_keep_error(g, GPULUA_CLOSED, "attempt to use a closed recorder");
@@ -166,6 +174,7 @@ gpulua_status gpulua_recorder_commit(gpulua *g, gpulua_recorder *recorder) {
 
 void gpulua_recorder_cancel(gpulua_recorder *recorder) {
     if (recorder->recorder) {
+        gpu_lua_sit(recorder->g);
         gpu_recorder_cancel(recorder->recorder);
     }
 }
@@ -173,6 +182,5 @@ void gpulua_recorder_cancel(gpulua_recorder *recorder) {
 void gpulua_recorder_release(gpulua_recorder *recorder) {
     if (recorder) {
         gpu_lua_host_handle_end(&recorder->handle);
-        free(recorder);
     }
 }

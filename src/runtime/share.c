@@ -63,11 +63,16 @@ static void let_go(struct gpu_share *share) {
         arm_for_others(share);
     }
     bool is_over = share->device == NULL;
+    struct gpu_import *returned = share->returned;
+    share->returned = NULL;
     atomic_store_explicit(&share->owner, 0, memory_order_relaxed);
     pthread_mutex_unlock(&share->mutex);
     if (is_over) { /* the device's last reference is gone: nobody else can have it */
         pthread_mutex_destroy(&share->mutex);
         free(share);
+    }
+    if (returned) {
+        gpu_imports_return(returned);
     }
 }
 

@@ -198,8 +198,9 @@ struct gpu_share {
     struct gpu_seat *seats;
     uint32_t seat_number_next;
     uint32_t asleep_count;
-    bool wants_arming; /* before the lock is let go */
-    bool is_blocked;   /* what was refused just now may be done when another seat's recorder ends */
+    struct gpu_import *returned; /* whose owners are told when the lock is let go of */
+    bool wants_arming;           /* before the lock is let go */
+    bool is_blocked; /* what was refused just now may be done when another seat's recorder ends */
 };
 
 struct gpu_device {

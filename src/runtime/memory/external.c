@@ -12,20 +12,39 @@ struct gpu_import {
     void *user;
 };
 
-static void import_end(struct gpu_import *import) {
+void gpu_imports_return(struct gpu_import *import) {
+    while (import) {
+        struct gpu_import *next = import->next;
+        void (*release)(void *user) = import->release;
+        void *user = import->user;
+        free(import);
+        release(user); /* last: it is code of somebody else's */
+        import = next;
+    }
+}
+
+/* On a shared device its owner is told when the lock is let go of: it may wait for somebody who
+ * waits for that. */
+static void import_end(struct gpu_device *device, struct gpu_import *import) {
     *import->link = import->next;
     if (import->next) {
         import->next->link = import->link;
     }
-    void (*release)(void *user) = import->release;
-    void *user = import->user;
-    free(import);
-    release(user); /* last: it is code of somebody else's */
+    import->next = NULL;
+    if (!device->share) {
+        gpu_imports_return(import);
+        return;
+    }
+    struct gpu_import **last = &device->share->returned;
+    while (*last) {
+        last = &(*last)->next;
+    }
+    *last = import;
 }
 
 void gpu_imports_end(struct gpu_device *device) {
     while (device->imports) {
-        import_end(device->imports);
+        import_end(device, device->imports);
     }
 }
 
@@ -203,7 +222,7 @@ static void external_deallocate(struct gpu_memory *memory, struct gpu_grant *gra
     (void)block;
     gpu_slab_number_give(memory->device, grant->range.region);
     memory->device->stats.imports_live--;
-    import_end(grant->tag);
+    import_end(memory->device, grant->tag);
 }
 
 static gpulua_status external_allocate(struct gpu_memory *memory,

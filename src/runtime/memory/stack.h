@@ -107,6 +107,8 @@ uint64_t gpu_slabs_trim(struct gpu_memory *memory);
 /* No work runs any more: the owners of all that was imported get it back. */
 void gpu_imports_end(struct gpu_device *device);
 
+/* Tells the owners of all in the list, and frees it. */
+void gpu_imports_return(struct gpu_import *import);
 /* ---- driver.c ---- */
 /* The driver's pool gives back what it keeps. */
 void gpu_driver_trim(struct gpu_device *device);
