@@ -1,4 +1,5 @@
 /* Several objects, a thread each, on one device. */
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -282,6 +283,179 @@ static void test_two(void) {
     gpulua_buffer_release(h);
 }
 
+/* ---- who is told, who is woken, who waits ---- */
+
+/* A loop of the host's own: whenever it has something to do, its descriptor says so. */
+static void *run_polling(void *user) {
+    struct seat *seat = user;
+    gpulua *g = open_object(seat);
+    lua_State *L = gpulua_state(g);
+    lua_pushinteger(L, seat->number);
+    lua_setglobal(L, "number");
+    if (luaL_loadstring(L, seat->script) != LUA_OK || gpulua_load_function(g, 0)) {
+        exit(1);
+    }
+    while (gpulua_step(g, 0) > 0) {
+        struct pollfd event = {.fd = gpulua_pollfd(g), .events = POLLIN};
+        int limit_ms = gpulua_timeout_ms(g);
+        if (poll(&event, 1, limit_ms < 0 ? 2000 : limit_ms) == 0 && limit_ms < 0) {
+            snprintf(seat->message, sizeof seat->message, "nobody has woken it");
+            seat->failures++;
+        }
+    }
+    gpulua_close(g);
+    return NULL;
+}
+
+static const char awaiting[] =
+    "local gpu = require 'gpulua'\n"
+    "local dev = gpu.device()\n"
+    "local slow = dev:compile([[extern \"C\" __global__ void slow(int n, int *y) {\n"
+    "  long long start = clock64(); while (clock64() - start < n) { } y[0] += 1; }]]).slow\n"
+    "local x = dev:buffer('i32', 1):fill(0)\n"
+    "for w = 1, 3 do\n"
+    "  gpu.spawn(function()\n"
+    "    for k = 1, 60 do\n"
+    "      local op = slow:launch({ grid = 1, block = 1 }, (k + w) % 7 * (number + 1) * 10000, x)\n"
+    "      op:join(k % 3 * 0.00005)\n"
+    "      if k % 4 == 0 then gpu.all(op, x) end\n"
+    "    end\n"
+    "  end)\n"
+    "end\n";
+
+static void test_waking(void) {
+    struct seat seats[THREADS];
+    gpulua_device *device = open_device();
+    int failures = 0;
+    for (int i = 0; i < THREADS; i++) {
+        seats[i] = (struct seat){.device = device, .script = awaiting, .number = i};
+        if (pthread_create(&seats[i].thread, NULL, run_polling, &seats[i]) != 0) {
+            exit(1);
+        }
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(seats[i].thread, NULL);
+        failures += seats[i].failures;
+    }
+    check(failures == 0, "every loop is woken for what is its own");
+    gpulua_device_close(device);
+}
+
+struct moved {
+    gpulua *g;
+    gpulua_recorder *recorder;
+    gpulua_buffer *buffer;
+    gpulua_status status[3];
+    gpulua_buffer_info info;
+};
+
+static void *use_moved(void *user) {
+    struct moved *moved = user;
+    void *bytes;
+    gpulua_buffer_describe(moved->buffer, &moved->info);
+    gpulua_recorder_read(moved->recorder, moved->buffer, "x");
+    moved->status[0] = gpulua_recorder_preflight(moved->g, moved->recorder);
+    moved->status[1] = gpulua_recorder_commit(moved->g, moved->recorder);
+    moved->status[2] = gpulua_buffer_map(moved->g, moved->buffer, GPULUA_READ, &bytes);
+    return NULL;
+}
+
+static void test_moving(void) {
+    struct seat of_a = {.device = open_device()}, of_b = {.device = open_device()};
+    gpulua *a = open_object(&of_a), *b = open_object(&of_b);
+    run_chunk(a, "gpu = require 'gpulua' dev = gpu.device('cpu') x = dev:host('i32', 4)\n"
+                 "result = dev == gpu.device() and dev == gpu.device('cpu') and 1 or 0\n");
+    check(global_number(gpulua_state(a), "result") == 1,
+          "a shared device is the same with and without its name");
+    struct moved moved = {.g = a, .buffer = take_buffer(a, "x")};
+    check(gpulua_recorder_new(gpulua_state(a), NULL, &moved.recorder) == GPULUA_OK, "a recorder");
+    run_chunk(b, "require('gpulua').device():buffer('i32', 4):fill(0)\n");
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, use_moved, &moved) != 0) {
+        exit(1);
+    }
+    pthread_join(thread, NULL);
+    check(moved.info.is_usable && !moved.status[0] && !moved.status[1] && !moved.status[2],
+          "an object goes to another thread, whatever that calls first");
+    gpulua_recorder_release(moved.recorder);
+    gpulua_buffer_release(moved.buffer);
+    gpulua_close(a);
+    gpulua_close(b);
+    gpulua_device_close(of_a.device);
+    gpulua_device_close(of_b.device);
+}
+
+static void test_failures(void) {
+    struct seat of_a = {.device = open_device()}, of_b = {.device = of_a.device};
+    gpulua *a = open_object(&of_a), *b = open_object(&of_b);
+    static const char sync[] = "ok, err = pcall(function() dev:synchronize() end)\n"
+                               "result = not ok and err.code == code and 1 or 0\n";
+    run_chunk(a, opening);
+    run_chunk(b, opening);
+    gpulua_buffer *x = take_buffer(a, "x");
+    pushes(b, x, "x");
+    run_chunk(a, "code = 'KernelFailed' bad:launch({ grid = 1, block = 1 }, x, 0)\n");
+    run_chunk(b, "code = 'KernelFailed' z = dev:buffer('i32', 4):copy(x)\n"
+                 "bad:launch({ grid = 1, block = 1 }, dev:buffer('i32', 1), 0)\n"
+                 "ok, err = pcall(function() x:read() end)\n"
+                 "result = not ok and err.code == 'DependencyFailed' and 1 or 0\n");
+    check(global_number(gpulua_state(b), "result") == 1,
+          "what another object's failure has left cannot be read");
+    run_chunk(b, "ok, err = pcall(function() z:await() end)\n"
+                 "result = not ok and err.code == 'DependencyFailed' and err.root and 1 or 0\n");
+    check(global_number(gpulua_state(b), "result") == 1, "nor what came of it");
+    run_chunk(b, sync);
+    check(global_number(gpulua_state(b), "result") == 1, "its own failure is still told");
+    run_chunk(a, sync);
+    check(global_number(gpulua_state(a), "result") == 1, "and so is the other's, where it failed");
+    check(of_a.failures + of_b.failures == 0, "all of them once");
+    gpulua_buffer_release(x);
+
+    /* A task waits for the other's work when its script closes the device. */
+    run_chunk(a, "y = dev:buffer('i32', 4):fill(0)\n");
+    x = take_buffer(a, "y");
+    pushes(b, x, "y");
+    run_chunk(a, "for k = 1, 20 do slow:launch({ grid = 1, block = 1 }, 4, k, y) end\n");
+    run_chunk(b, "local task = gpu.spawn(function() y:await() end)\n"
+                 "gpu.sleep(0.001) dev:close()\n"
+                 "local ok, err = task:join()\n"
+                 "result = (ok or err.code == 'Closed') and 1 or 0\n");
+    check(global_number(gpulua_state(b), "result") == 1,
+          "the end of a device wakes who waits there for another object's work");
+    run_chunk(a, "result = y:read()[1]\n");
+    check(global_number(gpulua_state(a), "result") == 20, "which goes on");
+    gpulua_buffer_release(x);
+    gpulua_close(b);
+    gpulua_close(a);
+    gpulua_device_close(of_a.device);
+}
+
+/* One is short of memory, and looks at what the other's guard has kept. */
+static void test_guard(void) {
+    gpulua_device_config config;
+    gpulua_device_config_init(&config);
+    config.isolation = isolation;
+    config.budget_bytes = 1 << 20;
+    struct seat of_a = {.device = gpulua_device_open(&config)}, of_b = {.device = of_a.device};
+    gpulua *a = open_object(&of_a), *b = open_object(&of_b);
+    run_chunk(a, "gpu = require 'gpulua' dev = gpu.device() mem = dev:memory({ guard = true })\n"
+                 "local past = dev:compile([[extern \"C\" __global__ void past(int n, int *y) {\n"
+                 "  y[n] = 7; }]]).past\n"
+                 "do local y = mem:buffer('i32', 100000):fill(0)\n"
+                 "past:launch({ grid = 1, block = 1 }, 100000, y):await() end\n"
+                 "collectgarbage() collectgarbage()\n");
+    run_chunk(b, "gpu = require 'gpulua' dev = gpu.device()\n"
+                 "x = dev:buffer('i32', 200000):fill(1) dev:synchronize() result = x:read()[1]\n");
+    check(of_b.failures == 0 && global_number(gpulua_state(b), "result") == 1,
+          "who is short of memory gets what another's guard keeps, and not what it finds");
+    run_chunk(a, "ok, err = pcall(function() dev:synchronize() end)\n"
+                 "result = not ok and err.code == 'OutOfBounds' and 1 or 0\n");
+    check(global_number(gpulua_state(a), "result") == 1, "which is told to whose guard it is");
+    gpulua_close(a);
+    gpulua_close(b);
+    gpulua_device_close(of_a.device);
+}
+
 /* ---- loss, and what is refused ---- */
 
 static const char until_lost[] =
@@ -347,6 +521,10 @@ int main(void) {
         isolation = isolations[i];
         test_threads();
         test_two();
+        test_waking();
+        test_moving();
+        test_failures();
+        test_guard();
         test_refusals();
     }
     test_loss();

@@ -1,6 +1,7 @@
 /* One device, several threads: hazards between them, preflight to commit as one step, whose waits
  * and failures are whose, leaving, and the loss of the device. The scripts' side is in
  * spec/host/shared_test.c. */
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -51,6 +52,19 @@ static struct gpu_block *make(struct gpu_device *device, uint64_t bytes) {
 
 static struct gpu_ref ref_of(struct gpu_block *block) {
     return (struct gpu_ref){block, 0, gpu_block_bytes(block), GPU_TYPE_U32};
+}
+
+static int fired;
+
+static void note_fire(struct gpu_waiter *waiter, struct gpu_op *op) {
+    (void)waiter;
+    (void)op;
+    fired++;
+}
+
+static void note_nothing(struct gpu_waiter *waiter, struct gpu_op *op) {
+    (void)waiter;
+    (void)op;
 }
 
 /* ---- threads ---- */
@@ -387,6 +401,174 @@ static void test_loss(void) {
     gpu_device_release(device);
 }
 
+/* Whoever notices that the executor is gone need not be who waits for it. */
+static void test_loss_is_told(void) {
+    struct gpu_device *device = open_device(GPULUA_ISOLATE_PROCESS, false);
+    struct worker sleeper = {.device = device}, other = {.device = device};
+    struct gpu_waiter waiter = {.fire = note_fire};
+    struct gpu_error error = {0};
+    uint32_t value = 1;
+    if (!begin(&sleeper) || !begin(&other)) {
+        exit(1);
+    }
+    struct gpu_block *block = make(device, BLOCK_BYTES);
+    struct gpu_ref ref = ref_of(block);
+    struct gpu_submit submit = {.stream = sleeper.stream};
+    struct gpu_op *op = NULL;
+    fired = 0;
+    kill(gpu_device_pid(device), SIGSTOP);
+    gpu_seat_sit(sleeper.seat);
+    if (gpu_work_fill(&submit, &ref, &value, &op, &error)) {
+        exit(1);
+    }
+    gpu_op_watch(op, &waiter);
+    check(!gpu_device_arm(device), "the sleeper has something to wait for");
+    struct pollfd event = {.fd = gpu_device_poll_fd(device), .events = POLLIN};
+    gpu_seat_sit(other.seat);
+    kill(gpu_device_pid(device), SIGKILL);
+    usleep(20000);
+    submit.stream = other.stream;
+    while (gpu_work_fill(&submit, &ref, &value, NULL, &error) == GPULUA_OK) {}
+    check(error.code == GPULUA_DEVICE_LOST && poll(&event, 1, 1000) == 1,
+          "a loss that another thread notices wakes who sleeps");
+    gpu_error_finish(&error);
+    gpu_seat_sit(sleeper.seat);
+    gpu_device_disarm(device);
+    (void)gpu_device_poll(device);
+    check(fired == 1 && gpu_op_status(op) == GPULUA_DEVICE_LOST, "and is told there");
+    gpu_op_release(op);
+    gpu_block_release(block);
+    gpu_stream_release(sleeper.stream);
+    gpu_seat_leave(sleeper.seat);
+    gpu_stream_release(other.stream);
+    gpu_seat_leave(other.seat);
+    gpu_device_close(device, 0);
+    gpu_device_release(device);
+}
+
+/* ---- watching ---- */
+
+/* Gives up watching when the other thread's poll ends what is watched. */
+static void *watch_and_give_up(void *user) {
+    struct worker *worker = user;
+    struct gpu_error error = {0};
+    if (!begin(worker)) {
+        exit(1);
+    }
+    struct gpu_submit submit = {.stream = worker->stream};
+    struct gpu_ref ref = ref_of(worker->shared[worker->number]);
+    for (uint32_t round = 0; round < 2 * ROUNDS; round++) {
+        struct gpu_waiter waiter = {.fire = note_nothing};
+        struct gpu_op *op = NULL;
+        worker->failed += gpu_work_fill(&submit, &ref, &round, &op, &error) != GPULUA_OK;
+        gpu_op_watch(op, &waiter);
+        (void)gpu_op_spin(op, 1000 * (round % 32));
+        gpu_op_unwatch(&waiter);
+        worker->failed += waiter.link != NULL;
+        (void)gpu_device_poll(worker->device); /* ends what the other one watches */
+        gpu_op_release(op);
+    }
+    end(worker);
+    return NULL;
+}
+
+/* What is over wakes its own seat, although another one has looked since. */
+static void test_waking(gpulua_isolation isolation) {
+    struct gpu_device *device = open_device(isolation, false);
+    struct worker first = {.device = device}, second = {.device = device};
+    struct gpu_waiter waiter = {.fire = note_fire};
+    struct gpu_error error = {0};
+    uint32_t value = 5;
+    if (!begin(&first) || !begin(&second)) {
+        exit(1);
+    }
+    gpu_seat_sit(first.seat);
+    struct gpu_block *block = make(device, 16 * BLOCK_BYTES);
+    struct gpu_ref ref = ref_of(block);
+    struct gpu_submit submit = {.stream = first.stream};
+    struct gpu_op *op = NULL;
+    for (int i = 0; i < 4; i++) {
+        gpu_op_release(op);
+        if (gpu_work_fill(&submit, &ref, &value, &op, &error)) {
+            exit(1);
+        }
+    }
+    fired = 0;
+    gpu_op_watch(op, &waiter);
+    (void)gpu_device_arm(device);
+    struct pollfd event = {.fd = gpu_device_poll_fd(device), .events = POLLIN};
+    while (!gpu_op_is_over(op)) {}
+    gpu_seat_sit(second.seat);
+    (void)gpu_device_arm(device);
+    check(poll(&event, 1, 1000) == 1, "another's look takes no wake away");
+    gpu_device_disarm(device);
+    gpu_seat_sit(first.seat);
+    gpu_device_disarm(device);
+    (void)gpu_device_poll(device);
+    check(fired == 1, "and the op ends where it is watched");
+    gpu_op_release(op);
+    gpu_block_release(block);
+    end(&first);
+    gpu_seat_sit(second.seat);
+    end(&second);
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
+/* A seat that leaves watches an operation of another, and holds a recorder that another waits for.
+ */
+static void test_left_behind(gpulua_isolation isolation) {
+    struct gpu_device *device = open_device(isolation, false);
+    struct worker workers[2], first = {.device = device}, second = {.device = device};
+    struct gpu_waiter waiter = {.fire = note_fire};
+    struct gpu_error error = {0};
+    struct gpu_stats stats;
+    uint32_t value = 5;
+    if (!begin(&first) || !begin(&second)) {
+        exit(1);
+    }
+    struct gpu_block *blocks[2] = {make(device, 4096), make(device, 4096)};
+    struct gpu_block *large = make(device, 16 * BLOCK_BYTES);
+    run_all(workers, 2, (struct worker){.device = device, .shared = blocks}, watch_and_give_up);
+    check(workers[0].failed + workers[1].failed == 0, "who gives up watching is left alone");
+
+    struct gpu_ref ref = ref_of(large);
+    struct gpu_submit submit = {.stream = second.stream};
+    struct gpu_op *op = NULL;
+    gpu_seat_sit(second.seat);
+    for (int i = 0; i < 6; i++) {
+        gpu_op_release(op);
+        if (gpu_work_fill(&submit, &ref, &value, &op, &error)) {
+            exit(1);
+        }
+    }
+    fired = 0;
+    gpu_seat_sit(first.seat);
+    gpu_op_watch(op, &waiter);
+    struct gpu_recorder *held = record(&first, blocks[1]);
+    check(gpu_recorder_preflight(held, &error) == GPULUA_OK, "a holder");
+    gpu_stream_release(first.stream);
+    gpu_seat_leave(first.seat);
+    check(fired == 1, "what a seat watches fires when it leaves");
+    gpu_seat_sit(second.seat);
+    ref = ref_of(blocks[1]);
+    atomic_store(&second.interrupt, 1); /* instead of waiting for ever */
+    check(gpu_work_fill(&submit, &ref, &value, NULL, &error) == GPULUA_OK,
+          "and nobody waits for its recorders");
+    atomic_store(&second.interrupt, 0);
+    check(gpu_op_wait(op, -1, &error) == GPULUA_OK && fired == 1, "the other's work goes on");
+    gpu_recorder_release(held);
+    gpu_device_stats(device, &stats);
+    check(stats.recorders_abandoned == 1, "which were committed");
+    gpu_op_release(op);
+    gpu_block_release(large);
+    gpu_block_release(blocks[0]);
+    gpu_block_release(blocks[1]);
+    end(&second);
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
 static void test_leaving(gpulua_isolation isolation) {
     struct gpu_device *device = open_device(isolation, false);
     struct worker first = {.device = device}, second = {.device = device};
@@ -433,7 +615,10 @@ int main(void) {
         test_hazards(transports[i].isolation);
         test_recorders(transports[i].isolation);
         test_leaving(transports[i].isolation);
+        test_waking(transports[i].isolation);
+        test_left_behind(transports[i].isolation);
     }
     test_loss();
+    test_loss_is_told();
     return tap_finish(&tap);
 }

@@ -85,12 +85,8 @@ void gpu_lua_wait_idle(lua_State *L, struct gpulua *g, const struct buffer *buff
 void gpu_lua_check_contents(lua_State *L, struct buffer *buffer) {
     struct gpu_device *device = gpu_block_device(buffer->ref.block);
     gpu_device_poll(device);
-    struct gpu_error error, unobserved;
+    struct gpu_error error;
     if (gpu_ref_failure(&buffer->ref, &error)) {
-        /* The one raised here need not be raised again. */
-        if (gpu_device_take_unobserved(device, &unobserved)) {
-            gpu_error_finish(&unobserved);
-        }
         gpu_lua_throw(L, &error);
     }
     gpu_lua_raise_unobserved(L, device);

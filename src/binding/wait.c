@@ -290,6 +290,9 @@ static int item_finish(lua_State *L, struct gpulua *g, const struct item *item, 
 }
 
 static int wait_resumed(lua_State *L, int status, lua_KContext context);
+static int item_block(lua_State *L, struct gpulua *g, const struct item *item, bool is_join,
+                      int64_t deadline_ns);
+static bool wakes(const struct item *item);
 
 static int item_park(lua_State *L, struct gpulua *g, const struct item *item) {
     struct task *task = g->running;
@@ -328,6 +331,9 @@ static int wait_resumed(lua_State *L, int status, lua_KContext context) {
     }
     if (wake == WAKE_TIMEOUT) {
         return time_is_over(L, task->wants_join, item_text(&item));
+    }
+    if (!wakes(&item)) { /* the device was closed meanwhile */
+        return item_block(L, task->g, &item, task->wants_join, task->deadline_ns);
     }
     return item_park(L, task->g, &item); /* a buffer that further work touches */
 }
@@ -403,6 +409,21 @@ static bool wakes(const struct item *item) {
                                                              : gpu_block_device(item->ref.block));
 }
 
+static int item_block(lua_State *L, struct gpulua *g, const struct item *item, bool is_join,
+                      int64_t deadline_ns) {
+    gpulua_status status = GPULUA_OK;
+    if (item->kind == GPU_LUA_KIND_OP) {
+        op_block(L, g, item->op, deadline_ns, &status);
+    } else if (item->kind == GPU_LUA_KIND_TASK) {
+        status = drive_to_end(L, g, item->task, deadline_ns);
+    } else {
+        block_for_ref(L, g, &item->ref, deadline_ns, &status);
+    }
+    return status == GPULUA_TIMEOUT && !gpu_lua_item_is_over(item)
+               ? time_is_over(L, is_join, item_text(item))
+               : item_finish(L, g, item, is_join);
+}
+
 static int item_wait(lua_State *L, bool is_join) {
     struct gpulua *g = GPU_LUA(L);
     struct item item;
@@ -418,17 +439,7 @@ static int item_wait(lua_State *L, bool is_join) {
         gpu_lua_check_circle(L, g, item.task, deadline_ns != INT64_MAX);
     }
     if (!gpu_lua_may_park(g, L) || !wakes(&item)) {
-        gpulua_status status = GPULUA_OK;
-        if (item.kind == GPU_LUA_KIND_OP) {
-            op_block(L, g, item.op, deadline_ns, &status);
-        } else if (item.kind == GPU_LUA_KIND_TASK) {
-            status = drive_to_end(L, g, item.task, deadline_ns);
-        } else {
-            block_for_ref(L, g, &item.ref, deadline_ns, &status);
-        }
-        return status == GPULUA_TIMEOUT && !gpu_lua_item_is_over(&item)
-                   ? time_is_over(L, is_join, item_text(&item))
-                   : item_finish(L, g, &item, is_join);
+        return item_block(L, g, &item, is_join, deadline_ns);
     }
     if (item.kind == GPU_LUA_KIND_OP && !g->ready_head) {
         int64_t spin_ns = left_ns(deadline_ns);

@@ -67,6 +67,7 @@ static void fail_op(struct gpu_op *op, gpulua_status status, int32_t driver_code
     gpu_error_set(&failure->error, status, "%s", text);
     failure->error.driver_code = driver_code;
     gpu_op_info(op, &failure->error.op);
+    failure->seat = op->seat;
     op->failure = failure;
     if (op->stream) {
         gpu_failed_add(op->device, (struct gpu_point){op->stream->slot, op->seq}, failure);

@@ -389,6 +389,7 @@ gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_re
             gpu_error_set(&device->lost, GPULUA_DEVICE_LOST,
                           "device %s is lost: its executor is gone", device->name);
         }
+        gpu_share_lost(device);
         return gpu_device_check_open(device, error);
     }
     gpu_share_touched(device);

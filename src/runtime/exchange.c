@@ -269,7 +269,7 @@ static gpulua_status touch_now(const struct gpu_submit *submit, const struct gpu
     if (foreign_stream) {
         record->u.foreign.stream = *foreign_stream;
     } else if (envelope.waits.failure) {
-        gpu_failure_observe(envelope.waits.failure);
+        gpu_failure_observe(submit->stream->device, envelope.waits.failure);
         gpu_error_copy(error, &envelope.waits.failure->error);
         return error->code;
     }

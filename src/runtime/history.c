@@ -329,7 +329,7 @@ bool gpu_ref_failure(const struct gpu_ref *ref, struct gpu_error *error) {
         struct gpu_failure *failure =
             spans[i].write.seq != 0 ? gpu_failed_find(device, spans[i].write) : NULL;
         if (failure) {
-            gpu_failure_observe(failure);
+            gpu_failure_observe(device, failure);
             if (error) {
                 gpu_error_copy(error, &failure->error);
             }

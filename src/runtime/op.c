@@ -72,16 +72,28 @@ void gpu_op_release(struct gpu_op *op) {
     gpu_device_release(device);
 }
 
+static void unlink_waiter(struct gpu_waiter *waiter) {
+    *waiter->link = waiter->next;
+    if (waiter->next) {
+        waiter->next->link = waiter->link;
+    }
+    waiter->next = NULL;
+    waiter->link = NULL;
+}
+
+/* The op is over, perhaps in another thread's poll than that of who watches. */
+static void fire(struct gpu_op *op, struct gpu_waiter *waiter) {
+    unlink_waiter(waiter);
+    if (waiter->seat) {
+        gpu_seat_fire(waiter, op);
+    } else {
+        waiter->fire(waiter, op);
+    }
+}
+
 static void fire_all(struct gpu_op *op) {
     while (op->waiters) {
-        struct gpu_waiter *waiter = op->waiters;
-        struct gpu_seat *seat = waiter->seat;
-        gpu_op_unwatch(waiter);
-        if (seat) {
-            gpu_seat_fire(seat, waiter, op);
-        } else {
-            waiter->fire(waiter, op);
-        }
+        fire(op, op->waiters);
     }
 }
 
@@ -144,7 +156,7 @@ void gpu_op_observe(struct gpu_op *op) {
     if (op->state != GPU_OP_FAILED) {
         return;
     }
-    gpu_failure_observe(op->failure);
+    gpu_failure_observe(op->device, op->failure);
 }
 
 void gpu_op_watch(struct gpu_op *op, struct gpu_waiter *waiter) {
@@ -160,13 +172,7 @@ void gpu_op_watch(struct gpu_op *op, struct gpu_waiter *waiter) {
     if (op->state != GPU_OP_PENDING) {
         /* Over and gone from every list: nothing would fire it. The caller has checked that
          * beforehand; another thread may have been quicker. */
-        struct gpu_seat *seat = waiter->seat;
-        gpu_op_unwatch(waiter);
-        if (seat) {
-            gpu_seat_fire(seat, waiter, op);
-        } else {
-            waiter->fire(waiter, op);
-        }
+        fire(op, waiter);
         return;
     }
     if (stream && (stream->wanted == 0 || op->seq < stream->wanted) && op->device->link) {
@@ -176,19 +182,24 @@ void gpu_op_watch(struct gpu_op *op, struct gpu_waiter *waiter) {
 }
 
 void gpu_op_unwatch(struct gpu_waiter *waiter) {
-    /* Another thread may be moving it. */
+    /* Another thread may be moving it, and leaves `seat` as it is. */
     __attribute__((cleanup(gpu_leave), unused)) struct gpu_share *const entered =
         waiter->seat ? gpu_enter(waiter->seat->device) : NULL;
-    if (!waiter->link) {
-        return;
+    if (waiter->link) {
+        unlink_waiter(waiter);
     }
     waiter->seat = NULL;
-    *waiter->link = waiter->next;
-    if (waiter->next) {
-        waiter->next->link = waiter->link;
+}
+
+void gpu_op_dismiss(struct gpu_op *op, const struct gpu_seat *seat) {
+    struct gpu_waiter *waiter = op->waiters;
+    while (waiter) {
+        struct gpu_waiter *next = waiter->next;
+        if (waiter->seat == seat) {
+            fire(op, waiter);
+        }
+        waiter = next;
     }
-    waiter->next = NULL;
-    waiter->link = NULL;
 }
 
 static void copy_text(char *to, size_t to_bytes, const char *from) {
@@ -234,10 +245,17 @@ struct gpu_failure *gpu_failure_create(void) {
     return failure;
 }
 
-void gpu_failure_observe(struct gpu_failure *failure) {
-    failure->is_observed = true;
+/* Not what is another seat's to see. */
+static void observe_one(const struct gpu_device *device, struct gpu_failure *failure) {
+    if (!failure->seat || failure->seat == gpu_seat_of(device)) {
+        failure->is_observed = true;
+    }
+}
+
+void gpu_failure_observe(const struct gpu_device *device, struct gpu_failure *failure) {
+    observe_one(device, failure);
     if (failure->root) {
-        failure->root->is_observed = true;
+        observe_one(device, failure->root);
     }
 }
 
@@ -336,14 +354,15 @@ void gpu_unobserved_add(struct gpu_device *device, struct gpu_failure *failure) 
     device->unobserved[device->unobserved_count++] = gpu_failure_retain(failure);
 }
 
-void gpu_failure_keep(struct gpu_device *device, struct gpu_error *error) {
+void gpu_failure_keep(struct gpu_device *device, const struct gpu_seat *seat,
+                      struct gpu_error *error) {
     struct gpu_failure *failure = gpu_failure_create();
     if (!failure) {
         gpu_error_finish(error); /* no memory is left to tell anybody */
         return;
     }
     failure->error = *error;
-    failure->seat = gpu_seat_of(device);
+    failure->seat = seat;
     gpu_unobserved_add(device, failure);
     gpu_failure_release(failure);
 }
@@ -384,8 +403,12 @@ struct gpu_failure *gpu_failure_of_dependency(const struct gpu_op *op, struct gp
                   "'%s' needs the output of '%s', which failed: %s", info.label,
                   root->error.op.label, root->error.message);
     failure->error.op = info;
-    failure->error.root = root->error.op;
-    failure->root = gpu_failure_retain(root);
+    failure->error.root = root->error.root.is_known ? root->error.root : root->error.op;
+    failure->seat = op->seat;
+    /* What another seat has failed to do is told there; what followed from it here, here. */
+    if (!root->seat || root->seat == op->seat) {
+        failure->root = gpu_failure_retain(root);
+    }
     return failure;
 }
 

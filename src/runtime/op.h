@@ -43,7 +43,7 @@ bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns);
 struct gpu_waiter {
     struct gpu_waiter *next;
     struct gpu_waiter **link; /* NULL: not linked */
-    struct gpu_seat *seat;    /* while it is linked, on a shared device: who watches */
+    struct gpu_seat *seat;    /* while it is watched, on a shared device: who does */
     struct gpu_op *op;        /* on a shared device, once the op is over: which one */
     void (*fire)(struct gpu_waiter *waiter, struct gpu_op *op);
 };

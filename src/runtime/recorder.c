@@ -235,7 +235,7 @@ static gpulua_status wait_on_stream(struct gpu_recorder *recorder, struct gpu_er
     }
     if (envelope->waits.failure) {
         struct gpu_error *cause = &envelope->waits.failure->error;
-        gpu_failure_observe(envelope->waits.failure);
+        gpu_failure_observe(recorder->stream->device, envelope->waits.failure);
         gpu_error_set(error, GPULUA_DEPENDENCY_FAILED,
                       "what the recorder reads is undefined: '%s' failed: %s", cause->op.label,
                       cause->message);
@@ -342,11 +342,30 @@ static void run_abandoned(struct gpu_device *device, struct gpu_deferred *deferr
         (struct gpu_recorder *)(void *)((char *)deferred -
                                         offsetof(struct gpu_recorder, abandoned));
     struct gpu_error ignored = {0};
-    device->stats.recorders_abandoned++;
-    if (note_uses(recorder, NULL, &ignored)) {
-        gpu_error_finish(&ignored);
+    if (recorder->state == HOLDING) {
+        device->stats.recorders_abandoned++;
+        if (note_uses(recorder, NULL, &ignored)) {
+            gpu_error_finish(&ignored);
+        }
     }
     destroy(recorder);
+}
+
+void gpu_recorders_leave(struct gpu_device *device, const struct gpu_seat *seat) {
+    struct gpu_recorder *held = device->holding;
+    while (held) {
+        struct gpu_error ignored = {0};
+        bool is_left = held->seat == seat;
+        device->stats.recorders_abandoned += is_left;
+        if (is_left && note_uses(held, NULL, &ignored)) {
+            gpu_error_finish(&ignored);
+        }
+        struct gpu_recorder *next = held->next;
+        if (is_left) {
+            end(held);
+        }
+        held = next;
+    }
 }
 
 void gpu_recorder_release(struct gpu_recorder *recorder) {

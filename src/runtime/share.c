@@ -100,6 +100,12 @@ void gpu_share_resume(struct gpu_device *device, uint32_t depth) {
     }
 }
 
+void gpu_share_lost(struct gpu_device *device) {
+    if (device->share) {
+        wake_all(device->share);
+    }
+}
+
 void gpu_share_touched(struct gpu_device *device) {
     if (device->share && device->link && device->link->transport == WIRE_TRANSPORT_INLINE) {
         device->share->wants_arming = device->share->asleep_count > 0;
@@ -193,6 +199,10 @@ gpulua_status gpu_seat_take(struct gpu_device *device, const _Atomic int *interr
 static void disown(struct gpu_op *op, const struct gpu_seat *seat) {
     for (; op; op = op->next) {
         op->seat = op->seat == seat ? NULL : op->seat;
+        if (op->failure && op->failure->seat == seat) {
+            op->failure->seat = NULL;
+        }
+        gpu_op_dismiss(op, seat);
     }
 }
 
@@ -204,6 +214,7 @@ void gpu_seat_leave(struct gpu_seat *seat) {
     GPU_ENTER(device);
     seat_here = seat;
     gpu_device_disarm(device);
+    gpu_recorders_leave(device, seat);
     for (struct gpu_seat **at = &device->share->seats; *at; at = &(*at)->next) {
         if (*at == seat) {
             *at = seat->next;
@@ -220,9 +231,10 @@ void gpu_seat_leave(struct gpu_seat *seat) {
         struct gpu_failure *failure = device->unobserved[i];
         failure->seat = failure->seat == seat ? NULL : failure->seat;
     }
-    while (seat->fired) {
-        gpu_op_unwatch(seat->fired);
+    for (struct gpu_memory *memory = device->memories; memory; memory = memory->next) {
+        memory->seat = memory->seat == seat ? NULL : memory->seat;
     }
+    (void)gpu_seat_hear(device);
     gpu_accounts_tell(device, seat, true);
     seat_here = NULL;
     destroy(seat);
@@ -231,8 +243,8 @@ void gpu_seat_leave(struct gpu_seat *seat) {
 
 /* ---- what a seat is told ---- */
 
-void gpu_seat_fire(struct gpu_seat *seat, struct gpu_waiter *waiter, struct gpu_op *op) {
-    waiter->seat = seat;
+void gpu_seat_fire(struct gpu_waiter *waiter, struct gpu_op *op) {
+    struct gpu_seat *seat = waiter->seat;
     waiter->op = op;
     waiter->next = seat->fired;
     waiter->link = &seat->fired;
@@ -294,7 +306,11 @@ bool gpu_seat_arm(struct gpu_device *device) {
         seat->is_asleep = true;
         device->share->asleep_count++;
     }
-    return seat->fired != NULL || device->link->ops->arm(device->link);
+    bool is_there = device->link->ops->arm(device->link);
+    if (is_there) { /* which has disarmed the link, and what is there may be for others */
+        wake_all(device->share);
+    }
+    return is_there || seat->fired != NULL;
 }
 
 void gpu_seat_disarm(struct gpu_device *device) {

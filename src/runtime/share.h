@@ -27,8 +27,8 @@ bool gpu_device_is_left(const struct gpu_device *device);
  * is left; OutOfMemory. */
 gpulua_status gpu_seat_take(struct gpu_device *device, const _Atomic int *interrupt,
                             struct gpu_seat **seat, struct gpu_error *error);
-/* What it has in flight goes on and is nobody's. Nothing of it may be watched any more. NULL is
- * fine. */
+/* What it has in flight goes on and is nobody's. What it watches fires now, over or not; recorders
+ * that it holds are committed. NULL is fine. */
 void gpu_seat_leave(struct gpu_seat *seat);
 /* This thread calls for it, until it calls for another. */
 void gpu_seat_sit(struct gpu_seat *seat);

@@ -305,14 +305,16 @@ uint32_t gpu_share_pause(struct gpu_device *device);
 void gpu_share_resume(struct gpu_device *device, uint32_t depth);
 /* The executor has been called, and looks out for nobody any more who sleeps. */
 void gpu_share_touched(struct gpu_device *device);
+/* The device is lost, which its link tells but once: wakes all, who then see to what is theirs. */
+void gpu_share_lost(struct gpu_device *device);
 /* Operations have ended: wakes those who sleep for that. */
 void gpu_share_tell(struct gpu_device *device);
 /* Something failed: was it for a recorder of another seat? Then sleeps for a while; try again. */
 bool gpu_share_wait(struct gpu_device *device, gpulua_status *status, struct gpu_error *error);
 /* The caller's seat; NULL: the device is not shared, or the caller has none there. */
 struct gpu_seat *gpu_seat_of(const struct gpu_device *device);
-/* The waiter, which is not linked, fires when the seat next polls. */
-void gpu_seat_fire(struct gpu_seat *seat, struct gpu_waiter *waiter, struct gpu_op *op);
+/* The waiter, which is not linked, fires when its seat next polls. */
+void gpu_seat_fire(struct gpu_waiter *waiter, struct gpu_op *op);
 /* In the caller's poll: what has happened to what is its own. Returns how many waiters fired. */
 uint32_t gpu_seat_hear(struct gpu_device *device);
 /* What gpu_device_arm and its kin do on a shared device. */
@@ -367,11 +369,15 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
 void gpu_op_want(struct gpu_op *op);
 void gpu_op_end(struct gpu_op *op); /* pending no more: state by its failure; waiters fire; drops
                                        the list's ref */
-/* A failure of no operation, for whoever next asks the device for what nobody has observed. Takes
- * what the error owns. */
-void gpu_failure_keep(struct gpu_device *device, struct gpu_error *error);
-struct gpu_failure *gpu_failure_create(void);          /* zeroed; NULL: no memory */
-void gpu_failure_observe(struct gpu_failure *failure); /* it and its root have been seen */
+/* The seat's waiters fire when it next polls, although the op may not be over. */
+void gpu_op_dismiss(struct gpu_op *op, const struct gpu_seat *seat);
+/* A failure of no operation, for whoever (of that seat, if there is one) next asks the device for
+ * what nobody has observed. Takes what the error owns. */
+void gpu_failure_keep(struct gpu_device *device, const struct gpu_seat *seat,
+                      struct gpu_error *error);
+struct gpu_failure *gpu_failure_create(void); /* zeroed; NULL: no memory */
+/* It and its root have been seen by the caller: by that of its seat, if it has one. */
+void gpu_failure_observe(const struct gpu_device *device, struct gpu_failure *failure);
 struct gpu_failure *gpu_failure_retain(struct gpu_failure *failure);
 void gpu_failure_release(struct gpu_failure *failure);
 /* The failure that (slot, seq) ended with, or NULL. */
@@ -478,6 +484,8 @@ gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcod
 /* ---- recorder.c ---- */
 /* StreamMisuse: a recorder on another stream holds what the envelope uses. */
 gpulua_status gpu_recorder_check(const struct gpu_envelope *envelope, struct gpu_error *error);
+/* Those that the seat holds count as abandoned: others may be waiting for them. */
+void gpu_recorders_leave(struct gpu_device *device, const struct gpu_seat *seat);
 
 gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_record *record,
                                   uint32_t payload_bytes, struct gpu_op **op,

@@ -13,6 +13,7 @@
 #include "runtime/work.h"
 
 #define CANARY_BYTE 0xC5
+#define LOOK_NAP_NS INT64_C(1000000)
 
 struct entry {
     struct gpu_kept kept; /* its grant is from the resource below */
@@ -26,7 +27,7 @@ struct guard_memory {
     uint64_t canary_bytes, quarantine_bytes_max;
     struct gpu_stream *stream;                     /* retained; made when first needed */
     struct gpu_kept_list live, freed, quarantined; /* freed: not looked at yet */
-    bool is_looking;
+    bool is_looking;           /* a thread is; it lets go of the device's lock where it waits */
     struct gpu_error *finding; /* borrowed: where the first one goes; NULL: to those of the device
                                   that nobody has observed */
 };
@@ -119,7 +120,7 @@ static void tell(struct guard_memory *memory, const struct entry *entry, gpulua_
     if (memory->finding && memory->finding->code == GPULUA_OK) {
         *memory->finding = error;
     } else {
-        gpu_failure_keep(device, &error);
+        gpu_failure_keep(device, memory->base.seat, &error);
     }
 }
 
@@ -251,6 +252,10 @@ gpulua_status gpu_memory_check(struct gpu_memory *memory, bool is_everything,
     for (struct gpu_memory *base = gpu_memory_find(memory, GPU_MEMORY_GUARD); base;
          base = gpu_memory_find(base->upstream, GPU_MEMORY_GUARD)) {
         struct guard_memory *guard = (struct guard_memory *)base;
+        while (guard->is_looking &&
+               device->link) { /* another thread, short of memory: it tells of what it finds */
+            gpu_device_nap(device, LOOK_NAP_NS);
+        }
         guard->finding = &finding;
         (void)guard_reap(base, false);
         if (is_everything && own_stream(guard, error) == GPULUA_OK) {

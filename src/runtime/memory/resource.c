@@ -36,6 +36,7 @@ static struct gpu_memory *make(struct gpu_device *device, const struct gpu_memor
     made->wants_site = class->wants_site || (upstream && upstream->wants_site);
     made->is_own = is_own;
     made->device = device;
+    made->seat = gpu_seat_of(device);
     if (class->init && class->init(made, info, error)) {
         free(made);
         return NULL;

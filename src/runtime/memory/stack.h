@@ -42,6 +42,7 @@ struct gpu_memory {
     bool is_trackable, wants_site, is_deferred;
     bool is_own;                 /* the device's: it does not retain it */
     struct gpu_device *device;   /* retained, unless is_own */
+    const struct gpu_seat *seat; /* of a shared device: who made it. Compared alone */
     struct gpu_memory *upstream; /* retained; NULL: at the bottom */
     uint64_t outstanding_bytes, outstanding_count;
     uint64_t retiring_bytes;         /* of those: freed, and perhaps in use */
@@ -106,9 +107,9 @@ uint64_t gpu_slabs_trim(struct gpu_memory *memory);
 /* ---- external.c ---- */
 /* No work runs any more: the owners of all that was imported get it back. */
 void gpu_imports_end(struct gpu_device *device);
-
 /* Tells the owners of all in the list, and frees it. */
 void gpu_imports_return(struct gpu_import *import);
+
 /* ---- driver.c ---- */
 /* The driver's pool gives back what it keeps. */
 void gpu_driver_trim(struct gpu_device *device);
