@@ -190,7 +190,7 @@ struct gpulua {
     struct gpu_observer observer; /* of checked devices, which may live longer than `check` */
     struct kept_error last_error;
     struct host_handle *host_handles;
-    struct heap *memory; /* owned; NULL: no limit */
+    struct heap *memory; /* owned, of a state of our own (host/heap.h); NULL: the host's */
 };
 
 /* What this thread does next is for this object. */

@@ -13,6 +13,7 @@
 #include <lualib.h>
 
 #include "gpulua.h"
+#include "host/heap.h"
 #include "host/seeds.h"
 
 static struct {
@@ -709,7 +710,8 @@ static int run(lua_State *L) {
 }
 
 int main(int argc, char **argv) {
-    lua_State *L = luaL_newstate();
+    struct heap *heap;
+    lua_State *L = gpu_heap_state(0, &heap);
     if (argc > 0 && argv[0] && argv[0][0]) {
         program.name = argv[0];
     }
@@ -733,5 +735,6 @@ int main(int argc, char **argv) {
     }
     gpulua_close(program.g);
     lua_close(L);
+    gpu_heap_destroy(heap);
     return ok && !program.has_reported ? EXIT_SUCCESS : EXIT_FAILURE;
 }
