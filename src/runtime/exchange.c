@@ -282,7 +282,7 @@ static gpulua_status touch(const struct gpu_submit *submit, const struct gpu_ref
     gpulua_status status;
     do {
         status = touch_now(submit, ref, access, foreign_stream, op, error);
-    } while (gpu_share_wait(submit->stream->device, &status, error));
+    } while (status && gpu_share_wait(submit->stream->device, &status, error));
     return status;
 }
 

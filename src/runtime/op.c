@@ -21,8 +21,8 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
     op->refs = 1;
     op->state = GPU_OP_PENDING;
     op->is_replied = false;
-    op->device = gpu_device_retain(device);
-    op->stream = stream ? gpu_stream_retain(stream) : NULL;
+    op->device = gpu_device_keep(device);
+    op->stream = stream ? gpu_stream_keep(stream) : NULL;
     op->seq = 0;
     op->next = NULL;
     op->label = label;
@@ -67,9 +67,9 @@ void gpu_op_release(struct gpu_op *op) {
     op->next = device->op_free;
     device->op_free = op;
     if (stream) {
-        gpu_stream_release(stream);
+        gpu_stream_drop(stream);
     }
-    gpu_device_release(device);
+    gpu_device_drop(device);
 }
 
 static void fire_all(struct gpu_op *op) {

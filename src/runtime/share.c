@@ -265,7 +265,7 @@ void gpu_share_tell(struct gpu_device *device) {
 /* ---- sleeping ---- */
 
 bool gpu_share_wait(struct gpu_device *device, gpulua_status *status, struct gpu_error *error) {
-    if (*status == GPULUA_OK || !device->share || !device->share->is_blocked) {
+    if (!device->share || !device->share->is_blocked) {
         return false;
     }
     device->share->is_blocked = false;

@@ -90,7 +90,7 @@ gpulua_status gpu_work_fill(const struct gpu_submit *submit, const struct gpu_re
     gpulua_status status;
     do {
         status = submit_fill(submit, ref, element, op, error);
-    } while (gpu_share_wait(submit->stream->device, &status, error));
+    } while (status && gpu_share_wait(submit->stream->device, &status, error));
     return status;
 }
 
@@ -153,7 +153,7 @@ gpulua_status gpu_work_copy(const struct gpu_submit *submit, const struct gpu_re
     gpulua_status status;
     do {
         status = submit_copy(submit, dst, src, op, error);
-    } while (gpu_share_wait(submit->stream->device, &status, error));
+    } while (status && gpu_share_wait(submit->stream->device, &status, error));
     return status;
 }
 
@@ -497,6 +497,6 @@ gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **o
     gpulua_status status;
     do {
         status = submit_launch(launch, op, error);
-    } while (gpu_share_wait(launch->submit.stream->device, &status, error));
+    } while (status && gpu_share_wait(launch->submit.stream->device, &status, error));
     return status;
 }
