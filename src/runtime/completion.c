@@ -228,6 +228,8 @@ static void end_request(struct gpu_op *op) {
         op->on_reply(op, op->on_reply_user, reply);
         op->on_reply = NULL;
     }
+    free(op->reply);
+    op->reply = NULL;
     gpu_op_end(op);
 }
 

@@ -42,7 +42,9 @@ struct gpu_op {
     uint8_t state;   /* enum gpu_op_state */
     bool is_replied; /* requests: the reply is here, the next poll ends it */
     struct gpu_device *device; /* retained */
-    struct gpu_stream *stream; /* retained; NULL: a request */
+    struct gpu_stream *stream; /* retained while pending; NULL: a request, or over */
+    uint64_t stream_number;    /* 0: a request */
+    uint32_t slot;             /* of the stream */
     uint64_t seq;              /* on the stream; or the request's number */
     struct gpu_op *next;       /* in the stream's pending list, the request list or the free list */
     const char *label;         /* interned or static */

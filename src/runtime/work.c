@@ -235,7 +235,7 @@ gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *afte
     GPU_ENTER(submit->stream->device);
     struct gpu_envelope envelope;
     struct gpu_stream *stream = submit->stream;
-    if (after && (!after->stream || after->device != stream->device)) {
+    if (after && (after->stream_number == 0 || after->device != stream->device)) {
         return gpu_error_set(error, GPULUA_STREAM_MISUSE,
                              "a stream can wait for work of its own device only");
     }
@@ -248,9 +248,9 @@ gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *afte
     if (status) {
         return status;
     }
-    if (after && after->stream->slot != stream->slot && !gpu_op_is_over(after)) {
-        envelope.waits.items[0] = (struct wire_wait){
-            .stream = after->stream->slot, .flags = WIRE_WAIT_ORDER, .seq = after->seq};
+    if (after && after->slot != stream->slot && !gpu_op_is_over(after)) {
+        envelope.waits.items[0] =
+            (struct wire_wait){.stream = after->slot, .flags = WIRE_WAIT_ORDER, .seq = after->seq};
         envelope.waits.count = 1;
         record->wait_count = 1;
         *gpu_wire_record_waits(record) = envelope.waits.items[0];
