@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <sys/mman.h>
 
 #include "host/dlpack.h"
 #include "host/exchange.h"
@@ -725,6 +726,45 @@ static void test_checked(void) {
     CHECK(p.deleted == 1);
 }
 
+/* Check mode by hashes looks neither at memory that its owner may change at any time, nor next to
+ * it, and never again when the owner has it back. */
+static void test_hashed(void) {
+    static const char add_one[] = "local y <close> = dev:buffer('f32', 8):fill(1)\n"
+                                  "mod.add:launch(one, y, 8) ok = y:read()[8] == 2";
+    gpulua_config config;
+    gpulua_config_init(&config);
+    config.device = "cpu";
+    config.check = 2;
+    config.on_error = print_error;
+    config.isolation = GPULUA_ISOLATE_NONE;
+    gpulua *g = gpulua_new(&config);
+    size_t bytes = 1 << 16;
+    float *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct producer p;
+    gpulua_buffer *x = NULL;
+    CHECK(run(g, prelude));
+    CHECK(
+        run(g, "y = dev:buffer('f32', 8):fill(1) mod.add:launch(one, y, 8) ok = y:read()[8] == 2"));
+    produce(&p, data + 40, 8);
+    for (int order = 0; order < 2; order++) {
+        gpulua_exchange exchange = ordered(order ? GPULUA_ORDER_READY : GPULUA_ORDER_NONE);
+        CHECK(take(g, &p, &exchange, &x) == GPULUA_OK);
+        set_global(g, "x", x);
+        for (int i = 0; i < 3; i++) {
+            data[39] += 1; /* in front of it */
+            data[40] += 1; /* its first */
+            CHECK(run(g, add_one));
+        }
+        gpulua_buffer_release(x);
+        CHECK(run(g, "x:close() x = nil ok = true"));
+        settle(g);
+        CHECK(p.deleted == order + 1);
+    }
+    munmap(data, bytes);
+    CHECK(run(g, add_one));
+    gpulua_close(g);
+}
+
 int main(void) {
     test_export();
     test_export_order();
@@ -739,5 +779,6 @@ int main(void) {
     test_threads();
     test_process();
     test_checked();
+    test_hashed();
     return tap_finish(&tap);
 }
