@@ -391,6 +391,20 @@ describe("memory resources", function()
       full:close()
     end)
 
+    it("is helped by what the slabs keep and nobody uses, whoever asks", function()
+      for _, from in ipairs { "driver", "direct" } do
+        local full, most = open_full()
+        full:buffer("u8", most):close()
+        assert.truthy(full:stats().bytes_reserved >= most)
+        local mem = full:memory { from = from }
+        local group = table.pack(mem:buffers({ "u8", most // 2 }, { "u8", most // 2 }))
+        for _, b in ipairs(group) do b:close() end
+        full:synchronize()
+        full:buffer("u8", most):close()
+        full:close()
+      end
+    end)
+
     it("asks hooks in the order of their priorities until one has helped", function()
       local full, most = open_full()
       local mem = full:memory { oom = "free", statistics = true }
