@@ -453,6 +453,18 @@ describe("memory resources", function()
       full:close()
     end)
 
+    it("a hook that closes the device ends the call", function()
+      local full, most = open_full()
+      local mem = full:memory { oom = "free" }
+      local kept = full:buffer("u8", most)
+      mem:on_oom(function()
+        kept:close()
+        full:close()
+        return true
+      end)
+      support.raises("Closed", {}, mem.buffer, mem, "u8", most)
+    end)
+
     it("hooks go with their memory", function()
       local full, most = open_full()
       local calls = 0

@@ -27,9 +27,13 @@ static gpulua_status try_again(struct policy_memory *memory, struct gpu_memory_r
     struct gpu_device *device = memory->base.device;
     gpu_error_finish(error);
     device->stats.oom_retries++;
+    gpulua_status status = gpu_device_check(device, error); /* a hook may have closed it */
+    if (status) {
+        return status;
+    }
     (void)gpu_device_poll(device);
     (void)gpu_device_reap(device);
-    gpulua_status status = gpu_memory_allocate(memory->base.upstream, request, grant, error);
+    status = gpu_memory_allocate(memory->base.upstream, request, grant, error);
     device->stats.recoveries += status == GPULUA_OK;
     return status;
 }
