@@ -698,6 +698,7 @@ static void test_checked(void) {
     gpulua_config_init(&config);
     config.device = "cpu";
     config.check = 1;
+    config.on_error = print_error;
     config.isolation = GPULUA_ISOLATE_NONE;
     gpulua *g = gpulua_new(&config);
     lua_State *L = gpulua_state(g);
@@ -716,6 +717,9 @@ static void test_checked(void) {
                  "local p = mod.add:launch(one, x, 9)\n"
                  "ok = is_well and code(p.await, p) == 'OutOfBounds' pcall(dev.synchronize, dev)"));
     CHECK(data[8] == 9);
+    CHECK(run(g, "x:close() x = nil ok = true"));
+    settle(g);
+    CHECK(p.deleted == 1 && data[0] == 2 && data[7] == 9); /* freed, but not ours to poison */
     CHECK(run(g, "z = dev:buffer('f32', 8) ok = true")); /* never written by the device */
     fresh = global_buffer(g, "z");
     CHECK(gpulua_dlpack_export(L, fresh, NULL, &out) == GPULUA_OK);

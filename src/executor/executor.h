@@ -203,6 +203,8 @@ void gpu_executor_slab_destroy(struct wire_executor *executor, uint32_t number);
 /* ---- foreign.c: memory and streams of somebody else in this process ---- */
 gpulua_status gpu_executor_adopt(struct wire_executor *executor, const struct wire_record *record,
                                  struct backend_error *error);
+/* Is the wire address in memory that somebody else owns? It is not ours to watch or to poison. */
+bool gpu_executor_is_adopted(const struct wire_executor *executor, uint64_t address);
 gpulua_status gpu_executor_slab_find(struct wire_executor *executor,
                                      const struct wire_record *record,
                                      struct wire_slab_facts *facts, struct backend_error *error);

@@ -37,6 +37,12 @@ gpulua_status gpu_executor_adopt(struct wire_executor *executor, const struct wi
     return GPULUA_OK;
 }
 
+bool gpu_executor_is_adopted(const struct wire_executor *executor, uint64_t address) {
+    const struct executor_slab *slab =
+        gpu_executor_row(&executor->slabs, gpu_wire_address_slab(address));
+    return slab != NULL && slab->is_adopted;
+}
+
 gpulua_status gpu_executor_slab_find(struct wire_executor *executor,
                                      const struct wire_record *record,
                                      struct wire_slab_facts *facts, struct backend_error *error) {

@@ -91,9 +91,6 @@ void gpu_executor_verify_block(struct wire_executor *executor, const struct wire
     uint64_t bytes = record->u.block.bytes;
     const struct executor_slab *slab =
         gpu_executor_row(&executor->slabs, gpu_wire_address_slab(record->u.block.address));
-    if (slab != NULL && slab->is_adopted) {
-        return; /* its owner may change it at any time, and does not tell */
-    }
     if (slab == NULL || !slab_add(verify, slab->address, slab->bytes) ||
         !gpu_verify_grow(&verify->blocks, verify->block_count, &verify->block_capacity,
                          sizeof *verify->blocks)) {
