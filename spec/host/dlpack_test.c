@@ -720,6 +720,32 @@ static void test_checked(void) {
     CHECK(run(g, "x:close() x = nil ok = true"));
     settle(g);
     CHECK(p.deleted == 1 && data[0] == 2 && data[7] == 9); /* freed, but not ours to poison */
+    /* Neighbours in one word are told apart, whichever goes first. */
+    uint8_t bytes[4] = {1, 2, 3, 4};
+    struct producer parts[2];
+    gpulua_buffer *part[2];
+    CHECK(run(g, "sum = dev:compile [[extern \"C\" __global__ void sum(const unsigned char *x, "
+                 "int n, int *to) { for (int i = 0; i < n; i++) to[0] += x[i]; }]] ok = true"));
+    for (int first = 0; first < 2; first++) {
+        for (int i = 0; i < 2; i++) {
+            produce(&parts[i], bytes + 1 + i, i + 1);
+            parts[i].plain.tensor.type = (struct dlpack_type){DLPACK_UINT, 8, 1};
+            CHECK(take(g, &parts[i], NULL, &part[i]) == GPULUA_OK);
+            set_global(g, i ? "b" : "a", part[i]);
+            gpulua_buffer_release(part[i]);
+        }
+        CHECK(run(g, "local to <close> = dev:buffer('i32', 1):fill(0)\n"
+                     "sum.sum:launch(one, a, 1, to) sum.sum:launch(one, b, 2, to) ok = "
+                     "to:read()[1] == 9"));
+        CHECK(run(g, first ? "b:close() b = a a = nil ok = true" : "a:close() a = nil ok = true"));
+        settle(g);
+        CHECK(run(g, first ? "local to <close> = dev:buffer('i32', 1):fill(0)\n"
+                             "sum.sum:launch(one, b, 1, to) ok = to:read()[1] == 2"
+                           : "local to <close> = dev:buffer('i32', 1):fill(0)\n"
+                             "sum.sum:launch(one, b, 2, to) ok = to:read()[1] == 7"));
+        CHECK(run(g, "b:close() b = nil ok = true"));
+        settle(g);
+    }
     CHECK(run(g, "z = dev:buffer('f32', 8) ok = true")); /* never written by the device */
     fresh = global_buffer(g, "z");
     CHECK(gpulua_dlpack_export(L, fresh, NULL, &out) == GPULUA_OK);

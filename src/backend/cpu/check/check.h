@@ -93,10 +93,6 @@ void gpu_check_slab_destroy(struct check *check, uint64_t address);
 void gpu_check_block_create(struct check *check, uint64_t number, uint64_t address, uint64_t bytes,
                             const char *label);
 void gpu_check_block_written(struct check *check, uint64_t address, uint64_t bytes);
-/* Where the space of adopted memory begins: cells stand for whole words. */
-static inline uint64_t gpu_check_adopted_base(uint64_t address) {
-    return address & ~(uint64_t)(CHECK_CELL_BYTES - 1u);
-}
 void gpu_check_block_free(struct check *check, uint64_t number, const char *where);
 
 /* ---- from the worker ---- */
