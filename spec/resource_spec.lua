@@ -251,6 +251,33 @@ describe("memory resources", function()
       kept:close()
     end)
 
+    it("gets what comes out of use into a quarantine, also where another budget was too small before", function()
+      local small = support.open { budget = 800 << 10 }
+      local mod = small:compile(support.spin_source)
+      local ticks = support.ticks(small, 0.3)
+      collectgarbage()
+      small:synchronize()
+      collectgarbage "stop"
+      local guarded = small:memory { guard = { quarantine = mib } }
+      local mem = small:memory { budget = 300 << 10 }
+      local x = guarded:buffer("i32", 600 << 8)
+      local op = mod.spin:launch(support.one, ticks, x, 1)
+      x = nil
+      collectgarbage() -- closing it would wait and look
+      collectgarbage()
+      mem:buffer("u8", 150 << 10) -- garbage, which the smaller budget needs
+      local before = small:stats()
+      local b = mem:buffer("u8", 250 << 10)
+      collectgarbage "restart"
+      local after = small:stats()
+      assert.is_true(op:done())
+      assert.is_nil(x)
+      assert.equal(before.collections + 1, after.collections)
+      assert.equal(before.recoveries + 2, after.recoveries)
+      b:close()
+      small:close()
+    end)
+
     it("may be used to its last byte, and not one further", function()
       local mem = dev:memory { budget = mib }
       local a, b = mem:buffer("u8", mib - 512), mem:buffer("u8", 512)

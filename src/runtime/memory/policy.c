@@ -21,19 +21,16 @@ struct policy_memory {
     struct hook hooks[GPU_HOOKS_MAX]; /* in the order in which they are asked */
 };
 
-/* One more try, counted as a recovery only if it works. */
+/* One more try with all that has come free, counted as a recovery only if it works. */
 static gpulua_status try_again(struct policy_memory *memory, struct gpu_memory_request *request,
                                struct gpu_grant *grant, struct gpu_error *error) {
     struct gpu_device *device = memory->base.device;
     gpu_error_finish(error);
     device->stats.oom_retries++;
-    gpulua_status status = gpu_device_check(device, error); /* a hook may have closed it */
-    if (status) {
-        return status;
+    gpulua_status status = gpu_memory_recover(device, request, error);
+    if (status == GPULUA_OK) {
+        status = gpu_memory_allocate(memory->base.upstream, request, grant, error);
     }
-    (void)gpu_device_poll(device);
-    (void)gpu_device_reap(device);
-    status = gpu_memory_allocate(memory->base.upstream, request, grant, error);
     device->stats.recoveries += status == GPULUA_OK;
     return status;
 }
@@ -83,9 +80,7 @@ static gpulua_status policy_allocate(struct gpu_memory *base, struct gpu_memory_
         return status;
     }
     if (!request->is_collected) {
-        gpu_error_finish(error);
-        status = gpu_memory_recover(base->device, request, error);
-        status = status ? status : try_again(memory, request, grant, error);
+        status = try_again(memory, request, grant, error);
     }
     if (status == GPULUA_OUT_OF_MEMORY && memory->policy == GPU_OOM_FREE) {
         status = ask_hooks(memory, request, grant, error);
