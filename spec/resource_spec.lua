@@ -480,6 +480,31 @@ describe("memory resources", function()
       full:close()
     end)
 
+    it("asks each hook once, and what hooks add the next time", function()
+      local full, most = open_full()
+      local mem = full:memory { oom = "free" }
+      local kept = full:buffer("u8", most)
+      local order = {}
+      local function add(name, priority)
+        mem:on_oom(function()
+          order[#order + 1] = name
+          if name == "b" and #order < 10 then
+            add("new", 9)
+          end
+        end, priority)
+      end
+      add("a", 3)
+      add("b", 2)
+      add("c", 1)
+      support.raises("OutOfMemory", {}, mem.buffer, mem, "u8", most)
+      assert.are.same({ "a", "b", "c" }, order)
+      order = {}
+      support.raises("OutOfMemory", {}, mem.buffer, mem, "u8", most)
+      assert.are.same({ "new", "a", "b", "c" }, order)
+      kept:close()
+      full:close()
+    end)
+
     it("a hook that closes the device ends the call", function()
       local full, most = open_full()
       local mem = full:memory { oom = "free" }

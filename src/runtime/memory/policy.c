@@ -10,6 +10,7 @@ struct hook {
     int64_t priority;
     gpu_oom_hook *f;
     void *user;
+    bool is_asked; /* in the round at hand, or added since it began */
 };
 
 struct policy_memory {
@@ -35,17 +36,28 @@ static gpulua_status try_again(struct policy_memory *memory, struct gpu_memory_r
     return status;
 }
 
+static struct hook *next_hook(struct policy_memory *memory) {
+    for (uint32_t i = 0; i < memory->hook_count; i++) {
+        if (!memory->hooks[i].is_asked) {
+            return &memory->hooks[i];
+        }
+    }
+    return NULL;
+}
+
+/* A hook may add hooks and remove them, itself too. */
 static gpulua_status ask_hooks(struct policy_memory *memory, struct gpu_memory_request *request,
                                struct gpu_grant *grant, struct gpu_error *error) {
     gpulua_status status = GPULUA_OUT_OF_MEMORY;
+    struct hook *hook;
     memory->is_asking = true;
-    for (uint32_t i = 0; i < memory->hook_count && status == GPULUA_OUT_OF_MEMORY; i++) {
-        struct hook hook = memory->hooks[i]; /* it may remove itself */
-        if (hook.f(hook.user, request->caller, request->byte_count)) {
+    for (uint32_t i = 0; i < memory->hook_count; i++) {
+        memory->hooks[i].is_asked = false;
+    }
+    while (status == GPULUA_OUT_OF_MEMORY && (hook = next_hook(memory))) {
+        hook->is_asked = true;
+        if (hook->f(hook->user, request->caller, request->byte_count)) {
             status = try_again(memory, request, grant, error);
-        }
-        if (i < memory->hook_count && memory->hooks[i].user != hook.user) {
-            i--; /* the next one has moved up */
         }
     }
     memory->is_asking = false;
@@ -122,7 +134,7 @@ gpulua_status gpu_memory_hook_add(struct gpu_memory *memory, int64_t priority, g
     for (; at > 0 && policy->hooks[at - 1].priority < priority; at--) {
         policy->hooks[at] = policy->hooks[at - 1];
     }
-    policy->hooks[at] = (struct hook){priority, f, user};
+    policy->hooks[at] = (struct hook){priority, f, user, policy->is_asking};
     return GPULUA_OK;
 }
 
