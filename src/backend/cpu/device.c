@@ -253,7 +253,7 @@ static void cpu_memory_leave(struct backend_device *device, uint64_t address) {
 }
 
 static void cpu_block_written(struct backend_device *device, uint64_t address, uint64_t bytes) {
-    gpu_check_block_written(device->check, address, bytes);
+    gpu_check_filled(device->check, address, bytes);
 }
 
 static void cpu_block_create(struct backend_device *device, uint64_t number, uint64_t address,
