@@ -309,6 +309,7 @@ static void test_refusals(void) {
             p.shape[0] = p.shape[1] = p.shape[2] = INT64_C(1) << 40);
     REFUSED(GPULUA_INVALID_ARGUMENT, "17592186044416 bytes, a buffer has at most 17592186043904",
             p.shape[0] = INT64_C(1) << 42);
+    REFUSED(GPULUA_INVALID_ARGUMENT, "no memory at address 508", t->data = (void *)508);
     REFUSED(GPULUA_INVALID_ARGUMENT, "over the end of all memory",
             t->byte_offset = UINT64_MAX - 64);
     REFUSED(GPULUA_INVALID_ARGUMENT, "over the end of all memory", p.shape[0] = INT64_MAX / 4;

@@ -198,6 +198,9 @@ gpulua_status gpu_executor_resolve(const struct wire_executor *executor, uint64_
 /* A range of the arena as host memory; NULL if it is not one. */
 void *gpu_executor_arena(const struct wire_executor *executor, uint64_t byte_offset,
                          uint64_t bytes);
+/* The row of a slab that is to be; NULL: the number cannot be used. */
+struct executor_slab *gpu_executor_slab_new(struct wire_executor *executor, uint32_t number,
+                                            struct backend_error *error);
 void gpu_executor_slab_destroy(struct wire_executor *executor, uint32_t number);
 
 /* ---- foreign.c: memory and streams of somebody else in this process ---- */
