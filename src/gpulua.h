@@ -107,6 +107,8 @@ typedef struct gpulua_config {
                   only with the hashes that a GPU has; 0: $GPULUA_CHECK, a seed or "hashes", does
                   the same */
     uint64_t check_seed;
+    /* gpu.device() of scripts is this one; see gpulua_device_open. NULL: a device of their own */
+    struct gpulua_device *shared_device;
     void (*on_error)(void *user,
                      const gpulua_error *error); /* a task failed and nobody joined it */
     void (*on_log)(void *user,
@@ -158,13 +160,48 @@ GPULUA_API int gpulua_timeout_ms(gpulua *g);
 GPULUA_API void gpulua_wake(gpulua *g);
 GPULUA_API void gpulua_interrupt(gpulua *g);
 
+/* ---- one device for several objects ----
+ *
+ *     gpulua_device_config_init(&device_config);
+ *     config.shared_device = gpulua_device_open(&device_config);
+ *     ... gpulua_new(&config) in each of several threads ...
+ *     gpulua_device_close(config.shared_device);
+ *
+ * The objects share its executor, its memory and its fate: a kernel that kills the device ends what
+ * all of them have in flight. Work of two of them that touches the same buffer (gpulua_push_buffer)
+ * is ordered as that of one would be, in the order in which it was launched. Budgets, limits and
+ * stats() are the device's. Each object still belongs to one thread at a time, and what it has in
+ * flight ends there. dev:close() of a script leaves the device to the others. There is no check
+ * mode: its order would depend on time. */
+
+typedef struct gpulua_device gpulua_device;
+
+typedef struct gpulua_device_config {
+    size_t struct_bytes;        /* set by gpulua_device_config_init */
+    const char *device;         /* "cpu", "cuda", "cuda:N"; NULL: first GPU, else the CPU device */
+    gpulua_isolation isolation; /* DEFAULT: process for GPUs, none for the CPU device */
+    uint64_t budget_bytes;      /* device memory; 0: what the device has */
+    const char *executor_path;  /* as in gpulua_config */
+    const char *cache_path;
+    void (*on_log)(void *user, const char *line); /* from any thread that calls the device */
+    void *user;
+} gpulua_device_config;
+GPULUA_API void gpulua_device_config_init(gpulua_device_config *config);
+
+/* Blocks until the device is up. NULL on failure: gpulua_last_error(NULL) says why. `config` may be
+ * NULL. Any thread. */
+GPULUA_API gpulua_device *gpulua_device_open(const gpulua_device_config *config);
+/* Ends the host's own hold; the device closes with the last object that has it, on the thread of
+ * that, and waits for work in flight as gpulua_close does. NULL is fine. Any thread. */
+GPULUA_API void gpulua_device_close(gpulua_device *device);
+
 /* ---- memory ----
  *
  * A gpulua_buffer is the host's own hold on a buffer of a script: a typed range of memory on a
  * device. It is counted, and independent of the script's handles: closing those does not end it,
  * buffer:free() does. It belongs to the object whose state it came from, and to that object's
- * thread; at gpulua_close it loses its memory, and every call but describe and release fails with
- * Closed from then on.
+ * thread (but see gpulua_push_buffer); at gpulua_close it loses its memory, and every call but
+ * describe and release fails with Closed from then on.
  *
  * `L` below is the state of the object, or a coroutine of it, so that C functions that scripts call
  * can use them; what fails is said by gpulua_last_error of its object. Nothing here yields. A state
@@ -201,7 +238,9 @@ GPULUA_API gpulua_status gpulua_to_buffer(lua_State *L, int index, gpulua_buffer
 GPULUA_API gpulua_status gpulua_buffer_new(lua_State *L, int device_index,
                                            const gpulua_buffer_info *info, gpulua_buffer **buffer);
 /* Pushes a handle for scripts: the same memory, range, type and shape. It closes apart from this
- * one. InvalidArgument: a buffer of another object; Closed, Stale, UseAfterFree. */
+ * one. InvalidArgument: a buffer of another object, unless both share its device; of those a host
+ * buffer is Unsupported. Such a buffer may be pushed, retained and released on any thread. Opens
+ * the shared device for the state. Closed, Stale, UseAfterFree. */
 GPULUA_API gpulua_status gpulua_push_buffer(lua_State *L, gpulua_buffer *buffer);
 /* Fills all of `info`, whose strings live as long as the buffer. Never fails: of a buffer without
  * memory it answers what it was. */

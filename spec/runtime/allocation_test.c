@@ -173,7 +173,7 @@ static gpulua_status steps(struct run *run) {
     const int32_t *staged = (const int32_t *)(const void *)run->staging.bytes;
     const int32_t *shared = gpu_block_host_bytes(run->host);
     for (int i = 0; i < COUNT; i++) {
-        run->is_wrong |= staged[i] != 7 || (!gpu_ref_failure(&host) && shared[i] != 7);
+        run->is_wrong |= staged[i] != 7 || (!gpu_ref_failure(&host, NULL) && shared[i] != 7);
     }
     return GPULUA_OK;
 }

@@ -22,6 +22,7 @@
 #include "runtime/memory.h"
 #include "runtime/module.h"
 #include "runtime/op.h"
+#include "runtime/share.h"
 #include "runtime/work.h"
 
 /* clang-format off */
@@ -38,8 +39,6 @@ enum gpu_lua_kind {
 #undef X
         GPU_LUA_KIND_COUNT
 };
-
-#define GPU_LUA(L) ((struct gpulua *)lua_touserdata(L, lua_upvalueindex(1)))
 
 /* Devices wait that long for work in flight when they are closed before they abandon it. */
 #define GPU_LUA_CLOSE_TIMEOUT_MS 2000

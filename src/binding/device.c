@@ -62,6 +62,7 @@ struct options {
     gpulua_isolation isolation;
     uint64_t budget_bytes;
     bool is_plain, is_unfenced;
+    bool is_named;          /* by the script */
     uint64_t unfenced_wait; /* 0: none */
     bool is_checked;
     bool is_hashed; /* check = "hashes" */
@@ -145,6 +146,7 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
                      "argument 1 of device: there is no device '%.200s'", options->name);
     }
     options->is_plain = lua_isnil(L, 2);
+    options->is_named = type == LUA_TSTRING;
     options->is_unfenced = false;
     options->unfenced_wait = 0;
     options->label = gpu_lua_field_string(L, 2, "label", "device");
@@ -262,6 +264,12 @@ int gpu_lua_device_get(lua_State *L) {
     if (options.is_checked && !info.observer) {
         gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no host memory for check mode");
     }
+    bool is_shared =
+        options.is_plain && gpu_lua_shared_is_meant(g, options.is_named ? options.name : NULL);
+    if (is_shared && options.is_checked) {
+        gpu_lua_fail(L, GPULUA_UNSUPPORTED,
+                     "check mode is for devices of one object: this one is shared");
+    }
     handle = gpu_lua_new(L, g, GPU_LUA_KIND_DEVICE, sizeof *handle, 0);
     handle->g = g;
     handle->poll_fd = -1;
@@ -274,7 +282,8 @@ int gpu_lua_device_get(lua_State *L) {
     lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
     lua_pushvalue(L, -2);
     lua_rawsetp(L, -2, handle);
-    gpulua_status status = gpu_device_open(&info, &handle->device, &error);
+    gpulua_status status = is_shared ? gpu_lua_shared_take(g, handle, &error)
+                                     : gpu_device_open(&info, &handle->device, &error);
     if (status) {
         handle->device = NULL;
         lua_pushnil(L);
@@ -321,13 +330,18 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle) {
         return;
     }
     gpu_lua_unwatch_device(g, handle->poll_fd);
-    gpu_device_close(device, 0);
+    if (!handle->shared) {
+        gpu_device_close(device, 0);
+    }
     gpu_lua_check_closed(g, device);
     gpu_lua_streams_prune(&handle->streams, true);
     /* Not before: what its end completes still finds the loop. */
     unlink_handle(g, handle);
     handle->device = NULL;
     handle->closed_device = device;
+    if (handle->shared) {
+        gpu_lua_shared_leave(g, handle);
+    }
 }
 
 static gpulua_status wait_idle(struct gpu_device *device, int timeout_ms, struct gpu_error *error) {
@@ -358,17 +372,18 @@ bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int t
                      op->label, op->source, op->line);
             g->config.on_log(g->config.user, line);
         }
-        if (is_isolated) {
+        if (is_isolated || handle->shared) {
             status = wait_idle(device, timeout_ms - GPU_LUA_QUIET_TIMEOUT_MS, error);
         }
     }
     if (status == GPULUA_TIMEOUT) {
         struct gpu_op_info op = error->op;
-        gpu_error_set(error, GPULUA_TIMEOUT,
-                      "'%s' had not ended %d s after the script, and was ended with its device",
-                      op.label, timeout_ms / 1000);
+        gpu_error_set(error, GPULUA_TIMEOUT, "'%s' had not ended %d s after the script, and %s",
+                      op.label, timeout_ms / 1000,
+                      handle->shared ? "goes on: its device is shared"
+                                     : "was ended with its device");
         error->op = op;
-        return !is_isolated;
+        return !is_isolated && !handle->shared;
     }
     gpu_error_finish(error);
     return true;

@@ -6,6 +6,13 @@
 
 struct stream_record;
 
+/* What a host opens for several objects. It closes with the last hold on it: the host's own, and
+ * one of each object. */
+struct gpulua_device {
+    atomic_uint refs;
+    struct gpu_device *device; /* retained; shared (runtime/share.h) */
+};
+
 /* Open devices are in the gpulua object's list and anchored there: they stay until they are closed,
  * so that what was left running is looked after. */
 struct device_handle {
@@ -17,7 +24,8 @@ struct device_handle {
     struct device_handle *next;
     struct gpulua *g;
     bool is_linked;
-    bool is_plain; /* opened without options: gpu.device finds it again */
+    bool is_plain;                /* opened without options: gpu.device finds it again */
+    struct gpulua_device *shared; /* held; NULL: the device is this object's own */
     int poll_fd;
     uint32_t task_streams_used; /* bit for each index */
     struct stream_record *streams;
@@ -42,6 +50,14 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle);
  * such work, `error` names it. */
 bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int timeout_ms,
                            struct gpu_error *error);
+
+/* ---- shared.c ---- */
+/* Is gpu.device() of that name (NULL: without one) what the host gave to this object and others? */
+bool gpu_lua_shared_is_meant(const struct gpulua *g, const char *name);
+/* A seat there, and the device into the handle. */
+gpulua_status gpu_lua_shared_take(struct gpulua *g, struct device_handle *handle,
+                                  struct gpu_error *error);
+void gpu_lua_shared_leave(struct gpulua *g, struct device_handle *handle);
 
 int gpu_lua_device_get(lua_State *L);  /* gpu.device([name[, options]]) */
 int gpu_lua_device_list(lua_State *L); /* gpu.devices() */

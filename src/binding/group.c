@@ -85,6 +85,14 @@ static void group_link(lua_State *L, struct gpulua *g, struct group *group, stru
             if (!op) {
                 continue;
             }
+            if (gpu_device_is_left(gpu_op_device(op))) { /* that would wake nobody */
+                struct gpu_error ignored = {0};
+                (void)gpu_op_wait(op, -1, &ignored);
+                gpu_error_finish(&ignored);
+                gpu_op_release(op);
+                i--;
+                continue;
+            }
             gpu_lua_slot_watch(slot, g, op);
             gpu_op_release(op);
         }

@@ -51,7 +51,7 @@ static int get_ready(lua_State *L, int status, lua_KContext context) {
     if (!gpu_ref_is_idle(&buffer->ref, false)) {
         gpu_lua_wait_idle(L, g, buffer, false, get_ready);
         gpu_lua_check_contents(L, buffer);
-    } else if (gpu_ref_failure(&buffer->ref)) {
+    } else if (gpu_ref_failure(&buffer->ref, NULL)) {
         gpu_lua_check_contents(L, buffer);
     }
     gpu_lua_check_read(g, L, &buffer->ref, element, buffer->elem_bytes);

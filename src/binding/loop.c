@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,6 +227,7 @@ static void disarm(struct gpulua *g) {
 
 /* True: something is there already. */
 static bool arm(struct gpulua *g) {
+    gpu_lua_sit(g);
     bool is_there = false;
     g->is_armed = true;
     if (g->check && (g->ready_count > 0 || gpu_lua_next_deadline_ns(g) <= gpu_lua_now_ns())) {
@@ -267,6 +269,7 @@ static void fire_timers(struct gpulua *g) {
 }
 
 void gpu_lua_pump(struct gpulua *g) {
+    gpu_lua_sit(g);
     disarm(g);
     deliver_interrupt(g);
     poll_devices(g);
@@ -371,6 +374,9 @@ struct gpulua *gpu_lua_find(lua_State *L) {
     lua_rawgetp(L, LUA_REGISTRYINDEX, &registry_key);
     struct gpulua *g = lua_touserdata(L, -1);
     lua_pop(L, 1);
+    if (g) {
+        gpu_lua_sit(g);
+    }
     return g;
 }
 
@@ -382,7 +388,7 @@ static char *copy_text(const char *text) {
     return text ? strdup(text) : NULL;
 }
 
-static const char *setting(const char *given, const char *variable) {
+const char *gpu_lua_setting(const char *given, const char *variable) {
     if (given && given[0]) {
         return given;
     }
@@ -394,13 +400,14 @@ static void config_set(struct gpulua *g, const gpulua_config *config) {
     static const gpulua_config none;
     const gpulua_config *from = config ? config : &none;
     g->config = *from;
-    g->config.device = copy_text(setting(from->device, "GPULUA_DEVICE"));
+    g->config.device = copy_text(gpu_lua_setting(from->device, "GPULUA_DEVICE"));
+    g->config.shared_device = gpu_lua_shared_retain(from->shared_device);
     g->config.executor_path = copy_text(from->executor_path);
     g->config.cache_path = copy_text(from->cache_path);
     if (g->config.isolation == GPULUA_ISOLATE_DEFAULT) {
-        g->isolation_text = copy_text(setting(NULL, "GPULUA_ISOLATE"));
+        g->isolation_text = copy_text(gpu_lua_setting(NULL, "GPULUA_ISOLATE"));
     }
-    const char *seed = g->config.check ? NULL : setting(NULL, "GPULUA_CHECK");
+    const char *seed = g->config.check ? NULL : gpu_lua_setting(NULL, "GPULUA_CHECK");
     if (seed) {
         char *end = NULL;
         errno = 0;
@@ -421,6 +428,7 @@ static void config_finish(struct gpulua *g) {
     free((char *)(uintptr_t)g->config.device);
     free((char *)(uintptr_t)g->config.executor_path);
     free((char *)(uintptr_t)g->config.cache_path);
+    gpu_lua_shared_release(g->config.shared_device);
     memset(&g->config, 0, sizeof g->config);
     free(g->isolation_text);
     g->isolation_text = NULL;
@@ -428,8 +436,12 @@ static void config_finish(struct gpulua *g) {
     g->check_text = NULL;
 }
 
+/* Of all objects: what is of a shared device may be let go of on any thread. */
+static pthread_mutex_t host_handle_lock = PTHREAD_MUTEX_INITIALIZER;
+
 void gpu_lua_host_handle_add(struct gpulua *g, struct host_handle *handle,
                              void (*empty)(struct host_handle *handle)) {
+    pthread_mutex_lock(&host_handle_lock);
     handle->empty = empty;
     handle->next = g->host_handles;
     handle->link = &g->host_handles;
@@ -437,12 +449,10 @@ void gpu_lua_host_handle_add(struct gpulua *g, struct host_handle *handle,
         handle->next->link = &handle->next;
     }
     g->host_handles = handle;
+    pthread_mutex_unlock(&host_handle_lock);
 }
 
-void gpu_lua_host_handle_end(struct host_handle *handle) {
-    if (!handle->link) {
-        return;
-    }
+static void empty(struct host_handle *handle) {
     *handle->link = handle->next;
     if (handle->next) {
         handle->next->link = handle->link;
@@ -452,15 +462,30 @@ void gpu_lua_host_handle_end(struct host_handle *handle) {
     handle->empty(handle);
 }
 
+void gpu_lua_host_handle_end(struct host_handle *handle) {
+    pthread_mutex_lock(&host_handle_lock);
+    if (handle->link) {
+        empty(handle);
+    }
+    pthread_mutex_unlock(&host_handle_lock);
+}
+
+static void empty_all(struct gpulua *g) {
+    pthread_mutex_lock(&host_handle_lock);
+    while (g->host_handles) {
+        empty(g->host_handles);
+    }
+    pthread_mutex_unlock(&host_handle_lock);
+}
+
 void gpu_lua_shut(struct gpulua *g, lua_State *L) {
     if (g->is_closed) {
         return;
     }
     g->is_closed = true;
+    gpu_lua_sit(g);
     gpu_lua_set_innermost(g, NULL);
-    while (g->host_handles) {
-        gpu_lua_host_handle_end(g->host_handles);
-    }
+    empty_all(g);
     while (g->live) {
         gpu_lua_task_drop(g, g->live, NULL);
     }

@@ -168,6 +168,7 @@ struct gpulua {
     struct timer **heap;
     uint32_t timer_count, timer_capacity;
     struct device_handle *devices;
+    struct gpu_seat *seat; /* at config.shared_device, while it is open here */
     uint32_t next_stream;
     struct scope scope;     /* outside tasks */
     uint64_t gc_debt_bytes; /* of handles since the last step of the collector, less the closed */
@@ -189,8 +190,21 @@ struct gpulua {
     struct gpu_observer observer; /* of checked devices, which may live longer than `check` */
     struct kept_error last_error;
     struct host_handle *host_handles;
-    struct heap *memory; /* owned; NULL: no limit */
+    struct heap *memory; /* owned, of a state of our own (host/heap.h); NULL: the host's */
 };
+
+/* What this thread does next is for this object. */
+static inline void gpu_lua_sit(const struct gpulua *g) {
+    if (g->config.shared_device) {
+        gpu_seat_sit(g->seat);
+    }
+}
+/* The object of the function that runs. */
+static inline struct gpulua *GPU_LUA(lua_State *L) {
+    struct gpulua *g = lua_touserdata(L, lua_upvalueindex(1));
+    gpu_lua_sit(g);
+    return g;
+}
 
 /* ---- loop.c ---- */
 
@@ -212,6 +226,8 @@ void gpu_lua_arm(struct gpulua *g);
 void gpu_lua_poke(struct gpulua *g); /* any thread */
 /* From here on `L` runs; returns what ran before. */
 lua_State *gpu_lua_set_innermost(struct gpulua *g, lua_State *L);
+/* What was given, or else the environment's variable; NULL: neither, or empty. */
+const char *gpu_lua_setting(const char *given, const char *variable);
 int64_t gpu_lua_next_deadline_ns(const struct gpulua *g);
 
 /* False: no memory. */
@@ -233,6 +249,10 @@ void gpu_lua_host_handle_add(struct gpulua *g, struct host_handle *handle,
                              void (*empty)(struct host_handle *handle));
 /* Empties it. Idempotent. */
 void gpu_lua_host_handle_end(struct host_handle *handle);
+
+/* ---- shared.c: devices of several objects; NULL is fine ---- */
+struct gpulua_device *gpu_lua_shared_retain(struct gpulua_device *shared);
+void gpu_lua_shared_release(struct gpulua_device *shared);
 
 /* ---- task.c ---- */
 

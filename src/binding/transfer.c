@@ -85,10 +85,8 @@ void gpu_lua_wait_idle(lua_State *L, struct gpulua *g, const struct buffer *buff
 void gpu_lua_check_contents(lua_State *L, struct buffer *buffer) {
     struct gpu_device *device = gpu_block_device(buffer->ref.block);
     gpu_device_poll(device);
-    const struct gpu_error *failure = gpu_ref_failure(&buffer->ref);
-    if (failure) {
-        struct gpu_error error, unobserved;
-        gpu_error_copy(&error, failure);
+    struct gpu_error error, unobserved;
+    if (gpu_ref_failure(&buffer->ref, &error)) {
         /* The one raised here need not be raised again. */
         if (gpu_device_take_unobserved(device, &unobserved)) {
             gpu_error_finish(&unobserved);

@@ -187,7 +187,7 @@ bool gpu_lua_item_has_failed(const struct item *item) {
         return item->task->outcome != OUTCOME_DONE ||
                lua_gettop(item->task->co) < item->task->result_count;
     default:
-        return gpu_ref_failure(&item->ref) != NULL;
+        return gpu_ref_failure(&item->ref, NULL);
     }
 }
 
@@ -207,7 +207,10 @@ void gpu_lua_item_push_error(lua_State *L, const struct item *item, bool is_join
         return;
     }
     struct gpu_error error;
-    gpu_error_copy(&error, gpu_ref_failure(&item->ref));
+    if (!gpu_ref_failure(&item->ref, &error)) { /* another thread has overwritten it since */
+        gpu_error_set(&error, GPULUA_DEPENDENCY_FAILED,
+                      "what wrote the buffer had failed when this wait ended");
+    }
     gpu_lua_error_push_owned(L, &error);
 }
 
@@ -393,6 +396,13 @@ static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *t
     return GPULUA_OK;
 }
 
+/* What is left in flight on a shared device that the script has closed wakes nobody. */
+static bool wakes(const struct item *item) {
+    return item->kind == GPU_LUA_KIND_TASK ||
+           !gpu_device_is_left(item->kind == GPU_LUA_KIND_OP ? gpu_op_device(item->op)
+                                                             : gpu_block_device(item->ref.block));
+}
+
 static int item_wait(lua_State *L, bool is_join) {
     struct gpulua *g = GPU_LUA(L);
     struct item item;
@@ -407,7 +417,7 @@ static int item_wait(lua_State *L, bool is_join) {
     if (item.kind == GPU_LUA_KIND_TASK) {
         gpu_lua_check_circle(L, g, item.task, deadline_ns != INT64_MAX);
     }
-    if (!gpu_lua_may_park(g, L)) {
+    if (!gpu_lua_may_park(g, L) || !wakes(&item)) {
         gpulua_status status = GPULUA_OK;
         if (item.kind == GPU_LUA_KIND_OP) {
             op_block(L, g, item.op, deadline_ns, &status);
@@ -475,7 +485,7 @@ void gpu_lua_wait_op(lua_State *L, struct gpulua *g, struct gpu_op *op, lua_KFun
     if (gpu_op_is_over(op)) {
         return;
     }
-    if (!gpu_lua_may_park(g, L)) {
+    if (!gpu_lua_may_park(g, L) || gpu_device_is_left(gpu_op_device(op))) {
         gpulua_status status;
         op_block(L, g, op, INT64_MAX, &status);
         return;

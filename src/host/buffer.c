@@ -56,9 +56,7 @@ struct gpu_device *gpu_host_device(lua_State *L, struct gpulua *g, int index) {
 
 static void buffer_empty(struct host_handle *handle) {
     struct gpulua_buffer *buffer = (struct gpulua_buffer *)handle;
-    struct gpu_block *block = buffer->ref.block;
-    buffer->ref.block = NULL;
-    gpu_block_close(block);
+    gpu_ref_close(buffer->device, &buffer->ref);
 }
 
 struct gpulua_buffer *gpu_host_buffer_create(struct gpulua *g, const struct gpu_ref *ref,
@@ -67,11 +65,12 @@ struct gpulua_buffer *gpu_host_buffer_create(struct gpulua *g, const struct gpu_
     if (!made) {
         return NULL;
     }
-    const struct gpu_device *device = gpu_block_device(ref->block);
+    struct gpu_device *device = gpu_block_device(ref->block);
     const char *ordinal = strchr(gpu_device_name(device), ':');
-    made->refs = 1;
-    made->ref = *ref;
-    gpu_block_retain(ref->block);
+    atomic_init(&made->refs, 1);
+    made->g = g;
+    made->device = gpu_device_retain(device);
+    gpu_ref_copy(device, ref, &made->ref);
     made->elem_count = ref->byte_count / gpu_type_bytes(ref->type);
     made->dim_count = dim_count;
     memcpy(made->shape, shape, dim_count * sizeof *shape);
@@ -91,14 +90,12 @@ struct gpulua_buffer *gpu_host_buffer_of(struct gpulua *g, const struct buffer *
 gpulua_status gpu_host_check(struct gpulua *g, const struct gpulua_buffer *buffer,
                              const char *what) {
     struct gpu_error error = {0};
-    if (gpu_ref_check(&buffer->ref, NULL, what, &error)) {
-        return gpu_lua_keep_failure(g, &error);
-    }
-    if (!gpu_lua_find_device(g, gpu_block_device(buffer->ref.block))) {
+    if (buffer->g != g) { /* and perhaps to another thread */
         return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
                                   "the buffer belongs to another gpulua object");
     }
-    return GPULUA_OK;
+    return gpu_ref_check(&buffer->ref, NULL, what, &error) ? gpu_lua_keep_failure(g, &error)
+                                                           : GPULUA_OK;
 }
 
 /* ---- public ---- */
@@ -191,12 +188,34 @@ gpulua_status gpulua_buffer_new(lua_State *L, int device_index, const gpulua_buf
     return GPULUA_OK;
 }
 
+/* The device, which another object may have opened that this one shares it with. */
+static void open_shared(lua_State *L, struct gpulua *g, const struct gpulua_buffer *buffer) {
+    struct gpulua_device *shared = g->config.shared_device;
+    if (shared && shared->device == buffer->device && !gpu_lua_find_device(g, buffer->device)) {
+        gpu_lua_push_function(L, gpu_lua_device_get);
+        lua_call(L, 0, 0);
+    }
+}
+
 static int push_buffer(lua_State *L) {
     const struct gpulua_buffer *from = lua_touserdata(L, 1);
     struct gpulua *g = gpu_lua_find(L);
-    struct buffer *buffer = gpu_lua_buffer_over(
-        L, g, from->ref.block, from->is_host ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER);
-    buffer->ref = from->ref;
+    open_shared(L, g, from);
+    struct buffer *buffer = gpu_lua_new(
+        L, g, from->is_host ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER, sizeof *buffer, 0);
+    gpu_ref_copy(from->device, &from->ref, &buffer->ref);
+    struct gpu_error error = {0};
+    if (gpu_ref_check(&buffer->ref, NULL, "push", &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    if (!gpu_lua_find_device(g, from->device)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "the buffer belongs to another gpulua object");
+    }
+    if (from->is_host && from->g != g) {
+        gpu_lua_fail(L, GPULUA_UNSUPPORTED,
+                     "a host buffer is of one object: nobody orders what two threads do with its "
+                     "elements");
+    }
     buffer->elem_count = from->elem_count;
     buffer->elem_bytes = gpu_type_bytes(from->ref.type);
     buffer->dim_count = from->dim_count;
@@ -207,7 +226,7 @@ static int push_buffer(lua_State *L) {
 gpulua_status gpulua_push_buffer(lua_State *L, gpulua_buffer *buffer) {
     gpulua_status status = GPULUA_OK;
     struct gpulua *g = gpu_host_find(L, &status);
-    if (!g || (status = gpu_host_check(g, buffer, "push"))) {
+    if (!g) {
         return status;
     }
     lua_pushcfunction(L, push_buffer);
@@ -272,13 +291,14 @@ gpulua_status gpulua_buffer_map(gpulua *g, gpulua_buffer *buffer, gpulua_access 
 }
 
 gpulua_buffer *gpulua_buffer_retain(gpulua_buffer *buffer) {
-    buffer->refs++;
+    atomic_fetch_add_explicit(&buffer->refs, 1, memory_order_relaxed);
     return buffer;
 }
 
 void gpulua_buffer_release(gpulua_buffer *buffer) {
-    if (buffer && --buffer->refs == 0) {
+    if (buffer && atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) == 1) {
         gpu_lua_host_handle_end(&buffer->handle);
+        gpu_device_release(buffer->device);
         free(buffer);
     }
 }

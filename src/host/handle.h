@@ -6,8 +6,10 @@
 
 struct gpulua_buffer {
     struct host_handle handle; /* first */
-    uint32_t refs;
-    struct gpu_ref ref; /* block retained; NULL: emptied */
+    atomic_uint refs;
+    const struct gpulua *g;    /* whose it is; compared alone */
+    struct gpu_device *device; /* retained */
+    struct gpu_ref ref;        /* block retained; NULL: emptied */
     uint64_t elem_count;
     uint32_t dim_count;
     uint64_t shape[GPU_LUA_DIMS_MAX];
@@ -22,6 +24,9 @@ struct gpulua_buffer *gpu_host_buffer_create(struct gpulua *g, const struct gpu_
                                              uint32_t dim_count, const uint64_t *shape);
 /* The same of a buffer of a script's. */
 struct gpulua_buffer *gpu_host_buffer_of(struct gpulua *g, const struct buffer *buffer);
+
+/* What gpulua_last_error(NULL) answers on this thread. */
+void gpu_host_keep_creation_error(gpulua_status code, const char *message);
 
 /* Is the buffer of this object, and usable? Keeps the error. */
 gpulua_status gpu_host_check(struct gpulua *g, const struct gpulua_buffer *buffer,

@@ -44,7 +44,7 @@ static void destroy(struct gpu_block *block) {
     } else {
         free(block);
     }
-    gpu_device_release(device);
+    gpu_device_drop(device);
 }
 
 void gpu_blocks_finish(struct gpu_device *device) {
@@ -172,6 +172,7 @@ static uint64_t retire_finish(struct gpu_device *device, struct gpu_block **link
 }
 
 uint64_t gpu_device_reap(struct gpu_device *device) {
+    GPU_ENTER(device);
     uint64_t bytes = 0;
     gpu_device_run_deferred(device);
     struct gpu_block **link = &device->retiring;
@@ -234,12 +235,17 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
 }
 
 struct gpu_block *gpu_block_retain(struct gpu_block *block) {
+    GPU_ENTER(block->device);
     block->refs++;
     return block;
 }
 
 void gpu_block_release(struct gpu_block *block) {
-    if (!block || --block->refs > 0 || block->is_deferred) {
+    if (!block) {
+        return;
+    }
+    GPU_ENTER(block->device);
+    if (--block->refs > 0 || block->is_deferred) {
         return;
     }
     block->is_deferred = true;
@@ -247,7 +253,11 @@ void gpu_block_release(struct gpu_block *block) {
 }
 
 void gpu_block_close(struct gpu_block *block) {
-    if (!block || block->refs > 1 || block->is_deferred) {
+    if (!block) {
+        return;
+    }
+    GPU_ENTER(block->device);
+    if (block->refs > 1 || block->is_deferred) {
         gpu_block_release(block);
     } else {
         end(block);
@@ -263,12 +273,14 @@ void gpu_block_export_end(struct gpu_block *block) {
 }
 
 void gpu_block_free(struct gpu_block *block) {
+    GPU_ENTER(block->device);
     if (!block->is_freed) {
         retire(block);
     }
 }
 
 void gpu_block_ends_at(struct gpu_block *block, const struct gpu_site *site) {
+    GPU_ENTER(block->device);
     block->end_site = *site;
 }
 
@@ -288,7 +300,7 @@ static struct gpu_block *make(struct gpu_device *device, uint64_t byte_count, co
     }
     block->refs = 1;
     block->is_trackable = true;
-    block->device = gpu_device_retain(device);
+    block->device = gpu_device_keep(device);
     block->number = ++device->block_number_next;
     block->epoch = device->epoch;
     block->byte_count = byte_count;
@@ -412,6 +424,7 @@ static void account_begin(struct gpu_block *block) {
 
 gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block_info *info,
                                struct gpu_block **block, struct gpu_error *error) {
+    GPU_ENTER(device);
     gpulua_status status = gpu_device_check(device, error);
     if (status) {
         return status;
@@ -481,6 +494,7 @@ gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device
     if (!block) {
         return gpu_error_set(error, GPULUA_CLOSED, "%s: attempt to use a closed buffer", what);
     }
+    GPU_ENTER(block->device);
     gpulua_status status = gpu_device_check(block->device, error);
     if (status) {
         return status;
@@ -504,6 +518,21 @@ gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device
     return GPULUA_OK;
 }
 
+void gpu_ref_copy(struct gpu_device *device, const struct gpu_ref *from, struct gpu_ref *to) {
+    GPU_ENTER(device);
+    *to = *from;
+    if (to->block) {
+        gpu_block_retain(to->block);
+    }
+}
+
+void gpu_ref_close(struct gpu_device *device, struct gpu_ref *ref) {
+    GPU_ENTER(device);
+    struct gpu_block *block = ref->block;
+    ref->block = NULL;
+    gpu_block_close(block);
+}
+
 struct gpu_device *gpu_block_device(const struct gpu_block *block) {
     return block->device;
 }
@@ -523,6 +552,7 @@ bool gpu_block_is_host(const struct gpu_block *block) {
     return block->is_host;
 }
 bool gpu_block_is_freed(const struct gpu_block *block) {
+    GPU_ENTER(block->device);
     return block->is_freed;
 }
 
@@ -551,6 +581,7 @@ struct gpu_memory *gpu_block_memory(const struct gpu_block *block) {
 /* ---- giving back to the driver ---- */
 
 uint64_t gpu_device_trim(struct gpu_device *device) {
+    GPU_ENTER(device);
     struct gpu_error ignored = {0};
     if (gpu_device_check(device, &ignored)) {
         gpu_error_finish(&ignored);

@@ -33,7 +33,9 @@ static inline void relax(void) {
 }
 
 bool gpu_device_is_interrupted(const struct gpu_device *device) {
-    return device->interrupt && atomic_load_explicit(device->interrupt, memory_order_relaxed) != 0;
+    const struct gpu_seat *seat = gpu_seat_of(device);
+    const atomic_int *interrupt = seat ? seat->interrupt : device->interrupt;
+    return interrupt && atomic_load_explicit(interrupt, memory_order_relaxed) != 0;
 }
 
 bool gpu_point_is_over(const struct gpu_device *device, struct gpu_point point) {
@@ -199,7 +201,7 @@ static void want_next(struct gpu_stream *stream) {
 static uint32_t end_stream(struct gpu_device *device, struct gpu_stream *stream) {
     uint32_t ended = 0;
     uint64_t done = device->done[stream->slot];
-    gpu_stream_retain(stream);
+    gpu_stream_keep(stream);
     while (stream->head && stream->head->seq <= done) {
         struct gpu_op *op = stream->head;
         stream->head = op->next;
@@ -213,7 +215,7 @@ static uint32_t end_stream(struct gpu_device *device, struct gpu_stream *stream)
     if (ended > 0 && stream->wanted != 0 && stream->wanted <= done && device->link) {
         want_next(stream);
     }
-    gpu_stream_release(stream);
+    gpu_stream_drop(stream);
     return ended;
 }
 
@@ -340,13 +342,15 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
 }
 
 uint32_t gpu_device_poll(struct gpu_device *device) {
+    GPU_ENTER(device);
     if (!device->link || device->is_polling) {
         return 0;
     }
     device->is_polling = true;
     device->submits_since_poll = 0;
-    gpu_device_retain(device);
+    gpu_device_keep(device);
     device->link->ops->poll(device->link);
+    gpu_share_touched(device);
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         if (device->streams[slot] && device->streams[slot]->head) {
             device->done[slot] = gpu_wire_page_done(device->link->page, slot);
@@ -377,15 +381,23 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
     gpu_device_run_deferred(device);
     gpu_device_reap_some(device, REAP_AT_POLL);
     device->is_polling = false;
-    gpu_device_release(device);
+    if (device->share) {
+        gpu_share_tell(device);
+        ended += gpu_seat_hear(device);
+    }
+    gpu_device_drop(device);
     return ended;
 }
 
 /* ---- waiting ---- */
 
 bool gpu_device_arm(struct gpu_device *device) {
+    GPU_ENTER(device);
     if (!device->link) {
         return false;
+    }
+    if (device->share) {
+        return gpu_seat_arm(device);
     }
     if (device->is_ordered) {
         gpu_ask_before_sleep(device, false);
@@ -394,13 +406,16 @@ bool gpu_device_arm(struct gpu_device *device) {
 }
 
 void gpu_device_disarm(struct gpu_device *device) {
-    if (device->link) {
+    GPU_ENTER(device);
+    if (device->share) {
+        gpu_seat_disarm(device);
+    } else if (device->link) {
         device->link->ops->disarm(device->link);
     }
 }
 
 int gpu_device_poll_fd(const struct gpu_device *device) {
-    return device->link ? device->link->poll_fd : -1;
+    return device->share ? gpu_seat_poll_fd(device) : device->link ? device->link->poll_fd : -1;
 }
 
 void gpu_device_nap(struct gpu_device *device, int64_t timeout_ns) {
@@ -409,6 +424,10 @@ void gpu_device_nap(struct gpu_device *device, int64_t timeout_ns) {
     }
     if (timeout_ns < 0 || timeout_ns > NAP_NS_MAX) {
         timeout_ns = NAP_NS_MAX;
+    }
+    if (device->share) {
+        gpu_seat_nap(device, timeout_ns);
+        return;
     }
     if (device->is_ordered) {
         gpu_ask_before_sleep(device, true);
@@ -433,6 +452,7 @@ void gpu_op_want(struct gpu_op *op) {
 }
 
 bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns) {
+    GPU_ENTER(op->device);
     if (gpu_op_is_over(op)) {
         return true;
     }
@@ -450,13 +470,19 @@ bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns) {
     link->executor_slept = false;
     for (uint32_t round = 0;; round++) {
         link->ops->poll(link);
+        gpu_share_touched(op->device);
         if (gpu_op_is_over(op)) {
             return true;
         }
         if (op->device->state != GPU_DEVICE_OPEN) {
             return false;
         }
+        uint32_t depth = gpu_share_pause(op->device);
         relax();
+        gpu_share_resume(op->device, depth);
+        if (!op->device->link) {
+            return false;
+        }
         if ((round & 15u) != 15u) {
             continue;
         }
@@ -479,6 +505,7 @@ static void unwant(struct gpu_op *op) {
 
 gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_error *error) {
     struct gpu_device *device = op->device;
+    GPU_ENTER(device);
     gpulua_status status = GPULUA_OK;
     gpu_op_retain(op);
     int64_t start_ns = gpu_clock_ns();
@@ -518,24 +545,39 @@ gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_erro
 }
 
 uint32_t gpu_device_ops_in_flight(const struct gpu_device *device) {
+    GPU_ENTER(device);
     return (uint32_t)device->stats.ops_in_flight;
 }
 
-static struct gpu_op *oldest_pending(struct gpu_device *device) {
+/* The last one in the list that is of that seat; NULL: there is none. */
+static struct gpu_op *last_of(struct gpu_op *op, const struct gpu_seat *seat) {
+    struct gpu_op *found = NULL;
+    for (; op; op = op->next) {
+        found = op->seat == seat ? op : found;
+    }
+    return found;
+}
+
+/* An operation that has to be over before nothing is in flight: with a seat, nothing of its own. */
+static struct gpu_op *any_pending(struct gpu_device *device) {
+    const struct gpu_seat *seat = gpu_seat_of(device);
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
-        if (device->streams[slot] && device->streams[slot]->tail) {
-            return device->streams[slot]->tail;
+        const struct gpu_stream *stream = device->streams[slot];
+        struct gpu_op *op = !stream ? NULL : seat ? last_of(stream->head, seat) : stream->tail;
+        if (op) {
+            return op;
         }
     }
-    return device->requests;
+    return seat ? last_of(device->requests, seat) : device->requests;
 }
 
 gpulua_status gpu_device_wait_idle(struct gpu_device *device, int64_t timeout_ns,
                                    struct gpu_error *error) {
+    GPU_ENTER(device);
     int64_t start_ns = gpu_clock_ns();
     (void)gpu_device_poll(device);
     struct gpu_op *op;
-    while ((op = oldest_pending(device))) {
+    while ((op = any_pending(device))) {
         int64_t waited_ns = gpu_clock_ns() - start_ns;
         int64_t left_ns = timeout_ns < 0 ? -1 : timeout_ns > waited_ns ? timeout_ns - waited_ns : 0;
         gpulua_status status = gpu_op_wait(op, left_ns, error);

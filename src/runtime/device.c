@@ -212,6 +212,7 @@ gpulua_status gpu_device_open(const struct gpu_device_info *info, struct gpu_dev
 }
 
 struct gpu_device *gpu_device_retain(struct gpu_device *device) {
+    GPU_ENTER(device);
     device->refs++;
     return device;
 }
@@ -242,11 +243,18 @@ static void destroy(struct gpu_device *device) {
     gpu_id_pool_finish(&device->module_ids);
     gpu_id_pool_finish(&device->kernel_ids);
     gpu_error_finish(&device->lost);
+    if (device->share) {
+        device->share->device = NULL; /* who holds its lock ends it */
+    }
     free(device);
 }
 
 void gpu_device_release(struct gpu_device *device) {
-    if (!device || device->refs-- > 1) {
+    if (!device) {
+        return;
+    }
+    GPU_ENTER(device);
+    if (device->refs-- > 1) {
         return;
     }
     device->refs = 1; /* closing may retain and release */
@@ -274,6 +282,7 @@ static void ask_to_close(struct gpu_device *device, int64_t timeout_ns) {
 }
 
 void gpu_device_close(struct gpu_device *device, int timeout_ms) {
+    GPU_ENTER(device);
     if (device->is_closing || !device->link) {
         if (!device->link) {
             device->state = GPU_DEVICE_CLOSED;
@@ -338,6 +347,7 @@ static void on_description(struct gpu_op *op, void *user, const struct wire_repl
 }
 
 gpulua_status gpu_device_describe(struct gpu_device *device, char **text, struct gpu_error *error) {
+    GPU_ENTER(device);
     struct wire_record record = {.length_bytes = sizeof record, .opcode = WIRE_OP_DESCRIBE};
     *text = NULL;
     gpulua_status status =
@@ -348,7 +358,7 @@ gpulua_status gpu_device_describe(struct gpu_device *device, char **text, struct
     return status;
 }
 
-gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *error) {
+gpulua_status gpu_device_check_open(struct gpu_device *device, struct gpu_error *error) {
     if (device->state == GPU_DEVICE_OPEN && device->link) {
         return GPULUA_OK;
     }
@@ -357,6 +367,14 @@ gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *erro
         return GPULUA_DEVICE_LOST;
     }
     return gpu_error_set(error, GPULUA_CLOSED, "device %s is closed", device->name);
+}
+
+gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *error) {
+    GPU_ENTER(device);
+    if (gpu_device_is_left(device)) {
+        return gpu_error_set(error, GPULUA_CLOSED, "device %s is closed", device->name);
+    }
+    return gpu_device_check_open(device, error);
 }
 
 /* ---- publishing and deferred work ---- */
@@ -371,8 +389,9 @@ gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_re
             gpu_error_set(&device->lost, GPULUA_DEVICE_LOST,
                           "device %s is lost: its executor is gone", device->name);
         }
-        return gpu_device_check(device, error);
+        return gpu_device_check_open(device, error);
     }
+    gpu_share_touched(device);
     device->stats.records++;
     device->stats.record_bytes += record->length_bytes;
     if (device->is_ordered) {
@@ -426,6 +445,7 @@ void gpu_device_run_deferred(struct gpu_device *device) {
 /* ---- small services ---- */
 
 enum gpu_device_state gpu_device_state(const struct gpu_device *device) {
+    GPU_ENTER(device);
     return (enum gpu_device_state)device->state;
 }
 const char *gpu_device_name(const struct gpu_device *device) {
@@ -462,6 +482,7 @@ int gpu_device_pid(const struct gpu_device *device) {
 }
 
 void gpu_device_stats(struct gpu_device *device, struct gpu_stats *stats) {
+    GPU_ENTER(device);
     device->stats.errors_unobserved = 0;
     for (uint32_t i = 0; i < device->unobserved_count; i++) {
         device->stats.errors_unobserved += !device->unobserved[i]->is_observed;
@@ -499,6 +520,7 @@ static bool grow_interned(struct gpu_device *device) {
 }
 
 const char *gpu_device_intern(struct gpu_device *device, const char *text) {
+    GPU_ENTER(device);
     if (device->interned_count * 2 >= device->interned_capacity && !grow_interned(device)) {
         return NULL;
     }

@@ -30,6 +30,7 @@ gpulua_status gpu_slab_find(struct gpu_device *device, uint32_t slab, uint64_t a
 
 gpulua_status gpu_ref_address(const struct gpu_ref *ref, uint64_t *address,
                               struct gpu_error *error) {
+    GPU_ENTER(ref->block->device);
     struct gpu_block *block = ref->block;
     struct wire_slab_facts facts;
     if (block->is_host) {
@@ -99,11 +100,15 @@ static bool home_open(struct gpu_device *device) {
 gpulua_status gpu_export_create(const struct gpu_ref *ref, size_t extra_bytes,
                                 struct gpu_export **made, uint64_t *address,
                                 struct gpu_error *error) {
+    if (!ref->block) {
+        return gpu_ref_check(ref, NULL, "export", error);
+    }
+    struct gpu_device *device = ref->block->device;
+    GPU_ENTER(device);
     gpulua_status status = gpu_ref_check(ref, NULL, "export", error);
     if (status) {
         return status;
     }
-    struct gpu_device *device = ref->block->device;
     gpu_exports_collect(device);
     status = gpu_ref_address(ref, address, error);
     if (status) {
@@ -212,6 +217,7 @@ void gpu_device_end_link(struct gpu_device *device, struct wire_link *link) {
 /* ---- order ---- */
 
 gpulua_status gpu_ref_wait(const struct gpu_ref *ref, bool for_write, struct gpu_error *error) {
+    GPU_ENTER(ref->block->device);
     struct gpu_op *op;
     while ((op = gpu_ref_pending(ref, for_write))) {
         gpulua_status status = gpu_op_wait(op, -1, error);
@@ -220,12 +226,7 @@ gpulua_status gpu_ref_wait(const struct gpu_ref *ref, bool for_write, struct gpu
             return status;
         }
     }
-    const struct gpu_error *failure = gpu_ref_failure(ref);
-    if (failure) {
-        gpu_error_copy(error, failure);
-        return error->code;
-    }
-    return GPULUA_OK;
+    return gpu_ref_failure(ref, error) ? error->code : GPULUA_OK;
 }
 
 gpulua_status gpu_streams_are_shared(const struct gpu_device *device, struct gpu_error *error) {
@@ -241,14 +242,18 @@ gpulua_status gpu_streams_are_shared(const struct gpu_device *device, struct gpu
 }
 
 /* A mark that uses the ref; with a stream of somebody else's, behind what is on it. */
-static gpulua_status touch(const struct gpu_submit *submit, const struct gpu_ref *ref,
-                           uint8_t access, const uint64_t *foreign_stream, struct gpu_op **op,
-                           struct gpu_error *error) {
+static gpulua_status touch_now(const struct gpu_submit *submit, const struct gpu_ref *ref,
+                               uint8_t access, const uint64_t *foreign_stream, struct gpu_op **op,
+                               struct gpu_error *error) {
     struct gpu_envelope envelope;
     struct wire_record *record;
     gpulua_status status =
         gpu_envelope_begin(&envelope, submit, foreign_stream ? "import" : "export", error);
     if (status) {
+        return status;
+    }
+    /* Making room for one more operation may have taken a while. */
+    if ((status = gpu_ref_check(ref, submit->stream->device, "exchange", error))) {
         return status;
     }
     struct gpu_use use = {.block = ref->block,
@@ -271,8 +276,19 @@ static gpulua_status touch(const struct gpu_submit *submit, const struct gpu_ref
     return gpu_envelope_submit(&envelope, record, 0, op, error);
 }
 
+static gpulua_status touch(const struct gpu_submit *submit, const struct gpu_ref *ref,
+                           uint8_t access, const uint64_t *foreign_stream, struct gpu_op **op,
+                           struct gpu_error *error) {
+    gpulua_status status;
+    do {
+        status = touch_now(submit, ref, access, foreign_stream, op, error);
+    } while (status && gpu_share_wait(submit->stream->device, &status, error));
+    return status;
+}
+
 gpulua_status gpu_ref_give(const struct gpu_submit *submit, const struct gpu_ref *ref,
                            bool for_write, uint64_t foreign_stream, struct gpu_error *error) {
+    GPU_ENTER(ref->block->device);
     struct gpu_device *device = ref->block->device;
     struct gpu_op *op = NULL;
     gpulua_status status = gpu_streams_are_shared(device, error);
@@ -293,11 +309,13 @@ gpulua_status gpu_ref_give(const struct gpu_submit *submit, const struct gpu_ref
 
 gpulua_status gpu_ref_take(const struct gpu_submit *submit, const struct gpu_ref *ref,
                            uint64_t foreign_stream, struct gpu_error *error) {
+    GPU_ENTER(ref->block->device);
     gpulua_status status = gpu_streams_are_shared(ref->block->device, error);
     return status ? status : touch(submit, ref, GPU_WRITE, &foreign_stream, NULL, error);
 }
 
 void gpu_ref_written(const struct gpu_ref *ref) {
+    GPU_ENTER(ref->block->device);
     struct gpu_device *device = ref->block->device;
     if (!device->is_checked || ref->block->is_host) {
         return;
@@ -322,6 +340,7 @@ static void on_native(struct gpu_op *op, void *user, const struct wire_reply *re
 
 gpulua_status gpu_stream_native(struct gpu_stream *stream, uint64_t *native,
                                 struct gpu_error *error) {
+    GPU_ENTER(stream->device);
     struct wire_stream_facts facts = {0};
     struct wire_record record = {
         .length_bytes = sizeof record, .opcode = WIRE_OP_STREAM_NATIVE, .stream = stream->slot};

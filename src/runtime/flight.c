@@ -90,6 +90,7 @@ static void add_hazard(const struct gpu_device *device, const struct gpu_flight_
 
 gpulua_status gpu_op_why(const struct gpu_op *later, const struct gpu_op *earlier,
                          struct gpu_why *why, struct gpu_error *error) {
+    GPU_ENTER(later->device);
     memset(why, 0, sizeof *why);
     const struct gpu_device *device = later->device;
     if (!later->stream || !earlier->stream || earlier->device != device) {

@@ -265,6 +265,7 @@ static uint32_t spans_of(const struct gpu_ref *ref, uint32_t *first) {
 
 bool gpu_ref_is_idle(const struct gpu_ref *ref, bool for_write) {
     const struct gpu_device *device = ref->block->device;
+    GPU_ENTER(device);
     const struct gpu_span *spans = gpu_history_spans(&ref->block->history);
     uint32_t i, end = spans_of(ref, &i);
     for (; i < end; i++) {
@@ -294,6 +295,7 @@ static struct gpu_op *pending_at(struct gpu_device *device, struct gpu_point poi
 
 struct gpu_op *gpu_ref_pending(const struct gpu_ref *ref, bool for_write) {
     struct gpu_device *device = ref->block->device;
+    GPU_ENTER(device);
     (void)gpu_device_poll(device);
     const struct gpu_span *spans = gpu_history_spans(&ref->block->history);
     struct gpu_op *op = NULL;
@@ -308,8 +310,9 @@ struct gpu_op *gpu_ref_pending(const struct gpu_ref *ref, bool for_write) {
     return op;
 }
 
-const struct gpu_error *gpu_ref_failure(const struct gpu_ref *ref) {
+bool gpu_ref_failure(const struct gpu_ref *ref, struct gpu_error *error) {
     struct gpu_device *device = ref->block->device;
+    GPU_ENTER(device);
     uint32_t i, end = spans_of(ref, &i);
     const struct gpu_span *spans = gpu_history_spans(&ref->block->history);
     /* Words may have moved since the last poll, and the failures behind them not been read yet. */
@@ -327,10 +330,13 @@ const struct gpu_error *gpu_ref_failure(const struct gpu_ref *ref) {
             spans[i].write.seq != 0 ? gpu_failed_find(device, spans[i].write) : NULL;
         if (failure) {
             gpu_failure_observe(failure);
-            return &failure->error;
+            if (error) {
+                gpu_error_copy(error, &failure->error);
+            }
+            return true;
         }
     }
-    return NULL;
+    return false;
 }
 
 bool gpu_history_has_write(const struct gpu_history *history, struct gpu_point point) {

@@ -62,6 +62,11 @@ void gpu_block_ends_at(struct gpu_block *block, const struct gpu_site *site);
 gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device, const char *what,
                             struct gpu_error *error);
 
+/* Between threads, of a shared device: another handle of what `from` has at this moment (closed, if
+ * that is), and the end of such a one. */
+void gpu_ref_copy(struct gpu_device *device, const struct gpu_ref *from, struct gpu_ref *to);
+void gpu_ref_close(struct gpu_device *device, struct gpu_ref *ref);
+
 struct gpu_device *gpu_block_device(const struct gpu_block *block);
 uint64_t gpu_block_number(const struct gpu_block *block);
 uint64_t gpu_block_bytes(const struct gpu_block *block);
@@ -86,9 +91,9 @@ bool gpu_ref_is_idle(const struct gpu_ref *ref, bool for_write);
 /* An op that must be over before the host may read (or, for_write, write) them: retained; NULL:
  * idle. Several may be needed: call again after that one is over. */
 struct gpu_op *gpu_ref_pending(const struct gpu_ref *ref, bool for_write);
-/* A failure that left some of the bytes undefined, or NULL. Polls the device if that is needed to
- * know. Whoever asks has observed it. Lives until the next call on the device. */
-const struct gpu_error *gpu_ref_failure(const struct gpu_ref *ref);
+/* Has a failure left some of the bytes undefined? A copy of it goes to `error` (NULL: not wanted).
+ * Polls the device if that is needed to know. Whoever asks has observed it. */
+bool gpu_ref_failure(const struct gpu_ref *ref, struct gpu_error *error);
 
 /* ---- staging: bounded, byte-accounted transfer memory in the arena ---- */
 

@@ -230,6 +230,7 @@ static gpulua_status send(struct gpu_module *module, const struct gpu_module_inf
 gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_module_info *info,
                                 struct gpu_module **module, struct gpu_op **op,
                                 struct gpu_error *error) {
+    GPU_ENTER(device);
     gpulua_status status = gpu_device_check(device, error);
     if (status) {
         return status;
@@ -262,6 +263,7 @@ gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_modu
 }
 
 struct gpu_module *gpu_module_retain(struct gpu_module *module) {
+    GPU_ENTER(module->device);
     module->refs++;
     return module;
 }
@@ -293,7 +295,11 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
 }
 
 void gpu_module_release(struct gpu_module *module) {
-    if (!module || --module->refs > 0 || module->is_deferred) {
+    if (!module) {
+        return;
+    }
+    GPU_ENTER(module->device);
+    if (--module->refs > 0 || module->is_deferred) {
         return;
     }
     module->is_deferred = true;
@@ -423,6 +429,7 @@ static gpulua_status get_kernel(struct gpu_kernel *kernel, struct gpu_error *err
 
 gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, const char *signature,
                                 struct gpu_kernel **kernel, struct gpu_error *error) {
+    GPU_ENTER(module->device);
     gpulua_status status = gpu_device_check(module->device, error);
     if (status) {
         return status;
@@ -474,12 +481,17 @@ gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, con
 }
 
 struct gpu_kernel *gpu_kernel_retain(struct gpu_kernel *kernel) {
+    GPU_ENTER(kernel->module->device);
     kernel->refs++;
     return kernel;
 }
 
 void gpu_kernel_release(struct gpu_kernel *kernel) {
-    if (kernel && --kernel->refs == 0) {
+    if (!kernel) {
+        return;
+    }
+    GPU_ENTER(kernel->module->device);
+    if (--kernel->refs == 0) {
         destroy_kernel(kernel);
     }
 }
@@ -516,6 +528,7 @@ static void on_global(struct gpu_op *op, void *user, const struct wire_reply *re
 gpulua_status gpu_module_global(struct gpu_module *module, const char *name,
                                 struct gpu_block **block, enum gpu_type *type, bool *is_constant,
                                 struct gpu_error *error) {
+    GPU_ENTER(module->device);
     struct gpu_device *device = module->device;
     gpulua_status status = gpu_device_check(device, error);
     if (status) {

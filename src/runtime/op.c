@@ -21,13 +21,14 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
     op->refs = 1;
     op->state = GPU_OP_PENDING;
     op->is_replied = false;
-    op->device = gpu_device_retain(device);
-    op->stream = stream ? gpu_stream_retain(stream) : NULL;
+    op->device = gpu_device_keep(device);
+    op->stream = stream ? gpu_stream_keep(stream) : NULL;
     op->seq = 0;
     op->next = NULL;
     op->label = label;
     op->site = site;
     op->waiters = NULL;
+    op->seat = gpu_seat_of(device);
     op->failure = NULL;
     op->on_reply = NULL;
     op->on_reply_user = NULL;
@@ -39,12 +40,17 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
 }
 
 struct gpu_op *gpu_op_retain(struct gpu_op *op) {
+    GPU_ENTER(op->device);
     op->refs++;
     return op;
 }
 
 void gpu_op_release(struct gpu_op *op) {
-    if (!op || --op->refs > 0) {
+    if (!op) {
+        return;
+    }
+    GPU_ENTER(op->device);
+    if (--op->refs > 0) {
         return;
     }
     assert(!op->waiters);
@@ -61,16 +67,19 @@ void gpu_op_release(struct gpu_op *op) {
     op->next = device->op_free;
     device->op_free = op;
     if (stream) {
-        gpu_stream_release(stream);
+        gpu_stream_drop(stream);
     }
-    gpu_device_release(device);
+    gpu_device_drop(device);
 }
 
-static void unwatch_all(struct gpu_op *op, bool fire) {
+static void fire_all(struct gpu_op *op) {
     while (op->waiters) {
         struct gpu_waiter *waiter = op->waiters;
+        struct gpu_seat *seat = waiter->seat;
         gpu_op_unwatch(waiter);
-        if (fire) {
+        if (seat) {
+            gpu_seat_fire(seat, waiter, op);
+        } else {
             waiter->fire(waiter, op);
         }
     }
@@ -84,16 +93,18 @@ void gpu_op_end(struct gpu_op *op) {
     if (op->failure) {
         device->stats.ops_failed++;
         if (!op->failure->root) {
+            op->failure->seat = op->seat;
             gpu_unobserved_add(device, op->failure);
         }
     } else {
         device->stats.ops_completed++;
     }
-    unwatch_all(op, true);
+    fire_all(op);
     gpu_op_release(op);
 }
 
 bool gpu_op_is_over(struct gpu_op *op) {
+    GPU_ENTER(op->device);
     if (op->state != GPU_OP_PENDING) {
         return true;
     }
@@ -110,6 +121,7 @@ bool gpu_op_is_over(struct gpu_op *op) {
 }
 
 gpulua_status gpu_op_status(struct gpu_op *op) {
+    GPU_ENTER(op->device);
     if (op->state == GPU_OP_PENDING && gpu_op_is_over(op)) {
         (void)gpu_device_poll(op->device);
     }
@@ -120,6 +132,7 @@ gpulua_status gpu_op_status(struct gpu_op *op) {
 }
 
 const struct gpu_error *gpu_op_error(struct gpu_op *op) {
+    GPU_ENTER(op->device);
     if (gpu_op_status(op) == GPULUA_OK) {
         return NULL;
     }
@@ -127,6 +140,7 @@ const struct gpu_error *gpu_op_error(struct gpu_op *op) {
 }
 
 void gpu_op_observe(struct gpu_op *op) {
+    GPU_ENTER(op->device);
     if (op->state != GPU_OP_FAILED) {
         return;
     }
@@ -134,6 +148,8 @@ void gpu_op_observe(struct gpu_op *op) {
 }
 
 void gpu_op_watch(struct gpu_op *op, struct gpu_waiter *waiter) {
+    GPU_ENTER(op->device);
+    waiter->seat = gpu_seat_of(op->device);
     waiter->next = op->waiters;
     waiter->link = &op->waiters;
     if (op->waiters) {
@@ -142,10 +158,15 @@ void gpu_op_watch(struct gpu_op *op, struct gpu_waiter *waiter) {
     op->waiters = waiter;
     struct gpu_stream *stream = op->stream;
     if (op->state != GPU_OP_PENDING) {
-        /* Over and gone from every list: nothing would fire it. The caller checked state
-         * beforehand. */
+        /* Over and gone from every list: nothing would fire it. The caller has checked that
+         * beforehand; another thread may have been quicker. */
+        struct gpu_seat *seat = waiter->seat;
         gpu_op_unwatch(waiter);
-        waiter->fire(waiter, op);
+        if (seat) {
+            gpu_seat_fire(seat, waiter, op);
+        } else {
+            waiter->fire(waiter, op);
+        }
         return;
     }
     if (stream && (stream->wanted == 0 || op->seq < stream->wanted) && op->device->link) {
@@ -155,9 +176,13 @@ void gpu_op_watch(struct gpu_op *op, struct gpu_waiter *waiter) {
 }
 
 void gpu_op_unwatch(struct gpu_waiter *waiter) {
+    /* Another thread may be moving it. */
+    __attribute__((cleanup(gpu_leave), unused)) struct gpu_share *const entered =
+        waiter->seat ? gpu_enter(waiter->seat->device) : NULL;
     if (!waiter->link) {
         return;
     }
+    waiter->seat = NULL;
     *waiter->link = waiter->next;
     if (waiter->next) {
         waiter->next->link = waiter->link;
@@ -318,21 +343,26 @@ void gpu_failure_keep(struct gpu_device *device, struct gpu_error *error) {
         return;
     }
     failure->error = *error;
+    failure->seat = gpu_seat_of(device);
     gpu_unobserved_add(device, failure);
     gpu_failure_release(failure);
 }
 
 bool gpu_device_take_unobserved(struct gpu_device *device, struct gpu_error *error) {
-    uint32_t i = 0;
+    GPU_ENTER(device);
+    const struct gpu_seat *seat = gpu_seat_of(device);
     bool is_found = false;
-    while (i < device->unobserved_count && !is_found) {
-        struct gpu_failure *failure = device->unobserved[i++];
-        if (!failure->is_observed) {
+    for (uint32_t k = 0; k < device->unobserved_count && !is_found; k++) {
+        struct gpu_failure *failure = device->unobserved[k];
+        if (!failure->is_observed && (!failure->seat || !seat || failure->seat == seat)) {
             gpu_error_copy(error, &failure->error);
             failure->is_observed = true;
             is_found = true;
         }
-        gpu_failure_release(failure);
+    }
+    uint32_t i = 0;
+    while (i < device->unobserved_count && device->unobserved[i]->is_observed) {
+        gpu_failure_release(device->unobserved[i++]);
     }
     device->unobserved_count -= i;
     if (i > 0 && device->unobserved_count > 0) {
@@ -365,7 +395,7 @@ gpulua_status gpu_request(struct gpu_device *device, struct wire_record *record,
                           void (*on_reply)(struct gpu_op *op, void *user,
                                            const struct wire_reply *reply),
                           void *user, struct gpu_op **op, struct gpu_error *error) {
-    gpulua_status status = gpu_device_check(device, error);
+    gpulua_status status = gpu_device_check_open(device, error);
     if (status) {
         return status;
     }

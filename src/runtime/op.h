@@ -38,11 +38,13 @@ gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_erro
 #define GPU_WAKE_NS 200000
 bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns);
 
-/* A waiter is embedded in something of the caller's, and fires once, from gpu_device_poll, after it
- * has been unlinked. */
+/* A waiter is embedded in something of the caller's (zeroed, which holds the op while it is
+ * linked), and fires once, from the caller's gpu_device_poll, after it has been unlinked. */
 struct gpu_waiter {
     struct gpu_waiter *next;
     struct gpu_waiter **link; /* NULL: not linked */
+    struct gpu_seat *seat;    /* while it is linked, on a shared device: who watches */
+    struct gpu_op *op;        /* on a shared device, once the op is over: which one */
     void (*fire)(struct gpu_waiter *waiter, struct gpu_op *op);
 };
 /* The op must not be over in the sense of having fired: if it is over already, fires at the next

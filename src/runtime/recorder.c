@@ -18,13 +18,15 @@ struct gpu_recorder {
     struct gpu_error
         rejected; /* code 0: none. While RECORDING raised by preflight, then by commit */
     bool is_rejected;
-    struct gpu_recorder *next; /* in the device's list, while HOLDING */
+    struct gpu_recorder *next;   /* in the device's list, while HOLDING */
+    const struct gpu_seat *seat; /* of a shared device: who holds it. Compared alone */
     struct gpu_deferred abandoned;
     struct gpu_envelope envelope; /* its uses; each block retained */
 };
 
 gpulua_status gpu_recorder_create(const struct gpu_submit *submit, enum gpu_recorder_mode mode,
                                   struct gpu_recorder **recorder, struct gpu_error *error) {
+    GPU_ENTER(submit->stream->device);
     struct gpu_recorder *made = calloc(1, sizeof *made);
     if (!made) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a recorder");
@@ -90,6 +92,7 @@ static bool is_accepted(struct gpu_recorder *recorder, const struct gpu_ref *ref
 
 void gpu_recorder_use(struct gpu_recorder *recorder, const struct gpu_ref *ref, uint8_t access,
                       const char *what) {
+    GPU_ENTER(recorder->stream->device);
     struct gpu_envelope *envelope = &recorder->envelope;
     if (recorder->state == ENDED) {
         return;
@@ -137,6 +140,22 @@ static bool conflicts(const struct gpu_use *a, const struct gpu_use *b) {
            ((a->access | b->access) & GPU_WRITE);
 }
 
+/* Whether it is worth waiting for. Who holds something does not wait for others that do: two of
+ * them would wait for each other. */
+static bool will_end(const struct gpu_recorder *held) {
+    struct gpu_device *device = held->stream->device;
+    const struct gpu_seat *seat = gpu_seat_of(device);
+    if (!device->share || held->seat == seat) {
+        return false;
+    }
+    for (const struct gpu_recorder *own = device->holding; own; own = own->next) {
+        if (own->seat == seat) {
+            return false;
+        }
+    }
+    return true;
+}
+
 gpulua_status gpu_recorder_check(const struct gpu_envelope *envelope, struct gpu_error *error) {
     for (const struct gpu_recorder *held = envelope->stream->device->holding; held;
          held = held->next) {
@@ -148,6 +167,9 @@ gpulua_status gpu_recorder_check(const struct gpu_envelope *envelope, struct gpu
                 const struct gpu_use *use = &held->envelope.uses[i];
                 if (conflicts(use, &envelope->uses[k])) {
                     const char *label = use->block->label;
+                    if (will_end(held)) {
+                        held->stream->device->share->is_blocked = true;
+                    }
                     return gpu_error_set(
                         error, GPULUA_STREAM_MISUSE,
                         "'%s': buffer %s%s%s(allocation %llu) is frozen: a recorder on stream %llu "
@@ -165,6 +187,7 @@ gpulua_status gpu_recorder_check(const struct gpu_envelope *envelope, struct gpu
 static void hold(struct gpu_recorder *recorder) {
     struct gpu_device *device = recorder->stream->device;
     recorder->state = HOLDING;
+    recorder->seat = gpu_seat_of(device);
     recorder->next = device->holding;
     device->holding = recorder;
 }
@@ -178,6 +201,7 @@ static void end(struct gpu_recorder *recorder) {
         }
     }
     recorder->state = ENDED;
+    gpu_share_tell(device);
     drop_uses(recorder);
     gpu_error_finish(&recorder->rejected);
     recorder->is_rejected = false;
@@ -229,6 +253,7 @@ static gpulua_status wait_on_stream(struct gpu_recorder *recorder, struct gpu_er
 }
 
 gpulua_status gpu_recorder_preflight(struct gpu_recorder *recorder, struct gpu_error *error) {
+    GPU_ENTER(recorder->stream->device);
     gpulua_status status = check_open(recorder, "preflight", error);
     if (status == GPULUA_OK && recorder->state == HOLDING) {
         status = gpu_error_set(error, GPULUA_STREAM_MISUSE, "a second preflight of a recorder");
@@ -236,12 +261,15 @@ gpulua_status gpu_recorder_preflight(struct gpu_recorder *recorder, struct gpu_e
     if (status == GPULUA_OK && recorder->is_rejected) {
         status = raise_rejected(recorder, error);
     }
-    if (status == GPULUA_OK) {
+    if (status) {
+        return status;
+    }
+    do {
         status = gpu_device_check(recorder->stream->device, error);
-    }
-    if (status == GPULUA_OK) {
-        status = wait_on_stream(recorder, error);
-    }
+        if (status == GPULUA_OK) {
+            status = wait_on_stream(recorder, error);
+        }
+    } while (status && gpu_share_wait(recorder->stream->device, &status, error));
     if (status == GPULUA_OK) {
         hold(recorder);
     }
@@ -254,7 +282,7 @@ static gpulua_status note_uses(struct gpu_recorder *recorder, struct gpu_op **op
                                struct gpu_error *error) {
     struct gpu_envelope *envelope = &recorder->envelope;
     struct wire_record *record;
-    gpulua_status status = gpu_device_check(recorder->stream->device, error);
+    gpulua_status status = gpu_device_check_open(recorder->stream->device, error);
     if (status) {
         return status; /* nothing runs there any more */
     }
@@ -273,6 +301,7 @@ static gpulua_status note_uses(struct gpu_recorder *recorder, struct gpu_op **op
 
 gpulua_status gpu_recorder_commit(struct gpu_recorder *recorder, struct gpu_op **op,
                                   struct gpu_error *error) {
+    GPU_ENTER(recorder->stream->device);
     gpulua_status status = check_open(recorder, "commit", error);
     if (status) {
         return status;
@@ -294,6 +323,7 @@ gpulua_status gpu_recorder_commit(struct gpu_recorder *recorder, struct gpu_op *
 }
 
 void gpu_recorder_cancel(struct gpu_recorder *recorder) {
+    GPU_ENTER(recorder->stream->device);
     if (recorder->state != ENDED) {
         end(recorder);
     }
@@ -323,6 +353,7 @@ void gpu_recorder_release(struct gpu_recorder *recorder) {
     if (!recorder) {
         return;
     }
+    GPU_ENTER(recorder->stream->device);
     if (recorder->state == HOLDING) {
         gpu_device_defer(recorder->stream->device, &recorder->abandoned, run_abandoned);
     } else {

@@ -5,6 +5,7 @@
 
 gpulua_status gpu_staging_acquire(struct gpu_device *device, uint64_t byte_count,
                                   struct gpu_staging *staging, struct gpu_error *error) {
+    GPU_ENTER(device);
     assert(byte_count > 0 && byte_count <= GPU_STAGING_CHUNK_BYTES);
     uint64_t bytes = (byte_count + GPU_RANGE_ALIGN_BYTES - 1) & ~(GPU_RANGE_ALIGN_BYTES - 1ull);
     while (device->stats.staging_bytes + bytes > GPU_STAGING_BYTES_MAX) {
@@ -42,6 +43,7 @@ gpulua_status gpu_staging_acquire(struct gpu_device *device, uint64_t byte_count
 }
 
 void gpu_staging_release(struct gpu_device *device, struct gpu_staging *staging) {
+    GPU_ENTER(device);
     (void)device;
     gpu_block_release(staging->owner);
     *staging = (struct gpu_staging){0};

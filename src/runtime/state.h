@@ -2,11 +2,14 @@
 #ifndef GPU_RUNTIME_STATE_H
 #define GPU_RUNTIME_STATE_H
 
+#include <pthread.h>
+
 #include "runtime/device.h"
 #include "runtime/memory.h"
 #include "runtime/module.h"
 #include "runtime/op.h"
 #include "runtime/range.h"
+#include "runtime/share.h"
 #include "wire/link.h"
 
 /* A place in the order of work: over when the slot's word has reached seq. seq 0: nothing. */
@@ -19,7 +22,8 @@ struct gpu_point {
 struct gpu_failure {
     uint32_t refs;
     bool is_observed;
-    struct gpu_failure *root; /* retained; NULL: this is one */
+    struct gpu_failure *root;    /* retained; NULL: this is one */
+    const struct gpu_seat *seat; /* whose it is to observe; NULL: anybody's. Compared alone */
     struct gpu_error error;
 };
 
@@ -44,6 +48,7 @@ struct gpu_op {
     const char *label;         /* interned or static */
     struct gpu_site site;
     struct gpu_waiter *waiters;
+    const struct gpu_seat *seat; /* of a shared device: who submitted it. Compared alone */
     struct gpu_failure *failure; /* retained; set as soon as known */
     /* Requests: called once by the poll that ends it, before waiters fire. `reply` NULL: the device
      * is gone. */
@@ -172,6 +177,31 @@ struct gpu_flight {
     uint64_t op_count, use_count; /* ever noted */
 };
 
+/* One object's place at a shared device (share.h). */
+struct gpu_seat {
+    struct gpu_device *device; /* retained */
+    struct gpu_seat *next;
+    uint32_t number;
+    const _Atomic int *interrupt; /* borrowed; NULL: none */
+    int event_fd;                 /* owned: readable when somebody else's call woke it */
+    int poll_fd;                  /* owned: of that and of the link's */
+    bool is_asleep, is_napping;   /* armed; and it is a call that sleeps, not a loop */
+    bool is_woken;                /* event_fd is readable */
+    bool is_pressed;              /* listeners of it are due */
+    struct gpu_waiter *fired;     /* whose operations have ended */
+};
+struct gpu_share {
+    pthread_mutex_t mutex;
+    _Atomic uintptr_t owner;   /* the thread that holds it; 0: nobody does */
+    uint32_t depth;            /* how often */
+    struct gpu_device *device; /* NULL: destroyed */
+    struct gpu_seat *seats;
+    uint32_t seat_number_next;
+    uint32_t asleep_count;
+    bool wants_arming; /* before the lock is let go */
+    bool is_blocked;   /* what was refused just now may be done when another seat's recorder ends */
+};
+
 struct gpu_device {
     uint32_t refs;
     uint8_t state; /* enum gpu_device_state */
@@ -192,6 +222,7 @@ struct gpu_device {
     uint32_t host_block_count;
     struct wire_device_facts facts;
     const atomic_int *interrupt;                  /* borrowed */
+    struct gpu_share *share;                      /* owned; NULL: one thread has the device */
     void (*on_log)(void *user, const char *line); /* or NULL */
     void *log_user;
     struct gpu_error lost; /* why, once lost */
@@ -247,6 +278,72 @@ struct gpu_device {
     _Alignas(16) uint8_t scratch[WIRE_RECORD_BYTES_MAX]; /* the record being built */
 };
 
+/* ---- share.c ----
+ *
+ * What begins with GPU_ENTER holds the device's lock, if it has one, until it returns. */
+void gpu_share_lock(struct gpu_share *share);
+void gpu_share_unlock(struct gpu_share *share);
+static inline struct gpu_share *gpu_enter(const struct gpu_device *device) {
+    struct gpu_share *share = device->share;
+    if (share) {
+        gpu_share_lock(share);
+    }
+    return share;
+}
+static inline void gpu_leave(struct gpu_share *const *share) {
+    if (*share) {
+        gpu_share_unlock(*share);
+    }
+}
+#define GPU_ENTER(device)                                                                          \
+    __attribute__((cleanup(gpu_leave), unused)) struct gpu_share *const entered = gpu_enter(device)
+
+/* References as the runtime itself counts them, with the lock held. */
+static inline struct gpu_device *gpu_device_keep(struct gpu_device *device) {
+    device->refs++;
+    return device;
+}
+static inline void gpu_device_drop(struct gpu_device *device) {
+    if (device->refs > 1) {
+        device->refs--;
+    } else {
+        gpu_device_release(device);
+    }
+}
+static inline struct gpu_stream *gpu_stream_keep(struct gpu_stream *stream) {
+    stream->refs++;
+    return stream;
+}
+static inline void gpu_stream_drop(struct gpu_stream *stream) {
+    if (stream->refs > 1) {
+        stream->refs--;
+    } else {
+        gpu_stream_release(stream);
+    }
+}
+
+/* Around what may take long or run anything: the lock is let go, however often this thread has
+ * taken it. Not from within a poll, which others must not find half done: then it is kept. */
+uint32_t gpu_share_pause(struct gpu_device *device);
+void gpu_share_resume(struct gpu_device *device, uint32_t depth);
+/* The executor has been called, and looks out for nobody any more who sleeps. */
+void gpu_share_touched(struct gpu_device *device);
+/* Operations have ended: wakes those who sleep for that. */
+void gpu_share_tell(struct gpu_device *device);
+/* Something failed: was it for a recorder of another seat? Then sleeps for a while; try again. */
+bool gpu_share_wait(struct gpu_device *device, gpulua_status *status, struct gpu_error *error);
+/* The caller's seat; NULL: the device is not shared, or the caller has none there. */
+struct gpu_seat *gpu_seat_of(const struct gpu_device *device);
+/* The waiter, which is not linked, fires when the seat next polls. */
+void gpu_seat_fire(struct gpu_seat *seat, struct gpu_waiter *waiter, struct gpu_op *op);
+/* In the caller's poll: what has happened to what is its own. Returns how many waiters fired. */
+uint32_t gpu_seat_hear(struct gpu_device *device);
+/* What gpu_device_arm and its kin do on a shared device. */
+bool gpu_seat_arm(struct gpu_device *device);
+void gpu_seat_disarm(struct gpu_device *device);
+int gpu_seat_poll_fd(const struct gpu_device *device);
+void gpu_seat_nap(struct gpu_device *device, int64_t timeout_ns);
+
 /* ---- device.c ---- */
 void gpu_device_defer(struct gpu_device *device, struct gpu_deferred *deferred,
                       void (*run)(struct gpu_device *device, struct gpu_deferred *self));
@@ -255,6 +352,8 @@ void gpu_device_defer_later(struct gpu_device *device, struct gpu_deferred *defe
                             void (*run)(struct gpu_device *device, struct gpu_deferred *self));
 void gpu_device_retry_later(struct gpu_device *device);
 void gpu_device_run_deferred(struct gpu_device *device);
+/* What gpu_device_check says to those who have a seat, if it is shared. */
+gpulua_status gpu_device_check_open(struct gpu_device *device, struct gpu_error *error);
 /* Publishes and counts. Marks the device lost when the link says so. */
 gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_record *record,
                                  struct gpu_error *error);

@@ -84,6 +84,7 @@ static bool has_closed(const struct gpu_device *device) {
 
 gpulua_status gpu_stream_create(struct gpu_device *device, const struct gpu_stream_info *info,
                                 struct gpu_stream **stream, struct gpu_error *error) {
+    GPU_ENTER(device);
     int64_t end_ns = 0;
     while (device->user_stream_count >= GPU_USER_STREAMS_MAX) {
         (void)gpu_device_poll(device);
@@ -112,6 +113,7 @@ gpulua_status gpu_stream_create_own(struct gpu_device *device, const char *label
 
 gpulua_status gpu_device_task_stream(struct gpu_device *device, uint32_t index,
                                      struct gpu_stream **stream, struct gpu_error *error) {
+    GPU_ENTER(device);
     assert(index < GPU_TASK_STREAMS);
     if (!device->task_streams[index]) {
         struct gpu_stream_info info = {0};
@@ -125,6 +127,7 @@ gpulua_status gpu_device_task_stream(struct gpu_device *device, uint32_t index,
 }
 
 struct gpu_stream *gpu_stream_retain(struct gpu_stream *stream) {
+    GPU_ENTER(stream->device);
     stream->refs++;
     return stream;
 }
@@ -158,7 +161,11 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
 }
 
 void gpu_stream_release(struct gpu_stream *stream) {
-    if (!stream || --stream->refs > 0 || stream->is_deferred) {
+    if (!stream) {
+        return;
+    }
+    GPU_ENTER(stream->device);
+    if (--stream->refs > 0 || stream->is_deferred) {
         return;
     }
     stream->is_deferred = true;
@@ -166,6 +173,7 @@ void gpu_stream_release(struct gpu_stream *stream) {
 }
 
 void gpu_stream_close(struct gpu_stream *stream) {
+    GPU_ENTER(stream->device);
     stream->is_closed = true;
     if (stream->tail) {
         gpu_op_want(stream->tail); /* its end is what gives the slot back */
@@ -173,6 +181,7 @@ void gpu_stream_close(struct gpu_stream *stream) {
 }
 
 bool gpu_stream_is_closed(const struct gpu_stream *stream) {
+    GPU_ENTER(stream->device);
     return stream->is_closed;
 }
 
@@ -193,6 +202,7 @@ struct gpu_device *gpu_stream_device(const struct gpu_stream *stream) {
 }
 
 struct gpu_op *gpu_stream_tail(struct gpu_stream *stream) {
+    GPU_ENTER(stream->device);
     if (stream->tail && gpu_op_is_over(stream->tail)) {
         (void)gpu_device_poll(stream->device);
     }

@@ -56,19 +56,18 @@ static void use_ref(struct gpu_envelope *envelope, const struct gpu_ref *ref, ui
     }
 }
 
-gpulua_status gpu_work_fill(const struct gpu_submit *submit, const struct gpu_ref *ref,
-                            const void *element, struct gpu_op **op, struct gpu_error *error) {
+static gpulua_status submit_fill(const struct gpu_submit *submit, const struct gpu_ref *ref,
+                                 const void *element, struct gpu_op **op, struct gpu_error *error) {
     struct gpu_envelope envelope;
     struct gpu_device *device = submit->stream->device;
-    gpulua_status status = check_ref(ref, device, GPU_WRITE, "fill", error);
+    gpulua_status status = gpu_envelope_begin(&envelope, submit, "fill", error);
+    if (status == GPULUA_OK) {
+        status = check_ref(ref, device, GPU_WRITE, "fill", error);
+    }
     if (status) {
         return status;
     }
     assert(!ref->block->is_host); /* the binding fills host memory itself */
-    status = gpu_envelope_begin(&envelope, submit, "fill", error);
-    if (status) {
-        return status;
-    }
     use_ref(&envelope, ref, GPU_WRITE);
     struct wire_record *record;
     status = gpu_envelope_record(&envelope, WIRE_OP_FILL, &record, error);
@@ -85,12 +84,25 @@ gpulua_status gpu_work_fill(const struct gpu_submit *submit, const struct gpu_re
     return status;
 }
 
-gpulua_status gpu_work_copy(const struct gpu_submit *submit, const struct gpu_ref *dst,
-                            const struct gpu_ref *src, struct gpu_op **op,
-                            struct gpu_error *error) {
+gpulua_status gpu_work_fill(const struct gpu_submit *submit, const struct gpu_ref *ref,
+                            const void *element, struct gpu_op **op, struct gpu_error *error) {
+    GPU_ENTER(submit->stream->device);
+    gpulua_status status;
+    do {
+        status = submit_fill(submit, ref, element, op, error);
+    } while (status && gpu_share_wait(submit->stream->device, &status, error));
+    return status;
+}
+
+static gpulua_status submit_copy(const struct gpu_submit *submit, const struct gpu_ref *dst,
+                                 const struct gpu_ref *src, struct gpu_op **op,
+                                 struct gpu_error *error) {
     struct gpu_envelope envelope;
     struct gpu_device *device = submit->stream->device;
-    gpulua_status status = check_ref(dst, device, GPU_WRITE, "destination of copy", error);
+    gpulua_status status = gpu_envelope_begin(&envelope, submit, "copy", error);
+    if (status == GPULUA_OK) {
+        status = check_ref(dst, device, GPU_WRITE, "destination of copy", error);
+    }
     if (status == GPULUA_OK) {
         status = check_ref(src, device, GPU_READ, "source of copy", error);
     }
@@ -112,10 +124,6 @@ gpulua_status gpu_work_copy(const struct gpu_submit *submit, const struct gpu_re
     }
     assert(
         !(dst->block->is_host && src->block->is_host)); /* the binding copies host memory itself */
-    status = gpu_envelope_begin(&envelope, submit, "copy", error);
-    if (status) {
-        return status;
-    }
     use_ref(&envelope, src, GPU_READ);
     use_ref(&envelope, dst, GPU_WRITE);
     enum wire_opcode opcode = dst->block->is_host   ? WIRE_OP_DOWNLOAD
@@ -135,6 +143,17 @@ gpulua_status gpu_work_copy(const struct gpu_submit *submit, const struct gpu_re
         device->stats.uploads += opcode == WIRE_OP_UPLOAD;
         device->stats.downloads += opcode == WIRE_OP_DOWNLOAD;
     }
+    return status;
+}
+
+gpulua_status gpu_work_copy(const struct gpu_submit *submit, const struct gpu_ref *dst,
+                            const struct gpu_ref *src, struct gpu_op **op,
+                            struct gpu_error *error) {
+    GPU_ENTER(submit->stream->device);
+    gpulua_status status;
+    do {
+        status = submit_copy(submit, dst, src, op, error);
+    } while (status && gpu_share_wait(submit->stream->device, &status, error));
     return status;
 }
 
@@ -160,6 +179,7 @@ static gpulua_status check_part(const struct gpu_ref *ref, uint64_t byte_offset,
 gpulua_status gpu_work_upload(const struct gpu_submit *submit, const struct gpu_ref *dst,
                               uint64_t byte_offset, const struct gpu_staging *staging,
                               uint64_t byte_count, struct gpu_op **op, struct gpu_error *error) {
+    GPU_ENTER(submit->stream->device);
     gpulua_status status =
         gpu_ref_check(dst, submit->stream->device, "destination of write", error);
     if (status == GPULUA_OK) {
@@ -180,6 +200,7 @@ gpulua_status gpu_work_upload(const struct gpu_submit *submit, const struct gpu_
 gpulua_status gpu_work_download(const struct gpu_submit *submit, const struct gpu_ref *src,
                                 uint64_t byte_offset, const struct gpu_staging *staging,
                                 uint64_t byte_count, struct gpu_op **op, struct gpu_error *error) {
+    GPU_ENTER(submit->stream->device);
     gpulua_status status = gpu_ref_check(src, submit->stream->device, "source of read", error);
     if (status == GPULUA_OK) {
         status = check_part(src, byte_offset, byte_count, staging, error);
@@ -211,6 +232,7 @@ gpulua_status gpu_work_allocated(const struct gpu_submit *submit, const struct g
 
 gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *after,
                             struct gpu_op **op, struct gpu_error *error) {
+    GPU_ENTER(submit->stream->device);
     struct gpu_envelope envelope;
     struct gpu_stream *stream = submit->stream;
     if (after && (!after->stream || after->device != stream->device)) {
@@ -423,8 +445,8 @@ static uint32_t write_uses(const struct gpu_launch *launch, uint8_t *payload,
     return offset;
 }
 
-gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **op,
-                              struct gpu_error *error) {
+static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_op **op,
+                                   struct gpu_error *error) {
     struct gpu_envelope envelope;
     struct gpu_device *device = launch->submit.stream->device;
     struct gpu_module *module = gpu_kernel_module(launch->kernel);
@@ -466,5 +488,15 @@ gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **o
     }
     status = gpu_envelope_submit(&envelope, record, payload_bytes, op, error);
     device->stats.launches += status == GPULUA_OK;
+    return status;
+}
+
+gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **op,
+                              struct gpu_error *error) {
+    GPU_ENTER(launch->submit.stream->device);
+    gpulua_status status;
+    do {
+        status = submit_launch(launch, op, error);
+    } while (status && gpu_share_wait(launch->submit.stream->device, &status, error));
     return status;
 }

@@ -7,6 +7,8 @@
 struct gpu_listener {
     void (*f)(void *user, enum gpu_pressure level);
     void *user;
+    struct gpu_seat *seat; /* on a shared device: whose thread it is called on */
+    bool is_due;
 };
 
 struct budget_memory {
@@ -48,7 +50,24 @@ static void change_level(struct gpu_account *account) {
     }
     set_level(account, level);
     for (uint32_t i = 0; i < account->listener_count; i++) {
-        account->listeners[i].f(account->listeners[i].user, (enum gpu_pressure)level);
+        struct gpu_listener *listener = &account->listeners[i];
+        if (listener->seat) {
+            listener->is_due = listener->seat->is_pressed = true;
+        } else {
+            listener->f(listener->user, (enum gpu_pressure)level);
+        }
+    }
+}
+
+static void tell(struct gpu_account *account, const struct gpu_seat *seat, bool is_leaving) {
+    for (uint32_t i = 0; i < account->listener_count; i++) {
+        struct gpu_listener *listener = &account->listeners[i];
+        if (listener->seat == seat && is_leaving) {
+            account->listeners[i--] = account->listeners[--account->listener_count];
+        } else if (listener->seat == seat && listener->is_due) {
+            listener->is_due = false;
+            listener->f(listener->user, (enum gpu_pressure)account->level);
+        }
     }
 }
 
@@ -78,6 +97,17 @@ void gpu_account_finish(struct gpu_account *account) {
 }
 
 /* ---- reserving ---- */
+
+static struct gpu_account *account_of(const struct gpu_memory *memory);
+
+void gpu_accounts_tell(struct gpu_device *device, const struct gpu_seat *seat, bool is_leaving) {
+    tell(&device->account, seat, is_leaving);
+    for (const struct gpu_memory *memory = device->memories; memory; memory = memory->next) {
+        if (account_of(memory)) {
+            tell(account_of(memory), seat, is_leaving);
+        }
+    }
+}
 
 gpulua_status gpu_over_budget(struct gpu_device *device, uint64_t byte_count,
                               uint64_t current_bytes, uint64_t limit_bytes, const char *label,
@@ -218,12 +248,14 @@ static void unreserve(struct gpu_memory *memory, const struct gpu_memory *end,
 }
 
 void gpu_memory_unreserve(struct gpu_memory *memory, uint64_t byte_count) {
+    GPU_ENTER(memory->device);
     unreserve(memory, NULL, rounded(memory->device, byte_count));
 }
 
 gpulua_status gpu_memory_reserve(struct gpu_memory *memory, const uint64_t *byte_counts,
                                  uint32_t count, const struct gpu_block_info *caller,
                                  struct gpu_error *error) {
+    GPU_ENTER(memory->device);
     struct gpu_device *device = memory->device;
     struct gpu_memory_request request = {
         .label = caller->label, .collect = caller->collect, .caller = caller->caller};
@@ -274,6 +306,7 @@ static struct gpu_account *nearest_account(const struct gpu_memory *memory) {
 }
 
 uint64_t gpu_memory_remaining_bytes(const struct gpu_memory *memory, uint64_t *limit_bytes) {
+    GPU_ENTER(memory->device);
     const struct gpu_account *account = &memory->device->account;
     uint64_t least = account->limit_bytes - account->used_bytes;
     *limit_bytes = account->limit_bytes;
@@ -288,11 +321,13 @@ uint64_t gpu_memory_remaining_bytes(const struct gpu_memory *memory, uint64_t *l
 }
 
 enum gpu_pressure gpu_memory_pressure(const struct gpu_memory *memory) {
+    GPU_ENTER(memory->device);
     return (enum gpu_pressure)nearest_account(memory)->level;
 }
 
 bool gpu_memory_listen(struct gpu_memory *memory, void (*f)(void *user, enum gpu_pressure level),
                        void *user) {
+    GPU_ENTER(memory->device);
     struct gpu_account *account = nearest_account(memory);
     for (uint32_t i = 0; i < account->listener_count; i++) {
         if (account->listeners[i].user == user) {
@@ -312,6 +347,7 @@ bool gpu_memory_listen(struct gpu_memory *memory, void (*f)(void *user, enum gpu
         return false;
     }
     account->listeners = grown;
-    grown[account->listener_count++] = (struct gpu_listener){f, user};
+    grown[account->listener_count++] =
+        (struct gpu_listener){.f = f, .user = user, .seat = gpu_seat_of(memory->device)};
     return true;
 }

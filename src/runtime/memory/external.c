@@ -149,6 +149,7 @@ static gpulua_status adopt(struct gpu_device *device, const struct gpu_import_in
 gpulua_status gpu_import(struct gpu_device *device, const struct gpu_import_info *info,
                          struct gpu_block **block, uint64_t *byte_offset, bool *is_known,
                          struct gpu_error *error) {
+    GPU_ENTER(device);
     gpulua_status status = gpu_device_check(device, error);
     if (status) {
         return status;

@@ -238,6 +238,7 @@ static uint64_t guard_reap(struct gpu_memory *base, bool is_urgent) {
 
 gpulua_status gpu_memory_check(struct gpu_memory *memory, bool is_everything,
                                struct gpu_error *error) {
+    GPU_ENTER(memory->device);
     struct gpu_device *device = memory->device;
     gpulua_status status = gpu_device_check(device, error);
     while (status == GPULUA_OK && memory->retiring_bytes > 0 &&

@@ -54,6 +54,7 @@ static void statistics_deallocate(struct gpu_memory *base, struct gpu_grant *gra
 }
 
 void gpu_memory_stats(const struct gpu_memory *memory, struct gpu_memory_stats *stats) {
+    GPU_ENTER(memory->device);
     const struct gpu_memory *found =
         gpu_memory_find((struct gpu_memory *)(uintptr_t)memory, GPU_MEMORY_STATISTICS);
     *stats =
@@ -113,6 +114,7 @@ static struct logging_memory *logging_of(const struct gpu_memory *memory) {
 }
 
 bool gpu_memory_log_take(struct gpu_memory *memory, char line[GPU_LOG_LINE_BYTES_MAX]) {
+    GPU_ENTER(memory->device);
     struct logging_memory *log = logging_of(memory);
     if (!log || log->text_begin == log->text_end) {
         return false;
@@ -127,6 +129,7 @@ bool gpu_memory_log_take(struct gpu_memory *memory, char line[GPU_LOG_LINE_BYTES
 }
 
 void gpu_memory_log_drop(struct gpu_memory *memory) {
+    GPU_ENTER(memory->device);
     struct logging_memory *log = logging_of(memory);
     if (log) {
         log->drop_count++;
@@ -134,6 +137,7 @@ void gpu_memory_log_drop(struct gpu_memory *memory) {
 }
 
 void gpu_memory_log_counts(const struct gpu_memory *memory, uint64_t *events, uint64_t *drops) {
+    GPU_ENTER(memory->device);
     const struct logging_memory *log = logging_of(memory);
     *events = log ? log->event_count : 0;
     *drops = log ? log->drop_count : 0;

@@ -56,7 +56,10 @@ static gpulua_status ask_hooks(struct policy_memory *memory, struct gpu_memory_r
     }
     while (status == GPULUA_OUT_OF_MEMORY && (hook = next_hook(memory))) {
         hook->is_asked = true;
-        if (hook->f(hook->user, request->caller, request->byte_count)) {
+        uint32_t depth = gpu_share_pause(memory->base.device);
+        bool has_freed = hook->f(hook->user, request->caller, request->byte_count);
+        gpu_share_resume(memory->base.device, depth);
+        if (has_freed) {
             status = try_again(memory, request, grant, error);
         }
     }
@@ -118,6 +121,7 @@ static gpulua_status policy_init(struct gpu_memory *base, const struct gpu_memor
 
 gpulua_status gpu_memory_hook_add(struct gpu_memory *memory, int64_t priority, gpu_oom_hook *f,
                                   void *user, struct gpu_error *error) {
+    GPU_ENTER(memory->device);
     struct policy_memory *policy =
         (struct policy_memory *)gpu_memory_find(memory, GPU_MEMORY_POLICY);
     if (!policy || policy->policy != GPU_OOM_FREE) {

@@ -55,6 +55,7 @@ static struct gpu_memory *make(struct gpu_device *device, const struct gpu_memor
 
 gpulua_status gpu_memory_create(struct gpu_device *device, const struct gpu_memory_info *info,
                                 struct gpu_memory **memory, struct gpu_error *error) {
+    GPU_ENTER(device);
     gpulua_status status = gpu_device_check(device, error);
     if (status) {
         return status;
@@ -127,12 +128,17 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
 }
 
 struct gpu_memory *gpu_memory_retain(struct gpu_memory *memory) {
+    GPU_ENTER(memory->device);
     memory->refs++;
     return memory;
 }
 
 void gpu_memory_release(struct gpu_memory *memory) {
-    if (memory && --memory->refs == 0 && !memory->is_deferred) {
+    if (!memory) {
+        return;
+    }
+    GPU_ENTER(memory->device);
+    if (--memory->refs == 0 && !memory->is_deferred) {
         memory->is_deferred = true;
         gpu_device_defer(memory->device, &memory->release, run_release);
     }
@@ -171,7 +177,9 @@ gpulua_status gpu_memory_recover(struct gpu_device *device, struct gpu_memory_re
     request->is_collected = true;
     if (is_first && request->collect) {
         device->stats.collections++;
+        uint32_t depth = gpu_share_pause(device);
         request->collect(request->caller);
+        gpu_share_resume(device, depth);
     }
     gpulua_status status = gpu_device_check(device, error);
     if (status == GPULUA_OK) {
@@ -183,6 +191,7 @@ gpulua_status gpu_memory_recover(struct gpu_device *device, struct gpu_memory_re
 }
 
 uint64_t gpu_memory_reap(struct gpu_memory *memory, bool is_urgent) {
+    GPU_ENTER(memory->device);
     uint64_t bytes = gpu_device_reap(memory->device);
     for (; memory; memory = memory->upstream) {
         bytes += memory->ops->reap ? memory->ops->reap(memory, is_urgent) : 0;
@@ -208,9 +217,11 @@ bool gpu_memory_wants_site(const struct gpu_memory *memory) {
     return memory->wants_site;
 }
 uint64_t gpu_memory_outstanding_bytes(const struct gpu_memory *memory) {
+    GPU_ENTER(memory->device);
     return memory->outstanding_bytes;
 }
 uint64_t gpu_memory_outstanding_count(const struct gpu_memory *memory) {
+    GPU_ENTER(memory->device);
     return memory->outstanding_count;
 }
 

@@ -122,6 +122,9 @@ gpulua_status gpu_account_reserve(struct gpu_account *account, const uint64_t *r
 void gpu_account_release(struct gpu_account *account, uint64_t byte_count);
 void gpu_account_init(struct gpu_account *account, uint64_t limit_bytes);
 void gpu_account_finish(struct gpu_account *account);
+/* On a shared device: calls the seat's listeners whose level has changed; or, when it leaves,
+ * forgets all of its listeners. */
+void gpu_accounts_tell(struct gpu_device *device, const struct gpu_seat *seat, bool is_leaving);
 gpulua_status gpu_over_budget(struct gpu_device *device, uint64_t byte_count,
                               uint64_t current_bytes, uint64_t limit_bytes, const char *label,
                               struct gpu_error *error);

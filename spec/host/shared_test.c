@@ -1,0 +1,354 @@
+/* Several objects, a thread each, on one device. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "backend/tap.h"
+#include "gpulua.h"
+
+#define THREADS 4
+#define ROUNDS 60
+
+static struct tap tap;
+static gpulua_isolation isolation;
+
+static void check(bool condition, const char *name) {
+    char text[200];
+    snprintf(text, sizeof text, "%s: %s", isolation == GPULUA_ISOLATE_NONE ? "none" : "process",
+             name);
+    tap_check(&tap, condition, text);
+}
+
+struct seat {
+    gpulua_device *device;
+    gpulua_buffer *sums;
+    const char *script;
+    int number;
+    lua_Number result;
+    int failures;
+    char message[300];
+    pthread_t thread;
+};
+
+static void note_error(void *user, const gpulua_error *error) {
+    struct seat *seat = user;
+    seat->failures++;
+    snprintf(seat->message, sizeof seat->message, "%s", error->message);
+}
+
+static gpulua_device *open_device(void) {
+    gpulua_device_config config;
+    gpulua_device_config_init(&config);
+    config.isolation = isolation;
+    gpulua_device *device = gpulua_device_open(&config);
+    if (!device) {
+        printf("# %s\n", gpulua_last_error(NULL)->message);
+        exit(1);
+    }
+    return device;
+}
+
+static gpulua *open_object(struct seat *seat) {
+    gpulua_config config;
+    gpulua_config_init(&config);
+    config.shared_device = seat->device;
+    config.on_error = note_error;
+    config.user = seat;
+    return gpulua_new(&config);
+}
+
+static lua_Number global_number(lua_State *L, const char *name) {
+    lua_getglobal(L, name);
+    lua_Number value = lua_tonumber(L, -1);
+    lua_pop(L, 1);
+    return value;
+}
+
+/* Runs a chunk as a task to its end. */
+static bool run_chunk(gpulua *g, const char *script) {
+    lua_State *L = gpulua_state(g);
+    if (luaL_loadstring(L, script) != LUA_OK) {
+        printf("# %s\n", lua_tostring(L, -1));
+        return false;
+    }
+    if (gpulua_load_function(g, 0)) {
+        return false;
+    }
+    while (gpulua_step(g, -1) > 0) {}
+    return true;
+}
+
+static void *run(void *user) {
+    struct seat *seat = user;
+    gpulua *g = open_object(seat);
+    if (!g) {
+        seat->failures++;
+        return NULL;
+    }
+    lua_State *L = gpulua_state(g);
+    if (seat->sums) {
+        if (gpulua_push_buffer(L, seat->sums)) {
+            snprintf(seat->message, sizeof seat->message, "%s", gpulua_last_error(g)->message);
+            seat->failures++;
+        }
+        lua_setglobal(L, "sums");
+    }
+    lua_pushinteger(L, seat->number);
+    lua_setglobal(L, "number");
+    lua_pushinteger(L, ROUNDS);
+    lua_setglobal(L, "ROUNDS");
+    seat->failures += !run_chunk(g, seat->script);
+    seat->result = global_number(L, "result");
+    gpulua_close(g);
+    return NULL;
+}
+
+/* Sums that all threads add to, random programs of their own, tasks that wait, garbage. */
+static const char mixed[] =
+    "package.path = './?.lua;' .. package.path\n"
+    "local gpu = require 'gpulua'\n"
+    "local programs = require 'spec.programs'\n"
+    "local dev = gpu.device()\n"
+    "local add = dev:compile([[\n"
+    "extern \"C\" __global__ void add(int n, int k, int *y) {\n"
+    "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] += k; }]])\n"
+    "  :kernel('add', 'i32, i32, inout i32*')\n"
+    "local where = programs.open(dev)\n"
+    "local differences = 0\n"
+    "local function worker(w)\n"
+    "  local own = dev:buffer('i32', 64):fill(0)\n"
+    "  for k = 1, ROUNDS do\n"
+    "    add:launch(#sums, #sums, number + 1, sums)\n"
+    "    local op = add:launch(64, 64, k, own)\n"
+    "    if k % 3 == w % 3 then op:await() end\n"
+    "    if k % 20 == w then sums:slice(1, 8):read() end\n"
+    "    dev:upload('i32', { k, w })\n"
+    "  end\n"
+    "  return own:read()[64]\n"
+    "end\n"
+    "local tasks = {}\n"
+    "for w = 1, 4 do tasks[w] = gpu.spawn(worker, w) end\n"
+    "for seed = 1, 3 do\n"
+    "  if programs.run(where, number * 100 + seed, 400) then differences = differences + 1 end\n"
+    "end\n"
+    "for w = 1, 4 do\n"
+    "  if tasks[w]:await() ~= ROUNDS * (ROUNDS + 1) // 2 then differences = differences + 1 end\n"
+    "end\n"
+    "programs.close(where)\n"
+    "result = differences\n";
+
+static void test_threads(void) {
+    struct seat seats[THREADS], keeper = {.device = open_device()};
+    gpulua *g = open_object(&keeper);
+    lua_State *L = gpulua_state(g);
+    gpulua_buffer *sums = NULL;
+    bool is_well = run_chunk(g, "local gpu = require 'gpulua'\n"
+                                "sums = gpu.device():buffer('i32', 5000):fill(0)\n");
+    lua_getglobal(L, "sums");
+    is_well = is_well && gpulua_to_buffer(L, -1, &sums) == GPULUA_OK;
+    lua_pop(L, 1);
+    check(is_well, "a buffer for all");
+    for (int i = 0; i < THREADS; i++) {
+        seats[i] = (struct seat){
+            .device = keeper.device, .sums = sums, .script = mixed, .number = i, .result = -1};
+        if (pthread_create(&seats[i].thread, NULL, run, &seats[i]) != 0) {
+            exit(1);
+        }
+    }
+    bool all_right = true;
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(seats[i].thread, NULL);
+        all_right &= seats[i].result == 0 && seats[i].failures == 0;
+        if (seats[i].failures || seats[i].result != 0) {
+            printf("# thread %d: %g differences, %s\n", i, seats[i].result, seats[i].message);
+        }
+    }
+    check(all_right, "4 threads: random programs end as if they had run in order");
+    run_chunk(g, "local least, most = math.huge, -math.huge\n"
+                 "for _, v in ipairs(sums:read()) do\n"
+                 "  least, most = math.min(least, v), math.max(most, v)\n"
+                 "end\n"
+                 "result = least == most and least or -1\n"
+                 "left = sums.device and sums.device:stats().ops_in_flight or 0\n");
+    check(global_number(L, "result") == 4 * ROUNDS * (1 + 2 + 3 + 4),
+          "nothing is lost of what all of them add to one buffer");
+    check(keeper.failures == 0, "and nobody else's failure is told here");
+    gpulua_buffer_release(sums);
+    gpulua_close(g);
+    gpulua_device_close(keeper.device);
+}
+
+/* ---- two objects in one thread ---- */
+
+static const char opening[] =
+    "gpu = require 'gpulua'\n"
+    "dev = gpu.device()\n"
+    "same = dev == gpu.device() and dev == gpu.device(dev.name) and 1 or 0\n"
+    "slow = dev:compile([[\n"
+    "extern \"C\" __global__ void slow(int n, int k, int *y) {\n"
+    "  long long start = clock64(); while (clock64() - start < 2000000) { }\n"
+    "  for (int i = 0; i < n; i++) y[i] = k; }]]):kernel('slow', 'i32, i32, out i32*')\n"
+    "bad = dev:compile([[\n"
+    "extern \"C\" __global__ void bad(int *y, int n) { assert(n > 0); y[0] = n; }]]).bad\n"
+    "x = dev:buffer('i32', 4, { label = 'x' }):fill(1)\n"
+    "h = dev:host('i32', 4)\n"
+    "child = dev.pid or 0\n";
+
+static gpulua_buffer *take_buffer(gpulua *g, const char *name) {
+    gpulua_buffer *buffer = NULL;
+    lua_getglobal(gpulua_state(g), name);
+    if (gpulua_to_buffer(gpulua_state(g), -1, &buffer)) {
+        printf("# %s\n", gpulua_last_error(g)->message);
+    }
+    lua_pop(gpulua_state(g), 1);
+    return buffer;
+}
+
+static bool pushes(gpulua *g, gpulua_buffer *buffer, const char *name) {
+    if (gpulua_push_buffer(gpulua_state(g), buffer)) {
+        return false;
+    }
+    lua_setglobal(gpulua_state(g), name);
+    return true;
+}
+
+static void test_two(void) {
+    struct seat of_a = {.device = open_device()}, of_b = {.device = of_a.device}, of_c = {0};
+    gpulua *a = open_object(&of_a), *b = open_object(&of_b), *c = open_object(&of_c);
+    check(run_chunk(a, opening) && of_a.failures == 0, "a script on a shared device");
+    check(global_number(gpulua_state(a), "same") == 1, "gpu.device is the shared one, by name too");
+    gpulua_buffer *x = take_buffer(a, "x"), *h = take_buffer(a, "h");
+    check(pushes(b, x, "x"), "a buffer goes from one object to another that shares the device");
+    check(!pushes(b, h, "h") && gpulua_last_error(b)->code == GPULUA_UNSUPPORTED,
+          "a host buffer does not");
+    check(!pushes(c, x, "x") && gpulua_last_error(c)->code == GPULUA_INVALID_ARGUMENT,
+          "nor one to an object that does not share it");
+    void *bytes;
+    check(gpulua_buffer_map(b, x, GPULUA_READ, &bytes) == GPULUA_INVALID_ARGUMENT,
+          "a buffer is mapped by its own object alone");
+
+    check(run_chunk(b, opening) && pushes(b, x, "x"), "a second script");
+    run_chunk(a, "slow:launch({ grid = 1, block = 1 }, 4, 7, x)\n");
+    run_chunk(b, "y = x:read() result = y[1] * 10 + y[4]\n");
+    check(global_number(gpulua_state(b), "result") == 77,
+          "the reader waits for the other's writer");
+    run_chunk(b, "op = slow:launch({ grid = 1, block = 1 }, 4, 9, x)\n");
+    run_chunk(a, "x:fill(3)\n");
+    run_chunk(b, "op:await() result = x:read()[2]\n");
+    check(global_number(gpulua_state(b), "result") == 3, "and the later of two writers wins");
+    check(of_a.failures + of_b.failures == 0, "without errors");
+
+    /* Failures belong to whoever launched. */
+    run_chunk(a, "z = dev:buffer('i32', 1) bad:launch({ grid = 1, block = 1 }, z, 0)\n");
+    run_chunk(b, "x:fill(5) result = x:read()[1] dev:synchronize()\n");
+    check(of_b.failures == 0 && global_number(gpulua_state(b), "result") == 5,
+          "what fails is not raised in another object");
+    run_chunk(a, "ok, err = pcall(function() dev:synchronize() end)\n"
+                 "result = not ok and err.code == 'KernelFailed' and 1 or 0\n");
+    check(global_number(gpulua_state(a), "result") == 1, "but in its own");
+    run_chunk(b,
+              "ok, err = pcall(function() w = gpu.device('cpu', { check = true }) w:close() end)\n"
+              "result = ok and 1 or 0\n");
+    check(global_number(gpulua_state(b), "result") == 1,
+          "devices of one's own can be had beside it");
+
+    /* Closing in one leaves it to the other. */
+    run_chunk(a, "dev:close()\n"
+                 "ok, err = pcall(function() x:fill(1) end)\n"
+                 "result = not ok and err.code == 'Closed' and 1 or 0\n");
+    check(global_number(gpulua_state(a), "result") == 1, "dev:close() closes it for the script");
+    run_chunk(b, "result = x:fill(6):read()[1]\n");
+    check(of_b.failures == 0 && global_number(gpulua_state(b), "result") == 6, "and for no other");
+    run_chunk(a, "dev = gpu.device() x = dev:buffer('i32', 4):fill(2) result = x:read()[1]\n");
+    check(of_a.failures == 0 && global_number(gpulua_state(a), "result") == 2,
+          "it can be asked for again");
+    pid_t child = (pid_t)global_number(gpulua_state(b), "child");
+    gpulua_close(a);
+    check(gpulua_push_buffer(gpulua_state(b), x) == GPULUA_CLOSED,
+          "the host's hold on a buffer ends with its object");
+    gpulua_device_close(of_a.device);
+    run_chunk(b, "result = x:fill(8):read()[1]\n");
+    check(of_b.failures == 0 && global_number(gpulua_state(b), "result") == 8,
+          "the device stays for the last object, and the buffer");
+    gpulua_close(b);
+    check(child == 0 || kill(child, 0) != 0, "and closes with it");
+    gpulua_close(c);
+    gpulua_buffer_release(x);
+    gpulua_buffer_release(h);
+}
+
+/* ---- loss, and what is refused ---- */
+
+static const char until_lost[] =
+    "local gpu = require 'gpulua'\n"
+    "local dev = gpu.device()\n"
+    "local x = dev:buffer('i32', 1024)\n"
+    "result = 0\n"
+    "local ok, err\n"
+    "local round = 0\n"
+    "repeat\n"
+    "  ok, err = pcall(function() for k = 1, 20 do x:fill(k) end x:await() end)\n"
+    "  round = round + 1\n"
+    "  if round == 20 and number == 0 then os.execute('kill -9 ' .. dev.pid) end\n"
+    "until not ok\n"
+    "result = err.code == 'DeviceLost' and 1 or 0\n";
+
+static void test_loss(void) {
+    struct seat seats[THREADS];
+    gpulua_device *device = open_device();
+    int heard = 0;
+    for (int i = 0; i < THREADS; i++) {
+        seats[i] = (struct seat){.device = device, .script = until_lost, .number = i};
+        if (pthread_create(&seats[i].thread, NULL, run, &seats[i]) != 0) {
+            exit(1);
+        }
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(seats[i].thread, NULL);
+        heard += seats[i].result == 1;
+    }
+    check(heard == THREADS, "one fate: all scripts hear that the device is lost");
+    gpulua_device_close(device);
+}
+
+static void test_refusals(void) {
+    gpulua_device_config config = {0};
+    check(!gpulua_device_open(&config) && gpulua_last_error(NULL)->code == GPULUA_INVALID_ARGUMENT,
+          "a configuration that was not set up");
+    gpulua_device_config_init(&config);
+    config.device = "teapot";
+    check(!gpulua_device_open(&config) &&
+              strstr(gpulua_last_error(NULL)->message, "teapot") != NULL,
+          "a device that there is not");
+    gpulua_device_close(NULL);
+
+    struct seat seat = {.device = open_device()};
+    gpulua_config checked;
+    gpulua_config_init(&checked);
+    checked.shared_device = seat.device;
+    checked.check = 1;
+    gpulua *g = gpulua_new(&checked);
+    run_chunk(g, "local gpu = require 'gpulua'\n"
+                 "local ok, err = pcall(gpu.device)\n"
+                 "result = not ok and err.code == 'Unsupported' and 1 or 0\n");
+    check(global_number(gpulua_state(g), "result") == 1, "check mode does not share");
+    gpulua_close(g);
+    gpulua_device_close(seat.device);
+}
+
+int main(void) {
+    static const gpulua_isolation isolations[] = {GPULUA_ISOLATE_NONE, GPULUA_ISOLATE_PROCESS};
+    for (int i = 0; i < 2; i++) {
+        isolation = isolations[i];
+        test_threads();
+        test_two();
+        test_refusals();
+    }
+    test_loss();
+    return tap_finish(&tap);
+}

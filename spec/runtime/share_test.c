@@ -1,0 +1,439 @@
+/* One device, several threads: hazards between them, preflight to commit as one step, whose waits
+ * and failures are whose, leaving, and the loss of the device. The scripts' side is in
+ * spec/host/shared_test.c. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backend/tap.h"
+#include "runtime/device.h"
+#include "runtime/memory.h"
+#include "runtime/op.h"
+#include "runtime/recorder.h"
+#include "runtime/share.h"
+#include "runtime/work.h"
+
+#define THREADS 8
+#define ROUNDS 128
+#define BLOCK_BYTES (1u << 18)
+#define SHARED_BLOCKS 3
+
+static struct tap tap;
+static const char *transport;
+
+static void check(bool condition, const char *name) {
+    char text[160];
+    snprintf(text, sizeof text, "%s: %s", transport, name);
+    tap_check(&tap, condition, text);
+}
+
+static struct gpu_device *open_device(gpulua_isolation isolation, bool is_unfenced) {
+    struct gpu_device_info info = {
+        .name = "cpu", .isolation = isolation, .is_unfenced = is_unfenced};
+    struct gpu_device *device = NULL;
+    struct gpu_error error;
+    if (gpu_device_open(&info, &device, &error) || gpu_device_share(device, &error)) {
+        printf("# %s\n", error.message);
+        exit(1);
+    }
+    return device;
+}
+
+static struct gpu_block *make(struct gpu_device *device, uint64_t bytes) {
+    struct gpu_block_info info = {.byte_count = bytes};
+    struct gpu_block *block = NULL;
+    struct gpu_error error;
+    return gpu_block_create(device, &info, &block, &error) ? NULL : block;
+}
+
+static struct gpu_ref ref_of(struct gpu_block *block) {
+    return (struct gpu_ref){block, 0, gpu_block_bytes(block), GPU_TYPE_U32};
+}
+
+/* ---- threads ---- */
+
+struct worker {
+    struct gpu_device *device;
+    struct gpu_block **shared;
+    uint32_t number;
+    _Atomic int interrupt;
+    struct gpu_seat *seat;
+    struct gpu_stream *stream;
+    uint32_t torn, failed;
+    pthread_barrier_t *barrier;
+    int *inside, *overlaps;
+    gpulua_status status;
+    pthread_t thread;
+};
+
+static bool begin(struct worker *worker) {
+    struct gpu_error error;
+    struct gpu_stream_info info = {0};
+    if (gpu_seat_take(worker->device, &worker->interrupt, &worker->seat, &error)) {
+        return false;
+    }
+    gpu_seat_sit(worker->seat);
+    return gpu_stream_create(worker->device, &info, &worker->stream, &error) == GPULUA_OK;
+}
+
+static void end(struct worker *worker) {
+    struct gpu_error error;
+    if (gpu_device_wait_idle(worker->device, -1, &error)) {
+        worker->failed++;
+    }
+    gpu_stream_release(worker->stream);
+    gpu_seat_leave(worker->seat);
+}
+
+static void run_all(struct worker *workers, uint32_t count, struct worker common,
+                    void *(*run)(void *)) {
+    for (uint32_t i = 0; i < count; i++) {
+        workers[i] = common;
+        workers[i].number = i;
+        if (pthread_create(&workers[i].thread, NULL, run, &workers[i]) != 0) {
+            exit(1);
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        pthread_join(workers[i].thread, NULL);
+    }
+}
+
+/* ---- hazards between threads ---- */
+
+/* Fills a block that all have, copies one of those to its own, and looks at what came: a copy sees
+ * one fill whole, whoever filled last. */
+static void *fill_and_copy(void *user) {
+    struct worker *worker = user;
+    struct gpu_error error;
+    if (!begin(worker)) {
+        worker->failed++;
+        return NULL;
+    }
+    struct gpu_block *own = make(worker->device, BLOCK_BYTES);
+    for (uint32_t round = 0; own && round < ROUNDS; round++) {
+        struct gpu_submit submit = {.stream = worker->stream};
+        struct gpu_ref dst = ref_of(worker->shared[(round + worker->number) % SHARED_BLOCKS]);
+        struct gpu_ref src = ref_of(worker->shared[(round * 7 + worker->number) % SHARED_BLOCKS]);
+        struct gpu_ref mine = ref_of(own);
+        struct gpu_staging staging;
+        struct gpu_op *op = NULL;
+        uint32_t value = worker->number << 16 | round;
+        if (gpu_work_fill(&submit, &dst, &value, NULL, &error) ||
+            gpu_work_copy(&submit, &mine, &src, NULL, &error) ||
+            gpu_staging_acquire(worker->device, BLOCK_BYTES, &staging, &error)) {
+            worker->failed++;
+            break;
+        }
+        if (gpu_work_download(&submit, &mine, 0, &staging, BLOCK_BYTES, &op, &error) ||
+            gpu_op_wait(op, -1, &error) || gpu_op_status(op)) {
+            worker->failed++;
+        }
+        const uint32_t *words = (const uint32_t *)(const void *)staging.bytes;
+        for (uint32_t i = 1; i < BLOCK_BYTES / 4; i++) {
+            if (words[i] != words[0]) {
+                worker->torn++;
+                break;
+            }
+        }
+        gpu_op_release(op);
+        gpu_staging_release(worker->device, &staging);
+    }
+    gpu_block_release(own);
+    end(worker);
+    return NULL;
+}
+
+/* What the threads found. */
+static struct worker run_hazards(gpulua_isolation isolation, bool is_unfenced) {
+    struct gpu_device *device = open_device(isolation, is_unfenced);
+    struct gpu_block *shared[SHARED_BLOCKS];
+    struct worker workers[THREADS], main_worker = {.device = device}, sum = {0};
+    struct gpu_stats stats;
+    if (!begin(&main_worker)) {
+        exit(1);
+    }
+    for (int i = 0; i < SHARED_BLOCKS; i++) {
+        struct gpu_submit submit = {.stream = main_worker.stream};
+        struct gpu_error error;
+        uint32_t zero = 0;
+        shared[i] = make(device, BLOCK_BYTES);
+        struct gpu_ref ref = ref_of(shared[i]);
+        if (gpu_work_fill(&submit, &ref, &zero, NULL, &error)) {
+            exit(1);
+        }
+    }
+    run_all(workers, THREADS, (struct worker){.device = device, .shared = shared}, fill_and_copy);
+    for (int i = 0; i < THREADS; i++) {
+        sum.torn += workers[i].torn;
+        sum.failed += workers[i].failed;
+    }
+    for (int i = 0; i < SHARED_BLOCKS; i++) {
+        gpu_block_release(shared[i]);
+    }
+    end(&main_worker);
+    gpu_device_stats(device, &stats);
+    sum.failed += stats.ops_in_flight != 0 || stats.ops_failed != 0;
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+    return sum;
+}
+
+static void test_hazards(gpulua_isolation isolation) {
+    struct worker found = run_hazards(isolation, false);
+    check(found.failed == 0 && found.torn == 0,
+          "8 threads of 128 rounds see one another's work whole");
+    uint32_t torn = 0;
+#if !defined(__SANITIZE_THREAD__) /* which would report what the twin does */
+    for (int i = 0; i < 5 && torn == 0; i++) {
+        torn = run_hazards(isolation, true).torn;
+    }
+    check(torn > 0, "twin: without fences they see parts of it");
+#else
+    (void)torn;
+#endif
+}
+
+/* ---- recorders ---- */
+
+static struct gpu_recorder *record(struct worker *worker, struct gpu_block *block) {
+    struct gpu_submit submit = {.stream = worker->stream};
+    struct gpu_error error;
+    struct gpu_recorder *recorder = NULL;
+    struct gpu_ref ref = ref_of(block);
+    if (gpu_recorder_create(&submit, GPU_RECORDER_STRICT, &recorder, &error)) {
+        return NULL;
+    }
+    gpu_recorder_use(recorder, &ref, GPU_READ_WRITE, "x");
+    return recorder;
+}
+
+static void *preflight_and_commit(void *user) {
+    struct worker *worker = user;
+    struct gpu_error error;
+    if (!begin(worker)) {
+        worker->failed++;
+        return NULL;
+    }
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        struct gpu_recorder *recorder = record(worker, worker->shared[0]);
+        if (!recorder || gpu_recorder_preflight(recorder, &error)) {
+            worker->failed++;
+        }
+        /* Plain memory: whoever is between the two is alone, and ThreadSanitizer sees why. */
+        *worker->overlaps += ++*worker->inside != 1;
+        --*worker->inside;
+        if (gpu_recorder_commit(recorder, NULL, &error)) {
+            worker->failed++;
+        }
+        gpu_recorder_release(recorder);
+    }
+    end(worker);
+    return NULL;
+}
+
+/* Holds a block of its own while the other holds its; then wants the other's. */
+static void *hold_two(void *user) {
+    struct worker *worker = user;
+    struct gpu_error error = {0};
+    if (!begin(worker)) {
+        exit(1);
+    }
+    struct gpu_recorder *own = record(worker, worker->shared[worker->number]);
+    worker->failed += gpu_recorder_preflight(own, &error) != GPULUA_OK;
+    pthread_barrier_wait(worker->barrier); /* both are between preflight and commit */
+    struct gpu_recorder *other = record(worker, worker->shared[1 - worker->number]);
+    worker->status = gpu_recorder_preflight(other, &error);
+    pthread_barrier_wait(worker->barrier);
+    gpu_recorder_release(other);
+    worker->failed += gpu_recorder_commit(own, NULL, &error) != GPULUA_OK;
+    gpu_recorder_release(own);
+    end(worker);
+    return NULL;
+}
+
+/* The first one holds the block until the other, which waits for it, is interrupted. */
+static void *wait_for_holder(void *user) {
+    struct worker *worker = user;
+    struct gpu_error error = {0};
+    if (!begin(worker)) {
+        exit(1);
+    }
+    uint32_t value = 7;
+    struct gpu_submit submit = {.stream = worker->stream};
+    struct gpu_ref ref = ref_of(worker->shared[0]);
+    pthread_barrier_wait(worker->barrier);
+    atomic_store(&worker->interrupt, worker->number == 1);
+    worker->status = gpu_work_fill(&submit, &ref, &value, NULL, &error);
+    end(worker);
+    return NULL;
+}
+
+static void test_recorders(gpulua_isolation isolation) {
+    struct gpu_device *device = open_device(isolation, false);
+    struct worker workers[THREADS], main_worker = {.device = device};
+    int inside = 0, overlaps = 0;
+    uint32_t failed = 0;
+    pthread_barrier_t barrier;
+    if (!begin(&main_worker)) {
+        exit(1);
+    }
+    struct gpu_block *shared[2] = {make(device, 4096), make(device, 4096)};
+    struct worker common = {
+        .device = device, .shared = shared, .inside = &inside, .overlaps = &overlaps};
+    run_all(workers, THREADS, common, preflight_and_commit);
+    for (int i = 0; i < THREADS; i++) {
+        failed += workers[i].failed;
+    }
+    check(failed == 0 && overlaps == 0, "from preflight to commit of a block, a thread is alone");
+
+    pthread_barrier_init(&barrier, NULL, 2);
+    common.barrier = &barrier;
+    run_all(workers, 2, common, hold_two);
+    check(workers[0].failed + workers[1].failed == 0,
+          "of different blocks, two are there at the same time");
+    check(workers[0].status == GPULUA_STREAM_MISUSE && workers[1].status == GPULUA_STREAM_MISUSE,
+          "who holds a block is refused another's, instead of waiting for ever");
+    pthread_barrier_destroy(&barrier);
+
+    struct gpu_error error;
+    struct gpu_recorder *held = record(&main_worker, shared[0]);
+    check(gpu_recorder_preflight(held, &error) == GPULUA_OK, "a holder");
+    pthread_barrier_init(&barrier, NULL, 3);
+    for (uint32_t i = 0; i < 2; i++) {
+        workers[i] = common;
+        workers[i].number = i;
+        if (pthread_create(&workers[i].thread, NULL, wait_for_holder, &workers[i]) != 0) {
+            exit(1);
+        }
+    }
+    pthread_barrier_wait(&barrier);
+    pthread_join(workers[1].thread, NULL);
+    check(workers[1].status == GPULUA_INTERRUPTED, "an interrupt ends the wait for a holder");
+    usleep(20000);
+    check(gpu_recorder_commit(held, NULL, &error) == GPULUA_OK, "and the holder goes on");
+    gpu_recorder_release(held);
+    pthread_join(workers[0].thread, NULL);
+    check(workers[0].status == GPULUA_OK, "whoever waited is next");
+    pthread_barrier_destroy(&barrier);
+    gpu_block_release(shared[0]);
+    gpu_block_release(shared[1]);
+    end(&main_worker);
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
+/* ---- leaving, and the end ---- */
+
+static void *wait_for_end(void *user) {
+    struct worker *worker = user;
+    struct gpu_error error = {0};
+    if (!begin(worker)) {
+        exit(1);
+    }
+    pthread_barrier_wait(worker->barrier);
+    uint32_t value = 1;
+    struct gpu_submit submit = {.stream = worker->stream};
+    struct gpu_ref ref = ref_of(worker->shared[0]);
+    while (worker->status == GPULUA_OK) {
+        struct gpu_op *op = NULL;
+        worker->status = gpu_work_fill(&submit, &ref, &value, &op, &error);
+        if (worker->status == GPULUA_OK) {
+            worker->status = gpu_op_wait(op, -1, &error);
+        }
+        if (worker->status == GPULUA_OK) {
+            worker->status = gpu_op_status(op);
+            gpu_op_observe(op);
+        }
+        gpu_op_release(op);
+    }
+    gpu_stream_release(worker->stream);
+    gpu_seat_leave(worker->seat);
+    return NULL;
+}
+
+static void test_loss(void) {
+    struct gpu_device *device = open_device(GPULUA_ISOLATE_PROCESS, false);
+    struct worker workers[4], main_worker = {.device = device};
+    pthread_barrier_t barrier;
+    uint32_t lost = 0;
+    if (!begin(&main_worker)) {
+        exit(1);
+    }
+    struct gpu_block *shared[1] = {make(device, BLOCK_BYTES)};
+    pthread_barrier_init(&barrier, NULL, 5);
+    for (uint32_t i = 0; i < 4; i++) {
+        workers[i] = (struct worker){.device = device, .shared = shared, .barrier = &barrier};
+        if (pthread_create(&workers[i].thread, NULL, wait_for_end, &workers[i]) != 0) {
+            exit(1);
+        }
+    }
+    pthread_barrier_wait(&barrier);
+    usleep(30000);
+    kill(gpu_device_pid(device), SIGKILL);
+    for (uint32_t i = 0; i < 4; i++) {
+        pthread_join(workers[i].thread, NULL);
+        lost += workers[i].status == GPULUA_DEVICE_LOST;
+    }
+    check(lost == 4, "every thread hears of the loss of the device");
+    pthread_barrier_destroy(&barrier);
+    gpu_block_release(shared[0]);
+    gpu_stream_release(main_worker.stream);
+    gpu_seat_leave(main_worker.seat);
+    gpu_device_close(device, 0);
+    gpu_device_release(device);
+}
+
+static void test_leaving(gpulua_isolation isolation) {
+    struct gpu_device *device = open_device(isolation, false);
+    struct worker first = {.device = device}, second = {.device = device};
+    struct gpu_error error = {0};
+    uint32_t value = 3;
+    if (!begin(&first) || !begin(&second)) {
+        exit(1);
+    }
+    check(gpu_seat_number(first.seat) == 0 && gpu_seat_number(second.seat) == 1,
+          "seats are counted");
+    struct gpu_block *block = make(device, BLOCK_BYTES);
+    struct gpu_ref ref = ref_of(block);
+    struct gpu_submit submit = {.stream = first.stream};
+    gpu_seat_sit(first.seat);
+    check(gpu_work_fill(&submit, &ref, &value, NULL, &error) == GPULUA_OK, "the first works");
+    gpu_seat_leave(first.seat);
+    check(gpu_work_fill(&submit, &ref, &value, NULL, &error) == GPULUA_CLOSED,
+          "for who has left, the device is closed");
+    gpu_seat_sit(second.seat);
+    check(gpu_work_fill(&submit, &ref, &value, NULL, &error) == GPULUA_OK, "for others it is not");
+    gpu_stream_release(first.stream);
+    gpu_block_release(block);
+    end(&second);
+    check(gpu_device_state(device) == GPU_DEVICE_OPEN, "the last one leaves it open");
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+
+    struct gpu_device_info info = {.name = "cpu", .isolation = isolation, .is_checked = true};
+    if (gpu_device_open(&info, &device, &error)) {
+        exit(1);
+    }
+    check(gpu_device_share(device, &error) == GPULUA_UNSUPPORTED, "a checked device is not shared");
+    gpu_device_close(device, 0);
+    gpu_device_release(device);
+}
+
+int main(void) {
+    static const struct {
+        gpulua_isolation isolation;
+        const char *name;
+    } transports[] = {{GPULUA_ISOLATE_NONE, "none"}, {GPULUA_ISOLATE_PROCESS, "process"}};
+    for (int i = 0; i < 2; i++) {
+        transport = transports[i].name;
+        test_hazards(transports[i].isolation);
+        test_recorders(transports[i].isolation);
+        test_leaving(transports[i].isolation);
+    }
+    test_loss();
+    return tap_finish(&tap);
+}

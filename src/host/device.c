@@ -1,0 +1,73 @@
+/* Devices that a host opens for several objects. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "binding/device.h"
+#include "host/handle.h"
+
+void gpulua_device_config_init(gpulua_device_config *config) {
+    memset(config, 0, sizeof *config);
+    config->struct_bytes = sizeof *config;
+}
+
+/* $GPULUA_DEVICE and $GPULUA_ISOLATE say what the configuration does not, as for objects. */
+static gpulua_status open(const gpulua_device_config *config, struct gpulua_device *shared,
+                          struct gpu_error *error) {
+    struct gpu_device_info info = {
+        .name = gpu_lua_setting(config->device, "GPULUA_DEVICE"),
+        .isolation = config->isolation,
+        .executor_path = config->executor_path,
+        .cache_path = config->cache_path,
+        .budget_bytes = config->budget_bytes,
+        .on_log = config->on_log,
+        .log_user = config->user,
+    };
+    const char *isolate = gpu_lua_setting(NULL, "GPULUA_ISOLATE");
+    if (info.isolation == GPULUA_ISOLATE_DEFAULT && isolate) {
+        if (strcmp(isolate, "none") != 0 && strcmp(isolate, "process") != 0) {
+            return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                                 "GPULUA_ISOLATE: \"process\" or \"none\" expected, got \"%.60s\"",
+                                 isolate);
+        }
+        info.isolation = isolate[0] == 'n' ? GPULUA_ISOLATE_NONE : GPULUA_ISOLATE_PROCESS;
+    }
+    gpulua_status status = gpu_device_open(&info, &shared->device, error);
+    if (status) {
+        return status;
+    }
+    status = gpu_device_share(shared->device, error);
+    if (status) {
+        gpu_device_close(shared->device, 0);
+        gpu_device_release(shared->device);
+    }
+    return status;
+}
+
+gpulua_device *gpulua_device_open(const gpulua_device_config *config) {
+    gpulua_device_config defaults;
+    struct gpu_error error = {0};
+    gpulua_device_config_init(&defaults);
+    if (config && config->struct_bytes != sizeof *config) {
+        gpu_host_keep_creation_error(GPULUA_INVALID_ARGUMENT,
+                                     "the configuration was not set up by "
+                                     "gpulua_device_config_init of this version");
+        return NULL;
+    }
+    struct gpulua_device *shared = calloc(1, sizeof *shared);
+    if (!shared) {
+        gpu_host_keep_creation_error(GPULUA_OUT_OF_MEMORY, "no host memory for a device");
+        return NULL;
+    }
+    atomic_init(&shared->refs, 1);
+    if (open(config ? config : &defaults, shared, &error)) {
+        gpu_host_keep_creation_error(error.code, error.message);
+        gpu_error_finish(&error);
+        free(shared);
+        return NULL;
+    }
+    return shared;
+}
+
+void gpulua_device_close(gpulua_device *device) {
+    gpu_lua_shared_release(device);
+}

@@ -1,0 +1,338 @@
+/* Shared devices: the lock, who sleeps, and how those are woken. */
+#include "runtime/share.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/memory/stack.h"
+
+#define GUEST_NAP_NS 1000000 /* of threads without a seat, whom nobody wakes */
+
+/* Its address also names the thread. */
+static _Thread_local struct gpu_seat *seat_here;
+
+static uintptr_t this_thread(void) {
+    return (uintptr_t)&seat_here;
+}
+
+/* ---- the lock ---- */
+
+void gpu_share_lock(struct gpu_share *share) {
+    if (atomic_load_explicit(&share->owner, memory_order_relaxed) == this_thread()) {
+        share->depth++;
+        return;
+    }
+    pthread_mutex_lock(&share->mutex);
+    atomic_store_explicit(&share->owner, this_thread(), memory_order_relaxed);
+    share->depth = 1;
+}
+
+static void wake(struct gpu_seat *seat) {
+    uint64_t one = 1;
+    if (!seat->is_woken && write(seat->event_fd, &one, sizeof one) == sizeof one) {
+        seat->is_woken = true;
+    }
+}
+
+static void wake_all(struct gpu_share *share) {
+    for (struct gpu_seat *seat = share->seats; seat; seat = seat->next) {
+        if (seat->is_asleep) {
+            wake(seat);
+        }
+    }
+}
+
+/* The flag that wakes sleepers is one for all of them: whoever takes it away, or makes an inline
+ * executor look elsewhere, sets it again for the others. */
+static void arm_for_others(struct gpu_share *share) {
+    struct gpu_device *device = share->device;
+    share->wants_arming = false;
+    if (share->asleep_count > 0 && device && device->link && device->link->ops->arm(device->link)) {
+        wake_all(share);
+    }
+}
+
+static void let_go(struct gpu_share *share) {
+    if (share->wants_arming) {
+        arm_for_others(share);
+    }
+    bool is_over = share->device == NULL;
+    atomic_store_explicit(&share->owner, 0, memory_order_relaxed);
+    pthread_mutex_unlock(&share->mutex);
+    if (is_over) { /* the device's last reference is gone: nobody else can have it */
+        pthread_mutex_destroy(&share->mutex);
+        free(share);
+    }
+}
+
+void gpu_share_unlock(struct gpu_share *share) {
+    if (--share->depth == 0) {
+        let_go(share);
+    }
+}
+
+uint32_t gpu_share_pause(struct gpu_device *device) {
+    struct gpu_share *share = device->share;
+    if (!share || device->is_polling) {
+        return 0;
+    }
+    uint32_t depth = share->depth;
+    share->depth = 0;
+    let_go(share);
+    return depth;
+}
+
+void gpu_share_resume(struct gpu_device *device, uint32_t depth) {
+    if (depth > 0) {
+        gpu_share_lock(device->share);
+        device->share->depth = depth;
+    }
+}
+
+void gpu_share_touched(struct gpu_device *device) {
+    if (device->share && device->link && device->link->transport == WIRE_TRANSPORT_INLINE) {
+        device->share->wants_arming = device->share->asleep_count > 0;
+    }
+}
+
+/* ---- sharing ---- */
+
+gpulua_status gpu_device_share(struct gpu_device *device, struct gpu_error *error) {
+    if (device->is_checked) {
+        return gpu_error_set(error, GPULUA_UNSUPPORTED,
+                             "a device in check mode cannot be shared: in which order threads "
+                             "come would be a matter of time");
+    }
+    struct gpu_share *share = calloc(1, sizeof *share);
+    if (!share) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a shared device");
+    }
+    pthread_mutex_init(&share->mutex, NULL);
+    share->device = device;
+    device->share = share;
+    return GPULUA_OK;
+}
+
+bool gpu_device_is_shared(const struct gpu_device *device) {
+    return device->share != NULL;
+}
+
+bool gpu_device_is_left(const struct gpu_device *device) {
+    return device->share && !gpu_seat_of(device);
+}
+
+struct gpu_seat *gpu_seat_of(const struct gpu_device *device) {
+    return device->share && seat_here && seat_here->device == device ? seat_here : NULL;
+}
+
+void gpu_seat_sit(struct gpu_seat *seat) {
+    seat_here = seat;
+}
+
+uint32_t gpu_seat_number(const struct gpu_seat *seat) {
+    return seat->number;
+}
+
+/* ---- seats ---- */
+
+static bool watch(int epoll_fd, int fd) {
+    struct epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
+    return fd >= 0 && epoll_fd >= 0 && epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+static void destroy(struct gpu_seat *seat) {
+    if (seat->event_fd >= 0) {
+        close(seat->event_fd);
+    }
+    if (seat->poll_fd >= 0) {
+        close(seat->poll_fd);
+    }
+    free(seat);
+}
+
+gpulua_status gpu_seat_take(struct gpu_device *device, const _Atomic int *interrupt,
+                            struct gpu_seat **seat, struct gpu_error *error) {
+    GPU_ENTER(device);
+    gpulua_status status = gpu_device_check_open(device, error);
+    if (status) {
+        return status;
+    }
+    struct gpu_seat *made = calloc(1, sizeof *made);
+    if (!made) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a shared device");
+    }
+    made->interrupt = interrupt;
+    made->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    made->poll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (!watch(made->poll_fd, made->event_fd) || !watch(made->poll_fd, device->link->poll_fd)) {
+        gpu_error_set(error, GPULUA_IO, "device %s cannot be shared once more: %s", device->name,
+                      strerror(errno));
+        destroy(made);
+        return GPULUA_IO;
+    }
+    struct gpu_share *share = device->share;
+    made->device = gpu_device_retain(device);
+    made->number = share->seat_number_next++;
+    made->next = share->seats;
+    share->seats = made;
+    *seat = made;
+    return GPULUA_OK;
+}
+
+static void disown(struct gpu_op *op, const struct gpu_seat *seat) {
+    for (; op; op = op->next) {
+        op->seat = op->seat == seat ? NULL : op->seat;
+    }
+}
+
+void gpu_seat_leave(struct gpu_seat *seat) {
+    if (!seat) {
+        return;
+    }
+    struct gpu_device *device = seat->device;
+    GPU_ENTER(device);
+    seat_here = seat;
+    gpu_device_disarm(device);
+    for (struct gpu_seat **at = &device->share->seats; *at; at = &(*at)->next) {
+        if (*at == seat) {
+            *at = seat->next;
+            break;
+        }
+    }
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        if (device->streams[slot]) {
+            disown(device->streams[slot]->head, seat);
+        }
+    }
+    disown(device->requests, seat);
+    for (uint32_t i = 0; i < device->unobserved_count; i++) {
+        struct gpu_failure *failure = device->unobserved[i];
+        failure->seat = failure->seat == seat ? NULL : failure->seat;
+    }
+    while (seat->fired) {
+        gpu_op_unwatch(seat->fired);
+    }
+    gpu_accounts_tell(device, seat, true);
+    seat_here = NULL;
+    destroy(seat);
+    gpu_device_release(device);
+}
+
+/* ---- what a seat is told ---- */
+
+void gpu_seat_fire(struct gpu_seat *seat, struct gpu_waiter *waiter, struct gpu_op *op) {
+    waiter->seat = seat;
+    waiter->op = op;
+    waiter->next = seat->fired;
+    waiter->link = &seat->fired;
+    if (waiter->next) {
+        waiter->next->link = &waiter->next;
+    }
+    seat->fired = waiter;
+}
+
+uint32_t gpu_seat_hear(struct gpu_device *device) {
+    struct gpu_seat *seat = gpu_seat_of(device);
+    uint32_t count = 0;
+    while (seat && seat->fired) {
+        struct gpu_waiter *waiter = seat->fired;
+        gpu_op_unwatch(waiter);
+        waiter->fire(waiter, waiter->op);
+        count++;
+    }
+    if (seat && seat->is_pressed) {
+        seat->is_pressed = false;
+        gpu_accounts_tell(device, seat, false);
+    }
+    return count;
+}
+
+void gpu_share_tell(struct gpu_device *device) {
+    struct gpu_share *share = device->share;
+    for (struct gpu_seat *seat = share ? share->seats : NULL; seat; seat = seat->next) {
+        if (seat->is_asleep && (seat->fired || seat->is_napping)) {
+            wake(seat);
+        }
+    }
+}
+
+/* ---- sleeping ---- */
+
+bool gpu_share_wait(struct gpu_device *device, gpulua_status *status, struct gpu_error *error) {
+    if (!device->share || !device->share->is_blocked) {
+        return false;
+    }
+    device->share->is_blocked = false;
+    if (gpu_device_is_interrupted(device)) {
+        gpu_error_finish(error);
+        *status = gpu_error_set(error, GPULUA_INTERRUPTED,
+                                "interrupted while another thread is between preflight and commit");
+        return false;
+    }
+    gpu_error_finish(error);
+    gpu_device_nap(device, -1);
+    return true;
+}
+
+bool gpu_seat_arm(struct gpu_device *device) {
+    struct gpu_seat *seat = gpu_seat_of(device);
+    if (!seat) {
+        return false;
+    }
+    if (!seat->is_asleep) {
+        seat->is_asleep = true;
+        device->share->asleep_count++;
+    }
+    return seat->fired != NULL || device->link->ops->arm(device->link);
+}
+
+void gpu_seat_disarm(struct gpu_device *device) {
+    struct gpu_seat *seat = gpu_seat_of(device);
+    if (!seat || !seat->is_asleep) {
+        return;
+    }
+    uint64_t count;
+    if (seat->is_woken && read(seat->event_fd, &count, sizeof count) == sizeof count) {
+        seat->is_woken = false;
+    }
+    seat->is_asleep = false;
+    device->share->asleep_count--;
+    if (device->link) {
+        device->link->ops->disarm(device->link);
+        (void)gpu_device_poll(device); /* what others sleep for, too */
+        device->share->wants_arming = device->share->asleep_count > 0;
+    }
+}
+
+int gpu_seat_poll_fd(const struct gpu_device *device) {
+    const struct gpu_seat *seat = gpu_seat_of(device);
+    return seat ? seat->poll_fd : -1;
+}
+
+void gpu_seat_nap(struct gpu_device *device, int64_t timeout_ns) {
+    struct gpu_seat *seat = gpu_seat_of(device);
+    if (!seat) { /* whoever closes the device at last */
+        struct timespec limit = {
+            .tv_sec = 0, .tv_nsec = timeout_ns < GUEST_NAP_NS ? (long)timeout_ns : GUEST_NAP_NS};
+        uint32_t depth = gpu_share_pause(device);
+        nanosleep(&limit, NULL);
+        gpu_share_resume(device, depth);
+        return;
+    }
+    seat->is_napping = true;
+    if (!gpu_seat_arm(device)) {
+        struct pollfd event = {.fd = seat->poll_fd, .events = POLLIN};
+        struct timespec limit = {.tv_sec = 0, .tv_nsec = (long)timeout_ns};
+        uint32_t depth = gpu_share_pause(device);
+        (void)ppoll(&event, 1, &limit, NULL);
+        gpu_share_resume(device, depth);
+    }
+    seat->is_napping = false;
+    gpu_seat_disarm(device);
+}
