@@ -217,6 +217,11 @@ static int run_seeds(lua_State *L, int argc, char **argv, const struct options *
         program_say(program.name, "--seeds: a script expected, which can be run again and again");
         return 0;
     }
+    if (options->is_hashed) {
+        program_say(program.name, "--seeds: not with --check=hashes, which decides nothing about "
+                                  "the order of work");
+        return 0;
+    }
     int code = seeds_run(L, argc, argv, options->seeds,
                          options->is_checked ? options->check_seed : 1, &ok);
     if (!ok) {

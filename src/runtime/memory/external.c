@@ -154,6 +154,12 @@ gpulua_status gpu_import(struct gpu_device *device, const struct gpu_import_info
     if (status) {
         return status;
     }
+    uint64_t bytes_max = GPU_BLOCK_BYTES_MAX - GPU_RANGE_ALIGN_BYTES; /* of what a slab can name */
+    if (info->byte_count > bytes_max) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "import: %llu bytes, a buffer has at most %llu",
+                             (unsigned long long)info->byte_count, (unsigned long long)bytes_max);
+    }
     gpu_device_run_deferred(device);
     status = find_known(device, info, block, byte_offset, error);
     *is_known = *block != NULL;

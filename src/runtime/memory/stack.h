@@ -86,8 +86,8 @@ extern const struct gpu_memory_class gpu_memory_slab_class, gpu_memory_driver_cl
     gpu_memory_logging_class, gpu_memory_guard_class, gpu_memory_policy_class,
     gpu_memory_pinned_class, gpu_memory_external_class;
 
-/* Everything that garbage, finished work and quarantines hold comes free; once for a request. What
- * collects garbage may run anything, also what closes the device: Closed. */
+/* Everything that garbage, finished work and quarantines hold comes free; garbage is collected once
+ * for a request. What collects it may run anything, also what closes the device: Closed. */
 gpulua_status gpu_memory_recover(struct gpu_device *device, struct gpu_memory_request *request,
                                  struct gpu_error *error);
 /* The oldest retiring block's last use is over; false: nothing retires. May block. */
