@@ -314,6 +314,28 @@ describe("memory resources", function()
       assert.equal(256 * mib, dev:memory():stats().remaining_bytes)
     end)
 
+    it("is Closed when a finaliser or a metamethod closes the memory on the way", function()
+      local mem = dev:memory { budget = 4096 }
+      mem:buffer("u8", 4096) -- garbage, which the group needs
+      setmetatable({}, { __gc = function() mem:close() end })
+      support.raises("Closed", {}, mem.buffers, mem, { "u8", 2048 }, { "u8", 1024 })
+      for _, make in ipairs { "buffer", "buffers" } do
+        mem = dev:memory { budget = 4096 }
+        local options = setmetatable({}, { __index = function(_, key)
+          if key == "label" then mem:close() end
+        end })
+        if make == "buffer" then
+          support.raises("Closed", {}, mem.buffer, mem, "u8", 10, options)
+        else
+          support.raises("Closed", {}, mem.buffers, mem, { "u8", 10 }, { "u8", 10, options })
+        end
+      end
+      collectgarbage()
+      dev:synchronize()
+      assert.equal(0, dev:stats().bytes_live)
+      assert.equal(256 * mib, dev:memory():stats().remaining_bytes)
+    end)
+
     it("of a group that changes while it is made is given back", function()
       local mem = dev:memory { budget = mib }
       local sneaky = { "u8", 512 }

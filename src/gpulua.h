@@ -376,7 +376,8 @@ GPULUA_API void gpulua_recorder_release(gpulua_recorder *recorder);
  * A buffer that goes out keeps its memory until the consumer calls the deleter, whatever happens to
  * the buffer, the device and the object; the deleter may be called by any thread, also after
  * gpulua_close. What comes in is held until every use of it is over; then the producer's deleter is
- * called once, by the object's thread in some later call, by gpulua_close at the latest. Memory
+ * called once, by the object's thread in some later call, by gpulua_close at the latest; only what
+ * was lent out again by then is given back behind the last tensor, by whoever ends that. Memory
  * that went out and comes back, even by way of others, is the buffer's memory: scripts' work on
  * both is ordered, strict recorders take it. So is memory that comes in twice. Other memory is
  * external; it has a history from there on. */

@@ -550,6 +550,32 @@ static void test_lifetimes(void) {
     out[1]->deleter(out[1]);
     out[2]->deleter(out[2]); /* frees what is left of the device */
     gpulua_buffer_release(y);
+    /* What came in and went out again is its owner's when the last of both is over. */
+    struct producer p;
+    float data[8] = {1};
+    for (int i = 0; i < 2; i++) {
+        g = open_object(GPULUA_ISOLATE_NONE);
+        L = gpulua_state(g);
+        CHECK(run(g, prelude));
+        produce(&p, data, 8);
+        CHECK(take(g, &p, NULL, &x) == GPULUA_OK);
+        CHECK(gpulua_dlpack_export(L, x, NULL, &out[0]) == GPULUA_OK);
+        CHECK(gpulua_dlpack_export(L, x, NULL, &out[2]) == GPULUA_OK);
+        gpulua_buffer_release(x);
+        settle(g);
+        out[0]->deleter(out[0]);
+        if (i == 1) {
+            out[2]->deleter(out[2]);
+            settle(g);
+        }
+        CHECK(p.deleted == i);
+        gpulua_close(g);
+        CHECK(p.deleted == i); /* lent still */
+        if (i == 0) {
+            out[2]->deleter(out[2]);
+        }
+        CHECK(p.deleted == 1);
+    }
     /* A state of the host's, where handles outlive the close. */
     L = luaL_newstate();
     luaL_openlibs(L);

@@ -7,26 +7,44 @@
 #include "runtime/memory/stack.h"
 
 struct gpu_import {
-    struct gpu_import *next, **link; /* of the device */
+    struct gpu_import *next, **link; /* of the device, or lent out past its end */
     void (*release)(void *user);
     void *user;
 };
 
-static void import_end(struct gpu_import *import) {
+static void import_unlink(struct gpu_import *import) {
     *import->link = import->next;
     if (import->next) {
         import->next->link = import->link;
     }
+}
+
+static void import_link(struct gpu_import *import, struct gpu_import **list) {
+    import->next = *list;
+    import->link = list;
+    if (import->next) {
+        import->next->link = &import->next;
+    }
+    *list = import;
+}
+
+static void import_end(struct gpu_import *import) {
+    import_unlink(import);
     void (*release)(void *user) = import->release;
     void *user = import->user;
     free(import);
     release(user); /* last: it is code of somebody else's */
 }
 
-void gpu_imports_end(struct gpu_device *device) {
-    while (device->imports) {
-        import_end(device->imports);
+void gpu_imports_end(struct gpu_import **list) {
+    while (*list) {
+        import_end(*list);
     }
+}
+
+void gpu_import_leave(struct gpu_import *import, struct gpu_import **list) {
+    import_unlink(import);
+    import_link(import, list);
 }
 
 /* ---- what is known ---- */
@@ -186,12 +204,7 @@ gpulua_status gpu_import(struct gpu_device *device, const struct gpu_import_info
     }
     import->release = info->release;
     import->user = info->user;
-    import->next = device->imports;
-    import->link = &device->imports;
-    if (import->next) {
-        import->next->link = &import->next;
-    }
-    device->imports = import;
+    import_link(import, &device->imports);
     made->grant.range.region = slab;
     made->grant.tag = import;
     made->is_trackable = info->is_ordered;

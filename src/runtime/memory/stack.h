@@ -104,8 +104,10 @@ void gpu_slab_number_give(struct gpu_device *device, uint32_t number);
 uint64_t gpu_slabs_trim(struct gpu_memory *memory);
 
 /* ---- external.c ---- */
-/* No work runs any more: the owners of all that was imported get it back. */
-void gpu_imports_end(struct gpu_device *device);
+/* No work runs any more: the owners of all that is in the list get it back. */
+void gpu_imports_end(struct gpu_import **list);
+/* Into another list. */
+void gpu_import_leave(struct gpu_import *import, struct gpu_import **list);
 
 /* ---- driver.c ---- */
 /* The driver's pool gives back what it keeps. */
