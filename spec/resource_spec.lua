@@ -116,6 +116,7 @@ describe("memory resources", function()
     support.raises("InvalidArgument", "timeout of memory", dev.memory, dev, { timeout = 1 })
     support.raises("InvalidArgument", "log of memory", dev.memory, dev, { log = 5 })
     support.raises("InvalidArgument", "log_bytes of memory", dev.memory, dev, { log = true, log_bytes = 1 })
+    support.raises("InvalidArgument", "log_bytes of memory", dev.memory, dev, { log_bytes = 1000 })
     support.raises("InvalidArgument", "cannot stand on memory of", dev.memory, dev,
       { from = other:memory { statistics = true }, budget = 1 })
     support.raises("InvalidArgument", "memory of buffer", dev.buffer, dev, "i32", 1, { memory = "slab" })
