@@ -55,11 +55,11 @@ SHIM_FILES := $(sort $(wildcard src/backend/cpu/shim/*))
 LUA_FILES := $(sort $(wildcard lua/gpulua/*.lua))
 
 object = $(patsubst src/%.c,$(BUILD)/obj/%.o,$(1))
-MAIN_OBJECTS := $(call object,$(filter src/host/main.c,$(SOURCES)))
+MAIN_OBJECTS := $(call object,$(filter src/interpreter/%,$(SOURCES)))
 EXEC_MAIN_OBJECTS := $(call object,$(filter src/executor/main.c,$(SOURCES)))
 SHIM_OBJECT := $(BUILD)/obj/shim.o
 LUA_FILES_OBJECT := $(BUILD)/obj/lua_files.o
-LIBRARY_OBJECTS := $(call object,$(filter-out src/host/main.c src/executor/main.c,$(SOURCES))) \
+LIBRARY_OBJECTS := $(call object,$(filter-out src/interpreter/% src/executor/main.c,$(SOURCES))) \
 	$(SHIM_OBJECT) $(LUA_FILES_OBJECT)
 EXEC_OBJECTS := $(EXEC_MAIN_OBJECTS) $(SHIM_OBJECT) $(call object,$(filter-out src/executor/main.c, \
 	$(filter src/executor/% src/wire/% src/backend/%,$(SOURCES))))

@@ -22,6 +22,24 @@ describe("buffer", function()
     assert.equal(60, #m)
   end)
 
+  it("takes options that metamethods make, and drop at once", function()
+    local options = setmetatable({}, { __index = function(_, key)
+      if key == "label" then
+        return ("x"):rep(40) .. "-label"
+      elseif key == "memory" then -- asked for behind the label
+        collectgarbage()
+        for i = 1, 100 do
+          assert(#(("y"):rep(40) .. "-" .. i) > 40)
+        end
+        return dev:memory {}
+      end
+    end })
+    for _ = 1, 5 do
+      local b <close> = dev:buffer("u8", 8, options)
+      assert.equal(("x"):rep(40) .. "-label", b.label)
+    end
+  end)
+
   it("prints itself with type, length, device and label", function()
     local b <close> = dev:buffer("f32", 1024, { label = "weights" })
     assert.equal(("gpulua.buffer f32[1024] on %s (weights)"):format(dev.name), tostring(b))

@@ -278,6 +278,20 @@ for _, isolate in ipairs { "none", "process" } do
       end)
     end)
 
+    if isolate == "none" then -- it is this process that would grow
+      it("keeps nothing of buffers that come and go without any work", function()
+        local own = open(7)
+        local function come_and_go()
+          for _ = 1, 20000 do
+            own:buffer("i32", 10):close()
+          end
+          return support.resident_bytes()
+        end
+        local before = come_and_go()
+        assert.truthy(come_and_go() - before < 2 << 20)
+      end)
+    end
+
     describe("data", function()
       local mod
       setup(function()

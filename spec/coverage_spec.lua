@@ -125,7 +125,7 @@ describe("docs/coverage.md", function()
         missing[#missing + 1] = "gpu." .. name
       end
     end
-    local options = assert(support.read_file "src/host/main.c"):match '"Available options are(.-)program.name'
+    local options = assert(support.read_file "src/interpreter/options.c"):match '"Available options are(.-)program.name'
     for option in options:gmatch '\n%s*"  (%-%-?%w*)' do
       if not document:find(option, 1, true) then
         missing[#missing + 1] = option

@@ -116,6 +116,7 @@ describe("memory resources", function()
     support.raises("InvalidArgument", "timeout of memory", dev.memory, dev, { timeout = 1 })
     support.raises("InvalidArgument", "log of memory", dev.memory, dev, { log = 5 })
     support.raises("InvalidArgument", "log_bytes of memory", dev.memory, dev, { log = true, log_bytes = 1 })
+    support.raises("InvalidArgument", "log_bytes of memory", dev.memory, dev, { log_bytes = 1000 })
     support.raises("InvalidArgument", "cannot stand on memory of", dev.memory, dev,
       { from = other:memory { statistics = true }, budget = 1 })
     support.raises("InvalidArgument", "memory of buffer", dev.buffer, dev, "i32", 1, { memory = "slab" })
@@ -251,6 +252,33 @@ describe("memory resources", function()
       kept:close()
     end)
 
+    it("gets what comes out of use into a quarantine, also where another budget was too small before", function()
+      local small = support.open { budget = 800 << 10 }
+      local mod = small:compile(support.spin_source)
+      local ticks = support.ticks(small, 0.3)
+      collectgarbage()
+      small:synchronize()
+      collectgarbage "stop"
+      local guarded = small:memory { guard = { quarantine = mib } }
+      local mem = small:memory { budget = 300 << 10 }
+      local x = guarded:buffer("i32", 600 << 8)
+      local op = mod.spin:launch(support.one, ticks, x, 1)
+      x = nil
+      collectgarbage() -- closing it would wait and look
+      collectgarbage()
+      mem:buffer("u8", 150 << 10) -- garbage, which the smaller budget needs
+      local before = small:stats()
+      local b = mem:buffer("u8", 250 << 10)
+      collectgarbage "restart"
+      local after = small:stats()
+      assert.is_true(op:done())
+      assert.is_nil(x)
+      assert.equal(before.collections + 1, after.collections)
+      assert.equal(before.recoveries + 2, after.recoveries)
+      b:close()
+      small:close()
+    end)
+
     it("may be used to its last byte, and not one further", function()
       local mem = dev:memory { budget = mib }
       local a, b = mem:buffer("u8", mib - 512), mem:buffer("u8", 512)
@@ -284,6 +312,28 @@ describe("memory resources", function()
       support.raises("InvalidArgument", {}, mem.buffers, mem)
       support.raises("InvalidArgument", {}, mem.buffers, mem, { "u8", 1 }, { "u9", 1 })
       assert.equal(mib, mem:stats().remaining_bytes)
+      assert.equal(256 * mib, dev:memory():stats().remaining_bytes)
+    end)
+
+    it("is Closed when a finaliser or a metamethod closes the memory on the way", function()
+      local mem = dev:memory { budget = 4096 }
+      mem:buffer("u8", 4096) -- garbage, which the group needs
+      setmetatable({}, { __gc = function() mem:close() end })
+      support.raises("Closed", {}, mem.buffers, mem, { "u8", 2048 }, { "u8", 1024 })
+      for _, make in ipairs { "buffer", "buffers" } do
+        mem = dev:memory { budget = 4096 }
+        local options = setmetatable({}, { __index = function(_, key)
+          if key == "label" then mem:close() end
+        end })
+        if make == "buffer" then
+          support.raises("Closed", {}, mem.buffer, mem, "u8", 10, options)
+        else
+          support.raises("Closed", {}, mem.buffers, mem, { "u8", 10 }, { "u8", 10, options })
+        end
+      end
+      collectgarbage()
+      dev:synchronize()
+      assert.equal(0, dev:stats().bytes_live)
       assert.equal(256 * mib, dev:memory():stats().remaining_bytes)
     end)
 
@@ -391,6 +441,20 @@ describe("memory resources", function()
       full:close()
     end)
 
+    it("is helped by what the slabs keep and nobody uses, whoever asks", function()
+      for _, from in ipairs { "driver", "direct" } do
+        local full, most = open_full()
+        full:buffer("u8", most):close()
+        assert.truthy(full:stats().bytes_reserved >= most)
+        local mem = full:memory { from = from }
+        local group = table.pack(mem:buffers({ "u8", most // 2 }, { "u8", most // 2 }))
+        for _, b in ipairs(group) do b:close() end
+        full:synchronize()
+        full:buffer("u8", most):close()
+        full:close()
+      end
+    end)
+
     it("asks hooks in the order of their priorities until one has helped", function()
       local full, most = open_full()
       local mem = full:memory { oom = "free", statistics = true }
@@ -437,6 +501,43 @@ describe("memory resources", function()
       kept:close()
       support.works(full)
       full:close()
+    end)
+
+    it("asks each hook once, and what hooks add the next time", function()
+      local full, most = open_full()
+      local mem = full:memory { oom = "free" }
+      local kept = full:buffer("u8", most)
+      local order = {}
+      local function add(name, priority)
+        mem:on_oom(function()
+          order[#order + 1] = name
+          if name == "b" and #order < 10 then
+            add("new", 9)
+          end
+        end, priority)
+      end
+      add("a", 3)
+      add("b", 2)
+      add("c", 1)
+      support.raises("OutOfMemory", {}, mem.buffer, mem, "u8", most)
+      assert.are.same({ "a", "b", "c" }, order)
+      order = {}
+      support.raises("OutOfMemory", {}, mem.buffer, mem, "u8", most)
+      assert.are.same({ "new", "a", "b", "c" }, order)
+      kept:close()
+      full:close()
+    end)
+
+    it("a hook that closes the device ends the call", function()
+      local full, most = open_full()
+      local mem = full:memory { oom = "free" }
+      local kept = full:buffer("u8", most)
+      mem:on_oom(function()
+        kept:close()
+        full:close()
+        return true
+      end)
+      support.raises("Closed", {}, mem.buffer, mem, "u8", most)
     end)
 
     it("hooks go with their memory", function()

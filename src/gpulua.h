@@ -200,8 +200,8 @@ GPULUA_API void gpulua_device_close(gpulua_device *device);
  * A gpulua_buffer is the host's own hold on a buffer of a script: a typed range of memory on a
  * device. It is counted, and independent of the script's handles: closing those does not end it,
  * buffer:free() does. It belongs to the object whose state it came from, and to that object's
- * thread; at gpulua_close it loses its memory, and every call but describe and release fails with
- * Closed from then on.
+ * thread (but see gpulua_push_buffer); at gpulua_close it loses its memory, and every call but
+ * describe and release fails with Closed from then on.
  *
  * `L` below is the state of the object, or a coroutine of it, so that C functions that scripts call
  * can use them; what fails is said by gpulua_last_error of its object. Nothing here yields. A state
@@ -238,7 +238,9 @@ GPULUA_API gpulua_status gpulua_to_buffer(lua_State *L, int index, gpulua_buffer
 GPULUA_API gpulua_status gpulua_buffer_new(lua_State *L, int device_index,
                                            const gpulua_buffer_info *info, gpulua_buffer **buffer);
 /* Pushes a handle for scripts: the same memory, range, type and shape. It closes apart from this
- * one. InvalidArgument: a buffer of another object; Closed, Stale, UseAfterFree. */
+ * one. InvalidArgument: a buffer of another object, unless both share its device; of those a host
+ * buffer is Unsupported. Such a buffer may be pushed, retained and released on any thread. Opens
+ * the shared device for the state. Closed, Stale, UseAfterFree. */
 GPULUA_API gpulua_status gpulua_push_buffer(lua_State *L, gpulua_buffer *buffer);
 /* Fills all of `info`, whose strings live as long as the buffer. Never fails: of a buffer without
  * memory it answers what it was. */
@@ -374,7 +376,8 @@ GPULUA_API void gpulua_recorder_release(gpulua_recorder *recorder);
  * A buffer that goes out keeps its memory until the consumer calls the deleter, whatever happens to
  * the buffer, the device and the object; the deleter may be called by any thread, also after
  * gpulua_close. What comes in is held until every use of it is over; then the producer's deleter is
- * called once, by the object's thread in some later call, by gpulua_close at the latest. Memory
+ * called once, by the object's thread in some later call, by gpulua_close at the latest; only what
+ * was lent out again by then is given back behind the last tensor, by whoever ends that. Memory
  * that went out and comes back, even by way of others, is the buffer's memory: scripts' work on
  * both is ordered, strict recorders take it. So is memory that comes in twice. Other memory is
  * external; it has a history from there on. */

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <sys/mman.h>
 
 #include "host/dlpack.h"
 #include "host/exchange.h"
@@ -306,6 +307,9 @@ static void test_refusals(void) {
     REFUSED(GPULUA_INVALID_ARGUMENT, "more elements", p.shape[0] = INT64_MAX);
     REFUSED(GPULUA_INVALID_ARGUMENT, "more elements", t->dim_count = 3, t->strides = NULL;
             p.shape[0] = p.shape[1] = p.shape[2] = INT64_C(1) << 40);
+    REFUSED(GPULUA_INVALID_ARGUMENT, "17592186044416 bytes, a buffer has at most 17592186043904",
+            p.shape[0] = INT64_C(1) << 42);
+    REFUSED(GPULUA_INVALID_ARGUMENT, "no memory at address 508", t->data = (void *)508);
     REFUSED(GPULUA_INVALID_ARGUMENT, "over the end of all memory",
             t->byte_offset = UINT64_MAX - 64);
     REFUSED(GPULUA_INVALID_ARGUMENT, "over the end of all memory", p.shape[0] = INT64_MAX / 4;
@@ -604,6 +608,32 @@ static void test_lifetimes(void) {
     out[1]->deleter(out[1]);
     out[2]->deleter(out[2]); /* frees what is left of the device */
     gpulua_buffer_release(y);
+    /* What came in and went out again is its owner's when the last of both is over. */
+    struct producer p;
+    float data[8] = {1};
+    for (int i = 0; i < 2; i++) {
+        g = open_object(GPULUA_ISOLATE_NONE);
+        L = gpulua_state(g);
+        CHECK(run(g, prelude));
+        produce(&p, data, 8);
+        CHECK(take(g, &p, NULL, &x) == GPULUA_OK);
+        CHECK(gpulua_dlpack_export(L, x, NULL, &out[0]) == GPULUA_OK);
+        CHECK(gpulua_dlpack_export(L, x, NULL, &out[2]) == GPULUA_OK);
+        gpulua_buffer_release(x);
+        settle(g);
+        out[0]->deleter(out[0]);
+        if (i == 1) {
+            out[2]->deleter(out[2]);
+            settle(g);
+        }
+        CHECK(p.deleted == i);
+        gpulua_close(g);
+        CHECK(p.deleted == i); /* lent still */
+        if (i == 0) {
+            out[2]->deleter(out[2]);
+        }
+        CHECK(p.deleted == 1);
+    }
     /* A state of the host's, where handles outlive the close. */
     L = luaL_newstate();
     luaL_openlibs(L);
@@ -753,6 +783,7 @@ static void test_checked(void) {
     gpulua_config_init(&config);
     config.device = "cpu";
     config.check = 1;
+    config.on_error = print_error;
     config.isolation = GPULUA_ISOLATE_NONE;
     gpulua *g = gpulua_new(&config);
     lua_State *L = gpulua_state(g);
@@ -771,6 +802,35 @@ static void test_checked(void) {
                  "local p = mod.add:launch(one, x, 9)\n"
                  "ok = is_well and code(p.await, p) == 'OutOfBounds' pcall(dev.synchronize, dev)"));
     CHECK(data[8] == 9);
+    CHECK(run(g, "x:close() x = nil ok = true"));
+    settle(g);
+    CHECK(p.deleted == 1 && data[0] == 2 && data[7] == 9); /* freed, but not ours to poison */
+    /* Neighbours in one word are told apart, whichever goes first. */
+    uint8_t bytes[4] = {1, 2, 3, 4};
+    struct producer parts[2];
+    gpulua_buffer *part[2];
+    CHECK(run(g, "sum = dev:compile [[extern \"C\" __global__ void sum(const unsigned char *x, "
+                 "int n, int *to) { for (int i = 0; i < n; i++) to[0] += x[i]; }]] ok = true"));
+    for (int first = 0; first < 2; first++) {
+        for (int i = 0; i < 2; i++) {
+            produce(&parts[i], bytes + 1 + i, i + 1);
+            parts[i].plain.tensor.type = (struct dlpack_type){DLPACK_UINT, 8, 1};
+            CHECK(take(g, &parts[i], NULL, &part[i]) == GPULUA_OK);
+            set_global(g, i ? "b" : "a", part[i]);
+            gpulua_buffer_release(part[i]);
+        }
+        CHECK(run(g, "local to <close> = dev:buffer('i32', 1):fill(0)\n"
+                     "sum.sum:launch(one, a, 1, to) sum.sum:launch(one, b, 2, to) ok = "
+                     "to:read()[1] == 9"));
+        CHECK(run(g, first ? "b:close() b = a a = nil ok = true" : "a:close() a = nil ok = true"));
+        settle(g);
+        CHECK(run(g, first ? "local to <close> = dev:buffer('i32', 1):fill(0)\n"
+                             "sum.sum:launch(one, b, 1, to) ok = to:read()[1] == 2"
+                           : "local to <close> = dev:buffer('i32', 1):fill(0)\n"
+                             "sum.sum:launch(one, b, 2, to) ok = to:read()[1] == 7"));
+        CHECK(run(g, "b:close() b = nil ok = true"));
+        settle(g);
+    }
     CHECK(run(g, "z = dev:buffer('f32', 8) ok = true")); /* never written by the device */
     fresh = global_buffer(g, "z");
     CHECK(gpulua_dlpack_export(L, fresh, NULL, &out) == GPULUA_OK);
@@ -781,6 +841,45 @@ static void test_checked(void) {
     gpulua_buffer_release(fresh);
     gpulua_close(g);
     CHECK(p.deleted == 1);
+}
+
+/* Check mode by hashes looks neither at memory that its owner may change at any time, nor next to
+ * it, and never again when the owner has it back. */
+static void test_hashed(void) {
+    static const char add_one[] = "local y <close> = dev:buffer('f32', 8):fill(1)\n"
+                                  "mod.add:launch(one, y, 8) ok = y:read()[8] == 2";
+    gpulua_config config;
+    gpulua_config_init(&config);
+    config.device = "cpu";
+    config.check = 2;
+    config.on_error = print_error;
+    config.isolation = GPULUA_ISOLATE_NONE;
+    gpulua *g = gpulua_new(&config);
+    size_t bytes = 1 << 16;
+    float *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct producer p;
+    gpulua_buffer *x = NULL;
+    CHECK(run(g, prelude));
+    CHECK(
+        run(g, "y = dev:buffer('f32', 8):fill(1) mod.add:launch(one, y, 8) ok = y:read()[8] == 2"));
+    produce(&p, data + 40, 8);
+    for (int order = 0; order < 2; order++) {
+        gpulua_exchange exchange = ordered(order ? GPULUA_ORDER_READY : GPULUA_ORDER_NONE);
+        CHECK(take(g, &p, &exchange, &x) == GPULUA_OK);
+        set_global(g, "x", x);
+        for (int i = 0; i < 3; i++) {
+            data[39] += 1; /* in front of it */
+            data[40] += 1; /* its first */
+            CHECK(run(g, add_one));
+        }
+        gpulua_buffer_release(x);
+        CHECK(run(g, "x:close() x = nil ok = true"));
+        settle(g);
+        CHECK(p.deleted == order + 1);
+    }
+    munmap(data, bytes);
+    CHECK(run(g, add_one));
+    gpulua_close(g);
 }
 
 int main(void) {
@@ -800,5 +899,6 @@ int main(void) {
     test_threads();
     test_process();
     test_checked();
+    test_hashed();
     return tap_finish(&tap);
 }

@@ -318,6 +318,16 @@ static void test_memory(gpulua_isolation isolation) {
     info.from = "slab";
     info.oom = "never";
     FAILS(gpulua_push_memory(L, 0, &info), GPULUA_INVALID_ARGUMENT, "never");
+    info.oom = "wait";
+    info.timeout_s = -1;
+    FAILS(gpulua_push_memory(L, 0, &info), GPULUA_INVALID_ARGUMENT, "a number from 0 on");
+    info.timeout_s = 0;
+    info.log_bytes = 4096;
+    info.has_log = 0;
+    FAILS(gpulua_push_memory(L, 0, &info), GPULUA_INVALID_ARGUMENT, "with has_log alone");
+    info.canary_bytes = 512;
+    info.is_guarded = 0;
+    FAILS(gpulua_push_memory(L, 0, &info), GPULUA_INVALID_ARGUMENT, "with is_guarded alone");
     info.struct_bytes = 8;
     FAILS(gpulua_push_memory(L, 0, &info), GPULUA_INVALID_ARGUMENT, "gpulua_memory_info_init");
     CHECK(lua_gettop(L) == 2);

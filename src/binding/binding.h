@@ -31,7 +31,7 @@
     X(DEVICE, "device") X(BUFFER, "buffer") X(HOST, "host buffer") X(MODULE, "module")             \
     X(KERNEL, "kernel") X(STREAM, "stream") X(MEMORY, "memory") X(OP, "op") X(RECORDER, "recorder") \
     X(TASK, "task") X(GROUP, "group") X(USE, "use") X(STAGING, "staging")                          \
-    X(GROUP_ROOM, "room of a group")
+    X(GROUP_ROOM, "room of a group") X(OPS, "ops")
 /* clang-format on */
 enum gpu_lua_kind {
 #define X(name, text) GPU_LUA_KIND_##name,
@@ -126,8 +126,12 @@ int64_t gpu_lua_opt_deadline(lua_State *L, int index, const char *what);
 int64_t gpu_lua_check_deadline(lua_State *L, int index, const char *what);
 int64_t gpu_lua_now_ns(void);
 /* An optional string field of the table at `index` (absolute); NULL if it is nil or there is no
- * table. The string stays alive as long as the table has it. `what` names the table in messages. */
+ * table. The string stays alive as long as the table has it (see gpu_lua_keep_option). `what` names
+ * the table in messages. */
 const char *gpu_lua_field_string(lua_State *L, int index, const char *field, const char *what);
+/* Pops what the table at `index` (absolute) has for that option. The table keeps it, unless a
+ * metamethod has made it: then the registry does until the option is next asked for. */
+void gpu_lua_keep_option(lua_State *L, int index, const char *field);
 int64_t gpu_lua_field_integer(lua_State *L, int index, const char *field, const char *what,
                               int64_t fallback, int64_t min, int64_t max);
 /* Raises InvalidArgument for the first key of the options at `index` that is not among `names`

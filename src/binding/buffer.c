@@ -183,13 +183,19 @@ static void create_block(lua_State *L, struct gpulua *g, struct gpu_device *devi
         .byte_count = request->byte_count,
         .label = request->label,
         .is_host = request->is_host,
-        .is_reserved = request->is_reserved,
+        .memory = request->reserved,
+        .is_reserved = request->reserved != NULL,
         .collect = collect,
         .caller = &call,
     };
     pay_debt(L, g, device, request->byte_count);
     if (request->memory) {
-        info.memory = request->memory->memory;
+        if (!info.memory) { /* a finaliser or a metamethod may have closed it */
+            info.memory = request->memory->memory;
+        }
+        if (!info.memory) {
+            gpu_lua_fail(L, GPULUA_CLOSED, "buffer: the memory was closed while it was made");
+        }
         if (gpu_memory_find(info.memory, GPU_MEMORY_DRIVER)) {
             info.stream = gpu_lua_current_stream(L, g, device);
         }
@@ -260,7 +266,7 @@ void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const cha
                          gpu_device_name(request->memory->device), gpu_device_name(device));
         }
     }
-    lua_pop(L, 1);
+    gpu_lua_keep_option(L, index, "memory");
 }
 
 /* dev:buffer(type, n or {d1, d2, ...}[, {label =, memory = what dev:memory gave}]) */

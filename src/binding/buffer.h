@@ -31,8 +31,8 @@ struct buffer_request {
     uint64_t elem_count, byte_count;
     const char *label;
     bool is_host;
-    bool is_reserved;             /* gpu_memory_reserve has made room for it */
     struct memory_handle *memory; /* where it comes from; NULL: the device's default */
+    struct gpu_memory *reserved;  /* borrowed: gpu_memory_reserve has made room for it there */
 };
 enum gpu_type gpu_lua_check_type(lua_State *L, int index, const char *what);
 /* `index`: a number of elements or a table of dimensions. */

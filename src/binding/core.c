@@ -245,6 +245,17 @@ int64_t gpu_lua_check_deadline(lua_State *L, int index, const char *what) {
     return gpu_lua_now_ns() + (int64_t)(seconds * 1e9);
 }
 
+void gpu_lua_keep_option(lua_State *L, int index, const char *field) {
+    if (lua_getmetatable(L, index)) {
+        lua_pop(L, 1);
+        lua_pushfstring(L, "gpulua.option.%s", field);
+        lua_insert(L, -2);
+        lua_rawset(L, LUA_REGISTRYINDEX);
+    } else {
+        lua_pop(L, 1);
+    }
+}
+
 const char *gpu_lua_field_string(lua_State *L, int index, const char *field, const char *what) {
     if (!lua_istable(L, index)) {
         return NULL;
@@ -255,7 +266,7 @@ const char *gpu_lua_field_string(lua_State *L, int index, const char *field, con
                      luaL_typename(L, -1));
     }
     const char *text = lua_tostring(L, -1);
-    lua_pop(L, 1); /* the table keeps it */
+    gpu_lua_keep_option(L, index, field);
     return text;
 }
 

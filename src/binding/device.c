@@ -444,7 +444,7 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
         lua_rawgeti(L, 2, left);
         lua_pushnil(L);
         lua_rawseti(L, 2, left);
-        gpu_lua_wait_op(L, g, *(struct gpu_op **)lua_touserdata(L, 3), synchronized);
+        gpu_lua_wait_op(L, g, gpu_lua_op_at(L, 3), synchronized);
         lua_settop(L, 2);
     }
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);

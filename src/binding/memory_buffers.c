@@ -25,7 +25,7 @@ int gpu_lua_memory_buffer(lua_State *L) {
     struct buffer_request request = {0};
     lua_settop(L, 4);
     get_request(L, handle, 2, &request);
-    gpu_lua_buffer_make(L, g, handle->device, &request);
+    gpu_lua_buffer_make(L, g, gpu_lua_check_memory(L, g, 1)->device, &request);
     return 1;
 }
 
@@ -81,13 +81,13 @@ int gpu_lua_memory_buffers(lua_State *L) {
     struct gpu_error error;
     struct gpu_lua_call call = {.L = L, .g = g, .error_ref = LUA_NOREF};
     struct gpu_block_info caller = {.collect = full_collection, .caller = &call};
-    if (gpu_memory_reserve(handle->memory, group->byte_counts, (uint32_t)count, &caller, &error)) {
+    group->memory = gpu_memory_retain(gpu_lua_check_memory(L, g, 1)->memory);
+    if (gpu_memory_reserve(group->memory, group->byte_counts, (uint32_t)count, &caller, &error)) {
         gpu_lua_throw(L, &error);
     }
-    group->memory = gpu_memory_retain(handle->memory);
     group->count = (uint32_t)count;
     for (int i = 0; i < count; i++) {
-        struct buffer_request request = {.is_reserved = true};
+        struct buffer_request request = {.reserved = group->memory};
         lua_rawgeti(L, i + 2, 1);
         lua_rawgeti(L, i + 2, 2);
         lua_rawgeti(L, i + 2, 3);
@@ -96,8 +96,9 @@ int gpu_lua_memory_buffers(lua_State *L) {
             gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                          "buffers: the size of buffer %d changed while it was made", i + 1);
         }
+        struct gpu_device *device = gpu_lua_check_memory(L, g, 1)->device;
         group->done++; /* used up, made or not */
-        gpu_lua_buffer_make(L, g, handle->device, &request);
+        gpu_lua_buffer_make(L, g, device, &request);
         lua_replace(L, room + i + 1);
         lua_settop(L, room + i + 1);
     }

@@ -139,5 +139,10 @@ void gpu_lua_memory_wishes(lua_State *L, struct gpulua *g, struct memory_wishes 
         add_layer(wishes, GPU_MEMORY_LOGGING)->text_bytes = (uint64_t)text_bytes;
         wishes->has_sink = lua_isfunction(L, -1);
         lua_pop(L, 1);
+    } else if (lua_getfield(L, 2, "log_bytes") != LUA_TNIL) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "log_bytes of memory: it is for a memory with log = true or a function");
+    } else {
+        lua_pop(L, 1);
     }
 }

@@ -143,7 +143,7 @@ static int module_ready(lua_State *L, int status, lua_KContext context) {
         return gpu_lua_foreign_results(L, context);
     }
     (void)g;
-    struct gpu_op *op = *(struct gpu_op **)lua_touserdata(L, 6);
+    struct gpu_op *op = gpu_lua_op_at(L, 6);
     if (gpu_op_status(op) != GPULUA_OK) {
         gpu_lua_error_push(L, gpu_op_error(op));
         gpu_op_observe(op);

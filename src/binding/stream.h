@@ -23,6 +23,10 @@ struct gpu_stream *gpu_lua_check_stream(lua_State *L, struct gpulua *g, int inde
 /* Pushes an op's handle with nothing in it: made before the work is submitted, which puts the
  * reference there. */
 struct gpu_op **gpu_lua_op_new(lua_State *L, struct gpulua *g);
+/* The same but for the metatable: who calls sets it. */
+struct gpu_op **gpu_lua_op_place(lua_State *L, struct gpulua *g);
+/* The op of the handle at `index`, which is one; NULL: closed. */
+struct gpu_op *gpu_lua_op_at(lua_State *L, int index);
 struct gpu_op *gpu_lua_check_op(lua_State *L, struct gpulua *g, int index);
 
 #endif

@@ -376,7 +376,7 @@ static int read_end(lua_State *L, struct transfer *transfer) {
 
 /* The op of the chunk is over. */
 static void check_chunk(lua_State *L) {
-    struct gpu_op *op = *(struct gpu_op **)lua_touserdata(L, 5);
+    struct gpu_op *op = gpu_lua_op_at(L, 5);
     if (gpu_op_status(op) != GPULUA_OK) {
         gpu_lua_error_push(L, gpu_op_error(op));
         gpu_op_observe(op);
@@ -432,7 +432,7 @@ static int read_chunk(lua_State *L, int status, lua_KContext context) {
     }
     while (transfer->position < transfer->count) {
         start_chunk(L, g, buffer, transfer);
-        gpu_lua_wait_op(L, g, *(struct gpu_op **)lua_touserdata(L, 5), read_chunk);
+        gpu_lua_wait_op(L, g, gpu_lua_op_at(L, 5), read_chunk);
         check_chunk(L);
         finish_chunk(L, g, buffer, transfer);
     }

@@ -6,6 +6,7 @@
 
 #include "binding/buffer.h"
 #include "binding/check.h"
+#include "binding/stream.h"
 
 /* ---- slots ---- */
 
@@ -145,7 +146,7 @@ bool gpu_lua_item_get(lua_State *L, struct gpulua *g, int index, struct item *it
     void *handle;
     *item = (struct item){.kind = GPU_LUA_KIND_OP};
     if ((handle = gpu_lua_test(L, g, index, GPU_LUA_KIND_OP))) {
-        item->op = *(struct gpu_op **)handle;
+        item->op = gpu_lua_op_at(L, index);
         if (!item->op) {
             gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed op");
         }
@@ -368,14 +369,15 @@ static void op_block(lua_State *L, struct gpulua *g, struct gpu_op *op, int64_t 
 
 static void block_for_ref(lua_State *L, struct gpulua *g, const struct gpu_ref *ref,
                           int64_t deadline_ns, gpulua_status *status) {
-    struct gpu_op *op;
-    *status = GPULUA_OK;
-    while (*status == GPULUA_OK && (op = gpu_ref_pending(ref, true))) {
-        /* Its handle is made first, so that an error leaves nothing behind. */
-        struct gpu_op **handle = gpu_lua_new(L, g, GPU_LUA_KIND_OP, sizeof(struct gpu_op *), 0);
-        *handle = op;
-        op_block(L, g, op, deadline_ns, status);
-        lua_pop(L, 1);
+    bool is_idle = false;
+    for (*status = GPULUA_OK; *status == GPULUA_OK && !is_idle; lua_pop(L, 1)) {
+        /* The handle first, so that an error leaves nothing behind. */
+        struct gpu_op **at = gpu_lua_op_new(L, g);
+        *at = gpu_ref_pending(ref, true);
+        is_idle = !*at;
+        if (!is_idle) {
+            op_block(L, g, *at, deadline_ns, status);
+        }
     }
 }
 

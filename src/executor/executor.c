@@ -83,8 +83,10 @@ static void take_block(struct wire_executor *executor, const struct wire_record 
     } else if (gpu_executor_resolve(executor, record->u.block.address, record->u.block.bytes,
                                     &address, &error) == GPULUA_OK) {
         uint64_t bytes = record->u.block.bytes;
+        bool is_adopted = gpu_executor_is_adopted(executor, record->u.block.address);
         if (executor->verify != NULL) {
-            if (record->opcode == WIRE_OP_BLOCK_CREATE) {
+            /* The owner of adopted memory may change it at any time, and does not tell. */
+            if (record->opcode == WIRE_OP_BLOCK_CREATE && !is_adopted) {
                 gpu_executor_verify_block(executor, record, address, text);
             } else if (record->opcode == WIRE_OP_BLOCK_WRITTEN) {
                 gpu_executor_verify_written(executor, address, bytes);
@@ -93,7 +95,7 @@ static void take_block(struct wire_executor *executor, const struct wire_record 
             ops->block_create(executor->device, record->u.block.number, address, bytes, text);
         } else if (record->opcode == WIRE_OP_BLOCK_WRITTEN && ops->block_written != NULL) {
             ops->block_written(executor->device, address, bytes);
-        } else if (record->opcode == WIRE_OP_BLOCK_OVER && ops->block_over != NULL) {
+        } else if (record->opcode == WIRE_OP_BLOCK_OVER && ops->block_over != NULL && !is_adopted) {
             ops->block_over(executor->device, address, bytes);
         }
     }

@@ -198,11 +198,16 @@ gpulua_status gpu_executor_resolve(const struct wire_executor *executor, uint64_
 /* A range of the arena as host memory; NULL if it is not one. */
 void *gpu_executor_arena(const struct wire_executor *executor, uint64_t byte_offset,
                          uint64_t bytes);
+/* The row of a slab that is to be; NULL: the number cannot be used. */
+struct executor_slab *gpu_executor_slab_new(struct wire_executor *executor, uint32_t number,
+                                            struct backend_error *error);
 void gpu_executor_slab_destroy(struct wire_executor *executor, uint32_t number);
 
 /* ---- foreign.c: memory and streams of somebody else in this process ---- */
 gpulua_status gpu_executor_adopt(struct wire_executor *executor, const struct wire_record *record,
                                  struct backend_error *error);
+/* Is the wire address in memory that somebody else owns? It is not ours to watch or to poison. */
+bool gpu_executor_is_adopted(const struct wire_executor *executor, uint64_t address);
 gpulua_status gpu_executor_slab_find(struct wire_executor *executor,
                                      const struct wire_record *record,
                                      struct wire_slab_facts *facts, struct backend_error *error);

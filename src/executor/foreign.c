@@ -20,13 +20,13 @@ gpulua_status gpu_executor_adopt(struct wire_executor *executor, const struct wi
     if (check_inline(executor, error) != GPULUA_OK) {
         return error->status;
     }
-    struct executor_slab *row =
-        record->object == 0
-            ? NULL
-            : gpu_executor_row_make(&executor->slabs, record->object, WIRE_SLABS_MAX);
-    if (row == NULL || row->address != 0 || address == 0) {
-        return gpu_backend_fail(error, row == NULL ? GPULUA_CAPACITY : GPULUA_INVALID_ARGUMENT, 0,
-                                "slab number %" PRIu32 " cannot be used", record->object);
+    struct executor_slab *row = gpu_executor_slab_new(executor, record->object, error);
+    if (row == NULL) {
+        return error->status;
+    }
+    if (address < EXECUTOR_SLAB_ALIGN_BYTES) { /* its slab would begin at 0, as none does */
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                "there is no memory at address %" PRIu64, address);
     }
     uint64_t begin = address % EXECUTOR_SLAB_ALIGN_BYTES;
     *row = (struct executor_slab){
@@ -35,6 +35,12 @@ gpulua_status gpu_executor_adopt(struct wire_executor *executor, const struct wi
         executor->ops->memory_adopt(executor->device, address, bytes);
     }
     return GPULUA_OK;
+}
+
+bool gpu_executor_is_adopted(const struct wire_executor *executor, uint64_t address) {
+    const struct executor_slab *slab =
+        gpu_executor_row(&executor->slabs, gpu_wire_address_slab(address));
+    return slab != NULL && slab->is_adopted;
 }
 
 gpulua_status gpu_executor_slab_find(struct wire_executor *executor,

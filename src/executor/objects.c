@@ -70,6 +70,18 @@ void *gpu_executor_arena(const struct wire_executor *executor, uint64_t byte_off
     return executor->info.arena + byte_offset;
 }
 
+struct executor_slab *gpu_executor_slab_new(struct wire_executor *executor, uint32_t number,
+                                            struct backend_error *error) {
+    struct executor_slab *row =
+        number == 0 ? NULL : gpu_executor_row_make(&executor->slabs, number, WIRE_SLABS_MAX);
+    if (row == NULL || row->address != 0) {
+        gpu_backend_fail(error, row == NULL ? GPULUA_CAPACITY : GPULUA_INVALID_ARGUMENT, 0,
+                         "slab number %" PRIu32 " cannot be used", number);
+        return NULL;
+    }
+    return row;
+}
+
 void gpu_executor_slab_destroy(struct wire_executor *executor, uint32_t number) {
     struct executor_slab *slab = gpu_executor_row(&executor->slabs, number);
     if (slab != NULL && slab->address != 0) {

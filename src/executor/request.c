@@ -221,13 +221,9 @@ static gpulua_status alloc_pooled(struct wire_executor *executor, const struct w
 
 static gpulua_status create_slab(struct wire_executor *executor, const struct wire_record *record,
                                  struct backend_error *error) {
-    struct executor_slab *row =
-        record->object == 0
-            ? NULL
-            : gpu_executor_row_make(&executor->slabs, record->object, WIRE_SLABS_MAX);
-    if (row == NULL || row->address != 0) {
-        return gpu_backend_fail(error, row == NULL ? GPULUA_CAPACITY : GPULUA_INVALID_ARGUMENT, 0,
-                                "slab number %" PRIu32 " cannot be used", record->object);
+    struct executor_slab *row = gpu_executor_slab_new(executor, record->object, error);
+    if (row == NULL) {
+        return error->status;
     }
     struct executor_slab made = {.bytes = record->u.slab.bytes};
     gpulua_status status = record->opcode == WIRE_OP_POOL_ALLOC
@@ -308,15 +304,13 @@ static gpulua_status get_global(struct wire_executor *executor, const struct wir
     if (module == NULL) {
         return error->status;
     }
-    struct executor_slab *row =
-        record->object == 0
-            ? NULL
-            : gpu_executor_row_make(&executor->slabs, record->object, WIRE_SLABS_MAX);
+    struct executor_slab *row = gpu_executor_slab_new(executor, record->object, error);
+    if (row == NULL) {
+        return error->status;
+    }
     char *name = payload_text(record);
-    if (row == NULL || row->address != 0 || name == NULL) {
-        free(name);
-        return gpu_backend_fail(error, GPULUA_CAPACITY, 0, "slab number %" PRIu32 " cannot be used",
-                                record->object);
+    if (name == NULL) {
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
     }
     struct executor_slab made = {.module = record->u.kernel.module};
     gpulua_status status =

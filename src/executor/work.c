@@ -231,13 +231,14 @@ static gpulua_status run(struct wire_executor *executor, const struct wire_recor
     case WIRE_OP_FILL:
         return run_fill(executor, record, stream, error);
     case WIRE_OP_MARK:
-        /* A host's own work may lie in front of it. */
+    case WIRE_OP_STREAM_TAKE:
+        /* A host's own work, or another library's, may lie in front of it. */
         if (executor->verify != NULL) {
             gpu_executor_verify_forget(executor);
         }
-        return GPULUA_OK;
-    case WIRE_OP_STREAM_TAKE:
-        return gpu_executor_stream_take(executor, record, stream, error);
+        return record->opcode == WIRE_OP_MARK
+                   ? GPULUA_OK
+                   : gpu_executor_stream_take(executor, record, stream, error);
     default:
         return run_copy(executor, record, stream, error);
     }

@@ -12,6 +12,7 @@
 #include "binding/loop.h"
 #include "binding/lua_files.h"
 #include "host/handle.h"
+#include "host/heap.h"
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
@@ -136,29 +137,6 @@ int luaopen_gpulua_npy(lua_State *L) {
 
 /* ---- objects ---- */
 
-struct heap {
-    uint64_t limit_bytes, used_bytes;
-};
-
-/* As Lua's own allocator, within a limit. */
-static void *limited_alloc(void *user, void *block, size_t old_bytes, size_t new_bytes) {
-    struct heap *heap = user;
-    uint64_t before = block ? old_bytes : 0; /* for new blocks Lua passes a type there */
-    if (new_bytes == 0) {
-        heap->used_bytes -= before;
-        free(block);
-        return NULL;
-    }
-    if (new_bytes > before && heap->used_bytes - before + new_bytes > heap->limit_bytes) {
-        return NULL;
-    }
-    void *moved = realloc(block, new_bytes);
-    if (moved) {
-        heap->used_bytes = heap->used_bytes - before + new_bytes;
-    }
-    return moved;
-}
-
 void gpu_host_keep_creation_error(gpulua_status code, const char *message) {
     memset(&creation_error, 0, sizeof creation_error);
     strncpy(creation_error.message, message, sizeof creation_error.message - 1);
@@ -223,28 +201,16 @@ gpulua *gpulua_attach(lua_State *L, const gpulua_config *config) {
 }
 
 gpulua *gpulua_new(const gpulua_config *config) {
-    struct heap *heap = NULL;
-    lua_State *L = luaL_newstate();
-    if (L && config && config->memory_limit_bytes) {
-        heap = malloc(sizeof *heap);
-        if (heap) {
-            heap->limit_bytes = config->memory_limit_bytes;
-            heap->used_bytes =
-                (uint64_t)lua_gc(L, LUA_GCCOUNT) * 1024 + (uint64_t)lua_gc(L, LUA_GCCOUNTB);
-            lua_setallocf(L, limited_alloc, heap);
-        }
-    }
-    if (!L || (config && config->memory_limit_bytes && !heap)) {
+    struct heap *heap;
+    lua_State *L = gpu_heap_state(config ? config->memory_limit_bytes : 0, &heap);
+    if (!L) {
         gpu_host_keep_creation_error(GPULUA_OUT_OF_MEMORY, "no memory for a Lua state");
-        if (L) {
-            lua_close(L);
-        }
         return NULL;
     }
     gpulua *g = attach(L, config, true);
     if (!g) {
         lua_close(L);
-        free(heap);
+        gpu_heap_destroy(heap);
         return NULL;
     }
     g->owns_state = true;
@@ -273,7 +239,7 @@ void gpulua_close(gpulua *g) {
     struct heap *heap = g->memory;
     gpu_lua_shut(g, L);
     lua_close(L); /* the object is in it */
-    free(heap);
+    gpu_heap_destroy(heap);
 }
 
 /* ---- tasks ---- */

@@ -44,7 +44,7 @@ static int new_memory(lua_State *L) {
         lua_setfield(L, -2, "from");
     }
     set_text(L, "oom", info->oom);
-    if (info->timeout_s > 0) {
+    if (info->timeout_s != 0) {
         lua_pushnumber(L, info->timeout_s);
         lua_setfield(L, -2, "timeout");
     }
@@ -67,18 +67,29 @@ static int new_memory(lua_State *L) {
     return 1;
 }
 
+/* NULL: nothing that scripts could not say either. */
+static const char *what_is_wrong(const gpulua_memory_info *info) {
+    if (info->struct_bytes != sizeof *info) {
+        return "the description was not set up by gpulua_memory_info_init of this version";
+    }
+    if (info->from && info->from_index != 0) {
+        return "from or from_index of memory: one of them alone";
+    }
+    if (!info->is_guarded && (info->canary_bytes > 0 || info->quarantine_bytes > 0)) {
+        return "canary_bytes and quarantine_bytes of memory: with is_guarded alone";
+    }
+    return info->has_log || info->log_bytes == 0 ? NULL : "log_bytes of memory: with has_log alone";
+}
+
 gpulua_status gpulua_push_memory(lua_State *L, int device_index, const gpulua_memory_info *info) {
     gpulua_status status = GPULUA_OK;
     struct gpulua *g = gpu_host_find(L, &status);
     if (!g) {
         return status;
     }
-    if (info->struct_bytes != sizeof *info || (info->from && info->from_index != 0)) {
-        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
-                                  info->struct_bytes != sizeof *info
-                                      ? "the description was not set up by "
-                                        "gpulua_memory_info_init of this version"
-                                      : "from or from_index of memory: one of them alone");
+    const char *wrong = what_is_wrong(info);
+    if (wrong) {
+        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT, wrong);
     }
     device_index = device_index == 0 ? 0 : lua_absindex(L, device_index);
     int from_index = info->from_index == 0 ? 0 : lua_absindex(L, info->from_index);

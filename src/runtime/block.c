@@ -44,7 +44,7 @@ static void destroy(struct gpu_block *block) {
     } else {
         free(block);
     }
-    gpu_device_release(device);
+    gpu_device_drop(device);
 }
 
 void gpu_blocks_finish(struct gpu_device *device) {
@@ -300,7 +300,7 @@ static struct gpu_block *make(struct gpu_device *device, uint64_t byte_count, co
     }
     block->refs = 1;
     block->is_trackable = true;
-    block->device = gpu_device_retain(device);
+    block->device = gpu_device_keep(device);
     block->number = ++device->block_number_next;
     block->epoch = device->epoch;
     block->byte_count = byte_count;

@@ -202,7 +202,7 @@ static void want_next(struct gpu_stream *stream) {
 static uint32_t end_stream(struct gpu_device *device, struct gpu_stream *stream) {
     uint32_t ended = 0;
     uint64_t done = device->done[stream->slot];
-    gpu_stream_retain(stream);
+    gpu_stream_keep(stream);
     while (stream->head && stream->head->seq <= done) {
         struct gpu_op *op = stream->head;
         stream->head = op->next;
@@ -216,7 +216,7 @@ static uint32_t end_stream(struct gpu_device *device, struct gpu_stream *stream)
     if (ended > 0 && stream->wanted != 0 && stream->wanted <= done && device->link) {
         want_next(stream);
     }
-    gpu_stream_release(stream);
+    gpu_stream_drop(stream);
     return ended;
 }
 
@@ -229,6 +229,8 @@ static void end_request(struct gpu_op *op) {
         op->on_reply(op, op->on_reply_user, reply);
         op->on_reply = NULL;
     }
+    free(op->reply);
+    op->reply = NULL;
     gpu_op_end(op);
 }
 
@@ -349,7 +351,7 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
     }
     device->is_polling = true;
     device->submits_since_poll = 0;
-    gpu_device_retain(device);
+    gpu_device_keep(device);
     device->link->ops->poll(device->link);
     gpu_share_touched(device);
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
@@ -386,7 +388,7 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
         gpu_share_tell(device);
         ended += gpu_seat_hear(device);
     }
-    gpu_device_release(device);
+    gpu_device_drop(device);
     return ended;
 }
 

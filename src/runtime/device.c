@@ -328,7 +328,7 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
     }
     gpu_device_run_deferred(device);
     gpu_exports_leave(device);
-    gpu_imports_end(device);
+    gpu_imports_return(device);
     if (device->host_block_count > 0) {
         device->mapped_link = link;
     } else {

@@ -34,8 +34,9 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
                                  const char *name, struct gpu_error *error) {
     struct gpu_stream *stream = submit->stream;
     struct gpu_device *device = stream->device;
-    gpulua_status status = gpu_device_check(device, error);
-    if (status) {
+    gpulua_status status = GPULUA_OK;
+    bool is_open = device->state == GPU_DEVICE_OPEN && device->link && !device->share;
+    if (!is_open && (status = gpu_device_check(device, error))) {
         return status;
     }
     if (stream->is_closed) {
@@ -299,7 +300,8 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
         device->stats.ops_in_flight_max = device->stats.ops_in_flight;
     }
     if (op) {
-        *op = gpu_op_retain(work);
+        work->refs++;
+        *op = work;
     }
     return GPULUA_OK;
 }

@@ -59,7 +59,8 @@ struct gpu_home {
     atomic_uint refs;
     atomic_bool is_left; /* nobody works the list off any more */
     _Atomic(struct gpu_export *) returned;
-    struct wire_link *link; /* owned, once the device has let go of it */
+    struct wire_link *link;     /* owned, once the device has let go of it */
+    struct gpu_import *imports; /* those that are lent out: told behind the last export */
 };
 
 struct gpu_export {
@@ -82,6 +83,7 @@ static void home_drop(struct gpu_home *home) {
         lent = next;
     }
     gpu_wire_link_close(home->link);
+    gpu_imports_end(&home->imports);
     free(home);
 }
 
@@ -196,6 +198,9 @@ void gpu_exports_leave(struct gpu_device *device) {
     gpu_exports_collect(device);
     while (device->exports) { /* one that comes back meanwhile stays in the list of the home */
         struct gpu_export *lent = device->exports;
+        if (lent->block->is_foreign) {
+            gpu_import_leave(lent->block->grant.tag, &device->home->imports);
+        }
         unlink_export(lent);
         gpu_block_export_end(lent->block);
     }
@@ -282,7 +287,7 @@ static gpulua_status touch(const struct gpu_submit *submit, const struct gpu_ref
     gpulua_status status;
     do {
         status = touch_now(submit, ref, access, foreign_stream, op, error);
-    } while (gpu_share_wait(submit->stream->device, &status, error));
+    } while (status && gpu_share_wait(submit->stream->device, &status, error));
     return status;
 }
 

@@ -93,13 +93,13 @@ gpulua_status gpu_op_why(const struct gpu_op *later, const struct gpu_op *earlie
     GPU_ENTER(later->device);
     memset(why, 0, sizeof *why);
     const struct gpu_device *device = later->device;
-    if (!later->stream || !earlier->stream || earlier->device != device) {
+    if (later->stream_number == 0 || earlier->stream_number == 0 || earlier->device != device) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "only work on streams of one device is ordered");
     }
     const struct gpu_flight *flight = &device->flight;
-    uint64_t a = find(flight, (struct gpu_point){earlier->stream->slot, earlier->seq});
-    uint64_t b = find(flight, (struct gpu_point){later->stream->slot, later->seq});
+    uint64_t a = find(flight, (struct gpu_point){earlier->slot, earlier->seq});
+    uint64_t b = find(flight, (struct gpu_point){later->slot, later->seq});
     if (a == 0 || b == 0) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "'%s' is too long ago: the flight ring holds the newest %u operations",
@@ -109,9 +109,9 @@ gpulua_status gpu_op_why(const struct gpu_op *later, const struct gpu_op *earlie
         return GPULUA_OK;
     }
     why->is_later = true;
-    why->is_same_stream = earlier->stream == later->stream;
-    why->stream_earlier = earlier->stream->number;
-    why->stream_later = later->stream->number;
+    why->is_same_stream = earlier->stream_number == later->stream_number;
+    why->stream_earlier = earlier->stream_number;
+    why->stream_later = later->stream_number;
     const struct gpu_flight_op *of_a = &flight->ops[(a - 1) % GPU_FLIGHT_OPS_MAX];
     const struct gpu_flight_op *of_b = &flight->ops[(b - 1) % GPU_FLIGHT_OPS_MAX];
     for (uint32_t i = 0; i < of_a->use_count; i++) {

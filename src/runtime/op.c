@@ -21,8 +21,10 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
     op->refs = 1;
     op->state = GPU_OP_PENDING;
     op->is_replied = false;
-    op->device = gpu_device_retain(device);
-    op->stream = stream ? gpu_stream_retain(stream) : NULL;
+    op->device = gpu_device_keep(device);
+    op->stream = stream ? gpu_stream_keep(stream) : NULL;
+    op->stream_number = stream ? stream->number : 0;
+    op->slot = stream ? stream->slot : 0;
     op->seq = 0;
     op->next = NULL;
     op->label = label;
@@ -45,6 +47,14 @@ struct gpu_op *gpu_op_retain(struct gpu_op *op) {
     return op;
 }
 
+static void let_stream_go(struct gpu_op *op) {
+    struct gpu_stream *stream = op->stream;
+    op->stream = NULL;
+    if (stream) {
+        gpu_stream_drop(stream);
+    }
+}
+
 void gpu_op_release(struct gpu_op *op) {
     if (!op) {
         return;
@@ -63,13 +73,10 @@ void gpu_op_release(struct gpu_op *op) {
     }
     gpu_failure_release(op->failure);
     free(op->reply);
-    struct gpu_stream *stream = op->stream;
+    let_stream_go(op); /* one that was never submitted has it still */
     op->next = device->op_free;
     device->op_free = op;
-    if (stream) {
-        gpu_stream_release(stream);
-    }
-    gpu_device_release(device);
+    gpu_device_drop(device);
 }
 
 static void unlink_waiter(struct gpu_waiter *waiter) {
@@ -112,6 +119,8 @@ void gpu_op_end(struct gpu_op *op) {
         device->stats.ops_completed++;
     }
     fire_all(op);
+    /* Whoever has a handle of what is over keeps no stream's slot from being used again. */
+    let_stream_go(op);
     gpu_op_release(op);
 }
 
@@ -219,7 +228,7 @@ void gpu_op_info(const struct gpu_op *op, struct gpu_op_info *info) {
     copy_text(info->label, sizeof info->label, op->label);
     copy_text(info->source, sizeof info->source, op->site.source);
     info->line = op->site.line;
-    info->stream = op->stream ? op->stream->number : 0;
+    info->stream = op->stream_number;
     info->seq = op->seq;
 }
 
@@ -229,10 +238,6 @@ struct gpu_device *gpu_op_device(const struct gpu_op *op) {
 
 void *gpu_op_shadow(const struct gpu_op *op) {
     return op->shadow;
-}
-
-struct gpu_stream *gpu_op_stream(const struct gpu_op *op) {
-    return op->stream;
 }
 
 /* ---- failures ---- */

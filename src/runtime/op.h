@@ -54,7 +54,6 @@ void gpu_op_unwatch(struct gpu_waiter *waiter); /* not linked: nothing */
 
 void gpu_op_info(const struct gpu_op *op, struct gpu_op_info *info);
 struct gpu_device *gpu_op_device(const struct gpu_op *op);
-void *gpu_op_shadow(const struct gpu_op *op);              /* see struct gpu_observer; NULL: none */
-struct gpu_stream *gpu_op_stream(const struct gpu_op *op); /* NULL for requests; borrowed */
+void *gpu_op_shadow(const struct gpu_op *op); /* see struct gpu_observer; NULL: none */
 
 #endif

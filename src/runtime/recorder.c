@@ -269,7 +269,7 @@ gpulua_status gpu_recorder_preflight(struct gpu_recorder *recorder, struct gpu_e
         if (status == GPULUA_OK) {
             status = wait_on_stream(recorder, error);
         }
-    } while (gpu_share_wait(recorder->stream->device, &status, error));
+    } while (status && gpu_share_wait(recorder->stream->device, &status, error));
     if (status == GPULUA_OK) {
         hold(recorder);
     }

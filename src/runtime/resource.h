@@ -145,7 +145,8 @@ void gpu_memory_log_counts(const struct gpu_memory *memory, uint64_t *events, ui
 /* Looks at what was freed, when its uses are over, and, if that is wanted, at the canaries of every
  * block alive and at all that is in quarantine, when the device is idle; waits (blocking) for that.
  * OutOfBounds or UseAfterFree names the block whose neighbourhood or remains were written; further
- * findings are failures of the device that nobody has observed yet. Without a guard it is well. */
+ * findings are failures of the device that nobody has observed yet. What keeps it from looking is
+ * raised, too. Without a guard it is well. */
 gpulua_status gpu_memory_check(struct gpu_memory *memory, bool is_everything,
                                struct gpu_error *error);
 

@@ -63,17 +63,17 @@ static void let_go(struct gpu_share *share) {
         arm_for_others(share);
     }
     bool is_over = share->device == NULL;
-    struct gpu_import *returned = share->returned;
-    share->returned = NULL;
+    struct gpu_import *returned = NULL;
+    while (share->returned) {
+        gpu_import_leave(share->returned, &returned);
+    }
     atomic_store_explicit(&share->owner, 0, memory_order_relaxed);
     pthread_mutex_unlock(&share->mutex);
     if (is_over) { /* the device's last reference is gone: nobody else can have it */
         pthread_mutex_destroy(&share->mutex);
         free(share);
     }
-    if (returned) {
-        gpu_imports_return(returned);
-    }
+    gpu_imports_end(&returned);
 }
 
 void gpu_share_unlock(struct gpu_share *share) {
@@ -282,7 +282,7 @@ void gpu_share_tell(struct gpu_device *device) {
 /* ---- sleeping ---- */
 
 bool gpu_share_wait(struct gpu_device *device, gpulua_status *status, struct gpu_error *error) {
-    if (*status == GPULUA_OK || !device->share || !device->share->is_blocked) {
+    if (!device->share || !device->share->is_blocked) {
         return false;
     }
     device->share->is_blocked = false;

@@ -42,7 +42,9 @@ struct gpu_op {
     uint8_t state;   /* enum gpu_op_state */
     bool is_replied; /* requests: the reply is here, the next poll ends it */
     struct gpu_device *device; /* retained */
-    struct gpu_stream *stream; /* retained; NULL: a request */
+    struct gpu_stream *stream; /* retained while pending; NULL: a request, or over */
+    uint64_t stream_number;    /* 0: a request */
+    uint32_t slot;             /* of the stream */
     uint64_t seq;              /* on the stream; or the request's number */
     struct gpu_op *next;       /* in the stream's pending list, the request list or the free list */
     const char *label;         /* interned or static */
@@ -298,6 +300,30 @@ static inline void gpu_leave(struct gpu_share *const *share) {
 }
 #define GPU_ENTER(device)                                                                          \
     __attribute__((cleanup(gpu_leave), unused)) struct gpu_share *const entered = gpu_enter(device)
+
+/* References as the runtime itself counts them, with the lock held. */
+static inline struct gpu_device *gpu_device_keep(struct gpu_device *device) {
+    device->refs++;
+    return device;
+}
+static inline void gpu_device_drop(struct gpu_device *device) {
+    if (device->refs > 1) {
+        device->refs--;
+    } else {
+        gpu_device_release(device);
+    }
+}
+static inline struct gpu_stream *gpu_stream_keep(struct gpu_stream *stream) {
+    stream->refs++;
+    return stream;
+}
+static inline void gpu_stream_drop(struct gpu_stream *stream) {
+    if (stream->refs > 1) {
+        stream->refs--;
+    } else {
+        gpu_stream_release(stream);
+    }
+}
 
 /* Around what may take long or run anything: the lock is let go, however often this thread has
  * taken it. Not from within a poll, which others must not find half done: then it is kept. */

@@ -90,7 +90,7 @@ gpulua_status gpu_work_fill(const struct gpu_submit *submit, const struct gpu_re
     gpulua_status status;
     do {
         status = submit_fill(submit, ref, element, op, error);
-    } while (gpu_share_wait(submit->stream->device, &status, error));
+    } while (status && gpu_share_wait(submit->stream->device, &status, error));
     return status;
 }
 
@@ -153,7 +153,7 @@ gpulua_status gpu_work_copy(const struct gpu_submit *submit, const struct gpu_re
     gpulua_status status;
     do {
         status = submit_copy(submit, dst, src, op, error);
-    } while (gpu_share_wait(submit->stream->device, &status, error));
+    } while (status && gpu_share_wait(submit->stream->device, &status, error));
     return status;
 }
 
@@ -235,7 +235,7 @@ gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *afte
     GPU_ENTER(submit->stream->device);
     struct gpu_envelope envelope;
     struct gpu_stream *stream = submit->stream;
-    if (after && (!after->stream || after->device != stream->device)) {
+    if (after && (after->stream_number == 0 || after->device != stream->device)) {
         return gpu_error_set(error, GPULUA_STREAM_MISUSE,
                              "a stream can wait for work of its own device only");
     }
@@ -248,9 +248,9 @@ gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *afte
     if (status) {
         return status;
     }
-    if (after && after->stream->slot != stream->slot && !gpu_op_is_over(after)) {
-        envelope.waits.items[0] = (struct wire_wait){
-            .stream = after->stream->slot, .flags = WIRE_WAIT_ORDER, .seq = after->seq};
+    if (after && after->slot != stream->slot && !gpu_op_is_over(after)) {
+        envelope.waits.items[0] =
+            (struct wire_wait){.stream = after->slot, .flags = WIRE_WAIT_ORDER, .seq = after->seq};
         envelope.waits.count = 1;
         record->wait_count = 1;
         *gpu_wire_record_waits(record) = envelope.waits.items[0];
@@ -497,6 +497,6 @@ gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **o
     gpulua_status status;
     do {
         status = submit_launch(launch, op, error);
-    } while (gpu_share_wait(launch->submit.stream->device, &status, error));
+    } while (status && gpu_share_wait(launch->submit.stream->device, &status, error));
     return status;
 }

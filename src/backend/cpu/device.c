@@ -242,19 +242,18 @@ static gpulua_status cpu_slab_create(struct backend_device *device, uint64_t byt
 /* Only check mode wants to know where memory is. */
 static void cpu_memory_adopt(struct backend_device *device, uint64_t address, uint64_t bytes) {
     if (device->check != NULL) {
-        uint64_t base = gpu_check_adopted_base(address);
-        gpu_check_slab_create(device->check, base, address + bytes - base);
+        gpu_check_slab_create(device->check, address, bytes);
     }
 }
 
 static void cpu_memory_leave(struct backend_device *device, uint64_t address) {
     if (device->check != NULL) {
-        gpu_check_slab_destroy(device->check, gpu_check_adopted_base(address));
+        gpu_check_slab_destroy(device->check, address);
     }
 }
 
 static void cpu_block_written(struct backend_device *device, uint64_t address, uint64_t bytes) {
-    gpu_check_block_written(device->check, address, bytes);
+    gpu_check_filled(device->check, address, bytes);
 }
 
 static void cpu_block_create(struct backend_device *device, uint64_t number, uint64_t address,

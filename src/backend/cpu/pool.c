@@ -198,7 +198,6 @@ gpulua_status gpu_cpu_pool_start(struct backend_device *device, struct backend_e
     uint32_t wanted = gpu_cpu_core_count();
     wanted = wanted < 2 ? 2 : wanted;
     wanted = wanted < CPU_WORKERS_MAX ? wanted : CPU_WORKERS_MAX;
-    wanted = device->check != NULL ? 1 : wanted; /* check mode: one thing at a time */
     device->workers = calloc(wanted, sizeof *device->workers);
     if (device->workers == NULL) {
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");

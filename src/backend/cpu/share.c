@@ -298,7 +298,6 @@ static void job_open(struct cpu_job *job, struct backend_stream *stream, struct 
 /* Check mode: all of it here, one after the other, and what it has written is noted. */
 static void item_do_checked(struct backend_stream *stream, struct cpu_item *item) {
     struct check *check = stream->device->check;
-    gpu_check_take_told(check);
     if (item->kind == CPU_ITEM_LAUNCH) {
         gpu_check_launch_run(check, &item->u.launch->launch, stream->slot, item->seq);
     } else if (item->kind == CPU_ITEM_COPY) {

@@ -5,6 +5,20 @@
  * outside of every stream; both sides have it at once, and the driver may make the device wait. */
 #include "runtime/memory/stack.h"
 
+static gpulua_status ask(struct gpu_memory *memory, struct wire_record *record,
+                         struct gpu_error *error) {
+    struct gpu_device *device = memory->device;
+    gpulua_status status = gpu_slab_number_take(device, &record->object, error);
+    if (status) {
+        return status;
+    }
+    status = gpu_request_wait(device, record, memory->ops->kind, NULL, NULL, error);
+    if (status) {
+        gpu_slab_number_give(device, record->object);
+    }
+    return status;
+}
+
 static gpulua_status take(struct gpu_memory *memory, struct gpu_memory_request *request,
                           struct wire_record *record, struct gpu_grant *grant,
                           struct gpu_error *error) {
@@ -13,16 +27,12 @@ static gpulua_status take(struct gpu_memory *memory, struct gpu_memory_request *
     if (status) {
         return status;
     }
-    uint32_t number;
-    status = gpu_slab_number_take(device, &number, error);
-    if (status == GPULUA_OK) {
-        record->length_bytes = sizeof *record;
-        record->object = number;
-        record->u.slab.bytes = request->byte_count;
-        status = gpu_request_wait(device, record, memory->ops->kind, NULL, NULL, error);
-        if (status) {
-            gpu_slab_number_give(device, number);
-        }
+    record->length_bytes = sizeof *record;
+    record->u.slab.bytes = request->byte_count;
+    status = ask(memory, record, error);
+    if (status == GPULUA_OUT_OF_MEMORY && gpu_device_trim(device) > 0) { /* slabs had it */
+        gpu_error_finish(error);
+        status = ask(memory, record, error);
     }
     if (status) {
         gpu_account_release(&device->account, request->byte_count);
@@ -30,8 +40,8 @@ static gpulua_status take(struct gpu_memory *memory, struct gpu_memory_request *
     }
     device->stats.bytes_reserved += request->byte_count;
     grant->byte_count = request->byte_count;
-    grant->address = gpu_wire_address(number, 0);
-    grant->range = (struct gpu_range){.region = number, .byte_count = request->byte_count};
+    grant->address = gpu_wire_address(record->object, 0);
+    grant->range = (struct gpu_range){.region = record->object, .byte_count = request->byte_count};
     return GPULUA_OK;
 }
 

@@ -7,45 +7,60 @@
 #include "runtime/memory/stack.h"
 
 struct gpu_import {
-    struct gpu_import *next, **link; /* of the device */
+    struct gpu_import *next, **link; /* of the device, or lent out past its end */
     void (*release)(void *user);
     void *user;
 };
 
-void gpu_imports_return(struct gpu_import *import) {
-    while (import) {
-        struct gpu_import *next = import->next;
-        void (*release)(void *user) = import->release;
-        void *user = import->user;
-        free(import);
-        release(user); /* last: it is code of somebody else's */
-        import = next;
-    }
-}
-
-/* On a shared device its owner is told when the lock is let go of: it may wait for somebody who
- * waits for that. */
-static void import_end(struct gpu_device *device, struct gpu_import *import) {
+static void import_unlink(struct gpu_import *import) {
     *import->link = import->next;
     if (import->next) {
         import->next->link = import->link;
     }
-    import->next = NULL;
-    if (!device->share) {
-        gpu_imports_return(import);
-        return;
-    }
-    struct gpu_import **last = &device->share->returned;
-    while (*last) {
-        last = &(*last)->next;
-    }
-    *last = import;
 }
 
-void gpu_imports_end(struct gpu_device *device) {
-    while (device->imports) {
-        import_end(device, device->imports);
+static void import_link(struct gpu_import *import, struct gpu_import **list) {
+    import->next = *list;
+    import->link = list;
+    if (import->next) {
+        import->next->link = &import->next;
     }
+    *list = import;
+}
+
+static void import_end(struct gpu_import *import) {
+    import_unlink(import);
+    void (*release)(void *user) = import->release;
+    void *user = import->user;
+    free(import);
+    release(user); /* last: it is code of somebody else's */
+}
+
+/* On a shared device its owner is told when the lock is let go of: it may wait for somebody who
+ * waits for that. */
+static void import_return(struct gpu_device *device, struct gpu_import *import) {
+    if (device->share) {
+        gpu_import_leave(import, &device->share->returned);
+    } else {
+        import_end(import);
+    }
+}
+
+void gpu_imports_return(struct gpu_device *device) {
+    while (device->imports) {
+        import_return(device, device->imports);
+    }
+}
+
+void gpu_imports_end(struct gpu_import **list) {
+    while (*list) {
+        import_end(*list);
+    }
+}
+
+void gpu_import_leave(struct gpu_import *import, struct gpu_import **list) {
+    import_unlink(import);
+    import_link(import, list);
 }
 
 /* ---- what is known ---- */
@@ -173,6 +188,12 @@ gpulua_status gpu_import(struct gpu_device *device, const struct gpu_import_info
     if (status) {
         return status;
     }
+    uint64_t bytes_max = GPU_BLOCK_BYTES_MAX - GPU_RANGE_ALIGN_BYTES; /* of what a slab can name */
+    if (info->byte_count > bytes_max) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "import: %llu bytes, a buffer has at most %llu",
+                             (unsigned long long)info->byte_count, (unsigned long long)bytes_max);
+    }
     gpu_device_run_deferred(device);
     status = find_known(device, info, block, byte_offset, error);
     *is_known = *block != NULL;
@@ -199,12 +220,7 @@ gpulua_status gpu_import(struct gpu_device *device, const struct gpu_import_info
     }
     import->release = info->release;
     import->user = info->user;
-    import->next = device->imports;
-    import->link = &device->imports;
-    if (import->next) {
-        import->next->link = &import->next;
-    }
-    device->imports = import;
+    import_link(import, &device->imports);
     made->grant.range.region = slab;
     made->grant.tag = import;
     made->is_trackable = info->is_ordered;
@@ -222,7 +238,7 @@ static void external_deallocate(struct gpu_memory *memory, struct gpu_grant *gra
     (void)block;
     gpu_slab_number_give(memory->device, grant->range.region);
     memory->device->stats.imports_live--;
-    import_end(memory->device, grant->tag);
+    import_return(memory->device, grant->tag);
 }
 
 static gpulua_status external_allocate(struct gpu_memory *memory,

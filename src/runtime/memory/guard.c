@@ -30,6 +30,7 @@ struct guard_memory {
     bool is_looking;           /* a thread is; it lets go of the device's lock where it waits */
     struct gpu_error *finding; /* borrowed: where the first one goes; NULL: to those of the device
                                   that nobody has observed */
+    struct gpu_error *unseen;  /* borrowed: why it could not look; NULL: nobody asks */
 };
 
 /* ---- device work, waited for ---- */
@@ -43,9 +44,8 @@ static gpulua_status own_stream(struct guard_memory *memory, struct gpu_error *e
 static gpulua_status end_of(struct gpu_op *op, struct gpu_error *error) {
     gpulua_status status = gpu_op_wait(op, -1, error);
     if (status == GPULUA_OK && gpu_op_status(op)) {
-        const struct gpu_error *failure = gpu_op_error(op);
-        status = failure ? failure->code : GPULUA_DRIVER;
-        gpu_error_copy(error, failure);
+        gpu_error_copy(error, gpu_op_error(op));
+        status = error->code;
     }
     gpu_op_observe(op);
     gpu_op_release(op);
@@ -124,6 +124,16 @@ static void tell(struct guard_memory *memory, const struct entry *entry, gpulua_
     }
 }
 
+static gpulua_status could_not_look(struct guard_memory *memory, struct gpu_error *error) {
+    gpulua_status status = error->code;
+    if (memory->unseen && memory->unseen->code == GPULUA_OK) {
+        *memory->unseen = *error;
+    } else {
+        gpu_error_finish(error);
+    }
+    return status;
+}
+
 /* A canary says so once: it is put right again. */
 static gpulua_status look_at_canaries(struct guard_memory *memory, const struct entry *entry) {
     struct gpu_error error;
@@ -151,10 +161,7 @@ static gpulua_status look_at_canaries(struct guard_memory *memory, const struct 
         tell(memory, entry, GPULUA_OUT_OF_BOUNDS, what);
         status = fill(device, memory->stream, begin, back, CANARY_BYTE, &error);
     }
-    if (status) {
-        gpu_error_finish(&error);
-    }
-    return status;
+    return status ? could_not_look(memory, &error) : GPULUA_OK;
 }
 
 static gpulua_status look_at_poison(struct guard_memory *memory, const struct entry *entry) {
@@ -171,10 +178,7 @@ static gpulua_status look_at_poison(struct guard_memory *memory, const struct en
         status = fill(memory->base.device, memory->stream, begin, entry->asked_bytes,
                       WIRE_POISON_BYTE, &error);
     }
-    if (status) {
-        gpu_error_finish(&error);
-    }
-    return status;
+    return status ? could_not_look(memory, &error) : GPULUA_OK;
 }
 
 /* ---- giving back ---- */
@@ -248,7 +252,7 @@ gpulua_status gpu_memory_check(struct gpu_memory *memory, bool is_everything,
     if (status) {
         return status;
     }
-    struct gpu_error finding = {0};
+    struct gpu_error finding = {0}, unseen = {0};
     for (struct gpu_memory *base = gpu_memory_find(memory, GPU_MEMORY_GUARD); base;
          base = gpu_memory_find(base->upstream, GPU_MEMORY_GUARD)) {
         struct guard_memory *guard = (struct guard_memory *)base;
@@ -257,8 +261,9 @@ gpulua_status gpu_memory_check(struct gpu_memory *memory, bool is_everything,
             gpu_device_nap(device, LOOK_NAP_NS);
         }
         guard->finding = &finding;
+        guard->unseen = is_everything ? &unseen : NULL;
         (void)guard_reap(base, false);
-        if (is_everything && own_stream(guard, error) == GPULUA_OK) {
+        if (is_everything && unseen.code == GPULUA_OK && own_stream(guard, &unseen) == GPULUA_OK) {
             guard->is_looking = true;
             for (struct gpu_kept *kept = guard->live.head; kept; kept = kept->next) {
                 (void)look_at_canaries(guard, (struct entry *)kept);
@@ -268,12 +273,13 @@ gpulua_status gpu_memory_check(struct gpu_memory *memory, bool is_everything,
             }
             guard->is_looking = false;
         }
-        guard->finding = NULL;
+        guard->finding = guard->unseen = NULL;
     }
     if (finding.code) {
-        *error = finding;
+        gpu_error_finish(&unseen);
     }
-    return finding.code;
+    *error = finding.code ? finding : unseen;
+    return error->code;
 }
 
 /* ---- the resource ---- */

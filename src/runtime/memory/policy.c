@@ -10,6 +10,7 @@ struct hook {
     int64_t priority;
     gpu_oom_hook *f;
     void *user;
+    bool is_asked; /* in the round at hand, or added since it began */
 };
 
 struct policy_memory {
@@ -21,33 +22,45 @@ struct policy_memory {
     struct hook hooks[GPU_HOOKS_MAX]; /* in the order in which they are asked */
 };
 
-/* One more try, counted as a recovery only if it works. */
+/* One more try with all that has come free, counted as a recovery only if it works. */
 static gpulua_status try_again(struct policy_memory *memory, struct gpu_memory_request *request,
                                struct gpu_grant *grant, struct gpu_error *error) {
     struct gpu_device *device = memory->base.device;
     gpu_error_finish(error);
     device->stats.oom_retries++;
-    (void)gpu_device_poll(device);
-    (void)gpu_device_reap(device);
-    gpulua_status status = gpu_memory_allocate(memory->base.upstream, request, grant, error);
+    gpulua_status status = gpu_memory_recover(device, request, error);
+    if (status == GPULUA_OK) {
+        status = gpu_memory_allocate(memory->base.upstream, request, grant, error);
+    }
     device->stats.recoveries += status == GPULUA_OK;
     return status;
 }
 
+static struct hook *next_hook(struct policy_memory *memory) {
+    for (uint32_t i = 0; i < memory->hook_count; i++) {
+        if (!memory->hooks[i].is_asked) {
+            return &memory->hooks[i];
+        }
+    }
+    return NULL;
+}
+
+/* A hook may add hooks and remove them, itself too. */
 static gpulua_status ask_hooks(struct policy_memory *memory, struct gpu_memory_request *request,
                                struct gpu_grant *grant, struct gpu_error *error) {
     gpulua_status status = GPULUA_OUT_OF_MEMORY;
+    struct hook *hook;
     memory->is_asking = true;
-    for (uint32_t i = 0; i < memory->hook_count && status == GPULUA_OUT_OF_MEMORY; i++) {
-        struct hook hook = memory->hooks[i]; /* it may remove itself */
+    for (uint32_t i = 0; i < memory->hook_count; i++) {
+        memory->hooks[i].is_asked = false;
+    }
+    while (status == GPULUA_OUT_OF_MEMORY && (hook = next_hook(memory))) {
+        hook->is_asked = true;
         uint32_t depth = gpu_share_pause(memory->base.device);
-        bool has_freed = hook.f(hook.user, request->caller, request->byte_count);
+        bool has_freed = hook->f(hook->user, request->caller, request->byte_count);
         gpu_share_resume(memory->base.device, depth);
         if (has_freed) {
             status = try_again(memory, request, grant, error);
-        }
-        if (i < memory->hook_count && memory->hooks[i].user != hook.user) {
-            i--; /* the next one has moved up */
         }
     }
     memory->is_asking = false;
@@ -82,9 +95,7 @@ static gpulua_status policy_allocate(struct gpu_memory *base, struct gpu_memory_
         return status;
     }
     if (!request->is_collected) {
-        gpu_error_finish(error);
-        status = gpu_memory_recover(base->device, request, error);
-        status = status ? status : try_again(memory, request, grant, error);
+        status = try_again(memory, request, grant, error);
     }
     if (status == GPULUA_OUT_OF_MEMORY && memory->policy == GPU_OOM_FREE) {
         status = ask_hooks(memory, request, grant, error);
@@ -127,7 +138,7 @@ gpulua_status gpu_memory_hook_add(struct gpu_memory *memory, int64_t priority, g
     for (; at > 0 && policy->hooks[at - 1].priority < priority; at--) {
         policy->hooks[at] = policy->hooks[at - 1];
     }
-    policy->hooks[at] = (struct hook){priority, f, user};
+    policy->hooks[at] = (struct hook){priority, f, user, policy->is_asking};
     return GPULUA_OK;
 }
 

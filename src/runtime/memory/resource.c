@@ -174,11 +174,9 @@ static uint64_t reap_all(struct gpu_device *device, bool is_urgent) {
 
 gpulua_status gpu_memory_recover(struct gpu_device *device, struct gpu_memory_request *request,
                                  struct gpu_error *error) {
-    if (request->is_collected) {
-        return GPULUA_OK;
-    }
+    bool is_first = !request->is_collected;
     request->is_collected = true;
-    if (request->collect) {
+    if (is_first && request->collect) {
         device->stats.collections++;
         uint32_t depth = gpu_share_pause(device);
         request->collect(request->caller);

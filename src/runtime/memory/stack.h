@@ -87,8 +87,8 @@ extern const struct gpu_memory_class gpu_memory_slab_class, gpu_memory_driver_cl
     gpu_memory_logging_class, gpu_memory_guard_class, gpu_memory_policy_class,
     gpu_memory_pinned_class, gpu_memory_external_class;
 
-/* Everything that garbage, finished work and quarantines hold comes free; once for a request. What
- * collects garbage may run anything, also what closes the device: Closed. */
+/* Everything that garbage, finished work and quarantines hold comes free; garbage is collected once
+ * for a request. What collects it may run anything, also what closes the device: Closed. */
 gpulua_status gpu_memory_recover(struct gpu_device *device, struct gpu_memory_request *request,
                                  struct gpu_error *error);
 /* The oldest retiring block's last use is over; false: nothing retires. May block. */
@@ -106,9 +106,11 @@ uint64_t gpu_slabs_trim(struct gpu_memory *memory);
 
 /* ---- external.c ---- */
 /* No work runs any more: the owners of all that was imported get it back. */
-void gpu_imports_end(struct gpu_device *device);
-/* Tells the owners of all in the list, and frees it. */
-void gpu_imports_return(struct gpu_import *import);
+void gpu_imports_return(struct gpu_device *device);
+/* Those of all that is in the list, at once. */
+void gpu_imports_end(struct gpu_import **list);
+/* Into another list. */
+void gpu_import_leave(struct gpu_import *import, struct gpu_import **list);
 
 /* ---- driver.c ---- */
 /* The driver's pool gives back what it keeps. */

@@ -25,7 +25,6 @@ struct check *gpu_check_create(uint64_t seed, const struct backend_sink *sink) {
         check->seed = seed;
         check->sink = sink;
         check->stamp_next = 1;
-        pthread_mutex_init(&check->lock, NULL);
     }
     return check;
 }
@@ -50,50 +49,7 @@ void gpu_check_destroy(struct check *check) {
     free(check->heap);
     free(check->blocks);
     free(check->warned);
-    free(check->told);
-    pthread_mutex_destroy(&check->lock);
     free(check);
-}
-
-/* ---- being told ---- */
-
-static void tell(struct check *check, const struct check_told *told) {
-    pthread_mutex_lock(&check->lock);
-    if (gpu_check_grow(&check->told, check->told_count, &check->told_capacity, sizeof *told)) {
-        check->told[check->told_count++] = *told;
-    } else {
-        check->told_failed = true;
-    }
-    pthread_mutex_unlock(&check->lock);
-}
-
-void gpu_check_slab_create(struct check *check, uint64_t address, uint64_t bytes) {
-    const struct check_told told = {CHECK_SLAB_CREATE, {.address = address, .bytes = bytes}};
-    tell(check, &told);
-}
-
-void gpu_check_slab_destroy(struct check *check, uint64_t address) {
-    const struct check_told told = {CHECK_SLAB_DESTROY, {.address = address}};
-    tell(check, &told);
-}
-
-void gpu_check_block_create(struct check *check, uint64_t number, uint64_t address, uint64_t bytes,
-                            const char *label) {
-    struct check_told told = {CHECK_BLOCK_CREATE,
-                              {.address = address, .bytes = bytes, .number = number}};
-    strncpy(told.block.label, label, sizeof told.block.label - 1);
-    tell(check, &told);
-}
-
-void gpu_check_block_free(struct check *check, uint64_t number, const char *where) {
-    struct check_told told = {CHECK_BLOCK_FREE, {.number = number, .freed = ++check->free_count}};
-    strncpy(told.block.where, where, sizeof told.block.where - 1);
-    tell(check, &told);
-}
-
-void gpu_check_block_written(struct check *check, uint64_t address, uint64_t bytes) {
-    const struct check_told told = {CHECK_BLOCK_WRITTEN, {.address = address, .bytes = bytes}};
-    tell(check, &told);
 }
 
 /* ---- slabs ---- */
@@ -120,25 +76,23 @@ struct check_space *gpu_check_slab_of(const struct check *check, uint64_t addres
     return is_inside ? &check->slabs[at] : NULL;
 }
 
-static bool slab_add(struct check *check, const struct check_block *told) {
+void gpu_check_slab_create(struct check *check, uint64_t address, uint64_t bytes) {
     size_t at;
-    if (!gpu_check_grow(&check->slabs, check->slab_count, &check->slab_capacity,
-                        sizeof *check->slabs)) {
-        return false;
-    }
     struct check_space space;
-    if (!gpu_check_space_init(&space, told->address, told->bytes)) {
-        return false;
+    if (!gpu_check_grow(&check->slabs, check->slab_count, &check->slab_capacity,
+                        sizeof *check->slabs) ||
+        !gpu_check_space_init(&space, address, bytes)) {
+        check->has_failed = true;
+        return;
     }
-    FIRST_BEHIND(check->slabs, check->slab_count, base, told->address, at);
+    FIRST_BEHIND(check->slabs, check->slab_count, base, address, at);
     memmove(&check->slabs[at + 1], &check->slabs[at],
             (check->slab_count - at) * sizeof *check->slabs);
     check->slabs[at] = space;
     check->slab_count++;
-    return true;
 }
 
-static void slab_drop(struct check *check, uint64_t address) {
+void gpu_check_slab_destroy(struct check *check, uint64_t address) {
     struct check_space *space = gpu_check_slab_of(check, address);
     if (space != NULL) {
         size_t at = (size_t)(space - check->slabs);
@@ -158,67 +112,41 @@ const struct check_block *gpu_check_block_of(const struct check *check, uint64_t
 }
 
 /* In the place of all freed ones whose addresses it takes. */
-static bool block_add(struct check *check, const struct check_block *told) {
+void gpu_check_block_create(struct check *check, uint64_t number, uint64_t address, uint64_t bytes,
+                            const char *label) {
     size_t at, end;
     if (!gpu_check_grow(&check->blocks, check->block_count, &check->block_capacity,
                         sizeof *check->blocks)) {
-        return false;
+        check->has_failed = true;
+        return;
     }
-    FIRST_BEHIND(check->blocks, check->block_count, address, told->address, at);
-    for (end = at;
-         end < check->block_count && check->blocks[end].address < told->address + told->bytes;) {
+    FIRST_BEHIND(check->blocks, check->block_count, address, address, at);
+    for (end = at; end < check->block_count && check->blocks[end].address < address + bytes;) {
         end++;
     }
     memmove(&check->blocks[at + 1], &check->blocks[end],
             (check->block_count - end) * sizeof *check->blocks);
     check->block_count -= end - at;
-    check->blocks[at] = *told;
+    struct check_block *block = &check->blocks[at];
+    *block = (struct check_block){.address = address, .bytes = bytes, .number = number};
+    strncpy(block->label, label, sizeof block->label - 1);
     check->block_count++;
-    struct check_space *slab = gpu_check_slab_of(check, told->address);
+    struct check_space *slab = gpu_check_slab_of(check, address);
     if (slab != NULL) {
-        gpu_check_space_mark(slab, told->address - slab->base, told->bytes, false);
+        gpu_check_space_mark(slab, address - slab->base, bytes, false);
     }
-    return true;
 }
 
-static void block_free(struct check *check, const struct check_block *told) {
+void gpu_check_block_free(struct check *check, uint64_t number, const char *where) {
+    check->free_count++;
     for (size_t i = 0; i < check->block_count; i++) {
         struct check_block *block = &check->blocks[i];
-        if (block->number == told->number) {
-            block->freed = told->freed;
-            memcpy(block->where, told->where, sizeof block->where);
+        if (block->number == number) {
+            block->freed = check->free_count;
+            strncpy(block->where, where, sizeof block->where - 1);
             return;
         }
     }
-}
-
-void gpu_check_take_told(struct check *check) {
-    pthread_mutex_lock(&check->lock);
-    bool ok = !check->told_failed;
-    for (size_t i = 0; i < check->told_count; i++) {
-        const struct check_told *told = &check->told[i];
-        switch (told->kind) {
-        case CHECK_SLAB_CREATE:
-            ok = slab_add(check, &told->block) && ok;
-            break;
-        case CHECK_SLAB_DESTROY:
-            slab_drop(check, told->block.address);
-            break;
-        case CHECK_BLOCK_CREATE:
-            ok = block_add(check, &told->block) && ok;
-            break;
-        case CHECK_BLOCK_WRITTEN:
-            gpu_check_filled(check, told->block.address, told->block.bytes);
-            break;
-        case CHECK_BLOCK_FREE:
-        default:
-            block_free(check, &told->block);
-            break;
-        }
-    }
-    check->told_count = 0;
-    check->has_failed = check->has_failed || !ok;
-    pthread_mutex_unlock(&check->lock);
 }
 
 /* ---- what is written ---- */

@@ -10,14 +10,12 @@
  * Kernels are compiled with the host compiler's thread-sanitizer instrumentation, but its runtime
  * is not linked: shim/gpulua_check.h has its entry points, which ask the services of the context.
  *
- * Threads: the executor tells of slabs and blocks (gpu_check_slab_*, gpu_check_block_*), under a
- * lock and into a list. All else is the one worker's, which takes the list in before each piece of
- * work. Nothing of what is told can matter to work that runs already: memory is told of before its
- * first use is enqueued, and its end when all uses are over. */
+ * All of it is on the executor's thread: a checked device has no workers, and does its work when
+ * it is asked for (schedule.h). So what is told of slabs and blocks meets work that was enqueued
+ * before. It cannot matter to that: memory is told of before its first use is enqueued, and its end
+ * when all uses are over; what is freed counts for what is launched behind it alone. */
 #ifndef GPU_CPU_CHECK_CHECK_H
 #define GPU_CPU_CHECK_CHECK_H
-
-#include <pthread.h>
 
 #include "backend/backend.h"
 #include "backend/cpu/check/order.h"
@@ -31,19 +29,6 @@ struct check_block {
     uint64_t address, bytes, number;
     uint64_t freed; /* its number among those that were freed; 0: it is not */
     char label[CHECK_LABEL_BYTES], where[CHECK_LABEL_BYTES];
-};
-
-enum check_told_kind {
-    CHECK_SLAB_CREATE,
-    CHECK_SLAB_DESTROY,
-    CHECK_BLOCK_CREATE,
-    CHECK_BLOCK_FREE,
-    CHECK_BLOCK_WRITTEN
-};
-
-struct check_told {
-    enum check_told_kind kind;
-    struct check_block block;
 };
 
 /* Memory that a kernel took from the heap. */
@@ -62,17 +47,11 @@ struct check {
     const struct backend_sink *sink; /* borrowed from the device */
     uint64_t seed;
 
-    pthread_mutex_t lock;
-    struct check_told *told; /* owned; under the lock */
-    size_t told_count, told_capacity;
-    uint64_t free_count; /* blocks freed so far */
-    bool told_failed;    /* something was told for which there was no memory */
-
-    /* the worker's */
     struct check_space *slabs; /* owned; by address */
     size_t slab_count, slab_capacity;
     struct check_block *blocks; /* owned; by address, none overlap */
     size_t block_count, block_capacity;
+    uint64_t free_count;        /* blocks freed so far */
     struct check_space *others; /* owned: of modules and of shared memory */
     size_t other_count, other_capacity;
     struct check_heap *heap; /* owned */
@@ -87,21 +66,15 @@ struct check {
 struct check *gpu_check_create(uint64_t seed, const struct backend_sink *sink);
 void gpu_check_destroy(struct check *check);
 
-/* ---- from the executor's thread ---- */
+/* ---- what there is ---- */
 void gpu_check_slab_create(struct check *check, uint64_t address, uint64_t bytes);
 void gpu_check_slab_destroy(struct check *check, uint64_t address);
 void gpu_check_block_create(struct check *check, uint64_t number, uint64_t address, uint64_t bytes,
                             const char *label);
-void gpu_check_block_written(struct check *check, uint64_t address, uint64_t bytes);
-/* Where the space of adopted memory begins: cells stand for whole words. */
-static inline uint64_t gpu_check_adopted_base(uint64_t address) {
-    return address & ~(uint64_t)(CHECK_CELL_BYTES - 1u);
-}
 void gpu_check_block_free(struct check *check, uint64_t number, const char *where);
 
-/* ---- from the worker ---- */
-void gpu_check_take_told(struct check *check);
-/* A copy, upload or fill has been done. `src` may be memory of the host's. */
+/* A copy, upload or fill has been done, or somebody else may write there. `src` may be memory of
+ * the host's. */
 void gpu_check_filled(struct check *check, uint64_t address, uint64_t bytes);
 void gpu_check_copied(struct check *check, uint64_t dst, uint64_t src, uint64_t bytes);
 

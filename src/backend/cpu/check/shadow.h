@@ -6,7 +6,8 @@
  *
  * A cell stands for four bytes, or for one on pages where an access was smaller or not aligned: a
  * page begins with cells of four bytes and changes once, for good. So what is said of an access is
- * exact to the byte, and the usual one touches one cell.
+ * exact to the byte, and the usual one touches one cell. Cells and pages count from the space's
+ * base, which may be anywhere.
  *
  * A tag says who accessed: stamp | thread | time | kind. Stamps are drawn from one counter of the
  * device, at the begin of each block and at each of its barriers, and never come again; so tags of

@@ -1,4 +1,4 @@
-#include "host/seeds.h"
+#include "interpreter/seeds.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -136,8 +136,7 @@ static void push_arguments(lua_State *L, int argc, char **argv) {
     }
 }
 
-int host_seeds_run(lua_State *L, int argc, char **argv, const char *count, uint64_t first,
-                   bool *ok) {
+int seeds_run(lua_State *L, int argc, char **argv, const char *count, uint64_t first, bool *ok) {
     static const luaL_Reg functions[] = {{"spawn", spawn}, {"folder", make_folder}, {NULL, NULL}};
     int top = lua_gettop(L);
     lua_getglobal(L, "require");

@@ -1,0 +1,153 @@
+#include "host/heap.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lauxlib.h>
+
+#define GRAIN_BYTES 16u
+#if defined(__SANITIZE_ADDRESS__)
+#define SMALL_BYTES_MAX 0u /* each block is watched by itself */
+#else
+#define SMALL_BYTES_MAX 256u
+#endif
+#define CHUNK_BYTES (64u << 10)
+
+/* Blocks of C's allocator begin at multiples of 16; ours lie 8 behind those, which tells them apart
+ * and is all that Lua wants. */
+#define OWN_OFFSET 8u
+
+struct chunk {
+    struct chunk *next;
+    uint64_t unused; /* so that a block behind it lies as it should */
+    uint8_t bytes[];
+};
+_Static_assert(sizeof(struct chunk) % GRAIN_BYTES == 0, "see OWN_OFFSET");
+
+struct free_block {
+    struct free_block *next;
+};
+
+struct heap {
+    uint64_t limit_bytes, used_bytes;
+    struct chunk *chunks;
+    uint8_t *top, *end; /* of the newest chunk: not cut yet */
+    struct free_block *free[SMALL_BYTES_MAX / GRAIN_BYTES + 1];
+};
+
+struct heap *gpu_heap_create(uint64_t limit_bytes) {
+    struct heap *heap = calloc(1, sizeof *heap);
+    if (heap) {
+        heap->limit_bytes = limit_bytes ? limit_bytes : UINT64_MAX;
+    }
+    return heap;
+}
+
+void gpu_heap_destroy(struct heap *heap) {
+    while (heap && heap->chunks) {
+        struct chunk *chunk = heap->chunks;
+        heap->chunks = chunk->next;
+        free(chunk);
+    }
+    free(heap);
+}
+
+static size_t class_of(size_t bytes) {
+    return (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES;
+}
+
+static void *cut(struct heap *heap, size_t bytes) {
+    if ((size_t)(heap->end - heap->top) < bytes) {
+        struct chunk *chunk = malloc(CHUNK_BYTES);
+        if (!chunk) {
+            return NULL;
+        }
+        chunk->next = heap->chunks;
+        heap->chunks = chunk;
+        heap->top = chunk->bytes + OWN_OFFSET;
+        heap->end = (uint8_t *)chunk + CHUNK_BYTES;
+    }
+    void *block = heap->top;
+    heap->top += bytes;
+    return block;
+}
+
+static void *take(struct heap *heap, size_t bytes) {
+    if (bytes > SMALL_BYTES_MAX) {
+        return malloc(bytes);
+    }
+    struct free_block **list = &heap->free[class_of(bytes)];
+    struct free_block *block = *list;
+    if (block) {
+        *list = block->next;
+        return block;
+    }
+    return cut(heap, class_of(bytes) * GRAIN_BYTES);
+}
+
+static bool is_own(const void *block) {
+    return (uintptr_t)block % GRAIN_BYTES == OWN_OFFSET;
+}
+
+static void give(struct heap *heap, void *block, size_t bytes) {
+    if (!is_own(block)) {
+        free(block);
+        return;
+    }
+    struct free_block **list = &heap->free[class_of(bytes)];
+    ((struct free_block *)block)->next = *list;
+    *list = block;
+}
+
+static void *resize(struct heap *heap, void *block, size_t old_bytes, size_t new_bytes) {
+    if (is_own(block) && class_of(old_bytes) == class_of(new_bytes)) {
+        return block;
+    }
+    if (!is_own(block) && new_bytes > SMALL_BYTES_MAX) {
+        return realloc(block, new_bytes);
+    }
+    void *moved = take(heap, new_bytes);
+    if (!moved) {
+        return new_bytes <= old_bytes ? block : NULL; /* shrinking may not fail */
+    }
+    memcpy(moved, block, old_bytes < new_bytes ? old_bytes : new_bytes);
+    give(heap, block, old_bytes);
+    return moved;
+}
+
+void *gpu_heap_alloc(void *user, void *block, size_t old_bytes, size_t new_bytes) {
+    struct heap *heap = user;
+    uint64_t before = block ? old_bytes : 0; /* for new blocks Lua passes a type there */
+    if (new_bytes > before && heap->used_bytes - before + new_bytes > heap->limit_bytes) {
+        return NULL;
+    }
+    void *made = NULL;
+    if (new_bytes == 0) {
+        if (block) {
+            give(heap, block, old_bytes);
+        }
+    } else {
+        made = block ? resize(heap, block, old_bytes, new_bytes) : take(heap, new_bytes);
+        if (!made) {
+            return NULL;
+        }
+    }
+    heap->used_bytes = heap->used_bytes - before + new_bytes;
+    return made;
+}
+
+lua_State *gpu_heap_state(uint64_t limit_bytes, struct heap **heap) {
+    lua_State *L = luaL_newstate(); /* with its ways to panic and to warn */
+    *heap = L ? gpu_heap_create(limit_bytes) : NULL;
+    if (L && !*heap) {
+        lua_close(L);
+        return NULL;
+    }
+    if (L) {
+        (*heap)->used_bytes =
+            (uint64_t)lua_gc(L, LUA_GCCOUNT) * 1024 + (uint64_t)lua_gc(L, LUA_GCCOUNTB);
+        lua_setallocf(L, gpu_heap_alloc, *heap);
+    }
+    return L;
+}

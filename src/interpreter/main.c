@@ -1,0 +1,321 @@
+/* The interpreter: Lua's own, whose chunks run as tasks. Uses gpulua.h and the Lua API, nothing
+ * internal. */
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+
+#include "gpulua.h"
+#include "host/heap.h"
+#include "interpreter/options.h"
+#include "interpreter/program.h"
+#include "interpreter/seeds.h"
+
+struct program program = {.name = "gpulua"};
+
+/* ---- messages ---- */
+
+void program_say(const char *name, const char *message) {
+    if (name) {
+        fprintf(stderr, "%s: ", name);
+    }
+    fprintf(stderr, "%s\n", message);
+    fflush(stderr);
+}
+
+static void on_error(void *user, const gpulua_error *error) {
+    (void)user;
+    program.has_reported = true;
+    fprintf(stderr, "%s: %s\n%s%s", program.name, error->message, error->traceback,
+            error->traceback[0] ? "\n" : "");
+    fflush(stderr);
+}
+
+static void on_log(void *user, const char *line) {
+    (void)user;
+    fprintf(stderr, "%s: %s%s\n", program.name, line,
+            program.is_closing ? " (Ctrl-C ends the program)" : "");
+    fflush(stderr);
+}
+
+/* ---- what the command line asks for ---- */
+
+static bool run_chunks(lua_State *L, char **argv, int count) {
+    for (int i = 1; i < count; i++) {
+        char kind = argv[i][0] == '-' ? argv[i][1] : '\0';
+        if (kind == '-' && strchr(argv[i], '=') == NULL && strncmp(argv[i], "--info", 6) != 0 &&
+            strcmp(argv[i], "--check") != 0 && argv[i][2]) {
+            i++; /* the value of a long option */
+        } else if (kind == 'e' || kind == 'l') {
+            const char *text = argv[i][2] ? argv[i] + 2 : argv[++i];
+            bool ok = kind == 'e' ? chunk_do_string(L, text, "=(command line)")
+                                  : chunk_do_library(L, text);
+            if (!ok) {
+                return false;
+            }
+        } else if (kind == 'W') {
+            lua_warning(L, "@on", 0);
+        }
+    }
+    return true;
+}
+
+static bool run_script(lua_State *L, int argc, char **argv, const struct options *options) {
+    const char *path = argv[options->script];
+    if (strcmp(path, "-") == 0 && strcmp(argv[options->script - 1], "--") != 0) {
+        path = NULL;
+    }
+    int arg_count = argc - options->script - 1;
+    int status = luaL_loadfile(L, path);
+    if (status == LUA_OK) {
+        luaL_checkstack(L, arg_count + 4, "too many arguments to script");
+        for (int i = 1; i <= arg_count; i++) {
+            lua_pushstring(L, argv[options->script + i]);
+        }
+    }
+    return chunk_do(L, status, arg_count);
+}
+
+static bool run_init(lua_State *L) {
+    const char *name = "=LUA_INIT_5_4";
+    const char *text = getenv(name + 1);
+    if (!text) {
+        name = "=LUA_INIT";
+        text = getenv(name + 1);
+    }
+    if (!text) {
+        return true;
+    }
+    return text[0] == '@' ? chunk_do_file(L, text + 1) : chunk_do_string(L, text, name);
+}
+
+/* ---- version and info ---- */
+
+/* Stack unchanged. Calls gpu.device(name) in a task, since opening one may take a while. */
+static bool open_device(lua_State *L, const char *name) {
+    if (luaL_loadstring(L, "return require('gpulua').device(...)") != LUA_OK) {
+        return false;
+    }
+    if (name) {
+        lua_pushstring(L, name);
+    }
+    return chunk_run(L, name ? 1 : 0) == 1;
+}
+
+/* gpulua.info's text() or json(). */
+static void show_info(lua_State *L, const char *format) {
+    int top = lua_gettop(L);
+    if (luaL_loadstring(L, "return require('gpulua.info')[...]()") == LUA_OK) {
+        lua_pushstring(L, format);
+        if (chunk_run(L, 1) == 1) {
+            printf("%s\n", lua_tostring(L, -1));
+        }
+    }
+    lua_settop(L, top);
+}
+
+static void show_version(lua_State *L, const struct options *options) {
+    puts(LUA_COPYRIGHT);
+    if (options->is_interactive) {
+        printf("gpulua %s\n", gpulua_version());
+        return;
+    }
+    int top = lua_gettop(L);
+    bool ok = open_device(L, NULL);
+    if (ok) {
+        lua_getfield(L, -1, "name");
+    }
+    printf("gpulua %s, device %s\n", gpulua_version(), ok ? lua_tostring(L, -1) : "none");
+    fflush(stdout);
+    lua_settop(L, top);
+}
+
+/* ---- os.exit ---- */
+
+/* What closes the devices follows. A kernel that never ends holds it up where it runs in this
+ * process: then Ctrl-C ends the program. */
+static void begin_close(void) {
+    program.is_closing = true;
+    signal(SIGINT, SIG_DFL);
+}
+
+/* Upvalues: core.shutdown. Closes what Lua's own leaves open in coroutines, then exits as it. */
+static int exit_program(lua_State *L) {
+    int status = lua_isboolean(L, 1) ? (lua_toboolean(L, 1) ? EXIT_SUCCESS : EXIT_FAILURE)
+                                     : (int)luaL_optinteger(L, 1, EXIT_SUCCESS);
+    bool closes = lua_toboolean(L, 2);
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_State *main = gpulua_state(program.g);
+    begin_close();
+    if (L != main) {
+        /* From here on this coroutine's stack is empty: we only go forward, to exit. */
+        lua_xmove(L, main, 1);
+        lua_resetthread(L);
+    }
+    if (lua_pcall(main, 0, 0, 0) != LUA_OK) {
+        lua_pop(main, 1);
+    }
+    if (program.has_reported && status == EXIT_SUCCESS) {
+        status = EXIT_FAILURE;
+    }
+    if (closes) {
+        lua_close(main);
+    }
+    exit(status);
+}
+
+/* ---- start ---- */
+
+static void set_arg(lua_State *L, int argc, char **argv, int script) {
+    if (script == argc) {
+        script = 0; /* no script: the interpreter's name is the 0th */
+    }
+    lua_createtable(L, argc - script - 1 > 0 ? argc - script - 1 : 0, script + 1);
+    for (int i = 0; i < argc; i++) {
+        lua_pushstring(L, argv[i]);
+        lua_rawseti(L, -2, i - script);
+    }
+    lua_setglobal(L, "arg");
+}
+
+/* Stack: nothing. Spawn is what runs chunks; the rest makes the state the interpreter's. */
+static void take_over(lua_State *L) {
+    luaopen_gpulua_core(L);
+    lua_getfield(L, -1, "spawn");
+    lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.spawn");
+    lua_getfield(L, -1, "adopt_coroutines");
+    lua_call(L, 0, 0);
+    if (lua_getglobal(L, LUA_OSLIBNAME) == LUA_TTABLE) {
+        lua_getfield(L, -2, "shutdown");
+        lua_pushcclosure(L, exit_program, 1);
+        lua_setfield(L, -2, "exit");
+    }
+    lua_pop(L, 2);
+}
+
+static void config_from(struct options *options, gpulua_config *config) {
+    gpulua_config_init(config);
+    config->device = options->device;
+    config->isolation = options->isolation;
+    config->check = options->is_hashed ? 2 : options->is_checked;
+    config->check_seed = options->check_seed;
+    config->on_error = on_error;
+    config->on_log = on_log;
+}
+
+static int run_seeds(lua_State *L, int argc, char **argv, const struct options *options) {
+    bool ok = true;
+    if ((options->script == argc && !options->has_chunks) || options->is_interactive ||
+        (options->script < argc && strcmp(argv[options->script], "-") == 0)) {
+        program_say(program.name, "--seeds: a script expected, which can be run again and again");
+        return 0;
+    }
+    if (options->is_hashed) {
+        program_say(program.name, "--seeds: not with --check=hashes, which decides nothing about "
+                                  "the order of work");
+        return 0;
+    }
+    int code = seeds_run(L, argc, argv, options->seeds,
+                         options->is_checked ? options->check_seed : 1, &ok);
+    if (!ok) {
+        return lua_error(L);
+    }
+    lua_pushboolean(L, code == EXIT_SUCCESS);
+    return 1;
+}
+
+/* Stack: argc, argv. Returns whether all went well. */
+static int run(lua_State *L) {
+    int argc = (int)lua_tointeger(L, 1);
+    char **argv = lua_touserdata(L, 2);
+    struct options options = {0};
+    gpulua_config config;
+    luaL_checkversion(L);
+    lua_settop(L, 0);
+    if (!options_read(argc, argv, &options)) {
+        return 0;
+    }
+    if (options.ignores_environment) {
+        lua_pushboolean(L, 1);
+        lua_setfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");
+    }
+    luaL_openlibs(L);
+    config_from(&options, &config);
+    program.g = gpulua_attach(L, &config);
+    if (!program.g) {
+        return luaL_error(L, "%s", gpulua_last_error(NULL)->message);
+    }
+    take_over(L);
+    set_arg(L, argc, argv, options.script);
+    lua_gc(L, LUA_GCGEN, 0, 0);
+    if (options.seeds) {
+        return run_seeds(L, argc, argv, &options);
+    }
+    if (options.shows_version) {
+        show_version(L, &options);
+    }
+    if (options.shows_info) {
+        show_info(L, options.shows_info);
+    }
+    if (!options.ignores_environment && !run_init(L)) {
+        return 0;
+    }
+    if (!run_chunks(L, argv, options.script)) {
+        return 0;
+    }
+    bool has_script = options.script < argc;
+    if (has_script && !run_script(L, argc, argv, &options)) {
+        return 0;
+    }
+    if (options.is_interactive) {
+        interactive_run(L);
+    } else if (!has_script && !options.has_chunks && !options.shows_version &&
+               !options.shows_info) {
+        if (isatty(STDIN_FILENO)) {
+            show_version(L, &(struct options){.is_interactive = true});
+            interactive_run(L);
+        } else if (!chunk_do_file(L, NULL)) {
+            /* Like Lua's interpreter: the message was enough. */
+        }
+    }
+    chunk_run_tasks(L, 0);
+    lua_pushboolean(L, 1);
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    struct heap *heap;
+    lua_State *L = gpu_heap_state(0, &heap);
+    if (argc > 0 && argv[0] && argv[0][0]) {
+        program.name = argv[0];
+    }
+    if (!L) {
+        program_say(program.name, "cannot create state: not enough memory");
+        return EXIT_FAILURE;
+    }
+    lua_pushcfunction(L, run);
+    lua_pushinteger(L, argc);
+    lua_pushlightuserdata(L, argv);
+    int status = lua_pcall(L, 2, 1, 0);
+    bool ok = lua_toboolean(L, -1);
+    if (status != LUA_OK) {
+        const char *message = lua_tostring(L, -1);
+        program_say(program.name, message ? message : "(error object is not a string)");
+        ok = false;
+    }
+    begin_close();
+    if (!ok && program.was_interrupted) {
+        gpulua_interrupt(program.g); /* so that it does not wait for what may end by itself */
+    }
+    gpulua_close(program.g);
+    lua_close(L);
+    gpu_heap_destroy(heap);
+    return ok && !program.has_reported ? EXIT_SUCCESS : EXIT_FAILURE;
+}

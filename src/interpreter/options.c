@@ -1,0 +1,193 @@
+#include "interpreter/options.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interpreter/program.h"
+
+static void usage(const char *bad) {
+    fprintf(stderr, "%s: ", program.name);
+    if (bad[1] == 'e' || bad[1] == 'l') {
+        fprintf(stderr, "'%s' needs argument\n", bad);
+    } else {
+        fprintf(stderr, "unrecognized option '%s'\n", bad);
+    }
+    fprintf(
+        stderr,
+        "usage: %s [options] [script [args]]\n"
+        "Available options are:\n"
+        "  -e stat   execute string 'stat'\n"
+        "  -i        enter interactive mode after executing 'script'\n"
+        "  -l mod    require library 'mod' into global 'mod'\n"
+        "  -l g=mod  require library 'mod' into global 'g'\n"
+        "  -v        show version information\n"
+        "  -E        ignore environment variables\n"
+        "  -W        turn warnings on\n"
+        "  --        stop handling options\n"
+        "  -         stop handling options and execute stdin\n"
+        "  --device cpu|cuda|cuda:N  the device of scripts that do not say\n"
+        "  --isolate process|none    whether a device lives in a process of its own\n"
+        "  --check[=SEED]  CPU devices do their work in an order of that seed, and look for races\n"
+        "  --check=hashes  looks for writes that are not declared; on GPUs --check does that\n"
+        "  --seeds N|all   runs the script with N seeds, or in all orders, and compares\n"
+        "  --info    show devices, libraries, limits, the cache (--info=json: as JSON)\n",
+        program.name);
+    fflush(stderr);
+}
+
+/* Options of later versions get a message of their own. */
+static bool is_of_later(const char *option) {
+    static const char *const names[] = {"--trace", "--timeline", "--summary", "--flight"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t length = strlen(names[i]);
+        if (strncmp(option, names[i], length) == 0 &&
+            (option[length] == '\0' || option[length] == '=')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* "--name VALUE" and "--name=VALUE"; NULL if argv[*i] is another option. *is_missing: no value. */
+static const char *long_value(char **argv, int *i, const char *name, bool *is_missing) {
+    size_t length = strlen(name);
+    if (strncmp(argv[*i], name, length) != 0) {
+        return NULL;
+    }
+    if (argv[*i][length] == '=') {
+        return argv[*i] + length + 1;
+    }
+    if (argv[*i][length] != '\0') {
+        return NULL;
+    }
+    if (!argv[*i + 1]) {
+        *is_missing = true;
+        return "";
+    }
+    return argv[++*i];
+}
+
+static bool set_isolation(struct options *options, const char *value) {
+    if (strcmp(value, "process") == 0) {
+        options->isolation = GPULUA_ISOLATE_PROCESS;
+    } else if (strcmp(value, "none") == 0) {
+        options->isolation = GPULUA_ISOLATE_NONE;
+    } else {
+        fprintf(stderr, "%s: --isolate: 'process' or 'none' expected, got '%s'\n", program.name,
+                value);
+        return false;
+    }
+    return true;
+}
+
+static bool set_check(struct options *options, const char *value) {
+    char *end = NULL;
+    errno = 0;
+    options->is_checked = true;
+    options->is_hashed = value && strcmp(value, "hashes") == 0;
+    options->check_seed = value && !options->is_hashed ? strtoull(value, &end, 10) : 1;
+    if (value && !options->is_hashed &&
+        (value[0] < '0' || value[0] > '9' || *end != '\0' || errno != 0 ||
+         options->check_seed > INT64_MAX)) {
+        fprintf(
+            stderr,
+            "%s: --check: \"hashes\", or a seed, a whole number from 0 on, expected, got '%s'\n",
+            program.name, value);
+        return false;
+    }
+    return true;
+}
+
+static bool take_long(char **argv, int *i, struct options *options) {
+    bool is_missing = false;
+    const char *option = argv[*i];
+    const char *value;
+    if (strcmp(option, "--info") == 0) {
+        options->shows_info = "text";
+        return true;
+    }
+    if (strcmp(option, "--info=json") == 0) {
+        options->shows_info = "json";
+        return true;
+    }
+    if (strcmp(option, "--check") == 0 || strncmp(option, "--check=", 8) == 0) {
+        return set_check(options, option[7] == '=' ? option + 8 : NULL);
+    }
+    if ((value = long_value(argv, i, "--seeds", &is_missing))) {
+        options->seeds = value;
+    } else if ((value = long_value(argv, i, "--device", &is_missing))) {
+        options->device = value;
+    } else if ((value = long_value(argv, i, "--isolate", &is_missing))) {
+        if (!is_missing && !set_isolation(options, value)) {
+            return false;
+        }
+    } else if (is_of_later(option)) {
+        fprintf(stderr, "%s: '%s' is not in this version (%s)\n", program.name, option,
+                gpulua_version());
+        return false;
+    } else {
+        usage(option);
+        return false;
+    }
+    if (is_missing) {
+        fprintf(stderr, "%s: '%s' needs argument\n", program.name, option);
+        return false;
+    }
+    return true;
+}
+
+bool options_read(int argc, char **argv, struct options *options) {
+    int i;
+    for (i = 1; i < argc && argv[i][0] == '-'; i++) {
+        const char *option = argv[i];
+        if (option[1] == '\0') {
+            break; /* "-": the script is standard input */
+        }
+        if (strcmp(option, "--") == 0) {
+            i++;
+            break;
+        }
+        if (option[1] == '-') {
+            if (!take_long(argv, &i, options)) {
+                return false;
+            }
+            continue;
+        }
+        bool is_long = option[2] != '\0';
+        switch (option[1]) {
+        case 'e':
+        case 'l':
+            options->has_chunks |= option[1] == 'e';
+            if (!is_long && (!argv[i + 1] || argv[i + 1][0] == '-')) {
+                usage(option);
+                return false;
+            }
+            i += !is_long;
+            continue;
+        case 'i':
+            options->is_interactive = true;
+            options->shows_version = true;
+            break;
+        case 'v':
+            options->shows_version = true;
+            break;
+        case 'E':
+            options->ignores_environment = true;
+            break;
+        case 'W':
+            options->warns = true;
+            break;
+        default:
+            usage(option);
+            return false;
+        }
+        if (is_long) {
+            usage(option);
+            return false;
+        }
+    }
+    options->script = i < argc ? i : argc;
+    return true;
+}

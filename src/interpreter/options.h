@@ -1,0 +1,24 @@
+/* The command line of the interpreter: Lua's options, and ours. */
+#ifndef GPU_INTERPRETER_OPTIONS_H
+#define GPU_INTERPRETER_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gpulua.h"
+
+struct options {
+    int script; /* index in argv; argc: none */
+    bool is_interactive, shows_version, ignores_environment, warns, has_chunks;
+    const char *shows_info; /* "text", "json" or NULL */
+    const char *device;
+    gpulua_isolation isolation;
+    bool is_checked, is_hashed;
+    uint64_t check_seed;
+    const char *seeds; /* a number, "all", or NULL */
+};
+
+/* False: something was wrong and has been said. */
+bool options_read(int argc, char **argv, struct options *options);
+
+#endif

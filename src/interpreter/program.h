@@ -1,0 +1,44 @@
+/* What the files of the interpreter share: the program, and how chunks run. */
+#ifndef GPU_INTERPRETER_PROGRAM_H
+#define GPU_INTERPRETER_PROGRAM_H
+
+#include <signal.h>
+#include <stdbool.h>
+
+#include <lua.h>
+
+#include "gpulua.h"
+
+struct program {
+    const char *name;  /* of the program, in front of messages */
+    gpulua *g;         /* for the signal handler */
+    bool has_reported; /* an error that no task got */
+    bool is_closing;
+    volatile sig_atomic_t was_interrupted;
+};
+extern struct program program;
+
+/* A line on standard error, behind the name if there is one. */
+void program_say(const char *name, const char *message);
+
+/* ---- chunk.c: chunks as tasks ---- */
+
+/* Runs tasks until `task` (an index; 0: all of them) is over. */
+void chunk_run_tasks(lua_State *L, int task);
+/* Stack: chunk, `arg_count` arguments. Replaces them with true and the results, or with false and a
+ * message. Returns how many there are behind the boolean; -1: failed. */
+int chunk_run(lua_State *L, int arg_count);
+/* Status of loading on top of a chunk or a message: runs it without results. False: it failed,
+ * which has been said; so below. */
+bool chunk_do(lua_State *L, int status, int arg_count);
+bool chunk_do_string(lua_State *L, const char *text, const char *name);
+bool chunk_do_file(lua_State *L, const char *path); /* NULL: standard input */
+/* Requires "mod", or "global=mod", into a global. */
+bool chunk_do_library(lua_State *L, const char *text);
+
+/* ---- interactive.c ---- */
+
+/* Reads lines and runs them until the input ends. */
+void interactive_run(lua_State *L);
+
+#endif
