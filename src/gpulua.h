@@ -152,7 +152,8 @@ GPULUA_API int gpulua_tasks(const gpulua *g);
 GPULUA_API int gpulua_pollfd(gpulua *g);
 
 /* Milliseconds until gpulua_step wants to be called even if the descriptor stays quiet: 0 now, -1
- * never. */
+ * never. Asked before each wait for the descriptor: calls that block take its wakes away, and this
+ * one brings them back. */
 GPULUA_API int gpulua_timeout_ms(gpulua *g);
 
 /* From any thread (and from signal handlers): ends a wait in gpulua_step early; stops the running

@@ -341,6 +341,42 @@ static void test_waking(void) {
     gpulua_device_close(device);
 }
 
+/* A call of the host's that blocks between two steps leaves the loop to be woken. */
+static void test_blocking(bool is_shared) {
+    struct seat of_a = {.device = is_shared ? open_device() : NULL};
+    gpulua_config config;
+    gpulua_config_init(&config);
+    config.device = "cpu";
+    config.isolation = isolation;
+    gpulua *g = is_shared ? open_object(&of_a) : gpulua_new(&config);
+    run_chunk(g, opening);
+    run_chunk(g, "dev:synchronize() s = dev:stream() z = dev:buffer('i32', 4):fill(0)\n"
+                 "y = slow:launch({ grid = 1, block = 1 }, 4, 1, x):await()\n");
+    gpulua_buffer *h = take_buffer(g, "h");
+    void *bytes;
+    if (luaL_loadstring(gpulua_state(g), "for k = 1, 20 do\n"
+                                         "  slow:launch({ grid = 1, block = 1 }, 4, 1, x) end\n"
+                                         "s:use(function()\n"
+                                         "  slow:launch({ grid = 1, block = 1 }, 4, 2, z)\n"
+                                         "  h:copy(z) end)\n"
+                                         "x:await()\n") != LUA_OK ||
+        gpulua_load_function(g, 0)) {
+        exit(1);
+    }
+    bool is_woken = gpulua_step(g, 0) == 1 && gpulua_step(g, 0) == 1 &&
+                    gpulua_buffer_map(g, h, GPULUA_READ, &bytes) == GPULUA_OK;
+    do {
+        struct pollfd event = {.fd = gpulua_pollfd(g), .events = POLLIN};
+        int limit_ms = gpulua_timeout_ms(g);
+        is_woken =
+            is_woken && (poll(&event, 1, limit_ms < 0 ? 2000 : limit_ms) == 1 || limit_ms == 0);
+    } while (gpulua_step(g, 0) > 0);
+    check(is_woken, "a host that has blocked between two steps is woken all the same");
+    gpulua_buffer_release(h);
+    gpulua_close(g);
+    gpulua_device_close(of_a.device);
+}
+
 struct moved {
     gpulua *g;
     gpulua_recorder *recorder;
@@ -522,6 +558,8 @@ int main(void) {
         test_threads();
         test_two();
         test_waking();
+        test_blocking(false);
+        test_blocking(true);
         test_moving();
         test_failures();
         test_guard();

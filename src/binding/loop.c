@@ -241,7 +241,9 @@ static bool arm(struct gpulua *g) {
 }
 
 void gpu_lua_arm(struct gpulua *g) {
-    if (!g->is_armed && arm(g)) {
+    /* Also if it is armed: a wait of the host's may have disarmed its device since. Of checked
+     * devices each look asks for work. */
+    if ((!g->is_armed || !g->check) && arm(g)) {
         g->was_poked = true;
         gpu_lua_poke(g);
     }
