@@ -22,6 +22,10 @@ static void recorder_empty(struct host_handle *handle) {
     recorder->stream = NULL;
 }
 
+static void recorder_destroy(struct host_handle *handle) {
+    free(handle);
+}
+
 void gpulua_recorder_info_init(gpulua_recorder_info *info) {
     memset(info, 0, sizeof *info);
     info->struct_bytes = sizeof *info;
@@ -59,7 +63,7 @@ static int new_recorder(lua_State *L) {
         gpu_lua_throw(L, &error);
     }
     made->stream = gpu_stream_retain(submit.stream);
-    gpu_lua_host_handle_add(g, &made->handle, recorder_empty);
+    gpu_lua_host_handle_add(g, &made->handle, recorder_empty, recorder_destroy);
     request->made = made;
     return 0;
 }
@@ -172,7 +176,6 @@ void gpulua_recorder_cancel(gpulua_recorder *recorder) {
 
 void gpulua_recorder_release(gpulua_recorder *recorder) {
     if (recorder) {
-        gpu_lua_host_handle_end(&recorder->handle);
-        free(recorder);
+        gpu_lua_host_handle_release(&recorder->handle);
     }
 }
