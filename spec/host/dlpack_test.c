@@ -14,13 +14,16 @@ struct producer {
     struct DLManagedTensorVersioned versioned;
     int64_t shape[9], strides[9];
     int deleted;
+    gpulua_buffer *lets_go; /* when it is deleted; NULL: nothing */
 };
 
 static void deleted_plain(struct DLManagedTensor *self) {
     ((struct producer *)self->context)->deleted++;
 }
 static void deleted_versioned(struct DLManagedTensorVersioned *self) {
-    ((struct producer *)self->context)->deleted++;
+    struct producer *p = self->context;
+    p->deleted++;
+    gpulua_buffer_release(p->lets_go);
 }
 
 /* f32, one dimension, versioned 1.0 and unversioned over the same. */
@@ -608,6 +611,27 @@ static void test_lifetimes(void) {
     out[1]->deleter(out[1]);
     out[2]->deleter(out[2]); /* frees what is left of the device */
     gpulua_buffer_release(y);
+    /* A deleter may let go of what else the host holds, whoever makes it run. */
+    struct producer first, second_one;
+    float pair[2][4] = {{1}, {2}};
+    for (int i = 0; i < 2; i++) {
+        g = open_object(GPULUA_ISOLATE_NONE);
+        CHECK(run(g, prelude));
+        produce(&first, pair[0], 4);
+        produce(&second_one, pair[1], 4);
+        CHECK(take(g, &first, NULL, &x) == GPULUA_OK);
+        CHECK(take(g, &second_one, NULL, &first.lets_go) == GPULUA_OK);
+        if (i == 0) {
+            gpulua_buffer_release(x);
+            settle(g);
+            CHECK(first.deleted == 1 && second_one.deleted == 1);
+        }
+        gpulua_close(g);
+        CHECK(first.deleted == 1 && second_one.deleted == 1);
+        if (i == 1) {
+            gpulua_buffer_release(x);
+        }
+    }
     /* What came in and went out again is its owner's when the last of both is over. */
     struct producer p;
     float data[8] = {1};

@@ -492,6 +492,34 @@ static void test_guard(void) {
     gpulua_device_close(of_a.device);
 }
 
+/* ---- from thread to thread ---- */
+
+static void *close_object(void *user) {
+    gpulua_close(user);
+    return NULL;
+}
+
+/* An object belongs to one thread at a time, and may be closed by another than ran it. */
+static void test_closing(void) {
+    struct seat seat = {.device = open_device()};
+    gpulua_device *other = open_device();
+    pthread_t thread;
+    for (int i = 0; i < 2; i++) {
+        gpulua *g = open_object(&seat);
+        run_chunk(g, "local gpu = require 'gpulua'\n"
+                     "result = gpu.device():buffer('i32', 4):fill(5):read()[1]\n");
+        check(seat.failures == 0 && global_number(gpulua_state(g), "result") == 5,
+              "an object that is to move");
+        if (pthread_create(&thread, NULL, close_object, g) != 0) {
+            exit(1);
+        }
+        pthread_join(thread, NULL);
+    }
+    gpulua_device_close(seat.device);
+    gpulua_device_close(other);
+    check(true, "objects may be closed by another thread than ran them");
+}
+
 /* ---- loss, and what is refused ---- */
 
 static const char until_lost[] =
@@ -563,6 +591,7 @@ int main(void) {
         test_moving();
         test_failures();
         test_guard();
+        test_closing();
         test_refusals();
     }
     test_loss();

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -438,69 +437,6 @@ static void config_finish(struct gpulua *g) {
     g->check_text = NULL;
 }
 
-/* Of all objects: what is of a shared device may be let go of on any thread. */
-static pthread_mutex_t host_handle_lock = PTHREAD_MUTEX_INITIALIZER;
-
-void gpu_lua_host_handle_add(struct gpulua *g, struct host_handle *handle,
-                             void (*empty)(struct host_handle *handle),
-                             void (*finish)(struct host_handle *handle)) {
-    pthread_mutex_lock(&host_handle_lock);
-    handle->empty = empty;
-    handle->finish = finish;
-    handle->next = g->host_handles;
-    handle->link = &g->host_handles;
-    if (handle->next) {
-        handle->next->link = &handle->next;
-    }
-    g->host_handles = handle;
-    pthread_mutex_unlock(&host_handle_lock);
-}
-
-static void unlink_handle(struct host_handle *handle) {
-    *handle->link = handle->next;
-    if (handle->next) {
-        handle->next->link = handle->link;
-    }
-    handle->next = NULL;
-    handle->link = NULL;
-}
-
-void gpu_lua_host_handle_end(struct host_handle *handle) {
-    pthread_mutex_lock(&host_handle_lock);
-    bool is_linked = handle->link != NULL;
-    bool is_emptying = handle->is_emptying;
-    if (is_linked) {
-        unlink_handle(handle);
-    }
-    handle->is_ended = true;
-    pthread_mutex_unlock(&host_handle_lock);
-    if (is_linked) {
-        handle->empty(handle);
-    }
-    if (!is_emptying) {
-        handle->finish(handle);
-    }
-}
-
-static void empty_all(struct gpulua *g) {
-    pthread_mutex_lock(&host_handle_lock);
-    while (g->host_handles) {
-        struct host_handle *handle = g->host_handles;
-        unlink_handle(handle);
-        handle->is_emptying = true;
-        pthread_mutex_unlock(&host_handle_lock);
-        handle->empty(handle);
-        pthread_mutex_lock(&host_handle_lock);
-        handle->is_emptying = false;
-        if (handle->is_ended) { /* meanwhile, perhaps by another thread */
-            pthread_mutex_unlock(&host_handle_lock);
-            handle->finish(handle);
-            pthread_mutex_lock(&host_handle_lock);
-        }
-    }
-    pthread_mutex_unlock(&host_handle_lock);
-}
-
 void gpu_lua_shut(struct gpulua *g, lua_State *L) {
     if (g->is_closed) {
         return;
@@ -508,7 +444,7 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
     g->is_closed = true;
     gpu_lua_sit(g);
     gpu_lua_set_innermost(g, NULL);
-    empty_all(g);
+    gpu_lua_host_handles_end(g);
     while (g->live) {
         gpu_lua_task_drop(g, g->live, NULL);
     }

@@ -143,10 +143,10 @@ struct op_keeper {
 /* What the host holds of a state (gpulua_buffer, gpulua_recorder) is emptied when the state ends.
  */
 struct host_handle {
-    struct host_handle *next, **link; /* link NULL: emptied */
+    struct host_handle *next, **link; /* link NULL: emptied, or about to be */
+    atomic_uint refs;                 /* the host's, and one of the object */
     void (*empty)(struct host_handle *handle);
-    void (*finish)(struct host_handle *handle);
-    bool is_emptying, is_ended; /* by its object, which then finishes it too */
+    void (*destroy)(struct host_handle *handle); /* the last one is gone */
 };
 
 struct gpulua {
@@ -257,12 +257,15 @@ void gpu_lua_interrupt_taken(lua_State *L, struct gpulua *g);
 /* For a task that hears of it from the loop. */
 void gpu_lua_interrupt_error(struct gpulua *g, struct gpu_error *error);
 
-/* `empty` is called once, by the end of the handle or of the object, `finish` behind it when the
- * handle ends. Neither with a lock held: they may call what is not ours. */
+/* ---- held.c ---- */
+
+/* The host has one reference from here on. */
 void gpu_lua_host_handle_add(struct gpulua *g, struct host_handle *handle,
                              void (*empty)(struct host_handle *handle),
-                             void (*finish)(struct host_handle *handle));
-void gpu_lua_host_handle_end(struct host_handle *handle);
+                             void (*destroy)(struct host_handle *handle));
+void gpu_lua_host_handle_retain(struct host_handle *handle);  /* any thread; so below */
+void gpu_lua_host_handle_release(struct host_handle *handle); /* empties it with the last */
+void gpu_lua_host_handles_end(struct gpulua *g);              /* empties all */
 
 /* ---- shared.c: devices of several objects; NULL is fine ---- */
 struct gpulua_device *gpu_lua_shared_retain(struct gpulua_device *shared);

@@ -59,7 +59,7 @@ static void buffer_empty(struct host_handle *handle) {
     gpu_ref_close(buffer->device, &buffer->ref);
 }
 
-static void buffer_finish(struct host_handle *handle) {
+static void buffer_destroy(struct host_handle *handle) {
     struct gpulua_buffer *buffer = (struct gpulua_buffer *)handle;
     gpu_device_release(buffer->device);
     free(buffer);
@@ -73,7 +73,6 @@ struct gpulua_buffer *gpu_host_buffer_create(struct gpulua *g, const struct gpu_
     }
     struct gpu_device *device = gpu_block_device(ref->block);
     const char *ordinal = strchr(gpu_device_name(device), ':');
-    atomic_init(&made->refs, 1);
     made->g = g;
     made->device = gpu_device_retain(device);
     gpu_ref_copy(device, ref, &made->ref);
@@ -85,7 +84,7 @@ struct gpulua_buffer *gpu_host_buffer_create(struct gpulua *g, const struct gpu_
     strncpy(made->device_kind, gpu_device_kind(device), sizeof made->device_kind - 1);
     made->device_ordinal = ordinal ? (int)strtol(ordinal + 1, NULL, 10) : 0;
     strncpy(made->label, gpu_block_label(ref->block), sizeof made->label - 1);
-    gpu_lua_host_handle_add(g, &made->handle, buffer_empty, buffer_finish);
+    gpu_lua_host_handle_add(g, &made->handle, buffer_empty, buffer_destroy);
     return made;
 }
 
@@ -304,12 +303,12 @@ gpulua_status gpulua_buffer_map(gpulua *g, gpulua_buffer *buffer, gpulua_access 
 }
 
 gpulua_buffer *gpulua_buffer_retain(gpulua_buffer *buffer) {
-    atomic_fetch_add_explicit(&buffer->refs, 1, memory_order_relaxed);
+    gpu_lua_host_handle_retain(&buffer->handle);
     return buffer;
 }
 
 void gpulua_buffer_release(gpulua_buffer *buffer) {
-    if (buffer && atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) == 1) {
-        gpu_lua_host_handle_end(&buffer->handle);
+    if (buffer) {
+        gpu_lua_host_handle_release(&buffer->handle);
     }
 }

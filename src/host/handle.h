@@ -6,7 +6,6 @@
 
 struct gpulua_buffer {
     struct host_handle handle; /* first */
-    atomic_uint refs;
     const struct gpulua *g;    /* whose it is; compared alone */
     struct gpu_device *device; /* retained */
     struct gpu_ref ref;        /* block retained; NULL: emptied */

@@ -23,7 +23,7 @@ static void recorder_empty(struct host_handle *handle) {
     recorder->stream = NULL;
 }
 
-static void recorder_finish(struct host_handle *handle) {
+static void recorder_destroy(struct host_handle *handle) {
     free(handle);
 }
 
@@ -65,7 +65,7 @@ static int new_recorder(lua_State *L) {
     }
     made->g = g;
     made->stream = gpu_stream_retain(submit.stream);
-    gpu_lua_host_handle_add(g, &made->handle, recorder_empty, recorder_finish);
+    gpu_lua_host_handle_add(g, &made->handle, recorder_empty, recorder_destroy);
     request->made = made;
     return 0;
 }
@@ -181,6 +181,6 @@ void gpulua_recorder_cancel(gpulua_recorder *recorder) {
 
 void gpulua_recorder_release(gpulua_recorder *recorder) {
     if (recorder) {
-        gpu_lua_host_handle_end(&recorder->handle);
+        gpu_lua_host_handle_release(&recorder->handle);
     }
 }

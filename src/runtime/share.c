@@ -14,11 +14,16 @@
 
 #define GUEST_NAP_NS 1000000 /* of threads without a seat, whom nobody wakes */
 
-/* Its address also names the thread. */
-static _Thread_local struct gpu_seat *seat_here;
+/* Who this thread calls for. Another thread may have ended that seat, or the whole device, so it is
+ * known by numbers that are given out once. Its address also names the thread. */
+static _Thread_local struct {
+    uint64_t share_number; /* 0: nobody */
+    uint32_t seat_number;
+    struct gpu_seat *seat; /* looked at while the numbers are right */
+} here;
 
 static uintptr_t this_thread(void) {
-    return (uintptr_t)&seat_here;
+    return (uintptr_t)&here;
 }
 
 /* ---- the lock ---- */
@@ -71,6 +76,11 @@ static void let_go(struct gpu_share *share) {
     pthread_mutex_unlock(&share->mutex);
     if (is_over) { /* the device's last reference is gone: nobody else can have it */
         pthread_mutex_destroy(&share->mutex);
+        while (share->spare) {
+            struct gpu_seat *seat = share->spare;
+            share->spare = seat->next;
+            free(seat);
+        }
         free(share);
     }
     gpu_imports_end(&returned);
@@ -124,6 +134,8 @@ gpulua_status gpu_device_share(struct gpu_device *device, struct gpu_error *erro
     if (!share) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a shared device");
     }
+    static _Atomic uint64_t last_number;
+    share->number = atomic_fetch_add(&last_number, 1) + 1;
     pthread_mutex_init(&share->mutex, NULL);
     share->device = device;
     device->share = share;
@@ -135,15 +147,21 @@ bool gpu_device_is_shared(const struct gpu_device *device) {
 }
 
 bool gpu_device_is_left(const struct gpu_device *device) {
+    GPU_ENTER(device);
     return device->share && !gpu_seat_of(device);
 }
 
 struct gpu_seat *gpu_seat_of(const struct gpu_device *device) {
-    return device->share && seat_here && seat_here->device == device ? seat_here : NULL;
+    const struct gpu_share *share = device->share;
+    return share && here.share_number == share->number && here.seat->number == here.seat_number
+               ? here.seat
+               : NULL;
 }
 
 void gpu_seat_sit(struct gpu_seat *seat) {
-    seat_here = seat;
+    here.share_number = seat ? seat->share_number : 0;
+    here.seat_number = seat ? seat->number : 0;
+    here.seat = seat;
 }
 
 uint32_t gpu_seat_number(const struct gpu_seat *seat) {
@@ -157,14 +175,16 @@ static bool watch(int epoll_fd, int fd) {
     return fd >= 0 && epoll_fd >= 0 && epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-static void destroy(struct gpu_seat *seat) {
+/* Threads may remember it: it stays a seat, of nobody, for the next who comes. */
+static void end(struct gpu_share *share, struct gpu_seat *seat) {
     if (seat->event_fd >= 0) {
         close(seat->event_fd);
     }
     if (seat->poll_fd >= 0) {
         close(seat->poll_fd);
     }
-    free(seat);
+    *seat = (struct gpu_seat){.number = UINT32_MAX, .next = share->spare};
+    share->spare = seat;
 }
 
 gpulua_status gpu_seat_take(struct gpu_device *device, const _Atomic int *interrupt,
@@ -174,20 +194,23 @@ gpulua_status gpu_seat_take(struct gpu_device *device, const _Atomic int *interr
     if (status) {
         return status;
     }
-    struct gpu_seat *made = calloc(1, sizeof *made);
-    if (!made) {
+    struct gpu_share *share = device->share;
+    struct gpu_seat *made = share->spare;
+    if (made) {
+        share->spare = made->next;
+    } else if (!(made = malloc(sizeof *made))) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a shared device");
     }
+    *made = (struct gpu_seat){.number = UINT32_MAX, .share_number = share->number};
     made->interrupt = interrupt;
     made->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     made->poll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (!watch(made->poll_fd, made->event_fd) || !watch(made->poll_fd, device->link->poll_fd)) {
         gpu_error_set(error, GPULUA_IO, "device %s cannot be shared once more: %s", device->name,
                       strerror(errno));
-        destroy(made);
+        end(share, made);
         return GPULUA_IO;
     }
-    struct gpu_share *share = device->share;
     made->device = gpu_device_retain(device);
     made->number = share->seat_number_next++;
     made->next = share->seats;
@@ -212,7 +235,7 @@ void gpu_seat_leave(struct gpu_seat *seat) {
     }
     struct gpu_device *device = seat->device;
     GPU_ENTER(device);
-    seat_here = seat;
+    gpu_seat_sit(seat);
     gpu_device_disarm(device);
     gpu_recorders_leave(device, seat);
     for (struct gpu_seat **at = &device->share->seats; *at; at = &(*at)->next) {
@@ -236,8 +259,8 @@ void gpu_seat_leave(struct gpu_seat *seat) {
     }
     (void)gpu_seat_hear(device);
     gpu_accounts_tell(device, seat, true);
-    seat_here = NULL;
-    destroy(seat);
+    gpu_seat_sit(NULL);
+    end(device->share, seat);
     gpu_device_release(device);
 }
 

@@ -183,7 +183,8 @@ struct gpu_flight {
 struct gpu_seat {
     struct gpu_device *device; /* retained */
     struct gpu_seat *next;
-    uint32_t number;
+    uint64_t share_number;
+    uint32_t number;              /* given out once; UINT32_MAX: of nobody */
     const _Atomic int *interrupt; /* borrowed; NULL: none */
     int event_fd;                 /* owned: readable when somebody else's call woke it */
     int poll_fd;                  /* owned: of that and of the link's */
@@ -197,7 +198,8 @@ struct gpu_share {
     _Atomic uintptr_t owner;   /* the thread that holds it; 0: nobody does */
     uint32_t depth;            /* how often */
     struct gpu_device *device; /* NULL: destroyed */
-    struct gpu_seat *seats;
+    uint64_t number;           /* given out once */
+    struct gpu_seat *seats, *spare;
     uint32_t seat_number_next;
     uint32_t asleep_count;
     struct gpu_import *returned; /* whose owners are told when the lock is let go of */
