@@ -346,7 +346,7 @@ bool gpu_lua_handle_is_closed(enum gpu_lua_kind kind, const void *handle) {
     case GPU_LUA_KIND_MEMORY:
         return !((const struct memory_handle *)handle)->memory;
     case GPU_LUA_KIND_OP:
-        return !*(struct gpu_op *const *)handle;
+        return gpu_lua_op_is_closed(handle);
     default:
         return false; /* a task has nothing to close */
     }

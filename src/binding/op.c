@@ -42,6 +42,10 @@ struct gpu_op *gpu_lua_op_at(lua_State *L, int index) {
     return *handle->at;
 }
 
+bool gpu_lua_op_is_closed(const void *handle) {
+    return !*((const struct op_handle *)handle)->at;
+}
+
 static struct gpu_op **check_handle(lua_State *L, struct gpulua *g, int index) {
     struct op_handle *handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_OP);
     return handle->at;

@@ -27,6 +27,7 @@ struct gpu_op **gpu_lua_op_new(lua_State *L, struct gpulua *g);
 struct gpu_op **gpu_lua_op_place(lua_State *L, struct gpulua *g);
 /* The op of the handle at `index`, which is one; NULL: closed. */
 struct gpu_op *gpu_lua_op_at(lua_State *L, int index);
+bool gpu_lua_op_is_closed(const void *handle);
 struct gpu_op *gpu_lua_check_op(lua_State *L, struct gpulua *g, int index);
 
 #endif
