@@ -173,7 +173,8 @@ GPULUA_API void gpulua_interrupt(gpulua *g);
  * is ordered as that of one would be, in the order in which it was launched. Budgets, limits and
  * stats() are the device's. Each object still belongs to one thread at a time, and what it has in
  * flight ends there. dev:close() of a script leaves the device to the others. There is no check
- * mode: its order would depend on time. */
+ * mode: its order would depend on time. The kernel lets 500 objects sleep on a device in a process
+ * of its own, 100 where an epoll of the host watches their descriptors; the next one is Io. */
 
 typedef struct gpulua_device gpulua_device;
 

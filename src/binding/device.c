@@ -304,7 +304,7 @@ int gpu_lua_device_get(lua_State *L) {
     if (!gpu_lua_watch_device(g, handle->poll_fd)) {
         gpu_lua_device_close(g, handle);
         gpu_lua_fail(L, GPULUA_IO, "device %s cannot be watched: no file descriptor or memory left",
-                     info.name ? info.name : "");
+                     gpu_device_name(handle->closed_device));
     }
     return 1;
 }

@@ -33,6 +33,13 @@ gpulua_status gpu_lua_shared_take(struct gpulua *g, struct device_handle *handle
     if (status) {
         return status;
     }
+    if (!gpu_lua_watch_device(g, gpu_seat_event_fd(g->seat))) {
+        gpu_seat_leave(g->seat);
+        g->seat = NULL;
+        return gpu_error_set(error, GPULUA_IO,
+                             "device %s cannot be watched: no file descriptor or memory left",
+                             gpu_device_name(shared->device));
+    }
     gpu_lua_sit(g);
     handle->shared = gpu_lua_shared_retain(shared);
     handle->device = gpu_device_retain(shared->device);
@@ -43,6 +50,7 @@ gpulua_status gpu_lua_shared_take(struct gpulua *g, struct device_handle *handle
 }
 
 void gpu_lua_shared_leave(struct gpulua *g, struct device_handle *handle) {
+    gpu_lua_unwatch_device(g, gpu_seat_event_fd(g->seat));
     gpu_seat_leave(g->seat);
     g->seat = NULL;
     gpu_lua_sit(g);

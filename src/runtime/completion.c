@@ -419,7 +419,7 @@ void gpu_device_disarm(struct gpu_device *device) {
 
 int gpu_device_poll_fd(const struct gpu_device *device) {
     GPU_ENTER(device);
-    return device->share ? gpu_seat_poll_fd(device) : device->link ? device->link->poll_fd : -1;
+    return device->link ? device->link->poll_fd : -1;
 }
 
 void gpu_device_nap(struct gpu_device *device, int64_t timeout_ns) {

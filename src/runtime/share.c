@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -164,24 +163,20 @@ void gpu_seat_sit(struct gpu_seat *seat) {
     here.seat = seat;
 }
 
+int gpu_seat_event_fd(const struct gpu_seat *seat) {
+    return seat->event_fd;
+}
+
 uint32_t gpu_seat_number(const struct gpu_seat *seat) {
     return seat->number;
 }
 
 /* ---- seats ---- */
 
-static bool watch(int epoll_fd, int fd) {
-    struct epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
-    return fd >= 0 && epoll_fd >= 0 && epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
 /* Threads may remember it: it stays a seat, of nobody, for the next who comes. */
 static void end(struct gpu_share *share, struct gpu_seat *seat) {
     if (seat->event_fd >= 0) {
         close(seat->event_fd);
-    }
-    if (seat->poll_fd >= 0) {
-        close(seat->poll_fd);
     }
     *seat = (struct gpu_seat){.number = UINT32_MAX, .next = share->spare};
     share->spare = seat;
@@ -204,8 +199,7 @@ gpulua_status gpu_seat_take(struct gpu_device *device, const _Atomic int *interr
     *made = (struct gpu_seat){.number = UINT32_MAX, .share_number = share->number};
     made->interrupt = interrupt;
     made->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    made->poll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (!watch(made->poll_fd, made->event_fd) || !watch(made->poll_fd, device->link->poll_fd)) {
+    if (made->event_fd < 0) {
         gpu_error_set(error, GPULUA_IO, "device %s cannot be shared once more: %s", device->name,
                       strerror(errno));
         end(share, made);
@@ -252,6 +246,10 @@ void gpu_seat_leave(struct gpu_seat *seat) {
     disown(device->requests, seat);
     for (uint32_t i = 0; i < device->unobserved_count; i++) {
         struct gpu_failure *failure = device->unobserved[i];
+        failure->seat = failure->seat == seat ? NULL : failure->seat;
+    }
+    for (uint32_t i = 0; i < device->failed_count; i++) {
+        struct gpu_failure *failure = device->failed[i].failure;
         failure->seat = failure->seat == seat ? NULL : failure->seat;
     }
     for (struct gpu_memory *memory = device->memories; memory; memory = memory->next) {
@@ -354,11 +352,6 @@ void gpu_seat_disarm(struct gpu_device *device) {
     }
 }
 
-int gpu_seat_poll_fd(const struct gpu_device *device) {
-    const struct gpu_seat *seat = gpu_seat_of(device);
-    return seat ? seat->poll_fd : -1;
-}
-
 void gpu_seat_nap(struct gpu_device *device, int64_t timeout_ns) {
     struct gpu_seat *seat = gpu_seat_of(device);
     if (!seat) { /* whoever closes the device at last */
@@ -371,10 +364,11 @@ void gpu_seat_nap(struct gpu_device *device, int64_t timeout_ns) {
     }
     seat->is_napping = true;
     if (!gpu_seat_arm(device)) {
-        struct pollfd event = {.fd = seat->poll_fd, .events = POLLIN};
+        struct pollfd events[] = {{.fd = device->link->poll_fd, .events = POLLIN},
+                                  {.fd = seat->event_fd, .events = POLLIN}};
         struct timespec limit = {.tv_sec = 0, .tv_nsec = (long)timeout_ns};
         uint32_t depth = gpu_share_pause(device);
-        (void)ppoll(&event, 1, &limit, NULL);
+        (void)ppoll(events, 2, &limit, NULL);
         gpu_share_resume(device, depth);
     }
     seat->is_napping = false;

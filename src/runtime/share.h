@@ -32,6 +32,9 @@ gpulua_status gpu_seat_take(struct gpu_device *device, const _Atomic int *interr
 void gpu_seat_leave(struct gpu_seat *seat);
 /* This thread calls for it, until it calls for another. */
 void gpu_seat_sit(struct gpu_seat *seat);
+/* To be slept on beside gpu_device_poll_fd: readable when another thread's call has ended what this
+ * seat sleeps for. */
+int gpu_seat_event_fd(const struct gpu_seat *seat);
 /* From 0, by the order in which they were taken: for spreading work over streams. */
 uint32_t gpu_seat_number(const struct gpu_seat *seat);
 

@@ -187,7 +187,6 @@ struct gpu_seat {
     uint32_t number;              /* given out once; UINT32_MAX: of nobody */
     const _Atomic int *interrupt; /* borrowed; NULL: none */
     int event_fd;                 /* owned: readable when somebody else's call woke it */
-    int poll_fd;                  /* owned: of that and of the link's */
     bool is_asleep, is_napping;   /* armed; and it is a call that sleeps, not a loop */
     bool is_woken;                /* event_fd is readable */
     bool is_pressed;              /* listeners of it are due */
@@ -348,7 +347,6 @@ uint32_t gpu_seat_hear(struct gpu_device *device);
 /* What gpu_device_arm and its kin do on a shared device. */
 bool gpu_seat_arm(struct gpu_device *device);
 void gpu_seat_disarm(struct gpu_device *device);
-int gpu_seat_poll_fd(const struct gpu_device *device);
 void gpu_seat_nap(struct gpu_device *device, int64_t timeout_ns);
 
 /* ---- device.c ---- */
