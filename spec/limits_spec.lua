@@ -54,6 +54,27 @@ describe("limit of", function()
     other:await()
   end)
 
+  it("staging memory: tasks that read more than it holds take turns", function()
+    local own <close> = support.open()
+    local piece <const> = 16 << 20
+    local b <close> = own:buffer("u8", piece):fill(7)
+    local tasks = {}
+    local count = limits.limit_staging_bytes // piece + 4
+    for i = 1, count do
+      tasks[i] = gpu.spawn(function()
+        local text = b:bytes()
+        return #text, text:byte(i)
+      end)
+    end
+    for i = 1, count do
+      assert.are.same({ piece, 7 }, { tasks[i]:await() })
+    end
+    -- Whoever cannot wait for them finds room.
+    assert.truthy(own:stats().staging_bytes_max <= limits.limit_staging_bytes - piece)
+    support.settle(own)
+    assert.equal(0, own:stats().staging_bytes)
+  end)
+
   it("staging memory: past it a write waits, and never yields", function()
     local own <close> = support.open()
     local spin = own:compile(support.spin_source).spin

@@ -50,6 +50,8 @@ static struct transfer *transfer_new(lua_State *L, struct gpulua *g, const struc
     return transfer;
 }
 
+#define STAGING_NAP_NS 1000000
+
 static uint64_t chunk_elems(const struct buffer *buffer) {
     return GPU_STAGING_CHUNK_BYTES / buffer->elem_bytes;
 }
@@ -391,11 +393,24 @@ static void finish_chunk(lua_State *L, struct gpulua *g, const struct buffer *bu
     lua_settop(L, 4);
 }
 
+/* So many tasks may read at once that they hold all staging memory: the next one sleeps until some
+ * of them have gone on. */
+static void wait_for_staging(lua_State *L, struct gpulua *g, const struct transfer *transfer,
+                             uint64_t byte_count) {
+    if (gpu_lua_may_park(g, L) && !gpu_staging_has_room(transfer->device, byte_count)) {
+        if (!gpu_lua_timer_set(g, &g->running->timer, gpu_lua_now_ns() + STAGING_NAP_NS)) {
+            gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for a timer");
+        }
+        gpu_lua_park(L, g, read_chunk);
+    }
+}
+
 static void start_chunk(lua_State *L, struct gpulua *g, struct buffer *buffer,
                         struct transfer *transfer) {
     struct gpu_error error;
     uint64_t left = transfer->count - transfer->position;
     uint64_t chunk = left < chunk_elems(buffer) ? left : chunk_elems(buffer);
+    wait_for_staging(L, g, transfer, chunk * buffer->elem_bytes);
     struct gpu_submit submit = submit_for(L, g, buffer);
     struct gpu_op **op = gpu_lua_op_new(L, g);
     staging_take(L, transfer, chunk * buffer->elem_bytes);

@@ -106,6 +106,10 @@ struct gpu_staging {
 /* At most GPU_STAGING_CHUNK_BYTES at once: larger transfers go in pieces. Blocks while the bound is
  * reached. */
 #define GPU_STAGING_CHUNK_BYTES (UINT64_C(1) << 24)
+/* Would it be there at once, and leave room for one more of any size? Who holds it until something
+ * is over that only a later turn of the loop sees asks first: those who cannot wait for such a turn
+ * find room then. */
+bool gpu_staging_has_room(struct gpu_device *device, uint64_t byte_count);
 gpulua_status gpu_staging_acquire(struct gpu_device *device, uint64_t byte_count,
                                   struct gpu_staging *staging, struct gpu_error *error);
 /* Gives it back. Work that was submitted with it may still be running: its memory waits for that.

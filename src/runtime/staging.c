@@ -3,18 +3,35 @@
 
 #include "runtime/memory/stack.h"
 
+#define HELD_NAP_NS INT64_C(1000000)
+
+static uint64_t rounded(uint64_t byte_count) {
+    return (byte_count + GPU_RANGE_ALIGN_BYTES - 1) & ~(GPU_RANGE_ALIGN_BYTES - 1ull);
+}
+
+bool gpu_staging_has_room(struct gpu_device *device, uint64_t byte_count) {
+    GPU_ENTER(device);
+    uint64_t bytes = rounded(byte_count) + GPU_STAGING_CHUNK_BYTES;
+    if (device->stats.staging_bytes + bytes > GPU_STAGING_BYTES_MAX) {
+        (void)gpu_device_reap(device);
+    }
+    return device->stats.staging_bytes + bytes <= GPU_STAGING_BYTES_MAX;
+}
+
 gpulua_status gpu_staging_acquire(struct gpu_device *device, uint64_t byte_count,
                                   struct gpu_staging *staging, struct gpu_error *error) {
     GPU_ENTER(device);
     assert(byte_count > 0 && byte_count <= GPU_STAGING_CHUNK_BYTES);
-    uint64_t bytes = (byte_count + GPU_RANGE_ALIGN_BYTES - 1) & ~(GPU_RANGE_ALIGN_BYTES - 1ull);
+    uint64_t bytes = rounded(byte_count);
     while (device->stats.staging_bytes + bytes > GPU_STAGING_BYTES_MAX) {
         (void)gpu_device_reap(device);
         if (device->stats.staging_bytes + bytes <= GPU_STAGING_BYTES_MAX) {
             break;
         }
-        gpulua_status status;
-        if (!gpu_device_wait_retiring(device, error, &status)) {
+        gpulua_status status = GPULUA_OK;
+        if (device->share && !device->retiring && !gpu_device_is_interrupted(device)) {
+            gpu_device_nap(device, HELD_NAP_NS); /* others are at work on theirs */
+        } else if (!gpu_device_wait_retiring(device, error, &status)) {
             return gpu_error_set(error, GPULUA_CAPACITY,
                                  "all %llu bytes of staging memory are held",
                                  (unsigned long long)GPU_STAGING_BYTES_MAX);
