@@ -115,6 +115,18 @@ static void *run(void *user) {
     return NULL;
 }
 
+/* All of them at the same time, to the end. */
+static void run_all(struct seat *seats, void *(*work)(void *)) {
+    for (int i = 0; i < THREADS; i++) {
+        if (pthread_create(&seats[i].thread, NULL, work, &seats[i]) != 0) {
+            exit(1);
+        }
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(seats[i].thread, NULL);
+    }
+}
+
 /* Sums that all threads add to, random programs of their own, tasks that wait, garbage. */
 static const char mixed[] =
     "package.path = './?.lua;' .. package.path\n"
@@ -163,13 +175,10 @@ static void test_threads(void) {
     for (int i = 0; i < THREADS; i++) {
         seats[i] = (struct seat){
             .device = keeper.device, .sums = sums, .script = mixed, .number = i, .result = -1};
-        if (pthread_create(&seats[i].thread, NULL, run, &seats[i]) != 0) {
-            exit(1);
-        }
     }
+    run_all(seats, run);
     bool all_right = true;
     for (int i = 0; i < THREADS; i++) {
-        pthread_join(seats[i].thread, NULL);
         all_right &= seats[i].result == 0 && seats[i].failures == 0;
         if (seats[i].failures || seats[i].result != 0) {
             printf("# thread %d: %g differences, %s\n", i, seats[i].result, seats[i].message);
@@ -337,12 +346,9 @@ static void test_waking(void) {
     int failures = 0;
     for (int i = 0; i < THREADS; i++) {
         seats[i] = (struct seat){.device = device, .script = awaiting, .number = i};
-        if (pthread_create(&seats[i].thread, NULL, run_polling, &seats[i]) != 0) {
-            exit(1);
-        }
     }
+    run_all(seats, run_polling);
     for (int i = 0; i < THREADS; i++) {
-        pthread_join(seats[i].thread, NULL);
         failures += seats[i].failures;
     }
     check(failures == 0, "every loop is woken for what is its own");
@@ -557,12 +563,9 @@ static void test_loss(void) {
     int heard = 0;
     for (int i = 0; i < THREADS; i++) {
         seats[i] = (struct seat){.device = device, .script = until_lost, .number = i};
-        if (pthread_create(&seats[i].thread, NULL, run, &seats[i]) != 0) {
-            exit(1);
-        }
     }
+    run_all(seats, run);
     for (int i = 0; i < THREADS; i++) {
-        pthread_join(seats[i].thread, NULL);
         heard += seats[i].result == 1;
     }
     check(heard == THREADS, "one fate: all scripts hear that the device is lost");
@@ -574,6 +577,18 @@ static void test_refusals(void) {
     check(!gpulua_device_open(&config) && gpulua_last_error(NULL)->code == GPULUA_INVALID_ARGUMENT,
           "a configuration that was not set up");
     gpulua_device_config_init(&config);
+    char isolate[32] = "";
+    const char *before = getenv("GPULUA_ISOLATE");
+    snprintf(isolate, sizeof isolate, "%s", before ? before : "");
+    setenv("GPULUA_ISOLATE", "teapot", 1);
+    check(!gpulua_device_open(&config) &&
+              gpulua_last_error(NULL)->code == GPULUA_INVALID_ARGUMENT &&
+              strstr(gpulua_last_error(NULL)->message, "GPULUA_ISOLATE") != NULL,
+          "an isolation that there is not");
+    setenv("GPULUA_ISOLATE", "thread", 1);
+    check(!gpulua_device_open(&config) && gpulua_last_error(NULL)->code == GPULUA_UNSUPPORTED,
+          "nor yet");
+    setenv("GPULUA_ISOLATE", isolate, 1); /* empty counts as none */
     config.device = "teapot";
     check(!gpulua_device_open(&config) &&
               strstr(gpulua_last_error(NULL)->message, "teapot") != NULL,

@@ -70,18 +70,27 @@ struct options {
     const char *order; /* or NULL */
 };
 
-static gpulua_isolation check_isolation(lua_State *L, const char *text, const char *what) {
-    if (strcmp(text, "process") == 0) {
-        return GPULUA_ISOLATE_PROCESS;
-    }
-    if (strcmp(text, "none") == 0) {
-        return GPULUA_ISOLATE_NONE;
+gpulua_status gpu_lua_isolation(const char *text, const char *what, gpulua_isolation *isolation,
+                                struct gpu_error *error) {
+    if (strcmp(text, "process") == 0 || strcmp(text, "none") == 0) {
+        *isolation = text[0] == 'p' ? GPULUA_ISOLATE_PROCESS : GPULUA_ISOLATE_NONE;
+        return GPULUA_OK;
     }
     if (strcmp(text, "thread") == 0) {
-        gpu_lua_fail(L, GPULUA_UNSUPPORTED, "%s: \"thread\" is not in this version", what);
+        return gpu_error_set(error, GPULUA_UNSUPPORTED, "%s: \"thread\" is not in this version",
+                             what);
     }
-    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: \"process\" or \"none\" expected, got \"%s\"",
-                 what, text);
+    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                         "%s: \"process\" or \"none\" expected, got \"%s\"", what, text);
+}
+
+static gpulua_isolation check_isolation(lua_State *L, const char *text, const char *what) {
+    gpulua_isolation isolation;
+    struct gpu_error error;
+    if (gpu_lua_isolation(text, what, &isolation, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    return isolation;
 }
 
 /* Stack: 1 = name, 2 = options. `check = false` switches off what the program was started with. */

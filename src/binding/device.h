@@ -51,6 +51,10 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle);
 bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int timeout_ms,
                            struct gpu_error *error);
 
+/* "process" or "none". InvalidArgument, Unsupported ("thread"); `what` says where it stood. */
+gpulua_status gpu_lua_isolation(const char *text, const char *what, gpulua_isolation *isolation,
+                                struct gpu_error *error);
+
 /* ---- shared.c ---- */
 /* Is gpu.device() of that name (NULL: without one) what the host gave to this object and others? */
 bool gpu_lua_shared_is_meant(const struct gpulua *g, const char *name);

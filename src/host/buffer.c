@@ -210,20 +210,17 @@ static int push_buffer(lua_State *L) {
     if (from->g != g && !gpu_lua_find_device(g, from->device)) { /* before anything is counted */
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "the buffer belongs to another gpulua object");
     }
+    if (from->g != g && from->is_host) {
+        gpu_lua_fail(L, GPULUA_UNSUPPORTED,
+                     "a host buffer is of one object: nobody orders what two threads do with its "
+                     "elements");
+    }
     struct buffer *buffer = gpu_lua_new(
         L, g, from->is_host ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER, sizeof *buffer, 0);
     gpu_ref_copy(from->device, &from->ref, &buffer->ref);
     struct gpu_error error = {0};
     if (gpu_ref_check(&buffer->ref, NULL, "push", &error)) {
         gpu_lua_throw(L, &error);
-    }
-    if (!gpu_lua_find_device(g, from->device)) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "the buffer belongs to another gpulua object");
-    }
-    if (from->is_host && from->g != g) {
-        gpu_lua_fail(L, GPULUA_UNSUPPORTED,
-                     "a host buffer is of one object: nobody orders what two threads do with its "
-                     "elements");
     }
     buffer->elem_count = from->elem_count;
     buffer->elem_bytes = gpu_type_bytes(from->ref.type);

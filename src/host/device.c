@@ -23,15 +23,13 @@ static gpulua_status open(const gpulua_device_config *config, struct gpulua_devi
         .log_user = config->user,
     };
     const char *isolate = gpu_lua_setting(NULL, "GPULUA_ISOLATE");
+    gpulua_status status = GPULUA_OK;
     if (info.isolation == GPULUA_ISOLATE_DEFAULT && isolate) {
-        if (strcmp(isolate, "none") != 0 && strcmp(isolate, "process") != 0) {
-            return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
-                                 "GPULUA_ISOLATE: \"process\" or \"none\" expected, got \"%.60s\"",
-                                 isolate);
-        }
-        info.isolation = isolate[0] == 'n' ? GPULUA_ISOLATE_NONE : GPULUA_ISOLATE_PROCESS;
+        status = gpu_lua_isolation(isolate, "GPULUA_ISOLATE", &info.isolation, error);
     }
-    gpulua_status status = gpu_device_open(&info, &shared->device, error);
+    if (status == GPULUA_OK) {
+        status = gpu_device_open(&info, &shared->device, error);
+    }
     if (status) {
         return status;
     }

@@ -201,7 +201,10 @@ static void end(struct gpu_recorder *recorder) {
         }
     }
     recorder->state = ENDED;
-    gpu_share_tell(device);
+    if (device->share) { /* nobody is refused for it any more */
+        device->share->is_blocked = false;
+        gpu_share_tell(device);
+    }
     drop_uses(recorder);
     gpu_error_finish(&recorder->rejected);
     recorder->is_rejected = false;

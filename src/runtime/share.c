@@ -141,10 +141,6 @@ gpulua_status gpu_device_share(struct gpu_device *device, struct gpu_error *erro
     return GPULUA_OK;
 }
 
-bool gpu_device_is_shared(const struct gpu_device *device) {
-    return device->share != NULL;
-}
-
 bool gpu_device_is_left(const struct gpu_device *device) {
     GPU_ENTER(device);
     return device->share && !gpu_seat_of(device);

@@ -19,7 +19,6 @@ struct gpu_seat;
 /* From here on several threads may have the device, which nobody else knows yet. Unsupported: a
  * device in check mode, whose order would be a matter of time. OutOfMemory. */
 gpulua_status gpu_device_share(struct gpu_device *device, struct gpu_error *error);
-bool gpu_device_is_shared(const struct gpu_device *device);
 /* Shared, and the caller has no seat there (any more). */
 bool gpu_device_is_left(const struct gpu_device *device);
 
