@@ -54,6 +54,23 @@ describe("limit of", function()
     other:await()
   end)
 
+  it("operations in flight: a few on each of many streams, which nobody waits for", function()
+    local own <close> = support.open()
+    local streams = {}
+    for i = 1, 60 do
+      streams[i] = own:stream {}
+    end
+    local last
+    for i = 1, 3 * limits.limit_ops_in_flight do
+      last = streams[i % #streams + 1]:mark()
+    end
+    assert.equal(last, last:await())
+    own:synchronize()
+    local stats = own:stats()
+    assert.truthy(stats.ops_in_flight_max <= limits.limit_ops_in_flight, stats.ops_in_flight_max)
+    assert.equal(0, stats.ops_in_flight)
+  end)
+
   it("staging memory: tasks that read more than it holds take turns", function()
     local own <close> = support.open()
     local piece <const> = 16 << 20

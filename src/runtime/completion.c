@@ -455,6 +455,14 @@ void gpu_op_want(struct gpu_op *op) {
     }
 }
 
+void gpu_device_want_any(struct gpu_device *device) {
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        if (device->streams[slot] && device->streams[slot]->head) {
+            gpu_op_want(device->streams[slot]->head);
+        }
+    }
+}
+
 bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns) {
     GPU_ENTER(op->device);
     if (gpu_op_is_over(op)) {

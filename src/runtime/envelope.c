@@ -25,6 +25,7 @@ static gpulua_status throttle(struct gpu_device *device, struct gpu_error *error
                                  "interrupted with %u operations in flight", GPU_OPS_IN_FLIGHT_MAX);
         }
         device->stats.throttles++;
+        gpu_device_want_any(device);
         gpu_device_nap(device, INT64_C(200000));
     }
     return GPULUA_OK;

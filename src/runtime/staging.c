@@ -15,7 +15,11 @@ bool gpu_staging_has_room(struct gpu_device *device, uint64_t byte_count) {
     if (device->stats.staging_bytes + bytes > GPU_STAGING_BYTES_MAX) {
         (void)gpu_device_reap(device);
     }
-    return device->stats.staging_bytes + bytes <= GPU_STAGING_BYTES_MAX;
+    bool has_room = device->stats.staging_bytes + bytes <= GPU_STAGING_BYTES_MAX;
+    if (!has_room) {
+        gpu_device_want_any(device); /* whoever asks will sleep */
+    }
+    return has_room;
 }
 
 gpulua_status gpu_staging_acquire(struct gpu_device *device, uint64_t byte_count,
@@ -30,6 +34,7 @@ gpulua_status gpu_staging_acquire(struct gpu_device *device, uint64_t byte_count
         }
         gpulua_status status = GPULUA_OK;
         if (device->share && !device->retiring && !gpu_device_is_interrupted(device)) {
+            gpu_device_want_any(device);
             gpu_device_nap(device, HELD_NAP_NS); /* others are at work on theirs */
         } else if (!gpu_device_wait_retiring(device, error, &status)) {
             return gpu_error_set(error, GPULUA_CAPACITY,

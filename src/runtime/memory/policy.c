@@ -79,6 +79,7 @@ static gpulua_status wait_for_memory(struct policy_memory *memory,
             gpu_error_finish(error);
             return gpu_error_set(error, GPULUA_INTERRUPTED, "interrupted while waiting for memory");
         }
+        gpu_device_want_any(device);
         gpu_device_nap(device, left_ns < WAIT_NAP_NS ? left_ns : WAIT_NAP_NS);
         status = try_again(memory, request, grant, error);
     }
