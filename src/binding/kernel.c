@@ -247,7 +247,7 @@ static int kernel_launch(lua_State *L) {
     }
     gpu_lua_site(L, g, handle->device, &launch.submit.site);
     struct gpu_error error;
-    struct gpu_op **op = gpu_lua_op_place(L, g); /* gpu_lua_op_new, without a look-up */
+    struct gpu_op **op = gpu_lua_op_place(L); /* gpu_lua_op_new, without a look-up */
     lua_pushvalue(L, lua_upvalueindex(2));
     lua_setmetatable(L, -2);
     if (gpu_work_launch(&launch, op, &error)) {

@@ -132,14 +132,6 @@ struct kept_error {
 
 struct device_handle;
 
-/* Who has the ops of handles made one after the other: a finaliser for all of them costs less than
- * one for each. A userdata that each of those handles keeps alive. */
-#define GPU_LUA_OPS_EACH 64u
-struct op_keeper {
-    uint32_t used;
-    struct gpu_op *ops[GPU_LUA_OPS_EACH]; /* retained; NULL: closed, or nothing came of it */
-};
-
 /* What the host holds of a state (gpulua_buffer, gpulua_recorder) is emptied when the state ends.
  */
 struct host_handle {
@@ -186,9 +178,7 @@ struct gpulua {
     uint32_t guard_count;          /* made, ever */
     const void *metatables[GPU_LUA_KIND_COUNT];
     int metatable_refs[GPU_LUA_KIND_COUNT]; /* the same, in the registry */
-    struct op_keeper *keeper; /* of the next handles; anchored at keeper_ref; NULL: none yet */
-    int keeper_ref;
-    const void *closed_buffers; /* the metatable of buffers that are closed */
+    const void *closed_buffers;             /* the metatable of buffers that are closed */
     int closed_buffers_ref;
     struct {
         char text[64];

@@ -6,49 +6,31 @@
 #include "binding/stream.h"
 #include "runtime/flight.h"
 
-/* A handle is the place of its op in a keeper. */
-struct op_handle {
-    struct gpu_op **at;
-};
-
-/* Into the registry, where the one before it was: that one lives as long as its handles. */
-static void new_keeper(lua_State *L, struct gpulua *g) {
-    struct op_keeper *keeper = gpu_lua_new(L, g, GPU_LUA_KIND_OPS, sizeof *keeper, 0);
-    lua_rawseti(L, LUA_REGISTRYINDEX, g->keeper_ref);
-    g->keeper = keeper;
-}
-
-struct gpu_op **gpu_lua_op_place(lua_State *L, struct gpulua *g) {
-    struct op_handle *handle = lua_newuserdatauv(L, sizeof *handle, 1);
-    /* Making one may collect garbage, and finalisers may use up all of it. */
-    while (!g->keeper || g->keeper->used == GPU_LUA_OPS_EACH) {
-        new_keeper(L, g);
-    }
-    handle->at = &g->keeper->ops[g->keeper->used++];
-    lua_rawgeti(L, LUA_REGISTRYINDEX, g->keeper_ref);
-    lua_setiuservalue(L, -2, 1);
-    return handle->at;
+/* A handle is a reference to its op; NULL: closed, or nothing came of it. */
+struct gpu_op **gpu_lua_op_place(lua_State *L) {
+    struct gpu_op **handle = lua_newuserdatauv(L, sizeof *handle, 0);
+    *handle = NULL;
+    return handle;
 }
 
 struct gpu_op **gpu_lua_op_new(lua_State *L, struct gpulua *g) {
-    struct gpu_op **at = gpu_lua_op_place(L, g);
+    struct gpu_op **handle = gpu_lua_op_place(L);
     lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[GPU_LUA_KIND_OP]);
     lua_setmetatable(L, -2);
-    return at;
+    return handle;
 }
 
 struct gpu_op *gpu_lua_op_at(lua_State *L, int index) {
-    const struct op_handle *handle = lua_touserdata(L, index);
-    return *handle->at;
+    struct gpu_op *const *handle = lua_touserdata(L, index);
+    return *handle;
 }
 
 bool gpu_lua_op_is_closed(const void *handle) {
-    return !*((const struct op_handle *)handle)->at;
+    return !*(struct gpu_op *const *)handle;
 }
 
 static struct gpu_op **check_handle(lua_State *L, struct gpulua *g, int index) {
-    struct op_handle *handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_OP);
-    return handle->at;
+    return gpu_lua_check(L, g, index, GPU_LUA_KIND_OP);
 }
 
 struct gpu_op *gpu_lua_check_op(lua_State *L, struct gpulua *g, int index) {
@@ -66,26 +48,19 @@ static int op_elapsed(lua_State *L) {
     return 1;
 }
 
-static int op_close(lua_State *L) {
-    struct gpu_op **at = check_handle(L, GPU_LUA(L), 1);
-    struct gpu_op *op = *at;
-    *at = NULL;
+static void empty(struct gpu_op **handle) {
+    struct gpu_op *op = *handle;
+    *handle = NULL;
     gpu_op_release(op);
+}
+
+static int op_close(lua_State *L) {
+    empty(check_handle(L, GPU_LUA(L), 1));
     return 0;
 }
 
-/* Nobody has any of its handles any more. */
-static int keeper_gc(lua_State *L) {
-    struct gpulua *g = GPU_LUA(L);
-    struct op_keeper *keeper = lua_touserdata(L, 1);
-    if (g->keeper == keeper) {
-        g->keeper = NULL;
-    }
-    for (uint32_t i = 0; i < keeper->used; i++) {
-        struct gpu_op *op = keeper->ops[i];
-        keeper->ops[i] = NULL;
-        gpu_op_release(op);
-    }
+static int op_gc(lua_State *L) {
+    empty(lua_touserdata(L, 1));
     return 0;
 }
 
@@ -228,12 +203,10 @@ void gpu_lua_op_open(lua_State *L, struct gpulua *g) {
                                        {"elapsed", op_elapsed},
                                        {"close", op_close},
                                        {NULL, NULL}};
-    static const luaL_Reg keeping[] = {{"__gc", keeper_gc}, {NULL, NULL}};
-    static const luaL_Reg metamethods[] = {
-        {"__close", op_close}, {"__tostring", op_tostring}, {"__index", op_index}, {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {{"__gc", op_gc},
+                                           {"__close", op_close},
+                                           {"__tostring", op_tostring},
+                                           {"__index", op_index},
+                                           {NULL, NULL}};
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_OP, methods, metamethods);
-    gpu_lua_kind_new(L, g, GPU_LUA_KIND_OPS, NULL, keeping);
-    g->keeper = NULL;
-    lua_pushboolean(L, 0);
-    g->keeper_ref = luaL_ref(L, LUA_REGISTRYINDEX);
 }

@@ -380,8 +380,8 @@ int64_t gpu_clock_ns(void);
 /* Sleeps until something may have happened on the device, at most timeout_ns (-1: a bounded while).
  */
 void gpu_device_nap(struct gpu_device *device, int64_t timeout_ns);
-/* To be called before a nap that any operation's end may end: an end that nobody wants to see is not
- * always seen. */
+/* To be called before a nap that any operation's end may end: an end that nobody wants to see is
+ * not always seen. */
 void gpu_device_want_any(struct gpu_device *device);
 bool gpu_device_is_interrupted(const struct gpu_device *device);
 /* Everything pending fails: the device is lost (`text` says how) or closed. */
