@@ -46,9 +46,10 @@ describe("random programs", function()
       pending(unfenced.message)
     end
     local other = programs.open(unfenced)
-    local wrong = 0
-    for seed = 1, 3 do
-      wrong = wrong + (programs.run(other, seed, 10000) and 1 or 0)
+    local wrong, seed = 0, 0
+    while wrong == 0 and seed < 100 do -- on a fast device one program may end well by luck
+      seed = seed + 1
+      wrong = programs.run(other, seed, 10000) and 1 or 0
     end
     programs.close(other)
     unfenced:close()
