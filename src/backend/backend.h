@@ -64,6 +64,7 @@ struct backend_event;
 struct backend_slab;
 struct backend_module;
 struct backend_kernel;
+struct backend_graph;
 
 enum backend_query { BACKEND_DONE = 0, BACKEND_PENDING = 1, BACKEND_FAILED = 2 };
 
@@ -208,6 +209,34 @@ struct backend_ops {
                           const void *element, uint32_t elem_bytes, uint64_t elem_count,
                           struct backend_error *error);
     gpulua_status (*launch)(const struct backend_launch *launch, struct backend_error *error);
+
+    /* Graphs: work with a partial order, put together once and launched often. All NULL: none.
+     *
+     * graph_begin gives a graph and a stream of its own. What the work slots above put on that
+     * stream until graph_end is not done: it becomes the graph's. graph_node begins a node,
+     * numbered from 0: it starts when the nodes `deps` (lower numbers, each once) are over, and is
+     * what one call of a work slot puts on the stream behind it; without such a call it is nothing
+     * but its dependencies. The stream takes no other slot and is not destroyed by the caller. A
+     * slot that fails has added nothing that is ever launched: the graph is then to be destroyed.
+     */
+    gpulua_status (*graph_begin)(struct backend_device *device, struct backend_graph **graph,
+                                 struct backend_stream **stream, struct backend_error *error);
+    gpulua_status (*graph_node)(struct backend_graph *graph, const uint32_t *deps,
+                                uint32_t dep_count, struct backend_error *error);
+    /* No more nodes: it can be launched. `*device_bytes`: device memory that it takes by itself, 0
+     * if that is not known. */
+    gpulua_status (*graph_end)(struct backend_graph *graph, uint64_t *device_bytes,
+                               struct backend_error *error);
+    /* Behind what is on the stream: what the first launch would do beside launching. */
+    gpulua_status (*graph_upload)(struct backend_stream *stream, struct backend_graph *graph,
+                                  struct backend_error *error);
+    /* All of it as one piece of work on the stream: `seq` is what sink.failed names when a node
+     * fails. Two launches of one graph run one after the other. */
+    gpulua_status (*graph_launch)(struct backend_stream *stream, uint64_t seq,
+                                  struct backend_graph *graph, struct backend_error *error);
+    /* Built or not; no launch of it is in flight. Its modules are still there. */
+    void (*graph_destroy)(struct backend_device *device, struct backend_graph *graph);
+
     /* Kernels that print: their text is out when this returns. Called when the streams concerned
      * are idle, before the script is told that they are. NULL: kernels print by themselves. */
     void (*flush_output)(struct backend_device *device);
