@@ -102,6 +102,10 @@ static void take_block(struct wire_executor *executor, const struct wire_record 
     free(error.log);
 }
 
+static void take_graph_destroy(struct wire_executor *executor, const struct wire_record *record) {
+    gpu_executor_graph_destroy(executor, record->object);
+}
+
 typedef void taker(struct wire_executor *executor, const struct wire_record *record);
 
 static taker *const taker_table[WIRE_OPCODE_COUNT] = {
@@ -131,6 +135,11 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_BLOCK_WRITTEN] = take_block,
     [WIRE_OP_BLOCK_OVER] = take_block,
     [WIRE_OP_ASK] = take_ask,
+    [WIRE_OP_GRAPH_BEGIN] = gpu_executor_graph_begin,
+    [WIRE_OP_GRAPH_END] = gpu_executor_request,
+    [WIRE_OP_GRAPH_DESTROY] = take_graph_destroy,
+    [WIRE_OP_GRAPH_LAUNCH] = gpu_executor_work,
+    [WIRE_OP_GRAPH_UPLOAD] = gpu_executor_work,
     [WIRE_OP_CLOSE] = gpu_executor_request,
     [WIRE_OP_LAUNCH] = gpu_executor_work,
     [WIRE_OP_COPY] = gpu_executor_work,
@@ -194,6 +203,7 @@ struct wire_executor *gpu_executor_create(const struct wire_executor_info *info,
     executor->slabs.row_bytes = sizeof(struct executor_slab);
     executor->modules.row_bytes = sizeof(struct executor_module);
     executor->kernels.row_bytes = sizeof(struct executor_kernel);
+    executor->graphs.row_bytes = sizeof(struct executor_graph);
     executor->pinned.row_bytes = sizeof(struct executor_pin);
     if (gpu_executor_reply_init(executor) != GPULUA_OK) {
         gpu_wire_fail(error, GPULUA_OUT_OF_MEMORY, ENOMEM, "out of memory");

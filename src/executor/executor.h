@@ -76,10 +76,22 @@ struct executor_stream {
     bool is_dirty;      /* in executor->dirty: work without a word behind it */
 };
 
-/* A module whose unloading waits for work that may still use its kernels. */
+/* A graph, or one that is being put together. */
+struct executor_graph {
+    bool is_there, is_ready;
+    bool prints;
+    uint32_t node_count, record_capacity;
+    struct backend_graph *graph;   /* owned; NULL: launches are verified by hashes, or it failed */
+    struct backend_stream *stream; /* the graph's */
+    struct wire_record **records;  /* owned, each of them: where launches are verified by hashes */
+    struct backend_error failure;  /* the first one, until GRAPH_END has told it */
+};
+
+/* A module or a graph whose end waits for work that may still use it. */
 struct executor_grave {
     struct executor_grave *next;
-    struct backend_module *module;
+    struct backend_module *module; /* NULL: a graph */
+    struct backend_graph *graph;
     uint32_t count;
     struct {
         uint32_t stream;
@@ -117,14 +129,14 @@ struct wire_executor {
     uint32_t poll_count;
 
     /* Objects. */
-    struct executor_table slabs, modules, kernels;
+    struct executor_table slabs, modules, kernels, graphs;
     struct executor_stream *streams[WIRE_STREAMS_MAX]; /* owned */
     bool stream_is_owed[WIRE_STREAMS_MAX]; /* asked for when there was no memory even for its row */
     uint32_t stream_limit;                 /* highest slot ever used, plus 1 */
     _Atomic uint32_t wanted_limit;         /* the same, for other threads */
     struct executor_table pinned;          /* arena chunks, struct executor_pin */
     uint32_t pin_count;
-    struct executor_grave *graves;
+    struct executor_grave *graves; /* the oldest first */
 
     /* Completion. */
     uint32_t dirty[WIRE_STREAMS_MAX]; /* streams with is_dirty */
@@ -226,6 +238,9 @@ void gpu_executor_stream_create(struct wire_executor *executor, const struct wir
 void gpu_executor_stream_retry(struct wire_executor *executor, uint32_t slot);
 void gpu_executor_stream_destroy(struct wire_executor *executor, uint32_t slot);
 void gpu_executor_module_unload(struct wire_executor *executor, uint32_t number);
+/* Ends the module or the graph when all that was submitted so far is over. */
+void gpu_executor_bury(struct wire_executor *executor, struct backend_module *module,
+                       struct backend_graph *graph);
 void gpu_executor_graves_look(struct wire_executor *executor, bool all);
 void gpu_executor_arena_register(struct wire_executor *executor, const struct wire_record *record);
 /* Everything; the device's work is over or lost. */
@@ -263,6 +278,23 @@ void gpu_executor_failed_forget(struct wire_executor *executor, uint64_t count);
 
 /* ---- work.c ---- */
 void gpu_executor_work(struct wire_executor *executor, const struct wire_record *record);
+/* The operation itself, without waits and without what marks its end. */
+gpulua_status gpu_executor_do(struct wire_executor *executor, const struct wire_record *record,
+                              struct backend_stream *stream, bool *prints,
+                              struct backend_error *error);
+
+/* ---- graph.c ---- */
+void gpu_executor_graph_begin(struct wire_executor *executor, const struct wire_record *record);
+void gpu_executor_graph_node(struct wire_executor *executor, const struct wire_record *record);
+gpulua_status gpu_executor_graph_end(struct wire_executor *executor,
+                                     const struct wire_record *record,
+                                     struct wire_graph_facts *facts, struct backend_error *error);
+/* GRAPH_LAUNCH or GRAPH_UPLOAD. */
+gpulua_status gpu_executor_graph_launch(struct wire_executor *executor,
+                                        const struct wire_record *record,
+                                        struct backend_stream *stream, bool *prints,
+                                        struct backend_error *error);
+void gpu_executor_graph_destroy(struct wire_executor *executor, uint32_t number);
 
 /* ---- request.c ---- */
 void gpu_executor_request(struct wire_executor *executor, const struct wire_record *record);

@@ -221,9 +221,8 @@ static void forget_module_objects(struct wire_executor *executor, uint32_t numbe
     }
 }
 
-/* Work that uses the module's kernels may still be under way: it is unloaded when all that was
- * submitted so far is over. */
-static void bury(struct wire_executor *executor, struct backend_module *module) {
+void gpu_executor_bury(struct wire_executor *executor, struct backend_module *module,
+                       struct backend_graph *graph) {
     uint32_t count = 0;
     struct executor_grave *grave =
         malloc(sizeof *grave + executor->stream_limit * sizeof grave->uses[0]);
@@ -236,17 +235,24 @@ static void bury(struct wire_executor *executor, struct backend_module *module) 
         }
     }
     if (grave == NULL) {
-        return; /* no memory: the module stays until the device is closed */
+        return; /* no memory: it stays until the device is closed */
     }
     grave->module = module;
+    grave->graph = graph;
     grave->count = count;
-    grave->next = executor->graves;
-    executor->graves = grave;
+    grave->next = NULL;
+    struct executor_grave **link = &executor->graves;
+    while (*link != NULL) {
+        link = &(*link)->next;
+    }
+    *link = grave;
     gpu_executor_graves_look(executor, false);
 }
 
+/* A module that has come after a graph in the list may be one of the graph's: it stays as long. */
 void gpu_executor_graves_look(struct wire_executor *executor, bool all) {
     struct executor_grave **link = &executor->graves;
+    bool has_graph = false;
     while (*link != NULL) {
         struct executor_grave *grave = *link;
         while (grave->count > 0 &&
@@ -254,11 +260,16 @@ void gpu_executor_graves_look(struct wire_executor *executor, bool all) {
                                             grave->uses[grave->count - 1].seq))) {
             grave->count--;
         }
-        if (grave->count == 0) {
+        if (grave->count == 0 && (grave->graph != NULL || !has_graph)) {
             *link = grave->next;
-            executor->ops->module_unload(executor->device, grave->module);
+            if (grave->graph != NULL) {
+                executor->ops->graph_destroy(executor->device, grave->graph);
+            } else {
+                executor->ops->module_unload(executor->device, grave->module);
+            }
             free(grave);
         } else {
+            has_graph |= grave->graph != NULL;
             link = &grave->next;
         }
     }
@@ -274,7 +285,7 @@ void gpu_executor_module_unload(struct wire_executor *executor, uint32_t number)
     *row = (struct executor_module){0};
     forget_module_objects(executor, number);
     if (module != NULL) {
-        bury(executor, module);
+        gpu_executor_bury(executor, module, NULL);
     }
 }
 
@@ -285,6 +296,9 @@ void gpu_executor_objects_free(struct wire_executor *executor) {
         gpu_executor_stream_destroy(executor, slot);
     }
     if (executor->device != NULL) {
+        for (uint32_t i = 0; i < executor->graphs.count; i++) {
+            gpu_executor_graph_destroy(executor, i);
+        }
         gpu_executor_graves_look(executor, true);
         for (uint32_t i = 0; i < executor->modules.count; i++) {
             struct executor_module *row = gpu_executor_row(&executor->modules, i);
@@ -305,4 +319,5 @@ void gpu_executor_objects_free(struct wire_executor *executor) {
     gpu_executor_table_free(&executor->kernels);
     gpu_executor_table_free(&executor->slabs);
     gpu_executor_table_free(&executor->pinned);
+    gpu_executor_table_free(&executor->graphs);
 }

@@ -223,13 +223,17 @@ static gpulua_status run_fill(struct wire_executor *executor, const struct wire_
                                elem_count, error);
 }
 
-static gpulua_status run(struct wire_executor *executor, const struct wire_record *record,
-                         struct backend_stream *stream, bool *prints, struct backend_error *error) {
+gpulua_status gpu_executor_do(struct wire_executor *executor, const struct wire_record *record,
+                              struct backend_stream *stream, bool *prints,
+                              struct backend_error *error) {
     switch (record->opcode) {
     case WIRE_OP_LAUNCH:
         return run_launch(executor, record, stream, prints, error);
     case WIRE_OP_FILL:
         return run_fill(executor, record, stream, error);
+    case WIRE_OP_GRAPH_LAUNCH:
+    case WIRE_OP_GRAPH_UPLOAD:
+        return gpu_executor_graph_launch(executor, record, stream, prints, error);
     case WIRE_OP_MARK:
     case WIRE_OP_STREAM_TAKE:
         /* A host's own work, or another library's, may lie in front of it. */
@@ -262,6 +266,10 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
     if (atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
         return;
     }
+    if (__builtin_expect((record->flags & WIRE_FLAG_NODE) != 0, 0)) {
+        gpu_executor_graph_node(executor, record);
+        return;
+    }
     struct backend_error error;
     gpu_backend_error_init(&error);
     struct executor_stream *row = executor->streams[record->stream];
@@ -287,7 +295,7 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
         if (number != 0) {
             gpu_executor_failed_add(executor, record->stream, record->seq, number);
         } else {
-            status = run(executor, record, stream, &prints, &error);
+            status = gpu_executor_do(executor, record, stream, &prints, &error);
         }
     }
     if (status == GPULUA_DEVICE_LOST) {

@@ -67,6 +67,10 @@
     X(BLOCK_OVER, 0)      /* u.block: freed, and every use of it is over: its memory may become another's */           \
     X(ASK, 0)             /* check mode only: the script waits for (stream, seq); seq 0: for any work. Until then     \
                              the device need not do any */                                                            \
+    X(GRAPH_BEGIN, 0)     /* object = graph number, u.graph: its nodes follow, each a record of work with             \
+                             WIRE_FLAG_NODE, and then GRAPH_END. No reply: failing fails GRAPH_END */                 \
+    X(GRAPH_END, 0)       /* request: object = graph number; reply: wire_graph_facts */                               \
+    X(GRAPH_DESTROY, 0)   /* object = graph number; launches of it may be in flight. Its number may be used again */  \
     X(CLOSE, 0)           /* request: finish all work, free everything, then the executor ends */                     \
     X(LAUNCH, 1)          /* object = kernel, u.launch; payload: arguments, reloc_count uint16 offsets, then, at a     \
                              multiple of 8, use_count struct wire_use (check mode only) */                            \
@@ -75,6 +79,8 @@
     X(DOWNLOAD, 1)        /* u.copy: dst is an arena offset */                                                        \
     X(FILL, 1)            /* u.fill */                                                                                \
     X(MARK, 1)            /* nothing but its waits: stream:wait, stream:mark */                                       \
+    X(GRAPH_LAUNCH, 1)    /* object = graph number */                                                                 \
+    X(GRAPH_UPLOAD, 1)    /* object = graph number: what its first launch would do beside launching */                \
     X(STREAM_TAKE, 1)     /* u.foreign.stream: behind all that is on that stream of somebody else's. Inline alone */
 /* clang-format on */
 
@@ -101,10 +107,17 @@ static inline uint64_t gpu_wire_address_offset(uint64_t address) {
 
 enum {
     WIRE_FLAG_SKIP = 1,  /* do not run; complete in order (the script knows that an input failed) */
+    WIRE_FLAG_NODE = 2,  /* of a graph: not done now. seq is gpu_wire_node_seq, the stream means
+                            nothing, and each wait names in its seq a node that goes before */
     WIRE_WAIT_ORDER = 1, /* hazard on another stream: do not start before (stream, seq) is over */
     WIRE_WAIT_DEPENDS =
         2, /* reads its output: do not run if it failed; alone it orders nothing (same stream) */
 };
+
+/* Nodes of a graph have numbers from 0; what a node waits for has a lower one. */
+static inline uint64_t gpu_wire_node_seq(uint32_t graph, uint32_t node) {
+    return (uint64_t)graph << 32 | node;
+}
 
 struct wire_wait {
     uint32_t stream; /* slot */
@@ -179,6 +192,9 @@ struct wire_record {
         struct {
             uint64_t count;
         } failures;
+        struct {
+            uint32_t node_count;
+        } graph;
     } u;
 };
 static_assert(sizeof(struct wire_record) == 64, "one cache line");
@@ -276,6 +292,10 @@ struct wire_slab_facts {
 
 struct wire_stream_facts {
     uint64_t native; /* the driver's handle */
+};
+
+struct wire_graph_facts {
+    uint64_t device_bytes; /* that it takes by itself; 0: not known */
 };
 
 struct wire_memory_facts {
