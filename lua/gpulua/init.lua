@@ -7,7 +7,8 @@ for name, value in pairs(core) do
   gpu[name] = value
 end
 -- What the interpreter and our own files need is in the core alone.
-for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown", "adopt_coroutines", "describe" } do
+for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown", "adopt_coroutines", "describe",
+  "capture_begin", "capture_enter", "capture_spawn" } do
   gpu[name] = nil
 end
 
@@ -30,6 +31,25 @@ function gpu.timeout(seconds, f, ...)
   task:join(0) -- one turn, so that it cleans up before the caller goes on
   core.raise("Timeout", ("the function%s was not over after %s s%s"):format(
     own and " from " .. own or "", seconds, now and "; it was at " .. now or ""))
+end
+
+--- device:capture([{label=},] f) -> graph: what f and the tasks that it spawns launch on the device is recorded
+-- instead of being done. An error in f ends the capture, and is raised. Waits for the tasks of f, so that it
+-- yields in a task. EmptyCapture: f launched nothing. CaptureActive: the task is in a capture already.
+-- device:capture{label=} -> capture, to which the caller's task belongs until capture:finish() -> graph, or until it is
+-- closed: then nothing comes of it.
+package.loaded["gpulua.device"].capture = function(device, options, f)
+  if f == nil and type(options) == "function" then
+    options, f = nil, options
+  end
+  if f == nil then
+    local capture = core.capture_begin(device, options)
+    core.capture_enter(capture)
+    return capture
+  end
+  local capture <close> = core.capture_begin(device, options)
+  core.capture_spawn(capture, f):await()
+  return capture:finish()
 end
 
 return gpu

@@ -31,7 +31,7 @@
     X(DEVICE, "device") X(BUFFER, "buffer") X(HOST, "host buffer") X(MODULE, "module")             \
     X(KERNEL, "kernel") X(STREAM, "stream") X(MEMORY, "memory") X(OP, "op") X(RECORDER, "recorder") \
     X(TASK, "task") X(GROUP, "group") X(USE, "use") X(STAGING, "staging")                          \
-    X(GROUP_ROOM, "room of a group")
+    X(GROUP_ROOM, "room of a group") X(CAPTURE, "capture") X(GRAPH, "graph")
 /* clang-format on */
 enum gpu_lua_kind {
 #define X(name, text) GPU_LUA_KIND_##name,

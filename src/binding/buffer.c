@@ -1,5 +1,6 @@
 /* Buffers, views and slices: their making, shape, range and end. Moving data is in transfer.c. */
 #include "binding/buffer.h"
+#include "binding/graph.h"
 
 #include <string.h>
 
@@ -460,6 +461,7 @@ int gpu_lua_buffer_gc(lua_State *L) {
 int gpu_lua_buffer_free(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
+    gpu_lua_check_eager(L, g, "free");
     struct gpu_memory *guarded = g->guard_count > 0 ? gpu_block_memory(buffer->ref.block) : NULL;
     note_end(L, g, buffer->ref.block);
     gpu_block_free(buffer->ref.block);

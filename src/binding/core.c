@@ -7,6 +7,7 @@
 
 #include "binding/buffer.h"
 #include "binding/device.h"
+#include "binding/graph.h"
 #include "binding/kernel.h"
 #include "binding/loop.h"
 #include "binding/memory.h"
@@ -343,6 +344,9 @@ bool gpu_lua_handle_is_closed(enum gpu_lua_kind kind, const void *handle) {
         return !((const struct stream_handle *)handle)->stream;
     case GPU_LUA_KIND_RECORDER:
         return gpu_lua_recorder_is_closed(handle);
+    case GPU_LUA_KIND_CAPTURE:
+    case GPU_LUA_KIND_GRAPH:
+        return gpu_lua_graph_is_closed(kind, handle);
     case GPU_LUA_KIND_MEMORY:
         return !((const struct memory_handle *)handle)->memory;
     case GPU_LUA_KIND_OP:
@@ -445,6 +449,9 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"devices", gpu_lua_device_list},
                                          {"shutdown", core_shutdown},
                                          {"describe", gpu_lua_device_describe},
+                                         {"capture_begin", gpu_lua_capture_begin},
+                                         {"capture_enter", gpu_lua_capture_enter},
+                                         {"capture_spawn", gpu_lua_capture_spawn},
                                          {"adopt_coroutines", gpu_lua_adopt_coroutines},
                                          {NULL, NULL}};
     if (lua_rawgetp(L, LUA_REGISTRYINDEX, &core_key) == LUA_TTABLE) {
@@ -464,6 +471,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
     gpu_lua_module_open(L, g);
     gpu_lua_kernel_open(L, g);
     gpu_lua_recorder_open(L, g);
+    gpu_lua_graph_open(L, g);
     lua_newtable(L);
     gpu_lua_set_functions(L, functions);
     lua_pushstring(L, gpulua_version());

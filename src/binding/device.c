@@ -1,5 +1,6 @@
 /* Devices as scripts have them. */
 #include "binding/device.h"
+#include "binding/graph.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -468,6 +469,7 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
  * failure that nobody has seen. */
 static int device_synchronize(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
+    gpu_lua_check_eager(L, g, "synchronize");
     struct device_handle *handle;
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, &handle);
     struct gpu_error error;

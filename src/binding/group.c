@@ -2,6 +2,7 @@
  *
  * Every item that is not over gets a slot in a group; the group is ready when the last one, or for
  * any the first one, or one that failed, has fired. */
+#include "binding/graph.h"
 #include "binding/wait.h"
 
 /* Stack: 1 = table of the items, 2 = the group. */
@@ -220,6 +221,8 @@ static int group_start(lua_State *L, bool wants_any) {
         if (item.kind == GPU_LUA_KIND_TASK) {
             gpu_lua_check_circle(L, g, item.task, wants_any);
             has_task |= item.task->state != TASK_ENDED;
+        } else {
+            gpu_lua_check_eager(L, g, what);
         }
         lua_pop(L, 1);
     }

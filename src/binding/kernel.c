@@ -1,6 +1,7 @@
 /* Kernels, and the way of a launch from Lua: everything is checked here or below at the call, and
  * nothing but the op's handle is allocated. */
 #include "binding/kernel.h"
+#include "binding/graph.h"
 
 #include <math.h>
 #include <string.h>
@@ -244,6 +245,9 @@ static int kernel_launch(lua_State *L) {
     }
     if (!launch.submit.stream) {
         launch.submit.stream = gpu_lua_current_stream(L, g, handle->device);
+    }
+    if (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0)) {
+        launch.submit.capture = gpu_lua_capture_find(g, handle->device);
     }
     gpu_lua_site(L, g, handle->device, &launch.submit.site);
     struct gpu_error error;

@@ -77,6 +77,7 @@ struct use {
 };
 struct scope {
     uint32_t stream_index;
+    uint64_t capture; /* the number of the capture that it belongs to; 0: none (graph.c) */
     struct use *use;
 };
 
@@ -172,7 +173,9 @@ struct gpulua {
     struct device_handle *devices;
     struct gpu_seat *seat; /* at config.shared_device, while it is open here */
     uint32_t next_stream;
-    struct scope scope;     /* outside tasks */
+    struct scope scope;              /* outside tasks */
+    struct capture_handle *captures; /* that have not ended */
+    uint64_t capture_number;
     uint64_t gc_debt_bytes; /* of handles since the last step of the collector, less the closed */
     struct memory_handle *pressed; /* whose listeners are still to be told */
     uint32_t guard_count;          /* made, ever */

@@ -1,5 +1,6 @@
 /* Streams, and which of them work goes to when a script does not say. */
 #include "binding/stream.h"
+#include "binding/graph.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -159,7 +160,8 @@ static int stream_use(lua_State *L) {
 /* Pushes the op. */
 static struct gpu_op *mark(lua_State *L, struct gpulua *g, struct gpu_stream *stream,
                            struct gpu_op *after) {
-    struct gpu_submit submit = {.stream = stream};
+    struct gpu_submit submit = {.stream = stream,
+                                .capture = gpu_lua_capture_find(g, gpu_stream_device(stream))};
     struct gpu_error error;
     gpu_lua_site(L, g, gpu_stream_device(stream), &submit.site);
     struct gpu_op **op = gpu_lua_op_new(L, g);
@@ -226,6 +228,7 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
 
 static int stream_synchronize(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
+    gpu_lua_check_eager(L, g, "synchronize");
     lua_settop(L, 1);
     struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
     struct gpu_op **tail = gpu_lua_op_new(L, g);

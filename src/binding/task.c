@@ -604,6 +604,7 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     task->state = TASK_HELD;
     task->is_observed = false;
     task->scope.stream_index = g->next_stream++ % GPU_TASK_STREAMS;
+    task->scope.capture = is_root ? 0 : gpu_lua_scope(g)->capture;
     task->parent = is_root ? NULL : g->running;
     lua_Debug ar;
     if (gpu_lua_where(L, &ar)) {

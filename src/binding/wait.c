@@ -3,6 +3,7 @@
  * A wait in a task's own coroutine parks the task; anywhere else it blocks for ops and buffers; for
  * tasks it drives the loop outside tasks and raises NotYieldable inside. */
 #include "binding/wait.h"
+#include "binding/graph.h"
 
 #include "binding/buffer.h"
 #include "binding/check.h"
@@ -433,6 +434,9 @@ static int item_wait(lua_State *L, bool is_join) {
         gpu_lua_bad_self(L, "op", "an op, a task or a buffer");
     }
     int64_t deadline_ns = gpu_lua_opt_deadline(L, 2, is_join ? "join" : "await");
+    if (item.kind != GPU_LUA_KIND_TASK) {
+        gpu_lua_check_eager(L, g, is_join ? "join" : "await");
+    }
     gpu_lua_check_pending(L, g);
     if (gpu_lua_item_is_over(&item)) {
         return item_finish(L, g, &item, is_join);

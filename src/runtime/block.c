@@ -264,6 +264,13 @@ void gpu_block_close(struct gpu_block *block) {
     }
 }
 
+void gpu_block_keep_staging(struct gpu_block *block) {
+    if (block->is_staging) {
+        block->is_staging = false;
+        block->device->stats.staging_bytes -= block->grant.byte_count;
+    }
+}
+
 void gpu_block_export_end(struct gpu_block *block) {
     block->export_count--;
     if (block->export_count == 0 && block->is_freed && block->device->memory) {

@@ -242,6 +242,7 @@ static void destroy(struct gpu_device *device) {
     free(device->interned);
     gpu_id_pool_finish(&device->module_ids);
     gpu_id_pool_finish(&device->kernel_ids);
+    gpu_id_pool_finish(&device->graph_ids);
     gpu_error_finish(&device->lost);
     if (device->share) {
         device->share->device = NULL; /* who holds its lock ends it */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/state.h"
+#include "runtime/graph/state.h"
 #include "runtime/work.h"
 
 #define POLL_EVERY_SUBMITS 64u /* completed ops are given back in batches */
@@ -47,8 +47,14 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
     if (++device->submits_since_poll >= POLL_EVERY_SUBMITS) {
         (void)gpu_device_poll(device);
     }
-    if (device->stats.ops_in_flight >= GPU_OPS_IN_FLIGHT_MAX &&
-        (status = throttle(device, error))) {
+    envelope->capture = submit->capture;
+    if (__builtin_expect(submit->capture != NULL, 0)) {
+        status = gpu_capture_check(submit->capture, submit->label ? submit->label : name, error);
+        if (status) {
+            return status;
+        }
+    } else if (device->stats.ops_in_flight >= GPU_OPS_IN_FLIGHT_MAX &&
+               (status = throttle(device, error))) {
         return status;
     }
     if (device->deferred) {
@@ -62,6 +68,7 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
     }
     envelope->site = submit->site;
     envelope->use_count = 0;
+    envelope->uses = envelope->room;
     return GPULUA_OK;
 }
 
@@ -98,6 +105,8 @@ static gpulua_status spill_waits(struct gpu_envelope *envelope, struct gpu_error
     mark->stream = envelope->stream;
     mark->label = "mark";
     mark->site = envelope->site;
+    mark->capture = NULL;
+    mark->uses = mark->room;
     mark->use_count = 0;
     mark->waits.count = 0;
     mark->waits.failure = NULL;
@@ -133,6 +142,15 @@ gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcod
                                   struct wire_record **record, struct gpu_error *error) {
     struct gpu_device *device = envelope->stream->device;
     struct gpu_waits *waits = &envelope->waits;
+    if (envelope->capture) { /* what it waits for is found when it is launched */
+        struct wire_record *node = (struct wire_record *)(void *)device->scratch;
+        memset(node, 0, sizeof *node);
+        node->opcode = (uint8_t)opcode;
+        waits->count = 0;
+        waits->failure = NULL;
+        *record = node;
+        return GPULUA_OK;
+    }
     if (device->holding) {
         gpulua_status status = gpu_recorder_check(envelope, error);
         if (status) {
@@ -194,7 +212,14 @@ static gpulua_status forget_failures(struct gpu_device *device, struct gpu_error
 
 static gpulua_status observe(const struct gpu_envelope *envelope, const struct wire_record *record,
                              struct gpu_op *work, struct gpu_error *error) {
-    struct gpu_seen_use uses[GPU_USES_MAX];
+    struct gpu_seen_use room[GPU_USES_MAX], *uses = room;
+    if (envelope->use_count > GPU_USES_MAX) {
+        uses = malloc(envelope->use_count * sizeof *uses);
+        if (!uses) {
+            return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for the uses of '%s'",
+                                 envelope->label);
+        }
+    }
     for (uint32_t i = 0; i < envelope->use_count; i++) {
         const struct gpu_use *use = &envelope->uses[i];
         struct gpu_block *block = use->block;
@@ -232,7 +257,11 @@ static gpulua_status observe(const struct gpu_envelope *envelope, const struct w
         .wait_count = wait_count,
     };
     const struct gpu_observer *observer = work->device->observer;
-    return observer->submit(observer->user, &submission, error);
+    gpulua_status status = observer->submit(observer->user, &submission, error);
+    if (uses != room) {
+        free(uses);
+    }
+    return status;
 }
 
 gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_record *record,
@@ -240,6 +269,9 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
                                   struct gpu_error *error) {
     struct gpu_stream *stream = envelope->stream;
     struct gpu_device *device = stream->device;
+    if (envelope->capture) {
+        return gpu_capture_add(envelope->capture, envelope, record, payload_bytes, op, error);
+    }
     struct gpu_op *work = gpu_op_create(device, stream, envelope->label, envelope->site);
     if (!work || !note_dependencies(work, &envelope->waits)) {
         gpu_op_release(work);

@@ -270,7 +270,7 @@ struct gpu_device {
     struct gpu_deferred *deferred, **deferred_tail;
     struct gpu_deferred
         *later; /* found not to be possible yet; back on `deferred` with the next poll */
-    struct gpu_id_pool module_ids, kernel_ids;
+    struct gpu_id_pool module_ids, kernel_ids, graph_ids;
 
     struct gpu_flight flight;
     struct gpu_recorder *holding; /* recorders between preflight and commit */
@@ -497,8 +497,10 @@ struct gpu_envelope {
     struct gpu_stream *stream;
     const char *label;
     struct gpu_site site;
+    struct gpu_capture *capture; /* borrowed: it becomes a node there; NULL: it is done */
     uint32_t use_count;
-    struct gpu_use uses[GPU_USES_MAX];
+    struct gpu_use *uses; /* `room`, or somebody else's */
+    struct gpu_use room[GPU_USES_MAX];
     struct gpu_waits waits;
 };
 /* Checks stream and device; makes room for one more op in flight (may block). */
@@ -527,6 +529,8 @@ void gpu_device_reap_some(struct gpu_device *device, uint32_t count_max);
 /* The block of an import; its memory is not set up. NULL: no memory. */
 struct gpu_block *gpu_block_create_foreign(struct gpu_device *device, uint64_t address,
                                            uint64_t byte_count, const char *label);
+/* Staging memory that is kept for good: it counts as staging no more. Else nothing. */
+void gpu_block_keep_staging(struct gpu_block *block);
 /* An export of it is over. */
 void gpu_block_export_end(struct gpu_block *block);
 /* A block without memory of its own (a module's variable or its hazards). */

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/state.h"
+#include "runtime/graph/state.h"
 
 static uint64_t address_of(const struct gpu_ref *ref) {
     return ref->block->address + ref->byte_offset;
@@ -80,7 +80,7 @@ static gpulua_status submit_fill(const struct gpu_submit *submit, const struct g
     record->u.fill.elem_count = ref->byte_count / elem_bytes;
     memcpy(record->u.fill.pattern, element, elem_bytes);
     status = gpu_envelope_submit(&envelope, record, 0, op, error);
-    device->stats.fills += status == GPULUA_OK;
+    device->stats.fills += status == GPULUA_OK && !submit->capture;
     return status;
 }
 
@@ -138,7 +138,7 @@ static gpulua_status submit_copy(const struct gpu_submit *submit, const struct g
     record->u.copy.src = address_of(src);
     record->u.copy.bytes = dst->byte_count;
     status = gpu_envelope_submit(&envelope, record, 0, op, error);
-    if (status == GPULUA_OK) {
+    if (status == GPULUA_OK && !submit->capture) {
         device->stats.copies += opcode == WIRE_OP_COPY;
         device->stats.uploads += opcode == WIRE_OP_UPLOAD;
         device->stats.downloads += opcode == WIRE_OP_DOWNLOAD;
@@ -235,6 +235,15 @@ gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *afte
     GPU_ENTER(submit->stream->device);
     struct gpu_envelope envelope;
     struct gpu_stream *stream = submit->stream;
+    if (submit->capture) { /* nodes are ordered by what they use, and by nothing else */
+        gpulua_status active = gpu_capture_check(submit->capture, after ? "wait" : "mark", error);
+        return active || !op ? active
+                             : gpu_capture_op(submit->capture, "mark", &submit->site, op, error);
+    }
+    if (after && after->failure && after->failure->error.code == GPULUA_CAPTURE_ACTIVE) {
+        gpu_error_copy(error, &after->failure->error);
+        return error->code;
+    }
     if (after && (after->stream_number == 0 || after->device != stream->device)) {
         return gpu_error_set(error, GPULUA_STREAM_MISUSE,
                              "a stream can wait for work of its own device only");
@@ -486,8 +495,12 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_o
     if (device->is_checked) {
         payload_bytes = write_uses(launch, payload, record);
     }
+    if (launch->submit.capture &&
+        !gpu_capture_keep_kernel(launch->submit.capture, launch->kernel)) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a node");
+    }
     status = gpu_envelope_submit(&envelope, record, payload_bytes, op, error);
-    device->stats.launches += status == GPULUA_OK;
+    device->stats.launches += status == GPULUA_OK && !launch->submit.capture;
     return status;
 }
 

@@ -8,10 +8,15 @@
 #include "runtime/memory.h"
 #include "runtime/module.h"
 
+struct gpu_capture;
+struct gpu_graph;
+
 /* Common to all: where it goes and how it is shown. */
 struct gpu_submit {
     struct gpu_stream *stream;
-    const char *label; /* NULL: the operation's own name */
+    struct gpu_capture *capture; /* of the stream's device: what is submitted becomes a node there
+                                    (runtime/graph.h); NULL: it is done */
+    const char *label;           /* NULL: the operation's own name */
     struct gpu_site site;
 };
 

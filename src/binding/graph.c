@@ -1,0 +1,369 @@
+/* Captures and graphs. A task belongs to at most one capture: what it launches on that capture's
+ * device becomes a node there, and so does what the tasks launch that it spawns meanwhile. */
+#include "runtime/graph.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "binding/core.h"
+#include "binding/device.h"
+#include "binding/graph.h"
+#include "binding/loop.h"
+#include "binding/stream.h"
+
+struct capture_handle {
+    struct gpu_capture *capture; /* owned; NULL: closed, or finished */
+    struct gpulua *g;
+    uint64_t number; /* given out once */
+    struct capture_handle *next, **link;
+};
+
+struct graph_handle {
+    struct gpu_graph *graph; /* owned; NULL: closed */
+};
+
+/* ---- which capture ---- */
+
+static struct capture_handle *current(struct gpulua *g) {
+    struct scope *scope = gpu_lua_scope(g);
+    if (scope->capture == 0) {
+        return NULL;
+    }
+    for (struct capture_handle *handle = g->captures; handle; handle = handle->next) {
+        if (handle->number == scope->capture) {
+            return handle;
+        }
+    }
+    scope->capture = 0; /* it has ended */
+    return NULL;
+}
+
+struct gpu_capture *gpu_lua_capture_find(struct gpulua *g, struct gpu_device *device) {
+    const struct capture_handle *handle = current(g);
+    return handle && gpu_capture_device(handle->capture) == device ? handle->capture : NULL;
+}
+
+void gpu_lua_check_eager(lua_State *L, struct gpulua *g, const char *what) {
+    if (gpu_lua_scope(g)->capture != 0 && current(g)) {
+        gpu_lua_fail(L, GPULUA_CAPTURE_ACTIVE, "%s cannot be captured", what);
+    }
+}
+
+/* ---- captures ---- */
+
+static struct capture_handle *check_capture(lua_State *L, struct gpulua *g) {
+    struct capture_handle *handle = gpu_lua_check(L, g, 1, GPU_LUA_KIND_CAPTURE);
+    if (!handle->capture) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed capture");
+    }
+    return handle;
+}
+
+static void unlink_capture(struct capture_handle *handle) {
+    if (handle->link) {
+        *handle->link = handle->next;
+        if (handle->next) {
+            handle->next->link = handle->link;
+        }
+        handle->link = NULL;
+    }
+}
+
+static void capture_end(struct capture_handle *handle) {
+    struct gpu_capture *capture = handle->capture;
+    handle->capture = NULL;
+    unlink_capture(handle);
+    if (capture) {
+        gpu_capture_cancel(capture);
+        gpu_capture_release(capture);
+    }
+}
+
+/* core.capture_begin(device, {label=}) -> capture. Not yet anybody's: see capture_enter and
+ * capture_spawn. CaptureActive: the task is in one. */
+int gpu_lua_capture_begin(lua_State *L) {
+    static const char *const options[] = {"label", NULL};
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    lua_settop(L, 2);
+    gpu_lua_check_options(L, 2, options, "capture");
+    gpu_lua_check_eager(L, g, "a second capture in the task");
+    struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device),
+                                .label = gpu_lua_field_string(L, 2, "label", "capture")};
+    gpu_lua_site(L, g, device, &submit.site);
+    struct capture_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_CAPTURE, sizeof *handle, 0);
+    struct gpu_error error;
+    if (gpu_capture_create(&submit, &handle->capture, &error)) {
+        handle->capture = NULL;
+        gpu_lua_throw(L, &error);
+    }
+    handle->g = g;
+    handle->number = ++g->capture_number;
+    handle->next = g->captures;
+    handle->link = &g->captures;
+    if (handle->next) {
+        handle->next->link = &handle->next;
+    }
+    g->captures = handle;
+    return 1;
+}
+
+/* core.capture_enter(capture): the caller's task belongs to it from here on. */
+int gpu_lua_capture_enter(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    gpu_lua_scope(g)->capture = check_capture(L, g)->number;
+    return 0;
+}
+
+/* core.capture_spawn(capture, f, ...) -> task that belongs to it, on its spawner's stream. */
+int gpu_lua_capture_spawn(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    uint64_t number = check_capture(L, g)->number;
+    gpu_lua_check_function(L, 2, 2, "capture");
+    struct task *task = gpu_lua_task_new(L, g, 2, false);
+    task->scope = *gpu_lua_scope(g);
+    task->scope.capture = number;
+    gpu_lua_task_ready(g, task);
+    return 1;
+}
+
+/* capture:finish() -> graph. Ends the capture. EmptyCapture, CaptureInvalidated, what the driver
+ * says of the nodes. Blocks until the device has the graph. */
+static int capture_finish(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct capture_handle *handle = check_capture(L, g);
+    struct graph_handle *graph = gpu_lua_new(L, g, GPU_LUA_KIND_GRAPH, sizeof *graph, 0);
+    struct gpu_error error;
+    unlink_capture(handle);
+    gpulua_status status = gpu_capture_finish(handle->capture, &graph->graph, &error);
+    if (status) {
+        graph->graph = NULL;
+    }
+    capture_end(handle);
+    if (status) {
+        gpu_lua_throw(L, &error);
+    }
+    return 1;
+}
+
+/* capture:count() -> nodes so far */
+static int capture_count(lua_State *L) {
+    lua_pushinteger(L, gpu_capture_count(check_capture(L, GPU_LUA(L))->capture));
+    return 1;
+}
+
+static int capture_close(lua_State *L) {
+    capture_end(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_CAPTURE));
+    return 0;
+}
+
+static int capture_gc(lua_State *L) {
+    capture_end(lua_touserdata(L, 1));
+    return 0;
+}
+
+static int capture_tostring(lua_State *L) {
+    struct capture_handle *handle = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_CAPTURE);
+    if (handle->capture) {
+        lua_pushfstring(L, "gpulua.capture on %s (%d nodes)",
+                        gpu_device_name(gpu_capture_device(handle->capture)),
+                        (int)gpu_capture_count(handle->capture));
+    } else {
+        lua_pushliteral(L, "gpulua.capture (closed)");
+    }
+    return 1;
+}
+
+/* ---- graphs ---- */
+
+static struct gpu_graph *check_graph(lua_State *L, struct gpulua *g) {
+    struct graph_handle *handle = gpu_lua_check(L, g, 1, GPU_LUA_KIND_GRAPH);
+    if (!handle->graph) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed graph");
+    }
+    return handle->graph;
+}
+
+static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, struct gpu_graph *graph,
+                                    const char *what) {
+    static const char *const options[] = {"stream", "label", NULL};
+    struct gpu_submit submit = {0};
+    lua_settop(L, 2);
+    gpu_lua_check_options(L, 2, options, what);
+    submit.label = gpu_lua_field_string(L, 2, "label", what);
+    if (lua_istable(L, 2) && lua_getfield(L, 2, "stream") != LUA_TNIL) {
+        if (!gpu_lua_test(L, g, -1, GPU_LUA_KIND_STREAM)) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "stream of %s: a stream expected, got %s",
+                         what, luaL_typename(L, -1));
+        }
+        submit.stream = gpu_lua_check_stream(L, g, -1);
+    } else {
+        submit.stream = gpu_lua_current_stream(L, g, gpu_graph_device(graph));
+    }
+    submit.capture = gpu_lua_capture_find(g, gpu_graph_device(graph));
+    gpu_lua_site(L, g, gpu_graph_device(graph), &submit.site);
+    return submit;
+}
+
+/* graph:launch({stream=, label=}) -> op. All nodes as one operation; in a capture, its nodes become
+ * that capture's. UseAfterFree: a buffer of it was freed. Blocks only while too much is in flight.
+ */
+static int graph_launch(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_graph *graph = check_graph(L, g);
+    struct gpu_submit submit = submit_for(L, g, graph, "launch");
+    struct gpu_op **op = gpu_lua_op_new(L, g);
+    struct gpu_error error;
+    if (gpu_graph_launch(graph, &submit, op, &error)) {
+        *op = NULL;
+        gpu_lua_throw(L, &error);
+    }
+    return 1;
+}
+
+/* graph:upload({stream=}) -> the graph: what the first launch would do beside launching. Only the
+ * first call does something. */
+static int graph_upload(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_graph *graph = check_graph(L, g);
+    gpu_lua_check_eager(L, g, "an upload");
+    struct gpu_submit submit = submit_for(L, g, graph, "upload");
+    struct gpu_error error;
+    if (gpu_graph_upload(graph, &submit, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* graph:nodes() -> nodes, edges */
+static int graph_nodes(lua_State *L) {
+    struct gpu_graph_info info;
+    gpu_graph_info(check_graph(L, GPU_LUA(L)), &info);
+    lua_pushinteger(L, info.node_count);
+    lua_pushinteger(L, info.edge_count);
+    return 2;
+}
+
+/* graph:replays() -> launches so far */
+static int graph_replays(lua_State *L) {
+    struct gpu_graph_info info;
+    gpu_graph_info(check_graph(L, GPU_LUA(L)), &info);
+    lua_pushinteger(L, (lua_Integer)info.replays);
+    return 1;
+}
+
+/* How long the text is; 0: no memory. */
+static size_t dot_bytes(const struct gpu_graph *graph) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out) {
+        gpu_graph_dot(graph, out);
+        fclose(out);
+    }
+    free(text);
+    return bytes;
+}
+
+/* 0, or an errno. */
+static int write_file(const char *name, const char *text, size_t bytes) {
+    FILE *file = fopen(name, "w");
+    if (!file) {
+        return errno;
+    }
+    int problem = fwrite(text, 1, bytes, file) == bytes ? 0 : errno;
+    if (fclose(file) != 0 && problem == 0) {
+        problem = errno;
+    }
+    return problem;
+}
+
+/* graph:dot([file]) -> the graph as text for Graphviz; with a name of a file it is written there,
+ * too. Io: it cannot be. */
+static int graph_dot(lua_State *L) {
+    struct gpu_graph *graph = check_graph(L, GPU_LUA(L));
+    const char *name = NULL;
+    if (!lua_isnoneornil(L, 2)) {
+        if (lua_type(L, 2) != LUA_TSTRING) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "argument 1 of dot: the name of a file expected, got %s",
+                         gpu_lua_describe(L, 2));
+        }
+        name = lua_tostring(L, 2);
+    }
+    size_t bytes = dot_bytes(graph);
+    char *text = lua_newuserdatauv(L, bytes + 1, 0);
+    FILE *out = bytes > 0 ? fmemopen(text, bytes + 1, "w") : NULL;
+    if (!out) {
+        gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no host memory for the text of a graph");
+    }
+    gpu_graph_dot(graph, out);
+    fclose(out);
+    int problem = name ? write_file(name, text, bytes) : 0;
+    if (problem) {
+        gpu_lua_fail(L, GPULUA_IO, "%s: %s", name, strerror(problem));
+    }
+    lua_pushlstring(L, text, bytes);
+    return 1;
+}
+
+static void graph_end(struct graph_handle *handle) {
+    struct gpu_graph *graph = handle->graph;
+    handle->graph = NULL;
+    gpu_graph_release(graph);
+}
+
+static int graph_close(lua_State *L) {
+    graph_end(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_GRAPH));
+    return 0;
+}
+
+static int graph_gc(lua_State *L) {
+    graph_end(lua_touserdata(L, 1));
+    return 0;
+}
+
+static int graph_tostring(lua_State *L) {
+    struct graph_handle *handle = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_GRAPH);
+    if (handle->graph) {
+        struct gpu_graph_info info;
+        gpu_graph_info(handle->graph, &info);
+        lua_pushfstring(L, "gpulua.graph on %s (%d nodes, %d edges)%s%s%s",
+                        gpu_device_name(gpu_graph_device(handle->graph)), (int)info.node_count,
+                        (int)info.edge_count, info.label[0] ? " (" : "", info.label,
+                        info.label[0] ? ")" : "");
+    } else {
+        lua_pushliteral(L, "gpulua.graph (closed)");
+    }
+    return 1;
+}
+
+bool gpu_lua_graph_is_closed(enum gpu_lua_kind kind, const void *handle) {
+    return kind == GPU_LUA_KIND_GRAPH ? !((const struct graph_handle *)handle)->graph
+                                      : !((const struct capture_handle *)handle)->capture;
+}
+
+void gpu_lua_graph_open(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg capture_methods[] = {{"finish", capture_finish},
+                                               {"count", capture_count},
+                                               {"close", capture_close},
+                                               {NULL, NULL}};
+    static const luaL_Reg capture_metamethods[] = {{"__gc", capture_gc},
+                                                   {"__close", capture_close},
+                                                   {"__tostring", capture_tostring},
+                                                   {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"launch", graph_launch},
+                                       {"upload", graph_upload},
+                                       {"nodes", graph_nodes},
+                                       {"replays", graph_replays},
+                                       {"dot", graph_dot},
+                                       {"close", graph_close},
+                                       {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {
+        {"__gc", graph_gc}, {"__close", graph_close}, {"__tostring", graph_tostring}, {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_CAPTURE, capture_methods, capture_metamethods);
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_GRAPH, methods, metamethods);
+}

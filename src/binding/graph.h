@@ -1,0 +1,17 @@
+/* Captures as the rest of the binding sees them. */
+#ifndef GPU_BINDING_GRAPH_H
+#define GPU_BINDING_GRAPH_H
+
+#include "binding/binding.h"
+#include "runtime/graph.h"
+
+/* The capture that the running task's work on the device belongs to; NULL: it is done. Borrowed. */
+struct gpu_capture *gpu_lua_capture_find(struct gpulua *g, struct gpu_device *device);
+/* Raises CaptureActive if the running task belongs to a capture. */
+void gpu_lua_check_eager(lua_State *L, struct gpulua *g, const char *what);
+
+int gpu_lua_capture_begin(lua_State *L);
+int gpu_lua_capture_enter(lua_State *L);
+int gpu_lua_capture_spawn(lua_State *L);
+
+#endif

@@ -1,0 +1,63 @@
+/* Graphs: work that is recorded instead of being done, and then launched as one operation, again
+ * and again.
+ *
+ * What is submitted with `gpu_submit.capture` set becomes a node. Edges between nodes come from
+ * what they read and write, never from the stream or the order in which they were submitted: of a
+ * linear script only the true dependencies are left. A launch of the graph is one operation to the
+ * recorder, with all that its nodes use. The graph keeps every block and module that it uses. */
+#ifndef GPU_RUNTIME_GRAPH_H
+#define GPU_RUNTIME_GRAPH_H
+
+#include <stdio.h>
+
+#include "runtime/work.h"
+
+/* Reasons of an edge; one may have several. */
+enum gpu_edge_reason { GPU_EDGE_RAW = 1, GPU_EDGE_WAR = 2, GPU_EDGE_WAW = 4 };
+
+struct gpu_graph_info {
+    uint32_t node_count, edge_count;
+    uint64_t replays;      /* launches so far */
+    uint64_t uploads;      /* that did something: 0 or 1 */
+    uint64_t device_bytes; /* of the device's memory, by itself; 0: the driver does not say */
+    const char *label;     /* or "" */
+};
+
+/* ---- capturing ----
+ *
+ * Begins one for the device of submit->stream; label and site are the graph's. Nothing is sent to
+ * the device before the capture is finished. Does not block. */
+gpulua_status gpu_capture_create(const struct gpu_submit *submit, struct gpu_capture **capture,
+                                 struct gpu_error *error);
+struct gpu_capture *gpu_capture_retain(struct gpu_capture *capture);
+void gpu_capture_release(struct gpu_capture *capture);
+/* Ends it and drops what it has recorded; work that is submitted into it from now on is refused.
+ * Idempotent. */
+void gpu_capture_cancel(struct gpu_capture *capture);
+struct gpu_device *gpu_capture_device(const struct gpu_capture *capture);
+bool gpu_capture_is_active(const struct gpu_capture *capture);
+uint32_t gpu_capture_count(const struct gpu_capture *capture); /* nodes so far */
+/* Ends it and makes a graph of it. EmptyCapture: no node; CaptureInvalidated: something could not
+ * be recorded, or it has been ended. Blocks until the device has the graph. */
+gpulua_status gpu_capture_finish(struct gpu_capture *capture, struct gpu_graph **graph,
+                                 struct gpu_error *error);
+
+/* ---- graphs ---- */
+
+struct gpu_graph *gpu_graph_retain(struct gpu_graph *graph);
+/* The last reference ends it; launches in flight go on, and keep its memory until they are over. */
+void gpu_graph_release(struct gpu_graph *graph);
+struct gpu_device *gpu_graph_device(const struct gpu_graph *graph);
+void gpu_graph_info(const struct gpu_graph *graph, struct gpu_graph_info *info);
+/* All nodes as one operation on submit->stream, behind what conflicts with any of them. With
+ * submit->capture its nodes become that capture's. UseAfterFree: a block of it was freed. Blocks
+ * only while the ring is full or too much is in flight. */
+gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit *submit,
+                               struct gpu_op **op, struct gpu_error *error);
+/* What the first launch would do beside launching, in advance. The second time nothing. */
+gpulua_status gpu_graph_upload(struct gpu_graph *graph, const struct gpu_submit *submit,
+                               struct gpu_error *error);
+/* As text for Graphviz: nodes with label and line, edges with their reasons and buffers. */
+void gpu_graph_dot(const struct gpu_graph *graph, FILE *out);
+
+#endif

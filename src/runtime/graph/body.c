@@ -1,0 +1,168 @@
+/* The nodes of a graph, and the blocks that they use. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/graph/state.h"
+
+bool gpu_graph_grow(void **items, uint32_t *capacity, uint32_t count, size_t item_bytes) {
+    if (count < *capacity) {
+        return true;
+    }
+    uint32_t grown = *capacity < 8 ? 8 : *capacity * 2;
+    void *moved = realloc(*items, grown * item_bytes);
+    if (!moved) {
+        return false;
+    }
+    *items = moved;
+    *capacity = grown;
+    return true;
+}
+
+/* ---- blocks ---- */
+
+static uint32_t bucket_of(const struct graph_body *body, const struct gpu_block *block) {
+    uint32_t mask = body->bucket_count - 1;
+    uint32_t at = (uint32_t)(block->number * UINT64_C(0x9e3779b97f4a7c15) >> 32) & mask;
+    while (body->buckets[at] != 0 && body->tracks[body->buckets[at] - 1].block != block) {
+        at = (at + 1) & mask;
+    }
+    return at;
+}
+
+uint32_t gpu_graph_find_track(const struct graph_body *body, const struct gpu_block *block) {
+    return body->buckets[bucket_of(body, block)] - 1;
+}
+
+static bool grow_buckets(struct graph_body *body) {
+    uint32_t count = body->bucket_count == 0 ? 32 : body->bucket_count * 2;
+    uint32_t *buckets = calloc(count, sizeof *buckets);
+    if (!buckets) {
+        return false;
+    }
+    free(body->buckets);
+    body->buckets = buckets;
+    body->bucket_count = count;
+    for (uint32_t i = 0; i < body->track_count; i++) {
+        body->buckets[bucket_of(body, body->tracks[i].block)] = i + 1;
+    }
+    return true;
+}
+
+/* The index of the block's track, which is made if there is none; GPU_NODE_NONE: no memory. */
+static uint32_t track_of(struct graph_body *body, struct gpu_block *block) {
+    if (body->track_count * 2 >= body->bucket_count && !grow_buckets(body)) {
+        return GPU_NODE_NONE;
+    }
+    uint32_t at = bucket_of(body, block);
+    if (body->buckets[at] == 0) {
+        if (!gpu_graph_grow((void **)&body->tracks, &body->track_capacity, body->track_count,
+                            sizeof *body->tracks)) {
+            return GPU_NODE_NONE;
+        }
+        body->tracks[body->track_count++] = (struct graph_track){.block = gpu_block_retain(block)};
+        body->buckets[at] = body->track_count;
+    }
+    return body->buckets[at] - 1;
+}
+
+/* ---- all uses as those of one operation ---- */
+
+static bool is_inside(const struct gpu_use *inner, const struct gpu_use *outer) {
+    return inner->byte_begin >= outer->byte_begin && inner->byte_end <= outer->byte_end;
+}
+
+/* What is read after the graph itself has written all of it was not read from outside. */
+static bool join_use(struct graph_track *track, const struct gpu_use *use) {
+    for (uint32_t i = 0; i < track->use_count; i++) {
+        struct gpu_use *known = &track->uses[i];
+        if (known->access == GPU_WRITE && is_inside(use, known)) {
+            return true;
+        }
+        if (is_inside(use, known) && is_inside(known, use)) {
+            known->access |= use->access;
+            return true;
+        }
+    }
+    if (!gpu_graph_grow((void **)&track->uses, &track->use_capacity, track->use_count,
+                        sizeof *track->uses)) {
+        return false;
+    }
+    track->uses[track->use_count++] = *use;
+    return true;
+}
+
+/* ---- nodes ---- */
+
+static bool add_use(struct graph_body *body, const struct gpu_use *use) {
+    uint32_t track = track_of(body, use->block);
+    if (track == GPU_NODE_NONE || !join_use(&body->tracks[track], use) ||
+        !gpu_graph_grow((void **)&body->uses, &body->use_capacity, body->use_count,
+                        sizeof *body->uses)) {
+        return false;
+    }
+    body->uses[body->use_count++] = *use;
+    return true;
+}
+
+bool gpu_graph_add(struct graph_body *body, const struct wire_record *record,
+                   uint32_t payload_bytes, const char *label, const struct gpu_site *site,
+                   const struct gpu_use *uses, uint32_t use_count) {
+    struct wire_record *copy = malloc(sizeof *record + payload_bytes);
+    if (!copy || !gpu_graph_grow((void **)&body->nodes, &body->node_capacity, body->node_count,
+                                 sizeof *body->nodes)) {
+        free(copy);
+        return false;
+    }
+    memcpy(copy, record, sizeof *record);
+    memcpy(copy + 1, gpu_wire_record_payload(record), payload_bytes);
+    copy->wait_count = 0;
+    copy->flags = 0;
+    copy->length_bytes = (uint32_t)sizeof *record + payload_bytes; /* rounded when it is sent */
+    body->nodes[body->node_count] = (struct graph_node){
+        .record = copy, .label = label, .site = *site, .use_first = body->use_count};
+    uint32_t node = body->node_count++;
+    for (uint32_t i = 0; i < use_count; i++) {
+        if (!add_use(body, &uses[i])) {
+            return false;
+        }
+    }
+    body->nodes[node].use_count = use_count;
+    return gpu_graph_connect(body, node);
+}
+
+bool gpu_graph_keep_kernel(struct graph_body *body, struct gpu_kernel *kernel) {
+    for (uint32_t i = body->kernel_count; i > 0 && body->kernel_count - i < 8; i--) {
+        if (body->kernels[i - 1] == kernel) {
+            return true; /* most are launched again soon */
+        }
+    }
+    if (!gpu_graph_grow((void **)&body->kernels, &body->kernel_capacity, body->kernel_count,
+                        sizeof(struct gpu_kernel *))) {
+        return false;
+    }
+    body->kernels[body->kernel_count++] = gpu_kernel_retain(kernel);
+    return true;
+}
+
+void gpu_graph_body_finish(struct graph_body *body) {
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        free(body->nodes[i].record);
+    }
+    for (uint32_t i = 0; i < body->track_count; i++) {
+        gpu_graph_track_finish(&body->tracks[i]);
+        gpu_block_release(body->tracks[i].block);
+    }
+    for (uint32_t i = 0; i < body->kernel_count; i++) {
+        gpu_kernel_release(body->kernels[i]);
+    }
+    free(body->nodes);
+    free(body->edges);
+    free(body->uses);
+    free(body->tracks);
+    free(body->buckets);
+    free((void *)body->kernels);
+    free(body->found);
+    free(body->marks);
+    free(body->stack);
+    *body = (struct graph_body){0};
+}

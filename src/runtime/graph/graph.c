@@ -1,0 +1,436 @@
+/* Graphs: sent to the executor once, launched as one operation. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/graph/state.h"
+
+/* A node with more edges than one record takes gets them through joins: nodes of the wire alone. */
+#define EDGES_PER_RECORD 200u
+
+struct gpu_graph {
+    uint32_t refs;
+    struct gpu_device *device; /* retained */
+    uint32_t id;
+    bool has_id, is_made; /* the executor has it */
+    bool is_deferred;
+    const char *label;       /* interned, or "" */
+    struct gpu_block *order; /* retained: has no memory; launches of one graph write it */
+    struct graph_body body;
+    struct gpu_use *uses; /* owned: those of a launch */
+    uint32_t use_count;
+    uint64_t replays, uploads, device_bytes;
+    struct gpu_deferred release;
+};
+
+/* ---- making ---- */
+
+/* What is left of the nodes that are waited for, when each join takes EDGES_PER_RECORD of them. */
+struct sender {
+    struct gpu_device *device;
+    struct gpu_graph *graph;
+    uint32_t *numbers; /* owned: of the nodes on the wire */
+    uint32_t *waits;   /* owned: room for those of one node */
+    uint32_t count;    /* nodes sent */
+};
+
+static gpulua_status send_node(struct sender *sender, const struct graph_node *node,
+                               const uint32_t *waits, uint32_t wait_count,
+                               struct gpu_error *error) {
+    struct wire_record *built = (struct wire_record *)(void *)sender->device->scratch;
+    uint32_t payload_bytes = 0;
+    if (node) {
+        memcpy(built, node->record, sizeof *built);
+        payload_bytes = node->record->length_bytes - (uint32_t)sizeof *built;
+    } else {
+        memset(built, 0, sizeof *built);
+        built->opcode = WIRE_OP_MARK;
+    }
+    built->flags = WIRE_FLAG_NODE;
+    built->seq = gpu_wire_node_seq(sender->graph->id, sender->count++);
+    built->wait_count = (uint8_t)wait_count;
+    for (uint32_t i = 0; i < wait_count; i++) {
+        gpu_wire_record_waits(built)[i] = (struct wire_wait){.seq = waits[i]};
+    }
+    if (node) {
+        memcpy(gpu_wire_record_payload(built), node->record + 1, payload_bytes);
+    }
+    uint32_t length =
+        (uint32_t)sizeof *built + wait_count * (uint32_t)sizeof(struct wire_wait) + payload_bytes;
+    built->length_bytes = (length + 15u) & ~15u;
+    return gpu_device_publish(sender->device, built, error);
+}
+
+static gpulua_status send_nodes(struct sender *sender, struct gpu_error *error) {
+    const struct graph_body *body = &sender->graph->body;
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        uint32_t count = node->edge_count;
+        for (uint32_t k = 0; k < count; k++) {
+            sender->waits[k] = sender->numbers[body->edges[node->edge_first + k].from];
+        }
+        while (count > EDGES_PER_RECORD) {
+            uint32_t joins = 0;
+            for (uint32_t k = 0; k < count; k += EDGES_PER_RECORD) {
+                uint32_t part = count - k < EDGES_PER_RECORD ? count - k : EDGES_PER_RECORD;
+                uint32_t number = sender->count;
+                gpulua_status status = send_node(sender, NULL, sender->waits + k, part, error);
+                if (status) {
+                    return status;
+                }
+                sender->waits[joins++] = number;
+            }
+            count = joins;
+        }
+        sender->numbers[i] = sender->count;
+        gpulua_status status = send_node(sender, node, sender->waits, count, error);
+        if (status) {
+            return status;
+        }
+    }
+    return GPULUA_OK;
+}
+
+static void on_made(struct gpu_op *op, void *user, const struct wire_reply *reply) {
+    struct gpu_graph *graph = user;
+    (void)op;
+    if (reply && reply->status == GPULUA_OK) {
+        struct wire_graph_facts facts;
+        memcpy(&facts, gpu_wire_reply_body(reply), sizeof facts);
+        graph->device_bytes = facts.device_bytes;
+        graph->is_made = true;
+    }
+}
+
+static gpulua_status send(struct gpu_graph *graph, struct gpu_error *error) {
+    struct gpu_device *device = graph->device;
+    uint32_t count = graph->body.node_count, widest = 0, joins = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t edges = graph->body.nodes[i].edge_count;
+        widest = edges > widest ? edges : widest;
+        joins += edges / EDGES_PER_RECORD * 2;
+    }
+    struct sender sender = {.device = device,
+                            .graph = graph,
+                            .numbers = malloc(count * sizeof *sender.numbers),
+                            .waits = malloc((widest + 1) * sizeof *sender.waits)};
+    struct wire_record record = {
+        .length_bytes = sizeof record, .opcode = WIRE_OP_GRAPH_BEGIN, .object = graph->id};
+    record.u.graph.node_count = count + joins;
+    gpulua_status status =
+        sender.numbers && sender.waits
+            ? gpu_device_publish(device, &record, error)
+            : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
+    if (status == GPULUA_OK) {
+        status = send_nodes(&sender, error);
+    }
+    free(sender.numbers);
+    free(sender.waits);
+    if (status == GPULUA_OK) {
+        record = (struct wire_record){
+            .length_bytes = sizeof record, .opcode = WIRE_OP_GRAPH_END, .object = graph->id};
+        status = gpu_request_wait(device, &record, "graph", on_made, graph, error);
+    }
+    return status;
+}
+
+/* What a launch uses: all that its nodes do, and the graph itself, one launch at a time. */
+static bool collect_uses(struct gpu_graph *graph) {
+    const struct graph_body *body = &graph->body;
+    uint32_t count = 1;
+    for (uint32_t i = 0; i < body->track_count; i++) {
+        count += body->tracks[i].use_count;
+    }
+    graph->uses = malloc(count * sizeof *graph->uses);
+    if (!graph->uses) {
+        return false;
+    }
+    for (uint32_t i = 0; i < body->track_count; i++) {
+        const struct graph_track *track = &body->tracks[i];
+        memcpy(graph->uses + graph->use_count, track->uses, track->use_count * sizeof *track->uses);
+        graph->use_count += track->use_count;
+    }
+    graph->uses[graph->use_count++] = (struct gpu_use){
+        .block = graph->order, .byte_begin = 0, .byte_end = 1, .access = GPU_WRITE};
+    return true;
+}
+
+static void destroy(struct gpu_graph *graph) {
+    struct gpu_device *device = graph->device;
+    if (graph->has_id) {
+        gpu_id_give(&device->graph_ids, graph->id);
+    }
+    gpu_block_release(graph->order);
+    gpu_graph_body_finish(&graph->body);
+    free(graph->uses);
+    free(graph);
+    gpu_device_drop(device);
+}
+
+gpulua_status gpu_graph_create(struct gpu_device *device, struct graph_body *body,
+                               const char *label, struct gpu_graph **graph,
+                               struct gpu_error *error) {
+    struct gpu_graph *made = calloc(1, sizeof *made);
+    if (!made) {
+        gpu_graph_body_finish(body);
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
+    }
+    made->refs = 1;
+    made->device = gpu_device_keep(device);
+    made->label = label;
+    made->body = *body;
+    made->order = gpu_block_create_external(device, 0, 0, "graph");
+    gpulua_status status = gpu_device_check(device, error);
+    if (status == GPULUA_OK) {
+        made->has_id = gpu_id_take(&device->graph_ids, &made->id);
+    }
+    if (status == GPULUA_OK && (!made->order || !made->has_id || !collect_uses(made))) {
+        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
+    }
+    if (status == GPULUA_OK) {
+        status = send(made, error);
+    }
+    if (status) {
+        gpu_graph_release(made);
+        return status;
+    }
+    device->stats.graphs_live++;
+    *graph = made;
+    return GPULUA_OK;
+}
+
+/* ---- the end ---- */
+
+struct gpu_graph *gpu_graph_retain(struct gpu_graph *graph) {
+    GPU_ENTER(graph->device);
+    graph->refs++;
+    return graph;
+}
+
+/* The executor keeps it until its launches are over, and the uses of its blocks keep those. */
+static void run_release(struct gpu_device *device, struct gpu_deferred *deferred) {
+    struct gpu_graph *graph =
+        (struct gpu_graph *)(void *)((char *)deferred - offsetof(struct gpu_graph, release));
+    graph->is_deferred = false;
+    if (graph->refs > 0) {
+        return;
+    }
+    if (device->link && device->state == GPU_DEVICE_OPEN && graph->has_id) {
+        struct wire_record record = {
+            .length_bytes = sizeof record, .opcode = WIRE_OP_GRAPH_DESTROY, .object = graph->id};
+        struct gpu_error ignored = {0};
+        (void)gpu_device_publish(device, &record, &ignored);
+        gpu_error_finish(&ignored);
+    }
+    device->stats.graphs_live -= graph->is_made;
+    destroy(graph);
+}
+
+void gpu_graph_release(struct gpu_graph *graph) {
+    if (!graph) {
+        return;
+    }
+    GPU_ENTER(graph->device);
+    if (--graph->refs > 0 || graph->is_deferred) {
+        return;
+    }
+    graph->is_deferred = true;
+    gpu_device_defer(graph->device, &graph->release, run_release);
+}
+
+/* ---- launching ---- */
+
+/* The one that was freed, if there is one, is the culprit. */
+static gpulua_status check_blocks(const struct gpu_graph *graph, struct gpu_error *error) {
+    const struct graph_body *body = &graph->body;
+    for (uint32_t i = 0; i < body->track_count; i++) {
+        struct gpu_block *block = body->tracks[i].block;
+        if (block->byte_count > 0 && (block->is_freed || block->epoch != graph->device->epoch)) {
+            struct gpu_ref ref = {.block = block, .byte_count = block->byte_count};
+            char what[160];
+            snprintf(what, sizeof what, "launch of graph%s%s%s", graph->label[0] ? " '" : "",
+                     graph->label, graph->label[0] ? "'" : "");
+            return gpu_ref_check(&ref, graph->device, what, error);
+        }
+    }
+    return GPULUA_OK;
+}
+
+/* Into another capture: its nodes, one by one. */
+static gpulua_status capture_again(struct gpu_graph *graph, const struct gpu_submit *submit,
+                                   struct gpu_op **op, struct gpu_error *error) {
+    const struct graph_body *body = &graph->body;
+    gpulua_status status = gpu_capture_check(submit->capture, graph->label, error);
+    for (uint32_t i = 0; i < body->kernel_count && status == GPULUA_OK; i++) {
+        if (!gpu_capture_keep_kernel(submit->capture, body->kernels[i])) {
+            status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a node");
+        }
+    }
+    for (uint32_t i = 0; i < body->node_count && status == GPULUA_OK; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        struct gpu_envelope envelope = {.label = node->label,
+                                        .site = node->site,
+                                        .uses = body->uses + node->use_first,
+                                        .use_count = node->use_count};
+        status = gpu_capture_add(submit->capture, &envelope, node->record,
+                                 node->record->length_bytes - (uint32_t)sizeof *node->record, NULL,
+                                 error);
+    }
+    return status || !op ? status
+                         : gpu_capture_op(submit->capture, "graph", &submit->site, op, error);
+}
+
+static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_submit *submit,
+                                  enum wire_opcode opcode, struct gpu_op **op,
+                                  struct gpu_error *error) {
+    struct gpu_envelope envelope;
+    struct gpu_submit named = *submit;
+    named.capture = NULL;
+    if (!named.label && graph->label[0]) {
+        named.label = graph->label;
+    }
+    gpulua_status status = gpu_envelope_begin(
+        &envelope, &named, opcode == WIRE_OP_GRAPH_UPLOAD ? "upload" : "graph", error);
+    if (status == GPULUA_OK) {
+        status = check_blocks(graph, error);
+    }
+    if (status) {
+        return status;
+    }
+    envelope.uses = graph->uses;
+    envelope.use_count = graph->use_count;
+    if (opcode == WIRE_OP_GRAPH_UPLOAD) { /* uses nothing but the graph */
+        envelope.uses += graph->use_count - 1;
+        envelope.use_count = 1;
+    }
+    struct wire_record *record;
+    status = gpu_envelope_record(&envelope, opcode, &record, error);
+    if (status) {
+        return status;
+    }
+    record->object = graph->id;
+    return gpu_envelope_submit(&envelope, record, 0, op, error);
+}
+
+static gpulua_status check_stream(const struct gpu_graph *graph, const struct gpu_submit *submit,
+                                  struct gpu_error *error) {
+    const struct gpu_device *device = submit->stream->device;
+    if (device == graph->device) {
+        return GPULUA_OK;
+    }
+    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "the graph is of %s%s, the stream of %s",
+                         gpu_device_kin(graph->device, device), gpu_device_name(graph->device),
+                         gpu_device_name(device));
+}
+
+gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit *submit,
+                               struct gpu_op **op, struct gpu_error *error) {
+    GPU_ENTER(graph->device);
+    gpulua_status status = check_stream(graph, submit, error);
+    if (status) {
+        return status;
+    }
+    if (submit->capture) {
+        return capture_again(graph, submit, op, error);
+    }
+    do {
+        status = submit_graph(graph, submit, WIRE_OP_GRAPH_LAUNCH, op, error);
+    } while (status && gpu_share_wait(graph->device, &status, error));
+    if (status == GPULUA_OK) {
+        graph->replays++;
+        graph->device->stats.replays++;
+    }
+    return status;
+}
+
+gpulua_status gpu_graph_upload(struct gpu_graph *graph, const struct gpu_submit *submit,
+                               struct gpu_error *error) {
+    GPU_ENTER(graph->device);
+    gpulua_status status = check_stream(graph, submit, error);
+    if (status || graph->uploads + graph->replays > 0) {
+        return status; /* it is there */
+    }
+    do {
+        status = submit_graph(graph, submit, WIRE_OP_GRAPH_UPLOAD, NULL, error);
+    } while (status && gpu_share_wait(graph->device, &status, error));
+    graph->uploads += status == GPULUA_OK;
+    return status;
+}
+
+/* ---- facts ---- */
+
+struct gpu_device *gpu_graph_device(const struct gpu_graph *graph) {
+    return graph->device;
+}
+
+void gpu_graph_info(const struct gpu_graph *graph, struct gpu_graph_info *info) {
+    GPU_ENTER(graph->device);
+    *info = (struct gpu_graph_info){.node_count = graph->body.node_count,
+                                    .edge_count = graph->body.edge_count,
+                                    .replays = graph->replays,
+                                    .uploads = graph->uploads,
+                                    .device_bytes = graph->device_bytes,
+                                    .label = graph->label};
+}
+
+static void put_quoted(FILE *out, const char *text) {
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') {
+            fputc('\\', out);
+        }
+        fputc(*text, out);
+    }
+}
+
+static void put_node(const struct graph_body *body, uint32_t index, FILE *out) {
+    const struct graph_node *node = &body->nodes[index];
+    fprintf(out, "  n%u [label=\"", index);
+    put_quoted(out, node->label);
+    if (node->site.source) {
+        fputs("\\n", out);
+        put_quoted(out, node->site.source);
+        fprintf(out, ":%d", node->site.line);
+    }
+    fputs("\"];\n", out);
+}
+
+static void put_edge(const struct graph_body *body, uint32_t from, uint32_t to,
+                     const struct graph_edge *edge, FILE *out) {
+    static const char *const names[] = {"RAW", "WAR", "WAW"};
+    fprintf(out, "  n%u -> n%u [label=\"", from, to);
+    const char *gap = "";
+    for (uint32_t i = 0; i < 3; i++) {
+        if (edge->reasons & (1u << i)) {
+            fprintf(out, "%s%s", gap, names[i]);
+            gap = " ";
+        }
+    }
+    const struct gpu_block *block = body->tracks[edge->track].block;
+    fputc(' ', out);
+    if (block->label[0]) {
+        put_quoted(out, block->label);
+    } else {
+        fprintf(out, "%llu", (unsigned long long)block->number);
+    }
+    fputs("\"];\n", out);
+}
+
+void gpu_graph_dot(const struct gpu_graph *graph, FILE *out) {
+    GPU_ENTER(graph->device);
+    const struct graph_body *body = &graph->body;
+    fputs("digraph ", out);
+    fputc('"', out);
+    put_quoted(out, graph->label[0] ? graph->label : "graph");
+    fputs("\" {\n  node [shape=box, fontname=\"sans-serif\"];\n  edge [fontname=\"sans-serif\", "
+          "fontsize=10];\n",
+          out);
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        put_node(body, i, out);
+    }
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        for (uint32_t k = 0; k < body->nodes[i].edge_count; k++) {
+            const struct graph_edge *edge = &body->edges[body->nodes[i].edge_first + k];
+            put_edge(body, edge->from, i, edge, out);
+        }
+    }
+    fputs("}\n", out);
+}
