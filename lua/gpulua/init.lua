@@ -52,4 +52,16 @@ package.loaded["gpulua.device"].capture = function(device, options, f)
   return capture:finish()
 end
 
+local graph = package.loaded["gpulua.graph"]
+local text_of = graph.dot
+
+--- graph:dot([file]) -> the graph as text for Graphviz, which is written into the file, too. Io: it cannot be.
+function graph.dot(self, path)
+  local text = text_of(self)
+  if path ~= nil then
+    require "gpulua.file".write(path, "dot", text)
+  end
+  return text
+end
+
 return gpu

@@ -2,11 +2,6 @@
  * device becomes a node there, and so does what the tasks launch that it spawns meanwhile. */
 #include "runtime/graph.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "binding/core.h"
 #include "binding/device.h"
 #include "binding/graph.h"
@@ -255,57 +250,12 @@ static int graph_replays(lua_State *L) {
     return 1;
 }
 
-/* How long the text is; 0: no memory. */
-static size_t dot_bytes(const struct gpu_graph *graph) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    if (out) {
-        gpu_graph_dot(graph, out);
-        fclose(out);
-    }
-    free(text);
-    return bytes;
-}
-
-/* 0, or an errno. */
-static int write_file(const char *name, const char *text, size_t bytes) {
-    FILE *file = fopen(name, "w");
-    if (!file) {
-        return errno;
-    }
-    int problem = fwrite(text, 1, bytes, file) == bytes ? 0 : errno;
-    if (fclose(file) != 0 && problem == 0) {
-        problem = errno;
-    }
-    return problem;
-}
-
-/* graph:dot([file]) -> the graph as text for Graphviz; with a name of a file it is written there,
- * too. Io: it cannot be. */
+/* graph:dot() -> the graph as text for Graphviz. init.lua writes it into a file. */
 static int graph_dot(lua_State *L) {
     struct gpu_graph *graph = check_graph(L, GPU_LUA(L));
-    const char *name = NULL;
-    if (!lua_isnoneornil(L, 2)) {
-        if (lua_type(L, 2) != LUA_TSTRING) {
-            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                         "argument 1 of dot: the name of a file expected, got %s",
-                         gpu_lua_describe(L, 2));
-        }
-        name = lua_tostring(L, 2);
-    }
-    size_t bytes = dot_bytes(graph);
+    size_t bytes = gpu_graph_dot(graph, NULL, 0);
     char *text = lua_newuserdatauv(L, bytes + 1, 0);
-    FILE *out = bytes > 0 ? fmemopen(text, bytes + 1, "w") : NULL;
-    if (!out) {
-        gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no host memory for the text of a graph");
-    }
-    gpu_graph_dot(graph, out);
-    fclose(out);
-    int problem = name ? write_file(name, text, bytes) : 0;
-    if (problem) {
-        gpu_lua_fail(L, GPULUA_IO, "%s: %s", name, strerror(problem));
-    }
+    gpu_graph_dot(graph, text, bytes + 1);
     lua_pushlstring(L, text, bytes);
     return 1;
 }

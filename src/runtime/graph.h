@@ -8,8 +8,6 @@
 #ifndef GPU_RUNTIME_GRAPH_H
 #define GPU_RUNTIME_GRAPH_H
 
-#include <stdio.h>
-
 #include "runtime/work.h"
 
 /* Reasons of an edge; one may have several. */
@@ -57,7 +55,8 @@ gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit 
 /* What the first launch would do beside launching, in advance. The second time nothing. */
 gpulua_status gpu_graph_upload(struct gpu_graph *graph, const struct gpu_submit *submit,
                                struct gpu_error *error);
-/* As text for Graphviz: nodes with label and line, edges with their reasons and buffers. */
-void gpu_graph_dot(const struct gpu_graph *graph, FILE *out);
+/* As text for Graphviz: nodes with label and line, edges with their reasons and buffers. Returns
+ * how long it is, and writes as much of it as there is room for, with a NUL behind it. */
+size_t gpu_graph_dot(const struct gpu_graph *graph, char *text, size_t room);
 
 #endif

@@ -1,4 +1,5 @@
 /* Graphs: sent to the executor once, launched as one operation. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -358,6 +359,10 @@ gpulua_status gpu_graph_upload(struct gpu_graph *graph, const struct gpu_submit 
 
 /* ---- facts ---- */
 
+const struct graph_body *gpu_graph_body(const struct gpu_graph *graph) {
+    return &graph->body;
+}
+
 struct gpu_device *gpu_graph_device(const struct gpu_graph *graph) {
     return graph->device;
 }
@@ -370,67 +375,4 @@ void gpu_graph_info(const struct gpu_graph *graph, struct gpu_graph_info *info) 
                                     .uploads = graph->uploads,
                                     .device_bytes = graph->device_bytes,
                                     .label = graph->label};
-}
-
-static void put_quoted(FILE *out, const char *text) {
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\') {
-            fputc('\\', out);
-        }
-        fputc(*text, out);
-    }
-}
-
-static void put_node(const struct graph_body *body, uint32_t index, FILE *out) {
-    const struct graph_node *node = &body->nodes[index];
-    fprintf(out, "  n%u [label=\"", index);
-    put_quoted(out, node->label);
-    if (node->site.source) {
-        fputs("\\n", out);
-        put_quoted(out, node->site.source);
-        fprintf(out, ":%d", node->site.line);
-    }
-    fputs("\"];\n", out);
-}
-
-static void put_edge(const struct graph_body *body, uint32_t from, uint32_t to,
-                     const struct graph_edge *edge, FILE *out) {
-    static const char *const names[] = {"RAW", "WAR", "WAW"};
-    fprintf(out, "  n%u -> n%u [label=\"", from, to);
-    const char *gap = "";
-    for (uint32_t i = 0; i < 3; i++) {
-        if (edge->reasons & (1u << i)) {
-            fprintf(out, "%s%s", gap, names[i]);
-            gap = " ";
-        }
-    }
-    const struct gpu_block *block = body->tracks[edge->track].block;
-    fputc(' ', out);
-    if (block->label[0]) {
-        put_quoted(out, block->label);
-    } else {
-        fprintf(out, "%llu", (unsigned long long)block->number);
-    }
-    fputs("\"];\n", out);
-}
-
-void gpu_graph_dot(const struct gpu_graph *graph, FILE *out) {
-    GPU_ENTER(graph->device);
-    const struct graph_body *body = &graph->body;
-    fputs("digraph ", out);
-    fputc('"', out);
-    put_quoted(out, graph->label[0] ? graph->label : "graph");
-    fputs("\" {\n  node [shape=box, fontname=\"sans-serif\"];\n  edge [fontname=\"sans-serif\", "
-          "fontsize=10];\n",
-          out);
-    for (uint32_t i = 0; i < body->node_count; i++) {
-        put_node(body, i, out);
-    }
-    for (uint32_t i = 0; i < body->node_count; i++) {
-        for (uint32_t k = 0; k < body->nodes[i].edge_count; k++) {
-            const struct graph_edge *edge = &body->edges[body->nodes[i].edge_first + k];
-            put_edge(body, edge->from, i, edge, out);
-        }
-    }
-    fputs("}\n", out);
 }

@@ -93,6 +93,7 @@ gpulua_status gpu_capture_op(struct gpu_capture *capture, const char *label,
 bool gpu_capture_keep_kernel(struct gpu_capture *capture, struct gpu_kernel *kernel);
 
 /* ---- graph.c ---- */
+const struct graph_body *gpu_graph_body(const struct gpu_graph *graph);
 /* Takes what the body owns, also when it fails. */
 gpulua_status gpu_graph_create(struct gpu_device *device, struct graph_body *body,
                                const char *label, struct gpu_graph **graph,
