@@ -13,48 +13,7 @@ static struct tap tap;
 
 #ifdef GPULUA_CUDA
 
-static const struct backend_ops *const ops = &gpu_backend_cuda;
-static void *fake;
-static char folder[] = "/tmp/gpulua-cuda-test-XXXXXX";
-
-#define FAKE(type, name) (*(type *)dlsym(fake, "fake_" #name))
-
-static void fail_next(const char *call, int code, int skip) {
-    snprintf((char *)dlsym(fake, "fake_fail_name"), 64, "%s", call);
-    FAKE(int, fail_code) = code;
-    FAKE(int, fail_skip) = skip;
-}
-
-static bool build(void) {
-    char command[1024], library[256], source[512];
-    const char *compiler = getenv("CC");
-    if (mkdtemp(folder) == NULL) {
-        return false;
-    }
-    snprintf(library, sizeof library, "%s/libfake.so", folder);
-    snprintf(source, sizeof source, "%s", __FILE__);
-    char *slash = strrchr(source, '/');
-    snprintf(slash != NULL ? slash + 1 : source, 32, "fake_cuda.c");
-    snprintf(command, sizeof command, "%s -std=gnu11 -D_GNU_SOURCE -O1 -shared -fPIC -o %s %s",
-             compiler != NULL && compiler[0] != '\0' ? compiler : "cc", library, source);
-    if (system(command) != 0) {
-        return false;
-    }
-    fake = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    setenv("GPULUA_LIBCUDA", library, 1);
-    return fake != NULL;
-}
-
-static struct backend_device *open_device(void) {
-    struct backend_error error = {0};
-    struct backend_device *device = NULL;
-    struct backend_open_info info = {.ordinal = 0, .cache_path = folder};
-    if (ops->device_open(&info, &device, &error) != GPULUA_OK) {
-        printf("# %s\n", error.message);
-        return NULL;
-    }
-    return device;
-}
+#include "fake_driver.h"
 
 static void opening(void) {
     struct backend_error error = {0};
@@ -337,6 +296,7 @@ static const char ptx[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
                           ".visible .global .u64 vari;\n";
 
 static void modules(void) {
+    FAKE(int, loaded) = 0;
     struct backend_error error = {0};
     struct backend_device *device = open_device();
     struct backend_module *module = NULL;

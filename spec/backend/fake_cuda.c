@@ -21,6 +21,7 @@ API int fake_sticky;
 API int fake_calls_after_loss;
 API long fake_live; /* slabs, streams, events, modules, registrations, contexts */
 API int fake_devices = 1;
+API int fake_version = 13000;
 API int fake_attribute_off; /* an attribute that answers 0 */
 API int fake_pending;       /* events and streams are not ready */
 API char fake_last_launch[64];
@@ -31,11 +32,11 @@ API int fake_priority;
 API unsigned fake_register_flags;
 API int fake_opted_in;
 API int fake_handle_type;
-API int fake_graph_launches;
 API int fake_loaded; /* kernels, before anybody asks for them */
 API size_t fake_memory_bytes = (size_t)1 << 34;
 API uint64_t fake_pool_kept_bytes; /* its release threshold */
 API int fake_pool_trims;
+API int fake_context_waits;
 API void *fake_recorded_on, *fake_waited_on; /* streams, of the newest event record and wait */
 API void *fake_recorded, *fake_waited_for;   /* their events */
 
@@ -76,12 +77,14 @@ static result answer(const char *name) {
         }                                                                                          \
     } while (0)
 
+#include "fake_graph.h"
+
 API result cuInit(unsigned flags) {
     BEGIN;
     return flags == 0 ? (fake_devices > 0 ? OK : 100) : INVALID;
 }
 API result cuDriverGetVersion(int *version) {
-    return *version = 13000, OK;
+    return *version = fake_version, OK;
 }
 API result cuGetErrorName(result code, const char **name) {
     *name = code == 700   ? "CUDA_ERROR_ILLEGAL_ADDRESS"
@@ -143,7 +146,8 @@ API result cuCtxSetCurrent(void *context) {
 }
 API result cuCtxSynchronize(void) {
     BEGIN_CURRENT;
-    return OK;
+    fake_context_waits++;
+    return capture_invalidate(NULL) ? CAPTURE_UNSUPPORTED : OK;
 }
 API result cuCtxGetStreamPriorityRange(int *least, int *greatest) {
     BEGIN_CURRENT;
@@ -309,14 +313,23 @@ API result cuStreamCreateWithPriority(void **stream, unsigned flags, int priorit
 API result cuStreamDestroy_v2(void *stream) {
     BEGIN_CURRENT;
     fake_live--;
+    if (capture_of(stream) != NULL) {
+        capture_over(capture_of(stream), false);
+    }
     return stream != NULL ? OK : INVALID;
 }
 API result cuStreamQuery(void *stream) {
     BEGIN_CURRENT;
+    if (stream != NULL && capture_invalidate(stream)) {
+        return CAPTURE_UNSUPPORTED;
+    }
     return stream == NULL ? INVALID : fake_pending ? NOT_READY : OK;
 }
 API result cuStreamSynchronize(void *stream) {
     BEGIN_CURRENT;
+    if (stream != NULL && capture_invalidate(stream)) {
+        return CAPTURE_UNSUPPORTED;
+    }
     return stream == NULL || fake_pending ? INVALID : OK; /* would block */
 }
 API result cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
@@ -360,38 +373,51 @@ static result move(uint64_t dst, uint64_t src, size_t bytes) {
     memmove((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes);
     return OK;
 }
+static result copy(uint64_t dst, uint64_t src, size_t bytes, void *stream) {
+    struct node node = {.kind = COPY, .dst = dst, .src = src, .bytes = bytes};
+    struct capture *capture = capture_of(stream);
+    return capture != NULL ? capture_add(capture, &node) : move(dst, src, bytes);
+}
 API result cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t bytes, void *stream) {
-    BEGIN_CURRENT;
-    return stream != NULL ? move(dst, src, bytes) : INVALID;
+    BEGIN_WORK(stream);
+    return copy(dst, src, bytes, stream);
 }
 API result cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t bytes, void *stream) {
-    BEGIN_CURRENT;
-    return stream != NULL ? move(dst, (uint64_t)(uintptr_t)src, bytes) : INVALID;
+    BEGIN_WORK(stream);
+    return copy(dst, (uint64_t)(uintptr_t)src, bytes, stream);
 }
 API result cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t bytes, void *stream) {
-    BEGIN_CURRENT;
-    return stream != NULL ? move((uint64_t)(uintptr_t)dst, src, bytes) : INVALID;
+    BEGIN_WORK(stream);
+    return copy((uint64_t)(uintptr_t)dst, src, bytes, stream);
 }
 static result set(uint64_t dst, const void *element, size_t elem_bytes, size_t count) {
-    if (dst % elem_bytes != 0) {
-        return INVALID;
-    }
     for (size_t i = 0; i < count; i++) {
         memcpy((char *)(uintptr_t)dst + i * elem_bytes, element, elem_bytes);
     }
     return OK;
 }
+static result fill_with(uint64_t dst, const void *element, size_t elem_bytes, size_t count,
+                        void *stream) {
+    struct node node = {
+        .kind = SET, .dst = dst, .bytes = elem_bytes * count, .elem_bytes = elem_bytes};
+    struct capture *capture = capture_of(stream);
+    if (dst % elem_bytes != 0) {
+        return INVALID;
+    }
+    memcpy(&node.element, element, elem_bytes);
+    return capture != NULL ? capture_add(capture, &node) : set(dst, element, elem_bytes, count);
+}
 API result cuMemsetD8Async(uint64_t dst, unsigned char value, size_t count, void *stream) {
-    BEGIN_CURRENT;
-    return stream != NULL ? set(dst, &value, 1, count) : INVALID;
+    BEGIN_WORK(stream);
+    return fill_with(dst, &value, 1, count, stream);
 }
 API result cuMemsetD16Async(uint64_t dst, unsigned short value, size_t count, void *stream) {
-    BEGIN_CURRENT;
-    return stream != NULL ? set(dst, &value, 2, count) : INVALID;
+    BEGIN_WORK(stream);
+    return fill_with(dst, &value, 2, count, stream);
 }
 API result cuMemsetD32Async(uint64_t dst, unsigned value, size_t count, void *stream) {
-    BEGIN_CURRENT;
-    return stream != NULL ? set(dst, &value, 4, count) : INVALID;
+    BEGIN_WORK(stream);
+    return fill_with(dst, &value, 4, count, stream);
 }
 
 /* ---- modules: code is kept, a symbol is there when its name is in it ---- */
@@ -545,30 +571,33 @@ static void hash(const struct hash_args *args, bool is_look) {
         }
     }
 }
-/* And a kernel of a test's: poke(int n, int *x) { x[n] = 7; } */
+/* And kernels of tests': poke(int n, int *x) { x[n] = 7; } and
+ * weigh(int *out, const int *a, const int *b) { *out = 2 * *a + 3 * *b; } */
 struct poke_args {
     int32_t n, reserved;
     uint64_t x;
 };
-API result cuLaunchKernel(const char *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                          unsigned by, unsigned bz, unsigned shared, void *stream, void **params,
-                          void **extra) {
-    BEGIN_CURRENT;
-    if (stream == NULL || params != NULL || gx == 0 || bx == 0 || bx * by * bz > 1024 ||
-        (shared > 48152 && (int)shared > fake_opted_in)) {
-        return INVALID;
-    }
-    fake_args_bytes = 0;
-    if (extra != NULL) { /* 1: buffer, 2: its size, 0: the end */
-        if (extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4] != NULL) {
-            return INVALID;
+struct weigh_args {
+    uint64_t out, a, b;
+};
+static bool is_function(const char *function) {
+    for (size_t slot = 0; slot < sizeof modules / sizeof modules[0]; slot++) {
+        struct module *module = modules[slot];
+        if (module != NULL && function >= module->names[0] && function < module->names[16]) {
+            return true;
         }
+    }
+    return false;
+}
+static result run(const char *function, const unsigned grid[3], const unsigned block[3],
+                  unsigned shared, void **extra) {
+    fake_args_bytes = 0;
+    if (extra != NULL) {
         fake_args_bytes = *(size_t *)extra[3];
         memcpy(fake_args, extra[1], fake_args_bytes);
     }
-    unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
-    memcpy(fake_grid, grid, sizeof grid);
-    memcpy(fake_block, block, sizeof block);
+    memcpy(fake_grid, grid, sizeof fake_grid);
+    memcpy(fake_block, block, sizeof fake_block);
     fake_shared = shared;
     snprintf(fake_last_launch, sizeof fake_last_launch, "%s", function);
     if (strcmp(function, "gpulua_fill") == 0) {
@@ -583,106 +612,36 @@ API result cuLaunchKernel(const char *function, unsigned gx, unsigned gy, unsign
         struct poke_args args;
         memcpy(&args, fake_args, sizeof args);
         ((int *)(uintptr_t)args.x)[args.n] = 7;
+    } else if (strcmp(function, "weigh") == 0) {
+        struct weigh_args args;
+        memcpy(&args, fake_args, sizeof args);
+        *(uint32_t *)(uintptr_t)args.out =
+            2 * *(uint32_t *)(uintptr_t)args.a + 3 * *(uint32_t *)(uintptr_t)args.b;
     }
     return OK;
 }
-
-/* ---- graphs of one kernel node ---- */
-
-struct node_params { /* CUDA_KERNEL_NODE_PARAMS_v2 */
-    const char *function;
-    unsigned grid[3], block[3], shared;
-    void **params, **extra;
-    void *kernel, *context;
-};
-struct exec { /* also a graph, and its node */
-    struct node_params params;
-    unsigned char args[4096];
-    size_t args_bytes;
-    bool has_extra;
-};
-
-static bool is_function(const char *function) {
-    for (size_t slot = 0; slot < sizeof modules / sizeof modules[0]; slot++) {
-        struct module *module = modules[slot];
-        if (module != NULL && function >= module->names[0] && function < module->names[16]) {
-            return true;
-        }
+API result cuLaunchKernel(const char *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                          unsigned by, unsigned bz, unsigned shared, void *stream, void **params,
+                          void **extra) {
+    BEGIN_WORK(stream);
+    struct capture *capture = capture_of(stream);
+    unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
+    bool good = params == NULL && gx > 0 && bx > 0 && bx * by * bz <= 1024 &&
+                (shared <= 48152 || (int)shared <= fake_opted_in);
+    if (good && extra != NULL) { /* 1: buffer, 2: its size, 0: the end */
+        good = extra[0] == (void *)1 && extra[2] == (void *)2 && extra[4] == NULL;
     }
-    return false;
-}
-static result put(struct exec *exec, const struct node_params *params) {
-    if (params->params != NULL || params->kernel != NULL || params->context != NULL ||
-        !is_function(params->function) || params->block[0] * params->block[1] > 1024) {
-        return INVALID;
+    if (good && capture != NULL) {
+        struct node node = {.kind = KERNEL};
+        struct node_params wanted = {.function = function, .shared = shared, .extra = extra};
+        memcpy(wanted.grid, grid, sizeof grid);
+        memcpy(wanted.block, block, sizeof block);
+        good = put(&node, &wanted) == OK && capture_add(capture, &node) == OK;
+    } else if (good) {
+        return run(function, grid, block, shared, extra);
     }
-    exec->params = *params;
-    exec->has_extra = params->extra != NULL;
-    if (exec->has_extra) {
-        exec->args_bytes = *(size_t *)params->extra[3];
-        memcpy(exec->args, params->extra[1], exec->args_bytes);
+    if (!good && capture != NULL) {
+        (void)capture_invalidate(stream);
     }
-    return OK;
-}
-/* Kept here, so that what a lost device leaves behind is no leak of the test's. */
-static struct exec *execs[512];
-
-static struct exec *exec_make(void) {
-    size_t slot = 0;
-    while (execs[slot] != NULL) {
-        slot++;
-    }
-    return execs[slot] = calloc(1, sizeof *execs[slot]);
-}
-static void exec_free(struct exec *exec) {
-    for (size_t slot = 0; slot < sizeof execs / sizeof execs[0]; slot++) {
-        execs[slot] = execs[slot] == exec ? NULL : execs[slot];
-    }
-    free(exec);
-}
-API result cuGraphCreate(struct exec **graph, unsigned flags) {
-    BEGIN_CURRENT;
-    fake_live++;
-    return *graph = exec_make(), flags == 0 ? OK : INVALID;
-}
-API result cuGraphDestroy(struct exec *graph) {
-    BEGIN_CURRENT;
-    fake_live--;
-    exec_free(graph);
-    return OK;
-}
-API result cuGraphAddKernelNode_v2(struct exec **node, struct exec *graph, const void *before,
-                                   size_t count, const struct node_params *params) {
-    BEGIN_CURRENT;
-    *node = graph;
-    return before == NULL && count == 0 ? put(graph, params) : INVALID;
-}
-API result cuGraphInstantiateWithFlags(struct exec **exec, const struct exec *graph,
-                                       unsigned long long flags) {
-    BEGIN_CURRENT;
-    *exec = exec_make();
-    **exec = *graph;
-    fake_live++;
-    return flags == 0 ? OK : INVALID;
-}
-API result cuGraphExecKernelNodeSetParams_v2(struct exec *exec, const struct exec *node,
-                                             const struct node_params *params) {
-    BEGIN_CURRENT;
-    /* A real driver may look at the function that it was, and at the graph that it was made of. */
-    return is_function(exec->params.function) && node->params.function != NULL ? put(exec, params)
-                                                                               : INVALID;
-}
-API result cuGraphExecDestroy(struct exec *exec) {
-    BEGIN_CURRENT;
-    fake_live--;
-    exec_free(exec);
-    return OK;
-}
-API result cuGraphLaunch(struct exec *exec, void *stream) {
-    BEGIN_CURRENT;
-    void *extra[] = {(void *)1, exec->args, (void *)2, &exec->args_bytes, NULL};
-    const struct node_params *p = &exec->params;
-    fake_graph_launches++;
-    return cuLaunchKernel(p->function, p->grid[0], p->grid[1], p->grid[2], p->block[0], p->block[1],
-                          p->block[2], p->shared, stream, NULL, exec->has_extra ? extra : NULL);
+    return good ? OK : INVALID;
 }

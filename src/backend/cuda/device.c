@@ -207,6 +207,7 @@ static gpulua_status facts_read(struct backend_device *device, struct backend_er
     device->has_export =
         attribute_is_set(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
     gpu_cuda_prepared_init(device);
+    gpu_cuda_graphs_init(device);
     return status;
 }
 
@@ -247,6 +248,7 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
     list_init(&device->streams);
     list_init(&device->events);
     list_init(&device->modules);
+    list_init(&device->graphs);
     gpulua_status status = driver_start(device, &count, error);
     if (status == GPULUA_OK && (info->ordinal < 0 || info->ordinal >= count)) {
         status =
@@ -290,6 +292,11 @@ static void device_close(struct backend_device *device) {
         return;
     }
     const struct cuda_driver *cu = &device->cu;
+    /* First, because a context with a stream that is being captured cannot be waited for; of a
+     * graph that is still at work the driver keeps what it needs. */
+    while (device->graphs.next != &device->graphs) {
+        gpu_cuda_graph_destroy(device, (struct backend_graph *)(void *)device->graphs.next);
+    }
     if (gpu_cuda_enter(device, NULL) == GPULUA_OK) {
         (void)CU(device, NULL, cu->cuCtxSynchronize());
     }
@@ -355,6 +362,12 @@ const struct backend_ops gpu_backend_cuda = {
     .download = gpu_cuda_download,
     .fill = gpu_cuda_fill,
     .launch = gpu_cuda_launch,
+    .graph_begin = gpu_cuda_graph_begin,
+    .graph_node = gpu_cuda_graph_node,
+    .graph_end = gpu_cuda_graph_end,
+    .graph_upload = gpu_cuda_graph_upload,
+    .graph_launch = gpu_cuda_graph_launch,
+    .graph_destroy = gpu_cuda_graph_destroy,
     .flush_output = gpu_cuda_flush_output,
     .module_compile = gpu_cuda_module_compile,
     .module_load = gpu_cuda_module_load,

@@ -31,11 +31,14 @@ struct backend_device {
     bool has_virtual;              /* the virtual-memory interface works */
     bool has_export;               /* with handles that can be exported */
     bool has_prepared;             /* prepared launches work, and nobody switched them off */
+    bool has_graphs;               /* the driver has all that graph.c calls */
     uint32_t prepared_count;       /* alive, on all streams */
+    uint32_t capture_count;        /* streams that are being captured: the context is not to be
+                                      waited for */
     CUresult lost;                 /* the code that ended the device; CUDA_SUCCESS: it is well */
     char lost_text[512];
     CUevent probe; /* never recorded: asking after it tells of faults, and never waits */
-    struct link slabs, streams, events, modules;
+    struct link slabs, streams, events, modules, graphs;
     struct host_range *ranges; /* owned */
     size_t range_count, range_last;
     CUmemoryPool pool;    /* made when first needed; NULL: not yet */
@@ -68,6 +71,7 @@ struct backend_stream {
     struct link link;
     struct backend_device *device; /* borrowed */
     CUstream handle;
+    bool is_captured; /* a graph's own: what is put on it is not done, and it is in no list */
     uint64_t launch_count;
     /* Which kernel each stands for; borrowed, NULL: none. */
     const struct backend_kernel *prepared_kernels[CUDA_PREPARED_PER_STREAM];
@@ -184,6 +188,8 @@ gpulua_status gpu_cuda_download(struct backend_stream *stream, uint64_t seq, voi
 gpulua_status gpu_cuda_fill(struct backend_stream *stream, uint64_t seq, uint64_t dst,
                             const void *element, uint32_t elem_bytes, uint64_t elem_count,
                             struct backend_error *error);
+/* Loads the kernel, so that a fill later loads nothing. */
+gpulua_status gpu_cuda_fill_prepare(struct backend_device *device, struct backend_error *error);
 /* The kernel of fill.c as PTX, for tests. */
 extern const char gpu_cuda_fill_ptx[];
 /* stream.c: */
@@ -211,6 +217,19 @@ void gpu_cuda_prepared_init(struct backend_device *device);
 /* A kernel is about to go (NULL: all of the stream's), and is not at work on it. */
 void gpu_cuda_prepared_forget(struct backend_stream *stream, const struct backend_kernel *kernel);
 gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backend_error *error);
+/* graph.c: */
+void gpu_cuda_graphs_init(struct backend_device *device);
+gpulua_status gpu_cuda_graph_begin(struct backend_device *device, struct backend_graph **graph,
+                                   struct backend_stream **stream, struct backend_error *error);
+gpulua_status gpu_cuda_graph_node(struct backend_graph *graph, const uint32_t *deps,
+                                  uint32_t dep_count, struct backend_error *error);
+gpulua_status gpu_cuda_graph_end(struct backend_graph *graph, uint64_t *device_bytes,
+                                 struct backend_error *error);
+gpulua_status gpu_cuda_graph_upload(struct backend_stream *stream, struct backend_graph *graph,
+                                    struct backend_error *error);
+gpulua_status gpu_cuda_graph_launch(struct backend_stream *stream, uint64_t seq,
+                                    struct backend_graph *graph, struct backend_error *error);
+void gpu_cuda_graph_destroy(struct backend_device *device, struct backend_graph *graph);
 /* module.c: */
 gpulua_status gpu_cuda_module_compile(struct backend_device *device,
                                       const struct backend_source *source, void **image,

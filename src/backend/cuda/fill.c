@@ -88,7 +88,7 @@ const char gpu_cuda_fill_ptx[] =
     "  ret;\n"
     "}\n";
 
-static gpulua_status kernel_load(struct backend_device *device, struct backend_error *error) {
+gpulua_status gpu_cuda_fill_prepare(struct backend_device *device, struct backend_error *error) {
     const struct cuda_driver *cu = &device->cu;
     CUmodule module = NULL;
     if (device->fill_function != NULL) {
@@ -101,8 +101,13 @@ static gpulua_status kernel_load(struct backend_device *device, struct backend_e
     }
     status =
         CU(device, error, cu->cuModuleGetFunction(&device->fill_function, module, "gpulua_fill"));
+    if (status == GPULUA_OK && cu->cuFuncLoad != NULL) {
+        status = CU(device, error, cu->cuFuncLoad(device->fill_function)); /* as in module.c */
+    }
     if (status != GPULUA_OK) {
-        (void)cu->cuModuleUnload(module);
+        if (device->lost == CUDA_SUCCESS) {
+            (void)cu->cuModuleUnload(module);
+        }
         device->fill_function = NULL;
         return status;
     }
@@ -116,7 +121,7 @@ static gpulua_status fill_words(struct backend_stream *stream, uint64_t dst,
                                 struct backend_error *error) {
     struct backend_device *device = stream->device;
     const struct cuda_driver *cu = &device->cu;
-    gpulua_status status = kernel_load(device, error);
+    gpulua_status status = gpu_cuda_fill_prepare(device, error);
     if (status != GPULUA_OK) {
         return status;
     }

@@ -180,6 +180,10 @@ gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backen
     struct backend_device *device = kernel->device;
     const struct cuda_driver *cu = &device->cu;
     gpulua_status status = device->lost == CUDA_SUCCESS ? GPULUA_OK : gpu_cuda_lost(device, error);
+    if (status == GPULUA_OK && __builtin_expect(launch->stream->is_captured, 0)) {
+        /* A call that the driver refuses, if only for its context, would end the capture. */
+        status = gpu_cuda_enter(device, error);
+    }
     if (status == GPULUA_OK &&
         __builtin_expect(launch->shared_bytes > kernel->shared_bytes_ready, 0)) {
         status = shared_raise(kernel, launch->shared_bytes, error);
@@ -197,7 +201,7 @@ gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backen
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)launch->args,
                      CU_LAUNCH_PARAM_BUFFER_SIZE, &args_bytes, CU_LAUNCH_PARAM_END};
     void **params = args_bytes > 0 ? extra : NULL;
-    if (device->has_prepared && prepared_launch(launch, params)) {
+    if (device->has_prepared && !launch->stream->is_captured && prepared_launch(launch, params)) {
         return GPULUA_OK;
     }
     CUresult result;

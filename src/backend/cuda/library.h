@@ -73,6 +73,12 @@
     X(false, cuGraphExecKernelNodeSetParams, 12000, "cuGraphExecKernelNodeSetParams_v2")                    \
     X(false, cuGraphExecDestroy, 10000, "cuGraphExecDestroy")                                               \
     X(false, cuGraphLaunch, 10000, "cuGraphLaunch")                                                         \
+    X(false, cuGraphUpload, 11010, "cuGraphUpload")                                                         \
+    X(false, cuGraphAddEmptyNode, 10000, "cuGraphAddEmptyNode")                                             \
+    X(false, cuStreamBeginCapture, 10010, "cuStreamBeginCapture_v2")                                        \
+    X(false, cuStreamEndCapture, 10000, "cuStreamEndCapture")                                               \
+    X(false, cuStreamGetCaptureInfo, 12030, "cuStreamGetCaptureInfo_v3")                                    \
+    X(false, cuStreamUpdateCaptureDependencies, 12030, "cuStreamUpdateCaptureDependencies_v2")              \
     X(true, cuModuleLoadDataEx, 2010, "cuModuleLoadDataEx")                                                 \
     X(true, cuModuleUnload, 2000, "cuModuleUnload")                                                         \
     X(true, cuModuleGetFunction, 2000, "cuModuleGetFunction")                                               \
@@ -127,6 +133,11 @@
 #undef cuGraphAddKernelNode
 #undef cuGraphExecKernelNodeSetParams
 #undef cuGraphLaunch
+#undef cuGraphUpload
+#undef cuStreamBeginCapture
+#undef cuStreamEndCapture
+#undef cuStreamGetCaptureInfo
+#undef cuStreamUpdateCaptureDependencies
 
 #define CUDA_MEMBER(required, name, version, symbol) PFN_##name##_v##version name;
 struct cuda_driver {

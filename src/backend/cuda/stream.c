@@ -212,7 +212,7 @@ gpulua_status gpu_cuda_stream_take(struct backend_stream *stream, uint64_t forei
  * that are idle are waited for, so that this returns at once whatever else runs. */
 void gpu_cuda_flush_output(struct backend_device *device) {
     const struct cuda_driver *cu = &device->cu;
-    bool all_idle = true;
+    bool all_idle = device->capture_count == 0;
     if (gpu_cuda_enter(device, NULL) != GPULUA_OK) {
         return;
     }
