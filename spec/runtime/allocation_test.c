@@ -8,6 +8,7 @@
 #include "backend/tap.h"
 #include "runtime/device.h"
 #include "runtime/exchange.h"
+#include "runtime/graph.h"
 #include "runtime/memory.h"
 #include "runtime/module.h"
 #include "runtime/op.h"
@@ -68,6 +69,8 @@ struct run {
     struct gpu_kernel *kernel;
     struct gpu_op *op;
     struct gpu_staging staging;
+    struct gpu_capture *capture;
+    struct gpu_graph *graph;
     struct gpu_error error;
     bool is_wrong; /* it succeeded, and the result is not what it should be */
 };
@@ -129,6 +132,35 @@ static gpulua_status exchange(struct run *run, const struct gpu_submit *submit,
     return gpu_work_copy(submit, a, &theirs, NULL, &run->error);
 }
 
+/* A graph of a fill, a launch and a copy: a and then the host buffer are 1 + 4. */
+static gpulua_status capture(struct run *run, const struct gpu_submit *eager,
+                             const struct gpu_ref *a, const struct gpu_ref *b,
+                             const struct gpu_ref *host) {
+    const int32_t one = 1, four = 4;
+    gpulua_status status = gpu_work_fill(eager, a, &four, NULL, &run->error);
+    if (status || (status = gpu_capture_create(eager, &run->capture, &run->error))) {
+        return status;
+    }
+    struct gpu_submit submit = *eager;
+    submit.capture = run->capture;
+    if ((status = gpu_work_fill(&submit, b, &one, NULL, &run->error)) ||
+        (status = launch(run, &submit))) {
+        return status;
+    }
+    gpu_op_release(run->op);
+    run->op = NULL;
+    if ((status = gpu_work_copy(&submit, host, b, NULL, &run->error)) ||
+        (status = gpu_capture_finish(run->capture, &run->graph, &run->error)) ||
+        (status = wait_for(run, gpu_graph_launch(run->graph, eager, &run->op, &run->error)))) {
+        return status;
+    }
+    const int32_t *shared = gpu_block_host_bytes(run->host);
+    for (int i = 0; i < COUNT; i++) {
+        run->is_wrong |= shared[i] != 5;
+    }
+    return GPULUA_OK;
+}
+
 static gpulua_status steps(struct run *run) {
     static const char source[] =
         "extern \"C\" __global__ void add(int n, const int *x, int *y) {"
@@ -175,7 +207,7 @@ static gpulua_status steps(struct run *run) {
     for (int i = 0; i < COUNT; i++) {
         run->is_wrong |= staged[i] != 7 || (!gpu_ref_failure(&host, NULL) && shared[i] != 7);
     }
-    return GPULUA_OK;
+    return capture(run, &submit, &a, &b, &host);
 }
 
 /* Ends with everything released that it has made. */
@@ -184,6 +216,8 @@ static gpulua_status run_once(struct gpu_device *device, bool *is_wrong) {
     gpulua_status status = steps(&run);
     *is_wrong = run.is_wrong;
     gpu_op_release(run.op);
+    gpu_capture_release(run.capture);
+    gpu_graph_release(run.graph);
     if (run.staging.owner) {
         gpu_staging_release(device, &run.staging);
     }
@@ -230,13 +264,14 @@ static bool is_clean(struct gpu_device *device) {
     gpu_device_stats(device, &stats);
     bool is_well = is_idle && stats.bytes_live == 0 && stats.blocks_live == 0 &&
                    stats.imports_live == 0 && stats.exports_live == 0 && foreign_held == 0 &&
-                   stats.staging_bytes == 0 && stats.modules_live == 0 && stats.kernels_live == 0;
+                   stats.staging_bytes == 0 && stats.modules_live == 0 && stats.kernels_live == 0 &&
+                   stats.graphs_live == 0;
     if (!is_well && gpu_device_state(device) == GPU_DEVICE_OPEN) {
         printf(
-            "# idle %d, %llu bytes live, %llu blocks, %llu staging, %llu modules, %llu kernels\n",
+            "# idle %d, %llu bytes live, %llu blocks, %llu staging, %llu modules, %llu kernels, %llu graphs\n",
             is_idle, (unsigned long long)stats.bytes_live, (unsigned long long)stats.blocks_live,
             (unsigned long long)stats.staging_bytes, (unsigned long long)stats.modules_live,
-            (unsigned long long)stats.kernels_live);
+            (unsigned long long)stats.kernels_live, (unsigned long long)stats.graphs_live);
     }
     return is_well;
 }

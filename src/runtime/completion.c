@@ -61,13 +61,15 @@ static struct gpu_op *find_pending(struct gpu_device *device, uint32_t slot, uin
 static void fail_op(struct gpu_op *op, gpulua_status status, int32_t driver_code,
                     const char *text) {
     struct gpu_failure *failure = gpu_failure_create();
-    if (!failure) {
-        return; /* no memory even for this: the device still goes on, and the op ends as it is */
+    if (failure) {
+        gpu_error_set(&failure->error, status, "%s", text);
+        failure->error.driver_code = driver_code;
+        gpu_op_info(op, &failure->error.op);
+        failure->seat = op->seat;
+    } else { /* that it failed is not lost; why is */
+        failure = gpu_failure_retain(op->device->failure_spare);
+        failure->is_observed = false;
     }
-    gpu_error_set(&failure->error, status, "%s", text);
-    failure->error.driver_code = driver_code;
-    gpu_op_info(op, &failure->error.op);
-    failure->seat = op->seat;
     op->failure = failure;
     if (op->stream) {
         gpu_failed_add(op->device, (struct gpu_point){op->stream->slot, op->seq}, failure);

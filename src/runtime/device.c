@@ -165,9 +165,12 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->stats.limit_oom_hooks = GPU_HOOKS_MAX;
     device->stats.limit_quarantine_bytes = GPU_CHECK_QUARANTINE_BYTES;
     gpu_account_init(&device->account, 0);
-    if (!gpu_flight_init(&device->flight) || !gpu_memory_open(device)) {
+    if (!gpu_flight_init(&device->flight) || !gpu_failures_init(device) ||
+        !gpu_memory_open(device)) {
         gpu_memory_close(device);
         gpu_flight_finish(&device->flight);
+        gpu_failure_release(device->failure_spare);
+        free(device->failed);
         free(device);
         return NULL;
     }
@@ -237,6 +240,7 @@ static void destroy(struct gpu_device *device) {
     gpu_account_finish(&device->account);
     gpu_blocks_finish(device);
     gpu_id_pool_finish(&device->slab_ids);
+    gpu_failure_release(device->failure_spare);
     free(device->failed);
     free(device->unobserved);
     free(device->interned);

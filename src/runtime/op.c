@@ -7,6 +7,8 @@
 
 #include "runtime/state.h"
 
+#define FAILED_AT_FIRST 64u
+
 struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *stream,
                              const char *label, struct gpu_site site) {
     struct gpu_op *op = device->op_free;
@@ -242,6 +244,18 @@ void *gpu_op_shadow(const struct gpu_op *op) {
 
 /* ---- failures ---- */
 
+bool gpu_failures_init(struct gpu_device *device) {
+    device->failed = malloc(FAILED_AT_FIRST * sizeof *device->failed);
+    device->failed_capacity = device->failed ? FAILED_AT_FIRST : 0;
+    device->failure_spare = gpu_failure_create();
+    if (!device->failed || !device->failure_spare) {
+        return false;
+    }
+    gpu_error_set(&device->failure_spare->error, GPULUA_OUT_OF_MEMORY,
+                  "an operation failed, and there was no host memory to keep which and why");
+    return true;
+}
+
 struct gpu_failure *gpu_failure_create(void) {
     struct gpu_failure *failure = calloc(1, sizeof *failure);
     if (failure) {
@@ -312,13 +326,21 @@ void gpu_failed_add(struct gpu_device *device, struct gpu_point point,
         sweep_failed(device);
         /* Grown only if most of it is still needed, so that a sweep always makes room for many. */
         if (device->failed_count >= device->failed_capacity / 2) {
-            uint32_t capacity = device->failed_capacity ? device->failed_capacity * 2 : 64;
+            uint32_t capacity = device->failed_capacity * 2;
             struct gpu_failed_point *grown = realloc(device->failed, capacity * sizeof *grown);
             if (grown) {
                 device->failed = grown;
                 device->failed_capacity = capacity;
             } else if (device->failed_count == device->failed_capacity) {
-                return; /* the op itself still fails; no memory is left to tell its readers */
+                /* Nothing of it can be kept for its readers: better no device than wrong results.
+                 */
+                if (device->state == GPU_DEVICE_OPEN) {
+                    device->state = GPU_DEVICE_LOST;
+                    gpu_error_set(&device->lost, GPULUA_DEVICE_LOST,
+                                  "device %s is given up: no host memory to keep what has failed",
+                                  device->name);
+                }
+                return;
             }
         }
     }

@@ -248,6 +248,7 @@ struct gpu_device {
     uint32_t submits_since_poll;
     uint64_t failures_seen, failures_forgotten; /* WIRE_REPLY_FAILUREs */
     bool has_new_failures;
+    struct gpu_failure *failure_spare; /* for when there is no memory for one */
     struct gpu_failed_point *failed;
     uint32_t failed_count, failed_capacity;
     struct gpu_failure **unobserved;
@@ -404,6 +405,8 @@ void gpu_op_dismiss(struct gpu_op *op, const struct gpu_seat *seat);
  * what nobody has observed. Takes what the error owns. */
 void gpu_failure_keep(struct gpu_device *device, const struct gpu_seat *seat,
                       struct gpu_error *error);
+/* So that failures are kept also while there is no memory. False: no memory. */
+bool gpu_failures_init(struct gpu_device *device);
 struct gpu_failure *gpu_failure_create(void); /* zeroed; NULL: no memory */
 /* It and its root have been seen by the caller: by that of its seat, if it has one. */
 void gpu_failure_observe(const struct gpu_device *device, struct gpu_failure *failure);
