@@ -1,0 +1,196 @@
+/* Graphs with the CUDA driver alone, in C: what bench/graphs.lua is measured against.
+ *
+ * A program is a number of kernels, dealt out in turn to chains that share nothing. It is captured
+ * from one stream, as everybody does it, which gives one chain; and put together by hand with the
+ * true edges. Prints `name value unit` lines (medians). The driver is opened with dlopen, so the
+ * program builds anywhere and says so where there is no GPU. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "measure.h"
+
+#if __has_include(<cuda.h>)
+#include <cuda.h>
+
+#define REPEATS 15
+#define REPLAYS 200
+#define CHAINS_MAX 8
+#define NODES_MAX 128
+
+/* x[thread] += 1, after so many ticks of the clock. */
+static const char *const tick_ptx =
+    ".version 6.0\n.target sm_50\n.address_size 64\n"
+    ".visible .entry tick(.param .u64 x, .param .u64 ticks) {\n"
+    ".reg .pred %p; .reg .b32 %r<4>; .reg .b64 %d<8>;\n"
+    "ld.param.u64 %d1, [x]; ld.param.u64 %d2, [ticks]; mov.u64 %d3, %clock64;\n"
+    "AGAIN: mov.u64 %d4, %clock64; sub.u64 %d5, %d4, %d3; setp.lt.u64 %p, %d5, %d2; @%p bra "
+    "AGAIN;\n"
+    "cvta.to.global.u64 %d1, %d1; mov.u32 %r1, %tid.x; mul.wide.u32 %d6, %r1, 4;\n"
+    "add.s64 %d7, %d1, %d6; ld.global.u32 %r2, [%d7]; add.u32 %r2, %r2, 1;\n"
+    "st.global.u32 [%d7], %r2; ret; }\n";
+
+#define DRIVER(X)                                                                                  \
+    X(cuInit, CUresult, (unsigned))                                                                \
+    X(cuDeviceGet, CUresult, (CUdevice *, int))                                                    \
+    X(cuDevicePrimaryCtxRetain, CUresult, (CUcontext *, CUdevice))                                 \
+    X(cuCtxSetCurrent, CUresult, (CUcontext))                                                      \
+    X(cuModuleLoadData, CUresult, (CUmodule *, const void *))                                      \
+    X(cuModuleGetFunction, CUresult, (CUfunction *, CUmodule, const char *))                       \
+    X(cuMemAlloc_v2, CUresult, (CUdeviceptr *, size_t))                                            \
+    X(cuStreamCreate, CUresult, (CUstream *, unsigned))                                            \
+    X(cuStreamSynchronize, CUresult, (CUstream))                                                   \
+    X(cuStreamBeginCapture_v2, CUresult, (CUstream, CUstreamCaptureMode))                          \
+    X(cuStreamEndCapture, CUresult, (CUstream, CUgraph *))                                         \
+    X(cuGraphCreate, CUresult, (CUgraph *, unsigned))                                              \
+    X(cuGraphAddKernelNode_v2, CUresult,                                                           \
+      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS_v2 *))   \
+    X(cuGraphInstantiateWithFlags, CUresult, (CUgraphExec *, CUgraph, unsigned long long))         \
+    X(cuGraphLaunch, CUresult, (CUgraphExec, CUstream))                                            \
+    X(cuGraphExecDestroy, CUresult, (CUgraphExec))                                                 \
+    X(cuGraphDestroy, CUresult, (CUgraph))                                                         \
+    X(cuLaunchKernel, CUresult,                                                                    \
+      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
+       void **, void **))
+#define X(name, result, parameters) static result(*p_##name) parameters;
+DRIVER(X)
+#undef X
+
+#define CK(call)                                                                                   \
+    do {                                                                                           \
+        CUresult result_ = (call);                                                                 \
+        if (result_ != CUDA_SUCCESS) {                                                             \
+            fprintf(stderr, "%s: error %d\n", #call, (int)result_);                                \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static CUstream stream;
+static CUfunction tick;
+static CUdeviceptr buffers[CHAINS_MAX];
+static double captured_ns; /* of the capture before */
+
+static double median(double *values, int count) {
+    qsort(values, (size_t)count, sizeof *values, by_value);
+    return values[count / 2];
+}
+
+static CUgraph captured(int nodes, int chains, uint64_t ticks) {
+    CUgraph graph;
+    double start = now_ns();
+    CK(p_cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (int i = 0; i < nodes; i++) {
+        void *args[] = {&buffers[i % chains], &ticks};
+        CK(p_cuLaunchKernel(tick, 1, 1, 1, 32, 1, 1, 0, stream, args, NULL));
+    }
+    CK(p_cuStreamEndCapture(stream, &graph));
+    captured_ns = now_ns() - start;
+    return graph;
+}
+
+static CUgraph by_hand(int nodes, int chains, uint64_t ticks) {
+    CUgraph graph;
+    static CUgraphNode made[NODES_MAX];
+    CK(p_cuGraphCreate(&graph, 0));
+    for (int i = 0; i < nodes; i++) {
+        void *args[] = {&buffers[i % chains], &ticks};
+        CUDA_KERNEL_NODE_PARAMS_v2 params = {.func = tick,
+                                             .gridDimX = 1,
+                                             .gridDimY = 1,
+                                             .gridDimZ = 1,
+                                             .blockDimX = 32,
+                                             .blockDimY = 1,
+                                             .blockDimZ = 1,
+                                             .kernelParams = args};
+        CK(p_cuGraphAddKernelNode_v2(&made[i], graph, i < chains ? NULL : &made[i - chains],
+                                     i < chains ? 0 : 1, &params));
+    }
+    return graph;
+}
+
+/* Enqueueing a launch of it, while the device has room; and a launch of many, until all are over.
+ */
+static void measure(const char *name, CUgraph graph, int is_short) {
+    CUgraphExec exec;
+    double enqueue[REPEATS], replay[REPEATS];
+    CK(p_cuGraphInstantiateWithFlags(&exec, graph, 0));
+    CK(p_cuGraphLaunch(exec, stream));
+    CK(p_cuStreamSynchronize(stream));
+    for (int r = 0; r < REPEATS; r++) {
+        int burst = 20;
+        double start = now_ns();
+        for (int i = 0; i < burst; i++) {
+            CK(p_cuGraphLaunch(exec, stream));
+        }
+        enqueue[r] = (now_ns() - start) / burst;
+        CK(p_cuStreamSynchronize(stream));
+        int count = is_short ? REPLAYS : REPLAYS / 10;
+        start = now_ns();
+        for (int i = 0; i < count; i++) {
+            CK(p_cuGraphLaunch(exec, stream));
+        }
+        CK(p_cuStreamSynchronize(stream));
+        replay[r] = (now_ns() - start) / count;
+    }
+    printf("%s_enqueue %.0f ns\n%s_replay %.2f us\n", name, median(enqueue, REPEATS), name,
+           median(replay, REPEATS) / 1000);
+    CK(p_cuGraphExecDestroy(exec));
+    CK(p_cuGraphDestroy(graph));
+}
+
+static void run(void) {
+    measure("chain_1", captured(1, 1, 0), 1);
+    measure("chain_10", captured(10, 1, 0), 1);
+    measure("chain_100", captured(100, 1, 0), 1);
+    measure("small_4x24_one_chain", captured(96, 4, 0), 1);
+    measure("small_4x24", by_hand(96, 4, 0), 1);
+    measure("10us_8x12_one_chain", captured(96, 8, 18000), 0);
+    measure("10us_8x12", by_hand(96, 8, 18000), 0);
+    double values[REPEATS];
+    for (int r = 0; r < REPEATS; r++) {
+        CK(p_cuGraphDestroy(captured(100, 1, 0)));
+        values[r] = captured_ns;
+    }
+    printf("capture_100 %.1f us\n", median(values, REPEATS) / 1000);
+}
+
+int main(void) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver) {
+        puts("# no libcuda.so.1 here");
+        return 0;
+    }
+#define X(name, result, parameters)                                                                \
+    *(void **)&p_##name = dlsym(driver, #name);                                                    \
+    if (!p_##name) {                                                                               \
+        puts("# libcuda.so.1 lacks " #name);                                                       \
+        return 0;                                                                                  \
+    }
+    DRIVER(X)
+#undef X
+    if (p_cuInit(0) != CUDA_SUCCESS) {
+        puts("# no GPU here");
+        return 0;
+    }
+    CUdevice device;
+    CUcontext context;
+    CUmodule module;
+    CK(p_cuDeviceGet(&device, 0));
+    CK(p_cuDevicePrimaryCtxRetain(&context, device));
+    CK(p_cuCtxSetCurrent(context));
+    CK(p_cuModuleLoadData(&module, tick_ptx));
+    CK(p_cuModuleGetFunction(&tick, module, "tick"));
+    for (int i = 0; i < CHAINS_MAX; i++) {
+        CK(p_cuMemAlloc_v2(&buffers[i], 4096));
+    }
+    CK(p_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    run();
+    return 0;
+}
+#else
+int main(void) {
+    puts("# built without cuda.h");
+    return 0;
+}
+#endif

@@ -1,0 +1,74 @@
+-- Graphs captured from a linear script, against bench/graphs.c, which puts the same together with the driver alone.
+-- Prints `name value unit` lines (medians). Usage: gpulua --device D --isolate T bench/graphs.lua
+local gpu = require "gpulua"
+local uv = require "luv" -- for its clock
+
+local dev = gpu.device()
+local tick = dev:compile([[
+  extern "C" __global__ void tick(int *x, unsigned long long ticks) {
+    long long start = clock64();
+    while (clock64() - start < (long long)ticks) { }
+    x[threadIdx.x] += 1;
+  }]]).tick
+local on_cuda = dev.kind == "cuda"
+local repeats <const> = 15
+local replays <const> = on_cuda and 200 or 20
+
+local buffers = {}
+for i = 1, 8 do
+  buffers[i] = dev:buffer("i32", 1024):fill(0)
+end
+
+local function median(values)
+  table.sort(values)
+  return values[#values // 2 + 1]
+end
+
+local config <const> = { grid = 1, block = 32 }
+local recorded_ns -- of the capture before, its making into a graph apart
+
+local function captured(nodes, chains, ticks)
+  local start = uv.hrtime()
+  local capture <close> = dev:capture()
+  for i = 0, nodes - 1 do
+    tick:launch(config, buffers[i % chains + 1], ticks)
+  end
+  recorded_ns = uv.hrtime() - start
+  return capture:finish()
+end
+
+local function measure(name, graph, is_short)
+  local enqueue, replay = {}, {}
+  graph:launch():await()
+  for r = 1, repeats do
+    local start = uv.hrtime()
+    for _ = 1, 20 do graph:launch() end
+    enqueue[r] = (uv.hrtime() - start) / 20
+    dev:synchronize()
+    local count = is_short and replays or replays // 10
+    start = uv.hrtime()
+    for _ = 1, count do graph:launch() end
+    dev:synchronize()
+    replay[r] = (uv.hrtime() - start) / count
+  end
+  print(("%s_enqueue %.0f ns"):format(name, median(enqueue)))
+  print(("%s_replay %.2f us"):format(name, median(replay) / 1000))
+  graph:close()
+end
+
+local ten_us <const> = on_cuda and 18000 or 30000
+measure("chain_1", captured(1, 1, 0), true)
+measure("chain_10", captured(10, 1, 0), true)
+measure("chain_100", captured(100, 1, 0), true)
+measure("small_4x24", captured(96, 4, 0), true)
+measure("10us_8x12", captured(96, 8, ten_us), false)
+local recording, whole = {}, {}
+for r = 1, repeats do
+  local start = uv.hrtime()
+  local graph <close> = captured(100, 1, 0)
+  whole[r] = uv.hrtime() - start
+  recording[r] = recorded_ns
+  assert(graph)
+end
+print(("capture_100 %.1f us"):format(median(recording) / 1000))
+print(("capture_100_whole %.1f us"):format(median(whole) / 1000))
