@@ -19,17 +19,17 @@
 #define CHAINS_MAX 8
 #define NODES_MAX 128
 
-/* x[thread] += 1, after so many ticks of the clock. */
-static const char *const tick_ptx =
-    ".version 6.0\n.target sm_50\n.address_size 64\n"
-    ".visible .entry tick(.param .u64 x, .param .u64 ticks) {\n"
-    ".reg .pred %p; .reg .b32 %r<4>; .reg .b64 %d<8>;\n"
-    "ld.param.u64 %d1, [x]; ld.param.u64 %d2, [ticks]; mov.u64 %d3, %clock64;\n"
-    "AGAIN: mov.u64 %d4, %clock64; sub.u64 %d5, %d4, %d3; setp.lt.u64 %p, %d5, %d2; @%p bra "
-    "AGAIN;\n"
-    "cvta.to.global.u64 %d1, %d1; mov.u32 %r1, %tid.x; mul.wide.u32 %d6, %r1, 4;\n"
-    "add.s64 %d7, %d1, %d6; ld.global.u32 %r2, [%d7]; add.u32 %r2, %r2, 1;\n"
-    "st.global.u32 [%d7], %r2; ret; }\n";
+/* bench/tick.ptx: x[thread] += 1, after so many ticks of the clock. Run it from the tree's root. */
+static char tick_ptx[4096];
+
+static int read_kernel(void) {
+    FILE *file = fopen("bench/tick.ptx", "r");
+    size_t bytes = file ? fread(tick_ptx, 1, sizeof tick_ptx - 1, file) : 0;
+    if (file) {
+        fclose(file);
+    }
+    return bytes > 0;
+}
 
 #define DRIVER(X)                                                                                  \
     X(cuInit, CUresult, (unsigned))                                                                \
@@ -172,6 +172,10 @@ int main(void) {
     if (p_cuInit(0) != CUDA_SUCCESS) {
         puts("# no GPU here");
         return 0;
+    }
+    if (!read_kernel()) {
+        puts("# bench/tick.ptx cannot be read");
+        return 1;
     }
     CUdevice device;
     CUcontext context;
