@@ -164,6 +164,9 @@ static void cpu_device_close(struct backend_device *device) {
     while (device->streams != NULL) {
         gpu_cpu_stream_destroy(device, device->streams); /* waits for its work */
     }
+    while (device->graphs != NULL) {
+        gpu_cpu_graph_destroy(device, device->graphs);
+    }
     if (device->schedule != NULL) {
         gpu_cpu_schedule_destroy(device);
     } else {
@@ -375,6 +378,12 @@ const struct backend_ops gpu_backend_cpu = {
     .download = gpu_cpu_download,
     .fill = gpu_cpu_fill,
     .launch = cpu_launch,
+    .graph_begin = gpu_cpu_graph_begin,
+    .graph_node = gpu_cpu_graph_node,
+    .graph_end = gpu_cpu_graph_end,
+    .graph_upload = gpu_cpu_graph_upload,
+    .graph_launch = gpu_cpu_graph_launch,
+    .graph_destroy = gpu_cpu_graph_destroy,
     .module_compile = cpu_module_compile,
     .module_load = cpu_module_load,
     .module_unload = cpu_module_unload,

@@ -1,5 +1,6 @@
 /* The CPU device's insides: device.c (ops, memory), kept.c (its pool), queue.c (streams, items),
- * share.c (doing items, alone or together), event.c (events), pool.c (worker threads).
+ * share.c (doing items, alone or together), event.c (events), pool.c (worker threads), graph.c and
+ * lanes.c (graphs, see graph.h).
  *
  * A stream is a queue of items that are done one after another. At most one worker serves a stream
  * at a time; it does item after item until the queue is empty or an event has to be waited for.
@@ -28,6 +29,7 @@ enum cpu_item_kind {
     CPU_ITEM_LAUNCH,
     CPU_ITEM_COPY,
     CPU_ITEM_FILL,
+    CPU_ITEM_GRAPH, /* all of one, once */
     CPU_ITEM_WORD,
     CPU_ITEM_EVENT,
     CPU_ITEM_WAIT
@@ -53,6 +55,9 @@ struct cpu_item {
     enum cpu_item_kind kind;
     uint32_t elem_bytes; /* fill */
     uint64_t seq;
+    /* Whose part it is: done with each launch of the graph, never recycled, its ticket the graph's.
+     * NULL: of a stream's queue. */
+    struct backend_graph *graph;
     union {
         struct cpu_launch_item *launch;
         struct cpu_ticket *ticket;
@@ -70,6 +75,10 @@ struct cpu_item {
             _Atomic uint64_t *word;
             uint64_t value;
         } word;
+        struct {
+            struct backend_graph *graph;
+            uint64_t free_count; /* check mode: blocks that were freed before it was launched */
+        } run;
     } u;
 };
 
@@ -94,7 +103,8 @@ struct backend_stream {
     uint32_t slot;
     int priority;
     struct backend_stream *next_ready, *next_parked;
-    struct backend_stream *next, **link; /* all streams of the device */
+    struct backend_stream *next, **link; /* all streams of the device but those of graphs */
+    struct backend_graph *recorder;      /* takes what is put here; NULL: it is done */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* room again, or idle */
@@ -144,6 +154,7 @@ struct backend_device {
     struct backend_slab *kept; /* by the memory pool, the latest first */
     uint64_t kept_bytes;
     struct backend_stream *streams;
+    struct backend_graph *graphs;
     struct cpu_module_entry *modules;
     struct check *check;           /* owned; NULL: not in check mode */
     struct cpu_schedule *schedule; /* owned; check mode: instead of workers */
@@ -185,6 +196,9 @@ bool gpu_cpu_job_help(struct backend_device *device, struct backend_stream **str
 gpulua_status gpu_cpu_stream_create(struct backend_device *device, uint32_t slot, int priority,
                                     struct backend_stream **stream, struct backend_error *error);
 void gpu_cpu_stream_destroy(struct backend_device *device, struct backend_stream *stream);
+/* One that is a graph's, and not among the device's. NULL: no memory. */
+struct backend_stream *gpu_cpu_stream_make(struct backend_device *device, uint32_t slot,
+                                           int priority);
 /* Serves a stream until there is nothing to do. `finished`: an item of it that has just been done,
  * or NULL. */
 void gpu_cpu_stream_serve(struct backend_stream *stream, struct cpu_item *finished);
@@ -198,10 +212,13 @@ struct cpu_item *gpu_cpu_item_make(struct backend_stream *stream, enum cpu_item_
 void gpu_cpu_item_put(struct backend_stream *stream, struct cpu_item *item);
 /* Of one that is done. The stream's lock is held where workers serve it. */
 void gpu_cpu_item_recycle(struct backend_stream *stream, struct cpu_item *item);
-/* Tells of a launch that failed. */
+/* Tells of a launch that failed; of a graph's, with the graph's name, and of the first only. */
 void gpu_cpu_item_report(struct backend_stream *stream, struct cpu_item *item);
 
 /* ---- event.c ---- */
+/* The caller's; NULL: no memory. */
+struct cpu_ticket *gpu_cpu_ticket_create(void);
+void gpu_cpu_ticket_retain(struct cpu_ticket *ticket);
 void gpu_cpu_ticket_release(struct cpu_ticket *ticket); /* NULL is fine */
 bool gpu_cpu_ticket_has_fired(const struct cpu_ticket *ticket);
 /* Readies what is parked. */
@@ -226,6 +243,31 @@ gpulua_status gpu_cpu_fill(struct backend_stream *stream, uint64_t seq, uint64_t
                            const void *element, uint32_t elem_bytes, uint64_t elem_count,
                            struct backend_error *error);
 gpulua_status gpu_cpu_launch_put(const struct backend_launch *launch, struct backend_error *error);
+
+/* ---- graph.c ---- */
+gpulua_status gpu_cpu_graph_begin(struct backend_device *device, struct backend_graph **graph,
+                                  struct backend_stream **stream, struct backend_error *error);
+gpulua_status gpu_cpu_graph_node(struct backend_graph *graph, const uint32_t *deps,
+                                 uint32_t dep_count, struct backend_error *error);
+gpulua_status gpu_cpu_graph_end(struct backend_graph *graph, uint64_t *device_bytes,
+                                struct backend_error *error);
+gpulua_status gpu_cpu_graph_upload(struct backend_stream *stream, struct backend_graph *graph,
+                                   struct backend_error *error);
+gpulua_status gpu_cpu_graph_launch(struct backend_stream *stream, uint64_t seq,
+                                   struct backend_graph *graph, struct backend_error *error);
+void gpu_cpu_graph_destroy(struct backend_device *device, struct backend_graph *graph);
+/* The work of the node that was begun last. */
+void gpu_cpu_graph_take(struct backend_graph *graph, struct cpu_item *item);
+/* Starts what a CPU_ITEM_GRAPH is for: its lanes are under way, and what is to be done on the
+ * stream itself comes next there. */
+void gpu_cpu_graph_start(struct backend_stream *stream, const struct cpu_item *item);
+/* Of the run that is under way: a node has failed, and the rest is left out. */
+bool gpu_cpu_graph_has_failed(const struct backend_graph *graph);
+/* A node has failed. False: it is not the run's first. Else who is to be told. */
+bool gpu_cpu_graph_fail(struct backend_graph *graph, uint32_t *slot, uint64_t *seq);
+
+/* The node at which the last run ended, in check mode; NULL: it went well. */
+struct cpu_item *gpu_cpu_graph_failed_checked(const struct backend_graph *graph);
 
 /* ---- kept.c: the memory pool ---- */
 gpulua_status gpu_cpu_kept_alloc(struct backend_stream *stream, uint64_t bytes,

@@ -15,7 +15,7 @@ static gpulua_status fail_memory(struct backend_error *error) {
 
 /* ---- tickets ---- */
 
-static struct cpu_ticket *ticket_create(void) {
+struct cpu_ticket *gpu_cpu_ticket_create(void) {
     struct cpu_ticket *ticket = malloc(sizeof *ticket);
     if (ticket != NULL) {
         atomic_init(&ticket->ref_count, 1);
@@ -24,7 +24,7 @@ static struct cpu_ticket *ticket_create(void) {
     return ticket;
 }
 
-static void ticket_retain(struct cpu_ticket *ticket) {
+void gpu_cpu_ticket_retain(struct cpu_ticket *ticket) {
     atomic_fetch_add_explicit(&ticket->ref_count, 1, memory_order_relaxed);
 }
 
@@ -72,7 +72,7 @@ gpulua_status gpu_cpu_stream_wait(struct backend_stream *stream, struct backend_
     if (item == NULL) {
         return fail_memory(error);
     }
-    ticket_retain(event->ticket);
+    gpu_cpu_ticket_retain(event->ticket);
     item->u.ticket = event->ticket;
     gpu_cpu_item_put(stream, item);
     return GPULUA_OK;
@@ -93,13 +93,13 @@ void gpu_cpu_event_destroy(struct backend_device *device, struct backend_event *
 
 gpulua_status gpu_cpu_event_record(struct backend_event *event, struct backend_stream *stream,
                                    struct backend_error *error) {
-    struct cpu_ticket *ticket = ticket_create();
+    struct cpu_ticket *ticket = gpu_cpu_ticket_create();
     struct cpu_item *item = ticket != NULL ? gpu_cpu_item_make(stream, CPU_ITEM_EVENT, 0, 0) : NULL;
     if (item == NULL) {
         gpu_cpu_ticket_release(ticket);
         return fail_memory(error);
     }
-    ticket_retain(ticket);
+    gpu_cpu_ticket_retain(ticket);
     gpu_cpu_ticket_release(event->ticket);
     event->ticket = ticket;
     item->u.ticket = ticket;

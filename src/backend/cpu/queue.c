@@ -15,6 +15,9 @@ static gpulua_status fail_memory(struct backend_error *error) {
 /* ---- serving a stream ---- */
 
 void gpu_cpu_item_recycle(struct backend_stream *stream, struct cpu_item *item) {
+    if (item->graph != NULL) {
+        return;
+    }
     if (item->kind == CPU_ITEM_LAUNCH) {
         struct cpu_launch_item *launch = item->u.launch;
         if (launch->args_room_bytes == ARGS_ROOM_BYTES) {
@@ -34,11 +37,21 @@ void gpu_cpu_item_recycle(struct backend_stream *stream, struct cpu_item *item) 
 }
 
 void gpu_cpu_item_report(struct backend_stream *stream, struct cpu_item *item) {
+    if (item->kind == CPU_ITEM_GRAPH) { /* check mode, where it is done as one */
+        item = gpu_cpu_graph_failed_checked(item->u.run.graph);
+        if (item == NULL) {
+            return;
+        }
+    }
     if (item->kind == CPU_ITEM_LAUNCH &&
         atomic_load_explicit(&item->u.launch->launch.failed, memory_order_acquire) == 2) {
         const struct backend_sink *sink = &stream->device->sink;
-        sink->failed(sink->user, stream->slot, item->seq, item->u.launch->launch.failure_status,
-                     item->u.launch->launch.failure);
+        uint32_t slot = stream->slot;
+        uint64_t seq = item->seq;
+        if (item->graph == NULL || gpu_cpu_graph_fail(item->graph, &slot, &seq)) {
+            sink->failed(sink->user, slot, seq, item->u.launch->launch.failure_status,
+                         item->u.launch->launch.failure);
+        }
     }
 }
 
@@ -78,11 +91,14 @@ static struct cpu_item *take_item(struct backend_stream *stream, struct cpu_item
 /* True: parked. The item is given back first: once parked, the stream is not ours. */
 static bool wait_for_event(struct backend_stream *stream, struct cpu_item *item) {
     struct cpu_ticket *ticket = item->u.ticket;
+    bool is_graphs = item->graph != NULL;
     pthread_mutex_lock(&stream->lock);
     gpu_cpu_item_recycle(stream, item);
     pthread_mutex_unlock(&stream->lock);
     bool is_parked = gpu_cpu_ticket_park(ticket, stream);
-    gpu_cpu_ticket_release(ticket);
+    if (!is_graphs) {
+        gpu_cpu_ticket_release(ticket);
+    }
     return is_parked;
 }
 
@@ -99,8 +115,13 @@ void gpu_cpu_stream_serve(struct backend_stream *stream, struct cpu_item *finish
             break;
         case CPU_ITEM_EVENT:
             gpu_cpu_ticket_fire(item->u.ticket);
-            gpu_cpu_ticket_release(item->u.ticket);
-            stream->has_moved = true;
+            if (item->graph == NULL) {
+                gpu_cpu_ticket_release(item->u.ticket);
+                stream->has_moved = true;
+            }
+            break;
+        case CPU_ITEM_GRAPH:
+            gpu_cpu_graph_start(stream, item);
             break;
         case CPU_ITEM_WAIT:
             if (wait_for_event(stream, item)) {
@@ -109,6 +130,9 @@ void gpu_cpu_stream_serve(struct backend_stream *stream, struct cpu_item *finish
             item = NULL;
             break;
         default:
+            if (item->graph != NULL && gpu_cpu_graph_has_failed(item->graph)) {
+                break;
+            }
             if (!gpu_cpu_item_do(stream, item)) {
                 return;
             }
@@ -157,6 +181,7 @@ struct cpu_item *gpu_cpu_item_make(struct backend_stream *stream, enum cpu_item_
     item->next = NULL;
     item->kind = kind;
     item->seq = seq;
+    item->graph = NULL;
     if (kind == CPU_ITEM_LAUNCH) {
         item->u.launch = launch;
     }
@@ -164,6 +189,10 @@ struct cpu_item *gpu_cpu_item_make(struct backend_stream *stream, enum cpu_item_
 }
 
 void gpu_cpu_item_put(struct backend_stream *stream, struct cpu_item *item) {
+    if (stream->recorder != NULL) {
+        gpu_cpu_graph_take(stream->recorder, item);
+        return;
+    }
     pthread_mutex_lock(&stream->lock);
     if (stream->tail != NULL) {
         stream->tail->next = item;
@@ -301,11 +330,11 @@ gpulua_status gpu_cpu_launch_put(const struct backend_launch *launch, struct bac
 
 /* ---- streams ---- */
 
-gpulua_status gpu_cpu_stream_create(struct backend_device *device, uint32_t slot, int priority,
-                                    struct backend_stream **stream, struct backend_error *error) {
+struct backend_stream *gpu_cpu_stream_make(struct backend_device *device, uint32_t slot,
+                                           int priority) {
     struct backend_stream *made = calloc(1, sizeof *made);
     if (made == NULL) {
-        return fail_memory(error);
+        return NULL;
     }
     made->device = device;
     made->slot = slot;
@@ -314,6 +343,15 @@ gpulua_status gpu_cpu_stream_create(struct backend_device *device, uint32_t slot
                                                        : priority;
     pthread_mutex_init(&made->lock, NULL);
     pthread_cond_init(&made->changed, NULL);
+    return made;
+}
+
+gpulua_status gpu_cpu_stream_create(struct backend_device *device, uint32_t slot, int priority,
+                                    struct backend_stream **stream, struct backend_error *error) {
+    struct backend_stream *made = gpu_cpu_stream_make(device, slot, priority);
+    if (made == NULL) {
+        return fail_memory(error);
+    }
     made->next = device->streams;
     made->link = &device->streams;
     if (made->next != NULL) {
@@ -337,7 +375,9 @@ void gpu_cpu_stream_destroy(struct backend_device *device, struct backend_stream
         pthread_cond_wait(&stream->changed, &stream->lock);
     }
     pthread_mutex_unlock(&stream->lock);
-    *stream->link = stream->next;
+    if (stream->link != NULL) {
+        *stream->link = stream->next;
+    }
     if (stream->next != NULL) {
         stream->next->link = stream->link;
     }

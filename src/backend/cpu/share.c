@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "backend/cpu/check/check.h"
-#include "backend/cpu/device.h"
+#include "backend/cpu/graph.h"
 #include "backend/cpu/module.h"
 
 #define HELPER_NS_MIN 4000u          /* of work that a helper has to find to be worth calling */
@@ -298,7 +298,9 @@ static void job_open(struct cpu_job *job, struct backend_stream *stream, struct 
 /* Check mode: all of it here, one after the other, and what it has written is noted. */
 static void item_do_checked(struct backend_stream *stream, struct cpu_item *item) {
     struct check *check = stream->device->check;
-    if (item->kind == CPU_ITEM_LAUNCH) {
+    if (item->kind == CPU_ITEM_GRAPH) {
+        gpu_cpu_graph_run_checked(stream, item);
+    } else if (item->kind == CPU_ITEM_LAUNCH) {
         gpu_check_launch_run(check, &item->u.launch->launch, stream->slot, item->seq);
     } else if (item->kind == CPU_ITEM_COPY) {
         uint64_t dst = (uint64_t)(uintptr_t)item->u.copy.dst;

@@ -92,6 +92,8 @@ bool gpu_check_grow(void *list, size_t count, size_t *capacity, size_t item_byte
  * arguments that a queue copies. malloc'ed; NULL: no memory. */
 void *gpu_check_launch_pack(struct check *check, const struct backend_launch *launch,
                             uint32_t *args_bytes);
+/* A packed launch of a graph, which is launched again: what has been freed by then counts. */
+void gpu_check_launch_now(struct cpu_launch *launch, uint64_t free_count);
 /* Runs all blocks on the calling thread. */
 void gpu_check_launch_run(struct check *check, struct cpu_launch *launch, uint32_t stream,
                           uint64_t seq);

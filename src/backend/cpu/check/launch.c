@@ -37,6 +37,11 @@ void *gpu_check_launch_pack(struct check *check, const struct backend_launch *la
     return bytes;
 }
 
+void gpu_check_launch_now(struct cpu_launch *launch, uint64_t free_count) {
+    uint8_t *args = (uint8_t *)(uintptr_t)launch->args; /* the item's own */
+    ((struct packed_uses *)(void *)(args + uses_offset(launch->kernel)))->free_count = free_count;
+}
+
 /* ---- a launch while it runs ---- */
 
 static bool overlap(const struct check_use *a, const struct check_use *b) {

@@ -40,7 +40,11 @@ static uint32_t below(struct cpu_schedule *schedule, uint32_t limit) {
 
 static bool is_operation(const struct cpu_item *item) {
     return item->kind == CPU_ITEM_LAUNCH || item->kind == CPU_ITEM_COPY ||
-           item->kind == CPU_ITEM_FILL;
+           item->kind == CPU_ITEM_FILL || item->kind == CPU_ITEM_GRAPH;
+}
+
+uint32_t gpu_cpu_schedule_below(struct cpu_schedule *schedule, uint32_t limit) {
+    return schedule->choices == NULL ? below(schedule, limit) : 0;
 }
 
 /* "2.0.1" */

@@ -23,6 +23,8 @@ void gpu_cpu_schedule_destroy(struct backend_device *device);
 void gpu_cpu_schedule_join(struct backend_stream *stream);
 /* An item has been put into its queue. */
 void gpu_cpu_schedule_put(struct backend_stream *stream, const struct cpu_item *item);
+/* A number below the limit, of the seed's; 0 where the order is given. */
+uint32_t gpu_cpu_schedule_below(struct cpu_schedule *schedule, uint32_t limit);
 /* As backend_ops.ask. */
 void gpu_cpu_schedule_ask(struct backend_device *device, struct backend_stream *stream,
                           uint64_t seq);

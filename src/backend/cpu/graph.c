@@ -1,0 +1,236 @@
+/* Graphs of the CPU device: putting them together, and running them (see graph.h). */
+#include "backend/cpu/graph.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/check/check.h"
+
+static gpulua_status fail_memory(struct backend_error *error) {
+    return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
+}
+
+bool gpu_cpu_graph_room(void *list, size_t wanted, size_t *capacity, size_t item_bytes) {
+    void **items = list;
+    if (wanted <= *capacity) {
+        return true;
+    }
+    size_t room = wanted < 8 ? 16 : 2 * wanted;
+    void *grown = realloc(*items, room * item_bytes);
+    if (grown == NULL) {
+        return false;
+    }
+    *items = grown;
+    *capacity = room;
+    return true;
+}
+
+/* ---- putting one together ---- */
+
+gpulua_status gpu_cpu_graph_begin(struct backend_device *device, struct backend_graph **graph,
+                                  struct backend_stream **stream, struct backend_error *error) {
+    struct backend_graph *made = calloc(1, sizeof *made);
+    struct backend_stream *recorder =
+        made != NULL ? gpu_cpu_stream_make(device, UINT32_MAX, 0) : NULL;
+    if (recorder == NULL) {
+        free(made);
+        return fail_memory(error);
+    }
+    recorder->recorder = made;
+    made->device = device;
+    made->recorder = recorder;
+    atomic_init(&made->has_failed, false);
+    made->next = device->graphs;
+    made->link = &device->graphs;
+    if (made->next != NULL) {
+        made->next->link = &made->next;
+    }
+    device->graphs = made;
+    *graph = made;
+    *stream = recorder;
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_cpu_graph_node(struct backend_graph *graph, const uint32_t *deps,
+                                 uint32_t dep_count, struct backend_error *error) {
+    if (!gpu_cpu_graph_room(&graph->nodes, graph->node_count + (size_t)1, &graph->node_capacity,
+                            sizeof *graph->nodes) ||
+        !gpu_cpu_graph_room(&graph->deps, graph->dep_count + dep_count, &graph->dep_capacity,
+                            sizeof *graph->deps)) {
+        return fail_memory(error);
+    }
+    for (uint32_t i = 0; i < dep_count; i++) {
+        assert(deps[i] < graph->node_count);
+        graph->deps[graph->dep_count + i] = deps[i];
+    }
+    graph->nodes[graph->node_count++] =
+        (struct cpu_node){.first_dep = graph->dep_count, .dep_count = dep_count};
+    graph->dep_count += dep_count;
+    return GPULUA_OK;
+}
+
+void gpu_cpu_graph_take(struct backend_graph *graph, struct cpu_item *item) {
+    assert(graph->node_count > 0);
+    struct cpu_node *node = &graph->nodes[graph->node_count - 1];
+    assert(node->item == NULL);
+    item->graph = graph;
+    node->item = item;
+}
+
+gpulua_status gpu_cpu_graph_end(struct backend_graph *graph, uint64_t *device_bytes,
+                                struct backend_error *error) {
+    *device_bytes = 0;
+    if (graph->device->schedule != NULL) {
+        graph->order = gpu_cpu_graph_order_create(graph);
+        return graph->order != NULL ? GPULUA_OK : fail_memory(error);
+    }
+    if (!gpu_cpu_graph_plan(graph)) {
+        return fail_memory(error);
+    }
+    for (uint32_t i = 1; i < graph->lane_count; i++) {
+        graph->lanes[i].stream = gpu_cpu_stream_make(graph->device, UINT32_MAX, 0);
+        if (graph->lanes[i].stream == NULL) {
+            return fail_memory(error);
+        }
+    }
+    return GPULUA_OK;
+}
+
+void gpu_cpu_graph_destroy(struct backend_device *device, struct backend_graph *graph) {
+    for (uint32_t i = 1; i < graph->lane_count; i++) {
+        if (graph->lanes[i].stream != NULL) {
+            /* Waits for who has done the last of it and is about to leave. */
+            gpu_cpu_stream_destroy(device, graph->lanes[i].stream);
+        }
+    }
+    gpu_cpu_stream_destroy(device, graph->recorder);
+    for (uint32_t i = 0; i < graph->node_count; i++) {
+        struct cpu_item *item = graph->nodes[i].item;
+        if (item != NULL && item->kind == CPU_ITEM_LAUNCH) {
+            free(item->u.launch);
+        }
+        free(item);
+    }
+    *graph->link = graph->next;
+    if (graph->next != NULL) {
+        graph->next->link = graph->link;
+    }
+    gpu_cpu_ticket_release(graph->over);
+    gpu_cpu_graph_order_destroy(graph->order);
+    free(graph->marks);
+    free(graph->tickets);
+    free(graph->nodes);
+    free(graph->deps);
+    free(graph);
+}
+
+/* ---- launching ---- */
+
+gpulua_status gpu_cpu_graph_upload(struct backend_stream *stream, struct backend_graph *graph,
+                                   struct backend_error *error) {
+    (void)stream;
+    (void)graph;
+    (void)error;
+    return GPULUA_OK; /* it is where it runs */
+}
+
+/* Of this launch alone: behind the one before, and with an event for the next. */
+gpulua_status gpu_cpu_graph_launch(struct backend_stream *stream, uint64_t seq,
+                                   struct backend_graph *graph, struct backend_error *error) {
+    struct backend_device *device = graph->device;
+    bool waits = graph->over != NULL && !gpu_cpu_ticket_has_fired(graph->over);
+    struct cpu_ticket *ticket = gpu_cpu_ticket_create();
+    struct cpu_item *wait = waits ? gpu_cpu_item_make(stream, CPU_ITEM_WAIT, 0, 0) : NULL;
+    struct cpu_item *run = gpu_cpu_item_make(stream, CPU_ITEM_GRAPH, seq, 0);
+    struct cpu_item *over = gpu_cpu_item_make(stream, CPU_ITEM_EVENT, 0, 0);
+    if (ticket == NULL || (waits && wait == NULL) || run == NULL || over == NULL) {
+        gpu_cpu_ticket_release(ticket);
+        free(wait);
+        free(run);
+        free(over);
+        return fail_memory(error);
+    }
+    run->u.run.graph = graph;
+    run->u.run.free_count = device->check != NULL ? device->check->free_count : 0;
+    if (waits) {
+        wait->u.ticket = graph->over; /* and its reference */
+        gpu_cpu_item_put(stream, wait);
+    } else {
+        gpu_cpu_ticket_release(graph->over);
+    }
+    gpu_cpu_item_put(stream, run);
+    gpu_cpu_ticket_retain(ticket);
+    graph->over = ticket;
+    over->u.ticket = ticket;
+    gpu_cpu_item_put(stream, over);
+    return GPULUA_OK;
+}
+
+/* ---- a run ---- */
+
+void gpu_cpu_graph_clear(struct backend_graph *graph) {
+    if (!atomic_load_explicit(&graph->has_failed, memory_order_relaxed)) {
+        return;
+    }
+    atomic_store_explicit(&graph->has_failed, false, memory_order_relaxed);
+    for (uint32_t i = 0; i < graph->node_count; i++) {
+        struct cpu_item *item = graph->nodes[i].item;
+        if (item != NULL && item->kind == CPU_ITEM_LAUNCH) {
+            atomic_store_explicit(&item->u.launch->launch.failed, 0, memory_order_relaxed);
+            item->u.launch->launch.failure[0] = '\0';
+        }
+    }
+}
+
+/* Most lanes begin with a wait for a node on another: they park here, without a worker coming by,
+ * unless the node is over already. One whose last run somebody is just leaving is his. */
+static void lane_start(const struct cpu_lane *lane, int priority) {
+    struct backend_stream *stream = lane->stream;
+    struct cpu_item *first = lane->first;
+    pthread_mutex_lock(&stream->lock);
+    bool was_active = stream->is_active;
+    bool can_park = !was_active && first->kind == CPU_ITEM_WAIT;
+    stream->priority = priority;
+    stream->head = can_park ? first->next : first;
+    stream->tail = lane->last;
+    stream->is_active = true;
+    pthread_mutex_unlock(&stream->lock);
+    if (!was_active && !(can_park && gpu_cpu_ticket_park(first->u.ticket, stream))) {
+        gpu_cpu_pool_ready(stream);
+    }
+}
+
+void gpu_cpu_graph_start(struct backend_stream *stream, const struct cpu_item *item) {
+    struct backend_graph *graph = item->u.run.graph;
+    const struct cpu_lane *own = &graph->lanes[0];
+    gpu_cpu_graph_clear(graph);
+    graph->slot = stream->slot;
+    graph->seq = item->seq;
+    for (size_t i = 0; i < graph->ticket_count; i++) {
+        atomic_store_explicit(&graph->tickets[i].parked, NULL, memory_order_relaxed);
+    }
+    for (uint32_t i = 1; i < graph->lane_count; i++) {
+        lane_start(&graph->lanes[i], stream->priority);
+    }
+    if (graph->lane_count == 0 || own->first == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&stream->lock);
+    own->last->next = stream->head;
+    if (stream->head == NULL) {
+        stream->tail = own->last;
+    }
+    stream->head = own->first;
+    pthread_mutex_unlock(&stream->lock);
+}
+
+bool gpu_cpu_graph_has_failed(const struct backend_graph *graph) {
+    return atomic_load_explicit(&graph->has_failed, memory_order_relaxed);
+}
+
+bool gpu_cpu_graph_fail(struct backend_graph *graph, uint32_t *slot, uint64_t *seq) {
+    *slot = graph->slot;
+    *seq = graph->seq;
+    return !atomic_exchange_explicit(&graph->has_failed, true, memory_order_relaxed);
+}

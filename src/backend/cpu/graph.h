@@ -1,0 +1,76 @@
+/* Inside graphs of the CPU device: graph.c (the slots, one run), lanes.c (which lane does which
+ * node, and what it waits for), check/graph.c (check mode: nodes one after another).
+ *
+ * The items that work slots make on a graph's stream stay the graph's, and the same ones are done
+ * with every launch: nothing is copied, so a launch costs its caller a few items, however large the
+ * graph is. That works because launches of one graph never overlap: each waits for the one before.
+ *
+ * A lane is a list of items that are done one after another: nodes, waits for the tickets of nodes
+ * on other lanes, and events that fire such tickets. All lanes are in the order of the nodes'
+ * numbers, and a node waits for lower ones only, so they cannot wait for each other in a circle.
+ * Lane 0 is done by the launching stream itself, and ends with waits for the ends of the others; a
+ * chain is therefore what its items would be without a graph. Each other lane is a stream of the
+ * graph's own, filled anew with every run. */
+#ifndef GPU_CPU_GRAPH_H
+#define GPU_CPU_GRAPH_H
+
+#include "backend/cpu/device.h"
+
+#define CPU_GRAPH_LANES_MAX 32u
+
+struct cpu_node {
+    struct cpu_item *item; /* owned; NULL: only its dependencies */
+    size_t first_dep;      /* in the graph's list */
+    uint32_t dep_count;
+};
+
+struct cpu_lane {
+    struct cpu_item *first, *last;
+    struct backend_stream *stream; /* owned; lane 0: NULL */
+};
+
+struct cpu_graph_order; /* check/graph.c */
+
+struct backend_graph {
+    struct backend_device *device;
+    struct backend_graph *next, **link; /* all graphs of the device */
+    struct backend_stream *recorder;    /* owned */
+
+    struct cpu_node *nodes; /* owned */
+    uint32_t node_count;
+    size_t node_capacity;
+    uint32_t *deps; /* owned: of all nodes, one after the other's */
+    size_t dep_count, dep_capacity;
+
+    struct cpu_lane lanes[CPU_GRAPH_LANES_MAX];
+    uint32_t lane_count;
+    struct cpu_item *marks;     /* owned: waits and events of all lanes */
+    struct cpu_ticket *tickets; /* owned: of nodes that other lanes wait for */
+    size_t ticket_count;
+    struct cpu_graph_order *order; /* owned; check mode: instead of lanes */
+
+    struct cpu_ticket *over; /* the latest launch's; NULL: never launched */
+
+    /* Of the run that is under way. */
+    uint32_t slot;
+    uint64_t seq;
+    _Atomic bool has_failed;
+};
+
+/* Makes room for `wanted` of them; false: no memory. */
+bool gpu_cpu_graph_room(void *list, size_t wanted, size_t *capacity, size_t item_bytes);
+/* Before a run: no node has failed. */
+void gpu_cpu_graph_clear(struct backend_graph *graph);
+
+/* ---- lanes.c ---- */
+/* Fills in the lanes' items. False: no memory. */
+bool gpu_cpu_graph_plan(struct backend_graph *graph);
+
+/* ---- check/graph.c ---- */
+/* NULL: no memory. */
+struct cpu_graph_order *gpu_cpu_graph_order_create(const struct backend_graph *graph);
+void gpu_cpu_graph_order_destroy(struct cpu_graph_order *order); /* NULL is fine */
+/* Does all nodes on the calling thread, in one of the orders that their dependencies allow. */
+void gpu_cpu_graph_run_checked(struct backend_stream *stream, const struct cpu_item *item);
+
+#endif
