@@ -12,6 +12,8 @@
 #define STREAMS 2u
 #define NODES_MAX 20000u
 #define DEPS_MAX 80000u
+#define CHECKED_NODES 1100u /* check mode looks at all that a launch declares */
+#define CHECKED_DEPS 2200u
 
 static struct tap tap;
 static const struct backend_ops *const cpu = &gpu_backend_cpu;
@@ -32,13 +34,17 @@ static const char text[] =
     "  if (*(volatile int *)met >= 2) atomicAdd(good, 1);\n"
     "}\n"
     "__global__ void blocks(int *counts) { atomicAdd(&counts[blockIdx.x], 1); }\n"
-    "__global__ void fail(const int *fails) { assert(*fails == 0); }\n";
+    "__global__ void fail(const int *fails, int *met, int party) {\n"
+    "  atomicAdd(met, 1);\n"
+    "  for (long i = 0; i < 2000000000 && *(volatile int *)met % party != 0; i++) { }\n"
+    "  assert(*fails == 0);\n"
+    "}\n";
 
 struct memory {
+    int wrong, open, gate, met, good, fails;
     int done[NODES_MAX];
     int deps[DEPS_MAX];
     int counts[4096];
-    int wrong, open, gate, met, good, fails;
     uint8_t bytes[4][1 << 20];
 };
 
@@ -63,6 +69,7 @@ static size_t image_bytes;
 static _Atomic uint32_t failures, runs;
 static uint32_t failed_stream;
 static uint64_t failed_seq, failed_word;
+static gpulua_status failed_status;
 
 static void on_moved(void *user) {
     (void)user;
@@ -71,7 +78,8 @@ static void on_moved(void *user) {
 
 static void on_failed(void *user, uint32_t stream, uint64_t seq, gpulua_status status,
                       const char *message) {
-    (void)user, (void)status, (void)message;
+    (void)user, (void)message;
+    failed_status = status;
     failed_stream = stream;
     failed_seq = seq;
     failed_word = stream < STREAMS ? atomic_load(&lanes[stream].word) : UINT64_MAX;
@@ -194,17 +202,19 @@ static bool node(struct made *made, const uint32_t *deps, uint32_t dep_count) {
 static bool kernel_put(struct made *made, struct backend_kernel *kernel, uint32_t blocks,
                        const void *args, uint32_t args_bytes) {
     struct backend_error error = {.log = NULL};
-    struct backend_use all = {.address = (uint64_t)(uintptr_t)memory,
-                              .bytes = sizeof *memory,
-                              .access = WIRE_USE_READ | WIRE_USE_WRITE};
+    const uint32_t both = WIRE_USE_READ | WIRE_USE_WRITE;
+    const struct backend_use uses[2] = {
+        {(uint64_t)(uintptr_t)memory,
+         (uint64_t)((char *)&memory->done[CHECKED_NODES] - (char *)memory), both, 0},
+        {(uint64_t)(uintptr_t)memory->deps, CHECKED_DEPS * sizeof memory->deps[0], both, 1}};
     struct backend_launch launch = {.kernel = kernel,
                                     .stream = made->stream,
                                     .grid = {blocks, 1, 1},
                                     .block = {1, 1, 1},
                                     .args = args,
                                     .args_bytes = args_bytes,
-                                    .uses = is_checked ? &all : NULL,
-                                    .use_count = is_checked ? 1 : 0};
+                                    .uses = uses,
+                                    .use_count = 2};
     return cpu->launch(&launch, &error) == GPULUA_OK;
 }
 
@@ -505,16 +515,19 @@ static void transfers(void) {
 
 static void failing(void) {
     static const uint32_t both[] = {1, 2}, first[] = {0};
-    const int *fails = &memory->fails;
+    struct {
+        const int *fails;
+        int *met, party; /* both have begun when the first fails */
+    } args = {&memory->fails, &memory->met, is_checked ? 1 : 2};
     uint32_t before = atomic_load(&failures);
     struct made made;
     bool good = begin(&made) && visit_plain(&made, NULL, 0);
     for (uint32_t i = 0; i < 2; i++) {
         good = good && node(&made, first, 1) &&
-               kernel_put(&made, fail_kernel, 1, &fails, (uint32_t)sizeof fails);
+               kernel_put(&made, fail_kernel, 1, &args, (uint32_t)sizeof args);
     }
     good = good && visit(&made, both, 2, NULL, 0, &memory->open) && end(&made);
-    memory->fails = 0;
+    memory->fails = memory->met = 0;
     good = good && run(&made) && atomic_load(&failures) == before;
     memory->fails = 1;
     good = good && launch(&made, &lanes[1]);
@@ -591,7 +604,7 @@ static void costs(void) {
     }
     printf("# a chain of 1,000 short fills: %.1f us as a graph, %.1f us on a stream\n",
            best[0] * 1e6, best[1] * 1e6);
-    tap_check(&tap, good && best[0] < 2 * best[1], "a chain costs no more than on a stream");
+    tap_check(&tap, good && best[0] < 2 * best[1], "a chain costs about what it does on a stream");
     destroy(&made);
 }
 
@@ -631,6 +644,23 @@ static void checked_seeds(void) {
     tap_check(&tap, good && is_ordered, "with it only one");
 }
 
+/* A kernel that uses what its launch does not declare. */
+static void checked_freed(void) {
+    uint8_t *bytes = memory->bytes[0];
+    struct made made;
+    cpu->block_create(device, 1, (uint64_t)(uintptr_t)bytes, 512, "bytes");
+    bool good = begin(&made) && node(&made, NULL, 0) &&
+                kernel_put(&made, blocks_kernel, 8, &bytes, (uint32_t)sizeof bytes) && end(&made) &&
+                launch(&made, &lanes[0]);
+    cpu->block_free(device, 1, "graph.lua:1");
+    await(&lanes[0]);
+    tap_check(&tap, good && failed_seq == lanes[0].seq && failed_status == GPULUA_OUT_OF_BOUNDS,
+              "check mode: what is freed behind a launch does not concern it");
+    tap_check(&tap, run(&made) && failed_status == GPULUA_USE_AFTER_FREE,
+              "but the graph's next one, whenever it was put together");
+    destroy(&made);
+}
+
 int main(void) {
     sem_init(&moved, 0, 0);
     if (!tap_check(&tap, device_open(0), "a device")) {
@@ -660,6 +690,7 @@ int main(void) {
     empty();
     transfers();
     failing();
+    checked_freed();
     unfinished();
     checked_seeds();
     free(image);

@@ -12,19 +12,17 @@ static gpulua_status fail_memory(struct backend_error *error) {
 }
 
 bool gpu_cpu_graph_room(void *list, size_t wanted, size_t *capacity, size_t item_bytes) {
+    void **items = list;
     if (wanted <= *capacity) {
         return true;
     }
-    size_t larger = *capacity < 16 ? 16 : 2 * *capacity;
-    larger = larger < wanted ? wanted : larger;
-    void *before;
-    memcpy(&before, list, sizeof before);
-    void *made = realloc(before, larger * item_bytes);
-    if (made == NULL) {
+    size_t room = wanted < 8 ? 16 : 2 * wanted;
+    void *grown = realloc(*items, room * item_bytes);
+    if (grown == NULL) {
         return false;
     }
-    memcpy(list, &made, sizeof made);
-    *capacity = larger;
+    *items = grown;
+    *capacity = room;
     return true;
 }
 

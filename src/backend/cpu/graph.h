@@ -16,7 +16,8 @@
 
 #include "backend/cpu/device.h"
 
-#define CPU_GRAPH_LANES_MAX 32u
+#define CPU_GRAPH_LANES_MAX 64u
+#define CPU_GRAPH_LANES_PER_WORKER 4u /* so that one that takes long holds up few others */
 
 struct cpu_node {
     struct cpu_item *item; /* owned; NULL: only its dependencies */

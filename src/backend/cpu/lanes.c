@@ -33,7 +33,7 @@ struct plan {
     struct wait *waits; /* owned; by node */
     size_t wait_count, wait_capacity;
     size_t ticket_count;
-    uint32_t lane_count;
+    uint32_t lane_count, lane_limit;
     uint32_t last[CPU_GRAPH_LANES_MAX]; /* nodes */
 };
 
@@ -94,7 +94,7 @@ static uint32_t choose(const struct plan *plan, const struct need *need) {
     if (covered != UINT32_MAX) {
         return covered;
     }
-    return plan->lane_count < CPU_GRAPH_LANES_MAX ? plan->lane_count : early;
+    return plan->lane_count < plan->lane_limit ? plan->lane_count : early;
 }
 
 /* Does the end of what is needed of another lane tell that this is over, too? */
@@ -212,7 +212,9 @@ static bool lanes_link(struct plan *plan) {
 }
 
 bool gpu_cpu_graph_plan(struct backend_graph *graph) {
-    struct plan plan = {.graph = graph};
+    uint32_t limit = CPU_GRAPH_LANES_PER_WORKER * graph->device->worker_count;
+    struct plan plan = {.graph = graph,
+                        .lane_limit = limit < CPU_GRAPH_LANES_MAX ? limit : CPU_GRAPH_LANES_MAX};
     plan.places = malloc((graph->node_count + (size_t)1) * sizeof *plan.places);
     bool good = plan.places != NULL;
     for (uint32_t i = 0; good && i < graph->node_count; i++) {
