@@ -112,7 +112,11 @@ describe("docs/coverage.md", function()
     local mod = dev:compile [[ extern "C" __global__ void f(int *x) { x[0] = 1; } ]]
     local buffer <close> = dev:buffer("i32", 1)
     local host <close> = dev:host("i32", 1)
-    for _, handle in ipairs { dev, buffer, host, mod, mod.f, dev:current(), dev:current():mark(), gpu.spawn(print) } do
+    local capture <close> = dev:capture()
+    buffer:fill(0)
+    local graph <close> = capture:finish()
+    for _, handle in ipairs { dev, buffer, host, mod, mod.f, dev:current(), dev:current():mark(), gpu.spawn(print),
+      capture, graph } do
       local metatable = debug.getmetatable(handle)
       for name in pairs(metatable.methods or metatable.__index) do
         if not named(name) then

@@ -267,11 +267,11 @@ static bool is_clean(struct gpu_device *device) {
                    stats.staging_bytes == 0 && stats.modules_live == 0 && stats.kernels_live == 0 &&
                    stats.graphs_live == 0;
     if (!is_well && gpu_device_state(device) == GPU_DEVICE_OPEN) {
-        printf(
-            "# idle %d, %llu bytes live, %llu blocks, %llu staging, %llu modules, %llu kernels, %llu graphs\n",
-            is_idle, (unsigned long long)stats.bytes_live, (unsigned long long)stats.blocks_live,
-            (unsigned long long)stats.staging_bytes, (unsigned long long)stats.modules_live,
-            (unsigned long long)stats.kernels_live, (unsigned long long)stats.graphs_live);
+        printf("# idle %d, %llu bytes live, %llu blocks, %llu staging, %llu modules, %llu kernels, "
+               "%llu graphs\n",
+               is_idle, (unsigned long long)stats.bytes_live, (unsigned long long)stats.blocks_live,
+               (unsigned long long)stats.staging_bytes, (unsigned long long)stats.modules_live,
+               (unsigned long long)stats.kernels_live, (unsigned long long)stats.graphs_live);
     }
     return is_well;
 }
