@@ -52,6 +52,14 @@ package.loaded["gpulua.device"].capture = function(device, options, f)
   return capture:finish()
 end
 
+local scalar = package.loaded["gpulua.scalar"]
+local values_of = scalar.get
+
+--- scalar:get() -> its value. Waits for what writes it; yields in a task.
+function scalar.get(self)
+  return values_of(self)[1]
+end
+
 local graph = package.loaded["gpulua.graph"]
 local text_of = graph.dot
 

@@ -347,6 +347,8 @@ bool gpu_lua_handle_is_closed(enum gpu_lua_kind kind, const void *handle) {
     case GPU_LUA_KIND_CAPTURE:
     case GPU_LUA_KIND_GRAPH:
         return gpu_lua_graph_is_closed(kind, handle);
+    case GPU_LUA_KIND_SCALAR:
+        return gpu_lua_scalar_is_closed(handle);
     case GPU_LUA_KIND_MEMORY:
         return !((const struct memory_handle *)handle)->memory;
     case GPU_LUA_KIND_OP:
@@ -472,6 +474,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
     gpu_lua_kernel_open(L, g);
     gpu_lua_recorder_open(L, g);
     gpu_lua_graph_open(L, g);
+    gpu_lua_scalar_open(L, g);
     lua_newtable(L);
     gpu_lua_set_functions(L, functions);
     lua_pushstring(L, gpulua_version());

@@ -19,6 +19,8 @@ void gpu_lua_kernel_open(lua_State *L, struct gpulua *g);
 void gpu_lua_recorder_open(lua_State *L, struct gpulua *g);
 bool gpu_lua_recorder_is_closed(const void *handle);
 void gpu_lua_graph_open(lua_State *L, struct gpulua *g);
+void gpu_lua_scalar_open(lua_State *L, struct gpulua *g);
+bool gpu_lua_scalar_is_closed(const void *handle);
 bool gpu_lua_graph_is_closed(enum gpu_lua_kind kind, const void *handle);
 
 /* core.adopt_coroutines(): replaces coroutine.resume, wrap and yield so that an interrupt finds the

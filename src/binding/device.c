@@ -1,6 +1,7 @@
 /* Devices as scripts have them. */
 #include "binding/device.h"
 #include "binding/graph.h"
+#include "binding/scalar.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -586,6 +587,7 @@ void gpu_lua_device_open(lua_State *L, struct gpulua *g) {
                                        {"load", gpu_lua_device_load},
                                        {"stream", gpu_lua_device_stream},
                                        {"recorder", gpu_lua_device_recorder},
+                                       {"scalar", gpu_lua_device_scalar},
                                        {"current", gpu_lua_device_current},
                                        {"synchronize", device_synchronize},
                                        {"order", gpu_lua_check_order},

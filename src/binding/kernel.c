@@ -2,6 +2,7 @@
  * nothing but the op's handle is allocated. */
 #include "binding/kernel.h"
 #include "binding/graph.h"
+#include "binding/scalar.h"
 
 #include <math.h>
 #include <string.h>
@@ -88,7 +89,7 @@ static void get_scalar(lua_State *L, const struct kernel_handle *handle, uint32_
 static void get_pointer(lua_State *L, struct gpulua *g, const struct kernel_handle *handle,
                         uint32_t index, int at, struct gpu_arg *arg) {
     struct buffer *buffer = gpu_lua_test(L, g, at, GPU_LUA_KIND_BUFFER);
-    if (buffer) {
+    if (buffer || (buffer = gpu_lua_scalar_test(L, g, at))) {
         if (!buffer->ref.block) {
             char text[ARGUMENT_TEXT_BYTES];
             gpu_lua_fail(L, GPULUA_CLOSED, "%s: attempt to use a closed buffer",

@@ -1,0 +1,125 @@
+/* Scalars: one element on the device that the script sets between launches, for kernels that take a
+ * pointer to it. The value travels in the record of a fill, so that setting one waits for nothing
+ * and needs no memory of the host's. */
+#include "binding/scalar.h"
+#include "binding/buffer.h"
+#include "binding/core.h"
+#include "binding/data.h"
+#include "binding/device.h"
+#include "binding/graph.h"
+
+/* User value 1: its buffer. */
+struct scalar_handle {
+    struct buffer *buffer; /* borrowed from the user value */
+};
+
+struct buffer *gpu_lua_scalar_test(lua_State *L, struct gpulua *g, int index) {
+    struct scalar_handle *handle = gpu_lua_test(L, g, index, GPU_LUA_KIND_SCALAR);
+    return handle ? handle->buffer : NULL;
+}
+
+static struct buffer *check_scalar(lua_State *L, struct gpulua *g) {
+    struct scalar_handle *handle = gpu_lua_check(L, g, 1, GPU_LUA_KIND_SCALAR);
+    if (!handle->buffer || !handle->buffer->ref.block) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed scalar");
+    }
+    gpu_lua_buffer_check_open(L, handle->buffer);
+    return handle->buffer;
+}
+
+static void set(lua_State *L, struct gpulua *g, struct buffer *buffer, int at, const char *what) {
+    uint8_t element[16] = {0};
+    struct gpu_device *device = gpu_block_device(buffer->ref.block);
+    const char *reason = gpu_lua_to_element(L, at, buffer->ref.type, element);
+    if (reason) {
+        const char *value = lua_isnil(L, at)                 ? "it"
+                            : lua_type(L, at) == LUA_TNUMBER ? lua_tostring(L, at)
+                                                             : gpu_lua_describe(L, at);
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "value of %s: %s %s (%s expected)", what, value,
+                     reason, gpu_type_name(buffer->ref.type));
+    }
+    struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device), .label = "set"};
+    struct gpu_error error;
+    gpu_lua_site(L, g, device, &submit.site);
+    if (gpu_work_fill(&submit, &buffer->ref, element, NULL, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+}
+
+/* dev:scalar(type, value[, {label=}]) -> scalar */
+int gpu_lua_device_scalar(lua_State *L) {
+    static const char *const options[] = {"label", NULL};
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    struct buffer_request request = {
+        .type = gpu_lua_check_type(L, 2, "scalar"), .dim_count = 1, .shape = {1}, .elem_count = 1};
+    gpu_lua_check_eager(L, g, "a new scalar");
+    lua_settop(L, 4);
+    gpu_lua_check_options(L, 4, options, "scalar");
+    request.label = gpu_lua_field_string(L, 4, "label", "scalar");
+    request.byte_count = gpu_type_bytes(request.type);
+    struct buffer *buffer = gpu_lua_buffer_make(L, g, device, &request);
+    set(L, g, buffer, 3, "scalar");
+    struct scalar_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_SCALAR, sizeof *handle, 1);
+    lua_pushvalue(L, -2);
+    lua_setiuservalue(L, -2, 1);
+    handle->buffer = buffer;
+    return 1;
+}
+
+/* scalar:set(value) -> the scalar. In the order of the current stream, behind all that reads the
+ * value before. CaptureActive. Blocks only while too much is in flight. */
+static int scalar_set(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct buffer *buffer = check_scalar(L, g);
+    gpu_lua_check_eager(L, g, "set of a scalar");
+    lua_settop(L, 2);
+    set(L, g, buffer, 2, "set");
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* scalar:get() -> table with the value, which init.lua takes out. Waits for what writes it; yields
+ * in a task. */
+static int scalar_get(lua_State *L) {
+    (void)check_scalar(L, GPU_LUA(L));
+    lua_settop(L, 1);
+    lua_getiuservalue(L, 1, 1);
+    lua_replace(L, 1);
+    return gpu_lua_buffer_read(L);
+}
+
+static int scalar_close(lua_State *L) {
+    (void)gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_SCALAR);
+    lua_settop(L, 1);
+    lua_getiuservalue(L, 1, 1);
+    lua_replace(L, 1);
+    return lua_isnil(L, 1) ? 0 : gpu_lua_buffer_close(L);
+}
+
+static int scalar_tostring(lua_State *L) {
+    struct scalar_handle *handle = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_SCALAR);
+    if (!handle->buffer || !handle->buffer->ref.block) {
+        lua_pushliteral(L, "gpulua.scalar (closed)");
+        return 1;
+    }
+    const struct gpu_block *block = handle->buffer->ref.block;
+    const char *label = gpu_block_label(block);
+    lua_pushfstring(L, "gpulua.scalar %s on %s%s%s%s", gpu_type_name(handle->buffer->ref.type),
+                    gpu_device_name(gpu_block_device(block)), label[0] ? " (" : "", label,
+                    label[0] ? ")" : "");
+    return 1;
+}
+
+bool gpu_lua_scalar_is_closed(const void *handle) {
+    const struct scalar_handle *scalar = handle;
+    return !scalar->buffer || !scalar->buffer->ref.block;
+}
+
+void gpu_lua_scalar_open(lua_State *L, struct gpulua *g) {
+    static const luaL_Reg methods[] = {
+        {"set", scalar_set}, {"get", scalar_get}, {"close", scalar_close}, {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {
+        {"__close", scalar_close}, {"__tostring", scalar_tostring}, {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_SCALAR, methods, metamethods);
+}
