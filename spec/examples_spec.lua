@@ -218,6 +218,31 @@ describe("example", function()
     end)
   end)
 
+  describe("decode", function()
+    it("writes the same tokens eagerly and as a graph, and other ones when the position stays", function()
+      local output, code = run "examples/decode.lua 40"
+      assert.equal(0, code, output)
+      assert.truthy(output:find "36 nodes, 35 edges; the same 40 tokens: %d+ %d+", output)
+      local wrong <close> = assert(io.open(folder .. "/wrong.lua", "w"))
+      local text = support.read_file "examples/decode.lua"
+      local broken, count = text:gsub("    at:set%(i%)\n    f%(%)", "    at:set(name == \"graph\" and 0 or i)\n    f()")
+      assert.equal(1, count)
+      wrong:write(broken)
+      wrong:flush()
+      output, code = run(folder .. "/wrong.lua 40")
+      assert.equal(1, code, output)
+      assert.truthy(output:find("the graph wrote another token", 1, true), output)
+    end)
+
+    it("says what is wrong with its arguments", function()
+      for _, bad in ipairs { "0", "1025", "1.5", "many" } do
+        local output, code = run("examples/decode.lua " .. bad)
+        assert.equal(1, code)
+        assert.truthy(output:find("TOKENS", 1, true), output)
+      end
+    end)
+  end)
+
   describe("mistakes", function()
     it("are noticed by nobody", function()
       local output, code = run "--device cpu examples/mistakes.lua"
