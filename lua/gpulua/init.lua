@@ -33,7 +33,7 @@ function gpu.timeout(seconds, f, ...)
     own and " from " .. own or "", seconds, now and "; it was at " .. now or ""))
 end
 
---- device:capture([{label=},] f) -> graph: what f and the tasks that it spawns launch on the device is recorded
+--- device:capture([{label=, pool=},] f) -> graph: what f and the tasks that it spawns launch on the device is recorded
 -- instead of being done. An error in f ends the capture, and is raised. Waits for the tasks of f, so that it
 -- yields in a task. EmptyCapture: f launched nothing. CaptureActive: the task is in a capture already.
 -- device:capture{label=} -> capture, to which the caller's task belongs until capture:finish() -> graph, or until it is

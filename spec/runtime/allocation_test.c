@@ -138,7 +138,7 @@ static gpulua_status capture(struct run *run, const struct gpu_submit *eager,
                              const struct gpu_ref *host) {
     const int32_t one = 1, four = 4;
     gpulua_status status = gpu_work_fill(eager, a, &four, NULL, &run->error);
-    if (status || (status = gpu_capture_create(eager, &run->capture, &run->error))) {
+    if (status || (status = gpu_capture_create(eager, NULL, &run->capture, &run->error))) {
         return status;
     }
     struct gpu_submit submit = *eager;

@@ -155,7 +155,7 @@ static void check_ended(struct gpu_device *device) {
               "a stream and a block");
     struct gpu_submit submit = {.stream = stream, .label = "step"};
     struct gpu_ref ref = {block, 0, BYTES, GPU_TYPE_U8};
-    tap_check(&tap, !gpu_capture_create(&submit, &capture, &error), "a capture");
+    tap_check(&tap, !gpu_capture_create(&submit, NULL, &capture, &error), "a capture");
     struct gpu_submit inside = {.stream = stream, .capture = capture};
     tap_check(&tap, !gpu_work_fill(&inside, &ref, &zero, NULL, &error), "a node");
     tap_check(&tap, gpu_capture_count(capture) == 1 && gpu_capture_is_active(capture), "is there");

@@ -30,7 +30,8 @@
 #define GPU_LUA_KIND_TABLE(X)                                                                     \
     X(DEVICE, "device") X(BUFFER, "buffer") X(HOST, "host buffer") X(MODULE, "module")             \
     X(KERNEL, "kernel") X(STREAM, "stream") X(MEMORY, "memory") X(OP, "op") X(RECORDER, "recorder") \
-    X(CAPTURE, "capture") X(GRAPH, "graph") X(SCALAR, "scalar") X(TASK, "task") X(GROUP, "group") X(USE, "use") X(STAGING, "staging")                          \
+    X(CAPTURE, "capture") X(GRAPH, "graph") X(SCALAR, "scalar") X(POOL, "pool") X(TASK, "task")     \
+    X(GROUP, "group") X(USE, "use") X(STAGING, "staging")                                          \
     X(GROUP_ROOM, "room of a group")
 /* clang-format on */
 enum gpu_lua_kind {

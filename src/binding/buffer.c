@@ -216,11 +216,22 @@ static void create_block(lua_State *L, struct gpulua *g, struct gpu_device *devi
     }
 }
 
+/* What is made inside a capture belongs to its pool. */
+static void keep_in_pool(lua_State *L, struct gpu_capture *capture, struct gpu_block *block) {
+    struct gpu_error error;
+    if (capture && gpu_capture_keep(capture, block, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+}
+
 struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_device *device,
                                    const struct buffer_request *request) {
     struct buffer *buffer = gpu_lua_new(
         L, g, request->is_host ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER, sizeof *buffer, 0);
+    struct gpu_capture *capture = gpu_lua_capture_find(g, device);
+    keep_in_pool(L, capture, NULL);
     create_block(L, g, device, request, &buffer->ref.block);
+    keep_in_pool(L, capture, buffer->ref.block);
     buffer->is_owing = true;
     buffer->ref.byte_count = request->byte_count;
     buffer->ref.type = request->type;

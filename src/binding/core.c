@@ -346,6 +346,7 @@ bool gpu_lua_handle_is_closed(enum gpu_lua_kind kind, const void *handle) {
         return gpu_lua_recorder_is_closed(handle);
     case GPU_LUA_KIND_CAPTURE:
     case GPU_LUA_KIND_GRAPH:
+    case GPU_LUA_KIND_POOL:
         return gpu_lua_graph_is_closed(kind, handle);
     case GPU_LUA_KIND_SCALAR:
         return gpu_lua_scalar_is_closed(handle);
@@ -451,6 +452,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"devices", gpu_lua_device_list},
                                          {"shutdown", core_shutdown},
                                          {"describe", gpu_lua_device_describe},
+                                         {"pool", gpu_lua_pool_find},
                                          {"capture_begin", gpu_lua_capture_begin},
                                          {"capture_enter", gpu_lua_capture_enter},
                                          {"capture_spawn", gpu_lua_capture_spawn},

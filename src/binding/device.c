@@ -588,6 +588,7 @@ void gpu_lua_device_open(lua_State *L, struct gpulua *g) {
                                        {"stream", gpu_lua_device_stream},
                                        {"recorder", gpu_lua_device_recorder},
                                        {"scalar", gpu_lua_device_scalar},
+                                       {"pool", gpu_lua_device_pool},
                                        {"current", gpu_lua_device_current},
                                        {"synchronize", device_synchronize},
                                        {"order", gpu_lua_check_order},

@@ -2,6 +2,7 @@
  * device becomes a node there, and so does what the tasks launch that it spawns meanwhile. */
 #include "runtime/graph.h"
 
+#include "binding/buffer.h"
 #include "binding/core.h"
 #include "binding/device.h"
 #include "binding/graph.h"
@@ -17,6 +18,10 @@ struct capture_handle {
 
 struct graph_handle {
     struct gpu_graph *graph; /* owned; NULL: closed */
+};
+
+struct pool_handle {
+    struct gpu_pool *pool; /* retained; NULL: closed */
 };
 
 /* ---- which capture ---- */
@@ -44,6 +49,143 @@ void gpu_lua_check_eager(lua_State *L, struct gpulua *g, const char *what) {
     if (gpu_lua_scope(g)->capture != 0 && current(g)) {
         gpu_lua_fail(L, GPULUA_CAPTURE_ACTIVE, "%s cannot be captured", what);
     }
+}
+
+/* ---- pools ---- */
+
+static struct gpu_pool *check_pool(lua_State *L, struct gpulua *g, int index) {
+    struct pool_handle *handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_POOL);
+    if (!handle->pool) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed pool");
+    }
+    return handle->pool;
+}
+
+/* dev:pool() -> pool. */
+int gpu_lua_device_pool(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    struct pool_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_POOL, sizeof *handle, 0);
+    struct gpu_error error;
+    if (gpu_pool_create(device, &handle->pool, &error)) {
+        handle->pool = NULL;
+        gpu_lua_throw(L, &error);
+    }
+    return 1;
+}
+
+/* gpu.pool(number) -> the pool that pool:handle() gave the number of, or nil: it is gone. */
+int gpu_lua_pool_find(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    int is_integer;
+    lua_Integer number = lua_tointegerx(L, 1, &is_integer);
+    if (lua_type(L, 1) != LUA_TNUMBER || !is_integer) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1 of pool: the number of a pool expected, got %s",
+                     gpu_lua_describe(L, 1));
+    }
+    struct pool_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_POOL, sizeof *handle, 0);
+    for (struct device_handle *device = g->devices; device && !handle->pool && number > 0;
+         device = device->next) {
+        handle->pool = gpu_pool_find(device->device, (uint64_t)number);
+    }
+    if (!handle->pool) {
+        luaL_pushfail(L);
+    }
+    return 1;
+}
+
+/* pool:record(buffer, ...) -> the pool: keeps them until the pool is cleared or gone. PoolSealed.
+ */
+static int pool_record(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_pool *pool = check_pool(L, g, 1);
+    int count = lua_gettop(L);
+    for (int i = 2; i <= count; i++) {
+        struct gpu_error error;
+        if (!gpu_lua_test(L, g, i, GPU_LUA_KIND_BUFFER) &&
+            !gpu_lua_test(L, g, i, GPU_LUA_KIND_HOST)) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "argument %d of record: a buffer expected, got %s", i - 1,
+                         gpu_lua_describe(L, i));
+        }
+        if (gpu_pool_record(pool, &gpu_lua_check_buffer(L, g, i)->ref, &error)) {
+            gpu_lua_throw(L, &error);
+        }
+    }
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int seal(lua_State *L, bool is_sealed) {
+    gpu_pool_seal(check_pool(L, GPU_LUA(L), 1), is_sealed);
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* pool:seal() -> the pool, which from here on takes no buffer that it has not; pool:unseal() */
+static int pool_seal(lua_State *L) {
+    return seal(L, true);
+}
+static int pool_unseal(lua_State *L) {
+    return seal(L, false);
+}
+
+static int pool_sealed(lua_State *L) {
+    lua_pushboolean(L, gpu_pool_is_sealed(check_pool(L, GPU_LUA(L), 1)));
+    return 1;
+}
+
+/* pool:count() -> buffers that it keeps */
+static int pool_count(lua_State *L) {
+    lua_pushinteger(L, gpu_pool_count(check_pool(L, GPU_LUA(L), 1)));
+    return 1;
+}
+
+/* pool:clear() -> the pool, which keeps nothing any more. PoolInUse: a graph or a capture uses it.
+ */
+static int pool_clear(lua_State *L) {
+    struct gpu_error error;
+    if (gpu_pool_clear(check_pool(L, GPU_LUA(L), 1), &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* pool:handle() -> its number, for gpu.pool */
+static int pool_handle_number(lua_State *L) {
+    lua_pushinteger(L, (lua_Integer)gpu_pool_number(check_pool(L, GPU_LUA(L), 1)));
+    return 1;
+}
+
+static void pool_end(struct pool_handle *handle) {
+    struct gpu_pool *pool = handle->pool;
+    handle->pool = NULL;
+    gpu_pool_release(pool);
+}
+
+static int pool_close(lua_State *L) {
+    pool_end(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_POOL));
+    return 0;
+}
+
+static int pool_gc(lua_State *L) {
+    pool_end(lua_touserdata(L, 1));
+    return 0;
+}
+
+static int pool_tostring(lua_State *L) {
+    struct pool_handle *handle = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_POOL);
+    if (handle->pool) {
+        lua_pushfstring(
+            L, "gpulua.pool %I on %s (%d buffers%s)", (LUAI_UACINT)gpu_pool_number(handle->pool),
+            gpu_device_name(gpu_pool_device(handle->pool)), (int)gpu_pool_count(handle->pool),
+            gpu_pool_is_sealed(handle->pool) ? ", sealed" : "");
+    } else {
+        lua_pushliteral(L, "gpulua.pool (closed)");
+    }
+    return 1;
 }
 
 /* ---- captures ---- */
@@ -76,21 +218,29 @@ static void capture_end(struct capture_handle *handle) {
     }
 }
 
-/* core.capture_begin(device, {label=}) -> capture. Not yet anybody's: see capture_enter and
+/* core.capture_begin(device, {label=, pool=}) -> capture. Not yet anybody's: see capture_enter and
  * capture_spawn. CaptureActive: the task is in one. */
 int gpu_lua_capture_begin(lua_State *L) {
-    static const char *const options[] = {"label", NULL};
+    static const char *const options[] = {"label", "pool", NULL};
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    struct gpu_pool *pool = NULL;
     lua_settop(L, 2);
     gpu_lua_check_options(L, 2, options, "capture");
+    if (lua_istable(L, 2) && lua_getfield(L, 2, "pool") != LUA_TNIL) {
+        if (!gpu_lua_test(L, g, 3, GPU_LUA_KIND_POOL)) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "pool of capture: a pool expected, got %s",
+                         gpu_lua_describe(L, 3));
+        }
+        pool = check_pool(L, g, 3);
+    }
     gpu_lua_check_eager(L, g, "a second capture in the task");
     struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device),
                                 .label = gpu_lua_field_string(L, 2, "label", "capture")};
     gpu_lua_site(L, g, device, &submit.site);
     struct capture_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_CAPTURE, sizeof *handle, 0);
     struct gpu_error error;
-    if (gpu_capture_create(&submit, &handle->capture, &error)) {
+    if (gpu_capture_create(&submit, pool, &handle->capture, &error)) {
         handle->capture = NULL;
         gpu_lua_throw(L, &error);
     }
@@ -250,6 +400,15 @@ static int graph_replays(lua_State *L) {
     return 1;
 }
 
+/* graph:pool() -> the pool that keeps its buffers */
+static int graph_pool(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_graph *graph = check_graph(L, g);
+    struct pool_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_POOL, sizeof *handle, 0);
+    handle->pool = gpu_pool_retain(gpu_graph_pool(graph));
+    return 1;
+}
+
 /* graph:dot() -> the graph as text for Graphviz. init.lua writes it into a file. */
 static int graph_dot(lua_State *L) {
     struct gpu_graph *graph = check_graph(L, GPU_LUA(L));
@@ -292,6 +451,9 @@ static int graph_tostring(lua_State *L) {
 }
 
 bool gpu_lua_graph_is_closed(enum gpu_lua_kind kind, const void *handle) {
+    if (kind == GPU_LUA_KIND_POOL) {
+        return !((const struct pool_handle *)handle)->pool;
+    }
     return kind == GPU_LUA_KIND_GRAPH ? !((const struct graph_handle *)handle)->graph
                                       : !((const struct capture_handle *)handle)->capture;
 }
@@ -305,15 +467,19 @@ void gpu_lua_graph_open(lua_State *L, struct gpulua *g) {
                                                    {"__close", capture_close},
                                                    {"__tostring", capture_tostring},
                                                    {NULL, NULL}};
-    static const luaL_Reg methods[] = {{"launch", graph_launch},
-                                       {"upload", graph_upload},
-                                       {"nodes", graph_nodes},
-                                       {"replays", graph_replays},
-                                       {"dot", graph_dot},
-                                       {"close", graph_close},
-                                       {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"launch", graph_launch}, {"upload", graph_upload},
+                                       {"nodes", graph_nodes},   {"replays", graph_replays},
+                                       {"dot", graph_dot},       {"pool", graph_pool},
+                                       {"close", graph_close},   {NULL, NULL}};
     static const luaL_Reg metamethods[] = {
         {"__gc", graph_gc}, {"__close", graph_close}, {"__tostring", graph_tostring}, {NULL, NULL}};
+    static const luaL_Reg pool_methods[] = {
+        {"record", pool_record},        {"seal", pool_seal},   {"unseal", pool_unseal},
+        {"sealed", pool_sealed},        {"count", pool_count}, {"clear", pool_clear},
+        {"handle", pool_handle_number}, {"close", pool_close}, {NULL, NULL}};
+    static const luaL_Reg pool_metamethods[] = {
+        {"__gc", pool_gc}, {"__close", pool_close}, {"__tostring", pool_tostring}, {NULL, NULL}};
+    gpu_lua_kind_new(L, g, GPU_LUA_KIND_POOL, pool_methods, pool_metamethods);
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_CAPTURE, capture_methods, capture_metamethods);
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_GRAPH, methods, metamethods);
 }

@@ -10,6 +10,8 @@ struct gpu_capture *gpu_lua_capture_find(struct gpulua *g, struct gpu_device *de
 /* Raises CaptureActive if the running task belongs to a capture. */
 void gpu_lua_check_eager(lua_State *L, struct gpulua *g, const char *what);
 
+int gpu_lua_device_pool(lua_State *L);
+int gpu_lua_pool_find(lua_State *L);
 int gpu_lua_capture_begin(lua_State *L);
 int gpu_lua_capture_enter(lua_State *L);
 int gpu_lua_capture_spawn(lua_State *L);

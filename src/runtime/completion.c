@@ -67,8 +67,7 @@ static void fail_op(struct gpu_op *op, gpulua_status status, int32_t driver_code
         gpu_op_info(op, &failure->error.op);
         failure->seat = op->seat;
     } else { /* that it failed is not lost; why is */
-        failure = gpu_failure_retain(op->device->failure_spare);
-        failure->is_observed = false;
+        failure = gpu_failure_without_memory(op->device);
     }
     op->failure = failure;
     if (op->stream) {
@@ -285,7 +284,7 @@ static void lose_op(struct gpu_op *op, const struct gpu_error *why, struct gpu_f
     }
     struct gpu_failure *failure = gpu_failure_create();
     if (!failure) {
-        op->failure = shared ? gpu_failure_retain(shared) : NULL;
+        op->failure = shared ? gpu_failure_retain(shared) : gpu_failure_without_memory(op->device);
         return;
     }
     struct gpu_op_info info;

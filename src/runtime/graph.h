@@ -10,6 +10,8 @@
 
 #include "runtime/work.h"
 
+struct gpu_pool;
+
 /* Reasons of an edge; one may have several. */
 enum gpu_edge_reason { GPU_EDGE_RAW = 1, GPU_EDGE_WAR = 2, GPU_EDGE_WAW = 4 };
 
@@ -21,12 +23,39 @@ struct gpu_graph_info {
     const char *label;     /* or "" */
 };
 
+/* ---- pools ----
+ *
+ * A pool keeps blocks for graphs: those that its captures use, and those that are recorded by hand.
+ * They go, in the order in which they came, with the last reference. Graphs of one pool run one
+ * after the other. Sealed, it takes no block that it has not. */
+gpulua_status gpu_pool_create(struct gpu_device *device, struct gpu_pool **pool,
+                              struct gpu_error *error);
+struct gpu_pool *gpu_pool_retain(struct gpu_pool *pool);
+void gpu_pool_release(struct gpu_pool *pool);
+/* Retained for the caller; NULL: the device has none of that number. */
+struct gpu_pool *gpu_pool_find(struct gpu_device *device, uint64_t number);
+/* PoolSealed; gpu_ref_check's codes. Nothing, if it is there. */
+gpulua_status gpu_pool_record(struct gpu_pool *pool, const struct gpu_ref *ref,
+                              struct gpu_error *error);
+/* Lets go of all. PoolInUse: a graph or a capture uses it. */
+gpulua_status gpu_pool_clear(struct gpu_pool *pool, struct gpu_error *error);
+void gpu_pool_seal(struct gpu_pool *pool, bool is_sealed);
+bool gpu_pool_is_sealed(const struct gpu_pool *pool);
+uint32_t gpu_pool_count(const struct gpu_pool *pool);  /* blocks */
+uint64_t gpu_pool_number(const struct gpu_pool *pool); /* from 1; never reused in this process */
+struct gpu_device *gpu_pool_device(const struct gpu_pool *pool);
+
 /* ---- capturing ----
  *
- * Begins one for the device of submit->stream; label and site are the graph's. Nothing is sent to
- * the device before the capture is finished. Does not block. */
-gpulua_status gpu_capture_create(const struct gpu_submit *submit, struct gpu_capture **capture,
-                                 struct gpu_error *error);
+ * Begins one for the device of submit->stream; label and site are the graph's. `pool`: NULL for one
+ * of its own. Nothing is sent to the device before the capture is finished. Does not block.
+ * InvalidArgument: a pool of another device. */
+gpulua_status gpu_capture_create(const struct gpu_submit *submit, struct gpu_pool *pool,
+                                 struct gpu_capture **capture, struct gpu_error *error);
+/* A block that was made inside the capture stays in its pool. `block` NULL: whether one could be.
+ * PoolSealed. */
+gpulua_status gpu_capture_keep(struct gpu_capture *capture, struct gpu_block *block,
+                               struct gpu_error *error);
 struct gpu_capture *gpu_capture_retain(struct gpu_capture *capture);
 void gpu_capture_release(struct gpu_capture *capture);
 /* Ends it and drops what it has recorded; work that is submitted into it from now on is refused.
@@ -45,6 +74,7 @@ gpulua_status gpu_capture_finish(struct gpu_capture *capture, struct gpu_graph *
 struct gpu_graph *gpu_graph_retain(struct gpu_graph *graph);
 /* The last reference ends it; launches in flight go on, and keep its memory until they are over. */
 void gpu_graph_release(struct gpu_graph *graph);
+struct gpu_pool *gpu_graph_pool(const struct gpu_graph *graph); /* borrowed */
 struct gpu_device *gpu_graph_device(const struct gpu_graph *graph);
 void gpu_graph_info(const struct gpu_graph *graph, struct gpu_graph_info *info);
 /* All nodes as one operation on submit->stream, behind what conflicts with any of them. With

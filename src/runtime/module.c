@@ -178,6 +178,8 @@ static void on_module(struct gpu_op *op, void *user, const struct wire_reply *re
             gpu_error_set(&op->failure->error, GPULUA_OUT_OF_MEMORY,
                           "no host memory for the description of %s, or it is damaged",
                           module->name);
+        } else {
+            op->failure = gpu_failure_without_memory(op->device);
         }
     }
     gpu_module_release(module); /* the request's */

@@ -256,6 +256,11 @@ bool gpu_failures_init(struct gpu_device *device) {
     return true;
 }
 
+struct gpu_failure *gpu_failure_without_memory(struct gpu_device *device) {
+    device->failure_spare->is_observed = false;
+    return gpu_failure_retain(device->failure_spare);
+}
+
 struct gpu_failure *gpu_failure_create(void) {
     struct gpu_failure *failure = calloc(1, sizeof *failure);
     if (failure) {

@@ -273,6 +273,8 @@ struct gpu_device {
         *later; /* found not to be possible yet; back on `deferred` with the next poll */
     struct gpu_id_pool module_ids, kernel_ids, graph_ids;
 
+    struct gpu_pool *pools; /* of graphs */
+
     struct gpu_flight flight;
     struct gpu_recorder *holding; /* recorders between preflight and commit */
 
@@ -407,6 +409,8 @@ void gpu_failure_keep(struct gpu_device *device, const struct gpu_seat *seat,
                       struct gpu_error *error);
 /* So that failures are kept also while there is no memory. False: no memory. */
 bool gpu_failures_init(struct gpu_device *device);
+/* Retained for the caller: what fails while there is no memory for a failure of its own. */
+struct gpu_failure *gpu_failure_without_memory(struct gpu_device *device);
 struct gpu_failure *gpu_failure_create(void); /* zeroed; NULL: no memory */
 /* It and its root have been seen by the caller: by that of its seat, if it has one. */
 void gpu_failure_observe(const struct gpu_device *device, struct gpu_failure *failure);

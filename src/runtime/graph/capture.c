@@ -10,6 +10,7 @@ struct gpu_capture {
     uint32_t refs;
     enum capture_state state;
     struct gpu_device *device; /* retained */
+    struct gpu_pool *pool;     /* used, until it has ended */
     const char *label;         /* interned, or "" */
     struct gpu_error broken;   /* why, once it is */
     struct gpu_failure *never; /* retained: what ops of captured work have failed with */
@@ -27,11 +28,32 @@ static struct gpu_failure *make_never(void) {
     return failure;
 }
 
-gpulua_status gpu_capture_create(const struct gpu_submit *submit, struct gpu_capture **capture,
-                                 struct gpu_error *error) {
+static gpulua_status use_pool(struct gpu_device *device, struct gpu_pool *given,
+                              struct gpu_pool **pool, struct gpu_error *error) {
+    if (given && gpu_pool_device(given) != device) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "the pool is of %s%s, not of %s",
+                             gpu_device_kin(gpu_pool_device(given), device),
+                             gpu_device_name(gpu_pool_device(given)), gpu_device_name(device));
+    }
+    struct gpu_pool *own = NULL;
+    gpulua_status status = given ? GPULUA_OK : gpu_pool_create(device, &own, error);
+    if (status == GPULUA_OK) {
+        *pool = given ? given : own;
+        gpu_pool_use(*pool);
+        gpu_pool_release(own);
+    }
+    return status;
+}
+
+gpulua_status gpu_capture_create(const struct gpu_submit *submit, struct gpu_pool *pool,
+                                 struct gpu_capture **capture, struct gpu_error *error) {
     struct gpu_device *device = submit->stream->device;
     GPU_ENTER(device);
     gpulua_status status = gpu_device_check(device, error);
+    struct gpu_pool *used = NULL;
+    if (status == GPULUA_OK) {
+        status = use_pool(device, pool, &used, error);
+    }
     if (status) {
         return status;
     }
@@ -42,11 +64,13 @@ gpulua_status gpu_capture_create(const struct gpu_submit *submit, struct gpu_cap
     }
     if (!made || !made->never || !label) {
         gpu_failure_release(made ? made->never : NULL);
+        gpu_pool_unuse(used);
         free(made);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a capture");
     }
     made->refs = 1;
     made->device = gpu_device_keep(device);
+    made->pool = used;
     made->label = label;
     *capture = made;
     return GPULUA_OK;
@@ -61,6 +85,8 @@ struct gpu_capture *gpu_capture_retain(struct gpu_capture *capture) {
 static void end(struct gpu_capture *capture) {
     capture->state = CAPTURE_ENDED;
     gpu_graph_body_finish(&capture->body);
+    gpu_pool_unuse(capture->pool);
+    capture->pool = NULL;
 }
 
 void gpu_capture_release(struct gpu_capture *capture) {
@@ -137,6 +163,16 @@ static gpulua_status break_off(struct gpu_capture *capture, const char *label,
     return error->code;
 }
 
+gpulua_status gpu_capture_keep(struct gpu_capture *capture, struct gpu_block *block,
+                               struct gpu_error *error) {
+    GPU_ENTER(capture->device);
+    if (capture->state != CAPTURE_ACTIVE) {
+        return GPULUA_OK; /* nothing comes of it anyhow */
+    }
+    return block ? gpu_pool_add(capture->pool, block, error)
+                 : gpu_pool_check_open(capture->pool, "a new buffer", error);
+}
+
 bool gpu_capture_keep_kernel(struct gpu_capture *capture, struct gpu_kernel *kernel) {
     return gpu_graph_keep_kernel(&capture->body, kernel);
 }
@@ -144,8 +180,14 @@ bool gpu_capture_keep_kernel(struct gpu_capture *capture, struct gpu_kernel *ker
 gpulua_status gpu_capture_add(struct gpu_capture *capture, const struct gpu_envelope *envelope,
                               const struct wire_record *record, uint32_t payload_bytes,
                               struct gpu_op **op, struct gpu_error *error) {
-    gpulua_status status =
-        op ? gpu_capture_op(capture, envelope->label, &envelope->site, op, error) : GPULUA_OK;
+    gpulua_status status = GPULUA_OK;
+    for (uint32_t i = 0; i < envelope->use_count && status == GPULUA_OK; i++) {
+        struct gpu_block *block = envelope->uses[i].block;
+        status = block->is_staging ? GPULUA_OK : gpu_pool_add(capture->pool, block, error);
+    }
+    if (status == GPULUA_OK && op) {
+        status = gpu_capture_op(capture, envelope->label, &envelope->site, op, error);
+    }
     if (status) {
         return status;
     }
@@ -174,10 +216,11 @@ gpulua_status gpu_capture_finish(struct gpu_capture *capture, struct gpu_graph *
     }
     struct graph_body body = capture->body;
     capture->body = (struct graph_body){0};
-    capture->state = CAPTURE_ENDED;
     if (status) {
         gpu_graph_body_finish(&body);
-        return status;
+    } else {
+        status = gpu_graph_create(capture->pool, &body, capture->label, graph, error);
     }
-    return gpu_graph_create(capture->device, &body, capture->label, graph, error);
+    end(capture);
+    return status;
 }

@@ -14,8 +14,8 @@ struct gpu_graph {
     uint32_t id;
     bool has_id, is_made; /* the executor has it */
     bool is_deferred;
-    const char *label;       /* interned, or "" */
-    struct gpu_block *order; /* retained: has no memory; launches of one graph write it */
+    const char *label;     /* interned, or "" */
+    struct gpu_pool *pool; /* used */
     struct graph_body body;
     struct gpu_use *uses; /* owned: those of a launch */
     uint32_t use_count;
@@ -134,7 +134,7 @@ static gpulua_status send(struct gpu_graph *graph, struct gpu_error *error) {
     return status;
 }
 
-/* What a launch uses: all that its nodes do, and the graph itself, one launch at a time. */
+/* What a launch uses: all that its nodes do, and the pool, one launch at a time. */
 static bool collect_uses(struct gpu_graph *graph) {
     const struct graph_body *body = &graph->body;
     uint32_t count = 1;
@@ -151,7 +151,7 @@ static bool collect_uses(struct gpu_graph *graph) {
         graph->use_count += track->use_count;
     }
     graph->uses[graph->use_count++] = (struct gpu_use){
-        .block = graph->order, .byte_begin = 0, .byte_end = 1, .access = GPU_WRITE};
+        .block = gpu_pool_order(graph->pool), .byte_begin = 0, .byte_end = 1, .access = GPU_WRITE};
     return true;
 }
 
@@ -160,16 +160,16 @@ static void destroy(struct gpu_graph *graph) {
     if (graph->has_id) {
         gpu_id_give(&device->graph_ids, graph->id);
     }
-    gpu_block_release(graph->order);
     gpu_graph_body_finish(&graph->body);
+    gpu_pool_unuse(graph->pool);
     free(graph->uses);
     free(graph);
     gpu_device_drop(device);
 }
 
-gpulua_status gpu_graph_create(struct gpu_device *device, struct graph_body *body,
-                               const char *label, struct gpu_graph **graph,
-                               struct gpu_error *error) {
+gpulua_status gpu_graph_create(struct gpu_pool *pool, struct graph_body *body, const char *label,
+                               struct gpu_graph **graph, struct gpu_error *error) {
+    struct gpu_device *device = gpu_pool_device(pool);
     struct gpu_graph *made = calloc(1, sizeof *made);
     if (!made) {
         gpu_graph_body_finish(body);
@@ -179,12 +179,13 @@ gpulua_status gpu_graph_create(struct gpu_device *device, struct graph_body *bod
     made->device = gpu_device_keep(device);
     made->label = label;
     made->body = *body;
-    made->order = gpu_block_create_external(device, 0, 0, "graph");
+    made->pool = pool;
+    gpu_pool_use(pool);
     gpulua_status status = gpu_device_check(device, error);
     if (status == GPULUA_OK) {
         made->has_id = gpu_id_take(&device->graph_ids, &made->id);
     }
-    if (status == GPULUA_OK && (!made->order || !made->has_id || !collect_uses(made))) {
+    if (status == GPULUA_OK && (!made->has_id || !collect_uses(made))) {
         status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
     }
     if (status == GPULUA_OK) {
@@ -365,6 +366,9 @@ const struct graph_body *gpu_graph_body(const struct gpu_graph *graph) {
 
 struct gpu_device *gpu_graph_device(const struct gpu_graph *graph) {
     return graph->device;
+}
+struct gpu_pool *gpu_graph_pool(const struct gpu_graph *graph) {
+    return graph->pool;
 }
 
 void gpu_graph_info(const struct gpu_graph *graph, struct gpu_graph_info *info) {

@@ -92,11 +92,20 @@ gpulua_status gpu_capture_op(struct gpu_capture *capture, const char *label,
                              struct gpu_error *error);
 bool gpu_capture_keep_kernel(struct gpu_capture *capture, struct gpu_kernel *kernel);
 
+/* ---- pool.c ---- */
+gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block, struct gpu_error *error);
+/* PoolSealed, unless it takes new blocks. */
+gpulua_status gpu_pool_check_open(const struct gpu_pool *pool, const char *what,
+                                  struct gpu_error *error);
+/* By a graph or a capture, which counts until unuse; NULL is fine there. */
+void gpu_pool_use(struct gpu_pool *pool);
+void gpu_pool_unuse(struct gpu_pool *pool);
+struct gpu_block *gpu_pool_order(const struct gpu_pool *pool);
+
 /* ---- graph.c ---- */
 const struct graph_body *gpu_graph_body(const struct gpu_graph *graph);
 /* Takes what the body owns, also when it fails. */
-gpulua_status gpu_graph_create(struct gpu_device *device, struct graph_body *body,
-                               const char *label, struct gpu_graph **graph,
-                               struct gpu_error *error);
+gpulua_status gpu_graph_create(struct gpu_pool *pool, struct graph_body *body, const char *label,
+                               struct gpu_graph **graph, struct gpu_error *error);
 
 #endif

@@ -1,0 +1,217 @@
+/* Pools: the blocks that graphs need, in the order in which they were registered. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/graph/state.h"
+
+struct gpu_pool {
+    uint32_t refs;
+    uint64_t number;           /* given out once in this process, from 1 */
+    struct gpu_pool *next;     /* of the device */
+    struct gpu_device *device; /* retained */
+    bool is_sealed;
+    uint32_t user_count;       /* graphs, and captures that have not ended */
+    struct gpu_block **blocks; /* owned; each retained, in order */
+    uint32_t count, capacity;
+    uint32_t *buckets; /* owned; by block: open addressing, index + 1, 0: free */
+    uint32_t bucket_count;
+    struct gpu_block *order; /* retained: has no memory; launches of its graphs write it */
+    struct gpu_deferred release;
+    bool is_deferred;
+};
+
+static _Atomic uint64_t numbers;
+
+gpulua_status gpu_pool_create(struct gpu_device *device, struct gpu_pool **pool,
+                              struct gpu_error *error) {
+    GPU_ENTER(device);
+    gpulua_status status = gpu_device_check(device, error);
+    if (status) {
+        return status;
+    }
+    struct gpu_pool *made = calloc(1, sizeof *made);
+    struct gpu_block *order = made ? gpu_block_create_external(device, 0, 0, "pool") : NULL;
+    if (!order) {
+        free(made);
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a pool");
+    }
+    made->refs = 1;
+    made->number = atomic_fetch_add(&numbers, 1) + 1;
+    made->device = gpu_device_keep(device);
+    made->order = order;
+    made->next = device->pools;
+    device->pools = made;
+    *pool = made;
+    return GPULUA_OK;
+}
+
+struct gpu_pool *gpu_pool_retain(struct gpu_pool *pool) {
+    GPU_ENTER(pool->device);
+    pool->refs++;
+    return pool;
+}
+
+static void drop_blocks(struct gpu_pool *pool) {
+    for (uint32_t i = 0; i < pool->count; i++) {
+        gpu_block_release(pool->blocks[i]);
+    }
+    free((void *)pool->blocks);
+    free(pool->buckets);
+    pool->blocks = NULL;
+    pool->buckets = NULL;
+    pool->count = pool->capacity = pool->bucket_count = 0;
+}
+
+static void run_release(struct gpu_device *device, struct gpu_deferred *deferred) {
+    struct gpu_pool *pool =
+        (struct gpu_pool *)(void *)((char *)deferred - offsetof(struct gpu_pool, release));
+    pool->is_deferred = false;
+    if (pool->refs > 0) {
+        return;
+    }
+    struct gpu_pool **link = &device->pools;
+    while (*link != pool) {
+        link = &(*link)->next;
+    }
+    *link = pool->next;
+    drop_blocks(pool);
+    gpu_block_release(pool->order);
+    free(pool);
+    gpu_device_drop(device);
+}
+
+void gpu_pool_release(struct gpu_pool *pool) {
+    if (!pool) {
+        return;
+    }
+    GPU_ENTER(pool->device);
+    if (--pool->refs > 0 || pool->is_deferred) {
+        return;
+    }
+    pool->is_deferred = true;
+    gpu_device_defer(pool->device, &pool->release, run_release);
+}
+
+struct gpu_pool *gpu_pool_find(struct gpu_device *device, uint64_t number) {
+    GPU_ENTER(device);
+    struct gpu_pool *pool = device->pools;
+    while (pool && (pool->number != number || pool->refs == 0)) {
+        pool = pool->next;
+    }
+    return pool ? gpu_pool_retain(pool) : NULL;
+}
+
+/* ---- what it holds ---- */
+
+static uint32_t bucket_of(const struct gpu_pool *pool, const struct gpu_block *block) {
+    uint32_t mask = pool->bucket_count - 1;
+    uint32_t at = (uint32_t)(block->number * UINT64_C(0x9e3779b97f4a7c15) >> 32) & mask;
+    while (pool->buckets[at] != 0 && pool->blocks[pool->buckets[at] - 1] != block) {
+        at = (at + 1) & mask;
+    }
+    return at;
+}
+
+static bool holds(const struct gpu_pool *pool, const struct gpu_block *block) {
+    return pool->bucket_count > 0 && pool->buckets[bucket_of(pool, block)] != 0;
+}
+
+static bool grow_buckets(struct gpu_pool *pool) {
+    uint32_t count = pool->bucket_count == 0 ? 32 : pool->bucket_count * 2;
+    uint32_t *buckets = calloc(count, sizeof *buckets);
+    if (!buckets) {
+        return false;
+    }
+    free(pool->buckets);
+    pool->buckets = buckets;
+    pool->bucket_count = count;
+    for (uint32_t i = 0; i < pool->count; i++) {
+        pool->buckets[bucket_of(pool, pool->blocks[i])] = i + 1;
+    }
+    return true;
+}
+
+gpulua_status gpu_pool_check_open(const struct gpu_pool *pool, const char *what,
+                                  struct gpu_error *error) {
+    if (!pool->is_sealed) {
+        return GPULUA_OK;
+    }
+    return gpu_error_set(error, GPULUA_POOL_SEALED, "pool %llu is sealed: %s cannot be added to it",
+                         (unsigned long long)pool->number, what);
+}
+
+gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block,
+                           struct gpu_error *error) {
+    if (block->byte_count == 0 || holds(pool, block)) { /* order alone is no memory */
+        return GPULUA_OK;
+    }
+    char what[80];
+    snprintf(what, sizeof what, "allocation %llu%s%s", (unsigned long long)block->number,
+             block->label[0] ? ", " : "", block->label);
+    gpulua_status status = gpu_pool_check_open(pool, what, error);
+    if (status) {
+        return status;
+    }
+    if ((pool->count * 2 >= pool->bucket_count && !grow_buckets(pool)) ||
+        !gpu_graph_grow((void **)&pool->blocks, &pool->capacity, pool->count,
+                        sizeof(struct gpu_block *))) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to register %s", what);
+    }
+    pool->buckets[bucket_of(pool, block)] = pool->count + 1;
+    pool->blocks[pool->count++] = gpu_block_retain(block);
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_pool_record(struct gpu_pool *pool, const struct gpu_ref *ref,
+                              struct gpu_error *error) {
+    GPU_ENTER(pool->device);
+    gpulua_status status = gpu_ref_check(ref, pool->device, "record of a pool", error);
+    return status ? status : gpu_pool_add(pool, ref->block, error);
+}
+
+gpulua_status gpu_pool_clear(struct gpu_pool *pool, struct gpu_error *error) {
+    GPU_ENTER(pool->device);
+    if (pool->user_count > 0) {
+        return gpu_error_set(error, GPULUA_POOL_IN_USE,
+                             "pool %llu cannot be cleared: %u graphs or captures use it",
+                             (unsigned long long)pool->number, pool->user_count);
+    }
+    drop_blocks(pool);
+    return GPULUA_OK;
+}
+
+void gpu_pool_use(struct gpu_pool *pool) {
+    pool->refs++;
+    pool->user_count++;
+}
+
+void gpu_pool_unuse(struct gpu_pool *pool) {
+    if (pool) {
+        pool->user_count--;
+        gpu_pool_release(pool);
+    }
+}
+
+struct gpu_block *gpu_pool_order(const struct gpu_pool *pool) {
+    return pool->order;
+}
+
+void gpu_pool_seal(struct gpu_pool *pool, bool is_sealed) {
+    GPU_ENTER(pool->device);
+    pool->is_sealed = is_sealed;
+}
+bool gpu_pool_is_sealed(const struct gpu_pool *pool) {
+    GPU_ENTER(pool->device);
+    return pool->is_sealed;
+}
+uint32_t gpu_pool_count(const struct gpu_pool *pool) {
+    GPU_ENTER(pool->device);
+    return pool->count;
+}
+uint64_t gpu_pool_number(const struct gpu_pool *pool) {
+    return pool->number;
+}
+struct gpu_device *gpu_pool_device(const struct gpu_pool *pool) {
+    return pool->device;
+}
