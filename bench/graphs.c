@@ -41,6 +41,8 @@ static int read_kernel(void) {
     X(cuMemAlloc_v2, CUresult, (CUdeviceptr *, size_t))                                            \
     X(cuStreamCreate, CUresult, (CUstream *, unsigned))                                            \
     X(cuStreamSynchronize, CUresult, (CUstream))                                                   \
+    X(cuEventCreate, CUresult, (CUevent *, unsigned))                                              \
+    X(cuEventRecord, CUresult, (CUevent, CUstream))                                                \
     X(cuStreamBeginCapture_v2, CUresult, (CUstream, CUstreamCaptureMode))                          \
     X(cuStreamEndCapture, CUresult, (CUstream, CUgraph *))                                         \
     X(cuGraphCreate, CUresult, (CUgraph *, unsigned))                                              \
