@@ -16,6 +16,7 @@
 
 #define REPEATS 15
 #define REPLAYS 200
+#define BURST 20
 #define CHAINS_MAX 8
 #define NODES_MAX 128
 
@@ -70,6 +71,7 @@ DRIVER(X)
 
 static CUstream stream;
 static CUfunction tick;
+static CUevent events[BURST];
 static CUdeviceptr buffers[CHAINS_MAX];
 static double captured_ns; /* of the capture before */
 
@@ -111,21 +113,28 @@ static CUgraph by_hand(int nodes, int chains, uint64_t ticks) {
     return graph;
 }
 
-/* Enqueueing a launch of it, while the device has room; and a launch of many, until all are over.
- */
+/* Enqueueing a launch of it, while the device has room; the same with an event behind each, by
+ * which somebody could tell when it is over; and a launch of many, until all are over. */
 static void measure(const char *name, CUgraph graph, int is_short) {
     CUgraphExec exec;
-    double enqueue[REPEATS], replay[REPEATS];
+    double enqueue[REPEATS], watched[REPEATS], replay[REPEATS];
     CK(p_cuGraphInstantiateWithFlags(&exec, graph, 0));
     CK(p_cuGraphLaunch(exec, stream));
     CK(p_cuStreamSynchronize(stream));
     for (int r = 0; r < REPEATS; r++) {
-        int burst = 20;
+        int burst = BURST;
         double start = now_ns();
         for (int i = 0; i < burst; i++) {
             CK(p_cuGraphLaunch(exec, stream));
         }
         enqueue[r] = (now_ns() - start) / burst;
+        CK(p_cuStreamSynchronize(stream));
+        start = now_ns();
+        for (int i = 0; i < burst; i++) {
+            CK(p_cuGraphLaunch(exec, stream));
+            CK(p_cuEventRecord(events[i], stream));
+        }
+        watched[r] = (now_ns() - start) / burst;
         CK(p_cuStreamSynchronize(stream));
         int count = is_short ? REPLAYS : REPLAYS / 10;
         start = now_ns();
@@ -135,7 +144,8 @@ static void measure(const char *name, CUgraph graph, int is_short) {
         CK(p_cuStreamSynchronize(stream));
         replay[r] = (now_ns() - start) / count;
     }
-    printf("%s_enqueue %.0f ns\n%s_replay %.2f us\n", name, median(enqueue, REPEATS), name,
+    printf("%s_enqueue %.0f ns\n%s_enqueue_with_event %.0f ns\n%s_replay %.2f us\n", name,
+           median(enqueue, REPEATS), name, median(watched, REPEATS), name,
            median(replay, REPEATS) / 1000);
     CK(p_cuGraphExecDestroy(exec));
     CK(p_cuGraphDestroy(graph));
@@ -191,6 +201,9 @@ int main(void) {
         CK(p_cuMemAlloc_v2(&buffers[i], 4096));
     }
     CK(p_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < BURST; i++) {
+        CK(p_cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
+    }
     run();
     return 0;
 }
