@@ -461,7 +461,7 @@ int gpu_lua_buffer_gc(lua_State *L) {
 int gpu_lua_buffer_free(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
-    gpu_lua_check_eager(L, g, "free");
+    gpu_lua_check_eager(L, g, gpu_block_device(buffer->ref.block), "free");
     struct gpu_memory *guarded = g->guard_count > 0 ? gpu_block_memory(buffer->ref.block) : NULL;
     note_end(L, g, buffer->ref.block);
     gpu_block_free(buffer->ref.block);

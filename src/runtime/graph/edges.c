@@ -94,6 +94,18 @@ static bool prepare(struct graph_track *track, const struct gpu_use *use) {
     return true;
 }
 
+bool gpu_graph_is_written(const struct graph_track *track, const struct gpu_use *use) {
+    uint64_t byte = use->byte_begin;
+    for (uint32_t at = find(track, byte); byte < use->byte_end; at++) {
+        if (at == track->range_count || track->ranges[at].byte_begin > byte ||
+            track->ranges[at].writer == GPU_NODE_NONE) {
+            return false;
+        }
+        byte = track->ranges[at].byte_end;
+    }
+    return true;
+}
+
 static void range_finish(struct graph_range *range) {
     free(range->readers);
 }

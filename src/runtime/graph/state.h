@@ -77,6 +77,8 @@ void gpu_graph_body_finish(struct graph_body *body);
 /* The edges towards node `node`, which is the newest, reduced: none of them follows from others.
  * Appends them, and then notes what the node uses. False: no memory. */
 bool gpu_graph_connect(struct graph_body *body, uint32_t node);
+/* Have nodes before written every byte of it? */
+bool gpu_graph_is_written(const struct graph_track *track, const struct gpu_use *use);
 void gpu_graph_track_finish(struct graph_track *track);
 
 /* ---- capture.c ---- */
