@@ -330,6 +330,25 @@ describe("a capture", function()
     assert.are.same({ 2, 14, 2000 }, { big:read(1, 1)[1], big:read(500, 500)[1], big:read(1000, 1000)[1] })
   end)
 
+  it("of a long chain costs no more for what the chain reads beside", function()
+    local x, y = buffer(1), buffer(0)
+    local function cost(first)
+      local start = os.clock()
+      local graph <close> = dev:capture(function()
+        first:fill(1)
+        for _ = 1, 20000 do
+          add:launch(1, x, y, 1, 1)
+        end
+      end)
+      assert.equal(20001, (graph:nodes()))
+      return os.clock() - start
+    end
+    local other = buffer(0)
+    local alone = math.min(cost(other), cost(other))
+    local beside = math.min(cost(x), cost(x))
+    assert.truthy(beside < 6 * alone, beside / alone)
+  end)
+
   it("has a module's variables as what all its kernels may change", function()
     local own <close> = support.open()
     local count = own:compile(counter).count
@@ -596,7 +615,11 @@ describe("tasks and a capture", function()
         return stream, stream.mark, stream
       end,
     }
-    local finish <close> = setmetatable({}, { __close = function() collectgarbage "generational" end })
+    local function usual()
+      collectgarbage("incremental", 200, 100, 13)
+      collectgarbage "generational"
+    end
+    local finish <close> = setmetatable({}, { __close = usual })
     local closed = {}
     for name, case in pairs(cases) do
       for _ = 1, 8 do
@@ -609,7 +632,7 @@ describe("tasks and a capture", function()
           call[2](table.unpack(call, 3, call.n))
         end)
         target = nil
-        collectgarbage "generational"
+        usual()
         call[1]:close()
         if not ok then
           assert.truthy(type(err) ~= "string", name .. ": " .. tostring(err))
@@ -830,6 +853,42 @@ describe("a launch of a graph", function()
       return not ok and err.code == "DeviceLost"
     end))
     support.raises("DeviceLost", {}, own.capture, own, function() end)
+  end)
+
+  it("on a device that is lost at any time fails with that, and leaves no file open", function()
+    if not support.is_isolated() then
+      pending "the device lives in this process"
+    end
+    local function files()
+      local count = 0
+      for _ in require "lfs".dir "/proc/self/fd" do
+        count = count + 1
+      end
+      return count
+    end
+    local before = files()
+    for round = 1, 20 do
+      local own <close>, pid = support.open_with_pid()
+      local x = own:buffer("i32", n):fill(1)
+      local kernel = own:compile(source).add
+      x:await()
+      os.execute(("(sleep %.4f; kill -KILL %d) &"):format(round * 0.0008, pid))
+      local err = support.raises("DeviceLost", {}, function()
+        for _ = 1, 10000 do
+          local graph <close> = own:capture(function()
+            for _ = 1, 30 do
+              kernel:launch(n, x, x, n, 1)
+            end
+          end)
+          graph:upload()
+          graph:launch()
+          graph:launch():await()
+        end
+      end)
+      assert.truthy(err.message ~= "")
+    end
+    collectgarbage()
+    assert.equal(before, files())
   end)
 end)
 

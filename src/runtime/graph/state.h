@@ -27,6 +27,7 @@ struct graph_track {
 struct graph_edge {
     uint32_t from;
     uint32_t track;  /* the first one that is a reason */
+    uint32_t via;    /* while it is sought: a node that `from` goes before, or GPU_NODE_NONE */
     uint8_t reasons; /* enum gpu_edge_reason */
 };
 
