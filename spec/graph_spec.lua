@@ -697,7 +697,7 @@ describe("a launch of a graph", function()
       spin.spin_copy:launch(support.one, ticks, x, y, 1)
     end)
     for i = 1, 3 do
-      spin.spin:launch({ grid = 1, stream = one }, ticks, x, i)
+      spin.spin:launch({ grid = 1, block = 1, stream = one }, ticks, x, i)
       graph:launch { stream = two }
       one:use(function() z:copy(y) end)
       assert.equal(i, z:read()[1])
