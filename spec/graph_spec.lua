@@ -330,6 +330,25 @@ describe("a capture", function()
     assert.are.same({ 2, 14, 2000 }, { big:read(1, 1)[1], big:read(500, 500)[1], big:read(1000, 1000)[1] })
   end)
 
+  it("of a long chain costs no more for what the chain reads beside", function()
+    local x, y = buffer(1), buffer(0)
+    local function cost(first)
+      local start = os.clock()
+      local graph <close> = dev:capture(function()
+        first:fill(1)
+        for _ = 1, 20000 do
+          add:launch(1, x, y, 1, 1)
+        end
+      end)
+      assert.equal(20001, (graph:nodes()))
+      return os.clock() - start
+    end
+    local other = buffer(0)
+    local alone = math.min(cost(other), cost(other))
+    local beside = math.min(cost(x), cost(x))
+    assert.truthy(beside < 6 * alone, beside / alone)
+  end)
+
   it("has a module's variables as what all its kernels may change", function()
     local own <close> = support.open()
     local count = own:compile(counter).count
@@ -369,6 +388,296 @@ describe("a capture", function()
   end)
 end)
 
+describe("tasks and a capture", function()
+  local dev, add, must
+  local n <const> = 64
+
+  setup(function()
+    dev = support.open()
+    local mod = dev:compile(source)
+    add, must = mod.add, mod.must
+  end)
+  teardown(support.close_all)
+
+  local function buffer(value, label)
+    return dev:buffer("i32", n, { label = label }):fill(value)
+  end
+
+  it("that has ended do no work that was meant for it", function()
+    local x, y = buffer(1), buffer(0)
+    local codes = {}
+    local before = dev:stats().launches
+    support.raises("Timeout", {}, gpu.timeout, 0.02, function()
+      dev:capture(function()
+        for _ = 1, 8 do -- it takes no notice of being cancelled
+          pcall(gpu.sleep, 0.01)
+          local ok, err = pcall(add.launch, add, n, x, y, n, 1)
+          codes[#codes + 1] = ok and "recorded" or err.code
+        end
+      end)
+    end)
+    assert.is_true(support.eventually(5, function() return #codes == 8 end))
+    assert.equal("recorded", codes[1])
+    assert.equal("CaptureInvalidated", codes[8])
+    assert.equal(before, dev:stats().launches)
+    assert.equal(0, y:read(1, 1)[1])
+  end)
+
+  it("as a guard: a child is told that it has ended, a detached task goes on by itself", function()
+    local x, y, z = buffer(1), buffer(0), buffer(0)
+    local capture <close> = dev:capture()
+    local child = gpu.spawn(function()
+      gpu.sleep(0.01)
+      add:launch(n, x, y, n, 1)
+    end)
+    local detached = gpu.spawn(function()
+      gpu.sleep(0.01)
+      gpu.spawn(function() add:launch(n, x, z, n, 10) end):await()
+    end):detach()
+    add:launch(n, x, y, n, 100)
+    gpu.timeout(1, function() -- who ends it goes on, too
+      local graph <close> = capture:finish()
+      assert.equal(1, (graph:nodes()))
+      add:launch(n, x, y, n, 1000)
+    end)
+    local ok, err = child:join()
+    assert.is_false(ok)
+    support.is_error(err, "CaptureInvalidated", { "has ended" })
+    detached:await()
+    assert.are.same({ 1000, 10 }, { y:read(1, 1)[1], z:read(1, 1)[1] })
+  end)
+
+  it("on a stream that its spawner has left keep it, also those of gpu.timeout", function()
+    local x = buffer(0)
+    local stream <close> = dev:stream {}
+    for _, in_capture in ipairs { false, true } do
+      local outcome
+      local function body()
+        pcall(gpu.sleep, 10)
+        pcall(gpu.sleep, 0)
+        local id = dev:current().id
+        local ok, err = pcall(x.fill, x, 1)
+        outcome = { id, ok or err.code }
+      end
+      stream:use(function()
+        support.raises("Timeout", {}, gpu.timeout, 0.01, function()
+          stream:use(in_capture and function() dev:capture(body) end or body)
+        end)
+      end)
+      collectgarbage()
+      collectgarbage()
+      assert.is_true(support.eventually(5, function() return outcome ~= nil end))
+      assert.are.same({ stream.id, not in_capture or "CaptureInvalidated" }, outcome)
+    end
+  end)
+
+  it("hinder nobody beside it, nor work of another device", function()
+    local other <close> = support.open()
+    local far = other:buffer("i32", n):fill(3)
+    local x, y, z = buffer(1), buffer(0), buffer(0)
+    local host <close> = dev:host("i32", n)
+    local rounds = 0
+    local is_over = false
+    local beside = gpu.spawn(function()
+      repeat
+        local op = add:launch(n, x, z, n, 1)
+        op:on_done(function() rounds = rounds + 1 end)
+        op:await()
+        gpu.all(op, z)
+        gpu.any(op, z)
+        host:copy(z)
+        assert.equal(host:read(1, 1)[1], z:read(1, 1)[1])
+        host:write({ 1 }, 1)
+        dev:synchronize()
+        dev:current():synchronize()
+        dev:recorder():write(z):preflight():commit():await()
+        dev:buffer("i32", 1):free()
+      until is_over
+    end)
+    local graph <close> = dev:capture(function()
+      for i = 1, 10 do
+        add:launch(n, x, y, n, 1)
+        gpu.sleep(0.001)
+        assert.equal(2 + i, far:read(1, 1)[1])
+        far:fill(3 + i):await()
+        other:synchronize()
+        other:current():synchronize()
+        support.raises("CaptureActive", { "second capture" }, other.capture, other, function() end)
+      end
+    end)
+    is_over = true
+    beside:await()
+    assert.truthy(rounds > 0)
+    assert.are.same({ 10, 9 }, { graph:nodes() })
+    assert.equal(0, y:read(1, 1)[1])
+  end)
+
+  it("refuse what would come back to a capture's body later, or bypass it", function()
+    local x, y = buffer(1), buffer(0)
+    local seen
+    local op
+    local graph <close> = dev:capture(function()
+      op = add:launch(n, x, y, n, 1)
+      support.raises("CaptureActive", { "on_done" }, op.on_done, op, function() end)
+      local recorder <close> = dev:recorder():write(y)
+      support.raises("CaptureActive", { "host's own work" }, recorder.preflight, recorder)
+      recorder:cancel()
+    end)
+    assert.are.same({ 1, 0 }, { graph:nodes() })
+    op:on_done(function(ok, err) seen = ok or err.code end)
+    assert.is_true(support.eventually(5, function() return seen end))
+    assert.equal("CaptureActive", seen)
+  end)
+
+  it("in another graph: freed memory is refused there already, and its label is known", function()
+    local x, y = buffer(1, "weights"), buffer(0)
+    local graph <close> = dev:capture({ label = "step" }, function() add:launch(n, x, y, n, 1) end)
+    local outer <close> = dev:capture(function()
+      assert.equal("step", graph:launch().label)
+      assert.equal("again", graph:launch { label = "again" }.label)
+      y:fill(0)
+    end)
+    assert.equal(3, (outer:nodes()))
+    x:free()
+    support.raises("EmptyCapture", {}, dev.capture, dev, function()
+      support.raises("UseAfterFree", { "step", "weights" }, graph.launch, graph)
+    end)
+    local own = support.open()
+    local z = own:buffer("i32", n)
+    local inner = own:capture(function() z:fill(1) end)
+    local capture <close> = own:capture()
+    own:close()
+    support.raises("Closed", {}, inner.launch, inner)
+    assert.equal(0, capture:count())
+  end)
+
+  it("survive finalisers that close what a call is using", function()
+    local x, y = buffer(1), buffer(0)
+    local target
+    local hostile = {
+      __gc = function()
+        if target then
+          target:close()
+          dev:stats()
+          dev:buffer("i32", 4):close()
+        end
+      end,
+    }
+    local function graph()
+      return dev:capture(function()
+        add:launch(n, x, y, n, 1)
+        y:fill(3)
+      end)
+    end
+    local function in_capture(call)
+      return function()
+        local capture = dev:capture()
+        return capture, call
+      end
+    end
+    local inner <close> = graph()
+    local mod
+    local cases = {
+      launch = function()
+        local g = graph()
+        return g, function() g:launch { label = "x" } end
+      end,
+      dot = function()
+        local g = graph()
+        return g, g.dot, g
+      end,
+      upload = function()
+        local g = graph()
+        return g, g.upload, g
+      end,
+      finish = function()
+        local capture = dev:capture()
+        y:fill(1)
+        return capture, capture.finish, capture
+      end,
+      ["captured launch"] = in_capture(function() add:launch(n, x, y, n, 1) end),
+      ["captured write"] = in_capture(function() y:write({ 1 }, 1) end),
+      ["captured mark"] = in_capture(function() dev:current():mark() end),
+      ["captured graph"] = in_capture(function() inner:launch() end),
+      kernel = function()
+        mod = dev:compile(source)
+        local kernel = mod.add
+        mod:close()
+        mod = nil
+        return kernel, kernel.launch, kernel, n, x, y, n, 1
+      end,
+      buffer = function()
+        local b = buffer(1)
+        return b, add.launch, add, n, b, y, n, 1
+      end,
+      stream = function()
+        local stream = dev:stream {}
+        return stream, stream.mark, stream
+      end,
+    }
+    local function usual()
+      collectgarbage("incremental", 200, 100, 13)
+      collectgarbage "generational"
+    end
+    local finish <close> = setmetatable({}, { __close = usual })
+    local closed = {}
+    for name, case in pairs(cases) do
+      for _ = 1, 8 do
+        local call = table.pack(case())
+        collectgarbage("incremental", 1, 1000, 24) -- a cycle with each allocation
+        collectgarbage()
+        target = call[1]
+        local ok, err = pcall(function()
+          setmetatable({}, hostile)
+          call[2](table.unpack(call, 3, call.n))
+        end)
+        target = nil
+        usual()
+        call[1]:close()
+        if not ok then
+          assert.truthy(type(err) ~= "string", name .. ": " .. tostring(err))
+          closed[name] = err.code
+        end
+      end
+    end
+    dev:synchronize()
+    assert.truthy(next(closed), "no finaliser ran inside a call")
+    for name, code in pairs(closed) do
+      assert.equal("Closed", code, name)
+    end
+    assert.truthy(finish)
+  end)
+
+  it("has of what it writes itself no failure from before", function()
+    if dev.kind == "cuda" then
+      pending "a failed assert ends the device there"
+    end
+    local own <close> = support.open()
+    local mod = own:compile(source)
+    local x, y = own:buffer("i32", n):fill(1), own:buffer("i32", n):fill(0)
+    local low, high = x:slice(1, n // 2), x:slice(n // 2 + 1, n)
+    local put = mod:kernel("put", "in i32*, in i32*, out i32*, i32")
+    local whole <close> = own:capture(function()
+      low:fill(1)
+      high:fill(1)
+      mod.add:launch(n, x, y, n, 1)
+    end)
+    local reads <close> = own:capture(function() put:launch(n // 2, low, y, x, n // 2) end)
+    local function fail()
+      x:fill(-1)
+      local op = mod.must:launch(n, x, n)
+      support.raises("KernelFailed", {}, op.await, op)
+    end
+    fail()
+    whole:launch():await()
+    assert.equal(1, y:read(1, 1)[1])
+    fail()
+    local op = reads:launch() -- which reads what it then writes
+    support.raises("DependencyFailed", { "must" }, op.await, op)
+    assert.truthy(must)
+  end)
+end)
+
 describe("a launch of a graph", function()
   local dev, add, spin
   local n <const> = 64
@@ -388,7 +697,7 @@ describe("a launch of a graph", function()
       spin.spin_copy:launch(support.one, ticks, x, y, 1)
     end)
     for i = 1, 3 do
-      spin.spin:launch({ grid = 1, stream = one }, ticks, x, i)
+      spin.spin:launch({ grid = 1, block = 1, stream = one }, ticks, x, i)
       graph:launch { stream = two }
       one:use(function() z:copy(y) end)
       assert.equal(i, z:read()[1])
@@ -544,6 +853,42 @@ describe("a launch of a graph", function()
       return not ok and err.code == "DeviceLost"
     end))
     support.raises("DeviceLost", {}, own.capture, own, function() end)
+  end)
+
+  it("on a device that is lost at any time fails with that, and leaves no file open", function()
+    if not support.is_isolated() then
+      pending "the device lives in this process"
+    end
+    local function files()
+      local count = 0
+      for _ in require "lfs".dir "/proc/self/fd" do
+        count = count + 1
+      end
+      return count
+    end
+    local before = files()
+    for round = 1, 20 do
+      local own <close>, pid = support.open_with_pid()
+      local x = own:buffer("i32", n):fill(1)
+      local kernel = own:compile(source).add
+      x:await()
+      os.execute(("(sleep %.4f; kill -KILL %d) &"):format(round * 0.0008, pid))
+      local err = support.raises("DeviceLost", {}, function()
+        for _ = 1, 10000 do
+          local graph <close> = own:capture(function()
+            for _ = 1, 30 do
+              kernel:launch(n, x, x, n, 1)
+            end
+          end)
+          graph:upload()
+          graph:launch()
+          graph:launch():await()
+        end
+      end)
+      assert.truthy(err.message ~= "")
+    end
+    collectgarbage()
+    assert.equal(before, files())
   end)
 end)
 

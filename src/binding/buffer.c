@@ -216,9 +216,11 @@ static void create_block(lua_State *L, struct gpulua *g, struct gpu_device *devi
     }
 }
 
-/* What is made inside a capture belongs to its pool. */
-static void keep_in_pool(lua_State *L, struct gpu_capture *capture, struct gpu_block *block) {
+/* What is made inside a capture belongs to its pool. `block` NULL: before it is made. */
+static void keep_in_pool(lua_State *L, struct gpulua *g, struct gpu_device *device,
+                         struct gpu_block *block) {
     struct gpu_error error;
+    struct gpu_capture *capture = gpu_lua_capture_find(L, g, device);
     if (capture && gpu_capture_keep(capture, block, &error)) {
         gpu_lua_throw(L, &error);
     }
@@ -228,10 +230,9 @@ struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_de
                                    const struct buffer_request *request) {
     struct buffer *buffer = gpu_lua_new(
         L, g, request->is_host ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER, sizeof *buffer, 0);
-    struct gpu_capture *capture = gpu_lua_capture_find(g, device);
-    keep_in_pool(L, capture, NULL);
+    keep_in_pool(L, g, device, NULL);
     create_block(L, g, device, request, &buffer->ref.block);
-    keep_in_pool(L, capture, buffer->ref.block);
+    keep_in_pool(L, g, device, buffer->ref.block);
     buffer->is_owing = true;
     buffer->ref.byte_count = request->byte_count;
     buffer->ref.type = request->type;
@@ -472,7 +473,7 @@ int gpu_lua_buffer_gc(lua_State *L) {
 int gpu_lua_buffer_free(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
-    gpu_lua_check_eager(L, g, "free");
+    gpu_lua_check_eager(L, g, gpu_block_device(buffer->ref.block), "free");
     struct gpu_memory *guarded = g->guard_count > 0 ? gpu_block_memory(buffer->ref.block) : NULL;
     note_end(L, g, buffer->ref.block);
     gpu_block_free(buffer->ref.block);

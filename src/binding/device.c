@@ -470,9 +470,9 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
  * failure that nobody has seen. */
 static int device_synchronize(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    gpu_lua_check_eager(L, g, "synchronize");
     struct device_handle *handle;
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, &handle);
+    gpu_lua_check_eager(L, g, device, "synchronize");
     struct gpu_error error;
     lua_settop(L, 1);
     lua_newtable(L);

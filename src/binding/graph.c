@@ -26,6 +26,13 @@ struct pool_handle {
 
 /* ---- which capture ---- */
 
+static bool is_detached(const struct task *task) {
+    while (task && !task->is_detached) {
+        task = task->parent;
+    }
+    return task;
+}
+
 static struct capture_handle *current(struct gpulua *g) {
     struct scope *scope = gpu_lua_scope(g);
     if (scope->capture == 0) {
@@ -36,17 +43,26 @@ static struct capture_handle *current(struct gpulua *g) {
             return handle;
         }
     }
-    scope->capture = 0; /* it has ended */
+    if (!scope->is_in_for_good || is_detached(g->running)) {
+        scope->capture = 0; /* it has ended */
+    }
     return NULL;
 }
 
-struct gpu_capture *gpu_lua_capture_find(struct gpulua *g, struct gpu_device *device) {
+struct gpu_capture *gpu_lua_capture_find(lua_State *L, struct gpulua *g,
+                                         struct gpu_device *device) {
     const struct capture_handle *handle = current(g);
+    if (!handle && gpu_lua_scope(g)->capture != 0) {
+        gpu_lua_fail(L, GPULUA_CAPTURE_INVALIDATED,
+                     "the capture that this task was spawned into has ended");
+    }
     return handle && gpu_capture_device(handle->capture) == device ? handle->capture : NULL;
 }
 
-void gpu_lua_check_eager(lua_State *L, struct gpulua *g, const char *what) {
-    if (gpu_lua_scope(g)->capture != 0 && current(g)) {
+void gpu_lua_check_eager(lua_State *L, struct gpulua *g, const struct gpu_device *device,
+                         const char *what) {
+    const struct capture_handle *handle = current(g);
+    if (handle && (!device || gpu_capture_device(handle->capture) == device)) {
         gpu_lua_fail(L, GPULUA_CAPTURE_ACTIVE, "%s cannot be captured", what);
     }
 }
@@ -218,6 +234,14 @@ static void capture_end(struct capture_handle *handle) {
     }
 }
 
+/* Who ends a capture belongs to none from then on; for others that it has ended comes as news. */
+static void leave(struct gpulua *g, const struct capture_handle *handle) {
+    struct scope *scope = gpu_lua_scope(g);
+    if (scope->capture == handle->number) {
+        scope->capture = 0;
+    }
+}
+
 /* core.capture_begin(device, {label=, pool=}) -> capture. Not yet anybody's: see capture_enter and
  * capture_spawn. CaptureActive: the task is in one. */
 int gpu_lua_capture_begin(lua_State *L) {
@@ -234,7 +258,7 @@ int gpu_lua_capture_begin(lua_State *L) {
         }
         pool = check_pool(L, g, 3);
     }
-    gpu_lua_check_eager(L, g, "a second capture in the task");
+    gpu_lua_check_eager(L, g, NULL, "a second capture in the task");
     struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device),
                                 .label = gpu_lua_field_string(L, 2, "label", "capture")};
     gpu_lua_site(L, g, device, &submit.site);
@@ -258,7 +282,9 @@ int gpu_lua_capture_begin(lua_State *L) {
 /* core.capture_enter(capture): the caller's task belongs to it from here on. */
 int gpu_lua_capture_enter(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    gpu_lua_scope(g)->capture = check_capture(L, g)->number;
+    struct scope *scope = gpu_lua_scope(g);
+    scope->capture = check_capture(L, g)->number;
+    scope->is_in_for_good = false;
     return 0;
 }
 
@@ -267,9 +293,9 @@ int gpu_lua_capture_spawn(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     uint64_t number = check_capture(L, g)->number;
     gpu_lua_check_function(L, 2, 2, "capture");
-    struct task *task = gpu_lua_task_new(L, g, 2, false);
-    task->scope = *gpu_lua_scope(g);
+    struct task *task = gpu_lua_task_beside(L, g, 2);
     task->scope.capture = number;
+    task->scope.is_in_for_good = true;
     gpu_lua_task_ready(g, task);
     return 1;
 }
@@ -278,8 +304,10 @@ int gpu_lua_capture_spawn(lua_State *L) {
  * says of the nodes. Blocks until the device has the graph. */
 static int capture_finish(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct capture_handle *handle = check_capture(L, g);
+    check_capture(L, g);
     struct graph_handle *graph = gpu_lua_new(L, g, GPU_LUA_KIND_GRAPH, sizeof *graph, 0);
+    struct capture_handle *handle = check_capture(L, g); /* a finaliser may have closed it */
+    leave(g, handle);
     struct gpu_error error;
     unlink_capture(handle);
     gpulua_status status = gpu_capture_finish(handle->capture, &graph->graph, &error);
@@ -300,7 +328,10 @@ static int capture_count(lua_State *L) {
 }
 
 static int capture_close(lua_State *L) {
-    capture_end(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_CAPTURE));
+    struct gpulua *g = GPU_LUA(L);
+    struct capture_handle *handle = gpu_lua_check(L, g, 1, GPU_LUA_KIND_CAPTURE);
+    leave(g, handle);
+    capture_end(handle);
     return 0;
 }
 
@@ -331,11 +362,11 @@ static struct gpu_graph *check_graph(lua_State *L, struct gpulua *g) {
     return handle->graph;
 }
 
-static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, struct gpu_graph *graph,
-                                    const char *what) {
+/* Behind it nothing of Lua's is made until the work is submitted: that may run finalisers, which
+ * may close what this looks at. */
+static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, const char *what) {
     static const char *const options[] = {"stream", "label", NULL};
     struct gpu_submit submit = {0};
-    lua_settop(L, 2);
     gpu_lua_check_options(L, 2, options, what);
     submit.label = gpu_lua_field_string(L, 2, "label", what);
     if (lua_istable(L, 2) && lua_getfield(L, 2, "stream") != LUA_TNIL) {
@@ -344,11 +375,13 @@ static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, struct gpu_g
                          what, luaL_typename(L, -1));
         }
         submit.stream = gpu_lua_check_stream(L, g, -1);
-    } else {
-        submit.stream = gpu_lua_current_stream(L, g, gpu_graph_device(graph));
     }
-    submit.capture = gpu_lua_capture_find(g, gpu_graph_device(graph));
-    gpu_lua_site(L, g, gpu_graph_device(graph), &submit.site);
+    struct gpu_device *device = gpu_graph_device(check_graph(L, g));
+    if (!submit.stream) {
+        submit.stream = gpu_lua_current_stream(L, g, device);
+    }
+    submit.capture = gpu_lua_capture_find(L, g, device);
+    gpu_lua_site(L, g, device, &submit.site);
     return submit;
 }
 
@@ -357,14 +390,16 @@ static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, struct gpu_g
  */
 static int graph_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_graph *graph = check_graph(L, g);
-    struct gpu_submit submit = submit_for(L, g, graph, "launch");
+    check_graph(L, g);
+    lua_settop(L, 2);
     struct gpu_op **op = gpu_lua_op_new(L, g);
+    struct gpu_submit submit = submit_for(L, g, "launch");
     struct gpu_error error;
-    if (gpu_graph_launch(graph, &submit, op, &error)) {
+    if (gpu_graph_launch(check_graph(L, g), &submit, op, &error)) {
         *op = NULL;
         gpu_lua_throw(L, &error);
     }
+    lua_settop(L, 3);
     return 1;
 }
 
@@ -372,11 +407,11 @@ static int graph_launch(lua_State *L) {
  * first call does something. */
 static int graph_upload(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_graph *graph = check_graph(L, g);
-    gpu_lua_check_eager(L, g, "an upload");
-    struct gpu_submit submit = submit_for(L, g, graph, "upload");
+    gpu_lua_check_eager(L, g, gpu_graph_device(check_graph(L, g)), "an upload");
+    lua_settop(L, 2);
+    struct gpu_submit submit = submit_for(L, g, "upload");
     struct gpu_error error;
-    if (gpu_graph_upload(graph, &submit, &error)) {
+    if (gpu_graph_upload(check_graph(L, g), &submit, &error)) {
         gpu_lua_throw(L, &error);
     }
     lua_settop(L, 1);
@@ -411,10 +446,10 @@ static int graph_pool(lua_State *L) {
 
 /* graph:dot() -> the graph as text for Graphviz. init.lua writes it into a file. */
 static int graph_dot(lua_State *L) {
-    struct gpu_graph *graph = check_graph(L, GPU_LUA(L));
-    size_t bytes = gpu_graph_dot(graph, NULL, 0);
+    struct gpulua *g = GPU_LUA(L);
+    size_t bytes = gpu_graph_dot(check_graph(L, g), NULL, 0);
     char *text = lua_newuserdatauv(L, bytes + 1, 0);
-    gpu_graph_dot(graph, text, bytes + 1);
+    gpu_graph_dot(check_graph(L, g), text, bytes + 1); /* a finaliser may have closed it */
     lua_pushlstring(L, text, bytes);
     return 1;
 }

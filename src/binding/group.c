@@ -222,7 +222,7 @@ static int group_start(lua_State *L, bool wants_any) {
             gpu_lua_check_circle(L, g, item.task, wants_any);
             has_task |= item.task->state != TASK_ENDED;
         } else {
-            gpu_lua_check_eager(L, g, what);
+            gpu_lua_check_eager(L, g, gpu_lua_item_device(&item), what);
         }
         lua_pop(L, 1);
     }

@@ -229,6 +229,14 @@ static int kernel_launch(lua_State *L) {
     if (count != (int)signature->param_count) {
         bad_count(L, handle, count < 0 ? 0 : count);
     }
+    /* gpu_lua_op_new, without a look-up; before all that is borrowed from handles, because making
+     * it may run finalisers, which may close them. */
+    struct gpu_op **op = gpu_lua_op_place(L);
+    lua_pushvalue(L, lua_upvalueindex(2));
+    lua_setmetatable(L, -2);
+    if (__builtin_expect(!handle->kernel, 0)) {
+        (void)check_kernel(L, g, 1); /* raises */
+    }
     if (lua_type(L, 2) == LUA_TTABLE) {
         launch.block[0] = DEFAULT_BLOCK_THREADS;
         get_config(L, g, 2, &launch);
@@ -248,17 +256,15 @@ static int kernel_launch(lua_State *L) {
         launch.submit.stream = gpu_lua_current_stream(L, g, handle->device);
     }
     if (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0)) {
-        launch.submit.capture = gpu_lua_capture_find(g, handle->device);
+        launch.submit.capture = gpu_lua_capture_find(L, g, handle->device);
     }
     gpu_lua_site(L, g, handle->device, &launch.submit.site);
     struct gpu_error error;
-    struct gpu_op **op = gpu_lua_op_place(L); /* gpu_lua_op_new, without a look-up */
-    lua_pushvalue(L, lua_upvalueindex(2));
-    lua_setmetatable(L, -2);
     if (gpu_work_launch(&launch, op, &error)) {
         *op = NULL;
         gpu_lua_throw(L, &error);
     }
+    lua_settop(L, 3 + count);
     return 1;
 }
 

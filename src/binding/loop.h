@@ -73,11 +73,13 @@ struct group {
 struct use {
     struct gpu_stream *stream; /* retained */
     struct use *outer;
-    struct scope *scope; /* NULL: ended */
+    struct scope *scope; /* NULL: ended, or a copy */
 };
 struct scope {
     uint32_t stream_index;
     uint64_t capture; /* the number of the capture that it belongs to; 0: none (graph.c) */
+    bool
+        is_in_for_good; /* spawned into the capture: when that has ended it does no work any more */
     struct use *use;
 };
 
@@ -371,6 +373,12 @@ void gpu_lua_group_open(lua_State *L, struct gpulua *g);
 /* ---- the current stream (stream.c) ---- */
 
 struct scope *gpu_lua_scope(struct gpulua *g);
+/* Copies the nested uses for a task that is to be spawned, and pushes the innermost copy, which
+ * keeps the others, or nil: a task may go on when its spawner's uses have ended. */
+struct use *gpu_lua_uses_copy(lua_State *L, struct gpulua *g);
+/* A task with function and arguments from `first` on the stack that works on the caller's stream.
+ * Its membership in a capture is the caller's. */
+struct task *gpu_lua_task_beside(lua_State *L, struct gpulua *g, int first);
 /* Borrowed. Raises. */
 struct gpu_stream *gpu_lua_current_stream(lua_State *L, struct gpulua *g,
                                           struct gpu_device *device);

@@ -196,7 +196,7 @@ int gpu_lua_device_compile(lua_State *L) {
     static const char *const options[] = {"name", "names", "defines", "include", "flags", NULL};
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
-    gpu_lua_check_eager(L, g, "compile");
+    gpu_lua_check_eager(L, g, device, "compile");
     lua_settop(L, 3);
     check_text(L, "compile", "CUDA C source");
     gpu_lua_check_options(L, 3, options, "compile");
@@ -260,7 +260,7 @@ int gpu_lua_device_load(lua_State *L) {
     static const char *const options[] = {"name", NULL};
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
-    gpu_lua_check_eager(L, g, "load");
+    gpu_lua_check_eager(L, g, device, "load");
     lua_settop(L, 3);
     check_text(L, "load", "PTX, a cubin, or the name of a file with one");
     gpu_lua_check_options(L, 3, options, "load");

@@ -7,6 +7,7 @@
 #include "binding/buffer.h"
 #include "binding/core.h"
 #include "binding/device.h"
+#include "binding/graph.h"
 #include "binding/stream.h"
 
 struct recorder_handle {
@@ -100,7 +101,10 @@ static int recorder_read_write(lua_State *L) {
  * flight; never yields. */
 static int recorder_preflight(lua_State *L) {
     struct gpu_error error;
-    if (gpu_recorder_preflight(check_recorder(L, GPU_LUA(L)), &error)) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_recorder *recorder = check_recorder(L, g);
+    gpu_lua_check_eager(L, g, gpu_recorder_device(recorder), "a host's own work");
+    if (gpu_recorder_preflight(recorder, &error)) {
         gpu_lua_throw(L, &error);
     }
     lua_settop(L, 1);

@@ -53,7 +53,7 @@ int gpu_lua_device_scalar(lua_State *L) {
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct buffer_request request = {
         .type = gpu_lua_check_type(L, 2, "scalar"), .dim_count = 1, .shape = {1}, .elem_count = 1};
-    gpu_lua_check_eager(L, g, "a new scalar");
+    gpu_lua_check_eager(L, g, device, "a new scalar");
     lua_settop(L, 4);
     gpu_lua_check_options(L, 4, options, "scalar");
     request.label = gpu_lua_field_string(L, 4, "label", "scalar");
@@ -72,7 +72,7 @@ int gpu_lua_device_scalar(lua_State *L) {
 static int scalar_set(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct buffer *buffer = check_scalar(L, g);
-    gpu_lua_check_eager(L, g, "set of a scalar");
+    gpu_lua_check_eager(L, g, gpu_block_device(buffer->ref.block), "set of a scalar");
     lua_settop(L, 2);
     set(L, g, buffer, 2, "set");
     lua_settop(L, 1);

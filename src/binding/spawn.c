@@ -1,4 +1,5 @@
 /* Tasks as scripts have them. */
+#include "binding/graph.h"
 #include "binding/loop.h"
 #include "binding/stream.h"
 
@@ -26,9 +27,7 @@ int gpu_lua_spawn_timed(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     (void)gpu_lua_check_deadline(L, 1, "timeout");
     gpu_lua_check_function(L, 2, 2, "timeout");
-    struct task *task = gpu_lua_task_new(L, g, 2, false);
-    task->scope = *gpu_lua_scope(g);
-    gpu_lua_task_ready(g, task);
+    gpu_lua_task_ready(g, gpu_lua_task_beside(L, g, 2));
     return 1;
 }
 
@@ -72,11 +71,13 @@ static int call_back(lua_State *L) {
     return 0;
 }
 
-/* op:on_done(f) -> op. f(ok, error) runs as a task of its own once the op is over. */
+/* op:on_done(f) -> op. f(ok, error) runs as a task of its own once the op is over. CaptureActive:
+ * in a capture, to which that task would belong. */
 int gpu_lua_on_done(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_op *op = gpu_lua_check_op(L, g, 1);
     gpu_lua_check_function(L, 2, 1, "on_done");
+    gpu_lua_check_eager(L, g, gpu_op_device(op), "on_done");
     lua_settop(L, 2);
     lua_pushcfunction(L, call_back);
     lua_pushvalue(L, 2);

@@ -36,11 +36,8 @@ struct gpu_stream *gpu_lua_current_stream(lua_State *L, struct gpulua *g,
 }
 
 static void use_end(struct use *use) {
-    if (!use->scope) {
-        return;
-    }
     /* Usually the innermost; not if coroutines inside a task interleave their uses. */
-    for (struct use **at = &use->scope->use; *at; at = &(*at)->outer) {
+    for (struct use **at = use->scope ? &use->scope->use : NULL; at && *at; at = &(*at)->outer) {
         if (*at == use) {
             *at = use->outer;
             break;
@@ -49,7 +46,32 @@ static void use_end(struct use *use) {
     use->scope = NULL;
     struct gpu_stream *stream = use->stream;
     use->stream = NULL;
-    gpu_stream_release(stream);
+    if (stream) {
+        gpu_stream_release(stream);
+    }
+}
+
+/* Each copy is kept by the one inside it. */
+struct use *gpu_lua_uses_copy(lua_State *L, struct gpulua *g) {
+    struct use *innermost = NULL, *inner = NULL;
+    lua_pushnil(L); /* stack: innermost, inner */
+    lua_pushnil(L);
+    for (const struct use *use = gpu_lua_scope(g)->use; use; use = use->outer) {
+        struct use *copy = gpu_lua_new(L, g, GPU_LUA_KIND_USE, sizeof *copy, 1);
+        copy->stream = gpu_stream_retain(use->stream);
+        if (inner) {
+            inner->outer = copy;
+            lua_pushvalue(L, -1);
+            lua_setiuservalue(L, -3, 1);
+        } else {
+            innermost = copy;
+            lua_copy(L, -1, -3);
+        }
+        inner = copy;
+        lua_replace(L, -2);
+    }
+    lua_pop(L, 1);
+    return innermost;
 }
 
 static int use_gc(lua_State *L) {
@@ -157,14 +179,14 @@ static int stream_use(lua_State *L) {
     return use_ended(L, LUA_OK, 0);
 }
 
-/* Pushes the op. */
-static struct gpu_op *mark(lua_State *L, struct gpulua *g, struct gpu_stream *stream,
-                           struct gpu_op *after) {
+/* The stream is at index 1. Pushes the op. */
+static struct gpu_op *mark(lua_State *L, struct gpulua *g, struct gpu_op *after) {
+    struct gpu_op **op = gpu_lua_op_new(L, g); /* it may run finalisers, which close things */
+    struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
     struct gpu_submit submit = {.stream = stream,
-                                .capture = gpu_lua_capture_find(g, gpu_stream_device(stream))};
+                                .capture = gpu_lua_capture_find(L, g, gpu_stream_device(stream))};
     struct gpu_error error;
     gpu_lua_site(L, g, gpu_stream_device(stream), &submit.site);
-    struct gpu_op **op = gpu_lua_op_new(L, g);
     if (gpu_work_mark(&submit, after, op, &error)) {
         *op = NULL;
         gpu_lua_throw(L, &error);
@@ -199,7 +221,7 @@ static int stream_wait(lua_State *L) {
     }
     if (after) {
         gpu_lua_check_know_op(g, after); /* so are the effects of what this task launches next */
-        mark(L, g, stream, after);
+        mark(L, g, after);
     }
     lua_settop(L, 1);
     return 1;
@@ -208,7 +230,8 @@ static int stream_wait(lua_State *L) {
 /* stream:mark() -> op that is over when all that is on the stream is */
 static int stream_mark(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    mark(L, g, gpu_lua_check_stream(L, g, 1), NULL);
+    gpu_lua_check_stream(L, g, 1);
+    mark(L, g, NULL);
     return 1;
 }
 
@@ -228,9 +251,9 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
 
 static int stream_synchronize(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    gpu_lua_check_eager(L, g, "synchronize");
     lua_settop(L, 1);
     struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
+    gpu_lua_check_eager(L, g, gpu_stream_device(stream), "synchronize");
     struct gpu_op **tail = gpu_lua_op_new(L, g);
     *tail = gpu_stream_tail(stream);
     if (*tail) {

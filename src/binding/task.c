@@ -583,7 +583,7 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
         gpu_lua_fail(L, GPULUA_CLOSED, "gpulua is closed: no task can run any more");
     }
     luaL_checkstack(L, count + 4, "too many arguments");
-    struct task *task = gpu_lua_new(L, g, GPU_LUA_KIND_TASK, sizeof *task, 1);
+    struct task *task = gpu_lua_new(L, g, GPU_LUA_KIND_TASK, sizeof *task, 2);
     task->g = g;
     task->state = TASK_ENDED;
     task->is_observed = true;
@@ -605,6 +605,7 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     task->is_observed = false;
     task->scope.stream_index = g->next_stream++ % GPU_TASK_STREAMS;
     task->scope.capture = is_root ? 0 : gpu_lua_scope(g)->capture;
+    task->scope.is_in_for_good = task->scope.capture != 0;
     task->parent = is_root ? NULL : g->running;
     lua_Debug ar;
     if (gpu_lua_where(L, &ar)) {
@@ -616,6 +617,17 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     }
     gpu_lua_check_spawn(g, task);
     live_link(g, task);
+    return task;
+}
+
+struct task *gpu_lua_task_beside(lua_State *L, struct gpulua *g, int first) {
+    struct use *use = gpu_lua_uses_copy(L, g); /* all that may raise comes before the task */
+    lua_insert(L, first);
+    struct task *task = gpu_lua_task_new(L, g, first + 1, false); /* stack: uses, task */
+    task->scope.stream_index = gpu_lua_scope(g)->stream_index;
+    task->scope.use = use;
+    lua_insert(L, first);
+    lua_setiuservalue(L, first, 2);
     return task;
 }
 

@@ -74,7 +74,8 @@ static void staging_give(struct transfer *transfer) {
 
 void gpu_lua_wait_idle(lua_State *L, struct gpulua *g, const struct buffer *buffer, bool for_write,
                        lua_KFunction k) {
-    gpu_lua_check_eager(L, g, "reading or writing a host buffer from the script");
+    gpu_lua_check_eager(L, g, gpu_block_device(buffer->ref.block),
+                        "reading or writing a host buffer from the script");
     while (!gpu_ref_is_idle(&buffer->ref, for_write)) {
         struct gpu_op **op = gpu_lua_op_new(L, g);
         *op = gpu_ref_pending(&buffer->ref, for_write);
@@ -107,7 +108,7 @@ static bool is_host(const struct buffer *buffer) {
 static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, const struct buffer *buffer) {
     struct gpu_device *device = gpu_block_device(buffer->ref.block);
     struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device),
-                                .capture = gpu_lua_capture_find(g, device)};
+                                .capture = gpu_lua_capture_find(L, g, device)};
     gpu_lua_site(L, g, device, &submit.site);
     return submit;
 }
@@ -462,7 +463,7 @@ static int read_start(lua_State *L, const char *what, bool as_bytes) {
     struct gpulua *g = GPU_LUA(L);
     uint64_t first, count;
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
-    gpu_lua_check_eager(L, g, what);
+    gpu_lua_check_eager(L, g, gpu_block_device(buffer->ref.block), what);
     lua_settop(L, 3);
     gpu_lua_check_range(L, 2, buffer, what, &first, &count);
     if (!as_bytes && count > INT32_MAX) {

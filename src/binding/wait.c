@@ -169,6 +169,11 @@ bool gpu_lua_item_get(lua_State *L, struct gpulua *g, int index, struct item *it
     return false;
 }
 
+struct gpu_device *gpu_lua_item_device(const struct item *item) {
+    return item->kind == GPU_LUA_KIND_OP ? gpu_op_device(item->op)
+                                         : gpu_block_device(item->ref.block);
+}
+
 bool gpu_lua_item_is_over(const struct item *item) {
     switch (item->kind) {
     case GPU_LUA_KIND_OP:
@@ -407,9 +412,7 @@ static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *t
 
 /* What is left in flight on a shared device that the script has closed wakes nobody. */
 static bool wakes(const struct item *item) {
-    return item->kind == GPU_LUA_KIND_TASK ||
-           !gpu_device_is_left(item->kind == GPU_LUA_KIND_OP ? gpu_op_device(item->op)
-                                                             : gpu_block_device(item->ref.block));
+    return item->kind == GPU_LUA_KIND_TASK || !gpu_device_is_left(gpu_lua_item_device(item));
 }
 
 static int item_block(lua_State *L, struct gpulua *g, const struct item *item, bool is_join,
@@ -435,7 +438,7 @@ static int item_wait(lua_State *L, bool is_join) {
     }
     int64_t deadline_ns = gpu_lua_opt_deadline(L, 2, is_join ? "join" : "await");
     if (item.kind != GPU_LUA_KIND_TASK) {
-        gpu_lua_check_eager(L, g, is_join ? "join" : "await");
+        gpu_lua_check_eager(L, g, gpu_lua_item_device(&item), is_join ? "join" : "await");
     }
     gpu_lua_check_pending(L, g);
     if (gpu_lua_item_is_over(&item)) {

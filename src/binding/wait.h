@@ -14,6 +14,8 @@ struct item {
 
 /* False: the value at `index` is nothing to wait for. Raises if it is closed. */
 bool gpu_lua_item_get(lua_State *L, struct gpulua *g, int index, struct item *item);
+/* Not of a task. */
+struct gpu_device *gpu_lua_item_device(const struct item *item);
 bool gpu_lua_item_is_over(const struct item *item);
 /* Check mode: what runs now knows that it is over. */
 void gpu_lua_item_know(struct gpulua *g, const struct item *item);

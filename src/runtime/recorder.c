@@ -122,6 +122,10 @@ void gpu_recorder_use(struct gpu_recorder *recorder, const struct gpu_ref *ref, 
     }
 }
 
+struct gpu_device *gpu_recorder_device(const struct gpu_recorder *recorder) {
+    return recorder->stream->device;
+}
+
 uint32_t gpu_recorder_count(const struct gpu_recorder *recorder) {
     return recorder->count;
 }

@@ -28,6 +28,7 @@ gpulua_status gpu_recorder_create(const struct gpu_submit *submit, enum gpu_reco
  * raises; a use after preflight is what commit raises. */
 void gpu_recorder_use(struct gpu_recorder *recorder, const struct gpu_ref *ref, uint8_t access,
                       const char *what);
+struct gpu_device *gpu_recorder_device(const struct gpu_recorder *recorder);
 /* Uses so far, before those of the same bytes are joined. */
 uint32_t gpu_recorder_count(const struct gpu_recorder *recorder);
 /* Makes the stream wait for all that conflicts. The latched rejection: its own code (Closed, Stale,

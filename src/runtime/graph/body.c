@@ -67,18 +67,15 @@ static uint32_t track_of(struct graph_body *body, struct gpu_block *block) {
 
 /* ---- all uses as those of one operation ---- */
 
-static bool is_inside(const struct gpu_use *inner, const struct gpu_use *outer) {
-    return inner->byte_begin >= outer->byte_begin && inner->byte_end <= outer->byte_end;
-}
-
-/* What is read after the graph itself has written all of it was not read from outside. */
+/* What is used after the graph itself has written all of it: nothing new is read from outside, and
+ * the writes stand there already. Before the ranges know of the node itself. */
 static bool join_use(struct graph_track *track, const struct gpu_use *use) {
+    if (gpu_graph_is_written(track, use)) {
+        return true;
+    }
     for (uint32_t i = 0; i < track->use_count; i++) {
         struct gpu_use *known = &track->uses[i];
-        if (known->access == GPU_WRITE && is_inside(use, known)) {
-            return true;
-        }
-        if (is_inside(use, known) && is_inside(known, use)) {
+        if (use->byte_begin == known->byte_begin && use->byte_end == known->byte_end) {
             known->access |= use->access;
             return true;
         }

@@ -94,6 +94,18 @@ static bool prepare(struct graph_track *track, const struct gpu_use *use) {
     return true;
 }
 
+bool gpu_graph_is_written(const struct graph_track *track, const struct gpu_use *use) {
+    uint64_t byte = use->byte_begin;
+    for (uint32_t at = find(track, byte); byte < use->byte_end; at++) {
+        if (at == track->range_count || track->ranges[at].byte_begin > byte ||
+            track->ranges[at].writer == GPU_NODE_NONE) {
+            return false;
+        }
+        byte = track->ranges[at].byte_end;
+    }
+    return true;
+}
+
 static void range_finish(struct graph_range *range) {
     free(range->readers);
 }
@@ -156,13 +168,14 @@ void gpu_graph_track_finish(struct graph_track *track) {
 
 /* ---- finding ---- */
 
-static bool found(struct graph_body *body, uint32_t from, uint32_t track, uint8_t reason) {
+static bool found(struct graph_body *body, uint32_t from, uint32_t via, uint32_t track,
+                  uint8_t reason) {
     if (!gpu_graph_grow((void **)&body->found, &body->found_capacity, body->found_count,
                         sizeof *body->found)) {
         return false;
     }
     body->found[body->found_count++] =
-        (struct graph_edge){.from = from, .track = track, .reasons = reason};
+        (struct graph_edge){.from = from, .track = track, .via = via, .reasons = reason};
     return true;
 }
 
@@ -174,12 +187,15 @@ static bool find_edges(struct graph_body *body, uint32_t index, const struct gpu
         const struct graph_range *range = &track->ranges[at];
         uint8_t reasons = (uint8_t)((use->access & GPU_READ ? GPU_EDGE_RAW : 0) |
                                     (use->access & GPU_WRITE ? GPU_EDGE_WAW : 0));
+        uint32_t reader =
+            range->reader_count > 0 ? range->readers[range->reader_count - 1] : GPU_NODE_NONE;
         if (range->writer != GPU_NODE_NONE && range->writer != node &&
-            !found(body, range->writer, index, reasons)) {
+            !found(body, range->writer, reader, index, reasons)) {
             return false;
         }
         for (uint32_t i = 0; (use->access & GPU_WRITE) && i < range->reader_count; i++) {
-            if (range->readers[i] != node && !found(body, range->readers[i], index, GPU_EDGE_WAR)) {
+            if (range->readers[i] != node &&
+                !found(body, range->readers[i], GPU_NODE_NONE, index, GPU_EDGE_WAR)) {
                 return false;
             }
         }
@@ -202,6 +218,9 @@ static void join_found(struct graph_body *body) {
     for (uint32_t i = 0; i < body->found_count; i++) {
         if (kept > 0 && body->found[kept - 1].from == body->found[i].from) {
             body->found[kept - 1].reasons |= body->found[i].reasons;
+            if (body->found[kept - 1].via == GPU_NODE_NONE) {
+                body->found[kept - 1].via = body->found[i].via;
+            }
         } else {
             body->found[kept++] = body->found[i];
         }
@@ -247,13 +266,25 @@ static void mark_before(struct graph_body *body, uint32_t node, uint32_t oldest)
     }
 }
 
+/* Leaves out those from `first` on that go before a node which is marked, as far as that is known
+ * without looking: most nodes read what others beside them have read. */
+static void leave_out(struct graph_body *body, uint32_t first) {
+    uint32_t kept = first;
+    for (uint32_t i = first; i < body->found_count; i++) {
+        uint32_t via = body->found[i].via;
+        if (via == GPU_NODE_NONE || body->marks[via] != body->mark) {
+            body->found[kept++] = body->found[i];
+        }
+    }
+    body->found_count = kept;
+}
+
 /* Of those found, from the newest on: one that goes before another that is kept follows from it. */
 static bool keep_edges(struct graph_body *body, uint32_t node) {
     if (!make_marks(body)) {
         return false;
     }
     body->mark++;
-    uint32_t oldest = body->found_count > 0 ? body->found[body->found_count - 1].from : 0;
     body->nodes[node].edge_first = body->edge_count;
     for (uint32_t i = 0; i < body->found_count; i++) {
         uint32_t from = body->found[i].from;
@@ -266,9 +297,10 @@ static bool keep_edges(struct graph_body *body, uint32_t node) {
         }
         body->edges[body->edge_count++] = body->found[i];
         body->nodes[node].edge_count++;
+        body->marks[from] = body->mark;
+        leave_out(body, i + 1);
         if (i + 1 < body->found_count) {
-            body->marks[from] = body->mark;
-            mark_before(body, from, oldest);
+            mark_before(body, from, body->found[body->found_count - 1].from);
         }
     }
     return true;

@@ -261,7 +261,18 @@ static gpulua_status check_blocks(const struct gpu_graph *graph, struct gpu_erro
 static gpulua_status capture_again(struct gpu_graph *graph, const struct gpu_submit *submit,
                                    struct gpu_op **op, struct gpu_error *error) {
     const struct graph_body *body = &graph->body;
-    gpulua_status status = gpu_capture_check(submit->capture, graph->label, error);
+    const char *own = graph->label[0] ? graph->label : "graph";
+    const char *label = submit->label ? gpu_device_intern(graph->device, submit->label) : own;
+    gpulua_status status = gpu_device_check(graph->device, error);
+    if (status == GPULUA_OK && !label) {
+        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a label");
+    }
+    if (status == GPULUA_OK) {
+        status = gpu_capture_check(submit->capture, label, error);
+    }
+    if (status == GPULUA_OK) {
+        status = check_blocks(graph, error);
+    }
     for (uint32_t i = 0; i < body->kernel_count && status == GPULUA_OK; i++) {
         if (!gpu_capture_keep_kernel(submit->capture, body->kernels[i])) {
             status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a node");
@@ -278,7 +289,7 @@ static gpulua_status capture_again(struct gpu_graph *graph, const struct gpu_sub
                                  error);
     }
     return status || !op ? status
-                         : gpu_capture_op(submit->capture, "graph", &submit->site, op, error);
+                         : gpu_capture_op(submit->capture, label, &submit->site, op, error);
 }
 
 static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_submit *submit,

@@ -27,6 +27,7 @@ struct graph_track {
 struct graph_edge {
     uint32_t from;
     uint32_t track;  /* the first one that is a reason */
+    uint32_t via;    /* while it is sought: a node that `from` goes before, or GPU_NODE_NONE */
     uint8_t reasons; /* enum gpu_edge_reason */
 };
 
@@ -77,6 +78,8 @@ void gpu_graph_body_finish(struct graph_body *body);
 /* The edges towards node `node`, which is the newest, reduced: none of them follows from others.
  * Appends them, and then notes what the node uses. False: no memory. */
 bool gpu_graph_connect(struct graph_body *body, uint32_t node);
+/* Have nodes before written every byte of it? */
+bool gpu_graph_is_written(const struct graph_track *track, const struct gpu_use *use);
 void gpu_graph_track_finish(struct graph_track *track);
 
 /* ---- capture.c ---- */
