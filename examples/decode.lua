@@ -7,16 +7,17 @@ local gpu = require "gpulua"
 local dev = gpu.device()
 
 local count <const> = math.tointeger(tonumber(arg[1] or 200)) or error "TOKENS: a whole number"
-local layers <const>, width <const>, heads <const>, vocabulary <const> = 4, 64, 4, 256
+local layers <const>, width <const>, vocabulary <const> = 4, 64, 256
 local context <const> = 1024
 assert(count >= 1 and count <= context, "TOKENS: from 1 to " .. context)
 
-local mod = dev:compile([=[
+local mod = dev:compile [=[
+  enum { WIDTH = 64, HEADS = 4, SIZE = WIDTH / HEADS, VOCABULARY = 256 }; // as above
   extern "C" __global__ void embed(const int *token, const int *at, const float *words, const float *places, float *x) {
     int i = threadIdx.x;
     x[i] = words[token[0] * WIDTH + i] + places[at[0] * WIDTH + i];
   }
-  extern "C" __global__ void norm(const float *x, float *y) {
+  extern "C" __global__ void normalize(const float *x, float *y) {
     float sum = 0;
     for (int k = 0; k < WIDTH; k++) sum += x[k] * x[k];
     y[threadIdx.x] = x[threadIdx.x] * rsqrtf(sum / WIDTH + 1e-5f);
@@ -67,7 +68,7 @@ local mod = dev:compile([=[
     for (int k = 1; k < VOCABULARY; k++) if (scores[k] > scores[best]) best = k;
     token[0] = best;
     written[at[0]] = best;
-  }]=], { defines = { WIDTH = width, SIZE = width // heads, VOCABULARY = vocabulary } })
+  }]=]
 
 math.randomseed(42)
 local function weights(rows, columns)
@@ -94,16 +95,16 @@ local one <const> = { grid = 1, block = width }
 local function step()
   mod.embed:launch(one, token, at, words, places, x)
   for _, l in ipairs(layer) do
-    mod.norm:launch(one, x, y)
+    mod.normalize:launch(one, x, y)
     mod.multiply:launch(3 * width, l.qkv, y, qkv, 3 * width, width)
     mod.keep:launch(one, at, qkv, l.keys, l.values)
     mod.attend:launch(one, at, qkv, l.keys, l.values, y)
     mod.multiply_add:launch(width, l.out, y, x, width, width)
-    mod.norm:launch(one, x, y)
+    mod.normalize:launch(one, x, y)
     mod.multiply_gelu:launch(4 * width, l.up, y, inner, 4 * width, width)
     mod.multiply_add:launch(width, l.down, inner, x, width, 4 * width)
   end
-  mod.norm:launch(one, x, y)
+  mod.normalize:launch(one, x, y)
   mod.multiply:launch(vocabulary, last, y, scores, vocabulary, width)
   mod.choose:launch({ grid = 1, block = 1 }, at, scores, token, written)
 end
