@@ -95,6 +95,7 @@ void gpu_pool_release(struct gpu_pool *pool) {
 
 struct gpu_pool *gpu_pool_find(struct gpu_device *device, uint64_t number) {
     GPU_ENTER(device);
+    gpu_device_run_deferred(device); /* who was the last to hold one may have let go just now */
     struct gpu_pool *pool = device->pools;
     while (pool && (pool->number != number || pool->refs == 0)) {
         pool = pool->next;
@@ -172,6 +173,7 @@ gpulua_status gpu_pool_record(struct gpu_pool *pool, const struct gpu_ref *ref,
 
 gpulua_status gpu_pool_clear(struct gpu_pool *pool, struct gpu_error *error) {
     GPU_ENTER(pool->device);
+    gpu_device_run_deferred(pool->device); /* graphs that were closed just now */
     if (pool->user_count > 0) {
         return gpu_error_set(error, GPULUA_POOL_IN_USE,
                              "pool %llu cannot be cleared: %u graphs or captures use it",
