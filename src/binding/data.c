@@ -176,6 +176,15 @@ void gpu_lua_push_element(lua_State *L, enum gpu_type type, const void *element)
     }
 }
 
+_Noreturn void gpu_lua_bad_value(lua_State *L, int index, enum gpu_type type, const char *reason,
+                                 const char *what) {
+    const char *value = lua_isnil(L, index)                 ? "it"
+                        : lua_type(L, index) == LUA_TNUMBER ? lua_tostring(L, index)
+                                                            : gpu_lua_describe(L, index);
+    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: %s %s (%s expected)", what, value, reason,
+                 gpu_type_name(type));
+}
+
 _Noreturn void gpu_lua_bad_element(lua_State *L, int index, uint64_t number, enum gpu_type type,
                                    const char *reason) {
     int kind = lua_type(L, index);

@@ -8,6 +8,9 @@
 const char *gpu_lua_to_element(lua_State *L, int index, enum gpu_type type, void *element);
 /* Pushes the element. */
 void gpu_lua_push_element(lua_State *L, enum gpu_type type, const void *element);
+/* Raises InvalidArgument: `what` ("argument 1 of fill") cannot be the value at `index`. */
+_Noreturn void gpu_lua_bad_value(lua_State *L, int index, enum gpu_type type, const char *reason,
+                                 const char *what);
 /* Raises InvalidData that names element `number`; the value is at `index`. */
 _Noreturn void gpu_lua_bad_element(lua_State *L, int index, uint64_t number, enum gpu_type type,
                                    const char *reason);

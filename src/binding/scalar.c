@@ -32,11 +32,7 @@ static void set(lua_State *L, struct gpulua *g, struct buffer *buffer, int at, c
     struct gpu_device *device = gpu_block_device(buffer->ref.block);
     const char *reason = gpu_lua_to_element(L, at, buffer->ref.type, element);
     if (reason) {
-        const char *value = lua_isnil(L, at)                 ? "it"
-                            : lua_type(L, at) == LUA_TNUMBER ? lua_tostring(L, at)
-                                                             : gpu_lua_describe(L, at);
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "value of %s: %s %s (%s expected)", what, value,
-                     reason, gpu_type_name(buffer->ref.type));
+        gpu_lua_bad_value(L, at, buffer->ref.type, reason, what);
     }
     struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device), .label = "set"};
     struct gpu_error error;
@@ -59,7 +55,7 @@ int gpu_lua_device_scalar(lua_State *L) {
     request.label = gpu_lua_field_string(L, 4, "label", "scalar");
     request.byte_count = gpu_type_bytes(request.type);
     struct buffer *buffer = gpu_lua_buffer_make(L, g, device, &request);
-    set(L, g, buffer, 3, "scalar");
+    set(L, g, buffer, 3, "value of scalar");
     struct scalar_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_SCALAR, sizeof *handle, 1);
     lua_pushvalue(L, -2);
     lua_setiuservalue(L, -2, 1);
@@ -74,7 +70,7 @@ static int scalar_set(lua_State *L) {
     struct buffer *buffer = check_scalar(L, g);
     gpu_lua_check_eager(L, g, gpu_block_device(buffer->ref.block), "set of a scalar");
     lua_settop(L, 2);
-    set(L, g, buffer, 2, "set");
+    set(L, g, buffer, 2, "value of set");
     lua_settop(L, 1);
     return 1;
 }

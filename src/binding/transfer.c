@@ -311,11 +311,7 @@ static int fill_ready(lua_State *L, int status, lua_KContext context) {
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
     const char *reason = gpu_lua_to_element(L, 2, buffer->ref.type, element);
     if (reason) {
-        const char *value = lua_isnil(L, 2)                 ? "it"
-                            : lua_type(L, 2) == LUA_TNUMBER ? lua_tostring(L, 2)
-                                                            : gpu_lua_describe(L, 2);
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument 1 of fill: %s %s (%s expected)", value,
-                     reason, gpu_type_name(buffer->ref.type));
+        gpu_lua_bad_value(L, 2, buffer->ref.type, reason, "argument 1 of fill");
     }
     if (is_host(buffer)) {
         gpu_lua_wait_idle(L, g, buffer, true, fill_ready);

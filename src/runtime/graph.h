@@ -47,7 +47,7 @@ struct gpu_device *gpu_pool_device(const struct gpu_pool *pool);
 
 /* ---- capturing ----
  *
- * Begins one for the device of submit->stream; label and site are the graph's. `pool`: NULL for one
+ * Begins one for the device of submit->stream; the label is the graph's. `pool`: NULL for one
  * of its own. Nothing is sent to the device before the capture is finished. Does not block.
  * InvalidArgument: a pool of another device. */
 gpulua_status gpu_capture_create(const struct gpu_submit *submit, struct gpu_pool *pool,

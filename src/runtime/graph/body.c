@@ -20,49 +20,22 @@ bool gpu_graph_grow(void **items, uint32_t *capacity, uint32_t count, size_t ite
 
 /* ---- blocks ---- */
 
-static uint32_t bucket_of(const struct graph_body *body, const struct gpu_block *block) {
-    uint32_t mask = body->bucket_count - 1;
-    uint32_t at = (uint32_t)(block->number * UINT64_C(0x9e3779b97f4a7c15) >> 32) & mask;
-    while (body->buckets[at] != 0 && body->tracks[body->buckets[at] - 1].block != block) {
-        at = (at + 1) & mask;
-    }
-    return at;
-}
-
 uint32_t gpu_graph_find_track(const struct graph_body *body, const struct gpu_block *block) {
-    return body->buckets[bucket_of(body, block)] - 1;
-}
-
-static bool grow_buckets(struct graph_body *body) {
-    uint32_t count = body->bucket_count == 0 ? 32 : body->bucket_count * 2;
-    uint32_t *buckets = calloc(count, sizeof *buckets);
-    if (!buckets) {
-        return false;
-    }
-    free(body->buckets);
-    body->buckets = buckets;
-    body->bucket_count = count;
-    for (uint32_t i = 0; i < body->track_count; i++) {
-        body->buckets[bucket_of(body, body->tracks[i].block)] = i + 1;
-    }
-    return true;
+    return gpu_graph_index_find(&body->index, block);
 }
 
 /* The index of the block's track, which is made if there is none; GPU_NODE_NONE: no memory. */
 static uint32_t track_of(struct graph_body *body, struct gpu_block *block) {
-    if (body->track_count * 2 >= body->bucket_count && !grow_buckets(body)) {
+    uint32_t *number = gpu_graph_index_make(&body->index, block);
+    if (!number) {
         return GPU_NODE_NONE;
     }
-    uint32_t at = bucket_of(body, block);
-    if (body->buckets[at] == 0) {
-        if (!gpu_graph_grow((void **)&body->tracks, &body->track_capacity, body->track_count,
-                            sizeof *body->tracks)) {
-            return GPU_NODE_NONE;
-        }
-        body->tracks[body->track_count++] = (struct graph_track){.block = gpu_block_retain(block)};
-        body->buckets[at] = body->track_count;
+    if (*number == GPU_NODE_NONE && gpu_graph_grow((void **)&body->tracks, &body->track_capacity,
+                                                   body->track_count, sizeof *body->tracks)) {
+        *number = body->track_count++;
+        body->tracks[*number] = (struct graph_track){.block = gpu_block_retain(block)};
     }
-    return body->buckets[at] - 1;
+    return *number;
 }
 
 /* ---- all uses as those of one operation ---- */
@@ -156,7 +129,7 @@ void gpu_graph_body_finish(struct graph_body *body) {
     free(body->edges);
     free(body->uses);
     free(body->tracks);
-    free(body->buckets);
+    gpu_graph_index_finish(&body->index);
     free((void *)body->kernels);
     free(body->found);
     free(body->marks);

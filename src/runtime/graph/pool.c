@@ -14,9 +14,8 @@ struct gpu_pool {
     uint32_t user_count;       /* graphs, and captures that have not ended */
     struct gpu_block **blocks; /* owned; each retained, in order */
     uint32_t count, capacity;
-    uint32_t *buckets; /* owned; by block: open addressing, index + 1, 0: free */
-    uint32_t bucket_count;
-    struct gpu_block *order; /* retained: has no memory; launches of its graphs write it */
+    struct graph_index index; /* of the blocks */
+    struct gpu_block *order;  /* retained: has no memory; launches of its graphs write it */
     struct gpu_deferred release;
     bool is_deferred;
 };
@@ -57,10 +56,9 @@ static void drop_blocks(struct gpu_pool *pool) {
         gpu_block_release(pool->blocks[i]);
     }
     free((void *)pool->blocks);
-    free(pool->buckets);
+    gpu_graph_index_finish(&pool->index);
     pool->blocks = NULL;
-    pool->buckets = NULL;
-    pool->count = pool->capacity = pool->bucket_count = 0;
+    pool->count = pool->capacity = 0;
 }
 
 static void run_release(struct gpu_device *device, struct gpu_deferred *deferred) {
@@ -105,34 +103,6 @@ struct gpu_pool *gpu_pool_find(struct gpu_device *device, uint64_t number) {
 
 /* ---- what it holds ---- */
 
-static uint32_t bucket_of(const struct gpu_pool *pool, const struct gpu_block *block) {
-    uint32_t mask = pool->bucket_count - 1;
-    uint32_t at = (uint32_t)(block->number * UINT64_C(0x9e3779b97f4a7c15) >> 32) & mask;
-    while (pool->buckets[at] != 0 && pool->blocks[pool->buckets[at] - 1] != block) {
-        at = (at + 1) & mask;
-    }
-    return at;
-}
-
-static bool holds(const struct gpu_pool *pool, const struct gpu_block *block) {
-    return pool->bucket_count > 0 && pool->buckets[bucket_of(pool, block)] != 0;
-}
-
-static bool grow_buckets(struct gpu_pool *pool) {
-    uint32_t count = pool->bucket_count == 0 ? 32 : pool->bucket_count * 2;
-    uint32_t *buckets = calloc(count, sizeof *buckets);
-    if (!buckets) {
-        return false;
-    }
-    free(pool->buckets);
-    pool->buckets = buckets;
-    pool->bucket_count = count;
-    for (uint32_t i = 0; i < pool->count; i++) {
-        pool->buckets[bucket_of(pool, pool->blocks[i])] = i + 1;
-    }
-    return true;
-}
-
 gpulua_status gpu_pool_check_open(const struct gpu_pool *pool, const char *what,
                                   struct gpu_error *error) {
     if (!pool->is_sealed) {
@@ -144,7 +114,8 @@ gpulua_status gpu_pool_check_open(const struct gpu_pool *pool, const char *what,
 
 gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block,
                            struct gpu_error *error) {
-    if (block->byte_count == 0 || holds(pool, block)) { /* order alone is no memory */
+    if (block->byte_count == 0 ||
+        gpu_graph_index_find(&pool->index, block) != GPU_NODE_NONE) { /* order alone is no memory */
         return GPULUA_OK;
     }
     char what[80];
@@ -154,12 +125,12 @@ gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block,
     if (status) {
         return status;
     }
-    if ((pool->count * 2 >= pool->bucket_count && !grow_buckets(pool)) ||
-        !gpu_graph_grow((void **)&pool->blocks, &pool->capacity, pool->count,
-                        sizeof(struct gpu_block *))) {
+    uint32_t *number = gpu_graph_index_make(&pool->index, block);
+    if (!number || !gpu_graph_grow((void **)&pool->blocks, &pool->capacity, pool->count,
+                                   sizeof(struct gpu_block *))) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to register %s", what);
     }
-    pool->buckets[bucket_of(pool, block)] = pool->count + 1;
+    *number = pool->count;
     pool->blocks[pool->count++] = gpu_block_retain(block);
     return GPULUA_OK;
 }

@@ -7,6 +7,16 @@
 
 #define GPU_NODE_NONE UINT32_MAX
 
+/* The numbers of blocks in a list. */
+struct graph_place {
+    const struct gpu_block *block; /* compared alone; NULL: free */
+    uint32_t number;
+};
+struct graph_index {
+    struct graph_place *places; /* owned */
+    uint32_t capacity, count;
+};
+
 /* Bytes of a block that the same nodes have used. */
 struct graph_range {
     uint64_t byte_begin, byte_end;
@@ -49,8 +59,7 @@ struct graph_body {
     uint32_t use_count, use_capacity;
     struct graph_track *tracks;
     uint32_t track_count, track_capacity;
-    uint32_t *buckets; /* tracks by block: open addressing, index + 1, 0: free */
-    uint32_t bucket_count;
+    struct graph_index index;    /* of the tracks, by block */
     struct gpu_kernel **kernels; /* each retained: of the newest node, if it is a launch */
     uint32_t kernel_count, kernel_capacity;
     /* For the edges of the node at hand. */
@@ -60,6 +69,13 @@ struct graph_body {
     uint32_t mark;
     uint32_t mark_capacity;
 };
+
+/* ---- index.c ---- */
+/* GPU_NODE_NONE: it has none. */
+uint32_t gpu_graph_index_find(const struct graph_index *index, const struct gpu_block *block);
+/* Where its number stands; one that is new has GPU_NODE_NONE, to be set. NULL: no memory. */
+uint32_t *gpu_graph_index_make(struct graph_index *index, const struct gpu_block *block);
+void gpu_graph_index_finish(struct graph_index *index);
 
 /* ---- body.c ---- */
 /* Grows the array at *items so that one more fits. False: no memory. */
