@@ -4,7 +4,6 @@
  * from one stream, as everybody does it, which gives one chain; and put together by hand with the
  * true edges. Prints `name value unit` lines (medians). The driver is opened with dlopen, so the
  * program builds anywhere and says so where there is no GPU. */
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,17 +32,6 @@ static int read_kernel(void) {
 }
 
 #define DRIVER(X)                                                                                  \
-    X(cuInit, CUresult, (unsigned))                                                                \
-    X(cuDeviceGet, CUresult, (CUdevice *, int))                                                    \
-    X(cuDevicePrimaryCtxRetain, CUresult, (CUcontext *, CUdevice))                                 \
-    X(cuCtxSetCurrent, CUresult, (CUcontext))                                                      \
-    X(cuModuleLoadData, CUresult, (CUmodule *, const void *))                                      \
-    X(cuModuleGetFunction, CUresult, (CUfunction *, CUmodule, const char *))                       \
-    X(cuMemAlloc_v2, CUresult, (CUdeviceptr *, size_t))                                            \
-    X(cuStreamCreate, CUresult, (CUstream *, unsigned))                                            \
-    X(cuStreamSynchronize, CUresult, (CUstream))                                                   \
-    X(cuEventCreate, CUresult, (CUevent *, unsigned))                                              \
-    X(cuEventRecord, CUresult, (CUevent, CUstream))                                                \
     X(cuStreamBeginCapture_v2, CUresult, (CUstream, CUstreamCaptureMode))                          \
     X(cuStreamEndCapture, CUresult, (CUstream, CUgraph *))                                         \
     X(cuGraphCreate, CUresult, (CUgraph *, unsigned))                                              \
@@ -52,22 +40,9 @@ static int read_kernel(void) {
     X(cuGraphInstantiateWithFlags, CUresult, (CUgraphExec *, CUgraph, unsigned long long))         \
     X(cuGraphLaunch, CUresult, (CUgraphExec, CUstream))                                            \
     X(cuGraphExecDestroy, CUresult, (CUgraphExec))                                                 \
-    X(cuGraphDestroy, CUresult, (CUgraph))                                                         \
-    X(cuLaunchKernel, CUresult,                                                                    \
-      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
-       void **, void **))
-#define X(name, result, parameters) static result(*p_##name) parameters;
-DRIVER(X)
-#undef X
+    X(cuGraphDestroy, CUresult, (CUgraph))
 
-#define CK(call)                                                                                   \
-    do {                                                                                           \
-        CUresult result_ = (call);                                                                 \
-        if (result_ != CUDA_SUCCESS) {                                                             \
-            fprintf(stderr, "%s: error %d\n", #call, (int)result_);                                \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "driver.h"
 
 static CUstream stream;
 static CUfunction tick;
@@ -168,33 +143,14 @@ static void run(void) {
 }
 
 int main(void) {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!driver) {
-        puts("# no libcuda.so.1 here");
-        return 0;
-    }
-#define X(name, result, parameters)                                                                \
-    *(void **)&p_##name = dlsym(driver, #name);                                                    \
-    if (!p_##name) {                                                                               \
-        puts("# libcuda.so.1 lacks " #name);                                                       \
-        return 0;                                                                                  \
-    }
-    DRIVER(X)
-#undef X
-    if (p_cuInit(0) != CUDA_SUCCESS) {
-        puts("# no GPU here");
+    if (!driver_open()) {
         return 0;
     }
     if (!read_kernel()) {
         puts("# bench/tick.ptx cannot be read");
         return 1;
     }
-    CUdevice device;
-    CUcontext context;
     CUmodule module;
-    CK(p_cuDeviceGet(&device, 0));
-    CK(p_cuDevicePrimaryCtxRetain(&context, device));
-    CK(p_cuCtxSetCurrent(context));
     CK(p_cuModuleLoadData(&module, tick_ptx));
     CK(p_cuModuleGetFunction(&tick, module, "tick"));
     for (int i = 0; i < CHAINS_MAX; i++) {

@@ -3,7 +3,6 @@
  * Prints `name value unit` lines (medians of repeats); bench/run.lua interleaves this program with
  * gpulua. The driver is opened with dlopen, so the program builds anywhere and says so where there
  * is no GPU. */
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,37 +31,13 @@ static const char *const saxpy_ptx =
     "st.global.f32 [%d5], %f3; DONE: ret; }\n";
 
 #define DRIVER(X)                                                                                  \
-    X(cuInit, CUresult, (unsigned))                                                                \
-    X(cuDeviceGet, CUresult, (CUdevice *, int))                                                    \
-    X(cuDevicePrimaryCtxRetain, CUresult, (CUcontext *, CUdevice))                                 \
-    X(cuCtxSetCurrent, CUresult, (CUcontext))                                                      \
-    X(cuModuleLoadData, CUresult, (CUmodule *, const void *))                                      \
-    X(cuModuleGetFunction, CUresult, (CUfunction *, CUmodule, const char *))                       \
-    X(cuMemAlloc_v2, CUresult, (CUdeviceptr *, size_t))                                            \
     X(cuMemsetD8_v2, CUresult, (CUdeviceptr, unsigned char, size_t))                               \
     X(cuMemHostAlloc, CUresult, (void **, size_t, unsigned))                                       \
     X(cuMemHostGetDevicePointer_v2, CUresult, (CUdeviceptr *, void *, unsigned))                   \
-    X(cuStreamCreate, CUresult, (CUstream *, unsigned))                                            \
-    X(cuStreamSynchronize, CUresult, (CUstream))                                                   \
-    X(cuEventCreate, CUresult, (CUevent *, unsigned))                                              \
-    X(cuEventRecord, CUresult, (CUevent, CUstream))                                                \
     X(cuStreamWaitEvent, CUresult, (CUstream, CUevent, unsigned))                                  \
-    X(cuStreamWriteValue64_v2, CUresult, (CUstream, CUdeviceptr, cuuint64_t, unsigned))            \
-    X(cuLaunchKernel, CUresult,                                                                    \
-      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
-       void **, void **))
-#define X(name, result, parameters) static result(*p_##name) parameters;
-DRIVER(X)
-#undef X
+    X(cuStreamWriteValue64_v2, CUresult, (CUstream, CUdeviceptr, cuuint64_t, unsigned))
 
-#define CK(call)                                                                                   \
-    do {                                                                                           \
-        CUresult result_ = (call);                                                                 \
-        if (result_ != CUDA_SUCCESS) {                                                             \
-            fprintf(stderr, "%s: error %d\n", #call, (int)result_);                                \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "driver.h"
 
 static void print_median(const char *name, double *values, int count, const char *unit) {
     qsort(values, (size_t)count, sizeof *values, by_value);
@@ -148,32 +123,13 @@ static void measure(void) {
 }
 
 int main(void) {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!driver) {
-        puts("# no libcuda.so.1 here");
+    if (!driver_open()) {
         return 0;
     }
-#define X(name, result, parameters)                                                                \
-    *(void **)&p_##name = dlsym(driver, #name);                                                    \
-    if (!p_##name) {                                                                               \
-        puts("# libcuda.so.1 lacks " #name);                                                       \
-        return 0;                                                                                  \
-    }
-    DRIVER(X)
-#undef X
-    if (p_cuInit(0) != CUDA_SUCCESS) {
-        puts("# no GPU here");
-        return 0;
-    }
-    CUdevice device;
-    CUcontext context;
     CUmodule module;
     CUdeviceptr x, y;
     static int n = 1024;
     static float a = 2;
-    CK(p_cuDeviceGet(&device, 0));
-    CK(p_cuDevicePrimaryCtxRetain(&context, device));
-    CK(p_cuCtxSetCurrent(context));
     CK(p_cuModuleLoadData(&module, saxpy_ptx));
     CK(p_cuModuleGetFunction(&saxpy, module, "saxpy"));
     CK(p_cuMemAlloc_v2(&x, 4096));
