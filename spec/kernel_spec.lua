@@ -316,6 +316,19 @@ describe("kernel", function()
       assert.are.same({ -1 }, out:read())
     end)
 
+    it("passes infinities and whole numbers as f32, and NULL where there was a buffer", function()
+      local k = dev:compile([[
+        extern "C" __global__ void keep(const int *p, char c, float a, float *y) { *y = p ? *p : a; }]]).keep
+      local p <close> = dev:upload("i32", { 7 })
+      local out <close> = dev:buffer("f32", 1)
+      for _, a in ipairs { math.huge, -math.huge, 3, -0.5, 1 << 24, 3.4028234663852886e38 } do
+        k:launch(support.one, p, -1, 1e30, out)
+        assert.are.same({ 7 }, out:read())
+        k:launch(support.one, nil, -1, a, out)
+        assert.are.same({ a }, out:read())
+      end
+    end)
+
     it("passes scalars of every type with their whole range", function()
       local echo = dev:compile([[
         extern "C" __global__ void echo(signed char a, unsigned char b, short c, unsigned short d, int e, unsigned f,
@@ -448,6 +461,8 @@ describe("kernel", function()
         refused({ "n" }, 4, 1 << 31, 1.0, x, y)
         refused({ "n" }, 4, math.huge, 1.0, x, y)
         refused({ "n" }, 4, 0 / 0, 1.0, x, y)
+        refused({ "a", "out of range" }, 4, 4, 1e300, x, y)
+        refused({ "a", "out of range" }, 4, 4, -math.maxinteger * 1e30, x, y)
       end)
 
       it("another element type", function()

@@ -107,6 +107,21 @@ describe("a lost device", function()
   end
 
   describe("whose process is killed", function()
+    it("ends loops that do nothing but look whether work is over", function()
+      without_remains(function()
+        local dev, pid = support.open_with_pid()
+        local flag = dev:buffer("i32", 1):fill(0)
+        local running = dev:compile(forever).forever:launch({ grid = 1, block = 1 }, flag)
+        support.raises("Timeout", {}, running.await, running, 0.05)
+        os.execute("kill -9 " .. pid)
+        local limit = support.now() + 10
+        while not running:done() and support.now() < limit do end
+        assert.is_true(running:done())
+        support.raises("DeviceLost", {}, running.await, running)
+        dev:close()
+      end)
+    end)
+
     it("fails what is in flight with DeviceLost, and everything after", function()
       without_remains(function()
         local dev, pid = support.open_with_pid()

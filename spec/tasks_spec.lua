@@ -111,6 +111,16 @@ describe("tasks", function()
       task:await()
     end)
 
+    it("have the names that scripts call them by, whatever has been loaded", function()
+      for _ = 1, 8 do -- the order of a hash is another one in each process
+        local output = support.script [[
+          local gpu = require "gpulua"
+          require "gpulua.npy"
+          gpu.run(function() gpu.sleep(-1) end)]]
+        assert.truthy(output:find("in function 'gpulua.sleep'", 1, true), output)
+      end
+    end)
+
     it("know who spawned the task that failed", function()
       local line = debug.getinfo(1, "l").currentline
       local outer = gpu.spawn(function()

@@ -111,7 +111,7 @@ fi
 # Check mode, on the specs about the order of work (on CUDA by hashes). Another seed with every run would tell more, and
 # fail at times that nobody can find again.
 if [ -n "$ISOLATE" ]; then
-    checked="spec/hazard_spec.lua spec/range_spec.lua spec/stream_spec.lua spec/op_spec.lua"
+    checked="spec/hazard_spec.lua spec/range_spec.lua spec/stream_spec.lua spec/op_spec.lua spec/control_spec.lua"
     [ "$DEVICE" != cpu ] || checked="$checked spec/programs_spec.lua"
     for isolate in $ISOLATE; do
         log=$logs/specs-check-$isolate.log

@@ -8,9 +8,14 @@ for name, value in pairs(core) do
 end
 -- What the interpreter and our own files need is in the core alone.
 for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown", "adopt_coroutines", "describe",
-  "capture_begin", "capture_enter", "capture_spawn" } do
+  "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
+  "capture_active", "graphed_same", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil
 end
+
+-- What our own files require: an empty table that leads there. Lua names the functions in tracebacks by the first
+-- loaded module in which it finds them, in the order of a hash, and they are to be those of gpulua.
+package.loaded["gpulua.core"] = setmetatable({}, { __index = core })
 
 --- Runs f(...) as a task and waits for it and its children; returns its results or raises its error.
 -- Outside tasks this drives the loop.
@@ -52,6 +57,11 @@ package.loaded["gpulua.device"].capture = function(device, options, f)
   return capture:finish()
 end
 
+--- device:graphed([{warmup=, label=, pool=},] f) -> graphed: see graphed.lua.
+package.loaded["gpulua.device"].graphed = function(...)
+  return require "gpulua.graphed"(...)
+end
+
 local scalar = package.loaded["gpulua.scalar"]
 local values_of = scalar.get
 
@@ -63,6 +73,31 @@ end
 local graph = package.loaded["gpulua.graph"]
 local text_of = graph.dot
 
+--- graph:update([{rebuild=},] f) -> true, nodes that have other arguments now[, the first of them], or false, the first
+-- difference: other work, or work that follows other work, for which the graph was made anew. It becomes what f
+-- launches, for launches that come later. Waits for the tasks of f, so that it yields in a task. Buffers that f makes
+-- are those that were made at their places before, where size and label are the same. TopologyChanged, where it would
+-- have to be made anew and rebuild is false; EmptyCapture; then, and with an error in f, it stays as it was.
+function graph.update(self, options, f)
+  if f == nil and type(options) == "function" then
+    options, f = nil, options
+  end
+  local rebuild = true
+  if options ~= nil and type(options) ~= "table" or type(f) ~= "function" then
+    core.capture_again(self):close() -- raises, if it is closed
+    core.raise("InvalidArgument", ("update: [options,] a function expected, got %s, %s"):format(type(options), type(f)))
+  end
+  for name, value in pairs(options or {}) do
+    if name ~= "rebuild" or type(value) ~= "boolean" then
+      core.raise("InvalidArgument", ("update: rebuild = true or false expected, got %s = %s"):format(name, value))
+    end
+    rebuild = value
+  end
+  local capture <close> = core.capture_again(self)
+  core.capture_spawn(capture, f):await()
+  return core.capture_update(capture, self, rebuild)
+end
+
 --- graph:dot([file]) -> the graph as text for Graphviz, which is written into the file, too. Io: it cannot be.
 function graph.dot(self, path)
   local text = text_of(self)
@@ -71,5 +106,7 @@ function graph.dot(self, path)
   end
   return text
 end
+
+gpu.graph = require "gpulua.control"
 
 return gpu

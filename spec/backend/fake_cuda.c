@@ -129,6 +129,7 @@ API result cuDeviceGetAttribute(int *value, int attribute, int device) {
 }
 API result cuDevicePrimaryCtxRetain(void **context, int device) {
     BEGIN;
+    graphs_forget();
     fake_live++;
     return *context = &context_object, device >= 0 ? OK : INVALID;
 }
@@ -589,6 +590,21 @@ static bool is_function(const char *function) {
     }
     return false;
 }
+/* The kernel of backend/cuda/control.c. */
+static result choose(void) {
+    struct {
+        uint64_t handle, address;
+        uint32_t elem_bytes, mode, first, count;
+    } args;
+    uint64_t value = 0;
+    memcpy(&args, fake_args, sizeof args);
+    memcpy(&value, (const void *)(uintptr_t)args.address, args.elem_bytes);
+    uint64_t index = value - args.first;
+    return condition_set(args.handle, args.mode == 0       ? value != 0
+                                      : args.mode == 1     ? index == 0
+                                      : index < args.count ? (unsigned)index
+                                                           : args.count);
+}
 static result run(const char *function, const unsigned grid[3], const unsigned block[3],
                   unsigned shared, void **extra) {
     fake_args_bytes = 0;
@@ -604,6 +620,8 @@ static result run(const char *function, const unsigned grid[3], const unsigned b
         struct fill_args args;
         memcpy(&args, fake_args, sizeof args);
         fill(&args);
+    } else if (strcmp(function, "gpulua_choose") == 0) {
+        return choose();
     } else if (strncmp(function, "gpulua_", 7) == 0) {
         struct hash_args args;
         memcpy(&args, fake_args, sizeof args);

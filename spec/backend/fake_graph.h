@@ -3,7 +3,8 @@
  * ends the capture. A graph's nodes are done in the order in which they were made. */
 
 enum { CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, ILLEGAL_STATE = 401 };
-enum kind { KERNEL, COPY, SET, EMPTY };
+enum kind { KERNEL, COPY, SET, EMPTY, CONDITIONAL };
+enum { IF, WHILE, SWITCH, BODIES_MAX = 64 };
 
 struct node_params { /* CUDA_KERNEL_NODE_PARAMS_v2 */
     const char *function;
@@ -24,13 +25,24 @@ struct node {
     uint64_t dst, src; /* copies and sets */
     size_t bytes, elem_bytes;
     unsigned element;
+    uint64_t handle; /* conditional nodes */
+    int type;
+    unsigned body_count;
+    struct graph *bodies[BODIES_MAX]; /* owned by the one that was not copied */
 };
 struct graph {
     struct node **nodes;
     size_t count;
-    bool is_exec;
+    bool is_exec, is_body;
     void *uploaded_on;
 };
+/* What kernels set and conditional nodes look at; a handle is the index, and 1. */
+static struct condition {
+    const struct graph *graph;
+    bool is_used, is_set;
+    unsigned value;
+} conditions[4096];
+static size_t condition_count;
 struct capture {
     void *stream; /* NULL: free */
     struct graph *graph;
@@ -65,8 +77,13 @@ static void graph_free(struct graph *graph) {
         graphs[slot] = graphs[slot] == graph ? NULL : graphs[slot];
     }
     for (size_t i = 0; i < graph->count; i++) {
-        free(graph->nodes[i]->deps);
-        free(graph->nodes[i]);
+        struct node *node = graph->nodes[i];
+        for (unsigned b = 0; node->kind == CONDITIONAL && !graph->is_exec && b < node->body_count;
+             b++) {
+            graph_free(node->bodies[b]);
+        }
+        free(node->deps);
+        free(node);
     }
     fake_graph = fake_graph == graph ? NULL : fake_graph;
     free(graph->nodes);
@@ -127,7 +144,7 @@ static bool capture_invalidate(const void *stream) {
     return was;
 }
 static void capture_over(struct capture *capture, bool keeps_graph) {
-    if (!keeps_graph) {
+    if (!keeps_graph && !capture->graph->is_body) {
         fake_live--;
         graph_free(capture->graph);
     }
@@ -145,6 +162,20 @@ static result capture_add(struct capture *capture, const struct node *what) {
     struct node *made = node_add(capture->graph, what, capture->deps, capture->dep_count);
     capture_follow(capture, &made, 1);
     return OK;
+}
+
+/* What a lost device has left behind. */
+static void graphs_forget(void) {
+    for (size_t i = 0; i < sizeof captures / sizeof captures[0]; i++) {
+        free(captures[i].deps);
+    }
+    memset(captures, 0, sizeof captures);
+    for (size_t slot = 0; slot < sizeof graphs / sizeof graphs[0]; slot++) {
+        if (graphs[slot] != NULL && !graphs[slot]->is_body) {
+            graph_free(graphs[slot]);
+        }
+    }
+    condition_count = 0;
 }
 
 /* First in every call that puts work on a stream. */
@@ -184,6 +215,21 @@ API result cuStreamBeginCapture_v2(void *stream, int mode) {
     fake_live++;
     capture->stream = stream;
     capture->graph = graph_make();
+    return OK;
+}
+API result cuStreamBeginCaptureToGraph(void *stream, struct graph *graph, struct node *const *deps,
+                                       const void *edges, size_t count, int mode) {
+    BEGIN_CURRENT;
+    struct capture *capture = captures;
+    while (capture->stream != NULL) {
+        capture++;
+    }
+    if (stream == NULL || capture_of(stream) != NULL || mode != 2 || !is_graph(graph, false) ||
+        !graph->is_body || deps != NULL || edges != NULL || count != 0) {
+        return INVALID;
+    }
+    capture->stream = stream;
+    capture->graph = graph;
     return OK;
 }
 API result cuStreamEndCapture(void *stream, struct graph **graph) {
@@ -252,7 +298,7 @@ API result cuGraphCreate(struct graph **graph, unsigned flags) {
 }
 API result cuGraphDestroy(struct graph *graph) {
     BEGIN_CURRENT;
-    if (!is_graph(graph, false)) {
+    if (!is_graph(graph, false) || graph->is_body) {
         return INVALID;
     }
     fake_live--;
@@ -277,6 +323,52 @@ API result cuGraphAddEmptyNode(struct node **node, struct graph *graph, struct n
         return INVALID;
     }
     return *node = node_add(graph, &made, deps, count), OK;
+}
+API result cuGraphConditionalHandleCreate(uint64_t *handle, const struct graph *graph,
+                                          const void *context, unsigned value, unsigned flags) {
+    BEGIN_CURRENT;
+    if (!is_graph(graph, false) || context != &context_object || value != 0 || flags != 0 ||
+        condition_count == sizeof conditions / sizeof conditions[0]) {
+        return INVALID;
+    }
+    conditions[condition_count] = (struct condition){.graph = graph};
+    return *handle = ++condition_count, OK;
+}
+struct any_params { /* CUgraphNodeParams */
+    int type, reserved[3];
+    uint64_t handle;
+    int kind;
+    unsigned size;
+    struct graph **bodies;
+    void *context;
+    long long rest[26];
+};
+API result cuGraphAddNode_v2(struct node **node, struct graph *graph, struct node *const *deps,
+                             const void *edges, size_t count, struct any_params *params) {
+    BEGIN_CURRENT;
+    unsigned most = params->kind == SWITCH                        ? BODIES_MAX
+                    : params->kind == IF && fake_version >= 12080 ? 2
+                                                                  : 1;
+    if (!is_graph(graph, false) || !are_deps(graph, deps, count) || edges != NULL ||
+        params->type != 13 || params->handle == 0 || params->handle > condition_count ||
+        conditions[params->handle - 1].graph != graph || conditions[params->handle - 1].is_used ||
+        params->context != &context_object || params->size < 1 || params->size > most ||
+        params->kind < IF || params->kind > SWITCH ||
+        (params->kind == SWITCH && fake_version < 12080)) {
+        return INVALID;
+    }
+    struct node made = {.kind = CONDITIONAL,
+                        .handle = params->handle,
+                        .type = params->kind,
+                        .body_count = params->size};
+    conditions[params->handle - 1].is_used = true;
+    for (unsigned b = 0; b < params->size; b++) {
+        made.bodies[b] = graph_make();
+        made.bodies[b]->is_body = true;
+    }
+    *node = node_add(graph, &made, deps, count);
+    params->bodies = (*node)->bodies;
+    return OK;
 }
 API result cuGraphInstantiateWithFlags(struct graph **exec, struct graph *graph,
                                        unsigned long long flags) {
@@ -304,6 +396,112 @@ API result cuGraphExecKernelNodeSetParams_v2(struct graph *exec, const struct no
                ? put(exec->nodes[node->number], params)
                : INVALID;
 }
+/* The driver's structs, as far as copies and sets in one dimension fill them in. */
+struct copy_params { /* CUDA_MEMCPY3D */
+    size_t src_place[4];
+    int src_type;
+    const void *src_host;
+    uint64_t src_device;
+    void *src_array, *reserved0;
+    size_t src_pitch, src_height, dst_place[4];
+    int dst_type;
+    void *dst_host;
+    uint64_t dst_device;
+    void *dst_array, *reserved1;
+    size_t dst_pitch, dst_height, width, height, depth;
+};
+struct set_params { /* CUDA_MEMSET_NODE_PARAMS */
+    uint64_t dst;
+    size_t pitch;
+    unsigned value, elem_bytes;
+    size_t width, height;
+};
+static bool is_node(const struct node *node, enum kind kind) {
+    return node != NULL && is_graph(node->graph, false) && node->kind == kind;
+}
+/* The node of the executable graph, if it is of the kind. */
+static struct node *exec_node(struct graph *exec, const struct node *node, enum kind kind) {
+    fake_graph_updates++;
+    return is_graph(exec, true) && is_node(node, kind) && node->number < exec->count
+               ? exec->nodes[node->number]
+               : NULL;
+}
+API result cuGraphGetNodes(struct graph *graph, struct node **nodes, size_t *count) {
+    BEGIN_CURRENT;
+    if (!is_graph(graph, false)) {
+        return INVALID;
+    }
+    for (size_t i = 0; i < *count && i < graph->count; i++) {
+        nodes[i] = graph->nodes[i];
+    }
+    return *count = graph->count, OK;
+}
+API result cuGraphNodeGetType(struct node *node, int *type) {
+    static const int types[] = {[KERNEL] = 0, [COPY] = 1, [SET] = 2, [EMPTY] = 5};
+    BEGIN_CURRENT;
+    return node != NULL && is_graph(node->graph, false) ? (*type = types[node->kind], OK) : INVALID;
+}
+API result cuGraphKernelNodeGetParams_v2(struct node *node, struct node_params *params) {
+    static void *extra[5];
+    BEGIN_CURRENT;
+    if (!is_node(node, KERNEL)) {
+        return INVALID;
+    }
+    *params = node->params;
+    memcpy(extra, (void *[]){(void *)1, node->args, (void *)2, &node->args_bytes, NULL},
+           sizeof extra);
+    params->extra = node->has_extra ? extra : NULL;
+    return OK;
+}
+API result cuGraphMemcpyNodeGetParams(struct node *node, struct copy_params *params) {
+    BEGIN_CURRENT;
+    if (!is_node(node, COPY)) {
+        return INVALID;
+    }
+    *params = (struct copy_params){.src_device = node->src,
+                                   .dst_device = node->dst,
+                                   .width = node->bytes,
+                                   .height = 1,
+                                   .depth = 1};
+    return OK;
+}
+API result cuGraphExecMemcpyNodeSetParams(struct graph *exec, struct node *node,
+                                          const struct copy_params *params, void *context) {
+    BEGIN_CURRENT;
+    struct node *own = exec_node(exec, node, COPY);
+    if (own == NULL || params->height != 1 || params->width == 0 || context != &context_object) {
+        return INVALID;
+    }
+    own->dst = params->dst_device;
+    own->src = params->src_device;
+    own->bytes = params->width;
+    return OK;
+}
+API result cuGraphMemsetNodeGetParams(struct node *node, struct set_params *params) {
+    BEGIN_CURRENT;
+    if (!is_node(node, SET)) {
+        return INVALID;
+    }
+    *params = (struct set_params){.dst = node->dst,
+                                  .value = node->element,
+                                  .elem_bytes = (unsigned)node->elem_bytes,
+                                  .width = node->bytes / node->elem_bytes,
+                                  .height = 1};
+    return OK;
+}
+API result cuGraphExecMemsetNodeSetParams(struct graph *exec, struct node *node,
+                                          const struct set_params *params, void *context) {
+    BEGIN_CURRENT;
+    struct node *own = exec_node(exec, node, SET);
+    if (own == NULL || params->height != 1 || params->width == 0 || context != &context_object ||
+        params->elem_bytes != own->elem_bytes) {
+        return INVALID;
+    }
+    own->dst = params->dst;
+    own->element = params->value;
+    own->bytes = params->width * params->elem_bytes;
+    return OK;
+}
 API result cuGraphExecDestroy(struct graph *exec) {
     BEGIN_CURRENT;
     if (!is_graph(exec, true)) {
@@ -318,6 +516,7 @@ API result cuGraphUpload(struct graph *exec, void *stream) {
     fake_graph_uploads++;
     return is_graph(exec, true) ? (exec->uploaded_on = stream, OK) : INVALID;
 }
+static result control_run(const struct node *node);
 static result node_run(struct node *node) {
     void *extra[] = {(void *)1, node->args, (void *)2, &node->args_bytes, NULL};
     const struct node_params *p = &node->params;
@@ -328,9 +527,43 @@ static result node_run(struct node *node) {
         return move(node->dst, node->src, node->bytes);
     case SET:
         return set(node->dst, &node->element, node->elem_bytes, node->bytes / node->elem_bytes);
+    case CONDITIONAL:
+        return control_run(node);
     default:
         return OK;
     }
+}
+static result body_run(const struct graph *graph) {
+    result answered = OK;
+    for (size_t i = 0; answered == OK && i < graph->count; i++) {
+        answered = node_run(graph->nodes[i]);
+    }
+    return answered;
+}
+/* A number that no kernel has set since the launch, or the pass before, is not to be relied on. */
+static result control_run(const struct node *node) {
+    struct condition *condition = &conditions[node->handle - 1];
+    result answered = OK;
+    while (answered == OK && condition->is_set) {
+        unsigned value = condition->value;
+        unsigned chosen = node->type == SWITCH ? value : value != 0 ? 0 : node->type == IF ? 1 : 64;
+        condition->is_set = false;
+        if (chosen >= node->body_count) {
+            return OK;
+        }
+        answered = body_run(node->bodies[chosen]);
+        if (node->type != WHILE) {
+            return answered;
+        }
+    }
+    return answered == OK ? INVALID : answered;
+}
+static result condition_set(uint64_t handle, unsigned value) {
+    if (handle == 0 || handle > condition_count) {
+        return INVALID;
+    }
+    conditions[handle - 1].value = value;
+    return conditions[handle - 1].is_set = true, OK;
 }
 API result cuGraphLaunch(struct graph *exec, void *stream) {
     BEGIN_WORK(stream);
@@ -344,22 +577,34 @@ API result cuGraphLaunch(struct graph *exec, void *stream) {
 
 /* ---- for tests: the graph instantiated last ---- */
 
-/* "kern set4(0) copy(0,1)": its nodes and what each follows. */
-API void fake_graph_text(char *text, size_t bytes) {
-    size_t used = 0;
-    text[0] = '\0';
-    for (size_t i = 0; fake_graph != NULL && i < fake_graph->count && used + 100 < bytes; i++) {
-        const struct node *node = fake_graph->nodes[i];
+/* "kern set4(0) while(1){copy} empty(0,2)": its nodes, what each follows, and bodies. */
+static size_t text_put(const struct graph *graph, char *text, size_t used, size_t bytes) {
+    static const char *const names[] = {"if", "while", "switch"};
+    for (size_t i = 0; i < graph->count && used + 100 < bytes; i++) {
+        const struct node *node = graph->nodes[i];
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", i > 0 ? " " : "",
-                                 node->kind == KERNEL ? node->params.function
-                                 : node->kind == COPY ? "copy"
-                                 : node->kind == SET  ? "set"
-                                                      : "empty");
+                                 node->kind == KERNEL        ? node->params.function
+                                 : node->kind == COPY        ? "copy"
+                                 : node->kind == SET         ? "set"
+                                 : node->kind == CONDITIONAL ? names[node->type]
+                                                             : "empty");
         for (size_t d = 0; d < node->dep_count && used + 100 < bytes; d++) {
             used += (size_t)snprintf(text + used, bytes - used, "%s%zu", d == 0 ? "(" : ",",
                                      node->deps[d]->number);
         }
         used += (size_t)snprintf(text + used, bytes - used, "%s", node->dep_count > 0 ? ")" : "");
+        for (unsigned b = 0; node->kind == CONDITIONAL && b < node->body_count; b++) {
+            used += (size_t)snprintf(text + used, bytes - used, "{");
+            used = text_put(node->bodies[b], text, used, bytes);
+            used += (size_t)snprintf(text + used, bytes - used, "}");
+        }
+    }
+    return used;
+}
+API void fake_graph_text(char *text, size_t bytes) {
+    text[0] = '\0';
+    if (fake_graph != NULL) {
+        (void)text_put(fake_graph, text, 0, bytes);
     }
 }
 API size_t fake_graph_nodes(void) {

@@ -339,6 +339,131 @@ static void fills_and_copies(void) {
 
 /* ---- beside the capture ---- */
 
+/* Everything that a node can be, changed while launches before may still be at work. */
+static void patches(void) {
+    struct backend_graph *graph = NULL;
+    struct backend_stream *on;
+    static uint32_t found[10];
+    const uint64_t wide[] = {UINT64_C(0x1111111122222222), UINT64_C(0x3333333344444444)};
+    page[0] = 21;
+    page[1] = 31;
+    bool good =
+        set(stream, 8, 2) && begin(&graph, &on) && node(graph, NO_DEPS) && set(on, 0, 1000) &&
+        node(graph, DEPS(0)) && weigh(on, 1, 0, 8) && node(graph, DEPS(1)) &&
+        ops->copy(on, ++seq, cell(2), cell(1), 4, &error) == GPULUA_OK && node(graph, NO_DEPS) &&
+        ops->upload(on, ++seq, cell(3), page, 4, &error) == GPULUA_OK && node(graph, NO_DEPS) &&
+        ops->fill(on, ++seq, cell(4), &wide[0], 8, 1, &error) == GPULUA_OK && end(graph);
+    check(good && launch(stream, graph) && is(2, 2006) && is(3, 21) && is(4, 0x22222222),
+          "a graph to change");
+    good = ops->graph_patch(graph, 0, false, &error) == GPULUA_OK && set(on, 0, 2000) &&
+           ops->graph_patched(graph, GPULUA_OK, &error) == GPULUA_OK &&
+           ops->graph_patch(graph, 1, true, &error) == GPULUA_OK && weigh(on, 1, 8, 0) &&
+           ops->graph_patched(graph, GPULUA_OK, &error) == GPULUA_OK &&
+           ops->graph_patch(graph, 2, false, &error) == GPULUA_OK &&
+           ops->copy(on, ++seq, cell(7), cell(1), 4, &error) == GPULUA_OK &&
+           ops->graph_patched(graph, GPULUA_OK, &error) == GPULUA_OK &&
+           ops->graph_patch(graph, 3, false, &error) == GPULUA_OK &&
+           ops->upload(on, ++seq, cell(3), page + 1, 4, &error) == GPULUA_OK &&
+           ops->graph_patched(graph, GPULUA_OK, &error) == GPULUA_OK &&
+           ops->graph_patch(graph, 4, false, &error) == GPULUA_OK &&
+           ops->fill(on, ++seq, cell(4), &wide[1], 8, 1, &error) == GPULUA_OK &&
+           ops->graph_patched(graph, GPULUA_OK, &error) == GPULUA_OK;
+    check(good && is(2, 2006) && is(3, 21), "nothing is done while it is changed");
+    good = launch(stream, graph) && get(found, 0, 8);
+    check(good && found[0] == 2000 && found[1] == 6004 && found[2] == 2006 && found[3] == 31 &&
+              found[4] == 0x44444444 && found[5] == 0x33333333 && found[7] == 6004,
+          "each node does what it was changed to do");
+
+    /* Launches that are under way keep what they had. */
+    good = set(stream, 0, 0);
+    for (uint32_t i = 1; i <= 100 && good; i++) {
+        good = ops->graph_patch(graph, 1, true, &error) == GPULUA_OK && weigh(on, 100 + i, 8, 0) &&
+               ops->graph_patched(graph, GPULUA_OK, &error) == GPULUA_OK &&
+               ops->graph_patch(graph, 0, false, &error) == GPULUA_OK && set(on, 0, i + 4096) &&
+               ops->graph_patched(graph, GPULUA_OK, &error) == GPULUA_OK && launch(stream, graph);
+    }
+    for (uint32_t i = 1; i <= 100 && good; i++) {
+        good = is(100 + i, 4 + 3 * (i + 4096));
+    }
+    check(good, "launches in flight keep what they had");
+
+    /* What the driver refuses is said, and the graph is what it was. */
+    good = ops->graph_patch(graph, 0, false, &error) == GPULUA_OK &&
+           ops->fill(on, ++seq, cell(0), &wide[0], 8, 1, &error) == GPULUA_OK &&
+           ops->graph_patched(graph, GPULUA_OK, &error) == GPULUA_DRIVER;
+    check(good && strstr(error.message, "another kind") != NULL, "another kind of node is refused");
+    check(launch(stream, graph) && is(0, 100 + 4096), "and the graph is what it was");
+    ops->graph_destroy(device, graph);
+}
+
+/* A launch, a fill by the driver and one by our kernel, and a copy, changed. */
+static bool patch_all(struct backend_graph *graph, struct backend_stream *on) {
+    const uint64_t wide = UINT64_C(0x1111111122222222);
+    bool good = true;
+    for (uint32_t i = 0; i < 4 && good; i++) {
+        good = ops->graph_patch(graph, i, i == 0, &error) == GPULUA_OK;
+        if (good) {
+            gpulua_status status = i == 0   ? weigh_with(on, 1, 0, 0, 1)
+                                   : i == 1 ? ops->fill(on, ++seq, cell(2), "abcd", 4, 1, &error)
+                                   : i == 2 ? ops->fill(on, ++seq, cell(4), &wide, 8, 1, &error)
+                                            : ops->copy(on, ++seq, cell(6), cell(1), 4, &error);
+            good = ops->graph_patched(graph, status, &error) == GPULUA_OK;
+        }
+    }
+    return good;
+}
+
+static void patch_faults(void) {
+    static const struct {
+        const char *name;
+        int times;
+    } calls[] = {{"cuStreamCreateWithPriority", 3},
+                 {"cuStreamBeginCapture_v2", 3},
+                 {"cuMemsetD32Async", 1},
+                 {"cuLaunchKernel", 1},
+                 {"cuMemcpyDtoDAsync_v2", 1},
+                 {"cuStreamEndCapture", 3},
+                 {"cuGraphGetNodes", 3},
+                 {"cuGraphNodeGetType", 6},
+                 {"cuGraphKernelNodeGetParams_v2", 1},
+                 {"cuGraphMemsetNodeGetParams", 1},
+                 {"cuGraphMemcpyNodeGetParams", 1},
+                 {"cuGraphExecKernelNodeSetParams_v2", 2},
+                 {"cuGraphExecMemsetNodeSetParams", 1},
+                 {"cuGraphExecMemcpyNodeSetParams", 1}};
+    static const int codes[] = {999, 2, 801, 900};
+    struct backend_graph *graph = NULL;
+    struct backend_stream *on;
+    const uint64_t wide = 1;
+    bool good = begin(&graph, &on) && node(graph, NO_DEPS) && weigh(on, 1, 0, 0) &&
+                node(graph, NO_DEPS) && set(on, 2, 5) && node(graph, NO_DEPS) &&
+                ops->fill(on, ++seq, cell(4), &wide, 8, 1, &error) == GPULUA_OK &&
+                node(graph, DEPS(0)) &&
+                ops->copy(on, ++seq, cell(7), cell(1), 4, &error) == GPULUA_OK && end(graph) &&
+                patch_all(graph, on);
+    long live = FAKE(long, live);
+    for (size_t c = 0; c < sizeof calls / sizeof calls[0]; c++) {
+        for (int skip = 0; skip < calls[c].times; skip++) {
+            int code = codes[(c + (size_t)skip) % 4];
+            char name[64];
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(calls[c].name, "_"), calls[c].name);
+            fail_next(calls[c].name, code, skip);
+            bool failed = !patch_all(graph, on);
+            bool once = FAKE(int, fail_code) == 0 && failed && error.driver_code == code &&
+                        strstr(error.message, name) != NULL && FAKE(long, live) == live &&
+                        patch_all(graph, on) && FAKE(long, live) == live;
+            if (!once) {
+                printf("# %s after %d: %s, %ld live, not %ld\n", calls[c].name, skip, error.message,
+                       FAKE(long, live), live);
+            }
+            good = good && once;
+        }
+    }
+    check(good && launch(stream, graph) && wait_for(stream),
+          "each call that changes a node may fail, and leaves nothing behind");
+    ops->graph_destroy(device, graph);
+}
+
 static void plain_launches(void) {
     struct backend_graph *graph = NULL;
     struct backend_stream *on;
@@ -709,11 +834,13 @@ static void all(void) {
     fan_in();
     empty();
     fills_and_copies();
+    patches();
     plain_launches();
     uploads();
     states();
     if (is_fake) {
         faults();
+        patch_faults();
         random_graphs();
         losing();
     } else {

@@ -1,5 +1,5 @@
-/* backend/cpu/graph.c and lanes.c with every allocation failing, one after the other: the call says
- * so, nothing hangs and nothing is left. */
+/* backend/cpu/graph.c, lanes.c and control.c with every allocation failing, one after the other:
+ * the call says so, nothing hangs and nothing is left. */
 #include <errno.h>
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -69,12 +69,32 @@ void free(void *block) {
 
 static const struct backend_ops *const cpu = &gpu_backend_cpu;
 static struct backend_device *device;
-static uint32_t values[NODES + 1];
+static uint32_t values[NODES + 1], beside[NODES];
 static sem_t moved;
 
 static void on_moved(void *user) {
     (void)user;
     sem_post(&moved);
+}
+
+/* Behind them, unless the first value is 0, a node copies it to the last place; others are beside
+ * it. */
+static bool branch(struct backend_graph *graph, struct backend_stream *stream,
+                   struct backend_error *error) {
+    const uint32_t last = NODES - 1;
+    const struct backend_control control = {.kind = WIRE_CONTROL_IF,
+                                            .address = (uint64_t)(uintptr_t)&values[0],
+                                            .elem_bytes = 4,
+                                            .body_count = 2};
+    bool good = cpu->graph_node(graph, &last, 1, error) == GPULUA_OK &&
+                cpu->graph_control(graph, &control, error) == GPULUA_OK;
+    for (uint32_t i = 0; good && i < 2 * 20; i++) { /* twenty for each body */
+        uint64_t to = (uint64_t)(uintptr_t)(i == 0 ? &values[NODES] : &beside[i]);
+        good = cpu->graph_node(graph, NULL, 0, error) == GPULUA_OK &&
+               cpu->copy(stream, 0, to, (uint64_t)(uintptr_t)&values[0], 4, error) == GPULUA_OK &&
+               (i % 20 < 19 || cpu->graph_body_end(graph, error) == GPULUA_OK);
+    }
+    return good;
 }
 
 /* Each node copies what one before it has written, three of four side by side. */
@@ -93,7 +113,7 @@ static bool build(struct backend_graph *graph, struct backend_stream *stream,
             return false;
         }
     }
-    return cpu->graph_end(graph, &bytes, error) == GPULUA_OK;
+    return branch(graph, stream, error) && cpu->graph_end(graph, &bytes, error) == GPULUA_OK;
 }
 
 /* False: it is wrong. */
@@ -118,7 +138,7 @@ static bool try_all(struct backend_stream *const streams[2]) {
             sem_wait(&moved);
         }
     }
-    for (uint32_t i = 0; i < NODES; i++) {
+    for (uint32_t i = 0; i <= NODES; i++) {
         good = good && values[i] == (launches > 0 ? 1 : 0);
     }
     if (graph != NULL) {

@@ -69,7 +69,7 @@ struct run {
     struct gpu_kernel *kernel;
     struct gpu_op *op;
     struct gpu_staging staging;
-    struct gpu_capture *capture;
+    struct gpu_capture *capture, *body;
     struct gpu_graph *graph;
     struct gpu_error error;
     bool is_wrong; /* it succeeded, and the result is not what it should be */
@@ -132,6 +132,22 @@ static gpulua_status exchange(struct run *run, const struct gpu_submit *submit,
     return gpu_work_copy(submit, a, &theirs, NULL, &run->error);
 }
 
+/* A conditional node: the copy, since b is not 0. */
+static gpulua_status branch(struct run *run, const struct gpu_submit *submit,
+                            const struct gpu_ref *b, const struct gpu_ref *host) {
+    const struct gpu_ref value = {b->block, 4, 4, GPU_TYPE_I32};
+    gpulua_status status = gpu_control_begin(run->capture, "if", &run->body, &run->error);
+    if (status) {
+        return status;
+    }
+    struct gpu_submit inner = *submit;
+    inner.capture = run->body;
+    const struct gpu_control control = {
+        .kind = GPU_CONTROL_IF, .value = &value, .bodies = &run->body, .body_count = 1};
+    status = gpu_work_copy(&inner, host, b, NULL, &run->error);
+    return status ? status : gpu_control_add(submit, &control, NULL, &run->error);
+}
+
 /* A graph of a fill, a launch and a copy: a and then the host buffer are 1 + 4. */
 static gpulua_status capture(struct run *run, const struct gpu_submit *eager,
                              const struct gpu_ref *a, const struct gpu_ref *b,
@@ -149,7 +165,7 @@ static gpulua_status capture(struct run *run, const struct gpu_submit *eager,
     }
     gpu_op_release(run->op);
     run->op = NULL;
-    if ((status = gpu_work_copy(&submit, host, b, NULL, &run->error)) ||
+    if ((status = branch(run, &submit, b, host)) ||
         (status = gpu_capture_finish(run->capture, &run->graph, &run->error)) ||
         (status = wait_for(run, gpu_graph_launch(run->graph, eager, &run->op, &run->error)))) {
         return status;
@@ -216,6 +232,7 @@ static gpulua_status run_once(struct gpu_device *device, bool *is_wrong) {
     gpulua_status status = steps(&run);
     *is_wrong = run.is_wrong;
     gpu_op_release(run.op);
+    gpu_capture_release(run.body);
     gpu_capture_release(run.capture);
     gpu_graph_release(run.graph);
     if (run.staging.owner) {

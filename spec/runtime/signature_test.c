@@ -62,6 +62,11 @@ static void test_good(struct tap *tap) {
         char got[1024] = "refused";
         if (gpu_signature_parse(cases[i].text, &signature, &error) == GPULUA_OK) {
             describe(signature, got, sizeof got);
+            uint32_t bytes = 0;
+            for (uint32_t k = 0; k < signature->param_count; k++) {
+                bytes += signature->params[k].byte_count;
+            }
+            tap_check(tap, signature->has_gaps == (bytes != signature->args_bytes), "and its gaps");
         }
         char name[160];
         snprintf(name, sizeof name, "good: '%s'", i == 1 ? "only blanks" : cases[i].text);

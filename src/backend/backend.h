@@ -108,6 +108,15 @@ struct backend_launch {
     uint32_t use_count;
 };
 
+/* A conditional node: which of its bodies is done follows from an integer in device memory, when
+ * the node is reached (gpu_wire_control_choose). */
+struct backend_control {
+    enum wire_control_kind kind;
+    uint64_t address;
+    uint32_t elem_bytes; /* 1, 2, 4 or 8 */
+    uint32_t body_count; /* 1; IF: 1 or 2; SWITCH: up to WIRE_CONTROL_BODIES_MAX */
+};
+
 struct backend_ops {
     uint32_t version; /* GPU_BACKEND_VERSION */
     const char *name; /* "cuda", "cpu" */
@@ -223,6 +232,18 @@ struct backend_ops {
                                  struct backend_stream **stream, struct backend_error *error);
     gpulua_status (*graph_node)(struct backend_graph *graph, const uint32_t *deps,
                                 uint32_t dep_count, struct backend_error *error);
+    /* Conditional nodes. Both NULL: there are none. graph_control makes the node that was begun
+     * last one, instead of a work slot, and begins its first body: graph_node then begins nodes of
+     * that, numbered from 0 again, and so on up to graph_body_end, which begins the next body, or
+     * goes back to where the node is. A body has nodes that do something. */
+    gpulua_status (*graph_control)(struct backend_graph *graph,
+                                   const struct backend_control *control,
+                                   struct backend_error *error);
+    gpulua_status (*graph_body_end)(struct backend_graph *graph, struct backend_error *error);
+    /* Before graph_begin of a graph that will have some: UNSUPPORTED says what is missing. NULL:
+     * nothing is to be prepared. */
+    gpulua_status (*graph_control_prepare)(struct backend_device *device,
+                                           struct backend_error *error);
     /* No more nodes: it can be launched. `*device_bytes`: device memory that it takes by itself, 0
      * if that is not known. */
     gpulua_status (*graph_end)(struct backend_graph *graph, uint64_t *device_bytes,
@@ -234,6 +255,15 @@ struct backend_ops {
      * fails. Two launches of one graph run one after the other. */
     gpulua_status (*graph_launch)(struct backend_stream *stream, uint64_t seq,
                                   struct backend_graph *graph, struct backend_error *error);
+    /* Between these two, one call of a work slot on the graph's stream, of the kind that node
+     * `node` has been made by (`is_launch`: a launch), says what the node does in launches from now
+     * on; those before, over or not, are not affected. graph_patched gets what the work slot
+     * returned, and returns that, or what it fails with itself; `error` is set already in the first
+     * case. */
+    gpulua_status (*graph_patch)(struct backend_graph *graph, uint32_t node, bool is_launch,
+                                 struct backend_error *error);
+    gpulua_status (*graph_patched)(struct backend_graph *graph, gpulua_status status,
+                                   struct backend_error *error);
     /* Built or not; no launch of it is in flight. Its modules are still there. */
     void (*graph_destroy)(struct backend_device *device, struct backend_graph *graph);
 

@@ -226,13 +226,26 @@ static void keep_in_pool(lua_State *L, struct gpulua *g, struct gpu_device *devi
     }
 }
 
+/* In the update of a graph: what was made at this place before. */
+static struct gpu_block *made_before(lua_State *L, struct gpulua *g, struct gpu_device *device,
+                                     const struct buffer_request *request) {
+    struct gpu_capture *capture = gpu_lua_capture_find(L, g, device);
+    return capture && !request->memory && !request->reserved
+               ? gpu_capture_made_before(capture, request->byte_count, request->label,
+                                         request->is_host)
+               : NULL;
+}
+
 struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_device *device,
                                    const struct buffer_request *request) {
     struct buffer *buffer = gpu_lua_new(
         L, g, request->is_host ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER, sizeof *buffer, 0);
-    keep_in_pool(L, g, device, NULL);
-    create_block(L, g, device, request, &buffer->ref.block);
-    keep_in_pool(L, g, device, buffer->ref.block);
+    buffer->ref.block = made_before(L, g, device, request);
+    if (!buffer->ref.block) {
+        keep_in_pool(L, g, device, NULL);
+        create_block(L, g, device, request, &buffer->ref.block);
+        keep_in_pool(L, g, device, buffer->ref.block);
+    }
     buffer->is_owing = true;
     buffer->ref.byte_count = request->byte_count;
     buffer->ref.type = request->type;

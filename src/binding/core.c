@@ -204,7 +204,8 @@ void gpu_lua_site(lua_State *L, struct gpulua *g, struct gpu_device *device,
     site->line = 0;
     for (int level = 1; level < 12 && lua_getstack(L, level, &ar); level++) {
         lua_getinfo(L, "Sl", &ar);
-        if (ar.currentline <= 0 || strncmp(ar.source, "=gpulua/", 8) == 0) {
+        bool is_ours = ar.source[0] == '=' && strncmp(ar.source, "=gpulua/", 8) == 0;
+        if (ar.currentline <= 0 || is_ours) {
             continue;
         }
         if (g->site.device != device || strcmp(g->site.text, ar.short_src) != 0) {
@@ -453,7 +454,14 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"shutdown", core_shutdown},
                                          {"describe", gpu_lua_device_describe},
                                          {"pool", gpu_lua_pool_find},
+                                         {"control_check", gpu_lua_control_check},
+                                         {"control_begin", gpu_lua_control_begin},
+                                         {"control_add", gpu_lua_control_add},
                                          {"capture_begin", gpu_lua_capture_begin},
+                                         {"capture_again", gpu_lua_capture_again},
+                                         {"capture_update", gpu_lua_capture_update},
+                                         {"capture_active", gpu_lua_capture_active},
+                                         {"graphed_same", gpu_lua_graphed_same},
                                          {"capture_enter", gpu_lua_capture_enter},
                                          {"capture_spawn", gpu_lua_capture_spawn},
                                          {"adopt_coroutines", gpu_lua_adopt_coroutines},

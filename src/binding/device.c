@@ -24,14 +24,6 @@ struct gpu_device *gpu_lua_check_device(lua_State *L, struct gpulua *g, int inde
     return found->device;
 }
 
-struct device_handle *gpu_lua_find_device(struct gpulua *g, const struct gpu_device *device) {
-    struct device_handle *handle = g->devices;
-    while (handle && handle->device != device) {
-        handle = handle->next;
-    }
-    return handle;
-}
-
 void gpu_lua_push_device(lua_State *L, struct gpulua *g, struct gpu_device *device) {
     struct device_handle *handle = gpu_lua_find_device(g, device);
     lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
@@ -480,14 +472,9 @@ static int device_synchronize(lua_State *L) {
         gpu_lua_throw(L, &error);
     }
     for (uint32_t index = 0; index < GPU_TASK_STREAMS; index++) {
-        struct gpu_stream *stream;
-        if (!(handle->task_streams_used & (1u << index))) {
-            continue;
+        if (handle->task_streams[index]) {
+            note_tail(L, g, handle->task_streams[index]);
         }
-        if (gpu_device_task_stream(device, index, &stream, &error)) {
-            gpu_lua_throw(L, &error);
-        }
-        note_tail(L, g, stream);
     }
     gpu_lua_streams_prune(&handle->streams, false);
     /* Making a handle may collect garbage, which only marks records of this list. */
@@ -542,6 +529,8 @@ static int push_field(lua_State *L, struct gpu_device *device, const char *field
         lua_pushstring(L, isolation_text(device));
     } else if (strcmp(field, "driver_version") == 0) {
         lua_pushinteger(L, facts->driver_version);
+    } else if (strcmp(field, "check") == 0) {
+        lua_pushboolean(L, gpu_device_is_checked(device));
     } else if (strcmp(field, "pid") == 0 && gpu_device_pid(device) > 0) {
         lua_pushinteger(L, gpu_device_pid(device)); /* of the executor's process */
     } else {

@@ -27,7 +27,8 @@ struct device_handle {
     bool is_plain;                /* opened without options: gpu.device finds it again */
     struct gpulua_device *shared; /* held; NULL: the device is this object's own */
     int poll_fd;
-    uint32_t task_streams_used; /* bit for each index */
+    /* Borrowed from the device: those that work of this object has gone to. */
+    struct gpu_stream *task_streams[GPU_TASK_STREAMS];
     struct stream_record *streams;
     char requested[32]; /* the name that it was asked for by; "": the default */
     char label[64];
@@ -38,7 +39,14 @@ struct gpu_device *gpu_lua_check_device(lua_State *L, struct gpulua *g, int inde
                                         struct device_handle **handle);
 /* Pushes the handle of a device of this state; nil if it has none any more. */
 void gpu_lua_push_device(lua_State *L, struct gpulua *g, struct gpu_device *device);
-struct device_handle *gpu_lua_find_device(struct gpulua *g, const struct gpu_device *device);
+static inline struct device_handle *gpu_lua_find_device(const struct gpulua *g,
+                                                        const struct gpu_device *device) {
+    struct device_handle *handle = g->devices;
+    while (handle && handle->device != device) {
+        handle = handle->next;
+    }
+    return handle;
+}
 /* Raises the oldest failure of the device that nobody has seen, if there is one, or that the device
  * is lost. */
 void gpu_lua_raise_unobserved(lua_State *L, struct gpu_device *device);

@@ -206,12 +206,16 @@ static int pool_tostring(lua_State *L) {
 
 /* ---- captures ---- */
 
-static struct capture_handle *check_capture(lua_State *L, struct gpulua *g) {
-    struct capture_handle *handle = gpu_lua_check(L, g, 1, GPU_LUA_KIND_CAPTURE);
+static struct capture_handle *check_capture_at(lua_State *L, struct gpulua *g, int index) {
+    struct capture_handle *handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_CAPTURE);
     if (!handle->capture) {
         gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed capture");
     }
     return handle;
+}
+
+static struct capture_handle *check_capture(lua_State *L, struct gpulua *g) {
+    return check_capture_at(L, g, 1);
 }
 
 static void unlink_capture(struct capture_handle *handle) {
@@ -242,6 +246,37 @@ static void leave(struct gpulua *g, const struct capture_handle *handle) {
     }
 }
 
+struct gpu_capture **gpu_lua_capture_new(lua_State *L, struct gpulua *g) {
+    struct capture_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_CAPTURE, sizeof *handle, 0);
+    handle->g = g;
+    handle->number = ++g->capture_number;
+    handle->next = g->captures;
+    handle->link = &g->captures;
+    if (handle->next) {
+        handle->next->link = &handle->next;
+    }
+    g->captures = handle;
+    return &handle->capture;
+}
+
+struct gpu_capture *gpu_lua_capture_running(struct gpulua *g) {
+    const struct capture_handle *handle = current(g);
+    return handle ? handle->capture : NULL;
+}
+
+struct gpu_capture *gpu_lua_capture_at(lua_State *L, struct gpulua *g, int index) {
+    return check_capture_at(L, g, index)->capture;
+}
+
+struct gpu_capture *gpu_lua_capture_take(lua_State *L, struct gpulua *g) {
+    struct capture_handle *handle = check_capture(L, g);
+    struct gpu_capture *capture = handle->capture;
+    leave(g, handle);
+    handle->capture = NULL;
+    unlink_capture(handle);
+    return capture;
+}
+
 /* core.capture_begin(device, {label=, pool=}) -> capture. Not yet anybody's: see capture_enter and
  * capture_spawn. CaptureActive: the task is in one. */
 int gpu_lua_capture_begin(lua_State *L) {
@@ -262,20 +297,12 @@ int gpu_lua_capture_begin(lua_State *L) {
     struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device),
                                 .label = gpu_lua_field_string(L, 2, "label", "capture")};
     gpu_lua_site(L, g, device, &submit.site);
-    struct capture_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_CAPTURE, sizeof *handle, 0);
+    struct gpu_capture **capture = gpu_lua_capture_new(L, g);
     struct gpu_error error;
-    if (gpu_capture_create(&submit, pool, &handle->capture, &error)) {
-        handle->capture = NULL;
+    if (gpu_capture_create(&submit, pool, capture, &error)) {
+        *capture = NULL;
         gpu_lua_throw(L, &error);
     }
-    handle->g = g;
-    handle->number = ++g->capture_number;
-    handle->next = g->captures;
-    handle->link = &g->captures;
-    if (handle->next) {
-        handle->next->link = &handle->next;
-    }
-    g->captures = handle;
     return 1;
 }
 
@@ -354,12 +381,16 @@ static int capture_tostring(lua_State *L) {
 
 /* ---- graphs ---- */
 
-static struct gpu_graph *check_graph(lua_State *L, struct gpulua *g) {
-    struct graph_handle *handle = gpu_lua_check(L, g, 1, GPU_LUA_KIND_GRAPH);
+struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index) {
+    struct graph_handle *handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH);
     if (!handle->graph) {
         gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed graph");
     }
     return handle->graph;
+}
+
+static struct gpu_graph *check_graph(lua_State *L, struct gpulua *g) {
+    return gpu_lua_check_graph(L, g, 1);
 }
 
 /* Behind it nothing of Lua's is made until the work is submitted: that may run finalisers, which
@@ -502,10 +533,10 @@ void gpu_lua_graph_open(lua_State *L, struct gpulua *g) {
                                                    {"__close", capture_close},
                                                    {"__tostring", capture_tostring},
                                                    {NULL, NULL}};
-    static const luaL_Reg methods[] = {{"launch", graph_launch}, {"upload", graph_upload},
-                                       {"nodes", graph_nodes},   {"replays", graph_replays},
-                                       {"dot", graph_dot},       {"pool", graph_pool},
-                                       {"close", graph_close},   {NULL, NULL}};
+    static const luaL_Reg methods[] = {
+        {"launch", graph_launch}, {"upload", graph_upload},   {"bind", gpu_lua_graph_bind},
+        {"nodes", graph_nodes},   {"replays", graph_replays}, {"dot", graph_dot},
+        {"pool", graph_pool},     {"close", graph_close},     {NULL, NULL}};
     static const luaL_Reg metamethods[] = {
         {"__gc", graph_gc}, {"__close", graph_close}, {"__tostring", graph_tostring}, {NULL, NULL}};
     static const luaL_Reg pool_methods[] = {

@@ -13,10 +13,34 @@ struct gpu_capture *gpu_lua_capture_find(lua_State *L, struct gpulua *g, struct 
 void gpu_lua_check_eager(lua_State *L, struct gpulua *g, const struct gpu_device *device,
                          const char *what);
 
+/* The graph of the handle at `index`; raises Closed. */
+struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index);
+/* Takes the capture out of the handle at index 1: the caller's task belongs to it no more. Raises
+ * Closed. */
+struct gpu_capture *gpu_lua_capture_take(lua_State *L, struct gpulua *g);
+/* A handle without a capture, on top of the stack: where it is to be put. */
+struct gpu_capture **gpu_lua_capture_new(lua_State *L, struct gpulua *g);
+/* Of any device, as gpu_lua_capture_find, or NULL. */
+struct gpu_capture *gpu_lua_capture_running(struct gpulua *g);
+/* That of the handle there. Raises Closed. */
+struct gpu_capture *gpu_lua_capture_at(lua_State *L, struct gpulua *g, int index);
+
+/* control.c */
+int gpu_lua_control_check(lua_State *L);
+int gpu_lua_control_begin(lua_State *L);
+int gpu_lua_control_add(lua_State *L);
+
 int gpu_lua_device_pool(lua_State *L);
 int gpu_lua_pool_find(lua_State *L);
 int gpu_lua_capture_begin(lua_State *L);
 int gpu_lua_capture_enter(lua_State *L);
 int gpu_lua_capture_spawn(lua_State *L);
+
+/* ---- rebind.c ---- */
+int gpu_lua_capture_again(lua_State *L);
+int gpu_lua_capture_update(lua_State *L);
+int gpu_lua_capture_active(lua_State *L);
+int gpu_lua_graphed_same(lua_State *L);
+int gpu_lua_graph_bind(lua_State *L);
 
 #endif

@@ -26,8 +26,11 @@ void gpu_lua_kernel_set(struct kernel_handle *handle, struct gpu_kernel *kernel)
 }
 
 static struct kernel_handle *check_kernel(lua_State *L, struct gpulua *g, int index) {
-    struct kernel_handle *handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_KERNEL);
-    if (!handle->kernel) {
+    struct kernel_handle *handle = gpu_lua_test_tagged(L, g, index, GPU_LUA_KIND_KERNEL);
+    if (!handle) {
+        (void)gpu_lua_check(L, g, index, GPU_LUA_KIND_KERNEL); /* raises */
+    }
+    if (!handle || !handle->kernel) {
         gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed kernel");
     }
     return handle;
@@ -38,20 +41,19 @@ static struct kernel_handle *check_kernel(lua_State *L, struct gpulua *g, int in
 #define ARGUMENT_TEXT_BYTES 192
 
 /* "argument 2 (a) of kernel 'saxpy'" */
-static const char *argument_text(const struct kernel_handle *handle, uint32_t index, char *text) {
-    const struct gpu_param *param = &handle->signature->params[index];
+static const char *argument_text(const struct kernel_handle *handle, const struct gpu_param *param,
+                                 char *text) {
     const char *name = gpu_kernel_name(handle->kernel);
     snprintf(text, ARGUMENT_TEXT_BYTES,
              param->name[0] ? "argument %u (%s) of kernel '%.80s'"
                             : "argument %u%s of kernel '%.80s'",
-             index + 1, param->name, name);
+             (unsigned)(param - handle->signature->params) + 1, param->name, name);
     return text;
 }
 
-static _Noreturn void bad_argument(lua_State *L, const struct kernel_handle *handle, uint32_t index,
-                                   int at, const char *reason) {
+static _Noreturn void bad_argument(lua_State *L, const struct kernel_handle *handle,
+                                   const struct gpu_param *param, int at, const char *reason) {
     char text[ARGUMENT_TEXT_BYTES];
-    const struct gpu_param *param = &handle->signature->params[index];
     const char *value = luaL_typename(L, at);
     if (lua_type(L, at) == LUA_TNUMBER) {
         lua_pushvalue(L, at);
@@ -60,20 +62,25 @@ static _Noreturn void bad_argument(lua_State *L, const struct kernel_handle *han
         value = lua_tostring(L, -1);
     }
     gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: %s %s (%s expected)",
-                 argument_text(handle, index, text), value, reason, param->text);
+                 argument_text(handle, param, text), value, reason, param->text);
 }
 
-static void get_scalar(lua_State *L, const struct kernel_handle *handle, uint32_t index, int at,
-                       struct gpu_arg *arg) {
-    const struct gpu_param *param = &handle->signature->params[index];
+static inline void get_scalar(lua_State *L, const struct kernel_handle *handle,
+                              const struct gpu_param *param, int at, struct gpu_arg *arg) {
     arg->ref = NULL;
     if (param->type == GPU_TYPE_I32 && lua_isinteger(L, at)) {
         lua_Integer value = lua_tointeger(L, at);
         arg->scalar.i = value;
         if (value < INT32_MIN || value > INT32_MAX) {
-            bad_argument(L, handle, index, at, "is out of range");
+            bad_argument(L, handle, param, at, "is out of range");
         }
         return;
+    }
+    if (param->type == GPU_TYPE_F32 && lua_type(L, at) == LUA_TNUMBER) {
+        arg->scalar.f32 = (float)lua_tonumber(L, at);
+        if (isfinite(arg->scalar.f32)) {
+            return;
+        }
     }
     if (param->byte_count == 1 && lua_isboolean(L, at)) {
         arg->scalar.i = lua_toboolean(L, at);
@@ -82,24 +89,24 @@ static void get_scalar(lua_State *L, const struct kernel_handle *handle, uint32_
     arg->scalar.u = 0;
     const char *reason = gpu_lua_to_element(L, at, param->type, arg->scalar.bytes);
     if (reason) {
-        bad_argument(L, handle, index, at, reason);
+        bad_argument(L, handle, param, at, reason);
     }
 }
 
-static void get_pointer(lua_State *L, struct gpulua *g, const struct kernel_handle *handle,
-                        uint32_t index, int at, struct gpu_arg *arg) {
-    struct buffer *buffer = gpu_lua_test(L, g, at, GPU_LUA_KIND_BUFFER);
+static inline void get_pointer(lua_State *L, struct gpulua *g, const struct kernel_handle *handle,
+                               const struct gpu_param *param, int at, struct gpu_arg *arg) {
+    struct buffer *buffer = gpu_lua_test_tagged(L, g, at, GPU_LUA_KIND_BUFFER);
     if (buffer || (buffer = gpu_lua_scalar_test(L, g, at))) {
         if (!buffer->ref.block) {
             char text[ARGUMENT_TEXT_BYTES];
             gpu_lua_fail(L, GPULUA_CLOSED, "%s: attempt to use a closed buffer",
-                         argument_text(handle, index, text));
+                         argument_text(handle, param, text));
         }
         arg->ref = &buffer->ref;
     } else if (lua_isnil(L, at)) {
         arg->ref = NULL;
     } else {
-        bad_argument(L, handle, index, at, "is not a buffer of the device");
+        bad_argument(L, handle, param, at, "is not a buffer of the device");
     }
 }
 
@@ -185,17 +192,17 @@ static void get_config(lua_State *L, struct gpulua *g, int config, struct gpu_la
 }
 
 /* Threads in all: blocks of the default size, as many as it takes. */
-static void get_threads(lua_State *L, const struct kernel_handle *handle,
+static void get_threads(lua_State *L, const struct kernel_handle *handle, int type,
                         struct gpu_launch *launch) {
     int is_integer = 0;
-    lua_Integer threads = lua_type(L, 2) == LUA_TNUMBER ? lua_tointegerx(L, 2, &is_integer) : 0;
+    lua_Integer threads = type == LUA_TNUMBER ? lua_tointegerx(L, 2, &is_integer) : 0;
     if (!is_integer || threads < 1) {
         lua_pushvalue(L, 2);
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "launch of kernel '%s': a number of threads from 1 on, or a table {grid=, "
                      "block=, shared=, stream=, label=}, expected, got %s",
                      gpu_kernel_name(handle->kernel),
-                     lua_type(L, 2) == LUA_TNUMBER ? lua_tostring(L, -1) : luaL_typename(L, 2));
+                     type == LUA_TNUMBER ? lua_tostring(L, -1) : luaL_typename(L, 2));
     }
     uint32_t block = gpu_kernel_facts(handle->kernel)->block_threads_max;
     block = block && block < DEFAULT_BLOCK_THREADS ? block : DEFAULT_BLOCK_THREADS;
@@ -237,19 +244,22 @@ static int kernel_launch(lua_State *L) {
     if (__builtin_expect(!handle->kernel, 0)) {
         (void)check_kernel(L, g, 1); /* raises */
     }
-    if (lua_type(L, 2) == LUA_TTABLE) {
+    int type = lua_type(L, 2);
+    if (type == LUA_TTABLE) {
         launch.block[0] = DEFAULT_BLOCK_THREADS;
         get_config(L, g, 2, &launch);
     } else {
-        get_threads(L, handle, &launch);
+        get_threads(L, handle, type, &launch);
     }
-    for (uint32_t i = 0; i < signature->param_count; i++) {
-        if (signature->params[i].kind == GPU_PARAM_POINTER) {
-            get_pointer(L, g, handle, i, (int)i + 3, &args[i]);
-        } else if (signature->params[i].kind == GPU_PARAM_SCALAR) {
-            get_scalar(L, handle, i, (int)i + 3, &args[i]);
+    const struct gpu_param *param = signature->params;
+    struct gpu_arg *arg = args;
+    for (int at = 3; at < 3 + count; at++, param++, arg++) {
+        if (param->kind == GPU_PARAM_POINTER) {
+            get_pointer(L, g, handle, param, at, arg);
+        } else if (param->kind == GPU_PARAM_SCALAR) {
+            get_scalar(L, handle, param, at, arg);
         } else {
-            bad_argument(L, handle, i, (int)i + 3, "cannot be passed without a signature by hand");
+            bad_argument(L, handle, param, at, "cannot be passed without a signature by hand");
         }
     }
     if (!launch.submit.stream) {
@@ -264,8 +274,7 @@ static int kernel_launch(lua_State *L) {
         *op = NULL;
         gpu_lua_throw(L, &error);
     }
-    lua_settop(L, 3 + count);
-    return 1;
+    return 1; /* the op is on top */
 }
 
 /* ---- facts ---- */

@@ -213,6 +213,16 @@ static inline struct gpulua *GPU_LUA(lua_State *L) {
     return g;
 }
 
+/* gpu_lua_test for a kind that is tagged, where it is nearly always one. */
+static inline void *gpu_lua_test_tagged(lua_State *L, const struct gpulua *g, int index,
+                                        enum gpu_lua_kind kind) {
+    const struct tagged *handle = lua_touserdata(L, index);
+    return handle && lua_rawlen(L, index) >= sizeof *handle && /* 0: a light one */
+                   handle->metatable == g->metatables[kind]
+               ? (void *)(uintptr_t)handle
+               : gpu_lua_test(L, g, index, kind);
+}
+
 /* ---- loop.c ---- */
 
 /* The gpulua object of the state, made when missing (`config` may be NULL). Raises Lua errors. */
@@ -372,7 +382,9 @@ void gpu_lua_group_open(lua_State *L, struct gpulua *g);
 
 /* ---- the current stream (stream.c) ---- */
 
-struct scope *gpu_lua_scope(struct gpulua *g);
+static inline struct scope *gpu_lua_scope(struct gpulua *g) {
+    return g->running ? &g->running->scope : &g->scope;
+}
 /* Copies the nested uses for a task that is to be spawned, and pushes the innermost copy, which
  * keeps the others, or nil: a task may go on when its spawner's uses have ended. */
 struct use *gpu_lua_uses_copy(lua_State *L, struct gpulua *g);

@@ -11,28 +11,33 @@
 
 /* ---- the current stream ---- */
 
-struct scope *gpu_lua_scope(struct gpulua *g) {
-    return g->running ? &g->running->scope : &g->scope;
+/* `handle` NULL: the device is closed. */
+static struct gpu_stream *first_use(lua_State *L, struct gpu_device *device,
+                                    struct device_handle *handle, uint32_t index) {
+    struct gpu_stream *stream = NULL;
+    struct gpu_error error;
+    if (gpu_device_task_stream(device, index, &stream, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    if (handle) {
+        handle->task_streams[index] = stream;
+    }
+    return stream;
 }
 
 struct gpu_stream *gpu_lua_current_stream(lua_State *L, struct gpulua *g,
                                           struct gpu_device *device) {
-    struct scope *scope = gpu_lua_scope(g);
+    const struct scope *scope = gpu_lua_scope(g);
     for (struct use *use = scope->use; use; use = use->outer) {
         if (gpu_stream_device(use->stream) == device) {
             return use->stream;
         }
     }
-    struct gpu_stream *stream = NULL;
-    struct gpu_error error;
-    if (gpu_device_task_stream(device, scope->stream_index, &stream, &error)) {
-        gpu_lua_throw(L, &error);
-    }
     struct device_handle *handle = gpu_lua_find_device(g, device);
-    if (handle) {
-        handle->task_streams_used |= 1u << scope->stream_index;
+    if (handle && handle->task_streams[scope->stream_index]) {
+        return handle->task_streams[scope->stream_index];
     }
-    return stream;
+    return first_use(L, device, handle, scope->stream_index);
 }
 
 static void use_end(struct use *use) {

@@ -472,14 +472,14 @@ int gpu_lua_join(lua_State *L) {
     return item_wait(L, true);
 }
 
-/* Check mode does nothing before it is asked for: whoever looks asks. */
+/* Some devices do nothing, or tell nothing, before somebody looks. */
 static bool item_is_over_now(const struct item *item) {
     if (item->kind == GPU_LUA_KIND_OP) {
-        gpu_op_ask(item->op);
+        gpu_op_look(item->op);
     } else if (item->kind == GPU_LUA_KIND_BUFFER) {
         struct gpu_op *op = gpu_ref_pending(&item->ref, true);
         if (op) {
-            gpu_op_ask(op);
+            gpu_op_look(op);
             gpu_op_release(op);
         }
     }

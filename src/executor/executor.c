@@ -148,6 +148,8 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_FILL] = gpu_executor_work,
     [WIRE_OP_MARK] = gpu_executor_work,
     [WIRE_OP_STREAM_TAKE] = gpu_executor_work,
+    [WIRE_OP_CONTROL] = gpu_executor_work,
+    [WIRE_OP_BODY_END] = gpu_executor_work,
 };
 
 static bool is_sound(const struct wire_record *record) {

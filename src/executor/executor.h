@@ -81,6 +81,12 @@ struct executor_graph {
     bool is_there, is_ready;
     bool prints;
     uint32_t node_count, record_capacity;
+    /* While it is put together: bodies that have been begun, each in the one before, with what they
+     * have so far and how many more their node has. The first one is the graph. */
+    uint32_t depth;
+    struct {
+        uint32_t node_count, more;
+    } bodies[WIRE_CONTROL_DEPTH_MAX + 1];
     struct backend_graph *graph;   /* owned; NULL: launches are verified by hashes, or it failed */
     struct backend_stream *stream; /* the graph's */
     struct wire_record **records;  /* owned, each of them: where launches are verified by hashes */
@@ -295,6 +301,28 @@ gpulua_status gpu_executor_graph_launch(struct wire_executor *executor,
                                         struct backend_stream *stream, bool *prints,
                                         struct backend_error *error);
 void gpu_executor_graph_destroy(struct wire_executor *executor, uint32_t number);
+
+/* ---- control.c ---- */
+/* Whether the device has conditional nodes, and what it does before the first. */
+gpulua_status gpu_executor_control_prepare(struct wire_executor *executor,
+                                           struct backend_error *error);
+/* Which body the next nodes are of: the record is one of the graph's, as all are seen in order. */
+gpulua_status gpu_executor_control_follow(struct executor_graph *row,
+                                          const struct wire_record *record,
+                                          struct backend_error *error);
+/* A CONTROL, whose node has been begun, or a BODY_END. */
+gpulua_status gpu_executor_control_put(struct wire_executor *executor, struct executor_graph *row,
+                                       const struct wire_record *record,
+                                       struct backend_error *error);
+/* Where the record of a node lies that is in no body. */
+uint32_t gpu_executor_records_find(const struct executor_graph *row, uint32_t node);
+/* Does the graph's records one after another, as the launch, waiting for the values that choose
+ * bodies. */
+gpulua_status gpu_executor_records_run(struct wire_executor *executor,
+                                       const struct executor_graph *row,
+                                       const struct wire_record *launch,
+                                       struct backend_stream *stream, bool *prints,
+                                       struct backend_error *error);
 
 /* ---- request.c ---- */
 void gpu_executor_request(struct wire_executor *executor, const struct wire_record *record);

@@ -48,7 +48,8 @@ void gpu_executor_graph_begin(struct wire_executor *executor, const struct wire_
         }
     } else if (executor->ops->graph_begin == NULL) {
         status = gpu_backend_fail(&error, GPULUA_UNSUPPORTED, 0, "this device has no graphs");
-    } else {
+    } else if (record->u.graph.control_count == 0 ||
+               (status = gpu_executor_control_prepare(executor, &error)) == GPULUA_OK) {
         status = executor->ops->graph_begin(executor->device, &row->graph, &row->stream, &error);
     }
     if (status != GPULUA_OK) {
@@ -57,14 +58,20 @@ void gpu_executor_graph_begin(struct wire_executor *executor, const struct wire_
     }
 }
 
+static struct wire_record *copy_record(const struct wire_record *record) {
+    struct wire_record *copy = malloc(record->length_bytes);
+    if (copy != NULL) {
+        memcpy(copy, record, record->length_bytes);
+    }
+    return copy;
+}
+
 static gpulua_status keep_record(struct executor_graph *row, const struct wire_record *record,
                                  struct backend_error *error) {
-    struct wire_record *copy =
-        row->node_count < row->record_capacity ? malloc(record->length_bytes) : NULL;
+    struct wire_record *copy = row->node_count < row->record_capacity ? copy_record(record) : NULL;
     if (copy == NULL) {
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory for a node");
     }
-    memcpy(copy, record, record->length_bytes);
     row->records[row->node_count] = copy;
     return GPULUA_OK;
 }
@@ -72,16 +79,67 @@ static gpulua_status keep_record(struct executor_graph *row, const struct wire_r
 static gpulua_status begin_node(struct wire_executor *executor, struct executor_graph *row,
                                 const struct wire_record *record, struct backend_error *error) {
     const struct wire_wait *waits = gpu_wire_record_waits(record);
-    uint32_t deps[WIRE_WAITS_MAX];
+    uint32_t deps[WIRE_WAITS_MAX], number = row->bodies[row->depth].node_count;
     for (uint32_t i = 0; i < record->wait_count; i++) {
-        if (waits[i].seq >= row->node_count) {
+        if (waits[i].seq >= number) {
             return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
-                                    "node %" PRIu32 " of a graph waits for node %" PRIu64,
-                                    row->node_count, waits[i].seq);
+                                    "node %" PRIu32 " of a graph waits for node %" PRIu64, number,
+                                    waits[i].seq);
         }
         deps[i] = (uint32_t)waits[i].seq;
     }
     return executor->ops->graph_node(row->graph, deps, record->wait_count, error);
+}
+
+/* What a node of a graph that is there does from the next launch on. Failing fails those. */
+static void patch(struct wire_executor *executor, struct executor_graph *row,
+                  const struct wire_record *record) {
+    uint32_t node = (uint32_t)record->seq;
+    struct backend_error error;
+    gpu_backend_error_init(&error);
+    gpulua_status status;
+    if (node >= row->bodies[0].node_count) {
+        status = gpu_backend_fail(&error, GPULUA_INVALID_ARGUMENT, 0,
+                                  "node %" PRIu32 " of a graph that has %" PRIu32, node,
+                                  row->bodies[0].node_count);
+    } else if (executor->verify != NULL) {
+        struct wire_record *copy = copy_record(record);
+        status = copy != NULL ? GPULUA_OK
+                              : gpu_backend_fail(&error, GPULUA_OUT_OF_MEMORY, 0,
+                                                 "no host memory for a node");
+        if (copy != NULL) {
+            uint32_t at = gpu_executor_records_find(row, node);
+            free(row->records[at]);
+            row->records[at] = copy;
+        }
+    } else {
+        bool prints = false, is_launch = record->opcode == WIRE_OP_LAUNCH;
+        status = executor->ops->graph_patch(row->graph, node, is_launch, &error);
+        if (status == GPULUA_OK) {
+            status = gpu_executor_do(executor, record, row->stream, &prints, &error);
+            status = executor->ops->graph_patched(row->graph, status, &error);
+        }
+    }
+    if (status != GPULUA_OK) {
+        note_failure(row, &error);
+    }
+}
+
+static gpulua_status put_node(struct wire_executor *executor, struct executor_graph *row,
+                              const struct wire_record *record, struct backend_error *error) {
+    if (record->opcode == WIRE_OP_BODY_END) {
+        return gpu_executor_control_put(executor, row, record, error);
+    }
+    gpulua_status status = begin_node(executor, row, record, error);
+    if (status == GPULUA_OK && record->opcode == WIRE_OP_CONTROL) {
+        return gpu_executor_control_put(executor, row, record, error);
+    }
+    bool prints = false;
+    if (status == GPULUA_OK) {
+        status = gpu_executor_do(executor, record, row->stream, &prints, error);
+    }
+    row->prints |= prints;
+    return status;
 }
 
 void gpu_executor_graph_node(struct wire_executor *executor, const struct wire_record *record) {
@@ -89,22 +147,24 @@ void gpu_executor_graph_node(struct wire_executor *executor, const struct wire_r
     if (row == NULL || row->failure.status != GPULUA_OK) {
         return;
     }
+    if (row->is_ready) {
+        patch(executor, row, record);
+        return;
+    }
     struct backend_error error;
     gpu_backend_error_init(&error);
     gpulua_status status;
-    if (row->is_ready || (uint32_t)record->seq != row->node_count) {
+    if ((uint32_t)record->seq != row->node_count) {
         status = gpu_backend_fail(&error, GPULUA_INVALID_ARGUMENT, 0,
                                   "node %" PRIu32 " of a graph that has %" PRIu32,
                                   (uint32_t)record->seq, row->node_count);
     } else if (executor->verify != NULL) {
         status = keep_record(row, record, &error);
     } else {
-        bool prints = false;
-        status = begin_node(executor, row, record, &error);
-        if (status == GPULUA_OK) {
-            status = gpu_executor_do(executor, record, row->stream, &prints, &error);
-        }
-        row->prints |= prints;
+        status = put_node(executor, row, record, &error);
+    }
+    if (status == GPULUA_OK) {
+        status = gpu_executor_control_follow(row, record, &error);
     }
     if (status != GPULUA_OK) {
         note_failure(row, &error);
@@ -123,6 +183,8 @@ gpulua_status gpu_executor_graph_end(struct wire_executor *executor,
     gpulua_status status = row->failure.status;
     if (status != GPULUA_OK) {
         *error = row->failure;
+    } else if (row->depth > 0) {
+        status = gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0, "a body has no end");
     } else if (executor->verify == NULL) {
         status = executor->ops->graph_end(row->graph, &facts->device_bytes, error);
     }
@@ -135,20 +197,6 @@ gpulua_status gpu_executor_graph_end(struct wire_executor *executor,
 
 /* ---- launching ---- */
 
-static gpulua_status run_records(struct wire_executor *executor, const struct executor_graph *row,
-                                 const struct wire_record *launch, struct backend_stream *stream,
-                                 bool *prints, struct backend_error *error) {
-    gpulua_status status = GPULUA_OK;
-    for (uint32_t i = 0; i < row->node_count && status == GPULUA_OK; i++) {
-        bool node_prints = false;
-        row->records[i]->stream = launch->stream;
-        row->records[i]->seq = launch->seq;
-        status = gpu_executor_do(executor, row->records[i], stream, &node_prints, error);
-        *prints |= node_prints;
-    }
-    return status;
-}
-
 gpulua_status gpu_executor_graph_launch(struct wire_executor *executor,
                                         const struct wire_record *record,
                                         struct backend_stream *stream, bool *prints,
@@ -158,10 +206,14 @@ gpulua_status gpu_executor_graph_launch(struct wire_executor *executor,
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0, "graph %" PRIu32 " is not there",
                                 record->object);
     }
+    if (row->failure.status != GPULUA_OK) {
+        *error = row->failure;
+        return row->failure.status;
+    }
     if (executor->verify != NULL) {
         return record->opcode == WIRE_OP_GRAPH_UPLOAD
                    ? GPULUA_OK
-                   : run_records(executor, row, record, stream, prints, error);
+                   : gpu_executor_records_run(executor, row, record, stream, prints, error);
     }
     if (record->opcode == WIRE_OP_GRAPH_UPLOAD) {
         return executor->ops->graph_upload(stream, row->graph, error);

@@ -234,6 +234,9 @@ gpulua_status gpu_executor_do(struct wire_executor *executor, const struct wire_
     case WIRE_OP_GRAPH_LAUNCH:
     case WIRE_OP_GRAPH_UPLOAD:
         return gpu_executor_graph_launch(executor, record, stream, prints, error);
+    case WIRE_OP_CONTROL:
+    case WIRE_OP_BODY_END:
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0, "a part of a graph in no graph");
     case WIRE_OP_MARK:
     case WIRE_OP_STREAM_TAKE:
         /* A host's own work, or another library's, may lie in front of it. */

@@ -73,7 +73,7 @@ static void *cut(struct heap *heap, size_t bytes) {
     return block;
 }
 
-static void *take(struct heap *heap, size_t bytes) {
+static inline void *take(struct heap *heap, size_t bytes) {
     if (bytes > SMALL_BYTES_MAX) {
         return malloc(bytes);
     }
@@ -90,7 +90,7 @@ static bool is_own(const void *block) {
     return (uintptr_t)block % GRAIN_BYTES == OWN_OFFSET;
 }
 
-static void give(struct heap *heap, void *block, size_t bytes) {
+static inline void give(struct heap *heap, void *block, size_t bytes) {
     if (!is_own(block)) {
         free(block);
         return;
@@ -100,7 +100,7 @@ static void give(struct heap *heap, void *block, size_t bytes) {
     *list = block;
 }
 
-static void *resize(struct heap *heap, void *block, size_t old_bytes, size_t new_bytes) {
+static void *move(struct heap *heap, void *block, size_t old_bytes, size_t new_bytes) {
     if (is_own(block) && class_of(old_bytes) == class_of(new_bytes)) {
         return block;
     }
@@ -116,24 +116,40 @@ static void *resize(struct heap *heap, void *block, size_t old_bytes, size_t new
     return moved;
 }
 
-void *gpu_heap_alloc(void *user, void *block, size_t old_bytes, size_t new_bytes) {
-    struct heap *heap = user;
-    uint64_t before = block ? old_bytes : 0; /* for new blocks Lua passes a type there */
-    if (new_bytes > before && heap->used_bytes - before + new_bytes > heap->limit_bytes) {
+/* Kept out of gpu_heap_alloc, which has few registers to save without it. */
+__attribute__((noinline)) static void *resize(struct heap *heap, void *block, size_t old_bytes,
+                                              size_t new_bytes) {
+    uint64_t used_bytes = heap->used_bytes - old_bytes + new_bytes;
+    if (new_bytes > old_bytes && used_bytes > heap->limit_bytes) {
         return NULL;
     }
-    void *made = NULL;
+    void *made = move(heap, block, old_bytes, new_bytes);
+    if (made) {
+        heap->used_bytes = used_bytes;
+    }
+    return made;
+}
+
+/* For new blocks Lua passes a type in old_bytes. */
+void *gpu_heap_alloc(void *user, void *block, size_t old_bytes, size_t new_bytes) {
+    struct heap *heap = user;
     if (new_bytes == 0) {
         if (block) {
+            heap->used_bytes -= old_bytes;
             give(heap, block, old_bytes);
         }
-    } else {
-        made = block ? resize(heap, block, old_bytes, new_bytes) : take(heap, new_bytes);
-        if (!made) {
-            return NULL;
-        }
+        return NULL;
     }
-    heap->used_bytes = heap->used_bytes - before + new_bytes;
+    if (block) {
+        return resize(heap, block, old_bytes, new_bytes);
+    }
+    if (heap->used_bytes + new_bytes > heap->limit_bytes) {
+        return NULL;
+    }
+    void *made = take(heap, new_bytes);
+    if (made) {
+        heap->used_bytes += new_bytes;
+    }
     return made;
 }
 

@@ -164,6 +164,8 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->stats.limit_memory_depth = GPU_MEMORY_DEPTH_MAX;
     device->stats.limit_oom_hooks = GPU_HOOKS_MAX;
     device->stats.limit_quarantine_bytes = GPU_CHECK_QUARANTINE_BYTES;
+    device->stats.limit_bodies = WIRE_CONTROL_BODIES_MAX;
+    device->stats.limit_body_depth = WIRE_CONTROL_DEPTH_MAX;
     gpu_account_init(&device->account, 0);
     if (!gpu_flight_init(&device->flight) || !gpu_failures_init(device) ||
         !gpu_memory_open(device)) {

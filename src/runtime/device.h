@@ -135,7 +135,8 @@ uint32_t gpu_device_poll(struct gpu_device *device);
 /* Check mode: nothing is done before it is asked for, so whoever looks whether work is over asks
  * for it: now and then, by the seed, so that it also sees it not being over. No-ops else. */
 void gpu_device_ask(struct gpu_device *device);
-void gpu_op_ask(struct gpu_op *op);
+/* Before looking whether it is over; polls. */
+void gpu_op_look(struct gpu_op *op);
 
 /* For sleeping in the host's own loop: arm, and unless it returned true (something is there: poll
  * now) sleep until gpu_device_poll_fd is readable; then disarm and poll. */
@@ -175,7 +176,7 @@ uint64_t gpu_device_trim(struct gpu_device *device);
     X(limit_task_streams) X(limit_user_streams) X(limit_ops_in_flight) X(limit_staging_bytes)                 \
     X(limit_arena_bytes) X(limit_block_bytes) X(limit_slabs) X(limit_labels)                                  \
     X(limit_source_bytes) X(limit_params) X(limit_args_bytes) X(limit_spans) X(limit_flight_ops)  \
-    X(limit_memory_depth) X(limit_oom_hooks) X(limit_quarantine_bytes)
+    X(limit_memory_depth) X(limit_oom_hooks) X(limit_quarantine_bytes) X(limit_bodies) X(limit_body_depth)
 /* clang-format on */
 struct gpu_stats {
 #define X(name) uint64_t name;

@@ -1,7 +1,6 @@
 /* The envelope around one operation: what it uses is collected, its waits are found, its record is
  * built in scratch and published whole, and its uses are noted behind it. Until the record is out
  * nothing has happened; once it is out nothing can fail any more. */
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,19 +69,6 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
     envelope->use_count = 0;
     envelope->uses = envelope->room;
     return GPULUA_OK;
-}
-
-void gpu_envelope_use(struct gpu_envelope *envelope, const struct gpu_use *use) {
-    for (uint32_t i = 0; i < envelope->use_count; i++) {
-        struct gpu_use *known = &envelope->uses[i];
-        if (known->block == use->block && known->byte_begin == use->byte_begin &&
-            known->byte_end == use->byte_end) {
-            known->access |= use->access;
-            return;
-        }
-    }
-    assert(envelope->use_count < GPU_USES_MAX);
-    envelope->uses[envelope->use_count++] = *use;
 }
 
 static void note_waits(struct gpu_stream *stream, uint64_t seq, const struct gpu_waits *waits) {
@@ -157,18 +143,16 @@ gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcod
             return status;
         }
     }
-    if (!gpu_hazards_prepare(envelope->stream, envelope->uses, envelope->use_count)) {
-        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY,
-                             "no host memory to record the uses of '%s'", envelope->label);
-    }
-    gpu_hazards_find(envelope->stream, envelope->uses, envelope->use_count, waits);
-    while (waits->is_full) {
-        gpulua_status status = spill_waits(envelope, error);
+    do {
+        if (!gpu_hazards_find(envelope->stream, envelope->uses, envelope->use_count, waits)) {
+            return gpu_error_set(error, GPULUA_OUT_OF_MEMORY,
+                                 "no host memory to record the uses of '%s'", envelope->label);
+        }
+        gpulua_status status = waits->is_full ? spill_waits(envelope, error) : GPULUA_OK;
         if (status) {
             return status;
         }
-        gpu_hazards_find(envelope->stream, envelope->uses, envelope->use_count, waits);
-    }
+    } while (waits->is_full);
     struct wire_record *built = (struct wire_record *)(void *)device->scratch;
     memset(built, 0, sizeof *built);
     built->opcode = (uint8_t)opcode;

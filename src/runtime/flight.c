@@ -20,12 +20,13 @@ void gpu_flight_finish(struct gpu_flight *flight) {
 
 void gpu_flight_note(struct gpu_flight *flight, struct gpu_point point, const struct gpu_use *uses,
                      uint32_t use_count) {
-    struct gpu_flight_op *op = &flight->ops[flight->op_count++ % GPU_FLIGHT_OPS_MAX];
-    op->point = point;
-    op->use_first = flight->use_count;
-    op->use_count = use_count;
+    struct gpu_flight_use *ring = flight->uses;
+    uint64_t number = flight->use_count;
+    flight->ops[flight->op_count++ % GPU_FLIGHT_OPS_MAX] =
+        (struct gpu_flight_op){.point = point, .use_first = number, .use_count = use_count};
+    flight->use_count = number + use_count;
     for (uint32_t i = 0; i < use_count; i++) {
-        flight->uses[flight->use_count++ % GPU_FLIGHT_USES_MAX] = (struct gpu_flight_use){
+        ring[number++ % GPU_FLIGHT_USES_MAX] = (struct gpu_flight_use){
             .block_number = uses[i].block->number,
             .byte_begin = uses[i].byte_begin,
             .byte_end = uses[i].byte_end,

@@ -16,9 +16,9 @@ struct gpu_pool;
 enum gpu_edge_reason { GPU_EDGE_RAW = 1, GPU_EDGE_WAR = 2, GPU_EDGE_WAW = 4 };
 
 struct gpu_graph_info {
-    uint32_t node_count, edge_count;
-    uint64_t replays;      /* launches so far */
-    uint64_t uploads;      /* that did something: 0 or 1 */
+    uint32_t node_count, edge_count; /* with those of bodies */
+    uint64_t replays;                /* launches so far */
+    uint64_t uploads;                /* that did something: 0 or 1 */
     uint64_t device_bytes; /* of the device's memory, by itself; 0: the driver does not say */
     const char *label;     /* or "" */
 };
@@ -56,6 +56,13 @@ gpulua_status gpu_capture_create(const struct gpu_submit *submit, struct gpu_poo
  * PoolSealed. */
 gpulua_status gpu_capture_keep(struct gpu_capture *capture, struct gpu_block *block,
                                struct gpu_error *error);
+/* One for an update of the graph, with its pool and label. */
+gpulua_status gpu_capture_again(struct gpu_graph *graph, const struct gpu_submit *submit,
+                                struct gpu_capture **capture, struct gpu_error *error);
+/* In such a capture: what the one before made at this place, if the same is wanted: it is used
+ * again, retained for the caller. NULL: make one. */
+struct gpu_block *gpu_capture_made_before(struct gpu_capture *capture, uint64_t byte_count,
+                                          const char *label, bool is_host);
 struct gpu_capture *gpu_capture_retain(struct gpu_capture *capture);
 void gpu_capture_release(struct gpu_capture *capture);
 /* Ends it and drops what it has recorded; work that is submitted into it from now on is refused.
@@ -68,6 +75,33 @@ uint32_t gpu_capture_count(const struct gpu_capture *capture); /* nodes so far *
  * be recorded, or it has been ended. Blocks until the device has the graph. */
 gpulua_status gpu_capture_finish(struct gpu_capture *capture, struct gpu_graph **graph,
                                  struct gpu_error *error);
+
+/* ---- conditional nodes ----
+ *
+ * A body is a capture of its own, begun inside another one (a body, too, maybe), whose nodes become
+ * one node of that one together. Which body is done is decided on the device, by an integer that is
+ * read when the node is reached; a loop's is read again behind each pass. */
+enum gpu_control_kind { GPU_CONTROL_IF, GPU_CONTROL_WHILE, GPU_CONTROL_SWITCH };
+#define GPU_CONTROL_BODIES_MAX 64u
+#define GPU_CONTROL_DEPTH_MAX 16u /* bodies within bodies */
+
+struct gpu_control {
+    enum gpu_control_kind kind;
+    const struct gpu_ref *value;       /* one element of an integer type */
+    struct gpu_capture *const *bodies; /* IF: 1 or 2, the second for 0; WHILE: 1; SWITCH: any */
+    uint32_t body_count;
+};
+/* Its pool is the capture's. Capacity: too deep. gpu_capture_finish's codes but EmptyCapture. */
+gpulua_status gpu_control_begin(struct gpu_capture *capture, const char *label,
+                                struct gpu_capture **body, struct gpu_error *error);
+/* A value that can decide, of that device? InvalidArgument, gpu_ref_check's codes. */
+gpulua_status gpu_control_check(const struct gpu_ref *value, struct gpu_device *device,
+                                const char *what, struct gpu_error *error);
+/* The bodies have ended, and are a node of submit->capture. EmptyCapture: one has no node;
+ * InvalidArgument: a loop never writes its value, so that it could not end; gpu_control_check's
+ * codes. Nothing has ended then. */
+gpulua_status gpu_control_add(const struct gpu_submit *submit, const struct gpu_control *control,
+                              struct gpu_op **op, struct gpu_error *error);
 
 /* ---- graphs ---- */
 
@@ -85,6 +119,46 @@ gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit 
 /* What the first launch would do beside launching, in advance. The second time nothing. */
 gpulua_status gpu_graph_upload(struct gpu_graph *graph, const struct gpu_submit *submit,
                                struct gpu_error *error);
+/* What an update or a bind did. */
+struct gpu_graph_change {
+    uint32_t patched;  /* nodes that got other arguments */
+    uint32_t restaged; /* of these: writes, whose data lies somewhere else each time */
+    bool is_rebuilt;   /* the sequence, or what follows what, is another one */
+    char first[512];   /* the first node that has changed, and how; "": none */
+};
+/* Makes it be what the capture has recorded, whose pool has to be the graph's, and ends that.
+ * Launches before are not affected, launches behind it are what the capture says. Where kinds of
+ * work, kernels and edges are the same, only nodes whose arguments have changed are sent (does not
+ * block); else, if `may_rebuild`, the device gets a new graph (blocks until it has), if not it is
+ * TopologyChanged and the graph stays what it was. EmptyCapture, CaptureInvalidated: it stays, too.
+ */
+gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capture,
+                               bool may_rebuild, struct gpu_graph_change *change,
+                               struct gpu_error *error);
+/* What a name stands for: a buffer's label, or "kernel#n.parameter" (the n-th launch of the kernel
+ * or of that label in the graph, from 1, which can be left out where there is one; a parameter's
+ * name, or its number from 1; of fills and copies dst and src). */
+struct gpu_graph_place {
+    uint64_t origin; /* of all that this block stood for when it was captured; 0: one place */
+    uint32_t node, index;
+    const struct gpu_param *param; /* of a launch; NULL: of a fill or a copy, or of a buffer */
+    bool is_many;                  /* a buffer's label */
+    enum gpu_type type;            /* of all refs to the buffer; GPU_TYPE_COUNT: of several types */
+    uint64_t byte_count;           /* of the buffer */
+};
+/* InvalidArgument: nothing has the name, or several have: lists what there is. */
+gpulua_status gpu_graph_find(const struct gpu_graph *graph, const char *name,
+                             struct gpu_graph_place *place, struct gpu_error *error);
+struct gpu_graph_bind {
+    const char *name; /* for messages */
+    struct gpu_graph_place place;
+    struct gpu_ref ref; /* block NULL: a NULL pointer, or a scalar */
+    union gpu_scalar scalar;
+};
+/* As gpu_graph_update, with what the graph has, but for these. All or nothing. */
+gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *submit,
+                             const struct gpu_graph_bind *binds, uint32_t count,
+                             struct gpu_graph_change *change, struct gpu_error *error);
 /* As text for Graphviz: nodes with label and line, edges with their reasons and buffers. Returns
  * how long it is, and writes as much of it as there is room for, with a NUL behind it. */
 size_t gpu_graph_dot(const struct gpu_graph *graph, char *text, size_t room);

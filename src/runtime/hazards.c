@@ -10,10 +10,6 @@
  * history. */
 #include "runtime/state.h"
 
-static bool is_over_by_last_sight(const struct gpu_device *device, struct gpu_point point) {
-    return point.seq <= device->done[point.slot];
-}
-
 static void add(struct gpu_stream *stream, struct gpu_waits *waits, struct gpu_point point,
                 uint32_t flags) {
     struct wire_wait *same = NULL;
@@ -56,16 +52,13 @@ static void add(struct gpu_stream *stream, struct gpu_waits *waits, struct gpu_p
         (struct wire_wait){.stream = point.slot, .flags = flags, .seq = point.seq};
 }
 
-static void wait_for(struct gpu_stream *stream, struct gpu_waits *waits, struct gpu_point point,
-                     bool depends) {
+static inline void wait_for(struct gpu_stream *stream, struct gpu_waits *waits,
+                            struct gpu_point point, bool depends) {
     struct gpu_device *device = stream->device;
-    if (point.seq == 0) {
-        return;
-    }
     if (depends && device->failed_count > 0 && !waits->failure) {
         waits->failure = gpu_failed_find(device, point);
     }
-    if (is_over_by_last_sight(device, point)) {
+    if (point.seq <= device->done[point.slot]) { /* over by the last sight, or nothing */
         return;
     }
     uint32_t flags = depends ? WIRE_WAIT_DEPENDS : 0;
@@ -96,9 +89,11 @@ static inline void find_in_span(struct gpu_stream *stream, struct gpu_waits *wai
     /* A module's hazard block has order but no contents that could be undefined. */
     bool depends = ((use->access & GPU_READ) || is_part) && use->block->byte_count > 0;
     wait_for(stream, waits, span->write, depends);
-    const struct gpu_point *reads = gpu_span_reads(span);
-    for (uint32_t k = 0; (use->access & GPU_WRITE) && k < span->read_count; k++) {
-        wait_for(stream, waits, reads[k], false);
+    if (use->access & GPU_WRITE) {
+        const struct gpu_point *reads = gpu_span_reads(span);
+        for (uint32_t k = 0; k < span->read_count; k++) {
+            wait_for(stream, waits, reads[k], false);
+        }
     }
 }
 
@@ -116,7 +111,7 @@ static void find_in_spans(struct gpu_stream *stream, struct gpu_waits *waits,
     } while (spans[at++].byte_end < use->byte_end);
 }
 
-/* A wait that another of the waits implies is left out. */
+/* A wait that another of the waits implies is left out, and what is left moves up. */
 static void leave_out_implied(struct gpu_stream *stream, struct gpu_waits *waits) {
     struct gpu_device *device = stream->device;
     for (uint32_t i = 0; i < waits->count; i++) {
@@ -132,24 +127,6 @@ static void leave_out_implied(struct gpu_stream *stream, struct gpu_waits *waits
             }
         }
     }
-}
-
-void gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
-                      struct gpu_waits *waits) {
-    waits->count = 0;
-    waits->failure = NULL;
-    waits->is_full = false;
-    for (uint32_t i = 0; i < use_count; i++) {
-        const struct gpu_span *span = span_of_whole(&uses[i]);
-        if (span) {
-            find_in_span(stream, waits, &uses[i], span, false);
-        } else {
-            find_in_spans(stream, waits, &uses[i]);
-        }
-    }
-    if (waits->count > 1) {
-        leave_out_implied(stream, waits);
-    }
     uint32_t kept = 0;
     for (uint32_t i = 0; i < waits->count; i++) {
         if (waits->items[i].flags) {
@@ -159,15 +136,27 @@ void gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uin
     waits->count = kept;
 }
 
-bool gpu_hazards_prepare(struct gpu_stream *stream, const struct gpu_use *uses,
-                         uint32_t use_count) {
+bool gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
+                      struct gpu_waits *waits) {
+    waits->count = 0;
+    waits->failure = NULL;
+    waits->is_full = false;
     for (uint32_t i = 0; i < use_count; i++) {
-        const struct gpu_span *span = span_of_whole(&uses[i]);
-        bool has_room = span && ((uses[i].access & GPU_WRITE) ||
+        const struct gpu_use *use = &uses[i];
+        const struct gpu_span *span = span_of_whole(use);
+        bool has_room = span && ((use->access & GPU_WRITE) ||
                                  (span->read_capacity == 0 && span->read_count < GPU_SPAN_READS));
-        if (!has_room && !gpu_history_prepare(&uses[i], stream->slot)) {
+        if (!has_room && !gpu_history_prepare(use, stream->slot)) {
             return false;
         }
+        if (span) {
+            find_in_span(stream, waits, use, span, false);
+        } else {
+            find_in_spans(stream, waits, use);
+        }
+    }
+    if (waits->count > 1) {
+        leave_out_implied(stream, waits);
     }
     return true;
 }

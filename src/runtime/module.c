@@ -8,42 +8,15 @@
 
 #include "runtime/memory/stack.h"
 
-struct gpu_kernel {
-    uint32_t refs;
-    struct gpu_module *module; /* retained */
-    uint32_t id;
-    char *name;                      /* owned */
-    const char *label;               /* interned in the device */
-    struct gpu_signature *signature; /* owned */
-    struct wire_kernel_facts facts;
-};
-
-struct described {
+struct gpu_described_kernel {
     char *name, *signature; /* owned */
 };
 
-struct global {
+struct gpu_described_global {
     char *name; /* owned */
     enum gpu_type type;
     uint64_t elem_count;
     bool is_constant;
-};
-
-struct gpu_module {
-    uint32_t refs;
-    struct gpu_device *device; /* retained */
-    uint32_t id;
-    bool has_id, is_loaded, is_deferred;
-    char *name;                /* owned */
-    struct gpu_block *hazards; /* retained */
-    struct gpu_block *image;   /* retained until the answer: the text or code in the arena */
-    struct described *kernels;
-    uint32_t kernel_count;
-    struct global *globals;
-    uint32_t global_count;
-    uint32_t *kernel_ids; /* taken for kernels of this module; given back when it is unloaded */
-    uint32_t kernel_id_count;
-    struct gpu_deferred release;
 };
 
 /* ---- the description that compilers give ---- */
@@ -74,14 +47,15 @@ static size_t name_length(const char *at, size_t line_length) {
 }
 
 static bool add_kernel(struct gpu_module *module, const char *at, size_t length) {
-    struct described *grown = realloc(module->kernels, (module->kernel_count + 1u) * sizeof *grown);
+    struct gpu_described_kernel *grown =
+        realloc(module->kernels, (module->kernel_count + 1u) * sizeof *grown);
     if (!grown) {
         return false;
     }
     module->kernels = grown;
     size_t name = name_length(at, length);
     size_t rest = name < length ? name + 1 : length;
-    struct described *kernel = &grown[module->kernel_count];
+    struct gpu_described_kernel *kernel = &grown[module->kernel_count];
     kernel->name = copy_range(at, name);
     kernel->signature = copy_range(at + rest, length - rest);
     module->kernel_count++;
@@ -89,12 +63,13 @@ static bool add_kernel(struct gpu_module *module, const char *at, size_t length)
 }
 
 static bool add_global(struct gpu_module *module, const char *at, size_t length) {
-    struct global *grown = realloc(module->globals, (module->global_count + 1u) * sizeof *grown);
+    struct gpu_described_global *grown =
+        realloc(module->globals, (module->global_count + 1u) * sizeof *grown);
     if (!grown) {
         return false;
     }
     module->globals = grown;
-    struct global *global = &grown[module->global_count];
+    struct gpu_described_global *global = &grown[module->global_count];
     char *line = copy_range(at, length);
     char type[64] = "", kind[16] = "";
     unsigned long long count = 0;
@@ -105,6 +80,7 @@ static bool add_global(struct gpu_module *module, const char *at, size_t length)
     global->type = gpu_type_parse(type, strlen(type));
     global->elem_count = count;
     global->is_constant = strcmp(kind, "const") == 0;
+    module->access = global->is_constant ? module->access : GPU_READ_WRITE;
     module->global_count++;
     free(line);
     return is_well;
@@ -244,6 +220,7 @@ gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_modu
     }
     made->refs = 1;
     made->device = gpu_device_retain(device);
+    made->access = GPU_READ;
     device->stats.modules_live++;
     made->name = strdup(info->name);
     made->hazards = gpu_block_create_external(device, 0, 0, "module");
@@ -321,18 +298,6 @@ uint32_t gpu_module_kernel_count(const struct gpu_module *module) {
 }
 const char *gpu_module_kernel_name(const struct gpu_module *module, uint32_t index) {
     return module->kernels[index].name;
-}
-struct gpu_block *gpu_module_hazards(struct gpu_module *module) {
-    return module->hazards;
-}
-
-bool gpu_module_is_mutable(const struct gpu_module *module) {
-    for (uint32_t i = 0; i < module->global_count; i++) {
-        if (!module->globals[i].is_constant) {
-            return true;
-        }
-    }
-    return false;
 }
 
 static void destroy_kernel(struct gpu_kernel *kernel) {
@@ -500,12 +465,6 @@ void gpu_kernel_release(struct gpu_kernel *kernel) {
 
 const char *gpu_kernel_name(const struct gpu_kernel *kernel) {
     return kernel->name;
-}
-const char *gpu_kernel_label(const struct gpu_kernel *kernel) {
-    return kernel->label;
-}
-uint32_t gpu_kernel_id(const struct gpu_kernel *kernel) {
-    return kernel->id;
 }
 struct gpu_module *gpu_kernel_module(const struct gpu_kernel *kernel) {
     return kernel->module;

@@ -30,6 +30,7 @@ struct gpu_param {
 struct gpu_signature {
     uint32_t param_count;
     uint32_t args_bytes;
+    bool has_gaps;             /* bytes of the arguments that belong to no parameter */
     struct gpu_param params[]; /* param_count */
 };
 /* Parses "n: i32, a: f32, x: in f32*, y: out f32x4*, in void*" (names optional; `inout` and nothing

@@ -15,30 +15,23 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
     if (op) {
         device->op_free = op->next;
     } else {
-        op = malloc(sizeof *op);
+        op = calloc(1, sizeof *op);
         if (!op) {
             return NULL;
         }
     }
     op->refs = 1;
     op->state = GPU_OP_PENDING;
-    op->is_replied = false;
     op->device = gpu_device_keep(device);
     op->stream = stream ? gpu_stream_keep(stream) : NULL;
     op->stream_number = stream ? stream->number : 0;
     op->slot = stream ? stream->slot : 0;
+    op->dep_count = 0;
     op->seq = 0;
     op->next = NULL;
     op->label = label;
     op->site = site;
-    op->waiters = NULL;
     op->seat = gpu_seat_of(device);
-    op->failure = NULL;
-    op->on_reply = NULL;
-    op->on_reply_user = NULL;
-    op->reply = NULL;
-    op->shadow = NULL;
-    op->dep_count = 0;
     op->deps = op->deps_inline;
     return op;
 }
@@ -65,16 +58,24 @@ void gpu_op_release(struct gpu_op *op) {
     if (--op->refs > 0) {
         return;
     }
-    assert(!op->waiters);
+    assert(!op->waiters && !op->on_reply);
     struct gpu_device *device = op->device;
     if (op->deps != op->deps_inline) {
         free(op->deps);
     }
     if (op->shadow) {
         device->observer->op_gone(device->observer->user, op->shadow);
+        op->shadow = NULL;
     }
-    gpu_failure_release(op->failure);
-    free(op->reply);
+    if (op->failure) {
+        gpu_failure_release(op->failure);
+        op->failure = NULL;
+    }
+    if (op->reply) {
+        free(op->reply);
+        op->reply = NULL;
+    }
+    op->is_replied = false;
     let_stream_go(op); /* one that was never submitted has it still */
     op->next = device->op_free;
     device->op_free = op;
@@ -123,7 +124,11 @@ void gpu_op_end(struct gpu_op *op) {
     fire_all(op);
     /* Whoever has a handle of what is over keeps no stream's slot from being used again. */
     let_stream_go(op);
-    gpu_op_release(op);
+    if (op->refs > 1) {
+        op->refs--;
+    } else {
+        gpu_op_release(op);
+    }
 }
 
 bool gpu_op_is_over(struct gpu_op *op) {

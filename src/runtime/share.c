@@ -115,12 +115,6 @@ void gpu_share_lost(struct gpu_device *device) {
     }
 }
 
-void gpu_share_touched(struct gpu_device *device) {
-    if (device->share && device->link && device->link->transport == WIRE_TRANSPORT_INLINE) {
-        device->share->wants_arming = device->share->asleep_count > 0;
-    }
-}
-
 /* ---- sharing ---- */
 
 gpulua_status gpu_device_share(struct gpu_device *device, struct gpu_error *error) {
@@ -146,11 +140,9 @@ bool gpu_device_is_left(const struct gpu_device *device) {
     return device->share && !gpu_seat_of(device);
 }
 
-struct gpu_seat *gpu_seat_of(const struct gpu_device *device) {
-    const struct gpu_share *share = device->share;
-    return share && here.share_number == share->number && here.seat->number == here.seat_number
-               ? here.seat
-               : NULL;
+struct gpu_seat *gpu_share_seat(const struct gpu_share *share) {
+    return here.share_number == share->number && here.seat->number == here.seat_number ? here.seat
+                                                                                       : NULL;
 }
 
 void gpu_seat_sit(struct gpu_seat *seat) {

@@ -288,13 +288,14 @@ static gpulua_status parse_param(struct parser *parser, const struct gpu_signatu
 
 /* Lays the parameter out behind those before it, as a C struct would. */
 static gpulua_status place(struct parser *parser, const char *start, struct gpu_param *param,
-                           uint32_t alignment, uint32_t *args_bytes) {
-    uint32_t offset = (*args_bytes + alignment - 1) & ~(alignment - 1);
+                           uint32_t alignment, struct gpu_signature *signature) {
+    uint32_t offset = (signature->args_bytes + alignment - 1) & ~(alignment - 1);
     if (offset + param->byte_count > GPU_ARGS_BYTES_MAX) {
         return fail_at(parser, start, "the arguments take more than %u bytes", GPU_ARGS_BYTES_MAX);
     }
     param->byte_offset = offset;
-    *args_bytes = offset + param->byte_count;
+    signature->has_gaps = signature->has_gaps || offset != signature->args_bytes;
+    signature->args_bytes = offset + param->byte_count;
     return GPULUA_OK;
 }
 
@@ -310,7 +311,7 @@ static gpulua_status parse_all(struct parser *parser, struct gpu_signature *sign
         uint32_t alignment = 1;
         gpulua_status status = parse_param(parser, signature, param, &alignment);
         if (status == GPULUA_OK) {
-            status = place(parser, start, param, alignment, &signature->args_bytes);
+            status = place(parser, start, param, alignment, signature);
         }
         if (status != GPULUA_OK) {
             return status;

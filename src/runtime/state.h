@@ -2,6 +2,7 @@
 #ifndef GPU_RUNTIME_STATE_H
 #define GPU_RUNTIME_STATE_H
 
+#include <assert.h>
 #include <pthread.h>
 
 #include "runtime/device.h"
@@ -37,6 +38,7 @@ struct gpu_deferred {
 
 enum gpu_op_state { GPU_OP_PENDING, GPU_OP_SUCCEEDED, GPU_OP_FAILED };
 
+/* What all have comes first, so that work touches as little memory as it can. */
 struct gpu_op {
     uint32_t refs;   /* the stream's or request list's own while pending, and the callers' */
     uint8_t state;   /* enum gpu_op_state */
@@ -45,21 +47,22 @@ struct gpu_op {
     struct gpu_stream *stream; /* retained while pending; NULL: a request, or over */
     uint64_t stream_number;    /* 0: a request */
     uint32_t slot;             /* of the stream */
-    uint64_t seq;              /* on the stream; or the request's number */
-    struct gpu_op *next;       /* in the stream's pending list, the request list or the free list */
-    const char *label;         /* interned or static */
+    uint32_t dep_count;
+    uint64_t seq;        /* on the stream; or the request's number */
+    struct gpu_op *next; /* in the stream's pending list, the request list or the free list */
+    const char *label;   /* interned or static */
     struct gpu_site site;
-    struct gpu_waiter *waiters;
     const struct gpu_seat *seat; /* of a shared device: who submitted it. Compared alone */
+    struct gpu_point *deps;      /* ops whose output this one reads; deps_inline or owned */
+    /* From here on: nothing in those of the free list. */
+    struct gpu_waiter *waiters;
     struct gpu_failure *failure; /* retained; set as soon as known */
+    void *shadow;                /* the observer's */
+    struct wire_reply *reply;    /* of requests: owned copy until the poll */
     /* Requests: called once by the poll that ends it, before waiters fire. `reply` NULL: the device
      * is gone. */
     void (*on_reply)(struct gpu_op *op, void *user, const struct wire_reply *reply);
     void *on_reply_user;
-    struct wire_reply *reply; /* owned copy until the poll */
-    void *shadow;             /* the observer's */
-    uint32_t dep_count;
-    struct gpu_point *deps; /* ops whose output this one reads; deps_inline or owned */
     struct gpu_point deps_inline[GPU_OP_DEPS_INLINE];
 };
 
@@ -334,7 +337,11 @@ static inline void gpu_stream_drop(struct gpu_stream *stream) {
 uint32_t gpu_share_pause(struct gpu_device *device);
 void gpu_share_resume(struct gpu_device *device, uint32_t depth);
 /* The executor has been called, and looks out for nobody any more who sleeps. */
-void gpu_share_touched(struct gpu_device *device);
+static inline void gpu_share_touched(struct gpu_device *device) {
+    if (device->share && device->link && device->link->transport == WIRE_TRANSPORT_INLINE) {
+        device->share->wants_arming = device->share->asleep_count > 0;
+    }
+}
 /* The device is lost, which its link tells but once: wakes all, who then see to what is theirs. */
 void gpu_share_lost(struct gpu_device *device);
 /* Operations have ended: wakes those who sleep for that. */
@@ -342,7 +349,10 @@ void gpu_share_tell(struct gpu_device *device);
 /* Something failed: was it for a recorder of another seat? Then sleeps for a while; try again. */
 bool gpu_share_wait(struct gpu_device *device, gpulua_status *status, struct gpu_error *error);
 /* The caller's seat; NULL: the device is not shared, or the caller has none there. */
-struct gpu_seat *gpu_seat_of(const struct gpu_device *device);
+struct gpu_seat *gpu_share_seat(const struct gpu_share *share);
+static inline struct gpu_seat *gpu_seat_of(const struct gpu_device *device) {
+    return device->share ? gpu_share_seat(device->share) : NULL;
+}
 /* The waiter, which is not linked, fires when its seat next polls. */
 void gpu_seat_fire(struct gpu_waiter *waiter, struct gpu_op *op);
 /* In the caller's poll: what has happened to what is its own. Returns how many waiters fired. */
@@ -492,10 +502,9 @@ struct gpu_waits {
     struct gpu_failure *failure; /* borrowed: an input is known to have failed */
     bool is_full;                /* some did not fit: put these behind a mark and ask again */
 };
-void gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
+/* The waits, and room for the commit, made before anything is enqueued. False: no memory. */
+bool gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
                       struct gpu_waits *waits);
-/* Room for the commit, made before anything is enqueued. */
-bool gpu_hazards_prepare(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count);
 void gpu_hazards_commit(struct gpu_stream *stream, uint64_t seq, const struct gpu_use *uses,
                         uint32_t use_count);
 
@@ -514,7 +523,21 @@ struct gpu_envelope {
 struct gpu_submit;
 gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu_submit *submit,
                                  const char *name, struct gpu_error *error);
-void gpu_envelope_use(struct gpu_envelope *envelope, const struct gpu_use *use);
+static inline void gpu_envelope_use(struct gpu_envelope *envelope, const struct gpu_use *use) {
+    for (uint32_t i = 0; i < envelope->use_count; i++) {
+        struct gpu_use *known = &envelope->uses[i];
+        if (known->block == use->block && known->byte_begin == use->byte_begin &&
+            known->byte_end == use->byte_end) {
+            known->access |= use->access;
+            return;
+        }
+    }
+    assert(envelope->use_count < GPU_USES_MAX);
+    envelope->uses[envelope->use_count++] = *use;
+}
+/* A ref that `what` needs (work.c). gpu_ref_check's codes, and those of external memory. */
+gpulua_status gpu_work_use(struct gpu_envelope *envelope, const struct gpu_ref *ref, uint8_t access,
+                           const char *what, struct gpu_error *error);
 /* Finds the waits; the record's header (zeroed but for opcode and waits) in scratch; its payload
  * goes to gpu_wire_record_payload. */
 gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcode opcode,
@@ -560,14 +583,34 @@ void gpu_exports_leave(struct gpu_device *device);
 void gpu_device_end_link(struct gpu_device *device, struct wire_link *link);
 
 /* ---- module.c ---- */
-/* The block that stands for all variables of a module, and for the module's life: every launch uses
- * it. Borrowed. */
-struct gpu_block *gpu_module_hazards(struct gpu_module *module);
-bool gpu_module_is_mutable(
-    const struct gpu_module *module); /* has variables that kernels may write */
-uint32_t gpu_kernel_id(const struct gpu_kernel *kernel);
-const char *
-gpu_kernel_label(const struct gpu_kernel *kernel); /* its name, interned in the device */
+struct gpu_module {
+    uint32_t refs;
+    struct gpu_device *device; /* retained */
+    uint32_t id;
+    bool has_id, is_loaded, is_deferred;
+    uint8_t access; /* of a launch, to its variables: read, unless kernels may write some */
+    char *name;     /* owned */
+    /* Retained: stands for all its variables, and for its life: every launch uses it. */
+    struct gpu_block *hazards;
+    struct gpu_block *image; /* retained until the answer: the text or code in the arena */
+    struct gpu_described_kernel *kernels;
+    uint32_t kernel_count;
+    struct gpu_described_global *globals;
+    uint32_t global_count;
+    uint32_t *kernel_ids; /* taken for kernels of this module; given back when it is unloaded */
+    uint32_t kernel_id_count;
+    struct gpu_deferred release;
+};
+
+struct gpu_kernel {
+    uint32_t refs;
+    struct gpu_module *module; /* retained */
+    uint32_t id;
+    char *name;                      /* owned */
+    const char *label;               /* the name, interned in the device */
+    struct gpu_signature *signature; /* owned */
+    struct wire_kernel_facts facts;
+};
 
 /* ---- stream.c ---- */
 void gpu_streams_finish(struct gpu_device *device);

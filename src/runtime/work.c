@@ -39,13 +39,15 @@ static gpulua_status check_ref(const struct gpu_ref *ref, struct gpu_device *dev
                                                          : status;
 }
 
-static void use_module(struct gpu_envelope *envelope, struct gpu_module *module, uint8_t access) {
+static inline void use_module(struct gpu_envelope *envelope, const struct gpu_module *module,
+                              uint8_t access) {
     struct gpu_use use = {
-        .block = gpu_module_hazards(module), .byte_begin = 0, .byte_end = 1, .access = access};
+        .block = module->hazards, .byte_begin = 0, .byte_end = 1, .access = access};
     gpu_envelope_use(envelope, &use);
 }
 
-static void use_ref(struct gpu_envelope *envelope, const struct gpu_ref *ref, uint8_t access) {
+static inline void use_ref(struct gpu_envelope *envelope, const struct gpu_ref *ref,
+                           uint8_t access) {
     struct gpu_use use = {.block = ref->block,
                           .byte_begin = ref->byte_offset,
                           .byte_end = ref->byte_offset + ref->byte_count,
@@ -54,6 +56,19 @@ static void use_ref(struct gpu_envelope *envelope, const struct gpu_ref *ref, ui
     if (ref->block->module) { /* a module's variable shares the hazards of its module */
         use_module(envelope, ref->block->module, access);
     }
+}
+
+static gpulua_status no_memory_for_node(struct gpu_error *error) {
+    return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a node");
+}
+
+gpulua_status gpu_work_use(struct gpu_envelope *envelope, const struct gpu_ref *ref, uint8_t access,
+                           const char *what, struct gpu_error *error) {
+    gpulua_status status = check_ref(ref, envelope->stream->device, access, what, error);
+    if (status == GPULUA_OK) {
+        use_ref(envelope, ref, access);
+    }
+    return status;
 }
 
 static gpulua_status submit_fill(const struct gpu_submit *submit, const struct gpu_ref *ref,
@@ -79,6 +94,9 @@ static gpulua_status submit_fill(const struct gpu_submit *submit, const struct g
     record->u.fill.elem_bytes = elem_bytes;
     record->u.fill.elem_count = ref->byte_count / elem_bytes;
     memcpy(record->u.fill.pattern, element, elem_bytes);
+    if (submit->capture && !gpu_capture_keep_transfer(submit->capture, ref, NULL)) {
+        return no_memory_for_node(error);
+    }
     status = gpu_envelope_submit(&envelope, record, 0, op, error);
     device->stats.fills += status == GPULUA_OK && !submit->capture;
     return status;
@@ -137,6 +155,9 @@ static gpulua_status submit_copy(const struct gpu_submit *submit, const struct g
     record->u.copy.dst = address_of(dst);
     record->u.copy.src = address_of(src);
     record->u.copy.bytes = dst->byte_count;
+    if (submit->capture && !gpu_capture_keep_transfer(submit->capture, dst, src)) {
+        return no_memory_for_node(error);
+    }
     status = gpu_envelope_submit(&envelope, record, 0, op, error);
     if (status == GPULUA_OK && !submit->capture) {
         device->stats.copies += opcode == WIRE_OP_COPY;
@@ -280,13 +301,13 @@ static gpulua_status bad_dimension(const struct gpu_launch *launch, const char *
 
 static gpulua_status check_shape(const struct gpu_launch *launch, struct gpu_error *error) {
     const struct wire_device_facts *device = &launch->submit.stream->device->facts;
-    const struct wire_kernel_facts *kernel = gpu_kernel_facts(launch->kernel);
+    const struct wire_kernel_facts *kernel = &launch->kernel->facts;
     for (unsigned axis = 0; axis < 3; axis++) {
-        if (launch->grid[axis] == 0 || launch->grid[axis] > device->grid_max[axis]) {
+        if (launch->grid[axis] - 1u >= device->grid_max[axis]) { /* 0 is the largest then */
             return bad_dimension(launch, "grid", axis, launch->grid[axis], device->grid_max[axis],
                                  error);
         }
-        if (launch->block[axis] == 0 || launch->block[axis] > device->block_max[axis]) {
+        if (launch->block[axis] - 1u >= device->block_max[axis]) {
             return bad_dimension(launch, "block", axis, launch->block[axis],
                                  device->block_max[axis], error);
         }
@@ -309,91 +330,113 @@ static gpulua_status check_shape(const struct gpu_launch *launch, struct gpu_err
     return GPULUA_OK;
 }
 
-static const char *describe(const struct gpu_launch *launch, uint32_t i, char *text,
-                            size_t text_bytes) {
-    const struct gpu_param *param = &gpu_kernel_signature(launch->kernel)->params[i];
-    snprintf(text, text_bytes, "argument %u%s%s%s of kernel '%s'", i + 1,
+static const char *describe(const struct gpu_launch *launch, const struct gpu_param *param,
+                            char *text, size_t text_bytes) {
+    unsigned number = (unsigned)(param - launch->kernel->signature->params) + 1;
+    snprintf(text, text_bytes, "argument %u%s%s%s of kernel '%s'", number,
              param->name[0] ? " (" : "", param->name, param->name[0] ? ")" : "",
              gpu_kernel_name(launch->kernel));
     return text;
 }
 
-static gpulua_status check_pointer(const struct gpu_launch *launch, uint32_t i,
-                                   const struct gpu_ref *ref, struct gpu_error *error) {
-    const struct gpu_param *param = &gpu_kernel_signature(launch->kernel)->params[i];
+/* Vectors of 2 to 4 elements: the buffer has a whole number of them, and begins with one. */
+static gpulua_status check_lanes(const struct gpu_launch *launch, const struct gpu_param *param,
+                                 const struct gpu_ref *ref, struct gpu_error *error) {
+    uint64_t lane_bytes = (uint64_t)gpu_type_bytes(param->type) * param->lanes;
+    if (ref->byte_count % lane_bytes == 0 && address_of(ref) % lane_bytes == 0) {
+        return GPULUA_OK;
+    }
+    char what[160];
+    return gpu_error_set(
+        error, GPULUA_INVALID_ARGUMENT,
+        "%s: wants %s, so the buffer's length and start must be multiples of %u elements",
+        describe(launch, param, what, sizeof what), param->text, param->lanes);
+}
+
+/* The types differ. */
+static gpulua_status check_type(const struct gpu_launch *launch, const struct gpu_param *param,
+                                enum gpu_type type, struct gpu_error *error) {
+    /* Complex numbers are pairs: c64 goes where float2 is wanted, c128 where double2 is. */
+    bool is_pair = (type == GPU_TYPE_C64 && param->type == GPU_TYPE_F32 && param->lanes == 2) ||
+                   (type == GPU_TYPE_C128 && param->type == GPU_TYPE_F64 && param->lanes == 2);
+    if (is_pair || param->type == GPU_TYPE_COUNT) { /* void *: any type */
+        return GPULUA_OK;
+    }
+    char what[160];
+    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "%s: wants %s, got a buffer of %s",
+                         describe(launch, param, what, sizeof what), param->text,
+                         gpu_type_name(type));
+}
+
+/* Memory of other libraries, or whose uses nobody can order. */
+static gpulua_status check_origin(const struct gpu_launch *launch, const struct gpu_param *param,
+                                  const struct gpu_ref *ref, struct gpu_error *error) {
+    char what[160];
+    const struct gpu_block *block = ref->block;
+    (void)describe(launch, param, what, sizeof what);
+    if (block->is_foreign) {
+        return check_foreign(ref, param->access, what, error);
+    }
+    return gpu_error_set(
+        error, GPULUA_STREAM_MISUSE,
+        "%s is direct memory (allocation %llu%s%s), whose uses no stream can order", what,
+        (unsigned long long)block->number, block->label[0] ? ", " : "", block->label);
+}
+
+static inline gpulua_status check_pointer(const struct gpu_launch *launch,
+                                          const struct gpu_param *param, const struct gpu_ref *ref,
+                                          struct gpu_error *error) {
     struct gpu_device *device = launch->submit.stream->device;
     const struct gpu_block *block = ref->block;
     bool is_well =
         block && block->device == device && !block->is_freed && block->epoch == device->epoch;
     char what[160];
     if (!is_well) {
-        return gpu_ref_check(ref, device, describe(launch, i, what, sizeof what), error);
+        return gpu_ref_check(ref, device, describe(launch, param, what, sizeof what), error);
     }
     if (block->is_host) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "%s: a host buffer is not device memory; copy it into a buffer",
-                             describe(launch, i, what, sizeof what));
+                             describe(launch, param, what, sizeof what));
     }
-    if (param->type == GPU_TYPE_COUNT) { /* void *: any type */
-        return GPULUA_OK;
+    gpulua_status status = GPULUA_OK;
+    if (ref->type != param->type) {
+        status = check_type(launch, param, ref->type, error);
     }
-    enum gpu_type type = ref->type;
-    /* Complex numbers are pairs: c64 goes where float2 is wanted, c128 where double2 is. */
-    bool is_pair = (type == GPU_TYPE_C64 && param->type == GPU_TYPE_F32 && param->lanes == 2) ||
-                   (type == GPU_TYPE_C128 && param->type == GPU_TYPE_F64 && param->lanes == 2);
-    if (type != param->type && !is_pair) {
-        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "%s: wants %s, got a buffer of %s",
-                             describe(launch, i, what, sizeof what), param->text,
-                             gpu_type_name(type));
+    if (status == GPULUA_OK && param->lanes > 1) {
+        status = check_lanes(launch, param, ref, error);
     }
-    uint64_t lane_bytes = (uint64_t)gpu_type_bytes(param->type) * param->lanes;
-    if (param->lanes > 1 &&
-        (ref->byte_count % lane_bytes != 0 || address_of(ref) % lane_bytes != 0)) {
-        return gpu_error_set(
-            error, GPULUA_INVALID_ARGUMENT,
-            "%s: wants %s, so the buffer's length and start must be multiples of %u elements",
-            describe(launch, i, what, sizeof what), param->text, param->lanes);
+    if (status == GPULUA_OK && (block->is_foreign || !block->is_trackable)) {
+        status = check_origin(launch, param, ref, error);
     }
-    return GPULUA_OK;
+    return status;
 }
 
 static gpulua_status check_args(const struct gpu_launch *launch, struct gpu_envelope *envelope,
                                 struct gpu_error *error) {
-    const struct gpu_signature *signature = gpu_kernel_signature(launch->kernel);
-    if (launch->arg_count != signature->param_count) {
-        return gpu_error_set(
-            error, GPULUA_INVALID_ARGUMENT, "kernel '%s' takes %u arguments, got %u",
-            gpu_kernel_name(launch->kernel), signature->param_count, launch->arg_count);
+    const struct gpu_signature *signature = launch->kernel->signature;
+    uint32_t count = signature->param_count;
+    if (launch->arg_count != count) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "kernel '%s' takes %u arguments, got %u",
+                             gpu_kernel_name(launch->kernel), count, launch->arg_count);
     }
-    for (uint32_t i = 0; i < signature->param_count; i++) {
-        const struct gpu_param *param = &signature->params[i];
-        const struct gpu_ref *ref = launch->args[i].ref;
-        if (param->kind == GPU_PARAM_UNSUPPORTED) {
+    const struct gpu_param *end = signature->params + count;
+    const struct gpu_arg *arg = launch->args;
+    for (const struct gpu_param *param = signature->params; param < end; param++, arg++) {
+        const struct gpu_ref *ref = arg->ref;
+        if (param->kind == GPU_PARAM_POINTER && ref) {
+            gpulua_status status = check_pointer(launch, param, ref, error);
+            if (status) {
+                return status;
+            }
+            use_ref(envelope, ref, param->access);
+        } else if (param->kind == GPU_PARAM_UNSUPPORTED) {
             char what[160];
             return gpu_error_set(error, GPULUA_UNSUPPORTED,
                                  "%s is a '%s': give the kernel a signature by hand",
-                                 describe(launch, i, what, sizeof what), param->text);
+                                 describe(launch, param, what, sizeof what), param->text);
         }
-        if (param->kind != GPU_PARAM_POINTER || !ref) {
-            continue;
-        }
-        gpulua_status status = check_pointer(launch, i, ref, error);
-        if (status == GPULUA_OK && ref->block->is_foreign) {
-            char what[160];
-            status =
-                check_foreign(ref, param->access, describe(launch, i, what, sizeof what), error);
-        } else if (status == GPULUA_OK && !ref->block->is_trackable) {
-            char what[160];
-            status = gpu_error_set(
-                error, GPULUA_STREAM_MISUSE,
-                "%s is direct memory (allocation %llu%s%s), whose uses no stream can order",
-                describe(launch, i, what, sizeof what), (unsigned long long)ref->block->number,
-                ref->block->label[0] ? ", " : "", ref->block->label);
-        }
-        if (status) {
-            return status;
-        }
-        use_ref(envelope, ref, param->access);
     }
     return GPULUA_OK;
 }
@@ -411,18 +454,24 @@ static inline void put_scalar(uint8_t *to, const union gpu_scalar *scalar, uint3
 
 static uint32_t write_payload(const struct gpu_launch *launch, uint8_t *payload,
                               struct wire_record *record) {
-    const struct gpu_signature *signature = gpu_kernel_signature(launch->kernel);
+    const struct gpu_signature *signature = launch->kernel->signature;
+    const struct gpu_param *end = signature->params + signature->param_count;
+    const struct gpu_arg *arg = launch->args;
     uint8_t *relocs = payload + signature->args_bytes;
     uint16_t reloc_count = 0;
-    memset(payload, 0, signature->args_bytes);
-    for (uint32_t i = 0; i < signature->param_count; i++) {
-        const struct gpu_param *param = &signature->params[i];
-        const struct gpu_arg *arg = &launch->args[i];
+    if (signature->has_gaps) {
+        memset(payload, 0, signature->args_bytes);
+    }
+    for (const struct gpu_param *param = signature->params; param < end; param++, arg++) {
+        uint8_t *to = payload + param->byte_offset;
         if (param->kind == GPU_PARAM_SCALAR) {
-            put_scalar(payload + param->byte_offset, &arg->scalar, param->byte_count);
-        } else if (arg->ref) {
-            uint64_t address = address_of(arg->ref);
-            memcpy(payload + param->byte_offset, &address, sizeof address);
+            put_scalar(to, &arg->scalar, param->byte_count);
+            continue;
+        }
+        const struct gpu_ref *ref = arg->ref;
+        uint64_t address = ref ? address_of(ref) : 0;
+        memcpy(to, &address, sizeof address);
+        if (ref) {
             uint16_t offset = (uint16_t)param->byte_offset;
             memcpy(relocs + sizeof offset * reloc_count++, &offset, sizeof offset);
         }
@@ -435,9 +484,12 @@ static uint32_t write_payload(const struct gpu_launch *launch, uint8_t *payload,
 /* Check mode: what the launch declares, behind its arguments. */
 static uint32_t write_uses(const struct gpu_launch *launch, uint8_t *payload,
                            struct wire_record *record) {
-    const struct gpu_signature *signature = gpu_kernel_signature(launch->kernel);
+    const struct gpu_signature *signature = launch->kernel->signature;
     uint32_t offset =
         gpu_wire_launch_uses_offset(record->u.launch.args_bytes, record->u.launch.reloc_count);
+    uint32_t end =
+        record->u.launch.args_bytes + record->u.launch.reloc_count * (uint32_t)sizeof(uint16_t);
+    memset(payload + end, 0, offset - end);
     for (uint32_t i = 0; i < signature->param_count; i++) {
         const struct gpu_ref *ref = launch->args[i].ref;
         if (signature->params[i].kind != GPU_PARAM_POINTER || !ref) {
@@ -458,15 +510,15 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_o
                                    struct gpu_error *error) {
     struct gpu_envelope envelope;
     struct gpu_device *device = launch->submit.stream->device;
-    struct gpu_module *module = gpu_kernel_module(launch->kernel);
-    if (gpu_module_device(module) != device) {
+    struct gpu_module *module = launch->kernel->module;
+    if (module->device != device) {
         return gpu_error_set(
             error, GPULUA_INVALID_ARGUMENT, "kernel '%s' is of %s%s, the stream of %s",
-            gpu_kernel_name(launch->kernel), gpu_device_kin(gpu_module_device(module), device),
-            gpu_device_name(gpu_module_device(module)), device->name);
+            gpu_kernel_name(launch->kernel), gpu_device_kin(module->device, device),
+            gpu_device_name(module->device), device->name);
     }
     gpulua_status status =
-        gpu_envelope_begin(&envelope, &launch->submit, gpu_kernel_label(launch->kernel), error);
+        gpu_envelope_begin(&envelope, &launch->submit, launch->kernel->label, error);
     if (status == GPULUA_OK) {
         status = check_shape(launch, error);
     }
@@ -478,13 +530,13 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_o
     }
     /* Every kernel may read and write its module's variables; and the module must outlive the
      * launch. */
-    use_module(&envelope, module, gpu_module_is_mutable(module) ? GPU_READ_WRITE : GPU_READ);
+    use_module(&envelope, module, module->access);
     struct wire_record *record;
     status = gpu_envelope_record(&envelope, WIRE_OP_LAUNCH, &record, error);
     if (status) {
         return status;
     }
-    record->object = gpu_kernel_id(launch->kernel);
+    record->object = launch->kernel->id;
     for (unsigned axis = 0; axis < 3; axis++) {
         record->u.launch.grid[axis] = launch->grid[axis];
         record->u.launch.block[axis] = (uint16_t)launch->block[axis];
@@ -495,9 +547,8 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_o
     if (device->is_checked) {
         payload_bytes = write_uses(launch, payload, record);
     }
-    if (launch->submit.capture &&
-        !gpu_capture_keep_kernel(launch->submit.capture, launch->kernel)) {
-        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a node");
+    if (launch->submit.capture && !gpu_capture_keep_launch(launch->submit.capture, launch)) {
+        return no_memory_for_node(error);
     }
     status = gpu_envelope_submit(&envelope, record, payload_bytes, op, error);
     device->stats.launches += status == GPULUA_OK && !launch->submit.capture;

@@ -22,6 +22,7 @@
 
 #include <assert.h>
 #include <stdint.h>
+#include <string.h>
 
 #define WIRE_RECORD_BYTES_MAX (32u * 1024u)
 #define WIRE_STREAMS_MAX 512u /* stream slots; slot 0 is the first task stream */
@@ -81,6 +82,10 @@
     X(MARK, 1)            /* nothing but its waits: stream:wait, stream:mark */                                       \
     X(GRAPH_LAUNCH, 1)    /* object = graph number */                                                                 \
     X(GRAPH_UPLOAD, 1)    /* object = graph number: what its first launch would do beside launching */                \
+    X(CONTROL, 1)         /* of a graph alone: a conditional node, u.control. The nodes of its first body follow, and  \
+                             BODY_END, and so on for each body. In a body nodes are counted from 0 again: what their   \
+                             waits name are nodes of that body */                                                     \
+    X(BODY_END, 1)        /* of a graph alone: no more nodes for the body at hand. Numbered as a node, but none */     \
     X(STREAM_TAKE, 1)     /* u.foreign.stream: behind all that is on that stream of somebody else's. Inline alone */
 /* clang-format on */
 
@@ -108,11 +113,36 @@ static inline uint64_t gpu_wire_address_offset(uint64_t address) {
 enum {
     WIRE_FLAG_SKIP = 1,  /* do not run; complete in order (the script knows that an input failed) */
     WIRE_FLAG_NODE = 2,  /* of a graph: not done now. seq is gpu_wire_node_seq, the stream means
-                            nothing, and each wait names in its seq a node that goes before */
+                            nothing, and each wait names in its seq a node that goes before. Behind
+                            the graph's end: what a node that is in no body does in launches to
+                            come, and the node in seq does not count those in bodies */
     WIRE_WAIT_ORDER = 1, /* hazard on another stream: do not start before (stream, seq) is over */
     WIRE_WAIT_DEPENDS =
         2, /* reads its output: do not run if it failed; alone it orders nothing (same stream) */
 };
+
+/* Conditional nodes (CONTROL). */
+enum wire_control_kind {
+    WIRE_CONTROL_IF,    /* the first body unless the value is 0, else the second one, if there is */
+    WIRE_CONTROL_WHILE, /* the body again and again, until the value is 0 in front of it */
+    WIRE_CONTROL_SWITCH /* the n-th body for the value n, from 1; none for any other */
+};
+#define WIRE_CONTROL_BODIES_MAX 64u /* fewer than 128: so the sign of small values is no matter */
+#define WIRE_CONTROL_DEPTH_MAX 16u  /* bodies within bodies */
+
+/* Which body is done for a value of elem_bytes at `value`, from 0; body_count: none. */
+static inline uint32_t gpu_wire_control_choose(uint32_t kind, uint32_t body_count,
+                                               const void *value, uint32_t elem_bytes) {
+    const unsigned char *bytes = (const unsigned char *)value;
+    uint64_t number = 0;
+    for (uint32_t i = elem_bytes; i > 0; i--) {
+        number = number << 8 | bytes[i - 1];
+    }
+    if (kind == WIRE_CONTROL_SWITCH) {
+        return number >= 1 && number <= body_count ? (uint32_t)number - 1 : body_count;
+    }
+    return number != 0 ? 0 : kind == WIRE_CONTROL_IF ? 1 : body_count;
+}
 
 /* Nodes of a graph have numbers from 0; what a node waits for has a lower one. */
 static inline uint64_t gpu_wire_node_seq(uint32_t graph, uint32_t node) {
@@ -193,12 +223,29 @@ struct wire_record {
             uint64_t count;
         } failures;
         struct {
-            uint32_t node_count;
+            uint32_t node_count;    /* with those of bodies, and the ends of bodies */
+            uint32_t control_count; /* conditional nodes among them */
         } graph;
+        struct {
+            uint64_t address; /* wire address of the value */
+            uint32_t kind;    /* enum wire_control_kind */
+            uint32_t elem_bytes, body_count;
+        } control;
     } u;
 };
 static_assert(sizeof(struct wire_record) == 64, "one cache line");
 static_assert(sizeof(struct wire_wait) == 16, "keeps the payload aligned");
+
+/* The bytes after which a fill's element repeats itself: devices have a command for each, so a node
+ * of a graph can get another element of the same period, and of no other. */
+static inline uint32_t gpu_wire_fill_period(const void *element, uint32_t elem_bytes) {
+    const unsigned char *bytes = element;
+    uint32_t period = elem_bytes;
+    while (period > 1 && memcmp(bytes, bytes + period / 2, period / 2) == 0) {
+        period /= 2;
+    }
+    return period;
+}
 
 static inline struct wire_wait *gpu_wire_record_waits(const struct wire_record *record) {
     return (struct wire_wait *)(uintptr_t)(record + 1);

@@ -1,6 +1,6 @@
 /* The CPU device's insides: device.c (ops, memory), kept.c (its pool), queue.c (streams, items),
- * share.c (doing items, alone or together), event.c (events), pool.c (worker threads), graph.c and
- * lanes.c (graphs, see graph.h).
+ * share.c (doing items, alone or together), event.c (events), pool.c (worker threads), graph.c,
+ * lanes.c and control.c (graphs, see graph.h).
  *
  * A stream is a queue of items that are done one after another. At most one worker serves a stream
  * at a time; it does item after item until the queue is empty or an event has to be waited for.
@@ -29,7 +29,8 @@ enum cpu_item_kind {
     CPU_ITEM_LAUNCH,
     CPU_ITEM_COPY,
     CPU_ITEM_FILL,
-    CPU_ITEM_GRAPH, /* all of one, once */
+    CPU_ITEM_GRAPH,   /* all of one, once */
+    CPU_ITEM_CONTROL, /* a conditional node of a graph */
     CPU_ITEM_WORD,
     CPU_ITEM_EVENT,
     CPU_ITEM_WAIT
@@ -78,7 +79,9 @@ struct cpu_item {
         struct {
             struct backend_graph *graph;
             uint64_t free_count; /* check mode: blocks that were freed before it was launched */
+            struct cpu_item *patches; /* owned: see backend_graph */
         } run;
+        struct cpu_control *control;
     } u;
 };
 
@@ -255,12 +258,23 @@ gpulua_status gpu_cpu_graph_upload(struct backend_stream *stream, struct backend
                                    struct backend_error *error);
 gpulua_status gpu_cpu_graph_launch(struct backend_stream *stream, uint64_t seq,
                                    struct backend_graph *graph, struct backend_error *error);
+gpulua_status gpu_cpu_graph_patch(struct backend_graph *graph, uint32_t node, bool is_launch,
+                                  struct backend_error *error);
+gpulua_status gpu_cpu_graph_patched(struct backend_graph *graph, gpulua_status status,
+                                    struct backend_error *error);
 void gpu_cpu_graph_destroy(struct backend_device *device, struct backend_graph *graph);
+gpulua_status gpu_cpu_graph_control(struct backend_graph *graph,
+                                    const struct backend_control *control,
+                                    struct backend_error *error);
+gpulua_status gpu_cpu_graph_body_end(struct backend_graph *graph, struct backend_error *error);
+/* Chooses a body; what of it is to be done on the stream itself comes next there, and then, for a
+ * loop, the item once more. */
+void gpu_cpu_control_start(struct backend_stream *stream, struct cpu_item *item);
 /* The work of the node that was begun last. */
 void gpu_cpu_graph_take(struct backend_graph *graph, struct cpu_item *item);
 /* Starts what a CPU_ITEM_GRAPH is for: its lanes are under way, and what is to be done on the
  * stream itself comes next there. */
-void gpu_cpu_graph_start(struct backend_stream *stream, const struct cpu_item *item);
+void gpu_cpu_graph_start(struct backend_stream *stream, struct cpu_item *item);
 /* Of the run that is under way: a node has failed, and the rest is left out. */
 bool gpu_cpu_graph_has_failed(const struct backend_graph *graph);
 /* A node has failed. False: it is not the run's first. Else who is to be told. */

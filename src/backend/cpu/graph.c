@@ -40,6 +40,7 @@ gpulua_status gpu_cpu_graph_begin(struct backend_device *device, struct backend_
     recorder->recorder = made;
     made->device = device;
     made->recorder = recorder;
+    made->root = made->open = made;
     atomic_init(&made->has_failed, false);
     made->next = device->graphs;
     made->link = &device->graphs;
@@ -54,6 +55,7 @@ gpulua_status gpu_cpu_graph_begin(struct backend_device *device, struct backend_
 
 gpulua_status gpu_cpu_graph_node(struct backend_graph *graph, const uint32_t *deps,
                                  uint32_t dep_count, struct backend_error *error) {
+    graph = graph->open;
     if (!gpu_cpu_graph_room(&graph->nodes, graph->node_count + (size_t)1, &graph->node_capacity,
                             sizeof *graph->nodes) ||
         !gpu_cpu_graph_room(&graph->deps, graph->dep_count + dep_count, &graph->dep_capacity,
@@ -70,17 +72,46 @@ gpulua_status gpu_cpu_graph_node(struct backend_graph *graph, const uint32_t *de
     return GPULUA_OK;
 }
 
+static void item_free(struct backend_device *device, struct cpu_item *item) {
+    if (item->kind == CPU_ITEM_LAUNCH) {
+        free(item->u.launch);
+    } else if (item->kind == CPU_ITEM_CONTROL) {
+        gpu_cpu_control_destroy(device, item->u.control);
+    }
+    free(item);
+}
+
 void gpu_cpu_graph_take(struct backend_graph *graph, struct cpu_item *item) {
-    assert(graph->node_count > 0);
-    struct cpu_node *node = &graph->nodes[graph->node_count - 1];
-    assert(node->item == NULL);
     item->graph = graph;
+    if (graph->is_patching) {
+        item->seq = graph->patched_node;
+        item->next = NULL;
+        struct cpu_node *patched = &graph->nodes[graph->patched_node];
+        if (patched->patch != NULL) { /* which no launch has taken along yet */
+            struct cpu_item other = *patched->patch;
+            patched->patch->elem_bytes = item->elem_bytes;
+            patched->patch->u = item->u;
+            item->u = other.u;
+            item_free(graph->device, item);
+            return;
+        }
+        patched->patch = item;
+        if (graph->last_patch != NULL) {
+            graph->last_patch->next = item;
+        } else {
+            graph->patches = item;
+        }
+        graph->last_patch = item;
+        return;
+    }
+    const struct backend_graph *open = graph->open;
+    assert(open->node_count > 0);
+    struct cpu_node *node = &open->nodes[open->node_count - 1];
+    assert(node->item == NULL);
     node->item = item;
 }
 
-gpulua_status gpu_cpu_graph_end(struct backend_graph *graph, uint64_t *device_bytes,
-                                struct backend_error *error) {
-    *device_bytes = 0;
+gpulua_status gpu_cpu_graph_seal(struct backend_graph *graph, struct backend_error *error) {
     if (graph->device->schedule != NULL) {
         graph->order = gpu_cpu_graph_order_create(graph);
         return graph->order != NULL ? GPULUA_OK : fail_memory(error);
@@ -97,25 +128,68 @@ gpulua_status gpu_cpu_graph_end(struct backend_graph *graph, uint64_t *device_by
     return GPULUA_OK;
 }
 
-void gpu_cpu_graph_destroy(struct backend_device *device, struct backend_graph *graph) {
+/* The work slot puts its item in between; one that makes none leaves the node as it is, which has
+ * none either: the caller patches work by work of the same kind. */
+gpulua_status gpu_cpu_graph_patch(struct backend_graph *graph, uint32_t node, bool is_launch,
+                                  struct backend_error *error) {
+    (void)is_launch;
+    (void)error;
+    assert(node < graph->node_count);
+    graph->is_patching = true;
+    graph->patched_node = node;
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_cpu_graph_patched(struct backend_graph *graph, gpulua_status status,
+                                    struct backend_error *error) {
+    (void)error;
+    graph->is_patching = false;
+    return status;
+}
+
+static void patches_free(struct backend_device *device, struct cpu_item *patch) {
+    while (patch != NULL) {
+        struct cpu_item *next = patch->next;
+        item_free(device, patch);
+        patch = next;
+    }
+}
+
+static void patches_apply(struct backend_graph *graph, struct cpu_item *patches) {
+    for (struct cpu_item *patch = patches; patch != NULL; patch = patch->next) {
+        struct cpu_item *item = graph->nodes[patch->seq].item;
+        assert(item != NULL && item->kind == patch->kind);
+        struct cpu_item old = *item;
+        item->elem_bytes = patch->elem_bytes;
+        item->u = patch->u;
+        patch->u = old.u;
+    }
+    patches_free(graph->device, patches);
+}
+
+gpulua_status gpu_cpu_graph_end(struct backend_graph *graph, uint64_t *device_bytes,
+                                struct backend_error *error) {
+    assert(graph->open == graph);
+    *device_bytes = 0;
+    return gpu_cpu_graph_seal(graph, error);
+}
+
+void gpu_cpu_graph_free(struct backend_device *device, struct backend_graph *graph) {
+    if (graph == NULL) {
+        return;
+    }
     for (uint32_t i = 1; i < graph->lane_count; i++) {
         if (graph->lanes[i].stream != NULL) {
             /* Waits for who has done the last of it and is about to leave. */
             gpu_cpu_stream_destroy(device, graph->lanes[i].stream);
         }
     }
-    gpu_cpu_stream_destroy(device, graph->recorder);
     for (uint32_t i = 0; i < graph->node_count; i++) {
-        struct cpu_item *item = graph->nodes[i].item;
-        if (item != NULL && item->kind == CPU_ITEM_LAUNCH) {
-            free(item->u.launch);
+        if (graph->nodes[i].item != NULL) {
+            item_free(device, graph->nodes[i].item);
         }
-        free(item);
     }
-    *graph->link = graph->next;
-    if (graph->next != NULL) {
-        graph->next->link = graph->link;
-    }
+    patches_free(device, graph->patches);
     gpu_cpu_ticket_release(graph->over);
     gpu_cpu_graph_order_destroy(graph->order);
     free(graph->marks);
@@ -123,6 +197,15 @@ void gpu_cpu_graph_destroy(struct backend_device *device, struct backend_graph *
     free(graph->nodes);
     free(graph->deps);
     free(graph);
+}
+
+void gpu_cpu_graph_destroy(struct backend_device *device, struct backend_graph *graph) {
+    gpu_cpu_stream_destroy(device, graph->recorder);
+    *graph->link = graph->next;
+    if (graph->next != NULL) {
+        graph->next->link = graph->link;
+    }
+    gpu_cpu_graph_free(device, graph);
 }
 
 /* ---- launching ---- */
@@ -152,6 +235,11 @@ gpulua_status gpu_cpu_graph_launch(struct backend_stream *stream, uint64_t seq,
         return fail_memory(error);
     }
     run->u.run.graph = graph;
+    for (struct cpu_item *patch = graph->patches; patch != NULL; patch = patch->next) {
+        graph->nodes[patch->seq].patch = NULL;
+    }
+    run->u.run.patches = graph->patches;
+    graph->patches = graph->last_patch = NULL;
     run->u.run.free_count = device->check != NULL ? device->check->free_count : 0;
     if (waits) {
         wait->u.ticket = graph->over; /* and its reference */
@@ -169,17 +257,27 @@ gpulua_status gpu_cpu_graph_launch(struct backend_stream *stream, uint64_t seq,
 
 /* ---- a run ---- */
 
-void gpu_cpu_graph_clear(struct backend_graph *graph) {
-    if (!atomic_load_explicit(&graph->has_failed, memory_order_relaxed)) {
-        return;
-    }
-    atomic_store_explicit(&graph->has_failed, false, memory_order_relaxed);
+static void clear_nodes(const struct backend_graph *graph) {
     for (uint32_t i = 0; i < graph->node_count; i++) {
         struct cpu_item *item = graph->nodes[i].item;
         if (item != NULL && item->kind == CPU_ITEM_LAUNCH) {
             atomic_store_explicit(&item->u.launch->launch.failed, 0, memory_order_relaxed);
             item->u.launch->launch.failure[0] = '\0';
+        } else if (item != NULL && item->kind == CPU_ITEM_CONTROL) {
+            const struct cpu_control *control = item->u.control;
+            for (uint32_t k = 0; k < control->what.body_count; k++) {
+                clear_nodes(control->bodies[k]);
+            }
         }
+    }
+}
+
+void gpu_cpu_graph_prepare(struct backend_graph *graph, struct cpu_item *run) {
+    patches_apply(graph, run->u.run.patches);
+    run->u.run.patches = NULL;
+    if (atomic_load_explicit(&graph->has_failed, memory_order_relaxed)) {
+        atomic_store_explicit(&graph->has_failed, false, memory_order_relaxed);
+        clear_nodes(graph);
     }
 }
 
@@ -201,12 +299,8 @@ static void lane_start(const struct cpu_lane *lane, int priority) {
     }
 }
 
-void gpu_cpu_graph_start(struct backend_stream *stream, const struct cpu_item *item) {
-    struct backend_graph *graph = item->u.run.graph;
+void gpu_cpu_graph_run(struct backend_stream *stream, struct backend_graph *graph) {
     const struct cpu_lane *own = &graph->lanes[0];
-    gpu_cpu_graph_clear(graph);
-    graph->slot = stream->slot;
-    graph->seq = item->seq;
     for (size_t i = 0; i < graph->ticket_count; i++) {
         atomic_store_explicit(&graph->tickets[i].parked, NULL, memory_order_relaxed);
     }
@@ -223,6 +317,14 @@ void gpu_cpu_graph_start(struct backend_stream *stream, const struct cpu_item *i
     }
     stream->head = own->first;
     pthread_mutex_unlock(&stream->lock);
+}
+
+void gpu_cpu_graph_start(struct backend_stream *stream, struct cpu_item *item) {
+    struct backend_graph *graph = item->u.run.graph;
+    gpu_cpu_graph_prepare(graph, item);
+    graph->slot = stream->slot;
+    graph->seq = item->seq;
+    gpu_cpu_graph_run(stream, graph);
 }
 
 bool gpu_cpu_graph_has_failed(const struct backend_graph *graph) {

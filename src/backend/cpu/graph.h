@@ -1,5 +1,6 @@
 /* Inside graphs of the CPU device: graph.c (the slots, one run), lanes.c (which lane does which
- * node, and what it waits for), check/graph.c (check mode: nodes one after another).
+ * node, and what it waits for), control.c (conditional nodes), check/graph.c (check mode: nodes one
+ * after another).
  *
  * The items that work slots make on a graph's stream stay the graph's, and the same ones are done
  * with every launch: nothing is copied, so a launch costs its caller a few items, however large the
@@ -10,7 +11,10 @@
  * numbers, and a node waits for lower ones only, so they cannot wait for each other in a circle.
  * Lane 0 is done by the launching stream itself, and ends with waits for the ends of the others; a
  * chain is therefore what its items would be without a graph. Each other lane is a stream of the
- * graph's own, filled anew with every run. */
+ * graph's own, filled anew with every run.
+ *
+ * A body of a conditional node is a graph of its own that is no device's, with lanes of its own:
+ * the lane that comes to the node does what is the first lane's of the body, and then goes on. */
 #ifndef GPU_CPU_GRAPH_H
 #define GPU_CPU_GRAPH_H
 
@@ -23,6 +27,7 @@ struct cpu_node {
     struct cpu_item *item; /* owned; NULL: only its dependencies */
     size_t first_dep;      /* in the graph's list */
     uint32_t dep_count;
+    struct cpu_item *patch; /* among the graph's that no launch has taken along yet; or NULL */
 };
 
 struct cpu_lane {
@@ -32,10 +37,20 @@ struct cpu_lane {
 
 struct cpu_graph_order; /* check/graph.c */
 
+struct cpu_control {
+    struct backend_control what;
+    struct backend_graph **bodies; /* owned, each of them */
+};
+
 struct backend_graph {
     struct backend_device *device;
     struct backend_graph *next, **link; /* all graphs of the device */
-    struct backend_stream *recorder;    /* owned */
+    struct backend_stream *recorder;    /* owned; bodies: NULL */
+    struct backend_graph *root;         /* whose body it is, at last; itself: no body */
+    struct backend_graph *outer;        /* of a body: in which its node is */
+    struct cpu_control *control;        /* of a body: its node; borrowed */
+    uint32_t body;                      /* its number there */
+    struct backend_graph *open;         /* root: which nodes are added to */
 
     struct cpu_node *nodes; /* owned */
     uint32_t node_count;
@@ -52,6 +67,13 @@ struct backend_graph {
 
     struct cpu_ticket *over; /* the latest launch's; NULL: never launched */
 
+    /* What nodes are to be: items of no queue, each with its node's number for `seq`, oldest first.
+     * The next launch takes them along, and its run puts them into the nodes, because runs of
+     * launches before it may be under way until then. */
+    struct cpu_item *patches, *last_patch; /* owned */
+    bool is_patching;
+    uint32_t patched_node;
+
     /* Of the run that is under way. */
     uint32_t slot;
     uint64_t seq;
@@ -60,8 +82,19 @@ struct backend_graph {
 
 /* Makes room for `wanted` of them; false: no memory. */
 bool gpu_cpu_graph_room(void *list, size_t wanted, size_t *capacity, size_t item_bytes);
-/* Before a run: no node has failed. */
-void gpu_cpu_graph_clear(struct backend_graph *graph);
+/* Before a run: nodes are what they have been patched to be, and none has failed. */
+void gpu_cpu_graph_prepare(struct backend_graph *graph, struct cpu_item *run);
+/* Lanes, and streams for them; in check mode what that needs. */
+gpulua_status gpu_cpu_graph_seal(struct backend_graph *graph, struct backend_error *error);
+/* All lanes are under way, and what is to be done on the stream itself comes next there. */
+void gpu_cpu_graph_run(struct backend_stream *stream, struct backend_graph *graph);
+/* What a graph and a body have; NULL is fine. */
+void gpu_cpu_graph_free(struct backend_device *device, struct backend_graph *graph);
+
+/* ---- control.c ---- */
+/* The body to be done now; NULL: none. */
+struct backend_graph *gpu_cpu_control_choose(const struct cpu_control *control);
+void gpu_cpu_control_destroy(struct backend_device *device, struct cpu_control *control);
 
 /* ---- lanes.c ---- */
 /* Fills in the lanes' items. False: no memory. */
@@ -72,6 +105,6 @@ bool gpu_cpu_graph_plan(struct backend_graph *graph);
 struct cpu_graph_order *gpu_cpu_graph_order_create(const struct backend_graph *graph);
 void gpu_cpu_graph_order_destroy(struct cpu_graph_order *order); /* NULL is fine */
 /* Does all nodes on the calling thread, in one of the orders that their dependencies allow. */
-void gpu_cpu_graph_run_checked(struct backend_stream *stream, const struct cpu_item *item);
+void gpu_cpu_graph_run_checked(struct backend_stream *stream, struct cpu_item *item);
 
 #endif

@@ -123,6 +123,11 @@ void gpu_cpu_stream_serve(struct backend_stream *stream, struct cpu_item *finish
         case CPU_ITEM_GRAPH:
             gpu_cpu_graph_start(stream, item);
             break;
+        case CPU_ITEM_CONTROL:
+            if (!gpu_cpu_graph_has_failed(item->graph)) {
+                gpu_cpu_control_start(stream, item);
+            }
+            break;
         case CPU_ITEM_WAIT:
             if (wait_for_event(stream, item)) {
                 return;

@@ -208,6 +208,7 @@ static gpulua_status facts_read(struct backend_device *device, struct backend_er
         attribute_is_set(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
     gpu_cuda_prepared_init(device);
     gpu_cuda_graphs_init(device);
+    gpu_cuda_control_init(device);
     return status;
 }
 
@@ -317,6 +318,9 @@ static void device_close(struct backend_device *device) {
         gpu_cuda_host_unregister(device, device->ranges[device->range_count - 1].base);
     }
     if (gpu_cuda_enter(device, NULL) == GPULUA_OK) {
+        if (device->choose_module != NULL) {
+            (void)cu->cuModuleUnload(device->choose_module);
+        }
         if (device->fill_module != NULL) {
             (void)cu->cuModuleUnload(device->fill_module);
         }
@@ -364,9 +368,14 @@ const struct backend_ops gpu_backend_cuda = {
     .launch = gpu_cuda_launch,
     .graph_begin = gpu_cuda_graph_begin,
     .graph_node = gpu_cuda_graph_node,
+    .graph_control = gpu_cuda_graph_control,
+    .graph_body_end = gpu_cuda_graph_body_end,
+    .graph_control_prepare = gpu_cuda_control_prepare,
     .graph_end = gpu_cuda_graph_end,
     .graph_upload = gpu_cuda_graph_upload,
     .graph_launch = gpu_cuda_graph_launch,
+    .graph_patch = gpu_cuda_graph_patch,
+    .graph_patched = gpu_cuda_graph_patched,
     .graph_destroy = gpu_cuda_graph_destroy,
     .flush_output = gpu_cuda_flush_output,
     .module_compile = gpu_cuda_module_compile,

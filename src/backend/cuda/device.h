@@ -32,6 +32,8 @@ struct backend_device {
     bool has_export;               /* with handles that can be exported */
     bool has_prepared;             /* prepared launches work, and nobody switched them off */
     bool has_graphs;               /* the driver has all that graph.c calls */
+    bool has_control;              /* and all that control.c does */
+    bool has_branches;             /* one conditional node can have several bodies */
     uint32_t prepared_count;       /* alive, on all streams */
     uint32_t capture_count;        /* streams that are being captured: the context is not to be
                                       waited for */
@@ -45,6 +47,8 @@ struct backend_device {
     CUstream pool_stream; /* on which memory goes back to it */
     CUmodule fill_module; /* loaded when first needed */
     CUfunction fill_function;
+    CUmodule choose_module; /* that of control.c, likewise */
+    CUfunction choose_function;
     struct cuda_nvrtc nvrtc;
     bool nvrtc_is_open;
 };
@@ -72,6 +76,8 @@ struct backend_stream {
     struct backend_device *device; /* borrowed */
     CUstream handle;
     bool is_captured; /* a graph's own: what is put on it is not done, and it is in no list */
+    struct backend_graph
+        *patched; /* of one that is captured: the next launch patches a node of it */
     uint64_t launch_count;
     /* Which kernel each stands for; borrowed, NULL: none. */
     const struct backend_kernel *prepared_kernels[CUDA_PREPARED_PER_STREAM];
@@ -192,6 +198,10 @@ gpulua_status gpu_cuda_fill(struct backend_stream *stream, uint64_t seq, uint64_
 gpulua_status gpu_cuda_fill_prepare(struct backend_device *device, struct backend_error *error);
 /* The kernel of fill.c as PTX, for tests. */
 extern const char gpu_cuda_fill_ptx[];
+/* A kernel of the backend's own, unless *function is there already. Its code is loaded at once. */
+gpulua_status gpu_cuda_own_kernel(struct backend_device *device, const char *ptx, const char *name,
+                                  CUmodule *module, CUfunction *function,
+                                  struct backend_error *error);
 /* stream.c: */
 gpulua_status gpu_cuda_stream_create(struct backend_device *device, uint32_t slot, int priority,
                                      struct backend_stream **stream, struct backend_error *error);
@@ -230,6 +240,23 @@ gpulua_status gpu_cuda_graph_upload(struct backend_stream *stream, struct backen
 gpulua_status gpu_cuda_graph_launch(struct backend_stream *stream, uint64_t seq,
                                     struct backend_graph *graph, struct backend_error *error);
 void gpu_cuda_graph_destroy(struct backend_device *device, struct backend_graph *graph);
+
+/* patch.c: */
+gpulua_status gpu_cuda_graph_patch(struct backend_graph *graph, uint32_t node, bool is_launch,
+                                   struct backend_error *error);
+gpulua_status gpu_cuda_graph_patch_launch(struct backend_graph *graph,
+                                          const CUDA_KERNEL_NODE_PARAMS_v2 *params,
+                                          struct backend_error *error);
+gpulua_status gpu_cuda_graph_patched(struct backend_graph *graph, gpulua_status status,
+                                     struct backend_error *error);
+
+/* control.c: */
+void gpu_cuda_control_init(struct backend_device *device);
+gpulua_status gpu_cuda_control_prepare(struct backend_device *device, struct backend_error *error);
+gpulua_status gpu_cuda_graph_control(struct backend_graph *graph,
+                                     const struct backend_control *control,
+                                     struct backend_error *error);
+gpulua_status gpu_cuda_graph_body_end(struct backend_graph *graph, struct backend_error *error);
 /* module.c: */
 gpulua_status gpu_cuda_module_compile(struct backend_device *device,
                                       const struct backend_source *source, void **image,

@@ -88,31 +88,37 @@ const char gpu_cuda_fill_ptx[] =
     "  ret;\n"
     "}\n";
 
-gpulua_status gpu_cuda_fill_prepare(struct backend_device *device, struct backend_error *error) {
+gpulua_status gpu_cuda_own_kernel(struct backend_device *device, const char *ptx, const char *name,
+                                  CUmodule *module, CUfunction *function,
+                                  struct backend_error *error) {
     const struct cuda_driver *cu = &device->cu;
-    CUmodule module = NULL;
-    if (device->fill_function != NULL) {
+    CUmodule loaded = NULL;
+    CUfunction found = NULL;
+    if (*function != NULL) {
         return GPULUA_OK;
     }
-    gpulua_status status =
-        CU(device, error, cu->cuModuleLoadDataEx(&module, gpu_cuda_fill_ptx, 0, NULL, NULL));
+    gpulua_status status = CU(device, error, cu->cuModuleLoadDataEx(&loaded, ptx, 0, NULL, NULL));
     if (status != GPULUA_OK) {
         return status;
     }
-    status =
-        CU(device, error, cu->cuModuleGetFunction(&device->fill_function, module, "gpulua_fill"));
+    status = CU(device, error, cu->cuModuleGetFunction(&found, loaded, name));
     if (status == GPULUA_OK && cu->cuFuncLoad != NULL) {
-        status = CU(device, error, cu->cuFuncLoad(device->fill_function)); /* as in module.c */
+        status = CU(device, error, cu->cuFuncLoad(found)); /* as in module.c */
     }
     if (status != GPULUA_OK) {
         if (device->lost == CUDA_SUCCESS) {
-            (void)cu->cuModuleUnload(module);
+            (void)cu->cuModuleUnload(loaded);
         }
-        device->fill_function = NULL;
         return status;
     }
-    device->fill_module = module;
+    *module = loaded;
+    *function = found;
     return GPULUA_OK;
+}
+
+gpulua_status gpu_cuda_fill_prepare(struct backend_device *device, struct backend_error *error) {
+    return gpu_cuda_own_kernel(device, gpu_cuda_fill_ptx, "gpulua_fill", &device->fill_module,
+                               &device->fill_function, error);
 }
 
 /* `pattern`: the four words that repeat from dst on, which is aligned to 4. */
@@ -149,15 +155,6 @@ static gpulua_status fill_words(struct backend_stream *stream, uint64_t dst,
                                  0, stream->handle, NULL, extra));
 }
 
-/* The smallest element that `element` repeats. */
-static uint32_t smallest_period(const unsigned char *element, uint32_t elem_bytes) {
-    uint32_t period = elem_bytes;
-    while (period > 1 && memcmp(element, element + period / 2, period / 2) == 0) {
-        period /= 2;
-    }
-    return period;
-}
-
 gpulua_status gpu_cuda_fill(struct backend_stream *stream, uint64_t seq, uint64_t dst,
                             const void *element, uint32_t elem_bytes, uint64_t elem_count,
                             struct backend_error *error) {
@@ -175,7 +172,7 @@ gpulua_status gpu_cuda_fill(struct backend_stream *stream, uint64_t seq, uint64_
         return status;
     }
     uint32_t pattern[4] = {0};
-    uint32_t period = smallest_period(element, elem_bytes);
+    uint32_t period = gpu_wire_fill_period(element, elem_bytes);
     /* An element aligned to less than its own size can still be filled by words, or by bytes where
      * it is all one byte. */
     if (dst % (period < 4 ? period : 4) != 0) {

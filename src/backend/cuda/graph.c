@@ -16,36 +16,11 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/graph.h"
 
 #define GRAPH_DRIVER_VERSION 12030 /* that of the newest entry point */
 #define GRAPH_DRIVER_TEXT "12.3 (driver 545)"
 #define GRAPH_NODES_MAX (UINT32_MAX / 4)
-
-enum graph_state { GRAPH_CAPTURING, GRAPH_BUILT, GRAPH_FAILED };
-
-struct graph_node {
-    CUgraphNode handle; /* of the driver's graph; NULL: it stands for nothing */
-    uint32_t same_as;   /* the first node that stands for the handle: itself, mostly */
-    uint32_t taken_by;  /* the newest node that has the handle among its dependencies, and 1 */
-};
-
-struct backend_graph {
-    struct link link;
-    struct backend_device *device; /* borrowed */
-    struct backend_stream stream;  /* its handle is owned; NULL: it is captured no more */
-    enum graph_state state;
-    struct graph_node *nodes; /* owned; the last one's handle is not known yet while capturing */
-    uint32_t node_count, node_max;
-    CUgraphNode *deps; /* owned: what the driver was told of the last node, each once */
-    uint32_t dep_count, dep_max;
-    uint32_t dep_node;   /* of which node the last of them is */
-    CUgraph handle;      /* owned; NULL: not yet. Kept, because updates name its nodes */
-    CUgraphExec exec;    /* owned; NULL: not yet */
-    bool is_uploaded;    /* or launched */
-    CUevent upload_over; /* owned; NULL: no upload that a launch has to wait for */
-    const struct backend_stream *upload_stream; /* compared only */
-};
 
 /* The version is looked at, too: a driver that is asked for a newer version of an entry point than
  * it has may hand out an older one with other parameters. */
@@ -56,10 +31,69 @@ void gpu_cuda_graphs_init(struct backend_device *device) {
         cu->cuStreamEndCapture != NULL && cu->cuStreamGetCaptureInfo != NULL &&
         cu->cuStreamUpdateCaptureDependencies != NULL && cu->cuGraphAddEmptyNode != NULL &&
         cu->cuGraphInstantiateWithFlags != NULL && cu->cuGraphUpload != NULL &&
-        cu->cuGraphLaunch != NULL && cu->cuGraphExecDestroy != NULL && cu->cuGraphDestroy != NULL;
+        cu->cuGraphLaunch != NULL && cu->cuGraphExecDestroy != NULL && cu->cuGraphDestroy != NULL &&
+        cu->cuGraphGetNodes != NULL && cu->cuGraphNodeGetType != NULL &&
+        cu->cuGraphKernelNodeGetParams != NULL && cu->cuGraphExecKernelNodeSetParams != NULL &&
+        cu->cuGraphMemcpyNodeGetParams != NULL && cu->cuGraphExecMemcpyNodeSetParams != NULL &&
+        cu->cuGraphMemsetNodeGetParams != NULL && cu->cuGraphExecMemsetNodeSetParams != NULL;
 }
 
 /* ---- making ---- */
+
+/* The priority is of no importance: a graph runs with that of the stream it is launched on. */
+gpulua_status gpu_cuda_capture_begin(struct backend_graph *graph, struct backend_error *error) {
+    struct backend_device *device = graph->device;
+    const struct cuda_driver *cu = &device->cu;
+    gpulua_status status =
+        CU(device, error,
+           cu->cuStreamCreateWithPriority(&graph->stream.handle, CU_STREAM_NON_BLOCKING,
+                                          device->facts.priority_lowest));
+    if (status != GPULUA_OK) {
+        graph->stream.handle = NULL;
+        return status;
+    }
+    status = CU(device, error,
+                cu->cuStreamBeginCapture(graph->stream.handle, CU_STREAM_CAPTURE_MODE_RELAXED));
+    if (status != GPULUA_OK) {
+        if (device->lost == CUDA_SUCCESS) {
+            (void)CU(device, NULL, cu->cuStreamDestroy(graph->stream.handle));
+        }
+        graph->stream.handle = NULL;
+        return status;
+    }
+    device->capture_count++;
+    return GPULUA_OK;
+}
+
+/* The stream is captured no more; what has been captured is in *captured if all is well. */
+gpulua_status gpu_cuda_capture_end(struct backend_graph *graph, CUgraph *captured,
+                                   struct backend_error *error) {
+    struct backend_device *device = graph->device;
+    const struct cuda_driver *cu = &device->cu;
+    gpulua_status status =
+        CU(device, error, cu->cuStreamEndCapture(graph->stream.handle, captured));
+    if (status != GPULUA_OK) {
+        *captured = NULL;
+    } else if (*captured == NULL) {
+        status = gpu_backend_fail(error, GPULUA_DRIVER, 0, "cuStreamEndCapture gave no graph");
+    }
+    if (device->lost == CUDA_SUCCESS) {
+        (void)CU(device, NULL, cu->cuStreamDestroy(graph->stream.handle));
+    }
+    graph->stream.handle = NULL;
+    device->capture_count--;
+    return status;
+}
+
+gpulua_status gpu_cuda_graph_check(const struct backend_graph *graph, enum graph_state wanted,
+                                   struct backend_error *error) {
+    static const char *const are[] = {[GRAPH_CAPTURING] = "is still being made",
+                                      [GRAPH_BUILT] = "is made already",
+                                      [GRAPH_FAILED] = "could not be made"};
+    return graph->state == wanted ? GPULUA_OK
+                                  : gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                                     "the graph %s", are[graph->state]);
+}
 
 gpulua_status gpu_cuda_graph_begin(struct backend_device *device, struct backend_graph **graph,
                                    struct backend_stream **stream, struct backend_error *error) {
@@ -85,53 +119,21 @@ gpulua_status gpu_cuda_graph_begin(struct backend_device *device, struct backend
     made->device = device;
     made->stream.device = device;
     made->stream.is_captured = true;
-    /* The priority is of no importance: a graph runs with that of the stream it is launched on. */
-    status = CU(device, error,
-                cu->cuStreamCreateWithPriority(&made->stream.handle, CU_STREAM_NON_BLOCKING,
-                                               device->facts.priority_lowest));
+    status = gpu_cuda_capture_begin(made, error);
     if (status != GPULUA_OK) {
         free(made);
         return status;
     }
-    status = CU(device, error,
-                cu->cuStreamBeginCapture(made->stream.handle, CU_STREAM_CAPTURE_MODE_RELAXED));
-    if (status != GPULUA_OK) {
-        if (device->lost == CUDA_SUCCESS) {
-            (void)CU(device, NULL, cu->cuStreamDestroy(made->stream.handle));
-        }
-        free(made);
-        return status;
-    }
-    device->capture_count++;
     gpu_cuda_link(&device->graphs, &made->link);
     *graph = made;
     *stream = &made->stream;
     return GPULUA_OK;
 }
 
-/* The stream is captured no more; what has been captured is in graph->handle if all is well. */
-static gpulua_status capture_end(struct backend_graph *graph, struct backend_error *error) {
-    struct backend_device *device = graph->device;
-    const struct cuda_driver *cu = &device->cu;
-    gpulua_status status =
-        CU(device, error, cu->cuStreamEndCapture(graph->stream.handle, &graph->handle));
-    if (status != GPULUA_OK) {
-        graph->handle = NULL;
-    } else if (graph->handle == NULL) {
-        status = gpu_backend_fail(error, GPULUA_DRIVER, 0, "cuStreamEndCapture gave no graph");
-    }
-    if (device->lost == CUDA_SUCCESS) {
-        (void)CU(device, NULL, cu->cuStreamDestroy(graph->stream.handle));
-    }
-    graph->stream.handle = NULL;
-    device->capture_count--;
-    return status;
-}
-
 /* What the last node stands for: what is now on the stream to be followed. Data of the edges
  * (kernels that may start before another is over) is dropped: who follows the node follows the end
  * of all of it. */
-static gpulua_status node_settle(struct backend_graph *graph, struct backend_error *error) {
+gpulua_status gpu_cuda_graph_settle(struct backend_graph *graph, struct backend_error *error) {
     struct backend_device *device = graph->device;
     const struct cuda_driver *cu = &device->cu;
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -168,8 +170,8 @@ static gpulua_status node_settle(struct backend_graph *graph, struct backend_err
 }
 
 /* Room for one more node with so many dependencies; deps is not NULL then. */
-static gpulua_status node_reserve(struct backend_graph *graph, uint32_t dep_count,
-                                  struct backend_error *error) {
+gpulua_status gpu_cuda_graph_reserve(struct backend_graph *graph, uint32_t dep_count,
+                                     struct backend_error *error) {
     if (graph->node_count == graph->node_max) {
         uint32_t max = graph->node_max > 0 ? 2 * graph->node_max : 16;
         struct graph_node *grown =
@@ -200,9 +202,9 @@ static gpulua_status node_begin(struct backend_graph *graph, const uint32_t *dep
     struct backend_device *device = graph->device;
     const struct cuda_driver *cu = &device->cu;
     uint32_t number = graph->node_count;
-    gpulua_status status = node_settle(graph, error);
+    gpulua_status status = gpu_cuda_graph_settle(graph, error);
     if (status == GPULUA_OK) {
-        status = node_reserve(graph, dep_count, error);
+        status = gpu_cuda_graph_reserve(graph, dep_count, error);
     }
     if (status != GPULUA_OK) {
         return status;
@@ -230,21 +232,11 @@ static gpulua_status node_begin(struct backend_graph *graph, const uint32_t *dep
     return status;
 }
 
-static gpulua_status state_check(const struct backend_graph *graph, enum graph_state wanted,
-                                 struct backend_error *error) {
-    static const char *const are[] = {[GRAPH_CAPTURING] = "is still being made",
-                                      [GRAPH_BUILT] = "is made already",
-                                      [GRAPH_FAILED] = "could not be made"};
-    return graph->state == wanted ? GPULUA_OK
-                                  : gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
-                                                     "the graph %s", are[graph->state]);
-}
-
 gpulua_status gpu_cuda_graph_node(struct backend_graph *graph, const uint32_t *deps,
                                   uint32_t dep_count, struct backend_error *error) {
     gpulua_status status = gpu_cuda_enter(graph->device, error);
     if (status == GPULUA_OK) {
-        status = state_check(graph, GRAPH_CAPTURING, error);
+        status = gpu_cuda_graph_check(graph, GRAPH_CAPTURING, error);
     }
     if (status != GPULUA_OK) {
         return status;
@@ -266,15 +258,16 @@ gpulua_status gpu_cuda_graph_end(struct backend_graph *graph, uint64_t *device_b
     *device_bytes = 0;
     gpulua_status status = gpu_cuda_enter(device, error);
     if (status == GPULUA_OK) {
-        status = state_check(graph, GRAPH_CAPTURING, error);
+        status = gpu_cuda_graph_check(graph, GRAPH_CAPTURING, error);
     }
     if (status != GPULUA_OK) {
         return status;
     }
     graph->state = GRAPH_FAILED; /* until it is made */
-    status = node_settle(graph, error);
+    assert(graph->frame == NULL);
+    status = gpu_cuda_graph_settle(graph, error);
     if (status == GPULUA_OK) {
-        status = capture_end(graph, error);
+        status = gpu_cuda_capture_end(graph, &graph->handle, error);
     }
     if (status == GPULUA_OK) {
         status = CU(device, error, cu->cuGraphInstantiateWithFlags(&graph->exec, graph->handle, 0));
@@ -299,7 +292,7 @@ gpulua_status gpu_cuda_graph_upload(struct backend_stream *stream, struct backen
     CUevent over = NULL;
     gpulua_status status = gpu_cuda_enter(device, error);
     if (status == GPULUA_OK) {
-        status = state_check(graph, GRAPH_BUILT, error);
+        status = gpu_cuda_graph_check(graph, GRAPH_BUILT, error);
     }
     if (status != GPULUA_OK || graph->is_uploaded) {
         return status;
@@ -348,8 +341,9 @@ gpulua_status gpu_cuda_graph_launch(struct backend_stream *stream, uint64_t seq,
     struct backend_device *device = graph->device;
     const struct cuda_driver *cu = &device->cu;
     (void)seq;
-    gpulua_status status = device->lost == CUDA_SUCCESS ? state_check(graph, GRAPH_BUILT, error)
-                                                        : gpu_cuda_lost(device, error);
+    gpulua_status status = device->lost == CUDA_SUCCESS
+                               ? gpu_cuda_graph_check(graph, GRAPH_BUILT, error)
+                               : gpu_cuda_lost(device, error);
     if (status == GPULUA_OK && graph->upload_over != NULL) {
         status = upload_wait(graph, stream, error);
     }
@@ -371,8 +365,9 @@ void gpu_cuda_graph_destroy(struct backend_device *device, struct backend_graph 
         return;
     }
     bool is_well = gpu_cuda_enter(device, NULL) == GPULUA_OK;
+    gpu_cuda_control_abandon(graph, is_well);
     if (graph->stream.handle != NULL && is_well) {
-        (void)capture_end(graph, NULL);
+        (void)gpu_cuda_capture_end(graph, &graph->handle, NULL);
     } else if (graph->stream.handle != NULL) {
         device->capture_count--;
     }

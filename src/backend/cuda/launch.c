@@ -131,6 +131,18 @@ static struct cuda_prepared *prepared_find(struct backend_stream *stream,
     return prepared;
 }
 
+static CUDA_KERNEL_NODE_PARAMS_v2 params_of(const struct backend_launch *launch, void **extra) {
+    return (CUDA_KERNEL_NODE_PARAMS_v2){.func = launch->kernel->function,
+                                        .gridDimX = launch->grid[0],
+                                        .gridDimY = launch->grid[1],
+                                        .gridDimZ = launch->grid[2],
+                                        .blockDimX = launch->block[0],
+                                        .blockDimY = launch->block[1],
+                                        .blockDimZ = launch->block[2],
+                                        .sharedMemBytes = launch->shared_bytes,
+                                        .extra = extra};
+}
+
 /* False: nothing has been launched. */
 static bool prepared_launch(const struct backend_launch *launch, void **extra) {
     struct backend_kernel *kernel = launch->kernel;
@@ -143,15 +155,7 @@ static bool prepared_launch(const struct backend_launch *launch, void **extra) {
         }
         return false;
     }
-    const CUDA_KERNEL_NODE_PARAMS_v2 params = {.func = kernel->function,
-                                               .gridDimX = launch->grid[0],
-                                               .gridDimY = launch->grid[1],
-                                               .gridDimZ = launch->grid[2],
-                                               .blockDimX = launch->block[0],
-                                               .blockDimY = launch->block[1],
-                                               .blockDimZ = launch->block[2],
-                                               .sharedMemBytes = launch->shared_bytes,
-                                               .extra = extra};
+    const CUDA_KERNEL_NODE_PARAMS_v2 params = params_of(launch, extra);
     CUresult result = CUDA_SUCCESS;
     if (prepared->exec == NULL) {
         if (!prepared_make(device, prepared, &params)) {
@@ -203,6 +207,10 @@ gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backen
     void **params = args_bytes > 0 ? extra : NULL;
     if (device->has_prepared && !launch->stream->is_captured && prepared_launch(launch, params)) {
         return GPULUA_OK;
+    }
+    if (__builtin_expect(launch->stream->patched != NULL, 0)) {
+        const CUDA_KERNEL_NODE_PARAMS_v2 node = params_of(launch, params);
+        return gpu_cuda_graph_patch_launch(launch->stream->patched, &node, error);
     }
     CUresult result;
     CU_HOT(device, result,

@@ -71,6 +71,13 @@
     X(false, cuGraphAddKernelNode, 12000, "cuGraphAddKernelNode_v2")                                        \
     X(false, cuGraphInstantiateWithFlags, 11040, "cuGraphInstantiateWithFlags")                             \
     X(false, cuGraphExecKernelNodeSetParams, 12000, "cuGraphExecKernelNodeSetParams_v2")                    \
+    X(false, cuGraphKernelNodeGetParams, 12000, "cuGraphKernelNodeGetParams_v2")                            \
+    X(false, cuGraphMemcpyNodeGetParams, 10000, "cuGraphMemcpyNodeGetParams")                               \
+    X(false, cuGraphExecMemcpyNodeSetParams, 10020, "cuGraphExecMemcpyNodeSetParams")                       \
+    X(false, cuGraphMemsetNodeGetParams, 10000, "cuGraphMemsetNodeGetParams")                               \
+    X(false, cuGraphExecMemsetNodeSetParams, 10020, "cuGraphExecMemsetNodeSetParams")                       \
+    X(false, cuGraphGetNodes, 10000, "cuGraphGetNodes")                                                     \
+    X(false, cuGraphNodeGetType, 10000, "cuGraphNodeGetType")                                               \
     X(false, cuGraphExecDestroy, 10000, "cuGraphExecDestroy")                                               \
     X(false, cuGraphLaunch, 10000, "cuGraphLaunch")                                                         \
     X(false, cuGraphUpload, 11010, "cuGraphUpload")                                                         \
@@ -79,6 +86,9 @@
     X(false, cuStreamEndCapture, 10000, "cuStreamEndCapture")                                               \
     X(false, cuStreamGetCaptureInfo, 12030, "cuStreamGetCaptureInfo_v3")                                    \
     X(false, cuStreamUpdateCaptureDependencies, 12030, "cuStreamUpdateCaptureDependencies_v2")              \
+    X(false, cuStreamBeginCaptureToGraph, 12030, "cuStreamBeginCaptureToGraph")                             \
+    X(false, cuGraphConditionalHandleCreate, 12030, "cuGraphConditionalHandleCreate")                       \
+    X(false, cuGraphAddNode, 12030, "cuGraphAddNode_v2")                                                    \
     X(true, cuModuleLoadDataEx, 2010, "cuModuleLoadDataEx")                                                 \
     X(true, cuModuleUnload, 2000, "cuModuleUnload")                                                         \
     X(true, cuModuleGetFunction, 2000, "cuModuleGetFunction")                                               \
@@ -132,12 +142,15 @@
 #undef cuLaunchKernel
 #undef cuGraphAddKernelNode
 #undef cuGraphExecKernelNodeSetParams
+#undef cuGraphKernelNodeGetParams
 #undef cuGraphLaunch
 #undef cuGraphUpload
 #undef cuStreamBeginCapture
 #undef cuStreamEndCapture
 #undef cuStreamGetCaptureInfo
 #undef cuStreamUpdateCaptureDependencies
+#undef cuStreamBeginCaptureToGraph
+#undef cuGraphAddNode
 
 #define CUDA_MEMBER(required, name, version, symbol) PFN_##name##_v##version name;
 struct cuda_driver {

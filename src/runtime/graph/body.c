@@ -74,22 +74,38 @@ static bool add_use(struct graph_body *body, const struct gpu_use *use) {
     return true;
 }
 
+struct wire_record *gpu_graph_copy_record(const struct wire_record *record,
+                                          uint32_t payload_bytes) {
+    struct wire_record *copy = malloc(sizeof *record + payload_bytes);
+    if (copy) {
+        memcpy(copy, record, sizeof *record);
+        memcpy(copy + 1, gpu_wire_record_payload(record), payload_bytes);
+        copy->wait_count = 0;
+        copy->flags = 0;
+        copy->length_bytes = (uint32_t)sizeof *record + payload_bytes; /* rounded when it is sent */
+    }
+    return copy;
+}
+
 bool gpu_graph_add(struct graph_body *body, const struct wire_record *record,
                    uint32_t payload_bytes, const char *label, const struct gpu_site *site,
                    const struct gpu_use *uses, uint32_t use_count) {
-    struct wire_record *copy = malloc(sizeof *record + payload_bytes);
+    struct wire_record *copy = gpu_graph_copy_record(record, payload_bytes);
     if (!copy || !gpu_graph_grow((void **)&body->nodes, &body->node_capacity, body->node_count,
                                  sizeof *body->nodes)) {
         free(copy);
         return false;
     }
-    memcpy(copy, record, sizeof *record);
-    memcpy(copy + 1, gpu_wire_record_payload(record), payload_bytes);
-    copy->wait_count = 0;
-    copy->flags = 0;
-    copy->length_bytes = (uint32_t)sizeof *record + payload_bytes; /* rounded when it is sent */
-    body->nodes[body->node_count] = (struct graph_node){
-        .record = copy, .label = label, .site = *site, .use_first = body->use_count};
+    body->nodes[body->node_count] =
+        (struct graph_node){.record = copy,
+                            .kernel = body->next_kernel,
+                            .label = label,
+                            .site = *site,
+                            .use_first = body->use_count,
+                            .ref_first = body->refs_taken,
+                            .ref_count = body->ref_count - body->refs_taken};
+    body->refs_taken = body->ref_count;
+    body->next_kernel = NULL;
     uint32_t node = body->node_count++;
     for (uint32_t i = 0; i < use_count; i++) {
         if (!add_use(body, &uses[i])) {
@@ -100,7 +116,7 @@ bool gpu_graph_add(struct graph_body *body, const struct wire_record *record,
     return gpu_graph_connect(body, node);
 }
 
-bool gpu_graph_keep_kernel(struct graph_body *body, struct gpu_kernel *kernel) {
+static bool retain_kernel(struct graph_body *body, struct gpu_kernel *kernel) {
     for (uint32_t i = body->kernel_count; i > 0 && body->kernel_count - i < 8; i--) {
         if (body->kernels[i - 1] == kernel) {
             return true; /* most are launched again soon */
@@ -114,9 +130,39 @@ bool gpu_graph_keep_kernel(struct graph_body *body, struct gpu_kernel *kernel) {
     return true;
 }
 
+bool gpu_graph_keep_kernel(struct graph_body *body, struct gpu_kernel *kernel) {
+    body->ref_count = body->refs_taken; /* of one that was refused */
+    body->next_kernel = kernel;
+    return !kernel || retain_kernel(body, kernel);
+}
+
+bool gpu_graph_keep_ref(struct graph_body *body, const struct gpu_ref *ref) {
+    if (!gpu_graph_grow((void **)&body->refs, &body->ref_capacity, body->ref_count,
+                        sizeof *body->refs)) {
+        return false;
+    }
+    if (!ref) {
+        body->refs[body->ref_count++] = (struct graph_ref){.name = ""};
+        return true;
+    }
+    /* The name has to outlive the block. */
+    bool has_name = ref->block->label[0] && !ref->block->is_staging;
+    const char *name = has_name ? gpu_device_intern(ref->block->device, ref->block->label) : "";
+    if (!name) {
+        return false;
+    }
+    body->refs[body->ref_count++] = (struct graph_ref){.ref = *ref,
+                                                       .name = name,
+                                                       .origin = ref->block->number,
+                                                       .byte_count = ref->block->byte_count,
+                                                       .is_staged = ref->block->is_staging};
+    return true;
+}
+
 void gpu_graph_body_finish(struct graph_body *body) {
     for (uint32_t i = 0; i < body->node_count; i++) {
         free(body->nodes[i].record);
+        gpu_graph_control_release(body->nodes[i].control);
     }
     for (uint32_t i = 0; i < body->track_count; i++) {
         gpu_graph_track_finish(&body->tracks[i]);
@@ -128,9 +174,11 @@ void gpu_graph_body_finish(struct graph_body *body) {
     free(body->nodes);
     free(body->edges);
     free(body->uses);
+    free(body->refs);
     free(body->tracks);
     gpu_graph_index_finish(&body->index);
     free((void *)body->kernels);
+    free((void *)body->made);
     free(body->found);
     free(body->marks);
     free(body->stack);

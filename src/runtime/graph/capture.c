@@ -12,9 +12,13 @@ struct gpu_capture {
     struct gpu_device *device; /* retained */
     struct gpu_pool *pool;     /* used, until it has ended */
     const char *label;         /* interned, or "" */
+    uint32_t depth;            /* bodies that it is in, with itself; 0: it is no body */
     struct gpu_error broken;   /* why, once it is */
     struct gpu_failure *never; /* retained: what ops of captured work have failed with */
     struct graph_body body;
+    const struct graph_ref *like; /* see gpu_capture_name_refs */
+    struct graph_follow follow;   /* of the graph that this is an update of */
+    struct gpu_capture *root;     /* retained: a body's outermost capture; or NULL */
 };
 
 static struct gpu_failure *make_never(void) {
@@ -45,20 +49,11 @@ static gpulua_status use_pool(struct gpu_device *device, struct gpu_pool *given,
     return status;
 }
 
-gpulua_status gpu_capture_create(const struct gpu_submit *submit, struct gpu_pool *pool,
-                                 struct gpu_capture **capture, struct gpu_error *error) {
-    struct gpu_device *device = submit->stream->device;
-    GPU_ENTER(device);
-    gpulua_status status = gpu_device_check(device, error);
-    struct gpu_pool *used = NULL;
-    if (status == GPULUA_OK) {
-        status = use_pool(device, pool, &used, error);
-    }
-    if (status) {
-        return status;
-    }
+/* `used` is its from here on. */
+static gpulua_status make(struct gpu_device *device, const char *named, struct gpu_pool *used,
+                          struct gpu_capture **capture, struct gpu_error *error) {
     struct gpu_capture *made = calloc(1, sizeof *made);
-    const char *label = submit->label ? gpu_device_intern(device, submit->label) : "";
+    const char *label = named ? gpu_device_intern(device, named) : "";
     if (made) {
         made->never = make_never();
     }
@@ -76,6 +71,38 @@ gpulua_status gpu_capture_create(const struct gpu_submit *submit, struct gpu_poo
     return GPULUA_OK;
 }
 
+gpulua_status gpu_capture_create(const struct gpu_submit *submit, struct gpu_pool *pool,
+                                 struct gpu_capture **capture, struct gpu_error *error) {
+    struct gpu_device *device = submit->stream->device;
+    GPU_ENTER(device);
+    gpulua_status status = gpu_device_check(device, error);
+    struct gpu_pool *used = NULL;
+    if (status == GPULUA_OK) {
+        status = use_pool(device, pool, &used, error);
+    }
+    return status ? status : make(device, submit->label, used, capture, error);
+}
+
+gpulua_status gpu_control_begin(struct gpu_capture *capture, const char *label,
+                                struct gpu_capture **body, struct gpu_error *error) {
+    GPU_ENTER(capture->device);
+    gpulua_status status = gpu_capture_check(capture, label, error);
+    if (status == GPULUA_OK && capture->depth == GPU_CONTROL_DEPTH_MAX) {
+        status = gpu_error_set(error, GPULUA_CAPACITY, "'%s' is in %u bodies already, the most",
+                               label, GPU_CONTROL_DEPTH_MAX);
+    }
+    if (status) {
+        return status;
+    }
+    gpu_pool_use(capture->pool);
+    status = make(capture->device, label, capture->pool, body, error);
+    if (status == GPULUA_OK) {
+        (*body)->depth = capture->depth + 1;
+        (*body)->root = gpu_capture_retain(capture->root ? capture->root : capture);
+    }
+    return status;
+}
+
 struct gpu_capture *gpu_capture_retain(struct gpu_capture *capture) {
     GPU_ENTER(capture->device);
     capture->refs++;
@@ -87,6 +114,7 @@ static void end(struct gpu_capture *capture) {
     gpu_graph_body_finish(&capture->body);
     gpu_pool_unuse(capture->pool);
     capture->pool = NULL;
+    gpu_follow_finish(&capture->follow);
 }
 
 void gpu_capture_release(struct gpu_capture *capture) {
@@ -99,6 +127,7 @@ void gpu_capture_release(struct gpu_capture *capture) {
     }
     struct gpu_device *device = capture->device;
     end(capture);
+    gpu_capture_release(capture->root);
     gpu_failure_release(capture->never);
     gpu_error_finish(&capture->broken);
     free(capture);
@@ -121,7 +150,17 @@ bool gpu_capture_is_active(const struct gpu_capture *capture) {
 
 uint32_t gpu_capture_count(const struct gpu_capture *capture) {
     GPU_ENTER(capture->device);
-    return capture->body.node_count;
+    struct graph_totals totals = {0};
+    gpu_graph_count(&capture->body, &totals);
+    return capture->follow.is_on ? capture->follow.count : totals.node_count;
+}
+
+uint32_t gpu_capture_depth(const struct gpu_capture *capture) {
+    return capture->depth;
+}
+
+const struct graph_body *gpu_capture_body(const struct gpu_capture *capture) {
+    return &capture->body;
 }
 
 /* ---- recording ---- */
@@ -163,44 +202,197 @@ static gpulua_status break_off(struct gpu_capture *capture, const char *label,
     return error->code;
 }
 
+static gpulua_status note_made(struct gpu_capture *capture, struct gpu_block *block,
+                               struct gpu_error *error) {
+    struct graph_body *body = &(capture->root ? capture->root : capture)->body;
+    if (!gpu_graph_grow((void **)&body->made, &body->made_capacity, body->made_count,
+                        sizeof(struct gpu_block *))) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a buffer");
+    }
+    body->made[body->made_count++] = block;
+    return GPULUA_OK;
+}
+
 gpulua_status gpu_capture_keep(struct gpu_capture *capture, struct gpu_block *block,
                                struct gpu_error *error) {
     GPU_ENTER(capture->device);
     if (capture->state != CAPTURE_ACTIVE) {
         return GPULUA_OK; /* nothing comes of it anyhow */
     }
-    return block ? gpu_pool_add(capture->pool, block, error)
-                 : gpu_pool_check_open(capture->pool, "a new buffer", error);
+    if (!block) {
+        return gpu_pool_check_open(capture->pool, "a new buffer", error);
+    }
+    gpulua_status status = gpu_pool_add(capture->pool, block, error);
+    return status ? status : note_made(capture, block, error);
 }
 
-bool gpu_capture_keep_kernel(struct gpu_capture *capture, struct gpu_kernel *kernel) {
-    return gpu_graph_keep_kernel(&capture->body, kernel);
+struct gpu_block *gpu_capture_made_before(struct gpu_capture *capture, uint64_t byte_count,
+                                          const char *label, bool is_host) {
+    GPU_ENTER(capture->device);
+    const struct gpu_capture *root = capture->root ? capture->root : capture;
+    uint32_t at = root->body.made_count;
+    const struct gpu_graph *graph = root->follow.graph;
+    const struct graph_body *before = graph && root->state == CAPTURE_ACTIVE ? &graph->body : NULL;
+    struct gpu_block *block = before && at < before->made_count ? before->made[at] : NULL;
+    struct gpu_error ignored = {0};
+    if (!block || block->byte_count != byte_count || block->is_host != is_host || block->is_freed ||
+        block->epoch != capture->device->epoch || strcmp(block->label, label ? label : "") != 0) {
+        return NULL;
+    }
+    if (note_made(capture, block, &ignored)) {
+        gpu_error_finish(&ignored);
+        return NULL;
+    }
+    return gpu_block_retain(block);
+}
+
+gpulua_status gpu_capture_again(struct gpu_graph *graph, const struct gpu_submit *submit,
+                                struct gpu_capture **capture, struct gpu_error *error) {
+    GPU_ENTER(graph->device);
+    struct gpu_submit named = *submit;
+    named.label = graph->label[0] ? graph->label : NULL;
+    gpulua_status status = gpu_capture_create(&named, graph->pool, capture, error);
+    if (status == GPULUA_OK) {
+        gpu_follow_begin(&(*capture)->follow, graph);
+    }
+    return status;
+}
+
+bool gpu_capture_keep_launch(struct gpu_capture *capture, const struct gpu_launch *launch) {
+    const struct gpu_signature *signature = gpu_kernel_signature(launch->kernel);
+    if (!gpu_graph_keep_kernel(&capture->body, launch->kernel)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        bool is_pointer = signature->params[i].kind == GPU_PARAM_POINTER;
+        if (!gpu_graph_keep_ref(&capture->body, is_pointer ? launch->args[i].ref : NULL)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool gpu_capture_keep_transfer(struct gpu_capture *capture, const struct gpu_ref *dst,
+                               const struct gpu_ref *src) {
+    return gpu_graph_keep_kernel(&capture->body, NULL) && gpu_graph_keep_ref(&capture->body, dst) &&
+           (!src || gpu_graph_keep_ref(&capture->body, src));
+}
+
+void gpu_capture_name_refs(struct gpu_capture *capture, const struct graph_ref *like) {
+    capture->like = like;
+}
+
+struct graph_follow *gpu_capture_follow(struct gpu_capture *capture) {
+    return &capture->follow;
+}
+
+const struct graph_ref *gpu_capture_refs(const struct gpu_capture *capture) {
+    return capture->body.refs;
+}
+
+gpulua_status gpu_capture_take(struct gpu_capture *capture, struct graph_body *body,
+                               struct gpu_error *error) {
+    if (capture->follow.is_on && !gpu_follow_leave(&capture->follow, &capture->body)) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
+    }
+    *body = capture->body;
+    capture->body = (struct graph_body){0};
+    return GPULUA_OK;
+}
+
+struct gpu_pool *gpu_capture_pool(const struct gpu_capture *capture) {
+    return capture->pool;
+}
+
+static void name_refs(struct graph_body *body, const struct graph_ref *like) {
+    for (uint32_t i = body->refs_taken; i < body->ref_count; i++) {
+        struct gpu_ref ref = body->refs[i].ref;
+        body->refs[i] = like[i - body->refs_taken];
+        body->refs[i].ref = ref;
+    }
+}
+
+/* From here on it is an ordinary capture. The graph may have been changed meanwhile: then nobody
+ * knows any more what was followed. */
+static gpulua_status leave(struct gpu_capture *capture, const char *label,
+                           struct gpu_error *error) {
+    struct graph_follow *follow = &capture->follow;
+    if (follow->graph->version == follow->version) {
+        return gpu_follow_leave(follow, &capture->body) ? GPULUA_OK
+                                                        : break_off(capture, label, error);
+    }
+    gpu_error_set(error, GPULUA_CAPTURE_INVALIDATED,
+                  "'%s' cannot be captured: the graph that is to be updated was changed meanwhile",
+                  label);
+    gpu_error_copy(&capture->broken, error);
+    capture->state = CAPTURE_BROKEN;
+    return error->code;
+}
+
+gpulua_status gpu_capture_note(struct gpu_capture *capture, const struct gpu_use *uses,
+                               uint32_t use_count, struct gpu_error *error) {
+    gpulua_status status = GPULUA_OK;
+    for (uint32_t i = 0; i < use_count && status == GPULUA_OK; i++) {
+        struct gpu_block *block = uses[i].block;
+        status = block->is_staging ? GPULUA_OK : gpu_pool_add(capture->pool, block, error);
+    }
+    return status;
+}
+
+/* As part of an update: if the graph does it already but for arguments, that is all there is to
+ * do. */
+static gpulua_status add(struct gpu_capture *capture, const struct gpu_envelope *envelope,
+                         const struct wire_record *record, uint32_t payload_bytes,
+                         struct gpu_error *error) {
+    if (capture->like) {
+        name_refs(&capture->body, capture->like);
+    }
+    const struct graph_follow *follow = &capture->follow;
+    if (follow->is_on && follow->graph->version == follow->version &&
+        gpu_follow_add(&capture->follow, &capture->body, envelope, record, payload_bytes)) {
+        return GPULUA_OK;
+    }
+    gpulua_status status = gpu_capture_note(capture, envelope->uses, envelope->use_count, error);
+    return status ? status : gpu_capture_put(capture, envelope, record, payload_bytes, NULL, error);
 }
 
 gpulua_status gpu_capture_add(struct gpu_capture *capture, const struct gpu_envelope *envelope,
                               const struct wire_record *record, uint32_t payload_bytes,
                               struct gpu_op **op, struct gpu_error *error) {
-    gpulua_status status = GPULUA_OK;
-    for (uint32_t i = 0; i < envelope->use_count && status == GPULUA_OK; i++) {
-        struct gpu_block *block = envelope->uses[i].block;
-        status = block->is_staging ? GPULUA_OK : gpu_pool_add(capture->pool, block, error);
+    gpulua_status status =
+        op ? gpu_capture_op(capture, envelope->label, &envelope->site, op, error) : GPULUA_OK;
+    if (status) {
+        return status;
     }
-    if (status == GPULUA_OK && op) {
-        status = gpu_capture_op(capture, envelope->label, &envelope->site, op, error);
+    status = add(capture, envelope, record, payload_bytes, error);
+    if (status && op) {
+        gpu_op_release(*op);
+        *op = NULL;
     }
+    return status;
+}
+
+gpulua_status gpu_capture_put(struct gpu_capture *capture, const struct gpu_envelope *envelope,
+                              const struct wire_record *record, uint32_t payload_bytes,
+                              struct graph_control *control, struct gpu_error *error) {
+    struct graph_body *body = &capture->body;
+    if (control) { /* whose bodies have what it is submitted with */
+        (void)gpu_graph_keep_kernel(body, NULL);
+    }
+    gpulua_status status =
+        capture->follow.is_on ? leave(capture, envelope->label, error) : GPULUA_OK;
     if (status) {
         return status;
     }
     for (uint32_t i = 0; i < envelope->use_count; i++) {
         gpu_block_keep_staging(envelope->uses[i].block);
     }
-    if (!gpu_graph_add(&capture->body, record, payload_bytes, envelope->label, &envelope->site,
+    if (!gpu_graph_add(body, record, payload_bytes, envelope->label, &envelope->site,
                        envelope->uses, envelope->use_count)) {
-        if (op) {
-            gpu_op_release(*op);
-            *op = NULL;
-        }
         return break_off(capture, envelope->label, error);
+    }
+    if (control) {
+        body->nodes[body->node_count - 1].control = gpu_graph_control_retain(control);
     }
     return GPULUA_OK;
 }
@@ -209,16 +401,16 @@ gpulua_status gpu_capture_finish(struct gpu_capture *capture, struct gpu_graph *
                                  struct gpu_error *error) {
     GPU_ENTER(capture->device);
     gpulua_status status = gpu_capture_check(capture, "graph", error);
-    if (status == GPULUA_OK && capture->body.node_count == 0) {
+    if (status == GPULUA_OK && gpu_capture_count(capture) == 0) {
         status = gpu_error_set(error, GPULUA_EMPTY_CAPTURE, "the capture%s%s%s recorded nothing",
                                capture->label[0] ? " '" : "", capture->label,
                                capture->label[0] ? "'" : "");
     }
-    struct graph_body body = capture->body;
-    capture->body = (struct graph_body){0};
-    if (status) {
-        gpu_graph_body_finish(&body);
-    } else {
+    struct graph_body body = {0};
+    if (status == GPULUA_OK) {
+        status = gpu_capture_take(capture, &body, error);
+    }
+    if (status == GPULUA_OK) {
         status = gpu_graph_create(capture->pool, &body, capture->label, graph, error);
     }
     end(capture);

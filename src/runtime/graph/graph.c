@@ -8,30 +8,17 @@
 /* A node with more edges than one record takes gets them through joins: nodes of the wire alone. */
 #define EDGES_PER_RECORD 200u
 
-struct gpu_graph {
-    uint32_t refs;
-    struct gpu_device *device; /* retained */
-    uint32_t id;
-    bool has_id, is_made; /* the executor has it */
-    bool is_deferred;
-    const char *label;     /* interned, or "" */
-    struct gpu_pool *pool; /* used */
-    struct graph_body body;
-    struct gpu_use *uses; /* owned: those of a launch */
-    uint32_t use_count;
-    uint64_t replays, uploads, device_bytes;
-    struct gpu_deferred release;
-};
-
 /* ---- making ---- */
 
 /* What is left of the nodes that are waited for, when each join takes EDGES_PER_RECORD of them. */
 struct sender {
     struct gpu_device *device;
     struct gpu_graph *graph;
-    uint32_t *numbers; /* owned: of the nodes on the wire */
-    uint32_t *waits;   /* owned: room for those of one node */
-    uint32_t count;    /* nodes sent */
+    const struct graph_body *body; /* of the graph, or of a conditional node in it */
+    uint32_t *numbers;             /* owned: of the body's nodes on the wire */
+    uint32_t *waits;               /* owned: room for those of one node */
+    uint32_t count;                /* nodes of the body sent */
+    uint32_t *total;               /* records sent, of all bodies */
 };
 
 static gpulua_status send_node(struct sender *sender, const struct graph_node *node,
@@ -47,7 +34,8 @@ static gpulua_status send_node(struct sender *sender, const struct graph_node *n
         built->opcode = WIRE_OP_MARK;
     }
     built->flags = WIRE_FLAG_NODE;
-    built->seq = gpu_wire_node_seq(sender->graph->id, sender->count++);
+    built->seq = gpu_wire_node_seq(sender->graph->made.id, (*sender->total)++);
+    sender->count++;
     built->wait_count = (uint8_t)wait_count;
     for (uint32_t i = 0; i < wait_count; i++) {
         gpu_wire_record_waits(built)[i] = (struct wire_wait){.seq = waits[i]};
@@ -61,8 +49,26 @@ static gpulua_status send_node(struct sender *sender, const struct graph_node *n
     return gpu_device_publish(sender->device, built, error);
 }
 
+static gpulua_status send_body(struct gpu_graph *graph, const struct graph_body *body,
+                               uint32_t *total, struct gpu_error *error);
+
+static gpulua_status send_control(const struct sender *sender, const struct graph_control *control,
+                                  struct gpu_error *error) {
+    struct wire_record end = {
+        .length_bytes = sizeof end, .opcode = WIRE_OP_BODY_END, .flags = WIRE_FLAG_NODE};
+    gpulua_status status = GPULUA_OK;
+    for (uint32_t i = 0; i < control->body_count && status == GPULUA_OK; i++) {
+        status = send_body(sender->graph, &control->bodies[i], sender->total, error);
+        if (status == GPULUA_OK) {
+            end.seq = gpu_wire_node_seq(sender->graph->made.id, (*sender->total)++);
+            status = gpu_device_publish(sender->device, &end, error);
+        }
+    }
+    return status;
+}
+
 static gpulua_status send_nodes(struct sender *sender, struct gpu_error *error) {
-    const struct graph_body *body = &sender->graph->body;
+    const struct graph_body *body = sender->body;
     for (uint32_t i = 0; i < body->node_count; i++) {
         const struct graph_node *node = &body->nodes[i];
         uint32_t count = node->edge_count;
@@ -83,12 +89,52 @@ static gpulua_status send_nodes(struct sender *sender, struct gpu_error *error) 
             count = joins;
         }
         sender->numbers[i] = sender->count;
+        if (body == &sender->graph->body) { /* bodies of nodes are shared, and never changed */
+            sender->graph->body.nodes[i].number = sender->count;
+        }
         gpulua_status status = send_node(sender, node, sender->waits, count, error);
+        if (status == GPULUA_OK && node->control) {
+            status = send_control(sender, node->control, error);
+        }
         if (status) {
             return status;
         }
     }
     return GPULUA_OK;
+}
+
+static gpulua_status send_body(struct gpu_graph *graph, const struct graph_body *body,
+                               uint32_t *total, struct gpu_error *error) {
+    uint32_t widest = 0;
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        widest = body->nodes[i].edge_count > widest ? body->nodes[i].edge_count : widest;
+    }
+    struct sender sender = {.device = graph->device,
+                            .graph = graph,
+                            .body = body,
+                            .numbers = malloc(body->node_count * sizeof *sender.numbers),
+                            .waits = malloc((widest + 1) * sizeof *sender.waits),
+                            .total = total};
+    gpulua_status status =
+        sender.numbers && sender.waits
+            ? send_nodes(&sender, error)
+            : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
+    free(sender.numbers);
+    free(sender.waits);
+    return status;
+}
+
+/* Joins that its nodes need at most. */
+static uint32_t count_joins(const struct graph_body *body) {
+    uint32_t joins = 0;
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_control *control = body->nodes[i].control;
+        joins += body->nodes[i].edge_count / EDGES_PER_RECORD * 2;
+        for (uint32_t k = 0; control && k < control->body_count; k++) {
+            joins += count_joins(&control->bodies[k]);
+        }
+    }
+    return joins;
 }
 
 static void on_made(struct gpu_op *op, void *user, const struct wire_reply *reply) {
@@ -97,68 +143,59 @@ static void on_made(struct gpu_op *op, void *user, const struct wire_reply *repl
     if (reply && reply->status == GPULUA_OK) {
         struct wire_graph_facts facts;
         memcpy(&facts, gpu_wire_reply_body(reply), sizeof facts);
-        graph->device_bytes = facts.device_bytes;
-        graph->is_made = true;
+        graph->made.device_bytes = facts.device_bytes;
+        graph->made.is_there = true;
     }
 }
 
 static gpulua_status send(struct gpu_graph *graph, struct gpu_error *error) {
     struct gpu_device *device = graph->device;
-    uint32_t count = graph->body.node_count, widest = 0, joins = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t edges = graph->body.nodes[i].edge_count;
-        widest = edges > widest ? edges : widest;
-        joins += edges / EDGES_PER_RECORD * 2;
-    }
-    struct sender sender = {.device = device,
-                            .graph = graph,
-                            .numbers = malloc(count * sizeof *sender.numbers),
-                            .waits = malloc((widest + 1) * sizeof *sender.waits)};
+    struct graph_totals totals = {0};
+    uint32_t sent = 0;
+    gpu_graph_count(&graph->body, &totals);
     struct wire_record record = {
-        .length_bytes = sizeof record, .opcode = WIRE_OP_GRAPH_BEGIN, .object = graph->id};
-    record.u.graph.node_count = count + joins;
-    gpulua_status status =
-        sender.numbers && sender.waits
-            ? gpu_device_publish(device, &record, error)
-            : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
+        .length_bytes = sizeof record, .opcode = WIRE_OP_GRAPH_BEGIN, .object = graph->made.id};
+    record.u.graph.node_count = totals.node_count + totals.body_count + count_joins(&graph->body);
+    record.u.graph.control_count = totals.control_count;
+    gpulua_status status = gpu_device_publish(device, &record, error);
     if (status == GPULUA_OK) {
-        status = send_nodes(&sender, error);
+        status = send_body(graph, &graph->body, &sent, error);
     }
-    free(sender.numbers);
-    free(sender.waits);
     if (status == GPULUA_OK) {
         record = (struct wire_record){
-            .length_bytes = sizeof record, .opcode = WIRE_OP_GRAPH_END, .object = graph->id};
+            .length_bytes = sizeof record, .opcode = WIRE_OP_GRAPH_END, .object = graph->made.id};
         status = gpu_request_wait(device, &record, "graph", on_made, graph, error);
     }
     return status;
 }
 
-/* What a launch uses: all that its nodes do, and the pool, one launch at a time. */
-static bool collect_uses(struct gpu_graph *graph) {
-    const struct graph_body *body = &graph->body;
+bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool,
+                            struct gpu_use **uses, uint32_t *use_count) {
     uint32_t count = 1;
     for (uint32_t i = 0; i < body->track_count; i++) {
         count += body->tracks[i].use_count;
     }
-    graph->uses = malloc(count * sizeof *graph->uses);
-    if (!graph->uses) {
+    struct gpu_use *made = malloc(count * sizeof *made);
+    if (!made) {
         return false;
     }
+    count = 0;
     for (uint32_t i = 0; i < body->track_count; i++) {
         const struct graph_track *track = &body->tracks[i];
-        memcpy(graph->uses + graph->use_count, track->uses, track->use_count * sizeof *track->uses);
-        graph->use_count += track->use_count;
+        memcpy(made + count, track->uses, track->use_count * sizeof *track->uses);
+        count += track->use_count;
     }
-    graph->uses[graph->use_count++] = (struct gpu_use){
-        .block = gpu_pool_order(graph->pool), .byte_begin = 0, .byte_end = 1, .access = GPU_WRITE};
+    made[count++] = (struct gpu_use){
+        .block = gpu_pool_order(pool), .byte_begin = 0, .byte_end = 1, .access = GPU_WRITE};
+    *uses = made;
+    *use_count = count;
     return true;
 }
 
 static void destroy(struct gpu_graph *graph) {
     struct gpu_device *device = graph->device;
-    if (graph->has_id) {
-        gpu_id_give(&device->graph_ids, graph->id);
+    if (graph->made.has_id) {
+        gpu_id_give(&device->graph_ids, graph->made.id);
     }
     gpu_graph_body_finish(&graph->body);
     gpu_pool_unuse(graph->pool);
@@ -179,13 +216,16 @@ gpulua_status gpu_graph_create(struct gpu_pool *pool, struct graph_body *body, c
     made->device = gpu_device_keep(device);
     made->label = label;
     made->body = *body;
+    *body = (struct graph_body){0};
     made->pool = pool;
     gpu_pool_use(pool);
     gpulua_status status = gpu_device_check(device, error);
     if (status == GPULUA_OK) {
-        made->has_id = gpu_id_take(&device->graph_ids, &made->id);
+        made->made.has_id = gpu_id_take(&device->graph_ids, &made->made.id);
     }
-    if (status == GPULUA_OK && (!made->has_id || !collect_uses(made))) {
+    if (status == GPULUA_OK &&
+        (!made->made.has_id ||
+         !gpu_graph_collect_uses(&made->body, pool, &made->uses, &made->use_count))) {
         status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
     }
     if (status == GPULUA_OK) {
@@ -216,14 +256,15 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
     if (graph->refs > 0) {
         return;
     }
-    if (device->link && device->state == GPU_DEVICE_OPEN && graph->has_id) {
-        struct wire_record record = {
-            .length_bytes = sizeof record, .opcode = WIRE_OP_GRAPH_DESTROY, .object = graph->id};
+    if (device->link && device->state == GPU_DEVICE_OPEN && graph->made.has_id) {
+        struct wire_record record = {.length_bytes = sizeof record,
+                                     .opcode = WIRE_OP_GRAPH_DESTROY,
+                                     .object = graph->made.id};
         struct gpu_error ignored = {0};
         (void)gpu_device_publish(device, &record, &ignored);
         gpu_error_finish(&ignored);
     }
-    device->stats.graphs_live -= graph->is_made;
+    device->stats.graphs_live -= graph->made.is_there;
     destroy(graph);
 }
 
@@ -260,7 +301,6 @@ static gpulua_status check_blocks(const struct gpu_graph *graph, struct gpu_erro
 /* Into another capture: its nodes, one by one. */
 static gpulua_status capture_again(struct gpu_graph *graph, const struct gpu_submit *submit,
                                    struct gpu_op **op, struct gpu_error *error) {
-    const struct graph_body *body = &graph->body;
     const char *own = graph->label[0] ? graph->label : "graph";
     const char *label = submit->label ? gpu_device_intern(graph->device, submit->label) : own;
     gpulua_status status = gpu_device_check(graph->device, error);
@@ -273,20 +313,8 @@ static gpulua_status capture_again(struct gpu_graph *graph, const struct gpu_sub
     if (status == GPULUA_OK) {
         status = check_blocks(graph, error);
     }
-    for (uint32_t i = 0; i < body->kernel_count && status == GPULUA_OK; i++) {
-        if (!gpu_capture_keep_kernel(submit->capture, body->kernels[i])) {
-            status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a node");
-        }
-    }
-    for (uint32_t i = 0; i < body->node_count && status == GPULUA_OK; i++) {
-        const struct graph_node *node = &body->nodes[i];
-        struct gpu_envelope envelope = {.label = node->label,
-                                        .site = node->site,
-                                        .uses = body->uses + node->use_first,
-                                        .use_count = node->use_count};
-        status = gpu_capture_add(submit->capture, &envelope, node->record,
-                                 node->record->length_bytes - (uint32_t)sizeof *node->record, NULL,
-                                 error);
+    if (status == GPULUA_OK) {
+        status = gpu_graph_submit_again(&graph->body, submit->capture, submit, NULL, NULL, error);
     }
     return status || !op ? status
                          : gpu_capture_op(submit->capture, label, &submit->site, op, error);
@@ -320,7 +348,7 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
     if (status) {
         return status;
     }
-    record->object = graph->id;
+    record->object = graph->made.id;
     return gpu_envelope_submit(&envelope, record, 0, op, error);
 }
 
@@ -350,6 +378,7 @@ gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit 
     } while (status && gpu_share_wait(graph->device, &status, error));
     if (status == GPULUA_OK) {
         graph->replays++;
+        graph->made.is_uploaded = true;
         graph->device->stats.replays++;
     }
     return status;
@@ -359,13 +388,14 @@ gpulua_status gpu_graph_upload(struct gpu_graph *graph, const struct gpu_submit 
                                struct gpu_error *error) {
     GPU_ENTER(graph->device);
     gpulua_status status = check_stream(graph, submit, error);
-    if (status || graph->uploads + graph->replays > 0) {
+    if (status || graph->made.is_uploaded) {
         return status; /* it is there */
     }
     do {
         status = submit_graph(graph, submit, WIRE_OP_GRAPH_UPLOAD, NULL, error);
     } while (status && gpu_share_wait(graph->device, &status, error));
     graph->uploads += status == GPULUA_OK;
+    graph->made.is_uploaded = status == GPULUA_OK;
     return status;
 }
 
@@ -384,10 +414,12 @@ struct gpu_pool *gpu_graph_pool(const struct gpu_graph *graph) {
 
 void gpu_graph_info(const struct gpu_graph *graph, struct gpu_graph_info *info) {
     GPU_ENTER(graph->device);
-    *info = (struct gpu_graph_info){.node_count = graph->body.node_count,
-                                    .edge_count = graph->body.edge_count,
+    struct graph_totals totals = {0};
+    gpu_graph_count(&graph->body, &totals);
+    *info = (struct gpu_graph_info){.node_count = totals.node_count,
+                                    .edge_count = totals.edge_count,
                                     .replays = graph->replays,
                                     .uploads = graph->uploads,
-                                    .device_bytes = graph->device_bytes,
+                                    .device_bytes = graph->made.device_bytes,
                                     .label = graph->label};
 }

@@ -13,6 +13,8 @@ struct gpu_pool {
     bool is_sealed;
     uint32_t user_count;       /* graphs, and captures that have not ended */
     struct gpu_block **blocks; /* owned; each retained, in order */
+    bool *by_hand;             /* owned: of each, was it recorded by the script? */
+    uint32_t by_hand_capacity;
     uint32_t count, capacity;
     struct graph_index index; /* of the blocks */
     struct gpu_block *order;  /* retained: has no memory; launches of its graphs write it */
@@ -56,9 +58,11 @@ static void drop_blocks(struct gpu_pool *pool) {
         gpu_block_release(pool->blocks[i]);
     }
     free((void *)pool->blocks);
+    free(pool->by_hand);
     gpu_graph_index_finish(&pool->index);
     pool->blocks = NULL;
-    pool->count = pool->capacity = 0;
+    pool->by_hand = NULL;
+    pool->count = pool->capacity = pool->by_hand_capacity = 0;
 }
 
 static void run_release(struct gpu_device *device, struct gpu_deferred *deferred) {
@@ -126,20 +130,65 @@ gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block,
         return status;
     }
     uint32_t *number = gpu_graph_index_make(&pool->index, block);
-    if (!number || !gpu_graph_grow((void **)&pool->blocks, &pool->capacity, pool->count,
-                                   sizeof(struct gpu_block *))) {
+    if (!number ||
+        !gpu_graph_grow((void **)&pool->blocks, &pool->capacity, pool->count,
+                        sizeof(struct gpu_block *)) ||
+        !gpu_graph_grow((void **)&pool->by_hand, &pool->by_hand_capacity, pool->count,
+                        sizeof *pool->by_hand)) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to register %s", what);
     }
     *number = pool->count;
+    pool->by_hand[pool->count] = false;
     pool->blocks[pool->count++] = gpu_block_retain(block);
     return GPULUA_OK;
+}
+
+static bool is_needed(const struct graph_body *body, const struct gpu_block *block) {
+    bool is_needed = gpu_graph_find_track(body, block) != GPU_NODE_NONE;
+    for (uint32_t i = 0; i < body->made_count && !is_needed; i++) {
+        is_needed = body->made[i] == block;
+    }
+    return is_needed;
+}
+
+void gpu_pool_shed(struct gpu_pool *pool, const struct graph_body *body) {
+    uint32_t kept = 0;
+    if (pool->user_count != 1 || pool->is_sealed) {
+        return;
+    }
+    for (uint32_t i = 0; i < pool->count; i++) {
+        if (!pool->by_hand[i] && !is_needed(body, pool->blocks[i])) {
+            gpu_block_release(pool->blocks[i]);
+            continue;
+        }
+        pool->by_hand[kept] = pool->by_hand[i];
+        pool->blocks[kept++] = pool->blocks[i];
+    }
+    if (kept == pool->count) {
+        return;
+    }
+    pool->count = kept;
+    gpu_graph_index_finish(&pool->index);
+    for (uint32_t i = 0; i < kept; i++) {
+        uint32_t *number = gpu_graph_index_make(&pool->index, pool->blocks[i]);
+        if (number) { /* else it may be registered once more: no harm is done */
+            *number = i;
+        }
+    }
 }
 
 gpulua_status gpu_pool_record(struct gpu_pool *pool, const struct gpu_ref *ref,
                               struct gpu_error *error) {
     GPU_ENTER(pool->device);
     gpulua_status status = gpu_ref_check(ref, pool->device, "record of a pool", error);
-    return status ? status : gpu_pool_add(pool, ref->block, error);
+    if (status == GPULUA_OK) {
+        status = gpu_pool_add(pool, ref->block, error);
+    }
+    uint32_t number = gpu_graph_index_find(&pool->index, ref->block);
+    if (status == GPULUA_OK && number != GPU_NODE_NONE) {
+        pool->by_hand[number] = true;
+    }
+    return status;
 }
 
 gpulua_status gpu_pool_clear(struct gpu_pool *pool, struct gpu_error *error) {

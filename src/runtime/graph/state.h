@@ -41,12 +41,30 @@ struct graph_edge {
     uint8_t reasons; /* enum gpu_edge_reason */
 };
 
+/* What a node was submitted with: enough to submit it again with something else in its place. */
+struct graph_ref {
+    struct gpu_ref ref; /* block: retained by its track; NULL: a scalar, or a NULL pointer */
+    /* The buffer that stood here when the graph was captured: binds go by it. */
+    const char *name;    /* interned, or "" */
+    uint64_t origin;     /* its block's number */
+    uint64_t byte_count; /* of all of it */
+    uint64_t byte_begin; /* where what stands for it now begins in the ref's block */
+    bool is_staged;      /* memory that a write's data came to lie in: another one each time */
+};
+
+struct graph_control;
+
 struct graph_node {
-    struct wire_record *record; /* owned; without waits; NULL: none (a join of the wire's) */
+    struct wire_record *record; /* owned; without waits */
+    struct gpu_kernel *kernel;  /* retained by the body; NULL: no launch */
     const char *label;          /* interned */
     struct gpu_site site;
     uint32_t edge_first, edge_count; /* towards it */
     uint32_t use_first, use_count;
+    uint32_t ref_first, ref_count; /* one for each parameter; of a fill its target; of a copy its
+                                      target and its source */
+    uint32_t number;               /* in its body, counting joins of the wire's, too */
+    struct graph_control *control; /* retained; NULL: it is no conditional node */
 };
 
 /* Nodes and what orders them. */
@@ -60,14 +78,70 @@ struct graph_body {
     struct graph_track *tracks;
     uint32_t track_count, track_capacity;
     struct graph_index index;    /* of the tracks, by block */
-    struct gpu_kernel **kernels; /* each retained: of the newest node, if it is a launch */
+    struct gpu_kernel **kernels; /* each retained */
     uint32_t kernel_count, kernel_capacity;
+    struct graph_ref *refs; /* of the nodes, and behind `refs_taken` of the one that is to come */
+    uint32_t ref_count, ref_capacity, refs_taken;
+    struct gpu_kernel *next_kernel; /* of the one that is to come */
+    struct gpu_block **made;        /* while it was captured, in order; kept by the pool */
+    uint32_t made_count, made_capacity;
     /* For the edges of the node at hand. */
     struct graph_edge *found;
     uint32_t found_count, found_capacity;
     uint32_t *marks, *stack; /* one for each node */
     uint32_t mark;
     uint32_t mark_capacity;
+};
+
+/* What the executor has of a graph. */
+struct graph_made {
+    uint32_t id;
+    bool has_id, is_there, is_uploaded; /* or launched */
+    uint64_t device_bytes;
+};
+
+struct gpu_graph {
+    uint32_t refs;
+    struct gpu_device *device; /* retained */
+    struct graph_made made;
+    bool is_deferred;
+    const char *label;     /* interned, or "" */
+    struct gpu_pool *pool; /* used */
+    struct graph_body body;
+    struct gpu_use *uses; /* owned: those of a launch */
+    uint32_t use_count;
+    uint64_t replays, uploads;
+    uint64_t version; /* how often it has been changed */
+    struct gpu_deferred release;
+};
+
+/* A node of a graph as it is to be. */
+struct graph_patch {
+    uint32_t node;
+    bool is_command;            /* another one than the node's: the device is told */
+    struct wire_record *record; /* owned */
+    const char *label;
+    struct gpu_site site;
+    uint32_t ref_first; /* in the capture's body */
+};
+
+/* How far the capture of an update has done what the graph does; see follow.c. */
+struct graph_follow {
+    struct gpu_graph *graph; /* retained; NULL: it is no update */
+    uint64_t version;        /* of the graph, when it began */
+    bool is_on;
+    uint32_t count;              /* nodes so far */
+    struct graph_patch *patches; /* owned; by node */
+    uint32_t patch_count, patch_capacity;
+};
+
+/* Of a conditional node: never changed, and shared by the graphs that have the node. */
+struct graph_control {
+    uint32_t refs;
+    uint32_t height; /* bodies within bodies, with its own: from 1 */
+    enum gpu_control_kind kind;
+    uint32_t body_count;
+    struct graph_body bodies[];
 };
 
 /* ---- index.c ---- */
@@ -80,12 +154,16 @@ void gpu_graph_index_finish(struct graph_index *index);
 /* ---- body.c ---- */
 /* Grows the array at *items so that one more fits. False: no memory. */
 bool gpu_graph_grow(void **items, uint32_t *capacity, uint32_t count, size_t item_bytes);
+/* With its payload; malloc'ed, length_bytes not rounded. NULL: no memory. */
+struct wire_record *gpu_graph_copy_record(const struct wire_record *record, uint32_t payload_bytes);
 /* The record is copied, with payload_bytes behind its header. False: no memory, and the body is
  * good for nothing more. */
 bool gpu_graph_add(struct graph_body *body, const struct wire_record *record,
                    uint32_t payload_bytes, const char *label, const struct gpu_site *site,
                    const struct gpu_use *uses, uint32_t use_count);
+/* With what the next node is submitted: its kernel (NULL: no launch), then its refs. */
 bool gpu_graph_keep_kernel(struct graph_body *body, struct gpu_kernel *kernel);
+bool gpu_graph_keep_ref(struct graph_body *body, const struct gpu_ref *ref); /* NULL: none */
 /* The index of a block's track; some node uses it. */
 uint32_t gpu_graph_find_track(const struct graph_body *body, const struct gpu_block *block);
 void gpu_graph_body_finish(struct graph_body *body);
@@ -98,7 +176,37 @@ bool gpu_graph_connect(struct graph_body *body, uint32_t node);
 bool gpu_graph_is_written(const struct graph_track *track, const struct gpu_use *use);
 void gpu_graph_track_finish(struct graph_track *track);
 
+/* ---- follow.c ---- */
+void gpu_follow_begin(struct graph_follow *follow, struct gpu_graph *graph);
+void gpu_follow_finish(struct graph_follow *follow);
+/* Is the work, whose kernel and refs are those of the node that is to come in `next`, what the
+ * graph does at this place, but for arguments? False: the capture has to leave it. */
+bool gpu_follow_add(struct graph_follow *follow, struct graph_body *next,
+                    const struct gpu_envelope *envelope, const struct wire_record *record,
+                    uint32_t payload_bytes);
+/* Puts the nodes so far into `next`, in front of the one that is to come. False: no memory. */
+bool gpu_follow_leave(struct graph_follow *follow, struct graph_body *next);
+
+/* ---- control.c ---- */
+struct graph_control *gpu_graph_control_retain(struct graph_control *control);
+void gpu_graph_control_release(struct graph_control *control); /* NULL is fine */
+/* Nodes, edges and conditional nodes of a body and of all bodies in it. */
+struct graph_totals {
+    uint32_t node_count, edge_count, control_count, body_count;
+};
+void gpu_graph_count(const struct graph_body *body, struct graph_totals *totals);
+
 /* ---- capture.c ---- */
+/* With bodies (NULL: none) that are retained. The pool is to know the blocks already. */
+gpulua_status gpu_capture_put(struct gpu_capture *capture, const struct gpu_envelope *envelope,
+                              const struct wire_record *record, uint32_t payload_bytes,
+                              struct graph_control *control, struct gpu_error *error);
+/* The pool knows the blocks. PoolSealed. */
+gpulua_status gpu_capture_note(struct gpu_capture *capture, const struct gpu_use *uses,
+                               uint32_t use_count, struct gpu_error *error);
+/* How many bodies it is in. */
+uint32_t gpu_capture_depth(const struct gpu_capture *capture);
+const struct graph_body *gpu_capture_body(const struct gpu_capture *capture);
 gpulua_status gpu_capture_add(struct gpu_capture *capture, const struct gpu_envelope *envelope,
                               const struct wire_record *record, uint32_t payload_bytes,
                               struct gpu_op **op, struct gpu_error *error);
@@ -109,7 +217,18 @@ gpulua_status gpu_capture_check(const struct gpu_capture *capture, const char *l
 gpulua_status gpu_capture_op(struct gpu_capture *capture, const char *label,
                              const struct gpu_site *site, struct gpu_op **op,
                              struct gpu_error *error);
-bool gpu_capture_keep_kernel(struct gpu_capture *capture, struct gpu_kernel *kernel);
+/* With what the work is submitted that is about to be added. False: no memory. */
+bool gpu_capture_keep_launch(struct gpu_capture *capture, const struct gpu_launch *launch);
+bool gpu_capture_keep_transfer(struct gpu_capture *capture, const struct gpu_ref *dst,
+                               const struct gpu_ref *src);
+/* The refs of the work that is about to be added stand for what these do. NULL: for themselves. */
+void gpu_capture_name_refs(struct gpu_capture *capture, const struct graph_ref *like);
+struct graph_follow *gpu_capture_follow(struct gpu_capture *capture);
+const struct graph_ref *gpu_capture_refs(const struct gpu_capture *capture);
+/* What it has recorded is the caller's from now on. OutOfMemory. */
+gpulua_status gpu_capture_take(struct gpu_capture *capture, struct graph_body *body,
+                               struct gpu_error *error);
+struct gpu_pool *gpu_capture_pool(const struct gpu_capture *capture);
 
 /* ---- pool.c ---- */
 gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block, struct gpu_error *error);
@@ -120,10 +239,36 @@ gpulua_status gpu_pool_check_open(const struct gpu_pool *pool, const char *what,
 void gpu_pool_use(struct gpu_pool *pool);
 void gpu_pool_unuse(struct gpu_pool *pool);
 struct gpu_block *gpu_pool_order(const struct gpu_pool *pool);
+/* The only graph of the pool has the body now: what only it was registered for and needs no more
+ * goes, unless the pool is sealed. */
+void gpu_pool_shed(struct gpu_pool *pool, const struct graph_body *body);
+
+/* ---- again.c ---- */
+/* Something else in the place of a node's ref or scalar; `index` as in graph_node. */
+typedef void gpu_graph_change_fn(void *user, uint32_t node, uint32_t index, struct graph_ref *ref,
+                                 union gpu_scalar *scalar);
+/* Submits the nodes of the body once more, into the capture. `change` NULL: as they are. */
+gpulua_status gpu_graph_submit_again(const struct graph_body *body, struct gpu_capture *capture,
+                                     const struct gpu_submit *submit, gpu_graph_change_fn *change,
+                                     void *user, struct gpu_error *error);
+
+/* ---- update.c ---- */
+/* Why the second cannot be the first with other arguments; NULL: it can. */
+const char *gpu_graph_is_other(const struct wire_record *a, const struct wire_record *b);
+/* The device's node becomes what the body's is now. */
+gpulua_status gpu_graph_patch(struct gpu_graph *graph, uint32_t node,
+                              struct gpu_graph_change *change, struct gpu_error *error);
 
 /* ---- graph.c ---- */
+/* Capacity: the node's bodies would lie too deep in the capture. */
+gpulua_status gpu_control_check_depth(const struct gpu_capture *capture,
+                                      const struct graph_control *control, struct gpu_error *error);
 const struct graph_body *gpu_graph_body(const struct gpu_graph *graph);
-/* Takes what the body owns, also when it fails. */
+/* What a launch uses: all that the nodes do, and the pool, one launch at a time. malloc'ed. False:
+ * no memory. */
+bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool,
+                            struct gpu_use **uses, uint32_t *use_count);
+/* Takes what the body owns, also when it fails; the body is empty then. */
 gpulua_status gpu_graph_create(struct gpu_pool *pool, struct graph_body *body, const char *label,
                                struct gpu_graph **graph, struct gpu_error *error);
 

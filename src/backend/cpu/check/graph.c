@@ -58,73 +58,111 @@ struct cpu_graph_order *gpu_cpu_graph_order_create(const struct backend_graph *g
     return order;
 }
 
-static void node_do(struct backend_stream *stream, const struct cpu_item *run, uint32_t node) {
-    struct backend_graph *graph = run->u.run.graph;
-    struct cpu_item *item = graph->nodes[node].item;
-    if (item == NULL) {
-        return;
-    }
-    /* Nobody is told this number: the launch's random choices follow from it. */
-    item->seq = run->seq + ((uint64_t)node << 32);
-    if (item->kind == CPU_ITEM_LAUNCH) {
-        gpu_check_launch_now(&item->u.launch->launch, run->u.run.free_count);
-    }
-    (void)gpu_cpu_item_do(stream, item);
-}
-
 struct cpu_item *gpu_cpu_graph_failed_checked(const struct backend_graph *graph) {
     return graph->order->failed;
 }
 
-static bool has_failed(const struct backend_graph *graph, uint32_t node) {
-    const struct cpu_item *item = graph->nodes[node].item;
-    return item != NULL && item->kind == CPU_ITEM_LAUNCH &&
-           atomic_load_explicit(&item->u.launch->launch.failed, memory_order_relaxed) != 0;
+/* Where a run is: nobody is told the number, but the launches' random choices follow from it. */
+struct place {
+    struct backend_stream *stream;
+    const struct cpu_item *run;
+    uint64_t seq;
+};
+
+static struct cpu_item *body_do(const struct place *place, const struct backend_graph *graph);
+
+/* The node's item, or one in its bodies, that has failed; NULL: none has. */
+static struct cpu_item *control_do(const struct place *place, const struct cpu_control *control) {
+    struct place inner = *place;
+    struct cpu_item *failed = NULL;
+    const struct backend_graph *body = gpu_cpu_control_choose(control);
+    while (body != NULL && failed == NULL) {
+        inner.seq += UINT64_C(0x9e3779b97f4a7c15); /* another one with each pass */
+        failed = body_do(&inner, body);
+        body = control->what.kind == WIRE_CONTROL_WHILE ? gpu_cpu_control_choose(control) : NULL;
+    }
+    return failed;
 }
 
-void gpu_cpu_graph_run_checked(struct backend_stream *stream, const struct cpu_item *item) {
-    struct backend_graph *graph = item->u.run.graph;
+static struct cpu_item *node_do(const struct place *place, const struct backend_graph *graph,
+                                uint32_t node) {
+    struct cpu_item *item = graph->nodes[node].item;
+    if (item == NULL) {
+        return NULL;
+    }
+    item->seq = place->seq + ((uint64_t)node << 32);
+    if (item->kind == CPU_ITEM_CONTROL) {
+        const struct place inner = {place->stream, place->run, item->seq};
+        return control_do(&inner, item->u.control);
+    }
+    if (item->kind == CPU_ITEM_LAUNCH) {
+        gpu_check_launch_now(&item->u.launch->launch, place->run->u.run.free_count);
+    }
+    (void)gpu_cpu_item_do(place->stream, item);
+    bool has_failed =
+        item->kind == CPU_ITEM_LAUNCH &&
+        atomic_load_explicit(&item->u.launch->launch.failed, memory_order_relaxed) != 0;
+    return has_failed ? item : NULL;
+}
+
+/* Nodes that may be done, but for the one that comes as late as it may. */
+struct front {
+    struct cpu_graph_order *order;
+    uint32_t ready_count, late;
+    bool is_late_ready;
+};
+
+static void front_add(struct front *front, uint32_t node) {
+    if (node == front->late) {
+        front->is_late_ready = true;
+    } else {
+        front->order->ready[front->ready_count++] = node;
+    }
+}
+
+static uint32_t front_take(struct front *front, struct cpu_schedule *schedule) {
+    if (front->ready_count == 0) {
+        front->is_late_ready = false;
+        return front->late;
+    }
+    uint32_t *ready = front->order->ready;
+    uint32_t at = gpu_cpu_schedule_below(schedule, front->ready_count), node = ready[at];
+    ready[at] = ready[--front->ready_count];
+    return node;
+}
+
+static struct cpu_item *body_do(const struct place *place, const struct backend_graph *graph) {
+    struct cpu_schedule *schedule = graph->device->schedule;
     struct cpu_graph_order *order = graph->order;
-    struct cpu_schedule *schedule = stream->device->schedule;
-    uint32_t count = graph->node_count, ready_count = 0;
-    uint32_t late = count > 0 ? count - 1 - gpu_cpu_schedule_below(schedule, count) : 0;
-    bool is_late_ready = false;
-    gpu_cpu_graph_clear(graph);
-    graph->slot = stream->slot;
-    graph->seq = item->seq;
-    order->failed = NULL;
+    uint32_t count = graph->node_count;
+    struct front front = {.order = order};
+    front.late = count > 0 ? count - 1 - gpu_cpu_schedule_below(schedule, count) : 0;
     for (uint32_t i = 0; i < count; i++) {
         order->pending[i] = graph->nodes[i].dep_count;
-        if (order->pending[i] == 0 && i == late) {
-            is_late_ready = true;
-        } else if (order->pending[i] == 0) {
-            order->ready[ready_count++] = i;
+        if (order->pending[i] == 0) {
+            front_add(&front, i);
         }
     }
-    while (ready_count > 0 || is_late_ready) {
-        uint32_t node = late;
-        if (ready_count > 0) {
-            uint32_t at = gpu_cpu_schedule_below(schedule, ready_count);
-            node = order->ready[at];
-            order->ready[at] = order->ready[--ready_count];
-        } else {
-            is_late_ready = false;
-        }
-        node_do(stream, item, node);
-        if (has_failed(graph, node)) {
-            order->failed = graph->nodes[node].item;
-            return;
+    while (front.ready_count > 0 || front.is_late_ready) {
+        uint32_t node = front_take(&front, schedule);
+        struct cpu_item *failed = node_do(place, graph, node);
+        if (failed != NULL) {
+            return failed;
         }
         for (size_t i = order->first[node]; i < order->first[node + 1u]; i++) {
-            uint32_t next = order->dependents[i];
-            if (--order->pending[next] != 0) {
-                continue;
-            }
-            if (next == late) {
-                is_late_ready = true;
-            } else {
-                order->ready[ready_count++] = next;
+            if (--order->pending[order->dependents[i]] == 0) {
+                front_add(&front, order->dependents[i]);
             }
         }
     }
+    return NULL;
+}
+
+void gpu_cpu_graph_run_checked(struct backend_stream *stream, struct cpu_item *item) {
+    struct backend_graph *graph = item->u.run.graph;
+    const struct place place = {stream, item, item->seq};
+    gpu_cpu_graph_prepare(graph, item);
+    graph->slot = stream->slot;
+    graph->seq = item->seq;
+    graph->order->failed = body_do(&place, graph);
 }

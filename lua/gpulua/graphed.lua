@@ -1,0 +1,284 @@
+-- Functions that become graphs: device:graphed(f).
+--
+-- The first calls run f as it is. Then f is captured once, and calls replay the graph. f is run again, and the graph
+-- patched, when an argument or one of f's upvalues is another value than it was when f ran last; what f reads behind
+-- tables or in other functions is not seen (graphed:refresh() says that it has changed). A device in check mode looks:
+-- there f runs at each call, and it is an error if it does something else with the same values.
+
+local core = require "gpulua.core"
+local is_same, is_captured = core.graphed_same, core.capture_active
+
+local graphed = {}
+graphed.__index = graphed
+graphed.__name = "gpulua.graphed"
+
+local reasons_kept <const> = 32
+local option_types <const> = { warmup = "number", label = "string", pool = "userdata" }
+
+-- ---- what has been done, and why ----
+
+-- A ring of the latest. Put into words when somebody asks: most calls are not asked about.
+local function note(self, call, kind, why, what, first)
+  local last = self.reasons[self.noted % reasons_kept]
+  if not last or last.call ~= call then
+    self.noted = self.noted + 1
+  end
+  self.reasons[self.noted % reasons_kept] = { call = call, kind = kind, why = why, what = what, first = first }
+end
+
+-- A value for later; what would be kept alive by that is put into words at once.
+local function later(value)
+  local kind = type(value)
+  return (kind == "number" or kind == "boolean" or kind == "nil") and value or kind == "string" and ("%q"):format(value)
+    or tostring(value)
+end
+
+-- The first argument or upvalue that is another one than when f ran last: { what, now, was }.
+local function difference(self, ...)
+  local known = self.known
+  if not known then
+    return { "refresh() was called or f has failed before" }
+  elseif known.n ~= select("#", ...) then
+    return { "the number of arguments", select("#", ...), known.n }
+  end
+  for i = 1, known.n do
+    local value = (select(i, ...))
+    if not rawequal(value, known[i]) then
+      return { i, later(value), later(known[i]) }
+    end
+  end
+  for i = 1, self.upvalues.n do
+    local name, value = debug.getupvalue(self.f, i)
+    if not rawequal(value, self.upvalues[i]) then
+      return { "upvalue '" .. name .. "'", later(value), later(self.upvalues[i]) }
+    end
+  end
+  return { "nothing that can be seen has changed" }
+end
+
+local kinds = {
+  failed = "has failed, or is not over",
+  checked = "run to see that it does the same",
+  eager = "run as it is, warm-up %d of %d",
+  first = "captured: %d nodes, %d edges",
+  anew = "captured anew, because %s: %s",
+  patched = "%d nodes patched, because %s: first %s",
+  same = "nothing to patch, though %s",
+}
+
+local function in_words(reason)
+  local why, words = reason.why, kinds[reason.kind]
+  if type(why) == "table" then
+    local what = math.type(why[1]) and "argument " .. why[1] or why[1]
+    why = why[2] == nil and why[3] == nil and #why == 1 and what
+      or ("%s is %s, was %s"):format(what, tostring(why[2]), tostring(why[3]))
+  end
+  if reason.kind == "patched" then
+    return words:format(reason.what, why, reason.first)
+  end
+  return words:format(why, reason.what) -- whichever of them it has
+end
+
+local function remember(self, ...)
+  self.known = table.pack(...)
+  local upvalues, i = {}, 1
+  while true do
+    local name, value = debug.getupvalue(self.f, i)
+    if not name then
+      break
+    end
+    upvalues[i] = value
+    i = i + 1
+  end
+  upvalues.n = i - 1
+  self.upvalues = upvalues
+end
+
+-- ---- calls ----
+
+local function results_of(results, op)
+  if results.n == 0 then
+    return op
+  end
+  return op, table.unpack(results, 1, results.n)
+end
+
+local running_of = { __close = function(running) running.of.task = nil end }
+
+-- What f, which runs as `task`, returns; nobody else runs it meanwhile.
+local function results_from(self, task)
+  local running <close> = setmetatable({ of = self }, running_of)
+  self.task = task
+  return running and table.pack(task:await())
+end
+
+local refresh_hint <const> = "call refresh() when what it reads elsewhere has changed"
+
+local function check_open(self)
+  if self.is_closed then
+    core.raise("Closed", "attempt to use a closed graphed function")
+  end
+end
+
+local function warm_up(self, call, ...)
+  self.eager = self.eager + 1
+  note(self, call, "eager", self.eager, self.warmup)
+  local results = results_from(self, core.spawn_run(self.f, ...))
+  self.results = results
+  self.device:synchronize() -- on whichever streams f has put its work
+  return results
+end
+
+local function capture_first(self, call, ...)
+  local capture <close> = core.capture_begin(self.device, { label = self.label, pool = self.pool })
+  self.results = results_from(self, core.capture_spawn(capture, self.f, ...))
+  check_open(self)
+  self.made = capture:finish()
+  self.captures = self.captures + 1
+  note(self, call, "first", self.made:nodes())
+end
+
+-- `why`: nil in check mode, when f has to do the same as before.
+local function capture_again(self, call, why, ...)
+  local capture <close> = core.capture_again(self.made)
+  local results = results_from(self, core.capture_spawn(capture, self.f, ...))
+  check_open(self)
+  local is_patched, what, first, restaged = core.capture_update(capture, self.made, true)
+  self.results = results
+  if not why and (not is_patched or what > restaged) then
+    self.broken = ("a graphed function did something else with the same arguments and upvalues: %s"):format(
+      is_patched and first or what)
+    core.raise("InvalidArgument", self.broken, refresh_hint)
+  elseif not is_patched then
+    self.captures = self.captures + 1
+    note(self, call, "anew", why, what)
+  elseif what > 0 then
+    self.patches = self.patches + what
+    note(self, call, "patched", why, what, first)
+  else
+    note(self, call, why and "same" or "checked", why)
+  end
+end
+
+-- When something has changed, or there is no graph yet.
+local function run_again(self, ...)
+  while self.task do -- f is running, in another task
+    self.task:join()
+    core.sleep(0) -- whoever waits for it goes on first
+  end
+  check_open(self)
+  if self.broken and self.known then
+    core.raise("InvalidArgument", self.broken, refresh_hint)
+  end
+  self.calls = self.calls + 1
+  local call = self.calls
+  note(self, call, "failed") -- until it has not
+  if self.eager < self.warmup then
+    return results_of(warm_up(self, call, ...), self.device:current():mark())
+  elseif not self.made then
+    capture_first(self, call, ...)
+  else
+    local has_same = self.known and is_same(self.known, self.upvalues, self.f, ...)
+    capture_again(self, call, not has_same and difference(self, ...) or nil, ...)
+  end
+  remember(self, ...)
+  return results_of(self.results, self.made:launch())
+end
+
+--- graphed(...) -> op, what f returned when it ran last. The op is the graph's launch; in the first calls, which run
+-- f as it is and wait for all that the device does, one that is over. Inside a capture f is run, and becomes part of
+-- that. Runs f, as a task, and then yields in a task, when an argument or upvalue has changed; else it does not block.
+function graphed.__call(self, ...)
+  local known = self.known
+  if is_captured(self.device) then
+    return self.device:current():mark(), self.f(...)
+  elseif known and not self.is_strict and is_same(known, self.upvalues, self.f, ...) then
+    self.calls = self.calls + 1
+    self.replays = self.replays + 1
+    return results_of(self.results, self.made:launch())
+  end
+  return run_again(self, ...)
+end
+
+--- graphed:refresh() -> graphed: the next call runs f again, whether or not a change can be seen.
+function graphed.refresh(self)
+  self.known, self.broken = nil, nil
+  return self
+end
+
+--- graphed:graph() -> its graph, or nil: it has not been captured yet.
+function graphed.graph(self)
+  return self.made
+end
+
+--- graphed:explain() -> text: what its calls have done and why, the latest last; and counters of that: calls, eager,
+-- captures (also anew), patches (nodes), replays.
+function graphed.explain(self)
+  local lines, past = {}, 1
+  local function replayed(first, last)
+    if first <= last then
+      lines[#lines + 1] = ("call%s: replayed, nothing had changed"):format(first == last and " " .. first
+        or ("s %d to %d"):format(first, last))
+    end
+  end
+  local oldest = math.max(1, self.noted - reasons_kept + 1)
+  if oldest > 1 then
+    lines[1] = ("(%d earlier lines are left out)"):format(oldest - 1)
+    past = self.reasons[oldest % reasons_kept].call
+  end
+  for i = oldest, self.noted do
+    local reason = self.reasons[i % reasons_kept]
+    replayed(past, reason.call - 1)
+    lines[#lines + 1] = ("call %d: %s"):format(reason.call, in_words(reason))
+    past = reason.call + 1
+  end
+  replayed(past, self.calls)
+  lines[#lines + 1] = ("%d calls: %d eager, %d captures, %d nodes patched, %d replays with nothing to patch"):format(
+    self.calls, self.eager, self.captures, self.patches, self.replays)
+  return table.concat(lines, "\n"), { calls = self.calls, eager = self.eager, captures = self.captures,
+    patches = self.patches, replays = self.replays }
+end
+
+--- graphed:close(): ends its graph. Idempotent.
+function graphed.close(self)
+  self.is_closed, self.known = true, nil
+  if self.made then
+    self.made:close()
+    self.made = nil
+  end
+end
+graphed.__close = graphed.close
+
+function graphed.__tostring(self)
+  return ("gpulua.graphed on %s (%s)"):format(self.device.name, self.is_closed and "closed"
+    or self.made and tostring(self.made) or "not captured yet")
+end
+
+--- device:graphed([{warmup = 1, label=, pool=},] f) -> graphed, see above.
+return function(device, options, f)
+  if f == nil and type(options) == "function" then
+    options, f = nil, options
+  end
+  is_captured(device) -- raises, if it is closed
+  if type(f) ~= "function" then
+    core.raise("InvalidArgument", ("graphed: a function expected, got %s"):format(type(f)))
+  end
+  options = options or {}
+  if type(options) ~= "table" then
+    core.raise("InvalidArgument", ("options of graphed: a table expected, got %s"):format(type(options)))
+  end
+  for name, value in pairs(options) do
+    if type(value) ~= option_types[name] then
+      core.raise("InvalidArgument", option_types[name]
+        and ("%s of graphed: a %s expected, got %s"):format(name, option_types[name], type(value))
+        or ("graphed has no option '%s'"):format(tostring(name)))
+    end
+  end
+  local warmup = options.warmup or 1
+  if warmup < 0 or math.type(warmup) ~= "integer" then
+    core.raise("InvalidArgument", ("warmup of graphed: a whole number from 0 on expected, got %s"):format(warmup))
+  end
+  return setmetatable({ device = device, f = f, warmup = warmup, label = options.label, pool = options.pool,
+    is_strict = device.check and true or false, calls = 0, eager = 0, captures = 0, patches = 0, replays = 0,
+    reasons = {}, noted = 0 }, graphed)
+end

@@ -1,0 +1,182 @@
+/* Graphs that are changed: graph:update, graph:bind. */
+#include <string.h>
+
+#include "runtime/graph.h"
+
+#include "binding/buffer.h"
+#include "binding/core.h"
+#include "binding/data.h"
+#include "binding/device.h"
+#include "binding/graph.h"
+#include "binding/scalar.h"
+#include "binding/stream.h"
+
+/* true, how many nodes have other arguments, and the first; false and what has changed: it was made
+ * anew. */
+static int push_change(lua_State *L, const struct gpu_graph_change *change) {
+    lua_pushboolean(L, !change->is_rebuilt);
+    if (change->is_rebuilt) {
+        lua_pushstring(L, change->first);
+        return 2;
+    }
+    lua_pushinteger(L, change->patched);
+    lua_pushstring(L, change->first);
+    return 3;
+}
+
+/* ---- updates ---- */
+
+/* core.capture_again(graph) -> capture for an update of it; see core.capture_begin. */
+int gpu_lua_capture_again(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_device *device = gpu_graph_device(gpu_lua_check_graph(L, g, 1));
+    gpu_lua_check_eager(L, g, NULL, "an update of a graph");
+    struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device)};
+    gpu_lua_site(L, g, device, &submit.site);
+    struct gpu_capture **capture = gpu_lua_capture_new(L, g);
+    struct gpu_error error;
+    if (gpu_capture_again(gpu_lua_check_graph(L, g, 1), &submit, capture, &error)) {
+        *capture = NULL;
+        gpu_lua_throw(L, &error);
+    }
+    return 1;
+}
+
+/* core.capture_update(capture, graph, may_rebuild) -> true, nodes, the first, how many of them are
+ * writes that have their data somewhere else, or false, why. The graph becomes what the capture has
+ * recorded, which ends. */
+int gpu_lua_capture_update(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_graph *graph = gpu_lua_check_graph(L, g, 2);
+    struct gpu_capture *capture = gpu_lua_capture_take(L, g);
+    struct gpu_graph_change change;
+    struct gpu_error error;
+    gpulua_status status = gpu_graph_update(graph, capture, lua_toboolean(L, 3), &change, &error);
+    gpu_capture_release(capture);
+    if (status) {
+        gpu_lua_throw(L, &error);
+    }
+    int count = push_change(L, &change);
+    if (change.is_rebuilt) {
+        return count;
+    }
+    lua_pushinteger(L, change.restaged);
+    return count + 1;
+}
+
+/* core.capture_active(device) -> does the caller's task belong to a capture of it? */
+int gpu_lua_capture_active(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    lua_pushboolean(L, gpu_lua_capture_find(L, g, gpu_lua_check_device(L, g, 1, NULL)) != NULL);
+    return 1;
+}
+
+/* core.graphed_same(known, upvalues, f, ...) -> are the arguments those in `known`, by identity,
+ * and the upvalues of f those in `upvalues`? What each replay of a graphed function asks first. */
+int gpu_lua_graphed_same(lua_State *L) {
+    int count = lua_gettop(L) - 3;
+    bool is_same = lua_getfield(L, 1, "n") == LUA_TNUMBER && lua_tointeger(L, -1) == count;
+    lua_pop(L, 1);
+    for (int i = 1; i <= count && is_same; i++) {
+        lua_rawgeti(L, 1, i);
+        is_same = lua_rawequal(L, -1, i + 3);
+        lua_pop(L, 1);
+    }
+    for (int i = 1; is_same && lua_getupvalue(L, 3, i); i++) {
+        lua_rawgeti(L, 2, i);
+        is_same = lua_rawequal(L, -1, -2);
+        lua_pop(L, 2);
+    }
+    lua_pushboolean(L, is_same);
+    return 1;
+}
+
+/* ---- binds ---- */
+
+static void get_scalar(lua_State *L, int at, const char *name, struct gpu_graph_bind *bind) {
+    const struct gpu_param *param = bind->place.param;
+    bind->scalar.u = 0;
+    if (param->byte_count == 1 && lua_isboolean(L, at)) {
+        bind->scalar.i = lua_toboolean(L, at);
+        return;
+    }
+    const char *reason = gpu_lua_to_element(L, at, param->type, bind->scalar.bytes);
+    if (reason) {
+        gpu_lua_bad_value(L, at, param->type, reason, lua_pushfstring(L, "'%s' of bind", name));
+    }
+}
+
+static void get_buffer(lua_State *L, struct gpulua *g, int at, const char *name,
+                       struct gpu_graph_bind *bind) {
+    bool is_pointer = bind->place.param != NULL;
+    if (is_pointer && lua_isboolean(L, at) && !lua_toboolean(L, at)) {
+        bind->ref = (struct gpu_ref){0}; /* a NULL pointer */
+        return;
+    }
+    const struct buffer *buffer = gpu_lua_scalar_test(L, g, at);
+    if (!buffer && (gpu_lua_test(L, g, at, GPU_LUA_KIND_BUFFER) ||
+                    (!is_pointer && gpu_lua_test(L, g, at, GPU_LUA_KIND_HOST)))) {
+        buffer = gpu_lua_check_buffer(L, g, at);
+    }
+    if (buffer && buffer->ref.block) {
+        bind->ref = buffer->ref;
+        return;
+    }
+    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "'%s' of bind: a buffer expected, got %s", name,
+                 gpu_lua_describe(L, at));
+}
+
+static void get_bind(lua_State *L, struct gpulua *g, const struct gpu_graph *graph,
+                     struct gpu_graph_bind *bind) {
+    struct gpu_error error;
+    if (lua_type(L, -2) != LUA_TSTRING) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "bind: a buffer's label or \"kernel#n.parameter\" expected for a key, got %s",
+                     gpu_lua_describe(L, -2));
+    }
+    const char *name = lua_tostring(L, -2);
+    bind->name = name;
+    if (gpu_graph_find(graph, name, &bind->place, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    if (bind->place.param && bind->place.param->kind == GPU_PARAM_SCALAR) {
+        get_scalar(L, lua_gettop(L), name, bind);
+    } else {
+        get_buffer(L, g, lua_gettop(L), name, bind);
+    }
+}
+
+/* graph:bind{ name = buffer or number, ... } -> true, nodes that have changed[, the first] or
+ * false, why: the graph was made anew, because what follows what is another thing now. A name is a
+ * buffer's label, or "kernel#n.parameter". Launches before are not affected. InvalidArgument: no
+ * such name, or several; another type or size. */
+int gpu_lua_graph_bind(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_graph *graph = gpu_lua_check_graph(L, g, 1);
+    struct gpu_device *device = gpu_graph_device(graph);
+    gpu_lua_check_eager(L, g, device, "a bind");
+    lua_settop(L, 2);
+    if (!lua_istable(L, 2)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1 of bind: a table {name = buffer or number} expected, got %s",
+                     gpu_lua_describe(L, 2));
+    }
+    uint32_t count = 0, filled = 0;
+    for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) {
+        count++;
+    }
+    struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device)};
+    gpu_lua_site(L, g, device, &submit.site);
+    struct gpu_graph_bind *binds = lua_newuserdatauv(L, (count + 1) * sizeof *binds, 0);
+    memset(binds, 0, (count + 1) * sizeof *binds);
+    graph = gpu_lua_check_graph(L, g, 1); /* finalisers may have closed what was there */
+    for (lua_pushnil(L); lua_next(L, 2) && filled < count; lua_pop(L, 1)) {
+        get_bind(L, g, graph, &binds[filled++]);
+    }
+    struct gpu_graph_change change;
+    struct gpu_error error;
+    if (gpu_graph_bind(graph, &submit, binds, filled, &change, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    return push_change(L, &change);
+}

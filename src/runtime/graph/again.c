@@ -1,0 +1,105 @@
+/* Submitting what a graph recorded once more, with something else in the place of some of it: all
+ * that is checked of work is checked anew, and the edges are found anew. */
+#include <string.h>
+
+#include "runtime/graph/state.h"
+
+struct again {
+    const struct graph_body *body;
+    struct gpu_submit submit;
+    gpu_graph_change_fn *change; /* or NULL */
+    void *user;
+};
+
+/* Scalars have no block, and neither have NULL pointers. */
+static struct graph_ref ref_of(const struct again *again, uint32_t node, uint32_t index,
+                               union gpu_scalar *scalar) {
+    struct graph_ref ref = again->body->refs[again->body->nodes[node].ref_first + index];
+    if (again->change) {
+        again->change(again->user, node, index, &ref, scalar);
+    }
+    return ref;
+}
+
+static gpulua_status launch(const struct again *again, uint32_t number, struct gpu_error *error) {
+    const struct graph_node *node = &again->body->nodes[number];
+    const struct wire_record *record = node->record;
+    const struct gpu_signature *signature = gpu_kernel_signature(node->kernel);
+    const uint8_t *payload = gpu_wire_record_payload(record);
+    struct graph_ref refs[GPU_PARAMS_MAX];
+    struct gpu_arg args[GPU_PARAMS_MAX];
+    struct gpu_launch again_launch = {.submit = again->submit,
+                                      .kernel = node->kernel,
+                                      .shared_bytes = record->u.launch.shared_bytes,
+                                      .args = args,
+                                      .arg_count = signature->param_count};
+    for (unsigned axis = 0; axis < 3; axis++) {
+        again_launch.grid[axis] = record->u.launch.grid[axis];
+        again_launch.block[axis] = record->u.launch.block[axis];
+    }
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        const struct gpu_param *param = &signature->params[i];
+        args[i] = (struct gpu_arg){0};
+        if (param->kind == GPU_PARAM_SCALAR) {
+            memcpy(args[i].scalar.bytes, payload + param->byte_offset, param->byte_count);
+        }
+        refs[i] = ref_of(again, number, i, &args[i].scalar);
+        args[i].ref = refs[i].ref.block ? &refs[i].ref : NULL;
+    }
+    gpu_capture_name_refs(again->submit.capture, refs);
+    return gpu_work_launch(&again_launch, NULL, error);
+}
+
+static gpulua_status fill(const struct again *again, uint32_t number, struct gpu_error *error) {
+    union gpu_scalar pattern;
+    memcpy(pattern.bytes, again->body->nodes[number].record->u.fill.pattern, sizeof pattern.bytes);
+    struct graph_ref dst = ref_of(again, number, 0, &pattern);
+    gpu_capture_name_refs(again->submit.capture, &dst);
+    return gpu_work_fill(&again->submit, &dst.ref, pattern.bytes, NULL, error);
+}
+
+static gpulua_status copy(const struct again *again, uint32_t number, struct gpu_error *error) {
+    struct graph_ref refs[] = {ref_of(again, number, 0, NULL), ref_of(again, number, 1, NULL)};
+    gpu_capture_name_refs(again->submit.capture, refs);
+    return gpu_work_copy(&again->submit, &refs[0].ref, &refs[1].ref, NULL, error);
+}
+
+/* With the same bodies: nothing in them can be changed. */
+static gpulua_status control(const struct again *again, uint32_t number, struct gpu_error *error) {
+    const struct graph_node *node = &again->body->nodes[number];
+    const struct gpu_envelope envelope = {.label = node->label,
+                                          .site = node->site,
+                                          .uses = again->body->uses + node->use_first,
+                                          .use_count = node->use_count};
+    struct gpu_capture *capture = again->submit.capture;
+    gpulua_status status = gpu_control_check_depth(capture, node->control, error);
+    if (status == GPULUA_OK) {
+        status = gpu_capture_note(capture, envelope.uses, envelope.use_count, error);
+    }
+    return status ? status
+                  : gpu_capture_put(capture, &envelope, node->record, 0, node->control, error);
+}
+
+gpulua_status gpu_graph_submit_again(const struct graph_body *body, struct gpu_capture *capture,
+                                     const struct gpu_submit *submit, gpu_graph_change_fn *change,
+                                     void *user, struct gpu_error *error) {
+    struct again again = {.body = body, .submit = *submit, .change = change, .user = user};
+    again.submit.capture = capture;
+    gpulua_status status = GPULUA_OK;
+    for (uint32_t i = 0; i < body->node_count && status == GPULUA_OK; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        again.submit.label = node->label;
+        again.submit.site = node->site;
+        if (node->control) {
+            status = control(&again, i, error);
+        } else if (node->kernel) {
+            status = launch(&again, i, error);
+        } else if (node->record->opcode == WIRE_OP_FILL) {
+            status = fill(&again, i, error);
+        } else {
+            status = copy(&again, i, error);
+        }
+    }
+    gpu_capture_name_refs(capture, NULL); /* what was named is gone */
+    return status;
+}

@@ -1,0 +1,347 @@
+/* Other buffers and numbers in the places of a graph, by name. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/graph/state.h"
+
+/* ---- texts ---- */
+
+/* What fits is written; the rest is left out, and the text says so. */
+struct list {
+    char text[400];
+    size_t length;
+    bool is_cut;
+};
+
+static void list_add(struct list *list, const char *item) {
+    size_t bytes = strlen(item);
+    if (list->is_cut || list->length + bytes + 8 > sizeof list->text) {
+        list->is_cut = true;
+        return;
+    }
+    list->length += (size_t)snprintf(list->text + list->length, sizeof list->text - list->length,
+                                     "%s%s", list->length > 0 ? ", " : "", item);
+}
+
+static const char *list_text(struct list *list) {
+    if (list->length == 0) {
+        return "nothing that has a name";
+    }
+    if (list->is_cut) {
+        snprintf(list->text + list->length, sizeof list->text - list->length, ", ...");
+    }
+    return list->text;
+}
+
+/* ---- a node's places ---- */
+
+static bool is_named(const struct graph_node *node, const char *name, size_t bytes) {
+    const char *kernel = node->kernel ? gpu_kernel_name(node->kernel) : node->label;
+    return (strlen(node->label) == bytes && memcmp(node->label, name, bytes) == 0) ||
+           (strlen(kernel) == bytes && memcmp(kernel, name, bytes) == 0);
+}
+
+static void param_name(const struct graph_node *node, uint32_t index, char *text, size_t room) {
+    const struct gpu_param *param =
+        node->kernel ? &gpu_kernel_signature(node->kernel)->params[index] : NULL;
+    if (!param) {
+        snprintf(text, room, "%s", index == 0 ? "dst" : "src");
+    } else if (param->name[0]) {
+        snprintf(text, room, "%s", param->name);
+    } else {
+        snprintf(text, room, "%u", index + 1);
+    }
+}
+
+/* GPU_NODE_NONE: it has no such place. By name first: a parameter may be called 2, or so. */
+static uint32_t find_param(const struct graph_node *node, const char *name) {
+    char own[64];
+    for (uint32_t i = 0; i < node->ref_count; i++) {
+        param_name(node, i, own, sizeof own);
+        if (strcmp(own, name) == 0) {
+            return i;
+        }
+    }
+    char *end;
+    unsigned long number = strtoul(name, &end, 10);
+    return name[0] >= '1' && name[0] <= '9' && *end == '\0' && number <= node->ref_count
+               ? (uint32_t)number - 1
+               : GPU_NODE_NONE;
+}
+
+/* ---- finding ---- */
+
+struct search {
+    const struct graph_body *body;
+    struct gpu_graph_place place;
+    uint32_t found;
+    struct list candidates;
+};
+
+static void find_label(struct search *search, const char *name) {
+    const struct graph_body *body = search->body;
+    enum gpu_type type = GPU_TYPE_COUNT;
+    uint64_t origin = 0;
+    for (uint32_t i = 0; i < body->refs_taken; i++) {
+        const struct graph_ref *ref = &body->refs[i];
+        if (ref->origin == 0 || strcmp(ref->name, name) != 0) {
+            continue;
+        }
+        if (origin == ref->origin) {
+            if (ref->ref.type != type) {
+                search->place.type = GPU_TYPE_COUNT;
+            }
+            continue;
+        }
+        origin = ref->origin;
+        type = ref->ref.type;
+        search->found++;
+        search->place = (struct gpu_graph_place){
+            .origin = origin, .is_many = true, .type = type, .byte_count = ref->byte_count};
+        char text[160];
+        snprintf(text, sizeof text, "the buffer '%s' (allocation %llu, %llu bytes)", name,
+                 (unsigned long long)origin, (unsigned long long)ref->byte_count);
+        list_add(&search->candidates, text);
+    }
+}
+
+/* "label.param", "label#3.param" */
+static void find_param_of(struct search *search, const char *name) {
+    const char *dot = strrchr(name, '.');
+    if (!dot || dot == name) {
+        return;
+    }
+    size_t bytes = (size_t)(dot - name);
+    uint64_t wanted = 0;
+    const char *sharp = memchr(name, '#', bytes);
+    if (sharp) {
+        char *end;
+        wanted = strtoull(sharp + 1, &end, 10);
+        if (end != dot || sharp[1] < '1' || sharp[1] > '9') {
+            return;
+        }
+        bytes = (size_t)(sharp - name);
+    }
+    uint32_t occurrence = 0;
+    for (uint32_t i = 0; i < search->body->node_count; i++) {
+        const struct graph_node *node = &search->body->nodes[i];
+        if (!is_named(node, name, bytes) || (++occurrence != wanted && wanted != 0)) {
+            continue;
+        }
+        uint32_t index = find_param(node, dot + 1);
+        if (index == GPU_NODE_NONE) {
+            continue;
+        }
+        const struct graph_ref *ref = &search->body->refs[node->ref_first + index];
+        search->found++;
+        search->place = (struct gpu_graph_place){
+            .node = i,
+            .index = index,
+            .param = node->kernel ? &gpu_kernel_signature(node->kernel)->params[index] : NULL,
+            .type = ref->ref.block ? ref->ref.type : GPU_TYPE_COUNT,
+            .byte_count = ref->ref.byte_count};
+        char text[200];
+        snprintf(text, sizeof text, "'%.*s#%u.%s'", (int)bytes, name, occurrence, dot + 1);
+        list_add(&search->candidates, text);
+    }
+}
+
+static void list_node(struct list *list, const struct graph_body *body, uint32_t at) {
+    const struct graph_node *node = &body->nodes[at];
+    uint32_t occurrence = 1;
+    for (uint32_t i = 0; i < at; i++) {
+        occurrence += is_named(&body->nodes[i], node->label, strlen(node->label));
+    }
+    for (uint32_t i = 0; i < node->ref_count && !list->is_cut; i++) {
+        char param[64], text[200];
+        param_name(node, i, param, sizeof param);
+        snprintf(text, sizeof text, "'%s#%u.%s'", node->label, occurrence, param);
+        list_add(list, text);
+    }
+}
+
+static void list_all(struct list *list, const struct graph_body *body) {
+    for (uint32_t i = 0; i < body->refs_taken && !list->is_cut; i++) {
+        bool is_new = body->refs[i].name[0] != '\0';
+        for (uint32_t k = 0; k < i && is_new; k++) {
+            is_new = body->refs[k].origin != body->refs[i].origin;
+        }
+        if (is_new) {
+            char text[160];
+            snprintf(text, sizeof text, "'%s'", body->refs[i].name);
+            list_add(list, text);
+        }
+    }
+    for (uint32_t i = 0; i < body->node_count && !list->is_cut; i++) {
+        list_node(list, body, i);
+    }
+}
+
+/* What lies in the bodies of conditional nodes stays: they may be another graph's, too. By block,
+ * or by label. */
+static bool is_in_control(const struct graph_body *body, uint64_t origin, const char *name) {
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        for (uint32_t k = 0; node->control && k < node->use_count; k++) {
+            const struct gpu_block *used = body->uses[node->use_first + k].block;
+            if (used->number == origin || (name && strcmp(used->label, name) == 0)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static gpulua_status refuse_control(const char *name, struct gpu_error *error) {
+    return gpu_error_set(error, GPULUA_UNSUPPORTED,
+                         "bind of '%s': a conditional node uses the buffer, and those cannot be "
+                         "bound; graph:update makes the graph anew",
+                         name);
+}
+
+gpulua_status gpu_graph_find(const struct gpu_graph *graph, const char *name,
+                             struct gpu_graph_place *place, struct gpu_error *error) {
+    GPU_ENTER(graph->device);
+    struct search search = {.body = &graph->body};
+    if (name[0] != '\0') {
+        find_label(&search, name);
+        find_param_of(&search, name);
+    }
+    if (search.found == 1) {
+        *place = search.place;
+        return GPULUA_OK;
+    }
+    if (search.found > 1) {
+        return gpu_error_set(
+            error, GPULUA_INVALID_ARGUMENT, "'%s' is ambiguous in the graph%s%s: it may be %s",
+            name, graph->label[0] ? " " : "", graph->label, list_text(&search.candidates));
+    }
+    if (name[0] != '\0' && is_in_control(&graph->body, 0, name)) {
+        return refuse_control(name, error);
+    }
+    struct list list = {.length = 0};
+    list_all(&list, &graph->body);
+    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "the graph%s%s has no '%s'; it has %s",
+                         graph->label[0] ? " " : "", graph->label, name, list_text(&list));
+}
+
+/* ---- binding ---- */
+
+struct changes {
+    const struct gpu_graph_bind *binds;
+    uint32_t count;
+};
+
+static void change(void *user, uint32_t node, uint32_t index, struct graph_ref *ref,
+                   union gpu_scalar *scalar) {
+    const struct changes *changes = user;
+    for (uint32_t i = 0; i < changes->count; i++) {
+        const struct gpu_graph_bind *bind = &changes->binds[i];
+        if (bind->place.is_many && ref->origin == bind->place.origin) {
+            ref->ref.block = bind->ref.block;
+            ref->ref.byte_offset += bind->ref.byte_offset - ref->byte_begin;
+            ref->byte_begin = bind->ref.byte_offset;
+        }
+    }
+    for (uint32_t i = 0; i < changes->count; i++) { /* one place goes before all of a buffer */
+        const struct gpu_graph_bind *bind = &changes->binds[i];
+        if (bind->place.is_many || bind->place.node != node || bind->place.index != index) {
+            continue;
+        }
+        if (bind->place.param && bind->place.param->kind == GPU_PARAM_SCALAR) {
+            *scalar = bind->scalar;
+            continue;
+        }
+        *ref = (struct graph_ref){.ref = bind->ref, .name = ""};
+        if (bind->ref.block) { /* it stands for itself from now on */
+            const char *name = gpu_device_intern(bind->ref.block->device, bind->ref.block->label);
+            ref->name = name ? name : ""; /* without memory for it, it cannot be bound by it */
+            ref->origin = bind->ref.block->number;
+            ref->byte_count = bind->ref.block->byte_count;
+        }
+    }
+}
+
+static gpulua_status check(const struct graph_body *body, const struct gpu_graph_bind *bind,
+                           struct gpu_error *error) {
+    const struct gpu_graph_place *place = &bind->place;
+    if (place->is_many && is_in_control(body, place->origin, NULL)) {
+        return refuse_control(bind->name, error);
+    }
+    if (!bind->ref.block || place->byte_count == 0) {
+        return GPULUA_OK; /* a scalar, or a pointer that was NULL: the launch checks the rest */
+    }
+    if (place->type != GPU_TYPE_COUNT && bind->ref.type != place->type) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "bind of '%s': a buffer of %s in the place of one of %s", bind->name,
+                             gpu_type_name(bind->ref.type), gpu_type_name(place->type));
+    }
+    if (bind->ref.byte_count != place->byte_count) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "bind of '%s': %llu bytes in the place of %llu", bind->name,
+                             (unsigned long long)bind->ref.byte_count,
+                             (unsigned long long)place->byte_count);
+    }
+    return GPULUA_OK;
+}
+
+/* Numbers change no use, and so no edge: a node gets them in its arguments, and nothing else. */
+static gpulua_status bind_scalars(struct gpu_graph *graph, const struct gpu_graph_bind *binds,
+                                  uint32_t count, struct gpu_graph_change *changed,
+                                  struct gpu_error *error) {
+    gpulua_status status = gpu_device_check(graph->device, error);
+    bool *is_changed = calloc(count + 1, sizeof *is_changed);
+    *changed = (struct gpu_graph_change){0};
+    if (status == GPULUA_OK && !is_changed) {
+        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a bind");
+    }
+    for (uint32_t i = 0; i < count && status == GPULUA_OK; i++) {
+        const struct gpu_param *param = binds[i].place.param;
+        uint8_t *args = (uint8_t *)(graph->body.nodes[binds[i].place.node].record + 1);
+        is_changed[i] =
+            memcmp(args + param->byte_offset, binds[i].scalar.bytes, param->byte_count) != 0;
+        memcpy(args + param->byte_offset, binds[i].scalar.bytes, param->byte_count);
+    }
+    for (uint32_t i = 0; i < count && status == GPULUA_OK; i++) {
+        bool is_sent = !is_changed[i]; /* by a later one for the same node */
+        for (uint32_t k = i + 1; k < count && !is_sent; k++) {
+            is_sent = is_changed[k] && binds[k].place.node == binds[i].place.node;
+        }
+        if (!is_sent) {
+            status = gpu_graph_patch(graph, binds[i].place.node, changed, error);
+        }
+    }
+    free(is_changed);
+    graph->version += changed->patched > 0;
+    return status;
+}
+
+gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *submit,
+                             const struct gpu_graph_bind *binds, uint32_t count,
+                             struct gpu_graph_change *changed, struct gpu_error *error) {
+    GPU_ENTER(graph->device);
+    gpulua_status status = GPULUA_OK;
+    struct gpu_capture *capture = NULL;
+    bool are_scalars = true;
+    for (uint32_t i = 0; i < count && status == GPULUA_OK; i++) {
+        const struct gpu_param *param = binds[i].place.param;
+        are_scalars = are_scalars && param && param->kind == GPU_PARAM_SCALAR;
+        status = check(&graph->body, &binds[i], error);
+    }
+    if (status == GPULUA_OK && are_scalars) {
+        return bind_scalars(graph, binds, count, changed, error);
+    }
+    if (status == GPULUA_OK) {
+        status = gpu_capture_again(graph, submit, &capture, error);
+    }
+    if (status == GPULUA_OK) {
+        struct changes changes = {.binds = binds, .count = count};
+        status = gpu_graph_submit_again(&graph->body, capture, submit, change, &changes, error);
+    }
+    if (status == GPULUA_OK) {
+        status = gpu_graph_update(graph, capture, true, changed, error);
+    }
+    gpu_capture_release(capture);
+    return status;
+}

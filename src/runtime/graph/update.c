@@ -1,0 +1,314 @@
+/* Making a graph be what another capture has recorded. Where that has the same nodes with the same
+ * edges, only what has changed in some of them is sent, for launches that come later; else the
+ * device gets a new graph in the old one's place. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/graph/state.h"
+
+/* ---- comparing ---- */
+
+static void describe(const struct graph_node *node, char *text, size_t room) {
+    int length = snprintf(text, room, "'%s'", node->label);
+    if (node->site.source && length > 0 && (size_t)length < room) {
+        snprintf(text + length, room - (size_t)length, " (%s:%d)", node->site.source,
+                 node->site.line);
+    }
+}
+
+/* Nothing at all and something are different commands to the device. */
+static bool is_empty(const struct wire_record *record) {
+    return record->opcode == WIRE_OP_FILL ? record->u.fill.elem_count == 0
+                                          : record->u.copy.bytes == 0;
+}
+
+static uint32_t period_of(const struct wire_record *record) {
+    return gpu_wire_fill_period(record->u.fill.pattern, record->u.fill.elem_bytes);
+}
+
+const char *gpu_graph_is_other(const struct wire_record *a, const struct wire_record *b) {
+    if (a->opcode != b->opcode) {
+        return "is another kind of work";
+    }
+    if (a->opcode == WIRE_OP_CONTROL) {
+        return "is another conditional node";
+    }
+    if (a->opcode == WIRE_OP_LAUNCH) {
+        return a->object == b->object ? NULL : "is another kernel";
+    }
+    if (is_empty(a) != is_empty(b)) {
+        return "has no bytes in one of both";
+    }
+    if (a->opcode == WIRE_OP_FILL && period_of(a) != period_of(b)) {
+        return "fills with a value that repeats otherwise";
+    }
+    return NULL;
+}
+
+static bool is_same_node(const struct wire_record *a, const struct wire_record *b) {
+    return a->length_bytes == b->length_bytes && memcmp(a, b, a->length_bytes) == 0;
+}
+
+static bool same_edges(const struct graph_body *a, const struct graph_body *b, uint32_t node);
+static bool is_same_control(const struct graph_node *a, const struct graph_node *b);
+
+static bool is_same_body(const struct graph_body *a, const struct graph_body *b) {
+    bool is_same = a->node_count == b->node_count;
+    for (uint32_t i = 0; i < a->node_count && is_same; i++) {
+        is_same = same_edges(a, b, i) &&
+                  (a->nodes[i].control ? is_same_control(&a->nodes[i], &b->nodes[i])
+                                       : is_same_node(a->nodes[i].record, b->nodes[i].record));
+    }
+    return is_same;
+}
+
+/* Nothing in the bodies of a conditional node can be changed: they are the same, or other ones. */
+static bool is_same_control(const struct graph_node *a, const struct graph_node *b) {
+    bool is_same = a->control && b->control && is_same_node(a->record, b->record) &&
+                   a->control->body_count == b->control->body_count;
+    for (uint32_t i = 0; is_same && a->control != b->control && i < a->control->body_count; i++) {
+        is_same = is_same_body(&a->control->bodies[i], &b->control->bodies[i]);
+    }
+    return is_same;
+}
+
+/* The first edge of `node` in `a` that it has not in `b`; GPU_NODE_NONE: none. */
+static uint32_t edge_missing(const struct graph_body *a, const struct graph_body *b,
+                             uint32_t node) {
+    const struct graph_node *in_a = &a->nodes[node], *in_b = &b->nodes[node];
+    for (uint32_t i = 0; i < in_a->edge_count; i++) {
+        uint32_t from = a->edges[in_a->edge_first + i].from;
+        bool is_there = false;
+        for (uint32_t k = 0; k < in_b->edge_count && !is_there; k++) {
+            is_there = b->edges[in_b->edge_first + k].from == from;
+        }
+        if (!is_there) {
+            return from;
+        }
+    }
+    return GPU_NODE_NONE;
+}
+
+static bool same_edges(const struct graph_body *a, const struct graph_body *b, uint32_t node) {
+    const struct graph_node *in_a = &a->nodes[node], *in_b = &b->nodes[node];
+    if (in_a->edge_count != in_b->edge_count) {
+        return false;
+    }
+    for (uint32_t i = 0; i < in_a->edge_count; i++) { /* they are sorted */
+        if (a->edges[in_a->edge_first + i].from != b->edges[in_b->edge_first + i].from) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Says how the node differs, if a patch would not do. */
+static bool find_difference(const struct graph_body *old, const struct graph_body *new,
+                            uint32_t node, char *text, size_t room) {
+    char was[160], is[160], other[160];
+    const struct graph_node *a = &old->nodes[node], *b = &new->nodes[node];
+    const char *why = is_same_control(a, b) ? NULL : gpu_graph_is_other(a->record, b->record);
+    if (!why && same_edges(old, new, node)) {
+        return false;
+    }
+    describe(&old->nodes[node], was, sizeof was);
+    describe(&new->nodes[node], is, sizeof is);
+    if (why) {
+        snprintf(text, room, "node %u, was %s, now %s, %s", node + 1, was, is, why);
+        return true;
+    }
+    uint32_t gone = edge_missing(old, new, node), come = edge_missing(new, old, node);
+    uint32_t from = come != GPU_NODE_NONE ? come : gone;
+    describe(&new->nodes[from], other, sizeof other);
+    snprintf(text, room, "node %u, %s, %s node %u, %s", node + 1, is,
+             come != GPU_NODE_NONE ? "has now to wait for" : "needs no longer wait for", from + 1,
+             other);
+    return true;
+}
+
+/* The first difference that is more than what a patch does, in words. */
+static bool is_same_topology(const struct graph_body *old, const struct graph_body *new, char *text,
+                             size_t room) {
+    uint32_t both = old->node_count < new->node_count ? old->node_count : new->node_count;
+    for (uint32_t i = 0; i < both; i++) {
+        if (find_difference(old, new, i, text, room)) {
+            return false;
+        }
+    }
+    if (old->node_count == new->node_count) {
+        return true;
+    }
+    char which[160];
+    bool is_more = new->node_count > old->node_count;
+    describe(&(is_more ? new : old)->nodes[both], which, sizeof which);
+    snprintf(text, room, "%u nodes, were %u: node %u, %s, is %s", new->node_count, old->node_count,
+             both + 1, which, is_more ? "new" : "gone");
+    return false;
+}
+
+/* ---- patching ---- */
+
+gpulua_status gpu_graph_patch(struct gpu_graph *graph, uint32_t number,
+                              struct gpu_graph_change *change, struct gpu_error *error) {
+    const struct graph_node *node = &graph->body.nodes[number];
+    struct wire_record *built = (struct wire_record *)(void *)graph->device->scratch;
+    if (change->patched++ == 0) {
+        char what[160];
+        describe(node, what, sizeof what);
+        snprintf(change->first, sizeof change->first, "node %u, %s", number + 1, what);
+    }
+    memcpy(built, node->record, node->record->length_bytes);
+    built->flags = WIRE_FLAG_NODE;
+    built->seq = gpu_wire_node_seq(graph->made.id, node->number);
+    built->length_bytes = (node->record->length_bytes + 15u) & ~15u;
+    return gpu_device_publish(graph->device, built, error);
+}
+
+/* A write of the same bytes of memory, of whatever values. */
+static bool is_restaged(const struct graph_body *a, const struct graph_body *b, uint32_t node) {
+    const struct graph_node *in_a = &a->nodes[node], *in_b = &b->nodes[node];
+    return in_a->record->opcode == WIRE_OP_UPLOAD && a->refs[in_a->ref_first + 1].is_staged &&
+           b->refs[in_b->ref_first + 1].is_staged &&
+           in_a->record->u.copy.dst == in_b->record->u.copy.dst &&
+           in_a->record->u.copy.bytes == in_b->record->u.copy.bytes;
+}
+
+/* The capture has done what the graph does, but for arguments. */
+static gpulua_status patch_followed(struct gpu_graph *graph, struct gpu_capture *capture,
+                                    struct gpu_graph_change *change, struct gpu_error *error) {
+    struct graph_follow *follow = gpu_capture_follow(capture);
+    const struct graph_ref *refs = gpu_capture_refs(capture);
+    gpulua_status status = GPULUA_OK;
+    for (uint32_t i = 0; i < follow->patch_count && status == GPULUA_OK; i++) {
+        struct graph_patch *to = &follow->patches[i];
+        struct graph_node *node = &graph->body.nodes[to->node];
+        memcpy(graph->body.refs + node->ref_first, refs + to->ref_first,
+               node->ref_count * sizeof *refs);
+        free(node->record);
+        node->record = to->record;
+        node->label = to->label;
+        node->site = to->site;
+        to->record = NULL;
+        if (to->is_command) {
+            status = gpu_graph_patch(graph, to->node, change, error);
+        }
+    }
+    graph->version++;
+    return status;
+}
+
+static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
+                               struct gpu_graph_change *change, struct gpu_error *error) {
+    struct gpu_use *uses;
+    uint32_t use_count;
+    if (!gpu_graph_collect_uses(body, graph->pool, &uses, &use_count)) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
+    }
+    struct graph_body old = graph->body;
+    graph->body = *body;
+    *body = (struct graph_body){0};
+    free(graph->uses);
+    graph->uses = uses;
+    gpulua_status status = GPULUA_OK;
+    for (uint32_t i = 0; i < old.node_count; i++) {
+        struct graph_node *node = &graph->body.nodes[i];
+        node->number = old.nodes[i].number;
+        if (status == GPULUA_OK && !is_same_node(old.nodes[i].record, node->record)) {
+            change->restaged += is_restaged(&old, &graph->body, i);
+            status = gpu_graph_patch(graph, i, change, error);
+        }
+    }
+    gpu_graph_body_finish(&old);
+    graph->use_count = use_count;
+    graph->version++;
+    return status;
+}
+
+/* ---- */
+
+/* What the graph is for its device changes places; counters and label stay. */
+static void exchange(struct gpu_graph *a, struct gpu_graph *b) {
+    struct graph_made made = a->made;
+    a->made = b->made;
+    b->made = made;
+    struct graph_body body = a->body;
+    a->body = b->body;
+    b->body = body;
+    struct gpu_use *uses = a->uses;
+    a->uses = b->uses;
+    b->uses = uses;
+    uint32_t count = a->use_count;
+    a->use_count = b->use_count;
+    b->use_count = count;
+}
+
+static gpulua_status rebuild(struct gpu_graph *graph, struct graph_body *body,
+                             struct gpu_error *error) {
+    struct gpu_graph *other;
+    gpulua_status status = gpu_graph_create(graph->pool, body, graph->label, &other, error);
+    if (status == GPULUA_OK) {
+        exchange(graph, other);
+        graph->uploads = 0;
+        graph->version++;
+        gpu_graph_release(other);
+    }
+    return status;
+}
+
+static gpulua_status check_capture(const struct gpu_graph *graph, struct gpu_capture *capture,
+                                   struct gpu_error *error) {
+    const struct graph_follow *follow = gpu_capture_follow(capture);
+    gpulua_status status = gpu_capture_check(capture, "graph", error);
+    if (status) {
+        return status;
+    }
+    if (gpu_capture_pool(capture) != graph->pool) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "the capture for an update has another pool than the graph");
+    }
+    if (gpu_capture_count(capture) == 0) {
+        return gpu_error_set(error, GPULUA_EMPTY_CAPTURE,
+                             "the capture for an update of graph%s%s recorded nothing",
+                             graph->label[0] ? " " : "", graph->label);
+    }
+    if (follow->is_on && follow->version != follow->graph->version) {
+        return gpu_error_set(error, GPULUA_CAPTURE_INVALIDATED,
+                             "the graph%s%s was changed while it was being updated",
+                             graph->label[0] ? " " : "", graph->label);
+    }
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capture,
+                               bool may_rebuild, struct gpu_graph_change *change,
+                               struct gpu_error *error) {
+    GPU_ENTER(graph->device);
+    struct graph_body body = {0};
+    *change = (struct gpu_graph_change){0};
+    gpulua_status status = check_capture(graph, capture, error);
+    const struct graph_follow *follow = gpu_capture_follow(capture);
+    bool is_followed =
+        follow->is_on && follow->graph == graph && follow->count == graph->body.node_count;
+    if (status == GPULUA_OK && !is_followed) {
+        status = gpu_capture_take(capture, &body, error);
+    }
+    if (status == GPULUA_OK && is_followed) {
+        status = patch_followed(graph, capture, change, error);
+    } else if (status == GPULUA_OK &&
+               is_same_topology(&graph->body, &body, change->first, sizeof change->first)) {
+        status = patch_all(graph, &body, change, error);
+    } else if (status == GPULUA_OK && may_rebuild) {
+        change->is_rebuilt = true;
+        status = rebuild(graph, &body, error);
+    } else if (status == GPULUA_OK) {
+        status = gpu_error_set(error, GPULUA_TOPOLOGY_CHANGED, "the graph%s%s has changed: %s",
+                               graph->label[0] ? " " : "", graph->label, change->first);
+    }
+    gpu_graph_body_finish(&body);
+    gpu_capture_cancel(capture);
+    if (status == GPULUA_OK && !is_followed) {
+        gpu_pool_shed(graph->pool, &graph->body);
+    }
+    return status;
+}
