@@ -38,7 +38,7 @@ describe("example", function()
       assert.equal(0, code, output)
       assert.equal(block:match "print.*%-%- ([%d.]+)" .. "\n", output)
     end
-    assert.equal(2, count)
+    assert.equal(3, count)
   end)
 
   -- The pipeline of the manual, with everything that it shows in passing.
@@ -218,11 +218,147 @@ describe("example", function()
     end)
   end)
 
+  describe("cg", function()
+    -- Conjugate gradients in Lua's own floats: iterations, and how far the solution is from the known one.
+    local function reference(side, tolerance)
+      local n = side * side
+      local function apply(x)
+        local y = {}
+        for i = 1, n do
+          local column, row = (i - 1) % side, (i - 1) // side
+          y[i] = 4 * x[i] - (column > 0 and x[i - 1] or 0) - (column < side - 1 and x[i + 1] or 0)
+            - (row > 0 and x[i - side] or 0) - (row < side - 1 and x[i + side] or 0)
+        end
+        return y
+      end
+      local function product(a, b)
+        local sum = 0
+        for i = 1, n do
+          sum = sum + a[i] * b[i]
+        end
+        return sum
+      end
+      local known, x, count = {}, {}, 0
+      for i = 1, n do
+        local u, v = ((i - 1) % side + 1) / (side + 1), ((i - 1) // side + 1) / (side + 1)
+        known[i], x[i] = 16 * u * (1 - u) * v * (1 - v) * math.exp(u - v), 0
+      end
+      local r = apply(known)
+      local p, rr = { table.unpack(r) }, product(r, r)
+      local limit = tolerance * tolerance * rr
+      while rr > limit do
+        local q = apply(p)
+        local alpha = rr / product(p, q)
+        for i = 1, n do
+          x[i], r[i] = x[i] + alpha * p[i], r[i] - alpha * q[i]
+        end
+        local before = rr
+        rr, count = product(r, r), count + 1
+        for i = 1, n do
+          p[i] = r[i] + rr / before * p[i]
+        end
+      end
+      local largest = 0
+      for i = 1, n do
+        largest = math.max(largest, math.abs(x[i] - known[i]))
+      end
+      return count, largest
+    end
+
+    it("converges on the device to the known solution, in as many iterations as in Lua", function()
+      for _, side in ipairs { 1, 24 } do
+        local output, code = run("examples/cg.lua " .. side)
+        assert.equal(0, code, output)
+        local count, residual, largest = output:match "graph +(%d+) iterations, residual (%S+), largest error (%S+),"
+        assert.truthy(count, output)
+        local wanted, wanted_largest = reference(side, 1e-10)
+        assert.truthy(math.abs(wanted - count) <= 1, output)
+        assert.truthy(tonumber(residual) < 1e-9 and tonumber(largest) < 2 * wanted_largest + 1e-12, output)
+        assert.are.same({ count, residual }, { output:match "eager +(%d+) iterations, residual (%S+)," })
+        assert.truthy(output:find("the same bits", 1, true), output)
+      end
+    end)
+
+    it("says what is wrong with its argument", function()
+      for _, bad in ipairs { "0", "1.5", "many" } do
+        local output, code = run("examples/cg.lua " .. bad)
+        assert.equal(1, code)
+        assert.truthy(output:find("SIDE", 1, true), output)
+      end
+    end)
+  end)
+
+  describe("heat", function()
+    -- The same plate in Lua's own floats: steps, and the mean temperature.
+    local function reference(side)
+      local t, kept = {}, {}
+      for y = 0, side - 1 do
+        for x = 0, side - 1 do
+          local i, u, v = y * side + x, (x + 0.5) / side, (y + 0.5) / side
+          local value
+          if x == 0 or y == 0 or x == side - 1 or y == side - 1 then
+            value = y == side - 1 and 0.5 + 0.5 * math.cos(6.2831853 * u) or 0
+          elseif (u - 0.3) ^ 2 + (v - 0.35) ^ 2 < 0.01 then
+            value = 1
+          elseif u > 0.62 and u < 0.66 and v > 0.15 and v < 0.7 then
+            value = 0.6
+          elseif v > 0.6 and v < 0.64 and u > 0.15 and u < 0.5 then
+            value = 0
+          end
+          t[i], kept[i] = value or 0, value ~= nil
+        end
+      end
+      local steps, largest = 0
+      repeat
+        local new = {}
+        largest = 0
+        for i = 0, side * side - 1 do
+          new[i] = kept[i] and t[i] or 0.25 * (t[i - 1] + t[i + 1] + t[i - side] + t[i + side])
+          largest = math.max(largest, math.abs(new[i] - t[i]))
+        end
+        t, steps = new, steps + 1
+      until steps % 64 == 0 and largest <= 2e-6
+      local sum = 0
+      for i = 0, side * side - 1 do
+        sum = sum + t[i]
+      end
+      return steps, sum / (side * side)
+    end
+
+    it("goes on until nothing changes, and draws it", function()
+      local path = folder .. "/heat.png"
+      local output, code = run(("examples/heat.lua %s 32"):format(path))
+      assert.equal(0, code, output)
+      local steps, mean = output:match ": (%d+) steps, mean temperature (%S+)\n$"
+      assert.truthy(steps, output)
+      local wanted_steps, wanted_mean = reference(32)
+      assert.truthy(math.abs(wanted_steps - steps) <= 64 and wanted_steps > 128, output .. wanted_steps)
+      assert.truthy(math.abs(wanted_mean - mean) < 1e-3, output .. wanted_mean)
+      local picture <close> = image.load(dev, path)
+      assert.are.same({ 32, 32, 3 }, picture.shape)
+      local pixels = picture:read()
+      local function at(x, y) return table.concat(pixels, " ", 3 * (32 * y + x) + 1, 3 * (32 * y + x) + 3) end
+      assert.truthy(at(9, 11):find "^255 255 2[45]%d$", at(9, 11)) -- in the disc
+      assert.equal("20 0 45", at(8, 19)) -- in the slab
+    end)
+
+    it("says what is wrong with its arguments", function()
+      for _, bad in ipairs { "", folder .. "/x.png 8", folder .. "/x.png many" } do
+        local output, code = run("examples/heat.lua " .. bad)
+        assert.equal(2, code)
+        assert.truthy(output:find "^usage: ", output)
+      end
+      local output, code = run("examples/heat.lua " .. folder .. "/none/x.png 16")
+      assert.equal(1, code)
+      assert.truthy(output:find("none/x.png", 1, true), output)
+    end)
+  end)
+
   describe("decode", function()
     it("writes the same tokens eagerly and as a graph, and other ones when the position stays", function()
       local output, code = run "examples/decode.lua 40"
       assert.equal(0, code, output)
-      assert.truthy(output:find "36 nodes, 35 edges; the same 40 tokens: %d+ %d+", output)
+      assert.truthy(output:find "27 nodes, 26 edges; the same 40 tokens: %d+ %d+", output)
       local wrong <close> = assert(io.open(folder .. "/wrong.lua", "w"))
       local text = support.read_file "examples/decode.lua"
       local broken, count = text:gsub("    at:set%(i%)\n    f%(%)", "    at:set(name == \"graph\" and 0 or i)\n    f()")
