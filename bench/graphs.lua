@@ -76,3 +76,45 @@ for r = 1, repeats do
 end
 print(("capture_100 %.1f us"):format(median(recording) / 1000))
 print(("capture_100_whole %.1f us"):format(median(whole) / 1000))
+
+-- A graphed function: with nothing changed, and with a number that each launch is given anew. Against the driver's
+-- chain_N_enqueue, and the replay of the same graph.
+local function graphed(nodes, changes)
+  local fast <close> = dev:graphed({ warmup = 0 }, function(ticks)
+    for i = 1, nodes do
+      tick:launch(config, buffers[1], i <= changes and ticks or 0)
+    end
+  end)
+  local last, times = fast(0), {}
+  for r = 1, repeats do
+    while not last:done() do end
+    local start = uv.hrtime()
+    for i = 1, 20 do last = fast(changes > 0 and i % 2 or 0) end
+    times[r] = (uv.hrtime() - start) / 20
+  end
+  dev:synchronize()
+  print(("graphed_%d_changed_%d %.0f ns"):format(nodes, changes, median(times)))
+end
+for _, nodes in ipairs { 1, 10, 100 } do
+  graphed(nodes, 0)
+  graphed(nodes, 1)
+  if nodes > 1 then
+    graphed(nodes, nodes)
+  end
+end
+-- The same by name: one number of one node.
+for _, nodes in ipairs { 1, 10, 100 } do
+  local graph <close> = captured(nodes, 1, 0)
+  local times, last = {}, graph:launch()
+  for r = 1, repeats do
+    while not last:done() do end
+    local start = uv.hrtime()
+    for i = 1, 20 do
+      graph:bind { ["tick#1.2"] = i % 2 }
+      last = graph:launch()
+    end
+    times[r] = (uv.hrtime() - start) / 20
+  end
+  dev:synchronize()
+  print(("bind_%d_changed_1 %.0f ns"):format(nodes, median(times)))
+end

@@ -38,7 +38,8 @@ static struct gpu_use whole(struct gpu_block *block, uint8_t access) {
 /* Notes that the stream's next operation reads the block. */
 static void read_on(struct gpu_stream *stream, struct gpu_block *block) {
     struct gpu_use use = whole(block, GPU_READ);
-    if (!gpu_hazards_prepare(stream, &use, 1)) {
+    struct gpu_waits waits;
+    if (!gpu_hazards_find(stream, &use, 1, &waits)) {
         exit(1);
     }
     gpu_hazards_commit(stream, stream->device->slot_seq[stream->slot] + 1, &use, 1);
@@ -53,10 +54,9 @@ static void record(struct gpu_envelope *envelope, struct gpu_block *const *block
         struct gpu_use use = whole(blocks[i], accesses[i]);
         gpu_envelope_use(envelope, &use);
     }
-    if (!gpu_hazards_prepare(stream, envelope->uses, envelope->use_count)) {
+    if (!gpu_hazards_find(stream, envelope->uses, envelope->use_count, &envelope->waits)) {
         exit(1);
     }
-    gpu_hazards_find(stream, envelope->uses, envelope->use_count, &envelope->waits);
     gpu_hazards_commit(stream, stream->device->slot_seq[stream->slot] + 1, envelope->uses,
                        envelope->use_count);
 }
@@ -96,6 +96,7 @@ static double measure(uint32_t live, uint32_t reads, bool any) {
         chosen[i] = blocks[any ? k : i % BUFFERS];
     }
     envelope->stream = stream;
+    envelope->uses = envelope->room;
     double values[REPEATS];
     for (int r = 0; r < REPEATS; r++) {
         double start = now_ns();
