@@ -118,3 +118,27 @@ for _, nodes in ipairs { 1, 10, 100 } do
   dev:synchronize()
   print(("bind_%d_changed_1 %.0f ns"):format(nodes, median(times)))
 end
+-- A sequence with 32 temporaries of 1 MiB, each read by the next only: what the graph needs for them.
+do
+  local n <const> = 262144
+  local next_of = dev:compile([[
+    extern "C" __global__ void next(const float *x, float *y, int n) {
+      int i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (i < n) y[i] = x[i] + 1;
+    }]]):kernel("next", "in f32*, out f32*, i32")
+  local x <close> = dev:buffer("f32", n):fill(0)
+  dev:synchronize()
+  collectgarbage()
+  local before = dev:stats().bytes_live
+  local graph <close> = dev:capture(function()
+    local t = x
+    for _ = 1, 32 do
+      local u = dev:buffer("f32", n)
+      next_of:launch(n, t, u, n)
+      t = u
+    end
+    x:copy(t)
+  end)
+  graph:launch():await()
+  print(("bytes_temporaries %d bytes"):format(dev:stats().bytes_live - before))
+end

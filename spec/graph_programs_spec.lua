@@ -13,15 +13,16 @@ describe("random programs", function()
   teardown(support.close_all)
 
   -- A list of operations on a few buffers with overlapping views, as functions of the set of buffers; and the numbers
-  -- that some of them add, by operation.
-  local function program(seed, count)
+  -- that some of them add, by operation. With `temporaries`, three more buffers, which are made anew now and then.
+  local function program(seed, count, temporaries)
+    local buffers = temporaries and 8 or 5
     local random = support.random(seed)
     local function pick(limit) return random(1, limit) end
     local operations, numbers, adds = {}, {}, {}
     local put = mod:kernel("put", "in i32*, in i32*, out i32*, i32")
     for i = 1, count do
-      local kind = pick(10)
-      local a, b, c = pick(5), pick(5), pick(5)
+      local kind = pick(temporaries and 13 or 10)
+      local a, b, c = pick(buffers), pick(buffers), pick(buffers)
       local length = pick(n // 2)
       local at, from = pick(n - length), pick(n - length)
       if kind <= 5 and a ~= b then
@@ -37,6 +38,8 @@ describe("random programs", function()
           view(set[a], from, length):copy(view(set[b], at, length))
         elseif kind == 9 then
           view(set[a], at, length):fill(i)
+        elseif kind > 10 then
+          set[5 + a % 3 + 1] = dev:buffer("i32", n + i):fill(i)
         else
           set[a]:write({ i, i + 1 }, at)
         end
@@ -74,8 +77,12 @@ describe("random programs", function()
     return graph:bind(binds)
   end
 
-  local function run(operations, set)
+  local function run(operations, set, temporaries)
     local views = {}
+    set = table.move(set, 1, 5, 1, {})
+    for i = 6, temporaries and 8 or 5 do
+      set[i] = dev:buffer("i32", n):fill(i)
+    end
     local function view(b, at, length)
       local v = b:slice(at, at + length - 1)
       views[#views + 1] = v
@@ -113,8 +120,54 @@ describe("random programs", function()
     end
   end
 
+  -- Of which the graph keeps the memory: captured, forked, bound, made anew by an update.
+  local function same_with_temporaries(seeds, count)
+    for seed = 1, seeds do
+      local operations, numbers, adds = program(seed, count, true)
+      local random = support.random(seed)
+      local eager, captured = fresh(), fresh()
+      local graph <close> = dev:capture(function() run(operations, captured, true) end)
+      local fork
+      for round = 1, 4 do
+        if round == 2 then
+          fork = graph:fork()
+          assert.are.same({ graph:nodes() }, { fork:nodes() })
+        elseif #adds > 0 then
+          rebind(random, graph, eager, captured, numbers, adds)
+        end
+        if round == 4 then
+          operations = program(seed + seeds, count, true)
+          graph:update(function() run(operations, captured, true) end)
+        end
+        run(operations, eager, true)
+        local launched = round == 2 and fork or graph
+        launched:launch()
+        for i = 1, 5 do
+          local is_same = eager[i]:bytes() == captured[i]:bytes()
+          assert.is_true(is_same, ("seed %d, round %d, buffer %d"):format(seed, round, i))
+        end
+      end
+      fork:close()
+      for i = 1, 5 do
+        eager[i]:close()
+        captured[i]:close()
+      end
+    end
+  end
+
   it("give the same eagerly and as graphs", function()
     same(30, 60)
+  end)
+
+  it("give the same eagerly and as graphs with temporaries", function()
+    same_with_temporaries(30, 60)
+  end)
+
+  it("give the same eagerly and as graphs with temporaries, 1,000 seeds #slow", function()
+    if not os.getenv "GPULUA_SLOW" then
+      pending "GPULUA_SLOW=1 runs it"
+    end
+    same_with_temporaries(1000, 100)
   end)
 
   it("give the same eagerly and as graphs, 1,000 seeds #slow", function()

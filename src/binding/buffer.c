@@ -176,6 +176,13 @@ static void collect(void *caller) {
     lua_gc(call->L, LUA_GCCOLLECT);
 }
 
+/* In a capture, of the device's own memory: it has none before the capture ends. */
+static bool is_temporary(lua_State *L, struct gpulua *g, struct gpu_device *device,
+                         const struct buffer_request *request) {
+    return !request->is_host && !request->memory && !request->reserved &&
+           gpu_lua_capture_find(L, g, device);
+}
+
 static void create_block(lua_State *L, struct gpulua *g, struct gpu_device *device,
                          const struct buffer_request *request, struct gpu_block **block) {
     struct gpu_error error;
@@ -204,7 +211,9 @@ static void create_block(lua_State *L, struct gpulua *g, struct gpu_device *devi
             gpu_lua_site(L, g, device, &info.site);
         }
     }
-    gpulua_status status = gpu_block_create(device, &info, block, &error);
+    gpulua_status status = is_temporary(L, g, device, request)
+                               ? gpu_block_create_temporary(device, &info, block, &error)
+                               : gpu_block_create(device, &info, block, &error);
     if (status) {
         *block = NULL;
     }

@@ -327,11 +327,17 @@ int gpu_lua_capture_spawn(lua_State *L) {
     return 1;
 }
 
+void gpu_lua_capture_collect(lua_State *L, struct gpu_capture *capture) {
+    if (gpu_capture_wants_collect(capture)) {
+        lua_gc(L, LUA_GCCOLLECT);
+    }
+}
+
 /* capture:finish() -> graph. Ends the capture. EmptyCapture, CaptureInvalidated, what the driver
  * says of the nodes. Blocks until the device has the graph. */
 static int capture_finish(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    check_capture(L, g);
+    gpu_lua_capture_collect(L, check_capture(L, g)->capture);
     struct graph_handle *graph = gpu_lua_new(L, g, GPU_LUA_KIND_GRAPH, sizeof *graph, 0);
     struct capture_handle *handle = check_capture(L, g); /* a finaliser may have closed it */
     leave(g, handle);
@@ -449,6 +455,25 @@ static int graph_upload(lua_State *L) {
     return 1;
 }
 
+/* graph:fork() -> a second graph of the same nodes, with temporaries and a pool of its own: replays
+ * of both run beside each other as far as they do not write the same; graph:bind gives it other
+ * buffers. UseAfterFree: a buffer of it was freed. Unsupported: it has conditional nodes. Blocks
+ * until the device has the graph. */
+static int graph_fork(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_device *device = gpu_graph_device(check_graph(L, g));
+    gpu_lua_check_eager(L, g, device, "a fork");
+    struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device)};
+    struct graph_handle *fork = gpu_lua_new(L, g, GPU_LUA_KIND_GRAPH, sizeof *fork, 0);
+    gpu_lua_site(L, g, device, &submit.site);
+    struct gpu_error error;
+    if (gpu_graph_fork(check_graph(L, g), &submit, &fork->graph, &error)) {
+        fork->graph = NULL;
+        gpu_lua_throw(L, &error);
+    }
+    return 1;
+}
+
 /* graph:nodes() -> nodes, edges */
 static int graph_nodes(lua_State *L) {
     struct gpu_graph_info info;
@@ -533,10 +558,11 @@ void gpu_lua_graph_open(lua_State *L, struct gpulua *g) {
                                                    {"__close", capture_close},
                                                    {"__tostring", capture_tostring},
                                                    {NULL, NULL}};
-    static const luaL_Reg methods[] = {
-        {"launch", graph_launch}, {"upload", graph_upload},   {"bind", gpu_lua_graph_bind},
-        {"nodes", graph_nodes},   {"replays", graph_replays}, {"dot", graph_dot},
-        {"pool", graph_pool},     {"close", graph_close},     {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"launch", graph_launch},     {"upload", graph_upload},
+                                       {"bind", gpu_lua_graph_bind}, {"fork", graph_fork},
+                                       {"nodes", graph_nodes},       {"replays", graph_replays},
+                                       {"dot", graph_dot},           {"pool", graph_pool},
+                                       {"close", graph_close},       {NULL, NULL}};
     static const luaL_Reg metamethods[] = {
         {"__gc", graph_gc}, {"__close", graph_close}, {"__tostring", graph_tostring}, {NULL, NULL}};
     static const luaL_Reg pool_methods[] = {

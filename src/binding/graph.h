@@ -20,6 +20,9 @@ struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index)
 struct gpu_capture *gpu_lua_capture_take(lua_State *L, struct gpulua *g);
 /* A handle without a capture, on top of the stack: where it is to be put. */
 struct gpu_capture **gpu_lua_capture_new(lua_State *L, struct gpulua *g);
+/* What is garbage may hold temporaries of the capture, which is about to end. May run finalisers.
+ */
+void gpu_lua_capture_collect(lua_State *L, struct gpu_capture *capture);
 /* Of any device, as gpu_lua_capture_find, or NULL. */
 struct gpu_capture *gpu_lua_capture_running(struct gpulua *g);
 /* That of the handle there. Raises Closed. */

@@ -47,6 +47,7 @@ int gpu_lua_capture_again(lua_State *L) {
  * recorded, which ends. */
 int gpu_lua_capture_update(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
+    gpu_lua_capture_collect(L, gpu_lua_capture_at(L, g, 1));
     struct gpu_graph *graph = gpu_lua_check_graph(L, g, 2);
     struct gpu_capture *capture = gpu_lua_capture_take(L, g);
     struct gpu_graph_change change;

@@ -37,6 +37,7 @@ static void destroy(struct gpu_block *block) {
     }
     gpu_module_release(block->module);
     gpu_memory_release(block->memory);
+    gpu_block_release(block->home);
     if (device->block_spare_count < GPU_BLOCKS_SPARE_MAX) {
         block->next = device->block_spare;
         device->block_spare = block;
@@ -429,6 +430,49 @@ static void account_begin(struct gpu_block *block) {
     }
 }
 
+static struct gpu_memory *memory_for(struct gpu_device *device, const struct gpu_block_info *info) {
+    return info->is_host ? device->pinned : info->memory ? info->memory : device->memory;
+}
+
+/* What it is to have, from here on, as an ordinary block. */
+static gpulua_status give_memory(struct gpu_block *block, const struct gpu_block_info *info,
+                                 struct gpu_error *error) {
+    struct gpu_device *device = block->device;
+    struct gpu_memory *memory = memory_for(device, info);
+    struct gpu_memory_request request = {
+        .byte_count = info->is_host ? (info->byte_count + GPU_RANGE_ALIGN_BYTES - 1) &
+                                          ~(GPU_RANGE_ALIGN_BYTES - 1ull)
+                                    : gpu_block_granted_bytes(device, info->byte_count),
+        .asked_bytes = info->byte_count,
+        .number = block->number,
+        .label = info->label,
+        .site = info->site,
+        .stream = info->stream,
+        .collect = info->collect,
+        .caller = info->caller,
+        .is_reserved = info->is_reserved,
+    };
+    block->memory = gpu_memory_retain(memory); /* also for as long as a collection may end it */
+    gpulua_status status = allocate(memory, info, &request, &block->grant, error);
+    if (status) {
+        block->is_external = true; /* it has no memory */
+        return status;
+    }
+    block->is_external = false;
+    block->is_trackable = memory->is_trackable;
+    block->site = info->site;
+    block->is_host = info->is_host;
+    block->address = block->grant.address;
+    device->host_block_count += info->is_host;
+    if (!info->is_host) {
+        account_begin(block);
+        if (device->is_checked) {
+            tell_block(block, WIRE_OP_BLOCK_CREATE);
+        }
+    }
+    return request.is_on_stream ? note_allocation(block, request.stream, error) : GPULUA_OK;
+}
+
 gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block_info *info,
                                struct gpu_block **block, struct gpu_error *error) {
     GPU_ENTER(device);
@@ -440,9 +484,7 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
         gpu_device_run_deferred(device);
     }
     gpu_device_reap_some(device, REAP_AT_CREATE);
-    struct gpu_memory *memory = info->is_host  ? device->pinned
-                                : info->memory ? info->memory
-                                               : device->memory;
+    struct gpu_memory *memory = memory_for(device, info);
     struct gpu_block *made = NULL;
     status = check_size(device, info, error);
     if (status == GPULUA_OK && !(made = make(device, info->byte_count, info->label))) {
@@ -454,42 +496,53 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
         }
         return status;
     }
-    struct gpu_memory_request request = {
-        .byte_count = info->is_host ? (info->byte_count + GPU_RANGE_ALIGN_BYTES - 1) &
-                                          ~(GPU_RANGE_ALIGN_BYTES - 1ull)
-                                    : gpu_block_granted_bytes(device, info->byte_count),
-        .asked_bytes = info->byte_count,
-        .number = made->number,
-        .label = info->label,
-        .site = info->site,
-        .stream = info->stream,
-        .collect = info->collect,
-        .caller = info->caller,
-        .is_reserved = info->is_reserved,
-    };
-    made->memory = gpu_memory_retain(memory); /* also for as long as a collection may end it */
-    status = allocate(memory, info, &request, &made->grant, error);
+    status = give_memory(made, info, error);
     if (status) {
-        made->is_external = true; /* it has no memory */
-        gpu_block_close(made);
-        return status;
-    }
-    made->is_trackable = memory->is_trackable;
-    made->site = info->site;
-    made->is_host = info->is_host;
-    made->address = made->grant.address;
-    device->host_block_count += info->is_host;
-    if (!info->is_host) {
-        account_begin(made);
-        if (device->is_checked) {
-            tell_block(made, WIRE_OP_BLOCK_CREATE);
-        }
-    }
-    if (request.is_on_stream && (status = note_allocation(made, request.stream, error))) {
         gpu_block_close(made);
         return status;
     }
     *block = made;
+    return GPULUA_OK;
+}
+
+/* ---- temporaries ---- */
+
+gpulua_status gpu_block_create_temporary(struct gpu_device *device,
+                                         const struct gpu_block_info *info,
+                                         struct gpu_block **block, struct gpu_error *error) {
+    GPU_ENTER(device);
+    gpulua_status status = gpu_device_check(device, error);
+    if (status == GPULUA_OK) {
+        status = check_size(device, info, error);
+    }
+    if (status) {
+        return status;
+    }
+    struct gpu_block *made = make(device, info->byte_count, info->label);
+    if (!made) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a block");
+    }
+    made->is_temporary = made->is_external = true;
+    made->is_trackable = false;
+    made->site = info->site;
+    *block = made;
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_block_settle(struct gpu_block *block, struct gpu_error *error) {
+    const struct gpu_block_info info = {.byte_count = block->byte_count,
+                                        .label = block->label[0] ? block->label : NULL,
+                                        .site = block->site};
+    gpulua_status status = give_memory(block, &info, error);
+    if (status) {
+        gpu_memory_release(block->memory);
+        block->memory = NULL;
+        return status;
+    }
+    gpu_block_release(block->home);
+    block->home = NULL;
+    block->twin = NULL;
+    block->is_temporary = false;
     return GPULUA_OK;
 }
 

@@ -44,9 +44,13 @@ gpulua_status gpu_ref_address(const struct gpu_ref *ref, uint64_t *address,
                              "buffers (dev:host) are shared with this one",
                              block->device->name);
     }
-    uint64_t wire = block->address + ref->byte_offset;
     gpulua_status status =
-        gpu_slab_find(block->device, gpu_wire_address_slab(wire), 0, 0, &facts, error);
+        block->is_temporary ? gpu_temporary_use(block, NULL, "export", error) : GPULUA_OK;
+    if (status) {
+        return status;
+    }
+    uint64_t wire = block->address + ref->byte_offset;
+    status = gpu_slab_find(block->device, gpu_wire_address_slab(wire), 0, 0, &facts, error);
     *address = facts.address + gpu_wire_address_offset(wire);
     return status;
 }
@@ -258,7 +262,11 @@ static gpulua_status touch_now(const struct gpu_submit *submit, const struct gpu
         return status;
     }
     /* Making room for one more operation may have taken a while. */
-    if ((status = gpu_ref_check(ref, submit->stream->device, "exchange", error))) {
+    status = gpu_ref_check(ref, submit->stream->device, "exchange", error);
+    if (status == GPULUA_OK && ref->block->is_temporary) {
+        status = gpu_temporary_use(ref->block, NULL, "exchange", error);
+    }
+    if (status) {
         return status;
     }
     struct gpu_use use = {.block = ref->block,

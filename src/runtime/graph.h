@@ -60,9 +60,11 @@ gpulua_status gpu_capture_keep(struct gpu_capture *capture, struct gpu_block *bl
 gpulua_status gpu_capture_again(struct gpu_graph *graph, const struct gpu_submit *submit,
                                 struct gpu_capture **capture, struct gpu_error *error);
 /* In such a capture: what the one before made at this place, if the same is wanted: it is used
- * again, retained for the caller. NULL: make one. */
+ * again, or another handle of it made, retained for the caller. NULL: make one. */
 struct gpu_block *gpu_capture_made_before(struct gpu_capture *capture, uint64_t byte_count,
                                           const char *label, bool is_host);
+/* Would it need less memory if garbage were collected before it ends? */
+bool gpu_capture_wants_collect(struct gpu_capture *capture);
 struct gpu_capture *gpu_capture_retain(struct gpu_capture *capture);
 void gpu_capture_release(struct gpu_capture *capture);
 /* Ends it and drops what it has recorded; work that is submitted into it from now on is refused.
@@ -159,6 +161,11 @@ struct gpu_graph_bind {
 gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *submit,
                              const struct gpu_graph_bind *binds, uint32_t count,
                              struct gpu_graph_change *change, struct gpu_error *error);
+/* A second graph of the same nodes, with temporaries and a pool of its own, so that both run beside
+ * each other as far as nothing else is written by both. Unsupported: it has conditional nodes.
+ * gpu_capture_finish's codes; blocks as that. */
+gpulua_status gpu_graph_fork(struct gpu_graph *graph, const struct gpu_submit *submit,
+                             struct gpu_graph **fork, struct gpu_error *error);
 /* As text for Graphviz: nodes with label and line, edges with their reasons and buffers. Returns
  * how long it is, and writes as much of it as there is room for, with a NUL behind it. */
 size_t gpu_graph_dot(const struct gpu_graph *graph, char *text, size_t room);

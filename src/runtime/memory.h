@@ -48,6 +48,13 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
                                struct gpu_block **block, struct gpu_error *error);
 struct gpu_block *gpu_block_retain(struct gpu_block *block);
 void gpu_block_release(struct gpu_block *block);
+/* A temporary without memory: nothing may use it but what gpu_temporary_use allows. Size and label
+ * of `info` count. OutOfBudget: it would be too much by itself. */
+gpulua_status gpu_block_create_temporary(struct gpu_device *device,
+                                         const struct gpu_block_info *info,
+                                         struct gpu_block **block, struct gpu_error *error);
+/* From here on it is an ordinary block, with memory of its own. gpu_block_create's codes. */
+gpulua_status gpu_block_settle(struct gpu_block *block, struct gpu_error *error);
 /* The same from the owner's own calls, never from a finaliser: what nobody uses comes free at once.
  */
 void gpu_block_close(struct gpu_block *block);

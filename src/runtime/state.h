@@ -127,6 +127,9 @@ struct gpu_block {
     bool is_read_only; /* of those: work that writes it is refused */
     bool is_external;  /* a module's variable: no memory of ours; or a module's own hazard block: no
                           memory at all */
+    bool is_temporary; /* made in a capture, for its nodes alone: see graph/temporary.c. Not
+                          trackable then, and without memory of its own */
+    bool is_arena;     /* what temporaries lie in */
     struct gpu_device *device; /* retained */
     struct gpu_memory *memory; /* retained; NULL: external */
     uint64_t number, epoch;
@@ -134,9 +137,14 @@ struct gpu_block {
     uint64_t address;    /* as in the grant */
     struct gpu_grant grant;
     struct gpu_history history;
-    struct gpu_module *module;         /* retained: whose variable this is */
-    uint32_t export_count;             /* a freed block's memory stays while there are any */
-    void *shadow;                      /* the observer's */
+    struct gpu_module *module; /* retained: whose variable this is */
+    uint32_t export_count;     /* a freed block's memory stays while there are any */
+    void *shadow;              /* the observer's */
+    struct gpu_block *home; /* retained: in whose memory a temporary lies; NULL: not placed yet */
+    const struct gpu_block
+        *twin;            /* of a temporary in an update of a graph: that graph's; or NULL */
+    uint64_t maker;       /* of a temporary: the number of its capture */
+    uint32_t made_number; /* in that */
     struct gpu_block *next, *previous; /* live blocks, next in retiring, or next spare one */
     struct gpu_deferred release;
     struct gpu_site site, end_site; /* where the script made it, and freed it, if that is known */
@@ -266,7 +274,7 @@ struct gpu_device {
     struct gpu_memory *memories;        /* all, the youngest first */
     struct gpu_account account;         /* the device's budget */
     struct gpu_id_pool slab_ids;
-    uint64_t block_number_next;
+    uint64_t block_number_next, capture_number_next;
     struct gpu_block *blocks; /* live */
     struct gpu_block *block_spare;
     uint32_t block_spare_count;

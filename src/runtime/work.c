@@ -32,9 +32,13 @@ static gpulua_status check_foreign(const struct gpu_ref *ref, uint8_t access, co
     return GPULUA_OK;
 }
 
-static gpulua_status check_ref(const struct gpu_ref *ref, struct gpu_device *device, uint8_t access,
-                               const char *what, struct gpu_error *error) {
+static gpulua_status check_ref(const struct gpu_ref *ref, struct gpu_device *device,
+                               struct gpu_capture *capture, uint8_t access, const char *what,
+                               struct gpu_error *error) {
     gpulua_status status = gpu_ref_check(ref, device, what, error);
+    if (status == GPULUA_OK && ref->block->is_temporary) {
+        return gpu_temporary_use(ref->block, capture, what, error);
+    }
     return status == GPULUA_OK && ref->block->is_foreign ? check_foreign(ref, access, what, error)
                                                          : status;
 }
@@ -64,7 +68,8 @@ static gpulua_status no_memory_for_node(struct gpu_error *error) {
 
 gpulua_status gpu_work_use(struct gpu_envelope *envelope, const struct gpu_ref *ref, uint8_t access,
                            const char *what, struct gpu_error *error) {
-    gpulua_status status = check_ref(ref, envelope->stream->device, access, what, error);
+    gpulua_status status =
+        check_ref(ref, envelope->stream->device, envelope->capture, access, what, error);
     if (status == GPULUA_OK) {
         use_ref(envelope, ref, access);
     }
@@ -77,7 +82,7 @@ static gpulua_status submit_fill(const struct gpu_submit *submit, const struct g
     struct gpu_device *device = submit->stream->device;
     gpulua_status status = gpu_envelope_begin(&envelope, submit, "fill", error);
     if (status == GPULUA_OK) {
-        status = check_ref(ref, device, GPU_WRITE, "fill", error);
+        status = check_ref(ref, device, submit->capture, GPU_WRITE, "fill", error);
     }
     if (status) {
         return status;
@@ -119,10 +124,10 @@ static gpulua_status submit_copy(const struct gpu_submit *submit, const struct g
     struct gpu_device *device = submit->stream->device;
     gpulua_status status = gpu_envelope_begin(&envelope, submit, "copy", error);
     if (status == GPULUA_OK) {
-        status = check_ref(dst, device, GPU_WRITE, "destination of copy", error);
+        status = check_ref(dst, device, submit->capture, GPU_WRITE, "destination of copy", error);
     }
     if (status == GPULUA_OK) {
-        status = check_ref(src, device, GPU_READ, "source of copy", error);
+        status = check_ref(src, device, submit->capture, GPU_READ, "source of copy", error);
     }
     if (status) {
         return status;
@@ -368,12 +373,15 @@ static gpulua_status check_type(const struct gpu_launch *launch, const struct gp
                          gpu_type_name(type));
 }
 
-/* Memory of other libraries, or whose uses nobody can order. */
+/* Memory of other libraries, a capture's own, or whose uses nobody can order. */
 static gpulua_status check_origin(const struct gpu_launch *launch, const struct gpu_param *param,
                                   const struct gpu_ref *ref, struct gpu_error *error) {
     char what[160];
-    const struct gpu_block *block = ref->block;
+    struct gpu_block *block = ref->block;
     (void)describe(launch, param, what, sizeof what);
+    if (block->is_temporary) {
+        return gpu_temporary_use(block, launch->submit.capture, what, error);
+    }
     if (block->is_foreign) {
         return check_foreign(ref, param->access, what, error);
     }

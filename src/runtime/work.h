@@ -11,6 +11,13 @@
 struct gpu_capture;
 struct gpu_graph;
 
+/* What a capture has made for itself (graph/temporary.c), about to be used by a node of `capture`
+ * (NULL: by what is done, or exported): by any other use than a node of its own capture it becomes
+ * an ordinary block first. UseAfterFree: it has become a part of a graph, whose other nodes use the
+ * same memory. gpu_block_create's codes. */
+gpulua_status gpu_temporary_use(struct gpu_block *block, const struct gpu_capture *capture,
+                                const char *what, struct gpu_error *error);
+
 /* Common to all: where it goes and how it is shown. */
 struct gpu_submit {
     struct gpu_stream *stream;

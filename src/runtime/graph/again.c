@@ -1,11 +1,13 @@
 /* Submitting what a graph recorded once more, with something else in the place of some of it: all
  * that is checked of work is checked anew, and the edges are found anew. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/graph/state.h"
 
 struct again {
     const struct graph_body *body;
+    struct gpu_block **fresh; /* owned: what stands for what the body made, by number */
     struct gpu_submit submit;
     gpu_graph_change_fn *change; /* or NULL */
     void *user;
@@ -15,6 +17,9 @@ struct again {
 static struct graph_ref ref_of(const struct again *again, uint32_t node, uint32_t index,
                                union gpu_scalar *scalar) {
     struct graph_ref ref = again->body->refs[again->body->nodes[node].ref_first + index];
+    if (ref.ref.block && ref.ref.block->is_temporary) {
+        ref.ref.block = again->fresh[ref.ref.block->made_number];
+    }
     if (again->change) {
         again->change(again->user, node, index, &ref, scalar);
     }
@@ -80,12 +85,29 @@ static gpulua_status control(const struct again *again, uint32_t number, struct 
                   : gpu_capture_put(capture, &envelope, node->record, 0, node->control, error);
 }
 
+/* Temporaries of the capture's own, in the place of the body's; the capture keeps them. */
+static gpulua_status make_fresh(struct again *again, struct gpu_error *error) {
+    const struct graph_body *body = again->body;
+    struct gpu_capture *capture = again->submit.capture;
+    if (body->made_count == 0) {
+        return GPULUA_OK;
+    }
+    again->fresh = calloc(body->made_count, sizeof(struct gpu_block *));
+    gpulua_status status =
+        again->fresh ? GPULUA_OK
+                     : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for buffers");
+    for (uint32_t i = 0; i < body->made_count && status == GPULUA_OK; i++) {
+        status = gpu_capture_make_again(capture, body->made[i], &again->fresh[i], error);
+    }
+    return status;
+}
+
 gpulua_status gpu_graph_submit_again(const struct graph_body *body, struct gpu_capture *capture,
                                      const struct gpu_submit *submit, gpu_graph_change_fn *change,
                                      void *user, struct gpu_error *error) {
     struct again again = {.body = body, .submit = *submit, .change = change, .user = user};
     again.submit.capture = capture;
-    gpulua_status status = GPULUA_OK;
+    gpulua_status status = make_fresh(&again, error);
     for (uint32_t i = 0; i < body->node_count && status == GPULUA_OK; i++) {
         const struct graph_node *node = &body->nodes[i];
         again.submit.label = node->label;
@@ -101,5 +123,6 @@ gpulua_status gpu_graph_submit_again(const struct graph_body *body, struct gpu_c
         }
     }
     gpu_capture_name_refs(capture, NULL); /* what was named is gone */
+    free((void *)again.fresh);
     return status;
 }

@@ -178,6 +178,9 @@ void gpu_graph_body_finish(struct graph_body *body) {
     free(body->tracks);
     gpu_graph_index_finish(&body->index);
     free((void *)body->kernels);
+    for (uint32_t i = 0; i < body->made_count; i++) {
+        gpu_block_release(body->made[i]);
+    }
     free((void *)body->made);
     free(body->found);
     free(body->marks);

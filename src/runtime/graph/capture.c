@@ -12,6 +12,7 @@ struct gpu_capture {
     struct gpu_device *device; /* retained */
     struct gpu_pool *pool;     /* used, until it has ended */
     const char *label;         /* interned, or "" */
+    uint64_t number;           /* of the outermost one; given out once */
     uint32_t depth;            /* bodies that it is in, with itself; 0: it is no body */
     struct gpu_error broken;   /* why, once it is */
     struct gpu_failure *never; /* retained: what ops of captured work have failed with */
@@ -67,6 +68,7 @@ static gpulua_status make(struct gpu_device *device, const char *named, struct g
     made->device = gpu_device_keep(device);
     made->pool = used;
     made->label = label;
+    made->number = ++device->capture_number_next;
     *capture = made;
     return GPULUA_OK;
 }
@@ -98,6 +100,7 @@ gpulua_status gpu_control_begin(struct gpu_capture *capture, const char *label,
     status = make(capture->device, label, capture->pool, body, error);
     if (status == GPULUA_OK) {
         (*body)->depth = capture->depth + 1;
+        (*body)->number = capture->number;
         (*body)->root = gpu_capture_retain(capture->root ? capture->root : capture);
     }
     return status;
@@ -155,6 +158,10 @@ uint32_t gpu_capture_count(const struct gpu_capture *capture) {
     return capture->follow.is_on ? capture->follow.count : totals.node_count;
 }
 
+uint64_t gpu_capture_number(const struct gpu_capture *capture) {
+    return capture->number;
+}
+
 uint32_t gpu_capture_depth(const struct gpu_capture *capture) {
     return capture->depth;
 }
@@ -205,11 +212,9 @@ static gpulua_status break_off(struct gpu_capture *capture, const char *label,
 static gpulua_status note_made(struct gpu_capture *capture, struct gpu_block *block,
                                struct gpu_error *error) {
     struct graph_body *body = &(capture->root ? capture->root : capture)->body;
-    if (!gpu_graph_grow((void **)&body->made, &body->made_capacity, body->made_count,
-                        sizeof(struct gpu_block *))) {
+    if (!gpu_graph_note_made(body, block, capture->number)) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a buffer");
     }
-    body->made[body->made_count++] = block;
     return GPULUA_OK;
 }
 
@@ -222,7 +227,8 @@ gpulua_status gpu_capture_keep(struct gpu_capture *capture, struct gpu_block *bl
     if (!block) {
         return gpu_pool_check_open(capture->pool, "a new buffer", error);
     }
-    gpulua_status status = gpu_pool_add(capture->pool, block, error);
+    gpulua_status status =
+        block->is_temporary ? GPULUA_OK : gpu_pool_add(capture->pool, block, error);
     return status ? status : note_made(capture, block, error);
 }
 
@@ -239,11 +245,49 @@ struct gpu_block *gpu_capture_made_before(struct gpu_capture *capture, uint64_t 
         block->epoch != capture->device->epoch || strcmp(block->label, label ? label : "") != 0) {
         return NULL;
     }
-    if (note_made(capture, block, &ignored)) {
+    block = block->is_temporary ? gpu_temporary_twin(block) : gpu_block_retain(block);
+    if (block && note_made(capture, block, &ignored)) {
         gpu_error_finish(&ignored);
+        gpu_block_release(block);
         return NULL;
     }
-    return gpu_block_retain(block);
+    return block;
+}
+
+gpulua_status gpu_capture_make_again(struct gpu_capture *capture, struct gpu_block *known,
+                                     struct gpu_block **block, struct gpu_error *error) {
+    if (!known->is_temporary) {
+        *block = known;
+        return note_made(capture, known, error);
+    }
+    const struct gpu_block_info info = {.byte_count = known->byte_count,
+                                        .label = known->label[0] ? known->label : NULL,
+                                        .site = known->site};
+    gpulua_status status = GPULUA_OK;
+    *block = gpu_capture_made_before(capture, info.byte_count, info.label, false);
+    if (!*block) {
+        status = gpu_block_create_temporary(capture->device, &info, block, error);
+        if (status == GPULUA_OK) {
+            status = note_made(capture, *block, error);
+            gpu_block_release(*block);
+        }
+        return status;
+    }
+    gpu_block_release(*block); /* the capture keeps it */
+    return status;
+}
+
+bool gpu_capture_wants_collect(struct gpu_capture *capture) {
+    GPU_ENTER(capture->device);
+    const struct graph_follow *follow = &capture->follow;
+    bool is_patch = follow->is_on && follow->count == follow->graph->body.node_count;
+    for (uint32_t i = 0; !is_patch && i < capture->body.made_count; i++) {
+        const struct gpu_block *block = capture->body.made[i];
+        if (block->is_temporary && gpu_temporary_is_held(&capture->body, block)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 gpulua_status gpu_capture_again(struct gpu_graph *graph, const struct gpu_submit *submit,
@@ -334,7 +378,8 @@ gpulua_status gpu_capture_note(struct gpu_capture *capture, const struct gpu_use
     gpulua_status status = GPULUA_OK;
     for (uint32_t i = 0; i < use_count && status == GPULUA_OK; i++) {
         struct gpu_block *block = uses[i].block;
-        status = block->is_staging ? GPULUA_OK : gpu_pool_add(capture->pool, block, error);
+        bool is_kept = !block->is_staging && !block->is_temporary;
+        status = is_kept ? gpu_pool_add(capture->pool, block, error) : GPULUA_OK;
     }
     return status;
 }
@@ -411,8 +456,12 @@ gpulua_status gpu_capture_finish(struct gpu_capture *capture, struct gpu_graph *
         status = gpu_capture_take(capture, &body, error);
     }
     if (status == GPULUA_OK) {
+        status = gpu_graph_plan(&body, capture->pool, error);
+    }
+    if (status == GPULUA_OK) {
         status = gpu_graph_create(capture->pool, &body, capture->label, graph, error);
     }
+    gpu_graph_body_finish(&body);
     end(capture);
     return status;
 }

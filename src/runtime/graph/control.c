@@ -222,6 +222,9 @@ gpulua_status gpu_control_add(const struct gpu_submit *submit, const struct gpu_
     if (status == GPULUA_OK) {
         status = gpu_control_check(control->value, device, what, error);
     }
+    if (status == GPULUA_OK && control->value->block->is_temporary) { /* its address is kept */
+        status = gpu_temporary_settle(control->value->block, submit->capture, what, error);
+    }
     if (status == GPULUA_OK) {
         status = gpu_work_use(&envelope, control->value, GPU_READ, what, error);
     }

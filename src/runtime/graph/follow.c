@@ -22,8 +22,8 @@ void gpu_follow_finish(struct graph_follow *follow) {
 }
 
 static bool is_use(const struct gpu_use *a, const struct gpu_use *b) {
-    return a->block == b->block && a->byte_begin == b->byte_begin && a->byte_end == b->byte_end &&
-           a->access == b->access;
+    return gpu_temporary_is(b->block, a->block) && a->byte_begin == b->byte_begin &&
+           a->byte_end == b->byte_end && a->access == b->access;
 }
 
 static bool same_uses(const struct graph_body *body, const struct graph_node *node,
@@ -36,10 +36,10 @@ static bool same_uses(const struct graph_body *body, const struct graph_node *no
 }
 
 static bool same_ref(const struct graph_ref *a, const struct graph_ref *b) {
-    return a->ref.block == b->ref.block && a->ref.byte_offset == b->ref.byte_offset &&
-           a->ref.byte_count == b->ref.byte_count && a->ref.type == b->ref.type &&
-           a->origin == b->origin && a->name == b->name && a->byte_count == b->byte_count &&
-           a->byte_begin == b->byte_begin;
+    return gpu_temporary_is(b->ref.block, a->ref.block) &&
+           a->ref.byte_offset == b->ref.byte_offset && a->ref.byte_count == b->ref.byte_count &&
+           a->ref.type == b->ref.type && a->origin == b->origin && a->name == b->name &&
+           a->byte_count == b->byte_count && a->byte_begin == b->byte_begin;
 }
 
 static bool same_refs(const struct graph_body *body, const struct graph_node *node,
@@ -101,6 +101,25 @@ bool gpu_follow_add(struct graph_follow *follow, struct graph_body *next,
     return true;
 }
 
+/* What stands in the capture for a temporary of the graph. */
+static struct gpu_block *twin_of(const struct graph_body *next, struct gpu_block *block) {
+    return block && block->is_temporary ? next->made[block->made_number] : block;
+}
+
+/* The uses of the graph's node, of which only launches, fills and copies may use temporaries. */
+static const struct gpu_use *uses_of(const struct graph_body *body, const struct graph_node *node,
+                                     const struct graph_body *next, struct gpu_use *room) {
+    const struct gpu_use *uses = body->uses + node->use_first;
+    if (node->control) {
+        return uses;
+    }
+    for (uint32_t i = 0; i < node->use_count; i++) {
+        room[i] = uses[i];
+        room[i].block = twin_of(next, room[i].block);
+    }
+    return room;
+}
+
 /* One of the nodes so far, with its patch if it has one. */
 static bool add_node(struct graph_body *to, const struct graph_follow *follow,
                      const struct graph_body *patched, uint32_t number,
@@ -110,17 +129,19 @@ static bool add_node(struct graph_body *to, const struct graph_follow *follow,
     const struct wire_record *record = patch ? patch->record : node->record;
     bool is_well = gpu_graph_keep_kernel(to, node->kernel);
     for (uint32_t i = 0; i < node->ref_count && is_well; i++) {
-        const struct graph_ref *ref =
-            patch ? &patched->refs[patch->ref_first + i] : &body->refs[node->ref_first + i];
-        is_well = gpu_graph_keep_ref(to, ref->ref.block ? &ref->ref : NULL);
+        struct graph_ref ref =
+            patch ? patched->refs[patch->ref_first + i] : body->refs[node->ref_first + i];
+        ref.ref.block = patch ? ref.ref.block : twin_of(patched, ref.ref.block);
+        is_well = gpu_graph_keep_ref(to, ref.ref.block ? &ref.ref : NULL);
         if (is_well) {
-            to->refs[to->ref_count - 1] = *ref;
+            to->refs[to->ref_count - 1] = ref;
         }
     }
+    struct gpu_use room[GPU_USES_MAX];
     is_well = is_well &&
               gpu_graph_add(to, record, record->length_bytes - (uint32_t)sizeof *record,
                             patch ? patch->label : node->label, patch ? &patch->site : &node->site,
-                            body->uses + node->use_first, node->use_count);
+                            uses_of(body, node, patched, room), node->use_count);
     if (is_well && node->control) {
         to->nodes[to->node_count - 1].control = gpu_graph_control_retain(node->control);
     }
@@ -147,7 +168,9 @@ bool gpu_follow_leave(struct graph_follow *follow, struct graph_body *next) {
     built.made = next->made;
     built.made_count = next->made_count;
     built.made_capacity = next->made_capacity;
+    built.has_temporaries = next->has_temporaries;
     next->made = NULL;
+    next->made_count = 0;
     gpu_graph_body_finish(next);
     *next = built;
     return is_well;

@@ -171,7 +171,7 @@ static gpulua_status send(struct gpu_graph *graph, struct gpu_error *error) {
 
 bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool,
                             struct gpu_use **uses, uint32_t *use_count) {
-    uint32_t count = 1;
+    uint32_t count = 1 + body->made_count;
     for (uint32_t i = 0; i < body->track_count; i++) {
         count += body->tracks[i].use_count;
     }
@@ -182,8 +182,20 @@ bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool
     count = 0;
     for (uint32_t i = 0; i < body->track_count; i++) {
         const struct graph_track *track = &body->tracks[i];
+        if (track->block->is_temporary) {
+            continue;
+        }
         memcpy(made + count, track->uses, track->use_count * sizeof *track->uses);
         count += track->use_count;
+    }
+    const struct gpu_block *home = NULL; /* as a rule they all have the same */
+    for (uint32_t i = 0; i < body->made_count; i++) {
+        const struct gpu_block *block = body->made[i];
+        if (block->is_temporary && block->home != home) {
+            home = block->home;
+            made[count++] = (struct gpu_use){
+                .block = block->home, .byte_end = home->byte_count, .access = GPU_WRITE};
+        }
     }
     made[count++] = (struct gpu_use){
         .block = gpu_pool_order(pool), .byte_begin = 0, .byte_end = 1, .access = GPU_WRITE};
@@ -396,6 +408,31 @@ gpulua_status gpu_graph_upload(struct gpu_graph *graph, const struct gpu_submit 
     } while (status && gpu_share_wait(graph->device, &status, error));
     graph->uploads += status == GPULUA_OK;
     graph->made.is_uploaded = status == GPULUA_OK;
+    return status;
+}
+
+/* ---- a second one ---- */
+
+gpulua_status gpu_graph_fork(struct gpu_graph *graph, const struct gpu_submit *submit,
+                             struct gpu_graph **fork, struct gpu_error *error) {
+    GPU_ENTER(graph->device);
+    struct graph_totals totals = {0};
+    struct gpu_capture *capture = NULL;
+    struct gpu_submit named = *submit;
+    gpu_graph_count(&graph->body, &totals);
+    if (totals.control_count > 0) {
+        return gpu_error_set(error, GPULUA_UNSUPPORTED,
+                             "a graph with conditional nodes cannot be forked: capture it twice");
+    }
+    named.label = graph->label[0] ? graph->label : NULL;
+    gpulua_status status = gpu_capture_create(&named, NULL, &capture, error);
+    if (status == GPULUA_OK) {
+        status = gpu_graph_submit_again(&graph->body, capture, submit, NULL, NULL, error);
+    }
+    if (status == GPULUA_OK) {
+        status = gpu_capture_finish(capture, fork, error);
+    }
+    gpu_capture_release(capture);
     return status;
 }
 

@@ -146,7 +146,7 @@ gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block,
 static bool is_needed(const struct graph_body *body, const struct gpu_block *block) {
     bool is_needed = gpu_graph_find_track(body, block) != GPU_NODE_NONE;
     for (uint32_t i = 0; i < body->made_count && !is_needed; i++) {
-        is_needed = body->made[i] == block;
+        is_needed = body->made[i] == block || body->made[i]->home == block;
     }
     return is_needed;
 }
@@ -181,6 +181,9 @@ gpulua_status gpu_pool_record(struct gpu_pool *pool, const struct gpu_ref *ref,
                               struct gpu_error *error) {
     GPU_ENTER(pool->device);
     gpulua_status status = gpu_ref_check(ref, pool->device, "record of a pool", error);
+    if (status == GPULUA_OK && ref->block->is_temporary) { /* it is to be more than that */
+        status = gpu_temporary_use(ref->block, NULL, "record of a pool", error);
+    }
     if (status == GPULUA_OK) {
         status = gpu_pool_add(pool, ref->block, error);
     }
@@ -226,6 +229,17 @@ void gpu_pool_seal(struct gpu_pool *pool, bool is_sealed) {
 bool gpu_pool_is_sealed(const struct gpu_pool *pool) {
     GPU_ENTER(pool->device);
     return pool->is_sealed;
+}
+struct gpu_block *gpu_pool_arena(const struct gpu_pool *pool, uint64_t byte_count) {
+    struct gpu_block *found = NULL;
+    for (uint32_t i = 0; i < pool->count; i++) {
+        struct gpu_block *block = pool->blocks[i];
+        if (block->is_arena && !block->is_freed && block->epoch == pool->device->epoch &&
+            block->byte_count >= byte_count && (!found || block->byte_count < found->byte_count)) {
+            found = block;
+        }
+    }
+    return found;
 }
 uint32_t gpu_pool_count(const struct gpu_pool *pool) {
     GPU_ENTER(pool->device);

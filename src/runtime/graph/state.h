@@ -83,8 +83,9 @@ struct graph_body {
     struct graph_ref *refs; /* of the nodes, and behind `refs_taken` of the one that is to come */
     uint32_t ref_count, ref_capacity, refs_taken;
     struct gpu_kernel *next_kernel; /* of the one that is to come */
-    struct gpu_block **made;        /* while it was captured, in order; kept by the pool */
+    struct gpu_block **made;        /* while it was captured, in order; each retained */
     uint32_t made_count, made_capacity;
+    bool has_temporaries; /* among them, or had: addresses are known when it has ended */
     /* For the edges of the node at hand. */
     struct graph_edge *found;
     uint32_t found_count, found_capacity;
@@ -176,6 +177,30 @@ bool gpu_graph_connect(struct graph_body *body, uint32_t node);
 bool gpu_graph_is_written(const struct graph_track *track, const struct gpu_use *use);
 void gpu_graph_track_finish(struct graph_track *track);
 
+/* ---- temporary.c ---- */
+/* Does it stand for `block` of the graph that is updated? */
+static inline bool gpu_temporary_is(const struct gpu_block *block, const struct gpu_block *known) {
+    return block == known || (block && block->twin && block->twin == known);
+}
+/* Is somebody else interested in it than the capture's body? */
+bool gpu_temporary_is_held(const struct graph_body *body, const struct gpu_block *block);
+/* Memory of its own, whoever of those that may use it asks; see gpu_temporary_use. */
+gpulua_status gpu_temporary_settle(struct gpu_block *block, const struct gpu_capture *capture,
+                                   const char *what, struct gpu_error *error);
+/* One to stand for a graph's temporary in its update. NULL: no memory. */
+struct gpu_block *gpu_temporary_twin(const struct gpu_block *block);
+/* Into the list of what was made. False: no memory. */
+bool gpu_graph_note_made(struct graph_body *body, struct gpu_block *block, uint64_t maker);
+
+/* ---- plan.c ---- */
+/* Where the temporaries of a body that has ended lie: those that somebody holds get memory of their
+ * own, the others share the pool's; then the addresses in its commands. */
+gpulua_status gpu_graph_plan(struct graph_body *body, struct gpu_pool *pool,
+                             struct gpu_error *error);
+/* Are they all those of the graph that is updated, and nobody's else? They can stay where they
+ * are. */
+bool gpu_graph_is_planned(const struct graph_body *body);
+
 /* ---- follow.c ---- */
 void gpu_follow_begin(struct graph_follow *follow, struct gpu_graph *graph);
 void gpu_follow_finish(struct graph_follow *follow);
@@ -204,6 +229,11 @@ gpulua_status gpu_capture_put(struct gpu_capture *capture, const struct gpu_enve
 /* The pool knows the blocks. PoolSealed. */
 gpulua_status gpu_capture_note(struct gpu_capture *capture, const struct gpu_use *uses,
                                uint32_t use_count, struct gpu_error *error);
+/* Of it and of the bodies in it: given out once. */
+uint64_t gpu_capture_number(const struct gpu_capture *capture);
+/* What the capture is to have where another graph's has made `known`: borrowed. */
+gpulua_status gpu_capture_make_again(struct gpu_capture *capture, struct gpu_block *known,
+                                     struct gpu_block **block, struct gpu_error *error);
 /* How many bodies it is in. */
 uint32_t gpu_capture_depth(const struct gpu_capture *capture);
 const struct graph_body *gpu_capture_body(const struct gpu_capture *capture);
@@ -239,6 +269,8 @@ gpulua_status gpu_pool_check_open(const struct gpu_pool *pool, const char *what,
 void gpu_pool_use(struct gpu_pool *pool);
 void gpu_pool_unuse(struct gpu_pool *pool);
 struct gpu_block *gpu_pool_order(const struct gpu_pool *pool);
+/* The smallest of its arenas that has room for so much; borrowed. NULL: none has. */
+struct gpu_block *gpu_pool_arena(const struct gpu_pool *pool, uint64_t byte_count);
 /* The only graph of the pool has the body now: what only it was registered for and needs no more
  * goes, unless the pool is sealed. */
 void gpu_pool_shed(struct gpu_pool *pool, const struct graph_body *body);

@@ -183,8 +183,12 @@ static gpulua_status patch_followed(struct gpu_graph *graph, struct gpu_capture 
     for (uint32_t i = 0; i < follow->patch_count && status == GPULUA_OK; i++) {
         struct graph_patch *to = &follow->patches[i];
         struct graph_node *node = &graph->body.nodes[to->node];
-        memcpy(graph->body.refs + node->ref_first, refs + to->ref_first,
-               node->ref_count * sizeof *refs);
+        for (uint32_t k = 0; k < node->ref_count; k++) {
+            struct graph_ref *ref = &graph->body.refs[node->ref_first + k];
+            struct gpu_block *block = ref->ref.block; /* which may have a twin */
+            *ref = refs[to->ref_first + k];
+            ref->ref.block = gpu_temporary_is(ref->ref.block, block) ? block : ref->ref.block;
+        }
         free(node->record);
         node->record = to->record;
         node->label = to->label;
@@ -196,6 +200,18 @@ static gpulua_status patch_followed(struct gpu_graph *graph, struct gpu_capture 
     }
     graph->version++;
     return status;
+}
+
+/* What follows what is what it was: so may be where temporaries lie. */
+static gpulua_status plan_again(struct graph_body *body, struct gpu_pool *pool,
+                                struct gpu_error *error) {
+    if (!gpu_graph_is_planned(body)) {
+        return gpu_graph_plan(body, pool, error);
+    }
+    for (uint32_t i = 0; i < body->made_count; i++) {
+        body->made[i]->twin = NULL; /* it is the graph's own from here on */
+    }
+    return GPULUA_OK;
 }
 
 static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
@@ -297,10 +313,12 @@ gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capt
         status = patch_followed(graph, capture, change, error);
     } else if (status == GPULUA_OK &&
                is_same_topology(&graph->body, &body, change->first, sizeof change->first)) {
-        status = patch_all(graph, &body, change, error);
+        status = plan_again(&body, graph->pool, error);
+        status = status ? status : patch_all(graph, &body, change, error);
     } else if (status == GPULUA_OK && may_rebuild) {
         change->is_rebuilt = true;
-        status = rebuild(graph, &body, error);
+        status = gpu_graph_plan(&body, graph->pool, error);
+        status = status ? status : rebuild(graph, &body, error);
     } else if (status == GPULUA_OK) {
         status = gpu_error_set(error, GPULUA_TOPOLOGY_CHANGED, "the graph%s%s has changed: %s",
                                graph->label[0] ? " " : "", graph->label, change->first);

@@ -1,0 +1,390 @@
+/* Where a graph's temporaries lie. Two may lie at the same place if the graph's edges put all uses
+ * of one before all uses of the other; no edge is added for it. The largest are placed first, each
+ * in the smallest gap that those leave which it may not share memory with. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/graph/state.h"
+
+struct tenant {
+    struct gpu_block *block;
+    uint64_t byte_begin, byte_end;
+    uint32_t use_first, use_count; /* in plan.users */
+};
+
+struct tenant_size {
+    uint64_t byte_count;
+    uint32_t number;
+};
+
+struct plan {
+    const struct graph_body *body;
+    struct tenant *tenants; /* owned, as all of these */
+    uint32_t count;
+    uint32_t *numbers;   /* of what the body made: its tenant, or GPU_NODE_NONE */
+    uint32_t *users;     /* nodes, by tenant, ascending */
+    uint64_t *is_before; /* bits, a row for each: is that other over before it begins? */
+    uint32_t row_words;
+    struct tenant_size *sizes; /* the largest first */
+    uint32_t *placed;          /* tenants, by where they begin */
+};
+
+/* ---- who uses what ---- */
+
+static uint32_t tenant_of(const struct plan *plan, const struct gpu_block *block) {
+    return block->is_temporary ? plan->numbers[block->made_number] : GPU_NODE_NONE;
+}
+
+/* Counts the uses of each, and notes them where there is room. */
+static void note_users(struct plan *plan) {
+    const struct graph_body *body = plan->body;
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        for (uint32_t k = 0; k < node->use_count; k++) {
+            uint32_t number = tenant_of(plan, body->uses[node->use_first + k].block);
+            if (number == GPU_NODE_NONE) {
+                continue;
+            }
+            struct tenant *tenant = &plan->tenants[number];
+            if (plan->users) {
+                plan->users[tenant->use_first + tenant->use_count] = i;
+            }
+            tenant->use_count++;
+        }
+    }
+}
+
+static bool find_users(struct plan *plan) {
+    uint32_t total = 0;
+    note_users(plan);
+    for (uint32_t i = 0; i < plan->count; i++) {
+        plan->tenants[i].use_first = total;
+        total += plan->tenants[i].use_count;
+        plan->tenants[i].use_count = 0;
+    }
+    plan->users = malloc((total + 1) * sizeof *plan->users);
+    if (plan->users) {
+        note_users(plan);
+    }
+    return plan->users != NULL;
+}
+
+/* ---- the order ---- */
+
+#define COLUMNS 64u /* nodes that are looked at in one pass over the graph */
+
+static bool is_before(const struct plan *plan, uint32_t first, uint32_t second) {
+    return plan->is_before[(size_t)second * plan->row_words + first / 64] >> first % 64 & 1;
+}
+
+/* Which of COLUMNS nodes from `from` on go before each node. */
+static void reach(const struct graph_body *body, uint32_t from, uint64_t *before) {
+    for (uint32_t i = from; i < body->node_count; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        before[i] = 0;
+        for (uint32_t k = 0; k < node->edge_count; k++) {
+            uint32_t other = body->edges[node->edge_first + k].from;
+            if (other >= from) {
+                before[i] |= before[other];
+                before[i] |= other - from < COLUMNS ? UINT64_C(1) << (other - from) : 0;
+            }
+        }
+    }
+}
+
+/* Of the nodes in the columns: those that use the tenant. */
+static uint64_t users_in(const struct plan *plan, const struct tenant *tenant, uint32_t from) {
+    uint64_t users = 0;
+    for (uint32_t k = 0; k < tenant->use_count; k++) {
+        uint32_t node = plan->users[tenant->use_first + k];
+        users |= node >= from && node - from < COLUMNS ? UINT64_C(1) << (node - from) : 0;
+    }
+    return users;
+}
+
+/* Who has a user among the columns that does not go before all users of another is not over before
+ * that one begins. */
+static void sift(struct plan *plan, uint32_t from, const uint64_t *before, uint32_t *found,
+                 uint64_t *users) {
+    uint32_t found_count = 0;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        users[found_count] = users_in(plan, &plan->tenants[i], from);
+        if (users[found_count]) {
+            found[found_count++] = i;
+        }
+    }
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct tenant *tenant = &plan->tenants[i];
+        uint64_t known = ~UINT64_C(0);
+        for (uint32_t k = 0; k < tenant->use_count; k++) {
+            uint32_t node = plan->users[tenant->use_first + k];
+            known &= node >= from ? before[node] : 0;
+        }
+        for (uint32_t k = 0; k < found_count; k++) {
+            if (users[k] & ~known) {
+                plan->is_before[(size_t)i * plan->row_words + found[k] / 64] &=
+                    ~(UINT64_C(1) << found[k] % 64);
+            }
+        }
+    }
+}
+
+static bool find_order(struct plan *plan) {
+    uint32_t node_count = plan->body->node_count;
+    plan->row_words = (plan->count + 63) / 64;
+    size_t bytes = (size_t)plan->count * plan->row_words * sizeof *plan->is_before;
+    plan->is_before = malloc(bytes);
+    uint64_t *before = malloc((node_count + 1) * sizeof *before);
+    uint32_t *found = malloc((plan->count + 1) * sizeof *found);
+    uint64_t *users = malloc((plan->count + 1) * sizeof *users);
+    bool is_well = plan->is_before && before && found && users;
+    if (is_well) {
+        memset(plan->is_before, 0xff, bytes);
+    }
+    for (uint32_t from = 0; is_well && from < node_count; from += COLUMNS) {
+        reach(plan->body, from, before);
+        sift(plan, from, before, found, users);
+    }
+    free(before);
+    free(found);
+    free(users);
+    return is_well;
+}
+
+/* ---- places ---- */
+
+static int compare_sizes(const void *a, const void *b) {
+    const struct tenant_size *of_a = a, *of_b = b;
+    if (of_a->byte_count != of_b->byte_count) {
+        return of_a->byte_count > of_b->byte_count ? -1 : 1;
+    }
+    return of_a->number < of_b->number ? -1 : 1;
+}
+
+/* Puts it into the smallest gap between those that it may not share memory with. */
+static void place(struct plan *plan, uint32_t number, uint32_t placed_count) {
+    struct tenant *tenant = &plan->tenants[number];
+    uint64_t bytes = tenant->byte_end - tenant->byte_begin;
+    uint64_t end = 0, best = 0, best_bytes = UINT64_MAX;
+    for (uint32_t i = 0; i < placed_count; i++) {
+        const struct tenant *other = &plan->tenants[plan->placed[i]];
+        if (is_before(plan, plan->placed[i], number) || is_before(plan, number, plan->placed[i])) {
+            continue;
+        }
+        if (other->byte_begin >= end + bytes && other->byte_begin - end < best_bytes) {
+            best = end;
+            best_bytes = other->byte_begin - end;
+        }
+        end = other->byte_end > end ? other->byte_end : end;
+    }
+    tenant->byte_begin = best_bytes == UINT64_MAX ? end : best;
+    tenant->byte_end = tenant->byte_begin + bytes;
+    uint32_t at = placed_count;
+    for (; at > 0 && plan->tenants[plan->placed[at - 1]].byte_begin > tenant->byte_begin; at--) {
+        plan->placed[at] = plan->placed[at - 1];
+    }
+    plan->placed[at] = number;
+}
+
+/* Returns how much they need together. */
+static uint64_t place_all(struct plan *plan) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct tenant *tenant = &plan->tenants[i];
+        plan->sizes[i] = (struct tenant_size){.byte_count = tenant->byte_end, .number = i};
+    }
+    qsort(plan->sizes, plan->count, sizeof *plan->sizes, compare_sizes);
+    for (uint32_t i = 0; i < plan->count; i++) {
+        place(plan, plan->sizes[i].number, i);
+        uint64_t end = plan->tenants[plan->sizes[i].number].byte_end;
+        total = end > total ? end : total;
+    }
+    return total;
+}
+
+/* ---- the blocks ---- */
+
+static void move_in(struct gpu_block *block, struct gpu_block *home, uint64_t byte_offset) {
+    gpu_block_retain(home);
+    gpu_block_release(block->home);
+    block->home = home;
+    block->twin = NULL;
+    block->address = home->address + byte_offset;
+}
+
+static gpulua_status make_arena(struct gpu_pool *pool, uint64_t byte_count, const char *label,
+                                struct gpu_block **arena, struct gpu_error *error) {
+    const struct gpu_block_info info = {.byte_count = byte_count, .label = label};
+    gpulua_status status = gpu_pool_check_open(pool, "memory for temporaries", error);
+    if (status == GPULUA_OK) {
+        status = gpu_block_create(gpu_pool_device(pool), &info, arena, error);
+    }
+    if (status == GPULUA_OK) {
+        (*arena)->is_arena = true;
+        status = gpu_pool_add(pool, *arena, error);
+        gpu_block_release(*arena); /* the pool keeps it */
+    }
+    return status;
+}
+
+/* Check mode: each by itself, so that an access past its end hits no other, and what was never
+ * written is seen to be read. */
+static gpulua_status move_apart(const struct plan *plan, struct gpu_pool *pool,
+                                struct gpu_error *error) {
+    gpulua_status status = GPULUA_OK;
+    for (uint32_t i = 0; i < plan->count && status == GPULUA_OK; i++) {
+        struct gpu_block *home, *block = plan->tenants[i].block;
+        const char *label = block->label[0] ? block->label : "temporary";
+        status = make_arena(pool, block->byte_count, label, &home, error);
+        if (status == GPULUA_OK) {
+            home->is_arena = false; /* nobody else moves in */
+            move_in(block, home, 0);
+        }
+    }
+    return status;
+}
+
+static gpulua_status move_together(struct plan *plan, struct gpu_pool *pool,
+                                   struct gpu_error *error) {
+    uint64_t total = place_all(plan);
+    struct gpu_block *arena = gpu_pool_arena(pool, total);
+    gpulua_status status = GPULUA_OK;
+    if (!arena) {
+        status = make_arena(pool, total ? total : 1, "temporaries", &arena, error);
+    }
+    for (uint32_t i = 0; i < plan->count && status == GPULUA_OK; i++) {
+        move_in(plan->tenants[i].block, arena, plan->tenants[i].byte_begin);
+    }
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static bool make_plan(struct plan *plan) {
+    const struct graph_body *body = plan->body;
+    plan->numbers = malloc(body->made_count * sizeof *plan->numbers);
+    plan->tenants = calloc(body->made_count, sizeof *plan->tenants);
+    plan->sizes = malloc(body->made_count * sizeof *plan->sizes);
+    plan->placed = malloc(body->made_count * sizeof *plan->placed);
+    if (!plan->numbers || !plan->tenants || !plan->sizes || !plan->placed) {
+        return false;
+    }
+    for (uint32_t i = 0; i < body->made_count; i++) {
+        plan->numbers[i] = body->made[i]->is_temporary ? plan->count : GPU_NODE_NONE;
+        if (body->made[i]->is_temporary) {
+            plan->tenants[plan->count++].block = body->made[i];
+        }
+    }
+    if (plan->count == 0) {
+        return true;
+    }
+    if (!find_users(plan) || !find_order(plan)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < plan->count; i++) {
+        struct tenant *tenant = &plan->tenants[i];
+        uint64_t bytes = gpu_block_granted_bytes(tenant->block->device, tenant->block->byte_count);
+        tenant->byte_end = tenant->use_count > 0 ? bytes : 0;
+    }
+    return true;
+}
+
+static void finish_plan(struct plan *plan) {
+    free(plan->numbers);
+    free(plan->tenants);
+    free(plan->sizes);
+    free(plan->placed);
+    free(plan->users);
+    free(plan->is_before);
+}
+
+static gpulua_status move_all(const struct graph_body *body, struct gpu_pool *pool,
+                              struct gpu_error *error) {
+    struct plan plan = {.body = body};
+    gpulua_status status =
+        make_plan(&plan) ? GPULUA_OK
+                         : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
+    if (status == GPULUA_OK && plan.count > 0) {
+        status = gpu_pool_device(pool)->is_checked ? move_apart(&plan, pool, error)
+                                                   : move_together(&plan, pool, error);
+    }
+    finish_plan(&plan);
+    return status;
+}
+
+/* ---- addresses ---- */
+
+static uint64_t address_of(const struct graph_ref *ref) {
+    return ref->ref.block ? ref->ref.block->address + ref->ref.byte_offset : 0;
+}
+
+/* The arguments, and in check mode what the launch declares behind them. */
+static void address_launch(const struct graph_node *node, const struct graph_ref *refs) {
+    const struct gpu_signature *signature = gpu_kernel_signature(node->kernel);
+    struct wire_record *record = node->record;
+    uint8_t *args = (uint8_t *)(record + 1);
+    uint8_t *use = args + gpu_wire_launch_uses_offset(record->u.launch.args_bytes,
+                                                      record->u.launch.reloc_count);
+    uint32_t use_count = 0;
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        const struct gpu_param *param = &signature->params[i];
+        if (param->kind != GPU_PARAM_POINTER || !refs[i].ref.block) {
+            continue;
+        }
+        uint64_t address = address_of(&refs[i]);
+        memcpy(args + param->byte_offset, &address, sizeof address);
+        if (use_count++ < record->u.launch.use_count) {
+            memcpy(use + offsetof(struct wire_use, address), &address, sizeof address);
+            use += sizeof(struct wire_use);
+        }
+    }
+}
+
+static void address_all(struct graph_body *body) {
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        const struct graph_ref *refs = body->refs + node->ref_first;
+        if (node->kernel) {
+            address_launch(node, refs);
+        } else if (node->ref_count == 1) {
+            node->record->u.fill.dst = address_of(&refs[0]);
+        } else if (node->ref_count == 2) {
+            node->record->u.copy.dst = address_of(&refs[0]);
+            node->record->u.copy.src = address_of(&refs[1]);
+        }
+    }
+}
+
+gpulua_status gpu_graph_plan(struct graph_body *body, struct gpu_pool *pool,
+                             struct gpu_error *error) {
+    gpulua_status status = GPULUA_OK;
+    if (!body->has_temporaries) {
+        return GPULUA_OK;
+    }
+    for (uint32_t i = 0; i < body->made_count && status == GPULUA_OK; i++) {
+        struct gpu_block *block = body->made[i];
+        if (block->is_temporary && gpu_temporary_is_held(body, block)) {
+            status = gpu_block_settle(block, error);
+        }
+        if (status == GPULUA_OK && !block->is_temporary) {
+            status = gpu_pool_add(pool, block, error);
+        }
+    }
+    if (status == GPULUA_OK) {
+        status = move_all(body, pool, error);
+    }
+    if (status == GPULUA_OK) {
+        address_all(body);
+    }
+    return status;
+}
+
+bool gpu_graph_is_planned(const struct graph_body *body) {
+    for (uint32_t i = 0; i < body->made_count; i++) {
+        const struct gpu_block *block = body->made[i];
+        if (block->is_temporary && !(block->twin && block->home)) {
+            return false;
+        }
+    }
+    return true;
+}

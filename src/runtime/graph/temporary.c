@@ -1,0 +1,68 @@
+/* Temporaries: what a capture makes for its own nodes. While it is captured, a temporary has no
+ * memory: nothing is done before the graph is launched. When the capture ends, one that the script
+ * still holds becomes an ordinary block; the others share memory where the graph's order allows it
+ * (plan.c), and nobody but the graph's nodes can use them from then on.
+ *
+ * In the update of a graph each is stood in for by a twin, which becomes the graph's, if it has to
+ * be made anew. */
+#include "runtime/graph/state.h"
+
+bool gpu_graph_note_made(struct graph_body *body, struct gpu_block *block, uint64_t maker) {
+    if (!gpu_graph_grow((void **)&body->made, &body->made_capacity, body->made_count,
+                        sizeof(struct gpu_block *))) {
+        return false;
+    }
+    if (block->is_temporary) {
+        block->maker = maker;
+        block->made_number = body->made_count;
+        body->has_temporaries = true;
+    }
+    body->made[body->made_count++] = gpu_block_retain(block);
+    return true;
+}
+
+bool gpu_temporary_is_held(const struct graph_body *body, const struct gpu_block *block) {
+    uint32_t own = 1 + (gpu_graph_find_track(body, block) != GPU_NODE_NONE);
+    return block->refs > own && !block->is_freed;
+}
+
+struct gpu_block *gpu_temporary_twin(const struct gpu_block *block) {
+    const struct gpu_block_info info = {.byte_count = block->byte_count,
+                                        .label = block->label[0] ? block->label : NULL,
+                                        .site = block->site};
+    struct gpu_error ignored = {0};
+    struct gpu_block *twin;
+    if (gpu_block_create_temporary(block->device, &info, &twin, &ignored)) {
+        gpu_error_finish(&ignored);
+        return NULL;
+    }
+    twin->number = block->number; /* it is the same one to whoever looks */
+    twin->twin = block;
+    twin->home = gpu_block_retain(block->home);
+    twin->address = block->address;
+    return twin;
+}
+
+static bool is_own(const struct gpu_block *block, const struct gpu_capture *capture) {
+    return capture && gpu_capture_number(capture) == block->maker;
+}
+
+gpulua_status gpu_temporary_settle(struct gpu_block *block, const struct gpu_capture *capture,
+                                   const char *what, struct gpu_error *error) {
+    if (is_own(block, capture) || !block->home) {
+        return gpu_block_settle(block, error);
+    }
+    return gpu_error_set(error, GPULUA_USE_AFTER_FREE,
+                         "%s: the buffer (allocation %llu%s%s) was made for the nodes of a graph, "
+                         "and its memory is theirs since: make it outside of what is captured",
+                         what, (unsigned long long)block->number, block->label[0] ? ", " : "",
+                         block->label);
+}
+
+/* In bodies of conditional nodes addresses stay what they were when they were captured. */
+gpulua_status gpu_temporary_use(struct gpu_block *block, const struct gpu_capture *capture,
+                                const char *what, struct gpu_error *error) {
+    return is_own(block, capture) && gpu_capture_depth(capture) == 0
+               ? GPULUA_OK
+               : gpu_temporary_settle(block, capture, what, error);
+}
