@@ -114,7 +114,7 @@ function support.settle(dev)
 end
 
 local alive_fields = { "bytes_live", "bytes_pending", "blocks_live", "ops_in_flight", "streams_live", "modules_live",
-  "kernels_live", "staging_bytes", "errors_unobserved" }
+  "kernels_live", "graphs_live", "staging_bytes", "errors_unobserved" }
 
 --- What is alive on the device once it is quiet.
 function support.alive(dev)

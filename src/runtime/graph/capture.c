@@ -112,9 +112,13 @@ struct gpu_capture *gpu_capture_retain(struct gpu_capture *capture) {
     return capture;
 }
 
-static void end(struct gpu_capture *capture) {
+/* If nothing comes of it, the pool keeps nothing for it. */
+static void end(struct gpu_capture *capture, bool is_good) {
     capture->state = CAPTURE_ENDED;
     gpu_graph_body_finish(&capture->body);
+    if (capture->pool && capture->depth == 0 && !is_good) {
+        gpu_pool_forget(capture->pool, capture->number);
+    }
     gpu_pool_unuse(capture->pool);
     capture->pool = NULL;
     gpu_follow_finish(&capture->follow);
@@ -129,7 +133,7 @@ void gpu_capture_release(struct gpu_capture *capture) {
         return;
     }
     struct gpu_device *device = capture->device;
-    end(capture);
+    end(capture, false);
     gpu_capture_release(capture->root);
     gpu_failure_release(capture->never);
     gpu_error_finish(&capture->broken);
@@ -138,8 +142,12 @@ void gpu_capture_release(struct gpu_capture *capture) {
 }
 
 void gpu_capture_cancel(struct gpu_capture *capture) {
+    gpu_capture_end(capture, false);
+}
+
+void gpu_capture_end(struct gpu_capture *capture, bool is_good) {
     GPU_ENTER(capture->device);
-    end(capture);
+    end(capture, is_good);
 }
 
 struct gpu_device *gpu_capture_device(const struct gpu_capture *capture) {
@@ -227,8 +235,9 @@ gpulua_status gpu_capture_keep(struct gpu_capture *capture, struct gpu_block *bl
     if (!block) {
         return gpu_pool_check_open(capture->pool, "a new buffer", error);
     }
-    gpulua_status status =
-        block->is_temporary ? GPULUA_OK : gpu_pool_add(capture->pool, block, error);
+    gpulua_status status = block->is_temporary
+                               ? GPULUA_OK
+                               : gpu_pool_add(capture->pool, block, capture->number, error);
     return status ? status : note_made(capture, block, error);
 }
 
@@ -379,7 +388,7 @@ gpulua_status gpu_capture_note(struct gpu_capture *capture, const struct gpu_use
     for (uint32_t i = 0; i < use_count && status == GPULUA_OK; i++) {
         struct gpu_block *block = uses[i].block;
         bool is_kept = !block->is_staging && !block->is_temporary;
-        status = is_kept ? gpu_pool_add(capture->pool, block, error) : GPULUA_OK;
+        status = is_kept ? gpu_pool_add(capture->pool, block, capture->number, error) : GPULUA_OK;
     }
     return status;
 }
@@ -456,12 +465,12 @@ gpulua_status gpu_capture_finish(struct gpu_capture *capture, struct gpu_graph *
         status = gpu_capture_take(capture, &body, error);
     }
     if (status == GPULUA_OK) {
-        status = gpu_graph_plan(&body, capture->pool, error);
+        status = gpu_graph_plan(&body, capture, error);
     }
     if (status == GPULUA_OK) {
         status = gpu_graph_create(capture->pool, &body, capture->label, graph, error);
     }
     gpu_graph_body_finish(&body);
-    end(capture);
+    end(capture, status == GPULUA_OK);
     return status;
 }

@@ -212,16 +212,17 @@ static void move_in(struct gpu_block *block, struct gpu_block *home, uint64_t by
     block->address = home->address + byte_offset;
 }
 
-static gpulua_status make_arena(struct gpu_pool *pool, uint64_t byte_count, const char *label,
+static gpulua_status make_arena(struct gpu_capture *capture, uint64_t byte_count, const char *label,
                                 struct gpu_block **arena, struct gpu_error *error) {
     const struct gpu_block_info info = {.byte_count = byte_count, .label = label};
+    struct gpu_pool *pool = gpu_capture_pool(capture);
     gpulua_status status = gpu_pool_check_open(pool, "memory for temporaries", error);
     if (status == GPULUA_OK) {
         status = gpu_block_create(gpu_pool_device(pool), &info, arena, error);
     }
     if (status == GPULUA_OK) {
         (*arena)->is_arena = true;
-        status = gpu_pool_add(pool, *arena, error);
+        status = gpu_pool_add(pool, *arena, gpu_capture_number(capture), error);
         gpu_block_release(*arena); /* the pool keeps it */
     }
     return status;
@@ -229,13 +230,13 @@ static gpulua_status make_arena(struct gpu_pool *pool, uint64_t byte_count, cons
 
 /* Check mode: each by itself, so that an access past its end hits no other, and what was never
  * written is seen to be read. */
-static gpulua_status move_apart(const struct plan *plan, struct gpu_pool *pool,
+static gpulua_status move_apart(const struct plan *plan, struct gpu_capture *capture,
                                 struct gpu_error *error) {
     gpulua_status status = GPULUA_OK;
     for (uint32_t i = 0; i < plan->count && status == GPULUA_OK; i++) {
         struct gpu_block *home, *block = plan->tenants[i].block;
         const char *label = block->label[0] ? block->label : "temporary";
-        status = make_arena(pool, block->byte_count, label, &home, error);
+        status = make_arena(capture, block->byte_count, label, &home, error);
         if (status == GPULUA_OK) {
             home->is_arena = false; /* nobody else moves in */
             move_in(block, home, 0);
@@ -244,13 +245,13 @@ static gpulua_status move_apart(const struct plan *plan, struct gpu_pool *pool,
     return status;
 }
 
-static gpulua_status move_together(struct plan *plan, struct gpu_pool *pool,
+static gpulua_status move_together(struct plan *plan, struct gpu_capture *capture,
                                    struct gpu_error *error) {
     uint64_t total = place_all(plan);
-    struct gpu_block *arena = gpu_pool_arena(pool, total);
+    struct gpu_block *arena = gpu_pool_arena(gpu_capture_pool(capture), total);
     gpulua_status status = GPULUA_OK;
     if (!arena) {
-        status = make_arena(pool, total ? total : 1, "temporaries", &arena, error);
+        status = make_arena(capture, total ? total : 1, "temporaries", &arena, error);
     }
     for (uint32_t i = 0; i < plan->count && status == GPULUA_OK; i++) {
         move_in(plan->tenants[i].block, arena, plan->tenants[i].byte_begin);
@@ -298,15 +299,15 @@ static void finish_plan(struct plan *plan) {
     free(plan->is_before);
 }
 
-static gpulua_status move_all(const struct graph_body *body, struct gpu_pool *pool,
+static gpulua_status move_all(const struct graph_body *body, struct gpu_capture *capture,
                               struct gpu_error *error) {
     struct plan plan = {.body = body};
     gpulua_status status =
         make_plan(&plan) ? GPULUA_OK
                          : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
     if (status == GPULUA_OK && plan.count > 0) {
-        status = gpu_pool_device(pool)->is_checked ? move_apart(&plan, pool, error)
-                                                   : move_together(&plan, pool, error);
+        status = gpu_capture_device(capture)->is_checked ? move_apart(&plan, capture, error)
+                                                         : move_together(&plan, capture, error);
     }
     finish_plan(&plan);
     return status;
@@ -355,7 +356,7 @@ static void address_all(struct graph_body *body) {
     }
 }
 
-gpulua_status gpu_graph_plan(struct graph_body *body, struct gpu_pool *pool,
+gpulua_status gpu_graph_plan(struct graph_body *body, struct gpu_capture *capture,
                              struct gpu_error *error) {
     gpulua_status status = GPULUA_OK;
     if (!body->has_temporaries) {
@@ -367,11 +368,12 @@ gpulua_status gpu_graph_plan(struct graph_body *body, struct gpu_pool *pool,
             status = gpu_block_settle(block, error);
         }
         if (status == GPULUA_OK && !block->is_temporary) {
-            status = gpu_pool_add(pool, block, error);
+            status =
+                gpu_pool_add(gpu_capture_pool(capture), block, gpu_capture_number(capture), error);
         }
     }
     if (status == GPULUA_OK) {
-        status = move_all(body, pool, error);
+        status = move_all(body, capture, error);
     }
     if (status == GPULUA_OK) {
         address_all(body);

@@ -5,16 +5,20 @@
 
 #include "runtime/graph/state.h"
 
+struct pool_entry {
+    struct gpu_block *block; /* retained */
+    bool by_hand;            /* recorded by the script */
+    uint64_t capture;        /* the only one that has wanted it; 0: others have, too */
+};
+
 struct gpu_pool {
     uint32_t refs;
     uint64_t number;           /* given out once in this process, from 1 */
     struct gpu_pool *next;     /* of the device */
     struct gpu_device *device; /* retained */
     bool is_sealed;
-    uint32_t user_count;       /* graphs, and captures that have not ended */
-    struct gpu_block **blocks; /* owned; each retained, in order */
-    bool *by_hand;             /* owned: of each, was it recorded by the script? */
-    uint32_t by_hand_capacity;
+    uint32_t user_count;        /* graphs, and captures that have not ended */
+    struct pool_entry *entries; /* owned; in order */
     uint32_t count, capacity;
     struct graph_index index; /* of the blocks */
     struct gpu_block *order;  /* retained: has no memory; launches of its graphs write it */
@@ -55,14 +59,12 @@ struct gpu_pool *gpu_pool_retain(struct gpu_pool *pool) {
 
 static void drop_blocks(struct gpu_pool *pool) {
     for (uint32_t i = 0; i < pool->count; i++) {
-        gpu_block_release(pool->blocks[i]);
+        gpu_block_release(pool->entries[i].block);
     }
-    free((void *)pool->blocks);
-    free(pool->by_hand);
+    free(pool->entries);
     gpu_graph_index_finish(&pool->index);
-    pool->blocks = NULL;
-    pool->by_hand = NULL;
-    pool->count = pool->capacity = pool->by_hand_capacity = 0;
+    pool->entries = NULL;
+    pool->count = pool->capacity = 0;
 }
 
 static void run_release(struct gpu_device *device, struct gpu_deferred *deferred) {
@@ -116,10 +118,15 @@ gpulua_status gpu_pool_check_open(const struct gpu_pool *pool, const char *what,
                          (unsigned long long)pool->number, what);
 }
 
-gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block,
+gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block, uint64_t capture,
                            struct gpu_error *error) {
-    if (block->byte_count == 0 ||
-        gpu_graph_index_find(&pool->index, block) != GPU_NODE_NONE) { /* order alone is no memory */
+    if (block->byte_count == 0) { /* order alone is no memory */
+        return GPULUA_OK;
+    }
+    uint32_t known = gpu_graph_index_find(&pool->index, block);
+    if (known != GPU_NODE_NONE) {
+        struct pool_entry *entry = &pool->entries[known];
+        entry->capture = entry->capture == capture ? capture : 0;
         return GPULUA_OK;
     }
     char what[80];
@@ -130,39 +137,27 @@ gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block,
         return status;
     }
     uint32_t *number = gpu_graph_index_make(&pool->index, block);
-    if (!number ||
-        !gpu_graph_grow((void **)&pool->blocks, &pool->capacity, pool->count,
-                        sizeof(struct gpu_block *)) ||
-        !gpu_graph_grow((void **)&pool->by_hand, &pool->by_hand_capacity, pool->count,
-                        sizeof *pool->by_hand)) {
+    if (!number || !gpu_graph_grow((void **)&pool->entries, &pool->capacity, pool->count,
+                                   sizeof *pool->entries)) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to register %s", what);
     }
     *number = pool->count;
-    pool->by_hand[pool->count] = false;
-    pool->blocks[pool->count++] = gpu_block_retain(block);
+    pool->entries[pool->count++] =
+        (struct pool_entry){.block = gpu_block_retain(block), .capture = capture};
     return GPULUA_OK;
 }
 
-static bool is_needed(const struct graph_body *body, const struct gpu_block *block) {
-    bool is_needed = gpu_graph_find_track(body, block) != GPU_NODE_NONE;
-    for (uint32_t i = 0; i < body->made_count && !is_needed; i++) {
-        is_needed = body->made[i] == block || body->made[i]->home == block;
-    }
-    return is_needed;
-}
-
-void gpu_pool_shed(struct gpu_pool *pool, const struct graph_body *body) {
+/* Lets go of what `is_kept` says no to. */
+static void sift(struct gpu_pool *pool,
+                 bool (*is_kept)(const struct pool_entry *entry, const void *user),
+                 const void *user) {
     uint32_t kept = 0;
-    if (pool->user_count != 1 || pool->is_sealed) {
-        return;
-    }
     for (uint32_t i = 0; i < pool->count; i++) {
-        if (!pool->by_hand[i] && !is_needed(body, pool->blocks[i])) {
-            gpu_block_release(pool->blocks[i]);
-            continue;
+        if (is_kept(&pool->entries[i], user)) {
+            pool->entries[kept++] = pool->entries[i];
+        } else {
+            gpu_block_release(pool->entries[i].block);
         }
-        pool->by_hand[kept] = pool->by_hand[i];
-        pool->blocks[kept++] = pool->blocks[i];
     }
     if (kept == pool->count) {
         return;
@@ -170,11 +165,34 @@ void gpu_pool_shed(struct gpu_pool *pool, const struct graph_body *body) {
     pool->count = kept;
     gpu_graph_index_finish(&pool->index);
     for (uint32_t i = 0; i < kept; i++) {
-        uint32_t *number = gpu_graph_index_make(&pool->index, pool->blocks[i]);
+        uint32_t *number = gpu_graph_index_make(&pool->index, pool->entries[i].block);
         if (number) { /* else it may be registered once more: no harm is done */
             *number = i;
         }
     }
+}
+
+static bool is_needed(const struct pool_entry *entry, const void *user) {
+    const struct graph_body *body = user;
+    bool is_needed = entry->by_hand || gpu_graph_find_track(body, entry->block) != GPU_NODE_NONE;
+    for (uint32_t i = 0; i < body->made_count && !is_needed; i++) {
+        is_needed = body->made[i] == entry->block || body->made[i]->home == entry->block;
+    }
+    return is_needed;
+}
+
+void gpu_pool_shed(struct gpu_pool *pool, const struct graph_body *body) {
+    if (pool->user_count == 1 && !pool->is_sealed) {
+        sift(pool, is_needed, body);
+    }
+}
+
+static bool is_of_others(const struct pool_entry *entry, const void *user) {
+    return entry->by_hand || entry->capture != *(const uint64_t *)user;
+}
+
+void gpu_pool_forget(struct gpu_pool *pool, uint64_t capture) {
+    sift(pool, is_of_others, &capture);
 }
 
 gpulua_status gpu_pool_record(struct gpu_pool *pool, const struct gpu_ref *ref,
@@ -185,11 +203,11 @@ gpulua_status gpu_pool_record(struct gpu_pool *pool, const struct gpu_ref *ref,
         status = gpu_temporary_use(ref->block, NULL, "record of a pool", error);
     }
     if (status == GPULUA_OK) {
-        status = gpu_pool_add(pool, ref->block, error);
+        status = gpu_pool_add(pool, ref->block, 0, error);
     }
     uint32_t number = gpu_graph_index_find(&pool->index, ref->block);
     if (status == GPULUA_OK && number != GPU_NODE_NONE) {
-        pool->by_hand[number] = true;
+        pool->entries[number].by_hand = true;
     }
     return status;
 }
@@ -233,7 +251,7 @@ bool gpu_pool_is_sealed(const struct gpu_pool *pool) {
 struct gpu_block *gpu_pool_arena(const struct gpu_pool *pool, uint64_t byte_count) {
     struct gpu_block *found = NULL;
     for (uint32_t i = 0; i < pool->count; i++) {
-        struct gpu_block *block = pool->blocks[i];
+        struct gpu_block *block = pool->entries[i].block;
         if (block->is_arena && !block->is_freed && block->epoch == pool->device->epoch &&
             block->byte_count >= byte_count && (!found || block->byte_count < found->byte_count)) {
             found = block;

@@ -195,7 +195,7 @@ bool gpu_graph_note_made(struct graph_body *body, struct gpu_block *block, uint6
 /* ---- plan.c ---- */
 /* Where the temporaries of a body that has ended lie: those that somebody holds get memory of their
  * own, the others share the pool's; then the addresses in its commands. */
-gpulua_status gpu_graph_plan(struct graph_body *body, struct gpu_pool *pool,
+gpulua_status gpu_graph_plan(struct graph_body *body, struct gpu_capture *capture,
                              struct gpu_error *error);
 /* Are they all those of the graph that is updated, and nobody's else? They can stay where they
  * are. */
@@ -229,6 +229,8 @@ gpulua_status gpu_capture_put(struct gpu_capture *capture, const struct gpu_enve
 /* The pool knows the blocks. PoolSealed. */
 gpulua_status gpu_capture_note(struct gpu_capture *capture, const struct gpu_use *uses,
                                uint32_t use_count, struct gpu_error *error);
+/* It has ended; `is_good`: and something has come of it. */
+void gpu_capture_end(struct gpu_capture *capture, bool is_good);
 /* Of it and of the bodies in it: given out once. */
 uint64_t gpu_capture_number(const struct gpu_capture *capture);
 /* What the capture is to have where another graph's has made `known`: borrowed. */
@@ -261,7 +263,11 @@ gpulua_status gpu_capture_take(struct gpu_capture *capture, struct graph_body *b
 struct gpu_pool *gpu_capture_pool(const struct gpu_capture *capture);
 
 /* ---- pool.c ---- */
-gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block, struct gpu_error *error);
+/* For the capture of that number. PoolSealed, unless it is there. */
+gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block, uint64_t capture,
+                           struct gpu_error *error);
+/* What only that capture has wanted, of which nothing came. */
+void gpu_pool_forget(struct gpu_pool *pool, uint64_t capture);
 /* PoolSealed, unless it takes new blocks. */
 gpulua_status gpu_pool_check_open(const struct gpu_pool *pool, const char *what,
                                   struct gpu_error *error);

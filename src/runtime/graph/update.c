@@ -203,10 +203,10 @@ static gpulua_status patch_followed(struct gpu_graph *graph, struct gpu_capture 
 }
 
 /* What follows what is what it was: so may be where temporaries lie. */
-static gpulua_status plan_again(struct graph_body *body, struct gpu_pool *pool,
+static gpulua_status plan_again(struct graph_body *body, struct gpu_capture *capture,
                                 struct gpu_error *error) {
     if (!gpu_graph_is_planned(body)) {
-        return gpu_graph_plan(body, pool, error);
+        return gpu_graph_plan(body, capture, error);
     }
     for (uint32_t i = 0; i < body->made_count; i++) {
         body->made[i]->twin = NULL; /* it is the graph's own from here on */
@@ -313,18 +313,18 @@ gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capt
         status = patch_followed(graph, capture, change, error);
     } else if (status == GPULUA_OK &&
                is_same_topology(&graph->body, &body, change->first, sizeof change->first)) {
-        status = plan_again(&body, graph->pool, error);
+        status = plan_again(&body, capture, error);
         status = status ? status : patch_all(graph, &body, change, error);
     } else if (status == GPULUA_OK && may_rebuild) {
         change->is_rebuilt = true;
-        status = gpu_graph_plan(&body, graph->pool, error);
+        status = gpu_graph_plan(&body, capture, error);
         status = status ? status : rebuild(graph, &body, error);
     } else if (status == GPULUA_OK) {
         status = gpu_error_set(error, GPULUA_TOPOLOGY_CHANGED, "the graph%s%s has changed: %s",
                                graph->label[0] ? " " : "", graph->label, change->first);
     }
     gpu_graph_body_finish(&body);
-    gpu_capture_cancel(capture);
+    gpu_capture_end(capture, status == GPULUA_OK);
     if (status == GPULUA_OK && !is_followed) {
         gpu_pool_shed(graph->pool, &graph->body);
     }
