@@ -155,8 +155,7 @@ static bool body_end(void) {
     return device_ops->graph_body_end(graph, &error) == GPULUA_OK;
 }
 static bool end(void) {
-    uint64_t bytes;
-    return device_ops->graph_end(graph, &bytes, &error) == GPULUA_OK;
+    return device_ops->graph_end(graph, &error) == GPULUA_OK;
 }
 static bool launch(void) {
     return device_ops->graph_launch(stream, ++seq, graph, &error) == GPULUA_OK;

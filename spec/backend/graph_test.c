@@ -168,8 +168,7 @@ static bool node(struct backend_graph *graph, const uint32_t *deps, size_t count
     return ops->graph_node(graph, deps, (uint32_t)count, &error) == GPULUA_OK;
 }
 static bool end(struct backend_graph *graph) {
-    uint64_t bytes = 1;
-    return ops->graph_end(graph, &bytes, &error) == GPULUA_OK && bytes == 0;
+    return ops->graph_end(graph, &error) == GPULUA_OK;
 }
 static bool launch(struct backend_stream *on, struct backend_graph *graph) {
     return ops->graph_launch(on, ++seq, graph, &error) == GPULUA_OK;
@@ -524,31 +523,29 @@ static void uploads(void) {
  * latest when the graph is to be made. */
 static bool refused_make(struct backend_graph **graph) {
     struct backend_stream *on;
-    uint64_t bytes;
     bool good =
         begin(graph, &on) && node(*graph, NO_DEPS) && set(on, 0, 77) && node(*graph, DEPS(0));
     gpulua_status status = weigh_with(on, 1, 0, 0, 2048);
     if (!is_fake && status == GPULUA_OK) {
-        status = ops->graph_end(*graph, &bytes, &error);
+        status = ops->graph_end(*graph, &error);
     }
     return good && status == GPULUA_DRIVER;
 }
 
 static void refused(void) {
     struct backend_graph *graph = NULL;
-    uint64_t bytes;
     bool good = refused_make(&graph);
     if (is_fake) { /* a real driver may go on with the capture */
         good = good && ops->graph_node(graph, DEPS(0), &error) == GPULUA_DRIVER &&
                strstr(error.message, "capture") != NULL && error.driver_code == 901 &&
                ops->graph_node(graph, DEPS(0), &error) == GPULUA_INVALID_ARGUMENT &&
-               ops->graph_end(graph, &bytes, &error) == GPULUA_INVALID_ARGUMENT &&
+               ops->graph_end(graph, &error) == GPULUA_INVALID_ARGUMENT &&
                ops->graph_launch(stream, ++seq, graph, &error) == GPULUA_INVALID_ARGUMENT;
     }
     ops->graph_destroy(device, graph);
     good = good && refused_make(&graph);
     if (is_fake) {
-        good = good && ops->graph_end(graph, &bytes, &error) == GPULUA_DRIVER;
+        good = good && ops->graph_end(graph, &error) == GPULUA_DRIVER;
     }
     ops->graph_destroy(device, graph);
     check(good && diamond_make(&graph) && launch(stream, graph) && is(0, 5),
@@ -559,7 +556,6 @@ static void refused(void) {
 static void states(void) {
     struct backend_graph *graph = NULL, *kept[5] = {0};
     struct backend_stream *on;
-    uint64_t bytes;
     long live = is_fake ? FAKE(long, live) : 0;
     int capture_refused;
     ops->graph_destroy(device, NULL);
@@ -572,8 +568,8 @@ static void states(void) {
     ops->graph_destroy(device, graph);
     check(good && diamond_make(&graph) &&
               ops->graph_node(graph, NULL, 0, &error) == GPULUA_INVALID_ARGUMENT &&
-              ops->graph_end(graph, &bytes, &error) == GPULUA_INVALID_ARGUMENT &&
-              launch(stream, graph) && wait_for(stream),
+              ops->graph_end(graph, &error) == GPULUA_INVALID_ARGUMENT && launch(stream, graph) &&
+              wait_for(stream),
           "one that is made takes no more");
     ops->graph_destroy(device, graph);
     good = diamond_make(&graph) && ops->graph_upload(stream, graph, &error) == GPULUA_OK &&
@@ -687,7 +683,6 @@ static void losing(void) {
     for (size_t c = 0; c < sizeof calls / sizeof calls[0]; c++) {
         struct backend_graph *graph = NULL, *whole = NULL, *half = NULL;
         struct backend_stream *on;
-        uint64_t bytes;
         bool is_first = strcmp(calls[c], "cuModuleLoadDataEx") == 0;
         rig_close();
         FAKE(long, live) = 0;
@@ -704,7 +699,7 @@ static void losing(void) {
                later.driver_code == 700;
         if (!is_first) {
             good = good && ops->graph_node(half, NO_DEPS, &later) == GPULUA_DEVICE_LOST &&
-                   ops->graph_end(half, &bytes, &later) == GPULUA_DEVICE_LOST &&
+                   ops->graph_end(half, &later) == GPULUA_DEVICE_LOST &&
                    ops->graph_launch(stream, 1, whole, &later) == GPULUA_DEVICE_LOST &&
                    ops->graph_upload(stream, whole, &later) == GPULUA_DEVICE_LOST &&
                    ops->graph_begin(device, &graph, &on, &later) == GPULUA_DEVICE_LOST;

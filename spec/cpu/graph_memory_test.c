@@ -101,7 +101,6 @@ static bool branch(struct backend_graph *graph, struct backend_stream *stream,
 static bool build(struct backend_graph *graph, struct backend_stream *stream,
                   struct backend_error *error) {
     const uint32_t one = 1;
-    uint64_t bytes;
     for (uint32_t i = 0; i < NODES; i++) {
         uint32_t deps[2] = {i % 4 == 0 ? i - 1 : i - i % 4, i - 2};
         uint32_t dep_count = i == 0 ? 0 : i % 4 == 0 ? 2 : 1;
@@ -113,7 +112,7 @@ static bool build(struct backend_graph *graph, struct backend_stream *stream,
             return false;
         }
     }
-    return branch(graph, stream, error) && cpu->graph_end(graph, &bytes, error) == GPULUA_OK;
+    return branch(graph, stream, error) && cpu->graph_end(graph, error) == GPULUA_OK;
 }
 
 /* False: it is wrong. */

@@ -240,9 +240,8 @@ static bool visit_plain(struct made *made, const uint32_t *deps, uint32_t dep_co
 
 static bool end(struct made *made) {
     struct backend_error error = {.log = NULL};
-    uint64_t bytes = 1;
     memory->open = 1;
-    return cpu->graph_end(made->graph, &bytes, &error) == GPULUA_OK && bytes == 0;
+    return cpu->graph_end(made->graph, &error) == GPULUA_OK;
 }
 
 static bool launch(struct made *made, struct lane *lane) {

@@ -244,10 +244,8 @@ struct backend_ops {
      * nothing is to be prepared. */
     gpulua_status (*graph_control_prepare)(struct backend_device *device,
                                            struct backend_error *error);
-    /* No more nodes: it can be launched. `*device_bytes`: device memory that it takes by itself, 0
-     * if that is not known. */
-    gpulua_status (*graph_end)(struct backend_graph *graph, uint64_t *device_bytes,
-                               struct backend_error *error);
+    /* No more nodes: it can be launched. */
+    gpulua_status (*graph_end)(struct backend_graph *graph, struct backend_error *error);
     /* Behind what is on the stream: what the first launch would do beside launching. */
     gpulua_status (*graph_upload)(struct backend_stream *stream, struct backend_graph *graph,
                                   struct backend_error *error);

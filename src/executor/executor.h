@@ -293,8 +293,7 @@ gpulua_status gpu_executor_do(struct wire_executor *executor, const struct wire_
 void gpu_executor_graph_begin(struct wire_executor *executor, const struct wire_record *record);
 void gpu_executor_graph_node(struct wire_executor *executor, const struct wire_record *record);
 gpulua_status gpu_executor_graph_end(struct wire_executor *executor,
-                                     const struct wire_record *record,
-                                     struct wire_graph_facts *facts, struct backend_error *error);
+                                     const struct wire_record *record, struct backend_error *error);
 /* GRAPH_LAUNCH or GRAPH_UPLOAD. */
 gpulua_status gpu_executor_graph_launch(struct wire_executor *executor,
                                         const struct wire_record *record,

@@ -174,7 +174,7 @@ void gpu_executor_graph_node(struct wire_executor *executor, const struct wire_r
 
 gpulua_status gpu_executor_graph_end(struct wire_executor *executor,
                                      const struct wire_record *record,
-                                     struct wire_graph_facts *facts, struct backend_error *error) {
+                                     struct backend_error *error) {
     struct executor_graph *row = row_of(executor, record->object);
     if (row == NULL) {
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "graph %" PRIu32 " is not there",
@@ -186,7 +186,7 @@ gpulua_status gpu_executor_graph_end(struct wire_executor *executor,
     } else if (row->depth > 0) {
         status = gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0, "a body has no end");
     } else if (executor->verify == NULL) {
-        status = executor->ops->graph_end(row->graph, &facts->device_bytes, error);
+        status = executor->ops->graph_end(row->graph, error);
     }
     row->is_ready = status == GPULUA_OK;
     if (status != GPULUA_OK) {

@@ -343,7 +343,6 @@ static void take_device_request(struct wire_executor *executor, const struct wir
         struct wire_memory_facts memory;
         struct wire_slab_facts slab;
         struct wire_stream_facts stream;
-        struct wire_graph_facts graph;
     } body;
     uint32_t body_bytes = 0;
     memset(&body, 0, sizeof body);
@@ -375,8 +374,7 @@ static void take_device_request(struct wire_executor *executor, const struct wir
         load_module(executor, record, &error);
         break;
     case WIRE_OP_GRAPH_END:
-        gpu_executor_graph_end(executor, record, &body.graph, &error);
-        body_bytes = sizeof body.graph;
+        gpu_executor_graph_end(executor, record, &error);
         break;
     case WIRE_OP_KERNEL_GET:
         get_kernel(executor, record, &body.kernel, &error);

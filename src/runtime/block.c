@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/graph.h"
 #include "runtime/memory/stack.h"
 #include "runtime/work.h"
 
@@ -395,6 +396,10 @@ static gpulua_status allocate_again(struct gpu_memory *memory, struct gpu_memory
             return waited;
         }
         (void)gpu_device_reap(device);
+        status = gpu_memory_allocate(memory, request, grant, error);
+    }
+    while (status == GPULUA_OUT_OF_MEMORY && gpu_graphs_evict(device)) {
+        gpu_error_finish(error);
         status = gpu_memory_allocate(memory, request, grant, error);
     }
     device->stats.recoveries += status == GPULUA_OK;

@@ -169,7 +169,7 @@ uint64_t gpu_device_trim(struct gpu_device *device);
     X(waits_issued) X(waits_elided) X(hazards_widened) X(recorders_abandoned)                                 \
     X(ops_completed) X(ops_failed) X(ops_in_flight) X(ops_in_flight_max)                                      \
     X(allocs) X(frees) X(bytes_live) X(bytes_live_max) X(bytes_pending) X(bytes_reserved) X(bytes_quarantined) X(budget_bytes) \
-    X(staging_bytes) X(staging_bytes_max) X(blocks_live) X(streams_live) X(modules_live) X(kernels_live) X(graphs_live)      \
+    X(staging_bytes) X(staging_bytes_max) X(blocks_live) X(streams_live) X(modules_live) X(kernels_live) X(graphs_live) X(graph_bytes) X(graph_evictions) \
     X(imports_live) X(exports_live)                                                                           \
     X(oom_retries) X(recoveries) X(collections) X(guard_checks) X(guard_findings)                                            \
     X(requests) X(records) X(record_bytes) X(throttles) X(errors_unobserved)                                  \

@@ -19,7 +19,7 @@ struct gpu_graph_info {
     uint32_t node_count, edge_count; /* with those of bodies */
     uint64_t replays;                /* launches so far */
     uint64_t uploads;                /* that did something: 0 or 1 */
-    uint64_t device_bytes; /* of the device's memory, by itself; 0: the driver does not say */
+    uint64_t device_bytes; /* of the device's budget, by itself; 0: it is not there at the moment */
     const char *label;     /* or "" */
 };
 
@@ -113,9 +113,13 @@ void gpu_graph_release(struct gpu_graph *graph);
 struct gpu_pool *gpu_graph_pool(const struct gpu_graph *graph); /* borrowed */
 struct gpu_device *gpu_graph_device(const struct gpu_graph *graph);
 void gpu_graph_info(const struct gpu_graph *graph, struct gpu_graph_info *info);
+/* Ends for the device, not for scripts, the graph that was launched longest ago: its next launch
+ * makes it anew there. False: there is none. */
+bool gpu_graphs_evict(struct gpu_device *device);
 /* All nodes as one operation on submit->stream, behind what conflicts with any of them. With
- * submit->capture its nodes become that capture's. UseAfterFree: a block of it was freed. Blocks
- * only while the ring is full or too much is in flight. */
+ * submit->capture its nodes become that capture's. UseAfterFree: a block of it was freed.
+ * OutOfBudget: it is not there any more, and there is no room for it. Blocks while the ring is full
+ * or too much is in flight, and until the device has made it anew, if that is so. */
 gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit *submit,
                                struct gpu_op **op, struct gpu_error *error);
 /* What the first launch would do beside launching, in advance. The second time nothing. */

@@ -285,6 +285,8 @@ struct gpu_device {
     struct gpu_id_pool module_ids, kernel_ids, graph_ids;
 
     struct gpu_pool *pools; /* of graphs */
+    struct gpu_graph *graphs;
+    uint64_t graph_clock; /* launches */
 
     struct gpu_flight flight;
     struct gpu_recorder *holding; /* recorders between preflight and commit */

@@ -70,7 +70,7 @@
                              the device need not do any */                                                            \
     X(GRAPH_BEGIN, 0)     /* object = graph number, u.graph: its nodes follow, each a record of work with             \
                              WIRE_FLAG_NODE, and then GRAPH_END. No reply: failing fails GRAPH_END */                 \
-    X(GRAPH_END, 0)       /* request: object = graph number; reply: wire_graph_facts */                               \
+    X(GRAPH_END, 0)       /* request: object = graph number; the graph can be launched */                             \
     X(GRAPH_DESTROY, 0)   /* object = graph number; launches of it may be in flight. Its number may be used again */  \
     X(CLOSE, 0)           /* request: finish all work, free everything, then the executor ends */                     \
     X(LAUNCH, 1)          /* object = kernel, u.launch; payload: arguments, reloc_count uint16 offsets, then, at a     \
@@ -310,8 +310,9 @@ struct wire_device_facts {
     uint32_t grid_max[3];
     uint32_t shared_bytes_max; /* dynamic and static per block, opt-in included */
     int32_t priority_lowest, priority_highest;
-    uint32_t driver_version; /* 13000 for 13.0 */
-    char name[96];           /* "NVIDIA H200", the CPU's model name */
+    uint32_t driver_version;   /* 13000 for 13.0 */
+    uint32_t graph_node_bytes; /* what a graph takes on the device for each of its nodes, about */
+    char name[96];             /* "NVIDIA H200", the CPU's model name */
 };
 
 struct wire_kernel_facts {
@@ -339,10 +340,6 @@ struct wire_slab_facts {
 
 struct wire_stream_facts {
     uint64_t native; /* the driver's handle */
-};
-
-struct wire_graph_facts {
-    uint64_t device_bytes; /* that it takes by itself; 0: not known */
 };
 
 struct wire_memory_facts {

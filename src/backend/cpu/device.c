@@ -2,6 +2,7 @@
 #include "backend/cpu/device.h"
 #include "backend/cpu/check/check.h"
 #include "backend/cpu/compile.h"
+#include "backend/cpu/graph.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -72,6 +73,7 @@ static void cpu_device_facts(struct backend_device *device, struct wire_device_f
     facts->shared_bytes_max = CPU_SHARED_BYTES_MAX;
     facts->priority_lowest = 0;
     facts->priority_highest = CPU_PRIORITY_HIGHEST;
+    facts->graph_node_bytes = CPU_GRAPH_NODE_BYTES;
     memcpy(facts->name, device->name, sizeof facts->name);
 }
 

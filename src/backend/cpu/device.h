@@ -252,8 +252,7 @@ gpulua_status gpu_cpu_graph_begin(struct backend_device *device, struct backend_
                                   struct backend_stream **stream, struct backend_error *error);
 gpulua_status gpu_cpu_graph_node(struct backend_graph *graph, const uint32_t *deps,
                                  uint32_t dep_count, struct backend_error *error);
-gpulua_status gpu_cpu_graph_end(struct backend_graph *graph, uint64_t *device_bytes,
-                                struct backend_error *error);
+gpulua_status gpu_cpu_graph_end(struct backend_graph *graph, struct backend_error *error);
 gpulua_status gpu_cpu_graph_upload(struct backend_stream *stream, struct backend_graph *graph,
                                    struct backend_error *error);
 gpulua_status gpu_cpu_graph_launch(struct backend_stream *stream, uint64_t seq,

@@ -167,10 +167,8 @@ static void patches_apply(struct backend_graph *graph, struct cpu_item *patches)
     patches_free(graph->device, patches);
 }
 
-gpulua_status gpu_cpu_graph_end(struct backend_graph *graph, uint64_t *device_bytes,
-                                struct backend_error *error) {
+gpulua_status gpu_cpu_graph_end(struct backend_graph *graph, struct backend_error *error) {
     assert(graph->open == graph);
-    *device_bytes = 0;
     return gpu_cpu_graph_seal(graph, error);
 }
 

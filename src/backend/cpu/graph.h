@@ -21,6 +21,7 @@
 #include "backend/cpu/device.h"
 
 #define CPU_GRAPH_LANES_MAX 64u
+#define CPU_GRAPH_NODE_BYTES 512u     /* its item with arguments, and marks, about */
 #define CPU_GRAPH_LANES_PER_WORKER 4u /* so that one that takes long holds up few others */
 
 struct cpu_node {

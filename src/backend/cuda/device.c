@@ -1,5 +1,6 @@
 /* CUDA devices: opening, facts, errors, closing; the table of the backend. */
 #include "backend/cuda/device.h"
+#include "backend/cuda/graph.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -185,6 +186,7 @@ static gpulua_status facts_read(struct backend_device *device, struct backend_er
     facts->shared_bytes_max =
         opt_in > device->shared_bytes_default ? opt_in : device->shared_bytes_default;
     facts->driver_version = (uint32_t)cu->version;
+    facts->graph_node_bytes = CUDA_GRAPH_NODE_BYTES;
     size_t bytes = 0;
     gpulua_status status = CU(device, error, cu->cuDeviceTotalMem(&bytes, device->handle));
     facts->memory_bytes = bytes;

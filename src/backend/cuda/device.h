@@ -233,8 +233,7 @@ gpulua_status gpu_cuda_graph_begin(struct backend_device *device, struct backend
                                    struct backend_stream **stream, struct backend_error *error);
 gpulua_status gpu_cuda_graph_node(struct backend_graph *graph, const uint32_t *deps,
                                   uint32_t dep_count, struct backend_error *error);
-gpulua_status gpu_cuda_graph_end(struct backend_graph *graph, uint64_t *device_bytes,
-                                 struct backend_error *error);
+gpulua_status gpu_cuda_graph_end(struct backend_graph *graph, struct backend_error *error);
 gpulua_status gpu_cuda_graph_upload(struct backend_stream *stream, struct backend_graph *graph,
                                     struct backend_error *error);
 gpulua_status gpu_cuda_graph_launch(struct backend_stream *stream, uint64_t seq,

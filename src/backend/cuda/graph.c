@@ -248,14 +248,9 @@ gpulua_status gpu_cuda_graph_node(struct backend_graph *graph, const uint32_t *d
     return status;
 }
 
-/* The driver does not say what memory an executable graph takes on the device (the graph attributes
- * of the device count what memory nodes allocate, and there are none), and what is free before and
- * after changes with every process: `*device_bytes` is 0, not known. */
-gpulua_status gpu_cuda_graph_end(struct backend_graph *graph, uint64_t *device_bytes,
-                                 struct backend_error *error) {
+gpulua_status gpu_cuda_graph_end(struct backend_graph *graph, struct backend_error *error) {
     struct backend_device *device = graph->device;
     const struct cuda_driver *cu = &device->cu;
-    *device_bytes = 0;
     gpulua_status status = gpu_cuda_enter(device, error);
     if (status == GPULUA_OK) {
         status = gpu_cuda_graph_check(graph, GRAPH_CAPTURING, error);

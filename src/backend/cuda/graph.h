@@ -5,6 +5,11 @@
 
 #include "backend/cuda/device.h"
 
+/* What an executable graph takes of the device's memory for a node, about, as measured on an H200:
+ * the driver does not say (the graph attributes of the device count what memory nodes allocate, and
+ * there are none), and what is free before and after changes with every process. */
+#define CUDA_GRAPH_NODE_BYTES 10240u
+
 enum graph_state { GRAPH_CAPTURING, GRAPH_BUILT, GRAPH_FAILED };
 
 struct graph_node {

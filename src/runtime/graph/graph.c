@@ -1,173 +1,11 @@
-/* Graphs: sent to the executor once, launched as one operation. */
+/* Graphs: launched as one operation. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/graph/state.h"
 
-/* A node with more edges than one record takes gets them through joins: nodes of the wire alone. */
-#define EDGES_PER_RECORD 200u
-
 /* ---- making ---- */
-
-/* What is left of the nodes that are waited for, when each join takes EDGES_PER_RECORD of them. */
-struct sender {
-    struct gpu_device *device;
-    struct gpu_graph *graph;
-    const struct graph_body *body; /* of the graph, or of a conditional node in it */
-    uint32_t *numbers;             /* owned: of the body's nodes on the wire */
-    uint32_t *waits;               /* owned: room for those of one node */
-    uint32_t count;                /* nodes of the body sent */
-    uint32_t *total;               /* records sent, of all bodies */
-};
-
-static gpulua_status send_node(struct sender *sender, const struct graph_node *node,
-                               const uint32_t *waits, uint32_t wait_count,
-                               struct gpu_error *error) {
-    struct wire_record *built = (struct wire_record *)(void *)sender->device->scratch;
-    uint32_t payload_bytes = 0;
-    if (node) {
-        memcpy(built, node->record, sizeof *built);
-        payload_bytes = node->record->length_bytes - (uint32_t)sizeof *built;
-    } else {
-        memset(built, 0, sizeof *built);
-        built->opcode = WIRE_OP_MARK;
-    }
-    built->flags = WIRE_FLAG_NODE;
-    built->seq = gpu_wire_node_seq(sender->graph->made.id, (*sender->total)++);
-    sender->count++;
-    built->wait_count = (uint8_t)wait_count;
-    for (uint32_t i = 0; i < wait_count; i++) {
-        gpu_wire_record_waits(built)[i] = (struct wire_wait){.seq = waits[i]};
-    }
-    if (node) {
-        memcpy(gpu_wire_record_payload(built), node->record + 1, payload_bytes);
-    }
-    uint32_t length =
-        (uint32_t)sizeof *built + wait_count * (uint32_t)sizeof(struct wire_wait) + payload_bytes;
-    built->length_bytes = (length + 15u) & ~15u;
-    return gpu_device_publish(sender->device, built, error);
-}
-
-static gpulua_status send_body(struct gpu_graph *graph, const struct graph_body *body,
-                               uint32_t *total, struct gpu_error *error);
-
-static gpulua_status send_control(const struct sender *sender, const struct graph_control *control,
-                                  struct gpu_error *error) {
-    struct wire_record end = {
-        .length_bytes = sizeof end, .opcode = WIRE_OP_BODY_END, .flags = WIRE_FLAG_NODE};
-    gpulua_status status = GPULUA_OK;
-    for (uint32_t i = 0; i < control->body_count && status == GPULUA_OK; i++) {
-        status = send_body(sender->graph, &control->bodies[i], sender->total, error);
-        if (status == GPULUA_OK) {
-            end.seq = gpu_wire_node_seq(sender->graph->made.id, (*sender->total)++);
-            status = gpu_device_publish(sender->device, &end, error);
-        }
-    }
-    return status;
-}
-
-static gpulua_status send_nodes(struct sender *sender, struct gpu_error *error) {
-    const struct graph_body *body = sender->body;
-    for (uint32_t i = 0; i < body->node_count; i++) {
-        const struct graph_node *node = &body->nodes[i];
-        uint32_t count = node->edge_count;
-        for (uint32_t k = 0; k < count; k++) {
-            sender->waits[k] = sender->numbers[body->edges[node->edge_first + k].from];
-        }
-        while (count > EDGES_PER_RECORD) {
-            uint32_t joins = 0;
-            for (uint32_t k = 0; k < count; k += EDGES_PER_RECORD) {
-                uint32_t part = count - k < EDGES_PER_RECORD ? count - k : EDGES_PER_RECORD;
-                uint32_t number = sender->count;
-                gpulua_status status = send_node(sender, NULL, sender->waits + k, part, error);
-                if (status) {
-                    return status;
-                }
-                sender->waits[joins++] = number;
-            }
-            count = joins;
-        }
-        sender->numbers[i] = sender->count;
-        if (body == &sender->graph->body) { /* bodies of nodes are shared, and never changed */
-            sender->graph->body.nodes[i].number = sender->count;
-        }
-        gpulua_status status = send_node(sender, node, sender->waits, count, error);
-        if (status == GPULUA_OK && node->control) {
-            status = send_control(sender, node->control, error);
-        }
-        if (status) {
-            return status;
-        }
-    }
-    return GPULUA_OK;
-}
-
-static gpulua_status send_body(struct gpu_graph *graph, const struct graph_body *body,
-                               uint32_t *total, struct gpu_error *error) {
-    uint32_t widest = 0;
-    for (uint32_t i = 0; i < body->node_count; i++) {
-        widest = body->nodes[i].edge_count > widest ? body->nodes[i].edge_count : widest;
-    }
-    struct sender sender = {.device = graph->device,
-                            .graph = graph,
-                            .body = body,
-                            .numbers = malloc(body->node_count * sizeof *sender.numbers),
-                            .waits = malloc((widest + 1) * sizeof *sender.waits),
-                            .total = total};
-    gpulua_status status =
-        sender.numbers && sender.waits
-            ? send_nodes(&sender, error)
-            : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
-    free(sender.numbers);
-    free(sender.waits);
-    return status;
-}
-
-/* Joins that its nodes need at most. */
-static uint32_t count_joins(const struct graph_body *body) {
-    uint32_t joins = 0;
-    for (uint32_t i = 0; i < body->node_count; i++) {
-        const struct graph_control *control = body->nodes[i].control;
-        joins += body->nodes[i].edge_count / EDGES_PER_RECORD * 2;
-        for (uint32_t k = 0; control && k < control->body_count; k++) {
-            joins += count_joins(&control->bodies[k]);
-        }
-    }
-    return joins;
-}
-
-static void on_made(struct gpu_op *op, void *user, const struct wire_reply *reply) {
-    struct gpu_graph *graph = user;
-    (void)op;
-    if (reply && reply->status == GPULUA_OK) {
-        struct wire_graph_facts facts;
-        memcpy(&facts, gpu_wire_reply_body(reply), sizeof facts);
-        graph->made.device_bytes = facts.device_bytes;
-        graph->made.is_there = true;
-    }
-}
-
-static gpulua_status send(struct gpu_graph *graph, struct gpu_error *error) {
-    struct gpu_device *device = graph->device;
-    struct graph_totals totals = {0};
-    uint32_t sent = 0;
-    gpu_graph_count(&graph->body, &totals);
-    struct wire_record record = {
-        .length_bytes = sizeof record, .opcode = WIRE_OP_GRAPH_BEGIN, .object = graph->made.id};
-    record.u.graph.node_count = totals.node_count + totals.body_count + count_joins(&graph->body);
-    record.u.graph.control_count = totals.control_count;
-    gpulua_status status = gpu_device_publish(device, &record, error);
-    if (status == GPULUA_OK) {
-        status = send_body(graph, &graph->body, &sent, error);
-    }
-    if (status == GPULUA_OK) {
-        record = (struct wire_record){
-            .length_bytes = sizeof record, .opcode = WIRE_OP_GRAPH_END, .object = graph->made.id};
-        status = gpu_request_wait(device, &record, "graph", on_made, graph, error);
-    }
-    return status;
-}
 
 bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool,
                             struct gpu_use **uses, uint32_t *use_count) {
@@ -209,6 +47,10 @@ static void destroy(struct gpu_graph *graph) {
     if (graph->made.has_id) {
         gpu_id_give(&device->graph_ids, graph->made.id);
     }
+    *graph->link = graph->next;
+    if (graph->next) {
+        graph->next->link = graph->link;
+    }
     gpu_graph_body_finish(&graph->body);
     gpu_pool_unuse(graph->pool);
     free(graph->uses);
@@ -231,6 +73,12 @@ gpulua_status gpu_graph_create(struct gpu_pool *pool, struct graph_body *body, c
     *body = (struct graph_body){0};
     made->pool = pool;
     gpu_pool_use(pool);
+    made->next = device->graphs;
+    made->link = &device->graphs;
+    if (made->next) {
+        made->next->link = &made->next;
+    }
+    device->graphs = made;
     gpulua_status status = gpu_device_check(device, error);
     if (status == GPULUA_OK) {
         made->made.has_id = gpu_id_take(&device->graph_ids, &made->made.id);
@@ -241,12 +89,13 @@ gpulua_status gpu_graph_create(struct gpu_pool *pool, struct graph_body *body, c
         status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
     }
     if (status == GPULUA_OK) {
-        status = send(made, error);
+        status = gpu_graph_send(made, error);
     }
     if (status) {
         gpu_graph_release(made);
         return status;
     }
+    made->is_counted = true;
     device->stats.graphs_live++;
     *graph = made;
     return GPULUA_OK;
@@ -268,15 +117,8 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
     if (graph->refs > 0) {
         return;
     }
-    if (device->link && device->state == GPU_DEVICE_OPEN && graph->made.has_id) {
-        struct wire_record record = {.length_bytes = sizeof record,
-                                     .opcode = WIRE_OP_GRAPH_DESTROY,
-                                     .object = graph->made.id};
-        struct gpu_error ignored = {0};
-        (void)gpu_device_publish(device, &record, &ignored);
-        gpu_error_finish(&ignored);
-    }
-    device->stats.graphs_live -= graph->made.is_there;
+    gpu_graph_unsend(graph);
+    device->stats.graphs_live -= graph->is_counted;
     destroy(graph);
 }
 
@@ -346,9 +188,13 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
     if (status == GPULUA_OK) {
         status = check_blocks(graph, error);
     }
+    if (status == GPULUA_OK && !graph->made.is_there) {
+        status = gpu_graph_send(graph, error);
+    }
     if (status) {
         return status;
     }
+    graph->made.used_at = ++graph->device->graph_clock;
     envelope.uses = graph->uses;
     envelope.use_count = graph->use_count;
     if (opcode == WIRE_OP_GRAPH_UPLOAD) { /* uses nothing but the graph */

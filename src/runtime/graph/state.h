@@ -98,14 +98,16 @@ struct graph_body {
 struct graph_made {
     uint32_t id;
     bool has_id, is_there, is_uploaded; /* or launched */
-    uint64_t device_bytes;
+    uint64_t device_bytes;              /* reserved for it */
+    uint64_t used_at;                   /* launched or made: the device's graph_clock then */
 };
 
 struct gpu_graph {
     uint32_t refs;
-    struct gpu_device *device; /* retained */
+    struct gpu_device *device;      /* retained */
+    struct gpu_graph *next, **link; /* all of the device */
     struct graph_made made;
-    bool is_deferred;
+    bool is_deferred, is_counted;
     const char *label;     /* interned, or "" */
     struct gpu_pool *pool; /* used */
     struct graph_body body;
@@ -296,6 +298,13 @@ const char *gpu_graph_is_other(const struct wire_record *a, const struct wire_re
 /* The device's node becomes what the body's is now. */
 gpulua_status gpu_graph_patch(struct gpu_graph *graph, uint32_t node,
                               struct gpu_graph_change *change, struct gpu_error *error);
+
+/* ---- exec.c ---- */
+/* Makes it there, if the budget has room for it: what was launched longest ago goes for that.
+ * OutOfBudget, what the driver says. Blocks until the device has it. */
+gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error);
+/* The device needs it no more; launches in flight go on. */
+void gpu_graph_unsend(struct gpu_graph *graph);
 
 /* ---- graph.c ---- */
 /* Capacity: the node's bodies would lie too deep in the capture. */

@@ -158,6 +158,9 @@ gpulua_status gpu_graph_patch(struct gpu_graph *graph, uint32_t number,
         describe(node, what, sizeof what);
         snprintf(change->first, sizeof change->first, "node %u, %s", number + 1, what);
     }
+    if (!graph->made.is_there) {
+        return GPULUA_OK; /* it comes back as what it is then */
+    }
     memcpy(built, node->record, node->record->length_bytes);
     built->flags = WIRE_FLAG_NODE;
     built->seq = gpu_wire_node_seq(graph->made.id, node->number);

@@ -2,6 +2,7 @@
  * the device has one under all of its memory, and each budget of a script one of its own. */
 #include <stdlib.h>
 
+#include "runtime/graph.h"
 #include "runtime/memory/stack.h"
 
 struct gpu_listener {
@@ -159,6 +160,8 @@ gpulua_status gpu_account_reserve(struct gpu_account *account, const uint64_t *r
             if (status == GPULUA_OK) {
                 status = wait_for_room(account, retiring_bytes, device, byte_count, error);
             }
+            while (status == GPULUA_OK && account == &device->account &&
+                   account->used_bytes > limit - byte_count && gpu_graphs_evict(device)) {}
             device->stats.recoveries +=
                 status == GPULUA_OK && account->used_bytes <= limit - byte_count;
         }

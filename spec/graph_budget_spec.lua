@@ -1,0 +1,171 @@
+-- The device memory that graphs take by themselves counts towards the budget; who was launched longest ago goes first,
+-- and comes back when it is launched.
+
+local source = require "spec.graph_kernels"
+local support = require "spec.support"
+
+describe("graphs and the budget", function()
+  local n <const> = 64
+  local budget <const> = 16 << 20
+
+  -- A device with that budget, its kernel, two buffers, and a function that captures `count` launches.
+  local function open()
+    local dev = support.open { budget = budget }
+    local add = dev:compile(source).add
+    local x, y = dev:buffer("i32", n):fill(1), dev:buffer("i32", n):fill(0)
+    local function graph(count, label)
+      return dev:capture({ label = label }, function()
+        for i = 1, count do
+          add:launch(n, x, y, n, i == 1 and count or 0)
+        end
+      end)
+    end
+    return dev, graph, x, y, add
+  end
+  teardown(support.close_all)
+
+  local function first(b)
+    return b:read(1, 1)[1]
+  end
+
+  -- How many nodes fit beside the buffers.
+  local function room(dev, graph)
+    local before = dev:stats().graph_bytes
+    local one <close> = graph(1)
+    local node_bytes = dev:stats().graph_bytes - before
+    return (budget - 2 * dev:stats().bytes_live) // node_bytes, node_bytes
+  end
+
+  it("are counted by their nodes, and no more when they are closed", function()
+    local dev <close>, graph = open()
+    assert.equal(0, dev:stats().graph_bytes)
+    local one, two = graph(10), graph(20)
+    local bytes = dev:stats().graph_bytes
+    assert.truthy(bytes > 0)
+    two:close()
+    dev:synchronize()
+    assert.equal(bytes // 3, dev:stats().graph_bytes)
+    one:update(function() dev:buffer("i32", n):fill(1) end)
+    dev:synchronize()
+    assert.equal(bytes // 30, dev:stats().graph_bytes)
+    local fork <close> = one:fork()
+    assert.equal(bytes // 15, dev:stats().graph_bytes)
+    assert.equal(1, fork:nodes())
+    one:close()
+    fork:close()
+    dev:synchronize()
+    assert.are.same({ 0, 0, 0 }, { dev:stats().graph_bytes, dev:stats().graphs_live, dev:stats().graph_evictions })
+  end)
+
+  it("go when the budget is used up, the one that was launched longest ago first, and come back", function()
+    local dev <close>, graph, _, y = open()
+    local nodes = room(dev, graph) // 4 -- four fit
+    local graphs = {}
+    for i = 1, 4 do
+      graphs[i] = graph(nodes)
+      graphs[i]:launch()
+    end
+    assert.equal(0, dev:stats().graph_evictions)
+    graphs[1]:launch()
+    local launched = 5
+    graphs[5] = graph(nodes) -- the second goes
+    assert.equal(1, dev:stats().graph_evictions)
+    assert.equal(5, dev:stats().graphs_live)
+    for _, i in ipairs { 1, 3, 4, 5 } do
+      graphs[i]:launch()
+      launched = launched + 1
+    end
+    assert.equal(1, dev:stats().graph_evictions)
+    graphs[2]:launch() -- for which the first goes
+    assert.equal(2, dev:stats().graph_evictions)
+    for _ = 1, 3 do
+      for i = 1, 5 do
+        graphs[i]:launch()
+        launched = launched + 1
+      end
+    end
+    assert.equal(nodes * (launched + 1), first(y))
+    assert.truthy(dev:stats().graph_bytes <= budget)
+    assert.equal(5, graphs[2]:replays())
+    for i = 1, 5 do
+      graphs[i]:close()
+    end
+    dev:synchronize()
+    assert.are.same({ 0, 0 }, { dev:stats().graph_bytes, dev:stats().graphs_live })
+  end)
+
+  it("are what they were changed to be while they were gone", function()
+    local dev <close>, graph, _, y, add = open()
+    local nodes = room(dev, graph)
+    local one = graph(nodes // 2, "one")
+    one:launch()
+    y:fill(0)
+    local two = graph(nodes // 3 * 2, "two")
+    assert.equal(1, dev:stats().graph_evictions)
+    assert.are.same({ true, 1 }, table.move({ one:bind { ["add#1.a"] = 5 } }, 1, 2, 1, {}))
+    assert.equal(1, dev:stats().graph_evictions)
+    local z = dev:buffer("i32", n):fill(0)
+    assert.is_false((one:bind { ["add#2.y"] = z, ["add#2.a"] = 7 })) -- anew
+    assert.equal(2, dev:stats().graph_evictions)
+    one:upload()
+    one:launch()
+    assert.are.same({ 5, 7 }, { first(y), first(z) })
+    two:upload()
+    one:update(function() add:launch(n, z, y, n, 1) end) -- anew
+    one:launch()
+    two:launch()
+    assert.equal(5 + 7 + nodes // 3 * 2, first(y))
+    one:close()
+    two:close()
+  end)
+
+  it("go for buffers, too", function()
+    local dev <close>, graph, _, y = open()
+    local nodes = room(dev, graph)
+    local one, two = graph(nodes // 3), graph(nodes // 3)
+    one:launch()
+    two:launch()
+    local large = dev:buffer("u8", budget // 2)
+    assert.equal(1, dev:stats().graph_evictions)
+    two:launch() -- it is there still
+    assert.equal(1, dev:stats().graph_evictions)
+    support.raises("OutOfBudget", { "the nodes of graph" }, graph, nodes // 3 * 2)
+    large:close()
+    one:launch()
+    assert.equal(nodes // 3 * 4, first(y))
+    support.raises("OutOfBudget", {}, dev.buffer, dev, "u8", budget + 1)
+    one:close()
+    two:close()
+  end)
+
+  it("go while they are launched again and again, and each launch is whole", function()
+    local dev <close>, graph, _, y = open()
+    local nodes = room(dev, graph) // 2
+    local graphs = { graph(nodes), graph(nodes), graph(nodes) }
+    for i = 1, 30 do
+      graphs[i % 3 + 1]:launch() -- nobody waits for any
+    end
+    assert.truthy(dev:stats().graph_evictions >= 28)
+    assert.equal(30 * nodes, first(y))
+    for i = 1, 3 do
+      graphs[i]:close()
+    end
+  end)
+
+  it("of which one alone is too large are an error, and leave nothing", function()
+    local dev <close>, graph, _, y = open()
+    local nodes, bytes = room(dev, graph)
+    local small <close> = graph(10)
+    support.without_leak(dev, function()
+      local err = support.raises("OutOfBudget", { "the nodes of graph 'large'" }, graph, budget // bytes + 1, "large")
+      assert.equal((budget // bytes + 1) * bytes, err.requested)
+    end)
+    assert.equal(10 * bytes, dev:stats().graph_bytes)
+    small:launch()
+    assert.equal(10, first(y))
+    local whole <close> = graph(nodes) -- for which the small one goes
+    whole:launch()
+    small:launch()
+    assert.equal(20 + nodes, first(y))
+  end)
+end)

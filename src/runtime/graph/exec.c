@@ -1,0 +1,235 @@
+/* What the device has of a graph: sent to the executor when it is made, and once more when it is
+ * launched after it had to go. It takes memory of the device, which counts towards the budget. When
+ * that, or the device's memory, is used up, the graphs go that were launched longest ago; what they
+ * are is known here, so that they can come back. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/graph/state.h"
+#include "runtime/memory/stack.h"
+
+/* A node with more edges than one record takes gets them through joins: nodes of the wire alone. */
+#define EDGES_PER_RECORD 200u
+
+/* ---- making ---- */
+
+/* What is left of the nodes that are waited for, when each join takes EDGES_PER_RECORD of them. */
+struct sender {
+    struct gpu_device *device;
+    struct gpu_graph *graph;
+    const struct graph_body *body; /* of the graph, or of a conditional node in it */
+    uint32_t *numbers;             /* owned: of the body's nodes on the wire */
+    uint32_t *waits;               /* owned: room for those of one node */
+    uint32_t count;                /* nodes of the body sent */
+    uint32_t *total;               /* records sent, of all bodies */
+};
+
+static gpulua_status send_node(struct sender *sender, const struct graph_node *node,
+                               const uint32_t *waits, uint32_t wait_count,
+                               struct gpu_error *error) {
+    struct wire_record *built = (struct wire_record *)(void *)sender->device->scratch;
+    uint32_t payload_bytes = 0;
+    if (node) {
+        memcpy(built, node->record, sizeof *built);
+        payload_bytes = node->record->length_bytes - (uint32_t)sizeof *built;
+    } else {
+        memset(built, 0, sizeof *built);
+        built->opcode = WIRE_OP_MARK;
+    }
+    built->flags = WIRE_FLAG_NODE;
+    built->seq = gpu_wire_node_seq(sender->graph->made.id, (*sender->total)++);
+    sender->count++;
+    built->wait_count = (uint8_t)wait_count;
+    for (uint32_t i = 0; i < wait_count; i++) {
+        gpu_wire_record_waits(built)[i] = (struct wire_wait){.seq = waits[i]};
+    }
+    if (node) {
+        memcpy(gpu_wire_record_payload(built), node->record + 1, payload_bytes);
+    }
+    uint32_t length =
+        (uint32_t)sizeof *built + wait_count * (uint32_t)sizeof(struct wire_wait) + payload_bytes;
+    built->length_bytes = (length + 15u) & ~15u;
+    return gpu_device_publish(sender->device, built, error);
+}
+
+static gpulua_status send_body(struct gpu_graph *graph, const struct graph_body *body,
+                               uint32_t *total, struct gpu_error *error);
+
+static gpulua_status send_control(const struct sender *sender, const struct graph_control *control,
+                                  struct gpu_error *error) {
+    struct wire_record end = {
+        .length_bytes = sizeof end, .opcode = WIRE_OP_BODY_END, .flags = WIRE_FLAG_NODE};
+    gpulua_status status = GPULUA_OK;
+    for (uint32_t i = 0; i < control->body_count && status == GPULUA_OK; i++) {
+        status = send_body(sender->graph, &control->bodies[i], sender->total, error);
+        if (status == GPULUA_OK) {
+            end.seq = gpu_wire_node_seq(sender->graph->made.id, (*sender->total)++);
+            status = gpu_device_publish(sender->device, &end, error);
+        }
+    }
+    return status;
+}
+
+static gpulua_status send_nodes(struct sender *sender, struct gpu_error *error) {
+    const struct graph_body *body = sender->body;
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        uint32_t count = node->edge_count;
+        for (uint32_t k = 0; k < count; k++) {
+            sender->waits[k] = sender->numbers[body->edges[node->edge_first + k].from];
+        }
+        while (count > EDGES_PER_RECORD) {
+            uint32_t joins = 0;
+            for (uint32_t k = 0; k < count; k += EDGES_PER_RECORD) {
+                uint32_t part = count - k < EDGES_PER_RECORD ? count - k : EDGES_PER_RECORD;
+                uint32_t number = sender->count;
+                gpulua_status status = send_node(sender, NULL, sender->waits + k, part, error);
+                if (status) {
+                    return status;
+                }
+                sender->waits[joins++] = number;
+            }
+            count = joins;
+        }
+        sender->numbers[i] = sender->count;
+        if (body == &sender->graph->body) { /* bodies of nodes are shared, and never changed */
+            sender->graph->body.nodes[i].number = sender->count;
+        }
+        gpulua_status status = send_node(sender, node, sender->waits, count, error);
+        if (status == GPULUA_OK && node->control) {
+            status = send_control(sender, node->control, error);
+        }
+        if (status) {
+            return status;
+        }
+    }
+    return GPULUA_OK;
+}
+
+static gpulua_status send_body(struct gpu_graph *graph, const struct graph_body *body,
+                               uint32_t *total, struct gpu_error *error) {
+    uint32_t widest = 0;
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        widest = body->nodes[i].edge_count > widest ? body->nodes[i].edge_count : widest;
+    }
+    struct sender sender = {.device = graph->device,
+                            .graph = graph,
+                            .body = body,
+                            .numbers = malloc(body->node_count * sizeof *sender.numbers),
+                            .waits = malloc((widest + 1) * sizeof *sender.waits),
+                            .total = total};
+    gpulua_status status =
+        sender.numbers && sender.waits
+            ? send_nodes(&sender, error)
+            : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
+    free(sender.numbers);
+    free(sender.waits);
+    return status;
+}
+
+/* Joins that its nodes need at most. */
+static uint32_t count_joins(const struct graph_body *body) {
+    uint32_t joins = 0;
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_control *control = body->nodes[i].control;
+        joins += body->nodes[i].edge_count / EDGES_PER_RECORD * 2;
+        for (uint32_t k = 0; control && k < control->body_count; k++) {
+            joins += count_joins(&control->bodies[k]);
+        }
+    }
+    return joins;
+}
+
+static void on_made(struct gpu_op *op, void *user, const struct wire_reply *reply) {
+    struct gpu_graph *graph = user;
+    (void)op;
+    graph->made.is_there = reply && reply->status == GPULUA_OK;
+}
+
+static gpulua_status send_all(struct gpu_graph *graph, const struct graph_totals *totals,
+                              struct gpu_error *error) {
+    struct gpu_device *device = graph->device;
+    uint32_t sent = 0;
+    struct wire_record record = {
+        .length_bytes = sizeof record, .opcode = WIRE_OP_GRAPH_BEGIN, .object = graph->made.id};
+    record.u.graph.node_count = totals->node_count + totals->body_count + count_joins(&graph->body);
+    record.u.graph.control_count = totals->control_count;
+    gpulua_status status = gpu_device_publish(device, &record, error);
+    if (status == GPULUA_OK) {
+        status = send_body(graph, &graph->body, &sent, error);
+    }
+    if (status == GPULUA_OK) {
+        record = (struct wire_record){
+            .length_bytes = sizeof record, .opcode = WIRE_OP_GRAPH_END, .object = graph->made.id};
+        status = gpu_request_wait(device, &record, "graph", on_made, graph, error);
+    }
+    return status;
+}
+
+/* ---- the memory that it takes ---- */
+
+/* From the device's budget. */
+static gpulua_status reserve(struct gpu_graph *graph, uint64_t byte_count,
+                             struct gpu_error *error) {
+    char label[80];
+    snprintf(label, sizeof label, "the nodes of graph%s%s%s", graph->label[0] ? " '" : "",
+             graph->label, graph->label[0] ? "'" : "");
+    struct gpu_memory_request request = {.byte_count = byte_count, .label = label};
+    gpulua_status status = gpu_device_reserve(graph->device, &request, error);
+    if (status == GPULUA_OK) {
+        graph->made.device_bytes = byte_count;
+        graph->device->stats.graph_bytes += byte_count;
+    }
+    return status;
+}
+
+static void unreserve(struct gpu_graph *graph) {
+    gpu_account_release(&graph->device->account, graph->made.device_bytes);
+    graph->device->stats.graph_bytes -= graph->made.device_bytes;
+    graph->made.device_bytes = 0;
+}
+
+gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error) {
+    struct gpu_device *device = graph->device;
+    struct graph_totals totals = {0};
+    gpu_graph_count(&graph->body, &totals);
+    gpulua_status status =
+        reserve(graph, (uint64_t)totals.node_count * device->facts.graph_node_bytes, error);
+    if (status) {
+        return status;
+    }
+    graph->made.used_at = ++device->graph_clock;
+    status = send_all(graph, &totals, error);
+    if (!graph->made.is_there) {
+        gpu_graph_unsend(graph);
+    }
+    return status;
+}
+
+void gpu_graph_unsend(struct gpu_graph *graph) {
+    struct gpu_device *device = graph->device;
+    if (device->link && device->state == GPU_DEVICE_OPEN && graph->made.has_id) {
+        struct wire_record record = {.length_bytes = sizeof record,
+                                     .opcode = WIRE_OP_GRAPH_DESTROY,
+                                     .object = graph->made.id};
+        struct gpu_error ignored = {0};
+        (void)gpu_device_publish(device, &record, &ignored);
+        gpu_error_finish(&ignored);
+    }
+    graph->made.is_there = graph->made.is_uploaded = false;
+    unreserve(graph);
+}
+
+bool gpu_graphs_evict(struct gpu_device *device) {
+    struct gpu_graph *oldest = NULL;
+    for (struct gpu_graph *graph = device->graphs; graph; graph = graph->next) {
+        bool is_older = !oldest || graph->made.used_at < oldest->made.used_at;
+        oldest = graph->made.is_there && is_older ? graph : oldest;
+    }
+    if (oldest) {
+        gpu_graph_unsend(oldest);
+        device->stats.graph_evictions++;
+    }
+    return oldest;
+}
