@@ -31,8 +31,9 @@ describe("graphs and the budget", function()
   -- How many nodes fit beside the buffers.
   local function room(dev, graph)
     local before = dev:stats().graph_bytes
-    local one <close> = graph(1)
+    local one = graph(1)
     local node_bytes = dev:stats().graph_bytes - before
+    one:close()
     return (budget - 2 * dev:stats().bytes_live) // node_bytes, node_bytes
   end
 

@@ -62,7 +62,7 @@ enum { COUNT = 1000 };
 
 struct run {
     struct gpu_device *device;
-    struct gpu_block *a, *b, *host, *theirs;
+    struct gpu_block *a, *b, *host, *theirs, *made[3];
     struct gpu_export *lent;
     struct gpu_stream *stream;
     struct gpu_module *module;
@@ -70,7 +70,7 @@ struct run {
     struct gpu_op *op;
     struct gpu_staging staging;
     struct gpu_capture *capture, *body;
-    struct gpu_graph *graph;
+    struct gpu_graph *graph, *fork;
     struct gpu_error error;
     bool is_wrong; /* it succeeded, and the result is not what it should be */
 };
@@ -177,6 +177,51 @@ static gpulua_status capture(struct run *run, const struct gpu_submit *eager,
     return GPULUA_OK;
 }
 
+static gpulua_status make_temporary(struct run *run, struct gpu_block **block) {
+    const struct gpu_block_info info = {.byte_count = COUNT * 4, .label = "temporary"};
+    gpulua_status status = gpu_block_create_temporary(run->device, &info, block, &run->error);
+    return status ? status : gpu_capture_keep(run->capture, *block, &run->error);
+}
+
+/* A graph with two temporaries of its own and one that is a buffer afterwards, and its fork: the
+ * host buffer is 9. */
+static gpulua_status temporaries(struct run *run, const struct gpu_submit *eager,
+                                 const struct gpu_ref *host) {
+    const int32_t nine = 9;
+    struct gpu_ref refs[3] = {*host, *host, *host};
+    struct gpu_submit submit = *eager;
+    gpu_graph_release(run->graph);
+    gpu_capture_release(run->capture);
+    run->graph = NULL;
+    run->capture = NULL;
+    gpulua_status status = gpu_capture_create(eager, NULL, &run->capture, &run->error);
+    submit.capture = run->capture;
+    for (int i = 0; i < 3 && status == GPULUA_OK; i++) {
+        status = make_temporary(run, &run->made[i]);
+        refs[i].block = run->made[i];
+    }
+    if (status || (status = gpu_work_fill(&submit, &refs[0], &nine, NULL, &run->error)) ||
+        (status = gpu_work_copy(&submit, &refs[1], &refs[0], NULL, &run->error)) ||
+        (status = gpu_work_copy(&submit, &refs[2], &refs[1], NULL, &run->error)) ||
+        (status = gpu_work_copy(&submit, host, &refs[2], NULL, &run->error))) {
+        return status;
+    }
+    gpu_block_release(run->made[0]);
+    gpu_block_release(run->made[1]);
+    run->made[0] = run->made[1] = NULL;
+    if ((status = gpu_capture_finish(run->capture, &run->graph, &run->error)) ||
+        (status = gpu_graph_fork(run->graph, eager, &run->fork, &run->error)) ||
+        (status = wait_for(run, gpu_graph_launch(run->graph, eager, &run->op, &run->error))) ||
+        (status = wait_for(run, gpu_graph_launch(run->fork, eager, &run->op, &run->error)))) {
+        return status;
+    }
+    const int32_t *shared = gpu_block_host_bytes(run->host);
+    for (int i = 0; i < COUNT; i++) {
+        run->is_wrong |= shared[i] != 9;
+    }
+    return GPULUA_OK;
+}
+
 static gpulua_status steps(struct run *run) {
     static const char source[] =
         "extern \"C\" __global__ void add(int n, const int *x, int *y) {"
@@ -223,7 +268,8 @@ static gpulua_status steps(struct run *run) {
     for (int i = 0; i < COUNT; i++) {
         run->is_wrong |= staged[i] != 7 || (!gpu_ref_failure(&host, NULL) && shared[i] != 7);
     }
-    return capture(run, &submit, &a, &b, &host);
+    status = capture(run, &submit, &a, &b, &host);
+    return status ? status : temporaries(run, &submit, &host);
 }
 
 /* Ends with everything released that it has made. */
@@ -235,6 +281,10 @@ static gpulua_status run_once(struct gpu_device *device, bool *is_wrong) {
     gpu_capture_release(run.body);
     gpu_capture_release(run.capture);
     gpu_graph_release(run.graph);
+    gpu_graph_release(run.fork);
+    for (int i = 0; i < 3; i++) {
+        gpu_block_release(run.made[i]);
+    }
     if (run.staging.owner) {
         gpu_staging_release(device, &run.staging);
     }
@@ -282,7 +332,7 @@ static bool is_clean(struct gpu_device *device) {
     bool is_well = is_idle && stats.bytes_live == 0 && stats.blocks_live == 0 &&
                    stats.imports_live == 0 && stats.exports_live == 0 && foreign_held == 0 &&
                    stats.staging_bytes == 0 && stats.modules_live == 0 && stats.kernels_live == 0 &&
-                   stats.graphs_live == 0;
+                   stats.graphs_live == 0 && stats.graph_bytes == 0;
     if (!is_well && gpu_device_state(device) == GPU_DEVICE_OPEN) {
         printf("# idle %d, %llu bytes live, %llu blocks, %llu staging, %llu modules, %llu kernels, "
                "%llu graphs\n",
