@@ -57,6 +57,13 @@ describe("a graph", function()
       patched, count = graph:bind { ["add#1.a"] = 4, ["add#1.n"] = n - 1 } -- one node
       assert.are.same({ true, 1 }, { patched, count })
       assert.are.same({ true, 0, "" }, { graph:bind {} })
+      for i = 1, 8 do -- whatever order the table has
+        patched, count, which = graph:bind { ["add#2.a"] = i, ["fill#1.dst"] = y, ["add#1.a"] = i, ["add#1.n"] = n - i }
+        assert.are.same({ true, 2 }, { patched, count })
+        assert.truthy(which:find "node 2", which)
+        which = select(3, graph:bind { ["add#2.a"] = 20 + i, ["add#1.a"] = 20 + i })
+        assert.truthy(which:find "node 2", which)
+      end
     end)
 
     it("keeps what launches before were given", function()
@@ -181,6 +188,28 @@ describe("a graph", function()
       graph:bind { big = other:slice(n + 1, 3 * n) } -- from where it is now
       graph:launch()
       assert.equal(n + 1 + 2 * n + 1, first(y))
+    end)
+
+    it("takes buffers of the type that the buffer has, however the nodes view it", function()
+      local x = dev:buffer("f32", n, { label = "x" }):fill(1)
+      local mixed, y = dev:buffer("u32", n, { label = "mixed" }):fill(1), buffer(0)
+      local keep = dev:compile([[
+        extern "C" __global__ void keep(const unsigned *x, unsigned *y) { y[0] = x[0]; }
+      ]]).keep
+      local out = dev:buffer("u32", 1)
+      local graph <close> = dev:capture(function()
+        keep:launch(1, x:view("u32"), out)
+        keep:launch(1, mixed, out)
+        add:launch(n, mixed:view("i32"), y, n, 1)
+      end)
+      graph:bind { x = dev:buffer("f32", n):fill(2), mixed = dev:buffer("u32", n):fill(7) }
+      graph:launch()
+      assert.are.same({ 7, 7 }, { first(out), first(y) })
+      support.raises("InvalidArgument", { "'x'", "u32", "f32" }, graph.bind, graph, { x = dev:buffer("u32", n) })
+      support.raises("InvalidArgument", { "'mixed'", "i32", "u32" }, graph.bind, graph, { mixed = buffer(0) })
+      graph:bind { ["keep#2.x"] = dev:buffer("u32", n):fill(9) } -- one place: as the kernel sees it
+      graph:launch()
+      assert.equal(9, first(out))
     end)
 
     it("to a scalar reads that", function()

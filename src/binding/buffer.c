@@ -258,6 +258,7 @@ struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_de
     buffer->is_owing = true;
     buffer->ref.byte_count = request->byte_count;
     buffer->ref.type = request->type;
+    gpu_block_set_type(buffer->ref.block, request->type);
     buffer->elem_count = request->elem_count;
     buffer->elem_bytes = gpu_type_bytes(request->type);
     buffer->dim_count = request->dim_count;

@@ -313,6 +313,7 @@ static struct gpu_block *make(struct gpu_device *device, uint64_t byte_count, co
     block->number = ++device->block_number_next;
     block->epoch = device->epoch;
     block->byte_count = byte_count;
+    block->type = GPU_TYPE_COUNT;
     gpu_history_init(&block->history, byte_count);
     block->site = block->end_site = (struct gpu_site){0};
     block->label[0] = '\0';
@@ -612,6 +613,9 @@ void *gpu_block_shadow(const struct gpu_block *block) {
 }
 const char *gpu_block_label(const struct gpu_block *block) {
     return block->label;
+}
+void gpu_block_set_type(struct gpu_block *block, enum gpu_type type) {
+    block->type = type;
 }
 bool gpu_block_is_host(const struct gpu_block *block) {
     return block->is_host;

@@ -149,7 +149,7 @@ struct gpu_graph_place {
     uint32_t node, index;
     const struct gpu_param *param; /* of a launch; NULL: of a fill or a copy, or of a buffer */
     bool is_many;                  /* a buffer's label */
-    enum gpu_type type;            /* of all refs to the buffer; GPU_TYPE_COUNT: of several types */
+    enum gpu_type type;            /* of the place, or the buffer; GPU_TYPE_COUNT: any */
     uint64_t byte_count;           /* of the buffer */
 };
 /* InvalidArgument: nothing has the name, or several have: lists what there is. */
@@ -161,9 +161,10 @@ struct gpu_graph_bind {
     struct gpu_ref ref; /* block NULL: a NULL pointer, or a scalar */
     union gpu_scalar scalar;
 };
-/* As gpu_graph_update, with what the graph has, but for these. All or nothing. */
+/* As gpu_graph_update, with what the graph has, but for these, which are put into the order of its
+ * nodes. All or nothing. */
 gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *submit,
-                             const struct gpu_graph_bind *binds, uint32_t count,
+                             struct gpu_graph_bind *binds, uint32_t count,
                              struct gpu_graph_change *change, struct gpu_error *error);
 /* A second graph of the same nodes, with temporaries and a pool of its own, so that both run beside
  * each other as far as nothing else is written by both. Unsupported: it has conditional nodes.

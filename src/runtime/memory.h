@@ -79,6 +79,8 @@ uint64_t gpu_block_number(const struct gpu_block *block);
 uint64_t gpu_block_bytes(const struct gpu_block *block);
 void *gpu_block_shadow(const struct gpu_block *block); /* see struct gpu_observer; NULL: none */
 const char *gpu_block_label(const struct gpu_block *block); /* or "" */
+/* What it was made for: graphs take no other in its place. */
+void gpu_block_set_type(struct gpu_block *block, enum gpu_type type);
 bool gpu_block_is_host(const struct gpu_block *block);
 bool gpu_block_is_freed(const struct gpu_block *block);
 bool gpu_block_is_foreign(const struct gpu_block *block); /* see exchange.h */

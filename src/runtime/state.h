@@ -134,6 +134,7 @@ struct gpu_block {
     struct gpu_memory *memory; /* retained; NULL: external */
     uint64_t number, epoch;
     uint64_t byte_count; /* as asked */
+    enum gpu_type type;  /* that it was made with; GPU_TYPE_COUNT: nobody has said */
     uint64_t address;    /* as in the grant */
     struct gpu_grant grant;
     struct gpu_history history;

@@ -81,24 +81,16 @@ struct search {
 
 static void find_label(struct search *search, const char *name) {
     const struct graph_body *body = search->body;
-    enum gpu_type type = GPU_TYPE_COUNT;
     uint64_t origin = 0;
     for (uint32_t i = 0; i < body->refs_taken; i++) {
         const struct graph_ref *ref = &body->refs[i];
-        if (ref->origin == 0 || strcmp(ref->name, name) != 0) {
-            continue;
-        }
-        if (origin == ref->origin) {
-            if (ref->ref.type != type) {
-                search->place.type = GPU_TYPE_COUNT;
-            }
+        if (ref->origin == 0 || ref->origin == origin || strcmp(ref->name, name) != 0) {
             continue;
         }
         origin = ref->origin;
-        type = ref->ref.type;
         search->found++;
         search->place = (struct gpu_graph_place){
-            .origin = origin, .is_many = true, .type = type, .byte_count = ref->byte_count};
+            .origin = origin, .is_many = true, .type = ref->type, .byte_count = ref->byte_count};
         char text[160];
         snprintf(text, sizeof text, "the buffer '%s' (allocation %llu, %llu bytes)", name,
                  (unsigned long long)origin, (unsigned long long)ref->byte_count);
@@ -259,6 +251,7 @@ static void change(void *user, uint32_t node, uint32_t index, struct graph_ref *
             ref->name = name ? name : ""; /* without memory for it, it cannot be bound by it */
             ref->origin = bind->ref.block->number;
             ref->byte_count = bind->ref.block->byte_count;
+            ref->type = bind->ref.block->type;
         }
     }
 }
@@ -317,10 +310,17 @@ static gpulua_status bind_scalars(struct gpu_graph *graph, const struct gpu_grap
     return status;
 }
 
+static int compare_places(const void *a, const void *b) {
+    uint32_t node_a = ((const struct gpu_graph_bind *)a)->place.node;
+    uint32_t node_b = ((const struct gpu_graph_bind *)b)->place.node;
+    return node_a < node_b ? -1 : node_a > node_b;
+}
+
 gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *submit,
-                             const struct gpu_graph_bind *binds, uint32_t count,
+                             struct gpu_graph_bind *binds, uint32_t count,
                              struct gpu_graph_change *changed, struct gpu_error *error) {
     GPU_ENTER(graph->device);
+    qsort(binds, count, sizeof *binds, compare_places);
     gpulua_status status = GPULUA_OK;
     struct gpu_capture *capture = NULL;
     bool are_scalars = true;

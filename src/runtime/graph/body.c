@@ -155,6 +155,7 @@ bool gpu_graph_keep_ref(struct graph_body *body, const struct gpu_ref *ref) {
                                                        .name = name,
                                                        .origin = ref->block->number,
                                                        .byte_count = ref->block->byte_count,
+                                                       .type = ref->block->type,
                                                        .is_staged = ref->block->is_staging};
     return true;
 }

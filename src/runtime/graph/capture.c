@@ -277,6 +277,7 @@ gpulua_status gpu_capture_make_again(struct gpu_capture *capture, struct gpu_blo
     if (!*block) {
         status = gpu_block_create_temporary(capture->device, &info, block, error);
         if (status == GPULUA_OK) {
+            (*block)->type = known->type;
             status = note_made(capture, *block, error);
             gpu_block_release(*block);
         }

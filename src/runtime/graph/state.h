@@ -48,6 +48,7 @@ struct graph_ref {
     const char *name;    /* interned, or "" */
     uint64_t origin;     /* its block's number */
     uint64_t byte_count; /* of all of it */
+    enum gpu_type type;  /* of its elements; GPU_TYPE_COUNT: not known */
     uint64_t byte_begin; /* where what stands for it now begins in the ref's block */
     bool is_staged;      /* memory that a write's data came to lie in: another one each time */
 };

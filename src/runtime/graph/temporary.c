@@ -38,6 +38,7 @@ struct gpu_block *gpu_temporary_twin(const struct gpu_block *block) {
     }
     twin->number = block->number; /* it is the same one to whoever looks */
     twin->twin = block;
+    twin->type = block->type;
     twin->home = gpu_block_retain(block->home);
     twin->address = block->address;
     return twin;
