@@ -357,6 +357,31 @@ describe("bad input", function()
       package.preload["spec.awaits"] = nil
     end)
 
+    it("nothing is begun that would have to be waited for", function()
+      local ran = 0
+      local x <close> = dev:buffer("f32", 4):fill(1)
+      local function f()
+        ran = ran + 1
+        x:fill(2)
+      end
+      local graph <close> = dev:capture(function() x:fill(2) end)
+      local fast <close> = dev:graphed({ warmup = 0 }, f)
+      for _, begin in ipairs {
+        function() gpu.run(f) end, function() gpu.timeout(1, f) end, function() dev:capture(f) end,
+        function() graph:update(f) end, fast,
+      } do
+        gpu.run(function()
+          local ok, err = pcall(string.gsub, "a", "a", function() begin() end)
+          assert.is_false(ok)
+          support.is_error(err, "NotYieldable")
+        end)
+      end
+      gpu.sleep(0.01)
+      assert.equal(0, ran)
+      fast() -- and the function is as good as before
+      assert.equal(1, ran)
+    end)
+
     it("while an op blocks there", function()
       local x <close> = dev:buffer("f32", 4):fill(1)
       local ok = pcall(table.sort, { 2, 1 }, function(a, b)

@@ -351,6 +351,9 @@ int gpu_lua_on_done(lua_State *L); /* op:on_done(f) */
 
 /* Does the code that runs now belong to a task, and may it yield to the loop? */
 bool gpu_lua_may_park(struct gpulua *g, lua_State *L);
+/* Can the caller wait for a task here? NotYieldable: not even by driving the loop. Who spawns one
+ * to wait for it asks first. */
+void gpu_lua_check_waits(lua_State *L, struct gpulua *g);
 int gpu_lua_park(lua_State *L, struct gpulua *g, lua_KFunction k);
 /* Raises what has to be raised (Cancelled, Interrupted). WAKE_EVENT, WAKE_TIMEOUT, or
  * WAKE_FOREIGN: return gpu_lua_foreign_results(L, context). */

@@ -16,8 +16,9 @@ int gpu_lua_spawn(lua_State *L) {
     return spawn(L, "spawn");
 }
 
-/* core.spawn_run(f, ...) -> task: what gpu.run calls */
+/* core.spawn_run(f, ...) -> task: what gpu.run calls. NotYieldable: nobody could wait for it. */
 int gpu_lua_spawn_run(lua_State *L) {
+    gpu_lua_check_waits(L, GPU_LUA(L));
     return spawn(L, "run");
 }
 
@@ -27,6 +28,7 @@ int gpu_lua_spawn_timed(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     (void)gpu_lua_check_deadline(L, 1, "timeout");
     gpu_lua_check_function(L, 2, 2, "timeout");
+    gpu_lua_check_waits(L, g);
     gpu_lua_task_ready(g, gpu_lua_task_beside(L, g, 2));
     return 1;
 }

@@ -387,14 +387,18 @@ static void block_for_ref(lua_State *L, struct gpulua *g, const struct gpu_ref *
     }
 }
 
-/* Outside tasks: runs the loop until the task has ended. */
-static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *task,
-                                  int64_t deadline_ns) {
-    if (g->running || g->turn_depth > 0) {
+void gpu_lua_check_waits(lua_State *L, struct gpulua *g) {
+    if (!gpu_lua_may_park(g, L) && (g->running || g->turn_depth > 0)) {
         gpu_lua_fail(L, GPULUA_NOT_YIELDABLE,
                      "a task can only be awaited from the body of a task: not inside require, a "
                      "comparator, a metamethod or a coroutine of the script's own");
     }
+}
+
+/* Outside tasks: runs the loop until the task has ended. */
+static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *task,
+                                  int64_t deadline_ns) {
+    gpu_lua_check_waits(L, g);
     if (g->is_closed) {
         gpu_lua_fail(L, GPULUA_CLOSED, "gpulua is closed: no task can run any more");
     }
