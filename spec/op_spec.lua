@@ -28,6 +28,47 @@ describe("op", function()
     assert.is_true(x:done())
   end)
 
+  it("is one's own, however many there are: closing one ends no other", function()
+    local ops = {}
+    for i = 1, 200 do
+      ops[i] = dev:current():mark()
+      if i % 3 == 0 then
+        ops[i]:close()
+        ops[i]:close()
+      end
+    end
+    collectgarbage()
+    collectgarbage()
+    for i = 1, 200 do
+      if i % 3 == 0 then
+        support.raises("Closed", { "closed op" }, ops[i].await, ops[i])
+        assert.equal("closed op", gpu.type(ops[i]))
+      else
+        assert.equal(ops[i], ops[i]:await())
+        assert.truthy(i % 3 == 1 or ops[i].seq > ops[i - 1].seq)
+      end
+    end
+  end)
+
+  it("is over or closed to finalisers that have it still", function()
+    local ended, wrong = 0, nil
+    for _ = 1, 100 do
+      setmetatable({ slow(0) }, { __gc = function(self)
+        ended = ended + 1
+        local ok, err = pcall(self[1].done, self[1])
+        if not ok and err.code ~= "Closed" then
+          wrong = err
+        end
+        self[1]:close()
+      end })
+    end
+    collectgarbage()
+    collectgarbage()
+    assert.equal(100, ended)
+    assert.is_nil(wrong)
+    support.works(dev)
+  end)
+
   it("await returns when the work is over", function()
     support.wants_time(pending)
     local op = slow(0.1, 41)

@@ -350,7 +350,8 @@ GPULUA_API void gpulua_recorder_write(gpulua_recorder *recorder, const gpulua_bu
 GPULUA_API void gpulua_recorder_read_write(gpulua_recorder *recorder, const gpulua_buffer *buffer,
                                            const char *name);
 /* Makes the stream wait; nothing is enqueued if it fails. What the uses say, above; StreamMisuse: a
- * second time, or another recorder holds the memory; DependencyFailed: what is read is known to be
+ * second time, or another recorder holds the memory; CaptureActive: the caller's task belongs to a
+ * capture; DependencyFailed: what is read is known to be
  * undefined. May block while too much is in flight. */
 GPULUA_API gpulua_status gpulua_recorder_preflight(gpulua *g, gpulua_recorder *recorder);
 /* Blocks until all on the stream so far is over: after preflight, the host's thread may use the

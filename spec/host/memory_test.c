@@ -117,6 +117,15 @@ static void test_new(void) {
 }
 
 /* The host's work between a script's: each way in which they conflict. */
+static gpulua *captured_object;
+static gpulua_recorder *captured_recorder;
+
+/* What a script calls inside a capture. */
+static int call_preflight(lua_State *L) {
+    lua_pushinteger(L, gpulua_recorder_preflight(captured_object, captured_recorder));
+    return 1;
+}
+
 static void test_recorder(void) {
     gpulua *g = open_object(GPULUA_ISOLATE_NONE);
     lua_State *L = gpulua_state(g);
@@ -183,6 +192,22 @@ static void test_recorder(void) {
     FAILS(gpulua_recorder_new(L, &info, &r), GPULUA_INVALID_ARGUMENT, "stream expected");
     CHECK(r == NULL);
     lua_settop(L, 0);
+
+    /* What the host does by itself is no node. */
+    CHECK(gpulua_recorder_new(L, NULL, &r) == GPULUA_OK);
+    gpulua_recorder_write(r, x, "x");
+    captured_object = g;
+    captured_recorder = r;
+    lua_register(L, "preflight", call_preflight);
+    CHECK(run(g, "local status\n"
+                 "dev:capture(function() status = preflight() x:fill(1) end):close()\n"
+                 "captured_status = status ok = true"));
+    lua_getglobal(L, "captured_status");
+    CHECK(lua_tointeger(L, -1) == GPULUA_CAPTURE_ACTIVE);
+    lua_settop(L, 0);
+    CHECK(gpulua_recorder_preflight(g, r) == GPULUA_OK &&
+          gpulua_recorder_commit(g, r) == GPULUA_OK);
+    gpulua_recorder_release(r);
 
     /* Abandoned between the two: committed, and counted. */
     CHECK(gpulua_recorder_new(L, NULL, &r) == GPULUA_OK);

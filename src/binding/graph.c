@@ -59,10 +59,14 @@ struct gpu_capture *gpu_lua_capture_find(lua_State *L, struct gpulua *g,
     return handle && gpu_capture_device(handle->capture) == device ? handle->capture : NULL;
 }
 
+bool gpu_lua_is_captured(struct gpulua *g, const struct gpu_device *device) {
+    const struct capture_handle *handle = current(g);
+    return handle && (!device || gpu_capture_device(handle->capture) == device);
+}
+
 void gpu_lua_check_eager(lua_State *L, struct gpulua *g, const struct gpu_device *device,
                          const char *what) {
-    const struct capture_handle *handle = current(g);
-    if (handle && (!device || gpu_capture_device(handle->capture) == device)) {
+    if (gpu_lua_is_captured(g, device)) {
         gpu_lua_fail(L, GPULUA_CAPTURE_ACTIVE, "%s cannot be captured", what);
     }
 }
@@ -315,11 +319,13 @@ int gpu_lua_capture_enter(lua_State *L) {
     return 0;
 }
 
-/* core.capture_spawn(capture, f, ...) -> task that belongs to it, on its spawner's stream. */
+/* core.capture_spawn(capture, f, ...) -> task that belongs to it, on its spawner's stream.
+ * NotYieldable: nobody could wait for it. */
 int gpu_lua_capture_spawn(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     uint64_t number = check_capture(L, g)->number;
     gpu_lua_check_function(L, 2, 2, "capture");
+    gpu_lua_check_waits(L, g);
     struct task *task = gpu_lua_task_beside(L, g, 2);
     task->scope.capture = number;
     task->scope.is_in_for_good = true;

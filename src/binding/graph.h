@@ -9,6 +9,8 @@
  * and good until Lua's collector runs, which may end it. Raises CaptureInvalidated in a task that
  * was spawned into a capture that has ended. */
 struct gpu_capture *gpu_lua_capture_find(lua_State *L, struct gpulua *g, struct gpu_device *device);
+/* Does what the running task launches on the device (NULL: any) become a node? */
+bool gpu_lua_is_captured(struct gpulua *g, const struct gpu_device *device);
 /* Raises CaptureActive if the running task belongs to a capture of the device (NULL: of any). */
 void gpu_lua_check_eager(lua_State *L, struct gpulua *g, const struct gpu_device *device,
                          const char *what);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "binding/graph.h"
 #include "binding/stream.h"
 #include "host/handle.h"
 #include "runtime/exchange.h"
@@ -129,6 +130,9 @@ static gpulua_status check_open(struct gpulua *g, const struct gpulua_recorder *
 gpulua_status gpulua_recorder_preflight(gpulua *g, gpulua_recorder *recorder) {
     struct gpu_error error = {0};
     gpulua_status status = check_open(g, recorder);
+    if (status == GPULUA_OK && gpu_lua_is_captured(g, gpu_recorder_device(recorder->recorder))) {
+        return gpu_lua_keep_error(g, GPULUA_CAPTURE_ACTIVE, "a host's own work cannot be captured");
+    }
     if (status == GPULUA_OK && gpu_recorder_preflight(recorder->recorder, &error)) {
         status = gpu_lua_keep_failure(g, &error);
     }
