@@ -355,36 +355,66 @@ static void address_all(struct graph_body *body) {
     }
 }
 
-gpulua_status gpu_graph_plan(struct graph_body *body, struct gpu_pool *pool,
-                             struct gpu_error *error) {
+/* ---- staying ---- */
+
+static bool has_use(const struct graph_body *body, uint32_t node, const struct gpu_block *block) {
+    const struct graph_node *known = &body->nodes[node];
+    bool is_there = false;
+    for (uint32_t i = 0; i < known->use_count && !is_there; i++) {
+        is_there = body->uses[known->use_first + i].block == block;
+    }
+    return is_there;
+}
+
+/* Each lies where the graph's does whose twin it is, and no node uses one that it did not use
+ * there: then what may share memory may do so still. */
+static bool can_stay(const struct graph_body *body, const struct graph_body *known) {
+    for (uint32_t i = 0; i < body->made_count; i++) {
+        const struct gpu_block *block = body->made[i];
+        if (!block->is_temporary) {
+            continue;
+        }
+        const struct gpu_block *other = i < known->made_count ? known->made[i] : NULL;
+        if (!other || block->twin != other || !block->home || block->home != other->home ||
+            block->address != other->address) {
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        for (uint32_t k = 0; k < node->use_count; k++) {
+            const struct gpu_block *block = body->uses[node->use_first + k].block;
+            if (block->is_temporary && !has_use(known, i, block->twin)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+gpulua_status gpu_graph_plan(struct graph_body *body, const struct graph_body *known,
+                             struct gpu_pool *pool, struct gpu_error *error) {
     gpulua_status status = GPULUA_OK;
     if (!body->has_temporaries) {
         return GPULUA_OK;
     }
+    bool is_staying = known && can_stay(body, known);
     for (uint32_t i = 0; i < body->made_count && status == GPULUA_OK; i++) {
         struct gpu_block *block = body->made[i];
-        if (block->is_temporary && gpu_temporary_is_held(body, block)) {
+        if (block->is_temporary && is_staying) {
+            block->twin = NULL; /* it is the graph's own from here on */
+        } else if (block->is_temporary && gpu_temporary_is_held(body, block)) {
             status = gpu_block_settle(block, error);
         }
         if (status == GPULUA_OK && !block->is_temporary) {
             status = gpu_pool_add(pool, block, error);
         }
     }
-    if (status == GPULUA_OK) {
+    if (status == GPULUA_OK && !is_staying) {
         status = move_all(body, pool, error);
     }
     if (status == GPULUA_OK) {
-        address_all(body);
+        address_all(body); /* also of those that got memory of their own while it was captured */
     }
     return status;
-}
-
-bool gpu_graph_is_planned(const struct graph_body *body) {
-    for (uint32_t i = 0; i < body->made_count; i++) {
-        const struct gpu_block *block = body->made[i];
-        if (block->is_temporary && !(block->twin && block->home)) {
-            return false;
-        }
-    }
-    return true;
 }
