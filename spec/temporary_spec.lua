@@ -585,6 +585,23 @@ describe("temporaries", function()
     three:close()
   end)
 
+  it("of updates that make a graph anew in a shared pool do not add up", function()
+    local pool <close> = dev:pool()
+    local x, y = buffer(1), buffer(0)
+    local one <close> = dev:capture({ pool = pool }, function() chain(x, y, 4) end)
+    local two <close> = dev:capture({ pool = pool }, function() chain(x, y, 5) end)
+    local bytes = bytes_of(function()
+      for i = 1, 10 do
+        assert.is_false((two:update(function() chain(x, y, 5 - i % 2) end)))
+        two:launch()
+        assert.equal(6 - i % 2, first(y))
+      end
+    end)
+    assert.truthy(bytes <= 0, bytes)
+    one:launch()
+    assert.equal(5, first(y))
+  end)
+
   it("need a pool that is not sealed, or has the memory", function()
     local pool <close> = dev:pool()
     local x, y, z = buffer(1), buffer(0), buffer(0)
@@ -666,6 +683,40 @@ describe("temporaries", function()
     tight_add:launch(grid, x, y, n, 1)
     assert.equal(6, first(y))
     assert.equal(1, tight:stats().graphs_live)
+  end)
+
+  it("of a fork, or of a bind, get memory that garbage held", function()
+    local tight <close> = support.open { budget = 8 << 20 }
+    local large <const>, small <const> = (dev.check and 1 or 2) << 18, n
+    local x, y, z = tight:buffer("i32", small):fill(5), tight:buffer("i32", small):fill(0), tight:buffer("i32", small)
+    local function by_way(from, to)
+      local t = tight:buffer("i32", large)
+      t:slice(1, small):copy(from)
+      to:copy(t:slice(1, small))
+    end
+    local graph <close> = tight:capture(function()
+      by_way(x, y)
+      by_way(y, z)
+    end)
+    finally(function() collectgarbage "restart" end)
+    local function waste()
+      collectgarbage()
+      collectgarbage "stop"
+      for _ = 1, 2 do
+        tight:buffer("i32", large):fill(1)
+      end
+      tight:synchronize()
+    end
+    waste()
+    local fork = graph:fork()
+    fork:launch()
+    assert.equal(5, first(z))
+    fork:close()
+    waste()
+    assert.is_false((graph:bind { ["copy#3.src"] = x })) -- both at once
+    z:fill(0)
+    graph:launch()
+    assert.equal(5, first(z))
   end)
 
   it("may be thousands", function()

@@ -212,34 +212,37 @@ static void move_in(struct gpu_block *block, struct gpu_block *home, uint64_t by
     block->address = home->address + byte_offset;
 }
 
-static gpulua_status make_arena(struct gpu_pool *pool, uint64_t byte_count, const char *label,
-                                struct gpu_block **arena, struct gpu_error *error) {
+static gpulua_status make_home(const struct gpu_pool *pool, uint64_t byte_count, const char *label,
+                               struct gpu_block **home, struct gpu_error *error) {
     const struct gpu_block_info info = {.byte_count = byte_count, .label = label};
     gpulua_status status = gpu_pool_check_open(pool, "memory for temporaries", error);
-    if (status == GPULUA_OK) {
-        status = gpu_block_create(gpu_pool_device(pool), &info, arena, error);
-    }
-    if (status == GPULUA_OK) {
-        (*arena)->is_arena = true;
-        status = gpu_pool_add(pool, *arena, error);
-        gpu_block_release(*arena); /* the pool keeps it */
-    }
-    return status;
+    return status ? status : gpu_block_create(gpu_pool_device(pool), &info, home, error);
 }
 
 /* Check mode: each by itself, so that an access past its end hits no other, and what was never
- * written is seen to be read. */
-static gpulua_status move_apart(const struct plan *plan, struct gpu_pool *pool,
+ * written is seen to be read. The pool, which has no use for it, does not keep it. */
+static gpulua_status move_apart(const struct plan *plan, const struct gpu_pool *pool,
                                 struct gpu_error *error) {
     gpulua_status status = GPULUA_OK;
     for (uint32_t i = 0; i < plan->count && status == GPULUA_OK; i++) {
         struct gpu_block *home, *block = plan->tenants[i].block;
         const char *label = block->label[0] ? block->label : "temporary";
-        status = make_arena(pool, block->byte_count, label, &home, error);
+        status = make_home(pool, block->byte_count, label, &home, error);
         if (status == GPULUA_OK) {
-            home->is_arena = false; /* nobody else moves in */
             move_in(block, home, 0);
+            gpu_block_release(home);
         }
+    }
+    return status;
+}
+
+static gpulua_status make_arena(struct gpu_pool *pool, uint64_t byte_count,
+                                struct gpu_block **arena, struct gpu_error *error) {
+    gpulua_status status = make_home(pool, byte_count, "temporaries", arena, error);
+    if (status == GPULUA_OK) {
+        (*arena)->is_arena = true;
+        status = gpu_pool_add(pool, *arena, error);
+        gpu_block_release(*arena); /* the pool keeps it */
     }
     return status;
 }
@@ -250,7 +253,7 @@ static gpulua_status move_together(struct plan *plan, struct gpu_pool *pool,
     struct gpu_block *arena = gpu_pool_arena(pool, total);
     gpulua_status status = GPULUA_OK;
     if (!arena) {
-        status = make_arena(pool, total ? total : 1, "temporaries", &arena, error);
+        status = make_arena(pool, total ? total : 1, &arena, error);
     }
     for (uint32_t i = 0; i < plan->count && status == GPULUA_OK; i++) {
         move_in(plan->tenants[i].block, arena, plan->tenants[i].byte_begin);
@@ -367,7 +370,7 @@ static bool has_use(const struct graph_body *body, uint32_t node, const struct g
 }
 
 /* Each lies where the graph's does whose twin it is, and no node uses one that it did not use
- * there: then what may share memory may do so still. */
+ * there: then what may share memory may do so still. In check mode nothing shares any. */
 static bool can_stay(const struct graph_body *body, const struct graph_body *known) {
     for (uint32_t i = 0; i < body->made_count; i++) {
         const struct gpu_block *block = body->made[i];
@@ -384,7 +387,8 @@ static bool can_stay(const struct graph_body *body, const struct graph_body *kno
         const struct graph_node *node = &body->nodes[i];
         for (uint32_t k = 0; k < node->use_count; k++) {
             const struct gpu_block *block = body->uses[node->use_first + k].block;
-            if (block->is_temporary && !has_use(known, i, block->twin)) {
+            if (block->is_temporary && !block->device->is_checked &&
+                !has_use(known, i, block->twin)) {
                 return false;
             }
         }
