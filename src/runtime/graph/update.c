@@ -325,6 +325,7 @@ gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capt
     gpu_graph_body_finish(&body);
     gpu_capture_cancel(capture);
     if (status == GPULUA_OK && !is_followed) {
+        gpu_device_run_deferred(graph->device); /* what it was made of before uses the pool, too */
         gpu_pool_shed(graph->pool, &graph->body);
     }
     return status;
