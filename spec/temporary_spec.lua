@@ -343,6 +343,120 @@ describe("temporaries", function()
       graph:close()
     end)
 
+    it("are freed by nobody else, either where the graph has taken over those of an update", function()
+      local x, y, other, handle = buffer(1), buffer(0), buffer(2), nil
+      local function body(from, keep)
+        return function()
+          local t = dev:buffer("i32", n)
+          t:copy(from)
+          y:copy(t)
+          handle = keep and t
+        end
+      end
+      local graph <close> = dev:capture(body(x))
+      assert.is_true((graph:update(body(other, true))))
+      handle:free()
+      graph:launch()
+      assert.equal(2, first(y))
+      support.raises("UseAfterFree", {}, handle.read, handle)
+    end)
+
+    it("lie apart after an update in which nodes use others of them, though edges are the same", function()
+      local x, y = buffer(1), buffer(0)
+      local function body(last)
+        return function()
+          local a, b, c = dev:buffer("i32", n), dev:buffer("i32", n), dev:buffer("i32", n)
+          put:launch(grid, x, x, a, n)
+          put:launch(grid, a, x, b, n)
+          put:launch(grid, b, x, c, n)
+          put:launch(grid, c, last and a or x, y, n)
+        end
+      end
+      local graph <close> = dev:capture(body(false))
+      graph:launch()
+      assert.equal(121, first(y))
+      for _ = 1, 2 do
+        assert.is_true((graph:update(body(true))))
+        graph:launch()
+        assert.equal(124, first(y))
+        assert.is_true((graph:update(body(false))))
+        graph:launch()
+        assert.equal(121, first(y))
+      end
+    end)
+
+    it("lie apart in linear graphs, whichever of them an update uses", function()
+      local random = support.random(7)
+      local x, token, wanted = buffer(1), buffer(0), buffer(0)
+      local function body(steps, to)
+        local made, written = {}, {}
+        for i = 1, 6 do
+          made[i] = dev:buffer("i32", n)
+        end
+        for i, step in ipairs(steps) do
+          put:launch(grid, written[step[1]] or x, written[step[2]] or x, made[step[3]], n)
+          written[step[3]] = made[step[3]]
+          add:launch(grid, made[step[3]], to, n, i) -- orders all
+        end
+      end
+      local function steps()
+        local list = {}
+        for i = 1, 8 do
+          local to = random(1, 6)
+          list[i] = { (to + random(1, 5) - 1) % 6 + 1, (to + random(1, 5) - 1) % 6 + 1, to }
+        end
+        return list
+      end
+      local known = steps()
+      local graph <close> = dev:capture(function() body(known, token) end)
+      for round = 1, 30 do
+        known = steps()
+        graph:update(function() body(known, token) end)
+        token:fill(0)
+        wanted:fill(0)
+        graph:launch()
+        body(known, wanted)
+        assert.equal(first(wanted), first(token), round)
+      end
+    end)
+
+    it("are what the nodes use if they became buffers in the update", function()
+      local y, flag, handle = buffer(0), dev:buffer("i32", 1):fill(1), nil
+      local function settle()
+        assert.has_error(function()
+          gpu.graph.if_(flag, function()
+            handle:fill(1)
+            error("oh", 0)
+          end)
+        end, "oh")
+      end
+      local function body(value, when)
+        return function()
+          handle = dev:buffer("i32", n):fill(value)
+          if when == "early" then settle() end
+          y:copy(handle)
+          if when == "late" then settle() end
+        end
+      end
+      for _, when in ipairs { "early", "late" } do
+        local graph = dev:capture(function()
+          body(1)()
+          handle = nil
+        end)
+        assert.is_true((graph:update(body(2, when))))
+        graph:launch()
+        assert.are.same({ 2, 2 }, { first(y), first(handle) })
+        local fork <close> = graph:fork()
+        handle:fill(9)
+        handle = nil
+        support.settle(dev)
+        fork:launch():await()
+        graph:launch()
+        assert.equal(2, first(y))
+        graph:close()
+      end
+    end)
+
     it("go with it", function()
       local x, y = buffer(1), buffer(0)
       local bytes = bytes_of(function()
@@ -471,6 +585,23 @@ describe("temporaries", function()
     three:close()
   end)
 
+  it("of updates that make a graph anew in a shared pool do not add up", function()
+    local pool <close> = dev:pool()
+    local x, y = buffer(1), buffer(0)
+    local one <close> = dev:capture({ pool = pool }, function() chain(x, y, 4) end)
+    local two <close> = dev:capture({ pool = pool }, function() chain(x, y, 5) end)
+    local bytes = bytes_of(function()
+      for i = 1, 10 do
+        assert.is_false((two:update(function() chain(x, y, 5 - i % 2) end)))
+        two:launch()
+        assert.equal(6 - i % 2, first(y))
+      end
+    end)
+    assert.truthy(bytes <= 0, bytes)
+    one:launch()
+    assert.equal(5, first(y))
+  end)
+
   it("need a pool that is not sealed, or has the memory", function()
     local pool <close> = dev:pool()
     local x, y, z = buffer(1), buffer(0), buffer(0)
@@ -554,6 +685,40 @@ describe("temporaries", function()
     assert.equal(1, tight:stats().graphs_live)
   end)
 
+  it("of a fork, or of a bind, get memory that garbage held", function()
+    local tight <close> = support.open { budget = 8 << 20 }
+    local large <const>, small <const> = (dev.check and 1 or 2) << 18, n
+    local x, y, z = tight:buffer("i32", small):fill(5), tight:buffer("i32", small):fill(0), tight:buffer("i32", small)
+    local function by_way(from, to)
+      local t = tight:buffer("i32", large)
+      t:slice(1, small):copy(from)
+      to:copy(t:slice(1, small))
+    end
+    local graph <close> = tight:capture(function()
+      by_way(x, y)
+      by_way(y, z)
+    end)
+    finally(function() collectgarbage "restart" end)
+    local function waste()
+      collectgarbage()
+      collectgarbage "stop"
+      for _ = 1, 2 do
+        tight:buffer("i32", large):fill(1)
+      end
+      tight:synchronize()
+    end
+    waste()
+    local fork = graph:fork()
+    fork:launch()
+    assert.equal(5, first(z))
+    fork:close()
+    waste()
+    assert.is_false((graph:bind { ["copy#3.src"] = x })) -- both at once
+    z:fill(0)
+    graph:launch()
+    assert.equal(5, first(z))
+  end)
+
   it("may be thousands", function()
     if dev.check then
       pending "check mode takes long for that"
@@ -572,6 +737,26 @@ describe("temporaries", function()
     assert.truthy(support.now() - start < 20)
     graph:launch()
     assert.equal(1, first(y))
+  end)
+
+  it("are gone with a device that is closed before the capture ends", function()
+    for _, keep in ipairs { true, false } do
+      local own = support.open()
+      local handle
+      local function body()
+        local t, u = own:buffer("i32", n):fill(1), own:buffer("i32", n)
+        u:copy(t)
+        handle = keep and u
+        own:close()
+      end
+      support.raises("Closed", {}, own.capture, own, body)
+      if keep then
+        support.raises("Closed", {}, handle.fill, handle, 1)
+      end
+      own = support.open()
+      local graph = own:capture(function() own:buffer("i32", n):fill(1) end)
+      support.raises("Closed", {}, graph.update, graph, body)
+    end
   end)
 
   describe("of a fork", function()

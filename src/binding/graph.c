@@ -339,6 +339,15 @@ void gpu_lua_capture_collect(lua_State *L, struct gpu_capture *capture) {
     }
 }
 
+bool gpu_lua_graph_collect(lua_State *L, struct gpu_error *error) {
+    if (error->code != GPULUA_OUT_OF_BUDGET && error->code != GPULUA_OUT_OF_MEMORY) {
+        return false;
+    }
+    gpu_error_finish(error);
+    lua_gc(L, LUA_GCCOLLECT);
+    return true;
+}
+
 /* capture:finish() -> graph. Ends the capture. EmptyCapture, CaptureInvalidated, what the driver
  * says of the nodes. Blocks until the device has the graph. */
 static int capture_finish(lua_State *L) {
@@ -473,7 +482,12 @@ static int graph_fork(lua_State *L) {
     struct graph_handle *fork = gpu_lua_new(L, g, GPU_LUA_KIND_GRAPH, sizeof *fork, 0);
     gpu_lua_site(L, g, device, &submit.site);
     struct gpu_error error;
-    if (gpu_graph_fork(check_graph(L, g), &submit, &fork->graph, &error)) {
+    gpulua_status status = gpu_graph_fork(check_graph(L, g), &submit, &fork->graph, &error);
+    if (status && gpu_lua_graph_collect(L, &error)) {
+        submit.stream = gpu_lua_current_stream(L, g, gpu_graph_device(check_graph(L, g)));
+        status = gpu_graph_fork(check_graph(L, g), &submit, &fork->graph, &error);
+    }
+    if (status) {
         fork->graph = NULL;
         gpu_lua_throw(L, &error);
     }

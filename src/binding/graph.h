@@ -25,6 +25,9 @@ struct gpu_capture **gpu_lua_capture_new(lua_State *L, struct gpulua *g);
 /* What is garbage may hold temporaries of the capture, which is about to end. May run finalisers.
  */
 void gpu_lua_capture_collect(lua_State *L, struct gpu_capture *capture);
+/* What has failed so may do better now: memory was short, and garbage, which may hold some, has
+ * been collected; the error is finished. May run finalisers. */
+bool gpu_lua_graph_collect(lua_State *L, struct gpu_error *error);
 /* Of any device, as gpu_lua_capture_find, or NULL. */
 struct gpu_capture *gpu_lua_capture_running(struct gpulua *g);
 /* That of the handle there. Raises Closed. */

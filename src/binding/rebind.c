@@ -147,14 +147,28 @@ static void get_bind(lua_State *L, struct gpulua *g, const struct gpu_graph *gra
     }
 }
 
+/* Looks at the graph and the table as they are now: finalisers may have closed what was there. */
+static gpulua_status try_bind(lua_State *L, struct gpulua *g, const struct gpu_site *site,
+                              struct gpu_graph_bind *binds, uint32_t count,
+                              struct gpu_graph_change *change, struct gpu_error *error) {
+    struct gpu_graph *graph = gpu_lua_check_graph(L, g, 1);
+    const struct gpu_submit submit = {
+        .stream = gpu_lua_current_stream(L, g, gpu_graph_device(graph)), .site = *site};
+    uint32_t filled = 0;
+    memset(binds, 0, (count + 1) * sizeof *binds);
+    for (lua_pushnil(L); lua_next(L, 2) && filled < count; lua_pop(L, 1)) {
+        get_bind(L, g, graph, &binds[filled++]);
+    }
+    return gpu_graph_bind(graph, &submit, binds, filled, change, error);
+}
+
 /* graph:bind{ name = buffer or number, ... } -> true, nodes that have changed[, the first] or
  * false, why: the graph was made anew, because what follows what is another thing now. A name is a
  * buffer's label, or "kernel#n.parameter". Launches before are not affected. InvalidArgument: no
  * such name, or several; another type or size. */
 int gpu_lua_graph_bind(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_graph *graph = gpu_lua_check_graph(L, g, 1);
-    struct gpu_device *device = gpu_graph_device(graph);
+    struct gpu_device *device = gpu_graph_device(gpu_lua_check_graph(L, g, 1));
     gpu_lua_check_eager(L, g, device, "a bind");
     lua_settop(L, 2);
     if (!lua_istable(L, 2)) {
@@ -162,21 +176,20 @@ int gpu_lua_graph_bind(lua_State *L) {
                      "argument 1 of bind: a table {name = buffer or number} expected, got %s",
                      gpu_lua_describe(L, 2));
     }
-    uint32_t count = 0, filled = 0;
+    uint32_t count = 0;
     for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) {
         count++;
     }
-    struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device)};
-    gpu_lua_site(L, g, device, &submit.site);
+    struct gpu_site site;
+    gpu_lua_site(L, g, device, &site);
     struct gpu_graph_bind *binds = lua_newuserdatauv(L, (count + 1) * sizeof *binds, 0);
-    memset(binds, 0, (count + 1) * sizeof *binds);
-    graph = gpu_lua_check_graph(L, g, 1); /* finalisers may have closed what was there */
-    for (lua_pushnil(L); lua_next(L, 2) && filled < count; lua_pop(L, 1)) {
-        get_bind(L, g, graph, &binds[filled++]);
-    }
     struct gpu_graph_change change;
     struct gpu_error error;
-    if (gpu_graph_bind(graph, &submit, binds, filled, &change, &error)) {
+    gpulua_status status = try_bind(L, g, &site, binds, count, &change, &error);
+    if (status && gpu_lua_graph_collect(L, &error)) {
+        status = try_bind(L, g, &site, binds, count, &change, &error);
+    }
+    if (status) {
         gpu_lua_throw(L, &error);
     }
     return push_change(L, &change);

@@ -283,7 +283,8 @@ void gpu_block_export_end(struct gpu_block *block) {
 
 void gpu_block_free(struct gpu_block *block) {
     GPU_ENTER(block->device);
-    if (!block->is_freed) {
+    bool is_graphs = block->is_temporary && block->home && !block->twin; /* and not the script's */
+    if (!block->is_freed && !is_graphs) {
         retire(block);
     }
 }
@@ -539,7 +540,12 @@ gpulua_status gpu_block_settle(struct gpu_block *block, struct gpu_error *error)
     const struct gpu_block_info info = {.byte_count = block->byte_count,
                                         .label = block->label[0] ? block->label : NULL,
                                         .site = block->site};
-    gpulua_status status = give_memory(block, &info, error);
+    struct gpu_ref all = whole(block);
+    gpulua_status status = gpu_ref_check(&all, block->device, "buffer", error);
+    if (status) {
+        return status;
+    }
+    status = give_memory(block, &info, error);
     if (status) {
         gpu_memory_release(block->memory);
         block->memory = NULL;

@@ -466,7 +466,7 @@ gpulua_status gpu_capture_finish(struct gpu_capture *capture, struct gpu_graph *
         status = gpu_capture_take(capture, &body, error);
     }
     if (status == GPULUA_OK) {
-        status = gpu_graph_plan(&body, capture, error);
+        status = gpu_graph_plan(&body, NULL, capture, error);
     }
     if (status == GPULUA_OK) {
         status = gpu_graph_create(capture->pool, &body, capture->label, graph, error);

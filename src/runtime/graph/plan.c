@@ -212,35 +212,39 @@ static void move_in(struct gpu_block *block, struct gpu_block *home, uint64_t by
     block->address = home->address + byte_offset;
 }
 
-static gpulua_status make_arena(struct gpu_capture *capture, uint64_t byte_count, const char *label,
-                                struct gpu_block **arena, struct gpu_error *error) {
+static gpulua_status make_home(struct gpu_capture *capture, uint64_t byte_count, const char *label,
+                               struct gpu_block **home, struct gpu_error *error) {
     const struct gpu_block_info info = {.byte_count = byte_count, .label = label};
     struct gpu_pool *pool = gpu_capture_pool(capture);
     gpulua_status status = gpu_pool_check_open(pool, "memory for temporaries", error);
-    if (status == GPULUA_OK) {
-        status = gpu_block_create(gpu_pool_device(pool), &info, arena, error);
-    }
-    if (status == GPULUA_OK) {
-        (*arena)->is_arena = true;
-        status = gpu_pool_add(pool, *arena, gpu_capture_number(capture), error);
-        gpu_block_release(*arena); /* the pool keeps it */
-    }
-    return status;
+    return status ? status : gpu_block_create(gpu_pool_device(pool), &info, home, error);
 }
 
 /* Check mode: each by itself, so that an access past its end hits no other, and what was never
- * written is seen to be read. */
+ * written is seen to be read. The pool, which has no use for it, does not keep it. */
 static gpulua_status move_apart(const struct plan *plan, struct gpu_capture *capture,
                                 struct gpu_error *error) {
     gpulua_status status = GPULUA_OK;
     for (uint32_t i = 0; i < plan->count && status == GPULUA_OK; i++) {
         struct gpu_block *home, *block = plan->tenants[i].block;
         const char *label = block->label[0] ? block->label : "temporary";
-        status = make_arena(capture, block->byte_count, label, &home, error);
+        status = make_home(capture, block->byte_count, label, &home, error);
         if (status == GPULUA_OK) {
-            home->is_arena = false; /* nobody else moves in */
             move_in(block, home, 0);
+            gpu_block_release(home);
         }
+    }
+    return status;
+}
+
+static gpulua_status make_arena(struct gpu_capture *capture, uint64_t byte_count,
+                                struct gpu_block **arena, struct gpu_error *error) {
+    gpulua_status status = make_home(capture, byte_count, "temporaries", arena, error);
+    if (status == GPULUA_OK) {
+        (*arena)->is_arena = true;
+        status =
+            gpu_pool_add(gpu_capture_pool(capture), *arena, gpu_capture_number(capture), error);
+        gpu_block_release(*arena); /* the pool keeps it */
     }
     return status;
 }
@@ -251,7 +255,7 @@ static gpulua_status move_together(struct plan *plan, struct gpu_capture *captur
     struct gpu_block *arena = gpu_pool_arena(gpu_capture_pool(capture), total);
     gpulua_status status = GPULUA_OK;
     if (!arena) {
-        status = make_arena(capture, total ? total : 1, "temporaries", &arena, error);
+        status = make_arena(capture, total ? total : 1, &arena, error);
     }
     for (uint32_t i = 0; i < plan->count && status == GPULUA_OK; i++) {
         move_in(plan->tenants[i].block, arena, plan->tenants[i].byte_begin);
@@ -356,15 +360,56 @@ static void address_all(struct graph_body *body) {
     }
 }
 
-gpulua_status gpu_graph_plan(struct graph_body *body, struct gpu_capture *capture,
-                             struct gpu_error *error) {
+/* ---- staying ---- */
+
+static bool has_use(const struct graph_body *body, uint32_t node, const struct gpu_block *block) {
+    const struct graph_node *known = &body->nodes[node];
+    bool is_there = false;
+    for (uint32_t i = 0; i < known->use_count && !is_there; i++) {
+        is_there = body->uses[known->use_first + i].block == block;
+    }
+    return is_there;
+}
+
+/* Each lies where the graph's does whose twin it is, and no node uses one that it did not use
+ * there: then what may share memory may do so still. In check mode nothing shares any. */
+static bool can_stay(const struct graph_body *body, const struct graph_body *known) {
+    for (uint32_t i = 0; i < body->made_count; i++) {
+        const struct gpu_block *block = body->made[i];
+        if (!block->is_temporary) {
+            continue;
+        }
+        const struct gpu_block *other = i < known->made_count ? known->made[i] : NULL;
+        if (!other || block->twin != other || !block->home || block->home != other->home ||
+            block->address != other->address) {
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        for (uint32_t k = 0; k < node->use_count; k++) {
+            const struct gpu_block *block = body->uses[node->use_first + k].block;
+            if (block->is_temporary && !block->device->is_checked &&
+                !has_use(known, i, block->twin)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+gpulua_status gpu_graph_plan(struct graph_body *body, const struct graph_body *known,
+                             struct gpu_capture *capture, struct gpu_error *error) {
     gpulua_status status = GPULUA_OK;
     if (!body->has_temporaries) {
         return GPULUA_OK;
     }
+    bool is_staying = known && can_stay(body, known);
     for (uint32_t i = 0; i < body->made_count && status == GPULUA_OK; i++) {
         struct gpu_block *block = body->made[i];
-        if (block->is_temporary && gpu_temporary_is_held(body, block)) {
+        if (block->is_temporary && is_staying) {
+            block->twin = NULL; /* it is the graph's own from here on */
+        } else if (block->is_temporary && gpu_temporary_is_held(body, block)) {
             status = gpu_block_settle(block, error);
         }
         if (status == GPULUA_OK && !block->is_temporary) {
@@ -372,21 +417,11 @@ gpulua_status gpu_graph_plan(struct graph_body *body, struct gpu_capture *captur
                 gpu_pool_add(gpu_capture_pool(capture), block, gpu_capture_number(capture), error);
         }
     }
-    if (status == GPULUA_OK) {
+    if (status == GPULUA_OK && !is_staying) {
         status = move_all(body, capture, error);
     }
     if (status == GPULUA_OK) {
-        address_all(body);
+        address_all(body); /* also of those that got memory of their own while it was captured */
     }
     return status;
-}
-
-bool gpu_graph_is_planned(const struct graph_body *body) {
-    for (uint32_t i = 0; i < body->made_count; i++) {
-        const struct gpu_block *block = body->made[i];
-        if (block->is_temporary && !(block->twin && block->home)) {
-            return false;
-        }
-    }
-    return true;
 }

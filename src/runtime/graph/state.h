@@ -197,12 +197,11 @@ bool gpu_graph_note_made(struct graph_body *body, struct gpu_block *block, uint6
 
 /* ---- plan.c ---- */
 /* Where the temporaries of a body that has ended lie: those that somebody holds get memory of their
- * own, the others share the pool's; then the addresses in its commands. */
-gpulua_status gpu_graph_plan(struct graph_body *body, struct gpu_capture *capture,
-                             struct gpu_error *error);
-/* Are they all those of the graph that is updated, and nobody's else? They can stay where they
- * are. */
-bool gpu_graph_is_planned(const struct graph_body *body);
+ * own, the others share the pool's; then the addresses in its commands. `known`: a body of the same
+ * nodes and edges, of the graph that is updated; if they can, all stay where they are in that.
+ * NULL: there is none. */
+gpulua_status gpu_graph_plan(struct graph_body *body, const struct graph_body *known,
+                             struct gpu_capture *capture, struct gpu_error *error);
 
 /* ---- follow.c ---- */
 void gpu_follow_begin(struct graph_follow *follow, struct gpu_graph *graph);

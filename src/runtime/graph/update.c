@@ -205,18 +205,6 @@ static gpulua_status patch_followed(struct gpu_graph *graph, struct gpu_capture 
     return status;
 }
 
-/* What follows what is what it was: so may be where temporaries lie. */
-static gpulua_status plan_again(struct graph_body *body, struct gpu_capture *capture,
-                                struct gpu_error *error) {
-    if (!gpu_graph_is_planned(body)) {
-        return gpu_graph_plan(body, capture, error);
-    }
-    for (uint32_t i = 0; i < body->made_count; i++) {
-        body->made[i]->twin = NULL; /* it is the graph's own from here on */
-    }
-    return GPULUA_OK;
-}
-
 static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
                                struct gpu_graph_change *change, struct gpu_error *error) {
     struct gpu_use *uses;
@@ -299,6 +287,16 @@ static gpulua_status check_capture(const struct gpu_graph *graph, struct gpu_cap
     return GPULUA_OK;
 }
 
+/* Does a twin stand for each temporary, still? One that became an ordinary buffer meanwhile is to
+ * be what the nodes use. */
+static bool has_twins(const struct graph_body *body, const struct graph_body *known) {
+    bool is_well = true;
+    for (uint32_t i = 0; i < body->made_count && i < known->made_count && is_well; i++) {
+        is_well = body->made[i]->is_temporary || !known->made[i]->is_temporary;
+    }
+    return is_well;
+}
+
 gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capture,
                                bool may_rebuild, struct gpu_graph_change *change,
                                struct gpu_error *error) {
@@ -307,8 +305,9 @@ gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capt
     *change = (struct gpu_graph_change){0};
     gpulua_status status = check_capture(graph, capture, error);
     const struct graph_follow *follow = gpu_capture_follow(capture);
-    bool is_followed =
-        follow->is_on && follow->graph == graph && follow->count == graph->body.node_count;
+    bool is_followed = follow->is_on && follow->graph == graph &&
+                       follow->count == graph->body.node_count &&
+                       has_twins(gpu_capture_body(capture), &graph->body);
     if (status == GPULUA_OK && !is_followed) {
         status = gpu_capture_take(capture, &body, error);
     }
@@ -316,11 +315,11 @@ gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capt
         status = patch_followed(graph, capture, change, error);
     } else if (status == GPULUA_OK &&
                is_same_topology(&graph->body, &body, change->first, sizeof change->first)) {
-        status = plan_again(&body, capture, error);
+        status = gpu_graph_plan(&body, &graph->body, capture, error);
         status = status ? status : patch_all(graph, &body, change, error);
     } else if (status == GPULUA_OK && may_rebuild) {
         change->is_rebuilt = true;
-        status = gpu_graph_plan(&body, capture, error);
+        status = gpu_graph_plan(&body, NULL, capture, error);
         status = status ? status : rebuild(graph, &body, error);
     } else if (status == GPULUA_OK) {
         status = gpu_error_set(error, GPULUA_TOPOLOGY_CHANGED, "the graph%s%s has changed: %s",
@@ -329,6 +328,7 @@ gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capt
     gpu_graph_body_finish(&body);
     gpu_capture_end(capture, status == GPULUA_OK);
     if (status == GPULUA_OK && !is_followed) {
+        gpu_device_run_deferred(graph->device); /* what it was made of before uses the pool, too */
         gpu_pool_shed(graph->pool, &graph->body);
     }
     return status;
