@@ -290,6 +290,31 @@ describe("temporaries", function()
     support.raises("UseAfterFree", {}, t.fill, t, 1)
   end)
 
+  it("of an update that fails are buffers, too, and the graph keeps its own", function()
+    local x, y, t = buffer(1), buffer(0), nil
+    local function body(a, fails)
+      return function()
+        local own = dev:buffer("i32", n)
+        t = fails and own
+        own:fill(a)
+        add:launch(grid, x, own, n, 1)
+        add:launch(grid, own, y, n, 1)
+        if fails then error("oh", 0) end
+      end
+    end
+    local graph <close> = dev:capture(body(1))
+    assert.has_error(function() graph:update(body(5, true)) end, "oh")
+    t:fill(3)
+    add:launch(grid, x, t, n, 1)
+    graph:launch()
+    assert.are.same({ 4, 2 }, { first(t), first(y) })
+    assert.has_error(function() graph:update(body(5, true)) end, "oh")
+    t:free()
+    support.raises("UseAfterFree", {}, t.fill, t, 1)
+    graph:launch()
+    assert.equal(4, first(y))
+  end)
+
   describe("that are a graph's", function()
     -- Handles of them can only come from an update.
     local function from_update(x, y)

@@ -4,6 +4,10 @@
 -- patched, when an argument or one of f's upvalues is another value than it was when f ran last; what f reads behind
 -- tables or in other functions is not seen (graphed:refresh() says that it has changed). A device in check mode looks:
 -- there f runs at each call, and it is an error if it does something else with the same values.
+--
+-- A buffer that f makes is one as any other if somebody holds it when f has been captured (f returns it, say), and is
+-- then the same one whenever f makes it again. Else it is the graph's own: if f hands it out in a later run, nothing
+-- but the graph can use it (UseAfterFree), unless the graph is made anew for that run.
 
 local core = require "gpulua.core"
 local is_same, is_captured = core.graphed_same, core.capture_active

@@ -40,7 +40,9 @@ end
 
 --- device:capture([{label=, pool=},] f) -> graph: what f and the tasks that it spawns launch on the device is recorded
 -- instead of being done. An error in f ends the capture, and is raised. Waits for the tasks of f, so that it
--- yields in a task. EmptyCapture: f launched nothing. CaptureActive: the task is in a capture already.
+-- yields in a task. Buffers that f makes and that nobody holds afterwards are the graph's own, and share memory; a
+-- collection of garbage finds out which those are. EmptyCapture: f launched nothing. CaptureActive: the task is in a
+-- capture already.
 -- device:capture{label=} -> capture, to which the caller's task belongs until capture:finish() -> graph, or until it is
 -- closed: then nothing comes of it.
 package.loaded["gpulua.device"].capture = function(device, options, f)

@@ -115,6 +115,9 @@ struct gpu_capture *gpu_capture_retain(struct gpu_capture *capture) {
 /* If nothing comes of it, the pool keeps nothing for it. */
 static void end(struct gpu_capture *capture, bool is_good) {
     capture->state = CAPTURE_ENDED;
+    if (!is_good) {
+        gpu_temporaries_leave(&capture->body);
+    }
     gpu_graph_body_finish(&capture->body);
     if (capture->pool && capture->depth == 0 && !is_good) {
         gpu_pool_forget(capture->pool, capture->number);

@@ -192,6 +192,8 @@ gpulua_status gpu_temporary_settle(struct gpu_block *block, const struct gpu_cap
                                    const char *what, struct gpu_error *error);
 /* One to stand for a graph's temporary in its update. NULL: no memory. */
 struct gpu_block *gpu_temporary_twin(const struct gpu_block *block);
+/* Nothing comes of the capture: who has them still has buffers that were never written. */
+void gpu_temporaries_leave(struct graph_body *body);
 /* Into the list of what was made. False: no memory. */
 bool gpu_graph_note_made(struct graph_body *body, struct gpu_block *block, uint64_t maker);
 

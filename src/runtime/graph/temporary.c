@@ -44,6 +44,17 @@ struct gpu_block *gpu_temporary_twin(const struct gpu_block *block) {
     return twin;
 }
 
+void gpu_temporaries_leave(struct graph_body *body) {
+    for (uint32_t i = 0; i < body->made_count; i++) {
+        struct gpu_block *block = body->made[i];
+        if (block->is_temporary) {
+            gpu_block_release(block->home);
+            block->home = NULL;
+            block->twin = NULL;
+        }
+    }
+}
+
 static bool is_own(const struct gpu_block *block, const struct gpu_capture *capture) {
     return capture && gpu_capture_number(capture) == block->maker;
 }
