@@ -165,6 +165,25 @@ describe("a capture", function()
     assert.equal("CaptureActive", err.code)
     support.raises("CaptureActive", { "graph's launch" }, function() dev:current():wait(op) end)
     graph:launch():await()
+    -- Those of one line are the same; ending one ends none.
+    local ops, others = {}, {}
+    local again <close> = dev:capture(function()
+      for i = 1, 40 do
+        ops[i] = add:launch(n, x, y, n, i)
+        others[i] = add:launch({ grid = 1, block = n, label = "other" }, x, y, n, i)
+        ops[i]:close()
+        collectgarbage()
+      end
+    end)
+    assert.are.same({ "add", "other" }, { ops[40].label, others[40].label })
+    for i = 1, 40 do
+      support.raises("CaptureActive", { "graph's launch" }, ops[i].await, ops[i])
+      support.raises("CaptureActive", { "graph's launch" }, others[i].await, others[i])
+    end
+    assert.equal("op", gpu.type(ops[1]))
+    local eager = add:launch(n, x, y, n, 1)
+    assert.equal(eager, eager:await())
+    assert.equal(80, again:nodes())
   end)
 
   it("refuses what has to be done at once, and goes on", function()

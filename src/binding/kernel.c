@@ -156,29 +156,41 @@ static void get_dims(lua_State *L, const char *field, uint32_t *dims) {
     }
 }
 
+enum { OPTION_GRID, OPTION_BLOCK, OPTION_SHARED, OPTION_STREAM, OPTION_LABEL };
+static const char *const options[GPU_LUA_LAUNCH_OPTIONS + 1] = {"grid",   "block", "shared",
+                                                                "stream", "label", NULL};
+
+/* Short strings are the same string in one state: from here on they are told by where they are. */
+static void keep_options(lua_State *L, struct gpulua *g) {
+    for (uint32_t i = 0; i < GPU_LUA_LAUNCH_OPTIONS; i++) {
+        g->launch_options[i] = lua_pushstring(L, options[i]);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, &options[i]);
+    }
+}
+
 /* One pass over the table: a launch is too short for a look-up of every field that could be there.
  * Label and stream stay alive: they are in the table. */
 static void get_config(lua_State *L, struct gpulua *g, int config, struct gpu_launch *launch) {
-    static const char *const options[] = {"grid", "block", "shared", "stream", "label", NULL};
+    const char *const *names = g->launch_options;
     bool has_grid = false;
     lua_pushnil(L);
     while (lua_next(L, config)) {
         const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
-        if (strcmp(key, "grid") == 0) {
+        if (key == names[OPTION_GRID]) {
             get_dims(L, key, launch->grid);
             has_grid = true;
-        } else if (strcmp(key, "block") == 0) {
+        } else if (key == names[OPTION_BLOCK]) {
             get_dims(L, key, launch->block);
-        } else if (strcmp(key, "shared") == 0) {
+        } else if (key == names[OPTION_SHARED]) {
             launch->shared_bytes =
                 (uint32_t)gpu_lua_field_integer(L, config, "shared", "launch", 0, 0, UINT32_MAX);
-        } else if (strcmp(key, "stream") == 0) {
+        } else if (key == names[OPTION_STREAM]) {
             if (!gpu_lua_test(L, g, -1, GPU_LUA_KIND_STREAM)) {
                 gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                              "stream of launch: a stream expected, got %s", luaL_typename(L, -1));
             }
             launch->submit.stream = gpu_lua_check_stream(L, g, -1);
-        } else if (strcmp(key, "label") == 0) {
+        } else if (key == names[OPTION_LABEL]) {
             launch->submit.label = gpu_lua_field_string(L, config, "label", "launch");
         } else {
             gpu_lua_check_options(L, config, options, "launch"); /* raises, naming it */
@@ -219,7 +231,8 @@ static void get_threads(lua_State *L, const struct kernel_handle *handle, int ty
 }
 
 /* Upvalues: the object, the metatable of ops.
- * kernel:launch(threads or {grid=, block=, shared=, stream=, label=}, ...) -> op */
+ * kernel:launch(threads or {grid=, block=, shared=, stream=, label=}, ...) -> op. In a capture,
+ * where nobody can wait for it, launches of one line return the same op. */
 static int kernel_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct kernel_handle *handle = check_kernel(L, g, 1);
@@ -236,11 +249,17 @@ static int kernel_launch(lua_State *L) {
     if (count != (int)signature->param_count) {
         bad_count(L, handle, count < 0 ? 0 : count);
     }
-    /* gpu_lua_op_new, without a look-up; before all that is borrowed from handles, because making
-     * it may run finalisers, which may close them. */
-    struct gpu_op **op = gpu_lua_op_place(L);
-    lua_pushvalue(L, lua_upvalueindex(2));
-    lua_setmetatable(L, -2);
+    struct gpu_op **op = NULL, *captured = NULL;
+    if (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0) &&
+        gpu_lua_capture_find(L, g, handle->device)) {
+        lua_pushnil(L); /* nothing is made before the launch; see gpu_lua_op_captured */
+    } else {
+        /* gpu_lua_op_new, without a look-up; before all that is borrowed from handles, because
+         * making it may run finalisers, which may close them. */
+        op = gpu_lua_op_place(L);
+        lua_pushvalue(L, lua_upvalueindex(2));
+        lua_setmetatable(L, -2);
+    }
     if (__builtin_expect(!handle->kernel, 0)) {
         (void)check_kernel(L, g, 1); /* raises */
     }
@@ -270,9 +289,14 @@ static int kernel_launch(lua_State *L) {
     }
     gpu_lua_site(L, g, handle->device, &launch.submit.site);
     struct gpu_error error;
-    if (gpu_work_launch(&launch, op, &error)) {
-        *op = NULL;
+    if (gpu_work_launch(&launch, op ? op : &captured, &error)) {
+        if (op) {
+            *op = NULL;
+        }
         gpu_lua_throw(L, &error);
+    }
+    if (!op) {
+        gpu_lua_op_captured(L, g, captured);
     }
     return 1; /* the op is on top */
 }
@@ -367,6 +391,7 @@ void gpu_lua_kernel_open(lua_State *L, struct gpulua *g) {
                                            {"__close", kernel_close},
                                            {"__tostring", kernel_tostring},
                                            {NULL, NULL}};
+    keep_options(L, g);
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_KERNEL, methods, metamethods);
     lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[GPU_LUA_KIND_KERNEL]);
     lua_getfield(L, -1, "__index");

@@ -133,6 +133,8 @@ struct kept_error {
     char *message, *source, *traceback, *hint; /* owned */
 };
 
+#define GPU_LUA_LAUNCH_OPTIONS 5u
+
 struct device_handle;
 
 /* What the host holds of a state (gpulua_buffer, gpulua_recorder) is emptied when the state ends.
@@ -179,8 +181,10 @@ struct gpulua {
     struct capture_handle *captures; /* that have not ended */
     uint64_t capture_number;
     uint64_t gc_debt_bytes; /* of handles since the last step of the collector, less the closed */
-    struct memory_handle *pressed; /* whose listeners are still to be told */
-    uint32_t guard_count;          /* made, ever */
+    struct memory_handle *pressed;    /* whose listeners are still to be told */
+    uint32_t guard_count;             /* made, ever */
+    const struct gpu_op *captured_op; /* that of the handle in the registry; NULL: none yet */
+    const char *launch_options[GPU_LUA_LAUNCH_OPTIONS]; /* their names, in the registry */
     const void *metatables[GPU_LUA_KIND_COUNT];
     int metatable_refs[GPU_LUA_KIND_COUNT]; /* the same, in the registry */
     const void *closed_buffers;             /* the metatable of buffers that are closed */

@@ -20,6 +20,20 @@ struct gpu_op **gpu_lua_op_new(lua_State *L, struct gpulua *g) {
     return handle;
 }
 
+void gpu_lua_op_captured(lua_State *L, struct gpulua *g, struct gpu_op *op) {
+    if (op == g->captured_op) { /* which the handle has a reference of */
+        gpu_op_release(op);
+        lua_rawgetp(L, LUA_REGISTRYINDEX, &g->captured_op);
+        return;
+    }
+    *gpu_lua_op_new(L, g) = op;
+    if (gpu_op_is_captured(op)) {
+        lua_pushvalue(L, -1);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, &g->captured_op);
+        g->captured_op = op;
+    }
+}
+
 struct gpu_op *gpu_lua_op_at(lua_State *L, int index) {
     struct gpu_op *const *handle = lua_touserdata(L, index);
     return *handle;
@@ -54,8 +68,12 @@ static void empty(struct gpu_op **handle) {
     gpu_op_release(op);
 }
 
+/* That of captured work is not the caller's alone. */
 static int op_close(lua_State *L) {
-    empty(check_handle(L, GPU_LUA(L), 1));
+    struct gpu_op **handle = check_handle(L, GPU_LUA(L), 1);
+    if (*handle && !gpu_op_is_captured(*handle)) {
+        empty(handle);
+    }
     return 0;
 }
 

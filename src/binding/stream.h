@@ -25,6 +25,9 @@ struct gpu_stream *gpu_lua_check_stream(lua_State *L, struct gpulua *g, int inde
 struct gpu_op **gpu_lua_op_new(lua_State *L, struct gpulua *g);
 /* The same but for the metatable: who calls sets it. */
 struct gpu_op **gpu_lua_op_place(lua_State *L);
+/* Pushes a handle of an op, whose reference it takes: of captured work, which nobody can wait for,
+ * the same one as before, if that is the same op. */
+void gpu_lua_op_captured(lua_State *L, struct gpulua *g, struct gpu_op *op);
 /* The op of the handle at `index`, which is one; NULL: closed. */
 struct gpu_op *gpu_lua_op_at(lua_State *L, int index);
 bool gpu_lua_op_is_closed(const void *handle);

@@ -42,6 +42,11 @@ struct gpu_op *gpu_op_retain(struct gpu_op *op) {
     return op;
 }
 
+bool gpu_op_is_captured(const struct gpu_op *op) {
+    GPU_ENTER(op->device);
+    return op->failure && op->failure->error.code == GPULUA_CAPTURE_ACTIVE;
+}
+
 static void let_stream_go(struct gpu_op *op) {
     struct gpu_stream *stream = op->stream;
     op->stream = NULL;

@@ -14,6 +14,8 @@
 #include "runtime/device.h"
 #include "runtime/error.h"
 
+/* Of work that became a node, and will never be over by itself? */
+bool gpu_op_is_captured(const struct gpu_op *op);
 struct gpu_op *gpu_op_retain(struct gpu_op *op);
 void gpu_op_release(struct gpu_op *op);
 

@@ -266,7 +266,7 @@ gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *afte
         return active || !op ? active
                              : gpu_capture_op(submit->capture, "mark", &submit->site, op, error);
     }
-    if (after && after->failure && after->failure->error.code == GPULUA_CAPTURE_ACTIVE) {
+    if (after && gpu_op_is_captured(after)) {
         gpu_error_copy(error, &after->failure->error);
         return error->code;
     }

@@ -4,11 +4,12 @@
 
 #include "runtime/graph/state.h"
 
-bool gpu_graph_grow(void **items, uint32_t *capacity, uint32_t count, size_t item_bytes) {
+static bool grow_from(void **items, uint32_t *capacity, uint32_t count, size_t item_bytes,
+                      uint32_t first) {
     if (count < *capacity) {
         return true;
     }
-    uint32_t grown = *capacity < 8 ? 8 : *capacity * 2;
+    uint32_t grown = *capacity < first ? first : *capacity * 2;
     void *moved = realloc(*items, grown * item_bytes);
     if (!moved) {
         return false;
@@ -16,6 +17,15 @@ bool gpu_graph_grow(void **items, uint32_t *capacity, uint32_t count, size_t ite
     *items = moved;
     *capacity = grown;
     return true;
+}
+
+bool gpu_graph_grow(void **items, uint32_t *capacity, uint32_t count, size_t item_bytes) {
+    return grow_from(items, capacity, count, item_bytes, 8);
+}
+
+/* What grows with the nodes, of which there are some as a rule. */
+static bool grow(void **items, uint32_t *capacity, uint32_t count, size_t item_bytes) {
+    return grow_from(items, capacity, count, item_bytes, 32);
 }
 
 /* ---- blocks ---- */
@@ -66,36 +76,74 @@ static bool join_use(struct graph_track *track, const struct gpu_use *use) {
 static bool add_use(struct graph_body *body, const struct gpu_use *use) {
     uint32_t track = track_of(body, use->block);
     if (track == GPU_NODE_NONE || !join_use(&body->tracks[track], use) ||
-        !gpu_graph_grow((void **)&body->uses, &body->use_capacity, body->use_count,
-                        sizeof *body->uses)) {
+        !grow((void **)&body->uses, &body->use_capacity, body->use_count, sizeof *body->uses) ||
+        !grow((void **)&body->use_tracks, &body->use_track_capacity, body->use_count,
+              sizeof *body->use_tracks)) {
         return false;
     }
+    body->use_tracks[body->use_count] = track;
     body->uses[body->use_count++] = *use;
     return true;
+}
+
+/* The first one, which is all that a small graph needs, and the others. */
+#define CHUNK_FIRST_BYTES 2048u
+#define CHUNK_BYTES 8192u
+
+/* 16-byte aligned; NULL: no memory. */
+static void *take_bytes(struct graph_body *body, size_t byte_count) {
+    struct graph_chunk *chunk = body->chunks;
+    size_t rounded = (byte_count + 15u) & ~(size_t)15u;
+    if (!chunk || chunk->capacity - chunk->used < rounded) {
+        size_t capacity = chunk ? CHUNK_BYTES : CHUNK_FIRST_BYTES;
+        capacity = rounded > capacity ? rounded : capacity;
+        chunk = malloc(sizeof *chunk + capacity);
+        if (!chunk) {
+            return NULL;
+        }
+        *chunk = (struct graph_chunk){.next = body->chunks, .capacity = capacity};
+        body->chunks = chunk;
+    }
+    void *taken = chunk->bytes + chunk->used;
+    chunk->used += rounded;
+    return taken;
+}
+
+static void copy_record(struct wire_record *copy, const struct wire_record *record,
+                        uint32_t payload_bytes) {
+    memcpy(copy, record, sizeof *record);
+    memcpy(copy + 1, gpu_wire_record_payload(record), payload_bytes);
+    copy->wait_count = 0;
+    copy->flags = 0;
+    copy->length_bytes = (uint32_t)sizeof *record + payload_bytes; /* rounded when it is sent */
 }
 
 struct wire_record *gpu_graph_copy_record(const struct wire_record *record,
                                           uint32_t payload_bytes) {
     struct wire_record *copy = malloc(sizeof *record + payload_bytes);
     if (copy) {
-        memcpy(copy, record, sizeof *record);
-        memcpy(copy + 1, gpu_wire_record_payload(record), payload_bytes);
-        copy->wait_count = 0;
-        copy->flags = 0;
-        copy->length_bytes = (uint32_t)sizeof *record + payload_bytes; /* rounded when it is sent */
+        copy_record(copy, record, payload_bytes);
     }
     return copy;
+}
+
+void gpu_graph_set_record(struct graph_node *node, struct wire_record *record) {
+    if (node->owns_record) {
+        free(node->record);
+    }
+    node->record = record;
+    node->owns_record = true;
 }
 
 bool gpu_graph_add(struct graph_body *body, const struct wire_record *record,
                    uint32_t payload_bytes, const char *label, const struct gpu_site *site,
                    const struct gpu_use *uses, uint32_t use_count) {
-    struct wire_record *copy = gpu_graph_copy_record(record, payload_bytes);
-    if (!copy || !gpu_graph_grow((void **)&body->nodes, &body->node_capacity, body->node_count,
-                                 sizeof *body->nodes)) {
-        free(copy);
+    struct wire_record *copy = take_bytes(body, sizeof *record + payload_bytes);
+    if (!copy ||
+        !grow((void **)&body->nodes, &body->node_capacity, body->node_count, sizeof *body->nodes)) {
         return false;
     }
+    copy_record(copy, record, payload_bytes);
     body->nodes[body->node_count] =
         (struct graph_node){.record = copy,
                             .kernel = body->next_kernel,
@@ -137,8 +185,7 @@ bool gpu_graph_keep_kernel(struct graph_body *body, struct gpu_kernel *kernel) {
 }
 
 bool gpu_graph_keep_ref(struct graph_body *body, const struct gpu_ref *ref) {
-    if (!gpu_graph_grow((void **)&body->refs, &body->ref_capacity, body->ref_count,
-                        sizeof *body->refs)) {
+    if (!grow((void **)&body->refs, &body->ref_capacity, body->ref_count, sizeof *body->refs)) {
         return false;
     }
     if (!ref) {
@@ -162,8 +209,14 @@ bool gpu_graph_keep_ref(struct graph_body *body, const struct gpu_ref *ref) {
 
 void gpu_graph_body_finish(struct graph_body *body) {
     for (uint32_t i = 0; i < body->node_count; i++) {
-        free(body->nodes[i].record);
+        if (body->nodes[i].owns_record) {
+            free(body->nodes[i].record);
+        }
         gpu_graph_control_release(body->nodes[i].control);
+    }
+    for (struct graph_chunk *chunk = body->chunks, *next; chunk; chunk = next) {
+        next = chunk->next;
+        free(chunk);
     }
     for (uint32_t i = 0; i < body->track_count; i++) {
         gpu_graph_track_finish(&body->tracks[i]);
@@ -175,6 +228,7 @@ void gpu_graph_body_finish(struct graph_body *body) {
     free(body->nodes);
     free(body->edges);
     free(body->uses);
+    free(body->use_tracks);
     free(body->refs);
     free(body->tracks);
     gpu_graph_index_finish(&body->index);

@@ -16,6 +16,7 @@ struct gpu_capture {
     uint32_t depth;            /* bodies that it is in, with itself; 0: it is no body */
     struct gpu_error broken;   /* why, once it is */
     struct gpu_failure *never; /* retained: what ops of captured work have failed with */
+    struct gpu_op *op;         /* retained: that of the newest work; NULL: none yet */
     struct graph_body body;
     const struct graph_ref *like; /* see gpu_capture_name_refs */
     struct graph_follow follow;   /* of the graph that this is an update of */
@@ -138,6 +139,7 @@ void gpu_capture_release(struct gpu_capture *capture) {
     struct gpu_device *device = capture->device;
     end(capture, false);
     gpu_capture_release(capture->root);
+    gpu_op_release(capture->op);
     gpu_failure_release(capture->never);
     gpu_error_finish(&capture->broken);
     free(capture);
@@ -201,6 +203,12 @@ gpulua_status gpu_capture_check(const struct gpu_capture *capture, const char *l
 gpulua_status gpu_capture_op(struct gpu_capture *capture, const char *label,
                              const struct gpu_site *site, struct gpu_op **op,
                              struct gpu_error *error) {
+    const struct gpu_op *last = capture->op;
+    if (last && last->label == label && last->site.source == site->source &&
+        last->site.line == site->line) { /* one is as good as the other */
+        *op = gpu_op_retain(capture->op);
+        return GPULUA_OK;
+    }
     struct gpu_op *made = gpu_op_create(capture->device, NULL, label, *site);
     if (!made) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for the operation '%s'",
@@ -208,6 +216,8 @@ gpulua_status gpu_capture_op(struct gpu_capture *capture, const char *label,
     }
     made->state = GPU_OP_FAILED;
     made->failure = gpu_failure_retain(capture->never);
+    gpu_op_release(capture->op);
+    capture->op = gpu_op_retain(made);
     *op = made;
     return GPULUA_OK;
 }

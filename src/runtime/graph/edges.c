@@ -72,8 +72,13 @@ static bool cut(struct graph_track *track, uint64_t byte) {
     return true;
 }
 
-/* Cut at its ends, and without gaps between them. */
+/* Cut at its ends, and without gaps between them. Mostly it is a range already. */
 static bool prepare(struct graph_track *track, const struct gpu_use *use) {
+    uint32_t known = find(track, use->byte_begin);
+    if (known < track->range_count && track->ranges[known].byte_begin == use->byte_begin &&
+        track->ranges[known].byte_end == use->byte_end) {
+        return true;
+    }
     if (!cut(track, use->byte_begin) || !cut(track, use->byte_end)) {
         return false;
     }
@@ -310,10 +315,11 @@ static bool keep_edges(struct graph_body *body, uint32_t node) {
 
 bool gpu_graph_connect(struct graph_body *body, uint32_t node) {
     const struct gpu_use *uses = body->uses + body->nodes[node].use_first;
+    const uint32_t *tracks = body->use_tracks + body->nodes[node].use_first;
     uint32_t use_count = body->nodes[node].use_count;
     body->found_count = 0;
     for (uint32_t i = 0; i < use_count; i++) {
-        uint32_t index = gpu_graph_find_track(body, uses[i].block);
+        uint32_t index = tracks[i];
         if (!prepare(&body->tracks[index], &uses[i]) || !find_edges(body, index, &uses[i], node)) {
             return false;
         }
@@ -323,7 +329,7 @@ bool gpu_graph_connect(struct graph_body *body, uint32_t node) {
         return false;
     }
     for (uint32_t i = 0; i < use_count; i++) {
-        if (!note(&body->tracks[gpu_graph_find_track(body, uses[i].block)], &uses[i], node)) {
+        if (!note(&body->tracks[tracks[i]], &uses[i], node)) {
             return false;
         }
     }

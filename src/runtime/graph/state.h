@@ -56,9 +56,10 @@ struct graph_ref {
 struct graph_control;
 
 struct graph_node {
-    struct wire_record *record; /* owned; without waits */
-    struct gpu_kernel *kernel;  /* retained by the body; NULL: no launch */
-    const char *label;          /* interned */
+    struct wire_record *record; /* in the body's memory, unless it is its own; without waits */
+    bool owns_record;
+    struct gpu_kernel *kernel; /* retained by the body; NULL: no launch */
+    const char *label;         /* interned */
     struct gpu_site site;
     uint32_t edge_first, edge_count; /* towards it */
     uint32_t use_first, use_count;
@@ -68,14 +69,24 @@ struct graph_node {
     struct graph_control *control; /* retained; NULL: it is no conditional node */
 };
 
+/* Memory that goes all at once. */
+struct graph_chunk {
+    struct graph_chunk *next;
+    size_t used, capacity;
+    _Alignas(16) uint8_t bytes[];
+};
+
 /* Nodes and what orders them. */
 struct graph_body {
     struct graph_node *nodes; /* owned, as all of these */
     uint32_t node_count, node_capacity;
+    struct graph_chunk *chunks; /* of their records, the newest first */
     struct graph_edge *edges;
     uint32_t edge_count, edge_capacity;
     struct gpu_use *uses; /* of the nodes; blocks retained by the tracks */
     uint32_t use_count, use_capacity;
+    uint32_t *use_tracks; /* of each use: its block's track */
+    uint32_t use_track_capacity;
     struct graph_track *tracks;
     uint32_t track_count, track_capacity;
     struct graph_index index;    /* of the tracks, by block */
@@ -160,6 +171,8 @@ void gpu_graph_index_finish(struct graph_index *index);
 bool gpu_graph_grow(void **items, uint32_t *capacity, uint32_t count, size_t item_bytes);
 /* With its payload; malloc'ed, length_bytes not rounded. NULL: no memory. */
 struct wire_record *gpu_graph_copy_record(const struct wire_record *record, uint32_t payload_bytes);
+/* Another one, which is the node's from now on; malloc'ed. */
+void gpu_graph_set_record(struct graph_node *node, struct wire_record *record);
 /* The record is copied, with payload_bytes behind its header. False: no memory, and the body is
  * good for nothing more. */
 bool gpu_graph_add(struct graph_body *body, const struct wire_record *record,

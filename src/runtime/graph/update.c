@@ -192,8 +192,7 @@ static gpulua_status patch_followed(struct gpu_graph *graph, struct gpu_capture 
             *ref = refs[to->ref_first + k];
             ref->ref.block = gpu_temporary_is(ref->ref.block, block) ? block : ref->ref.block;
         }
-        free(node->record);
-        node->record = to->record;
+        gpu_graph_set_record(node, to->record);
         node->label = to->label;
         node->site = to->site;
         to->record = NULL;
