@@ -462,6 +462,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"capture_update", gpu_lua_capture_update},
                                          {"capture_active", gpu_lua_capture_active},
                                          {"graphed_same", gpu_lua_graphed_same},
+                                         {"overlap", gpu_lua_overlap},
                                          {"capture_enter", gpu_lua_capture_enter},
                                          {"capture_spawn", gpu_lua_capture_spawn},
                                          {"adopt_coroutines", gpu_lua_adopt_coroutines},

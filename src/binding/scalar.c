@@ -2,6 +2,9 @@
  * pointer to it. The value travels in the record of a fill, so that setting one waits for nothing
  * and needs no memory of the host's. */
 #include "binding/scalar.h"
+
+#include <string.h>
+
 #include "binding/buffer.h"
 #include "binding/core.h"
 #include "binding/data.h"
@@ -112,10 +115,26 @@ bool gpu_lua_scalar_is_closed(const void *handle) {
     return !scalar->buffer || !scalar->buffer->ref.block;
 }
 
+/* scalar.type, scalar.device, scalar.label. Upvalues: the object, the methods. */
+static int scalar_index(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    lua_pushvalue(L, 2);
+    if (lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
+        return 1;
+    }
+    const char *field = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
+    if (strcmp(field, "shape") == 0 || !gpu_lua_buffer_field(L, g, check_scalar(L, g), field)) {
+        lua_pushnil(L);
+    }
+    return 1;
+}
+
 void gpu_lua_scalar_open(lua_State *L, struct gpulua *g) {
     static const luaL_Reg methods[] = {
         {"set", scalar_set}, {"get", scalar_get}, {"close", scalar_close}, {NULL, NULL}};
-    static const luaL_Reg metamethods[] = {
-        {"__close", scalar_close}, {"__tostring", scalar_tostring}, {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {{"__close", scalar_close},
+                                           {"__tostring", scalar_tostring},
+                                           {"__index", scalar_index},
+                                           {NULL, NULL}};
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_SCALAR, methods, metamethods);
 }

@@ -1,0 +1,182 @@
+-- Element-wise work from an expression: gpu.map("a * x + y", { a = 2, x = x, y = y, out = z }).
+-- The expression (its language is told in expression.lua) becomes one kernel, which is compiled once for each
+-- expression and set of types.
+
+local core = require "gpulua.core"
+local expression = require "gpulua.expression"
+
+local c_type <const> = expression.c_type
+local stored <const> = setmetatable({ f16 = "__half", bf16 = "__nv_bfloat16", bool = "unsigned char" },
+  { __index = c_type })
+
+-- ---- kernels ----
+
+local loads <const> = { f16 = "__half2float(%s)", bf16 = "__bfloat162float(%s)", bool = "(%s != 0)" }
+local stores <const> = { f16 = "__float2half(%s)", bf16 = "__float2bfloat16(%s)" }
+
+local function generate(text, given, wanted)
+  local made = expression.compile(text, given, wanted)
+  local t, code = made.type, made.code
+  local takes, signature, lets = {}, {}, {}
+  for i, param in ipairs(made.params) do
+    local is_memory = param.buffer ~= nil
+    local own = param.name .. "_" -- check mode names it
+    takes[i] = (is_memory and "const %s *%s" or "%s %s"):format((is_memory and stored or c_type)[param.type], own)
+    signature[i] = ("%s: %s"):format(param.name, is_memory and ("in %s*"):format(param.type)
+      or param.type == "real" and "f64" or "i64")
+    local value = is_memory and ("%s[%s]"):format(own, param.is_one and "0" or "i") or own
+    lets[i] = ("  %s v%d = %s;\n"):format(c_type[param.type], i, (loads[param.type] or "%s"):format(value))
+  end
+  takes[#takes + 1] = ("%s *out"):format(stored[t])
+  signature[#signature + 1] = ("out: out %s*"):format(t)
+  local source = ([[
+%sextern "C" __global__ void map(long long n, %s) {
+  long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+%s  out[i] = %s;
+}
+]]):format(expression.helpers, table.concat(takes, ", "), table.concat(lets), (stores[t] or "%s"):format(code))
+  for _, name in ipairs { "f16", "bf16" } do
+    if source:find(stored[name], 1, true) then
+      source = ("#include <cuda_%s.h>\n"):format(name == "f16" and "fp16" or "bf16") .. source
+    end
+  end
+  made.source, made.signature = source, "n: i64, " .. table.concat(signature, ", ")
+  return made
+end
+
+-- ---- calls ----
+
+local kernels_kept <const> = 256
+-- By device: how many kernels there are, each by its source; and what generate has made of an expression and types.
+local kernels = setmetatable({}, { __mode = "k" })
+
+local function kernel_for(device, text, given, wanted)
+  local names = {}
+  for name, what in pairs(given) do
+    names[#names + 1] = ("%s:%s%s%s"):format(name, what.type, what.buffer and "*" or "", what.is_one and "1" or "")
+  end
+  table.sort(names)
+  local key = table.concat({ text, wanted or "", table.unpack(names) }, "\0")
+  local known = kernels[device]
+  if not known or known.count >= kernels_kept then
+    known = { count = 0, by_source = {}, by_key = {} }
+    kernels[device] = known
+  end
+  local made = known.by_key[key]
+  if not made then
+    made = generate(text, given, wanted)
+    for name, what in pairs(given) do
+      if not what.number then
+        core.raise("InvalidArgument", ("map: '%s' is given, but not in '%s'"):format(name, text))
+      end
+    end
+    local source = made.signature .. "\0" .. made.source
+    if not known.by_source[source] then
+      known.by_source[source] = device:compile(made.source, { name = "map.cu" }):kernel("map", made.signature)
+      known.count = known.count + 1
+    end
+    made.kernel, made.source = known.by_source[source], nil
+    for i, param in ipairs(made.params) do
+      made.params[i] = param.name -- and not the buffer itself
+    end
+    known.by_key[key] = made
+  end
+  return made
+end
+
+local options <const> = { out = true, stream = true, label = true }
+
+local function describe(name, value)
+  local kind = core.type(value) or type(value)
+  if kind == "buffer" or kind == "scalar" then
+    return { buffer = value, type = value.type, is_scalar = kind == "scalar", is_one = kind == "scalar" or #value == 1 }
+  elseif kind == "number" then
+    return { type = math.type(value) == "integer" and "int" or "real" }
+  end
+  core.raise("InvalidArgument", ("map: '%s': a buffer, a scalar or a number expected, got %s"):format(name, kind))
+end
+
+local function shape_text(buffer) return table.concat(buffer.shape, " x ") end
+
+-- All have the shape of out, or of the first, but those of one element. Returns what has it.
+local function check_shapes(given, out)
+  local names, like, like_name = {}, out, "out"
+  for name, what in pairs(given) do
+    names[#names + 1] = what.buffer and name or nil
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local what = given[name]
+    if what.type == "c64" or what.type == "c128" then
+      core.raise("Unsupported", ("map: '%s' is %s: complex numbers are not supported"):format(name, what.type))
+    elseif not like and not what.is_one then
+      like, like_name = what.buffer, name
+    end
+  end
+  for i = 1, like and 0 or #names do -- of one element each
+    like = like or not given[names[i]].is_scalar and given[names[i]].buffer or nil
+  end
+  for _, name in ipairs(names) do
+    local what = given[name]
+    if like and not what.is_one and shape_text(what.buffer) ~= shape_text(like) then
+      core.raise("InvalidArgument", ("map: '%s' has the shape %s, '%s' %s"):format(name, shape_text(what.buffer),
+        like_name, shape_text(like)))
+    elseif out and core.overlap(what.buffer, out) == "part" then
+      core.raise("InvalidArgument", ("map: '%s' and out share memory, but are not the same"):format(name))
+    end
+  end
+  return like
+end
+
+--- gpu.map(expression, { name = buffer, scalar or number, ..., [out = buffer, stream=, label=] }) -> op, or without
+-- out: a new buffer of the result's type and the shape of the others, op. Each element of out becomes what the
+-- expression gives for the elements at the same place; buffers of one element, and scalars, are the same for all. Names
+-- that nobody gives: index (from 1), pi, inf, nan. Does not block, but for the first time, when a kernel is compiled
+-- (which yields in a task, and cannot be captured). InvalidArgument: what is wrong with the expression, and where;
+-- shapes; memory that is shared in part; CompileFailed; kernel:launch's.
+return function(text, arguments)
+  if type(text) ~= "string" or type(arguments) ~= "table" then
+    core.raise("InvalidArgument", ("map: an expression and a table expected, got %s and %s"):format(type(text),
+      type(arguments)))
+  end
+  local given, out = {}, arguments.out
+  if out ~= nil and core.type(out) ~= "buffer" then
+    core.raise("InvalidArgument", ("map: 'out': a buffer expected, got %s"):format(core.type(out) or type(out)))
+  end
+  for name, value in pairs(arguments) do
+    if type(name) ~= "string" or not name:find "^[%a_][%w_]*$" then
+      core.raise("InvalidArgument", ("map: a name expected, got %s"):format(tostring(name)))
+    elseif not options[name] then
+      given[name] = describe(name, value)
+    end
+  end
+  local like = check_shapes(given, out)
+  if not like then
+    core.raise("InvalidArgument", "map: nothing says for how many elements, or where: give a buffer")
+  end
+  local device = like.device
+  local made = kernel_for(device, text, given, out and out.type)
+  for _, check in ipairs(made.checks) do
+    if not expression.fits(arguments[check.name], check.type) then
+      core.raise("InvalidArgument", ("map: '%s': %d does not fit %s"):format(check.name, arguments[check.name],
+        check.type))
+    end
+  end
+  local target = out or device:buffer(made.type, like.shape)
+  local n = #target
+  local values = {}
+  for i, name in ipairs(made.params) do
+    values[i] = arguments[name]
+  end
+  values[#made.params + 1] = target
+  local config = n
+  if arguments.stream ~= nil or arguments.label ~= nil then
+    config = { grid = (n + 255) // 256, block = 256, stream = arguments.stream, label = arguments.label }
+  end
+  local op = made.kernel:launch(config, n, table.unpack(values, 1, #made.params + 1))
+  if out then
+    return op
+  end
+  return target, op
+end

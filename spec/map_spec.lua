@@ -1,0 +1,368 @@
+-- Element-wise work from expressions: gpu.map.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("map", function()
+  local dev
+
+  setup(function() dev = support.open() end)
+  teardown(support.close_all)
+
+  -- What the expression gives for lists of values: { type, ... } each; the type of the result, its values.
+  local function map(expression, inputs, out)
+    local arguments = {}
+    for name, input in pairs(inputs) do
+      arguments[name] = type(input) == "table" and dev:upload(input[1], table.move(input, 2, #input, 1, {})) or input
+    end
+    arguments.out = out and dev:buffer(out, 3):fill(0)
+    local made = gpu.map(expression, arguments)
+    made = arguments.out or made
+    return made.type, made:read()
+  end
+
+  local function gives(expression, inputs, wanted_type, wanted, out)
+    local got_type, got = map(expression, inputs, out)
+    assert.equal(wanted_type, got_type, expression)
+    assert.are.same(wanted, got, expression)
+  end
+
+  it("does what the expression says for each element", function()
+    local x, y = dev:upload("f32", { 1, 2, 3 }), dev:upload("f32", { 10, 20, 30 })
+    local z = dev:buffer("f32", 3)
+    local op = gpu.map("a * x + y", { a = 2, x = x, y = y, out = z })
+    assert.equal("op", gpu.type(op))
+    assert.equal("map", op.label)
+    op:await()
+    assert.are.same({ 12, 24, 36 }, z:read())
+    local made, done = gpu.map("x - y", { x = x, y = y })
+    assert.are.same({ "f32", 3, "op" }, { made.type, #made, gpu.type(done) })
+    assert.are.same({ -9, -18, -27 }, made:read())
+    gpu.map("x * x", { x = x, out = x }) -- in its place
+    assert.are.same({ 1, 4, 9 }, x:read())
+  end)
+
+  it("has Lua's operators and priorities", function()
+    local x = { "i32", 7, -7, 12 }
+    gives("-x ^ 2 + 1", { x = x }, "f64", { -48.0, -48.0, -143.0 })
+    gives("2 ^ 3 ^ 2 + 0 * x", { x = x }, "f64", { 512.0, 512.0, 512.0 })
+    gives("x - 1 - 1", { x = x }, "i32", { 5, -9, 10 })
+    gives("1 + x * 2 // 4 % 3", { x = x }, "i32", { 1 + 7 * 2 // 4 % 3, 1 + -7 * 2 // 4 % 3, 1 + 12 * 2 // 4 % 3 })
+    gives("x // 2", { x = x }, "i32", { 3, -4, 6 })
+    gives("x % 5", { x = x }, "i32", { 2, 3, 2 })
+    gives("x % -5", { x = x }, "i32", { -3, -2, -3 })
+    gives("x / 2", { x = x }, "f64", { 3.5, -3.5, 6.0 })
+    gives("x & 5 | 8 ~ 3 << 1", { x = x }, "i32", { 7 & 5 | 8 ~ 3 << 1, -7 & 5 | 8 ~ 3 << 1, 12 & 5 | 8 ~ 3 << 1 })
+    gives("~x", { x = x }, "i32", { -8, 6, -13 })
+    gives("where(not (x > 0) or x == 7 and true, x, -(x))", { x = x }, "i32", { 7, -7, -12 })
+    gives("x >= 7 ", { x = x }, "u8", { 1, 0, 1 })
+    gives("(x ~= 7) == (x < 0)", { x = x }, "u8", { 1, 1, 0 })
+    gives("x*0x10+1e1", { x = x }, "f64", { 122.0, -102.0, 202.0 })
+    gives("x + .5", { x = x }, "f64", { 7.5, -6.5, 12.5 })
+  end)
+
+  it("computes integers and f64 as Lua does, in random expressions", function()
+    local random = support.random(7)
+    local function pick(list) return list[random(1, #list)] end
+    local names = { i64 = { "x", "y", "k" }, f64 = { "u", "v", "r" } }
+    local function term(t, depth)
+      if depth == 0 then
+        return random(1, 4) == 1 and (t == "i64" and tostring(random(1, 9)) or random(1, 9) .. ".5") or pick(names[t])
+      elseif t == "i64" then
+        local op = pick { "+", "-", "*", "//", "%", "&", "|", "~", "<<", ">>", "neg", "not" }
+        if op == "//" or op == "%" then
+          return ("(%s %s (%s | 1))"):format(term(t, depth - 1), op, term(t, depth - 1))
+        elseif op == "neg" or op == "not" then
+          return ("%s%s"):format(op == "neg" and "- " or "~", term(t, depth - 1))
+        end
+        return ("(%s %s %s)"):format(term(t, depth - 1), op, op:find "[<>]" and tostring(random(-70, 70))
+          or term(t, depth - 1))
+      end
+      local op = pick { "+", "-", "*", "/", "//", "%", "^", "mixed" }
+      if op == "mixed" then
+        return ("(%s + (%s & 255))"):format(term(t, depth - 1), term("i64", depth - 1))
+      end
+      return ("(%s %s %s)"):format(term(t, depth - 1), op, op == "^" and "2" or term(t, depth - 1))
+    end
+    local values = { x = {}, y = {}, u = {}, v = {} }
+    for i = 1, 64 do
+      values.x[i], values.y[i] = random(-1000, 1000), random(0, 0) and random(-5, 5) << random(0, 60)
+      values.u[i], values.v[i] = random(-1000, 1000) / 8, random(1, 100) / 4
+    end
+    local k, r = 3, 0.75
+    local buffers = { x = dev:upload("i64", values.x), y = dev:upload("i64", values.y), u = dev:upload("f64", values.u),
+      v = dev:upload("f64", values.v) }
+    for seed = 1, 16 do
+      local t = seed % 2 == 0 and "i64" or "f64"
+      local text = term(t, 3)
+      local given = { out = dev:buffer(t, 64) }
+      for name, b in pairs(buffers) do
+        given[name] = text:find("%f[%w]" .. name .. "%f[%W]") and b or nil
+      end
+      given.k, given.r = text:find "%f[%w]k%f[%W]" and k or nil, text:find "%f[%w]r%f[%W]" and r or nil
+      gpu.map(text, given)
+      local f = assert(load("local x, y, u, v, k, r = ... return " .. text))
+      for i, got in ipairs(given.out:read()) do
+        local wanted = f(values.x[i], values.y[i], values.u[i], values.v[i], k, r)
+        if t == "i64" and math.type(wanted) == "integer" then
+          assert.equal(wanted, got, text)
+        else -- products and sums may be fused
+          wanted = wanted + 0.0
+          local is_near = wanted == got or wanted ~= wanted and got ~= got
+            or math.abs(wanted - got) <= 1e-9 * math.max(1, math.abs(wanted), math.abs(got)) or text:find "[/%%]"
+          assert.truthy(is_near, ("%s: %s, not %s"):format(text, got, wanted))
+        end
+      end
+    end
+  end)
+
+  it("has one type for each pair of types", function()
+    local function both(t, u, wanted)
+      local got_type, got = map("x + y", { x = { t, 1, 2, 3 }, y = { u, 4, 5, 6 } })
+      assert.equal(wanted, got_type, t .. " and " .. u)
+      assert.are.same({ 5, 7, 9 }, got)
+    end
+    both("i16", "i8", "i16")
+    both("i8", "u16", "i32")
+    both("f64", "f16", "f64")
+    both("i8", "i8", "i8")
+    both("i8", "i32", "i32")
+    both("u8", "u16", "u16")
+    both("u8", "i8", "i16")
+    both("u8", "i32", "i32")
+    both("u32", "i32", "i64")
+    both("u64", "u8", "u64")
+    both("f16", "bf16", "f32")
+    both("f16", "f16", "f16")
+    both("f16", "f32", "f32")
+    both("f32", "f64", "f64")
+    both("f32", "i64", "f32")
+    both("bf16", "u8", "bf16")
+    support.raises("InvalidArgument", { "no integer holds i8 and u64", "at 5" }, map, "x + y",
+      { x = { "i8", 1, 2, 3 }, y = { "u64", 1, 2, 3 } })
+  end)
+
+  it("gives numbers the type of what they meet", function()
+    gives("x + 1", { x = { "u8", 1, 2, 255 } }, "u8", { 2, 3, 0 })
+    gives("x * a", { x = { "i16", 1, 2, 3 }, a = -300 }, "i16", { -300, -600, -900 })
+    gives("x * a", { x = { "f32", 1, 2, 3 }, a = 2 }, "f32", { 2.0, 4.0, 6.0 })
+    gives("x * 0.5", { x = { "i16", 1, 2, 3 } }, "f32", { 0.5, 1.0, 1.5 })
+    gives("x * 0.5", { x = { "i32", 1, 2, 3 } }, "f64", { 0.5, 1.0, 1.5 })
+    gives("x * 2 ^ 0.5 * 2 ^ 0.5", { x = { "f16", 1, 2, 3 } }, "f16", { 2.0, 4.0, 6.0 })
+    gives("sqrt(x)", { x = { "u8", 4, 9, 16 } }, "f32", { 2.0, 3.0, 4.0 })
+    gives("sqrt(x)", { x = { "i64", 4, 9, 16 } }, "f64", { 2.0, 3.0, 4.0 })
+    gives("floor(x)", { x = { "i32", 4, 9, 16 } }, "i32", { 4, 9, 16 })
+    gives("0 * x + a // 2", { x = { "i32", 1, 2, 3 }, a = 7 }, "i32", { 3, 3, 3 })
+    support.raises("InvalidArgument", { "300 does not fit u8", "at 5" }, map, "x + 300", { x = { "u8", 1, 2, 3 } })
+    support.raises("InvalidArgument", { "-1 does not fit u32" }, map, "x + -1", { x = { "u32", 1, 2, 3 } })
+    support.raises("InvalidArgument", { "'a': 256 does not fit u8" }, map, "x + a", { x = { "u8", 1, 2, 3 }, a = 256 })
+    gives("x + a", { x = { "u8", 1, 2, 3 }, a = 255 }, "u8", { 0, 1, 2 }) -- the same kernel
+  end)
+
+  it("converts as it says", function()
+    local x = { "f32", -1e30, 2.9, 1e30 }
+    gives("i32(x)", { x = x }, "i32", { -2147483648, 2, 2147483647 })
+    gives("u8(x)", { x = x }, "u8", { 0, 2, 255 })
+    gives("i64(x)", { x = x }, "i64", { math.mininteger, 2, math.maxinteger })
+    gives("u32(x / 0)", { x = { "f32", 0, 1, -1 } }, "u32", { 0, 4294967295, 0 })
+    gives("i8(x)", { x = { "i32", 300, -129, 5 } }, "i8", { 44, 127, 5 })
+    gives("f64(x) / 3 * 3", { x = { "f32", 1, 2, 3 } }, "f64", { 1.0, 2.0, 3.0 })
+    gives("u8(x > 1) * 10", { x = { "f32", 1, 2, 3 } }, "u8", { 0, 10, 10 })
+    gives("x", { x = { "i16", 1, 2, 3 } }, "f32", { 1.0, 2.0, 3.0 }, "f32")
+    gives("x", { x = { "f64", 1, 2, 3 } }, "f16", { 1.0, 2.0, 3.0 }, "f16")
+    gives("x", { x = { "u8", 1, 2, 255 } }, "i32", { 1, 2, 255 }, "i32")
+    gives("x < 2", { x = { "u8", 1, 2, 3 } }, "u8", { 1, 0, 0 }, "u8")
+    for out, t in pairs { i32 = "f32", u8 = "i8", i16 = "i32", u32 = "i64" } do
+      support.raises("InvalidArgument", { "does not fit out", t, out .. "(...) converts" }, map, "x",
+        { x = { t, 1, 2, 3 } }, out)
+    end
+    support.raises("InvalidArgument", { "a condition does not fit out" }, map, "x > 1", { x = { "f32", 1, 2, 3 } },
+      "f32")
+  end)
+
+  it("has functions", function()
+    local references = { sqrt = math.sqrt, exp = math.exp, log = math.log, sin = math.sin, cos = math.cos,
+      tan = math.tan, asin = math.asin, acos = math.acos, atan = math.atan, floor = math.floor, ceil = math.ceil,
+      abs = math.abs, rsqrt = function(v) return 1 / math.sqrt(v) end, exp2 = function(v) return 2 ^ v end,
+      exp10 = function(v) return 10 ^ v end, log2 = function(v) return math.log(v, 2) end,
+      log10 = function(v) return math.log(v, 10) end, cbrt = function(v) return v ^ (1 / 3) end,
+      expm1 = function(v) return math.exp(v) - 1 end, log1p = function(v) return math.log(1 + v) end,
+      sinh = function(v) return (math.exp(v) - math.exp(-v)) / 2 end,
+      cosh = function(v) return (math.exp(v) + math.exp(-v)) / 2 end,
+      tanh = function(v) return 1 - 2 / (math.exp(2 * v) + 1) end,
+      asinh = function(v) return math.log(v + math.sqrt(v * v + 1)) end,
+      atanh = function(v) return 0.5 * math.log((1 + v) / (1 - v)) end,
+      acosh = function() return 0 / 0 end, sign = function() return 1 end,
+      round = function(v) return v < 0.5 and 0 or 1 end, trunc = function() return 0 end }
+    local names, text = {}, "nan"
+    for name in pairs(references) do
+      names[#names + 1] = name
+      text = ("where(k == %d, %s(x), %s)"):format(#names, name, text) -- all in one kernel
+    end
+    local values <const> = { 0.25, 0.5, 0.75 }
+    local x = dev:upload("f64", values)
+    for k, name in ipairs(names) do
+      local got = gpu.map(text, { x = x, k = k }):read()
+      for i, value in ipairs(values) do
+        local wanted = references[name](value)
+        assert.truthy(wanted ~= wanted and got[i] ~= got[i] or math.abs(wanted - got[i]) < 1e-12, name)
+      end
+    end
+    gives("atan2(x, 0 * x) * 2 / pi", { x = { "f64", 1, 2, 3 } }, "f64", { 1.0, 1.0, 1.0 })
+    gives("hypot(x, 4)", { x = { "f32", 3, 3, 3 } }, "f32", { 5.0, 5.0, 5.0 })
+    gives("fma(x, x, 1)", { x = { "f32", 1, 2, 3 } }, "f32", { 2.0, 5.0, 10.0 })
+    gives("pow(x, 2) - copysign(x, -1) + fmod(x, 2)", { x = { "f32", 1, 2, 3 } }, "f32", { 3.0, 6.0, 13.0 })
+    gives("min(x, 2, y) + max(x, y)", { x = { "i32", 1, 2, 3 }, y = { "i32", 5, 1, 2 } }, "i32", { 6, 3, 5 })
+    gives("min(x, 2)", { x = { "f32", 1, 2, 3 } }, "f32", { 1.0, 2.0, 2.0 })
+    gives("clamp(x, -1, 1)", { x = { "f32", -5, 0.5, 5 } }, "f32", { -1.0, 0.5, 1.0 })
+    gives("clamp(x, 0, 9)", { x = { "i8", -5, 5, 50 } }, "i8", { 0, 5, 9 })
+    gives("abs(x) + sign(x)", { x = { "i8", -128, 0, 5 } }, "i8", { 127, 0, 6 })
+    gives("abs(x)", { x = { "u8", 128, 0, 5 } }, "u8", { 128, 0, 5 })
+    gives("isnan(x) or isinf(x) and not isfinite(x)", { x = { "f32", 0 / 0, 1 / 0, 5 } }, "u8", { 1, 1, 0 })
+    gives("where(isfinite(x), 1, 0)", { x = { "i32", 1, 2, 3 } }, "i64", { 1, 1, 1 })
+    gives("where(x == inf, -inf, x)", { x = { "f32", 1, 1 / 0, 3 } }, "f32", { 1.0, -1 / 0, 3.0 })
+    gives("round(tgamma(x)) + round(exp(lgamma(x)))", { x = { "f64", 1, 3, 5 } }, "f64", { 2.0, 4.0, 48.0 })
+    gives("where(erf(x) > 0.84 and erf(x) < 0.85, round((erf(x) + erfc(x)) * 1e6), 0)", { x = { "f64", 0.5, 1, 2 } },
+      "f64", { 0.0, 1e6, 0.0 })
+  end)
+
+  it("divides integers by 0 and by -1 without harm", function()
+    for _, t in ipairs { "i8", "i16", "i32", "i64" } do
+      local low = -(1 << (({ i8 = 8, i16 = 16, i32 = 32, i64 = 64 })[t] - 1))
+      gives("x // y", { x = { t, low, 5, low }, y = { t, -1, 0, 0 } }, t, { low, 0, 0 })
+      gives("x % y", { x = { t, low, 5, low }, y = { t, -1, 0, 0 } }, t, { 0, 0, 0 })
+    end
+    gives("x // y + x % y", { x = { "u32", 7, 5, 1 }, y = { "u32", 2, 0, 3 } }, "u32", { 4, 0, 1 })
+  end)
+
+  it("takes scalars and buffers of one element for all elements", function()
+    local x, s, b = dev:upload("f32", { 1, 2, 3 }), dev:scalar("f32", 2), dev:upload("f32", { 10 })
+    local z = gpu.map("s * x + b", { s = s, x = x, b = b })
+    assert.are.same({ 12, 14, 16 }, z:read())
+    s:set(3)
+    gpu.map("s * x + b", { s = s, x = x, b = b, out = z })
+    assert.are.same({ 13, 16, 19 }, z:read())
+    local one = gpu.map("b + s", { b = b, s = s })
+    assert.are.same({ 13 }, one:read())
+    assert.are.same({ "f32", dev, nil }, { s.type, s.device, s.shape })
+  end)
+
+  it("counts elements from 1, and keeps shapes", function()
+    local z = dev:buffer("f32", { 2, 3 })
+    gpu.map("10 * index", { out = z })
+    assert.are.same({ 10, 20, 30, 40, 50, 60 }, z:read())
+    local w = gpu.map("z + index", { z = z })
+    assert.are.same({ 2, 3 }, w.shape)
+    gives("index * x", { x = { "i64", 5, 5, 5 }, index = 2 }, "i64", { 10, 10, 10 }) -- who has one of that name
+    gives("pi * x", { x = { "i64", 5, 5, 5 }, pi = 3 }, "i64", { 15, 15, 15 })
+  end)
+
+  it("goes to the stream and has the label that is wanted", function()
+    local x, own <close> = dev:upload("f32", { 1, 2, 3 }), dev:stream {}
+    local first = gpu.map("x + 1", { x = x, out = x })
+    local op = gpu.map("x + 1", { x = x, out = x, stream = own, label = "one more" })
+    assert.equal("one more", op.label)
+    assert.is_false(op.stream == first.stream)
+    assert.are.same({ 3, 4, 5 }, x:read())
+  end)
+
+  it("is compiled once for each set of types", function()
+    local x, y = dev:upload("f32", { 1, 2, 3 }), dev:upload("f64", { 1, 2, 3 })
+    gpu.map("x * 5 - 1", { x = x })
+    gpu.map("x * 5 - 1", { x = y })
+    local before = dev:stats().requests
+    for _ = 1, 20 do
+      gpu.map("x * 5 - 1", { x = x, out = x })
+      gpu.map("x * 5 - 1", { x = y, out = y })
+    end
+    dev:synchronize()
+    assert.truthy(dev:stats().requests - before < 5)
+  end)
+
+  it("keeps 256 kernels at most #slow", function()
+    if not os.getenv "GPULUA_SLOW" then
+      pending "GPULUA_SLOW=1 runs it"
+    end
+    local own <close> = support.open()
+    local x = own:upload("f32", { 1, 2, 3 })
+    for i = 1, 600 do
+      gpu.map(("x + %d"):format(i), { x = x, out = x })
+    end
+    own:synchronize()
+    collectgarbage()
+    collectgarbage()
+    assert.truthy(own:stats().modules_live <= 256)
+    assert.equal(1 + 600 * 601 // 2, x:read(1, 1)[1])
+  end)
+
+  it("becomes a node of a capture", function()
+    local x, y = dev:upload("f32", { 1, 2, 3 }), dev:buffer("f32", 3):fill(0)
+    gpu.map("x + y", { x = x, y = y, out = y })
+    local graph <close> = dev:capture(function()
+      local t = gpu.map("x + y", { x = x, y = y })
+      gpu.map("x + y", { x = t, y = y, out = y })
+      support.raises("CaptureActive", { "compile" }, gpu.map, "x + y - 17", { x = x, y = y })
+    end)
+    assert.are.same({ 2, 1 }, { graph:nodes() })
+    graph:launch()
+    assert.are.same({ 3, 6, 9 }, y:read())
+  end)
+
+  it("says what is wrong, and where", function()
+    local x, y = dev:upload("f32", { 1, 2, 3 }), dev:upload("f32", { 1, 2, 3, 4 })
+    for text, parts in pairs {
+      ["x +"] = { "a value expected, got 'the end'", "at 4 of 'x +'" },
+      ["(x"] = { "')' expected", "at 3" },
+      ["x )"] = { "an operator expected, got ')'", "at 3" },
+      ["x x"] = { "an operator expected, got 'x'", "at 3" },
+      ["x + q"] = { "there is no 'q'", "at 5" },
+      ["x + sin"] = { "'sin' is a function", "at 5" },
+      ["foo(x)"] = { "no function 'foo'", "at 1" },
+      ["sin(x, x)"] = { "sin takes 1 argument, got 2" },
+      ["atan2(x)"] = { "atan2 takes 2 arguments, got 1" },
+      ["min(x)"] = { "min takes at least 2 arguments, got 1" },
+      ["x and x"] = { "a condition expected", "at 1" },
+      ["not x"] = { "a condition expected", "at 5" },
+      ["1 + (x < 2)"] = { "a condition is no number", "at 5" },
+      ["x & 1"] = { "'&' wants integers, got f32" },
+      ["~x"] = { "'~' wants an integer, got f32" },
+      ["x << 1"] = { "'<<' wants integers" },
+      ["where(x, x, x)"] = { "a condition expected", "at 7" },
+      ["x @ 2"] = { "got '@'", "at 3" },
+      ["2x"] = { "a value expected, got '2'" },
+      ["x * 1e999"] = { "1e999 is too large", "at 5" },
+      [("("):rep(200) .. "x" .. (")"):rep(200)] = { "levels deep" },
+      [""] = { "a value expected, got 'the end'" },
+    } do
+      support.raises("InvalidArgument", parts, gpu.map, text, { x = x })
+    end
+    local raises = support.raises
+    raises("InvalidArgument", { "'y' is given, but not in 'x'" }, gpu.map, "x", { x = x, y = x })
+    raises("InvalidArgument", { "'y' has the shape 4, 'x' 3" }, gpu.map, "x + y", { x = x, y = y })
+    raises("InvalidArgument", { "'x' has the shape 3, 'out' 4" }, gpu.map, "x", { x = x, out = y })
+    raises("InvalidArgument", { "'x': a buffer, a scalar or a number expected, got string" }, gpu.map, "x", { x = "1" })
+    raises("InvalidArgument", { "'x'", "got host buffer" }, gpu.map, "x", { x = dev:host("f32", 3) })
+    raises("InvalidArgument", { "'out': a buffer expected, got number" }, gpu.map, "x", { x = x, out = 5 })
+    raises("InvalidArgument", { "a name expected, got 1" }, gpu.map, "x", { x })
+    raises("InvalidArgument", { "nothing says for how many" }, gpu.map, "1 + 2", {})
+    raises("InvalidArgument", { "nothing says for how many" }, gpu.map, "s", { s = dev:scalar("f32", 1) })
+    raises("InvalidArgument", { "expression and a table expected" }, gpu.map, "x")
+    raises("InvalidArgument", { "expression and a table expected" }, gpu.map, 5, {})
+    raises("InvalidArgument", { "share memory" }, gpu.map, "x", { x = y:slice(1, 3), out = y:slice(2, 4) })
+    raises("Unsupported", { "'x' is c64" }, gpu.map, "x", { x = dev:buffer("c64", 3) })
+    local closed = dev:buffer("f32", 3)
+    closed:close()
+    raises("InvalidArgument", { "got closed buffer" }, gpu.map, "x", { x = closed })
+    support.works(dev)
+  end)
+
+  it("works on large buffers of odd lengths, with a launch for each", function()
+    local n <const> = 1000003
+    local x = dev:buffer("f32", n)
+    gpu.map("index % 7 * 0.5", { out = x })
+    local y = gpu.map("x * 2 + 1", { x = x })
+    for _, i in ipairs { 1, 2, 999999, n } do
+      assert.equal(i % 7 + 1, y:read(i, i)[1])
+    end
+  end)
+end)
