@@ -112,7 +112,8 @@ fi
 # fail at times that nobody can find again.
 if [ -n "$ISOLATE" ]; then
     checked="spec/hazard_spec.lua spec/range_spec.lua spec/stream_spec.lua spec/op_spec.lua spec/control_spec.lua"
-    [ "$DEVICE" != cpu ] || checked="$checked spec/programs_spec.lua"
+    [ "$DEVICE" != cpu ] ||
+        checked="$checked spec/programs_spec.lua spec/graph_programs_spec.lua spec/temporary_spec.lua spec/update_spec.lua"
     for isolate in $ISOLATE; do
         log=$logs/specs-check-$isolate.log
         rm -f "$GPULUA_TEST_CURRENT"
