@@ -3,6 +3,7 @@
 
 local source = require "spec.graph_kernels"
 local support = require "spec.support"
+local first = support.first
 
 describe("graphs and the budget", function()
   local n <const> = 64
@@ -23,10 +24,6 @@ describe("graphs and the budget", function()
     return dev, graph, x, y, add
   end
   teardown(support.close_all)
-
-  local function first(b)
-    return b:read(1, 1)[1]
-  end
 
   -- How many nodes fit beside the buffers.
   local function room(dev, graph)

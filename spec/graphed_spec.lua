@@ -3,6 +3,7 @@
 local gpu = require "gpulua"
 local source = require "spec.graph_kernels"
 local support = require "spec.support"
+local first = support.first
 
 describe("a graphed function", function()
   local dev, add
@@ -14,13 +15,7 @@ describe("a graphed function", function()
   end)
   teardown(support.close_all)
 
-  local function buffer(value, label)
-    return dev:buffer("i32", n, { label = label }):fill(value)
-  end
-
-  local function first(b)
-    return b:read(1, 1)[1]
-  end
+  local function buffer(...) return support.filled(dev, n, ...) end
 
   local function counters(fast)
     local _, all = fast:explain()

@@ -248,6 +248,16 @@ function support.random(seed)
   end
 end
 
+--- A buffer of n elements of i32, each of them `value`.
+function support.filled(dev, n, value, label)
+  return dev:buffer("i32", n, { label = label }):fill(value)
+end
+
+--- The first element of a buffer.
+function support.first(b)
+  return b:read(1, 1)[1]
+end
+
 -- ---- the process ----
 
 --- Descriptors that this process has open: number -> what it is.

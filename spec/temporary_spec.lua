@@ -4,6 +4,7 @@
 local gpu = require "gpulua"
 local source = require "spec.graph_kernels"
 local support = require "spec.support"
+local first = support.first
 
 describe("temporaries", function()
   local dev, mod, add, put, next_of, spin, hidden
@@ -32,13 +33,7 @@ describe("temporaries", function()
   end)
   teardown(support.close_all)
 
-  local function buffer(value, label)
-    return dev:buffer("i32", n, { label = label }):fill(value)
-  end
-
-  local function first(b)
-    return b:read(1, 1)[1]
-  end
+  local function buffer(...) return support.filled(dev, n, ...) end
 
   local grid <const> = { grid = n // 256, block = 256 }
 

@@ -3,6 +3,7 @@
 local gpu = require "gpulua"
 local source = require "spec.graph_kernels"
 local support = require "spec.support"
+local first = support.first
 
 describe("a graph", function()
   local dev, mod, add, put
@@ -16,13 +17,7 @@ describe("a graph", function()
   end)
   teardown(support.close_all)
 
-  local function buffer(value, label)
-    return dev:buffer("i32", n, { label = label }):fill(value)
-  end
-
-  local function first(b)
-    return b:read(1, 1)[1]
-  end
+  local function buffer(...) return support.filled(dev, n, ...) end
 
   describe("that is bound", function()
     it("to another buffer by label uses that, in all places, and by the old label", function()
