@@ -279,6 +279,49 @@ describe("map", function()
     assert.truthy(dev:stats().requests - before < 5)
   end)
 
+  it("looks at its arguments each time", function()
+    local x, y, z = dev:upload("f32", { 1, 2, 3 }), dev:upload("f32", { 4, 5, 6 }), dev:buffer("f32", 3)
+    local text <const> = "x + a * y"
+    local function call(change)
+      local arguments = { x = x, y = y, a = 2, out = z }
+      for name, value in pairs(change) do
+        arguments[name] = value or nil
+      end
+      return gpu.map(text, arguments)
+    end
+    local function results(change)
+      call(change)
+      return (change.out or z):read()
+    end
+    assert.are.same({ 9, 12, 15 }, results {})
+    assert.are.same({ 9, 12, 15 }, results { label = "again" })
+    assert.are.same({ 3, 4.5, 6 }, results { a = 0.5 })
+    assert.are.same({ 9, 12, 15 }, results { out = dev:buffer("f64", 3) })
+    assert.are.same({ 9, 12, 15 }, results { x = dev:upload("i8", { 1, 2, 3 }) })
+    assert.are.same({ 11, 13, 15 }, results { x = dev:scalar("f32", 3) })
+    assert.are.same({ 11, 13, 15 }, results { x = dev:upload("f32", { 3 }) })
+    assert.are.same({ 9 }, results { x = x:slice(1, 1), y = y:slice(1, 1), out = z:slice(1, 1) })
+    assert.are.same({ 9, 12, 15 }, results {})
+    support.raises("InvalidArgument", { "'y' has the shape 2" }, call, { y = y:slice(1, 2) })
+    support.raises("InvalidArgument", { "'x' has the shape 3, 'out' 1 x 3" }, call,
+      { out = dev:buffer("f32", { 1, 3 }) })
+    support.raises("InvalidArgument", { "'b' is given, but not in" }, call, { b = 1 })
+    support.raises("InvalidArgument", { "there is no 'a'" }, call, { a = false })
+    support.raises("InvalidArgument", { "got string" }, call, { a = "2" })
+    support.raises("InvalidArgument", { "does not fit out" }, call, { out = dev:buffer("i32", 3) })
+    local whole = dev:buffer("f32", 4):fill(0)
+    support.raises("InvalidArgument", { "share memory" }, call, { x = whole:slice(1, 3), out = whole:slice(2, 4) })
+    local other <close> = support.open()
+    support.raises("InvalidArgument", { "(x) of kernel 'map'" }, call, { x = other:upload("f32", { 1, 2, 3 }) })
+    local theirs = { x = other:upload("f32", { 1, 2, 3 }), y = other:upload("f32", { 4, 5, 6 }), a = 2 }
+    assert.are.same({ 9, 12, 15 }, gpu.map(text, theirs):read())
+    assert.are.same({ 9, 12, 15 }, results {})
+    local closed = dev:upload("f32", { 1, 2, 3 })
+    closed:close()
+    support.raises("InvalidArgument", { "closed buffer" }, call, { x = closed })
+    assert.are.same({ 9, 12, 15 }, results {})
+  end)
+
   it("keeps 256 kernels at most #slow", function()
     if not os.getenv "GPULUA_SLOW" then
       pending "GPULUA_SLOW=1 runs it"

@@ -9,7 +9,8 @@ end
 -- What the interpreter and our own files need is in the core alone.
 for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown", "adopt_coroutines", "describe",
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
-  "capture_active", "graphed_same", "overlap", "control_check", "control_begin", "control_add" } do
+  "capture_active", "graphed_same",
+  "overlap", "map_kind", "map_fits", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil
 end
 

@@ -129,6 +129,44 @@ local function check_shapes(given, out)
   return like
 end
 
+-- The call before with the same expression: what generate has made of it, and of which kinds its arguments were. Most
+-- calls are like that.
+local latest, latest_count = {}, 0
+
+local function remember(text, made, arguments, out)
+  local kinds = {}
+  for i, name in ipairs(made.params) do
+    kinds[i] = core.map_kind(arguments[name])
+  end
+  kinds[#kinds + 1] = core.map_kind(out)
+  if not latest[text] then
+    latest_count = latest_count + 1
+    if latest_count > kernels_kept then
+      latest, latest_count = {}, 1
+    end
+  end
+  latest[text] = { made = made, kinds = kinds }
+end
+
+local function launch(made, arguments, target)
+  for _, check in ipairs(made.checks) do
+    if not expression.fits(arguments[check.name], check.type) then
+      core.raise("InvalidArgument", ("map: '%s': %d does not fit %s"):format(check.name, arguments[check.name],
+        check.type))
+    end
+  end
+  local n, count, config = #target, #made.params, #target
+  if arguments.stream ~= nil or arguments.label ~= nil then
+    config = { grid = (n + 255) // 256, block = 256, stream = arguments.stream, label = arguments.label }
+  end
+  local values = {}
+  for i = 1, count do
+    values[i] = arguments[made.params[i]]
+  end
+  values[count + 1] = target
+  return made.kernel:launch(config, n, table.unpack(values, 1, count + 1))
+end
+
 --- gpu.map(expression, { name = buffer, scalar or number, ..., [out = buffer, stream=, label=] }) -> op, or without
 -- out: a new buffer of the result's type and the shape of the others, op. Each element of out becomes what the
 -- expression gives for the elements at the same place; buffers of one element, and scalars, are the same for all. Names
@@ -139,6 +177,10 @@ return function(text, arguments)
   if type(text) ~= "string" or type(arguments) ~= "table" then
     core.raise("InvalidArgument", ("map: an expression and a table expected, got %s and %s"):format(type(text),
       type(arguments)))
+  end
+  local known = latest[text]
+  if known and core.map_fits(arguments, known.made.params, known.kinds, known.made.kernel) then
+    return launch(known.made, arguments, arguments.out)
   end
   local given, out = {}, arguments.out
   if out ~= nil and core.type(out) ~= "buffer" then
@@ -157,26 +199,10 @@ return function(text, arguments)
   end
   local device = like.device
   local made = kernel_for(device, text, given, out and out.type)
-  for _, check in ipairs(made.checks) do
-    if not expression.fits(arguments[check.name], check.type) then
-      core.raise("InvalidArgument", ("map: '%s': %d does not fit %s"):format(check.name, arguments[check.name],
-        check.type))
-    end
-  end
-  local target = out or device:buffer(made.type, like.shape)
-  local n = #target
-  local values = {}
-  for i, name in ipairs(made.params) do
-    values[i] = arguments[name]
-  end
-  values[#made.params + 1] = target
-  local config = n
-  if arguments.stream ~= nil or arguments.label ~= nil then
-    config = { grid = (n + 255) // 256, block = 256, stream = arguments.stream, label = arguments.label }
-  end
-  local op = made.kernel:launch(config, n, table.unpack(values, 1, #made.params + 1))
   if out then
-    return op
+    remember(text, made, arguments, out)
+    return launch(made, arguments, out)
   end
-  return target, op
+  local target = device:buffer(made.type, like.shape)
+  return target, launch(made, arguments, target)
 end

@@ -8,7 +8,6 @@
 #include "binding/data.h"
 #include "binding/device.h"
 #include "binding/memory.h"
-#include "binding/scalar.h"
 #include "binding/stream.h"
 
 /* Lua's collector is driven by device bytes, too: garbage handles may hold a lot of memory. So many
@@ -569,26 +568,6 @@ int gpu_lua_buffer_index_field(lua_State *L, struct gpulua *g, struct buffer *bu
     }
     if (lua_type(L, 2) != LUA_TSTRING || !gpu_lua_buffer_field(L, g, buffer, lua_tostring(L, 2))) {
         lua_pushnil(L);
-    }
-    return 1;
-}
-
-/* core.overlap(a, b) -> "same" or "part": buffers or scalars with the same bytes, or with some that
- * both have; nil: with none. */
-int gpu_lua_overlap(lua_State *L) {
-    struct gpulua *g = GPU_LUA(L);
-    const struct buffer *found[2];
-    for (int i = 0; i < 2; i++) {
-        found[i] = gpu_lua_scalar_test(L, g, i + 1);
-        found[i] = found[i] ? found[i] : gpu_lua_check_buffer(L, g, i + 1);
-    }
-    const struct gpu_ref *a = &found[0]->ref, *b = &found[1]->ref;
-    if (a->block != b->block || a->byte_offset >= b->byte_offset + b->byte_count ||
-        b->byte_offset >= a->byte_offset + a->byte_count) {
-        lua_pushnil(L);
-    } else {
-        bool is_same = a->byte_offset == b->byte_offset && a->byte_count == b->byte_count;
-        lua_pushstring(L, is_same ? "same" : "part");
     }
     return 1;
 }

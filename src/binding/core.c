@@ -463,6 +463,8 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"capture_active", gpu_lua_capture_active},
                                          {"graphed_same", gpu_lua_graphed_same},
                                          {"overlap", gpu_lua_overlap},
+                                         {"map_kind", gpu_lua_map_kind},
+                                         {"map_fits", gpu_lua_map_fits},
                                          {"capture_enter", gpu_lua_capture_enter},
                                          {"capture_spawn", gpu_lua_capture_spawn},
                                          {"adopt_coroutines", gpu_lua_adopt_coroutines},
