@@ -21,12 +21,15 @@ struct plan {
     const struct graph_body *body;
     struct tenant *tenants; /* owned, as all of these */
     uint32_t count;
-    uint32_t *numbers;   /* of what the body made: its tenant, or GPU_NODE_NONE */
-    uint32_t *users;     /* nodes, by tenant, ascending */
-    uint64_t *is_before; /* bits, a row for each: is that other over before it begins? */
+    uint32_t *numbers; /* of what the body made: its tenant, or GPU_NODE_NONE */
+    uint32_t *users;   /* nodes, by tenant, ascending */
+    /* Bits, a row for each: is that other over before it begins, or begins it when it is over? */
+    uint64_t *is_apart;
     uint32_t row_words;
     struct tenant_size *sizes; /* the largest first */
     uint32_t *placed;          /* tenants, by where they begin */
+    uint32_t placed_count;
+    uint64_t *is_placed; /* bits */
 };
 
 /* ---- who uses what ---- */
@@ -73,8 +76,8 @@ static bool find_users(struct plan *plan) {
 
 #define COLUMNS 64u /* nodes that are looked at in one pass over the graph */
 
-static bool is_before(const struct plan *plan, uint32_t first, uint32_t second) {
-    return plan->is_before[(size_t)second * plan->row_words + first / 64] >> first % 64 & 1;
+static bool is_apart(const struct plan *plan, uint32_t number, uint32_t other) {
+    return plan->is_apart[(size_t)number * plan->row_words + other / 64] >> other % 64 & 1;
 }
 
 /* Which of COLUMNS nodes from `from` on go before each node. */
@@ -102,29 +105,92 @@ static uint64_t users_in(const struct plan *plan, const struct tenant *tenant, u
     return users;
 }
 
-/* Who has a user among the columns that does not go before all users of another is not over before
- * that one begins. */
-static void sift(struct plan *plan, uint32_t from, const uint64_t *before, uint32_t *found,
-                 uint64_t *users) {
-    uint32_t found_count = 0;
+/* Who has users among the columns. */
+struct found {
+    uint32_t *numbers; /* owned, as all of these */
+    uint64_t *users;   /* of each: which */
+    uint32_t count;
+    uint64_t *row; /* the numbers as bits */
+    uint32_t word_first, word_end;
+};
+
+static void find_in_columns(const struct plan *plan, uint32_t from, struct found *found) {
+    memset(found->row, 0, plan->row_words * sizeof *found->row);
+    found->count = 0;
+    found->word_first = plan->row_words;
+    found->word_end = 0;
     for (uint32_t i = 0; i < plan->count; i++) {
-        users[found_count] = users_in(plan, &plan->tenants[i], from);
-        if (users[found_count]) {
-            found[found_count++] = i;
+        uint64_t users = users_in(plan, &plan->tenants[i], from);
+        if (users) {
+            found->users[found->count] = users;
+            found->numbers[found->count++] = i;
+            found->row[i / 64] |= UINT64_C(1) << i % 64;
+            found->word_first = i / 64 < found->word_first ? i / 64 : found->word_first;
+            found->word_end = i / 64 + 1;
         }
     }
+}
+
+/* Who has a user among the columns that does not go before all users of another is not over before
+ * that one begins. Mostly all do, or none does. */
+static void sift(struct plan *plan, uint32_t from, const uint64_t *before,
+                 const struct found *found) {
     for (uint32_t i = 0; i < plan->count; i++) {
         const struct tenant *tenant = &plan->tenants[i];
+        uint64_t *row = &plan->is_apart[(size_t)i * plan->row_words];
         uint64_t known = ~UINT64_C(0);
         for (uint32_t k = 0; k < tenant->use_count; k++) {
             uint32_t node = plan->users[tenant->use_first + k];
             known &= node >= from ? before[node] : 0;
         }
-        for (uint32_t k = 0; k < found_count; k++) {
-            if (users[k] & ~known) {
-                plan->is_before[(size_t)i * plan->row_words + found[k] / 64] &=
-                    ~(UINT64_C(1) << found[k] % 64);
+        for (uint32_t w = found->word_first; known == 0 && w < found->word_end; w++) {
+            row[w] &= ~found->row[w];
+        }
+        for (uint32_t k = 0; known != 0 && ~known != 0 && k < found->count; k++) {
+            if (found->users[k] & ~known) {
+                row[found->numbers[k] / 64] &= ~(UINT64_C(1) << found->numbers[k] % 64);
             }
+        }
+    }
+}
+
+/* Rows become columns (Hacker's Delight, 2nd edition, 7-3). */
+static void transpose(uint64_t block[64]) {
+    uint64_t mask = UINT64_C(0xffffffff);
+    for (uint32_t half = 32; half > 0; half /= 2, mask ^= mask << half) {
+        for (uint32_t i = 0; i < 64; i = (i + half + 1) & ~half) {
+            uint64_t moved = (block[i] >> half ^ block[i + half]) & mask;
+            block[i] ^= moved << half;
+            block[i + half] ^= moved;
+        }
+    }
+}
+
+/* 64 rows, as far as there are so many, of one word each. */
+static void get_block(const struct plan *plan, uint32_t rows, uint32_t word, uint64_t block[64]) {
+    for (uint32_t i = 0; i < 64; i++) {
+        uint32_t row = rows * 64 + i;
+        block[i] = row < plan->count ? plan->is_apart[(size_t)row * plan->row_words + word] : 0;
+    }
+}
+
+static void add_block(struct plan *plan, uint32_t rows, uint32_t word, const uint64_t block[64]) {
+    for (uint32_t i = 0; i < 64 && rows * 64 + i < plan->count; i++) {
+        plan->is_apart[((size_t)rows * 64 + i) * plan->row_words + word] |= block[i];
+    }
+}
+
+/* Who is over before each one begins is known; now also who begins when it is over. */
+static void add_the_other_way(struct plan *plan) {
+    uint64_t above[64], below[64];
+    for (uint32_t i = 0; i < plan->row_words; i++) {
+        for (uint32_t k = i; k < plan->row_words; k++) {
+            get_block(plan, i, k, above);
+            get_block(plan, k, i, below);
+            transpose(above);
+            transpose(below);
+            add_block(plan, k, i, above);
+            add_block(plan, i, k, below);
         }
     }
 }
@@ -132,26 +198,34 @@ static void sift(struct plan *plan, uint32_t from, const uint64_t *before, uint3
 static bool find_order(struct plan *plan) {
     uint32_t node_count = plan->body->node_count;
     plan->row_words = (plan->count + 63) / 64;
-    size_t bytes = (size_t)plan->count * plan->row_words * sizeof *plan->is_before;
-    plan->is_before = malloc(bytes);
+    size_t bytes = (size_t)plan->count * plan->row_words * sizeof *plan->is_apart;
+    plan->is_apart = malloc(bytes);
     uint64_t *before = malloc((node_count + 1) * sizeof *before);
-    uint32_t *found = malloc((plan->count + 1) * sizeof *found);
-    uint64_t *users = malloc((plan->count + 1) * sizeof *users);
-    bool is_well = plan->is_before && before && found && users;
+    struct found found = {.numbers = malloc((plan->count + 1) * sizeof *found.numbers),
+                          .users = malloc((plan->count + 1) * sizeof *found.users),
+                          .row = malloc((plan->row_words + 1) * sizeof *found.row)};
+    bool is_well = plan->is_apart && before && found.numbers && found.users && found.row;
     if (is_well) {
-        memset(plan->is_before, 0xff, bytes);
+        memset(plan->is_apart, 0xff, bytes);
     }
     for (uint32_t from = 0; is_well && from < node_count; from += COLUMNS) {
         reach(plan->body, from, before);
-        sift(plan, from, before, found, users);
+        find_in_columns(plan, from, &found);
+        sift(plan, from, before, &found);
+    }
+    if (is_well) {
+        add_the_other_way(plan);
     }
     free(before);
-    free(found);
-    free(users);
+    free(found.numbers);
+    free(found.users);
+    free(found.row);
     return is_well;
 }
 
 /* ---- places ---- */
+
+#define NEIGHBOURS_FEW 64u
 
 static int compare_sizes(const void *a, const void *b) {
     const struct tenant_size *of_a = a, *of_b = b;
@@ -161,14 +235,45 @@ static int compare_sizes(const void *a, const void *b) {
     return of_a->number < of_b->number ? -1 : 1;
 }
 
+/* Into a list by where they begin. */
+static void insert(const struct plan *plan, uint32_t *list, uint32_t count, uint32_t number) {
+    uint64_t begin = plan->tenants[number].byte_begin;
+    uint32_t at = count;
+    for (; at > 0 && plan->tenants[list[at - 1]].byte_begin > begin; at--) {
+        list[at] = list[at - 1];
+    }
+    list[at] = number;
+}
+
+/* Those in place that it may not share memory with, by where they begin; there may be more in the
+ * list that is given back, if they are many. */
+static const uint32_t *neighbours(const struct plan *plan, uint32_t number, uint32_t *few,
+                                  uint32_t *count) {
+    const uint64_t *row = &plan->is_apart[(size_t)number * plan->row_words];
+    uint32_t found = 0;
+    for (uint32_t w = 0; w < plan->row_words; w++) {
+        for (uint64_t left = plan->is_placed[w] & ~row[w]; left; left &= left - 1) {
+            if (found == NEIGHBOURS_FEW) {
+                *count = plan->placed_count;
+                return plan->placed;
+            }
+            insert(plan, few, found++, w * 64 + (uint32_t)__builtin_ctzll(left));
+        }
+    }
+    *count = found;
+    return few;
+}
+
 /* Puts it into the smallest gap between those that it may not share memory with. */
-static void place(struct plan *plan, uint32_t number, uint32_t placed_count) {
+static void place(struct plan *plan, uint32_t number) {
     struct tenant *tenant = &plan->tenants[number];
     uint64_t bytes = tenant->byte_end - tenant->byte_begin;
     uint64_t end = 0, best = 0, best_bytes = UINT64_MAX;
-    for (uint32_t i = 0; i < placed_count; i++) {
-        const struct tenant *other = &plan->tenants[plan->placed[i]];
-        if (is_before(plan, plan->placed[i], number) || is_before(plan, number, plan->placed[i])) {
+    uint32_t few[NEIGHBOURS_FEW], count;
+    const uint32_t *near = neighbours(plan, number, few, &count);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct tenant *other = &plan->tenants[near[i]];
+        if (is_apart(plan, number, near[i])) {
             continue;
         }
         if (other->byte_begin >= end + bytes && other->byte_begin - end < best_bytes) {
@@ -179,11 +284,8 @@ static void place(struct plan *plan, uint32_t number, uint32_t placed_count) {
     }
     tenant->byte_begin = best_bytes == UINT64_MAX ? end : best;
     tenant->byte_end = tenant->byte_begin + bytes;
-    uint32_t at = placed_count;
-    for (; at > 0 && plan->tenants[plan->placed[at - 1]].byte_begin > tenant->byte_begin; at--) {
-        plan->placed[at] = plan->placed[at - 1];
-    }
-    plan->placed[at] = number;
+    insert(plan, plan->placed, plan->placed_count++, number);
+    plan->is_placed[number / 64] |= UINT64_C(1) << number % 64;
 }
 
 /* Returns how much they need together. */
@@ -195,7 +297,7 @@ static uint64_t place_all(struct plan *plan) {
     }
     qsort(plan->sizes, plan->count, sizeof *plan->sizes, compare_sizes);
     for (uint32_t i = 0; i < plan->count; i++) {
-        place(plan, plan->sizes[i].number, i);
+        place(plan, plan->sizes[i].number);
         uint64_t end = plan->tenants[plan->sizes[i].number].byte_end;
         total = end > total ? end : total;
     }
@@ -271,7 +373,8 @@ static bool make_plan(struct plan *plan) {
     plan->tenants = calloc(body->made_count, sizeof *plan->tenants);
     plan->sizes = malloc(body->made_count * sizeof *plan->sizes);
     plan->placed = malloc(body->made_count * sizeof *plan->placed);
-    if (!plan->numbers || !plan->tenants || !plan->sizes || !plan->placed) {
+    plan->is_placed = calloc(body->made_count / 64 + 1, sizeof *plan->is_placed);
+    if (!plan->numbers || !plan->tenants || !plan->sizes || !plan->placed || !plan->is_placed) {
         return false;
     }
     for (uint32_t i = 0; i < body->made_count; i++) {
@@ -299,8 +402,9 @@ static void finish_plan(struct plan *plan) {
     free(plan->tenants);
     free(plan->sizes);
     free(plan->placed);
+    free(plan->is_placed);
     free(plan->users);
-    free(plan->is_before);
+    free(plan->is_apart);
 }
 
 static gpulua_status move_all(const struct graph_body *body, struct gpu_capture *capture,
