@@ -177,6 +177,25 @@ describe("temporaries", function()
     assert.equal(3 * 3 + 3, first(x))
   end)
 
+  it("that are small lie where large ones come later", function()
+    wants_sharing()
+    local x, y = buffer(1), buffer(0)
+    local bytes, graph <close> = bytes_of(function()
+      return dev:capture(function()
+        local t = x
+        for i = 1, 6 do
+          local u = dev:buffer("i32", i * n)
+          next_of:launch(grid, t, u:slice(1, n), n)
+          t = u:slice(1, n)
+        end
+        y:copy(t)
+      end)
+    end)
+    assert.equal((6 + 5) * n * 4, bytes) -- the two largest live together
+    graph:launch()
+    assert.equal(7, first(y))
+  end)
+
   it("that nothing uses need nothing", function()
     wants_sharing()
     local x, y = buffer(1), buffer(0)
