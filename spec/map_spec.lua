@@ -394,6 +394,21 @@ describe("map", function()
     gives(("sign("):rep(60) .. "x" .. (")"):rep(60), { x = { "f32", 1, 0, -3 } }, "f32", { 1, 0, -1 })
   end)
 
+  it("takes 126 names", function()
+    local given, names = {}, {}
+    for i = 1, 125 do
+      names[i] = "a" .. i
+      given[names[i]] = i
+    end
+    given.x, given.out = dev:upload("i64", { 1, 2 }), dev:buffer("i64", 2)
+    local text = "x + " .. table.concat(names, " + ")
+    gpu.map(text, given)
+    assert.are.same({ 7876, 7877 }, given.out:read())
+    given.y = 1
+    support.raises("InvalidArgument", { "map: 127 buffers, scalars and numbers are given, 126 are the most" }, gpu.map,
+      text .. " + y", given)
+  end)
+
   it("refuses memory that is shared with what is the same for all elements, and complex numbers for out", function()
     local z = dev:upload("f32", { 1, 2 })
     support.raises("InvalidArgument", { "'v' and out share memory" }, gpu.map, "f32(v)", { v = z:view("f64"), out = z })

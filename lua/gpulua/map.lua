@@ -14,8 +14,14 @@ local stored <const> = setmetatable({ f16 = "__half", bf16 = "__nv_bfloat16", bo
 local loads <const> = { f16 = "__half2float(%s)", bf16 = "__bfloat162float(%s)", bool = "(%s != 0)" }
 local stores <const> = { f16 = "__float2half(%s)", bf16 = "__float2bfloat16(%s)" }
 
+local names_max <const> = 126 -- with the number of elements and out, as many parameters as kernels have
+
 local function generate(text, given, wanted)
   local made = expression.compile(text, given, wanted)
+  if #made.params > names_max then
+    core.raise("InvalidArgument", ("map: %d buffers, scalars and numbers are given, %d are the most"):format(
+      #made.params, names_max))
+  end
   local t, code = made.type, made.code
   local takes, signature, lets = {}, {}, {}
   for i, param in ipairs(made.params) do
