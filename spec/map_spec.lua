@@ -399,6 +399,80 @@ describe("map", function()
     support.works(dev)
   end)
 
+  it("checks integers of the script also where they were computed, or chosen", function()
+    local x, u = { "i8", 1, 100, -100 }, { "u64", 1, 2, 3 }
+    support.raises("InvalidArgument", { "200 does not fit i8", "at 5" }, map, "x < 100 + 100", { x = x })
+    support.raises("InvalidArgument", { "300 does not fit i8", "at 17" }, map, "where(x > 0, 1, 300) + x", { x = x })
+    gives("where(x > 0, 1, -1) * x", { x = x }, "i8", { 1, 100, 100 })
+    gives("u8(x > -a % 256 // b)", { x = x, a = 200, b = 2 }, "u8", { 0, 1, 0 })
+    for text, value in pairs { ["u8(x > a * b)"] = 400, ["u8(x > -a - b * 0)"] = -200, ["u8(x > (a << b))"] = 800,
+      ["u8(x > min(a, 150) + b * 0)"] = 150, ["u8(x > abs(-a) + sign(-b))"] = 199,
+      ["u8(x > (a | b ~ 3 & 1))"] = 203 } do
+      gives(text .. " * 0", { x = x, a = 1, b = 2 }, "u8", { 0, 0, 0 })
+      support.raises("InvalidArgument", { ("map: %d does not fit i8, at "):format(value) }, map, text .. " * 0",
+        { x = x, a = 200, b = 2 })
+    end
+    support.raises("InvalidArgument", { "-1 does not fit u64" }, map, "x > -a", { x = u, a = 1 })
+    gives("(x ~ 0xcbf29ce484222325) - 0xcbf29ce484222320", { x = u }, "u64", { 4, 7, 6 })
+    gives("x & ~1", { x = { "u8", 1, 2, 255 } }, "u8", { 0, 2, 254 })
+  end)
+
+  it("shifts by what only u64 holds as by any other number of bits", function()
+    local by = { "u64", 1, -1, math.mininteger }
+    gives("(x << by) | (x >> by)", { x = { "i16", 5, 5, 5 }, by = by }, "i16", { 10 | 2, 0, 0 })
+  end)
+
+  it("takes names that are reserved or macros in C", function()
+    local given, terms = {}, {}
+    for i, name in ipairs { "__LINE_", "__CUDACC_", "__shared_", "_p1__LINE", "int", "class", "template",
+      "threadIdx", "n", "i", "out_", "v1", "v1_", "t1", "map", "sqrt", "NULL", "x", "x_", "x__", "_x", "__x" } do
+      given[name] = dev:upload("f32", { 1 << i, 0 })
+      terms[i] = name
+    end
+    assert.are.same({ (1 << #terms + 1) - 2, 0 }, gpu.map(table.concat(terms, " + "), given):read())
+  end)
+
+  it("takes long expressions", function()
+    gives(("x + "):rep(1500) .. "x", { x = { "f32", 1, 2, 3 } }, "f32", { 1501, 3002, 4503 })
+    gives(("sign("):rep(60) .. "x" .. (")"):rep(60), { x = { "f32", 1, 0, -3 } }, "f32", { 1, 0, -1 })
+  end)
+
+  it("takes 126 names", function()
+    local given, names = {}, {}
+    for i = 1, 125 do
+      names[i] = "a" .. i
+      given[names[i]] = i
+    end
+    given.x, given.out = dev:upload("i64", { 1, 2 }), dev:buffer("i64", 2)
+    local text = "x + " .. table.concat(names, " + ")
+    gpu.map(text, given)
+    assert.are.same({ 7876, 7877 }, given.out:read())
+    given.y = 1
+    support.raises("InvalidArgument", { "map: 127 buffers, scalars and numbers are given, 126 are the most" }, gpu.map,
+      text .. " + y", given)
+  end)
+
+  it("refuses memory that is shared with what is the same for all elements, and complex numbers for out", function()
+    local z = dev:upload("f32", { 1, 2 })
+    support.raises("InvalidArgument", { "'v' and out share memory" }, gpu.map, "f32(v)", { v = z:view("f64"), out = z })
+    for _, text in ipairs { "1", "1.5", "true" } do
+      support.raises("Unsupported", { "out is c64" }, gpu.map, text, { out = dev:buffer("c64", 3) })
+    end
+    support.raises("InvalidArgument", { "a value expected, got ')'", "at 10" }, gpu.map, "max(x, 2,)", { x = z })
+    support.raises("InvalidArgument", { "got 'é'", "at 5" }, gpu.map, "x + é", { x = z })
+    support.raises("InvalidArgument", { "got '\\0', at 5 of 'x + \\0 1'" }, gpu.map, "x + \0 1", { x = z })
+  end)
+
+  it("takes its arguments at the call, whatever others do while it compiles", function()
+    local given = { x = dev:upload("f32", { 1, 2, 3 }), a = 1 }
+    local made
+    local task = gpu.spawn(function() made = gpu.map("x * 3 + a - 0.375", given) end)
+    local other = gpu.spawn(function() given.x, given.a = dev:buffer("f32", 1), "none" end)
+    task:await()
+    other:await()
+    assert.are.same({ 3.625, 6.625, 9.625 }, made:read())
+  end)
+
   it("works on large buffers of odd lengths, with a launch for each", function()
     local n <const> = 1000003
     local x = dev:buffer("f32", n)

@@ -33,29 +33,30 @@ local symbols <const> = { "//", "<<", ">>", "==", "~=", "<=", ">=" }
 -- The next token behind `at`: kind ("number", "name", "end" or the symbol itself), text, where it begins and ends.
 local function token(text, at)
   at = text:find("%S", at) or #text + 1
-  local rest = text:sub(at)
-  if rest == "" then
+  if at > #text then
     return "end", "the end", at, at
   end
-  local number = rest:match "^0[xX]%x+" or rest:match "^%d+%.?%d*[eE][+-]?%d+" or rest:match "^%.%d+[eE][+-]?%d+"
-    or rest:match "^%d+%.?%d*" or rest:match "^%.%d+"
-  if number and not rest:find("^[%w_.]", #number + 1) then
+  local number = text:match("^0[xX]%x+", at) or text:match("^%d+%.?%d*[eE][+-]?%d+", at)
+    or text:match("^%.%d+[eE][+-]?%d+", at) or text:match("^%d+%.?%d*", at) or text:match("^%.%d+", at)
+  if number and not text:find("^[%w_.]", at + #number) then
     return "number", number, at, at + #number
   end
-  local name = rest:match "^[%a_][%w_]*"
+  local name = text:match("^[%a_][%w_]*", at)
   if name then
     return "name", name, at, at + #name
   end
   for _, symbol in ipairs(symbols) do
-    if rest:sub(1, 2) == symbol then
+    if text:sub(at, at + 1) == symbol then
       return symbol, symbol, at, at + 2
     end
   end
-  return rest:sub(1, 1), rest:sub(1, 1), at, at + 1
+  local symbol = text:match("^" .. utf8.charpattern, at) or text:sub(at, at)
+  return symbol, symbol, at, at + #symbol
 end
 
 local function fail(self, message, at)
-  core.raise("InvalidArgument", ("map: %s, at %d of '%s'"):format(message, at or self.at, self.text))
+  local said = ("map: %s, at %d of '%s'"):format(message, at or self.at, self.text)
+  core.raise("InvalidArgument", (said:gsub("\0", "\\0")))
 end
 
 local function advance(self)
@@ -86,16 +87,46 @@ local function fits(value, t)
   return t == "i64" or value >= low and value <= high
 end
 
+-- Also what is computed of integers of the script alone is known, at the call at the latest. What a node has then: its
+-- value, or value_of(arguments); nil where one of the nodes has neither.
+local function computed(f, ...)
+  local nodes, is_known = { ... }, true
+  for _, x in ipairs(nodes) do
+    if x.type ~= "int" or not x.value and not x.value_of then
+      return nil
+    end
+    is_known = is_known and x.value
+  end
+  local function value_of(arguments)
+    local values = {}
+    for i, x in ipairs(nodes) do
+      values[i] = x.value or x.value_of(arguments)
+    end
+    return f(table.unpack(values))
+  end
+  return is_known and { value = value_of() } or { value_of = value_of }
+end
+
+-- Numbers of the script, or what a condition chooses of them, have to fit an integer type.
+local function check_fits(self, x, t)
+  if x.value and not fits(x.value, t) and not (t == "u64" and x.is_hex) then
+    fail(self, ("%d does not fit %s"):format(x.value, t), x.at)
+  elseif x.value_of then
+    self.checks[#self.checks + 1] = { name = x.name, at = x.at, value_of = x.value_of, type = t }
+  end
+  for _, choice in ipairs(x.choices or {}) do
+    check_fits(self, choice, t)
+  end
+end
+
 -- The same value in type t.
 local function convert(self, x, t)
   if x.type == t then
     return x.code
   elseif x.type == "bool" then
     fail(self, "a condition is no number: where(c, x, y) chooses", x.at)
-  elseif bits[t] and x.value and not fits(x.value, t) then
-    fail(self, ("%d does not fit %s"):format(x.value, t), x.at)
-  elseif bits[t] and x.name then
-    self.checks[#self.checks + 1] = { name = x.name, type = t }
+  elseif bits[t] and x.type == "int" then
+    check_fits(self, x, t)
   end
   return ("(%s)%s"):format(c_type[t], x.code)
 end
@@ -156,11 +187,21 @@ local function both(self, a, b, t)
   return convert(self, a, t), convert(self, b, t)
 end
 
+local on_integers <const> = {
+  ["+"] = function(a, b) return a + b end, ["-"] = function(a, b) return a - b end,
+  ["*"] = function(a, b) return a * b end, ["//"] = function(a, b) return b == 0 and 0 or a // b end,
+  ["%"] = function(a, b) return b == 0 and 0 or a % b end, ["&"] = function(a, b) return a & b end,
+  ["|"] = function(a, b) return a | b end, ["~"] = function(a, b) return a ~ b end,
+  ["<<"] = function(a, b) return a << b end, [">>"] = function(a, b) return a >> b end,
+}
+
+-- (Of 8 and 16 bits as unsigned: C would compute them in int, which does not wrap around.)
 local function wrapping(self, a, op, b)
   local t = common(self, check_number(self, a), check_number(self, b))
   local x, y = both(self, a, b, t)
   if is_integer(t) then
-    return node(("(%s)((%s)%s %s (%s)%s)"):format(c_type[t], unsigned(t), x, op, unsigned(t), y), t)
+    local u = bits[t] and bits[t] < 32 and "unsigned" or unsigned(t)
+    return node(("(%s)((%s)%s %s (%s)%s)"):format(c_type[t], u, x, op, u, y), t, computed(on_integers[op], a, b))
   end
   return node(("(%s %s %s)"):format(x, op, y), t)
 end
@@ -174,7 +215,8 @@ end
 local function floored(self, a, op, b)
   local t = common(self, check_number(self, a), check_number(self, b))
   local x, y = both(self, a, b, t)
-  return node(("%s<%s>(%s, %s)"):format(op == "%" and "gpulua_mod" or "gpulua_floordiv", c_type[t], x, y), t)
+  return node(("%s<%s>(%s, %s)"):format(op == "%" and "gpulua_mod" or "gpulua_floordiv", c_type[t], x, y), t,
+    computed(on_integers[op], a, b))
 end
 
 local function power(self, a, _, b)
@@ -202,7 +244,7 @@ local function bitwise(self, a, op, b)
     fail(self, ("'%s' wants integers, got %s"):format(op, t), a.at)
   end
   local x, y = both(self, a, b, t)
-  return node(("(%s)(%s %s %s)"):format(c_type[t], x, op == "~" and "^" or op, y), t)
+  return node(("(%s)(%s %s %s)"):format(c_type[t], x, op == "~" and "^" or op, y), t, computed(on_integers[op], a, b))
 end
 
 -- As in Lua, what is shifted out is gone, also the sign: by as many bits as the left side has, 0.
@@ -211,8 +253,10 @@ local function shifted(self, a, op, b)
   if not is_integer(t) or not is_integer(count.type) then
     fail(self, ("'%s' wants integers, got %s and %s"):format(op, t, count.type), a.at)
   end
-  return node(("(%s)gpulua_shift<%s>(%s, %s(long long)%s)"):format(c_type[t], unsigned(t), a.code,
-    op == ">>" and "-" or "", count.code), t)
+  local by = count.type == "u64" and ("gpulua_min<unsigned long long>(%s, 64)"):format(count.code) or count.code
+  return node(("(%s)gpulua_shift<%s>(%s, %s%s)"):format(c_type[t], unsigned(t), a.code,
+    op == ">>" and "(long long)(0 - (unsigned long long)" or "(long long)(", by .. ")"), t,
+    computed(on_integers[op], a, b))
 end
 
 -- Lua's: priority on the left, on the right, and what it does.
@@ -233,10 +277,11 @@ local unary <const> = {
     if not is_integer(t) then
       return node(("(-%s)"):format(x.code), t)
     end
-    return node(("(%s)(0 - (%s)%s)"):format(c_type[t], unsigned(t), x.code), t, { value = x.value and -x.value })
+    return node(("(%s)(0 - (%s)%s)"):format(c_type[t], unsigned(t), x.code), t,
+      computed(function(value) return -value end, x))
   end,
   ["not"] = function(self, x) return node(("(!%s)"):format(check_condition(self, x)), "bool") end,
-  ["~"] = function(self, x)
+  ["~"] = function(self, x) -- (a mask is one in any type)
     if not is_integer(x.type) then
       fail(self, ("'~' wants an integer, got %s"):format(x.type), x.at)
     end
@@ -294,11 +339,13 @@ functions.abs = { 1, 1, function(self, args)
   if not is_integer(t) then
     return node(("fabs(%s)"):format(x), t)
   end
-  return node(t:sub(1, 1) == "u" and x or ("gpulua_abs<%s, %s>(%s)"):format(c_type[t], unsigned(t), x), t)
+  return node(t:sub(1, 1) == "u" and x or ("gpulua_abs<%s, %s>(%s)"):format(c_type[t], unsigned(t), x), t,
+    computed(function(value) return value < 0 and -value or value end, args[1]))
 end }
 functions.sign = { 1, 1, function(self, args)
   local x, t = args[1].code, check_number(self, args[1]).type
-  return node(("(%s)((%s > 0) - (%s < 0))"):format(c_type[t], x, x), t)
+  return node(("(%s)((%s > 0) - (%s < 0))"):format(c_type[t], x, x), t,
+    computed(function(value) return value > 0 and 1 or value < 0 and -1 or 0 end, args[1]))
 end }
 for _, name in ipairs { "min", "max" } do
   functions[name] = { 2, 16, function(self, args)
@@ -307,7 +354,9 @@ for _, name in ipairs { "min", "max" } do
       local t = common(self, check_number(self, found), check_number(self, args[i]))
       local x, y = both(self, found, args[i], t)
       local f = is_integer(t) and ("gpulua_%s<%s>"):format(name, c_type[t]) or "f" .. name
-      found = node(("%s(%s, %s)"):format(f, x, y), t)
+      local made = node(("%s(%s, %s)"):format(f, x, y), t, computed(math[name], found, args[i]))
+      made.at = found.at
+      found = made
     end
     return found
   end }
@@ -319,7 +368,7 @@ end }
 functions.where = { 3, 3, function(self, args)
   local c, t = check_condition(self, args[1]), common(self, args[2], args[3])
   local x, y = both(self, args[2], args[3], t)
-  return node(("(%s ? %s : %s)"):format(c, x, y), t)
+  return node(("(%s ? %s : %s)"):format(c, x, y), t, { choices = t == "int" and { args[2], args[3] } or nil })
 end }
 for _, t in ipairs { "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64" } do
   functions[t] = { 1, 1, function(self, args)
@@ -328,8 +377,8 @@ for _, t in ipairs { "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16"
       return node(("(%s)(%s ? 1 : 0)"):format(c_type[t], x.code), t)
     elseif bits[t] and not is_integer(x.type) then
       return node(("gpulua_to<%s>((double)%s, %s, %s)"):format(c_type[t], x.code,
-        is_signed(t) and ("-%.1f"):format(2.0 ^ (bits[t] - 1)) or "0.0",
-        ("%.1f"):format(2.0 ^ (is_signed(t) and bits[t] - 1 or bits[t]))), t)
+        is_signed(t) and ("-%.0f.0"):format(2.0 ^ (bits[t] - 1)) or "0.0",
+        ("%.0f.0"):format(2.0 ^ (is_signed(t) and bits[t] - 1 or bits[t]))), t)
     end
     return node(is_weak(x.type) and convert(self, x, t) or ("(%s)%s"):format(c_type[t], x.code), t)
   end }
@@ -349,12 +398,12 @@ local function call(self, name, at)
   end
   advance(self)
   local args = {}
-  while self.kind ~= ")" do
-    args[#args + 1] = expression(self, 0)
-    if self.kind ~= "," then
-      break
-    end
+  if self.kind ~= ")" then
+    args[1] = expression(self, 0)
+  end
+  while self.kind == "," and #args > 0 do
     advance(self)
+    args[#args + 1] = expression(self, 0)
   end
   expect(self, ")")
   if #args < known[1] or #args > known[2] then
@@ -379,7 +428,8 @@ local function variable(self, name, at)
     given.number = #self.params
     given.name = name
   end
-  return node("v" .. given.number, given.type, { name = given.type == "int" and name or nil })
+  return node("v" .. given.number, given.type, given.type == "int"
+    and { name = name, value_of = function(arguments) return arguments[name].value end } or nil)
 end
 
 local function simple(self)
@@ -390,9 +440,10 @@ local function simple(self)
     advance(self)
     if math.type(value) == "integer" then
       found = node(value == math.mininteger and "(-9223372036854775807LL - 1)" or ("%dLL"):format(value), "int",
-        { value = value })
+        { value = value, is_hex = text:find "^0[xX]" ~= nil }) -- u64 takes all of these
     else
-      local digits = value < math.huge and ("%.17g"):format(value) or fail(self, ("%s is too large"):format(text), at)
+      local digits = value < math.huge and ("%.17g"):format(value):gsub(",", ".")
+        or fail(self, ("%s is too large"):format(text), at)
       found = node(digits:find "[.e]" and digits or digits .. ".0", "real")
     end
   elseif kind == "name" and (text == "true" or text == "false") then
@@ -413,6 +464,17 @@ local function simple(self)
 end
 
 local depth_max <const> = 100
+local code_max <const> = 400
+
+-- Long code becomes a variable: what is made of it grows neither in length nor in depth with it.
+local function settled(self, x)
+  if #x.code > code_max then
+    local name = "t" .. #self.lets + 1
+    self.lets[#self.lets + 1] = ("  %s %s = %s;\n"):format(c_type[x.type], name, x.code)
+    x.code = name
+  end
+  return x
+end
 
 function expression(self, limit)
   self.depth = self.depth + 1
@@ -424,16 +486,16 @@ function expression(self, limit)
   if unary[op] and (self.kind == op or self.kind == "name") then
     advance(self)
     local operand = expression(self, unary_priority)
-    left = unary[op](self, operand)
+    left = settled(self, unary[op](self, operand))
     left.at = at
   else
-    left = simple(self)
+    left = settled(self, simple(self))
   end
   while binary[self.token] and (self.kind == self.token or self.kind == "name") and binary[self.token][1] > limit do
     op = self.token
     advance(self)
     local right = expression(self, binary[op][2])
-    left = binary[op][3](self, left, op, right)
+    left = settled(self, binary[op][3](self, left, op, right))
     left.at = at
   end
   self.depth = self.depth - 1
@@ -497,13 +559,13 @@ local function result_type(self, result, wanted)
   fail(self, ("the result, %s, does not fit out, which is %s: %s(...) converts"):format(t, wanted, wanted))
 end
 
-
 --- compile(text, given, wanted) -> what is to be computed. `given`: by name, { type = an element type, "int" or
--- "real" }. `wanted`: the type that the result is to have, or nil. Returns { type, code (for one element, i), params
--- (those of `given` that it uses, as v1, v2, ...; each with its name), checks ({ name, type }: integers of the script
--- that have to fit) }. InvalidArgument: what is wrong, and where.
+-- "real" }. `wanted`: the type that the result is to have, or nil. Returns { type, lets, code (for one element, i: what
+-- goes before, and the result), params (those of `given` that it uses, as v1, v2, ...; each with its name), checks
+-- ({ type, value_of(given), at, name }: integers of the script that have to fit) }. InvalidArgument: what is wrong, and
+-- where.
 local function compile(text, given, wanted)
-  local self = { text = text, given = given, params = {}, checks = {}, next = 1, depth = 0 }
+  local self = { text = text, given = given, params = {}, checks = {}, lets = {}, next = 1, depth = 0 }
   advance(self)
   local result = expression(self, 0)
   if self.kind ~= "end" then
@@ -511,7 +573,7 @@ local function compile(text, given, wanted)
   end
   local t = result_type(self, result, wanted)
   local code = (t == result.type or result.type == "bool") and result.code or convert(self, result, t)
-  return { type = t, code = code, params = self.params, checks = self.checks }
+  return { type = t, lets = table.concat(self.lets), code = code, params = self.params, checks = self.checks }
 end
 
 return { compile = compile, fits = fits, c_type = c_type, helpers = helpers }

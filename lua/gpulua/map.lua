@@ -14,13 +14,20 @@ local stored <const> = setmetatable({ f16 = "__half", bf16 = "__nv_bfloat16", bo
 local loads <const> = { f16 = "__half2float(%s)", bf16 = "__bfloat162float(%s)", bool = "(%s != 0)" }
 local stores <const> = { f16 = "__float2half(%s)", bf16 = "__float2bfloat16(%s)" }
 
+local names_max <const> = 126 -- with the number of elements and out, as many parameters as kernels have
+
 local function generate(text, given, wanted)
   local made = expression.compile(text, given, wanted)
+  if #made.params > names_max then
+    core.raise("InvalidArgument", ("map: %d buffers, scalars and numbers are given, %d are the most"):format(
+      #made.params, names_max))
+  end
   local t, code = made.type, made.code
   local takes, signature, lets = {}, {}, {}
   for i, param in ipairs(made.params) do
     local is_memory = param.buffer ~= nil
-    local own = param.name .. "_" -- check mode names it
+    -- Check mode names it. No macro is named like it: those that end with _ begin with _.
+    local own = param.name:find "^_" and ("p%d%s0"):format(i, param.name) or param.name .. "_"
     takes[i] = (is_memory and "const %s *%s" or "%s %s"):format((is_memory and stored or c_type)[param.type], own)
     signature[i] = ("%s: %s"):format(param.name, is_memory and ("in %s*"):format(param.type)
       or param.type == "real" and "f64" or "i64")
@@ -33,22 +40,27 @@ local function generate(text, given, wanted)
 %sextern "C" __global__ void map(long long n, %s) {
   long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
-%s  out[i] = %s;
+%s%s  out[i] = %s;
 }
-]]):format(expression.helpers, table.concat(takes, ", "), table.concat(lets), (stores[t] or "%s"):format(code))
+]]):format(expression.helpers, table.concat(takes, ", "), table.concat(lets), made.lets,
+    (stores[t] or "%s"):format(code))
   for _, name in ipairs { "f16", "bf16" } do
     if source:find(stored[name], 1, true) then
       source = ("#include <cuda_%s.h>\n"):format(name == "f16" and "fp16" or "bf16") .. source
     end
   end
-  made.source, made.signature = source, "n: i64, " .. table.concat(signature, ", ")
+  local count = "n"
+  while given[count] do
+    count = count .. "_"
+  end
+  made.source, made.signature = source, ("%s: i64, %s"):format(count, table.concat(signature, ", "))
   return made
 end
 
 -- ---- calls ----
 
 local kernels_kept <const> = 256
--- By device: how many kernels there are, each by its source; and what generate has made of an expression and types.
+-- By device: what generate has made of an expression and types, how many of these there are, kernels by source.
 local kernels = setmetatable({}, { __mode = "k" })
 
 local function kernel_for(device, text, given, wanted)
@@ -74,13 +86,12 @@ local function kernel_for(device, text, given, wanted)
     local source = made.signature .. "\0" .. made.source
     if not known.by_source[source] then
       known.by_source[source] = device:compile(made.source, { name = "map.cu" }):kernel("map", made.signature)
-      known.count = known.count + 1
     end
-    made.kernel, made.source = known.by_source[source], nil
+    made.kernel, made.source, made.lets, made.code = known.by_source[source], nil, nil, nil
     for i, param in ipairs(made.params) do
       made.params[i] = param.name -- and not the buffer itself
     end
-    known.by_key[key] = made
+    known.by_key[key], known.count = made, known.count + 1
   end
   return made
 end
@@ -90,9 +101,10 @@ local options <const> = { out = true, stream = true, label = true }
 local function describe(name, value)
   local kind = core.type(value) or type(value)
   if kind == "buffer" or kind == "scalar" then
-    return { buffer = value, type = value.type, is_scalar = kind == "scalar", is_one = kind == "scalar" or #value == 1 }
+    return { buffer = value, value = value, type = value.type, is_scalar = kind == "scalar",
+      is_one = kind == "scalar" or #value == 1 }
   elseif kind == "number" then
-    return { type = math.type(value) == "integer" and "int" or "real" }
+    return { value = value, type = math.type(value) == "integer" and "int" or "real" }
   end
   core.raise("InvalidArgument", ("map: '%s': a buffer, a scalar or a number expected, got %s"):format(name, kind))
 end
@@ -102,6 +114,9 @@ local function shape_text(buffer) return table.concat(buffer.shape, " x ") end
 -- All have the shape of out, or of the first, but those of one element. Returns what has it.
 local function check_shapes(given, out)
   local names, like, like_name = {}, out, "out"
+  if out and (out.type == "c64" or out.type == "c128") then
+    core.raise("Unsupported", ("map: out is %s: complex numbers are not supported"):format(out.type))
+  end
   for name, what in pairs(given) do
     names[#names + 1] = what.buffer and name or nil
   end
@@ -122,7 +137,9 @@ local function check_shapes(given, out)
     if like and not what.is_one and shape_text(what.buffer) ~= shape_text(like) then
       core.raise("InvalidArgument", ("map: '%s' has the shape %s, '%s' %s"):format(name, shape_text(what.buffer),
         like_name, shape_text(like)))
-    elseif out and core.overlap(what.buffer, out) == "part" then
+    end
+    local shared = out and core.overlap(what.buffer, out)
+    if shared == "part" or shared and what.is_one and #out > 1 then -- (also views of one type as another)
       core.raise("InvalidArgument", ("map: '%s' and out share memory, but are not the same"):format(name))
     end
   end
@@ -133,10 +150,10 @@ end
 -- calls are like that.
 local latest, latest_count = {}, 0
 
-local function remember(text, made, arguments, out)
+local function remember(text, made, values, out)
   local kinds = {}
   for i, name in ipairs(made.params) do
-    kinds[i] = core.map_kind(arguments[name])
+    kinds[i] = core.map_kind(values[name])
   end
   kinds[#kinds + 1] = core.map_kind(out)
   if not latest[text] then
@@ -148,23 +165,36 @@ local function remember(text, made, arguments, out)
   latest[text] = { made = made, kinds = kinds }
 end
 
-local function launch(made, arguments, target)
+local function check_integers(text, made, values)
+  local given = {}
+  for _, name in ipairs(made.params) do
+    given[name] = { value = values[name] }
+  end
   for _, check in ipairs(made.checks) do
-    if not expression.fits(arguments[check.name], check.type) then
-      core.raise("InvalidArgument", ("map: '%s': %d does not fit %s"):format(check.name, arguments[check.name],
-        check.type))
+    local value = check.value_of(given)
+    if not expression.fits(value, check.type) then
+      core.raise("InvalidArgument", check.name
+        and ("map: '%s': %d does not fit %s"):format(check.name, value, check.type)
+        or ("map: %d does not fit %s, at %d of '%s'"):format(value, check.type, check.at, text))
     end
   end
+end
+
+-- `values`: by name.
+local function launch(text, made, values, target, stream, label)
+  if #made.checks > 0 then
+    check_integers(text, made, values)
+  end
   local n, count, config = #target, #made.params, #target
-  if arguments.stream ~= nil or arguments.label ~= nil then
-    config = { grid = (n + 255) // 256, block = 256, stream = arguments.stream, label = arguments.label }
+  if stream ~= nil or label ~= nil then
+    config = { grid = (n + 255) // 256, block = 256, stream = stream, label = label }
   end
-  local values = {}
+  local list = {}
   for i = 1, count do
-    values[i] = arguments[made.params[i]]
+    list[i] = values[made.params[i]]
   end
-  values[count + 1] = target
-  return made.kernel:launch(config, n, table.unpack(values, 1, count + 1))
+  list[count + 1] = target
+  return made.kernel:launch(config, n, table.unpack(list, 1, count + 1))
 end
 
 --- gpu.map(expression, { name = buffer, scalar or number, ..., [out = buffer, stream=, label=] }) -> op, or without
@@ -180,9 +210,10 @@ return function(text, arguments)
   end
   local known = latest[text]
   if known and core.map_fits(arguments, known.made.params, known.kinds, known.made.kernel) then
-    return launch(known.made, arguments, arguments.out)
+    return launch(text, known.made, arguments, arguments.out, arguments.stream, arguments.label)
   end
-  local given, out = {}, arguments.out
+  local given, values = {}, {} -- (`arguments` may be another when a kernel has been compiled)
+  local out, stream, label = arguments.out, arguments.stream, arguments.label
   if out ~= nil and core.type(out) ~= "buffer" then
     core.raise("InvalidArgument", ("map: 'out': a buffer expected, got %s"):format(core.type(out) or type(out)))
   end
@@ -190,7 +221,7 @@ return function(text, arguments)
     if type(name) ~= "string" or not name:find "^[%a_][%w_]*$" then
       core.raise("InvalidArgument", ("map: a name expected, got %s"):format(tostring(name)))
     elseif not options[name] then
-      given[name] = describe(name, value)
+      given[name], values[name] = describe(name, value), value
     end
   end
   local like = check_shapes(given, out)
@@ -200,9 +231,9 @@ return function(text, arguments)
   local device = like.device
   local made = kernel_for(device, text, given, out and out.type)
   if out then
-    remember(text, made, arguments, out)
-    return launch(made, arguments, out)
+    remember(text, made, values, out)
+    return launch(text, made, values, out, stream, label)
   end
   local target = device:buffer(made.type, like.shape)
-  return target, launch(made, arguments, target)
+  return target, launch(text, made, values, target, stream, label)
 end

@@ -85,8 +85,9 @@ static bool argument_fits(lua_State *L, struct gpulua *g, const struct kernel_ha
         kind & (IS_ONE | IS_SCALAR) ||
         (buffer->dim_count == out->dim_count &&
          memcmp(buffer->shape, out->shape, buffer->dim_count * sizeof buffer->shape[0]) == 0);
+    bool is_shared_well = is_same(&buffer->ref, &out->ref) && buffer->elem_count == out->elem_count;
     return is_alike && gpu_block_device(buffer->ref.block) == kernel->device &&
-           (is_same(&buffer->ref, &out->ref) || !overlap(&buffer->ref, &out->ref));
+           (is_shared_well || !overlap(&buffer->ref, &out->ref));
 }
 
 /* core.map_fits(arguments, names, kinds, kernel) -> are the arguments those names and `out`, of
