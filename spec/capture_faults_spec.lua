@@ -92,16 +92,22 @@ describe("a capture in which something goes wrong", function()
     return set.y:bytes()
   end
 
-  it("is whole without that", function()
-    local dev <close> = support.open()
-    local set = make(dev)
+  -- A test on a device of its own: f(device, what make gives, what y is behind a launch of its graph).
+  local function test(name, f)
+    it(name, function()
+      local dev <close> = support.open()
+      local set = make(dev)
+      f(dev, set, launched(set, set.graph))
+      set.graph:close()
+      set.close()
+    end)
+  end
+
+  test("is whole without that", function(dev, set, wanted)
     assert.equal(25, set.steps)
-    local wanted = launched(set, set.graph)
     assert.equal(wanted, launched(set, { launch = function() set.body(function() end) end })) -- eagerly
     local again <close> = dev:capture(function() set.body(function() end) end)
     assert.equal(wanted, launched(set, again))
-    set.graph:close()
-    set.close()
   end)
 
   -- A quarter each: captured, captured into a pool with a graph (which would keep what a good one has used), as an
@@ -134,10 +140,7 @@ describe("a capture in which something goes wrong", function()
     end
   end
 
-  it("by an error at each operation, 10,000 times, leaves nothing", function()
-    local dev <close> = support.open()
-    local set = make(dev)
-    local wanted = launched(set, set.graph)
+  test("by an error at each operation, 10,000 times, leaves nothing", function(dev, set, wanted)
     captures(dev, set, 2 * (set.steps + 1) * 4)
     local bytes
     local count <const> = dev.check and 1000 or 10000
@@ -151,14 +154,9 @@ describe("a capture in which something goes wrong", function()
     end
     assert.equal(wanted, launched(set, set.graph))
     support.works(dev)
-    set.graph:close()
-    set.close()
   end)
 
-  it("because its task is cancelled at each operation, leaves nothing", function()
-    local dev <close> = support.open()
-    local set = make(dev)
-    local wanted = launched(set, set.graph)
+  test("because its task is cancelled at each operation, leaves nothing", function(dev, set, wanted)
     local function cancelled(at)
       local task
       local is_reached
@@ -185,26 +183,16 @@ describe("a capture in which something goes wrong", function()
       end
     end)
     assert.equal(wanted, launched(set, set.graph))
-    set.graph:close()
-    set.close()
   end)
 
-  it("by a collector step at each operation, is whole", function()
-    local dev <close> = support.open()
-    local set = make(dev)
-    local wanted = launched(set, set.graph)
+  test("by a collector step at each operation, is whole", function(dev, set, wanted)
     local graph <close> = dev:capture(function() set.body(function() collectgarbage() end) end)
     assert.equal(wanted, launched(set, graph))
     graph:update(function() set.body(function() collectgarbage() end) end)
     assert.equal(wanted, launched(set, graph))
-    set.graph:close()
-    set.close()
   end)
 
-  it("by finalisers that work, close and capture at each operation, is whole", function()
-    local dev <close> = support.open()
-    local set = make(dev)
-    local wanted = launched(set, set.graph)
+  test("by finalisers that work, close and capture at each operation, is whole", function(dev, set, wanted)
     local ran = 0
     local function garbage()
       setmetatable({ dev:buffer("i32", 16) }, { __gc = function(self)
@@ -218,8 +206,6 @@ describe("a capture in which something goes wrong", function()
     local graph <close> = dev:capture(function() set.body(garbage) end)
     assert.truthy(ran >= set.steps - 1)
     assert.equal(wanted, launched(set, graph))
-    set.graph:close()
-    set.close()
   end)
 
   it("by the end of the device at each operation, says so", function()

@@ -136,6 +136,22 @@ describe("graphs and the budget", function()
     two:close()
   end)
 
+  it("go when the device has no memory left, before that is an error", function()
+    if os.getenv "GPULUA_DEVICE" and os.getenv "GPULUA_DEVICE":find "^cuda" then
+      pending "a budget beyond the device's memory is for devices whose memory is the host's"
+    end
+    local dev <close> = support.open { budget = 1 << 46 }
+    local add = dev:compile(source).add
+    local x, y = dev:buffer("i32", n):fill(1), dev:buffer("i32", n):fill(0)
+    local graph <close> = dev:capture(function() add:launch(n, x, y, n, 3) end)
+    graph:launch():await()
+    support.raises("OutOfMemory", {}, dev.buffer, dev, "u8", 1 << 43)
+    assert.are.same({ 1, 0 }, { dev:stats().graph_evictions, dev:stats().graph_bytes })
+    graph:launch()
+    assert.equal(6, first(y))
+    support.works(dev)
+  end)
+
   it("go while they are launched again and again, and each launch is whole", function()
     local dev <close>, graph, _, y = open()
     local nodes = room(dev, graph) // 2

@@ -6,12 +6,11 @@ local core = require "gpulua.core"
 local expression = require "gpulua.expression"
 
 local c_type <const> = expression.c_type
-local stored <const> = setmetatable({ f16 = "__half", bf16 = "__nv_bfloat16", bool = "unsigned char" },
-  { __index = c_type })
+local stored <const> = setmetatable({ f16 = "__half", bf16 = "__nv_bfloat16" }, { __index = c_type })
 
 -- ---- kernels ----
 
-local loads <const> = { f16 = "__half2float(%s)", bf16 = "__bfloat162float(%s)", bool = "(%s != 0)" }
+local loads <const> = { f16 = "__half2float(%s)", bf16 = "__bfloat162float(%s)" }
 local stores <const> = { f16 = "__float2half(%s)", bf16 = "__float2bfloat16(%s)" }
 
 local names_max <const> = 126 -- with the number of elements and out, as many parameters as kernels have
@@ -101,10 +100,9 @@ local options <const> = { out = true, stream = true, label = true }
 local function describe(name, value)
   local kind = core.type(value) or type(value)
   if kind == "buffer" or kind == "scalar" then
-    return { buffer = value, value = value, type = value.type, is_scalar = kind == "scalar",
-      is_one = kind == "scalar" or #value == 1 }
+    return { buffer = value, type = value.type, is_scalar = kind == "scalar", is_one = kind == "scalar" or #value == 1 }
   elseif kind == "number" then
-    return { value = value, type = math.type(value) == "integer" and "int" or "real" }
+    return { type = math.type(value) == "integer" and "int" or "real" }
   end
   core.raise("InvalidArgument", ("map: '%s': a buffer, a scalar or a number expected, got %s"):format(name, kind))
 end

@@ -537,9 +537,7 @@ gpulua_status gpu_block_create_temporary(struct gpu_device *device,
 }
 
 gpulua_status gpu_block_settle(struct gpu_block *block, struct gpu_error *error) {
-    const struct gpu_block_info info = {.byte_count = block->byte_count,
-                                        .label = block->label[0] ? block->label : NULL,
-                                        .site = block->site};
+    const struct gpu_block_info info = gpu_block_info_of(block);
     struct gpu_ref all = whole(block);
     gpulua_status status = gpu_ref_check(&all, block->device, "buffer", error);
     if (status) {

@@ -151,6 +151,13 @@ struct gpu_block {
     struct gpu_site site, end_site; /* where the script made it, and freed it, if that is known */
     char label[48];
 };
+
+/* For another one like it. */
+static inline struct gpu_block_info gpu_block_info_of(const struct gpu_block *block) {
+    return (struct gpu_block_info){.byte_count = block->byte_count,
+                                   .label = block->label[0] ? block->label : NULL,
+                                   .site = block->site};
+}
 #define GPU_BLOCKS_SPARE_MAX 1024u /* structs kept for the next blocks */
 
 /* A budget: what of it is used, and who wants to know when it gets tight. */

@@ -282,9 +282,7 @@ gpulua_status gpu_capture_make_again(struct gpu_capture *capture, struct gpu_blo
         *block = known;
         return note_made(capture, known, error);
     }
-    const struct gpu_block_info info = {.byte_count = known->byte_count,
-                                        .label = known->label[0] ? known->label : NULL,
-                                        .site = known->site};
+    const struct gpu_block_info info = gpu_block_info_of(known);
     gpulua_status status = GPULUA_OK;
     *block = gpu_capture_made_before(capture, info.byte_count, info.label, false);
     if (!*block) {

@@ -27,9 +27,7 @@ bool gpu_temporary_is_held(const struct graph_body *body, const struct gpu_block
 }
 
 struct gpu_block *gpu_temporary_twin(const struct gpu_block *block) {
-    const struct gpu_block_info info = {.byte_count = block->byte_count,
-                                        .label = block->label[0] ? block->label : NULL,
-                                        .site = block->site};
+    const struct gpu_block_info info = gpu_block_info_of(block);
     struct gpu_error ignored = {0};
     struct gpu_block *twin;
     if (gpu_block_create_temporary(block->device, &info, &twin, &ignored)) {
