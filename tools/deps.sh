@@ -12,6 +12,8 @@ header() {
     echo "#include <$1>" | $CC $(pkg-config --cflags lua5.4 2> /dev/null || echo -I/usr/include/lua5.4) \
         -E -x c - > /dev/null 2>&1
 }
+# A library that is loaded at run time.
+shared() { ldconfig -p 2> /dev/null | grep -q -F "$1" || /sbin/ldconfig -p 2> /dev/null | grep -q -F "$1"; }
 static_lua() {
     for dir in $(pkg-config --variable=libdir lua5.4 2> /dev/null) /usr/lib/*-linux-gnu /usr/local/lib /usr/lib; do
         [ -e "$dir/liblua5.4.a" ] && return 0
@@ -50,6 +52,7 @@ look_all() {
     look build must "Lua 5.4's static library" liblua5.4-dev static_lua
     look build must "stb_image.h" libstb-dev header stb/stb_image.h
     look build must "stb_image_write.h" libstb-dev header stb/stb_image_write.h
+    look test must "OpenBLAS, the BLAS of the CPU device" libopenblas0 shared libopenblas.so.0
     look test must "busted for Lua 5.4" lua-busted busted54
     look test may "NumPy for Python 3, to exchange memory with" python3-numpy numpy
     look test may "pkill" procps has pkill

@@ -10,7 +10,8 @@ end
 for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown", "adopt_coroutines", "describe",
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
   "capture_active", "graphed_same",
-  "overlap", "map_kind", "map_fits", "control_check", "control_begin", "control_add" } do
+  "overlap", "map_kind", "map_fits",
+  "library", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil
 end
 
@@ -63,6 +64,11 @@ end
 --- device:graphed([{warmup=, label=, pool=},] f) -> graphed: see graphed.lua.
 package.loaded["gpulua.device"].graphed = function(...)
   return require "gpulua.graphed"(...)
+end
+
+--- device:blas([{workspace=, tf32=}]) -> blas: see blas.lua.
+package.loaded["gpulua.device"].blas = function(...)
+  return require "gpulua.blas"(...)
 end
 
 local scalar = package.loaded["gpulua.scalar"]

@@ -226,8 +226,10 @@ static gpulua_status steps(struct run *run) {
     static const char source[] =
         "extern \"C\" __global__ void add(int n, const int *x, int *y) {"
         "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] += x[i]; }";
-    struct gpu_module_info module = {
-        .name = "add.cu", .text = source, .text_bytes = sizeof source - 1, .is_source = true};
+    struct gpu_module_info module = {.name = "add.cu",
+                                     .text = source,
+                                     .text_bytes = sizeof source - 1,
+                                     .kind = GPU_MODULE_SOURCE};
     struct gpu_block_info block = {.byte_count = COUNT * 4, .label = "block"};
     struct gpu_stream_info stream = {.label = "stream"};
     const int32_t three = 3, four = 4;

@@ -288,6 +288,13 @@ struct backend_ops {
     gpulua_status (*module_load)(struct backend_device *device, const void *image,
                                  size_t image_bytes, bool compiled, struct backend_module **module,
                                  struct backend_error *error);
+    /* A library whose calls are launched like kernels (one block of one thread): "blas"
+     * (backend/blas.h). `options`: lines, by library. `*description` as from module_compile.
+     * LIBRARY_UNAVAILABLE says which package has it. Blocks while it is loaded. NULL: there are
+     * none. */
+    gpulua_status (*library_open)(struct backend_device *device, const char *name,
+                                  const char *options, struct backend_module **module,
+                                  char **description, struct backend_error *error);
     void (*module_unload)(struct backend_device *device, struct backend_module *module);
     /* Lives as long as its module. `name` as in the description, or the symbol in a PTX or cubin.
      * INVALID_ARGUMENT: no such kernel. `*prints`: launches of it need flush_output. */

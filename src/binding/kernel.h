@@ -19,4 +19,9 @@ struct kernel_handle {
 struct kernel_handle *gpu_lua_kernel_new(lua_State *L, struct gpulua *g);
 void gpu_lua_kernel_set(struct kernel_handle *handle, struct gpu_kernel *kernel);
 
+/* Pushes a new module when it can be used; waits, or yields, until then. Of what is on the stack
+ * four values stay. */
+int gpu_lua_module_create(lua_State *L, struct gpulua *g, struct gpu_device *device,
+                          struct gpu_module_info *info);
+
 #endif

@@ -154,14 +154,14 @@ static int module_ready(lua_State *L, int status, lua_KContext context) {
     return 1;
 }
 
-static int create(lua_State *L, struct gpulua *g, struct gpu_device *device,
-                  struct gpu_module_info *info) {
+int gpu_lua_module_create(lua_State *L, struct gpulua *g, struct gpu_device *device,
+                          struct gpu_module_info *info) {
     struct gpu_error error;
     struct module_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_MODULE, sizeof *handle, 1);
     lua_newtable(L);
     lua_setiuservalue(L, -2, 1); /* kernels by name */
     struct gpu_op **op = gpu_lua_op_new(L, g);
-    handle->is_source = info->is_source;
+    handle->is_source = info->kind == GPU_MODULE_SOURCE;
     gpu_lua_site(L, g, device, &info->site);
     if (gpu_module_create(device, info, &handle->module, op, &error)) {
         handle->module = NULL;
@@ -220,10 +220,10 @@ int gpu_lua_device_compile(lua_State *L) {
         .name = name,
         .text = text,
         .text_bytes = length,
-        .is_source = true,
+        .kind = GPU_MODULE_SOURCE,
         .options = lines,
     };
-    return create(L, g, device, &info);
+    return gpu_lua_module_create(L, g, device, &info);
 }
 
 /* Pushes what a file has. */
@@ -290,10 +290,10 @@ int gpu_lua_device_load(lua_State *L) {
         .name = name,
         .text = text,
         .text_bytes = length,
-        .is_source = false,
+        .kind = GPU_MODULE_IMAGE,
         .options = "",
     };
-    return create(L, g, device, &info);
+    return gpu_lua_module_create(L, g, device, &info);
 }
 
 /* ---- what is in it ---- */

@@ -124,6 +124,7 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_STREAM_GIVE] = gpu_executor_request,
     [WIRE_OP_MODULE_COMPILE] = gpu_executor_request,
     [WIRE_OP_MODULE_LOAD] = gpu_executor_request,
+    [WIRE_OP_MODULE_LIBRARY] = gpu_executor_request,
     [WIRE_OP_MODULE_UNLOAD] = take_module_unload,
     [WIRE_OP_KERNEL_GET] = gpu_executor_request,
     [WIRE_OP_GLOBAL_GET] = gpu_executor_request,

@@ -257,6 +257,38 @@ static gpulua_status load_module(struct wire_executor *executor, const struct wi
     return status;
 }
 
+/* `*description`: malloc'ed. */
+static gpulua_status open_library(struct wire_executor *executor, const struct wire_record *record,
+                                  char **description, struct backend_error *error) {
+    struct executor_module *row =
+        gpu_executor_row_make(&executor->modules, record->object, EXECUTOR_OBJECTS_MAX);
+    char *name = payload_text(record);
+    gpulua_status status = GPULUA_OK;
+    if (row == NULL || row->state != MODULE_NONE || name == NULL) {
+        status = gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                  "module number %" PRIu32 " cannot be used", record->object);
+    } else if (executor->ops->library_open == NULL) {
+        status = gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0, "this device knows no libraries");
+    } else {
+        char *options = strchr(name, '\n');
+        if (options != NULL) {
+            *options++ = '\0';
+        }
+        status = executor->ops->library_open(executor->device, name, options != NULL ? options : "",
+                                             &row->module, description, error);
+        if (status == GPULUA_OK) {
+            row->state = MODULE_READY;
+        } else {
+            row->module = NULL;
+        }
+    }
+    if (status == GPULUA_OK && executor->verify != NULL) {
+        gpu_executor_verify_module(executor, record->object, *description);
+    }
+    free(name);
+    return status;
+}
+
 /* The module that a KERNEL_GET or GLOBAL_GET names. */
 static struct backend_module *module_of(struct wire_executor *executor,
                                         const struct wire_record *record,
@@ -345,6 +377,7 @@ static void take_device_request(struct wire_executor *executor, const struct wir
         struct wire_stream_facts stream;
     } body;
     uint32_t body_bytes = 0;
+    char *text = NULL;
     memset(&body, 0, sizeof body);
     switch (record->opcode) {
     case WIRE_OP_SLAB_CREATE:
@@ -373,6 +406,9 @@ static void take_device_request(struct wire_executor *executor, const struct wir
     case WIRE_OP_MODULE_LOAD:
         load_module(executor, record, &error);
         break;
+    case WIRE_OP_MODULE_LIBRARY:
+        open_library(executor, record, &text, &error);
+        break;
     case WIRE_OP_GRAPH_END:
         gpu_executor_graph_end(executor, record, &error);
         break;
@@ -394,13 +430,14 @@ static void take_device_request(struct wire_executor *executor, const struct wir
         break;
     }
     if (error.status == GPULUA_OK) {
-        gpu_executor_answer(executor, record->seq, GPULUA_OK, 0, NULL, &body, body_bytes);
+        gpu_executor_answer(executor, record->seq, GPULUA_OK, 0, text, &body, body_bytes);
     } else {
         if (error.status == GPULUA_DEVICE_LOST) {
             gpu_executor_lose(executor, error.driver_code, error.message);
         }
         gpu_executor_answer_error(executor, record->seq, &error);
     }
+    free(text);
     free(error.log);
 }
 

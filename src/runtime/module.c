@@ -183,16 +183,24 @@ static gpulua_status put_text(struct gpu_module *module, const struct gpu_module
 
 static gpulua_status send(struct gpu_module *module, const struct gpu_module_info *info,
                           struct gpu_op **op, struct gpu_error *error) {
+    static const struct {
+        uint8_t opcode;
+        const char *label, *prefix;
+    } kinds[] = {[GPU_MODULE_SOURCE] = {WIRE_OP_MODULE_COMPILE, "compile", "source "},
+                 [GPU_MODULE_IMAGE] = {WIRE_OP_MODULE_LOAD, "load", "source "},
+                 [GPU_MODULE_LIBRARY] = {WIRE_OP_MODULE_LIBRARY, "library", ""}};
     struct gpu_device *device = module->device;
     struct wire_record *record = (struct wire_record *)(void *)device->scratch;
     memset(record, 0, sizeof *record);
-    record->opcode = info->is_source ? WIRE_OP_MODULE_COMPILE : WIRE_OP_MODULE_LOAD;
+    record->opcode = kinds[info->kind].opcode;
     record->object = module->id;
-    record->u.module.arena_offset = module->image->address;
-    record->u.module.bytes = info->text_bytes;
+    if (module->image) {
+        record->u.module.arena_offset = module->image->address;
+        record->u.module.bytes = info->text_bytes;
+    }
     size_t room = WIRE_RECORD_BYTES_MAX - sizeof *record - 16;
-    int length = snprintf(gpu_wire_record_payload(record), room, "source %s\n%s", info->name,
-                          info->options ? info->options : "");
+    int length = snprintf(gpu_wire_record_payload(record), room, "%s%s\n%s",
+                          kinds[info->kind].prefix, info->name, info->options ? info->options : "");
     if (length < 0 || (size_t)length >= room) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "%.200s: the compile options are longer than %zu bytes", info->name,
@@ -200,9 +208,7 @@ static gpulua_status send(struct gpu_module *module, const struct gpu_module_inf
     }
     record->length_bytes = ((uint32_t)sizeof *record + (uint32_t)length + 1u + 15u) & ~15u;
     gpu_module_retain(module); /* the request's */
-    gpulua_status status = gpu_request(device, record, info->is_source ? "compile" : "load",
-                                       on_module, module, op, error);
-    return status;
+    return gpu_request(device, record, kinds[info->kind].label, on_module, module, op, error);
 }
 
 gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_module_info *info,
@@ -229,7 +235,10 @@ gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_modu
         gpu_module_release(made);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a module");
     }
-    status = put_text(made, info, error);
+    made->is_library = info->kind == GPU_MODULE_LIBRARY;
+    if (!made->is_library) {
+        status = put_text(made, info, error);
+    }
     if (status == GPULUA_OK) {
         status = send(made, info, op, error);
     }

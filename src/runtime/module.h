@@ -43,11 +43,16 @@ gpulua_status gpu_signature_parse(const char *text, struct gpu_signature **signa
 struct gpu_module;
 struct gpu_kernel;
 
+enum gpu_module_kind {
+    GPU_MODULE_SOURCE, /* CUDA C, to compile */
+    GPU_MODULE_IMAGE,  /* PTX, cubin */
+    GPU_MODULE_LIBRARY /* of calls that are launched like kernels; its name is all there is */
+};
 struct gpu_module_info {
-    const char *name; /* for messages: "pipeline.lua:12" */
-    const char *text; /* CUDA C, PTX, cubin */
+    const char *name; /* for messages: "pipeline.lua:12"; of a library: which one */
+    const char *text; /* unless it is a library */
     uint64_t text_bytes;
-    bool is_source;      /* compile; else load */
+    enum gpu_module_kind kind;
     const char *options; /* lines as in backend.h */
     struct gpu_site site;
 };

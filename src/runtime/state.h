@@ -605,7 +605,7 @@ struct gpu_module {
     uint32_t refs;
     struct gpu_device *device; /* retained */
     uint32_t id;
-    bool has_id, is_loaded, is_deferred;
+    bool has_id, is_loaded, is_deferred, is_library;
     uint8_t access; /* of a launch, to its variables: read, unless kernels may write some */
     char *name;     /* owned */
     /* Retained: stands for all its variables, and for its life: every launch uses it. */

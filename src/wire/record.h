@@ -53,6 +53,8 @@
                              those of backend_source, and a line "source NAME": the source's name for                 \
                              messages; reply: the module's description */                                             \
     X(MODULE_LOAD, 0)     /* request: object = module, u.module (PTX, cubin in arena); reply: description */          \
+    X(MODULE_LIBRARY, 0)  /* request: object = module, payload: a library's name, and behind a line break text         \
+                             options; reply: description. Its calls are the module's kernels */                       \
     X(MODULE_UNLOAD, 0)   /* object = module; its kernels go with it */                                               \
     X(KERNEL_GET, 0)      /* request: object = kernel, u.kernel.module, payload: name; reply: wire_kernel_facts */    \
     X(GLOBAL_GET, 0)      /* request: object = slab number for the variable, u.kernel.module, payload: name;          \
@@ -182,6 +184,9 @@ struct wire_record {
             uint32_t shared_bytes;
             uint32_t args_bytes; /* laid out as a C struct of the parameters */
             uint16_t use_count;
+            /* Calls a library: what that puts on the device follows from the arguments, so a node
+             * of a graph does not get others. */
+            uint16_t is_library;
         } launch;
         struct {
             uint64_t dst, src; /* wire address, or arena offset on the host's side */

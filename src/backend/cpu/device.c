@@ -3,6 +3,7 @@
 #include "backend/cpu/check/check.h"
 #include "backend/cpu/compile.h"
 #include "backend/cpu/graph.h"
+#include "backend/cpu/library.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -301,6 +302,18 @@ static gpulua_status cpu_module_compile(struct backend_device *device,
                                   image_bytes, description, error);
 }
 
+static gpulua_status module_enter(struct backend_device *device, struct cpu_module_entry *entry,
+                                  gpulua_status status, struct backend_module **module) {
+    if (status != GPULUA_OK) {
+        free(entry);
+        return status;
+    }
+    entry->next = device->modules;
+    device->modules = entry;
+    *module = (struct backend_module *)entry->module;
+    return GPULUA_OK;
+}
+
 static gpulua_status cpu_module_load(struct backend_device *device, const void *image,
                                      size_t image_bytes, bool compiled,
                                      struct backend_module **module, struct backend_error *error) {
@@ -310,14 +323,18 @@ static gpulua_status cpu_module_load(struct backend_device *device, const void *
     }
     gpulua_status status = gpu_cpu_module_load(device->cache_path, image, image_bytes, compiled,
                                                &entry->module, error);
-    if (status != GPULUA_OK) {
-        free(entry);
-        return status;
+    return module_enter(device, entry, status, module);
+}
+
+static gpulua_status cpu_library_open(struct backend_device *device, const char *name,
+                                      const char *options, struct backend_module **module,
+                                      char **description, struct backend_error *error) {
+    struct cpu_module_entry *entry = malloc(sizeof *entry);
+    if (entry == NULL) {
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
     }
-    entry->next = device->modules;
-    device->modules = entry;
-    *module = (struct backend_module *)entry->module;
-    return GPULUA_OK;
+    gpulua_status status = gpu_cpu_library_open(name, options, &entry->module, description, error);
+    return module_enter(device, entry, status, module);
 }
 
 static void cpu_module_unload(struct backend_device *device, struct backend_module *module) {
@@ -392,6 +409,7 @@ const struct backend_ops gpu_backend_cpu = {
     .graph_destroy = gpu_cpu_graph_destroy,
     .module_compile = cpu_module_compile,
     .module_load = cpu_module_load,
+    .library_open = cpu_library_open,
     .module_unload = cpu_module_unload,
     .kernel_get = cpu_kernel_get,
     .global_get = cpu_global_get,

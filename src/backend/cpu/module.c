@@ -278,6 +278,10 @@ void gpu_cpu_module_unload(struct cpu_module *module) {
             *module->table->is_checked = 0; /* what runs when it is unloaded runs on no fibre */
         }
         gpu_cpu_code_close(module);
+        if (module->library_table != NULL) {
+            free((struct cpu_kernel_table *)(uintptr_t)module->library_table->kernels);
+            free(module->library_table);
+        }
         free(module->kernels);
         free(module);
     }
@@ -290,7 +294,7 @@ static void facts_fill(const struct cpu_kernel *kernel, struct wire_kernel_facts
                                    ? table->threads_max
                                    : CPU_BLOCK_THREADS_MAX;
     facts->shared_bytes_static = kernel->shared_bytes_static;
-    facts->param_count = table->param_count;
+    facts->param_count = kernel->call == NULL ? table->param_count : UINT32_MAX;
     facts->occupancy_blocks = 1; /* a core runs one block at a time */
     uint32_t offset = 0;
     for (uint32_t i = 0; i < table->param_count; i++) {

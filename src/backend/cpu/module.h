@@ -13,6 +13,8 @@ struct cpu_kernel {
     uint32_t args_bytes;
     uint32_t args_alignment;
     uint32_t shared_bytes_static;
+    /* Of a library's call: does it; the table has its name alone. NULL: a kernel. */
+    gpulua_status (*call)(const void *args, struct backend_error *error);
     /* What a block has taken lately, at most UINT32_MAX; 0: not known. Only a hint, see share.c. */
     _Atomic uint32_t block_ns;
 };
@@ -20,8 +22,9 @@ struct cpu_kernel {
 struct cpu_module {
     void *handle; /* of dlopen */
     int file;     /* descriptor the code was loaded from; its number keeps the path unique */
-    const struct cpu_module_table *table; /* borrowed from the code */
-    struct cpu_kernel *kernels;           /* owned; table->kernel_count */
+    const struct cpu_module_table *table;   /* borrowed from the code */
+    struct cpu_kernel *kernels;             /* owned; table->kernel_count */
+    struct cpu_module_table *library_table; /* owned, with its kernels: of a library; else NULL */
 };
 
 /* An image: header | description | padding to 4,096 | shared object. */

@@ -71,7 +71,7 @@ static inline struct block *block_of(struct cpu_context *context) {
 
 /* ---- failing ---- */
 
-static void failure_note(struct cpu_launch *launch, gpulua_status status, const char *text) {
+void gpu_cpu_launch_note(struct cpu_launch *launch, gpulua_status status, const char *text) {
     uint32_t none = 0;
     if (atomic_compare_exchange_strong(&launch->failed, &none, 1)) {
         snprintf(launch->failure, sizeof launch->failure, "%s", text);
@@ -88,7 +88,7 @@ GPU_CPU_ON_FIBRE static void block_abandon(struct cpu_context *context) {
 
 GPU_CPU_ON_FIBRE void gpu_cpu_launch_fail(struct cpu_context *context, gpulua_status status,
                                           const char *text) {
-    failure_note(block_of(context)->launch, status, text);
+    gpu_cpu_launch_note(block_of(context)->launch, status, text);
     block_abandon(context);
 }
 
@@ -611,7 +611,7 @@ void gpu_cpu_launch_no_memory(struct cpu_launch *launch) {
     char text[256];
     snprintf(text, sizeof text, "kernel '%.64s': no memory for the stacks of its threads",
              launch->kernel->table->name);
-    failure_note(launch, GPULUA_KERNEL_FAILED, text);
+    gpu_cpu_launch_note(launch, GPULUA_KERNEL_FAILED, text);
 }
 
 void gpu_cpu_launch_leave(struct cpu_region *region, struct cpu_launch *launch) {
@@ -623,8 +623,22 @@ void gpu_cpu_launch_leave(struct cpu_region *region, struct cpu_launch *launch) 
     }
 }
 
+void gpu_cpu_library_call(struct cpu_launch *launch) {
+    struct backend_error error = {0};
+    gpulua_status status = launch->kernel->call(launch->args, &error);
+    if (status != GPULUA_OK) {
+        char text[512];
+        snprintf(text, sizeof text, "%s: %.400s", launch->kernel->table->name, error.message);
+        gpu_cpu_launch_note(launch, status, text);
+    }
+}
+
 void gpu_cpu_blocks_run(struct cpu_launch *launch, uint64_t first, uint64_t count) {
     if (count == 0 || gpu_cpu_launch_has_failed(launch)) {
+        return;
+    }
+    if (launch->kernel->call != NULL) {
+        gpu_cpu_library_call(launch);
         return;
     }
     assert(launch->shared_bytes <= CPU_SHARED_BYTES_MAX);

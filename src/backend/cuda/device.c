@@ -1,6 +1,6 @@
 /* CUDA devices: opening, facts, errors, closing; the table of the backend. */
-#include "backend/cuda/device.h"
 #include "backend/cuda/graph.h"
+#include "backend/cuda/toolkit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -306,6 +306,7 @@ static void device_close(struct backend_device *device) {
     while (device->modules.next != &device->modules) {
         gpu_cuda_module_unload(device, (struct backend_module *)(void *)device->modules.next);
     }
+    gpu_cuda_blas_close(device);
     while (device->events.next != &device->events) {
         gpu_cuda_event_destroy(device, (struct backend_event *)(void *)device->events.next);
     }
@@ -382,6 +383,7 @@ const struct backend_ops gpu_backend_cuda = {
     .flush_output = gpu_cuda_flush_output,
     .module_compile = gpu_cuda_module_compile,
     .module_load = gpu_cuda_module_load,
+    .library_open = gpu_cuda_library_module,
     .module_unload = gpu_cuda_module_unload,
     .kernel_get = gpu_cuda_kernel_get,
     .global_get = gpu_cuda_global_get,

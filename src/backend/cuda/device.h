@@ -51,6 +51,7 @@ struct backend_device {
     CUfunction choose_function;
     struct cuda_nvrtc nvrtc;
     bool nvrtc_is_open;
+    struct cuda_blas *blas; /* owned; NULL: not opened yet */
 };
 
 struct backend_slab {
@@ -94,14 +95,16 @@ struct backend_module {
     struct link link;
     struct backend_device *device; /* borrowed */
     CUmodule handle;
-    char *symbols; /* owned: of a compiled one, else NULL */
+    char *symbols;                      /* owned: of a compiled one, else NULL */
+    const struct cuda_toolkit *library; /* toolkit.h; NULL: it is code, and `handle` the driver's */
     bool prints;
     struct backend_kernel *kernels; /* owned, singly linked */
 };
 
 struct backend_kernel {
     struct backend_kernel *next;
-    struct backend_device *device; /* borrowed */
+    struct backend_device *device;        /* borrowed */
+    const struct cuda_toolkit_call *call; /* of a library; NULL: a kernel */
     CUfunction function;
     uint32_t shared_bytes_ready; /* dynamic shared memory that a launch may ask for as things are */
     uint32_t shared_bytes_max;   /* after opting in */
@@ -190,6 +193,10 @@ gpulua_status gpu_cuda_upload(struct backend_stream *stream, uint64_t seq, uint6
                               const void *src, uint64_t bytes, struct backend_error *error);
 gpulua_status gpu_cuda_download(struct backend_stream *stream, uint64_t seq, void *dst,
                                 uint64_t src, uint64_t bytes, struct backend_error *error);
+/* toolkit.c: */
+gpulua_status gpu_cuda_library_module(struct backend_device *device, const char *name,
+                                      const char *options, struct backend_module **module,
+                                      char **description, struct backend_error *error);
 /* fill.c: */
 gpulua_status gpu_cuda_fill(struct backend_stream *stream, uint64_t seq, uint64_t dst,
                             const void *element, uint32_t elem_bytes, uint64_t elem_count,

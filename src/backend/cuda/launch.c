@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/toolkit.h"
 
 #define PREPARED_AFTER 16u /* launches of a kernel on a stream before it is worth the 15 us */
 #define PREPARED_STALE                                                                             \
@@ -183,6 +183,9 @@ gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backen
     struct backend_kernel *kernel = launch->kernel;
     struct backend_device *device = kernel->device;
     const struct cuda_driver *cu = &device->cu;
+    if (kernel->call != NULL) {
+        return gpu_cuda_toolkit_launch(launch, error);
+    }
     gpulua_status status = device->lost == CUDA_SUCCESS ? GPULUA_OK : gpu_cuda_lost(device, error);
     if (status == GPULUA_OK && __builtin_expect(launch->stream->is_captured, 0)) {
         /* A call that the driver refuses, if only for its context, would end the capture. */

@@ -163,18 +163,25 @@ static void find_headers(struct cuda_nvrtc *nvrtc) {
     }
 }
 
-gpulua_status gpu_cuda_nvrtc_open(struct cuda_nvrtc *nvrtc, struct backend_error *error) {
-    static const char *const usual[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
-    const char *asked[] = {getenv("GPULUA_LIBNVRTC"), NULL};
+gpulua_status gpu_cuda_toolkit_load(const char *what, const char *variable,
+                                    const char *const *names, void **library,
+                                    struct backend_error *error) {
+    const char *asked[] = {getenv(variable), NULL};
     bool is_asked = asked[0] != NULL && asked[0][0] != '\0';
     char home[PATH_BYTES], path[PATH_BYTES];
     const char *const folders[] = {under(home, "CUDA_HOME", "lib64"),
                                    under(path, "CUDA_PATH", "lib64"), "/usr/local/cuda/lib64",
                                    "/opt/cuda/lib64", NULL};
+    return gpu_cuda_library_open(what, is_asked ? asked : names, is_asked ? NULL : folders, library,
+                                 error);
+}
+
+gpulua_status gpu_cuda_nvrtc_open(struct cuda_nvrtc *nvrtc, struct backend_error *error) {
+    static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
     memset(nvrtc, 0, sizeof *nvrtc);
-    gpulua_status status = gpu_cuda_library_open(
-        "the CUDA compiler library (libnvrtc, part of the CUDA toolkit)", is_asked ? asked : usual,
-        is_asked ? NULL : folders, &nvrtc->library, error);
+    gpulua_status status =
+        gpu_cuda_toolkit_load("the CUDA compiler library (libnvrtc, part of the CUDA toolkit)",
+                              "GPULUA_LIBNVRTC", names, &nvrtc->library, error);
     if (status != GPULUA_OK) {
         return status;
     }

@@ -177,6 +177,12 @@ gpulua_status gpu_cuda_library_open(const char *what, const char *const *names,
                                     const char *const *folders, void **library,
                                     struct backend_error *error);
 
+/* A library of the CUDA toolkit: the file that the environment variable names, else one of `names`,
+ * where the system looks, then where toolkits are. */
+gpulua_status gpu_cuda_toolkit_load(const char *what, const char *variable,
+                                    const char *const *names, void **library,
+                                    struct backend_error *error);
+
 /* $GPULUA_LIBCUDA and $GPULUA_LIBNVRTC name a file to be tried instead of the usual ones. */
 gpulua_status gpu_cuda_driver_open(struct cuda_driver *driver, struct backend_error *error);
 void gpu_cuda_describe(struct text *text); /* the slot */

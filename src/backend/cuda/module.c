@@ -5,6 +5,7 @@
 #include "backend/cuda/compile.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/image.h"
+#include "backend/cuda/toolkit.h"
 
 #define JIT_LOG_BYTES 16384
 
@@ -159,7 +160,7 @@ void gpu_cuda_module_unload(struct backend_device *device, struct backend_module
             gpu_cuda_prepared_forget((struct backend_stream *)(void *)at, kernel);
         }
     }
-    if (gpu_cuda_enter(device, NULL) == GPULUA_OK) {
+    if (module->library == NULL && gpu_cuda_enter(device, NULL) == GPULUA_OK) {
         (void)CU(device, NULL, cu->cuModuleUnload(module->handle));
     }
     while (module->kernels != NULL) {
@@ -269,7 +270,7 @@ gpulua_status gpu_cuda_kernel_get(struct backend_module *module, const char *nam
     char *symbol = NULL;
     struct backend_kernel *made = NULL;
     gpulua_status status = gpu_cuda_enter(device, error);
-    if (status == GPULUA_OK) {
+    if (status == GPULUA_OK && module->library == NULL) {
         status = symbol_find(module, 'k', name, &symbol, error);
     }
     if (status == GPULUA_OK) {
@@ -277,16 +278,19 @@ gpulua_status gpu_cuda_kernel_get(struct backend_module *module, const char *nam
         status = made != NULL ? GPULUA_OK
                               : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
     }
-    if (status == GPULUA_OK) {
+    if (status == GPULUA_OK && module->library != NULL) {
+        made->device = device;
+        status = gpu_cuda_toolkit_kernel(module, name, made, facts, error);
+    } else if (status == GPULUA_OK) {
         made->device = device;
         CUresult result = cu->cuModuleGetFunction(&made->function, module->handle, symbol);
         status =
             result == CUDA_ERROR_NOT_FOUND
                 ? not_found(error, "kernel", name)
                 : gpu_cuda_result(device, result, "cuModuleGetFunction", __FILE__, __LINE__, error);
-    }
-    if (status == GPULUA_OK) {
-        status = facts_read(made, facts, error);
+        if (status == GPULUA_OK) {
+            status = facts_read(made, facts, error);
+        }
     }
     free(symbol);
     if (status != GPULUA_OK) {
@@ -305,7 +309,8 @@ gpulua_status gpu_cuda_global_get(struct backend_module *module, const char *nam
     struct backend_device *device = module->device;
     const struct cuda_driver *cu = &device->cu;
     char *symbol = NULL;
-    gpulua_status status = gpu_cuda_enter(device, error);
+    gpulua_status status = module->library == NULL ? gpu_cuda_enter(device, error)
+                                                   : not_found(error, "variable", name);
     if (status == GPULUA_OK) {
         status = symbol_find(module, 'g', name, &symbol, error);
     }

@@ -326,7 +326,8 @@ gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *s
     bool are_scalars = true;
     for (uint32_t i = 0; i < count && status == GPULUA_OK; i++) {
         const struct gpu_param *param = binds[i].place.param;
-        are_scalars = are_scalars && param && param->kind == GPU_PARAM_SCALAR;
+        are_scalars = are_scalars && param && param->kind == GPU_PARAM_SCALAR &&
+                      !graph->body.nodes[binds[i].place.node].record->u.launch.is_library;
         status = check(&graph->body, &binds[i], error);
     }
     if (status == GPULUA_OK && are_scalars) {

@@ -27,6 +27,12 @@ static uint32_t period_of(const struct wire_record *record) {
     return gpu_wire_fill_period(record->u.fill.pattern, record->u.fill.elem_bytes);
 }
 
+/* Neither has waits. */
+static bool is_same_call(const struct wire_record *a, const struct wire_record *b) {
+    return memcmp(&a->u, &b->u, sizeof a->u) == 0 &&
+           memcmp(a + 1, b + 1, a->u.launch.args_bytes) == 0;
+}
+
 const char *gpu_graph_is_other(const struct wire_record *a, const struct wire_record *b) {
     if (a->opcode != b->opcode) {
         return "is another kind of work";
@@ -35,7 +41,9 @@ const char *gpu_graph_is_other(const struct wire_record *a, const struct wire_re
         return "is another conditional node";
     }
     if (a->opcode == WIRE_OP_LAUNCH) {
-        return a->object == b->object ? NULL : "is another kernel";
+        return a->object != b->object                          ? "is another kernel"
+               : a->u.launch.is_library && !is_same_call(a, b) ? "calls a library otherwise"
+                                                               : NULL;
     }
     if (is_empty(a) != is_empty(b)) {
         return "has no bytes in one of both";

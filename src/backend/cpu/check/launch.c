@@ -184,8 +184,43 @@ static uint64_t step_of(struct check_run *run, uint64_t count) {
     }
 }
 
+/* What a library accesses is not seen: it is taken to write all that is declared so. Rows may have
+ * gaps between them, so only what was never written at all is known not to be there to be read. */
+static void library_run(struct check *check, struct cpu_launch *launch) {
+    const struct packed_uses *packed =
+        (const void *)((const uint8_t *)launch->args + uses_offset(launch->kernel));
+    for (uint32_t i = 0; i < packed->count; i++) {
+        const struct backend_use *use = &packed->uses[i];
+        const struct check_space *space = gpu_check_slab_of(check, use->address);
+        uint64_t offset = space != NULL ? use->address - space->base : 0;
+        if (space != NULL && use->bytes > 0 && (use->access & WIRE_USE_READ) != 0 &&
+            gpu_check_space_find(space, offset, use->bytes, true) == use->bytes) {
+            const struct check_block *block = gpu_check_block_of(check, use->address);
+            char text[320];
+            snprintf(text, sizeof text,
+                     "'%.64s' read parameter %" PRIu32 "%s%.64s%s, never written anywhere",
+                     launch->kernel->table->name, use->param + 1,
+                     block != NULL && block->label[0] != '\0' ? " (" : "",
+                     block != NULL ? block->label : "",
+                     block != NULL && block->label[0] != '\0' ? ")" : "");
+            gpu_cpu_launch_note(launch, GPULUA_INVALID_DATA, text);
+            return;
+        }
+    }
+    gpu_cpu_library_call(launch);
+    for (uint32_t i = 0; i < packed->count && !gpu_cpu_launch_has_failed(launch); i++) {
+        if ((packed->uses[i].access & WIRE_USE_WRITE) != 0) {
+            gpu_check_filled(check, packed->uses[i].address, packed->uses[i].bytes);
+        }
+    }
+}
+
 void gpu_check_launch_run(struct check *check, struct cpu_launch *launch, uint32_t stream,
                           uint64_t seq) {
+    if (launch->kernel->call != NULL) {
+        library_run(check, launch);
+        return;
+    }
     struct cpu_region *region = gpu_cpu_launch_enter(launch);
     struct check_run *run = region != NULL && !check->has_failed
                                 ? gpu_check_run_begin(check, launch, region, stream, seq)

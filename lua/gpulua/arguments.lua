@@ -1,0 +1,67 @@
+-- Checking tables of named arguments, as the calls of libraries take them. `call` is the name that messages begin with.
+
+local core = require "gpulua.core"
+
+local arguments = {}
+
+function arguments.fail(call, format, ...)
+  core.raise("InvalidArgument", (call .. ": " .. format):format(...))
+end
+local fail <const> = arguments.fail
+
+--- options("a b c") -> set of these names, and of what every call takes: stream, label.
+function arguments.options(text)
+  local set = { stream = true, label = true }
+  for name in text:gmatch "%S+" do
+    set[name] = true
+  end
+  return set
+end
+
+function arguments.check(call, given, options)
+  if type(given) ~= "table" then
+    fail(call, "a table expected, got %s", type(given))
+  end
+  for name in pairs(given) do
+    if not options[name] then
+      fail(call, "it has no option '%s'", tostring(name))
+    end
+  end
+end
+
+--- The integer given.name from `least` on, or nil.
+function arguments.whole(call, given, name, least)
+  local value = given[name]
+  if value == nil then
+    return nil
+  elseif math.type(value) ~= "integer" or value < least then
+    fail(call, "%s: a whole number from %d on expected, got %s", name, least, tostring(value))
+  end
+  return value
+end
+
+--- The boolean given.name, or nil.
+function arguments.flag(call, given, name)
+  local value = given[name]
+  if value ~= nil and type(value) ~= "boolean" then
+    fail(call, "%s: true or false expected, got %s", name, tostring(value))
+  end
+  return value
+end
+
+--- What `choices` has for the word given.name, or for `default`.
+function arguments.choice(call, given, name, choices, default)
+  local value = given[name]
+  local code = choices[value == nil and default or value]
+  if code == nil then
+    local words = {}
+    for word in pairs(choices) do
+      words[#words + 1] = ("'%s'"):format(word)
+    end
+    table.sort(words)
+    fail(call, "%s: %s expected, got %s", name, table.concat(words, " or "), tostring(value))
+  end
+  return code
+end
+
+return arguments

@@ -1,0 +1,92 @@
+/* The library "blas" as backends offer it: its calls and what they are given.
+ *
+ * Each call is a kernel of the module that library_open makes, and its arguments are one of the two
+ * structs below, laid out as the signatures in the description say. Matrices are stored column by
+ * column here, as BLAS has it; lua/gpulua/blas.lua turns rows into that. Pointers that a call has
+ * no use for are null. Sizes and leading dimensions count elements. */
+#ifndef GPU_BACKEND_BLAS_H
+#define GPU_BACKEND_BLAS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum blas_type { BLAS_F16, BLAS_BF16, BLAS_F32, BLAS_F64, BLAS_C64, BLAS_C128, BLAS_TYPE_COUNT };
+enum blas_transpose { BLAS_AS_IT_IS, BLAS_TRANSPOSED, BLAS_CONJUGATED };
+enum blas_triangle { BLAS_UPPER, BLAS_LOWER };
+enum blas_side { BLAS_LEFT, BLAS_RIGHT };
+enum blas_epilogue { BLAS_NO_EPILOGUE, BLAS_RELU, BLAS_GELU };
+
+/* Calls that have a matrix in them. Complex numbers have their imaginary part in ..._im. */
+struct blas_matrix_call {
+    const void *a, *b;
+    void *c;
+    const void *bias; /* m elements of c's type, added to each column of c; gemm alone */
+    void *workspace;  /* for the library while the call is at work */
+    int64_t m, n, k;
+    int64_t lda, ldb, ldc; /* of a vector: from one element to the next */
+    int64_t stride_a, stride_b, stride_c, batch;
+    uint64_t workspace_bytes;
+    double alpha, alpha_im, beta, beta_im;
+    int32_t type;   /* enum blas_type: of a and b */
+    int32_t c_type; /* of c: the same, or f32 where a and b are f16 or bf16 */
+    int32_t transpose_a, transpose_b;
+    int32_t triangle, side, has_unit_diagonal;
+    int32_t epilogue;
+    int32_t may_round; /* f32: products may be computed from tf32 */
+};
+
+struct blas_vector_call {
+    const void *x;
+    void *y;      /* scal: none, x is what is changed */
+    void *result; /* one element: of the type, of its real type (nrm2, asum), or i64 (iamax: from 1,
+                     0 where there is none) */
+    void *workspace;
+    int64_t n, incx, incy;
+    uint64_t workspace_bytes;
+    double alpha, alpha_im; /* rot: the cosine in alpha, the sine in beta */
+    double beta;
+    int32_t type;
+    int32_t is_conjugated; /* dot: x */
+};
+
+/* clang-format off */
+/* X(name, kind of call, accesses: a, b, c or x, y, result) */
+#define BLAS_CALLS(X)                                                                             \
+    X(gemm,     MATRIX, "in", "in", "out")   /* c = alpha a b + beta c, where beta is 0 .. */     \
+    X(gemm_add, MATRIX, "in", "in", "inout") /* .. or not, here and below */                      \
+    X(gemv,     MATRIX, "in", "in", "out")   /* b and c are vectors */                            \
+    X(gemv_add, MATRIX, "in", "in", "inout")                                                      \
+    X(ger,      MATRIX, "in", "in", "inout") /* c += alpha a b^T: a and b are vectors */          \
+    X(geam,     MATRIX, "in", "in", "out")   /* c = alpha a + beta b */                           \
+    X(syrk,     MATRIX, "in", "in", "out")   /* c = alpha a a^T + beta c, one triangle of it */   \
+    X(syrk_add, MATRIX, "in", "in", "inout")                                                      \
+    X(trsm,     MATRIX, "in", "in", "inout") /* c = alpha a^-1 c, or c a^-1 */                    \
+    X(axpy,     VECTOR, "in", "inout", "out")                                                     \
+    X(scal,     VECTOR, "inout", "in", "out")                                                     \
+    X(copy,     VECTOR, "in", "out", "out")                                                       \
+    X(swap,     VECTOR, "inout", "inout", "out")                                                  \
+    X(rot,      VECTOR, "inout", "inout", "out")                                                  \
+    X(dot,      VECTOR, "in", "in", "out")                                                        \
+    X(nrm2,     VECTOR, "in", "in", "out")                                                        \
+    X(asum,     VECTOR, "in", "in", "out")                                                        \
+    X(iamax,    VECTOR, "in", "in", "out")
+/* clang-format on */
+
+#define BLAS_SIGNATURE_MATRIX(a, b, c)                                                             \
+    "a: " a " void*, b: " b " void*, c: " c " void*, bias: in void*, workspace: out void*, "       \
+    "m: i64, n: i64, k: i64, lda: i64, ldb: i64, ldc: i64, stride_a: i64, stride_b: i64, "         \
+    "stride_c: i64, batch: i64, workspace_bytes: u64, alpha: f64, alpha_im: f64, beta: f64, "      \
+    "beta_im: f64, type: i32, c_type: i32, transpose_a: i32, transpose_b: i32, triangle: i32, "    \
+    "side: i32, has_unit_diagonal: i32, epilogue: i32, may_round: i32"
+#define BLAS_SIGNATURE_VECTOR(x, y, result)                                                        \
+    "x: " x " void*, y: " y " void*, result: " result " void*, workspace: out void*, n: i64, "     \
+    "incx: i64, incy: i64, workspace_bytes: u64, alpha: f64, alpha_im: f64, "                      \
+    "beta: f64, type: i32, is_conjugated: i32"
+#define BLAS_DESCRIBE(name, kind, a, b, c) "kernel " #name " " BLAS_SIGNATURE_##kind(a, b, c) "\n"
+/* What library_open says. */
+#define BLAS_DESCRIPTION BLAS_CALLS(BLAS_DESCRIBE)
+
+#define BLAS_ARGS_BYTES_MATRIX sizeof(struct blas_matrix_call)
+#define BLAS_ARGS_BYTES_VECTOR sizeof(struct blas_vector_call)
+
+#endif

@@ -1,0 +1,96 @@
+/* Modules of libraries' calls (see library.h). */
+#include "backend/cpu/library.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/module.h"
+
+static const struct cpu_library *const libraries[] = {&gpu_cpu_blas};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of loading: devices are of any thread */
+
+gpulua_status gpu_cpu_library_load(const char *variable, const char *const *names,
+                                   const char *package, void **library,
+                                   struct backend_error *error) {
+    const char *asked[] = {getenv(variable), NULL};
+    char tried[256] = "", reason[256] = "";
+    sigset_t all, before;
+    if (asked[0] != NULL && asked[0][0] != '\0') {
+        names = asked;
+    }
+    *library = NULL;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (size_t i = 0; names[i] != NULL && *library == NULL; i++) {
+        size_t used = strlen(tried);
+        snprintf(tried + used, sizeof tried - used, "%s%s", used > 0 ? ", " : "", names[i]);
+        *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        const char *words = *library == NULL ? dlerror() : NULL;
+        if (words != NULL) {
+            snprintf(reason, sizeof reason, "%s", words);
+        }
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return *library != NULL
+               ? GPULUA_OK
+               : gpu_backend_fail(error, GPULUA_LIBRARY_UNAVAILABLE, 0,
+                                  "%s could not be loaded; tried %s (%s)", package, tried, reason);
+}
+
+/* Kernels have a table, for their names. */
+static gpulua_status module_make(const struct cpu_library *library, struct cpu_module **module,
+                                 struct backend_error *error) {
+    size_t count = library->call_count;
+    struct cpu_module *made = calloc(1, sizeof *made);
+    struct cpu_kernel_table *tables = calloc(count, sizeof *tables);
+    struct cpu_module_table *table = calloc(1, sizeof *table);
+    struct cpu_kernel *kernels = calloc(count, sizeof *kernels);
+    if (made == NULL || tables == NULL || table == NULL || kernels == NULL) {
+        free(made);
+        free(tables);
+        free(table);
+        free(kernels);
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory for a module");
+    }
+    for (size_t i = 0; i < count; i++) {
+        tables[i].name = library->calls[i].name;
+        kernels[i].table = &tables[i];
+        kernels[i].call = library->calls[i].run;
+        kernels[i].args_bytes = library->calls[i].args_bytes;
+        kernels[i].args_alignment = 8;
+    }
+    *table = (struct cpu_module_table){
+        .version = CPU_ABI_VERSION, .kernel_count = (unsigned)count, .kernels = tables};
+    *made =
+        (struct cpu_module){.file = -1, .table = table, .kernels = kernels, .library_table = table};
+    *module = made;
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_cpu_library_open(const char *name, const char *options,
+                                   struct cpu_module **module, char **description,
+                                   struct backend_error *error) {
+    const struct cpu_library *library = NULL;
+    for (size_t i = 0; i < sizeof libraries / sizeof *libraries && library == NULL; i++) {
+        library = strcmp(libraries[i]->name, name) == 0 ? libraries[i] : NULL;
+    }
+    if (library == NULL || options[0] != '\0') {
+        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                                "the CPU device has no library '%s'%s%s", name,
+                                options[0] != '\0' ? " with options " : "", options);
+    }
+    pthread_mutex_lock(&lock);
+    gpulua_status status = library->open(error);
+    pthread_mutex_unlock(&lock);
+    if (status == GPULUA_OK) {
+        *description = strdup(library->description);
+        status = *description != NULL
+                     ? module_make(library, module, error)
+                     : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory for a module");
+    }
+    return status;
+}

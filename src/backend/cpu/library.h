@@ -1,0 +1,41 @@
+/* Libraries whose calls are launched like kernels, on the CPU device (library_open of backend.h).
+ * library.c makes modules of them; library/ has one file for each, which loads it at run time. */
+#ifndef GPU_CPU_LIBRARY_H
+#define GPU_CPU_LIBRARY_H
+
+#include "backend/backend.h"
+
+/* Does a call. A failure leaves its outputs undefined; `error` has no log. */
+typedef gpulua_status cpu_library_run(const void *args, struct backend_error *error);
+
+struct cpu_library_call {
+    const char *name;
+    cpu_library_run *run;
+    uint32_t args_bytes;
+};
+
+struct cpu_library {
+    const char *name;
+    /* Loads it, the first time. Any thread, one at a time. */
+    gpulua_status (*open)(struct backend_error *error);
+    const struct cpu_library_call *calls;
+    size_t call_count;
+    const char *description;
+};
+
+extern const struct cpu_library gpu_cpu_blas;
+
+struct cpu_module;
+/* `options` is a library's own; `*description` malloc'ed. */
+gpulua_status gpu_cpu_library_open(const char *name, const char *options,
+                                   struct cpu_module **module, char **description,
+                                   struct backend_error *error);
+
+/* Opens the first of `names` (NULL-terminated), or what the environment variable says; its threads
+ * get none of the process's signals. LIBRARY_UNAVAILABLE names all that was tried, and `package`.
+ */
+gpulua_status gpu_cpu_library_load(const char *variable, const char *const *names,
+                                   const char *package, void **library,
+                                   struct backend_error *error);
+
+#endif

@@ -1,0 +1,82 @@
+/* Modules of libraries' calls (see toolkit.h). */
+#include "backend/cuda/toolkit.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct cuda_toolkit *const libraries[] = {&gpu_cuda_blas};
+
+gpulua_status gpu_cuda_library_module(struct backend_device *device, const char *name,
+                                      const char *options, struct backend_module **module,
+                                      char **description, struct backend_error *error) {
+    const struct cuda_toolkit *library = NULL;
+    for (size_t i = 0; i < sizeof libraries / sizeof *libraries && library == NULL; i++) {
+        library = strcmp(libraries[i]->name, name) == 0 ? libraries[i] : NULL;
+    }
+    if (library == NULL || options[0] != '\0') {
+        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                                "CUDA devices have no library '%s'%s%s", name,
+                                options[0] != '\0' ? " with options " : "", options);
+    }
+    gpulua_status status = gpu_cuda_enter(device, error);
+    if (status == GPULUA_OK) {
+        status = library->open(device, error);
+    }
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    struct backend_module *made = calloc(1, sizeof *made);
+    *description = strdup(library->description);
+    if (made == NULL || *description == NULL) {
+        free(made);
+        free(*description);
+        *description = NULL;
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
+    }
+    made->device = device;
+    made->library = library;
+    gpu_cuda_link(&device->modules, &made->link);
+    *module = made;
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_cuda_toolkit_kernel(const struct backend_module *module, const char *name,
+                                      struct backend_kernel *kernel,
+                                      struct wire_kernel_facts *facts,
+                                      struct backend_error *error) {
+    const struct cuda_toolkit *library = module->library;
+    for (size_t i = 0; i < library->call_count; i++) {
+        if (strcmp(library->calls[i].name, name) == 0) {
+            kernel->call = &library->calls[i];
+            memset(facts, 0, sizeof *facts);
+            facts->block_threads_max = 1;
+            facts->param_count = UINT32_MAX;
+            return GPULUA_OK;
+        }
+    }
+    return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0, "the library '%s' has no call '%s'",
+                            library->name, name);
+}
+
+gpulua_status gpu_cuda_toolkit_launch(const struct backend_launch *launch,
+                                      struct backend_error *error) {
+    const struct cuda_toolkit_call *call = launch->kernel->call;
+    struct backend_device *device = launch->kernel->device;
+    _Alignas(16) uint8_t args[512];
+    if (launch->args_bytes < call->args_bytes || launch->args_bytes > sizeof args) {
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                "%" PRIu32 " bytes of arguments: %s takes %" PRIu32,
+                                launch->args_bytes, call->name, call->args_bytes);
+    }
+    if (launch->stream->patched != NULL) {
+        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                                "a library's call in a graph cannot be changed");
+    }
+    gpulua_status status = gpu_cuda_enter(device, error);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    memcpy(args, launch->args, launch->args_bytes);
+    return call->run(device, launch->stream, args, error);
+}

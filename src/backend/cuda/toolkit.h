@@ -1,0 +1,39 @@
+/* Libraries of the CUDA toolkit whose calls are launched like kernels (library_open of backend.h).
+ * toolkit.c makes modules of them; each library has a file: blas.c. */
+#ifndef GPU_CUDA_TOOLKIT_H
+#define GPU_CUDA_TOOLKIT_H
+
+#include "backend/cuda/device.h"
+
+/* Puts the call on the stream. The context is current; `args` has at least args_bytes and is
+ * aligned to 16. */
+typedef gpulua_status cuda_toolkit_run(struct backend_device *device, struct backend_stream *stream,
+                                       const void *args, struct backend_error *error);
+
+struct cuda_toolkit_call {
+    const char *name;
+    cuda_toolkit_run *run;
+    uint32_t args_bytes;
+};
+
+struct cuda_toolkit {
+    const char *name;
+    /* Makes what the device has of it, the first time. */
+    gpulua_status (*open)(struct backend_device *device, struct backend_error *error);
+    const struct cuda_toolkit_call *calls;
+    size_t call_count;
+    const char *description;
+};
+
+/* The call with that name of a module that is a library. */
+gpulua_status gpu_cuda_toolkit_kernel(const struct backend_module *module, const char *name,
+                                      struct backend_kernel *kernel,
+                                      struct wire_kernel_facts *facts, struct backend_error *error);
+gpulua_status gpu_cuda_toolkit_launch(const struct backend_launch *launch,
+                                      struct backend_error *error);
+
+/* ---- blas.c, blas_epilogue.c ---- */
+extern const struct cuda_toolkit gpu_cuda_blas;
+void gpu_cuda_blas_close(struct backend_device *device); /* its work is over, or the device lost */
+
+#endif
