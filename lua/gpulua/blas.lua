@@ -208,8 +208,7 @@ function blas.gemm(self, given)
   local beta, beta_im = factor("gemm", given, "beta", 0, a.type)
   local bias, epilogue = given.bias, 0
   if given.epilogue ~= nil then
-    epilogue = epilogues[given.epilogue] or fail("gemm", "epilogue: 'relu' or 'gelu' expected, got %s",
-      tostring(given.epilogue))
+    epilogue = choice("gemm", given, "epilogue", epilogues)
   end
   local made
   if not c then
@@ -518,9 +517,10 @@ end
 -- are numbers.
 function blas.rot(self, given)
   local x, y, kind, n, incx, incy = two(self, "rot", given, rot_options)
-  if type(given.c) ~= "number" or type(given.s) ~= "number" then
-    fail("rot", "%s: a number expected, got %s", type(given.c) == "number" and "s" or "c",
-      tostring(type(given.c) == "number" and given.s or given.c))
+  for _, name in ipairs { "c", "s" } do
+    if type(given[name]) ~= "number" then
+      fail("rot", "%s: a number expected, got %s", name, tostring(given[name]))
+    end
   end
   return launch_vector(self, "rot", given, x, y, nil, n, incx, incy, given.c, 0, given.s, kind, 0)
 end
