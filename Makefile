@@ -37,6 +37,8 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wco
 SANITIZE_FLAGS := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer \
 	$(if $(findstring undefined,$(SANITIZE)),-fno-sanitize-recover=undefined))
 LIBS := -lm -ldl -lpthread
+# What the script's side needs besides: deflate for .npz files.
+LIBRARY_LIBS := -lz $(LIBS)
 
 CUDA_INCLUDE := $(patsubst %/nvrtc.h,%,$(firstword $(wildcard $(addsuffix /nvrtc.h, \
 	$(patsubst %/cuda.h,%,$(wildcard $(CUDA_HOME)/include/cuda.h /usr/include/cuda.h))))))
@@ -144,7 +146,7 @@ $(BUILD)/objects: $(BUILD)/flags
 $(INTERPRETER): $(MAIN_OBJECTS) $(LIBRARY_OBJECTS) $(BUILD)/objects $(filter %.a,$(LUA_STATIC))
 	$(call say,LINK)
 	$(quiet)$(CC) $(ALL_LDFLAGS) -Wl,-E -o $@ $(MAIN_OBJECTS) $(LIBRARY_OBJECTS) \
-		-Wl,--whole-archive $(LUA_STATIC) -Wl,--no-whole-archive $(LIBS)
+		-Wl,--whole-archive $(LUA_STATIC) -Wl,--no-whole-archive $(LIBRARY_LIBS)
 
 $(EXECUTOR): $(EXEC_OBJECTS) $(BUILD)/objects
 	$(call say,LINK)
@@ -153,7 +155,7 @@ $(EXECUTOR): $(EXEC_OBJECTS) $(BUILD)/objects
 # lua_* stay undefined in the library and the module: the host or the interpreter has them.
 $(SHARED): $(LIBRARY_OBJECTS) $(BUILD)/objects
 	$(call say,LINK)
-	$(quiet)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libgpulua.so.$(VERSION_MAJOR) -o $@ $(LIBRARY_OBJECTS) $(LIBS)
+	$(quiet)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libgpulua.so.$(VERSION_MAJOR) -o $@ $(LIBRARY_OBJECTS) $(LIBRARY_LIBS)
 	$(quiet)ln -sf libgpulua.so $@.$(VERSION_MAJOR)
 
 $(ARCHIVE): $(LIBRARY_OBJECTS) $(BUILD)/objects
@@ -166,7 +168,7 @@ $(ARCHIVE): $(LIBRARY_OBJECTS) $(BUILD)/objects
 $(MODULE): $(LIBRARY_OBJECTS) $(BUILD)/objects
 	@mkdir -p $(@D)
 	$(call say,LINK)
-	$(quiet)$(CC) $(ALL_LDFLAGS) -shared -o $@ $(LIBRARY_OBJECTS) $(LIBS)
+	$(quiet)$(CC) $(ALL_LDFLAGS) -shared -o $@ $(LIBRARY_OBJECTS) $(LIBRARY_LIBS)
 	$(quiet)ln -sf ../../gpulua-exec $(@D)/gpulua-exec
 	$(quiet)ln -sf gpulua/core.so $(BUILD)/lua/gpulua.so
 
@@ -175,13 +177,13 @@ $(BUILD)/spec/%: spec/%.c $(ARCHIVE) $(BUILD)/flags $(filter %.a,$(LUA_STATIC))
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(quiet)$(CC) $(filter-out -fvisibility=hidden,$(ALL_CFLAGS)) -Ispec -MMD -MP -MF $@.d -o $@ $< $(ALL_LDFLAGS) \
-		-Wl,-E $(ARCHIVE) $(LUA_STATIC) $(LIBS)
+		-Wl,-E $(ARCHIVE) $(LUA_STATIC) $(LIBRARY_LIBS)
 
 $(BUILD)/bench/%: bench/%.c $(ARCHIVE) $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(quiet)$(CC) $(ALL_CFLAGS) $(if $(CUDA_INCLUDE),-isystem $(CUDA_INCLUDE)) -MMD -MP -MF $@.d -o $@ $< $(ALL_LDFLAGS) \
-		-Wl,-E $(ARCHIVE) $(LUA_STATIC) $(LIBS)
+		-Wl,-E $(ARCHIVE) $(LUA_STATIC) $(LIBRARY_LIBS)
 
 test-programs: $(TEST_PROGRAMS) $(NVRTC_CHECK)
 bench-programs: $(BENCH_PROGRAMS)

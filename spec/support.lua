@@ -292,6 +292,17 @@ function support.write_file(path, bytes)
   assert(file:write(bytes))
 end
 
+--- The first Python that has NumPy, as distributions put it beside their own; without one any Python, or nothing.
+-- The second result says whether it has.
+function support.python()
+  for _, python in ipairs { "python3", "/usr/bin/python3" } do
+    if os.execute(python .. " -c 'import numpy' > /dev/null 2>&1") then
+      return python, true
+    end
+  end
+  return os.execute "python3 -c '' > /dev/null 2>&1" and "python3" or nil, false
+end
+
 function support.pid()
   return math.tointeger(read_all("/proc/self/stat"):match "^(%d+)")
 end

@@ -14,6 +14,7 @@
 
 #include <lauxlib.h>
 #include <lua.h>
+#include <zlib.h>
 
 #define STBI_ONLY_JPEG
 #define STBI_ONLY_PNG
@@ -67,23 +68,6 @@ static uint32_t read_u32(const unsigned char *bytes) {
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* CRC-32 as the PNG specification (ISO 15948, annex D) defines it, four bits at a time. */
-static uint32_t checksum(const unsigned char *bytes, size_t byte_count) {
-    static const uint32_t table[16] = {
-        0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4,
-        0x4db26158, 0x5005713c, 0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c,
-        0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c,
-    };
-    uint32_t crc = 0xffffffffu;
-
-    for (size_t i = 0; i < byte_count; i++) {
-        crc ^= bytes[i];
-        crc = crc >> 4 ^ table[crc & 15];
-        crc = crc >> 4 ^ table[crc & 15];
-    }
-    return ~crc;
-}
-
 /* NULL when every chunk up to IEND is whole and its checksum is right. */
 static const char *png_damage(const unsigned char *bytes, size_t byte_count) {
     size_t at = PNG_SIGNATURE_BYTES;
@@ -94,7 +78,7 @@ static const char *png_damage(const unsigned char *bytes, size_t byte_count) {
         if (data_bytes > byte_count - at - PNG_CHUNK_BYTES) {
             return "the file ends within a chunk";
         }
-        if (checksum(bytes + at + 4, (size_t)data_bytes + 4) !=
+        if (crc32_z(0, bytes + at + 4, (size_t)data_bytes + 4) !=
             read_u32(bytes + at + 8 + data_bytes)) {
             return "a checksum is wrong";
         }
