@@ -258,6 +258,21 @@ function support.first(b)
   return b:read(1, 1)[1]
 end
 
+--- An 8 by 8 baseline JPEG, all of it one grey (128), put together by hand: quantisers of 1, and Huffman tables with
+-- one code, for "difference 0" and "end of block".
+function support.grey_jpeg()
+  local function segment(marker, body)
+    return "\xff" .. marker .. string.pack(">I2", #body + 2) .. body
+  end
+  local function one_code(class_and_id)
+    return class_and_id .. "\1" .. ("\0"):rep(15) .. "\0"
+  end
+  return "\xff\xd8" .. segment("\xdb", "\0" .. ("\1"):rep(64))
+    .. segment("\xc0", "\8" .. string.pack(">I2I2", 8, 8) .. "\1\1\x11\0")
+    .. segment("\xc4", one_code("\0")) .. segment("\xc4", one_code("\x10"))
+    .. segment("\xda", "\1\1\0\0\x3f\0") .. "\x3f" .. "\xff\xd9"
+end
+
 -- ---- the process ----
 
 --- Descriptors that this process has open: number -> what it is.

@@ -90,6 +90,15 @@ static const char *png_damage(const unsigned char *bytes, size_t byte_count) {
     return "the file ends before its end mark";
 }
 
+/* Can `byte_count` bytes hold the pixels that the frame header at `bytes` claims? Each block of 8
+ * by 8 takes a bit at least, and one of the components has them all. */
+static bool jpeg_holds(const unsigned char *bytes, size_t byte_count) {
+    size_t height = (size_t)bytes[5] << 8 | bytes[6];
+    size_t width = (size_t)bytes[7] << 8 | bytes[8];
+
+    return (height + 7) / 8 * ((width + 7) / 8) <= byte_count * 8;
+}
+
 /* NULL when the segments lead to an end-of-image marker. JPEG has no checksum to verify. */
 static const char *jpeg_damage(const unsigned char *bytes, size_t byte_count) {
     size_t at = 2;
@@ -118,6 +127,10 @@ static const char *jpeg_damage(const unsigned char *bytes, size_t byte_count) {
             segment_bytes = (size_t)bytes[at + 2] << 8 | bytes[at + 3];
             if (segment_bytes < 2 || segment_bytes > byte_count - at - 2) {
                 return "the file ends within a segment";
+            }
+            if (marker >= 0xc0 && marker <= 0xc2 && segment_bytes >= 7 &&
+                !jpeg_holds(bytes + at, byte_count)) {
+                return "it is shorter than its pixels can be";
             }
             in_scan = marker == 0xda;
             at += 2 + segment_bytes;
