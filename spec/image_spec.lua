@@ -119,6 +119,23 @@ describe("image", function()
       end
     end)
 
+    it("a JPEG whose Huffman tables have more codes than there are", function()
+      local whole = support.grey_jpeg()
+      local at = assert(whole:find("\xff\xc4", 1, true))
+      -- 255 codes of 8 bits, and some of 9.
+      local function with(nines, codes_there)
+        return whole:sub(1, at + 1) .. string.pack(">I2", 19 + codes_there) .. ("\0"):rep(8) .. "\xff"
+          .. string.char(nines) .. ("\0"):rep(7 + codes_there) .. whole:sub(at + 22)
+      end
+      put(with(1, 256))
+      local b <close> = image.load(dev, path)
+      assert.are.same({ 8, 8, 1 }, b.shape)
+      refused(with(2, 257), "Huffman")
+      refused(with(255, 510), "Huffman")
+      refused(with(1, 255), "Huffman")
+      refused(with(1, 257), "Huffman")
+    end)
+
     it("a JPEG of more pixels than its bytes can hold", function()
       local small = support.grey_jpeg():gsub("\x3f\xff\xd9$", ("\0"):rep(1024) .. "\xff\xd9")
       local function sized(height, width)

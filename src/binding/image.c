@@ -21,6 +21,12 @@
 #define STBI_NO_HDR
 #define STBI_NO_LINEAR
 #define STBI_NO_STDIO
+/* Zeros, because stb decodes with tables that a file need not have defined; and a damaged file must
+ * not end the process. */
+#define STBI_MALLOC(byte_count) calloc(1, byte_count)
+#define STBI_REALLOC(bytes, byte_count) realloc(bytes, byte_count)
+#define STBI_FREE(bytes) free(bytes)
+#define STBI_ASSERT(condition) ((void)0)
 #define STB_IMAGE_STATIC
 #define STB_IMAGE_IMPLEMENTATION
 #define STBI_WRITE_NO_STDIO
@@ -99,6 +105,25 @@ static bool jpeg_holds(const unsigned char *bytes, size_t byte_count) {
     return (height + 7) / 8 * ((width + 7) / 8) <= byte_count * 8;
 }
 
+/* Has each Huffman table of the segment at `bytes` at most 256 codes, and are they there? stb
+ * writes past its own tables for those that have more. */
+static bool jpeg_tables_fit(const unsigned char *bytes, size_t byte_count) {
+    size_t at = 0;
+
+    while (byte_count - at >= 17) {
+        size_t code_count = 0;
+
+        for (size_t i = 1; i <= 16; i++) {
+            code_count += bytes[at + i];
+        }
+        if (code_count > 256 || code_count > byte_count - at - 17) {
+            return false;
+        }
+        at += 17 + code_count;
+    }
+    return at == byte_count;
+}
+
 /* NULL when the segments lead to an end-of-image marker. JPEG has no checksum to verify. */
 static const char *jpeg_damage(const unsigned char *bytes, size_t byte_count) {
     size_t at = 2;
@@ -131,6 +156,9 @@ static const char *jpeg_damage(const unsigned char *bytes, size_t byte_count) {
             if (marker >= 0xc0 && marker <= 0xc2 && segment_bytes >= 7 &&
                 !jpeg_holds(bytes + at, byte_count)) {
                 return "it is shorter than its pixels can be";
+            }
+            if (marker == 0xc4 && !jpeg_tables_fit(bytes + at + 4, segment_bytes - 2)) {
+                return "its Huffman tables are damaged";
             }
             in_scan = marker == 0xda;
             at += 2 + segment_bytes;
