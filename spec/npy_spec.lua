@@ -1,5 +1,6 @@
 -- .npy files: every type both ways, shapes, and every way in which a file can be wrong.
 
+local gpu = require "gpulua"
 local npy = require "gpulua.npy"
 local support = require "spec.support"
 
@@ -189,6 +190,46 @@ describe("npy", function()
     assert.equal(24, #again)
   end)
 
+  it("writes host buffers too", function()
+    local b <close> = dev:host("f32", 3):write { 1, 2, 3 }
+    npy.save(b, path)
+    local again <close> = npy.load(dev, path)
+    assert.are.same({ 1.0, 2.0, 3.0 }, again:read())
+  end)
+
+  it("is loaded and saved by many tasks at once", function()
+    local b <close> = dev:upload("f32", 2000000, function(i) return i end)
+    npy.save(b, path)
+    local tasks = {}
+    for i = 1, 8 do
+      tasks[i] = gpu.spawn(function()
+        local own <const> = path .. i
+        local again <close> = npy.load(dev, path)
+        npy.save(again, own)
+        local same = support.read_file(own) == support.read_file(path)
+        os.remove(own)
+        return same
+      end)
+    end
+    for _, task in ipairs(tasks) do
+      assert.is_true(task:await())
+    end
+  end)
+
+  it("loaded in a captured function is uploaded again with each launch", function()
+    put(header(dictionary("<i4", "(2,)")) .. string.pack("<i4i4", 3, 4))
+    local out <close> = dev:buffer("i32", 2):fill(0)
+    local step <close> = dev:capture(function()
+      local b <close> = npy.load(dev, path)
+      out:copy(b)
+    end)
+    for _ = 1, 2 do
+      out:fill(0)
+      step:launch()
+      assert.are.same({ 3, 4 }, out:read())
+    end
+  end)
+
   it("waits for what writes the buffer", function()
     local add = dev:compile([[
       extern "C" __global__ void add(int n, float *x) {
@@ -293,6 +334,10 @@ describe("npy", function()
       local b <close> = dev:buffer("bf16", 4):fill(0)
       support.raises("Unsupported", "bf16", npy.save, b, path)
       support.raises("InvalidArgument", "device", npy.load, nil, path)
+      support.raises("InvalidArgument", { "device", "got buffer" }, npy.load, b, path)
+      support.raises("InvalidArgument", { "device", "userdata" }, npy.load, io.stdout, path)
+      support.raises("InvalidArgument", { "buffer", "got device" }, npy.save, dev, path)
+      support.raises("InvalidArgument", { "path", "zero byte" }, npy.load, dev, path .. "\0")
       support.raises("InvalidArgument", "path", npy.load, dev, nil)
       support.raises("InvalidArgument", "path", npy.load, dev, 5)
       support.raises("InvalidArgument", "buffer", npy.save, { 1, 2 }, path)

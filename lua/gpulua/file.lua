@@ -9,6 +9,9 @@ local function check_path(path, what)
   if type(path) ~= "string" then
     core.raise("InvalidArgument", ("%s: path: a string expected, got %s"):format(what, type(path)))
   end
+  if path:find "\0" then
+    core.raise("InvalidArgument", ("%s: path: %q has a zero byte"):format(what, path))
+  end
 end
 
 local reader = {}
@@ -146,20 +149,22 @@ function file.check_options(options, names, what)
   return options or {}
 end
 
--- Raises unless `dev` can be a device.
-function file.check_device(dev, what)
-  if type(dev) ~= "userdata" then
-    core.raise("InvalidArgument", ("%s: device: a device expected, got %s"):format(what, type(dev)),
-      "pass what gpu.device() returned")
+local function check_kind(value, what, kinds, article, hint)
+  local kind = core.type(value)
+  if not kind or not kinds[kind:gsub("^closed ", "")] then
+    core.raise("InvalidArgument", ("%s: %s expected, got %s"):format(what, article, kind or type(value)), hint)
   end
 end
 
--- Raises unless `buffer` can be a buffer.
+-- Raises unless `dev` is a device, which may be closed: whoever uses it says so.
+function file.check_device(dev, what)
+  check_kind(dev, what .. ": device", { device = true }, "a device", "pass what gpu.device() returned")
+end
+
+-- Raises unless `buffer` is a buffer or a host buffer, which may be closed.
 function file.check_buffer(buffer, what)
-  if type(buffer) ~= "userdata" then
-    core.raise("InvalidArgument", ("%s: buffer: a buffer expected, got %s"):format(what, type(buffer)),
-      "pass what dev:buffer or dev:upload returned")
-  end
+  check_kind(buffer, what .. ": buffer", { buffer = true, ["host buffer"] = true }, "a buffer",
+    "pass what dev:buffer or dev:upload returned")
 end
 
 -- Waits for what writes the buffer and raises its failure: to be called before a file is opened for it, whose old
