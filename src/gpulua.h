@@ -458,6 +458,7 @@ GPULUA_API int luaopen_gpulua_core(lua_State *L);
 GPULUA_API int luaopen_gpulua(lua_State *L);
 GPULUA_API int luaopen_gpulua_image(lua_State *L);
 GPULUA_API int luaopen_gpulua_npy(lua_State *L);
+GPULUA_API int luaopen_gpulua_wav(lua_State *L);
 
 #ifdef __cplusplus
 }
