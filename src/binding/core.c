@@ -465,6 +465,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"overlap", gpu_lua_overlap},
                                          {"map_kind", gpu_lua_map_kind},
                                          {"map_fits", gpu_lua_map_fits},
+                                         {"scalar_of", gpu_lua_scalar_of},
                                          {"capture_enter", gpu_lua_capture_enter},
                                          {"capture_spawn", gpu_lua_capture_spawn},
                                          {"adopt_coroutines", gpu_lua_adopt_coroutines},
