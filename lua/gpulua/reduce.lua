@@ -90,11 +90,10 @@ end
 local options_known <const> = { axis = true, out = true, stream = true, label = true }
 
 local function check_options(options)
-  if math.type(options) == "integer" then
+  if type(options) == "number" then
     return { axis = options }
   elseif options ~= nil and type(options) ~= "table" then
-    fail("an axis or a table {axis=, out=, stream=, label=} expected, got %s", type(options) == "number" and options
-      or kind_of(options))
+    fail("an axis or a table {axis=, out=, stream=, label=} expected, got %s", kind_of(options))
   end
   for name in pairs(options or {}) do
     if not options_known[name] then
@@ -109,11 +108,14 @@ local function shape_of(x, axis)
   local shape, count = x.shape, #x
   if axis == nil then
     return {}, 1, count, 1
-  elseif math.type(axis) ~= "integer" or axis < 1 or axis > #shape then
-    fail("axis: 1 to %d expected, got %s (the shape is %s)", #shape, tostring(axis), shape_text(shape))
   end
-  local outer, length = 1, table.remove(shape, axis)
-  for i = 1, axis - 1 do
+  local at = math.type(axis) and math.tointeger(axis)
+  if not at or at < 1 or at > #shape then
+    fail("axis: 1 to %d expected, got %s (the shape is %s)", #shape, math.type(axis) and axis or kind_of(axis),
+      shape_text(shape))
+  end
+  local outer, length = 1, table.remove(shape, at)
+  for i = 1, at - 1 do
     outer = outer * shape[i]
   end
   return shape, outer, length, count // outer // length
@@ -149,8 +151,10 @@ end
 -- and cannot be captured). Long axes take several launches, with temporary memory between; the op is the last of them.
 -- InvalidArgument: no such reduction or axis; complex numbers have no order; wrong type, shape, memory or device of
 -- out. Unsupported: prod of complex numbers. CaptureActive, CompileFailed; dev:buffer's and kernel:launch's.
-return function(op, x, options)
-  if type(op) ~= "string" or not reduction.ops[op] then
+return function(op, x, options, ...)
+  if select("#", ...) > 0 then
+    fail("a name, a buffer and an axis or a table expected, got %d arguments", 3 + select("#", ...))
+  elseif type(op) ~= "string" or not reduction.ops[op] then
     fail("%s expected, got %s", names, type(op) == "string" and "'" .. op .. "'" or kind_of(op))
   elseif core.type(x) ~= "buffer" then
     fail("'%s': a buffer expected, got %s", op, kind_of(x))
