@@ -48,9 +48,9 @@ local function threads_on(device) return device.kind == "cpu" and 1 or block end
 
 local function kernel_for(call, op, t, wanted, is_rest)
   local threads, form, value = threads_on(call.device), call.form, call.what.value
-  local key = ("%s %s %s %s %d %s"):format(op, t, wanted, form, call.group, is_rest)
+  local key = ("%s %s %s %s %d %s"):format(op, t, wanted, form, call.lanes or 0, is_rest)
   return find(call.device, key, function(compile)
-    local source = reduction.source(op, t, wanted, form, call.group, threads, is_rest)
+    local source = reduction.source(op, t, wanted, form, call.lanes, threads, is_rest)
     local from = is_rest and value or t
     return compile(source, "reduce", form == "rows" and signatures.rows:format(from, wanted)
       or signatures[form]:format(from, value, wanted))
@@ -66,7 +66,7 @@ local function launch(call, kernel, blocks, ...)
 end
 
 local function reduce_rows(call, x, length, outer)
-  return launch(call, call.first, (outer * call.group + block - 1) // block, x, length, outer, call.target)
+  return launch(call, call.first, (outer + call.rows - 1) // call.rows, x, length, outer, call.target)
 end
 
 -- One launch after another, until each row has one value: from values, or their places in the row.
@@ -167,14 +167,17 @@ return function(op, x, options, ...)
     check_out(x, out, shape, what.result)
   end
   local wanted = out and out.type or what.result
-  local group = inner == 1 and outer > 1 and reduction.group(t, length)
-  local form = inner > 1 and "columns" or group and "rows" or "pieces"
-  local call = { device = device, what = what, form = form, group = group or block, outer = outer, inner = inner,
+  local lanes, rows
+  if inner == 1 and outer > 1 then
+    lanes, rows = reduction.lanes(t, length)
+  end
+  local form = inner > 1 and "columns" or lanes and "rows" or "pieces"
+  local call = { device = device, what = what, form = form, lanes = lanes, rows = rows, outer = outer, inner = inner,
     count = length, stream = stream, label = label or "reduce" }
   call.first = kernel_for(call, op, t, wanted, false)
-  call.rest = not group and length > reduction.step(t, form) and kernel_for(call, op, t, wanted, true)
+  call.rest = not lanes and length > reduction.step(t, form) and kernel_for(call, op, t, wanted, true)
   call.target = out or device:buffer(wanted, #shape > 0 and shape or 1)
-  local done = group and reduce_rows(call, x, length, outer) or reduce_on(call, call.first, t, x, nil, length)
+  local done = lanes and reduce_rows(call, x, length, outer) or reduce_on(call, call.first, t, x, nil, length)
   if out then
     return done
   end

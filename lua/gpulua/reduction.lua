@@ -184,7 +184,7 @@ struct values { // what the launch before has left of them
   static INLINE value take(value x) { return x; }
   static INLINE value grow(value a, value x) { return joined(a, x); }
 };
-LANES
+LANES_CODE
 // The tree: neighbours, then neighbours of these; `side` trees lie side by side, with SIDE places for each lane.
 template <int N, int SIDE, class Lanes> static INLINE void join_lanes(Lanes &s, int side) {
   if constexpr (N > 1) {
@@ -217,7 +217,7 @@ static INLINE void take_rows(lanes<MINE> &s, const typename S::element *x, int r
     const typename S::element *row = x + k * WIDTH + lane;
 #if THREADS > 1
     typename S::element loaded[MINE];
-    if (IS_ALIGNED) {
+    if constexpr (IS_ALIGNED) {
       int4 all = *(const int4 *)row;
       memcpy(loaded, &all, sizeof all);
     } else {
@@ -236,8 +236,9 @@ static INLINE void take_rows(lanes<MINE> &s, const typename S::element *x, int r
 template <class S, int WIDTH, int MINE>
 static WHOLE void take_all(lanes<MINE> &s, const typename S::element *x, int n, int lane) {
   const int rows = n / WIDTH;
-  if (THREADS > 1 && (size_t)x % 16 == 0) {
-    take_rows<S, WIDTH, MINE, true>(s, x, rows, lane);
+  constexpr bool is_wide = THREADS > 1 && MINE * sizeof(typename S::element) == 16;
+  if (is_wide && (size_t)x % 16 == 0) {
+    take_rows<S, WIDTH, MINE, is_wide>(s, x, rows, lane);
   } else {
     take_rows<S, WIDTH, MINE, false>(s, x, rows, lane);
   }
@@ -260,7 +261,7 @@ static WHOLE void take_all(lanes<MINE> &s, const typename S::element *x, int n, 
 local pieces <const> = [[
 extern "C" __global__ void reduce(const STAGE::element *x, const long long *from, long long length, long long pieces,
                                   long long count, value *part, long long *places, result *out) {
-  const int width = GROUP * 16 / (int)sizeof(STAGE::element), mine = width / THREADS;
+  const int width = BLOCK * 16 / (int)sizeof(STAGE::element), mine = width / THREADS;
   long long row, piece;
   divide(blockIdx.x, pieces, row, piece);
   const long long start = piece * (width * ROWS), left = length - start;
@@ -286,16 +287,16 @@ extern "C" __global__ void reduce(const STAGE::element *x, const long long *from
 }
 ]]
 
--- Short rows: a group of GROUP threads for each, as many groups as a block has.
+-- Short rows: LANES lanes for each, those of GROUP threads, as many groups as a block has.
 local rows <const> = [[
 extern "C" __global__ void reduce(const stored *x, long long length, long long rows, result *out) {
-  const int width = GROUP * 16 / (int)sizeof(stored), groups = BLOCK / GROUP;
-  const int mine = THREADS > 1 ? width / GROUP : width, lane = THREADS > 1 ? (int)threadIdx.x % GROUP * mine : 0;
+  const int groups = BLOCK / GROUP, mine = THREADS > 1 ? LANES / GROUP : LANES;
+  const int lane = THREADS > 1 ? (int)threadIdx.x % GROUP * mine : 0;
   for (int g = (int)threadIdx.x / GROUP; g < groups; g += THREADS > 1 ? groups : 1) {
     const long long row = (long long)blockIdx.x * groups + g;
     const bool is_row = row < rows;
     lanes<mine> s;
-    take_all<elements, width, mine>(s, x + (is_row ? row * length : 0), is_row ? (int)length : 0, lane);
+    take_all<elements, LANES, mine>(s, x + (is_row ? row * length : 0), is_row ? (int)length : 0, lane);
     if (is_row && lane == 0) out[row] = finish(s.v[0], s.at(0), length);
   }
 }
@@ -354,11 +355,13 @@ extern "C" __global__ void reduce(const STAGE::element *x, const long long *from
 
 local parts <const> = { pieces = division .. along .. pieces, rows = along .. rows, columns = division .. columns }
 
---- source(op, t, wanted, form, group, threads, is_rest) -> CUDA C of the kernel reduce: the reduction `op` of elements
+-- The threads of a GPU that have so many lanes.
+local function threads_of(t, lanes) return math.max(1, lanes * generated.bytes[t] // 16) end
+
+--- source(op, t, wanted, form, lanes, threads, is_rest) -> CUDA C of the kernel reduce: the reduction `op` of elements
 -- of type t, or (is_rest) of values that a launch before has left of them, to results of type `wanted`. `form`:
--- "pieces", "rows" (by groups of `group` threads) or "columns"; `threads` of a block: 256, or 1, which does what these
--- do.
-local function source(op, t, wanted, form, group, threads, is_rest)
+-- "pieces", "rows" (with `lanes` lanes each) or "columns"; `threads` of a block: 256, or 1, which does what these do.
+local function source(op, t, wanted, form, lanes, threads, is_rest)
   local what, stored = describe(op, t), generated.stored
   local take = what.take or generated.load(t, "x")
   local finish = what.before and "place + 1" or what.finish or "a"
@@ -367,11 +370,12 @@ local function source(op, t, wanted, form, group, threads, is_rest)
   elseif wanted ~= what.result then
     finish = ("make_%s((%s).x, (%s).y)"):format(stored[wanted], finish, finish)
   end
-  local text = head:gsub("LANES\n", what.before and lanes_of_places or lanes_of_values) .. parts[form]
+  local text = head:gsub("LANES_CODE\n", what.before and lanes_of_places or lanes_of_values) .. parts[form]
   local words = { STORED = stored[t], VALUE = stored[what.value], RESULT = stored[wanted], NONE = what.none,
     JOIN = what.join, TAKE = take, GROW = what.grow or ("joined(a, %s)"):format(take), BEFORE = what.before,
-    FINISH = finish, STAGE = is_rest and "values" or "elements", THREADS = threads, BLOCK = block, GROUP = group,
-    ROWS = rows_max, SEGMENT = segment, LANES_OF_COLUMN = lanes_of_column }
+    FINISH = finish, STAGE = is_rest and "values" or "elements", THREADS = threads, BLOCK = block, LANES = lanes,
+    GROUP = form == "rows" and threads_of(t, lanes) or block, ROWS = rows_max, SEGMENT = segment,
+    LANES_OF_COLUMN = lanes_of_column }
   return generated.with_headers((text:gsub("%f[%w_]%u[%u_]+%f[^%w_]", words)))
 end
 
@@ -380,13 +384,16 @@ local function step(t, form)
   return form == "columns" and segment or block * 16 // generated.bytes[t] * rows_max
 end
 
---- group(t, length) -> how many threads join a row of so many elements of type t; nil: it is long.
-local function group(t, length)
-  local threads, lanes = 1, 16 // generated.bytes[t]
-  while threads < 32 and threads * lanes * 4 < length do
-    threads = threads * 2
+--- lanes(t, length) -> how many lanes a row of so many elements of type t has, if it is short, and how many rows are a
+-- block's; nil: it is long.
+local function lanes(t, length)
+  local count, most = 1, 16 // generated.bytes[t]
+  while count < length and (count < most or count < 32 * most and count * 4 < length) do
+    count = count * 2
   end
-  return length <= threads * lanes * rows_max and threads or nil
+  if length <= count * rows_max then
+    return count, block // threads_of(t, count)
+  end
 end
 
-return { describe = describe, source = source, step = step, group = group, block = block, ops = ops }
+return { describe = describe, source = source, step = step, lanes = lanes, block = block, ops = ops }
