@@ -308,7 +308,7 @@ local columns <const> = [[
 template <class S, int SIDE>
 static WHOLE void take_columns(lanes<LANES_OF_COLUMN * SIDE> &s, const typename S::element *x, long long inner, int n,
                                int columns) {
-  columns = SIDE == 1 ? 1 : columns;
+  columns = SIDE == 1 ? 1 : columns; // (lanes that are indexed by what is known are registers)
   UNROLL for (int l = 0; l < LANES_OF_COLUMN; l++) {
     for (int c = 0; c < columns; c++) {
       if (l < n) s.template set<S>(l * SIDE + c, x[l * inner + c], l);
@@ -336,7 +336,7 @@ extern "C" __global__ void reduce(const STAGE::element *x, const long long *from
     long long outer, segment, column, rest;
     divide(id, inner, rest, column);
     divide(rest, segments, outer, segment);
-    const int columns = (int)(inner - column < end - id ? inner - column : end - id);
+    const int columns = side == 1 ? 1 : (int)(inner - column < end - id ? inner - column : end - id);
     const long long start = segment * SEGMENT, left = length - start, before = outer * length;
     lanes<LANES_OF_COLUMN * side> s;
     take_columns<STAGE, side>(s, x + ((before + start) * inner + column), inner, left < SEGMENT ? (int)left : SEGMENT,
