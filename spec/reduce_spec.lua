@@ -261,8 +261,9 @@ describe("reduce", function()
     end
     for _, length in ipairs { 1, 7, 8, 9, 127, 128, 129, 300, 16385 } do
       list[#list + 1] = { op = "sum", t = "f32", cases = { { { length, 3 }, 1 }, { { 2, length, 2 }, 2 } } }
-      list[#list + 1] = { op = "argmax", t = "f32", cases = { { { length, 3 }, 1 } } }
+      list[#list + 1] = { op = "argmax", t = "f32", cases = { { { length, 3 }, 1 }, { { 2, length, 2 }, 2 } } }
     end
+    list[#list + 1] = { op = "argmin", t = "f32", cases = { { { 3, 40000 }, 2 } } }
     check_all(list)
   end)
 
