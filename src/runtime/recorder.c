@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/native_capture.h"
 #include "runtime/state.h"
 #include "runtime/work.h"
 
@@ -274,6 +275,9 @@ gpulua_status gpu_recorder_preflight(struct gpu_recorder *recorder, struct gpu_e
     do {
         status = gpu_device_check(recorder->stream->device, error);
         if (status == GPULUA_OK) {
+            status = gpu_stream_check_uncaptured(recorder->stream, error);
+        }
+        if (status == GPULUA_OK) {
             status = wait_on_stream(recorder, error);
         }
     } while (status && gpu_share_wait(recorder->stream->device, &status, error));
@@ -317,7 +321,16 @@ gpulua_status gpu_recorder_commit(struct gpu_recorder *recorder, struct gpu_op *
         return gpu_error_set(error, GPULUA_STREAM_MISUSE,
                              "commit without preflight: the stream has waited for nothing");
     }
-    status = note_uses(recorder, op, error);
+    status = gpu_device_check_open(recorder->stream->device, error);
+    if (status == GPULUA_OK) {
+        status = gpu_stream_check_uncaptured(recorder->stream, error);
+        if (status == GPULUA_CAPTURE_ACTIVE || status == GPULUA_CAPTURE_INVALIDATED) {
+            return status; /* it can be committed when the capture has ended */
+        }
+    }
+    if (status == GPULUA_OK) {
+        status = note_uses(recorder, op, error);
+    }
     if (status == GPULUA_OK && recorder->is_rejected) {
         status = raise_rejected(recorder, error);
         if (op) {
@@ -344,31 +357,40 @@ static void destroy(struct gpu_recorder *recorder) {
     free(recorder);
 }
 
+/* Nobody will commit it. A capture of its stream is ended for that; one that cannot be, because it
+ * is another thread's or another stream's, is waited for: until then the recorder holds what it
+ * does. */
+static bool commit_abandoned(struct gpu_recorder *recorder) {
+    struct gpu_device *device = recorder->stream->device;
+    struct gpu_error ignored = {0};
+    gpulua_status status = gpu_device_check_open(device, &ignored);
+    if (status == GPULUA_OK && gpu_stream_end_capture(recorder->stream, &ignored)) {
+        gpu_error_finish(&ignored);
+        return device->is_closing;
+    }
+    device->stats.recorders_abandoned++;
+    if (status || note_uses(recorder, NULL, &ignored)) {
+        gpu_error_finish(&ignored);
+    }
+    return true;
+}
+
 static void run_abandoned(struct gpu_device *device, struct gpu_deferred *deferred) {
     struct gpu_recorder *recorder =
         (struct gpu_recorder *)(void *)((char *)deferred -
                                         offsetof(struct gpu_recorder, abandoned));
-    struct gpu_error ignored = {0};
-    if (recorder->state == HOLDING) {
-        device->stats.recorders_abandoned++;
-        if (note_uses(recorder, NULL, &ignored)) {
-            gpu_error_finish(&ignored);
-        }
+    if (recorder->state == HOLDING && !commit_abandoned(recorder)) {
+        gpu_device_defer_later(device, deferred, run_abandoned);
+    } else {
+        destroy(recorder);
     }
-    destroy(recorder);
 }
 
 void gpu_recorders_leave(struct gpu_device *device, const struct gpu_seat *seat) {
     struct gpu_recorder *held = device->holding;
     while (held) {
-        struct gpu_error ignored = {0};
-        bool is_left = held->seat == seat;
-        device->stats.recorders_abandoned += is_left;
-        if (is_left && note_uses(held, NULL, &ignored)) {
-            gpu_error_finish(&ignored);
-        }
         struct gpu_recorder *next = held->next;
-        if (is_left) {
+        if (held->seat == seat && commit_abandoned(held)) {
             end(held);
         }
         held = next;
