@@ -41,6 +41,7 @@ API void *fake_recorded_on, *fake_waited_on; /* streams, of the newest event rec
 API void *fake_recorded, *fake_waited_for;   /* their events */
 
 static int context_object;
+static int context_count; /* retained, and not lost */
 /* Streams and events are numbers; modules are kept here, so that what a lost device leaves behind
  * is no leak of the test's. */
 static uintptr_t serial;
@@ -50,6 +51,7 @@ static __thread void *current;
 
 static result answer(const char *name) {
     if (fake_sticky != 0) {
+        context_count = 0;
         fake_calls_after_loss++;
         return fake_sticky;
     }
@@ -57,6 +59,7 @@ static result answer(const char *name) {
         int code = fake_fail_code;
         fake_fail_code = 0;
         fake_sticky = code >= 700 && code < 720 ? code : 0;
+        context_count = fake_sticky != 0 ? 0 : context_count;
         return code;
     }
     return OK;
@@ -131,7 +134,7 @@ API result cuDeviceGetAttribute(int *value, int attribute, int device) {
 }
 API result cuDevicePrimaryCtxRetain(void **context, int device) {
     BEGIN;
-    if (fake_live == 0) {
+    if (context_count++ == 0) {
         graphs_forget();
     }
     fake_live++;
@@ -139,6 +142,7 @@ API result cuDevicePrimaryCtxRetain(void **context, int device) {
 }
 API result cuDevicePrimaryCtxRelease_v2(int device) {
     BEGIN;
+    context_count--;
     fake_live--;
     return device >= 0 ? OK : INVALID;
 }

@@ -38,6 +38,10 @@ static void test_unsupported(const char *device, gpulua_isolation isolation) {
 #ifdef GPULUA_CUDA
 
 #define DRIVER_TABLE(X)                                                                            \
+    X(cuInit, unsigned)                                                                            \
+    X(cuDevicePrimaryCtxRetain, void **, int)                                                      \
+    X(cuDevicePrimaryCtxRelease_v2, int)                                                           \
+    X(cuCtxSetCurrent, void *)                                                                     \
     X(cuStreamCreateWithPriority, void **, unsigned, int)                                          \
     X(cuStreamDestroy_v2, void *)                                                                  \
     X(cuStreamBeginCapture_v2, void *, int)                                                        \
@@ -67,7 +71,8 @@ enum { NONE, ACTIVE, INVALIDATED, UNSAFE = 900 };
 
 static void *driver; /* the library */
 static bool is_fake;
-static void *own; /* the host's stream */
+static void *context, *own; /* the host's hold on the context, and its stream */
+static int ordinal;
 static char folder[] = "/tmp/gpulua-capture-test-XXXXXX";
 static char library[256];
 
@@ -151,13 +156,19 @@ static bool rig_open(void) {
     }
     lua_pushboolean(L, !is_fake);
     lua_setglobal(L, "compiled");
-    return run(g, script) && cu.cuStreamCreateWithPriority(&own, 1, 0) == 0;
+    return run(g, script) && cu.cuInit(0) == 0 &&
+           cu.cuDevicePrimaryCtxRetain(&context, ordinal) == 0 &&
+           cu.cuCtxSetCurrent(context) == 0 && cu.cuStreamCreateWithPriority(&own, 1, 0) == 0;
 }
 
 static void rig_close(void) {
-    CHECK(cu.cuStreamDestroy_v2(own) == 0);
-    lua_settop(L, 0);
-    gpulua_close(g);
+    if (g != NULL) {
+        lua_settop(L, 0);
+        gpulua_close(g);
+        g = NULL;
+    }
+    CHECK(cu.cuCtxSetCurrent(context) == 0 && cu.cuStreamDestroy_v2(own) == 0);
+    CHECK(cu.cuCtxSetCurrent(NULL) == 0 && cu.cuDevicePrimaryCtxRelease_v2(ordinal) == 0);
 }
 
 /* What the driver says of the stream. */
@@ -386,6 +397,76 @@ static void test_sleep(void) {
     CHECK(gpulua_stream_capture_end(g, capture, &graph) == GPULUA_OK);
     CHECK(cu.cuGraphDestroy((void *)graph) == 0);
     gpulua_stream_capture_release(capture);
+}
+
+/* Several at once, which end in any order. */
+static void test_several(void) {
+    void *streams[3];
+    gpulua_stream_capture *captures[3];
+    uintptr_t graph = 0;
+    uint64_t x = address_of("x");
+    for (int i = 0; i < 3; i++) {
+        CHECK(cu.cuStreamCreateWithPriority(&streams[i], 1, 0) == 0);
+        captures[i] = begin(streams[i], (gpulua_capture_mode)(i + 1));
+        CHECK(cu.cuMemsetD32Async(x, 20 + (unsigned)i, 1, streams[i]) == 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        int at = (i + 1) % 3;
+        CHECK(run(g, "busy(1000) ok = true"));
+        CHECK(gpulua_stream_capture_end(g, captures[at], &graph) == GPULUA_OK &&
+              has_nodes(graph, 1));
+        CHECK(launch(graph, false) && cu.cuStreamDestroy_v2(streams[at]) == 0);
+        lua_pushinteger(L, 20 + at);
+        lua_setglobal(L, "wanted");
+        CHECK(run(g, "ok = x:read()[1] == wanted"));
+        gpulua_stream_capture_release(captures[at]);
+    }
+}
+
+static void *work_on_shared(void *device) {
+    gpulua_config config;
+    gpulua_config_init(&config);
+    config.shared_device = device;
+    config.on_error = print_error;
+    gpulua *there = gpulua_new(&config);
+    bool good = there != NULL && run(there, script);
+    gpulua_close(there);
+    return (void *)(intptr_t)(good ? GPULUA_OK : GPULUA_DRIVER);
+}
+
+/* One device of two objects: the other one works on, and closes. */
+static void test_shared(void) {
+    gpulua_device_config device_config;
+    gpulua_config config;
+    gpulua_stream_capture *capture = NULL;
+    gpulua_stream_capture_info info;
+    uintptr_t graph = 0;
+    gpulua_device_config_init(&device_config);
+    device_config.device = is_fake ? "cuda:0" : getenv("GPULUA_DEVICE");
+    device_config.isolation = GPULUA_ISOLATE_NONE;
+    gpulua_device *device = gpulua_device_open(&device_config);
+    gpulua_config_init(&config);
+    config.shared_device = device;
+    gpulua *mine = gpulua_new(&config);
+    if (!CHECK(device != NULL && mine != NULL && run(mine, script))) {
+        return;
+    }
+    gpulua_stream_capture_info_init(&info);
+    info.stream = (uintptr_t)own;
+    info.mode = GPULUA_CAPTURE_MODE_GLOBAL;
+    CHECK(gpulua_stream_capture_begin(gpulua_state(mine), &info, &capture) == GPULUA_OK);
+    CHECK(on_thread(work_on_shared, device) == GPULUA_OK && driver_status(own) == ACTIVE);
+    CHECK(gpulua_stream_capture_end(mine, capture, &graph) == GPULUA_OK);
+    CHECK(cu.cuGraphDestroy((void *)graph) == 0);
+    gpulua_stream_capture_release(capture);
+    /* What one leaves open ends with that one. */
+    CHECK(gpulua_stream_capture_begin(gpulua_state(mine), &info, &capture) == GPULUA_OK);
+    CHECK(run(mine, "dev:close() ok = true") && driver_status(own) == ACTIVE);
+    gpulua_close(mine);
+    CHECK(cu.cuCtxSetCurrent(context) == 0 && driver_status(own) == NONE);
+    CHECK(on_thread(work_on_shared, device) == GPULUA_OK);
+    gpulua_stream_capture_release(capture);
+    gpulua_device_close(device);
 }
 
 static void test_bad_input(void) {
@@ -653,11 +734,7 @@ static void test_closed(void) {
     CHECK(capturing == GPULUA_CAPTURING_NONE);
     FAILS(gpulua_stream_capture_end(g, capture, &graph), GPULUA_CLOSED, "closed");
     gpulua_stream_capture_release(capture);
-    if (is_fake) { /* on the GPU the context went with its last user */
-        CHECK(run(g, "ok = gpu.device()") && driver_status(own) == NONE);
-    } else {
-        CHECK(run(g, "ok = gpu.device()"));
-    }
+    CHECK(cu.cuCtxSetCurrent(context) == 0 && driver_status(own) == NONE);
 }
 
 static void test_left_open(void) {
@@ -665,9 +742,10 @@ static void test_left_open(void) {
     gpulua_close(g);
     g = NULL;
     gpulua_stream_capture_release(capture);
+    CHECK(cu.cuCtxSetCurrent(context) == 0 && driver_status(own) == NONE);
     if (is_fake) {
         long live = *(long *)dlsym(driver, "fake_live");
-        CHECK(live == 1); /* the host's stream */
+        CHECK(live == 2); /* the host's stream, and its context */
     }
 }
 
@@ -681,6 +759,8 @@ static void test_all(void) {
     test_own_calls();
     test_threads();
     test_sleep();
+    test_several();
+    test_shared();
     test_bad_input();
     test_ours(false);
     test_ours(true);
@@ -694,11 +774,13 @@ static void test_all(void) {
     }
     if (CHECK(rig_open())) {
         test_left_open();
+        rig_close();
     }
 }
 
 int main(void) {
     const char *device = getenv("GPULUA_DEVICE"), *usual = getenv("GPULUA_LIBCUDA");
+    ordinal = device != NULL && strncmp(device, "cuda:", 5) == 0 ? atoi(device + 5) : 0;
     bool has_gpu = device != NULL && strncmp(device, "cuda", 4) == 0;
     test_unsupported("cpu", GPULUA_ISOLATE_NONE);
     test_unsupported("cpu", GPULUA_ISOLATE_PROCESS);
@@ -709,6 +791,7 @@ int main(void) {
         tap_skip(&tap, "captures of the host's, on a GPU", "GPULUA_DEVICE names none");
     }
     is_fake = true;
+    ordinal = 0;
     if (CHECK(build() && load(library))) {
         setenv("GPULUA_LIBCUDA", library, 1);
         test_unsupported("cuda:0", GPULUA_ISOLATE_PROCESS);

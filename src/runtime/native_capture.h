@@ -33,7 +33,5 @@ struct gpu_stream *gpu_stream_of_native(struct gpu_device *device, uint64_t nati
 /* CaptureActive, CaptureInvalidated: the host is capturing this stream of ours, so nothing can be
  * put on it. */
 gpulua_status gpu_stream_check_uncaptured(struct gpu_stream *stream, struct gpu_error *error);
-/* Ends and drops the capture of this stream, if there is one. */
-gpulua_status gpu_stream_end_capture(struct gpu_stream *stream, struct gpu_error *error);
 
 #endif

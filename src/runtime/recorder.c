@@ -357,40 +357,31 @@ static void destroy(struct gpu_recorder *recorder) {
     free(recorder);
 }
 
-/* Nobody will commit it. A capture of its stream is ended for that; one that cannot be, because it
- * is another thread's or another stream's, is waited for: until then the recorder holds what it
- * does. */
-static bool commit_abandoned(struct gpu_recorder *recorder) {
-    struct gpu_device *device = recorder->stream->device;
-    struct gpu_error ignored = {0};
-    gpulua_status status = gpu_device_check_open(device, &ignored);
-    if (status == GPULUA_OK && gpu_stream_end_capture(recorder->stream, &ignored)) {
-        gpu_error_finish(&ignored);
-        return device->is_closing;
-    }
-    device->stats.recorders_abandoned++;
-    if (status || note_uses(recorder, NULL, &ignored)) {
-        gpu_error_finish(&ignored);
-    }
-    return true;
-}
-
 static void run_abandoned(struct gpu_device *device, struct gpu_deferred *deferred) {
     struct gpu_recorder *recorder =
         (struct gpu_recorder *)(void *)((char *)deferred -
                                         offsetof(struct gpu_recorder, abandoned));
-    if (recorder->state == HOLDING && !commit_abandoned(recorder)) {
-        gpu_device_defer_later(device, deferred, run_abandoned);
-    } else {
-        destroy(recorder);
+    struct gpu_error ignored = {0};
+    if (recorder->state == HOLDING) {
+        device->stats.recorders_abandoned++;
+        if (note_uses(recorder, NULL, &ignored)) {
+            gpu_error_finish(&ignored);
+        }
     }
+    destroy(recorder);
 }
 
 void gpu_recorders_leave(struct gpu_device *device, const struct gpu_seat *seat) {
     struct gpu_recorder *held = device->holding;
     while (held) {
+        struct gpu_error ignored = {0};
+        bool is_left = held->seat == seat;
+        device->stats.recorders_abandoned += is_left;
+        if (is_left && note_uses(held, NULL, &ignored)) {
+            gpu_error_finish(&ignored);
+        }
         struct gpu_recorder *next = held->next;
-        if (held->seat == seat && commit_abandoned(held)) {
+        if (is_left) {
             end(held);
         }
         held = next;

@@ -119,6 +119,15 @@ bool gpu_cuda_is_taken(const struct backend_stream *stream) {
            gpu_cuda_check_uncaptured(stream->device, stream->handle, NULL) != GPULUA_OK;
 }
 
+/* Work that gets here was not refused before, because nobody could be told: it comes from a
+ * recorder that was dropped. Rather than becoming part of the host's graph it ends the capture. */
+gpulua_status gpu_cuda_reclaim(struct backend_stream *stream, struct backend_error *error) {
+    return gpu_cuda_is_taken(stream)
+               ? gpu_cuda_capture_close(stream->device, (uint64_t)(uintptr_t)stream->handle, NULL,
+                                        error)
+               : GPULUA_OK;
+}
+
 /* ---- begin, look, end ---- */
 
 gpulua_status gpu_cuda_capture_open(struct backend_device *device, uint64_t foreign,

@@ -240,6 +240,8 @@ gpulua_status gpu_cuda_capture_close(struct backend_device *device, uint64_t for
 /* CAPTURE_ACTIVE or CAPTURE_INVALIDATED: the host is capturing the stream. */
 gpulua_status gpu_cuda_check_uncaptured(struct backend_device *device, CUstream handle,
                                         struct backend_error *error);
+/* Ends a capture of this stream by the host, if there is one. */
+gpulua_status gpu_cuda_reclaim(struct backend_stream *stream, struct backend_error *error);
 /* Is it one of ours that the host is capturing? Costs nothing unless the host has its handle. */
 bool gpu_cuda_is_taken(const struct backend_stream *stream);
 /* The host has its handle from now on; and the stream is about to go, with a capture of it. */

@@ -98,6 +98,11 @@ gpulua_status gpu_cuda_stream_wait(struct backend_stream *stream, struct backend
     if (device->lost != CUDA_SUCCESS) {
         return gpu_cuda_lost(device, error);
     }
+    gpulua_status status =
+        __builtin_expect(stream->is_given, 0) ? gpu_cuda_reclaim(stream, error) : GPULUA_OK;
+    if (__builtin_expect(status != GPULUA_OK, 0)) {
+        return status;
+    }
     CU_HOT(device, result, cu->cuStreamWaitEvent(stream->handle, event->handle, 0));
     return gpu_cuda_result(device, result, "cuStreamWaitEvent", __FILE__, __LINE__, error);
 }
@@ -145,6 +150,11 @@ gpulua_status gpu_cuda_event_record(struct backend_event *event, struct backend_
     CUresult result;
     if (device->lost != CUDA_SUCCESS) {
         return gpu_cuda_lost(device, error);
+    }
+    gpulua_status status =
+        __builtin_expect(stream->is_given, 0) ? gpu_cuda_reclaim(stream, error) : GPULUA_OK;
+    if (__builtin_expect(status != GPULUA_OK, 0)) {
+        return status;
     }
     CU_HOT(device, result, cu->cuEventRecord(event->handle, stream->handle));
     return gpu_cuda_result(device, result, "cuEventRecord", __FILE__, __LINE__, error);
