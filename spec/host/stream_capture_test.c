@@ -188,7 +188,9 @@ static gpulua_stream_capture *begin(void *stream, gpulua_capture_mode mode) {
     gpulua_stream_capture_info_init(&info);
     info.stream = (uintptr_t)stream;
     info.mode = mode;
-    CHECK(gpulua_stream_capture_begin(L, &info, &capture) == GPULUA_OK);
+    if (!CHECK(gpulua_stream_capture_begin(L, &info, &capture) == GPULUA_OK)) {
+        exit(tap_finish(&tap)); /* nothing below makes sense */
+    }
     return capture;
 }
 
@@ -219,12 +221,16 @@ static bool launch(uintptr_t graph, bool is_kept) {
     gpulua_buffer *x = global_buffer(g, "x");
     uintptr_t stream = 0;
     void *exec = NULL;
-    bool good = gpulua_recorder_new(L, NULL, &r) == GPULUA_OK;
+    if (graph == 0 || !CHECK(gpulua_recorder_new(L, NULL, &r) == GPULUA_OK)) {
+        gpulua_buffer_release(x);
+        return false;
+    }
     gpulua_recorder_write(r, x, "x");
-    good = good && cu.cuGraphInstantiateWithFlags(&exec, (void *)graph, 0) == 0 &&
-           gpulua_recorder_preflight(g, r) == GPULUA_OK &&
-           gpulua_recorder_stream(g, r, &stream) == GPULUA_OK &&
-           cu.cuGraphLaunch(exec, (void *)stream) == 0 && gpulua_recorder_commit(g, r) == GPULUA_OK;
+    bool good = cu.cuGraphInstantiateWithFlags(&exec, (void *)graph, 0) == 0 &&
+                gpulua_recorder_preflight(g, r) == GPULUA_OK &&
+                gpulua_recorder_stream(g, r, &stream) == GPULUA_OK &&
+                cu.cuGraphLaunch(exec, (void *)stream) == 0 &&
+                gpulua_recorder_commit(g, r) == GPULUA_OK;
     good = run(g, "x:read() ok = true") && good;
     gpulua_recorder_release(r);
     gpulua_buffer_release(x);
@@ -520,7 +526,9 @@ static gpulua_recorder *recorder_on(const char *stream, void **native) {
     gpulua_recorder_info_init(&info);
     lua_getglobal(L, stream);
     info.stream_index = -1;
-    CHECK(gpulua_recorder_new(L, &info, &r) == GPULUA_OK);
+    if (!CHECK(gpulua_recorder_new(L, &info, &r) == GPULUA_OK)) {
+        exit(tap_finish(&tap));
+    }
     lua_pop(L, 1);
     uintptr_t found = 0;
     CHECK(gpulua_recorder_stream(g, r, &found) == GPULUA_OK && found != 0);
@@ -701,8 +709,9 @@ static void test_exchange(void) {
     CHECK(gpulua_stream_capture_end(g, capture, &graph) == GPULUA_OK && has_nodes(graph, 0));
     CHECK(cu.cuGraphDestroy((void *)graph) == 0);
     gpulua_stream_capture_release(capture);
-    CHECK(gpulua_dlpack_export(L, x, &exchange, &back) == GPULUA_OK);
-    back->deleter(back);
+    if (CHECK(gpulua_dlpack_export(L, x, &exchange, &back) == GPULUA_OK)) {
+        back->deleter(back);
+    }
     CHECK(gpulua_dlpack_import(L, 0, out, &exchange, &again) == GPULUA_OK);
     gpulua_buffer_release(again);
     gpulua_buffer_release(x);
