@@ -236,6 +236,9 @@ gpulua_status gpu_executor_stream_native(struct wire_executor *executor,
 gpulua_status gpu_executor_stream_give(struct wire_executor *executor,
                                        const struct wire_record *record,
                                        struct backend_error *error);
+/* CAPTURE_BEGIN, CAPTURE_LOOK, CAPTURE_END. */
+gpulua_status gpu_executor_capture(struct wire_executor *executor, const struct wire_record *record,
+                                   struct wire_capture_facts *facts, struct backend_error *error);
 gpulua_status gpu_executor_stream_take(struct wire_executor *executor,
                                        const struct wire_record *record,
                                        struct backend_stream *stream, struct backend_error *error);

@@ -46,6 +46,9 @@ static void *watcher_main(void *user) {
     struct wire_executor *executor = user;
     long nap_ns = NAP_NS_MIN;
     uint32_t round = 0;
+    if (executor->ops->calls_begin != NULL) {
+        (void)executor->ops->calls_begin(true);
+    }
     pthread_mutex_lock(&executor->watch_lock);
     while (!executor->watcher_stops) {
         if (!atomic_load_explicit(&executor->is_watching, memory_order_relaxed)) {
