@@ -565,6 +565,40 @@ describe("blas", function()
     end)() })
   end)
 
+  it("looks at what is given each time", function()
+    local a, b = dev:buffer("f32", { 2, 2 }):fill(1), dev:buffer("f32", { 2, 2 }):fill(2)
+    local c, other = dev:buffer("f32", { 2, 2 }), dev:buffer("f32", { 3, 2 }):fill(1)
+    local given = { a = a, b = b, c = c }
+    local function result(changes)
+      for name, value in pairs(changes) do
+        given[name] = value or nil
+      end
+      blas:gemm(given)
+      return c:read()[2]
+    end
+    assert.equal(4, result {})
+    assert.equal(4, result {})
+    assert.equal(8, result { alpha = 2 })
+    assert.equal(8, result { alpha = 2 })
+    assert.equal(16, result { beta = 1 })
+    assert.equal(24, result { beta = 1 })
+    assert.equal(4, result { beta = false, a = a, alpha = false })
+    assert.equal(2, result { b = a })
+    assert.equal(2, result { transa = true })
+    support.raises("InvalidArgument", "it has no option 'A'", result, { A = 1 })
+    given.A = nil
+    support.raises("InvalidArgument", "a is 3 x 2", result, { a = other, transa = false })
+    given.a = a
+    assert.equal(2, result {})
+    a:close()
+    support.raises("Closed", "closed", result, {})
+    local mine = dev:blas()
+    given.a = b
+    mine:gemm(given)
+    mine:close()
+    support.raises("Closed", "attempt to use a closed blas", mine.gemm, mine, given)
+  end)
+
   it("takes sizes of nothing", function()
     local none = dev:buffer("f32", 4):fill(7)
     blas:gemm { a = none, b = none, c = dev:buffer("f32", 4), m = 0, n = 2, k = 2 }
