@@ -12,6 +12,7 @@
  * As that is about threads and not about devices, what decides is a count of the process. It is of
  * captures that were begun here, and of our streams whose handle the host has: these it may capture
  * without telling us. */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -20,6 +21,8 @@
 struct cuda_capture {
     struct link link;
     CUstream handle;
+    pthread_t thread; /* that has begun it, and alone can end it unless it is relaxed */
+    bool is_relaxed;
 };
 
 static _Atomic uint32_t reasons; /* for making calls in the relaxed mode */
@@ -168,6 +171,8 @@ gpulua_status gpu_cuda_capture_open(struct backend_device *device, uint64_t fore
     atomic_fetch_add(&reasons, 1);
     device->capture_count++;
     made->handle = handle;
+    made->thread = pthread_self();
+    made->is_relaxed = mode == WIRE_CAPTURE_RELAXED;
     gpu_cuda_link(&device->captures, &made->link);
     status = CU(device, error, cu->cuStreamBeginCapture(handle, modes[mode]));
     if (status != GPULUA_OK) {
@@ -222,7 +227,13 @@ gpulua_status gpu_cuda_capture_close(struct backend_device *device, uint64_t for
     if (status == GPULUA_OK) {
         status = look(device, handle, &state, error);
     }
-    if (status == GPULUA_OK && state != WIRE_CAPTURE_NONE) {
+    if (status == GPULUA_OK && state != WIRE_CAPTURE_NONE && capture != NULL &&
+        !capture->is_relaxed && !pthread_equal(capture->thread, pthread_self())) {
+        /* The driver would refuse, too, and break the capture. */
+        status = gpu_backend_fail(error, GPULUA_STREAM_MISUSE, 0,
+                                  "cuStreamEndCapture: another thread has begun the capture, and "
+                                  "is to end it");
+    } else if (status == GPULUA_OK && state != WIRE_CAPTURE_NONE) {
         status = end(device, handle, &made, error);
     } else if (status == GPULUA_OK && graph != NULL) {
         status = gpu_backend_fail(error, GPULUA_CLOSED, 0,
