@@ -179,11 +179,10 @@ extern "C" __global__ void advance(u64 n, u32 width, long long *state) {
 }
 
 // The numbers are made of the words that are in their place.
-template <class D> __device__ static inline void replace(u64 n, typename D::T *x, const D &how) {
+template <class D> __device__ static inline void replace(u64 n, void *x, const D &how) {
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += gridDim.x * (u64)blockDim.x) {
-    typename D::W w;
-    memcpy(&w, x + i, sizeof w);
-    x[i] = how.of(w);
+    typename D::W word = ((const typename D::W *)x)[i];
+    ((typename D::T *)x)[i] = how.of(word);
   }
 }
 
@@ -202,7 +201,7 @@ extern "C" __global__ void NAME(u64 n, const long long *state, void *out, double
 extern "C" __global__ void NAME(u64 n, void *x, double a, double b, double c, double d) {
   MADE how;
   how.set(a, b, c, d);
-  replace(n, (T *)x, how);
+  replace(n, x, how);
 }
 ]],
 }

@@ -11,11 +11,11 @@
 --               same draws made at once would. Draws of one generator follow each other, on whatever streams.
 --   xorwow, mrg32k3a, sobol32, scrambled_sobol32, sobol64, scrambled_sobol64
 --               The words are cuRAND's, what is made of them is ours. The CPU device needs that library as well
---               (libcurand, part of the CUDA toolkit). Draws cannot be captured. mrg32k3a's
---               2^32 - 209 values are spread over the words of 32 bits. Sobol's are points of `dimensions` coordinates: a buffer gets the first coordinate of all
---               its points, then the second, and so on (a shape of { dimensions, points }), and the place counts
---               points; sobol32 has numbers of 32 bits, sobol64 of 64. restore() makes cuRAND set the generator up
---               anew, which takes milliseconds.
+--               (libcurand, part of the CUDA toolkit). Draws cannot be captured. mrg32k3a's 2^32 - 209 values are
+--               spread over the words of 32 bits. Sobol's are points of `dimensions` coordinates: a buffer gets the
+--               first coordinate of all its points, then the second, and so on (a shape of { dimensions, points }), and
+--               the place counts points; sobol32 has numbers of 32 bits, sobol64 of 64. restore() makes cuRAND set the
+--               generator up anew, which takes milliseconds.
 
 local core = require "gpulua.core"
 local arguments = require "gpulua.arguments"
@@ -66,7 +66,7 @@ end
 local function number(what, name, value, default, least)
   if value == nil and default then
     return default
-  elseif type(value) ~= "number" or value ~= value or value < least or value == math.huge then
+  elseif type(value) ~= "number" or value ~= value or value < least or math.abs(value) == math.huge then
     fail(what, "%s: a finite number%s expected, got %s", name, least == 0 and " from 0 on" or "",
       type(value) == "number" and tostring(value) or core.type(value) or type(value))
   end
@@ -77,7 +77,7 @@ end
 
 local function config_for(self, what, thread_count, given)
   local grid = (thread_count + threads - 1) // threads
-  return { grid = grid == 0 and 1 or grid < self.blocks_max and grid or self.blocks_max, block = threads,
+  return { grid = grid < self.blocks_max and grid or self.blocks_max, block = threads,
     stream = given and given.stream, label = given and given.label or "rng " .. what }
 end
 
