@@ -172,6 +172,16 @@ describe("rng of cuRAND's", function()
     end
   end)
 
+  where_it_is("end with place 2^64 - 1", function()
+    local rng <close> = open("xorwow", { offset = -4 })
+    local x, y = dev:buffer("u32", 3), dev:buffer("f64", 1)
+    rng:bits(x)
+    assert.equal(-1, rng:state().offset)
+    support.raises("OutOfBounds", "the sequence of xorwow ends with place 2^64 - 1", rng.bits, rng, x)
+    support.raises("OutOfBounds", "uniform", rng.uniform, open("xorwow", { offset = -2 }), y)
+    assert.equal(-1, rng:state().offset)
+  end)
+
   where_it_is("keep apart, also many of one seed, on any streams", function()
     local wanted = draw(open("xorwow", { seed = 2 }), "bits", "u32", 400)
     local all, x, streams = {}, {}, { dev:stream {}, dev:stream {} }

@@ -280,6 +280,22 @@ describe("rng", function()
     end)
   end)
 
+  it("finds tasks that draw from one generator in an order of time's, in check mode", function()
+    if dev.kind ~= "cpu" then
+      pending "CUDA"
+      return
+    end
+    local checked <close> = gpu.device("cpu", { check = true, seed = 1 })
+    local rng <close> = checked:rng()
+    local x, y = checked:buffer("f32", 8), checked:buffer("f32", 8)
+    support.raises("RaceFound", "rng state", gpu.run, function()
+      local first = gpu.spawn(function() rng:uniform(x) end)
+      local second = gpu.spawn(function() rng:uniform(y) end)
+      gpu.all { first, second }
+    end)
+    rng:close()
+  end)
+
   describe("in graphs", function()
     it("each launch draws the numbers that come next", function()
       local wanted, rng <close> = rng_of(8), rng_of(8)

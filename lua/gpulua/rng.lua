@@ -3,19 +3,20 @@
 -- A generator has one sequence of random words of 32 bits, which its seed decides, and a place in it, `offset`. A draw
 -- of n numbers takes the words from there on, and moves the place behind them: one word for a number of 32 bits, two,
 -- from an even place on, for one of 64 bits (of sobol64, whose words have 64 bits, one). So draws in pieces give what
--- one large draw gives, and the same seed gives the same bits and uniform numbers on every device. After 2^64 words the
--- sequence begins anew.
+-- one large draw gives, and the same seed gives the same bits and uniform numbers on every device. Tasks that draw from
+-- one generator get what time decides, unless they wait for each other; check mode finds that.
 --
 --   philox      Philox4x32-10, kernels of ours: the words of cuRAND's in its legacy order. Seed and place are on the
 --               device: draws can be captured, and each launch of the graph draws the numbers that come next, as the
 --               same draws made at once would. Draws of one generator follow each other, on whatever streams.
+--               After 2^64 words the sequence begins anew.
 --   xorwow, mrg32k3a, sobol32, scrambled_sobol32, sobol64, scrambled_sobol64
 --               The words are cuRAND's, what is made of them is ours. The CPU device needs that library as well
 --               (libcurand, part of the CUDA toolkit). Draws cannot be captured. mrg32k3a's 2^32 - 209 values are
 --               spread over the words of 32 bits. Sobol's are points of `dimensions` coordinates: a buffer gets the
 --               first coordinate of all its points, then the second, and so on (a shape of { dimensions, points }), and
---               the place counts points; sobol32 has numbers of 32 bits, sobol64 of 64. restore() makes cuRAND set the
---               generator up anew, which takes milliseconds.
+--               the place counts points; sobol32 has numbers of 32 bits, and its points begin anew after 2^32,
+--               sobol64 of 64. restore() makes cuRAND set the generator up anew, which takes milliseconds.
 
 local core = require "gpulua.core"
 local arguments = require "gpulua.arguments"
@@ -107,10 +108,14 @@ local function draw_library(self, what, kind, x, count, given, a, b, c, d)
   else
     words = count
   end
+  local behind = place + words // (dimensions or 1)
+  if math.ult(behind, place) then
+    core.raise("OutOfBounds", ("%s: the sequence of %s ends with place 2^64 - 1"):format(what, name))
+  end
   local config = config_for(self, what, count, given)
   local op = self.words:launch({ grid = 1, block = 1, stream = config.stream, label = config.label }, x, self.order,
     words, self.seed, place, library_generators[name], self.ordering_code, dimensions or 0)
-  self.offset = place + words // (dimensions or 1)
+  self.offset = behind
   if what == "bits" then
     return op
   end
@@ -119,7 +124,8 @@ end
 
 --- rng:bits(x, [{stream=, label=}]) -> op. Fills x (u32, i32, u64, i64) with random bits, of the word or words as they
 -- are; of two, the first is the lower half. Does not block, as no draw does. InvalidArgument, Unsupported (a type, or a
--- capture, see above), Closed, and those of kernel:launch; likewise of all draws.
+-- capture, see above), OutOfBounds (behind place 2^64 - 1, which philox does not have), Closed, and those of
+-- kernel:launch; likewise of all draws.
 function rng.bits(self, x, given)
   local kind, count = check_draw(self, "bits", x, given)
   return self:draw("bits", kind, x, count, given, 0, 0, 0, 0)
