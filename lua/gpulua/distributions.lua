@@ -227,20 +227,20 @@ function distributions.types(what)
   return made_of[what][1] == "u32" and "u32, i32, u64, i64" or "f32, f64"
 end
 
---- The name of the kernel for a distribution and an element type; nil: it has no such numbers.
-function distributions.name(what, kind)
-  kind = unsigned[kind] or kind
-  for _, known in ipairs(made_of[what]) do
-    if known == kind then
-      return what .. "_" .. kind
+--- By distribution and element type, the name of the kernel.
+distributions.names = {}
+for what, made in pairs(made_of) do
+  distributions.names[what] = {}
+  for _, kind in ipairs { "u32", "i32", "u64", "i64", "f32", "f64" } do
+    local stored = unsigned[kind] or kind
+    if stored == made[1] or stored == made[2] then
+      distributions.names[what][kind] = what .. "_" .. stored
     end
   end
 end
 
---- Words of 32 bits that a number of the type takes.
-function distributions.width(kind)
-  return kind:find "64$" and 2 or 1
-end
+--- By element type, how many words of 32 bits a number takes.
+distributions.widths = { u32 = 1, i32 = 1, f32 = 1, u64 = 2, i64 = 2, f64 = 2 }
 
 local kernels = { draw = setmetatable({}, { __mode = "k" }), make = setmetatable({}, { __mode = "k" }) } -- by device
 
@@ -255,11 +255,11 @@ function distributions.kernels(device, how)
   for _, what in ipairs { "bits", "uniform", "normal", "log_normal", "poisson" } do
     local made = made_of[what]
     for _, kind in ipairs(how == "draw" and made or made.made and made or {}) do
-      local name = distributions.name(what, kind)
+      local name = distributions.names[what][kind]
       local text = kernel_texts[how]:gsub("DRAWN", made.drawn):gsub("MADE", made.made or ""):gsub("NAME", name)
       names[#names + 1] = name
       parts[#parts + 1] = text:gsub("%f[%w]T%f[%W]", c_types[kind]):gsub("%f[%w]W%f[%W]",
-        distributions.width(kind) == 2 and "u64" or "u32")
+        distributions.widths[kind] == 2 and "u64" or "u32")
     end
   end
   local module = device:compile(table.concat(parts), { name = "rng.cu" })

@@ -22,6 +22,7 @@ local core = require "gpulua.core"
 local arguments = require "gpulua.arguments"
 local distributions = require "gpulua.distributions"
 local fail <const> = arguments.fail
+local dims, names, widths = core.dims, distributions.names, distributions.widths
 
 local rng = {}
 rng.__index = rng
@@ -30,6 +31,8 @@ rng.__name = "gpulua.rng"
 local threads <const> = 256
 local mean_max <const> = 1048576 -- of Poisson's
 local once <const> = { grid = 1, block = 1, label = "rng advance" }
+local labels <const> = { bits = "rng bits", uniform = "rng uniform", normal = "rng normal",
+  log_normal = "rng log_normal", poisson = "rng poisson" }
 
 -- How a library's generators are numbered; legacy is its order with the same words on every device.
 local library_generators <const> = { xorwow = 101, mrg32k3a = 121, sobol32 = 201, scrambled_sobol32 = 202,
@@ -53,10 +56,10 @@ local function check_draw(self, what, x, given)
   elseif given ~= nil then
     arguments.check(what, given, draw_options)
   end
-  local kind, count = core.dims(x)
+  local kind, count = dims(x)
   if not kind then
     fail(what, "a buffer expected, got %s", core.type(x) or type(x))
-  elseif not distributions.name(what, kind) then
+  elseif not names[what][kind] then
     core.raise("Unsupported", ("%s: the buffer is %s; it takes %s"):format(what, kind, distributions.types(what)))
   elseif x.device ~= self.device then
     fail(what, "the buffer is on %s, the rng on %s", x.device.name, self.device.name)
@@ -78,21 +81,26 @@ end
 
 local function config_for(self, what, thread_count, given)
   local grid = (thread_count + threads - 1) // threads
-  return { grid = grid < self.blocks_max and grid or self.blocks_max, block = threads,
-    stream = given and given.stream, label = given and given.label or "rng " .. what }
+  grid = grid < self.blocks_max and grid or self.blocks_max
+  if given then
+    return { grid = grid, block = threads, stream = given.stream, label = given.label or labels[what] }
+  end
+  local config = self.configs[what] -- the next call's, too: a launch reads it once
+  config.grid = grid
+  return config
 end
 
 local function draw_philox(self, what, kind, x, count, given, a, b, c, d)
-  local width = distributions.width(kind)
+  local width = widths[kind]
   local config = config_for(self, what, count * width // 4 + 2, given) -- blocks of the sequence, two of them in part
-  local op = self.kernels[distributions.name(what, kind)]:launch(config, count, self.state_words, x, a, b, c, d)
+  local op = self.kernels[names[what][kind]]:launch(config, count, self.state_words, x, a, b, c, d)
   self.kernels.advance:launch(config.stream and { grid = 1, block = 1, stream = config.stream, label = once.label }
     or once, count, width, self.state_words)
   return op
 end
 
 local function draw_library(self, what, kind, x, count, given, a, b, c, d)
-  local name, dimensions, width = self.generator, self.dimensions, distributions.width(kind)
+  local name, dimensions, width = self.generator, self.dimensions, widths[kind]
   if not core.stream_number(self.device, given and given.stream) then
     core.raise("Unsupported", ("%s: draws of %s cannot be captured, each launch of the graph would draw the same; "
       .. "philox's can"):format(what, name))
@@ -119,7 +127,7 @@ local function draw_library(self, what, kind, x, count, given, a, b, c, d)
   if what == "bits" then
     return op
   end
-  return self.kernels[distributions.name(what, kind)]:launch(config, count, x, a, b, c, d)
+  return self.kernels[names[what][kind]]:launch(config, count, x, a, b, c, d)
 end
 
 --- rng:bits(x, [{stream=, label=}]) -> op. Fills x (u32, i32, u64, i64) with random bits, of the word or words as they
@@ -301,7 +309,10 @@ return function(device, options)
   end
   local state = check_state(options == nil and {} or options)
   local made = setmetatable({ device = device, generator = state.generator, ordering = state.ordering,
-    dimensions = state.dimensions, blocks_max = device.multiprocessors * 16 }, rng)
+    dimensions = state.dimensions, blocks_max = device.multiprocessors * 16, configs = {} }, rng)
+  for what in pairs(labels) do
+    made.configs[what] = { block = threads, label = labels[what] }
+  end
   local kernels = distributions.kernels(device, state.generator == "philox" and "draw" or "make")
   if state.generator == "philox" then
     made.draw = draw_philox
