@@ -108,6 +108,19 @@ describe("rng of cuRAND's", function()
     end
   end)
 
+  where_it_is("are normal by the inverse of the distribution", function()
+    local wanted <const> = { 0, 0.6744897501960817, -0.6744897501960817, -0.3186393639643752, 1.150349380376008 }
+    local got = draw(open("sobol64", { offset = 1 }), "normal", "f64", 5) -- of 0.5, 0.75, 0.25, 0.375, 0.875
+    local narrow = draw(open("sobol32", { offset = 1 }), "normal", "f32", 5)
+    for i = 1, 5 do
+      assert.is_true(math.abs(got[i] - wanted[i]) <= 1e-14, i)
+      assert.is_true(math.abs(narrow[i] - wanted[i]) <= 4e-6, i)
+    end
+    -- The ends: half of the first and the last part.
+    assert.is_true(math.abs(draw(open("sobol64"), "normal", "f64", 1)[1] - -8.209536151601387) <= 1e-14)
+    assert.is_true(math.abs(draw(open("sobol32"), "normal", "f32", 1)[1] - -6.337957754553789) <= 4e-6)
+  end)
+
   where_it_is("are spread as they should be", function()
     local n <const> = 50000
     for _, name in ipairs(pseudo) do
