@@ -124,6 +124,11 @@ describe("docs/coverage.md", function()
         end
       end
     end
+    for name in pairs(getmetatable(dev:rng())) do
+      if not name:find "^__" and not named(name) then
+        missing[#missing + 1] = "rng:" .. name
+      end
+    end
     for name in pairs(gpu) do
       if name ~= "version" and not named(name) then
         missing[#missing + 1] = "gpu." .. name

@@ -71,6 +71,11 @@ package.loaded["gpulua.device"].blas = function(...)
   return require "gpulua.blas"(...)
 end
 
+--- device:rng([{generator=, seed=, offset=, ordering=, dimensions=} or {state=}]) -> rng: see rng.lua.
+package.loaded["gpulua.device"].rng = function(...)
+  return require "gpulua.rng"(...)
+end
+
 local scalar = package.loaded["gpulua.scalar"]
 local values_of = scalar.get
 

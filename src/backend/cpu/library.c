@@ -10,7 +10,7 @@
 
 #include "backend/cpu/module.h"
 
-static const struct cpu_library *const libraries[] = {&gpu_cpu_blas};
+static const struct cpu_library *const libraries[] = {&gpu_cpu_blas, &gpu_cpu_rng};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of loading: devices are of any thread */
 
 gpulua_status gpu_cpu_library_load(const char *variable, const char *const *names,

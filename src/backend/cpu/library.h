@@ -24,6 +24,7 @@ struct cpu_library {
 };
 
 extern const struct cpu_library gpu_cpu_blas;
+extern const struct cpu_library gpu_cpu_rng;
 
 struct cpu_module;
 /* `options` is a library's own; `*description` malloc'ed. */

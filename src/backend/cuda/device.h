@@ -51,7 +51,8 @@ struct backend_device {
     CUfunction choose_function;
     struct cuda_nvrtc nvrtc;
     bool nvrtc_is_open;
-    struct cuda_blas *blas; /* owned; NULL: not opened yet */
+    struct cuda_blas *blas;  /* owned; NULL: not opened yet */
+    struct rng_library *rng; /* likewise */
 };
 
 struct backend_slab {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct cuda_toolkit *const libraries[] = {&gpu_cuda_blas};
+static const struct cuda_toolkit *const libraries[] = {&gpu_cuda_blas, &gpu_cuda_rng};
 
 gpulua_status gpu_cuda_library_module(struct backend_device *device, const char *name,
                                       const char *options, struct backend_module **module,

@@ -1,5 +1,5 @@
 /* Libraries of the CUDA toolkit whose calls are launched like kernels (library_open of backend.h).
- * toolkit.c makes modules of them; each library has a file: blas.c. */
+ * toolkit.c makes modules of them; each library has a file: blas.c, rng.c. */
 #ifndef GPU_CUDA_TOOLKIT_H
 #define GPU_CUDA_TOOLKIT_H
 
@@ -35,5 +35,9 @@ gpulua_status gpu_cuda_toolkit_launch(const struct backend_launch *launch,
 /* ---- blas.c, blas_epilogue.c ---- */
 extern const struct cuda_toolkit gpu_cuda_blas;
 void gpu_cuda_blas_close(struct backend_device *device); /* its work is over, or the device lost */
+
+/* ---- rng.c ---- */
+extern const struct cuda_toolkit gpu_cuda_rng;
+void gpu_cuda_rng_close(struct backend_device *device); /* likewise */
 
 #endif
