@@ -174,7 +174,7 @@ local function new_network(dev)
     local rows = inputs.shape[1]
     local hidden, scores = dev:buffer("f32", { rows, HIDDEN }), dev:buffer("f32", { rows, SPECIES })
     net.forward(inputs, hidden, scores)
-    local right = gpu.map("i32(a == b)", { a = gpu.reduce("argmax", scores, 2), b = species })
+    local right = gpu.map("a == b", { a = gpu.reduce("argmax", scores, 2), b = species })
     return gpu.reduce("sum", right):get()
   end
 
