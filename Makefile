@@ -200,7 +200,10 @@ demo-run: $(INTERPRETER) $(EXECUTOR)
 	$(INTERPRETER) --device $(DEVICE) examples/ecg.lua examples/data/ecg.npy $(BUILD)/demo/ecg.png
 	$(INTERPRETER) --device $(DEVICE) examples/edges.lua examples/data/ascent.png $(BUILD)/demo/ascent-edges.png
 	$(INTERPRETER) --device $(DEVICE) examples/edges.lua examples/data/raccoon.png $(BUILD)/demo/raccoon-edges.png
-	@echo "pictures: $(BUILD)/demo/ecg.png $(BUILD)/demo/ascent-edges.png $(BUILD)/demo/raccoon-edges.png"
+	$(INTERPRETER) --device $(DEVICE) examples/mlp.lua examples/data/penguins.csv $(BUILD)/demo/penguins.png
+	$(INTERPRETER) --device $(DEVICE) examples/nbody.lua $(BUILD)/demo/galaxies.png
+	@echo "pictures: $(BUILD)/demo/ecg.png $(BUILD)/demo/ascent-edges.png $(BUILD)/demo/raccoon-edges.png" \
+		"$(BUILD)/demo/penguins.png $(BUILD)/demo/galaxies.png"
 
 test:
 	@CC='$(CC)' CXX='$(CXX)' sh tools/deps.sh test

@@ -503,6 +503,7 @@ describe("blas", function()
     local foreign = other:buffer("f32", { 4, 5 })
     for _, case in ipairs {
       { "gemm", "InvalidArgument", "gemm: a table expected, got nil" },
+      { "gemm", "InvalidArgument", "gemm: a table expected, got buffer", a },
       { "gemm", "InvalidArgument", "gemm: it has no option 'A'", { A = a, b = b } },
       { "gemm", "InvalidArgument", "gemm: b: a buffer expected, got nil", { a = a } },
       { "gemm", "InvalidArgument", "gemm: a: a buffer expected, got number", { a = 1, b = b } },

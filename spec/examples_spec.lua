@@ -379,6 +379,231 @@ describe("example", function()
     end)
   end)
 
+  describe("mlp", function()
+    -- The same network in Lua's own floats: its loss, and how many of the rows it gets right.
+    local function reference(epochs)
+      local species = { Adelie = 1, Chinstrap = 2, Gentoo = 3 }
+      local learn, test, count = {}, {}, 0
+      for line in io.lines "examples/data/penguins.csv" do
+        local name, length, depth = line:match "^(%a+),%a+,([%d.]+),([%d.]+),"
+        if name then
+          count = count + 1
+          table.insert(count % 5 == 0 and test or learn, { tonumber(length), tonumber(depth), species[name] })
+        end
+      end
+      for column = 1, 2 do
+        local sum, squares = 0, 0
+        for _, row in ipairs(learn) do
+          sum = sum + row[column]
+        end
+        for _, row in ipairs(learn) do
+          squares = squares + (row[column] - sum / #learn) ^ 2
+        end
+        for _, rows in ipairs { learn, test } do
+          for _, row in ipairs(rows) do
+            row[column] = (row[column] - sum / #learn) / (squares / #learn) ^ 0.5
+          end
+        end
+      end
+      -- w: of each layer and output its bias, and weights behind it.
+      math.randomseed(1)
+      local sizes, w, v = { 2, 16, 3 }, {}, {}
+      for layer = 1, 2 do
+        w[layer], v[layer] = {}, {}
+        for output = 1, sizes[layer + 1] do
+          w[layer][output], v[layer][output] = { [0] = 0 }, {}
+        end
+        for input = 1, sizes[layer] do
+          for output = 1, sizes[layer + 1] do
+            w[layer][output][input] = (6 / sizes[layer]) ^ 0.5 * (2 * math.random() - 1)
+          end
+        end
+      end
+      local hidden, p = {}, {}
+      local function forward(row)
+        for j = 1, 16 do
+          local u = w[1][j]
+          hidden[j] = math.max(0, u[0] + u[1] * row[1] + u[2] * row[2])
+        end
+        local sum = 0
+        for k = 1, 3 do
+          local u, score = w[2][k], w[2][k][0]
+          for j = 1, 16 do
+            score = score + u[j] * hidden[j]
+          end
+          p[k] = math.exp(score)
+          sum = sum + p[k]
+        end
+        for k = 1, 3 do
+          p[k] = p[k] / sum
+        end
+      end
+      local loss
+      for _ = 1, epochs do
+        local g = { {}, {} }
+        for layer = 1, 2 do
+          for output = 1, sizes[layer + 1] do
+            g[layer][output] = {}
+            for input = 0, sizes[layer] do
+              g[layer][output][input] = 0
+            end
+          end
+        end
+        loss = 0
+        for _, row in ipairs(learn) do
+          forward(row)
+          loss = loss - math.log(p[row[3]]) / #learn
+          for k = 1, 3 do
+            p[k] = (p[k] - (k == row[3] and 1 or 0)) / #learn
+            local of = g[2][k]
+            of[0] = of[0] + p[k]
+            for j = 1, 16 do
+              of[j] = of[j] + p[k] * hidden[j]
+            end
+          end
+          for j = 1, 16 do
+            if hidden[j] > 0 then
+              local d, of = p[1] * w[2][1][j] + p[2] * w[2][2][j] + p[3] * w[2][3][j], g[1][j]
+              of[0], of[1], of[2] = of[0] + d, of[1] + d * row[1], of[2] + d * row[2]
+            end
+          end
+        end
+        for layer = 1, 2 do
+          for output = 1, sizes[layer + 1] do
+            for input = 0, sizes[layer] do
+              local changed = 0.9 * (v[layer][output][input] or 0) - 0.5 * g[layer][output][input]
+              v[layer][output][input] = changed
+              w[layer][output][input] = w[layer][output][input] + changed
+            end
+          end
+        end
+      end
+      local right = { [learn] = 0, [test] = 0 }
+      for rows in pairs(right) do
+        for _, row in ipairs(rows) do
+          forward(row)
+          right[rows] = right[rows] + (p[row[3]] == math.max(table.unpack(p)) and 1 or 0)
+        end
+      end
+      return loss, right[learn], right[test]
+    end
+
+    local table_path <const> = "examples/data/penguins.csv"
+
+    it("learns what the same network learns in Lua, eagerly and as a graph, and draws it", function()
+      local path = folder .. "/mlp.png"
+      local output, code = run(("examples/mlp.lua %s %s"):format(table_path, path))
+      assert.equal(0, code, output)
+      assert.truthy(output:find(dev.name .. ": 274 penguins to learn from, 68 held out\n", 1, true), output)
+      local loss, learnt, right = reference(200)
+      for _, name in ipairs { "eager", "graph" } do
+        local found = output:match(name .. ": 200 epochs, loss ([%d.]+)[^\n]*\n")
+        assert.truthy(found and math.abs(found - loss) < 1e-3 * loss + 1e-4, output .. loss)
+      end
+      local found_learnt = output:match "learnt from: [%d.]+ %% %((%d+) of 274%)\n"
+      local percent, found = output:match "test accuracy: ([%d.]+) %% %((%d+) of 68%); the same bits"
+      assert.truthy(found_learnt and math.abs(found_learnt - learnt) <= 1, output .. learnt)
+      assert.truthy(found and math.abs(found - right) <= 1 and found / 68 > 0.92, output .. right)
+      assert.equal(("%.1f"):format(100 * found / 68), percent)
+
+      local picture <close> = image.load(dev, path)
+      assert.are.same({ 440, 640, 3 }, picture.shape)
+      local pixels = picture:read()
+      for _, wanted in ipairs { { 5, 5, 251, 211, 176 }, { 635, 5, 218, 190, 232 }, { 400, 435, 173, 210, 210 } } do
+        for c = 1, 3 do
+          local value = pixels[3 * (640 * wanted[2] + wanted[1]) + c]
+          assert.truthy(math.abs(value - wanted[2 + c]) <= 4, ("%d at %d, %d"):format(value, wanted[1], wanted[2]))
+        end
+      end
+    end)
+
+    it("notices when the graph learns something else", function()
+      local wrong <close> = assert(io.open(folder .. "/wrong-mlp.lua", "w"))
+      local short, once = support.read_file "examples/mlp.lua":gsub("<const> = 200,", "<const> = 20,")
+      local broken, again = short:gsub("function%(step%) return dev:graphed",
+        "function(step) step() return dev:graphed")
+      assert.are.same({ 1, 1 }, { once, again })
+      wrong:write(broken)
+      wrong:flush()
+      local output, code = run(("%s/wrong-mlp.lua %s"):format(folder, table_path))
+      assert.equal(1, code, output)
+      assert.truthy(output:find("the graph has learnt something else", 1, true), output)
+    end)
+
+    it("says what is wrong with its table", function()
+      local output, code = run "examples/mlp.lua"
+      assert.equal(2, code)
+      assert.truthy(output:find "^usage: ", output)
+      local other <close> = assert(io.open(folder .. "/other.csv", "w"))
+      other:write "Rockhopper,Torgersen,39.1,18.7,181\n"
+      other:flush()
+      for path, said in pairs { ["none.csv"] = "none.csv", ["README.md"] = "README.md has no five penguins",
+        [folder .. "/other.csv"] = "Rockhopper" } do
+        output, code = run("examples/mlp.lua " .. path)
+        assert.equal(1, code)
+        assert.truthy(output:find(said, 1, true), output)
+      end
+    end)
+  end)
+
+  describe("nbody", function()
+    -- What it says of the energy: at first, in the end, and how much of it goes astray.
+    local function energies(output, code)
+      assert.equal(0, code, output)
+      local first, last, astray = output:match "energy: (%S+) at first, (%S+) in the end; at most (%S+) of it"
+      assert.truthy(first, output)
+      return tonumber(first), tonumber(last), tonumber(astray)
+    end
+
+    it("keeps its energy, and draws four moments", function()
+      local path = folder .. "/nbody.png"
+      local first, last, astray = energies(run(("examples/nbody.lua %s 100"):format(path)))
+      assert.truthy(astray < 2e-3 and math.abs(last / first - 1) < 2e-4, first .. " " .. last .. " " .. astray)
+      local picture <close> = image.load(dev, path)
+      assert.are.same({ 300, 1200, 3 }, picture.shape)
+      local pixels = picture:read()
+      -- How red and how blue a part of the first moment is: the blue galaxy is left of the orange one.
+      local function light(from, to)
+        local red, blue = 0, 0
+        for y = 0, 299 do
+          for x = from, to do
+            red, blue = red + pixels[3 * (1200 * y + x) + 1], blue + pixels[3 * (1200 * y + x) + 3]
+          end
+        end
+        return red, blue
+      end
+      local red, blue = light(0, 149)
+      assert.truthy(blue > 1.2 * red and red > 10000, red .. " " .. blue)
+      red, blue = light(150, 299)
+      assert.truthy(red > 1.2 * blue and blue > 10000, red .. " " .. blue)
+      for x = 300, 900, 300 do
+        assert.truthy(select(2, light(x, x + 299)) > 10000, "nothing is at " .. x)
+      end
+    end)
+
+    -- Two bodies: the energy follows from where they begin. The error of a leapfrog falls with the square of the step.
+    it("loses a quarter as much of its energy in steps half as long", function()
+      local _, _, astray = energies(run(("examples/nbody.lua %s/two.png 2"):format(folder)))
+      local text, count = support.read_file "examples/nbody.lua":gsub("STEP <const> = 0.01 ", "STEP <const> = 0.005 ")
+      local halved, again = text:gsub("STEPS <const> = 17, 40", "STEPS <const> = 17, 80")
+      assert.are.same({ 1, 1 }, { count, again })
+      local file <close> = assert(io.open(folder .. "/halved.lua", "w"))
+      file:write(halved)
+      file:flush()
+      local first, _, less = energies(run(("%s/halved.lua %s/two.png 2"):format(folder, folder)))
+      assert.equal(("%.6f"):format(0.36 ^ 2 + 0.1 ^ 2 - 1 / (4.4 ^ 2 + 1 + 0.2 ^ 2) ^ 0.5), ("%.6f"):format(first))
+      assert.truthy(astray / less > 3 and astray / less < 5.5, astray .. " " .. less)
+    end)
+
+    it("says what is wrong with its arguments", function()
+      for _, bad in ipairs { "", folder .. "/x.png 1", folder .. "/x.png 65537", folder .. "/x.png many" } do
+        local output, code = run("examples/nbody.lua " .. bad)
+        assert.equal(2, code)
+        assert.truthy(output:find "^usage: ", output)
+      end
+    end)
+  end)
+
   describe("mistakes", function()
     it("are noticed by nobody", function()
       local output, code = run "--device cpu examples/mistakes.lua"

@@ -52,7 +52,7 @@ look_all() {
     look build must "Lua 5.4's static library" liblua5.4-dev static_lua
     look build must "stb_image.h" libstb-dev header stb/stb_image.h
     look build must "stb_image_write.h" libstb-dev header stb/stb_image_write.h
-    look test must "OpenBLAS, the BLAS of the CPU device" libopenblas0 shared libopenblas.so.0
+    look build must "OpenBLAS, the BLAS of the CPU device" libopenblas0 shared libopenblas.so.0
     look test must "zlib, for .npz and PNG files" zlib1g shared libz.so.1
     look test must "busted for Lua 5.4" lua-busted busted54
     look test may "NumPy for Python 3, to exchange memory with" python3-numpy numpy

@@ -20,7 +20,7 @@ end
 
 function arguments.check(call, given, options)
   if type(given) ~= "table" then
-    fail(call, "a table expected, got %s", type(given))
+    fail(call, "a table expected, got %s", core.type(given) or type(given))
   end
   for name in pairs(given) do
     if not options[name] then

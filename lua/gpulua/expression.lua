@@ -6,11 +6,12 @@
 -- Types. Buffers and scalars of the device have theirs, numbers of the script have none: they take that of what they
 -- meet. Of two floats the wider one counts (f16 with bf16: f32), of a float and an integer the float; of two integers
 -- the wider one, and of a signed and an unsigned one a signed one that holds both (u64 with a signed one: an error).
--- Integers wrap around. Where integers meet a number with a fraction, / or a function of real numbers, they become f32
--- (8 and 16 bits) or f64. f16 and bf16 are computed in f32, and rounded when they are stored. Conditions are no
--- numbers: where(c, x, y) chooses. What is stored must fit the type of `out`: floats into floats, integers into floats
--- and into integers that hold them all; i32(x), f32(x), u8(x) and so on convert (floats to integers: the nearest one
--- that there is, towards zero; not a number: 0). An integer divided by 0 with // or % is 0.
+-- Integers wrap around, also where the sign of an unsigned one is turned. Where integers meet a number with a fraction,
+-- / or a function of real numbers, they become f32 (8 and 16 bits) or f64. f16 and bf16 are computed in f32, and
+-- rounded when they are stored. Conditions are no numbers: where(c, x, y) chooses; a new buffer of them is u8, of 1 and
+-- 0. What is stored must fit the type of `out`: floats into floats, integers into floats and into integers that hold
+-- them all; i32(x), f32(x), u8(x) and so on convert (floats to integers: the nearest one that there is, towards zero;
+-- not a number: 0). An integer divided by 0 with // or % is 0.
 
 local core = require "gpulua.core"
 
