@@ -104,7 +104,7 @@ describe("memory", function()
     local mod = dev:compile(support.spin_source)
     local stream = dev:stream {}
     local x, h = dev:buffer("i32", 1000), dev:host("i32", 1000)
-    local slow = mod.spin:launch({ grid = 1, block = 1, stream = stream }, support.ticks(dev, 0.5), x, 1)
+    local slow = mod.spin:launch({ grid = 1, block = 1, stream = stream }, support.ticks(dev, 1.5), x, 1)
     stream:use(h.copy, h, x)
     local weak = setmetatable({ x, h, stream }, { __mode = "v" })
     x, h, stream, mod = nil, nil, nil, nil -- luacheck: ignore
@@ -116,7 +116,7 @@ describe("memory", function()
     local spent = support.now() - start
     assert.is_nil(next(weak))
     assert.is_false(slow:done())
-    assert.truthy(spent < 0.25, spent)
+    assert.truthy(spent < 1, spent)
     slow:await()
     dev:close()
   end)

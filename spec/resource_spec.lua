@@ -255,7 +255,7 @@ describe("memory resources", function()
     it("gets what comes out of use into a quarantine, also where another budget was too small before", function()
       local small = support.open { budget = 800 << 10 }
       local mod = small:compile(support.spin_source)
-      local ticks = support.ticks(small, 0.3)
+      local ticks = support.ticks(small, 1)
       collectgarbage()
       small:synchronize()
       collectgarbage "stop"
