@@ -479,6 +479,33 @@ describe("blas", function()
       assert.equal(40, c:read(1, 1)[1])
     end)
 
+    it("has places by the names of its arguments, and none that would reach other memory", function()
+      local a, b = dev:buffer("f32", { 2, 3 }):fill(1), dev:buffer("f32", { 3, 4 }):fill(2)
+      local c, sum = dev:buffer("f32", { 2, 4 }), dev:buffer("f32", { 2, 4 })
+      local graph <close> = dev:capture(function()
+        blas:gemm { a = a, b = b, c = c }
+        blas:geam { a = c, c = sum }
+      end)
+      graph:launch()
+      assert.equal(6, sum:read(1, 1)[1])
+      graph:bind { ["gemm#1.a"] = dev:buffer("f32", { 2, 3 }):fill(10), ["gemm.alpha"] = 0.5 }
+      graph:launch()
+      assert.equal(30, sum:read(1, 1)[1])
+      graph:bind { ["geam.beta"] = 5 } -- of what was not given
+      graph:launch()
+      assert.equal(30, sum:read(1, 1)[1])
+      local four = dev:buffer("f32", 4)
+      for name, value in pairs { m = 1000000, ["6"] = 1000000, batch = 2, bias = four, workspace = four, ["4"] = four,
+        type = 3 } do
+        support.raises("InvalidArgument", ("the graph has no 'gemm#1.%s'"):format(name), graph.bind, graph,
+          { ["gemm#1." .. name] = value })
+      end
+      support.raises("InvalidArgument", "24 bytes in the place of 48", graph.bind, graph,
+        { ["gemm#1.b"] = dev:buffer("f32", { 2, 3 }) })
+      support.raises("InvalidArgument", "a buffer of f64 in the place of one of f32", graph.bind, graph,
+        { ["gemm#1.c"] = dev:buffer("f64", 4) })
+    end)
+
     it("is followed by graphed functions", function()
       local a = dev:buffer("f32", { 8, 8 }):fill(1)
       local fast <close> = dev:graphed(function(alpha)

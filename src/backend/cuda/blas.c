@@ -245,9 +245,11 @@ MATRIX_CALL(ger) {
 
 #define GEAM(T)                                                                                    \
     (blas->handle, operation(call->transpose_a), operation(call->transpose_b), call->m, call->n,   \
-     (const T *)alpha, (const T *)call->a, call->lda, (const T *)beta,                             \
+     (const T *)alpha, (const T *)call->a, call->lda,                                              \
+     (const T *)(call->b != NULL ? beta : &nothing),                                               \
      (const T *)(call->b != NULL ? call->b : call->a), call->ldb, (T *)call->c, call->ldc)
 MATRIX_CALL(geam) {
+    static const union blas_factor nothing;
     return BY_TYPE(cublasSgeam_64, cublasDgeam_64, cublasCgeam_64, cublasZgeam_64, GEAM);
 }
 
