@@ -695,6 +695,28 @@ describe("blas", function()
     support.works(dev)
   end)
 
+  -- OpenBLAS stops its threads in front of a fork; with a call under way it waited for ever.
+  it("goes on while its process forks", function()
+    local output, code = support.script([[
+      local gpu, uv = require "gpulua", require "luv"
+      local dev = gpu.device(os.getenv "GPULUA_DEVICE")
+      local blas, ended = dev:blas(), 0
+      local a = dev:buffer("f32", { 384, 384 }):fill(1)
+      local c = dev:buffer("f32", { 384, 384 })
+      for i = 1, 100 do
+        for _ = 1, 4 do blas:gemm { a = a, b = a, c = c } end
+        local child
+        child = assert(uv.spawn("true", { args = {} }, function()
+          ended = ended + 1
+          child:close()
+        end))
+      end
+      uv.run()
+      print(ended, c:read(1, 1)[1])]], "timeout -s KILL 60 env")
+    assert.equal(0, code, output)
+    assert.equal("100\t384.0\n", output)
+  end)
+
   it("is not loaded inside a capture", function()
     local fresh <close> = support.open()
     local capture <close> = fresh:capture()
