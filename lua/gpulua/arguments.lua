@@ -40,6 +40,15 @@ function arguments.whole(call, given, name, least)
   return value
 end
 
+--- Elements from the first to the last of `count` (1 or more) pieces of `length`, `step` apart. math.maxinteger stands
+-- for everything that is no smaller: no buffer has as many.
+function arguments.reach(count, step, length)
+  if step > 0 and count - 1 > (math.maxinteger - length) // step then
+    return math.maxinteger
+  end
+  return (count - 1) * step + length
+end
+
 --- The boolean given.name, or nil.
 function arguments.flag(call, given, name)
   local value = given[name]

@@ -12,6 +12,7 @@ local core = require "gpulua.core"
 local arguments = require "gpulua.arguments"
 local dims, overlap = core.dims, core.overlap
 local fail, whole, flag, choice = arguments.fail, arguments.whole, arguments.flag, arguments.choice
+local reach = arguments.reach
 
 local blas = {}
 blas.__index = blas
@@ -25,7 +26,9 @@ local epilogues <const> = { relu = 1, gelu = 2 }
 -- ---- what is given ----
 
 local function check_options(self, call, given, options)
-  if not self.module then
+  if getmetatable(self) ~= blas then
+    fail(call, "argument 1: a blas expected, got %s", core.type(self) or type(self))
+  elseif not self.module then
     core.raise("Closed", "attempt to use a closed blas")
   end
   arguments.check(call, given, options)
@@ -99,19 +102,31 @@ local function place(call, given, of, rows, columns, batch)
     fail(call, "ld%s is %d, less than the %d columns of %s", of.name, ld, columns, of.name)
   end
   of.ld = ld or columns > 0 and columns or 1
-  local span = rows > 0 and columns > 0 and (rows - 1) * of.ld + columns or 0
+  local span = rows > 0 and columns > 0 and reach(rows, of.ld, columns) or 0
   if batch then
     local stride = whole(call, given, "stride_" .. of.name, 0)
     if of.batch and of.batch ~= batch and not stride then
       fail(call, "%s is %d matrices, %d are needed", of.name, of.batch, batch)
     end
-    of.stride = stride or of.batch and of.rows * of.columns or of.rows and 0 or rows * of.ld
+    of.stride = stride or of.batch and of.rows * of.columns or of.rows and 0 or reach(rows + 1, of.ld, 0)
+    -- One behind the other, or side by side in the same rows.
     of.is_distinct = batch < 2 or of.stride >= span
-    span = span > 0 and batch > 0 and span + (batch - 1) * of.stride or 0
+      or of.stride >= columns and reach(batch, of.stride, columns) <= of.ld
+    span = span > 0 and batch > 0 and reach(batch, of.stride, span) or 0
   end
   if span > of.count then
     core.raise("OutOfBounds", ("%s: %s has %d elements, the call reaches to %d"):format(call, of.name, of.count, span))
   end
+end
+
+-- A buffer for what comes out.
+local function new(self, call, kind, shape)
+  for _, dimension in ipairs(shape) do
+    if dimension == 0 then
+      fail(call, "a new buffer for what comes out would have no elements: %s", table.concat(shape, " x "))
+    end
+  end
+  return self.device:buffer(kind, shape)
 end
 
 local function apart(call, name, value, other_name, other)
@@ -122,7 +137,12 @@ end
 
 -- ---- launching ----
 
-local plain <const> = { grid = 1, block = 1 }
+local plain <const> = setmetatable({}, {
+  __index = function(known, name)
+    known[name] = { grid = 1, block = 1, label = name }
+    return known[name]
+  end,
+})
 local streams_kept <const> = 32
 
 -- What the library needs while it is at work: in a capture a buffer of the graph's, else one for each stream.
@@ -150,7 +170,7 @@ end
 
 local function config_of(given, name)
   return (given.stream ~= nil or given.label ~= nil)
-    and { grid = 1, block = 1, stream = given.stream, label = given.label or name } or plain
+    and { grid = 1, block = 1, stream = given.stream, label = given.label or name } or plain[name]
 end
 
 -- `more`: fields beyond the usual ones.
@@ -164,13 +184,13 @@ local function launch_matrix(self, name, given, a, b, c, m, n, k, lda, ldb, ldc,
     more.triangle or 0, more.side or 0, more.unit or 0, 0, 0)
 end
 
-local function multiply(self, given, a, b, c, bias, m, n, k, batch, alpha, alpha_im, beta, beta_im, transpose_a,
+local function multiply(self, given, name, a, b, c, bias, m, n, k, batch, alpha, alpha_im, beta, beta_im, transpose_a,
     transpose_b, epilogue, may_round)
   local kernel = (beta ~= 0 or beta_im ~= 0) and self.kernels.gemm_add or self.kernels.gemm
   local numbers = { n, m, k, b.ld, a.ld, c.ld, b.stride or 0, a.stride or 0, c.stride or 0, batch, self.workspace_bytes,
     alpha, alpha_im, beta, beta_im, codes[a.type], codes[c.type], transpose_b, transpose_a, 0, 0, 0, epilogue,
     may_round }
-  return kernel:launch(config_of(given, "gemm"), b.value, a.value, c.value, bias, workspace(self, given),
+  return kernel:launch(config_of(given, name), b.value, a.value, c.value, bias, workspace(self, given),
     table.unpack(numbers)), kernel, numbers
 end
 
@@ -213,7 +233,7 @@ local gemm_options <const> = arguments.options [[a b c alpha beta transa transb 
 -- both for f16, bf16 and f32. tf32: see above. c may share no memory with the others. Does not block. InvalidArgument
 -- names what does not fit; OutOfBounds, Unsupported (a type), Closed, and those of kernel:launch.
 function blas.gemm(self, given)
-  local known = self.known and type(given) == "table" and self.known[given.c]
+  local known = getmetatable(self) == blas and self.known and type(given) == "table" and self.known[given.c]
   if known and is_known(known, given) then
     return known.kernel:launch(config_of(given, "gemm"), given.b, given.a, given.c, given.bias, workspace(self, given),
       table.unpack(known.numbers))
@@ -247,7 +267,8 @@ function blas.gemm(self, given)
     if beta ~= 0 or beta_im ~= 0 then
       fail("gemm", "beta is given, but no c")
     end
-    made = self.device:buffer(a.type, (a.batch or b.batch or given.batch) and { batch, m, n } or { m, n })
+    made = new(self, "gemm", a.type,
+      (a.batch or b.batch or given.batch) and { batch, m, n } or { m, n })
     c = { name = "c", value = made, type = a.type, count = #made, ld = n > 0 and n or 1, stride = m * n }
   else
     place("gemm", given, c, m, n, batch)
@@ -271,8 +292,8 @@ function blas.gemm(self, given)
   end
   local may_round = flag("gemm", given, "tf32")
   may_round = (may_round == nil and self.tf32 or may_round) and 1 or 0
-  local op, kernel, numbers = multiply(self, given, a, b, c, bias, m, n, k, batch, alpha, alpha_im, beta, beta_im,
-    transa, transb, epilogue, may_round)
+  local op, kernel, numbers = multiply(self, given, "gemm", a, b, c, bias, m, n, k, batch, alpha, alpha_im, beta,
+    beta_im, transa, transb, epilogue, may_round)
   if made then
     return made, op
   end
@@ -289,10 +310,10 @@ local function vector(self, call, given, name, n, wanted)
   if wanted then
     of_type(call, name, kind, wanted)
   end
-  n = n or (count + step - 1) // step
-  if n > 0 and (n - 1) * step + 1 > count then
+  n = n or (count - 1) // step + 1
+  if n > 0 and reach(n, step, 1) > count then
     core.raise("OutOfBounds", ("%s: %s has %d elements, the call reaches to %d"):format(call, name, count,
-      (n - 1) * step + 1))
+      reach(n, step, 1)))
   end
   return value, step, kind, n
 end
@@ -321,7 +342,7 @@ function blas.gemv(self, given)
     if beta ~= 0 or beta_im ~= 0 then
       fail("gemv", "beta is given, but no y")
     end
-    made = self.device:buffer(a.type, short)
+    made = new(self, "gemv", a.type, { short })
     y, incy = made, 1
   else
     y, incy = vector(self, "gemv", given, "y", short, a.type)
@@ -329,9 +350,10 @@ function blas.gemv(self, given)
     apart("gemv", "y", y, "x", x)
   end
   local op
-  if transa == 2 and a.type:sub(1, 1) == "c" then -- of columns, that is the conjugate alone, which gemm knows
-    op = multiply(self, given, a, { value = x, ld = incx, type = a.type }, { value = y, ld = incy, type = a.type }, nil,
-      short, 1, long, 1, alpha, alpha_im, beta, beta_im, 2, 0, 0, 0)
+  -- Of columns, "c" is the conjugate alone; and with nothing to sum gemv leaves y as it is. gemm knows both.
+  if transa == 2 and a.type:sub(1, 1) == "c" or long == 0 then
+    op = multiply(self, given, "gemv", a, { value = x, ld = incx, type = a.type },
+      { value = y, ld = incy, type = a.type }, nil, short, 1, long, 1, alpha, alpha_im, beta, beta_im, transa, 0, 0, 0)
   else
     op = launch_matrix(self, "gemv", given, a.value, x, y, n, m, 0, a.ld, incx, incy, alpha, alpha_im, beta, beta_im,
       a.type, transa == 0 and 1 or 0)
@@ -361,8 +383,8 @@ function blas.ger(self, given)
   apart("ger", "a", a.value, "y", y)
   local alpha, alpha_im = factor("ger", given, "alpha", 1, a.type)
   if flag("ger", given, "conj") and a.type:sub(1, 1) == "c" then
-    return (multiply(self, given, { value = x, ld = incx, type = a.type }, { value = y, ld = incy, type = a.type }, a,
-      nil, m, n, 1, 1, alpha, alpha_im, 1, 0, 0, 2, 0, 0))
+    return (multiply(self, given, "ger", { value = x, ld = incx, type = a.type },
+      { value = y, ld = incy, type = a.type }, a, nil, m, n, 1, 1, alpha, alpha_im, 1, 0, 0, 2, 0, 0))
   end
   return launch_matrix(self, "ger", given, y, x, a.value, n, m, 0, incy, incx, a.ld, alpha, alpha_im, 0, 0, a.type, 0)
 end
@@ -406,7 +428,7 @@ function blas.geam(self, given)
       end
     end
   else
-    made = self.device:buffer(a.type, { m, n })
+    made = new(self, "geam", a.type, { m, n })
     c = { value = made, ld = n > 0 and n or 1 }
   end
   -- beta is a factor of b here: what c held before is never read.
@@ -450,7 +472,7 @@ function blas.syrk(self, given)
   elseif beta ~= 0 or beta_im ~= 0 then
     fail("syrk", "beta is given, but no c")
   else
-    made = self.device:buffer(a.type, { n, n })
+    made = new(self, "syrk", a.type, { n, n })
     c = { value = made, ld = n > 0 and n or 1 }
   end
   if a.batch or c.batch then

@@ -50,38 +50,36 @@ struct blas_vector_call {
 };
 
 /* clang-format off */
-/* X(name, kind of call, accesses: a, b, c or x, y, result) */
+/* X(name, kind of call, the three pointers: what users call them, and how they are accessed) */
 #define BLAS_CALLS(X)                                                                             \
-    X(gemm,     MATRIX, "in", "in", "out")   /* c = alpha a b + beta c, where beta is 0 .. */     \
-    X(gemm_add, MATRIX, "in", "in", "inout") /* .. or not, here and below */                      \
-    X(gemv,     MATRIX, "in", "in", "out")   /* b and c are vectors */                            \
-    X(gemv_add, MATRIX, "in", "in", "inout")                                                      \
-    X(ger,      MATRIX, "in", "in", "inout") /* c += alpha a b^T: a and b are vectors */          \
-    X(geam,     MATRIX, "in", "in", "out")   /* c = alpha a + beta b */                           \
-    X(syrk,     MATRIX, "in", "in", "out")   /* c = alpha a a^T + beta c, one triangle of it */   \
-    X(syrk_add, MATRIX, "in", "in", "inout")                                                      \
-    X(trsm,     MATRIX, "in", "in", "inout") /* c = alpha a^-1 c, or c a^-1 */                    \
-    X(axpy,     VECTOR, "in", "inout", "out")                                                     \
-    X(scal,     VECTOR, "inout", "in", "out")                                                     \
-    X(copy,     VECTOR, "in", "out", "out")                                                       \
-    X(swap,     VECTOR, "inout", "inout", "out")                                                  \
-    X(rot,      VECTOR, "inout", "inout", "out")                                                  \
-    X(dot,      VECTOR, "in", "in", "out")                                                        \
-    X(nrm2,     VECTOR, "in", "in", "out")                                                        \
-    X(asum,     VECTOR, "in", "in", "out")                                                        \
-    X(iamax,    VECTOR, "in", "in", "out")
+    X(gemm,     MATRIX, "b: in", "a: in", "c: out")   /* c = alpha a b + beta c, where beta is 0 .. */ \
+    X(gemm_add, MATRIX, "b: in", "a: in", "c: inout") /* .. or not, here and below */             \
+    X(gemv,     MATRIX, "a: in", "x: in", "y: out")   /* b and c are vectors */                   \
+    X(gemv_add, MATRIX, "a: in", "x: in", "y: inout")                                             \
+    X(ger,      MATRIX, "y: in", "x: in", "a: inout") /* c += alpha a b^T: a and b are vectors */ \
+    X(geam,     MATRIX, "a: in", "b: in", "c: out")   /* c = alpha a + beta b; b may be null */   \
+    X(syrk,     MATRIX, "a: in", "in", "c: out")      /* c = alpha a a^T + beta c, one triangle */ \
+    X(syrk_add, MATRIX, "a: in", "in", "c: inout")                                                \
+    X(trsm,     MATRIX, "a: in", "in", "b: inout")    /* c = alpha a^-1 c, or c a^-1 */           \
+    X(axpy,     VECTOR, "x: in", "y: inout", "out")                                               \
+    X(scal,     VECTOR, "x: inout", "in", "out")                                                  \
+    X(copy,     VECTOR, "x: in", "y: out", "out")                                                 \
+    X(swap,     VECTOR, "x: inout", "y: inout", "out")                                            \
+    X(rot,      VECTOR, "x: inout", "y: inout", "out")                                            \
+    X(dot,      VECTOR, "x: in", "y: in", "out: out")                                             \
+    X(nrm2,     VECTOR, "x: in", "in", "out: out")                                                \
+    X(asum,     VECTOR, "x: in", "in", "out: out")                                                \
+    X(iamax,    VECTOR, "x: in", "in", "out: out")
 /* clang-format on */
 
+/* What has a name may be bound in graphs: not what decides which memory a call reaches to. */
 #define BLAS_SIGNATURE_MATRIX(a, b, c)                                                             \
-    "a: " a " void*, b: " b " void*, c: " c " void*, bias: in void*, workspace: out void*, "       \
-    "m: i64, n: i64, k: i64, lda: i64, ldb: i64, ldc: i64, stride_a: i64, stride_b: i64, "         \
-    "stride_c: i64, batch: i64, workspace_bytes: u64, alpha: f64, alpha_im: f64, beta: f64, "      \
-    "beta_im: f64, type: i32, c_type: i32, transpose_a: i32, transpose_b: i32, triangle: i32, "    \
-    "side: i32, has_unit_diagonal: i32, epilogue: i32, may_round: i32"
+    a " void*, " b " void*, " c " void*, bias: in void*, out void*, i64, i64, i64, i64, i64, "     \
+      "i64, i64, i64, i64, i64, u64, alpha: f64, alpha_im: f64, beta: f64, beta_im: f64, "         \
+      "i32, i32, i32, i32, i32, i32, i32, i32, i32"
 #define BLAS_SIGNATURE_VECTOR(x, y, result)                                                        \
-    "x: " x " void*, y: " y " void*, result: " result " void*, workspace: out void*, n: i64, "     \
-    "incx: i64, incy: i64, workspace_bytes: u64, alpha: f64, alpha_im: f64, "                      \
-    "beta: f64, type: i32, is_conjugated: i32"
+    x " void*, " y " void*, " result " void*, out void*, i64, i64, i64, u64, alpha: f64, "         \
+      "alpha_im: f64, beta: f64, i32, i32"
 #define BLAS_DESCRIBE(name, kind, a, b, c) "kernel " #name " " BLAS_SIGNATURE_##kind(a, b, c) "\n"
 /* What library_open says. */
 #define BLAS_DESCRIPTION BLAS_CALLS(BLAS_DESCRIBE)

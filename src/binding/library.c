@@ -53,6 +53,10 @@ int gpu_lua_stream_number(lua_State *L) {
         lua_pushnil(L);
         return 1;
     }
+    if (!lua_isnoneornil(L, 2) && !gpu_lua_test(L, g, 2, GPU_LUA_KIND_STREAM)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "stream of launch: a stream expected, got %s",
+                     luaL_typename(L, 2)); /* as the launch that is to come would say */
+    }
     struct gpu_stream *stream = lua_isnoneornil(L, 2) ? gpu_lua_current_stream(L, g, device)
                                                       : gpu_lua_check_stream(L, g, 2);
     lua_pushinteger(L, (lua_Integer)gpu_stream_number(stream));

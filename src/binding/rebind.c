@@ -164,7 +164,8 @@ static gpulua_status try_bind(lua_State *L, struct gpulua *g, const struct gpu_s
 
 /* graph:bind{ name = buffer or number, ... } -> true, nodes that have changed[, the first] or
  * false, why: the graph was made anew, because what follows what is another thing now. A name is a
- * buffer's label, or "kernel#n.parameter". Launches before are not affected. InvalidArgument: no
+ * buffer's label, or "kernel#n.parameter"; of a library's call, what it was given as buffers and
+ * factors ("gemm#1.alpha"), and no sizes. Launches before are not affected. InvalidArgument: no
  * such name, or several; another type or size. */
 int gpu_lua_graph_bind(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);

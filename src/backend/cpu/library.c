@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,42 @@
 
 static const struct cpu_library *const libraries[] = {&gpu_cpu_blas, &gpu_cpu_rng};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of loading: devices are of any thread */
+
+/* ---- forks ---- */
+
+/* Forks first: calls may come without an end. */
+static pthread_rwlock_t calls = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+
+void gpu_cpu_library_enter(void) {
+    pthread_rwlock_rdlock(&calls);
+}
+void gpu_cpu_library_leave(void) {
+    pthread_rwlock_unlock(&calls);
+}
+
+static void before_fork(void) {
+    pthread_rwlock_wrlock(&calls);
+}
+static void after_fork(void) {
+    pthread_rwlock_unlock(&calls);
+}
+/* Its thread has another number than the one that took the lock. */
+static void after_fork_in_child(void) {
+    static const pthread_rwlock_t fresh = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+    calls = fresh;
+}
+
+/* Once the library is there: handlers that are registered last are called first. */
+static gpulua_status watch_forks(struct backend_error *error) {
+    static bool is_done;
+    if (!is_done && pthread_atfork(before_fork, after_fork, after_fork_in_child) != 0) {
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory to watch for forks");
+    }
+    is_done = true;
+    return GPULUA_OK;
+}
+
+/* ---- loading ---- */
 
 gpulua_status gpu_cpu_library_load(const char *variable, const char *const *names,
                                    const char *package, void **library,
@@ -36,7 +73,7 @@ gpulua_status gpu_cpu_library_load(const char *variable, const char *const *name
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return *library != NULL
-               ? GPULUA_OK
+               ? watch_forks(error)
                : gpu_backend_fail(error, GPULUA_LIBRARY_UNAVAILABLE, 0,
                                   "%s could not be loaded; tried %s (%s)", package, tried, reason);
 }

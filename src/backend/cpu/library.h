@@ -39,4 +39,10 @@ gpulua_status gpu_cpu_library_load(const char *variable, const char *const *name
                                    const char *package, void **library,
                                    struct backend_error *error);
 
+/* Around each call. A library with threads of its own may stop them in front of a fork, and wait
+ * for ever if they are at work (OpenBLAS does): so a fork of this process waits until the calls
+ * under way are over, and calls wait until the fork is. */
+void gpu_cpu_library_enter(void);
+void gpu_cpu_library_leave(void);
+
 #endif

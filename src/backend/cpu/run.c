@@ -21,6 +21,7 @@
 
 #include "backend/cpu/check/run.h"
 #include "backend/cpu/fibre.h"
+#include "backend/cpu/library.h"
 #include "backend/cpu/module.h"
 #include "backend/cpu/run.h"
 
@@ -625,7 +626,9 @@ void gpu_cpu_launch_leave(struct cpu_region *region, struct cpu_launch *launch) 
 
 void gpu_cpu_library_call(struct cpu_launch *launch) {
     struct backend_error error = {0};
+    gpu_cpu_library_enter();
     gpulua_status status = launch->kernel->call(launch->args, &error);
+    gpu_cpu_library_leave();
     if (status != GPULUA_OK) {
         char text[512];
         snprintf(text, sizeof text, "%s: %.400s", launch->kernel->table->name, error.message);

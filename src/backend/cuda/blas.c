@@ -136,7 +136,9 @@ static gpulua_status prepare(struct cuda_blas *blas, const struct backend_stream
                              void *workspace, uint64_t workspace_bytes, bool has_device_results,
                              struct backend_error *error) {
     gpulua_status status = GPULUA_OK;
-    if (!blas->has_stream || blas->stream != stream->handle) {
+    /* Setting the stream also takes away the workspace, which another handle's buffer was. */
+    if (!blas->has_stream || blas->stream != stream->handle ||
+        (workspace == NULL && blas->workspace != NULL)) {
         status = BLAS(blas, error, cublasSetStream_v2(blas->handle, (cudaStream_t)stream->handle));
         blas->stream = stream->handle;
         blas->has_stream = status == GPULUA_OK;
@@ -154,7 +156,9 @@ static gpulua_status prepare(struct cuda_blas *blas, const struct backend_stream
                       cublasSetPointerMode_v2(blas->handle, has_device_results
                                                                 ? CUBLAS_POINTER_MODE_DEVICE
                                                                 : CUBLAS_POINTER_MODE_HOST));
-        blas->has_device_results = has_device_results;
+        if (status == GPULUA_OK) {
+            blas->has_device_results = has_device_results;
+        }
     }
     return status;
 }
@@ -245,9 +249,11 @@ MATRIX_CALL(ger) {
 
 #define GEAM(T)                                                                                    \
     (blas->handle, operation(call->transpose_a), operation(call->transpose_b), call->m, call->n,   \
-     (const T *)alpha, (const T *)call->a, call->lda, (const T *)beta,                             \
+     (const T *)alpha, (const T *)call->a, call->lda,                                              \
+     (const T *)(call->b != NULL ? beta : &nothing),                                               \
      (const T *)(call->b != NULL ? call->b : call->a), call->ldb, (T *)call->c, call->ldc)
 MATRIX_CALL(geam) {
+    static const union blas_factor nothing;
     return BY_TYPE(cublasSgeam_64, cublasDgeam_64, cublasCgeam_64, cublasZgeam_64, GEAM);
 }
 

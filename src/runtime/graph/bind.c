@@ -54,18 +54,31 @@ static void param_name(const struct graph_node *node, uint32_t index, char *text
     }
 }
 
+/* What a library's call is given decides which memory it reaches to, which nobody would check
+ * again: so of that only what its signature has names for, and no pointer that was NULL. */
+static bool is_place(const struct graph_body *body, const struct graph_node *node, uint32_t index) {
+    if (!node->kernel || !node->record->u.launch.is_library) {
+        return true;
+    }
+    const struct gpu_param *param = &gpu_kernel_signature(node->kernel)->params[index];
+    return param->name[0] &&
+           (param->kind == GPU_PARAM_SCALAR || body->refs[node->ref_first + index].ref.block);
+}
+
 /* GPU_NODE_NONE: it has no such place. By name first: a parameter may be called 2, or so. */
-static uint32_t find_param(const struct graph_node *node, const char *name) {
+static uint32_t find_param(const struct graph_body *body, const struct graph_node *node,
+                           const char *name) {
     char own[64];
     for (uint32_t i = 0; i < node->ref_count; i++) {
         param_name(node, i, own, sizeof own);
-        if (strcmp(own, name) == 0) {
+        if (strcmp(own, name) == 0 && is_place(body, node, i)) {
             return i;
         }
     }
     char *end;
     unsigned long number = strtoul(name, &end, 10);
-    return name[0] >= '1' && name[0] <= '9' && *end == '\0' && number <= node->ref_count
+    return name[0] >= '1' && name[0] <= '9' && *end == '\0' && number <= node->ref_count &&
+                   is_place(body, node, (uint32_t)number - 1)
                ? (uint32_t)number - 1
                : GPU_NODE_NONE;
 }
@@ -121,7 +134,7 @@ static void find_param_of(struct search *search, const char *name) {
         if (!is_named(node, name, bytes) || (++occurrence != wanted && wanted != 0)) {
             continue;
         }
-        uint32_t index = find_param(node, dot + 1);
+        uint32_t index = find_param(search->body, node, dot + 1);
         if (index == GPU_NODE_NONE) {
             continue;
         }
@@ -147,6 +160,9 @@ static void list_node(struct list *list, const struct graph_body *body, uint32_t
     }
     for (uint32_t i = 0; i < node->ref_count && !list->is_cut; i++) {
         char param[64], text[200];
+        if (!is_place(body, node, i)) {
+            continue;
+        }
         param_name(node, i, param, sizeof param);
         snprintf(text, sizeof text, "'%s#%u.%s'", node->label, occurrence, param);
         list_add(list, text);

@@ -167,7 +167,8 @@ static gpulua_status wrong_type(const char *name, struct backend_error *error) {
         return transpose == BLAS_CONJUGATED ? CONJUGATE(value) : value;                            \
     }                                                                                              \
     static void geam_##p(const struct blas_matrix_call *c) {                                       \
-        const T alpha = FACTOR(c->alpha, c->alpha_im), beta = FACTOR(c->beta, c->beta_im);         \
+        const T alpha = FACTOR(c->alpha, c->alpha_im);                                             \
+        const T beta = c->b != NULL ? FACTOR(c->beta, c->beta_im) : 0;                             \
         for (int64_t j0 = 0; j0 < c->n; j0 += GEAM_EDGE) {                                         \
             for (int64_t i0 = 0; i0 < c->m; i0 += GEAM_EDGE) {                                     \
                 int64_t j1 = j0 + GEAM_EDGE < c->n ? j0 + GEAM_EDGE : c->n;                        \
