@@ -11,7 +11,7 @@ for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown"
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
   "capture_active", "graphed_same",
   "overlap", "map_kind", "map_fits",
-  "library", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
+  "library", "library_value", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil
 end
 
@@ -69,6 +69,11 @@ end
 --- device:blas([{workspace=, tf32=}]) -> blas: see blas.lua.
 package.loaded["gpulua.device"].blas = function(...)
   return require "gpulua.blas"(...)
+end
+
+--- device:fft{ shape =, ... } -> plan: see fft.lua.
+package.loaded["gpulua.device"].fft = function(...)
+  return require "gpulua.fft"(...)
 end
 
 local scalar = package.loaded["gpulua.scalar"]

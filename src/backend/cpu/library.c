@@ -10,8 +10,9 @@
 
 #include "backend/cpu/module.h"
 
-static const struct cpu_library *const libraries[] = {&gpu_cpu_blas};
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of loading: devices are of any thread */
+static const struct cpu_library *const libraries[] = {&gpu_cpu_blas, &gpu_cpu_fft};
+static pthread_mutex_t lock =
+    PTHREAD_MUTEX_INITIALIZER; /* of loading and making: devices are of any thread */
 
 gpulua_status gpu_cpu_library_load(const char *variable, const char *const *names,
                                    const char *package, void **library,
@@ -78,19 +79,46 @@ gpulua_status gpu_cpu_library_open(const char *name, const char *options,
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries && library == NULL; i++) {
         library = strcmp(libraries[i]->name, name) == 0 ? libraries[i] : NULL;
     }
-    if (library == NULL || options[0] != '\0') {
+    if (library == NULL || (library->make == NULL && options[0] != '\0')) {
         return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
                                 "the CPU device has no library '%s'%s%s", name,
                                 options[0] != '\0' ? " with options " : "", options);
     }
+    void *made = NULL;
     pthread_mutex_lock(&lock);
-    gpulua_status status = library->open(error);
+    gpulua_status status = library->make == NULL
+                               ? library->open(error)
+                               : library->make(options, &made, description, error);
     pthread_mutex_unlock(&lock);
-    if (status == GPULUA_OK) {
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    if (library->make == NULL) {
         *description = strdup(library->description);
-        status = *description != NULL
-                     ? module_make(library, module, error)
-                     : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory for a module");
+    }
+    status = *description != NULL
+                 ? module_make(library, module, error)
+                 : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory for a module");
+    if (status == GPULUA_OK) {
+        (*module)->library = library;
+        (*module)->library_made = made;
+        for (size_t i = 0; i < library->call_count; i++) {
+            (*module)->kernels[i].call_made = made;
+        }
+    } else if (library->drop != NULL) {
+        pthread_mutex_lock(&lock);
+        library->drop(made);
+        pthread_mutex_unlock(&lock);
     }
     return status;
+}
+
+void gpu_cpu_library_close(struct cpu_module *module) {
+    free((struct cpu_kernel_table *)(uintptr_t)module->library_table->kernels);
+    free(module->library_table);
+    if (module->library->drop != NULL) {
+        pthread_mutex_lock(&lock);
+        module->library->drop(module->library_made);
+        pthread_mutex_unlock(&lock);
+    }
 }

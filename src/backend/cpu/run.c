@@ -625,7 +625,7 @@ void gpu_cpu_launch_leave(struct cpu_region *region, struct cpu_launch *launch) 
 
 void gpu_cpu_library_call(struct cpu_launch *launch) {
     struct backend_error error = {0};
-    gpulua_status status = launch->kernel->call(launch->args, &error);
+    gpulua_status status = launch->kernel->call(launch->kernel->call_made, launch->args, &error);
     if (status != GPULUA_OK) {
         char text[512];
         snprintf(text, sizeof text, "%s: %.400s", launch->kernel->table->name, error.message);

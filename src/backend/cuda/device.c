@@ -307,6 +307,7 @@ static void device_close(struct backend_device *device) {
         gpu_cuda_module_unload(device, (struct backend_module *)(void *)device->modules.next);
     }
     gpu_cuda_blas_close(device);
+    gpu_cuda_fft_close(device);
     while (device->events.next != &device->events) {
         gpu_cuda_event_destroy(device, (struct backend_event *)(void *)device->events.next);
     }
