@@ -63,7 +63,6 @@ end
 local function open_entry(device, known, key)
   local entry = known.entries[key]
   if entry then
-    core.stream_number(device) -- raises, if the device is closed
     known.hits = known.hits + 1
   else
     local module = core.library(device, "fft", key)
@@ -419,6 +418,7 @@ end
 -- library cannot do; LibraryUnavailable names what is missing; LibraryError; OutOfMemory; CaptureActive: it would have
 -- to be made in a capture.
 return function(device, given)
+  core.stream_number(device) -- raises, if it is closed
   if type(given) ~= "table" then
     fail("fft", "a table expected, got %s", core.type(given) or type(given))
   end

@@ -7,8 +7,7 @@
 
 /* Does a call; `made` is its module's. A failure leaves its outputs undefined; `error` has no log.
  */
-typedef gpulua_status cpu_library_run(const void *made, const void *args,
-                                      struct backend_error *error);
+typedef gpulua_status cpu_library_run(void *made, const void *args, struct backend_error *error);
 
 struct cpu_library_call {
     const char *name;

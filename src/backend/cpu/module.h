@@ -14,8 +14,8 @@ struct cpu_kernel {
     uint32_t args_alignment;
     uint32_t shared_bytes_static;
     /* Of a library's call: does it; the table has its name alone. NULL: a kernel. */
-    gpulua_status (*call)(const void *made, const void *args, struct backend_error *error);
-    const void *call_made; /* borrowed from the module */
+    gpulua_status (*call)(void *made, const void *args, struct backend_error *error);
+    void *call_made; /* borrowed from the module */
     /* What a block has taken lately, at most UINT32_MAX; 0: not known. Only a hint, see share.c. */
     _Atomic uint32_t block_ns;
 };

@@ -24,7 +24,6 @@ enum {
     SIGN_INVERSE = 1,
     MEASURE = 0,
     DESTROY_INPUT = 1,
-    /* Buffers are aligned, slices of them are not; unaligned code is as fast on today's cores. */
     UNALIGNED = 2,
     PRESERVE_INPUT = 16,
     ESTIMATE = 64
@@ -44,7 +43,8 @@ struct fftw_plan; /* FFTW's own */
     X(execute_dft, void, (const struct fftw_plan *plan, void *in, void *out))                             \
     X(execute_dft_r2c, void, (const struct fftw_plan *plan, void *in, void *out))                         \
     X(execute_dft_c2r, void, (const struct fftw_plan *plan, void *in, void *out))                         \
-    X(destroy_plan, void, (struct fftw_plan *plan))
+    X(destroy_plan, void, (struct fftw_plan *plan))                                                \
+    X(alignment_of, int, (void *numbers))
 #define FFTW_THREADS_TABLE(X)                                                                      \
     X(init_threads, int, (void))                                                                   \
     X(plan_with_nthreads, void, (int count))                                                       \
@@ -125,22 +125,34 @@ static gpulua_status open_fftw(bool is_f64, struct fftw **opened, struct backend
 
 /* ---- plans ---- */
 
+/* [1]: in and out are the same memory; [1]: one of them is not aligned as FFTW likes it, which most
+ * slices are not. It takes twice the time, and is made when it is first needed. */
 struct made_fft {
     struct fft_plan plan;
     const struct fftw *fftw;
-    /* [may in and out be the same memory]; NULL: not wanted. */
-    struct fftw_plan *plans[FFT_DIRECTION_COUNT][2];
-    bool has_threads;
+    struct fftw_plan *_Atomic plans[FFT_DIRECTION_COUNT][2][2]; /* NULL: not made */
+    int threads;
 };
+
+/* FFTW makes and ends one plan at a time. */
+static pthread_mutex_t planner = PTHREAD_MUTEX_INITIALIZER;
 
 /* The inverse of a real plan with several dimensions destroys what it reads, whatever flags say. */
 static bool is_copied(const struct fft_plan *plan, enum fft_direction direction) {
     return direction == FFT_INVERSE && plan->is_real && plan->rank > 1 && !plan->may_overwrite;
 }
 
-/* False: FFTW has none. */
-static bool make_plan(struct made_fft *made, enum fft_direction direction, void *in, void *out) {
+/* The way to go for a call like this one, made unless it is there. What is measured has to be
+ * written to. NULL: FFTW has none. */
+static struct fftw_plan *find_plan(struct made_fft *made, enum fft_direction direction, void *in,
+                                   void *out, bool is_unaligned, bool is_measured) {
     const struct fft_plan *plan = &made->plan;
+    const struct fftw *fftw = made->fftw;
+    struct fftw_plan *_Atomic *way = &made->plans[direction][in == out][is_unaligned];
+    struct fftw_plan *found = *way;
+    if (found != NULL) {
+        return found;
+    }
     bool from_x = direction == FFT_FORWARD;
     const struct fft_side *from = gpu_fft_side(plan, from_x), *to = gpu_fft_side(plan, !from_x);
     struct dim dims[FFT_RANK_MAX], loop = {plan->batch, from->distance, to->distance};
@@ -149,20 +161,32 @@ static bool make_plan(struct made_fft *made, enum fft_direction direction, void 
     }
     bool may_destroy = in == out || (direction == FFT_INVERSE && plan->is_real &&
                                      (plan->rank > 1 || plan->may_overwrite));
-    unsigned flags = UNALIGNED | (plan->is_measured ? (unsigned)MEASURE : ESTIMATE) |
+    unsigned flags = (is_unaligned ? (unsigned)UNALIGNED : 0u) |
+                     (is_measured ? (unsigned)MEASURE : ESTIMATE) |
                      (may_destroy ? DESTROY_INPUT : PRESERVE_INPUT);
-    struct fftw_plan **way = &made->plans[direction][in == out];
-    if (!plan->is_real) {
-        *way = made->fftw->plan_guru64_dft((int)plan->rank, dims, 1, &loop, in, out,
-                                           from_x ? SIGN_FORWARD : SIGN_INVERSE, flags);
-    } else {
-        *way = (from_x ? made->fftw->plan_guru64_dft_r2c : made->fftw->plan_guru64_dft_c2r)(
-            (int)plan->rank, dims, 1, &loop, in, out, flags);
+    pthread_mutex_lock(&planner);
+    if (fftw->has_threads) {
+        fftw->plan_with_nthreads(made->threads);
     }
-    return *way != NULL;
+    if (*way == NULL) {
+        *way = !plan->is_real ? fftw->plan_guru64_dft((int)plan->rank, dims, 1, &loop, in, out,
+                                                      from_x ? SIGN_FORWARD : SIGN_INVERSE, flags)
+                              : (from_x ? fftw->plan_guru64_dft_r2c : fftw->plan_guru64_dft_c2r)(
+                                    (int)plan->rank, dims, 1, &loop, in, out, flags);
+    }
+    if (fftw->has_threads) {
+        fftw->plan_with_nthreads(1); /* what a host that never asked has */
+    }
+    pthread_mutex_unlock(&planner);
+    return *way;
 }
 
-/* `in`, `out`: memory to measure with, at least 64 bytes. */
+static gpulua_status no_plan(struct backend_error *error) {
+    return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                            "FFTW has no plan for these sizes and strides");
+}
+
+/* `in`, `out`: memory to measure with, aligned to 64 bytes. */
 static gpulua_status make_plans(struct made_fft *made, char *in, char *out,
                                 struct backend_error *error) {
     const struct fft_plan *plan = &made->plan;
@@ -170,33 +194,30 @@ static gpulua_status make_plans(struct made_fft *made, char *in, char *out,
     for (int64_t i = 0; i < plan->rank; i++) {
         count *= plan->sizes[i];
     }
-    if (made->fftw->has_threads) {
-        int threads = count >= THREADS_FROM ? (int)gpu_cpu_core_count() : 1;
-        made->fftw->plan_with_nthreads(threads);
-        made->has_threads = threads > 1;
-    }
-    bool has_all = true;
-    for (int d = 0; d < FFT_DIRECTION_COUNT; d++) {
-        if (d == FFT_FORWARD ? plan->has_forward : plan->has_inverse) {
-            has_all = has_all && make_plan(made, (enum fft_direction)d, in, out) &&
-                      (!plan->may_be_in_place || make_plan(made, (enum fft_direction)d, in, in));
+    made->threads =
+        made->fftw->has_threads && count >= THREADS_FROM ? (int)gpu_cpu_core_count() : 1;
+    for (int i = 0; i < FFT_DIRECTION_COUNT; i++) {
+        enum fft_direction direction = (enum fft_direction)i;
+        bool is_wanted = direction == FFT_FORWARD ? plan->has_forward : plan->has_inverse;
+        if (is_wanted && (!find_plan(made, direction, in, out, false, plan->is_measured) ||
+                          (plan->may_be_in_place &&
+                           !find_plan(made, direction, in, in, false, plan->is_measured)))) {
+            return no_plan(error);
         }
     }
-    if (made->fftw->has_threads) {
-        made->fftw->plan_with_nthreads(1); /* what a host that never asked has */
-    }
-    return has_all ? GPULUA_OK
-                   : gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
-                                      "FFTW has no plan for these sizes and strides");
+    return GPULUA_OK;
 }
 
 static void drop(void *state) {
     struct made_fft *made = state;
-    for (int i = 0; made != NULL && i < 2 * FFT_DIRECTION_COUNT; i++) {
-        if (made->plans[i / 2][i % 2] != NULL) {
-            made->fftw->destroy_plan(made->plans[i / 2][i % 2]);
+    pthread_mutex_lock(&planner);
+    for (int i = 0; made != NULL && i < 4 * FFT_DIRECTION_COUNT; i++) {
+        struct fftw_plan *way = made->plans[i / 4][i / 2 % 2][i % 2];
+        if (way != NULL) {
+            made->fftw->destroy_plan(way);
         }
     }
+    pthread_mutex_unlock(&planner);
     free(made);
 }
 
@@ -212,13 +233,18 @@ static gpulua_status make(const char *options, void **state, char **description,
     }
     uint64_t bytes[2] = {gpu_fft_span_bytes(&plan, true), gpu_fft_span_bytes(&plan, false)};
     uint64_t most = bytes[0] > bytes[1] ? bytes[0] : bytes[1];
-    char *in = plan.is_measured ? calloc(1, most) : nothing[0];
-    char *out = plan.is_measured ? calloc(1, most) : nothing[1];
+    uint64_t rounded = (most + 63) / 64 * 64;
+    char *in = plan.is_measured ? aligned_alloc(64, rounded) : nothing[0];
+    char *out = plan.is_measured ? aligned_alloc(64, rounded) : nothing[1];
     struct made_fft *made = calloc(1, sizeof *made);
     if (made == NULL || in == NULL || out == NULL) {
         status =
             gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory to make a plan in");
     } else {
+        if (plan.is_measured) { /* not with whatever numbers are there, which may be slow ones */
+            memset(in, 0, rounded);
+            memset(out, 0, rounded);
+        }
         made->plan = plan;
         made->fftw = fftw;
         status = make_plans(made, in, out, error);
@@ -270,14 +296,14 @@ static void scale(const struct fft_plan *plan, bool is_x, void *base, double fac
     }
 }
 
-static gpulua_status run(const struct made_fft *made, const struct fft_call *call,
+static gpulua_status run(struct made_fft *made, const struct fft_call *call,
                          enum fft_direction direction, struct backend_error *error) {
     const struct fft_plan *plan = &made->plan;
     const struct fftw *fftw = made->fftw;
     void *in = (void *)(uintptr_t)call->in;
     bool is_in_place = in == call->out;
-    const struct fftw_plan *way = made->plans[direction][is_in_place];
-    if (way == NULL) {
+    if (!(direction == FFT_FORWARD ? plan->has_forward : plan->has_inverse) ||
+        (is_in_place && !plan->may_be_in_place)) {
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                                 "this plan has no such direction, or none in place");
     }
@@ -288,15 +314,20 @@ static gpulua_status run(const struct made_fft *made, const struct fft_call *cal
         }
         in = memcpy(call->work, in, bytes);
     }
+    bool is_unaligned = fftw->alignment_of(in) != 0 || fftw->alignment_of(call->out) != 0;
+    const struct fftw_plan *way = find_plan(made, direction, in, call->out, is_unaligned, false);
+    if (way == NULL) {
+        return no_plan(error);
+    }
     sigset_t all, before; /* FFTW's threads get none of the process's signals */
-    if (made->has_threads) {
+    if (made->threads > 1) {
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
     }
     (!plan->is_real             ? fftw->execute_dft
      : direction == FFT_FORWARD ? fftw->execute_dft_r2c
                                 : fftw->execute_dft_c2r)(way, in, call->out);
-    if (made->has_threads) {
+    if (made->threads > 1) {
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
     if (call->scale != 1) {
@@ -306,8 +337,7 @@ static gpulua_status run(const struct made_fft *made, const struct fft_call *cal
 }
 
 #define X(name, direction)                                                                         \
-    static gpulua_status run_##name(const void *made, const void *args,                            \
-                                    struct backend_error *error) {                                 \
+    static gpulua_status run_##name(void *made, const void *args, struct backend_error *error) {   \
         return run(made, args, direction, error);                                                  \
     }
 FFT_CALLS(X)
