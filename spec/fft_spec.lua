@@ -161,12 +161,12 @@ describe("fft", function()
     end
     local x_places, f_places = places(sizes, batch, options.input), places(half, batch, options.output)
     local plan <close> = dev:fft(options)
-    local x = put(is_real and real_of[kind] or complex_of[kind], re, not is_real and im or nil, x_places)
+    local x <close> = put(is_real and real_of[kind] or complex_of[kind], re, not is_real and im or nil, x_places)
     local zeros = {}
     for i = 1, #f_re do
       zeros[i] = 0
     end
-    local X = put(complex_of[kind], zeros, zeros, f_places)
+    local X <close> = put(complex_of[kind], zeros, zeros, f_places)
     local before = x:bytes()
     plan:forward(x, X)
     local got_re, got_im = get(X, f_places)
@@ -174,7 +174,7 @@ describe("fft", function()
     assert.equal(before, x:bytes(), what)
     gaps_are_left(X, f_places, what)
     before = X:bytes()
-    local y = put(x.type, re, not is_real and im or nil, x_places)
+    local y <close> = put(x.type, re, not is_real and im or nil, x_places)
     plan:inverse(X, y)
     got_re, got_im = get(y, x_places)
     for i = 1, #got_re do
@@ -230,9 +230,9 @@ describe("fft", function()
 
   it("knows Parseval, and comes back, for long ones", function()
     for _, n in ipairs { 1 << 14, (1 << 14) + 1, 10007 } do
-      local x = dev:upload("f64", numbers(n))
+      local x <close> = dev:upload("f64", numbers(n))
       local plan <close> = dev:fft { shape = n, kind = "r2c", type = "f64", scale = { inverse = 1 / n } }
-      local X = plan:forward(x)
+      local X <close> = plan:forward(x)
       local energy, energy_there = 0.0, 0.0
       for _, value in ipairs(x:read()) do
         energy = energy + value * value
@@ -250,12 +250,13 @@ describe("fft", function()
   end)
 
   it("has nothing but the sum at frequency 0 of what is constant, whole and long", function()
+    local own = support.open() -- check mode looks at what was freed, too, with each launch
     local n = 1 << 20
-    local x = dev:buffer("c64", n):fill { 1, -2 }
-    local plan <close> = dev:fft { shape = n }
-    local X = plan:forward(x)
+    local x <close> = own:buffer("c64", n):fill { 1, -2 }
+    local plan <close> = own:fft { shape = n }
+    local X <close> = plan:forward(x)
     assert.are.same({ n, -2 * n }, X:read(1, 1)[1])
-    local largest = gpu.map("abs(x)", { x = X:slice(2, n):view("f32") })
+    local largest <close> = gpu.map("abs(x)", { x = X:slice(2, n):view("f32") })
     local most = 0
     for _, value in ipairs(largest:read(1, 4096)) do
       most = math.max(most, value)
@@ -264,6 +265,7 @@ describe("fft", function()
     plan:inverse(X, x, { scale = 1 / n })
     local last = x:read(n, n)[1]
     assert(math.abs(last[1] - 1) < 1e-5 and math.abs(last[2] + 2) < 1e-5)
+    own:close()
   end)
 
   it("transforms columns, and windows that overlap", function()
@@ -528,6 +530,10 @@ describe("fft", function()
     graph:bind { a = b }
     graph:launch()
     assert.equal(24, out:read(1, 1)[1][1])
+    local scaled <close> = dev:fft { shape = 8, kind = "r2c", type = "f64", output = { strides = { 1 } }, scale = 2 }
+    assert.is_false((graph:update(function() scaled:forward(a, out) end)))
+    graph:launch()
+    assert.equal(16, out:read(1, 1)[1][1])
   end)
 
   it("serves two streams at once, each with a work area of its own", function()
@@ -551,6 +557,13 @@ describe("fft", function()
         end
       end
       streams[s]:close()
+    end
+    local bytes = plan:stats().work_bytes
+    for _ = 1, 40 do
+      local stream <close> = dev:stream()
+      local back <close> = plan:inverse(sides[1].X, { stream = stream })
+      assert(math.abs(back:read(7, 7)[1] - sides[1].list[7]) < 1e-12)
+      assert(plan:stats().work_bytes <= 32 * bytes)
     end
   end)
 
@@ -728,6 +741,9 @@ describe("fft", function()
       { shape = { 4, 4 }, input = { strides = { 9, 2 } } })
     wrong("Unsupported", "from 8 on", { shape = { 4, 4 }, output = { strides = { 1, 2 } } })
     wrong("Unsupported", "fft: more than 2^48 elements", { shape = { 1 << 40, 1 << 40 } })
+    wrong("OutOfMemory", "fft: x has 1099511627776 elements of c64, more than", { shape = 1 << 40 })
+    wrong("OutOfMemory", "fft: X has 8796093022213 elements of c64", { shape = 8, kind = "r2c",
+      batch = 2, output = { distance = 1 << 43 } })
     wrong("Unsupported", "fft: more than 2^48 elements", { shape = math.maxinteger, batch = math.maxinteger })
     wrong("Unsupported", "fft: more than 2^48 elements", { shape = 8, input = { strides = { math.maxinteger } } })
     wrong("Unsupported", "fft: more than 2^48 elements", { shape = 8, batch = 8, input = { distance = 1 << 60 } })
@@ -759,6 +775,9 @@ describe("fft", function()
     support.raises("OutOfBounds", "forward: x has 103 elements, the plan reaches to 104", strided.forward, strided,
       dev:buffer("c64", 103))
     plan:forward(x, X):await()
+    for _, name in ipairs { "forward", "inverse", "stats", "close" } do
+      support.raises("InvalidArgument", name .. ": an fft expected, got buffer", plan[name], x)
+    end
   end)
 
   it("depends on what it reads", function()
@@ -774,6 +793,25 @@ describe("fft", function()
     assert.is_false((bad:join()))
     support.raises("DependencyFailed", {}, op.await, op)
     own:close()
+  end)
+
+  it("is lost with its device", function()
+    if not support.is_isolated() then
+      pending "the crash would be the script's"
+    end
+    local own = support.open()
+    local mod = own:compile [[ extern "C" __global__ void crash(int *x) { __trap(); } ]]
+    local x, plan = own:buffer("c64", 8):fill { 1, 0 }, own:fft { shape = 8 }
+    local op = mod.crash:launch(1, own:buffer("i32", 1))
+    assert.is_false((op:join()))
+    support.raises("DeviceLost", {}, plan.forward, plan, x)
+    support.raises("DeviceLost", {}, own.fft, own, { shape = 9 })
+    plan:close()
+    own:close()
+    local again = support.open()
+    local next_plan <close> = again:fft { shape = 8 }
+    assert.equal(8, next_plan:forward(again:buffer("c64", 8):fill { 1, 0 }):read(1, 1)[1][1])
+    again:close()
   end)
 
   it("finds in check mode what was never written", function()

@@ -18,6 +18,13 @@ local streams_max <const> = 32 -- of a device that have a work area
 local elements_max <const> = 1 << 48
 
 local methods = {}
+local metatable <const> = { __index = methods, __name = "gpulua.fft" }
+
+local function check_self(self, call)
+  if getmetatable(self) ~= metatable then
+    fail(call, "an fft expected, got %s", core.type(self) or type(self))
+  end
+end
 
 -- ---- what a device has: plans and work areas ----
 
@@ -209,6 +216,7 @@ end
 -- not block. InvalidArgument names what does not fit; OutOfBounds, OutOfBudget (the work area), Unsupported (a plan of
 -- kind "c2r"), Closed, and those of kernel:launch.
 function methods.forward(self, x, X, options)
+  check_self(self, "forward")
   return transform(self, "forward", self.x, self.f, x, X, options)
 end
 
@@ -216,12 +224,14 @@ end
 -- what X would have to be for x to be real is assumed. X keeps its contents unless the plan may `overwrite` them. For
 -- the rest see forward.
 function methods.inverse(self, X, x, options)
+  check_self(self, "inverse")
   return transform(self, "inverse", self.f, self.x, X, x, options)
 end
 
 --- plan:stats() -> about all plans of the device: plans (kept), plans_max, open (handles), hits and made (calls of
 -- device:fft), work_bytes (of all streams).
 function methods.stats(self)
+  check_self(self, "stats")
   local known, bytes = self.known, 0
   for _, buffer in pairs(known.work) do
     bytes = bytes + #buffer
@@ -233,6 +243,7 @@ end
 --- plan:close(). Idempotent; what it has launched goes on. The device keeps the library's plan for the next one like
 -- it; with the last open one the work areas go.
 function methods.close(self)
+  check_self(self, "close")
   local entry, known = self.entry, self.known
   if entry then
     self.entry = nil
@@ -246,7 +257,8 @@ function methods.close(self)
   end
 end
 
-local metatable <const> = { __index = methods, __name = "gpulua.fft", __close = methods.close, __gc = methods.close }
+metatable.__close = methods.close
+metatable.__gc = methods.close
 
 function metatable.__tostring(self)
   return ("gpulua.fft %s %s on %s%s"):format(self.kind, self.x.text, self.device.name, self.entry and "" or " (closed)")
@@ -255,6 +267,7 @@ end
 -- ---- making plans ----
 
 local types <const> = { f32 = { real = "f32", complex = "c64" }, f64 = { real = "f64", complex = "c128" } }
+local element_bytes <const> = { f32 = 4, f64 = 8, c64 = 8, c128 = 16 }
 local kinds <const> = { c2c = "c2c", r2c = "r2c", c2r = "c2r" }
 local efforts <const> = { estimate = 0, measure = 1 }
 local plan_options <const> = { shape = true, batch = true, kind = true, type = true, input = true, output = true,
@@ -444,6 +457,13 @@ return function(device, given)
   local x_option, f_option = kind ~= "c2r" and "input" or "output", kind ~= "c2r" and "output" or "input"
   local x = side_of(given, x_option, "x", is_real and elements.real or elements.complex, sizes, batch)
   local f = side_of(given, f_option, "X", elements.complex, half, batch)
+  -- Libraries may end the process when they find no memory for the tables of such a plan.
+  for _, side in ipairs { x, f } do
+    if side.span > device.memory_bytes // element_bytes[side.type] then
+      core.raise("OutOfMemory", ("fft: %s has %d elements of %s, more than %s has memory for"):format(side.name,
+        side.span, side.type, device.name))
+    end
+  end
   if f.has_overlap or x.has_overlap and kind == "c2r" then
     fail("fft", "%s: the transforms overlap: %d elements each, distance %d", f.has_overlap and f_option or x_option,
       (f.has_overlap and f or x).span - (batch - 1) * (f.has_overlap and f or x).distance,
