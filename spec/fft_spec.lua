@@ -511,7 +511,7 @@ describe("fft", function()
       again:forward(x, x)
     end)
     graph:launch():await()
-    assert.equal(37, x:read(1, 1)[1][1])
+    assert.near(37, x:read(1, 1)[1][1], 1e-3)
   end)
 
   it("is graphed, and bound to other buffers", function()
@@ -580,7 +580,7 @@ describe("fft", function()
       end)
     end
     for i, value in ipairs { gpu.all(made) } do
-      assert.equal(20 * i, value)
+      assert.near(20 * i, value, 1e-10)
     end
     local plan <close> = before:fft { shape = 20, type = "f64" }
     assert.equal(1, plan:stats().plans)
@@ -597,7 +597,7 @@ describe("fft", function()
       assert.equal(math.min(n + 1, 64), watch:stats().plans)
     end
     assert.equal(65, watch:stats().made)
-    assert.equal(1000, watch:forward(own:buffer("c64", 1000):fill { 1, 0 }):read(1, 1)[1][1])
+    assert.near(1000, watch:forward(own:buffer("c64", 1000):fill { 1, 0 }):read(1, 1)[1][1], 1e-2)
     own:fft({ shape = 1 }):close() -- is there, and newer than 2 now
     assert.are.same({ 1, 65 }, { watch:stats().hits, watch:stats().made })
     local x, plan = own:buffer("c64", 65):fill { 1, 0 }, own:fft { shape = 65 } -- pushes 2 out
@@ -606,7 +606,7 @@ describe("fft", function()
     for n = 66, 130 do -- while that is in flight
       own:fft({ shape = n }):close()
     end
-    assert.equal(65, X:read(1, 1)[1][1])
+    assert.near(65, X:read(1, 1)[1][1], 1e-3)
     own:fft({ shape = 2 }):close()
     assert.equal(65 + 1 + 65 + 1, watch:stats().made)
     support.settle(own)

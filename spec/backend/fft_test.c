@@ -295,6 +295,24 @@ static void failures(void) {
     tap_check(&tap, good && CUFFT(long, live) == 0, "options that are none");
 }
 
+/* On a device that has not used the library yet. */
+static void opening(void) {
+    struct backend_module *module = NULL;
+    struct backend_error error;
+    char *description;
+    static const char *const calls[] = {"cuModuleLoadDataEx", "cuModuleGetFunction", "cuFuncLoad"};
+    bool good = true;
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        for (int skip = 0; skip < (i == 0 ? 1 : 2); skip++) {
+            long before = FAKE(long, live);
+            fail_next(calls[i], 999, skip);
+            good = good && open_plan(&small, &module, &description, &error) == GPULUA_DRIVER &&
+                   strstr(error.message, calls[i]) != NULL && FAKE(long, live) == before;
+        }
+    }
+    tap_check(&tap, good, "each call that loads the kernel that scales failing: nothing left");
+}
+
 int main(void) {
     char library[256];
     struct backend_error error = {0};
@@ -312,10 +330,11 @@ int main(void) {
                   strstr(error.message, "/nowhere/libcufft.so") != NULL,
               "a library that is not there");
     setenv("GPULUA_LIBCUFFT", library, 1);
+    opening();
     layouts();
     plans();
     failures();
-    /* A plan that is still there when the device closes, and one when it is lost. */
+    /* A plan is still there when the device closes. */
     (void)open_plan(&small, &module, &description, &error);
     free(description);
     ops->device_close(device);

@@ -28,7 +28,7 @@
 #define SCALE_BLOCKS_PER_MULTIPROCESSOR 16u
 
 struct cuda_fft {
-    CUmodule scale_module; /* loaded when first needed */
+    CUmodule scale_module;
     CUfunction scale_f32, scale_f64;
 #define X(name) __typeof__(name) *name;
     FFT_TABLE(X)
@@ -42,6 +42,96 @@ struct made_fft {
     uint64_t work_bytes[FFT_DIRECTION_COUNT];
     uint64_t copy_bytes[FFT_DIRECTION_COUNT]; /* of those: what comes first, for what is read */
 };
+
+/* ---- the kernel that scales ---- */
+
+struct scale_args {
+    uint64_t base, count;
+    struct fft_loops loops;
+    double factor;
+};
+
+/* For each of `count` numbers: where it is among the loops, from the innermost outwards. One loop
+ * alone, which is what packed sides come to, takes one step of it. */
+#define SCALE_STEP(n, size, stride)                                                                \
+    "  ld.param.u64 %size, [" size "];\n"                                                          \
+    "  ld.param.u64 %stride, [" stride "];\n"                                                      \
+    "  setp.lt.u64 %p1, %left, %size;\n"                                                           \
+    "  @%p1 bra LAST" n ";\n"                                                                      \
+    "  div.u64 %next, %left, %size;\n"                                                             \
+    "  mul.lo.u64 %product, %next, %size;\n"                                                       \
+    "  sub.u64 %left, %left, %product;\n"                                                          \
+    "  mad.lo.u64 %offset, %left, %stride, %offset;\n"                                             \
+    "  mov.u64 %left, %next;\n"                                                                    \
+    "  bra NEXT" n ";\n"                                                                           \
+    "LAST" n ":\n"                                                                                 \
+    "  mad.lo.u64 %offset, %left, %stride, %offset;\n"                                             \
+    "  bra FOUND;\n"                                                                               \
+    "NEXT" n ":\n"
+#define SCALE_ENTRY(type, shift, factor)                                                           \
+    ".visible .entry gpulua_scale_" type "(\n"                                                     \
+    "  .param .u64 base, .param .u64 count,\n"                                                     \
+    "  .param .u64 n0, .param .u64 n1, .param .u64 n2, .param .u64 n3, .param .u64 n4,\n"          \
+    "  .param .u64 s0, .param .u64 s1, .param .u64 s2, .param .u64 s3, .param .u64 s4,\n"          \
+    "  .param .f64 factor)\n"                                                                      \
+    "{\n"                                                                                          \
+    "  .reg .pred %p0, %p1;\n"                                                                     \
+    "  .reg .b32 %thread, %block, %threads, %blocks, %low;\n"                                      \
+    "  .reg .b64 %base, %count, %at, %step, %left, %next, %product, %size, %stride, %offset;\n"    \
+    "  .reg .f64 %wide;\n"                                                                         \
+    "  .reg ." type " %factor, %value;\n"                                                          \
+    "  ld.param.u64 %base, [base];\n"                                                              \
+    "  ld.param.u64 %count, [count];\n"                                                            \
+    "  ld.param.f64 %wide, [factor];\n"                                                            \
+    "  " factor ", %wide;\n"                                                                       \
+    "  cvta.to.global.u64 %base, %base;\n"                                                         \
+    "  mov.u32 %thread, %tid.x;\n"                                                                 \
+    "  mov.u32 %block, %ctaid.x;\n"                                                                \
+    "  mov.u32 %threads, %ntid.x;\n"                                                               \
+    "  mov.u32 %blocks, %nctaid.x;\n"                                                              \
+    "  mul.wide.u32 %at, %block, %threads;\n"                                                      \
+    "  cvt.u64.u32 %next, %thread;\n"                                                              \
+    "  add.u64 %at, %at, %next;\n"                                                                 \
+    "  mul.wide.u32 %step, %blocks, %threads;\n"                                                   \
+    "EACH:\n"                                                                                      \
+    "  setp.ge.u64 %p0, %at, %count;\n"                                                            \
+    "  @%p0 bra DONE;\n"                                                                           \
+    "  mov.u64 %left, %at;\n"                                                                      \
+    "  mov.u64 %offset, 0;\n" SCALE_STEP("4", "n4", "s4") SCALE_STEP("3", "n3", "s3")              \
+        SCALE_STEP("2", "n2", "s2") SCALE_STEP("1", "n1", "s1")                                    \
+            SCALE_STEP("0", "n0", "s0") "FOUND:\n"                                                 \
+                                        "  shl.b64 %offset, %offset, " shift ";\n"                 \
+                                        "  add.u64 %offset, %base, %offset;\n"                     \
+                                        "  ld.global." type " %value, [%offset];\n"                \
+                                        "  mul.rn." type " %value, %value, %factor;\n"             \
+                                        "  st.global." type " [%offset], %value;\n"                \
+                                        "  add.u64 %at, %at, %step;\n"                             \
+                                        "  bra EACH;\n"                                            \
+                                        "DONE:\n"                                                  \
+                                        "  ret;\n"                                                 \
+                                        "}\n"
+const char gpu_cuda_scale_ptx[] =
+    ".version 6.0\n"
+    ".target sm_50\n"
+    ".address_size 64\n" SCALE_ENTRY("f32", "2", "cvt.rn.f32.f64 %factor")
+        SCALE_ENTRY("f64", "3", "mov.f64 %factor");
+
+/* Both, so that a call, which may be one of a graph that is captured, loads nothing. */
+static gpulua_status scale_prepare(struct backend_device *device, struct cuda_fft *fft,
+                                   struct backend_error *error) {
+    const struct cuda_driver *cu = &device->cu;
+    gpulua_status status = gpu_cuda_own_kernel(device, gpu_cuda_scale_ptx, "gpulua_scale_f32",
+                                               &fft->scale_module, &fft->scale_f32, error);
+    if (status == GPULUA_OK) {
+        status =
+            CU(device, error,
+               cu->cuModuleGetFunction(&fft->scale_f64, fft->scale_module, "gpulua_scale_f64"));
+    }
+    if (status == GPULUA_OK && cu->cuFuncLoad != NULL) {
+        status = CU(device, error, cu->cuFuncLoad(fft->scale_f64));
+    }
+    return status;
+}
 
 /* ---- opening ---- */
 
@@ -82,13 +172,15 @@ static gpulua_status open_fft(struct backend_device *device, struct backend_erro
     if (made == NULL) {
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
     }
-    gpulua_status status = load(made, error);
-    if (status != GPULUA_OK) {
-        free(made);
-        return status;
-    }
     device->fft = made;
-    return GPULUA_OK;
+    gpulua_status status = load(made, error);
+    if (status == GPULUA_OK) {
+        status = scale_prepare(device, made, error);
+    }
+    if (status != GPULUA_OK) {
+        gpu_cuda_fft_close(device);
+    }
+    return status;
 }
 
 void gpu_cuda_fft_close(struct backend_device *device) {
@@ -252,92 +344,11 @@ static gpulua_status make(struct backend_device *device, const char *options, vo
 
 /* ---- scaling ---- */
 
-struct scale_args {
-    uint64_t base, count;
-    struct fft_loops loops;
-    double factor;
-};
-
-/* For each of `count` numbers: where it is among the loops, from the innermost outwards. One loop
- * alone, which is what packed sides come to, takes one step of it. */
-#define SCALE_STEP(n, size, stride)                                                                \
-    "  ld.param.u64 %size, [" size "];\n"                                                          \
-    "  ld.param.u64 %stride, [" stride "];\n"                                                      \
-    "  setp.lt.u64 %p1, %left, %size;\n"                                                           \
-    "  @%p1 bra LAST" n ";\n"                                                                      \
-    "  div.u64 %next, %left, %size;\n"                                                             \
-    "  mul.lo.u64 %product, %next, %size;\n"                                                       \
-    "  sub.u64 %left, %left, %product;\n"                                                          \
-    "  mad.lo.u64 %offset, %left, %stride, %offset;\n"                                             \
-    "  mov.u64 %left, %next;\n"                                                                    \
-    "  bra NEXT" n ";\n"                                                                           \
-    "LAST" n ":\n"                                                                                 \
-    "  mad.lo.u64 %offset, %left, %stride, %offset;\n"                                             \
-    "  bra FOUND;\n"                                                                               \
-    "NEXT" n ":\n"
-#define SCALE_ENTRY(type, shift, factor)                                                           \
-    ".visible .entry gpulua_scale_" type "(\n"                                                     \
-    "  .param .u64 base, .param .u64 count,\n"                                                     \
-    "  .param .u64 n0, .param .u64 n1, .param .u64 n2, .param .u64 n3, .param .u64 n4,\n"          \
-    "  .param .u64 s0, .param .u64 s1, .param .u64 s2, .param .u64 s3, .param .u64 s4,\n"          \
-    "  .param .f64 factor)\n"                                                                      \
-    "{\n"                                                                                          \
-    "  .reg .pred %p0, %p1;\n"                                                                     \
-    "  .reg .b32 %thread, %block, %threads, %blocks, %low;\n"                                      \
-    "  .reg .b64 %base, %count, %at, %step, %left, %next, %product, %size, %stride, %offset;\n"    \
-    "  .reg .f64 %wide;\n"                                                                         \
-    "  .reg ." type " %factor, %value;\n"                                                          \
-    "  ld.param.u64 %base, [base];\n"                                                              \
-    "  ld.param.u64 %count, [count];\n"                                                            \
-    "  ld.param.f64 %wide, [factor];\n"                                                            \
-    "  " factor ", %wide;\n"                                                                       \
-    "  cvta.to.global.u64 %base, %base;\n"                                                         \
-    "  mov.u32 %thread, %tid.x;\n"                                                                 \
-    "  mov.u32 %block, %ctaid.x;\n"                                                                \
-    "  mov.u32 %threads, %ntid.x;\n"                                                               \
-    "  mov.u32 %blocks, %nctaid.x;\n"                                                              \
-    "  mul.wide.u32 %at, %block, %threads;\n"                                                      \
-    "  cvt.u64.u32 %next, %thread;\n"                                                              \
-    "  add.u64 %at, %at, %next;\n"                                                                 \
-    "  mul.wide.u32 %step, %blocks, %threads;\n"                                                   \
-    "EACH:\n"                                                                                      \
-    "  setp.ge.u64 %p0, %at, %count;\n"                                                            \
-    "  @%p0 bra DONE;\n"                                                                           \
-    "  mov.u64 %left, %at;\n"                                                                      \
-    "  mov.u64 %offset, 0;\n" SCALE_STEP("4", "n4", "s4") SCALE_STEP("3", "n3", "s3")              \
-        SCALE_STEP("2", "n2", "s2") SCALE_STEP("1", "n1", "s1")                                    \
-            SCALE_STEP("0", "n0", "s0") "FOUND:\n"                                                 \
-                                        "  shl.b64 %offset, %offset, " shift ";\n"                 \
-                                        "  add.u64 %offset, %base, %offset;\n"                     \
-                                        "  ld.global." type " %value, [%offset];\n"                \
-                                        "  mul.rn." type " %value, %value, %factor;\n"             \
-                                        "  st.global." type " [%offset], %value;\n"                \
-                                        "  add.u64 %at, %at, %step;\n"                             \
-                                        "  bra EACH;\n"                                            \
-                                        "DONE:\n"                                                  \
-                                        "  ret;\n"                                                 \
-                                        "}\n"
-const char gpu_cuda_scale_ptx[] =
-    ".version 6.0\n"
-    ".target sm_50\n"
-    ".address_size 64\n" SCALE_ENTRY("f32", "2", "cvt.rn.f32.f64 %factor")
-        SCALE_ENTRY("f64", "3", "mov.f64 %factor");
-
 static gpulua_status scale(struct backend_device *device, struct backend_stream *stream,
                            const struct fft_plan *plan, bool is_x, void *base, double factor,
                            struct backend_error *error) {
     const struct cuda_driver *cu = &device->cu;
-    struct cuda_fft *fft = device->fft;
-    gpulua_status status = gpu_cuda_own_kernel(device, gpu_cuda_scale_ptx, "gpulua_scale_f32",
-                                               &fft->scale_module, &fft->scale_f32, error);
-    if (status == GPULUA_OK && fft->scale_f64 == NULL) {
-        status =
-            CU(device, error,
-               cu->cuModuleGetFunction(&fft->scale_f64, fft->scale_module, "gpulua_scale_f64"));
-    }
-    if (status != GPULUA_OK) {
-        return status;
-    }
+    const struct cuda_fft *fft = device->fft;
     struct scale_args args = {.base = (uint64_t)(uintptr_t)base, .count = 1, .factor = factor};
     gpu_fft_loops(plan, is_x, &args.loops);
     for (int i = 0; i < FFT_LOOPS; i++) {
