@@ -268,6 +268,20 @@ describe("fft", function()
     own:close()
   end)
 
+  it("takes more than 2^31 bytes", function()
+    if dev.kind ~= "cuda" or dev.memory_bytes < 16 << 30 then
+      pending "wants a GPU with memory"
+    end
+    local own = support.open()
+    local batch = (1 << 18) + 3
+    local x, plan = own:buffer("c64", batch * 1024):fill { 1, 0 }, own:fft { shape = 1024, batch = batch }
+    plan:forward(x, x, { scale = 0.5 })
+    local last = x:read((batch - 1) * 1024 - 1, (batch - 1) * 1024 + 2)
+    assert.are.same({ { 512, 0 }, { 0, 0 } }, { last[3], last[4] })
+    assert.are.same({ 0, 0 }, last[2])
+    own:close()
+  end)
+
   it("transforms columns, and windows that overlap", function()
     local re = numbers(6 * 4)
     local x = dev:upload("f64", { 6, 4 }, function(i) return re[i] end)
