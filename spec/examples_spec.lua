@@ -38,7 +38,7 @@ describe("example", function()
       assert.equal(0, code, output)
       assert.equal(block:match "print.*%-%- ([%d.]+)" .. "\n", output)
     end
-    assert.equal(4, count)
+    assert.equal(6, count)
   end)
 
   -- The pipeline of the manual, with everything that it shows in passing.

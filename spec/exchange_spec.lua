@@ -7,18 +7,8 @@ local build = assert(os.getenv "GPULUA_BUILD", "GPULUA_BUILD is not set")
 describe("exchange by DLPack", function()
   local results, output = {}, ""
 
-  --- The first Python that has NumPy: distributions put it beside their own.
-  local function find_python()
-    for _, python in ipairs { "python3", "/usr/bin/python3" } do
-      if os.execute(python .. " -c 'import numpy' > /dev/null 2>&1") then
-        return python
-      end
-    end
-    return os.execute "python3 -c '' > /dev/null 2>&1" and "python3"
-  end
-
   setup(function()
-    local python = find_python()
+    local python = support.python()
     -- A program that is not built with the sanitizers cannot load a library that is.
     if python and not build:find "/check/%a+$" and not build:find "/sanitize%-[%a%-]+$" then
       local command = "env -u GPULUA_CHECK GPULUA_EXECUTOR=%s/gpulua-exec timeout -k 5 300 %s %s %s/libgpulua.so 2>&1"

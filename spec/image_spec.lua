@@ -3,21 +3,6 @@
 local image = require "gpulua.image"
 local support = require "spec.support"
 
--- An 8 by 8 baseline JPEG, all of it one grey (128), put together by hand: quantisers of 1, and Huffman tables with one
--- code, for "difference 0" and "end of block".
-local function grey_jpeg()
-  local function segment(marker, body)
-    return "\xff" .. marker .. string.pack(">I2", #body + 2) .. body
-  end
-  local function one_code(class_and_id)
-    return class_and_id .. "\1" .. ("\0"):rep(15) .. "\0"
-  end
-  return "\xff\xd8" .. segment("\xdb", "\0" .. ("\1"):rep(64))
-    .. segment("\xc0", "\8" .. string.pack(">I2I2", 8, 8) .. "\1\1\x11\0")
-    .. segment("\xc4", one_code("\0")) .. segment("\xc4", one_code("\x10"))
-    .. segment("\xda", "\1\1\0\0\x3f\0") .. "\x3f" .. "\xff\xd9"
-end
-
 describe("image", function()
   local dev, path
 
@@ -70,7 +55,7 @@ describe("image", function()
   end)
 
   it("reads JPEG", function()
-    put(grey_jpeg())
+    put(support.grey_jpeg())
     local b <close> = image.load(dev, path)
     assert.are.same({ 8, 8, 1 }, b.shape)
     assert.equal(("\x80"):rep(64), b:bytes())
@@ -127,11 +112,40 @@ describe("image", function()
     end)
 
     it("a JPEG cut off, anywhere", function()
-      local whole = grey_jpeg()
+      local whole = support.grey_jpeg()
       for length = 0, #whole - 1 do
         put(whole:sub(1, length))
         support.raises("InvalidData", path, image.load, dev, path)
       end
+    end)
+
+    it("a JPEG whose Huffman tables have more codes than there are", function()
+      local whole = support.grey_jpeg()
+      local at = assert(whole:find("\xff\xc4", 1, true))
+      -- 255 codes of 8 bits, and some of 9.
+      local function with(nines, codes_there)
+        return whole:sub(1, at + 1) .. string.pack(">I2", 19 + codes_there) .. ("\0"):rep(8) .. "\xff"
+          .. string.char(nines) .. ("\0"):rep(7 + codes_there) .. whole:sub(at + 22)
+      end
+      put(with(1, 256))
+      local b <close> = image.load(dev, path)
+      assert.are.same({ 8, 8, 1 }, b.shape)
+      refused(with(2, 257), "Huffman")
+      refused(with(255, 510), "Huffman")
+      refused(with(1, 255), "Huffman")
+      refused(with(1, 257), "Huffman")
+    end)
+
+    it("a JPEG of more pixels than its bytes can hold", function()
+      local small = support.grey_jpeg():gsub("\x3f\xff\xd9$", ("\0"):rep(1024) .. "\xff\xd9")
+      local function sized(height, width)
+        return (small:gsub("\xff\xc0\0\11\8....", "\xff\xc0\0\11\8" .. string.pack(">I2I2", height, width), 1))
+      end
+      put(sized(512, 512))
+      local b <close> = image.load(dev, path)
+      assert.are.same({ 512, 512, 1 }, b.shape)
+      refused(sized(4096, 4096), "shorter than its pixels")
+      refused(sized(65535, 16), "shorter than its pixels")
     end)
 
     it("a PNG whose chunks are whole and whose pixels are not there", function()

@@ -464,10 +464,10 @@ describe("map", function()
   it("takes its arguments at the call, whatever others do while it compiles", function()
     local given = { x = dev:upload("f32", { 1, 2, 3 }), a = 1 }
     local made
-    local task = gpu.spawn(function() made = gpu.map("x * 3 + a - 0.375", given) end)
-    local other = gpu.spawn(function() given.x, given.a = dev:buffer("f32", 1), "none" end)
-    task:await()
-    other:await()
+    gpu.run(function()
+      gpu.spawn(function() given.x, given.a = dev:buffer("f32", 1), "none" end) -- runs when this one waits
+      made = gpu.map("x * 3 + a - 0.375", given)
+    end)
     assert.are.same({ 3.625, 6.625, 9.625 }, made:read())
   end)
 
@@ -479,5 +479,50 @@ describe("map", function()
     for _, i in ipairs { 1, 2, 999999, n } do
       assert.equal(i % 7 + 1, y:read(i, i)[1])
     end
+  end)
+
+  -- A GPU's kernels load 16 bytes at once where they can. Here they run beside those that do not, on any device.
+  it("does the same where a thread has several elements", function()
+    local elementwise = require "gpulua.elementwise"
+    local function run(text, is_wide, n, x, y, out)
+      local what = { buffer = x, type = x.type }
+      local made = elementwise(text, { x = what, y = { buffer = y, type = y.type }, a = { type = "int" } }, out.type,
+        is_wide)
+      local kernel = dev:compile(made.source):kernel("map", made.signature)
+      local values = { x = x, y = y, a = 3 }
+      local list = {}
+      for i, param in ipairs(made.params) do
+        list[i] = values[param.name]
+      end
+      list[#list + 1] = out
+      kernel:launch((n + made.per_thread - 1) // made.per_thread, n, table.unpack(list))
+      return made.per_thread
+    end
+    for t, per_thread in pairs { f32 = 4, f64 = 2, i8 = 16, f16 = 8 } do
+      for _, text in ipairs { "x * a + y - index", "where(x > y, x, y) + a" } do
+        local whole = { dev:buffer(t, 200), dev:buffer(t, 200), dev:buffer(t, 200) }
+        for k = 1, 2 do
+          gpu.map(t == "i8" and "i8(index * 7 % 31 + k)" or "index * 7 % 31 + k", { k = k, out = whole[k] })
+        end
+        text = t == "i8" and ("i8(%s)"):format(text) or text
+        for _, place in ipairs { { 1, 1, 1, 64 }, { 1, 1, 1, 67 }, { 1, 1, 1, 1 }, { 2, 1, 1, 65 }, { 1, 1, 2, 33 },
+          { 17, 33, 65, 15 } } do
+          local n = place[4]
+          local x, y, z = whole[1]:slice(place[1], place[1] + n - 1), whole[2]:slice(place[2], place[2] + n - 1),
+            whole[3]:slice(place[3], place[3] + n - 1)
+          assert.equal(1, run(text, false, n, x, y, z))
+          local wanted = z:bytes()
+          whole[3]:fill(99)
+          assert.equal(per_thread, run(text, true, n, x, y, z))
+          assert.equal(wanted, z:bytes(), text)
+          assert.equal(99, whole[3]:read(place[3] + n, place[3] + n)[1])
+        end
+        run(text, true, 64, whole[1]:slice(1, 64), whole[2]:slice(1, 64), whole[3]:slice(1, 64))
+        run(text, true, 64, whole[1]:slice(1, 64), whole[2]:slice(1, 64), whole[1]:slice(1, 64)) -- in its place
+        assert.equal(whole[3]:slice(1, 64):bytes(), whole[1]:slice(1, 64):bytes())
+      end
+    end
+    assert.equal(1, run("x + y", true, 3, dev:buffer("f32", 3):fill(1), dev:buffer("f64", 3):fill(1),
+      dev:buffer("f64", 3)))
   end)
 end)

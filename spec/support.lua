@@ -258,6 +258,21 @@ function support.first(b)
   return b:read(1, 1)[1]
 end
 
+--- An 8 by 8 baseline JPEG, all of it one grey (128), put together by hand: quantisers of 1, and Huffman tables with
+-- one code, for "difference 0" and "end of block".
+function support.grey_jpeg()
+  local function segment(marker, body)
+    return "\xff" .. marker .. string.pack(">I2", #body + 2) .. body
+  end
+  local function one_code(class_and_id)
+    return class_and_id .. "\1" .. ("\0"):rep(15) .. "\0"
+  end
+  return "\xff\xd8" .. segment("\xdb", "\0" .. ("\1"):rep(64))
+    .. segment("\xc0", "\8" .. string.pack(">I2I2", 8, 8) .. "\1\1\x11\0")
+    .. segment("\xc4", one_code("\0")) .. segment("\xc4", one_code("\x10"))
+    .. segment("\xda", "\1\1\0\0\x3f\0") .. "\x3f" .. "\xff\xd9"
+end
+
 -- ---- the process ----
 
 --- Descriptors that this process has open: number -> what it is.
@@ -290,6 +305,17 @@ local read_all = support.read_file
 function support.write_file(path, bytes)
   local file <close> = assert(io.open(path, "wb"))
   assert(file:write(bytes))
+end
+
+--- The first Python that has NumPy, as distributions put it beside their own; without one any Python, or nothing.
+-- The second result says whether it has.
+function support.python()
+  for _, python in ipairs { "python3", "/usr/bin/python3" } do
+    if os.execute(python .. " -c 'import numpy' > /dev/null 2>&1") then
+      return python, true
+    end
+  end
+  return os.execute "python3 -c '' > /dev/null 2>&1" and "python3" or nil, false
 end
 
 function support.pid()

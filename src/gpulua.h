@@ -257,8 +257,9 @@ typedef enum gpulua_access {
  * buffers with isolation none. Waits until nothing on the device writes them (nor, for a write,
  * reads them); from then on the host sees to it that no work of a script's is in its way, or maps
  * again. The pointer is good until the buffer is freed or the device closed. Unsupported: device
- * memory that this process does not see; InvalidArgument: a write of read-only memory; Interrupted;
- * the error that left the contents undefined. */
+ * memory that this process does not see; InvalidArgument: a write of read-only memory;
+ * CaptureActive: the caller's task belongs to a capture; Interrupted; the error that left the
+ * contents undefined. */
 GPULUA_API gpulua_status gpulua_buffer_map(gpulua *g, gpulua_buffer *buffer, gpulua_access access,
                                            void **bytes);
 GPULUA_API gpulua_buffer *gpulua_buffer_retain(gpulua_buffer *buffer);
@@ -336,7 +337,8 @@ typedef struct gpulua_recorder_info {
 } gpulua_recorder_info;
 GPULUA_API void gpulua_recorder_info_init(gpulua_recorder_info *info);
 
-/* `info` may be NULL. InvalidArgument: no stream or device there; Closed. */
+/* `info` may be NULL. InvalidArgument: no stream or device there; Closed; CaptureActive: the host
+ * captures the stream. */
 GPULUA_API gpulua_status gpulua_recorder_new(lua_State *L, const gpulua_recorder_info *info,
                                              gpulua_recorder **recorder);
 /* A use of a buffer, or with NULL of memory that is no buffer; `name` is for messages. They do not
@@ -351,24 +353,156 @@ GPULUA_API void gpulua_recorder_read_write(gpulua_recorder *recorder, const gpul
                                            const char *name);
 /* Makes the stream wait; nothing is enqueued if it fails. What the uses say, above; StreamMisuse: a
  * second time, or another recorder holds the memory; CaptureActive: the caller's task belongs to a
- * capture; DependencyFailed: what is read is known to be
+ * capture, or the host captures the stream; DependencyFailed: what is read is known to be
  * undefined. May block while too much is in flight. */
 GPULUA_API gpulua_status gpulua_recorder_preflight(gpulua *g, gpulua_recorder *recorder);
 /* Blocks until all on the stream so far is over: after preflight, the host's thread may use the
- * memory. Interrupted. */
+ * memory. Interrupted; CaptureActive, as preflight. */
 GPULUA_API gpulua_status gpulua_recorder_wait(gpulua *g, gpulua_recorder *recorder);
 /* The driver's handle of the stream (a CUstream, in the device's primary context). Unsupported: not
  * on CUDA with isolation none. */
 GPULUA_API gpulua_status gpulua_recorder_stream(gpulua *g, gpulua_recorder *recorder,
                                                 uintptr_t *stream);
 /* Notes the uses behind what is on the stream now, and ends the recorder. StreamMisuse: uses but no
- * preflight; or uses after it, which are noted all the same. */
+ * preflight; or uses after it, which are noted all the same. CaptureActive, CaptureInvalidated: the
+ * host captures the stream; to be called again when that has ended. */
 GPULUA_API gpulua_status gpulua_recorder_commit(gpulua *g, gpulua_recorder *recorder);
 /* Nothing was enqueued: forgets the uses and ends it. */
 GPULUA_API void gpulua_recorder_cancel(gpulua_recorder *recorder);
 /* One that is not over: before preflight it is cancelled, after it its uses are committed, and
- * counted as recorders_abandoned. NULL is fine. Also after gpulua_close. */
+ * counted as recorders_abandoned; a capture of its stream is ended and dropped for that. NULL is
+ * fine. Also after gpulua_close. */
 GPULUA_API void gpulua_recorder_release(gpulua_recorder *recorder);
+
+/* ---- captures and graphs ----
+ *
+ * dev:capture of scripts: work that is recorded instead of being done, and then launched as one
+ * operation, again and again.
+ *
+ *     gpulua_push_capture(L, &info);          from here on work of the caller's task is recorded
+ *     ... lua_call of scripts' functions, in the same coroutine ...
+ *     gpulua_capture_finish(L, -1);           a graph is on top of the stack
+ *     gpulua_graph_launch(L, -1, NULL);
+ *
+ * A capture belongs to the task whose code calls, and outside of tasks to what the host calls by
+ * itself; tasks that are spawned in it belong to it, others (those of gpulua_load_*, too) work on.
+ * What waits or reads back is CaptureActive there, gpulua_recorder_preflight, gpulua_recorder_wait,
+ * gpulua_buffer_map and exports included. Captures and graphs are handles, as scripts have them:
+ * they belong to the state like any value, and end by close(), or when they are collected. */
+
+typedef enum gpulua_capturing {
+    GPULUA_CAPTURING_NONE = 0,       /* it has ended */
+    GPULUA_CAPTURING_ACTIVE = 1,     /* work is recorded */
+    GPULUA_CAPTURING_INVALIDATED = 2 /* it is broken: nothing can come of it, but it has to end */
+} gpulua_capturing;
+
+typedef struct gpulua_capture_info {
+    size_t struct_bytes; /* set by gpulua_capture_info_init */
+    int device_index;    /* of a device; 0: the default device, which is opened */
+    int pool_index;      /* of a pool, dev:pool; 0: one of the graph's own */
+    const char *label;   /* of the graph; or NULL */
+} gpulua_capture_info;
+GPULUA_API void gpulua_capture_info_init(gpulua_capture_info *info);
+
+/* Begins a capture and pushes its handle. `info` may be NULL. Does not block. CaptureActive: the
+ * task belongs to one already; InvalidArgument: no device or pool there, a pool of another device;
+ * Closed, DeviceLost. */
+GPULUA_API gpulua_status gpulua_push_capture(lua_State *L, const gpulua_capture_info *info);
+
+typedef struct gpulua_capture_state {
+    size_t struct_bytes;
+    gpulua_capturing capturing;
+    uint64_t node_count; /* recorded so far; 0: it has ended */
+} gpulua_capture_state;
+/* How the capture at `index` is. InvalidArgument: another value. */
+GPULUA_API gpulua_status gpulua_capture_describe(lua_State *L, int index,
+                                                 gpulua_capture_state *state);
+/* Ends the capture at `index`, whether it succeeds or not, and pushes the graph that has come of
+ * it; the capture's handle stays where it is. Blocks until the device has the graph. EmptyCapture:
+ * nothing was recorded; CaptureInvalidated: something could not be recorded; Closed: it has ended;
+ * OutOfMemory, OutOfBudget; what the driver says of a node. */
+GPULUA_API gpulua_status gpulua_capture_finish(lua_State *L, int index);
+/* Ends the capture at `index` and drops what it has recorded; of one that has ended nothing.
+ * InvalidArgument: another value. */
+GPULUA_API gpulua_status gpulua_capture_cancel(lua_State *L, int index);
+
+typedef struct gpulua_launch_info {
+    size_t struct_bytes; /* set by gpulua_launch_info_init */
+    int stream_index;    /* of a stream; 0: the current one of the device */
+    const char *label;   /* or NULL */
+} gpulua_launch_info;
+GPULUA_API void gpulua_launch_info_init(gpulua_launch_info *info);
+
+/* Launches the graph at `index`, all of it as one operation that waits for what conflicts; in a
+ * capture its nodes become that capture's. `info` may be NULL. Returns when it is enqueued (blocks
+ * while too much is in flight, and while the device gets a graph back that had to make room);
+ * gpulua_buffer_map, gpulua_recorder_wait and scripts wait for it, and a launch that fails is told
+ * there. InvalidArgument: no graph or stream there; UseAfterFree, Stale: a buffer of the graph;
+ * Closed, OutOfBudget, DeviceLost. */
+GPULUA_API gpulua_status gpulua_graph_launch(lua_State *L, int index,
+                                             const gpulua_launch_info *info);
+/* What its first launch would do beside launching, in advance; the second time nothing. The same
+ * errors, and CaptureActive. */
+GPULUA_API gpulua_status gpulua_graph_upload(lua_State *L, int index,
+                                             const gpulua_launch_info *info);
+
+/* ---- captures of the host's own, by the CUDA driver ----
+ *
+ * A host captures a CUstream of its own, or ours (gpulua_recorder_stream), into a CUgraph: the
+ * driver's cuStreamBeginCapture and cuStreamEndCapture, of which gpulua knows, so that what scripts
+ * do meanwhile does not break it:
+ *
+ *     gpulua_stream_capture_begin(L, &info, &capture);
+ *     ... launches of the host's own on the stream; scripts may run ...
+ *     gpulua_stream_capture_end(g, capture, &graph);
+ *     gpulua_stream_capture_release(capture);
+ *
+ * What scripts do is no part of it: it is done at once, on other streams, and our calls of the
+ * driver are not those that the capture's mode forbids. (A capture that was begun by the driver
+ * itself on a stream that gpulua has not given out is known to nobody here: our calls on a thread
+ * may break it, and what the driver refuses then is CaptureActive or CaptureInvalidated.) While one
+ * of our streams is captured nothing is put on it: launches, marks, gpulua_recorder_new, preflight,
+ * wait and commit on it are CaptureActive, or CaptureInvalidated if the capture is broken, and
+ * leave it as it was; so are imports and exports that name a captured stream of the host's. To
+ * order the host's launches of the graph, wrap each in a recorder, as any work of its own; a
+ * capture between preflight and commit is fine if it has ended before commit. */
+
+typedef struct gpulua_stream_capture gpulua_stream_capture;
+
+typedef enum gpulua_capture_mode {
+    GPULUA_CAPTURE_MODE_DEFAULT = 0,      /* thread_local */
+    GPULUA_CAPTURE_MODE_GLOBAL = 1,       /* unsafe calls of any thread break it. Those of gpulua's
+                                             objects in other threads do not, but for those that are
+                                             under way while it begins */
+    GPULUA_CAPTURE_MODE_THREAD_LOCAL = 2, /* unsafe calls of the thread that began it break it */
+    GPULUA_CAPTURE_MODE_RELAXED = 3       /* none does; any thread may end it */
+} gpulua_capture_mode;
+
+typedef struct gpulua_stream_capture_info {
+    size_t struct_bytes; /* set by gpulua_stream_capture_info_init */
+    int device_index;    /* of the stream; 0: the default device */
+    uintptr_t stream;    /* CUstream, in the device's primary context; not the legacy one */
+    gpulua_capture_mode mode;
+} gpulua_stream_capture_info;
+GPULUA_API void gpulua_stream_capture_info_init(gpulua_stream_capture_info *info);
+
+/* Does not block. Unsupported: not on CUDA with isolation none; CaptureActive: the stream is being
+ * captured; InvalidArgument: the legacy stream, an unknown mode; Closed, Driver. */
+GPULUA_API gpulua_status gpulua_stream_capture_begin(lua_State *L,
+                                                     const gpulua_stream_capture_info *info,
+                                                     gpulua_stream_capture **capture);
+/* How it is now, also when the host has ended it by the driver itself. Closed: the device. */
+GPULUA_API gpulua_status gpulua_stream_capture_status(gpulua *g, gpulua_stream_capture *capture,
+                                                      gpulua_capturing *capturing);
+/* Ends it; `graph` is a CUgraph, the host's to destroy (0 on failure). CaptureInvalidated: it was
+ * broken, or work was forked off and not joined; StreamMisuse: it belongs to the thread that began
+ * it, and goes on; Closed: it has ended, or its device has. After all but StreamMisuse the stream
+ * is as before. */
+GPULUA_API gpulua_status gpulua_stream_capture_end(gpulua *g, gpulua_stream_capture *capture,
+                                                   uintptr_t *graph);
+/* One that has not ended is ended and what it has recorded dropped, as by gpulua_close and the
+ * close of its device. NULL is fine. Also after gpulua_close. */
+GPULUA_API void gpulua_stream_capture_release(gpulua_stream_capture *capture);
 
 /* ---- exchange with other libraries, by DLPack ----
  *
@@ -418,8 +552,9 @@ GPULUA_API void gpulua_exchange_init(gpulua_exchange *exchange);
 
 /* A tensor over the buffer's bytes, to be ended by its deleter. `exchange` may be NULL: all
  * defaults. Unsupported: device memory of a process of its own; a stream of a device that has none
- * for others; read-only in an unversioned tensor. Closed, Stale, UseAfterFree, Interrupted; the
- * error that left the contents undefined. May block, see gpulua_order. */
+ * for others; read-only in an unversioned tensor. CaptureActive: the caller's task belongs to a
+ * capture (but with ORDER_NONE), or the host captures the stream. Closed, Stale, UseAfterFree,
+ * Interrupted; the error that left the contents undefined. May block, see gpulua_order. */
 GPULUA_API gpulua_status gpulua_dlpack_export(lua_State *L, gpulua_buffer *buffer,
                                               const gpulua_exchange *exchange,
                                               struct DLManagedTensorVersioned **tensor);
@@ -434,7 +569,8 @@ GPULUA_API gpulua_status gpulua_dlpack_export_unversioned(lua_State *L, gpulua_b
  * major version, an element type or number of lanes that buffers do not have, no elements, more
  * than GPULUA_DIMS_MAX dimensions, strides that are not compact, memory of a kind or in a place
  * that the device cannot use, a stream of a device that has none for others. UseAfterFree: memory
- * of ours whose buffer was freed. The message names what it was. May block. */
+ * of ours whose buffer was freed. CaptureActive: the host captures the stream. The message names
+ * what it was. May block. */
 GPULUA_API gpulua_status gpulua_dlpack_import(lua_State *L, int device_index,
                                               struct DLManagedTensorVersioned *tensor,
                                               const gpulua_exchange *exchange,
@@ -458,6 +594,7 @@ GPULUA_API int luaopen_gpulua_core(lua_State *L);
 GPULUA_API int luaopen_gpulua(lua_State *L);
 GPULUA_API int luaopen_gpulua_image(lua_State *L);
 GPULUA_API int luaopen_gpulua_npy(lua_State *L);
+GPULUA_API int luaopen_gpulua_wav(lua_State *L);
 
 #ifdef __cplusplus
 }

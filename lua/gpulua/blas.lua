@@ -167,9 +167,36 @@ end
 local function multiply(self, given, a, b, c, bias, m, n, k, batch, alpha, alpha_im, beta, beta_im, transpose_a,
     transpose_b, epilogue, may_round)
   local kernel = (beta ~= 0 or beta_im ~= 0) and self.kernels.gemm_add or self.kernels.gemm
-  return kernel:launch(config_of(given, "gemm"), b.value, a.value, c.value, bias, workspace(self, given), n, m, k, b.ld,
-    a.ld, c.ld, b.stride or 0, a.stride or 0, c.stride or 0, batch, self.workspace_bytes, alpha, alpha_im, beta,
-    beta_im, codes[a.type], codes[c.type], transpose_b, transpose_a, 0, 0, 0, epilogue, may_round)
+  local numbers = { n, m, k, b.ld, a.ld, c.ld, b.stride or 0, a.stride or 0, c.stride or 0, batch, self.workspace_bytes,
+    alpha, alpha_im, beta, beta_im, codes[a.type], codes[c.type], transpose_b, transpose_a, 0, 0, 0, epilogue,
+    may_round }
+  return kernel:launch(config_of(given, "gemm"), b.value, a.value, c.value, bias, workspace(self, given),
+    table.unpack(numbers)), kernel, numbers
+end
+
+-- Products that were asked for before, by c: with the same arguments they are the same. Neither keeps buffers alive.
+local weak_values <const> = { __mode = "v" }
+
+local function remember(self, given, kernel, numbers)
+  local snapshot, count = setmetatable({}, weak_values), 0
+  for name, value in pairs(given) do
+    if type(value) == "table" then
+      return -- which may be changed
+    end
+    snapshot[name], count = value, count + 1
+  end
+  self.known[given.c] = { given = snapshot, count = count, kernel = kernel, numbers = numbers }
+end
+
+local function is_known(known, given)
+  local snapshot, count = known.given, 0
+  for name, value in next, given do
+    if not rawequal(snapshot[name], value) then
+      return false
+    end
+    count = count + 1
+  end
+  return count == known.count
 end
 
 -- ---- matrices ----
@@ -186,6 +213,11 @@ local gemm_options <const> = arguments.options [[a b c alpha beta transa transb 
 -- both for f16, bf16 and f32. tf32: see above. c may share no memory with the others. Does not block. InvalidArgument
 -- names what does not fit; OutOfBounds, Unsupported (a type), Closed, and those of kernel:launch.
 function blas.gemm(self, given)
+  local known = self.known and type(given) == "table" and self.known[given.c]
+  if known and is_known(known, given) then
+    return known.kernel:launch(config_of(given, "gemm"), given.b, given.a, given.c, given.bias, workspace(self, given),
+      table.unpack(known.numbers))
+  end
   check_options(self, "gemm", given, gemm_options)
   local a, b = matrix(self, "gemm", given, "a", codes), matrix(self, "gemm", given, "b", codes)
   local c = given.c ~= nil and matrix(self, "gemm", given, "c", codes)
@@ -208,8 +240,7 @@ function blas.gemm(self, given)
   local beta, beta_im = factor("gemm", given, "beta", 0, a.type)
   local bias, epilogue = given.bias, 0
   if given.epilogue ~= nil then
-    epilogue = epilogues[given.epilogue] or fail("gemm", "epilogue: 'relu' or 'gelu' expected, got %s",
-      tostring(given.epilogue))
+    epilogue = choice("gemm", given, "epilogue", epilogues)
   end
   local made
   if not c then
@@ -240,11 +271,12 @@ function blas.gemm(self, given)
   end
   local may_round = flag("gemm", given, "tf32")
   may_round = (may_round == nil and self.tf32 or may_round) and 1 or 0
-  local op = multiply(self, given, a, b, c, bias, m, n, k, batch, alpha, alpha_im, beta, beta_im, transa, transb,
-    epilogue, may_round)
+  local op, kernel, numbers = multiply(self, given, a, b, c, bias, m, n, k, batch, alpha, alpha_im, beta, beta_im,
+    transa, transb, epilogue, may_round)
   if made then
     return made, op
   end
+  remember(self, given, kernel, numbers)
   return op
 end
 
@@ -329,8 +361,8 @@ function blas.ger(self, given)
   apart("ger", "a", a.value, "y", y)
   local alpha, alpha_im = factor("ger", given, "alpha", 1, a.type)
   if flag("ger", given, "conj") and a.type:sub(1, 1) == "c" then
-    return multiply(self, given, { value = x, ld = incx, type = a.type }, { value = y, ld = incy, type = a.type }, a,
-      nil, m, n, 1, 1, alpha, alpha_im, 1, 0, 0, 2, 0, 0)
+    return (multiply(self, given, { value = x, ld = incx, type = a.type }, { value = y, ld = incy, type = a.type }, a,
+      nil, m, n, 1, 1, alpha, alpha_im, 1, 0, 0, 2, 0, 0))
   end
   return launch_matrix(self, "ger", given, y, x, a.value, n, m, 0, incy, incx, a.ld, alpha, alpha_im, 0, 0, a.type, 0)
 end
@@ -518,9 +550,10 @@ end
 -- are numbers.
 function blas.rot(self, given)
   local x, y, kind, n, incx, incy = two(self, "rot", given, rot_options)
-  if type(given.c) ~= "number" or type(given.s) ~= "number" then
-    fail("rot", "%s: a number expected, got %s", type(given.c) == "number" and "s" or "c",
-      tostring(type(given.c) == "number" and given.s or given.c))
+  for _, name in ipairs { "c", "s" } do
+    if type(given[name]) ~= "number" then
+      fail("rot", "%s: a number expected, got %s", name, tostring(given[name]))
+    end
   end
   return launch_vector(self, "rot", given, x, y, nil, n, incx, incy, given.c, 0, given.s, kind, 0)
 end
@@ -596,7 +629,7 @@ local modules = setmetatable({}, { __mode = "k" }) -- by device: the library, an
 
 --- blas:close(). Idempotent; what it has launched goes on.
 function blas.close(self)
-  self.module, self.kernels = nil, nil
+  self.module, self.kernels, self.known = nil, nil, nil
   for _, buffer in pairs(self.workspaces) do
     buffer:close()
   end
@@ -643,5 +676,5 @@ return function(device, options)
     fail("blas", "workspace of %d bytes", bytes)
   end
   return setmetatable({ device = device, module = known.module, kernels = known.kernels, workspace_bytes = bytes,
-    tf32 = options.tf32, workspaces = {}, workspace_count = 0 }, blas)
+    tf32 = options.tf32, workspaces = {}, workspace_count = 0, known = setmetatable({}, { __mode = "k" }) }, blas)
 end

@@ -540,6 +540,18 @@ template <class T> static __device__ __forceinline__ T gpulua_to(double x, doubl
 }
 ]]
 
+-- Can what has the type t be stored as `wanted`? Floats as floats, integers as floats and as integers that hold them
+-- all, complex numbers as complex numbers.
+local function is_storable(t, wanted)
+  if t == wanted then
+    return true
+  elseif not bits[t] then
+    return float_rank[t] ~= nil and float_rank[wanted] ~= nil or t:sub(1, 1) == "c" and wanted:sub(1, 1) == "c"
+  end
+  return float_rank[wanted] ~= nil
+    or bits[wanted] ~= nil and bits[t] < bits[wanted] and (is_signed(wanted) or not is_signed(t))
+end
+
 -- What a new `out` has, or whether one of that type takes it.
 local function result_type(self, result, wanted)
   local t = result.type
@@ -548,12 +560,7 @@ local function result_type(self, result, wanted)
   elseif t == "bool" then
     return wanted == "u8" and wanted
       or fail(self, ("a condition does not fit out, which is %s: it is u8"):format(wanted))
-  elseif float_rank[wanted] then
-    return wanted
-  elseif t == "int" then
-    return wanted
-  elseif t == wanted
-    or bits[t] and bits[wanted] and bits[t] < bits[wanted] and (is_signed(wanted) or not is_signed(t)) then
+  elseif t == "int" or t == "real" and float_rank[wanted] or is_storable(t, wanted) then
     return wanted
   end
   fail(self, ("the result, %s, does not fit out, which is %s: %s(...) converts"):format(t, wanted, wanted))
@@ -576,4 +583,4 @@ local function compile(text, given, wanted)
   return { type = t, lets = table.concat(self.lets), code = code, params = self.params, checks = self.checks }
 end
 
-return { compile = compile, fits = fits, c_type = c_type, helpers = helpers }
+return { compile = compile, fits = fits, is_storable = is_storable, c_type = c_type, helpers = helpers }

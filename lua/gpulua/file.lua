@@ -1,4 +1,5 @@
--- Whole files, with error objects that name them. For the modules beside this one.
+-- Files, whole and in pieces, with error objects that name them. For the modules beside this one.
+-- No call here yields: they block the thread as long as the disk takes.
 
 local core = require "gpulua.core"
 
@@ -8,54 +9,168 @@ local function check_path(path, what)
   if type(path) ~= "string" then
     core.raise("InvalidArgument", ("%s: path: a string expected, got %s"):format(what, type(path)))
   end
+  if path:find "\0" then
+    core.raise("InvalidArgument", ("%s: path: %q has a zero byte"):format(what, path))
+  end
 end
 
--- The bytes of a file. Raises Io, InvalidArgument for a path that is no string.
-function file.read(path, what)
+local reader = {}
+reader.__index = reader
+
+-- A file to be read in pieces: `path`, `what`, and `size` in bytes, nil for what cannot be asked for it, as a pipe.
+-- Raises Io, InvalidArgument for a path that is no string; its methods raise Io.
+function file.open(path, what)
   check_path(path, what)
-  local handle <close>, open_error = io.open(path, "rb")
+  local handle, failure = io.open(path, "rb")
   if not handle then
-    core.raise("Io", ("%s: cannot be opened: %s"):format(what, open_error), "check the path and its permissions")
+    core.raise("Io", ("%s: cannot be opened: %s"):format(what, failure), "check the path and its permissions")
   end
-  -- A folder opens and then cannot be read.
-  local bytes, read_error = handle:read("a")
-  if not bytes then
-    core.raise("Io", ("%s: %s: cannot be read: %s"):format(what, path, read_error), "give the path of a file")
+  local size = handle:seek "end"
+  if size then
+    handle:seek "set"
   end
-  return bytes
+  return setmetatable({ handle = handle, path = path, what = what, size = size }, reader)
 end
 
--- Writes all parts to a file, which is left as far as it came if that fails. Raises as read does.
-function file.write(path, what, ...)
+-- The next bytes: as many as asked for, fewer only at the end of the file; "a": all that are left. A folder opens and
+-- then cannot be read.
+function reader:read(byte_count)
+  local bytes, failure = self.handle:read(byte_count)
+  if failure then
+    core.raise("Io", ("%s: %s: cannot be read: %s"):format(self.what, self.path, failure), "give the path of a file")
+  end
+  return bytes or ""
+end
+
+-- Goes on at that byte, counted from 0.
+function reader:seek(position)
+  local ok, failure = self.handle:seek("set", position)
+  if not ok then
+    core.raise("Io", ("%s: %s: there is no going back in it: %s"):format(self.what, self.path, failure),
+      "write it to a file first")
+  end
+end
+
+function reader:__close()
+  self.handle:close()
+end
+
+local writer = {}
+writer.__index = writer
+
+-- A file to be written in pieces, which is left as far as it came if that fails. Raises as open does. `finish` has to
+-- end it: what is closed without it says nothing of failures.
+function file.create(path, what)
   check_path(path, what)
   local handle, failure = io.open(path, "wb")
   if not handle then
     core.raise("Io", ("%s: cannot be opened for writing: %s"):format(what, failure),
       "check the path and its permissions")
   end
-  local ok
-  ok, failure = handle:write(...)
-  local closed, close_failure = handle:close()
-  if not ok or not closed then
-    core.raise("Io", ("%s: %s: cannot be written: %s"):format(what, path, failure or close_failure),
+  return setmetatable({ handle = handle, path = path, what = what }, writer)
+end
+
+local function check_written(self, ok, failure)
+  if not ok then
+    core.raise("Io", ("%s: %s: cannot be written: %s"):format(self.what, self.path, failure),
       "check the space left on the disk")
   end
 end
 
--- Raises unless `dev` can be a device.
-function file.check_device(dev, what)
-  if type(dev) ~= "userdata" then
-    core.raise("InvalidArgument", ("%s: device: a device expected, got %s"):format(what, type(dev)),
-      "pass what gpu.device() returned")
+function writer:write(...)
+  check_written(self, self.handle:write(...))
+end
+
+-- Goes on at that byte, counted from 0. What is no file on a disk, as a pipe, cannot do that.
+function writer:seek(position)
+  check_written(self, self.handle:seek("set", position))
+end
+
+function writer:finish()
+  local handle = self.handle
+  self.handle = nil
+  check_written(self, handle:close())
+end
+
+function writer:__close()
+  if self.handle then
+    self.handle:close()
   end
 end
 
--- Raises unless `buffer` can be a buffer.
-function file.check_buffer(buffer, what)
-  if type(buffer) ~= "userdata" then
-    core.raise("InvalidArgument", ("%s: buffer: a buffer expected, got %s"):format(what, type(buffer)),
-      "pass what dev:buffer or dev:upload returned")
+-- ---- as a whole ----
+
+-- The bytes of a file. Raises as open does.
+function file.read(path, what)
+  local from <close> = file.open(path, what)
+  return from:read "a"
+end
+
+-- Writes these bytes to a file. Raises as create does.
+function file.write(path, what, bytes)
+  local to <close> = file.create(path, what)
+  to:write(bytes)
+  to:finish()
+end
+
+-- ---- what the modules share ----
+
+-- The bytes of a piece, in which large data goes: a multiple of every element's.
+file.piece_bytes = 4 << 20
+
+-- Closes the buffers of a table, unless `keep` is called first: for what may fail half-way.
+local held = { __close = function(self)
+  for _, buffer in pairs(self.buffers or {}) do
+    buffer:close()
   end
+end }
+held.__index = held
+
+function held:keep()
+  self.buffers = nil
+end
+
+function file.hold(buffers)
+  return setmetatable({ buffers = buffers }, held)
+end
+
+-- ---- arguments ----
+
+-- Raises unless `options` is nil or a table with none but these names; returns it, or an empty one.
+function file.check_options(options, names, what)
+  if options ~= nil and type(options) ~= "table" then
+    core.raise("InvalidArgument", ("%s: options: a table expected, got %s"):format(what, type(options)))
+  end
+  for name in pairs(options or {}) do
+    if not names[name] then
+      core.raise("InvalidArgument", ("%s has no option '%s'"):format(what, tostring(name)))
+    end
+  end
+  return options or {}
+end
+
+local function check_kind(value, what, kinds, article, hint)
+  local kind = core.type(value)
+  if not kind or not kinds[kind:gsub("^closed ", "")] then
+    core.raise("InvalidArgument", ("%s: %s expected, got %s"):format(what, article, kind or type(value)), hint)
+  end
+end
+
+-- Raises unless `dev` is a device, which may be closed: whoever uses it says so.
+function file.check_device(dev, what)
+  check_kind(dev, what .. ": device", { device = true }, "a device", "pass what gpu.device() returned")
+end
+
+-- Raises unless `buffer` is a buffer or a host buffer, which may be closed.
+function file.check_buffer(buffer, what)
+  check_kind(buffer, what .. ": buffer", { buffer = true, ["host buffer"] = true }, "a buffer",
+    "pass what dev:buffer or dev:upload returned")
+end
+
+-- Waits for what writes the buffer and raises its failure: to be called before a file is opened for it, whose old
+-- contents are lost then.
+function file.check_contents(buffer)
+  buffer:bytes(1, 1)
 end
 
 return file

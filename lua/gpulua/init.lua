@@ -10,7 +10,7 @@ end
 for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown", "adopt_coroutines", "describe",
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
   "capture_active", "graphed_same",
-  "overlap", "map_kind", "map_fits",
+  "overlap", "map_kind", "map_fits", "scalar_of",
   "library", "library_value", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil
 end
@@ -123,5 +123,6 @@ end
 
 gpu.graph = require "gpulua.control"
 gpu.map = require "gpulua.map"
+gpu.reduce = require "gpulua.reduce"
 
 return gpu

@@ -4,63 +4,12 @@
 
 local core = require "gpulua.core"
 local expression = require "gpulua.expression"
-
-local c_type <const> = expression.c_type
-local stored <const> = setmetatable({ f16 = "__half", bf16 = "__nv_bfloat16" }, { __index = c_type })
-
--- ---- kernels ----
-
-local loads <const> = { f16 = "__half2float(%s)", bf16 = "__bfloat162float(%s)" }
-local stores <const> = { f16 = "__float2half(%s)", bf16 = "__float2bfloat16(%s)" }
-
-local names_max <const> = 126 -- with the number of elements and out, as many parameters as kernels have
-
-local function generate(text, given, wanted)
-  local made = expression.compile(text, given, wanted)
-  if #made.params > names_max then
-    core.raise("InvalidArgument", ("map: %d buffers, scalars and numbers are given, %d are the most"):format(
-      #made.params, names_max))
-  end
-  local t, code = made.type, made.code
-  local takes, signature, lets = {}, {}, {}
-  for i, param in ipairs(made.params) do
-    local is_memory = param.buffer ~= nil
-    -- Check mode names it. No macro is named like it: those that end with _ begin with _.
-    local own = param.name:find "^_" and ("p%d%s0"):format(i, param.name) or param.name .. "_"
-    takes[i] = (is_memory and "const %s *%s" or "%s %s"):format((is_memory and stored or c_type)[param.type], own)
-    signature[i] = ("%s: %s"):format(param.name, is_memory and ("in %s*"):format(param.type)
-      or param.type == "real" and "f64" or "i64")
-    local value = is_memory and ("%s[%s]"):format(own, param.is_one and "0" or "i") or own
-    lets[i] = ("  %s v%d = %s;\n"):format(c_type[param.type], i, (loads[param.type] or "%s"):format(value))
-  end
-  takes[#takes + 1] = ("%s *out"):format(stored[t])
-  signature[#signature + 1] = ("out: out %s*"):format(t)
-  local source = ([[
-%sextern "C" __global__ void map(long long n, %s) {
-  long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-%s%s  out[i] = %s;
-}
-]]):format(expression.helpers, table.concat(takes, ", "), table.concat(lets), made.lets,
-    (stores[t] or "%s"):format(code))
-  for _, name in ipairs { "f16", "bf16" } do
-    if source:find(stored[name], 1, true) then
-      source = ("#include <cuda_%s.h>\n"):format(name == "f16" and "fp16" or "bf16") .. source
-    end
-  end
-  local count = "n"
-  while given[count] do
-    count = count .. "_"
-  end
-  made.source, made.signature = source, ("%s: i64, %s"):format(count, table.concat(signature, ", "))
-  return made
-end
+local elementwise = require "gpulua.elementwise"
+local generated = require "gpulua.generated"
 
 -- ---- calls ----
 
-local kernels_kept <const> = 256
--- By device: what generate has made of an expression and types, how many of these there are, kernels by source.
-local kernels = setmetatable({}, { __mode = "k" })
+local find = generated.cache "map.cu" -- what elementwise has made of an expression and types, with its kernel
 
 local function kernel_for(device, text, given, wanted)
   local names = {}
@@ -68,31 +17,20 @@ local function kernel_for(device, text, given, wanted)
     names[#names + 1] = ("%s:%s%s%s"):format(name, what.type, what.buffer and "*" or "", what.is_one and "1" or "")
   end
   table.sort(names)
-  local key = table.concat({ text, wanted or "", table.unpack(names) }, "\0")
-  local known = kernels[device]
-  if not known or known.count >= kernels_kept then
-    known = { count = 0, by_source = {}, by_key = {} }
-    kernels[device] = known
-  end
-  local made = known.by_key[key]
-  if not made then
-    made = generate(text, given, wanted)
+  return find(device, table.concat({ text, wanted or "", table.unpack(names) }, "\0"), function(compile)
+    local made = elementwise(text, given, wanted, device.kind ~= "cpu")
     for name, what in pairs(given) do
       if not what.number then
         core.raise("InvalidArgument", ("map: '%s' is given, but not in '%s'"):format(name, text))
       end
     end
-    local source = made.signature .. "\0" .. made.source
-    if not known.by_source[source] then
-      known.by_source[source] = device:compile(made.source, { name = "map.cu" }):kernel("map", made.signature)
-    end
-    made.kernel, made.source, made.lets, made.code = known.by_source[source], nil, nil, nil
+    made.kernel = compile(made.source, "map", made.signature)
+    made.source, made.lets, made.code = nil, nil, nil
     for i, param in ipairs(made.params) do
       made.params[i] = param.name -- and not the buffer itself
     end
-    known.by_key[key], known.count = made, known.count + 1
-  end
-  return made
+    return made
+  end)
 end
 
 local options <const> = { out = true, stream = true, label = true }
@@ -144,9 +82,10 @@ local function check_shapes(given, out)
   return like
 end
 
--- The call before with the same expression: what generate has made of it, and of which kinds its arguments were. Most
--- calls are like that.
+-- The call before with the same expression: what elementwise has made of it, and of which kinds its arguments were.
+-- Most calls are like that.
 local latest, latest_count = {}, 0
+local latest_max <const> = 256
 
 local function remember(text, made, values, out)
   local kinds = {}
@@ -156,7 +95,7 @@ local function remember(text, made, values, out)
   kinds[#kinds + 1] = core.map_kind(out)
   if not latest[text] then
     latest_count = latest_count + 1
-    if latest_count > kernels_kept then
+    if latest_count > latest_max then
       latest, latest_count = {}, 1
     end
   end
@@ -183,9 +122,10 @@ local function launch(text, made, values, target, stream, label)
   if #made.checks > 0 then
     check_integers(text, made, values)
   end
-  local n, count, config = #target, #made.params, #target
+  local n, count = #target, #made.params
+  local config = (n + made.per_thread - 1) // made.per_thread
   if stream ~= nil or label ~= nil then
-    config = { grid = (n + 255) // 256, block = 256, stream = stream, label = label }
+    config = { grid = (config + 255) // 256, block = 256, stream = stream, label = label }
   end
   local list = {}
   for i = 1, count do

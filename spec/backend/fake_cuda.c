@@ -41,6 +41,7 @@ API void *fake_recorded_on, *fake_waited_on; /* streams, of the newest event rec
 API void *fake_recorded, *fake_waited_for;   /* their events */
 
 static int context_object;
+static int context_count; /* retained, and not lost */
 /* Streams and events are numbers; modules are kept here, so that what a lost device leaves behind
  * is no leak of the test's. */
 static uintptr_t serial;
@@ -50,6 +51,7 @@ static __thread void *current;
 
 static result answer(const char *name) {
     if (fake_sticky != 0) {
+        context_count = 0;
         fake_calls_after_loss++;
         return fake_sticky;
     }
@@ -57,6 +59,7 @@ static result answer(const char *name) {
         int code = fake_fail_code;
         fake_fail_code = 0;
         fake_sticky = code >= 700 && code < 720 ? code : 0;
+        context_count = fake_sticky != 0 ? 0 : context_count;
         return code;
     }
     return OK;
@@ -78,6 +81,8 @@ static result answer(const char *name) {
     } while (0)
 
 #include "fake_graph.h"
+
+#include "fake_capture.h"
 
 API result cuInit(unsigned flags) {
     BEGIN;
@@ -129,12 +134,15 @@ API result cuDeviceGetAttribute(int *value, int attribute, int device) {
 }
 API result cuDevicePrimaryCtxRetain(void **context, int device) {
     BEGIN;
-    graphs_forget();
+    if (context_count++ == 0) {
+        graphs_forget();
+    }
     fake_live++;
     return *context = &context_object, device >= 0 ? OK : INVALID;
 }
 API result cuDevicePrimaryCtxRelease_v2(int device) {
     BEGIN;
+    context_count--;
     fake_live--;
     return device >= 0 ? OK : INVALID;
 }
@@ -159,7 +167,7 @@ API result cuMemGetInfo_v2(size_t *left, size_t *total) {
     return *left = fake_memory_bytes / 2, *total = fake_memory_bytes, OK;
 }
 API result cuMemAlloc_v2(uint64_t *address, size_t bytes) {
-    BEGIN_CURRENT;
+    BEGIN_UNSAFE;
     void *memory = bytes > fake_memory_bytes ? NULL : aligned_alloc(512, (bytes + 511) / 512 * 512);
     if (memory == NULL) {
         return NO_MEMORY;
@@ -168,7 +176,7 @@ API result cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     return *address = (uint64_t)(uintptr_t)memory, OK;
 }
 API result cuMemFree_v2(uint64_t address) {
-    BEGIN_CURRENT;
+    BEGIN_UNSAFE;
     fake_live--;
     free((void *)(uintptr_t)address);
     return OK;
@@ -204,7 +212,7 @@ struct properties {
 };
 API result cuMemCreate(unsigned long long *handle, size_t bytes, const struct properties *wanted,
                        unsigned long long flags) {
-    BEGIN_CURRENT;
+    BEGIN_UNSAFE;
     fake_handle_type = wanted->handle_type;
     if (bytes > fake_memory_bytes) {
         return NO_MEMORY;
@@ -253,12 +261,12 @@ API result cuMemPoolDestroy(void *pool) {
     return pool == POOL ? OK : INVALID;
 }
 API result cuMemPoolSetAttribute(void *pool, int attribute, const uint64_t *value) {
-    BEGIN_CURRENT;
+    BEGIN_UNSAFE;
     fake_pool_kept_bytes = *value;
     return pool == POOL && attribute == 4 ? OK : INVALID;
 }
 API result cuMemPoolTrimTo(void *pool, size_t bytes) {
-    BEGIN_CURRENT;
+    BEGIN_UNSAFE;
     fake_pool_trims++;
     return pool == POOL && bytes == 0 ? OK : INVALID;
 }
@@ -272,6 +280,10 @@ API result cuMemAllocFromPoolAsync(uint64_t *address, size_t bytes, void *pool, 
         return NO_MEMORY;
     }
     fake_live++;
+    if (capture_of(stream) != NULL) {
+        struct node node = {.kind = EMPTY};
+        (void)capture_add(capture_of(stream), &node);
+    }
     return *address = (uint64_t)(uintptr_t)memory, OK;
 }
 API result cuMemFreeAsync(uint64_t address, void *stream) {
@@ -288,13 +300,13 @@ API result cuMemFreeAsync(uint64_t address, void *stream) {
 
 #define DEVICE_SIDE ((uint64_t)1 << 52)
 API result cuMemHostRegister_v2(void *base, size_t bytes, unsigned flags) {
-    BEGIN_CURRENT;
+    BEGIN_UNSAFE;
     fake_register_flags = flags;
     fake_live++;
     return base != NULL && bytes > 0 ? OK : INVALID;
 }
 API result cuMemHostUnregister(void *base) {
-    BEGIN_CURRENT;
+    BEGIN_UNSAFE;
     fake_live--;
     return base != NULL ? OK : INVALID;
 }
@@ -314,20 +326,21 @@ API result cuStreamCreateWithPriority(void **stream, unsigned flags, int priorit
 API result cuStreamDestroy_v2(void *stream) {
     BEGIN_CURRENT;
     fake_live--;
-    if (capture_of(stream) != NULL) {
-        capture_over(capture_of(stream), false);
+    struct capture *capture = capture_of(stream);
+    if (capture != NULL && capture->stream == stream) {
+        capture_over(capture, false);
     }
     return stream != NULL ? OK : INVALID;
 }
 API result cuStreamQuery(void *stream) {
-    BEGIN_CURRENT;
+    BEGIN_UNSAFE;
     if (stream != NULL && capture_invalidate(stream)) {
         return CAPTURE_UNSUPPORTED;
     }
     return stream == NULL ? INVALID : fake_pending ? NOT_READY : OK;
 }
 API result cuStreamSynchronize(void *stream) {
-    BEGIN_CURRENT;
+    BEGIN_UNSAFE;
     if (stream != NULL && capture_invalidate(stream)) {
         return CAPTURE_UNSUPPORTED;
     }
@@ -337,12 +350,16 @@ API result cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     BEGIN_CURRENT;
     fake_waited_on = stream;
     fake_waited_for = event;
-    return stream != NULL && event != NULL && flags == 0 ? OK : INVALID;
+    return stream != NULL && event != NULL && flags == 0 ? stream_wait(stream, event) : INVALID;
 }
 API result cuStreamWriteValue64_v2(void *stream, uint64_t address, uint64_t value, unsigned flags) {
     BEGIN_CURRENT;
     if (stream == NULL || address < DEVICE_SIDE || flags != 0) {
         return INVALID;
+    }
+    if (capture_of(stream) != NULL) {
+        struct node node = {.kind = EMPTY};
+        return capture_add(capture_of(stream), &node);
     }
     *(volatile uint64_t *)(uintptr_t)(address - DEVICE_SIDE) = value;
     return OK;
@@ -361,11 +378,12 @@ API result cuEventRecord(void *event, void *stream) {
     BEGIN_CURRENT;
     fake_recorded_on = stream;
     fake_recorded = event;
-    return event != NULL && stream != NULL ? OK : INVALID;
+    return event != NULL && stream != NULL ? event_record(event, stream) : INVALID;
 }
 API result cuEventQuery(void *event) {
     BEGIN_CURRENT;
-    return event == NULL ? INVALID : fake_pending ? NOT_READY : OK;
+    result queried = event == NULL ? INVALID : event_query(event);
+    return queried != OK ? queried : fake_pending ? NOT_READY : OK;
 }
 
 /* ---- copies and fills ---- */
@@ -432,7 +450,7 @@ struct module {
 
 API result cuModuleLoadDataEx(struct module **module, const void *code, unsigned count,
                               const int *names, void **values) {
-    BEGIN_CURRENT;
+    BEGIN_UNSAFE;
     size_t bytes = strlen(code);
     uint64_t sections;
     if (memcmp(code, "\177ELF", 4) == 0) { /* up to its last table */
@@ -458,7 +476,7 @@ API result cuModuleLoadDataEx(struct module **module, const void *code, unsigned
     return *module = made, OK;
 }
 API result cuModuleUnload(struct module *module) {
-    BEGIN_CURRENT;
+    BEGIN_UNSAFE;
     fake_live--;
     for (size_t slot = 0; slot < sizeof modules / sizeof modules[0]; slot++) {
         modules[slot] = modules[slot] == module ? NULL : modules[slot];
@@ -502,7 +520,7 @@ API result cuModuleEnumerateFunctions(char **functions, unsigned count, struct m
     return OK;
 }
 API result cuFuncLoad(void *function) {
-    BEGIN_CURRENT;
+    BEGIN_UNSAFE;
     fake_loaded++;
     return function != NULL ? OK : INVALID;
 }

@@ -2,7 +2,14 @@
  * what they follow; refused is what a driver refuses, and a refusal on a stream that is captured
  * ends the capture. A graph's nodes are done in the order in which they were made. */
 
-enum { CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, ILLEGAL_STATE = 401 };
+enum {
+    CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    UNMATCHED = 903,
+    UNJOINED = 904,
+    WRONG_THREAD = 908,
+    ILLEGAL_STATE = 401
+};
 enum kind { KERNEL, COPY, SET, EMPTY, CONDITIONAL };
 enum { IF, WHILE, SWITCH, BODIES_MAX = 64 };
 
@@ -43,8 +50,13 @@ static struct condition {
     unsigned value;
 } conditions[4096];
 static size_t condition_count;
+enum { FORKS_MAX = 8 };
 struct capture {
-    void *stream; /* NULL: free */
+    void *stream;       /* NULL: free */
+    const void *thread; /* that began it */
+    int mode;
+    const void *forks[FORKS_MAX]; /* streams that have become part of it */
+    bool is_joined[FORKS_MAX];
     struct graph *graph;
     struct node **deps;
     size_t dep_count;
@@ -53,6 +65,7 @@ struct capture {
 /* Kept here, so that what a lost device leaves behind is no leak of the test's. */
 static struct graph *graphs[512];
 static struct capture captures[16];
+static __thread int thread_mode; /* fake_capture.h */
 
 API int fake_graph_launches, fake_graph_updates, fake_graph_uploads;
 API int fake_capture_mode = -1;
@@ -129,6 +142,11 @@ static struct capture *capture_of(const void *stream) {
         if (stream != NULL && captures[i].stream == stream) {
             return &captures[i];
         }
+        for (size_t k = 0; k < FORKS_MAX && stream != NULL; k++) {
+            if (captures[i].stream != NULL && captures[i].forks[k] == stream) {
+                return &captures[i];
+            }
+        }
     }
     return NULL;
 }
@@ -136,7 +154,7 @@ static struct capture *capture_of(const void *stream) {
 static bool capture_invalidate(const void *stream) {
     bool was = false;
     for (size_t i = 0; i < sizeof captures / sizeof captures[0]; i++) {
-        if (captures[i].stream != NULL && (stream == NULL || captures[i].stream == stream)) {
+        if (captures[i].stream != NULL && (stream == NULL || capture_of(stream) == &captures[i])) {
             captures[i].is_invalid = was = true;
             fake_capture_refused++;
         }
@@ -214,6 +232,8 @@ API result cuStreamBeginCapture_v2(void *stream, int mode) {
     fake_capture_mode = mode;
     fake_live++;
     capture->stream = stream;
+    capture->thread = &thread_mode;
+    capture->mode = mode;
     capture->graph = graph_make();
     return OK;
 }
@@ -229,6 +249,8 @@ API result cuStreamBeginCaptureToGraph(void *stream, struct graph *graph, struct
         return INVALID;
     }
     capture->stream = stream;
+    capture->thread = &thread_mode;
+    capture->mode = mode;
     capture->graph = graph;
     return OK;
 }
@@ -238,10 +260,20 @@ API result cuStreamEndCapture(void *stream, struct graph **graph) {
     if (capture == NULL) {
         return ILLEGAL_STATE;
     }
-    bool is_invalid = capture->is_invalid;
-    *graph = is_invalid ? NULL : capture->graph;
-    capture_over(capture, !is_invalid);
-    return is_invalid ? CAPTURE_INVALIDATED : OK;
+    if (capture->mode != 2 && capture->thread != &thread_mode) {
+        return WRONG_THREAD;
+    }
+    if (capture->stream != stream) {
+        capture->is_invalid = true;
+        return UNMATCHED;
+    }
+    bool is_invalid = capture->is_invalid, is_unjoined = false;
+    for (size_t i = 0; i < FORKS_MAX; i++) {
+        is_unjoined |= capture->forks[i] != NULL && !capture->is_joined[i];
+    }
+    *graph = is_invalid || is_unjoined ? NULL : capture->graph;
+    capture_over(capture, *graph != NULL);
+    return is_invalid ? CAPTURE_INVALIDATED : is_unjoined ? UNJOINED : OK;
 }
 API result cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *number,
                                      struct graph **graph, struct node *const **deps,

@@ -504,8 +504,9 @@ static void uploads(void) {
         FAKE(void *, waited_on) = NULL;
     }
     good = launch(stream, graph);
-    uint64_t native = ops->stream_native(stream);
-    good = good && (!is_fake || (uint64_t)(uintptr_t)FAKE(void *, waited_on) == native);
+    void *waited_on = is_fake ? FAKE(void *, waited_on) : NULL;
+    good = good && ops->event_record(event, stream, &error) == GPULUA_OK &&
+           (!is_fake || waited_on == FAKE(void *, recorded_on));
     check(good && is(3, 89), "a launch on another stream waits for the upload");
     if (is_fake) {
         FAKE(void *, waited_on) = NULL;
@@ -529,14 +530,14 @@ static bool refused_make(struct backend_graph **graph) {
     if (!is_fake && status == GPULUA_OK) {
         status = ops->graph_end(*graph, &error);
     }
-    return good && status == GPULUA_DRIVER;
+    return good && (status == GPULUA_DRIVER || (!is_fake && status == GPULUA_CAPTURE_INVALIDATED));
 }
 
 static void refused(void) {
     struct backend_graph *graph = NULL;
     bool good = refused_make(&graph);
     if (is_fake) { /* a real driver may go on with the capture */
-        good = good && ops->graph_node(graph, DEPS(0), &error) == GPULUA_DRIVER &&
+        good = good && ops->graph_node(graph, DEPS(0), &error) == GPULUA_CAPTURE_INVALIDATED &&
                strstr(error.message, "capture") != NULL && error.driver_code == 901 &&
                ops->graph_node(graph, DEPS(0), &error) == GPULUA_INVALID_ARGUMENT &&
                ops->graph_end(graph, &error) == GPULUA_INVALID_ARGUMENT &&
@@ -545,7 +546,7 @@ static void refused(void) {
     ops->graph_destroy(device, graph);
     good = good && refused_make(&graph);
     if (is_fake) {
-        good = good && ops->graph_end(graph, &error) == GPULUA_DRIVER;
+        good = good && ops->graph_end(graph, &error) == GPULUA_CAPTURE_INVALIDATED;
     }
     ops->graph_destroy(device, graph);
     check(good && diamond_make(&graph) && launch(stream, graph) && is(0, 5),
@@ -644,6 +645,7 @@ static void faults(void) {
             once = FAKE(int, fail_code) == 0 && failed && error.driver_code == code &&
                    error.status == (code == 2     ? GPULUA_OUT_OF_MEMORY
                                     : code == 801 ? GPULUA_UNSUPPORTED
+                                    : code == 900 ? GPULUA_CAPTURE_ACTIVE
                                                   : GPULUA_DRIVER) &&
                    strstr(error.message, name) != NULL;
             ops->graph_destroy(device, graph);

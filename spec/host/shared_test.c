@@ -550,13 +550,16 @@ static void test_closing(void) {
 
 static const char until_lost[] =
     "local gpu = require 'gpulua'\n"
-    "local dev = gpu.device()\n"
-    "local x = dev:buffer('i32', 1024)\n"
     "result = 0\n"
+    "local dev, x\n"
     "local ok, err\n"
     "local round = 0\n"
     "repeat\n"
-    "  ok, err = pcall(function() for k = 1, 20 do x:fill(k) end x:await() end)\n"
+    "  ok, err = pcall(function()\n" /* who begins late finds it lost already */
+    "    dev = dev or gpu.device()\n"
+    "    x = x or dev:buffer('i32', 1024)\n"
+    "    for k = 1, 20 do x:fill(k) end x:await()\n"
+    "  end)\n"
     "  round = round + 1\n"
     "  if round == 20 and number == 0 then os.execute('kill -9 ' .. dev.pid) end\n"
     "until not ok\n"

@@ -175,11 +175,29 @@ struct backend_ops {
     /* Streams of other libraries, as the driver's handles. What the handle of ours is; a foreign
      * one goes on behind the event's last record; ours goes on behind all that is on a foreign one
      * now. All NULL: the driver has no streams that others know. */
-    uint64_t (*stream_native)(const struct backend_stream *stream);
+    uint64_t (*stream_native)(struct backend_stream *stream);
     gpulua_status (*stream_give)(struct backend_event *event, uint64_t foreign,
                                  struct backend_error *error);
     gpulua_status (*stream_take)(struct backend_stream *stream, uint64_t foreign,
                                  struct backend_error *error);
+
+    /* Captures of the host's: the driver turns what it puts on a stream, its own or one of ours
+     * that stream_native was asked about, into a graph of its own, and nothing of ours may go
+     * there. All NULL: there are none. CAPTURE_ACTIVE: the stream is being captured. */
+    gpulua_status (*capture_begin)(struct backend_device *device, uint64_t foreign,
+                                   enum wire_capture_mode mode, struct backend_error *error);
+    gpulua_status (*capture_look)(struct backend_device *device, uint64_t foreign,
+                                  enum wire_capture_state *state, struct backend_error *error);
+    /* `graph` NULL: it is dropped, whoever has begun it, and if it is not there nothing happens.
+     * CAPTURE_INVALIDATED: nothing has come of it, and it is over; STREAM_MISUSE: it goes on, as it
+     * belongs to another thread; CLOSED: it was over. */
+    gpulua_status (*capture_end)(struct backend_device *device, uint64_t foreign, uint64_t *graph,
+                                 struct backend_error *error);
+    /* Calls of slots between these two, on a thread, do not break captures that the host has under
+     * way in this process; `before` is what calls_begin has answered. A thread of our own says once
+     * that it is for good. Both NULL: no call does. */
+    int (*calls_begin)(bool for_good);
+    void (*calls_end)(int before);
 
     /* Timing-free events, recordable again and again; waits already issued keep the older record.
      */

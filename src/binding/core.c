@@ -469,6 +469,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"library_value", gpu_lua_library_value},
                                          {"dims", gpu_lua_dims},
                                          {"stream_number", gpu_lua_stream_number},
+                                         {"scalar_of", gpu_lua_scalar_of},
                                          {"capture_enter", gpu_lua_capture_enter},
                                          {"capture_spawn", gpu_lua_capture_spawn},
                                          {"adopt_coroutines", gpu_lua_adopt_coroutines},

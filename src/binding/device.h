@@ -87,6 +87,7 @@ int gpu_lua_device_library(lua_State *L);  /* library.c */
 int gpu_lua_library_value(lua_State *L);   /* library.c */
 int gpu_lua_dims(lua_State *L);            /* library.c */
 int gpu_lua_stream_number(lua_State *L);   /* library.c */
+int gpu_lua_scalar_of(lua_State *L);       /* scalar.c */
 int gpu_lua_device_upload(lua_State *L);   /* buffer.c */
 int gpu_lua_device_host(lua_State *L);     /* host.c */
 int gpu_lua_device_compile(lua_State *L);  /* module.c */

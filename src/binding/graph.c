@@ -272,6 +272,11 @@ struct gpu_capture *gpu_lua_capture_at(lua_State *L, struct gpulua *g, int index
     return check_capture_at(L, g, index)->capture;
 }
 
+struct gpu_capture *gpu_lua_capture_look(lua_State *L, struct gpulua *g, int index) {
+    const struct capture_handle *handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_CAPTURE);
+    return handle->capture;
+}
+
 struct gpu_capture *gpu_lua_capture_take(lua_State *L, struct gpulua *g) {
     struct capture_handle *handle = check_capture(L, g);
     struct gpu_capture *capture = handle->capture;
@@ -350,7 +355,7 @@ bool gpu_lua_graph_collect(lua_State *L, struct gpu_error *error) {
 
 /* capture:finish() -> graph. Ends the capture. EmptyCapture, CaptureInvalidated, what the driver
  * says of the nodes. Blocks until the device has the graph. */
-static int capture_finish(lua_State *L) {
+int gpu_lua_capture_finish(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     gpu_lua_capture_collect(L, check_capture(L, g)->capture);
     struct graph_handle *graph = gpu_lua_new(L, g, GPU_LUA_KIND_GRAPH, sizeof *graph, 0);
@@ -375,7 +380,7 @@ static int capture_count(lua_State *L) {
     return 1;
 }
 
-static int capture_close(lua_State *L) {
+int gpu_lua_capture_close(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct capture_handle *handle = gpu_lua_check(L, g, 1, GPU_LUA_KIND_CAPTURE);
     leave(g, handle);
@@ -440,7 +445,7 @@ static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, const char *
 /* graph:launch({stream=, label=}) -> op. All nodes as one operation; in a capture, its nodes become
  * that capture's. UseAfterFree: a buffer of it was freed. Blocks only while too much is in flight.
  */
-static int graph_launch(lua_State *L) {
+int gpu_lua_graph_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     check_graph(L, g);
     lua_settop(L, 2);
@@ -457,7 +462,7 @@ static int graph_launch(lua_State *L) {
 
 /* graph:upload({stream=}) -> the graph: what the first launch would do beside launching. Only the
  * first call does something. */
-static int graph_upload(lua_State *L) {
+int gpu_lua_graph_upload(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     gpu_lua_check_eager(L, g, gpu_graph_device(check_graph(L, g)), "an upload");
     lua_settop(L, 2);
@@ -570,19 +575,24 @@ bool gpu_lua_graph_is_closed(enum gpu_lua_kind kind, const void *handle) {
 }
 
 void gpu_lua_graph_open(lua_State *L, struct gpulua *g) {
-    static const luaL_Reg capture_methods[] = {{"finish", capture_finish},
+    static const luaL_Reg capture_methods[] = {{"finish", gpu_lua_capture_finish},
                                                {"count", capture_count},
-                                               {"close", capture_close},
+                                               {"close", gpu_lua_capture_close},
                                                {NULL, NULL}};
     static const luaL_Reg capture_metamethods[] = {{"__gc", capture_gc},
-                                                   {"__close", capture_close},
+                                                   {"__close", gpu_lua_capture_close},
                                                    {"__tostring", capture_tostring},
                                                    {NULL, NULL}};
-    static const luaL_Reg methods[] = {{"launch", graph_launch},     {"upload", graph_upload},
-                                       {"bind", gpu_lua_graph_bind}, {"fork", graph_fork},
-                                       {"nodes", graph_nodes},       {"replays", graph_replays},
-                                       {"dot", graph_dot},           {"pool", graph_pool},
-                                       {"close", graph_close},       {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"launch", gpu_lua_graph_launch},
+                                       {"upload", gpu_lua_graph_upload},
+                                       {"bind", gpu_lua_graph_bind},
+                                       {"fork", graph_fork},
+                                       {"nodes", graph_nodes},
+                                       {"replays", graph_replays},
+                                       {"dot", graph_dot},
+                                       {"pool", graph_pool},
+                                       {"close", graph_close},
+                                       {NULL, NULL}};
     static const luaL_Reg metamethods[] = {
         {"__gc", graph_gc}, {"__close", graph_close}, {"__tostring", graph_tostring}, {NULL, NULL}};
     static const luaL_Reg pool_methods[] = {

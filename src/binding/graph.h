@@ -32,6 +32,8 @@ bool gpu_lua_graph_collect(lua_State *L, struct gpu_error *error);
 struct gpu_capture *gpu_lua_capture_running(struct gpulua *g);
 /* That of the handle there. Raises Closed. */
 struct gpu_capture *gpu_lua_capture_at(lua_State *L, struct gpulua *g, int index);
+/* The same; NULL: it has ended. */
+struct gpu_capture *gpu_lua_capture_look(lua_State *L, struct gpulua *g, int index);
 
 /* control.c */
 int gpu_lua_control_check(lua_State *L);
@@ -43,6 +45,10 @@ int gpu_lua_pool_find(lua_State *L);
 int gpu_lua_capture_begin(lua_State *L);
 int gpu_lua_capture_enter(lua_State *L);
 int gpu_lua_capture_spawn(lua_State *L);
+int gpu_lua_capture_finish(lua_State *L);
+int gpu_lua_capture_close(lua_State *L);
+int gpu_lua_graph_launch(lua_State *L);
+int gpu_lua_graph_upload(lua_State *L);
 
 /* ---- rebind.c ---- */
 int gpu_lua_capture_again(lua_State *L);

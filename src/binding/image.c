@@ -15,11 +15,19 @@
 #include <lauxlib.h>
 #include <lua.h>
 
+#include "binding/zlib.h"
+
 #define STBI_ONLY_JPEG
 #define STBI_ONLY_PNG
 #define STBI_NO_HDR
 #define STBI_NO_LINEAR
 #define STBI_NO_STDIO
+/* Zeros, because stb decodes with tables that a file need not have defined; and a damaged file must
+ * not end the process. */
+#define STBI_MALLOC(byte_count) calloc(1, byte_count)
+#define STBI_REALLOC(bytes, byte_count) realloc(bytes, byte_count)
+#define STBI_FREE(bytes) free(bytes)
+#define STBI_ASSERT(condition) ((void)0)
 #define STB_IMAGE_STATIC
 #define STB_IMAGE_IMPLEMENTATION
 #define STBI_WRITE_NO_STDIO
@@ -67,25 +75,9 @@ static uint32_t read_u32(const unsigned char *bytes) {
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* CRC-32 as the PNG specification (ISO 15948, annex D) defines it, four bits at a time. */
-static uint32_t checksum(const unsigned char *bytes, size_t byte_count) {
-    static const uint32_t table[16] = {
-        0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4,
-        0x4db26158, 0x5005713c, 0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c,
-        0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c,
-    };
-    uint32_t crc = 0xffffffffu;
-
-    for (size_t i = 0; i < byte_count; i++) {
-        crc ^= bytes[i];
-        crc = crc >> 4 ^ table[crc & 15];
-        crc = crc >> 4 ^ table[crc & 15];
-    }
-    return ~crc;
-}
-
 /* NULL when every chunk up to IEND is whole and its checksum is right. */
-static const char *png_damage(const unsigned char *bytes, size_t byte_count) {
+static const char *png_damage(const struct zlib *zlib, const unsigned char *bytes,
+                              size_t byte_count) {
     size_t at = PNG_SIGNATURE_BYTES;
 
     while (byte_count - at >= PNG_CHUNK_BYTES) {
@@ -94,7 +86,7 @@ static const char *png_damage(const unsigned char *bytes, size_t byte_count) {
         if (data_bytes > byte_count - at - PNG_CHUNK_BYTES) {
             return "the file ends within a chunk";
         }
-        if (checksum(bytes + at + 4, (size_t)data_bytes + 4) !=
+        if (zlib->crc32_z(0, bytes + at + 4, (size_t)data_bytes + 4) !=
             read_u32(bytes + at + 8 + data_bytes)) {
             return "a checksum is wrong";
         }
@@ -104,6 +96,34 @@ static const char *png_damage(const unsigned char *bytes, size_t byte_count) {
         at += PNG_CHUNK_BYTES + data_bytes;
     }
     return "the file ends before its end mark";
+}
+
+/* Can `byte_count` bytes hold the pixels that the frame header at `bytes` claims? Each block of 8
+ * by 8 takes a bit at least, and one of the components has them all. */
+static bool jpeg_holds(const unsigned char *bytes, size_t byte_count) {
+    size_t height = (size_t)bytes[5] << 8 | bytes[6];
+    size_t width = (size_t)bytes[7] << 8 | bytes[8];
+
+    return (height + 7) / 8 * ((width + 7) / 8) <= byte_count * 8;
+}
+
+/* Has each Huffman table of the segment at `bytes` at most 256 codes, and are they there? stb
+ * writes past its own tables for those that have more. */
+static bool jpeg_tables_fit(const unsigned char *bytes, size_t byte_count) {
+    size_t at = 0;
+
+    while (byte_count - at >= 17) {
+        size_t code_count = 0;
+
+        for (size_t i = 1; i <= 16; i++) {
+            code_count += bytes[at + i];
+        }
+        if (code_count > 256 || code_count > byte_count - at - 17) {
+            return false;
+        }
+        at += 17 + code_count;
+    }
+    return at == byte_count;
 }
 
 /* NULL when the segments lead to an end-of-image marker. JPEG has no checksum to verify. */
@@ -135,6 +155,13 @@ static const char *jpeg_damage(const unsigned char *bytes, size_t byte_count) {
             if (segment_bytes < 2 || segment_bytes > byte_count - at - 2) {
                 return "the file ends within a segment";
             }
+            if (marker >= 0xc0 && marker <= 0xc2 && segment_bytes >= 7 &&
+                !jpeg_holds(bytes + at, byte_count)) {
+                return "it is shorter than its pixels can be";
+            }
+            if (marker == 0xc4 && !jpeg_tables_fit(bytes + at + 4, segment_bytes - 2)) {
+                return "its Huffman tables are damaged";
+            }
             in_scan = marker == 0xda;
             at += 2 + segment_bytes;
         }
@@ -164,7 +191,7 @@ static int image_decode(lua_State *L) {
     }
     if (byte_count >= PNG_SIGNATURE_BYTES &&
         memcmp(bytes, png_signature, PNG_SIGNATURE_BYTES) == 0) {
-        damage = png_damage(bytes, byte_count);
+        damage = png_damage(gpu_lua_zlib(L), bytes, byte_count);
     } else if (byte_count >= 3 && bytes[0] == 0xff && bytes[1] == 0xd8 && bytes[2] == 0xff) {
         damage = jpeg_damage(bytes, byte_count);
     } else {

@@ -45,6 +45,29 @@ static void set(lua_State *L, struct gpulua *g, struct buffer *buffer, int at, c
     }
 }
 
+/* Pushes a scalar over the buffer on top of the stack, which has one element. */
+static void push_scalar(lua_State *L, struct gpulua *g, struct buffer *buffer) {
+    struct scalar_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_SCALAR, sizeof *handle, 1);
+    lua_pushvalue(L, -2);
+    lua_setiuservalue(L, -2, 1);
+    handle->buffer = buffer;
+}
+
+/* core.scalar_of(buffer of one element) -> a scalar, which has the buffer's memory and whatever
+ * value is there. */
+int gpu_lua_scalar_of(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct buffer *buffer = gpu_lua_check(L, g, 1, GPU_LUA_KIND_BUFFER);
+    gpu_lua_buffer_check_open(L, buffer);
+    if (buffer->elem_count != 1) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "a scalar of %llu elements",
+                     (unsigned long long)buffer->elem_count);
+    }
+    lua_settop(L, 1);
+    push_scalar(L, g, buffer);
+    return 1;
+}
+
 /* dev:scalar(type, value[, {label=}]) -> scalar */
 int gpu_lua_device_scalar(lua_State *L) {
     static const char *const options[] = {"label", NULL};
@@ -59,10 +82,7 @@ int gpu_lua_device_scalar(lua_State *L) {
     request.byte_count = gpu_type_bytes(request.type);
     struct buffer *buffer = gpu_lua_buffer_make(L, g, device, &request);
     set(L, g, buffer, 3, "value of scalar");
-    struct scalar_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_SCALAR, sizeof *handle, 1);
-    lua_pushvalue(L, -2);
-    lua_setiuservalue(L, -2, 1);
-    handle->buffer = buffer;
+    push_scalar(L, g, buffer);
     return 1;
 }
 

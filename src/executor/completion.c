@@ -46,7 +46,7 @@ static void put_word(struct wire_executor *executor, uint32_t slot,
         stream->events[(stream->event_count - 1) % EXECUTOR_EVENTS].has_word = true;
     } else if (status == GPULUA_DEVICE_LOST) {
         lose_with(executor, "", &error);
-    } else {
+    } else if (status != GPULUA_CAPTURE_ACTIVE) { /* the host's: its event tells for as long */
         executor->page_is_writable = false;
     }
     free(error.log);

@@ -121,6 +121,9 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_STREAM_CREATE] = take_stream_create,
     [WIRE_OP_STREAM_DESTROY] = take_stream_destroy,
     [WIRE_OP_STREAM_NATIVE] = gpu_executor_request,
+    [WIRE_OP_CAPTURE_BEGIN] = gpu_executor_request,
+    [WIRE_OP_CAPTURE_LOOK] = gpu_executor_request,
+    [WIRE_OP_CAPTURE_END] = gpu_executor_request,
     [WIRE_OP_STREAM_GIVE] = gpu_executor_request,
     [WIRE_OP_MODULE_COMPILE] = gpu_executor_request,
     [WIRE_OP_MODULE_LOAD] = gpu_executor_request,
@@ -159,17 +162,33 @@ static bool is_sound(const struct wire_record *record) {
            record->length_bytes >= sizeof *record + record->wait_count * sizeof(struct wire_wait);
 }
 
+/* Around all that calls the device on a thread that may be the host's. */
+static int calls_begin(const struct wire_executor *executor) {
+    return executor->device != NULL && executor->ops->calls_begin != NULL
+               ? executor->ops->calls_begin(false)
+               : -1;
+}
+
+static void calls_end(const struct wire_executor *executor, int before) {
+    if (__builtin_expect(before >= 0, 0)) {
+        executor->ops->calls_end(before);
+    }
+}
+
 void gpu_executor_take(struct wire_executor *executor, const struct wire_record *record) {
     gpu_executor_watch_pause(executor);
     if (!is_sound(record)) {
         gpu_executor_lose(executor, 0, "a command record makes no sense");
         return;
     }
+    int before = calls_begin(executor);
     taker_table[record->opcode](executor, record);
+    calls_end(executor, before);
 }
 
 void gpu_executor_poll(struct wire_executor *executor) {
     gpu_executor_watch_pause(executor);
+    int before = calls_begin(executor);
     gpu_executor_replies_flush(executor);
     if (executor->device != NULL) {
         gpu_executor_compile_collect(executor);
@@ -181,6 +200,7 @@ void gpu_executor_poll(struct wire_executor *executor) {
         executor->wishes_seen = atomic_load_explicit(&executor->page->wishes, memory_order_acquire);
         executor->want_count = 0;
     }
+    calls_end(executor, before);
 }
 
 void gpu_executor_arm(struct wire_executor *executor) {
@@ -231,7 +251,9 @@ void gpu_executor_destroy(struct wire_executor *executor) {
     if (executor == NULL) {
         return;
     }
+    int before = calls_begin(executor);
     gpu_executor_device_close(executor);
+    calls_end(executor, before);
     gpu_executor_reply_finish(executor);
     free(executor->failed);
     free(executor->uses);

@@ -21,6 +21,14 @@
 #define EXECUTOR_EVENTS 256u     /* events held for each stream; a power of two */
 #define EXECUTOR_OPS_PER_WORD 8u /* under process: a completion word at least this often */
 #define EXECUTOR_OPS_PER_WORD_INLINE 64u
+/* Between two looks at what only looking finds out, after so long without success: so an end is
+ * seen at most a 64th of the wait late, for one or two per cent of a core. */
+static inline int64_t gpu_executor_nap_ns(uint64_t waited_ns) {
+    uint64_t nap_ns = waited_ns / 64u;
+    return nap_ns < 20000u ? 20000 : nap_ns > 500000u ? 500000 : (int64_t)nap_ns;
+}
+#define EXECUTOR_TIMER_SLACK_NS 1000ul /* of threads that nap; Linux gives 50,000 */
+
 #define EXECUTOR_OBJECTS_MAX (1u << 20) /* modules, kernels: numbers beyond are mistakes */
 #define EXECUTOR_POLLS_PER_STATUS 64u   /* asks whether the device is well once in so many polls */
 
@@ -236,6 +244,9 @@ gpulua_status gpu_executor_stream_native(struct wire_executor *executor,
 gpulua_status gpu_executor_stream_give(struct wire_executor *executor,
                                        const struct wire_record *record,
                                        struct backend_error *error);
+/* CAPTURE_BEGIN, CAPTURE_LOOK, CAPTURE_END. */
+gpulua_status gpu_executor_capture(struct wire_executor *executor, const struct wire_record *record,
+                                   struct wire_capture_facts *facts, struct backend_error *error);
 gpulua_status gpu_executor_stream_take(struct wire_executor *executor,
                                        const struct wire_record *record,
                                        struct backend_stream *stream, struct backend_error *error);

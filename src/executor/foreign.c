@@ -91,6 +91,32 @@ gpulua_status gpu_executor_stream_native(struct wire_executor *executor,
     return GPULUA_OK;
 }
 
+gpulua_status gpu_executor_capture(struct wire_executor *executor, const struct wire_record *record,
+                                   struct wire_capture_facts *facts, struct backend_error *error) {
+    const struct backend_ops *ops = executor->ops;
+    uint64_t stream = record->u.capture.stream;
+    if (check_inline(executor, error) != GPULUA_OK) {
+        return error->status;
+    }
+    if (ops->capture_begin == NULL) {
+        return no_streams(error);
+    }
+    switch (record->opcode) {
+    case WIRE_OP_CAPTURE_BEGIN:
+        return ops->capture_begin(executor->device, stream,
+                                  (enum wire_capture_mode)record->u.capture.mode, error);
+    case WIRE_OP_CAPTURE_LOOK: {
+        enum wire_capture_state state = WIRE_CAPTURE_NONE;
+        gpulua_status status = ops->capture_look(executor->device, stream, &state, error);
+        facts->state = state;
+        return status;
+    }
+    default:
+        return ops->capture_end(executor->device, stream,
+                                record->u.capture.is_dropped ? NULL : &facts->graph, error);
+    }
+}
+
 gpulua_status gpu_executor_stream_give(struct wire_executor *executor,
                                        const struct wire_record *record,
                                        struct backend_error *error) {

@@ -5,13 +5,12 @@
  * wishing for a word wake it. Where only polling finds out what the script waits for, it naps
  * instead, for longer the longer nothing happens. */
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include "executor/executor.h"
 #include "wire/sync.h"
 
 #define SPIN_NS 200000u
-#define NAP_NS_MIN 20000u
-#define NAP_NS_MAX 1000000u
 #define RECORDS_PER_POLL 16u
 #define ROUNDS_PER_CLOCK 16u
 
@@ -69,6 +68,7 @@ static void sleep_until_called(struct wire_executor *executor, struct wire_ring 
 
 bool gpu_executor_run(struct wire_executor *executor) {
     struct wire_ring commands;
+    prctl(PR_SET_TIMERSLACK, EXECUTOR_TIMER_SLACK_NS, 0, 0, 0);
     gpu_wire_ring_command(&commands, executor->page);
     uint64_t active_ns = gpu_wire_now_ns();
     uint32_t wishes = executor->wishes_seen;
@@ -100,9 +100,7 @@ bool gpu_executor_run(struct wire_executor *executor) {
         if (idle_ns < SPIN_NS) {
             sched_yield(); /* the device's own threads may need this core */
         } else if (gpu_executor_must_poll(executor)) {
-            uint64_t nap_ns = idle_ns / 16u;
-            nap_ns = nap_ns < NAP_NS_MIN ? NAP_NS_MIN : nap_ns > NAP_NS_MAX ? NAP_NS_MAX : nap_ns;
-            sleep_until_called(executor, &commands, (int64_t)nap_ns);
+            sleep_until_called(executor, &commands, gpu_executor_nap_ns(idle_ns));
         } else {
             sleep_until_called(executor, &commands, -1);
             active_ns = gpu_wire_now_ns();

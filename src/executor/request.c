@@ -80,6 +80,32 @@ static void parse_open(char *text, struct open_options *options) {
     }
 }
 
+/* What the device has when it is open. */
+static gpulua_status open_on(struct wire_executor *executor, const struct backend_ops *ops,
+                             const struct backend_open_info *info, bool is_hashed,
+                             struct backend_error *error) {
+    gpulua_status status = ops->device_open(info, &executor->device, error);
+    if (status != GPULUA_OK) {
+        executor->device = NULL;
+        return status;
+    }
+    executor->ops = ops;
+    if (is_hashed && gpu_executor_verify_create(executor, error) != GPULUA_OK) {
+        ops->device_close(executor->device);
+        executor->device = NULL;
+        return error->status;
+    }
+    executor->page_is_writable = true;
+    if (ops->host_register != NULL) {
+        struct backend_error unused = {0};
+        executor->page_is_writable = ops->host_register(executor->device, executor->page,
+                                                        WIRE_PAGE_BYTES, &unused) == GPULUA_OK;
+        executor->page_is_registered = executor->page_is_writable;
+        free(unused.log);
+    }
+    return GPULUA_OK;
+}
+
 static gpulua_status open_device(struct wire_executor *executor, struct open_options *options,
                                  struct backend_error *error) {
     const struct backend_ops *ops = gpu_backend_find(options->backend);
@@ -107,26 +133,12 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
                  .log = on_log,
                  .moved = on_moved},
     };
-    gpulua_status status = ops->device_open(&info, &executor->device, error);
-    if (status != GPULUA_OK) {
-        executor->device = NULL;
-        return status;
+    int before = ops->calls_begin != NULL ? ops->calls_begin(false) : -1;
+    gpulua_status status = open_on(executor, ops, &info, is_hashed, error);
+    if (before >= 0) {
+        ops->calls_end(before);
     }
-    executor->ops = ops;
-    if (is_hashed && gpu_executor_verify_create(executor, error) != GPULUA_OK) {
-        ops->device_close(executor->device);
-        executor->device = NULL;
-        return error->status;
-    }
-    executor->page_is_writable = true;
-    if (ops->host_register != NULL) {
-        struct backend_error unused = {0};
-        executor->page_is_writable = ops->host_register(executor->device, executor->page,
-                                                        WIRE_PAGE_BYTES, &unused) == GPULUA_OK;
-        executor->page_is_registered = executor->page_is_writable;
-        free(unused.log);
-    }
-    return GPULUA_OK;
+    return status;
 }
 
 static void take_open(struct wire_executor *executor, const struct wire_record *record) {
@@ -375,6 +387,7 @@ static void take_device_request(struct wire_executor *executor, const struct wir
         struct wire_memory_facts memory;
         struct wire_slab_facts slab;
         struct wire_stream_facts stream;
+        struct wire_capture_facts capture;
     } body;
     uint32_t body_bytes = 0;
     char *text = NULL;
@@ -394,6 +407,12 @@ static void take_device_request(struct wire_executor *executor, const struct wir
     case WIRE_OP_STREAM_NATIVE:
         gpu_executor_stream_native(executor, record, &body.stream, &error);
         body_bytes = sizeof body.stream;
+        break;
+    case WIRE_OP_CAPTURE_BEGIN:
+    case WIRE_OP_CAPTURE_LOOK:
+    case WIRE_OP_CAPTURE_END:
+        gpu_executor_capture(executor, record, &body.capture, &error);
+        body_bytes = sizeof body.capture;
         break;
     case WIRE_OP_STREAM_GIVE:
         gpu_executor_stream_give(executor, record, &error);

@@ -8,12 +8,12 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "executor/executor.h"
+#include "wire/sync.h"
 
-#define NAP_NS_MIN 20000
-#define NAP_NS_MAX 1000000
 #define LOOKS_PER_STATUS 16u
 
 /* Has anything happened that the script should wake for? Locked. */
@@ -44,13 +44,17 @@ static bool look(struct wire_executor *executor, uint32_t round) {
 
 static void *watcher_main(void *user) {
     struct wire_executor *executor = user;
-    long nap_ns = NAP_NS_MIN;
+    uint64_t since_ns = 0;
     uint32_t round = 0;
+    prctl(PR_SET_TIMERSLACK, EXECUTOR_TIMER_SLACK_NS, 0, 0, 0);
+    if (executor->ops->calls_begin != NULL) {
+        (void)executor->ops->calls_begin(true);
+    }
     pthread_mutex_lock(&executor->watch_lock);
     while (!executor->watcher_stops) {
         if (!atomic_load_explicit(&executor->is_watching, memory_order_relaxed)) {
             pthread_cond_wait(&executor->watch_work, &executor->watch_lock);
-            nap_ns = NAP_NS_MIN;
+            since_ns = gpu_wire_now_ns();
             round = 0;
             continue;
         }
@@ -62,13 +66,12 @@ static void *watcher_main(void *user) {
         }
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += nap_ns;
+        until.tv_nsec += (long)gpu_executor_nap_ns(gpu_wire_now_ns() - since_ns);
         if (until.tv_nsec >= 1000000000) {
             until.tv_nsec -= 1000000000;
             until.tv_sec++;
         }
         pthread_cond_timedwait(&executor->watch_work, &executor->watch_lock, &until);
-        nap_ns = nap_ns * 5 / 4 < NAP_NS_MAX ? nap_ns * 5 / 4 : NAP_NS_MAX;
     }
     pthread_mutex_unlock(&executor->watch_lock);
     return NULL;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "binding/device.h"
+#include "binding/graph.h"
 #include "binding/memory.h"
 #include "host/handle.h"
 #include "runtime/exchange.h"
@@ -275,6 +276,11 @@ gpulua_status gpulua_buffer_map(gpulua *g, gpulua_buffer *buffer, gpulua_access 
     if (access < GPULUA_READ || access > GPULUA_READ_WRITE) {
         return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
                                   "map: an access (read, write or both) expected");
+    }
+    if (gpu_lua_is_captured(g, buffer->device)) {
+        return gpu_lua_keep_error(
+            g, GPULUA_CAPTURE_ACTIVE,
+            "map: what is captured is not done, so nothing can be waited for");
     }
     if ((access & GPULUA_WRITE) && gpu_block_is_read_only(buffer->ref.block)) {
         return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "binding/device.h"
+#include "binding/graph.h"
 #include "binding/stream.h"
 #include "host/handle.h"
 #include "runtime/exchange.h"
@@ -115,6 +116,9 @@ static int export_buffer(lua_State *L) {
     uint64_t address = 0;
     gpulua_status status = GPULUA_OK;
     bool for_write = !request->is_read_only;
+    if (exchange->order != GPULUA_ORDER_NONE) {
+        gpu_lua_check_eager(L, g, gpu_block_device(buffer->ref.block), "an export");
+    }
     if (exchange->order == GPULUA_ORDER_STREAM) {
         struct gpu_submit submit = exchange_submit(L, g, gpu_block_device(buffer->ref.block), 2);
         status = gpu_ref_address(&buffer->ref, &address, &error); /* Unsupported before work */

@@ -8,9 +8,11 @@
 #include <lualib.h>
 
 #include "binding/core.h"
+#include "binding/deflate.h"
 #include "binding/image.h"
 #include "binding/loop.h"
 #include "binding/lua_files.h"
+#include "binding/samples.h"
 #include "host/handle.h"
 #include "host/heap.h"
 
@@ -77,10 +79,12 @@ static void preload(lua_State *L) {
         lua_pushcclosure(L, open_embedded, 1);
         lua_rawset(L, -3);
     }
-    lua_pushcfunction(L, luaopen_gpulua_image_core);
-    lua_setfield(L, -2, "gpulua.image_core");
-    lua_pushcfunction(L, luaopen_gpulua_core);
-    lua_setfield(L, -2, "gpulua.core");
+    static const luaL_Reg cores[] = {{"gpulua.core", luaopen_gpulua_core},
+                                     {"gpulua.deflate_core", luaopen_gpulua_deflate_core},
+                                     {"gpulua.image_core", luaopen_gpulua_image_core},
+                                     {"gpulua.samples_core", luaopen_gpulua_samples_core},
+                                     {NULL, NULL}};
+    luaL_setfuncs(L, cores, 0);
     lua_pop(L, 1);
 }
 
@@ -133,6 +137,10 @@ int luaopen_gpulua_image(lua_State *L) {
 
 int luaopen_gpulua_npy(lua_State *L) {
     return open_file(L, "npy.lua");
+}
+
+int luaopen_gpulua_wav(lua_State *L) {
+    return open_file(L, "wav.lua");
 }
 
 /* ---- objects ---- */

@@ -146,6 +146,9 @@ gpulua_status gpulua_recorder_wait(gpulua *g, gpulua_recorder *recorder) {
     if (status) {
         return status;
     }
+    if (gpu_lua_is_captured(g, gpu_recorder_device(recorder->recorder))) {
+        return gpu_lua_keep_error(g, GPULUA_CAPTURE_ACTIVE, "a wait cannot be captured");
+    }
     struct gpu_submit submit = {.stream = recorder->stream, .label = "recorder"};
     status = gpu_work_mark(&submit, NULL, &tail, &error);
     if (status == GPULUA_OK) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/graph/state.h"
+#include "runtime/native_capture.h"
 #include "runtime/work.h"
 
 #define POLL_EVERY_SUBMITS 64u /* completed ops are given back in batches */
@@ -54,6 +55,9 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
         }
     } else if (device->stats.ops_in_flight >= GPU_OPS_IN_FLIGHT_MAX &&
                (status = throttle(device, error))) {
+        return status;
+    } else if (__builtin_expect(stream->native != 0, 0) &&
+               (status = gpu_stream_check_uncaptured(stream, error))) {
         return status;
     }
     if (device->deferred) {

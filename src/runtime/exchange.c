@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/memory/stack.h"
+#include "runtime/native_capture.h"
 
 /* ---- addresses ---- */
 
@@ -304,7 +305,7 @@ gpulua_status gpu_ref_give(const struct gpu_submit *submit, const struct gpu_ref
     GPU_ENTER(ref->block->device);
     struct gpu_device *device = ref->block->device;
     struct gpu_op *op = NULL;
-    gpulua_status status = gpu_streams_are_shared(device, error);
+    gpulua_status status = gpu_native_check_uncaptured(device, foreign_stream, error);
     if (status == GPULUA_OK) {
         status = touch(submit, ref, for_write ? GPU_READ_WRITE : GPU_READ, NULL, &op, error);
     }
@@ -323,7 +324,7 @@ gpulua_status gpu_ref_give(const struct gpu_submit *submit, const struct gpu_ref
 gpulua_status gpu_ref_take(const struct gpu_submit *submit, const struct gpu_ref *ref,
                            uint64_t foreign_stream, struct gpu_error *error) {
     GPU_ENTER(ref->block->device);
-    gpulua_status status = gpu_streams_are_shared(ref->block->device, error);
+    gpulua_status status = gpu_native_check_uncaptured(ref->block->device, foreign_stream, error);
     return status ? status : touch(submit, ref, GPU_WRITE, &foreign_stream, NULL, error);
 }
 
@@ -363,6 +364,9 @@ gpulua_status gpu_stream_native(struct gpu_stream *stream, uint64_t *native,
     }
     if (status == GPULUA_OK) {
         status = gpu_request_wait(stream->device, &record, "stream", on_native, &facts, error);
+    }
+    if (status == GPULUA_OK) {
+        stream->native = facts.native;
     }
     *native = facts.native;
     return status;

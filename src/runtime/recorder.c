@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/native_capture.h"
 #include "runtime/state.h"
 #include "runtime/work.h"
 
@@ -274,6 +275,9 @@ gpulua_status gpu_recorder_preflight(struct gpu_recorder *recorder, struct gpu_e
     do {
         status = gpu_device_check(recorder->stream->device, error);
         if (status == GPULUA_OK) {
+            status = gpu_stream_check_uncaptured(recorder->stream, error);
+        }
+        if (status == GPULUA_OK) {
             status = wait_on_stream(recorder, error);
         }
     } while (status && gpu_share_wait(recorder->stream->device, &status, error));
@@ -317,7 +321,16 @@ gpulua_status gpu_recorder_commit(struct gpu_recorder *recorder, struct gpu_op *
         return gpu_error_set(error, GPULUA_STREAM_MISUSE,
                              "commit without preflight: the stream has waited for nothing");
     }
-    status = note_uses(recorder, op, error);
+    status = gpu_device_check_open(recorder->stream->device, error);
+    if (status == GPULUA_OK) {
+        status = gpu_stream_check_uncaptured(recorder->stream, error);
+        if (status == GPULUA_CAPTURE_ACTIVE || status == GPULUA_CAPTURE_INVALIDATED) {
+            return status; /* it can be committed when the capture has ended */
+        }
+    }
+    if (status == GPULUA_OK) {
+        status = note_uses(recorder, op, error);
+    }
     if (status == GPULUA_OK && recorder->is_rejected) {
         status = raise_rejected(recorder, error);
         if (op) {

@@ -79,6 +79,7 @@ struct gpu_stream {
     struct gpu_device *device; /* retained */
     int priority;
     bool is_closed, is_user, is_deferred;
+    uint64_t native; /* the driver's handle; 0: the host has not got it, and cannot capture it */
     char label[64];
     uint64_t wanted;                       /* what the page was last told */
     struct gpu_op *head, *tail;            /* pending, in order */

@@ -47,6 +47,10 @@
     X(STREAM_CREATE, 0)   /* stream = slot, u.stream; no reply: failure fails the work put on it */                    \
     X(STREAM_DESTROY, 0)  /* stream = slot; after all its work */                                                     \
     X(STREAM_NATIVE, 0)   /* request: stream = slot; inline alone; reply: wire_stream_facts */                        \
+    X(CAPTURE_BEGIN, 0)   /* request: u.capture.stream, one of somebody else's or one of ours as the driver knows    \
+                             it, and its mode: the host captures it. Inline alone, as the next two */                 \
+    X(CAPTURE_LOOK, 0)    /* request: u.capture.stream; reply: wire_capture_facts */                                  \
+    X(CAPTURE_END, 0)     /* request: u.capture.stream; reply: wire_capture_facts */                                  \
     X(STREAM_GIVE, 0)     /* request: stream = slot, u.foreign.seq and stream: that stream of somebody else's goes on  \
                              when (slot, seq) is over. Inline alone; reply: status only */                            \
     X(MODULE_COMPILE, 0)  /* request: object = module, u.module (source in arena), payload: text options,             \
@@ -146,6 +150,10 @@ static inline uint32_t gpu_wire_control_choose(uint32_t kind, uint32_t body_coun
     return number != 0 ? 0 : kind == WIRE_CONTROL_IF ? 1 : body_count;
 }
 
+/* How a capture of the host's concerns other calls of the driver, and how it is. */
+enum wire_capture_mode { WIRE_CAPTURE_GLOBAL, WIRE_CAPTURE_THREAD_LOCAL, WIRE_CAPTURE_RELAXED };
+enum wire_capture_state { WIRE_CAPTURE_NONE, WIRE_CAPTURE_ACTIVE, WIRE_CAPTURE_INVALIDATED };
+
 /* Nodes of a graph have numbers from 0; what a node waits for has a lower one. */
 static inline uint64_t gpu_wire_node_seq(uint32_t graph, uint32_t node) {
     return (uint64_t)graph << 32 | node;
@@ -214,6 +222,11 @@ struct wire_record {
             uint64_t stream;         /* the driver's handle */
             uint64_t seq;
         } foreign;
+        struct {
+            uint64_t stream;     /* the driver's handle */
+            uint32_t mode;       /* enum wire_capture_mode */
+            uint32_t is_dropped; /* CAPTURE_END: nobody wants the graph */
+        } capture;
         struct {
             int32_t priority; /* CUDA's: lower runs first, 0 is the default */
             uint64_t number;  /* never reused */
@@ -345,6 +358,12 @@ struct wire_slab_facts {
 
 struct wire_stream_facts {
     uint64_t native; /* the driver's handle */
+};
+
+struct wire_capture_facts {
+    uint64_t graph; /* the driver's handle; 0: none */
+    uint32_t state; /* enum wire_capture_state */
+    uint32_t reserved;
 };
 
 struct wire_memory_facts {

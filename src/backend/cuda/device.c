@@ -44,6 +44,18 @@ static gpulua_status status_of(CUresult result) {
         return GPULUA_UNSUPPORTED;
     case CUDA_ERROR_STUB_LIBRARY:
         return GPULUA_LIBRARY_UNAVAILABLE;
+    case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
+    case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+    case CUDA_ERROR_CAPTURED_EVENT:
+        return GPULUA_CAPTURE_ACTIVE;
+    case CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:
+    case CUDA_ERROR_STREAM_CAPTURE_MERGE:
+    case CUDA_ERROR_STREAM_CAPTURE_UNMATCHED:
+    case CUDA_ERROR_STREAM_CAPTURE_UNJOINED:
+    case CUDA_ERROR_STREAM_CAPTURE_ISOLATION:
+        return GPULUA_CAPTURE_INVALIDATED;
+    case CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD:
+        return GPULUA_STREAM_MISUSE;
     default:
         return GPULUA_DRIVER;
     }
@@ -252,7 +264,9 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
     list_init(&device->events);
     list_init(&device->modules);
     list_init(&device->graphs);
+    list_init(&device->captures);
     gpulua_status status = driver_start(device, &count, error);
+    gpu_cuda_captures_init(device);
     if (status == GPULUA_OK && (info->ordinal < 0 || info->ordinal >= count)) {
         status =
             gpu_backend_fail(error, GPULUA_NO_DEVICE, 0, "cuda:%d: the CUDA driver sees %d GPU%s",
@@ -288,6 +302,26 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
     return GPULUA_OK;
 }
 
+/* To wait for the context would break captures that the host has under way there: of streams of its
+ * own, or of another device of ours. */
+static void work_wait(struct backend_device *device) {
+    const struct cuda_driver *cu = &device->cu;
+    bool has_captures = gpu_cuda_may_be_captured();
+    if (gpu_cuda_enter(device, NULL) != GPULUA_OK) {
+        return;
+    }
+    if (!has_captures) {
+        (void)CU(device, NULL, cu->cuCtxSynchronize());
+        return;
+    }
+    for (struct link *at = device->streams.next; at != &device->streams; at = at->next) {
+        const struct backend_stream *stream = (const struct backend_stream *)(const void *)at;
+        if (!gpu_cuda_is_taken(stream)) {
+            (void)CU(device, NULL, cu->cuStreamSynchronize(stream->handle));
+        }
+    }
+}
+
 /* Of a lost device only our own memory is freed: the driver answers nothing but errors, and what it
  * holds goes with the process. */
 static void device_close(struct backend_device *device) {
@@ -297,12 +331,11 @@ static void device_close(struct backend_device *device) {
     const struct cuda_driver *cu = &device->cu;
     /* First, because a context with a stream that is being captured cannot be waited for; of a
      * graph that is still at work the driver keeps what it needs. */
+    gpu_cuda_captures_close(device);
     while (device->graphs.next != &device->graphs) {
         gpu_cuda_graph_destroy(device, (struct backend_graph *)(void *)device->graphs.next);
     }
-    if (gpu_cuda_enter(device, NULL) == GPULUA_OK) {
-        (void)CU(device, NULL, cu->cuCtxSynchronize());
-    }
+    work_wait(device);
     while (device->modules.next != &device->modules) {
         gpu_cuda_module_unload(device, (struct backend_module *)(void *)device->modules.next);
     }
@@ -359,6 +392,11 @@ const struct backend_ops gpu_backend_cuda = {
     .stream_word = gpu_cuda_stream_word,
     .stream_wait = gpu_cuda_stream_wait,
     .stream_native = gpu_cuda_stream_native,
+    .capture_begin = gpu_cuda_capture_open,
+    .capture_look = gpu_cuda_capture_look,
+    .capture_end = gpu_cuda_capture_close,
+    .calls_begin = gpu_cuda_calls_begin,
+    .calls_end = gpu_cuda_calls_end,
     .stream_give = gpu_cuda_stream_give,
     .stream_take = gpu_cuda_stream_take,
     .event_create = gpu_cuda_event_create,

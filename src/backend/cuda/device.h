@@ -40,7 +40,7 @@ struct backend_device {
     CUresult lost;                 /* the code that ended the device; CUDA_SUCCESS: it is well */
     char lost_text[512];
     CUevent probe; /* never recorded: asking after it tells of faults, and never waits */
-    struct link slabs, streams, events, modules, graphs;
+    struct link slabs, streams, events, modules, graphs, captures;
     struct host_range *ranges; /* owned */
     size_t range_count, range_last;
     CUmemoryPool pool;    /* made when first needed; NULL: not yet */
@@ -78,6 +78,7 @@ struct backend_stream {
     struct backend_device *device; /* borrowed */
     CUstream handle;
     bool is_captured; /* a graph's own: what is put on it is not done, and it is in no list */
+    bool is_given;    /* the host has its handle, and may be capturing it (capture.c) */
     struct backend_graph
         *patched; /* of one that is captured: the next launch patches a node of it */
     uint64_t launch_count;
@@ -218,7 +219,7 @@ gpulua_status gpu_cuda_stream_create(struct backend_device *device, uint32_t slo
 void gpu_cuda_stream_destroy(struct backend_device *device, struct backend_stream *stream);
 gpulua_status gpu_cuda_stream_word(struct backend_stream *stream, _Atomic uint64_t *word,
                                    uint64_t value, struct backend_error *error);
-uint64_t gpu_cuda_stream_native(const struct backend_stream *stream);
+uint64_t gpu_cuda_stream_native(struct backend_stream *stream);
 gpulua_status gpu_cuda_stream_give(struct backend_event *event, uint64_t foreign,
                                    struct backend_error *error);
 gpulua_status gpu_cuda_stream_take(struct backend_stream *stream, uint64_t foreign,
@@ -232,6 +233,30 @@ gpulua_status gpu_cuda_event_record(struct backend_event *event, struct backend_
                                     struct backend_error *error);
 enum backend_query gpu_cuda_event_query(struct backend_event *event, struct backend_error *error);
 void gpu_cuda_flush_output(struct backend_device *device);
+/* capture.c: */
+void gpu_cuda_captures_init(struct backend_device *device);
+void gpu_cuda_captures_close(struct backend_device *device);
+int gpu_cuda_calls_begin(bool for_good);
+void gpu_cuda_calls_end(int before);
+/* Is a stream of this process being captured by the host, so that no context is to be waited for?
+ */
+bool gpu_cuda_may_be_captured(void);
+gpulua_status gpu_cuda_capture_open(struct backend_device *device, uint64_t foreign,
+                                    enum wire_capture_mode mode, struct backend_error *error);
+gpulua_status gpu_cuda_capture_look(struct backend_device *device, uint64_t foreign,
+                                    enum wire_capture_state *state, struct backend_error *error);
+gpulua_status gpu_cuda_capture_close(struct backend_device *device, uint64_t foreign,
+                                     uint64_t *graph, struct backend_error *error);
+/* CAPTURE_ACTIVE or CAPTURE_INVALIDATED: the host is capturing the stream. */
+gpulua_status gpu_cuda_check_uncaptured(struct backend_device *device, CUstream handle,
+                                        struct backend_error *error);
+/* Ends a capture of this stream by the host, if there is one. */
+gpulua_status gpu_cuda_reclaim(struct backend_stream *stream, struct backend_error *error);
+/* Is it one of ours that the host is capturing? Costs nothing unless the host has its handle. */
+bool gpu_cuda_is_taken(const struct backend_stream *stream);
+/* The host has its handle from now on; and the stream is about to go, with a capture of it. */
+void gpu_cuda_stream_given(struct backend_stream *stream);
+void gpu_cuda_capture_leave(struct backend_stream *stream);
 /* launch.c: */
 void gpu_cuda_prepared_init(struct backend_device *device);
 /* A kernel is about to go (NULL: all of the stream's), and is not at work on it. */

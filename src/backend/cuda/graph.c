@@ -148,7 +148,7 @@ gpulua_status gpu_cuda_graph_settle(struct backend_graph *graph, struct backend_
         return status;
     }
     if (capture != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-        return gpu_backend_fail(error, GPULUA_DRIVER,
+        return gpu_backend_fail(error, GPULUA_CAPTURE_INVALIDATED,
                                 (int32_t)CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
                                 "the driver has given up the capture of a graph: a call for it was "
                                 "refused, or somebody in this process has waited for all of the "

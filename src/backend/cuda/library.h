@@ -84,6 +84,8 @@
     X(false, cuGraphAddEmptyNode, 10000, "cuGraphAddEmptyNode")                                             \
     X(false, cuStreamBeginCapture, 10010, "cuStreamBeginCapture_v2")                                        \
     X(false, cuStreamEndCapture, 10000, "cuStreamEndCapture")                                               \
+    X(false, cuStreamIsCapturing, 10000, "cuStreamIsCapturing")                                             \
+    X(false, cuThreadExchangeStreamCaptureMode, 10010, "cuThreadExchangeStreamCaptureMode")                 \
     X(false, cuStreamGetCaptureInfo, 12030, "cuStreamGetCaptureInfo_v3")                                    \
     X(false, cuStreamUpdateCaptureDependencies, 12030, "cuStreamUpdateCaptureDependencies_v2")              \
     X(false, cuStreamBeginCaptureToGraph, 12030, "cuStreamBeginCaptureToGraph")                             \
@@ -147,6 +149,7 @@
 #undef cuGraphUpload
 #undef cuStreamBeginCapture
 #undef cuStreamEndCapture
+#undef cuStreamIsCapturing
 #undef cuStreamGetCaptureInfo
 #undef cuStreamUpdateCaptureDependencies
 #undef cuStreamBeginCaptureToGraph

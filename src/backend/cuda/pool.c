@@ -51,6 +51,9 @@ gpulua_status gpu_cuda_pool_alloc(struct backend_stream *stream, uint64_t bytes,
     if (status == GPULUA_OK && bytes == 0) {
         status = gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0, "an allocation of 0 bytes");
     }
+    if (status == GPULUA_OK && gpu_cuda_is_taken(stream)) { /* it would be the host's graph's */
+        status = gpu_cuda_check_uncaptured(device, stream->handle, error);
+    }
     if (status == GPULUA_OK && device->pool == NULL) {
         status = pool_open(device, error);
     }

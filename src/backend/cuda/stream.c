@@ -38,6 +38,7 @@ void gpu_cuda_stream_destroy(struct backend_device *device, struct backend_strea
         return;
     }
     gpu_cuda_prepared_forget(stream, NULL);
+    gpu_cuda_capture_leave(stream);
     if (gpu_cuda_enter(device, NULL) == GPULUA_OK) {
         (void)CU(device, NULL, cu->cuStreamDestroy(stream->handle));
     }
@@ -73,6 +74,10 @@ gpulua_status gpu_cuda_stream_word(struct backend_stream *stream, _Atomic uint64
     if (device->lost != CUDA_SUCCESS) {
         return gpu_cuda_lost(device, error);
     }
+    if (gpu_cuda_is_taken(stream)) { /* each launch of the host's graph would write it again */
+        return gpu_backend_fail(error, GPULUA_CAPTURE_ACTIVE, 0,
+                                "the stream is being captured by the host");
+    }
     CUdeviceptr address = device->has_words ? word_address(device, (const void *)word) : 0;
     if (address == 0) {
         return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
@@ -92,6 +97,11 @@ gpulua_status gpu_cuda_stream_wait(struct backend_stream *stream, struct backend
     CUresult result;
     if (device->lost != CUDA_SUCCESS) {
         return gpu_cuda_lost(device, error);
+    }
+    gpulua_status status =
+        __builtin_expect(stream->is_given, 0) ? gpu_cuda_reclaim(stream, error) : GPULUA_OK;
+    if (__builtin_expect(status != GPULUA_OK, 0)) {
+        return status;
     }
     CU_HOT(device, result, cu->cuStreamWaitEvent(stream->handle, event->handle, 0));
     return gpu_cuda_result(device, result, "cuStreamWaitEvent", __FILE__, __LINE__, error);
@@ -141,6 +151,11 @@ gpulua_status gpu_cuda_event_record(struct backend_event *event, struct backend_
     if (device->lost != CUDA_SUCCESS) {
         return gpu_cuda_lost(device, error);
     }
+    gpulua_status status =
+        __builtin_expect(stream->is_given, 0) ? gpu_cuda_reclaim(stream, error) : GPULUA_OK;
+    if (__builtin_expect(status != GPULUA_OK, 0)) {
+        return status;
+    }
     CU_HOT(device, result, cu->cuEventRecord(event->handle, stream->handle));
     return gpu_cuda_result(device, result, "cuEventRecord", __FILE__, __LINE__, error);
 }
@@ -154,6 +169,12 @@ enum backend_query gpu_cuda_event_query(struct backend_event *event, struct back
         return BACKEND_FAILED;
     }
     CU_HOT(device, result, cu->cuEventQuery(event->handle));
+    if (__builtin_expect(result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 0)) {
+        /* Broken is a capture of the host's that nobody has told us of; the device is well. */
+        int before = gpu_cuda_calls_begin(true);
+        result = cu->cuEventQuery(event->handle);
+        gpu_cuda_calls_end(before);
+    }
     if (result == CUDA_SUCCESS) {
         return BACKEND_DONE;
     }
@@ -170,7 +191,8 @@ static CUstream foreign_stream(uint64_t foreign) {
     return (CUstream)(uintptr_t)foreign;
 }
 
-uint64_t gpu_cuda_stream_native(const struct backend_stream *stream) {
+uint64_t gpu_cuda_stream_native(struct backend_stream *stream) {
+    gpu_cuda_stream_given(stream);
     return (uint64_t)(uintptr_t)stream->handle;
 }
 
@@ -212,13 +234,13 @@ gpulua_status gpu_cuda_stream_take(struct backend_stream *stream, uint64_t forei
  * that are idle are waited for, so that this returns at once whatever else runs. */
 void gpu_cuda_flush_output(struct backend_device *device) {
     const struct cuda_driver *cu = &device->cu;
-    bool all_idle = device->capture_count == 0;
+    bool all_idle = device->capture_count == 0 && !gpu_cuda_may_be_captured();
     if (gpu_cuda_enter(device, NULL) != GPULUA_OK) {
         return;
     }
     for (struct link *at = device->streams.next; at != &device->streams; at = at->next) {
         const struct backend_stream *stream = (const struct backend_stream *)(const void *)at;
-        if (cu->cuStreamQuery(stream->handle) == CUDA_SUCCESS) {
+        if (!gpu_cuda_is_taken(stream) && cu->cuStreamQuery(stream->handle) == CUDA_SUCCESS) {
             (void)CU(device, NULL, cu->cuStreamSynchronize(stream->handle));
         } else {
             all_idle = false;

@@ -1,0 +1,58 @@
+-- What generated kernels have in common: how elements lie in memory, and which kernels there are already.
+
+local expression = require "gpulua.expression"
+
+local generated = {}
+
+-- Of an element in memory; where it is computed with, f16 and bf16 are float (expression.c_type).
+generated.stored = setmetatable({ f16 = "__half", bf16 = "__nv_bfloat16", c64 = "float2", c128 = "double2" },
+  { __index = expression.c_type })
+
+generated.bytes = { i8 = 1, u8 = 1, i16 = 2, u16 = 2, f16 = 2, bf16 = 2, i32 = 4, u32 = 4, f32 = 4, i64 = 8, u64 = 8,
+  f64 = 8, c64 = 8, c128 = 16 }
+
+local loads <const> = { f16 = "__half2float(%s)", bf16 = "__bfloat162float(%s)" }
+local stores <const> = { f16 = "__float2half(%s)", bf16 = "__float2bfloat16(%s)" }
+
+--- The code that makes what is computed with of an element in memory, and the other way round.
+function generated.load(t, code) return (loads[t] or "%s"):format(code) end
+function generated.store(t, code) return (stores[t] or "%s"):format(code) end
+
+--- The source with the headers that its types need.
+function generated.with_headers(source)
+  for name, header in pairs { __half = "fp16", __nv_bfloat16 = "bf16" } do
+    if source:find(name, 1, true) then
+      source = ("#include <cuda_%s.h>\n"):format(header) .. source
+    end
+  end
+  return source
+end
+
+local kept_max <const> = 256
+
+--- A cache -> find(device, key, make) -> what make(compile) returned for that device and key, now or before.
+-- compile(source, name, signature) -> that kernel, which is compiled once for each source. 256 are kept for a device.
+function generated.cache(file)
+  local by_device = setmetatable({}, { __mode = "k" })
+  return function(device, key, make)
+    local known = by_device[device]
+    local made = known and known.by_key[key]
+    if made then
+      return made
+    elseif not known or known.count >= kept_max then
+      known = { count = 0, by_source = {}, by_key = {} }
+      by_device[device] = known
+    end
+    made = make(function(source, name, signature)
+      local text = name .. "\0" .. signature .. "\0" .. source
+      if not known.by_source[text] then
+        known.by_source[text] = device:compile(source, { name = file }):kernel(name, signature)
+      end
+      return known.by_source[text]
+    end)
+    known.by_key[key], known.count = made, known.count + 1
+    return made
+  end
+end
+
+return generated

@@ -1,0 +1,399 @@
+-- Reductions as CUDA C: what each of them does with each type, and the kernels.
+--
+-- Elements go to lanes, whose values are joined in a tree of neighbours. Which element goes to which lane follows from
+-- sizes alone, so results depend neither on the device nor on where memory lies. On a GPU a thread has as many lanes as
+-- 16 bytes have elements, and warps and blocks join theirs; on the CPU device one thread has all lanes of a block, as
+-- an array, which its compiler turns into vector instructions, and no barrier is left.
+
+local core = require "gpulua.core"
+local expression = require "gpulua.expression"
+local generated = require "gpulua.generated"
+
+local block <const> = 256 -- threads, or what does their work
+local rows_max <const> = 16 -- elements of a lane of a row
+local segment <const> = 128 -- elements of a column
+local lanes_of_column <const> = 8
+
+-- ---- what is computed ----
+
+local is_float <const> = { f16 = true, bf16 = true, f32 = true, f64 = true }
+local is_complex <const> = { c64 = true, c128 = true }
+
+local function is_integer(t) return not is_float[t] and not is_complex[t] end
+local function wide(t) return is_float[t] and (t == "f64" and t or "f32") or t end
+
+-- What changes no value that it is joined with: for sums of floats -0.
+local function extreme_of(t, is_high)
+  if is_float[t] then
+    return (is_high and "" or "-") .. "__int_as_float(0x7f800000)"
+  elseif t:sub(1, 1) == "u" then
+    return is_high and ("(%s)~0ull"):format(expression.c_type[t]) or "0"
+  end
+  return ("(%s)%s(1ull << %d)"):format(expression.c_type[t], is_high and "~" or "", 8 * generated.bytes[t] - 1)
+end
+
+-- Of each: the type of values (what is accumulated) and of the result, and code: `none`; `take`, the value of an
+-- element x; `grow`, value a with element x (if it is not the join with its value); `join` of values a and b; `finish`,
+-- the result of value a of `count` elements.
+local ops = {}
+
+function ops.sum(t)
+  if is_complex[t] then
+    local make = t == "c64" and "make_float2" or "make_double2"
+    return { value = t, result = t, none = make .. "(-0.0, -0.0)", join = make .. "(a.x + b.x, a.y + b.y)" }
+  elseif is_integer(t) then
+    local u = t:sub(1, 1) == "u" and "u64" or "i64"
+    return { value = u, result = u, none = "0", join = "(value)((unsigned long long)a + (unsigned long long)b)" }
+  end
+  return { value = wide(t), result = wide(t), none = "-0.0", join = "a + b" }
+end
+
+function ops.prod(t)
+  if is_complex[t] then
+    core.raise("Unsupported", ("reduce: 'prod' of complex numbers (%s) is not supported"):format(t))
+  end
+  local op = ops.sum(t)
+  op.none, op.join = "1", op.join:gsub("%+", "*")
+  return op
+end
+
+function ops.mean(t)
+  local op = ops.sum(is_integer(t) and "f64" or t)
+  op.finish = is_complex[t] and op.none:gsub("%(.*", "") .. "(a.x / (double)count, a.y / (double)count)"
+    or "a / (double)count"
+  return op
+end
+
+-- In f64, where squares of all other floats are exact. fma says that the squares of f64 are never rounded on their own,
+-- whatever the compiler.
+function ops.norm(t)
+  local grow = "fma((double)(%s), (double)(%s), %s)"
+  local function squares(from)
+    if is_complex[t] then
+      return grow:format("x.x", "x.x", grow:format("x.y", "x.y", from))
+    end
+    local x = generated.load(t, "x")
+    return grow:format(x, x, from)
+  end
+  return { value = "f64", result = (t == "c64" or is_float[t] and t ~= "f64") and "f32" or "f64", none = "0.0",
+    take = squares "0.0", grow = squares "a", join = "a + b", finish = "sqrt(a)" }
+end
+
+-- A value that is not a number is the result of all.
+local function extreme(t, is_max)
+  if is_complex[t] then
+    core.raise("InvalidArgument", ("reduce: complex numbers (%s) have no order"):format(t))
+  end
+  local is_after = is_max and ">=" or "<="
+  return { value = wide(t), result = t, none = extreme_of(t, not is_max),
+    join = is_float[t] and ("(a %s b || a != a) ? a : b"):format(is_after) or ("a %s b ? a : b"):format(is_after) }
+end
+
+-- `before`: does b come before a, wherever they are?
+local function place_of(t, is_max)
+  local op = extreme(t, is_max)
+  op.result, op.before = "i64", (is_max and "b > a" or "b < a") .. (is_float[t] and " || (b != b && a == a)" or "")
+  return op
+end
+
+function ops.max(t) return extreme(t, true) end
+function ops.min(t) return extreme(t, false) end
+function ops.argmax(t) return place_of(t, true) end
+function ops.argmin(t) return place_of(t, false) end
+
+--- describe(op, t) -> { value = and result = types, ... }, or nil if there is no such reduction.
+local function describe(op, t)
+  return ops[op] and ops[op](t)
+end
+
+-- ---- code ----
+
+-- In these texts, names in capitals stand for what `source` puts there.
+
+-- A lane has a value; where its place counts too, also that: its number from 0 on among what a block joins.
+local lanes_of_values <const> = [[
+template <int N> struct lanes {
+  value v[N];
+  INLINE int at(int) const { return 0; }
+  INLINE void put(int l, value x, int) { v[l] = x; }
+  template <class S> INLINE void set(int l, typename S::element x, int) { v[l] = S::take(x); }
+  template <class S> INLINE void add(int l, typename S::element x, int) { v[l] = S::grow(v[l], x); }
+  INLINE void join(int l, int a, int b) { v[l] = joined(v[a], v[b]); }
+#if THREADS > 1
+  INLINE void join_down(int by, int width) { v[0] = joined(v[0], down(v[0], by, width)); }
+#endif
+};
+static INLINE result finish(value a, long long place, long long count) { return FINISH; }
+]]
+
+local lanes_of_places <const> = [[
+static INLINE bool is_before(value b, value a) { return BEFORE; } // wherever they are
+template <int N> struct lanes {
+  value v[N];
+  int places[N];
+  INLINE int at(int l) const { return places[l]; }
+  INLINE void put(int l, value x, int place) { v[l] = x, places[l] = place; }
+  template <class S> INLINE void set(int l, typename S::element x, int place) { put(l, S::take(x), place); }
+  template <class S> INLINE void add(int l, typename S::element x, int place) { // place is behind what is there
+    value b = S::take(x);
+    bool is_b = is_before(b, v[l]);
+    v[l] = is_b ? b : v[l], places[l] = is_b ? place : places[l];
+  }
+  INLINE void choose(int l, value a, int a_place, value b, int b_place) {
+    bool is_b = is_before(b, a) || (b_place < a_place && !is_before(a, b));
+    v[l] = is_b ? b : a, places[l] = is_b ? b_place : a_place;
+  }
+  INLINE void join(int l, int a, int b) { choose(l, v[a], places[a], v[b], places[b]); }
+#if THREADS > 1
+  INLINE void join_down(int by, int width) {
+    choose(0, v[0], places[0], down(v[0], by, width), down(places[0], by, width));
+  }
+#endif
+};
+static INLINE result finish(value a, long long place, long long count) { return FINISH; }
+]]
+
+local head <const> = [[
+#define INLINE __device__ __forceinline__
+#if THREADS > 1
+#define UNROLL _Pragma("unroll")
+template <class T> INLINE T down(T a, int by, int width) { return (T)__shfl_down_sync(~0u, a, by, width); }
+template <> INLINE float2 down(float2 a, int by, int width) {
+  return make_float2(down(a.x, by, width), down(a.y, by, width));
+}
+template <> INLINE double2 down(double2 a, int by, int width) {
+  return make_double2(down(a.x, by, width), down(a.y, by, width));
+}
+#define WHOLE INLINE
+#else
+#define UNROLL
+#define WHOLE __device__ __noinline__ // one copy is enough for the compiler to vectorise
+#endif
+typedef STORED stored;
+typedef VALUE value;
+typedef RESULT result;
+static INLINE value none() { return NONE; }
+static INLINE value joined(value a, value b) { return JOIN; }
+struct elements { // what a launch joins
+  typedef stored element;
+  static INLINE value take(stored x) { return TAKE; }
+  static INLINE value grow(value a, stored x) { return GROW; }
+};
+struct values { // what the launch before has left of them
+  typedef value element;
+  static INLINE value take(value x) { return x; }
+  static INLINE value grow(value a, value x) { return joined(a, x); }
+};
+LANES_CODE
+// The tree: neighbours, then neighbours of these; `side` trees lie side by side, with SIDE places for each lane.
+template <int N, int SIDE, class Lanes> static INLINE void join_lanes(Lanes &s, int side) {
+  if constexpr (N > 1) {
+    UNROLL for (int l = 0; l < N / 2; l++) {
+      for (int c = 0; c < side; c++) s.join(l * SIDE + c, 2 * l * SIDE + c, (2 * l + 1) * SIDE + c);
+    }
+    join_lanes<N / 2, SIDE>(s, side);
+  }
+}
+]]
+
+local division <const> = [[
+static INLINE void divide(long long a, long long b, long long &quotient, long long &rest) {
+  if (((a | b) >> 32) == 0) {
+    quotient = (unsigned)a / (unsigned)b, rest = (unsigned)a % (unsigned)b;
+  } else {
+    quotient = a / b, rest = a % b;
+  }
+}
+]]
+
+-- Along the last axis: n elements from x on, one row of WIDTH lanes after another. A thread has MINE of these lanes.
+local along <const> = [[
+template <class S, int WIDTH, int MINE, bool IS_ALIGNED>
+static INLINE void take_rows(lanes<MINE> &s, const typename S::element *x, int rows, int lane) {
+#if THREADS > 1
+#pragma unroll 4
+#endif
+  for (int k = 0; k < rows; k++) {
+    const typename S::element *row = x + k * WIDTH + lane;
+#if THREADS > 1
+    typename S::element loaded[MINE];
+    if constexpr (IS_ALIGNED) {
+      int4 all = *(const int4 *)row;
+      memcpy(loaded, &all, sizeof all);
+    } else {
+      UNROLL for (int l = 0; l < MINE; l++) loaded[l] = row[l];
+    }
+#else
+    const typename S::element *loaded = row;
+#endif
+    if (k == 0) {
+      UNROLL for (int l = 0; l < MINE; l++) s.template set<S>(l, loaded[l], lane + l);
+    } else {
+      UNROLL for (int l = 0; l < MINE; l++) s.template add<S>(l, loaded[l], k * WIDTH + lane + l);
+    }
+  }
+}
+template <class S, int WIDTH, int MINE>
+static WHOLE void take_all(lanes<MINE> &s, const typename S::element *x, int n, int lane) {
+  const int rows = n / WIDTH;
+  constexpr bool is_wide = THREADS > 1 && MINE * sizeof(typename S::element) == 16;
+  if (is_wide && (size_t)x % 16 == 0) {
+    take_rows<S, WIDTH, MINE, is_wide>(s, x, rows, lane);
+  } else {
+    take_rows<S, WIDTH, MINE, false>(s, x, rows, lane);
+  }
+  UNROLL for (int l = 0; l < MINE; l++) {
+    const int at = rows * WIDTH + lane + l;
+    if (at < n && rows > 0) s.template add<S>(l, x[at], at);
+    else if (at < n) s.template set<S>(l, x[at], at);
+    else if (rows == 0) s.put(l, none(), 0x7fffffff);
+  }
+  join_lanes<MINE, 1>(s, 1);
+#if THREADS > 1
+  const int width = GROUP < 32 ? GROUP : 32;
+  UNROLL for (int by = 1; by < width; by *= 2) s.join_down(by, width);
+#endif
+}
+]]
+
+-- Rows in pieces: a block for each piece. What comes of it goes to `out`, if that is given, else to `part` and (its
+-- place in the row) `places`, which the next launch takes as x and `from`.
+local pieces <const> = [[
+extern "C" __global__ void reduce(const STAGE::element *x, const long long *from, long long length, long long pieces,
+                                  long long count, value *part, long long *places, result *out) {
+  const int width = BLOCK * 16 / (int)sizeof(STAGE::element), mine = width / THREADS;
+  long long row, piece;
+  divide(blockIdx.x, pieces, row, piece);
+  const long long start = piece * (width * ROWS), left = length - start;
+  const int n = left < width * ROWS ? (int)left : width * ROWS;
+  lanes<mine> s;
+  take_all<STAGE, width, mine>(s, x + (row * length + start), n, (int)threadIdx.x * mine);
+#if THREADS > 1
+  __shared__ value found[THREADS / 32];
+  __shared__ int at[THREADS / 32];
+  if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = s.v[0], at[threadIdx.x / 32] = s.at(0);
+  __syncthreads();
+  lanes<THREADS / 32> all;
+  UNROLL for (int w = 0; w < THREADS / 32; w++) all.put(w, found[w], at[w]);
+  join_lanes<THREADS / 32, 1>(all, 1);
+#else
+  const lanes<mine> &all = s;
+#endif
+  if (threadIdx.x != 0) return;
+  const long long place = from ? from[row * length + start + all.at(0)] : start + all.at(0);
+  if (out) out[row] = finish(all.v[0], place, count);
+  else part[blockIdx.x] = all.v[0];
+  if (places) places[blockIdx.x] = place;
+}
+]]
+
+-- Short rows: LANES lanes for each, those of GROUP threads, as many groups as a block has.
+local rows <const> = [[
+extern "C" __global__ void reduce(const stored *x, long long length, long long rows, result *out) {
+  const int groups = BLOCK / GROUP, mine = THREADS > 1 ? LANES / GROUP : LANES;
+  const int lane = THREADS > 1 ? (int)threadIdx.x % GROUP * mine : 0;
+  for (int g = (int)threadIdx.x / GROUP; g < groups; g += THREADS > 1 ? groups : 1) {
+    const long long row = (long long)blockIdx.x * groups + g;
+    const bool is_row = row < rows;
+    lanes<mine> s;
+    take_all<elements, LANES, mine>(s, x + (is_row ? row * length : 0), is_row ? (int)length : 0, lane);
+    if (is_row && lane == 0) out[row] = finish(s.v[0], s.at(0), length);
+  }
+}
+]]
+
+-- Any other axis, behind which there are `inner` elements: segments of it, each by a thread, of which neighbours read
+-- neighbours.
+local columns <const> = [[
+template <class S, int SIDE>
+static WHOLE void take_columns(lanes<LANES_OF_COLUMN * SIDE> &s, const typename S::element *x, long long inner, int n,
+                               int columns) {
+  columns = SIDE == 1 ? 1 : columns; // (lanes that are indexed by what is known are registers)
+  UNROLL for (int l = 0; l < LANES_OF_COLUMN; l++) {
+    for (int c = 0; c < columns; c++) {
+      if (l < n) s.template set<S>(l * SIDE + c, x[l * inner + c], l);
+      else s.put(l * SIDE + c, none(), 0x7fffffff);
+    }
+  }
+  int k = LANES_OF_COLUMN;
+  for (; k + LANES_OF_COLUMN <= n; k += LANES_OF_COLUMN) {
+    UNROLL for (int l = 0; l < LANES_OF_COLUMN; l++) {
+      for (int c = 0; c < columns; c++) s.template add<S>(l * SIDE + c, x[(k + l) * inner + c], k + l);
+    }
+  }
+  UNROLL for (int l = 0; l < LANES_OF_COLUMN; l++) {
+    for (int c = 0; k + l < n && c < columns; c++) s.template add<S>(l * SIDE + c, x[(k + l) * inner + c], k + l);
+  }
+  join_lanes<LANES_OF_COLUMN, SIDE>(s, columns);
+}
+extern "C" __global__ void reduce(const STAGE::element *x, const long long *from, long long length, long long segments,
+                                  long long inner, long long total, long long count, value *part, long long *places,
+                                  result *out) {
+  const int side = BLOCK / THREADS;
+  long long id = (long long)blockIdx.x * BLOCK + (long long)threadIdx.x * side;
+  const long long end = id + side < total ? id + side : total;
+  while (id < end) {
+    long long outer, segment, column, rest;
+    divide(id, inner, rest, column);
+    divide(rest, segments, outer, segment);
+    const int columns = side == 1 ? 1 : (int)(inner - column < end - id ? inner - column : end - id);
+    const long long start = segment * SEGMENT, left = length - start, before = outer * length;
+    lanes<LANES_OF_COLUMN * side> s;
+    take_columns<STAGE, side>(s, x + ((before + start) * inner + column), inner, left < SEGMENT ? (int)left : SEGMENT,
+                              columns);
+    for (int c = 0; c < columns; c++) {
+      long long place = start + s.at(c);
+      if (from) place = from[(before + place) * inner + column + c];
+      if (out) out[id + c] = finish(s.v[c], place, count);
+      else part[id + c] = s.v[c];
+      if (places) places[id + c] = place;
+    }
+    id += columns;
+  }
+}
+]]
+
+local parts <const> = { pieces = division .. along .. pieces, rows = along .. rows, columns = division .. columns }
+
+-- The threads of a GPU that have so many lanes.
+local function threads_of(t, lanes) return math.max(1, lanes * generated.bytes[t] // 16) end
+
+--- source(op, t, wanted, form, lanes, threads, is_rest) -> CUDA C of the kernel reduce: the reduction `op` of elements
+-- of type t, or (is_rest) of values that a launch before has left of them, to results of type `wanted`. `form`:
+-- "pieces", "rows" (with `lanes` lanes each) or "columns"; `threads` of a block: 256, or 1, which does what these do.
+local function source(op, t, wanted, form, lanes, threads, is_rest)
+  local what, stored = describe(op, t), generated.stored
+  local take = what.take or generated.load(t, "x")
+  local finish = what.before and "place + 1" or what.finish or "a"
+  if not is_complex[what.result] then
+    finish = generated.store(wanted, ("(%s)(%s)"):format(expression.c_type[wanted], finish))
+  elseif wanted ~= what.result then
+    finish = ("make_%s((%s).x, (%s).y)"):format(stored[wanted], finish, finish)
+  end
+  local text = head:gsub("LANES_CODE\n", what.before and lanes_of_places or lanes_of_values) .. parts[form]
+  local words = { STORED = stored[t], VALUE = stored[what.value], RESULT = stored[wanted], NONE = what.none,
+    JOIN = what.join, TAKE = take, GROW = what.grow or ("joined(a, %s)"):format(take), BEFORE = what.before,
+    FINISH = finish, STAGE = is_rest and "values" or "elements", THREADS = threads, BLOCK = block, LANES = lanes,
+    GROUP = form == "rows" and threads_of(t, lanes) or block, ROWS = rows_max, SEGMENT = segment,
+    LANES_OF_COLUMN = lanes_of_column }
+  return generated.with_headers((text:gsub("%f[%w_]%u[%u_]+%f[^%w_]", words)))
+end
+
+--- step(t, form) -> how many elements of type t a block (of pieces) or a thread (of columns) joins in one launch.
+local function step(t, form)
+  return form == "columns" and segment or block * 16 // generated.bytes[t] * rows_max
+end
+
+--- lanes(t, length) -> how many lanes a row of so many elements of type t has, if it is short, and how many rows are a
+-- block's; nil: it is long.
+local function lanes(t, length)
+  local count, most = 1, 16 // generated.bytes[t]
+  while count < length and (count < most or count < 32 * most and count * 4 < length) do
+    count = count * 2
+  end
+  if length <= count * rows_max then
+    return count, block // threads_of(t, count)
+  end
+end
+
+return { describe = describe, source = source, step = step, lanes = lanes, block = block, ops = ops }
