@@ -116,11 +116,11 @@ describe("docs/coverage.md", function()
     buffer:fill(0)
     local graph <close> = capture:finish()
     for _, handle in ipairs { dev, buffer, host, mod, mod.f, dev:current(), dev:current():mark(), gpu.spawn(print),
-      capture, graph, dev:scalar("i32", 1), dev:pool() } do
+      capture, graph, dev:scalar("i32", 1), dev:pool(), dev:fft { shape = 8 } } do
       local metatable = debug.getmetatable(handle)
       for name in pairs(metatable.methods or metatable.__index) do
         if not named(name) then
-          missing[#missing + 1] = gpu.type(handle) .. ":" .. name
+          missing[#missing + 1] = metatable.__name .. ":" .. name
         end
       end
     end

@@ -11,7 +11,7 @@ for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown"
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
   "capture_active", "graphed_same",
   "overlap", "map_kind", "map_fits", "scalar_of",
-  "library", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
+  "library", "library_value", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil
 end
 
@@ -74,6 +74,11 @@ end
 --- device:rng([{generator=, seed=, offset=, ordering=, dimensions=} or {state=}]) -> rng: see rng.lua.
 package.loaded["gpulua.device"].rng = function(...)
   return require "gpulua.rng"(...)
+end
+
+--- device:fft{ shape =, ... } -> plan: see fft.lua.
+package.loaded["gpulua.device"].fft = function(...)
+  return require "gpulua.fft"(...)
 end
 
 local scalar = package.loaded["gpulua.scalar"]

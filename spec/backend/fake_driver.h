@@ -21,22 +21,25 @@ static inline void fail_next(const char *call, int code, int skip) {
     FAKE(int, fail_skip) = skip;
 }
 
-static inline bool build(void) {
-    char command[1024], library[256], source[512];
+/* `name`.c of this folder as a shared library; its path in `library`. NULL: it cannot be. */
+static inline void *build_fake(const char *name, char library[256]) {
+    char command[1024], source[512];
     const char *compiler = getenv("CC");
+    snprintf(library, 256, "%s/%s.so", folder, name);
+    snprintf(source, sizeof source, "%s", __FILE__);
+    char *slash = strrchr(source, '/');
+    snprintf(slash != NULL ? slash + 1 : source, 32, "%s.c", name);
+    snprintf(command, sizeof command, "%s -std=gnu11 -D_GNU_SOURCE -O1 -shared -fPIC -o %s %s",
+             compiler != NULL && compiler[0] != '\0' ? compiler : "cc", library, source);
+    return system(command) == 0 ? dlopen(library, RTLD_NOW | RTLD_LOCAL) : NULL;
+}
+
+static inline bool build(void) {
+    char library[256];
     if (mkdtemp(folder) == NULL) {
         return false;
     }
-    snprintf(library, sizeof library, "%s/libfake.so", folder);
-    snprintf(source, sizeof source, "%s", __FILE__);
-    char *slash = strrchr(source, '/');
-    snprintf(slash != NULL ? slash + 1 : source, 32, "fake_cuda.c");
-    snprintf(command, sizeof command, "%s -std=gnu11 -D_GNU_SOURCE -O1 -shared -fPIC -o %s %s",
-             compiler != NULL && compiler[0] != '\0' ? compiler : "cc", library, source);
-    if (system(command) != 0) {
-        return false;
-    }
-    fake = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    fake = build_fake("fake_cuda", library);
     setenv("GPULUA_LIBCUDA", library, 1);
     return fake != NULL;
 }

@@ -292,6 +292,7 @@ struct backend_ops {
      * source defines:
      *
      *     kernel NAME SIGNATURE      kernel saxpy n: i32, a: f32, x: in f32*, y: inout f32*
+     *     value NAME NUMBER          of libraries: what the script's side has to know
      *     global NAME TYPE COUNT const|mutable
      *
      * NAME ends at the first blank outside of brackets ("f<float, 3>"). An unsupported parameter is

@@ -466,6 +466,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"map_kind", gpu_lua_map_kind},
                                          {"map_fits", gpu_lua_map_fits},
                                          {"library", gpu_lua_device_library},
+                                         {"library_value", gpu_lua_library_value},
                                          {"dims", gpu_lua_dims},
                                          {"stream_number", gpu_lua_stream_number},
                                          {"scalar_of", gpu_lua_scalar_of},

@@ -84,6 +84,7 @@ int gpu_lua_overlap(lua_State *L);         /* map.c */
 int gpu_lua_map_kind(lua_State *L);        /* map.c */
 int gpu_lua_map_fits(lua_State *L);        /* map.c */
 int gpu_lua_device_library(lua_State *L);  /* library.c */
+int gpu_lua_library_value(lua_State *L);   /* library.c */
 int gpu_lua_dims(lua_State *L);            /* library.c */
 int gpu_lua_stream_number(lua_State *L);   /* library.c */
 int gpu_lua_scalar_of(lua_State *L);       /* scalar.c */

@@ -23,6 +23,18 @@ int gpu_lua_device_library(lua_State *L) {
     return gpu_lua_module_create(L, g, device, &info);
 }
 
+/* core.library_value(module, name) -> a number that the library told of it, or nil */
+int gpu_lua_library_value(lua_State *L) {
+    const struct module_handle *handle = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_MODULE);
+    uint64_t value = 0;
+    if (handle->module && gpu_module_value(handle->module, luaL_checkstring(L, 2), &value)) {
+        lua_pushinteger(L, (lua_Integer)value);
+    } else {
+        lua_pushnil(L);
+    }
+    return 1;
+}
+
 /* core.dims(buffer or scalar) -> element type, number of elements, its dimensions; nil: another
  * value. Closed. */
 int gpu_lua_dims(lua_State *L) {

@@ -21,7 +21,7 @@ static bool is_same(const struct gpu_ref *a, const struct gpu_ref *b) {
 }
 
 /* core.overlap(a, b) -> "same" or "part": buffers or scalars with the same bytes, or with some that
- * both have; nil: with none. */
+ * both have; then, whether they begin at the same one. nil: with none. */
 int gpu_lua_overlap(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     const struct buffer *found[2];
@@ -31,9 +31,10 @@ int gpu_lua_overlap(lua_State *L) {
     }
     if (overlap(&found[0]->ref, &found[1]->ref)) {
         lua_pushstring(L, is_same(&found[0]->ref, &found[1]->ref) ? "same" : "part");
-    } else {
-        lua_pushnil(L);
+        lua_pushboolean(L, found[0]->ref.byte_offset == found[1]->ref.byte_offset);
+        return 2;
     }
+    lua_pushnil(L);
     return 1;
 }
 

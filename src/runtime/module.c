@@ -19,7 +19,12 @@ struct gpu_described_global {
     bool is_constant;
 };
 
-/* ---- the description that compilers give ---- */
+struct gpu_described_value {
+    char *name; /* owned */
+    uint64_t value;
+};
+
+/* ---- the description that compilers and libraries give ---- */
 
 static char *copy_range(const char *from, size_t length) {
     char *copy = malloc(length + 1);
@@ -86,6 +91,20 @@ static bool add_global(struct gpu_module *module, const char *at, size_t length)
     return is_well;
 }
 
+static bool add_value(struct gpu_module *module, const char *at, size_t length) {
+    struct gpu_described_value *grown =
+        realloc(module->values, (module->value_count + 1u) * sizeof *grown);
+    if (!grown) {
+        return false;
+    }
+    module->values = grown;
+    size_t name = name_length(at, length);
+    struct gpu_described_value *value = &grown[module->value_count++];
+    value->name = copy_range(at, name);
+    value->value = strtoull(at + name, NULL, 10);
+    return value->name && name < length;
+}
+
 static bool read_description(struct gpu_module *module, const char *text) {
     while (*text) {
         const char *end = strchr(text, '\n');
@@ -95,6 +114,8 @@ static bool read_description(struct gpu_module *module, const char *text) {
             is_well = add_kernel(module, text + 7, length - 7);
         } else if (length > 7 && memcmp(text, "global ", 7) == 0) {
             is_well = add_global(module, text + 7, length - 7);
+        } else if (length > 6 && memcmp(text, "value ", 6) == 0) {
+            is_well = add_value(module, text + 6, length - 6);
         }
         if (!is_well) {
             return false;
@@ -115,6 +136,9 @@ static void finish(struct gpu_module *module) {
     for (uint32_t i = 0; i < module->global_count; i++) {
         free(module->globals[i].name);
     }
+    for (uint32_t i = 0; i < module->value_count; i++) {
+        free(module->values[i].name);
+    }
     for (uint32_t i = 0; i < module->kernel_id_count; i++) {
         gpu_id_give(&device->kernel_ids, module->kernel_ids[i]);
     }
@@ -123,6 +147,7 @@ static void finish(struct gpu_module *module) {
     }
     free(module->kernels);
     free(module->globals);
+    free(module->values);
     free(module->kernel_ids);
     free(module->name);
     gpu_block_release(module->image);
@@ -307,6 +332,16 @@ uint32_t gpu_module_kernel_count(const struct gpu_module *module) {
 }
 const char *gpu_module_kernel_name(const struct gpu_module *module, uint32_t index) {
     return module->kernels[index].name;
+}
+
+bool gpu_module_value(const struct gpu_module *module, const char *name, uint64_t *value) {
+    for (uint32_t i = 0; i < module->value_count; i++) {
+        if (strcmp(module->values[i].name, name) == 0) {
+            *value = module->values[i].value;
+            return true;
+        }
+    }
+    return false;
 }
 
 static void destroy_kernel(struct gpu_kernel *kernel) {

@@ -69,6 +69,8 @@ const char *gpu_module_name(const struct gpu_module *module);
 /* Kernels that the compiler found, in source order; none for PTX and cubins. Borrowed. */
 uint32_t gpu_module_kernel_count(const struct gpu_module *module);
 const char *gpu_module_kernel_name(const struct gpu_module *module, uint32_t index);
+/* A number that the library told of the module. False: it told none of that name. */
+bool gpu_module_value(const struct gpu_module *module, const char *name, uint64_t *value);
 
 /* `signature` NULL: the compiler's; required for PTX and cubins. Checked against what the driver
  * reports. Blocks for a round trip (about 10 us) the first time. InvalidArgument (no such kernel:

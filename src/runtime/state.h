@@ -616,6 +616,8 @@ struct gpu_module {
     uint32_t kernel_count;
     struct gpu_described_global *globals;
     uint32_t global_count;
+    struct gpu_described_value *values;
+    uint32_t value_count;
     uint32_t *kernel_ids; /* taken for kernels of this module; given back when it is unloaded */
     uint32_t kernel_id_count;
     struct gpu_deferred release;

@@ -11,8 +11,9 @@
 
 #include "backend/cpu/module.h"
 
-static const struct cpu_library *const libraries[] = {&gpu_cpu_blas, &gpu_cpu_rng};
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of loading: devices are of any thread */
+static const struct cpu_library *const libraries[] = {&gpu_cpu_blas, &gpu_cpu_fft, &gpu_cpu_rng};
+static pthread_mutex_t lock =
+    PTHREAD_MUTEX_INITIALIZER; /* of loading and making: devices are of any thread */
 
 /* ---- forks ---- */
 
@@ -26,26 +27,32 @@ void gpu_cpu_library_leave(void) {
     pthread_rwlock_unlock(&calls);
 }
 
+/* Registered with each library, and so called as often; forks are one at a time. */
+static unsigned fork_depth;
+
 static void before_fork(void) {
-    pthread_rwlock_wrlock(&calls);
+    if (fork_depth++ == 0) {
+        pthread_rwlock_wrlock(&calls);
+    }
 }
 static void after_fork(void) {
-    pthread_rwlock_unlock(&calls);
+    if (--fork_depth == 0) {
+        pthread_rwlock_unlock(&calls);
+    }
 }
 /* Its thread has another number than the one that took the lock. */
 static void after_fork_in_child(void) {
     static const pthread_rwlock_t fresh = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
     calls = fresh;
+    fork_depth = 0;
 }
 
-/* Once the library is there: handlers that are registered last are called first. */
+/* Behind the library's own, once it is there: handlers that are registered last are called first.
+ */
 static gpulua_status watch_forks(struct backend_error *error) {
-    static bool is_done;
-    if (!is_done && pthread_atfork(before_fork, after_fork, after_fork_in_child) != 0) {
-        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory to watch for forks");
-    }
-    is_done = true;
-    return GPULUA_OK;
+    return pthread_atfork(before_fork, after_fork, after_fork_in_child) == 0
+               ? GPULUA_OK
+               : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory to watch for forks");
 }
 
 /* ---- loading ---- */
@@ -115,19 +122,46 @@ gpulua_status gpu_cpu_library_open(const char *name, const char *options,
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries && library == NULL; i++) {
         library = strcmp(libraries[i]->name, name) == 0 ? libraries[i] : NULL;
     }
-    if (library == NULL || options[0] != '\0') {
+    if (library == NULL || (library->make == NULL && options[0] != '\0')) {
         return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
                                 "the CPU device has no library '%s'%s%s", name,
                                 options[0] != '\0' ? " with options " : "", options);
     }
+    void *made = NULL;
     pthread_mutex_lock(&lock);
-    gpulua_status status = library->open(error);
+    gpulua_status status = library->make == NULL
+                               ? library->open(error)
+                               : library->make(options, &made, description, error);
     pthread_mutex_unlock(&lock);
-    if (status == GPULUA_OK) {
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    if (library->make == NULL) {
         *description = strdup(library->description);
-        status = *description != NULL
-                     ? module_make(library, module, error)
-                     : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory for a module");
+    }
+    status = *description != NULL
+                 ? module_make(library, module, error)
+                 : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory for a module");
+    if (status == GPULUA_OK) {
+        (*module)->library = library;
+        (*module)->library_made = made;
+        for (size_t i = 0; i < library->call_count; i++) {
+            (*module)->kernels[i].call_made = made;
+        }
+    } else if (library->drop != NULL) {
+        pthread_mutex_lock(&lock);
+        library->drop(made);
+        pthread_mutex_unlock(&lock);
     }
     return status;
+}
+
+void gpu_cpu_library_close(struct cpu_module *module) {
+    free((struct cpu_kernel_table *)(uintptr_t)module->library_table->kernels);
+    free(module->library_table);
+    if (module->library->drop != NULL) {
+        pthread_mutex_lock(&lock);
+        module->library->drop(module->library_made);
+        pthread_mutex_unlock(&lock);
+    }
 }

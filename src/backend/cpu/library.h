@@ -5,8 +5,9 @@
 
 #include "backend/backend.h"
 
-/* Does a call. A failure leaves its outputs undefined; `error` has no log. */
-typedef gpulua_status cpu_library_run(const void *args, struct backend_error *error);
+/* Does a call; `made` is its module's. A failure leaves its outputs undefined; `error` has no log.
+ */
+typedef gpulua_status cpu_library_run(void *made, const void *args, struct backend_error *error);
 
 struct cpu_library_call {
     const char *name;
@@ -16,21 +17,30 @@ struct cpu_library_call {
 
 struct cpu_library {
     const char *name;
-    /* Loads it, the first time. Any thread, one at a time. */
+    /* Loads it, the first time. Any thread, one at a time, as the two below. */
     gpulua_status (*open)(struct backend_error *error);
     const struct cpu_library_call *calls;
     size_t call_count;
     const char *description;
+    /* Instead of open and description, where each module has something of its own, made from
+     * options; drop gives it back. */
+    gpulua_status (*make)(const char *options, void **made, char **description,
+                          struct backend_error *error);
+    void (*drop)(void *made);
 };
 
 extern const struct cpu_library gpu_cpu_blas;
 extern const struct cpu_library gpu_cpu_rng;
+extern const struct cpu_library gpu_cpu_fft;
 
 struct cpu_module;
 /* `options` is a library's own; `*description` malloc'ed. */
 gpulua_status gpu_cpu_library_open(const char *name, const char *options,
                                    struct cpu_module **module, char **description,
                                    struct backend_error *error);
+
+/* Its module is unloaded. */
+void gpu_cpu_library_close(struct cpu_module *module);
 
 /* Opens the first of `names` (NULL-terminated), or what the environment variable says; its threads
  * get none of the process's signals. LIBRARY_UNAVAILABLE names all that was tried, and `package`.

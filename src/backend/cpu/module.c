@@ -4,6 +4,7 @@
  * loader knows shared objects by their paths, and /proc/self/fd/N must not come to mean another
  * one. So two modules of one image have variables of their own. */
 #include "backend/cpu/module.h"
+#include "backend/cpu/library.h"
 #include "backend/file.h"
 
 #include <dlfcn.h>
@@ -279,8 +280,7 @@ void gpu_cpu_module_unload(struct cpu_module *module) {
         }
         gpu_cpu_code_close(module);
         if (module->library_table != NULL) {
-            free((struct cpu_kernel_table *)(uintptr_t)module->library_table->kernels);
-            free(module->library_table);
+            gpu_cpu_library_close(module);
         }
         free(module->kernels);
         free(module);

@@ -14,7 +14,8 @@ struct cpu_kernel {
     uint32_t args_alignment;
     uint32_t shared_bytes_static;
     /* Of a library's call: does it; the table has its name alone. NULL: a kernel. */
-    gpulua_status (*call)(const void *args, struct backend_error *error);
+    gpulua_status (*call)(void *made, const void *args, struct backend_error *error);
+    void *call_made; /* borrowed from the module */
     /* What a block has taken lately, at most UINT32_MAX; 0: not known. Only a hint, see share.c. */
     _Atomic uint32_t block_ns;
 };
@@ -25,6 +26,8 @@ struct cpu_module {
     const struct cpu_module_table *table;   /* borrowed from the code */
     struct cpu_kernel *kernels;             /* owned; table->kernel_count */
     struct cpu_module_table *library_table; /* owned, with its kernels: of a library; else NULL */
+    const struct cpu_library *library;      /* library.h: of a library; else NULL */
+    void *library_made;                     /* owned: what the library made for the module */
 };
 
 /* An image: header | description | padding to 4,096 | shared object. */

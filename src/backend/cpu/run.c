@@ -627,7 +627,7 @@ void gpu_cpu_launch_leave(struct cpu_region *region, struct cpu_launch *launch) 
 void gpu_cpu_library_call(struct cpu_launch *launch) {
     struct backend_error error = {0};
     gpu_cpu_library_enter();
-    gpulua_status status = launch->kernel->call(launch->args, &error);
+    gpulua_status status = launch->kernel->call(launch->kernel->call_made, launch->args, &error);
     gpu_cpu_library_leave();
     if (status != GPULUA_OK) {
         char text[512];

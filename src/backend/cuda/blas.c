@@ -169,8 +169,10 @@ static gpulua_status prepare(struct cuda_blas *blas, const struct backend_stream
     static gpulua_status name(struct cuda_blas *blas, struct backend_stream *stream,               \
                               const struct blas_matrix_call *call, const void *alpha,              \
                               const void *beta, struct backend_error *error);                      \
-    static gpulua_status run_##name(struct backend_device *device, struct backend_stream *stream,  \
-                                    const void *args, struct backend_error *error) {               \
+    static gpulua_status run_##name(struct backend_device *device, void *made,                     \
+                                    struct backend_stream *stream, const void *args,               \
+                                    struct backend_error *error) {                                 \
+        (void)made;                                                                                \
         const struct blas_matrix_call *call = args;                                                \
         const union blas_factor alpha =                                                            \
             gpu_cuda_blas_factor(call->type, call->alpha, call->alpha_im);                         \
@@ -188,8 +190,10 @@ static gpulua_status prepare(struct cuda_blas *blas, const struct backend_stream
 #define VECTOR_CALL(name, has_device_results)                                                      \
     static gpulua_status name(struct cuda_blas *blas, const struct blas_vector_call *call,         \
                               const void *alpha, struct backend_error *error);                     \
-    static gpulua_status run_##name(struct backend_device *device, struct backend_stream *stream,  \
-                                    const void *args, struct backend_error *error) {               \
+    static gpulua_status run_##name(struct backend_device *device, void *made,                     \
+                                    struct backend_stream *stream, const void *args,               \
+                                    struct backend_error *error) {                                 \
+        (void)made;                                                                                \
         const struct blas_vector_call *call = args;                                                \
         const union blas_factor alpha =                                                            \
             gpu_cuda_blas_factor(call->type, call->alpha, call->alpha_im);                         \

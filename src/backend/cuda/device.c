@@ -341,6 +341,7 @@ static void device_close(struct backend_device *device) {
     }
     gpu_cuda_blas_close(device);
     gpu_cuda_rng_close(device);
+    gpu_cuda_fft_close(device);
     while (device->events.next != &device->events) {
         gpu_cuda_event_destroy(device, (struct backend_event *)(void *)device->events.next);
     }

@@ -52,6 +52,7 @@ struct backend_device {
     struct cuda_nvrtc nvrtc;
     bool nvrtc_is_open;
     struct cuda_blas *blas;  /* owned; NULL: not opened yet */
+    struct cuda_fft *fft;    /* likewise */
     struct rng_library *rng; /* likewise */
 };
 
@@ -99,6 +100,7 @@ struct backend_module {
     CUmodule handle;
     char *symbols;                      /* owned: of a compiled one, else NULL */
     const struct cuda_toolkit *library; /* toolkit.h; NULL: it is code, and `handle` the driver's */
+    void *library_made;                 /* owned: what the library made for the module */
     bool prints;
     struct backend_kernel *kernels; /* owned, singly linked */
 };
@@ -107,6 +109,7 @@ struct backend_kernel {
     struct backend_kernel *next;
     struct backend_device *device;        /* borrowed */
     const struct cuda_toolkit_call *call; /* of a library; NULL: a kernel */
+    void *call_made;                      /* borrowed from the module */
     CUfunction function;
     uint32_t shared_bytes_ready; /* dynamic shared memory that a launch may ask for as things are */
     uint32_t shared_bytes_max;   /* after opting in */

@@ -160,6 +160,9 @@ void gpu_cuda_module_unload(struct backend_device *device, struct backend_module
             gpu_cuda_prepared_forget((struct backend_stream *)(void *)at, kernel);
         }
     }
+    if (module->library != NULL && module->library->drop != NULL) {
+        module->library->drop(device, module->library_made);
+    }
     if (module->library == NULL && gpu_cuda_enter(device, NULL) == GPULUA_OK) {
         (void)CU(device, NULL, cu->cuModuleUnload(module->handle));
     }

@@ -38,8 +38,9 @@ void gpu_cuda_rng_close(struct backend_device *device) {
     device->rng = NULL;
 }
 
-static gpulua_status words(struct backend_device *device, struct backend_stream *stream,
+static gpulua_status words(struct backend_device *device, void *made, struct backend_stream *stream,
                            const void *args, struct backend_error *error) {
+    (void)made;
     return gpu_rng_words(device->rng, stream->handle, args, error);
 }
 

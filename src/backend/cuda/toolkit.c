@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct cuda_toolkit *const libraries[] = {&gpu_cuda_blas, &gpu_cuda_rng};
+static const struct cuda_toolkit *const libraries[] = {&gpu_cuda_blas, &gpu_cuda_fft,
+                                                       &gpu_cuda_rng};
 
 gpulua_status gpu_cuda_library_module(struct backend_device *device, const char *name,
                                       const char *options, struct backend_module **module,
@@ -14,7 +15,7 @@ gpulua_status gpu_cuda_library_module(struct backend_device *device, const char 
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries && library == NULL; i++) {
         library = strcmp(libraries[i]->name, name) == 0 ? libraries[i] : NULL;
     }
-    if (library == NULL || options[0] != '\0') {
+    if (library == NULL || (library->make == NULL && options[0] != '\0')) {
         return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
                                 "CUDA devices have no library '%s'%s%s", name,
                                 options[0] != '\0' ? " with options " : "", options);
@@ -23,12 +24,21 @@ gpulua_status gpu_cuda_library_module(struct backend_device *device, const char 
     if (status == GPULUA_OK) {
         status = library->open(device, error);
     }
+    void *own = NULL;
+    if (status == GPULUA_OK && library->make != NULL) {
+        status = library->make(device, options, &own, description, error);
+    }
     if (status != GPULUA_OK) {
         return status;
     }
     struct backend_module *made = calloc(1, sizeof *made);
-    *description = strdup(library->description);
+    if (library->make == NULL) {
+        *description = strdup(library->description);
+    }
     if (made == NULL || *description == NULL) {
+        if (library->drop != NULL) {
+            library->drop(device, own);
+        }
         free(made);
         free(*description);
         *description = NULL;
@@ -36,6 +46,7 @@ gpulua_status gpu_cuda_library_module(struct backend_device *device, const char 
     }
     made->device = device;
     made->library = library;
+    made->library_made = own;
     gpu_cuda_link(&device->modules, &made->link);
     *module = made;
     return GPULUA_OK;
@@ -49,6 +60,7 @@ gpulua_status gpu_cuda_toolkit_kernel(const struct backend_module *module, const
     for (size_t i = 0; i < library->call_count; i++) {
         if (strcmp(library->calls[i].name, name) == 0) {
             kernel->call = &library->calls[i];
+            kernel->call_made = module->library_made;
             memset(facts, 0, sizeof *facts);
             facts->block_threads_max = 1;
             facts->param_count = UINT32_MAX;
@@ -78,5 +90,5 @@ gpulua_status gpu_cuda_toolkit_launch(const struct backend_launch *launch,
         return status;
     }
     memcpy(args, launch->args, launch->args_bytes);
-    return call->run(device, launch->stream, args, error);
+    return call->run(device, launch->kernel->call_made, launch->stream, args, error);
 }

@@ -1,14 +1,15 @@
 /* Libraries of the CUDA toolkit whose calls are launched like kernels (library_open of backend.h).
- * toolkit.c makes modules of them; each library has a file: blas.c, rng.c. */
+ * toolkit.c makes modules of them; each library has a file: blas.c, fft.c, rng.c. */
 #ifndef GPU_CUDA_TOOLKIT_H
 #define GPU_CUDA_TOOLKIT_H
 
 #include "backend/cuda/device.h"
 
-/* Puts the call on the stream. The context is current; `args` has at least args_bytes and is
- * aligned to 16. */
-typedef gpulua_status cuda_toolkit_run(struct backend_device *device, struct backend_stream *stream,
-                                       const void *args, struct backend_error *error);
+/* Puts the call on the stream; `made` is its module's. The context is current; `args` has at least
+ * args_bytes and is aligned to 16. */
+typedef gpulua_status cuda_toolkit_run(struct backend_device *device, void *made,
+                                       struct backend_stream *stream, const void *args,
+                                       struct backend_error *error);
 
 struct cuda_toolkit_call {
     const char *name;
@@ -23,6 +24,11 @@ struct cuda_toolkit {
     const struct cuda_toolkit_call *calls;
     size_t call_count;
     const char *description;
+    /* Where each module has something of its own, made from options behind open: then instead of
+     * description. drop gives it back; its work is over, or the device lost. */
+    gpulua_status (*make)(struct backend_device *device, const char *options, void **made,
+                          char **description, struct backend_error *error);
+    void (*drop)(struct backend_device *device, void *made);
 };
 
 /* The call with that name of a module that is a library. */
@@ -39,5 +45,8 @@ void gpu_cuda_blas_close(struct backend_device *device); /* its work is over, or
 /* ---- rng.c ---- */
 extern const struct cuda_toolkit gpu_cuda_rng;
 void gpu_cuda_rng_close(struct backend_device *device); /* likewise */
+/* ---- fft.c ---- */
+extern const struct cuda_toolkit gpu_cuda_fft;
+void gpu_cuda_fft_close(struct backend_device *device); /* likewise; modules are gone */
 
 #endif

@@ -378,7 +378,8 @@ static gpulua_status gemm_narrow(const struct blas_matrix_call *call, const void
     return status;
 }
 
-static gpulua_status run_gemm(const void *args, struct backend_error *error) {
+static gpulua_status run_gemm(void *made, const void *args, struct backend_error *error) {
+    (void)made;
     const struct blas_matrix_call *call = args;
     if (!matrix_fits(call, error)) {
         return error->status;
@@ -404,7 +405,8 @@ static gpulua_status run_gemm(const void *args, struct backend_error *error) {
 /* ---- the others ---- */
 
 #define RUN(name, struct_type, check)                                                              \
-    static gpulua_status run_##name(const void *args, struct backend_error *error) {               \
+    static gpulua_status run_##name(void *made, const void *args, struct backend_error *error) {   \
+        (void)made;                                                                                \
         static void (*const of_type[BLAS_TYPE_COUNT])(const struct struct_type *) = {              \
             [BLAS_F32] = name##_s,                                                                 \
             [BLAS_F64] = name##_d,                                                                 \

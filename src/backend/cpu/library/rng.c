@@ -25,7 +25,8 @@ static gpulua_status open_rng(struct backend_error *error) {
     return status;
 }
 
-static gpulua_status words(const void *args, struct backend_error *error) {
+static gpulua_status words(void *made, const void *args, struct backend_error *error) {
+    (void)made;
     pthread_mutex_lock(&lock);
     gpulua_status status = gpu_rng_words(&rng, NULL, args, error);
     pthread_mutex_unlock(&lock);
