@@ -84,8 +84,7 @@ struct blas_vector_call {
 /* What library_open says. */
 #define BLAS_DESCRIPTION BLAS_CALLS(BLAS_DESCRIBE)
 
-/* Without what would fill up the struct: arguments end where the last one does. */
-#define BLAS_ARGS_BYTES_MATRIX (offsetof(struct blas_matrix_call, may_round) + sizeof(int32_t))
-#define BLAS_ARGS_BYTES_VECTOR (offsetof(struct blas_vector_call, is_conjugated) + sizeof(int32_t))
+#define BLAS_ARGS_BYTES_MATRIX sizeof(struct blas_matrix_call)
+#define BLAS_ARGS_BYTES_VECTOR sizeof(struct blas_vector_call)
 
 #endif

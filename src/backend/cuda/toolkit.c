@@ -76,7 +76,8 @@ gpulua_status gpu_cuda_toolkit_launch(const struct backend_launch *launch,
     const struct cuda_toolkit_call *call = launch->kernel->call;
     struct backend_device *device = launch->kernel->device;
     _Alignas(16) uint8_t args[512];
-    if (launch->args_bytes < call->args_bytes || launch->args_bytes > sizeof args) {
+    /* Arguments end where the last one does, structs at a multiple of 8. */
+    if (launch->args_bytes + 7 < call->args_bytes || launch->args_bytes > sizeof args) {
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                                 "%" PRIu32 " bytes of arguments: %s takes %" PRIu32,
                                 launch->args_bytes, call->name, call->args_bytes);
