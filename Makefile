@@ -202,8 +202,11 @@ demo-run: $(INTERPRETER) $(EXECUTOR)
 	$(INTERPRETER) --device $(DEVICE) examples/edges.lua examples/data/raccoon.png $(BUILD)/demo/raccoon-edges.png
 	$(INTERPRETER) --device $(DEVICE) examples/mlp.lua examples/data/penguins.csv $(BUILD)/demo/penguins.png
 	$(INTERPRETER) --device $(DEVICE) examples/nbody.lua $(BUILD)/demo/galaxies.png
+	$(INTERPRETER) --device $(DEVICE) examples/denoise.lua examples/data/raccoon.png $(BUILD)/demo/noise.png
+	$(INTERPRETER) --device $(DEVICE) examples/spectrogram.lua examples/data/ecg.npy $(BUILD)/demo/spectrogram.png
+	$(INTERPRETER) --device $(DEVICE) examples/option.lua
 	@echo "pictures: $(BUILD)/demo/ecg.png $(BUILD)/demo/ascent-edges.png $(BUILD)/demo/raccoon-edges.png" \
-		"$(BUILD)/demo/penguins.png $(BUILD)/demo/galaxies.png"
+		"$(BUILD)/demo/penguins.png $(BUILD)/demo/galaxies.png $(BUILD)/demo/noise.png $(BUILD)/demo/spectrogram.png"
 
 test:
 	@CC='$(CC)' CXX='$(CXX)' sh tools/deps.sh test

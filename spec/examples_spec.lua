@@ -38,7 +38,7 @@ describe("example", function()
       assert.equal(0, code, output)
       assert.equal(block:match "print.*%-%- ([%d.]+)" .. "\n", output)
     end
-    assert.equal(6, count)
+    assert.equal(7, count)
   end)
 
   -- The pipeline of the manual, with everything that it shows in passing.
@@ -619,6 +619,107 @@ describe("example", function()
         assert.truthy(output:find("  " .. code_wanted .. ": [^\n]*" .. text), output)
       end
       assert.truthy(output:find "RaceFound: 'fill' [^\n]* of another task writes", output)
+    end)
+  end)
+
+  describe("spectrogram", function()
+    it("finds what goes round in a recording, and paints it", function()
+      local path = folder .. "/spectrogram.png"
+      local output, code = run("examples/spectrogram.lua examples/data/ecg.npy " .. path)
+      assert.equal(0, code, output)
+      assert.truthy(output:find("108000 samples, 300.0 s, 1000 windows of 2.84 s", 1, true), output)
+      assert.truthy(output:find("strongest: 3.52 Hz", 1, true), output) -- as the other programs find: results.md
+      local picture <close> = image.load(dev, path)
+      assert.are.same({ 256, 1000, 3 }, picture.shape)
+    end)
+
+    it("finds a tone in a sound, where it is", function()
+      local wav = require "gpulua.wav"
+      local path, out = folder .. "/tone.wav", folder .. "/tone.png"
+      local n <const>, rate <const>, hertz <const> = 16000, 16000, 2000
+      local tone <close> = dev:upload("f32", 2 * n, function(i)
+        local frame = (i - 1) // 2
+        return frame < n // 2 and 0.5 * math.sin(2 * math.pi * hertz * frame / rate) or 0
+      end)
+      wav.save(tone:view("f32", { n, 2 }), path, { rate = rate, bits = 16 })
+      local output, code = run(("examples/spectrogram.lua %s %s"):format(path, out))
+      assert.equal(0, code, output)
+      assert.truthy(output:find("strongest: 2000.00 Hz", 1, true), output)
+      local picture <close> = image.load(dev, out)
+      local height, width = picture.shape[1], picture.shape[2]
+      local function bright(x, y) -- from the bottom
+        local at = ((height - 1 - y) * width + x) * 3 + 1
+        local pixel = picture:read(at, at + 2)
+        return pixel[1] + pixel[2] + pixel[3]
+      end
+      assert.equal(513, height)
+      assert.truthy(bright(10, 128) > 600) -- 2,000 Hz of 8,000 at row 512
+      assert.truthy(bright(10, 300) < 100)
+      assert.truthy(bright(width - 1, 128) < 100) -- it is over by then
+    end)
+
+    it("says what is wrong with its file", function()
+      local output, code = run "examples/spectrogram.lua"
+      assert.equal(2, code)
+      assert.truthy(output:find("usage:", 1, true), output)
+      npy.save(dev:buffer("f32", 100):fill(0), folder .. "/short.npy")
+      output, code = run("examples/spectrogram.lua " .. folder .. "/short.npy")
+      assert.equal(1, code)
+      assert.truthy(output:find("short.npy: 100 samples, 1024 are needed", 1, true), output)
+    end)
+  end)
+
+  describe("denoise", function()
+    it("takes noise out of both pictures", function()
+      for _, name in ipairs { "ascent", "raccoon" } do
+        local out = folder .. "/" .. name .. "-clean.png"
+        local output, code = run(("examples/denoise.lua examples/data/%s.png %s"):format(name, out))
+        assert.equal(0, code, output)
+        local noisy, filtered = output:match ": ([%d.]+) dB, filtered: ([%d.]+) dB"
+        assert.equal("20.2", noisy, output) -- 20 log10(255 / 25)
+        assert.truthy(tonumber(filtered) > 22.8, output)
+        local both <close> = image.load(dev, out)
+        local whole <close> = image.load(dev, ("examples/data/%s.png"):format(name))
+        assert.are.same({ whole.shape[1], 2 * whole.shape[2], 1 }, both.shape)
+      end
+    end)
+
+    it("says what is wrong with its file", function()
+      local output, code = run "examples/denoise.lua"
+      assert.equal(2, code)
+      assert.truthy(output:find("usage:", 1, true), output)
+      output, code = run "examples/denoise.lua examples/data/ecg.npy"
+      assert.equal(1, code)
+      assert.truthy(output:find("examples/data/ecg.npy", 1, true), output)
+    end)
+  end)
+
+  describe("option", function()
+    it("prices a call within its standard error of the closed form", function()
+      -- The mean of what it pays, by the trapezoidal rule: neither by chance nor in closed form.
+      local share, strike, rate, volatility, years = 100, 105, 0.02, 0.25, 1.5
+      local sum, step = 0, 1e-4
+      for i = -80000, 80000 do
+        local z = i * step
+        local final = share * math.exp((rate - volatility ^ 2 / 2) * years + volatility * math.sqrt(years) * z)
+        sum = sum + math.max(final - strike, 0) * math.exp(-z * z / 2)
+      end
+      local exact = math.exp(-rate * years) * sum * step / math.sqrt(2 * math.pi)
+      for _, paths in ipairs { 10000, 1 << 20 } do
+        local output, code = run("examples/option.lua " .. paths)
+        assert.equal(0, code, output)
+        local price, off = output:match "paths: ([%d.]+), standard error ([%d.]+)"
+        local closed = output:match "closed form: ([%d.]+)"
+        assert.truthy(math.abs(closed - exact) < 1e-4, output)
+        assert.truthy(math.abs(price - exact) < 4 * off, output)
+        assert.truthy(math.abs(off * math.sqrt(paths) - 20.9) < 1, output) -- what one path is off by
+      end
+    end)
+
+    it("says how it is called", function()
+      local output, code = run "examples/option.lua many"
+      assert.equal(2, code)
+      assert.truthy(output:find("usage:", 1, true), output)
     end)
   end)
 end)

@@ -53,9 +53,9 @@ look_all() {
     look build must "stb_image.h" libstb-dev header stb/stb_image.h
     look build must "stb_image_write.h" libstb-dev header stb/stb_image_write.h
     look build must "OpenBLAS, the BLAS of the CPU device" libopenblas0 shared libopenblas.so.0
-    look test must "FFTW for f32, the transforms of the CPU device" libfftw3-single3 shared libfftw3f.so.3
-    look test must "FFTW for f64" libfftw3-double3 shared libfftw3.so.3
-    look test must "zlib, for .npz and PNG files" zlib1g shared libz.so.1
+    look build must "FFTW for f32, the transforms of the CPU device" libfftw3-single3 shared libfftw3f.so.3
+    look build must "FFTW for f64" libfftw3-double3 shared libfftw3.so.3
+    look build must "zlib, for .npz and PNG files" zlib1g shared libz.so.1
     look test must "busted for Lua 5.4" lua-busted busted54
     look test may "NumPy for Python 3, to exchange memory with" python3-numpy numpy
     look test may "pkill" procps has pkill
