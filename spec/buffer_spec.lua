@@ -65,6 +65,18 @@ describe("buffer", function()
     assert.are.same({ 0.5, 1.0, 1.5, 2.0 }, f:read())
     local h <close> = dev:host("i32", 2)
     h[1], h[2] = 10, 20
+    local m <close> = dev:upload("f32", { 2, 3 }, { 1, 2, 3, 4, 5, 6 })
+    assert.are.same({ { 2, 3 }, { 1, 2, 3, 4, 5, 6 } }, { m.shape, m:read() })
+    local k <close> = dev:upload("u8", { 2, 2 }, "abcd", { label = "letters" })
+    assert.are.same({ { 2, 2 }, { 97, 98, 99, 100 }, "letters" }, { k.shape, k:read(), k.label })
+    local w <close> = dev:upload("f32", { 3, 2 }, m)
+    assert.are.same({ { 3, 2 }, m:read() }, { w.shape, w:read() })
+    support.raises("InvalidArgument", "argument 3 of upload: a table of 5 elements, where the shape has 6", dev.upload,
+      dev, "f32", { 2, 3 }, { 1, 2, 3, 4, 5 })
+    support.raises("InvalidArgument", "argument 3 of upload: a string of 6 bytes, where the shape has 8", dev.upload,
+      dev, "i16", 4, "abcdef")
+    support.raises("InvalidArgument", "argument 3 of upload: a buffer of 6 elements, where the shape has 4", dev.upload,
+      dev, "f32", { 2, 2 }, m)
     local u <close> = dev:upload("i32", h)
     assert.are.same({ 10, 20 }, u:read())
     local v <close> = dev:upload("i32", t)

@@ -494,6 +494,11 @@ describe("fft", function()
     assert.are.same({ 10 }, strided:forward(dev:buffer("c64", 4):fill { 1, 0 }).shape)
     local one <close> = dev:fft { shape = { 4, 1 } }
     assert.are.same({ 4, 1 }, one:forward(dev:buffer("c64", { 4, 1 }):fill { 1, 0 }).shape)
+    local nested <close> = dev:fft { shape = { 8 }, kind = "r2c", type = "f64", scale = { inverse = 1 / 8 } }
+    local there = dev:upload("f64", { 1, 2, 3, 4, 5, 6, 7, 8 })
+    for i, value in ipairs(nested:inverse(nested:forward(there)):read()) do
+      assert.near(i, value, 1e-12)
+    end
   end)
 
   it("is captured: replays transform what is there then, plans may be closed", function()

@@ -160,6 +160,9 @@ local function transform(self, call, from, to, input, output, options)
   if not entry then
     core.raise("Closed", "attempt to use a closed fft")
   end
+  if core.type(output) == "op" then -- of plan:inverse(plan:forward(x)): forward returns one behind its result
+    output = nil
+  end
   if options == nil and type(output) == "table" and not core.type(output) then
     output, options = nil, output
   end
@@ -212,9 +215,9 @@ end
 -- x, which keeps its contents. x and X are buffers of the plan's types; where no strides are given they are flat, or
 -- of its shape behind any dimensions whose product is `batch`, and else reach at least as far. They may be one and the
 -- same memory where both sides lie alike: then x is lost. scale: instead of the plan's. On GPUs both have to begin at
--- a multiple of a complex number's bytes, as all but odd slices do; the op fails if they do not (Unsupported). Does
--- not block. InvalidArgument names what does not fit; OutOfBounds, OutOfBudget (the work area), Unsupported (a plan of
--- kind "c2r"), Closed, and those of kernel:launch.
+-- a multiple of a complex number's bytes, as all but odd slices do; the op fails if they do not (Unsupported). Calls
+-- nest: an op where X would be is passed over. Does not block. InvalidArgument names what does not fit; OutOfBounds,
+-- OutOfBudget (the work area), Unsupported (a plan of kind "c2r"), Closed, and those of kernel:launch.
 function methods.forward(self, x, X, options)
   check_self(self, "forward")
   return transform(self, "forward", self.x, self.f, x, X, options)

@@ -317,7 +317,39 @@ int gpu_lua_device_buffer(lua_State *L) {
     return 1;
 }
 
-/* dev:upload(type, table or string or buffer[, options]), dev:upload(type, shape, f[, options]) */
+/* Is there data at `index`, and not options? */
+static bool is_data(lua_State *L, struct gpulua *g, int index) {
+    return lua_isfunction(L, index) || lua_type(L, index) == LUA_TSTRING ||
+           (lua_istable(L, index) && lua_rawlen(L, index) > 0) ||
+           gpu_lua_test(L, g, index, GPU_LUA_KIND_BUFFER) ||
+           gpu_lua_test(L, g, index, GPU_LUA_KIND_HOST);
+}
+
+/* Of data that is no function: it has what the shape wants. */
+static void check_count(lua_State *L, struct gpulua *g, int index,
+                        const struct buffer_request *request) {
+    uint64_t count, wanted = request->elem_count;
+    const char *what = "buffer", *of = "elements";
+    if (lua_istable(L, index)) {
+        count = gpu_lua_table_count(L, index);
+        what = "table";
+    } else if (lua_type(L, index) == LUA_TSTRING) {
+        count = lua_rawlen(L, index);
+        wanted = request->byte_count;
+        what = "string";
+        of = "bytes";
+    } else {
+        count = gpu_lua_check_buffer(L, g, index)->elem_count;
+    }
+    if (count != wanted) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 3 of upload: a %s of %llu %s, where the shape has %llu", what,
+                     (unsigned long long)count, of, (unsigned long long)wanted);
+    }
+}
+
+/* dev:upload(type, table or string or buffer[, options]), dev:upload(type, shape, f or table or
+ * string or buffer[, options]) */
 int gpu_lua_device_upload(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
@@ -325,9 +357,14 @@ int gpu_lua_device_upload(lua_State *L) {
     uint32_t elem_bytes = gpu_type_bytes(request.type);
     int data = 3;
     lua_settop(L, 5);
-    if (lua_isfunction(L, 4)) {
+    int first = lua_type(L, 3);
+    if (lua_isfunction(L, 4) ||
+        ((first == LUA_TNUMBER || first == LUA_TTABLE) && is_data(L, g, 4))) {
         gpu_lua_check_shape(L, 3, "upload", &request);
         data = 4;
+        if (!lua_isfunction(L, 4)) {
+            check_count(L, g, 4, &request);
+        }
     } else if (lua_type(L, 3) == LUA_TSTRING) {
         request.byte_count = lua_rawlen(L, 3);
         if (request.byte_count % elem_bytes != 0) {
@@ -347,10 +384,11 @@ int gpu_lua_device_upload(lua_State *L) {
         request.dim_count = from->dim_count;
         memcpy(request.shape, from->shape, sizeof request.shape);
     } else if (lua_type(L, 3) == LUA_TNUMBER) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "argument 3 of upload: behind a number of elements a function that gives them "
-                     "expected, got %s",
-                     gpu_lua_describe(L, 4));
+        gpu_lua_fail(
+            L, GPULUA_INVALID_ARGUMENT,
+            "argument 3 of upload: behind a number of elements a function that gives them, "
+            "or a table, string or buffer with them expected, got %s",
+            gpu_lua_describe(L, 4));
     } else {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument 2 of upload: a table of numbers, a string of bytes, a buffer, or a "
