@@ -473,6 +473,11 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
 static int object_gc(lua_State *L) {
     struct gpulua *g = lua_touserdata(L, 1);
     gpu_lua_shut(g, L);
+    while (g->traces) { /* of tasks whose finalisers were not run; all others are done before */
+        struct trace *trace = g->traces;
+        g->traces = trace->next;
+        free(trace);
+    }
     gpu_lua_kept_error_clear(&g->last_error);
     return 0;
 }

@@ -114,7 +114,7 @@ struct task {
     struct group *group;
     struct timer timer;
     struct scope scope;
-    char *traceback;         /* owned; where its error was raised */
+    struct trace *trace;     /* owned; where its error was raised; NULL: nowhere */
     char source[LUA_IDSIZE]; /* where it was spawned */
     int line;                /* 0: not by a line of a script */
     struct strand *strand;   /* owned; of check.c; NULL: nothing is checked */
@@ -146,6 +146,13 @@ struct host_handle {
     void (*destroy)(struct host_handle *handle); /* the last one is gone */
 };
 
+/* A traceback. In a list of the object's, because Lua has not always the memory that it takes to
+ * run a finaliser, and then none is run. */
+struct trace {
+    struct trace *next, **link;
+    char text[];
+};
+
 struct gpulua {
     lua_State *L; /* the main thread */
     bool is_closed;
@@ -167,6 +174,7 @@ struct gpulua {
     struct task *failed, **failed_tail; /* parentless, ended, unobserved */
     uint32_t failed_count;
     struct task *reports; /* to be told to the host; linked by ready_next */
+    struct trace *traces; /* owned: of all tasks */
     uint64_t walk_count;
     struct {
         char source[LUA_IDSIZE];

@@ -146,8 +146,8 @@ static int task_detach(lua_State *L) {
 /* task:traceback() -> where its error was raised, or nil */
 static int task_traceback(lua_State *L) {
     struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
-    if (task->outcome == OUTCOME_FAILED && task->traceback) {
-        lua_pushstring(L, task->traceback);
+    if (task->outcome == OUTCOME_FAILED && task->trace) {
+        lua_pushstring(L, task->trace->text);
     } else {
         lua_pushnil(L);
     }

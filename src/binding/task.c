@@ -53,6 +53,34 @@ static void live_unlink(struct gpulua *g, struct task *task) {
     }
 }
 
+static void trace_drop(struct task *task) {
+    struct trace *trace = task->trace;
+    task->trace = NULL;
+    if (trace) {
+        *trace->link = trace->next;
+        if (trace->next) {
+            trace->next->link = trace->link;
+        }
+        free(trace);
+    }
+}
+
+/* NULL: no memory, or no text. */
+static struct trace *trace_keep(struct gpulua *g, const char *text) {
+    size_t bytes = text ? strlen(text) + 1 : 0;
+    struct trace *trace = text ? malloc(sizeof *trace + bytes) : NULL;
+    if (trace) {
+        memcpy(trace->text, text, bytes);
+        trace->next = g->traces;
+        trace->link = &g->traces;
+        if (trace->next) {
+            trace->next->link = &trace->next;
+        }
+        g->traces = trace;
+    }
+    return trace;
+}
+
 static void anchor(lua_State *L, int handle) {
     handle = lua_absindex(L, handle);
     lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
@@ -276,9 +304,9 @@ static bool take_failure(lua_State *L, struct task *task, bool has_failed) {
         first->is_observed = true;
         luaL_checkstack(L, 4, NULL);
         gpu_lua_task_push_error(L, first);
-        free(task->traceback);
-        task->traceback = first->traceback;
-        first->traceback = NULL;
+        trace_drop(task);
+        task->trace = first->trace;
+        first->trace = NULL;
         unanchor(L, first);
     }
     return has_failed;
@@ -391,10 +419,8 @@ void gpu_lua_task_traceback(lua_State *L, struct gpulua *g, int level) {
 static int message_handler(lua_State *L) {
     struct task *task = lua_touserdata(L, lua_upvalueindex(1));
     gpu_lua_task_traceback(L, task->g, 1);
-    const char *text = lua_tostring(L, -1);
-    char *copy = text ? strdup(text) : NULL;
-    free(task->traceback);
-    task->traceback = copy;
+    trace_drop(task);
+    task->trace = trace_keep(task->g, lua_tostring(L, -1));
     lua_settop(L, 1);
     return 1;
 }
@@ -539,7 +565,7 @@ static void report(struct gpulua *g, lua_State *L, struct task *task) {
         lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
         lua_rawgetp(L, -1, task);
         gpu_lua_task_push_error(L, task);
-        gpu_lua_tell(g, L, task->traceback);
+        gpu_lua_tell(g, L, task->trace ? task->trace->text : NULL);
         lua_pop(L, 2);
     }
     unanchor(L, task);
@@ -658,7 +684,7 @@ static void tell_late(lua_State *L, struct task *task) {
     sibling_unlink(task);
     if (lua_checkstack(L, 8)) {
         gpu_lua_task_push_error(L, task);
-        gpu_lua_tell(task->g, L, task->traceback);
+        gpu_lua_tell(task->g, L, task->trace ? task->trace->text : NULL);
     }
 }
 
@@ -671,6 +697,5 @@ void gpu_lua_task_finish(lua_State *L, struct task *task) {
     }
     sibling_unlink(task);
     gpu_lua_check_gone(task->g, task);
-    free(task->traceback);
-    task->traceback = NULL;
+    trace_drop(task);
 }
