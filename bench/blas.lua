@@ -2,28 +2,12 @@
 -- beside kernels on another stream, which need the same cores. Prints `name value unit` lines (medians).
 -- Usage: gpulua --device D --isolate T bench/blas.lua
 local gpu = require "gpulua"
-local uv = require "luv" -- for its clock
+local measure = require "bench.measure"
 
 local dev = gpu.device()
 local blas = dev:blas()
-local rounds <const> = 9
 
--- Seconds of one f(), out of several that are enqueued one behind the other.
-local function seconds(runs, f)
-  f()
-  dev:synchronize()
-  local times = {}
-  for r = 1, rounds do
-    local start = uv.hrtime()
-    for _ = 1, runs do
-      f()
-    end
-    dev:synchronize()
-    times[r] = (uv.hrtime() - start) / runs / 1e9
-  end
-  table.sort(times)
-  return times[rounds // 2 + 1]
-end
+local function seconds(runs, f) return measure.seconds(dev, 9, runs, f) end
 
 for _, case in ipairs { { 64, 500 }, { 512, 10 }, { 2048, 1 } } do
   local n, runs = table.unpack(case)

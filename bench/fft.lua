@@ -2,6 +2,7 @@
 -- (medians). Usage: gpulua --device D --isolate T bench/fft.lua
 local gpu = require "gpulua"
 local uv = require "luv" -- for its clock
+local median = require "bench.measure".median
 
 local dev = gpu.device()
 local repeats <const> = 15
@@ -21,8 +22,7 @@ local function measure(name, options)
     dev:synchronize()
     values[r] = (uv.hrtime() - start) / calls
   end
-  table.sort(values)
-  print(("%s %.2f us"):format(name, values[repeats // 2 + 1] / 1000))
+  print(("%s %.2f us"):format(name, median(values) / 1000))
 end
 
 measure("c2c_1024", { shape = 1024 })

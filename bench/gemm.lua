@@ -2,15 +2,11 @@
 -- Usage: gpulua --device cuda --isolate T bench/gemm.lua
 local gpu = require "gpulua"
 local uv = require "luv" -- for its clock
+local median = require "bench.measure".median
 
 local dev = gpu.device()
 local blas = dev:blas()
 local repeats <const> = 15
-
-local function median(values)
-  table.sort(values)
-  return values[#values // 2 + 1]
-end
 
 local function measure(name, n, batch, kind, count, tf32)
   local shape = batch > 1 and { batch, n, n } or { n, n }
@@ -36,12 +32,8 @@ local function measure(name, n, batch, kind, count, tf32)
   print(("%s %.2f us"):format(name, median(whole) / 1000))
 end
 
-if dev.kind == "cuda" then
-  measure("gemm_64_f32", 64, 1, "f32", 200)
-  measure("gemm_512_f32_x64", 512, 64, "f32", 20)
-  measure("gemm_8192_f32", 8192, 1, "f32", 3)
-  measure("gemm_8192_tf32", 8192, 1, "f32", 5, true)
-  measure("gemm_8192_bf16", 8192, 1, "bf16", 10)
-else
-  measure("gemm_64_f32", 64, 1, "f32", 200)
-end
+measure("gemm_64_f32", 64, 1, "f32", 200)
+measure("gemm_512_f32_x64", 512, 64, "f32", 20)
+measure("gemm_8192_f32", 8192, 1, "f32", 3)
+measure("gemm_8192_tf32", 8192, 1, "f32", 5, true)
+measure("gemm_8192_bf16", 8192, 1, "bf16", 10)

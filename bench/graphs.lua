@@ -2,6 +2,7 @@
 -- Prints `name value unit` lines (medians). Usage: gpulua --device D --isolate T bench/graphs.lua
 local gpu = require "gpulua"
 local uv = require "luv" -- for its clock
+local median = require "bench.measure".median
 
 local dev = gpu.device()
 local on_cuda = dev.kind == "cuda"
@@ -19,11 +20,6 @@ local replays <const> = on_cuda and 200 or 20
 local buffers = {}
 for i = 1, 8 do
   buffers[i] = dev:buffer("i32", 1024):fill(0)
-end
-
-local function median(values)
-  table.sort(values)
-  return values[#values // 2 + 1]
 end
 
 local config <const> = { grid = 1, block = 32 }

@@ -135,8 +135,10 @@ static struct gpu_ref make_buffer(struct gpu_device *device) {
 static void bench_runtime(const char *name, gpulua_isolation isolation) {
     struct gpu_device_info info = {.name = name, .isolation = isolation};
     struct gpu_device *device;
-    struct gpu_module_info text = {
-        .name = "layers.cu", .text = source, .text_bytes = sizeof source - 1, .is_source = true};
+    struct gpu_module_info text = {.name = "layers.cu",
+                                   .text = source,
+                                   .text_bytes = sizeof source - 1,
+                                   .kind = GPU_MODULE_SOURCE};
     struct gpu_module *module;
     struct gpu_kernel *kernel;
     struct gpu_stream *stream;

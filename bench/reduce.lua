@@ -2,37 +2,15 @@
 -- the bytes that they read and write in a second. Prints `name value unit` lines (medians): GB/s, and for each also its
 -- share of the copy's. Usage: gpulua --device D --isolate T bench/reduce.lua [elements]
 local gpu = require "gpulua"
-local uv = require "luv" -- for its clock
+local seconds = require "bench.measure".seconds
 
 local dev = gpu.device()
 local n <const> = tonumber(arg[1]) or 100000000
-local rounds <const>, runs <const> = 7, 5
-
-local function median(values)
-  table.sort(values)
-  return values[#values // 2 + 1]
-end
-
--- Seconds of one f(), out of several that are enqueued one behind the other.
-local function seconds(f)
-  f()
-  dev:synchronize()
-  local times = {}
-  for r = 1, rounds do
-    local start = uv.hrtime()
-    for _ = 1, runs do
-      f()
-    end
-    dev:synchronize()
-    times[r] = (uv.hrtime() - start) / runs / 1e9
-  end
-  return median(times)
-end
 
 local copy_rate
 
 local function measure(name, bytes, f)
-  local rate = bytes / seconds(f)
+  local rate = bytes / seconds(dev, 7, 5, f)
   copy_rate = copy_rate or rate
   print(("%s %.1f GB/s"):format(name, rate / 1e9))
   print(("%s_of_copy %.3f ratio"):format(name, rate / copy_rate))

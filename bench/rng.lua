@@ -1,7 +1,7 @@
 -- Random numbers into one buffer: gpulua --device D bench/rng.lua [COUNT, by default 100 million]. Prints
 -- `name value unit` lines, medians of repeats: microseconds of a draw, and bytes written in a second.
 local gpu = require "gpulua"
-local uv = require "luv" -- for its clock alone: Lua's own has no monotonic one
+local seconds = require "bench.measure".seconds
 
 local count <const> = math.tointeger(tonumber(... or 100000000)) or error "COUNT: a whole number"
 local dev = gpu.device()
@@ -9,20 +9,9 @@ local x = dev:buffer("f32", count)
 local bits, wide = x:view("u32", count), x:view("f64", count // 2)
 
 local function show(name, draw)
-  draw()
-  dev:synchronize()
-  local values = {}
-  for i = 1, 9 do
-    local start = uv.hrtime()
-    for _ = 1, 10 do
-      draw()
-    end
-    dev:synchronize()
-    values[i] = (uv.hrtime() - start) / 1e4
-  end
-  table.sort(values)
-  print(("%s %.1f us"):format(name, values[5]))
-  print(("%s_rate %.1f GB/s"):format(name, 4 * count / values[5] / 1e3))
+  local spent = seconds(dev, 9, 10, draw)
+  print(("%s %.1f us"):format(name, spent * 1e6))
+  print(("%s_rate %.1f GB/s"):format(name, 4 * count / spent / 1e9))
 end
 
 show("fill", function() x:fill(0) end) -- what the memory takes

@@ -5,6 +5,7 @@
 local gpu = require "gpulua"
 local npy = require "gpulua.npy"
 local uv = require "luv" -- for its clock
+local median = require "bench.measure".median
 
 local dev = gpu.device()
 local size <const>, hop <const>, bins <const> = 1024, 64, 513
@@ -81,8 +82,7 @@ local function measure(name, work)
     end
     times[r] = (uv.hrtime() - start) / 50
   end
-  table.sort(times)
-  print(("%s %.1f us"):format(name, times[#times // 2 + 1] / 1000))
+  print(("%s %.1f us"):format(name, median(times) / 1000))
   return bin
 end
 

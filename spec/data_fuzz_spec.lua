@@ -14,9 +14,7 @@ describe("data", function()
 
   setup(function()
     dev = support.open()
-    path = os.tmpname()
-    os.remove(path)
-    path = path .. ".png"
+    path = support.path ".png"
   end)
   teardown(function()
     os.remove(path)

@@ -50,9 +50,7 @@ describe("npz", function()
 
   setup(function()
     dev = support.open()
-    path = os.tmpname()
-    os.remove(path)
-    path = path .. ".npz" -- which NumPy would add
+    path = support.path ".npz" -- which NumPy would add
   end)
   teardown(function()
     os.remove(path)

@@ -307,6 +307,13 @@ function support.write_file(path, bytes)
   assert(file:write(bytes))
 end
 
+--- A name for a file that is not there, in the folder for such files. It ends with `ending`.
+function support.path(ending)
+  local path = os.tmpname()
+  os.remove(path)
+  return path .. ending
+end
+
 --- The first Python that has NumPy, as distributions put it beside their own; without one any Python, or nothing.
 -- The second result says whether it has.
 function support.python()

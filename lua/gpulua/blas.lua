@@ -10,6 +10,7 @@
 
 local core = require "gpulua.core"
 local arguments = require "gpulua.arguments"
+local workspace = require "gpulua.workspace"
 local dims, overlap = core.dims, core.overlap
 local fail, whole, flag, choice = arguments.fail, arguments.whole, arguments.flag, arguments.choice
 local reach = arguments.reach
@@ -143,29 +144,9 @@ local plain <const> = setmetatable({}, {
     return known[name]
   end,
 })
-local streams_kept <const> = 32
 
--- What the library needs while it is at work: in a capture a buffer of the graph's, else one for each stream.
-local function workspace(self, given)
-  local bytes = self.workspace_bytes
-  if bytes == 0 then
-    return nil
-  end
-  local number = core.stream_number(self.device, given.stream)
-  if not number then
-    return self.device:buffer("u8", bytes, { label = "blas workspace" })
-  end
-  local kept = self.workspaces
-  local found = kept[number]
-  if not found then
-    if self.workspace_count == streams_kept then
-      kept, self.workspace_count = {}, 0
-      self.workspaces = kept
-    end
-    found = self.device:buffer("u8", bytes, { label = "blas workspace" })
-    kept[number], self.workspace_count = found, self.workspace_count + 1
-  end
-  return found
+local function space_for(self, given)
+  return self.workspaces:take(self.device, given.stream, self.workspace_bytes)
 end
 
 local function config_of(given, name)
@@ -179,7 +160,7 @@ local function launch_matrix(self, name, given, a, b, c, m, n, k, lda, ldb, ldc,
     transpose_a, more)
   more = more or nothing
   local kernel = (beta ~= 0 or beta_im ~= 0) and self.kernels[name .. "_add"] or self.kernels[name]
-  return kernel:launch(config_of(given, name), a, b, c, nil, workspace(self, given), m, n, k, lda, ldb, ldc, 0, 0, 0, 1,
+  return kernel:launch(config_of(given, name), a, b, c, nil, space_for(self, given), m, n, k, lda, ldb, ldc, 0, 0, 0, 1,
     self.workspace_bytes, alpha, alpha_im, beta, beta_im, codes[type], codes[type], transpose_a, more.transpose_b or 0,
     more.triangle or 0, more.side or 0, more.unit or 0, 0, 0)
 end
@@ -190,7 +171,7 @@ local function multiply(self, given, name, a, b, c, bias, m, n, k, batch, alpha,
   local numbers = { n, m, k, b.ld, a.ld, c.ld, b.stride or 0, a.stride or 0, c.stride or 0, batch, self.workspace_bytes,
     alpha, alpha_im, beta, beta_im, codes[a.type], codes[c.type], transpose_b, transpose_a, 0, 0, 0, epilogue,
     may_round }
-  return kernel:launch(config_of(given, name), b.value, a.value, c.value, bias, workspace(self, given),
+  return kernel:launch(config_of(given, name), b.value, a.value, c.value, bias, space_for(self, given),
     table.unpack(numbers)), kernel, numbers
 end
 
@@ -235,7 +216,7 @@ local gemm_options <const> = arguments.options [[a b c alpha beta transa transb 
 function blas.gemm(self, given)
   local known = getmetatable(self) == blas and self.known and type(given) == "table" and self.known[given.c]
   if known and is_known(known, given) then
-    return known.kernel:launch(config_of(given, "gemm"), given.b, given.a, given.c, given.bias, workspace(self, given),
+    return known.kernel:launch(config_of(given, "gemm"), given.b, given.a, given.c, given.bias, space_for(self, given),
       table.unpack(known.numbers))
   end
   check_options(self, "gemm", given, gemm_options)
@@ -516,7 +497,7 @@ end
 -- ---- vectors ----
 
 local function launch_vector(self, name, given, x, y, result, n, incx, incy, alpha, alpha_im, beta, type, conj)
-  local space = result and workspace(self, given)
+  local space = result and space_for(self, given)
   return self.kernels[name]:launch(config_of(given, name), x, y, result, space, n, incx, incy,
     space and self.workspace_bytes or 0, alpha, alpha_im, beta, codes[type], conj)
 end
@@ -652,10 +633,7 @@ local modules = setmetatable({}, { __mode = "k" }) -- by device: the library, an
 --- blas:close(). Idempotent; what it has launched goes on.
 function blas.close(self)
   self.module, self.kernels, self.known = nil, nil, nil
-  for _, buffer in pairs(self.workspaces) do
-    buffer:close()
-  end
-  self.workspaces, self.workspace_count = {}, 0
+  self.workspaces:drop()
 end
 blas.__close = blas.close
 blas.__gc = blas.close
@@ -698,5 +676,5 @@ return function(device, options)
     fail("blas", "workspace of %d bytes", bytes)
   end
   return setmetatable({ device = device, module = known.module, kernels = known.kernels, workspace_bytes = bytes,
-    tf32 = options.tf32, workspaces = {}, workspace_count = 0, known = setmetatable({}, { __mode = "k" }) }, blas)
+    tf32 = options.tf32, workspaces = workspace "blas workspace", known = setmetatable({}, { __mode = "k" }) }, blas)
 end

@@ -10,11 +10,11 @@
 
 local core = require "gpulua.core"
 local arguments = require "gpulua.arguments"
+local workspace = require "gpulua.workspace"
 local dims, overlap = core.dims, core.overlap
 local fail = arguments.fail
 
 local plans_max <const> = 64   -- of a device
-local streams_max <const> = 32 -- of a device that have a work area
 local elements_max <const> = 1 << 48
 
 local methods = {}
@@ -32,7 +32,7 @@ local function new_device()
   return {
     entries = {}, -- by options: { module =, kernels =, bytes =, open =, used =, is_kept = }
     count = 0, open = 0, clock = 0, hits = 0, made = 0,
-    work = {}, work_count = 0, -- by stream: a buffer
+    work = workspace "fft work", -- which all plans share
   }
 end
 local devices = setmetatable({}, { __mode = "k" })
@@ -42,13 +42,6 @@ local function drop_entry(entry)
     kernel:close()
   end
   entry.module:close()
-end
-
-local function drop_work(known)
-  for _, buffer in pairs(known.work) do
-    buffer:close()
-  end
-  known.work, known.work_count = {}, 0
 end
 
 -- The plan that was used longest ago goes; whoever has it still keeps it.
@@ -94,33 +87,6 @@ local function open_entry(device, known, key)
   entry.used = known.clock
   entry.open, known.open = entry.open + 1, known.open + 1
   return entry
-end
-
--- What the library needs while it is at work: in a capture a buffer of the graph's, else one for each stream, which all
--- plans share and which grows.
-local function work_of(self, bytes, stream)
-  if bytes == 0 then
-    return nil
-  end
-  local device, known = self.device, self.known
-  local number = core.stream_number(device, stream)
-  local found = number and known.work[number]
-  if found and #found >= bytes then
-    return found
-  end
-  local made = device:buffer("u8", bytes, { label = "fft work" })
-  if number then
-    if found then
-      found:close()
-    else
-      if known.work_count == streams_max then
-        drop_work(known)
-      end
-      known.work_count = known.work_count + 1
-    end
-    known.work[number] = made
-  end
-  return made
 end
 
 -- ---- transforms ----
@@ -198,7 +164,7 @@ local function transform(self, call, from, to, input, output, options)
     end
   end
   local bytes = entry.bytes[call]
-  local work = work_of(self, bytes, options and options.stream)
+  local work = self.known.work:take(self.device, options and options.stream, bytes)
   local made
   if output == nil then
     made = self.device:buffer(to.type, to.is_plain and to.shape or to.span)
@@ -235,12 +201,9 @@ end
 -- device:fft), work_bytes (of all streams).
 function methods.stats(self)
   check_self(self, "stats")
-  local known, bytes = self.known, 0
-  for _, buffer in pairs(known.work) do
-    bytes = bytes + #buffer
-  end
+  local known = self.known
   return { plans = known.count, plans_max = plans_max, open = known.open, hits = known.hits, made = known.made,
-    work_bytes = bytes }
+    work_bytes = known.work:bytes() }
 end
 
 --- plan:close(). Idempotent; what it has launched goes on. The device keeps the library's plan for the next one like
@@ -255,7 +218,7 @@ function methods.close(self)
       drop_entry(entry)
     end
     if known.open == 0 then
-      drop_work(known)
+      known.work:drop()
     end
   end
 end
@@ -270,7 +233,7 @@ end
 -- ---- making plans ----
 
 local types <const> = { f32 = { real = "f32", complex = "c64" }, f64 = { real = "f64", complex = "c128" } }
-local element_bytes <const> = { f32 = 4, f64 = 8, c64 = 8, c128 = 16 }
+local element_bytes <const> = require "gpulua.generated".bytes
 local kinds <const> = { c2c = "c2c", r2c = "r2c", c2r = "c2r" }
 local efforts <const> = { estimate = 0, measure = 1 }
 local plan_options <const> = { shape = true, batch = true, kind = true, type = true, input = true, output = true,

@@ -757,11 +757,7 @@ int main(void) {
     compiling();
     checked();
     losing();
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    if (system(command) != 0) {
-        printf("# %s is left behind\n", folder);
-    }
+    remove_folder();
     return tap_finish(&tap);
 }
 

@@ -339,11 +339,7 @@ int main(void) {
     free(description);
     ops->device_close(device);
     tap_check(&tap, CUFFT(long, live) == 0 && FAKE(long, live) == 0, "closing leaves nothing");
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    if (system(command) != 0) {
-        printf("# %s is left behind\n", folder);
-    }
+    remove_folder();
     return tap_finish(&tap);
 }
 

@@ -866,11 +866,7 @@ int main(void) {
         is_fake = false;
         all();
     }
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    if (system(command) != 0) {
-        printf("# %s is left behind\n", folder);
-    }
+    remove_folder();
     return tap_finish(&tap);
 }
 

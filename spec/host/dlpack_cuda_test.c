@@ -11,29 +11,15 @@
 
 #ifdef GPULUA_CUDA
 
+#include "backend/fake.h"
+
 static void *fake;
-static char folder[] = "/tmp/gpulua-dlpack-test-XXXXXX";
 static char library[256];
 #define FAKE(type, name) (*(type *)dlsym(fake, "fake_" #name))
 
 static bool build(void) {
-    char command[1024], source[512];
-    const char *compiler = getenv("CC");
-    if (mkdtemp(folder) == NULL) {
-        return false;
-    }
-    snprintf(library, sizeof library, "%s/libfake.so", folder);
-    snprintf(source, sizeof source, "%s", __FILE__);
-    *strrchr(source, '/') = '\0';
-    snprintf(command, sizeof command,
-             "%s -std=gnu11 -D_GNU_SOURCE -O1 -shared -fPIC -o %s %s/../backend/fake_cuda.c",
-             compiler != NULL && compiler[0] != '\0' ? compiler : "cc", library, source);
-    if (system(command) != 0) {
-        return false;
-    }
-    fake = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    setenv("GPULUA_LIBCUDA", library, 1);
-    return fake != NULL;
+    fake = mkdtemp(folder) != NULL ? build_fake("fake_cuda", library) : NULL;
+    return fake != NULL && setenv("GPULUA_LIBCUDA", library, 1) == 0;
 }
 
 static gpulua *open_cuda(void) {
@@ -197,8 +183,7 @@ int main(void) {
     } else {
         gpulua_close(g);
     }
-    unlink(library);
-    rmdir(folder);
+    remove_folder();
     return tap_finish(&tap);
 }
 

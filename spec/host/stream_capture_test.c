@@ -37,6 +37,8 @@ static void test_unsupported(const char *device, gpulua_isolation isolation) {
 
 #ifdef GPULUA_CUDA
 
+#include "backend/fake.h"
+
 #define DRIVER_TABLE(X)                                                                            \
     X(cuInit, unsigned)                                                                            \
     X(cuDevicePrimaryCtxRetain, void **, int)                                                      \
@@ -73,7 +75,6 @@ static void *driver; /* the library */
 static bool is_fake;
 static void *context, *own; /* the host's hold on the context, and its stream */
 static int ordinal;
-static char folder[] = "/tmp/gpulua-capture-test-XXXXXX";
 static char library[256];
 
 static bool load(const char *name) {
@@ -88,21 +89,6 @@ static bool load(const char *name) {
     DRIVER_TABLE(X)
 #undef X
     return good;
-}
-
-static bool build(void) {
-    char command[1024], source[512];
-    const char *compiler = getenv("CC");
-    if (mkdtemp(folder) == NULL) {
-        return false;
-    }
-    snprintf(library, sizeof library, "%s/libfake.so", folder);
-    snprintf(source, sizeof source, "%s", __FILE__);
-    *strrchr(source, '/') = '\0';
-    snprintf(command, sizeof command,
-             "%s -std=gnu11 -D_GNU_SOURCE -O1 -shared -fPIC -o %s %s/../backend/fake_cuda.c",
-             compiler != NULL && compiler[0] != '\0' ? compiler : "cc", library, source);
-    return system(command) == 0;
 }
 
 static bool check(bool good, const char *what) {
@@ -804,13 +790,13 @@ int main(void) {
     }
     is_fake = true;
     ordinal = 0;
-    if (CHECK(build() && load(library))) {
+    if (CHECK(mkdtemp(folder) != NULL && build_fake("fake_cuda", library) != NULL &&
+              load(library))) {
         setenv("GPULUA_LIBCUDA", library, 1);
         test_unsupported("cuda:0", GPULUA_ISOLATE_PROCESS);
         test_all();
     }
-    unlink(library);
-    rmdir(folder);
+    remove_folder();
     return tap_finish(&tap);
 }
 

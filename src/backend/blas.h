@@ -50,26 +50,26 @@ struct blas_vector_call {
 };
 
 /* clang-format off */
-/* X(name, kind of call, the three pointers: what users call them, and how they are accessed) */
-#define BLAS_CALLS(X)                                                                             \
-    X(gemm,     MATRIX, "b: in", "a: in", "c: out")   /* c = alpha a b + beta c, where beta is 0 .. */ \
-    X(gemm_add, MATRIX, "b: in", "a: in", "c: inout") /* .. or not, here and below */             \
-    X(gemv,     MATRIX, "a: in", "x: in", "y: out")   /* b and c are vectors */                   \
-    X(gemv_add, MATRIX, "a: in", "x: in", "y: inout")                                             \
-    X(ger,      MATRIX, "y: in", "x: in", "a: inout") /* c += alpha a b^T: a and b are vectors */ \
-    X(geam,     MATRIX, "a: in", "b: in", "c: out")   /* c = alpha a + beta b; b may be null */   \
-    X(syrk,     MATRIX, "a: in", "in", "c: out")      /* c = alpha a a^T + beta c, one triangle */ \
-    X(syrk_add, MATRIX, "a: in", "in", "c: inout")                                                \
-    X(trsm,     MATRIX, "a: in", "in", "b: inout")    /* c = alpha a^-1 c, or c a^-1 */           \
-    X(axpy,     VECTOR, "x: in", "y: inout", "out")                                               \
-    X(scal,     VECTOR, "x: inout", "in", "out")                                                  \
-    X(copy,     VECTOR, "x: in", "y: out", "out")                                                 \
-    X(swap,     VECTOR, "x: inout", "y: inout", "out")                                            \
-    X(rot,      VECTOR, "x: inout", "y: inout", "out")                                            \
-    X(dot,      VECTOR, "x: in", "y: in", "out: out")                                             \
-    X(nrm2,     VECTOR, "x: in", "in", "out: out")                                                \
-    X(asum,     VECTOR, "x: in", "in", "out: out")                                                \
-    X(iamax,    VECTOR, "x: in", "in", "out: out")
+/* X(name, what does it, kind of call, the three pointers: what users call them, and how they are accessed) */
+#define BLAS_CALLS(X)                                                                                       \
+    X(gemm,     gemm, MATRIX, "b: in", "a: in", "c: out")   /* c = alpha a b + beta c, where beta is 0 .. */\
+    X(gemm_add, gemm, MATRIX, "b: in", "a: in", "c: inout") /* .. or not, here and below */                 \
+    X(gemv,     gemv, MATRIX, "a: in", "x: in", "y: out")   /* b and c are vectors */                       \
+    X(gemv_add, gemv, MATRIX, "a: in", "x: in", "y: inout")                                                 \
+    X(ger,      ger,  MATRIX, "y: in", "x: in", "a: inout") /* c += alpha a b^T: a and b are vectors */     \
+    X(geam,     geam, MATRIX, "a: in", "b: in", "c: out")   /* c = alpha a + beta b; b may be null */       \
+    X(syrk,     syrk, MATRIX, "a: in", "in", "c: out")      /* c = alpha a a^T + beta c, one triangle */    \
+    X(syrk_add, syrk, MATRIX, "a: in", "in", "c: inout")                                                    \
+    X(trsm,     trsm, MATRIX, "a: in", "in", "b: inout")    /* c = alpha a^-1 c, or c a^-1 */               \
+    X(axpy,     axpy, VECTOR, "x: in", "y: inout", "out")                                                   \
+    X(scal,     scal, VECTOR, "x: inout", "in", "out")                                                      \
+    X(copy,     copy, VECTOR, "x: in", "y: out", "out")                                                     \
+    X(swap,     swap, VECTOR, "x: inout", "y: inout", "out")                                                \
+    X(rot,      rot,  VECTOR, "x: inout", "y: inout", "out")                                                \
+    X(dot,      dot,  VECTOR, "x: in", "y: in", "out: out")                                                 \
+    X(nrm2,     nrm2, VECTOR, "x: in", "in", "out: out")                                                    \
+    X(asum,     asum, VECTOR, "x: in", "in", "out: out")                                                    \
+    X(iamax,    iamax, VECTOR, "x: in", "in", "out: out")
 /* clang-format on */
 
 /* What has a name may be bound in graphs: not what decides which memory a call reaches to. */
@@ -80,7 +80,8 @@ struct blas_vector_call {
 #define BLAS_SIGNATURE_VECTOR(x, y, result)                                                        \
     x " void*, " y " void*, " result " void*, out void*, i64, i64, i64, u64, alpha: f64, "         \
       "alpha_im: f64, beta: f64, i32, i32"
-#define BLAS_DESCRIBE(name, kind, a, b, c) "kernel " #name " " BLAS_SIGNATURE_##kind(a, b, c) "\n"
+#define BLAS_DESCRIBE(name, run, kind, a, b, c)                                                    \
+    "kernel " #name " " BLAS_SIGNATURE_##kind(a, b, c) "\n"
 /* What library_open says. */
 #define BLAS_DESCRIPTION BLAS_CALLS(BLAS_DESCRIBE)
 

@@ -1,15 +1,14 @@
 /* Modules of libraries' calls (see library.h). */
 #include "backend/cpu/library.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/cpu/module.h"
+#include "backend/dynamic.h"
 
 static const struct cpu_library *const libraries[] = {&gpu_cpu_blas, &gpu_cpu_fft, &gpu_cpu_rng};
 static pthread_mutex_t lock =
@@ -61,28 +60,14 @@ gpulua_status gpu_cpu_library_load(const char *variable, const char *const *name
                                    const char *package, void **library,
                                    struct backend_error *error) {
     const char *asked[] = {getenv(variable), NULL};
-    char tried[256] = "", reason[256] = "";
+    bool is_asked = asked[0] != NULL && asked[0][0] != '\0';
     sigset_t all, before;
-    if (asked[0] != NULL && asked[0][0] != '\0') {
-        names = asked;
-    }
-    *library = NULL;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (size_t i = 0; names[i] != NULL && *library == NULL; i++) {
-        size_t used = strlen(tried);
-        snprintf(tried + used, sizeof tried - used, "%s%s", used > 0 ? ", " : "", names[i]);
-        *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        const char *words = *library == NULL ? dlerror() : NULL;
-        if (words != NULL) {
-            snprintf(reason, sizeof reason, "%s", words);
-        }
-    }
+    gpulua_status status =
+        gpu_backend_library_open(package, is_asked ? asked : names, NULL, library, error);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return *library != NULL
-               ? watch_forks(error)
-               : gpu_backend_fail(error, GPULUA_LIBRARY_UNAVAILABLE, 0,
-                                  "%s could not be loaded; tried %s (%s)", package, tried, reason);
+    return status == GPULUA_OK ? watch_forks(error) : status;
 }
 
 /* Kernels have a table, for their names. */

@@ -361,12 +361,8 @@ VECTOR_CALL(iamax, true) {
                    ONE);
 }
 
-#define run_gemm_add run_gemm
-#define run_gemv_add run_gemv
-#define run_syrk_add run_syrk
-
 static const struct cuda_toolkit_call calls[] = {
-#define X(name, kind, a, b, c) {#name, run_##name, BLAS_ARGS_BYTES_##kind},
+#define X(name, run, kind, a, b, c) {#name, run_##run, BLAS_ARGS_BYTES_##kind},
     BLAS_CALLS(X)
 #undef X
 };

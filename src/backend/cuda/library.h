@@ -172,14 +172,6 @@ struct cuda_nvrtc {
 #undef X
 };
 
-/* Opens the first of `names` (NULL-terminated) that can be; names without a slash are looked for
- * where the system looks, then in `folders` (NULL-terminated, NULL entries skipped by `""`).
- * LIBRARY_UNAVAILABLE names `what`, everything that was tried, and the loader's own words. The
- * library stays loaded until the process ends: drivers start threads. */
-gpulua_status gpu_cuda_library_open(const char *what, const char *const *names,
-                                    const char *const *folders, void **library,
-                                    struct backend_error *error);
-
 /* A library of the CUDA toolkit: the file that the environment variable names, else one of `names`,
  * where the system looks, then where toolkits are. */
 gpulua_status gpu_cuda_toolkit_load(const char *what, const char *variable,

@@ -443,12 +443,8 @@ RUN(nrm2, blas_vector_call, vector_fits)
 RUN(asum, blas_vector_call, vector_fits)
 RUN(iamax, blas_vector_call, vector_fits)
 
-#define run_gemm_add run_gemm
-#define run_gemv_add run_gemv
-#define run_syrk_add run_syrk
-
 static const struct cpu_library_call calls[] = {
-#define X(name, kind, a, b, c) {#name, run_##name, BLAS_ARGS_BYTES_##kind},
+#define X(name, run, kind, a, b, c) {#name, run_##run, BLAS_ARGS_BYTES_##kind},
     BLAS_CALLS(X)
 #undef X
 };
