@@ -212,7 +212,7 @@ test:
 	@CC='$(CC)' CXX='$(CXX)' sh tools/deps.sh test
 	@$(MAKE) --no-print-directory test-run
 
-test-run: $(PRODUCTS) test-programs
+test-run: $(PRODUCTS) test-programs bench-programs
 	@BUILD='$(BUILD)' DEVICE='$(DEVICE)' NVRTC_CHECK='$(NVRTC_CHECK)' sh tools/test.sh $(TEST_PROGRAMS)
 
 check:
