@@ -415,6 +415,53 @@ describe("blas", function()
     streams[2]:close()
   end)
 
+  -- Behind some calls a GPU launches what the library did then, without the library.
+  it("does the same again and again with what is there then", function()
+    local n <const>, rounds <const> = 8, 40
+    local a, b, c = dev:buffer("f32", { n, n }), dev:buffer("f32", { n, n }):fill(2), dev:buffer("f32", { n, n })
+    local x, y, one = dev:buffer("f32", n), dev:buffer("f32", n), dev:buffer("f32", { 1, 1 })
+    local right = dev:buffer("f32", { 1, 1 })
+    local bias, sum, index = dev:buffer("f32", n), dev:buffer("f32", 1), dev:buffer("i64", 1)
+    local function given(value)
+      a:fill(value); x:fill(value); y:fill(1); c:fill(1); bias:fill(value); one:fill(value)
+      right:fill(1)
+    end
+    local calls = {
+      gemm = { { a = a, b = b, c = c }, c, function(i) return n * i * 2 end },
+      gemm_add = { { "gemm", a = a, b = b, c = c, beta = 3 }, c, function(i) return n * i * 2 + 3 end },
+      gemm_bias = { { "gemm", a = a, b = b, c = c, bias = bias, epilogue = "relu" }, c,
+        function(i) return n * i * 2 + i end },
+      gemv = { { a = a, x = x, y = y }, y, function(i) return n * i * i end },
+      ger = { { a = a, x = x, y = y }, a, function(i) return i + i end },
+      geam = { { a = a, b = b, c = c, beta = 1 }, c, function(i) return i + 2 end },
+      syrk = { { a = a, c = c }, c, function(i) return n * i * i end },
+      trsm = { { a = one, b = right, alpha = 6 }, right, function(i) return 6 / i end },
+      axpy = { { x = x, y = y, alpha = 2 }, y, function(i) return 1 + 2 * i end },
+      scal = { { x = x, alpha = 3 }, x, function(i) return 3 * i end },
+      copy = { { x = x, y = y }, y, function(i) return i end },
+      swap = { { x = x, y = y }, x, function() return 1 end },
+      rot = { { x = x, y = y, c = 0, s = 1 }, y, function(i) return -i end },
+      dot = { { x = x, y = y, out = sum }, sum, function(i) return n * i end },
+      nrm2 = { { x = y, out = sum }, sum, function() return math.sqrt(n) end },
+      asum = { { x = x, out = sum }, sum, function(i) return n * i end },
+      iamax = { { x = x, out = index }, index, function(i) return (i - 1) % n + 1 end },
+    }
+    for name, call in pairs(calls) do
+      local what, out, wanted = call[1], call[2], call[3]
+      local f = blas[table.remove(what, 1) or name]
+      for i = 1, rounds do
+        given(i)
+        if name == "iamax" then
+          x:write({ 1000 }, (i - 1) % n + 1)
+        end
+        f(blas, what)
+        local found = out:read()
+        assert.is_true(math.abs(found[1] - wanted(i)) <= 1e-6 * math.abs(wanted(i)), ("%s, %d: %s"):format(name, i, found[1]))
+        assert.is_true(math.abs(found[#found] - wanted(i)) <= 1e-6 * math.abs(wanted(i)), ("%s, %d, last: %s"):format(name, i, found[#found]))
+      end
+    end
+  end)
+
   it("runs from tasks at once, on their own streams", function()
     local sums = gpu.run(function()
       local tasks = {}

@@ -253,6 +253,173 @@ static void plans(void) {
     CUFFT(size_t, work_bytes) = 100;
 }
 
+/* ---- calls that are made again and again ---- */
+
+enum { PREPARED_AFTER = 16, PLACES = 64, STALE = 256, NUMBERS = 128 };
+
+/* `count` transforms of ever other numbers from `in` to `out`; true: each has arrived. Counts those
+ * that were launched as graphs, and those that cuFFT was asked for. */
+static int by_graph, by_call;
+static bool again(struct backend_module *module, char *in, char *out, int count) {
+    static char work[100] __attribute__((aligned(256)));
+    struct backend_error error;
+    bool good = true;
+    FAKE(int, graph_launches) = CUFFT(int, calls) = 0;
+    for (int i = 0; i < count; i++) {
+        memset(in, (int)between(0, 127), NUMBERS);
+        in[between(0, NUMBERS - 1)]++;
+        memset(out, 0x55, NUMBERS);
+        bool one = run(module, "fft_forward", in, out, work, 100, 1, &error) == GPULUA_OK &&
+                   memcmp(in, out, NUMBERS) == 0;
+        if (!one && good) {
+            printf("# %d: %s\n", i, error.message);
+        }
+        good = good && one;
+    }
+    by_graph = FAKE(int, graph_launches);
+    by_call = CUFFT(int, calls);
+    return good;
+}
+
+static void repeated(void) {
+    static char numbers[(2 + PLACES) * 256] __attribute__((aligned(256)));
+    char *in = numbers, *out = numbers + 256;
+    struct backend_module *module = NULL, *other = NULL;
+    struct backend_error error;
+    char *description;
+    (void)open_plan(&small, &other, &description, &error);
+    free(description);
+    (void)open_plan(&small, &module, &description, &error);
+    free(description);
+    long before = FAKE(long, live);
+    *(void **)dlsym(fake_cufft, "fake_copy") = dlsym(fake, "cuMemcpyDtoDAsync_v2");
+    tap_check(&tap, again(module, in, out, 40) && by_graph == 40 - PREPARED_AFTER && by_call == 17,
+              "a call with the same arguments is launched as a graph from the 17th on");
+    tap_check(&tap, FAKE(long, live) == before + 1, "which is all that is kept of it");
+    tap_check(&tap, again(module, in, out + 256, 10) && by_graph == 0 && by_call == 10,
+              "with another pointer it is another call");
+    tap_check(&tap, again(module, in, out, 10) && by_graph == 10,
+              "and the first one is still there");
+    tap_check(&tap, again(other, in, out, 16) && by_graph == 0,
+              "so is one of another plan with the same arguments");
+
+    static const char *const calls[] = {"cuStreamBeginCapture_v2",     "cuMemcpyDtoDAsync_v2",
+                                        "cuStreamEndCapture",          "cuGraphGetNodes",
+                                        "cuGraphInstantiateWithFlags", "cuStreamCreateWithPriority",
+                                        "cuGraphNodeGetType"};
+    bool good = true;
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        char *target = out + 512 + 256 * i;
+        long live = FAKE(long, live);
+        good = again(module, in, target, PREPARED_AFTER) && by_graph == 0 && good;
+        fail_next(calls[i], 1, 0);
+        good = again(module, in, target, 4) && by_graph == 0 && FAKE(int, fail_code) == 0 && good;
+        good = good && FAKE(long, live) == live;
+        if (!good) {
+            printf("# %s\n", calls[i]);
+            break;
+        }
+    }
+    tap_check(&tap, good,
+              "where one cannot be made, the call goes on as it is, and nothing is left");
+    before = FAKE(long, live);
+    fail_next("cuGraphLaunch", 1, 0);
+    tap_check(&tap, again(module, in, out, 2) && by_call == 1 && by_graph == 1,
+              "one that is refused is called");
+
+    /* More calls in turn than there are places: those that have one keep it. */
+    good = true;
+    for (int i = 0; i < STALE + 1; i++) {
+        good = again(module, out, in, 1) && good; /* all others go stale */
+    }
+    int graphs = 0;
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < PLACES + 8; i++) {
+            char *at = numbers + 256 * (2 + i % PLACES);
+            good = again(i < PLACES ? module : other, in + NUMBERS, at, 1) && good;
+            graphs += by_graph;
+        }
+    }
+    tap_check(&tap,
+              good && graphs >= (20 - PREPARED_AFTER) * (PLACES - 1) &&
+                  graphs <= (20 - PREPARED_AFTER) * PLACES,
+              "as many as there are places, and no more");
+
+    /* What the library does at once, not on the stream, is nothing that can be launched. */
+    *(void **)dlsym(fake_cufft, "fake_copy") = NULL;
+    good = true;
+    for (int i = 0; i < STALE + 1; i++) {
+        good = again(module, out, out, 1) && good;
+    }
+    tap_check(&tap, again(module, in, out, 40) && by_graph == 0 && by_call == 41 && good,
+              "an empty one is not launched");
+    *(void **)dlsym(fake_cufft, "fake_copy") = dlsym(fake, "cuMemcpyDtoDAsync_v2");
+
+    good = again(other, in, out, 20) && by_graph == 4;
+    before = FAKE(long, live);
+    ops->module_unload(device, module);
+    tap_check(&tap, good && FAKE(long, live) < before && again(other, in, out, 4) && by_graph == 4,
+              "they go with their module, and only with theirs");
+    ops->module_unload(device, other);
+
+    /* In a graph that is captured it is the call that is wanted. */
+    (void)open_plan(&small, &module, &description, &error);
+    free(description);
+    good = again(module, in, out, 20) && by_graph == 4;
+    struct backend_graph *graph = NULL;
+    struct backend_stream *captured = NULL, *usual = stream;
+    good = good && ops->graph_begin(device, &graph, &captured, &error) == GPULUA_OK &&
+           ops->graph_node(graph, NULL, 0, &error) == GPULUA_OK;
+    stream = captured;
+    memset(out, 0x55, NUMBERS);
+    FAKE(int, graph_launches) = 0;
+    good = good &&
+           run(module, "fft_forward", in, out, numbers + 512, 100, 1, &error) == GPULUA_OK &&
+           ops->graph_end(graph, &error) == GPULUA_OK && FAKE(int, graph_launches) == 0;
+    stream = usual;
+    char text[1000];
+    void (*tell)(char *, size_t);
+    void *symbol = dlsym(fake, "fake_graph_text");
+    memcpy(&tell, &symbol, sizeof tell);
+    tell(text, sizeof text);
+    tap_check(&tap, good && strcmp(text, "copy") == 0, "in a capture it is called");
+    ops->graph_destroy(device, graph);
+
+    fail_next("cuGraphLaunch", 700, 0);
+    tap_check(&tap, !again(module, in, out, 1) && by_call == 0, "a fault found there");
+    tap_check(&tap,
+              run(module, "fft_forward", in, out, numbers + 512, 100, 1, &error) ==
+                  GPULUA_DEVICE_LOST,
+              "ends the device");
+    *(void **)dlsym(fake_cufft, "fake_copy") = NULL;
+    CUFFT(long, live) = 0; /* it goes with the process, as all of the device's */
+}
+
+static void repeated_or_not(void) {
+    struct backend_error error = {0};
+    device = open_device();
+    ops->stream_create(device, 0, 0, &stream, &error);
+    repeated();
+    FAKE(int, sticky) = 0;
+    ops->device_close(device);
+    FAKE(long, live) = 0;
+
+    setenv("GPULUA_PREPARED", "0", 1);
+    device = open_device();
+    unsetenv("GPULUA_PREPARED");
+    ops->stream_create(device, 0, 0, &stream, &error);
+    struct backend_module *module = NULL;
+    char *description, in[NUMBERS] __attribute__((aligned(256))),
+        out[NUMBERS] __attribute__((aligned(256)));
+    (void)open_plan(&small, &module, &description, &error);
+    free(description);
+    *(void **)dlsym(fake_cufft, "fake_copy") = dlsym(fake, "cuMemcpyDtoDAsync_v2");
+    tap_check(&tap, again(module, in, out, 40) && by_graph == 0, "GPULUA_PREPARED=0: none");
+    *(void **)dlsym(fake_cufft, "fake_copy") = NULL;
+    ops->device_close(device);
+    tap_check(&tap, CUFFT(long, live) == 0 && FAKE(long, live) == 0, "and nothing left");
+}
+
 static void failures(void) {
     static const struct {
         const char *call;
@@ -339,6 +506,7 @@ int main(void) {
     free(description);
     ops->device_close(device);
     tap_check(&tap, CUFFT(long, live) == 0 && FAKE(long, live) == 0, "closing leaves nothing");
+    repeated_or_not();
     remove_folder();
     return tap_finish(&tap);
 }

@@ -373,4 +373,5 @@ const struct cuda_toolkit gpu_cuda_blas = {
     .calls = calls,
     .call_count = sizeof calls / sizeof calls[0],
     .description = BLAS_DESCRIPTION,
+    .calls_repeat = true,
 };

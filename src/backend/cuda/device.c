@@ -339,6 +339,7 @@ static void device_close(struct backend_device *device) {
     while (device->modules.next != &device->modules) {
         gpu_cuda_module_unload(device, (struct backend_module *)(void *)device->modules.next);
     }
+    gpu_cuda_prepared_calls_forget(device, NULL);
     gpu_cuda_blas_close(device);
     gpu_cuda_rng_close(device);
     gpu_cuda_fft_close(device);

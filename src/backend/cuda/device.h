@@ -34,7 +34,7 @@ struct backend_device {
     bool has_graphs;               /* the driver has all that graph.c calls */
     bool has_control;              /* and all that control.c does */
     bool has_branches;             /* one conditional node can have several bodies */
-    uint32_t prepared_count;       /* alive, on all streams */
+    uint32_t prepared_count;       /* alive, on all streams, of kernels and of calls */
     uint32_t capture_count;        /* streams that are being captured: the context is not to be
                                       waited for */
     CUresult lost;                 /* the code that ended the device; CUDA_SUCCESS: it is well */
@@ -51,9 +51,10 @@ struct backend_device {
     CUfunction choose_function;
     struct cuda_nvrtc nvrtc;
     bool nvrtc_is_open;
-    struct cuda_blas *blas;  /* owned; NULL: not opened yet */
-    struct cuda_fft *fft;    /* likewise */
-    struct rng_library *rng; /* likewise */
+    struct cuda_blas *blas;                     /* owned; NULL: not opened yet */
+    struct cuda_fft *fft;                       /* likewise */
+    struct rng_library *rng;                    /* likewise */
+    struct cuda_prepared_calls *prepared_calls; /* owned (prepared_call.c); NULL: none yet */
 };
 
 struct backend_slab {
@@ -73,6 +74,7 @@ struct cuda_prepared {
     uint32_t heat; /* launches of the kernel that it stands for, until it is worth it */
 };
 #define CUDA_PREPARED_PER_STREAM 8u
+#define CUDA_PREPARED_MAX 256u /* of a device; each holds about 115 KB of its memory */
 
 struct backend_stream {
     struct link link;
@@ -110,6 +112,7 @@ struct backend_kernel {
     struct backend_device *device;        /* borrowed */
     const struct cuda_toolkit_call *call; /* of a library; NULL: a kernel */
     void *call_made;                      /* borrowed from the module */
+    bool call_repeats;                    /* see calls_repeat of toolkit.h */
     CUfunction function;
     uint32_t shared_bytes_ready; /* dynamic shared memory that a launch may ask for as things are */
     uint32_t shared_bytes_max;   /* after opting in */

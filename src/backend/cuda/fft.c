@@ -466,4 +466,5 @@ const struct cuda_toolkit gpu_cuda_fft = {
     .call_count = sizeof calls / sizeof calls[0],
     .make = make,
     .drop = drop,
+    .calls_repeat = true,
 };

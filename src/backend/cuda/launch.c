@@ -16,8 +16,6 @@
 #define PREPARED_AFTER 16u /* launches of a kernel on a stream before it is worth the 15 us */
 #define PREPARED_STALE                                                                             \
     256u /* launches of a stream without one of the kernel: another may have it */
-/* Each holds about 115 KB of device memory. */
-#define PREPARED_MAX 256u
 
 static_assert(PREPARED_STALE > CUDA_PREPARED_PER_STREAM, "a round of that many kernels keeps all");
 
@@ -91,7 +89,7 @@ void gpu_cuda_prepared_forget(struct backend_stream *stream, const struct backen
 static bool prepared_make(struct backend_device *device, struct cuda_prepared *prepared,
                           const CUDA_KERNEL_NODE_PARAMS_v2 *params) {
     const struct cuda_driver *cu = &device->cu;
-    if (device->prepared_count >= PREPARED_MAX || gpu_cuda_enter(device, NULL) != GPULUA_OK ||
+    if (device->prepared_count >= CUDA_PREPARED_MAX || gpu_cuda_enter(device, NULL) != GPULUA_OK ||
         cu->cuGraphCreate(&prepared->graph, 0) != CUDA_SUCCESS) {
         return false;
     }

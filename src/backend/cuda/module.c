@@ -160,6 +160,9 @@ void gpu_cuda_module_unload(struct backend_device *device, struct backend_module
             gpu_cuda_prepared_forget((struct backend_stream *)(void *)at, kernel);
         }
     }
+    for (struct backend_kernel *kernel = module->kernels; kernel; kernel = kernel->next) {
+        gpu_cuda_prepared_calls_forget(device, kernel);
+    }
     if (module->library != NULL && module->library->drop != NULL) {
         module->library->drop(device, module->library_made);
     }

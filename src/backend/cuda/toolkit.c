@@ -61,6 +61,7 @@ gpulua_status gpu_cuda_toolkit_kernel(const struct backend_module *module, const
         if (strcmp(library->calls[i].name, name) == 0) {
             kernel->call = &library->calls[i];
             kernel->call_made = module->library_made;
+            kernel->call_repeats = library->calls_repeat;
             memset(facts, 0, sizeof *facts);
             facts->block_threads_max = 1;
             facts->param_count = UINT32_MAX;
@@ -71,13 +72,19 @@ gpulua_status gpu_cuda_toolkit_kernel(const struct backend_module *module, const
                             library->name, name);
 }
 
+gpulua_status gpu_cuda_toolkit_call(const struct backend_launch *launch,
+                                    struct backend_stream *stream, struct backend_error *error) {
+    _Alignas(16) uint8_t args[CUDA_CALL_ARGS_MAX];
+    memcpy(args, launch->args, launch->args_bytes);
+    return launch->kernel->call->run(launch->kernel->device, launch->kernel->call_made, stream,
+                                     args, error);
+}
+
 gpulua_status gpu_cuda_toolkit_launch(const struct backend_launch *launch,
                                       struct backend_error *error) {
     const struct cuda_toolkit_call *call = launch->kernel->call;
-    struct backend_device *device = launch->kernel->device;
-    _Alignas(16) uint8_t args[512];
     /* Arguments end where the last one does, structs at a multiple of 8. */
-    if (launch->args_bytes + 7 < call->args_bytes || launch->args_bytes > sizeof args) {
+    if (launch->args_bytes + 7 < call->args_bytes || launch->args_bytes > CUDA_CALL_ARGS_MAX) {
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                                 "%" PRIu32 " bytes of arguments: %s takes %" PRIu32,
                                 launch->args_bytes, call->name, call->args_bytes);
@@ -86,10 +93,10 @@ gpulua_status gpu_cuda_toolkit_launch(const struct backend_launch *launch,
         return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
                                 "a library's call in a graph cannot be changed");
     }
-    gpulua_status status = gpu_cuda_enter(device, error);
-    if (status != GPULUA_OK) {
-        return status;
+    if (launch->kernel->call_repeats && !launch->stream->is_captured &&
+        gpu_cuda_prepared_call(launch)) {
+        return GPULUA_OK;
     }
-    memcpy(args, launch->args, launch->args_bytes);
-    return call->run(device, launch->kernel->call_made, launch->stream, args, error);
+    gpulua_status status = gpu_cuda_enter(launch->kernel->device, error);
+    return status != GPULUA_OK ? status : gpu_cuda_toolkit_call(launch, launch->stream, error);
 }

@@ -29,7 +29,9 @@ struct cuda_toolkit {
     gpulua_status (*make)(struct backend_device *device, const char *options, void **made,
                           char **description, struct backend_error *error);
     void (*drop)(struct backend_device *device, void *made);
+    bool calls_repeat; /* a call with the same arguments does the same work again, and no other */
 };
+#define CUDA_CALL_ARGS_MAX 512u
 
 /* The call with that name of a module that is a library. */
 gpulua_status gpu_cuda_toolkit_kernel(const struct backend_module *module, const char *name,
@@ -37,6 +39,17 @@ gpulua_status gpu_cuda_toolkit_kernel(const struct backend_module *module, const
                                       struct wire_kernel_facts *facts, struct backend_error *error);
 gpulua_status gpu_cuda_toolkit_launch(const struct backend_launch *launch,
                                       struct backend_error *error);
+
+/* Puts the call on a stream, which need not be the launch's. The context is current. */
+gpulua_status gpu_cuda_toolkit_call(const struct backend_launch *launch,
+                                    struct backend_stream *stream, struct backend_error *error);
+
+/* ---- prepared_call.c ---- */
+/* True: the call was made often enough to be launched as a graph, and has been. */
+bool gpu_cuda_prepared_call(const struct backend_launch *launch);
+/* A call is about to go, with what its module has of the library; NULL: all, and the device. */
+void gpu_cuda_prepared_calls_forget(struct backend_device *device,
+                                    const struct backend_kernel *kernel);
 
 /* ---- blas.c, blas_epilogue.c ---- */
 extern const struct cuda_toolkit gpu_cuda_blas;
