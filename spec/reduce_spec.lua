@@ -205,7 +205,7 @@ describe("reduce", function()
   end
 
   local function forms_of(t)
-    local long = reduction.step(t, "pieces")
+    local long = reduction.step(t)
     return {
       { { { 1 } }, { { 2 } }, { { 127 } }, { { 4096 } }, { { 4099 }, 1 }, { { long + 1 } }, { { 3, 37 } } },
       { { { 5, 3 }, 2 }, { { 9, 2, 4 }, 3 } },
@@ -360,25 +360,29 @@ describe("reduce", function()
       local what = reduction.describe(op, t)
       local value, result = what.value, what.result
       local lanes, rows = reduction.lanes(t, length)
-      local source = reduction.source(op, t, result, form, lanes, threads)
+      local step, at_once = reduction.step(t), nil
+      if form == "columns" then
+        lanes, at_once, step = reduction.columns_of(t, outer, length, inner)
+      end
+      local source = reduction.source(op, t, result, form, lanes, at_once, threads)
       local signature = form == "rows" and ("x: in %s*, i64, i64, out: out %s*"):format(t, result)
         or ("x: in %s*, from: in i64*, i64, i64, %si64, part: out %s*, places: out i64*, out: out %s*"):format(t,
-          form == "columns" and "i64, i64, " or "", value, result)
+          form == "columns" and "i64, i64, i64, " or "", value, result)
       local kernel = dev:compile(source):kernel("reduce", signature)
       if form == "rows" then
         local out = dev:buffer(result, outer)
         kernel:launch({ grid = (outer + rows - 1) // rows, block = threads }, x, length, outer, out)
         return out:bytes()
       end
-      local step = reduction.step(t, form)
       local parts = (length + step - 1) // step
       local total = outer * parts * inner
       local part, places = dev:buffer(value, total), dev:buffer("i64", total)
       if form == "pieces" then
         kernel:launch({ grid = total, block = threads }, x, nil, length, parts, length, part, places, nil)
       else
-        kernel:launch({ grid = (total + 255) // 256, block = threads }, x, nil, length, parts, inner, total, length,
-          part, places, nil)
+        local mine = threads > 1 and 256 // lanes or 256
+        kernel:launch({ grid = (total + mine - 1) // mine, block = threads }, x, nil, length, parts, step, inner, total,
+          length, part, places, nil)
       end
       return part:bytes() .. (what.before and places:bytes() or "")
     end
@@ -386,7 +390,9 @@ describe("reduce", function()
       { "argmax", "f16", "pieces", 2, 32768 + 9, 1 }, { "norm", "c128", "pieces", 1, 4097, 1 },
       { "sum", "f64", "rows", 37, 63, 1 }, { "argmin", "f32", "rows", 9, 2047, 1 },
       { "mean", "f32", "rows", 300, 3, 1 }, { "sum", "f16", "rows", 300, 7, 1 }, { "max", "i8", "rows", 300, 40, 1 },
-      { "mean", "f32", "columns", 3, 300, 7 },
+      { "mean", "f32", "columns", 3, 300, 7 }, { "sum", "f16", "columns", 2, 3000, 2 },
+      { "norm", "c128", "columns", 1, 1100, 5 }, { "sum", "f32", "columns", 1, 2, 700 },
+      { "argmax", "f16", "columns", 300, 6, 3 }, { "sum", "i8", "columns", 1, 77, 129 },
       { "argmin", "f32", "columns", 1, 129, 300 } } do
       local op, t, form, outer, length, inner = table.unpack(case)
       local count = outer * length * inner

@@ -11,10 +11,10 @@
 --
 -- Accuracy. Which additions are done follows from type, shape and axis alone, so the same elements give the same bits
 -- each time and on every device. An element takes part in at most 27 in one launch, which joins 64 KiB along the last
--- axis, or 128 elements along another one, to one value, and in L launches until one is left. So sum and mean lose at
--- most (27 L + 1) u of the sum of all |x|, where u is 2^-53 for f64, c128 and the mean of integers, which are added up
--- in f64, and 2^-24 for f16, bf16, f32 and c64, in f32: 3.3e-6 for 1e8 floats (L = 2). prod is multiplied in the same
--- order. norm adds up in f64; squares of f64 overflow from 1.4e154 on, those of other types do not.
+-- axis, or 4 to 16,384 elements along another one, to one value, and in L launches until one is left. So sum and mean
+-- lose at most (27 L + 1) u of the sum of all |x|, where u is 2^-53 for f64, c128 and the mean of integers, which are
+-- added up in f64, and 2^-24 for f16, bf16, f32 and c64, in f32: 3.3e-6 for 1e8 floats (L = 2). prod is multiplied in
+-- the same order. norm adds up in f64; squares of f64 overflow from 1.4e154 on, those of other types do not.
 
 local core = require "gpulua.core"
 local expression = require "gpulua.expression"
@@ -39,52 +39,62 @@ local signatures <const> = {
   pieces = "x: in %s*, from: in i64*, length: i64, pieces: i64, count: i64, part: out %s*, places: out i64*, "
     .. "out: out %s*",
   rows = "x: in %s*, length: i64, rows: i64, out: out %s*",
-  columns = "x: in %s*, from: in i64*, length: i64, segments: i64, inner: i64, total: i64, count: i64, part: out %s*, "
-    .. "places: out i64*, out: out %s*",
+  columns = "x: in %s*, from: in i64*, length: i64, segments: i64, segment: i64, inner: i64, total: i64, count: i64, "
+    .. "part: out %s*, places: out i64*, out: out %s*",
 }
 
 -- Of a block: on the CPU device one thread does the work of all.
 local function threads_on(device) return device.kind == "cpu" and 1 or block end
 
-local function kernel_for(call, op, t, wanted, is_rest)
+-- `call`: device, op, type, wanted, form, what (reduction.describe), target, sizes, options of launches.
+local function kernel_for(call, is_rest, lanes, at_once)
   local threads, form, value = threads_on(call.device), call.form, call.what.value
-  local key = ("%s %s %s %s %d %s"):format(op, t, wanted, form, call.lanes or 0, is_rest)
+  local key = ("%s %s %s %s %d %d %s"):format(call.op, call.type, call.wanted, form, lanes or 0, at_once or 0, is_rest)
   return find(call.device, key, function(compile)
-    local source = reduction.source(op, t, wanted, form, call.lanes, threads, is_rest)
-    local from = is_rest and value or t
-    return compile(source, "reduce", form == "rows" and signatures.rows:format(from, wanted)
-      or signatures[form]:format(from, value, wanted))
+    local source = reduction.source(call.op, call.type, call.wanted, form, lanes, at_once, threads, is_rest)
+    local from = is_rest and value or call.type
+    return compile(source, "reduce", form == "rows" and signatures.rows:format(from, call.wanted)
+      or signatures[form]:format(from, value, call.wanted))
   end)
 end
 
 -- ---- calls ----
 
--- `call`: device, op, kernels, form, group, sizes, what, target, options of launches.
 local function launch(call, kernel, blocks, ...)
   local config = { grid = blocks, block = threads_on(call.device), stream = call.stream, label = call.label }
   return kernel:launch(config, ...)
 end
 
-local function reduce_rows(call, x, length, outer)
-  return launch(call, call.first, (outer + call.rows - 1) // call.rows, x, length, outer, call.target)
+local function reduce_rows(call, x, length)
+  local lanes, rows = reduction.lanes(call.type, length)
+  return launch(call, kernel_for(call, false, lanes), (call.outer + rows - 1) // rows, x, length, call.outer,
+    call.target)
 end
 
--- One launch after another, until each row has one value: from values, or their places in the row.
-local function reduce_on(call, kernel, t, values, places, length)
-  local step = reduction.step(t, call.form)
+-- One launch after another, until each row has one value: from elements, or from what is left of them and their places.
+local function reduce_on(call, is_rest, values, places, length)
+  local t, is_columns = is_rest and call.what.value or call.type, call.form == "columns"
+  local lanes, at_once, step
+  if is_columns then
+    lanes, at_once, step = reduction.columns_of(t, call.outer, length, call.inner)
+  else
+    step = reduction.step(t)
+  end
   local parts = (length + step - 1) // step
   local total = call.outer * parts * call.inner
   local part <close> = parts > 1 and call.device:buffer(call.what.value, total) or nil
   local part_places <close> = parts > 1 and call.what.before and call.device:buffer("i64", total) or nil
   local out = parts == 1 and call.target or nil
+  local kernel = kernel_for(call, is_rest, lanes, at_once)
   local op
-  if call.form == "pieces" then
-    op = launch(call, kernel, total, values, places, length, parts, call.count, part, part_places, out)
-  else
-    op = launch(call, kernel, (total + block - 1) // block, values, places, length, parts, call.inner, total,
+  if is_columns then
+    local columns = threads_on(call.device) > 1 and block // lanes or block
+    op = launch(call, kernel, (total + columns - 1) // columns, values, places, length, parts, step, call.inner, total,
       call.count, part, part_places, out)
+  else
+    op = launch(call, kernel, total, values, places, length, parts, call.count, part, part_places, out)
   end
-  return out and op or reduce_on(call, call.rest, call.what.value, part, part_places, parts)
+  return out and op or reduce_on(call, true, part, part_places, parts)
 end
 
 local options_known <const> = { axis = true, out = true, stream = true, label = true }
@@ -167,17 +177,11 @@ return function(op, x, options, ...)
     check_out(x, out, shape, what.result)
   end
   local wanted = out and out.type or what.result
-  local lanes, rows
-  if inner == 1 and outer > 1 then
-    lanes, rows = reduction.lanes(t, length)
-  end
-  local form = inner > 1 and "columns" or lanes and "rows" or "pieces"
-  local call = { device = device, what = what, form = form, lanes = lanes, rows = rows, outer = outer, inner = inner,
-    count = length, stream = stream, label = label or "reduce" }
-  call.first = kernel_for(call, op, t, wanted, false)
-  call.rest = not lanes and length > reduction.step(t, form) and kernel_for(call, op, t, wanted, true)
+  local form = inner > 1 and "columns" or outer > 1 and reduction.lanes(t, length) and "rows" or "pieces"
+  local call = { device = device, op = op, type = t, wanted = wanted, form = form, what = what, outer = outer,
+    inner = inner, count = length, stream = stream, label = label or "reduce" }
   call.target = out or device:buffer(wanted, #shape > 0 and shape or 1)
-  local done = lanes and reduce_rows(call, x, length, outer) or reduce_on(call, call.first, t, x, nil, length)
+  local done = form == "rows" and reduce_rows(call, x, length) or reduce_on(call, false, x, nil, length)
   if out then
     return done
   end

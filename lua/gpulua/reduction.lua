@@ -11,8 +11,8 @@ local generated = require "gpulua.generated"
 
 local block <const> = 256 -- threads, or what does their work
 local rows_max <const> = 16 -- elements of a lane of a row
-local segment <const> = 128 -- elements of a column
-local lanes_of_column <const> = 8
+local column_bytes <const> = 128 -- of neighbouring columns that a block reads
+local at_once_max <const> = 8 -- elements of a column that a lane loads together
 
 -- ---- what is computed ----
 
@@ -92,7 +92,8 @@ end
 -- `before`: does b come before a, wherever they are?
 local function place_of(t, is_max)
   local op = extreme(t, is_max)
-  op.result, op.before = "i64", (is_max and "b > a" or "b < a") .. (is_float[t] and " || (b != b && a == a)" or "")
+  op.result = "i64"
+  op.before = is_float[t] and ("!(b %s a) && a == a"):format(is_max and "<=" or ">=") or is_max and "b > a" or "b < a"
   return op
 end
 
@@ -118,16 +119,33 @@ template <int N> struct lanes {
   INLINE void put(int l, value x, int) { v[l] = x; }
   template <class S> INLINE void set(int l, typename S::element x, int) { v[l] = S::take(x); }
   template <class S> INLINE void add(int l, typename S::element x, int) { v[l] = S::grow(v[l], x); }
+  INLINE void place(int, int, int) { }
   INLINE void join(int l, int a, int b) { v[l] = joined(v[a], v[b]); }
 #if THREADS > 1
   INLINE void join_down(int by, int width) { v[0] = joined(v[0], down(v[0], by, width)); }
 #endif
 };
+struct one {
+  value v;
+  INLINE int at() const { return 0; }
+};
+static INLINE one one_of(value v, int) { return {v}; }
+static INLINE one join_ones(one a, one b) { return {joined(a.v, b.v)}; }
 static INLINE result finish(value a, long long place, long long count) { return FINISH; }
 ]]
 
 local lanes_of_places <const> = [[
 static INLINE bool is_before(value b, value a) { return BEFORE; } // wherever they are
+struct one {
+  value v;
+  int place;
+  INLINE int at() const { return place; }
+};
+static INLINE one one_of(value v, int place) { return {v, place}; }
+static INLINE one join_ones(one a, one b) {
+  bool is_b = is_before(b.v, a.v) || (b.place < a.place && !is_before(a.v, b.v));
+  return {is_b ? b.v : a.v, is_b ? b.place : a.place};
+}
 template <int N> struct lanes {
   value v[N];
   int places[N];
@@ -139,14 +157,15 @@ template <int N> struct lanes {
     bool is_b = is_before(b, v[l]);
     v[l] = is_b ? b : v[l], places[l] = is_b ? place : places[l];
   }
-  INLINE void choose(int l, value a, int a_place, value b, int b_place) {
-    bool is_b = is_before(b, a) || (b_place < a_place && !is_before(a, b));
-    v[l] = is_b ? b : a, places[l] = is_b ? b_place : a_place;
+  INLINE void place(int l, int step, int first) { places[l] = places[l] * step + first; }
+  INLINE void join_with(int l, one a, one b) {
+    one c = join_ones(a, b);
+    put(l, c.v, c.place);
   }
-  INLINE void join(int l, int a, int b) { choose(l, v[a], places[a], v[b], places[b]); }
+  INLINE void join(int l, int a, int b) { join_with(l, {v[a], places[a]}, {v[b], places[b]}); }
 #if THREADS > 1
   INLINE void join_down(int by, int width) {
-    choose(0, v[0], places[0], down(v[0], by, width), down(places[0], by, width));
+    join_with(0, {v[0], places[0]}, {down(v[0], by, width), down(places[0], by, width)});
   }
 #endif
 };
@@ -185,13 +204,13 @@ struct values { // what the launch before has left of them
   static INLINE value grow(value a, value x) { return joined(a, x); }
 };
 LANES_CODE
-// The tree: neighbours, then neighbours of these; `side` trees lie side by side, with SIDE places for each lane.
-template <int N, int SIDE, class Lanes> static INLINE void join_lanes(Lanes &s, int side) {
+// The tree: neighbours, then neighbours of these; `side` trees lie side by side, their lanes `step` apart.
+template <int N, class Lanes> static INLINE void join_lanes(Lanes &s, int step = 1, int side = 1) {
   if constexpr (N > 1) {
     UNROLL for (int l = 0; l < N / 2; l++) {
-      for (int c = 0; c < side; c++) s.join(l * SIDE + c, 2 * l * SIDE + c, (2 * l + 1) * SIDE + c);
+      for (int c = 0; c < side; c++) s.join(l * step + c, 2 * l * step + c, (2 * l + 1) * step + c);
     }
-    join_lanes<N / 2, SIDE>(s, side);
+    join_lanes<N / 2>(s, step, side);
   }
 }
 ]]
@@ -227,11 +246,12 @@ static INLINE void take_rows(lanes<MINE> &s, const typename S::element *x, int r
     const typename S::element *loaded = row;
 #endif
     if (k == 0) {
-      UNROLL for (int l = 0; l < MINE; l++) s.template set<S>(l, loaded[l], lane + l);
+      UNROLL for (int l = 0; l < MINE; l++) s.template set<S>(l, loaded[l], 0);
     } else {
-      UNROLL for (int l = 0; l < MINE; l++) s.template add<S>(l, loaded[l], k * WIDTH + lane + l);
+      UNROLL for (int l = 0; l < MINE; l++) s.template add<S>(l, loaded[l], k);
     }
   }
+  UNROLL for (int l = 0; l < MINE && rows > 0; l++) s.place(l, WIDTH, lane + l); // until here, the row
 }
 template <class S, int WIDTH, int MINE>
 static WHOLE void take_all(lanes<MINE> &s, const typename S::element *x, int n, int lane) {
@@ -248,7 +268,7 @@ static WHOLE void take_all(lanes<MINE> &s, const typename S::element *x, int n, 
     else if (at < n) s.template set<S>(l, x[at], at);
     else if (rows == 0) s.put(l, none(), 0x7fffffff);
   }
-  join_lanes<MINE, 1>(s, 1);
+  join_lanes<MINE>(s);
 #if THREADS > 1
   const int width = GROUP < 32 ? GROUP : 32;
   UNROLL for (int by = 1; by < width; by *= 2) s.join_down(by, width);
@@ -275,7 +295,7 @@ extern "C" __global__ void reduce(const STAGE::element *x, const long long *from
   __syncthreads();
   lanes<THREADS / 32> all;
   UNROLL for (int w = 0; w < THREADS / 32; w++) all.put(w, found[w], at[w]);
-  join_lanes<THREADS / 32, 1>(all, 1);
+  join_lanes<THREADS / 32>(all);
 #else
   const lanes<mine> &all = s;
 #endif
@@ -302,45 +322,108 @@ extern "C" __global__ void reduce(const stored *x, long long length, long long r
 }
 ]]
 
--- Any other axis, behind which there are `inner` elements: segments of it, each by a thread, of which neighbours read
--- neighbours.
+-- Any other axis, behind which there are `inner` elements: segments of it, each by LANES lanes. A lane takes AT_ONCE
+-- elements in a tree, LANES apart, then as many again. On a GPU a thread is a lane, and neighbours read neighbours; the
+-- CPU device's takes `side` columns at a time.
 local columns <const> = [[
-template <class S, int SIDE>
-static WHOLE void take_columns(lanes<LANES_OF_COLUMN * SIDE> &s, const typename S::element *x, long long inner, int n,
-                               int columns) {
-  columns = SIDE == 1 ? 1 : columns; // (lanes that are indexed by what is known are registers)
-  UNROLL for (int l = 0; l < LANES_OF_COLUMN; l++) {
-    for (int c = 0; c < columns; c++) {
-      if (l < n) s.template set<S>(l * SIDE + c, x[l * inner + c], l);
-      else s.put(l * SIDE + c, none(), 0x7fffffff);
-    }
+template <class S, int N, bool IS_WHOLE>
+static INLINE one take_some(const typename S::element *x, long long step, int row, int n) {
+  if constexpr (N == 1) {
+    return IS_WHOLE || row < n ? one_of(S::take(*x), row) : one_of(none(), 0x7fffffff);
+  } else {
+    return join_ones(take_some<S, N / 2, IS_WHOLE>(x, step, row, n),
+                     take_some<S, N / 2, IS_WHOLE>(x + N / 2 * step, step, row + N / 2 * LANES, n));
   }
-  int k = LANES_OF_COLUMN;
-  for (; k + LANES_OF_COLUMN <= n; k += LANES_OF_COLUMN) {
-    UNROLL for (int l = 0; l < LANES_OF_COLUMN; l++) {
-      for (int c = 0; c < columns; c++) s.template add<S>(l * SIDE + c, x[(k + l) * inner + c], k + l);
-    }
-  }
-  UNROLL for (int l = 0; l < LANES_OF_COLUMN; l++) {
-    for (int c = 0; k + l < n && c < columns; c++) s.template add<S>(l * SIDE + c, x[(k + l) * inner + c], k + l);
-  }
-  join_lanes<LANES_OF_COLUMN, SIDE>(s, columns);
 }
+#if THREADS > 1
+template <class S> static INLINE one take_column(const typename S::element *x, long long inner, int n, int lane) {
+  one a = one_of(none(), 0x7fffffff);
+  int row = lane;
+  for (; row - lane + LANES * AT_ONCE <= n; row += LANES * AT_ONCE) {
+    a = join_ones(a, take_some<S, AT_ONCE, true>(x + row * inner, LANES * inner, row, n));
+  }
+  if (row - lane < n) a = join_ones(a, take_some<S, AT_ONCE, false>(x + row * inner, LANES * inner, row, n));
+  return a;
+}
+#else
+// Lane l has the `columns` values from columns * l on. What lies side by side is one run: of short rows, several.
+static INLINE int clamp(int a, int most) { return a < 0 ? 0 : a < most ? a : most; }
+template <class S, int SIDE>
+static WHOLE void take_columns(lanes<LANES * SIDE> &__restrict__ s, const typename S::element *__restrict__ x,
+                               long long inner, int n, int columns) {
+  const int rows = HAS_PLACES || columns < inner ? 1 : LANES, run = rows * columns;
+  const int pair = AT_ONCE > 1 ? 2 : 1, half = AT_ONCE / pair, most = BLOCK;
+  for (int l = 0; l < LANES * columns; l++) s.put(l, none(), 0x7fffffff);
+  for (int first = 0; first < n; first += LANES * AT_ONCE) {
+    for (int lane = 0; lane < LANES; lane += rows) {
+      for (int begin = 0; begin < run; begin += most) {
+        const int width = clamp(run - begin, most);
+        lanes<half * most> some;
+        for (int k = 0; k < half; k++) {
+          const int row = first + k * pair * LANES + lane, next = row + LANES;
+          const int there = clamp(clamp(n - row, rows) * columns - begin, width);
+          const int both = pair < 2 ? 0 : clamp(clamp(n - next, rows) * columns - begin, width);
+          const typename S::element *a = x + (row * inner + begin), *b = a + LANES * inner;
+          for (int i = 0; i < both; i++) {
+            one c = join_ones(one_of(S::take(a[i]), row), one_of(S::take(b[i]), next));
+            some.put(k * most + i, c.v, c.at());
+          }
+          for (int i = both; i < there; i++) some.template set<S>(k * most + i, a[i], row);
+          for (int i = there; i < width; i++) some.put(k * most + i, none(), 0x7fffffff);
+        }
+        join_lanes<half>(some, most, width);
+        for (int i = 0; i < width; i++) {
+          const int l = lane * columns + begin + i;
+          one c = join_ones(one_of(s.v[l], s.at(l)), one_of(some.v[i], some.at(i)));
+          s.put(l, c.v, c.at());
+        }
+      }
+    }
+  }
+  join_lanes<LANES>(s, columns, columns);
+}
+#endif
 extern "C" __global__ void reduce(const STAGE::element *x, const long long *from, long long length, long long segments,
-                                  long long inner, long long total, long long count, value *part, long long *places,
-                                  result *out) {
-  const int side = BLOCK / THREADS;
-  long long id = (long long)blockIdx.x * BLOCK + (long long)threadIdx.x * side;
-  const long long end = id + side < total ? id + side : total;
+                                  long long segment, long long inner, long long total, long long count, value *part,
+                                  long long *places, result *out) {
+  const int mine = THREADS > 1 ? BLOCK / LANES : BLOCK; // columns of segments
+  const int side = THREADS > 1 ? 1 : LANES > 8 ? BLOCK * 8 / LANES : BLOCK;
+  long long id = (long long)blockIdx.x * mine + threadIdx.x % mine;
+  const long long end = THREADS > 1 ? id + 1 : id + mine;
+  const int lane = threadIdx.x / mine;
   while (id < end) {
-    long long outer, segment, column, rest;
-    divide(id, inner, rest, column);
-    divide(rest, segments, outer, segment);
-    const int columns = side == 1 ? 1 : (int)(inner - column < end - id ? inner - column : end - id);
-    const long long start = segment * SEGMENT, left = length - start, before = outer * length;
-    lanes<LANES_OF_COLUMN * side> s;
-    take_columns<STAGE, side>(s, x + ((before + start) * inner + column), inner, left < SEGMENT ? (int)left : SEGMENT,
-                              columns);
+    long long outer = 0, piece = 0, column = 0, rest;
+    if (id < total) {
+      divide(id, inner, rest, column);
+      divide(rest, segments, outer, piece);
+    }
+    const long long start = piece * segment, left = length - start, before = outer * length;
+    const int n = id >= total ? 0 : (int)(left < segment ? left : segment);
+    x += (before + start) * inner + column;
+    int columns = 1;
+#if THREADS > 1
+    one a = take_column<STAGE>(x, inner, n, lane);
+    __shared__ value found[BLOCK];
+    __shared__ int found_at[BLOCK];
+    for (int by = 1; by < LANES; by *= 2) { // neighbours, then neighbours of these
+      if (lane % (2 * by) == by) found[threadIdx.x] = a.v, found_at[threadIdx.x] = a.at();
+      __syncthreads();
+      const int other = (int)threadIdx.x + by * mine;
+      if (lane % (2 * by) == 0) a = join_ones(a, one_of(found[other], found_at[other]));
+    }
+    if (n == 0 || lane > 0) return;
+    lanes<1> s;
+    s.put(0, a.v, a.at());
+#else
+    if (n == 0) return;
+    columns = side;
+    if (columns > inner - column) columns = (int)(inner - column);
+    if (columns > end - id) columns = (int)(end - id);
+    if (columns > total - id) columns = (int)(total - id);
+    lanes<LANES * side> s;
+    take_columns<STAGE, side>(s, x, inner, n, columns);
+#endif
+    x -= (before + start) * inner + column;
     for (int c = 0; c < columns; c++) {
       long long place = start + s.at(c);
       if (from) place = from[(before + place) * inner + column + c];
@@ -358,10 +441,11 @@ local parts <const> = { pieces = division .. along .. pieces, rows = along .. ro
 -- The threads of a GPU that have so many lanes.
 local function threads_of(t, lanes) return math.max(1, lanes * generated.bytes[t] // 16) end
 
---- source(op, t, wanted, form, lanes, threads, is_rest) -> CUDA C of the kernel reduce: the reduction `op` of elements
--- of type t, or (is_rest) of values that a launch before has left of them, to results of type `wanted`. `form`:
--- "pieces", "rows" (with `lanes` lanes each) or "columns"; `threads` of a block: 256, or 1, which does what these do.
-local function source(op, t, wanted, form, lanes, threads, is_rest)
+--- source(op, t, wanted, form, lanes, at_once, threads, is_rest) -> CUDA C of the kernel reduce: the reduction `op` of
+-- elements of type t, or (is_rest) of values that a launch before has left of them, to results of type `wanted`.
+-- `form`: "pieces", "rows" (with `lanes` lanes each) or "columns" (with `lanes` and `at_once` of columns_of); `threads`
+-- of a block: 256, or 1, which does what these do.
+local function source(op, t, wanted, form, lanes, at_once, threads, is_rest)
   local what, stored = describe(op, t), generated.stored
   local take = what.take or generated.load(t, "x")
   local finish = what.before and "place + 1" or what.finish or "a"
@@ -373,16 +457,14 @@ local function source(op, t, wanted, form, lanes, threads, is_rest)
   local text = head:gsub("LANES_CODE\n", what.before and lanes_of_places or lanes_of_values) .. parts[form]
   local words = { STORED = stored[t], VALUE = stored[what.value], RESULT = stored[wanted], NONE = what.none,
     JOIN = what.join, TAKE = take, GROW = what.grow or ("joined(a, %s)"):format(take), BEFORE = what.before,
+    HAS_PLACES = what.before and 1 or 0,
     FINISH = finish, STAGE = is_rest and "values" or "elements", THREADS = threads, BLOCK = block, LANES = lanes,
-    GROUP = form == "rows" and threads_of(t, lanes) or block, ROWS = rows_max, SEGMENT = segment,
-    LANES_OF_COLUMN = lanes_of_column }
+    GROUP = form == "rows" and threads_of(t, lanes) or block, ROWS = rows_max, AT_ONCE = at_once }
   return generated.with_headers((text:gsub("%f[%w_]%u[%u_]+%f[^%w_]", words)))
 end
 
---- step(t, form) -> how many elements of type t a block (of pieces) or a thread (of columns) joins in one launch.
-local function step(t, form)
-  return form == "columns" and segment or block * 16 // generated.bytes[t] * rows_max
-end
+--- step(t) -> how many elements of type t a block (of pieces) joins in one launch.
+local function step(t) return block * 16 // generated.bytes[t] * rows_max end
 
 --- lanes(t, length) -> how many lanes a row of so many elements of type t has, if it is short, and how many rows are a
 -- block's; nil: it is long.
@@ -396,4 +478,24 @@ local function lanes(t, length)
   end
 end
 
-return { describe = describe, source = source, step = step, lanes = lanes, block = block, ops = ops }
+local function power_of_two(least)
+  local power = 1
+  while power < least do
+    power = power * 2
+  end
+  return power
+end
+
+--- columns_of(t, outer, length, inner) -> how many lanes a column has; how many elements of it a lane takes at once;
+-- how many a block joins in one launch. Enough lanes that those of neighbouring columns fill a block, and no more than
+-- there is work for; few rounds where there is little to do, because each of them waits for memory.
+local function columns_of(t, outer, length, inner)
+  local width = math.min(power_of_two(inner), column_bytes // generated.bytes[t])
+  local at_once = math.min(power_of_two(length), at_once_max)
+  local count = math.min(block // width, power_of_two((length + at_once - 1) // at_once))
+  local rounds = outer * length * inner >= 1 << 26 and 16 or 4
+  return count, at_once, count * at_once * rounds
+end
+
+return { describe = describe, source = source, step = step, lanes = lanes, columns_of = columns_of, block = block,
+  ops = ops }
