@@ -174,8 +174,8 @@ local function run_again(self, ...)
   if self.broken and self.known then
     core.raise("InvalidArgument", self.broken, refresh_hint)
   end
-  self.calls = self.calls + 1
-  local call = self.calls
+  self.runs = self.runs + 1
+  local call = self.runs + self.replays
   note(self, call, "failed") -- until it has not
   if self.eager < self.warmup then
     return results_of(warm_up(self, call, ...), self.device:current():mark())
@@ -197,9 +197,12 @@ function graphed.__call(self, ...)
   if is_captured(self.device) then
     return self.device:current():mark(), self.f(...)
   elseif known and not self.is_strict and is_same(known, self.upvalues, self.f, ...) then
-    self.calls = self.calls + 1
     self.replays = self.replays + 1
-    return results_of(self.results, self.made:launch())
+    local results, op = self.results, self.made:launch()
+    if results.n == 0 then
+      return op
+    end
+    return op, table.unpack(results, 1, results.n)
   end
   return run_again(self, ...)
 end
@@ -236,10 +239,11 @@ function graphed.explain(self)
     lines[#lines + 1] = ("call %d: %s"):format(reason.call, in_words(reason))
     past = reason.call + 1
   end
-  replayed(past, self.calls)
+  local calls = self.runs + self.replays
+  replayed(past, calls)
   lines[#lines + 1] = ("%d calls: %d eager, %d captures, %d nodes patched, %d replays with nothing to patch"):format(
-    self.calls, self.eager, self.captures, self.patches, self.replays)
-  return table.concat(lines, "\n"), { calls = self.calls, eager = self.eager, captures = self.captures,
+    calls, self.eager, self.captures, self.patches, self.replays)
+  return table.concat(lines, "\n"), { calls = calls, eager = self.eager, captures = self.captures,
     patches = self.patches, replays = self.replays }
 end
 
@@ -283,6 +287,6 @@ return function(device, options, f)
     core.raise("InvalidArgument", ("warmup of graphed: a whole number from 0 on expected, got %s"):format(warmup))
   end
   return setmetatable({ device = device, f = f, warmup = warmup, label = options.label, pool = options.pool,
-    is_strict = device.check and true or false, calls = 0, eager = 0, captures = 0, patches = 0, replays = 0,
+    is_strict = device.check and true or false, runs = 0, eager = 0, captures = 0, patches = 0, replays = 0,
     reasons = {}, noted = 0 }, graphed)
 end

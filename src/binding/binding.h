@@ -58,7 +58,7 @@ struct tagged {
 };
 static inline bool gpu_lua_kind_is_tagged(enum gpu_lua_kind kind) {
     return kind == GPU_LUA_KIND_DEVICE || kind == GPU_LUA_KIND_BUFFER ||
-           kind == GPU_LUA_KIND_KERNEL;
+           kind == GPU_LUA_KIND_KERNEL || kind == GPU_LUA_KIND_GRAPH;
 }
 
 /* Makes the metatable of a kind: `methods` into __index unless `metamethods` has one of its own.

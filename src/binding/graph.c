@@ -17,6 +17,7 @@ struct capture_handle {
 };
 
 struct graph_handle {
+    struct tagged tag;
     struct gpu_graph *graph; /* owned; NULL: closed */
 };
 
@@ -408,8 +409,11 @@ static int capture_tostring(lua_State *L) {
 /* ---- graphs ---- */
 
 struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index) {
-    struct graph_handle *handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH);
-    if (!handle->graph) {
+    struct graph_handle *handle = gpu_lua_test_tagged(L, g, index, GPU_LUA_KIND_GRAPH);
+    if (!handle) {
+        (void)gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH); /* raises */
+    }
+    if (!handle || !handle->graph) {
         gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed graph");
     }
     return handle->graph;
@@ -424,14 +428,16 @@ static struct gpu_graph *check_graph(lua_State *L, struct gpulua *g) {
 static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, const char *what) {
     static const char *const options[] = {"stream", "label", NULL};
     struct gpu_submit submit = {0};
-    gpu_lua_check_options(L, 2, options, what);
-    submit.label = gpu_lua_field_string(L, 2, "label", what);
-    if (lua_istable(L, 2) && lua_getfield(L, 2, "stream") != LUA_TNIL) {
-        if (!gpu_lua_test(L, g, -1, GPU_LUA_KIND_STREAM)) {
-            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "stream of %s: a stream expected, got %s",
-                         what, luaL_typename(L, -1));
+    if (!lua_isnil(L, 2)) {
+        gpu_lua_check_options(L, 2, options, what);
+        submit.label = gpu_lua_field_string(L, 2, "label", what);
+        if (lua_istable(L, 2) && lua_getfield(L, 2, "stream") != LUA_TNIL) {
+            if (!gpu_lua_test(L, g, -1, GPU_LUA_KIND_STREAM)) {
+                gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "stream of %s: a stream expected, got %s",
+                             what, luaL_typename(L, -1));
+            }
+            submit.stream = gpu_lua_check_stream(L, g, -1);
         }
-        submit.stream = gpu_lua_check_stream(L, g, -1);
     }
     struct gpu_device *device = gpu_graph_device(check_graph(L, g));
     if (!submit.stream) {
@@ -547,7 +553,9 @@ static int graph_close(lua_State *L) {
 }
 
 static int graph_gc(lua_State *L) {
-    graph_end(lua_touserdata(L, 1));
+    struct graph_handle *handle = lua_touserdata(L, 1);
+    handle->tag.metatable = NULL;
+    graph_end(handle);
     return 0;
 }
 
