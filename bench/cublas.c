@@ -126,10 +126,10 @@ int main(void) {
     if (!driver_open() || !blas_open()) {
         return 0;
     }
-    measure("gemm_64_f32", 64, 1, CUDA_R_32F, CUBLAS_COMPUTE_32F, 200);
-    measure("gemm_512_f32_x64", 512, 64, CUDA_R_32F, CUBLAS_COMPUTE_32F, 20);
+    measure("gemm_64_f32", 64, 1, CUDA_R_32F, CUBLAS_COMPUTE_32F, 2000);
+    measure("gemm_512_f32_x64", 512, 64, CUDA_R_32F, CUBLAS_COMPUTE_32F, 100);
     measure("gemm_8192_f32", 8192, 1, CUDA_R_32F, CUBLAS_COMPUTE_32F, 3);
-    measure("gemm_8192_tf32", 8192, 1, CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32, 5);
+    measure("gemm_8192_tf32", 8192, 1, CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32, 10);
     measure("gemm_8192_bf16", 8192, 1, CUDA_R_16BF, CUBLAS_COMPUTE_32F, 10);
     return 0;
 }

@@ -12,7 +12,7 @@
 #include <curand.h>
 
 #define REPEATS 15
-#define CALLS 10
+#define CALLS 100
 #define COUNT ((size_t)100000000)
 
 #define DRIVER(X)

@@ -6,7 +6,7 @@ local median = require "bench.measure".median
 
 local dev = gpu.device()
 local repeats <const> = 15
-local calls <const> = dev.kind == "cuda" and 100 or 5
+local calls <const> = dev.kind == "cuda" and 1000 or 5
 
 local function measure(name, options)
   local plan <close> = dev:fft(options)

@@ -33,8 +33,8 @@ local function measure(name, n, batch, kind, count, tf32)
   print(("%s %.2f us"):format(name, median(whole) / 1000))
 end
 
-measure("gemm_64_f32", 64, 1, "f32", 200)
-measure("gemm_512_f32_x64", 512, 64, "f32", 20)
+measure("gemm_64_f32", 64, 1, "f32", 2000)
+measure("gemm_512_f32_x64", 512, 64, "f32", 100)
 measure("gemm_8192_f32", 8192, 1, "f32", 3)
-measure("gemm_8192_tf32", 8192, 1, "f32", 5, true)
+measure("gemm_8192_tf32", 8192, 1, "f32", 10, true)
 measure("gemm_8192_bf16", 8192, 1, "bf16", 10)
