@@ -14,7 +14,6 @@
 #include <cuda.h>
 
 #define REPEATS 15
-#define REPLAYS 200
 #define BURST 20
 #define CHAINS_MAX 8
 #define NODES_MAX 128
@@ -90,7 +89,7 @@ static CUgraph by_hand(int nodes, int chains, uint64_t ticks) {
 
 /* Enqueueing a launch of it, while the device has room; the same with an event behind each, by
  * which somebody could tell when it is over; and a launch of many, until all are over. */
-static void measure(const char *name, CUgraph graph, int is_short) {
+static void measure(const char *name, CUgraph graph, int replays) {
     CUgraphExec exec;
     double enqueue[REPEATS], watched[REPEATS], replay[REPEATS];
     CK(p_cuGraphInstantiateWithFlags(&exec, graph, 0));
@@ -111,13 +110,12 @@ static void measure(const char *name, CUgraph graph, int is_short) {
         }
         watched[r] = (now_ns() - start) / burst;
         CK(p_cuStreamSynchronize(stream));
-        int count = is_short ? REPLAYS : REPLAYS / 10;
         start = now_ns();
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; i < replays; i++) {
             CK(p_cuGraphLaunch(exec, stream));
         }
         CK(p_cuStreamSynchronize(stream));
-        replay[r] = (now_ns() - start) / count;
+        replay[r] = (now_ns() - start) / replays;
     }
     printf("%s_enqueue %.0f ns\n%s_enqueue_with_event %.0f ns\n%s_replay %.2f us\n", name,
            median(enqueue, REPEATS), name, median(watched, REPEATS), name,
@@ -127,13 +125,13 @@ static void measure(const char *name, CUgraph graph, int is_short) {
 }
 
 static void run(void) {
-    measure("chain_1", captured(1, 1, 0), 1);
-    measure("chain_10", captured(10, 1, 0), 1);
-    measure("chain_100", captured(100, 1, 0), 1);
-    measure("small_4x24_one_chain", captured(96, 4, 0), 1);
-    measure("small_4x24", by_hand(96, 4, 0), 1);
-    measure("10us_8x12_one_chain", captured(96, 8, 18000), 0);
-    measure("10us_8x12", by_hand(96, 8, 18000), 0);
+    measure("chain_1", captured(1, 1, 0), 5000);
+    measure("chain_10", captured(10, 1, 0), 2000);
+    measure("chain_100", captured(100, 1, 0), 300);
+    measure("small_4x24_one_chain", captured(96, 4, 0), 300);
+    measure("small_4x24", by_hand(96, 4, 0), 1000);
+    measure("10us_8x12_one_chain", captured(96, 8, 18000), 30);
+    measure("10us_8x12", by_hand(96, 8, 18000), 200);
     double values[REPEATS];
     for (int r = 0; r < REPEATS; r++) {
         CK(p_cuGraphDestroy(captured(100, 1, 0)));

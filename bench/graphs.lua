@@ -15,7 +15,6 @@ local tick = on_cuda
     x[threadIdx.x] += 1;
   }]]).tick
 local repeats <const> = 15
-local replays <const> = on_cuda and 200 or 20
 
 local buffers = {}
 for i = 1, 8 do
@@ -37,7 +36,7 @@ local function captured(nodes, chains, ticks)
   return capture:finish()
 end
 
-local function measure(name, graph, is_short)
+local function measure(name, graph, replays)
   local enqueue, replay = {}, {}
   local last = graph:launch()
   for r = 1, repeats do
@@ -46,7 +45,7 @@ local function measure(name, graph, is_short)
     for _ = 1, 20 do graph:launch() end
     enqueue[r] = (uv.hrtime() - start) / 20
     dev:synchronize()
-    local count = is_short and replays or replays // 10
+    local count <const> = on_cuda and replays or 20
     start = uv.hrtime()
     for _ = 1, count do graph:launch() end
     dev:synchronize()
@@ -59,11 +58,11 @@ local function measure(name, graph, is_short)
 end
 
 local ten_us <const> = on_cuda and 18000 or 30000
-measure("chain_1", captured(1, 1, 0), true)
-measure("chain_10", captured(10, 1, 0), true)
-measure("chain_100", captured(100, 1, 0), true)
-measure("small_4x24", captured(96, 4, 0), true)
-measure("10us_8x12", captured(96, 8, ten_us), false)
+measure("chain_1", captured(1, 1, 0), 5000) -- as many as in bench/graphs.c
+measure("chain_10", captured(10, 1, 0), 2000)
+measure("chain_100", captured(100, 1, 0), 300)
+measure("small_4x24", captured(96, 4, 0), 1000)
+measure("10us_8x12", captured(96, 8, ten_us), 200)
 local recording, whole = {}, {}
 for r = 1, repeats do -- capturing alone, like bench/graphs.c
   local start = uv.hrtime()
