@@ -462,6 +462,35 @@ describe("blas", function()
     end
   end)
 
+  it("takes more than 2^31 bytes, and more than 2^31 elements", function()
+    if dev.kind ~= "cuda" or dev.memory_bytes < 40 << 30 then
+      pending "wants a GPU with memory"
+    end
+    local own = support.open()
+    local handle <close> = own:blas()
+    local m <const>, k <const> = (1 << 20) + 3, 600
+    local a <close> = own:buffer("f32", { m, k }):fill(1)
+    local b <close> = own:buffer("f32", { k, 8 }):fill(2)
+    local c = handle:gemm { a = a, b = b }
+    assert.are.same({ 1200, 1200 }, c:read(#c - 1, #c))
+    a:slice((m - 1) * k + 1, m * k):fill(3)
+    local y = handle:gemv { a = a, x = b:slice(1, k) }
+    assert.are.same({ 1200, 3600 }, y:read(m - 1, m))
+    local product = handle:gemm { a = c, b = a, transa = true }:read(1, 1)[1] -- c is older than the last row of a
+    assert.near(1200 * (m + 2), product, 1e-4 * product)
+    a:close()
+    local n <const> = (1 << 31) + 5
+    local x <close> = own:buffer("f32", n):fill(1)
+    x:slice(n, n):fill(-3)
+    assert.equal(n, handle:iamax { x = x }:get())
+    handle:scal { x = x, alpha = 2 }
+    assert.are.same({ 2, -6 }, x:read(n - 1, n))
+    local z <close> = own:buffer("f32", n):fill(1)
+    handle:axpy { x = x, y = z, alpha = 10 }
+    assert.are.same({ 21, -59 }, z:read(n - 1, n))
+    own:close()
+  end)
+
   it("runs from tasks at once, on their own streams", function()
     local sums = gpu.run(function()
       local tasks = {}

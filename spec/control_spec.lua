@@ -98,6 +98,41 @@ describe("conditional nodes", function()
     end))
   end)
 
+  it("have bodies with calls of libraries", function()
+    local ok, blas = pcall(dev.blas, dev)
+    if not ok then
+      pending(blas.message)
+    end
+    local plan <close> = dev:fft { shape = 64 }
+    local a, b = dev:buffer("f32", { 16, 16 }):fill(0.5), dev:buffer("f32", { 16, 16 })
+    local x = dev:buffer("c64", 64)
+    local results = {}
+    for i, is_captured in ipairs { false, true } do
+      local set = { number(0), number(1) }
+      b:fill(1)
+      x:fill(0):slice(1, 1):fill { 1, 0 }
+      local function run()
+        graph.while_(set[2], function()
+          b:copy(blas:gemm { a = a, b = b })
+          plan:forward(x, x, { scale = 0.5 })
+          step(set[1], 1)
+          mod.below:launch(one, set[1], set[2], 5)
+        end)
+      end
+      local g = is_captured and dev:capture(run)
+      if g then
+        g:launch()
+      else
+        run()
+      end
+      local last = x:read()
+      results[i] = { read(set[1]), b:read(256, 256)[1], last[1][1], last[64][1] }
+    end
+    -- b becomes eight times as large each pass; x 1 at one place, 0.5 everywhere, 16 at one, 8, 256 at one, 128.
+    assert.are.same({ 5, 8 ^ 5, 128, 128 }, results[1])
+    assert.are.same(results[1], results[2])
+  end)
+
   it("wake the script once, however many passes there are", function()
     local set = { number(0), number(1) }
     local function run()
