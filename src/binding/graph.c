@@ -411,9 +411,9 @@ static int capture_tostring(lua_State *L) {
 struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index) {
     struct graph_handle *handle = gpu_lua_test_tagged(L, g, index, GPU_LUA_KIND_GRAPH);
     if (!handle) {
-        (void)gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH); /* raises */
+        handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH); /* raises */
     }
-    if (!handle || !handle->graph) {
+    if (!handle->graph) {
         gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed graph");
     }
     return handle->graph;

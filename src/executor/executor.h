@@ -22,8 +22,8 @@
 #define EXECUTOR_OPS_PER_WORD 8u /* under process: a completion word at least this often */
 #define EXECUTOR_OPS_PER_WORD_INLINE 64u
 /* Between two looks at what only looking finds out, after so long without success: so an end is
- * seen at most 20 us or a 256th of the wait late, and waits of half a second and more take less than
- * one per cent of a core. */
+ * seen at most 20 us or a 256th of the wait late, and waits of half a second and more take less
+ * than one per cent of a core. */
 static inline int64_t gpu_executor_nap_ns(uint64_t waited_ns) {
     uint64_t nap_ns = waited_ns / 256u;
     return nap_ns < 20000u ? 20000 : nap_ns > 2000000u ? 2000000 : (int64_t)nap_ns;
