@@ -1,11 +1,11 @@
 /* When is an operation over, and who says so in the page.
  *
  * Backends with threads of their own get a word behind every operation. On the others the device
- * writes words, which cost it time: under process one behind the newest operation whenever the ring
- * runs dry, and at least one in EXECUTOR_OPS_PER_WORD; inline where somebody waits for the newest,
- * and else so rarely that it costs nothing: only for a script that never waits to see that work
- * ends. Whoever waits for an operation that has no word right behind it is served by looking at its
- * event and writing host_done, so that waiting for one never waits for the next. */
+ * writes words, which cost it time: where somebody waits for the newest operation; under process
+ * also when no record has come for a while, so that who looks later finds the end without waking
+ * anybody; and else so rarely that it costs nothing: only for a script that never waits to see that
+ * work ends. Whoever waits for an operation that has no word right behind it is served by looking
+ * at its event and writing host_done, so that waiting for one never waits for the next. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,9 +85,7 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
         put_word(executor, slot, stream);
         return;
     }
-    uint64_t ops_per_word =
-        executor->info.is_inline ? EXECUTOR_OPS_PER_WORD_INLINE : EXECUTOR_OPS_PER_WORD;
-    if (stream->last_seq - stream->word_seq >= ops_per_word) {
+    if (stream->last_seq - stream->word_seq >= EXECUTOR_OPS_PER_WORD) {
         put_word(executor, slot, stream);
     } else if (!executor->info.is_inline && !stream->is_dirty) {
         stream->is_dirty = true;
@@ -222,7 +220,7 @@ void gpu_executor_completion_poll(struct wire_executor *executor) {
         uint32_t slot = executor->wants[i];
         uint64_t wanted = atomic_load_explicit(&executor->page->wanted[slot], memory_order_acquire);
         struct executor_stream *stream = executor->streams[slot];
-        if (executor->info.is_inline && stream != NULL && stream->last_seq == wanted) {
+        if (stream != NULL && stream->last_seq == wanted) {
             put_word(executor, slot, stream);
         }
         if (wanted == 0 || gpu_executor_is_over(executor, slot, wanted)) {

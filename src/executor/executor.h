@@ -19,8 +19,7 @@
 #include "wire/ring.h"
 
 #define EXECUTOR_EVENTS 256u     /* events held for each stream; a power of two */
-#define EXECUTOR_OPS_PER_WORD 8u /* under process: a completion word at least this often */
-#define EXECUTOR_OPS_PER_WORD_INLINE 64u
+#define EXECUTOR_OPS_PER_WORD 64u /* a completion word at least this often */
 /* Between two looks at what only looking finds out, after so long without success: so an end is
  * seen at most 20 us or a 256th of the wait late, and waits of half a second and more take less
  * than one per cent of a core. */

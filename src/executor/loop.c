@@ -1,8 +1,8 @@
 /* The loop of gpulua-exec.
  *
- * While records come, they are taken. When the ring runs dry, words go behind the newest work. Then
- * the executor spins for a while, and at last sleeps on the page's futex; publishing a record and
- * wishing for a word wake it. Where only polling finds out what the script waits for, it naps
+ * While records come, they are taken. When none has come for a while, words go behind the newest
+ * work. The executor spins for longer, and at last sleeps on the page's futex; publishing a record
+ * and wishing for a word wake it. Where only polling finds out what the script waits for, it naps
  * instead, for longer the longer nothing happens. */
 #include <sched.h>
 #include <sys/prctl.h>
@@ -11,6 +11,7 @@
 #include "wire/sync.h"
 
 #define SPIN_NS 200000u
+#define WORDS_NS 10000u /* a script that enqueues as it goes has the next record ready by then */
 #define RECORDS_PER_POLL 16u
 #define ROUNDS_PER_CLOCK 16u
 
@@ -82,9 +83,6 @@ bool gpu_executor_run(struct wire_executor *executor) {
         if (executor->is_closed) {
             return true;
         }
-        if (taken != 0) {
-            gpu_executor_words(executor);
-        }
         gpu_executor_poll(executor);
         if (taken != 0 || wishes != executor->wishes_seen) {
             wishes = executor->wishes_seen;
@@ -97,6 +95,9 @@ bool gpu_executor_run(struct wire_executor *executor) {
             continue;
         }
         uint64_t idle_ns = gpu_wire_now_ns() - active_ns;
+        if (idle_ns >= WORDS_NS) {
+            gpu_executor_words(executor);
+        }
         if (idle_ns < SPIN_NS) {
             sched_yield(); /* the device's own threads may need this core */
         } else if (gpu_executor_must_poll(executor)) {
