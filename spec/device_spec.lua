@@ -98,7 +98,8 @@ describe("device", function()
   describe("refuses", function()
     it("options of other versions and ones that it does not know", function()
       support.raises("InvalidArgument", "seed", gpu.device, dev.name, { seed = 7 }) -- without check
-      support.raises("Unsupported", "thread", gpu.device, dev.name, { isolate = "thread" })
+      support.raises("InvalidArgument", '"process", "thread" or "none" expected, got "threads"', gpu.device, dev.name,
+        { isolate = "threads" })
       support.raises("InvalidArgument", "budjet", gpu.device, dev.name, { budjet = 1 })
       support.raises("InvalidArgument", "label", gpu.device, dev.name, { label = 5 })
       support.raises("InvalidArgument", "options", gpu.device, dev.name, 5)

@@ -79,7 +79,8 @@ typedef enum gpulua_isolation {
     GPULUA_ISOLATE_DEFAULT = 0, /* process on cuda, none on cpu */
     GPULUA_ISOLATE_NONE = 1,    /* the device is driven on the script's thread */
     GPULUA_ISOLATE_PROCESS =
-        2 /* the device lives in a child process: its death is an error, not ours */
+        2, /* the device lives in a child process: its death is an error, not ours */
+    GPULUA_ISOLATE_THREAD = 3 /* the device is driven on a thread of ours: what ends it ends us */
 } gpulua_isolation;
 
 /* An error as a host sees it. Strings live until the next call on the same object from the same

@@ -298,8 +298,9 @@ static void test_tasks(gpulua *g) {
 }
 
 int main(void) {
-    static const gpulua_isolation isolations[] = {GPULUA_ISOLATE_NONE, GPULUA_ISOLATE_PROCESS};
-    for (int i = 0; i < 2; i++) {
+    static const gpulua_isolation isolations[] = {GPULUA_ISOLATE_NONE, GPULUA_ISOLATE_PROCESS,
+                                                  GPULUA_ISOLATE_THREAD};
+    for (int i = 0; i < 3; i++) {
         gpulua *g = open_device(isolations[i]);
         if (CHECK(g != NULL && run(g, prelude) && run(g, script))) {
             test_graph(g);

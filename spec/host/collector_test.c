@@ -106,8 +106,8 @@ static void *run(void *user) {
 
 int main(void) {
     struct tap tap = {0};
-    static const char *const isolations[] = {"none", "process"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const isolations[] = {"none", "process", "thread"};
+    for (int i = 0; i < 3; i++) {
         struct seat seats[THREADS];
         pthread_t threads[THREADS];
         char name[120];

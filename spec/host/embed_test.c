@@ -241,7 +241,7 @@ static void test_device_config(void) {
     CHECK(told.count == 1 && told.code == GPULUA_IO);
     CHECK(strstr(told.message, "/nowhere/gpulua-exec") != NULL);
 
-    for (int i = GPULUA_ISOLATE_NONE; i <= GPULUA_ISOLATE_PROCESS; i++) {
+    for (int i = GPULUA_ISOLATE_NONE; i <= GPULUA_ISOLATE_THREAD; i++) {
         char folder[] = "/tmp/gpulua-embed-XXXXXX", command[128];
         CHECK(mkdtemp(folder) != NULL);
         config = config_for(&told);
@@ -269,7 +269,7 @@ static void test_device_config(void) {
  */
 static void test_pollfd(void) {
     struct told told;
-    for (int i = GPULUA_ISOLATE_NONE; i <= GPULUA_ISOLATE_PROCESS; i++) {
+    for (int i = GPULUA_ISOLATE_NONE; i <= GPULUA_ISOLATE_THREAD; i++) {
         gpulua_config config = config_for(&told);
         config.isolation = (gpulua_isolation)i;
         gpulua *g = gpulua_new(&config);
@@ -326,7 +326,7 @@ static void test_manners(void) {
         sigaction(number, NULL, &before[number]);
     }
     pthread_sigmask(SIG_BLOCK, NULL, &mask_before);
-    for (int i = GPULUA_ISOLATE_NONE; i <= GPULUA_ISOLATE_PROCESS; i++) {
+    for (int i = GPULUA_ISOLATE_NONE; i <= GPULUA_ISOLATE_THREAD; i++) {
         gpulua_config config = config_for(&told);
         config.isolation = (gpulua_isolation)i;
         gpulua *g = gpulua_new(&config);

@@ -40,8 +40,8 @@ static void note_error(void *user, const gpulua_error *error) {
 
 int main(void) {
     struct tap tap = {0};
-    static const char *const isolations[] = {"none", "process"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const isolations[] = {"none", "process", "thread"};
+    for (int i = 0; i < 3; i++) {
         int failures = 0;
         gpulua_config config;
         gpulua_config_init(&config);

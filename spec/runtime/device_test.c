@@ -206,8 +206,10 @@ int main(void) {
     static const struct {
         gpulua_isolation isolation;
         const char *name;
-    } transports[] = {{GPULUA_ISOLATE_NONE, "none"}, {GPULUA_ISOLATE_PROCESS, "process"}};
-    for (int i = 0; i < 2; i++) {
+    } transports[] = {{GPULUA_ISOLATE_NONE, "none"},
+                      {GPULUA_ISOLATE_PROCESS, "process"},
+                      {GPULUA_ISOLATE_THREAD, "thread"}};
+    for (int i = 0; i < 3; i++) {
         struct gpu_device *device = open_device(transports[i].isolation, 0, false);
         check(device != NULL, transports[i].name, "a device opens");
         if (!device) {

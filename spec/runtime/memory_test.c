@@ -301,8 +301,10 @@ int main(void) {
     static const struct {
         gpulua_isolation isolation;
         const char *name;
-    } transports[] = {{GPULUA_ISOLATE_NONE, "none"}, {GPULUA_ISOLATE_PROCESS, "process"}};
-    for (int i = 0; i < 2; i++) {
+    } transports[] = {{GPULUA_ISOLATE_NONE, "none"},
+                      {GPULUA_ISOLATE_PROCESS, "process"},
+                      {GPULUA_ISOLATE_THREAD, "thread"}};
+    for (int i = 0; i < 3; i++) {
         transport = transports[i].name;
         struct gpu_device *device = open_device(transports[i].isolation, 1024 * KIB);
         test_stack(device);

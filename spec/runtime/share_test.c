@@ -611,8 +611,10 @@ int main(void) {
     static const struct {
         gpulua_isolation isolation;
         const char *name;
-    } transports[] = {{GPULUA_ISOLATE_NONE, "none"}, {GPULUA_ISOLATE_PROCESS, "process"}};
-    for (int i = 0; i < 2; i++) {
+    } transports[] = {{GPULUA_ISOLATE_NONE, "none"},
+                      {GPULUA_ISOLATE_PROCESS, "process"},
+                      {GPULUA_ISOLATE_THREAD, "thread"}};
+    for (int i = 0; i < 3; i++) {
         transport = transports[i].name;
         test_hazards(transports[i].isolation);
         test_recorders(transports[i].isolation);

@@ -505,6 +505,7 @@ int main(void) {
     overwritten_counters();
     stopped_or_hung();
     leaks_nothing(WIRE_TRANSPORT_INLINE, "inline");
+    leaks_nothing(WIRE_TRANSPORT_THREAD, "thread");
     leaks_nothing(WIRE_TRANSPORT_PROCESS, "process");
     ignoring_host();
     reaping_host();

@@ -1,4 +1,4 @@
-/* wire/, executor/ and the CPU device's streams, over both transports: order, failures, replies,
+/* wire/, executor/ and the CPU device's streams, over all transports: order, failures, replies,
  * sleeping and waking. */
 #include "wire/client.h"
 
@@ -621,7 +621,9 @@ static void close_waits(enum wire_transport transport) {
 }
 
 static void run(enum wire_transport transport) {
-    transport_name = transport == WIRE_TRANSPORT_INLINE ? "inline" : "process";
+    transport_name = transport == WIRE_TRANSPORT_INLINE   ? "inline"
+                     : transport == WIRE_TRANSPORT_THREAD ? "thread"
+                                                          : "process";
     requests_without_device(transport);
     struct client *client = client_open(transport);
     check(client != NULL, "opens, compiles, loads");
@@ -659,9 +661,12 @@ static void run(enum wire_transport transport) {
 }
 
 int main(int argc, char **argv) {
-    /* link_test [inline | process] */
+    /* link_test [inline | thread | process] */
     if (argc < 2 || strcmp(argv[1], "inline") == 0) {
         run(WIRE_TRANSPORT_INLINE);
+    }
+    if (argc < 2 || strcmp(argv[1], "thread") == 0) {
+        run(WIRE_TRANSPORT_THREAD);
     }
     if (argc < 2 || strcmp(argv[1], "process") == 0) {
         run(WIRE_TRANSPORT_PROCESS);

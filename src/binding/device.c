@@ -64,22 +64,25 @@ struct options {
     const char *order; /* or NULL */
 };
 
+static const char *const isolations[] = {[GPULUA_ISOLATE_NONE] = "none",
+                                         [GPULUA_ISOLATE_PROCESS] = "process",
+                                         [GPULUA_ISOLATE_THREAD] = "thread"};
+
 gpulua_status gpu_lua_isolation(const char *text, const char *what, gpulua_isolation *isolation,
                                 struct gpu_error *error) {
-    if (strcmp(text, "process") == 0 || strcmp(text, "none") == 0) {
-        *isolation = text[0] == 'p' ? GPULUA_ISOLATE_PROCESS : GPULUA_ISOLATE_NONE;
-        return GPULUA_OK;
-    }
-    if (strcmp(text, "thread") == 0) {
-        return gpu_error_set(error, GPULUA_UNSUPPORTED, "%s: \"thread\" is not in this version",
-                             what);
+    for (int i = GPULUA_ISOLATE_NONE; i <= GPULUA_ISOLATE_THREAD; i++) {
+        if (strcmp(text, isolations[i]) == 0) {
+            *isolation = (gpulua_isolation)i;
+            return GPULUA_OK;
+        }
     }
     return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
-                         "%s: \"process\" or \"none\" expected, got \"%s\"", what, text);
+                         "%s: \"process\", \"thread\" or \"none\" expected, got \"%s\"", what,
+                         text);
 }
 
 static gpulua_isolation check_isolation(lua_State *L, const char *text, const char *what) {
-    gpulua_isolation isolation;
+    gpulua_isolation isolation = GPULUA_ISOLATE_DEFAULT;
     struct gpu_error error;
     if (gpu_lua_isolation(text, what, &isolation, &error)) {
         gpu_lua_throw(L, &error);
@@ -506,7 +509,7 @@ static int device_trim(lua_State *L) {
 }
 
 static const char *isolation_text(const struct gpu_device *device) {
-    return gpu_device_isolation(device) == GPULUA_ISOLATE_PROCESS ? "process" : "none";
+    return isolations[gpu_device_isolation(device)];
 }
 
 static int push_field(lua_State *L, struct gpu_device *device, const char *field) {

@@ -83,7 +83,7 @@ static void *compiler_main(void *user) {
         atomic_fetch_add_explicit(&executor->done_count, 1, memory_order_acq_rel);
         /* Whoever is to load it: the executor's loop, or a script that sleeps. */
         gpu_wire_flag_wake(&executor->page->executor_sleeps);
-        if (executor->info.is_inline) {
+        if (executor->info.place == WIRE_EXECUTOR_INLINE) {
             gpu_executor_wake(executor);
         }
     }

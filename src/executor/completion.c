@@ -87,7 +87,7 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
     }
     if (stream->last_seq - stream->word_seq >= EXECUTOR_OPS_PER_WORD) {
         put_word(executor, slot, stream);
-    } else if (!executor->info.is_inline && !stream->is_dirty) {
+    } else if (executor->info.place != WIRE_EXECUTOR_INLINE && !stream->is_dirty) {
         stream->is_dirty = true;
         executor->dirty[executor->dirty_count++] = slot;
     }

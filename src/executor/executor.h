@@ -18,7 +18,7 @@
 #include "wire/record.h"
 #include "wire/ring.h"
 
-#define EXECUTOR_EVENTS 256u     /* events held for each stream; a power of two */
+#define EXECUTOR_EVENTS 256u      /* events held for each stream; a power of two */
 #define EXECUTOR_OPS_PER_WORD 64u /* a completion word at least this often */
 /* Between two looks at what only looking finds out, after so long without success: so an end is
  * seen at most 20 us or a 256th of the wait late, and waits of half a second and more take less
@@ -140,6 +140,7 @@ struct wire_executor {
     bool page_is_registered; /* to be unregistered */
     bool is_closed;
     _Atomic bool is_lost;
+    _Atomic bool is_stopped; /* its loop is to end */
     uint32_t poll_count;
 
     /* Objects. */
@@ -395,9 +396,5 @@ void gpu_executor_compile_stop(struct wire_executor *executor);
 void gpu_executor_watch_begin(struct wire_executor *executor);
 void gpu_executor_watch_pause(struct wire_executor *executor);
 void gpu_executor_watch_stop(struct wire_executor *executor);
-
-/* ---- loop.c ---- */
-/* gpulua-exec: takes records from the command ring until CLOSE. False: the ring made no sense. */
-bool gpu_executor_run(struct wire_executor *executor);
 
 #endif

@@ -4,20 +4,31 @@
 
 #include "executor/executor.h"
 
-static gpulua_status check_inline(const struct wire_executor *executor,
-                                  struct backend_error *error) {
-    if (executor->info.is_inline) {
+static gpulua_status check_here(const struct wire_executor *executor, struct backend_error *error) {
+    if (executor->info.place != WIRE_EXECUTOR_APART) {
         return GPULUA_OK;
     }
     return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
                             "the device lives in a process of its own, which does not see memory "
-                            "and streams of this one (isolation none shares them)");
+                            "of this one (isolation none and thread do)");
+}
+
+/* What a host puts on a stream comes in front of or behind our own by when it does so: on a thread
+ * of ours that is later than when the script said it. */
+static gpulua_status check_inline(const struct wire_executor *executor,
+                                  struct backend_error *error) {
+    if (executor->info.place == WIRE_EXECUTOR_INLINE) {
+        return GPULUA_OK;
+    }
+    return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                            "the device lives on a thread or in a process of its own, which shares "
+                            "no streams with the host (isolation none does)");
 }
 
 gpulua_status gpu_executor_adopt(struct wire_executor *executor, const struct wire_record *record,
                                  struct backend_error *error) {
     uint64_t address = record->u.foreign.address, bytes = record->u.foreign.bytes;
-    if (check_inline(executor, error) != GPULUA_OK) {
+    if (check_here(executor, error) != GPULUA_OK) {
         return error->status;
     }
     struct executor_slab *row = gpu_executor_slab_new(executor, record->object, error);
@@ -47,7 +58,7 @@ gpulua_status gpu_executor_slab_find(struct wire_executor *executor,
                                      const struct wire_record *record,
                                      struct wire_slab_facts *facts, struct backend_error *error) {
     uint64_t low = record->u.foreign.address, high = low + record->u.foreign.bytes;
-    if (check_inline(executor, error) != GPULUA_OK) {
+    if (check_here(executor, error) != GPULUA_OK) {
         return error->status;
     }
     for (uint32_t i = 1; i < executor->slabs.count; i++) {

@@ -1,4 +1,4 @@
-/* The loop of gpulua-exec.
+/* The loop of an executor that runs by itself, on a thread or as gpulua-exec.
  *
  * While records come, they are taken. When none has come for a while, words go behind the newest
  * work. The executor spins for longer, and at last sleeps on the page's futex; publishing a record
@@ -30,11 +30,20 @@ static void note_order(const struct wire_executor *executor) {
 }
 #endif
 
+static bool is_stopped(const struct wire_executor *executor) {
+    return atomic_load_explicit(&executor->is_stopped, memory_order_acquire);
+}
+
+void gpu_executor_stop(struct wire_executor *executor) {
+    atomic_store_explicit(&executor->is_stopped, true, memory_order_seq_cst);
+    gpu_wire_flag_wake(&executor->page->executor_sleeps);
+}
+
 /* Takes what is there. The number taken; `*corrupt`: the ring makes no sense. */
 static uint64_t take_all(struct wire_executor *executor, struct wire_ring *commands,
                          bool *corrupt) {
     uint64_t count = 0;
-    while (!executor->is_closed) {
+    while (!executor->is_closed && !is_stopped(executor)) {
         uint32_t length_bytes = 0;
         const struct wire_record *record = gpu_wire_ring_peek(commands, &length_bytes, corrupt);
         if (record == NULL) {
@@ -59,7 +68,7 @@ static void sleep_until_called(struct wire_executor *executor, struct wire_ring 
     struct wire_page *page = executor->page;
     /* See gpu_wire_flag_wake: the exchange first, then the looks. */
     atomic_exchange_explicit(&page->executor_sleeps, 1, memory_order_acq_rel);
-    if (gpu_wire_ring_empty(commands) &&
+    if (gpu_wire_ring_empty(commands) && !is_stopped(executor) &&
         atomic_load_explicit(&page->wishes, memory_order_acquire) == executor->wishes_seen &&
         atomic_load_explicit(&executor->done_count, memory_order_acquire) == 0) {
         gpu_wire_futex_wait(&page->executor_sleeps, 1, timeout_ns);
@@ -80,7 +89,7 @@ bool gpu_executor_run(struct wire_executor *executor) {
             gpu_executor_lose(executor, 0, "the command ring makes no sense");
             return false;
         }
-        if (executor->is_closed) {
+        if (executor->is_closed || is_stopped(executor)) {
             return true;
         }
         gpu_executor_poll(executor);

@@ -101,7 +101,7 @@ static struct wire_executor *take_up(const struct spawn_hello *hello) {
         .page = gpu_wire_page_map(SPAWN_FD_PAGE, &error),
         .arena_bytes = hello->arena_bytes,
         .event_fd = SPAWN_FD_EVENT,
-        .is_inline = false,
+        .place = WIRE_EXECUTOR_APART,
     };
     if (info.page != NULL) {
         info.arena = gpu_wire_arena_map(SPAWN_FD_ARENA, hello->arena_bytes, &error);

@@ -108,7 +108,7 @@ static void push_late(struct wire_executor *executor, const struct wire_reply *r
 /* Locked, the whole reply in reply_scratch. */
 static void push(struct wire_executor *executor) {
     const struct wire_reply *reply = (const struct wire_reply *)executor->reply_scratch;
-    if (executor->info.is_inline) {
+    if (executor->info.place == WIRE_EXECUTOR_INLINE) {
         flush_late(executor);
         if (executor->late_head != NULL ||
             !gpu_wire_ring_push(&executor->replies, reply, reply->length_bytes)) {

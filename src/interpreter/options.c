@@ -28,7 +28,8 @@ static void usage(const char *bad) {
         "  --        stop handling options\n"
         "  -         stop handling options and execute stdin\n"
         "  --device cpu|cuda|cuda:N  the device of scripts that do not say\n"
-        "  --isolate process|none    whether a device lives in a process of its own\n"
+        "  --isolate process|thread|none  where a device is driven from: a process of its own, a\n"
+        "            thread of its own, the script's thread\n"
         "  --check[=SEED]  CPU devices do their work in an order of that seed, and look for races\n"
         "  --check=hashes  looks for writes that are not declared; on GPUs --check does that\n"
         "  --seeds N|all   runs the script with N seeds, or in all orders, and compares\n"
@@ -72,11 +73,13 @@ static const char *long_value(char **argv, int *i, const char *name, bool *is_mi
 static bool set_isolation(struct options *options, const char *value) {
     if (strcmp(value, "process") == 0) {
         options->isolation = GPULUA_ISOLATE_PROCESS;
+    } else if (strcmp(value, "thread") == 0) {
+        options->isolation = GPULUA_ISOLATE_THREAD;
     } else if (strcmp(value, "none") == 0) {
         options->isolation = GPULUA_ISOLATE_NONE;
     } else {
-        fprintf(stderr, "%s: --isolate: 'process' or 'none' expected, got '%s'\n", program.name,
-                value);
+        fprintf(stderr, "%s: --isolate: 'process', 'thread' or 'none' expected, got '%s'\n",
+                program.name, value);
         return false;
     }
     return true;

@@ -74,7 +74,8 @@ static gpulua_status open_link(struct gpu_device *device, const struct gpu_devic
         link.executor_path = path;
         link.transport = WIRE_TRANSPORT_PROCESS;
     } else {
-        link.transport = WIRE_TRANSPORT_INLINE;
+        link.transport = device->isolation == GPULUA_ISOLATE_THREAD ? WIRE_TRANSPORT_THREAD
+                                                                    : WIRE_TRANSPORT_INLINE;
     }
     struct wire_error failed = {0};
     device->link = gpu_wire_link_open(&link, &failed);

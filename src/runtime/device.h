@@ -115,7 +115,7 @@ const char *gpu_device_kind(const struct gpu_device *device); /* "cpu", "cuda" *
 /* What stands before the name of a device in messages that set it apart from another one: two
  * openings of a device have one name. */
 const char *gpu_device_kin(const struct gpu_device *device, const struct gpu_device *other);
-gpulua_isolation gpu_device_isolation(const struct gpu_device *device); /* NONE or PROCESS */
+gpulua_isolation gpu_device_isolation(const struct gpu_device *device); /* not DEFAULT */
 uint64_t gpu_device_epoch(const struct gpu_device *device);
 const struct wire_device_facts *gpu_device_facts(const struct gpu_device *device);
 int gpu_device_pid(const struct gpu_device *device); /* of the executor's process, or 0 */

@@ -247,8 +247,9 @@ gpulua_status gpu_streams_are_shared(const struct gpu_device *device, struct gpu
                          "device %s%s has no streams that another library knows: say that the "
                          "memory is ready, or wait for it",
                          device->name,
-                         device->isolation == GPULUA_ISOLATE_PROCESS ? ", in a process of its own,"
-                                                                     : "");
+                         device->isolation == GPULUA_ISOLATE_PROCESS  ? ", in a process of its own,"
+                         : device->isolation == GPULUA_ISOLATE_THREAD ? ", on a thread of its own,"
+                                                                      : "");
 }
 
 /* A mark that uses the ref; with a stream of somebody else's, behind what is on it. */

@@ -1,4 +1,4 @@
-/* What both transports share: opening, draining replies, wants, and the protocol around sleeping.
+/* What all transports share: opening, draining replies, wants, and the protocol around sleeping.
  *
  * Sleeping. The script side sets script_sleeps and then looks; the executor moves a word and then
  * exchanges script_sleeps. Whoever takes the flag away from 1 writes the eventfd, once for each
@@ -155,6 +155,8 @@ struct wire_link *gpu_wire_link_open(const struct wire_link_info *info, struct w
         return gpu_wire_inline_open(info, error);
     case WIRE_TRANSPORT_PROCESS:
         return gpu_wire_process_open(info, error);
+    case WIRE_TRANSPORT_THREAD:
+        return gpu_wire_thread_open(info, error);
     }
     gpu_wire_fail(error, GPULUA_INVALID_ARGUMENT, 0, "no transport has the number %d",
                   (int)info->transport);

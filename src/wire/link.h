@@ -1,9 +1,9 @@
 /* A link: one device's command ring, replies, completion page and arena, with an executor at its
  * other end.
  *
- * The script side knows nothing else of the executor. Two transports: `inline` calls the executor
- * on the script's thread, `process` runs it in a child of ours. All functions belong to the owner
- * thread. */
+ * The script side knows nothing else of the executor. Three transports: `inline` calls the executor
+ * on the script's thread, `thread` runs it on another one, `process` in a child of ours. All
+ * functions belong to the owner thread. */
 #ifndef GPU_WIRE_LINK_H
 #define GPU_WIRE_LINK_H
 
@@ -19,7 +19,11 @@
 #define WIRE_ARENA_BYTES (UINT64_C(1) << 38)       /* reserved, sparse: 256 GiB of address space */
 #define WIRE_ARENA_CHUNK_BYTES (UINT64_C(1) << 24) /* committed and pinned in multiples of this */
 
-enum wire_transport { WIRE_TRANSPORT_INLINE = 1, WIRE_TRANSPORT_PROCESS = 2 };
+enum wire_transport {
+    WIRE_TRANSPORT_INLINE = 1,
+    WIRE_TRANSPORT_PROCESS = 2,
+    WIRE_TRANSPORT_THREAD = 3
+};
 
 /* An error below the runtime: plain text, no allocation. */
 struct wire_error {
@@ -92,12 +96,17 @@ int gpu_wire_link_pid(const struct wire_link *link);
 /* ---- the other end: what a transport needs of an executor; implemented in executor/ ---- */
 
 struct wire_executor;
+enum wire_executor_place {
+    WIRE_EXECUTOR_INLINE, /* on the script's thread: no loop of its own */
+    WIRE_EXECUTOR_THREAD, /* a loop, in the script's process */
+    WIRE_EXECUTOR_APART   /* and in another one, which sees nothing of it but page and arena */
+};
 struct wire_executor_info {
     struct wire_page *page;
     uint8_t *arena;
     uint64_t arena_bytes;
-    int event_fd;   /* written when page->script_sleeps and something happened; borrowed */
-    bool is_inline; /* on the script's thread: no polling loop of its own */
+    int event_fd; /* written when page->script_sleeps and something happened; borrowed */
+    enum wire_executor_place place;
 };
 struct wire_executor *gpu_executor_create(const struct wire_executor_info *info,
                                           struct wire_error *error);
@@ -106,6 +115,10 @@ void gpu_executor_poll(
     struct wire_executor *executor); /* looks at wanted events, writes words, wakes the script */
 void gpu_executor_arm(struct wire_executor *executor); /* inline: the script is about to sleep */
 bool gpu_executor_is_closed(const struct wire_executor *executor); /* CLOSE was taken */
+/* Its loop: takes records until it is closed or stopped (from any thread). False: the link broke.
+ */
+bool gpu_executor_run(struct wire_executor *executor);
+void gpu_executor_stop(struct wire_executor *executor);
 void gpu_executor_destroy(struct wire_executor *executor);
 
 #endif

@@ -130,7 +130,7 @@ struct wire_link *gpu_wire_inline_open(const struct wire_link_info *info,
         .arena = link->arena,
         .arena_bytes = link->arena_bytes,
         .event_fd = self->core.event_fd,
-        .is_inline = true,
+        .place = WIRE_EXECUTOR_INLINE,
     };
     self->executor = gpu_executor_create(&executor_info, error);
     if (self->executor == NULL) {

@@ -23,6 +23,7 @@ struct link_core {
 };
 
 struct wire_link *gpu_wire_inline_open(const struct wire_link_info *info, struct wire_error *error);
+struct wire_link *gpu_wire_thread_open(const struct wire_link_info *info, struct wire_error *error);
 struct wire_link *gpu_wire_process_open(const struct wire_link_info *info,
                                         struct wire_error *error);
 
