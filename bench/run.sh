@@ -7,11 +7,12 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 : > "$out/raw"
 : > "$out/none"
+: > "$out/thread"
 : > "$out/process"
 round=0
 while [ "$round" -lt "$rounds" ]; do
     "$build/bench/raw_driver" | grep -v '^#' >> "$out/raw" || true
-    for transport in none process; do
+    for transport in none thread process; do
         "$build/gpulua" --device "$device" --isolate "$transport" bench/script.lua >> "$out/$transport"
     done
     round=$((round + 1))

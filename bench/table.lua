@@ -23,7 +23,7 @@ end
 
 local raw = medians("raw")
 local none, order = medians("none")
-local process = medians("process")
+local thread, process = medians("thread"), medians("process")
 
 local function cell(entry) return entry and ("%.0f"):format(entry.value) or "-" end
 local function ratio(entry, floor)
@@ -32,11 +32,12 @@ end
 
 print(("Device %s, medians; ratios to the raw driver of the same run."):format(device))
 print()
-print("| what | unit | raw driver | none | process | none / raw | process / raw |")
-print("|---|---|---|---|---|---|---|")
+print("| what | unit | raw driver | none | thread | process | none / raw | thread / raw | process / raw |")
+print("|---|---|---|---|---|---|---|---|---|")
 for _, key in ipairs(order) do
-  print(("| %s | %s | %s | %s | %s | %s | %s |"):format(key, none[key].unit, cell(raw[key]), cell(none[key]),
-    cell(process[key]), ratio(none[key], raw[key]), ratio(process[key], raw[key])))
+  print(("| %s | %s | %s | %s | %s | %s | %s | %s | %s |"):format(key, none[key].unit, cell(raw[key]), cell(none[key]),
+    cell(thread[key]), cell(process[key]), ratio(none[key], raw[key]), ratio(thread[key], raw[key]),
+    ratio(process[key], raw[key])))
 end
 
 local function number(name)

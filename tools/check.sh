@@ -92,7 +92,8 @@ export UBSAN_OPTIONS="$options:print_stacktrace=1"
 export LSAN_OPTIONS="suppressions=$root/tools/lsan.supp:print_suppressions=0"
 # Stock Lua loads the module with the sanitizers' runtime only if that is there from the start.
 asan_library=$($CC -print-file-name=libasan.so)
-GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" run address address,undefined $lua_settings \
+# A thread runs what none runs, in this process as well; the C programs run none, too.
+ISOLATE="process thread" GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" run address address,undefined $lua_settings \
     ${lua_include:+"LUA_CFLAGS=$lua_include"}
 
 # Address space randomised further than the runtime expects ends it at once on some kernels.

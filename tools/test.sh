@@ -3,12 +3,12 @@
 # C programs first, then the specs under build/gpulua on every transport. The last line is the sum of all counts,
 # "N passed, N failed, N skipped"; the exit status is 1 when something failed.
 #
-# From the environment: BUILD, DEVICE; ISOLATE (transports, default "none process"; "" leaves the specs out);
+# From the environment: BUILD, DEVICE; ISOLATE (transports, default "none process thread"; "" leaves the specs out);
 # NVRTC_CHECK (program that compiles kernels; "" leaves that out), BUSTED (busted's script), BUSTED_FLAGS (more arguments for it, say --filter=npy); TEST_TIMEOUT_S (per run).
 set -u
 BUILD=${BUILD:-build}
 DEVICE=${DEVICE:-cpu}
-ISOLATE=${ISOLATE-none process}
+ISOLATE=${ISOLATE-none process thread}
 BUSTED=${BUSTED:-$(command -v busted)}
 BUSTED=${BUSTED:-/usr/bin/busted}
 TEST_TIMEOUT_S=${TEST_TIMEOUT_S:-900}

@@ -364,6 +364,7 @@ static void test_memory(gpulua_isolation isolation) {
 int main(void) {
     test_memory(GPULUA_ISOLATE_NONE);
     test_memory(GPULUA_ISOLATE_PROCESS);
+    test_memory(GPULUA_ISOLATE_THREAD);
     test_buffers();
     test_new();
     test_recorder();

@@ -425,6 +425,10 @@ int main(void) {
     test_work(GPULUA_ISOLATE_NONE, false, true, "none: first work with one allocation failing");
     test_work(GPULUA_ISOLATE_PROCESS, false, true,
               "process: first work with one allocation failing");
+    test_work(GPULUA_ISOLATE_THREAD, false, false, "thread: work with one allocation failing");
+    test_work(GPULUA_ISOLATE_THREAD, true, false,
+              "thread: work with every allocation failing from one on");
+    test_open(GPULUA_ISOLATE_THREAD, "thread: opening with one allocation failing");
     test_open(GPULUA_ISOLATE_NONE, "none: opening with one allocation failing");
     test_open(GPULUA_ISOLATE_PROCESS, "process: opening with one allocation failing");
     return tap_finish(&tap);
