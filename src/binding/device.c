@@ -586,6 +586,7 @@ void gpu_lua_device_open(lua_State *L, struct gpulua *g) {
                                        {"order", gpu_lua_check_order},
                                        {"stats", device_stats},
                                        {"trim", device_trim},
+                                       {"inject", gpu_lua_device_inject},
                                        {"close", device_close},
                                        {NULL, NULL}};
     static const luaL_Reg metamethods[] = {{"__gc", device_gc},

@@ -93,5 +93,6 @@ int gpu_lua_device_host(lua_State *L);     /* host.c */
 int gpu_lua_device_compile(lua_State *L);  /* module.c */
 int gpu_lua_device_load(lua_State *L);     /* module.c */
 int gpu_lua_device_memory(lua_State *L);   /* memory.c */
+int gpu_lua_device_inject(lua_State *L);   /* inject.c */
 
 #endif

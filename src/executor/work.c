@@ -1,6 +1,7 @@
 /* Work: waits, then the operation itself, or its skipping or failing, and always what marks its
  * end. */
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -265,8 +266,19 @@ static void fail_without_stream(struct wire_executor *executor, const struct wir
     gpu_executor_wake_if_wanted(executor);
 }
 
+static void lose_by_wish(struct wire_executor *executor, const struct wire_record *record) {
+    if ((record->flags & WIRE_FLAG_DIE) != 0 && executor->info.place == WIRE_EXECUTOR_APART) {
+        raise(SIGKILL);
+    }
+    gpu_executor_lose(executor, 0, "an injected fault");
+}
+
 void gpu_executor_work(struct wire_executor *executor, const struct wire_record *record) {
     if (atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+        return;
+    }
+    if (__builtin_expect((record->flags & (WIRE_FLAG_FAULT | WIRE_FLAG_DIE)) != 0, 0)) {
+        lose_by_wish(executor, record);
         return;
     }
     if (__builtin_expect((record->flags & WIRE_FLAG_NODE) != 0, 0)) {

@@ -286,6 +286,9 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
         work->failure = gpu_failure_of_dependency(work, envelope->waits.failure);
         record->flags |= WIRE_FLAG_SKIP;
     }
+    if (__builtin_expect(device->is_injected, 0)) {
+        record->flags |= gpu_inject_flags(device);
+    }
     uint32_t length = (uint32_t)sizeof *record +
                       record->wait_count * (uint32_t)sizeof(struct wire_wait) + payload_bytes;
     record->length_bytes = (length + 15u) & ~15u;

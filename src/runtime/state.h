@@ -235,6 +235,8 @@ struct gpu_device {
     uint64_t seed, random;
     uint64_t unfenced_wait, wait_count;  /* of mutation tests: waits found so far */
     const struct gpu_observer *observer; /* borrowed */
+    bool is_injected;                    /* one of these is not 0 */
+    uint64_t injected[GPU_INJECT_COUNT]; /* how many from now on it comes; 0: never */
     char name[32];
     char kind[8];
     gpulua_isolation isolation;
@@ -389,6 +391,12 @@ void gpu_device_defer_later(struct gpu_device *device, struct gpu_deferred *defe
                             void (*run)(struct gpu_device *device, struct gpu_deferred *self));
 void gpu_device_retry_later(struct gpu_device *device);
 void gpu_device_run_deferred(struct gpu_device *device);
+
+/* ---- inject.c ---- */
+/* Is it this one that goes wrong? Counts. */
+bool gpu_inject_due(struct gpu_device *device, enum gpu_inject what);
+/* What the next operation's record is to say of that. */
+uint8_t gpu_inject_flags(struct gpu_device *device);
 /* What gpu_device_check says to those who have a seat, if it is shared. */
 gpulua_status gpu_device_check_open(struct gpu_device *device, struct gpu_error *error);
 /* Publishes and counts. Marks the device lost when the link says so. */

@@ -122,6 +122,8 @@ enum {
                             nothing, and each wait names in its seq a node that goes before. Behind
                             the graph's end: what a node that is in no body does in launches to
                             come, and the node in seq does not count those in bodies */
+    WIRE_FLAG_FAULT = 4, /* tests: the device is lost here, as by a fault of the work itself */
+    WIRE_FLAG_DIE = 8,   /* tests: and here its process is gone, if it has one */
     WIRE_WAIT_ORDER = 1, /* hazard on another stream: do not start before (stream, seq) is over */
     WIRE_WAIT_DEPENDS =
         2, /* reads its output: do not run if it failed; alone it orders nothing (same stream) */
