@@ -495,10 +495,10 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
     struct gpu_block *made = NULL;
     status = check_size(device, info, error);
     if (status == GPULUA_OK && device->is_injected && gpu_inject_due(device, GPU_INJECT_OOM)) {
-        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY,
-                               "injected: no memory for %llu bytes%s%s%s",
-                               (unsigned long long)info->byte_count, info->label ? " for '" : "",
-                               info->label ? info->label : "", info->label ? "'" : "");
+        status =
+            gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "injected: no memory for %llu bytes%s%s%s",
+                          (unsigned long long)info->byte_count, info->label ? " for '" : "",
+                          info->label ? info->label : "", info->label ? "'" : "");
     }
     if (status == GPULUA_OK && !(made = make(device, info->byte_count, info->label))) {
         status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a block");
