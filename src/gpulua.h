@@ -198,6 +198,18 @@ GPULUA_API gpulua_device *gpulua_device_open(const gpulua_device_config *config)
  * that, and waits for work in flight as gpulua_close does. NULL is fine. Any thread. */
 GPULUA_API void gpulua_device_close(gpulua_device *device);
 
+/* For tests of what goes wrong, as dev:inject: the n-th new buffer (OOM) or operation (FAULT, LOST)
+ * from now on, of all objects that have the device, counted from 1; 0 withdraws it. FAULT: the
+ * device is lost as by a fault of that operation; LOST: its process is killed there; without one,
+ * the same as FAULT. Does not block. InvalidArgument: no such failure. Any thread. */
+typedef enum gpulua_injection {
+    GPULUA_INJECT_OOM = 0,
+    GPULUA_INJECT_FAULT = 1,
+    GPULUA_INJECT_LOST = 2
+} gpulua_injection;
+GPULUA_API gpulua_status gpulua_device_inject(gpulua_device *device, gpulua_injection what,
+                                              uint64_t n);
+
 /* ---- memory ----
  *
  * A gpulua_buffer is the host's own hold on a buffer of a script: a typed range of memory on a

@@ -583,6 +583,39 @@ static void test_loss(void) {
     gpulua_device_close(device);
 }
 
+/* What a host injects comes to whichever object is there first. */
+static void test_injection(void) {
+    struct seat seat = {.device = open_device()};
+    gpulua_config config;
+    gpulua_config_init(&config);
+    config.shared_device = seat.device;
+    gpulua *g = gpulua_new(&config);
+    check(gpulua_device_inject(seat.device, GPULUA_INJECT_OOM, 2) == GPULUA_OK &&
+              gpulua_device_inject(seat.device, (gpulua_injection)7, 1) ==
+                  GPULUA_INVALID_ARGUMENT &&
+              gpulua_device_inject(NULL, GPULUA_INJECT_OOM, 1) == GPULUA_INVALID_ARGUMENT,
+          "a failure is injected, one that there is not refused");
+    run_chunk(
+        g, "local dev = require 'gpulua'.device()\n"
+           "local a = dev:buffer('i32', 4)\n"
+           "local ok, err = pcall(dev.buffer, dev, 'i32', 4)\n"
+           "a:fill(1):read()\n"
+           "result = not ok and err.code == 'OutOfMemory' and dev:buffer('i32', 4) and 1 or 0\n");
+    check(global_number(gpulua_state(g), "result") == 1, "the second buffer has no memory");
+    gpulua_device_inject(seat.device, GPULUA_INJECT_FAULT, 1);
+    gpulua_device_inject(seat.device, GPULUA_INJECT_FAULT, 0);
+    run_chunk(g, "local dev = require 'gpulua'.device()\n"
+                 "result = dev:buffer('i32', 4):fill(5):read(4, 4)[1]\n");
+    check(global_number(gpulua_state(g), "result") == 5, "what is withdrawn does not come");
+    gpulua_device_inject(seat.device, GPULUA_INJECT_LOST, 1);
+    run_chunk(g, "local dev = require 'gpulua'.device()\n"
+                 "local ok, err = pcall(function() dev:buffer('i32', 4):fill(5):read() end)\n"
+                 "result = not ok and err.code == 'DeviceLost' and 1 or 0\n");
+    check(global_number(gpulua_state(g), "result") == 1, "the device is lost");
+    gpulua_close(g);
+    gpulua_device_close(seat.device);
+}
+
 static void test_refusals(void) {
     gpulua_device_config config = {0};
     check(!gpulua_device_open(&config) && gpulua_last_error(NULL)->code == GPULUA_INVALID_ARGUMENT,
@@ -632,6 +665,7 @@ int main(void) {
         test_guard();
         test_closing();
         test_refusals();
+        test_injection();
     }
     isolation = GPULUA_ISOLATE_PROCESS; /* what is lost without us */
     test_loss();

@@ -1,4 +1,5 @@
 /* Devices that a host opens for several objects. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,6 +65,19 @@ gpulua_device *gpulua_device_open(const gpulua_device_config *config) {
         return NULL;
     }
     return shared;
+}
+
+static_assert((int)GPULUA_INJECT_OOM == GPU_INJECT_OOM &&
+                  (int)GPULUA_INJECT_FAULT == GPU_INJECT_FAULT &&
+                  (int)GPULUA_INJECT_LOST == GPU_INJECT_LOST,
+              "gpulua_injection");
+
+gpulua_status gpulua_device_inject(gpulua_device *device, gpulua_injection what, uint64_t n) {
+    if (!device || (int)what < 0 || (int)what >= GPU_INJECT_COUNT) {
+        return GPULUA_INVALID_ARGUMENT;
+    }
+    gpu_device_inject(device->device, (enum gpu_inject)what, n);
+    return GPULUA_OK;
 }
 
 void gpulua_device_close(gpulua_device *device) {
