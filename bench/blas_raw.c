@@ -33,11 +33,6 @@ static float *ones(size_t count) {
     return values;
 }
 
-static double median(double *values) {
-    qsort(values, ROUNDS, sizeof *values, by_value);
-    return values[ROUNDS / 2];
-}
-
 static void measure_gemm(sgemm *gemm, int n, int runs) {
     size_t count = (size_t)n * (size_t)n;
     float *a = ones(count), *b = ones(count), *c = ones(count);
@@ -50,7 +45,7 @@ static void measure_gemm(sgemm *gemm, int n, int runs) {
         }
         times[round] = (now_ns() - start) / runs;
     }
-    printf("gemm_f32_%d %.1f GFLOP/s\n", n, 2.0 * n * n * n / median(times));
+    printf("gemm_f32_%d %.1f GFLOP/s\n", n, 2.0 * n * n * n / median(times, ROUNDS));
     free(a);
     free(b);
     free(c);
@@ -67,7 +62,7 @@ static void measure_axpy(saxpy *axpy, int n, int runs) {
         }
         times[round] = (now_ns() - start) / runs;
     }
-    printf("axpy_f32_%d %.1f us\n", n, median(times) / 1e3);
+    printf("axpy_f32_%d %.1f us\n", n, median(times, ROUNDS) / 1e3);
     free(x);
     free(y);
 }

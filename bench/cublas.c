@@ -83,11 +83,6 @@ static void multiply(const struct product *p) {
     }
 }
 
-static double median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return values[count / 2];
-}
-
 static void measure(const char *name, int64_t n, int64_t batch, cudaDataType_t type,
                     cublasComputeType_t compute, int count) {
     struct product p = {.n = n, .batch = batch, .type = type, .compute = compute};

@@ -71,8 +71,7 @@ static void measure(const char *name, CUdeviceptr x, bool is_normal) {
         CK(p_cuStreamSynchronize(stream));
         times[r] = (now_ns() - start) / CALLS;
     }
-    qsort(times, REPEATS, sizeof *times, by_value);
-    printf("%s %.1f us\n", name, times[REPEATS / 2] / 1000);
+    printf("%s %.1f us\n", name, median(times, REPEATS) / 1000);
 }
 
 int main(void) {

@@ -49,11 +49,6 @@ static CUevent events[BURST];
 static CUdeviceptr buffers[CHAINS_MAX];
 static double captured_ns; /* of the capture before */
 
-static double median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return values[count / 2];
-}
-
 static CUgraph captured(int nodes, int chains, uint64_t ticks) {
     CUgraph graph;
     double start = now_ns();

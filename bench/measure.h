@@ -2,6 +2,7 @@
 #ifndef BENCH_MEASURE_H
 #define BENCH_MEASURE_H
 
+#include <stdlib.h>
 #include <time.h>
 
 static inline double now_ns(void) {
@@ -14,6 +15,11 @@ static inline double now_ns(void) {
 static inline int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+static inline double median(double *values, int count) {
+    qsort(values, (size_t)count, sizeof *values, by_value);
+    return values[count / 2];
 }
 
 #endif

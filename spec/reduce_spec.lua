@@ -606,6 +606,21 @@ describe("reduce", function()
     support.works(dev)
   end)
 
+  it("captures nothing of itself where a kernel of it is not there yet", function()
+    local step <const> = reduction.step "i16"
+    local short <close> = dev:buffer("i16", 10):fill(1)
+    local long <close> = dev:buffer("i16", step + 1):fill(1)
+    local out, other = dev:scalar("i64", 0), dev:scalar("i64", 0)
+    local wide <close> = dev:buffer("i16", { 4097, 64 }):fill(1)
+    local sums = dev:buffer("i64", 64)
+    gpu.reduce("sum", short, { out = out }) -- the first of two kernels that the long one needs
+    gpu.reduce("sum", wide:slice(1, 128 * 64):view("i16", { 128, 64 }), { axis = 1, out = sums })
+    local capture <close> = dev:capture()
+    support.raises("CaptureActive", {}, gpu.reduce, "sum", long, { out = other })
+    support.raises("CaptureActive", {}, gpu.reduce, "sum", wide, { axis = 1, out = sums })
+    assert.equal("0 nodes", tostring(capture):match "%d+ nodes")
+  end)
+
   it("takes more than 2^31 elements", function()
     local is_quick = dev.kind == "cuda" and dev.memory_bytes > 16 << 30
     if not (is_quick or os.getenv "GPULUA_SLOW") or support.is_checked() then

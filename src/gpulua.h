@@ -267,10 +267,10 @@ typedef enum gpulua_access {
     GPULUA_READ_WRITE = 3
 } gpulua_access;
 /* Where the bytes are for this process: of host buffers on every device, and of the CPU device's
- * buffers with isolation none. Waits until nothing on the device writes them (nor, for a write,
- * reads them); from then on the host sees to it that no work of a script's is in its way, or maps
- * again. The pointer is good until the buffer is freed or the device closed. Unsupported: device
- * memory that this process does not see; InvalidArgument: a write of read-only memory;
+ * buffers with isolation none or thread. Waits until nothing on the device writes them (nor, for a
+ * write, reads them); from then on the host sees to it that no work of a script's is in its way, or
+ * maps again. The pointer is good until the buffer is freed or the device closed. Unsupported:
+ * device memory that this process does not see; InvalidArgument: a write of read-only memory;
  * CaptureActive: the caller's task belongs to a capture; Interrupted; the error that left the
  * contents undefined. */
 GPULUA_API gpulua_status gpulua_buffer_map(gpulua *g, gpulua_buffer *buffer, gpulua_access access,
@@ -520,8 +520,9 @@ GPULUA_API void gpulua_stream_capture_release(gpulua_stream_capture *capture);
 /* ---- exchange with other libraries, by DLPack ----
  *
  * The structs are those of dlpack.h (1.x), which a host may include beside this header. Without
- * copying: host buffers on every device; buffers of the CPU device with isolation none, as host
- * memory; buffers of CUDA devices with isolation none. Tensors are compact, row by row.
+ * copying: host buffers on every device; buffers of the CPU device with isolation none or thread,
+ * as host memory; buffers of CUDA devices with isolation none or thread. Tensors are compact, row
+ * by row.
  *
  * A buffer that goes out keeps its memory until the consumer calls the deleter, whatever happens to
  * the buffer, the device and the object; the deleter may be called by any thread, also after

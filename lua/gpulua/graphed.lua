@@ -198,11 +198,7 @@ function graphed.__call(self, ...)
     return self.device:current():mark(), self.f(...)
   elseif known and not self.is_strict and is_same(known, self.upvalues, self.f, ...) then
     self.replays = self.replays + 1
-    local results, op = self.results, self.made:launch()
-    if results.n == 0 then
-      return op
-    end
-    return op, table.unpack(results, 1, results.n)
+    return results_of(self.results, self.made:launch())
   end
   return run_again(self, ...)
 end

@@ -65,36 +65,47 @@ local function launch(call, kernel, blocks, ...)
   return kernel:launch(config, ...)
 end
 
-local function reduce_rows(call, x, length)
-  local lanes, rows = reduction.lanes(call.type, length)
-  return launch(call, kernel_for(call, false, lanes), (call.outer + rows - 1) // rows, x, length, call.outer,
-    call.target)
+local function reduce_rows(call, kernel, rows, x, length)
+  return launch(call, kernel, (call.outer + rows - 1) // rows, x, length, call.outer, call.target)
 end
 
--- One launch after another, until each row has one value: from elements, or from what is left of them and their places.
-local function reduce_on(call, is_rest, values, places, length)
-  local t, is_columns = is_rest and call.what.value or call.type, call.form == "columns"
-  local lanes, at_once, step
-  if is_columns then
-    lanes, at_once, step = reduction.columns_of(t, call.outer, length, call.inner)
-  else
-    step = reduction.step(t)
-  end
-  local parts = (length + step - 1) // step
+-- What a launch after another does, until each row has one value: { kernel =, length =, parts =, step =, lanes = }. All
+-- kernels are there before anything is launched.
+local function stages_of(call, length)
+  local stages, is_rest = {}, false
+  repeat
+    local t = is_rest and call.what.value or call.type
+    local lanes, at_once, step
+    if call.form == "columns" then
+      lanes, at_once, step = reduction.columns_of(t, call.outer, length, call.inner)
+    else
+      step = reduction.step(t)
+    end
+    local parts = (length + step - 1) // step
+    stages[#stages + 1] = { kernel = kernel_for(call, is_rest, lanes, at_once), length = length, parts = parts,
+      step = step, lanes = lanes }
+    length, is_rest = parts, true
+  until parts == 1
+  return stages
+end
+
+-- From elements, or from what is left of them and their places.
+local function reduce_on(call, stages, at, values, places)
+  local stage = stages[at]
+  local length, parts, is_last = stage.length, stage.parts, at == #stages
   local total = call.outer * parts * call.inner
-  local part <close> = parts > 1 and call.device:buffer(call.what.value, total) or nil
-  local part_places <close> = parts > 1 and call.what.before and call.device:buffer("i64", total) or nil
-  local out = parts == 1 and call.target or nil
-  local kernel = kernel_for(call, is_rest, lanes, at_once)
+  local part <close> = not is_last and call.device:buffer(call.what.value, total) or nil
+  local part_places <close> = not is_last and call.what.before and call.device:buffer("i64", total) or nil
+  local out = is_last and call.target or nil
   local op
-  if is_columns then
-    local columns = threads_on(call.device) > 1 and block // lanes or block
-    op = launch(call, kernel, (total + columns - 1) // columns, values, places, length, parts, step, call.inner, total,
-      call.count, part, part_places, out)
+  if call.form == "columns" then
+    local columns = threads_on(call.device) > 1 and block // stage.lanes or block
+    op = launch(call, stage.kernel, (total + columns - 1) // columns, values, places, length, parts, stage.step,
+      call.inner, total, call.count, part, part_places, out)
   else
-    op = launch(call, kernel, total, values, places, length, parts, call.count, part, part_places, out)
+    op = launch(call, stage.kernel, total, values, places, length, parts, call.count, part, part_places, out)
   end
-  return out and op or reduce_on(call, true, part, part_places, parts)
+  return is_last and op or reduce_on(call, stages, at + 1, part, part_places)
 end
 
 local options_known <const> = { axis = true, out = true, stream = true, label = true }
@@ -177,11 +188,16 @@ return function(op, x, options, ...)
     check_out(x, out, shape, what.result)
   end
   local wanted = out and out.type or what.result
-  local form = inner > 1 and "columns" or outer > 1 and reduction.lanes(t, length) and "rows" or "pieces"
-  local call = { device = device, op = op, type = t, wanted = wanted, form = form, what = what, outer = outer,
-    inner = inner, count = length, stream = stream, label = label or "reduce" }
+  local lanes, rows
+  if inner == 1 and outer > 1 then
+    lanes, rows = reduction.lanes(t, length)
+  end
+  local call = { device = device, op = op, type = t, wanted = wanted, what = what, outer = outer, inner = inner,
+    form = inner > 1 and "columns" or lanes and "rows" or "pieces", count = length, stream = stream,
+    label = label or "reduce" }
+  local kernel, stages = lanes and kernel_for(call, false, lanes), not lanes and stages_of(call, length)
   call.target = out or device:buffer(wanted, #shape > 0 and shape or 1)
-  local done = form == "rows" and reduce_rows(call, x, length) or reduce_on(call, false, x, nil, length)
+  local done = lanes and reduce_rows(call, kernel, rows, x, length) or reduce_on(call, stages, 1, x, nil)
   if out then
     return done
   end

@@ -399,10 +399,10 @@ extern "C" __global__ void reduce(const STAGE::element *x, const long long *from
     }
     const long long start = piece * segment, left = length - start, before = outer * length;
     const int n = id >= total ? 0 : (int)(left < segment ? left : segment);
-    x += (before + start) * inner + column;
+    const STAGE::element *first = x + ((before + start) * inner + column);
     int columns = 1;
 #if THREADS > 1
-    one a = take_column<STAGE>(x, inner, n, lane);
+    one a = take_column<STAGE>(first, inner, n, lane);
     __shared__ value found[BLOCK];
     __shared__ int found_at[BLOCK];
     for (int by = 1; by < LANES; by *= 2) { // neighbours, then neighbours of these
@@ -421,9 +421,8 @@ extern "C" __global__ void reduce(const STAGE::element *x, const long long *from
     if (columns > end - id) columns = (int)(end - id);
     if (columns > total - id) columns = (int)(total - id);
     lanes<LANES * side> s;
-    take_columns<STAGE, side>(s, x, inner, n, columns);
+    take_columns<STAGE, side>(s, first, inner, n, columns);
 #endif
-    x -= (before + start) * inner + column;
     for (int c = 0; c < columns; c++) {
       long long place = start + s.at(c);
       if (from) place = from[(before + place) * inner + column + c];

@@ -409,10 +409,7 @@ static int capture_tostring(lua_State *L) {
 /* ---- graphs ---- */
 
 struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index) {
-    struct graph_handle *handle = gpu_lua_test_tagged(L, g, index, GPU_LUA_KIND_GRAPH);
-    if (!handle) {
-        handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH); /* raises */
-    }
+    struct graph_handle *handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH);
     if (!handle->graph) {
         gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed graph");
     }
@@ -431,7 +428,7 @@ static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, const char *
     if (!lua_isnil(L, 2)) {
         gpu_lua_check_options(L, 2, options, what);
         submit.label = gpu_lua_field_string(L, 2, "label", what);
-        if (lua_istable(L, 2) && lua_getfield(L, 2, "stream") != LUA_TNIL) {
+        if (lua_getfield(L, 2, "stream") != LUA_TNIL) {
             if (!gpu_lua_test(L, g, -1, GPU_LUA_KIND_STREAM)) {
                 gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "stream of %s: a stream expected, got %s",
                              what, luaL_typename(L, -1));

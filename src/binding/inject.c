@@ -8,8 +8,9 @@
  * lost: the device's process is killed at that operation; without one, the same as fault. Does not
  * block. */
 int gpu_lua_device_inject(lua_State *L) {
-    static const char *const names[GPU_INJECT_COUNT + 1] = {
-        [GPU_INJECT_OOM] = "oom", [GPU_INJECT_FAULT] = "fault", [GPU_INJECT_LOST] = "lost"};
+    static const char *const names[GPU_INJECT_COUNT + 1] = {[GPULUA_INJECT_OOM] = "oom",
+                                                            [GPULUA_INJECT_FAULT] = "fault",
+                                                            [GPULUA_INJECT_LOST] = "lost"};
     struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, NULL);
     luaL_checkstack(L, 8, NULL);
     if (!lua_istable(L, 2)) {
@@ -21,7 +22,7 @@ int gpu_lua_device_inject(lua_State *L) {
     for (int what = 0; what < GPU_INJECT_COUNT; what++) {
         int64_t n = gpu_lua_field_integer(L, 2, names[what], "inject", -1, 0, INT64_MAX);
         if (n >= 0) {
-            gpu_device_inject(device, (enum gpu_inject)what, (uint64_t)n);
+            gpu_device_inject(device, (gpulua_injection)what, (uint64_t)n);
         }
     }
     lua_settop(L, 1);

@@ -68,8 +68,7 @@ int gpu_lua_capture_update(lua_State *L) {
 /* core.capture_active(device) -> does the caller's task belong to a capture of it? */
 int gpu_lua_capture_active(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
-    lua_pushboolean(L, gpu_lua_scope(g)->capture != 0 && gpu_lua_capture_find(L, g, device));
+    lua_pushboolean(L, gpu_lua_capture_find(L, g, gpu_lua_check_device(L, g, 1, NULL)) != NULL);
     return 1;
 }
 
@@ -77,8 +76,8 @@ int gpu_lua_capture_active(lua_State *L) {
  * and the upvalues of f those in `upvalues`? What each replay of a graphed function asks first. */
 int gpu_lua_graphed_same(lua_State *L) {
     int count = lua_gettop(L) - 3;
-    lua_getfield(L, 1, "n");
-    bool is_same = lua_tointeger(L, -1) == count;
+    bool is_same = lua_getfield(L, 1, "n") == LUA_TNUMBER && lua_tointeger(L, -1) == count;
+    lua_pop(L, 1);
     for (int i = 1; i <= count && is_same; i++) {
         lua_rawgeti(L, 1, i);
         is_same = lua_rawequal(L, -1, i + 3);

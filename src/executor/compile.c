@@ -3,7 +3,6 @@
  * The source is copied out of the arena when the record is taken. The thread only compiles; loading
  * what came out, and answering, is the executor's thread's. Started with the first compilation. */
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,13 +91,7 @@ static void *compiler_main(void *user) {
 }
 
 static gpulua_status start_compiler(struct wire_executor *executor, struct backend_error *error) {
-    /* The host's signals are for the host's threads. */
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&executor->compiler, NULL, compiler_main, executor);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = gpu_wire_thread_start(&executor->compiler, compiler_main, executor);
     if (rc != 0) {
         return gpu_backend_fail(error, GPULUA_CAPACITY, rc, "cannot start a thread: %s",
                                 strerror(rc));

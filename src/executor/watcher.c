@@ -5,7 +5,6 @@
  * executor's first step on any call is to take the lock and say that it watches no more. So the way
  * of a record costs one load of a flag. */
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -82,12 +81,7 @@ static bool start(struct wire_executor *executor) {
     if (executor->has_watcher) {
         return true;
     }
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    executor->has_watcher = pthread_create(&executor->watcher, NULL, watcher_main, executor) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    executor->has_watcher = gpu_wire_thread_start(&executor->watcher, watcher_main, executor) == 0;
     return executor->has_watcher;
 }
 

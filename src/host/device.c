@@ -1,5 +1,4 @@
 /* Devices that a host opens for several objects. */
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,16 +66,11 @@ gpulua_device *gpulua_device_open(const gpulua_device_config *config) {
     return shared;
 }
 
-static_assert((int)GPULUA_INJECT_OOM == GPU_INJECT_OOM &&
-                  (int)GPULUA_INJECT_FAULT == GPU_INJECT_FAULT &&
-                  (int)GPULUA_INJECT_LOST == GPU_INJECT_LOST,
-              "gpulua_injection");
-
 gpulua_status gpulua_device_inject(gpulua_device *device, gpulua_injection what, uint64_t n) {
     if (!device || (int)what < 0 || (int)what >= GPU_INJECT_COUNT) {
         return GPULUA_INVALID_ARGUMENT;
     }
-    gpu_device_inject(device->device, (enum gpu_inject)what, n);
+    gpu_device_inject(device->device, what, n);
     return GPULUA_OK;
 }
 

@@ -494,7 +494,7 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
     struct gpu_memory *memory = memory_for(device, info);
     struct gpu_block *made = NULL;
     status = check_size(device, info, error);
-    if (status == GPULUA_OK && device->is_injected && gpu_inject_due(device, GPU_INJECT_OOM)) {
+    if (status == GPULUA_OK && device->is_injected && gpu_inject_due(device, GPULUA_INJECT_OOM)) {
         status =
             gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "injected: no memory for %llu bytes%s%s%s",
                           (unsigned long long)info->byte_count, info->label ? " for '" : "",

@@ -162,11 +162,9 @@ uint64_t gpu_device_budget_bytes(const struct gpu_device *device);
  * are over. */
 uint64_t gpu_device_trim(struct gpu_device *device);
 
-/* For tests: what goes wrong with the n-th allocation (OOM) or operation (FAULT, LOST) from now on;
- * 0 withdraws it. FAULT: the device is lost, as a fault of that operation would lose it. LOST: its
- * process is killed; without one, the same as FAULT. Does not block. */
-enum gpu_inject { GPU_INJECT_OOM, GPU_INJECT_FAULT, GPU_INJECT_LOST, GPU_INJECT_COUNT };
-void gpu_device_inject(struct gpu_device *device, enum gpu_inject what, uint64_t n);
+/* See gpulua_device_inject. */
+#define GPU_INJECT_COUNT 3
+void gpu_device_inject(struct gpu_device *device, gpulua_injection what, uint64_t n);
 
 /* Counters. X(name): every one a uint64_t, all in stats(). */
 /* clang-format off */

@@ -1,7 +1,7 @@
 /* Injected failures (see runtime/device.h): counted where the real ones would come from. */
 #include "runtime/state.h"
 
-void gpu_device_inject(struct gpu_device *device, enum gpu_inject what, uint64_t n) {
+void gpu_device_inject(struct gpu_device *device, gpulua_injection what, uint64_t n) {
     GPU_ENTER(device);
     device->injected[what] = n;
     device->is_injected = false;
@@ -10,7 +10,7 @@ void gpu_device_inject(struct gpu_device *device, enum gpu_inject what, uint64_t
     }
 }
 
-bool gpu_inject_due(struct gpu_device *device, enum gpu_inject what) {
+bool gpu_inject_due(struct gpu_device *device, gpulua_injection what) {
     if (device->injected[what] == 0 || --device->injected[what] != 0) {
         return false;
     }
@@ -19,7 +19,7 @@ bool gpu_inject_due(struct gpu_device *device, enum gpu_inject what) {
 }
 
 uint8_t gpu_inject_flags(struct gpu_device *device) {
-    bool is_fault = gpu_inject_due(device, GPU_INJECT_FAULT);
-    bool is_lost = gpu_inject_due(device, GPU_INJECT_LOST);
+    bool is_fault = gpu_inject_due(device, GPULUA_INJECT_FAULT);
+    bool is_lost = gpu_inject_due(device, GPULUA_INJECT_LOST);
     return (uint8_t)((is_fault ? WIRE_FLAG_FAULT : 0) | (is_lost ? WIRE_FLAG_DIE : 0));
 }

@@ -394,7 +394,7 @@ void gpu_device_run_deferred(struct gpu_device *device);
 
 /* ---- inject.c ---- */
 /* Is it this one that goes wrong? Counts. */
-bool gpu_inject_due(struct gpu_device *device, enum gpu_inject what);
+bool gpu_inject_due(struct gpu_device *device, gpulua_injection what);
 /* What the next operation's record is to say of that. */
 uint8_t gpu_inject_flags(struct gpu_device *device);
 /* What gpu_device_check says to those who have a seat, if it is shared. */

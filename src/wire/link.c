@@ -40,6 +40,34 @@ void gpu_wire_core_finish(struct link_core *core) {
     core->link.page = NULL;
 }
 
+struct wire_executor *gpu_wire_core_open_here(struct link_core *core,
+                                              const struct wire_link_info *info,
+                                              enum wire_executor_place place,
+                                              struct wire_error *error) {
+    struct wire_link *link = &core->link;
+    struct wire_executor *executor = NULL;
+    core->event_fd = -1;
+    link->page = gpu_wire_page_create(NULL, error);
+    if (link->page != NULL) {
+        link->arena = gpu_wire_arena_create(NULL, WIRE_ARENA_BYTES, &link->arena_bytes, error);
+    }
+    if (link->arena != NULL && gpu_wire_core_init(core, info, error) == GPULUA_OK) {
+        const struct wire_executor_info executor_info = {.page = link->page,
+                                                         .arena = link->arena,
+                                                         .arena_bytes = link->arena_bytes,
+                                                         .event_fd = core->event_fd,
+                                                         .place = place};
+        executor = gpu_executor_create(&executor_info, error);
+    }
+    if (executor == NULL) {
+        gpu_wire_core_finish(core);
+        return NULL;
+    }
+    link->poll_fd = core->event_fd;
+    core->state_seen = atomic_load(&link->page->state);
+    return executor;
+}
+
 static void deliver(struct link_core *core, const struct wire_reply *reply) {
     if (reply->kind == WIRE_REPLY_LOST) {
         if (core->lost_told) {
@@ -169,7 +197,9 @@ void gpu_wire_link_close(struct wire_link *link) {
     }
     struct link_core *core = (struct link_core *)link;
     link->ops->close(link);
-    core->release(link);
+    if (core->release != NULL) {
+        core->release(link);
+    }
     gpu_wire_core_finish(core);
     free(core);
 }
@@ -193,5 +223,6 @@ void gpu_wire_link_want(struct wire_link *link, uint32_t stream, uint64_t seq) {
 }
 
 int gpu_wire_link_pid(const struct wire_link *link) {
-    return ((const struct link_core *)link)->pid(link);
+    const struct link_core *core = (const struct link_core *)link;
+    return core->pid != NULL ? core->pid(link) : 0;
 }

@@ -82,15 +82,6 @@ static void inline_close(struct wire_link *link) {
     atomic_store_explicit(&link->page->state, WIRE_STATE_CLOSED, memory_order_release);
 }
 
-static void inline_release(struct wire_link *link) {
-    (void)link; /* poll_fd is the core's event_fd */
-}
-
-static int inline_pid(const struct wire_link *link) {
-    (void)link;
-    return 0;
-}
-
 static const struct wire_link_ops inline_ops = {
     .publish = inline_publish,
     .settle = inline_settle,
@@ -107,40 +98,12 @@ struct wire_link *gpu_wire_inline_open(const struct wire_link_info *info,
         gpu_wire_fail(error, GPULUA_OUT_OF_MEMORY, ENOMEM, "out of memory");
         return NULL;
     }
-    struct wire_link *link = &self->core.link;
-    self->core.event_fd = -1;
     self->core.drain = inline_drain;
-    self->core.release = inline_release;
-    self->core.pid = inline_pid;
-    link->ops = &inline_ops;
-    link->page = gpu_wire_page_create(NULL, error);
-    if (link->page == NULL) {
-        goto fail;
-    }
-    link->arena = gpu_wire_arena_create(NULL, WIRE_ARENA_BYTES, &link->arena_bytes, error);
-    if (link->arena == NULL) {
-        goto fail;
-    }
-    if (gpu_wire_core_init(&self->core, info, error) != GPULUA_OK) {
-        goto fail;
-    }
-    link->poll_fd = self->core.event_fd;
-    const struct wire_executor_info executor_info = {
-        .page = link->page,
-        .arena = link->arena,
-        .arena_bytes = link->arena_bytes,
-        .event_fd = self->core.event_fd,
-        .place = WIRE_EXECUTOR_INLINE,
-    };
-    self->executor = gpu_executor_create(&executor_info, error);
+    self->core.link.ops = &inline_ops;
+    self->executor = gpu_wire_core_open_here(&self->core, info, WIRE_EXECUTOR_INLINE, error);
     if (self->executor == NULL) {
-        goto fail;
+        free(self);
+        return NULL;
     }
-    self->core.state_seen = atomic_load(&link->page->state);
-    return link;
-
-fail:
-    gpu_wire_core_finish(&self->core);
-    free(self);
-    return NULL;
+    return &self->core.link;
 }

@@ -3,7 +3,6 @@
  * process ends the script, too: only a process of its own is apart from it. */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,25 +54,6 @@ static const struct link_far far = {.name = "the device's thread",
                                     .bury = thread_bury,
                                     .end = thread_end};
 
-static void thread_release(struct wire_link *link) {
-    (void)link; /* poll_fd is the core's event_fd */
-}
-
-static int thread_pid(const struct wire_link *link) {
-    (void)link;
-    return 0;
-}
-
-/* Signals are for the host's threads. */
-static int start(struct link_thread *self) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&self->thread, NULL, thread_main, self);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return code;
-}
-
 struct wire_link *gpu_wire_thread_open(const struct wire_link_info *info,
                                        struct wire_error *error) {
     struct link_thread *self = calloc(1, sizeof *self);
@@ -82,42 +62,19 @@ struct wire_link *gpu_wire_thread_open(const struct wire_link_info *info,
         return NULL;
     }
     struct link_core *core = &self->ring.core;
-    struct wire_link *link = &core->link;
-    core->event_fd = -1;
-    core->release = thread_release;
-    core->pid = thread_pid;
-    link->page = gpu_wire_page_create(NULL, error);
-    if (link->page == NULL) {
-        goto fail;
-    }
-    link->arena = gpu_wire_arena_create(NULL, WIRE_ARENA_BYTES, &link->arena_bytes, error);
-    if (link->arena == NULL || gpu_wire_core_init(core, info, error) != GPULUA_OK) {
-        goto fail;
-    }
-    link->poll_fd = core->event_fd;
-    gpu_wire_link_ring_init(&self->ring, &far);
-    const struct wire_executor_info executor_info = {
-        .page = link->page,
-        .arena = link->arena,
-        .arena_bytes = link->arena_bytes,
-        .event_fd = core->event_fd,
-        .place = WIRE_EXECUTOR_THREAD,
-    };
-    self->executor = gpu_executor_create(&executor_info, error);
+    self->executor = gpu_wire_core_open_here(core, info, WIRE_EXECUTOR_THREAD, error);
     if (self->executor == NULL) {
-        goto fail;
+        free(self);
+        return NULL;
     }
-    core->state_seen = atomic_load(&link->page->state);
-    int code = start(self);
+    gpu_wire_link_ring_init(&self->ring, &far);
+    int code = gpu_wire_thread_start(&self->thread, thread_main, self);
     if (code != 0) {
         gpu_wire_fail(error, GPULUA_CAPACITY, code, "cannot start a thread: %s", strerror(code));
         gpu_executor_destroy(self->executor);
-        goto fail;
+        gpu_wire_core_finish(core);
+        free(self);
+        return NULL;
     }
-    return link;
-
-fail:
-    gpu_wire_core_finish(core);
-    free(self);
-    return NULL;
+    return &core->link;
 }

@@ -4,6 +4,8 @@
 #define GPU_WIRE_SYNC_H
 
 #include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,6 +30,17 @@ static inline uint64_t gpu_wire_now_ns(void) {
 static inline void gpu_wire_nap_ns(uint64_t nap_ns) {
     struct timespec nap = {(time_t)(nap_ns / 1000000000u), (long)(nap_ns % 1000000000u)};
     nanosleep(&nap, NULL);
+}
+
+/* A thread of ours that no signal comes to: the host's are for the host's. 0, or pthread_create's
+ * error. */
+static inline int gpu_wire_thread_start(pthread_t *thread, void *(*run)(void *), void *user) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int code = pthread_create(thread, NULL, run, user);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return code;
 }
 
 /* Sleeps while *word == value, at most timeout_ns (negative: for ever). May wake for no reason. */

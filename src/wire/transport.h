@@ -18,8 +18,9 @@ struct link_core {
     uint64_t close_seq;    /* request number of a CLOSE that was published; 0: none */
     uint64_t claims_count; /* writes to event_fd that were announced and are not read yet */
     uint32_t (*drain)(struct wire_link *link);
-    void (*release)(struct wire_link *link); /* after ops->close: frees everything but the core */
-    int (*pid)(const struct wire_link *link);
+    /* After ops->close: frees everything but the core. NULL: there is nothing else. */
+    void (*release)(struct wire_link *link);
+    int (*pid)(const struct wire_link *link); /* NULL: there is no process */
 };
 
 struct wire_link *gpu_wire_inline_open(const struct wire_link_info *info, struct wire_error *error);
@@ -31,6 +32,13 @@ struct wire_link *gpu_wire_process_open(const struct wire_link_info *info,
 gpulua_status gpu_wire_core_init(struct link_core *core, const struct wire_link_info *info,
                                  struct wire_error *error);
 void gpu_wire_core_finish(struct link_core *core);
+
+/* All of that, in memory of this process, and an executor on it, which the caller owns. NULL: gone
+ * again, but for `core` itself, and `error` is filled. */
+struct wire_executor *gpu_wire_core_open_here(struct link_core *core,
+                                              const struct wire_link_info *info,
+                                              enum wire_executor_place place,
+                                              struct wire_error *error);
 
 /* Hands what is in the reply ring to on_reply, which may publish and so come back here. `*corrupt`:
  * the ring's content makes no sense. */

@@ -74,7 +74,10 @@ struct cuda_prepared {
     uint32_t heat; /* launches of the kernel that it stands for, until it is worth it */
 };
 #define CUDA_PREPARED_PER_STREAM 8u
-#define CUDA_PREPARED_MAX 256u /* of a device; each holds about 115 KB of its memory */
+#define CUDA_PREPARED_MAX 256u  /* of a device; each holds about 115 KB of its memory */
+#define CUDA_PREPARED_AFTER 16u /* launches of the same before one is worth the 15 us */
+/* Launches (of a stream; of a device's libraries) without one of it: another may have its place. */
+#define CUDA_PREPARED_STALE 256u
 
 struct backend_stream {
     struct link link;

@@ -13,11 +13,8 @@
 
 #include "backend/cuda/toolkit.h"
 
-#define PREPARED_AFTER 16u /* launches of a kernel on a stream before it is worth the 15 us */
-#define PREPARED_STALE                                                                             \
-    256u /* launches of a stream without one of the kernel: another may have it */
-
-static_assert(PREPARED_STALE > CUDA_PREPARED_PER_STREAM, "a round of that many kernels keeps all");
+static_assert(CUDA_PREPARED_STALE > CUDA_PREPARED_PER_STREAM,
+              "a round of that many kernels keeps all");
 
 /* A launch asks for more dynamic shared memory than kernels get by default: the kernel opts in to
  * all that the device has, once. */
@@ -120,7 +117,7 @@ static struct cuda_prepared *prepared_find(struct backend_stream *stream,
         }
     }
     struct cuda_prepared *prepared = &stream->prepared[oldest];
-    if (stream->prepared_kernels[oldest] != NULL && now - prepared->used < PREPARED_STALE) {
+    if (stream->prepared_kernels[oldest] != NULL && now - prepared->used < CUDA_PREPARED_STALE) {
         return NULL;
     }
     stream->prepared_kernels[oldest] = kernel;
@@ -147,7 +144,7 @@ static bool prepared_launch(const struct backend_launch *launch, void **extra) {
     struct backend_device *device = kernel->device;
     const struct cuda_driver *cu = &device->cu;
     struct cuda_prepared *prepared = prepared_find(launch->stream, kernel);
-    if (prepared == NULL || prepared->heat < PREPARED_AFTER) {
+    if (prepared == NULL || prepared->heat < CUDA_PREPARED_AFTER) {
         if (prepared != NULL) {
             prepared->heat++;
         }

@@ -15,19 +15,18 @@
 #include "backend/cuda/graph.h"
 #include "backend/cuda/toolkit.h"
 
-#define PLACES 64u         /* calls with different arguments, of a device */
-#define PREPARED_AFTER 16u /* calls with the same arguments before a graph is worth making */
-#define STALE 256u         /* calls of libraries without this one: another may have its place */
+#define PLACES 64u /* calls with different arguments, of a device */
 #define NODES_MAX 64u
 
-static_assert(STALE > PLACES, "a round of that many calls keeps all");
+static_assert(CUDA_PREPARED_STALE > PLACES, "a round of that many calls keeps all");
 
 struct cuda_prepared_calls {
     uint64_t call_count;
+    uint64_t
+        hashes[PLACES]; /* of the arguments: beside each other, as each call looks through them */
     struct place {
         const struct cuda_toolkit_call *call; /* NULL: free */
         const void *made;                     /* the module's that is called; compared only */
-        uint64_t hash;                        /* of the arguments */
         uint64_t used;                        /* call_count when it was */
         uint32_t heat;                        /* calls, until it is worth it */
         bool is_unfit;                        /* what the call does cannot be prepared */
@@ -81,28 +80,31 @@ static uint64_t hash_of(const uint8_t *args, uint32_t bytes) {
 static struct place *place_of(struct backend_device *device, const struct backend_launch *launch) {
     struct cuda_prepared_calls *calls = device->prepared_calls;
     uint64_t hash = hash_of(launch->args, launch->args_bytes), now = ++calls->call_count;
-    struct place *oldest = &calls->places[0];
     for (size_t i = 0; i < PLACES; i++) {
         struct place *place = &calls->places[i];
-        if (place->hash == hash && is_of(place, launch->kernel) &&
+        if (calls->hashes[i] == hash && is_of(place, launch->kernel) &&
             place->args_bytes == launch->args_bytes &&
             memcmp(place->args, launch->args, launch->args_bytes) == 0) {
             place->used = now;
             return place;
         }
-        oldest = place->used < oldest->used ? place : oldest;
     }
-    if (oldest->call != NULL && now - oldest->used < STALE) {
+    size_t oldest = 0;
+    for (size_t i = 1; i < PLACES; i++) {
+        oldest = calls->places[i].used < calls->places[oldest].used ? i : oldest;
+    }
+    struct place *place = &calls->places[oldest];
+    if (place->call != NULL && now - place->used < CUDA_PREPARED_STALE) {
         return NULL;
     }
-    place_empty(device, oldest);
-    oldest->call = launch->kernel->call;
-    oldest->made = launch->kernel->call_made;
-    oldest->hash = hash;
-    oldest->used = now;
-    oldest->args_bytes = launch->args_bytes;
-    memcpy(oldest->args, launch->args, launch->args_bytes);
-    return oldest;
+    place_empty(device, place);
+    calls->hashes[oldest] = hash;
+    place->call = launch->kernel->call;
+    place->made = launch->kernel->call_made;
+    place->used = now;
+    place->args_bytes = launch->args_bytes;
+    memcpy(place->args, launch->args, launch->args_bytes);
+    return place;
 }
 
 /* Only nodes that may run as often as one likes: memory that the library allocates itself may not.
@@ -170,7 +172,7 @@ bool gpu_cuda_prepared_call(const struct backend_launch *launch) {
         return false;
     }
     if (place->exec == NULL) {
-        if (place->heat++ < PREPARED_AFTER || device->prepared_count >= CUDA_PREPARED_MAX) {
+        if (place->heat++ < CUDA_PREPARED_AFTER || device->prepared_count >= CUDA_PREPARED_MAX) {
             return false;
         }
         place_make(launch, place);
