@@ -13,6 +13,7 @@ out=build/check
 mkdir -p "$out"
 status=0
 passed=0 failed=0 skipped=0
+: > "$out/reports"
 
 add_counts() {
     line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$1" | tail -n 1)
@@ -20,12 +21,12 @@ add_counts() {
     passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))
 }
 
-# reports NAME FOLDER: prints what sanitizers wrote there, each a failure. One process writes one file.
+# reports NAME FOLDER: what sanitizers wrote there, each a failure, for the end of the output, where it is found. One
+# process writes one file.
 reports() {
     for file in "$2"/report.*; do
         [ -s "$file" ] || continue
-        echo "--- $1: $file"
-        cat "$file"
+        { echo "--- $1: $file"; cat "$file"; } >> "$out/reports"
         failed=$((failed + 1))
     done
 }
@@ -105,5 +106,6 @@ if command -v setarch > /dev/null && setarch "$(uname -m)" -R true 2> /dev/null;
 fi
 MAKE="$steady $MAKE" ISOLATE='' run thread thread
 
+cat "$out/reports"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$status" -eq 0 ]

@@ -736,7 +736,7 @@ static void checked(void) {
             good = good && strstr(output, wanted[i]) != NULL;
         }
         if (!tap_check(&tap, good, "check mode finds what a launch changes, and nothing else")) {
-            printf("# %s\n", output);
+            printf("# status %#x\n# %s\n", (unsigned)status, output);
         }
     }
 }
