@@ -901,6 +901,8 @@ describe("a launch of a graph", function()
       end
       return count
     end
+    collectgarbage()
+    collectgarbage()
     local before = files()
     for round = 1, 20 do
       local own <close>, pid = support.open_with_pid()

@@ -50,7 +50,7 @@ extern "C" {
     X(22, LIBRARY_UNAVAILABLE, "LibraryUnavailable", "a library could not be loaded", "install one of the named")      \
     X(23, LIBRARY_ERROR, "LibraryError", "a library reported an error", "see the message")                             \
     X(24, DRIVER, "Driver", "the driver reported an error", "see the driver's text in the message")                    \
-    X(25, DEVICE_LOST, "DeviceLost", "the device is gone", "open the device again; `suspects` may name the cause")     \
+    X(25, DEVICE_LOST, "DeviceLost", "the device is gone", "in a process of its own it comes up again: dev:await() waits for that; `suspects` may name the cause")     \
     X(26, UNRECOVERABLE, "Unrecoverable", "the device cannot come back", "start a new process")                        \
     X(27, TIMEOUT, "Timeout", "the time is over", "allow more time or look for what hangs")                            \
     X(28, CANCELLED, "Cancelled", "the wait was cancelled", "this is how cancellation shows; clean up and return")     \

@@ -30,6 +30,7 @@ rng.__name = "gpulua.rng"
 
 local threads <const> = 256
 local mean_max <const> = 1048576 -- of Poisson's
+local lost_words <const> = 1 << 48 -- more than any graphs have drawn when a device is lost
 local once <const> = { grid = 1, block = 1, label = "rng advance" }
 local labels <const> = { bits = "rng bits", uniform = "rng uniform", normal = "rng normal",
   log_normal = "rng log_normal", poisson = "rng poisson" }
@@ -92,6 +93,11 @@ end
 
 local function draw_philox(self, what, kind, x, count, given, a, b, c, d)
   local width = widths[kind]
+  if core.stream_number(self.device, given and given.stream) then
+    self.place = (width == 2 and self.place + 1 & ~1 or self.place) + count * width
+  else
+    self.is_captured = true
+  end
   local config = config_for(self, what, count * width // 4 + 2, given) -- blocks of the sequence, two of them in part
   local op = self.kernels[names[what][kind]]:launch(config, count, self.state_words, x, a, b, c, d)
   self.kernels.advance:launch(config.stream and { grid = 1, block = 1, stream = config.stream, label = once.label }
@@ -248,6 +254,7 @@ function rng.state(self)
   local seed, offset = self.seed, self.offset
   if self.state_words then
     seed, offset = table.unpack(self.state_words:read())
+    self.place = offset
   end
   return { generator = self.generator, seed = seed, offset = offset, ordering = self.ordering,
     dimensions = self.dimensions }
@@ -263,10 +270,12 @@ function rng.restore(self, state)
       fail("restore", "%s: this rng's is %s, the state's %s", name, tostring(self[name]), tostring(wanted[name]))
     end
   end
+  self.seed = wanted.seed
   if self.state_words then
+    self.place = wanted.offset
     self.state_words:write { wanted.seed, wanted.offset }
   else
-    self.seed, self.offset = wanted.seed, wanted.offset
+    self.offset = wanted.offset
   end
   return self
 end
@@ -316,15 +325,20 @@ return function(device, options)
   end
   local kernels = distributions.kernels(device, state.generator == "philox" and "draw" or "make")
   if state.generator == "philox" then
-    made.draw = draw_philox
-    made.state_words = device:buffer("i64", 2, { label = "rng state" })
+    made.draw, made.seed, made.place = draw_philox, state.seed, state.offset
+    made.state_words = device:buffer("i64", 2, { label = "rng state", rebuild = function(words)
+      if made.is_captured then -- how often graphs have drawn is known to the device alone
+        made.place = made.place + lost_words
+      end
+      words:write { made.seed, made.place }
+    end })
     made.state_words:write { state.seed, state.offset }
   else
     libraries[device] = libraries[device] or core.library(device, "rng"):kernel "words"
     made.draw, made.words, made.seed, made.offset = draw_library, libraries[device], state.seed, state.offset
     made.is_wide = state.generator:find "64$" ~= nil
     made.ordering_code = (orderings[state.generator] or quasi_ordering)[state.ordering]
-    made.order = device:buffer("u8", 1, { label = "rng order" }):fill(0) -- draws follow each other, as cuRAND needs it
+    made.order = device:buffer("u8", 1, { label = "rng order", durable = "space" }):fill(0) -- draws follow each other, as cuRAND needs it
   end
   made.kernels = kernels
   return made

@@ -18,7 +18,7 @@ function workspace.take(self, device, stream, bytes)
   if found and #found >= bytes then
     return found
   end
-  local made = device:buffer("u8", bytes, { label = self.label })
+  local made = device:buffer("u8", bytes, { label = self.label, durable = number and "space" or nil })
   if found then
     found:close()
   elseif number then

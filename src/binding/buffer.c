@@ -8,6 +8,7 @@
 #include "binding/data.h"
 #include "binding/device.h"
 #include "binding/memory.h"
+#include "binding/recovery.h"
 #include "binding/stream.h"
 
 /* Lua's collector is driven by device bytes, too: garbage handles may hold a lot of memory. So many
@@ -191,6 +192,7 @@ static void create_block(lua_State *L, struct gpulua *g, struct gpu_device *devi
         .byte_count = request->byte_count,
         .label = request->label,
         .is_host = request->is_host,
+        .keeping = request->keeping,
         .memory = request->reserved,
         .is_reserved = request->reserved != NULL,
         .collect = collect,
@@ -273,20 +275,31 @@ struct buffer *gpu_lua_buffer_over(lua_State *L, struct gpulua *g, struct gpu_bl
     return buffer;
 }
 
+/* What cannot be there again. */
+static void check_keeping(lua_State *L, struct gpulua *g, const char *what,
+                          struct gpu_device *device, const struct buffer_request *request) {
+    const char *option = request->keeping == GPU_KEEP_PLACE ? "rebuild" : "durable";
+    if (gpu_lua_capture_find(L, g, device)) {
+        gpu_lua_fail(L, GPULUA_CAPTURE_ACTIVE,
+                     "%s of %s: a buffer that is made in a capture is made anew with its graph",
+                     option, what);
+    }
+    if (request->memory && request->memory->memory &&
+        gpu_memory_find(request->memory->memory, GPU_MEMORY_GUARD)) {
+        gpu_lua_fail(L, GPULUA_UNSUPPORTED,
+                     "%s of %s: memory with a guard does not survive the loss of the device",
+                     option, what);
+    }
+}
+
 void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const char *what,
                             struct gpu_device *device, struct buffer_request *request) {
     static const char *const options[] = {"label", "memory", "durable", "rebuild", NULL};
-    static const char *const later[] = {"durable", "rebuild", NULL};
     if (lua_isnoneornil(L, index)) {
         return;
     }
     gpu_lua_check_options(L, index, options, what);
-    for (const char *const *name = later; *name; name++) {
-        if (lua_getfield(L, index, *name) != LUA_TNIL) {
-            gpu_lua_fail(L, GPULUA_UNSUPPORTED, "%s of %s: not in this version", *name, what);
-        }
-        lua_pop(L, 1);
-    }
+    request->keeping = gpu_lua_keeping(L, index, what);
     request->label = gpu_lua_field_string(L, index, "label", what);
     if (lua_getfield(L, index, "memory") != LUA_TNIL) {
         if (!gpu_lua_test(L, g, lua_gettop(L), GPU_LUA_KIND_MEMORY)) {
@@ -303,6 +316,9 @@ void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const cha
         }
     }
     gpu_lua_keep_option(L, index, "memory");
+    if (request->keeping != GPU_KEEP_NOTHING) {
+        check_keeping(L, g, what, device, request);
+    }
 }
 
 /* dev:buffer(type, n or {d1, d2, ...}[, {label =, memory = what dev:memory gave}]) */
@@ -313,7 +329,10 @@ int gpu_lua_device_buffer(lua_State *L) {
     lua_settop(L, 4);
     gpu_lua_check_shape(L, 3, "buffer", &request);
     gpu_lua_buffer_options(L, g, 4, "buffer", device, &request);
-    gpu_lua_buffer_make(L, g, device, &request);
+    struct buffer *made = gpu_lua_buffer_make(L, g, device, &request);
+    if (request.keeping == GPU_KEEP_PLACE) {
+        gpu_lua_note_rebuild(L, g, 4, made->ref.block);
+    }
     return 1;
 }
 

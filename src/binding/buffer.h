@@ -31,6 +31,7 @@ struct buffer_request {
     uint64_t elem_count, byte_count;
     const char *label;
     bool is_host;
+    enum gpu_keeping keeping;
     struct memory_handle *memory; /* where it comes from; NULL: the device's default */
     struct gpu_memory *reserved;  /* borrowed: gpu_memory_reserve has made room for it there */
 };

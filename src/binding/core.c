@@ -11,6 +11,7 @@
 #include "binding/kernel.h"
 #include "binding/loop.h"
 #include "binding/memory.h"
+#include "binding/recovery.h"
 #include "binding/stream.h"
 
 static const char core_key; /* registry: the module table */
@@ -473,6 +474,11 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"capture_enter", gpu_lua_capture_enter},
                                          {"capture_spawn", gpu_lua_capture_spawn},
                                          {"adopt_coroutines", gpu_lua_adopt_coroutines},
+                                         {"device_events", gpu_lua_device_events},
+                                         {"device_return", gpu_lua_device_return},
+                                         {"rebuilds", gpu_lua_rebuilds},
+                                         {"keep_version", gpu_lua_keep_version},
+                                         {"keep", gpu_lua_keep},
                                          {NULL, NULL}};
     if (lua_rawgetp(L, LUA_REGISTRYINDEX, &core_key) == LUA_TTABLE) {
         return;

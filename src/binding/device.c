@@ -62,6 +62,8 @@ struct options {
     bool is_hashed; /* check = "hashes" */
     uint64_t seed;
     const char *order; /* or NULL */
+    int32_t restarts_max; /* as in gpu_device_info */
+    double window_s;
 };
 
 static const char *const isolations[] = {[GPULUA_ISOLATE_NONE] = "none",
@@ -131,10 +133,25 @@ static void get_check(lua_State *L, struct gpulua *g, struct options *options) {
                                                     0, INT64_MAX);
 }
 
+/* Stack: 1 = name, 2 = options. 0: not said. */
+static double get_window(lua_State *L) {
+    if (!lua_istable(L, 2) || lua_getfield(L, 2, "window") == LUA_TNIL) {
+        return 0;
+    }
+    double seconds = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : 0;
+    if (!(seconds > 0 && seconds <= 1e9)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "window of device: seconds, more than 0, expected, got %s",
+                     gpu_lua_describe(L, lua_gettop(L)));
+    }
+    lua_pop(L, 1);
+    return seconds;
+}
+
 /* Stack: 1 = name, 2 = options. */
 static void get_options(lua_State *L, struct gpulua *g, struct options *options) {
-    static const char *const names[] = {"isolate", "label", "budget", "unfenced",
-                                        "check",   "seed",  "order",  NULL};
+    static const char *const names[] = {"isolate", "label", "budget",   "unfenced", "check",
+                                        "seed",    "order", "restarts", "window",   NULL};
     if (lua_type(L, 1) == LUA_TTABLE && lua_isnil(L, 2)) {
         lua_insert(L, 1); /* gpu.device{...}: the default device with options */
     }
@@ -171,6 +188,9 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
         }
         lua_pop(L, 1);
     }
+    int64_t restarts = gpu_lua_field_integer(L, 2, "restarts", "device", -1, 0, 1000000);
+    options->restarts_max = restarts == 0 ? -1 : restarts < 0 ? 0 : (int32_t)restarts;
+    options->window_s = get_window(L);
     get_check(L, g, options);
     options->budget_bytes = (uint64_t)gpu_lua_field_integer(
         L, 2, "budget", "device", (int64_t)g->config.device_budget_bytes, 1, INT64_MAX);
@@ -180,7 +200,9 @@ static struct device_handle *find_open(struct gpulua *g, const struct options *o
                                        bool is_shared) {
     const char *name = options->name ? options->name : "";
     for (struct device_handle *handle = g->devices; handle; handle = handle->next) {
-        if (handle->is_plain && gpu_device_state(handle->device) == GPU_DEVICE_OPEN &&
+        if (handle->is_plain &&
+            (gpu_device_state(handle->device) == GPU_DEVICE_OPEN ||
+             gpu_device_is_returning(handle->device)) &&
             ((is_shared && handle->shared) || strcmp(handle->requested, name) == 0 ||
              strcmp(gpu_device_name(handle->device), name) == 0)) {
             return handle;
@@ -268,6 +290,8 @@ int gpu_lua_device_get(lua_State *L) {
         .on_log = g->config.on_log,
         .log_user = g->config.user,
         .interrupt = &g->interrupt,
+        .restarts_max = options.restarts_max,
+        .restarts_window_s = options.window_s,
     };
     info.observer = options.is_checked ? gpu_lua_check_start(g, options.seed) : NULL;
     if (options.is_checked && !info.observer) {
@@ -563,7 +587,9 @@ static int device_tostring(lua_State *L) {
         lua_pushliteral(L, "gpulua.device (closed)");
         return 1;
     }
-    const char *state = gpu_device_state(handle->device) == GPU_DEVICE_LOST ? ", lost" : "";
+    const char *state = gpu_device_is_returning(handle->device)              ? ", coming up again"
+                        : gpu_device_state(handle->device) == GPU_DEVICE_LOST ? ", lost"
+                                                                             : "";
     lua_pushfstring(L, "gpulua.device %s, isolation %s%s%s%s%s", gpu_device_name(handle->device),
                     isolation_text(handle->device), state, handle->label[0] ? " (" : "",
                     handle->label, handle->label[0] ? ")" : "");

@@ -13,6 +13,7 @@
 
 #include "binding/check.h"
 #include "binding/device.h"
+#include "binding/recovery.h"
 
 static const char registry_key; /* its address names the gpulua object in the registry */
 
@@ -333,9 +334,17 @@ static void sleep_until(struct gpulua *g, int64_t deadline_ns) {
     disarm(g);
 }
 
+/* What has happened; what scripts want to hear of makes tasks. */
+static void look(struct gpulua *g, lua_State *L, bool run_tasks) {
+    gpu_lua_pump(g);
+    if (run_tasks) {
+        gpu_lua_tell_lives(g, L);
+    }
+}
+
 bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_tasks) {
     g->turn_depth++;
-    gpu_lua_pump(g);
+    look(g, L, run_tasks);
     bool is_alive = true;
     if (!run_tasks || !run_ready(g, L)) {
         bool has_ready = run_tasks && g->ready_count > 0;
@@ -345,7 +354,7 @@ bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_
             is_alive = false;
         } else if (!has_ready) {
             sleep_until(g, timer_ns < deadline_ns ? timer_ns : deadline_ns);
-            gpu_lua_pump(g);
+            look(g, L, run_tasks);
             if (run_tasks) {
                 run_ready(g, L);
             }

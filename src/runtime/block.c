@@ -39,6 +39,7 @@ static void destroy(struct gpu_block *block) {
     gpu_module_release(block->module);
     gpu_memory_release(block->memory);
     gpu_block_release(block->home);
+    gpu_block_release(block->copy);
     if (device->block_spare_count < GPU_BLOCKS_SPARE_MAX) {
         block->next = device->block_spare;
         device->block_spare = block;
@@ -150,6 +151,43 @@ static void retire(struct gpu_block *block) {
     /* No memory of ours, or the device is closed; or another library has it still. */
     if (!block->is_external && device->memory && block->export_count == 0) {
         retire_memory(block);
+    }
+}
+
+void gpu_block_lose(struct gpu_block *block) {
+    retire(block);
+}
+
+void gpu_block_restore(struct gpu_block *block) {
+    if (block->is_host || block->is_external || block->is_freed) {
+        return;
+    }
+    struct gpu_memory *bottom = block->memory;
+    while (bottom->upstream) {
+        bottom = bottom->upstream;
+    }
+    if (bottom->ops->restore_grant) {
+        bottom->ops->restore_grant(bottom, &block->grant);
+    }
+    if (block->device->is_checked) {
+        tell_block(block, WIRE_OP_BLOCK_CREATE);
+    }
+}
+
+void gpu_block_note_write(struct gpu_block *block, uint64_t byte_offset, const void *bytes,
+                          uint64_t byte_count, const void *element, uint32_t element_bytes) {
+    uint8_t *to = block->copy ? gpu_block_host_bytes(block->copy) : NULL;
+    if (!to) {
+        return;
+    }
+    block->copy_version++;
+    to += byte_offset;
+    if (bytes) {
+        memcpy(to, bytes, byte_count);
+        return;
+    }
+    for (uint64_t at = 0; at < byte_count; at += element_bytes) {
+        memcpy(to + at, element, element_bytes);
     }
 }
 
@@ -441,6 +479,20 @@ static struct gpu_memory *memory_for(struct gpu_device *device, const struct gpu
     return info->is_host ? device->pinned : info->memory ? info->memory : device->memory;
 }
 
+/* Host memory for what is to be restored, in which nothing is yet. */
+static gpulua_status make_copy(struct gpu_block *block, struct gpu_error *error) {
+    struct gpu_block_info info = {
+        .byte_count = block->byte_count, .label = "copy", .is_host = true, .site = block->site};
+    if (block->device->recovery.restarts_max == 0) {
+        return GPULUA_OK; /* nothing is ever restored */
+    }
+    gpulua_status status = gpu_block_create(block->device, &info, &block->copy, error);
+    if (status == GPULUA_OK) {
+        memset(gpu_block_host_bytes(block->copy), 0, block->byte_count);
+    }
+    return status;
+}
+
 /* What it is to have, from here on, as an ordinary block. */
 static gpulua_status give_memory(struct gpu_block *block, const struct gpu_block_info *info,
                                  struct gpu_error *error) {
@@ -509,7 +561,11 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
         }
         return status;
     }
+    made->keeping = (uint8_t)(info->is_host ? GPU_KEEP_NOTHING : info->keeping);
     status = give_memory(made, info, error);
+    if (status == GPULUA_OK && made->keeping == GPU_KEEP_CONTENT) {
+        status = make_copy(made, error);
+    }
     if (status) {
         gpu_block_close(made);
         return status;
@@ -592,6 +648,25 @@ gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device
             gpu_device_kin(block->device, device), block->device->name, device->name);
     }
     return GPULUA_OK;
+}
+
+bool gpu_ref_is_durable(const struct gpu_ref *ref) {
+    return ref->block->keeping == GPU_KEEP_CONTENT;
+}
+
+bool gpu_ref_has_copy(const struct gpu_ref *ref) {
+    GPU_ENTER(ref->block->device);
+    return ref->block->copy != NULL;
+}
+
+uint64_t gpu_ref_copy_version(const struct gpu_ref *ref) {
+    GPU_ENTER(ref->block->device);
+    return ref->block->copy_version;
+}
+
+void gpu_ref_keep(const struct gpu_ref *ref, const void *bytes) {
+    GPU_ENTER(ref->block->device);
+    gpu_block_note_write(ref->block, ref->byte_offset, bytes, ref->byte_count, NULL, 0);
 }
 
 void gpu_ref_copy(struct gpu_device *device, const struct gpu_ref *from, struct gpu_ref *to) {

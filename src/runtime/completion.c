@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/state.h"
+#include "runtime/recovery.h"
 
 #define REAP_AT_POLL 64u /* blocks given back at most: a poll stays short */
 /* Looks at interrupts and dead children at least this often. */
@@ -101,13 +101,7 @@ static void on_failure(struct gpu_device *device, const struct wire_reply *reply
 }
 
 static void on_lost(struct gpu_device *device, const struct wire_reply *reply) {
-    if (device->state != GPU_DEVICE_OPEN) {
-        return;
-    }
-    device->state = GPU_DEVICE_LOST;
-    gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s is lost: %s", device->name,
-                  gpu_wire_reply_text(reply));
-    device->lost.driver_code = reply->driver_code;
+    gpu_device_lose(device, reply->driver_code, gpu_wire_reply_text(reply));
 }
 
 static void *shadow_of(struct gpu_device *device, uint32_t slot, uint64_t seq) {
@@ -316,9 +310,11 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
     if (shared) {
         gpu_error_copy(&shared->error, &why);
         collect_suspects(device, &shared->error);
-        shared->is_observed = by_close;
-        if (!by_close) {
+        shared->is_observed = by_close || device->recovery.was_returning;
+        if (!shared->is_observed) {
             gpu_unobserved_add(device, shared);
+            gpu_failure_release(device->recovery.loss);
+            device->recovery.loss = gpu_failure_retain(shared);
         }
     }
     /* First every failure, then every end: suspects are what was pending when it happened. */
@@ -385,6 +381,9 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
     gpu_device_run_deferred(device);
     gpu_device_reap_some(device, REAP_AT_POLL);
     device->is_polling = false;
+    if (__builtin_expect(device->state != GPU_DEVICE_OPEN, 0)) {
+        gpu_recovery_step(device);
+    }
     if (device->share) {
         gpu_share_tell(device);
         ended += gpu_seat_hear(device);

@@ -9,6 +9,7 @@
 #include "runtime/flight.h"
 #include "runtime/locate.h"
 #include "runtime/memory/stack.h"
+#include "runtime/recovery.h"
 
 /* ---- names ---- */
 
@@ -77,6 +78,10 @@ static gpulua_status open_link(struct gpu_device *device, const struct gpu_devic
         link.transport = device->isolation == GPULUA_ISOLATE_THREAD ? WIRE_TRANSPORT_THREAD
                                                                     : WIRE_TRANSPORT_INLINE;
     }
+    if (!gpu_recovery_init(device, info->restarts_max, info->restarts_window_s)) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a device");
+    }
+    device->stats.limit_restarts = device->recovery.restarts_max;
     struct wire_error failed = {0};
     device->link = gpu_wire_link_open(&link, &failed);
     if (!device->link) {
@@ -108,6 +113,9 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
                              "the cache path or the order is too long");
     }
     record->length_bytes = ((uint32_t)sizeof *record + (uint32_t)length + 1u + 15u) & ~15u;
+    if (!gpu_recovery_keep_open(device, record)) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a device");
+    }
     gpulua_status status = gpu_request_wait(device, record, "open", on_open, device, error);
     if (status) {
         return status;
@@ -251,6 +259,7 @@ static void destroy(struct gpu_device *device) {
     gpu_id_pool_finish(&device->kernel_ids);
     gpu_id_pool_finish(&device->graph_ids);
     gpu_error_finish(&device->lost);
+    gpu_recovery_free(device);
     if (device->share) {
         device->share->device = NULL; /* who holds its lock ends it */
     }
@@ -299,6 +308,10 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
     }
     device->is_closing = true;
     gpu_device_retain(device);
+    if (device->state == GPU_DEVICE_RETURNING) {
+        device->state = GPU_DEVICE_LOST;
+        device->recovery.was_returning = true;
+    }
     int64_t start_ns = gpu_clock_ns();
     int64_t timeout_ns = (int64_t)timeout_ms * 1000000;
     struct gpu_error ignored = {0};
@@ -325,6 +338,7 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
     char text[128];
     snprintf(text, sizeof text, "device %s was closed before this was over", device->name);
     gpu_device_fail_all(device, text, 0, true);
+    gpu_recovery_finish(device);
     gpu_device_run_deferred(device);
     gpu_device_retry_later(device);
     gpu_device_run_deferred(device);
@@ -370,9 +384,14 @@ gpulua_status gpu_device_check_open(struct gpu_device *device, struct gpu_error 
     if (device->state == GPU_DEVICE_OPEN && device->link) {
         return GPULUA_OK;
     }
+    if (device->state == GPU_DEVICE_RETURNING) {
+        gpu_error_set(error, GPULUA_DEVICE_LOST, "%s; it is coming up again", device->lost.message);
+        error->driver_code = device->lost.driver_code;
+        return error->code;
+    }
     if (device->state == GPU_DEVICE_LOST) {
         gpu_error_copy(error, &device->lost);
-        return GPULUA_DEVICE_LOST;
+        return error->code;
     }
     return gpu_error_set(error, GPULUA_CLOSED, "device %s is closed", device->name);
 }
@@ -392,11 +411,7 @@ gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_re
     gpulua_status status =
         device->link ? device->link->ops->publish(device->link, record) : GPULUA_DEVICE_LOST;
     if (status) {
-        if (device->state == GPU_DEVICE_OPEN) { /* the link has said why, unless it could not */
-            device->state = GPU_DEVICE_LOST;
-            gpu_error_set(&device->lost, GPULUA_DEVICE_LOST,
-                          "device %s is lost: its executor is gone", device->name);
-        }
+        gpu_device_lose(device, 0, "its executor is gone"); /* unless the link has said more */
         gpu_share_lost(device);
         return gpu_device_check_open(device, error);
     }

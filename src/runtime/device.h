@@ -25,6 +25,8 @@ struct gpu_op;
 #define GPU_OPS_IN_FLIGHT_MAX 16384u /* a further one blocks until the oldest is over */
 #define GPU_STAGING_BYTES_MAX (UINT64_C(1) << 28) /* transfers in flight; a further one blocks */
 #define GPU_BLOCK_BYTES_MAX (UINT64_C(1) << WIRE_SLAB_SHIFT)
+#define GPU_RESTARTS_MAX 3u
+#define GPU_RESTARTS_WINDOW_S 60.0
 #define GPU_SOURCE_BYTES_MAX (UINT64_C(1) << 28) /* of a module, source or code */
 
 /* What a checked device tells whoever looks at it. `shadow` is the observer's own, NULL at first.
@@ -89,6 +91,10 @@ struct gpu_device_info {
     void *log_user;
     /* Borrowed; non-zero ends blocking waits with Interrupted; NULL: none. */
     const _Atomic int *interrupt;
+    /* With isolation `process`: how often within the window it comes up again after a loss. 0:
+     * GPU_RESTARTS_MAX and GPU_RESTARTS_WINDOW_S; negative: not at all. */
+    int32_t restarts_max;
+    double restarts_window_s;
 };
 
 /* Blocks until the device is up (a GPU in a child process: about 200 ms). NoDevice,
@@ -103,7 +109,12 @@ void gpu_device_release(struct gpu_device *device);
  * Closed or, when their work did not end in time, DeviceLost. Idempotent. Blocks. */
 void gpu_device_close(struct gpu_device *device, int timeout_ms);
 
-enum gpu_device_state { GPU_DEVICE_OPEN, GPU_DEVICE_CLOSED, GPU_DEVICE_LOST };
+enum gpu_device_state {
+    GPU_DEVICE_OPEN,
+    GPU_DEVICE_CLOSED,
+    GPU_DEVICE_LOST,
+    GPU_DEVICE_RETURNING /* lost, and another executor is about to take over */
+};
 enum gpu_device_state gpu_device_state(const struct gpu_device *device);
 /* GPULUA_OK, or Closed / DeviceLost with the reason. */
 gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *error);
@@ -150,6 +161,17 @@ gpulua_status gpu_device_wait_idle(struct gpu_device *device, int64_t timeout_ns
                                    struct gpu_error *error);
 uint32_t gpu_device_ops_in_flight(const struct gpu_device *device);
 
+/* How often it was lost, and how often it has come up again; and how it was lost last. */
+void gpu_device_lives(const struct gpu_device *device, uint64_t *losses, uint64_t *returns);
+void gpu_device_last_loss(const struct gpu_device *device, struct gpu_error *error);
+/* Somebody knows that it was: that work was lost with it is not raised elsewhere any more. */
+void gpu_device_observe_loss(struct gpu_device *device);
+/* Lost, and about to come up again. */
+bool gpu_device_is_returning(const struct gpu_device *device);
+/* Retained: is over when it is up again, or cannot be (Unrecoverable, Closed). NULL: it is not on
+ * its way. Polls. */
+struct gpu_op *gpu_device_return(struct gpu_device *device);
+
 /* The oldest failure that nobody has observed, moved into `error` and thereby observed. False:
  * none. */
 bool gpu_device_take_unobserved(struct gpu_device *device, struct gpu_error *error);
@@ -174,13 +196,13 @@ void gpu_device_inject(struct gpu_device *device, gpulua_injection what, uint64_
     X(ops_completed) X(ops_failed) X(ops_in_flight) X(ops_in_flight_max)                                      \
     X(allocs) X(frees) X(bytes_live) X(bytes_live_max) X(bytes_pending) X(bytes_reserved) X(bytes_quarantined) X(budget_bytes) \
     X(staging_bytes) X(staging_bytes_max) X(blocks_live) X(streams_live) X(modules_live) X(kernels_live) X(graphs_live) X(graph_bytes) X(graph_evictions) \
-    X(imports_live) X(exports_live)                                                                           \
+    X(imports_live) X(exports_live) X(losses) X(returns)                                                                      \
     X(oom_retries) X(recoveries) X(collections) X(guard_checks) X(guard_findings)                                            \
     X(requests) X(records) X(record_bytes) X(throttles) X(errors_unobserved)                                  \
     X(limit_task_streams) X(limit_user_streams) X(limit_ops_in_flight) X(limit_staging_bytes)                 \
     X(limit_arena_bytes) X(limit_block_bytes) X(limit_slabs) X(limit_labels)                                  \
     X(limit_source_bytes) X(limit_params) X(limit_args_bytes) X(limit_spans) X(limit_flight_ops)  \
-    X(limit_memory_depth) X(limit_oom_hooks) X(limit_quarantine_bytes) X(limit_bodies) X(limit_body_depth)
+    X(limit_memory_depth) X(limit_oom_hooks) X(limit_quarantine_bytes) X(limit_bodies) X(limit_body_depth) X(limit_restarts)
 /* clang-format on */
 struct gpu_stats {
 #define X(name) uint64_t name;

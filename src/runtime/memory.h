@@ -27,8 +27,16 @@ struct gpu_ref {
     enum gpu_type type;
 };
 
+/* Of device memory, when the device comes up again after a loss. */
+enum gpu_keeping {
+    GPU_KEEP_NOTHING, /* it is stale */
+    GPU_KEEP_SPACE,   /* it is there, and what is in it is undefined */
+    GPU_KEEP_PLACE,   /* the same, and reading it is refused until it is written */
+    GPU_KEEP_CONTENT  /* it has what the script wrote last */
+};
 struct gpu_block_info {
     uint64_t byte_count; /* > 0 */
+    enum gpu_keeping keeping;
     const char *label;   /* or NULL */
     bool is_host;        /* pinned host memory in the arena */
     bool is_reserved; /* gpu_memory_reserve has made room for it; used up by success and failure */
@@ -68,6 +76,14 @@ void gpu_block_ends_at(struct gpu_block *block, const struct gpu_site *site);
  * NULL. */
 gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device, const char *what,
                             struct gpu_error *error);
+
+/* Of a block whose content is kept: whether there is a copy of it, that the device may come up
+ * again with; how often the script has written it; and that `bytes`, as many as the ref has, are in
+ * it from here on. */
+bool gpu_ref_is_durable(const struct gpu_ref *ref);
+bool gpu_ref_has_copy(const struct gpu_ref *ref);
+uint64_t gpu_ref_copy_version(const struct gpu_ref *ref);
+void gpu_ref_keep(const struct gpu_ref *ref, const void *bytes);
 
 /* Between threads, of a shared device: another handle of what `from` has at this moment (closed, if
  * that is), and the end of such a one. */

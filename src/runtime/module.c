@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/memory/stack.h"
+#include "runtime/recovery.h"
 
 struct gpu_described_kernel {
     char *name, *signature; /* owned */
@@ -139,8 +140,9 @@ static void finish(struct gpu_module *module) {
     for (uint32_t i = 0; i < module->value_count; i++) {
         free(module->values[i].name);
     }
-    for (uint32_t i = 0; i < module->kernel_id_count; i++) {
-        gpu_id_give(&device->kernel_ids, module->kernel_ids[i]);
+    for (uint32_t i = 0; i < module->entry_count; i++) {
+        gpu_id_give(&device->kernel_ids, module->entries[i].id);
+        free(module->entries[i].name);
     }
     if (module->has_id) {
         gpu_id_give(&device->module_ids, module->id);
@@ -148,19 +150,26 @@ static void finish(struct gpu_module *module) {
     free(module->kernels);
     free(module->globals);
     free(module->values);
-    free(module->kernel_ids);
+    free(module->entries);
     free(module->name);
+    free(module->options);
     gpu_block_release(module->image);
     gpu_block_release(module->hazards);
     device->stats.modules_live--;
+    *module->link = module->next;
+    if (module->next) {
+        module->next->link = module->link;
+    }
     free(module);
     gpu_device_release(device);
 }
 
 static void on_module(struct gpu_op *op, void *user, const struct wire_reply *reply) {
     struct gpu_module *module = user;
-    gpu_block_release(module->image);
-    module->image = NULL;
+    if (op->failure || op->device->recovery.restarts_max == 0) {
+        gpu_block_release(module->image);
+        module->image = NULL;
+    }
     if (op->failure) {
         struct gpu_error *error = &op->failure->error;
         if (error->code == GPULUA_COMPILE_FAILED && reply) {
@@ -206,34 +215,44 @@ static gpulua_status put_text(struct gpu_module *module, const struct gpu_module
     return GPULUA_OK;
 }
 
-static gpulua_status send(struct gpu_module *module, const struct gpu_module_info *info,
-                          struct gpu_op **op, struct gpu_error *error) {
-    static const struct {
-        uint8_t opcode;
-        const char *label, *prefix;
-    } kinds[] = {[GPU_MODULE_SOURCE] = {WIRE_OP_MODULE_COMPILE, "compile", "source "},
-                 [GPU_MODULE_IMAGE] = {WIRE_OP_MODULE_LOAD, "load", "source "},
-                 [GPU_MODULE_LIBRARY] = {WIRE_OP_MODULE_LIBRARY, "library", ""}};
-    struct gpu_device *device = module->device;
-    struct wire_record *record = (struct wire_record *)(void *)device->scratch;
+static const struct {
+    uint8_t opcode;
+    const char *label, *prefix;
+} kinds[] = {[GPU_MODULE_SOURCE] = {WIRE_OP_MODULE_COMPILE, "compile", "source "},
+             [GPU_MODULE_IMAGE] = {WIRE_OP_MODULE_LOAD, "load", "source "},
+             [GPU_MODULE_LIBRARY] = {WIRE_OP_MODULE_LIBRARY, "library", ""}};
+
+/* In the device's scratch memory. NULL: the options are too long. */
+static struct wire_record *build(const struct gpu_module *module) {
+    struct wire_record *record = (struct wire_record *)(void *)module->device->scratch;
     memset(record, 0, sizeof *record);
-    record->opcode = kinds[info->kind].opcode;
+    record->opcode = kinds[module->source_kind].opcode;
     record->object = module->id;
     if (module->image) {
         record->u.module.arena_offset = module->image->address;
-        record->u.module.bytes = info->text_bytes;
+        record->u.module.bytes = module->text_bytes;
     }
     size_t room = WIRE_RECORD_BYTES_MAX - sizeof *record - 16;
-    int length = snprintf(gpu_wire_record_payload(record), room, "%s%s\n%s",
-                          kinds[info->kind].prefix, info->name, info->options ? info->options : "");
+    int length =
+        snprintf(gpu_wire_record_payload(record), room, "%s%s\n%s", kinds[module->source_kind].prefix,
+                 module->name, module->options ? module->options : "");
     if (length < 0 || (size_t)length >= room) {
-        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
-                             "%.200s: the compile options are longer than %zu bytes", info->name,
-                             room);
+        return NULL;
     }
     record->length_bytes = ((uint32_t)sizeof *record + (uint32_t)length + 1u + 15u) & ~15u;
+    return record;
+}
+
+static gpulua_status send(struct gpu_module *module, struct gpu_op **op, struct gpu_error *error) {
+    struct wire_record *record = build(module);
+    if (!record) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "%.200s: the compile options are longer than %zu bytes", module->name,
+                             WIRE_RECORD_BYTES_MAX - sizeof *record - 16);
+    }
     gpu_module_retain(module); /* the request's */
-    return gpu_request(device, record, kinds[info->kind].label, on_module, module, op, error);
+    return gpu_request(module->device, record, kinds[module->source_kind].label, on_module, module,
+                       op, error);
 }
 
 gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_module_info *info,
@@ -252,6 +271,12 @@ gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_modu
     made->refs = 1;
     made->device = gpu_device_retain(device);
     made->access = GPU_READ;
+    made->next = device->modules;
+    made->link = &device->modules;
+    if (made->next) {
+        made->next->link = &made->next;
+    }
+    device->modules = made;
     device->stats.modules_live++;
     made->name = strdup(info->name);
     made->hazards = gpu_block_create_external(device, 0, 0, "module");
@@ -261,11 +286,17 @@ gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_modu
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a module");
     }
     made->is_library = info->kind == GPU_MODULE_LIBRARY;
-    if (!made->is_library) {
+    made->source_kind = (uint8_t)info->kind;
+    made->text_bytes = info->text_bytes;
+    made->options = info->options ? strdup(info->options) : NULL;
+    if (info->options && !made->options) {
+        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a module");
+    }
+    if (status == GPULUA_OK && !made->is_library) {
         status = put_text(made, info, error);
     }
     if (status == GPULUA_OK) {
-        status = send(made, info, op, error);
+        status = send(made, op, error);
     }
     if (status) {
         gpu_module_release(made);
@@ -411,31 +442,72 @@ static gpulua_status check_params(const struct gpu_kernel *kernel, struct gpu_er
     return GPULUA_OK;
 }
 
+/* In the device's scratch memory. */
+static struct wire_record *build_entry(const struct gpu_module *module,
+                                       const struct gpu_module_entry *entry) {
+    struct wire_record *record = (struct wire_record *)(void *)module->device->scratch;
+    size_t name_bytes = strlen(entry->name) + 1;
+    memset(record, 0, sizeof *record);
+    record->opcode = WIRE_OP_KERNEL_GET;
+    record->object = entry->id;
+    record->u.kernel.module = module->id;
+    memcpy(gpu_wire_record_payload(record), entry->name, name_bytes);
+    record->length_bytes = ((uint32_t)(sizeof *record + name_bytes) + 15u) & ~15u;
+    return record;
+}
+
 static gpulua_status get_kernel(struct gpu_kernel *kernel, struct gpu_error *error) {
     struct gpu_module *module = kernel->module;
     struct gpu_device *device = module->device;
-    struct wire_record *record = (struct wire_record *)(void *)device->scratch;
-    size_t name_bytes = strlen(kernel->name) + 1;
-    if (name_bytes > 4096) {
+    if (strlen(kernel->name) > 4095) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "a kernel's name has at most 4095 characters");
     }
-    uint32_t *ids = realloc(module->kernel_ids, (module->kernel_id_count + 1u) * sizeof *ids);
-    if (ids) {
-        module->kernel_ids = ids;
+    struct gpu_module_entry entry = {.name = strdup(kernel->name)};
+    struct gpu_module_entry *entries =
+        realloc(module->entries, (module->entry_count + 1u) * sizeof *entries);
+    if (entries) {
+        module->entries = entries;
     }
-    if (!ids || !gpu_id_take(&device->kernel_ids, &kernel->id)) {
+    if (!entries || !entry.name || !gpu_id_take(&device->kernel_ids, &entry.id)) {
+        free(entry.name);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for kernel '%s'",
                              kernel->name);
     }
-    module->kernel_ids[module->kernel_id_count++] = kernel->id;
-    memset(record, 0, sizeof *record);
-    record->opcode = WIRE_OP_KERNEL_GET;
-    record->object = kernel->id;
-    record->u.kernel.module = module->id;
-    memcpy(gpu_wire_record_payload(record), kernel->name, name_bytes);
-    record->length_bytes = ((uint32_t)(sizeof *record + name_bytes) + 15u) & ~15u;
-    return gpu_request_wait(device, record, "kernel", on_kernel, kernel, error);
+    kernel->id = entry.id;
+    module->entries[module->entry_count++] = entry;
+    return gpu_request_wait(device, build_entry(module, &entry), "kernel", on_kernel, kernel,
+                            error);
+}
+
+/* ---- another life of the device ---- */
+
+static void on_restored(struct gpu_device *device, void *user, const struct wire_reply *reply) {
+    struct gpu_module *module = user;
+    for (uint32_t i = 0; reply && i < module->entry_count; i++) {
+        gpu_recovery_request(device, build_entry(module, &module->entries[i]), "kernel", false,
+                             NULL, NULL);
+    }
+    if (!reply && device->state == GPU_DEVICE_RETURNING && device->on_log) {
+        char line[256];
+        snprintf(line, sizeof line,
+                 "device %s came up again without %.160s, which could not be loaded", device->name,
+                 module->name);
+        device->on_log(device->log_user, line);
+    }
+    gpu_module_release(module); /* the request's */
+}
+
+void gpu_module_restore(struct gpu_module *module) {
+    struct wire_record *record = module->is_loaded && module->refs > 0 ? build(module) : NULL;
+    if (!record) {
+        return;
+    }
+    /* Its variables have their first values again. */
+    gpu_history_finish(&module->hazards->history);
+    gpu_history_init(&module->hazards->history, module->hazards->byte_count);
+    gpu_recovery_request(module->device, record, kinds[module->source_kind].label, false,
+                         on_restored, gpu_module_retain(module));
 }
 
 gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, const char *signature,

@@ -349,12 +349,7 @@ void gpu_failed_add(struct gpu_device *device, struct gpu_point point,
             } else if (device->failed_count == device->failed_capacity) {
                 /* Nothing of it can be kept for its readers: better no device than wrong results.
                  */
-                if (device->state == GPU_DEVICE_OPEN) {
-                    device->state = GPU_DEVICE_LOST;
-                    gpu_error_set(&device->lost, GPULUA_DEVICE_LOST,
-                                  "device %s is given up: no host memory to keep what has failed",
-                                  device->name);
-                }
+                gpu_device_lose(device, 0, "no host memory to keep what has failed");
                 return;
             }
         }
@@ -461,9 +456,15 @@ gpulua_status gpu_request(struct gpu_device *device, struct wire_record *record,
                                            const struct wire_reply *reply),
                           void *user, struct gpu_op **op, struct gpu_error *error) {
     gpulua_status status = gpu_device_check_open(device, error);
-    if (status) {
-        return status;
-    }
+    return status ? status
+                  : gpu_request_unchecked(device, record, label, on_reply, user, op, error);
+}
+
+gpulua_status gpu_request_unchecked(struct gpu_device *device, struct wire_record *record,
+                                    const char *label,
+                                    void (*on_reply)(struct gpu_op *op, void *user,
+                                                     const struct wire_reply *reply),
+                                    void *user, struct gpu_op **op, struct gpu_error *error) {
     struct gpu_op *request = gpu_op_create(device, NULL, label, (struct gpu_site){0});
     if (!request) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a request");
@@ -477,7 +478,7 @@ gpulua_status gpu_request(struct gpu_device *device, struct wire_record *record,
     device->requests_tail = &request->next;
     device->stats.ops_in_flight++;
     gpu_op_retain(request);
-    status = gpu_device_publish(device, record, error);
+    gpulua_status status = gpu_device_publish(device, record, error);
     if (status) {
         /* The device is lost and has failed everything pending, this request among it. */
         gpu_op_release(request);

@@ -241,6 +241,18 @@ uint32_t gpu_range_region_take_free(struct gpu_range_allocator *allocator, uint6
     return region;
 }
 
+uint32_t gpu_range_region_at(const struct gpu_range_allocator *allocator, uint32_t place,
+                             uint64_t *byte_count) {
+    *byte_count = 0;
+    if (place >= allocator->region_count) {
+        return 0;
+    }
+    for (const struct gpu_range_node *node = allocator->regions[place]; node; node = node->right) {
+        *byte_count += node->byte_count;
+    }
+    return allocator->regions[place]->region;
+}
+
 bool gpu_range_alloc(struct gpu_range_allocator *allocator, uint64_t byte_count,
                      struct gpu_range *range) {
     assert(byte_count > 0);

@@ -31,6 +31,10 @@ bool gpu_range_region_add(struct gpu_range_allocator *allocator, uint32_t region
  * *byte_count; 0: none is wholly free. */
 uint32_t gpu_range_region_take_free(struct gpu_range_allocator *allocator, uint64_t *byte_count);
 
+/* The region at that place in the order of no meaning, with all its bytes; 0: there are no more. */
+uint32_t gpu_range_region_at(const struct gpu_range_allocator *allocator, uint32_t place,
+                             uint64_t *byte_count);
+
 /* False: nothing fits (or no host memory for the bookkeeping). byte_count > 0. */
 bool gpu_range_alloc(struct gpu_range_allocator *allocator, uint64_t byte_count,
                      struct gpu_range *range);

@@ -142,6 +142,9 @@ struct gpu_block {
     struct gpu_module *module; /* retained: whose variable this is */
     uint32_t export_count;     /* a freed block's memory stays while there are any */
     void *shadow;              /* the observer's */
+    uint8_t keeping;        /* enum gpu_keeping */
+    struct gpu_block *copy; /* retained: host memory with what is to be restored; NULL: none */
+    uint64_t copy_version;  /* counts what the script has written into it */
     struct gpu_block *home; /* retained: in whose memory a temporary lies; NULL: not placed yet */
     const struct gpu_block
         *twin;            /* of a temporary in an update of a graph: that graph's; or NULL */
@@ -226,6 +229,22 @@ struct gpu_share {
     bool is_blocked; /* what was refused just now may be done when another seat's recorder ends */
 };
 
+/* On the way to the next life of a device (recovery.h). */
+struct gpu_recovery {
+    uint32_t restarts_max; /* within the window; 0: it does not come up again */
+    int64_t window_ns;
+    int64_t *begun_ns;    /* owned: of the newest restarts_max; a ring */
+    uint64_t begun_count; /* ever */
+    struct wire_record *open; /* owned: what opens the device */
+    struct gpu_error last;    /* how it was lost last, also when it is up again */
+    struct gpu_failure *loss; /* retained: the same, as what was pending has failed with */
+    struct gpu_op *op;        /* over when it is up again; NULL: nobody has asked for one */
+    uint32_t pending_count;   /* requests of the restoration that are not answered */
+    struct gpu_point unbuilt; /* the write that blocks have seen whose content has to be made anew */
+    bool is_open, is_restoring, is_failed, is_given_up, is_stepping;
+    bool was_returning; /* what failed with this loss was the restoration's */
+};
+
 struct gpu_device {
     uint32_t refs;
     uint8_t state; /* enum gpu_device_state */
@@ -252,6 +271,7 @@ struct gpu_device {
     void (*on_log)(void *user, const char *line); /* or NULL */
     void *log_user;
     struct gpu_error lost; /* why, once lost */
+    struct gpu_recovery recovery;
 
     /* streams */
     struct gpu_stream
@@ -294,6 +314,7 @@ struct gpu_device {
     struct gpu_deferred
         *later; /* found not to be possible yet; back on `deferred` with the next poll */
     struct gpu_id_pool module_ids, kernel_ids, graph_ids;
+    struct gpu_module *modules;
 
     struct gpu_pool *pools; /* of graphs */
     struct gpu_graph *graphs;
@@ -415,6 +436,10 @@ void gpu_ask_answer(struct gpu_op *request);
 /* Waits until the executor has taken what was published. */
 void gpu_ask_settle(struct gpu_device *device);
 
+/* ---- recovery.c ---- */
+/* The device is lost, and this is how: "... is lost: <text>" */
+void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char *text);
+
 /* ---- completion.c ---- */
 int64_t gpu_clock_ns(void);
 /* Sleeps until something may have happened on the device, at most timeout_ns (-1: a bounded while).
@@ -464,7 +489,13 @@ gpulua_status gpu_request(struct gpu_device *device, struct wire_record *record,
                           void (*on_reply)(struct gpu_op *op, void *user,
                                            const struct wire_reply *reply),
                           void *user, struct gpu_op **op, struct gpu_error *error);
-/* The same, and blocks for the answer; on_reply gets the reply when its status is 0. */
+/* The same of a device that is not open yet. */
+gpulua_status gpu_request_unchecked(struct gpu_device *device, struct wire_record *record,
+                                    const char *label,
+                                    void (*on_reply)(struct gpu_op *op, void *user,
+                                                     const struct wire_reply *reply),
+                                    void *user, struct gpu_op **op, struct gpu_error *error);
+/* gpu_request, and blocks for the answer; on_reply gets the reply when its status is 0. */
 gpulua_status
 gpu_request_wait(struct gpu_device *device, struct wire_record *record, const char *label,
                  void (*on_reply)(struct gpu_op *op, void *user, const struct wire_reply *reply),
@@ -619,15 +650,24 @@ struct gpu_module {
     char *name;     /* owned */
     /* Retained: stands for all its variables, and for its life: every launch uses it. */
     struct gpu_block *hazards;
-    struct gpu_block *image; /* retained until the answer: the text or code in the arena */
+    /* Retained: the text or code in the arena. Until the answer, or, where the device may come up
+     * again, for as long as the module lives. */
+    struct gpu_block *image;
+    uint8_t source_kind; /* enum gpu_module_kind */
+    uint64_t text_bytes;
+    char *options;                   /* owned; NULL: none */
+    struct gpu_module *next, **link; /* of the device */
     struct gpu_described_kernel *kernels;
     uint32_t kernel_count;
     struct gpu_described_global *globals;
     uint32_t global_count;
     struct gpu_described_value *values;
     uint32_t value_count;
-    uint32_t *kernel_ids; /* taken for kernels of this module; given back when it is unloaded */
-    uint32_t kernel_id_count;
+    struct gpu_module_entry { /* taken for kernels of this module; until it is unloaded */
+        uint32_t id;
+        char *name; /* owned */
+    } *entries;     /* owned */
+    uint32_t entry_count;
     struct gpu_deferred release;
 };
 
@@ -641,7 +681,22 @@ struct gpu_kernel {
     struct wire_kernel_facts facts;
 };
 
+/* The device has come up again: it is loaded anew, with the kernels that scripts have of it. */
+void gpu_module_restore(struct gpu_module *module);
+
+/* ---- block.c ---- */
+/* Its memory is gone with the device. */
+void gpu_block_lose(struct gpu_block *block);
+/* One that survives: the new executor is told what it has to know of it. */
+void gpu_block_restore(struct gpu_block *block);
+/* What the script has just written there is what is restored. `bytes` NULL: `element` again and
+ * again. */
+void gpu_block_note_write(struct gpu_block *block, uint64_t byte_offset, const void *bytes,
+                          uint64_t byte_count, const void *element, uint32_t element_bytes);
+
 /* ---- stream.c ---- */
+/* The executor makes it. */
+gpulua_status gpu_stream_send(struct gpu_stream *stream, struct gpu_error *error);
 void gpu_streams_finish(struct gpu_device *device);
 /* One of the runtime's own, which counts against no limit of the script's. */
 gpulua_status gpu_stream_create_own(struct gpu_device *device, const char *label,

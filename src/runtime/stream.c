@@ -24,6 +24,14 @@ static gpulua_status take_slot(struct gpu_device *device, uint32_t *slot, struct
     return GPULUA_CAPACITY;
 }
 
+gpulua_status gpu_stream_send(struct gpu_stream *stream, struct gpu_error *error) {
+    struct wire_record record = {
+        .length_bytes = sizeof record, .opcode = WIRE_OP_STREAM_CREATE, .stream = stream->slot};
+    record.u.stream.priority = stream->priority;
+    record.u.stream.number = stream->number;
+    return gpu_device_publish(stream->device, &record, error);
+}
+
 static gpulua_status create(struct gpu_device *device, const struct gpu_stream_info *info,
                             bool is_user, struct gpu_stream **stream, struct gpu_error *error) {
     gpulua_status status = gpu_device_check(device, error);
@@ -53,16 +61,13 @@ static gpulua_status create(struct gpu_device *device, const struct gpu_stream_i
     }
     made->is_user = is_user;
     snprintf(made->label, sizeof made->label, "%s", info->label ? info->label : "");
-    struct wire_record record = {
-        .length_bytes = sizeof record, .opcode = WIRE_OP_STREAM_CREATE, .stream = slot};
-    record.u.stream.priority = made->priority;
-    record.u.stream.number = made->number;
-    status = gpu_device_publish(device, &record, error);
+    made->device = device;
+    status = gpu_stream_send(made, error);
     if (status) {
         free(made);
         return status;
     }
-    made->device = gpu_device_retain(device);
+    (void)gpu_device_retain(device);
     device->streams[slot] = made;
     device->done[slot] = device->slot_seq[slot];
     device->user_stream_count += is_user;

@@ -103,7 +103,13 @@ static gpulua_status submit_fill(const struct gpu_submit *submit, const struct g
         return no_memory_for_node(error);
     }
     status = gpu_envelope_submit(&envelope, record, 0, op, error);
-    device->stats.fills += status == GPULUA_OK && !submit->capture;
+    if (status == GPULUA_OK && !submit->capture) {
+        device->stats.fills++;
+        if (__builtin_expect(ref->block->copy != NULL, 0)) {
+            gpu_block_note_write(ref->block, ref->byte_offset, NULL, ref->byte_count, element,
+                                 elem_bytes);
+        }
+    }
     return status;
 }
 
@@ -220,7 +226,11 @@ gpulua_status gpu_work_upload(const struct gpu_submit *submit, const struct gpu_
     part.byte_count = byte_count;
     struct gpu_submit named = *submit;
     named.label = submit->label ? submit->label : "write";
-    return gpu_work_copy(&named, &part, &src, op, error);
+    status = gpu_work_copy(&named, &part, &src, op, error);
+    if (status == GPULUA_OK && !submit->capture) {
+        gpu_block_note_write(part.block, part.byte_offset, staging->bytes, byte_count, NULL, 0);
+    }
+    return status;
 }
 
 gpulua_status gpu_work_download(const struct gpu_submit *submit, const struct gpu_ref *src,

@@ -204,6 +204,19 @@ void gpu_wire_link_close(struct wire_link *link) {
     free(core);
 }
 
+gpulua_status gpu_wire_link_restart(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
+                                    struct wire_error *error) {
+    if (!link->can_restart) {
+        return gpu_wire_fail(error, GPULUA_UNSUPPORTED, 0,
+                             "an executor in this process cannot be replaced");
+    }
+    return link->ops->restart(link, done, error);
+}
+
+bool gpu_wire_link_is_settled(struct wire_link *link) {
+    return !link->can_restart || link->ops->is_settled(link);
+}
+
 uint32_t gpu_wire_link_drain(struct wire_link *link) {
     return ((struct link_core *)link)->drain(link);
 }

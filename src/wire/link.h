@@ -53,6 +53,10 @@ struct wire_link_ops {
     /* Ends the executor: CLOSE has been answered or timed out. Kills a child that is still there.
      */
     void (*close)(struct wire_link *link);
+    /* Only where link->can_restart: see gpu_wire_link_restart and gpu_wire_link_is_settled. */
+    gpulua_status (*restart)(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
+                             struct wire_error *error);
+    bool (*is_settled)(struct wire_link *link);
 };
 
 struct wire_link {
@@ -62,6 +66,7 @@ struct wire_link {
     uint8_t *arena;         /* mapped, WIRE_ARENA_BYTES reserved */
     uint64_t arena_bytes;   /* reserved */
     int poll_fd;            /* readable when armed and something happened; owned */
+    bool can_restart;       /* an executor that is lost can be replaced */
     bool executor_slept;    /* a record had to wake it; whoever waits next allows for that, and
                                clears it */
     void (*on_reply)(
@@ -82,6 +87,16 @@ struct wire_link_info {
  * on failure, `error` filled. */
 struct wire_link *gpu_wire_link_open(const struct wire_link_info *info, struct wire_error *error);
 void gpu_wire_link_close(struct wire_link *link); /* NULL is fine */
+
+/* A new executor in place of a lost one, which is killed: a page of its own, whose words begin at
+ * `done`, empty rings, the same arena with what is in it, the same poll_fd. The device is opened
+ * anew by an OPEN record. Blocks for the start of the child (a few milliseconds). Unsupported:
+ * !link->can_restart. On failure the link stays dead, and can be restarted once more. */
+gpulua_status gpu_wire_link_restart(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
+                                    struct wire_error *error);
+/* Has the executor before that ended, and with it all that it had of the device, and its hold on
+ * the arena? Never blocks; poll_fd is readable when it ends. */
+bool gpu_wire_link_is_settled(struct wire_link *link);
 
 /* Hands every reply that is there to on_reply. Returns how many. */
 uint32_t gpu_wire_link_drain(struct wire_link *link);

@@ -198,6 +198,38 @@ static void ring_close(struct wire_link *link) {
     }
 }
 
+static void ring_begin(struct link_ring *self) {
+    struct wire_page *page = self->core.link.page;
+    gpu_wire_ring_command(&self->commands, page);
+    gpu_wire_ring_reply(&self->core.replies, page);
+}
+
+static gpulua_status ring_restart(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
+                                  struct wire_error *error) {
+    struct link_ring *self = (struct link_ring *)link;
+    bool was_armed = self->core.armed;
+    self->is_dead = self->core.lost_told = true; /* nobody is there until somebody is */
+    gpulua_status status = self->far->restart(self, done, error);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    ring_begin(self);
+    self->is_dead = self->core.lost_told = self->core.close_answered = self->core.armed = false;
+    self->core.close_seq = self->core.claims_count = 0;
+    self->core.state_seen = WIRE_STATE_READY;
+    memset(self->core.wanted_bits, 0, sizeof self->core.wanted_bits);
+    self->death[0] = '\0';
+    if (was_armed) { /* somebody sleeps on poll_fd */
+        gpu_wire_core_sleep_begin(&self->core);
+    }
+    return GPULUA_OK;
+}
+
+static bool ring_is_settled(struct wire_link *link) {
+    struct link_ring *self = (struct link_ring *)link;
+    return self->far->is_settled(self);
+}
+
 static const struct wire_link_ops ring_ops = {
     .publish = ring_publish,
     .settle = ring_settle,
@@ -205,11 +237,13 @@ static const struct wire_link_ops ring_ops = {
     .arm = ring_arm,
     .disarm = ring_disarm,
     .close = ring_close,
+    .restart = ring_restart,
+    .is_settled = ring_is_settled,
 };
 
 void gpu_wire_link_ring_init(struct link_ring *self, const struct link_far *far) {
     self->far = far;
     self->core.drain = ring_drain;
     self->core.link.ops = &ring_ops;
-    gpu_wire_ring_command(&self->commands, self->core.link.page);
+    ring_begin(self);
 }

@@ -13,6 +13,7 @@ struct gpu_capture {
     struct gpu_pool *pool;     /* used, until it has ended */
     const char *label;         /* interned, or "" */
     uint64_t number;           /* of the outermost one; given out once */
+    uint64_t epoch;            /* of the device, when it began */
     uint32_t depth;            /* bodies that it is in, with itself; 0: it is no body */
     struct gpu_error broken;   /* why, once it is */
     struct gpu_failure *never; /* retained: what ops of captured work have failed with */
@@ -70,6 +71,7 @@ static gpulua_status make(struct gpu_device *device, const char *named, struct g
     made->pool = used;
     made->label = label;
     made->number = ++device->capture_number_next;
+    made->epoch = device->epoch;
     *capture = made;
     return GPULUA_OK;
 }
@@ -187,6 +189,12 @@ const struct graph_body *gpu_capture_body(const struct gpu_capture *capture) {
 
 gpulua_status gpu_capture_check(const struct gpu_capture *capture, const char *label,
                                 struct gpu_error *error) {
+    if (__builtin_expect(capture->epoch != capture->device->epoch, 0)) {
+        return gpu_error_set(error, GPULUA_CAPTURE_INVALIDATED,
+                             "'%s' cannot be captured: device %s was lost in the middle of the "
+                             "capture, and has come up again",
+                             label, capture->device->name);
+    }
     switch (capture->state) {
     case CAPTURE_ACTIVE:
         return GPULUA_OK;

@@ -4,6 +4,7 @@
  * Driver: from the driver's pool, on the stream of the allocation, behind what is on it. Direct:
  * outside of every stream; both sides have it at once, and the driver may make the device wait. */
 #include "runtime/memory/stack.h"
+#include "runtime/recovery.h"
 
 static gpulua_status ask(struct gpu_memory *memory, struct wire_record *record,
                          struct gpu_error *error) {
@@ -78,6 +79,15 @@ static void give(struct gpu_memory *memory, struct gpu_grant *grant,
     gpu_account_release(&device->account, grant->byte_count);
 }
 
+/* Also of the driver's pool: nothing is in flight whose order it would be in. */
+static void restore(struct gpu_memory *memory, const struct gpu_grant *grant) {
+    struct wire_record record = {.length_bytes = sizeof record,
+                                 .opcode = WIRE_OP_SLAB_CREATE,
+                                 .object = grant->range.region};
+    record.u.slab.bytes = grant->byte_count;
+    gpu_recovery_request(memory->device, &record, memory->ops->kind, true, NULL, NULL);
+}
+
 void gpu_driver_trim(struct gpu_device *device) {
     struct gpu_error ignored = {0};
     struct wire_record record = {.length_bytes = sizeof record, .opcode = WIRE_OP_POOL_TRIM};
@@ -87,11 +97,19 @@ void gpu_driver_trim(struct gpu_device *device) {
 }
 
 static const struct gpu_memory_ops driver_ops = {
-    .kind = "driver", .allocate = driver_allocate, .deallocate = give};
+    .kind = "driver",
+    .allocate = driver_allocate,
+    .deallocate = give,
+    .restore_grant = restore,
+};
 const struct gpu_memory_class gpu_memory_driver_class = {
     .ops = &driver_ops, .bytes = sizeof(struct gpu_memory), .is_bottom = true};
 
 static const struct gpu_memory_ops direct_ops = {
-    .kind = "direct", .allocate = direct_allocate, .deallocate = give};
+    .kind = "direct",
+    .allocate = direct_allocate,
+    .deallocate = give,
+    .restore_grant = restore,
+};
 const struct gpu_memory_class gpu_memory_direct_class = {
     .ops = &direct_ops, .bytes = sizeof(struct gpu_memory), .is_bottom = true};

@@ -380,6 +380,12 @@ static void forget(struct guard_memory *memory, struct gpu_kept_list *list) {
     }
 }
 
+static void guard_lose(struct gpu_memory *base) {
+    struct guard_memory *memory = (struct guard_memory *)base;
+    forget(memory, &memory->freed);
+    forget(memory, &memory->quarantined);
+}
+
 static void guard_finish(struct gpu_memory *base) {
     struct guard_memory *memory = (struct guard_memory *)base;
     forget(memory, &memory->freed);
@@ -393,6 +399,7 @@ static const struct gpu_memory_ops guard_ops = {
     .allocate = guard_allocate,
     .deallocate = guard_deallocate,
     .reap = guard_reap,
+    .lose = guard_lose,
     .finish = guard_finish,
     .below_bytes = guard_below_bytes,
 };

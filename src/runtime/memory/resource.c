@@ -158,6 +158,29 @@ void gpu_memory_close(struct gpu_device *device) {
     device->stats.bytes_live = device->stats.bytes_pending = device->stats.bytes_reserved = 0;
 }
 
+/* ---- another life of the device ---- */
+
+void gpu_memories_lose(struct gpu_device *device) {
+    for (struct gpu_memory *memory = device->memories; memory; memory = memory->next) {
+        if (memory->ops->lose && memory->upstream) { /* what stands on others gives it to these */
+            memory->ops->lose(memory);
+        }
+    }
+    for (struct gpu_memory *memory = device->memories; memory; memory = memory->next) {
+        if (memory->ops->lose && !memory->upstream) {
+            memory->ops->lose(memory);
+        }
+    }
+}
+
+void gpu_memories_restore(struct gpu_device *device) {
+    for (struct gpu_memory *memory = device->memories; memory; memory = memory->next) {
+        if (memory->ops->restore) {
+            memory->ops->restore(memory);
+        }
+    }
+}
+
 /* ---- coming free ---- */
 
 static uint64_t reap_all(struct gpu_device *device, bool is_urgent) {

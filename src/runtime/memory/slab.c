@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "runtime/memory/quarantine.h"
+#include "runtime/recovery.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define SLAB_BYTES_MIN (64 * MIB) /* amortises the round trip and the driver's cost of mapping */
@@ -273,6 +274,31 @@ uint64_t gpu_slabs_trim(struct gpu_memory *base) {
     return total;
 }
 
+/* Slabs that nothing survives in are gone with the device. */
+static void slab_lose(struct gpu_memory *base) {
+    struct slab_memory *memory = (struct slab_memory *)base;
+    uint64_t bytes;
+    uint32_t slab;
+    (void)slab_reap(base, true);
+    forget_recent(memory);
+    while ((slab = gpu_range_region_take_free(memory->ranges, &bytes)) != 0) {
+        gpu_id_give(&base->device->slab_ids, slab);
+        base->device->stats.bytes_reserved -= bytes;
+    }
+}
+
+static void slab_restore(struct gpu_memory *base) {
+    const struct slab_memory *memory = (const struct slab_memory *)base;
+    uint64_t bytes;
+    uint32_t slab;
+    for (uint32_t i = 0; (slab = gpu_range_region_at(memory->ranges, i, &bytes)) != 0; i++) {
+        struct wire_record record = {
+            .length_bytes = sizeof record, .opcode = WIRE_OP_SLAB_CREATE, .object = slab};
+        record.u.slab.bytes = bytes;
+        gpu_recovery_request(base->device, &record, "slab", true, NULL, NULL);
+    }
+}
+
 static gpulua_status slab_init(struct gpu_memory *base, const struct gpu_memory_info *info,
                                struct gpu_error *error) {
     struct slab_memory *memory = (struct slab_memory *)base;
@@ -294,6 +320,8 @@ static const struct gpu_memory_ops slab_ops = {
     .allocate = slab_allocate,
     .deallocate = slab_deallocate,
     .reap = slab_reap,
+    .lose = slab_lose,
+    .restore = slab_restore,
     .finish = slab_finish,
 };
 const struct gpu_memory_class gpu_memory_slab_class = {
@@ -358,6 +386,17 @@ static void pinned_deallocate(struct gpu_memory *base, struct gpu_grant *grant,
     gpu_range_free(((struct pinned_memory *)base)->ranges, &grant->range);
 }
 
+/* The arena is memory of this process; the device has to know of it once more. */
+static void pinned_restore(struct gpu_memory *base) {
+    const struct pinned_memory *memory = (const struct pinned_memory *)base;
+    struct gpu_error ignored = {0};
+    struct wire_record record = {.length_bytes = sizeof record, .opcode = WIRE_OP_ARENA_REGISTER};
+    record.u.arena.bytes = memory->top_bytes;
+    if (memory->top_bytes > 0 && gpu_device_publish(base->device, &record, &ignored)) {
+        gpu_error_finish(&ignored); /* the link is dead: that is noticed */
+    }
+}
+
 static gpulua_status pinned_init(struct gpu_memory *base, const struct gpu_memory_info *info,
                                  struct gpu_error *error) {
     struct pinned_memory *memory = (struct pinned_memory *)base;
@@ -377,6 +416,7 @@ static const struct gpu_memory_ops pinned_ops = {
     .kind = "pinned",
     .allocate = pinned_allocate,
     .deallocate = pinned_deallocate,
+    .restore = pinned_restore,
     .finish = pinned_finish,
 };
 const struct gpu_memory_class gpu_memory_pinned_class = {.ops = &pinned_ops,

@@ -29,6 +29,13 @@ struct gpu_memory_ops {
     /* NULL: it holds nothing back. May block; called from calls that make or look at memory only.
      */
     uint64_t (*reap)(struct gpu_memory *memory, bool is_urgent);
+    /* The device is lost, and with it what is in its memory: gives back what it holds back, without
+     * a look. NULL: nothing. */
+    void (*lose)(struct gpu_memory *memory);
+    /* At the bottom, when the device comes up again: what grants that are there still lie in, or
+     * this grant, is asked for anew, under the same numbers. NULL: there is nothing to ask for. */
+    void (*restore)(struct gpu_memory *memory);
+    void (*restore_grant)(struct gpu_memory *memory, const struct gpu_grant *grant);
     /* Frees what it owns, and gives back what it holds. Never blocks. NULL: nothing. */
     void (*finish)(struct gpu_memory *memory);
     /* What a request for so many bytes asks of the resource below. NULL: as many. */
@@ -70,6 +77,9 @@ static inline void gpu_memory_deallocate(struct gpu_memory *memory, struct gpu_g
 
 /* Those of the device: its slabs, and the arena. False: no memory. */
 bool gpu_memory_open(struct gpu_device *device);
+/* What all resources do then. */
+void gpu_memories_lose(struct gpu_device *device);
+void gpu_memories_restore(struct gpu_device *device);
 /* At the close of the device, when nothing is in flight any more: forgets all memory. */
 void gpu_memory_close(struct gpu_device *device);
 

@@ -1,0 +1,657 @@
+-- A device that is lost and comes up again: what is what it was, what is stale, what is restored, and how often.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("a device that was lost", function()
+  local is_isolated = support.is_isolated()
+  local add = [[
+    extern "C" __global__ void add(int n, int *x, int by) {
+      int i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (i < n) x[i] += by;
+    }
+  ]]
+  local many <const> = { restarts = 1000 }
+
+  teardown(support.close_all)
+
+  local function open(opts)
+    return support.open_with_pid(opts or many)
+  end
+
+  --- The device's process dies, and the device is up again.
+  local function lose(dev)
+    local pid, epoch = dev.pid, dev.epoch
+    os.execute("kill -9 " .. pid)
+    assert.is_true(support.eventually(10, function() -- it may be a moment until it is dead
+      dev:await()
+      return dev.epoch > epoch
+    end))
+    assert.equal(epoch + 1, dev.epoch)
+    assert.not_equal(pid, dev.pid)
+    assert.is_true(support.eventually(5, function() return support.process_is_gone(pid) end))
+  end
+
+  if not is_isolated then
+    it("in this process says that it stays so, and how it would not", function()
+      local dev = support.open { restarts = 5 }
+      local lost
+      dev:on_lost(function(err) lost = err end)
+      dev:on_restored(function() error "it cannot" end)
+      local x = dev:buffer("i32", 4, { durable = true }):fill(1)
+      assert.equal(x, x:checkpoint()) -- nothing needs to be kept
+      dev:inject { fault = 1 }
+      support.raises("DeviceLost", {}, function() dev:current():mark():await() end)
+      support.raises("DeviceLost", "only one in a process of its own", dev.await, dev)
+      support.raises("DeviceLost", {}, x.read, x)
+      gpu.sleep(0.01)
+      assert.equal("DeviceLost", lost and lost.code)
+      assert.equal(1, dev.epoch)
+      assert.equal(1, dev:stats().losses)
+      assert.equal(0, dev:stats().returns)
+      dev:close()
+    end)
+    return
+  end
+
+  it("comes up again: a later epoch, another process, and the script's handles are what they were", function()
+    local dev <close> = open()
+    local mod = dev:compile(add)
+    local stream, other = dev:stream { label = "mine", priority = 0 }, dev:stream {}
+    other:close()
+    local scalar = dev:scalar("i32", 42)
+    local host = dev:host("i32", 4):fill(7)
+    local blas, plan = dev:blas(), dev:fft { shape = 8 }
+    local signal = { 1, 0, 0, 0, 3, 0, 0, 0 }
+    local spectrum = plan:forward(dev:upload("c64", signal)):read()
+    for life = 1, 3 do
+      lose(dev)
+      assert.equal(life + 1, dev.epoch)
+      assert.are.same({ 7, 7, 7, 7 }, host:read())
+      assert.equal(42, scalar:get())
+      local x = dev:buffer("i32", 1000):fill(1)
+      mod.add:launch({ grid = 4, block = 256, stream = stream }, 1000, x, 5):await()
+      assert.are.same({ 6, 6 }, x:read(999, 1000))
+      assert.equal("mine", stream.label)
+      local a = dev:upload("f32", { 1, 2, 3, 4 }):view("f32", { 2, 2 })
+      assert.are.same({ 7, 10, 15, 22 }, (function()
+        local c = dev:buffer("f32", { 2, 2 })
+        blas:gemm { a = a, b = a, c = c }
+        return c:read()
+      end)())
+      assert.are.same(spectrum, plan:forward(dev:upload("c64", signal)):read())
+      assert.are.same({ 3, 4 }, gpu.map("x + 1", { x = dev:upload("i32", { 2, 3 }) }):read())
+      scalar:set(42)
+    end
+    assert.equal(3, dev:stats().losses)
+    assert.equal(3, dev:stats().returns)
+  end)
+
+  it("has stale buffers, which hold no memory any more", function()
+    local dev <close> = open()
+    local x = dev:buffer("u8", 1 << 20, { label = "mine" }):fill(1)
+    local part = x:slice(1, 10)
+    x:await()
+    assert.truthy(dev:stats().bytes_live >= 1 << 20)
+    lose(dev)
+    for _, f in ipairs { x.read, x.fill, x.await, part.read } do
+      support.raises("Stale", "epoch 1", f, f == x.fill and x or f == part.read and part or x, 1)
+    end
+    local mod = dev:compile(add)
+    support.raises("Stale", {}, function() mod.add:launch(support.one, 1, x, 1) end)
+    assert.equal(0, dev:stats().bytes_live)
+    assert.equal(0, dev:stats().bytes_reserved)
+    x:close()
+    x:close()
+    support.works(dev)
+  end)
+
+  it("restores what is durable to what the script wrote last, never to what a kernel left", function()
+    local dev <close> = open()
+    local mod = dev:compile(add)
+    local filled = dev:buffer("i32", 6, { durable = true }):fill(1)
+    local fresh = dev:buffer("i32", 2, { durable = true })
+    local written = dev:upload("i32", { 1, 2, 3, 4, 5, 6 }, { durable = true })
+    written:write({ 30, 40 }, 3)
+    written:slice(6, 6):fill(60)
+    local kept = dev:buffer("i32", 6, { durable = true }):fill(1)
+    local twin = dev:buffer("i32", 6):fill(1)
+    mod.add:launch(6, 6, kept, 10)
+    kept:checkpoint()
+    for _, x in ipairs { filled, written, kept, twin } do
+      mod.add:launch(6, 6, x, 100)
+    end
+    dev:synchronize()
+    for _ = 1, 2 do
+      lose(dev)
+      assert.are.same({ 1, 1, 1, 1, 1, 1 }, filled:read())
+      assert.are.same({ 0, 0 }, fresh:read())
+      assert.are.same({ 1, 2, 30, 40, 5, 60 }, written:read())
+      assert.are.same({ 11, 11, 11, 11, 11, 11 }, kept:read())
+      support.raises("Stale", {}, twin.read, twin)
+      mod.add:launch(6, 6, kept, 100):await()
+    end
+    local x = dev:buffer("i32", 1)
+    support.raises("InvalidArgument", "not durable", x.checkpoint, x)
+  end)
+
+  it("restores a part of a durable buffer that was kept as it was then", function()
+    local dev <close> = open()
+    local x = dev:buffer("i32", 4, { durable = true }):fill(1)
+    local mod = dev:compile(add)
+    mod.add:launch(4, 4, x, 1)
+    x:slice(2, 3):checkpoint()
+    lose(dev)
+    assert.are.same({ 1, 2, 2, 1 }, x:read())
+  end)
+
+  it("restores large durable buffers, and many", function()
+    local dev <close> = open()
+    local n = (1 << 20) + 7 -- longer than one transfer
+    local large = dev:upload("f32", n, function(i) return i % 1000 end, { durable = true })
+    local small = {}
+    for i = 1, 300 do
+      small[i] = dev:upload("i32", { i }, { durable = true })
+    end
+    lose(dev)
+    assert.are.same({ 1, 2, (n - 1) % 1000, n % 1000 },
+      { large:read(1)[1], large:read(2, 2)[1], large:read(n - 1, n - 1)[1], large:read(n, n)[1] })
+    for i = 1, 300 do
+      assert.equal(i, small[i]:read()[1])
+    end
+  end)
+
+  it("has again the memory of what is durable = \"space\"", function()
+    local dev <close> = open()
+    local x = dev:buffer("i32", 1000, { durable = "space" }):fill(1)
+    x:await()
+    lose(dev)
+    assert.are.same({ 9, 9 }, x:fill(9):read(1, 2))
+    assert.equal(x.device, dev)
+  end)
+
+  it("calls rebuild once in each life, in the order in which buffers were made", function()
+    local dev <close> = open()
+    local calls, buffers = {}, {}
+    for i = 1, 5 do
+      buffers[i] = dev:buffer("i32", 2, { label = "b" .. i, rebuild = function(buffer)
+        calls[#calls + 1] = i
+        assert(buffer == buffers[i])
+        gpu.sleep(0.001)
+        buffer:fill(i)
+      end }):fill(0)
+    end
+    buffers[2]:close()
+    assert.are.same({}, calls)
+    for life = 1, 2 do
+      lose(dev)
+      assert.are.same(life == 1 and { 1, 3, 4, 5 } or { 1, 3, 4, 5, 1, 3, 4, 5 }, calls)
+      assert.are.same({ 5, 5 }, buffers[5]:read())
+      assert.are.same({ 1, 1 }, buffers[1]:read())
+    end
+    -- What nobody has is not built.
+    buffers, calls = {}, {}
+    collectgarbage()
+    collectgarbage()
+    lose(dev)
+    assert.are.same({}, calls)
+  end)
+
+  it("refuses to read what has not been built anew", function()
+    local dev <close> = open()
+    local gate = true
+    local x = dev:buffer("i32", 2, { label = "mine", rebuild = function(buffer)
+      while gate do
+        gpu.sleep(0.001)
+      end
+      buffer:fill(3)
+    end }):fill(0)
+    x:await()
+    os.execute("kill -9 " .. dev.pid)
+    local task = gpu.spawn(function()
+      while dev.epoch == 1 do
+        dev:await()
+      end
+    end)
+    while dev.epoch == 1 do
+      gpu.sleep(0.001)
+    end
+    support.raises("DependencyFailed", "has not been built anew", x.read, x)
+    local mod = dev:compile(add)
+    support.raises("DependencyFailed", {}, function() mod.add:launch(2, 2, x, 1):await() end)
+    gate = false
+    task:await()
+    assert.are.same({ 3, 3 }, x:read())
+    dev:synchronize()
+  end)
+
+  it("raises from await what rebuild has raised, and goes on with the others", function()
+    local dev <close> = open()
+    local bad = dev:buffer("i32", 2, { rebuild = function() error "no way" end }):fill(0)
+    local good = dev:buffer("i32", 2, { rebuild = function(x) x:fill(4) end }):fill(0)
+    os.execute("kill -9 " .. dev.pid)
+    local ok, err
+    assert.is_true(support.eventually(10, function()
+      ok, err = pcall(dev.await, dev)
+      return not ok
+    end))
+    assert.truthy(tostring(err):find("no way", 1, true))
+    assert.are.same({ 4, 4 }, good:read())
+    support.raises("DependencyFailed", {}, bad.read, bad)
+    dev:await() -- it was said once
+  end)
+
+  it("goes on with a generator where it was", function()
+    local dev <close> = open()
+    local whole = dev:rng { seed = 5 }
+    local words = dev:buffer("u32", 24)
+    whole:bits(words)
+    local wanted = words:read()
+    local rng = dev:rng { seed = 5 }
+    local got = {}
+    for life = 1, 3 do
+      local part, wide = dev:buffer("u32", 3), dev:buffer("u64", 2)
+      rng:bits(part)
+      rng:bits(wide) -- from an even place on
+      table.move(part:read(), 1, 3, #got + 1, got)
+      got[#got + 1] = false
+      for _, value in ipairs(wide:read()) do
+        got[#got + 1], got[#got + 2] = value & 0xffffffff, value >> 32
+      end
+      if life < 3 then
+        lose(dev)
+      end
+    end
+    for i, value in ipairs(got) do
+      assert.equal(value and wanted[i] or false, value)
+    end
+    assert.equal(24, rng:state().offset)
+  end)
+
+  it("draws no number twice where graphs have drawn", function()
+    local dev <close> = open()
+    local rng = dev:rng { seed = 5 }
+    local x = dev:buffer("u32", 64, { durable = "space" })
+    local graph = dev:capture(function() rng:bits(x) end)
+    local seen = {}
+    for _ = 1, 3 do
+      for _ = 1, 3 do
+        graph:launch()
+        for _, value in ipairs(x:read()) do
+          assert.is_nil(seen[value])
+          seen[value] = true
+        end
+      end
+      lose(dev)
+    end
+  end)
+
+  it("makes graphs anew when they are next launched, if what they use is there", function()
+    local dev <close> = open()
+    local mod = dev:compile(add)
+    local x = dev:buffer("i32", 100, { durable = true }):fill(0)
+    local y = dev:buffer("i32", 100):fill(0)
+    local host = dev:host("i32", 100)
+    local good = dev:capture(function()
+      local temporary = dev:buffer("i32", 100):copy(x)
+      mod.add:launch(100, 100, temporary, 5)
+      host:copy(temporary)
+    end)
+    local stale = dev:capture(function() mod.add:launch(100, 100, y, 1) end)
+    good:launch():await()
+    stale:launch():await()
+    for life = 1, 3 do
+      lose(dev)
+      x:fill(life)
+      good:launch()
+      assert.are.same({ life + 5, life + 5 }, host:read(99, 100))
+      support.raises("Stale", {}, stale.launch, stale)
+    end
+  end)
+
+  it("ends a capture that was under way", function()
+    local dev <close> = open()
+    local mod = dev:compile(add)
+    local x = dev:buffer("i32", 1, { durable = true }):fill(0)
+    x:await()
+    local err = support.raises("CaptureInvalidated", "lost in the middle", function()
+      dev:capture(function()
+        mod.add:launch(support.one, 1, x, 1)
+        os.execute("kill -9 " .. dev.pid)
+        support.raises("CaptureActive", {}, function()
+          while dev.epoch == 1 do
+            dev:await() -- until it is noticed
+          end
+        end)
+        while dev.epoch == 1 do
+          gpu.sleep(0.001)
+        end
+        mod.add:launch(support.one, 1, x, 1)
+      end)
+    end)
+    assert.truthy(err)
+    local graph = dev:capture(function() mod.add:launch(support.one, 1, x, 1) end)
+    graph:launch():await()
+    assert.are.same({ 1 }, x:read())
+  end)
+
+  it("has no variables of modules but new ones", function()
+    local dev <close> = open()
+    local mod = dev:compile [[
+      __device__ int total = 3;
+      extern "C" __global__ void count(int *x) { total += 1; x[0] = total; }
+    ]]
+    local x = dev:buffer("i32", 1, { durable = "space" })
+    local total = mod:global "total"
+    mod.count:launch(support.one, x)
+    assert.are.same({ 4 }, x:read())
+    assert.are.same({ 4 }, total:read())
+    lose(dev)
+    support.raises("Stale", {}, total.read, total)
+    mod.count:launch(support.one, x)
+    assert.are.same({ 4 }, x:read())
+    assert.are.same({ 4 }, mod:global "total":read())
+  end)
+
+  it("restores what is durable in other memory, and not with guards", function()
+    local dev <close> = open()
+    for _, opts in ipairs { { from = "driver" }, { from = "direct" }, { budget = 1 << 20 }, { statistics = true } } do
+      local mem = dev:memory(opts)
+      local x = dev:buffer("i32", 100, { memory = mem, durable = true }):fill(6)
+      x:await()
+      local stale = dev:buffer("i32", 100, { memory = mem }):fill(1)
+      stale:await()
+      lose(dev)
+      if opts.from ~= "direct" then
+        assert.are.same({ 6, 6 }, x:read(99, 100))
+      end
+      support.raises("Stale", {}, stale.read, stale)
+      local after = dev:buffer("i32", 100, { memory = mem })
+      after:close()
+      x:close()
+    end
+    support.raises("Unsupported", "guard", dev.buffer, dev, "i32", 1,
+      { memory = dev:memory { guard = true }, durable = true })
+    local guarded = dev:memory { guard = true }
+    local b = guarded:buffer("i32", 100):fill(1)
+    b:await()
+    lose(dev)
+    support.raises("Stale", {}, b.read, b)
+    b:close()
+    assert.equal(guarded, guarded:check())
+    local c = guarded:buffer("i32", 100):fill(1)
+    c:close()
+    assert.equal(guarded, guarded:check())
+  end)
+
+  it("raises from new work until it is up, and says that it is coming", function()
+    local dev <close> = open()
+    local mod = dev:compile(add)
+    local x = dev:buffer("i32", 1, { durable = true }):fill(0)
+    local stream = dev:stream {}
+    x:await()
+    os.execute("kill -9 " .. dev.pid)
+    support.raises("DeviceLost", {}, function()
+      while true do
+        mod.add:launch(support.one, 1, x, 1):await()
+      end
+    end)
+    for _, f in ipairs {
+      function() x:read() end, function() x:fill(1) end, function() dev:buffer("i32", 1) end,
+      function() dev:compile "__global__ void f() {}" end, function() dev:synchronize() end,
+      function() mod.add:launch(support.one, 1, x, 1) end, function() stream:mark() end,
+      function() dev:stream {} end, function() dev:host("i32", 1) end, function() dev:capture() end,
+    } do
+      support.raises("DeviceLost", "it is coming up again", f)
+    end
+    assert.truthy(tostring(dev):find("coming up again", 1, true))
+    assert.equal(1, dev.epoch)
+    support.raises("Timeout", {}, dev.await, dev, 0)
+    dev:await(10)
+    assert.are.same({ 0 }, x:read())
+    stream:mark():await()
+    assert.equal(dev, dev:await())
+  end)
+
+  it("calls on_lost and on_restored each time", function()
+    local dev <close> = open()
+    local heard = {}
+    dev:on_lost(function(err) heard[#heard + 1] = err.code end)
+    assert.equal(dev, dev:on_restored(function(device)
+      assert(device == dev)
+      device:buffer("i32", 1):fill(1):await()
+      heard[#heard + 1] = device.epoch
+    end))
+    for _ = 1, 2 do
+      lose(dev)
+      gpu.sleep(0.05)
+    end
+    assert.are.same({ "DeviceLost", 2, "DeviceLost", 3 }, heard)
+    support.raises("InvalidArgument", "on_lost", dev.on_lost, dev, 1)
+    support.raises("InvalidArgument", "on_restored", dev.on_restored, dev)
+  end)
+
+  it("comes up so often within the window, then it is Unrecoverable", function()
+    local dev <close> = open { restarts = 2, window = 60 }
+    local heard = {}
+    dev:on_lost(function(err) heard[#heard + 1] = err.code end)
+    local x = dev:buffer("i32", 1, { durable = true }):fill(1)
+    x:await()
+    lose(dev)
+    gpu.sleep(0.02)
+    lose(dev)
+    gpu.sleep(0.02)
+    os.execute("kill -9 " .. dev.pid)
+    local err
+    support.eventually(10, function()
+      local ok, why = pcall(dev.await, dev)
+      err = why
+      return not ok
+    end)
+    support.is_error(err, "Unrecoverable", "2 times within 60 s")
+    assert.truthy(err.hint)
+    support.raises("Unrecoverable", {}, x.read, x)
+    support.raises("Unrecoverable", {}, dev.buffer, dev, "i32", 1)
+    gpu.sleep(0.02)
+    assert.equal("Unrecoverable", heard[#heard])
+    assert.equal(2, dev:stats().limit_restarts)
+  end)
+
+  it("comes up again once the window has moved on", function()
+    local dev <close> = open { restarts = 1, window = 0.3 }
+    for _ = 1, 3 do
+      lose(dev)
+      gpu.sleep(0.4)
+    end
+    lose(dev)
+    os.execute("kill -9 " .. dev.pid)
+    assert.is_true(support.eventually(10, function()
+      local ok, err = pcall(dev.await, dev)
+      return not ok and err.code == "Unrecoverable"
+    end))
+  end)
+
+  it("stays lost where it is not to come up", function()
+    local dev <close> = open { restarts = 0 }
+    local x = dev:buffer("i32", 1, { durable = true }):fill(1)
+    x:await()
+    os.execute("kill -9 " .. dev.pid)
+    assert.is_true(support.eventually(10, function()
+      local ok, err = pcall(dev.await, dev)
+      return not ok and err.code == "DeviceLost"
+    end))
+    support.raises("DeviceLost", {}, x.read, x)
+    assert.equal(1, dev.epoch)
+    assert.equal(0, dev:stats().returns)
+  end)
+
+  it("refuses what makes no sense of its options", function()
+    for _, case in ipairs { { { restarts = -1 }, "restarts" }, { { restarts = "often" }, "restarts" },
+      { { window = 0 }, "window" }, { { window = "long" }, "window" }, { { window = 0 / 0 }, "window" } } do
+      support.raises("InvalidArgument", case[2], support.open, case[1])
+    end
+    local dev <close> = open()
+    for _, case in ipairs { { { durable = 1 }, "durable" }, { { durable = "yes" }, "durable" },
+      { { rebuild = 1 }, "rebuild" }, { { durable = true, rebuild = print }, "durable or rebuild" } } do
+      support.raises("InvalidArgument", case[2], dev.buffer, dev, "i32", 1, case[1])
+    end
+    support.raises("CaptureActive", {}, dev.capture, dev, function() dev:buffer("i32", 1, { durable = true }) end)
+  end)
+
+  it("loses what was in flight alone, and wakes every task", function()
+    local dev <close> = open()
+    local mod = dev:compile(support.spin_source)
+    local x = dev:buffer("i32", 1, { durable = "space" })
+    local over = dev:stream {}:mark():await()
+    local op = mod.spin:launch(support.one, support.ticks(dev, 30), x, 1)
+    local tasks = {}
+    for i = 1, 20 do
+      tasks[i] = gpu.spawn(function()
+        local ok, err = op:join()
+        local code = not ok and err.code
+        dev:await()
+        dev:buffer("i32", 1):fill(1):await()
+        return code
+      end)
+    end
+    gpu.sleep(0.02)
+    os.execute("kill -9 " .. dev.pid)
+    for _, task in ipairs(tasks) do
+      assert.equal("DeviceLost", task:await())
+    end
+    assert.is_true((over:join()))
+    assert.equal(2, dev.epoch)
+  end)
+
+  it("lets timers and other devices go on meanwhile", function()
+    local dev <close> = open()
+    local well <close> = support.open()
+    local x = well:buffer("i32", 1000):fill(1)
+    local longest, count, is_over = 0, 0, false
+    local ticker = gpu.spawn(function()
+      local before = support.now()
+      while not is_over do
+        gpu.sleep(0.001)
+        x:fill(count):await()
+        local now = support.now()
+        longest, before, count = math.max(longest, now - before), now, count + 1
+      end
+    end)
+    for _ = 1, 3 do
+      lose(dev)
+    end
+    is_over = true
+    ticker:await()
+    assert.truthy(count > 3, count)
+    -- What blocks is the start of a process; a busy machine may take a while for it.
+    assert.truthy(longest < 0.5, longest)
+    assert.equal(1, well.epoch)
+  end)
+
+  it("can be closed on its way, which wakes who waits for it", function()
+    for round = 1, 10 do
+      local dev = open()
+      local x = dev:buffer("i32", 1000):fill(1)
+      x:await()
+      os.execute("kill -9 " .. dev.pid)
+      pcall(x.read, x)
+      local task = gpu.spawn(function() dev:await() end)
+      gpu.sleep(round * 0.0005)
+      dev:close()
+      local ok, err = task:join()
+      assert.truthy(ok or err.code == "Closed", tostring(err))
+      support.raises("Closed", {}, dev.await, dev)
+    end
+  end)
+
+  it("is lost again at any time on its way, and comes up nevertheless", function()
+    local dev <close> = open()
+    local mod = dev:compile(add)
+    local x = dev:upload("i32", { 1, 2, 3 }, { durable = true })
+    local built = dev:buffer("i32", 3, { rebuild = function(b) b:fill(8) end }):fill(8)
+    local stream = dev:stream {}
+    for round = 1, 40 do
+      os.execute("kill -9 " .. dev.pid)
+      pcall(x.read, x)
+      gpu.sleep((round - 1) % 20 * 0.0004)
+      local next_pid = dev.pid
+      if next_pid then
+        os.execute("kill -9 " .. next_pid)
+        support.eventually(10, function()
+          pcall(dev.synchronize, dev)
+          return support.process_is_gone(next_pid)
+        end)
+      end
+      while true do
+        local ok, err = pcall(dev.await, dev)
+        if ok then
+          break
+        end
+        assert.equal("DeviceLost", err.code, tostring(err))
+      end
+      assert.are.same({ 1, 2, 3 }, x:read())
+      assert.are.same({ 8, 8, 8 }, built:read())
+      local y = dev:buffer("i32", 3):fill(0)
+      mod.add:launch({ grid = 1, block = 3, stream = stream }, 3, y, 4)
+      assert.are.same({ 4, 4, 4 }, y:read())
+    end
+  end)
+
+  it("leaves nothing behind, however often", function()
+    collectgarbage()
+    collectgarbage()
+    local _, children_before = support.children()
+    local files_before = support.descriptors()
+    do
+      local dev <close> = open()
+      local mod = dev:compile(add)
+      local x = dev:buffer("i32", 1000, { durable = true }):fill(1)
+      local graph = dev:capture(function() mod.add:launch(1000, 1000, x, 1) end)
+      local blocks, live, reserved, files, children
+      for round = 1, 30 do
+        local y = dev:buffer("i32", 100000):fill(1)
+        mod.add:launch(1000, 1000, y, 1)
+        graph:launch():await()
+        lose(dev)
+        y:close()
+        collectgarbage()
+        collectgarbage()
+        dev:synchronize()
+        local stats = dev:stats()
+        local _, child_count = support.children()
+        if round == 5 then
+          blocks, live, reserved = stats.blocks_live, stats.bytes_live, stats.bytes_reserved
+          files, children = support.descriptors(), child_count
+        elseif round > 5 then
+          assert.are.same({ blocks, live, reserved, files, children },
+            { stats.blocks_live, stats.bytes_live, stats.bytes_reserved, (support.descriptors()), child_count })
+        end
+      end
+      assert.are.same({ 2 }, (function() graph:launch() return x:read(1, 1) end)())
+    end
+    collectgarbage()
+    local _, children_after = support.children()
+    assert.equal(children_before, children_after)
+    assert.equal(files_before, (support.descriptors()))
+  end)
+
+  it("comes up again from injected faults and from kernels that crash", function()
+    local dev <close> = open()
+    local mod = dev:compile [[
+      extern "C" __global__ void crash(int *x, long long at) { ((volatile int *)at)[0] = x[0]; }
+    ]]
+    local x = dev:buffer("i32", 1, { durable = true }):fill(5)
+    for _, what in ipairs { "fault", "lost" } do
+      dev:inject { [what] = 1 }
+      support.raises("DeviceLost", {}, function() dev:current():mark():await() end)
+      dev:await()
+      assert.are.same({ 5 }, x:read())
+    end
+    local op = mod.crash:launch({ grid = 1, block = 1, label = "crashes" }, x, 16)
+    local err = support.raises("DeviceLost", {}, op.await, op)
+    assert.equal("crashes", err.suspects[1].label)
+    dev:await()
+    assert.are.same({ 5 }, x:read())
+    assert.equal(4, dev.epoch)
+  end)
+end)

@@ -1,0 +1,193 @@
+/* Losing a device, and its coming up again, as scripts see it. What is to happen then is decided in
+ * lua/gpulua/recovery.lua; here is what it cannot do itself. */
+#include "binding/recovery.h"
+
+#include "binding/core.h"
+#include "binding/graph.h"
+#include "binding/stream.h"
+
+static const char events_key;   /* registry: the function for what has happened to devices */
+static const char rebuilds_key; /* registry: buffer -> { f =, device =, epoch =, number = } */
+
+/* core.device_events(f): f(device, "lost", error) and f(device, "restored") from the loop. */
+int gpu_lua_device_events(lua_State *L) {
+    lua_settop(L, 1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &events_key);
+    return 0;
+}
+
+static void tell(struct gpulua *g, lua_State *L, struct gpu_device *device, const char *what,
+                 struct gpu_error *error) {
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &events_key) != LUA_TFUNCTION) {
+        lua_pop(L, 1);
+        gpu_error_finish(error);
+        return;
+    }
+    gpu_lua_push_device(L, g, device);
+    lua_pushstring(L, what);
+    if (error->code) {
+        gpu_lua_error_push_owned(L, error);
+    } else {
+        lua_pushnil(L);
+    }
+    if (lua_pcall(L, 3, 0, 0)) {
+        gpu_lua_tell(g, L, NULL);
+    }
+}
+
+/* Returns the first device of which something has not been told. */
+static struct device_handle *find_event(struct gpulua *g) {
+    for (struct device_handle *handle = g->devices; handle; handle = handle->next) {
+        uint64_t losses, returns;
+        gpu_device_lives(handle->device, &losses, &returns);
+        if (losses != handle->losses_seen || returns != handle->returns_seen) {
+            return handle;
+        }
+    }
+    return NULL;
+}
+
+static int tell_all(lua_State *L) {
+    struct gpulua *g = lua_touserdata(L, 1);
+    struct device_handle *handle;
+    while ((handle = find_event(g))) { /* what is told may close devices */
+        struct gpu_device *device = handle->device;
+        struct gpu_error error = {0}, none = {0};
+        uint64_t losses, returns;
+        gpu_device_lives(device, &losses, &returns);
+        bool is_lost = losses != handle->losses_seen, is_back = returns != handle->returns_seen;
+        handle->losses_seen = losses;
+        handle->returns_seen = returns;
+        if (is_lost) {
+            gpu_device_last_loss(device, &error);
+            tell(g, L, device, "lost", &error);
+        }
+        if (is_back && gpu_lua_find_device(g, device)) {
+            tell(g, L, device, "restored", &none);
+        }
+    }
+    return 0;
+}
+
+void gpu_lua_tell_lives(struct gpulua *g, lua_State *L) {
+    if (!find_event(g) || !lua_checkstack(L, 8)) {
+        return;
+    }
+    lua_pushcfunction(L, tell_all);
+    lua_pushlightuserdata(L, g);
+    if (lua_pcall(L, 1, 0, 0)) {
+        gpu_lua_tell(g, L, NULL);
+    }
+}
+
+/* core.device_return(dev) -> an op that is over when the device is up again; nil: it is up. Raises
+ * what keeps it from coming up. */
+int gpu_lua_device_return(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    struct gpu_error error;
+    struct gpu_op **op = gpu_lua_op_new(L, g);
+    *op = gpu_device_return(device);
+    gpu_device_observe_loss(device);
+    if (*op) {
+        return 1;
+    }
+    if (gpu_device_check(device, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    lua_pushnil(L);
+    return 1;
+}
+
+/* core.rebuilds() -> the table, whose keys are weak */
+int gpu_lua_rebuilds(lua_State *L) {
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &rebuilds_key) != LUA_TTABLE) {
+        lua_pop(L, 1);
+        lua_newtable(L);
+        lua_createtable(L, 0, 1);
+        lua_pushliteral(L, "k");
+        lua_setfield(L, -2, "__mode");
+        lua_setmetatable(L, -2);
+        lua_pushvalue(L, -1);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, &rebuilds_key);
+    }
+    return 1;
+}
+
+enum gpu_keeping gpu_lua_keeping(lua_State *L, int index, const char *what) {
+    enum gpu_keeping keeping = GPU_KEEP_NOTHING;
+    int type = lua_getfield(L, index, "durable");
+    if (type == LUA_TBOOLEAN) {
+        keeping = lua_toboolean(L, -1) ? GPU_KEEP_CONTENT : GPU_KEEP_NOTHING;
+    } else if (type == LUA_TSTRING && strcmp(lua_tostring(L, -1), "space") == 0) {
+        keeping = GPU_KEEP_SPACE;
+    } else if (type != LUA_TNIL) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "durable of %s: true, false or \"space\" expected, got %s", what,
+                     gpu_lua_describe(L, lua_gettop(L)));
+    }
+    type = lua_getfield(L, index, "rebuild");
+    if (type != LUA_TNIL && type != LUA_TFUNCTION) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "rebuild of %s: a function expected, got %s", what,
+                     gpu_lua_describe(L, lua_gettop(L)));
+    }
+    if (type == LUA_TFUNCTION && keeping != GPU_KEEP_NOTHING) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "%s: durable or rebuild: what is restored is not built anew", what);
+    }
+    keeping = type == LUA_TFUNCTION ? GPU_KEEP_PLACE : keeping;
+    lua_pop(L, 2);
+    return keeping;
+}
+
+void gpu_lua_note_rebuild(lua_State *L, struct gpulua *g, int options, struct gpu_block *block) {
+    struct gpu_device *device = gpu_block_device(block);
+    lua_pushcfunction(L, gpu_lua_rebuilds);
+    lua_call(L, 0, 1);
+    lua_pushvalue(L, -2);
+    lua_createtable(L, 0, 4);
+    lua_getfield(L, options, "rebuild");
+    lua_setfield(L, -2, "f");
+    gpu_lua_push_device(L, g, device);
+    lua_setfield(L, -2, "device");
+    lua_pushinteger(L, (lua_Integer)gpu_device_epoch(device));
+    lua_setfield(L, -2, "epoch");
+    lua_pushinteger(L, (lua_Integer)gpu_block_number(block));
+    lua_setfield(L, -2, "number");
+    lua_rawset(L, -3);
+    lua_pop(L, 1);
+}
+
+/* core.keep_version(buffer) -> how often the script has written what is kept of it; nil: nothing
+ * needs to be, because the device does not come up again. InvalidArgument: it is not durable. */
+int gpu_lua_keep_version(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
+    gpu_lua_check_eager(L, g, gpu_block_device(buffer->ref.block), "checkpoint");
+    if (!gpu_ref_is_durable(&buffer->ref)) {
+        gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
+                          "dev:buffer(type, n, { durable = true }) makes one that is",
+                          "checkpoint: the buffer is not durable");
+    }
+    if (gpu_ref_has_copy(&buffer->ref)) {
+        lua_pushinteger(L, (lua_Integer)gpu_ref_copy_version(&buffer->ref));
+    } else {
+        lua_pushnil(L);
+    }
+    return 1;
+}
+
+/* core.keep(buffer, host, version) -> whether what the host buffer has is what is kept from now on;
+ * not if the script has written the buffer since that version. */
+int gpu_lua_keep(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
+    struct buffer *host = gpu_lua_check_buffer(L, g, 2);
+    gpu_lua_check_contents(L, host);
+    bool is_same = (uint64_t)lua_tointeger(L, 3) == gpu_ref_copy_version(&buffer->ref);
+    if (is_same) {
+        gpu_ref_keep(&buffer->ref, gpu_lua_host_bytes(host));
+    }
+    lua_pushboolean(L, is_same);
+    return 1;
+}

@@ -1,0 +1,403 @@
+/* Coming up again after a loss, where the executor lives in a process of its own.
+ *
+ * When everything that was pending has failed, another executor takes the place of the lost one,
+ * and is told what the scripts' handles stand for, under the numbers that they had: streams, slabs
+ * that something survives in, modules with their kernels. Graphs are sent when they are next
+ * launched. Blocks of the device go, but for those that are kept (enum gpu_keeping), for what lies
+ * in the arena, which is memory of this process, and for those that are no memory at all. Only when
+ * all of that is there is the device open again, and not before the process of the former life has
+ * ended: until then it holds memory of the device, and may write into the arena.
+ *
+ * Driven by gpu_device_poll, and never waits. */
+#include "runtime/recovery.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/graph.h"
+#include "runtime/graph/state.h"
+#include "runtime/memory/stack.h"
+
+bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double window_s) {
+    struct gpu_recovery *recovery = &device->recovery;
+    recovery->restarts_max = restarts_max == 0  ? GPU_RESTARTS_MAX
+                             : restarts_max < 0 ? 0
+                                                : (uint32_t)restarts_max;
+    recovery->window_ns = (int64_t)((window_s > 0 ? window_s : GPU_RESTARTS_WINDOW_S) * 1e9);
+    if (device->isolation != GPULUA_ISOLATE_PROCESS) {
+        recovery->restarts_max = 0;
+    }
+    if (recovery->restarts_max > 0) {
+        recovery->begun_ns = calloc(recovery->restarts_max, sizeof *recovery->begun_ns);
+    }
+    return recovery->restarts_max == 0 || recovery->begun_ns;
+}
+
+bool gpu_recovery_keep_open(struct gpu_device *device, const struct wire_record *record) {
+    if (device->recovery.restarts_max > 0) {
+        device->recovery.open = malloc(record->length_bytes);
+        if (!device->recovery.open) {
+            return false;
+        }
+        memcpy(device->recovery.open, record, record->length_bytes);
+    }
+    return true;
+}
+
+bool gpu_recovery_is_possible(const struct gpu_device *device) {
+    return device->recovery.restarts_max > 0 && device->recovery.open && device->link &&
+           device->link->can_restart && !device->is_closing && !device->recovery.is_given_up;
+}
+
+static void note_loss(struct gpu_device *device) {
+    gpu_error_finish(&device->recovery.last);
+    gpu_error_copy(&device->recovery.last, &device->lost);
+    device->stats.losses++;
+}
+
+void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char *text) {
+    if (device->state != GPU_DEVICE_OPEN && device->state != GPU_DEVICE_RETURNING) {
+        return;
+    }
+    bool was_returning = device->state == GPU_DEVICE_RETURNING;
+    device->recovery.was_returning = was_returning;
+    device->state = GPU_DEVICE_LOST;
+    gpu_error_finish(&device->lost);
+    gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s is lost: %s%s", device->name, text,
+                  device->isolation == GPULUA_ISOLATE_PROCESS
+                      ? ""
+                      : "; only one in a process of its own (isolate = \"process\") comes up again");
+    device->lost.driver_code = driver_code;
+    if (!was_returning) {
+        note_loss(device);
+    }
+}
+
+void gpu_device_lives(const struct gpu_device *device, uint64_t *losses, uint64_t *returns) {
+    GPU_ENTER(device);
+    *losses = device->stats.losses;
+    *returns = device->stats.returns;
+}
+
+void gpu_device_last_loss(const struct gpu_device *device, struct gpu_error *error) {
+    GPU_ENTER(device);
+    gpu_error_copy(error, &device->recovery.last);
+}
+
+void gpu_device_observe_loss(struct gpu_device *device) {
+    GPU_ENTER(device);
+    if (device->recovery.loss) {
+        gpu_failure_observe(device, device->recovery.loss);
+        gpu_failure_release(device->recovery.loss);
+        device->recovery.loss = NULL;
+    }
+}
+
+static void end_op(struct gpu_device *device, const struct gpu_error *why) {
+    struct gpu_op *op = device->recovery.op;
+    device->recovery.op = NULL;
+    if (!op) {
+        return;
+    }
+    if (why) {
+        op->failure = gpu_failure_create();
+        if (op->failure) {
+            gpu_error_copy(&op->failure->error, why);
+            op->failure->is_observed = true; /* that the device was lost is told already */
+        } else {
+            op->failure = gpu_failure_without_memory(device);
+        }
+    }
+    op->is_replied = true;
+    device->stats.ops_in_flight++; /* where it was never counted */
+    gpu_op_end(op);
+}
+
+void gpu_recovery_finish(struct gpu_device *device) {
+    struct gpu_error why = {0};
+    gpu_error_set(&why, GPULUA_CLOSED, "device %s was closed before it had come up again",
+                  device->name);
+    end_op(device, &why);
+    gpu_error_finish(&why);
+}
+
+void gpu_recovery_free(struct gpu_device *device) {
+    gpu_error_finish(&device->recovery.last);
+    gpu_failure_release(device->recovery.loss);
+    free(device->recovery.begun_ns);
+    free(device->recovery.open);
+    device->recovery = (struct gpu_recovery){0};
+}
+
+/* ---- requests of the restoration ---- */
+
+static void on_answer(struct gpu_op *op, void *user, const struct wire_reply *reply) {
+    struct gpu_device *device = op->device;
+    struct gpu_recovery *recovery = &device->recovery;
+    struct gpu_answer *answer = user;
+    recovery->pending_count--;
+    if (op->failure) {
+        gpu_failure_observe(device, op->failure);
+    }
+    if (reply && reply->status != GPULUA_OK && answer->is_vital && !recovery->is_failed) {
+        recovery->is_failed = true;
+        gpu_error_finish(&device->lost);
+        gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s did not come up again: %s: %s",
+                      device->name, op->label, gpu_wire_reply_text(reply));
+        device->lost.driver_code = reply->driver_code;
+    }
+    if (answer->take) {
+        answer->take(device, answer->user, reply && reply->status == GPULUA_OK ? reply : NULL);
+    }
+    free(answer);
+}
+
+void gpu_recovery_request(struct gpu_device *device, struct wire_record *record, const char *label,
+                          bool is_vital,
+                          void (*take)(struct gpu_device *device, void *user,
+                                       const struct wire_reply *reply),
+                          void *user) {
+    struct gpu_error error = {0};
+    struct gpu_op *op = NULL;
+    struct gpu_answer *answer = calloc(1, sizeof *answer);
+    gpulua_status status = GPULUA_OUT_OF_MEMORY;
+    if (answer) {
+        *answer = (struct gpu_answer){.take = take, .user = user, .is_vital = is_vital};
+        device->recovery.pending_count++;
+        status = gpu_request_unchecked(device, record, label, on_answer, answer, &op, &error);
+    }
+    if (op) {
+        gpu_op_release(op);
+    } else if (status == GPULUA_OUT_OF_MEMORY) {
+        if (answer) {
+            device->recovery.pending_count--;
+        }
+        free(answer);
+        device->recovery.is_failed |= is_vital;
+        if (take) {
+            take(device, user, NULL);
+        }
+    } /* else the link is dead: the next poll ends the request, and begins anew */
+    gpu_error_finish(&error);
+}
+
+/* ---- what goes ---- */
+
+static bool survives(const struct gpu_block *block) {
+    if (block->is_host) {
+        return true;
+    }
+    if (block->is_external) { /* order alone, or memory of a graph's arena; a variable is neither */
+        return !block->module;
+    }
+    return !block->is_foreign && (block->is_arena || block->keeping != GPU_KEEP_NOTHING);
+}
+
+/* All that was pending has failed. */
+static void let_go(struct gpu_device *device) {
+    for (uint32_t slot = 0; slot < WIRE_STREAMS_MAX; slot++) {
+        struct gpu_stream *stream = device->streams[slot];
+        if (stream) {
+            stream->wanted = 0;
+        }
+    }
+    struct gpu_recovery *recovery = &device->recovery;
+    recovery->unbuilt = (struct gpu_point){.slot = 0, .seq = ++device->slot_seq[0]};
+    memcpy(device->done, device->slot_seq, sizeof device->done);
+    for (struct gpu_graph *graph = device->graphs; graph; graph = graph->next) {
+        gpu_graph_unsend(graph);
+    }
+    for (struct gpu_block *block = device->blocks, *next; block; block = next) {
+        next = block->next;
+        if (!survives(block)) {
+            gpu_block_lose(block);
+        }
+    }
+    (void)gpu_device_reap(device);
+    gpu_memories_lose(device);
+}
+
+/* ---- what comes back ---- */
+
+static void restore(struct gpu_device *device) {
+    struct gpu_error ignored = {0};
+    device->recovery.is_restoring = true;
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        if (device->streams[slot] && gpu_stream_send(device->streams[slot], &ignored)) {
+            gpu_error_finish(&ignored); /* the link is dead: that is noticed */
+            return;
+        }
+    }
+    gpu_memories_restore(device);
+    for (struct gpu_block *block = device->blocks; block; block = block->next) {
+        gpu_block_restore(block);
+    }
+    for (struct gpu_module *module = device->modules; module; module = module->next) {
+        gpu_module_restore(module);
+    }
+}
+
+/* What lies in kept blocks. Ordinary work, that whatever uses them comes behind. */
+static void restore_contents(struct gpu_device *device) {
+    struct gpu_stream *stream;
+    struct gpu_error error = {0};
+    struct gpu_failure *unbuilt = NULL;
+    for (struct gpu_block *block = device->blocks; block; block = block->next) {
+        if (block->keeping == GPU_KEEP_CONTENT && block->copy && !block->is_freed) {
+            struct gpu_ref to = {.block = block, .byte_count = block->byte_count};
+            struct gpu_ref from = {.block = block->copy, .byte_count = block->byte_count};
+            if (gpu_device_task_stream(device, 0, &stream, &error) ||
+                gpu_work_copy(&(struct gpu_submit){.stream = stream, .label = "restore"}, &to,
+                              &from, NULL, &error)) {
+                gpu_failure_keep(device, NULL, &error);
+                error = (struct gpu_error){0};
+            }
+        } else if (block->keeping == GPU_KEEP_PLACE && !block->is_freed) {
+            struct gpu_use use = {
+                .block = block, .byte_end = block->byte_count, .access = GPU_WRITE};
+            if (!unbuilt && (unbuilt = gpu_failure_create())) {
+                gpu_error_set(&unbuilt->error, GPULUA_DEVICE_LOST,
+                              "it was lost with device %s, and has not been built anew",
+                              device->name);
+                snprintf(unbuilt->error.op.label, sizeof unbuilt->error.op.label, "rebuild");
+                unbuilt->is_observed = true;
+                gpu_failed_add(device, device->recovery.unbuilt, unbuilt);
+            }
+            if (gpu_history_prepare(&use, device->recovery.unbuilt.slot)) {
+                gpu_history_commit(&use, device->recovery.unbuilt);
+            }
+        }
+    }
+    gpu_failure_release(unbuilt);
+}
+
+static void complete(struct gpu_device *device) {
+    device->state = GPU_DEVICE_OPEN;
+    device->epoch++;
+    device->stats.returns++;
+    gpu_error_finish(&device->lost);
+    device->lost = (struct gpu_error){0};
+    const struct gpu_observer *observer = device->observer;
+    for (struct gpu_block *block = device->blocks; block; block = block->next) {
+        block->epoch = device->epoch;
+        if (block->shadow) { /* nothing of what was done before races with what comes */
+            observer->block_gone(observer->user, block->shadow);
+            block->shadow = NULL;
+        }
+    }
+    device->observer = NULL; /* this is nobody's work */
+    restore_contents(device);
+    device->observer = observer;
+    end_op(device, NULL);
+}
+
+/* ---- the way there ---- */
+
+static void on_open(struct gpu_device *device, void *user, const struct wire_reply *reply) {
+    (void)user;
+    device->recovery.is_open = reply != NULL;
+    if (reply && reply->body_bytes >= sizeof device->facts) {
+        memcpy(&device->facts, gpu_wire_reply_body(reply), sizeof device->facts);
+    }
+}
+
+/* May it, once more? */
+static bool take_turn(struct gpu_recovery *recovery) {
+    int64_t now_ns = gpu_clock_ns();
+    int64_t *oldest = &recovery->begun_ns[recovery->begun_count % recovery->restarts_max];
+    if (recovery->begun_count >= recovery->restarts_max && now_ns - *oldest < recovery->window_ns) {
+        return false;
+    }
+    *oldest = now_ns;
+    recovery->begun_count++;
+    return true;
+}
+
+static void give_up(struct gpu_device *device) {
+    struct gpu_recovery *recovery = &device->recovery;
+    struct gpu_error last = device->lost;
+    device->lost = (struct gpu_error){0};
+    gpu_error_set(&device->lost, GPULUA_UNRECOVERABLE,
+                  "device %s was restarted %u times within %.6g s, and is lost again: %s",
+                  device->name, recovery->restarts_max, (double)recovery->window_ns / 1e9,
+                  last.message);
+    device->lost.driver_code = last.driver_code;
+    gpu_error_finish(&last);
+    recovery->is_given_up = true;
+    note_loss(device);
+    end_op(device, &device->lost);
+}
+
+/* The device is lost, and nothing is pending. */
+static void begin(struct gpu_device *device) {
+    struct gpu_recovery *recovery = &device->recovery;
+    struct wire_error failed = {0};
+    let_go(device);
+    if (!take_turn(recovery)) {
+        give_up(device);
+        return;
+    }
+    recovery->is_open = recovery->is_restoring = recovery->is_failed = false;
+    device->failures_seen = device->failures_forgotten = 0;
+    if (gpu_wire_link_restart(device->link, device->done, &failed)) {
+        gpu_error_finish(&device->lost);
+        gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s did not come up again: %s",
+                      device->name, failed.message);
+        return;
+    }
+    device->state = GPU_DEVICE_RETURNING;
+    memcpy(device->scratch, recovery->open, recovery->open->length_bytes);
+    gpu_recovery_request(device, (struct wire_record *)(void *)device->scratch, "open", true,
+                         on_open, NULL);
+}
+
+void gpu_recovery_step(struct gpu_device *device) {
+    struct gpu_recovery *recovery = &device->recovery;
+    if (recovery->is_stepping) {
+        return;
+    }
+    recovery->is_stepping = true;
+    while (device->state == GPU_DEVICE_LOST && device->stats.ops_in_flight == 0 &&
+           gpu_recovery_is_possible(device)) {
+        begin(device); /* so often at most */
+    }
+    if (device->state == GPU_DEVICE_RETURNING) {
+        bool is_settled = gpu_wire_link_is_settled(device->link);
+        if (recovery->is_failed) {
+            device->state = GPU_DEVICE_LOST;
+            recovery->was_returning = true;
+        } else if (recovery->is_open && is_settled && !recovery->is_restoring) {
+            restore(device);
+        }
+        if (device->state == GPU_DEVICE_RETURNING && recovery->is_restoring &&
+            recovery->pending_count == 0 && !recovery->is_failed) {
+            complete(device);
+        }
+    }
+    recovery->is_stepping = false;
+}
+
+struct gpu_op *gpu_device_return(struct gpu_device *device) {
+    GPU_ENTER(device);
+    if (!device->share && device->link && !device->link->ops->arm(device->link)) {
+        device->link->ops->disarm(device->link); /* it has looked whether the executor lives */
+    }
+    (void)gpu_device_poll(device);
+    struct gpu_recovery *recovery = &device->recovery;
+    bool is_on_its_way = device->state == GPU_DEVICE_RETURNING ||
+                         (device->state == GPU_DEVICE_LOST && gpu_recovery_is_possible(device));
+    if (is_on_its_way && !recovery->op) {
+        recovery->op = gpu_op_create(device, NULL, "return", (struct gpu_site){0});
+        if (recovery->op) {
+            recovery->op->seat = NULL; /* anybody may wait for it */
+        }
+    }
+    return is_on_its_way && recovery->op ? gpu_op_retain(recovery->op) : NULL;
+}
+
+bool gpu_device_is_returning(const struct gpu_device *device) {
+    GPU_ENTER(device);
+    return device->state == GPU_DEVICE_RETURNING ||
+           (device->state == GPU_DEVICE_LOST && gpu_recovery_is_possible(device));
+}

@@ -1,0 +1,33 @@
+/* Coming up again after a loss: what the files of runtime/ need of it. */
+#ifndef GPU_RUNTIME_RECOVERY_H
+#define GPU_RUNTIME_RECOVERY_H
+
+#include "runtime/state.h"
+
+struct gpu_answer {
+    void (*take)(struct gpu_device *device, void *user, const struct wire_reply *reply);
+    void *user;
+    bool is_vital;
+};
+
+/* False: no memory. The device's isolation is known. */
+bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double window_s);
+/* The record that opens the device. False: no memory. */
+bool gpu_recovery_keep_open(struct gpu_device *device, const struct wire_record *record);
+/* Will it come up again, once it is lost? */
+bool gpu_recovery_is_possible(const struct gpu_device *device);
+/* At the end of each poll of a device that is not open. */
+void gpu_recovery_step(struct gpu_device *device);
+/* The device is closed: who waits for it hears of that. */
+void gpu_recovery_finish(struct gpu_device *device);
+void gpu_recovery_free(struct gpu_device *device);
+
+/* A request of the restoration. `take` gets the answer; NULL instead: it failed. `is_vital`: then
+ * the device does not come up this time. */
+void gpu_recovery_request(struct gpu_device *device, struct wire_record *record, const char *label,
+                          bool is_vital,
+                          void (*take)(struct gpu_device *device, void *user,
+                                       const struct wire_reply *reply),
+                          void *user);
+
+#endif
