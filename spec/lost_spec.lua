@@ -1,5 +1,5 @@
--- A device that dies, hangs or is closed under work: never a hang, a zombie or a leak in the script's
--- process. Most of this needs the device in a process of its own.
+-- A device that dies, hangs or is closed under work, and does not come up again (recovery_spec.lua): never a hang, a
+-- zombie or a leak in the script's process. Most of this needs the device in a process of its own.
 
 local gpu = require "gpulua"
 local support = require "spec.support"
@@ -58,7 +58,7 @@ describe("a lost device", function()
   it("open and close leave no child and no descriptor", function()
     without_remains(function()
       for _ = 1, kind == "cpu" and 20 or 3 do
-        local dev, pid = support.open_with_pid()
+        local dev, pid = support.open_with_pid { restarts = 0 }
         assert.equal(is_isolated, pid ~= nil)
         local x = dev:upload("i32", { 1, 2, 3 })
         assert.are.same({ 1, 2, 3 }, x:read())
@@ -109,7 +109,7 @@ describe("a lost device", function()
   describe("whose process is killed", function()
     it("ends loops that do nothing but look whether work is over", function()
       without_remains(function()
-        local dev, pid = support.open_with_pid()
+        local dev, pid = support.open_with_pid { restarts = 0 }
         local flag = dev:buffer("i32", 1):fill(0)
         local running = dev:compile(forever).forever:launch({ grid = 1, block = 1 }, flag)
         support.raises("Timeout", {}, running.await, running, 0.05)
@@ -124,7 +124,7 @@ describe("a lost device", function()
 
     it("fails what is in flight with DeviceLost, and everything after", function()
       without_remains(function()
-        local dev, pid = support.open_with_pid()
+        local dev, pid = support.open_with_pid { restarts = 0 }
         local mod = dev:compile(forever)
         local flag = dev:buffer("i32", 1):fill(0)
         local other, stream = dev:upload("i32", { 5 }), dev:stream {}
@@ -153,7 +153,7 @@ describe("a lost device", function()
 
     it("leaves well what was over, and says of the rest what may have run and what had not started", function()
       without_remains(function()
-        local dev, pid = support.open_with_pid()
+        local dev, pid = support.open_with_pid { restarts = 0 }
         local mod = dev:compile(forever)
         local flag, other = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(0)
         local stream = dev:stream {}
@@ -187,7 +187,7 @@ describe("a lost device", function()
 
     it("wakes every waiting task", function()
       without_remains(function()
-        local dev, pid = support.open_with_pid()
+        local dev, pid = support.open_with_pid { restarts = 0 }
         local mod = dev:compile(forever)
         local flag = dev:buffer("i32", 1):fill(0)
         local op = mod.forever:launch(support.one, flag)
@@ -216,7 +216,7 @@ describe("a lost device", function()
 
     it("while it is idle: guarded memory is not well because nobody could look", function()
       without_remains(function()
-        local dev, pid = support.open_with_pid()
+        local dev, pid = support.open_with_pid { restarts = 0 }
         local mem = dev:memory { guard = true }
         local b = mem:buffer("u8", 1000):fill(1)
         assert.equal(mem, mem:check())
@@ -229,7 +229,7 @@ describe("a lost device", function()
 
     it("while it is idle: the next use says so", function()
       without_remains(function()
-        local dev, pid = support.open_with_pid()
+        local dev, pid = support.open_with_pid { restarts = 0 }
         local x = dev:upload("i32", { 1 })
         x:await()
         os.execute("kill -9 " .. pid)
@@ -243,7 +243,7 @@ describe("a lost device", function()
 
     it("while it compiles", function()
       without_remains(function()
-        local dev, pid = support.open_with_pid()
+        local dev, pid = support.open_with_pid { restarts = 0 }
         local task = gpu.spawn(function()
           dev:compile(("extern \"C\" __global__ void fresh%d(int *x) { x[0] = 1; }"):format(os.time()))
         end)
@@ -259,7 +259,7 @@ describe("a lost device", function()
     it("leaves other devices alone, and a newly opened one works", function()
       without_remains(function()
         local well = support.open()
-        local dev, pid = support.open_with_pid()
+        local dev, pid = support.open_with_pid { restarts = 0 }
         os.execute("kill -9 " .. pid)
         assert.is_true(support.eventually(5, function()
           local ok, err = pcall(dev.buffer, dev, "i32", 1)
@@ -277,7 +277,7 @@ describe("a lost device", function()
     it("again and again leaves nothing behind", function()
       without_remains(function()
         for _ = 1, kind == "cpu" and 20 or 3 do
-          local dev, pid = support.open_with_pid()
+          local dev, pid = support.open_with_pid { restarts = 0 }
           local x = dev:buffer("i32", 1000):fill(3)
           os.execute("kill -9 " .. pid)
           support.eventually(5, function() return not pcall(x.read, x) end)
@@ -324,7 +324,7 @@ describe("a lost device", function()
   describe("with a kernel that never ends", function()
     it("await(s) raises Timeout and close kills the child", function()
       without_remains(function()
-        local dev, pid = support.open_with_pid()
+        local dev, pid = support.open_with_pid { restarts = 0 }
         local mod = dev:compile(forever)
         local flag = dev:buffer("i32", 1):fill(0)
         local op = mod.forever:launch(support.one, flag)
@@ -362,7 +362,7 @@ describe("a lost device", function()
     local file = assert(io.open(script, "w"))
     file:write(([[
       local support = require "spec.support"
-      local dev, pid = support.open_with_pid()
+      local dev, pid = support.open_with_pid { restarts = 0 }
       dev:upload("i32", { 1 }):await()
       local f = io.open(%q, "w")
       f:write(support.pid(), " ", pid)

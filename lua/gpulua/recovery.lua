@@ -1,9 +1,9 @@
 -- Losing a device, and its coming up again, where it is in a process of its own.
 --
--- What was in flight fails with DeviceLost, and so does new work until the device is up again, which takes about as long
--- as opening it did. Then streams, modules, kernels, scalars, plans and generators are what they were; graphs are made
--- anew when they are next launched; host buffers have what they had. Buffers are stale (Stale), but for those that were
--- made with one of these options:
+-- What was in flight fails with DeviceLost, and so does new work until the device is up again, which takes about as
+-- long as opening it did. Then streams, modules, kernels, scalars, plans and generators are what they were; graphs are
+-- made anew when they are next launched; host buffers have what they had. Buffers are stale (Stale), but for those that
+-- were made with one of these options:
 --
 --   durable = true      what the script wrote last (write, fill, upload) or kept with checkpoint() is restored; never
 --                       what a kernel left there. Costs as much pinned host memory.
@@ -104,8 +104,8 @@ function recovery.on_restored(device, f)
 end
 
 --- device:await([seconds]) -> device. Waits until it takes work: at once, unless it is lost and on its way to be up
--- again. Then also until what has to be built anew has been, whose error it raises. That work was lost, which nobody has
--- seen yet, is not raised any more: who waits here knows. Yields in a task. Timeout;
+-- again. Then also until what has to be built anew has been, whose error it raises. That work was lost, which nobody
+-- has seen yet, is not raised any more: who waits here knows. Yields in a task. Timeout;
 -- DeviceLost: in this process it cannot come up again, or it is not meant to (restarts = 0); Unrecoverable; Closed.
 function recovery.await(device, seconds)
   if seconds then

@@ -338,7 +338,8 @@ return function(device, options)
     made.draw, made.words, made.seed, made.offset = draw_library, libraries[device], state.seed, state.offset
     made.is_wide = state.generator:find "64$" ~= nil
     made.ordering_code = (orderings[state.generator] or quasi_ordering)[state.ordering]
-    made.order = device:buffer("u8", 1, { label = "rng order", durable = "space" }):fill(0) -- draws follow each other, as cuRAND needs it
+    made.order = device:buffer("u8", 1, { label = "rng order", durable = "space" })
+    made.order:fill(0) -- draws follow each other, as cuRAND needs it
   end
   made.kernels = kernels
   return made

@@ -11,6 +11,9 @@
 #include "wire/client.h"
 #include "wire/spawn.h"
 
+#define RESTARTS (CLIENT_IS_SANITIZED ? 100 : 1000)
+#define RESTARTS_IN_HOSTS (RESTARTS / 10)
+
 static struct tap tap;
 
 static void check(bool good, const char *what) {
@@ -374,6 +377,104 @@ static void leaks_nothing(enum wire_transport transport, const char *name) {
     check(!has_children(), "no child is left");
 }
 
+/* ---- another one ---- */
+
+/* The child is dead, or must die: another one takes over. */
+static bool restart(struct client *client) {
+    struct wire_error error = {.status = GPULUA_OK};
+    uint64_t end_ns = gpu_wire_now_ns() + UINT64_C(20000000000);
+    client->lost_count = 0;
+    if (gpu_wire_link_restart(client->link, client->seq, &error) != GPULUA_OK) {
+        printf("# restart: %s\n", error.message);
+        return false;
+    }
+    while (!gpu_wire_link_is_settled(client->link)) {
+        if (gpu_wire_now_ns() >= end_ns) {
+            return false;
+        }
+        client_sleep(client, 100); /* its end makes poll_fd readable */
+    }
+    return client_open_device(client) == GPULUA_OK;
+}
+
+static bool works(struct client *client) {
+    uint64_t seq = client_fill(client, 0, 0, 16, 3);
+    return client_wait(client, 0, seq) && client_read_is(client, 0, 0, 3);
+}
+
+static void restarted(void) {
+    struct client *client = client_open(WIRE_TRANSPORT_PROCESS);
+    if (client == NULL) {
+        check(false, "opens");
+        return;
+    }
+    bool good = works(client);
+    memcpy(client->link->arena + 4096, "kept", 5);
+    int fd = client->link->poll_fd, pid = gpu_wire_link_pid(client->link);
+    kill(pid, SIGKILL);
+    good = is_lost_once(client) && good;
+    check(good && restart(client) && works(client), "another child takes over from a dead one");
+    check(fd == client->link->poll_fd && gpu_wire_link_pid(client->link) != pid &&
+              !has_process(pid),
+          "under the same descriptor, in another process");
+    check(memcmp(client->link->arena + 4096, "kept", 5) == 0, "with what was in the arena");
+    check(gpu_wire_page_done(client->link->page, 1) == client->seq[1] && client->lost_count == 0,
+          "words begin where they had ended");
+    good = client_load_kernels(client) == GPULUA_OK &&
+           client_wait(client, 1, client_fill(client, 1, 0, 1, 0)) &&
+           !client_wait_ms(client, 1, client_wait_flag(client, 1, 0), 20);
+    pid = gpu_wire_link_pid(client->link);
+    check(good && restart(client) && works(client) && !has_process(pid),
+          "and from one whose kernel runs for ever");
+    /* A path that leads nowhere fails, and the next one does not. */
+    int limit = 0;
+    struct rlimit files, none;
+    getrlimit(RLIMIT_NOFILE, &files);
+    none = files;
+    none.rlim_cur = 0;
+    setrlimit(RLIMIT_NOFILE, &none);
+    struct wire_error error = {.status = GPULUA_OK};
+    limit = gpu_wire_link_restart(client->link, client->seq, &error);
+    setrlimit(RLIMIT_NOFILE, &files);
+    struct client_record out = client_record(WIRE_OP_MARK, 0);
+    check(limit == GPULUA_IO && error.message[0] != '\0' &&
+              client->link->ops->publish(client->link, &out.record) == GPULUA_DEVICE_LOST,
+          "one that cannot be started leaves the link dead");
+    check(restart(client) && works(client), "until one can");
+    check(client_close(client), "and it closes in good order");
+    check(!has_children(), "no child is left");
+    client = client_open(WIRE_TRANSPORT_THREAD);
+    error.status = GPULUA_OK;
+    check(client != NULL &&
+              gpu_wire_link_restart(client->link, client->seq, &error) == GPULUA_UNSUPPORTED &&
+              gpu_wire_link_is_settled(client->link),
+          "what is in this process is not replaced");
+    client_destroy(client);
+}
+
+/* `count` times, of dead children and of living ones; in whatever host. */
+static bool restarts_leave_nothing(int count) {
+    struct client *client = client_open(WIRE_TRANSPORT_PROCESS);
+    int files = 0, threads = 0;
+    bool good = client != NULL;
+    for (int i = 0; i < count && good; i++) {
+        if (i % 2) {
+            kill(gpu_wire_link_pid(client->link), SIGKILL);
+        }
+        if (i % 4 == 1) {
+            good = is_lost_once(client);
+        }
+        good = restart(client) && (i % 10 || works(client)) && good;
+        if (i == 3) {
+            files = count_entries("/proc/self/fd");
+            threads = count_entries("/proc/self/task");
+        }
+    }
+    good = good && files == count_entries("/proc/self/fd") &&
+           threads == count_entries("/proc/self/task");
+    return client != NULL && client_close(client) && good;
+}
+
 /* ---- hosts ---- */
 
 static void ignoring_host(void) {
@@ -389,6 +490,7 @@ static void ignoring_host(void) {
     check(good, "a host that ignores SIGCHLD");
     client = client_open(WIRE_TRANSPORT_PROCESS);
     check(client != NULL && client_close(client), "and closes in good order");
+    check(restarts_leave_nothing(RESTARTS_IN_HOSTS), "children that follow each other there");
     signal(SIGCHLD, SIG_DFL);
 }
 
@@ -416,6 +518,7 @@ static void reaping_host(void) {
         }
     }
     check(good, "a host that reaps every child");
+    check(restarts_leave_nothing(RESTARTS_IN_HOSTS), "also those that follow each other");
     signal(SIGCHLD, SIG_DFL);
 }
 
@@ -504,6 +607,9 @@ int main(void) {
     killed_while_full();
     overwritten_counters();
     stopped_or_hung();
+    restarted();
+    check(restarts_leave_nothing(RESTARTS), "1,000 restarts: the same descriptors and threads");
+    check(!has_children(), "and no zombie");
     leaks_nothing(WIRE_TRANSPORT_INLINE, "inline");
     leaks_nothing(WIRE_TRANSPORT_THREAD, "thread");
     leaks_nothing(WIRE_TRANSPORT_PROCESS, "process");

@@ -61,7 +61,7 @@ struct options {
     bool is_checked;
     bool is_hashed; /* check = "hashes" */
     uint64_t seed;
-    const char *order; /* or NULL */
+    const char *order;    /* or NULL */
     int32_t restarts_max; /* as in gpu_device_info */
     double window_s;
 };
@@ -587,9 +587,9 @@ static int device_tostring(lua_State *L) {
         lua_pushliteral(L, "gpulua.device (closed)");
         return 1;
     }
-    const char *state = gpu_device_is_returning(handle->device)              ? ", coming up again"
+    const char *state = gpu_device_is_returning(handle->device)               ? ", coming up again"
                         : gpu_device_state(handle->device) == GPU_DEVICE_LOST ? ", lost"
-                                                                             : "";
+                                                                              : "";
     lua_pushfstring(L, "gpulua.device %s, isolation %s%s%s%s%s", gpu_device_name(handle->device),
                     isolation_text(handle->device), state, handle->label[0] ? " (" : "",
                     handle->label, handle->label[0] ? ")" : "");

@@ -341,6 +341,19 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
     gpu_error_finish(&why);
 }
 
+/* Publishing may have drained answers, which nobody would wake us for. */
+static uint32_t recover(struct gpu_device *device) {
+    uint32_t ended = 0, now;
+    do {
+        gpu_recovery_step(device);
+        device->is_polling = true;
+        now = end_requests(device, false);
+        device->is_polling = false;
+        ended += now;
+    } while (now > 0);
+    return ended;
+}
+
 uint32_t gpu_device_poll(struct gpu_device *device) {
     GPU_ENTER(device);
     if (!device->link || device->is_polling) {
@@ -382,7 +395,7 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
     gpu_device_reap_some(device, REAP_AT_POLL);
     device->is_polling = false;
     if (__builtin_expect(device->state != GPU_DEVICE_OPEN, 0)) {
-        gpu_recovery_step(device);
+        ended += recover(device);
     }
     if (device->share) {
         gpu_share_tell(device);

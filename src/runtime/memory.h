@@ -37,9 +37,9 @@ enum gpu_keeping {
 struct gpu_block_info {
     uint64_t byte_count; /* > 0 */
     enum gpu_keeping keeping;
-    const char *label;   /* or NULL */
-    bool is_host;        /* pinned host memory in the arena */
-    bool is_reserved; /* gpu_memory_reserve has made room for it; used up by success and failure */
+    const char *label; /* or NULL */
+    bool is_host;      /* pinned host memory in the arena */
+    bool is_reserved;  /* gpu_memory_reserve has made room for it; used up by success and failure */
     struct gpu_memory *memory; /* NULL: the device's default. Not for host memory */
     struct gpu_stream
         *stream; /* of the allocation, where that is in the order of streams; or NULL */

@@ -233,9 +233,9 @@ static struct wire_record *build(const struct gpu_module *module) {
         record->u.module.bytes = module->text_bytes;
     }
     size_t room = WIRE_RECORD_BYTES_MAX - sizeof *record - 16;
-    int length =
-        snprintf(gpu_wire_record_payload(record), room, "%s%s\n%s", kinds[module->source_kind].prefix,
-                 module->name, module->options ? module->options : "");
+    int length = snprintf(gpu_wire_record_payload(record), room, "%s%s\n%s",
+                          kinds[module->source_kind].prefix, module->name,
+                          module->options ? module->options : "");
     if (length < 0 || (size_t)length >= room) {
         return NULL;
     }

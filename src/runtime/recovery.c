@@ -64,10 +64,11 @@ void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char 
     device->recovery.was_returning = was_returning;
     device->state = GPU_DEVICE_LOST;
     gpu_error_finish(&device->lost);
-    gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s is lost: %s%s", device->name, text,
-                  device->isolation == GPULUA_ISOLATE_PROCESS
-                      ? ""
-                      : "; only one in a process of its own (isolate = \"process\") comes up again");
+    gpu_error_set(
+        &device->lost, GPULUA_DEVICE_LOST, "device %s is lost: %s%s", device->name, text,
+        device->isolation == GPULUA_ISOLATE_PROCESS
+            ? ""
+            : "; only one in a process of its own (isolate = \"process\") comes up again");
     device->lost.driver_code = driver_code;
     if (!was_returning) {
         note_loss(device);

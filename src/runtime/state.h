@@ -142,9 +142,9 @@ struct gpu_block {
     struct gpu_module *module; /* retained: whose variable this is */
     uint32_t export_count;     /* a freed block's memory stays while there are any */
     void *shadow;              /* the observer's */
-    uint8_t keeping;        /* enum gpu_keeping */
-    struct gpu_block *copy; /* retained: host memory with what is to be restored; NULL: none */
-    uint64_t copy_version;  /* counts what the script has written into it */
+    uint8_t keeping;           /* enum gpu_keeping */
+    struct gpu_block *copy;    /* retained: host memory with what is to be restored; NULL: none */
+    uint64_t copy_version;     /* counts what the script has written into it */
     struct gpu_block *home; /* retained: in whose memory a temporary lies; NULL: not placed yet */
     const struct gpu_block
         *twin;            /* of a temporary in an update of a graph: that graph's; or NULL */
@@ -233,14 +233,15 @@ struct gpu_share {
 struct gpu_recovery {
     uint32_t restarts_max; /* within the window; 0: it does not come up again */
     int64_t window_ns;
-    int64_t *begun_ns;    /* owned: of the newest restarts_max; a ring */
-    uint64_t begun_count; /* ever */
+    int64_t *begun_ns;        /* owned: of the newest restarts_max; a ring */
+    uint64_t begun_count;     /* ever */
     struct wire_record *open; /* owned: what opens the device */
     struct gpu_error last;    /* how it was lost last, also when it is up again */
     struct gpu_failure *loss; /* retained: the same, as what was pending has failed with */
     struct gpu_op *op;        /* over when it is up again; NULL: nobody has asked for one */
     uint32_t pending_count;   /* requests of the restoration that are not answered */
-    struct gpu_point unbuilt; /* the write that blocks have seen whose content has to be made anew */
+    struct gpu_point
+        unbuilt; /* the write that blocks have seen whose content has to be made anew */
     bool is_open, is_restoring, is_failed, is_given_up, is_stepping;
     bool was_returning; /* what failed with this loss was the restoration's */
 };
@@ -666,7 +667,7 @@ struct gpu_module {
     struct gpu_module_entry { /* taken for kernels of this module; until it is unloaded */
         uint32_t id;
         char *name; /* owned */
-    } *entries;     /* owned */
+    } * entries;    /* owned */
     uint32_t entry_count;
     struct gpu_deferred release;
 };

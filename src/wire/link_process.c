@@ -19,7 +19,8 @@ struct link_process {
     char *path;            /* owned: of gpulua-exec */
     int arena_fd;          /* owned: for the next one */
     struct spawn_child child;
-    struct spawn_child former; /* killed, and not known to have ended yet; pidfd -1: there is none */
+    struct spawn_child
+        former; /* killed, and not known to have ended yet; pidfd -1: there is none */
 };
 
 static gpulua_status watch(struct link_process *self, int fd, struct wire_error *error) {

@@ -19,8 +19,8 @@ struct link_far {
     void (*bury)(struct link_ring *self, bool must);
     /* It ends, for good; CLOSE has been answered (self->core.close_answered) or not. */
     void (*end)(struct link_ring *self);
-    /* Of a link that can be restarted. restart: somebody else at a page of its own (core.link.page),
-     * or nothing has changed but that the one before is dead. */
+    /* Of a link that can be restarted. restart: somebody else at a page of its own
+     * (core.link.page), or nothing has changed but that the one before is dead. */
     gpulua_status (*restart)(struct link_ring *self, const uint64_t done[WIRE_STREAMS_MAX],
                              struct wire_error *error);
     bool (*is_settled)(struct link_ring *self);
