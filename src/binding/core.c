@@ -418,7 +418,8 @@ static int core_pollfd(lua_State *L) {
 /* gpu.timeout_hint() -> seconds until step wants to be called, or nil: only when pollfd says so */
 static int core_timeout_hint(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    int64_t deadline_ns = gpu_lua_next_deadline_ns(g);
+    int64_t deadline_ns = gpu_lua_next_deadline_ns(g), alarm_ns = gpu_lua_alarm_ns(g);
+    deadline_ns = alarm_ns < deadline_ns ? alarm_ns : deadline_ns;
     if (g->ready_count || g->was_poked) {
         lua_pushnumber(L, 0);
     } else if (deadline_ns == INT64_MAX) {

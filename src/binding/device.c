@@ -63,7 +63,7 @@ struct options {
     uint64_t seed;
     const char *order;    /* or NULL */
     int32_t restarts_max; /* as in gpu_device_info */
-    double window_s;
+    double window_s, watchdog_s;
 };
 
 static const char *const isolations[] = {[GPULUA_ISOLATE_NONE] = "none",
@@ -134,14 +134,14 @@ static void get_check(lua_State *L, struct gpulua *g, struct options *options) {
 }
 
 /* Stack: 1 = name, 2 = options. 0: not said. */
-static double get_window(lua_State *L) {
-    if (!lua_istable(L, 2) || lua_getfield(L, 2, "window") == LUA_TNIL) {
+static double get_seconds(lua_State *L, const char *name) {
+    if (!lua_istable(L, 2) || lua_getfield(L, 2, name) == LUA_TNIL) {
         return 0;
     }
     double seconds = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : 0;
     if (!(seconds > 0 && seconds <= 1e9)) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "window of device: seconds, more than 0, expected, got %s",
+                     "%s of device: seconds, more than 0, expected, got %s", name,
                      gpu_lua_describe(L, lua_gettop(L)));
     }
     lua_pop(L, 1);
@@ -151,7 +151,7 @@ static double get_window(lua_State *L) {
 /* Stack: 1 = name, 2 = options. */
 static void get_options(lua_State *L, struct gpulua *g, struct options *options) {
     static const char *const names[] = {"isolate", "label", "budget",   "unfenced", "check",
-                                        "seed",    "order", "restarts", "window",   NULL};
+                                        "seed",    "order", "restarts", "window", "watchdog",  NULL};
     if (lua_type(L, 1) == LUA_TTABLE && lua_isnil(L, 2)) {
         lua_insert(L, 1); /* gpu.device{...}: the default device with options */
     }
@@ -190,7 +190,8 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
     }
     int64_t restarts = gpu_lua_field_integer(L, 2, "restarts", "device", -1, 0, 1000000);
     options->restarts_max = restarts == 0 ? -1 : restarts < 0 ? 0 : (int32_t)restarts;
-    options->window_s = get_window(L);
+    options->window_s = get_seconds(L, "window");
+    options->watchdog_s = get_seconds(L, "watchdog");
     get_check(L, g, options);
     options->budget_bytes = (uint64_t)gpu_lua_field_integer(
         L, 2, "budget", "device", (int64_t)g->config.device_budget_bytes, 1, INT64_MAX);
@@ -292,6 +293,7 @@ int gpu_lua_device_get(lua_State *L) {
         .interrupt = &g->interrupt,
         .restarts_max = options.restarts_max,
         .restarts_window_s = options.window_s,
+        .watchdog_s = options.watchdog_s,
     };
     info.observer = options.is_checked ? gpu_lua_check_start(g, options.seed) : NULL;
     if (options.is_checked && !info.observer) {

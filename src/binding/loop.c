@@ -94,6 +94,15 @@ int64_t gpu_lua_next_deadline_ns(const struct gpulua *g) {
     return g->timer_count ? g->heap[0]->deadline_ns : INT64_MAX;
 }
 
+int64_t gpu_lua_alarm_ns(const struct gpulua *g) {
+    int64_t first_ns = INT64_MAX;
+    for (const struct device_handle *handle = g->devices; handle; handle = handle->next) {
+        int64_t alarm_ns = gpu_device_alarm_ns(handle->device);
+        first_ns = alarm_ns < first_ns ? alarm_ns : first_ns;
+    }
+    return first_ns;
+}
+
 /* ---- interrupts ---- */
 
 static void stop_hook(lua_State *L, lua_Debug *ar) {
@@ -348,12 +357,13 @@ bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_
     bool is_alive = true;
     if (!run_tasks || !run_ready(g, L)) {
         bool has_ready = run_tasks && g->ready_count > 0;
-        int64_t timer_ns = gpu_lua_next_deadline_ns(g);
+        int64_t timer_ns = gpu_lua_next_deadline_ns(g), alarm_ns = gpu_lua_alarm_ns(g);
         if (!has_ready && deadline_ns == INT64_MAX && timer_ns == INT64_MAX &&
             g->watch_count == 0) {
             is_alive = false;
         } else if (!has_ready) {
-            sleep_until(g, timer_ns < deadline_ns ? timer_ns : deadline_ns);
+            int64_t until_ns = timer_ns < deadline_ns ? timer_ns : deadline_ns;
+            sleep_until(g, alarm_ns < until_ns ? alarm_ns : until_ns);
             look(g, L, run_tasks);
             if (run_tasks) {
                 run_ready(g, L);

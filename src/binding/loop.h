@@ -258,6 +258,8 @@ lua_State *gpu_lua_set_innermost(struct gpulua *g, lua_State *L);
 /* What was given, or else the environment's variable; NULL: neither, or empty. */
 const char *gpu_lua_setting(const char *given, const char *variable);
 int64_t gpu_lua_next_deadline_ns(const struct gpulua *g);
+/* When a device wants to be looked at. */
+int64_t gpu_lua_alarm_ns(const struct gpulua *g);
 
 /* False: no memory. */
 bool gpu_lua_timer_set(struct gpulua *g, struct timer *timer, int64_t deadline_ns);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "binding/core.h"
+#include "binding/graph.h"
 #include "binding/stream.h"
 #include "runtime/flight.h"
 
@@ -213,12 +214,35 @@ int gpu_lua_why(lua_State *L) {
     return 1;
 }
 
+/* op:deadline(seconds) -> op. If it is not over by then the device is lost, and DeviceLost names it:
+ * a kernel that does not end cannot be stopped by less. In a process of its own the device comes up
+ * again; in this one the kernel goes on, and closing the device waits for it. Once more: from now
+ * on. CaptureActive. Does not block. */
+static int op_deadline(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_op *op = gpu_lua_check_op(L, g, 1);
+    struct gpu_error error;
+    gpu_lua_check_eager(L, g, gpu_op_device(op), "deadline");
+    double seconds = lua_type(L, 2) == LUA_TNUMBER ? lua_tonumber(L, 2) : -1;
+    if (!(seconds >= 0 && seconds <= 1e9)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1 of deadline: seconds, a number from 0 on, expected, got %s",
+                     gpu_lua_describe(L, 2));
+    }
+    if (gpu_op_set_deadline(op, seconds, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    lua_settop(L, 1);
+    return 1;
+}
+
 void gpu_lua_op_open(lua_State *L, struct gpulua *g) {
     static const luaL_Reg methods[] = {{"await", gpu_lua_await},
                                        {"join", gpu_lua_join},
                                        {"done", gpu_lua_done},
                                        {"on_done", gpu_lua_on_done},
                                        {"elapsed", op_elapsed},
+                                       {"deadline", op_deadline},
                                        {"close", op_close},
                                        {NULL, NULL}};
     static const luaL_Reg metamethods[] = {{"__gc", op_gc},

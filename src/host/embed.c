@@ -361,7 +361,8 @@ int gpulua_timeout_ms(gpulua *g) {
     if (g->ready_count || g->was_poked || g->reports) {
         return 0;
     }
-    int64_t deadline_ns = gpu_lua_next_deadline_ns(g);
+    int64_t deadline_ns = gpu_lua_next_deadline_ns(g), alarm_ns = gpu_lua_alarm_ns(g);
+    deadline_ns = alarm_ns < deadline_ns ? alarm_ns : deadline_ns;
     if (deadline_ns == INT64_MAX) {
         return -1;
     }

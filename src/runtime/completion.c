@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "runtime/recovery.h"
+#include "runtime/watchdog.h"
 
 #define REAP_AT_POLL 64u /* blocks given back at most: a poll stays short */
 /* Looks at interrupts and dead children at least this often. */
@@ -383,6 +384,9 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
     }
     if (device->requests) {
         ended += end_requests(device, false);
+    }
+    if (gpu_watchdog_is_set(device)) {
+        gpu_watchdog_look(device);
     }
     if (device->state == GPU_DEVICE_LOST && device->stats.ops_in_flight > 0) {
         ended += (uint32_t)device->stats.ops_in_flight;

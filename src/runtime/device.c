@@ -10,6 +10,7 @@
 #include "runtime/locate.h"
 #include "runtime/memory/stack.h"
 #include "runtime/recovery.h"
+#include "runtime/watchdog.h"
 
 /* ---- names ---- */
 
@@ -81,6 +82,7 @@ static gpulua_status open_link(struct gpu_device *device, const struct gpu_devic
     if (!gpu_recovery_init(device, info->restarts_max, info->restarts_window_s)) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a device");
     }
+    gpu_watchdog_init(device, info->watchdog_s);
     device->stats.limit_restarts = device->recovery.restarts_max;
     struct wire_error failed = {0};
     device->link = gpu_wire_link_open(&link, &failed);
@@ -339,6 +341,7 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
     snprintf(text, sizeof text, "device %s was closed before this was over", device->name);
     gpu_device_fail_all(device, text, 0, true);
     gpu_recovery_finish(device);
+    gpu_watchdog_finish(device);
     gpu_device_run_deferred(device);
     gpu_device_retry_later(device);
     gpu_device_run_deferred(device);

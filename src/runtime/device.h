@@ -94,6 +94,8 @@ struct gpu_device_info {
     /* With isolation `process`: how often within the window it comes up again after a loss. 0:
      * GPU_RESTARTS_MAX and GPU_RESTARTS_WINDOW_S; negative: not at all. */
     int32_t restarts_max;
+    double watchdog_s; /* how long an operation may take once nothing is in front of it, or the device
+                          is lost; 0: any time */
     double restarts_window_s;
 };
 
@@ -161,6 +163,8 @@ gpulua_status gpu_device_wait_idle(struct gpu_device *device, int64_t timeout_ns
                                    struct gpu_error *error);
 uint32_t gpu_device_ops_in_flight(const struct gpu_device *device);
 
+/* When it wants to be polled, on gpu_clock_ns' clock; INT64_MAX: when poll_fd says so. */
+int64_t gpu_device_alarm_ns(const struct gpu_device *device);
 /* How often it was lost, and how often it has come up again; and how it was lost last. */
 void gpu_device_lives(const struct gpu_device *device, uint64_t *losses, uint64_t *returns);
 void gpu_device_last_loss(const struct gpu_device *device, struct gpu_error *error);

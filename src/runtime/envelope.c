@@ -313,6 +313,7 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
         return status;
     }
     device->slot_seq[stream->slot] = work->seq;
+    work->number = ++device->op_number_next;
     if (work->failure) {
         gpu_failed_add(device, (struct gpu_point){stream->slot, work->seq}, work->failure);
     }

@@ -27,7 +27,7 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
     op->stream_number = stream ? stream->number : 0;
     op->slot = stream ? stream->slot : 0;
     op->dep_count = 0;
-    op->seq = 0;
+    op->seq = op->number = 0;
     op->next = NULL;
     op->label = label;
     op->site = site;

@@ -29,6 +29,10 @@ const struct gpu_error *gpu_op_error(struct gpu_op *op);
 /* Its failure has been seen by somebody: it and its root are no longer reported elsewhere. */
 void gpu_op_observe(struct gpu_op *op);
 
+/* The device is lost if it is not over within so many seconds from now: DeviceLost names it. With
+ * isolation `process` the kernel ends with the device's process. Of one that is over: nothing. */
+gpulua_status gpu_op_set_deadline(struct gpu_op *op, double seconds, struct gpu_error *error);
+
 /* Blocks the thread until it is over: spins up to GPU_SPIN_NS, then sleeps. Ok when over (however
  * it ended); Timeout after timeout_ns (-1: for ever); Interrupted. Other ops that end meanwhile
  * fire their waiters. */

@@ -49,6 +49,7 @@ struct gpu_op {
     uint32_t slot;             /* of the stream */
     uint32_t dep_count;
     uint64_t seq;        /* on the stream; or the request's number */
+    uint64_t number;     /* in the order in which the device was given work; 0: a request */
     struct gpu_op *next; /* in the stream's pending list, the request list or the free list */
     const char *label;   /* interned or static */
     struct gpu_site site;
@@ -229,6 +230,20 @@ struct gpu_share {
     bool is_blocked; /* what was refused just now may be done when another seat's recorder ends */
 };
 
+/* What may take only so long (watchdog.h). */
+struct gpu_watchdog {
+    int64_t term_ns; /* for each operation, from when nothing is in front of it; 0: any time */
+    uint64_t watched_number; /* of the oldest one that is pending, when last seen */
+    int64_t watched_ns;      /* since then */
+    struct gpu_deadline {
+        struct gpu_op *op; /* retained */
+        int64_t at_ns;
+        double seconds;
+    } *deadlines; /* owned */
+    uint32_t count, capacity;
+    int64_t next_ns; /* the first of them */
+};
+
 /* On the way to the next life of a device (recovery.h). */
 struct gpu_recovery {
     uint32_t restarts_max; /* within the window; 0: it does not come up again */
@@ -273,6 +288,7 @@ struct gpu_device {
     void *log_user;
     struct gpu_error lost; /* why, once lost */
     struct gpu_recovery recovery;
+    struct gpu_watchdog watchdog;
 
     /* streams */
     struct gpu_stream
@@ -289,6 +305,7 @@ struct gpu_device {
     struct gpu_op *op_free;
     uint64_t request_number_next;
     uint32_t submits_since_poll;
+    uint64_t op_number_next;
     uint64_t failures_seen, failures_forgotten; /* WIRE_REPLY_FAILUREs */
     bool has_new_failures;
     struct gpu_failure *failure_spare; /* for when there is no memory for one */

@@ -238,7 +238,9 @@ static void external_deallocate(struct gpu_memory *memory, struct gpu_grant *gra
     (void)block;
     gpu_slab_number_give(memory->device, grant->range.region);
     memory->device->stats.imports_live--;
-    import_return(memory->device, grant->tag);
+    if (memory->device->state != GPU_DEVICE_LOST) {
+        import_return(memory->device, grant->tag);
+    } /* else what is given up may run on: its owner has it back when the device is closed */
 }
 
 static gpulua_status external_allocate(struct gpu_memory *memory,

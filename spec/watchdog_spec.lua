@@ -1,0 +1,159 @@
+-- Work that does not end: deadlines of operations, and the watchdog of a device.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("work that does not end", function()
+  local is_isolated = support.is_isolated()
+  local forever = [[
+    extern "C" __global__ void forever(volatile int *flag, long long ticks) {
+      long long end = clock64() + ticks;
+      while (flag[0] == 0 && (ticks == 0 || clock64() < end)) { }
+    }
+  ]]
+  local one = { grid = 1, block = 1 }
+
+  teardown(support.close_all)
+
+  --- A device, its kernel, and ticks that are for ever where the kernel ends with its process, else a second.
+  local function open(opts)
+    opts.restarts = 100
+    local dev = support.open(opts)
+    return dev, dev:compile(forever).forever, is_isolated and 0 or support.ticks(dev, 1)
+  end
+
+  before_each(function() support.wants_time(pending) end)
+
+  it("is ended by its deadline, which names it", function()
+    local dev, kernel, ticks = open {}
+    local flag = dev:buffer("i32", 1, { durable = true }):fill(0)
+    flag:await()
+    local begun = support.now()
+    local op = kernel:launch({ grid = 1, block = 1, label = "stuck" }, flag, ticks):deadline(0.1)
+    local behind = kernel:launch({ grid = 1, block = 1, label = "behind" }, flag, ticks)
+    local err = support.raises("DeviceLost", { "'stuck' had not ended 0.1 s after its deadline was set" }, op.await, op)
+    local taken = support.now() - begun
+    assert.truthy(taken >= 0.1 and taken < 0.9, taken)
+    assert.equal("stuck", err.op.label)
+    assert.equal("stuck", err.suspects[1].label)
+    support.raises("DeviceLost", {}, behind.await, behind)
+    if is_isolated then
+      dev:await()
+      assert.equal(2, dev.epoch)
+      assert.are.same({ 0 }, flag:read())
+    else
+      support.raises("DeviceLost", {}, flag.read, flag)
+    end
+    dev:close()
+  end)
+
+  it("is ended by its deadline while nobody waits for that operation", function()
+    local dev, kernel, ticks = open {}
+    local flag = dev:buffer("i32", 1):fill(0)
+    local lost
+    dev:on_lost(function(err) lost = err end)
+    local op = kernel:launch(one, flag, ticks):deadline(0.05)
+    gpu.sleep(0.3)
+    assert.truthy(lost and lost.message:find("'forever' had not ended 0.05 s", 1, true), tostring(lost))
+    assert.is_true(op:done())
+    op:join()
+    dev:close()
+  end)
+
+  it("wakes tasks, and a wait outside of them", function()
+    local dev, kernel, ticks = open {}
+    local flag = dev:buffer("i32", 1):fill(0)
+    local op = kernel:launch(one, flag, ticks):deadline(0.05)
+    local tasks = {}
+    for i = 1, 5 do
+      tasks[i] = gpu.spawn(function() return select(2, op:join()).code end)
+    end
+    support.raises("DeviceLost", {}, op.await, op)
+    for i = 1, 5 do
+      assert.equal("DeviceLost", tasks[i]:await())
+    end
+    dev:close()
+  end)
+
+  it("leaves alone what ends in time, and what is over", function()
+    local dev, kernel = open {}
+    local flag = dev:buffer("i32", 1):fill(1)
+    for _ = 1, 50 do
+      local op = kernel:launch(one, flag, 0):deadline(5)
+      assert.equal(op, op:await())
+      assert.equal(op, op:deadline(0))
+    end
+    local op = kernel:launch(one, flag, 0):deadline(5)
+    op:deadline(10) -- instead
+    op:await()
+    gpu.sleep(0.02)
+    assert.equal(1, dev.epoch)
+    assert.equal(0, dev:stats().losses)
+    for _, seconds in ipairs { -1, 0 / 0, "soon", 1e10 } do
+      support.raises("InvalidArgument", "deadline", op.deadline, op, seconds)
+    end
+    support.raises("InvalidArgument", "deadline", op.deadline, op)
+    support.raises("CaptureActive", {}, dev.capture, dev, function() kernel:launch(one, flag, 0):deadline(1) end)
+    dev:close()
+  end)
+
+  it("is found by the watchdog, wherever it is", function()
+    local dev, kernel, ticks = open { watchdog = 0.15 }
+    local flag, done = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(1)
+    local op = kernel:launch({ grid = 1, block = 1, label = "stuck" }, flag, ticks)
+    local other = dev:stream {}
+    local begun = support.now()
+    while not op:done() do -- other work goes on meanwhile
+      pcall(kernel.launch, kernel, { grid = 1, block = 1, stream = other }, done, 0)
+      gpu.sleep(0.005)
+      assert.truthy(support.now() - begun < 10)
+    end
+    support.raises("DeviceLost", "'stuck' had not ended 0.15 s after what was in front of it", op.await, op)
+    assert.truthy(support.now() - begun >= 0.15)
+    dev:close()
+  end)
+
+  it("is not what takes its turn, for the watchdog", function()
+    local dev, kernel = open { watchdog = 0.25 }
+    local flag = dev:buffer("i32", 1):fill(0)
+    local other = dev:stream {}
+    local ticks = support.ticks(dev, 0.08)
+    local op
+    for i = 1, 8 do -- longer together than the watchdog allows one
+      op = kernel:launch({ grid = 1, block = 1, stream = i % 2 == 0 and other or nil }, flag, ticks)
+    end
+    local last = dev:stream {}
+    last:wait(op)
+    last:mark():await()
+    gpu.sleep(0.4) -- nothing is in flight: nothing is too long
+    assert.equal(0, dev:stats().losses)
+    support.works(dev)
+    dev:close()
+  end)
+
+  it("comes and goes: each life has its watchdog", function()
+    if not is_isolated then
+      pending "the device lives in this process"
+    end
+    local dev, kernel = open { watchdog = 0.05 }
+    for life = 1, 5 do
+      local flag <close> = dev:buffer("i32", 1):fill(0)
+      local op = kernel:launch(one, flag, 0)
+      support.raises("DeviceLost", {}, op.await, op)
+      dev:await()
+      assert.equal(life + 1, dev.epoch)
+    end
+    dev:close()
+  end)
+
+  it("is ended by its deadline in the loop of a host, which is told when to look", function()
+    local dev, kernel, ticks = open {}
+    local flag = dev:buffer("i32", 1):fill(0)
+    flag:await()
+    local op = kernel:launch(one, flag, ticks):deadline(0.2)
+    local hint = gpu.timeout_hint()
+    assert.truthy(hint and hint > 0 and hint <= 0.2, hint)
+    op:join()
+    dev:close()
+  end)
+end)

@@ -1,0 +1,144 @@
+/* Work that does not end: deadlines of operations, and how long nothing may come to an end. Whoever
+ * is over it is lost, and the device with it: on a GPU nothing less ends a kernel. */
+#include "runtime/watchdog.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOOKS_PER_TERM 8 /* so much later than allowed it may be found, at most: an eighth */
+
+void gpu_watchdog_init(struct gpu_device *device, double seconds) {
+    device->watchdog.term_ns = seconds > 0 ? (int64_t)(seconds * 1e9) : 0;
+    device->watchdog.next_ns = INT64_MAX;
+}
+
+static void drop(struct gpu_watchdog *watchdog, uint32_t place) {
+    struct gpu_op *op = watchdog->deadlines[place].op;
+    watchdog->deadlines[place] = watchdog->deadlines[--watchdog->count];
+    gpu_op_release(op);
+}
+
+void gpu_watchdog_finish(struct gpu_device *device) {
+    while (device->watchdog.count > 0) {
+        drop(&device->watchdog, device->watchdog.count - 1);
+    }
+    free(device->watchdog.deadlines);
+    device->watchdog = (struct gpu_watchdog){.next_ns = INT64_MAX};
+}
+
+gpulua_status gpu_op_set_deadline(struct gpu_op *op, double seconds, struct gpu_error *error) {
+    struct gpu_device *device = op->device;
+    GPU_ENTER(device);
+    struct gpu_watchdog *watchdog = &device->watchdog;
+    if (gpu_op_is_captured(op)) {
+        gpu_error_copy(error, &op->failure->error);
+        return error->code;
+    }
+    if (op->state != GPU_OP_PENDING) {
+        return GPULUA_OK;
+    }
+    uint32_t place = 0;
+    while (place < watchdog->count && watchdog->deadlines[place].op != op) {
+        place++;
+    }
+    if (place == watchdog->count) {
+        if (watchdog->count == watchdog->capacity) {
+            uint32_t capacity = watchdog->capacity ? watchdog->capacity * 2 : 16;
+            struct gpu_deadline *grown =
+                realloc(watchdog->deadlines, capacity * sizeof *watchdog->deadlines);
+            if (!grown) {
+                return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a deadline");
+            }
+            watchdog->deadlines = grown;
+            watchdog->capacity = capacity;
+        }
+        watchdog->deadlines[watchdog->count++].op = gpu_op_retain(op);
+    }
+    struct gpu_deadline *deadline = &watchdog->deadlines[place];
+    deadline->seconds = seconds;
+    deadline->at_ns = gpu_clock_ns() + (int64_t)(seconds * 1e9);
+    if (deadline->at_ns < watchdog->next_ns) {
+        watchdog->next_ns = deadline->at_ns;
+    }
+    return GPULUA_OK;
+}
+
+int64_t gpu_device_alarm_ns(const struct gpu_device *device) {
+    GPU_ENTER(device);
+    const struct gpu_watchdog *watchdog = &device->watchdog;
+    if (device->state != GPU_DEVICE_OPEN || device->stats.ops_in_flight == 0) {
+        return INT64_MAX;
+    }
+    int64_t turn_ns = watchdog->term_ns > 0
+                          ? gpu_clock_ns() + watchdog->term_ns / LOOKS_PER_TERM
+                          : INT64_MAX;
+    return watchdog->next_ns < turn_ns ? watchdog->next_ns : turn_ns;
+}
+
+static void expire(struct gpu_op *op, double seconds, const char *since) {
+    char text[256];
+    struct gpu_op_info info;
+    gpu_op_info(op, &info);
+    snprintf(text, sizeof text, "'%.100s' had not ended %.6g s after %s", info.label, seconds,
+             since);
+    gpu_device_lose(op->device, 0, text);
+}
+
+static void look_at_deadlines(struct gpu_device *device, int64_t now_ns) {
+    struct gpu_watchdog *watchdog = &device->watchdog;
+    watchdog->next_ns = INT64_MAX;
+    for (uint32_t i = 0; i < watchdog->count;) {
+        struct gpu_deadline *deadline = &watchdog->deadlines[i];
+        if (deadline->op->state != GPU_OP_PENDING) {
+            drop(watchdog, i);
+            continue;
+        }
+        if (now_ns >= deadline->at_ns && !gpu_op_is_over(deadline->op)) {
+            expire(deadline->op, deadline->seconds, "its deadline was set");
+            return;
+        }
+        gpu_op_want(deadline->op); /* that its end is seen */
+        if (deadline->at_ns < watchdog->next_ns) {
+            watchdog->next_ns = deadline->at_ns;
+        }
+        i++;
+    }
+}
+
+/* The one that was given to the device before all others that are pending: nothing is in front of
+ * it any more, so it runs. */
+static struct gpu_op *oldest(const struct gpu_device *device) {
+    struct gpu_op *found = NULL;
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        struct gpu_op *op = device->streams[slot] ? device->streams[slot]->head : NULL;
+        if (op && (!found || op->number < found->number) && !gpu_op_is_over(op)) {
+            found = op;
+        }
+    }
+    return found;
+}
+
+static void look_at_oldest(struct gpu_device *device, int64_t now_ns) {
+    struct gpu_watchdog *watchdog = &device->watchdog;
+    struct gpu_op *op = oldest(device);
+    if (!op) {
+        watchdog->watched_number = 0;
+    } else if (op->number != watchdog->watched_number) {
+        watchdog->watched_number = op->number;
+        watchdog->watched_ns = now_ns;
+        gpu_op_want(op); /* that its end is seen */
+    } else if (now_ns - watchdog->watched_ns >= watchdog->term_ns) {
+        expire(op, (double)watchdog->term_ns / 1e9, "what was in front of it");
+    }
+}
+
+void gpu_watchdog_look(struct gpu_device *device) {
+    int64_t now_ns = gpu_clock_ns();
+    if (device->watchdog.count > 0 && device->state == GPU_DEVICE_OPEN) {
+        look_at_deadlines(device, now_ns);
+    }
+    if (device->watchdog.term_ns > 0 && device->state == GPU_DEVICE_OPEN) {
+        look_at_oldest(device, now_ns);
+    }
+}

@@ -1,0 +1,15 @@
+/* Work that does not end: what the files of runtime/ need of it. */
+#ifndef GPU_RUNTIME_WATCHDOG_H
+#define GPU_RUNTIME_WATCHDOG_H
+
+#include "runtime/state.h"
+
+void gpu_watchdog_init(struct gpu_device *device, double seconds);
+void gpu_watchdog_finish(struct gpu_device *device);
+static inline bool gpu_watchdog_is_set(const struct gpu_device *device) {
+    return device->watchdog.count > 0 || device->watchdog.term_ns > 0;
+}
+/* In each poll, if it is set: loses the device for what does not end. */
+void gpu_watchdog_look(struct gpu_device *device);
+
+#endif
