@@ -16,6 +16,8 @@ LUA_STATIC ?= $(firstword $(wildcard $(addsuffix /liblua5.4.a,$(LUA_LIB_DIRS))) 
 CUDA_HOME ?= /usr/local/cuda
 # Where tests run: cpu, cuda, cuda:N.
 DEVICE ?= cpu
+# How long `make soak` goes on.
+SOAK_SECONDS ?= 3600
 # V=1 shows every command in full.
 V ?=
 # Sanitizers to build with, as for -fsanitize (address,undefined or thread). They get a folder of their own.
@@ -83,7 +85,7 @@ PRODUCTS := $(INTERPRETER) $(EXECUTOR) $(SHARED) $(ARCHIVE) $(MODULE)
 quiet := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@)
 
-.PHONY: all deps demo demo-run test test-run test-programs check lint bench bench-programs rock \
+.PHONY: all deps demo demo-run test test-run test-programs check soak lint bench bench-programs rock \
 	install-rock install uninstall clean
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -217,6 +219,10 @@ test-run: $(PRODUCTS) test-programs bench-programs
 
 check:
 	@MAKE='$(MAKE)' DEVICE='$(DEVICE)' CC='$(CC)' sh tools/check.sh
+
+# 100 tasks, a fault every second.
+soak: $(PRODUCTS)
+	@GPULUA_DEVICE='$(DEVICE)' GPULUA_CACHE='$(BUILD)/test-cache' $(INTERPRETER) spec/soak.lua $(SOAK_SECONDS)
 
 lint:
 	@CC='$(CC)' CXX='$(CXX)' LUA_CFLAGS='$(LUA_CFLAGS)' CUDA_INCLUDE='$(CUDA_INCLUDE)' sh tools/lint.sh

@@ -214,10 +214,10 @@ int gpu_lua_why(lua_State *L) {
     return 1;
 }
 
-/* op:deadline(seconds) -> op. If it is not over by then the device is lost, and DeviceLost names it:
- * a kernel that does not end cannot be stopped by less. In a process of its own the device comes up
- * again; in this one the kernel goes on, and closing the device waits for it. Once more: from now
- * on. CaptureActive. Does not block. */
+/* op:deadline(seconds) -> op. If it is not over by then the device is lost, and DeviceLost names
+ * it: a kernel that does not end cannot be stopped by less. In a process of its own the device
+ * comes up again; in this one the kernel goes on, and closing the device waits for it. Once more:
+ * from now on. CaptureActive. Does not block. */
 static int op_deadline(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_op *op = gpu_lua_check_op(L, g, 1);
@@ -237,14 +237,10 @@ static int op_deadline(lua_State *L) {
 }
 
 void gpu_lua_op_open(lua_State *L, struct gpulua *g) {
-    static const luaL_Reg methods[] = {{"await", gpu_lua_await},
-                                       {"join", gpu_lua_join},
-                                       {"done", gpu_lua_done},
-                                       {"on_done", gpu_lua_on_done},
-                                       {"elapsed", op_elapsed},
-                                       {"deadline", op_deadline},
-                                       {"close", op_close},
-                                       {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"await", gpu_lua_await}, {"join", gpu_lua_join},
+                                       {"done", gpu_lua_done},   {"on_done", gpu_lua_on_done},
+                                       {"elapsed", op_elapsed},  {"deadline", op_deadline},
+                                       {"close", op_close},      {NULL, NULL}};
     static const luaL_Reg metamethods[] = {{"__gc", op_gc},
                                            {"__close", op_close},
                                            {"__tostring", op_tostring},

@@ -239,7 +239,7 @@ struct gpu_watchdog {
         struct gpu_op *op; /* retained */
         int64_t at_ns;
         double seconds;
-    } *deadlines; /* owned */
+    } * deadlines; /* owned */
     uint32_t count, capacity;
     int64_t next_ns; /* the first of them */
 };

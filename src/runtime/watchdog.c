@@ -70,9 +70,8 @@ int64_t gpu_device_alarm_ns(const struct gpu_device *device) {
     if (device->state != GPU_DEVICE_OPEN || device->stats.ops_in_flight == 0) {
         return INT64_MAX;
     }
-    int64_t turn_ns = watchdog->term_ns > 0
-                          ? gpu_clock_ns() + watchdog->term_ns / LOOKS_PER_TERM
-                          : INT64_MAX;
+    int64_t turn_ns =
+        watchdog->term_ns > 0 ? gpu_clock_ns() + watchdog->term_ns / LOOKS_PER_TERM : INT64_MAX;
     return watchdog->next_ns < turn_ns ? watchdog->next_ns : turn_ns;
 }
 
