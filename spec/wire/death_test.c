@@ -382,9 +382,10 @@ static void leaks_nothing(enum wire_transport transport, const char *name) {
 /* The child is dead, or must die: another one takes over. */
 static bool restart(struct client *client) {
     struct wire_error error = {.status = GPULUA_OK};
+    bool is_spare = true;
     uint64_t end_ns = gpu_wire_now_ns() + UINT64_C(20000000000);
     client->lost_count = 0;
-    if (gpu_wire_link_restart(client->link, client->seq, &error) != GPULUA_OK) {
+    if (gpu_wire_link_restart(client->link, client->seq, &is_spare, &error) != GPULUA_OK) {
         printf("# restart: %s\n", error.message);
         return false;
     }
@@ -434,7 +435,8 @@ static void restarted(void) {
     none.rlim_cur = 0;
     setrlimit(RLIMIT_NOFILE, &none);
     struct wire_error error = {.status = GPULUA_OK};
-    limit = gpu_wire_link_restart(client->link, client->seq, &error);
+    bool is_spare;
+    limit = gpu_wire_link_restart(client->link, client->seq, &is_spare, &error);
     setrlimit(RLIMIT_NOFILE, &files);
     struct client_record out = client_record(WIRE_OP_MARK, 0);
     check(limit == GPULUA_IO && error.message[0] != '\0' &&
@@ -446,7 +448,8 @@ static void restarted(void) {
     client = client_open(WIRE_TRANSPORT_THREAD);
     error.status = GPULUA_OK;
     check(client != NULL &&
-              gpu_wire_link_restart(client->link, client->seq, &error) == GPULUA_UNSUPPORTED &&
+              gpu_wire_link_restart(client->link, client->seq, &is_spare, &error) ==
+                  GPULUA_UNSUPPORTED &&
               gpu_wire_link_is_settled(client->link),
           "what is in this process is not replaced");
     client_destroy(client);

@@ -64,6 +64,7 @@ struct options {
     const char *order;    /* or NULL */
     int32_t restarts_max; /* as in gpu_device_info */
     double window_s, watchdog_s;
+    bool has_spare;
 };
 
 static const char *const isolations[] = {[GPULUA_ISOLATE_NONE] = "none",
@@ -149,10 +150,25 @@ static double get_seconds(lua_State *L, const char *name) {
 }
 
 /* Stack: 1 = name, 2 = options. */
+static bool get_spare(lua_State *L) {
+    if (!lua_istable(L, 2)) {
+        return false;
+    }
+    int type = lua_getfield(L, 2, "spare");
+    if (type != LUA_TNIL && type != LUA_TBOOLEAN) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "spare of device: true or false expected, got %s",
+                     gpu_lua_describe(L, lua_gettop(L)));
+    }
+    bool has_spare = lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    return has_spare;
+}
+
+/* Stack: 1 = name, 2 = options. */
 static void get_options(lua_State *L, struct gpulua *g, struct options *options) {
-    static const char *const names[] = {"isolate", "label",    "budget", "unfenced",
-                                        "check",   "seed",     "order",  "restarts",
-                                        "window",  "watchdog", NULL};
+    static const char *const names[] = {"isolate", "label",  "budget",   "unfenced",
+                                        "check",   "seed",   "order",    "restarts",
+                                        "spare",   "window", "watchdog", NULL};
     if (lua_type(L, 1) == LUA_TTABLE && lua_isnil(L, 2)) {
         lua_insert(L, 1); /* gpu.device{...}: the default device with options */
     }
@@ -192,6 +208,7 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
     int64_t restarts = gpu_lua_field_integer(L, 2, "restarts", "device", -1, 0, 1000000);
     options->restarts_max = restarts == 0 ? -1 : restarts < 0 ? 0 : (int32_t)restarts;
     options->window_s = get_seconds(L, "window");
+    options->has_spare = get_spare(L);
     options->watchdog_s = get_seconds(L, "watchdog");
     get_check(L, g, options);
     options->budget_bytes = (uint64_t)gpu_lua_field_integer(
@@ -295,6 +312,7 @@ int gpu_lua_device_get(lua_State *L) {
         .restarts_max = options.restarts_max,
         .restarts_window_s = options.window_s,
         .watchdog_s = options.watchdog_s,
+        .has_spare = options.has_spare,
     };
     info.observer = options.is_checked ? gpu_lua_check_start(g, options.seed) : NULL;
     if (options.is_checked && !info.observer) {

@@ -82,6 +82,7 @@ static gpulua_status open_link(struct gpu_device *device, const struct gpu_devic
     if (!gpu_recovery_init(device, info->restarts_max, info->restarts_window_s)) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a device");
     }
+    device->recovery.has_spare = info->has_spare;
     gpu_watchdog_init(device, info->watchdog_s);
     device->stats.limit_restarts = device->recovery.restarts_max;
     struct wire_error failed = {0};
@@ -131,6 +132,7 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     device->stats.limit_arena_bytes = device->link->arena_bytes;
     device->stats.budget_bytes = info->budget_bytes ? info->budget_bytes : memory.bytes_free;
     gpu_account_init(&device->account, device->stats.budget_bytes);
+    gpu_recovery_keep_spare(device);
     return GPULUA_OK;
 }
 

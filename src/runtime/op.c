@@ -460,23 +460,34 @@ gpulua_status gpu_request(struct gpu_device *device, struct wire_record *record,
                   : gpu_request_unchecked(device, record, label, on_reply, user, op, error);
 }
 
+struct gpu_op *gpu_request_expect(struct gpu_device *device, uint64_t seq, const char *label,
+                                  void (*on_reply)(struct gpu_op *op, void *user,
+                                                   const struct wire_reply *reply),
+                                  void *user) {
+    struct gpu_op *request = gpu_op_create(device, NULL, label, (struct gpu_site){0});
+    if (request) {
+        request->seq = seq;
+        request->on_reply = on_reply;
+        request->on_reply_user = user;
+        *device->requests_tail = request;
+        device->requests_tail = &request->next;
+        device->stats.ops_in_flight++;
+    }
+    return request;
+}
+
 gpulua_status gpu_request_unchecked(struct gpu_device *device, struct wire_record *record,
                                     const char *label,
                                     void (*on_reply)(struct gpu_op *op, void *user,
                                                      const struct wire_reply *reply),
                                     void *user, struct gpu_op **op, struct gpu_error *error) {
-    struct gpu_op *request = gpu_op_create(device, NULL, label, (struct gpu_site){0});
+    /* On the list before the record is out: inline answers come from within publish. */
+    struct gpu_op *request =
+        gpu_request_expect(device, ++device->request_number_next, label, on_reply, user);
     if (!request) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a request");
     }
-    request->seq = ++device->request_number_next;
-    request->on_reply = on_reply;
-    request->on_reply_user = user;
     record->seq = request->seq;
-    /* On the list before the record is out: inline answers come from within publish. */
-    *device->requests_tail = request;
-    device->requests_tail = &request->next;
-    device->stats.ops_in_flight++;
     gpu_op_retain(request);
     gpulua_status status = gpu_device_publish(device, record, error);
     if (status) {

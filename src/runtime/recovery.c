@@ -183,6 +183,22 @@ void gpu_recovery_request(struct gpu_device *device, struct wire_record *record,
     gpu_error_finish(&error);
 }
 
+/* The same, where the executor has the record already, under that number. */
+static void expect(struct gpu_device *device, uint64_t seq, const char *label, bool is_vital,
+                   void (*take)(struct gpu_device *device, void *user,
+                                const struct wire_reply *reply),
+                   void *user) {
+    struct gpu_answer *answer = calloc(1, sizeof *answer);
+    struct gpu_op *op = answer ? gpu_request_expect(device, seq, label, on_answer, answer) : NULL;
+    if (!op) {
+        free(answer);
+        device->recovery.is_failed |= is_vital;
+        return;
+    }
+    *answer = (struct gpu_answer){.take = take, .user = user, .is_vital = is_vital};
+    device->recovery.pending_count++;
+}
+
 /* ---- what goes ---- */
 
 static bool survives(const struct gpu_block *block) {
@@ -291,6 +307,7 @@ static void complete(struct gpu_device *device) {
     restore_contents(device);
     device->observer = observer;
     end_op(device, NULL);
+    gpu_recovery_keep_spare(device);
 }
 
 /* ---- the way there ---- */
@@ -341,16 +358,36 @@ static void begin(struct gpu_device *device) {
     }
     recovery->is_open = recovery->is_restoring = recovery->is_failed = false;
     device->failures_seen = device->failures_forgotten = 0;
-    if (gpu_wire_link_restart(device->link, device->done, &failed)) {
+    bool is_spare = false;
+    if (gpu_wire_link_restart(device->link, device->done, &is_spare, &failed)) {
         gpu_error_finish(&device->lost);
         gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s did not come up again: %s",
                       device->name, failed.message);
         return;
     }
     device->state = GPU_DEVICE_RETURNING;
+    if (is_spare) { /* it has that record */
+        expect(device, recovery->spare_seq, "open", true, on_open, NULL);
+        return;
+    }
     memcpy(device->scratch, recovery->open, recovery->open->length_bytes);
     gpu_recovery_request(device, (struct wire_record *)(void *)device->scratch, "open", true,
                          on_open, NULL);
+}
+
+void gpu_recovery_keep_spare(struct gpu_device *device) {
+    struct gpu_recovery *recovery = &device->recovery;
+    struct wire_error failed = {0};
+    if (!recovery->has_spare || !gpu_recovery_is_possible(device)) {
+        return;
+    }
+    recovery->spare_seq = ++device->request_number_next;
+    recovery->open->seq = recovery->spare_seq;
+    if (gpu_wire_link_keep_spare(device->link, recovery->open, &failed) && device->on_log) {
+        char line[256];
+        snprintf(line, sizeof line, "device %s has no spare: %.200s", device->name, failed.message);
+        device->on_log(device->log_user, line);
+    }
 }
 
 void gpu_recovery_step(struct gpu_device *device) {

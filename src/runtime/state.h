@@ -256,7 +256,9 @@ struct gpu_recovery {
     struct gpu_op *op;        /* over when it is up again; NULL: nobody has asked for one */
     uint32_t pending_count;   /* requests of the restoration that are not answered */
     struct gpu_point
-        unbuilt; /* the write that blocks have seen whose content has to be made anew */
+        unbuilt;        /* the write that blocks have seen whose content has to be made anew */
+    bool has_spare;     /* an executor with the device open waits to take over */
+    uint64_t spare_seq; /* of its request to open it */
     bool is_open, is_restoring, is_failed, is_given_up, is_stepping;
     bool was_returning; /* what failed with this loss was the restoration's */
 };
@@ -513,6 +515,12 @@ gpulua_status gpu_request_unchecked(struct gpu_device *device, struct wire_recor
                                     void (*on_reply)(struct gpu_op *op, void *user,
                                                      const struct wire_reply *reply),
                                     void *user, struct gpu_op **op, struct gpu_error *error);
+/* A request that the executor has, or is about to have, under that number; the list's. NULL: no
+ * memory. */
+struct gpu_op *gpu_request_expect(struct gpu_device *device, uint64_t seq, const char *label,
+                                  void (*on_reply)(struct gpu_op *op, void *user,
+                                                   const struct wire_reply *reply),
+                                  void *user);
 /* gpu_request, and blocks for the answer; on_reply gets the reply when its status is 0. */
 gpulua_status
 gpu_request_wait(struct gpu_device *device, struct wire_record *record, const char *label,

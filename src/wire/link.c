@@ -204,13 +204,22 @@ void gpu_wire_link_close(struct wire_link *link) {
     free(core);
 }
 
+static gpulua_status check_restart(const struct wire_link *link, struct wire_error *error) {
+    return link->can_restart ? GPULUA_OK
+                             : gpu_wire_fail(error, GPULUA_UNSUPPORTED, 0,
+                                             "an executor in this process cannot be replaced");
+}
+
 gpulua_status gpu_wire_link_restart(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
-                                    struct wire_error *error) {
-    if (!link->can_restart) {
-        return gpu_wire_fail(error, GPULUA_UNSUPPORTED, 0,
-                             "an executor in this process cannot be replaced");
-    }
-    return link->ops->restart(link, done, error);
+                                    bool *is_spare, struct wire_error *error) {
+    gpulua_status status = check_restart(link, error);
+    return status != GPULUA_OK ? status : link->ops->restart(link, done, is_spare, error);
+}
+
+gpulua_status gpu_wire_link_keep_spare(struct wire_link *link, const struct wire_record *first,
+                                       struct wire_error *error) {
+    gpulua_status status = check_restart(link, error);
+    return status != GPULUA_OK ? status : link->ops->keep_spare(link, first, error);
 }
 
 bool gpu_wire_link_is_settled(struct wire_link *link) {

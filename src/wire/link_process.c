@@ -11,17 +11,28 @@
 
 #include "wire/link_ring.h"
 #include "wire/spawn.h"
+#include "wire/sync.h"
 
 #define EXIT_GRACE_MS 2000 /* a child that has answered CLOSE ends by itself */
+
+/* A child that is to take over, with what it is called by. */
+struct heir {
+    struct wire_page *page; /* owned; NULL: there is none */
+    int event_fd;           /* owned */
+    struct spawn_child child;
+};
 
 struct link_process {
     struct link_ring ring; /* first */
     char *path;            /* owned: of gpulua-exec */
     int arena_fd;          /* owned: for the next one */
     struct spawn_child child;
-    struct spawn_child
-        former; /* killed, and not known to have ended yet; pidfd -1: there is none */
+    /* Killed, and not known to have ended yet; pidfd -1: there is none. */
+    struct spawn_child former;
+    struct heir spare;
 };
+
+static const struct spawn_child no_child = {.pid = 0, .pidfd = -1, .control_fd = -1};
 
 static gpulua_status watch(struct link_process *self, int fd, struct wire_error *error) {
     struct epoll_event event = {.events = EPOLLIN};
@@ -35,6 +46,16 @@ static void unwatch(struct link_process *self, int fd) {
     if (fd >= 0) {
         epoll_ctl(self->ring.core.link.poll_fd, EPOLL_CTL_DEL, fd, NULL);
     }
+}
+
+static void drop_heir(struct heir *heir) {
+    gpu_wire_spawn_end(&heir->child, 0);
+    if (heir->event_fd >= 0) {
+        close(heir->event_fd);
+        heir->event_fd = -1;
+    }
+    gpu_wire_page_destroy(heir->page);
+    heir->page = NULL;
 }
 
 /* ---- the child ---- */
@@ -59,6 +80,7 @@ static void child_end(struct link_ring *ring) {
     unwatch(self, self->child.pidfd);
     unwatch(self, self->former.pidfd);
     gpu_wire_spawn_end(&self->former, 0);
+    drop_heir(&self->spare);
     gpu_wire_spawn_end(&self->child, ring->core.close_answered ? EXIT_GRACE_MS : 0);
 }
 
@@ -87,54 +109,79 @@ static void depose(struct link_process *self) {
     unwatch(self, self->child.pidfd);
     syscall(SYS_pidfd_send_signal, self->child.pidfd, SIGKILL, NULL, 0);
     self->former = self->child;
-    self->child = (struct spawn_child){.pid = 0, .pidfd = -1, .control_fd = -1};
+    self->child = no_child;
     struct wire_error ignored;
     (void)watch(self, self->former.pidfd, &ignored); /* whoever polls now and then sees it, too */
 }
 
-static gpulua_status restart(struct link_ring *ring, const uint64_t done[WIRE_STREAMS_MAX],
-                             struct wire_error *error) {
-    struct link_process *self = (struct link_process *)ring;
-    struct wire_link *link = &ring->core.link;
-    struct wire_page *former = link->page;
-    int page_fd = -1, event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    depose(self);
-    struct wire_page *page = event_fd >= 0 ? gpu_wire_page_create(&page_fd, error) : NULL;
-    if (event_fd < 0) {
-        gpu_wire_fail(error, GPULUA_IO, errno, "eventfd: %s", strerror(errno));
+static gpulua_status make_heir(const struct link_process *self, struct heir *heir,
+                               struct wire_error *error) {
+    int page_fd = -1;
+    *heir = (struct heir){.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .child = no_child};
+    gpulua_status status = GPULUA_OK;
+    if (heir->event_fd < 0) {
+        status = gpu_wire_fail(error, GPULUA_IO, errno, "eventfd: %s", strerror(errno));
     }
-    if (page == NULL) {
-        goto fail;
-    }
-    for (uint32_t slot = 0; slot < WIRE_STREAMS_MAX; slot++) {
-        atomic_store_explicit(&page->host_done[slot], done[slot], memory_order_relaxed);
-    }
-    if (gpu_wire_spawn(self->path, page_fd, self->arena_fd, event_fd, link->arena_bytes,
-                       &self->child, error) != GPULUA_OK) {
-        goto fail;
-    }
-    unwatch(self, ring->core.event_fd);
-    if (watch(self, event_fd, error) != GPULUA_OK ||
-        watch(self, self->child.pidfd, error) != GPULUA_OK) {
-        depose(self);
-        goto fail;
-    }
-    close(ring->core.event_fd);
-    close(page_fd);
-    ring->core.event_fd = event_fd;
-    link->page = page;
-    gpu_wire_page_destroy(former);
-    return GPULUA_OK;
-
-fail:
-    if (event_fd >= 0) {
-        close(event_fd);
+    if (status == GPULUA_OK) {
+        heir->page = gpu_wire_page_create(&page_fd, error);
+        status = heir->page != NULL
+                     ? gpu_wire_spawn(self->path, page_fd, self->arena_fd, heir->event_fd,
+                                      self->ring.core.link.arena_bytes, &heir->child, error)
+                     : error->status;
     }
     if (page_fd >= 0) {
         close(page_fd);
     }
-    gpu_wire_page_destroy(page);
-    return error->status;
+    if (status != GPULUA_OK) {
+        drop_heir(heir);
+    }
+    return status;
+}
+
+static gpulua_status keep_spare(struct link_ring *ring, const struct wire_record *first,
+                                struct wire_error *error) {
+    struct link_process *self = (struct link_process *)ring;
+    struct wire_ring commands;
+    drop_heir(&self->spare);
+    gpulua_status status = make_heir(self, &self->spare, error);
+    if (status == GPULUA_OK) {
+        gpu_wire_ring_command(&commands, self->spare.page);
+        (void)gpu_wire_ring_push(&commands, first, first->length_bytes); /* the ring is empty */
+        gpu_wire_flag_wake(&self->spare.page->executor_sleeps);
+    }
+    return status;
+}
+
+static gpulua_status restart(struct link_ring *ring, const uint64_t done[WIRE_STREAMS_MAX],
+                             bool *is_spare, struct wire_error *error) {
+    struct link_process *self = (struct link_process *)ring;
+    struct wire_link *link = &ring->core.link;
+    struct heir heir = self->spare;
+    depose(self);
+    self->spare = (struct heir){.event_fd = -1, .child = no_child};
+    *is_spare = heir.page != NULL && !gpu_wire_spawn_is_dead(&heir.child);
+    if (!*is_spare) {
+        drop_heir(&heir);
+        if (make_heir(self, &heir, error) != GPULUA_OK) {
+            return error->status;
+        }
+    }
+    /* It looks at these when it is told of streams. */
+    for (uint32_t slot = 0; slot < WIRE_STREAMS_MAX; slot++) {
+        atomic_store_explicit(&heir.page->host_done[slot], done[slot], memory_order_relaxed);
+    }
+    unwatch(self, ring->core.event_fd);
+    if (watch(self, heir.event_fd, error) != GPULUA_OK ||
+        watch(self, heir.child.pidfd, error) != GPULUA_OK) {
+        drop_heir(&heir);
+        return error->status;
+    }
+    close(ring->core.event_fd);
+    ring->core.event_fd = heir.event_fd;
+    gpu_wire_page_destroy(link->page);
+    link->page = heir.page;
+    self->child = heir.child;
+    return GPULUA_OK;
 }
 
 static const struct link_far far = {.name = "the device's process",
@@ -142,6 +189,7 @@ static const struct link_far far = {.name = "the device's process",
                                     .bury = child_bury,
                                     .end = child_end,
                                     .restart = restart,
+                                    .keep_spare = keep_spare,
                                     .is_settled = is_settled};
 
 /* ---- opening ---- */
@@ -201,7 +249,8 @@ struct wire_link *gpu_wire_process_open(const struct wire_link_info *info,
     self->ring.core.event_fd = -1;
     self->ring.core.release = process_release;
     self->ring.core.pid = process_pid;
-    self->child = self->former = (struct spawn_child){.pid = 0, .pidfd = -1, .control_fd = -1};
+    self->child = self->former = no_child;
+    self->spare = (struct heir){.event_fd = -1, .child = no_child};
     self->arena_fd = -1;
     link->poll_fd = -1;
     link->can_restart = true;

@@ -205,11 +205,11 @@ static void ring_begin(struct link_ring *self) {
 }
 
 static gpulua_status ring_restart(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
-                                  struct wire_error *error) {
+                                  bool *is_spare, struct wire_error *error) {
     struct link_ring *self = (struct link_ring *)link;
     bool was_armed = self->core.armed;
     self->is_dead = self->core.lost_told = true; /* nobody is there until somebody is */
-    gpulua_status status = self->far->restart(self, done, error);
+    gpulua_status status = self->far->restart(self, done, is_spare, error);
     if (status != GPULUA_OK) {
         return status;
     }
@@ -225,6 +225,12 @@ static gpulua_status ring_restart(struct wire_link *link, const uint64_t done[WI
     return GPULUA_OK;
 }
 
+static gpulua_status ring_keep_spare(struct wire_link *link, const struct wire_record *first,
+                                     struct wire_error *error) {
+    struct link_ring *self = (struct link_ring *)link;
+    return self->far->keep_spare(self, first, error);
+}
+
 static bool ring_is_settled(struct wire_link *link) {
     struct link_ring *self = (struct link_ring *)link;
     return self->far->is_settled(self);
@@ -238,6 +244,7 @@ static const struct wire_link_ops ring_ops = {
     .disarm = ring_disarm,
     .close = ring_close,
     .restart = ring_restart,
+    .keep_spare = ring_keep_spare,
     .is_settled = ring_is_settled,
 };
 
