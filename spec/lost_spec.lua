@@ -185,6 +185,33 @@ describe("a lost device", function()
       end)
     end)
 
+    it("with attribution = \"exact\" names one of each stream", function()
+      without_remains(function()
+        local dev, pid = support.open_with_pid { restarts = 0, attribution = "exact" }
+        local mod = dev:compile(forever)
+        local flag, open_flag = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(1)
+        local other = dev:stream {}
+        for _ = 1, 30 do
+          mod.forever:launch({ grid = 1, block = 1, label = "over" }, open_flag)
+        end
+        local op = mod.forever:launch({ grid = 1, block = 1, label = "culprit" }, flag)
+        for _ = 1, 5 do
+          mod.forever:launch({ grid = 1, block = 1, label = "behind" }, flag)
+          mod.forever:launch({ grid = 1, block = 1, label = "beside", stream = other }, flag)
+        end
+        support.raises("Timeout", {}, op.await, op, 0.1)
+        os.execute("kill -9 " .. pid)
+        local err = support.raises("DeviceLost", {}, op.await, op)
+        local labels = {}
+        for i, suspect in ipairs(err.suspects) do
+          labels[i] = suspect.label
+        end
+        assert.are.same({ "culprit", "beside" }, labels)
+        support.raises("InvalidArgument", "attribution", support.open, { attribution = "guess" })
+        dev:close()
+      end)
+    end)
+
     it("wakes every waiting task", function()
       without_remains(function()
         local dev, pid = support.open_with_pid { restarts = 0 }

@@ -64,7 +64,7 @@ struct options {
     const char *order;    /* or NULL */
     int32_t restarts_max; /* as in gpu_device_info */
     double window_s, watchdog_s;
-    bool has_spare;
+    bool has_spare, is_exact;
 };
 
 static const char *const isolations[] = {[GPULUA_ISOLATE_NONE] = "none",
@@ -168,7 +168,7 @@ static bool get_spare(lua_State *L) {
 static void get_options(lua_State *L, struct gpulua *g, struct options *options) {
     static const char *const names[] = {"isolate", "label",  "budget",   "unfenced",
                                         "check",   "seed",   "order",    "restarts",
-                                        "spare",   "window", "watchdog", NULL};
+                                        "spare", "attribution",   "window", "watchdog", NULL};
     if (lua_type(L, 1) == LUA_TTABLE && lua_isnil(L, 2)) {
         lua_insert(L, 1); /* gpu.device{...}: the default device with options */
     }
@@ -209,6 +209,12 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
     options->restarts_max = restarts == 0 ? -1 : restarts < 0 ? 0 : (int32_t)restarts;
     options->window_s = get_seconds(L, "window");
     options->has_spare = get_spare(L);
+    const char *attribution = gpu_lua_field_string(L, 2, "attribution", "device");
+    options->is_exact = attribution && strcmp(attribution, "exact") == 0;
+    if (attribution && !options->is_exact) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "attribution of device: \"exact\" expected, got \"%s\"", attribution);
+    }
     options->watchdog_s = get_seconds(L, "watchdog");
     get_check(L, g, options);
     options->budget_bytes = (uint64_t)gpu_lua_field_integer(
@@ -313,6 +319,7 @@ int gpu_lua_device_get(lua_State *L) {
         .restarts_window_s = options.window_s,
         .watchdog_s = options.watchdog_s,
         .has_spare = options.has_spare,
+        .is_exact = options.is_exact,
     };
     info.observer = options.is_checked ? gpu_lua_check_start(g, options.seed) : NULL;
     if (options.is_checked && !info.observer) {

@@ -85,7 +85,7 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
         put_word(executor, slot, stream);
         return;
     }
-    if (stream->last_seq - stream->word_seq >= EXECUTOR_OPS_PER_WORD) {
+    if (stream->last_seq - stream->word_seq >= executor->ops_per_word) {
         put_word(executor, slot, stream);
     } else if (executor->info.place != WIRE_EXECUTOR_INLINE && !stream->is_dirty) {
         stream->is_dirty = true;

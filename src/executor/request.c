@@ -55,10 +55,11 @@ struct open_options {
     bool is_hashed; /* by hashes, also where the backend could do more */
     uint64_t seed;
     const char *order; /* borrowed from the text */
+    bool is_exact;     /* a word behind each operation */
 };
 
-/* Lines "backend NAME", "ordinal N", "cache PATH", "check SEED", "hashes", "order CHOICES"; cuts
- * `text` up. */
+/* Lines "backend NAME", "ordinal N", "cache PATH", "check SEED", "hashes", "order CHOICES", "exact";
+ * cuts `text` up. */
 static void parse_open(char *text, struct open_options *options) {
     char *rest = text;
     char *line;
@@ -72,6 +73,8 @@ static void parse_open(char *text, struct open_options *options) {
             options->seed = strtoull(line + 6, NULL, 10);
         } else if (strcmp(line, "hashes") == 0) {
             options->is_hashed = true;
+        } else if (strcmp(line, "exact") == 0) {
+            options->is_exact = true;
         } else if (strncmp(line, "order ", 6) == 0) {
             options->order = line + 6;
         } else if (strncmp(line, "cache ", 6) == 0 && line[6] != '\0') {
@@ -115,6 +118,7 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
                                 "toolkit (cuda.h, nvrtc.h) were not there when it was built",
                                 options->backend);
     }
+    executor->ops_per_word = options->is_exact ? 1 : EXECUTOR_OPS_PER_WORD;
     bool is_hashed = options->is_checked && (options->is_hashed || !ops->sees_accesses);
     if (is_hashed && options->order != NULL) {
         return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,

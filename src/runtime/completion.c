@@ -256,7 +256,7 @@ static void collect_suspects(struct gpu_device *device, struct gpu_error *error)
     uint32_t count = 0;
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         const struct gpu_op *op = device->streams[slot] ? device->streams[slot]->head : NULL;
-        for (uint32_t i = 0; op && i < GPU_SUSPECTS_PER_STREAM_MAX; op = op->next, i++) {
+        for (uint32_t i = 0; op && i < device->suspects_max; op = op->next, i++) {
             count++;
         }
     }
@@ -266,7 +266,7 @@ static void collect_suspects(struct gpu_device *device, struct gpu_error *error)
     }
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         const struct gpu_op *op = device->streams[slot] ? device->streams[slot]->head : NULL;
-        for (uint32_t i = 0; op && i < GPU_SUSPECTS_PER_STREAM_MAX; op = op->next, i++) {
+        for (uint32_t i = 0; op && i < device->suspects_max; op = op->next, i++) {
             gpu_op_info(op, &error->suspects[error->suspect_count++]);
         }
     }
@@ -323,7 +323,7 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
         uint32_t position = 0;
         struct gpu_stream *stream = device->streams[slot];
         for (struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
-            lose_op(op, &why, shared, position++ < GPU_SUSPECTS_PER_STREAM_MAX);
+            lose_op(op, &why, shared, position++ < device->suspects_max);
         }
     }
     for (struct gpu_op *op = device->requests; op; op = op->next) {
@@ -340,6 +340,18 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
     (void)end_requests(device, true);
     gpu_failure_release(shared);
     gpu_error_finish(&why);
+}
+
+static uint32_t end_known(struct gpu_device *device) {
+    uint32_t ended = 0;
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        struct gpu_stream *stream = device->streams[slot];
+        if (stream && stream->head) {
+            device->done[slot] = gpu_wire_page_done(device->link->page, slot);
+            ended += end_stream(device, stream);
+        }
+    }
+    return ended;
 }
 
 /* Publishing may have drained answers, which nobody would wake us for. */
@@ -389,6 +401,7 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
         gpu_watchdog_look(device);
     }
     if (device->state == GPU_DEVICE_LOST && device->stats.ops_in_flight > 0) {
+        ended += end_known(device); /* what was over before the loss was told */
         ended += (uint32_t)device->stats.ops_in_flight;
         gpu_device_fail_all(device, device->lost.message, device->lost.driver_code, false);
     }

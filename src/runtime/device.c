@@ -106,9 +106,10 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
         snprintf(check, sizeof check, "check %llu\n%s", (unsigned long long)info->seed,
                  info->is_hashed ? "hashes\n" : "");
     }
+    device->suspects_max = info->is_exact ? 1 : GPU_SUSPECTS_PER_STREAM_MAX;
     int length =
-        snprintf(gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s%s%s%s%s",
-                 target->kind, target->ordinal, check, order ? "order " : "", order ? order : "",
+        snprintf(gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s",
+                 target->kind, target->ordinal, info->is_exact ? "exact\n" : "", check, order ? "order " : "", order ? order : "",
                  order ? "\n" : "", info->cache_path ? "cache " : "",
                  info->cache_path ? info->cache_path : "", info->cache_path ? "\n" : "");
     if (length < 0 || length >= 8192) {

@@ -94,6 +94,8 @@ struct gpu_device_info {
     /* With isolation `process`: how often within the window it comes up again after a loss. 0:
      * GPU_RESTARTS_MAX and GPU_RESTARTS_WINDOW_S; negative: not at all. */
     int32_t restarts_max;
+    bool is_exact;     /* of suspects of a loss there is one for each stream at most: costs a
+                          completion word behind each operation */
     bool has_spare;    /* a second process with the device open takes over from a lost one */
     double watchdog_s; /* how long an operation may take once nothing is in front of it, or the
                           device is lost; 0: any time */

@@ -291,6 +291,7 @@ struct gpu_device {
     struct gpu_error lost; /* why, once lost */
     struct gpu_recovery recovery;
     struct gpu_watchdog watchdog;
+    uint32_t suspects_max; /* named, of each stream */
 
     /* streams */
     struct gpu_stream
