@@ -109,12 +109,46 @@ describe("an injected failure", function()
 
   it("is asked for by name and number", function()
     local dev = open()
-    support.raises("InvalidArgument", { "argument 1 of inject", "a table {oom=, fault=, lost=} expected, got number" },
+    support.raises("InvalidArgument", { "argument 1 of inject", "a table {oom=, fault=, lost=, slow=} expected, got number" },
       dev.inject, dev, 3)
     support.raises("InvalidArgument", "slow", dev.inject, dev, { slow = 1 })
     support.raises("InvalidArgument", { "fault of inject", "-1" }, dev.inject, dev, { fault = -1 })
     support.raises("InvalidArgument", { "oom of inject", "1.5" }, dev.inject, dev, { oom = 1.5 })
     dev:close()
     support.raises("Closed", {}, dev.inject, dev, { oom = 1 })
+  end)
+
+  it("makes the next launch of a kernel slow, once, and nothing else", function()
+    support.wants_time(pending)
+    local dev, add = open()
+    local x, other = dev:buffer("i32", 4):fill(1), dev:buffer("i32", 4):fill(1)
+    local mod = dev:compile [[extern "C" __global__ void other(int *x) { x[threadIdx.x] += 1; }]]
+    add:launch(config, x, 1):await()
+    mod.other:launch(config, other):await()
+    assert.equal(dev, dev:inject { slow = "add", seconds = 0.3 })
+    local begun = support.now()
+    mod.other:launch(config, other):await()
+    assert.truthy(support.now() - begun < 0.25)
+    local op = add:launch(config, x, 1)
+    support.raises("Timeout", {}, op.await, op, 0.1)
+    op:await()
+    assert.truthy(support.now() - begun >= 0.3)
+    begun = support.now()
+    add:launch(config, x, 1):await()
+    assert.truthy(support.now() - begun < 0.25)
+    assert.are.same({ 4, 4, 4, 4 }, x:read())
+    -- With what ends what is slow.
+    dev:inject { slow = "add", seconds = 30 }:inject { slow = false }
+    add:launch(config, x, 1):await()
+    if support.is_isolated() then
+      dev:inject { slow = "add", seconds = 30 }
+      local stuck = add:launch(config, x, 1):deadline(0.1)
+      support.raises("DeviceLost", "'adding' had not ended", stuck.await, stuck)
+    end
+    for _, case in ipairs { { { slow = 1 }, "slow" }, { { slow = "x", seconds = -1 }, "seconds" },
+      { { slow = "x", seconds = "long" }, "seconds" }, { { seconds = 1 }, "slow" }, { { slow = "x", fst = 1 }, "fst" } } do
+      support.raises("InvalidArgument", case[2], dev.inject, dev, case[1])
+    end
+    dev:inject { slow = "add" } -- and never comes
   end)
 end)

@@ -11,7 +11,7 @@ for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown"
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
   "capture_active", "graphed_same",
   "overlap", "map_kind", "map_fits", "scalar_of",
-  "device_events", "device_return", "rebuilds", "keep_version", "keep",
+  "inject_slow", "device_events", "device_return", "rebuilds", "keep_version", "keep",
   "library", "library_value", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil
 end
@@ -66,6 +66,9 @@ end
 package.loaded["gpulua.device"].graphed = function(...)
   return require "gpulua.graphed"(...)
 end
+
+-- device:inject{oom=, fault=, lost=, slow=, seconds=}: see inject.lua.
+package.loaded["gpulua.device"].inject = require "gpulua.inject"
 
 -- device:on_lost(f), device:on_restored(f), device:await([seconds]), buffer:checkpoint(): see recovery.lua.
 local recovery = require "gpulua.recovery"

@@ -476,6 +476,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"capture_spawn", gpu_lua_capture_spawn},
                                          {"adopt_coroutines", gpu_lua_adopt_coroutines},
                                          {"device_events", gpu_lua_device_events},
+                                         {"inject_slow", gpu_lua_inject_slow},
                                          {"device_return", gpu_lua_device_return},
                                          {"rebuilds", gpu_lua_rebuilds},
                                          {"keep_version", gpu_lua_keep_version},

@@ -166,9 +166,9 @@ static bool get_spare(lua_State *L) {
 
 /* Stack: 1 = name, 2 = options. */
 static void get_options(lua_State *L, struct gpulua *g, struct options *options) {
-    static const char *const names[] = {"isolate", "label",  "budget",   "unfenced",
-                                        "check",   "seed",   "order",    "restarts",
-                                        "spare", "attribution",   "window", "watchdog", NULL};
+    static const char *const names[] = {
+        "isolate",  "label", "budget",      "unfenced", "check",    "seed", "order",
+        "restarts", "spare", "attribution", "window",   "watchdog", NULL};
     if (lua_type(L, 1) == LUA_TTABLE && lua_isnil(L, 2)) {
         lua_insert(L, 1); /* gpu.device{...}: the default device with options */
     }

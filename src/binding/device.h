@@ -95,5 +95,6 @@ int gpu_lua_device_compile(lua_State *L);  /* module.c */
 int gpu_lua_device_load(lua_State *L);     /* module.c */
 int gpu_lua_device_memory(lua_State *L);   /* memory.c */
 int gpu_lua_device_inject(lua_State *L);   /* inject.c */
+int gpu_lua_inject_slow(lua_State *L);     /* core.inject_slow */
 
 #endif

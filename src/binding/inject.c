@@ -1,12 +1,27 @@
 /* Injected failures, for specs: what a script does when things go wrong. */
 #include "binding/core.h"
 #include "binding/device.h"
+#include "binding/kernel.h"
 
-/* dev:inject{oom=, fault=, lost=} -> the device. The n-th from now on, counted from 1, goes wrong,
- * once; 0 withdraws it. oom: of new buffers, which raises OutOfMemory. fault: of operations (a
- * graph's launch is one), as if that one had faulted: the device is lost, and the errors name it.
- * lost: the device's process is killed at that operation; without one, the same as fault. Does not
- * block. */
+/* core.inject_slow(dev[, kernel, name, ns]): the next launch of the kernel of that name comes
+ * behind one of `kernel`; without any, none does. */
+int gpu_lua_inject_slow(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    struct gpu_error error;
+    struct gpu_kernel *kernel = NULL;
+    if (!lua_isnoneornil(L, 2)) {
+        const struct kernel_handle *handle = gpu_lua_check(L, g, 2, GPU_LUA_KIND_KERNEL);
+        kernel = handle->kernel;
+    }
+    if (gpu_device_inject_slow(device, kernel, kernel ? luaL_checkstring(L, 3) : NULL,
+                               kernel ? luaL_checkinteger(L, 4) : 0, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    return 0;
+}
+
+/* Of inject.lua, the part that is counted: dev:inject{oom=, fault=, lost=} -> the device. */
 int gpu_lua_device_inject(lua_State *L) {
     static const char *const names[GPU_INJECT_COUNT + 1] = {[GPULUA_INJECT_OOM] = "oom",
                                                             [GPULUA_INJECT_FAULT] = "fault",
@@ -15,7 +30,7 @@ int gpu_lua_device_inject(lua_State *L) {
     luaL_checkstack(L, 8, NULL);
     if (!lua_istable(L, 2)) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "argument 1 of inject: a table {oom=, fault=, lost=} expected, got %s",
+                     "argument 1 of inject: a table {oom=, fault=, lost=, slow=} expected, got %s",
                      gpu_lua_describe(L, 2));
     }
     gpu_lua_check_options(L, 2, names, "inject");

@@ -107,11 +107,11 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
                  info->is_hashed ? "hashes\n" : "");
     }
     device->suspects_max = info->is_exact ? 1 : GPU_SUSPECTS_PER_STREAM_MAX;
-    int length =
-        snprintf(gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s",
-                 target->kind, target->ordinal, info->is_exact ? "exact\n" : "", check, order ? "order " : "", order ? order : "",
-                 order ? "\n" : "", info->cache_path ? "cache " : "",
-                 info->cache_path ? info->cache_path : "", info->cache_path ? "\n" : "");
+    int length = snprintf(gpu_wire_record_payload(record), 8192,
+                          "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s", target->kind, target->ordinal,
+                          info->is_exact ? "exact\n" : "", check, order ? "order " : "",
+                          order ? order : "", order ? "\n" : "", info->cache_path ? "cache " : "",
+                          info->cache_path ? info->cache_path : "", info->cache_path ? "\n" : "");
     if (length < 0 || length >= 8192) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "the cache path or the order is too long");
@@ -313,6 +313,7 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
     }
     device->is_closing = true;
     gpu_device_retain(device);
+    (void)gpu_device_inject_slow(device, NULL, NULL, 0, NULL);
     if (device->state == GPU_DEVICE_RETURNING) {
         device->state = GPU_DEVICE_LOST;
         device->recovery.was_returning = true;

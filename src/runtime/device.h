@@ -194,6 +194,11 @@ uint64_t gpu_device_trim(struct gpu_device *device);
 /* See gpulua_device_inject. */
 #define GPU_INJECT_COUNT 3
 void gpu_device_inject(struct gpu_device *device, gpulua_injection what, uint64_t n);
+/* The next launch of the kernel `name`, not in a capture, comes behind one of `kernel` (retained),
+ * which takes nanoseconds as its one argument. NULL: none. */
+struct gpu_kernel;
+gpulua_status gpu_device_inject_slow(struct gpu_device *device, struct gpu_kernel *kernel,
+                                     const char *name, int64_t ns, struct gpu_error *error);
 
 /* Counters. X(name): every one a uint64_t, all in stats(). */
 /* clang-format off */

@@ -274,6 +274,11 @@ struct gpu_device {
     const struct gpu_observer *observer; /* borrowed */
     bool is_injected;                    /* one of these is not 0 */
     uint64_t injected[GPU_INJECT_COUNT]; /* how many from now on it comes; 0: never */
+    struct {
+        struct gpu_kernel *kernel; /* retained; NULL: nothing is to be slow */
+        char *name;                /* owned: of what is */
+        int64_t ns;
+    } slow;
     char name[32];
     char kind[8];
     gpulua_isolation isolation;
@@ -437,6 +442,9 @@ void gpu_device_run_deferred(struct gpu_device *device);
 /* ---- inject.c ---- */
 /* Is it this one that goes wrong? Counts. */
 bool gpu_inject_due(struct gpu_device *device, gpulua_injection what);
+/* In front of a launch that is to be slow. */
+struct gpu_launch;
+gpulua_status gpu_inject_delay(const struct gpu_launch *launch, struct gpu_error *error);
 /* What the next operation's record is to say of that. */
 uint8_t gpu_inject_flags(struct gpu_device *device);
 /* What gpu_device_check says to those who have a seat, if it is shared. */

@@ -578,6 +578,10 @@ gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **o
                               struct gpu_error *error) {
     GPU_ENTER(launch->submit.stream->device);
     gpulua_status status;
+    if (__builtin_expect(launch->submit.stream->device->is_injected, 0) &&
+        (status = gpu_inject_delay(launch, error))) {
+        return status;
+    }
     do {
         status = submit_launch(launch, op, error);
     } while (status && gpu_share_wait(launch->submit.stream->device, &status, error));
