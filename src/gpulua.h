@@ -188,6 +188,14 @@ typedef struct gpulua_device_config {
     const char *cache_path;
     void (*on_log)(void *user, const char *line); /* from any thread that calls the device */
     void *user;
+    /* With isolation PROCESS: how often within so many seconds the device comes up again after a
+     * loss, in another process. 0 and 0: 3 times in 60 s; negative: not at all. Buffers are Stale
+     * then, unless they were made durable. */
+    int restarts;
+    double window_s;
+    int spare;         /* not 0: a second process with the device open waits to take over */
+    double watchdog_s; /* an operation that takes longer, once nothing is in front of it, loses the
+                          device; 0: any time */
 } gpulua_device_config;
 GPULUA_API void gpulua_device_config_init(gpulua_device_config *config);
 
@@ -197,6 +205,8 @@ GPULUA_API gpulua_device *gpulua_device_open(const gpulua_device_config *config)
 /* Ends the host's own hold; the device closes with the last object that has it, on the thread of
  * that, and waits for work in flight as gpulua_close does. NULL is fine. Any thread. */
 GPULUA_API void gpulua_device_close(gpulua_device *device);
+/* 1, and one more each time when the device has come up again. Any thread. */
+GPULUA_API uint64_t gpulua_device_epoch(const gpulua_device *device);
 
 /* For tests of what goes wrong, as dev:inject: the n-th new buffer (OOM) or operation (FAULT, LOST)
  * from now on, of all objects that have the device, counted from 1; 0 withdraws it. FAULT: the

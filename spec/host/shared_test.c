@@ -584,6 +584,62 @@ static void test_loss(void) {
     gpulua_device_close(device);
 }
 
+static const char through_losses[] =
+    "local gpu = require 'gpulua'\n"
+    "local dev = gpu.device()\n"
+    "local x = dev:buffer('i32', 256, { durable = true }):fill(number)\n"
+    "local lost, restored = 0, 0\n"
+    "dev:on_lost(function() lost = lost + 1 end)\n"
+    "dev:on_restored(function() restored = restored + 1 end)\n"
+    "local served = 0\n"
+    "gpu.run(function()\n"
+    "  while dev.epoch < 6 do\n"
+    "    local ok, err = pcall(function()\n"
+    "      local y <close> = dev:buffer('i32', 256):fill(served)\n"
+    "      assert(y:read(1, 1)[1] == served and x:read(256)[1] == number)\n"
+    "    end)\n"
+    "    if ok then served = served + 1\n"
+    "    else\n"
+    "      assert(err.code == 'DeviceLost' or err.code == 'Stale' or err.code == "
+    "'DependencyFailed',\n"
+    "        tostring(err))\n"
+    "      dev:await()\n"
+    "    end\n"
+    "    if number == 0 and served % 20 == 19 then\n"
+    "      served = served + 1\n"
+    "      os.execute('kill -9 ' .. (dev.pid or 0))\n"
+    "    end\n"
+    "  end\n"
+    "  dev:await()\n"
+    "  gpu.sleep(0.01)\n"
+    "end)\n"
+    "result = served > 0 and lost > 0 and restored > 0 and x:read(256)[1] == number and 1 or 0\n";
+
+static void test_return(bool has_spare) {
+    struct seat seats[THREADS];
+    gpulua_device_config config;
+    gpulua_device_config_init(&config);
+    config.isolation = isolation;
+    config.restarts = 1000;
+    config.spare = has_spare;
+    gpulua_device *device = gpulua_device_open(&config);
+    int good = 0;
+    for (int i = 0; i < THREADS; i++) {
+        seats[i] = (struct seat){.device = device, .script = through_losses, .number = i};
+    }
+    run_all(seats, run);
+    for (int i = 0; i < THREADS; i++) {
+        good += seats[i].result == 1 && seats[i].failures == 0;
+        if (seats[i].failures > 0) {
+            printf("# %s\n", seats[i].message);
+        }
+    }
+    check(good == THREADS && gpulua_device_epoch(device) >= 6 && gpulua_device_epoch(NULL) == 0,
+          has_spare ? "all scripts go on behind losses, with a spare"
+                    : "all scripts go on behind losses of a device that comes up again");
+    gpulua_device_close(device);
+}
+
 /* What a host injects comes to whichever object is there first. */
 static void test_injection(void) {
     struct seat seat = {.device = open_device()};
@@ -670,5 +726,7 @@ int main(void) {
     }
     isolation = GPULUA_ISOLATE_PROCESS; /* what is lost without us */
     test_loss();
+    test_return(false);
+    test_return(true);
     return tap_finish(&tap);
 }

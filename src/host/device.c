@@ -21,6 +21,10 @@ static gpulua_status open(const gpulua_device_config *config, struct gpulua_devi
         .budget_bytes = config->budget_bytes,
         .on_log = config->on_log,
         .log_user = config->user,
+        .restarts_max = config->restarts,
+        .restarts_window_s = config->window_s,
+        .has_spare = config->spare != 0,
+        .watchdog_s = config->watchdog_s,
     };
     const char *isolate = gpu_lua_setting(NULL, "GPULUA_ISOLATE");
     gpulua_status status = GPULUA_OK;
@@ -72,6 +76,10 @@ gpulua_status gpulua_device_inject(gpulua_device *device, gpulua_injection what,
     }
     gpu_device_inject(device->device, what, n);
     return GPULUA_OK;
+}
+
+uint64_t gpulua_device_epoch(const gpulua_device *device) {
+    return device ? gpu_device_epoch(device->device) : 0;
 }
 
 void gpulua_device_close(gpulua_device *device) {

@@ -503,6 +503,7 @@ uint64_t gpu_device_budget_bytes(const struct gpu_device *device) {
     return device->account.limit_bytes;
 }
 uint64_t gpu_device_epoch(const struct gpu_device *device) {
+    GPU_ENTER(device);
     return device->epoch;
 }
 const struct wire_device_facts *gpu_device_facts(const struct gpu_device *device) {
