@@ -510,6 +510,7 @@ const struct wire_device_facts *gpu_device_facts(const struct gpu_device *device
     return &device->facts;
 }
 int gpu_device_pid(const struct gpu_device *device) {
+    GPU_ENTER(device);
     return device->link ? gpu_wire_link_pid(device->link) : 0;
 }
 

@@ -314,10 +314,7 @@ static void complete(struct gpu_device *device) {
 
 static void on_open(struct gpu_device *device, void *user, const struct wire_reply *reply) {
     (void)user;
-    device->recovery.is_open = reply != NULL;
-    if (reply && reply->body_bytes >= sizeof device->facts) {
-        memcpy(&device->facts, gpu_wire_reply_body(reply), sizeof device->facts);
-    }
+    device->recovery.is_open = reply != NULL; /* it says of the device what it said before */
 }
 
 /* May it, once more? */
