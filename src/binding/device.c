@@ -358,6 +358,7 @@ int gpu_lua_device_get(lua_State *L) {
     if (options.is_checked) {
         gpu_lua_check_opened(g);
     }
+    gpu_device_lives(handle->device, &handle->losses_seen, &handle->returns_seen);
     handle->poll_fd = gpu_device_poll_fd(handle->device);
     if (!gpu_lua_watch_device(g, handle->poll_fd)) {
         gpu_lua_device_close(g, handle);

@@ -174,8 +174,11 @@ gpulua_status gpu_seat_take(struct gpu_device *device, const _Atomic int *interr
                             struct gpu_seat **seat, struct gpu_error *error) {
     GPU_ENTER(device);
     gpulua_status status = gpu_device_check_open(device, error);
-    if (status) {
+    if (status && !gpu_device_is_returning(device)) {
         return status;
+    }
+    if (status) { /* it comes up again, and can be waited for */
+        gpu_error_finish(error);
     }
     struct gpu_share *share = device->share;
     struct gpu_seat *made = share->spare;
