@@ -175,4 +175,20 @@ describe("host buffer", function()
       assert.equal(i * 0.5, g[i])
     end
   end)
+
+  it("is good again once the script has written what failed to be written there", function()
+    if dev.kind ~= "cpu" then
+      pending "a failed assertion ends a GPU"
+    end
+    local mod = dev:compile [[extern "C" __global__ void bad(int *x) { x[0] = 1; assert(x[0] == 3); }]]
+    local x, host = dev:buffer("i32", 4):fill(0), dev:host("i32", 4):fill(7)
+    mod.bad:launch(support.one, x):join()
+    host:copy(x)
+    support.raises("DependencyFailed", {}, host.read, host)
+    host:write({ 1, 2 }, 1)
+    support.raises("DependencyFailed", {}, host.read, host)
+    host:write({ 3, 4 }, 3)
+    assert.are.same({ 1, 2, 3, 4 }, host:read())
+    assert.are.same({ 5, 5, 5, 5 }, host:fill(5):read())
+  end)
 end)

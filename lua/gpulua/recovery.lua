@@ -15,7 +15,7 @@ local core = require "gpulua.core"
 local fail <const> = require "gpulua.arguments".fail
 
 local hooks = setmetatable({}, { __mode = "k" }) -- by device: { lost = {}, restored = {} }
-local rebuilding = setmetatable({}, { __mode = "k" }) -- by device: the task that does
+local rebuilding = setmetatable({}, { __mode = "k" }) -- by device: { task =, thread =, epoch = }
 
 -- Those buffers of the device that have to be built anew, in the order in which they were made.
 local function due(device)
@@ -32,28 +32,40 @@ end
 -- The task that builds them; nil: there is nothing to build. One that was cancelled, or lost the device once more, has
 -- left the rest for the next.
 local function rebuild(device)
-  local task = rebuilding[device]
-  if task and (not task:done() or task:status() == "failed") then
-    return task
+  local known, epoch = rebuilding[device], device.epoch
+  if known and (not known.task:done() or known.epoch == epoch and known.task:status() == "failed") then
+    return known.task
+  elseif known then
+    known.task:join() -- of an earlier life: what it failed with does not matter any more
   end
-  local found = due(device)
-  if #found == 0 then
+  if #due(device) == 0 then
     return nil
   end
-  local epoch = device.epoch
-  task = core.spawn(function()
+  known = { epoch = epoch }
+  known.task = core.spawn(function()
     local failed
-    for _, one in ipairs(found) do
-      local ok, err = pcall(one.entry.f, one.buffer)
-      one.entry.epoch = epoch
-      failed = failed or not ok and { err } or nil
+    known.thread = coroutine.running()
+    local found = due(device)
+    while #found > 0 do -- once more where the device was lost, and up again, meanwhile
+      known.epoch, failed = device.epoch, nil
+      for _, one in ipairs(found) do
+        local ok, err = pcall(one.entry.f, one.buffer)
+        if not ok and core.type(err) == "error" and err.code == "Cancelled" then
+          error(err, 0)
+        elseif device.epoch ~= known.epoch then
+          break
+        end
+        one.entry.epoch = known.epoch
+        failed = failed or not ok and { err } or nil
+      end
+      found = due(device)
     end
     if failed then
       error(failed[1], 0)
     end
   end)
-  rebuilding[device] = task
-  return task
+  rebuilding[device] = known
+  return known.task
 end
 
 local function call(functions, ...)
@@ -116,10 +128,14 @@ function recovery.await(device, seconds)
     op:await()
     op = core.device_return(device)
   end
+  local known = rebuilding[device]
+  if known and known.thread == coroutine.running() then
+    return device -- what waits here is what builds
+  end
   local task = rebuild(device)
   if task then
     task:join()
-    if rebuilding[device] == task then
+    if rebuilding[device] and rebuilding[device].task == task then
       rebuilding[device] = nil
     end
     task:await()
@@ -131,14 +147,14 @@ end
 -- the device so far, is what is restored from now on. Waits for it; yields in a task. InvalidArgument: it is not
 -- durable; CaptureActive.
 function recovery.checkpoint(buffer)
-  local version = core.keep_version(buffer)
+  local version, epoch = core.keep_version(buffer), buffer.device.epoch
   while version do
     local host <close> = buffer.device:host(buffer.type, #buffer)
     host:copy(buffer):await()
-    if core.keep(buffer, host, version) then
+    if buffer.device.epoch == epoch and core.keep(buffer, host, version) then
       break
     end
-    version = core.keep_version(buffer)
+    version, epoch = core.keep_version(buffer), buffer.device.epoch
   end
   return buffer
 end

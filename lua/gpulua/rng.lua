@@ -93,13 +93,14 @@ end
 
 local function draw_philox(self, what, kind, x, count, given, a, b, c, d)
   local width = widths[kind]
+  local config = config_for(self, what, count * width // 4 + 2, given) -- blocks of the sequence, two of them in part
+  local op = self.kernels[names[what][kind]]:launch(config, count, self.state_words, x, a, b, c, d)
   if core.stream_number(self.device, given and given.stream) then
     self.place = (width == 2 and self.place + 1 & ~1 or self.place) + count * width
+    self.draws = self.draws + 1
   else
     self.is_captured = true
   end
-  local config = config_for(self, what, count * width // 4 + 2, given) -- blocks of the sequence, two of them in part
-  local op = self.kernels[names[what][kind]]:launch(config, count, self.state_words, x, a, b, c, d)
   self.kernels.advance:launch(config.stream and { grid = 1, block = 1, stream = config.stream, label = once.label }
     or once, count, width, self.state_words)
   return op
@@ -253,8 +254,11 @@ function rng.state(self)
   check_open(self, "an rng's state")
   local seed, offset = self.seed, self.offset
   if self.state_words then
+    local draws = self.draws
     seed, offset = table.unpack(self.state_words:read())
-    self.place = offset
+    if self.draws == draws then -- others may have drawn meanwhile
+      self.place = offset
+    end
   end
   return { generator = self.generator, seed = seed, offset = offset, ordering = self.ordering,
     dimensions = self.dimensions }
@@ -272,7 +276,7 @@ function rng.restore(self, state)
   end
   self.seed = wanted.seed
   if self.state_words then
-    self.place = wanted.offset
+    self.place, self.draws = wanted.offset, self.draws + 1
     self.state_words:write { wanted.seed, wanted.offset }
   else
     self.offset = wanted.offset
@@ -325,7 +329,7 @@ return function(device, options)
   end
   local kernels = distributions.kernels(device, state.generator == "philox" and "draw" or "make")
   if state.generator == "philox" then
-    made.draw, made.seed, made.place = draw_philox, state.seed, state.offset
+    made.draw, made.seed, made.place, made.draws = draw_philox, state.seed, state.offset, 0
     made.state_words = device:buffer("i64", 2, { label = "rng state", rebuild = function(words)
       if made.is_captured then -- how often graphs have drawn is known to the device alone
         made.place = made.place + lost_words

@@ -113,6 +113,13 @@ static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, const struct
     return submit;
 }
 
+static void overwritten(const struct buffer *buffer, uint64_t first, uint64_t count) {
+    struct gpu_ref range = buffer->ref;
+    range.byte_offset += first * buffer->elem_bytes;
+    range.byte_count = count * buffer->elem_bytes;
+    gpu_ref_overwritten(&range);
+}
+
 /* ---- in ---- */
 
 /* Elements of the data at `data` (a string, table or function), first from 0 in the data. */
@@ -233,6 +240,7 @@ void gpu_lua_buffer_put(lua_State *L, struct gpulua *g, struct buffer *buffer, u
                 gpu_lua_buffer_check_open(L, buffer);
                 memcpy(gpu_lua_host_bytes(buffer) + (first + done) * buffer->elem_bytes,
                        transfer->staging.bytes, now * buffer->elem_bytes);
+                overwritten(buffer, first + done, now);
                 continue;
             }
             put_chunk(L, g, transfer, buffer, first + done, now);
@@ -319,6 +327,7 @@ static int fill_ready(lua_State *L, int status, lua_KContext context) {
         for (uint64_t i = 0; i < buffer->elem_count; i++) {
             memcpy(bytes + i * buffer->elem_bytes, element, buffer->elem_bytes);
         }
+        overwritten(buffer, 0, buffer->elem_count);
     } else {
         struct gpu_submit submit = submit_for(L, g, buffer);
         struct gpu_error error;

@@ -186,8 +186,11 @@ void gpu_block_note_write(struct gpu_block *block, uint64_t byte_offset, const v
         memcpy(to, bytes, byte_count);
         return;
     }
-    for (uint64_t at = 0; at < byte_count; at += element_bytes) {
-        memcpy(to + at, element, element_bytes);
+    memcpy(to, element, element_bytes); /* then what is there, doubled again and again */
+    for (uint64_t done = element_bytes; done < byte_count;) {
+        uint64_t more = done < byte_count - done ? done : byte_count - done;
+        memcpy(to + done, to, more);
+        done += more;
     }
 }
 
@@ -512,9 +515,9 @@ static gpulua_status give_memory(struct gpu_block *block, const struct gpu_block
         .is_reserved = info->is_reserved,
     };
     block->memory = gpu_memory_retain(memory); /* also for as long as a collection may end it */
+    block->is_external = true; /* it has no memory, and the device may be lost before it has */
     gpulua_status status = allocate(memory, info, &request, &block->grant, error);
     if (status) {
-        block->is_external = true; /* it has no memory */
         return status;
     }
     block->is_external = false;

@@ -297,6 +297,19 @@ static void lose_op(struct gpu_op *op, const struct gpu_error *why, struct gpu_f
     op->failure = failure;
 }
 
+/* Host memory outlives the device: what was to be written there, and was not, or in part, is not to
+ * be read as if it had been. */
+static void note_lost_writes(struct gpu_device *device, const struct gpu_block *block) {
+    const struct gpu_span *spans = gpu_history_spans(&block->history);
+    for (uint32_t i = 0; i < block->history.count; i++) {
+        struct gpu_point point = spans[i].write;
+        const struct gpu_op *op = point.seq ? find_pending(device, point.slot, point.seq) : NULL;
+        if (op && op->failure && !gpu_failed_find(device, point)) {
+            gpu_failed_add(device, point, op->failure);
+        }
+    }
+}
+
 void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t driver_code,
                          bool by_close) {
     if (device->stats.ops_in_flight == 0) {
@@ -329,6 +342,11 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
     for (struct gpu_op *op = device->requests; op; op = op->next) {
         if (!op->is_replied) {
             lose_op(op, &why, shared, false);
+        }
+    }
+    for (struct gpu_block *block = device->blocks; block && !by_close; block = block->next) {
+        if (block->is_host) {
+            note_lost_writes(device, block);
         }
     }
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {

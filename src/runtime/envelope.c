@@ -273,6 +273,10 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
             return status;
         }
     }
+    if (__builtin_expect(device->state != GPU_DEVICE_OPEN, 0)) { /* a poll has found out */
+        gpu_op_release(work);
+        return gpu_device_check_open(device, error);
+    }
     record->stream = stream->slot;
     record->seq = work->seq = device->slot_seq[stream->slot] + 1;
     if (device->observer) {

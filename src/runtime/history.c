@@ -339,6 +339,18 @@ bool gpu_ref_failure(const struct gpu_ref *ref, struct gpu_error *error) {
     return false;
 }
 
+void gpu_ref_overwritten(const struct gpu_ref *ref) {
+    struct gpu_device *device = ref->block->device;
+    GPU_ENTER(device);
+    const struct gpu_use use = {.block = ref->block,
+                                .byte_begin = ref->byte_offset,
+                                .byte_end = ref->byte_offset + ref->byte_count,
+                                .access = GPU_WRITE};
+    if (device->failed_count != 0 && gpu_history_prepare(&use, 0)) {
+        gpu_history_commit(&use, (struct gpu_point){0}); /* by nothing on the device */
+    }
+}
+
 bool gpu_history_has_write(const struct gpu_history *history, struct gpu_point point) {
     const struct gpu_span *spans = gpu_history_spans(history);
     for (uint32_t i = 0; i < history->count; i++) {

@@ -321,7 +321,9 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
     if (module->refs > 0) {
         return;
     }
-    if (device->link && device->state == GPU_DEVICE_OPEN) {
+    bool is_there = device->state == GPU_DEVICE_OPEN ||
+                    (device->state == GPU_DEVICE_RETURNING && device->recovery.is_restoring);
+    if (device->link && is_there) {
         if (module->hazards && !gpu_block_uses_over(module->hazards)) {
             module->is_deferred = true;
             gpu_device_defer_later(device, &module->release, run_release);

@@ -255,38 +255,75 @@ static void restore(struct gpu_device *device) {
     }
 }
 
-/* What lies in kept blocks. Ordinary work, that whatever uses them comes behind. */
-static void restore_contents(struct gpu_device *device) {
+/* What lies in kept blocks. Ordinary work, that whatever uses them comes behind. False: the device
+ * is lost once more, and the next life sees to the rest. */
+static bool restore_content(struct gpu_device *device, struct gpu_block *block) {
     struct gpu_stream *stream;
     struct gpu_error error = {0};
+    struct gpu_ref to = {.block = block, .byte_count = block->byte_count};
+    struct gpu_ref from = {.block = block->copy, .byte_count = block->byte_count};
+    if (gpu_device_task_stream(device, 0, &stream, &error) == GPULUA_OK &&
+        gpu_work_copy(&(struct gpu_submit){.stream = stream, .label = "restore"}, &to, &from, NULL,
+                      &error) == GPULUA_OK) {
+        return true;
+    }
+    if (device->state != GPU_DEVICE_OPEN) {
+        gpu_error_finish(&error);
+        return false;
+    }
+    gpu_failure_keep(device, NULL, &error);
+    return true;
+}
+
+/* Nobody reads it before it is written: what wrote it last has failed. */
+static void mark_unbuilt(struct gpu_device *device, struct gpu_block *block,
+                         struct gpu_failure **unbuilt) {
+    struct gpu_use use = {.block = block, .byte_end = block->byte_count, .access = GPU_WRITE};
+    if (!*unbuilt && (*unbuilt = gpu_failure_create())) {
+        gpu_error_set(&(*unbuilt)->error, GPULUA_DEVICE_LOST,
+                      "it was lost with device %s, and has not been built anew", device->name);
+        snprintf((*unbuilt)->error.op.label, sizeof(*unbuilt)->error.op.label, "rebuild");
+        (*unbuilt)->is_observed = true;
+        gpu_failed_add(device, device->recovery.unbuilt, *unbuilt);
+    }
+    if (*unbuilt && gpu_history_prepare(&use, device->recovery.unbuilt.slot)) {
+        gpu_history_commit(&use, device->recovery.unbuilt);
+    } else {
+        block->epoch--; /* no memory to say so: it stays stale */
+    }
+}
+
+static bool has_content(const struct gpu_block *block) {
+    return !block->is_external && block->keeping == GPU_KEEP_CONTENT && block->copy;
+}
+
+static void restore_contents(struct gpu_device *device) {
     struct gpu_failure *unbuilt = NULL;
+    uint32_t count = 0;
     for (struct gpu_block *block = device->blocks; block; block = block->next) {
-        if (block->keeping == GPU_KEEP_CONTENT && block->copy && !block->is_freed) {
-            struct gpu_ref to = {.block = block, .byte_count = block->byte_count};
-            struct gpu_ref from = {.block = block->copy, .byte_count = block->byte_count};
-            if (gpu_device_task_stream(device, 0, &stream, &error) ||
-                gpu_work_copy(&(struct gpu_submit){.stream = stream, .label = "restore"}, &to,
-                              &from, NULL, &error)) {
-                gpu_failure_keep(device, NULL, &error);
-                error = (struct gpu_error){0};
-            }
-        } else if (block->keeping == GPU_KEEP_PLACE && !block->is_freed) {
-            struct gpu_use use = {
-                .block = block, .byte_end = block->byte_count, .access = GPU_WRITE};
-            if (!unbuilt && (unbuilt = gpu_failure_create())) {
-                gpu_error_set(&unbuilt->error, GPULUA_DEVICE_LOST,
-                              "it was lost with device %s, and has not been built anew",
-                              device->name);
-                snprintf(unbuilt->error.op.label, sizeof unbuilt->error.op.label, "rebuild");
-                unbuilt->is_observed = true;
-                gpu_failed_add(device, device->recovery.unbuilt, unbuilt);
-            }
-            if (gpu_history_prepare(&use, device->recovery.unbuilt.slot)) {
-                gpu_history_commit(&use, device->recovery.unbuilt);
-            }
+        count += has_content(block);
+        if (!block->is_external && block->keeping == GPU_KEEP_PLACE) {
+            mark_unbuilt(device, block, &unbuilt);
         }
     }
     gpu_failure_release(unbuilt);
+    /* Much in flight makes the rest wait, and blocks may come and go meanwhile. */
+    struct gpu_block **kept = count > 0 ? calloc(count, sizeof(struct gpu_block *)) : NULL;
+    uint32_t kept_count = 0;
+    for (struct gpu_block *block = device->blocks; block && kept_count < count;
+         block = block->next) {
+        if (has_content(block) && kept) {
+            kept[kept_count++] = gpu_block_retain(block);
+        } else if (has_content(block)) {
+            block->epoch--; /* no memory to keep it for so long: it stays stale */
+        }
+    }
+    bool is_open = true;
+    for (uint32_t i = 0; i < kept_count; i++) {
+        is_open = is_open && (kept[i]->is_freed || restore_content(device, kept[i]));
+        gpu_block_release(kept[i]);
+    }
+    free(kept);
 }
 
 static void complete(struct gpu_device *device) {
@@ -306,8 +343,10 @@ static void complete(struct gpu_device *device) {
     device->observer = NULL; /* this is nobody's work */
     restore_contents(device);
     device->observer = observer;
-    end_op(device, NULL);
-    gpu_recovery_keep_spare(device);
+    if (device->state == GPU_DEVICE_OPEN) {
+        end_op(device, NULL);
+        gpu_recovery_keep_spare(device);
+    }
 }
 
 /* ---- the way there ---- */

@@ -126,9 +126,12 @@ static void look_at_oldest(struct gpu_device *device, int64_t now_ns) {
     } else if (op->number != watchdog->watched_number) {
         watchdog->watched_number = op->number;
         watchdog->watched_ns = now_ns;
-        gpu_op_want(op); /* that its end is seen */
     } else if (now_ns - watchdog->watched_ns >= watchdog->term_ns) {
         expire(op, (double)watchdog->term_ns / 1e9, "what was in front of it");
+    }
+    if (op && device->state == GPU_DEVICE_OPEN) {
+        gpu_op_want(
+            op); /* that its end is seen, also when somebody else does not want it any more */
     }
 }
 

@@ -193,9 +193,12 @@ static void unreserve(struct gpu_graph *graph) {
 gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error) {
     struct gpu_device *device = graph->device;
     struct graph_totals totals = {0};
+    gpulua_status status = gpu_device_check_open(device, error); /* a poll may have found out */
+    if (status) {
+        return status;
+    }
     gpu_graph_count(&graph->body, &totals);
-    gpulua_status status =
-        reserve(graph, (uint64_t)totals.node_count * device->facts.graph_node_bytes, error);
+    status = reserve(graph, (uint64_t)totals.node_count * device->facts.graph_node_bytes, error);
     if (status) {
         return status;
     }

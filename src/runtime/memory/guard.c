@@ -27,10 +27,12 @@ struct guard_memory {
     uint64_t canary_bytes, quarantine_bytes_max;
     struct gpu_stream *stream;                     /* retained; made when first needed */
     struct gpu_kept_list live, freed, quarantined; /* freed: not looked at yet */
-    bool is_looking;           /* a thread is; it lets go of the device's lock where it waits */
-    struct gpu_error *finding; /* borrowed: where the first one goes; NULL: to those of the device
-                                  that nobody has observed */
-    struct gpu_error *unseen;  /* borrowed: why it could not look; NULL: nobody asks */
+    struct gpu_kept_list doomed; /* of a life of the device that ended while somebody looked */
+    uint64_t life;               /* counts those */
+    bool is_looking;             /* a thread is; it lets go of the device's lock where it waits */
+    struct gpu_error *finding;   /* borrowed: where the first one goes; NULL: to those of the device
+                                    that nobody has observed */
+    struct gpu_error *unseen;    /* borrowed: why it could not look; NULL: nobody asks */
 };
 
 /* ---- device work, waited for ---- */
@@ -183,6 +185,19 @@ static gpulua_status look_at_poison(struct guard_memory *memory, const struct en
 
 /* ---- giving back ---- */
 
+static void bury_doomed(struct guard_memory *memory) {
+    while (memory->doomed.head) {
+        struct entry *entry = (struct entry *)memory->doomed.head;
+        gpu_kept_take(&memory->doomed, &entry->kept);
+        free(entry);
+    }
+}
+
+static void looking_ends(struct guard_memory *memory) {
+    memory->is_looking = false;
+    bury_doomed(memory);
+}
+
 static uint64_t give_up(struct guard_memory *memory, struct gpu_kept_list *list,
                         struct entry *entry) {
     uint64_t byte_count = entry->kept.grant.byte_count;
@@ -197,14 +212,21 @@ static uint64_t give_up(struct guard_memory *memory, struct gpu_kept_list *list,
 /* What was freed is looked at and goes into quarantine, if its poison can be put there. */
 static uint64_t take_in(struct guard_memory *memory, struct entry *entry) {
     struct gpu_error error;
+    uint64_t life = memory->life;
     gpulua_status status = look_at_canaries(memory, entry);
+    if (memory->life != life) {
+        return 0; /* it is doomed */
+    }
     if (memory->quarantine_bytes_max == 0 || status) {
         return give_up(memory, &memory->freed, entry);
     }
     if (fill(memory->base.device, memory->stream, entry->kept.grant.address + memory->canary_bytes,
              entry->asked_bytes, WIRE_POISON_BYTE, &error)) {
         gpu_error_finish(&error);
-        return give_up(memory, &memory->freed, entry);
+        return memory->life != life ? 0 : give_up(memory, &memory->freed, entry);
+    }
+    if (memory->life != life) {
+        return 0;
     }
     gpu_kept_take(&memory->freed, &entry->kept);
     gpu_kept_put(&memory->quarantined, &entry->kept);
@@ -230,10 +252,11 @@ static uint64_t guard_reap(struct gpu_memory *base, bool is_urgent) {
     uint64_t kept_bytes = is_urgent ? 0 : memory->quarantine_bytes_max;
     while (memory->quarantined.head && memory->quarantined.byte_count > kept_bytes) {
         struct entry *oldest = (struct entry *)memory->quarantined.head;
+        uint64_t life = memory->life;
         (void)look_at_poison(memory, oldest);
-        bytes += give_up(memory, &memory->quarantined, oldest);
+        bytes += memory->life != life ? 0 : give_up(memory, &memory->quarantined, oldest);
     }
-    memory->is_looking = false;
+    looking_ends(memory);
     return bytes;
 }
 
@@ -264,14 +287,17 @@ gpulua_status gpu_memory_check(struct gpu_memory *memory, bool is_everything,
         guard->unseen = is_everything ? &unseen : NULL;
         (void)guard_reap(base, false);
         if (is_everything && unseen.code == GPULUA_OK && own_stream(guard, &unseen) == GPULUA_OK) {
+            uint64_t life = guard->life;
             guard->is_looking = true;
-            for (struct gpu_kept *kept = guard->live.head; kept; kept = kept->next) {
+            for (struct gpu_kept *kept = guard->live.head; kept && guard->life == life;
+                 kept = kept->next) {
                 (void)look_at_canaries(guard, (struct entry *)kept);
             }
-            for (struct gpu_kept *kept = guard->quarantined.head; kept; kept = kept->next) {
+            for (struct gpu_kept *kept = guard->quarantined.head; kept && guard->life == life;
+                 kept = kept->next) {
                 (void)look_at_poison(guard, (struct entry *)kept);
             }
-            guard->is_looking = false;
+            looking_ends(guard);
         }
         guard->finding = guard->unseen = NULL;
     }
@@ -365,6 +391,7 @@ static gpulua_status guard_init(struct gpu_memory *base, const struct gpu_memory
     gpu_kept_init(&memory->live);
     gpu_kept_init(&memory->freed);
     gpu_kept_init(&memory->quarantined);
+    gpu_kept_init(&memory->doomed);
     return GPULUA_OK;
 }
 
@@ -380,14 +407,31 @@ static void forget(struct guard_memory *memory, struct gpu_kept_list *list) {
     }
 }
 
+/* Who looks waits for the device, and finds its entry here still; it is freed when that is over. */
+static void doom(struct guard_memory *memory, struct gpu_kept_list *list) {
+    while (list->head) {
+        struct entry *entry = (struct entry *)list->head;
+        struct gpu_block name = {.number = entry->number};
+        memcpy(name.label, entry->label, sizeof name.label);
+        gpu_kept_take(list, &entry->kept);
+        gpu_memory_deallocate(memory->base.upstream, &entry->kept.grant, &name);
+        gpu_kept_put(&memory->doomed, &entry->kept);
+    }
+}
+
 static void guard_lose(struct gpu_memory *base) {
     struct guard_memory *memory = (struct guard_memory *)base;
-    forget(memory, &memory->freed);
-    forget(memory, &memory->quarantined);
+    memory->life++;
+    doom(memory, &memory->freed);
+    doom(memory, &memory->quarantined);
+    if (!memory->is_looking) {
+        bury_doomed(memory);
+    }
 }
 
 static void guard_finish(struct gpu_memory *base) {
     struct guard_memory *memory = (struct guard_memory *)base;
+    bury_doomed(memory);
     forget(memory, &memory->freed);
     forget(memory, &memory->quarantined);
     forget(memory, &memory->live); /* of blocks that outlive their device */

@@ -1,5 +1,6 @@
 /* Slab and pinned: ranges of large grants, found on this side. Allocating and freeing are
  * bookkeeping; only growth is a round trip. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "runtime/memory/quarantine.h"
@@ -52,6 +53,7 @@ gpulua_status gpu_slab_number_take(struct gpu_device *device, uint32_t *number,
 }
 
 void gpu_slab_number_give(struct gpu_device *device, uint32_t number) {
+    assert(number > 0);
     struct gpu_error ignored = {0};
     struct wire_record record = {
         .length_bytes = sizeof record, .opcode = WIRE_OP_SLAB_DESTROY, .object = number};
