@@ -2,8 +2,8 @@
 --
 --   gpulua [--device D] [--isolate I] bench/waiters.lua [tasks]
 --
--- A kernel on each of 8 streams runs for a while and says when it ended; behind it lie marks, which the tasks await. The
--- device's clock is compared with the host's in front of it, to what a round trip takes.
+-- A kernel on each of 8 streams runs for a while and says when it ended; behind it lie marks, which the tasks await.
+-- The device's clock is compared with the host's in front of it, to what a round trip takes.
 
 local gpu = require "gpulua"
 local uv = require "luv"

@@ -109,8 +109,8 @@ describe("an injected failure", function()
 
   it("is asked for by name and number", function()
     local dev = open()
-    support.raises("InvalidArgument", { "argument 1 of inject", "a table {oom=, fault=, lost=, slow=} expected, got number" },
-      dev.inject, dev, 3)
+    support.raises("InvalidArgument", { "argument 1 of inject",
+      "a table {oom=, fault=, lost=, slow=} expected, got number" }, dev.inject, dev, 3)
     support.raises("InvalidArgument", "slow", dev.inject, dev, { slow = 1 })
     support.raises("InvalidArgument", { "fault of inject", "-1" }, dev.inject, dev, { fault = -1 })
     support.raises("InvalidArgument", { "oom of inject", "1.5" }, dev.inject, dev, { oom = 1.5 })
@@ -146,7 +146,8 @@ describe("an injected failure", function()
       support.raises("DeviceLost", "'adding' had not ended", stuck.await, stuck)
     end
     for _, case in ipairs { { { slow = 1 }, "slow" }, { { slow = "x", seconds = -1 }, "seconds" },
-      { { slow = "x", seconds = "long" }, "seconds" }, { { seconds = 1 }, "slow" }, { { slow = "x", fst = 1 }, "fst" } } do
+      { { slow = "x", seconds = "long" }, "seconds" }, { { seconds = 1 }, "slow" },
+      { { slow = "x", fst = 1 }, "fst" } } do
       support.raises("InvalidArgument", case[2], dev.inject, dev, case[1])
     end
     dev:inject { slow = "add" } -- and never comes

@@ -13,14 +13,15 @@ local source <const> = [[
     for (long long end = now_ns() + ns; now_ns() < end;) { }
   }
 ]]
-local clocks <const> = { cuda = [[asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));]], cpu = "time = clock64();" }
+local clocks <const> = { cpu = "time = clock64();",
+  cuda = [[asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));]] }
 local kernels = setmetatable({}, { __mode = "k" }) -- by device
 
 local plain = package.loaded["gpulua.device"].inject
 
---- device:inject{oom=, fault=, lost=, slow=, seconds=} -> device. The n-th from now on, counted from 1, goes wrong, once;
--- 0 withdraws it. oom: of new buffers, which raises OutOfMemory. fault: of operations (a graph's launch is one), as if
--- that one had faulted: the device is lost, and the errors name it. lost: the device's process is killed at that
+--- device:inject{oom=, fault=, lost=, slow=, seconds=} -> device. The n-th from now on, counted from 1, goes wrong,
+-- once; 0 withdraws it. oom: of new buffers, which raises OutOfMemory. fault: of operations (a graph's launch is one),
+-- as if that one had faulted: the device is lost, and the errors name it. lost: the device's process is killed at that
 -- operation; without one, the same as fault. slow: the name of a kernel, whose next launch (not in a capture) begins so
 -- many seconds later, 1 unless said: a kernel that waits is in front of it; false withdraws it. Does not block, but
 -- that the first `slow` compiles that kernel, and yields in a task. InvalidArgument.

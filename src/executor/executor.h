@@ -18,7 +18,7 @@
 #include "wire/record.h"
 #include "wire/ring.h"
 
-#define EXECUTOR_EVENTS 256u      /* events held for each stream; a power of two */
+#define EXECUTOR_EVENTS 256u /* events held for each stream; a power of two */
 /* A completion word at least this often: of what may have been running when the device is lost no
  * more are named (the runtime's GPU_SUSPECTS_PER_STREAM_MAX). */
 #define EXECUTOR_OPS_PER_WORD 8u
@@ -158,7 +158,7 @@ struct wire_executor {
     /* Completion. */
     uint32_t dirty[WIRE_STREAMS_MAX]; /* streams with is_dirty */
     uint32_t dirty_count;
-    uint32_t ops_per_word; /* EXECUTOR_OPS_PER_WORD, or 1 */
+    uint32_t ops_per_word;   /* EXECUTOR_OPS_PER_WORD, or 1 */
     uint32_t printing_count; /* streams with print_seq */
     uint32_t wishes_seen;
     uint32_t wants[WIRE_STREAMS_MAX]; /* streams whose wanted word has not come yet */

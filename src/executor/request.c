@@ -58,8 +58,8 @@ struct open_options {
     bool is_exact;     /* a word behind each operation */
 };
 
-/* Lines "backend NAME", "ordinal N", "cache PATH", "check SEED", "hashes", "order CHOICES", "exact";
- * cuts `text` up. */
+/* Lines "backend NAME", "ordinal N", "cache PATH", "check SEED", "hashes", "order CHOICES",
+ * "exact"; cuts `text` up. */
 static void parse_open(char *text, struct open_options *options) {
     char *rest = text;
     char *line;
