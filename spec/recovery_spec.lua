@@ -895,6 +895,42 @@ describe("a device that was lost", function()
     assert.equal(192, rng:state().offset)
   end)
 
+  it("tries again where its process cannot be started, for a while", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    os.execute(("mkdir %s && cp %s %s/exec"):format(folder, os.getenv "GPULUA_EXECUTOR"
+      or os.getenv "GPULUA_BUILD" .. "/gpulua-exec", folder))
+    for _, is_back in ipairs { true, false } do
+      local output, code = support.script(([[
+        local gpu = require "gpulua"
+        local dev = gpu.device(os.getenv "GPULUA_DEVICE", { isolate = "process", restarts = 5 })
+        dev:on_lost(function(err) print(err.code) end)
+        local x = dev:buffer("i32", 4, { durable = true }):fill(6)
+        x:await()
+        os.rename("FOLDER/exec", "FOLDER/away")
+        os.execute("kill -9 " .. dev.pid)
+        gpu.spawn(function()
+          gpu.sleep(0.12)
+          if IS_BACK then os.rename("FOLDER/away", "FOLDER/exec") end
+        end)
+        while dev.epoch == 1 do
+          local ok, err = pcall(dev.await, dev)
+          if not ok then print(err.message) break end
+        end
+        if dev.epoch == 2 then print(x:read(1, 1)[1]) end
+      ]]):gsub("FOLDER", folder):gsub("IS_BACK", tostring(is_back)), "GPULUA_EXECUTOR=" .. folder .. "/exec")
+      if is_back then
+        assert.equal("DeviceLost\n6\n", output)
+      else
+        assert.truthy(output:find("did not come up again: cannot start the executor", 1, true), output)
+        assert.truthy(output:find("restarted 5 times within 60 s", 1, true), output)
+      end
+      assert.equal(0, code, output)
+      os.rename(folder .. "/away", folder .. "/exec")
+    end
+    os.execute("rm -r " .. folder)
+  end)
+
   it("comes up again from injected faults and from kernels that crash", function()
     local dev <close> = open()
     local mod = dev:compile [[

@@ -19,6 +19,10 @@
 #include "runtime/graph/state.h"
 #include "runtime/memory/stack.h"
 
+#define PAUSE_NS INT64_C(50000000) /* behind an attempt that led nowhere; twice as long each time  \
+                                    */
+#define PAUSE_DOUBLINGS_MAX 6u
+
 bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double window_s) {
     struct gpu_recovery *recovery = &device->recovery;
     recovery->restarts_max = restarts_max == 0  ? GPU_RESTARTS_MAX
@@ -330,6 +334,8 @@ static void complete(struct gpu_device *device) {
     device->state = GPU_DEVICE_OPEN;
     device->epoch++;
     device->stats.returns++;
+    device->recovery.failed_count = 0;
+    device->recovery.next_ns = 0;
     gpu_error_finish(&device->lost);
     device->lost = (struct gpu_error){0};
     const struct gpu_observer *observer = device->observer;
@@ -383,6 +389,14 @@ static void give_up(struct gpu_device *device) {
     end_op(device, &device->lost);
 }
 
+/* This attempt has led nowhere: what stands in the way may pass. */
+static void pause_first(struct gpu_recovery *recovery) {
+    uint32_t doublings =
+        recovery->failed_count < PAUSE_DOUBLINGS_MAX ? recovery->failed_count : PAUSE_DOUBLINGS_MAX;
+    recovery->next_ns = gpu_clock_ns() + (PAUSE_NS << doublings);
+    recovery->failed_count++;
+}
+
 /* The device is lost, and nothing is pending. */
 static void begin(struct gpu_device *device) {
     struct gpu_recovery *recovery = &device->recovery;
@@ -399,6 +413,7 @@ static void begin(struct gpu_device *device) {
         gpu_error_finish(&device->lost);
         gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s did not come up again: %s",
                       device->name, failed.message);
+        pause_first(recovery);
         return;
     }
     device->state = GPU_DEVICE_RETURNING;
@@ -433,7 +448,7 @@ void gpu_recovery_step(struct gpu_device *device) {
     }
     recovery->is_stepping = true;
     while (device->state == GPU_DEVICE_LOST && device->stats.ops_in_flight == 0 &&
-           gpu_recovery_is_possible(device)) {
+           gpu_recovery_is_possible(device) && gpu_clock_ns() >= recovery->next_ns) {
         begin(device); /* so often at most */
     }
     if (device->state == GPU_DEVICE_RETURNING) {
@@ -441,6 +456,7 @@ void gpu_recovery_step(struct gpu_device *device) {
         if (recovery->is_failed) {
             device->state = GPU_DEVICE_LOST;
             recovery->was_returning = true;
+            pause_first(recovery);
         } else if (recovery->is_open && is_settled && !recovery->is_restoring) {
             restore(device);
         }

@@ -250,6 +250,8 @@ struct gpu_recovery {
     int64_t window_ns;
     int64_t *begun_ns;        /* owned: of the newest restarts_max; a ring */
     uint64_t begun_count;     /* ever */
+    uint32_t failed_count;    /* attempts since it was up last that led nowhere */
+    int64_t next_ns;          /* not another one before */
     struct wire_record *open; /* owned: what opens the device */
     struct gpu_error last;    /* how it was lost last, also when it is up again */
     struct gpu_failure *loss; /* retained: the same, as what was pending has failed with */

@@ -2,6 +2,8 @@
  * is over it is lost, and the device with it: on a GPU nothing less ends a kernel. */
 #include "runtime/watchdog.h"
 
+#include "runtime/recovery.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +69,9 @@ gpulua_status gpu_op_set_deadline(struct gpu_op *op, double seconds, struct gpu_
 int64_t gpu_device_alarm_ns(const struct gpu_device *device) {
     GPU_ENTER(device);
     const struct gpu_watchdog *watchdog = &device->watchdog;
+    if (device->state == GPU_DEVICE_LOST && gpu_recovery_is_possible(device)) {
+        return device->recovery.next_ns;
+    }
     if (device->state != GPU_DEVICE_OPEN || device->stats.ops_in_flight == 0) {
         return INT64_MAX;
     }
