@@ -791,7 +791,7 @@ describe("blas", function()
     if not support.is_isolated() then
       pending "it is this process"
     end
-    local victim, pid = support.open_with_pid()
+    local victim, pid = support.open_with_pid { restarts = 0 }
     local doomed = victim:blas()
     local n = victim.kind == "cuda" and 8192 or 1500 -- so that it is at work for a while
     local a, product = victim:buffer("f64", { n, n }):fill(1), victim:buffer("f64", { n, n })

@@ -253,7 +253,7 @@ describe("a capture in which something goes wrong", function()
     end
     local before
     for at = 1, 25 do
-      local dev, pid = support.open_with_pid()
+      local dev, pid = support.open_with_pid { restarts = 0 }
       local set = make(dev)
       local err = support.raises("DeviceLost", {}, function()
         local kill = at_step(at, function()

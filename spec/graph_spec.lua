@@ -877,7 +877,7 @@ describe("a launch of a graph", function()
     if not support.is_isolated() then
       pending "the device lives in this process"
     end
-    local own <close>, pid = support.open_with_pid()
+    local own <close>, pid = support.open_with_pid { restarts = 0 }
     local x = own:buffer("i32", n):fill(1)
     local kernel = own:compile(source).add
     local graph <close> = own:capture(function() kernel:launch(n, x, x, n, 1) end)
@@ -905,7 +905,7 @@ describe("a launch of a graph", function()
     collectgarbage()
     local before = files()
     for round = 1, 20 do
-      local own <close>, pid = support.open_with_pid()
+      local own <close>, pid = support.open_with_pid { restarts = 0 }
       local x = own:buffer("i32", n):fill(1)
       local kernel = own:compile(source).add
       x:await()

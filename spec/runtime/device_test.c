@@ -25,7 +25,8 @@ static struct gpu_device *open_device(gpulua_isolation isolation, uint64_t budge
     struct gpu_device_info info = {.name = "cpu",
                                    .isolation = isolation,
                                    .budget_bytes = budget_bytes,
-                                   .is_unfenced = is_unfenced};
+                                   .is_unfenced = is_unfenced,
+                                   .restarts_max = -1};
     struct gpu_device *device = NULL;
     if (gpu_device_open(&info, &device, &error)) {
         printf("# %s\n", error.message);

@@ -33,7 +33,7 @@ static void check(bool condition, const char *name) {
 
 static struct gpu_device *open_device(gpulua_isolation isolation, bool is_unfenced) {
     struct gpu_device_info info = {
-        .name = "cpu", .isolation = isolation, .is_unfenced = is_unfenced};
+        .name = "cpu", .isolation = isolation, .is_unfenced = is_unfenced, .restarts_max = -1};
     struct gpu_device *device = NULL;
     struct gpu_error error;
     if (gpu_device_open(&info, &device, &error) || gpu_device_share(device, &error)) {
