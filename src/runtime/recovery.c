@@ -19,8 +19,9 @@
 #include "runtime/graph/state.h"
 #include "runtime/memory/stack.h"
 
-#define PAUSE_NS INT64_C(50000000) /* behind an attempt that led nowhere; twice as long each time  \
-                                    */
+#define PAUSE_NS                                                                                   \
+    INT64_C(50000000) /* behind an attempt that led nowhere; twice as long each time               \
+                       */
 #define PAUSE_DOUBLINGS_MAX 6u
 
 bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double window_s) {
