@@ -27,7 +27,7 @@ dev:on_restored(function() print("restored: epoch " .. dev.epoch) end)
 gpu.run(function()
   -- Work that has nothing to do with the fault is in flight, too.
   local other = gpu.spawn(function()
-    local ok, err = mod.scale:launch(n, n, 1.0, scratch):join()
+    local ok, err = pcall(function() mod.scale:launch(n, n, 1.0, scratch):await() end)
     print("other:    " .. (ok and "was over before" or err.code))
   end)
   local ok, err = mod.astray:launch(1, weights, 1 << 44):join()
