@@ -197,6 +197,24 @@ describe("a device that was lost", function()
     assert.are.same({}, calls)
   end)
 
+  it("calls rebuild of buffers however they were made", function()
+    local dev <close> = open()
+    local mem = dev:memory { statistics = true }
+    local function rebuild(buffer) buffer:fill(#buffer) end
+    local uploaded = dev:upload("i32", { 1, 2, 3 }, { rebuild = rebuild })
+    local sized = dev:upload("i32", 4, function(i) return i end, { rebuild = rebuild })
+    local placed = mem:buffer("i32", 5, { rebuild = rebuild }):fill(0)
+    local grouped, other = mem:buffers({ "i32", 6, { rebuild = rebuild } }, { "i32", 7, { durable = true } })
+    grouped:fill(0)
+    other:fill(9)
+    dev:synchronize()
+    lose(dev)
+    for n, buffer in pairs { [3] = uploaded, [4] = sized, [5] = placed, [6] = grouped } do
+      assert.are.same({ n, n }, buffer:read(n - 1, n))
+    end
+    assert.are.same({ 9, 9 }, other:read(6, 7))
+  end)
+
   it("refuses to read what has not been built anew", function()
     support.wants_time(pending) -- it races with the rebuild, which check mode finds
     local dev <close> = open()
@@ -771,7 +789,7 @@ describe("a device that was lost", function()
           gpu.sleep(0.001)
         end
       end
-      assert(dev:await() == dev) -- in the middle of it
+      assert(dev:await() == dev and dev:await(5) == dev) -- in the middle of it
       b:fill(calls)
     end }):fill(0)
     dev:on_restored(function() restored = restored + 1 end)

@@ -97,6 +97,25 @@ describe("work that does not end", function()
     dev:close()
   end)
 
+  it("has many deadlines at once, and one again and again", function()
+    local dev, kernel, ticks = open {}
+    local flag, shut = dev:buffer("i32", 1):fill(1), dev:buffer("i32", 1):fill(0)
+    local begun = support.now()
+    for _ = 1, 3 do
+      local ops = {}
+      for i = 1, 5000 do
+        ops[i] = kernel:launch(one, flag, 0):deadline(60)
+        ops[(i - 1) % 7 + 1]:deadline(60 + i)
+      end
+      dev:synchronize()
+    end
+    assert.truthy(support.now() - begun < 20)
+    assert.equal(0, dev:stats().losses)
+    local op = kernel:launch({ grid = 1, block = 1, label = "stuck" }, shut, ticks):deadline(60):deadline(0.05)
+    support.raises("DeviceLost", "'stuck' had not ended 0.05 s", op.await, op)
+    dev:close()
+  end)
+
   it("is found by the watchdog, wherever it is", function()
     local dev, kernel, ticks = open { watchdog = 0.15 }
     local flag, done = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(1)

@@ -101,6 +101,23 @@ local function add(device, what, f)
   return device
 end
 
+local function wait(device, is_building)
+  local op = core.device_return(device)
+  while op do
+    op:await()
+    op = core.device_return(device)
+  end
+  local task = not is_building and rebuild(device)
+  if task then
+    task:join()
+    if rebuilding[device] and rebuilding[device].task == task then
+      rebuilding[device] = nil
+    end
+    task:await()
+  end
+  return device
+end
+
 local recovery = {}
 
 --- device:on_lost(f) -> device. Each time when the device is lost f(error) runs as a task: DeviceLost, or Unrecoverable
@@ -120,27 +137,12 @@ end
 -- has seen yet, is not raised any more: who waits here knows. Yields in a task. Timeout;
 -- DeviceLost: in this process it cannot come up again, or it is not meant to (restarts = 0); Unrecoverable; Closed.
 function recovery.await(device, seconds)
-  if seconds then
-    return require "gpulua".timeout(seconds, recovery.await, device)
-  end
-  local op = core.device_return(device)
-  while op do
-    op:await()
-    op = core.device_return(device)
-  end
   local known = rebuilding[device]
-  if known and known.thread == coroutine.running() then
-    return device -- what waits here is what builds
+  local is_building = known and known.thread == coroutine.running() -- then that is not waited for
+  if seconds then
+    return require "gpulua".timeout(seconds, wait, device, is_building)
   end
-  local task = rebuild(device)
-  if task then
-    task:join()
-    if rebuilding[device] and rebuilding[device].task == task then
-      rebuilding[device] = nil
-    end
-    task:await()
-  end
-  return device
+  return wait(device, is_building)
 end
 
 --- buffer:checkpoint() -> buffer. What a durable buffer, or that part of it, has now, behind the work that was given to

@@ -265,6 +265,9 @@ struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_de
     buffer->elem_bytes = gpu_type_bytes(request->type);
     buffer->dim_count = request->dim_count;
     memcpy(buffer->shape, request->shape, sizeof buffer->shape);
+    if (request->rebuild) {
+        gpu_lua_note_rebuild(L, g, request->rebuild, buffer->ref.block);
+    }
     return buffer;
 }
 
@@ -316,6 +319,7 @@ void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const cha
         }
     }
     gpu_lua_keep_option(L, index, "memory");
+    request->rebuild = request->keeping == GPU_KEEP_PLACE ? index : 0;
     if (request->keeping != GPU_KEEP_NOTHING) {
         check_keeping(L, g, what, device, request);
     }
@@ -329,10 +333,7 @@ int gpu_lua_device_buffer(lua_State *L) {
     lua_settop(L, 4);
     gpu_lua_check_shape(L, 3, "buffer", &request);
     gpu_lua_buffer_options(L, g, 4, "buffer", device, &request);
-    struct buffer *made = gpu_lua_buffer_make(L, g, device, &request);
-    if (request.keeping == GPU_KEEP_PLACE) {
-        gpu_lua_note_rebuild(L, g, 4, made->ref.block);
-    }
+    gpu_lua_buffer_make(L, g, device, &request);
     return 1;
 }
 

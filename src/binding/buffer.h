@@ -32,6 +32,7 @@ struct buffer_request {
     const char *label;
     bool is_host;
     enum gpu_keeping keeping;
+    int rebuild; /* where on the stack the table is whose field says how; 0: it is not built anew */
     struct memory_handle *memory; /* where it comes from; NULL: the device's default */
     struct gpu_memory *reserved;  /* borrowed: gpu_memory_reserve has made room for it there */
 };
@@ -41,7 +42,8 @@ void gpu_lua_check_shape(lua_State *L, int index, const char *what, struct buffe
 /* Pushes a new buffer. Collects garbage and waits for memory in flight before it gives up. */
 struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_device *device,
                                    const struct buffer_request *request);
-/* The options of buffers at `index`: label, memory. The memory stays alive as long as they do. */
+/* The options of buffers at `index`, which stay there until it is made: label, memory, durable,
+ * rebuild. The memory stays alive as long as they do. */
 void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const char *what,
                             struct gpu_device *device, struct buffer_request *request);
 /* Pushes a buffer over a range of the block of `of`. */

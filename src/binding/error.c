@@ -64,6 +64,34 @@ static void set_metatable(lua_State *L) {
     lua_setmetatable(L, -2);
 }
 
+static const char suspects_key; /* registry: lists of suspects by number; weak */
+
+/* One table for all errors of a loss, while one of them has it. */
+static void push_suspects(lua_State *L, const struct gpu_error *error) {
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &suspects_key) != LUA_TTABLE) {
+        lua_pop(L, 1);
+        lua_newtable(L);
+        lua_createtable(L, 0, 1);
+        lua_pushliteral(L, "v");
+        lua_setfield(L, -2, "__mode");
+        lua_setmetatable(L, -2);
+        lua_pushvalue(L, -1);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, &suspects_key);
+    }
+    lua_Integer number = (lua_Integer)error->suspects_number;
+    if (number == 0 || lua_rawgeti(L, -1, number) != LUA_TTABLE) {
+        lua_settop(L, number == 0 ? lua_gettop(L) : lua_gettop(L) - 1);
+        lua_createtable(L, (int)error->suspect_count, 0);
+        for (uint32_t i = 0; i < error->suspect_count; i++) {
+            push_op_info(L, &error->suspects[i]);
+            lua_rawseti(L, -2, (lua_Integer)i + 1);
+        }
+        lua_pushvalue(L, -1);
+        lua_rawseti(L, -3, number); /* 0: of no loss, and never looked up */
+    }
+    lua_remove(L, -2);
+}
+
 static void push_error(lua_State *L, const struct gpu_error *error, int level) {
     luaL_checkstack(L, 6, NULL);
     lua_createtable(L, 0, 8);
@@ -90,11 +118,7 @@ static void push_error(lua_State *L, const struct gpu_error *error, int level) {
         lua_setfield(L, -2, "root");
     }
     if (error->suspects) {
-        lua_createtable(L, (int)error->suspect_count, 0);
-        for (uint32_t i = 0; i < error->suspect_count; i++) {
-            push_op_info(L, &error->suspects[i]);
-            lua_rawseti(L, -2, (lua_Integer)i + 1);
-        }
+        push_suspects(L, error);
         lua_setfield(L, -2, "suspects");
     }
     if (error->code == GPULUA_OUT_OF_BUDGET) {

@@ -154,10 +154,6 @@ static void retire(struct gpu_block *block) {
     }
 }
 
-void gpu_block_lose(struct gpu_block *block) {
-    retire(block);
-}
-
 void gpu_block_restore(struct gpu_block *block) {
     if (block->is_host || block->is_external || block->is_freed) {
         return;

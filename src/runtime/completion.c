@@ -253,6 +253,7 @@ static uint32_t end_requests(struct gpu_device *device, bool all) {
 
 /* What may have been running when the device went, oldest first per stream. */
 static void collect_suspects(struct gpu_device *device, struct gpu_error *error) {
+    static atomic_uint_fast64_t number;
     uint32_t count = 0;
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         const struct gpu_op *op = device->streams[slot] ? device->streams[slot]->head : NULL;
@@ -264,6 +265,7 @@ static void collect_suspects(struct gpu_device *device, struct gpu_error *error)
     if (!error->suspects) {
         return;
     }
+    error->suspects_number = atomic_fetch_add_explicit(&number, 1, memory_order_relaxed) + 1;
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         const struct gpu_op *op = device->streams[slot] ? device->streams[slot]->head : NULL;
         for (uint32_t i = 0; op && i < device->suspects_max; op = op->next, i++) {
@@ -290,10 +292,8 @@ static void lose_op(struct gpu_op *op, const struct gpu_error *why, struct gpu_f
     gpu_error_set(&failure->error, why->code, "%s; '%s' %s", why->message, info.label, fate);
     failure->error.op = info;
     failure->error.driver_code = why->driver_code;
-    if (is_suspect) {
-        collect_suspects(op->device, &failure->error);
-    }
     failure->root = shared ? gpu_failure_retain(shared) : NULL;
+    failure->error.suspects_number = is_suspect && shared ? shared->error.suspects_number : 0;
     op->failure = failure;
 }
 
@@ -360,14 +360,27 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
     gpu_error_finish(&why);
 }
 
-static uint32_t end_known(struct gpu_device *device) {
+/* What the page and the replies say, in the order that makes failures reliable; see above. */
+static uint32_t look(struct gpu_device *device) {
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        if (device->streams[slot] && device->streams[slot]->head) {
+            device->done[slot] = gpu_wire_page_done(device->link->page, slot);
+        }
+    }
+    (void)gpu_wire_link_drain(device->link);
+    if (device->has_new_failures) {
+        device->has_new_failures = false;
+        spread_failures(device);
+    }
     uint32_t ended = 0;
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         struct gpu_stream *stream = device->streams[slot];
-        if (stream && stream->head) {
-            device->done[slot] = gpu_wire_page_done(device->link->page, slot);
+        if (stream && stream->head && stream->head->seq <= device->done[slot]) {
             ended += end_stream(device, stream);
         }
+    }
+    if (device->requests) {
+        ended += end_requests(device, false);
     }
     return ended;
 }
@@ -395,31 +408,12 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
     gpu_device_keep(device);
     device->link->ops->poll(device->link);
     gpu_share_touched(device);
-    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
-        if (device->streams[slot] && device->streams[slot]->head) {
-            device->done[slot] = gpu_wire_page_done(device->link->page, slot);
-        }
-    }
-    (void)gpu_wire_link_drain(device->link);
-    if (device->has_new_failures) {
-        device->has_new_failures = false;
-        spread_failures(device);
-    }
-    uint32_t ended = 0;
-    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
-        struct gpu_stream *stream = device->streams[slot];
-        if (stream && stream->head && stream->head->seq <= device->done[slot]) {
-            ended += end_stream(device, stream);
-        }
-    }
-    if (device->requests) {
-        ended += end_requests(device, false);
-    }
+    uint32_t ended = look(device);
     if (gpu_watchdog_is_set(device)) {
         gpu_watchdog_look(device);
     }
     if (device->state == GPU_DEVICE_LOST && device->stats.ops_in_flight > 0) {
-        ended += end_known(device); /* what was over before the loss was told */
+        ended += look(device); /* at what was over before the loss was told */
         ended += (uint32_t)device->stats.ops_in_flight;
         gpu_device_fail_all(device, device->lost.message, device->lost.driver_code, false);
     }

@@ -49,6 +49,10 @@ void gpu_error_copy(struct gpu_error *to, const struct gpu_error *from) {
     if (from->log != NULL) {
         to->log = strdup(from->log);
     }
+    gpu_error_copy_suspects(to, from);
+}
+
+void gpu_error_copy_suspects(struct gpu_error *to, const struct gpu_error *from) {
     if (from->suspect_count > 0) {
         to->suspects = calloc(from->suspect_count, sizeof *to->suspects);
         if (to->suspects != NULL) {

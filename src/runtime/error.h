@@ -40,6 +40,9 @@ struct gpu_error {
     struct gpu_op_info
         *suspects; /* owned; of DeviceLost: what was not over, oldest first per stream */
     uint32_t suspect_count;
+    /* Of that list, the same in all errors of one loss; 0: there is none. Operations that were lost
+     * get the list itself when somebody asks for their error (gpu_failure_error). */
+    uint64_t suspects_number;
     /* OutOfBudget */
     uint64_t requested_bytes, current_bytes, remaining_bytes, limit_bytes;
     /* OutOfBounds: what was asked for, and of how much: elements, of a view bytes */
@@ -54,6 +57,8 @@ gpulua_status gpu_error_set(struct gpu_error *error, gpulua_status code, const c
 
 /* A deep copy. If memory fails, log and suspects are left out. */
 void gpu_error_copy(struct gpu_error *to, const struct gpu_error *from);
+/* Only that list, where `to` has none. */
+void gpu_error_copy_suspects(struct gpu_error *to, const struct gpu_error *from);
 
 /* Frees what a filled error owns. Safe on a zeroed one; twice is fine. */
 void gpu_error_finish(struct gpu_error *error);

@@ -331,7 +331,7 @@ bool gpu_ref_failure(const struct gpu_ref *ref, struct gpu_error *error) {
         if (failure) {
             gpu_failure_observe(device, failure);
             if (error) {
-                gpu_error_copy(error, &failure->error);
+                gpu_error_copy(error, gpu_failure_error(failure));
             }
             return true;
         }

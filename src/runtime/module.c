@@ -9,6 +9,8 @@
 #include "runtime/memory/stack.h"
 #include "runtime/recovery.h"
 
+#define NAME_CHARS_MAX 4095u /* of kernels and variables */
+
 struct gpu_described_kernel {
     char *name, *signature; /* owned */
 };
@@ -226,16 +228,16 @@ static const struct {
 static struct wire_record *build(const struct gpu_module *module) {
     struct wire_record *record = (struct wire_record *)(void *)module->device->scratch;
     memset(record, 0, sizeof *record);
-    record->opcode = kinds[module->source_kind].opcode;
+    record->opcode = kinds[module->kind].opcode;
     record->object = module->id;
     if (module->image) {
         record->u.module.arena_offset = module->image->address;
         record->u.module.bytes = module->text_bytes;
     }
     size_t room = WIRE_RECORD_BYTES_MAX - sizeof *record - 16;
-    int length = snprintf(gpu_wire_record_payload(record), room, "%s%s\n%s",
-                          kinds[module->source_kind].prefix, module->name,
-                          module->options ? module->options : "");
+    int length =
+        snprintf(gpu_wire_record_payload(record), room, "%s%s\n%s", kinds[module->kind].prefix,
+                 module->name, module->options ? module->options : "");
     if (length < 0 || (size_t)length >= room) {
         return NULL;
     }
@@ -251,8 +253,8 @@ static gpulua_status send(struct gpu_module *module, struct gpu_op **op, struct 
                              WIRE_RECORD_BYTES_MAX - sizeof *record - 16);
     }
     gpu_module_retain(module); /* the request's */
-    return gpu_request(module->device, record, kinds[module->source_kind].label, on_module, module,
-                       op, error);
+    return gpu_request(module->device, record, kinds[module->kind].label, on_module, module, op,
+                       error);
 }
 
 gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_module_info *info,
@@ -285,14 +287,13 @@ gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_modu
         gpu_module_release(made);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a module");
     }
-    made->is_library = info->kind == GPU_MODULE_LIBRARY;
-    made->source_kind = (uint8_t)info->kind;
+    made->kind = (uint8_t)info->kind;
     made->text_bytes = info->text_bytes;
     made->options = info->options ? strdup(info->options) : NULL;
     if (info->options && !made->options) {
         status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a module");
     }
-    if (status == GPULUA_OK && !made->is_library) {
+    if (status == GPULUA_OK && made->kind != GPU_MODULE_LIBRARY) {
         status = put_text(made, info, error);
     }
     if (status == GPULUA_OK) {
@@ -461,9 +462,9 @@ static struct wire_record *build_entry(const struct gpu_module *module,
 static gpulua_status get_kernel(struct gpu_kernel *kernel, struct gpu_error *error) {
     struct gpu_module *module = kernel->module;
     struct gpu_device *device = module->device;
-    if (strlen(kernel->name) > 4095) {
+    if (strlen(kernel->name) > NAME_CHARS_MAX) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
-                             "a kernel's name has at most 4095 characters");
+                             "a kernel's name has at most %u characters", NAME_CHARS_MAX);
     }
     struct gpu_module_entry entry = {.name = strdup(kernel->name)};
     struct gpu_module_entry *entries =
@@ -508,8 +509,8 @@ void gpu_module_restore(struct gpu_module *module) {
     /* Its variables have their first values again. */
     gpu_history_finish(&module->hazards->history);
     gpu_history_init(&module->hazards->history, module->hazards->byte_count);
-    gpu_recovery_request(module->device, record, kinds[module->source_kind].label, false,
-                         on_restored, gpu_module_retain(module));
+    gpu_recovery_request(module->device, record, kinds[module->kind].label, false, on_restored,
+                         gpu_module_retain(module));
 }
 
 gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, const char *signature,
@@ -614,9 +615,9 @@ gpulua_status gpu_module_global(struct gpu_module *module, const char *name,
         return status;
     }
     size_t name_bytes = strlen(name) + 1;
-    if (name_bytes > 4096) {
-        return gpu_error_set(error, GPULUA_CAPACITY,
-                             "a variable's name has at most 4095 characters");
+    if (name_bytes > NAME_CHARS_MAX + 1) {
+        return gpu_error_set(error, GPULUA_CAPACITY, "a variable's name has at most %u characters",
+                             NAME_CHARS_MAX);
     }
     uint32_t slab;
     status = gpu_slab_number_take(device, &slab, error);

@@ -169,7 +169,7 @@ const struct gpu_error *gpu_op_error(struct gpu_op *op) {
     if (gpu_op_status(op) == GPULUA_OK) {
         return NULL;
     }
-    return &op->failure->error;
+    return gpu_failure_error(op->failure);
 }
 
 void gpu_op_observe(struct gpu_op *op) {
@@ -293,6 +293,14 @@ void gpu_failure_observe(const struct gpu_device *device, struct gpu_failure *fa
     }
 }
 
+const struct gpu_error *gpu_failure_error(struct gpu_failure *failure) {
+    struct gpu_error *error = &failure->error;
+    if (error->suspects_number != 0 && !error->suspects && failure->root) {
+        gpu_error_copy_suspects(error, &failure->root->error);
+    }
+    return error;
+}
+
 struct gpu_failure *gpu_failure_retain(struct gpu_failure *failure) {
     failure->refs++;
     return failure;
@@ -411,7 +419,7 @@ bool gpu_device_take_unobserved(struct gpu_device *device, struct gpu_error *err
     for (uint32_t k = 0; k < device->unobserved_count && !is_found; k++) {
         struct gpu_failure *failure = device->unobserved[k];
         if (!failure->is_observed && (!failure->seat || !seat || failure->seat == seat)) {
-            gpu_error_copy(error, &failure->error);
+            gpu_error_copy(error, gpu_failure_error(failure));
             failure->is_observed = true;
             is_found = true;
         }
@@ -519,7 +527,7 @@ gpu_request_wait(struct gpu_device *device, struct wire_record *record, const ch
         op->on_reply = NULL;
     } else if (op->state == GPU_OP_FAILED) {
         gpu_op_observe(op);
-        gpu_error_copy(error, &op->failure->error);
+        gpu_error_copy(error, gpu_failure_error(op->failure));
         status = error->code;
     }
     gpu_op_release(op);

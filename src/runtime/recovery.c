@@ -15,13 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/graph.h"
 #include "runtime/graph/state.h"
 #include "runtime/memory/stack.h"
 
-#define PAUSE_NS                                                                                   \
-    INT64_C(50000000) /* behind an attempt that led nowhere; twice as long each time               \
-                       */
+/* Behind an attempt that led nowhere; twice as long each time. */
+#define PAUSE_NS INT64_C(50000000)
 #define PAUSE_DOUBLINGS_MAX 6u
 
 bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double window_s) {
@@ -138,6 +136,12 @@ void gpu_recovery_free(struct gpu_device *device) {
 
 /* ---- requests of the restoration ---- */
 
+struct gpu_answer {
+    void (*take)(struct gpu_device *device, void *user, const struct wire_reply *reply);
+    void *user;
+    bool is_vital;
+};
+
 static void on_answer(struct gpu_op *op, void *user, const struct wire_reply *reply) {
     struct gpu_device *device = op->device;
     struct gpu_recovery *recovery = &device->recovery;
@@ -159,49 +163,42 @@ static void on_answer(struct gpu_op *op, void *user, const struct wire_reply *re
     free(answer);
 }
 
+/* `record` NULL: the executor has it already, under the number `seq`. */
+static void request(struct gpu_device *device, struct wire_record *record, uint64_t seq,
+                    const char *label, const struct gpu_answer *wanted) {
+    struct gpu_error error = {0};
+    struct gpu_op *op = NULL;
+    struct gpu_answer *answer = malloc(sizeof *answer);
+    gpulua_status status = GPULUA_OUT_OF_MEMORY;
+    device->recovery.pending_count++;
+    if (answer) {
+        *answer = *wanted;
+        if (record) {
+            status = gpu_request_unchecked(device, record, label, on_answer, answer, &op, &error);
+        } else if (gpu_request_expect(device, seq, label, on_answer, answer)) {
+            status = GPULUA_OK;
+        }
+    }
+    gpu_op_release(op);
+    gpu_error_finish(&error);
+    if (status != GPULUA_OUT_OF_MEMORY) { /* where the link is dead, the next poll ends it */
+        return;
+    }
+    free(answer);
+    device->recovery.pending_count--;
+    device->recovery.is_failed |= wanted->is_vital;
+    if (wanted->take) {
+        wanted->take(device, wanted->user, NULL);
+    }
+}
+
 void gpu_recovery_request(struct gpu_device *device, struct wire_record *record, const char *label,
                           bool is_vital,
                           void (*take)(struct gpu_device *device, void *user,
                                        const struct wire_reply *reply),
                           void *user) {
-    struct gpu_error error = {0};
-    struct gpu_op *op = NULL;
-    struct gpu_answer *answer = calloc(1, sizeof *answer);
-    gpulua_status status = GPULUA_OUT_OF_MEMORY;
-    if (answer) {
-        *answer = (struct gpu_answer){.take = take, .user = user, .is_vital = is_vital};
-        device->recovery.pending_count++;
-        status = gpu_request_unchecked(device, record, label, on_answer, answer, &op, &error);
-    }
-    if (op) {
-        gpu_op_release(op);
-    } else if (status == GPULUA_OUT_OF_MEMORY) {
-        if (answer) {
-            device->recovery.pending_count--;
-        }
-        free(answer);
-        device->recovery.is_failed |= is_vital;
-        if (take) {
-            take(device, user, NULL);
-        }
-    } /* else the link is dead: the next poll ends the request, and begins anew */
-    gpu_error_finish(&error);
-}
-
-/* The same, where the executor has the record already, under that number. */
-static void expect(struct gpu_device *device, uint64_t seq, const char *label, bool is_vital,
-                   void (*take)(struct gpu_device *device, void *user,
-                                const struct wire_reply *reply),
-                   void *user) {
-    struct gpu_answer *answer = calloc(1, sizeof *answer);
-    struct gpu_op *op = answer ? gpu_request_expect(device, seq, label, on_answer, answer) : NULL;
-    if (!op) {
-        free(answer);
-        device->recovery.is_failed |= is_vital;
-        return;
-    }
-    *answer = (struct gpu_answer){.take = take, .user = user, .is_vital = is_vital};
-    device->recovery.pending_count++;
+    request(device, record, 0, label,
+            &(struct gpu_answer){.take = take, .user = user, .is_vital = is_vital});
 }
 
 /* ---- what goes ---- */
@@ -233,7 +230,7 @@ static void let_go(struct gpu_device *device) {
     for (struct gpu_block *block = device->blocks, *next; block; block = next) {
         next = block->next;
         if (!survives(block)) {
-            gpu_block_lose(block);
+            gpu_block_free(block);
         }
     }
     (void)gpu_device_reap(device);
@@ -418,13 +415,8 @@ static void begin(struct gpu_device *device) {
         return;
     }
     device->state = GPU_DEVICE_RETURNING;
-    if (is_spare) { /* it has that record */
-        expect(device, recovery->spare_seq, "open", true, on_open, NULL);
-        return;
-    }
-    memcpy(device->scratch, recovery->open, recovery->open->length_bytes);
-    gpu_recovery_request(device, (struct wire_record *)(void *)device->scratch, "open", true,
-                         on_open, NULL);
+    request(device, is_spare ? NULL : recovery->open, recovery->spare_seq, "open",
+            &(struct gpu_answer){.take = on_open, .is_vital = true});
 }
 
 void gpu_recovery_keep_spare(struct gpu_device *device) {

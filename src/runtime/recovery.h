@@ -4,12 +4,6 @@
 
 #include "runtime/state.h"
 
-struct gpu_answer {
-    void (*take)(struct gpu_device *device, void *user, const struct wire_reply *reply);
-    void *user;
-    bool is_vital;
-};
-
 /* False: no memory. The device's isolation is known. */
 bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double window_s);
 /* The record that opens the device. False: no memory. */

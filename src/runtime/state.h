@@ -40,9 +40,10 @@ enum gpu_op_state { GPU_OP_PENDING, GPU_OP_SUCCEEDED, GPU_OP_FAILED };
 
 /* What all have comes first, so that work touches as little memory as it can. */
 struct gpu_op {
-    uint32_t refs;   /* the stream's or request list's own while pending, and the callers' */
-    uint8_t state;   /* enum gpu_op_state */
-    bool is_replied; /* requests: the reply is here, the next poll ends it */
+    uint32_t refs;     /* the stream's or request list's own while pending, and the callers' */
+    uint8_t state;     /* enum gpu_op_state */
+    bool is_replied;   /* requests: the reply is here, the next poll ends it */
+    bool has_deadline; /* in the device's watchdog */
     struct gpu_device *device; /* retained */
     struct gpu_stream *stream; /* retained while pending; NULL: a request, or over */
     uint64_t stream_number;    /* 0: a request */
@@ -239,7 +240,8 @@ struct gpu_watchdog {
         struct gpu_op *op; /* retained */
         int64_t at_ns;
         double seconds;
-    } * deadlines; /* owned */
+        bool is_asked; /* it is due, and its word has been asked for */
+    } * deadlines;     /* owned */
     uint32_t count, capacity;
     int64_t next_ns; /* the first of them */
 };
@@ -507,6 +509,8 @@ struct gpu_failure *gpu_failure_without_memory(struct gpu_device *device);
 struct gpu_failure *gpu_failure_create(void); /* zeroed; NULL: no memory */
 /* It and its root have been seen by the caller: by that of its seat, if it has one. */
 void gpu_failure_observe(const struct gpu_device *device, struct gpu_failure *failure);
+/* Its error, complete. */
+const struct gpu_error *gpu_failure_error(struct gpu_failure *failure);
 struct gpu_failure *gpu_failure_retain(struct gpu_failure *failure);
 void gpu_failure_release(struct gpu_failure *failure);
 /* The failure that (slot, seq) ended with, or NULL. */
@@ -682,7 +686,7 @@ struct gpu_module {
     uint32_t refs;
     struct gpu_device *device; /* retained */
     uint32_t id;
-    bool has_id, is_loaded, is_deferred, is_library;
+    bool has_id, is_loaded, is_deferred;
     uint8_t access; /* of a launch, to its variables: read, unless kernels may write some */
     char *name;     /* owned */
     /* Retained: stands for all its variables, and for its life: every launch uses it. */
@@ -690,7 +694,7 @@ struct gpu_module {
     /* Retained: the text or code in the arena. Until the answer, or, where the device may come up
      * again, for as long as the module lives. */
     struct gpu_block *image;
-    uint8_t source_kind; /* enum gpu_module_kind */
+    uint8_t kind; /* enum gpu_module_kind */
     uint64_t text_bytes;
     char *options;                   /* owned; NULL: none */
     struct gpu_module *next, **link; /* of the device */
@@ -722,8 +726,6 @@ struct gpu_kernel {
 void gpu_module_restore(struct gpu_module *module);
 
 /* ---- block.c ---- */
-/* Its memory is gone with the device. */
-void gpu_block_lose(struct gpu_block *block);
 /* One that survives: the new executor is told what it has to know of it. */
 void gpu_block_restore(struct gpu_block *block);
 /* What the script has just written there is what is restored. `bytes` NULL: `element` again and

@@ -2,13 +2,15 @@
  * is over it is lost, and the device with it: on a GPU nothing less ends a kernel. */
 #include "runtime/watchdog.h"
 
-#include "runtime/recovery.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/recovery.h"
+
 #define LOOKS_PER_TERM 8 /* so much later than allowed it may be found, at most: an eighth */
+/* For the word of an operation that is over, which nobody had asked for before. */
+#define WORD_NS INT64_C(2000000)
 
 void gpu_watchdog_init(struct gpu_device *device, double seconds) {
     device->watchdog.term_ns = seconds > 0 ? (int64_t)(seconds * 1e9) : 0;
@@ -18,7 +20,37 @@ void gpu_watchdog_init(struct gpu_device *device, double seconds) {
 static void drop(struct gpu_watchdog *watchdog, uint32_t place) {
     struct gpu_op *op = watchdog->deadlines[place].op;
     watchdog->deadlines[place] = watchdog->deadlines[--watchdog->count];
+    op->has_deadline = false;
     gpu_op_release(op);
+}
+
+static void drop_ended(struct gpu_watchdog *watchdog) {
+    for (uint32_t i = 0; i < watchdog->count;) {
+        if (watchdog->deadlines[i].op->state != GPU_OP_PENDING) {
+            drop(watchdog, i);
+        } else {
+            i++;
+        }
+    }
+}
+
+/* Room for one more: twice as much when most is still needed, so that many deadlines cost each no
+ * more than few. False: no memory. */
+static bool make_room(struct gpu_watchdog *watchdog) {
+    if (watchdog->count < watchdog->capacity) {
+        return true;
+    }
+    drop_ended(watchdog);
+    if (watchdog->count >= watchdog->capacity / 2) {
+        uint32_t capacity = watchdog->capacity ? watchdog->capacity * 2 : 16;
+        struct gpu_deadline *grown =
+            realloc(watchdog->deadlines, capacity * sizeof *watchdog->deadlines);
+        if (grown) {
+            watchdog->deadlines = grown;
+            watchdog->capacity = capacity;
+        }
+    }
+    return watchdog->count < watchdog->capacity;
 }
 
 void gpu_watchdog_finish(struct gpu_device *device) {
@@ -40,26 +72,23 @@ gpulua_status gpu_op_set_deadline(struct gpu_op *op, double seconds, struct gpu_
     if (op->state != GPU_OP_PENDING) {
         return GPULUA_OK;
     }
-    uint32_t place = 0;
-    while (place < watchdog->count && watchdog->deadlines[place].op != op) {
-        place++;
+    if (!op->has_deadline && !make_room(watchdog)) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a deadline");
     }
-    if (place == watchdog->count) {
-        if (watchdog->count == watchdog->capacity) {
-            uint32_t capacity = watchdog->capacity ? watchdog->capacity * 2 : 16;
-            struct gpu_deadline *grown =
-                realloc(watchdog->deadlines, capacity * sizeof *watchdog->deadlines);
-            if (!grown) {
-                return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a deadline");
-            }
-            watchdog->deadlines = grown;
-            watchdog->capacity = capacity;
+    uint32_t place = 0;
+    if (op->has_deadline) { /* another one instead */
+        while (watchdog->deadlines[place].op != op) {
+            place++;
         }
-        watchdog->deadlines[watchdog->count++].op = gpu_op_retain(op);
+    } else {
+        place = watchdog->count++;
+        op->has_deadline = true;
+        watchdog->deadlines[place].op = gpu_op_retain(op);
     }
     struct gpu_deadline *deadline = &watchdog->deadlines[place];
     deadline->seconds = seconds;
     deadline->at_ns = gpu_clock_ns() + (int64_t)(seconds * 1e9);
+    deadline->is_asked = false;
     if (deadline->at_ns < watchdog->next_ns) {
         watchdog->next_ns = deadline->at_ns;
     }
@@ -89,24 +118,25 @@ static void expire(struct gpu_op *op, double seconds, const char *since) {
     gpu_device_lose(op->device, 0, text);
 }
 
+/* One of them may be due. */
 static void look_at_deadlines(struct gpu_device *device, int64_t now_ns) {
     struct gpu_watchdog *watchdog = &device->watchdog;
+    drop_ended(watchdog);
     watchdog->next_ns = INT64_MAX;
-    for (uint32_t i = 0; i < watchdog->count;) {
+    for (uint32_t i = 0; i < watchdog->count; i++) {
         struct gpu_deadline *deadline = &watchdog->deadlines[i];
-        if (deadline->op->state != GPU_OP_PENDING) {
-            drop(watchdog, i);
-            continue;
-        }
         if (now_ns >= deadline->at_ns && !gpu_op_is_over(deadline->op)) {
-            expire(deadline->op, deadline->seconds, "its deadline was set");
-            return;
+            if (deadline->is_asked) {
+                expire(deadline->op, deadline->seconds, "its deadline was set");
+                return;
+            }
+            gpu_op_want(deadline->op);
+            deadline->is_asked = true;
+            deadline->at_ns = now_ns + WORD_NS;
         }
-        gpu_op_want(deadline->op); /* that its end is seen */
         if (deadline->at_ns < watchdog->next_ns) {
             watchdog->next_ns = deadline->at_ns;
         }
-        i++;
     }
 }
 
@@ -135,14 +165,14 @@ static void look_at_oldest(struct gpu_device *device, int64_t now_ns) {
         expire(op, (double)watchdog->term_ns / 1e9, "what was in front of it");
     }
     if (op && device->state == GPU_DEVICE_OPEN) {
-        gpu_op_want(
-            op); /* that its end is seen, also when somebody else does not want it any more */
+        /* That its end is seen, also when somebody else does not want it any more. */
+        gpu_op_want(op);
     }
 }
 
 void gpu_watchdog_look(struct gpu_device *device) {
     int64_t now_ns = gpu_clock_ns();
-    if (device->watchdog.count > 0 && device->state == GPU_DEVICE_OPEN) {
+    if (now_ns >= device->watchdog.next_ns && device->state == GPU_DEVICE_OPEN) {
         look_at_deadlines(device, now_ns);
     }
     if (device->watchdog.term_ns > 0 && device->state == GPU_DEVICE_OPEN) {

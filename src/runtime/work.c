@@ -560,7 +560,7 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_o
         record->u.launch.block[axis] = (uint16_t)launch->block[axis];
     }
     record->u.launch.shared_bytes = launch->shared_bytes;
-    record->u.launch.is_library = module->is_library;
+    record->u.launch.is_library = module->kind == GPU_MODULE_LIBRARY;
     uint8_t *payload = gpu_wire_record_payload(record);
     uint32_t payload_bytes = write_payload(launch, payload, record);
     if (device->is_checked) {

@@ -16,17 +16,19 @@
 
 #define REPLY_BYTES_SMALL 1024u /* copied on the stack; larger ones (logs, facts) by malloc */
 
-gpulua_status gpu_wire_core_init(struct link_core *core, const struct wire_link_info *info,
-                                 struct wire_error *error) {
-    core->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (core->event_fd < 0) {
-        return gpu_wire_fail(error, GPULUA_IO, errno, "eventfd: %s", strerror(errno));
-    }
+void gpu_wire_core_init(struct link_core *core, const struct wire_link_info *info) {
     core->link.transport = info->transport;
     core->link.on_reply = info->on_reply;
     core->link.user = info->user;
     gpu_wire_ring_reply(&core->replies, core->link.page);
-    return GPULUA_OK;
+}
+
+int gpu_wire_event_open(struct wire_error *error) {
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0) {
+        gpu_wire_fail(error, GPULUA_IO, errno, "eventfd: %s", strerror(errno));
+    }
+    return fd;
 }
 
 void gpu_wire_core_finish(struct link_core *core) {
@@ -51,7 +53,8 @@ struct wire_executor *gpu_wire_core_open_here(struct link_core *core,
     if (link->page != NULL) {
         link->arena = gpu_wire_arena_create(NULL, WIRE_ARENA_BYTES, &link->arena_bytes, error);
     }
-    if (link->arena != NULL && gpu_wire_core_init(core, info, error) == GPULUA_OK) {
+    if (link->arena != NULL && (core->event_fd = gpu_wire_event_open(error)) >= 0) {
+        gpu_wire_core_init(core, info);
         const struct wire_executor_info executor_info = {.page = link->page,
                                                          .arena = link->arena,
                                                          .arena_bytes = link->arena_bytes,

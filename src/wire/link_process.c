@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -117,11 +116,8 @@ static void depose(struct link_process *self) {
 static gpulua_status make_heir(const struct link_process *self, struct heir *heir,
                                struct wire_error *error) {
     int page_fd = -1;
-    *heir = (struct heir){.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .child = no_child};
-    gpulua_status status = GPULUA_OK;
-    if (heir->event_fd < 0) {
-        status = gpu_wire_fail(error, GPULUA_IO, errno, "eventfd: %s", strerror(errno));
-    }
+    *heir = (struct heir){.event_fd = gpu_wire_event_open(error), .child = no_child};
+    gpulua_status status = heir->event_fd < 0 ? error->status : GPULUA_OK;
     if (status == GPULUA_OK) {
         heir->page = gpu_wire_page_create(&page_fd, error);
         status = heir->page != NULL
@@ -136,6 +132,27 @@ static gpulua_status make_heir(const struct link_process *self, struct heir *hei
         drop_heir(heir);
     }
     return status;
+}
+
+/* It is the child from here on, and the link's page is its page. Gone, where it cannot be watched.
+ */
+static gpulua_status enthrone(struct link_process *self, struct heir *heir,
+                              struct wire_error *error) {
+    struct link_core *core = &self->ring.core;
+    unwatch(self, core->event_fd);
+    if (watch(self, heir->event_fd, error) != GPULUA_OK ||
+        watch(self, heir->child.pidfd, error) != GPULUA_OK) {
+        drop_heir(heir);
+        return error->status;
+    }
+    if (core->event_fd >= 0) {
+        close(core->event_fd);
+    }
+    core->event_fd = heir->event_fd;
+    gpu_wire_page_destroy(core->link.page);
+    core->link.page = heir->page;
+    self->child = heir->child;
+    return GPULUA_OK;
 }
 
 static gpulua_status keep_spare(struct link_ring *ring, const struct wire_record *first,
@@ -155,7 +172,6 @@ static gpulua_status keep_spare(struct link_ring *ring, const struct wire_record
 static gpulua_status restart(struct link_ring *ring, const uint64_t done[WIRE_STREAMS_MAX],
                              bool *is_spare, struct wire_error *error) {
     struct link_process *self = (struct link_process *)ring;
-    struct wire_link *link = &ring->core.link;
     struct heir heir = self->spare;
     depose(self);
     self->spare = (struct heir){.event_fd = -1, .child = no_child};
@@ -170,18 +186,7 @@ static gpulua_status restart(struct link_ring *ring, const uint64_t done[WIRE_ST
     for (uint32_t slot = 0; slot < WIRE_STREAMS_MAX; slot++) {
         atomic_store_explicit(&heir.page->host_done[slot], done[slot], memory_order_relaxed);
     }
-    unwatch(self, ring->core.event_fd);
-    if (watch(self, heir.event_fd, error) != GPULUA_OK ||
-        watch(self, heir.child.pidfd, error) != GPULUA_OK) {
-        drop_heir(&heir);
-        return error->status;
-    }
-    close(ring->core.event_fd);
-    ring->core.event_fd = heir.event_fd;
-    gpu_wire_page_destroy(link->page);
-    link->page = heir.page;
-    self->child = heir.child;
-    return GPULUA_OK;
+    return enthrone(self, &heir, error);
 }
 
 static const struct link_far far = {.name = "the device's process",
@@ -214,18 +219,17 @@ static int process_pid(const struct wire_link *link) {
 
 /* Starts the child on an arena that both sides can map: its address space may be fuller than ours.
  */
-static gpulua_status start(struct link_process *self, int page_fd, struct wire_error *error) {
+static gpulua_status start(struct link_process *self, struct wire_error *error) {
     struct wire_link *link = &self->ring.core.link;
+    struct heir heir;
     for (uint64_t bytes_max = WIRE_ARENA_BYTES;; bytes_max = link->arena_bytes / 2) {
         link->arena = gpu_wire_arena_create(&self->arena_fd, bytes_max, &link->arena_bytes, error);
         if (link->arena == NULL) {
             return error->status;
         }
-        gpulua_status status =
-            gpu_wire_spawn(self->path, page_fd, self->arena_fd, self->ring.core.event_fd,
-                           link->arena_bytes, &self->child, error);
+        gpulua_status status = make_heir(self, &heir, error);
         if (status != GPULUA_OUT_OF_MEMORY) {
-            return status;
+            return status != GPULUA_OK ? status : enthrone(self, &heir, error);
         }
         close(self->arena_fd);
         self->arena_fd = -1;
@@ -239,7 +243,6 @@ static gpulua_status start(struct link_process *self, int page_fd, struct wire_e
 
 struct wire_link *gpu_wire_process_open(const struct wire_link_info *info,
                                         struct wire_error *error) {
-    int page_fd = -1;
     struct link_process *self = calloc(1, sizeof *self);
     if (self == NULL) {
         gpu_wire_fail(error, GPULUA_OUT_OF_MEMORY, ENOMEM, "out of memory");
@@ -263,29 +266,20 @@ struct wire_link *gpu_wire_process_open(const struct wire_link_info *info,
         gpu_wire_fail(error, GPULUA_OUT_OF_MEMORY, ENOMEM, "out of memory");
         goto fail;
     }
-    link->page = gpu_wire_page_create(&page_fd, error);
-    if (link->page == NULL || gpu_wire_core_init(&self->ring.core, info, error) != GPULUA_OK) {
-        goto fail;
-    }
     link->poll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (link->poll_fd < 0) {
         gpu_wire_fail(error, GPULUA_IO, errno, "epoll_create1: %s", strerror(errno));
         goto fail;
     }
-    gpu_wire_link_ring_init(&self->ring, &far);
-    if (start(self, page_fd, error) != GPULUA_OK ||
-        watch(self, self->ring.core.event_fd, error) != GPULUA_OK ||
-        watch(self, self->child.pidfd, error) != GPULUA_OK) {
+    if (start(self, error) != GPULUA_OK) {
         goto fail;
     }
-    close(page_fd);
+    gpu_wire_core_init(&self->ring.core, info);
+    gpu_wire_link_ring_init(&self->ring, &far);
     self->ring.core.state_seen = WIRE_STATE_READY;
     return link;
 
 fail:
-    if (page_fd >= 0) {
-        close(page_fd);
-    }
     gpu_wire_spawn_end(&self->child, 0);
     process_release(link);
     gpu_wire_core_finish(&self->ring.core);

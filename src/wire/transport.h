@@ -28,9 +28,10 @@ struct wire_link *gpu_wire_thread_open(const struct wire_link_info *info, struct
 struct wire_link *gpu_wire_process_open(const struct wire_link_info *info,
                                         struct wire_error *error);
 
-/* Event descriptor and reply ring. The page and the arena must be there. */
-gpulua_status gpu_wire_core_init(struct link_core *core, const struct wire_link_info *info,
-                                 struct wire_error *error);
+/* What an executor writes to wake us; -1: `error` is filled. */
+int gpu_wire_event_open(struct wire_error *error);
+/* What the info says, and the reply ring: the page must be there. */
+void gpu_wire_core_init(struct link_core *core, const struct wire_link_info *info);
 void gpu_wire_core_finish(struct link_core *core);
 
 /* All of that, in memory of this process, and an executor on it, which the caller owns. NULL: gone

@@ -198,13 +198,18 @@ static void looking_ends(struct guard_memory *memory) {
     bury_doomed(memory);
 }
 
-static uint64_t give_up(struct guard_memory *memory, struct gpu_kept_list *list,
-                        struct entry *entry) {
-    uint64_t byte_count = entry->kept.grant.byte_count;
+/* Its memory goes to the resource below; the entry is the caller's. */
+static void let_go(struct guard_memory *memory, struct gpu_kept_list *list, struct entry *entry) {
     struct gpu_block name = {.number = entry->number};
     memcpy(name.label, entry->label, sizeof name.label);
     gpu_kept_take(list, &entry->kept);
     gpu_memory_deallocate(memory->base.upstream, &entry->kept.grant, &name);
+}
+
+static uint64_t give_up(struct guard_memory *memory, struct gpu_kept_list *list,
+                        struct entry *entry) {
+    uint64_t byte_count = entry->kept.grant.byte_count;
+    let_go(memory, list, entry);
     free(entry);
     return byte_count;
 }
@@ -411,10 +416,7 @@ static void forget(struct guard_memory *memory, struct gpu_kept_list *list) {
 static void doom(struct guard_memory *memory, struct gpu_kept_list *list) {
     while (list->head) {
         struct entry *entry = (struct entry *)list->head;
-        struct gpu_block name = {.number = entry->number};
-        memcpy(name.label, entry->label, sizeof name.label);
-        gpu_kept_take(list, &entry->kept);
-        gpu_memory_deallocate(memory->base.upstream, &entry->kept.grant, &name);
+        let_go(memory, list, entry);
         gpu_kept_put(&memory->doomed, &entry->kept);
     }
 }
