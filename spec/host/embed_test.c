@@ -509,7 +509,7 @@ static void test_allocation_failures(void) {
         "pcall(gpu.any, t[1], t[2])\n"
         "gpu.spawn(function() error('e') end):join()\n"
         "pcall(gpu.timeout, 0, gpu.sleep, 1)\n"
-        "local d = gpu.device()\n"
+        "local d = gpu.device('cpu')\n"
         "local b <close> = d:upload('f32', {1, 2, 3})\n"
         "local r = b:read()\n"
         "b:slice(1, 2):bytes()\n";
@@ -524,7 +524,7 @@ static void test_allocation_failures(void) {
         gpulua_config config = config_for(&told);
         gpulua *g = gpulua_attach(L, &config);
         lua_pushcfunction(L, prepare);
-        if (!g || lua_pcall(L, 0, 0, 0) != LUA_OK || start(g, "gpu.device()") || run(g)) {
+        if (!g || lua_pcall(L, 0, 0, 0) != LUA_OK || start(g, "gpu.device('cpu')") || run(g)) {
             broken++;
         }
         failing.left = n;

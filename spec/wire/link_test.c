@@ -391,6 +391,38 @@ static void idle_costs_nothing(struct client *client) {
           "with nothing to do, a device takes no processor time");
 }
 
+/* Rounds so far apart that it goes to sleep between them: how often it is awake again when the next
+ * one begins. */
+static int awake_rounds(struct client *client, int rounds, useconds_t apart_us(int round)) {
+    int awake = 0;
+    for (int i = 0; i < rounds; i++) {
+        usleep(apart_us(i));
+        awake += atomic_load(&client->link->page->executor_sleeps) == 0;
+        client_wait(client, 0, client_fill(client, 0, 0, 1, i));
+    }
+    return awake;
+}
+
+static useconds_t regular(int round) {
+    (void)round;
+    return 8000;
+}
+
+static useconds_t irregular(int round) {
+    static const useconds_t apart_us[] = {3000, 11000, 5000, 19000, 2000, 8000};
+    return apart_us[round % 6];
+}
+
+static void rhythm(struct client *client) {
+    int without = awake_rounds(client, 48, irregular);
+    int with = 0;
+    for (int i = 0; i < 5 && with < 24; i++) { /* a busy machine wakes it late */
+        with = awake_rounds(client, 48, regular);
+    }
+    printf("# awake in %d of 48 rounds that are like each other, %d of others\n", with, without);
+    check(with >= 5, "one that works in rounds finds the executor awake");
+}
+
 static void many_operations(struct client *client) {
     client_fill(client, 0, 0, 64, 0);
     client_wait(client, 0, client->seq[0]);
@@ -654,6 +686,9 @@ static void run(enum wire_transport transport) {
     full_rings(client);
     sleep_and_wake(client);
     idle_costs_nothing(client);
+    if (transport != WIRE_TRANSPORT_INLINE) { /* nobody is there to sleep */
+        rhythm(client);
+    }
     check(client->lost_count == 0, "the device was well throughout");
     check(client_close(client), "CLOSE is answered");
     close_waits(transport);

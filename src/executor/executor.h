@@ -23,16 +23,17 @@
  * more are named (the runtime's GPU_SUSPECTS_PER_STREAM_MAX). */
 #define EXECUTOR_OPS_PER_WORD 8u
 /* Between two looks at what only looking finds out, after so long without success: so an end is
- * seen at most 20 us or a 256th of the wait late, and waits of half a second and more take less
- * than one per cent of a core. */
+ * seen at most 20 us or a 256th of the wait late, and waits of a second and more take less than one
+ * per cent of a core. */
 static inline int64_t gpu_executor_nap_ns(uint64_t waited_ns) {
     uint64_t nap_ns = waited_ns / 256u;
-    return nap_ns < 20000u ? 20000 : nap_ns > 2000000u ? 2000000 : (int64_t)nap_ns;
+    return nap_ns < 20000u ? 20000 : nap_ns > 4000000u ? 4000000 : (int64_t)nap_ns;
 }
 #define EXECUTOR_TIMER_SLACK_NS 1000ul /* of threads that nap; Linux gives 50,000 */
 
 #define EXECUTOR_OBJECTS_MAX (1u << 20) /* modules, kernels: numbers beyond are mistakes */
-#define EXECUTOR_POLLS_PER_STATUS 64u   /* asks whether the device is well once in so many polls */
+/* Asks whether the device is well once in so many polls, and behind each nap. */
+#define EXECUTOR_POLLS_PER_STATUS 64u
 
 struct executor_slab {
     struct backend_slab *slab; /* owned; NULL for a variable of a module */
@@ -380,6 +381,8 @@ struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uin
 bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_t seq);
 /* Words behind the newest work of every stream: the ring has run dry. */
 void gpu_executor_words(struct wire_executor *executor);
+/* Blocks until then (monotonic clock), or until the script's side takes it as its executor. */
+void gpu_executor_await_charge(struct wire_executor *executor, uint64_t until_ns);
 /* Moves host_done; only forward. */
 void gpu_executor_host_done(struct wire_executor *executor, uint32_t slot, uint64_t seq);
 void gpu_executor_completion_poll(struct wire_executor *executor);

@@ -3,14 +3,16 @@
  * While records come, they are taken. When none has come for a while, words go behind the newest
  * work. The executor spins for longer, and at last sleeps on the page's futex; publishing a record
  * and wishing for a word wake it. Where only polling finds out what the script waits for, it naps
- * instead, for longer the longer nothing happens. */
+ * instead, for longer the longer nothing happens. Of scripts that work in rounds, such as frames,
+ * it learns how long they pause, and is awake a moment before the next round begins: to be woken
+ * takes longer than most of what is asked for. */
 #include <sched.h>
 #include <sys/prctl.h>
 
 #include "executor/executor.h"
+#include "executor/rhythm.h"
 #include "wire/sync.h"
 
-#define SPIN_NS 200000u
 #define WORDS_NS 10000u /* a script that enqueues as it goes has the next record ready by then */
 #define RECORDS_PER_POLL 16u
 #define ROUNDS_PER_CLOCK 16u
@@ -76,11 +78,29 @@ static void sleep_until_called(struct wire_executor *executor, struct wire_ring 
     atomic_store_explicit(&page->executor_sleeps, 0, memory_order_relaxed);
 }
 
+void gpu_executor_await_charge(struct wire_executor *executor, uint64_t until_ns) {
+    struct wire_page *page = executor->page;
+    uint64_t now_ns;
+    while (executor->info.place == WIRE_EXECUTOR_APART && (now_ns = gpu_wire_now_ns()) < until_ns &&
+           !is_stopped(executor)) {
+        atomic_exchange_explicit(&page->executor_sleeps, 1, memory_order_acq_rel);
+        bool is_in_charge = atomic_load_explicit(&page->is_in_charge, memory_order_acquire) != 0;
+        if (!is_in_charge && !is_stopped(executor)) {
+            gpu_wire_futex_wait(&page->executor_sleeps, 1, (int64_t)(until_ns - now_ns));
+        }
+        atomic_store_explicit(&page->executor_sleeps, 0, memory_order_relaxed);
+        if (is_in_charge) {
+            return;
+        }
+    }
+}
+
 bool gpu_executor_run(struct wire_executor *executor) {
     struct wire_ring commands;
     prctl(PR_SET_TIMERSLACK, EXECUTOR_TIMER_SLACK_NS, 0, 0, 0);
     gpu_wire_ring_command(&commands, executor->page);
     uint64_t active_ns = gpu_wire_now_ns();
+    struct executor_rhythm rhythm = {.round_ns = active_ns};
     uint32_t wishes = executor->wishes_seen;
     bool corrupt = false;
     for (uint32_t round = 1;; round++) {
@@ -96,6 +116,9 @@ bool gpu_executor_run(struct wire_executor *executor) {
         if (taken != 0 || wishes != executor->wishes_seen) {
             wishes = executor->wishes_seen;
             active_ns = gpu_wire_now_ns();
+            if (taken != 0) {
+                gpu_executor_rhythm_note(&rhythm, active_ns);
+            }
             round = 0;
             continue;
         }
@@ -103,14 +126,20 @@ bool gpu_executor_run(struct wire_executor *executor) {
             gpu_wire_relax();
             continue;
         }
-        uint64_t idle_ns = gpu_wire_now_ns() - active_ns;
+        uint64_t now_ns = gpu_wire_now_ns();
+        uint64_t idle_ns = now_ns - active_ns;
+        uint64_t end_ns = 0;
+        uint64_t expected_ns = gpu_executor_rhythm_expect(&rhythm, &end_ns);
         if (idle_ns >= WORDS_NS) {
             gpu_executor_words(executor);
         }
-        if (idle_ns < SPIN_NS) {
+        if (idle_ns < EXECUTOR_SPIN_NS || (now_ns >= expected_ns && now_ns < end_ns)) {
             sched_yield(); /* the device's own threads may need this core */
         } else if (gpu_executor_must_poll(executor)) {
             sleep_until_called(executor, &commands, gpu_executor_nap_ns(idle_ns));
+            executor->poll_count = EXECUTOR_POLLS_PER_STATUS - 1; /* the next one asks */
+        } else if (now_ns < expected_ns) {
+            sleep_until_called(executor, &commands, (int64_t)(expected_ns - now_ns));
         } else {
             sleep_until_called(executor, &commands, -1);
             active_ns = gpu_wire_now_ns();

@@ -154,6 +154,7 @@ static void take_open(struct wire_executor *executor, const struct wire_record *
         return;
     }
     parse_open(text, &options);
+    gpu_executor_await_charge(executor, record->u.open.after_ns);
     if (executor->device != NULL) {
         gpu_backend_fail(&error, GPULUA_INVALID_ARGUMENT, 0, "a device is open already");
     } else {

@@ -13,10 +13,8 @@
 #include "executor/executor.h"
 #include "wire/sync.h"
 
-#define LOOKS_PER_STATUS 16u
-
 /* Has anything happened that the script should wake for? Locked. */
-static bool look(struct wire_executor *executor, uint32_t round) {
+static bool look(struct wire_executor *executor) {
     for (uint32_t i = 0; i < executor->watch_count; i++) {
         uint32_t stream = executor->watches[i].stream;
         if (gpu_wire_page_done(executor->page, stream) >= executor->watches[i].seq) {
@@ -32,19 +30,15 @@ static bool look(struct wire_executor *executor, uint32_t round) {
             }
         }
     }
-    if (round % LOOKS_PER_STATUS == LOOKS_PER_STATUS - 1) {
-        struct backend_error error = {0};
-        bool is_well = executor->ops->device_status(executor->device, &error) == GPULUA_OK;
-        free(error.log);
-        return !is_well;
-    }
-    return false;
+    struct backend_error error = {0};
+    bool is_well = executor->ops->device_status(executor->device, &error) == GPULUA_OK;
+    free(error.log);
+    return !is_well;
 }
 
 static void *watcher_main(void *user) {
     struct wire_executor *executor = user;
     uint64_t since_ns = 0;
-    uint32_t round = 0;
     prctl(PR_SET_TIMERSLACK, EXECUTOR_TIMER_SLACK_NS, 0, 0, 0);
     if (executor->ops->calls_begin != NULL) {
         (void)executor->ops->calls_begin(true);
@@ -54,10 +48,9 @@ static void *watcher_main(void *user) {
         if (!atomic_load_explicit(&executor->is_watching, memory_order_relaxed)) {
             pthread_cond_wait(&executor->watch_work, &executor->watch_lock);
             since_ns = gpu_wire_now_ns();
-            round = 0;
             continue;
         }
-        if (look(executor, round++)) {
+        if (look(executor)) {
             atomic_store_explicit(&executor->is_watching, false, memory_order_release);
             /* Not only for wanted words: the loss of the device is one more reason. */
             gpu_executor_wake(executor);

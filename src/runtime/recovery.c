@@ -4,9 +4,9 @@
  * and is told what the scripts' handles stand for, under the numbers that they had: streams, slabs
  * that something survives in, modules with their kernels. Graphs are sent when they are next
  * launched. Blocks of the device go, but for those that are kept (enum gpu_keeping), for what lies
- * in the arena, which is memory of this process, and for those that are no memory at all. Only when
- * all of that is there is the device open again, and not before the process of the former life has
- * ended: until then it holds memory of the device, and may write into the arena.
+ * in the arena, which is memory of this process, and for those that are no memory at all. Memory
+ * comes back when the process of the former life has ended: until then it holds memory of the
+ * device, and may write into the arena. Only when all of that is there is the device open again.
  *
  * Driven by gpu_device_poll, and never waits. */
 #include "runtime/recovery.h"
@@ -21,6 +21,9 @@
 /* Behind an attempt that led nowhere; twice as long each time. */
 #define PAUSE_NS INT64_C(50000000)
 #define PAUSE_DOUBLINGS_MAX 6u
+/* A spare opens the device so long after it was started: drivers do one thing at a time, and what
+ * the script does first is not to wait for that. */
+#define SPARE_AFTER_NS INT64_C(500000000)
 
 bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double window_s) {
     struct gpu_recovery *recovery = &device->recovery;
@@ -239,7 +242,8 @@ static void let_go(struct gpu_device *device) {
 
 /* ---- what comes back ---- */
 
-static void restore(struct gpu_device *device) {
+/* What works on memory, before there is any: the former life may still hold all of it. */
+static void restore_objects(struct gpu_device *device) {
     struct gpu_error ignored = {0};
     device->recovery.is_restoring = true;
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
@@ -248,12 +252,21 @@ static void restore(struct gpu_device *device) {
             return;
         }
     }
+    for (struct gpu_module *module = device->modules; module; module = module->next) {
+        gpu_module_restore(module);
+    }
+}
+
+static void restore_memory(struct gpu_device *device) {
+    device->recovery.has_memory = true;
     gpu_memories_restore(device);
     for (struct gpu_block *block = device->blocks; block; block = block->next) {
         gpu_block_restore(block);
     }
     for (struct gpu_module *module = device->modules; module; module = module->next) {
-        gpu_module_restore(module);
+        if (module->is_missing) {
+            gpu_module_restore(module);
+        }
     }
 }
 
@@ -404,7 +417,7 @@ static void begin(struct gpu_device *device) {
         give_up(device);
         return;
     }
-    recovery->is_open = recovery->is_restoring = recovery->is_failed = false;
+    recovery->is_open = recovery->is_restoring = recovery->has_memory = recovery->is_failed = false;
     device->failures_seen = device->failures_forgotten = 0;
     bool is_spare = false;
     if (gpu_wire_link_restart(device->link, device->done, &is_spare, &failed)) {
@@ -415,6 +428,7 @@ static void begin(struct gpu_device *device) {
         return;
     }
     device->state = GPU_DEVICE_RETURNING;
+    recovery->open->u.open.after_ns = 0;
     request(device, is_spare ? NULL : recovery->open, recovery->spare_seq, "open",
             &(struct gpu_answer){.take = on_open, .is_vital = true});
 }
@@ -427,6 +441,7 @@ void gpu_recovery_keep_spare(struct gpu_device *device) {
     }
     recovery->spare_seq = ++device->request_number_next;
     recovery->open->seq = recovery->spare_seq;
+    recovery->open->u.open.after_ns = (uint64_t)(gpu_clock_ns() + SPARE_AFTER_NS);
     if (gpu_wire_link_keep_spare(device->link, recovery->open, &failed) && device->on_log) {
         char line[256];
         snprintf(line, sizeof line, "device %s has no spare: %.200s", device->name, failed.message);
@@ -450,10 +465,14 @@ void gpu_recovery_step(struct gpu_device *device) {
             device->state = GPU_DEVICE_LOST;
             recovery->was_returning = true;
             pause_first(recovery);
-        } else if (recovery->is_open && is_settled && !recovery->is_restoring) {
-            restore(device);
+        } else if (recovery->is_open && !recovery->is_restoring) {
+            restore_objects(device);
         }
-        if (device->state == GPU_DEVICE_RETURNING && recovery->is_restoring &&
+        if (recovery->is_restoring && is_settled && !recovery->has_memory && !recovery->is_failed &&
+            recovery->pending_count == 0) {
+            restore_memory(device);
+        }
+        if (device->state == GPU_DEVICE_RETURNING && recovery->has_memory &&
             recovery->pending_count == 0 && !recovery->is_failed) {
             complete(device);
         }

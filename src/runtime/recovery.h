@@ -8,8 +8,8 @@
 bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double window_s);
 /* The record that opens the device. False: no memory. */
 bool gpu_recovery_keep_open(struct gpu_device *device, const struct wire_record *record);
-/* Starts the executor that takes over with the next loss, if there is to be one. Blocks for its
- * start; that it opens the device is not waited for. */
+/* Starts the executor that takes over with the next loss, if there is to be one. It is not waited
+ * for. */
 void gpu_recovery_keep_spare(struct gpu_device *device);
 /* Will it come up again, once it is lost? */
 bool gpu_recovery_is_possible(const struct gpu_device *device);

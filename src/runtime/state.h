@@ -263,7 +263,7 @@ struct gpu_recovery {
         unbuilt;        /* the write that blocks have seen whose content has to be made anew */
     bool has_spare;     /* an executor with the device open waits to take over */
     uint64_t spare_seq; /* of its request to open it */
-    bool is_open, is_restoring, is_failed, is_given_up, is_stepping;
+    bool is_open, is_restoring, has_memory, is_failed, is_given_up, is_stepping;
     bool was_returning; /* what failed with this loss was the restoration's */
 };
 
@@ -687,8 +687,9 @@ struct gpu_module {
     struct gpu_device *device; /* retained */
     uint32_t id;
     bool has_id, is_loaded, is_deferred;
-    uint8_t access; /* of a launch, to its variables: read, unless kernels may write some */
-    char *name;     /* owned */
+    bool is_missing; /* in this life of the device: it could not be loaded again */
+    uint8_t access;  /* of a launch, to its variables: read, unless kernels may write some */
+    char *name;      /* owned */
     /* Retained: stands for all its variables, and for its life: every launch uses it. */
     struct gpu_block *hazards;
     /* Retained: the text or code in the arena. Until the answer, or, where the device may come up

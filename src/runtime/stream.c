@@ -7,7 +7,7 @@
 #include "runtime/state.h"
 
 /* For work on closed streams to end, before Capacity is raised. */
-#define CLOSED_WAIT_NS INT64_C(50000000)
+#define CLOSED_WAIT_NS INT64_C(250000000)
 
 static gpulua_status take_slot(struct gpu_device *device, uint32_t *slot, struct gpu_error *error) {
     for (uint32_t i = 0; i < WIRE_STREAMS_MAX; i++) {

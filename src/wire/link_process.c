@@ -113,6 +113,7 @@ static void depose(struct link_process *self) {
     (void)watch(self, self->former.pidfd, &ignored); /* whoever polls now and then sees it, too */
 }
 
+/* Starts a child. It may not take records yet. */
 static gpulua_status make_heir(const struct link_process *self, struct heir *heir,
                                struct wire_error *error) {
     int page_fd = -1;
@@ -134,11 +135,15 @@ static gpulua_status make_heir(const struct link_process *self, struct heir *hei
     return status;
 }
 
-/* It is the child from here on, and the link's page is its page. Gone, where it cannot be watched.
- */
+/* It is the child from here on, and the link's page is its page. Gone, where it does not take
+ * records or cannot be watched. */
 static gpulua_status enthrone(struct link_process *self, struct heir *heir,
                               struct wire_error *error) {
     struct link_core *core = &self->ring.core;
+    if (gpu_wire_spawn_await(self->path, &heir->child, error) != GPULUA_OK) {
+        drop_heir(heir);
+        return error->status;
+    }
     unwatch(self, core->event_fd);
     if (watch(self, heir->event_fd, error) != GPULUA_OK ||
         watch(self, heir->child.pidfd, error) != GPULUA_OK) {
@@ -152,6 +157,8 @@ static gpulua_status enthrone(struct link_process *self, struct heir *heir,
     gpu_wire_page_destroy(core->link.page);
     core->link.page = heir->page;
     self->child = heir->child;
+    atomic_store_explicit(&core->link.page->is_in_charge, 1, memory_order_release);
+    gpu_wire_flag_wake(&core->link.page->executor_sleeps);
     return GPULUA_OK;
 }
 
@@ -228,8 +235,11 @@ static gpulua_status start(struct link_process *self, struct wire_error *error) 
             return error->status;
         }
         gpulua_status status = make_heir(self, &heir, error);
+        if (status == GPULUA_OK) {
+            status = enthrone(self, &heir, error);
+        }
         if (status != GPULUA_OUT_OF_MEMORY) {
-            return status != GPULUA_OK ? status : enthrone(self, &heir, error);
+            return status;
         }
         close(self->arena_fd);
         self->arena_fd = -1;

@@ -201,6 +201,8 @@ static void ring_close(struct wire_link *link) {
 static void ring_begin(struct link_ring *self) {
     struct wire_page *page = self->core.link.page;
     gpu_wire_ring_command(&self->commands, page);
+    /* A spare was told something already. */
+    self->commands.position = atomic_load_explicit(&page->command_head, memory_order_relaxed);
     gpu_wire_ring_reply(&self->core.replies, page);
 }
 

@@ -14,7 +14,7 @@
 
 #include "wire/record.h"
 
-#define WIRE_PAGE_MAGIC 0x67706c32u /* bumped with every change of layout or records */
+#define WIRE_PAGE_MAGIC 0x67706c33u /* bumped with every change of layout or records */
 
 enum wire_state {
     WIRE_STATE_STARTING = 0,
@@ -28,6 +28,7 @@ struct wire_page {
     uint32_t command_bytes; /* size of the command ring, a power of two; it lies behind the page */
     uint32_t reply_bytes;   /* size of the reply ring, a power of two; behind the command ring */
     _Atomic uint32_t state;
+    _Atomic uint32_t is_in_charge; /* written by the script side: 0 while the executor is a spare */
     _Alignas(64) _Atomic uint64_t command_head; /* written by the script side: bytes published */
     _Alignas(64) _Atomic uint64_t command_tail; /* written by the executor: bytes consumed */
     _Alignas(64) _Atomic uint64_t reply_head;   /* written by the executor */

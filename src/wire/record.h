@@ -209,6 +209,9 @@ struct wire_record {
             uint32_t elem_bytes; /* 1, 2, 4, 8 or 16 */
         } fill;
         struct {
+            uint64_t after_ns; /* of a spare, on the monotonic clock: not before that or its turn */
+        } open;
+        struct {
             uint64_t byte_offset, bytes;
         } arena;
         struct {

@@ -199,9 +199,8 @@ static int start_with_copies(const char *path, const int fds[SPAWN_FD_COUNT], in
     return rc;
 }
 
-/* Waits for the answer, for the child's death, or for too long. */
-static gpulua_status receive_answer(const char *path, const struct spawn_child *child,
-                                    struct wire_error *error) {
+gpulua_status gpu_wire_spawn_await(const char *path, const struct spawn_child *child,
+                                   struct wire_error *error) {
     struct spawn_answer answer;
     memset(&answer, 0, sizeof answer);
     uint64_t end_ns = gpu_wire_now_ns() + (uint64_t)START_MS_MAX * 1000000u;
@@ -291,11 +290,6 @@ gpulua_status gpu_wire_spawn(const char *path, int page_fd, int arena_fd, int ev
     if (send(child->control_fd, &hello, sizeof hello, MSG_NOSIGNAL) < 0 && errno != EPIPE) {
         gpu_wire_fail(error, GPULUA_IO, errno, "send: %s", strerror(errno));
         goto fail;
-    }
-    gpulua_status status = receive_answer(path, child, error);
-    if (status != GPULUA_OK) {
-        gpu_wire_spawn_end(child, 0);
-        return status;
     }
     return GPULUA_OK;
 

@@ -33,10 +33,16 @@ struct spawn_child {
     int control_fd; /* owned; closing it ends the child */
 };
 
-/* Starts `path` with the three descriptors (borrowed) and waits until it takes records. */
+/* Starts `path` with the three descriptors (borrowed). Whether it takes records is not known yet.
+ */
 gpulua_status gpu_wire_spawn(const char *path, int page_fd, int arena_fd, int event_fd,
                              uint64_t arena_bytes, struct spawn_child *child,
                              struct wire_error *error);
+
+/* Blocks until the child takes records, has died, or has been silent for too long: then it fails,
+ * and the child has to be ended. To be called once. */
+gpulua_status gpu_wire_spawn_await(const char *path, const struct spawn_child *child,
+                                   struct wire_error *error);
 
 /* Ends the child and reaps it. `grace_ms`: how long it may take to end by itself first. Closes what
  * `child` owns. */
