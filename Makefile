@@ -53,17 +53,20 @@ ALL_LDFLAGS = $(LDFLAGS) $(SANITIZE_FLAGS)
 
 SOURCES := $(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c))
 SOURCES := $(if $(CUDA_INCLUDE),$(SOURCES),$(filter-out src/backend/cuda/%,$(SOURCES)))
-SHIM_FILES := $(sort $(wildcard src/backend/cpu/shim/*))
+# What kernels include: gpulua's own, for all devices, and what only the CPU device lacks.
+KERNEL_HEADERS := $(sort $(wildcard src/backend/kernel/*))
+SHIM_FILES := $(sort $(wildcard src/backend/cpu/shim/*)) $(KERNEL_HEADERS)
 LUA_FILES := $(sort $(wildcard lua/gpulua/*.lua))
 
 object = $(patsubst src/%.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call object,$(filter src/interpreter/%,$(SOURCES)))
 EXEC_MAIN_OBJECTS := $(call object,$(filter src/executor/main.c,$(SOURCES)))
 SHIM_OBJECT := $(BUILD)/obj/shim.o
+KERNEL_HEADERS_OBJECT := $(BUILD)/obj/kernel_headers.o
 LUA_FILES_OBJECT := $(BUILD)/obj/lua_files.o
 LIBRARY_OBJECTS := $(call object,$(filter-out src/interpreter/% src/executor/main.c,$(SOURCES))) \
-	$(SHIM_OBJECT) $(LUA_FILES_OBJECT)
-EXEC_OBJECTS := $(EXEC_MAIN_OBJECTS) $(SHIM_OBJECT) $(call object,$(filter-out src/executor/main.c, \
+	$(SHIM_OBJECT) $(KERNEL_HEADERS_OBJECT) $(LUA_FILES_OBJECT)
+EXEC_OBJECTS := $(EXEC_MAIN_OBJECTS) $(SHIM_OBJECT) $(KERNEL_HEADERS_OBJECT) $(call object,$(filter-out src/executor/main.c, \
 	$(filter src/executor/% src/wire/% src/backend/%,$(SOURCES))))
 OBJECTS := $(sort $(MAIN_OBJECTS) $(EXEC_OBJECTS) $(LIBRARY_OBJECTS))
 
@@ -125,12 +128,17 @@ $(BUILD)/shim.c: tools/embed.lua $(SHIM_FILES)
 	$(call say,EMBED)
 	$(quiet)$(LUA) tools/embed.lua gpu_cpu_shim $@ $(SHIM_FILES)
 
+$(BUILD)/kernel_headers.c: tools/embed.lua $(KERNEL_HEADERS)
+	@mkdir -p $(@D)
+	$(call say,EMBED)
+	$(quiet)$(LUA) tools/embed.lua gpu_kernel_headers $@ $(KERNEL_HEADERS)
+
 $(BUILD)/lua_files.c: tools/embed.lua $(LUA_FILES)
 	@mkdir -p $(@D)
 	$(call say,EMBED)
 	$(quiet)$(LUA) tools/embed.lua gpu_lua $@ $(LUA_FILES)
 
-$(SHIM_OBJECT) $(LUA_FILES_OBJECT): $(BUILD)/obj/%.o: $(BUILD)/%.c $(BUILD)/flags
+$(SHIM_OBJECT) $(KERNEL_HEADERS_OBJECT) $(LUA_FILES_OBJECT): $(BUILD)/obj/%.o: $(BUILD)/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(quiet)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<

@@ -604,6 +604,13 @@ describe("example", function()
     end)
   end)
 
+  it("checked", function()
+    local output, code = run("examples/checked.lua")
+    assert.equal(0, code, output)
+    assert.equal("good:\t2.0 4.0 6.0\nbad:\tDependencyFailed\nroot:\troots\tkernel 'roots' failed in line 5 of "
+      .. "examples/checked.lua:8, block (3,0,0), thread (9,0,0): x[777] is -4\ngood:\t2.0 4.0 6.0\n", output)
+  end)
+
   it("survive", function()
     local output, code = run("examples/survive.lua")
     assert.equal(0, code, output)

@@ -20,7 +20,7 @@ report() {
 }
 : > "$scratch/found"
 
-sources=$(find src -name '*.[ch]' ! -path 'src/backend/cpu/shim/*' | sort)
+sources=$(find src -name '*.[ch]' ! -path 'src/backend/cpu/shim/*' ! -path 'src/backend/kernel/*' | sort)
 tests=$(find spec bench -name '*.[ch]' 2> /dev/null | sort)
 lua_sources=$(find lua spec examples bench tools -name '*.lua' 2> /dev/null | sort)
 # Files of the tree as text: without pictures and arrays, without what is built.

@@ -55,6 +55,11 @@ static gpulua_status check_one(struct tap *tap, const char *path) {
         tap_check(tap, false, path);
         return GPULUA_IO;
     }
+    char *entered = NULL; /* as the executor hands it to compilers */
+    if (gpu_backend_source_enter(text, &entered) == GPULUA_OK && entered != NULL) {
+        free(text);
+        text = entered;
+    }
     char *options = options_of(text), *description = NULL;
     struct backend_error error = {0};
     gpulua_status status = gpu_cuda_compile_check(

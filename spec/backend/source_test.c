@@ -41,6 +41,39 @@ static void expect(const char *text, const char *wanted, const char *what) {
     free(got);
 }
 
+static void expect_entered(const char *text, const char *wanted, const char *what) {
+    char *got = NULL;
+    tap_check(&tap, gpu_backend_source_enter(text, &got) == GPULUA_OK, what);
+    tap_equal(&tap, got != NULL ? got : "", wanted, what);
+    free(got);
+}
+
+static void entries(void) {
+#define SKIP(name) " if (gpulua_is_skipped(" #name ")) return;"
+    expect_entered("__global__ void f(int n) { }", "", "no kernel reports");
+    expect_entered("__global__ void f(gpulua_ctx c) { x(); }",
+                   "__global__ void f(gpulua_ctx c) {" SKIP(c) " x(); }", "one that does");
+    expect_entered(
+        "extern \"C\" { __global__ void __launch_bounds__(64) f(int n, gpulua_ctx ctx)\n"
+        "// {\n{\n}\n}\n__global__ void g(gpulua_ctx); int h(gpulua_ctx c) { return 1; }",
+        "extern \"C\" { __global__ void __launch_bounds__(64) f(int n, gpulua_ctx ctx)\n"
+        "// {\n{" SKIP(ctx) "\n}\n}\n__global__ void g(gpulua_ctx); "
+                            "int h(gpulua_ctx c) { return 1; }",
+        "in a block, behind a comment; no declarations, no functions");
+    expect_entered("#define A \\\n 1\n__global__ void f(int n, \\\r\n gpulua_ctx c) {\n}"
+                   "__global__ void g(gpulua_ctx d){}",
+                   "#define A \\\n 1\n__global__ void f(int n, \\\r\n gpulua_ctx c) {" SKIP(
+                       c) "\n}__global__ void g(gpulua_ctx d){" SKIP(d) "}",
+                   "lines that go on stay lines");
+    expect_entered("template <class T> __global__ void f(T *x, gpulua_ctx c) { }",
+                   "template <class T> __global__ void f(T *x, gpulua_ctx c) {" SKIP(c) " }",
+                   "templates");
+    expect_entered("__global__ void f(gpulua_ctx c, int n) { } __global__ void g(gpulua_ctx) { }",
+                   "", "not where it is not last, or has no name");
+    expect_entered("// gpulua_ctx\n#if 0\n__global__ void f(gpulua_ctx c) { }\n#endif\n", "",
+                   "nothing that no compiler sees");
+}
+
 static void kernels(void) {
     expect("", "", "nothing");
     expect("__global__ void f() {}", "f()", "no parameters");
@@ -305,6 +338,7 @@ static void large(void) {
 }
 
 int main(int argc, char **argv) {
+    entries();
     kernels();
     comments();
     globals();

@@ -1,5 +1,6 @@
 /* Signatures: what each part means, every refusal and its position, and hostile texts. */
 #include "runtime/module.h"
+#include "runtime/report.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,11 @@ static void test_good(struct tap *tap) {
          " |value f32 1 0 0 16+4|f32"},
         {"f: ?void (*)(int, float)/8/8 , i8",
          "9: f|unsupported - 1 0 0 0+8|void (*)(int, float) |value i8 1 0 0 8+1|i8"},
+        {"gpulua_ctx", "56:"},
+        {"n: i32, x: in f32*, ctx: ?gpulua_ctx/56/8",
+         "72: n|value i32 1 0 0 0+4|i32 x|pointer f32 1 1 0 8+8|in f32*"},
+        {"i32, gpulua_ctx ", "64: |value i32 1 0 0 0+4|i32"},
+        {"?gpulua_ctx/24/8", "24: |unsupported - 1 0 0 0+24|gpulua_ctx"},
         {"i8, ?big/64/64", "128: |value i8 1 0 0 0+1|i8 |unsupported - 1 0 0 64+64|big"},
         {"a_very_long_parameter_name_that_does_not_fit_in_the_field: i32",
          "4: a_very_long_parameter_name_that_does_not_fit...|value i32 1 0 0 0+4|i32"},
@@ -62,7 +68,7 @@ static void test_good(struct tap *tap) {
         char got[1024] = "refused";
         if (gpu_signature_parse(cases[i].text, &signature, &error) == GPULUA_OK) {
             describe(signature, got, sizeof got);
-            uint32_t bytes = 0;
+            uint32_t bytes = signature->has_context ? sizeof(struct gpu_report_context) : 0;
             for (uint32_t k = 0; k < signature->param_count; k++) {
                 bytes += signature->params[k].byte_count;
             }
@@ -101,6 +107,10 @@ static void test_bad(struct tap *tap) {
         const char *part;
     } cases[] = {
         {"i33", 1, "'i33'"},
+        {"gpulua_ctx, i32", 1, "the last parameter"},
+        {"i32, ?gpulua_ctx/56/8, i32", 6, "the last parameter"},
+        {"gpulua_ctx*", 1, "'gpulua_ctx'"},
+        {"in gpulua_ctx", 4, "'gpulua_ctx'"},
         {"n: i32, x: in float*", 15, "'float'"},
         {"i32,", 5, "parameter was expected"},
         {",i32", 1, "type was expected"},

@@ -160,6 +160,8 @@ struct backend_ops {
     gpulua_status (*host_register)(struct backend_device *device, void *base, uint64_t bytes,
                                    struct backend_error *error);
     void (*host_unregister)(struct backend_device *device, void *base);
+    /* Where kernels find registered memory; 0: it is not registered. NULL: where it is. */
+    uint64_t (*host_address)(struct backend_device *device, const void *at);
 
     gpulua_status (*stream_create)(struct backend_device *device, uint32_t slot, int priority,
                                    struct backend_stream **stream, struct backend_error *error);
@@ -365,6 +367,10 @@ struct backend_source_names {
 };
 gpulua_status gpu_backend_source_scan(const char *text, struct backend_source_names *names);
 void gpu_backend_source_free(struct backend_source_names *names);
+/* The text in which kernels with a gpulua_ctx (kernel/gpulua_kernel.h) ask first whether they are
+ * to skip themselves, every line where it was. `*entered` is malloc'ed; NULL: there are none such.
+ */
+gpulua_status gpu_backend_source_enter(const char *text, char **entered);
 
 /* backend/cache.c: compiled code on disk, by content. At most 256 MiB, oldest out, safe against
  * concurrent writers and readers, corrupt entries ignored. Key: any bytes; they are hashed together

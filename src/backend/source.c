@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "backend/source_scan.h"
+#include "backend/text.h"
 
 /* ---- declarations ---- */
 
@@ -126,6 +127,25 @@ static void declaration_read(const struct scan *scan, size_t begin, struct decla
         i++;
     }
     d->end = d->behind = i;
+}
+
+/* Its last parameter is a gpulua_ctx with a name. */
+static void entry_read(struct scan *scan, const struct declaration *d) {
+    size_t close = gpu_source_skip_group(scan, d->open) - 1;
+    if (!d->is_definition || close < d->open + 3 || !is_word(scan, close - 1) ||
+        !is_word_of(scan, close - 2, "gpulua_ctx")) {
+        return;
+    }
+    struct source_entry *grown =
+        realloc(scan->entries, (scan->entry_count + 1) * sizeof *scan->entries);
+    if (grown == NULL) {
+        scan->failed = true;
+        return;
+    }
+    scan->entries = grown;
+    grown[scan->entry_count++] =
+        (struct source_entry){.offset = (size_t)(scan->tokens[d->end].text - scan->text) + 1,
+                              .name = &scan->tokens[close - 1]};
 }
 
 static void kernel_read(struct scan *scan, const char *prefix, const struct declaration *d) {
@@ -286,6 +306,7 @@ static void declarations_read(struct scan *scan) {
             /* nothing of ours */
         } else if ((d.words & WORD_GLOBAL) != 0 && d.open != 0) {
             kernel_read(scan, prefix, &d);
+            entry_read(scan, &d);
         } else if ((d.words & (WORD_DEVICE | WORD_CONSTANT)) != 0 && d.open == 0 &&
                    !d.is_template && (!d.is_extern || d.has_value)) {
             globals_read(scan, prefix, &d);
@@ -298,6 +319,16 @@ static void declarations_read(struct scan *scan) {
     free(scopes);
 }
 
+static void scan_finish(struct scan *scan) {
+    free(scan->entries);
+    free(scan->tokens);
+    free(scan->macros);
+    free(scan->text);
+    if (scan->failed) {
+        gpu_backend_source_free(scan->names);
+    }
+}
+
 gpulua_status gpu_backend_source_scan(const char *text, struct backend_source_names *names) {
     *names = (struct backend_source_names){0};
     struct scan scan = {.names = names};
@@ -305,12 +336,52 @@ gpulua_status gpu_backend_source_scan(const char *text, struct backend_source_na
     if (!scan.failed) {
         declarations_read(&scan);
     }
-    free(scan.tokens);
-    free(scan.macros);
-    free(scan.text);
-    if (scan.failed) {
-        gpu_backend_source_free(names);
-        return GPULUA_OUT_OF_MEMORY;
+    scan_finish(&scan);
+    return scan.failed ? GPULUA_OUT_OF_MEMORY : GPULUA_OK;
+}
+
+/* ---- kernels that skip themselves ---- */
+
+/* The end of a continued line, of which the scan's text has nothing. */
+static size_t continuation_length(const char *at) {
+    return at[0] != '\\' ? 0 : at[1] == '\n' ? 2 : at[1] == '\r' && at[2] == '\n' ? 3 : 0;
+}
+
+static void enter(const struct scan *scan, const char *text, struct text *out) {
+    size_t offset = 0, next = 0;
+    for (const char *at = text; *at != '\0';) {
+        size_t length = continuation_length(at);
+        gpu_text_add(out, at, length > 0 ? length : 1);
+        offset += length == 0;
+        at += length > 0 ? length : 1;
+        if (length == 0 && next < scan->entry_count && offset == scan->entries[next].offset) {
+            const struct token *name = scan->entries[next++].name;
+            gpu_text_format(out, " if (gpulua_is_skipped(%.*s)) return;", (int)name->length,
+                            name->text);
+        }
     }
-    return GPULUA_OK;
+}
+
+gpulua_status gpu_backend_source_enter(const char *text, char **entered) {
+    *entered = NULL;
+    if (strstr(text, "gpulua_ctx") == NULL) {
+        return GPULUA_OK;
+    }
+    struct backend_source_names names = {0};
+    struct scan scan = {.names = &names};
+    struct text out = {0};
+    gpu_source_tokens_cut(&scan, text);
+    if (!scan.failed) {
+        declarations_read(&scan);
+    }
+    if (!scan.failed && scan.entry_count > 0) {
+        enter(&scan, text, &out);
+        *entered = gpu_text_take(&out);
+        scan.failed = *entered == NULL;
+    }
+    scan_finish(&scan);
+    if (!scan.failed) {
+        gpu_backend_source_free(&names);
+    }
+    return scan.failed ? GPULUA_OUT_OF_MEMORY : GPULUA_OK;
 }

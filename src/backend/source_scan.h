@@ -34,6 +34,11 @@ struct macro {
     unsigned words;
 };
 
+struct source_entry {
+    size_t offset;            /* in the scan's text, behind the { */
+    const struct token *name; /* of the parameter */
+};
+
 struct scan {
     char *text;           /* owned; spliced */
     struct token *tokens; /* owned */
@@ -41,6 +46,8 @@ struct scan {
     struct macro *macros; /* owned; only those that matter */
     size_t macro_count;
     struct backend_source_names *names;
+    struct source_entry *entries; /* owned; bodies of kernels with a gpulua_ctx, in order */
+    size_t entry_count;
     bool failed; /* no memory */
 };
 

@@ -57,6 +57,15 @@ static struct executor_job *take_first(struct executor_job **head, struct execut
 }
 
 static void compile(struct wire_executor *executor, struct executor_job *job) {
+    char *entered;
+    if (gpu_backend_source_enter(job->text, &entered) != GPULUA_OK) {
+        gpu_backend_fail(&job->error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
+        return;
+    }
+    if (entered != NULL) {
+        free(job->text);
+        job->text = entered;
+    }
     const struct backend_source source = {
         .name = job->name, .text = job->text, .options = job->options};
     gpulua_status status = executor->ops->module_compile(

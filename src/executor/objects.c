@@ -41,11 +41,32 @@ void gpu_executor_table_free(struct executor_table *table) {
 
 /* ---- addresses ---- */
 
+/* An address of slab 0 is an offset in the arena, as kernels see it. */
+static gpulua_status resolve_arena(const struct wire_executor *executor, uint64_t offset,
+                                   uint64_t bytes, uint64_t *resolved,
+                                   struct backend_error *error) {
+    void *at = gpu_executor_arena(executor, offset, bytes);
+    *resolved = at == NULL || executor->device == NULL ? 0
+                : executor->ops->host_address != NULL
+                    ? executor->ops->host_address(executor->device, at)
+                    : (uint64_t)(uintptr_t)at;
+    if (*resolved == 0) {
+        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                                "host memory at offset %" PRIu64
+                                " of the arena cannot be reached by the device",
+                                offset);
+    }
+    return GPULUA_OK;
+}
+
 gpulua_status gpu_executor_resolve(const struct wire_executor *executor, uint64_t address,
                                    uint64_t bytes, uint64_t *resolved,
                                    struct backend_error *error) {
     uint32_t number = gpu_wire_address_slab(address);
     uint64_t offset = gpu_wire_address_offset(address);
+    if (number == 0) {
+        return resolve_arena(executor, offset, bytes, resolved, error);
+    }
     const struct executor_slab *slab = gpu_executor_row(&executor->slabs, number);
     if (slab == NULL || slab->address == 0) {
         return gpu_backend_fail(error, GPULUA_USE_AFTER_FREE, 0, "slab %" PRIu32 " is not there",

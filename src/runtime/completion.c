@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "runtime/recovery.h"
+#include "runtime/report.h"
 #include "runtime/watchdog.h"
 
 #define REAP_AT_POLL 64u /* blocks given back at most: a poll stays short */
@@ -59,8 +60,7 @@ static struct gpu_op *find_pending(struct gpu_device *device, uint32_t slot, uin
     return op && op->seq == seq ? op : NULL;
 }
 
-static void fail_op(struct gpu_op *op, gpulua_status status, int32_t driver_code,
-                    const char *text) {
+void gpu_op_fail(struct gpu_op *op, gpulua_status status, int32_t driver_code, const char *text) {
     struct gpu_failure *failure = gpu_failure_create();
     if (failure) {
         gpu_error_set(&failure->error, status, "%s", text);
@@ -86,7 +86,7 @@ static void on_result(struct gpu_device *device, const struct wire_reply *reply)
         if (op->reply) {
             memcpy(op->reply, reply, reply->length_bytes);
         } else {
-            fail_op(op, GPULUA_OUT_OF_MEMORY, 0, "no host memory for an answer of the device");
+            gpu_op_fail(op, GPULUA_OUT_OF_MEMORY, 0, "no host memory for an answer of the device");
         }
         return;
     }
@@ -96,7 +96,8 @@ static void on_failure(struct gpu_device *device, const struct wire_reply *reply
     device->failures_seen++;
     struct gpu_op *op = find_pending(device, reply->stream, reply->seq);
     if (op && !op->failure) {
-        fail_op(op, (gpulua_status)reply->status, reply->driver_code, gpu_wire_reply_text(reply));
+        gpu_op_fail(op, (gpulua_status)reply->status, reply->driver_code,
+                    gpu_wire_reply_text(reply));
         device->has_new_failures = true;
     }
 }
@@ -163,7 +164,7 @@ static bool inherit_failure(struct gpu_op *op) {
     return false;
 }
 
-static void spread_failures(struct gpu_device *device) {
+void gpu_failures_spread(struct gpu_device *device) {
     bool is_changed = true;
     while (is_changed) {
         is_changed = false;
@@ -219,7 +220,8 @@ static uint32_t end_stream(struct gpu_device *device, struct gpu_stream *stream)
 static void end_request(struct gpu_op *op) {
     const struct wire_reply *reply = op->reply;
     if (reply && reply->status != GPULUA_OK && !op->failure) {
-        fail_op(op, (gpulua_status)reply->status, reply->driver_code, gpu_wire_reply_text(reply));
+        gpu_op_fail(op, (gpulua_status)reply->status, reply->driver_code,
+                    gpu_wire_reply_text(reply));
     }
     if (op->on_reply) {
         op->on_reply(op, op->on_reply_user, reply);
@@ -368,9 +370,12 @@ static uint32_t look(struct gpu_device *device) {
         }
     }
     (void)gpu_wire_link_drain(device->link);
+    if (__builtin_expect(device->report_count > 0, 0)) {
+        gpu_reports_look(device);
+    }
     if (device->has_new_failures) {
         device->has_new_failures = false;
-        spread_failures(device);
+        gpu_failures_spread(device);
     }
     uint32_t ended = 0;
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {

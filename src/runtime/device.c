@@ -10,6 +10,7 @@
 #include "runtime/locate.h"
 #include "runtime/memory/stack.h"
 #include "runtime/recovery.h"
+#include "runtime/report.h"
 #include "runtime/watchdog.h"
 
 /* ---- names ---- */
@@ -346,6 +347,7 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
     gpu_device_fail_all(device, text, 0, true);
     gpu_recovery_finish(device);
     gpu_watchdog_finish(device);
+    gpu_reports_close(device);
     gpu_device_run_deferred(device);
     gpu_device_retry_later(device);
     gpu_device_run_deferred(device);

@@ -6,6 +6,7 @@
 
 #include "runtime/graph/state.h"
 #include "runtime/native_capture.h"
+#include "runtime/report.h"
 #include "runtime/work.h"
 
 #define POLL_EVERY_SUBMITS 64u /* completed ops are given back in batches */
@@ -72,6 +73,7 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
     envelope->site = submit->site;
     envelope->use_count = 0;
     envelope->uses = envelope->room;
+    envelope->report = NULL;
     return GPULUA_OK;
 }
 
@@ -99,6 +101,7 @@ static gpulua_status spill_waits(struct gpu_envelope *envelope, struct gpu_error
     mark->uses = mark->room;
     mark->use_count = 0;
     mark->waits.count = 0;
+    mark->report = NULL;
     mark->waits.failure = NULL;
     mark->waits.is_full = false;
     for (uint32_t i = 0; i < envelope->waits.count; i++) {
@@ -265,6 +268,9 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
         gpu_op_release(work);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for the operation '%s'",
                              envelope->label);
+    }
+    if (__builtin_expect(device->report_count > 0, 0)) {
+        gpu_report_attach(work, &envelope->waits, envelope->report);
     }
     if (device->failures_seen != device->failures_forgotten) {
         gpulua_status status = forget_failures(device, error);

@@ -424,10 +424,11 @@ static gpulua_status check_params(const struct gpu_kernel *kernel, struct gpu_er
     if (facts->param_count == UINT32_MAX) {
         return GPULUA_OK;
     }
-    if (facts->param_count != signature->param_count) {
+    uint32_t count = signature->param_count + signature->has_context;
+    if (facts->param_count != count) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "signature of kernel '%s': %u parameters, the compiled kernel has %u",
-                             kernel->name, signature->param_count, facts->param_count);
+                             kernel->name, count, facts->param_count);
     }
     uint32_t known = sizeof facts->param_bytes / sizeof facts->param_bytes[0];
     for (uint32_t i = 0; i < signature->param_count && i < known; i++) {

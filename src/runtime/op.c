@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/report.h"
 #include "runtime/state.h"
 
 #define FAILED_AT_FIRST 64u
@@ -80,6 +81,9 @@ void gpu_op_release(struct gpu_op *op) {
         free(op->reply);
         op->reply = NULL;
     }
+    if (op->report || op->need_count > 0) {
+        gpu_report_detach(op);
+    }
     op->is_replied = false;
     let_stream_go(op); /* one that was never submitted has it still */
     op->next = device->op_free;
@@ -125,6 +129,9 @@ void gpu_op_end(struct gpu_op *op) {
         }
     } else {
         device->stats.ops_completed++;
+    }
+    if (__builtin_expect(op->report || op->need_count > 0, 0)) {
+        gpu_report_detach(op);
     }
     fire_all(op);
     /* Whoever has a handle of what is over keeps no stream's slot from being used again. */
@@ -325,12 +332,29 @@ struct gpu_failure *gpu_failed_find(const struct gpu_device *device, struct gpu_
     return NULL;
 }
 
-/* Failures stay findable for as long as some block's newest write is the failed op. */
+static void need_failed(struct gpu_device *device, struct gpu_point point) {
+    for (uint32_t i = 0; i < device->failed_count; i++) {
+        struct gpu_failed_point *failed = &device->failed[i];
+        failed->is_needed |= failed->point.slot == point.slot && failed->point.seq == point.seq;
+    }
+}
+
+/* Failures stay findable for as long as some block's newest write is the failed op, and for what is
+ * pending and has read an output of it that has been written over since. */
 static void sweep_failed(struct gpu_device *device) {
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        const struct gpu_stream *stream = device->streams[slot];
+        for (const struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
+            for (uint32_t i = 0; i < op->dep_count && !op->failure; i++) {
+                need_failed(device, op->deps[i]);
+            }
+        }
+    }
     uint32_t kept = 0;
     for (uint32_t i = 0; i < device->failed_count; i++) {
         struct gpu_failed_point *failed = &device->failed[i];
-        bool is_needed = !gpu_point_is_over(device, failed->point);
+        bool is_needed = failed->is_needed || !gpu_point_is_over(device, failed->point);
+        failed->is_needed = false;
         for (struct gpu_block *block = device->blocks; block && !is_needed; block = block->next) {
             is_needed = gpu_history_has_write(&block->history, failed->point);
         }

@@ -6,6 +6,7 @@
  *     pointer    := [ "in" | "out" | "inout" ] target "*"  "in f32*", "out f32x4*", "void*"
  *     target     := TYPE [ "x" 2..4 ] | "void"
  *     unsupported:= "?" C-TYPE "/" BYTES "/" ALIGNMENT     from compilers only
+ *     context    := "gpulua_ctx"                           the last one; scripts do not pass it
  *
  * Blanks may stand between all of these. A C type may hold commas, slashes and colons: it ends at
  * the first comma outside brackets, and its last two slashes delimit the numbers. */
@@ -15,6 +16,7 @@
 #include <string.h>
 
 #include "runtime/module.h"
+#include "runtime/report.h"
 
 #define POINTER_BYTES 8u
 #define ALIGNMENT_MAX 4096u
@@ -214,6 +216,13 @@ static gpulua_status parse_pointer(struct parser *parser, struct word target,
     return GPULUA_OK;
 }
 
+/* What gpulua_kernel.h has the kernel declare. */
+static bool is_context(const struct gpu_param *param) {
+    return param->kind == GPU_PARAM_UNSUPPORTED &&
+           strcmp(param->text, GPU_REPORT_CONTEXT_NAME) == 0 &&
+           param->byte_count == sizeof(struct gpu_report_context);
+}
+
 static gpulua_status parse_type(struct parser *parser, struct word word, struct gpu_param *param,
                                 uint32_t *alignment) {
     parse_access(parser, param, &word);
@@ -223,6 +232,13 @@ static gpulua_status parse_type(struct parser *parser, struct word word, struct 
     bool is_pointer = *parser->at == '*';
     param->type = GPU_TYPE_COUNT;
     param->lanes = 1;
+    if (word_is(word, GPU_REPORT_CONTEXT_NAME) && !is_pointer && param->access == 0) {
+        param->kind = GPU_PARAM_UNSUPPORTED;
+        param->byte_count = sizeof(struct gpu_report_context);
+        *alignment = sizeof(uint64_t);
+        snprintf(param->text, sizeof param->text, "%s", GPU_REPORT_CONTEXT_NAME);
+        return GPULUA_OK;
+    }
     if (!word_is(word, "void")) {
         if (!split_target(word, &param->type, &param->lanes)) {
             return fail_at(parser, word.start,
@@ -315,6 +331,15 @@ static gpulua_status parse_all(struct parser *parser, struct gpu_signature *sign
         }
         if (status != GPULUA_OK) {
             return status;
+        }
+        if (is_context(param)) {
+            if (*parser->at != '\0') {
+                return fail_at(parser, start,
+                               "a " GPU_REPORT_CONTEXT_NAME " is the last parameter");
+            }
+            signature->has_context = true;
+            signature->context_offset = param->byte_offset;
+            return GPULUA_OK;
         }
         signature->param_count++;
         if (*parser->at == '\0') {

@@ -56,9 +56,12 @@ struct gpu_op {
     struct gpu_site site;
     const struct gpu_seat *seat; /* of a shared device: who submitted it. Compared alone */
     struct gpu_point *deps;      /* ops whose output this one reads; deps_inline or owned */
+    uint8_t need_count;
     /* From here on: nothing in those of the free list. */
     struct gpu_waiter *waiters;
     struct gpu_failure *failure; /* retained; set as soon as known */
+    struct gpu_report *report;   /* retained: of its own kernel, while pending; see report.h */
+    struct gpu_report *needs[6]; /* retained, while pending: of what it depends on */
     void *shadow;                /* the observer's */
     struct wire_reply *reply;    /* of requests: owned copy until the poll */
     /* Requests: called once by the poll that ends it, before waiters fire. `reply` NULL: the device
@@ -177,6 +180,7 @@ struct gpu_account {
 
 struct gpu_failed_point {
     struct gpu_point point;
+    bool is_needed;              /* while the list is swept */
     struct gpu_failure *failure; /* retained */
 };
 
@@ -320,6 +324,9 @@ struct gpu_device {
     uint64_t op_number_next;
     uint64_t failures_seen, failures_forgotten; /* WIRE_REPLY_FAILUREs */
     bool has_new_failures;
+    struct gpu_report_row *report_rows; /* owned; see report.h */
+    struct gpu_report *report_free;
+    uint32_t report_count;             /* that are in use */
     struct gpu_failure *failure_spare; /* for when there is no memory for one */
     struct gpu_failed_point *failed;
     uint32_t failed_count, failed_capacity;
@@ -494,6 +501,9 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
                              const char *label, struct gpu_site site);
 /* Somebody wants to know when it is over: on some transports nobody is told otherwise. */
 void gpu_op_want(struct gpu_op *op);
+/* It fails, and whatever depends on it, once it is over. */
+void gpu_op_fail(struct gpu_op *op, gpulua_status status, int32_t driver_code, const char *text);
+void gpu_failures_spread(struct gpu_device *device); /* to what is pending and depends on them */
 void gpu_op_end(struct gpu_op *op); /* pending no more: state by its failure; waiters fire; drops
                                        the list's ref */
 /* The seat's waiters fire when it next polls, although the op may not be over. */
@@ -617,6 +627,7 @@ struct gpu_envelope {
     struct gpu_use *uses; /* `room`, or somebody else's */
     struct gpu_use room[GPU_USES_MAX];
     struct gpu_waits waits;
+    struct gpu_report *report; /* borrowed: of a kernel that has one */
 };
 /* Checks stream and device; makes room for one more op in flight (may block). */
 struct gpu_submit;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/graph/state.h"
+#include "runtime/report.h"
 
 static uint64_t address_of(const struct gpu_ref *ref) {
     return ref->block->address + ref->byte_offset;
@@ -499,6 +500,24 @@ static uint32_t write_payload(const struct gpu_launch *launch, uint8_t *payload,
     return signature->args_bytes + reloc_count * (uint32_t)sizeof(uint16_t);
 }
 
+/* The last parameter of a kernel that reports; more relocations behind the others. */
+static uint32_t write_context(const struct gpu_signature *signature, uint8_t *payload,
+                              struct wire_record *record, const struct gpu_envelope *envelope) {
+    struct gpu_report *needs[GPU_REPORT_NEEDS_MAX];
+    struct gpu_report_context context = {.report = gpu_report_address(envelope->report)};
+    uint32_t need_count = gpu_report_needs(envelope->stream->device, &envelope->waits, needs);
+    uint8_t *relocs = payload + signature->args_bytes;
+    for (uint32_t i = 0; i <= need_count; i++) {
+        uint16_t offset = (uint16_t)(signature->context_offset + i * sizeof(uint64_t));
+        if (i > 0) {
+            context.needs[i - 1] = gpu_report_address(needs[i - 1]);
+        }
+        memcpy(relocs + sizeof offset * record->u.launch.reloc_count++, &offset, sizeof offset);
+    }
+    memcpy(payload + signature->context_offset, &context, sizeof context);
+    return signature->args_bytes + record->u.launch.reloc_count * (uint32_t)sizeof(uint16_t);
+}
+
 /* Check mode: what the launch declares, behind its arguments. */
 static uint32_t write_uses(const struct gpu_launch *launch, uint8_t *payload,
                            struct wire_record *record) {
@@ -546,12 +565,23 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_o
     if (status) {
         return status;
     }
+    if (launch->submit.capture && launch->kernel->signature->has_context) {
+        return gpu_error_set(error, GPULUA_UNSUPPORTED,
+                             "kernel '%s' reports failures (it has a " GPU_REPORT_CONTEXT_NAME
+                             "), and cannot be part of a graph",
+                             gpu_kernel_name(launch->kernel));
+    }
     /* Every kernel may read and write its module's variables; and the module must outlive the
      * launch. */
     use_module(&envelope, module, module->access);
+    if (launch->kernel->signature->has_context &&
+        (status = gpu_report_take(device, module->name, &envelope.report, error))) {
+        return status;
+    }
     struct wire_record *record;
     status = gpu_envelope_record(&envelope, WIRE_OP_LAUNCH, &record, error);
     if (status) {
+        gpu_report_release(envelope.report);
         return status;
     }
     record->object = launch->kernel->id;
@@ -563,6 +593,9 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_o
     record->u.launch.is_library = module->kind == GPU_MODULE_LIBRARY;
     uint8_t *payload = gpu_wire_record_payload(record);
     uint32_t payload_bytes = write_payload(launch, payload, record);
+    if (envelope.report) {
+        payload_bytes = write_context(launch->kernel->signature, payload, record, &envelope);
+    }
     if (device->is_checked) {
         payload_bytes = write_uses(launch, payload, record);
     }
@@ -570,6 +603,7 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_o
         return no_memory_for_node(error);
     }
     status = gpu_envelope_submit(&envelope, record, payload_bytes, op, error);
+    gpu_report_release(envelope.report);
     device->stats.launches += status == GPULUA_OK && !launch->submit.capture;
     return status;
 }

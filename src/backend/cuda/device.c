@@ -389,6 +389,7 @@ const struct backend_ops gpu_backend_cuda = {
     .pool_trim = gpu_cuda_pool_trim,
     .host_register = gpu_cuda_host_register,
     .host_unregister = gpu_cuda_host_unregister,
+    .host_address = gpu_cuda_host_address,
     .stream_create = gpu_cuda_stream_create,
     .stream_destroy = gpu_cuda_stream_destroy,
     .stream_word = gpu_cuda_stream_word,

@@ -198,6 +198,7 @@ void gpu_cuda_pool_close(struct backend_device *device); /* its memory is given 
 gpulua_status gpu_cuda_host_register(struct backend_device *device, void *base, uint64_t bytes,
                                      struct backend_error *error);
 void gpu_cuda_host_unregister(struct backend_device *device, void *base);
+uint64_t gpu_cuda_host_address(struct backend_device *device, const void *at);
 gpulua_status gpu_cuda_copy(struct backend_stream *stream, uint64_t seq, uint64_t dst, uint64_t src,
                             uint64_t bytes, struct backend_error *error);
 gpulua_status gpu_cuda_upload(struct backend_stream *stream, uint64_t seq, uint64_t dst,

@@ -46,9 +46,8 @@ void gpu_cuda_stream_destroy(struct backend_device *device, struct backend_strea
     free(stream);
 }
 
-/* The device's address of a host word; 0: not in registered memory. Nearly always the word lies
- * where the last one did, in the completion page. */
-static CUdeviceptr word_address(struct backend_device *device, const void *word) {
+/* Nearly always it lies where the last one did, in the completion page. */
+uint64_t gpu_cuda_host_address(struct backend_device *device, const void *word) {
     const char *at = word;
     for (size_t tries = 0; tries <= device->range_count; tries++) {
         size_t i = tries == 0 ? device->range_last : tries - 1;
@@ -78,7 +77,7 @@ gpulua_status gpu_cuda_stream_word(struct backend_stream *stream, _Atomic uint64
         return gpu_backend_fail(error, GPULUA_CAPTURE_ACTIVE, 0,
                                 "the stream is being captured by the host");
     }
-    CUdeviceptr address = device->has_words ? word_address(device, (const void *)word) : 0;
+    CUdeviceptr address = device->has_words ? gpu_cuda_host_address(device, (const void *)word) : 0;
     if (address == 0) {
         return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
                                 device->has_words ? "the word is not in registered memory"

@@ -1,0 +1,340 @@
+/* What kernels report (see kernel/gpulua_kernel.h), and whose reports are looked at by whom.
+ *
+ * Reports lie in rows of host memory. A launch whose kernel has a gpulua_ctx has one until it is
+ * over and nothing depends on it any more: what is pending behind it keeps it, so that a kernel
+ * that starts late does not find what somebody else has written there meanwhile. The device sets a
+ * mark at the beginning of a row, which is all that is looked at as long as nothing fails; it does
+ * so before the operation is over, so whoever has seen that an operation is over and then looks
+ * here sees whether it, or anything in front of it, has failed. */
+#include "runtime/report.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REPORTS_PER_ROW 256u /* the first is the row's mark */
+#define REPORT_ARGS 8u
+#define REPORT_CHARS 144u
+#define STATE_THERE 2u
+
+/* As gpulua_kernel.h has it. */
+struct written {
+    _Atomic uint32_t state;
+    uint32_t line;
+    uint32_t block[3], thread[3];
+    uint32_t index;
+    uint32_t arg_count;
+    uint8_t kinds[REPORT_ARGS];
+    uint64_t args[REPORT_ARGS];
+    char format[REPORT_CHARS];
+};
+static_assert(sizeof(struct written) == 256, "as kernels have it");
+
+struct gpu_report {
+    uint32_t refs;
+    struct gpu_report_row *row;
+    struct gpu_report *next; /* of the free list */
+    struct gpu_op *op;       /* borrowed; NULL: over, or not submitted */
+    const char *source;      /* interned: of the kernel */
+    struct written *written; /* in the row's block */
+};
+
+struct gpu_report_row {
+    struct gpu_report_row *next;
+    struct gpu_device *device; /* borrowed */
+    struct gpu_block *block;   /* retained */
+    uint32_t live;
+    struct gpu_report reports[REPORTS_PER_ROW];
+};
+
+/* ---- taking ---- */
+
+static gpulua_status add_row(struct gpu_device *device, struct gpu_error *error) {
+    struct gpu_report_row *row = calloc(1, sizeof *row);
+    if (!row) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for reports of kernels");
+    }
+    struct gpu_block_info info = {.byte_count = REPORTS_PER_ROW * sizeof(struct written),
+                                  .label = "reports",
+                                  .is_host = true};
+    gpulua_status status = gpu_block_create(device, &info, &row->block, error);
+    if (status) {
+        free(row);
+        return status;
+    }
+    row->device = device;
+    struct written *all = gpu_block_host_bytes(row->block);
+    memset(all, 0, info.byte_count);
+    for (uint32_t i = 0; i < REPORTS_PER_ROW; i++) {
+        row->reports[i] = (struct gpu_report){.row = row, .written = &all[i]};
+        all[i].index = i;
+    }
+    for (uint32_t i = REPORTS_PER_ROW - 1; i > 0; i--) {
+        row->reports[i].next = device->report_free;
+        device->report_free = &row->reports[i];
+    }
+    row->next = device->report_rows;
+    device->report_rows = row;
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_report_take(struct gpu_device *device, const char *source,
+                              struct gpu_report **report, struct gpu_error *error) {
+    gpulua_status status = device->report_free ? GPULUA_OK : add_row(device, error);
+    if (status) {
+        return status;
+    }
+    const char *kept = gpu_device_intern(device, source);
+    if (!kept) {
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for the name of %.80s",
+                             source);
+    }
+    struct gpu_report *made = device->report_free;
+    device->report_free = made->next;
+    made->refs = 1;
+    made->op = NULL;
+    made->source = kept;
+    atomic_store_explicit(&made->written->state, 0, memory_order_relaxed);
+    made->row->live++;
+    device->report_count++;
+    *report = made;
+    return GPULUA_OK;
+}
+
+struct gpu_report *gpu_report_retain(struct gpu_report *report) {
+    report->refs++;
+    return report;
+}
+
+void gpu_report_release(struct gpu_report *report) {
+    if (!report || --report->refs > 0) {
+        return;
+    }
+    struct gpu_device *device = report->row->device;
+    report->next = device->report_free;
+    device->report_free = report;
+    report->row->live--;
+    device->report_count--;
+}
+
+uint64_t gpu_report_address(const struct gpu_report *report) {
+    return report->row->block->address +
+           (uint64_t)(report - report->row->reports) * sizeof(struct written);
+}
+
+void gpu_reports_close(struct gpu_device *device) {
+    while (device->report_rows) {
+        struct gpu_report_row *row = device->report_rows;
+        device->report_rows = row->next;
+        assert(row->live == 0);
+        gpu_block_release(row->block);
+        free(row);
+    }
+    device->report_free = NULL;
+}
+
+/* ---- who depends on whom ---- */
+
+static const struct gpu_op *find_pending(const struct gpu_device *device, uint32_t slot,
+                                         uint64_t seq) {
+    const struct gpu_stream *stream = slot < WIRE_STREAMS_MAX ? device->streams[slot] : NULL;
+    const struct gpu_op *op = stream ? stream->head : NULL;
+    while (op && op->seq < seq) {
+        op = op->next;
+    }
+    return op && op->seq == seq ? op : NULL;
+}
+
+static void need(struct gpu_report *needs[GPU_REPORT_NEEDS_MAX], uint32_t *count,
+                 struct gpu_report *report) {
+    for (uint32_t i = 0; i < *count; i++) {
+        if (needs[i] == report) {
+            return;
+        }
+    }
+    if (report && *count < GPU_REPORT_NEEDS_MAX) {
+        needs[(*count)++] = report;
+    }
+}
+
+uint32_t gpu_report_needs(const struct gpu_device *device, const struct gpu_waits *waits,
+                          struct gpu_report *needs[GPU_REPORT_NEEDS_MAX]) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; device->report_count > 0 && i < waits->count; i++) {
+        const struct wire_wait *wait = &waits->items[i];
+        const struct gpu_op *op =
+            wait->flags & WIRE_WAIT_DEPENDS ? find_pending(device, wait->stream, wait->seq) : NULL;
+        if (op && op->report) { /* if it skips itself, its report says so */
+            need(needs, &count, op->report);
+            continue;
+        }
+        for (uint32_t k = 0; op && k < op->need_count; k++) {
+            need(needs, &count, op->needs[k]);
+        }
+    }
+    return count;
+}
+
+void gpu_report_attach(struct gpu_op *op, const struct gpu_waits *waits,
+                       struct gpu_report *report) {
+    op->need_count = (uint8_t)gpu_report_needs(op->device, waits, op->needs);
+    for (uint32_t i = 0; i < op->need_count; i++) {
+        gpu_report_retain(op->needs[i]);
+    }
+    op->report = report ? gpu_report_retain(report) : NULL;
+    if (report) {
+        report->op = op;
+    }
+}
+
+void gpu_report_detach(struct gpu_op *op) {
+    if (op->report) {
+        op->report->op = NULL;
+        gpu_report_release(op->report);
+        op->report = NULL;
+    }
+    while (op->need_count > 0) {
+        gpu_report_release(op->needs[--op->need_count]);
+    }
+}
+
+/* ---- reading ---- */
+
+struct printed {
+    char *to;
+    size_t room; /* with the NUL */
+};
+
+__attribute__((format(printf, 2, 3))) static void print(struct printed *printed, const char *format,
+                                                        ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(printed->to, printed->room, format, arguments);
+    va_end(arguments);
+    size_t used = length < 0                       ? 0
+                  : (size_t)length < printed->room ? (size_t)length
+                                                   : printed->room - 1;
+    printed->to += used;
+    printed->room -= used;
+}
+
+/* One value as `spec`, "%-8.3f", wants it; as what it is, where that does not fit. */
+static void print_value(struct printed *printed, const char *spec, size_t spec_length, uint8_t kind,
+                        uint64_t bits) {
+    char flags[24] = "";
+    char conversion = spec[spec_length - 1];
+    size_t kept = 0;
+    for (size_t i = 1; i + 1 < spec_length && kept + 1 < sizeof flags; i++) {
+        if (!strchr("hlLqjzt", spec[i])) { /* lengths: it has 64 bits */
+            flags[kept++] = spec[i];
+        }
+    }
+    flags[kept] = '\0';
+    double real;
+    memcpy(&real, &bits, sizeof real);
+    bool is_real = kind == 'f';
+    char format[40];
+    if (conversion == 'p' || kind == 'p') {
+        print(printed, "0x%llx", (unsigned long long)bits);
+    } else if (strchr("eEfFgGaA", conversion)) {
+        double value = is_real ? real : kind == 'i' ? (double)(int64_t)bits : (double)bits;
+        snprintf(format, sizeof format, "%%%s%c", flags, conversion);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        print(printed, format, value);
+    } else if (is_real) { /* %d of a float */
+        print(printed, "%g", real);
+    } else if (conversion == 'c') {
+        print(printed, "%c", (int)(bits & 127u) < 32 ? '?' : (int)(bits & 127u));
+    } else {
+        bool is_signed = conversion == 'd' || conversion == 'i';
+        snprintf(format, sizeof format, "%%%sll%c", flags,
+                 strchr("xXou", conversion) ? conversion
+                 : is_signed                ? 'd'
+                                            : 'u');
+        print(printed, format, (unsigned long long)bits);
+#pragma GCC diagnostic pop
+    }
+}
+
+/* The device wrote it: nothing of it is believed. */
+static void print_message(struct printed *printed, const struct written *written) {
+    char format[REPORT_CHARS];
+    memcpy(format, written->format, sizeof format);
+    format[sizeof format - 1] = '\0';
+    uint32_t arg = 0, arg_count = written->arg_count;
+    arg_count = arg_count < REPORT_ARGS ? arg_count : REPORT_ARGS;
+    for (const char *at = format; *at;) {
+        size_t length = strcspn(at, "%");
+        print(printed, "%.*s", (int)length, at);
+        at += length;
+        if (at[0] == '%' && at[1] == '%') {
+            print(printed, "%%");
+            at += 2;
+        } else if (*at == '%') {
+            length = 1 + strspn(at + 1, "0123456789.+-# 'hlLqjzt");
+            length += at[length] != '\0';
+            bool is_spec = length > 1 && length < 24 && strchr("diuoxXfFeEgGaAcp", at[length - 1]);
+            if (is_spec && arg < arg_count) {
+                print_value(printed, at, length, written->kinds[arg], written->args[arg]);
+                arg++;
+            } else {
+                print(printed, "%.*s", (int)length, at);
+            }
+            at += length;
+        }
+    }
+}
+
+static void fail(struct gpu_op *op, const struct gpu_report *report) {
+    const struct written *written = report->written;
+    char message[1024], what[600];
+    struct printed printed = {what, sizeof what};
+    print_message(&printed, written);
+    const uint32_t *b = written->block, *t = written->thread;
+    snprintf(message, sizeof message,
+             "kernel '%.64s' failed in line %u of %.128s, block (%u,%u,%u), thread (%u,%u,%u): %s",
+             op->label, written->line, report->source, b[0], b[1], b[2], t[0], t[1], t[2], what);
+    gpu_op_fail(op, GPULUA_KERNEL_FAILED, 0, message);
+}
+
+static bool is_marked(struct gpu_report_row *row) {
+    _Atomic uint32_t *mark = &row->reports[0].written->state;
+    if (row->live == 0 || atomic_load_explicit(mark, memory_order_acquire) == 0) {
+        return false;
+    }
+    /* First, so that what comes while we look sets it again. */
+    atomic_exchange_explicit(mark, 0, memory_order_acq_rel);
+    return true;
+}
+
+/* The one submitted first that has failed and is not known to. */
+static struct gpu_report *find_failed(const struct gpu_device *device) {
+    struct gpu_report *found = NULL;
+    for (struct gpu_report_row *row = device->report_rows; row; row = row->next) {
+        for (uint32_t i = 1; i < REPORTS_PER_ROW; i++) {
+            struct gpu_report *report = &row->reports[i];
+            const struct gpu_op *op = report->op;
+            if (op && !op->failure && (!found || op->number < found->op->number) &&
+                atomic_load_explicit(&report->written->state, memory_order_acquire) ==
+                    STATE_THERE) {
+                found = report;
+            }
+        }
+    }
+    return found;
+}
+
+void gpu_reports_look(struct gpu_device *device) {
+    bool has_failed = false;
+    for (struct gpu_report_row *row = device->report_rows; row; row = row->next) {
+        has_failed |= is_marked(row);
+    }
+    struct gpu_report *report;
+    while (has_failed && (report = find_failed(device))) {
+        fail(report->op, report);
+        gpu_failures_spread(device); /* what one says that has read this is of no interest */
+    }
+}

@@ -1,0 +1,39 @@
+/* Reports of kernels with a gpulua_ctx: what failed in a launch, as the device wrote it into memory
+ * of the host. */
+#ifndef GPU_RUNTIME_REPORT_H
+#define GPU_RUNTIME_REPORT_H
+
+#include "runtime/state.h"
+
+#define GPU_REPORT_NEEDS_MAX 6u
+/* What a kernel gets for its last parameter: wire addresses of its report, and of those of launches
+ * that it depends on; 0: none. kernel/gpulua_kernel.h has the same with pointers. */
+struct gpu_report_context {
+    uint64_t report, needs[GPU_REPORT_NEEDS_MAX];
+};
+#define GPU_REPORT_CONTEXT_NAME "gpulua_ctx"
+
+struct gpu_report;
+
+/* A new one with nothing in it, for the caller to release. `source`: of the kernel. */
+gpulua_status gpu_report_take(struct gpu_device *device, const char *source,
+                              struct gpu_report **report, struct gpu_error *error);
+struct gpu_report *gpu_report_retain(struct gpu_report *report);
+void gpu_report_release(struct gpu_report *report); /* NULL: nothing */
+uint64_t gpu_report_address(const struct gpu_report *report);
+
+/* The operation is one that these launches may fail: it retains what its dependencies have, and
+ * `report`, which is its own (or NULL). */
+void gpu_report_attach(struct gpu_op *op, const struct gpu_waits *waits, struct gpu_report *report);
+/* The reports, at most GPU_REPORT_NEEDS_MAX, borrowed, that work with these waits depends on. More
+ * are left out: then a kernel runs that could have skipped itself. */
+uint32_t gpu_report_needs(const struct gpu_device *device, const struct gpu_waits *waits,
+                          struct gpu_report *needs[GPU_REPORT_NEEDS_MAX]);
+/* The operation is over, or was never submitted. */
+void gpu_report_detach(struct gpu_op *op);
+
+/* Fails each operation whose kernel has reported something, and what depends on it. */
+void gpu_reports_look(struct gpu_device *device);
+void gpu_reports_close(struct gpu_device *device); /* nothing is pending any more */
+
+#endif
