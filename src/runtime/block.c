@@ -76,6 +76,9 @@ static void unlink_live(struct gpu_block *block) {
 /* Check mode: the executor knows every block of device memory. */
 static void tell_block(const struct gpu_block *block, enum wire_opcode opcode) {
     struct gpu_device *device = block->device;
+    if (block->is_hidden) {
+        return;
+    }
     struct {
         struct wire_record record;
         char text[64];
@@ -520,6 +523,7 @@ static gpulua_status give_memory(struct gpu_block *block, const struct gpu_block
     block->is_trackable = memory->is_trackable;
     block->site = info->site;
     block->is_host = info->is_host;
+    block->is_hidden = info->is_hidden;
     block->address = block->grant.address;
     device->host_block_count += info->is_host;
     if (!info->is_host) {

@@ -39,6 +39,7 @@ struct gpu_block_info {
     enum gpu_keeping keeping;
     const char *label; /* or NULL */
     bool is_host;      /* pinned host memory in the arena */
+    bool is_hidden;    /* gpulua's own: check mode is not told of it */
     bool is_reserved;  /* gpu_memory_reserve has made room for it; used up by success and failure */
     struct gpu_memory *memory; /* NULL: the device's default. Not for host memory */
     struct gpu_stream

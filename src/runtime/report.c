@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,18 +39,29 @@ struct gpu_report {
     struct gpu_report *next; /* of the free list */
     struct gpu_op *op;       /* borrowed; NULL: over, or not submitted */
     const char *source;      /* interned: of the kernel */
+    uint64_t number;         /* what the kernel puts into its word; of no other launch */
     struct written *written; /* in the row's block */
 };
 
 struct gpu_report_row {
     struct gpu_report_row *next;
     struct gpu_device *device; /* borrowed */
-    struct gpu_block *block;   /* retained */
+    struct gpu_block *block;   /* retained: host memory, the reports */
+    struct gpu_block *words;   /* retained: memory of the device, a word for each */
     uint32_t live;
     struct gpu_report reports[REPORTS_PER_ROW];
 };
 
 /* ---- taking ---- */
+
+/* Words have whatever the memory had before: numbers that nobody else comes upon need no clearing,
+ * also in the next life of the device. */
+static uint64_t first_number(const struct gpu_device *device) {
+    uint64_t z = (uint64_t)gpu_clock_ns() ^ ((uint64_t)(uintptr_t)device << 20); /* splitmix64 */
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
 
 static gpulua_status add_row(struct gpu_device *device, struct gpu_error *error) {
     struct gpu_report_row *row = calloc(1, sizeof *row);
@@ -59,8 +71,16 @@ static gpulua_status add_row(struct gpu_device *device, struct gpu_error *error)
     struct gpu_block_info info = {.byte_count = REPORTS_PER_ROW * sizeof(struct written),
                                   .label = "reports",
                                   .is_host = true};
+    struct gpu_block_info words = {.byte_count = REPORTS_PER_ROW * sizeof(uint64_t),
+                                   .label = "reports",
+                                   .is_hidden = true,
+                                   .keeping = GPU_KEEP_SPACE};
     gpulua_status status = gpu_block_create(device, &info, &row->block, error);
+    if (status == GPULUA_OK) {
+        status = gpu_block_create(device, &words, &row->words, error);
+    }
     if (status) {
+        gpu_block_release(row->block);
         free(row);
         return status;
     }
@@ -74,6 +94,9 @@ static gpulua_status add_row(struct gpu_device *device, struct gpu_error *error)
     for (uint32_t i = REPORTS_PER_ROW - 1; i > 0; i--) {
         row->reports[i].next = device->report_free;
         device->report_free = &row->reports[i];
+    }
+    if (device->report_number == 0) {
+        device->report_number = first_number(device);
     }
     row->next = device->report_rows;
     device->report_rows = row;
@@ -96,6 +119,7 @@ gpulua_status gpu_report_take(struct gpu_device *device, const char *source,
     made->refs = 1;
     made->op = NULL;
     made->source = kept;
+    made->number = ++device->report_number;
     atomic_store_explicit(&made->written->state, 0, memory_order_relaxed);
     made->row->live++;
     device->report_count++;
@@ -119,9 +143,31 @@ void gpu_report_release(struct gpu_report *report) {
     device->report_count--;
 }
 
-uint64_t gpu_report_address(const struct gpu_report *report) {
-    return report->row->block->address +
-           (uint64_t)(report - report->row->reports) * sizeof(struct written);
+/* Where kernels find the word of a launch. */
+static uint64_t word_of(const struct gpu_report *report) {
+    return report->row->words->address +
+           (uint64_t)(report - report->row->reports) * sizeof(uint64_t);
+}
+
+uint32_t gpu_report_context(const struct gpu_report *report, struct gpu_report *const *needs,
+                            uint32_t need_count, struct gpu_report_context *context,
+                            uint16_t relocs[2 + GPU_REPORT_NEEDS_MAX]) {
+    uint32_t count = 0;
+    const struct gpu_report_row *row = report->row;
+    uint64_t index = (uint64_t)(report - row->reports);
+    memset(context, 0, sizeof *context);
+    context->report = row->block->address + index * sizeof(struct written);
+    relocs[count++] = offsetof(struct gpu_report_context, report);
+    context->own.word = word_of(report);
+    context->own.number = report->number;
+    relocs[count++] = offsetof(struct gpu_report_context, own.word);
+    for (uint32_t i = 0; i < need_count; i++) {
+        context->needs[i].word = word_of(needs[i]);
+        context->needs[i].number = needs[i]->number;
+        relocs[count++] =
+            (uint16_t)(offsetof(struct gpu_report_context, needs) + i * sizeof context->needs[0]);
+    }
+    return count;
 }
 
 void gpu_reports_close(struct gpu_device *device) {
@@ -130,6 +176,7 @@ void gpu_reports_close(struct gpu_device *device) {
         device->report_rows = row->next;
         assert(row->live == 0);
         gpu_block_release(row->block);
+        gpu_block_release(row->words);
         free(row);
     }
     device->report_free = NULL;
@@ -141,6 +188,9 @@ static const struct gpu_op *find_pending(const struct gpu_device *device, uint32
                                          uint64_t seq) {
     const struct gpu_stream *stream = slot < WIRE_STREAMS_MAX ? device->streams[slot] : NULL;
     const struct gpu_op *op = stream ? stream->head : NULL;
+    if (op && stream->tail->seq == seq) { /* mostly: what was launched last */
+        return stream->tail;
+    }
     while (op && op->seq < seq) {
         op = op->next;
     }

@@ -5,11 +5,14 @@
 
 #include "runtime/state.h"
 
-#define GPU_REPORT_NEEDS_MAX 6u
-/* What a kernel gets for its last parameter: wire addresses of its report, and of those of launches
- * that it depends on; 0: none. kernel/gpulua_kernel.h has the same with pointers. */
+#define GPU_REPORT_NEEDS_MAX 4u
+/* What a kernel gets for its last parameter, with wire addresses, 0 for none.
+ * kernel/gpulua_kernel.h has the same with pointers. */
 struct gpu_report_context {
-    uint64_t report, needs[GPU_REPORT_NEEDS_MAX];
+    uint64_t report;
+    struct {
+        uint64_t word, number;
+    } own, needs[GPU_REPORT_NEEDS_MAX];
 };
 #define GPU_REPORT_CONTEXT_NAME "gpulua_ctx"
 
@@ -20,7 +23,11 @@ gpulua_status gpu_report_take(struct gpu_device *device, const char *source,
                               struct gpu_report **report, struct gpu_error *error);
 struct gpu_report *gpu_report_retain(struct gpu_report *report);
 void gpu_report_release(struct gpu_report *report); /* NULL: nothing */
-uint64_t gpu_report_address(const struct gpu_report *report);
+/* What the kernel of `report` gets, that depends on these. Offsets of its addresses go to `relocs`;
+ * returns how many. */
+uint32_t gpu_report_context(const struct gpu_report *report, struct gpu_report *const *needs,
+                            uint32_t need_count, struct gpu_report_context *context,
+                            uint16_t relocs[2 + GPU_REPORT_NEEDS_MAX]);
 
 /* The operation is one that these launches may fail: it retains what its dependencies have, and
  * `report`, which is its own (or NULL). */

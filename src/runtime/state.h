@@ -61,7 +61,7 @@ struct gpu_op {
     struct gpu_waiter *waiters;
     struct gpu_failure *failure; /* retained; set as soon as known */
     struct gpu_report *report;   /* retained: of its own kernel, while pending; see report.h */
-    struct gpu_report *needs[6]; /* retained, while pending: of what it depends on */
+    struct gpu_report *needs[4]; /* retained, while pending: of what it depends on */
     void *shadow;                /* the observer's */
     struct wire_reply *reply;    /* of requests: owned copy until the poll */
     /* Requests: called once by the poll that ends it, before waiters fire. `reply` NULL: the device
@@ -129,6 +129,7 @@ struct gpu_grant {
 struct gpu_block {
     uint32_t refs;
     bool is_host, is_freed, is_staging, is_deferred, is_trackable;
+    bool is_hidden;    /* check mode is not told of it */
     bool is_foreign;   /* imported: memory of another library (exchange.h) */
     bool is_read_only; /* of those: work that writes it is refused */
     bool is_external;  /* a module's variable: no memory of ours; or a module's own hazard block: no
@@ -327,6 +328,7 @@ struct gpu_device {
     struct gpu_report_row *report_rows; /* owned; see report.h */
     struct gpu_report *report_free;
     uint32_t report_count;             /* that are in use */
+    uint64_t report_number;            /* of the newest; none is used twice */
     struct gpu_failure *failure_spare; /* for when there is no memory for one */
     struct gpu_failed_point *failed;
     uint32_t failed_count, failed_capacity;

@@ -504,17 +504,16 @@ static uint32_t write_payload(const struct gpu_launch *launch, uint8_t *payload,
 static uint32_t write_context(const struct gpu_signature *signature, uint8_t *payload,
                               struct wire_record *record, const struct gpu_envelope *envelope) {
     struct gpu_report *needs[GPU_REPORT_NEEDS_MAX];
-    struct gpu_report_context context = {.report = gpu_report_address(envelope->report)};
+    struct gpu_report_context context;
+    uint16_t offsets[2 + GPU_REPORT_NEEDS_MAX];
     uint32_t need_count = gpu_report_needs(envelope->stream->device, &envelope->waits, needs);
+    uint32_t count = gpu_report_context(envelope->report, needs, need_count, &context, offsets);
+    memcpy(payload + signature->context_offset, &context, sizeof context);
     uint8_t *relocs = payload + signature->args_bytes;
-    for (uint32_t i = 0; i <= need_count; i++) {
-        uint16_t offset = (uint16_t)(signature->context_offset + i * sizeof(uint64_t));
-        if (i > 0) {
-            context.needs[i - 1] = gpu_report_address(needs[i - 1]);
-        }
+    for (uint32_t i = 0; i < count; i++) {
+        uint16_t offset = (uint16_t)(signature->context_offset + offsets[i]);
         memcpy(relocs + sizeof offset * record->u.launch.reloc_count++, &offset, sizeof offset);
     }
-    memcpy(payload + signature->context_offset, &context, sizeof context);
     return signature->args_bytes + record->u.launch.reloc_count * (uint32_t)sizeof(uint16_t);
 }
 

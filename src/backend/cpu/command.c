@@ -79,6 +79,9 @@ gpulua_status gpu_cpu_preprocess(struct job *job, char **preprocessed) {
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         argument_add(&arguments, fixed[i]);
     }
+    if (job->is_checked) { /* gpulua_kernel.h wants to know */
+        argument_add(&arguments, "-DGPULUA_CHECKED");
+    }
     for (size_t i = 0; i < job->macro_count; i++) {
         argument_add(&arguments, job->macros[i]);
     }

@@ -15,9 +15,14 @@
 #if defined(__GPULUA_CPU__)
 // Reports are no memory of the kernel's: check mode is not to see what is done with them.
 #define GPULUA_UNSEEN __attribute__((no_sanitize("thread"), noinline))
-#define GPULUA_FIRST GPULUA_UNSEEN inline
 #else
 #define GPULUA_UNSEEN __noinline__
+#endif
+#if defined(GPULUA_CHECKED)
+#define GPULUA_FIRST GPULUA_UNSEEN inline
+#elif defined(__GPULUA_CPU__)
+#define GPULUA_FIRST __attribute__((always_inline)) inline
+#else
 #define GPULUA_FIRST __forceinline__
 #endif
 
@@ -26,7 +31,7 @@
 
 // In memory of the host that the device writes to. runtime/report.h has the same.
 struct gpulua_report {
-    unsigned state; // 0: nothing has failed, 1: somebody is writing, 2: it is all there, 3: skipped
+    unsigned state; // 0: nothing has failed, 1: somebody is writing, 2: it is all there
     unsigned line;
     unsigned block[3], thread[3];
     unsigned index; // reports lie in rows; the first of each says whether one of them has failed
@@ -36,9 +41,18 @@ struct gpulua_report {
     char format[GPULUA_REPORT_CHARS]; // cut where it is too long
 };
 
+// A launch that has failed, or skipped itself, puts its number in its word, in memory of the device,
+// for those behind it: the host's is too far away to be asked by every thread.
+struct gpulua_need {
+    const unsigned long long *word; // null: none
+    unsigned long long number;
+};
+
 struct gpulua_ctx {
-    gpulua_report *report;         // of this launch
-    const gpulua_report *needs[6]; // of launches whose output this one reads
+    gpulua_report *report;
+    unsigned long long *word;
+    unsigned long long number;
+    gpulua_need needs[4]; // launches whose output this one reads
 };
 
 __device__ GPULUA_UNSEEN inline void gpulua_put(gpulua_report *r, unsigned i, char kind, unsigned long long bits) {
@@ -90,7 +104,9 @@ __device__ GPULUA_UNSEEN inline void gpulua_report_begin(gpulua_report *r, uint3
     r->format[k] = 0;
 }
 
-__device__ GPULUA_UNSEEN inline void gpulua_report_end(gpulua_report *r) {
+__device__ GPULUA_UNSEEN inline void gpulua_report_end(gpulua_report *r, unsigned long long *word,
+                                                       unsigned long long number) {
+    *word = number;
     __threadfence_system();
     *(volatile unsigned *)&r->state = 2;
     __threadfence_system();
@@ -98,7 +114,8 @@ __device__ GPULUA_UNSEEN inline void gpulua_report_end(gpulua_report *r) {
 }
 
 template <class... Args>
-__device__ GPULUA_UNSEEN bool gpulua_fail(gpulua_report *report, uint3 block, uint3 thread,
+__device__ GPULUA_UNSEEN bool gpulua_fail(gpulua_report *report, unsigned long long *word,
+                                          unsigned long long number, uint3 block, uint3 thread,
                                           unsigned line, const char *format, Args... args) {
     static_assert(sizeof...(Args) <= GPULUA_REPORT_ARGS, "gpulua_check: at most 8 values");
     if (gpulua_report_take(report)) {
@@ -106,7 +123,7 @@ __device__ GPULUA_UNSEEN bool gpulua_fail(gpulua_report *report, uint3 block, ui
         unsigned i = 0;
         int each[] = {0, (gpulua_arg(report, i++, args), 0)...};
         (void)each, (void)i;
-        gpulua_report_end(report);
+        gpulua_report_end(report, word, number);
     }
     return false;
 }
@@ -115,22 +132,18 @@ __device__ GPULUA_UNSEEN bool gpulua_fail(gpulua_report *report, uint3 block, ui
 // and up to 8 numbers or pointers behind it.
 #define gpulua_check(ctx, condition, ...)                                                          \
     ((condition) ? true                                                                            \
-                 : gpulua_fail((ctx).report, blockIdx, threadIdx, (unsigned)__LINE__, __VA_ARGS__))
+                 : gpulua_fail((ctx).report, (ctx).word, (ctx).number, blockIdx, threadIdx,        \
+                               (unsigned)__LINE__, __VA_ARGS__))
 
 // Has something failed that this launch reads? gpulua asks it in front of each kernel of a source
-// that has a gpulua_ctx, which does nothing then.
-__device__ GPULUA_FIRST bool gpulua_is_skipped(gpulua_ctx ctx) {
+// that has a gpulua_ctx, which does nothing then. What it needs is over: the words do not change.
+__device__ GPULUA_FIRST bool gpulua_is_skipped(const gpulua_ctx &ctx) {
     bool skips = false;
-    for (int i = 0; i < 6; i++) {
-        skips = skips || (ctx.needs[i] && *(const volatile unsigned *)&ctx.needs[i]->state >= 2);
+    for (int i = 0; i < 4; i++) {
+        skips = skips || (ctx.needs[i].word && *ctx.needs[i].word == ctx.needs[i].number);
     }
-#if !defined(__GPULUA_CPU__)
-    bool is_first = threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0;
-#else
-    bool is_first = true;
-#endif
-    if (skips && is_first && ctx.report) { // what reads our output is to skip itself, too
-        *(volatile unsigned *)&ctx.report->state = 3;
+    if (skips) {
+        *ctx.word = ctx.number; // what reads our output is to skip itself, too
     }
     return skips;
 }
