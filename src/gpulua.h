@@ -469,6 +469,43 @@ GPULUA_API gpulua_status gpulua_graph_launch(lua_State *L, int index,
 GPULUA_API gpulua_status gpulua_graph_upload(lua_State *L, int index,
                                              const gpulua_launch_info *info);
 
+/* ---- hooks ----
+ *
+ * Functions of the host that see each operation of a device (launches, copies, fills, marks,
+ * graphs; not what is only captured) when it is asked for and when it is over, for traces and
+ * accounting. They are called on the thread that asks or polls, and may call nothing of gpulua's.
+ * Without them they cost a branch. */
+typedef struct gpulua_hook_info {
+    const char *name;    /* of the kernel; "copy", "fill", "mark", "wait", "graph" */
+    const char *label;   /* as errors show it */
+    const char *library; /* "blas", whose call it is; NULL: of none */
+    const char *type;    /* of all elements that it uses, "f32"; NULL: of several types, or none */
+    uint64_t stream;     /* the stream's number */
+    uint64_t bytes;      /* of the memory that it declares to use, however often; 0 for graphs */
+    uint64_t number;     /* of the operation, in the order of asking; 0 where it was refused */
+} gpulua_hook_info;
+/* Any may be NULL. An operation that is refused at the call fires the first two alone. */
+typedef struct gpulua_hooks {
+    size_t struct_bytes; /* set by gpulua_hooks_init */
+    void *user;
+    void (*before_enqueue)(void *user, const gpulua_hook_info *info);
+    /* `message`: NULL with OK. */
+    void (*after_enqueue)(void *user, const gpulua_hook_info *info, gpulua_status status,
+                          const char *message);
+    /* It is over; nobody who waits for it has been told. */
+    void (*before_complete)(void *user, const gpulua_hook_info *info);
+    /* All have been. `host_ns`: since before_enqueue. `device_ns`: on the device; -1: not known. */
+    void (*after_complete)(void *user, const gpulua_hook_info *info, gpulua_status status,
+                           const char *message, int64_t host_ns, int64_t device_ns);
+} gpulua_hooks;
+GPULUA_API void gpulua_hooks_init(gpulua_hooks *hooks);
+/* Copies `hooks`; NULL: none any more. What is under way keeps the ones that it began with, so
+ * `user` has to live until that is over. Does not block. InvalidArgument: not set up by
+ * gpulua_hooks_init. For devices of several objects: any thread. */
+GPULUA_API gpulua_status gpulua_device_set_hooks(gpulua_device *device, const gpulua_hooks *hooks);
+/* The same for the device at `index`. InvalidArgument: no device there; Closed. */
+GPULUA_API gpulua_status gpulua_set_hooks(lua_State *L, int index, const gpulua_hooks *hooks);
+
 /* ---- captures of the host's own, by the CUDA driver ----
  *
  * A host captures a CUstream of its own, or ours (gpulua_recorder_stream), into a CUgraph: the

@@ -4,6 +4,7 @@
 
 #include "binding/device.h"
 #include "host/handle.h"
+#include "runtime/hooks.h"
 
 void gpulua_device_config_init(gpulua_device_config *config) {
     memset(config, 0, sizeof *config);
@@ -84,4 +85,48 @@ uint64_t gpulua_device_epoch(const gpulua_device *device) {
 
 void gpulua_device_close(gpulua_device *device) {
     gpu_lua_shared_release(device);
+}
+
+/* ---- hooks ---- */
+
+void gpulua_hooks_init(gpulua_hooks *hooks) {
+    memset(hooks, 0, sizeof *hooks);
+    hooks->struct_bytes = sizeof *hooks;
+}
+
+gpulua_status gpulua_device_set_hooks(gpulua_device *device, const gpulua_hooks *hooks) {
+    struct gpu_error error = {0};
+    if (!device || (hooks && hooks->struct_bytes != sizeof *hooks)) {
+        return GPULUA_INVALID_ARGUMENT;
+    }
+    gpulua_status status = gpu_device_set_hooks(device->device, hooks, &error);
+    gpu_error_finish(&error);
+    return status;
+}
+
+static int set_hooks(lua_State *L) {
+    const gpulua_hooks *hooks = lua_touserdata(L, 1);
+    struct gpu_device *device = gpu_host_device(L, gpu_lua_find(L), 2);
+    struct gpu_error error = {0};
+    if (gpu_device_set_hooks(device, hooks, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    return 0;
+}
+
+gpulua_status gpulua_set_hooks(lua_State *L, int index, const gpulua_hooks *hooks) {
+    gpulua_status status = GPULUA_OK;
+    struct gpulua *g = gpu_host_find(L, &status);
+    if (!g) {
+        return status;
+    }
+    if (hooks && hooks->struct_bytes != sizeof *hooks) {
+        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
+                                  "the hooks were not set up by gpulua_hooks_init of this version");
+    }
+    index = lua_absindex(L, index);
+    lua_pushcfunction(L, set_hooks);
+    lua_pushlightuserdata(L, (void *)(uintptr_t)hooks);
+    lua_pushvalue(L, index);
+    return lua_pcall(L, 2, 0, 0) == LUA_OK ? GPULUA_OK : gpu_lua_keep_raised(g, L);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/flight.h"
+#include "runtime/hooks.h"
 #include "runtime/locate.h"
 #include "runtime/memory/stack.h"
 #include "runtime/recovery.h"
@@ -258,6 +259,7 @@ static void destroy(struct gpu_device *device) {
     gpu_blocks_finish(device);
     gpu_id_pool_finish(&device->slab_ids);
     gpu_failure_release(device->failure_spare);
+    gpu_hooks_release(device->hooks);
     free(device->failed);
     free(device->unobserved);
     free(device->interned);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/hooks.h"
 #include "runtime/report.h"
 #include "runtime/state.h"
 
@@ -133,7 +134,13 @@ void gpu_op_end(struct gpu_op *op) {
     if (__builtin_expect(op->report || op->need_count > 0, 0)) {
         gpu_report_detach(op);
     }
-    fire_all(op);
+    if (__builtin_expect(op->hooked != NULL, 0)) {
+        gpu_hooks_before_complete(op);
+        fire_all(op);
+        gpu_hooks_after_complete(op);
+    } else {
+        fire_all(op);
+    }
     /* Whoever has a handle of what is over keeps no stream's slot from being used again. */
     let_stream_go(op);
     if (op->refs > 1) {

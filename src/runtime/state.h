@@ -60,6 +60,7 @@ struct gpu_op {
     /* From here on: nothing in those of the free list. */
     struct gpu_waiter *waiters;
     struct gpu_failure *failure; /* retained; set as soon as known */
+    struct gpu_hooked *hooked;   /* owned: what a host is told of its end; NULL: nobody asks */
     struct gpu_report *report;   /* retained: of its own kernel, while pending; see report.h */
     struct gpu_report *needs[4]; /* retained, while pending: of what it depends on */
     void *shadow;                /* the observer's */
@@ -281,6 +282,7 @@ struct gpu_device {
     uint64_t seed, random;
     uint64_t unfenced_wait, wait_count;  /* of mutation tests: waits found so far */
     const struct gpu_observer *observer; /* borrowed */
+    struct gpu_hooks *hooks;             /* retained; NULL: none */
     bool is_injected;                    /* one of these is not 0 */
     uint64_t injected[GPU_INJECT_COUNT]; /* how many from now on it comes; 0: never */
     struct {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/graph/state.h"
+#include "runtime/hooks.h"
 #include "runtime/report.h"
 
 static uint64_t address_of(const struct gpu_ref *ref) {
@@ -118,10 +119,13 @@ gpulua_status gpu_work_fill(const struct gpu_submit *submit, const struct gpu_re
                             const void *element, struct gpu_op **op, struct gpu_error *error) {
     GPU_ENTER(submit->stream->device);
     gpulua_status status;
+    struct gpu_hooked hooked;
+    bool is_hooked = __builtin_expect(submit->stream->device->hooks != NULL, 0) &&
+                     gpu_hooks_begin(submit, "fill", NULL, &ref, 1, &hooked);
     do {
         status = submit_fill(submit, ref, element, op, error);
     } while (status && gpu_share_wait(submit->stream->device, &status, error));
-    return status;
+    return is_hooked ? gpu_hooks_end(submit, &hooked, status, error) : status;
 }
 
 static gpulua_status submit_copy(const struct gpu_submit *submit, const struct gpu_ref *dst,
@@ -184,10 +188,14 @@ gpulua_status gpu_work_copy(const struct gpu_submit *submit, const struct gpu_re
                             struct gpu_error *error) {
     GPU_ENTER(submit->stream->device);
     gpulua_status status;
+    struct gpu_hooked hooked;
+    const struct gpu_ref *refs[] = {dst, src};
+    bool is_hooked = __builtin_expect(submit->stream->device->hooks != NULL, 0) &&
+                     gpu_hooks_begin(submit, "copy", NULL, refs, 2, &hooked);
     do {
         status = submit_copy(submit, dst, src, op, error);
     } while (status && gpu_share_wait(submit->stream->device, &status, error));
-    return status;
+    return is_hooked ? gpu_hooks_end(submit, &hooked, status, error) : status;
 }
 
 static struct gpu_ref staging_ref(const struct gpu_staging *staging, uint64_t byte_count) {
@@ -267,9 +275,8 @@ gpulua_status gpu_work_allocated(const struct gpu_submit *submit, const struct g
     return status ? status : gpu_envelope_submit(&envelope, record, 0, NULL, error);
 }
 
-gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *after,
-                            struct gpu_op **op, struct gpu_error *error) {
-    GPU_ENTER(submit->stream->device);
+static gpulua_status submit_mark(const struct gpu_submit *submit, struct gpu_op *after,
+                                 struct gpu_op **op, struct gpu_error *error) {
     struct gpu_envelope envelope;
     struct gpu_stream *stream = submit->stream;
     if (submit->capture) { /* nodes are ordered by what they use, and by nothing else */
@@ -304,6 +311,16 @@ gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *afte
     status = gpu_envelope_submit(&envelope, record, 0, op, error);
     stream->device->stats.marks += status == GPULUA_OK;
     return status;
+}
+
+gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *after,
+                            struct gpu_op **op, struct gpu_error *error) {
+    GPU_ENTER(submit->stream->device);
+    struct gpu_hooked hooked;
+    bool is_hooked = __builtin_expect(submit->stream->device->hooks != NULL, 0) &&
+                     gpu_hooks_begin(submit, after ? "wait" : "mark", NULL, NULL, 0, &hooked);
+    gpulua_status status = submit_mark(submit, after, op, error);
+    return is_hooked ? gpu_hooks_end(submit, &hooked, status, error) : status;
 }
 
 /* ---- launches ---- */
@@ -607,6 +624,21 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_o
     return status;
 }
 
+static bool begin_hooks(const struct gpu_launch *launch, struct gpu_hooked *hooked) {
+    const struct gpu_signature *signature = launch->kernel->signature;
+    const struct gpu_module *module = launch->kernel->module;
+    const struct gpu_ref *refs[GPU_PARAMS_MAX];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < signature->param_count && i < launch->arg_count; i++) {
+        if (signature->params[i].kind == GPU_PARAM_POINTER) {
+            refs[count++] = launch->args[i].ref;
+        }
+    }
+    return gpu_hooks_begin(&launch->submit, launch->kernel->label,
+                           module->kind == GPU_MODULE_LIBRARY ? module->name : NULL, refs, count,
+                           hooked);
+}
+
 gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **op,
                               struct gpu_error *error) {
     GPU_ENTER(launch->submit.stream->device);
@@ -615,8 +647,11 @@ gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **o
         (status = gpu_inject_delay(launch, error))) {
         return status;
     }
+    struct gpu_hooked hooked;
+    bool is_hooked = __builtin_expect(launch->submit.stream->device->hooks != NULL, 0) &&
+                     begin_hooks(launch, &hooked);
     do {
         status = submit_launch(launch, op, error);
     } while (status && gpu_share_wait(launch->submit.stream->device, &status, error));
-    return status;
+    return is_hooked ? gpu_hooks_end(&launch->submit, &hooked, status, error) : status;
 }
