@@ -2,7 +2,8 @@
 # The suite under sanitizers, as `make check` runs it:
 #   address, undefined behaviour and leaks, with a Lua 5.4 built from its source with LUA_USE_APICHECK and the same
 #   sanitizers (`make deps` fetches the source), or, without that, the installed Lua;
-#   threads: the C test programs.
+#   threads: the C test programs;
+# and, where it is there, with valgrind: C test programs that run no kernels.
 # The last line is the sum of the counts. A report of a sanitizer is a failure even where no test noticed.
 set -u
 MAKE=${MAKE:-make}
@@ -105,6 +106,26 @@ if command -v setarch > /dev/null && setarch "$(uname -m)" -R true 2> /dev/null;
     steady="setarch $(uname -m) -R"
 fi
 MAKE="$steady $MAKE" ISOLATE='' run thread thread
+
+# What sanitizers do not see, memory that was never written. Compiled kernels may use instructions that valgrind lacks, so
+# these are programs without any.
+if command -v valgrind > /dev/null; then
+    programs="executor/rhythm_test wire/ring_test runtime/range_test runtime/signature_test runtime/types_test"
+    programs="$programs backend/source_test host/heap_test"
+    mkdir -p "$out/valgrind"
+    echo "testing with valgrind"
+    for program in $programs; do
+        log=$out/valgrind/$(basename "$program")
+        $MAKE --no-print-directory "build/spec/$program" > "$log" 2>&1 &&
+            valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite "build/spec/$program" \
+                > "$log" 2>&1 < /dev/null || { failed=$((failed + 1)); tail -n 40 "$log"; }
+        grep -aE '^[0-9]+ passed, ' "$log" | sed "s|^|spec/$program: |"
+        add_counts "$log"
+    done
+else
+    echo "skipped: valgrind is not here"
+    skipped=$((skipped + 1))
+fi
 
 cat "$out/reports"
 echo "$passed passed, $failed failed, $skipped skipped"
