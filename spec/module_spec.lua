@@ -34,6 +34,15 @@ describe("compile", function()
 
   local mark = os.time()
 
+  it("takes variables of types that scripts have none for", function()
+    local source = [[
+      static __device__ const char *text = "a";
+      struct pair { unsigned long a; const void *b; };
+      __device__ pair two[3];
+      extern "C" __global__ void value(int *x) { two[1].a = 5; x[0] = text[0]; }]]
+    assert.equal(97, value_of(source))
+  end)
+
   it("runs beside other work: tasks go on, and so does the device", function()
     local x <close> = dev:buffer("i32", 1)
     local touch = dev:compile([[ extern "C" __global__ void touch(int *x) { x[0]++; } ]]).touch

@@ -491,49 +491,6 @@ describe("a device that was lost", function()
     end))
   end)
 
-  it("with a spare is up at once, again and again, also where the spare has died", function()
-    local dev <close> = open { restarts = 1000, spare = true }
-    local mod = dev:compile(add)
-    local x = dev:buffer("i32", 4, { durable = true }):fill(2)
-    local _, children = support.children()
-    assert.truthy(children >= 2)
-    local spares = {}
-    local function others()
-      local found = {}
-      for pid in pairs((support.children())) do
-        if pid ~= tostring(dev.pid) and pid ~= dev.pid then
-          found[#found + 1] = pid
-        end
-      end
-      return found
-    end
-    for round = 1, 10 do
-      if round % 3 == 0 then
-        for _, pid in ipairs(others()) do
-          os.execute("kill -9 " .. pid .. " 2>/dev/null")
-        end
-      end
-      local waiting = others()
-      if round % 5 == 0 then
-        gpu.sleep(0.6) -- it has the device open by then
-      end
-      spares[#spares + 1] = dev.pid
-      lose(dev)
-      if round % 3 ~= 0 then
-        assert.are.same({ tostring(dev.pid) }, { tostring(waiting[1]) }) -- who waited has taken over
-        assert.equal(1, #waiting)
-      end
-      for _, pid in ipairs(spares) do
-        assert.not_equal(pid, dev.pid)
-      end
-      assert.are.same({ 2, 2 }, x:read(3, 4))
-      local y = dev:buffer("i32", 4):fill(1)
-      mod.add:launch({ grid = 1, block = 4 }, 4, y, round)
-      assert.are.same({ 1 + round }, y:read(4, 4))
-    end
-    support.raises("InvalidArgument", "spare", support.open, { spare = 1 })
-  end)
-
   it("stays lost where it is not to come up", function()
     local dev <close> = open { restarts = 0 }
     local x = dev:buffer("i32", 1, { durable = true }):fill(1)

@@ -77,10 +77,30 @@ describe("a kernel that reports", function()
     local op = mod.all:launch({ grid = { 3, 2 }, block = { 8, 1, 1 } })
     support.raises("KernelFailed", { "thread (5,0,0): -7|   42|9   |-5000000000|ff|1.500|c|100%|0x1000" }, op.await, op)
     op = mod.odd:launch(support.one)
-    support.raises("KernelFailed", "%s and 3 of 2.500000, %q, 7 %", op.await, op)
+    support.raises("KernelFailed", "? and 2.5 of 7.000000, %q, %d %", op.await, op)
     support.raises("CompileFailed", "at most 8", dev.compile, dev, [[
       #include <gpulua_kernel.h>
       extern "C" __global__ void k(gpulua_ctx c) { gpulua_check(c, false, "%d", 1, 2, 3, 4, 5, 6, 7, 8, 9); }]])
+    local cases = {
+      { '""', "): (no message)" },
+      { '"%x %u %o", -1, -1, (short)-1', "ffffffff 4294967295 37777777777" },
+      { '"%hhd %hd %llx", 300, 70000, -1ll', "44 4464 ffffffffffffffff" },
+      { '"%s: %d", "text", 5', "?: 5" },
+      { '"%*d %.*f", 5, 7, 2, 1.25', "    7 1.25" },
+      { '"[%5c][%-6p][%6d]", 65, (void *)0, 1.5', "[    A][0x0   ][   1.5]" },
+      { '"%c%c", (char)-61, 10', "??" },
+      { '"%d %d", 1', "1 %d" },
+      { '"%n%hhn %d", 5', "%n%hhn 5" },
+      -- What the device asks for takes no longer than what anybody would.
+      { '"%999999999d|%.999999999f|%d", 5, 0.5, 6', (" "):rep(98) .. "5|0.5" .. ("0"):rep(98) .. "|6" },
+    }
+    for _, case in ipairs(cases) do
+      local one = dev:compile(('#include <gpulua_kernel.h>\nextern "C" __global__ void k(gpulua_ctx) { }\n'
+        .. 'extern "C" __global__ void f(gpulua_ctx c) { gpulua_check(c, false, %s); }'):format(case[1]))
+      op = one.f:launch(support.one)
+      support.raises("KernelFailed", case[2], op.await, op)
+      one.k:launch(support.one):await()
+    end
     local long = ("m"):rep(300)
     local kernel = dev:compile(('#include <gpulua_kernel.h>\nextern "C" __global__ void k(gpulua_ctx c) '
       .. '{ gpulua_check(c, false, "%s"); }'):format(long)).k

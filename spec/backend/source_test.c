@@ -42,10 +42,16 @@ static void expect(const char *text, const char *wanted, const char *what) {
 }
 
 static void expect_entered(const char *text, const char *wanted, const char *what) {
-    char *got = NULL;
-    tap_check(&tap, gpu_backend_source_enter(text, &got) == GPULUA_OK, what);
-    tap_equal(&tap, got != NULL ? got : "", wanted, what);
+    static const char header[] = "#include <gpulua_kernel.h>\n";
+    char *got = NULL, *whole = malloc(strlen(header) + strlen(text) + 1);
+    strcat(strcpy(whole, header), text);
+    tap_check(&tap, gpu_backend_source_enter(whole, &got) == GPULUA_OK, what);
+    tap_equal(&tap, got != NULL ? got + strlen(header) : "", wanted, what);
     free(got);
+    got = NULL;
+    tap_check(&tap, gpu_backend_source_enter(text, &got) == GPULUA_OK && got == NULL,
+              "without the header it is another's type");
+    free(whole);
 }
 
 static void entries(void) {
@@ -68,8 +74,23 @@ static void entries(void) {
     expect_entered("template <class T> __global__ void f(T *x, gpulua_ctx c) { }",
                    "template <class T> __global__ void f(T *x, gpulua_ctx c) {" SKIP(c) " }",
                    "templates");
-    expect_entered("__global__ void f(gpulua_ctx c, int n) { } __global__ void g(gpulua_ctx) { }",
-                   "", "not where it is not last, or has no name");
+    expect_entered(
+        "__global__ void f(gpulua_ctx c, int n) { } __global__ void g(gpulua_ctx *p) { }", "",
+        "not where it is not last, or is none");
+    expect_entered("__global__ void f(int n, gpulua_ctx) { } __global__ void g(gpulua_ctx const) "
+                   "{}",
+                   "__global__ void f(int n, gpulua_ctx gpulua_own_ctx) {" SKIP(
+                       gpulua_own_ctx) " } __global__ void g(gpulua_ctx const gpulua_own_ctx) "
+                                       "{" SKIP(gpulua_own_ctx) "}",
+                   "also without a name");
+    expect_entered("__global__ void f(const ::gpulua_ctx c [[maybe_unused]]) { }"
+                   "__global__ void g(struct gpulua_ctx const d = {}) { }",
+                   "__global__ void f(const ::gpulua_ctx c [[maybe_unused]]) {" SKIP(
+                       c) " }__global__ void g(struct gpulua_ctx const d = {}) {" SKIP(d) " }",
+                   "however it is written");
+    expect_entered("#ifndef A\n__global__ void k(int *x, gpulua_ctx one)\n#else\n"
+                   "__global__ void k(int *x, gpulua_ctx two)\n#endif\n{ }",
+                   "", "not where a conditional decides about it");
     expect_entered("// gpulua_ctx\n#if 0\n__global__ void f(gpulua_ctx c) { }\n#endif\n", "",
                    "nothing that no compiler sees");
 }

@@ -129,23 +129,54 @@ static void declaration_read(const struct scan *scan, size_t begin, struct decla
     d->end = d->behind = i;
 }
 
-/* Its last parameter is a gpulua_ctx with a name. */
-static void entry_read(struct scan *scan, const struct declaration *d) {
-    size_t close = gpu_source_skip_group(scan, d->open) - 1;
-    if (!d->is_definition || close < d->open + 3 || !is_word(scan, close - 1) ||
-        !is_word_of(scan, close - 2, "gpulua_ctx")) {
-        return;
-    }
+static void entry_add(struct scan *scan, size_t behind, const struct token *name, bool is_body) {
     struct source_entry *grown =
         realloc(scan->entries, (scan->entry_count + 1) * sizeof *scan->entries);
     if (grown == NULL) {
         scan->failed = true;
         return;
     }
+    const struct token *token = &scan->tokens[behind];
     scan->entries = grown;
     grown[scan->entry_count++] =
-        (struct source_entry){.offset = (size_t)(scan->tokens[d->end].text - scan->text) + 1,
-                              .name = &scan->tokens[close - 1]};
+        (struct source_entry){.offset = (size_t)(token->text - scan->text) + token->length,
+                              .name = name,
+                              .is_body = is_body};
+}
+
+/* Is its last parameter a gpulua_ctx? Not where a conditional decides about its head: a name of the
+ * other branch would be nobody's. */
+static void entry_read(struct scan *scan, const struct declaration *d) {
+    size_t close = gpu_source_skip_group(scan, d->open) - 1, type = 0;
+    if (!d->is_definition || close <= d->open) {
+        return;
+    }
+    for (size_t i = d->begin; i < d->end; i++) {
+        if (scan->tokens[i].kind >= TOKEN_IF) {
+            return;
+        }
+    }
+    for (size_t i = d->open + 1; i < close; i++) {
+        type = is_punctuator(scan, i, ",") ? 0 : is_word_of(scan, i, "gpulua_ctx") ? i : type;
+        if (gpu_source_bracket_step(&scan->tokens[i]) > 0) {
+            i = gpu_source_skip_group(scan, i) - 1;
+        }
+    }
+    if (type == 0) {
+        return;
+    }
+    size_t name = type + 1;
+    while (is_word_of(scan, name, "const") || is_word_of(scan, name, "volatile")) {
+        name++;
+    }
+    bool is_named = name < close && is_word(scan, name);
+    if (name < close && !is_named) {
+        return; /* a pointer, a reference, something else */
+    }
+    if (!is_named) {
+        entry_add(scan, name - 1, NULL, false);
+    }
+    entry_add(scan, d->end, is_named ? &scan->tokens[name] : NULL, true);
 }
 
 static void kernel_read(struct scan *scan, const char *prefix, const struct declaration *d) {
@@ -348,6 +379,7 @@ static size_t continuation_length(const char *at) {
 }
 
 static void enter(const struct scan *scan, const char *text, struct text *out) {
+    static const char unnamed[] = "gpulua_own_ctx";
     size_t offset = 0, next = 0;
     for (const char *at = text; *at != '\0';) {
         size_t length = continuation_length(at);
@@ -355,17 +387,19 @@ static void enter(const struct scan *scan, const char *text, struct text *out) {
         offset += length == 0;
         at += length > 0 ? length : 1;
         if (length == 0 && next < scan->entry_count && offset == scan->entries[next].offset) {
-            const struct token *name = scan->entries[next++].name;
-            gpu_text_format(out, " if (gpulua_is_skipped(%.*s)) return;", (int)name->length,
-                            name->text);
+            const struct source_entry *entry = &scan->entries[next++];
+            const char *name = entry->name != NULL ? entry->name->text : unnamed;
+            size_t chars = entry->name != NULL ? entry->name->length : strlen(unnamed);
+            gpu_text_format(out, entry->is_body ? " if (gpulua_is_skipped(%.*s)) return;" : " %.*s",
+                            (int)chars, name);
         }
     }
 }
 
 gpulua_status gpu_backend_source_enter(const char *text, char **entered) {
     *entered = NULL;
-    if (strstr(text, "gpulua_ctx") == NULL) {
-        return GPULUA_OK;
+    if (strstr(text, "gpulua_ctx") == NULL || strstr(text, "gpulua_kernel.h") == NULL) {
+        return GPULUA_OK; /* a type of the same name may be the source's own */
     }
     struct backend_source_names names = {0};
     struct scan scan = {.names = &names};

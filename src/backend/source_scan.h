@@ -35,8 +35,9 @@ struct macro {
 };
 
 struct source_entry {
-    size_t offset;            /* in the scan's text, behind the { */
-    const struct token *name; /* of the parameter */
+    size_t offset;            /* in the scan's text */
+    const struct token *name; /* of the parameter; NULL: it has none */
+    bool is_body;             /* behind its {; else behind the type of a parameter without a name */
 };
 
 struct scan {

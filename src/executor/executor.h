@@ -226,6 +226,9 @@ void gpu_executor_table_free(struct executor_table *table);
 /* A wire address as the device sees it, for an access of `bytes`. */
 gpulua_status gpu_executor_resolve(const struct wire_executor *executor, uint64_t address,
                                    uint64_t bytes, uint64_t *resolved, struct backend_error *error);
+/* The same of an argument of a kernel: an address of slab 0 is an offset in the arena. */
+gpulua_status gpu_executor_resolve_arg(const struct wire_executor *executor, uint64_t address,
+                                       uint64_t *resolved, struct backend_error *error);
 /* A range of the arena as host memory; NULL if it is not one. */
 void *gpu_executor_arena(const struct wire_executor *executor, uint64_t byte_offset,
                          uint64_t bytes);

@@ -41,11 +41,10 @@ void gpu_executor_table_free(struct executor_table *table) {
 
 /* ---- addresses ---- */
 
-/* An address of slab 0 is an offset in the arena, as kernels see it. */
+/* Where kernels see an offset in the arena. */
 static gpulua_status resolve_arena(const struct wire_executor *executor, uint64_t offset,
-                                   uint64_t bytes, uint64_t *resolved,
-                                   struct backend_error *error) {
-    void *at = gpu_executor_arena(executor, offset, bytes);
+                                   uint64_t *resolved, struct backend_error *error) {
+    void *at = gpu_executor_arena(executor, offset, 0);
     *resolved = at == NULL || executor->device == NULL ? 0
                 : executor->ops->host_address != NULL
                     ? executor->ops->host_address(executor->device, at)
@@ -64,9 +63,6 @@ gpulua_status gpu_executor_resolve(const struct wire_executor *executor, uint64_
                                    struct backend_error *error) {
     uint32_t number = gpu_wire_address_slab(address);
     uint64_t offset = gpu_wire_address_offset(address);
-    if (number == 0) {
-        return resolve_arena(executor, offset, bytes, resolved, error);
-    }
     const struct executor_slab *slab = gpu_executor_row(&executor->slabs, number);
     if (slab == NULL || slab->address == 0) {
         return gpu_backend_fail(error, GPULUA_USE_AFTER_FREE, 0, "slab %" PRIu32 " is not there",
@@ -80,6 +76,13 @@ gpulua_status gpu_executor_resolve(const struct wire_executor *executor, uint64_
     }
     *resolved = slab->address + offset;
     return GPULUA_OK;
+}
+
+gpulua_status gpu_executor_resolve_arg(const struct wire_executor *executor, uint64_t address,
+                                       uint64_t *resolved, struct backend_error *error) {
+    return gpu_wire_address_slab(address) == 0
+               ? resolve_arena(executor, gpu_wire_address_offset(address), resolved, error)
+               : gpu_executor_resolve(executor, address, 0, resolved, error);
 }
 
 void *gpu_executor_arena(const struct wire_executor *executor, uint64_t byte_offset,

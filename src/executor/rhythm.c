@@ -5,6 +5,7 @@
 #define ALIKE_MIN 3u
 #define PAUSE_NS_MAX UINT64_C(250000000) /* behind a longer one nobody notices being woken */
 #define EARLY_NS_MIN UINT64_C(100000)    /* what a timer may be late by */
+#define EARLY_NS_MAX UINT64_C(1000000)   /* of pauses that are less alike, some are missed */
 
 void gpu_executor_rhythm_note(struct executor_rhythm *rhythm, uint64_t now_ns) {
     uint64_t pause_ns = now_ns - rhythm->round_ns;
@@ -29,6 +30,7 @@ uint64_t gpu_executor_rhythm_expect(const struct executor_rhythm *rhythm, uint64
         return 0;
     }
     uint64_t early_ns = EARLY_NS_MIN + 4 * rhythm->spread_ns;
+    early_ns = early_ns < EARLY_NS_MAX ? early_ns : EARLY_NS_MAX;
     early_ns = early_ns < rhythm->pause_ns / 8 ? early_ns : rhythm->pause_ns / 8;
     *end_ns = rhythm->round_ns + rhythm->pause_ns + early_ns;
     return rhythm->round_ns + rhythm->pause_ns - early_ns;

@@ -135,7 +135,7 @@ static gpulua_status run_launch(struct wire_executor *executor, const struct wir
         uint64_t address;
         memcpy(&address, executor->args + offset, sizeof address);
         if (address != 0) {
-            gpulua_status status = gpu_executor_resolve(executor, address, 0, &address, error);
+            gpulua_status status = gpu_executor_resolve_arg(executor, address, &address, error);
             if (status != GPULUA_OK) {
                 return status;
             }

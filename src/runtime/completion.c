@@ -152,7 +152,7 @@ void gpu_device_on_reply(void *user, const struct wire_reply *reply) {
 
 /* ---- failures spread along dependencies ---- */
 
-static bool inherit_failure(struct gpu_op *op) {
+bool gpu_op_inherit(struct gpu_op *op) {
     for (uint32_t i = 0; i < op->dep_count; i++) {
         struct gpu_failure *cause = gpu_failed_find(op->device, op->deps[i]);
         if (cause) {
@@ -171,7 +171,7 @@ void gpu_failures_spread(struct gpu_device *device) {
         for (uint32_t slot = 0; slot < device->slot_count; slot++) {
             struct gpu_stream *stream = device->streams[slot];
             for (struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
-                if (!op->failure && inherit_failure(op)) {
+                if (!op->failure && gpu_op_inherit(op)) {
                     is_changed = true;
                 }
             }

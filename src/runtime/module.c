@@ -8,6 +8,7 @@
 
 #include "runtime/memory/stack.h"
 #include "runtime/recovery.h"
+#include "runtime/report.h"
 
 #define NAME_CHARS_MAX 4095u /* of kernels and variables */
 
@@ -79,13 +80,21 @@ static bool add_global(struct gpu_module *module, const char *at, size_t length)
     module->globals = grown;
     struct gpu_described_global *global = &grown[module->global_count];
     char *line = copy_range(at, length);
-    char type[64] = "", kind[16] = "";
+    char kind[16] = "";
     unsigned long long count = 0;
     size_t name = name_length(at, length);
     global->name = copy_range(at, name);
-    bool is_well = line && global->name && name < length &&
-                   sscanf(line + name, " %63s %llu %15s", type, &count, kind) == 3;
-    global->type = gpu_type_parse(type, strlen(type));
+    /* TYPE COUNT KIND; a type that is none of ours is as the compiler says it, blanks and all. */
+    char *last = line ? strrchr(line, ' ') : NULL, *middle = NULL;
+    if (last && last > line + name) {
+        *last = '\0';
+        middle = strrchr(line, ' ');
+        *last = ' ';
+    }
+    bool is_well = global->name && middle && middle > line + name &&
+                   sscanf(middle, " %llu %15s", &count, kind) == 2;
+    const char *type = is_well ? line + name + 1 : "";
+    global->type = gpu_type_parse(type, is_well ? (size_t)(middle - type) : 0);
     global->elem_count = count;
     global->is_constant = strcmp(kind, "const") == 0;
     module->access = global->is_constant ? module->access : GPU_READ_WRITE;
@@ -554,6 +563,9 @@ gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, con
         status = gpu_error_set(error, GPULUA_UNSUPPORTED,
                                "kernel '%s' takes %u bytes of arguments, the most is %u", name,
                                made->signature->args_bytes, GPU_ARGS_BYTES_MAX);
+    }
+    if (status == GPULUA_OK && made->signature->has_context) {
+        status = gpu_reports_prepare(module->device, error);
     }
     if (status == GPULUA_OK) {
         status = get_kernel(made, error);

@@ -427,6 +427,12 @@ static void begin(struct gpu_device *device) {
         pause_first(recovery);
         return;
     }
+    if (!is_spare && failed.status != GPULUA_OK && device->on_log) {
+        char line[256];
+        snprintf(line, sizeof line, "the spare of device %s could not take over: %.180s",
+                 device->name, failed.message);
+        device->on_log(device->log_user, line);
+    }
     device->state = GPU_DEVICE_RETURNING;
     recovery->open->u.open.after_ns = 0;
     request(device, is_spare ? NULL : recovery->open, recovery->spare_seq, "open",

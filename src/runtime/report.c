@@ -182,6 +182,10 @@ void gpu_reports_close(struct gpu_device *device) {
     device->report_free = NULL;
 }
 
+gpulua_status gpu_reports_prepare(struct gpu_device *device, struct gpu_error *error) {
+    return device->report_rows ? GPULUA_OK : add_row(device, error);
+}
+
 /* ---- who depends on whom ---- */
 
 static const struct gpu_op *find_pending(const struct gpu_device *device, uint32_t slot,
@@ -270,52 +274,128 @@ __attribute__((format(printf, 2, 3))) static void print(struct printed *printed,
     printed->room -= used;
 }
 
-/* One value as `spec`, "%-8.3f", wants it; as what it is, where that does not fit. */
-static void print_value(struct printed *printed, const char *spec, size_t spec_length, uint8_t kind,
-                        uint64_t bits) {
-    char flags[24] = "";
-    char conversion = spec[spec_length - 1];
-    size_t kept = 0;
-    for (size_t i = 1; i + 1 < spec_length && kept + 1 < sizeof flags; i++) {
-        if (!strchr("hlLqjzt", spec[i])) { /* lengths: it has 64 bits */
-            flags[kept++] = spec[i];
+#define WIDTH_MAX 99 /* and precision: the device must not keep us busy */
+
+/* A conversion: "%-8.3hd". */
+struct spec {
+    char flags[8];
+    int width, precision; /* -1: none */
+    int byte_count;       /* 1, 2: hh, h; 0: as it was given */
+    char conversion;
+};
+
+struct values {
+    const struct written *written;
+    uint32_t next, count;
+};
+
+static bool take_value(struct values *values, uint8_t *kind, uint64_t *bits) {
+    if (values->next >= values->count) {
+        return false;
+    }
+    *kind = values->written->kinds[values->next];
+    *bits = values->written->args[values->next++];
+    return true;
+}
+
+static const char *read_number(const char *at, struct values *values, int *number) {
+    uint8_t kind;
+    uint64_t bits = 0;
+    int64_t value = 0;
+    if (*at == '*') {
+        (void)take_value(values, &kind, &bits);
+        value = (int64_t)bits;
+        at++;
+    }
+    for (; *at >= '0' && *at <= '9'; at++) {
+        value = value > WIDTH_MAX ? value : value * 10 + (*at - '0');
+    }
+    *number = value < 0 ? 0 : value > WIDTH_MAX ? WIDTH_MAX : (int)value;
+    return at;
+}
+
+/* Behind the conversion; NULL: it is none. */
+static const char *read_spec(const char *at, struct values *values, struct spec *spec) {
+    size_t flag_count = 0;
+    *spec = (struct spec){.width = -1, .precision = -1};
+    for (at++; *at != '\0' && strchr("-+ #0", *at); at++) {
+        if (flag_count + 1 < sizeof spec->flags && !strchr(spec->flags, *at)) {
+            spec->flags[flag_count++] = *at;
         }
     }
-    flags[kept] = '\0';
-    double real;
-    memcpy(&real, &bits, sizeof real);
-    bool is_real = kind == 'f';
-    char format[40];
-    if (conversion == 'p' || kind == 'p') {
-        print(printed, "0x%llx", (unsigned long long)bits);
-    } else if (strchr("eEfFgGaA", conversion)) {
-        double value = is_real ? real : kind == 'i' ? (double)(int64_t)bits : (double)bits;
-        snprintf(format, sizeof format, "%%%s%c", flags, conversion);
+    if (*at == '*' || (*at >= '1' && *at <= '9')) {
+        at = read_number(at, values, &spec->width);
+    }
+    if (*at == '.') {
+        at = read_number(at + 1, values, &spec->precision);
+    }
+    for (; *at != '\0' && strchr("hlLqjzt", *at); at++) {
+        spec->byte_count = *at != 'h' ? 0 : spec->byte_count == 2 ? 1 : 2;
+    }
+    spec->conversion = *at;
+    return *at != '\0' && strchr("diuoxXfFeEgGaAcps", *at) ? at + 1 : NULL;
+}
+
+static uint64_t narrow(uint64_t bits, int byte_count, bool is_signed) {
+    if (byte_count == 0) {
+        return bits;
+    }
+    unsigned shift = 64u - 8u * (unsigned)byte_count;
+    return is_signed ? (uint64_t)((int64_t)(bits << shift) >> shift) : bits << shift >> shift;
+}
+
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-        print(printed, format, value);
-    } else if (is_real) { /* %d of a float */
-        print(printed, "%g", real);
-    } else if (conversion == 'c') {
-        print(printed, "%c", (int)(bits & 127u) < 32 ? '?' : (int)(bits & 127u));
+static void print_value(struct printed *printed, const struct spec *spec, uint8_t kind,
+                        uint64_t bits) {
+    char format[32], text[32];
+    bool is_text = true, is_real = false;
+    double real;
+    memcpy(&real, &bits, sizeof real);
+    if (spec->conversion == 's') {
+        snprintf(text, sizeof text, "?");
+    } else if (spec->conversion == 'p' || kind == 'p') {
+        snprintf(text, sizeof text, "0x%llx", (unsigned long long)bits);
+    } else if (spec->conversion == 'c') {
+        snprintf(text, sizeof text, "%c", bits >= 32 && bits < 127 ? (int)bits : '?');
     } else {
-        bool is_signed = conversion == 'd' || conversion == 'i';
-        snprintf(format, sizeof format, "%%%sll%c", flags,
-                 strchr("xXou", conversion) ? conversion
-                 : is_signed                ? 'd'
-                                            : 'u');
-        print(printed, format, (unsigned long long)bits);
-#pragma GCC diagnostic pop
+        is_text = false;
+        is_real = kind == 'f' || strchr("fFeEgGaA", spec->conversion);
+    }
+    size_t used = (size_t)snprintf(format, sizeof format, "%%%s", spec->flags);
+    if (spec->width >= 0) {
+        used += (size_t)snprintf(format + used, sizeof format - used, "%d", spec->width);
+    }
+    if (spec->precision >= 0 && !is_text) {
+        used += (size_t)snprintf(format + used, sizeof format - used, ".%d", spec->precision);
+    }
+    if (is_text) {
+        snprintf(format + used, sizeof format - used, "s");
+        print(printed, format, text);
+    } else if (is_real) { /* also what is real where an integer is wanted, and the reverse */
+        bool is_wanted = strchr("fFeEgGaA", spec->conversion) != NULL;
+        snprintf(format + used, sizeof format - used, "%c", is_wanted ? spec->conversion : 'g');
+        print(printed, format,
+              kind == 'f'                  ? real
+              : kind == 'u' || kind == 'U' ? (double)bits
+                                           : (double)(int64_t)bits);
+    } else {
+        bool is_signed = spec->conversion == 'd' || spec->conversion == 'i';
+        int byte_count = spec->byte_count ? spec->byte_count : kind == 'I' || kind == 'U' ? 4 : 0;
+        snprintf(format + used, sizeof format - used, "ll%c", spec->conversion);
+        print(printed, format, (unsigned long long)narrow(bits, byte_count, is_signed));
     }
 }
+#pragma GCC diagnostic pop
 
 /* The device wrote it: nothing of it is believed. */
 static void print_message(struct printed *printed, const struct written *written) {
     char format[REPORT_CHARS];
     memcpy(format, written->format, sizeof format);
     format[sizeof format - 1] = '\0';
-    uint32_t arg = 0, arg_count = written->arg_count;
-    arg_count = arg_count < REPORT_ARGS ? arg_count : REPORT_ARGS;
+    uint32_t count = written->arg_count < REPORT_ARGS ? written->arg_count : REPORT_ARGS;
+    struct values values = {.written = written, .count = count};
+    print(printed, "%s", format[0] == '\0' ? "(no message)" : "");
     for (const char *at = format; *at;) {
         size_t length = strcspn(at, "%");
         print(printed, "%.*s", (int)length, at);
@@ -324,16 +404,17 @@ static void print_message(struct printed *printed, const struct written *written
             print(printed, "%%");
             at += 2;
         } else if (*at == '%') {
-            length = 1 + strspn(at + 1, "0123456789.+-# 'hlLqjzt");
-            length += at[length] != '\0';
-            bool is_spec = length > 1 && length < 24 && strchr("diuoxXfFeEgGaAcp", at[length - 1]);
-            if (is_spec && arg < arg_count) {
-                print_value(printed, at, length, written->kinds[arg], written->args[arg]);
-                arg++;
+            struct spec spec;
+            uint8_t kind;
+            uint64_t bits;
+            const char *behind = read_spec(at, &values, &spec);
+            if (behind && take_value(&values, &kind, &bits)) {
+                print_value(printed, &spec, kind, bits);
+                at = behind;
             } else {
-                print(printed, "%.*s", (int)length, at);
+                print(printed, "%%");
+                at++;
             }
-            at += length;
         }
     }
 }
@@ -360,6 +441,11 @@ static bool is_marked(struct gpu_report_row *row) {
     return true;
 }
 
+/* In the order of submission; one that is being submitted is the last. */
+static uint64_t order_of(const struct gpu_op *op) {
+    return op->number ? op->number : UINT64_MAX;
+}
+
 /* The one submitted first that has failed and is not known to. */
 static struct gpu_report *find_failed(const struct gpu_device *device) {
     struct gpu_report *found = NULL;
@@ -367,7 +453,7 @@ static struct gpu_report *find_failed(const struct gpu_device *device) {
         for (uint32_t i = 1; i < REPORTS_PER_ROW; i++) {
             struct gpu_report *report = &row->reports[i];
             const struct gpu_op *op = report->op;
-            if (op && !op->failure && (!found || op->number < found->op->number) &&
+            if (op && !op->failure && (!found || order_of(op) < order_of(found->op)) &&
                 atomic_load_explicit(&report->written->state, memory_order_acquire) ==
                     STATE_THERE) {
                 found = report;
@@ -383,8 +469,14 @@ void gpu_reports_look(struct gpu_device *device) {
         has_failed |= is_marked(row);
     }
     struct gpu_report *report;
+    bool is_changed = false;
     while (has_failed && (report = find_failed(device))) {
-        fail(report->op, report);
-        gpu_failures_spread(device); /* what one says that has read this is of no interest */
+        is_changed = true;
+        if (!gpu_op_inherit(report->op)) { /* what one says that has read such output is no news */
+            fail(report->op, report);
+        }
+    }
+    if (is_changed) {
+        gpu_failures_spread(device);
     }
 }

@@ -21,6 +21,8 @@ struct gpu_report;
 /* A new one with nothing in it, for the caller to release. `source`: of the kernel. */
 gpulua_status gpu_report_take(struct gpu_device *device, const char *source,
                               struct gpu_report **report, struct gpu_error *error);
+/* So that the first launch finds memory: when a kernel is made that reports. */
+gpulua_status gpu_reports_prepare(struct gpu_device *device, struct gpu_error *error);
 struct gpu_report *gpu_report_retain(struct gpu_report *report);
 void gpu_report_release(struct gpu_report *report); /* NULL: nothing */
 /* What the kernel of `report` gets, that depends on these. Offsets of its addresses go to `relocs`;

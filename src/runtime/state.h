@@ -507,6 +507,8 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
 void gpu_op_want(struct gpu_op *op);
 /* It fails, and whatever depends on it, once it is over. */
 void gpu_op_fail(struct gpu_op *op, gpulua_status status, int32_t driver_code, const char *text);
+/* True: it fails, because something that it depends on has. */
+bool gpu_op_inherit(struct gpu_op *op);
 void gpu_failures_spread(struct gpu_device *device); /* to what is pending and depends on them */
 void gpu_op_end(struct gpu_op *op); /* pending no more: state by its failure; waiters fire; drops
                                        the list's ref */

@@ -559,8 +559,9 @@ static uint32_t write_uses(const struct gpu_launch *launch, uint8_t *payload,
     return offset;
 }
 
-static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_op **op,
-                                   struct gpu_error *error) {
+/* `report`: where the kernel says what is wrong; NULL: it does not. */
+static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_report *report,
+                                   struct gpu_op **op, struct gpu_error *error) {
     struct gpu_envelope envelope;
     struct gpu_device *device = launch->submit.stream->device;
     struct gpu_module *module = launch->kernel->module;
@@ -590,14 +591,10 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_o
     /* Every kernel may read and write its module's variables; and the module must outlive the
      * launch. */
     use_module(&envelope, module, module->access);
-    if (launch->kernel->signature->has_context &&
-        (status = gpu_report_take(device, module->name, &envelope.report, error))) {
-        return status;
-    }
+    envelope.report = report;
     struct wire_record *record;
     status = gpu_envelope_record(&envelope, WIRE_OP_LAUNCH, &record, error);
     if (status) {
-        gpu_report_release(envelope.report);
         return status;
     }
     record->object = launch->kernel->id;
@@ -619,7 +616,6 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_o
         return no_memory_for_node(error);
     }
     status = gpu_envelope_submit(&envelope, record, payload_bytes, op, error);
-    gpu_report_release(envelope.report);
     device->stats.launches += status == GPULUA_OK && !launch->submit.capture;
     return status;
 }
@@ -650,8 +646,17 @@ gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **o
     struct gpu_hooked hooked;
     bool is_hooked = __builtin_expect(launch->submit.stream->device->hooks != NULL, 0) &&
                      begin_hooks(launch, &hooked);
-    do {
-        status = submit_launch(launch, op, error);
-    } while (status && gpu_share_wait(launch->submit.stream->device, &status, error));
+    /* It may take memory, and with that some time: before anything is looked at. */
+    struct gpu_report *report = NULL;
+    status = launch->kernel->signature->has_context && !launch->submit.capture
+                 ? gpu_report_take(launch->submit.stream->device, launch->kernel->module->name,
+                                   &report, error)
+                 : GPULUA_OK;
+    if (status == GPULUA_OK) {
+        do {
+            status = submit_launch(launch, report, op, error);
+        } while (status && gpu_share_wait(launch->submit.stream->device, &status, error));
+    }
+    gpu_report_release(report);
     return is_hooked ? gpu_hooks_end(&launch->submit, &hooked, status, error) : status;
 }

@@ -93,8 +93,9 @@ void gpu_wire_link_close(struct wire_link *link); /* NULL is fine */
 /* A new executor in place of a lost one, which is killed: a page of its own, whose words begin at
  * `done`, empty rings, the same arena with what is in it, the same poll_fd. The device is opened
  * anew by an OPEN record. Blocks for the start of the child (a few milliseconds). `*is_spare`: it
- * is the one of gpu_wire_link_keep_spare, which has its first record. Unsupported:
- * !link->can_restart. On failure the link stays dead, and can be restarted once more. */
+ * is the one of gpu_wire_link_keep_spare, which has its first record; where that could not take
+ * over and another one has, `error` says why all the same. Unsupported: !link->can_restart. On
+ * failure the link stays dead, and can be restarted once more. */
 gpulua_status gpu_wire_link_restart(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
                                     bool *is_spare, struct wire_error *error);
 /* Starts an executor that takes `first` at once, and takes over with the next restart: what it

@@ -12,7 +12,8 @@
 #include "wire/spawn.h"
 #include "wire/sync.h"
 
-#define EXIT_GRACE_MS 2000 /* a child that has answered CLOSE ends by itself */
+#define EXIT_GRACE_MS 2000   /* a child that has answered CLOSE ends by itself */
+#define SPARE_PATIENCE_MS 20 /* the script waits meanwhile; another one takes a few ms */
 
 /* A child that is to take over, with what it is called by. */
 struct heir {
@@ -137,10 +138,10 @@ static gpulua_status make_heir(const struct link_process *self, struct heir *hei
 
 /* It is the child from here on, and the link's page is its page. Gone, where it does not take
  * records or cannot be watched. */
-static gpulua_status enthrone(struct link_process *self, struct heir *heir,
+static gpulua_status enthrone(struct link_process *self, struct heir *heir, int patience_ms,
                               struct wire_error *error) {
     struct link_core *core = &self->ring.core;
-    if (gpu_wire_spawn_await(self->path, &heir->child, error) != GPULUA_OK) {
+    if (gpu_wire_spawn_await(self->path, &heir->child, patience_ms, error) != GPULUA_OK) {
         drop_heir(heir);
         return error->status;
     }
@@ -176,24 +177,38 @@ static gpulua_status keep_spare(struct link_ring *ring, const struct wire_record
     return status;
 }
 
+/* It looks at these when it is told of streams. */
+static void tell_done(const struct heir *heir, const uint64_t done[WIRE_STREAMS_MAX]) {
+    for (uint32_t slot = 0; slot < WIRE_STREAMS_MAX; slot++) {
+        atomic_store_explicit(&heir->page->host_done[slot], done[slot], memory_order_relaxed);
+    }
+}
+
 static gpulua_status restart(struct link_ring *ring, const uint64_t done[WIRE_STREAMS_MAX],
                              bool *is_spare, struct wire_error *error) {
     struct link_process *self = (struct link_process *)ring;
     struct heir heir = self->spare;
     depose(self);
     self->spare = (struct heir){.event_fd = -1, .child = no_child};
-    *is_spare = heir.page != NULL && !gpu_wire_spawn_is_dead(&heir.child);
-    if (!*is_spare) {
-        drop_heir(&heir);
-        if (make_heir(self, &heir, error) != GPULUA_OK) {
-            return error->status;
-        }
+    *is_spare = false;
+    error->status = GPULUA_OK;
+    if (heir.page != NULL) { /* one that has not begun by now is not waited for */
+        tell_done(&heir, done);
+        *is_spare = enthrone(self, &heir, SPARE_PATIENCE_MS, error) == GPULUA_OK;
     }
-    /* It looks at these when it is told of streams. */
-    for (uint32_t slot = 0; slot < WIRE_STREAMS_MAX; slot++) {
-        atomic_store_explicit(&heir.page->host_done[slot], done[slot], memory_order_relaxed);
+    if (*is_spare) {
+        return GPULUA_OK;
     }
-    return enthrone(self, &heir, error);
+    struct wire_error failed = {0};
+    gpulua_status status = make_heir(self, &heir, &failed);
+    if (status == GPULUA_OK) {
+        tell_done(&heir, done);
+        status = enthrone(self, &heir, SPAWN_PATIENCE_MS, &failed);
+    }
+    if (status != GPULUA_OK) {
+        *error = failed;
+    }
+    return status;
 }
 
 static const struct link_far far = {.name = "the device's process",
@@ -236,7 +251,7 @@ static gpulua_status start(struct link_process *self, struct wire_error *error) 
         }
         gpulua_status status = make_heir(self, &heir, error);
         if (status == GPULUA_OK) {
-            status = enthrone(self, &heir, error);
+            status = enthrone(self, &heir, SPAWN_PATIENCE_MS, error);
         }
         if (status != GPULUA_OUT_OF_MEMORY) {
             return status;

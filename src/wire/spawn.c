@@ -24,7 +24,6 @@
 #define P_PIDFD 3
 #endif
 
-#define START_MS_MAX 30000   /* a child that has not answered by then never will */
 #define KILL_MS_MAX 10000    /* a driver may hold a killed process for a while */
 #define REAP_ROUNDS_MAX 1000 /* of a millisecond */
 #define FD_ABOVE 16          /* copies to pass lie above the numbers that they are passed at */
@@ -200,17 +199,17 @@ static int start_with_copies(const char *path, const int fds[SPAWN_FD_COUNT], in
 }
 
 gpulua_status gpu_wire_spawn_await(const char *path, const struct spawn_child *child,
-                                   struct wire_error *error) {
+                                   int patience_ms, struct wire_error *error) {
     struct spawn_answer answer;
     memset(&answer, 0, sizeof answer);
-    uint64_t end_ns = gpu_wire_now_ns() + (uint64_t)START_MS_MAX * 1000000u;
+    uint64_t end_ns = gpu_wire_now_ns() + (uint64_t)patience_ms * 1000000u;
     for (;;) {
         uint64_t now_ns = gpu_wire_now_ns();
         if (now_ns >= end_ns) {
             return gpu_wire_fail(error, GPULUA_IO, 0,
-                                 "'%s' was started and did not answer within %d s: is it gpulua's "
-                                 "executor?",
-                                 path, START_MS_MAX / 1000);
+                                 "'%s' was started and did not answer within %.3g s: is it "
+                                 "gpulua's executor?",
+                                 path, patience_ms / 1000.0);
         }
         struct pollfd entries[2] = {{.fd = child->control_fd, .events = POLLIN},
                                     {.fd = child->pidfd, .events = POLLIN}};

@@ -41,8 +41,9 @@ gpulua_status gpu_wire_spawn(const char *path, int page_fd, int arena_fd, int ev
 
 /* Blocks until the child takes records, has died, or has been silent for too long: then it fails,
  * and the child has to be ended. To be called once. */
+#define SPAWN_PATIENCE_MS 30000
 gpulua_status gpu_wire_spawn_await(const char *path, const struct spawn_child *child,
-                                   struct wire_error *error);
+                                   int patience_ms, struct wire_error *error);
 
 /* Ends the child and reaps it. `grace_ms`: how long it may take to end by itself first. Closes what
  * `child` owns. */

@@ -36,7 +36,7 @@ struct gpulua_report {
     unsigned block[3], thread[3];
     unsigned index; // reports lie in rows; the first of each says whether one of them has failed
     unsigned arg_count;
-    unsigned char kinds[GPULUA_REPORT_ARGS]; // 'i', 'u', 'f' or 'p'
+    unsigned char kinds[GPULUA_REPORT_ARGS]; // 'i' and 'u', 'I' and 'U' of 32 bits, 'f', 'p'
     unsigned long long args[GPULUA_REPORT_ARGS];
     char format[GPULUA_REPORT_CHARS]; // cut where it is too long
 };
@@ -63,14 +63,16 @@ __device__ inline void gpulua_arg(gpulua_report *r, unsigned i, long long v) {
     gpulua_put(r, i, 'i', (unsigned long long)v);
 }
 __device__ inline void gpulua_arg(gpulua_report *r, unsigned i, long v) { gpulua_arg(r, i, (long long)v); }
-__device__ inline void gpulua_arg(gpulua_report *r, unsigned i, int v) { gpulua_arg(r, i, (long long)v); }
+__device__ inline void gpulua_arg(gpulua_report *r, unsigned i, int v) {
+    gpulua_put(r, i, 'I', (unsigned long long)(long long)v);
+}
 __device__ inline void gpulua_arg(gpulua_report *r, unsigned i, unsigned long long v) {
     gpulua_put(r, i, 'u', v);
 }
 __device__ inline void gpulua_arg(gpulua_report *r, unsigned i, unsigned long v) {
     gpulua_put(r, i, 'u', v);
 }
-__device__ inline void gpulua_arg(gpulua_report *r, unsigned i, unsigned v) { gpulua_put(r, i, 'u', v); }
+__device__ inline void gpulua_arg(gpulua_report *r, unsigned i, unsigned v) { gpulua_put(r, i, 'U', v); }
 __device__ inline void gpulua_arg(gpulua_report *r, unsigned i, double v) {
     gpulua_put(r, i, 'f', (unsigned long long)__double_as_longlong(v));
 }
@@ -129,14 +131,18 @@ __device__ GPULUA_UNSEEN bool gpulua_fail(gpulua_report *report, unsigned long l
 }
 
 // Is the condition true? If not, the launch fails with this text, as printf makes it of the format
-// and up to 8 numbers or pointers behind it.
+// and up to 8 numbers or pointers behind it (texts, %s, are "?"). `ctx` is of this launch alone: it
+// must not be kept for another.
 #define gpulua_check(ctx, condition, ...)                                                          \
     ((condition) ? true                                                                            \
                  : gpulua_fail((ctx).report, (ctx).word, (ctx).number, blockIdx, threadIdx,        \
                                (unsigned)__LINE__, __VA_ARGS__))
 
 // Has something failed that this launch reads? gpulua asks it in front of each kernel of a source
-// that has a gpulua_ctx, which does nothing then. What it needs is over: the words do not change.
+// whose last parameter is a gpulua_ctx, which does nothing then; where that comes from a macro or
+// has another name, or in precompiled code, the kernel may ask by itself. Of more than four launches
+// that report and that it reads from, four are looked at. Either way the operation fails. What it
+// needs is over: the words do not change.
 __device__ GPULUA_FIRST bool gpulua_is_skipped(const gpulua_ctx &ctx) {
     bool skips = false;
     for (int i = 0; i < 4; i++) {

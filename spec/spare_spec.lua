@@ -1,0 +1,125 @@
+-- A warm spare: a second process with the device open, which takes over from a lost one.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("a device with a spare", function()
+  if not support.is_isolated() then
+    it("in this process has none", function()
+      local dev <close> = support.open { spare = true }
+      local _, children = support.children()
+      assert.equal(0, children)
+      assert.are.same({ 7 }, dev:buffer("i32", 1):fill(7):read())
+    end)
+    return
+  end
+
+  local add = [[
+    extern "C" __global__ void add(int n, int *x, int by) {
+      int i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (i < n) x[i] += by;
+    }
+  ]]
+
+  teardown(support.close_all)
+
+  local function lose(dev)
+    local pid, epoch = dev.pid, dev.epoch
+    os.execute("kill -9 " .. pid)
+    assert.is_true(support.eventually(10, function() -- it may be a moment until it is dead
+      dev:await()
+      return dev.epoch > epoch
+    end))
+    assert.equal(epoch + 1, dev.epoch)
+  end
+
+  it("is up at once, again and again, also where the spare has died", function()
+    local dev <close> = support.open_with_pid { restarts = 1000, spare = true }
+    local mod = dev:compile(add)
+    local x = dev:buffer("i32", 4, { durable = true }):fill(2)
+    local _, children = support.children()
+    assert.truthy(children >= 2)
+    local spares = {}
+    local function others()
+      local found = {}
+      for pid in pairs((support.children())) do
+        if pid ~= tostring(dev.pid) and pid ~= dev.pid then
+          found[#found + 1] = pid
+        end
+      end
+      return found
+    end
+    for round = 1, 10 do
+      if round % 3 == 0 then
+        for _, pid in ipairs(others()) do
+          os.execute("kill -9 " .. pid .. " 2>/dev/null")
+        end
+      end
+      local waiting = others()
+      if round % 5 == 0 then
+        gpu.sleep(0.6) -- it has the device open by then
+      end
+      spares[#spares + 1] = dev.pid
+      lose(dev)
+      if round % 3 ~= 0 then
+        assert.are.same({ tostring(dev.pid) }, { tostring(waiting[1]) }) -- who waited has taken over
+        assert.equal(1, #waiting)
+      end
+      for _, pid in ipairs(spares) do
+        assert.not_equal(pid, dev.pid)
+      end
+      assert.are.same({ 2, 2 }, x:read(3, 4))
+      local y = dev:buffer("i32", 4):fill(1)
+      mod.add:launch({ grid = 1, block = 4 }, 4, y, round)
+      assert.are.same({ 1 + round }, y:read(4, 4))
+    end
+    support.raises("InvalidArgument", "spare", support.open, { spare = 1 })
+  end)
+
+  -- The second process that is started, the spare, goes wrong.
+  local function with_bad_spare(what)
+    local wrapper, count = os.tmpname(), os.tmpname()
+    local build = os.getenv "GPULUA_BUILD" or "build"
+    support.write_file(wrapper, ('#!/bin/sh\necho >> %s\n[ $(wc -l < %s) = 2 ] && %s\nexec %s/gpulua-exec "$@"\n')
+      :format(count, count, what, build))
+    os.execute("chmod +x " .. wrapper)
+    local output, code = support.script([[
+      local gpu, uv = require "gpulua", require "luv"
+      local dev = gpu.device(nil, { isolate = "process", restarts = 10, spare = true })
+      gpu.sleep(0.2)
+      local worst, last, is_over = 0, uv.hrtime(), false
+      local ticker = gpu.spawn(function()
+        while not is_over do
+          gpu.sleep(0.01)
+          worst, last = math.max(worst, uv.hrtime() - last), uv.hrtime()
+        end
+      end)
+      os.execute("kill -9 " .. dev.pid)
+      last = uv.hrtime()
+      while dev.epoch == 1 do
+        pcall(dev.await, dev)
+        gpu.sleep(0.01)
+      end
+      is_over = true
+      ticker:await()
+      print("epoch", dev.epoch, "answers", dev:buffer("i32", 1):fill(7):read()[1], worst < 5e9 and "prompt" or worst)
+    ]], ("GPULUA_EXECUTOR=%s GPULUA_DEVICE=%s"):format(wrapper, os.getenv "GPULUA_DEVICE" or "cpu"))
+    os.remove(wrapper)
+    os.remove(count)
+    assert.equal(0, code, output)
+    assert.truthy(output:find("epoch\t2\tanswers\t7\tprompt", 1, true), output)
+    return output
+  end
+
+  it("does not wait for a spare that does not begin", function()
+    local output = with_bad_spare "exec sleep 20"
+    assert.truthy(output:find("spare of device", 1, true), output)
+    assert.truthy(output:find("did not answer", 1, true), output)
+  end)
+
+  it("says so when the spare had died, and goes on without", function()
+    local output = with_bad_spare "exit 3"
+    assert.truthy(output:find("spare of device", 1, true), output)
+    assert.truthy(output:find("exit", 1, true), output)
+  end)
+end)
