@@ -568,6 +568,56 @@ static const char until_lost[] =
     "until not ok\n"
     "result = err.code == 'DeviceLost' and 1 or 0\n";
 
+/* Kernels that report, on one device for all: each script hears of its own failures, and all of
+ * them. */
+static const char reporting[] =
+    "local gpu = require 'gpulua'\n"
+    "local dev = gpu.device()\n"
+    "local mod = dev:compile([[\n"
+    "  #include <gpulua_kernel.h>\n"
+    "  extern \"C\" __global__ void step(int *x, const int *from, int by, int number, gpulua_ctx "
+    "c) "
+    "{\n"
+    "    x[threadIdx.x] = from[threadIdx.x] + by;\n"
+    "    gpulua_check(c, by % 3 != 0, \"%d of %d\", by, number);\n"
+    "  }]])\n"
+    "local one = { grid = 1, block = 4 }\n"
+    "local x, y = dev:buffer('i32', 4):fill(0), dev:buffer('i32', 4):fill(0)\n"
+    "local good = true\n"
+    "for round = 1, 20 do\n"
+    "  local ops = {}\n"
+    "  for by = 1, 30 do\n"
+    "    x:fill(0)\n"
+    "    ops[by] = mod.step:launch(one, x, y, by, number)\n"
+    "  end\n"
+    "  for by = 1, 30 do\n"
+    "    local ok, err = ops[by]:join()\n"
+    "    local is_right = ok == (by % 3 ~= 0)\n"
+    "    if not ok then is_right = is_right and err.code == 'KernelFailed'\n"
+    "      and err.message:find((': %d of %d'):format(by, number), 1, true) end\n"
+    "    good = good and is_right\n"
+    "  end\n"
+    "end\n"
+    "result = good and 1 or 0\n";
+
+static void test_reports(void) {
+    struct seat seats[THREADS];
+    gpulua_device_config config;
+    gpulua_device_config_init(&config);
+    config.isolation = isolation;
+    gpulua_device *device = gpulua_device_open(&config);
+    int good = 0;
+    for (int i = 0; i < THREADS; i++) {
+        seats[i] = (struct seat){.device = device, .script = reporting, .number = i};
+    }
+    run_all(seats, run);
+    for (int i = 0; i < THREADS; i++) {
+        good += seats[i].result == 1;
+    }
+    check(good == THREADS, "each script hears of what its own kernels report");
+    gpulua_device_close(device);
+}
+
 static void test_loss(void) {
     struct seat seats[THREADS];
     gpulua_device_config config;
@@ -729,6 +779,7 @@ int main(void) {
         test_closing();
         test_refusals();
         test_injection();
+        test_reports();
     }
     isolation = GPULUA_ISOLATE_PROCESS; /* what is lost without us */
     test_loss();
