@@ -220,6 +220,13 @@ typedef enum gpulua_injection {
 GPULUA_API gpulua_status gpulua_device_inject(gpulua_device *device, gpulua_injection what,
                                               uint64_t n);
 
+/* As dev:inject{slow=, seconds=}: the next launch of the kernel of that name on the device at
+ * `index` begins so much later; a `kernel` of NULL withdraws it. Blocks for the first one, which
+ * compiles a kernel that waits. InvalidArgument: no device there, a negative time; Closed,
+ * DeviceLost. */
+GPULUA_API gpulua_status gpulua_inject_slow(lua_State *L, int index, const char *kernel,
+                                            double seconds);
+
 /* ---- memory ----
  *
  * A gpulua_buffer is the host's own hold on a buffer of a script: a typed range of memory on a

@@ -221,6 +221,29 @@ static void test_changes(gpulua *g) {
     CHECK(run(g, "mod.add:launch(one, x, 8):await() ok = true") && second.count == 2);
 }
 
+/* A kernel that is made slow, from C: what the hooks say of it took so long, once. */
+static void test_slow(gpulua *g) {
+    static struct events events;
+    gpulua_hooks hooks;
+    lua_State *L = gpulua_state(g);
+    lua_getglobal(L, "dev");
+    CHECK(gpulua_inject_slow(L, -1, "add", 0.05) == GPULUA_OK && lua_gettop(L) == 1);
+    hooks_all(&hooks, &events);
+    CHECK(set_hooks(g, &hooks));
+    CHECK(run(g, "mod.add:launch(one, x, 8):await() mod.add:launch(one, x, 8):await() ok = true"));
+    const struct event *slow = find(&events, AFTER_COMPLETE, "add", 0);
+    const struct event *quick = find(&events, AFTER_COMPLETE, "add", 1);
+    CHECK(slow && slow->host_ns >= 40000000 && quick && quick->host_ns < slow->host_ns);
+    CHECK(gpulua_inject_slow(L, -1, "add", 3600) == GPULUA_OK);
+    CHECK(gpulua_inject_slow(L, -1, NULL, 0) == GPULUA_OK);
+    CHECK(run(g, "mod.add:launch(one, x, 8):await() ok = true"));
+    FAILS(gpulua_inject_slow(L, -1, "add", -1), GPULUA_INVALID_ARGUMENT, "seconds");
+    lua_pushinteger(L, 1);
+    FAILS(gpulua_inject_slow(L, -1, "add", 1), GPULUA_INVALID_ARGUMENT, "device");
+    lua_settop(L, 0);
+    CHECK(is_orderly(&events) && set_hooks(g, NULL));
+}
+
 /* The device is lost with work under way: each operation ends all the same. */
 static void test_loss(gpulua *g) {
     static struct events events;
@@ -253,6 +276,7 @@ int main(void) {
             test_refused(g);
             test_graphs(g);
             test_changes(g);
+            test_slow(g);
             test_loss(g);
         }
         gpulua_close(g);

@@ -87,6 +87,47 @@ void gpulua_device_close(gpulua_device *device) {
     gpu_lua_shared_release(device);
 }
 
+/* ---- injection ---- */
+
+struct slow {
+    const char *kernel;
+    double seconds;
+};
+
+/* dev:inject{ slow =, seconds = }. Stack: the kernel's name and the time, the device. */
+static int inject_slow(lua_State *L) {
+    const struct slow *slow = lua_touserdata(L, 1);
+    (void)gpu_host_device(L, gpu_lua_find(L), 2);
+    lua_getfield(L, 2, "inject");
+    lua_pushvalue(L, 2);
+    lua_createtable(L, 0, 2);
+    if (slow->kernel) {
+        lua_pushstring(L, slow->kernel);
+        lua_setfield(L, -2, "slow");
+        lua_pushnumber(L, slow->seconds);
+        lua_setfield(L, -2, "seconds");
+    } else {
+        lua_pushboolean(L, 0);
+        lua_setfield(L, -2, "slow");
+    }
+    lua_call(L, 2, 0);
+    return 0;
+}
+
+gpulua_status gpulua_inject_slow(lua_State *L, int index, const char *kernel, double seconds) {
+    gpulua_status status = GPULUA_OK;
+    struct gpulua *g = gpu_host_find(L, &status);
+    if (!g) {
+        return status;
+    }
+    struct slow slow = {kernel, seconds};
+    index = lua_absindex(L, index);
+    lua_pushcfunction(L, inject_slow);
+    lua_pushlightuserdata(L, &slow);
+    lua_pushvalue(L, index);
+    return lua_pcall(L, 2, 0, 0) == LUA_OK ? GPULUA_OK : gpu_lua_keep_raised(g, L);
+}
+
 /* ---- hooks ---- */
 
 void gpulua_hooks_init(gpulua_hooks *hooks) {
