@@ -9,9 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DRIVER(X)                                                                                  \
-    X(cuEventQuery, CUresult, (CUevent))                                                           \
-    X(cuCtxGetCurrent, CUresult, (CUcontext *))
+#define DRIVER(X) X(cuEventQuery, CUresult, (CUevent))
 #include "driver.h"
 
 #define REPEATS 5

@@ -38,6 +38,10 @@ describe("a kernel that reports", function()
       to[0] = from[0];
       *(volatile int *)ran = 1;
     }
+    #define THE_CONTEXT gpulua_ctx ctx
+    extern "C" __global__ void unasked(int *x, const int *from, THE_CONTEXT) { x[threadIdx.x] = from[threadIdx.x]; }
+    struct other { long long a[3]; };
+    extern "C" __global__ void of_other(int *x, other o) { x[0] = (int)o.a[0]; }
     extern "C" __global__ void mark_plainly(const int *from, int *to, const int *ran) {
       to[0] = from[0];
       *(volatile int *)ran = 1;
@@ -169,6 +173,9 @@ describe("a kernel that reports", function()
     elseif way == "a plain kernel" then
       mod.plain:launch({ grid = 1, block = 4, stream = s2 }, y, x, 1)
       from = y
+    elseif way == "a kernel that does not ask" then
+      mod.unasked:launch({ grid = 1, block = 4, stream = s2 }, y, x)
+      from = y
     end
     local op = kernel:launch({ grid = 1, block = 1, stream = s2 }, from, to, ran)
     local is_well = late:join()
@@ -181,7 +188,7 @@ describe("a kernel that reports", function()
     return ran:read()[1]
   end
 
-  for _, way in ipairs { "nothing", "a copy", "a plain kernel" } do
+  for _, way in ipairs { "nothing", "a copy", "a plain kernel", "a kernel that does not ask" } do
     it("skips itself behind a failure, with " .. way .. " between them", function()
       support.wants_time(pending)
       assert.equal(0, behind_a_failure(mod.mark, way, 1))
@@ -216,6 +223,8 @@ describe("a kernel that reports", function()
     kernel:launch(four, x, y, 1, 5):await()
     support.raises("InvalidArgument", "4 arguments", kernel.launch, kernel, four, x, y, 1, 5, 6)
     support.raises("InvalidArgument", "the last parameter", mod.kernel, mod, "step", "gpulua_ctx, i32")
+    support.raises("InvalidArgument", "'gpulua_ctx' is 88 bytes at offset 8", mod.kernel, mod, "of_other",
+      "out i32*, gpulua_ctx")
     support.raises("InvalidArgument", "4 parameters, the compiled kernel has 5", mod.kernel, mod, "step",
       "out i32*, in i32*, i32, i32")
   end)

@@ -23,16 +23,6 @@ describe("a device with a spare", function()
 
   teardown(support.close_all)
 
-  local function lose(dev)
-    local pid, epoch = dev.pid, dev.epoch
-    os.execute("kill -9 " .. pid)
-    assert.is_true(support.eventually(10, function() -- it may be a moment until it is dead
-      dev:await()
-      return dev.epoch > epoch
-    end))
-    assert.equal(epoch + 1, dev.epoch)
-  end
-
   it("is up at once, again and again, also where the spare has died", function()
     local dev <close> = support.open_with_pid { restarts = 1000, spare = true }
     local mod = dev:compile(add)
@@ -60,7 +50,7 @@ describe("a device with a spare", function()
         gpu.sleep(0.6) -- it has the device open by then
       end
       spares[#spares + 1] = dev.pid
-      lose(dev)
+      support.lose(dev)
       if round % 3 ~= 0 then
         assert.are.same({ tostring(dev.pid) }, { tostring(waiting[1]) }) -- who waited has taken over
         assert.equal(1, #waiting)

@@ -386,6 +386,19 @@ function support.resident_bytes()
   return math.tointeger(pages) * 4096
 end
 
+--- The device's process dies, and the device is up again.
+function support.lose(dev)
+  local pid, epoch = dev.pid, dev.epoch
+  os.execute("kill -9 " .. pid)
+  assert.is_true(support.eventually(10, function() -- it may be a moment until it is dead
+    dev:await()
+    return dev.epoch > epoch
+  end))
+  assert.equal(epoch + 1, dev.epoch)
+  assert.not_equal(pid, dev.pid)
+  assert.is_true(support.eventually(5, function() return support.process_is_gone(pid) end))
+end
+
 --- Runs a Lua text as a script of its own under build/gpulua. Returns what it wrote (both streams)
 --- and its exit code. `environment`: assignments as in a shell.
 function support.script(text, environment)

@@ -63,7 +63,7 @@ look_all() {
     look all may "luv for Lua 5.4, the clock of make bench" lua-luv lua5.4 -e 'require "luv"'
     look all may "luacheck" lua-check has luacheck
     look all may "clang-format" clang-format has clang-format
-look all may "valgrind" valgrind has valgrind
+    look all may "valgrind" valgrind has valgrind
     look all may "cppcheck" cppcheck has cppcheck
 }
 

@@ -8,7 +8,7 @@ if not symbol or not out_path or not symbol:match("^[%a_][%w_]*$") then
   os.exit(2)
 end
 
-local parts = { "/* Made by tools/embed.lua. */\n#include <stddef.h>\n\n" }
+local parts = { '/* Made by tools/embed.lua. */\n#include "embedded.h"\n\n' }
 local rows = {}
 
 for i = 3, #arg do
@@ -23,23 +23,17 @@ for i = 3, #arg do
       parts[#parts + 1] = bytes:byte(k) .. ","
     end
   end
-  -- C has no empty arrays: one byte that is not counted.
-  parts[#parts + 1] = (#bytes == 0 and "0" or "") .. "\n};\n\n"
+  parts[#parts + 1] = "0\n};\n\n" -- a NUL that is not counted: text is a string as it is, and no array is empty
   rows[#rows + 1] = ('    {"%s", %s, %d},\n'):format(arg[i]:match("[^/]*$"), variable, #bytes)
 end
 
 parts[#parts + 1] = ([[
-struct SYMBOL_file {
-    const char *name;
-    const unsigned char *bytes;
-    size_t byte_count;
-};
-extern const struct SYMBOL_file SYMBOL_files[];
+extern const struct gpu_embedded_file SYMBOL_files[];
 extern const size_t SYMBOL_file_count;
 ]]):gsub("SYMBOL", symbol)
 -- The row behind the last keeps the array legal when there is no file.
-parts[#parts + 1] = ("const struct %s_file %s_files[] = {\n%s    {0, 0, 0},\n};\n"):format(
-  symbol, symbol, table.concat(rows))
+parts[#parts + 1] = ("const struct gpu_embedded_file %s_files[] = {\n%s    {0, 0, 0},\n};\n"):format(
+  symbol, table.concat(rows))
 parts[#parts + 1] = ("const size_t %s_file_count = %d;\n"):format(symbol, #rows)
 
 local out = assert(io.open(out_path, "wb"))

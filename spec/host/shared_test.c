@@ -600,41 +600,36 @@ static const char reporting[] =
     "end\n"
     "result = good and 1 or 0\n";
 
-static void test_reports(void) {
+/* In how many of the objects, each in a thread, does the script end with a result of 1? */
+static int successes(gpulua_device_config *config, const char *script) {
     struct seat seats[THREADS];
-    gpulua_device_config config;
-    gpulua_device_config_init(&config);
-    config.isolation = isolation;
-    gpulua_device *device = gpulua_device_open(&config);
+    config->isolation = isolation;
+    gpulua_device *device = gpulua_device_open(config);
     int good = 0;
     for (int i = 0; i < THREADS; i++) {
-        seats[i] = (struct seat){.device = device, .script = reporting, .number = i};
+        seats[i] = (struct seat){.device = device, .script = script, .number = i};
     }
     run_all(seats, run);
     for (int i = 0; i < THREADS; i++) {
         good += seats[i].result == 1;
     }
-    check(good == THREADS, "each script hears of what its own kernels report");
     gpulua_device_close(device);
+    return good;
+}
+
+static void test_reports(void) {
+    gpulua_device_config config;
+    gpulua_device_config_init(&config);
+    check(successes(&config, reporting) == THREADS,
+          "each script hears of what its own kernels report");
 }
 
 static void test_loss(void) {
-    struct seat seats[THREADS];
     gpulua_device_config config;
     gpulua_device_config_init(&config);
-    config.isolation = isolation;
     config.restarts = -1; /* so that who begins late hears of it, too */
-    gpulua_device *device = gpulua_device_open(&config);
-    int heard = 0;
-    for (int i = 0; i < THREADS; i++) {
-        seats[i] = (struct seat){.device = device, .script = until_lost, .number = i};
-    }
-    run_all(seats, run);
-    for (int i = 0; i < THREADS; i++) {
-        heard += seats[i].result == 1;
-    }
-    check(heard == THREADS, "one fate: all scripts hear that the device is lost");
-    gpulua_device_close(device);
+    check(successes(&config, until_lost) == THREADS,
+          "one fate: all scripts hear that the device is lost");
 }
 
 static const char through_losses[] =

@@ -5,14 +5,9 @@
 #ifndef GPU_KERNEL_HEADERS_H
 #define GPU_KERNEL_HEADERS_H
 
-#include <stddef.h>
+#include "embedded.h"
 
-struct gpu_kernel_headers_file {
-    const char *name; /* without a folder */
-    const unsigned char *bytes;
-    size_t byte_count;
-};
-extern const struct gpu_kernel_headers_file gpu_kernel_headers_files[];
+extern const struct gpu_embedded_file gpu_kernel_headers_files[];
 extern const size_t gpu_kernel_headers_file_count;
 
 #endif

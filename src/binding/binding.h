@@ -87,6 +87,9 @@ void gpu_lua_check_function(lua_State *L, int index, int number, const char *wha
 void gpu_lua_push_object(lua_State *L);
 /* Pushes a function of ours: with the gpulua object as its upvalue. */
 void gpu_lua_push_function(lua_State *L, lua_CFunction function);
+/* The registry's table of that key, made when it is first asked for. `mode`: what is weak, "k" or
+ * "v". */
+void gpu_lua_push_weak(lua_State *L, const void *key, const char *mode);
 const char *gpu_lua_kind_name(enum gpu_lua_kind kind);
 /* Puts functions of ours into the table on top. */
 void gpu_lua_set_functions(lua_State *L, const luaL_Reg *functions);

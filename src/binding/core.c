@@ -37,6 +37,20 @@ static const char *type_name(enum gpu_lua_kind kind) {
     return names[kind];
 }
 
+void gpu_lua_push_weak(lua_State *L, const void *key, const char *mode) {
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, key) == LUA_TTABLE) {
+        return;
+    }
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_createtable(L, 0, 1);
+    lua_pushstring(L, mode);
+    lua_setfield(L, -2, "__mode");
+    lua_setmetatable(L, -2);
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, key);
+}
+
 void gpu_lua_push_function(lua_State *L, lua_CFunction function) {
     gpu_lua_push_object(L);
     lua_pushcclosure(L, function, 1);

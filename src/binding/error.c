@@ -68,16 +68,7 @@ static const char suspects_key; /* registry: lists of suspects by number; weak *
 
 /* One table for all errors of a loss, while one of them has it. */
 static void push_suspects(lua_State *L, const struct gpu_error *error) {
-    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &suspects_key) != LUA_TTABLE) {
-        lua_pop(L, 1);
-        lua_newtable(L);
-        lua_createtable(L, 0, 1);
-        lua_pushliteral(L, "v");
-        lua_setfield(L, -2, "__mode");
-        lua_setmetatable(L, -2);
-        lua_pushvalue(L, -1);
-        lua_rawsetp(L, LUA_REGISTRYINDEX, &suspects_key);
-    }
+    gpu_lua_push_weak(L, &suspects_key, "v");
     lua_Integer number = (lua_Integer)error->suspects_number;
     if (number == 0 || lua_rawgeti(L, -1, number) != LUA_TTABLE) {
         lua_settop(L, number == 0 ? lua_gettop(L) : lua_gettop(L) - 1);

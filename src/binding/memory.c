@@ -467,13 +467,6 @@ void gpu_lua_memory_open(lua_State *L, struct gpulua *g) {
                                            {NULL, NULL}};
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_MEMORY, methods, metamethods);
     gpu_lua_memory_room_open(L, g);
-    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key) != LUA_TTABLE) {
-        lua_newtable(L);
-        lua_newtable(L);
-        lua_pushliteral(L, "v");
-        lua_setfield(L, -2, "__mode");
-        lua_setmetatable(L, -2);
-        lua_rawsetp(L, LUA_REGISTRYINDEX, &anchors_key);
-    }
+    gpu_lua_push_weak(L, &anchors_key, "v");
     lua_pop(L, 1);
 }

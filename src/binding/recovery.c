@@ -101,16 +101,7 @@ int gpu_lua_device_return(lua_State *L) {
 
 /* core.rebuilds() -> the table, whose keys are weak */
 int gpu_lua_rebuilds(lua_State *L) {
-    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &rebuilds_key) != LUA_TTABLE) {
-        lua_pop(L, 1);
-        lua_newtable(L);
-        lua_createtable(L, 0, 1);
-        lua_pushliteral(L, "k");
-        lua_setfield(L, -2, "__mode");
-        lua_setmetatable(L, -2);
-        lua_pushvalue(L, -1);
-        lua_rawsetp(L, LUA_REGISTRYINDEX, &rebuilds_key);
-    }
+    gpu_lua_push_weak(L, &rebuilds_key, "k");
     return 1;
 }
 

@@ -41,23 +41,6 @@ void gpu_executor_table_free(struct executor_table *table) {
 
 /* ---- addresses ---- */
 
-/* Where kernels see an offset in the arena. */
-static gpulua_status resolve_arena(const struct wire_executor *executor, uint64_t offset,
-                                   uint64_t *resolved, struct backend_error *error) {
-    void *at = gpu_executor_arena(executor, offset, 0);
-    *resolved = at == NULL || executor->device == NULL ? 0
-                : executor->ops->host_address != NULL
-                    ? executor->ops->host_address(executor->device, at)
-                    : (uint64_t)(uintptr_t)at;
-    if (*resolved == 0) {
-        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
-                                "host memory at offset %" PRIu64
-                                " of the arena cannot be reached by the device",
-                                offset);
-    }
-    return GPULUA_OK;
-}
-
 gpulua_status gpu_executor_resolve(const struct wire_executor *executor, uint64_t address,
                                    uint64_t bytes, uint64_t *resolved,
                                    struct backend_error *error) {
@@ -80,9 +63,19 @@ gpulua_status gpu_executor_resolve(const struct wire_executor *executor, uint64_
 
 gpulua_status gpu_executor_resolve_arg(const struct wire_executor *executor, uint64_t address,
                                        uint64_t *resolved, struct backend_error *error) {
-    return gpu_wire_address_slab(address) == 0
-               ? resolve_arena(executor, gpu_wire_address_offset(address), resolved, error)
-               : gpu_executor_resolve(executor, address, 0, resolved, error);
+    if (gpu_wire_address_slab(address) != 0) {
+        return gpu_executor_resolve(executor, address, 0, resolved, error);
+    }
+    const void *at = gpu_executor_arena(executor, gpu_wire_address_offset(address), 0);
+    *resolved = (uint64_t)(uintptr_t)at;
+    if (at != NULL && executor->ops->host_address != NULL) {
+        *resolved = executor->ops->host_address(executor->device, at);
+    }
+    return *resolved != 0 ? GPULUA_OK
+                          : gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                                             "host memory at offset %" PRIu64
+                                             " of the arena cannot be reached by the device",
+                                             gpu_wire_address_offset(address));
 }
 
 void *gpu_executor_arena(const struct wire_executor *executor, uint64_t byte_offset,

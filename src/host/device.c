@@ -117,15 +117,8 @@ static int inject_slow(lua_State *L) {
 gpulua_status gpulua_inject_slow(lua_State *L, int index, const char *kernel, double seconds) {
     gpulua_status status = GPULUA_OK;
     struct gpulua *g = gpu_host_find(L, &status);
-    if (!g) {
-        return status;
-    }
     struct slow slow = {kernel, seconds};
-    index = lua_absindex(L, index);
-    lua_pushcfunction(L, inject_slow);
-    lua_pushlightuserdata(L, &slow);
-    lua_pushvalue(L, index);
-    return lua_pcall(L, 2, 0, 0) == LUA_OK ? GPULUA_OK : gpu_lua_keep_raised(g, L);
+    return g ? gpu_host_call(g, L, inject_slow, &slow, index) : status;
 }
 
 /* ---- hooks ---- */
@@ -165,9 +158,5 @@ gpulua_status gpulua_set_hooks(lua_State *L, int index, const gpulua_hooks *hook
         return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
                                   "the hooks were not set up by gpulua_hooks_init of this version");
     }
-    index = lua_absindex(L, index);
-    lua_pushcfunction(L, set_hooks);
-    lua_pushlightuserdata(L, (void *)(uintptr_t)hooks);
-    lua_pushvalue(L, index);
-    return lua_pcall(L, 2, 0, 0) == LUA_OK ? GPULUA_OK : gpu_lua_keep_raised(g, L);
+    return gpu_host_call(g, L, set_hooks, (void *)(uintptr_t)hooks, index);
 }

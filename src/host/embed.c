@@ -38,7 +38,7 @@ void gpulua_config_init(gpulua_config *config) {
 
 static const char module_key; /* registry: the table that require "gpulua" answers */
 
-static const struct gpu_lua_file *find_file(const char *name) {
+static const struct gpu_embedded_file *find_file(const char *name) {
     for (size_t i = 0; i < gpu_lua_file_count; i++) {
         if (strcmp(gpu_lua_files[i].name, name) == 0) {
             return &gpu_lua_files[i];
@@ -47,7 +47,7 @@ static const struct gpu_lua_file *find_file(const char *name) {
     return NULL;
 }
 
-static void load_embedded(lua_State *L, const struct gpu_lua_file *file) {
+static void load_embedded(lua_State *L, const struct gpu_embedded_file *file) {
     const char *name = lua_pushfstring(L, "=gpulua/%s", file->name);
     if (luaL_loadbufferx(L, (const char *)file->bytes, file->byte_count, name, "t") != LUA_OK) {
         lua_error(L);
@@ -105,7 +105,7 @@ int luaopen_gpulua(lua_State *L) {
         return 1;
     }
     lua_pop(L, 1);
-    const struct gpu_lua_file *init = find_file("init.lua");
+    const struct gpu_embedded_file *init = find_file("init.lua");
     if (!init) {
         return luaL_error(L, "gpulua was built without its Lua files");
     }
@@ -121,7 +121,7 @@ int luaopen_gpulua(lua_State *L) {
 static int open_file(lua_State *L, const char *name) {
     lua_settop(L, 1);
     luaopen_gpulua_core(L);
-    const struct gpu_lua_file *file = find_file(name);
+    const struct gpu_embedded_file *file = find_file(name);
     if (!file) {
         return luaL_error(L, "gpulua was built without %s", name);
     }

@@ -49,17 +49,6 @@ bool gpu_point_is_over(const struct gpu_device *device, struct gpu_point point) 
 
 /* ---- replies ---- */
 
-static struct gpu_op *find_pending(struct gpu_device *device, uint32_t slot, uint64_t seq) {
-    if (slot >= WIRE_STREAMS_MAX || !device->streams[slot]) {
-        return NULL;
-    }
-    struct gpu_op *op = device->streams[slot]->head;
-    while (op && op->seq < seq) {
-        op = op->next;
-    }
-    return op && op->seq == seq ? op : NULL;
-}
-
 void gpu_op_fail(struct gpu_op *op, gpulua_status status, int32_t driver_code, const char *text) {
     struct gpu_failure *failure = gpu_failure_create();
     if (failure) {
@@ -94,7 +83,8 @@ static void on_result(struct gpu_device *device, const struct wire_reply *reply)
 
 static void on_failure(struct gpu_device *device, const struct wire_reply *reply) {
     device->failures_seen++;
-    struct gpu_op *op = find_pending(device, reply->stream, reply->seq);
+    struct gpu_op *op =
+        gpu_op_find_pending(device, (struct gpu_point){.slot = reply->stream, .seq = reply->seq});
     if (op && !op->failure) {
         gpu_op_fail(op, (gpulua_status)reply->status, reply->driver_code,
                     gpu_wire_reply_text(reply));
@@ -107,7 +97,8 @@ static void on_lost(struct gpu_device *device, const struct wire_reply *reply) {
 }
 
 static void *shadow_of(struct gpu_device *device, uint32_t slot, uint64_t seq) {
-    const struct gpu_op *op = find_pending(device, slot, seq);
+    const struct gpu_op *op =
+        gpu_op_find_pending(device, (struct gpu_point){.slot = slot, .seq = seq});
     return op ? op->shadow : NULL;
 }
 
@@ -152,7 +143,7 @@ void gpu_device_on_reply(void *user, const struct wire_reply *reply) {
 
 /* ---- failures spread along dependencies ---- */
 
-bool gpu_op_inherit(struct gpu_op *op) {
+static bool inherit_failure(struct gpu_op *op) {
     for (uint32_t i = 0; i < op->dep_count; i++) {
         struct gpu_failure *cause = gpu_failed_find(op->device, op->deps[i]);
         if (cause) {
@@ -171,7 +162,7 @@ void gpu_failures_spread(struct gpu_device *device) {
         for (uint32_t slot = 0; slot < device->slot_count; slot++) {
             struct gpu_stream *stream = device->streams[slot];
             for (struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
-                if (!op->failure && gpu_op_inherit(op)) {
+                if (!op->failure && inherit_failure(op)) {
                     is_changed = true;
                 }
             }
@@ -305,7 +296,7 @@ static void note_lost_writes(struct gpu_device *device, const struct gpu_block *
     const struct gpu_span *spans = gpu_history_spans(&block->history);
     for (uint32_t i = 0; i < block->history.count; i++) {
         struct gpu_point point = spans[i].write;
-        const struct gpu_op *op = point.seq ? find_pending(device, point.slot, point.seq) : NULL;
+        const struct gpu_op *op = point.seq ? gpu_op_find_pending(device, point) : NULL;
         if (op && op->failure && !gpu_failed_find(device, point)) {
             gpu_failed_add(device, point, op->failure);
         }

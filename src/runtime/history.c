@@ -283,14 +283,11 @@ bool gpu_ref_is_idle(const struct gpu_ref *ref, bool for_write) {
 }
 
 static struct gpu_op *pending_at(struct gpu_device *device, struct gpu_point point) {
-    if (point.seq == 0 || gpu_point_is_over(device, point) || !device->streams[point.slot]) {
+    if (point.seq == 0 || gpu_point_is_over(device, point)) {
         return NULL;
     }
-    struct gpu_op *op = device->streams[point.slot]->head;
-    while (op && op->seq < point.seq) {
-        op = op->next;
-    }
-    return op && op->seq == point.seq ? gpu_op_retain(op) : NULL;
+    struct gpu_op *op = gpu_op_find_pending(device, point);
+    return op ? gpu_op_retain(op) : NULL;
 }
 
 struct gpu_op *gpu_ref_pending(const struct gpu_ref *ref, bool for_write) {

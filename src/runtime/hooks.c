@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/state.h"
-
 struct gpu_hooks {
     uint32_t refs;
     gpulua_hooks set;
@@ -32,13 +30,10 @@ gpulua_status gpu_device_set_hooks(struct gpu_device *device, const gpulua_hooks
     return GPULUA_OK;
 }
 
-bool gpu_hooks_begin(const struct gpu_submit *submit, const char *name, const char *library,
-                     const struct gpu_ref *const *refs, uint32_t ref_count,
-                     struct gpu_hooked *hooked) {
+void gpu_hooks_fire_begin(const struct gpu_submit *submit, const char *name, const char *library,
+                          const struct gpu_ref *const *refs, uint32_t ref_count,
+                          struct gpu_hooked *hooked) {
     struct gpu_device *device = submit->stream->device;
-    if (submit->capture) {
-        return false; /* nothing is done yet */
-    }
     const char *label = submit->label ? gpu_device_intern(device, submit->label) : name;
     *hooked = (struct gpu_hooked){.hooks = device->hooks, .begun_ns = gpu_clock_ns()};
     hooked->info.name = name;
@@ -60,48 +55,45 @@ bool gpu_hooks_begin(const struct gpu_submit *submit, const char *name, const ch
     if (set->before_enqueue) {
         set->before_enqueue(set->user, &hooked->info);
     }
-    return true;
 }
 
-/* It is pending: a poll, which might have ended it, comes later. */
-static struct gpu_op *newest(const struct gpu_stream *stream) {
-    struct gpu_op *op = stream->tail;
-    return op && op->number == stream->device->op_number_next ? op : NULL;
-}
-
-gpulua_status gpu_hooks_end(const struct gpu_submit *submit, struct gpu_hooked *hooked,
-                            gpulua_status status, const struct gpu_error *error) {
-    struct gpu_op *op = status ? NULL : newest(submit->stream);
+gpulua_status gpu_hooks_fire_end(const struct gpu_submit *submit, struct gpu_hooked *hooked,
+                                 gpulua_status status, const struct gpu_error *error) {
+    struct gpu_device *device = submit->stream->device;
     const gpulua_hooks *set = &hooked->hooks->set;
+    /* It is pending: a poll, which might have ended it, comes later. */
+    struct gpu_op *op = status ? NULL : submit->stream->tail;
     hooked->info.number = op ? op->number : 0;
     if (set->after_enqueue) {
         set->after_enqueue(set->user, &hooked->info, status, status ? error->message : NULL);
     }
     bool is_awaited = op && (set->before_complete || set->after_complete);
-    op = is_awaited ? newest(submit->stream) : NULL;
-    struct gpu_hooked *kept = op ? malloc(sizeof *kept) : NULL;
+    struct gpu_hooked *kept = is_awaited ? malloc(sizeof *kept) : NULL;
     if (kept) {
         *kept = *hooked;
         op->hooked = kept;
-    } else {
-        if (is_awaited && submit->stream->device->on_log) { /* not in silence */
-            submit->stream->device->on_log(submit->stream->device->log_user,
-                                           "no host memory for the hooks of an operation's end");
-        }
-        gpu_hooks_release(hooked->hooks);
+        op->has_extras = true;
+        return status;
     }
+    if (is_awaited && device->on_log) { /* not in silence */
+        device->on_log(device->log_user, "no host memory for the hooks of an operation's end");
+    }
+    gpu_hooks_release(hooked->hooks);
     return status;
 }
 
 void gpu_hooks_before_complete(struct gpu_op *op) {
-    const gpulua_hooks *set = &op->hooked->hooks->set;
-    if (set->before_complete) {
+    const gpulua_hooks *set = op->hooked ? &op->hooked->hooks->set : NULL;
+    if (set && set->before_complete) {
         set->before_complete(set->user, &op->hooked->info);
     }
 }
 
 void gpu_hooks_after_complete(struct gpu_op *op) {
     struct gpu_hooked *hooked = op->hooked;
+    if (!hooked) {
+        return;
+    }
     const gpulua_hooks *set = &hooked->hooks->set;
     op->hooked = NULL;
     if (set->after_complete) {

@@ -2,6 +2,7 @@
 #ifndef GPU_RUNTIME_HOOKS_H
 #define GPU_RUNTIME_HOOKS_H
 
+#include "runtime/state.h"
 #include "runtime/work.h"
 
 struct gpu_hooks;
@@ -13,19 +14,40 @@ void gpu_hooks_release(struct gpu_hooks *hooks); /* NULL: nothing */
 
 /* An operation between its first and its last hook. */
 struct gpu_hooked {
-    struct gpu_hooks *hooks; /* retained */
+    struct gpu_hooks *hooks; /* retained; NULL: no hook is to be called */
     gpulua_hook_info info;   /* texts are interned or static */
     int64_t begun_ns;
 };
 
-/* `refs`: what it uses. False: no hook is to be called, also not at the end. */
-bool gpu_hooks_begin(const struct gpu_submit *submit, const char *name, const char *library,
-                     const struct gpu_ref *const *refs, uint32_t ref_count,
-                     struct gpu_hooked *hooked);
+void gpu_hooks_fire_begin(const struct gpu_submit *submit, const char *name, const char *library,
+                          const struct gpu_ref *const *refs, uint32_t ref_count,
+                          struct gpu_hooked *hooked);
+gpulua_status gpu_hooks_fire_end(const struct gpu_submit *submit, struct gpu_hooked *hooked,
+                                 gpulua_status status, const struct gpu_error *error);
+
+/* Of what is only captured nothing is done yet. */
+static inline bool gpu_hooks_are_set(const struct gpu_submit *submit) {
+    return __builtin_expect(submit->stream->device->hooks != NULL, 0) && !submit->capture;
+}
+/* `refs`: what it uses. */
+static inline void gpu_hooks_begin(const struct gpu_submit *submit, const char *name,
+                                   const struct gpu_ref *const *refs, uint32_t ref_count,
+                                   struct gpu_hooked *hooked) {
+    hooked->hooks = NULL;
+    if (gpu_hooks_are_set(submit)) {
+        gpu_hooks_fire_begin(submit, name, NULL, refs, ref_count, hooked);
+    }
+}
 /* What came of the call: the newest operation of the stream, or nothing. Returns `status`. */
-gpulua_status gpu_hooks_end(const struct gpu_submit *submit, struct gpu_hooked *hooked,
-                            gpulua_status status, const struct gpu_error *error);
-/* Around telling those who wait. The latter frees op->hooked. */
+static inline gpulua_status gpu_hooks_end(const struct gpu_submit *submit,
+                                          struct gpu_hooked *hooked, gpulua_status status,
+                                          const struct gpu_error *error) {
+    return __builtin_expect(hooked->hooks != NULL, 0)
+               ? gpu_hooks_fire_end(submit, hooked, status, error)
+               : status;
+}
+/* Around telling those who wait, of an operation that may have hooks. The latter frees op->hooked.
+ */
 void gpu_hooks_before_complete(struct gpu_op *op);
 void gpu_hooks_after_complete(struct gpu_op *op);
 

@@ -85,15 +85,10 @@ static bool add_global(struct gpu_module *module, const char *at, size_t length)
     size_t name = name_length(at, length);
     global->name = copy_range(at, name);
     /* TYPE COUNT KIND; a type that is none of ours is as the compiler says it, blanks and all. */
-    char *last = line ? strrchr(line, ' ') : NULL, *middle = NULL;
-    if (last && last > line + name) {
-        *last = '\0';
-        middle = strrchr(line, ' ');
-        *last = ' ';
-    }
-    bool is_well = global->name && middle && middle > line + name &&
-                   sscanf(middle, " %llu %15s", &count, kind) == 2;
-    const char *type = is_well ? line + name + 1 : "";
+    const char *type = line ? line + (name < length ? name + 1 : length) : "";
+    const char *last = strrchr(type, ' ');
+    const char *middle = last ? memrchr(type, ' ', (size_t)(last - type)) : NULL;
+    bool is_well = global->name && middle && sscanf(middle, " %llu %15s", &count, kind) == 2;
     global->type = gpu_type_parse(type, is_well ? (size_t)(middle - type) : 0);
     global->elem_count = count;
     global->is_constant = strcmp(kind, "const") == 0;
@@ -440,8 +435,8 @@ static gpulua_status check_params(const struct gpu_kernel *kernel, struct gpu_er
                              kernel->name, count, facts->param_count);
     }
     uint32_t known = sizeof facts->param_bytes / sizeof facts->param_bytes[0];
-    for (uint32_t i = 0; i < signature->param_count && i < known; i++) {
-        const struct gpu_param *param = &signature->params[i];
+    for (uint32_t i = 0; i < count && i < known; i++) {
+        const struct gpu_param *param = &signature->params[i]; /* the last may be the gpulua_ctx */
         if (param->byte_count != facts->param_bytes[i] ||
             param->byte_offset != facts->param_offset[i]) {
             return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
@@ -565,7 +560,10 @@ gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, con
                                made->signature->args_bytes, GPU_ARGS_BYTES_MAX);
     }
     if (status == GPULUA_OK && made->signature->has_context) {
-        status = gpu_reports_prepare(module->device, error);
+        made->source = gpu_device_intern(module->device, module->name);
+        status = made->source ? gpu_reports_prepare(module->device, error)
+                              : gpu_error_set(error, GPULUA_OUT_OF_MEMORY,
+                                              "no host memory for kernel '%s'", name);
     }
     if (status == GPULUA_OK) {
         status = get_kernel(made, error);

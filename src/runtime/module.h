@@ -31,9 +31,8 @@ struct gpu_signature {
     uint32_t param_count;
     uint32_t args_bytes;
     bool has_gaps;             /* bytes of the arguments that belong to no parameter */
-    bool has_context;          /* a gpulua_ctx behind the parameters, which gpulua fills in */
-    uint32_t context_offset;   /* in the arguments */
-    struct gpu_param params[]; /* param_count */
+    bool has_context;          /* a gpulua_ctx, which gpulua fills in, behind the parameters */
+    struct gpu_param params[]; /* param_count, and the gpulua_ctx */
 };
 /* Parses "n: i32, a: f32, x: in f32*, y: out f32x4*, in void*" (names optional; `inout` and nothing
  * mean both ways;

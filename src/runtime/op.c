@@ -38,6 +38,19 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
     return op;
 }
 
+struct gpu_op *gpu_op_find_pending(const struct gpu_device *device, struct gpu_point point) {
+    const struct gpu_stream *stream =
+        point.slot < WIRE_STREAMS_MAX ? device->streams[point.slot] : NULL;
+    struct gpu_op *op = stream ? stream->head : NULL;
+    if (op && stream->tail->seq == point.seq) { /* what was submitted last */
+        return stream->tail;
+    }
+    while (op && op->seq < point.seq) {
+        op = op->next;
+    }
+    return op && op->seq == point.seq ? op : NULL;
+}
+
 struct gpu_op *gpu_op_retain(struct gpu_op *op) {
     GPU_ENTER(op->device);
     op->refs++;
@@ -82,8 +95,9 @@ void gpu_op_release(struct gpu_op *op) {
         free(op->reply);
         op->reply = NULL;
     }
-    if (op->report || op->need_count > 0) {
+    if (op->has_extras) { /* it was never submitted */
         gpu_report_detach(op);
+        op->has_extras = false;
     }
     op->is_replied = false;
     let_stream_go(op); /* one that was never submitted has it still */
@@ -131,13 +145,12 @@ void gpu_op_end(struct gpu_op *op) {
     } else {
         device->stats.ops_completed++;
     }
-    if (__builtin_expect(op->report || op->need_count > 0, 0)) {
+    if (__builtin_expect(op->has_extras, 0)) {
         gpu_report_detach(op);
-    }
-    if (__builtin_expect(op->hooked != NULL, 0)) {
         gpu_hooks_before_complete(op);
         fire_all(op);
         gpu_hooks_after_complete(op);
+        op->has_extras = false;
     } else {
         fire_all(op);
     }

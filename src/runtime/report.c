@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define REPORTS_PER_ROW 256u /* the first is the row's mark */
 #define REPORT_ARGS 8u
@@ -56,11 +57,10 @@ struct gpu_report_row {
 
 /* Words have whatever the memory had before: numbers that nobody else comes upon need no clearing,
  * also in the next life of the device. */
-static uint64_t first_number(const struct gpu_device *device) {
-    uint64_t z = (uint64_t)gpu_clock_ns() ^ ((uint64_t)(uintptr_t)device << 20); /* splitmix64 */
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return z ^ (z >> 31);
+static uint64_t first_number(void) {
+    uint64_t number;
+    return getrandom(&number, sizeof number, 0) == sizeof number ? number
+                                                                 : (uint64_t)gpu_clock_ns();
 }
 
 static gpulua_status add_row(struct gpu_device *device, struct gpu_error *error) {
@@ -96,7 +96,7 @@ static gpulua_status add_row(struct gpu_device *device, struct gpu_error *error)
         device->report_free = &row->reports[i];
     }
     if (device->report_number == 0) {
-        device->report_number = first_number(device);
+        device->report_number = first_number();
     }
     row->next = device->report_rows;
     device->report_rows = row;
@@ -109,16 +109,11 @@ gpulua_status gpu_report_take(struct gpu_device *device, const char *source,
     if (status) {
         return status;
     }
-    const char *kept = gpu_device_intern(device, source);
-    if (!kept) {
-        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for the name of %.80s",
-                             source);
-    }
     struct gpu_report *made = device->report_free;
     device->report_free = made->next;
     made->refs = 1;
     made->op = NULL;
-    made->source = kept;
+    made->source = source;
     made->number = ++device->report_number;
     atomic_store_explicit(&made->written->state, 0, memory_order_relaxed);
     made->row->live++;
@@ -188,19 +183,6 @@ gpulua_status gpu_reports_prepare(struct gpu_device *device, struct gpu_error *e
 
 /* ---- who depends on whom ---- */
 
-static const struct gpu_op *find_pending(const struct gpu_device *device, uint32_t slot,
-                                         uint64_t seq) {
-    const struct gpu_stream *stream = slot < WIRE_STREAMS_MAX ? device->streams[slot] : NULL;
-    const struct gpu_op *op = stream ? stream->head : NULL;
-    if (op && stream->tail->seq == seq) { /* mostly: what was launched last */
-        return stream->tail;
-    }
-    while (op && op->seq < seq) {
-        op = op->next;
-    }
-    return op && op->seq == seq ? op : NULL;
-}
-
 static void need(struct gpu_report *needs[GPU_REPORT_NEEDS_MAX], uint32_t *count,
                  struct gpu_report *report) {
     for (uint32_t i = 0; i < *count; i++) {
@@ -215,17 +197,25 @@ static void need(struct gpu_report *needs[GPU_REPORT_NEEDS_MAX], uint32_t *count
 
 uint32_t gpu_report_needs(const struct gpu_device *device, const struct gpu_waits *waits,
                           struct gpu_report *needs[GPU_REPORT_NEEDS_MAX]) {
-    uint32_t count = 0;
-    for (uint32_t i = 0; device->report_count > 0 && i < waits->count; i++) {
+    const struct gpu_op *ops[WIRE_WAITS_MAX];
+    uint32_t op_count = 0, count = 0;
+    for (uint32_t i = 0; i < waits->count; i++) {
         const struct wire_wait *wait = &waits->items[i];
+        struct gpu_point point = {.slot = wait->stream, .seq = wait->seq};
         const struct gpu_op *op =
-            wait->flags & WIRE_WAIT_DEPENDS ? find_pending(device, wait->stream, wait->seq) : NULL;
-        if (op && op->report) { /* if it skips itself, its report says so */
-            need(needs, &count, op->report);
-            continue;
+            wait->flags & WIRE_WAIT_DEPENDS ? gpu_op_find_pending(device, point) : NULL;
+        if (op && op->has_extras) {
+            ops[op_count++] = op;
+            need(needs, &count, op->report); /* if it skips itself, its word says so */
         }
-        for (uint32_t k = 0; op && k < op->need_count; k++) {
-            need(needs, &count, op->needs[k]);
+    }
+    /* Then what is in front of those without a report; of a kernel that has one it matters only
+     * where that does not ask whether to skip itself. */
+    for (int has_report = 0; has_report <= 1; has_report++) {
+        for (uint32_t i = 0; i < op_count; i++) {
+            for (uint32_t k = 0; k < ops[i]->need_count; k++) {
+                need(needs, &count, !ops[i]->report == !has_report ? ops[i]->needs[k] : NULL);
+            }
         }
     }
     return count;
@@ -233,7 +223,7 @@ uint32_t gpu_report_needs(const struct gpu_device *device, const struct gpu_wait
 
 void gpu_report_attach(struct gpu_op *op, const struct gpu_waits *waits,
                        struct gpu_report *report) {
-    op->need_count = (uint8_t)gpu_report_needs(op->device, waits, op->needs);
+    op->need_count = gpu_report_needs(op->device, waits, op->needs);
     for (uint32_t i = 0; i < op->need_count; i++) {
         gpu_report_retain(op->needs[i]);
     }
@@ -241,6 +231,7 @@ void gpu_report_attach(struct gpu_op *op, const struct gpu_waits *waits,
     if (report) {
         report->op = op;
     }
+    op->has_extras = report || op->need_count > 0;
 }
 
 void gpu_report_detach(struct gpu_op *op) {
@@ -469,11 +460,16 @@ void gpu_reports_look(struct gpu_device *device) {
         has_failed |= is_marked(row);
     }
     struct gpu_report *report;
-    bool is_changed = false;
+    bool is_changed = false; /* and not spread yet */
     while (has_failed && (report = find_failed(device))) {
-        is_changed = true;
-        if (!gpu_op_inherit(report->op)) { /* what one says that has read such output is no news */
-            fail(report->op, report);
+        struct gpu_op *op = report->op;
+        if (is_changed && op->need_count > 0) { /* it may have read what one of them wrote */
+            gpu_failures_spread(device);
+            is_changed = false;
+        }
+        if (!op->failure) { /* else what it says is no news */
+            fail(op, report);
+            is_changed = true;
         }
     }
     if (is_changed) {

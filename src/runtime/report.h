@@ -18,7 +18,7 @@ struct gpu_report_context {
 
 struct gpu_report;
 
-/* A new one with nothing in it, for the caller to release. `source`: of the kernel. */
+/* A new one with nothing in it, for the caller to release. `source`: of the kernel; interned. */
 gpulua_status gpu_report_take(struct gpu_device *device, const char *source,
                               struct gpu_report **report, struct gpu_error *error);
 /* So that the first launch finds memory: when a kernel is made that reports. */

@@ -338,7 +338,6 @@ static gpulua_status parse_all(struct parser *parser, struct gpu_signature *sign
                                "a " GPU_REPORT_CONTEXT_NAME " is the last parameter");
             }
             signature->has_context = true;
-            signature->context_offset = param->byte_offset;
             return GPULUA_OK;
         }
         signature->param_count++;

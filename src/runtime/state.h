@@ -44,6 +44,7 @@ struct gpu_op {
     uint8_t state;     /* enum gpu_op_state */
     bool is_replied;   /* requests: the reply is here, the next poll ends it */
     bool has_deadline; /* in the device's watchdog */
+    bool has_extras;   /* some of what is last in here */
     struct gpu_device *device; /* retained */
     struct gpu_stream *stream; /* retained while pending; NULL: a request, or over */
     uint64_t stream_number;    /* 0: a request */
@@ -56,13 +57,9 @@ struct gpu_op {
     struct gpu_site site;
     const struct gpu_seat *seat; /* of a shared device: who submitted it. Compared alone */
     struct gpu_point *deps;      /* ops whose output this one reads; deps_inline or owned */
-    uint8_t need_count;
     /* From here on: nothing in those of the free list. */
     struct gpu_waiter *waiters;
     struct gpu_failure *failure; /* retained; set as soon as known */
-    struct gpu_hooked *hooked;   /* owned: what a host is told of its end; NULL: nobody asks */
-    struct gpu_report *report;   /* retained: of its own kernel, while pending; see report.h */
-    struct gpu_report *needs[4]; /* retained, while pending: of what it depends on */
     void *shadow;                /* the observer's */
     struct wire_reply *reply;    /* of requests: owned copy until the poll */
     /* Requests: called once by the poll that ends it, before waiters fire. `reply` NULL: the device
@@ -70,6 +67,11 @@ struct gpu_op {
     void (*on_reply)(struct gpu_op *op, void *user, const struct wire_reply *reply);
     void *on_reply_user;
     struct gpu_point deps_inline[GPU_OP_DEPS_INLINE];
+    /* Only while has_extras. */
+    struct gpu_hooked *hooked;   /* owned: what a host is told of its end; NULL: nobody asks */
+    struct gpu_report *report;   /* retained: of its own kernel; see report.h */
+    struct gpu_report *needs[4]; /* retained: of what it depends on */
+    uint32_t need_count;
 };
 
 #define GPU_KNOWN_MAX 64u
@@ -503,12 +505,12 @@ bool gpu_point_is_over(const struct gpu_device *device,
 /* ---- op.c ---- */
 struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *stream,
                              const char *label, struct gpu_site site);
+/* Of what is pending. NULL: it is not. */
+struct gpu_op *gpu_op_find_pending(const struct gpu_device *device, struct gpu_point point);
 /* Somebody wants to know when it is over: on some transports nobody is told otherwise. */
 void gpu_op_want(struct gpu_op *op);
 /* It fails, and whatever depends on it, once it is over. */
 void gpu_op_fail(struct gpu_op *op, gpulua_status status, int32_t driver_code, const char *text);
-/* True: it fails, because something that it depends on has. */
-bool gpu_op_inherit(struct gpu_op *op);
 void gpu_failures_spread(struct gpu_device *device); /* to what is pending and depends on them */
 void gpu_op_end(struct gpu_op *op); /* pending no more: state by its failure; waiters fire; drops
                                        the list's ref */
@@ -736,6 +738,7 @@ struct gpu_kernel {
     uint32_t id;
     char *name;                      /* owned */
     const char *label;               /* the name, interned in the device */
+    const char *source;              /* the module's, interned; of kernels that report */
     struct gpu_signature *signature; /* owned */
     struct wire_kernel_facts facts;
 };

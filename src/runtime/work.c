@@ -120,12 +120,11 @@ gpulua_status gpu_work_fill(const struct gpu_submit *submit, const struct gpu_re
     GPU_ENTER(submit->stream->device);
     gpulua_status status;
     struct gpu_hooked hooked;
-    bool is_hooked = __builtin_expect(submit->stream->device->hooks != NULL, 0) &&
-                     gpu_hooks_begin(submit, "fill", NULL, &ref, 1, &hooked);
+    gpu_hooks_begin(submit, "fill", &ref, 1, &hooked);
     do {
         status = submit_fill(submit, ref, element, op, error);
     } while (status && gpu_share_wait(submit->stream->device, &status, error));
-    return is_hooked ? gpu_hooks_end(submit, &hooked, status, error) : status;
+    return gpu_hooks_end(submit, &hooked, status, error);
 }
 
 static gpulua_status submit_copy(const struct gpu_submit *submit, const struct gpu_ref *dst,
@@ -190,12 +189,11 @@ gpulua_status gpu_work_copy(const struct gpu_submit *submit, const struct gpu_re
     gpulua_status status;
     struct gpu_hooked hooked;
     const struct gpu_ref *refs[] = {dst, src};
-    bool is_hooked = __builtin_expect(submit->stream->device->hooks != NULL, 0) &&
-                     gpu_hooks_begin(submit, "copy", NULL, refs, 2, &hooked);
+    gpu_hooks_begin(submit, "copy", refs, 2, &hooked);
     do {
         status = submit_copy(submit, dst, src, op, error);
     } while (status && gpu_share_wait(submit->stream->device, &status, error));
-    return is_hooked ? gpu_hooks_end(submit, &hooked, status, error) : status;
+    return gpu_hooks_end(submit, &hooked, status, error);
 }
 
 static struct gpu_ref staging_ref(const struct gpu_staging *staging, uint64_t byte_count) {
@@ -317,10 +315,9 @@ gpulua_status gpu_work_mark(const struct gpu_submit *submit, struct gpu_op *afte
                             struct gpu_op **op, struct gpu_error *error) {
     GPU_ENTER(submit->stream->device);
     struct gpu_hooked hooked;
-    bool is_hooked = __builtin_expect(submit->stream->device->hooks != NULL, 0) &&
-                     gpu_hooks_begin(submit, after ? "wait" : "mark", NULL, NULL, 0, &hooked);
+    gpu_hooks_begin(submit, after ? "wait" : "mark", NULL, 0, &hooked);
     gpulua_status status = submit_mark(submit, after, op, error);
-    return is_hooked ? gpu_hooks_end(submit, &hooked, status, error) : status;
+    return gpu_hooks_end(submit, &hooked, status, error);
 }
 
 /* ---- launches ---- */
@@ -525,10 +522,11 @@ static uint32_t write_context(const struct gpu_signature *signature, uint8_t *pa
     uint16_t offsets[2 + GPU_REPORT_NEEDS_MAX];
     uint32_t need_count = gpu_report_needs(envelope->stream->device, &envelope->waits, needs);
     uint32_t count = gpu_report_context(envelope->report, needs, need_count, &context, offsets);
-    memcpy(payload + signature->context_offset, &context, sizeof context);
+    uint32_t at = signature->params[signature->param_count].byte_offset;
+    memcpy(payload + at, &context, sizeof context);
     uint8_t *relocs = payload + signature->args_bytes;
     for (uint32_t i = 0; i < count; i++) {
-        uint16_t offset = (uint16_t)(signature->context_offset + offsets[i]);
+        uint16_t offset = (uint16_t)(at + offsets[i]);
         memcpy(relocs + sizeof offset * record->u.launch.reloc_count++, &offset, sizeof offset);
     }
     return signature->args_bytes + record->u.launch.reloc_count * (uint32_t)sizeof(uint16_t);
@@ -620,7 +618,7 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_r
     return status;
 }
 
-static bool begin_hooks(const struct gpu_launch *launch, struct gpu_hooked *hooked) {
+static void begin_hooks(const struct gpu_launch *launch, struct gpu_hooked *hooked) {
     const struct gpu_signature *signature = launch->kernel->signature;
     const struct gpu_module *module = launch->kernel->module;
     const struct gpu_ref *refs[GPU_PARAMS_MAX];
@@ -630,9 +628,31 @@ static bool begin_hooks(const struct gpu_launch *launch, struct gpu_hooked *hook
             refs[count++] = launch->args[i].ref;
         }
     }
-    return gpu_hooks_begin(&launch->submit, launch->kernel->label,
-                           module->kind == GPU_MODULE_LIBRARY ? module->name : NULL, refs, count,
-                           hooked);
+    gpu_hooks_fire_begin(&launch->submit, launch->kernel->label,
+                         module->kind == GPU_MODULE_LIBRARY ? module->name : NULL, refs, count,
+                         hooked);
+}
+
+static inline gpulua_status launch_once(const struct gpu_launch *launch, struct gpu_report *report,
+                                        struct gpu_op **op, struct gpu_error *error) {
+    gpulua_status status;
+    do {
+        status = submit_launch(launch, report, op, error);
+    } while (status && gpu_share_wait(launch->submit.stream->device, &status, error));
+    return status;
+}
+
+/* It may take memory, and with that some time: before anything is looked at. */
+static gpulua_status launch_reporting(const struct gpu_launch *launch, struct gpu_op **op,
+                                      struct gpu_error *error) {
+    struct gpu_report *report = NULL;
+    gpulua_status status =
+        gpu_report_take(launch->submit.stream->device, launch->kernel->source, &report, error);
+    if (status == GPULUA_OK) {
+        status = launch_once(launch, report, op, error);
+    }
+    gpu_report_release(report);
+    return status;
 }
 
 gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **op,
@@ -643,20 +663,12 @@ gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **o
         (status = gpu_inject_delay(launch, error))) {
         return status;
     }
-    struct gpu_hooked hooked;
-    bool is_hooked = __builtin_expect(launch->submit.stream->device->hooks != NULL, 0) &&
-                     begin_hooks(launch, &hooked);
-    /* It may take memory, and with that some time: before anything is looked at. */
-    struct gpu_report *report = NULL;
-    status = launch->kernel->signature->has_context && !launch->submit.capture
-                 ? gpu_report_take(launch->submit.stream->device, launch->kernel->module->name,
-                                   &report, error)
-                 : GPULUA_OK;
-    if (status == GPULUA_OK) {
-        do {
-            status = submit_launch(launch, report, op, error);
-        } while (status && gpu_share_wait(launch->submit.stream->device, &status, error));
+    struct gpu_hooked hooked = {.hooks = NULL};
+    if (gpu_hooks_are_set(&launch->submit)) {
+        begin_hooks(launch, &hooked);
     }
-    gpu_report_release(report);
-    return is_hooked ? gpu_hooks_end(&launch->submit, &hooked, status, error) : status;
+    bool reports = launch->kernel->signature->has_context && !launch->submit.capture;
+    status = __builtin_expect(reports, 0) ? launch_reporting(launch, op, error)
+                                          : launch_once(launch, NULL, op, error);
+    return gpu_hooks_end(&launch->submit, &hooked, status, error);
 }

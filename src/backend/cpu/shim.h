@@ -5,14 +5,9 @@
 #ifndef GPU_CPU_SHIM_H
 #define GPU_CPU_SHIM_H
 
-#include <stddef.h>
+#include "embedded.h"
 
-struct gpu_cpu_shim_file {
-    const char *name; /* without a folder */
-    const unsigned char *bytes;
-    size_t byte_count;
-};
-extern const struct gpu_cpu_shim_file gpu_cpu_shim_files[];
+extern const struct gpu_embedded_file gpu_cpu_shim_files[];
 extern const size_t gpu_cpu_shim_file_count;
 
 #endif

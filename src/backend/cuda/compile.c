@@ -309,8 +309,7 @@ static gpulua_status program_run(struct job *job, nvrtcProgram program, nvrtcRes
  * that one of the devices takes, the other must take. */
 static const char *const header_names[] = {"stdint.h", "cstdint", "assert.h",
                                            "cassert",  "math.h",  "cmath"};
-#define HEADER_COUNT ((int)(sizeof header_names / sizeof *header_names))
-#define HEADERS_MAX (HEADER_COUNT + 8)
+#define HEADER_COUNT (sizeof header_names / sizeof *header_names)
 #define INTEGERS /* the same types as the toolkit's own <cuda/std/cstdint> has them */             \
     "#pragma once\n"                                                                               \
     "typedef signed char int8_t; typedef unsigned char uint8_t;\n"                                 \
@@ -333,43 +332,30 @@ static const char *const header_names[] = {"stdint.h", "cstdint", "assert.h",
     "#ifndef INFINITY\n#define INFINITY __int_as_float(0x7f800000)\n#endif\n"
 static const char *const header_texts[] = {INTEGERS, INTEGERS, "", "", MATH, MATH};
 
-/* With gpulua's own for kernels, whose texts are malloc'ed: those from HEADER_COUNT on. */
-static int headers_find(const char *names[HEADERS_MAX], const char *texts[HEADERS_MAX]) {
-    int count = 0;
-    for (; count < HEADER_COUNT; count++) {
-        names[count] = header_names[count];
-        texts[count] = header_texts[count];
-    }
-    for (size_t i = 0; i < gpu_kernel_headers_file_count && count < HEADERS_MAX; i++) {
-        const struct gpu_kernel_headers_file *file = &gpu_kernel_headers_files[i];
-        names[count] = file->name;
-        texts[count] = strndup((const char *)file->bytes, file->byte_count);
-        count += texts[count] != NULL; /* without memory the compiler says what it misses */
-    }
-    return count;
-}
-
 static gpulua_status compile_once(struct job *job, nvrtcResult *result) {
     struct text text = {0};
     gpu_text_add(&text, job->source->text, strlen(job->source->text));
     gpu_cuda_section_write(&text, &job->names);
     nvrtcProgram program = NULL;
     gpulua_status status;
-    const char *names[HEADERS_MAX], *texts[HEADERS_MAX];
-    int count = headers_find(names, texts);
+    size_t own_count = gpu_kernel_headers_file_count, count = HEADER_COUNT;
+    const char *names[HEADER_COUNT + own_count], *texts[HEADER_COUNT + own_count];
+    memcpy(names, header_names, sizeof header_names);
+    memcpy(texts, header_texts, sizeof header_texts);
+    for (size_t i = 0; i < own_count; i++, count++) {
+        names[count] = gpu_kernel_headers_files[i].name;
+        texts[count] = (const char *)gpu_kernel_headers_files[i].bytes;
+    }
     if (text.failed) {
         status = no_memory(job);
     } else {
-        *result = job->nvrtc->nvrtcCreateProgram(&program, text.bytes, job->source->name, count,
-                                                 texts, names);
+        *result = job->nvrtc->nvrtcCreateProgram(&program, text.bytes, job->source->name,
+                                                 (int)count, texts, names);
         status = *result == NVRTC_SUCCESS ? program_run(job, program, result)
                                           : nvrtc_failed(job, *result, "nvrtcCreateProgram");
     }
     if (program != NULL) {
         (void)job->nvrtc->nvrtcDestroyProgram(&program);
-    }
-    while (count > HEADER_COUNT) {
-        free((char *)(uintptr_t)texts[--count]);
     }
     gpu_text_finish(&text);
     return status;
@@ -705,13 +691,16 @@ static void key_make(struct gpu_cache_key *key, const struct job *job) {
         gpu_text_format(&options, "%s\n", job->options.list[i]);
     }
     gpu_text_format(&options, "NVRTC %d.%d, described 1\n", job->nvrtc->major, job->nvrtc->minor);
+    for (size_t i = 0; i < gpu_kernel_headers_file_count; i++) {
+        const struct gpu_embedded_file *file = &gpu_kernel_headers_files[i];
+        gpu_text_add(&options, (const char *)file->bytes, file->byte_count);
+    }
     const char *asked = job->source->options != NULL ? job->source->options : "";
     const char *settings = gpu_text_get(&options);
-    const struct gpu_kernel_headers_file *header = &gpu_kernel_headers_files[0];
-    const void *parts[] = {job->source->name, job->source->text, asked, settings, header->bytes};
+    const void *parts[] = {job->source->name, job->source->text, asked, settings};
     size_t part_bytes[] = {strlen(job->source->name), strlen(job->source->text), strlen(asked),
-                           strlen(settings), header->byte_count};
-    gpu_cache_key_init(key, parts, part_bytes, 5);
+                           strlen(settings)};
+    gpu_cache_key_init(key, parts, part_bytes, 4);
     gpu_text_finish(&options);
 }
 

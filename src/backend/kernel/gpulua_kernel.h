@@ -29,7 +29,7 @@
 #define GPULUA_REPORT_ARGS 8
 #define GPULUA_REPORT_CHARS 144
 
-// In memory of the host that the device writes to. runtime/report.h has the same.
+// In memory of the host that the device writes to. runtime/report.c has the same.
 struct gpulua_report {
     unsigned state; // 0: nothing has failed, 1: somebody is writing, 2: it is all there
     unsigned line;

@@ -233,14 +233,11 @@ gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit 
         return capture_again(graph, submit, op, error);
     }
     struct gpu_hooked hooked;
-    bool is_hooked = __builtin_expect(graph->device->hooks != NULL, 0) &&
-                     gpu_hooks_begin(submit, "graph", NULL, NULL, 0, &hooked);
+    gpu_hooks_begin(submit, "graph", NULL, 0, &hooked);
     do {
         status = submit_graph(graph, submit, WIRE_OP_GRAPH_LAUNCH, op, error);
     } while (status && gpu_share_wait(graph->device, &status, error));
-    if (is_hooked) {
-        (void)gpu_hooks_end(submit, &hooked, status, error);
-    }
+    (void)gpu_hooks_end(submit, &hooked, status, error);
     if (status == GPULUA_OK) {
         graph->replays++;
         graph->made.is_uploaded = true;
