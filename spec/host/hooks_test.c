@@ -227,7 +227,7 @@ static void test_slow(gpulua *g) {
     gpulua_hooks hooks;
     lua_State *L = gpulua_state(g);
     lua_getglobal(L, "dev");
-    CHECK(gpulua_inject_slow(L, -1, "add", 0.05) == GPULUA_OK && lua_gettop(L) == 1);
+    CHECK(gpulua_inject_slow(L, -1, "add", 0.3) == GPULUA_OK && lua_gettop(L) == 1);
     hooks_all(&hooks, &events);
     CHECK(set_hooks(g, &hooks));
     CHECK(run(g, "mod.add:launch(one, x, 8):await() mod.add:launch(one, x, 8):await() ok = true"));
