@@ -39,6 +39,18 @@ DRIVER(X)
         }                                                                                          \
     } while (0)
 
+/* Of one small block with these arguments, as nodes of graphs have it. */
+static inline CUDA_KERNEL_NODE_PARAMS_v2 driver_node(CUfunction function, void **args) {
+    return (CUDA_KERNEL_NODE_PARAMS_v2){.func = function,
+                                        .gridDimX = 1,
+                                        .gridDimY = 1,
+                                        .gridDimZ = 1,
+                                        .blockDimX = 32,
+                                        .blockDimY = 1,
+                                        .blockDimZ = 1,
+                                        .kernelParams = args};
+}
+
 /* The first GPU's primary context is current then. False: there is none, which has been said. */
 static inline bool driver_open(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);

@@ -68,14 +68,7 @@ static CUgraph by_hand(int nodes, int chains, uint64_t ticks) {
     CK(p_cuGraphCreate(&graph, 0));
     for (int i = 0; i < nodes; i++) {
         void *args[] = {&buffers[i % chains], &ticks};
-        CUDA_KERNEL_NODE_PARAMS_v2 params = {.func = tick,
-                                             .gridDimX = 1,
-                                             .gridDimY = 1,
-                                             .gridDimZ = 1,
-                                             .blockDimX = 32,
-                                             .blockDimY = 1,
-                                             .blockDimZ = 1,
-                                             .kernelParams = args};
+        CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(tick, args);
         CK(p_cuGraphAddKernelNode_v2(&made[i], graph, i < chains ? NULL : &made[i - chains],
                                      i < chains ? 0 : 1, &params));
     }
