@@ -12,6 +12,7 @@ local source <const> = [[
   extern "C" __global__ void wild(int *x, long long at) { ((volatile int *)at)[0] = x[0]; }
   extern "C" __global__ void odd(int *x) { ((volatile int *)((char *)x + 1))[0] = 1; }
   extern "C" __global__ void trap(int *x) { x[0] = 1; __trap(); }
+  extern "C" __global__ void check(int *x) { assert(x == nullptr); }
   extern "C" __global__ void hang(volatile int *x) { x[0] = 0; while (x[0] == 0) { } }
 ]]
 local one <const> = { grid = 1, block = 1 }
@@ -25,6 +26,7 @@ local faults <const> = {
   { "wild address", function(_, mod, x) return mod.wild:launch(one, x, 16) end },
   { "misaligned address", function(dev, mod, x) return dev.kind == "cuda" and mod.odd:launch(one, x) end },
   { "__trap()", function(_, mod, x) return mod.trap:launch(one, x) end },
+  { "failed assert", function(dev, mod, x) return dev.kind == "cuda" and mod.check:launch(one, x) end },
   { "kernel that hangs, deadline of 0.1 s (taken off)", function(_, mod, x)
     return mod.hang:launch(one, x):deadline(hang_s), hang_s * 1000
   end },

@@ -1,5 +1,5 @@
 -- The small work of raw_driver.c as a script does it. Prints `name value unit` lines (medians of repeats).
--- Usage: gpulua --device D --isolate T bench/script.lua
+-- Usage: [GPULUA_COMPLETION=word|event|block] gpulua --device D --isolate T bench/script.lua
 local gpu = require "gpulua"
 local uv = require "luv" -- for its clock alone: Lua's own has no monotonic one
 
@@ -51,6 +51,22 @@ local function alternating(count)
   dev:synchronize()
 end
 
+-- Four streams that have nothing to do with each other: what bench/lanes.c does with the driver alone.
+local apart = {}
+for i = 1, 4 do
+  apart[i] = { config = { grid = 4, block = 256, stream = dev:stream {} }, x = dev:buffer("f32", 1024):fill(0),
+    y = dev:buffer("f32", 1024):fill(0) }
+end
+local function four_streams(count)
+  for _ = 1, count // 4 do
+    for i = 1, 4 do
+      local own = apart[i]
+      saxpy:launch(own.config, 1024, 2.0, own.x, own.y)
+    end
+  end
+  dev:synchronize()
+end
+
 local function round_trips(count)
   for _ = 1, count do saxpy:launch(1024, 1024, 2.0, x, y):await() end
 end
@@ -59,6 +75,7 @@ launches(2000)
 show("launch_burst", repeated(21, 500, idle, launches), "ns")
 show("launch_sustained", repeated(7, on_cuda and 20000 or 2000, idle, sustained), "ns")
 show("two_streams", repeated(7, on_cuda and 20000 or 2000, idle, alternating), "ns")
+show("four_streams", repeated(7, on_cuda and 20000 or 2000, idle, four_streams), "ns")
 show("round_trip", repeated(21, 200, idle, round_trips), "ns")
 show("round_trip_idle", repeated(21, 1, function() uv.sleep(10) end, round_trips), "ns")
 

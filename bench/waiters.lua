@@ -1,6 +1,6 @@
 -- Many tasks that wait for work of the device: what a waiter costs in memory and in time, and what waiting costs.
 --
---   gpulua [--device D] [--isolate I] bench/waiters.lua [tasks]
+--   [GPULUA_COMPLETION=word|event|block] gpulua [--device D] [--isolate I] bench/waiters.lua [tasks]
 --
 -- A kernel on each of 8 streams runs for a while and says when it ended; behind it lie marks, which the tasks await.
 -- The device's clock is compared with the host's in front of it, to what a round trip takes.

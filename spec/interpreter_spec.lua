@@ -655,7 +655,7 @@ describe("the interpreter", function()
     end)
 
     it("of later versions are refused by name", function()
-      for _, option in ipairs { "--trace", "--timeline", "--summary", "--flight" } do
+      for _, option in ipairs { "--trace", "--timeline", "--summary" } do
         local _, err, code = run(gpulua, option .. " -e 'print(1)'")
         assert.truthy(err:find("'" .. option .. "' is not in this version", 1, true), err)
         assert.equal(1, code)

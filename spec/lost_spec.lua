@@ -153,7 +153,7 @@ describe("a lost device", function()
 
     it("leaves well what was over, and says of the rest what may have run and what had not started", function()
       without_remains(function()
-        local dev, pid = support.open_with_pid { restarts = 0 }
+        local dev, pid = support.open_with_pid { restarts = 0, completion = "word" }
         local mod = dev:compile(forever)
         local flag, other = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(0)
         local stream = dev:stream {}
@@ -187,7 +187,7 @@ describe("a lost device", function()
 
     it("with attribution = \"exact\" names one of each stream", function()
       without_remains(function()
-        local dev, pid = support.open_with_pid { restarts = 0, attribution = "exact" }
+        local dev, pid = support.open_with_pid { restarts = 0, attribution = "exact", completion = "word" }
         local mod = dev:compile(forever)
         local flag, open_flag = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(1)
         local other = dev:stream {}

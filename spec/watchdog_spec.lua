@@ -150,6 +150,37 @@ describe("work that does not end", function()
     dev:close()
   end)
 
+  it("is ended in check mode, too, where the device works while the script waits for it to take a record", function()
+    for _, way in ipairs { "watchdog", "deadline" } do
+      local dev <close> = gpu.device("cpu", { check = true, isolate = "process", restarts = 9,
+        watchdog = way == "watchdog" and 0.3 or nil })
+      local kernel = dev:compile(forever).forever
+      local flag = dev:buffer("i32", 1):fill(0)
+      local op = kernel:launch({ grid = 1, block = 1, label = "stuck" }, flag, 0)
+      if way == "deadline" then
+        op:deadline(0.3)
+      end
+      support.raises("DeviceLost", { "'stuck' had not ended 0.3 s" }, op.await, op)
+      dev:await()
+      assert.are.same({ 3 }, dev:buffer("i32", 1):fill(3):read())
+    end
+  end)
+
+  it("is not what nobody has asked for yet, in check mode", function()
+    for seed = 1, 8 do
+      local dev <close> = gpu.device("cpu", { check = true, seed = seed, isolate = "process", watchdog = 0.1 })
+      local kernel = dev:compile [[extern "C" __global__ void two(float *x) { x[0] = 2; }]].two
+      local x = dev:buffer("f32", 4):fill(1)
+      local op = kernel:launch(one, x)
+      op:done()
+      local till = support.now() + 0.2
+      while support.now() < till do end
+      op:done()
+      op:await()
+      assert.equal(2, x:read()[1])
+    end
+  end)
+
   it("comes and goes: each life has its watchdog", function()
     if not is_isolated then
       pending "the device lives in this process"

@@ -83,6 +83,21 @@ typedef enum gpulua_isolation {
     GPULUA_ISOLATE_THREAD = 3 /* the device is driven on a thread of ours: what ends it ends us */
 } gpulua_isolation;
 
+/* How the end of work is found out. All tell of faults, and end waits at their time limits. */
+typedef enum gpulua_completion {
+    GPULUA_COMPLETION_DEFAULT =
+        0, /* what $GPULUA_COMPLETION says: "word", "event" or "block"; word */
+    /* The device writes words into memory that script and executor look at: for a short while, then
+     * they sleep. */
+    GPULUA_COMPLETION_WORD = 1,
+    /* The device writes nothing: events are asked for, for a short while without a pause, then from
+     * time to time. */
+    GPULUA_COMPLETION_EVENT = 2,
+    /* Nor does it here, and threads sleep in the driver instead of asking: for machines with few
+     * processors. An end is told later by two or three times what it takes to wake a thread. */
+    GPULUA_COMPLETION_BLOCK = 3
+} gpulua_completion;
+
 /* An error as a host sees it. Strings live until the next call on the same object from the same
  * thread. */
 typedef struct gpulua_error {
@@ -108,6 +123,9 @@ typedef struct gpulua_config {
                   only with the hashes that a GPU has; 0: $GPULUA_CHECK, a seed or "hashes", does
                   the same */
     uint64_t check_seed;
+    /* Whenever a device is lost, what it was given last is written into this file (FILE, FILE.2,
+     * ...), for `gpulua --replay`; NULL: $GPULUA_FLIGHT, or nowhere */
+    const char *flight_path;
     /* gpu.device() of scripts is this one; see gpulua_device_open. NULL: a device of their own */
     struct gpulua_device *shared_device;
     void (*on_error)(void *user,
@@ -196,6 +214,12 @@ typedef struct gpulua_device_config {
     int spare;         /* not 0: a second process with the device open waits to take over */
     double watchdog_s; /* an operation that takes longer, once nothing is in front of it, loses the
                           device; 0: any time */
+    /* A folder: a GPU in a process of its own that is lost to a fault of a kernel leaves a small
+     * core dump for cuda-gdb there, in a new file, which the error names; the error then comes as
+     * much later. NULL: $GPULUA_COREDUMP, else none. */
+    const char *coredump_path;
+    gpulua_completion completion;
+    const char *flight_path; /* as in gpulua_config */
 } gpulua_device_config;
 GPULUA_API void gpulua_device_config_init(gpulua_device_config *config);
 

@@ -11,7 +11,8 @@ for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown"
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
   "capture_active", "graphed_same",
   "overlap", "map_kind", "map_fits", "scalar_of",
-  "inject_slow", "device_events", "device_return", "rebuilds", "keep_version", "keep",
+  "inject_slow", "device_events", "device_return", "rebuilds", "keep_version", "keep", "flight_path", "flight_files",
+  "log",
   "library", "library_value", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil
 end
@@ -70,9 +71,10 @@ end
 -- device:inject{oom=, fault=, lost=, slow=, seconds=}: see inject.lua.
 package.loaded["gpulua.device"].inject = require "gpulua.inject"
 
--- device:on_lost(f), device:on_restored(f), device:await([seconds]), buffer:checkpoint(): see recovery.lua.
+-- device:on_lost(f), device:on_restored(f), device:await([seconds]), device:flight([file]), buffer:checkpoint(): see
+-- recovery.lua.
 local recovery = require "gpulua.recovery"
-for _, name in ipairs { "on_lost", "on_restored", "await" } do
+for _, name in ipairs { "on_lost", "on_restored", "await", "flight" } do
   package.loaded["gpulua.device"][name] = recovery[name]
 end
 package.loaded["gpulua.buffer"].checkpoint = recovery.checkpoint

@@ -13,6 +13,7 @@
 
 local core = require "gpulua.core"
 local fail <const> = require "gpulua.arguments".fail
+local file <const> = require "gpulua.file"
 
 local hooks = setmetatable({}, { __mode = "k" }) -- by device: { lost = {}, restored = {} }
 local rebuilding = setmetatable({}, { __mode = "k" }) -- by device: { task =, thread =, epoch = }
@@ -119,6 +120,18 @@ local function wait(device, is_building)
 end
 
 local recovery = {}
+local text_of = package.loaded["gpulua.device"].flight
+
+--- device:flight([file]) -> text: the operations that it was given last, at most limit_flight_ops of them, with their
+-- arguments, kernels and buffers, as `gpulua --replay` takes them; written into the file, too. Not what was in memory.
+-- Does not wait. Also of a device that is lost. Io: it cannot be written; Closed.
+function recovery.flight(device, path)
+  local text = text_of(device)
+  if path ~= nil then
+    file.write(path, "flight", text)
+  end
+  return text
+end
 
 --- device:on_lost(f) -> device. Each time when the device is lost f(error) runs as a task: DeviceLost, or Unrecoverable
 -- once it does not come up any more.

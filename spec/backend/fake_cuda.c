@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define API __attribute__((visibility("default")))
 typedef int result;
@@ -22,8 +23,14 @@ API int fake_calls_after_loss;
 API long fake_live; /* slabs, streams, events, modules, registrations, contexts */
 API int fake_devices = 1;
 API int fake_version = 13000;
-API int fake_attribute_off; /* an attribute that answers 0 */
-API int fake_pending;       /* events and streams are not ready */
+API int fake_attribute_off;       /* an attribute that answers 0 */
+API volatile int fake_pending;    /* events and streams are not ready */
+API volatile int fake_words;      /* written by streams */
+API volatile int fake_queries;    /* of events */
+API volatile int fake_sleeps;     /* threads that wait for events */
+API volatile int fake_sleep_code; /* not 0: what they are woken with */
+API int fake_sleep_misuses;       /* while one waits for it, an event is recorded or destroyed */
+API int fake_event_flags;         /* of the newest event */
 API char fake_last_launch[64];
 API unsigned fake_grid[3], fake_block[3], fake_shared;
 API unsigned char fake_args[4096];
@@ -37,6 +44,13 @@ API size_t fake_memory_bytes = (size_t)1 << 34;
 API uint64_t fake_pool_kept_bytes; /* its release threshold */
 API int fake_pool_trims;
 API int fake_context_waits;
+/* Printed where a driver prints: when something is waited for that a kernel's assertion has ended.
+ */
+API const char *fake_assertions;
+API const char *fake_says; /* into the log, in front of the call that fails on demand */
+API int fake_has_dumps = 1;
+API int fake_dump_flags;
+API char fake_dump_path[1024];               /* "": no core dump has been asked for */
 API void *fake_recorded_on, *fake_waited_on; /* streams, of the newest event record and wait */
 API void *fake_recorded, *fake_waited_for;   /* their events */
 
@@ -49,6 +63,58 @@ struct module;
 static struct module *modules[256];
 static __thread void *current;
 
+/* ---- the log: what comes behind 64 KiB is dropped ---- */
+
+static char log_text[65536];
+static void log_add(const char *message, const char *name, int code) {
+    size_t used = strlen(log_text);
+    snprintf(log_text + used, sizeof log_text - used,
+             "[12:00:00.123][%d][CUDA][E] %s\n[12:00:00.124][%d][CUDA][E] Returning %d (NAME) from "
+             "%s\n",
+             (int)gettid(), message, (int)gettid(), code, name);
+}
+API result cuLogsCurrent(unsigned *at, unsigned flags) {
+    return *at = (unsigned)strlen(log_text), flags == 0 ? OK : INVALID;
+}
+API result cuLogsDumpToMemory(unsigned *at, char *buffer, size_t *bytes, unsigned flags) {
+    size_t left = strlen(log_text) - *at;
+    if (flags != 0 || *bytes <= left) {
+        return *bytes = 0, INVALID;
+    }
+    memcpy(buffer, log_text + *at, left + 1);
+    *at += (unsigned)left;
+    return *bytes = left, OK;
+}
+
+/* ---- core dumps ---- */
+
+static bool dump_is_enabled;
+API result cuCoredumpSetAttributeGlobal(int attribute, void *value, size_t *bytes) {
+    if (!fake_has_dumps || context_count > 0) {
+        return 800; /* not permitted */
+    }
+    if (attribute == 5 && *bytes <= sizeof fake_dump_path) {
+        memcpy(fake_dump_path, value, *bytes);
+        return OK;
+    }
+    if (attribute == 7 && *bytes == sizeof(int)) {
+        return memcpy(&fake_dump_flags, value, sizeof(int)), OK;
+    }
+    if (attribute == 1 && *bytes == 1) {
+        return dump_is_enabled = *(const bool *)value, OK;
+    }
+    return INVALID;
+}
+/* Then the process ends, as the driver has it. */
+static void dump_write(void) {
+    FILE *file = dump_is_enabled ? fopen(fake_dump_path, "w") : NULL;
+    if (file != NULL) {
+        fputs("a dump", file);
+        fclose(file);
+        abort();
+    }
+}
+
 static result answer(const char *name) {
     if (fake_sticky != 0) {
         context_count = 0;
@@ -59,6 +125,12 @@ static result answer(const char *name) {
         int code = fake_fail_code;
         fake_fail_code = 0;
         fake_sticky = code >= 700 && code < 720 ? code : 0;
+        if (fake_says != NULL) {
+            log_add(fake_says, name, code);
+        }
+        if (fake_sticky != 0) {
+            dump_write();
+        }
         context_count = fake_sticky != 0 ? 0 : context_count;
         return code;
     }
@@ -84,8 +156,21 @@ static result answer(const char *name) {
 
 #include "fake_capture.h"
 
+/* For a driver in another process: "CALL CODE SKIP", and what it prints then. */
+static void read_environment(void) {
+    const char *failing = getenv("FAKE_CUDA_FAILS");
+    if (failing != NULL) {
+        (void)sscanf(failing, "%63s %d %d", fake_fail_name, &fake_fail_code, &fake_fail_skip);
+    }
+    fake_assertions = getenv("FAKE_CUDA_ASSERTIONS");
+    fake_says = getenv("FAKE_CUDA_SAYS");
+}
+
 API result cuInit(unsigned flags) {
     BEGIN;
+    if (fake_fail_code == 0) {
+        read_environment();
+    }
     return flags == 0 ? (fake_devices > 0 ? OK : 100) : INVALID;
 }
 API result cuDriverGetVersion(int *version) {
@@ -154,6 +239,10 @@ API result cuCtxSetCurrent(void *context) {
     return current = context, OK;
 }
 API result cuCtxSynchronize(void) {
+    if (fake_sticky != 0 && fake_assertions != NULL) {
+        fprintf(stderr, "%s", fake_assertions);
+        fake_assertions = NULL;
+    }
     BEGIN_CURRENT;
     fake_context_waits++;
     return capture_invalidate(NULL) ? CAPTURE_UNSUPPORTED : OK;
@@ -361,29 +450,54 @@ API result cuStreamWriteValue64_v2(void *stream, uint64_t address, uint64_t valu
         struct node node = {.kind = EMPTY};
         return capture_add(capture_of(stream), &node);
     }
+    fake_words++;
     *(volatile uint64_t *)(uintptr_t)(address - DEVICE_SIDE) = value;
     return OK;
 }
 API result cuEventCreate(void **event, unsigned flags) {
     BEGIN_CURRENT;
     fake_live++;
-    return *event = (void *)++serial, flags == 2 ? OK : INVALID;
+    fake_event_flags = (int)flags;
+    return *event = (void *)++serial, flags == 2 || flags == 3 ? OK : INVALID;
+}
+/* Those that threads wait for. */
+static void *volatile slept_for[64];
+static void look_for_sleepers(const void *event) {
+    for (size_t i = 0; i < sizeof slept_for / sizeof slept_for[0]; i++) {
+        fake_sleep_misuses += slept_for[i] == event;
+    }
 }
 API result cuEventDestroy_v2(void *event) {
     BEGIN_CURRENT;
+    look_for_sleepers(event);
     fake_live--;
     return event != NULL ? OK : INVALID;
 }
 API result cuEventRecord(void *event, void *stream) {
     BEGIN_CURRENT;
+    look_for_sleepers(event);
     fake_recorded_on = stream;
     fake_recorded = event;
     return event != NULL && stream != NULL ? event_record(event, stream) : INVALID;
 }
 API result cuEventQuery(void *event) {
     BEGIN_CURRENT;
+    fake_queries++;
     result queried = event == NULL ? INVALID : event_query(event);
     return queried != OK ? queried : fake_pending ? NOT_READY : OK;
+}
+/* Like the driver's, it holds up nobody else, and is refused while another context is current. */
+API result cuEventSynchronize(void *event) {
+    if (current != &context_object) {
+        return NO_CONTEXT;
+    }
+    result queried = event == NULL ? INVALID : is_forbidden() ? CAPTURE_UNSUPPORTED : OK;
+    slept_for[__atomic_fetch_add(&fake_sleeps, 1, __ATOMIC_RELAXED)] = event;
+    while (queried == OK && fake_pending != 0 && fake_sleep_code == 0) {
+        usleep(100);
+    }
+    slept_for[__atomic_sub_fetch(&fake_sleeps, 1, __ATOMIC_RELAXED)] = NULL;
+    return fake_sleep_code != 0 ? fake_sleep_code : queried;
 }
 
 /* ---- copies and fills ---- */

@@ -224,6 +224,14 @@ static void run_with(gpulua_config *config, const char *script) {
     gpulua_close(g);
 }
 
+static bool has_text(const char *path, const char *wanted) {
+    static char text[1 << 16];
+    FILE *file = fopen(path, "r");
+    size_t length = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    text[length] = '\0';
+    return file && fclose(file) == 0 && strstr(text, wanted) != NULL;
+}
+
 static void test_device_config(void) {
     struct told told;
     gpulua_config config = config_for(&told);
@@ -254,6 +262,25 @@ static void test_device_config(void) {
         snprintf(command, sizeof command, "rm -r %s", folder);
         CHECK(system(command) == 0);
     }
+    /* Whether a loss is told in the file that the host has named; its next one beside it. */
+    char flight[] = "/tmp/gpulua-embed-XXXXXX", second[64];
+    int file = mkstemp(flight);
+    CHECK(file >= 0 && close(file) == 0);
+    config = config_for(&told);
+    config.isolation = GPULUA_ISOLATE_PROCESS;
+    config.flight_path = flight;
+    run_with(&config, "local dev = require 'gpulua'.device()\n"
+                      "for _ = 1, 2 do\n"
+                      "  dev:inject { fault = 1 }\n"
+                      "  pcall(function() dev:buffer('u8', 8):fill(1):await() end)\n"
+                      "  require 'gpulua'.sleep(0)\n"
+                      "  dev:await()\n"
+                      "end");
+    CHECK(told.count == 0);
+    snprintf(second, sizeof second, "%s.2", flight);
+    CHECK(has_text(flight, "may have been running") && has_text(second, "\"fill\""));
+    CHECK(unlink(flight) == 0 && unlink(second) == 0);
+
     config = config_for(&told);
     config.device = "abacus"; /* a copy is kept, not the pointer */
     char name[] = "cpu";
@@ -267,19 +294,23 @@ static void test_device_config(void) {
 
 /* The descriptor is readable when work on the device has ended, so a host that only polls gets on.
  */
-static void test_pollfd(void) {
+static void test_pollfd(const char *completion) {
     struct told told;
+    char script[600];
+    snprintf(script, sizeof script,
+             "local gpu = require 'gpulua'\n"
+             "local d = gpu.device(nil, { completion = '%s' })\n"
+             "local f = d:compile([[__global__ void f(long long n, int *x) {\n"
+             "  long long t = clock64(); while (clock64() - t < n) { } x[0] = 7; }]]).f\n"
+             "local x = d:buffer('i32', 1)\n"
+             "for i = 1, 20 do f:launch(1, 20000000, x):await() turns = i end\n"
+             "y = x:read()[1]",
+             completion);
     for (int i = GPULUA_ISOLATE_NONE; i <= GPULUA_ISOLATE_THREAD; i++) {
         gpulua_config config = config_for(&told);
         config.isolation = (gpulua_isolation)i;
         gpulua *g = gpulua_new(&config);
-        start(g, "local gpu = require 'gpulua'\n"
-                 "local d = gpu.device()\n"
-                 "local f = d:compile([[__global__ void f(long long n, int *x) {\n"
-                 "  long long t = clock64(); while (clock64() - t < n) { } x[0] = 7; }]]).f\n"
-                 "local x = d:buffer('i32', 1)\n"
-                 "for i = 1, 20 do f:launch(1, 20000000, x):await() turns = i end\n"
-                 "y = x:read()[1]");
+        start(g, script);
         int rounds = 0;
         while (gpulua_tasks(g) > 0 && rounds < 10000) {
             struct pollfd wait = {.fd = gpulua_pollfd(g), .events = POLLIN};
@@ -616,7 +647,9 @@ int main(void) {
     test_errors();
     test_close();
     test_device_config();
-    test_pollfd();
+    test_pollfd("word");
+    test_pollfd("event");
+    test_pollfd("block");
     test_manners();
     test_reentrancy();
     test_threads();

@@ -29,6 +29,7 @@ class Config(ctypes.Structure):
         ("cache_path", c_char_p),
         ("check", c_int),
         ("check_seed", c_uint64),
+        ("flight_path", c_char_p),
         ("shared_device", c_void_p),
         ("on_error", c_void_p),
         ("on_log", c_void_p),

@@ -116,6 +116,18 @@ static bool is_orderly(const struct events *events) {
     return ended == accepted;
 }
 
+/* Where a check fails: everything that was seen. */
+static bool told(const struct events *events, bool is_good) {
+    static const char *const kinds[] = {"before enqueue", "after enqueue", "before complete",
+                                        "after complete"};
+    for (int i = 0; !is_good && i < events->count; i++) {
+        const struct event *event = &events->all[i];
+        printf("# %s: %s '%s', number %llu, status %d\n", kinds[event->kind], event->name,
+               event->label, (unsigned long long)event->number, event->status);
+    }
+    return is_good;
+}
+
 static bool set_hooks(gpulua *g, const gpulua_hooks *hooks) {
     lua_State *L = gpulua_state(g);
     int top = lua_gettop(L);
@@ -146,8 +158,9 @@ static void test_operations(gpulua *g) {
           strcmp(launch->message, "-") == 0);
     CHECK(mark && mark->stream == launch->stream && mark->bytes == 0 &&
           strcmp(mark->type, "-") == 0);
-    CHECK(find(&events, BEFORE_ENQUEUE, "twice", 0) && find(&events, BEFORE_COMPLETE, "twice", 0) &&
-          find(&events, AFTER_COMPLETE, "twice", 0)->status == GPULUA_OK);
+    const struct event *ended = find(&events, AFTER_COMPLETE, "twice", 0);
+    CHECK(told(&events,
+               find(&events, BEFORE_COMPLETE, "twice", 0) && ended && ended->status == GPULUA_OK));
     CHECK(run(g, "dev:synchronize() ok = true") && is_orderly(&events));
     /* A read is a copy with its own label. */
     const struct event *read = find(&events, AFTER_ENQUEUE, "copy", 1);
@@ -206,7 +219,8 @@ static void test_changes(gpulua *g) {
     hooks.before_complete = NULL;
     CHECK(set_hooks(g, &hooks));
     CHECK(run(g, "mod.add:launch(one, x, 8):await() ok = true"));
-    CHECK(find(&first, AFTER_COMPLETE, "spin", 0) && !find(&first, BEFORE_ENQUEUE, "add", 0));
+    CHECK(told(&first,
+               find(&first, AFTER_COMPLETE, "spin", 0) && !find(&first, BEFORE_ENQUEUE, "add", 0)));
     CHECK(second.count == 2 && find(&second, AFTER_ENQUEUE, "add", 0) &&
           find(&second, AFTER_COMPLETE, "add", 0)->host_ns > 0);
     gpulua_hooks none;

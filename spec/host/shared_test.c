@@ -18,13 +18,16 @@
 static struct tap tap;
 static gpulua_isolation isolation;
 
+static gpulua_completion completion; /* of devices that are opened */
+
 static void check(bool condition, const char *name) {
+    static const char *const completions[] = {"", "word: ", "event: ", "block: "};
     char text[200];
-    snprintf(text, sizeof text, "%s: %s",
+    snprintf(text, sizeof text, "%s: %s%s",
              isolation == GPULUA_ISOLATE_NONE     ? "none"
              : isolation == GPULUA_ISOLATE_THREAD ? "thread"
                                                   : "process",
-             name);
+             completions[completion], name);
     tap_check(&tap, condition, text);
 }
 
@@ -55,6 +58,7 @@ static gpulua_device *open_device(void) {
     gpulua_device_config config;
     gpulua_device_config_init(&config);
     config.isolation = isolation;
+    config.completion = completion;
     gpulua_device *device = gpulua_device_open(&config);
     if (!device) {
         printf("# %s\n", gpulua_last_error(NULL)->message);
@@ -516,6 +520,19 @@ static void test_guard(void) {
     gpulua_device_close(of_a.device);
 }
 
+static void test_coredump(void) {
+    gpulua_device_config config;
+    gpulua_device_config_init(&config);
+    config.device = "cpu";
+    config.isolation = isolation;
+    config.coredump_path = "/tmp";
+    gpulua_device *device = gpulua_device_open(&config);
+    check(device == NULL && gpulua_last_error(NULL)->code == GPULUA_UNSUPPORTED &&
+              strstr(gpulua_last_error(NULL)->message, "coredump: only a GPU") != NULL,
+          "core dumps are for GPUs in processes of their own, and refused elsewhere");
+    gpulua_device_close(device);
+}
+
 /* ---- from thread to thread ---- */
 
 static void *close_object(void *user) {
@@ -729,15 +746,27 @@ static void test_refusals(void) {
     check(!gpulua_device_open(&config) && gpulua_last_error(NULL)->code == GPULUA_INVALID_ARGUMENT,
           "a configuration that was not set up");
     gpulua_device_config_init(&config);
-    char isolate[32] = "";
+    char kept[32] = "";
     const char *before = getenv("GPULUA_ISOLATE");
-    snprintf(isolate, sizeof isolate, "%s", before ? before : "");
+    snprintf(kept, sizeof kept, "%s", before ? before : "");
     setenv("GPULUA_ISOLATE", "teapot", 1);
     check(!gpulua_device_open(&config) &&
               gpulua_last_error(NULL)->code == GPULUA_INVALID_ARGUMENT &&
               strstr(gpulua_last_error(NULL)->message, "GPULUA_ISOLATE") != NULL,
           "an isolation that there is not");
-    setenv("GPULUA_ISOLATE", isolate, 1); /* empty counts as none */
+    setenv("GPULUA_ISOLATE", kept, 1); /* empty counts as none */
+    config.completion = (gpulua_completion)4;
+    check(!gpulua_device_open(&config) &&
+              strstr(gpulua_last_error(NULL)->message, "completion") != NULL,
+          "a completion that there is not");
+    config.completion = GPULUA_COMPLETION_DEFAULT;
+    before = getenv("GPULUA_COMPLETION");
+    snprintf(kept, sizeof kept, "%s", before ? before : "");
+    setenv("GPULUA_COMPLETION", "teapot", 1);
+    check(!gpulua_device_open(&config) &&
+              strstr(gpulua_last_error(NULL)->message, "GPULUA_COMPLETION") != NULL,
+          "nor by its variable");
+    setenv("GPULUA_COMPLETION", kept, 1);
     config.device = "teapot";
     check(!gpulua_device_open(&config) &&
               strstr(gpulua_last_error(NULL)->message, "teapot") != NULL,
@@ -771,10 +800,18 @@ int main(void) {
         test_moving();
         test_failures();
         test_guard();
+        test_coredump();
         test_closing();
         test_refusals();
         test_injection();
         test_reports();
+        for (completion = GPULUA_COMPLETION_EVENT; completion <= GPULUA_COMPLETION_BLOCK;
+             completion++) {
+            test_threads();
+            test_waking();
+            test_blocking(true);
+        }
+        completion = GPULUA_COMPLETION_DEFAULT;
     }
     isolation = GPULUA_ISOLATE_PROCESS; /* what is lost without us */
     test_loss();

@@ -39,9 +39,20 @@
 #define CLIENT_REQUESTS 64u
 #define CLIENT_FAILURES 64u
 
-enum { KERNEL_WAIT_FLAG = 1, KERNEL_ADD, KERNEL_FAILS, KERNEL_CRASH, KERNEL_SPIN, KERNEL_COUNT };
-static const char *const client_kernels[KERNEL_COUNT] = {NULL,    "wait_flag", "add",
-                                                         "fails", "crash",     "spin"};
+enum {
+    KERNEL_WAIT_FLAG = 1,
+    KERNEL_ADD,
+    KERNEL_FAILS,
+    KERNEL_CRASH,
+    KERNEL_SPIN,
+    KERNEL_NAP,
+    KERNEL_COUNT
+};
+static const char *const client_kernels[KERNEL_COUNT] = {NULL,    "wait_flag", "add", "fails",
+                                                         "crash", "spin",      "nap"};
+
+/* What devices are opened with. */
+static const char *client_options = "backend cpu\nordinal 0\n";
 
 static const char client_source[] =
     "__device__ int counter[4];\n"
@@ -55,7 +66,9 @@ static const char client_source[] =
     "extern \"C\" __global__ void spin(long long ns) {\n"
     "    long long end = clock64() + ns;\n"
     "    while (clock64() < end) { }\n"
-    "}\n";
+    "}\n"
+    "extern \"C\" __device__ int usleep(unsigned);\n" /* takes no processor time */
+    "extern \"C\" __global__ void nap(int us) { usleep(us); }\n";
 
 struct client {
     struct wire_link *link;
@@ -374,8 +387,7 @@ static inline struct client *client_create(enum wire_transport transport,
 
 static inline int client_open_device(struct client *client) {
     struct client_record out = client_record(WIRE_OP_OPEN, 0);
-    static const char options[] = "backend cpu\nordinal 0\n";
-    client_payload(&out, options, sizeof options);
+    client_payload(&out, client_options, (uint32_t)strlen(client_options) + 1);
     int status = client_request(client, &out);
     if (status != GPULUA_OK) {
         return status;

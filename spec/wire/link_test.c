@@ -325,6 +325,24 @@ static void wanted_before_long(struct client *client) {
     check(good, "waiting for one operation is not waiting for the long one behind it");
 }
 
+/* Also when there are more behind it than events were held at first. */
+static void wanted_before_many(struct client *client) {
+    client_fill(client, 0, 0, 64, 0);
+    client_wait(client, 0, client->seq[0]);
+    client_wait_flag(client, 0, 0);
+    uint64_t wanted = client_fill(client, 0, 40, 1, 9);
+    client_wait_flag(client, 0, 1);
+    for (int i = 0; i < 1500; i++) {
+        client_fill(client, 0, 41, 1, i);
+    }
+    client_fill(client, 3, 0, 1, 1);
+    check(client_wait_ms(client, 0, wanted, 20000) && !client_is_over(client, 0, wanted + 1),
+          "nor for 1,500 behind that");
+    client_fill(client, 3, 1, 1, 1);
+    check(client_wait(client, 0, client->seq[0]) && client_read_is(client, 0, 41, 1499),
+          "which end in their turn");
+}
+
 /* Sleeps with a long time limit: a lost wake-up shows as a long round. */
 static void sleep_and_wake(struct client *client) {
     uint32_t rounds = 10000;
@@ -389,6 +407,24 @@ static void idle_costs_nothing(struct client *client) {
     long spent = ticks_of(pid) - before;
     check(before >= 0 && spent * 20 <= sysconf(_SC_CLK_TCK),
           "with nothing to do, a device takes no processor time");
+}
+
+/* What waiting takes while the device is at work, in thousandths of a processor; the kernel takes
+ * none. */
+static long waiting_takes(struct client *client, uint32_t rounds, int32_t us) {
+    int pid = gpu_wire_link_pid(client->link);
+    struct client_record out = client_record(WIRE_OP_LAUNCH, 0);
+    client_set_launch(&out, KERNEL_NAP, 1, 1);
+    out.record.u.launch.args_bytes = 4;
+    client_payload(&out, &us, 4);
+    long before = ticks_of((int)getpid()) + (pid != 0 ? ticks_of(pid) : 0);
+    uint64_t start_ns = gpu_wire_now_ns();
+    for (uint32_t i = 0; i < rounds; i++) {
+        client_wait(client, 0, client_submit(client, &out, 0));
+    }
+    uint64_t spent_ns = gpu_wire_now_ns() - start_ns;
+    long ticks = ticks_of((int)getpid()) + (pid != 0 ? ticks_of(pid) : 0) - before;
+    return (long)(1e12 * (double)ticks / (double)sysconf(_SC_CLK_TCK) / (double)spent_ns);
 }
 
 /* Rounds so far apart that it goes to sleep between them: how often it is awake again when the next
@@ -652,6 +688,26 @@ static void close_waits(enum wire_transport transport) {
     check(true, "and the link closes");
 }
 
+/* What has to do with waiting, however ends are found out. */
+static void waiting(struct client *client) {
+    waits(client);
+    skipping_keeps_order(client);
+    failures(client);
+    failure_before_word(client);
+    wanted_before_long(client);
+    wanted_before_many(client);
+    module_in_use(client);
+    streams_come_and_go(client);
+    random_program(client);
+}
+
+static void end(struct client *client, enum wire_transport transport) {
+    check(client->lost_count == 0, "the device was well throughout");
+    check(client_close(client), "CLOSE is answered");
+    close_waits(transport);
+    nonsense_record(transport);
+}
+
 static void run(enum wire_transport transport) {
     transport_name = transport == WIRE_TRANSPORT_INLINE   ? "inline"
                      : transport == WIRE_TRANSPORT_THREAD ? "thread"
@@ -668,14 +724,7 @@ static void run(enum wire_transport transport) {
     copies(client);
     global_variable(client);
     bad_work(client);
-    waits(client);
-    skipping_keeps_order(client);
-    failures(client);
-    failure_before_word(client);
-    wanted_before_long(client);
-    module_in_use(client);
-    streams_come_and_go(client);
-    random_program(client);
+    waiting(client);
     if (CLIENT_IS_TSAN) {
         tap_skip(&tap, "without a wait the later of two fills is overtaken",
                  "the sanitizer reports such races");
@@ -689,22 +738,68 @@ static void run(enum wire_transport transport) {
     if (transport != WIRE_TRANSPORT_INLINE) { /* nobody is there to sleep */
         rhythm(client);
     }
-    check(client->lost_count == 0, "the device was well throughout");
-    check(client_close(client), "CLOSE is answered");
-    close_waits(transport);
-    nonsense_record(transport);
+    end(client, transport);
+}
+
+/* The device writes no words: all that has to do with waiting. */
+static void run_without_words(enum wire_transport transport, bool is_block) {
+    static long asking; /* what waiting for 2 ms takes where somebody asks */
+    static const char *const names[][3] = {
+        [false] = {[WIRE_TRANSPORT_INLINE - 1] = "inline, event",
+                   [WIRE_TRANSPORT_PROCESS - 1] = "process, event",
+                   [WIRE_TRANSPORT_THREAD - 1] = "thread, event"},
+        [true] = {[WIRE_TRANSPORT_INLINE - 1] = "inline, block",
+                  [WIRE_TRANSPORT_PROCESS - 1] = "process, block",
+                  [WIRE_TRANSPORT_THREAD - 1] = "thread, block"}};
+    transport_name = names[is_block][transport - 1];
+    client_options =
+        is_block ? "backend cpu\ncompletion block\n" : "backend cpu\ncompletion event\n";
+    struct client *client = client_open(transport);
+    check(client != NULL, "opens, compiles, loads");
+    if (client == NULL) {
+        return;
+    }
+    waiting(client);
+    many_operations(client);
+    sleep_and_wake(client);
+    idle_costs_nothing(client);
+    long many = waiting_takes(client, 250, 2000), once = waiting_takes(client, 1, 1000000);
+    printf("# waiting for 2 ms takes %ld thousandths of a processor, for 1 s %ld\n", many, once);
+    check(once <= (is_block ? 20 : 150), "waiting for a second takes next to no processor time");
+    if (!is_block) {
+        asking = many;
+    } else if (CLIENT_IS_SANITIZED) {
+        tap_skip(&tap, "waiting for 2 ms takes less than half of it where nobody asks",
+                 "the sanitizer takes more");
+    } else {
+        check(many * 2 < asking, "waiting for 2 ms takes less than half of it where nobody asks");
+    }
+    bool is_untouched = true;
+    for (uint32_t slot = 0; slot < WIRE_STREAMS_MAX; slot++) {
+        is_untouched = is_untouched && atomic_load(&client->link->page->device_done[slot]) == 0;
+    }
+    check(is_untouched, "and the device has written no word");
+    end(client, transport);
 }
 
 int main(int argc, char **argv) {
     /* link_test [inline | thread | process] */
-    if (argc < 2 || strcmp(argv[1], "inline") == 0) {
-        run(WIRE_TRANSPORT_INLINE);
+    static const struct {
+        const char *name;
+        enum wire_transport transport;
+    } all[] = {{"inline", WIRE_TRANSPORT_INLINE},
+               {"thread", WIRE_TRANSPORT_THREAD},
+               {"process", WIRE_TRANSPORT_PROCESS}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (argc < 2 || strcmp(argv[1], all[i].name) == 0) {
+            run(all[i].transport);
+        }
     }
-    if (argc < 2 || strcmp(argv[1], "thread") == 0) {
-        run(WIRE_TRANSPORT_THREAD);
-    }
-    if (argc < 2 || strcmp(argv[1], "process") == 0) {
-        run(WIRE_TRANSPORT_PROCESS);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (argc < 2 || strcmp(argv[1], all[i].name) == 0) {
+            run_without_words(all[i].transport, false);
+            run_without_words(all[i].transport, true);
+        }
     }
     return tap_finish(&tap);
 }

@@ -4,7 +4,8 @@
  * from the executor's compile thread, or before there is one (never twice at once), and `sink`,
  * which a backend may call from any thread of its own. event_query and device_status may also be
  * called from a second thread of the executor (it watches while an inline script sleeps), never at
- * once with another slot but module_compile.
+ * once with another slot but module_compile. event_wait is called from threads of the executor's
+ * own, at any time.
  *
  * Errors: a slot returns GPULUA_OK or a status and fills `error` (driver code, text with the call
  * that failed, and for compilers the whole log in `log`, malloc'ed). GPULUA_DEVICE_LOST means that
@@ -71,6 +72,10 @@ enum backend_query { BACKEND_DONE = 0, BACKEND_PENDING = 1, BACKEND_FAILED = 2 }
 struct backend_open_info {
     int ordinal;            /* cuda:N */
     const char *cache_path; /* NULL: the default */
+    /* In a process of the device's own alone: a kernel's fault writes a core dump into the file
+     * `coredump_base`-PID.core, if the device can be told to (UNSUPPORTED), and ends the process.
+     * NULL: none. */
+    const char *coredump_base;
     /* Check mode: every access of a kernel is held against what its launch declares, and `seed`
      * decides the order in which work that may run does. Only where sees_accesses is set. */
     bool is_checked;
@@ -78,6 +83,7 @@ struct backend_open_info {
     /* Which of the operations that are ready is done next, as numbers from 0 in the order of their
      * slots: "2.0.1"; then always the first. NULL: the seed decides. */
     const char *order;
+    bool sleeps; /* event_wait will be called */
     struct backend_sink sink;
 };
 
@@ -209,6 +215,11 @@ struct backend_ops {
     gpulua_status (*event_record)(struct backend_event *event, struct backend_stream *stream,
                                   struct backend_error *error);
     enum backend_query (*event_query)(struct backend_event *event, struct backend_error *error);
+    /* Blocks without taking processor time until the event's last record is over (DONE), or nobody
+     * can tell any more when it is (FAILED; event_query says why). At once with other slots; but
+     * one thread at most for an event, which is neither recorded again nor destroyed meanwhile.
+     * NULL: it has to be asked for. */
+    enum backend_query (*event_wait)(struct backend_event *event);
 
     /* Check mode, else never called; NULL: work is done without being asked for. Somebody waits for
      * (stream, seq): returns when it is over. Seq 0: when some work has been done, if there is any.

@@ -495,6 +495,9 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"rebuilds", gpu_lua_rebuilds},
                                          {"keep_version", gpu_lua_keep_version},
                                          {"keep", gpu_lua_keep},
+                                         {"flight_path", gpu_lua_flight_path},
+                                         {"flight_files", gpu_lua_flight_files},
+                                         {"log", gpu_lua_log},
                                          {NULL, NULL}};
     if (lua_rawgetp(L, LUA_REGISTRYINDEX, &core_key) == LUA_TTABLE) {
         return;

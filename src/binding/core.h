@@ -30,4 +30,8 @@ int gpu_lua_adopt_coroutines(lua_State *L);
 
 bool gpu_lua_handle_is_closed(enum gpu_lua_kind kind, const void *handle);
 
+int gpu_lua_flight_path(lua_State *L); /* core.flight_path, flight.c */
+int gpu_lua_flight_files(lua_State *L);
+int gpu_lua_log(lua_State *L); /* core.log, flight.c */
+
 #endif

@@ -65,23 +65,48 @@ struct options {
     int32_t restarts_max; /* as in gpu_device_info */
     double window_s, watchdog_s;
     bool has_spare, is_exact;
+    const char *coredump_path; /* or NULL */
+    gpulua_completion completion;
 };
 
 static const char *const isolations[] = {[GPULUA_ISOLATE_NONE] = "none",
                                          [GPULUA_ISOLATE_PROCESS] = "process",
                                          [GPULUA_ISOLATE_THREAD] = "thread"};
 
+static const char *const completions[] = {[GPULUA_COMPLETION_WORD] = "word",
+                                          [GPULUA_COMPLETION_EVENT] = "event",
+                                          [GPULUA_COMPLETION_BLOCK] = "block"};
+
+/* 1 to 3, or 0. */
+static int find_name(const char *const names[4], const char *text) {
+    int found = 3;
+    while (found > 0 && strcmp(text, names[found]) != 0) {
+        found--;
+    }
+    return found;
+}
+
 gpulua_status gpu_lua_isolation(const char *text, const char *what, gpulua_isolation *isolation,
                                 struct gpu_error *error) {
-    for (int i = GPULUA_ISOLATE_NONE; i <= GPULUA_ISOLATE_THREAD; i++) {
-        if (strcmp(text, isolations[i]) == 0) {
-            *isolation = (gpulua_isolation)i;
-            return GPULUA_OK;
-        }
-    }
-    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
-                         "%s: \"process\", \"thread\" or \"none\" expected, got \"%s\"", what,
-                         text);
+    *isolation = (gpulua_isolation)find_name(isolations, text);
+    return *isolation ? GPULUA_OK
+                      : gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                                      "%s: \"process\", \"thread\" or \"none\" expected, got "
+                                      "\"%s\"",
+                                      what, text);
+}
+
+gpulua_status gpu_lua_completion(const char *text, gpulua_completion *completion,
+                                 struct gpu_error *error) {
+    const char *what = text ? "completion of device" : "GPULUA_COMPLETION";
+    text = text ? text : gpu_lua_setting(NULL, what);
+    *completion =
+        text ? (gpulua_completion)find_name(completions, text) : GPULUA_COMPLETION_DEFAULT;
+    return !text || *completion ? GPULUA_OK
+                                : gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                                                "%s: \"word\", \"event\" or \"block\" expected, "
+                                                "got \"%s\"",
+                                                what, text);
 }
 
 static gpulua_isolation check_isolation(lua_State *L, const char *text, const char *what) {
@@ -165,10 +190,22 @@ static bool get_spare(lua_State *L) {
 }
 
 /* Stack: 1 = name, 2 = options. */
+static gpulua_completion get_completion(lua_State *L) {
+    const char *text = gpu_lua_field_string(L, 2, "completion", "device");
+    gpulua_completion completion;
+    struct gpu_error error;
+    if (gpu_lua_completion(text, &completion, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    return completion;
+}
+
+/* Stack: 1 = name, 2 = options. */
 static void get_options(lua_State *L, struct gpulua *g, struct options *options) {
-    static const char *const names[] = {
-        "isolate",  "label", "budget",      "unfenced", "check",    "seed", "order",
-        "restarts", "spare", "attribution", "window",   "watchdog", NULL};
+    static const char *const names[] = {"isolate",  "label",       "budget", "unfenced",
+                                        "check",    "seed",        "order",  "restarts",
+                                        "spare",    "attribution", "window", "watchdog",
+                                        "coredump", "completion",  NULL};
     if (lua_type(L, 1) == LUA_TTABLE && lua_isnil(L, 2)) {
         lua_insert(L, 1); /* gpu.device{...}: the default device with options */
     }
@@ -216,6 +253,8 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
                      "attribution of device: \"exact\" expected, got \"%s\"", attribution);
     }
     options->watchdog_s = get_seconds(L, "watchdog");
+    options->coredump_path = gpu_lua_field_string(L, 2, "coredump", "device");
+    options->completion = get_completion(L);
     get_check(L, g, options);
     options->budget_bytes = (uint64_t)gpu_lua_field_integer(
         L, 2, "budget", "device", (int64_t)g->config.device_budget_bytes, 1, INT64_MAX);
@@ -305,6 +344,7 @@ int gpu_lua_device_get(lua_State *L) {
         .isolation = options.isolation,
         .executor_path = g->config.executor_path,
         .cache_path = g->config.cache_path,
+        .flight_path = g->config.flight_path,
         .budget_bytes = options.budget_bytes,
         .is_unfenced = options.is_unfenced,
         .unfenced_wait = options.unfenced_wait,
@@ -320,6 +360,8 @@ int gpu_lua_device_get(lua_State *L) {
         .watchdog_s = options.watchdog_s,
         .has_spare = options.has_spare,
         .is_exact = options.is_exact,
+        .coredump_path = options.coredump_path,
+        .completion = options.completion,
     };
     info.observer = options.is_checked ? gpu_lua_check_start(g, options.seed) : NULL;
     if (options.is_checked && !info.observer) {
@@ -640,6 +682,7 @@ void gpu_lua_device_open(lua_State *L, struct gpulua *g) {
                                        {"synchronize", device_synchronize},
                                        {"order", gpu_lua_check_order},
                                        {"stats", device_stats},
+                                       {"flight", gpu_lua_device_flight},
                                        {"trim", device_trim},
                                        {"inject", gpu_lua_device_inject},
                                        {"close", device_close},

@@ -63,6 +63,9 @@ bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int t
 /* "process" or "none". InvalidArgument, Unsupported ("thread"); `what` says where it stood. */
 gpulua_status gpu_lua_isolation(const char *text, const char *what, gpulua_isolation *isolation,
                                 struct gpu_error *error);
+/* "word", "event" or "block"; NULL: what $GPULUA_COMPLETION says, if it does. InvalidArgument. */
+gpulua_status gpu_lua_completion(const char *text, gpulua_completion *completion,
+                                 struct gpu_error *error);
 
 /* ---- shared.c ---- */
 /* Is gpu.device() of that name (NULL: without one) what the host gave to this object and others? */
@@ -95,6 +98,7 @@ int gpu_lua_device_compile(lua_State *L);  /* module.c */
 int gpu_lua_device_load(lua_State *L);     /* module.c */
 int gpu_lua_device_memory(lua_State *L);   /* memory.c */
 int gpu_lua_device_inject(lua_State *L);   /* inject.c */
+int gpu_lua_device_flight(lua_State *L);   /* flight.c */
 int gpu_lua_inject_slow(lua_State *L);     /* core.inject_slow */
 
 #endif

@@ -310,6 +310,13 @@ static bool run_ready(struct gpulua *g, lua_State *L) {
 }
 
 static bool spin(struct gpulua *g, int64_t limit_ns) {
+    bool is_worth_it = false;
+    for (struct device_handle *device = g->devices; device; device = device->next) {
+        is_worth_it |= gpu_device_spins(device->device);
+    }
+    if (!is_worth_it) {
+        return false;
+    }
     int64_t end_ns = gpu_lua_now_ns() + (limit_ns < GPU_SPIN_NS ? limit_ns : GPU_SPIN_NS);
     do {
         for (struct device_handle *device = g->devices; device; device = device->next) {
@@ -424,6 +431,7 @@ static void config_set(struct gpulua *g, const gpulua_config *config) {
     g->config.shared_device = gpu_lua_shared_retain(from->shared_device);
     g->config.executor_path = copy_text(from->executor_path);
     g->config.cache_path = copy_text(from->cache_path);
+    g->config.flight_path = copy_text(gpu_lua_setting(from->flight_path, "GPULUA_FLIGHT"));
     if (g->config.isolation == GPULUA_ISOLATE_DEFAULT) {
         g->isolation_text = copy_text(gpu_lua_setting(NULL, "GPULUA_ISOLATE"));
     }
@@ -448,6 +456,7 @@ static void config_finish(struct gpulua *g) {
     free((char *)(uintptr_t)g->config.device);
     free((char *)(uintptr_t)g->config.executor_path);
     free((char *)(uintptr_t)g->config.cache_path);
+    free((char *)(uintptr_t)g->config.flight_path);
     gpu_lua_shared_release(g->config.shared_device);
     memset(&g->config, 0, sizeof g->config);
     free(g->isolation_text);

@@ -5,7 +5,10 @@
  * also when no record has come for a while, so that who looks later finds the end without waking
  * anybody; and else so rarely that it costs nothing: only for a script that never waits to see that
  * work ends. Whoever waits for an operation that has no word right behind it is served by looking
- * at its event and writing host_done, so that waiting for one never waits for the next. */
+ * at its event and writing host_done, so that waiting for one never waits for the next.
+ *
+ * Where the device writes no words, because it cannot or is not to, events tell all: of what is
+ * waited for; of the rest as often as there would be a word. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +17,9 @@
 
 void gpu_executor_host_done(struct wire_executor *executor, uint32_t slot, uint64_t seq) {
     _Atomic uint64_t *word = &executor->page->host_done[slot];
-    if (atomic_load_explicit(word, memory_order_relaxed) < seq) {
-        atomic_store_explicit(word, seq, memory_order_release);
-    }
+    uint64_t before = atomic_load_explicit(word, memory_order_relaxed);
+    while (before < seq && !atomic_compare_exchange_weak_explicit(
+                               word, &before, seq, memory_order_release, memory_order_relaxed)) {}
 }
 
 static void lose_with(struct wire_executor *executor, const char *what,
@@ -43,7 +46,7 @@ static void put_word(struct wire_executor *executor, uint32_t slot,
         stream->stream, &executor->page->device_done[slot], stream->last_seq, &error);
     if (status == GPULUA_OK) {
         stream->word_seq = stream->last_seq;
-        stream->events[(stream->event_count - 1) % EXECUTOR_EVENTS].has_word = true;
+        stream->events[(stream->event_count - 1) % stream->event_capacity].has_word = true;
     } else if (status == GPULUA_DEVICE_LOST) {
         lose_with(executor, "", &error);
     } else if (status != GPULUA_CAPTURE_ACTIVE) { /* the host's: its event tells for as long */
@@ -52,10 +55,68 @@ static void put_word(struct wire_executor *executor, uint32_t slot,
     free(error.log);
 }
 
+/* Without words an operation that has lost its event is only known to be over when a later one is:
+ * more events, as long as the oldest may be pending. */
+static void make_room(struct wire_executor *executor, uint32_t slot,
+                      struct executor_stream *stream) {
+    uint32_t old = stream->event_capacity;
+    if (executor->page_is_writable || stream->event_count < old || old >= EXECUTOR_EVENTS_MAX ||
+        gpu_executor_is_over(executor, slot, stream->events[stream->event_count % old].seq)) {
+        return;
+    }
+    struct executor_event *grown = calloc((size_t)old * 2, sizeof *grown);
+    if (grown == NULL) {
+        return;
+    }
+    for (uint64_t i = stream->event_count - old; i < stream->event_count; i++) {
+        grown[i % (old * 2)] = stream->events[i % old];
+    }
+    free(stream->events);
+    stream->events = grown;
+    stream->event_capacity = old * 2;
+}
+
+/* Where there would be a word: how far the stream has come, also while nobody waits. Known is what
+ * was over in front of what is pending now, so that each is asked for about once. */
+static void ask_behind(struct wire_executor *executor, uint32_t slot,
+                       struct executor_stream *stream) {
+    uint64_t count = stream->event_count, capacity = stream->event_capacity;
+    if (stream->asked_count + capacity < count) {
+        stream->asked_count = count - capacity;
+    }
+    uint32_t step = executor->ops_per_word;
+    while (stream->asked_count + step <= count &&
+           gpu_executor_is_over(executor, slot,
+                                stream->events[(stream->asked_count + step - 1) % capacity].seq)) {
+        stream->asked_count += step;
+    }
+}
+
+/* The same to the last operation, when there is time for it. */
+static void ask_how_far(struct wire_executor *executor, uint32_t slot,
+                        struct executor_stream *stream) {
+    uint64_t count = stream->event_count, capacity = stream->event_capacity;
+    uint64_t low = stream->asked_count + capacity < count ? count - capacity : stream->asked_count;
+    uint64_t high = count;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (gpu_executor_is_over(executor, slot, stream->events[middle % capacity].seq)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    stream->asked_count = low;
+}
+
 void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint64_t seq,
                             bool prints) {
     struct executor_stream *stream = executor->streams[slot];
-    struct executor_event *event = &stream->events[stream->event_count % EXECUTOR_EVENTS];
+    make_room(executor, slot, stream);
+    struct executor_event *event = &stream->events[stream->event_count % stream->event_capacity];
+    if (event->event != NULL && gpu_executor_sleepers_keep(executor, event->event)) {
+        event->event = NULL;
+    }
     struct backend_error error;
     gpu_backend_error_init(&error);
     gpulua_status status = GPULUA_OK;
@@ -81,28 +142,39 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
         executor->printing_count += stream->print_seq == 0;
         stream->print_seq = seq;
     }
-    if (executor->ops->moves_by_threads) {
+    if (!executor->page_is_writable) {
+        if (stream->event_count % executor->ops_per_word == 0) {
+            ask_behind(executor, slot, stream);
+        }
+    } else if (executor->ops->moves_by_threads) {
+        put_word(executor, slot, stream);
+        return;
+    } else if (stream->last_seq - stream->word_seq >= executor->ops_per_word) {
         put_word(executor, slot, stream);
         return;
     }
-    if (stream->last_seq - stream->word_seq >= executor->ops_per_word) {
-        put_word(executor, slot, stream);
-    } else if (executor->info.place != WIRE_EXECUTOR_INLINE && !stream->is_dirty) {
+    bool is_looked_after = executor->info.place != WIRE_EXECUTOR_INLINE;
+    if ((is_looked_after || !executor->page_is_writable) && !stream->is_dirty) {
         stream->is_dirty = true;
         executor->dirty[executor->dirty_count++] = slot;
     }
 }
 
 void gpu_executor_words(struct wire_executor *executor) {
-    bool is_lost = atomic_load_explicit(&executor->is_lost, memory_order_relaxed);
-    for (uint32_t i = 0; i < executor->dirty_count; i++) {
-        struct executor_stream *stream = executor->streams[executor->dirty[i]];
-        stream->is_dirty = false;
-        if (!is_lost) {
-            put_word(executor, executor->dirty[i], stream);
+    uint32_t count = executor->dirty_count;
+    executor->dirty_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t slot = executor->dirty[i];
+        struct executor_stream *stream = executor->streams[slot];
+        stream->is_dirty =
+            !executor->page_is_writable && !gpu_executor_is_over(executor, slot, stream->last_seq);
+        if (stream->is_dirty) {
+            executor->dirty[executor->dirty_count++] = slot;
+            ask_how_far(executor, slot, stream);
+        } else if (!atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+            put_word(executor, slot, stream);
         }
     }
-    executor->dirty_count = 0;
 }
 
 /* ---- looking ---- */
@@ -116,11 +188,11 @@ struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uin
     }
     /* Sequence numbers rise along the ring, mostly by one: guess, then search. */
     uint64_t newest = stream->event_count - 1;
-    uint64_t oldest =
-        stream->event_count > EXECUTOR_EVENTS ? stream->event_count - EXECUTOR_EVENTS : 0;
+    uint32_t capacity = stream->event_capacity;
+    uint64_t oldest = stream->event_count > capacity ? stream->event_count - capacity : 0;
     uint64_t back = stream->last_seq - seq;
     if (back <= newest - oldest) {
-        struct executor_event *event = &stream->events[(newest - back) % EXECUTOR_EVENTS];
+        struct executor_event *event = &stream->events[(newest - back) % capacity];
         if (event->seq == seq) {
             return event;
         }
@@ -129,13 +201,13 @@ struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uin
     uint64_t high = newest; /* the answer lies in low .. high: newest's seq >= seq */
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
-        if (stream->events[middle % EXECUTOR_EVENTS].seq < seq) {
+        if (stream->events[middle % capacity].seq < seq) {
             low = middle + 1;
         } else {
             high = middle;
         }
     }
-    return &stream->events[low % EXECUTOR_EVENTS];
+    return &stream->events[low % capacity];
 }
 
 bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_t seq) {
@@ -208,6 +280,7 @@ static void look_at_status(struct wire_executor *executor) {
 
 void gpu_executor_completion_poll(struct wire_executor *executor) {
     bool has_moved = false;
+    gpu_executor_sleepers_collect(executor);
     read_wants(executor);
     if (executor->graves != NULL) {
         gpu_executor_graves_look(executor, false);
@@ -226,6 +299,9 @@ void gpu_executor_completion_poll(struct wire_executor *executor) {
         if (wanted == 0 || gpu_executor_is_over(executor, slot, wanted)) {
             has_moved = true;
             executor->wants[i] = executor->wants[--executor->want_count];
+            if (wanted != 0 && stream != NULL && !executor->page_is_writable) {
+                ask_how_far(executor, slot, stream); /* not one by one: others may be over, too */
+            }
         } else {
             i++;
         }
@@ -237,7 +313,7 @@ void gpu_executor_completion_poll(struct wire_executor *executor) {
             has_moved |= gpu_executor_is_over(executor, slot, stream->last_seq);
         }
     }
-    if (executor->want_count != 0 || executor->printing_count != 0) {
+    if (gpu_executor_must_poll(executor)) {
         look_at_status(executor);
     }
     if (has_moved) {
@@ -248,5 +324,6 @@ void gpu_executor_completion_poll(struct wire_executor *executor) {
 bool gpu_executor_must_poll(const struct wire_executor *executor) {
     return executor->device != NULL &&
            !atomic_load_explicit(&executor->is_lost, memory_order_relaxed) &&
-           (executor->want_count != 0 || executor->printing_count != 0);
+           (executor->want_count != 0 || executor->printing_count != 0 ||
+            (executor->dirty_count != 0 && !executor->page_is_writable));
 }

@@ -205,7 +205,11 @@ void gpu_executor_poll(struct wire_executor *executor) {
 
 void gpu_executor_arm(struct wire_executor *executor) {
     if (gpu_executor_must_poll(executor)) {
-        gpu_executor_watch_begin(executor);
+        int before = calls_begin(executor);
+        gpu_executor_words(executor);
+        calls_end(executor, before);
+        bool is_slept_for = gpu_executor_sleepers_send(executor);
+        gpu_executor_watch_begin(executor, is_slept_for ? EXECUTOR_SLEPT_NAP_NS : 0);
     }
 }
 

@@ -19,6 +19,9 @@
 #include "wire/ring.h"
 
 #define EXECUTOR_EVENTS 256u /* events held for each stream; a power of two */
+/* Where no words are written, as many as are in flight, up to this: what the runtime allows
+ * (GPU_OPS_IN_FLIGHT_MAX). */
+#define EXECUTOR_EVENTS_MAX 16384u
 /* A completion word at least this often: of what may have been running when the device is lost no
  * more are named (the runtime's GPU_SUSPECTS_PER_STREAM_MAX). */
 #define EXECUTOR_OPS_PER_WORD 8u
@@ -29,6 +32,9 @@ static inline int64_t gpu_executor_nap_ns(uint64_t waited_ns) {
     uint64_t nap_ns = waited_ns / 256u;
     return nap_ns < 20000u ? 20000 : nap_ns > 4000000u ? 4000000 : (int64_t)nap_ns;
 }
+/* And where threads sleep for all that is waited for: for the case that one of them is not woken.
+ */
+#define EXECUTOR_SLEPT_NAP_NS INT64_C(50000000)
 #define EXECUTOR_TIMER_SLACK_NS 1000ul /* of threads that nap; Linux gives 50,000 */
 
 #define EXECUTOR_OBJECTS_MAX (1u << 20) /* modules, kernels: numbers beyond are mistakes */
@@ -78,13 +84,16 @@ struct executor_stream {
     struct backend_stream *stream; /* owned; NULL: it could not be created, `failure` says why */
     struct backend_error failure;
     int priority;
-    struct executor_event events[EXECUTOR_EVENTS]; /* of the newest operations, a ring */
-    uint64_t event_count;                          /* records so far */
-    uint64_t last_seq;                             /* submitted */
-    uint64_t word_seq;                             /* newest one with a word behind it */
+    struct executor_event *events; /* owned; of the newest operations, a ring */
+    uint32_t event_capacity;       /* a power of two */
+    uint64_t event_count;          /* records so far */
+    uint64_t asked_count;          /* without words: so many of them are known to be over */
+    uint64_t last_seq;             /* submitted */
+    uint64_t word_seq;             /* newest one with a word behind it */
     uint64_t print_seq; /* newest launch whose text is not out yet; 0: none. While there is one, no
                            word is written: poll flushes first */
-    bool is_dirty;      /* in executor->dirty: work without a word behind it */
+    bool is_dirty;      /* in executor->dirty: work without a word behind it; where no words are
+                           written, work that nobody knows the end of */
 };
 
 /* A graph, or one that is being put together. */
@@ -124,8 +133,9 @@ struct executor_failed {
     uint64_t number; /* of the failure that is its root, counted from 1 */
 };
 
-struct executor_job;    /* compile.c */
-struct executor_verify; /* verify.h */
+struct executor_job;      /* compile.c */
+struct executor_verify;   /* verify.h */
+struct executor_sleepers; /* sleeper.c */
 struct executor_late_reply {
     struct executor_late_reply *next;
     struct wire_reply reply; /* the rest follows */
@@ -138,8 +148,9 @@ struct wire_executor {
     /* The device. */
     const struct backend_ops *ops; /* NULL until OPEN has succeeded */
     struct backend_device *device;
-    char *cache_path;        /* owned */
-    bool page_is_writable;   /* the device can write words into the page */
+    char *cache_path; /* owned */
+    gpulua_completion completion;
+    bool page_is_writable;   /* the device can write words into the page, and is to */
     bool page_is_registered; /* to be unregistered */
     bool is_closed;
     _Atomic bool is_lost;
@@ -195,7 +206,8 @@ struct wire_executor {
     pthread_t watcher;
     bool has_watcher;
     _Atomic bool is_watching;
-    bool watcher_stops; /* under watch_lock */
+    bool watcher_stops;       /* under watch_lock */
+    int64_t watch_nap_min_ns; /* under watch_lock */
     pthread_mutex_t watch_lock;
     pthread_cond_t watch_work;
     uint32_t watch_count;
@@ -204,6 +216,9 @@ struct wire_executor {
         uint64_t seq;
         struct backend_event *event; /* NULL: a word will come */
     } watches[WIRE_STREAMS_MAX];
+
+    struct executor_sleepers *sleepers; /* owned; NULL: none has been needed yet */
+    _Atomic uint32_t back_count;        /* of sleepers, until they are collected */
 
     struct executor_verify *verify; /* owned; NULL: launches are not verified by hashes */
     struct backend_use *uses;       /* owned; of the launch at hand, in check mode */
@@ -382,11 +397,11 @@ struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uin
                                              uint64_t seq);
 /* Is it over? Asks the device if the page does not say so, and then says it in the page. */
 bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_t seq);
-/* Words behind the newest work of every stream: the ring has run dry. */
+/* Words behind the newest work of every stream, or a look at it: the ring has run dry. */
 void gpu_executor_words(struct wire_executor *executor);
 /* Blocks until then (monotonic clock), or until the script's side takes it as its executor. */
 void gpu_executor_await_charge(struct wire_executor *executor, uint64_t until_ns);
-/* Moves host_done; only forward. */
+/* Moves host_done; only forward. Any thread. */
 void gpu_executor_host_done(struct wire_executor *executor, uint32_t slot, uint64_t seq);
 void gpu_executor_completion_poll(struct wire_executor *executor);
 /* Is there something that only polling will find out? */
@@ -401,8 +416,19 @@ void gpu_executor_compile_collect(struct wire_executor *executor);
 /* Ends the thread; what is still to do is answered with CLOSED. */
 void gpu_executor_compile_stop(struct wire_executor *executor);
 
+/* ---- sleeper.c ---- */
+/* Threads sleep for what is waited for. True: for all of it. */
+bool gpu_executor_sleepers_send(struct wire_executor *executor);
+/* Those that are back can be sent again. */
+void gpu_executor_sleepers_collect(struct wire_executor *executor);
+/* True: a thread sleeps for the event, which is no longer the caller's. */
+bool gpu_executor_sleepers_keep(struct wire_executor *executor, const struct backend_event *event);
+/* Waits for those that are not back: all work is over, or the device is lost. */
+void gpu_executor_sleepers_stop(struct wire_executor *executor);
+
 /* ---- watcher.c ---- */
-void gpu_executor_watch_begin(struct wire_executor *executor);
+/* With naps of `nap_min_ns` at least. */
+void gpu_executor_watch_begin(struct wire_executor *executor, int64_t nap_min_ns);
 void gpu_executor_watch_pause(struct wire_executor *executor);
 void gpu_executor_watch_stop(struct wire_executor *executor);
 

@@ -5,7 +5,8 @@
  * and wishing for a word wake it. Where only polling finds out what the script waits for, it naps
  * instead, for longer the longer nothing happens. Of scripts that work in rounds, such as frames,
  * it learns how long they pause, and is awake a moment before the next round begins: to be woken
- * takes longer than most of what is asked for. */
+ * takes longer than most of what is asked for. With completion = "block" it does nothing of the
+ * kind, and sleeps at once: other threads sleep for what the script waits for. */
 #include <sched.h>
 #include <sys/prctl.h>
 
@@ -72,7 +73,8 @@ static void sleep_until_called(struct wire_executor *executor, struct wire_ring 
     atomic_exchange_explicit(&page->executor_sleeps, 1, memory_order_acq_rel);
     if (gpu_wire_ring_empty(commands) && !is_stopped(executor) &&
         atomic_load_explicit(&page->wishes, memory_order_acquire) == executor->wishes_seen &&
-        atomic_load_explicit(&executor->done_count, memory_order_acquire) == 0) {
+        atomic_load_explicit(&executor->done_count, memory_order_acquire) == 0 &&
+        atomic_load_explicit(&executor->back_count, memory_order_acquire) == 0) {
         gpu_wire_futex_wait(&page->executor_sleeps, 1, timeout_ns);
     }
     atomic_store_explicit(&page->executor_sleeps, 0, memory_order_relaxed);
@@ -129,15 +131,20 @@ bool gpu_executor_run(struct wire_executor *executor) {
         uint64_t now_ns = gpu_wire_now_ns();
         uint64_t idle_ns = now_ns - active_ns;
         uint64_t end_ns = 0;
-        uint64_t expected_ns = gpu_executor_rhythm_expect(&rhythm, &end_ns);
+        bool spins = executor->completion != GPULUA_COMPLETION_BLOCK;
+        uint64_t expected_ns = spins ? gpu_executor_rhythm_expect(&rhythm, &end_ns) : 0;
         if (idle_ns >= WORDS_NS) {
             gpu_executor_words(executor);
         }
-        if (idle_ns < EXECUTOR_SPIN_NS || (now_ns >= expected_ns && now_ns < end_ns)) {
+        if (idle_ns < (spins ? EXECUTOR_SPIN_NS : WORDS_NS) ||
+            (now_ns >= expected_ns && now_ns < end_ns)) {
             sched_yield(); /* the device's own threads may need this core */
         } else if (gpu_executor_must_poll(executor)) {
-            sleep_until_called(executor, &commands, gpu_executor_nap_ns(idle_ns));
+            sleep_until_called(executor, &commands,
+                               gpu_executor_sleepers_send(executor) ? EXECUTOR_SLEPT_NAP_NS
+                                                                    : gpu_executor_nap_ns(idle_ns));
             executor->poll_count = EXECUTOR_POLLS_PER_STATUS - 1; /* the next one asks */
+            round = ROUNDS_PER_CLOCK - 1;                         /* one look behind each nap */
         } else if (now_ns < expected_ns) {
             sleep_until_called(executor, &commands, (int64_t)(expected_ns - now_ns));
         } else {

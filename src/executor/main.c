@@ -11,12 +11,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "executor/assertions.h"
 #include "executor/executor.h"
 #include "wire/memory.h"
 #include "wire/spawn.h"
 
 #define EXIT_BY_HAND 2 /* not started by gpulua */
 #define EXIT_FAILED 3  /* could not take up the link, or the link broke */
+
+static struct executor_assertions assertions;
 
 static int say_by_hand(void) {
     fputs("gpulua-exec: this program is started by gpulua; see gpulua --help\n", stderr);
@@ -53,6 +56,36 @@ static void set_up_descriptors(void) {
             }
         }
     }
+}
+
+#if defined(__GLIBC__)
+/* The bytes go where they would have gone, at once. What cannot be written is lost, as ever. */
+static ssize_t pass_on(void *unused, const char *bytes, size_t count) {
+    (void)unused;
+    for (size_t done = 0; done < count;) {
+        ssize_t put = write(STDERR_FILENO, bytes + done, count - done);
+        if (put == 0 || (put < 0 && errno != EINTR)) {
+            break;
+        }
+        done += put > 0 ? (size_t)put : 0;
+    }
+    gpu_executor_assertions_hear(&assertions, bytes, count);
+    return (ssize_t)count;
+}
+#endif
+
+/* The driver prints through the C library what assertions of kernels have failed, and tells it
+ * nowhere else: so what is printed to stderr is heard on its way. The descriptor stays what it is:
+ * there is no pipe that could be full, or be lost with us. */
+static void listen_to_stderr(void) {
+    gpu_executor_assertions_init(&assertions);
+#if defined(__GLIBC__) /* whose stderr is a variable */
+    FILE *heard = fopencookie(NULL, "w", (cookie_io_functions_t){.write = pass_on});
+    if (heard != NULL) {
+        setvbuf(heard, NULL, _IONBF, 0);
+        stderr = heard;
+    }
+#endif
 }
 
 /* What kernels print may have no reader any more, or go to a terminal whose foreground is not ours:
@@ -102,6 +135,7 @@ static struct wire_executor *take_up(const struct spawn_hello *hello) {
         .arena_bytes = hello->arena_bytes,
         .event_fd = SPAWN_FD_EVENT,
         .place = WIRE_EXECUTOR_APART,
+        .assertions = &assertions,
     };
     if (info.page != NULL) {
         info.arena = gpu_wire_arena_map(SPAWN_FD_ARENA, hello->arena_bytes, &error);
@@ -132,6 +166,7 @@ int main(int argc, char **argv) {
     close_others();
     set_up_descriptors();
     set_up_signals();
+    listen_to_stderr();
     struct spawn_hello hello;
     ssize_t got;
     do {

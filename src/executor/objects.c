@@ -154,10 +154,15 @@ void gpu_executor_stream_create(struct wire_executor *executor, const struct wir
     uint32_t slot = record->stream;
     gpu_executor_stream_destroy(executor, slot);
     struct executor_stream *stream = calloc(1, sizeof *stream);
-    executor->stream_is_owed[slot] = stream == NULL;
-    if (stream == NULL) {
+    struct executor_event *events = calloc(EXECUTOR_EVENTS, sizeof *events);
+    executor->stream_is_owed[slot] = stream == NULL || events == NULL;
+    if (stream == NULL || events == NULL) {
+        free(stream);
+        free(events);
         return; /* work put on it finds no stream, and fails with that */
     }
+    stream->events = events;
+    stream->event_capacity = EXECUTOR_EVENTS;
     /* Slots that are reused go on counting. */
     stream->last_seq = gpu_wire_page_done(executor->page, slot);
     stream->word_seq = stream->last_seq;
@@ -211,11 +216,13 @@ void gpu_executor_stream_destroy(struct wire_executor *executor, uint32_t slot) 
             gpu_executor_host_done(executor, slot, stream->last_seq);
         }
     }
-    for (uint32_t i = 0; i < EXECUTOR_EVENTS; i++) {
-        if (stream->events[i].event != NULL) {
-            executor->ops->event_destroy(executor->device, stream->events[i].event);
+    for (uint32_t i = 0; i < stream->event_capacity; i++) {
+        struct backend_event *event = stream->events[i].event;
+        if (event != NULL && !gpu_executor_sleepers_keep(executor, event)) {
+            executor->ops->event_destroy(executor->device, event);
         }
     }
+    free(stream->events);
     free(stream->failure.log);
     free(stream);
     executor->streams[slot] = NULL;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "executor/assertions.h"
 #include "executor/executor.h"
 #include "wire/sync.h"
 
@@ -213,9 +214,15 @@ void gpu_executor_log(struct wire_executor *executor, const char *line) {
 void gpu_executor_lose(struct wire_executor *executor, int32_t driver_code, const char *text) {
     const struct wire_reply header = {
         .kind = WIRE_REPLY_LOST, .status = GPULUA_DEVICE_LOST, .driver_code = driver_code};
+    char said[EXECUTOR_ASSERTION_BYTES + 32], whole[2048];
     pthread_mutex_lock(&executor->reply_lock);
     if (!executor->lost_told) {
         executor->lost_told = true;
+        if (executor->info.assertions != NULL &&
+            gpu_executor_assertions_say(executor->info.assertions, said, sizeof said)) {
+            snprintf(whole, sizeof whole, "%s: %s", said, text); /* what it was, then the code */
+            text = whole;
+        }
         atomic_store_explicit(&executor->is_lost, true, memory_order_release);
         atomic_store_explicit(&executor->page->state, WIRE_STATE_LOST, memory_order_release);
         build(executor, &header, text, NULL, 0);

@@ -50,16 +50,17 @@ static void on_moved(void *user) {
 struct open_options {
     char backend[32];
     int ordinal;
-    const char *cache_path; /* borrowed from the text */
+    const char *cache_path, *coredump_base; /* borrowed from the text */
     bool is_checked;
     bool is_hashed; /* by hashes, also where the backend could do more */
     uint64_t seed;
     const char *order; /* borrowed from the text */
     bool is_exact;     /* a word behind each operation */
+    gpulua_completion completion;
 };
 
-/* Lines "backend NAME", "ordinal N", "cache PATH", "check SEED", "hashes", "order CHOICES",
- * "exact"; cuts `text` up. */
+/* Lines "backend NAME", "ordinal N", "cache PATH", "coredump BASE", "check SEED", "hashes", "order
+ * CHOICES", "exact", "completion event", "completion block"; cuts `text` up. */
 static void parse_open(char *text, struct open_options *options) {
     char *rest = text;
     char *line;
@@ -75,10 +76,16 @@ static void parse_open(char *text, struct open_options *options) {
             options->is_hashed = true;
         } else if (strcmp(line, "exact") == 0) {
             options->is_exact = true;
+        } else if (strcmp(line, "completion event") == 0) {
+            options->completion = GPULUA_COMPLETION_EVENT;
+        } else if (strcmp(line, "completion block") == 0) {
+            options->completion = GPULUA_COMPLETION_BLOCK;
         } else if (strncmp(line, "order ", 6) == 0) {
             options->order = line + 6;
         } else if (strncmp(line, "cache ", 6) == 0 && line[6] != '\0') {
             options->cache_path = line + 6;
+        } else if (strncmp(line, "coredump ", 9) == 0) {
+            options->coredump_base = line + 9;
         }
     }
 }
@@ -98,8 +105,8 @@ static gpulua_status open_on(struct wire_executor *executor, const struct backen
         executor->device = NULL;
         return error->status;
     }
-    executor->page_is_writable = true;
-    if (ops->host_register != NULL) {
+    executor->page_is_writable = executor->completion == GPULUA_COMPLETION_WORD;
+    if (ops->host_register != NULL && executor->page_is_writable) {
         struct backend_error unused = {0};
         executor->page_is_writable = ops->host_register(executor->device, executor->page,
                                                         WIRE_PAGE_BYTES, &unused) == GPULUA_OK;
@@ -119,6 +126,7 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
                                 options->backend);
     }
     executor->ops_per_word = options->is_exact ? 1 : EXECUTOR_OPS_PER_WORD;
+    executor->completion = options->completion;
     bool is_hashed = options->is_checked && (options->is_hashed || !ops->sees_accesses);
     if (is_hashed && options->order != NULL) {
         return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
@@ -128,9 +136,11 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
     const struct backend_open_info info = {
         .ordinal = options->ordinal,
         .cache_path = options->cache_path,
+        .coredump_base = options->coredump_base,
         .is_checked = options->is_checked && !is_hashed,
         .seed = options->seed,
         .order = options->order,
+        .sleeps = options->completion == GPULUA_COMPLETION_BLOCK,
         .sink = {.user = executor,
                  .failed = on_failed,
                  .ran = on_ran,
@@ -147,7 +157,7 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
 
 static void take_open(struct wire_executor *executor, const struct wire_record *record) {
     struct backend_error error = {0};
-    struct open_options options = {.ordinal = 0};
+    struct open_options options = {.completion = GPULUA_COMPLETION_WORD};
     char *text = payload_text(record);
     if (text == NULL) {
         answer_status(executor, record, GPULUA_OUT_OF_MEMORY, "out of memory");
@@ -201,6 +211,7 @@ void gpu_executor_device_close(struct wire_executor *executor) {
         gpu_executor_words(executor);
         wait_for_work(executor);
     }
+    gpu_executor_sleepers_stop(executor);
     gpu_executor_objects_free(executor);
     if (executor->device != NULL) {
         gpu_executor_verify_destroy(executor);

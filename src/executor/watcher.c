@@ -58,7 +58,9 @@ static void *watcher_main(void *user) {
         }
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += (long)gpu_executor_nap_ns(gpu_wire_now_ns() - since_ns);
+        int64_t nap_ns = gpu_executor_nap_ns(gpu_wire_now_ns() - since_ns);
+        until.tv_nsec +=
+            (long)(nap_ns < executor->watch_nap_min_ns ? executor->watch_nap_min_ns : nap_ns);
         if (until.tv_nsec >= 1000000000) {
             until.tv_nsec -= 1000000000;
             until.tv_sec++;
@@ -78,13 +80,14 @@ static bool start(struct wire_executor *executor) {
     return executor->has_watcher;
 }
 
-void gpu_executor_watch_begin(struct wire_executor *executor) {
+void gpu_executor_watch_begin(struct wire_executor *executor, int64_t nap_min_ns) {
     if (executor->device == NULL || (executor->want_count == 0 && executor->printing_count == 0) ||
         !start(executor)) {
         return;
     }
     pthread_mutex_lock(&executor->watch_lock);
     executor->watch_count = 0;
+    executor->watch_nap_min_ns = nap_min_ns;
     for (uint32_t i = 0; i < executor->want_count; i++) {
         uint32_t slot = executor->wants[i];
         uint64_t seq = atomic_load_explicit(&executor->page->wanted[slot], memory_order_relaxed);

@@ -11,7 +11,8 @@ void gpulua_device_config_init(gpulua_device_config *config) {
     config->struct_bytes = sizeof *config;
 }
 
-/* $GPULUA_DEVICE and $GPULUA_ISOLATE say what the configuration does not, as for objects. */
+/* $GPULUA_DEVICE, $GPULUA_ISOLATE and $GPULUA_COMPLETION say what the configuration does not, as
+ * for devices of objects. */
 static gpulua_status open(const gpulua_device_config *config, struct gpulua_device *shared,
                           struct gpu_error *error) {
     struct gpu_device_info info = {
@@ -19,6 +20,7 @@ static gpulua_status open(const gpulua_device_config *config, struct gpulua_devi
         .isolation = config->isolation,
         .executor_path = config->executor_path,
         .cache_path = config->cache_path,
+        .flight_path = gpu_lua_setting(config->flight_path, "GPULUA_FLIGHT"),
         .budget_bytes = config->budget_bytes,
         .on_log = config->on_log,
         .log_user = config->user,
@@ -26,11 +28,16 @@ static gpulua_status open(const gpulua_device_config *config, struct gpulua_devi
         .restarts_window_s = config->window_s,
         .has_spare = config->spare != 0,
         .watchdog_s = config->watchdog_s,
+        .coredump_path = config->coredump_path,
+        .completion = config->completion,
     };
     const char *isolate = gpu_lua_setting(NULL, "GPULUA_ISOLATE");
     gpulua_status status = GPULUA_OK;
     if (info.isolation == GPULUA_ISOLATE_DEFAULT && isolate) {
         status = gpu_lua_isolation(isolate, "GPULUA_ISOLATE", &info.isolation, error);
+    }
+    if (status == GPULUA_OK && info.completion == GPULUA_COMPLETION_DEFAULT) {
+        status = gpu_lua_completion(NULL, &info.completion, error);
     }
     if (status == GPULUA_OK) {
         status = gpu_device_open(&info, &shared->device, error);

@@ -146,6 +146,17 @@ static void begin_close(void) {
     signal(SIGINT, SIG_DFL);
 }
 
+/* With --flight: of devices that are still open, if none was lost. */
+static void write_flight(lua_State *L) {
+    if (!program.keeps_flight || !lua_checkstack(L, 4)) {
+        return;
+    }
+    if ((luaL_loadstring(L, "require('gpulua.flight').finish()") || lua_pcall(L, 0, 0, 0))) {
+        program_say(program.name, lua_tostring(L, -1));
+        lua_pop(L, 1);
+    }
+}
+
 /* Upvalues: core.shutdown. Closes what Lua's own leaves open in coroutines, then exits as it. */
 static int exit_program(lua_State *L) {
     int status = lua_isboolean(L, 1) ? (lua_toboolean(L, 1) ? EXIT_SUCCESS : EXIT_FAILURE)
@@ -153,6 +164,7 @@ static int exit_program(lua_State *L) {
     bool closes = lua_toboolean(L, 2);
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_State *main = gpulua_state(program.g);
+    write_flight(L);
     begin_close();
     if (L != main) {
         /* From here on this coroutine's stack is empty: we only go forward, to exit. */
@@ -206,6 +218,7 @@ static void config_from(struct options *options, gpulua_config *config) {
     config->isolation = options->isolation;
     config->check = options->is_hashed ? 2 : options->is_checked;
     config->check_seed = options->check_seed;
+    config->flight_path = options->flight;
     config->on_error = on_error;
     config->on_log = on_log;
 }
@@ -231,6 +244,27 @@ static int run_seeds(lua_State *L, int argc, char **argv, const struct options *
     return 1;
 }
 
+/* Leaves whether nothing was found. */
+static int run_replay(lua_State *L, const struct options *options, int argc) {
+    bool is_well = false;
+    if (options->script < argc || options->has_chunks || options->is_interactive) {
+        program_say(program.name, "--replay: nothing to run beside it expected");
+        return 0;
+    }
+    if (luaL_loadstring(L, "return require('gpulua.flight').show(...)") == LUA_OK) {
+        lua_pushstring(L, options->replay);
+        lua_pushinteger(L, options->is_checked ? (lua_Integer)options->check_seed : 1);
+        int count = chunk_run(L, 2);
+        is_well = count == 1 && lua_toboolean(L, -1);
+        if (count < 0) {
+            program_say(program.name, lua_tostring(L, -1));
+        }
+    }
+    chunk_run_tasks(L, 0);
+    lua_pushboolean(L, is_well);
+    return 1;
+}
+
 /* Stack: argc, argv. Returns whether all went well. */
 static int run(lua_State *L) {
     int argc = (int)lua_tointeger(L, 1);
@@ -247,6 +281,9 @@ static int run(lua_State *L) {
         lua_setfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");
     }
     luaL_openlibs(L);
+    if (options.replay) {
+        unsetenv("GPULUA_FLIGHT"); /* what is replayed is not written over */
+    }
     config_from(&options, &config);
     program.g = gpulua_attach(L, &config);
     if (!program.g) {
@@ -255,6 +292,7 @@ static int run(lua_State *L) {
     take_over(L);
     set_arg(L, argc, argv, options.script);
     lua_gc(L, LUA_GCGEN, 0, 0);
+    program.keeps_flight = options.flight || getenv("GPULUA_FLIGHT");
     if (options.seeds) {
         return run_seeds(L, argc, argv, &options);
     }
@@ -263,6 +301,9 @@ static int run(lua_State *L) {
     }
     if (options.shows_info) {
         show_info(L, options.shows_info);
+    }
+    if (options.replay) {
+        return run_replay(L, &options, argc);
     }
     if (!options.ignores_environment && !run_init(L)) {
         return 0;
@@ -309,6 +350,9 @@ int main(int argc, char **argv) {
         const char *message = lua_tostring(L, -1);
         program_say(program.name, message ? message : "(error object is not a string)");
         ok = false;
+    }
+    if (program.g) {
+        write_flight(L);
     }
     begin_close();
     if (!ok && program.was_interrupted) {

@@ -33,6 +33,9 @@ static void usage(const char *bad) {
         "  --check[=SEED]  CPU devices do their work in an order of that seed, and look for races\n"
         "  --check=hashes  looks for writes that are not declared; on GPUs --check does that\n"
         "  --seeds N|all   runs the script with N seeds, or in all orders, and compares\n"
+        "  --flight FILE   what a device was given last goes there when it is lost, or at the end\n"
+        "  --replay FILE   does that again, on the CPU device in check mode, and says what it "
+        "sees\n"
         "  --info    show devices, libraries, limits, the cache (--info=json: as JSON)\n",
         program.name);
     fflush(stderr);
@@ -40,7 +43,7 @@ static void usage(const char *bad) {
 
 /* Options of later versions get a message of their own. */
 static bool is_of_later(const char *option) {
-    static const char *const names[] = {"--trace", "--timeline", "--summary", "--flight"};
+    static const char *const names[] = {"--trace", "--timeline", "--summary"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         size_t length = strlen(names[i]);
         if (strncmp(option, names[i], length) == 0 &&
@@ -120,6 +123,10 @@ static bool take_long(char **argv, int *i, struct options *options) {
     }
     if ((value = long_value(argv, i, "--seeds", &is_missing))) {
         options->seeds = value;
+    } else if ((value = long_value(argv, i, "--flight", &is_missing))) {
+        options->flight = value;
+    } else if ((value = long_value(argv, i, "--replay", &is_missing))) {
+        options->replay = value;
     } else if ((value = long_value(argv, i, "--device", &is_missing))) {
         options->device = value;
     } else if ((value = long_value(argv, i, "--isolate", &is_missing))) {

@@ -15,7 +15,9 @@ struct options {
     gpulua_isolation isolation;
     bool is_checked, is_hashed;
     uint64_t check_seed;
-    const char *seeds; /* a number, "all", or NULL */
+    const char *seeds;  /* a number, "all", or NULL */
+    const char *flight; /* the file that the newest operations go into; NULL: none */
+    const char *replay; /* the file whose operations are done again; NULL: none */
 };
 
 /* False: something was wrong and has been said. */

@@ -14,6 +14,7 @@ struct program {
     gpulua *g;         /* for the signal handler */
     bool has_reported; /* an error that no task got */
     bool is_closing;
+    bool keeps_flight; /* --flight, or GPULUA_FLIGHT */
     volatile sig_atomic_t was_interrupted;
 };
 extern struct program program;

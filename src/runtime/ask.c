@@ -4,6 +4,7 @@
  * Nobody asks as long as the script has something else to do: only where it would sleep. Every
  * record is taken before the call that published it returns, on both transports. */
 #include "runtime/state.h"
+#include "runtime/watchdog.h"
 #include "wire/sync.h"
 
 #define GLANCE_ONE_IN 2u      /* looks at whether something is over that ask for it */
@@ -88,8 +89,17 @@ void gpu_op_look(struct gpu_op *op) {
 }
 
 void gpu_ask_settle(struct gpu_device *device) {
+    bool is_first = true;
     while (device->link && !device->link->ops->settle(device->link) &&
-           !gpu_device_is_interrupted(device)) {}
+           !gpu_device_is_interrupted(device)) {
+        if (gpu_watchdog_is_set(device) && device->state == GPU_DEVICE_OPEN) {
+            gpu_watchdog_settle(device, is_first); /* what was asked for may not end */
+            is_first = false;
+            if (device->state != GPU_DEVICE_OPEN) {
+                return;
+            }
+        }
+    }
 }
 
 void gpu_ask_answer(struct gpu_op *request) {

@@ -71,6 +71,7 @@ static void unlink_live(struct gpu_block *block) {
     }
     block->next = block->previous = NULL;
     device->stats.blocks_live--;
+    gpu_flight_note_gone(&device->flight, block);
 }
 
 /* Check mode: the executor knows every block of device memory. */

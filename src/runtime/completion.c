@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "runtime/flight.h"
 #include "runtime/recovery.h"
 #include "runtime/report.h"
 #include "runtime/watchdog.h"
@@ -174,7 +175,7 @@ void gpu_failures_spread(struct gpu_device *device) {
 
 static void want_next(struct gpu_stream *stream) {
     struct gpu_op *op = stream->head;
-    while (op && !op->waiters) {
+    while (op && !op->waiters && !(op->has_extras && op->hooked)) {
         op = op->next;
     }
     if (!op && stream->is_closed) {
@@ -267,6 +268,9 @@ static void collect_suspects(struct gpu_device *device, struct gpu_error *error)
     }
 }
 
+/* Of why the device was lost, so that there is room for what became of the operation. */
+#define WHY_BYTES 900u
+
 static void lose_op(struct gpu_op *op, const struct gpu_error *why, struct gpu_failure *shared,
                     bool is_suspect) {
     if (op->failure) {
@@ -282,12 +286,16 @@ static void lose_op(struct gpu_op *op, const struct gpu_error *why, struct gpu_f
     const char *fate = !op->stream  ? "was not answered"
                        : is_suspect ? "may have been running"
                                     : "had not started";
-    gpu_error_set(&failure->error, why->code, "%s; '%s' %s", why->message, info.label, fate);
+    bool is_long = strlen(why->message) > WHY_BYTES;
+    gpu_error_set(&failure->error, why->code, "%.*s%s; '%s' %s", (int)WHY_BYTES, why->message,
+                  is_long ? "..." : "", info.label, fate);
     failure->error.op = info;
     failure->error.driver_code = why->driver_code;
     failure->root = shared ? gpu_failure_retain(shared) : NULL;
     failure->error.suspects_number = is_suspect && shared ? shared->error.suspects_number : 0;
     op->failure = failure;
+    gpu_flight_note_fate(&op->device->flight, op,
+                         is_suspect ? GPU_FLIGHT_SUSPECT : GPU_FLIGHT_NOT_STARTED);
 }
 
 /* Host memory outlives the device: what was to be written there, and was not, or in part, is not to
@@ -413,6 +421,9 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
         ended += (uint32_t)device->stats.ops_in_flight;
         gpu_device_fail_all(device, device->lost.message, device->lost.driver_code, false);
     }
+    if (__builtin_expect(device->state == GPU_DEVICE_LOST, 0)) {
+        gpu_flight_write(device);
+    }
     if (ended > 0 && device->later) {
         gpu_device_retry_later(device);
     }
@@ -501,6 +512,11 @@ void gpu_device_want_any(struct gpu_device *device) {
     }
 }
 
+bool gpu_device_spins(const struct gpu_device *device) {
+    GPU_ENTER(device);
+    return device->completion != GPULUA_COMPLETION_BLOCK;
+}
+
 bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns) {
     GPU_ENTER(op->device);
     if (gpu_op_is_over(op)) {
@@ -512,6 +528,9 @@ bool gpu_op_spin(struct gpu_op *op, int64_t spin_ns) {
     gpu_op_want(op);
     if (op->device->is_ordered && op->stream) {
         return false; /* nothing is done before somebody sleeps */
+    }
+    if (!gpu_device_spins(op->device)) {
+        return false;
     }
     struct wire_link *link = op->device->link;
     int64_t end_ns = gpu_clock_ns() + spin_ns;

@@ -2,9 +2,14 @@
 #include "runtime/device.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "runtime/flight.h"
 #include "runtime/hooks.h"
@@ -97,23 +102,79 @@ static gpulua_status open_link(struct gpu_device *device, const struct gpu_devic
     return GPULUA_OK;
 }
 
+#define COREDUMP_PATH_BYTES_MAX 400 /* so that messages have room for it */
+
+/* Where core dumps are to go. Later lives of the device may have another folder to be in, so it is
+ * made absolute. */
+static gpulua_status find_coredump(struct gpu_device *device, const struct gpu_device_info *info,
+                                   const struct target *target, struct gpu_error *error) {
+    char path[PATH_MAX];
+    bool can_dump = device->isolation == GPULUA_ISOLATE_PROCESS && strcmp(device->kind, "cpu") != 0;
+    const char *folder = info->coredump_path;
+    if (folder && !can_dump) {
+        return gpu_error_set(error, GPULUA_UNSUPPORTED,
+                             "coredump: only a GPU in a process of its own (isolate = \"process\") "
+                             "leaves core dumps");
+    }
+    folder = folder || !can_dump ? folder : getenv("GPULUA_COREDUMP");
+    if (!folder || !folder[0]) {
+        return GPULUA_OK;
+    }
+    struct stat about;
+    const char *reason = !realpath(folder, path) || stat(path, &about) ? strerror(errno)
+                         : !S_ISDIR(about.st_mode)                     ? "it is not a folder"
+                         : access(path, W_OK | X_OK)                   ? strerror(errno)
+                                                                       : NULL;
+    if (reason) {
+        return gpu_error_set(error, GPULUA_IO, "coredump: no file can be made in '%.300s': %s",
+                             folder, reason);
+    }
+    size_t length = strlen(path);
+    if (length > COREDUMP_PATH_BYTES_MAX || strpbrk(path, "%\n")) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "coredump: at most %d bytes without '%%' and line breaks expected, as "
+                             "the driver takes them, got '%.300s'",
+                             COREDUMP_PATH_BYTES_MAX, path);
+    }
+    /* Later devices have files of their own, and so has each process. */
+    snprintf(path + length, PATH_MAX - length, "/gpulua-%.10s%d-%lld", target->kind,
+             target->ordinal, (long long)time(NULL));
+    device->coredump_base = strdup(path);
+    return device->coredump_base
+               ? GPULUA_OK
+               : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a device");
+}
+
 static gpulua_status open_device(struct gpu_device *device, const struct gpu_device_info *info,
                                  const struct target *target, struct gpu_error *error) {
     struct wire_record *record = (struct wire_record *)(void *)device->scratch;
     memset(record, 0, sizeof *record);
     record->opcode = WIRE_OP_OPEN;
     char check[48] = "";
-    const char *order = info->is_checked ? info->order : NULL;
+    gpulua_status status = find_coredump(device, info, target, error);
+    if (status) {
+        return status;
+    }
+    const char *order = info->is_checked ? info->order : NULL, *coredump = device->coredump_base;
     if (info->is_checked) {
         snprintf(check, sizeof check, "check %llu\n%s", (unsigned long long)info->seed,
                  info->is_hashed ? "hashes\n" : "");
     }
-    device->suspects_max = info->is_exact ? 1 : GPU_SUSPECTS_PER_STREAM_MAX;
-    int length = snprintf(gpu_wire_record_payload(record), 8192,
-                          "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s", target->kind, target->ordinal,
-                          info->is_exact ? "exact\n" : "", check, order ? "order " : "",
-                          order ? order : "", order ? "\n" : "", info->cache_path ? "cache " : "",
-                          info->cache_path ? info->cache_path : "", info->cache_path ? "\n" : "");
+    static const char *const completions[] = {[GPULUA_COMPLETION_WORD] = "",
+                                              [GPULUA_COMPLETION_EVENT] = "completion event\n",
+                                              [GPULUA_COMPLETION_BLOCK] = "completion block\n"};
+    bool has_words = device->completion == GPULUA_COMPLETION_WORD;
+    /* Without words nobody knows how far a stream had come that has not been asked since. */
+    device->suspects_max = info->is_exact ? 1
+                           : has_words    ? GPU_SUSPECTS_PER_STREAM_MAX
+                                          : UINT32_MAX;
+    int length = snprintf(
+        gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s%s%s%s%s",
+        target->kind, target->ordinal, completions[device->completion], coredump ? "coredump " : "",
+        coredump ? coredump : "", coredump ? "\n" : "", info->is_exact ? "exact\n" : "", check,
+        order ? "order " : "", order ? order : "", order ? "\n" : "",
+        info->cache_path ? "cache " : "", info->cache_path ? info->cache_path : "",
+        info->cache_path ? "\n" : "");
     if (length < 0 || length >= 8192) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "the cache path or the order is too long");
@@ -122,7 +183,7 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     if (!gpu_recovery_keep_open(device, record)) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a device");
     }
-    gpulua_status status = gpu_request_wait(device, record, "open", on_open, device, error);
+    status = gpu_request_wait(device, record, "open", on_open, device, error);
     if (status) {
         return status;
     }
@@ -152,8 +213,11 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->is_checked = info->is_checked;
     /* By hashes, work is done as it comes: see docs/architecture.md. */
     device->is_ordered = info->is_checked && !info->is_hashed && strcmp(target->kind, "cpu") == 0;
+    bool is_default = device->is_ordered || info->completion == GPULUA_COMPLETION_DEFAULT;
+    device->completion = is_default ? GPULUA_COMPLETION_WORD : info->completion;
     device->seed = device->random = info->seed;
     device->on_log = info->on_log;
+    device->flight_path = info->flight_path ? strdup(info->flight_path) : NULL;
     device->log_user = info->log_user;
     device->observer = info->is_checked ? info->observer : NULL;
     device->requests_tail = &device->requests;
@@ -183,10 +247,11 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->stats.limit_bodies = WIRE_CONTROL_BODIES_MAX;
     device->stats.limit_body_depth = WIRE_CONTROL_DEPTH_MAX;
     gpu_account_init(&device->account, 0);
-    if (!gpu_flight_init(&device->flight) || !gpu_failures_init(device) ||
-        !gpu_memory_open(device)) {
+    if ((info->flight_path && !device->flight_path) || !gpu_flight_init(&device->flight) ||
+        !gpu_failures_init(device) || !gpu_memory_open(device)) {
         gpu_memory_close(device);
         gpu_flight_finish(&device->flight);
+        free(device->flight_path);
         gpu_failure_release(device->failure_spare);
         free(device->failed);
         free(device);
@@ -218,6 +283,17 @@ gpulua_status gpu_device_open(const struct gpu_device_info *info, struct gpu_dev
                               struct gpu_error *error) {
     struct target target;
     gpulua_status status = parse_name(info->name, &target, error);
+    if (status == GPULUA_OK && ((int)info->completion < GPULUA_COMPLETION_DEFAULT ||
+                                (int)info->completion > GPULUA_COMPLETION_BLOCK)) {
+        status = gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                               "completion of device: no gpulua_completion has the number %d",
+                               (int)info->completion);
+    }
+    if (status == GPULUA_OK && info->is_exact && info->completion > GPULUA_COMPLETION_WORD) {
+        status = gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                               "attribution of device: \"exact\" needs a word behind each "
+                               "operation, which completion = \"word\" alone has");
+    }
     if (status) {
         return status;
     }
@@ -266,6 +342,8 @@ static void destroy(struct gpu_device *device) {
     gpu_id_pool_finish(&device->module_ids);
     gpu_id_pool_finish(&device->kernel_ids);
     gpu_id_pool_finish(&device->graph_ids);
+    free(device->coredump_base);
+    free(device->flight_path);
     gpu_error_finish(&device->lost);
     gpu_recovery_free(device);
     if (device->share) {
@@ -429,7 +507,7 @@ gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_re
     gpu_share_touched(device);
     device->stats.records++;
     device->stats.record_bytes += record->length_bytes;
-    if (device->is_ordered) {
+    if (device->is_ordered && device->state != GPU_DEVICE_LOST) { /* a lost one may hang */
         gpu_ask_settle(device);
     }
     return GPULUA_OK;

@@ -75,6 +75,7 @@ struct gpu_device_info {
     const char *executor_path;  /* NULL: $GPULUA_EXECUTOR, beside this library or program, the
                                    libexec of this build */
     const char *cache_path;     /* NULL: the default */
+    const char *flight_path;    /* a file for what it was given last when it is lost; NULL: none */
     uint64_t budget_bytes;      /* 0: what is free on the device when it is opened */
     bool is_unfenced; /* for the twins of race tests alone: hazards are found but not waited for */
     uint64_t unfenced_wait; /* for mutation tests alone: this one of the waits that the recorder
@@ -94,8 +95,15 @@ struct gpu_device_info {
     /* With isolation `process`: how often within the window it comes up again after a loss. 0:
      * GPU_RESTARTS_MAX and GPU_RESTARTS_WINDOW_S; negative: not at all. */
     int32_t restarts_max;
-    bool is_exact;     /* of suspects of a loss there is one for each stream at most: costs a
-                          completion word behind each operation */
+    /* With isolation `process`, a folder: a GPU that is lost to a fault of a kernel leaves a small
+     * core dump there, which the error names. NULL: $GPULUA_COREDUMP for such devices, else none.
+     */
+    const char *coredump_path;
+    bool is_exact; /* of suspects of a loss there is one for each stream at most: costs a
+                      completion word behind each operation */
+    /* DEFAULT: words. In check mode of the CPU device, where work is done when somebody asks and
+     * nobody waits for time to pass, it is words whatever this says. */
+    gpulua_completion completion;
     bool has_spare;    /* a second process with the device open takes over from a lost one */
     double watchdog_s; /* how long an operation may take once nothing is in front of it, or the
                           device is lost; 0: any time */
@@ -157,6 +165,8 @@ void gpu_op_look(struct gpu_op *op);
 /* For sleeping in the host's own loop: arm, and unless it returned true (something is there: poll
  * now) sleep until gpu_device_poll_fd is readable; then disarm and poll. */
 bool gpu_device_arm(struct gpu_device *device);
+/* Whether it is worth looking for a short while first. */
+bool gpu_device_spins(const struct gpu_device *device);
 void gpu_device_disarm(struct gpu_device *device);
 int gpu_device_poll_fd(const struct gpu_device *device);
 

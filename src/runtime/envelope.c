@@ -74,6 +74,8 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
     envelope->use_count = 0;
     envelope->uses = envelope->room;
     envelope->report = NULL;
+    envelope->form = NULL;
+    envelope->graph = NULL;
     return GPULUA_OK;
 }
 
@@ -102,6 +104,8 @@ static gpulua_status spill_waits(struct gpu_envelope *envelope, struct gpu_error
     mark->use_count = 0;
     mark->waits.count = 0;
     mark->report = NULL;
+    mark->form = NULL;
+    mark->graph = NULL;
     mark->waits.failure = NULL;
     mark->waits.is_full = false;
     for (uint32_t i = 0; i < envelope->waits.count; i++) {
@@ -329,8 +333,7 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     }
     gpu_hazards_commit(stream, work->seq, envelope->uses, envelope->use_count);
     note_waits(stream, work->seq, &envelope->waits);
-    gpu_flight_note(&device->flight, (struct gpu_point){stream->slot, work->seq}, envelope->uses,
-                    envelope->use_count);
+    gpu_flight_note(&device->flight, work, envelope, record);
     if (++device->stats.ops_in_flight > device->stats.ops_in_flight_max) {
         device->stats.ops_in_flight_max = device->stats.ops_in_flight;
     }

@@ -4,36 +4,113 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/state.h"
+#include "runtime/graph/state.h"
 
 bool gpu_flight_init(struct gpu_flight *flight) {
-    flight->ops = calloc(GPU_FLIGHT_OPS_MAX, sizeof *flight->ops);
+    flight->ops = aligned_alloc(64, GPU_FLIGHT_OPS_MAX * sizeof *flight->ops);
+    if (flight->ops) {
+        memset(flight->ops, 0, GPU_FLIGHT_OPS_MAX * sizeof *flight->ops);
+    }
     flight->uses = calloc(GPU_FLIGHT_USES_MAX, sizeof *flight->uses);
-    return flight->ops && flight->uses;
+    flight->names = calloc(GPU_FLIGHT_NAMES_MAX, sizeof *flight->names);
+    flight->data = malloc(GPU_FLIGHT_DATA_BYTES);
+    return flight->ops && flight->uses && flight->names && flight->data;
 }
 
 void gpu_flight_finish(struct gpu_flight *flight) {
+    for (uint32_t i = 0; flight->ops && i < GPU_FLIGHT_OPS_MAX; i++) {
+        gpu_form_release(flight->ops[i].form);
+    }
     free(flight->ops);
     free(flight->uses);
+    free(flight->names);
+    free(flight->data);
     *flight = (struct gpu_flight){0};
 }
 
-void gpu_flight_note(struct gpu_flight *flight, struct gpu_point point, const struct gpu_use *uses,
-                     uint32_t use_count) {
-    struct gpu_flight_use *ring = flight->uses;
-    uint64_t number = flight->use_count;
-    flight->ops[flight->op_count++ % GPU_FLIGHT_OPS_MAX] =
-        (struct gpu_flight_op){.point = point, .use_first = number, .use_count = use_count};
-    flight->use_count = number + use_count;
-    for (uint32_t i = 0; i < use_count; i++) {
-        ring[number++ % GPU_FLIGHT_USES_MAX] = (struct gpu_flight_use){
-            .block_number = uses[i].block->number,
-            .byte_begin = uses[i].byte_begin,
-            .byte_end = uses[i].byte_end,
-            .access = uses[i].access,
-            .is_module = uses[i].block->byte_count == 0,
-        };
+/* ---- noting ---- */
+
+/* In one piece; what is overwritten with it is told by how far the ring has come. */
+static void put_data(struct gpu_flight *flight, struct gpu_flight_op *entry, const void *bytes,
+                     uint32_t byte_count) {
+    uint64_t at = flight->data_count % GPU_FLIGHT_DATA_BYTES;
+    if (at + byte_count > GPU_FLIGHT_DATA_BYTES) {
+        flight->data_count += GPU_FLIGHT_DATA_BYTES - at;
+        at = 0;
     }
+    memcpy(flight->data + at, bytes, byte_count);
+    entry->data_first = flight->data_count;
+    entry->data_bytes = (uint16_t)byte_count;
+    flight->data_count += (byte_count + 7u) & ~7u;
+}
+
+static void put_uses(struct gpu_flight *flight, struct gpu_flight_op *entry,
+                     const struct gpu_use *uses, uint32_t count) {
+    uint64_t number = flight->use_count;
+    entry->use_first = number;
+    entry->use_count = count;
+    flight->use_count = number + count;
+    for (uint32_t i = 0; i < count; i++) {
+        flight->uses[number++ % GPU_FLIGHT_USES_MAX] =
+            gpu_flight_use_of(uses[i].block, uses[i].byte_begin, uses[i].byte_end, uses[i].access);
+    }
+}
+
+void gpu_flight_note(struct gpu_flight *flight, const struct gpu_op *op,
+                     const struct gpu_envelope *envelope, const struct wire_record *record) {
+    struct gpu_flight_op *entry = &flight->ops[flight->op_count++ % GPU_FLIGHT_OPS_MAX];
+    struct gpu_form *before = entry->form;
+    flight->block_last = entry->block_last;
+    entry->point = (struct gpu_point){record->stream, record->seq};
+    entry->number = op->number;
+    entry->stream_number = op->stream_number;
+    entry->block_last = op->device->block_number_next;
+    entry->label = op->label;
+    entry->site = op->site;
+    entry->opcode = record->opcode;
+    entry->flags = record->flags;
+    entry->fate = GPU_FLIGHT_UNTOLD;
+    entry->data_bytes = 0;
+    entry->form = envelope->form;
+    if (before != entry->form) {
+        if (entry->form) {
+            entry->form->refs++;
+        }
+        gpu_form_release(before);
+    }
+    if (record->opcode == WIRE_OP_LAUNCH) {
+        memcpy(entry->launch.grid, record->u.launch.grid, sizeof entry->launch.grid);
+        memcpy(entry->launch.block, record->u.launch.block, sizeof entry->launch.block);
+        entry->shared_bytes = record->u.launch.shared_bytes;
+        put_data(flight, entry,
+                 (const uint8_t *)(record + 1) + record->wait_count * sizeof(struct wire_wait),
+                 record->u.launch.args_bytes);
+    } else if (record->opcode == WIRE_OP_FILL) {
+        put_data(flight, entry, record->u.fill.pattern, record->u.fill.elem_bytes);
+    } else if (envelope->graph) {
+        entry->graph.number = envelope->graph->number;
+        entry->graph.version = envelope->graph->version;
+    }
+    put_uses(flight, entry, envelope->uses, envelope->use_count);
+}
+
+void gpu_flight_note_fate(struct gpu_flight *flight, const struct gpu_op *op,
+                          enum gpu_flight_fate fate) {
+    struct gpu_flight_op *entry =
+        op->number > 0 ? &flight->ops[(op->number - 1) % GPU_FLIGHT_OPS_MAX] : NULL;
+    if (entry && entry->number == op->number) {
+        entry->fate = (uint8_t)fate;
+    }
+}
+
+void gpu_flight_note_gone(struct gpu_flight *flight, const struct gpu_block *block) {
+    if (block->label[0] == '\0' && !block->site.source) {
+        return;
+    }
+    struct gpu_flight_name *name = &flight->names[flight->name_count++ % GPU_FLIGHT_NAMES_MAX];
+    name->block_number = block->number;
+    name->site = block->site;
+    memcpy(name->label, block->label, sizeof name->label);
 }
 
 /* ---- asking ---- */
@@ -79,7 +156,7 @@ static void add_hazard(const struct gpu_device *device, const struct gpu_flight_
     hazard.byte_begin = a->byte_begin > b->byte_begin ? a->byte_begin : b->byte_begin;
     hazard.byte_end = a->byte_end < b->byte_end ? a->byte_end : b->byte_end;
     if (a->block_number != b->block_number || hazard.byte_begin >= hazard.byte_end ||
-        !find_kind(a->access, b->access, &hazard.kind)) {
+        !find_kind((uint8_t)a->access, (uint8_t)b->access, &hazard.kind)) {
         return;
     }
     if (why->hazard_count < GPU_HAZARDS_MAX) {

@@ -7,8 +7,10 @@
 
 #include "runtime/op.h"
 
-#define GPU_FLIGHT_OPS_MAX 4096u   /* a power of two */
-#define GPU_FLIGHT_USES_MAX 16384u /* of all of them together; a power of two */
+#define GPU_FLIGHT_OPS_MAX 4096u                  /* a power of two */
+#define GPU_FLIGHT_USES_MAX 16384u                /* of all of them together; a power of two */
+#define GPU_FLIGHT_DATA_BYTES (UINT64_C(1) << 20) /* of their arguments */
+#define GPU_FLIGHT_NAMES_MAX 1024u                /* of blocks that are gone */
 
 enum gpu_hazard_kind { GPU_HAZARD_RAW, GPU_HAZARD_WAW, GPU_HAZARD_WAR };
 
@@ -32,5 +34,17 @@ struct gpu_why {
  * or the flight ring has forgotten one. Does not block. */
 gpulua_status gpu_op_why(const struct gpu_op *later, const struct gpu_op *earlier,
                          struct gpu_why *why, struct gpu_error *error);
+
+/* What the ring has, as a Lua chunk that `gpulua --replay` runs again (lua/gpulua/flight.lua): each
+ * operation with its arguments, the source of its kernel, the buffers and the graph that it used;
+ * what was in memory is not in there. malloc'ed, with a NUL that is not counted. Also of a device
+ * that is lost. Does not block. OutOfMemory. */
+gpulua_status gpu_flight_text(struct gpu_device *device, char **text, size_t *byte_count,
+                              struct gpu_error *error);
+/* Of a loss that has been found out, into the device's flight_path, if it has one; the next one of
+ * this program beside it, FILE.2. What came of it goes to the log. */
+void gpu_flight_write(struct gpu_device *device);
+/* How many losses of this program have been written, or could not be. */
+uint32_t gpu_flight_files(void);
 
 #endif

@@ -73,6 +73,7 @@ gpulua_status gpu_hooks_fire_end(const struct gpu_submit *submit, struct gpu_hoo
         *kept = *hooked;
         op->hooked = kept;
         op->has_extras = true;
+        gpu_op_want(op); /* its end is told when it comes, not when somebody waits */
         return status;
     }
     if (is_awaited && device->on_log) { /* not in silence */

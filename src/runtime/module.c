@@ -157,8 +157,7 @@ static void finish(struct gpu_module *module) {
     free(module->globals);
     free(module->values);
     free(module->entries);
-    free(module->name);
-    free(module->options);
+    gpu_recipe_release(module->recipe);
     gpu_block_release(module->image);
     gpu_block_release(module->hazards);
     device->stats.modules_live--;
@@ -203,12 +202,6 @@ static void on_module(struct gpu_op *op, void *user, const struct wire_reply *re
 
 static gpulua_status put_text(struct gpu_module *module, const struct gpu_module_info *info,
                               struct gpu_error *error) {
-    if (info->text_bytes == 0 || info->text_bytes > GPU_SOURCE_BYTES_MAX) {
-        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
-                             "%s: a module is made of 1 to %llu bytes, not %llu", info->name,
-                             (unsigned long long)GPU_SOURCE_BYTES_MAX,
-                             (unsigned long long)info->text_bytes);
-    }
     struct gpu_block_info block = {
         .byte_count = info->text_bytes + 1, .label = "module", .is_host = true};
     gpulua_status status = gpu_block_create(module->device, &block, &module->image, error);
@@ -269,6 +262,13 @@ gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_modu
     if (status) {
         return status;
     }
+    if (info->kind != GPU_MODULE_LIBRARY &&
+        (info->text_bytes == 0 || info->text_bytes > GPU_SOURCE_BYTES_MAX)) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "%s: a module is made of 1 to %llu bytes, not %llu", info->name,
+                             (unsigned long long)GPU_SOURCE_BYTES_MAX,
+                             (unsigned long long)info->text_bytes);
+    }
     gpu_device_run_deferred(device);
     struct gpu_module *made = calloc(1, sizeof *made);
     if (!made) {
@@ -284,20 +284,18 @@ gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_modu
     }
     device->modules = made;
     device->stats.modules_live++;
-    made->name = strdup(info->name);
+    made->recipe = gpu_recipe_create(info, ++device->module_number_next);
     made->hazards = gpu_block_create_external(device, 0, 0, "module");
     made->has_id = gpu_id_take(&device->module_ids, &made->id);
-    if (!made->name || !made->hazards || !made->has_id) {
+    if (!made->recipe || !made->hazards || !made->has_id) {
         gpu_module_release(made);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a module");
     }
     made->kind = (uint8_t)info->kind;
     made->text_bytes = info->text_bytes;
-    made->options = info->options ? strdup(info->options) : NULL;
-    if (info->options && !made->options) {
-        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a module");
-    }
-    if (status == GPULUA_OK && made->kind != GPU_MODULE_LIBRARY) {
+    made->name = made->recipe->name;
+    made->options = made->recipe->options;
+    if (made->kind != GPU_MODULE_LIBRARY) {
         status = put_text(made, info, error);
     }
     if (status == GPULUA_OK) {
@@ -385,8 +383,7 @@ bool gpu_module_value(const struct gpu_module *module, const char *name, uint64_
 static void destroy_kernel(struct gpu_kernel *kernel) {
     struct gpu_module *module = kernel->module;
     module->device->stats.kernels_live--;
-    free(kernel->signature);
-    free(kernel->name);
+    gpu_form_release(kernel->form);
     free(kernel);
     gpu_module_release(module);
 }
@@ -548,12 +545,17 @@ gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, con
     made->refs = 1;
     made->module = gpu_module_retain(module);
     module->device->stats.kernels_live++;
-    made->name = strdup(name);
+    made->form =
+        gpu_form_create(module->recipe, ++module->device->kernel_number_next, name, signature);
     made->label = gpu_device_intern(module->device, name);
     status =
-        made->name && made->label
-            ? gpu_signature_parse(signature ? signature : described, &made->signature, error)
+        made->form && made->label
+            ? gpu_signature_parse(signature ? signature : described, &made->form->signature, error)
             : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for kernel '%s'", name);
+    if (status == GPULUA_OK) {
+        made->name = made->form->name;
+        made->signature = made->form->signature;
+    }
     if (status == GPULUA_OK && made->signature->args_bytes > GPU_ARGS_BYTES_MAX) {
         status = gpu_error_set(error, GPULUA_UNSUPPORTED,
                                "kernel '%s' takes %u bytes of arguments, the most is %u", name,

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/graph/state.h"
 #include "runtime/memory/stack.h"
@@ -62,16 +63,29 @@ static void note_loss(struct gpu_device *device) {
     device->stats.losses++;
 }
 
+/* "; core dump in FILE", where the process that is gone has left one. */
+static void find_coredump(const struct gpu_device *device, char *text, size_t text_bytes) {
+    int length = device->coredump_base && device->link
+                     ? snprintf(text, text_bytes, "; core dump in %s-%d.core",
+                                device->coredump_base, gpu_wire_link_pid(device->link))
+                     : -1;
+    bool is_there = length > 0 && (size_t)length < text_bytes &&
+                    access(text + strlen("; core dump in "), F_OK) == 0;
+    text[is_there ? length : 0] = '\0';
+}
+
 void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char *text) {
     if (device->state != GPU_DEVICE_OPEN && device->state != GPU_DEVICE_RETURNING) {
         return;
     }
     bool was_returning = device->state == GPU_DEVICE_RETURNING;
+    char dump[640];
+    find_coredump(device, dump, sizeof dump);
     device->recovery.was_returning = was_returning;
     device->state = GPU_DEVICE_LOST;
     gpu_error_finish(&device->lost);
     gpu_error_set(
-        &device->lost, GPULUA_DEVICE_LOST, "device %s is lost: %s%s", device->name, text,
+        &device->lost, GPULUA_DEVICE_LOST, "device %s is lost: %s%s%s", device->name, text, dump,
         device->isolation == GPULUA_ISOLATE_PROCESS
             ? ""
             : "; only one in a process of its own (isolate = \"process\") comes up again");

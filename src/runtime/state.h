@@ -197,19 +197,74 @@ struct gpu_id_pool { /* small integers, the lowest free one first-in-last-out */
 #define GPU_INTERN_MAX 65536u
 
 struct gpu_flight_use {
-    uint64_t block_number, byte_begin, byte_end;
-    uint8_t access; /* enum gpu_access */
-    bool is_module;
+    uint64_t address; /* of the block, as in its record */
+    uint64_t byte_begin, byte_end;
+    uint64_t block_bytes;       /* all of the block */
+    uint64_t block_number : 48; /* more than can be made */
+    uint64_t access : 2;        /* enum gpu_access */
+    uint64_t type : 4;          /* enum gpu_type: of the block */
+    uint64_t is_module : 1;     /* no memory: order alone */
+    uint64_t is_host : 1, is_staging : 1;
+    uint64_t is_filled : 1; /* there was something in it before anybody wrote it */
 };
-struct gpu_flight_op {
+_Static_assert(GPU_TYPE_COUNT < 16, "it fits");
+static inline struct gpu_flight_use gpu_flight_use_of(const struct gpu_block *block,
+                                                      uint64_t byte_begin, uint64_t byte_end,
+                                                      uint8_t access) {
+    return (struct gpu_flight_use){
+        .address = block->address,
+        .byte_begin = byte_begin,
+        .byte_end = byte_end,
+        .block_bytes = block->byte_count,
+        .block_number = block->number & ((UINT64_C(1) << 48) - 1),
+        .access = access & 3u,
+        .type = (uint32_t)block->type & 15u,
+        .is_module = block->byte_count == 0,
+        .is_host = block->is_host,
+        .is_staging = block->is_staging,
+        .is_filled = block->is_foreign || block->module,
+    };
+}
+enum gpu_flight_fate { GPU_FLIGHT_UNTOLD, GPU_FLIGHT_SUSPECT, GPU_FLIGHT_NOT_STARTED };
+struct gpu_flight_op { /* two cache lines */
     struct gpu_point point;
-    uint64_t use_first; /* counted from the device's first use */
-    uint32_t use_count;
+    uint64_t number; /* of the operation: in the order of launching, from 1 */
+    uint64_t stream_number;
+    uint64_t block_last;   /* the number of the newest block then */
+    const char *label;     /* interned or static */
+    struct gpu_site site;  /* interned */
+    struct gpu_form *form; /* retained: of a launch; NULL: none */
+    uint64_t use_first;    /* counted from the device's first use */
+    uint64_t data_first;   /* counted from its first byte of data */
+    union {
+        struct {
+            uint32_t grid[3];
+            uint16_t block[3];
+        } launch;
+        struct {
+            uint64_t number, version;
+        } graph; /* of the launch of one */
+    };
+    uint32_t use_count, shared_bytes;
+    uint16_t data_bytes;   /* arguments; of a fill its pattern; 0: none */
+    uint8_t opcode, flags; /* of its record */
+    uint8_t fate;          /* enum gpu_flight_fate: with a loss of the device */
+};
+_Static_assert(sizeof(struct gpu_flight_op) == 128, "two cache lines");
+_Static_assert(GPU_ARGS_BYTES_MAX <= UINT16_MAX, "counted in data_bytes");
+/* The name of a block that is gone. */
+struct gpu_flight_name {
+    uint64_t block_number;
+    struct gpu_site site;
+    char label[48];
 };
 struct gpu_flight {
-    struct gpu_flight_op *ops;    /* owned; a ring */
-    struct gpu_flight_use *uses;  /* owned; a ring */
-    uint64_t op_count, use_count; /* ever noted */
+    struct gpu_flight_op *ops;                            /* owned; a ring */
+    struct gpu_flight_use *uses;                          /* owned; a ring */
+    uint8_t *data;                                        /* owned; a ring */
+    struct gpu_flight_name *names;                        /* owned; a ring */
+    uint64_t op_count, use_count, data_count, name_count; /* ever noted */
+    uint64_t block_last;                                  /* of what was forgotten last */
 };
 
 /* One object's place at a shared device (share.h). */
@@ -294,6 +349,9 @@ struct gpu_device {
     } slow;
     char name[32];
     char kind[8];
+    char *flight_path;      /* owned: where losses are written; NULL: nowhere */
+    uint64_t flight_losses; /* that have been */
+    char *coredump_base;    /* owned: a core dump is this and "-PID.core"; NULL: there are none */
     gpulua_isolation isolation;
     uint64_t epoch;
     struct wire_link *link; /* owned; NULL once closed */
@@ -310,6 +368,7 @@ struct gpu_device {
     struct gpu_recovery recovery;
     struct gpu_watchdog watchdog;
     uint32_t suspects_max; /* named, of each stream */
+    gpulua_completion completion;
 
     /* streams */
     struct gpu_stream
@@ -326,7 +385,7 @@ struct gpu_device {
     struct gpu_op *op_free;
     uint64_t request_number_next;
     uint32_t submits_since_poll;
-    uint64_t op_number_next;
+    uint64_t op_number_next, module_number_next, kernel_number_next, graph_number_next;
     uint64_t failures_seen, failures_forgotten; /* WIRE_REPLY_FAILUREs */
     bool has_new_failures;
     struct gpu_report_row *report_rows; /* owned; see report.h */
@@ -600,8 +659,15 @@ static inline void gpu_span_note_read(struct gpu_span *span, struct gpu_point po
 /* ---- flight.c ---- */
 bool gpu_flight_init(struct gpu_flight *flight);
 void gpu_flight_finish(struct gpu_flight *flight);
-void gpu_flight_note(struct gpu_flight *flight, struct gpu_point point, const struct gpu_use *uses,
-                     uint32_t use_count);
+/* An operation, behind the publishing of its record. */
+struct gpu_envelope;
+void gpu_flight_note(struct gpu_flight *flight, const struct gpu_op *op,
+                     const struct gpu_envelope *envelope, const struct wire_record *record);
+/* It was lost with the device. */
+void gpu_flight_note_fate(struct gpu_flight *flight, const struct gpu_op *op,
+                          enum gpu_flight_fate fate);
+/* A block is going, whose label and site would go with it. */
+void gpu_flight_note_gone(struct gpu_flight *flight, const struct gpu_block *block);
 
 /* ---- clock.c ---- */
 /* The stream's operation at_seq waits for the point: so does all behind it, and for what that was
@@ -636,6 +702,8 @@ struct gpu_envelope {
     struct gpu_use room[GPU_USES_MAX];
     struct gpu_waits waits;
     struct gpu_report *report; /* borrowed: of a kernel that has one */
+    struct gpu_form *form;     /* borrowed: of what it launches; NULL: no kernel */
+    struct gpu_graph *graph;   /* borrowed: which it launches; NULL: none */
 };
 /* Checks stream and device; makes room for one more op in flight (may block). */
 struct gpu_submit;
@@ -701,14 +769,41 @@ void gpu_exports_leave(struct gpu_device *device);
 void gpu_device_end_link(struct gpu_device *device, struct wire_link *link);
 
 /* ---- module.c ---- */
+/* ---- recipe.c ----
+ * What a module was made of, and how its launches know a kernel. Both may outlive the device's
+ * code: the flight ring shows work that is over. */
+struct gpu_recipe {
+    uint32_t refs;
+    uint8_t kind;    /* enum gpu_module_kind */
+    uint64_t number; /* of the device's modules, from 1 */
+    char *name;      /* owned */
+    char *options;   /* owned; NULL: none */
+    char *text;      /* owned, with a NUL behind it: source; NULL: code, or a library */
+    uint64_t text_bytes;
+};
+struct gpu_form {
+    uint32_t refs;
+    uint64_t number;           /* of the device's kernels, from 1 */
+    struct gpu_recipe *recipe; /* retained */
+    char *name;                /* owned */
+    char *by_hand;             /* owned: the signature as a script gave it; NULL: the compiler's */
+    struct gpu_signature *signature; /* owned; NULL: not known yet */
+};
+struct gpu_recipe *gpu_recipe_create(const struct gpu_module_info *info, uint64_t number);
+void gpu_recipe_release(struct gpu_recipe *recipe); /* NULL: nothing */
+struct gpu_form *gpu_form_create(struct gpu_recipe *recipe, uint64_t number, const char *name,
+                                 const char *by_hand);
+void gpu_form_release(struct gpu_form *form); /* NULL: nothing */
+
 struct gpu_module {
     uint32_t refs;
     struct gpu_device *device; /* retained */
+    struct gpu_recipe *recipe; /* retained */
     uint32_t id;
     bool has_id, is_loaded, is_deferred;
-    bool is_missing; /* in this life of the device: it could not be loaded again */
-    uint8_t access;  /* of a launch, to its variables: read, unless kernels may write some */
-    char *name;      /* owned */
+    bool is_missing;  /* in this life of the device: it could not be loaded again */
+    uint8_t access;   /* of a launch, to its variables: read, unless kernels may write some */
+    const char *name; /* the recipe's */
     /* Retained: stands for all its variables, and for its life: every launch uses it. */
     struct gpu_block *hazards;
     /* Retained: the text or code in the arena. Until the answer, or, where the device may come up
@@ -716,7 +811,7 @@ struct gpu_module {
     struct gpu_block *image;
     uint8_t kind; /* enum gpu_module_kind */
     uint64_t text_bytes;
-    char *options;                   /* owned; NULL: none */
+    const char *options;             /* the recipe's */
     struct gpu_module *next, **link; /* of the device */
     struct gpu_described_kernel *kernels;
     uint32_t kernel_count;
@@ -736,10 +831,11 @@ struct gpu_kernel {
     uint32_t refs;
     struct gpu_module *module; /* retained */
     uint32_t id;
-    char *name;                      /* owned */
-    const char *label;               /* the name, interned in the device */
-    const char *source;              /* the module's, interned; of kernels that report */
-    struct gpu_signature *signature; /* owned */
+    struct gpu_form *form;                 /* retained */
+    const char *name;                      /* the form's, as the signature is */
+    const struct gpu_signature *signature; /* NULL: not known yet */
+    const char *label;                     /* the name, interned in the device */
+    const char *source;                    /* the module's, interned; of kernels that report */
     struct wire_kernel_facts facts;
 };
 

@@ -141,12 +141,15 @@ static void look_at_deadlines(struct gpu_device *device, int64_t now_ns) {
 }
 
 /* The one that was given to the device before all others that are pending: nothing is in front of
- * it any more, so it runs. */
+ * it any more, so it runs. One that is on its way there at the moment has no number yet. */
 static struct gpu_op *oldest(const struct gpu_device *device) {
     struct gpu_op *found = NULL;
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         struct gpu_op *op = device->streams[slot] ? device->streams[slot]->head : NULL;
-        if (op && (!found || op->number < found->number) && !gpu_op_is_over(op)) {
+        while (op && gpu_op_is_over(op)) { /* and no poll has ended it */
+            op = op->next;
+        }
+        if (op && op->number > 0 && (!found || op->number < found->number)) {
             found = op;
         }
     }
@@ -170,8 +173,39 @@ static void look_at_oldest(struct gpu_device *device, int64_t now_ns) {
     }
 }
 
+/* In check mode work is done while somebody asks for it, and the clock runs only then, from when
+ * something has come to an end last. */
+void gpu_watchdog_settle(struct gpu_device *device, bool is_first) {
+    struct gpu_watchdog *watchdog = &device->watchdog;
+    int64_t now_ns = gpu_clock_ns();
+    uint64_t progress = 0;
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        progress += gpu_wire_page_done(device->link->page, slot);
+    }
+    if (is_first || progress != watchdog->watched_number) {
+        watchdog->watched_number = progress;
+        watchdog->watched_ns = now_ns;
+        return;
+    }
+    double seconds = (double)(now_ns - watchdog->watched_ns) / 1e9;
+    for (uint32_t i = 0; i < watchdog->count; i++) {
+        const struct gpu_deadline *deadline = &watchdog->deadlines[i];
+        if (seconds >= deadline->seconds && !gpu_op_is_over(deadline->op)) {
+            expire(deadline->op, deadline->seconds, "its deadline was set");
+            return;
+        }
+    }
+    struct gpu_op *op = watchdog->term_ns > 0 ? oldest(device) : NULL;
+    if (op && seconds >= (double)watchdog->term_ns / 1e9) {
+        expire(op, (double)watchdog->term_ns / 1e9, "what was in front of it");
+    }
+}
+
 void gpu_watchdog_look(struct gpu_device *device) {
     int64_t now_ns = gpu_clock_ns();
+    if (device->is_ordered) {
+        return; /* see above */
+    }
     if (now_ns >= device->watchdog.next_ns && device->state == GPU_DEVICE_OPEN) {
         look_at_deadlines(device, now_ns);
     }

@@ -11,5 +11,8 @@ static inline bool gpu_watchdog_is_set(const struct gpu_device *device) {
 }
 /* In each poll, if it is set: loses the device for what does not end. */
 void gpu_watchdog_look(struct gpu_device *device);
+/* The same in check mode, while the executor does what somebody has asked for. `is_first`: it has
+ * just been asked. */
+void gpu_watchdog_settle(struct gpu_device *device, bool is_first);
 
 #endif

@@ -590,6 +590,7 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_r
      * launch. */
     use_module(&envelope, module, module->access);
     envelope.report = report;
+    envelope.form = launch->kernel->form;
     struct wire_record *record;
     status = gpu_envelope_record(&envelope, WIRE_OP_LAUNCH, &record, error);
     if (status) {

@@ -119,6 +119,7 @@ int gpu_wire_link_pid(const struct wire_link *link);
 /* ---- the other end: what a transport needs of an executor; implemented in executor/ ---- */
 
 struct wire_executor;
+struct executor_assertions; /* executor/assertions.h */
 enum wire_executor_place {
     WIRE_EXECUTOR_INLINE, /* on the script's thread: no loop of its own */
     WIRE_EXECUTOR_THREAD, /* a loop, in the script's process */
@@ -130,6 +131,8 @@ struct wire_executor_info {
     uint64_t arena_bytes;
     int event_fd; /* written when page->script_sleeps and something happened; borrowed */
     enum wire_executor_place place;
+    struct executor_assertions *assertions; /* borrowed: what the driver has printed of failed
+                                     assertions, for the text of a loss; NULL: nobody listens */
 };
 struct wire_executor *gpu_executor_create(const struct wire_executor_info *info,
                                           struct wire_error *error);

@@ -385,6 +385,7 @@ const struct backend_ops gpu_backend_cpu = {
     .event_destroy = gpu_cpu_event_destroy,
     .event_record = gpu_cpu_event_record,
     .event_query = gpu_cpu_event_query,
+    .event_wait = gpu_cpu_event_wait,
     .block_create = cpu_block_create,
     .block_free = cpu_block_free,
     .block_written = cpu_block_written,

@@ -41,6 +41,7 @@ struct cpu_ticket {
     _Atomic uint32_t ref_count;
     /* Streams parked here, or a mark that it has fired. */
     _Atomic(struct backend_stream *) parked;
+    _Atomic uint32_t sleeps; /* futex: 1 while a thread sleeps until it fires */
 };
 
 /* A launch in a queue; the arguments lie behind it. */
@@ -226,6 +227,8 @@ void gpu_cpu_ticket_release(struct cpu_ticket *ticket); /* NULL is fine */
 bool gpu_cpu_ticket_has_fired(const struct cpu_ticket *ticket);
 /* Readies what is parked. */
 void gpu_cpu_ticket_fire(struct cpu_ticket *ticket);
+/* Then the thread that sleeps for it. A graph's have none, and may be gone once they have fired. */
+void gpu_cpu_ticket_wake(struct cpu_ticket *ticket);
 /* True: the stream is parked, and may be running again already. False: it has fired meanwhile. */
 bool gpu_cpu_ticket_park(struct cpu_ticket *ticket, struct backend_stream *stream);
 gpulua_status gpu_cpu_stream_wait(struct backend_stream *stream, struct backend_event *event,
@@ -236,6 +239,7 @@ void gpu_cpu_event_destroy(struct backend_device *device, struct backend_event *
 gpulua_status gpu_cpu_event_record(struct backend_event *event, struct backend_stream *stream,
                                    struct backend_error *error);
 enum backend_query gpu_cpu_event_query(struct backend_event *event, struct backend_error *error);
+enum backend_query gpu_cpu_event_wait(struct backend_event *event);
 gpulua_status gpu_cpu_copy(struct backend_stream *stream, uint64_t seq, uint64_t dst, uint64_t src,
                            uint64_t bytes, struct backend_error *error);
 gpulua_status gpu_cpu_upload(struct backend_stream *stream, uint64_t seq, uint64_t dst,

@@ -1,7 +1,10 @@
 /* Events of the CPU device. Each record of an event makes a ticket, shared by the event, the item
  * that fires it and those that wait for it: so a wait keeps the record that it was issued for, even
  * when the event has been recorded again. */
+#include <linux/futex.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "backend/cpu/device.h"
 
@@ -20,6 +23,7 @@ struct cpu_ticket *gpu_cpu_ticket_create(void) {
     if (ticket != NULL) {
         atomic_init(&ticket->ref_count, 1);
         atomic_init(&ticket->parked, NULL);
+        atomic_init(&ticket->sleeps, 0);
     }
     return ticket;
 }
@@ -40,12 +44,20 @@ bool gpu_cpu_ticket_has_fired(const struct cpu_ticket *ticket) {
 }
 
 void gpu_cpu_ticket_fire(struct cpu_ticket *ticket) {
-    struct backend_stream *parked =
-        atomic_exchange_explicit(&ticket->parked, TICKET_FIRED, memory_order_acq_rel);
+    struct backend_stream *parked = atomic_exchange(&ticket->parked, TICKET_FIRED);
     while (parked != NULL) {
         struct backend_stream *next = parked->next_parked; /* before it runs on */
         gpu_cpu_pool_ready(parked);
         parked = next;
+    }
+}
+
+/* Sequentially consistent, as are the mark and what the sleeper does: it sees the mark, or is seen.
+ */
+void gpu_cpu_ticket_wake(struct cpu_ticket *ticket) {
+    if (__builtin_expect(atomic_load(&ticket->sleeps) != 0, 0)) {
+        atomic_store(&ticket->sleeps, 0);
+        syscall(SYS_futex, &ticket->sleeps, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     }
 }
 
@@ -111,4 +123,17 @@ enum backend_query gpu_cpu_event_query(struct backend_event *event, struct backe
     (void)error;
     return event->ticket == NULL || gpu_cpu_ticket_has_fired(event->ticket) ? BACKEND_DONE
                                                                             : BACKEND_PENDING;
+}
+
+/* The ticket stays: the event keeps it for as long as somebody waits. */
+enum backend_query gpu_cpu_event_wait(struct backend_event *event) {
+    struct cpu_ticket *ticket = event->ticket;
+    if (ticket == NULL) {
+        return BACKEND_DONE;
+    }
+    atomic_store(&ticket->sleeps, 1);
+    while (atomic_load(&ticket->parked) != TICKET_FIRED) {
+        syscall(SYS_futex, &ticket->sleeps, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+    }
+    return BACKEND_DONE;
 }

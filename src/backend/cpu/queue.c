@@ -116,6 +116,7 @@ void gpu_cpu_stream_serve(struct backend_stream *stream, struct cpu_item *finish
         case CPU_ITEM_EVENT:
             gpu_cpu_ticket_fire(item->u.ticket);
             if (item->graph == NULL) {
+                gpu_cpu_ticket_wake(item->u.ticket);
                 gpu_cpu_ticket_release(item->u.ticket);
                 stream->has_moved = true;
             }

@@ -1,11 +1,14 @@
 /* CUDA devices: opening, facts, errors, closing; the table of the backend. */
 #include "backend/cuda/graph.h"
+#include "backend/cuda/say.h"
 #include "backend/cuda/toolkit.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- errors ---- */
+
+#define ASSERT_FAILED 710 /* CUDA_ERROR_ASSERT */
 
 /* After these the context, and with it every context of this process on the device, answers nothing
  * but errors. */
@@ -18,7 +21,7 @@ static bool is_fatal(CUresult result) {
     case 700: /* CUDA_ERROR_ILLEGAL_ADDRESS */
     case 702: /* CUDA_ERROR_LAUNCH_TIMEOUT */
     case 709: /* CUDA_ERROR_CONTEXT_IS_DESTROYED */
-    case 710: /* CUDA_ERROR_ASSERT */
+    case ASSERT_FAILED:
     case 714: /* CUDA_ERROR_HARDWARE_STACK_ERROR */
     case 715: /* CUDA_ERROR_ILLEGAL_INSTRUCTION */
     case 716: /* CUDA_ERROR_MISALIGNED_ADDRESS */
@@ -75,10 +78,17 @@ gpulua_status gpu_cuda_failed(struct backend_device *device, CUresult result, co
         call += 4;
     }
     gpulua_status status = is_fatal(result) ? GPULUA_DEVICE_LOST : status_of(result);
+    char logged[CUDA_LOG_TEXT_BYTES];
+    gpu_cuda_log_read(device, call, logged, sizeof logged);
+    bool is_first = status == GPULUA_DEVICE_LOST && device->lost == CUDA_SUCCESS;
+    if (is_first && (int)result == ASSERT_FAILED) {
+        (void)cu->cuCtxSynchronize(); /* fails at once; prints what the assertions said */
+    }
     struct backend_error made;
-    gpu_backend_fail(&made, status, (int32_t)result, "%s (%d, %s) from %s at %s:%d", name,
-                     (int)result, text, call, file, line);
-    if (status == GPULUA_DEVICE_LOST && device->lost == CUDA_SUCCESS) {
+    gpu_backend_fail(&made, status, (int32_t)result, "%s (%d, %s) from %s at %s:%d%s%s", name,
+                     (int)result, text, call, file, line,
+                     logged[0] != '\0' ? "; the driver says: " : "", logged);
+    if (is_first) {
         device->lost = result;
         memcpy(device->lost_text, made.message, sizeof device->lost_text);
         device->lost_text[sizeof device->lost_text - 1] = '\0';
@@ -116,6 +126,7 @@ bool gpu_cuda_was_elsewhere(struct backend_device *device, CUresult result) {
     if (cu->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == device->context) {
         return false;
     }
+    gpu_cuda_log_skip(device);
     return cu->cuCtxSetCurrent(device->context) == CUDA_SUCCESS;
 }
 
@@ -127,6 +138,7 @@ static gpulua_status driver_start(struct backend_device *device, int *count,
     *count = 0;
     gpulua_status status = gpu_cuda_driver_open(&device->cu, error);
     if (status == GPULUA_OK) {
+        gpu_cuda_log_begin(device);
         status = CU(device, error, cu->cuInit(0));
     }
     if (status == GPULUA_OK) {
@@ -259,6 +271,7 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
     const struct cuda_driver *cu = &device->cu;
     device->ops = &gpu_backend_cuda;
     device->sink = info->sink;
+    device->sleeps = info->sleeps;
     list_init(&device->slabs);
     list_init(&device->streams);
     list_init(&device->events);
@@ -280,6 +293,9 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
     }
     if (status == GPULUA_OK) {
         status = CU(device, error, cu->cuDeviceGet(&device->handle, info->ordinal));
+    }
+    if (status == GPULUA_OK && info->coredump_base != NULL) {
+        status = gpu_cuda_dump_begin(device, info->coredump_base, error);
     }
     if (status == GPULUA_OK) {
         status = CU(device, error, cu->cuDevicePrimaryCtxRetain(&device->context, device->handle));
@@ -406,6 +422,7 @@ const struct backend_ops gpu_backend_cuda = {
     .event_destroy = gpu_cuda_event_destroy,
     .event_record = gpu_cuda_event_record,
     .event_query = gpu_cuda_event_query,
+    .event_wait = gpu_cuda_event_wait,
     .copy = gpu_cuda_copy,
     .upload = gpu_cuda_upload,
     .download = gpu_cuda_download,

@@ -1,5 +1,6 @@
 /* The CUDA backend's objects, shared by its files. All slots run on the executor's thread, except
- * module_compile, which touches only `nvrtc`, `nvrtc_is_open` and what never changes. */
+ * module_compile, which touches only `nvrtc`, `nvrtc_is_open` and what never changes, and
+ * event_wait, which touches its event and what never changes. */
 #ifndef GPU_CUDA_DEVICE_H
 #define GPU_CUDA_DEVICE_H
 
@@ -34,11 +35,14 @@ struct backend_device {
     bool has_graphs;               /* the driver has all that graph.c calls */
     bool has_control;              /* and all that control.c does */
     bool has_branches;             /* one conditional node can have several bodies */
+    bool sleeps;                   /* events are waited for by threads that sleep in the driver */
     uint32_t prepared_count;       /* alive, on all streams, of kernels and of calls */
     uint32_t capture_count;        /* streams that are being captured: the context is not to be
                                       waited for */
     CUresult lost;                 /* the code that ended the device; CUDA_SUCCESS: it is well */
-    char lost_text[512];
+    char lost_text[1024];
+    CUlogIterator log_at; /* of the driver's log, what has been read (log.c) */
+    bool has_log;
     CUevent probe; /* never recorded: asking after it tells of faults, and never waits */
     struct link slabs, streams, events, modules, graphs, captures;
     struct host_range *ranges; /* owned */
@@ -240,6 +244,7 @@ void gpu_cuda_event_destroy(struct backend_device *device, struct backend_event 
 gpulua_status gpu_cuda_event_record(struct backend_event *event, struct backend_stream *stream,
                                     struct backend_error *error);
 enum backend_query gpu_cuda_event_query(struct backend_event *event, struct backend_error *error);
+enum backend_query gpu_cuda_event_wait(struct backend_event *event);
 void gpu_cuda_flush_output(struct backend_device *device);
 /* capture.c: */
 void gpu_cuda_captures_init(struct backend_device *device);

@@ -10,6 +10,13 @@
 
 #include "backend/backend.h"
 
+#if CUDA_VERSION < 12090 /* headers before the driver's log */
+typedef unsigned int CUlogIterator;
+typedef CUresult(CUDAAPI *PFN_cuLogsCurrent_v12090)(CUlogIterator *iterator, unsigned int flags);
+typedef CUresult(CUDAAPI *PFN_cuLogsDumpToMemory_v12090)(CUlogIterator *iterator, char *buffer,
+                                                         size_t *size, unsigned int flags);
+#endif
+
 /* clang-format off */
 /* Entry points of libcuda: X(is it required, name, version of the ABI, the symbol with that ABI). The name and version
  * are asked of cuGetProcAddress; a driver without that is asked for the symbol. */
@@ -59,6 +66,7 @@
     X(true, cuEventDestroy, 4000, "cuEventDestroy_v2")                                                      \
     X(true, cuEventRecord, 2000, "cuEventRecord")                                                           \
     X(true, cuEventQuery, 2000, "cuEventQuery")                                                             \
+    X(true, cuEventSynchronize, 2000, "cuEventSynchronize")                                                 \
     X(true, cuMemcpyDtoDAsync, 3020, "cuMemcpyDtoDAsync_v2")                                                \
     X(true, cuMemcpyHtoDAsync, 3020, "cuMemcpyHtoDAsync_v2")                                                \
     X(true, cuMemcpyDtoHAsync, 3020, "cuMemcpyDtoHAsync_v2")                                                \
@@ -101,6 +109,9 @@
     X(false, cuModuleEnumerateFunctions, 12040, "cuModuleEnumerateFunctions")                               \
     X(false, cuFuncLoad, 12040, "cuFuncLoad")                                                               \
     X(false, cuFuncGetParamInfo, 12040, "cuFuncGetParamInfo")                                               \
+    X(false, cuLogsCurrent, 12090, "cuLogsCurrent")                                                         \
+    X(false, cuLogsDumpToMemory, 12090, "cuLogsDumpToMemory")                                               \
+    X(false, cuCoredumpSetAttributeGlobal, 12010, "cuCoredumpSetAttributeGlobal")                           \
     X(true, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, "cuOccupancyMaxActiveBlocksPerMultiprocessor")
 
 /* Entry points of libnvrtc. Its ABI has no versions but that of the library's name. */

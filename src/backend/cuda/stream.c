@@ -120,7 +120,10 @@ gpulua_status gpu_cuda_event_create(struct backend_device *device, struct backen
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
     }
     made->device = device;
-    status = CU(device, error, cu->cuEventCreate(&made->handle, CU_EVENT_DISABLE_TIMING));
+    /* With the second flag the driver has an interrupt behind each record, and who waits sleeps;
+     * without it who waits spins. */
+    unsigned int flags = CU_EVENT_DISABLE_TIMING | (device->sleeps ? CU_EVENT_BLOCKING_SYNC : 0u);
+    status = CU(device, error, cu->cuEventCreate(&made->handle, flags));
     if (status != GPULUA_OK) {
         free(made);
         return status;
@@ -182,6 +185,15 @@ enum backend_query gpu_cuda_event_query(struct backend_event *event, struct back
     }
     (void)gpu_cuda_failed(device, result, "cuEventQuery(event)", __FILE__, __LINE__, error);
     return BACKEND_FAILED;
+}
+
+/* Beside the executor's thread: what ended the device is for event_query to find and to note. */
+enum backend_query gpu_cuda_event_wait(struct backend_event *event) {
+    struct backend_device *device = event->device;
+    const struct cuda_driver *cu = &device->cu;
+    CUresult result;
+    CU_HOT(device, result, cu->cuEventSynchronize(event->handle));
+    return result == CUDA_SUCCESS ? BACKEND_DONE : BACKEND_FAILED;
 }
 
 /* ---- streams of other libraries ---- */

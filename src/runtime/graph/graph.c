@@ -69,6 +69,7 @@ gpulua_status gpu_graph_create(struct gpu_pool *pool, struct graph_body *body, c
     }
     made->refs = 1;
     made->device = gpu_device_keep(device);
+    made->number = ++device->graph_number_next;
     made->label = label;
     made->body = *body;
     *body = (struct graph_body){0};
@@ -208,6 +209,7 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
         return status;
     }
     record->object = graph->made.id;
+    envelope.graph = graph;
     return gpu_envelope_submit(&envelope, record, 0, op, error);
 }
 

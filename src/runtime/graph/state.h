@@ -117,6 +117,7 @@ struct graph_made {
 struct gpu_graph {
     uint32_t refs;
     struct gpu_device *device;      /* retained */
+    uint64_t number;                /* of the device's graphs, from 1 */
     struct gpu_graph *next, **link; /* all of the device */
     struct graph_made made;
     bool is_deferred, is_counted;

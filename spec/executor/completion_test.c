@@ -1,0 +1,263 @@
+/* executor/completion.c and sleeper.c over backend/cuda and fake_cuda.c: with completion = "event"
+ * and "block" the driver writes no words, and what it answers to the third question, in the middle
+ * of a wait, is the loss of the device. */
+#include "wire/client.h"
+
+#ifdef GPULUA_CUDA
+
+#include "backend/fake_driver.h"
+
+static struct tap tap;
+static char about[64];
+
+static void check(bool good, const char *what) {
+    char line[256];
+    snprintf(line, sizeof line, "%s: %s", about, what);
+    tap_check(&tap, good, line);
+}
+
+enum completion { WORD, EVENT, BLOCK };
+
+static struct client *open_fake(enum wire_transport transport, enum completion completion) {
+    static const char *const options[] = {[WORD] = "backend cuda\n",
+                                          [EVENT] = "backend cuda\ncompletion event\n",
+                                          [BLOCK] = "backend cuda\ncompletion block\n"};
+    static const char *const names[] = {[WORD] = "word", [EVENT] = "event", [BLOCK] = "block"};
+    struct wire_error error = {.status = GPULUA_OK};
+    snprintf(about, sizeof about, "%s, %s",
+             transport == WIRE_TRANSPORT_INLINE ? "inline" : "thread", names[completion]);
+    client_options = options[completion];
+    FAKE(volatile int, pending) = 0;
+    FAKE(volatile int, words) = 0;
+    FAKE(volatile int, sleep_code) = 0;
+    FAKE(int, sticky) = FAKE(int, fail_code) = 0;
+    struct client *client = client_create(transport, &error);
+    if (client != NULL && client_open_device(client) != GPULUA_OK) {
+        printf("# %s\n", client_text(client));
+        client_destroy(client);
+        client = NULL;
+    }
+    check(client != NULL, "opens");
+    return client;
+}
+
+/* Asleep until then: how often the driver was asked. */
+static int queries_while_asleep(struct client *client, int ms) {
+    uint64_t end_ns = gpu_wire_now_ns() + (uint64_t)ms * 1000000u;
+    int before = FAKE(volatile int, queries);
+    while (gpu_wire_now_ns() < end_ns) {
+        client_sleep(client, (int)((end_ns - gpu_wire_now_ns()) / 1000000u) + 1);
+    }
+    return FAKE(volatile int, queries) - before;
+}
+
+static bool eventually(bool (*is)(void)) {
+    uint64_t end_ns = gpu_wire_now_ns() + UINT64_C(5000000000);
+    while (!is() && gpu_wire_now_ns() < end_ns) {
+        usleep(1000);
+    }
+    return is();
+}
+
+static bool one_sleeps(void) {
+    return FAKE(volatile int, sleeps) == 1;
+}
+
+static bool none_sleeps(void) {
+    return FAKE(volatile int, sleeps) == 0;
+}
+
+/* ---- */
+
+static void test_words(enum wire_transport transport, enum completion completion) {
+    struct client *client = open_fake(transport, completion);
+    if (client == NULL) {
+        return;
+    }
+    bool good = true;
+    for (int i = 0; i < 100; i++) {
+        uint64_t seq = client_fill(client, (uint32_t)i % 4, 0, 4, i);
+        good = (i % 3 != 0 || client_wait(client, (uint32_t)i % 4, seq)) && good;
+    }
+    for (uint32_t stream = 0; stream < 4; stream++) {
+        good = client_wait(client, stream, client->seq[stream]) && good;
+    }
+    check(good, "what is over is found to be");
+    if (completion == WORD) {
+        check(FAKE(volatile int, words) > 0, "and the device writes words");
+    } else {
+        check(FAKE(volatile int, words) == 0, "and the device writes none");
+    }
+    check(FAKE(int, event_flags) == (completion == BLOCK ? 3 : 2),
+          "events are such that who waits for them sleeps, where anybody will");
+    check(client_close(client), "closes");
+}
+
+/* Of what nobody waits for, too, the end becomes known, also without a record that comes behind. */
+static void test_unwanted(enum completion completion) {
+    struct client *client = open_fake(WIRE_TRANSPORT_THREAD, completion);
+    if (client == NULL) {
+        return;
+    }
+    FAKE(volatile int, pending) = 1;
+    uint64_t seq = client_fill(client, 0, 0, 4, 1);
+    usleep(20000);
+    check(!client_is_over(client, 0, seq), "pending is not over");
+    FAKE(volatile int, pending) = 0;
+    uint64_t end_ns = gpu_wire_now_ns() + UINT64_C(5000000000);
+    while (!client_is_over(client, 0, seq) && gpu_wire_now_ns() < end_ns) {
+        usleep(1000);
+    }
+    check(client_is_over(client, 0, seq), "its end is known without anybody who waits");
+    check(client_close(client), "closes");
+}
+
+/* Inline every eighth operation is a reason to ask. */
+static void test_unwanted_inline(enum completion completion) {
+    struct client *client = open_fake(WIRE_TRANSPORT_INLINE, completion);
+    if (client == NULL) {
+        return;
+    }
+    for (int i = 0; i < 30; i++) {
+        client_fill(client, 0, 0, 4, i);
+    }
+    check(client_is_over(client, 0, 24), "of 30 operations that nobody waits for 24 are known");
+    check(client_close(client), "closes");
+}
+
+static void test_asleep(enum wire_transport transport) {
+    struct client *client = open_fake(transport, EVENT);
+    int asked = 0;
+    for (enum completion completion = EVENT; client != NULL && completion <= BLOCK; completion++) {
+        FAKE(volatile int, pending) = 1;
+        uint64_t seq = client_fill(client, 0, 0, 4, 1);
+        gpu_wire_link_want(client->link, 0, seq);
+        (void)queries_while_asleep(client, 50);
+        int queries = queries_while_asleep(client, 400);
+        printf("# %s: the driver is asked %d times in 400 ms\n", about, queries);
+        if (completion == EVENT) {
+            asked = queries;
+            check(none_sleeps(), "no thread sleeps in the driver");
+        } else {
+            check(one_sleeps(), "a thread sleeps in the driver");
+            check(queries * 3 < asked, "which hardly anybody asks meanwhile");
+        }
+        FAKE(volatile int, pending) = 0;
+        check(client_wait_ms(client, 0, seq, 20000) && eventually(none_sleeps), "and it ends");
+        check(client_close(client), "closes");
+        client = completion == EVENT ? open_fake(transport, BLOCK) : NULL;
+    }
+}
+
+/* The place of an event that a thread sleeps for is needed for another record, and then its stream
+ * goes: it stays what it was until the thread is back. */
+static void test_kept(void) {
+    long before = FAKE(long, live);
+    struct client *client = open_fake(WIRE_TRANSPORT_THREAD, BLOCK);
+    if (client == NULL) {
+        return;
+    }
+    long open_live = FAKE(long, live);
+    FAKE(volatile int, pending) = 1;
+    uint64_t seq = client_fill(client, 5, 0, 4, 1);
+    check(!client_wait_ms(client, 5, seq, 20) && eventually(one_sleeps), "a thread sleeps");
+    for (int i = 0; i < 17000; i++) { /* more than there are ever events */
+        client_fill(client, 5, 0, 4, 1);
+    }
+    struct client_record out = client_record(WIRE_OP_MEMORY_INFO, 0);
+    check(client_request(client, &out) == GPULUA_OK && one_sleeps(),
+          "the executor goes on, and the thread sleeps on");
+    out = client_record(WIRE_OP_STREAM_DESTROY, 0);
+    out.record.stream = 5;
+    client_publish(client, &out); /* which a runtime does not before all is over */
+    out = client_record(WIRE_OP_MEMORY_INFO, 0);
+    check(client_request(client, &out) == GPULUA_OK && one_sleeps(), "also without the stream");
+    FAKE(volatile int, pending) = 0;
+    check(eventually(none_sleeps), "until it is woken");
+    check(client_wait(client, 1, client_fill(client, 1, 0, 4, 1)), "others are waited for");
+    bool is_gone = false;
+    for (int i = 0; i < 1000 && !is_gone; i++) { /* by then 1's event came, and 5 went */
+        out = client_record(WIRE_OP_MEMORY_INFO, 0);
+        (void)client_request(client, &out);
+        is_gone = FAKE(volatile long, live) == open_live + CLIENT_IS_TSAN; /* client_synchronise */
+        usleep(1000);
+    }
+    check(is_gone, "its event goes when it is back");
+    check(client_close(client), "closes");
+    check(FAKE(long, live) == before, "and all events are gone");
+    check(FAKE(int, sleep_misuses) == 0, "none of them too early, none with another record");
+}
+
+static void test_fails(enum wire_transport transport, enum completion completion) {
+    struct client *client = open_fake(transport, completion);
+    if (client == NULL) {
+        return;
+    }
+    FAKE(volatile int, pending) = 1;
+    uint64_t seq = client_fill(client, 0, 0, 4, 1);
+    check(!client_wait_ms(client, 0, seq, 60) && client->lost_count == 0, "pending");
+    uint64_t start_ns = gpu_wire_now_ns();
+    fail_next("cuEventQuery", 700, 0);
+    FAKE(volatile int, sleep_code) = 700;
+    check(!client_wait_ms(client, 0, seq, 20000) && client->lost_count == 1,
+          "then failed: the device is lost");
+    check(strstr(client->lost_text, "ILLEGAL_ADDRESS") != NULL, "with the driver's words");
+    printf("# %s: told after %llu us\n", about,
+           (unsigned long long)(gpu_wire_now_ns() - start_ns) / 1000u);
+    struct client_record out = client_record(WIRE_OP_MEMORY_INFO, 0);
+    check(client_request(client, &out) == GPULUA_DEVICE_LOST, "as is said from then on");
+    check(client_close(client), "closes");
+    FAKE(int, sticky) = 0;
+}
+
+/* A driver that cannot wait is asked instead, with pauses. */
+static void test_useless(void) {
+    struct client *client = open_fake(WIRE_TRANSPORT_THREAD, BLOCK);
+    if (client == NULL) {
+        return;
+    }
+    FAKE(volatile int, pending) = 1;
+    FAKE(volatile int, sleep_code) = 801;
+    uint64_t seq = client_fill(client, 0, 0, 4, 1);
+    gpu_wire_link_want(client->link, 0, seq);
+    (void)queries_while_asleep(client, 50);
+    int queries = queries_while_asleep(client, 200);
+    printf("# asked %d times in 200 ms\n", queries);
+    check(queries < 4000, "a driver that cannot wait is asked with pauses");
+    FAKE(volatile int, pending) = 0;
+    check(client_wait_ms(client, 0, seq, 20000) && client->lost_count == 0, "and its work ends");
+    check(client_close(client), "closes");
+}
+
+int main(void) {
+    if (!build()) {
+        tap_skip(&tap, "a driver without a GPU", "no C compiler");
+        return tap_finish(&tap);
+    }
+    for (enum completion completion = WORD; completion <= BLOCK; completion++) {
+        test_words(WIRE_TRANSPORT_INLINE, completion);
+        test_words(WIRE_TRANSPORT_THREAD, completion);
+    }
+    for (enum completion completion = EVENT; completion <= BLOCK; completion++) {
+        test_unwanted(completion);
+        test_unwanted_inline(completion);
+        test_fails(WIRE_TRANSPORT_INLINE, completion);
+        test_fails(WIRE_TRANSPORT_THREAD, completion);
+    }
+    test_asleep(WIRE_TRANSPORT_INLINE);
+    test_asleep(WIRE_TRANSPORT_THREAD);
+    test_kept();
+    test_useless();
+    remove_folder();
+    return tap_finish(&tap);
+}
+
+#else
+
+int main(void) {
+    static struct tap tap;
+    tap_skip(&tap, "completion over a driver without a GPU", "this build has no CUDA backend");
+    return tap_finish(&tap);
+}
+
+#endif
