@@ -196,6 +196,20 @@ describe("op", function()
     b:close()
   end)
 
+  it("on_done calls back in the order of the stream, and of the calls for one operation", function()
+    for _ = 1, 20 do
+      local told = {}
+      local function tells(name) return function() told[#told + 1] = name end end
+      slow(0.001):on_done(tells "first"):on_done(tells "again")
+      local second = slow(0.001)
+      local till = support.now() + 0.02
+      while support.now() < till do end -- both end, and nobody looks
+      second:on_done(tells "second")
+      assert.is_true(support.eventually(5, function() return #told == 3 end))
+      assert.are.same({ "first", "again", "second" }, told)
+    end
+  end)
+
   it("on_done calls back with ok, in a task of its own", function()
     local op = slow(0.05)
     local got

@@ -201,6 +201,22 @@ static void test_threads(void) {
     check(global_number(L, "result") == 4 * ROUNDS * (1 + 2 + 3 + 4),
           "nothing is lost of what all of them add to one buffer");
     check(keeper.failures == 0, "and nobody else's failure is told here");
+    run_chunk(
+        g,
+        "local slow = require('gpulua').device():compile([[\n"
+        "extern \"C\" __global__ void slow(int *y) {\n"
+        "  long long start = clock64(); while (clock64() - start < 1000000) { }\n"
+        "  y[0] = 1; }]]).slow\n"
+        "local told = ''\n"
+        "local function tells(name) return function() told = told .. name end end\n"
+        "for name in ('abc'):gmatch '.' do\n"
+        "  slow:launch({ grid = 1, block = 1 }, sums):on_done(tells(name)):on_done(tells(name))\n"
+        "end\n"
+        "local till = os.clock() + 0.02\n"
+        "while os.clock() < till do end\n" /* all end, and nobody looks */
+        "for _ = 1, 500 do if #told < 6 then require('gpulua').sleep(0.01) end end\n"
+        "result = told == 'aabbcc' and 1 or 0\n");
+    check(global_number(L, "result") == 1, "what ends is told of in order");
     gpulua_buffer_release(sums);
     gpulua_close(g);
     gpulua_device_close(keeper.device);

@@ -73,7 +73,8 @@ static int call_back(lua_State *L) {
     return 0;
 }
 
-/* op:on_done(f) -> op. f(ok, error) runs as a task of its own once the op is over. CaptureActive:
+/* op:on_done(f) -> op. f(ok, error) runs as a task of its own once the op is over; those of one stream
+ * are called in the order of its operations and of the calls of on_done. CaptureActive:
  * in a capture, to which that task would belong. */
 int gpu_lua_on_done(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
@@ -87,6 +88,7 @@ int gpu_lua_on_done(lua_State *L) {
         gpu_op_retain(op); /* a handle of its own: the script may close this one */
     struct task *task = gpu_lua_task_new(L, g, 3, false);
     if (gpu_op_is_over(op)) {
+        (void)gpu_op_status(op); /* who watches what was over before it comes first */
         gpu_lua_task_ready(g, task);
     } else {
         task->slot.task = task;

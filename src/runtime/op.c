@@ -111,6 +111,9 @@ static void unlink_waiter(struct gpu_waiter *waiter) {
     if (waiter->next) {
         waiter->next->link = waiter->link;
     }
+    if (waiter->seat && waiter->seat->fired_end == &waiter->next) {
+        waiter->seat->fired_end = waiter->link;
+    }
     waiter->next = NULL;
     waiter->link = NULL;
 }
@@ -125,7 +128,21 @@ static void fire(struct gpu_op *op, struct gpu_waiter *waiter) {
     }
 }
 
+/* In the order in which they began to watch. */
 static void fire_all(struct gpu_op *op) {
+    struct gpu_waiter *first = NULL;
+    for (struct gpu_waiter *waiter = op->waiters, *next; waiter; waiter = next) {
+        next = waiter->next;
+        waiter->next = first;
+        if (first) {
+            first->link = &waiter->next;
+        }
+        first = waiter;
+    }
+    if (first) {
+        first->link = &op->waiters;
+    }
+    op->waiters = first;
     while (op->waiters) {
         fire(op, op->waiters);
     }

@@ -258,12 +258,9 @@ void gpu_seat_leave(struct gpu_seat *seat) {
 void gpu_seat_fire(struct gpu_waiter *waiter, struct gpu_op *op) {
     struct gpu_seat *seat = waiter->seat;
     waiter->op = op;
-    waiter->next = seat->fired;
-    waiter->link = &seat->fired;
-    if (waiter->next) {
-        waiter->next->link = &waiter->next;
-    }
-    seat->fired = waiter;
+    waiter->link = seat->fired ? seat->fired_end : &seat->fired;
+    *waiter->link = waiter;
+    seat->fired_end = &waiter->next;
 }
 
 uint32_t gpu_seat_hear(struct gpu_device *device) {

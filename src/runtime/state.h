@@ -272,13 +272,14 @@ struct gpu_seat {
     struct gpu_device *device; /* retained */
     struct gpu_seat *next;
     uint64_t share_number;
-    uint32_t number;              /* given out once; UINT32_MAX: of nobody */
-    const _Atomic int *interrupt; /* borrowed; NULL: none */
-    int event_fd;                 /* owned: readable when somebody else's call woke it */
-    bool is_asleep, is_napping;   /* armed; and it is a call that sleeps, not a loop */
-    bool is_woken;                /* event_fd is readable */
-    bool is_pressed;              /* listeners of it are due */
-    struct gpu_waiter *fired;     /* whose operations have ended */
+    uint32_t number;               /* given out once; UINT32_MAX: of nobody */
+    const _Atomic int *interrupt;  /* borrowed; NULL: none */
+    int event_fd;                  /* owned: readable when somebody else's call woke it */
+    bool is_asleep, is_napping;    /* armed; and it is a call that sleeps, not a loop */
+    bool is_woken;                 /* event_fd is readable */
+    bool is_pressed;               /* listeners of it are due */
+    struct gpu_waiter *fired;      /* whose operations have ended, in that order */
+    struct gpu_waiter **fired_end; /* where the next one goes; unless there are none */
 };
 struct gpu_share {
     pthread_mutex_t mutex;
