@@ -197,13 +197,6 @@ describe("a kernel that reports", function()
     end)
   end
 
-  it("is no part of a graph", function()
-    local x <close> = ints(1)
-    support.raises("Unsupported", { "'step'", "gpulua_ctx" }, dev.capture, dev, function()
-      mod.step:launch(four, x, x, 1, 5)
-    end)
-  end)
-
   it("may report from functions, and leave alone what it does not use", function()
     local m = dev:compile [[
       #include <gpulua_kernel.h>

@@ -73,9 +73,9 @@ static int call_back(lua_State *L) {
     return 0;
 }
 
-/* op:on_done(f) -> op. f(ok, error) runs as a task of its own once the op is over; those of one stream
- * are called in the order of its operations and of the calls of on_done. CaptureActive:
- * in a capture, to which that task would belong. */
+/* op:on_done(f) -> op. f(ok, error) runs as a task of its own once the op is over; those of one
+ * stream are called in the order of its operations and of the calls of on_done. CaptureActive: in a
+ * capture, to which that task would belong. */
 int gpu_lua_on_done(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_op *op = gpu_lua_check_op(L, g, 1);

@@ -37,9 +37,9 @@ static_assert(sizeof(struct written) == 256, "as kernels have it");
 struct gpu_report {
     uint32_t refs;
     struct gpu_report_row *row;
-    struct gpu_report *next; /* of the free list */
+    struct gpu_report *next; /* of the free list; or of the same operation */
     struct gpu_op *op;       /* borrowed; NULL: over, or not submitted */
-    const char *source;      /* interned: of the kernel */
+    struct gpu_report_of of;
     uint64_t number;         /* what the kernel puts into its word; of no other launch */
     struct written *written; /* in the row's block */
 };
@@ -103,7 +103,7 @@ static gpulua_status add_row(struct gpu_device *device, struct gpu_error *error)
     return GPULUA_OK;
 }
 
-gpulua_status gpu_report_take(struct gpu_device *device, const char *source,
+gpulua_status gpu_report_take(struct gpu_device *device, const struct gpu_report_of *of,
                               struct gpu_report **report, struct gpu_error *error) {
     gpulua_status status = device->report_free ? GPULUA_OK : add_row(device, error);
     if (status) {
@@ -112,8 +112,9 @@ gpulua_status gpu_report_take(struct gpu_device *device, const char *source,
     struct gpu_report *made = device->report_free;
     device->report_free = made->next;
     made->refs = 1;
+    made->next = NULL;
     made->op = NULL;
-    made->source = source;
+    made->of = *of;
     made->number = ++device->report_number;
     atomic_store_explicit(&made->written->state, 0, memory_order_relaxed);
     made->row->live++;
@@ -138,31 +139,48 @@ void gpu_report_release(struct gpu_report *report) {
     device->report_count--;
 }
 
+void gpu_report_link(struct gpu_report *report, struct gpu_report *next) {
+    report->next = next;
+}
+
+void gpu_reports_release(struct gpu_report *report) {
+    for (struct gpu_report *next; report; report = next) {
+        next = report->next;
+        gpu_report_release(report);
+    }
+}
+
 /* Where kernels find the word of a launch. */
 static uint64_t word_of(const struct gpu_report *report) {
     return report->row->words->address +
            (uint64_t)(report - report->row->reports) * sizeof(uint64_t);
 }
 
+uint32_t gpu_report_relocs(uint32_t need_count, uint16_t relocs[GPU_REPORT_RELOCS_MAX]) {
+    uint32_t count = 0;
+    relocs[count++] = offsetof(struct gpu_report_context, report);
+    relocs[count++] = offsetof(struct gpu_report_context, own.word);
+    for (uint32_t i = 0; i < need_count; i++) {
+        relocs[count++] = (uint16_t)(offsetof(struct gpu_report_context, needs) +
+                                     i * sizeof(struct gpu_report_need));
+    }
+    return count;
+}
+
 uint32_t gpu_report_context(const struct gpu_report *report, struct gpu_report *const *needs,
                             uint32_t need_count, struct gpu_report_context *context,
-                            uint16_t relocs[2 + GPU_REPORT_NEEDS_MAX]) {
-    uint32_t count = 0;
+                            uint16_t relocs[GPU_REPORT_RELOCS_MAX]) {
     const struct gpu_report_row *row = report->row;
     uint64_t index = (uint64_t)(report - row->reports);
     memset(context, 0, sizeof *context);
     context->report = row->block->address + index * sizeof(struct written);
-    relocs[count++] = offsetof(struct gpu_report_context, report);
     context->own.word = word_of(report);
     context->own.number = report->number;
-    relocs[count++] = offsetof(struct gpu_report_context, own.word);
     for (uint32_t i = 0; i < need_count; i++) {
         context->needs[i].word = word_of(needs[i]);
         context->needs[i].number = needs[i]->number;
-        relocs[count++] =
-            (uint16_t)(offsetof(struct gpu_report_context, needs) + i * sizeof context->needs[0]);
     }
-    return count;
+    return gpu_report_relocs(need_count, relocs);
 }
 
 void gpu_reports_close(struct gpu_device *device) {
@@ -206,7 +224,9 @@ uint32_t gpu_report_needs(const struct gpu_device *device, const struct gpu_wait
             wait->flags & WIRE_WAIT_DEPENDS ? gpu_op_find_pending(device, point) : NULL;
         if (op && op->has_extras) {
             ops[op_count++] = op;
-            need(needs, &count, op->report); /* if it skips itself, its word says so */
+            for (struct gpu_report *own = op->report; own; own = own->next) {
+                need(needs, &count, own); /* if it skips itself, its word says so */
+            }
         }
     }
     /* Then what is in front of those without a report; of a kernel that has one it matters only
@@ -227,19 +247,19 @@ void gpu_report_attach(struct gpu_op *op, const struct gpu_waits *waits,
     for (uint32_t i = 0; i < op->need_count; i++) {
         gpu_report_retain(op->needs[i]);
     }
-    op->report = report ? gpu_report_retain(report) : NULL;
-    if (report) {
-        report->op = op;
+    op->report = report;
+    for (struct gpu_report *own = report; own; own = own->next) {
+        gpu_report_retain(own)->op = op;
     }
     op->has_extras = report || op->need_count > 0;
 }
 
 void gpu_report_detach(struct gpu_op *op) {
-    if (op->report) {
-        op->report->op = NULL;
-        gpu_report_release(op->report);
-        op->report = NULL;
+    for (struct gpu_report *own = op->report; own; own = own->next) {
+        own->op = NULL;
     }
+    gpu_reports_release(op->report);
+    op->report = NULL;
     while (op->need_count > 0) {
         gpu_report_release(op->needs[--op->need_count]);
     }
@@ -416,9 +436,19 @@ static void fail(struct gpu_op *op, const struct gpu_report *report) {
     struct printed printed = {what, sizeof what};
     print_message(&printed, written);
     const uint32_t *b = written->block, *t = written->thread;
-    snprintf(message, sizeof message,
-             "kernel '%.64s' failed in line %u of %.128s, block (%u,%u,%u), thread (%u,%u,%u): %s",
-             op->label, written->line, report->source, b[0], b[1], b[2], t[0], t[1], t[2], what);
+    char of[240] = "";
+    const struct gpu_site *site = &report->of.site;
+    if (report->of.label && site->source) {
+        snprintf(of, sizeof of, " of graph '%.64s' (%.100s:%d)", op->label, site->source,
+                 site->line);
+    } else if (report->of.label) {
+        snprintf(of, sizeof of, " of graph '%.64s'", op->label);
+    }
+    snprintf(
+        message, sizeof message,
+        "kernel '%.64s'%s failed in line %u of %.128s, block (%u,%u,%u), thread (%u,%u,%u): %s",
+        report->of.label ? report->of.label : op->label, of, written->line, report->of.source, b[0],
+        b[1], b[2], t[0], t[1], t[2], what);
     gpu_op_fail(op, GPULUA_KERNEL_FAILED, 0, message);
 }
 
@@ -437,6 +467,12 @@ static uint64_t order_of(const struct gpu_op *op) {
     return op->number ? op->number : UINT64_MAX;
 }
 
+/* Of one operation, in the order of its launches. */
+static bool is_before(const struct gpu_report *a, const struct gpu_report *b) {
+    uint64_t of_a = order_of(a->op), of_b = order_of(b->op);
+    return of_a < of_b || (of_a == of_b && a->number < b->number);
+}
+
 /* The one submitted first that has failed and is not known to. */
 static struct gpu_report *find_failed(const struct gpu_device *device) {
     struct gpu_report *found = NULL;
@@ -444,7 +480,7 @@ static struct gpu_report *find_failed(const struct gpu_device *device) {
         for (uint32_t i = 1; i < REPORTS_PER_ROW; i++) {
             struct gpu_report *report = &row->reports[i];
             const struct gpu_op *op = report->op;
-            if (op && !op->failure && (!found || order_of(op) < order_of(found->op)) &&
+            if (op && !op->failure && (!found || is_before(report, found)) &&
                 atomic_load_explicit(&report->written->state, memory_order_acquire) ==
                     STATE_THERE) {
                 found = report;

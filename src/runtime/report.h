@@ -10,29 +10,42 @@
  * kernel/gpulua_kernel.h has the same with pointers. */
 struct gpu_report_context {
     uint64_t report;
-    struct {
+    struct gpu_report_need {
         uint64_t word, number;
     } own, needs[GPU_REPORT_NEEDS_MAX];
 };
+#define GPU_REPORT_RELOCS_MAX (2u + GPU_REPORT_NEEDS_MAX)
 #define GPU_REPORT_CONTEXT_NAME "gpulua_ctx"
 
 struct gpu_report;
 
-/* A new one with nothing in it, for the caller to release. `source`: of the kernel; interned. */
-gpulua_status gpu_report_take(struct gpu_device *device, const char *source,
+/* Whose it is. */
+struct gpu_report_of {
+    const char *source; /* interned: of the kernel */
+    const char *label;  /* of a graph's node; interned. NULL: the operation's own */
+    struct gpu_site site;
+};
+
+/* A new one with nothing in it, for the caller to release. */
+gpulua_status gpu_report_take(struct gpu_device *device, const struct gpu_report_of *of,
                               struct gpu_report **report, struct gpu_error *error);
+/* An operation of several launches has a list of them: those of later nodes first. */
+void gpu_report_link(struct gpu_report *report, struct gpu_report *next);
 /* So that the first launch finds memory: when a kernel is made that reports. */
 gpulua_status gpu_reports_prepare(struct gpu_device *device, struct gpu_error *error);
 struct gpu_report *gpu_report_retain(struct gpu_report *report);
-void gpu_report_release(struct gpu_report *report); /* NULL: nothing */
+void gpu_report_release(struct gpu_report *report);  /* NULL: nothing */
+void gpu_reports_release(struct gpu_report *report); /* and those behind it */
 /* What the kernel of `report` gets, that depends on these. Offsets of its addresses go to `relocs`;
  * returns how many. */
 uint32_t gpu_report_context(const struct gpu_report *report, struct gpu_report *const *needs,
                             uint32_t need_count, struct gpu_report_context *context,
-                            uint16_t relocs[2 + GPU_REPORT_NEEDS_MAX]);
+                            uint16_t relocs[GPU_REPORT_RELOCS_MAX]);
+/* The offsets alone. */
+uint32_t gpu_report_relocs(uint32_t need_count, uint16_t relocs[GPU_REPORT_RELOCS_MAX]);
 
 /* The operation is one that these launches may fail: it retains what its dependencies have, and
- * `report`, which is its own (or NULL). */
+ * `report` and those behind it, which are its own (or NULL). */
 void gpu_report_attach(struct gpu_op *op, const struct gpu_waits *waits, struct gpu_report *report);
 /* The reports, at most GPU_REPORT_NEEDS_MAX, borrowed, that work with these waits depends on. More
  * are left out: then a kernel runs that could have skipped itself. */

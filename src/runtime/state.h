@@ -69,7 +69,7 @@ struct gpu_op {
     struct gpu_point deps_inline[GPU_OP_DEPS_INLINE];
     /* Only while has_extras. */
     struct gpu_hooked *hooked;   /* owned: what a host is told of its end; NULL: nobody asks */
-    struct gpu_report *report;   /* retained: of its own kernel; see report.h */
+    struct gpu_report *report;   /* retained: of its own launches; see report.h */
     struct gpu_report *needs[4]; /* retained: of what it depends on */
     uint32_t need_count;
 };

@@ -514,14 +514,20 @@ static uint32_t write_payload(const struct gpu_launch *launch, uint8_t *payload,
     return signature->args_bytes + reloc_count * (uint32_t)sizeof(uint16_t);
 }
 
-/* The last parameter of a kernel that reports; more relocations behind the others. */
+/* The last parameter of a kernel that reports; more relocations behind the others. A node gets room
+ * for it, which is filled before each launch of the graph. */
 static uint32_t write_context(const struct gpu_signature *signature, uint8_t *payload,
                               struct wire_record *record, const struct gpu_envelope *envelope) {
     struct gpu_report *needs[GPU_REPORT_NEEDS_MAX];
-    struct gpu_report_context context;
-    uint16_t offsets[2 + GPU_REPORT_NEEDS_MAX];
-    uint32_t need_count = gpu_report_needs(envelope->stream->device, &envelope->waits, needs);
-    uint32_t count = gpu_report_context(envelope->report, needs, need_count, &context, offsets);
+    struct gpu_report_context context = {0};
+    uint16_t offsets[GPU_REPORT_RELOCS_MAX];
+    uint32_t count;
+    if (envelope->report) {
+        uint32_t need_count = gpu_report_needs(envelope->stream->device, &envelope->waits, needs);
+        count = gpu_report_context(envelope->report, needs, need_count, &context, offsets);
+    } else {
+        count = gpu_report_relocs(GPU_REPORT_NEEDS_MAX, offsets);
+    }
     uint32_t at = signature->params[signature->param_count].byte_offset;
     memcpy(payload + at, &context, sizeof context);
     uint8_t *relocs = payload + signature->args_bytes;
@@ -580,10 +586,11 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_r
     if (status) {
         return status;
     }
-    if (launch->submit.capture && launch->kernel->signature->has_context) {
+    if (launch->kernel->signature->has_context && launch->submit.capture &&
+        gpu_capture_depth(launch->submit.capture) > 0) {
         return gpu_error_set(error, GPULUA_UNSUPPORTED,
                              "kernel '%s' reports failures (it has a " GPU_REPORT_CONTEXT_NAME
-                             "), and cannot be part of a graph",
+                             "), and cannot be in the body of a conditional node",
                              gpu_kernel_name(launch->kernel));
     }
     /* Every kernel may read and write its module's variables; and the module must outlive the
@@ -605,7 +612,7 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_r
     record->u.launch.is_library = module->kind == GPU_MODULE_LIBRARY;
     uint8_t *payload = gpu_wire_record_payload(record);
     uint32_t payload_bytes = write_payload(launch, payload, record);
-    if (envelope.report) {
+    if (launch->kernel->signature->has_context) {
         payload_bytes = write_context(launch->kernel->signature, payload, record, &envelope);
     }
     if (device->is_checked) {
@@ -647,8 +654,8 @@ static inline gpulua_status launch_once(const struct gpu_launch *launch, struct 
 static gpulua_status launch_reporting(const struct gpu_launch *launch, struct gpu_op **op,
                                       struct gpu_error *error) {
     struct gpu_report *report = NULL;
-    gpulua_status status =
-        gpu_report_take(launch->submit.stream->device, launch->kernel->source, &report, error);
+    const struct gpu_report_of of = {.source = launch->kernel->source};
+    gpulua_status status = gpu_report_take(launch->submit.stream->device, &of, &report, error);
     if (status == GPULUA_OK) {
         status = launch_once(launch, report, op, error);
     }

@@ -237,6 +237,8 @@ void gpu_graph_body_finish(struct graph_body *body) {
         gpu_block_release(body->made[i]);
     }
     free((void *)body->made);
+    free(body->reporters);
+    free(body->needs);
     free(body->found);
     free(body->marks);
     free(body->stack);

@@ -325,7 +325,7 @@ bool gpu_graph_connect(struct graph_body *body, uint32_t node) {
         }
     }
     join_found(body);
-    if (!keep_edges(body, node)) {
+    if (!gpu_graph_note_reports(body, node) || !keep_edges(body, node)) {
         return false;
     }
     for (uint32_t i = 0; i < use_count; i++) {

@@ -5,6 +5,7 @@
 
 #include "runtime/graph/state.h"
 #include "runtime/hooks.h"
+#include "runtime/report.h"
 
 /* ---- making ---- */
 
@@ -176,9 +177,21 @@ static gpulua_status capture_again(struct gpu_graph *graph, const struct gpu_sub
                          : gpu_capture_op(submit->capture, label, &submit->site, op, error);
 }
 
+/* Between what the launch waits for and the launch itself, whose record stays what it is. */
+static gpulua_status send_reports(struct gpu_graph *graph, const struct gpu_envelope *envelope,
+                                  struct wire_record *record, struct gpu_error *error) {
+    _Alignas(16) uint8_t launch[sizeof *record + WIRE_WAITS_MAX * sizeof(struct wire_wait)];
+    size_t byte_count = sizeof *record + record->wait_count * sizeof(struct wire_wait);
+    memcpy(launch, record, byte_count);
+    gpulua_status status = gpu_graph_send_reports(graph, &envelope->waits, error);
+    memcpy(record, launch, byte_count);
+    return status;
+}
+
+/* `report`: the first of what its nodes have; NULL: it is no launch, or none of them reports. */
 static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_submit *submit,
-                                  enum wire_opcode opcode, struct gpu_op **op,
-                                  struct gpu_error *error) {
+                                  enum wire_opcode opcode, struct gpu_report *report,
+                                  struct gpu_op **op, struct gpu_error *error) {
     struct gpu_envelope envelope;
     struct gpu_submit named = *submit;
     named.capture = NULL;
@@ -208,6 +221,13 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
     if (status) {
         return status;
     }
+    if (report) {
+        status = send_reports(graph, &envelope, record, error);
+        if (status) {
+            return status;
+        }
+        envelope.report = report;
+    }
     record->object = graph->made.id;
     envelope.graph = graph;
     return gpu_envelope_submit(&envelope, record, 0, op, error);
@@ -235,10 +255,15 @@ gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit 
         return capture_again(graph, submit, op, error);
     }
     struct gpu_hooked hooked;
+    struct gpu_report *report = NULL;
     gpu_hooks_begin(submit, "graph", NULL, 0, &hooked);
-    do {
-        status = submit_graph(graph, submit, WIRE_OP_GRAPH_LAUNCH, op, error);
-    } while (status && gpu_share_wait(graph->device, &status, error));
+    status = gpu_graph_take_reports(graph, &report, error);
+    if (status == GPULUA_OK) {
+        do {
+            status = submit_graph(graph, submit, WIRE_OP_GRAPH_LAUNCH, report, op, error);
+        } while (status && gpu_share_wait(graph->device, &status, error));
+    }
+    gpu_reports_release(report);
     (void)gpu_hooks_end(submit, &hooked, status, error);
     if (status == GPULUA_OK) {
         graph->replays++;
@@ -256,7 +281,7 @@ gpulua_status gpu_graph_upload(struct gpu_graph *graph, const struct gpu_submit 
         return status; /* it is there */
     }
     do {
-        status = submit_graph(graph, submit, WIRE_OP_GRAPH_UPLOAD, NULL, error);
+        status = submit_graph(graph, submit, WIRE_OP_GRAPH_UPLOAD, NULL, NULL, error);
     } while (status && gpu_share_wait(graph->device, &status, error));
     graph->uploads += status == GPULUA_OK;
     graph->made.is_uploaded = status == GPULUA_OK;

@@ -55,6 +55,16 @@ struct graph_ref {
 
 struct graph_control;
 
+/* Nodes that report, by their number among those: what a node depends on of them, at most as many
+ * as a kernel looks at. */
+struct graph_needs {
+    uint32_t count, reporters[4];
+};
+struct graph_reporter {
+    uint32_t node;
+    struct gpu_report *report; /* borrowed: of the launch at hand */
+};
+
 struct graph_node {
     struct wire_record *record; /* in the body's memory, unless it is its own; without waits */
     bool owns_record;
@@ -66,6 +76,8 @@ struct graph_node {
     uint32_t ref_first, ref_count; /* one for each parameter; of a fill its target; of a copy its
                                       target and its source */
     uint32_t number;               /* in its body, counting joins of the wire's, too */
+    uint32_t reporter;             /* its number among those; GPU_NODE_NONE: it is none */
+    uint32_t needs;                /* of the body's; GPU_NODE_NONE: none */
     struct graph_control *control; /* retained; NULL: it is no conditional node */
 };
 
@@ -98,6 +110,10 @@ struct graph_body {
     struct gpu_block **made;        /* while it was captured, in order; each retained */
     uint32_t made_count, made_capacity;
     bool has_temporaries; /* among them, or had: addresses are known when it has ended */
+    struct graph_reporter *reporters;
+    uint32_t reporter_count, reporter_capacity;
+    struct graph_needs *needs; /* of the nodes that have any */
+    uint32_t needs_count, needs_capacity;
     /* For the edges of the node at hand. */
     struct graph_edge *found;
     uint32_t found_count, found_capacity;
@@ -193,6 +209,18 @@ bool gpu_graph_connect(struct graph_body *body, uint32_t node);
 /* Have nodes before written every byte of it? */
 bool gpu_graph_is_written(const struct graph_track *track, const struct gpu_use *use);
 void gpu_graph_track_finish(struct graph_track *track);
+
+/* ---- reports.c ---- */
+/* Does the node report, and what does it depend on that does? While its edges are found and not
+ * reduced yet. False: no memory. */
+bool gpu_graph_note_reports(struct graph_body *body, uint32_t node);
+/* One for each node that reports, linked from the newest to the oldest, for the caller to release;
+ * NULL: there is no such node. */
+gpulua_status gpu_graph_take_reports(struct gpu_graph *graph, struct gpu_report **first,
+                                     struct gpu_error *error);
+/* The device's nodes get those taken, and what they depend on behind these waits. In scratch. */
+gpulua_status gpu_graph_send_reports(struct gpu_graph *graph, const struct gpu_waits *waits,
+                                     struct gpu_error *error);
 
 /* ---- temporary.c ---- */
 /* Does it stand for `block` of the graph that is updated? */
@@ -311,6 +339,9 @@ gpulua_status gpu_graph_submit_again(const struct graph_body *body, struct gpu_c
 /* ---- update.c ---- */
 /* Why the second cannot be the first with other arguments; NULL: it can. */
 const char *gpu_graph_is_other(const struct wire_record *a, const struct wire_record *b);
+/* In scratch: what makes the device's node what the body's is now, whose payload is right behind
+ * the header. */
+struct wire_record *gpu_graph_patch_record(const struct gpu_graph *graph, uint32_t node);
 /* The device's node becomes what the body's is now. */
 gpulua_status gpu_graph_patch(struct gpu_graph *graph, uint32_t node,
                               struct gpu_graph_change *change, struct gpu_error *error);

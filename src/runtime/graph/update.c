@@ -157,10 +157,19 @@ static bool is_same_topology(const struct graph_body *old, const struct graph_bo
 
 /* ---- patching ---- */
 
+struct wire_record *gpu_graph_patch_record(const struct gpu_graph *graph, uint32_t number) {
+    const struct graph_node *node = &graph->body.nodes[number];
+    struct wire_record *built = (struct wire_record *)(void *)graph->device->scratch;
+    memcpy(built, node->record, node->record->length_bytes);
+    built->flags = WIRE_FLAG_NODE;
+    built->seq = gpu_wire_node_seq(graph->made.id, node->number);
+    built->length_bytes = (node->record->length_bytes + 15u) & ~15u;
+    return built;
+}
+
 gpulua_status gpu_graph_patch(struct gpu_graph *graph, uint32_t number,
                               struct gpu_graph_change *change, struct gpu_error *error) {
     const struct graph_node *node = &graph->body.nodes[number];
-    struct wire_record *built = (struct wire_record *)(void *)graph->device->scratch;
     if (change->patched++ == 0) {
         char what[160];
         describe(node, what, sizeof what);
@@ -169,11 +178,7 @@ gpulua_status gpu_graph_patch(struct gpu_graph *graph, uint32_t number,
     if (!graph->made.is_there) {
         return GPULUA_OK; /* it comes back as what it is then */
     }
-    memcpy(built, node->record, node->record->length_bytes);
-    built->flags = WIRE_FLAG_NODE;
-    built->seq = gpu_wire_node_seq(graph->made.id, node->number);
-    built->length_bytes = (node->record->length_bytes + 15u) & ~15u;
-    return gpu_device_publish(graph->device, built, error);
+    return gpu_device_publish(graph->device, gpu_graph_patch_record(graph, number), error);
 }
 
 /* A write of the same bytes of memory, of whatever values. */
