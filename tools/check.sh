@@ -22,13 +22,25 @@ add_counts() {
     passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))
 }
 
+# The thread that looks for leaks while a process ends may itself crash (google/sanitizers, issue 1353): then nobody has
+# looked there, which is no finding. One process in some ten thousand does; more in a run is something else.
+crashes_max=2
+looker_crashed='^(Tracer caught signal|==[0-9]+==LeakSanitizer has encountered a fatal error|==[0-9]+==HINT: )'
+
 # reports NAME FOLDER: what sanitizers wrote there, each a failure, for the end of the output, where it is found. One
 # process writes one file.
 reports() {
+    crashes=0
     for file in "$2"/report.*; do
         [ -s "$file" ] || continue
         { echo "--- $1: $file"; cat "$file"; } >> "$out/reports"
-        failed=$((failed + 1))
+        if ! grep -qvE "$looker_crashed" "$file" && [ "$crashes" -lt "$crashes_max" ]; then
+            crashes=$((crashes + 1))
+            skipped=$((skipped + 1))
+            echo "skipped: leaks of one process: LeakSanitizer itself crashed" >> "$out/reports"
+        else
+            failed=$((failed + 1))
+        fi
     done
 }
 
