@@ -197,6 +197,7 @@ describe("op", function()
   end)
 
   it("on_done calls back in the order of the stream, and of the calls for one operation", function()
+    support.wants_time(pending) -- and there any task that is ready is the next
     for _ = 1, 20 do
       local told = {}
       local function tells(name) return function() told[#told + 1] = name end end

@@ -472,14 +472,17 @@ describe("a graph", function()
     it("by two at once is told that the other was first", function()
       local x, y = buffer(1), buffer(0)
       local graph <close> = dev:capture(function() add:launch(n, x, y, n, 1) end)
+      local has_begun, is_changed = false, false
       local slow = gpu.spawn(function()
         graph:update(function()
-          gpu.sleep(0.01)
+          has_begun = true
+          repeat gpu.sleep(0) until is_changed
           add:launch(n, x, y, n, 3)
         end)
       end)
-      gpu.sleep(0)
+      repeat gpu.sleep(0) until has_begun
       graph:update(function() add:launch(n, x, y, n, 2) end)
+      is_changed = true
       support.raises("CaptureInvalidated", { "changed meanwhile" }, slow.await, slow)
       graph:launch()
       assert.equal(2, first(y))
