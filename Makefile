@@ -47,6 +47,10 @@ CUDA_INCLUDE := $(patsubst %/nvrtc.h,%,$(firstword $(wildcard $(addsuffix /nvrtc
 LUA_CFLAGS := $(LUA_CFLAGS)
 LUA_STATIC := $(LUA_STATIC)
 
+# Ranges for profilers: headers alone, for the C library loads what listens.
+NVTX_INCLUDE := $(patsubst %/nvtx3/nvToolsExt.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h \
+	/usr/include/nvtx3/nvToolsExt.h)))
+
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -Isrc $(LUA_CFLAGS) $(if $(CUDA_INCLUDE),-DGPULUA_CUDA) $(WARNINGS) \
 	-fPIC -fvisibility=hidden $(CFLAGS) $(SANITIZE_FLAGS)
 ALL_LDFLAGS = $(LDFLAGS) $(SANITIZE_FLAGS)
@@ -67,12 +71,14 @@ LUA_FILES_OBJECT := $(BUILD)/obj/lua_files.o
 LIBRARY_OBJECTS := $(call object,$(filter-out src/interpreter/% src/executor/main.c,$(SOURCES))) \
 	$(SHIM_OBJECT) $(KERNEL_HEADERS_OBJECT) $(LUA_FILES_OBJECT)
 EXEC_OBJECTS := $(EXEC_MAIN_OBJECTS) $(SHIM_OBJECT) $(KERNEL_HEADERS_OBJECT) $(call object,$(filter-out src/executor/main.c, \
-	$(filter src/executor/% src/wire/% src/backend/%,$(SOURCES))))
+	$(filter src/executor/% src/wire/% src/backend/% src/ranges/%,$(SOURCES))))
 OBJECTS := $(sort $(MAIN_OBJECTS) $(EXEC_OBJECTS) $(LIBRARY_OBJECTS))
 
 TEST_SOURCES := $(sort $(wildcard spec/*_test.c spec/*/*_test.c spec/*/*/*_test.c))
 TEST_PROGRAMS := $(patsubst spec/%.c,$(BUILD)/spec/%,$(TEST_SOURCES))
 NVRTC_CHECK := $(if $(CUDA_INCLUDE),$(patsubst spec/%.c,$(BUILD)/spec/%,$(wildcard spec/backend/nvrtc_check.c)))
+# What the specs of ranges have NVTX load.
+RANGE_LISTENER := $(if $(NVTX_INCLUDE),$(BUILD)/spec/ranges/listener.so)
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
 
@@ -105,7 +111,7 @@ $(BUILD)/no-cuda:
 endif
 
 # Changes only when the flags do, so that other flags rebuild everything and the same ones nothing.
-FLAGS_TEXT := $(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LUA_STATIC) $(CUDA_INCLUDE)
+FLAGS_TEXT := $(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LUA_STATIC) $(CUDA_INCLUDE) $(NVTX_INCLUDE)
 ifneq ($(FLAGS_TEXT),$(shell cat $(BUILD)/flags 2>/dev/null))
 .PHONY: $(BUILD)/flags
 endif
@@ -117,6 +123,11 @@ $(BUILD)/obj/backend/cuda/%.o: src/backend/cuda/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(quiet)$(CC) $(ALL_CFLAGS) -isystem $(CUDA_INCLUDE) -MMD -MP -c -o $@ $<
+
+$(BUILD)/obj/ranges/%.o: src/ranges/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(quiet)$(CC) $(ALL_CFLAGS) $(if $(NVTX_INCLUDE),-DGPULUA_NVTX3 -isystem $(NVTX_INCLUDE)) -MMD -MP -c -o $@ $<
 
 $(BUILD)/obj/%.o: src/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -193,7 +204,13 @@ $(BUILD)/bench/%: bench/%.c $(ARCHIVE) $(BUILD)/flags
 	$(quiet)$(CC) $(ALL_CFLAGS) $(if $(CUDA_INCLUDE),-isystem $(CUDA_INCLUDE)) -MMD -MP -MF $@.d -o $@ $< $(ALL_LDFLAGS) \
 		-Wl,-E $(ARCHIVE) $(LUA_STATIC) $(LIBS)
 
-test-programs: $(TEST_PROGRAMS) $(NVRTC_CHECK)
+$(BUILD)/spec/ranges/listener.so: spec/ranges/listener.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(quiet)$(CC) -std=c11 -D_GNU_SOURCE $(WARNINGS) -fPIC -fvisibility=hidden $(CFLAGS) -isystem $(NVTX_INCLUDE) \
+		-shared -o $@ $<
+
+test-programs: $(TEST_PROGRAMS) $(NVRTC_CHECK) $(RANGE_LISTENER)
 bench-programs: $(BENCH_PROGRAMS)
 
 # Programs, headers and libraries that make and the tests need; the only target that uses the network.

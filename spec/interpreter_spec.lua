@@ -600,6 +600,10 @@ describe("the interpreter", function()
       assert.same({ "", 0 }, { err, code })
       assert.truthy(out:find("\nC%+%+ compiler: /[^\n]+"), out)
       assert.truthy(out:find("\ncache: " .. cache .. ", 0.0 of 256 MiB", 1, true), out)
+      local not_built <const> = "\nNVTX ranges: no: [^\n]*nvToolsExt"
+      assert.truthy(out:find "\nNVTX ranges: off %(GPULUA_NVTX=1" or out:find(not_built), out)
+      local on = run(gpulua, "--info", "", "GPULUA_NVTX=1 GPULUA_CACHE=" .. cache)
+      assert.truthy(on:find "\nNVTX ranges: on\n" or on:find(not_built), on)
       out = run(gpulua, "--info", "",
         "GPULUA_CXX=/nowhere/c++ GPULUA_LIBNVRTC=/nowhere/libnvrtc.so GPULUA_CACHE=/dev/null")
       assert.truthy(out:find("\nC%+%+ compiler: no: [^\n]*/nowhere/c%+%+"), out)

@@ -37,10 +37,11 @@ layer() {
         grep -vE "include[[:space:]]*\"($allowed)/" >> "$scratch/found"
 }
 layer wire 'wire'
-layer runtime 'runtime|wire'
-layer executor 'executor|wire|backend'
+layer ranges 'ranges'
+layer runtime 'runtime|wire|ranges'
+layer executor 'executor|wire|backend|ranges'
 layer backend 'backend|wire'
-layer binding 'binding|runtime|wire'
+layer binding 'binding|runtime|wire|ranges'
 layer host 'host|binding|runtime'
 layer interpreter 'interpreter|host'
 for name in cpu cuda; do

@@ -20,10 +20,18 @@ local function device_of(name)
     memory_bytes = dev.memory_bytes, compute = dev.compute, isolation = dev.isolation, limits = limits }
 end
 
---- A table: version, lua, devices (a list: name, ok; why, or what it is and its limits), libraries (a list: name, ok,
---- where or why), cache (folder or nil, bytes, limit_bytes). Opens the devices; blocks or yields for that.
+local function ranges()
+  local on, built = core.ranges_are_on()
+  return built and { ok = true, on = on }
+    or { ok = false, why = "this gpulua was built without nvtx3/nvToolsExt.h, a header of CUDA's toolkit" }
+end
+
+--- A table: version, lua, ranges (ok; on, or why not), devices (a list: name, ok; why, or what it is and its limits),
+-- libraries (a list: name, ok, where or why), cache (folder or nil, bytes, limit_bytes). Opens the devices; blocks or
+-- yields for that.
 function info.get()
-  local got = { version = gpu.version, lua = _VERSION, devices = { device_of "cuda", device_of "cpu" }, libraries = {} }
+  local got = { version = gpu.version, lua = _VERSION, ranges = ranges(), libraries = {},
+    devices = { device_of "cuda", device_of "cpu" } }
   for line in core.describe(gpu.device "cpu"):gmatch "[^\n]+" do
     local kind, name, first, second = line:match "^([^\t]*)\t([^\t]*)\t([^\t]*)\t?([^\t]*)$"
     if kind == "cache" then
@@ -63,6 +71,8 @@ function info.text()
   for _, library in ipairs(got.libraries) do
     add("%s: %s%s", library.name, library.ok and "" or "no: ", library.where or library.why)
   end
+  add("NVTX ranges: %s", not got.ranges.ok and "no: " .. got.ranges.why or got.ranges.on and "on"
+    or "off (GPULUA_NVTX=1 turns them on)")
   if got.cache.folder then
     add("cache: %s, %.1f of %d MiB", got.cache.folder, got.cache.bytes / 2 ^ 20, got.cache.limit_bytes // 2 ^ 20)
   else

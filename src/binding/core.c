@@ -498,6 +498,9 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"flight_path", gpu_lua_flight_path},
                                          {"flight_files", gpu_lua_flight_files},
                                          {"log", gpu_lua_log},
+                                         {"ranges_are_on", gpu_lua_ranges_are_on},
+                                         {"range_start", gpu_lua_range_start},
+                                         {"range_end", gpu_lua_range_end},
                                          {NULL, NULL}};
     if (lua_rawgetp(L, LUA_REGISTRYINDEX, &core_key) == LUA_TTABLE) {
         return;

@@ -34,4 +34,11 @@ int gpu_lua_flight_path(lua_State *L); /* core.flight_path, flight.c */
 int gpu_lua_flight_files(lua_State *L);
 int gpu_lua_log(lua_State *L); /* core.log, flight.c */
 
+/* ---- ranges.c ---- */
+/* Are there to be ranges? As GPULUA_NVTX says; once they are on they stay. */
+void gpu_lua_ranges_begin(struct gpulua *g);
+int gpu_lua_ranges_are_on(lua_State *L); /* core.ranges_are_on */
+int gpu_lua_range_start(lua_State *L);
+int gpu_lua_range_end(lua_State *L);
+
 #endif

@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include "binding/check.h"
+#include "binding/core.h"
 #include "binding/device.h"
 #include "binding/recovery.h"
+#include "ranges/ranges.h"
 
 static const char registry_key; /* its address names the gpulua object in the registry */
 
@@ -343,9 +345,11 @@ static void sleep_until(struct gpulua *g, int64_t deadline_ns) {
     if (!arm(g) && !atomic_load(&g->interrupt)) {
         struct pollfd wait = {.fd = g->epoll_fd, .events = POLLIN};
         struct timespec limit = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
+        bool is_told = gpu_range_push(GPU_RANGE_SLEEP, NULL, 0);
         if (ppoll(&wait, 1, deadline_ns == INT64_MAX ? NULL : &limit, NULL) < 0) {
             /* A signal: as good as an event. */
         }
+        gpu_range_pop(is_told);
     }
     disarm(g);
 }
@@ -528,6 +532,7 @@ static const char *start(struct gpulua *g, const gpulua_config *config) {
         return reason;
     }
     config_set(g, config);
+    gpu_lua_ranges_begin(g);
     g->is_closed = false;
     return NULL;
 }

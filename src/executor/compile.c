@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "executor/executor.h"
+#include "ranges/ranges.h"
 #include "wire/sync.h"
 
 struct executor_job {
@@ -68,8 +69,10 @@ static void compile(struct wire_executor *executor, struct executor_job *job) {
     }
     const struct backend_source source = {
         .name = job->name, .text = job->text, .options = job->options};
+    bool is_told = gpu_range_push(GPU_RANGE_COMPILE, job->name, 0);
     gpulua_status status = executor->ops->module_compile(
         executor->device, &source, &job->image, &job->image_bytes, &job->description, &job->error);
+    gpu_range_pop(is_told);
     job->error.status = status;
 }
 
@@ -191,8 +194,10 @@ static void finish(struct wire_executor *executor, struct executor_job *job) {
         gpu_backend_fail(error, GPULUA_DEVICE_LOST, 0, "the device is lost");
     }
     if (error->status == GPULUA_OK && row != NULL) {
+        bool is_told = gpu_range_push(GPU_RANGE_LOAD, job->name, job->module);
         error->status = executor->ops->module_load(executor->device, job->image, job->image_bytes,
                                                    true, &row->module, error);
+        gpu_range_pop(is_told);
     }
     if (error->status == GPULUA_OK && row != NULL) {
         row->state = MODULE_READY;

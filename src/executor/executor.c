@@ -102,6 +102,17 @@ static void take_block(struct wire_executor *executor, const struct wire_record 
     free(error.log);
 }
 
+static void take_label(struct wire_executor *executor, const struct wire_record *record) {
+    struct executor_label *row =
+        gpu_executor_row_make(&executor->labels, record->object, EXECUTOR_OBJECTS_MAX);
+    if (row != NULL) {
+        size_t room = record->length_bytes - sizeof *record;
+        room = room < sizeof row->text ? room : sizeof row->text;
+        memcpy(row->text, gpu_wire_record_payload(record), room);
+        row->text[sizeof row->text - 1] = '\0';
+    }
+}
+
 static void take_graph_destroy(struct wire_executor *executor, const struct wire_record *record) {
     gpu_executor_graph_destroy(executor, record->object);
 }
@@ -145,6 +156,7 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_GRAPH_LAUNCH] = gpu_executor_work,
     [WIRE_OP_GRAPH_UPLOAD] = gpu_executor_work,
     [WIRE_OP_CLOSE] = gpu_executor_request,
+    [WIRE_OP_LABEL] = take_label,
     [WIRE_OP_LAUNCH] = gpu_executor_work,
     [WIRE_OP_COPY] = gpu_executor_work,
     [WIRE_OP_UPLOAD] = gpu_executor_work,
@@ -231,6 +243,7 @@ struct wire_executor *gpu_executor_create(const struct wire_executor_info *info,
     executor->modules.row_bytes = sizeof(struct executor_module);
     executor->kernels.row_bytes = sizeof(struct executor_kernel);
     executor->graphs.row_bytes = sizeof(struct executor_graph);
+    executor->labels.row_bytes = sizeof(struct executor_label);
     executor->pinned.row_bytes = sizeof(struct executor_pin);
     if (gpu_executor_reply_init(executor) != GPULUA_OK) {
         gpu_wire_fail(error, GPULUA_OUT_OF_MEMORY, ENOMEM, "out of memory");

@@ -66,6 +66,10 @@ struct executor_kernel {
     bool prints;
 };
 
+struct executor_label {
+    char text[WIRE_LABEL_BYTES];
+};
+
 /* A table that grows to the largest number used. */
 struct executor_table {
     void *rows; /* owned */
@@ -158,7 +162,7 @@ struct wire_executor {
     uint32_t poll_count;
 
     /* Objects. */
-    struct executor_table slabs, modules, kernels, graphs;
+    struct executor_table slabs, modules, kernels, graphs, labels;
     struct executor_stream *streams[WIRE_STREAMS_MAX]; /* owned */
     bool stream_is_owed[WIRE_STREAMS_MAX]; /* asked for when there was no memory even for its row */
     uint32_t stream_limit;                 /* highest slot ever used, plus 1 */

@@ -341,6 +341,7 @@ void gpu_executor_objects_free(struct wire_executor *executor) {
     executor->pin_count = 0;
     gpu_executor_table_free(&executor->modules);
     gpu_executor_table_free(&executor->kernels);
+    gpu_executor_table_free(&executor->labels);
     gpu_executor_table_free(&executor->slabs);
     gpu_executor_table_free(&executor->pinned);
     gpu_executor_table_free(&executor->graphs);

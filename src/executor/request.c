@@ -6,6 +6,7 @@
 
 #include "backend/text.h"
 #include "executor/executor.h"
+#include "ranges/ranges.h"
 #include "wire/sync.h"
 
 #define NAP_NS_MIN 20000u
@@ -60,7 +61,7 @@ struct open_options {
 };
 
 /* Lines "backend NAME", "ordinal N", "cache PATH", "coredump BASE", "check SEED", "hashes", "order
- * CHOICES", "exact", "completion event", "completion block"; cuts `text` up. */
+ * CHOICES", "exact", "ranges", "completion event", "completion block"; cuts `text` up. */
 static void parse_open(char *text, struct open_options *options) {
     char *rest = text;
     char *line;
@@ -80,6 +81,8 @@ static void parse_open(char *text, struct open_options *options) {
             options->completion = GPULUA_COMPLETION_EVENT;
         } else if (strcmp(line, "completion block") == 0) {
             options->completion = GPULUA_COMPLETION_BLOCK;
+        } else if (strcmp(line, "ranges") == 0) {
+            gpu_ranges_enable();
         } else if (strncmp(line, "order ", 6) == 0) {
             options->order = line + 6;
         } else if (strncmp(line, "cache ", 6) == 0 && line[6] != '\0') {
@@ -164,6 +167,7 @@ static void take_open(struct wire_executor *executor, const struct wire_record *
         return;
     }
     parse_open(text, &options);
+    bool is_told = gpu_range_push(GPU_RANGE_OPEN, options.backend, (uint64_t)options.ordinal);
     gpu_executor_await_charge(executor, record->u.open.after_ns);
     if (executor->device != NULL) {
         gpu_backend_fail(&error, GPULUA_INVALID_ARGUMENT, 0, "a device is open already");
@@ -178,6 +182,7 @@ static void take_open(struct wire_executor *executor, const struct wire_record *
         executor->ops->device_facts(executor->device, &facts);
         gpu_executor_answer(executor, record->seq, GPULUA_OK, 0, NULL, &facts, sizeof facts);
     }
+    gpu_range_pop(is_told);
     free(error.log);
     free(text);
 }
@@ -394,6 +399,22 @@ static void take_describe(struct wire_executor *executor, const struct wire_reco
     gpu_text_finish(&text);
 }
 
+/* For profilers; true: to be popped. */
+static bool push_range(const struct wire_record *record) {
+    switch (record->opcode) {
+    case WIRE_OP_SLAB_CREATE:
+    case WIRE_OP_POOL_ALLOC:
+        return gpu_range_push(GPU_RANGE_ALLOCATE, NULL, record->u.slab.bytes);
+    case WIRE_OP_MODULE_LOAD:
+    case WIRE_OP_MODULE_LIBRARY:
+        return gpu_range_push(GPU_RANGE_LOAD, NULL, record->object);
+    case WIRE_OP_GRAPH_END:
+        return gpu_range_push(GPU_RANGE_INSTANTIATE, NULL, record->object);
+    default:
+        return false;
+    }
+}
+
 /* A request that the device answers: runs it, then replies. */
 static void take_device_request(struct wire_executor *executor, const struct wire_record *record) {
     struct backend_error error = {0};
@@ -407,6 +428,7 @@ static void take_device_request(struct wire_executor *executor, const struct wir
     } body;
     uint32_t body_bytes = 0;
     char *text = NULL;
+    bool is_told = push_range(record);
     memset(&body, 0, sizeof body);
     switch (record->opcode) {
     case WIRE_OP_SLAB_CREATE:
@@ -464,6 +486,7 @@ static void take_device_request(struct wire_executor *executor, const struct wir
         body_bytes = sizeof body.memory;
         break;
     }
+    gpu_range_pop(is_told);
     if (error.status == GPULUA_OK) {
         gpu_executor_answer(executor, record->seq, GPULUA_OK, 0, text, &body, body_bytes);
     } else {

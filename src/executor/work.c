@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "executor/executor.h"
+#include "ranges/ranges.h"
 #include "wire/sync.h"
 
 /* Bytes behind the waits. */
@@ -254,6 +255,25 @@ gpulua_status gpu_executor_do(struct wire_executor *executor, const struct wire_
 
 /* ---- */
 
+/* For profilers: what the driver is asked from here to its end belongs to the operation. */
+static uint64_t start_range(const struct wire_executor *executor,
+                            const struct wire_record *record) {
+    static const uint8_t kinds[WIRE_OPCODE_COUNT] = {
+        [WIRE_OP_LAUNCH] = GPU_RANGE_LAUNCH,      [WIRE_OP_COPY] = GPU_RANGE_COPY,
+        [WIRE_OP_UPLOAD] = GPU_RANGE_COPY,        [WIRE_OP_DOWNLOAD] = GPU_RANGE_COPY,
+        [WIRE_OP_FILL] = GPU_RANGE_FILL,          [WIRE_OP_MARK] = GPU_RANGE_MARK,
+        [WIRE_OP_STREAM_TAKE] = GPU_RANGE_MARK,   [WIRE_OP_GRAPH_LAUNCH] = GPU_RANGE_GRAPH,
+        [WIRE_OP_GRAPH_UPLOAD] = GPU_RANGE_GRAPH,
+    };
+    bool is_library = record->opcode == WIRE_OP_LAUNCH && record->u.launch.is_library;
+    const struct executor_label *row =
+        record->u.named.label != 0 ? gpu_executor_row(&executor->labels, record->u.named.label)
+                                   : NULL;
+    const char *label = row != NULL ? row->text : NULL;
+    return gpu_range_do_start(is_library ? GPU_RANGE_LIBRARY : kinds[record->opcode], label,
+                              label != NULL ? strlen(label) : 0, record->seq);
+}
+
 /* Work on a stream that is not there: it fails, and is over at once. */
 static void fail_without_stream(struct wire_executor *executor, const struct wire_record *record,
                                 const struct backend_error *error) {
@@ -309,6 +329,10 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
         uint64_t number = failed_dependency(executor, record);
         if (number != 0) {
             gpu_executor_failed_add(executor, record->stream, record->seq, number);
+        } else if (__builtin_expect(gpu_ranges_are_on, 0)) {
+            uint64_t range = start_range(executor, record);
+            status = gpu_executor_do(executor, record, stream, &prints, &error);
+            gpu_range_do_end(range);
         } else {
             status = gpu_executor_do(executor, record, stream, &prints, &error);
         }

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "ranges/ranges.h"
 #include "runtime/flight.h"
 #include "runtime/recovery.h"
 #include "runtime/report.h"
@@ -578,6 +579,7 @@ gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_erro
     gpulua_status status = GPULUA_OK;
     gpu_op_retain(op);
     int64_t start_ns = gpu_clock_ns();
+    bool is_told = gpu_range_push(GPU_RANGE_WAIT, op->label, op->seq);
     bool is_over =
         gpu_op_spin(op, timeout_ns >= 0 && timeout_ns < GPU_SPIN_NS ? timeout_ns : GPU_SPIN_NS);
     while (!is_over || op->state == GPU_OP_PENDING) {
@@ -609,6 +611,7 @@ gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_erro
     if (op->state == GPU_OP_PENDING) {
         unwant(op);
     }
+    gpu_range_pop(is_told);
     gpu_op_release(op);
     return status;
 }

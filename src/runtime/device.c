@@ -1,5 +1,6 @@
 /* Devices: opening, closing, publishing records, small services. */
 #include "runtime/device.h"
+#include "ranges/ranges.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -169,12 +170,12 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
                            : has_words    ? GPU_SUSPECTS_PER_STREAM_MAX
                                           : UINT32_MAX;
     int length = snprintf(
-        gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s%s%s%s%s",
-        target->kind, target->ordinal, completions[device->completion], coredump ? "coredump " : "",
-        coredump ? coredump : "", coredump ? "\n" : "", info->is_exact ? "exact\n" : "", check,
-        order ? "order " : "", order ? order : "", order ? "\n" : "",
-        info->cache_path ? "cache " : "", info->cache_path ? info->cache_path : "",
-        info->cache_path ? "\n" : "");
+        gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s%s%s%s%s%s",
+        target->kind, target->ordinal, gpu_ranges_are_on ? "ranges\n" : "",
+        completions[device->completion], coredump ? "coredump " : "", coredump ? coredump : "",
+        coredump ? "\n" : "", info->is_exact ? "exact\n" : "", check, order ? "order " : "",
+        order ? order : "", order ? "\n" : "", info->cache_path ? "cache " : "",
+        info->cache_path ? info->cache_path : "", info->cache_path ? "\n" : "");
     if (length < 0 || length >= 8192) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "the cache path or the order is too long");
@@ -339,6 +340,7 @@ static void destroy(struct gpu_device *device) {
     free(device->failed);
     free(device->unobserved);
     free(device->interned);
+    gpu_labels_finish(&device->labels);
     gpu_id_pool_finish(&device->module_ids);
     gpu_id_pool_finish(&device->kernel_ids);
     gpu_id_pool_finish(&device->graph_ids);

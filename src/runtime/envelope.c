@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ranges/ranges.h"
 #include "runtime/graph/state.h"
 #include "runtime/native_capture.h"
 #include "runtime/report.h"
@@ -302,6 +303,9 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     }
     if (__builtin_expect(device->is_injected, 0)) {
         record->flags |= gpu_inject_flags(device);
+    }
+    if (__builtin_expect(gpu_ranges_are_on, 0)) {
+        record->u.named.label = gpu_label_number(device, envelope->label);
     }
     uint32_t length = (uint32_t)sizeof *record +
                       record->wait_count * (uint32_t)sizeof(struct wire_wait) + payload_bytes;

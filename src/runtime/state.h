@@ -331,6 +331,17 @@ struct gpu_recovery {
     bool was_returning; /* what failed with this loss was the restoration's */
 };
 
+/* Labels that the executor knows; see labels.c. */
+struct gpu_label_place {
+    const char *label; /* interned or static: compared alone; NULL: free */
+    uint32_t number;
+};
+struct gpu_labels {
+    struct gpu_label_place *places; /* owned; open addressing */
+    uint32_t count, capacity;
+    uint64_t epoch; /* of the device, when they were sent */
+};
+
 struct gpu_device {
     uint32_t refs;
     uint8_t state; /* enum gpu_device_state */
@@ -428,6 +439,7 @@ struct gpu_device {
 
     const char **interned; /* open addressing */
     uint32_t interned_count, interned_capacity;
+    struct gpu_labels labels;
 
     struct gpu_stats stats;
     _Alignas(16) uint8_t scratch[WIRE_RECORD_BYTES_MAX]; /* the record being built */
@@ -691,6 +703,11 @@ bool gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uin
                       struct gpu_waits *waits);
 void gpu_hazards_commit(struct gpu_stream *stream, uint64_t seq, const struct gpu_use *uses,
                         uint32_t use_count);
+
+/* ---- labels.c ---- */
+/* Of a label that is interned or static, from 1. 0: no memory, or the device is lost. */
+uint32_t gpu_label_number(struct gpu_device *device, const char *label);
+void gpu_labels_finish(struct gpu_labels *labels);
 
 /* ---- envelope.c ---- */
 struct gpu_envelope {

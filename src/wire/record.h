@@ -21,6 +21,7 @@
 #define GPU_WIRE_RECORD_H
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -79,6 +80,7 @@
     X(GRAPH_END, 0)       /* request: object = graph number; the graph can be launched */                             \
     X(GRAPH_DESTROY, 0)   /* object = graph number; launches of it may be in flight. Its number may be used again */  \
     X(CLOSE, 0)           /* request: finish all work, free everything, then the executor ends */                     \
+    X(LABEL, 0)           /* object = a label's number, from 1; payload: its text. For ranges (ranges/ranges.h) */     \
     X(LAUNCH, 1)          /* object = kernel, u.launch; payload: arguments, reloc_count uint16 offsets, then, at a     \
                              multiple of 8, use_count struct wire_use (check mode only) */                            \
     X(COPY, 1)            /* u.copy: device to device */                                                              \
@@ -254,9 +256,21 @@ struct wire_record {
             uint32_t kind;    /* enum wire_control_kind */
             uint32_t elem_bytes, body_count;
         } control;
+        /* Of work that is not in a graph: behind all that the others have of it. */
+        struct {
+            uint64_t theirs[4];
+            uint32_t theirs_too;
+            uint32_t label; /* its number; 0: nobody asks for ranges */
+        } named;
     } u;
 };
 static_assert(sizeof(struct wire_record) == 64, "one cache line");
+static_assert(offsetof(struct wire_record, u.named.label) >=
+                      offsetof(struct wire_record, u.launch.is_library) + sizeof(uint16_t) &&
+                  offsetof(struct wire_record, u.named.label) >=
+                      offsetof(struct wire_record, u.fill.elem_bytes) + sizeof(uint32_t),
+              "behind the others");
+#define WIRE_LABEL_BYTES 256u /* of a text, with its NUL */
 static_assert(sizeof(struct wire_wait) == 16, "keeps the payload aligned");
 
 /* The bytes after which a fill's element repeats itself: devices have a command for each, so a node

@@ -1,0 +1,45 @@
+-- Ranges of scripts for profilers; see src/ranges/ranges.h.
+
+local core = require "gpulua.core"
+
+local range = {}
+range.__index = range
+range.__name = "gpulua.range"
+
+--- range:close(): the range ends here. Once more: nothing. Also <close>, and the collector.
+function range.close(self)
+  local id = self.id
+  if id then
+    self.id = nil
+    core.range_end(id)
+  end
+end
+range.__close = range.close
+range.__gc = range.close
+
+-- Nobody is told: one for all, and nothing to be done with it.
+local silent = setmetatable({}, { __index = range, __close = range.close, __name = range.__name })
+
+local ranges = {}
+
+--- gpu.range(name[, payload]) -> range: what the script does from here to range:close(), for a profiler's timeline, if
+-- GPULUA_NVTX asks for ranges. It may go across waits, and those of different tasks may overlap. Names are shown up to
+-- 255 bytes, with U+FFFD for control characters and for bytes that are no UTF-8; `payload` is an integer. Neither
+-- blocks nor yields. InvalidArgument.
+-- Source: NVTX 3, nvtxDomainRangeStartEx.
+function ranges.range(name, payload)
+  if type(name) ~= "string" then
+    core.raise("InvalidArgument", ("argument 1 of range: a string expected, not %s"):format(
+      name == nil and "nothing" or core.type(name) or type(name)))
+  end
+  if payload ~= nil and math.type(payload) ~= "integer" then
+    core.raise("InvalidArgument", ("argument 2 of range: an integer expected, not %s"):format(
+      core.type(payload) or math.type(payload) or type(payload)))
+  end
+  if not core.ranges_are_on() then
+    return silent
+  end
+  return setmetatable({ id = core.range_start(name, payload or 0) }, range)
+end
+
+return ranges
