@@ -12,7 +12,7 @@ for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown"
   "capture_active", "graphed_same",
   "overlap", "map_kind", "map_fits", "scalar_of",
   "inject_slow", "device_events", "device_return", "rebuilds", "keep_version", "keep", "flight_path", "flight_files",
-  "log", "ranges_are_on", "range_start", "range_end",
+  "log", "memory_map", "ranges_are_on", "range_start", "range_end",
   "library", "library_value", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil
 end
@@ -83,6 +83,11 @@ for _, name in ipairs { "on_lost", "on_restored", "await", "flight" } do
   package.loaded["gpulua.device"][name] = recovery[name]
 end
 package.loaded["gpulua.buffer"].checkpoint = recovery.checkpoint
+
+--- device:memory_map() -> map: see memory_map.lua.
+package.loaded["gpulua.device"].memory_map = function(...)
+  return require "gpulua.memory_map"(...)
+end
 
 --- device:blas([{workspace=, tf32=}]) -> blas: see blas.lua.
 package.loaded["gpulua.device"].blas = function(...)

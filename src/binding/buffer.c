@@ -209,10 +209,8 @@ static void create_block(lua_State *L, struct gpulua *g, struct gpu_device *devi
         if (gpu_memory_find(info.memory, GPU_MEMORY_DRIVER)) {
             info.stream = gpu_lua_current_stream(L, g, device);
         }
-        if (gpu_memory_wants_site(info.memory)) {
-            gpu_lua_site(L, g, device, &info.site);
-        }
     }
+    gpu_lua_site(L, g, device, &info.site); /* who asks where the memory went asks later */
     gpulua_status status = is_temporary(L, g, device, request)
                                ? gpu_block_create_temporary(device, &info, block, &error)
                                : gpu_block_create(device, &info, block, &error);

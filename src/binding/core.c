@@ -498,6 +498,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"flight_path", gpu_lua_flight_path},
                                          {"flight_files", gpu_lua_flight_files},
                                          {"log", gpu_lua_log},
+                                         {"memory_map", gpu_lua_memory_map},
                                          {"ranges_are_on", gpu_lua_ranges_are_on},
                                          {"range_start", gpu_lua_range_start},
                                          {"range_end", gpu_lua_range_end},

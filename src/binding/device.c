@@ -594,6 +594,65 @@ static int device_stats(lua_State *L) {
     return 1;
 }
 
+struct map_push {
+    const struct gpu_memory_entry *entries;
+    uint32_t count;
+};
+
+static int push_map(lua_State *L) {
+    static const char *const kinds[GPU_HOLDING_COUNT] = {
+        [GPU_HOLDS_BUFFER] = "buffer",     [GPU_HOLDS_HOST] = "host",
+        [GPU_HOLDS_POOL] = "pool",         [GPU_HOLDS_TEMPORARY] = "temporary",
+        [GPU_HOLDS_VARIABLE] = "variable", [GPU_HOLDS_IMPORT] = "import",
+        [GPU_HOLDS_GRAPH] = "graph",       [GPU_HOLDS_OWN] = "gpulua",
+    };
+    const struct map_push *push = lua_touserdata(L, 1);
+    lua_createtable(L, (int)push->count, 0);
+    for (uint32_t i = 0; i < push->count; i++) {
+        const struct gpu_memory_entry *entry = &push->entries[i];
+        lua_createtable(L, 0, 8);
+        lua_pushstring(L, kinds[entry->kind]);
+        lua_setfield(L, -2, "kind");
+        lua_pushstring(L, entry->label);
+        lua_setfield(L, -2, "label");
+        if (entry->site.source) {
+            lua_pushfstring(L, "%s:%d", entry->site.source, entry->site.line);
+            lua_setfield(L, -2, "source");
+        }
+        lua_pushinteger(L, (lua_Integer)entry->byte_count);
+        lua_setfield(L, -2, "bytes");
+        lua_pushinteger(L, (lua_Integer)entry->memory_bytes);
+        lua_setfield(L, -2, "memory_bytes");
+        if (entry->age_ns >= 0) {
+            lua_pushnumber(L, (lua_Number)entry->age_ns / 1e9);
+            lua_setfield(L, -2, "age");
+        }
+        lua_pushstring(L, entry->is_host ? "host" : "device");
+        lua_setfield(L, -2, "where");
+        lua_pushboolean(L, entry->is_freed);
+        lua_setfield(L, -2, "freed");
+        lua_rawseti(L, -2, (lua_Integer)i + 1);
+    }
+    return 1;
+}
+
+/* core.memory_map(dev) -> what it has given out, in no order; see lua/gpulua/memory_map.lua */
+int gpu_lua_memory_map(lua_State *L) {
+    struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, NULL);
+    struct gpu_memory_entry *entries;
+    struct map_push push;
+    struct gpu_error error;
+    if (gpu_device_memory_map(device, &entries, &push.count, &error)) {
+        gpu_lua_throw(L, &error);
+    }
+    push.entries = entries;
+    lua_pushcfunction(L, push_map); /* which may raise, for want of memory */
+    lua_pushlightuserdata(L, &push);
+    int status = lua_pcall(L, 1, 1, 0);
+    free(entries);
+    return status ? lua_error(L) : 1;
+}
+
 /* dev:trim() -> bytes given back to the driver */
 static int device_trim(lua_State *L) {
     struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, NULL);

@@ -101,4 +101,6 @@ int gpu_lua_device_inject(lua_State *L);   /* inject.c */
 int gpu_lua_device_flight(lua_State *L);   /* flight.c */
 int gpu_lua_inject_slow(lua_State *L);     /* core.inject_slow */
 
+int gpu_lua_memory_map(lua_State *L); /* core.memory_map */
+
 #endif

@@ -354,6 +354,7 @@ static struct gpu_block *make(struct gpu_device *device, uint64_t byte_count, co
     block->device = gpu_device_keep(device);
     block->number = ++device->block_number_next;
     block->epoch = device->epoch;
+    block->made_ns = gpu_clock_coarse_ns();
     block->byte_count = byte_count;
     block->type = GPU_TYPE_COUNT;
     gpu_history_init(&block->history, byte_count);
@@ -484,8 +485,11 @@ static struct gpu_memory *memory_for(struct gpu_device *device, const struct gpu
 
 /* Host memory for what is to be restored, in which nothing is yet. */
 static gpulua_status make_copy(struct gpu_block *block, struct gpu_error *error) {
-    struct gpu_block_info info = {
-        .byte_count = block->byte_count, .label = "copy", .is_host = true, .site = block->site};
+    struct gpu_block_info info = {.byte_count = block->byte_count,
+                                  .label = "copy",
+                                  .is_host = true,
+                                  .is_hidden = true,
+                                  .site = block->site};
     if (block->device->recovery.restarts_max == 0) {
         return GPULUA_OK; /* nothing is ever restored */
     }

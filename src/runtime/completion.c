@@ -28,6 +28,12 @@ int64_t gpu_clock_ns(void) {
     return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
+int64_t gpu_clock_coarse_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
 static inline void relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

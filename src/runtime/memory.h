@@ -34,6 +34,32 @@ enum gpu_keeping {
     GPU_KEEP_PLACE,   /* the same, and reading it is refused until it is written */
     GPU_KEEP_CONTENT  /* it has what the script wrote last */
 };
+/* What is held. */
+enum gpu_holding {
+    GPU_HOLDS_BUFFER,
+    GPU_HOLDS_HOST,      /* pinned memory of the host */
+    GPU_HOLDS_POOL,      /* what the temporaries of a pool's graphs lie in */
+    GPU_HOLDS_TEMPORARY, /* in a pool: no memory of its own */
+    GPU_HOLDS_VARIABLE,  /* a module's: in the driver's memory */
+    GPU_HOLDS_IMPORT,    /* another library's */
+    GPU_HOLDS_GRAPH,     /* the nodes of a graph, estimated */
+    GPU_HOLDS_OWN,       /* gpulua's: staging, images of modules, copies to restore from, reports */
+    GPU_HOLDING_COUNT
+};
+struct gpu_memory_entry {
+    enum gpu_holding kind;
+    char label[48];
+    struct gpu_site site;  /* where the script asked for it, if that is known */
+    uint64_t byte_count;   /* asked for */
+    uint64_t memory_bytes; /* and what it takes with its alignment; 0: in somebody else's */
+    int64_t age_ns;        /* -1: not known */
+    bool is_host;
+    bool is_freed; /* work in flight uses it still */
+};
+/* All of it, in no order, malloc'ed. OutOfMemory. Does not wait. */
+gpulua_status gpu_device_memory_map(struct gpu_device *device, struct gpu_memory_entry **entries,
+                                    uint32_t *count, struct gpu_error *error);
+
 struct gpu_block_info {
     uint64_t byte_count; /* > 0 */
     enum gpu_keeping keeping;

@@ -203,7 +203,7 @@ static void on_module(struct gpu_op *op, void *user, const struct wire_reply *re
 static gpulua_status put_text(struct gpu_module *module, const struct gpu_module_info *info,
                               struct gpu_error *error) {
     struct gpu_block_info block = {
-        .byte_count = info->text_bytes + 1, .label = "module", .is_host = true};
+        .byte_count = info->text_bytes + 1, .label = "module", .is_host = true, .is_hidden = true};
     gpulua_status status = gpu_block_create(module->device, &block, &module->image, error);
     if (status) {
         return status;

@@ -70,7 +70,8 @@ static gpulua_status add_row(struct gpu_device *device, struct gpu_error *error)
     }
     struct gpu_block_info info = {.byte_count = REPORTS_PER_ROW * sizeof(struct written),
                                   .label = "reports",
-                                  .is_host = true};
+                                  .is_host = true,
+                                  .is_hidden = true};
     struct gpu_block_info words = {.byte_count = REPORTS_PER_ROW * sizeof(uint64_t),
                                    .label = "reports",
                                    .is_hidden = true,

@@ -69,8 +69,6 @@ uint64_t gpu_memory_outstanding_bytes(const struct gpu_memory *memory); /* grant
 uint64_t gpu_memory_outstanding_count(const struct gpu_memory *memory);
 /* The least that the budgets from here down still allow, and the limit of that one. */
 uint64_t gpu_memory_remaining_bytes(const struct gpu_memory *memory, uint64_t *limit_bytes);
-/* Does it want to know the line of the script that asks? */
-bool gpu_memory_wants_site(const struct gpu_memory *memory);
 /* Works off what it and those below hold back: checks of what was freed, and, if urgent, all that
  * is in quarantine. Returns bytes given back. May block. */
 uint64_t gpu_memory_reap(struct gpu_memory *memory, bool is_urgent);

@@ -161,6 +161,7 @@ struct gpu_block {
     uint32_t made_number; /* in that */
     struct gpu_block *next, *previous; /* live blocks, next in retiring, or next spare one */
     struct gpu_deferred release;
+    int64_t made_ns;                /* gpu_clock_coarse_ns */
     struct gpu_site site, end_site; /* where the script made it, and freed it, if that is known */
     char label[48];
 };
@@ -560,6 +561,8 @@ void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char 
 
 /* ---- completion.c ---- */
 int64_t gpu_clock_ns(void);
+int64_t
+gpu_clock_coarse_ns(void); /* the same clock, some milliseconds late, for a fifth of the time */
 /* Sleeps until something may have happened on the device, at most timeout_ns (-1: a bounded while).
  */
 void gpu_device_nap(struct gpu_device *device, int64_t timeout_ns);

@@ -449,7 +449,5 @@ static const struct gpu_memory_ops guard_ops = {
     .finish = guard_finish,
     .below_bytes = guard_below_bytes,
 };
-const struct gpu_memory_class gpu_memory_guard_class = {.ops = &guard_ops,
-                                                        .bytes = sizeof(struct guard_memory),
-                                                        .init = guard_init,
-                                                        .wants_site = true};
+const struct gpu_memory_class gpu_memory_guard_class = {
+    .ops = &guard_ops, .bytes = sizeof(struct guard_memory), .init = guard_init};

@@ -168,7 +168,5 @@ static const struct gpu_memory_ops logging_ops = {
     .deallocate = logging_deallocate,
     .finish = logging_finish,
 };
-const struct gpu_memory_class gpu_memory_logging_class = {.ops = &logging_ops,
-                                                          .bytes = sizeof(struct logging_memory),
-                                                          .init = logging_init,
-                                                          .wants_site = true};
+const struct gpu_memory_class gpu_memory_logging_class = {
+    .ops = &logging_ops, .bytes = sizeof(struct logging_memory), .init = logging_init};

@@ -33,7 +33,6 @@ static struct gpu_memory *make(struct gpu_device *device, const struct gpu_memor
     made->refs = 1;
     made->depth = upstream ? upstream->depth + 1 : 1;
     made->is_trackable = upstream ? upstream->is_trackable : info->kind != GPU_MEMORY_DIRECT;
-    made->wants_site = class->wants_site || (upstream && upstream->wants_site);
     made->is_own = is_own;
     made->device = device;
     made->seat = gpu_seat_of(device);
@@ -236,9 +235,6 @@ struct gpu_memory *gpu_memory_upstream(const struct gpu_memory *memory) {
 }
 bool gpu_memory_is_trackable(const struct gpu_memory *memory) {
     return memory->is_trackable;
-}
-bool gpu_memory_wants_site(const struct gpu_memory *memory) {
-    return memory->wants_site;
 }
 uint64_t gpu_memory_outstanding_bytes(const struct gpu_memory *memory) {
     GPU_ENTER(memory->device);

@@ -46,7 +46,7 @@ struct gpu_memory {
     const struct gpu_memory_ops *ops;
     enum gpu_memory_kind kind;
     uint32_t refs, depth;
-    bool is_trackable, wants_site, is_deferred;
+    bool is_trackable, is_deferred;
     bool is_own;                 /* the device's: it does not retain it */
     struct gpu_device *device;   /* retained, unless is_own */
     const struct gpu_seat *seat; /* of a shared device: who made it. Compared alone */
@@ -90,7 +90,7 @@ struct gpu_memory_class {
     /* What the info says. NULL: nothing is wanted. */
     gpulua_status (*init)(struct gpu_memory *memory, const struct gpu_memory_info *info,
                           struct gpu_error *error);
-    bool is_bottom, wants_site;
+    bool is_bottom;
 };
 extern const struct gpu_memory_class gpu_memory_slab_class, gpu_memory_driver_class,
     gpu_memory_direct_class, gpu_memory_budget_class, gpu_memory_statistics_class,

@@ -1,0 +1,96 @@
+-- Who holds the memory of a device.
+
+local core = require "gpulua.core"
+
+local function size(bytes)
+  for _, unit in ipairs { { 30, "GiB" }, { 20, "MiB" }, { 10, "KiB" } } do
+    if bytes >= 1 << unit[1] then
+      return ("%.1f %s"):format(bytes / 2 ^ unit[1], unit[2])
+    end
+  end
+  return ("%d B"):format(bytes)
+end
+
+local function seconds(age)
+  return not age and "" or age < 60 and ("%.1f s"):format(age) or age < 3600 and ("%.0f min"):format(age / 60)
+    or ("%.1f h"):format(age / 3600)
+end
+
+-- A label as a terminal may show it.
+local function shown(text)
+  return (text:gsub("[%c\127]", "?"))
+end
+
+local lines_max <const> = 30
+
+-- Those of the same label and line together, as lines; the rest of many as one.
+local function text_of(map)
+  local groups, by_key = {}, {}
+  for _, entry in ipairs(map) do
+    local key = table.concat({ entry.kind, entry.label, entry.source or "", entry.where, tostring(entry.freed) }, "\0")
+    local group = by_key[key]
+    if not group then
+      group = { entry = entry, count = 0, bytes = 0, oldest = 0 }
+      by_key[key] = group
+      groups[#groups + 1] = group
+    end
+    group.count = group.count + 1
+    group.bytes = group.bytes + entry.memory_bytes
+    group.oldest = math.max(group.oldest, entry.age or 0)
+  end
+  table.sort(groups, function(a, b) return a.bytes > b.bytes end)
+  local lines = { ("memory of %s: %s in use, %s freed that work in flight uses, %s reserved; %s of the host"):format(
+    map.device, size(map.live_bytes), size(map.freed_bytes), size(map.reserved_bytes), size(map.host_bytes)) }
+  local rest = { count = 0, bytes = 0 }
+  for i, group in ipairs(groups) do
+    local entry = group.entry
+    if i <= lines_max then
+      local name = entry.label ~= "" and "'" .. shown(entry.label) .. "'" or ""
+      local count = group.count > 1 and "x" .. group.count or ""
+      local line = ("%10s  %5s  %-9s  %-6s  %8s  %s %s%s"):format(size(group.bytes), count, entry.kind, entry.where, seconds(group.oldest), name, shown(entry.source or ""),
+        entry.freed and " (freed, in use)" or "")
+      lines[#lines + 1] = line:gsub("%s+$", "")
+    else
+      rest.count, rest.bytes = rest.count + group.count, rest.bytes + group.bytes
+    end
+  end
+  if rest.count > 0 then
+    lines[#lines + 1] = ("%10s  %5s  and others"):format(size(rest.bytes), "x" .. rest.count)
+  end
+  return table.concat(lines, "\n")
+end
+
+local map_methods = { __name = "gpulua.memory_map", __tostring = text_of }
+
+--- device:memory_map() -> map: a list of what the device has given out and not got back, the largest first; tostring
+-- makes a table of it for people. Each entry has
+--   kind          "buffer"; "host": pinned memory of the host; "pool": what temporaries of graphs lie in;
+--                 "temporary": in a pool, so that it has no memory of its own; "variable": of a module; "import":
+--                 another library's;
+--                 "graph": the nodes of a graph, estimated; "gpulua": staging, images, copies to restore from, reports
+--   label         or ""
+--   source        "file:line" of the script that asked for it, where that is known
+--   bytes         asked for
+--   memory_bytes  what it takes, with its alignment; 0: it lies in something else
+--   age           seconds, to some milliseconds; nil for graphs
+--   where         "device" or "host"
+--   freed         nobody holds it any more, but work in flight uses it
+-- Buffers that were lost with the device have no memory, and are not in it.
+-- The map has live_bytes and freed_bytes of the device, host_bytes, reserved_bytes (what the driver has given in all)
+-- and device, its name. Does not wait and does not yield. Closed.
+return function(device)
+  local map = core.memory_map(device)
+  table.sort(map, function(a, b)
+    if a.memory_bytes ~= b.memory_bytes then
+      return a.memory_bytes > b.memory_bytes
+    end
+    return (a.age or 0) > (b.age or 0)
+  end)
+  map.live_bytes, map.freed_bytes, map.host_bytes = 0, 0, 0
+  for _, entry in ipairs(map) do
+    local field = entry.where == "host" and "host_bytes" or entry.freed and "freed_bytes" or "live_bytes"
+    map[field] = map[field] + entry.memory_bytes
+  end
+  map.reserved_bytes, map.device = device:stats().bytes_reserved, device.name
+  return setmetatable(map, map_methods)
+end
