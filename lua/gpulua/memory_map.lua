@@ -47,8 +47,8 @@ local function text_of(map)
     if i <= lines_max then
       local name = entry.label ~= "" and "'" .. shown(entry.label) .. "'" or ""
       local count = group.count > 1 and "x" .. group.count or ""
-      local line = ("%10s  %5s  %-9s  %-6s  %8s  %s %s%s"):format(size(group.bytes), count, entry.kind, entry.where, seconds(group.oldest), name, shown(entry.source or ""),
-        entry.freed and " (freed, in use)" or "")
+      local line = ("%10s  %5s  %-9s  %-6s  %8s  %s %s%s"):format(size(group.bytes), count, entry.kind, entry.where,
+        seconds(group.oldest), name, shown(entry.source or ""), entry.freed and " (freed, in use)" or "")
       lines[#lines + 1] = line:gsub("%s+$", "")
     else
       rest.count, rest.bytes = rest.count + group.count, rest.bytes + group.bytes
