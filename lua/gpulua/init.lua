@@ -12,7 +12,7 @@ for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown"
   "capture_active", "graphed_same",
   "overlap", "map_kind", "map_fits", "scalar_of",
   "inject_slow", "device_events", "device_return", "rebuilds", "keep_version", "keep", "flight_path", "flight_files",
-  "log", "memory_map", "ranges_are_on", "range_start", "range_end",
+  "log", "memory_map", "terminal", "seconds", "shown", "ranges_are_on", "range_start", "range_end",
   "library", "library_value", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil
 end
@@ -40,6 +40,11 @@ function gpu.timeout(seconds, f, ...)
   task:join(0) -- one turn, so that it cleans up before the caller goes on
   core.raise("Timeout", ("the function%s was not over after %s s%s"):format(
     own and " from " .. own or "", seconds, now and "; it was at " .. now or ""))
+end
+
+--- gpu.progress{ [total =,] [label =] } -> progress: see progress.lua.
+function gpu.progress(...)
+  return require "gpulua.progress"(...)
 end
 
 --- gpu.range(name[, payload]) -> range: see ranges.lua.

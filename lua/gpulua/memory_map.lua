@@ -16,11 +16,6 @@ local function seconds(age)
     or ("%.1f h"):format(age / 3600)
 end
 
--- A label as a terminal may show it.
-local function shown(text)
-  return (text:gsub("[%c\127]", "?"))
-end
-
 local lines_max <const> = 30
 
 -- Those of the same label and line together, as lines; the rest of many as one.
@@ -45,10 +40,10 @@ local function text_of(map)
   for i, group in ipairs(groups) do
     local entry = group.entry
     if i <= lines_max then
-      local name = entry.label ~= "" and "'" .. shown(entry.label) .. "'" or ""
+      local name = entry.label ~= "" and "'" .. core.shown(entry.label) .. "'" or ""
       local count = group.count > 1 and "x" .. group.count or ""
       local line = ("%10s  %5s  %-9s  %-6s  %8s  %s %s%s"):format(size(group.bytes), count, entry.kind, entry.where,
-        seconds(group.oldest), name, shown(entry.source or ""), entry.freed and " (freed, in use)" or "")
+        seconds(group.oldest), name, core.shown(entry.source or ""), entry.freed and " (freed, in use)" or "")
       lines[#lines + 1] = line:gsub("%s+$", "")
     else
       rest.count, rest.bytes = rest.count + group.count, rest.bytes + group.bytes

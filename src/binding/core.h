@@ -34,6 +34,11 @@ int gpu_lua_flight_path(lua_State *L); /* core.flight_path, flight.c */
 int gpu_lua_flight_files(lua_State *L);
 int gpu_lua_log(lua_State *L); /* core.log, flight.c */
 
+/* ---- terminal.c ---- */
+int gpu_lua_terminal(lua_State *L); /* core.terminal */
+int gpu_lua_seconds(lua_State *L);  /* core.seconds */
+int gpu_lua_shown(lua_State *L);    /* core.shown */
+
 /* ---- ranges.c ---- */
 /* Are there to be ranges? As GPULUA_NVTX says; once they are on they stay. */
 void gpu_lua_ranges_begin(struct gpulua *g);

@@ -1,0 +1,98 @@
+-- gpu.progress: how far long work has come, on a terminal.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("progress", function()
+  local script <const> = [[
+    local gpu = require "gpulua"
+    do
+      local p <close> = gpu.progress { total = 40, label = "fra\27[31mmes" }
+      for i = 1, 40 do
+        gpu.sleep(0.01)
+        p:step()
+      end
+    end
+    local q = gpu.progress()
+    for i = 1, 20 do
+      gpu.sleep(0.01)
+      q:set(i * 1000000)
+    end
+    q:close()
+    q:close()
+    gpu.progress { total = 5 }:close() -- of which nothing came
+    print "done"]]
+
+  --- What a terminal of so many columns gets of a script's output.
+  local function on_terminal(text, columns)
+    local path, runner = os.tmpname(), os.tmpname()
+    local file <close> = assert(io.open(path, "w"))
+    file:write(text)
+    file:close()
+    local shell <close> = assert(io.open(runner, "w"))
+    shell:write(("stty cols %d\n%s/gpulua %s\n"):format(columns, os.getenv "GPULUA_BUILD" or "build", path))
+    shell:close()
+    local pipe = assert(io.popen(("script -qec 'sh %s' /dev/null < /dev/null 2> /dev/null"):format(runner)))
+    local output = pipe:read "a"
+    local _, _, code = pipe:close()
+    os.remove(path)
+    os.remove(runner)
+    return output, code
+  end
+
+  local function wants_script()
+    if not os.execute "command -v script > /dev/null 2>&1" then
+      pending "no script(1), which makes terminals, is here"
+    end
+  end
+
+  it("shows how far it is, how fast it goes and what is left, on one line", function()
+    wants_script()
+    local output, code = on_terminal(script, 120)
+    assert.equal(0, code, output)
+    local label <const> = "fra\u{FFFD}[31mmes"
+    assert.truthy(output:find("\r" .. label .. "  ", 1, true), output)
+    assert.truthy(output:find "mes  %d+/40   %d%d%%  %d+/s  0:00 left\27%[K", output)
+    assert.truthy(output:find(label .. "  40/40  100%  in 0.", 1, true), output)
+    local lines = select(2, output:gsub("\n", ""))
+    assert.equal(3, lines, output) -- one for each progress that was any, and the script's own
+    local updates = select(2, output:gsub("\27%[K", ""))
+    assert.truthy(updates >= 4 and updates <= 20, updates) -- ten times a second at most
+    assert.truthy(output:find "\r20000000  in 0%.%d s, %d+%.%d M/s\27%[K", output)
+    assert.is_nil(output:find("\27[31m", 1, true))
+    assert.truthy(output:find "done", output)
+  end)
+
+  it("is never wider than the terminal", function()
+    wants_script()
+    local output = on_terminal(script, 20)
+    local count = 0
+    for line in output:gmatch "\r([^\r\n]*)\27%[K" do
+      count = count + 1
+      assert.truthy(utf8.len(line) <= 19, line)
+    end
+    assert.truthy(count >= 4, output)
+  end)
+
+  it("is silent where there is no terminal", function()
+    assert.equal("done\n", (support.script(script)))
+  end)
+
+  it("refuses what is no count, and what comes after its end", function()
+    local p <close> = gpu.progress { total = 3 }
+    assert.equal(p, p:step())
+    assert.equal(p, p:step(0.5):set(2))
+    for _, value in ipairs { "1", 0 / 0, math.huge, {} } do
+      support.raises("InvalidArgument", { "progress", "number" }, p.step, p, value)
+      support.raises("InvalidArgument", { "progress", "number" }, p.set, p, value)
+    end
+    support.raises("InvalidArgument", { "progress", "number" }, p.set, p)
+    support.raises("InvalidArgument", { "total" }, gpu.progress, { total = -1 })
+    support.raises("InvalidArgument", { "total" }, gpu.progress, { total = "5" })
+    support.raises("InvalidArgument", { "label" }, gpu.progress, { label = 5 })
+    support.raises("InvalidArgument", { "'name'" }, gpu.progress, { name = "x" })
+    support.raises("InvalidArgument", { "table" }, gpu.progress, 5)
+    p:close()
+    support.raises("Closed", { "progress" }, p.step, p)
+  end)
+end)

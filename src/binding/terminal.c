@@ -1,0 +1,43 @@
+/* What is shown to people: where they look, and texts that do them no harm. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "binding/core.h"
+#include "binding/loop.h"
+#include "ranges/ranges.h"
+
+#define COLUMNS_IF_UNKNOWN 80
+
+/* core.terminal() -> how many columns the terminal has that is standard error; nil: it is none */
+int gpu_lua_terminal(lua_State *L) {
+    struct winsize size = {0};
+    if (!isatty(STDERR_FILENO)) {
+        return 0;
+    }
+    bool is_known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    lua_pushinteger(L, is_known ? size.ws_col : COLUMNS_IF_UNKNOWN);
+    return 1;
+}
+
+/* core.seconds() -> on a clock that only goes forward */
+int gpu_lua_seconds(lua_State *L) {
+    lua_pushnumber(L, (lua_Number)gpu_lua_now_ns() / 1e9);
+    return 1;
+}
+
+/* core.shown(text[, bytes]) -> the text as any terminal or tool may show it, cut to at most so many
+ * bytes (255); see gpu_range_text */
+int gpu_lua_shown(lua_State *L) {
+    size_t byte_count;
+    const char *text = luaL_checklstring(L, 1, &byte_count);
+    char shown[GPU_RANGE_TEXT_BYTES];
+    lua_Integer bytes = luaL_optinteger(L, 2, (lua_Integer)sizeof shown - 1);
+    size_t room = bytes < 0                           ? 1
+                  : bytes < (lua_Integer)sizeof shown ? (size_t)bytes + 1
+                                                      : sizeof shown;
+    size_t length = gpu_range_text(shown, room, text, byte_count);
+    lua_pushlstring(L, shown, length);
+    return 1;
+}
