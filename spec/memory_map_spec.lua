@@ -151,6 +151,39 @@ describe("a memory map", function()
     stale:close()
   end)
 
+  it("is what a script leaves behind, which is told at its end in check mode", function()
+    local text <const> = [[
+      local gpu = require "gpulua"
+      local dev = gpu.device("cpu")
+      local gone = dev:buffer("f32", 1000, { label = "gone" }):fill(1)
+      kept = dev:buffer("f32", 1000, { label = "ke\27pt" }):fill(1)
+      many = {}
+      for i = 1, 10 do many[i] = dev:buffer("u8", i) end
+      pinned = dev:host("f64", 10)
+      freed = dev:buffer("f32", 5)
+      freed:free()
+      for i = 1, N do
+        many[#many + 1] = load("local d = ... local b = d:buffer('u8', 1) return b", "=line" .. i)(dev)
+      end]]
+    local path = os.tmpname()
+    local function run(n, options)
+      local file <close> = assert(io.open(path, "w"))
+      file:write((text:gsub("N", n)))
+      file:close()
+      local pipe <close> = io.popen(("%s/gpulua %s %s 2>&1"):format(os.getenv "GPULUA_BUILD" or "build", options, path))
+      return (pipe:read("a"):gsub("[^\n]*gpulua: ", ""):gsub(path:gsub("%p", "%%%0"), "SCRIPT"))
+    end
+    assert.equal("check: at the end of the script 12 buffers of cpu are held still, 4.0 KiB:\n"
+      .. "  55 B in 10, made at SCRIPT:6\n  3.9 KiB 'ke\u{FFFD}pt', made at SCRIPT:4\n  80 B, made at SCRIPT:7\n",
+      run(0, "--check"))
+    local output = run(9, "--check=5")
+    assert.truthy(output:find("21 buffers of cpu are held still", 1, true), output)
+    assert.truthy(output:find("\n  and those of 7 other lines; device:memory_map() has them all\n", 1, true), output)
+    assert.equal("", run(0, ""))
+    assert.is_nil(run(0, "--seeds 3"):find("held still", 1, true))
+    os.remove(path)
+  end)
+
   it("is none of a closed device", function()
     local own = gpu.device(dev.name, {})
     own:close()

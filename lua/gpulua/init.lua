@@ -91,7 +91,7 @@ package.loaded["gpulua.buffer"].checkpoint = recovery.checkpoint
 
 --- device:memory_map() -> map: see memory_map.lua.
 package.loaded["gpulua.device"].memory_map = function(...)
-  return require "gpulua.memory_map"(...)
+  return require "gpulua.memory_map".of(...)
 end
 
 --- device:blas([{workspace=, tf32=}]) -> blas: see blas.lua.

@@ -18,26 +18,34 @@ end
 
 local lines_max <const> = 30
 
--- Those of the same label and line together, as lines; the rest of many as one.
-local function text_of(map)
+-- Those of the same label, line and fate together, the largest first: a list of { entry =, count =, bytes =, asked =,
+-- oldest =, number = }.
+local function grouped(map)
   local groups, by_key = {}, {}
   for _, entry in ipairs(map) do
     local key = table.concat({ entry.kind, entry.label, entry.source or "", entry.where, tostring(entry.freed) }, "\0")
     local group = by_key[key]
     if not group then
-      group = { entry = entry, count = 0, bytes = 0, oldest = 0 }
+      group = { entry = entry, count = 0, bytes = 0, asked = 0, oldest = 0, number = #groups }
       by_key[key] = group
       groups[#groups + 1] = group
     end
     group.count = group.count + 1
-    group.bytes = group.bytes + entry.memory_bytes
+    group.bytes, group.asked = group.bytes + entry.memory_bytes, group.asked + entry.bytes
     group.oldest = math.max(group.oldest, entry.age or 0)
   end
-  table.sort(groups, function(a, b) return a.bytes > b.bytes end)
+  table.sort(groups, function(a, b)
+    return a.bytes > b.bytes or a.bytes == b.bytes and a.number < b.number
+  end)
+  return groups
+end
+
+-- As lines; the rest of many as one.
+local function text_of(map)
   local lines = { ("memory of %s: %s in use, %s freed that work in flight uses, %s reserved; %s of the host"):format(
     map.device, size(map.live_bytes), size(map.freed_bytes), size(map.reserved_bytes), size(map.host_bytes)) }
   local rest = { count = 0, bytes = 0 }
-  for i, group in ipairs(groups) do
+  for i, group in ipairs(grouped(map)) do
     local entry = group.entry
     if i <= lines_max then
       local name = entry.label ~= "" and "'" .. core.shown(entry.label) .. "'" or ""
@@ -73,7 +81,7 @@ local map_methods = { __name = "gpulua.memory_map", __tostring = text_of }
 -- Buffers that were lost with the device have no memory, and are not in it.
 -- The map has live_bytes and freed_bytes of the device, host_bytes, reserved_bytes (what the driver has given in all)
 -- and device, its name. Does not wait and does not yield. Closed.
-return function(device)
+local function memory_map(device)
   local map = core.memory_map(device)
   table.sort(map, function(a, b)
     if a.memory_bytes ~= b.memory_bytes then
@@ -89,3 +97,36 @@ return function(device)
   map.reserved_bytes, map.device = device:stats().bytes_reserved, device.name
   return setmetatable(map, map_methods)
 end
+
+local leaks_max <const> = 5
+
+--- In check mode, when the script is over: what of its buffers is held still, for the log. They go with the device, but
+-- in a program that goes on they would have stayed.
+local function report_leaks()
+  collectgarbage()
+  collectgarbage() -- what finalisers have let go
+  for _, device in ipairs(core.devices()) do
+    local held, bytes = {}, 0
+    for _, entry in ipairs(device.check and memory_map(device) or {}) do
+      if (entry.kind == "buffer" or entry.kind == "host") and entry.source and not entry.freed then
+        held[#held + 1] = entry
+        bytes = bytes + entry.bytes
+      end
+    end
+    if #held > 0 then
+      core.log(("check: at the end of the script %d buffer%s of %s %s held still, %s:"):format(#held,
+        #held > 1 and "s" or "", device.name, #held > 1 and "are" or "is", size(bytes)))
+      local groups = grouped(held)
+      for i = 1, math.min(#groups, leaks_max) do
+        local entry, count = groups[i].entry, groups[i].count
+        core.log(("  %s%s%s, made at %s"):format(size(groups[i].asked), count > 1 and " in " .. count or "",
+          entry.label ~= "" and " '" .. core.shown(entry.label) .. "'" or "", core.shown(entry.source)))
+      end
+      if #groups > leaks_max then
+        core.log(("  and those of %d other lines; device:memory_map() has them all"):format(#groups - leaks_max))
+      end
+    end
+  end
+end
+
+return { of = memory_map, report_leaks = report_leaks }

@@ -157,6 +157,20 @@ static void write_flight(lua_State *L) {
     }
 }
 
+/* In check mode, when nothing of the script is left but what it has put somewhere. Runs of --seeds
+ * are compared, and say nothing. */
+static void report_leaks(lua_State *L) {
+    if (!program.checks || getenv("GPULUA_CHECK_LOG") || !lua_checkstack(L, 4)) {
+        return;
+    }
+    lua_settop(L, 0);
+    if (luaL_loadstring(L, "require('gpulua.memory_map').report_leaks()") ||
+        lua_pcall(L, 0, 0, 0)) {
+        program_say(program.name, lua_tostring(L, -1));
+        lua_pop(L, 1);
+    }
+}
+
 /* Upvalues: core.shutdown. Closes what Lua's own leaves open in coroutines, then exits as it. */
 static int exit_program(lua_State *L) {
     int status = lua_isboolean(L, 1) ? (lua_toboolean(L, 1) ? EXIT_SUCCESS : EXIT_FAILURE)
@@ -293,6 +307,7 @@ static int run(lua_State *L) {
     set_arg(L, argc, argv, options.script);
     lua_gc(L, LUA_GCGEN, 0, 0);
     program.keeps_flight = options.flight || getenv("GPULUA_FLIGHT");
+    program.checks = options.is_checked;
     if (options.seeds) {
         return run_seeds(L, argc, argv, &options);
     }
@@ -353,6 +368,9 @@ int main(int argc, char **argv) {
     }
     if (program.g) {
         write_flight(L);
+    }
+    if (program.g && ok) {
+        report_leaks(L);
     }
     begin_close();
     if (!ok && program.was_interrupted) {

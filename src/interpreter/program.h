@@ -15,6 +15,7 @@ struct program {
     bool has_reported; /* an error that no task got */
     bool is_closing;
     bool keeps_flight; /* --flight, or GPULUA_FLIGHT */
+    bool checks;       /* --check */
     volatile sig_atomic_t was_interrupted;
 };
 extern struct program program;
