@@ -194,6 +194,53 @@ describe("a node that reports", function()
     assert.equal(6, beside:read()[1])
   end)
 
+  it("does not skip itself behind what it only has a module's variables in common with", function()
+    wants_marks()
+    local module = dev:compile(source .. "\n__device__ int variable;\n"
+      .. 'extern "C" __global__ void counts() { atomicAdd(&variable, 1); }')
+    local mark = module:kernel("mark", "to: out i32*, from: in i32*, is_bad: i32, ran: in i32*, gpulua_ctx")
+    local a, ran = ints(1), {}
+    for i = 1, 6 do
+      ran[i] = ints(0)
+    end
+    local graph <close> = dev:capture(function()
+      for i = 1, 6 do
+        mark:launch(four, ints(0), a, i == 1 and 1 or 0, ran[i])
+        module.counts:launch(support.one)
+      end
+    end)
+    local op = graph:launch()
+    support.raises("KernelFailed", "bad", op.await, op)
+    for i = 1, 6 do
+      assert.equal(1, ran[i]:read()[1], i)
+    end
+  end)
+
+  it("is looked at by what is behind the graph, however many of its nodes report", function()
+    wants_marks()
+    for _, n in ipairs { 1, 2, 6, 40 } do
+      local a, to, ran, other = ints(1), ints(0), ints(0), ints(0)
+      local outputs = {}
+      for i = 1, n do
+        outputs[i] = ints(0)
+      end
+      local graph <close> = dev:capture({ label = "many" }, function()
+        for i = 1, n do
+          mod.mark:launch({ grid = 1, block = 4, label = "node" .. i }, outputs[i], a, i == 1 and 1 or 0, other)
+        end
+      end)
+      local op = graph:launch()
+      local reader = mod.mark:launch(four, to, outputs[1], 0, ran)
+      support.raises("KernelFailed", "'node1'", op.await, op)
+      support.raises("DependencyFailed", "'node1'", reader.await, reader)
+      assert.equal(0, ran:read()[1], n)
+      graph:bind { ["node1.is_bad"] = 0 }
+      graph:launch()
+      mod.mark:launch(four, to, outputs[1], 0, ran):await()
+      assert.equal(1, ran:read()[1], n)
+    end
+  end)
+
   it("is bound, updated, forked and captured once more like others", function()
     local x, y, other = ints(1, "x"), ints(0, "y"), ints(50)
     local function frame(at_most)

@@ -216,7 +216,7 @@ describe("a kernel that reports", function()
     kernel:launch(four, x, y, 1, 5):await()
     support.raises("InvalidArgument", "4 arguments", kernel.launch, kernel, four, x, y, 1, 5, 6)
     support.raises("InvalidArgument", "the last parameter", mod.kernel, mod, "step", "gpulua_ctx, i32")
-    support.raises("InvalidArgument", "'gpulua_ctx' is 88 bytes at offset 8", mod.kernel, mod, "of_other",
+    support.raises("InvalidArgument", "'gpulua_ctx' is 104 bytes at offset 8", mod.kernel, mod, "of_other",
       "out i32*, gpulua_ctx")
     support.raises("InvalidArgument", "4 parameters, the compiled kernel has 5", mod.kernel, mod, "step",
       "out i32*, in i32*, i32, i32")

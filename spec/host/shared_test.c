@@ -168,6 +168,53 @@ static const char mixed[] =
     "programs.close(where)\n"
     "result = differences\n";
 
+/* ---- who is told first ---- */
+
+/* Polls the device while the other one does not. */
+static void *keep_polling(void *user) {
+    struct seat *seat = user;
+    gpulua *g = open_object(seat);
+    if (g) {
+        run_chunk(g, "local b = require('gpulua').device():buffer('i32', 4)\n"
+                     "for i = 1, 40 do b:fill(i):read() require('gpulua').sleep(0.005) end\n");
+        gpulua_close(g);
+    }
+    return NULL;
+}
+
+static void test_order(void) {
+    struct seat keeper = {.device = open_device()};
+    struct seat other = {.device = keeper.device};
+    gpulua *g = open_object(&keeper);
+    run_chunk(g, "gpu = require 'gpulua'\n"
+                 "slow = gpu.device():compile([[\n"
+                 "extern \"C\" __global__ void slow(int *y) {\n"
+                 "  long long start = clock64(); while (clock64() - start < 1000000) { }\n"
+                 "  y[0] = 1; }]]).slow\n"
+                 "x = gpu.device():buffer('i32', 4):fill(0)\n"
+                 "slow:launch({ grid = 1, block = 1 }, x):await()\n");
+    if (pthread_create(&other.thread, NULL, keep_polling, &other) != 0) {
+        exit(1);
+    }
+    run_chunk(g, "local told = ''\n"
+                 "local function tells(name) return function() told = told .. name end end\n"
+                 "local first = slow:launch({ grid = 1, block = 1 }, x)\n"
+                 "local second = slow:launch({ grid = 1, block = 1 }, x)\n"
+                 "first:on_done(tells 'a'):on_done(tells 'b')\n"
+                 "second:on_done(tells 'c')\n"
+                 "local till = os.clock() + 0.1\n"
+                 "while os.clock() < till do end\n" /* the other one finds out that they are over */
+                 "first:on_done(tells 'd')\n"
+                 "second:on_done(tells 'e')\n"
+                 "for _ = 1, 500 do if #told < 5 then gpu.sleep(0.01) end end\n"
+                 "result = told == 'abcde' and 1 or 0\n");
+    pthread_join(other.thread, NULL);
+    check(global_number(gpulua_state(g), "result") == 1,
+          "what has ended long ago is told of behind what was waited for before");
+    gpulua_close(g);
+    gpulua_device_close(keeper.device);
+}
+
 static void test_threads(void) {
     struct seat seats[THREADS], keeper = {.device = open_device()};
     gpulua *g = open_object(&keeper);
@@ -813,6 +860,7 @@ int main(void) {
         test_waking();
         test_blocking(false);
         test_blocking(true);
+        test_order();
         test_moving();
         test_failures();
         test_guard();

@@ -88,7 +88,7 @@ int gpu_lua_on_done(lua_State *L) {
         gpu_op_retain(op); /* a handle of its own: the script may close this one */
     struct task *task = gpu_lua_task_new(L, g, 3, false);
     if (gpu_op_is_over(op)) {
-        (void)gpu_op_status(op); /* who watches what was over before it comes first */
+        (void)gpu_device_poll(gpu_op_device(op)); /* who watches what was over before comes first */
         gpu_lua_task_ready(g, task);
     } else {
         task->slot.task = task;

@@ -167,8 +167,8 @@ static void take_open(struct wire_executor *executor, const struct wire_record *
         return;
     }
     parse_open(text, &options);
-    bool is_told = gpu_range_push(GPU_RANGE_OPEN, options.backend, (uint64_t)options.ordinal);
     gpu_executor_await_charge(executor, record->u.open.after_ns);
+    bool is_told = gpu_range_push(GPU_RANGE_OPEN, options.backend, (uint64_t)options.ordinal);
     if (executor->device != NULL) {
         gpu_backend_fail(&error, GPULUA_INVALID_ARGUMENT, 0, "a device is open already");
     } else {

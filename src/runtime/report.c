@@ -161,6 +161,7 @@ uint32_t gpu_report_relocs(uint32_t need_count, uint16_t relocs[GPU_REPORT_RELOC
     uint32_t count = 0;
     relocs[count++] = offsetof(struct gpu_report_context, report);
     relocs[count++] = offsetof(struct gpu_report_context, own.word);
+    relocs[count++] = offsetof(struct gpu_report_context, whole.word); /* 0 stays 0 */
     for (uint32_t i = 0; i < need_count; i++) {
         relocs[count++] = (uint16_t)(offsetof(struct gpu_report_context, needs) +
                                      i * sizeof(struct gpu_report_need));
@@ -168,8 +169,9 @@ uint32_t gpu_report_relocs(uint32_t need_count, uint16_t relocs[GPU_REPORT_RELOC
     return count;
 }
 
-uint32_t gpu_report_context(const struct gpu_report *report, struct gpu_report *const *needs,
-                            uint32_t need_count, struct gpu_report_context *context,
+uint32_t gpu_report_context(const struct gpu_report *report, const struct gpu_report *whole,
+                            struct gpu_report *const *needs, uint32_t need_count,
+                            struct gpu_report_context *context,
                             uint16_t relocs[GPU_REPORT_RELOCS_MAX]) {
     const struct gpu_report_row *row = report->row;
     uint64_t index = (uint64_t)(report - row->reports);
@@ -177,6 +179,10 @@ uint32_t gpu_report_context(const struct gpu_report *report, struct gpu_report *
     context->report = row->block->address + index * sizeof(struct written);
     context->own.word = word_of(report);
     context->own.number = report->number;
+    if (whole) {
+        context->whole.word = word_of(whole);
+        context->whole.number = whole->number;
+    }
     for (uint32_t i = 0; i < need_count; i++) {
         context->needs[i].word = word_of(needs[i]);
         context->needs[i].number = needs[i]->number;
@@ -225,9 +231,7 @@ uint32_t gpu_report_needs(const struct gpu_device *device, const struct gpu_wait
             wait->flags & WIRE_WAIT_DEPENDS ? gpu_op_find_pending(device, point) : NULL;
         if (op && op->has_extras) {
             ops[op_count++] = op;
-            for (struct gpu_report *own = op->report; own; own = own->next) {
-                need(needs, &count, own); /* if it skips itself, its word says so */
-            }
+            need(needs, &count, op->report); /* if it skips itself, its word says so */
         }
     }
     /* Then what is in front of those without a report; of a kernel that has one it matters only

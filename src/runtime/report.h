@@ -12,9 +12,9 @@ struct gpu_report_context {
     uint64_t report;
     struct gpu_report_need {
         uint64_t word, number;
-    } own, needs[GPU_REPORT_NEEDS_MAX];
+    } own, whole, needs[GPU_REPORT_NEEDS_MAX];
 };
-#define GPU_REPORT_RELOCS_MAX (2u + GPU_REPORT_NEEDS_MAX)
+#define GPU_REPORT_RELOCS_MAX (3u + GPU_REPORT_NEEDS_MAX)
 #define GPU_REPORT_CONTEXT_NAME "gpulua_ctx"
 
 struct gpu_report;
@@ -29,17 +29,19 @@ struct gpu_report_of {
 /* A new one with nothing in it, for the caller to release. */
 gpulua_status gpu_report_take(struct gpu_device *device, const struct gpu_report_of *of,
                               struct gpu_report **report, struct gpu_error *error);
-/* An operation of several launches has a list of them: those of later nodes first. */
+/* An operation of several launches has a list of them, of which the first is what others that
+ * depend on the operation look at. */
 void gpu_report_link(struct gpu_report *report, struct gpu_report *next);
 /* So that the first launch finds memory: when a kernel is made that reports. */
 gpulua_status gpu_reports_prepare(struct gpu_device *device, struct gpu_error *error);
 struct gpu_report *gpu_report_retain(struct gpu_report *report);
 void gpu_report_release(struct gpu_report *report);  /* NULL: nothing */
 void gpu_reports_release(struct gpu_report *report); /* and those behind it */
-/* What the kernel of `report` gets, that depends on these. Offsets of its addresses go to `relocs`;
- * returns how many. */
-uint32_t gpu_report_context(const struct gpu_report *report, struct gpu_report *const *needs,
-                            uint32_t need_count, struct gpu_report_context *context,
+/* What the kernel of `report` gets, that depends on these. `whole`: of the graph that it is in;
+ * NULL: of none, or alone there. Offsets of its addresses go to `relocs`; returns how many. */
+uint32_t gpu_report_context(const struct gpu_report *report, const struct gpu_report *whole,
+                            struct gpu_report *const *needs, uint32_t need_count,
+                            struct gpu_report_context *context,
                             uint16_t relocs[GPU_REPORT_RELOCS_MAX]);
 /* The offsets alone. */
 uint32_t gpu_report_relocs(uint32_t need_count, uint16_t relocs[GPU_REPORT_RELOCS_MAX]);

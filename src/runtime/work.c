@@ -524,7 +524,7 @@ static uint32_t write_context(const struct gpu_signature *signature, uint8_t *pa
     uint32_t count;
     if (envelope->report) {
         uint32_t need_count = gpu_report_needs(envelope->stream->device, &envelope->waits, needs);
-        count = gpu_report_context(envelope->report, needs, need_count, &context, offsets);
+        count = gpu_report_context(envelope->report, NULL, needs, need_count, &context, offsets);
     } else {
         count = gpu_report_relocs(GPU_REPORT_NEEDS_MAX, offsets);
     }

@@ -52,8 +52,21 @@ struct gpulua_ctx {
     gpulua_report *report;
     unsigned long long *word;
     unsigned long long number;
+    unsigned long long *whole_word; // of the launch of a graph that this is part of; null: of none
+    unsigned long long whole_number;
     gpulua_need needs[4]; // launches whose output this one reads
 };
+
+// The launch has failed, or skips itself. (Members one by one: a parameter of the kernel whose address
+// is taken would be copied by each thread.)
+__device__ GPULUA_UNSEEN inline void gpulua_tell(unsigned long long *word, unsigned long long number,
+                                                 unsigned long long *whole_word,
+                                                 unsigned long long whole_number) {
+    *word = number;
+    if (whole_word) {
+        *whole_word = whole_number;
+    }
+}
 
 __device__ GPULUA_UNSEEN inline void gpulua_put(gpulua_report *r, unsigned i, char kind, unsigned long long bits) {
     r->kinds[i] = (unsigned char)kind;
@@ -106,9 +119,7 @@ __device__ GPULUA_UNSEEN inline void gpulua_report_begin(gpulua_report *r, uint3
     r->format[k] = 0;
 }
 
-__device__ GPULUA_UNSEEN inline void gpulua_report_end(gpulua_report *r, unsigned long long *word,
-                                                       unsigned long long number) {
-    *word = number;
+__device__ GPULUA_UNSEEN inline void gpulua_report_end(gpulua_report *r) {
     __threadfence_system();
     *(volatile unsigned *)&r->state = 2;
     __threadfence_system();
@@ -117,7 +128,8 @@ __device__ GPULUA_UNSEEN inline void gpulua_report_end(gpulua_report *r, unsigne
 
 template <class... Args>
 __device__ GPULUA_UNSEEN bool gpulua_fail(gpulua_report *report, unsigned long long *word,
-                                          unsigned long long number, uint3 block, uint3 thread,
+                                          unsigned long long number, unsigned long long *whole_word,
+                                          unsigned long long whole_number, uint3 block, uint3 thread,
                                           unsigned line, const char *format, Args... args) {
     static_assert(sizeof...(Args) <= GPULUA_REPORT_ARGS, "gpulua_check: at most 8 values");
     if (gpulua_report_take(report)) {
@@ -125,7 +137,8 @@ __device__ GPULUA_UNSEEN bool gpulua_fail(gpulua_report *report, unsigned long l
         unsigned i = 0;
         int each[] = {0, (gpulua_arg(report, i++, args), 0)...};
         (void)each, (void)i;
-        gpulua_report_end(report, word, number);
+        gpulua_tell(word, number, whole_word, whole_number);
+        gpulua_report_end(report);
     }
     return false;
 }
@@ -135,8 +148,9 @@ __device__ GPULUA_UNSEEN bool gpulua_fail(gpulua_report *report, unsigned long l
 // must not be kept for another.
 #define gpulua_check(ctx, condition, ...)                                                          \
     ((condition) ? true                                                                            \
-                 : gpulua_fail((ctx).report, (ctx).word, (ctx).number, blockIdx, threadIdx,        \
-                               (unsigned)__LINE__, __VA_ARGS__))
+                 : gpulua_fail((ctx).report, (ctx).word, (ctx).number, (ctx).whole_word,           \
+                               (ctx).whole_number, blockIdx, threadIdx, (unsigned)__LINE__,        \
+                               __VA_ARGS__))
 
 // Has something failed that this launch reads? gpulua asks it in front of each kernel of a source
 // whose last parameter is a gpulua_ctx, which does nothing then; where that comes from a macro or
@@ -149,7 +163,8 @@ __device__ GPULUA_FIRST bool gpulua_is_skipped(const gpulua_ctx &ctx) {
         skips = skips || (ctx.needs[i].word && *ctx.needs[i].word == ctx.needs[i].number);
     }
     if (skips) {
-        *ctx.word = ctx.number; // what reads our output is to skip itself, too
+        // What reads our output is to skip itself, too.
+        gpulua_tell(ctx.word, ctx.number, ctx.whole_word, ctx.whole_number);
     }
     return skips;
 }

@@ -174,13 +174,13 @@ void gpu_graph_track_finish(struct graph_track *track) {
 /* ---- finding ---- */
 
 static bool found(struct graph_body *body, uint32_t from, uint32_t via, uint32_t track,
-                  uint8_t reason) {
+                  uint8_t reason, bool reads) {
     if (!gpu_graph_grow((void **)&body->found, &body->found_capacity, body->found_count,
                         sizeof *body->found)) {
         return false;
     }
-    body->found[body->found_count++] =
-        (struct graph_edge){.from = from, .track = track, .via = via, .reasons = reason};
+    body->found[body->found_count++] = (struct graph_edge){
+        .from = from, .track = track, .via = via, .reasons = reason, .reads = reads};
     return true;
 }
 
@@ -194,13 +194,14 @@ static bool find_edges(struct graph_body *body, uint32_t index, const struct gpu
                                     (use->access & GPU_WRITE ? GPU_EDGE_WAW : 0));
         uint32_t reader =
             range->reader_count > 0 ? range->readers[range->reader_count - 1] : GPU_NODE_NONE;
+        bool reads = (use->access & GPU_READ) && use->block->byte_count > 0;
         if (range->writer != GPU_NODE_NONE && range->writer != node &&
-            !found(body, range->writer, reader, index, reasons)) {
+            !found(body, range->writer, reader, index, reasons, reads)) {
             return false;
         }
         for (uint32_t i = 0; (use->access & GPU_WRITE) && i < range->reader_count; i++) {
             if (range->readers[i] != node &&
-                !found(body, range->readers[i], GPU_NODE_NONE, index, GPU_EDGE_WAR)) {
+                !found(body, range->readers[i], GPU_NODE_NONE, index, GPU_EDGE_WAR, false)) {
                 return false;
             }
         }
@@ -223,6 +224,7 @@ static void join_found(struct graph_body *body) {
     for (uint32_t i = 0; i < body->found_count; i++) {
         if (kept > 0 && body->found[kept - 1].from == body->found[i].from) {
             body->found[kept - 1].reasons |= body->found[i].reasons;
+            body->found[kept - 1].reads |= body->found[i].reads;
             if (body->found[kept - 1].via == GPU_NODE_NONE) {
                 body->found[kept - 1].via = body->found[i].via;
             }

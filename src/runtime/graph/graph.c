@@ -178,12 +178,13 @@ static gpulua_status capture_again(struct gpu_graph *graph, const struct gpu_sub
 }
 
 /* Between what the launch waits for and the launch itself, whose record stays what it is. */
-static gpulua_status send_reports(struct gpu_graph *graph, const struct gpu_envelope *envelope,
-                                  struct wire_record *record, struct gpu_error *error) {
+static gpulua_status send_reports(struct gpu_graph *graph, const struct gpu_report *first,
+                                  const struct gpu_envelope *envelope, struct wire_record *record,
+                                  struct gpu_error *error) {
     _Alignas(16) uint8_t launch[sizeof *record + WIRE_WAITS_MAX * sizeof(struct wire_wait)];
     size_t byte_count = sizeof *record + record->wait_count * sizeof(struct wire_wait);
     memcpy(launch, record, byte_count);
-    gpulua_status status = gpu_graph_send_reports(graph, &envelope->waits, error);
+    gpulua_status status = gpu_graph_send_reports(graph, first, &envelope->waits, error);
     memcpy(record, launch, byte_count);
     return status;
 }
@@ -222,7 +223,7 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
         return status;
     }
     if (report) {
-        status = send_reports(graph, &envelope, record, error);
+        status = send_reports(graph, report, &envelope, record, error);
         if (status) {
             return status;
         }

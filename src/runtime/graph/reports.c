@@ -23,14 +23,14 @@ static void need(struct graph_needs *needs, uint32_t reporter) {
 static void collect_needs(const struct graph_body *body, struct graph_needs *needs) {
     for (uint32_t i = 0; i < body->found_count; i++) {
         uint32_t reporter = body->nodes[body->found[i].from].reporter;
-        if ((body->found[i].reasons & GPU_EDGE_RAW) && reporter != GPU_NODE_NONE) {
+        if (body->found[i].reads && reporter != GPU_NODE_NONE) {
             need(needs, reporter);
         }
     }
     for (int reports = 0; reports <= 1; reports++) {
         for (uint32_t i = 0; i < body->found_count; i++) {
             const struct graph_node *from = &body->nodes[body->found[i].from];
-            if (!(body->found[i].reasons & GPU_EDGE_RAW) || from->needs == GPU_NODE_NONE ||
+            if (!body->found[i].reads || from->needs == GPU_NODE_NONE ||
                 (from->reporter != GPU_NODE_NONE) != (reports == 1)) {
                 continue;
             }
@@ -71,58 +71,81 @@ bool gpu_graph_note_reports(struct graph_body *body, uint32_t number) {
 
 /* ---- launching ---- */
 
+/* The word of the launch as a whole: what is behind it looks at that alone. One node's own will do
+ * where there is no other. */
+static gpulua_status take_whole(struct gpu_graph *graph, struct gpu_report **first,
+                                struct gpu_error *error) {
+    const struct gpu_report_of of = {.source = ""};
+    struct gpu_report *whole;
+    gpulua_status status = graph->body.reporter_count > 1
+                               ? gpu_report_take(graph->device, &of, &whole, error)
+                               : GPULUA_OK;
+    if (status == GPULUA_OK && graph->body.reporter_count > 1) {
+        gpu_report_link(whole, *first);
+        *first = whole;
+    }
+    return status;
+}
+
 gpulua_status gpu_graph_take_reports(struct gpu_graph *graph, struct gpu_report **first,
                                      struct gpu_error *error) {
     struct graph_body *body = &graph->body;
+    gpulua_status status = GPULUA_OK;
     *first = NULL;
-    for (uint32_t i = 0; i < body->reporter_count; i++) {
+    for (uint32_t i = 0; i < body->reporter_count && status == GPULUA_OK; i++) {
         struct graph_reporter *reporter = &body->reporters[i];
         const struct graph_node *node = &body->nodes[reporter->node];
         const struct gpu_report_of of = {
             .source = node->kernel->source, .label = node->label, .site = node->site};
-        gpulua_status status = gpu_report_take(graph->device, &of, &reporter->report, error);
-        if (status) {
-            gpu_reports_release(*first);
-            *first = NULL;
-            return status;
+        status = gpu_report_take(graph->device, &of, &reporter->report, error);
+        if (status == GPULUA_OK) {
+            gpu_report_link(reporter->report, *first);
+            *first = reporter->report;
         }
-        gpu_report_link(reporter->report, *first);
-        *first = reporter->report;
     }
-    return GPULUA_OK;
+    status = status ? status : take_whole(graph, first, error);
+    if (status) {
+        gpu_reports_release(*first);
+        *first = NULL;
+    }
+    return status;
 }
 
-/* The node's record with what its kernel gets now; that of the graph has nothing there. */
+/* The node's record with what its kernel gets now; that of the graph has nothing there. `outside`:
+ * what the launch depends on. */
 static gpulua_status send_report(struct gpu_graph *graph, const struct graph_reporter *reporter,
-                                 const struct gpu_waits *waits, struct gpu_error *error) {
+                                 const struct gpu_report *whole, struct gpu_report *const *outside,
+                                 uint32_t outside_count, struct gpu_error *error) {
     const struct graph_body *body = &graph->body;
     const struct graph_node *node = &body->nodes[reporter->node];
     const struct gpu_signature *signature = gpu_kernel_signature(node->kernel);
-    struct gpu_report *needs[GPU_REPORT_NEEDS_MAX], *outside[GPU_REPORT_NEEDS_MAX];
+    struct gpu_report *needs[GPU_REPORT_NEEDS_MAX];
     uint32_t count = 0;
     if (node->needs != GPU_NODE_NONE) {
         for (; count < body->needs[node->needs].count; count++) {
             needs[count] = body->reporters[body->needs[node->needs].reporters[count]].report;
         }
     }
-    uint32_t outside_count = gpu_report_needs(graph->device, waits, outside);
     for (uint32_t i = 0; i < outside_count && count < GPU_REPORT_NEEDS_MAX; i++) {
         needs[count++] = outside[i];
     }
     struct gpu_report_context context;
     uint16_t offsets[GPU_REPORT_RELOCS_MAX]; /* which the record has already */
-    (void)gpu_report_context(reporter->report, needs, count, &context, offsets);
+    (void)gpu_report_context(reporter->report, whole, needs, count, &context, offsets);
     struct wire_record *record = gpu_graph_patch_record(graph, reporter->node);
     memcpy((uint8_t *)(record + 1) + signature->params[signature->param_count].byte_offset,
            &context, sizeof context);
     return gpu_device_publish(graph->device, record, error);
 }
 
-gpulua_status gpu_graph_send_reports(struct gpu_graph *graph, const struct gpu_waits *waits,
-                                     struct gpu_error *error) {
+gpulua_status gpu_graph_send_reports(struct gpu_graph *graph, const struct gpu_report *first,
+                                     const struct gpu_waits *waits, struct gpu_error *error) {
+    struct gpu_report *outside[GPU_REPORT_NEEDS_MAX];
+    uint32_t count = gpu_report_needs(graph->device, waits, outside);
+    const struct gpu_report *whole = graph->body.reporter_count > 1 ? first : NULL;
     gpulua_status status = GPULUA_OK;
     for (uint32_t i = 0; i < graph->body.reporter_count && status == GPULUA_OK; i++) {
-        status = send_report(graph, &graph->body.reporters[i], waits, error);
+        status = send_report(graph, &graph->body.reporters[i], whole, outside, count, error);
     }
     return status;
 }

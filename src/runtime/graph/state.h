@@ -39,6 +39,7 @@ struct graph_edge {
     uint32_t track;  /* the first one that is a reason */
     uint32_t via;    /* while it is sought: a node that `from` goes before, or GPU_NODE_NONE */
     uint8_t reasons; /* enum gpu_edge_reason */
+    bool reads;      /* memory that `from` has written: a module's block is order alone */
 };
 
 /* What a node was submitted with: enough to submit it again with something else in its place. */
@@ -214,13 +215,13 @@ void gpu_graph_track_finish(struct graph_track *track);
 /* Does the node report, and what does it depend on that does? While its edges are found and not
  * reduced yet. False: no memory. */
 bool gpu_graph_note_reports(struct graph_body *body, uint32_t node);
-/* One for each node that reports, linked from the newest to the oldest, for the caller to release;
- * NULL: there is no such node. */
+/* One for each node that reports, and in front of them, if there are several, one for all of them;
+ * linked, for the caller to release. NULL: there is no such node. */
 gpulua_status gpu_graph_take_reports(struct gpu_graph *graph, struct gpu_report **first,
                                      struct gpu_error *error);
 /* The device's nodes get those taken, and what they depend on behind these waits. In scratch. */
-gpulua_status gpu_graph_send_reports(struct gpu_graph *graph, const struct gpu_waits *waits,
-                                     struct gpu_error *error);
+gpulua_status gpu_graph_send_reports(struct gpu_graph *graph, const struct gpu_report *first,
+                                     const struct gpu_waits *waits, struct gpu_error *error);
 
 /* ---- temporary.c ---- */
 /* Does it stand for `block` of the graph that is updated? */
