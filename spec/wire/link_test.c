@@ -708,6 +708,62 @@ static void end(struct client *client, enum wire_transport transport) {
     nonsense_record(transport);
 }
 
+/* What a node does from the next launch on. */
+static void put_fill(struct client *client, uint32_t node, uint32_t slab, uint64_t index,
+                     int value) {
+    struct client_record out = client_record(WIRE_OP_FILL, 0);
+    out.record.flags = WIRE_FLAG_NODE;
+    out.record.seq = gpu_wire_node_seq(1, node);
+    out.record.u.fill.dst = gpu_wire_address(slab, index * 4);
+    out.record.u.fill.elem_count = 1;
+    out.record.u.fill.elem_bytes = 4;
+    out.record.u.fill.pattern[0] = (uint32_t)value;
+    client_publish(client, &out);
+}
+
+static bool launch_graph(struct client *client, bool is_well) {
+    struct client_record out = client_record(WIRE_OP_GRAPH_LAUNCH, 1);
+    uint32_t before = client->failure_count;
+    uint64_t seq = client_submit(client, &out, 0);
+    return client_wait(client, 0, seq) && client->failure_count == before + !is_well &&
+           (is_well || (client->failures[before % CLIENT_FAILURES].seq == seq &&
+                        client->failures[before % CLIENT_FAILURES].status != GPULUA_OK));
+}
+
+static bool holds(struct client *client, int first, int second) {
+    const int *got = client_read(client, 0, 300, 2);
+    return got != NULL && got[0] == first && got[1] == second;
+}
+
+static void graph_patches(struct client *client) {
+    struct client_record begin = client_record(WIRE_OP_GRAPH_BEGIN, 1);
+    begin.record.u.graph.node_count = 2;
+    client_publish(client, &begin);
+    put_fill(client, 0, 1, 300, 1);
+    put_fill(client, 1, 1, 301, 2);
+    struct client_record finish = client_record(WIRE_OP_GRAPH_END, 1);
+    check(client_request(client, &finish) == GPULUA_OK && launch_graph(client, true) &&
+              holds(client, 1, 2),
+          "a graph of two nodes");
+    put_fill(client, 0, 9, 300, 3); /* there is no such slab */
+    put_fill(client, 1, 1, 301, 4);
+    check(launch_graph(client, false) && launch_graph(client, false) && holds(client, 1, 2),
+          "a node that cannot be changed fails the launches from then on");
+    put_fill(client, 1, 1, 301, 5);
+    check(launch_graph(client, false), "also if another one can be");
+    put_fill(client, 0, 1, 300, 6);
+    check(launch_graph(client, true) && holds(client, 6, 5),
+          "until it is changed, and others have changed meanwhile");
+    put_fill(client, 0, 9, 300, 7);
+    put_fill(client, 1, 9, 301, 7);
+    put_fill(client, 0, 1, 300, 8);
+    check(launch_graph(client, false), "two such nodes fail them");
+    put_fill(client, 1, 1, 301, 9);
+    check(launch_graph(client, true) && holds(client, 8, 9), "until both are changed");
+    struct client_record destroy = client_record(WIRE_OP_GRAPH_DESTROY, 1);
+    client_publish(client, &destroy);
+}
+
 static void run(enum wire_transport transport) {
     transport_name = transport == WIRE_TRANSPORT_INLINE   ? "inline"
                      : transport == WIRE_TRANSPORT_THREAD ? "thread"
@@ -724,6 +780,7 @@ static void run(enum wire_transport transport) {
     copies(client);
     global_variable(client);
     bad_work(client);
+    graph_patches(client);
     waiting(client);
     if (CLIENT_IS_TSAN) {
         tap_skip(&tap, "without a wait the later of two fills is overtaken",

@@ -101,6 +101,11 @@ struct executor_stream {
 };
 
 /* A graph, or one that is being put together. */
+struct executor_bad_node {
+    struct executor_bad_node *next;
+    uint32_t node;
+};
+
 struct executor_graph {
     bool is_there, is_ready;
     bool prints;
@@ -114,7 +119,10 @@ struct executor_graph {
     struct backend_graph *graph;   /* owned; NULL: launches are verified by hashes, or it failed */
     struct backend_stream *stream; /* the graph's */
     struct wire_record **records;  /* owned, each of them: where launches are verified by hashes */
-    struct backend_error failure;  /* the first one, until GRAPH_END has told it */
+    struct backend_error failure;  /* the first one, until GRAPH_END has told it; then of a node
+                                      that could not be changed, until all of those are */
+    struct executor_bad_node *bad; /* owned: those */
+    bool fails_for_good;           /* there was no memory to say which */
 };
 
 /* A module or a graph whose end waits for work that may still use it. */

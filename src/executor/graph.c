@@ -91,7 +91,31 @@ static gpulua_status begin_node(struct wire_executor *executor, struct executor_
     return executor->ops->graph_node(row->graph, deps, record->wait_count, error);
 }
 
-/* What a node of a graph that is there does from the next launch on. Failing fails those. */
+/* Launches fail as long as there are nodes that could not be changed: until each of them is. */
+static void note_patch(struct executor_graph *row, uint32_t node, gpulua_status status,
+                       struct backend_error *error) {
+    struct executor_bad_node **link = &row->bad;
+    while (*link != NULL && (*link)->node != node) {
+        link = &(*link)->next;
+    }
+    struct executor_bad_node *bad = *link;
+    if (status == GPULUA_OK && bad != NULL) {
+        *link = bad->next;
+        free(bad);
+        if (row->bad == NULL && !row->fails_for_good) {
+            gpu_backend_error_init(&row->failure);
+        }
+    } else if (status != GPULUA_OK) {
+        note_failure(row, error);
+        if (bad == NULL && (bad = malloc(sizeof *bad)) != NULL) {
+            *bad = (struct executor_bad_node){.next = row->bad, .node = node};
+            row->bad = bad;
+        }
+        row->fails_for_good |= bad == NULL;
+    }
+}
+
+/* What a node of a graph that is there does from the next launch on. */
 static void patch(struct wire_executor *executor, struct executor_graph *row,
                   const struct wire_record *record) {
     uint32_t node = (uint32_t)record->seq;
@@ -120,9 +144,7 @@ static void patch(struct wire_executor *executor, struct executor_graph *row,
             status = executor->ops->graph_patched(row->graph, status, &error);
         }
     }
-    if (status != GPULUA_OK) {
-        note_failure(row, &error);
-    }
+    note_patch(row, node, status, &error);
 }
 
 static gpulua_status put_node(struct wire_executor *executor, struct executor_graph *row,
@@ -144,11 +166,11 @@ static gpulua_status put_node(struct wire_executor *executor, struct executor_gr
 
 void gpu_executor_graph_node(struct wire_executor *executor, const struct wire_record *record) {
     struct executor_graph *row = row_of(executor, (uint32_t)(record->seq >> 32));
-    if (row == NULL || row->failure.status != GPULUA_OK) {
+    if (row != NULL && row->is_ready) {
+        patch(executor, row, record);
         return;
     }
-    if (row->is_ready) {
-        patch(executor, row, record);
+    if (row == NULL || row->failure.status != GPULUA_OK) {
         return;
     }
     struct backend_error error;
@@ -233,6 +255,11 @@ void gpu_executor_graph_destroy(struct wire_executor *executor, uint32_t number)
         free(row->records[i]);
     }
     free(row->records);
+    while (row->bad != NULL) {
+        struct executor_bad_node *bad = row->bad;
+        row->bad = bad->next;
+        free(bad);
+    }
     struct backend_graph *graph = row->graph;
     *row = (struct executor_graph){0};
     if (graph != NULL) {
