@@ -129,4 +129,23 @@ describe("device", function()
     assert.equal("compiled\n", output)
     assert.truthy(count > 0, "nothing was put there")
   end)
+
+  it("gives its address space back when it is closed, whoever holds its modules", function()
+    local output = support.script([[
+      local gpu = require "gpulua"
+      local function address_space()
+        for line in io.lines "/proc/self/status" do
+          local kib = line:match "VmSize:%s+(%d+)"
+          if kib then return kib / 2 ^ 30 end -- TiB
+        end
+      end
+      local kept, before = {}, address_space()
+      for i = 1, 12 do
+        local dev <close> = gpu.device("cpu", {})
+        kept[i] = dev:compile 'extern "C" __global__ void k(int *x) { x[0] = 1; }'
+        kept[i].k:launch({ grid = 1, block = 1 }, dev:buffer("i32", 4):fill(0)):await()
+      end
+      print(address_space() - before < 1)]])
+    assert.equal("true\n", output)
+  end)
 end)

@@ -430,6 +430,7 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
     gpu_recovery_finish(device);
     gpu_watchdog_finish(device);
     gpu_reports_close(device);
+    gpu_modules_close(device);
     gpu_device_run_deferred(device);
     gpu_device_retry_later(device);
     gpu_device_run_deferred(device);

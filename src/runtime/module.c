@@ -200,6 +200,13 @@ static void on_module(struct gpu_op *op, void *user, const struct wire_reply *re
     gpu_module_release(module); /* the request's */
 }
 
+void gpu_modules_close(struct gpu_device *device) {
+    for (struct gpu_module *module = device->modules; module; module = module->next) {
+        gpu_block_release(module->image);
+        module->image = NULL;
+    }
+}
+
 static gpulua_status put_text(struct gpu_module *module, const struct gpu_module_info *info,
                               struct gpu_error *error) {
     struct gpu_block_info block = {

@@ -790,6 +790,9 @@ void gpu_exports_leave(struct gpu_device *device);
 void gpu_device_end_link(struct gpu_device *device, struct wire_link *link);
 
 /* ---- module.c ---- */
+/* The device ends: it will not load them again. Their handles may stay. */
+void gpu_modules_close(struct gpu_device *device);
+
 /* ---- recipe.c ----
  * What a module was made of, and how its launches know a kernel. Both may outlive the device's
  * code: the flight ring shows work that is over. */
