@@ -334,11 +334,7 @@ describe("a kernel that reports", function()
       x:fill(0)
       step:launch(four, x, y, round, 5):await()
       assert.equal(1 + round, x:read()[1])
-      os.execute("kill -9 " .. own.pid)
-      support.eventually(10, function()
-        own:await()
-        return own.epoch == round + 1
-      end)
+      support.lose(own)
     end
   end)
 end)

@@ -146,28 +146,26 @@ static void begin_close(void) {
     signal(SIGINT, SIG_DFL);
 }
 
-/* With --flight: of devices that are still open, if none was lost. */
-static void write_flight(lua_State *L) {
-    if (!program.keeps_flight || !lua_checkstack(L, 4)) {
-        return;
-    }
-    if ((luaL_loadstring(L, "require('gpulua.flight').finish()") || lua_pcall(L, 0, 0, 0))) {
+static void run_at_end(lua_State *L, const char *chunk) {
+    if (lua_checkstack(L, 4) && (luaL_loadstring(L, chunk) || lua_pcall(L, 0, 0, 0))) {
         program_say(program.name, lua_tostring(L, -1));
         lua_pop(L, 1);
+    }
+}
+
+/* With --flight: of devices that are still open, if none was lost. */
+static void write_flight(lua_State *L) {
+    if (program.keeps_flight) {
+        run_at_end(L, "require('gpulua.flight').finish()");
     }
 }
 
 /* In check mode, when nothing of the script is left but what it has put somewhere. Runs of --seeds
  * are compared, and say nothing. */
 static void report_leaks(lua_State *L) {
-    if (!program.checks || getenv("GPULUA_CHECK_LOG") || !lua_checkstack(L, 4)) {
-        return;
-    }
-    lua_settop(L, 0);
-    if (luaL_loadstring(L, "require('gpulua.memory_map').report_leaks()") ||
-        lua_pcall(L, 0, 0, 0)) {
-        program_say(program.name, lua_tostring(L, -1));
-        lua_pop(L, 1);
+    if (program.checks && !getenv("GPULUA_CHECK_LOG")) {
+        lua_settop(L, 0);
+        run_at_end(L, "require('gpulua.memory_map').report_leaks()");
     }
 }
 

@@ -340,7 +340,7 @@ static void destroy(struct gpu_device *device) {
     free(device->failed);
     free(device->unobserved);
     free(device->interned);
-    gpu_labels_finish(&device->labels);
+    gpu_index_finish(&device->labels);
     gpu_id_pool_finish(&device->module_ids);
     gpu_id_pool_finish(&device->kernel_ids);
     gpu_id_pool_finish(&device->graph_ids);

@@ -169,10 +169,9 @@ uint32_t gpu_report_relocs(uint32_t need_count, uint16_t relocs[GPU_REPORT_RELOC
     return count;
 }
 
-uint32_t gpu_report_context(const struct gpu_report *report, const struct gpu_report *whole,
-                            struct gpu_report *const *needs, uint32_t need_count,
-                            struct gpu_report_context *context,
-                            uint16_t relocs[GPU_REPORT_RELOCS_MAX]) {
+void gpu_report_context(const struct gpu_report *report, const struct gpu_report *whole,
+                        struct gpu_report *const *needs, uint32_t need_count,
+                        struct gpu_report_context *context) {
     const struct gpu_report_row *row = report->row;
     uint64_t index = (uint64_t)(report - row->reports);
     memset(context, 0, sizeof *context);
@@ -187,7 +186,6 @@ uint32_t gpu_report_context(const struct gpu_report *report, const struct gpu_re
         context->needs[i].word = word_of(needs[i]);
         context->needs[i].number = needs[i]->number;
     }
-    return gpu_report_relocs(need_count, relocs);
 }
 
 void gpu_reports_close(struct gpu_device *device) {

@@ -38,12 +38,11 @@ struct gpu_report *gpu_report_retain(struct gpu_report *report);
 void gpu_report_release(struct gpu_report *report);  /* NULL: nothing */
 void gpu_reports_release(struct gpu_report *report); /* and those behind it */
 /* What the kernel of `report` gets, that depends on these. `whole`: of the graph that it is in;
- * NULL: of none, or alone there. Offsets of its addresses go to `relocs`; returns how many. */
-uint32_t gpu_report_context(const struct gpu_report *report, const struct gpu_report *whole,
-                            struct gpu_report *const *needs, uint32_t need_count,
-                            struct gpu_report_context *context,
-                            uint16_t relocs[GPU_REPORT_RELOCS_MAX]);
-/* The offsets alone. */
+ * NULL: of none, or alone there. */
+void gpu_report_context(const struct gpu_report *report, const struct gpu_report *whole,
+                        struct gpu_report *const *needs, uint32_t need_count,
+                        struct gpu_report_context *context);
+/* The offsets of its addresses; returns how many. What is not there is 0, and stays that. */
 uint32_t gpu_report_relocs(uint32_t need_count, uint16_t relocs[GPU_REPORT_RELOCS_MAX]);
 
 /* The operation is one that these launches may fail: it retains what its dependencies have, and

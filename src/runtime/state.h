@@ -132,7 +132,7 @@ struct gpu_grant {
 struct gpu_block {
     uint32_t refs;
     bool is_host, is_freed, is_staging, is_deferred, is_trackable;
-    bool is_hidden;    /* check mode is not told of it */
+    bool is_hidden;    /* gpulua's own: check mode is not told of it */
     bool is_foreign;   /* imported: memory of another library (exchange.h) */
     bool is_read_only; /* of those: work that writes it is refused */
     bool is_external;  /* a module's variable: no memory of ours; or a module's own hazard block: no
@@ -332,15 +332,15 @@ struct gpu_recovery {
     bool was_returning; /* what failed with this loss was the restoration's */
 };
 
-/* Labels that the executor knows; see labels.c. */
-struct gpu_label_place {
-    const char *label; /* interned or static: compared alone; NULL: free */
+/* Numbers of what is compared by its address. */
+#define GPU_INDEX_NONE UINT32_MAX
+struct gpu_place {
+    const void *key; /* compared alone; NULL: free */
     uint32_t number;
 };
-struct gpu_labels {
-    struct gpu_label_place *places; /* owned; open addressing */
-    uint32_t count, capacity;
-    uint64_t epoch; /* of the device, when they were sent */
+struct gpu_index {
+    struct gpu_place *places; /* owned */
+    uint32_t capacity, count;
 };
 
 struct gpu_device {
@@ -440,7 +440,8 @@ struct gpu_device {
 
     const char **interned; /* open addressing */
     uint32_t interned_count, interned_capacity;
-    struct gpu_labels labels;
+    struct gpu_index labels; /* that the executor knows, interned or static; see labels.c */
+    uint64_t labels_epoch;   /* when they were sent */
 
     struct gpu_stats stats;
     _Alignas(16) uint8_t scratch[WIRE_RECORD_BYTES_MAX]; /* the record being built */
@@ -707,10 +708,16 @@ bool gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uin
 void gpu_hazards_commit(struct gpu_stream *stream, uint64_t seq, const struct gpu_use *uses,
                         uint32_t use_count);
 
+/* ---- index.c ---- */
+/* GPU_INDEX_NONE: it has none. */
+uint32_t gpu_index_find(const struct gpu_index *index, const void *key);
+/* Where its number stands; one that is new has GPU_INDEX_NONE, to be set. NULL: no memory. */
+uint32_t *gpu_index_make(struct gpu_index *index, const void *key);
+void gpu_index_finish(struct gpu_index *index);
+
 /* ---- labels.c ---- */
 /* Of a label that is interned or static, from 1. 0: no memory, or the device is lost. */
 uint32_t gpu_label_number(struct gpu_device *device, const char *label);
-void gpu_labels_finish(struct gpu_labels *labels);
 
 /* ---- envelope.c ---- */
 struct gpu_envelope {

@@ -521,13 +521,12 @@ static uint32_t write_context(const struct gpu_signature *signature, uint8_t *pa
     struct gpu_report *needs[GPU_REPORT_NEEDS_MAX];
     struct gpu_report_context context = {0};
     uint16_t offsets[GPU_REPORT_RELOCS_MAX];
-    uint32_t count;
+    uint32_t need_count = GPU_REPORT_NEEDS_MAX;
     if (envelope->report) {
-        uint32_t need_count = gpu_report_needs(envelope->stream->device, &envelope->waits, needs);
-        count = gpu_report_context(envelope->report, NULL, needs, need_count, &context, offsets);
-    } else {
-        count = gpu_report_relocs(GPU_REPORT_NEEDS_MAX, offsets);
+        need_count = gpu_report_needs(envelope->stream->device, &envelope->waits, needs);
+        gpu_report_context(envelope->report, NULL, needs, need_count, &context);
     }
+    uint32_t count = gpu_report_relocs(need_count, offsets);
     uint32_t at = signature->params[signature->param_count].byte_offset;
     memcpy(payload + at, &context, sizeof context);
     uint8_t *relocs = payload + signature->args_bytes;

@@ -31,12 +31,12 @@ static bool grow(void **items, uint32_t *capacity, uint32_t count, size_t item_b
 /* ---- blocks ---- */
 
 uint32_t gpu_graph_find_track(const struct graph_body *body, const struct gpu_block *block) {
-    return gpu_graph_index_find(&body->index, block);
+    return gpu_index_find(&body->index, block);
 }
 
 /* The index of the block's track, which is made if there is none; GPU_NODE_NONE: no memory. */
 static uint32_t track_of(struct graph_body *body, struct gpu_block *block) {
-    uint32_t *number = gpu_graph_index_make(&body->index, block);
+    uint32_t *number = gpu_index_make(&body->index, block);
     if (!number) {
         return GPU_NODE_NONE;
     }
@@ -231,7 +231,7 @@ void gpu_graph_body_finish(struct graph_body *body) {
     free(body->use_tracks);
     free(body->refs);
     free(body->tracks);
-    gpu_graph_index_finish(&body->index);
+    gpu_index_finish(&body->index);
     free((void *)body->kernels);
     for (uint32_t i = 0; i < body->made_count; i++) {
         gpu_block_release(body->made[i]);

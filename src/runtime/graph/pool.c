@@ -20,8 +20,8 @@ struct gpu_pool {
     uint32_t user_count;        /* graphs, and captures that have not ended */
     struct pool_entry *entries; /* owned; in order */
     uint32_t count, capacity;
-    struct graph_index index; /* of the blocks */
-    struct gpu_block *order;  /* retained: has no memory; launches of its graphs write it */
+    struct gpu_index index;  /* of the blocks */
+    struct gpu_block *order; /* retained: has no memory; launches of its graphs write it */
     struct gpu_deferred release;
     bool is_deferred;
 };
@@ -62,7 +62,7 @@ static void drop_blocks(struct gpu_pool *pool) {
         gpu_block_release(pool->entries[i].block);
     }
     free(pool->entries);
-    gpu_graph_index_finish(&pool->index);
+    gpu_index_finish(&pool->index);
     pool->entries = NULL;
     pool->count = pool->capacity = 0;
 }
@@ -123,7 +123,7 @@ gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block, uint6
     if (block->byte_count == 0) { /* order alone is no memory */
         return GPULUA_OK;
     }
-    uint32_t known = gpu_graph_index_find(&pool->index, block);
+    uint32_t known = gpu_index_find(&pool->index, block);
     if (known != GPU_NODE_NONE) {
         struct pool_entry *entry = &pool->entries[known];
         entry->capture = entry->capture == capture ? capture : 0;
@@ -136,7 +136,7 @@ gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block, uint6
     if (status) {
         return status;
     }
-    uint32_t *number = gpu_graph_index_make(&pool->index, block);
+    uint32_t *number = gpu_index_make(&pool->index, block);
     if (!number || !gpu_graph_grow((void **)&pool->entries, &pool->capacity, pool->count,
                                    sizeof *pool->entries)) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to register %s", what);
@@ -163,9 +163,9 @@ static void sift(struct gpu_pool *pool,
         return;
     }
     pool->count = kept;
-    gpu_graph_index_finish(&pool->index);
+    gpu_index_finish(&pool->index);
     for (uint32_t i = 0; i < kept; i++) {
-        uint32_t *number = gpu_graph_index_make(&pool->index, pool->entries[i].block);
+        uint32_t *number = gpu_index_make(&pool->index, pool->entries[i].block);
         if (number) { /* else it may be registered once more: no harm is done */
             *number = i;
         }
@@ -205,7 +205,7 @@ gpulua_status gpu_pool_record(struct gpu_pool *pool, const struct gpu_ref *ref,
     if (status == GPULUA_OK) {
         status = gpu_pool_add(pool, ref->block, 0, error);
     }
-    uint32_t number = gpu_graph_index_find(&pool->index, ref->block);
+    uint32_t number = gpu_index_find(&pool->index, ref->block);
     if (status == GPULUA_OK && number != GPU_NODE_NONE) {
         pool->entries[number].by_hand = true;
     }

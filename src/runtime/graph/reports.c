@@ -71,22 +71,6 @@ bool gpu_graph_note_reports(struct graph_body *body, uint32_t number) {
 
 /* ---- launching ---- */
 
-/* The word of the launch as a whole: what is behind it looks at that alone. One node's own will do
- * where there is no other. */
-static gpulua_status take_whole(struct gpu_graph *graph, struct gpu_report **first,
-                                struct gpu_error *error) {
-    const struct gpu_report_of of = {.source = ""};
-    struct gpu_report *whole;
-    gpulua_status status = graph->body.reporter_count > 1
-                               ? gpu_report_take(graph->device, &of, &whole, error)
-                               : GPULUA_OK;
-    if (status == GPULUA_OK && graph->body.reporter_count > 1) {
-        gpu_report_link(whole, *first);
-        *first = whole;
-    }
-    return status;
-}
-
 gpulua_status gpu_graph_take_reports(struct gpu_graph *graph, struct gpu_report **first,
                                      struct gpu_error *error) {
     struct graph_body *body = &graph->body;
@@ -103,7 +87,16 @@ gpulua_status gpu_graph_take_reports(struct gpu_graph *graph, struct gpu_report 
             *first = reporter->report;
         }
     }
-    status = status ? status : take_whole(graph, first, error);
+    /* What is behind the launch looks at one word of all of it; one node's own will do. */
+    if (status == GPULUA_OK && body->reporter_count > 1) {
+        const struct gpu_report_of of = {.source = ""};
+        struct gpu_report *whole;
+        status = gpu_report_take(graph->device, &of, &whole, error);
+        if (status == GPULUA_OK) {
+            gpu_report_link(whole, *first);
+            *first = whole;
+        }
+    }
     if (status) {
         gpu_reports_release(*first);
         *first = NULL;
@@ -130,8 +123,7 @@ static gpulua_status send_report(struct gpu_graph *graph, const struct graph_rep
         needs[count++] = outside[i];
     }
     struct gpu_report_context context;
-    uint16_t offsets[GPU_REPORT_RELOCS_MAX]; /* which the record has already */
-    (void)gpu_report_context(reporter->report, whole, needs, count, &context, offsets);
+    gpu_report_context(reporter->report, whole, needs, count, &context);
     struct wire_record *record = gpu_graph_patch_record(graph, reporter->node);
     memcpy((uint8_t *)(record + 1) + signature->params[signature->param_count].byte_offset,
            &context, sizeof context);

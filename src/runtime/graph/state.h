@@ -3,19 +3,10 @@
 #define GPU_RUNTIME_GRAPH_STATE_H
 
 #include "runtime/graph.h"
+#include "runtime/report.h"
 #include "runtime/state.h"
 
-#define GPU_NODE_NONE UINT32_MAX
-
-/* The numbers of blocks in a list. */
-struct graph_place {
-    const struct gpu_block *block; /* compared alone; NULL: free */
-    uint32_t number;
-};
-struct graph_index {
-    struct graph_place *places; /* owned */
-    uint32_t capacity, count;
-};
+#define GPU_NODE_NONE GPU_INDEX_NONE
 
 /* Bytes of a block that the same nodes have used. */
 struct graph_range {
@@ -59,7 +50,7 @@ struct graph_control;
 /* Nodes that report, by their number among those: what a node depends on of them, at most as many
  * as a kernel looks at. */
 struct graph_needs {
-    uint32_t count, reporters[4];
+    uint32_t count, reporters[GPU_REPORT_NEEDS_MAX];
 };
 struct graph_reporter {
     uint32_t node;
@@ -102,7 +93,7 @@ struct graph_body {
     uint32_t use_track_capacity;
     struct graph_track *tracks;
     uint32_t track_count, track_capacity;
-    struct graph_index index;    /* of the tracks, by block */
+    struct gpu_index index;      /* of the tracks, by block */
     struct gpu_kernel **kernels; /* each retained */
     uint32_t kernel_count, kernel_capacity;
     struct graph_ref *refs; /* of the nodes, and behind `refs_taken` of the one that is to come */
@@ -176,13 +167,6 @@ struct graph_control {
     uint32_t body_count;
     struct graph_body bodies[];
 };
-
-/* ---- index.c ---- */
-/* GPU_NODE_NONE: it has none. */
-uint32_t gpu_graph_index_find(const struct graph_index *index, const struct gpu_block *block);
-/* Where its number stands; one that is new has GPU_NODE_NONE, to be set. NULL: no memory. */
-uint32_t *gpu_graph_index_make(struct graph_index *index, const struct gpu_block *block);
-void gpu_graph_index_finish(struct graph_index *index);
 
 /* ---- body.c ---- */
 /* Grows the array at *items so that one more fits. False: no memory. */
