@@ -476,8 +476,17 @@ static bool is_before(const struct gpu_report *a, const struct gpu_report *b) {
     return of_a < of_b || (of_a == of_b && a->number < b->number);
 }
 
+/* Of a graph's launch one that belongs in front of it may come still. */
+static bool is_early(struct gpu_device *device, const struct gpu_report *report) {
+    const struct gpu_op *op = report->op;
+    struct gpu_point point = {.slot = op->stream->slot, .seq = op->seq};
+    bool is_early = report->of.label && (op->number == 0 || !gpu_point_is_over(device, point));
+    device->has_early_reports |= is_early;
+    return is_early;
+}
+
 /* The one submitted first that has failed and is not known to. */
-static struct gpu_report *find_failed(const struct gpu_device *device) {
+static struct gpu_report *find_failed(struct gpu_device *device) {
     struct gpu_report *found = NULL;
     for (struct gpu_report_row *row = device->report_rows; row; row = row->next) {
         for (uint32_t i = 1; i < REPORTS_PER_ROW; i++) {
@@ -485,7 +494,8 @@ static struct gpu_report *find_failed(const struct gpu_device *device) {
             const struct gpu_op *op = report->op;
             if (op && !op->failure && (!found || is_before(report, found)) &&
                 atomic_load_explicit(&report->written->state, memory_order_acquire) ==
-                    STATE_THERE) {
+                    STATE_THERE &&
+                !is_early(device, report)) {
                 found = report;
             }
         }
@@ -494,7 +504,8 @@ static struct gpu_report *find_failed(const struct gpu_device *device) {
 }
 
 void gpu_reports_look(struct gpu_device *device) {
-    bool has_failed = false;
+    bool has_failed = device->has_early_reports;
+    device->has_early_reports = false;
     for (struct gpu_report_row *row = device->report_rows; row; row = row->next) {
         has_failed |= is_marked(row);
     }

@@ -404,6 +404,7 @@ struct gpu_device {
     struct gpu_report_row *report_rows; /* owned; see report.h */
     struct gpu_report *report_free;
     uint32_t report_count;             /* that are in use */
+    bool has_early_reports;            /* that were seen, and have to wait for others */
     uint64_t report_number;            /* of the newest; none is used twice */
     struct gpu_failure *failure_spare; /* for when there is no memory for one */
     struct gpu_failed_point *failed;
