@@ -476,11 +476,12 @@ static bool is_before(const struct gpu_report *a, const struct gpu_report *b) {
     return of_a < of_b || (of_a == of_b && a->number < b->number);
 }
 
-/* Of a graph's launch one that belongs in front of it may come still. */
+/* Of a graph's launch one that belongs in front of it may come still: over is what was so before
+ * anybody began to look here. */
 static bool is_early(struct gpu_device *device, const struct gpu_report *report) {
     const struct gpu_op *op = report->op;
-    struct gpu_point point = {.slot = op->stream->slot, .seq = op->seq};
-    bool is_early = report->of.label && (op->number == 0 || !gpu_point_is_over(device, point));
+    bool is_early =
+        report->of.label && (op->number == 0 || op->seq > device->done[op->stream->slot]);
     device->has_early_reports |= is_early;
     return is_early;
 }
