@@ -5,7 +5,7 @@ local gpu = require "gpulua"
 local support = require "spec.support"
 
 local is_isolated = support.is_isolated()
-local is_cuda = (os.getenv "GPULUA_DEVICE" or ""):find "^cuda" ~= nil
+local is_cuda = support.is_gpu()
 local one = support.one
 
 local source = [[

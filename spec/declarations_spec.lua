@@ -3,9 +3,10 @@
 
 local declarations = require "spec.check.declarations"
 local gpu = require "gpulua"
+local support = require "spec.support"
 
 describe("a wrong declaration", function()
-  if (os.getenv "GPULUA_DEVICE" or ""):find "^cuda" then
+  if support.is_gpu() then
     pending "check mode is the CPU device's"
     return
   end

@@ -136,7 +136,7 @@ describe("random pipelines with a fault", function()
       pending "the device lives in this process"
     end
     local rounds = os.getenv "GPULUA_FAULTS" and tonumber(os.getenv "GPULUA_FAULTS")
-      or (support.keeps_freed_memory() and 100 or 1000)
+      or (support.is_gpu() and 150 or support.keeps_freed_memory() and 100 or 1000)
     local with_culprit, named_count = 0, 0
     local dev = support.open { restarts = 1000000 }
     local mod = dev:compile(source)

@@ -880,7 +880,7 @@ describe("fft", function()
     local file = assert(io.open(path, "w"))
     file:write(code)
     file:close()
-    local cuda = (os.getenv "GPULUA_DEVICE" or ""):find "^cuda"
+    local cuda = support.is_gpu()
     local function run(environment)
       local pipe = assert(io.popen(("%s %s/gpulua %s 2>&1"):format(environment, os.getenv "GPULUA_BUILD" or "build",
         path)))

@@ -5,7 +5,7 @@ local support = require "spec.support"
 local pipelines = require "spec.pipelines"
 local seeds = require "gpulua.seeds"
 
-local is_cuda = (os.getenv "GPULUA_DEVICE" or ""):find "^cuda" ~= nil
+local is_cuda = support.is_gpu()
 
 local source = [[
   extern "C" __global__ void put(int *x, int n, int value) { for (int i = 0; i < n; i++) x[i] = value; }

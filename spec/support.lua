@@ -20,12 +20,16 @@ function support.open(opts)
   return dev
 end
 
+function support.is_gpu()
+  return (os.getenv "GPULUA_DEVICE" or ""):find "^cuda" ~= nil
+end
+
 function support.isolation()
   local isolation = os.getenv "GPULUA_ISOLATE"
   if isolation and isolation ~= "" then
     return isolation
   end
-  return (os.getenv "GPULUA_DEVICE" or ""):find "^cuda" and "process" or "none"
+  return support.is_gpu() and "process" or "none"
 end
 
 function support.is_isolated()
