@@ -133,6 +133,10 @@ typedef struct gpulua_config {
     void (*on_log)(void *user,
                    const char *line); /* what a close waits for; what check mode finds odd */
     void *user;
+    /* 1: devices that the script opens are traced, as with $GPULUA_TRACE=1: when each operation was
+     * asked for, done and known to be over is kept, for require "gpulua.trace" and for the device
+     * times of hooks */
+    int trace;
 } gpulua_config;
 
 GPULUA_API const char *gpulua_version(void);

@@ -12,6 +12,7 @@ for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown"
   "capture_active", "graphed_same",
   "overlap", "map_kind", "map_fits", "scalar_of",
   "inject_slow", "device_events", "device_return", "rebuilds", "keep_version", "keep", "flight_path", "flight_files",
+  "trace_info", "trace_op", "trace_waits", "trace_uses", "trace_span", "trace_range", "trace_settle",
   "log", "memory_map", "terminal", "seconds", "shown", "ranges_are_on", "range_start", "range_end",
   "library", "library_value", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil
@@ -46,6 +47,16 @@ end
 function gpu.progress(...)
   return require "gpulua.progress"(...)
 end
+
+--- gpu.report() -> report: see report.lua.
+function gpu.report()
+  return require "gpulua.report".get()
+end
+
+--- gpu.trace.events(), gpu.trace.json(path): see trace.lua.
+gpu.trace = setmetatable({}, { __index = function(_, name)
+  return require "gpulua.trace"[name]
+end })
 
 --- gpu.range(name[, payload]) -> range: see ranges.lua.
 function gpu.range(...)

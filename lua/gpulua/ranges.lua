@@ -8,10 +8,13 @@ range.__name = "gpulua.range"
 
 --- range:close(): the range ends here. Once more: nothing. Also <close>, and the collector.
 function range.close(self)
-  local id = self.id
+  local id, begun = self.id, self.begun
+  self.id, self.begun = nil, nil
   if id then
-    self.id = nil
     core.range_end(id)
+  end
+  if begun then
+    core.trace_range(self.name, begun, self.task)
   end
 end
 range.__close = range.close
@@ -22,10 +25,10 @@ local silent = setmetatable({}, { __index = range, __close = range.close, __name
 
 local ranges = {}
 
---- gpu.range(name[, payload]) -> range: what the script does from here to range:close(), for a profiler's timeline, if
--- GPULUA_NVTX asks for ranges. It may go across waits, and those of different tasks may overlap. Names are shown up to
--- 255 bytes, with U+FFFD for control characters and for bytes that are no UTF-8; `payload` is an integer. Neither
--- blocks nor yields. InvalidArgument.
+--- gpu.range(name[, payload]) -> range: what the script does from here to range:close(), for traces and, if GPULUA_NVTX
+-- asks for ranges, for a profiler's timeline. It may go across waits, and those of different tasks may overlap. Names
+-- are shown up to 255 bytes, with U+FFFD for control characters and for bytes that are no UTF-8; `payload` is an
+-- integer. Neither blocks nor yields. InvalidArgument.
 -- Source: NVTX 3, nvtxDomainRangeStartEx.
 function ranges.range(name, payload)
   if type(name) ~= "string" then
@@ -36,10 +39,13 @@ function ranges.range(name, payload)
     core.raise("InvalidArgument", ("argument 2 of range: an integer expected, not %s"):format(
       core.type(payload) or math.type(payload) or type(payload)))
   end
-  if not core.ranges_are_on() then
+  local begun, task = core.trace_range()
+  local is_on = core.ranges_are_on()
+  if not begun and not is_on then
     return silent
   end
-  return setmetatable({ id = core.range_start(name, payload or 0) }, range)
+  return setmetatable({ id = is_on and core.range_start(name, payload or 0) or nil, name = name, begun = begun,
+    task = task }, range)
 end
 
 return ranges

@@ -83,7 +83,8 @@ struct backend_open_info {
     /* Which of the operations that are ready is done next, as numbers from 0 in the order of their
      * slots: "2.0.1"; then always the first. NULL: the seed decides. */
     const char *order;
-    bool sleeps; /* event_wait will be called */
+    bool sleeps;   /* event_wait will be called */
+    bool is_timed; /* event_times will be called */
     struct backend_sink sink;
 };
 
@@ -207,8 +208,7 @@ struct backend_ops {
     int (*calls_begin)(bool for_good);
     void (*calls_end)(int before);
 
-    /* Timing-free events, recordable again and again; waits already issued keep the older record.
-     */
+    /* Events, recordable again and again; waits already issued keep the older record. */
     gpulua_status (*event_create)(struct backend_device *device, struct backend_event **event,
                                   struct backend_error *error);
     void (*event_destroy)(struct backend_device *device, struct backend_event *event);
@@ -220,6 +220,11 @@ struct backend_ops {
      * one thread at most for an event, which is neither recorded again nor destroyed meanwhile.
      * NULL: it has to be asked for. */
     enum backend_query (*event_wait)(struct backend_event *event);
+    /* When the last records of two events were over, which both are, in ns on the monotonic clock
+     * of the host: what lies between them to the resolution of the device, where it lies to a few
+     * microseconds. Only where is_timed is set. NULL: nobody can tell. */
+    gpulua_status (*event_times)(struct backend_event *begin, struct backend_event *end,
+                                 int64_t *begin_ns, int64_t *end_ns, struct backend_error *error);
 
     /* Check mode, else never called; NULL: work is done without being asked for. Somebody waits for
      * (stream, seq): returns when it is over. Seq 0: when some work has been done, if there is any.

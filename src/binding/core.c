@@ -13,6 +13,7 @@
 #include "binding/memory.h"
 #include "binding/recovery.h"
 #include "binding/stream.h"
+#include "binding/trace.h"
 
 static const char core_key; /* registry: the module table */
 
@@ -505,6 +506,13 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"ranges_are_on", gpu_lua_ranges_are_on},
                                          {"range_start", gpu_lua_range_start},
                                          {"range_end", gpu_lua_range_end},
+                                         {"trace_info", gpu_lua_trace_info},
+                                         {"trace_op", gpu_lua_trace_op},
+                                         {"trace_waits", gpu_lua_trace_waits},
+                                         {"trace_uses", gpu_lua_trace_uses},
+                                         {"trace_span", gpu_lua_trace_span},
+                                         {"trace_range", gpu_lua_trace_range},
+                                         {"trace_settle", gpu_lua_trace_settle},
                                          {NULL, NULL}};
     if (lua_rawgetp(L, LUA_REGISTRYINDEX, &core_key) == LUA_TTABLE) {
         return;

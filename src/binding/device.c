@@ -9,6 +9,8 @@
 #include "binding/check.h"
 #include "binding/core.h"
 #include "binding/stream.h"
+#include "binding/trace.h"
+#include "runtime/trace.h"
 
 static const char anchors_key; /* registry: light userdata of a device handle -> the handle */
 
@@ -67,6 +69,7 @@ struct options {
     bool has_spare, is_exact;
     const char *coredump_path; /* or NULL */
     gpulua_completion completion;
+    uint32_t traced_ops_max; /* 0: not traced */
 };
 
 static const char *const isolations[] = {[GPULUA_ISOLATE_NONE] = "none",
@@ -175,18 +178,41 @@ static double get_seconds(lua_State *L, const char *name) {
 }
 
 /* Stack: 1 = name, 2 = options. */
-static bool get_spare(lua_State *L) {
+static bool get_flag(lua_State *L, const char *name, bool otherwise) {
     if (!lua_istable(L, 2)) {
-        return false;
+        return otherwise;
     }
-    int type = lua_getfield(L, 2, "spare");
+    int type = lua_getfield(L, 2, name);
     if (type != LUA_TNIL && type != LUA_TBOOLEAN) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "spare of device: true or false expected, got %s",
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s of device: true or false expected, got %s",
+                     name, gpu_lua_describe(L, lua_gettop(L)));
+    }
+    bool is_set = type == LUA_TNIL ? otherwise : lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    return is_set;
+}
+
+/* Stack: 1 = name, 2 = options. How many operations are kept. */
+static uint32_t get_trace(lua_State *L, struct gpulua *g) {
+    uint32_t otherwise = g->config.trace ? GPU_TRACE_OPS_MAX : 0;
+    int type = lua_istable(L, 2) ? lua_getfield(L, 2, "trace") : (lua_pushnil(L), LUA_TNIL);
+    lua_Integer count = lua_isinteger(L, -1) ? lua_tointeger(L, -1) : 0;
+    bool is_set = lua_toboolean(L, -1);
+    if (type == LUA_TNUMBER && (count < 1 || count > GPU_TRACE_OPS_MAX)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "trace of device: 1 to %d operations to be kept expected, got %s",
+                     (int)GPU_TRACE_OPS_MAX, gpu_lua_describe(L, lua_gettop(L)));
+    }
+    if (type != LUA_TNIL && type != LUA_TBOOLEAN && type != LUA_TNUMBER) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "trace of device: true, false or a number of operations expected, got %s",
                      gpu_lua_describe(L, lua_gettop(L)));
     }
-    bool has_spare = lua_toboolean(L, -1);
     lua_pop(L, 1);
-    return has_spare;
+    return type == LUA_TNIL      ? otherwise
+           : type == LUA_TNUMBER ? (uint32_t)count
+           : is_set              ? GPU_TRACE_OPS_MAX
+                                 : 0;
 }
 
 /* Stack: 1 = name, 2 = options. */
@@ -205,7 +231,7 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
     static const char *const names[] = {"isolate",  "label",       "budget", "unfenced",
                                         "check",    "seed",        "order",  "restarts",
                                         "spare",    "attribution", "window", "watchdog",
-                                        "coredump", "completion",  NULL};
+                                        "coredump", "completion",  "trace",  NULL};
     if (lua_type(L, 1) == LUA_TTABLE && lua_isnil(L, 2)) {
         lua_insert(L, 1); /* gpu.device{...}: the default device with options */
     }
@@ -245,7 +271,7 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
     int64_t restarts = gpu_lua_field_integer(L, 2, "restarts", "device", -1, 0, 1000000);
     options->restarts_max = restarts == 0 ? -1 : restarts < 0 ? 0 : (int32_t)restarts;
     options->window_s = get_seconds(L, "window");
-    options->has_spare = get_spare(L);
+    options->has_spare = get_flag(L, "spare", false);
     const char *attribution = gpu_lua_field_string(L, 2, "attribution", "device");
     options->is_exact = attribution && strcmp(attribution, "exact") == 0;
     if (attribution && !options->is_exact) {
@@ -255,6 +281,7 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
     options->watchdog_s = get_seconds(L, "watchdog");
     options->coredump_path = gpu_lua_field_string(L, 2, "coredump", "device");
     options->completion = get_completion(L);
+    options->traced_ops_max = get_trace(L, g);
     get_check(L, g, options);
     options->budget_bytes = (uint64_t)gpu_lua_field_integer(
         L, 2, "budget", "device", (int64_t)g->config.device_budget_bytes, 1, INT64_MAX);
@@ -362,6 +389,7 @@ int gpu_lua_device_get(lua_State *L) {
         .is_exact = options.is_exact,
         .coredump_path = options.coredump_path,
         .completion = options.completion,
+        .traced_ops_max = is_shared ? 0 : options.traced_ops_max,
     };
     info.observer = options.is_checked ? gpu_lua_check_start(g, options.seed) : NULL;
     if (options.is_checked && !info.observer) {
@@ -393,6 +421,9 @@ int gpu_lua_device_get(lua_State *L) {
             gpu_lua_interrupt_taken(L, g);
         }
         raise_missing(L, &error);
+    }
+    if (!gpu_lua_trace_device(g, handle->device) && g->config.on_log) { /* it works all the same */
+        g->config.on_log(g->config.user, "no host memory to keep what is traced of a device");
     }
     lua_pop(L, 1);
     g->site.device = NULL; /* it may have the address of one that is gone */

@@ -3,6 +3,7 @@
  * Every item that is not over gets a slot in a group; the group is ready when the last one, or for
  * any the first one, or one that failed, has fired. */
 #include "binding/graph.h"
+#include "binding/trace.h"
 #include "binding/wait.h"
 
 /* Stack: 1 = table of the items, 2 = the group. */
@@ -151,16 +152,20 @@ static int group_wait(lua_State *L, struct gpulua *g, struct group *group) {
         return gpu_lua_park(L, g, group_resumed);
     }
     bool runs_tasks = !g->running && g->turn_depth == 0;
+    struct gpu_lua_began began;
+    gpu_lua_trace_wait_begins(g, NULL, "a group", &began);
     while (!group_is_over(L, g, group)) {
         gpu_lua_check_interrupt(L, g);
         if (group->is_ready) {
             group_unlink(group);
+            gpu_lua_trace_wait_ends(L, g, &began);
             return group_wait(L, g, group);
         }
         if (!gpu_lua_turn(g, L, INT64_MAX, runs_tasks)) {
             gpu_lua_unstick(g);
         }
     }
+    gpu_lua_trace_wait_ends(L, g, &began);
     group_unlink(group);
     return group_finish(L, g, group);
 }

@@ -15,6 +15,7 @@
 #include "binding/core.h"
 #include "binding/device.h"
 #include "binding/recovery.h"
+#include "binding/trace.h"
 #include "ranges/ranges.h"
 
 static const char registry_key; /* its address names the gpulua object in the registry */
@@ -439,6 +440,8 @@ static void config_set(struct gpulua *g, const gpulua_config *config) {
     if (g->config.isolation == GPULUA_ISOLATE_DEFAULT) {
         g->isolation_text = copy_text(gpu_lua_setting(NULL, "GPULUA_ISOLATE"));
     }
+    const char *trace = gpu_lua_setting(NULL, "GPULUA_TRACE");
+    g->config.trace = g->config.trace || (trace && strcmp(trace, "0") != 0);
     const char *seed = g->config.check ? NULL : gpu_lua_setting(NULL, "GPULUA_CHECK");
     if (seed) {
         char *end = NULL;
@@ -493,6 +496,7 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
         gpu_lua_device_close(g, device);
     }
     gpu_lua_check_finish(g);
+    gpu_lua_trace_finish(g);
     free(g->heap);
     g->heap = NULL;
     g->timer_count = g->timer_capacity = 0;

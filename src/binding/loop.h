@@ -40,6 +40,15 @@ struct task;
 struct group;
 struct check;
 struct strand;
+struct tracing;
+
+/* A wait or a run that has begun (trace.h). */
+struct gpu_lua_began {
+    int64_t at_ns; /* 0: nothing is traced */
+    uint64_t op;   /* in which log, and there */
+    uint32_t device;
+    uint32_t label;
+};
 
 struct timer {
     int64_t deadline_ns;
@@ -114,10 +123,12 @@ struct task {
     struct group *group;
     struct timer timer;
     struct scope scope;
-    struct trace *trace;     /* owned; where its error was raised; NULL: nowhere */
-    char source[LUA_IDSIZE]; /* where it was spawned */
-    int line;                /* 0: not by a line of a script */
-    struct strand *strand;   /* owned; of check.c; NULL: nothing is checked */
+    struct trace *trace;        /* owned; where its error was raised; NULL: nowhere */
+    char source[LUA_IDSIZE];    /* where it was spawned */
+    int line;                   /* 0: not by a line of a script */
+    struct strand *strand;      /* owned; of check.c; NULL: nothing is checked */
+    uint64_t number;            /* in the order of spawning, from 1 */
+    struct gpu_lua_began waits; /* since then it has been parked */
     /* Of circle.c: */
     uint64_t mark;          /* of the walk that found it last */
     struct task *walk_next; /* in that walk */
@@ -206,6 +217,8 @@ struct gpulua {
     char *isolation_text;         /* owned; $GPULUA_ISOLATE where the configuration says nothing */
     char *check_text;             /* owned; $GPULUA_CHECK where it is no seed */
     struct check *check;          /* owned; NULL: no device was ever checked */
+    struct tracing *tracing;      /* owned; NULL: no device was ever traced */
+    uint64_t task_number;         /* of the newest task */
     struct gpu_observer observer; /* of checked devices, which may live longer than `check` */
     struct kept_error last_error;
     struct host_handle *host_handles;

@@ -56,10 +56,14 @@ struct gpu_op *gpu_lua_check_op(lua_State *L, struct gpulua *g, int index) {
     return op;
 }
 
-/* op:elapsed() -> seconds on the device when it was traced, else nil */
+/* op:elapsed() -> seconds on the device if that is traced and it is over, else nil */
 static int op_elapsed(lua_State *L) {
-    gpu_lua_check_op(L, GPU_LUA(L), 1);
-    luaL_pushfail(L);
+    double elapsed_s = gpu_op_elapsed_s(gpu_lua_check_op(L, GPU_LUA(L), 1));
+    if (elapsed_s < 0) {
+        luaL_pushfail(L);
+    } else {
+        lua_pushnumber(L, elapsed_s);
+    }
     return 1;
 }
 

@@ -4,6 +4,7 @@
  * for the children, decides the outcome, and ends; results or the error stay on the coroutine's
  * stack for those who join. */
 #include "binding/check.h"
+#include "binding/trace.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -501,7 +502,10 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     task->is_started = true;
     task->is_resumed_by_loop = true;
     lua_State *outer_innermost = gpu_lua_set_innermost(g, co);
+    struct gpu_lua_began began;
+    gpu_lua_trace_run_begins(g, task, &began);
     int status = lua_resume(co, from, arg_count, &result_count);
+    gpu_lua_trace_run_ends(g, task, &began);
     gpu_lua_set_innermost(g, outer_innermost);
     g->running = outer;
     if (status == LUA_YIELD) {
@@ -611,6 +615,7 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     luaL_checkstack(L, count + 4, "too many arguments");
     struct task *task = gpu_lua_new(L, g, GPU_LUA_KIND_TASK, sizeof *task, 2);
     task->g = g;
+    task->number = ++g->task_number;
     task->state = TASK_ENDED;
     task->is_observed = true;
     task->timer.task = task;

@@ -8,6 +8,7 @@
 #include "binding/buffer.h"
 #include "binding/check.h"
 #include "binding/stream.h"
+#include "binding/trace.h"
 
 /* ---- slots ---- */
 
@@ -91,6 +92,10 @@ bool gpu_lua_may_park(struct gpulua *g, lua_State *L) {
 
 int gpu_lua_park(lua_State *L, struct gpulua *g, lua_KFunction k) {
     struct task *task = g->running;
+    if (task->waits.at_ns == 0) {
+        const char *what = task->slot.target ? "a task" : task->group ? "a group" : "sleep";
+        gpu_lua_trace_wait_begins(g, task->slot.op, what, &task->waits);
+    }
     task->state = TASK_PARKED;
     task->wake = WAKE_NONE;
     task->park_top = lua_gettop(L);
@@ -113,6 +118,7 @@ _Noreturn static void raise_wake(lua_State *L, struct gpulua *g, enum gpu_lua_wa
 
 enum gpu_lua_wake gpu_lua_resumed(lua_State *L, lua_KContext context) {
     struct task *task = gpu_lua_task_from(context);
+    gpu_lua_trace_wait_ends(L, task->g, &task->waits);
     if (!task->is_resumed_by_loop) {
         if (task->state == TASK_PARKED) {
             gpu_lua_wake(task, WAKE_FOREIGN); /* unlinks what it waited for */
@@ -357,7 +363,10 @@ static int64_t left_ns(int64_t deadline_ns) {
 static void op_block(lua_State *L, struct gpulua *g, struct gpu_op *op, int64_t deadline_ns,
                      gpulua_status *status) {
     struct gpu_error error;
+    struct gpu_lua_began began;
+    gpu_lua_trace_wait_begins(g, op, NULL, &began);
     *status = gpu_op_wait(op, left_ns(deadline_ns), &error);
+    gpu_lua_trace_wait_ends(L, g, &began);
     if (*status == GPULUA_OK) {
         return;
     }
@@ -402,16 +411,19 @@ static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *t
     if (g->is_closed) {
         gpu_lua_fail(L, GPULUA_CLOSED, "gpulua is closed: no task can run any more");
     }
-    while (task->state != TASK_ENDED) {
+    struct gpu_lua_began began;
+    gpu_lua_trace_wait_begins(g, NULL, "a task", &began);
+    gpulua_status status = GPULUA_OK;
+    while (status == GPULUA_OK && task->state != TASK_ENDED) {
         gpu_lua_check_interrupt(L, g);
         if (deadline_ns != INT64_MAX && gpu_lua_now_ns() >= deadline_ns) {
-            return GPULUA_TIMEOUT;
-        }
-        if (!gpu_lua_turn(g, L, deadline_ns, true)) {
+            status = GPULUA_TIMEOUT;
+        } else if (!gpu_lua_turn(g, L, deadline_ns, true)) {
             gpu_lua_unstick(g);
         }
     }
-    return GPULUA_OK;
+    gpu_lua_trace_wait_ends(L, g, &began);
+    return status;
 }
 
 /* What is left in flight on a shared device that the script has closed wakes nobody. */
@@ -456,7 +468,9 @@ static int item_wait(lua_State *L, bool is_join) {
     }
     if (item.kind == GPU_LUA_KIND_OP && !g->ready_head) {
         int64_t spin_ns = left_ns(deadline_ns);
+        gpu_lua_trace_wait_begins(g, item.op, NULL, &g->running->waits);
         if (gpu_op_spin(item.op, spin_ns < 0 || spin_ns > GPU_SPIN_NS ? GPU_SPIN_NS : spin_ns)) {
+            gpu_lua_trace_wait_ends(L, g, &g->running->waits);
             return item_finish(L, g, &item, is_join);
         }
         g->spin_is_spent = true;
@@ -515,7 +529,9 @@ void gpu_lua_wait_op(lua_State *L, struct gpulua *g, struct gpu_op *op, lua_KFun
         return;
     }
     if (!g->ready_head) {
+        gpu_lua_trace_wait_begins(g, op, NULL, &g->running->waits);
         if (gpu_op_spin(op, GPU_SPIN_NS)) {
+            gpu_lua_trace_wait_ends(L, g, &g->running->waits);
             return;
         }
         g->spin_is_spent = true;
@@ -547,9 +563,12 @@ int gpu_lua_sleep(lua_State *L) {
         return gpu_lua_park(L, g, sleep_resumed);
     }
     bool runs_tasks = !g->running && g->turn_depth == 0;
+    struct gpu_lua_began began;
+    gpu_lua_trace_wait_begins(g, NULL, "sleep", &began);
     do {
         gpu_lua_check_interrupt(L, g);
         gpu_lua_turn(g, L, deadline_ns, runs_tasks);
     } while (gpu_lua_now_ns() < deadline_ns);
+    gpu_lua_trace_wait_ends(L, g, &began);
     return 0;
 }

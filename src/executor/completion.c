@@ -109,11 +109,16 @@ static void ask_how_far(struct wire_executor *executor, uint32_t slot,
     stream->asked_count = low;
 }
 
+struct executor_event *gpu_executor_event_next(struct wire_executor *executor, uint32_t slot) {
+    struct executor_stream *stream = executor->streams[slot];
+    make_room(executor, slot, stream);
+    return &stream->events[stream->event_count % stream->event_capacity];
+}
+
 void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint64_t seq,
                             bool prints) {
     struct executor_stream *stream = executor->streams[slot];
-    make_room(executor, slot, stream);
-    struct executor_event *event = &stream->events[stream->event_count % stream->event_capacity];
+    struct executor_event *event = gpu_executor_event_next(executor, slot);
     if (event->event != NULL && gpu_executor_sleepers_keep(executor, event->event)) {
         event->event = NULL;
     }
@@ -240,6 +245,9 @@ bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_
                 stream->print_seq = 0;
                 executor->printing_count--;
             }
+        }
+        if (__builtin_expect(executor->is_traced, 0)) {
+            gpu_executor_trace_tell(executor, slot, event->seq);
         }
         gpu_executor_host_done(executor, slot, event->seq);
         return true;

@@ -81,6 +81,8 @@ struct executor_event {
     struct backend_event *event; /* owned; NULL until first needed */
     uint64_t seq;                /* recorded behind this operation */
     bool has_word;               /* the device writes the page's word right behind it */
+    bool is_timed;               /* `begin` was recorded in front of it */
+    struct backend_event *begin; /* owned; traced devices alone */
 };
 
 /* One stream slot in use. */
@@ -92,6 +94,8 @@ struct executor_stream {
     uint32_t event_capacity;       /* a power of two */
     uint64_t event_count;          /* records so far */
     uint64_t asked_count;          /* without words: so many of them are known to be over */
+    uint64_t told_count;           /* traced: of so many it was told when they were done */
+    int64_t told_ns;               /* the end of the last of them */
     uint64_t last_seq;             /* submitted */
     uint64_t word_seq;             /* newest one with a word behind it */
     uint64_t print_seq; /* newest launch whose text is not out yet; 0: none. While there is one, no
@@ -162,6 +166,7 @@ struct wire_executor {
     struct backend_device *device;
     char *cache_path; /* owned */
     gpulua_completion completion;
+    bool is_traced;          /* it is told when work was done (trace.c) */
     bool page_is_writable;   /* the device can write words into the page, and is to */
     bool page_is_registered; /* to be unregistered */
     bool is_closed;
@@ -313,6 +318,9 @@ void gpu_executor_fail(struct wire_executor *executor, uint32_t stream, uint64_t
 void gpu_executor_ran(struct wire_executor *executor, uint32_t stream, uint64_t seq,
                       const struct wire_point *ready, uint32_t ready_count);
 void gpu_executor_log(struct wire_executor *executor, const char *line);
+/* Wakes nobody: what they are of is about to end. */
+void gpu_executor_tell_times(struct wire_executor *executor, uint32_t stream,
+                             const struct wire_times *times, uint32_t count);
 /* The device is gone: said once, all further work is ignored. */
 void gpu_executor_lose(struct wire_executor *executor, int32_t driver_code, const char *text);
 /* Inline: moves replies that found no room into the ring. */
@@ -407,6 +415,8 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
 /* The event that stands for (slot, seq) or for something later; NULL: nothing to wait for. */
 struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uint32_t slot,
                                              uint64_t seq);
+/* The row of the operation that is to be submitted next. */
+struct executor_event *gpu_executor_event_next(struct wire_executor *executor, uint32_t slot);
 /* Is it over? Asks the device if the page does not say so, and then says it in the page. */
 bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_t seq);
 /* Words behind the newest work of every stream, or a look at it: the ring has run dry. */
@@ -418,6 +428,13 @@ void gpu_executor_host_done(struct wire_executor *executor, uint32_t slot, uint6
 void gpu_executor_completion_poll(struct wire_executor *executor);
 /* Is there something that only polling will find out? */
 bool gpu_executor_must_poll(const struct wire_executor *executor);
+
+/* ---- trace.c; of traced devices alone ---- */
+/* The next operation begins here; nothing came of it. */
+void gpu_executor_trace_begin(struct wire_executor *executor, uint32_t slot);
+void gpu_executor_trace_drop(struct wire_executor *executor, uint32_t slot);
+/* What is over up to there. */
+void gpu_executor_trace_tell(struct wire_executor *executor, uint32_t slot, uint64_t seq);
 
 /* ---- compile.c ---- */
 gpulua_status gpu_executor_compile_start(struct wire_executor *executor,

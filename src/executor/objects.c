@@ -213,6 +213,9 @@ void gpu_executor_stream_destroy(struct wire_executor *executor, uint32_t slot) 
         /* All its work was over; the words of the newest operations may never have been asked for.
          */
         if (!atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+            if (executor->is_traced) {
+                gpu_executor_trace_tell(executor, slot, stream->last_seq);
+            }
             gpu_executor_host_done(executor, slot, stream->last_seq);
         }
     }
@@ -220,6 +223,9 @@ void gpu_executor_stream_destroy(struct wire_executor *executor, uint32_t slot) 
         struct backend_event *event = stream->events[i].event;
         if (event != NULL && !gpu_executor_sleepers_keep(executor, event)) {
             executor->ops->event_destroy(executor->device, event);
+        }
+        if (stream->events[i].begin != NULL) {
+            executor->ops->event_destroy(executor->device, stream->events[i].begin);
         }
     }
     free(stream->events);

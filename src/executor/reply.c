@@ -107,7 +107,7 @@ static void push_late(struct wire_executor *executor, const struct wire_reply *r
 }
 
 /* Locked, the whole reply in reply_scratch. */
-static void push(struct wire_executor *executor) {
+static void push_quietly(struct wire_executor *executor) {
     const struct wire_reply *reply = (const struct wire_reply *)executor->reply_scratch;
     if (executor->info.place == WIRE_EXECUTOR_INLINE) {
         flush_late(executor);
@@ -128,6 +128,10 @@ static void push(struct wire_executor *executor) {
             nap_ns = nap_ns * 2 < NAP_NS_MAX ? nap_ns * 2 : NAP_NS_MAX;
         }
     }
+}
+
+static void push(struct wire_executor *executor) {
+    push_quietly(executor);
     gpu_executor_wake(executor);
 }
 
@@ -200,6 +204,15 @@ void gpu_executor_ran(struct wire_executor *executor, uint32_t stream, uint64_t 
     pthread_mutex_lock(&executor->reply_lock);
     build(executor, &header, NULL, ready, ready_count * (uint32_t)sizeof *ready);
     push(executor);
+    pthread_mutex_unlock(&executor->reply_lock);
+}
+
+void gpu_executor_tell_times(struct wire_executor *executor, uint32_t stream,
+                             const struct wire_times *times, uint32_t count) {
+    const struct wire_reply header = {.kind = WIRE_REPLY_TIMES, .stream = stream};
+    pthread_mutex_lock(&executor->reply_lock);
+    build(executor, &header, NULL, times, count * (uint32_t)sizeof *times);
+    push_quietly(executor);
     pthread_mutex_unlock(&executor->reply_lock);
 }
 

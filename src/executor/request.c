@@ -57,11 +57,12 @@ struct open_options {
     uint64_t seed;
     const char *order; /* borrowed from the text */
     bool is_exact;     /* a word behind each operation */
+    bool is_traced;
     gpulua_completion completion;
 };
 
 /* Lines "backend NAME", "ordinal N", "cache PATH", "coredump BASE", "check SEED", "hashes", "order
- * CHOICES", "exact", "ranges", "completion event", "completion block"; cuts `text` up. */
+ * CHOICES", "exact", "ranges", "traced", "completion event", "completion block"; cuts `text` up. */
 static void parse_open(char *text, struct open_options *options) {
     char *rest = text;
     char *line;
@@ -77,6 +78,8 @@ static void parse_open(char *text, struct open_options *options) {
             options->is_hashed = true;
         } else if (strcmp(line, "exact") == 0) {
             options->is_exact = true;
+        } else if (strcmp(line, "traced") == 0) {
+            options->is_traced = true;
         } else if (strcmp(line, "completion event") == 0) {
             options->completion = GPULUA_COMPLETION_EVENT;
         } else if (strcmp(line, "completion block") == 0) {
@@ -129,7 +132,10 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
                                 options->backend);
     }
     executor->ops_per_word = options->is_exact ? 1 : EXECUTOR_OPS_PER_WORD;
-    executor->completion = options->completion;
+    /* In check mode work is done when somebody asks, and verified by more of it: there are no times
+     * that would say anything. */
+    executor->is_traced = options->is_traced && !options->is_checked && ops->event_times != NULL;
+    executor->completion = executor->is_traced ? GPULUA_COMPLETION_EVENT : options->completion;
     bool is_hashed = options->is_checked && (options->is_hashed || !ops->sees_accesses);
     if (is_hashed && options->order != NULL) {
         return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
@@ -143,7 +149,8 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
         .is_checked = options->is_checked && !is_hashed,
         .seed = options->seed,
         .order = options->order,
-        .sleeps = options->completion == GPULUA_COMPLETION_BLOCK,
+        .sleeps = executor->completion == GPULUA_COMPLETION_BLOCK,
+        .is_timed = executor->is_traced,
         .sink = {.user = executor,
                  .failed = on_failed,
                  .ran = on_ran,

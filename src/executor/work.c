@@ -325,8 +325,13 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
         return;
     }
     bool prints = false;
+    bool is_timed = false;
     if (status == GPULUA_OK && (record->flags & WIRE_FLAG_SKIP) == 0) {
         uint64_t number = failed_dependency(executor, record);
+        if (__builtin_expect(executor->is_traced, 0) && number == 0) {
+            gpu_executor_trace_begin(executor, record->stream);
+            is_timed = true;
+        }
         if (number != 0) {
             gpu_executor_failed_add(executor, record->stream, record->seq, number);
         } else if (__builtin_expect(gpu_ranges_are_on, 0)) {
@@ -343,6 +348,9 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
         if (status != GPULUA_OK) {
             gpu_executor_fail(executor, record->stream, record->seq, status, error.driver_code,
                               error.message);
+        }
+        if (__builtin_expect(executor->is_traced, 0) && (!is_timed || status != GPULUA_OK)) {
+            gpu_executor_trace_drop(executor, record->stream);
         }
         gpu_executor_submitted(executor, record->stream, record->seq,
                                prints && status == GPULUA_OK);

@@ -146,18 +146,41 @@ static void begin_close(void) {
     signal(SIGINT, SIG_DFL);
 }
 
-static void run_at_end(lua_State *L, const char *chunk) {
-    if (lua_checkstack(L, 4) && (luaL_loadstring(L, chunk) || lua_pcall(L, 0, 0, 0))) {
-        program_say(program.name, lua_tostring(L, -1));
-        lua_pop(L, 1);
+/* Stack: arguments of the chunk, which are popped. False: an error, which has been told. */
+static bool run_at_end(lua_State *L, const char *chunk, int arg_count) {
+    bool ok = lua_checkstack(L, 4);
+    if (!ok || luaL_loadstring(L, chunk) != LUA_OK) {
+        lua_pop(L, arg_count + ok);
+        return false;
     }
+    lua_insert(L, -arg_count - 1);
+    if (lua_pcall(L, arg_count, 0, 0) == LUA_OK) {
+        return true;
+    }
+    const char *message = luaL_tolstring(L, -1, NULL);
+    program_say(program.name, message);
+    lua_pop(L, 2);
+    return false;
 }
 
 /* With --flight: of devices that are still open, if none was lost. */
 static void write_flight(lua_State *L) {
     if (program.keeps_flight) {
-        run_at_end(L, "require('gpulua.flight').finish()");
+        (void)run_at_end(L, "require('gpulua.flight').finish()", 0);
     }
+}
+
+/* With --trace and --summary: once, of what the script has done. False: it could not be written. */
+static bool write_trace(lua_State *L) {
+    bool is_wanted = (program.trace || program.summarizes) && lua_checkstack(L, 4);
+    if (!is_wanted) {
+        return true;
+    }
+    lua_pushstring(L, program.trace);
+    lua_pushboolean(L, program.summarizes);
+    program.trace = NULL;
+    program.summarizes = false;
+    return run_at_end(L, "require('gpulua.trace').finish(...)", 2);
 }
 
 /* In check mode, when nothing of the script is left but what it has put somewhere. Runs of --seeds
@@ -165,7 +188,7 @@ static void write_flight(lua_State *L) {
 static void report_leaks(lua_State *L) {
     if (program.checks && !getenv("GPULUA_CHECK_LOG")) {
         lua_settop(L, 0);
-        run_at_end(L, "require('gpulua.memory_map').report_leaks()");
+        (void)run_at_end(L, "require('gpulua.memory_map').report_leaks()", 0);
     }
 }
 
@@ -177,6 +200,9 @@ static int exit_program(lua_State *L) {
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_State *main = gpulua_state(program.g);
     write_flight(L);
+    if (!write_trace(L) && status == EXIT_SUCCESS) {
+        status = EXIT_FAILURE;
+    }
     begin_close();
     if (L != main) {
         /* From here on this coroutine's stack is empty: we only go forward, to exit. */
@@ -231,6 +257,7 @@ static void config_from(struct options *options, gpulua_config *config) {
     config->check = options->is_hashed ? 2 : options->is_checked;
     config->check_seed = options->check_seed;
     config->flight_path = options->flight;
+    config->trace = options->trace || options->summarizes;
     config->on_error = on_error;
     config->on_log = on_log;
 }
@@ -306,6 +333,8 @@ static int run(lua_State *L) {
     lua_gc(L, LUA_GCGEN, 0, 0);
     program.keeps_flight = options.flight || getenv("GPULUA_FLIGHT");
     program.checks = options.is_checked;
+    program.trace = options.trace;
+    program.summarizes = options.summarizes;
     if (options.seeds) {
         return run_seeds(L, argc, argv, &options);
     }
@@ -366,6 +395,7 @@ int main(int argc, char **argv) {
     }
     if (program.g) {
         write_flight(L);
+        ok = write_trace(L) && ok;
     }
     if (program.g && ok) {
         report_leaks(L);

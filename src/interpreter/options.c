@@ -36,6 +36,8 @@ static void usage(const char *bad) {
         "  --flight FILE   what a device was given last goes there when it is lost, or at the end\n"
         "  --replay FILE   does that again, on the CPU device in check mode, and says what it "
         "sees\n"
+        "  --trace FILE.json  what was done when goes there at the end, for ui.perfetto.dev\n"
+        "  --summary  where time and memory went, at the end, on standard error\n"
         "  --info    show devices, libraries, limits, the cache (--info=json: as JSON)\n",
         program.name);
     fflush(stderr);
@@ -43,15 +45,7 @@ static void usage(const char *bad) {
 
 /* Options of later versions get a message of their own. */
 static bool is_of_later(const char *option) {
-    static const char *const names[] = {"--trace", "--timeline", "--summary"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        size_t length = strlen(names[i]);
-        if (strncmp(option, names[i], length) == 0 &&
-            (option[length] == '\0' || option[length] == '=')) {
-            return true;
-        }
-    }
-    return false;
+    return strcmp(option, "--timeline") == 0 || strncmp(option, "--timeline=", 11) == 0;
 }
 
 /* "--name VALUE" and "--name=VALUE"; NULL if argv[*i] is another option. *is_missing: no value. */
@@ -121,8 +115,14 @@ static bool take_long(char **argv, int *i, struct options *options) {
     if (strcmp(option, "--check") == 0 || strncmp(option, "--check=", 8) == 0) {
         return set_check(options, option[7] == '=' ? option + 8 : NULL);
     }
+    if (strcmp(option, "--summary") == 0) {
+        options->summarizes = true;
+        return true;
+    }
     if ((value = long_value(argv, i, "--seeds", &is_missing))) {
         options->seeds = value;
+    } else if ((value = long_value(argv, i, "--trace", &is_missing))) {
+        options->trace = value;
     } else if ((value = long_value(argv, i, "--flight", &is_missing))) {
         options->flight = value;
     } else if ((value = long_value(argv, i, "--replay", &is_missing))) {

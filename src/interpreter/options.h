@@ -17,6 +17,8 @@ struct options {
     uint64_t check_seed;
     const char *seeds;  /* a number, "all", or NULL */
     const char *flight; /* the file that the newest operations go into; NULL: none */
+    const char *trace;  /* the file that a trace goes into; NULL: none */
+    bool summarizes;    /* tables of where the time went are shown at the end */
     const char *replay; /* the file whose operations are done again; NULL: none */
 };
 

@@ -15,6 +15,8 @@ struct program {
     bool has_reported; /* an error that no task got */
     bool is_closing;
     bool keeps_flight; /* --flight, or GPULUA_FLIGHT */
+    const char *trace; /* --trace; NULL: none */
+    bool summarizes;   /* --summary */
     bool checks;       /* --check */
     volatile sig_atomic_t was_interrupted;
 };

@@ -133,6 +133,9 @@ static void retire_memory(struct gpu_block *block) {
     if (!block->is_host) {
         device->stats.bytes_live -= block->grant.byte_count;
         device->stats.frees++;
+        if (device->trace) {
+            gpu_trace_note_memory(device->trace, block, false);
+        }
         if (device->is_checked) {
             tell_block(block, WIRE_OP_BLOCK_FREE);
         }
@@ -476,6 +479,9 @@ static void account_begin(struct gpu_block *block) {
     stats->bytes_live += block->grant.byte_count;
     if (stats->bytes_live > stats->bytes_live_max) {
         stats->bytes_live_max = stats->bytes_live;
+    }
+    if (block->device->trace) {
+        gpu_trace_note_memory(block->device->trace, block, true);
     }
 }
 

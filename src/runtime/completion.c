@@ -144,6 +144,12 @@ void gpu_device_on_reply(void *user, const struct wire_reply *reply) {
             on_ran(device, reply);
         }
         break;
+    case WIRE_REPLY_TIMES:
+        if (device->trace) {
+            gpu_trace_note_times(device->trace, reply->stream, gpu_wire_reply_body(reply),
+                                 reply->body_bytes / (uint32_t)sizeof(struct wire_times));
+        }
+        break;
     default:
         break;
     }

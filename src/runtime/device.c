@@ -166,14 +166,15 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
                                               [GPULUA_COMPLETION_BLOCK] = "completion block\n"};
     bool has_words = device->completion == GPULUA_COMPLETION_WORD;
     /* Without words nobody knows how far a stream had come that has not been asked since. */
-    device->suspects_max = info->is_exact ? 1
-                           : has_words    ? GPU_SUSPECTS_PER_STREAM_MAX
-                                          : UINT32_MAX;
+    device->suspects_max = device->is_exact ? 1
+                           : has_words      ? GPU_SUSPECTS_PER_STREAM_MAX
+                                            : UINT32_MAX;
     int length = snprintf(
-        gpu_wire_record_payload(record), 8192, "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s%s%s%s%s%s",
-        target->kind, target->ordinal, gpu_ranges_are_on ? "ranges\n" : "",
+        gpu_wire_record_payload(record), 8192,
+        "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s%s%s%s%s%s%s", target->kind, target->ordinal,
+        gpu_ranges_are_on ? "ranges\n" : "", device->trace ? "traced\n" : "",
         completions[device->completion], coredump ? "coredump " : "", coredump ? coredump : "",
-        coredump ? "\n" : "", info->is_exact ? "exact\n" : "", check, order ? "order " : "",
+        coredump ? "\n" : "", device->is_exact ? "exact\n" : "", check, order ? "order " : "",
         order ? order : "", order ? "\n" : "", info->cache_path ? "cache " : "",
         info->cache_path ? info->cache_path : "", info->cache_path ? "\n" : "");
     if (length < 0 || length >= 8192) {
@@ -216,6 +217,10 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->is_ordered = info->is_checked && !info->is_hashed && strcmp(target->kind, "cpu") == 0;
     bool is_default = device->is_ordered || info->completion == GPULUA_COMPLETION_DEFAULT;
     device->completion = is_default ? GPULUA_COMPLETION_WORD : info->completion;
+    if (info->traced_ops_max && !info->is_checked) {
+        device->completion = GPULUA_COMPLETION_EVENT;
+    }
+    device->is_exact = info->is_exact && device->completion == GPULUA_COMPLETION_WORD;
     device->seed = device->random = info->seed;
     device->on_log = info->on_log;
     device->flight_path = info->flight_path ? strdup(info->flight_path) : NULL;
@@ -248,11 +253,15 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->stats.limit_bodies = WIRE_CONTROL_BODIES_MAX;
     device->stats.limit_body_depth = WIRE_CONTROL_DEPTH_MAX;
     gpu_account_init(&device->account, 0);
-    if ((info->flight_path && !device->flight_path) || !gpu_flight_init(&device->flight) ||
-        !gpu_failures_init(device) || !gpu_memory_open(device)) {
+    device->trace =
+        info->traced_ops_max ? gpu_trace_create(device->name, info->traced_ops_max) : NULL;
+    if ((info->flight_path && !device->flight_path) || (info->traced_ops_max && !device->trace) ||
+        !gpu_flight_init(&device->flight) || !gpu_failures_init(device) ||
+        !gpu_memory_open(device)) {
         gpu_memory_close(device);
         gpu_flight_finish(&device->flight);
         free(device->flight_path);
+        gpu_trace_release(device->trace);
         gpu_failure_release(device->failure_spare);
         free(device->failed);
         free(device);
@@ -309,6 +318,10 @@ gpulua_status gpu_device_open(const struct gpu_device_info *info, struct gpu_dev
     return status;
 }
 
+struct gpu_trace *gpu_device_trace(const struct gpu_device *device) {
+    return device->trace;
+}
+
 struct gpu_device *gpu_device_retain(struct gpu_device *device) {
     GPU_ENTER(device);
     device->refs++;
@@ -337,6 +350,7 @@ static void destroy(struct gpu_device *device) {
     gpu_id_pool_finish(&device->slab_ids);
     gpu_failure_release(device->failure_spare);
     gpu_hooks_release(device->hooks);
+    gpu_trace_release(device->trace);
     free(device->failed);
     free(device->unobserved);
     free(device->interned);

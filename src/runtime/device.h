@@ -104,6 +104,9 @@ struct gpu_device_info {
     /* DEFAULT: words. In check mode of the CPU device, where work is done when somebody asks and
      * nobody waits for time to pass, it is words whatever this says. */
     gpulua_completion completion;
+    /* Traced (trace.h): work is asked after as with completion = "event", whatever that says, and
+     * there is no "exact". So many operations are kept; 0: it is not. */
+    uint32_t traced_ops_max;
     bool has_spare;    /* a second process with the device open takes over from a lost one */
     double watchdog_s; /* how long an operation may take once nothing is in front of it, or the
                           device is lost; 0: any time */
@@ -147,6 +150,8 @@ int gpu_device_pid(const struct gpu_device *device); /* of the executor's proces
 /* A copy of `text` that lives as long as the device; the same pointer for the same text. NULL: no
  * memory. */
 const char *gpu_device_intern(struct gpu_device *device, const char *text);
+/* NULL: it is not traced. Borrowed. */
+struct gpu_trace *gpu_device_trace(const struct gpu_device *device);
 
 /* What the backends of this build need and find, and the cache: the lines of backend.h's describe.
  * malloc'ed. Blocks. */

@@ -50,6 +50,9 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
         (void)gpu_device_poll(device);
     }
     envelope->capture = submit->capture;
+    if (__builtin_expect(device->trace != NULL, 0)) {
+        envelope->asked_ns = gpu_clock_ns();
+    }
     if (__builtin_expect(submit->capture != NULL, 0)) {
         status = gpu_capture_check(submit->capture, submit->label ? submit->label : name, error);
         if (status) {
@@ -105,6 +108,7 @@ static gpulua_status spill_waits(struct gpu_envelope *envelope, struct gpu_error
     mark->use_count = 0;
     mark->waits.count = 0;
     mark->report = NULL;
+    mark->asked_ns = envelope->asked_ns;
     mark->form = NULL;
     mark->graph = NULL;
     mark->waits.failure = NULL;
@@ -338,6 +342,9 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     gpu_hazards_commit(stream, work->seq, envelope->uses, envelope->use_count);
     note_waits(stream, work->seq, &envelope->waits);
     gpu_flight_note(&device->flight, work, envelope, record);
+    if (__builtin_expect(device->trace != NULL, 0)) {
+        gpu_trace_note(device->trace, work, envelope, record);
+    }
     if (++device->stats.ops_in_flight > device->stats.ops_in_flight_max) {
         device->stats.ops_in_flight_max = device->stats.ops_in_flight;
     }

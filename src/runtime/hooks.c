@@ -99,8 +99,11 @@ void gpu_hooks_after_complete(struct gpu_op *op) {
     op->hooked = NULL;
     if (set->after_complete) {
         const struct gpu_error *error = op->failure ? gpu_failure_error(op->failure) : NULL;
+        int64_t took_ns =
+            op->device->trace && !error ? gpu_trace_device_ns(op->device->trace, op->number) : -1;
         set->after_complete(set->user, &hooked->info, error ? error->code : GPULUA_OK,
-                            error ? error->message : NULL, gpu_clock_ns() - hooked->begun_ns, -1);
+                            error ? error->message : NULL, gpu_clock_ns() - hooked->begun_ns,
+                            took_ns);
     }
     gpu_hooks_release(hooked->hooks);
     free(hooked);

@@ -162,6 +162,9 @@ void gpu_op_end(struct gpu_op *op) {
     } else {
         device->stats.ops_completed++;
     }
+    if (__builtin_expect(device->trace != NULL, 0)) {
+        gpu_trace_note_end(device->trace, op);
+    }
     if (__builtin_expect(op->has_extras, 0)) {
         gpu_report_detach(op);
         gpu_hooks_before_complete(op);
@@ -286,6 +289,16 @@ void gpu_op_info(const struct gpu_op *op, struct gpu_op_info *info) {
     info->line = op->site.line;
     info->stream = op->stream_number;
     info->seq = op->seq;
+}
+
+uint64_t gpu_op_number(const struct gpu_op *op) {
+    return op->number;
+}
+
+double gpu_op_elapsed_s(const struct gpu_op *op) {
+    GPU_ENTER(op->device);
+    int64_t took_ns = op->device->trace ? gpu_trace_device_ns(op->device->trace, op->number) : -1;
+    return took_ns < 0 ? -1.0 : (double)took_ns / 1e9;
 }
 
 struct gpu_device *gpu_op_device(const struct gpu_op *op) {

@@ -11,6 +11,7 @@
 #include "runtime/op.h"
 #include "runtime/range.h"
 #include "runtime/share.h"
+#include "runtime/trace.h"
 #include "wire/link.h"
 
 /* A place in the order of work: over when the slot's word has reached seq. seq 0: nothing. */
@@ -353,6 +354,7 @@ struct gpu_device {
     uint64_t unfenced_wait, wait_count;  /* of mutation tests: waits found so far */
     const struct gpu_observer *observer; /* borrowed */
     struct gpu_hooks *hooks;             /* retained; NULL: none */
+    struct gpu_trace *trace;             /* retained; NULL: it is not traced */
     bool is_injected;                    /* one of these is not 0 */
     uint64_t injected[GPU_INJECT_COUNT]; /* how many from now on it comes; 0: never */
     struct {
@@ -381,6 +383,7 @@ struct gpu_device {
     struct gpu_recovery recovery;
     struct gpu_watchdog watchdog;
     uint32_t suspects_max; /* named, of each stream */
+    bool is_exact;         /* a word behind each operation */
     gpulua_completion completion;
 
     /* streams */
@@ -731,6 +734,7 @@ struct gpu_envelope {
     struct gpu_use room[GPU_USES_MAX];
     struct gpu_waits waits;
     struct gpu_report *report; /* borrowed: of a kernel that has one */
+    int64_t asked_ns;          /* of traced devices: when it was begun */
     struct gpu_form *form;     /* borrowed: of what it launches; NULL: no kernel */
     struct gpu_graph *graph;   /* borrowed: which it launches; NULL: none */
 };

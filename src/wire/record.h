@@ -302,9 +302,11 @@ enum wire_reply_kind {
     WIRE_REPLY_FAILURE = 2, /* work (stream, seq) failed. Published before its word moves */
     WIRE_REPLY_LOST =
         3, /* the device faulted for good: everything not over is lost; text says why */
-    WIRE_REPLY_LOG = 4, /* a line for the host's log */
-    WIRE_REPLY_RAN = 5  /* check mode: work (stream, seq) has been done; body: struct wire_point of
-                           what could  have been done then, itself among it, by slot */
+    WIRE_REPLY_LOG = 4,  /* a line for the host's log */
+    WIRE_REPLY_RAN = 5,  /* check mode: work (stream, seq) has been done; body: struct wire_point of
+                            what could  have been done then, itself among it, by slot */
+    WIRE_REPLY_TIMES = 6 /* traced: when work of `stream` was done; body: struct wire_times, in the
+                            order of seq. Published before its words move */
 };
 
 struct wire_reply {
@@ -335,6 +337,12 @@ struct wire_point {
     uint64_t seq;
     uint32_t stream;
     uint32_t reserved;
+};
+
+/* On the monotonic clock of the host. */
+struct wire_times {
+    uint64_t seq;
+    int64_t begin_ns, end_ns;
 };
 
 struct wire_device_facts {

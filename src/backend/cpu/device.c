@@ -126,6 +126,7 @@ static gpulua_status cpu_device_open(const struct backend_open_info *info,
         }
     }
     gpulua_status status = GPULUA_OK;
+    made->is_timed = info->is_timed;
     if (info->is_checked) {
         made->check = gpu_check_create(info->seed, &made->sink);
         status = made->check != NULL
@@ -386,6 +387,7 @@ const struct backend_ops gpu_backend_cpu = {
     .event_record = gpu_cpu_event_record,
     .event_query = gpu_cpu_event_query,
     .event_wait = gpu_cpu_event_wait,
+    .event_times = gpu_cpu_event_times,
     .block_create = cpu_block_create,
     .block_free = cpu_block_free,
     .block_written = cpu_block_written,

@@ -42,6 +42,8 @@ struct cpu_ticket {
     /* Streams parked here, or a mark that it has fired. */
     _Atomic(struct backend_stream *) parked;
     _Atomic uint32_t sleeps; /* futex: 1 while a thread sleeps until it fires */
+    bool is_timed;
+    int64_t fired_ns; /* if it is */
 };
 
 /* A launch in a queue; the arguments lie behind it. */
@@ -150,6 +152,7 @@ struct cpu_schedule; /* check/schedule.c */
 struct backend_device {
     const struct backend_ops *ops;
     struct backend_sink sink;
+    bool is_timed;    /* events have times */
     char *cache_path; /* owned; NULL: the default */
     uint64_t memory_bytes, slab_bytes;
     uint64_t page_bytes;
@@ -240,6 +243,8 @@ gpulua_status gpu_cpu_event_record(struct backend_event *event, struct backend_s
                                    struct backend_error *error);
 enum backend_query gpu_cpu_event_query(struct backend_event *event, struct backend_error *error);
 enum backend_query gpu_cpu_event_wait(struct backend_event *event);
+gpulua_status gpu_cpu_event_times(struct backend_event *begin, struct backend_event *end,
+                                  int64_t *begin_ns, int64_t *end_ns, struct backend_error *error);
 gpulua_status gpu_cpu_copy(struct backend_stream *stream, uint64_t seq, uint64_t dst, uint64_t src,
                            uint64_t bytes, struct backend_error *error);
 gpulua_status gpu_cpu_upload(struct backend_stream *stream, uint64_t seq, uint64_t dst,

@@ -4,6 +4,7 @@
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backend/cpu/device.h"
@@ -16,6 +17,12 @@ static gpulua_status fail_memory(struct backend_error *error) {
     return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
 }
 
+static int64_t clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
 /* ---- tickets ---- */
 
 struct cpu_ticket *gpu_cpu_ticket_create(void) {
@@ -24,6 +31,7 @@ struct cpu_ticket *gpu_cpu_ticket_create(void) {
         atomic_init(&ticket->ref_count, 1);
         atomic_init(&ticket->parked, NULL);
         atomic_init(&ticket->sleeps, 0);
+        ticket->is_timed = false;
     }
     return ticket;
 }
@@ -44,6 +52,9 @@ bool gpu_cpu_ticket_has_fired(const struct cpu_ticket *ticket) {
 }
 
 void gpu_cpu_ticket_fire(struct cpu_ticket *ticket) {
+    if (__builtin_expect(ticket->is_timed, 0)) {
+        ticket->fired_ns = clock_ns();
+    }
     struct backend_stream *parked = atomic_exchange(&ticket->parked, TICKET_FIRED);
     while (parked != NULL) {
         struct backend_stream *next = parked->next_parked; /* before it runs on */
@@ -111,6 +122,7 @@ gpulua_status gpu_cpu_event_record(struct backend_event *event, struct backend_s
         gpu_cpu_ticket_release(ticket);
         return fail_memory(error);
     }
+    ticket->is_timed = stream->device->is_timed;
     gpu_cpu_ticket_retain(ticket);
     gpu_cpu_ticket_release(event->ticket);
     event->ticket = ticket;
@@ -136,4 +148,15 @@ enum backend_query gpu_cpu_event_wait(struct backend_event *event) {
         syscall(SYS_futex, &ticket->sleeps, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
     }
     return BACKEND_DONE;
+}
+
+gpulua_status gpu_cpu_event_times(struct backend_event *begin, struct backend_event *end,
+                                  int64_t *begin_ns, int64_t *end_ns, struct backend_error *error) {
+    const struct cpu_ticket *first = begin->ticket, *last = end->ticket;
+    if (first == NULL || last == NULL || !first->is_timed || !last->is_timed) {
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0, "an event without a time");
+    }
+    *begin_ns = first->fired_ns;
+    *end_ns = last->fired_ns;
+    return GPULUA_OK;
 }

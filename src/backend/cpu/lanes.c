@@ -193,6 +193,7 @@ static bool lanes_link(struct plan *plan) {
         atomic_init(&graph->tickets[graph->ticket_count].ref_count, 1);
         atomic_init(&graph->tickets[graph->ticket_count].parked, NULL);
         atomic_init(&graph->tickets[graph->ticket_count].sleeps, 0);
+        graph->tickets[graph->ticket_count].is_timed = false;
     }
     struct cpu_item *mark = graph->marks;
     for (uint32_t i = 0; i <= graph->node_count; i++) {

@@ -272,6 +272,7 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
     device->ops = &gpu_backend_cuda;
     device->sink = info->sink;
     device->sleeps = info->sleeps;
+    device->is_timed = info->is_timed;
     list_init(&device->slabs);
     list_init(&device->streams);
     list_init(&device->events);
@@ -379,6 +380,7 @@ static void device_close(struct backend_device *device) {
         if (device->fill_module != NULL) {
             (void)cu->cuModuleUnload(device->fill_module);
         }
+        gpu_cuda_clock_close(device);
         (void)cu->cuEventDestroy(device->probe);
         context_leave(device);
     }
@@ -423,6 +425,7 @@ const struct backend_ops gpu_backend_cuda = {
     .event_record = gpu_cuda_event_record,
     .event_query = gpu_cuda_event_query,
     .event_wait = gpu_cuda_event_wait,
+    .event_times = gpu_cuda_event_times,
     .copy = gpu_cuda_copy,
     .upload = gpu_cuda_upload,
     .download = gpu_cuda_download,

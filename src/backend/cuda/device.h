@@ -19,6 +19,15 @@ struct host_range {
     CUdeviceptr address;
 };
 
+/* The device's clock and the host's (timing.c). */
+struct cuda_clock {
+    CUstream stream; /* owned; NULL: not yet */
+    CUevent events[2];
+    uint32_t base;   /* the one that was over at base_ns; 0: none was */
+    int64_t base_ns; /* monotonic clock */
+    int64_t tried_ns;
+};
+
 struct backend_device {
     const struct backend_ops *ops;
     struct cuda_driver cu;
@@ -36,6 +45,7 @@ struct backend_device {
     bool has_control;              /* and all that control.c does */
     bool has_branches;             /* one conditional node can have several bodies */
     bool sleeps;                   /* events are waited for by threads that sleep in the driver */
+    bool is_timed;                 /* events have times */
     uint32_t prepared_count;       /* alive, on all streams, of kernels and of calls */
     uint32_t capture_count;        /* streams that are being captured: the context is not to be
                                       waited for */
@@ -43,7 +53,8 @@ struct backend_device {
     char lost_text[1024];
     CUlogIterator log_at; /* of the driver's log, what has been read (log.c) */
     bool has_log;
-    CUevent probe; /* never recorded: asking after it tells of faults, and never waits */
+    struct cuda_clock clock; /* if is_timed; made when first needed */
+    CUevent probe;           /* never recorded: asking after it tells of faults, and never waits */
     struct link slabs, streams, events, modules, graphs, captures;
     struct host_range *ranges; /* owned */
     size_t range_count, range_last;
@@ -245,6 +256,10 @@ gpulua_status gpu_cuda_event_record(struct backend_event *event, struct backend_
                                     struct backend_error *error);
 enum backend_query gpu_cuda_event_query(struct backend_event *event, struct backend_error *error);
 enum backend_query gpu_cuda_event_wait(struct backend_event *event);
+/* timing.c: */
+gpulua_status gpu_cuda_event_times(struct backend_event *begin, struct backend_event *end,
+                                   int64_t *begin_ns, int64_t *end_ns, struct backend_error *error);
+void gpu_cuda_clock_close(struct backend_device *device);
 void gpu_cuda_flush_output(struct backend_device *device);
 /* capture.c: */
 void gpu_cuda_captures_init(struct backend_device *device);

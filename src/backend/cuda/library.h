@@ -67,6 +67,7 @@ typedef CUresult(CUDAAPI *PFN_cuLogsDumpToMemory_v12090)(CUlogIterator *iterator
     X(true, cuEventRecord, 2000, "cuEventRecord")                                                           \
     X(true, cuEventQuery, 2000, "cuEventQuery")                                                             \
     X(true, cuEventSynchronize, 2000, "cuEventSynchronize")                                                 \
+    X(true, cuEventElapsedTime, 2000, "cuEventElapsedTime")                                                 \
     X(true, cuMemcpyDtoDAsync, 3020, "cuMemcpyDtoDAsync_v2")                                                \
     X(true, cuMemcpyHtoDAsync, 3020, "cuMemcpyHtoDAsync_v2")                                                \
     X(true, cuMemcpyDtoHAsync, 3020, "cuMemcpyDtoHAsync_v2")                                                \
@@ -145,6 +146,7 @@ typedef CUresult(CUDAAPI *PFN_cuLogsDumpToMemory_v12090)(CUlogIterator *iterator
 #undef cuStreamDestroy
 #undef cuStreamWriteValue64
 #undef cuEventDestroy
+#undef cuEventElapsedTime
 #undef cuMemcpyDtoDAsync
 #undef cuMemcpyHtoDAsync
 #undef cuMemcpyDtoHAsync

@@ -122,7 +122,8 @@ gpulua_status gpu_cuda_event_create(struct backend_device *device, struct backen
     made->device = device;
     /* With the second flag the driver has an interrupt behind each record, and who waits sleeps;
      * without it who waits spins. */
-    unsigned int flags = CU_EVENT_DISABLE_TIMING | (device->sleeps ? CU_EVENT_BLOCKING_SYNC : 0u);
+    unsigned int flags = (device->is_timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING) |
+                         (device->sleeps ? CU_EVENT_BLOCKING_SYNC : 0u);
     status = CU(device, error, cu->cuEventCreate(&made->handle, flags));
     if (status != GPULUA_OK) {
         free(made);

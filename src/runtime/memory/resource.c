@@ -155,6 +155,9 @@ void gpu_memory_close(struct gpu_device *device) {
     gpu_memory_release(pinned);
     gpu_memory_release(external);
     device->stats.bytes_live = device->stats.bytes_pending = device->stats.bytes_reserved = 0;
+    if (device->trace) {
+        gpu_trace_forget_memory(device->trace);
+    }
 }
 
 /* ---- another life of the device ---- */

@@ -1,0 +1,281 @@
+-- A trace as JSON, in the format of Chrome's trace viewer, which Perfetto reads.
+--
+-- One process for the script with a lane for each task: what it ran, what it waited for (category "wait") and the calls
+-- that gave work, one in the other; ranges on lanes of their own. One process for each device with a lane for each
+-- stream, arrows for fences with their reason, and counters for its memory and for the operations in flight.
+-- Source: "Trace Event Format", the Chrome project's document of it; times are microseconds.
+
+local core = require "gpulua.core"
+local file = require "gpulua.file"
+local trace = require "gpulua.trace"
+
+local chrome_trace = {}
+
+local script_pid <const> = 1
+local device_pid <const> = 10 -- of the first device
+local task_lanes_max <const> = 256 -- more tasks share lanes, one behind the other
+local range_lane <const> = 1000000 -- the first lane of ranges
+local pieces_max <const> = 4096 -- between two writes
+
+local escapes <const> = { ['"'] = '\\"', ["\\"] = "\\\\" }
+
+local quoted_texts = {} -- of what is being written
+-- Any bytes as a JSON string that does no harm where it is shown.
+local function quoted(text)
+  local known = quoted_texts[text]
+  if not known then
+    known = '"' .. core.shown(text):gsub('["\\]', escapes) .. '"'
+    quoted_texts[text] = known
+  end
+  return known
+end
+
+local function us(ns)
+  return ("%d.%03d"):format(ns // 1000, ns % 1000)
+end
+
+local function place(source, line)
+  return source and (',"line":%s'):format(quoted(("%s:%d"):format(source, line))) or ""
+end
+
+-- Lanes on which nothing overlaps: take(begun) gives the first that is free then, until `ended`.
+local function lanes(first)
+  local ends = {}
+  return function(begun, ended)
+    for lane, at in ipairs(ends) do
+      if at <= begun then
+        ends[lane] = ended
+        return first + lane - 1, false
+      end
+    end
+    ends[#ends + 1] = ended
+    return first + #ends - 1, true
+  end
+end
+
+-- Of each task the lane: its own, or where there are many one that it has from its first event to its last.
+local function lanes_of_tasks(info)
+  local first, last, order, count = {}, {}, {}, 0
+  local function see(task, begun, ended)
+    if task ~= 0 then
+      if not first[task] then
+        count = count + 1
+        order[count] = task
+        first[task], last[task] = begun, ended
+      else
+        first[task], last[task] = math.min(first[task], begun), math.max(last[task], ended)
+      end
+    end
+  end
+  for number = 1, info.spans do
+    local _, _, _, _, task, begun, ended = core.trace_span(number)
+    see(task, begun, ended)
+  end
+  for log, device in ipairs(info) do
+    for number = 1, device.ops do
+      local _, _, _, _, _, task, _, _, asked, given = core.trace_op(log, number)
+      see(task, asked, given)
+    end
+  end
+  local lane_of, take = { [0] = 0 }, lanes(1)
+  table.sort(order, function(a, b) return first[a] < first[b] or first[a] == first[b] and a < b end)
+  for _, task in ipairs(order) do
+    lane_of[task] = count <= task_lanes_max and task or take(first[task], last[task])
+  end
+  return lane_of, count > task_lanes_max
+end
+
+local writer = {}
+writer.__index = writer
+
+function writer:add(...)
+  self.count = self.count + 1
+  self[self.count] = (self.is_empty and "" or ",\n") .. string.format(...)
+  self.is_empty = false
+  if self.count == pieces_max then
+    self:flush()
+  end
+end
+
+function writer:flush()
+  self.to:write(table.concat(self, "", 1, self.count))
+  self.count = 0
+end
+
+local function name_lane(out, pid, lane, name, order)
+  out:add('{"ph":"M","pid":%d,"tid":%d,"name":"thread_name","args":{"name":%s}}', pid, lane, quoted(name))
+  out:add('{"ph":"M","pid":%d,"tid":%d,"name":"thread_sort_index","args":{"sort_index":%d}}', pid, lane, order or lane)
+end
+
+-- ---- the script ----
+
+local function write_spans(out, info, base, lane_of)
+  local range_lanes, ranges = lanes(range_lane), {}
+  for number = 1, info.spans do
+    local kind, label, source, line, task, begun, ended, log, of = core.trace_span(number)
+    if kind == "range" then
+      ranges[#ranges + 1] = number -- in the order of their beginnings, below
+    else
+      local is_wait = kind == "wait"
+      local name = is_wait and "wait: " .. label or source and ("task %d, %s:%d"):format(task, source, line)
+        or "main chunk"
+      out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"%s","name":%s%s,"args":{"task":%d%s%s}}', script_pid,
+        lane_of[task], us(begun - base), us(ended - begun), kind, quoted(name), is_wait and ',"cname":"bad"' or "",
+        task,
+        is_wait and place(source, line) or "",
+        of ~= 0 and (',"operation":"%d of %s"'):format(of, info[log].name) or "")
+    end
+  end
+  table.sort(ranges, function(a, b)
+    local begun_a, begun_b = select(6, core.trace_span(a)), select(6, core.trace_span(b))
+    return begun_a < begun_b or begun_a == begun_b and a < b
+  end)
+  for _, number in ipairs(ranges) do
+    local _, label, source, line, task, begun, ended = core.trace_span(number)
+    local lane, is_new = range_lanes(begun, ended)
+    if is_new then
+      name_lane(out, script_pid, lane, "ranges")
+    end
+    out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"range","name":%s,"args":{"task":%d%s}}', script_pid,
+      lane, us(begun - base), us(ended - begun), quoted(label), task, place(source, line))
+  end
+end
+
+-- ---- devices ----
+
+local function used_text(log, number)
+  local uses, texts = table.pack(core.trace_uses(log, number)), {}
+  for i = 1, uses.n, 6 do
+    if uses[i + 3] > 0 then
+      local name = uses[i + 1] ~= "" and uses[i + 1] or "buffer " .. uses[i]
+      local access = uses[i + 4] and uses[i + 5] and "inout" or uses[i + 5] and "out" or "in"
+      texts[#texts + 1] = ("%s %s[%d..%d]"):format(access, name, uses[i + 2], uses[i + 3])
+    end
+  end
+  return #texts > 0 and (',"uses":%s'):format(quoted(table.concat(texts, ", "))) or ""
+end
+
+local function write_waits(out, log, pid, number, stream, begun, base, next_id)
+  for _, awaited in ipairs { core.trace_waits(log, number) } do
+    if awaited ~= 0 then
+      local _, _, _, _, _, _, from_stream, _, _, _, from_begun, from_ended = core.trace_op(log, awaited)
+      if from_ended ~= 0 then
+        local reason = quoted(trace.reason(log, awaited, number))
+        -- In the slices that it joins: both ends belong to those.
+        out:add('{"ph":"s","pid":%d,"tid":%d,"ts":%s,"id":%d,"cat":"fence","name":%s}', pid, from_stream,
+          us(math.max(from_begun, from_ended - 1) - base), next_id, reason)
+        out:add('{"ph":"f","bp":"e","pid":%d,"tid":%d,"ts":%s,"id":%d,"cat":"fence","name":%s}', pid, stream,
+          us(math.max(begun, from_ended) - base), next_id, reason)
+        next_id = next_id + 1
+      end
+    end
+  end
+  return next_id
+end
+
+-- How many operations the device had and had not done, whenever that changes. Both lists are sorted, by streams.
+local function write_in_flight(out, pid, given, ended_by_stream, base)
+  local heads, count, at = {}, 0, 1
+  for stream, ends in pairs(ended_by_stream) do
+    table.sort(ends)
+    heads[#heads + 1] = { ends = ends, at = 1, stream = stream }
+  end
+  table.sort(given)
+  while true do
+    local first
+    for _, head in ipairs(heads) do
+      local time = head.ends[head.at]
+      if time and (not first or time < first.ends[first.at]) then
+        first = head
+      end
+    end
+    local begins, ends = given[at], first and first.ends[first.at]
+    if not begins and not ends then
+      return
+    elseif begins and (not ends or begins <= ends) then
+      count, at = count + 1, at + 1
+    else
+      count, first.at = count - 1, first.at + 1
+    end
+    local time = begins and (not ends or begins <= ends) and begins or ends
+    out:add('{"ph":"C","pid":%d,"tid":0,"ts":%s,"name":"operations in flight","args":{"operations":%d}}', pid,
+      us(time - base), count)
+  end
+end
+
+local function write_device(out, info, log, base, lane_of, next_id)
+  local device, pid = info[log], device_pid + log - 1
+  local streams, given_times, ended_by_stream, held_before = {}, {}, {}, -1
+  out:add('{"ph":"M","pid":%d,"name":"process_name","args":{"name":%s}}', pid, quoted("device " .. device.name))
+  out:add('{"ph":"M","pid":%d,"name":"process_sort_index","args":{"sort_index":%d}}', pid, pid)
+  for number = 1, device.ops do
+    local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, _, bytes, held, outcome,
+      grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+    out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"call","name":%s,"args":{"number":%d%s}}', script_pid,
+      lane_of[task], us(asked - base), us(given - asked), quoted(label), number, place(source, line))
+    if held ~= held_before then
+      held_before = held
+      out:add('{"ph":"C","pid":%d,"tid":0,"ts":%s,"name":"bytes in buffers","args":{"bytes":%d}}', pid,
+        us(given - base), held)
+    end
+    if ended ~= 0 then
+      if not streams[stream] then
+        streams[stream] = true
+        ended_by_stream[stream] = {}
+        name_lane(out, pid, stream, "stream " .. stream)
+      end
+      given_times[#given_times + 1] = math.min(given, begun)
+      local ends = ended_by_stream[stream]
+      ends[#ends + 1] = ended
+      local shape = grid_x and (',"grid":"%d x %d x %d","block":"%d x %d x %d"'):format(grid_x, grid_y, grid_z, block_x,
+        block_y, block_z) or ""
+      out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":%s,"name":%s,"args":{"number":%d,"seq":%d,"task":%d,'
+        .. '"bytes":%d,"queued_us":%s%s%s%s%s%s}}', pid, stream, us(begun - base), us(ended - begun), quoted(kind),
+        quoted(label), number, seq, task, bytes, us(math.max(begun - given, 0)),
+        kernel and (',"kernel":%s'):format(quoted(kernel)) or "", shape, place(source, line), used_text(log, number),
+        outcome == "failed" and ',"failed":true' or "")
+      next_id = write_waits(out, log, pid, number, stream, begun, base, next_id)
+    end
+  end
+  write_in_flight(out, pid, given_times, ended_by_stream, base)
+  return next_id
+end
+
+-- What could not be kept, for whoever reads the trace.
+local function dropped_text(info)
+  local dropped = info.dropped
+  for _, device in ipairs(info) do
+    dropped = dropped + device.dropped
+  end
+  return dropped
+end
+
+--- Writes all that is traced to the file. Io, InvalidArgument.
+function chrome_trace.write(path)
+  local info = core.trace_info()
+  local to <close> = file.create(path, "trace")
+  local out = setmetatable({ to = to, count = 0, is_empty = true }, writer)
+  local base, next_id = trace.base_of(info), 1
+  local lane_of, are_shared = lanes_of_tasks(info)
+  to:write '{"displayTimeUnit":"ns","traceEvents":[\n'
+  out:add('{"ph":"M","pid":%d,"name":"process_name","args":{"name":"script"}}', script_pid)
+  local is_named = {}
+  for task, lane in pairs(lane_of) do
+    if not is_named[lane] then
+      is_named[lane] = true
+      name_lane(out, script_pid, lane,
+        task == 0 and "outside tasks" or are_shared and "tasks" or "task " .. task)
+    end
+  end
+  write_spans(out, info, base, lane_of)
+  for log = 1, #info do
+    next_id = write_device(out, info, log, base, lane_of, next_id)
+  end
+  quoted_texts = {}
+  out:flush()
+  to:write(('\n],"otherData":{"program":"gpulua %s","monotonic_begin_ns":"%d","dropped":"%d"}}\n'):format(core.version,
+    base, dropped_text(info)))
+  to:finish()
+end
+
+return chrome_trace

@@ -1,0 +1,210 @@
+-- Where the time and the memory of a program went: tables from what its traced devices have done.
+
+local core = require "gpulua.core"
+local trace = require "gpulua.trace"
+
+local report = {}
+
+local rows_max <const> = 20 -- of a table that is shown; the report itself has all
+
+local function at_part(sorted, part)
+  return sorted[math.max(1, math.ceil(#sorted * part))]
+end
+
+local function by_total(a, b)
+  return a.total > b.total or a.total == b.total and a.name < b.name
+end
+
+-- Rows by name, made when first asked for: a list whose rows are also found by what they are of.
+local function table_of(make)
+  local rows, by_name = {}, {}
+  return rows, function(name)
+    local row = by_name[name]
+    if not row then
+      row = make(name)
+      by_name[name] = row
+      rows[#rows + 1] = row
+    end
+    return row
+  end
+end
+
+local is_transfer <const> = { copy = true, upload = true, download = true }
+
+local function device_of(info, log)
+  local device = info[log]
+  local kernels, kernel_of = table_of(function(name) return { name = name, count = 0, total = 0, times = {} } end)
+  local copies, copy_of = table_of(function(name) return { name = name, count = 0, total = 0, bytes = 0 } end)
+  local first, last, busy, busy_until, untimed = nil, nil, 0, 0, 0
+  local spans = {}
+  for number = 1, device.ops do
+    local kind, label, kernel, _, _, _, _, _, _, _, begun, ended, _, bytes, _, outcome = core.trace_op(log, number)
+    if ended ~= 0 and kind ~= "mark" then
+      local took = ended - begun
+      first, last = math.min(first or begun, begun), math.max(last or ended, ended)
+      spans[#spans + 1] = number
+      local row = is_transfer[kind] and copy_of(kind) or kernel_of(kernel or label)
+      row.count, row.total = row.count + 1, row.total + took
+      if row.times then
+        row.times[#row.times + 1] = took
+      else
+        row.bytes = row.bytes + bytes
+      end
+    elseif kind ~= "mark" and outcome ~= "failed" then
+      untimed = untimed + 1
+    end
+  end
+  -- Any work under way: operations in the order of their beginnings, which on several streams is not that of the log.
+  local begun_of, ended_of = {}, {}
+  for i, number in ipairs(spans) do
+    begun_of[number], ended_of[number] = select(11, core.trace_op(log, number))
+    spans[i] = number
+  end
+  table.sort(spans, function(a, b) return begun_of[a] < begun_of[b] or begun_of[a] == begun_of[b] and a < b end)
+  for _, number in ipairs(spans) do
+    busy = busy + math.max(0, ended_of[number] - math.max(begun_of[number], busy_until))
+    busy_until = math.max(busy_until, ended_of[number])
+  end
+  local work = 0
+  for _, row in ipairs(kernels) do work = work + row.total end
+  for _, row in ipairs(copies) do work = work + row.total end
+  for _, row in ipairs(kernels) do
+    table.sort(row.times)
+    row.median, row.p99, row.longest = at_part(row.times, 0.5) / 1e9, at_part(row.times, 0.99) / 1e9,
+      row.times[#row.times] / 1e9
+    row.share, row.total, row.times = work > 0 and row.total / work or 0, row.total / 1e9, nil
+  end
+  for _, row in ipairs(copies) do
+    row.share, row.total = work > 0 and row.total / work or 0, row.total / 1e9
+    row.rate = row.total > 0 and row.bytes / row.total or nil
+  end
+  table.sort(kernels, by_total)
+  table.sort(copies, by_total)
+  local peaks = {}
+  for name, bytes in pairs(device.peaks) do
+    peaks[#peaks + 1] = { name = name, bytes = bytes }
+  end
+  table.sort(peaks, function(a, b) return a.bytes > b.bytes or a.bytes == b.bytes and a.name < b.name end)
+  return { name = device.name, operations = device.ops, dropped = device.dropped, untimed = untimed, kernels = kernels,
+    copies = copies, elapsed = first and (last - first) / 1e9 or 0, busy = busy / 1e9,
+    fences = { issued = device.waits_issued, left_out = device.waits_elided }, peak_bytes = device.bytes_live_max,
+    peaks = peaks }
+end
+
+local function waits_of(info)
+  local waits, wait_of = table_of(function(name) return { name = name, count = 0, total = 0, longest = 0 } end)
+  for number = 1, info.spans do
+    local kind, label, source, line, _, begun, ended = core.trace_span(number)
+    if kind == "wait" then
+      local row = wait_of(("%s\0%s"):format(source and ("%s:%d"):format(source, line) or "", label))
+      row.count, row.total = row.count + 1, row.total + (ended - begun) / 1e9
+      row.longest = math.max(row.longest, (ended - begun) / 1e9)
+    end
+  end
+  for _, row in ipairs(waits) do
+    local where, label = row.name:match "^(.-)%z(.*)$"
+    row.where, row.label = where ~= "" and where or nil, label
+  end
+  table.sort(waits, by_total)
+  for _, row in ipairs(waits) do row.name = nil end
+  return waits
+end
+
+-- ---- for people ----
+
+local function time(seconds)
+  for _, unit in ipairs { { 1, "s " }, { 1e-3, "ms" }, { 1e-6, "us" } } do
+    if seconds >= unit[1] then
+      return ("%.4g %s"):format(seconds / unit[1], unit[2])
+    end
+  end
+  return seconds == 0 and "0" or ("%.0f ns"):format(seconds * 1e9)
+end
+
+local function size(bytes)
+  for _, unit in ipairs { { 30, "GiB" }, { 20, "MiB" }, { 10, "KiB" } } do
+    if bytes >= 1 << unit[1] then
+      return ("%.1f %s"):format(bytes / 2 ^ unit[1], unit[2])
+    end
+  end
+  return ("%d B"):format(bytes)
+end
+
+-- Adds a table: what each column is called and, for each row, what is in it; the last column is text.
+local function add_table(lines, heads, rows, cells)
+  if #rows == 0 then
+    return
+  end
+  local format = ("%10s "):rep(#heads - 1) .. " %s"
+  lines[#lines + 1] = format:format(table.unpack(heads))
+  for i = 1, math.min(#rows, rows_max) do
+    lines[#lines + 1] = format:format(cells(rows[i]))
+  end
+  if #rows > rows_max then
+    lines[#lines + 1] = ("%10s  and %d others"):format("", #rows - rows_max)
+  end
+  lines[#lines + 1] = ""
+end
+
+local function add_device(lines, device)
+  local idle = device.elapsed > 0 and 100 * (1 - device.busy / device.elapsed) or 0
+  lines[#lines + 1] = ("device %s: %d operations in %s, idle %.0f %% of that"):format(device.name, device.operations,
+    time(device.elapsed), idle)
+  if device.untimed > 0 then
+    lines[#lines + 1] = ("%d of them without a time: skipped, not over yet, or in check mode"):format(device.untimed)
+  end
+  if device.dropped > 0 then
+    lines[#lines + 1] = ("and %d more for which there was no room"):format(device.dropped)
+  end
+  lines[#lines + 1] = ""
+  add_table(lines, { "share", "total", "count", "median", "p99", "longest", "kernel" }, device.kernels, function(row)
+    return ("%.1f %%"):format(100 * row.share), time(row.total), row.count, time(row.median), time(row.p99),
+      time(row.longest), core.shown(row.name)
+  end)
+  add_table(lines, { "share", "total", "count", "bytes", "per second", "transfer" }, device.copies, function(row)
+    return ("%.1f %%"):format(100 * row.share), time(row.total), row.count, size(row.bytes),
+      row.rate and size(row.rate // 1) or "", row.name
+  end)
+  add_table(lines, { "at most", "memory of buffers labelled, or made at" }, device.peaks, function(row)
+    return size(row.bytes), row.name ~= "" and core.shown(row.name) or "(no label)"
+  end)
+  lines[#lines + 1] = ("buffers took %s at most; %d fences between streams, %d left out because others implied them")
+    :format(size(device.peak_bytes), device.fences.issued, device.fences.left_out)
+  lines[#lines + 1] = ""
+end
+
+local methods = { __name = "gpulua.report" }
+
+function methods.__tostring(self)
+  local lines = {}
+  for _, device in ipairs(self.devices) do
+    add_device(lines, device)
+  end
+  add_table(lines, { "waited", "times", "longest", "line of the script, and for what" }, self.waits, function(row)
+    return time(row.total), row.count, time(row.longest),
+      ("%s  %s"):format(core.shown(row.where or "?"), core.shown(row.label))
+  end)
+  return table.concat(lines, "\n")
+end
+
+--- gpu.report() -> report of what is traced so far; tostring makes tables for people of it (`gpulua --summary`).
+--   devices  a list; each has name, operations, elapsed (s, from the first to the last), busy (s of that with work
+--            under way), kernels (a list, the dearest first, of { name, count, total, median, p99, longest (s),
+--            share }; what graphs, fills and library calls took is in it, too), copies (likewise: { name, count, total, bytes, rate
+--            (B/s), share }), fences = { issued, left_out }, peak_bytes, peaks (a list of { name, bytes }: the most
+--            that buffers of a label, or without one made by a line, took), dropped and untimed (operations)
+--   waits    a list of { where, label, count, total, longest (s) }: which line waited for what, the longest first
+-- Neither blocks nor yields. StreamMisuse: nothing is traced.
+function report.get()
+  local info = trace.info()
+  if not info then
+    trace.events() -- raises
+  end
+  local devices = {}
+  for log = 1, #info do
+    devices[log] = device_of(info, log)
+  end
+  return setmetatable({ devices = devices, waits = waits_of(info) }, methods)
+end
+
+return report

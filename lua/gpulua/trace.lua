@@ -1,0 +1,137 @@
+-- What traced devices have done (gpu.device{ trace = true }, GPULUA_TRACE=1, gpulua --trace): as events and in files.
+
+local core = require "gpulua.core"
+
+local trace = {}
+
+local function fail_untraced()
+  core.raise("StreamMisuse", "nothing is traced: no device was opened with trace = true",
+    "gpu.device{ trace = true }, GPULUA_TRACE=1 or gpulua --trace FILE.json")
+end
+
+--- How far each log goes, and what was counted: see core.trace_info. Nil where nothing is traced.
+trace.info = core.trace_info
+
+-- Of two uses of the same bytes, in which order of launching; nil: they do not conflict.
+local function hazard(earlier_reads, earlier_writes, later_reads, later_writes)
+  return earlier_writes and later_reads and "RAW" or earlier_writes and later_writes and "WAW"
+    or earlier_reads and later_writes and "WAR" or nil
+end
+
+--- Why operation `later` of a log waits for `earlier`: a text like "RAW 'data'", from the first two uses that conflict;
+-- "order" where no memory says so (stream:wait, an allocation).
+function trace.reason(log, earlier, later)
+  local a, b = table.pack(core.trace_uses(log, earlier)), table.pack(core.trace_uses(log, later))
+  for i = 1, a.n, 6 do
+    for k = 1, b.n, 6 do
+      local is_same = a[i] == b[k] and (a[i + 3] == 0 or a[i + 2] < b[k + 3] and b[k + 2] < a[i + 3])
+      local kind = is_same and hazard(a[i + 4], a[i + 5], b[k + 4], b[k + 5])
+      if kind then
+        return ("%s %s"):format(kind, a[i + 1] ~= "" and "'" .. a[i + 1] .. "'" or "buffer " .. a[i])
+      end
+    end
+  end
+  return "order"
+end
+
+local function place(source, line)
+  return source and ("%s:%d"):format(source, line) or nil
+end
+
+local function seconds(ns, base)
+  return ns ~= 0 and (ns - base) / 1e9 or nil
+end
+
+-- The first time in any log, ns.
+local function base_of(info)
+  local base = math.maxinteger
+  for log, device in ipairs(info) do
+    if device.ops > 0 then
+      base = math.min(base, (select(9, core.trace_op(log, 1))))
+    end
+  end
+  for number = 1, info.spans do
+    base = math.min(base, (select(6, core.trace_span(number))))
+  end
+  return base
+end
+trace.base_of = base_of
+
+local function operation(log, name, number, base)
+  local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, over, bytes, held, outcome,
+    grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+  return { kind = kind, device = name, log = log, number = number, label = label, kernel = kernel,
+    where = place(source, line), task = task ~= 0 and task or nil, stream = stream, seq = seq,
+    asked = seconds(asked, base), given = seconds(given, base), begun = seconds(begun, base),
+    ended = seconds(ended, base), over = seconds(over, base), bytes = bytes, held_bytes = held, outcome = outcome,
+    grid = grid_x and { grid_x, grid_y, grid_z }, block = block_x and { block_x, block_y, block_z },
+    waits = { core.trace_waits(log, number) } }
+end
+
+--- gpu.trace.events() -> iterator over events: each operation of each traced device in the order in which it was given
+-- work, then what tasks did. An event is a table; times are seconds from the first of them.
+--   kind        "launch", "library", "copy", "upload", "download", "fill", "mark", "graph": operations
+--               "run": a task ran; "wait": it waited, for `label`; "range": gpu.range
+--   label       or ""
+--   where       "file:line" of the call; of "run" where the task was spawned; nil where that is not known
+--   task        its number; nil outside tasks
+--   begun, ended  on the device, or of the span; nil where that is not known (it is not over, was skipped, check mode)
+-- and of operations
+--   device, stream, seq   which device, which of its streams, which place on it
+--   log, number           its place in the logs, for gpu.trace.reason
+--   asked, given, over    when the call began, when the device had it, and when the script's side knew that it was over
+--   kernel, grid, block   of launches
+--   bytes, held_bytes     that it moves or uses; that buffers of the device took then
+--   waits                 a list of the numbers in this log that it started behind; 0: one that is not in it
+--   outcome               "succeeded", "failed", or "pending"
+-- Raises StreamMisuse where nothing is traced. Neither blocks nor yields.
+function trace.events()
+  local info = core.trace_info() or fail_untraced()
+  local base, log, number = base_of(info), 1, 0
+  return function()
+    while log <= #info do
+      number = number + 1
+      if number <= info[log].ops then
+        return operation(log, info[log].name, number, base)
+      end
+      log, number = log + 1, 0
+    end
+    number = number + 1
+    if number <= info.spans then
+      local kind, label, source, line, task, begun, ended, of_log, of = core.trace_span(number)
+      return { kind = kind, label = label, where = place(source, line), task = task ~= 0 and task or nil,
+        begun = seconds(begun, base), ended = seconds(ended, base), log = of ~= 0 and of_log or nil,
+        number = of ~= 0 and of or nil }
+    end
+  end
+end
+
+--- gpu.trace.json(path): writes what is traced so far as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing:
+-- see chrome_trace.lua. Blocks for the file, does not wait for work. StreamMisuse, Io, InvalidArgument.
+function trace.json(path)
+  if not core.trace_info() then
+    fail_untraced()
+  end
+  require "gpulua.chrome_trace".write(path)
+end
+
+local finish_s <const> = 5 -- for work that is in flight when the script has ended
+
+--- At the end of a program: waits a moment for what is in flight, then writes what it was asked for.
+function trace.finish(json_path, wants_summary)
+  if not core.trace_info() then
+    core.log "nothing is traced: no device was opened"
+    return
+  end
+  for _, device in ipairs(core.devices()) do
+    core.trace_settle(device, finish_s)
+  end
+  if json_path then
+    trace.json(json_path)
+  end
+  if wants_summary then
+    io.stderr:write(tostring(require "gpulua.report".get()), "\n")
+  end
+end
+
+return trace

@@ -1,0 +1,531 @@
+-- Traces: what was asked for, done and known when, by which line, behind what; as events, as JSON, as a report.
+
+local dkjson = require "dkjson"
+local gpu = require "gpulua"
+local lfs = require "lfs"
+local support = require "spec.support"
+
+local build = os.getenv "GPULUA_BUILD" or "build"
+
+-- Runs the interpreter with these arguments; what it writes, and its exit code.
+local function run(arguments)
+  local pipe = assert(io.popen(("%s/gpulua %s 2>&1"):format(build, arguments)))
+  local output = pipe:read "a"
+  local _, _, code = pipe:close()
+  return output, code
+end
+
+local function json_of(path)
+  local file <close> = assert(io.open(path))
+  local text = file:read "a"
+  local value, _, failure = dkjson.decode(text)
+  return assert(value, failure), text
+end
+
+local function operations(log)
+  local list = {}
+  for event in gpu.trace.events() do
+    if event.log == log and event.kind ~= "wait" then
+      list[#list + 1] = event
+    end
+  end
+  return list
+end
+
+-- How many devices were traced before the next one.
+local function log_next()
+  local info = require "gpulua.trace".info()
+  return (info and #info or 0) + 1
+end
+
+-- The rules of the format, as far as they concern us: numbers where numbers belong, slices of a lane one in the other,
+-- arrows in pairs with both ends in slices, counters never below 0.
+local function validate(trace)
+  local lanes, arrows, names = {}, {}, {}
+  for _, event in ipairs(trace.traceEvents) do
+    assert.equal("number", math.type(event.pid) and "number", event.ph)
+    if event.ph == "X" then
+      assert.truthy(event.ts >= 0 and event.dur >= 0 and type(event.name) == "string" and math.type(event.tid),
+        event.name)
+      local lane = event.pid .. " " .. event.tid
+      lanes[lane] = lanes[lane] or {}
+      table.insert(lanes[lane], event)
+    elseif event.ph == "s" or event.ph == "f" then
+      arrows[event.id] = arrows[event.id] or {}
+      assert.is_nil(arrows[event.id][event.ph])
+      arrows[event.id][event.ph] = event
+    elseif event.ph == "C" then
+      for _, value in pairs(event.args) do
+        assert.truthy(value >= 0)
+      end
+    elseif event.ph == "M" then
+      names[event.pid .. " " .. (event.tid or "")] = event.args.name or names[event.pid .. " " .. (event.tid or "")]
+    else
+      error("an event of another kind: " .. event.ph)
+    end
+  end
+  local function ns(us) return math.floor(us * 1000 + 0.5) end
+  for lane, events in pairs(lanes) do
+    assert.truthy(names[lane], "lane without a name: " .. lane)
+    table.sort(events, function(a, b)
+      return a.ts < b.ts or a.ts == b.ts and a.dur > b.dur
+    end)
+    local open = {}
+    for _, event in ipairs(events) do
+      local ends = ns(event.ts) + ns(event.dur)
+      while #open > 0 and open[#open] <= ns(event.ts) do
+        open[#open] = nil
+      end
+      assert.truthy(#open == 0 or ends <= open[#open], ("%s crosses the end of another one"):format(event.name))
+      open[#open + 1] = ends
+    end
+  end
+  local arrow_count = 0
+  for _, arrow in pairs(arrows) do
+    arrow_count = arrow_count + 1
+    assert.truthy(arrow.s and arrow.f and arrow.s.ts <= arrow.f.ts)
+    for _, tip in pairs(arrow) do
+      local is_inside = false
+      for _, event in ipairs(lanes[tip.pid .. " " .. tip.tid]) do
+        is_inside = is_inside or ns(event.ts) <= ns(tip.ts) and ns(tip.ts) <= ns(event.ts) + ns(event.dur)
+      end
+      assert.truthy(is_inside, "an arrow that joins nothing")
+    end
+  end
+  return lanes, arrow_count
+end
+
+describe("a traced device", function()
+  local dev, spin, log
+
+  setup(function()
+    log = log_next()
+    dev = support.open { trace = true }
+    spin = dev:compile(support.spin_source)
+  end)
+  teardown(support.close_all)
+
+  it("says of each operation when it was asked for, done and known to be over", function()
+    local x <close> = dev:buffer("i32", 4, { label = "data" })
+    local ticks = support.ticks(dev, 0.01)
+    local first = #operations(log)
+    x:fill(0)
+    local line = debug.getinfo(1, "l").currentline + 1
+    local op = spin.spin:launch({ grid = 3, block = 2 }, ticks, x, 7)
+    op:await()
+    x:read()
+    local list = operations(log)
+    local fill, launch, download = list[first + 1], list[first + 2], list[#list]
+    assert.equal("fill", fill.kind)
+    assert.equal("launch", launch.kind)
+    assert.equal("download", download.kind)
+    assert.equal(16, fill.bytes)
+    assert.equal(16, download.bytes)
+    assert.equal("spin", launch.kernel)
+    assert.are.same({ 3, 1, 1 }, launch.grid)
+    assert.are.same({ 2, 1, 1 }, launch.block)
+    assert.truthy(launch.where:find("trace_spec.lua:" .. line, 1, true))
+    assert.equal(op.stream, launch.stream)
+    assert.equal(op.seq, launch.seq)
+    if support.is_checked() then
+      assert.is_nil(launch.begun)
+      assert.is_nil(op:elapsed())
+      return
+    end
+    local before = 0
+    for _, event in ipairs { fill, launch, download } do
+      assert.equal("succeeded", event.outcome)
+      assert.truthy(event.asked >= 0 and event.asked <= event.given and event.given <= event.over)
+      assert.truthy(event.begun >= before and event.begun <= event.ended, event.kind)
+      -- The host's clock and the device's are held against each other to some microseconds.
+      assert.truthy(event.ended <= event.over + 20e-6, event.kind)
+      assert.truthy(event.begun >= event.asked - 20e-6, event.kind)
+      before = event.ended
+    end
+    local elapsed = op:elapsed()
+    assert.truthy(math.abs(elapsed - (launch.ended - launch.begun)) < 1e-9)
+    assert.truthy(elapsed >= 0.005 and elapsed < 0.5, elapsed)
+  end)
+
+  it("knows no time of what is not over, has failed or was skipped", function()
+    support.wants_time(pending)
+    local x <close> = dev:buffer("i32", 1)
+    local op = spin.spin:launch(support.one, support.ticks(dev, 0.05), x, 1)
+    assert.is_nil(op:elapsed())
+    assert.equal("pending", operations(log)[#operations(log)].outcome)
+    op:await()
+    assert.truthy(op:elapsed() >= 0.025)
+    if support.is_gpu() then
+      return -- a failed assert ends a GPU
+    end
+    local bad = dev:compile [[
+      extern "C" __global__ void bad(int *x) { assert(x == nullptr); }
+      extern "C" __global__ void reads(const int *x, int *y) { y[0] = x[0]; }]]
+    local y <close> = dev:buffer("i32", 1)
+    local failed = bad.bad:launch(support.one, x)
+    assert.falsy((failed:join()))
+    local skipped = bad.reads:launch(support.one, x, y)
+    assert.falsy((skipped:join()))
+    local list = operations(log)
+    assert.equal("failed", list[#list].outcome)
+    assert.equal("failed", list[#list - 1].outcome)
+    assert.is_nil(skipped:elapsed())
+  end)
+
+  it("shows which fence held work up, and why", function()
+    support.wants_time(pending)
+    local x <close> = dev:buffer("i32", 4, { label = "shared" }):fill(0)
+    local y <close> = dev:buffer("i32", 4):fill(0)
+    local other <close> = dev:stream()
+    dev:synchronize()
+    local writes = spin.spin_fill:launch(support.one, support.ticks(dev, 0.02), x, 4, 5)
+    local reads
+    other:use(function() reads = spin.spin_copy:launch(support.one, 1, x, y, 4) end)
+    reads:await()
+    dev:synchronize() -- what nobody waits for is looked after when there is time
+    local list = operations(log)
+    local later, earlier = list[#list], list[#list - 1]
+    assert.equal(reads.seq, later.seq)
+    assert.are.same({ earlier.number }, later.waits)
+    assert.equal(writes.seq, earlier.seq)
+    assert.equal("RAW 'shared'", require "gpulua.trace".reason(log, earlier.number, later.number))
+    assert.truthy(later.begun >= earlier.ended - 1e-6, "its time begins behind its waits")
+    assert.truthy(later.begun - later.given >= 0.008)
+  end)
+
+  it("shows what ran side by side", function()
+    support.wants_time(pending)
+    local x <close> = dev:buffer("i32", 1)
+    local y <close> = dev:buffer("i32", 1)
+    local other <close> = dev:stream()
+    local ticks = support.ticks(dev, 0.05)
+    local a = spin.spin:launch(support.one, ticks, x, 1)
+    local b
+    other:use(function() b = spin.spin:launch(support.one, ticks, y, 1) end)
+    gpu.all { a, b }
+    local list = operations(log)
+    local first, second = list[#list - 1], list[#list]
+    assert.truthy(first.stream ~= second.stream)
+    assert.truthy(second.begun < first.ended and first.begun < second.ended, "they overlap")
+  end)
+
+  it("shows which task waited for what, and where", function()
+    support.wants_time(pending)
+    local x <close> = dev:buffer("i32", 1)
+    local ticks = support.ticks(dev, 0.02)
+    local line
+    local task = gpu.spawn(function()
+      local op = spin.spin:launch({ grid = 1, block = 1, label = "slow" }, ticks, x, 1)
+      line = debug.getinfo(1, "l").currentline + 1
+      op:await()
+    end)
+    task:await()
+    local wait, number
+    for event in gpu.trace.events() do
+      if event.kind == "wait" and event.label == "slow" then
+        wait = event
+      elseif event.label == "slow" then
+        number = event.number
+        assert.truthy(event.task)
+      end
+    end
+    assert.truthy(wait.where:find("trace_spec.lua:" .. line, 1, true))
+    assert.equal(number, wait.number)
+    assert.truthy(wait.task)
+    assert.truthy(wait.ended - wait.begun >= 0.008)
+  end)
+
+  it("shows ranges of scripts, also across waits", function()
+    local range = gpu.range "phase"
+    gpu.sleep(0.01)
+    range:close()
+    range:close()
+    local found = {}
+    for event in gpu.trace.events() do
+      if event.kind == "range" then
+        found[#found + 1] = event
+      end
+    end
+    assert.equal(1, #found)
+    assert.equal("phase", found[1].label)
+    assert.truthy(found[1].ended - found[1].begun >= 0.009)
+  end)
+
+  it("keeps its log when it is closed, and texts that were its own", function()
+    local other_log = log_next()
+    local other = support.open { trace = true }
+    local x = other:buffer("i32", 4, { label = "gone" }):fill(1)
+    x:read()
+    other:close()
+    collectgarbage()
+    local list = operations(other_log)
+    assert.equal("fill", list[1].kind)
+    assert.truthy(list[1].where:find("trace_spec.lua", 1, true))
+    assert.truthy(tostring(gpu.report()):find("gone", 1, true))
+  end)
+
+  it("keeps as many operations as it was told to, and counts the others", function()
+    local other_log = log_next()
+    local other = support.open { trace = 3 }
+    local x <close> = other:buffer("i32", 4)
+    for i = 1, 10 do
+      x:fill(i)
+    end
+    assert.are.same({ 10, 10, 10, 10 }, x:read())
+    assert.equal(3, #operations(other_log))
+    local info = require "gpulua.trace".info()[other_log]
+    assert.equal(3, info.ops)
+    assert.equal(8, info.dropped)
+    assert.truthy(tostring(gpu.report()):find("8 more for which there was no room", 1, true))
+    for _, bad in ipairs { 0, -1, 2.5, "yes", 1 << 40 } do
+      support.raises("InvalidArgument", "trace of device", support.open, { trace = bad })
+    end
+  end)
+
+  it("waits and completes as others do, in thousands, on several streams", function()
+    local x <close> = dev:buffer("i32", 1):fill(0)
+    local add = dev:compile [[extern "C" __global__ void add(int *x) { x[0] += 1; }]].add
+    local streams = {}
+    for i = 1, 4 do
+      streams[i] = dev:stream()
+    end
+    for i = 1, 2000 do
+      streams[i % 4 + 1]:use(function() add:launch(support.one, x) end)
+    end
+    assert.equal(2000, x:read()[1])
+    for _, stream in ipairs(streams) do
+      stream:close()
+    end
+    local count, last = 0, 0
+    for event in gpu.trace.events() do
+      if event.kernel == "add" then
+        count = count + 1
+        if event.begun then
+          assert.truthy(event.begun >= last - 1e-6, "all of them are behind each other")
+          last = event.ended
+        end
+      end
+    end
+    assert.equal(2000, count)
+  end)
+
+  it("goes on being traced in its next life", function()
+    support.wants_time(pending)
+    if not support.is_isolated() then
+      pending "the device lives in this process"
+    end
+    local other_log = log_next()
+    local other = support.open { trace = true }
+    local x <close> = other:buffer("i32", 4, { durable = true }):fill(3)
+    x:read()
+    support.lose(other)
+    assert.are.same({ 3, 3, 3, 3 }, x:read())
+    local list = operations(other_log)
+    assert.equal("download", list[#list].kind)
+    assert.truthy(list[#list].begun)
+  end)
+end)
+
+describe("a report", function()
+  it("adds up kernels, copies, memory and waits", function()
+    support.wants_time(pending)
+    local log = log_next()
+    local dev = support.open { trace = true }
+    local spin = dev:compile(support.spin_source)
+    local x <close> = dev:buffer("i32", 1 << 20, { label = "big" }):fill(0)
+    local ticks = support.ticks(dev, 0.01)
+    for _ = 1, 5 do
+      spin.spin:launch(support.one, ticks, x, 1)
+    end
+    dev:synchronize()
+    x:read()
+    local report = gpu.report()
+    local device = report.devices[log]
+    local row
+    for _, kernel in ipairs(device.kernels) do
+      row = kernel.name == "spin" and kernel or row
+    end
+    assert.truthy(row.count >= 5)
+    assert.truthy(row.median >= 0.005 and row.median <= row.longest and row.p99 <= row.longest)
+    assert.truthy(row.total >= 0.025 and row.share > 0.5)
+    assert.equal("download", device.copies[1].name)
+    assert.equal(4 << 20, device.copies[1].bytes)
+    assert.truthy(math.abs(device.copies[1].rate * device.copies[1].total - (4 << 20)) < 1)
+    assert.truthy(device.busy <= device.elapsed * 1.000001 and device.busy >= 0.025)
+    assert.equal("big", device.peaks[1].name)
+    assert.truthy(device.peaks[1].bytes >= 4 << 20 and device.peak_bytes >= device.peaks[1].bytes)
+    local shares = 0
+    for _, list in ipairs { device.kernels, device.copies } do
+      for _, entry in ipairs(list) do
+        shares = shares + entry.share
+      end
+    end
+    assert.truthy(math.abs(shares - 1) < 1e-6)
+    local waited
+    for _, wait in ipairs(report.waits) do
+      waited = waited or wait.where and wait.where:find("trace_spec.lua", 1, true) and wait.label == "spin" and wait
+    end
+    assert.truthy(waited and waited.total >= 0.015)
+    local text = tostring(report)
+    for _, part in ipairs { "spin", "download", "big", "trace_spec.lua", "median", "fences" } do
+      assert.truthy(text:find(part, 1, true), part)
+    end
+    support.close_all()
+  end)
+end)
+
+describe("gpulua --trace", function()
+  local folder
+  setup(function()
+    folder = os.tmpname()
+    os.remove(folder)
+    assert(lfs.mkdir(folder))
+  end)
+  teardown(function() os.execute("rm -r " .. folder) end)
+
+  local function write(name, text)
+    local path = folder .. "/" .. name
+    local file <close> = assert(io.open(path, "w"))
+    file:write(text)
+    return path
+  end
+
+  for _, example in ipairs { "saxpy.lua", "tasks.lua", "heat.lua FOLDER/heat.png", "cg.lua",
+    "edges.lua examples/data/raccoon.png FOLDER/edges.png", "mlp.lua examples/data/penguins.csv" } do
+    it("of examples/" .. example:match "^[^ ]+" .. " is a trace by the rules of the format", function()
+      local path = folder .. "/trace.json"
+      local output, code = run(("--trace %s examples/%s"):format(path, (example:gsub("FOLDER", folder))))
+      assert.equal(0, code, output)
+      local trace = json_of(path)
+      assert.equal("0", trace.otherData.dropped)
+      local lanes = validate(trace)
+      local device_lanes = 0
+      for lane in pairs(lanes) do
+        device_lanes = device_lanes + (lane:match "^10 " and 1 or 0)
+      end
+      if not support.is_checked() then
+        assert.truthy(device_lanes > 0, "a lane of a stream")
+      end
+    end)
+  end
+
+  it("has arrows for fences, and work side by side where the recorder allows it", function()
+    support.wants_time(pending)
+    local path = folder .. "/trace.json"
+    local script = write("fences.lua", [[
+      local gpu, support = require "gpulua", require "spec.support"
+      local dev = gpu.device()
+      local spin = dev:compile(support.spin_source)
+      local a, b = dev:buffer("i32", 1, { label = "left" }), dev:buffer("i32", 1, { label = "right" })
+      local ticks = support.ticks(dev, 0.03)
+      gpu.all { gpu.spawn(function() spin.spin:launch(support.one, ticks, a, 1):await() end),
+        gpu.spawn(function() spin.spin:launch(support.one, ticks, b, 1):await() end) }
+      local later <close> = dev:stream()
+      spin.spin:launch(support.one, ticks, a, 2)
+      later:use(function() spin.spin_copy:launch(support.one, 1, a, b, 1):await() end)
+    ]])
+    local output, code = run(("--trace %s %s"):format(path, script))
+    assert.equal(0, code, output)
+    local trace = json_of(path)
+    local lanes, arrow_count = validate(trace)
+    assert.truthy(arrow_count >= 1)
+    local names, longest = {}, {}
+    for _, event in ipairs(trace.traceEvents) do
+      names[event.ph .. " " .. (event.name or "")] = true
+      if event.ph == "X" and event.cat == "launch" and event.dur > 15000 then
+        longest[#longest + 1] = event
+      end
+    end
+    assert.truthy(names["s RAW 'left'"])
+    assert.truthy(names["C operations in flight"] and names["C bytes in buffers"])
+    table.sort(longest, function(x, y) return x.ts < y.ts end)
+    local first, second = longest[#longest - 2], longest[#longest - 1]
+    assert.truthy(second.ts < first.ts + first.dur, "the two tasks' kernels overlap")
+    assert.truthy(lanes)
+  end)
+
+  it("is written also when the script fails, or exits", function()
+    local path = folder .. "/failed.json"
+    local script = write("fails.lua", [[
+      local dev = require "gpulua".device()
+      dev:buffer("i32", 4):fill(1)
+      if arg[1] then os.exit(tonumber(arg[1])) end
+      error "oh no"]])
+    local output, code = run(("--trace %s %s"):format(path, script))
+    assert.equal(1, code)
+    assert.truthy(output:find("oh no", 1, true))
+    validate(json_of(path))
+    os.remove(path)
+    output, code = run(("--trace=%s %s 7"):format(path, script))
+    assert.equal(7, code, output)
+    validate(json_of(path))
+  end)
+
+  it("says why there is none", function()
+    local output, code = run("--trace /nowhere/at/all.json -e 'require [[gpulua]].device()'")
+    assert.equal(1, code)
+    assert.truthy(output:find("/nowhere/at/all.json", 1, true), output)
+    output, code = run(("--trace %s/none.json -e 'local x = 1'"):format(folder))
+    assert.equal(0, code)
+    assert.truthy(output:find("no device was opened", 1, true), output)
+    output, code = run "--trace"
+    assert.equal(1, code)
+    assert.truthy(output:find("'--trace' needs argument", 1, true))
+    output, code = support.script [[
+      local gpu = require "gpulua"
+      for _, f in ipairs { gpu.report, gpu.trace.events, function() gpu.trace.json "x.json" end } do
+        print(select(2, pcall(f)).code)
+      end]]
+    assert.equal(0, code, output)
+    assert.equal(("StreamMisuse\n"):rep(3), output)
+  end)
+
+  it("says at the end, with --summary, where time and memory went", function()
+    local output, code = run "--summary examples/saxpy.lua"
+    assert.equal(0, code, output)
+    for _, part in ipairs { "saxpy", "upload", "download", "buffers took 8.0 MiB at most" } do
+      assert.truthy(output:find(part, 1, true), part .. " is not in " .. output)
+    end
+  end)
+
+  it("carries hostile labels without harm", function()
+    local path = folder .. "/hostile.json"
+    local script = write("hostile.lua", [==[
+      local gpu = require "gpulua"
+      local dev = gpu.device()
+      local k = dev:compile [[extern "C" __global__ void k(int *x) { x[0] = 1; }]].k
+      local x = dev:buffer("i32", 1, { label = "</script>\27[31m\"\\" })
+      for _, label in ipairs { "</script><b>", "\27[2J\27]0;gone\7", "\255\254\192\128", ("x"):rep(1000),
+        "\"},{\"ph\":\"X\"",
+        "a\nb\r\tc", "\u{202e}reversed", "''\\" } do
+        k:launch({ grid = 1, block = 1, label = label }, x)
+        local range <close> = gpu.range(label .. "\0behind")
+      end
+      dev:synchronize()
+    ]==])
+    local output, code = run(("--summary --trace %s %s"):format(path, script))
+    assert.equal(0, code, output)
+    assert.falsy(output:find("[%z\1-\8\11-\31\127]"), "no control characters on the terminal")
+    assert.truthy(utf8.len(output))
+    local trace, text = json_of(path)
+    validate(trace)
+    assert.falsy(text:find("[%z\1-\9\11-\31\127]"))
+    assert.truthy(utf8.len(text))
+  end)
+
+  it("works in the installed Lua, by the environment", function()
+    local path = folder .. "/stock.json"
+    local script = write("stock.lua", ([[
+      package.cpath = "%s/lua/?.so;" .. package.cpath
+      local gpu = require "gpulua"
+      local dev = gpu.device()
+      dev:buffer("i32", 4):fill(1):read()
+      gpu.trace.json("%s")]]):format(build, path))
+    local pipe = io.popen(("GPULUA_TRACE=1 GPULUA_EXECUTOR=%s/gpulua-exec %s %s 2>&1"):format(build,
+      os.getenv "GPULUA_LUA" or "lua5.4", script))
+    local output = pipe:read "a"
+    local _, _, code = pipe:close()
+    assert.equal(0, code, output)
+    validate(json_of(path))
+  end)
+end)

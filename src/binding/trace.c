@@ -1,0 +1,359 @@
+/* Tracing (trace.h): noting what tasks do, and giving the logs to lua/gpulua/trace.lua. */
+#include "binding/trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "binding/device.h"
+#include "runtime/trace.h"
+
+struct tracing {
+    struct gpu_trace *spans;    /* retained */
+    struct gpu_trace **devices; /* owned, each of them retained */
+    uint32_t device_count;
+    uint64_t task;        /* the number of the one that runs; 0: none */
+    int64_t run_begun_ns; /* since then */
+};
+
+static bool start(struct gpulua *g) {
+    if (g->tracing) {
+        return true;
+    }
+    struct tracing *made = calloc(1, sizeof *made);
+    struct gpu_trace *spans = made ? gpu_trace_create("host", GPU_TRACE_OPS_MAX) : NULL;
+    if (!spans) {
+        free(made);
+        return false;
+    }
+    made->spans = spans;
+    made->task = g->running ? g->running->number : 0;
+    g->tracing = made;
+    return true;
+}
+
+bool gpu_lua_trace_device(struct gpulua *g, struct gpu_device *device) {
+    struct gpu_trace *trace = gpu_device_trace(device);
+    if (!trace) {
+        return true;
+    }
+    if (!start(g)) {
+        return false;
+    }
+    struct tracing *tracing = g->tracing;
+    struct gpu_trace **grown =
+        realloc(tracing->devices, (tracing->device_count + 1) * sizeof *grown);
+    if (!grown) {
+        return false;
+    }
+    tracing->devices = grown;
+    grown[tracing->device_count++] = gpu_trace_retain(trace);
+    gpu_trace_set_task(trace, &tracing->task);
+    return true;
+}
+
+void gpu_lua_trace_finish(struct gpulua *g) {
+    struct tracing *tracing = g->tracing;
+    if (!tracing) {
+        return;
+    }
+    g->tracing = NULL;
+    for (uint32_t i = 0; i < tracing->device_count; i++) {
+        gpu_trace_set_task(tracing->devices[i], NULL);
+        gpu_trace_release(tracing->devices[i]);
+    }
+    gpu_trace_release(tracing->spans);
+    free(tracing->devices);
+    free(tracing);
+}
+
+/* ---- noting ---- */
+
+/* The line of the script that `L` is at. */
+static void find_site(lua_State *L, struct gpu_trace *spans, struct gpu_traced_span *span) {
+    lua_Debug ar;
+    for (int level = 0; level < 12 && lua_getstack(L, level, &ar); level++) {
+        lua_getinfo(L, "Sl", &ar);
+        if (ar.currentline > 0 && strncmp(ar.source, "=gpulua/", 8) != 0) {
+            span->source = gpu_trace_keep_text(spans, ar.short_src);
+            span->line = ar.currentline;
+            return;
+        }
+    }
+}
+
+static void wait_begins(struct tracing *tracing, const struct gpu_op *op, const char *what,
+                        struct gpu_lua_began *began) {
+    began->at_ns = gpu_lua_now_ns();
+    began->op = 0;
+    if (!op) {
+        began->label = gpu_trace_keep_text(tracing->spans, what);
+        return;
+    }
+    struct gpu_op_info info;
+    gpu_op_info(op, &info);
+    began->label = gpu_trace_keep_text(tracing->spans, info.label);
+    const struct gpu_trace *trace = gpu_device_trace(gpu_op_device(op));
+    for (uint32_t i = 0; trace && i < tracing->device_count; i++) {
+        if (tracing->devices[i] == trace) {
+            began->device = i + 1;
+            began->op = gpu_trace_find(trace, gpu_op_number(op));
+        }
+    }
+}
+
+void gpu_lua_trace_wait_begins(struct gpulua *g, const struct gpu_op *op, const char *what,
+                               struct gpu_lua_began *began) {
+    began->at_ns = 0;
+    if (__builtin_expect(g->tracing != NULL, 0)) {
+        wait_begins(g->tracing, op, what, began);
+    }
+}
+
+void gpu_lua_trace_wait_ends(lua_State *L, struct gpulua *g, struct gpu_lua_began *began) {
+    if (__builtin_expect(began->at_ns == 0 || !g->tracing, 1)) {
+        return;
+    }
+    struct gpu_traced_span span = {.kind = GPU_SPAN_WAIT,
+                                   .task = g->running ? g->running->number : 0,
+                                   .begun_ns = began->at_ns,
+                                   .ended_ns = gpu_lua_now_ns(),
+                                   .op = began->op,
+                                   .device = began->op ? began->device : 0,
+                                   .label = began->label};
+    began->at_ns = 0;
+    /* What was parked for is over when the task goes on, so that waits and runs share no time. */
+    if (g->running && span.begun_ns < g->tracing->run_begun_ns) {
+        span.ended_ns = g->tracing->run_begun_ns;
+    }
+    find_site(L, g->tracing->spans, &span);
+    gpu_trace_add_span(g->tracing->spans, &span);
+}
+
+void gpu_lua_trace_run_begins(struct gpulua *g, const struct task *task,
+                              struct gpu_lua_began *began) {
+    began->at_ns = 0;
+    if (__builtin_expect(g->tracing != NULL, 0)) {
+        began->at_ns = gpu_lua_now_ns();
+        began->op = g->tracing->task;
+        g->tracing->task = task->number;
+        g->tracing->run_begun_ns = began->at_ns;
+    }
+}
+
+void gpu_lua_trace_run_ends(struct gpulua *g, const struct task *task,
+                            struct gpu_lua_began *began) {
+    struct tracing *tracing = g->tracing;
+    if (__builtin_expect(!tracing, 1)) {
+        return;
+    }
+    tracing->task = began->at_ns ? began->op : 0;
+    const struct gpu_traced_span span = {
+        .kind = GPU_SPAN_RUN,
+        .task = task->number,
+        .begun_ns = began->at_ns,
+        .ended_ns = task->waits.at_ns ? task->waits.at_ns : gpu_lua_now_ns(),
+        .source = gpu_trace_keep_text(tracing->spans, task->source),
+        .line = task->line,
+    };
+    if (began->at_ns) { /* else tracing began in it */
+        gpu_trace_add_span(tracing->spans, &span);
+    }
+}
+
+/* ---- giving ---- */
+
+/* Into the table on top: what was counted, and the most that memory of each label took. */
+static void push_counts(lua_State *L, const struct gpu_trace *trace) {
+    struct gpu_trace_counts counts = gpu_trace_counts(trace);
+    lua_pushinteger(L, (lua_Integer)counts.waits_issued);
+    lua_setfield(L, -2, "waits_issued");
+    lua_pushinteger(L, (lua_Integer)counts.waits_elided);
+    lua_setfield(L, -2, "waits_elided");
+    lua_pushinteger(L, (lua_Integer)counts.bytes_live_max);
+    lua_setfield(L, -2, "bytes_live_max");
+    lua_newtable(L);
+    for (uint32_t text = 0; text < gpu_trace_text_count(trace); text++) {
+        uint64_t bytes = gpu_trace_peak_bytes(trace, text);
+        if (bytes > 0) {
+            lua_pushinteger(L, (lua_Integer)bytes);
+            lua_setfield(L, -2, gpu_trace_text(trace, text));
+        }
+    }
+    lua_setfield(L, -2, "peaks");
+}
+
+/* core.trace_info() -> { spans = count, dropped = count, { name =, ops =, dropped =, waits_issued
+ * =, waits_elided =, bytes_live_max =, peaks = { [label or line] = bytes } }, ... }, the devices in
+ * the order of their opening; nil: nothing is traced */
+int gpu_lua_trace_info(lua_State *L) {
+    const struct tracing *tracing = GPU_LUA(L)->tracing;
+    if (!tracing) {
+        luaL_pushfail(L);
+        return 1;
+    }
+    lua_createtable(L, (int)tracing->device_count, 2); /* of all the others */
+    lua_pushinteger(L, (lua_Integer)gpu_trace_span_count(tracing->spans));
+    lua_setfield(L, -2, "spans");
+    lua_pushinteger(L, (lua_Integer)gpu_trace_dropped(tracing->spans));
+    lua_setfield(L, -2, "dropped");
+    for (uint32_t i = 0; i < tracing->device_count; i++) {
+        const struct gpu_trace *trace = tracing->devices[i];
+        lua_createtable(L, 0, 7);
+        lua_pushstring(L, gpu_trace_device_name(trace));
+        lua_setfield(L, -2, "name");
+        lua_pushinteger(L, (lua_Integer)gpu_trace_count(trace));
+        lua_setfield(L, -2, "ops");
+        lua_pushinteger(L, (lua_Integer)gpu_trace_dropped(trace));
+        lua_setfield(L, -2, "dropped");
+        push_counts(L, trace);
+        lua_rawseti(L, -2, (lua_Integer)i + 1);
+    }
+    return 1;
+}
+
+/* Arguments 1 and 2: a device's log, and an operation in it. */
+static const struct gpu_trace *check_op(lua_State *L, const struct gpu_traced_op **op) {
+    const struct tracing *tracing = GPU_LUA(L)->tracing;
+    lua_Integer device = luaL_checkinteger(L, 1), number = luaL_checkinteger(L, 2);
+    luaL_argcheck(L, tracing && device >= 1 && device <= (lua_Integer)tracing->device_count, 1,
+                  "no such log");
+    const struct gpu_trace *trace = tracing->devices[device - 1];
+    luaL_argcheck(L, number >= 1 && (uint64_t)number <= gpu_trace_count(trace), 2, "no such row");
+    *op = gpu_trace_op(trace, (uint64_t)number);
+    return trace;
+}
+
+/* core.trace_op(log, number) -> kind, label, kernel or nil, source or nil, line, task, stream, seq,
+ * asked, given, begun, ended, over (ns; 0: not known), bytes, bytes held, "pending" | "succeeded" |
+ * "failed", then of launches grid and block, three each */
+int gpu_lua_trace_op(lua_State *L) {
+    static const char *const outcomes[] = {[GPU_TRACE_PENDING] = "pending",
+                                           [GPU_TRACE_SUCCEEDED] = "succeeded",
+                                           [GPU_TRACE_FAILED] = "failed"};
+    const struct gpu_traced_op *op;
+    const struct gpu_trace *trace = check_op(L, &op);
+    lua_settop(L, 0);
+    luaL_checkstack(L, 24, NULL);
+    lua_pushstring(L, gpu_trace_kind_name(op->kind));
+    lua_pushstring(L, gpu_trace_text(trace, op->label));
+    if (op->kernel) {
+        lua_pushstring(L, gpu_trace_text(trace, op->kernel));
+    } else {
+        luaL_pushfail(L);
+    }
+    if (op->source) {
+        lua_pushstring(L, gpu_trace_text(trace, op->source));
+    } else {
+        luaL_pushfail(L);
+    }
+    const int64_t numbers[] = {op->line,           (int64_t)op->task,      (int64_t)op->stream,
+                               (int64_t)op->seq,   op->asked_ns,           op->given_ns,
+                               op->begun_ns,       op->ended_ns,           op->over_ns,
+                               (int64_t)op->bytes, (int64_t)op->held_bytes};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        lua_pushinteger(L, numbers[i]);
+    }
+    lua_pushstring(L, outcomes[op->outcome]);
+    for (int i = 0; i < 3 && op->grid[0] != 0; i++) {
+        lua_pushinteger(L, op->grid[i]);
+    }
+    for (int i = 0; i < 3 && op->grid[0] != 0; i++) {
+        lua_pushinteger(L, op->block[i]);
+    }
+    return lua_gettop(L);
+}
+
+/* core.trace_waits(log, number) -> the numbers of the operations that it waited for; 0: of one that
+ * is not in the log */
+int gpu_lua_trace_waits(lua_State *L) {
+    const struct gpu_traced_op *op;
+    const struct gpu_trace *trace = check_op(L, &op);
+    lua_settop(L, 0);
+    luaL_checkstack(L, (int)op->wait_count, NULL);
+    for (uint32_t i = 0; i < op->wait_count; i++) {
+        lua_pushinteger(L, (lua_Integer)gpu_trace_wait(trace, op, i)->op);
+    }
+    return (int)op->wait_count;
+}
+
+/* core.trace_uses(log, number) -> for each use: the block's number, its label or "", begin and end
+ * in bytes, whether it is read, whether it is written; of a module's variables begin and end are 0
+ */
+int gpu_lua_trace_uses(lua_State *L) {
+    const struct gpu_traced_op *op;
+    const struct gpu_trace *trace = check_op(L, &op);
+    lua_settop(L, 0);
+    luaL_checkstack(L, (int)op->use_count * 6, NULL);
+    for (uint32_t i = 0; i < op->use_count; i++) {
+        const struct gpu_traced_use *use = gpu_trace_use(trace, op, i);
+        lua_pushinteger(L, (lua_Integer)use->block_number);
+        lua_pushstring(L, gpu_trace_text(trace, use->label));
+        lua_pushinteger(L, use->is_module ? 0 : (lua_Integer)use->byte_begin);
+        lua_pushinteger(L, use->is_module ? 0 : (lua_Integer)use->byte_end);
+        lua_pushboolean(L, use->access & GPU_READ);
+        lua_pushboolean(L, use->access & GPU_WRITE);
+    }
+    return lua_gettop(L);
+}
+
+/* core.trace_span(number) -> "run" | "wait" | "range", label, source or nil, line, task, begun,
+ * ended (ns), the log and number of the operation that was waited for, or 0 */
+int gpu_lua_trace_span(lua_State *L) {
+    static const char *const kinds[] = {
+        [GPU_SPAN_RUN] = "run", [GPU_SPAN_WAIT] = "wait", [GPU_SPAN_RANGE] = "range"};
+    const struct tracing *tracing = GPU_LUA(L)->tracing;
+    lua_Integer number = luaL_checkinteger(L, 1);
+    luaL_argcheck(
+        L, tracing && number >= 1 && (uint64_t)number <= gpu_trace_span_count(tracing->spans), 1,
+        "no such row");
+    const struct gpu_traced_span *span = gpu_trace_span(tracing->spans, (uint64_t)number);
+    lua_pushstring(L, kinds[span->kind]);
+    lua_pushstring(L, gpu_trace_text(tracing->spans, span->label));
+    if (span->source) {
+        lua_pushstring(L, gpu_trace_text(tracing->spans, span->source));
+    } else {
+        luaL_pushfail(L);
+    }
+    lua_pushinteger(L, span->line);
+    lua_pushinteger(L, (lua_Integer)span->task);
+    lua_pushinteger(L, span->begun_ns);
+    lua_pushinteger(L, span->ended_ns);
+    lua_pushinteger(L, span->device);
+    lua_pushinteger(L, (lua_Integer)span->op);
+    return 9;
+}
+
+/* core.trace_range() -> the time now (ns) and the task, or nil if nothing is traced.
+ * core.trace_range(name, begun, task): a range that was begun then, by that task, ends now. */
+int gpu_lua_trace_range(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct tracing *tracing = g->tracing;
+    if (!tracing) {
+        luaL_pushfail(L);
+        return 1;
+    }
+    if (lua_isnone(L, 1)) {
+        lua_pushinteger(L, gpu_lua_now_ns());
+        lua_pushinteger(L, (lua_Integer)(g->running ? g->running->number : 0));
+        return 2;
+    }
+    struct gpu_traced_span span = {.kind = GPU_SPAN_RANGE,
+                                   .begun_ns = luaL_checkinteger(L, 2),
+                                   .task = (uint64_t)luaL_checkinteger(L, 3),
+                                   .ended_ns = gpu_lua_now_ns()};
+    span.label = gpu_trace_keep_text(tracing->spans, luaL_checkstring(L, 1));
+    find_site(L, tracing->spans, &span);
+    gpu_trace_add_span(tracing->spans, &span);
+    return 0;
+}
+
+/* core.trace_settle(device, seconds): blocks until nothing is in flight on it, for so long at most
+ */
+int gpu_lua_trace_settle(lua_State *L) {
+    struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, NULL);
+    struct gpu_error error = {0};
+    if (gpu_device_wait_idle(device, (int64_t)(luaL_checknumber(L, 2) * 1e9), &error)) {
+        gpu_error_finish(&error);
+    }
+    return 0;
+}

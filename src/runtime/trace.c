@@ -1,0 +1,473 @@
+/* The log of a traced device (trace.h): rows in pieces that stay where they are. */
+#include "runtime/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/graph/state.h"
+
+#define PIECE_ROWS 4096u /* a power of two */
+
+/* Rows of one size, in pieces. */
+struct rows {
+    uint8_t **pieces; /* owned, each of them */
+    uint32_t piece_count, piece_capacity;
+    uint32_t row_bytes;
+    uint64_t count;
+};
+
+struct gpu_trace {
+    uint32_t refs;
+    char device_name[32];
+    const uint64_t *task;
+    struct rows ops, uses, waits, spans;
+    uint32_t ops_max;
+    uint64_t dropped_count;
+    uint64_t number_first; /* of the device's operations, which the first row is; 0: none yet */
+    struct gpu_index texts_by_key; /* of interned and static ones, by their address */
+    char **texts;                  /* owned, each of them; the first is "" */
+    uint32_t text_count, text_capacity;
+    struct { /* of memory under that label */
+        uint64_t bytes, peak_bytes;
+    } * held; /* owned: for each text */
+    struct gpu_trace_counts counts;
+    uint32_t *texts_by_content; /* owned: numbers, open addressing; 0: free */
+    uint32_t content_capacity;  /* a power of two, more than twice text_count */
+    /* Rows counted from 1; 0: none. */
+    uint32_t newest[WIRE_STREAMS_MAX];
+    uint32_t untimed[WIRE_STREAMS_MAX]; /* the oldest whose times have not come */
+};
+
+static const char *const kind_names[GPU_TRACE_KIND_COUNT] = {
+    [GPU_TRACE_LAUNCH] = "launch", [GPU_TRACE_LIBRARY] = "library",   [GPU_TRACE_COPY] = "copy",
+    [GPU_TRACE_UPLOAD] = "upload", [GPU_TRACE_DOWNLOAD] = "download", [GPU_TRACE_FILL] = "fill",
+    [GPU_TRACE_MARK] = "mark",     [GPU_TRACE_GRAPH] = "graph",
+};
+
+/* ---- rows ---- */
+
+static inline void *row_at(const struct rows *rows, uint64_t index) {
+    return rows->pieces[index / PIECE_ROWS] + index % PIECE_ROWS * rows->row_bytes;
+}
+
+/* A new one at the end, zeroed. NULL: no memory. */
+static void *row_add(struct rows *rows) {
+    if (rows->count == (uint64_t)rows->piece_count * PIECE_ROWS) {
+        if (rows->piece_count == rows->piece_capacity) {
+            uint32_t capacity = rows->piece_capacity ? rows->piece_capacity * 2 : 16;
+            uint8_t **grown = realloc(rows->pieces, capacity * sizeof *grown);
+            if (!grown) {
+                return NULL;
+            }
+            rows->pieces = grown;
+            rows->piece_capacity = capacity;
+        }
+        uint8_t *piece = calloc(PIECE_ROWS, rows->row_bytes);
+        if (!piece) {
+            return NULL;
+        }
+        rows->pieces[rows->piece_count++] = piece;
+    }
+    return row_at(rows, rows->count++);
+}
+
+static void rows_finish(struct rows *rows) {
+    for (uint32_t i = 0; i < rows->piece_count; i++) {
+        free(rows->pieces[i]);
+    }
+    free(rows->pieces);
+}
+
+/* ---- texts ---- */
+
+static uint64_t hash_of(const char *text) { /* FNV-1a */
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *text; text++) {
+        hash = (hash ^ (uint8_t)*text) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+/* Where the number of the text is, or belongs. */
+static uint32_t *content_place(const struct gpu_trace *trace, const char *text) {
+    uint32_t mask = trace->content_capacity - 1;
+    uint32_t at = (uint32_t)hash_of(text) & mask;
+    while (trace->texts_by_content[at] != 0 &&
+           strcmp(trace->texts[trace->texts_by_content[at]], text) != 0) {
+        at = (at + 1) & mask;
+    }
+    return &trace->texts_by_content[at];
+}
+
+/* Room for one more text. */
+static bool make_text_room(struct gpu_trace *trace) {
+    if (trace->text_count < trace->text_capacity) {
+        return true;
+    }
+    uint32_t capacity = trace->text_capacity ? trace->text_capacity * 2 : 64;
+    uint32_t *places = calloc((size_t)capacity * 4, sizeof *places);
+    void *texts = places ? realloc(trace->texts, capacity * sizeof *trace->texts) : NULL;
+    if (texts) {
+        trace->texts = texts;
+    }
+    void *held = texts ? realloc(trace->held, capacity * sizeof *trace->held) : NULL;
+    if (!held) {
+        free(places);
+        return false;
+    }
+    trace->held = held;
+    memset(trace->held + trace->text_capacity, 0,
+           (capacity - trace->text_capacity) * sizeof *trace->held);
+    free(trace->texts_by_content);
+    trace->texts_by_content = places;
+    trace->text_capacity = capacity;
+    trace->content_capacity = capacity * 4;
+    for (uint32_t i = 1; i < trace->text_count; i++) {
+        *content_place(trace, trace->texts[i]) = i;
+    }
+    return true;
+}
+
+uint32_t gpu_trace_keep_text(struct gpu_trace *trace, const char *text) {
+    uint32_t *place = text && text[0] ? content_place(trace, text) : NULL;
+    if (!place || *place != 0) {
+        return place ? *place : 0;
+    }
+    char *copy = make_text_room(trace) ? strdup(text) : NULL;
+    if (!copy) {
+        return 0;
+    }
+    *content_place(trace, text) = trace->text_count;
+    trace->texts[trace->text_count] = copy;
+    return trace->text_count++;
+}
+
+/* The number of an interned or static text; 0 also where there is no memory for it. */
+static uint32_t text_number(struct gpu_trace *trace, const char *text) {
+    uint32_t *place = text && text[0] ? gpu_index_make(&trace->texts_by_key, text) : NULL;
+    if (place && *place == GPU_INDEX_NONE) {
+        *place = gpu_trace_keep_text(trace, text);
+    }
+    return place ? *place : 0;
+}
+
+/* ---- the log ---- */
+
+struct gpu_trace *gpu_trace_create(const char *device_name, uint32_t ops_max) {
+    struct gpu_trace *trace = calloc(1, sizeof *trace);
+    if (!trace) {
+        return NULL;
+    }
+    trace->refs = 1;
+    trace->ops_max = ops_max;
+    strncpy(trace->device_name, device_name, sizeof trace->device_name - 1);
+    trace->ops.row_bytes = sizeof(struct gpu_traced_op);
+    trace->uses.row_bytes = sizeof(struct gpu_traced_use);
+    trace->waits.row_bytes = sizeof(struct gpu_traced_wait);
+    trace->spans.row_bytes = sizeof(struct gpu_traced_span);
+    char *empty = make_text_room(trace) ? strdup("") : NULL;
+    if (!empty) {
+        gpu_trace_release(trace);
+        return NULL;
+    }
+    trace->texts[trace->text_count++] = empty;
+    return trace;
+}
+
+struct gpu_trace *gpu_trace_retain(struct gpu_trace *trace) {
+    trace->refs++;
+    return trace;
+}
+
+void gpu_trace_release(struct gpu_trace *trace) {
+    if (!trace || --trace->refs > 0) {
+        return;
+    }
+    rows_finish(&trace->ops);
+    rows_finish(&trace->uses);
+    rows_finish(&trace->waits);
+    rows_finish(&trace->spans);
+    gpu_index_finish(&trace->texts_by_key);
+    for (uint32_t i = 0; i < trace->text_count; i++) {
+        free(trace->texts[i]);
+    }
+    free(trace->texts);
+    free(trace->texts_by_content);
+    free(trace->held);
+    free(trace);
+}
+
+void gpu_trace_set_task(struct gpu_trace *trace, const uint64_t *task) {
+    trace->task = task;
+}
+
+/* ---- noting ---- */
+
+/* The row of the operation with that number; NULL: it is not kept. */
+static struct gpu_traced_op *find(const struct gpu_trace *trace, uint64_t op_number) {
+    uint64_t index = op_number - trace->number_first;
+    return op_number == 0 || op_number < trace->number_first || index >= trace->ops.count
+               ? NULL
+               : row_at(&trace->ops, index);
+}
+
+static void note_uses(struct gpu_trace *trace, struct gpu_traced_op *row, struct gpu_device *device,
+                      const struct gpu_envelope *envelope) {
+    row->use_first = trace->uses.count;
+    for (uint32_t i = 0; i < envelope->use_count; i++) {
+        const struct gpu_use *use = &envelope->uses[i];
+        const struct gpu_block *block = use->block;
+        struct gpu_traced_use *to = row_add(&trace->uses);
+        if (!to) {
+            return;
+        }
+        const char *label = block->label[0] ? gpu_device_intern(device, block->label) : NULL;
+        *to = (struct gpu_traced_use){
+            .block_number = block->number,
+            .byte_begin = use->byte_begin,
+            .byte_end = use->byte_end,
+            .label = text_number(trace, label),
+            .access = use->access,
+            .is_host = block->is_host,
+            .is_module = block->byte_count == 0,
+        };
+        row->use_count++;
+        row->bytes += to->is_module ? 0 : use->byte_end - use->byte_begin;
+    }
+}
+
+/* Waits are for recent work: from the newest of the slot back. */
+static uint64_t find_point(const struct gpu_trace *trace, uint32_t slot, uint64_t stream_seq) {
+    uint32_t number = slot < WIRE_STREAMS_MAX ? trace->newest[slot] : 0;
+    while (number != 0) {
+        const struct gpu_traced_op *row = row_at(&trace->ops, number - 1);
+        if (row->seq <= stream_seq) {
+            return row->seq == stream_seq ? number : 0;
+        }
+        number = row->previous;
+    }
+    return 0;
+}
+
+static void note_waits(struct gpu_trace *trace, struct gpu_traced_op *row,
+                       const struct wire_record *record) {
+    const struct wire_wait *waits = gpu_wire_record_waits(record);
+    row->wait_first = trace->waits.count;
+    for (uint32_t i = 0; i < record->wait_count; i++) {
+        struct gpu_traced_wait *to =
+            waits[i].flags & WIRE_WAIT_ORDER ? row_add(&trace->waits) : NULL;
+        if (to) {
+            to->op = find_point(trace, waits[i].stream, waits[i].seq);
+            row->wait_count++;
+        }
+    }
+}
+
+static enum gpu_trace_kind kind_of(const struct wire_record *record) {
+    switch (record->opcode) {
+    case WIRE_OP_LAUNCH:
+        return record->u.launch.is_library ? GPU_TRACE_LIBRARY : GPU_TRACE_LAUNCH;
+    case WIRE_OP_COPY:
+        return GPU_TRACE_COPY;
+    case WIRE_OP_UPLOAD:
+        return GPU_TRACE_UPLOAD;
+    case WIRE_OP_DOWNLOAD:
+        return GPU_TRACE_DOWNLOAD;
+    case WIRE_OP_FILL:
+        return GPU_TRACE_FILL;
+    case WIRE_OP_GRAPH_LAUNCH:
+    case WIRE_OP_GRAPH_UPLOAD:
+        return GPU_TRACE_GRAPH;
+    default:
+        return GPU_TRACE_MARK;
+    }
+}
+
+void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
+                    const struct gpu_envelope *envelope, const struct wire_record *record) {
+    struct gpu_device *device = op->device;
+    uint32_t slot = record->stream;
+    trace->counts.waits_issued = device->stats.waits_issued;
+    trace->counts.waits_elided = device->stats.waits_elided;
+    if (trace->number_first == 0) {
+        trace->number_first = op->number;
+    }
+    /* Without a gap, so that numbers tell rows: when one could not be kept, no later one is. */
+    struct gpu_traced_op *row = trace->dropped_count == 0 && trace->ops.count < trace->ops_max
+                                    ? row_add(&trace->ops)
+                                    : NULL;
+    if (!row) {
+        if (trace->dropped_count++ == 0 && device->on_log) {
+            device->on_log(device->log_user,
+                           "the trace is full: later operations are counted and not kept");
+        }
+        return;
+    }
+    row->kind = (uint8_t)kind_of(record);
+    row->stream = op->stream_number;
+    row->seq = record->seq;
+    row->slot = slot;
+    row->label = text_number(trace, op->label);
+    row->kernel =
+        envelope->form ? text_number(trace, gpu_device_intern(device, envelope->form->name)) : 0;
+    row->source = text_number(trace, op->site.source);
+    row->line = op->site.line;
+    row->task = trace->task ? *trace->task : 0;
+    row->asked_ns = envelope->asked_ns;
+    row->given_ns = gpu_clock_ns();
+    row->held_bytes = device->stats.bytes_live;
+    if (record->opcode == WIRE_OP_LAUNCH) {
+        memcpy(row->grid, record->u.launch.grid, sizeof row->grid);
+        memcpy(row->block, record->u.launch.block, sizeof row->block);
+    }
+    note_uses(trace, row, device, envelope);
+    if (row->kind == GPU_TRACE_COPY || row->kind == GPU_TRACE_UPLOAD ||
+        row->kind == GPU_TRACE_DOWNLOAD) {
+        row->bytes = record->u.copy.bytes;
+    } else if (row->kind == GPU_TRACE_FILL) {
+        row->bytes = record->u.fill.elem_count * record->u.fill.elem_bytes;
+    }
+    note_waits(trace, row, record);
+    uint32_t number = (uint32_t)trace->ops.count;
+    row->previous = trace->newest[slot];
+    if (trace->newest[slot] != 0) {
+        ((struct gpu_traced_op *)row_at(&trace->ops, trace->newest[slot] - 1))->next = number;
+    }
+    trace->newest[slot] = number;
+    if (trace->untimed[slot] == 0) {
+        trace->untimed[slot] = number;
+    }
+}
+
+void gpu_trace_note_times(struct gpu_trace *trace, uint32_t slot, const struct wire_times *times,
+                          uint32_t count) {
+    uint32_t at = slot < WIRE_STREAMS_MAX ? trace->untimed[slot] : 0;
+    for (uint32_t i = 0; i < count && at != 0; i++) {
+        struct gpu_traced_op *row = row_at(&trace->ops, at - 1);
+        while (row->seq < times[i].seq && row->next != 0) {
+            at = row->next;
+            row = row_at(&trace->ops, at - 1);
+        }
+        if (row->seq == times[i].seq) {
+            row->begun_ns = times[i].begin_ns;
+            row->ended_ns = times[i].end_ns;
+        }
+    }
+    if (slot < WIRE_STREAMS_MAX) {
+        trace->untimed[slot] = at;
+    }
+}
+
+void gpu_trace_note_end(struct gpu_trace *trace, const struct gpu_op *op) {
+    struct gpu_traced_op *row = find(trace, op->number);
+    if (row) {
+        row->over_ns = gpu_clock_ns();
+        row->outcome = op->failure ? GPU_TRACE_FAILED : GPU_TRACE_SUCCEEDED;
+    }
+}
+
+void gpu_trace_note_memory(struct gpu_trace *trace, const struct gpu_block *block, bool is_begin) {
+    char site[300];
+    const char *label = block->label;
+    if (!label[0] && block->site.source) {
+        snprintf(site, sizeof site, "%s:%d", block->site.source, block->site.line);
+        label = site;
+    }
+    uint32_t text = gpu_trace_keep_text(trace, label);
+    uint64_t bytes = block->grant.byte_count;
+    if (is_begin) {
+        trace->held[text].bytes += bytes;
+    } else {
+        trace->held[text].bytes -=
+            bytes < trace->held[text].bytes ? bytes : trace->held[text].bytes;
+    }
+    if (trace->held[text].peak_bytes < trace->held[text].bytes) {
+        trace->held[text].peak_bytes = trace->held[text].bytes;
+    }
+    trace->counts.bytes_live_max = block->device->stats.bytes_live_max;
+}
+
+void gpu_trace_forget_memory(struct gpu_trace *trace) {
+    for (uint32_t i = 0; i < trace->text_count; i++) {
+        trace->held[i].bytes = 0;
+    }
+}
+
+int64_t gpu_trace_device_ns(const struct gpu_trace *trace, uint64_t op_number) {
+    const struct gpu_traced_op *row = find(trace, op_number);
+    return row && row->ended_ns != 0 ? row->ended_ns - row->begun_ns : -1;
+}
+
+/* ---- spans ---- */
+
+void gpu_trace_add_span(struct gpu_trace *trace, const struct gpu_traced_span *span) {
+    struct gpu_traced_span *row = trace->dropped_count == 0 && trace->spans.count < trace->ops_max
+                                      ? row_add(&trace->spans)
+                                      : NULL;
+    if (row) {
+        *row = *span;
+    } else {
+        trace->dropped_count++;
+    }
+}
+
+uint64_t gpu_trace_span_count(const struct gpu_trace *trace) {
+    return trace->spans.count;
+}
+
+const struct gpu_traced_span *gpu_trace_span(const struct gpu_trace *trace, uint64_t number) {
+    return row_at(&trace->spans, number - 1);
+}
+
+/* ---- asking ---- */
+
+uint64_t gpu_trace_find(const struct gpu_trace *trace, uint64_t op_number) {
+    return find(trace, op_number) ? op_number - trace->number_first + 1 : 0;
+}
+
+const char *gpu_trace_device_name(const struct gpu_trace *trace) {
+    return trace->device_name;
+}
+
+uint64_t gpu_trace_count(const struct gpu_trace *trace) {
+    return trace->ops.count;
+}
+
+uint64_t gpu_trace_dropped(const struct gpu_trace *trace) {
+    return trace->dropped_count;
+}
+
+const struct gpu_traced_op *gpu_trace_op(const struct gpu_trace *trace, uint64_t number) {
+    return row_at(&trace->ops, number - 1);
+}
+
+const struct gpu_traced_use *gpu_trace_use(const struct gpu_trace *trace,
+                                           const struct gpu_traced_op *op, uint32_t index) {
+    return row_at(&trace->uses, op->use_first + index);
+}
+
+const struct gpu_traced_wait *gpu_trace_wait(const struct gpu_trace *trace,
+                                             const struct gpu_traced_op *op, uint32_t index) {
+    return row_at(&trace->waits, op->wait_first + index);
+}
+
+const char *gpu_trace_text(const struct gpu_trace *trace, uint32_t number) {
+    return trace->texts[number < trace->text_count ? number : 0];
+}
+
+uint32_t gpu_trace_text_count(const struct gpu_trace *trace) {
+    return trace->text_count;
+}
+
+uint64_t gpu_trace_peak_bytes(const struct gpu_trace *trace, uint32_t text) {
+    return trace->held[text].peak_bytes;
+}
+
+struct gpu_trace_counts gpu_trace_counts(const struct gpu_trace *trace) {
+    return trace->counts;
+}
+
+const char *gpu_trace_kind_name(enum gpu_trace_kind kind) {
+    return kind_names[kind];
+}
