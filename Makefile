@@ -51,7 +51,12 @@ LUA_STATIC := $(LUA_STATIC)
 NVTX_INCLUDE := $(patsubst %/nvtx3/nvToolsExt.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h \
 	/usr/include/nvtx3/nvToolsExt.h)))
 
-ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -Isrc $(LUA_CFLAGS) $(if $(CUDA_INCLUDE),-DGPULUA_CUDA) $(WARNINGS) \
+# Times of kernels: the library is loaded at run time, and events do where it is not there.
+CUPTI_INCLUDE := $(if $(CUDA_INCLUDE),$(patsubst %/cupti.h,%,$(firstword $(wildcard $(CUDA_INCLUDE)/cupti.h \
+	$(CUDA_HOME)/extras/CUPTI/include/cupti.h))))
+
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -Isrc $(LUA_CFLAGS) $(if $(CUDA_INCLUDE),-DGPULUA_CUDA) \
+	$(if $(CUPTI_INCLUDE),-DGPULUA_CUPTI) $(WARNINGS) \
 	-fPIC -fvisibility=hidden $(CFLAGS) $(SANITIZE_FLAGS)
 ALL_LDFLAGS = $(LDFLAGS) $(SANITIZE_FLAGS)
 
@@ -111,7 +116,7 @@ $(BUILD)/no-cuda:
 endif
 
 # Changes only when the flags do, so that other flags rebuild everything and the same ones nothing.
-FLAGS_TEXT := $(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LUA_STATIC) $(CUDA_INCLUDE) $(NVTX_INCLUDE)
+FLAGS_TEXT := $(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LUA_STATIC) $(CUDA_INCLUDE) $(CUPTI_INCLUDE) $(NVTX_INCLUDE)
 ifneq ($(FLAGS_TEXT),$(shell cat $(BUILD)/flags 2>/dev/null))
 .PHONY: $(BUILD)/flags
 endif
@@ -122,7 +127,8 @@ $(BUILD)/flags:
 $(BUILD)/obj/backend/cuda/%.o: src/backend/cuda/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC)
-	$(quiet)$(CC) $(ALL_CFLAGS) -isystem $(CUDA_INCLUDE) -MMD -MP -c -o $@ $<
+	$(quiet)$(CC) $(ALL_CFLAGS) -isystem $(CUDA_INCLUDE) $(if $(CUPTI_INCLUDE),-isystem $(CUPTI_INCLUDE)) \
+		-MMD -MP -c -o $@ $<
 
 $(BUILD)/obj/ranges/%.o: src/ranges/%.c $(BUILD)/flags
 	@mkdir -p $(@D)

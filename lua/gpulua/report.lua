@@ -190,8 +190,8 @@ end
 --- gpu.report() -> report of what is traced so far; tostring makes tables for people of it (`gpulua --summary`).
 --   devices  a list; each has name, operations, elapsed (s, from the first to the last), busy (s of that with work
 --            under way), kernels (a list, the dearest first, of { name, count, total, median, p99, longest (s),
---            share }; what graphs, fills and library calls took is in it, too), copies (likewise: { name, count, total, bytes, rate
---            (B/s), share }), fences = { issued, left_out }, peak_bytes, peaks (a list of { name, bytes }: the most
+--            share }; what graphs, fills and library calls took is in it, too), copies (likewise: { name, count,
+--            total, bytes, rate (B/s), share }), fences = { issued, left_out }, peak_bytes, peaks (a list of { name, bytes }: the most
 --            that buffers of a label, or without one made by a line, took), dropped and untimed (operations)
 --   waits    a list of { where, label, count, total, longest (s) }: which line waited for what, the longest first
 -- Neither blocks nor yields. StreamMisuse: nothing is traced.

@@ -458,7 +458,7 @@ API result cuEventCreate(void **event, unsigned flags) {
     BEGIN_CURRENT;
     fake_live++;
     fake_event_flags = (int)flags;
-    return *event = (void *)++serial, flags == 2 || flags == 3 ? OK : INVALID;
+    return *event = (void *)++serial, flags <= 3 ? OK : INVALID;
 }
 /* Those that threads wait for. */
 static void *volatile slept_for[64];
@@ -485,6 +485,12 @@ API result cuEventQuery(void *event) {
     fake_queries++;
     result queried = event == NULL ? INVALID : event_query(event);
     return queried != OK ? queried : fake_pending ? NOT_READY : OK;
+}
+/* A millisecond for each event that was made between the two. */
+API result cuEventElapsedTime(float *milliseconds, void *from, void *to) {
+    BEGIN_CURRENT;
+    *milliseconds = (float)((double)(intptr_t)to - (double)(intptr_t)from);
+    return from != NULL && to != NULL ? OK : INVALID;
 }
 /* Like the driver's, it holds up nobody else, and is refused while another context is current. */
 API result cuEventSynchronize(void *event) {

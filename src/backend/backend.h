@@ -52,6 +52,9 @@ struct backend_sink {
     /* A word or an event moved (backends whose completion comes from threads of their own): wake
      * who sleeps. */
     void (*moved)(void *user);
+    /* Where tells_times says so: a piece of work (stream slot, seq), or a part of one, was done
+     * from then to then, ns on the monotonic clock of the host. */
+    void (*timed)(void *user, uint32_t stream, uint64_t seq, int64_t begin_ns, int64_t end_ns);
     /* Check mode: work (stream slot, seq) has been done, one of those that could have been, by
      * slot. Before its word moves. */
     void (*ran)(void *user, uint32_t stream, uint64_t seq, const struct wire_point *ready,
@@ -225,6 +228,14 @@ struct backend_ops {
      * microseconds. Only where is_timed is set. NULL: nobody can tell. */
     gpulua_status (*event_times)(struct backend_event *begin, struct backend_event *end,
                                  int64_t *begin_ns, int64_t *end_ns, struct backend_error *error);
+
+    /* Of a device that was opened with is_timed: does it tell of each piece of work by itself when
+     * it was done? Then trace_begin and trace_end stand around each call of a work slot, and what
+     * is over is told by the end of trace_flush; no event is asked for its time. NULL: no. */
+    bool (*tells_times)(struct backend_device *device);
+    void (*trace_begin)(struct backend_device *device, uint32_t slot, uint64_t seq);
+    void (*trace_end)(struct backend_device *device);
+    void (*trace_flush)(struct backend_device *device);
 
     /* Check mode, else never called; NULL: work is done without being asked for. Somebody waits for
      * (stream, seq): returns when it is over. Seq 0: when some work has been done, if there is any.

@@ -184,12 +184,17 @@ static void push_counts(lua_State *L, const struct gpu_trace *trace) {
 
 /* core.trace_info() -> { spans = count, dropped = count, { name =, ops =, dropped =, waits_issued
  * =, waits_elided =, bytes_live_max =, peaks = { [label or line] = bytes } }, ... }, the devices in
- * the order of their opening; nil: nothing is traced */
+ * the order of their opening; nil: nothing is traced. Blocks until the devices have told what they
+ * know */
 int gpu_lua_trace_info(lua_State *L) {
-    const struct tracing *tracing = GPU_LUA(L)->tracing;
+    struct gpulua *g = GPU_LUA(L);
+    const struct tracing *tracing = g->tracing;
     if (!tracing) {
         luaL_pushfail(L);
         return 1;
+    }
+    for (struct device_handle *handle = g->devices; handle; handle = handle->next) {
+        gpu_device_trace_flush(handle->device);
     }
     lua_createtable(L, (int)tracing->device_count, 2); /* of all the others */
     lua_pushinteger(L, (lua_Integer)gpu_trace_span_count(tracing->spans));

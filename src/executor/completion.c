@@ -166,6 +166,9 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
 }
 
 void gpu_executor_words(struct wire_executor *executor) {
+    if (__builtin_expect(executor->tells_times, 0)) {
+        gpu_executor_trace_rest(executor);
+    }
     uint32_t count = executor->dirty_count;
     executor->dirty_count = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -246,7 +249,7 @@ bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_
                 executor->printing_count--;
             }
         }
-        if (__builtin_expect(executor->is_traced, 0)) {
+        if (__builtin_expect(executor->is_traced && !executor->tells_times, 0)) {
             gpu_executor_trace_tell(executor, slot, event->seq);
         }
         gpu_executor_host_done(executor, slot, event->seq);

@@ -156,6 +156,7 @@ static taker *const taker_table[WIRE_OPCODE_COUNT] = {
     [WIRE_OP_GRAPH_LAUNCH] = gpu_executor_work,
     [WIRE_OP_GRAPH_UPLOAD] = gpu_executor_work,
     [WIRE_OP_CLOSE] = gpu_executor_request,
+    [WIRE_OP_TRACE_FLUSH] = gpu_executor_request,
     [WIRE_OP_LABEL] = take_label,
     [WIRE_OP_LAUNCH] = gpu_executor_work,
     [WIRE_OP_COPY] = gpu_executor_work,
@@ -254,6 +255,7 @@ struct wire_executor *gpu_executor_create(const struct wire_executor_info *info,
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&executor->reply_lock, NULL);
+    pthread_mutex_init(&executor->times_lock, NULL);
     pthread_mutex_init(&executor->failed_lock, NULL);
     pthread_mutex_init(&executor->compile_lock, NULL);
     pthread_mutex_init(&executor->watch_lock, NULL);
@@ -280,5 +282,7 @@ void gpu_executor_destroy(struct wire_executor *executor) {
     pthread_mutex_destroy(&executor->compile_lock);
     pthread_mutex_destroy(&executor->failed_lock);
     pthread_mutex_destroy(&executor->reply_lock);
+    pthread_mutex_destroy(&executor->times_lock);
+    free(executor->times);
     free(executor);
 }

@@ -166,7 +166,13 @@ struct wire_executor {
     struct backend_device *device;
     char *cache_path; /* owned */
     gpulua_completion completion;
-    bool is_traced;          /* it is told when work was done (trace.c) */
+    bool is_traced;      /* it is told when work was done (trace.c) */
+    bool tells_times;    /* and the device tells that by itself */
+    bool has_untold;     /* work that it has not told of */
+    uint64_t flushed_ns; /* when it was asked to last */
+    pthread_mutex_t times_lock;
+    struct wire_times *times; /* owned: that it has told, and nobody else */
+    uint32_t time_count, time_capacity;
     bool page_is_writable;   /* the device can write words into the page, and is to */
     bool page_is_registered; /* to be unregistered */
     bool is_closed;
@@ -319,8 +325,8 @@ void gpu_executor_ran(struct wire_executor *executor, uint32_t stream, uint64_t 
                       const struct wire_point *ready, uint32_t ready_count);
 void gpu_executor_log(struct wire_executor *executor, const char *line);
 /* Wakes nobody: what they are of is about to end. */
-void gpu_executor_tell_times(struct wire_executor *executor, uint32_t stream,
-                             const struct wire_times *times, uint32_t count);
+void gpu_executor_tell_times(struct wire_executor *executor, const struct wire_times *times,
+                             uint32_t count);
 /* The device is gone: said once, all further work is ignored. */
 void gpu_executor_lose(struct wire_executor *executor, int32_t driver_code, const char *text);
 /* Inline: moves replies that found no room into the ring. */
@@ -430,9 +436,17 @@ void gpu_executor_completion_poll(struct wire_executor *executor);
 bool gpu_executor_must_poll(const struct wire_executor *executor);
 
 /* ---- trace.c; of traced devices alone ---- */
-/* The next operation begins here; nothing came of it. */
-void gpu_executor_trace_begin(struct wire_executor *executor, uint32_t slot);
-void gpu_executor_trace_drop(struct wire_executor *executor, uint32_t slot);
+/* Around an operation; afterwards, before gpu_executor_submitted: something or nothing came of it.
+ */
+void gpu_executor_trace_begin(struct wire_executor *executor, uint32_t slot, uint64_t seq);
+void gpu_executor_trace_end(struct wire_executor *executor);
+void gpu_executor_trace_note(struct wire_executor *executor, uint32_t slot, bool is_done);
+/* sink.timed: any thread. */
+void gpu_executor_timed(struct wire_executor *executor, uint32_t slot, uint64_t seq,
+                        int64_t begin_ns, int64_t end_ns);
+/* All that is over, now; or, where the device tells by itself, if it was not asked lately. */
+void gpu_executor_trace_flush(struct wire_executor *executor);
+void gpu_executor_trace_rest(struct wire_executor *executor);
 /* What is over up to there. */
 void gpu_executor_trace_tell(struct wire_executor *executor, uint32_t slot, uint64_t seq);
 

@@ -213,7 +213,7 @@ void gpu_executor_stream_destroy(struct wire_executor *executor, uint32_t slot) 
         /* All its work was over; the words of the newest operations may never have been asked for.
          */
         if (!atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
-            if (executor->is_traced) {
+            if (executor->is_traced && !executor->tells_times) {
                 gpu_executor_trace_tell(executor, slot, stream->last_seq);
             }
             gpu_executor_host_done(executor, slot, stream->last_seq);

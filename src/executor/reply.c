@@ -207,9 +207,9 @@ void gpu_executor_ran(struct wire_executor *executor, uint32_t stream, uint64_t 
     pthread_mutex_unlock(&executor->reply_lock);
 }
 
-void gpu_executor_tell_times(struct wire_executor *executor, uint32_t stream,
-                             const struct wire_times *times, uint32_t count) {
-    const struct wire_reply header = {.kind = WIRE_REPLY_TIMES, .stream = stream};
+void gpu_executor_tell_times(struct wire_executor *executor, const struct wire_times *times,
+                             uint32_t count) {
+    const struct wire_reply header = {.kind = WIRE_REPLY_TIMES};
     pthread_mutex_lock(&executor->reply_lock);
     build(executor, &header, NULL, times, count * (uint32_t)sizeof *times);
     push_quietly(executor);

@@ -44,6 +44,10 @@ static void on_log(void *user, const char *line) {
     gpu_executor_log(user, line);
 }
 
+static void on_timed(void *user, uint32_t stream, uint64_t seq, int64_t begin_ns, int64_t end_ns) {
+    gpu_executor_timed(user, stream, seq, begin_ns, end_ns);
+}
+
 static void on_moved(void *user) {
     gpu_executor_wake_if_wanted(user);
 }
@@ -111,6 +115,11 @@ static gpulua_status open_on(struct wire_executor *executor, const struct backen
         executor->device = NULL;
         return error->status;
     }
+    if (executor->is_traced) {
+        executor->tells_times = ops->tells_times != NULL && ops->tells_times(executor->device);
+        executor->completion =
+            executor->tells_times ? executor->completion : GPULUA_COMPLETION_EVENT;
+    }
     executor->page_is_writable = executor->completion == GPULUA_COMPLETION_WORD;
     if (ops->host_register != NULL && executor->page_is_writable) {
         struct backend_error unused = {0};
@@ -135,7 +144,7 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
     /* In check mode work is done when somebody asks, and verified by more of it: there are no times
      * that would say anything. */
     executor->is_traced = options->is_traced && !options->is_checked && ops->event_times != NULL;
-    executor->completion = executor->is_traced ? GPULUA_COMPLETION_EVENT : options->completion;
+    executor->completion = options->completion;
     bool is_hashed = options->is_checked && (options->is_hashed || !ops->sees_accesses);
     if (is_hashed && options->order != NULL) {
         return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
@@ -155,7 +164,8 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
                  .failed = on_failed,
                  .ran = on_ran,
                  .log = on_log,
-                 .moved = on_moved},
+                 .moved = on_moved,
+                 .timed = on_timed},
     };
     int before = ops->calls_begin != NULL ? ops->calls_begin(false) : -1;
     gpulua_status status = open_on(executor, ops, &info, is_hashed, error);
@@ -187,6 +197,9 @@ static void take_open(struct wire_executor *executor, const struct wire_record *
         struct wire_device_facts facts;
         memset(&facts, 0, sizeof facts);
         executor->ops->device_facts(executor->device, &facts);
+        facts.timing = executor->tells_times ? WIRE_TIMING_LATE
+                       : executor->is_traced ? WIRE_TIMING_EVENTS
+                                             : WIRE_TIMING_NONE;
         gpu_executor_answer(executor, record->seq, GPULUA_OK, 0, NULL, &facts, sizeof facts);
     }
     gpu_range_pop(is_told);
@@ -237,6 +250,9 @@ void gpu_executor_device_close(struct wire_executor *executor) {
 
 static void take_close(struct wire_executor *executor, const struct wire_record *record) {
     gpu_executor_device_close(executor);
+    if (executor->tells_times) {
+        gpu_executor_trace_flush(executor); /* what has come with the end */
+    }
     executor->is_closed = true;
     atomic_store_explicit(&executor->page->state, WIRE_STATE_CLOSED, memory_order_release);
     answer_status(executor, record, GPULUA_OK, NULL);
@@ -519,6 +535,9 @@ void gpu_executor_request(struct wire_executor *executor, const struct wire_reco
         answer_status(executor, record, GPULUA_NO_DEVICE, "no device is open");
     } else if (record->opcode == WIRE_OP_DESCRIBE) {
         take_describe(executor, record);
+    } else if (record->opcode == WIRE_OP_TRACE_FLUSH) {
+        gpu_executor_trace_flush(executor);
+        answer_status(executor, record, GPULUA_OK, NULL);
     } else {
         take_device_request(executor, record);
     }

@@ -1,13 +1,21 @@
-/* Traced devices: when each operation was done. An event with a time in front of it, behind its
- * waits, and the one behind it that marks its end. What they say goes to the script's side before
- * the word does that lets the operation end, so completion works as with "event". */
+/* Traced devices: when each operation was done.
+ *
+ * A device that tells that by itself does so at some time, and by the end of a flush. Else there is
+ * an event in front of each operation, behind its waits, and the one behind it that marks its end.
+ * What these say goes to the script's side before the word does that lets the operation end, so
+ * completion works as with "event". */
 #include <stdlib.h>
 
 #include "executor/executor.h"
+#include "wire/sync.h"
 
 #define TIMES_AT_ONCE 64u
+#define FLUSH_AFTER_NS UINT64_C(100000000)
+#define TIMES_KEPT_MAX (1u << 20) /* while nobody sends them on */
 
-void gpu_executor_trace_begin(struct wire_executor *executor, uint32_t slot) {
+/* ---- by events ---- */
+
+static void begin_by_event(struct wire_executor *executor, uint32_t slot) {
     struct executor_event *row = gpu_executor_event_next(executor, slot);
     struct backend_error error;
     gpu_backend_error_init(&error);
@@ -19,10 +27,6 @@ void gpu_executor_trace_begin(struct wire_executor *executor, uint32_t slot) {
                     executor->ops->event_record(row->begin, executor->streams[slot]->stream,
                                                 &error) == GPULUA_OK;
     free(error.log);
-}
-
-void gpu_executor_trace_drop(struct wire_executor *executor, uint32_t slot) {
-    gpu_executor_event_next(executor, slot)->is_timed = false;
 }
 
 void gpu_executor_trace_tell(struct wire_executor *executor, uint32_t slot, uint64_t seq) {
@@ -48,15 +52,101 @@ void gpu_executor_trace_tell(struct wire_executor *executor, uint32_t slot, uint
             at->begin_ns = at->begin_ns > stream->told_ns ? at->begin_ns : stream->told_ns;
             stream->told_ns = at->end_ns = at->begin_ns + took_ns;
             at->seq = row->seq;
+            at->stream = slot;
+            at->reserved = 0;
             count++;
         }
         free(error.log);
         if (count == TIMES_AT_ONCE) {
-            gpu_executor_tell_times(executor, slot, times, count);
+            gpu_executor_tell_times(executor, times, count);
             count = 0;
         }
     }
     if (count > 0) {
-        gpu_executor_tell_times(executor, slot, times, count);
+        gpu_executor_tell_times(executor, times, count);
+    }
+}
+
+/* ---- by the device ---- */
+
+void gpu_executor_timed(struct wire_executor *executor, uint32_t slot, uint64_t seq,
+                        int64_t begin_ns, int64_t end_ns) {
+    pthread_mutex_lock(&executor->times_lock);
+    if (executor->time_count == executor->time_capacity &&
+        executor->time_capacity < TIMES_KEPT_MAX) {
+        uint32_t capacity = executor->time_capacity != 0 ? executor->time_capacity * 2 : 1024;
+        struct wire_times *grown = realloc(executor->times, capacity * sizeof *grown);
+        if (grown != NULL) {
+            executor->times = grown;
+            executor->time_capacity = capacity;
+        }
+    }
+    if (executor->time_count < executor->time_capacity) { /* else it is not known */
+        executor->times[executor->time_count++] =
+            (struct wire_times){.stream = slot, .seq = seq, .begin_ns = begin_ns, .end_ns = end_ns};
+    }
+    pthread_mutex_unlock(&executor->times_lock);
+}
+
+/* What the device has told. Not locked while it goes out, which may have to wait. */
+static void send_times(struct wire_executor *executor) {
+    pthread_mutex_lock(&executor->times_lock);
+    struct wire_times *times = executor->times;
+    uint32_t count = executor->time_count;
+    executor->times = NULL;
+    executor->time_count = executor->time_capacity = 0;
+    pthread_mutex_unlock(&executor->times_lock);
+    for (uint32_t at = 0; at < count; at += TIMES_AT_ONCE) {
+        uint32_t some = count - at < TIMES_AT_ONCE ? count - at : TIMES_AT_ONCE;
+        gpu_executor_tell_times(executor, times + at, some);
+    }
+    free(times);
+}
+
+void gpu_executor_trace_flush(struct wire_executor *executor) {
+    if (!executor->tells_times) {
+        for (uint32_t slot = 0; executor->is_traced && slot < executor->stream_limit; slot++) {
+            const struct executor_stream *stream = executor->streams[slot];
+            if (stream != NULL) {
+                (void)gpu_executor_is_over(executor, slot, stream->last_seq);
+            }
+        }
+        return;
+    }
+    executor->has_untold = false;
+    executor->flushed_ns = gpu_wire_now_ns();
+    if (executor->device != NULL &&
+        !atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+        executor->ops->trace_flush(executor->device);
+    }
+    send_times(executor);
+}
+
+void gpu_executor_trace_rest(struct wire_executor *executor) {
+    if (executor->has_untold && gpu_wire_now_ns() - executor->flushed_ns >= FLUSH_AFTER_NS) {
+        gpu_executor_trace_flush(executor);
+    }
+}
+
+/* ---- around operations ---- */
+
+void gpu_executor_trace_begin(struct wire_executor *executor, uint32_t slot, uint64_t seq) {
+    if (executor->tells_times) {
+        executor->ops->trace_begin(executor->device, slot, seq);
+    } else {
+        begin_by_event(executor, slot);
+    }
+}
+
+void gpu_executor_trace_end(struct wire_executor *executor) {
+    if (executor->tells_times) {
+        executor->ops->trace_end(executor->device);
+        executor->has_untold = true;
+    }
+}
+
+void gpu_executor_trace_note(struct wire_executor *executor, uint32_t slot, bool is_done) {
+    if (!executor->tells_times && !is_done) {
+        gpu_executor_event_next(executor, slot)->is_timed = false;
     }
 }

@@ -325,12 +325,12 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
         return;
     }
     bool prints = false;
-    bool is_timed = false;
+    bool is_done = false;
     if (status == GPULUA_OK && (record->flags & WIRE_FLAG_SKIP) == 0) {
         uint64_t number = failed_dependency(executor, record);
-        if (__builtin_expect(executor->is_traced, 0) && number == 0) {
-            gpu_executor_trace_begin(executor, record->stream);
-            is_timed = true;
+        is_done = number == 0;
+        if (__builtin_expect(executor->is_traced, 0) && is_done) {
+            gpu_executor_trace_begin(executor, record->stream, record->seq);
         }
         if (number != 0) {
             gpu_executor_failed_add(executor, record->stream, record->seq, number);
@@ -341,6 +341,9 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
         } else {
             status = gpu_executor_do(executor, record, stream, &prints, &error);
         }
+        if (__builtin_expect(executor->is_traced, 0) && is_done) {
+            gpu_executor_trace_end(executor);
+        }
     }
     if (status == GPULUA_DEVICE_LOST) {
         gpu_executor_lose(executor, error.driver_code, error.message);
@@ -349,8 +352,8 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
             gpu_executor_fail(executor, record->stream, record->seq, status, error.driver_code,
                               error.message);
         }
-        if (__builtin_expect(executor->is_traced, 0) && (!is_timed || status != GPULUA_OK)) {
-            gpu_executor_trace_drop(executor, record->stream);
+        if (__builtin_expect(executor->is_traced, 0)) {
+            gpu_executor_trace_note(executor, record->stream, is_done && status == GPULUA_OK);
         }
         gpu_executor_submitted(executor, record->stream, record->seq,
                                prints && status == GPULUA_OK);

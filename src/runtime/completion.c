@@ -146,7 +146,7 @@ void gpu_device_on_reply(void *user, const struct wire_reply *reply) {
         break;
     case WIRE_REPLY_TIMES:
         if (device->trace) {
-            gpu_trace_note_times(device->trace, reply->stream, gpu_wire_reply_body(reply),
+            gpu_trace_note_times(device->trace, gpu_wire_reply_body(reply),
                                  reply->body_bytes / (uint32_t)sizeof(struct wire_times));
         }
         break;

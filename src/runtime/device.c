@@ -164,11 +164,6 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     static const char *const completions[] = {[GPULUA_COMPLETION_WORD] = "",
                                               [GPULUA_COMPLETION_EVENT] = "completion event\n",
                                               [GPULUA_COMPLETION_BLOCK] = "completion block\n"};
-    bool has_words = device->completion == GPULUA_COMPLETION_WORD;
-    /* Without words nobody knows how far a stream had come that has not been asked since. */
-    device->suspects_max = device->is_exact ? 1
-                           : has_words      ? GPU_SUSPECTS_PER_STREAM_MAX
-                                            : UINT32_MAX;
     int length = snprintf(
         gpu_wire_record_payload(record), 8192,
         "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s%s%s%s%s%s%s", target->kind, target->ordinal,
@@ -189,6 +184,19 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     if (status) {
         return status;
     }
+    if (device->facts.timing == WIRE_TIMING_EVENTS) { /* that tell of the end of work, too */
+        if (device->is_exact && device->on_log) {
+            device->on_log(device->log_user, "attribution = \"exact\" does nothing while events "
+                                             "tell how long work takes");
+        }
+        device->completion = GPULUA_COMPLETION_EVENT;
+        device->is_exact = false;
+    }
+    /* Without words nobody knows how far a stream had come that has not been asked since. */
+    device->suspects_max = device->is_exact ? 1
+                           : device->completion == GPULUA_COMPLETION_WORD
+                               ? GPU_SUSPECTS_PER_STREAM_MAX
+                               : UINT32_MAX;
     struct wire_memory_facts memory = {0};
     struct wire_record ask = {.length_bytes = sizeof ask, .opcode = WIRE_OP_MEMORY_INFO};
     status = gpu_request_wait(device, &ask, "memory", on_memory_info, &memory, error);
@@ -217,10 +225,7 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->is_ordered = info->is_checked && !info->is_hashed && strcmp(target->kind, "cpu") == 0;
     bool is_default = device->is_ordered || info->completion == GPULUA_COMPLETION_DEFAULT;
     device->completion = is_default ? GPULUA_COMPLETION_WORD : info->completion;
-    if (info->traced_ops_max && !info->is_checked) {
-        device->completion = GPULUA_COMPLETION_EVENT;
-    }
-    device->is_exact = info->is_exact && device->completion == GPULUA_COMPLETION_WORD;
+    device->is_exact = info->is_exact;
     device->seed = device->random = info->seed;
     device->on_log = info->on_log;
     device->flight_path = info->flight_path ? strdup(info->flight_path) : NULL;
@@ -316,6 +321,17 @@ gpulua_status gpu_device_open(const struct gpu_device_info *info, struct gpu_dev
         status = open_target(info, &target, device, error);
     }
     return status;
+}
+
+void gpu_device_trace_flush(struct gpu_device *device) {
+    GPU_ENTER(device);
+    bool can_ask = device->trace && device->facts.timing != WIRE_TIMING_NONE && device->link &&
+                   device->state == GPU_DEVICE_OPEN && !device->is_polling;
+    struct wire_record record = {.length_bytes = sizeof record, .opcode = WIRE_OP_TRACE_FLUSH};
+    struct gpu_error error = {0};
+    if (can_ask && gpu_request_wait(device, &record, "trace", NULL, NULL, &error)) {
+        gpu_error_finish(&error);
+    }
 }
 
 struct gpu_trace *gpu_device_trace(const struct gpu_device *device) {

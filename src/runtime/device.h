@@ -104,8 +104,9 @@ struct gpu_device_info {
     /* DEFAULT: words. In check mode of the CPU device, where work is done when somebody asks and
      * nobody waits for time to pass, it is words whatever this says. */
     gpulua_completion completion;
-    /* Traced (trace.h): work is asked after as with completion = "event", whatever that says, and
-     * there is no "exact". So many operations are kept; 0: it is not. */
+    /* Traced (trace.h). Where the device does not tell by itself when work was done, that is asked
+     * after as with completion = "event", whatever that says, and there is no "exact". So many
+     * operations are kept; 0: it is not. */
     uint32_t traced_ops_max;
     bool has_spare;    /* a second process with the device open takes over from a lost one */
     double watchdog_s; /* how long an operation may take once nothing is in front of it, or the
@@ -150,6 +151,8 @@ int gpu_device_pid(const struct gpu_device *device); /* of the executor's proces
 /* A copy of `text` that lives as long as the device; the same pointer for the same text. NULL: no
  * memory. */
 const char *gpu_device_intern(struct gpu_device *device, const char *text);
+/* Traced: when all was done that is over is known afterwards. Blocks for an answer. */
+void gpu_device_trace_flush(struct gpu_device *device);
 /* NULL: it is not traced. Borrowed. */
 struct gpu_trace *gpu_device_trace(const struct gpu_device *device);
 

@@ -295,9 +295,14 @@ uint64_t gpu_op_number(const struct gpu_op *op) {
     return op->number;
 }
 
-double gpu_op_elapsed_s(const struct gpu_op *op) {
+double gpu_op_elapsed_s(struct gpu_op *op) {
     GPU_ENTER(op->device);
-    int64_t took_ns = op->device->trace ? gpu_trace_device_ns(op->device->trace, op->number) : -1;
+    struct gpu_trace *trace = op->device->trace;
+    int64_t took_ns = trace ? gpu_trace_device_ns(trace, op->number) : -1;
+    if (took_ns < 0 && trace && op->state == GPU_OP_SUCCEEDED) { /* it is on its way */
+        gpu_device_trace_flush(op->device);
+        took_ns = gpu_trace_device_ns(trace, op->number);
+    }
     return took_ns < 0 ? -1.0 : (double)took_ns / 1e9;
 }
 

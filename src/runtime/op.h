@@ -60,8 +60,9 @@ void gpu_op_unwatch(struct gpu_waiter *waiter); /* not linked: nothing */
 
 /* Of work, in the order in which the device was given it, from 1; 0: a request, or a node. */
 uint64_t gpu_op_number(const struct gpu_op *op);
-/* Seconds that it took on the device; negative: it is not over, or its device is not traced. */
-double gpu_op_elapsed_s(const struct gpu_op *op);
+/* Seconds that it took on the device; negative: it is not over, its device is not traced, or does
+ * not know. May block for an answer of the device. */
+double gpu_op_elapsed_s(struct gpu_op *op);
 void gpu_op_info(const struct gpu_op *op, struct gpu_op_info *info);
 struct gpu_device *gpu_op_device(const struct gpu_op *op);
 void *gpu_op_shadow(const struct gpu_op *op); /* see struct gpu_observer; NULL: none */

@@ -36,7 +36,7 @@ struct gpu_trace {
     uint32_t content_capacity;  /* a power of two, more than twice text_count */
     /* Rows counted from 1; 0: none. */
     uint32_t newest[WIRE_STREAMS_MAX];
-    uint32_t untimed[WIRE_STREAMS_MAX]; /* the oldest whose times have not come */
+    uint32_t timed[WIRE_STREAMS_MAX]; /* whose times came last; before that, the first */
 };
 
 static const char *const kind_names[GPU_TRACE_KIND_COUNT] = {
@@ -335,27 +335,37 @@ void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
         ((struct gpu_traced_op *)row_at(&trace->ops, trace->newest[slot] - 1))->next = number;
     }
     trace->newest[slot] = number;
-    if (trace->untimed[slot] == 0) {
-        trace->untimed[slot] = number;
+    if (trace->timed[slot] == 0) {
+        trace->timed[slot] = number;
     }
 }
 
-void gpu_trace_note_times(struct gpu_trace *trace, uint32_t slot, const struct wire_times *times,
-                          uint32_t count) {
-    uint32_t at = slot < WIRE_STREAMS_MAX ? trace->untimed[slot] : 0;
-    for (uint32_t i = 0; i < count && at != 0; i++) {
-        struct gpu_traced_op *row = row_at(&trace->ops, at - 1);
-        while (row->seq < times[i].seq && row->next != 0) {
-            at = row->next;
-            row = row_at(&trace->ops, at - 1);
-        }
-        if (row->seq == times[i].seq) {
-            row->begun_ns = times[i].begin_ns;
-            row->ended_ns = times[i].end_ns;
-        }
+/* The row of the slot's operation; from the one that was timed last, which is near. */
+static struct gpu_traced_op *find_to_time(struct gpu_trace *trace, uint32_t slot, uint64_t seq) {
+    uint32_t at = slot < WIRE_STREAMS_MAX ? trace->timed[slot] : 0;
+    struct gpu_traced_op *row = at != 0 ? row_at(&trace->ops, at - 1) : NULL;
+    while (row && row->seq != seq) {
+        at = row->seq < seq ? row->next : row->previous;
+        struct gpu_traced_op *near = at != 0 ? row_at(&trace->ops, at - 1) : NULL;
+        bool is_between = near && (row->seq < seq) != (near->seq < seq) && near->seq != seq;
+        row = is_between ? NULL : near;
     }
-    if (slot < WIRE_STREAMS_MAX) {
-        trace->untimed[slot] = at;
+    if (row) {
+        trace->timed[slot] = at;
+    }
+    return row;
+}
+
+void gpu_trace_note_times(struct gpu_trace *trace, const struct wire_times *times, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        struct gpu_traced_op *row = find_to_time(trace, times[i].stream, times[i].seq);
+        if (row) {
+            bool is_first = row->ended_ns == 0;
+            row->begun_ns =
+                is_first || times[i].begin_ns < row->begun_ns ? times[i].begin_ns : row->begun_ns;
+            row->ended_ns =
+                is_first || times[i].end_ns > row->ended_ns ? times[i].end_ns : row->ended_ns;
+        }
     }
 }
 

@@ -83,8 +83,7 @@ void gpu_trace_set_task(struct gpu_trace *trace, const uint64_t *task);
 /* ---- noting; the device's own ---- */
 void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
                     const struct gpu_envelope *envelope, const struct wire_record *record);
-void gpu_trace_note_times(struct gpu_trace *trace, uint32_t slot, const struct wire_times *times,
-                          uint32_t count);
+void gpu_trace_note_times(struct gpu_trace *trace, const struct wire_times *times, uint32_t count);
 void gpu_trace_note_end(struct gpu_trace *trace, const struct gpu_op *op);
 /* Memory of the device that the script has got, or that it has given back. */
 struct gpu_block;

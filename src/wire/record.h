@@ -80,6 +80,7 @@
     X(GRAPH_END, 0)       /* request: object = graph number; the graph can be launched */                             \
     X(GRAPH_DESTROY, 0)   /* object = graph number; launches of it may be in flight. Its number may be used again */  \
     X(CLOSE, 0)           /* request: finish all work, free everything, then the executor ends */                     \
+    X(TRACE_FLUSH, 0)     /* request: every time of what is over is told before the answer; reply: status only */         \
     X(LABEL, 0)           /* object = a label's number, from 1; payload: its text. For ranges (ranges/ranges.h) */     \
     X(LAUNCH, 1)          /* object = kernel, u.launch; payload: arguments, reloc_count uint16 offsets, then, at a     \
                              multiple of 8, use_count struct wire_use (check mode only) */                            \
@@ -305,8 +306,8 @@ enum wire_reply_kind {
     WIRE_REPLY_LOG = 4,  /* a line for the host's log */
     WIRE_REPLY_RAN = 5,  /* check mode: work (stream, seq) has been done; body: struct wire_point of
                             what could  have been done then, itself among it, by slot */
-    WIRE_REPLY_TIMES = 6 /* traced: when work of `stream` was done; body: struct wire_times, in the
-                            order of seq. Published before its words move */
+    WIRE_REPLY_TIMES = 6 /* traced: when work was done; body: struct wire_times, which may tell of
+                            one piece of work several times: of parts of it */
 };
 
 struct wire_reply {
@@ -341,9 +342,14 @@ struct wire_point {
 
 /* On the monotonic clock of the host. */
 struct wire_times {
+    uint32_t stream, reserved;
     uint64_t seq;
     int64_t begin_ns, end_ns;
 };
+
+/* How it is known when work was done: not at all; by events, before the word of the work moves; by
+ * the device, at some time (TRACE_FLUSH). */
+enum wire_timing { WIRE_TIMING_NONE, WIRE_TIMING_EVENTS, WIRE_TIMING_LATE };
 
 struct wire_device_facts {
     uint64_t memory_bytes;
@@ -356,6 +362,7 @@ struct wire_device_facts {
     uint32_t shared_bytes_max; /* dynamic and static per block, opt-in included */
     int32_t priority_lowest, priority_highest;
     uint32_t driver_version;   /* 13000 for 13.0 */
+    uint32_t timing;           /* enum wire_timing: of a traced device */
     uint32_t graph_node_bytes; /* what a graph takes on the device for each of its nodes, about */
     char name[96];             /* "NVIDIA H200", the CPU's model name */
 };

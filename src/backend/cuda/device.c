@@ -2,6 +2,7 @@
 #include "backend/cuda/graph.h"
 #include "backend/cuda/say.h"
 #include "backend/cuda/toolkit.h"
+#include "backend/cuda/tracer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -272,7 +273,6 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
     device->ops = &gpu_backend_cuda;
     device->sink = info->sink;
     device->sleeps = info->sleeps;
-    device->is_timed = info->is_timed;
     list_init(&device->slabs);
     list_init(&device->streams);
     list_init(&device->events);
@@ -315,6 +315,11 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
         device_free(device);
         return status;
     }
+    if (info->is_timed) { /* without it events tell, too; why, --info says */
+        struct backend_error unused = {0};
+        device->is_timed = gpu_cuda_tracer_open(device, &unused) != GPULUA_OK;
+        free(unused.log);
+    }
     *out = device;
     return GPULUA_OK;
 }
@@ -348,6 +353,7 @@ static void device_close(struct backend_device *device) {
     const struct cuda_driver *cu = &device->cu;
     /* First, because a context with a stream that is being captured cannot be waited for; of a
      * graph that is still at work the driver keeps what it needs. */
+    gpu_cuda_tracer_close(device);
     gpu_cuda_captures_close(device);
     while (device->graphs.next != &device->graphs) {
         gpu_cuda_graph_destroy(device, (struct backend_graph *)(void *)device->graphs.next);
@@ -426,6 +432,10 @@ const struct backend_ops gpu_backend_cuda = {
     .event_query = gpu_cuda_event_query,
     .event_wait = gpu_cuda_event_wait,
     .event_times = gpu_cuda_event_times,
+    .tells_times = gpu_cuda_tells_times,
+    .trace_begin = gpu_cuda_trace_begin,
+    .trace_end = gpu_cuda_trace_end,
+    .trace_flush = gpu_cuda_trace_flush,
     .copy = gpu_cuda_copy,
     .upload = gpu_cuda_upload,
     .download = gpu_cuda_download,

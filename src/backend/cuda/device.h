@@ -54,6 +54,7 @@ struct backend_device {
     CUlogIterator log_at; /* of the driver's log, what has been read (log.c) */
     bool has_log;
     struct cuda_clock clock; /* if is_timed; made when first needed */
+    uint32_t tracer_place;   /* at CUPTI (tracer.c), from 1; 0: it does not trace the device */
     CUevent probe;           /* never recorded: asking after it tells of faults, and never waits */
     struct link slabs, streams, events, modules, graphs, captures;
     struct host_range *ranges; /* owned */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backend/cuda/tracer.h"
 #include "backend/dynamic.h"
 #include "backend/text.h"
 
@@ -196,5 +197,6 @@ void gpu_cuda_describe(struct text *text) {
     } else if (status == GPULUA_OK) {
         gpu_text_format(text, "missing\tCUDA headers\tno folder with cuda_fp16.h was found\n");
     }
+    gpu_cuda_tracer_describe(text);
     free(error.log);
 }

@@ -1,0 +1,141 @@
+/* A CUPTI without a GPU, for tracer_test.c: the test says which calls there were and when their
+ * work was done, and in which order a flush brings that. Records lie where CUPTI 13.0 has them. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define API __attribute__((visibility("default")))
+enum { OK = 0, INVALID = 1, MAX_LIMIT_REACHED = 12 };
+enum { KERNEL = 10, MEMCPY = 1, MEMSET = 2, EXTERNAL = 39 };
+
+/* What the test sets and reads. */
+API char fake_fail_name[64]; /* the call that fails ... */
+API int fake_fail_code;      /* ... with this code */
+API unsigned fake_version = 130001;
+API int fake_enabled;  /* kinds */
+API int fake_ids_last; /* a flush brings what was done before it says whose it was */
+API int fake_buffers;  /* that are neither given back nor asked for again */
+API uint64_t (*fake_clock)(void);
+static void (*request)(uint8_t **buffer, size_t *bytes, size_t *records);
+static void (*completed)(void *context, uint32_t stream, uint8_t *buffer, size_t bytes,
+                         size_t valid);
+
+static uint64_t pushed[16];
+static int depth;
+static struct record { uint8_t bytes[256]; } ids[4096], activities[4096];
+static int id_count, activity_count;
+static uint32_t call_number;
+
+static int answer(const char *name) {
+    if (fake_fail_code != 0 && strcmp(name, fake_fail_name) == 0) {
+        int code = fake_fail_code;
+        fake_fail_code = 0;
+        return code;
+    }
+    return OK;
+}
+
+API int cuptiGetVersion(uint32_t *version) {
+    *version = fake_version;
+    return answer(__func__);
+}
+API int cuptiGetResultString(int result, const char **text) {
+    *text = result == MAX_LIMIT_REACHED ? "FAKE_LIMIT" : "FAKE_ERROR";
+    return OK;
+}
+API int cuptiActivityRegisterCallbacks(void (*asks)(uint8_t **, size_t *, size_t *),
+                                       void (*ends)(void *, uint32_t, uint8_t *, size_t, size_t)) {
+    request = asks;
+    completed = ends;
+    return answer(__func__);
+}
+API int cuptiActivityRegisterTimestampCallback(uint64_t (*clock)(void)) {
+    fake_clock = clock;
+    return answer(__func__);
+}
+API int cuptiActivityEnable(int kind) {
+    (void)kind;
+    int result = answer(__func__);
+    fake_enabled += result == OK;
+    return result;
+}
+API int cuptiActivityDisable(int kind) {
+    (void)kind;
+    fake_enabled -= fake_enabled > 0;
+    return OK;
+}
+API int cuptiActivityPushExternalCorrelationId(int kind, uint64_t id) {
+    (void)kind;
+    pushed[depth++] = id;
+    return OK;
+}
+API int cuptiActivityPopExternalCorrelationId(int kind, uint64_t *id) {
+    (void)kind;
+    if (depth == 0) {
+        return INVALID;
+    }
+    *id = pushed[--depth];
+    return OK;
+}
+
+static void put(struct record *record, size_t at, const void *value, size_t bytes) {
+    memcpy(record->bytes + at, value, bytes);
+}
+
+/* A call of the driver, whose number is returned; whose it is, is what was pushed. */
+API uint32_t fake_call(void) {
+    uint32_t number = ++call_number, kind = EXTERNAL;
+    if (depth > 0) {
+        struct record *record = &ids[id_count++];
+        put(record, 0, &kind, sizeof kind);
+        put(record, 8, &pushed[depth - 1], sizeof *pushed);
+        put(record, 16, &number, sizeof number);
+    }
+    return number;
+}
+/* Work that it has led to. */
+API void fake_work(uint32_t kind, uint32_t number, uint64_t begin, uint64_t end) {
+    struct record *record = &activities[activity_count++];
+    put(record, 0, &kind, sizeof kind);
+    put(record, 16, &begin, sizeof begin);
+    put(record, 24, &end, sizeof end);
+    put(record, kind == KERNEL ? 92 : 44, &number, sizeof number);
+}
+
+static void bring(const struct record *records, int count) {
+    for (int at = 0; at < count;) {
+        uint8_t *buffer = NULL;
+        size_t bytes = 0, most = 1;
+        request(&buffer, &bytes, &most);
+        if (buffer == NULL) {
+            return;
+        }
+        size_t some = bytes / sizeof *records;
+        some = some < (size_t)(count - at) ? some : (size_t)(count - at);
+        memcpy(buffer, records + at, some * sizeof *records);
+        completed(NULL, 0, buffer, bytes, some * sizeof *records);
+        at += (int)some;
+    }
+}
+
+API int cuptiActivityFlushAll(uint32_t flag) {
+    (void)flag;
+    if (fake_ids_last) {
+        bring(activities, activity_count);
+        bring(ids, id_count);
+    } else {
+        bring(ids, id_count);
+        bring(activities, activity_count);
+    }
+    id_count = activity_count = 0;
+    return answer(__func__);
+}
+API int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, void **record) {
+    uint8_t *next = *record == NULL ? buffer : (uint8_t *)*record + sizeof(struct record);
+    if (next + sizeof(struct record) > buffer + valid) {
+        return MAX_LIMIT_REACHED;
+    }
+    *record = next;
+    return OK;
+}

@@ -1,0 +1,410 @@
+/* CUPTI (tracer.h).
+ *
+ * Around each call of the driver an external id says which operation it is for; CUPTI tells that id
+ * with the number of the call, and that number again with each kernel, copy and fill that the call
+ * has led to. The two come in buffers of their own, in any order, on threads of CUPTI's or in a
+ * flush: so there is a table of the newest ids, and what comes before its id waits.
+ *
+ * Source: CUPTI 13.0, "Activity API", "External correlation". */
+#include "backend/cuda/tracer.h"
+
+#include "backend/text.h"
+
+#ifdef GPULUA_CUPTI
+#include <cupti.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BUFFER_BYTES ((size_t)256 << 10)
+#define DEVICES_MAX 64u
+#define GENERATIONS 64u
+#define IDS_KEPT (1u << 17) /* a power of two */
+#define WAITING_MAX (1u << 18)
+#define FLUSHES_WAITED 4u /* what has had no id then is none of ours */
+
+/* clang-format off */
+#define CUPTI_TABLE(X)                       \
+    X(cuptiGetVersion)                       \
+    X(cuptiGetResultString)                  \
+    X(cuptiActivityRegisterCallbacks)        \
+    X(cuptiActivityRegisterTimestampCallback)\
+    X(cuptiActivityEnable)                   \
+    X(cuptiActivityDisable)                  \
+    X(cuptiActivityFlushAll)                 \
+    X(cuptiActivityGetNextRecord)            \
+    X(cuptiActivityPushExternalCorrelationId)\
+    X(cuptiActivityPopExternalCorrelationId)
+/* clang-format on */
+
+struct id {
+    uint32_t call;
+    uint64_t operation; /* 0: none */
+};
+/* A piece of work whose id has not come. */
+struct waiting {
+    uint32_t call;
+    uint64_t flush; /* the number of the next one when it came */
+    int64_t begin_ns, end_ns;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    void *library;
+#define X(name) __typeof__(name) *name;
+    CUPTI_TABLE(X)
+#undef X
+    struct backend_device *devices[DEVICES_MAX];
+    uint8_t generations[DEVICES_MAX]; /* of the places, so that nobody gets what is another's */
+    uint32_t device_count;
+    uint64_t flush_count;
+    struct id *ids;          /* owned, IDS_KEPT of them, by call */
+    struct waiting *waiting; /* owned */
+    uint32_t waiting_count, waiting_capacity;
+} tracer = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static const CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+                                           CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET,
+                                           CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION};
+#define KIND_COUNT (sizeof kinds / sizeof kinds[0])
+
+/* ---- an operation as one number ---- */
+
+static uint64_t pack(uint32_t place, uint32_t generation, uint32_t slot, uint64_t seq) {
+    return UINT64_C(1) << 63 | (uint64_t)place << 57 | (uint64_t)generation << 51 |
+           (uint64_t)slot << 41 | (seq & ((UINT64_C(1) << 41) - 1));
+}
+_Static_assert(WIRE_STREAMS_MAX <= 1u << 10 && DEVICES_MAX <= 1u << 6 && GENERATIONS <= 1u << 6,
+               "they fit");
+
+/* Locked. */
+static void tell(uint64_t operation, int64_t begin_ns, int64_t end_ns) {
+    uint32_t place = operation >> 57 & (DEVICES_MAX - 1), generation = operation >> 51 & 63u;
+    struct backend_device *device = tracer.devices[place];
+    if (device != NULL && tracer.generations[place] == generation && end_ns >= begin_ns &&
+        begin_ns > 0) {
+        device->sink.timed(device->sink.user, operation >> 41 & 1023u,
+                           operation & ((UINT64_C(1) << 41) - 1), begin_ns, end_ns);
+    }
+}
+
+/* ---- what CUPTI calls ---- */
+
+static uint64_t CUPTIAPI host_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+static void CUPTIAPI on_request(uint8_t **buffer, size_t *byte_count, size_t *record_max) {
+    *buffer = aligned_alloc(64, BUFFER_BYTES);
+    *byte_count = *buffer != NULL ? BUFFER_BYTES : 0;
+    *record_max = 0;
+}
+
+/* Locked. */
+static void take(uint32_t call, uint64_t begin_ns, uint64_t end_ns) {
+    const struct id *id = &tracer.ids[call & (IDS_KEPT - 1)];
+    if (id->call == call && id->operation != 0) {
+        tell(id->operation, (int64_t)begin_ns, (int64_t)end_ns);
+        return;
+    }
+    if (tracer.waiting_count == tracer.waiting_capacity) {
+        uint32_t capacity = tracer.waiting_capacity != 0 ? tracer.waiting_capacity * 2 : 1024;
+        struct waiting *grown =
+            capacity <= WAITING_MAX ? realloc(tracer.waiting, capacity * sizeof *grown) : NULL;
+        if (grown == NULL) {
+            return; /* without a time: not known */
+        }
+        tracer.waiting = grown;
+        tracer.waiting_capacity = capacity;
+    }
+    tracer.waiting[tracer.waiting_count++] = (struct waiting){.call = call,
+                                                              .flush = tracer.flush_count,
+                                                              .begin_ns = (int64_t)begin_ns,
+                                                              .end_ns = (int64_t)end_ns};
+}
+
+/* Locked. Those whose ids have come. */
+static void look_at_waiting(void) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < tracer.waiting_count; i++) {
+        const struct waiting *item = &tracer.waiting[i];
+        const struct id *id = &tracer.ids[item->call & (IDS_KEPT - 1)];
+        if (id->call == item->call && id->operation != 0) {
+            tell(id->operation, item->begin_ns, item->end_ns);
+        } else if (item->flush + FLUSHES_WAITED > tracer.flush_count) {
+            tracer.waiting[kept++] = *item;
+        }
+    }
+    tracer.waiting_count = kept;
+}
+
+/* Locked. What the later versions of these structs have more is behind what is read here. */
+static void take_record(const CUpti_Activity *record) {
+    switch (record->kind) {
+    case CUPTI_ACTIVITY_KIND_KERNEL:
+    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
+        const CUpti_ActivityKernel10 *kernel = (const CUpti_ActivityKernel10 *)(const void *)record;
+        take(kernel->correlationId, kernel->start, kernel->end);
+        break;
+    }
+    case CUPTI_ACTIVITY_KIND_MEMCPY: {
+        const CUpti_ActivityMemcpy6 *copy = (const CUpti_ActivityMemcpy6 *)(const void *)record;
+        take(copy->correlationId, copy->start, copy->end);
+        break;
+    }
+    case CUPTI_ACTIVITY_KIND_MEMSET: {
+        const CUpti_ActivityMemset4 *fill = (const CUpti_ActivityMemset4 *)(const void *)record;
+        take(fill->correlationId, fill->start, fill->end);
+        break;
+    }
+    case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: {
+        const CUpti_ActivityExternalCorrelation *id =
+            (const CUpti_ActivityExternalCorrelation *)(const void *)record;
+        tracer.ids[id->correlationId & (IDS_KEPT - 1)] =
+            (struct id){.call = id->correlationId, .operation = id->externalId};
+        break;
+    }
+    default:
+        break;
+    }
+}
+
+static void CUPTIAPI on_completed(CUcontext context, uint32_t stream, uint8_t *buffer,
+                                  size_t byte_count, size_t valid_bytes) {
+    (void)context;
+    (void)stream;
+    (void)byte_count;
+    CUpti_Activity *record = NULL;
+    pthread_mutex_lock(&tracer.lock);
+    while (tracer.ids != NULL &&
+           tracer.cuptiActivityGetNextRecord(buffer, valid_bytes, &record) == CUPTI_SUCCESS) {
+        take_record(record);
+    }
+    if (tracer.ids != NULL) {
+        look_at_waiting();
+    }
+    pthread_mutex_unlock(&tracer.lock);
+    free(buffer);
+}
+
+/* ---- opening ---- */
+
+static gpulua_status check(CUptiResult result, const char *what, struct backend_error *error) {
+    if (result == CUPTI_SUCCESS) {
+        return GPULUA_OK;
+    }
+    const char *text = "an unknown error";
+    (void)tracer.cuptiGetResultString(result, &text);
+    bool is_taken = result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED ||
+                    result == CUPTI_ERROR_NOT_COMPATIBLE;
+    return gpu_backend_fail(error, is_taken ? GPULUA_UNSUPPORTED : GPULUA_LIBRARY_ERROR,
+                            (int32_t)result, "CUPTI: %s: %s", what, text);
+}
+
+static gpulua_status load(struct backend_error *error) {
+    static const char *const names[] = {"libcupti.so.13", "libcupti.so.12", NULL};
+    void *library = NULL;
+    gpulua_status status =
+        gpu_cuda_toolkit_load("CUDA's profiling library (libcupti, part of the CUDA toolkit)",
+                              "GPULUA_LIBCUPTI", names, &library, error);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+#define X(name)                                                                                    \
+    {                                                                                              \
+        void *symbol = dlsym(library, #name);                                                      \
+        memcpy(&tracer.name, &symbol, sizeof symbol);                                              \
+        if (symbol == NULL) {                                                                      \
+            return gpu_backend_fail(error, GPULUA_LIBRARY_UNAVAILABLE, 0,                          \
+                                    "libcupti has no " #name ": it is too old, or not CUPTI");     \
+        }                                                                                          \
+    }
+    CUPTI_TABLE(X)
+#undef X
+    uint32_t version = 0;
+    if (tracer.cuptiGetVersion(&version) != CUPTI_SUCCESS ||
+        version / 10000 != CUPTI_API_VERSION / 10000) {
+        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                                "CUPTI %u was found, and gpulua was built for %d", version,
+                                (int)CUPTI_API_VERSION);
+    }
+    tracer.library = library;
+    return GPULUA_OK;
+}
+
+/* Locked. Loaded, and wanted. */
+static gpulua_status ready(struct backend_error *error) {
+    const char *setting = getenv("GPULUA_CUPTI");
+    if (setting != NULL && strcmp(setting, "0") == 0) {
+        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0, "GPULUA_CUPTI=0");
+    }
+    return tracer.library != NULL ? GPULUA_OK : load(error);
+}
+
+/* Locked. */
+static gpulua_status start(struct backend_error *error) {
+    gpulua_status status = ready(error);
+    if (status == GPULUA_OK && tracer.ids == NULL) {
+        tracer.ids = calloc(IDS_KEPT, sizeof *tracer.ids);
+        status = tracer.ids != NULL
+                     ? GPULUA_OK
+                     : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
+    }
+    if (status == GPULUA_OK) {
+        status = check(tracer.cuptiActivityRegisterTimestampCallback(host_ns), "its clock", error);
+    }
+    if (status == GPULUA_OK) {
+        status = check(tracer.cuptiActivityRegisterCallbacks(on_request, on_completed),
+                       "its buffers", error);
+    }
+    for (size_t i = 0; i < KIND_COUNT && status == GPULUA_OK; i++) {
+        status = check(tracer.cuptiActivityEnable(kinds[i]), "tracing", error);
+    }
+    return status;
+}
+
+static void stop(void) {
+    for (size_t i = 0; i < KIND_COUNT; i++) {
+        (void)tracer.cuptiActivityDisable(kinds[i]);
+    }
+}
+
+gpulua_status gpu_cuda_tracer_open(struct backend_device *device, struct backend_error *error) {
+    uint32_t place = 0;
+    gpulua_status status = GPULUA_OK;
+    pthread_mutex_lock(&tracer.lock);
+    while (place < DEVICES_MAX && tracer.devices[place] != NULL) {
+        place++;
+    }
+    if (place == DEVICES_MAX) {
+        status = gpu_backend_fail(error, GPULUA_CAPACITY, 0, "CUPTI: %u traced devices are open",
+                                  DEVICES_MAX);
+    } else if (tracer.device_count == 0) {
+        status = start(error);
+        if (status != GPULUA_OK && tracer.library != NULL) {
+            stop();
+        }
+    }
+    if (status == GPULUA_OK) {
+        tracer.devices[place] = device;
+        tracer.generations[place] = (uint8_t)((tracer.generations[place] + 1u) % GENERATIONS);
+        tracer.device_count++;
+        device->tracer_place = place + 1;
+    }
+    pthread_mutex_unlock(&tracer.lock);
+    return status;
+}
+
+void gpu_cuda_tracer_close(struct backend_device *device) {
+    if (device->tracer_place == 0) {
+        return;
+    }
+    if (device->lost == CUDA_SUCCESS) {
+        gpu_cuda_trace_flush(device);
+    }
+    pthread_mutex_lock(&tracer.lock);
+    tracer.devices[device->tracer_place - 1] = NULL;
+    bool is_last = --tracer.device_count == 0;
+    pthread_mutex_unlock(&tracer.lock);
+    device->tracer_place = 0;
+    if (is_last) { /* not locked: it may call for its buffers */
+        stop();
+    }
+}
+
+/* ---- slots ---- */
+
+bool gpu_cuda_tells_times(struct backend_device *device) {
+    return device->tracer_place != 0;
+}
+
+void gpu_cuda_trace_begin(struct backend_device *device, uint32_t slot, uint64_t seq) {
+    uint32_t place = device->tracer_place - 1;
+    (void)tracer.cuptiActivityPushExternalCorrelationId(
+        CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, pack(place, tracer.generations[place], slot, seq));
+}
+
+void gpu_cuda_trace_end(struct backend_device *device) {
+    (void)device;
+    uint64_t last;
+    (void)tracer.cuptiActivityPopExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0,
+                                                       &last);
+}
+
+void gpu_cuda_trace_flush(struct backend_device *device) {
+    const struct cuda_driver *cu = &device->cu;
+    if (gpu_cuda_enter(device, NULL) != GPULUA_OK) {
+        return;
+    }
+    /* The driver looks at what is over, of which CUPTI then hears. */
+    for (struct link *at = device->streams.next; at != &device->streams; at = at->next) {
+        const struct backend_stream *stream = (const struct backend_stream *)(const void *)at;
+        if (!stream->is_given) { /* the host may be capturing it */
+            (void)cu->cuStreamQuery(stream->handle);
+        }
+    }
+    (void)tracer.cuptiActivityFlushAll(0);
+    pthread_mutex_lock(&tracer.lock);
+    tracer.flush_count++;
+    look_at_waiting();
+    pthread_mutex_unlock(&tracer.lock);
+}
+
+void gpu_cuda_tracer_describe(struct text *text) {
+    struct backend_error error;
+    gpu_backend_error_init(&error);
+    pthread_mutex_lock(&tracer.lock);
+    gpulua_status status = ready(&error);
+    uint32_t version = 0;
+    Dl_info info = {0};
+    void *symbol = NULL;
+    if (status == GPULUA_OK) {
+        (void)tracer.cuptiGetVersion(&version);
+        memcpy(&symbol, &tracer.cuptiGetVersion, sizeof symbol);
+        (void)dladdr(symbol, &info);
+    }
+    pthread_mutex_unlock(&tracer.lock);
+    if (status == GPULUA_OK) {
+        gpu_text_format(text, "found\tCUPTI\t%s (%u.%u)\n", info.dli_fname ? info.dli_fname : "",
+                        version / 10000, version / 100 % 100);
+    } else {
+        gpu_text_format(text, "missing\tCUPTI\t%s; traces use events instead\n", error.message);
+    }
+    free(error.log);
+}
+
+#else
+
+gpulua_status gpu_cuda_tracer_open(struct backend_device *device, struct backend_error *error) {
+    (void)device;
+    return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
+                            "this gpulua was built without CUPTI's headers (cupti.h)");
+}
+void gpu_cuda_tracer_close(struct backend_device *device) {
+    (void)device;
+}
+void gpu_cuda_tracer_describe(struct text *text) {
+    gpu_text_format(text, "missing\tCUPTI\tthis gpulua was built without cupti.h; traces use "
+                          "events instead\n");
+}
+bool gpu_cuda_tells_times(struct backend_device *device) {
+    (void)device;
+    return false;
+}
+void gpu_cuda_trace_begin(struct backend_device *device, uint32_t slot, uint64_t seq) {
+    (void)device;
+    (void)slot;
+    (void)seq;
+}
+void gpu_cuda_trace_end(struct backend_device *device) {
+    (void)device;
+}
+void gpu_cuda_trace_flush(struct backend_device *device) {
+    (void)device;
+}
+
+#endif
