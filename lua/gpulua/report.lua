@@ -188,13 +188,17 @@ function methods.__tostring(self)
 end
 
 --- gpu.report() -> report of what is traced so far; tostring makes tables for people of it (`gpulua --summary`).
---   devices  a list; each has name, operations, elapsed (s, from the first to the last), busy (s of that with work
---            under way), kernels (a list, the dearest first, of { name, count, total, median, p99, longest (s),
---            share }; what graphs, fills and library calls took is in it, too), copies (likewise: { name, count,
---            total, bytes, rate (B/s), share }), fences = { issued, left_out }, peak_bytes, peaks (a list of { name, bytes }: the most
---            that buffers of a label, or without one made by a line, took), dropped and untimed (operations)
+--   devices  a list, with an entry for each:
+--     name, operations, dropped, untimed   operations that are in the log, that had no room there, that have no time
+--     elapsed, busy   seconds from the first to the last, and of those with work under way
+--     kernels         a list, the dearest first: { name, count, total, median, p99, longest (s), share }; what graphs,
+--                     fills and library calls took is in it, too
+--     copies          likewise: { name, count, total (s), bytes, rate (bytes per second), share }
+--     fences          { issued, left_out }
+--     peak_bytes      the most that buffers took
+--     peaks           a list of { name, bytes }: the same for each label, or for each line where there is none
 --   waits    a list of { where, label, count, total, longest (s) }: which line waited for what, the longest first
--- Neither blocks nor yields. StreamMisuse: nothing is traced.
+-- Blocks until the devices have told what they know, but waits for no work. StreamMisuse: nothing is traced.
 function report.get()
   local info = trace.info()
   if not info then

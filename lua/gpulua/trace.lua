@@ -84,7 +84,7 @@ end
 --   bytes, held_bytes     that it moves or uses; that buffers of the device took then
 --   waits                 a list of the numbers in this log that it started behind; 0: one that is not in it
 --   outcome               "succeeded", "failed", or "pending"
--- Raises StreamMisuse where nothing is traced. Neither blocks nor yields.
+-- Raises StreamMisuse where nothing is traced. Blocks until the devices have told what they know.
 function trace.events()
   local info = core.trace_info() or fail_untraced()
   local base, log, number = base_of(info), 1, 0

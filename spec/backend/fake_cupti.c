@@ -7,24 +7,21 @@
 
 #define API __attribute__((visibility("default")))
 enum { OK = 0, INVALID = 1, MAX_LIMIT_REACHED = 12 };
-enum { KERNEL = 10, MEMCPY = 1, MEMSET = 2, EXTERNAL = 39 };
+enum { KERNEL = 10, MEMCPY = 1, MEMSET = 2 };
 
 /* What the test sets and reads. */
 API char fake_fail_name[64]; /* the call that fails ... */
 API int fake_fail_code;      /* ... with this code */
 API unsigned fake_version = 130001;
-API int fake_enabled;  /* kinds */
-API int fake_ids_last; /* a flush brings what was done before it says whose it was */
-API int fake_buffers;  /* that are neither given back nor asked for again */
+API int fake_enabled; /* kinds */
+API int fake_subscribed;
 API uint64_t (*fake_clock)(void);
 static void (*request)(uint8_t **buffer, size_t *bytes, size_t *records);
 static void (*completed)(void *context, uint32_t stream, uint8_t *buffer, size_t bytes,
                          size_t valid);
 
-static uint64_t pushed[16];
-static int depth;
-static struct record { uint8_t bytes[256]; } ids[4096], activities[4096];
-static int id_count, activity_count;
+static struct record { uint8_t bytes[256]; } activities[4096];
+static int activity_count;
 static uint32_t call_number;
 
 static int answer(const char *name) {
@@ -65,32 +62,50 @@ API int cuptiActivityDisable(int kind) {
     fake_enabled -= fake_enabled > 0;
     return OK;
 }
-API int cuptiActivityPushExternalCorrelationId(int kind, uint64_t id) {
-    (void)kind;
-    pushed[depth++] = id;
-    return OK;
+static void (*call_back)(void *user, int domain, uint32_t id, const void *data);
+API int cuptiSubscribe(void **subscriber, void (*function)(void *, int, uint32_t, const void *),
+                       void *user) {
+    (void)user;
+    call_back = function;
+    *subscriber = &call_back;
+    int result = answer(__func__);
+    fake_subscribed += result == OK;
+    return result;
 }
-API int cuptiActivityPopExternalCorrelationId(int kind, uint64_t *id) {
-    (void)kind;
-    if (depth == 0) {
-        return INVALID;
+API int cuptiUnsubscribe(void *subscriber) {
+    fake_subscribed--;
+    return subscriber == &call_back ? OK : INVALID;
+}
+static int is_watched[4];
+API int cuptiEnableCallback(uint32_t enable, void *subscriber, int domain, uint32_t id) {
+    (void)subscriber;
+    if (domain == 1 && id < 4) {
+        is_watched[id] = (int)enable;
     }
-    *id = pushed[--depth];
-    return OK;
+    return answer(__func__);
+}
+API int cuptiEnableDomain(uint32_t enable, void *subscriber, int domain) {
+    (void)subscriber;
+    return enable == 1 && domain == 2 ? answer(__func__) : INVALID;
+}
+API int cuptiGetCallbackName(int domain, uint32_t id, const char **name) {
+    static const char *const names[] = {"", "cuInit", "cuLaunchKernel", "cuGraphLaunch"};
+    *name = domain == 1 && id < 4 ? names[id] : "";
+    return domain == 1 && id < 4 ? OK : INVALID;
 }
 
 static void put(struct record *record, size_t at, const void *value, size_t bytes) {
     memcpy(record->bytes + at, value, bytes);
 }
 
-/* A call of the driver, whose number is returned; whose it is, is what was pushed. */
-API uint32_t fake_call(void) {
-    uint32_t number = ++call_number, kind = EXTERNAL;
-    if (depth > 0) {
-        struct record *record = &ids[id_count++];
-        put(record, 0, &kind, sizeof kind);
-        put(record, 8, &pushed[depth - 1], sizeof *pushed);
-        put(record, 16, &number, sizeof number);
+/* A call of the driver (1 to 3 of the names above), whose number is returned. */
+API uint32_t fake_call(uint32_t id) {
+    struct record data = {0};
+    uint32_t number = ++call_number;
+    put(&data, 64, &number, sizeof number);
+    for (int site = 0; site < 2 && is_watched[id]; site++) {
+        put(&data, 0, &site, sizeof site);
+        call_back(NULL, 1, id, data.bytes);
     }
     return number;
 }
@@ -121,14 +136,8 @@ static void bring(const struct record *records, int count) {
 
 API int cuptiActivityFlushAll(uint32_t flag) {
     (void)flag;
-    if (fake_ids_last) {
-        bring(activities, activity_count);
-        bring(ids, id_count);
-    } else {
-        bring(ids, id_count);
-        bring(activities, activity_count);
-    }
-    id_count = activity_count = 0;
+    bring(activities, activity_count);
+    activity_count = 0;
     return answer(__func__);
 }
 API int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, void **record) {

@@ -275,7 +275,28 @@ static void test_loss(gpulua *g) {
     CHECK(set_hooks(g, NULL)); /* also of a device that is lost */
 }
 
+/* On a traced device the last hook says what the operation took there, where events tell. */
+static void test_traced(const gpulua_config *config) {
+    static struct events events;
+    gpulua_config traced = *config;
+    gpulua_hooks hooks;
+    traced.trace = 1;
+    gpulua *g = gpulua_new(&traced);
+    hooks_all(&hooks, &events);
+    if (CHECK(g != NULL && run(g, prelude) && set_hooks(g, &hooks))) {
+        CHECK(run(g, "local x = dev:buffer('f32', 1 << 22) x:fill(1) x:fill(2) "
+                     "ok = x:read(1)[1] == 2 dev:synchronize()"));
+        const struct event *fill = find(&events, AFTER_COMPLETE, "fill", 1);
+        CHECK(fill && fill->status == GPULUA_OK && fill->device_ns > 1000 &&
+              fill->device_ns < fill->host_ns);
+        CHECK(run(g, "dev:inject { fault = 1 } pcall(function() x:fill(1) end) "
+                     "pcall(dev.synchronize, dev) pcall(dev.synchronize, dev) ok = true"));
+    }
+    gpulua_close(g);
+}
+
 int main(void) {
+    setenv("GPULUA_CUPTI", "0", 1); /* which tells later */
     static const gpulua_isolation isolations[] = {GPULUA_ISOLATE_NONE, GPULUA_ISOLATE_PROCESS,
                                                   GPULUA_ISOLATE_THREAD};
     for (int i = 0; i < 3; i++) {
@@ -294,6 +315,7 @@ int main(void) {
             test_loss(g);
         }
         gpulua_close(g);
+        test_traced(&config);
     }
     return tap_finish(&tap);
 }

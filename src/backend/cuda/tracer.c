@@ -1,11 +1,10 @@
 /* CUPTI (tracer.h).
  *
- * Around each call of the driver an external id says which operation it is for; CUPTI tells that id
- * with the number of the call, and that number again with each kernel, copy and fill that the call
- * has led to. The two come in buffers of their own, in any order, on threads of CUPTI's or in a
- * flush: so there is a table of the newest ids, and what comes before its id waits.
+ * CUPTI calls back at the beginning of each call that may lead to work on the device, and gives the
+ * number of the call; with that number it tells, later and on some thread, of each kernel, copy and
+ * fill that has come of it. So there is a table of the newest calls, with whose work each was for.
  *
- * Source: CUPTI 13.0, "Activity API", "External correlation". */
+ * Source: CUPTI 13.0, "Activity API", "Callback API". */
 #include "backend/cuda/tracer.h"
 
 #include "backend/text.h"
@@ -21,9 +20,7 @@
 #define BUFFER_BYTES ((size_t)256 << 10)
 #define DEVICES_MAX 64u
 #define GENERATIONS 64u
-#define IDS_KEPT (1u << 17) /* a power of two */
-#define WAITING_MAX (1u << 18)
-#define FLUSHES_WAITED 4u /* what has had no id then is none of ours */
+#define CALLS_KEPT (1u << 17) /* a power of two */
 
 /* clang-format off */
 #define CUPTI_TABLE(X)                       \
@@ -35,19 +32,16 @@
     X(cuptiActivityDisable)                  \
     X(cuptiActivityFlushAll)                 \
     X(cuptiActivityGetNextRecord)            \
-    X(cuptiActivityPushExternalCorrelationId)\
-    X(cuptiActivityPopExternalCorrelationId)
+    X(cuptiSubscribe)                        \
+    X(cuptiUnsubscribe)                      \
+    X(cuptiEnableCallback)                   \
+    X(cuptiEnableDomain)                     \
+    X(cuptiGetCallbackName)
 /* clang-format on */
 
-struct id {
-    uint32_t call;
-    uint64_t operation; /* 0: none */
-};
-/* A piece of work whose id has not come. */
-struct waiting {
-    uint32_t call;
-    uint64_t flush; /* the number of the next one when it came */
-    int64_t begin_ns, end_ns;
+struct call {
+    uint32_t number;
+    uint64_t operation; /* 0: of none of ours */
 };
 
 static struct {
@@ -59,16 +53,16 @@ static struct {
     struct backend_device *devices[DEVICES_MAX];
     uint8_t generations[DEVICES_MAX]; /* of the places, so that nobody gets what is another's */
     uint32_t device_count;
-    uint64_t flush_count;
-    struct id *ids;          /* owned, IDS_KEPT of them, by call */
-    struct waiting *waiting; /* owned */
-    uint32_t waiting_count, waiting_capacity;
+    CUpti_SubscriberHandle subscriber; /* NULL: not subscribed */
+    struct call *calls;                /* owned, CALLS_KEPT of them, by number */
 } tracer = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static const CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
-                                           CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET,
-                                           CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION};
+                                           CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET};
 #define KIND_COUNT (sizeof kinds / sizeof kinds[0])
+
+/* What this thread is at; 0: nothing of ours. */
+static _Thread_local uint64_t operation_now;
 
 /* ---- an operation as one number ---- */
 
@@ -104,42 +98,27 @@ static void CUPTIAPI on_request(uint8_t **buffer, size_t *byte_count, size_t *re
     *record_max = 0;
 }
 
-/* Locked. */
-static void take(uint32_t call, uint64_t begin_ns, uint64_t end_ns) {
-    const struct id *id = &tracer.ids[call & (IDS_KEPT - 1)];
-    if (id->call == call && id->operation != 0) {
-        tell(id->operation, (int64_t)begin_ns, (int64_t)end_ns);
+static void CUPTIAPI on_call(void *user, CUpti_CallbackDomain domain, CUpti_CallbackId id,
+                             const void *info) {
+    (void)user;
+    (void)domain;
+    (void)id;
+    const CUpti_CallbackData *data = info;
+    if (operation_now == 0 || data->callbackSite != CUPTI_API_ENTER) {
         return;
     }
-    if (tracer.waiting_count == tracer.waiting_capacity) {
-        uint32_t capacity = tracer.waiting_capacity != 0 ? tracer.waiting_capacity * 2 : 1024;
-        struct waiting *grown =
-            capacity <= WAITING_MAX ? realloc(tracer.waiting, capacity * sizeof *grown) : NULL;
-        if (grown == NULL) {
-            return; /* without a time: not known */
-        }
-        tracer.waiting = grown;
-        tracer.waiting_capacity = capacity;
-    }
-    tracer.waiting[tracer.waiting_count++] = (struct waiting){.call = call,
-                                                              .flush = tracer.flush_count,
-                                                              .begin_ns = (int64_t)begin_ns,
-                                                              .end_ns = (int64_t)end_ns};
+    pthread_mutex_lock(&tracer.lock);
+    tracer.calls[data->correlationId & (CALLS_KEPT - 1)] =
+        (struct call){.number = data->correlationId, .operation = operation_now};
+    pthread_mutex_unlock(&tracer.lock);
 }
 
-/* Locked. Those whose ids have come. */
-static void look_at_waiting(void) {
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < tracer.waiting_count; i++) {
-        const struct waiting *item = &tracer.waiting[i];
-        const struct id *id = &tracer.ids[item->call & (IDS_KEPT - 1)];
-        if (id->call == item->call && id->operation != 0) {
-            tell(id->operation, item->begin_ns, item->end_ns);
-        } else if (item->flush + FLUSHES_WAITED > tracer.flush_count) {
-            tracer.waiting[kept++] = *item;
-        }
+/* Locked. */
+static void take(uint32_t number, uint64_t begin_ns, uint64_t end_ns) {
+    const struct call *call = &tracer.calls[number & (CALLS_KEPT - 1)];
+    if (call->number == number && call->operation != 0) {
+        tell(call->operation, (int64_t)begin_ns, (int64_t)end_ns);
     }
-    tracer.waiting_count = kept;
 }
 
 /* Locked. What the later versions of these structs have more is behind what is read here. */
@@ -161,13 +140,6 @@ static void take_record(const CUpti_Activity *record) {
         take(fill->correlationId, fill->start, fill->end);
         break;
     }
-    case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: {
-        const CUpti_ActivityExternalCorrelation *id =
-            (const CUpti_ActivityExternalCorrelation *)(const void *)record;
-        tracer.ids[id->correlationId & (IDS_KEPT - 1)] =
-            (struct id){.call = id->correlationId, .operation = id->externalId};
-        break;
-    }
     default:
         break;
     }
@@ -180,12 +152,8 @@ static void CUPTIAPI on_completed(CUcontext context, uint32_t stream, uint8_t *b
     (void)byte_count;
     CUpti_Activity *record = NULL;
     pthread_mutex_lock(&tracer.lock);
-    while (tracer.ids != NULL &&
-           tracer.cuptiActivityGetNextRecord(buffer, valid_bytes, &record) == CUPTI_SUCCESS) {
+    while (tracer.cuptiActivityGetNextRecord(buffer, valid_bytes, &record) == CUPTI_SUCCESS) {
         take_record(record);
-    }
-    if (tracer.ids != NULL) {
-        look_at_waiting();
     }
     pthread_mutex_unlock(&tracer.lock);
     free(buffer);
@@ -245,14 +213,46 @@ static gpulua_status ready(struct backend_error *error) {
     return tracer.library != NULL ? GPULUA_OK : load(error);
 }
 
+/* Calls of the driver that put work on a stream, and all of the runtime, which libraries use. */
+static gpulua_status watch_calls(struct backend_error *error) {
+    static const char *const prefixes[] = {"cuLaunch", "cuGraphLaunch", "cuMemcpy", "cuMemset"};
+    gpulua_status status =
+        check(tracer.cuptiEnableDomain(1, tracer.subscriber, CUPTI_CB_DOMAIN_RUNTIME_API),
+              "the runtime's calls", error);
+    for (CUpti_CallbackId id = 1; id < CUPTI_DRIVER_TRACE_CBID_SIZE && status == GPULUA_OK; id++) {
+        const char *name = NULL;
+        bool is_work = false;
+        if (tracer.cuptiGetCallbackName(CUPTI_CB_DOMAIN_DRIVER_API, id, &name) == CUPTI_SUCCESS &&
+            name != NULL) {
+            for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
+                is_work |= strncmp(name, prefixes[i], strlen(prefixes[i])) == 0;
+            }
+        }
+        if (is_work) {
+            status = check(
+                tracer.cuptiEnableCallback(1, tracer.subscriber, CUPTI_CB_DOMAIN_DRIVER_API, id),
+                "the driver's calls", error);
+        }
+    }
+    return status;
+}
+
 /* Locked. */
 static gpulua_status start(struct backend_error *error) {
     gpulua_status status = ready(error);
-    if (status == GPULUA_OK && tracer.ids == NULL) {
-        tracer.ids = calloc(IDS_KEPT, sizeof *tracer.ids);
-        status = tracer.ids != NULL
+    if (status == GPULUA_OK && tracer.calls == NULL) {
+        tracer.calls = calloc(CALLS_KEPT, sizeof *tracer.calls);
+        status = tracer.calls != NULL
                      ? GPULUA_OK
                      : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
+    }
+    if (status == GPULUA_OK) {
+        status =
+            check(tracer.cuptiSubscribe(&tracer.subscriber, on_call, NULL), "subscribing", error);
+        tracer.subscriber = status == GPULUA_OK ? tracer.subscriber : NULL;
+    }
+    if (status == GPULUA_OK) {
+        status = watch_calls(error);
     }
     if (status == GPULUA_OK) {
         status = check(tracer.cuptiActivityRegisterTimestampCallback(host_ns), "its clock", error);
@@ -270,6 +270,10 @@ static gpulua_status start(struct backend_error *error) {
 static void stop(void) {
     for (size_t i = 0; i < KIND_COUNT; i++) {
         (void)tracer.cuptiActivityDisable(kinds[i]);
+    }
+    if (tracer.subscriber != NULL) {
+        (void)tracer.cuptiUnsubscribe(tracer.subscriber);
+        tracer.subscriber = NULL;
     }
 }
 
@@ -324,15 +328,12 @@ bool gpu_cuda_tells_times(struct backend_device *device) {
 
 void gpu_cuda_trace_begin(struct backend_device *device, uint32_t slot, uint64_t seq) {
     uint32_t place = device->tracer_place - 1;
-    (void)tracer.cuptiActivityPushExternalCorrelationId(
-        CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, pack(place, tracer.generations[place], slot, seq));
+    operation_now = pack(place, tracer.generations[place], slot, seq);
 }
 
 void gpu_cuda_trace_end(struct backend_device *device) {
     (void)device;
-    uint64_t last;
-    (void)tracer.cuptiActivityPopExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0,
-                                                       &last);
+    operation_now = 0;
 }
 
 void gpu_cuda_trace_flush(struct backend_device *device) {
@@ -348,10 +349,6 @@ void gpu_cuda_trace_flush(struct backend_device *device) {
         }
     }
     (void)tracer.cuptiActivityFlushAll(0);
-    pthread_mutex_lock(&tracer.lock);
-    tracer.flush_count++;
-    look_at_waiting();
-    pthread_mutex_unlock(&tracer.lock);
 }
 
 void gpu_cuda_tracer_describe(struct text *text) {
