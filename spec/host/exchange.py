@@ -34,6 +34,7 @@ class Config(ctypes.Structure):
         ("on_error", c_void_p),
         ("on_log", c_void_p),
         ("user", c_void_p),
+        ("trace", c_int),
     ]
 
 

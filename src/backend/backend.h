@@ -52,13 +52,13 @@ struct backend_sink {
     /* A word or an event moved (backends whose completion comes from threads of their own): wake
      * who sleeps. */
     void (*moved)(void *user);
-    /* Where tells_times says so: a piece of work (stream slot, seq), or a part of one, was done
-     * from then to then, ns on the monotonic clock of the host. */
-    void (*timed)(void *user, uint32_t stream, uint64_t seq, int64_t begin_ns, int64_t end_ns);
     /* Check mode: work (stream slot, seq) has been done, one of those that could have been, by
      * slot. Before its word moves. */
     void (*ran)(void *user, uint32_t stream, uint64_t seq, const struct wire_point *ready,
                 uint32_t ready_count);
+    /* Where tells_times says so: a piece of work (stream slot, seq), or a part of one, was done
+     * from then to then, ns on the monotonic clock of the host. */
+    void (*timed)(void *user, uint32_t stream, uint64_t seq, int64_t begin_ns, int64_t end_ns);
 };
 
 struct text;           /* backend/text.h */

@@ -23,8 +23,9 @@ struct host_range {
 struct cuda_clock {
     CUstream stream; /* owned; NULL: not yet */
     CUevent events[2];
-    uint32_t base;   /* the one that was over at base_ns; 0: none was */
-    int64_t base_ns; /* monotonic clock */
+    uint32_t base;    /* the one that was over at base_ns; 0: none was */
+    int64_t base_ns;  /* monotonic clock */
+    int64_t apart_ns; /* the two looks that it lies between */
     int64_t tried_ns;
 };
 
