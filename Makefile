@@ -65,7 +65,7 @@ SOURCES := $(if $(CUDA_INCLUDE),$(SOURCES),$(filter-out src/backend/cuda/%,$(SOU
 # What kernels include: gpulua's own, for all devices, and what only the CPU device lacks.
 KERNEL_HEADERS := $(sort $(wildcard src/backend/kernel/*))
 SHIM_FILES := $(sort $(wildcard src/backend/cpu/shim/*)) $(KERNEL_HEADERS)
-LUA_FILES := $(sort $(wildcard lua/gpulua/*.lua))
+LUA_FILES := $(sort $(wildcard lua/gpulua/*.lua lua/gpulua/*.html))
 
 object = $(patsubst src/%.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call object,$(filter src/interpreter/%,$(SOURCES)))

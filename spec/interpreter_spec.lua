@@ -658,12 +658,6 @@ describe("the interpreter", function()
       assert.equal(0, code)
     end)
 
-    it("of later versions are refused by name", function()
-      local _, err, code = run(gpulua, "--timeline -e 'print(1)'")
-      assert.truthy(err:find("'--timeline' is not in this version", 1, true), err)
-      assert.equal(1, code)
-    end)
-
     it("an unknown device is an error of the script", function()
       local _, err, code = run(gpulua, "--device nothing -e 'require[[gpulua]].device()'")
       assert.truthy(err:find("nothing", 1, true), err)

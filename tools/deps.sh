@@ -22,6 +22,7 @@ static_lua() {
 }
 # The distribution's Python may not be the first one.
 numpy() { python3 -c 'import numpy' > /dev/null 2>&1 || /usr/bin/python3 -c 'import numpy' > /dev/null 2>&1; }
+chromium() { has chromium || has chromium-browser || has google-chrome; }
 # Under Lua 5.4, whichever version the command itself would start.
 busted54() { lua5.4 -e 'require "busted.core"' > /dev/null 2>&1 && { has busted || [ -e /usr/bin/busted ]; }; }
 
@@ -65,6 +66,7 @@ look_all() {
     look all may "clang-format" clang-format has clang-format
     look all may "valgrind" valgrind has valgrind
     look all may "cppcheck" cppcheck has cppcheck
+    look all may "Chromium, to look at timelines with" chromium chromium
 }
 
 # Lua's source, for `make check`: an interpreter with sanitizers and API checks. Never required.
@@ -98,13 +100,18 @@ if [ -n "$packages" ] && has apt-get; then
     if [ "$sudo" != none ]; then
         echo "gpulua: installing$packages"
         install="$sudo env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Acquire::http::Timeout=15
-            -o Acquire::Retries=1 install --no-install-recommends $packages"
+            -o Acquire::Retries=1 install --no-install-recommends"
         log=$(mktemp)
         # Package lists may be missing or old: then again with new ones.
-        $install > "$log" 2>&1 || {
+        $install $packages > "$log" 2>&1 || {
             $sudo apt-get -q -o Acquire::http::Timeout=15 -o Acquire::Retries=1 update >> "$log" 2>&1
-            $install >> "$log" 2>&1
-        } || tail -n 5 "$log"
+            $install $packages >> "$log" 2>&1
+        } || { # what there is without the rest
+            for package in $packages; do
+                $install "$package" >> "$log" 2>&1
+            done
+            tail -n 5 "$log"
+        }
         rm -f "$log"
         look_all
     fi

@@ -53,7 +53,7 @@ function gpu.report()
   return require "gpulua.report".get()
 end
 
---- gpu.trace.events(), gpu.trace.json(path): see trace.lua.
+--- gpu.trace.events(), gpu.trace.json(path), gpu.trace.timeline(path): see trace.lua.
 gpu.trace = setmetatable({}, { __index = function(_, name)
   return require "gpulua.trace"[name]
 end })

@@ -115,10 +115,20 @@ function trace.json(path)
   require "gpulua.chrome_trace".write(path)
 end
 
+--- gpu.trace.timeline(path): writes what is traced so far as a page for any browser, which needs nothing else: lanes
+-- for tasks and streams, fences, memory, what limited it, and waits that could be left out. Blocks for the file, does
+-- not wait for work. StreamMisuse, Io, InvalidArgument.
+function trace.timeline(path)
+  if not core.trace_info() then
+    fail_untraced()
+  end
+  require "gpulua.timeline".write(path)
+end
+
 local finish_s <const> = 5 -- for work that is in flight when the script has ended
 
 --- At the end of a program: waits a moment for what is in flight, then writes what it was asked for.
-function trace.finish(json_path, wants_summary)
+function trace.finish(json_path, timeline_path, wants_summary)
   if not core.trace_info() then
     core.log "nothing is traced: no device was opened"
     return
@@ -128,6 +138,9 @@ function trace.finish(json_path, wants_summary)
   end
   if json_path then
     trace.json(json_path)
+  end
+  if timeline_path then
+    trace.timeline(timeline_path)
   end
   if wants_summary then
     io.stderr:write(tostring(require "gpulua.report".get()), "\n")

@@ -55,9 +55,15 @@ static void load_embedded(lua_State *L, const struct gpu_embedded_file *file) {
     lua_remove(L, -2);
 }
 
-/* A preload function: upvalue = light userdata of the file. */
+/* A preload function: upvalue = light userdata of the file. A text is its own module. */
 static int open_embedded(lua_State *L) {
-    load_embedded(L, lua_touserdata(L, lua_upvalueindex(1)));
+    const struct gpu_embedded_file *file = lua_touserdata(L, lua_upvalueindex(1));
+    const char *dot = strrchr(file->name, '.');
+    if (dot && strcmp(dot, ".lua") != 0) {
+        lua_pushlstring(L, (const char *)file->bytes, file->byte_count);
+        return 1;
+    }
+    load_embedded(L, file);
     lua_pushvalue(L, 1);
     lua_call(L, 1, 1);
     return 1;

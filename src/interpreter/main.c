@@ -172,15 +172,17 @@ static void write_flight(lua_State *L) {
 
 /* With --trace and --summary: once, of what the script has done. False: it could not be written. */
 static bool write_trace(lua_State *L) {
-    bool is_wanted = (program.trace || program.summarizes) && lua_checkstack(L, 4);
+    bool is_wanted =
+        (program.trace || program.timeline || program.summarizes) && lua_checkstack(L, 4);
     if (!is_wanted) {
         return true;
     }
     lua_pushstring(L, program.trace);
+    lua_pushstring(L, program.timeline);
     lua_pushboolean(L, program.summarizes);
-    program.trace = NULL;
+    program.trace = program.timeline = NULL;
     program.summarizes = false;
-    return run_at_end(L, "require('gpulua.trace').finish(...)", 2);
+    return run_at_end(L, "require('gpulua.trace').finish(...)", 3);
 }
 
 /* In check mode, when nothing of the script is left but what it has put somewhere. Runs of --seeds
@@ -257,7 +259,7 @@ static void config_from(struct options *options, gpulua_config *config) {
     config->check = options->is_hashed ? 2 : options->is_checked;
     config->check_seed = options->check_seed;
     config->flight_path = options->flight;
-    config->trace = options->trace || options->summarizes;
+    config->trace = options->trace || options->timeline || options->summarizes;
     config->on_error = on_error;
     config->on_log = on_log;
 }
@@ -334,6 +336,7 @@ static int run(lua_State *L) {
     program.keeps_flight = options.flight || getenv("GPULUA_FLIGHT");
     program.checks = options.is_checked;
     program.trace = options.trace;
+    program.timeline = options.timeline;
     program.summarizes = options.summarizes;
     if (options.seeds) {
         return run_seeds(L, argc, argv, &options);

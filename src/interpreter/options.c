@@ -37,15 +37,11 @@ static void usage(const char *bad) {
         "  --replay FILE   does that again, on the CPU device in check mode, and says what it "
         "sees\n"
         "  --trace FILE.json  what was done when goes there at the end, for ui.perfetto.dev\n"
+        "  --timeline FILE.html  the same as a page for any browser, with what limited it\n"
         "  --summary  where time and memory went, at the end, on standard error\n"
         "  --info    show devices, libraries, limits, the cache (--info=json: as JSON)\n",
         program.name);
     fflush(stderr);
-}
-
-/* Options of later versions get a message of their own. */
-static bool is_of_later(const char *option) {
-    return strcmp(option, "--timeline") == 0 || strncmp(option, "--timeline=", 11) == 0;
 }
 
 /* "--name VALUE" and "--name=VALUE"; NULL if argv[*i] is another option. *is_missing: no value. */
@@ -123,6 +119,8 @@ static bool take_long(char **argv, int *i, struct options *options) {
         options->seeds = value;
     } else if ((value = long_value(argv, i, "--trace", &is_missing))) {
         options->trace = value;
+    } else if ((value = long_value(argv, i, "--timeline", &is_missing))) {
+        options->timeline = value;
     } else if ((value = long_value(argv, i, "--flight", &is_missing))) {
         options->flight = value;
     } else if ((value = long_value(argv, i, "--replay", &is_missing))) {
@@ -133,10 +131,6 @@ static bool take_long(char **argv, int *i, struct options *options) {
         if (!is_missing && !set_isolation(options, value)) {
             return false;
         }
-    } else if (is_of_later(option)) {
-        fprintf(stderr, "%s: '%s' is not in this version (%s)\n", program.name, option,
-                gpulua_version());
-        return false;
     } else {
         usage(option);
         return false;

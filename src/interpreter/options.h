@@ -15,11 +15,12 @@ struct options {
     gpulua_isolation isolation;
     bool is_checked, is_hashed;
     uint64_t check_seed;
-    const char *seeds;  /* a number, "all", or NULL */
-    const char *flight; /* the file that the newest operations go into; NULL: none */
-    const char *trace;  /* the file that a trace goes into; NULL: none */
-    bool summarizes;    /* tables of where the time went are shown at the end */
-    const char *replay; /* the file whose operations are done again; NULL: none */
+    const char *seeds;    /* a number, "all", or NULL */
+    const char *flight;   /* the file that the newest operations go into; NULL: none */
+    const char *trace;    /* the file that a trace goes into; NULL: none */
+    const char *timeline; /* the same for a page; NULL: none */
+    bool summarizes;      /* tables of where the time went are shown at the end */
+    const char *replay;   /* the file whose operations are done again; NULL: none */
 };
 
 /* False: something was wrong and has been said. */

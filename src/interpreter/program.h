@@ -14,10 +14,10 @@ struct program {
     gpulua *g;         /* for the signal handler */
     bool has_reported; /* an error that no task got */
     bool is_closing;
-    bool keeps_flight; /* --flight, or GPULUA_FLIGHT */
-    const char *trace; /* --trace; NULL: none */
-    bool summarizes;   /* --summary */
-    bool checks;       /* --check */
+    bool keeps_flight;            /* --flight, or GPULUA_FLIGHT */
+    const char *trace, *timeline; /* --trace, --timeline; NULL: none */
+    bool summarizes;              /* --summary */
+    bool checks;                  /* --check */
     volatile sig_atomic_t was_interrupted;
 };
 extern struct program program;

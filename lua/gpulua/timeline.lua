@@ -1,0 +1,184 @@
+-- A trace as one page that any browser shows without a network: timeline_page.html with the data in it.
+--
+-- The page's data are columns of small numbers: texts by their number, times in ns as differences to what stands before
+-- them, so that a million operations are some tens of megabytes, which a browser reads in parts of a second.
+
+local core = require "gpulua.core"
+local file = require "gpulua.file"
+local trace = require "gpulua.trace"
+
+local timeline = {}
+
+local piece_rows <const> = 4096 -- of a column, between two concatenations
+local kinds <const> = { launch = 0, library = 1, copy = 2, upload = 3, download = 4, fill = 5, mark = 6, graph = 7 }
+local span_kinds <const> = { run = 0, wait = 1, range = 2 }
+
+-- ---- columns ----
+
+local column = {}
+column.__index = column
+
+function column:add(value)
+  local count = self.count + 1
+  self.count, self[count] = count, value
+  if count == piece_rows then
+    self.pieces[#self.pieces + 1] = table.concat(self, ",")
+    self.count = 0
+  end
+end
+
+function column:text()
+  if self.count > 0 then
+    self.pieces[#self.pieces + 1] = table.concat(self, ",", 1, self.count)
+    self.count = 0
+  end
+  return "[" .. table.concat(self.pieces, ",") .. "]"
+end
+
+local function columns(names)
+  local made = {}
+  for name in names:gmatch "%w+" do
+    made[name] = setmetatable({ count = 0, pieces = {} }, column)
+  end
+  return made
+end
+
+local function write_columns(to, made, names)
+  local is_first = true
+  for name in names:gmatch "%w+" do
+    to:write(is_first and "" or ",", ('"%s":'):format(name), made[name]:text())
+    is_first = false
+  end
+end
+
+-- ---- texts ----
+
+local escapes <const> = { ['"'] = '\\"', ["\\"] = "\\\\", ["<"] = "\\u003c", [">"] = "\\u003e", ["&"] = "\\u0026" }
+
+-- As JSON that does no harm inside of a script element either.
+local function quoted(text)
+  return '"' .. core.shown(text):gsub('["\\<>&]', escapes) .. '"'
+end
+
+-- numbers(text) -> its number from 0, the same for the same text; 0: "" or nil.
+local function texts()
+  local list, number_of = { "" }, { [""] = 0 }
+  return function(text)
+    if not text then
+      return 0
+    end
+    local number = number_of[text]
+    if not number then
+      number = #list
+      list[number + 1], number_of[text] = text, number
+    end
+    return number
+  end, list
+end
+
+-- ---- the data ----
+
+local op_columns <const> = "kind label kernel where task stream asked given begun ended over bytes held shape uses "
+  .. "failed"
+local span_columns <const> = "kind label where task begin took log op"
+
+local function uses_text(log, number)
+  local uses, parts = table.pack(core.trace_uses(log, number)), {}
+  for i = 1, uses.n, 6 do
+    if uses[i + 3] > 0 then
+      parts[#parts + 1] = ("%s %s"):format(uses[i + 4] and uses[i + 5] and "inout" or uses[i + 5] and "out" or "in",
+        uses[i + 1] ~= "" and uses[i + 1] or "buffer " .. uses[i])
+    end
+  end
+  return table.concat(parts, ", ")
+end
+
+local function write_device(to, info, log, base, number_of)
+  local made = columns(op_columns)
+  local waits = setmetatable({ count = 0, pieces = {} }, column)
+  local given_before, held_before = base, 0
+  for number = 1, info[log].ops do
+    local kind, label, kernel, source, line, task, stream, _, asked, given, begun, ended, over, bytes, held, outcome,
+      grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+    local is_timed = ended ~= 0
+    made.kind:add(kinds[kind])
+    made.label:add(number_of(label))
+    made.kernel:add(number_of(kernel))
+    made.where:add(number_of(source and source .. ":" .. line))
+    made.task:add(task)
+    made.stream:add(stream)
+    made.asked:add(asked - given_before)
+    made.given:add(given - asked)
+    made.begun:add(is_timed and begun - given or "null")
+    made.ended:add(is_timed and ended - begun or "null")
+    made.over:add(over ~= 0 and over - (is_timed and ended or given) or "null")
+    made.bytes:add(bytes)
+    made.held:add(held - held_before)
+    made.shape:add(number_of(grid_x and ("grid %d x %d x %d, block %d x %d x %d"):format(grid_x, grid_y, grid_z,
+      block_x, block_y, block_z)))
+    made.uses:add(number_of(uses_text(log, number)))
+    made.failed:add(outcome == "failed" and 1 or 0)
+    given_before, held_before = given, held
+    for _, awaited in ipairs { core.trace_waits(log, number) } do
+      if awaited ~= 0 then
+        waits:add(number - 1)
+        waits:add(awaited - 1)
+        waits:add(number_of(trace.reason(log, awaited, number)))
+      end
+    end
+  end
+  to:write('{"name":', quoted(info[log].name), ',"waits":', waits:text(), ",")
+  write_columns(to, made, op_columns)
+  to:write "}"
+end
+
+local function write_spans(to, info, base, number_of)
+  local made, before = columns(span_columns), base
+  for number = 1, info.spans do
+    local kind, label, source, line, task, begun, ended, log, of = core.trace_span(number)
+    made.kind:add(span_kinds[kind])
+    made.label:add(number_of(label))
+    made.where:add(number_of(source and source .. ":" .. line))
+    made.task:add(task)
+    made.begin:add(begun - before)
+    made.took:add(ended - begun)
+    made.log:add(log)
+    made.op:add(of)
+    before = begun
+  end
+  write_columns(to, made, span_columns)
+end
+
+local function write_texts(to, list)
+  for i = 1, #list, piece_rows do
+    local parts = {}
+    for k = i, math.min(i + piece_rows - 1, #list) do
+      parts[#parts + 1] = quoted(list[k])
+    end
+    to:write(i > 1 and "," or "", table.concat(parts, ","))
+  end
+end
+
+--- Writes what is traced so far into the file, as a page. Io, InvalidArgument.
+function timeline.write(path)
+  local info = core.trace_info()
+  local page = require "gpulua.timeline_page"
+  local before, behind = page:match "^(.-)@DATA@(.*)$"
+  local to <close> = file.create(path, "timeline")
+  local base, dropped = trace.base_of(info), info.dropped
+  local number_of, list = texts()
+  to:write(before, '{"devices":[')
+  for log, device in ipairs(info) do
+    dropped = dropped + device.dropped
+    to:write(log > 1 and "," or "")
+    write_device(to, info, log, base, number_of)
+  end
+  to:write '],"spans":{'
+  write_spans(to, info, base, number_of)
+  to:write('},"dropped":', dropped, ',"texts":[')
+  write_texts(to, list)
+  to:write("]}", behind)
+  to:finish()
+end
+
+return timeline

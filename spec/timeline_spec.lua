@@ -1,0 +1,221 @@
+-- The timeline: one page that needs nothing else. Its data, and what a browser makes of it.
+
+local dkjson = require "dkjson"
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+local build = os.getenv "GPULUA_BUILD" or "build"
+
+local function run(arguments)
+  local pipe = assert(io.popen(("%s/gpulua %s 2>&1"):format(build, arguments)))
+  local output = pipe:read "a"
+  local _, _, code = pipe:close()
+  return output, code
+end
+
+local function text_of(path)
+  local file <close> = assert(io.open(path, "rb"))
+  return file:read "a"
+end
+
+local function data_of(page)
+  local text = page:match '<script id="data" type="application/json">(.-)</script>'
+  local value, _, failure = dkjson.decode(text, 1, false)
+  return assert(value, failure), text
+end
+
+describe("a timeline", function()
+  local folder
+  setup(function()
+    folder = os.tmpname()
+    os.remove(folder)
+    assert(os.execute("mkdir " .. folder))
+  end)
+  teardown(function()
+    os.execute("rm -r " .. folder)
+    support.close_all()
+  end)
+
+  local function write(name, text)
+    local path = folder .. "/" .. name
+    local file <close> = assert(io.open(path, "w"))
+    file:write(text)
+    return path
+  end
+
+  it("is a page that loads nothing, with columns that say what the events say", function()
+    local info = require "gpulua.trace".info()
+    local log = (info and #info or 0) + 1
+    local dev = support.open { trace = true }
+    local x <close> = dev:buffer("i32", 256, { label = "data" })
+    local k = dev:compile [[
+      extern "C" __global__ void twice(int *x) { x[threadIdx.x] *= 2; }]].twice
+    local other <close> = dev:stream()
+    for i = 1, 5 do
+      x:fill(i)
+      other:use(function() k:launch({ grid = 1, block = 256 }, x) end)
+    end
+    x:read()
+    dev:synchronize()
+    local path = folder .. "/own.html"
+    gpu.trace.timeline(path)
+    local page = text_of(path)
+    assert.falsy(page:find "https?://")
+    assert.falsy(page:find "<link")
+    assert.falsy(page:find "<script[^>]*src")
+    assert.falsy(page:find("@DATA@", 1, true))
+    local data = data_of(page)
+    local device = data.devices[log]
+    local base, given_before, held = nil, 0, 0
+    local number = 0
+    for event in gpu.trace.events() do
+      if event.log == log and event.given then
+        number = number + 1
+        for _, column in ipairs { "kind", "label", "kernel", "where", "task", "stream", "asked", "given", "begun",
+          "ended", "over", "bytes", "held", "shape", "uses", "failed" } do
+          assert.truthy(device[column][number] ~= nil, column)
+        end
+        assert.equal(event.label, data.texts[device.label[number] + 1])
+        assert.equal(event.where, data.texts[device.where[number] + 1])
+        assert.equal(event.stream, device.stream[number])
+        local asked = given_before + device.asked[number]
+        local given = asked + device.given[number]
+        base = base or event.asked * 1e9 - asked
+        assert.truthy(math.abs(event.asked * 1e9 - base - asked) < 2)
+        assert.truthy(math.abs(event.given * 1e9 - base - given) < 2)
+        if event.begun then
+          assert.truthy(math.abs(event.begun * 1e9 - base - given - device.begun[number]) < 2)
+          assert.truthy(math.abs((event.ended - event.begun) * 1e9 - device.ended[number]) < 2)
+        end
+        held = held + device.held[number]
+        assert.equal(event.held_bytes, held)
+        given_before = given
+      end
+    end
+    assert.truthy(number >= 11)
+    assert.equal(number, #device.kind)
+    if not support.is_checked() then
+      local reasons = {}
+      for i = 3, #device.waits, 3 do
+        reasons[data.texts[device.waits[i] + 1]] = true
+      end
+      assert.truthy(reasons["RAW 'data'"] or reasons["WAW 'data'"] or reasons["WAR 'data'"])
+    end
+  end)
+
+  it("carries hostile labels without harm", function()
+    local path = folder .. "/hostile.html"
+    local script = write("hostile.lua", [==[
+      local gpu = require "gpulua"
+      local dev = gpu.device()
+      for _, label in ipairs { "</script><script>alert(1)</script>", "<!--", "\27[2J", "\255\254", ("y"):rep(100000),
+        "\"]}", "a\nb\0c", "\u{2028}" } do
+        local x <close> = dev:buffer("i32", 4, { label = label:sub(1, 40):gsub("%z", "") }):fill(1)
+        local range <close> = gpu.range(label)
+      end
+      dev:synchronize()]==])
+    local output, code = run(("--timeline=%s %s"):format(path, script))
+    assert.equal(0, code, output)
+    local page = text_of(path)
+    local _, closings = page:gsub("</script>", "")
+    assert.equal(2, closings)
+    local data, text = data_of(page)
+    assert.truthy(#data.texts > 5)
+    assert.falsy(text:find "[<>&%z\1-\31]")
+    assert.truthy(utf8.len(page))
+  end)
+
+  it("says why there is none", function()
+    local output, code = run "--timeline /nowhere/t.html -e 'require [[gpulua]].device()'"
+    assert.equal(1, code)
+    assert.truthy(output:find("/nowhere/t.html", 1, true), output)
+    output, code = support.script [[print(select(2, pcall(require "gpulua".trace.timeline, "x.html")).code)]]
+    assert.equal(0, code, output)
+    assert.equal("StreamMisuse\n", output)
+  end)
+
+  describe("in a browser", function()
+    local chromium
+    setup(function()
+      for _, name in ipairs { "chromium", "chromium-browser", "google-chrome" } do
+        chromium = chromium or os.execute("command -v " .. name .. " > /dev/null 2>&1") and name
+      end
+    end)
+
+    -- What the page has become when its script has run, and what the browser said of errors.
+    local function look(pending, path, hash)
+      if not chromium then
+        pending "no Chromium"
+      elseif support.isolation() ~= "none" then
+        pending "once is enough"
+      elseif support.is_checked() then
+        pending "in check mode nothing has a time"
+      end
+      local command = ("timeout -s KILL 120 %s --headless=new --no-sandbox --disable-gpu "
+        .. "--user-data-dir=%s/profile --window-size=1400,900 --enable-logging=stderr --dump-dom 'file://%s#%s' "
+        .. "2> %s/said"):format(chromium, folder, path, hash or "", folder)
+      local pipe = assert(io.popen(command))
+      local dom = pipe:read "a"
+      pipe:close()
+      local said = text_of(folder .. "/said")
+      assert.falsy(said:find "CONSOLE", said)
+      assert.truthy(dom:find "data%-ready%-ms", "the page's script has come to its end: " .. said)
+      return dom
+    end
+
+    local function timeline_of(text)
+      local path = folder .. "/shown.html"
+      local output, code = run(("--timeline %s %s"):format(path, write("shown.lua", text)))
+      assert.equal(0, code, output)
+      return path
+    end
+
+    it("says that the device limited a script that gives it enough", function()
+      local dom = look(pending, timeline_of [[
+        local gpu, support = require "gpulua", require "spec.support"
+        local dev = gpu.device()
+        local spin = dev:compile(support.spin_source).spin
+        local x = dev:buffer("i32", 1)
+        local ticks = support.ticks(dev, 0.05)
+        dev:synchronize()
+        for i = 1, 20 do spin:launch({ grid = 1, block = 1, label = "slow one" }, ticks, x, i) end
+        dev:synchronize()]], "path&dark&search=slow")
+      assert.truthy(dom:find("The device limited it", 1, true), dom:match 'id="verdict".-</p>')
+      assert.truthy(dom:match('id="verdict".-</p>'):find("spin", 1, true))
+      assert.equal(21, tonumber(dom:match "(%d+) found"), "the launches and the wait for the last of them")
+    end)
+
+    it("says that the script limited one that waits, and which wait could be left out", function()
+      local dom = look(pending, timeline_of [[
+        local gpu = require "gpulua"
+        local dev = gpu.device()
+        local x = dev:buffer("i32", 16)
+        for i = 1, 30 do
+          x:fill(i)
+          dev:synchronize()
+          local until_time = os.clock() + 0.002
+          while os.clock() < until_time do end
+        end
+        print(x:read()[1])]])
+      assert.truthy(dom:find("The script limited it", 1, true), dom:match 'id="verdict".-</p>')
+      local table_text = dom:match "Waits that could be left out</h2>.-</table>"
+      assert.truthy(table_text and table_text:find("shown.lua:6", 1, true), table_text)
+    end)
+
+    it("shows a million events", function()
+      local path = timeline_of [[
+        local gpu = require "gpulua"
+        local dev = gpu.device()
+        local x, streams = {}, {}
+        for i = 1, 4 do x[i], streams[i] = dev:buffer("i32", 16), dev:stream() end
+        for i = 1, 500000 do -- each has a call, too
+          local k = i % 4 + 1
+          streams[k]:use(function() x[k]:fill(i) end)
+        end]]
+      local dom = look(pending, path)
+      assert.truthy(dom:find("500,000 operations", 1, true))
+      local loaded_ms = tonumber(dom:match 'data%-loaded%-ms="(%d+)"')
+      assert.truthy(loaded_ms < 12000, loaded_ms) -- 1.5 s where nothing else runs
+    end)
+  end)
+end)
