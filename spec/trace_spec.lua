@@ -106,6 +106,7 @@ describe("a traced device", function()
   teardown(support.close_all)
 
   it("says of each operation when it was asked for, done and known to be over", function()
+    support.wants_time(pending)
     local x <close> = dev:buffer("i32", 4, { label = "data" })
     local ticks = support.ticks(dev, 0.01)
     local first = #operations(log)
@@ -127,11 +128,6 @@ describe("a traced device", function()
     assert.truthy(launch.where:find("trace_spec.lua:" .. line, 1, true))
     assert.equal(op.stream, launch.stream)
     assert.equal(op.seq, launch.seq)
-    if support.is_checked() then
-      assert.is_nil(launch.begun)
-      assert.is_nil(op:elapsed())
-      return
-    end
     local before = 0
     for _, event in ipairs { fill, launch, download } do
       assert.equal("succeeded", event.outcome)
@@ -326,6 +322,35 @@ describe("a traced device", function()
   end)
 end)
 
+describe("stats()", function()
+  it("counts events of the driver, made and alive, captures, and what a trace has dropped", function()
+    local dev = support.open { trace = 2 }
+    local x <close> = dev:buffer("i32", 4)
+    local before = dev:stats()
+    local stream = dev:stream()
+    for i = 1, 10 do
+      stream:use(function() x:fill(i) end)
+    end
+    dev:synchronize()
+    local busy = dev:stats()
+    assert.truthy(busy.events_created - before.events_created >= 10)
+    assert.truthy(busy.events_live - before.events_live >= 10)
+    assert.equal(8, busy.drops)
+    stream:close()
+    local after, until_time = nil, support.now() + 5
+    repeat -- the executor ends it when it comes to that
+      gpu.sleep(0.005)
+      after = dev:stats()
+    until after.events_live <= busy.events_live - 10 or support.now() > until_time
+    assert.truthy(after.events_live <= busy.events_live - 10, after.events_live)
+    assert.truthy(after.events_created >= busy.events_created)
+    local graph <close> = dev:capture(function() x:fill(3) end)
+    graph:launch():await()
+    assert.equal(before.captures + 1, dev:stats().captures)
+    support.close_all()
+  end)
+end)
+
 describe("a report", function()
   it("adds up kernels, copies, memory and waits", function()
     support.wants_time(pending)
@@ -480,7 +505,14 @@ describe("gpulua --trace", function()
     assert.equal(("StreamMisuse\n"):rep(3), output)
   end)
 
+  it("knows no times of the device in check mode, and says so", function()
+    local output, code = run "--check --summary examples/saxpy.lua"
+    assert.equal(0, code, output)
+    assert.truthy(output:find("operations\n4 of them without a time", 1, true), output)
+  end)
+
   it("says at the end, with --summary, where time and memory went", function()
+    support.wants_time(pending)
     local output, code = run "--summary examples/saxpy.lua"
     assert.equal(0, code, output)
     for _, part in ipairs { "saxpy", "upload", "download", "buffers took 8.0 MiB at most" } do

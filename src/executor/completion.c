@@ -109,6 +109,20 @@ static void ask_how_far(struct wire_executor *executor, uint32_t slot,
     stream->asked_count = low;
 }
 
+gpulua_status gpu_executor_event_make(struct wire_executor *executor, struct backend_event **event,
+                                      struct backend_error *error) {
+    gpulua_status status = executor->ops->event_create(executor->device, event, error);
+    if (status == GPULUA_OK) {
+        atomic_fetch_add_explicit(&executor->page->events_made, 1, memory_order_relaxed);
+    }
+    return status;
+}
+
+void gpu_executor_event_end(struct wire_executor *executor, struct backend_event *event) {
+    executor->ops->event_destroy(executor->device, event);
+    atomic_fetch_add_explicit(&executor->page->events_ended, 1, memory_order_relaxed);
+}
+
 struct executor_event *gpu_executor_event_next(struct wire_executor *executor, uint32_t slot) {
     struct executor_stream *stream = executor->streams[slot];
     make_room(executor, slot, stream);
@@ -126,7 +140,7 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
     gpu_backend_error_init(&error);
     gpulua_status status = GPULUA_OK;
     if (event->event == NULL) {
-        status = executor->ops->event_create(executor->device, &event->event, &error);
+        status = gpu_executor_event_make(executor, &event->event, &error);
         if (status != GPULUA_OK) {
             event->event = NULL;
         }

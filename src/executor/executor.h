@@ -421,6 +421,10 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
 /* The event that stands for (slot, seq) or for something later; NULL: nothing to wait for. */
 struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uint32_t slot,
                                              uint64_t seq);
+/* An event of the device's, counted in the page. */
+gpulua_status gpu_executor_event_make(struct wire_executor *executor, struct backend_event **event,
+                                      struct backend_error *error);
+void gpu_executor_event_end(struct wire_executor *executor, struct backend_event *event);
 /* The row of the operation that is to be submitted next. */
 struct executor_event *gpu_executor_event_next(struct wire_executor *executor, uint32_t slot);
 /* Is it over? Asks the device if the page does not say so, and then says it in the page. */

@@ -222,10 +222,10 @@ void gpu_executor_stream_destroy(struct wire_executor *executor, uint32_t slot) 
     for (uint32_t i = 0; i < stream->event_capacity; i++) {
         struct backend_event *event = stream->events[i].event;
         if (event != NULL && !gpu_executor_sleepers_keep(executor, event)) {
-            executor->ops->event_destroy(executor->device, event);
+            gpu_executor_event_end(executor, event);
         }
         if (stream->events[i].begin != NULL) {
-            executor->ops->event_destroy(executor->device, stream->events[i].begin);
+            gpu_executor_event_end(executor, stream->events[i].begin);
         }
     }
     free(stream->events);

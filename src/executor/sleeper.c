@@ -189,7 +189,7 @@ void gpu_executor_sleepers_collect(struct wire_executor *executor) {
             atomic_fetch_sub_explicit(&executor->back_count, 1, memory_order_relaxed);
             sleepers->is_useless |= sleeper->answer != BACKEND_DONE;
             if (sleeper->owns) {
-                executor->ops->event_destroy(executor->device, sleeper->event);
+                gpu_executor_event_end(executor, sleeper->event);
             }
             sleeper->event = NULL;
         }

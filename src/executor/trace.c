@@ -19,8 +19,7 @@ static void begin_by_event(struct wire_executor *executor, uint32_t slot) {
     struct executor_event *row = gpu_executor_event_next(executor, slot);
     struct backend_error error;
     gpu_backend_error_init(&error);
-    if (row->begin == NULL &&
-        executor->ops->event_create(executor->device, &row->begin, &error) != GPULUA_OK) {
+    if (row->begin == NULL && gpu_executor_event_make(executor, &row->begin, &error) != GPULUA_OK) {
         row->begin = NULL;
     }
     row->is_timed = row->begin != NULL &&

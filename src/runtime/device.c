@@ -636,6 +636,13 @@ void gpu_device_stats(struct gpu_device *device, struct gpu_stats *stats) {
         device->stats.errors_unobserved += !device->unobserved[i]->is_observed;
     }
     *stats = device->stats;
+    stats->drops = device->trace ? gpu_trace_dropped(device->trace) : 0;
+    if (device->link) { /* of this life of the device */
+        const struct wire_page *page = device->link->page;
+        uint64_t ended = atomic_load_explicit(&page->events_ended, memory_order_relaxed);
+        stats->events_created = atomic_load_explicit(&page->events_made, memory_order_relaxed);
+        stats->events_live = stats->events_created - ended;
+    }
 }
 
 static uint64_t hash_text(const char *text) { /* FNV-1a, 64 bits */

@@ -162,6 +162,7 @@ struct gpu_block {
     uint32_t made_number; /* in that */
     struct gpu_block *next, *previous; /* live blocks, next in retiring, or next spare one */
     struct gpu_deferred release;
+    uint32_t traced_text;           /* its label in the device's trace; 0: none yet */
     int64_t made_ns;                /* gpu_clock_coarse_ns */
     struct gpu_site site, end_site; /* where the script made it, and freed it, if that is known */
     char label[48];
@@ -824,6 +825,7 @@ struct gpu_form {
     char *name;                /* owned */
     char *by_hand;             /* owned: the signature as a script gave it; NULL: the compiler's */
     struct gpu_signature *signature; /* owned; NULL: not known yet */
+    uint32_t traced_text;            /* its name in the device's trace; 0: none yet */
 };
 struct gpu_recipe *gpu_recipe_create(const struct gpu_module_info *info, uint64_t number);
 void gpu_recipe_release(struct gpu_recipe *recipe); /* NULL: nothing */

@@ -212,22 +212,24 @@ static struct gpu_traced_op *find(const struct gpu_trace *trace, uint64_t op_num
                : row_at(&trace->ops, index);
 }
 
-static void note_uses(struct gpu_trace *trace, struct gpu_traced_op *row, struct gpu_device *device,
+static void note_uses(struct gpu_trace *trace, struct gpu_traced_op *row,
                       const struct gpu_envelope *envelope) {
     row->use_first = trace->uses.count;
     for (uint32_t i = 0; i < envelope->use_count; i++) {
         const struct gpu_use *use = &envelope->uses[i];
-        const struct gpu_block *block = use->block;
+        struct gpu_block *block = use->block;
         struct gpu_traced_use *to = row_add(&trace->uses);
         if (!to) {
             return;
         }
-        const char *label = block->label[0] ? gpu_device_intern(device, block->label) : NULL;
+        if (block->traced_text == 0 && block->label[0] != '\0') {
+            block->traced_text = gpu_trace_keep_text(trace, block->label);
+        }
         *to = (struct gpu_traced_use){
             .block_number = block->number,
             .byte_begin = use->byte_begin,
             .byte_end = use->byte_end,
-            .label = text_number(trace, label),
+            .label = block->traced_text,
             .access = use->access,
             .is_host = block->is_host,
             .is_module = block->byte_count == 0,
@@ -309,8 +311,11 @@ void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
     row->seq = record->seq;
     row->slot = slot;
     row->label = text_number(trace, op->label);
-    row->kernel =
-        envelope->form ? text_number(trace, gpu_device_intern(device, envelope->form->name)) : 0;
+    struct gpu_form *form = envelope->form;
+    if (form && form->traced_text == 0) {
+        form->traced_text = gpu_trace_keep_text(trace, form->name);
+    }
+    row->kernel = form ? form->traced_text : 0;
     row->source = text_number(trace, op->site.source);
     row->line = op->site.line;
     row->task = trace->task ? *trace->task : 0;
@@ -321,7 +326,7 @@ void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
         memcpy(row->grid, record->u.launch.grid, sizeof row->grid);
         memcpy(row->block, record->u.launch.block, sizeof row->block);
     }
-    note_uses(trace, row, device, envelope);
+    note_uses(trace, row, envelope);
     if (row->kind == GPU_TRACE_COPY || row->kind == GPU_TRACE_UPLOAD ||
         row->kind == GPU_TRACE_DOWNLOAD) {
         row->bytes = record->u.copy.bytes;

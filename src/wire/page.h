@@ -14,7 +14,7 @@
 
 #include "wire/record.h"
 
-#define WIRE_PAGE_MAGIC 0x67706c34u /* bumped with every change of layout or records */
+#define WIRE_PAGE_MAGIC 0x67706c35u /* bumped with every change of layout or records */
 
 enum wire_state {
     WIRE_STATE_STARTING = 0,
@@ -38,6 +38,9 @@ struct wire_page {
     _Alignas(64) _Atomic uint32_t
         script_sleeps; /* 1: write the eventfd when a wanted word, a reply or the state moves */
     _Alignas(64) _Atomic uint32_t wishes; /* bumped after wanted[] changed */
+    _Alignas(64) _Atomic uint64_t
+        events_made; /* written by the executor: of the driver, ever; and ended */
+    _Atomic uint64_t events_ended;
     _Alignas(64) _Atomic uint64_t
         device_done[WIRE_STREAMS_MAX]; /* written in stream order (by the GPU on CUDA) */
     _Alignas(

@@ -100,6 +100,7 @@ gpulua_status gpu_graph_create(struct gpu_pool *pool, struct graph_body *body, c
     }
     made->is_counted = true;
     device->stats.graphs_live++;
+    device->stats.captures++;
     *graph = made;
     return GPULUA_OK;
 }
