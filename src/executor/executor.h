@@ -172,9 +172,10 @@ struct wire_executor {
     uint64_t flushed_ns; /* when it was asked to last */
     pthread_mutex_t times_lock;
     struct wire_times *times; /* owned: that it has told, and nobody else */
-    uint32_t time_count, time_capacity;
-    bool page_is_writable;   /* the device can write words into the page, and is to */
-    bool page_is_registered; /* to be unregistered */
+    uint32_t time_capacity;
+    _Atomic uint32_t time_count; /* locked, but for a look */
+    bool page_is_writable;       /* the device can write words into the page, and is to */
+    bool page_is_registered;     /* to be unregistered */
     bool is_closed;
     _Atomic bool is_lost;
     _Atomic bool is_stopped; /* its loop is to end */

@@ -12,6 +12,7 @@
 #define TIMES_AT_ONCE 64u
 #define FLUSH_AFTER_NS UINT64_C(100000000)
 #define TIMES_KEPT_MAX (1u << 20) /* while nobody sends them on */
+#define TIMES_SENT_AT 4096u       /* while more work comes all the time */
 
 /* ---- by events ---- */
 
@@ -138,9 +139,13 @@ void gpu_executor_trace_begin(struct wire_executor *executor, uint32_t slot, uin
 }
 
 void gpu_executor_trace_end(struct wire_executor *executor) {
-    if (executor->tells_times) {
-        executor->ops->trace_end(executor->device);
-        executor->has_untold = true;
+    if (!executor->tells_times) {
+        return;
+    }
+    executor->ops->trace_end(executor->device);
+    executor->has_untold = true;
+    if (atomic_load_explicit(&executor->time_count, memory_order_relaxed) >= TIMES_SENT_AT) {
+        send_times(executor);
     }
 }
 

@@ -45,6 +45,7 @@ struct call {
 };
 
 static struct {
+    pthread_mutex_t opening; /* who opens and closes devices; taken before `lock` */
     pthread_mutex_t lock;
     void *library;
 #define X(name) __typeof__(name) *name;
@@ -55,7 +56,7 @@ static struct {
     uint32_t device_count;
     CUpti_SubscriberHandle subscriber; /* NULL: not subscribed */
     struct call *calls;                /* owned, CALLS_KEPT of them, by number */
-} tracer = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} tracer = {.opening = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 static const CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                                            CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET};
@@ -204,7 +205,7 @@ static gpulua_status load(struct backend_error *error) {
     return GPULUA_OK;
 }
 
-/* Locked. Loaded, and wanted. */
+/* Opening. Loaded, and wanted. */
 static gpulua_status ready(struct backend_error *error) {
     const char *setting = getenv("GPULUA_CUPTI");
     if (setting != NULL && strcmp(setting, "0") == 0) {
@@ -237,7 +238,7 @@ static gpulua_status watch_calls(struct backend_error *error) {
     return status;
 }
 
-/* Locked. */
+/* Opening. */
 static gpulua_status start(struct backend_error *error) {
     gpulua_status status = ready(error);
     if (status == GPULUA_OK && tracer.calls == NULL) {
@@ -277,29 +278,35 @@ static void stop(void) {
     }
 }
 
-gpulua_status gpu_cuda_tracer_open(struct backend_device *device, struct backend_error *error) {
+/* Opening. In a place that no other device has. */
+static gpulua_status take_place(struct backend_device *device, struct backend_error *error) {
     uint32_t place = 0;
-    gpulua_status status = GPULUA_OK;
     pthread_mutex_lock(&tracer.lock);
     while (place < DEVICES_MAX && tracer.devices[place] != NULL) {
         place++;
     }
-    if (place == DEVICES_MAX) {
-        status = gpu_backend_fail(error, GPULUA_CAPACITY, 0, "CUPTI: %u traced devices are open",
-                                  DEVICES_MAX);
-    } else if (tracer.device_count == 0) {
-        status = start(error);
-        if (status != GPULUA_OK && tracer.library != NULL) {
-            stop();
-        }
-    }
-    if (status == GPULUA_OK) {
+    if (place < DEVICES_MAX) {
         tracer.devices[place] = device;
         tracer.generations[place] = (uint8_t)((tracer.generations[place] + 1u) % GENERATIONS);
         tracer.device_count++;
         device->tracer_place = place + 1;
     }
     pthread_mutex_unlock(&tracer.lock);
+    return place < DEVICES_MAX ? GPULUA_OK
+                               : gpu_backend_fail(error, GPULUA_CAPACITY, 0,
+                                                  "CUPTI: %u traced devices are open", DEVICES_MAX);
+}
+
+/* CUPTI is called without the lock, which what it calls back takes. */
+gpulua_status gpu_cuda_tracer_open(struct backend_device *device, struct backend_error *error) {
+    pthread_mutex_lock(&tracer.opening);
+    gpulua_status status = tracer.device_count == 0 ? start(error) : GPULUA_OK;
+    if (status == GPULUA_OK) {
+        status = take_place(device, error);
+    } else if (tracer.library != NULL) {
+        stop();
+    }
+    pthread_mutex_unlock(&tracer.opening);
     return status;
 }
 
@@ -310,14 +317,16 @@ void gpu_cuda_tracer_close(struct backend_device *device) {
     if (device->lost == CUDA_SUCCESS) {
         gpu_cuda_trace_flush(device);
     }
+    pthread_mutex_lock(&tracer.opening);
     pthread_mutex_lock(&tracer.lock);
     tracer.devices[device->tracer_place - 1] = NULL;
     bool is_last = --tracer.device_count == 0;
     pthread_mutex_unlock(&tracer.lock);
     device->tracer_place = 0;
-    if (is_last) { /* not locked: it may call for its buffers */
+    if (is_last) {
         stop();
     }
+    pthread_mutex_unlock(&tracer.opening);
 }
 
 /* ---- slots ---- */
@@ -354,7 +363,7 @@ void gpu_cuda_trace_flush(struct backend_device *device) {
 void gpu_cuda_tracer_describe(struct text *text) {
     struct backend_error error;
     gpu_backend_error_init(&error);
-    pthread_mutex_lock(&tracer.lock);
+    pthread_mutex_lock(&tracer.opening);
     gpulua_status status = ready(&error);
     uint32_t version = 0;
     Dl_info info = {0};
@@ -364,7 +373,7 @@ void gpu_cuda_tracer_describe(struct text *text) {
         memcpy(&symbol, &tracer.cuptiGetVersion, sizeof symbol);
         (void)dladdr(symbol, &info);
     }
-    pthread_mutex_unlock(&tracer.lock);
+    pthread_mutex_unlock(&tracer.opening);
     if (status == GPULUA_OK) {
         gpu_text_format(text, "found\tCUPTI\t%s (%u.%u)\n", info.dli_fname ? info.dli_fname : "",
                         version / 10000, version / 100 % 100);
