@@ -202,6 +202,57 @@ describe("a timeline", function()
       assert.truthy(table_text and table_text:find("shown.lua:6", 1, true), table_text)
     end)
 
+    it("follows waits for tasks and groups to the work that they were for", function()
+      local dom = look(pending, timeline_of [[
+        local gpu, support = require "gpulua", require "spec.support"
+        local dev = gpu.device()
+        local spin = dev:compile(support.spin_source).spin
+        local x, y = dev:buffer("i32", 1), dev:buffer("i32", 1)
+        local ticks = support.ticks(dev, 0.03)
+        for i = 1, 8 do
+          gpu.spawn(function() spin:launch({ grid = 1, block = 1 }, ticks, x, i):await() end):await()
+          y:fill(i)
+          gpu.all { spin:launch({ grid = 1, block = 1 }, ticks, x, i), gpu.spawn(function() gpu.sleep(0.001) end) }
+        end]])
+      assert.truthy(dom:find("The device limited it", 1, true), dom:match 'id="verdict".-</p>')
+    end)
+
+    it("gives time of the script to the waits that it was, and to no others", function()
+      local dom = look(pending, timeline_of [[
+        local gpu = require "gpulua"
+        local dev = gpu.device()
+        local x = dev:buffer("i32", 16)
+        x:fill(1)
+        gpu.sleep(0.2)
+        local until_time = os.clock() + 0.1
+        while os.clock() < until_time do end
+        print(x:fill(2):read()[1])]])
+      local path = dom:match "Critical path</h2>.-</table>"
+      assert.truthy(path:find("sleep, [^<]*shown.lua:5"), path)
+      local slept = tonumber(path:match "<td>(%d+%.?%d*) ms</td><td>[^<]*</td><td>%d+</td><td>sleep")
+      assert.truthy(slept and slept >= 199 and slept < 290, path)
+      assert.falsy(dom:find("Waits that could be left out</h2>", 1, true))
+    end)
+
+    it("does not count reads, of host memory neither, as waits that could be left out", function()
+      local dom = look(pending, timeline_of [[
+        local gpu, support = require "gpulua", require "spec.support"
+        local dev = gpu.device()
+        local spin = dev:compile(support.spin_source).spin
+        local x, h = dev:buffer("i32", 1), dev:host("i32", 1)
+        local ticks = support.ticks(dev, 0.02)
+        local graph = dev:capture(function()
+          spin:launch({ grid = 1, block = 1 }, ticks, x, 7)
+          h:copy(x)
+        end)
+        for i = 1, 3 do
+          graph:launch()
+          assert(h[1] == 7)
+        end]])
+      local left_out = dom:match "Waits that could be left out</h2>.-</table>" or "" -- those of support.ticks may be
+      assert.falsy(left_out:find("shown.lua", 1, true), left_out)
+    end)
+
     it("shows a million events", function()
       local path = timeline_of [[
         local gpu = require "gpulua"

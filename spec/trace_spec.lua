@@ -487,6 +487,79 @@ describe("gpulua --trace", function()
     validate(json_of(path))
   end)
 
+  it("stands before chunks of the command line, and none of the files hinders another", function()
+    local output, code = run "--summary -e 'print(5)' -e 'print(6)'"
+    assert.equal(0, code)
+    assert.truthy(output:find "5\n6\n", output)
+    local page = folder .. "/page.html"
+    output, code = run(("--trace /nowhere/x.json --timeline %s --summary examples/saxpy.lua"):format(page))
+    assert.equal(1, code)
+    assert.truthy(output:find("/nowhere/x.json", 1, true) and output:find("buffers took", 1, true), output)
+    assert.truthy(lfs.attributes(page, "size") > 10000)
+    output, code = run(("--trace %s --timeline %s -e 'local x'"):format(page, page))
+    assert.equal(1, code)
+    assert.truthy(output:find("two files expected", 1, true), output)
+    output, code = run(("--seeds 2 --trace %s examples/saxpy.lua"):format(page))
+    assert.equal(1, code)
+    assert.truthy(output:find("--seeds: not with --trace", 1, true), output)
+    for _, off in ipairs { "0", "false", "off" } do
+      local pipe = io.popen(("GPULUA_TRACE=%s %s/gpulua -e 'local g = require [[gpulua]] g.device() "
+        .. "print(pcall(g.report))' 2>&1"):format(off, build))
+      assert.truthy(pipe:read("a"):find("false", 1, true))
+      pipe:close()
+    end
+  end)
+
+  it("has what tasks are at when it is written", function()
+    local path = folder .. "/open.json"
+    local script = write("open.lua", [[
+      local gpu = require "gpulua"
+      local dev = gpu.device()
+      gpu.spawn(function() gpu.sleep(0.02) os.exit(3) end)
+      gpu.sleep(100)]])
+    local output, code = run(("--trace %s %s"):format(path, script))
+    assert.equal(3, code, output)
+    local waits = {}
+    for _, event in ipairs(json_of(path).traceEvents) do
+      if event.cat == "wait" then
+        waits[#waits + 1] = event.args.line
+      end
+    end
+    assert.truthy(table.concat(waits, " "):find("open.lua:4", 1, true), table.concat(waits, " "))
+  end)
+
+  it("does not wait for a kernel that hangs when it was interrupted", function()
+    if support.is_gpu() or support.is_checked() then
+      pending "once is enough"
+    end
+    local path = folder .. "/hung.json"
+    local script = write("hung.lua", [==[
+      local gpu = require "gpulua"
+      local dev = gpu.device("cpu", { isolate = "process" })
+      local x = dev:buffer("i32", 1):fill(0)
+      local mod = dev:compile [[extern "C" __global__ void hang(volatile int *x) { while (x[0] == 0) { } }]]
+      mod.hang:launch({ grid = 1, block = 1 }, x)
+      io.write "ready" io.flush()
+      dev:synchronize()]==])
+    local shell = write("interrupt.sh", ([[
+      timeout -k 5 30 %s/gpulua --trace %s %s > %s/out 2>&1 &
+      waiter=$!
+      for i in $(seq 1000); do grep -q ready %s/out && break; sleep 0.01; done
+      sleep 0.1
+      date +%%s%%N > %s/began
+      pkill -INT -P $waiter
+      wait $waiter
+      date +%%s%%N > %s/ended
+    ]]):format(build, path, script, folder, folder, folder, folder))
+    os.execute("sh " .. shell)
+    local function at(name)
+      local file <close> = assert(io.open(folder .. "/" .. name))
+      return tonumber(file:read "a")
+    end
+    assert.truthy(at "ended" - at "began" < 4e9, (at "ended" - at "began") / 1e9)
+    validate(json_of(path))
+  end)
+
   it("says why there is none", function()
     local output, code = run("--trace /nowhere/at/all.json -e 'require [[gpulua]].device()'")
     assert.equal(1, code)

@@ -135,7 +135,7 @@ typedef struct gpulua_config {
     void *user;
     /* 1: devices that the script opens are traced, as with $GPULUA_TRACE=1: when each operation was
      * asked for, done and known to be over is kept, for require "gpulua.trace" and for the device
-     * times of hooks */
+     * times of hooks. Not those of several objects (shared_device) */
     int trace;
 } gpulua_config;
 

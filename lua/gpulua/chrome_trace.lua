@@ -14,7 +14,7 @@ local chrome_trace = {}
 local script_pid <const> = 1
 local device_pid <const> = 10 -- of the first device
 local task_lanes_max <const> = 256 -- more tasks share lanes, one behind the other
-local range_lane <const> = 1000000 -- the first lane of ranges
+local range_lane <const> = 2000000000 -- the first lane of ranges: behind those of tasks
 local pieces_max <const> = 4096 -- between two writes
 
 local escapes <const> = { ['"'] = '\\"', ["\\"] = "\\\\" }
@@ -210,7 +210,7 @@ local function write_device(out, info, log, base, lane_of, next_id)
   out:add('{"ph":"M","pid":%d,"name":"process_sort_index","args":{"sort_index":%d}}', pid, pid)
   for number = 1, device.ops do
     local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, _, bytes, held, outcome,
-      grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+      _, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
     out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"call","name":%s,"args":{"number":%d%s}}', script_pid,
       lane_of[task], us(asked - base), us(given - asked), quoted(label), number, place(source, line))
     if held ~= held_before then
@@ -252,10 +252,10 @@ end
 
 --- Writes all that is traced to the file. Io, InvalidArgument.
 function chrome_trace.write(path)
-  local info = core.trace_info()
+  local info = trace.info()
   local to <close> = file.create(path, "trace")
   local out = setmetatable({ to = to, count = 0, is_empty = true }, writer)
-  local base, next_id = trace.base_of(info), 1
+  local base, next_id = info.begun, 1
   local lane_of, are_shared = lanes_of_tasks(info)
   to:write '{"displayTimeUnit":"ns","traceEvents":[\n'
   out:add('{"ph":"M","pid":%d,"name":"process_name","args":{"name":"script"}}', script_pid)

@@ -184,6 +184,9 @@ function methods.__tostring(self)
     return time(row.total), row.count, time(row.longest),
       ("%s  %s"):format(core.shown(row.where or "?"), core.shown(row.label))
   end)
+  if self.dropped > 0 then
+    lines[#lines + 1] = ("and %d more waits, runs and ranges for which there was no room"):format(self.dropped)
+  end
   return table.concat(lines, "\n")
 end
 
@@ -197,6 +200,7 @@ end
 --     fences          { issued, left_out }
 --     peak_bytes      the most that buffers took
 --     peaks           a list of { name, bytes }: the same for each label, or for each line where there is none
+--   dropped  waits, runs of tasks and ranges that had no room
 --   waits    a list of { where, label, count, total, longest (s) }: which line waited for what, the longest first
 -- Blocks until the devices have told what they know, but waits for no work. StreamMisuse: nothing is traced.
 function report.get()
@@ -208,7 +212,7 @@ function report.get()
   for log = 1, #info do
     devices[log] = device_of(info, log)
   end
-  return setmetatable({ devices = devices, waits = waits_of(info) }, methods)
+  return setmetatable({ devices = devices, waits = waits_of(info), dropped = info.dropped }, methods)
 end
 
 return report

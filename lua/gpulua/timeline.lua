@@ -79,7 +79,7 @@ end
 -- ---- the data ----
 
 local op_columns <const> = "kind label kernel where task stream asked given begun ended over bytes held shape uses "
-  .. "failed"
+  .. "failed home"
 local span_columns <const> = "kind label where task begin took log op"
 
 local function uses_text(log, number)
@@ -99,7 +99,7 @@ local function write_device(to, info, log, base, number_of)
   local given_before, held_before = base, 0
   for number = 1, info[log].ops do
     local kind, label, kernel, source, line, task, stream, _, asked, given, begun, ended, over, bytes, held, outcome,
-      grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+      reads_back, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
     local is_timed = ended ~= 0
     made.kind:add(kinds[kind])
     made.label:add(number_of(label))
@@ -118,6 +118,7 @@ local function write_device(to, info, log, base, number_of)
       block_x, block_y, block_z)))
     made.uses:add(number_of(uses_text(log, number)))
     made.failed:add(outcome == "failed" and 1 or 0)
+    made.home:add(reads_back and 1 or 0)
     given_before, held_before = given, held
     for _, awaited in ipairs { core.trace_waits(log, number) } do
       if awaited ~= 0 then
@@ -161,11 +162,11 @@ end
 
 --- Writes what is traced so far into the file, as a page. Io, InvalidArgument.
 function timeline.write(path)
-  local info = core.trace_info()
+  local info = trace.info()
   local page = require "gpulua.timeline_page"
   local before, behind = page:match "^(.-)@DATA@(.*)$"
   local to <close> = file.create(path, "timeline")
-  local base, dropped = trace.base_of(info), info.dropped
+  local base, dropped = info.begun, info.dropped
   local number_of, list = texts()
   to:write(before, '{"devices":[')
   for log, device in ipairs(info) do

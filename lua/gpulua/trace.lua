@@ -9,8 +9,22 @@ local function fail_untraced()
     "gpu.device{ trace = true }, GPULUA_TRACE=1 or gpulua --trace FILE.json")
 end
 
---- How far each log goes, and what was counted: see core.trace_info. Nil where nothing is traced.
-trace.info = core.trace_info
+--- How far each log goes, and what was counted: see core.trace_info; devices of one name are told apart by a number.
+-- Nil where nothing is traced.
+function trace.info()
+  local info, counts, seen = core.trace_info(), {}, {}
+  for _, device in ipairs(info or {}) do
+    counts[device.name] = (counts[device.name] or 0) + 1
+  end
+  for _, device in ipairs(info or {}) do
+    local name = device.name
+    if counts[name] > 1 then
+      seen[name] = (seen[name] or 0) + 1
+      device.name = ("%s (%d)"):format(name, seen[name])
+    end
+  end
+  return info
+end
 
 -- Of two uses of the same bytes, in which order of launching; nil: they do not conflict.
 local function hazard(earlier_reads, earlier_writes, later_reads, later_writes)
@@ -42,24 +56,9 @@ local function seconds(ns, base)
   return ns ~= 0 and (ns - base) / 1e9 or nil
 end
 
--- The first time in any log, ns.
-local function base_of(info)
-  local base = math.maxinteger
-  for log, device in ipairs(info) do
-    if device.ops > 0 then
-      base = math.min(base, (select(9, core.trace_op(log, 1))))
-    end
-  end
-  for number = 1, info.spans do
-    base = math.min(base, (select(6, core.trace_span(number))))
-  end
-  return base
-end
-trace.base_of = base_of
-
 local function operation(log, name, number, base)
   local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, over, bytes, held, outcome,
-    grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+    _, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
   return { kind = kind, device = name, log = log, number = number, label = label, kernel = kernel,
     where = place(source, line), task = task ~= 0 and task or nil, stream = stream, seq = seq,
     asked = seconds(asked, base), given = seconds(given, base), begun = seconds(begun, base),
@@ -69,7 +68,7 @@ local function operation(log, name, number, base)
 end
 
 --- gpu.trace.events() -> iterator over events: each operation of each traced device in the order in which it was given
--- work, then what tasks did. An event is a table; times are seconds from the first of them.
+-- work, then what tasks did, with what they are at. An event is a table; times are seconds since tracing began.
 --   kind        "launch", "library", "copy", "upload", "download", "fill", "mark", "graph": operations
 --               "run": a task ran; "wait": it waited, for `label`; "range": gpu.range
 --   label       or ""
@@ -86,8 +85,8 @@ end
 --   outcome               "succeeded", "failed", or "pending"
 -- Raises StreamMisuse where nothing is traced. Blocks until the devices have told what they know.
 function trace.events()
-  local info = core.trace_info() or fail_untraced()
-  local base, log, number = base_of(info), 1, 0
+  local info = trace.info() or fail_untraced()
+  local base, log, number = info.begun, 1, 0
   return function()
     while log <= #info do
       number = number + 1
@@ -127,23 +126,35 @@ end
 
 local finish_s <const> = 5 -- for work that is in flight when the script has ended
 
---- At the end of a program: waits a moment for what is in flight, then writes what it was asked for.
-function trace.finish(json_path, timeline_path, wants_summary)
+--- At the end of a program: waits a moment for what is in flight, unless it was interrupted, then writes what it was
+-- asked for, each whatever comes of the others. Raises the first error.
+function trace.finish(json_path, timeline_path, wants_summary, was_interrupted)
   if not core.trace_info() then
     core.log "nothing is traced: no device was opened"
     return
   end
-  for _, device in ipairs(core.devices()) do
+  for _, device in ipairs(was_interrupted and {} or core.devices()) do
     core.trace_settle(device, finish_s)
   end
+  local failure
+  local function try(f, ...)
+    local ok, err = pcall(f, ...)
+    if not ok and failure then
+      core.log(tostring(err))
+    end
+    failure = failure or not ok and err or nil
+  end
   if json_path then
-    trace.json(json_path)
+    try(trace.json, json_path)
   end
   if timeline_path then
-    trace.timeline(timeline_path)
+    try(trace.timeline, timeline_path)
   end
   if wants_summary then
-    io.stderr:write(tostring(require "gpulua.report".get()), "\n")
+    try(function() io.stderr:write(tostring(require "gpulua.report".get()), "\n") end)
+  end
+  if failure then
+    error(failure, 0)
   end
 end
 

@@ -200,8 +200,9 @@ static uint32_t get_trace(lua_State *L, struct gpulua *g) {
     bool is_set = lua_toboolean(L, -1);
     if (type == LUA_TNUMBER && (count < 1 || count > GPU_TRACE_OPS_MAX)) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "trace of device: 1 to %d operations to be kept expected, got %s",
-                     (int)GPU_TRACE_OPS_MAX, gpu_lua_describe(L, lua_gettop(L)));
+                     "trace of device: a whole number of operations to be kept, 1 to %d, expected, "
+                     "got %s",
+                     (int)GPU_TRACE_OPS_MAX, lua_tostring(L, -1));
     }
     if (type != LUA_TNIL && type != LUA_TBOOLEAN && type != LUA_TNUMBER) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,

@@ -441,7 +441,7 @@ static void config_set(struct gpulua *g, const gpulua_config *config) {
         g->isolation_text = copy_text(gpu_lua_setting(NULL, "GPULUA_ISOLATE"));
     }
     const char *trace = gpu_lua_setting(NULL, "GPULUA_TRACE");
-    g->config.trace = g->config.trace || (trace && strcmp(trace, "0") != 0);
+    g->config.trace = g->config.trace || gpu_ranges_wanted(trace); /* 0, false, off: no */
     const char *seed = g->config.check ? NULL : gpu_lua_setting(NULL, "GPULUA_CHECK");
     if (seed) {
         char *end = NULL;

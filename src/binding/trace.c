@@ -11,8 +11,11 @@ struct tracing {
     struct gpu_trace *spans;    /* retained */
     struct gpu_trace **devices; /* owned, each of them retained */
     uint32_t device_count;
-    uint64_t task;        /* the number of the one that runs; 0: none */
-    int64_t run_begun_ns; /* since then */
+    uint64_t task;                /* the number of the one that runs; 0: none */
+    int64_t run_begun_ns;         /* since then */
+    int64_t begun_ns;             /* tracing; before everything in the logs */
+    struct gpu_traced_span *open; /* owned: what had not ended when it was asked last */
+    uint32_t open_count;
 };
 
 static bool start(struct gpulua *g) {
@@ -27,6 +30,7 @@ static bool start(struct gpulua *g) {
     }
     made->spans = spans;
     made->task = g->running ? g->running->number : 0;
+    made->begun_ns = made->run_begun_ns = gpu_lua_now_ns();
     g->tracing = made;
     return true;
 }
@@ -62,6 +66,7 @@ void gpu_lua_trace_finish(struct gpulua *g) {
         gpu_trace_release(tracing->devices[i]);
     }
     gpu_trace_release(tracing->spans);
+    free(tracing->open);
     free(tracing->devices);
     free(tracing);
 }
@@ -85,6 +90,7 @@ static void wait_begins(struct tracing *tracing, const struct gpu_op *op, const 
                         struct gpu_lua_began *began) {
     began->at_ns = gpu_lua_now_ns();
     began->op = 0;
+    began->label = 0;
     if (!op) {
         began->label = gpu_trace_keep_text(tracing->spans, what);
         return;
@@ -121,6 +127,9 @@ void gpu_lua_trace_wait_ends(lua_State *L, struct gpulua *g, struct gpu_lua_bega
                                    .device = began->op ? began->device : 0,
                                    .label = began->label};
     began->at_ns = 0;
+    if (!gpu_trace_has_span_room(g->tracing->spans)) {
+        return;
+    }
     /* What was parked for is over when the task goes on, so that waits and runs share no time. */
     if (g->running && span.begun_ns < g->tracing->run_begun_ns) {
         span.ended_ns = g->tracing->run_begun_ns;
@@ -147,6 +156,9 @@ void gpu_lua_trace_run_ends(struct gpulua *g, const struct task *task,
         return;
     }
     tracing->task = began->at_ns ? began->op : 0;
+    if (!began->at_ns || !gpu_trace_has_span_room(tracing->spans)) {
+        return; /* tracing began in it; or it is full */
+    }
     const struct gpu_traced_span span = {
         .kind = GPU_SPAN_RUN,
         .task = task->number,
@@ -155,9 +167,7 @@ void gpu_lua_trace_run_ends(struct gpulua *g, const struct task *task,
         .source = gpu_trace_keep_text(tracing->spans, task->source),
         .line = task->line,
     };
-    if (began->at_ns) { /* else tracing began in it */
-        gpu_trace_add_span(tracing->spans, &span);
-    }
+    gpu_trace_add_span(tracing->spans, &span);
 }
 
 /* ---- giving ---- */
@@ -182,7 +192,42 @@ static void push_counts(lua_State *L, const struct gpu_trace *trace) {
     lua_setfield(L, -2, "peaks");
 }
 
-/* core.trace_info() -> { spans = count, dropped = count, { name =, ops =, dropped =, waits_issued
+/* What tasks are at: the one that runs, and those that wait. As if it had just ended. */
+static void find_open(struct gpulua *g) {
+    struct tracing *tracing = g->tracing;
+    uint32_t capacity = g->task_count + 1;
+    free(tracing->open);
+    tracing->open = calloc(capacity, sizeof *tracing->open);
+    tracing->open_count = 0;
+    int64_t now_ns = gpu_lua_now_ns();
+    const struct task *task = tracing->open ? g->live : NULL;
+    for (; task && tracing->open_count < capacity; task = task->live_next) {
+        bool runs = task == g->running, waits = task->waits.at_ns != 0;
+        if (!runs && !waits) {
+            continue;
+        }
+        struct gpu_traced_span *span = &tracing->open[tracing->open_count++];
+        *span = (struct gpu_traced_span){
+            .kind = waits ? GPU_SPAN_WAIT : GPU_SPAN_RUN,
+            .task = task->number,
+            .begun_ns = waits ? task->waits.at_ns : tracing->run_begun_ns,
+            .ended_ns = now_ns,
+            .op = waits ? task->waits.op : 0,
+            .device = waits && task->waits.op ? task->waits.device : 0,
+            .label = waits ? task->waits.label : 0,
+        };
+        if (waits) {
+            find_site(task->co, tracing->spans, span);
+        } else {
+            span->source = gpu_trace_keep_text(tracing->spans, task->source);
+            span->line = task->line;
+        }
+    }
+}
+
+/* core.trace_info() -> { spans = count, with those of tasks that have not ended as they are now;
+ * dropped = count; begun = ns, before all that is in the logs; { name =, ops =, dropped =,
+ * waits_issued
  * =, waits_elided =, bytes_live_max =, peaks = { [label or line] = bytes } }, ... }, the devices in
  * the order of their opening; nil: nothing is traced. Blocks until the devices have told what they
  * know */
@@ -196,9 +241,12 @@ int gpu_lua_trace_info(lua_State *L) {
     for (struct device_handle *handle = g->devices; handle; handle = handle->next) {
         gpu_device_trace_flush(handle->device);
     }
+    find_open(g);
     lua_createtable(L, (int)tracing->device_count, 2); /* of all the others */
-    lua_pushinteger(L, (lua_Integer)gpu_trace_span_count(tracing->spans));
+    lua_pushinteger(L, (lua_Integer)(gpu_trace_span_count(tracing->spans) + tracing->open_count));
     lua_setfield(L, -2, "spans");
+    lua_pushinteger(L, tracing->begun_ns);
+    lua_setfield(L, -2, "begun");
     lua_pushinteger(L, (lua_Integer)gpu_trace_dropped(tracing->spans));
     lua_setfield(L, -2, "dropped");
     for (uint32_t i = 0; i < tracing->device_count; i++) {
@@ -230,7 +278,8 @@ static const struct gpu_trace *check_op(lua_State *L, const struct gpu_traced_op
 
 /* core.trace_op(log, number) -> kind, label, kernel or nil, source or nil, line, task, stream, seq,
  * asked, given, begun, ended, over (ns; 0: not known), bytes, bytes held, "pending" | "succeeded" |
- * "failed", then of launches grid and block, three each */
+ * "failed", whether it writes memory of the host, then of
+ * launches grid and block, three each */
 int gpu_lua_trace_op(lua_State *L) {
     static const char *const outcomes[] = {[GPU_TRACE_PENDING] = "pending",
                                            [GPU_TRACE_SUCCEEDED] = "succeeded",
@@ -238,7 +287,7 @@ int gpu_lua_trace_op(lua_State *L) {
     const struct gpu_traced_op *op;
     const struct gpu_trace *trace = check_op(L, &op);
     lua_settop(L, 0);
-    luaL_checkstack(L, 24, NULL);
+    luaL_checkstack(L, 26, NULL);
     lua_pushstring(L, gpu_trace_kind_name(op->kind));
     lua_pushstring(L, gpu_trace_text(trace, op->label));
     if (op->kernel) {
@@ -259,6 +308,12 @@ int gpu_lua_trace_op(lua_State *L) {
         lua_pushinteger(L, numbers[i]);
     }
     lua_pushstring(L, outcomes[op->outcome]);
+    bool reads_back = op->kind == GPU_TRACE_DOWNLOAD;
+    for (uint32_t i = 0; i < op->use_count && !reads_back; i++) {
+        const struct gpu_traced_use *use = gpu_trace_use(trace, op, i);
+        reads_back = use->is_host && (use->access & GPU_WRITE);
+    }
+    lua_pushboolean(L, reads_back);
     for (int i = 0; i < 3 && op->grid[0] != 0; i++) {
         lua_pushinteger(L, op->grid[i]);
     }
@@ -308,10 +363,12 @@ int gpu_lua_trace_span(lua_State *L) {
         [GPU_SPAN_RUN] = "run", [GPU_SPAN_WAIT] = "wait", [GPU_SPAN_RANGE] = "range"};
     const struct tracing *tracing = GPU_LUA(L)->tracing;
     lua_Integer number = luaL_checkinteger(L, 1);
-    luaL_argcheck(
-        L, tracing && number >= 1 && (uint64_t)number <= gpu_trace_span_count(tracing->spans), 1,
-        "no such row");
-    const struct gpu_traced_span *span = gpu_trace_span(tracing->spans, (uint64_t)number);
+    uint64_t closed = tracing ? gpu_trace_span_count(tracing->spans) : 0;
+    luaL_argcheck(L, tracing && number >= 1 && (uint64_t)number <= closed + tracing->open_count, 1,
+                  "no such row");
+    const struct gpu_traced_span *span = (uint64_t)number <= closed
+                                             ? gpu_trace_span(tracing->spans, (uint64_t)number)
+                                             : &tracing->open[(uint64_t)number - closed - 1];
     lua_pushstring(L, kinds[span->kind]);
     lua_pushstring(L, gpu_trace_text(tracing->spans, span->label));
     if (span->source) {
@@ -341,6 +398,9 @@ int gpu_lua_trace_range(lua_State *L) {
         lua_pushinteger(L, gpu_lua_now_ns());
         lua_pushinteger(L, (lua_Integer)(g->running ? g->running->number : 0));
         return 2;
+    }
+    if (!gpu_trace_has_span_room(tracing->spans)) {
+        return 0;
     }
     struct gpu_traced_span span = {.kind = GPU_SPAN_RANGE,
                                    .begun_ns = luaL_checkinteger(L, 2),

@@ -51,7 +51,7 @@ static bool run_chunks(lua_State *L, char **argv, int count) {
     for (int i = 1; i < count; i++) {
         char kind = argv[i][0] == '-' ? argv[i][1] : '\0';
         if (kind == '-' && strchr(argv[i], '=') == NULL && strncmp(argv[i], "--info", 6) != 0 &&
-            strcmp(argv[i], "--check") != 0 && argv[i][2]) {
+            strcmp(argv[i], "--check") != 0 && strcmp(argv[i], "--summary") != 0 && argv[i][2]) {
             i++; /* the value of a long option */
         } else if (kind == 'e' || kind == 'l') {
             const char *text = argv[i][2] ? argv[i] + 2 : argv[++i];
@@ -173,16 +173,17 @@ static void write_flight(lua_State *L) {
 /* With --trace and --summary: once, of what the script has done. False: it could not be written. */
 static bool write_trace(lua_State *L) {
     bool is_wanted =
-        (program.trace || program.timeline || program.summarizes) && lua_checkstack(L, 4);
+        lua_checkstack(L, 8) && (program.trace || program.timeline || program.summarizes);
     if (!is_wanted) {
         return true;
     }
     lua_pushstring(L, program.trace);
     lua_pushstring(L, program.timeline);
     lua_pushboolean(L, program.summarizes);
+    lua_pushboolean(L, program.was_interrupted);
     program.trace = program.timeline = NULL;
     program.summarizes = false;
-    return run_at_end(L, "require('gpulua.trace').finish(...)", 3);
+    return run_at_end(L, "require('gpulua.trace').finish(...)", 4);
 }
 
 /* In check mode, when nothing of the script is left but what it has put somewhere. Runs of --seeds
@@ -269,6 +270,11 @@ static int run_seeds(lua_State *L, int argc, char **argv, const struct options *
     if ((options->script == argc && !options->has_chunks) || options->is_interactive ||
         (options->script < argc && strcmp(argv[options->script], "-") == 0)) {
         program_say(program.name, "--seeds: a script expected, which can be run again and again");
+        return 0;
+    }
+    if (options->trace || options->timeline || options->summarizes) {
+        program_say(program.name, "--seeds: not with --trace, --timeline or --summary: in check "
+                                  "mode, where the runs are, nothing has a time");
         return 0;
     }
     if (options->is_hashed) {

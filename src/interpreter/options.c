@@ -193,5 +193,10 @@ bool options_read(int argc, char **argv, struct options *options) {
         }
     }
     options->script = i < argc ? i : argc;
+    if (options->trace && options->timeline && strcmp(options->trace, options->timeline) == 0) {
+        fprintf(stderr, "%s: --trace and --timeline: two files expected, got '%s' twice\n",
+                program.name, options->trace);
+        return false;
+    }
     return true;
 }

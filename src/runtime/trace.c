@@ -134,6 +134,13 @@ uint32_t gpu_trace_keep_text(struct gpu_trace *trace, const char *text) {
     if (!place || *place != 0) {
         return place ? *place : 0;
     }
+    if (trace->text_count >= GPU_TRACE_TEXTS_MAX) {
+        text = "(more names than a trace keeps)";
+        place = content_place(trace, text);
+        if (*place != 0) {
+            return *place;
+        }
+    }
     char *copy = make_text_room(trace) ? strdup(text) : NULL;
     if (!copy) {
         return 0;
@@ -416,10 +423,14 @@ int64_t gpu_trace_device_ns(const struct gpu_trace *trace, uint64_t op_number) {
 
 /* ---- spans ---- */
 
+bool gpu_trace_has_span_room(struct gpu_trace *trace) {
+    bool has_room = trace->dropped_count == 0 && trace->spans.count < trace->ops_max;
+    trace->dropped_count += !has_room;
+    return has_room;
+}
+
 void gpu_trace_add_span(struct gpu_trace *trace, const struct gpu_traced_span *span) {
-    struct gpu_traced_span *row = trace->dropped_count == 0 && trace->spans.count < trace->ops_max
-                                      ? row_add(&trace->spans)
-                                      : NULL;
+    struct gpu_traced_span *row = row_add(&trace->spans);
     if (row) {
         *row = *span;
     } else {

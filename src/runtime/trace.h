@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Beyond that operations are counted and not kept; about 300 bytes each. */
+/* Beyond that operations, and spans, are counted and not kept; about 300 bytes each. */
 #define GPU_TRACE_OPS_MAX 2000000u
 
 struct gpu_trace;
@@ -93,8 +93,12 @@ void gpu_trace_forget_memory(struct gpu_trace *trace); /* it is all gone */
 int64_t gpu_trace_device_ns(const struct gpu_trace *trace, uint64_t op_number);
 
 /* ---- spans, of a log that is no device's ---- */
-/* A text of its own for the log; 0: "", or no memory. */
+/* A text of its own for the log; 0: "", or no memory. Beyond GPU_TRACE_TEXTS_MAX of them all others
+ * are one. */
+#define GPU_TRACE_TEXTS_MAX 262144u
 uint32_t gpu_trace_keep_text(struct gpu_trace *trace, const char *text);
+/* Is there room for one more span? What has none is counted. */
+bool gpu_trace_has_span_room(struct gpu_trace *trace);
 void gpu_trace_add_span(struct gpu_trace *trace, const struct gpu_traced_span *span);
 uint64_t gpu_trace_span_count(const struct gpu_trace *trace);
 const struct gpu_traced_span *gpu_trace_span(const struct gpu_trace *trace, uint64_t number);

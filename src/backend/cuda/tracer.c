@@ -54,6 +54,7 @@ static struct {
     struct backend_device *devices[DEVICES_MAX];
     uint8_t generations[DEVICES_MAX]; /* of the places, so that nobody gets what is another's */
     uint32_t device_count;
+    size_t enabled_count;              /* of `kinds`: another tool's are not ours to end */
     CUpti_SubscriberHandle subscriber; /* NULL: not subscribed */
     struct call *calls;                /* owned, CALLS_KEPT of them, by number */
 } tracer = {.opening = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
@@ -264,13 +265,14 @@ static gpulua_status start(struct backend_error *error) {
     }
     for (size_t i = 0; i < KIND_COUNT && status == GPULUA_OK; i++) {
         status = check(tracer.cuptiActivityEnable(kinds[i]), "tracing", error);
+        tracer.enabled_count += status == GPULUA_OK;
     }
     return status;
 }
 
 static void stop(void) {
-    for (size_t i = 0; i < KIND_COUNT; i++) {
-        (void)tracer.cuptiActivityDisable(kinds[i]);
+    while (tracer.enabled_count > 0) {
+        (void)tracer.cuptiActivityDisable(kinds[--tracer.enabled_count]);
     }
     if (tracer.subscriber != NULL) {
         (void)tracer.cuptiUnsubscribe(tracer.subscriber);
