@@ -658,6 +658,39 @@ describe("the interpreter", function()
       assert.equal(0, code)
     end)
 
+    it("--kernel shows what there is to know of the kernels of a file", function()
+      write("some.cu", [[
+        extern "C" __global__ void add(int n, const float *x, float *y) {
+          __shared__ float room[64];
+          int i = blockIdx.x * blockDim.x + threadIdx.x;
+          room[threadIdx.x % 64] = 1;
+          __syncthreads();
+          if (i < n) y[i] += x[i] + room[0];
+        }]])
+      local out, err, code = run(gpulua, "--kernel " .. folder .. "/some.cu")
+      assert.equal("", err)
+      assert.equal(0, code)
+      for _, part in ipairs { "add(n: i32, x: in f32*, y: inout f32*)", "shared memory 256 B", "arguments 24 B",
+        "limited by", "256  " } do
+        assert.truthy(out:find(part, 1, true), part .. " is not in " .. out)
+      end
+      write("bad.cu", "extern \"C\" __global__ void f( {")
+      out, err, code = run(gpulua, "--kernel " .. folder .. "/bad.cu")
+      assert.equal("", out)
+      assert.falsy(err:find("stack traceback", 1, true))
+      assert.truthy(err:find("bad.cu", 1, true), err)
+      assert.equal(1, code)
+      write("none.cu", "__device__ int x;")
+      out, err, code = run(gpulua, "--kernel " .. folder .. "/none.cu")
+      assert.equal("", out)
+      assert.truthy(err:find("no __global__ function", 1, true), err)
+      assert.equal(1, code)
+      out, err, code = run(gpulua, "--kernel /nowhere.cu")
+      assert.equal("", out)
+      assert.truthy(err:find("/nowhere.cu", 1, true), err)
+      assert.equal(1, code)
+    end)
+
     it("an unknown device is an error of the script", function()
       local _, err, code = run(gpulua, "--device nothing -e 'require[[gpulua]].device()'")
       assert.truthy(err:find("nothing", 1, true), err)

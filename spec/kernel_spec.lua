@@ -570,6 +570,32 @@ describe("kernel", function()
     assert.truthy(mod.large:occupancy() <= mod.small:occupancy())
   end)
 
+  it("tells for each size of block how many a multiprocessor holds, and what limits it", function()
+    local mod = dev:compile [[
+      extern "C" __global__ void plain(int *x) { x[0] = 1; }
+      extern "C" __global__ void large(int *x) {
+        __shared__ int room[8192];
+        room[threadIdx.x] = x[0];
+        __syncthreads();
+        x[0] = room[0];
+      }]]
+    for _, kernel in ipairs { mod.plain, mod.large } do
+      local blocks, occupancy = kernel:occupancy()
+      assert.equal(blocks, (kernel:occupancy(256)), "the driver says the same")
+      assert.equal(blocks * 8, occupancy.warps)
+      assert.truthy(math.abs(occupancy.share - occupancy.warps / occupancy.warps_max) < 1e-9 and occupancy.share <= 1)
+      local known = { registers = true, ["shared memory"] = true, threads = true, blocks = true }
+      assert.truthy(known[occupancy.limiter])
+    end
+    assert.equal(0, (mod.plain:occupancy(4096)))
+    assert.equal(0, (mod.plain:occupancy(64, 1 << 30)))
+    assert.truthy((mod.plain:occupancy(32)) >= 1)
+    for _, bad in ipairs { 0, -1, 1.5, "many" } do
+      support.raises("InvalidArgument", "argument 1 of occupancy", mod.plain.occupancy, mod.plain, bad)
+    end
+    support.raises("InvalidArgument", "argument 2 of occupancy", mod.plain.occupancy, mod.plain, 32, -1)
+  end)
+
   it("finds compiled code in the cache", function()
     local source = ("extern \"C\" __global__ void cached(int *x) { x[0] = %d; }"):format(os.time())
     local x <close> = dev:buffer("i32", 1)

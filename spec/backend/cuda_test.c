@@ -38,7 +38,10 @@ static void opening(void) {
     tap_check(&tap,
               facts.compute == 90 && facts.multiprocessors == 132 && facts.warp_threads == 32 &&
                   facts.shared_bytes_max == 232448 && facts.priority_highest == -5 &&
-                  facts.driver_version == 13000 && strcmp(facts.name, "Fake GPU 0") == 0,
+                  facts.driver_version == 13000 && facts.mp_threads == 2048 &&
+                  facts.mp_blocks == 32 && facts.mp_registers == 65536 &&
+                  facts.mp_shared_bytes == 233472 && facts.shared_reserved_bytes == 1024 &&
+                  strcmp(facts.name, "Fake GPU 0") == 0,
               "facts");
     tap_check(&tap,
               ops->memory_info(device, &memory, &error) == GPULUA_OK &&

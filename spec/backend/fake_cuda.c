@@ -212,6 +212,11 @@ API result cuDeviceGetAttribute(int *value, int attribute, int device) {
              : attribute == 16  ? 132
              : attribute == 10  ? 32
              : attribute < 12   ? 1024
+             : attribute == 39  ? 2048
+             : attribute == 81  ? 233472
+             : attribute == 82  ? 65536
+             : attribute == 106 ? 32
+             : attribute == 111 ? 1024
              : attribute == 102 ? 1
                                 : 1;
     *value = attribute == fake_attribute_off ? 0 : *value;

@@ -12,6 +12,7 @@
 #include "binding/data.h"
 #include "binding/device.h"
 #include "binding/stream.h"
+#include "runtime/occupancy.h"
 
 #define DEFAULT_BLOCK_THREADS 256u
 
@@ -346,11 +347,44 @@ static int kernel_attributes(lua_State *L) {
     return 1;
 }
 
-/* kernel:occupancy() -> blocks of 256 threads that one multiprocessor holds at once */
+static lua_Integer opt_count(lua_State *L, int index, const char *what, lua_Integer otherwise,
+                             lua_Integer least, lua_Integer most) {
+    if (lua_isnoneornil(L, index)) {
+        return otherwise;
+    }
+    lua_Integer count = lua_isinteger(L, index) ? lua_tointeger(L, index) : least - 1;
+    if (count < least || count > most) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument %d of occupancy: %s, a whole number from %d on, expected, got %s",
+                     index - 1, what, (int)least, gpu_lua_describe(L, index));
+    }
+    return count;
+}
+
+/* kernel:occupancy([block_threads = 256 [, shared_bytes = 0]]) -> blocks of so many threads, with
+ * so many bytes of dynamic shared memory, that a multiprocessor holds at once (0: they cannot be
+ * launched), and { warps =, warps_max =, share = warps of those that it can hold, limiter =
+ * "registers", "shared memory", "threads" or "blocks": what there is too little of for one more }.
+ * Without arguments the blocks are the driver's own answer. InvalidArgument; does not block. */
 static int kernel_occupancy(lua_State *L) {
     struct kernel_handle *handle = check_kernel(L, GPU_LUA(L), 1);
-    lua_pushinteger(L, gpu_kernel_facts(handle->kernel)->occupancy_blocks);
-    return 1;
+    const struct wire_kernel_facts *facts = gpu_kernel_facts(handle->kernel);
+    bool is_plain = lua_isnoneornil(L, 2) && lua_isnoneornil(L, 3);
+    uint32_t threads = (uint32_t)opt_count(L, 2, "threads", 256, 1, 1 << 20);
+    uint32_t shared = (uint32_t)opt_count(L, 3, "bytes of shared memory", 0, 0, INT32_MAX);
+    struct gpu_occupancy found =
+        gpu_occupancy_find(gpu_device_facts(handle->device), facts, threads, shared);
+    lua_pushinteger(L, is_plain ? facts->occupancy_blocks : found.blocks);
+    lua_createtable(L, 0, 4);
+    lua_pushinteger(L, found.warps);
+    lua_setfield(L, -2, "warps");
+    lua_pushinteger(L, found.warps_max);
+    lua_setfield(L, -2, "warps_max");
+    lua_pushnumber(L, found.warps_max != 0 ? (double)found.warps / found.warps_max : 0);
+    lua_setfield(L, -2, "share");
+    lua_pushstring(L, found.limiter);
+    lua_setfield(L, -2, "limiter");
+    return 2;
 }
 
 static void kernel_end(struct kernel_handle *handle) {

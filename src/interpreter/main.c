@@ -109,6 +109,23 @@ static bool open_device(lua_State *L, const char *name) {
     return chunk_run(L, name ? 1 : 0) == 1;
 }
 
+/* gpulua.kernel_facts' try(). False: there is nothing to show, and why has been told. */
+static bool show_kernels(lua_State *L, const char *path) {
+    int top = lua_gettop(L), count = -1;
+    if (luaL_loadstring(L, "return require('gpulua.kernel_facts').try(...)") == LUA_OK) {
+        lua_pushstring(L, path);
+        count = chunk_run(L, 1);
+    }
+    bool ok = count == 1;
+    if (ok) {
+        printf("%s\n", lua_tostring(L, -1));
+    } else {
+        program_say(program.name, luaL_tolstring(L, -1, NULL));
+    }
+    lua_settop(L, top);
+    return ok;
+}
+
 /* gpulua.info's text() or json(). */
 static void show_info(lua_State *L, const char *format) {
     int top = lua_gettop(L);
@@ -353,6 +370,9 @@ static int run(lua_State *L) {
     if (options.shows_info) {
         show_info(L, options.shows_info);
     }
+    if (options.kernel && !show_kernels(L, options.kernel)) {
+        return 0;
+    }
     if (options.replay) {
         return run_replay(L, &options, argc);
     }
@@ -369,7 +389,7 @@ static int run(lua_State *L) {
     if (options.is_interactive) {
         interactive_run(L);
     } else if (!has_script && !options.has_chunks && !options.shows_version &&
-               !options.shows_info) {
+               !options.shows_info && !options.kernel) {
         if (isatty(STDIN_FILENO)) {
             show_version(L, &(struct options){.is_interactive = true});
             interactive_run(L);

@@ -39,6 +39,7 @@ static void usage(const char *bad) {
         "  --trace FILE.json  what was done when goes there at the end, for ui.perfetto.dev\n"
         "  --timeline FILE.html  the same as a page for any browser, with what limited it\n"
         "  --summary  where time and memory went, at the end, on standard error\n"
+        "  --kernel FILE.cu  compiles it and shows registers, memory and occupancy of its kernels\n"
         "  --info    show devices, libraries, limits, the cache (--info=json: as JSON)\n",
         program.name);
     fflush(stderr);
@@ -125,6 +126,8 @@ static bool take_long(char **argv, int *i, struct options *options) {
         options->flight = value;
     } else if ((value = long_value(argv, i, "--replay", &is_missing))) {
         options->replay = value;
+    } else if ((value = long_value(argv, i, "--kernel", &is_missing))) {
+        options->kernel = value;
     } else if ((value = long_value(argv, i, "--device", &is_missing))) {
         options->device = value;
     } else if ((value = long_value(argv, i, "--isolate", &is_missing))) {

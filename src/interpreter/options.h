@@ -20,6 +20,7 @@ struct options {
     const char *trace;    /* the file that a trace goes into; NULL: none */
     const char *timeline; /* the same for a page; NULL: none */
     bool summarizes;      /* tables of where the time went are shown at the end */
+    const char *kernel;   /* the file whose kernels are shown; NULL: none */
     const char *replay;   /* the file whose operations are done again; NULL: none */
 };
 

@@ -361,8 +361,11 @@ struct wire_device_facts {
     uint32_t grid_max[3];
     uint32_t shared_bytes_max; /* dynamic and static per block, opt-in included */
     int32_t priority_lowest, priority_highest;
-    uint32_t driver_version;   /* 13000 for 13.0 */
-    uint32_t timing;           /* enum wire_timing: of a traced device */
+    uint32_t driver_version; /* 13000 for 13.0 */
+    uint32_t timing;         /* enum wire_timing: of a traced device */
+    /* What a multiprocessor holds at once; 0: not known. */
+    uint32_t mp_threads, mp_blocks, mp_registers, mp_shared_bytes;
+    uint32_t shared_reserved_bytes; /* that the system takes of each block's */
     uint32_t graph_node_bytes; /* what a graph takes on the device for each of its nodes, about */
     char name[96];             /* "NVIDIA H200", the CPU's model name */
 };

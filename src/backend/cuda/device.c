@@ -207,6 +207,24 @@ static gpulua_status facts_read(struct backend_device *device, struct backend_er
             return status;
         }
     }
+    /* For occupancy; older drivers do not know all of them. */
+    const struct {
+        CUdevice_attribute attribute;
+        uint32_t *value;
+    } more[] = {
+        {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &facts->mp_threads},
+        {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, &facts->mp_blocks},
+        {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, &facts->mp_registers},
+        {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &facts->mp_shared_bytes},
+        {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, &facts->shared_reserved_bytes},
+    };
+    for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
+        int value = 0;
+        if (cu->cuDeviceGetAttribute(&value, more[i].attribute, device->handle) == CUDA_SUCCESS) {
+            *more[i].value = value > 0 ? (uint32_t)value : 0;
+        }
+    }
+    facts->mp_blocks = facts->mp_blocks != 0 ? facts->mp_blocks : 16;
     facts->compute = major * 10 + minor;
     facts->shared_bytes_max =
         opt_in > device->shared_bytes_default ? opt_in : device->shared_bytes_default;
