@@ -209,6 +209,7 @@ describe("limit of", function()
     end
     assert.is_false(seen)
     assert.equal("(too many labels)", last.label)
+    assert.truthy(own:stats().overflows > 0)
     last:await()
     assert.are.same({ 1 }, x:read())
   end)

@@ -224,8 +224,12 @@ describe("a graph", function()
         add:launch(n, x, u, n, 2)
       end)
       assert.are.same({ 2, 0 }, { graph:nodes() })
+      local before = dev:stats().fallbacks
+      assert.is_true((graph:bind { u = u })) -- that is patched
+      assert.equal(before, dev:stats().fallbacks)
       local patched, why = graph:bind { u = y }
       assert.is_false(patched)
+      assert.equal(before + 1, dev:stats().fallbacks)
       assert.truthy(why:find("node 2, 'add'.* has now to wait for node 1"), why)
       assert.are.same({ 2, 1 }, { graph:nodes() })
       graph:launch()

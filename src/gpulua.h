@@ -518,6 +518,8 @@ typedef struct gpulua_hook_info {
     uint64_t stream;     /* the stream's number */
     uint64_t bytes;      /* of the memory that it declares to use, however often; 0 for graphs */
     uint64_t number;     /* of the operation, in the order of asking; 0 where it was refused */
+    const char *source;  /* the script's file, as errors show it, and the line of the call; NULL: */
+    int line;            /* it is of none */
 } gpulua_hook_info;
 /* Any may be NULL. An operation that is refused at the call fires the first two alone. */
 typedef struct gpulua_hooks {

@@ -12,8 +12,8 @@ for _, name in ipairs { "spawn_run", "spawn_timed", "place", "raise", "shutdown"
   "capture_active", "graphed_same",
   "overlap", "map_kind", "map_fits", "scalar_of",
   "inject_slow", "device_events", "device_return", "rebuilds", "keep_version", "keep", "flight_path", "flight_files",
-  "trace_info", "trace_op", "trace_waits", "trace_uses", "trace_span", "trace_range", "trace_settle",
-  "log", "memory_map", "terminal", "seconds", "shown", "ranges_are_on", "range_start", "range_end",
+  "hooks_handler", "hooks_set", "trace_info", "trace_op", "trace_waits", "trace_uses", "trace_span", "trace_range",
+  "trace_settle", "log", "memory_map", "terminal", "seconds", "shown", "ranges_are_on", "range_start", "range_end",
   "library", "library_value", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil
 end
@@ -99,6 +99,11 @@ for _, name in ipairs { "on_lost", "on_restored", "await", "flight" } do
   package.loaded["gpulua.device"][name] = recovery[name]
 end
 package.loaded["gpulua.buffer"].checkpoint = recovery.checkpoint
+
+--- device:hooks{before_enqueue=, after_enqueue=, before_complete=, after_complete=} -> device: see hooks.lua.
+package.loaded["gpulua.device"].hooks = function(...)
+  return require "gpulua.hooks"(...)
+end
 
 --- device:memory_map() -> map: see memory_map.lua.
 package.loaded["gpulua.device"].memory_map = function(...)

@@ -8,6 +8,7 @@
 #include "binding/buffer.h"
 #include "binding/device.h"
 #include "binding/graph.h"
+#include "binding/hooks.h"
 #include "binding/kernel.h"
 #include "binding/loop.h"
 #include "binding/memory.h"
@@ -506,6 +507,8 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"ranges_are_on", gpu_lua_ranges_are_on},
                                          {"range_start", gpu_lua_range_start},
                                          {"range_end", gpu_lua_range_end},
+                                         {"hooks_handler", gpu_lua_hooks_handler},
+                                         {"hooks_set", gpu_lua_hooks_set},
                                          {"trace_info", gpu_lua_trace_info},
                                          {"trace_op", gpu_lua_trace_op},
                                          {"trace_waits", gpu_lua_trace_waits},

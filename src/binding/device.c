@@ -8,6 +8,7 @@
 
 #include "binding/check.h"
 #include "binding/core.h"
+#include "binding/hooks.h"
 #include "binding/stream.h"
 #include "binding/trace.h"
 #include "runtime/trace.h"
@@ -469,6 +470,7 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle) {
     }
     gpu_lua_check_closed(g, device);
     gpu_lua_streams_prune(&handle->streams, true);
+    gpu_lua_hooks_tell(g);
     /* Not before: what its end completes still finds the loop. */
     unlink_handle(g, handle);
     handle->device = NULL;
@@ -550,6 +552,7 @@ static int device_gc(lua_State *L) {
     struct gpu_device *closed = handle->closed_device;
     handle->closed_device = NULL;
     gpu_device_release(closed);
+    gpu_lua_hooks_finish(handle);
     return 0;
 }
 
@@ -582,6 +585,7 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
     }
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     gpu_device_poll(device);
+    gpu_lua_hooks_tell(g);
     gpu_lua_check_know_all(g);
     gpu_lua_raise_unobserved(L, device);
     lua_settop(L, 1);

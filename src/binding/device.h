@@ -28,6 +28,7 @@ struct device_handle {
     struct gpulua_device *shared; /* held; NULL: the device is this object's own */
     int poll_fd;
     uint64_t losses_seen, returns_seen; /* told to the script */
+    struct script_hooks *hooks;         /* owned (hooks.c); NULL: it never had any */
     /* Borrowed from the device: those that work of this object has gone to. */
     struct gpu_stream *task_streams[GPU_TASK_STREAMS];
     struct stream_record *streams;

@@ -14,6 +14,7 @@
 #include "binding/check.h"
 #include "binding/core.h"
 #include "binding/device.h"
+#include "binding/hooks.h"
 #include "binding/recovery.h"
 #include "binding/trace.h"
 #include "ranges/ranges.h"
@@ -358,6 +359,7 @@ static void sleep_until(struct gpulua *g, int64_t deadline_ns) {
 /* What has happened; what scripts want to hear of makes tasks. */
 static void look(struct gpulua *g, lua_State *L, bool run_tasks) {
     gpu_lua_pump(g);
+    gpu_lua_hooks_tell(g);
     if (run_tasks) {
         gpu_lua_tell_lives(g, L);
     }

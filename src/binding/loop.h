@@ -171,6 +171,7 @@ struct gpulua {
     bool is_armed;
     bool was_poked; /* arming found something: the next step has work */
     bool spin_is_spent;
+    bool is_in_hook; /* a hook of the script's runs, which can call nothing of this (hooks.h) */
     uint32_t turn_depth;
     uint32_t attach_count;
     int epoll_fd, wake_fd;
@@ -216,6 +217,8 @@ struct gpulua {
     struct gpulua_config config;  /* strings owned */
     char *isolation_text;         /* owned; $GPULUA_ISOLATE where the configuration says nothing */
     char *check_text;             /* owned; $GPULUA_CHECK where it is no seed */
+    lua_State *hooks_thread;      /* anchored (hooks.c); NULL: no device ever had hooks */
+    uint32_t hooks_untold;        /* operations that are over; 0: there is nothing to tell */
     struct check *check;          /* owned; NULL: no device was ever checked */
     struct tracing *tracing;      /* owned; NULL: no device was ever traced */
     uint64_t task_number;         /* of the newest task */
@@ -231,9 +234,15 @@ static inline void gpu_lua_sit(const struct gpulua *g) {
         gpu_seat_sit(g->seat);
     }
 }
-/* The object of the function that runs. */
+/* Raises StreamMisuse. */
+_Noreturn void gpu_lua_fail_in_hook(lua_State *L);
+
+/* The object of the function that runs. Raises in a hook. */
 static inline struct gpulua *GPU_LUA(lua_State *L) {
     struct gpulua *g = lua_touserdata(L, lua_upvalueindex(1));
+    if (__builtin_expect(g->is_in_hook, 0)) {
+        gpu_lua_fail_in_hook(L);
+    }
     gpu_lua_sit(g);
     return g;
 }

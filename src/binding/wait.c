@@ -7,6 +7,7 @@
 
 #include "binding/buffer.h"
 #include "binding/check.h"
+#include "binding/hooks.h"
 #include "binding/stream.h"
 #include "binding/trace.h"
 
@@ -276,6 +277,7 @@ static const char *item_text(const struct item *item) {
 }
 
 void gpu_lua_item_know(struct gpulua *g, const struct item *item) {
+    gpu_lua_hooks_catch_up(g, item->kind == GPU_LUA_KIND_TASK ? NULL : gpu_lua_item_device(item));
     if (item->kind == GPU_LUA_KIND_OP) {
         gpu_lua_check_know_op(g, item->op);
     } else if (item->kind == GPU_LUA_KIND_TASK) {
@@ -368,6 +370,7 @@ static void op_block(lua_State *L, struct gpulua *g, struct gpu_op *op, int64_t 
     *status = gpu_op_wait(op, left_ns(deadline_ns), &error);
     gpu_lua_trace_wait_ends(L, g, &began);
     if (*status == GPULUA_OK) {
+        gpu_lua_hooks_tell(g);
         return;
     }
     if (*status == GPULUA_TIMEOUT) {
@@ -521,6 +524,7 @@ int gpu_lua_done(lua_State *L) {
 void gpu_lua_wait_op(lua_State *L, struct gpulua *g, struct gpu_op *op, lua_KFunction k) {
     gpu_lua_check_pending(L, g);
     if (gpu_op_is_over(op)) {
+        gpu_lua_hooks_catch_up(g, gpu_op_device(op));
         return;
     }
     if (!gpu_lua_may_park(g, L) || gpu_device_is_left(gpu_op_device(op))) {
@@ -532,6 +536,7 @@ void gpu_lua_wait_op(lua_State *L, struct gpulua *g, struct gpu_op *op, lua_KFun
         gpu_lua_trace_wait_begins(g, op, NULL, &g->running->waits);
         if (gpu_op_spin(op, GPU_SPIN_NS)) {
             gpu_lua_trace_wait_ends(L, g, &g->running->waits);
+            gpu_lua_hooks_catch_up(g, gpu_op_device(op));
             return;
         }
         g->spin_is_spent = true;

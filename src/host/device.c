@@ -140,7 +140,7 @@ gpulua_status gpulua_device_set_hooks(gpulua_device *device, const gpulua_hooks 
     if (!device || (hooks && hooks->struct_bytes != sizeof *hooks)) {
         return GPULUA_INVALID_ARGUMENT;
     }
-    gpulua_status status = gpu_device_set_hooks(device->device, hooks, &error);
+    gpulua_status status = gpu_device_set_hooks(device->device, GPU_HOOKS_HOST, hooks, &error);
     gpu_error_finish(&error);
     return status;
 }
@@ -149,7 +149,7 @@ static int set_hooks(lua_State *L) {
     const gpulua_hooks *hooks = lua_touserdata(L, 1);
     struct gpu_device *device = gpu_host_device(L, gpu_lua_find(L), 2);
     struct gpu_error error = {0};
-    if (gpu_device_set_hooks(device, hooks, &error)) {
+    if (gpu_device_set_hooks(device, GPU_HOOKS_HOST, hooks, &error)) {
         gpu_lua_throw(L, &error);
     }
     return 0;

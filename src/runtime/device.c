@@ -687,6 +687,7 @@ const char *gpu_device_intern(struct gpu_device *device, const char *text) {
         at = (at + 1) & (device->interned_capacity - 1);
     }
     if (device->interned_count >= GPU_INTERN_MAX) {
+        device->stats.overflows++;
         return "(too many labels)";
     }
     char *copy = strdup(text);

@@ -144,6 +144,7 @@ static bool cut(struct gpu_block *block, uint64_t byte_offset) {
         compact(block->device, history);
         if (history->count == GPU_SPANS_MAX) {
             block->device->stats.hazards_widened++;
+            block->device->stats.overflows++;
             return true;
         }
         at = gpu_history_find(history, byte_offset);

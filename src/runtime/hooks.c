@@ -6,8 +6,17 @@
 
 struct gpu_hooks {
     uint32_t refs;
-    gpulua_hooks set;
+    gpulua_hooks sets[GPU_HOOKS_OWNER_COUNT];
 };
+
+/* Calls `hook`, where somebody has set it, with the owner's user and the further arguments. */
+#define FIRE(hooks, hook, ...)                                                                     \
+    for (uint32_t i_ = 0; i_ < GPU_HOOKS_OWNER_COUNT; i_++) {                                      \
+        const gpulua_hooks *set_ = &(hooks)->sets[i_];                                             \
+        if (set_->hook) {                                                                          \
+            set_->hook(set_->user, __VA_ARGS__);                                                   \
+        }                                                                                          \
+    }
 
 void gpu_hooks_release(struct gpu_hooks *hooks) {
     if (hooks && --hooks->refs == 0) {
@@ -15,18 +24,28 @@ void gpu_hooks_release(struct gpu_hooks *hooks) {
     }
 }
 
-gpulua_status gpu_device_set_hooks(struct gpu_device *device, const gpulua_hooks *hooks,
-                                   struct gpu_error *error) {
+gpulua_status gpu_device_set_hooks(struct gpu_device *device, enum gpu_hooks_owner owner,
+                                   const gpulua_hooks *hooks, struct gpu_error *error) {
     GPU_ENTER(device);
-    struct gpu_hooks *made = hooks ? malloc(sizeof *made) : NULL;
-    if (hooks && !made) {
+    bool is_needed = hooks != NULL;
+    struct gpu_hooks *made = calloc(1, sizeof *made);
+    if (!made) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for hooks");
     }
-    if (made) {
-        *made = (struct gpu_hooks){.refs = 1, .set = *hooks};
+    made->refs = 1;
+    for (uint32_t i = 0; i < GPU_HOOKS_OWNER_COUNT; i++) {
+        if (i == owner && hooks) {
+            made->sets[i] = *hooks;
+        } else if (i != owner && device->hooks) {
+            made->sets[i] = device->hooks->sets[i];
+            is_needed |= made->sets[i].struct_bytes != 0;
+        }
     }
     gpu_hooks_release(device->hooks);
-    device->hooks = made;
+    device->hooks = is_needed ? made : NULL;
+    if (!is_needed) {
+        free(made);
+    }
     return GPULUA_OK;
 }
 
@@ -50,24 +69,24 @@ void gpu_hooks_fire_begin(const struct gpu_submit *submit, const char *name, con
         }
     }
     hooked->info.type = type < GPU_TYPE_COUNT && !is_mixed ? gpu_type_name(type) : NULL;
+    hooked->info.source = submit->site.source;
+    hooked->info.line = submit->site.line;
     hooked->hooks->refs++;
-    const gpulua_hooks *set = &hooked->hooks->set;
-    if (set->before_enqueue) {
-        set->before_enqueue(set->user, &hooked->info);
-    }
+    FIRE(hooked->hooks, before_enqueue, &hooked->info)
 }
 
 gpulua_status gpu_hooks_fire_end(const struct gpu_submit *submit, struct gpu_hooked *hooked,
                                  gpulua_status status, const struct gpu_error *error) {
     struct gpu_device *device = submit->stream->device;
-    const gpulua_hooks *set = &hooked->hooks->set;
     /* It is pending: a poll, which might have ended it, comes later. */
     struct gpu_op *op = status ? NULL : submit->stream->tail;
     hooked->info.number = op ? op->number : 0;
-    if (set->after_enqueue) {
-        set->after_enqueue(set->user, &hooked->info, status, status ? error->message : NULL);
+    FIRE(hooked->hooks, after_enqueue, &hooked->info, status, status ? error->message : NULL)
+    bool is_awaited = false;
+    for (uint32_t i = 0; op && i < GPU_HOOKS_OWNER_COUNT; i++) {
+        const gpulua_hooks *set = &hooked->hooks->sets[i];
+        is_awaited |= set->before_complete || set->after_complete;
     }
-    bool is_awaited = op && (set->before_complete || set->after_complete);
     struct gpu_hooked *kept = is_awaited ? malloc(sizeof *kept) : NULL;
     if (kept) {
         *kept = *hooked;
@@ -84,9 +103,8 @@ gpulua_status gpu_hooks_fire_end(const struct gpu_submit *submit, struct gpu_hoo
 }
 
 void gpu_hooks_before_complete(struct gpu_op *op) {
-    const gpulua_hooks *set = op->hooked ? &op->hooked->hooks->set : NULL;
-    if (set && set->before_complete) {
-        set->before_complete(set->user, &op->hooked->info);
+    if (op->hooked) {
+        FIRE(op->hooked->hooks, before_complete, &op->hooked->info)
     }
 }
 
@@ -95,16 +113,13 @@ void gpu_hooks_after_complete(struct gpu_op *op) {
     if (!hooked) {
         return;
     }
-    const gpulua_hooks *set = &hooked->hooks->set;
     op->hooked = NULL;
-    if (set->after_complete) {
-        const struct gpu_error *error = op->failure ? gpu_failure_error(op->failure) : NULL;
-        int64_t took_ns =
-            op->device->trace && !error ? gpu_trace_device_ns(op->device->trace, op->number) : -1;
-        set->after_complete(set->user, &hooked->info, error ? error->code : GPULUA_OK,
-                            error ? error->message : NULL, gpu_clock_ns() - hooked->begun_ns,
-                            took_ns);
-    }
+    const struct gpu_error *error = op->failure ? gpu_failure_error(op->failure) : NULL;
+    int64_t host_ns = gpu_clock_ns() - hooked->begun_ns;
+    int64_t device_ns =
+        op->device->trace && !error ? gpu_trace_device_ns(op->device->trace, op->number) : -1;
+    FIRE(hooked->hooks, after_complete, &hooked->info, error ? error->code : GPULUA_OK,
+         error ? error->message : NULL, host_ns, device_ns)
     gpu_hooks_release(hooked->hooks);
     free(hooked);
 }

@@ -1,4 +1,4 @@
-/* What a host sees of each operation (gpulua_hooks). */
+/* What a host and a script see of each operation (gpulua_hooks, dev:hooks). */
 #ifndef GPU_RUNTIME_HOOKS_H
 #define GPU_RUNTIME_HOOKS_H
 
@@ -7,9 +7,12 @@
 
 struct gpu_hooks;
 
+/* Each has a set of its own; the host's is called first. */
+enum gpu_hooks_owner { GPU_HOOKS_HOST, GPU_HOOKS_SCRIPT, GPU_HOOKS_OWNER_COUNT };
+
 /* NULL: none. Copied. */
-gpulua_status gpu_device_set_hooks(struct gpu_device *device, const gpulua_hooks *hooks,
-                                   struct gpu_error *error);
+gpulua_status gpu_device_set_hooks(struct gpu_device *device, enum gpu_hooks_owner owner,
+                                   const gpulua_hooks *hooks, struct gpu_error *error);
 void gpu_hooks_release(struct gpu_hooks *hooks); /* NULL: nothing */
 
 /* An operation between its first and its last hook. */

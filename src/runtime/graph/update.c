@@ -333,6 +333,7 @@ gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capt
         change->is_rebuilt = true;
         status = gpu_graph_plan(&body, NULL, capture, error);
         status = status ? status : rebuild(graph, &body, error);
+        graph->device->stats.fallbacks += status == GPULUA_OK;
     } else if (status == GPULUA_OK) {
         status = gpu_error_set(error, GPULUA_TOPOLOGY_CHANGED, "the graph%s%s has changed: %s",
                                graph->label[0] ? " " : "", graph->label, change->first);
