@@ -49,11 +49,13 @@ describe("a timeline", function()
     local dev = support.open { trace = true }
     local x <close> = dev:buffer("i32", 256, { label = "data" })
     local k = dev:compile [[
-      extern "C" __global__ void twice(int *x) { x[threadIdx.x] *= 2; }]].twice
+      extern "C" __global__ void twice(int *x, float by, long long n) {
+        x[threadIdx.x] *= (int)by + (n == 0);
+      }]].twice
     local other <close> = dev:stream()
     for i = 1, 5 do
       x:fill(i)
-      other:use(function() k:launch({ grid = 1, block = 256 }, x) end)
+      other:use(function() k:launch({ grid = 1, block = 256 }, x, 2, i == 5 and 1 << 60 or i) end)
     end
     x:read()
     dev:synchronize()
@@ -67,12 +69,12 @@ describe("a timeline", function()
     local data = data_of(page)
     local device = data.devices[log]
     local base, given_before, held = nil, 0, 0
-    local number = 0
+    local number, value_number, by_hand = 0, 0, {}
     for event in gpu.trace.events() do
       if event.log == log and event.given then
         number = number + 1
         for _, column in ipairs { "kind", "label", "kernel", "where", "task", "stream", "asked", "given", "begun",
-          "ended", "over", "bytes", "held", "shape", "uses", "failed" } do
+          "ended", "over", "bytes", "held", "shape", "uses", "arguments", "numbers", "failed" } do
           assert.truthy(device[column][number] ~= nil, column)
         end
         assert.equal(event.label, data.texts[device.label[number] + 1])
@@ -87,12 +89,23 @@ describe("a timeline", function()
           assert.truthy(math.abs(event.begun * 1e9 - base - given - device.begun[number]) < 2)
           assert.truthy(math.abs((event.ended - event.begun) * 1e9 - device.ended[number]) < 2)
         end
+        if event.arguments then
+          local text = data.texts[device.arguments[number] + 1]
+          by_hand[#by_hand + 1] = text:gsub("%%d", function()
+            value_number = value_number + 1
+            return tostring(device.values[value_number])
+          end)
+        end
+        assert.equal(event.arguments and 2 or 0, device.numbers[number])
         held = held + device.held[number]
         assert.equal(event.held_bytes, held)
         given_before = given
       end
     end
     assert.truthy(number >= 11)
+    assert.equal("x = data, by = 2, n = 1", by_hand[1])
+    assert.equal("x = data, by = 2, n = 1152921504606846976", by_hand[5]) -- a text: too large for a number there
+    assert.equal(#device.values, value_number)
     assert.equal(number, #device.kind)
     if not support.is_checked() then
       local reasons = {}

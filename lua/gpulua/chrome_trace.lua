@@ -19,12 +19,17 @@ local pieces_max <const> = 4096 -- between two writes
 
 local escapes <const> = { ['"'] = '\\"', ["\\"] = "\\\\" }
 
-local quoted_texts = {} -- of what is being written
 -- Any bytes as a JSON string that does no harm where it is shown.
+local function json(text)
+  return '"' .. core.shown(text):gsub('["\\]', escapes) .. '"'
+end
+
+local quoted_texts = {} -- of what is being written
+-- The same, for texts that come again and again.
 local function quoted(text)
   local known = quoted_texts[text]
   if not known then
-    known = '"' .. core.shown(text):gsub('["\\]', escapes) .. '"'
+    known = json(text)
     quoted_texts[text] = known
   end
   return known
@@ -155,6 +160,14 @@ local function used_text(log, number)
   return #texts > 0 and (',"uses":%s'):format(quoted(table.concat(texts, ", "))) or ""
 end
 
+local function arguments_text(log, number)
+  local texts = {}
+  for i, argument in ipairs(trace.arguments(log, number)) do
+    texts[i] = ("%s = %s"):format(argument.name or "argument " .. i, trace.argument_text(argument.value))
+  end
+  return #texts > 0 and (',"arguments":%s'):format(json(table.concat(texts, ", "))) or ""
+end
+
 local function write_waits(out, log, pid, number, stream, begun, base, next_id)
   for _, awaited in ipairs { core.trace_waits(log, number) } do
     if awaited ~= 0 then
@@ -230,10 +243,10 @@ local function write_device(out, info, log, base, lane_of, next_id)
       local shape = grid_x and (',"grid":"%d x %d x %d","block":"%d x %d x %d"'):format(grid_x, grid_y, grid_z, block_x,
         block_y, block_z) or ""
       out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":%s,"name":%s,"args":{"number":%d,"seq":%d,"task":%d,'
-        .. '"bytes":%d,"queued_us":%s%s%s%s%s%s}}', pid, stream, us(begun - base), us(ended - begun), quoted(kind),
+        .. '"bytes":%d,"queued_us":%s%s%s%s%s%s%s}}', pid, stream, us(begun - base), us(ended - begun), quoted(kind),
         quoted(label), number, seq, task, bytes, us(math.max(begun - given, 0)),
         kernel and (',"kernel":%s'):format(quoted(kernel)) or "", shape, place(source, line), used_text(log, number),
-        outcome == "failed" and ',"failed":true' or "")
+        grid_x and arguments_text(log, number) or "", outcome == "failed" and ',"failed":true' or "")
       next_id = write_waits(out, log, pid, number, stream, begun, base, next_id)
     end
   end

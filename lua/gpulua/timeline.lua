@@ -79,7 +79,7 @@ end
 -- ---- the data ----
 
 local op_columns <const> = "kind label kernel where task stream asked given begun ended over bytes held shape uses "
-  .. "failed home"
+  .. "arguments numbers values failed home"
 local span_columns <const> = "kind label where task begin took log op"
 
 local function uses_text(log, number)
@@ -91,6 +91,25 @@ local function uses_text(log, number)
     end
   end
   return table.concat(parts, ", ")
+end
+
+-- Adds the arguments of a launch: a text with %d for each number, how many those are, and the numbers in a column of
+-- their own. So that a kernel that is launched a million times with as many numbers takes one text.
+local function add_arguments(made, log, number, number_of)
+  local parts, count = {}, 0
+  for i, argument in ipairs(trace.arguments(log, number)) do
+    local text = trace.argument_text(argument.value)
+    if math.type(argument.value) then
+      local is_exact = argument.value == argument.value // 1 and math.abs(argument.value) < 1 << 53
+      made.values:add(is_exact and ("%d"):format(argument.value) or quoted(text))
+      count, text = count + 1, "%d"
+    else
+      text = text:gsub("%%", "%%%%")
+    end
+    parts[i] = ("%s = %s"):format((argument.name or "argument " .. i):gsub("%%", "%%%%"), text)
+  end
+  made.arguments:add(number_of(table.concat(parts, ", ")))
+  made.numbers:add(count)
 end
 
 local function write_device(to, info, log, base, number_of)
@@ -117,6 +136,12 @@ local function write_device(to, info, log, base, number_of)
     made.shape:add(number_of(grid_x and ("grid %d x %d x %d, block %d x %d x %d"):format(grid_x, grid_y, grid_z,
       block_x, block_y, block_z)))
     made.uses:add(number_of(uses_text(log, number)))
+    if grid_x then
+      add_arguments(made, log, number, number_of)
+    else
+      made.arguments:add(0)
+      made.numbers:add(0)
+    end
     made.failed:add(outcome == "failed" and 1 or 0)
     made.home:add(reads_back and 1 or 0)
     given_before, held_before = given, held

@@ -48,6 +48,28 @@ function trace.reason(log, earlier, later)
   return "order"
 end
 
+--- trace.arguments(log, number) -> a list with { name, type, is_pointer, value } for each argument of a launch; the
+-- value of a pointer is the name of its buffer, with the byte where it is not the first; nil for NULL. Empty for what
+-- is no launch.
+function trace.arguments(log, number)
+  local flat, list = table.pack(core.trace_arguments(log, number)), {}
+  for i = 1, flat.n, 4 do
+    list[#list + 1] = { name = flat[i] ~= "" and flat[i] or nil, type = flat[i + 1], is_pointer = flat[i + 2],
+      value = flat[i + 3] }
+  end
+  return list
+end
+
+--- trace.argument_text(value) -> as it is shown: integers in full, others to 9 digits.
+function trace.argument_text(value)
+  if math.type(value) == "float" then
+    return ("%.9g"):format(value)
+  elseif type(value) == "table" then -- a complex number
+    return ("{%.9g, %.9g}"):format(value[1], value[2])
+  end
+  return tostring(value)
+end
+
 local function place(source, line)
   return source and ("%s:%d"):format(source, line) or nil
 end
@@ -64,6 +86,7 @@ local function operation(log, name, number, base)
     asked = seconds(asked, base), given = seconds(given, base), begun = seconds(begun, base),
     ended = seconds(ended, base), over = seconds(over, base), bytes = bytes, held_bytes = held, outcome = outcome,
     grid = grid_x and { grid_x, grid_y, grid_z }, block = block_x and { block_x, block_y, block_z },
+    arguments = grid_x and trace.arguments(log, number),
     waits = { core.trace_waits(log, number) } }
 end
 
@@ -80,6 +103,8 @@ end
 --   log, number           its place in the logs, for gpu.trace.reason
 --   asked, given, over    when the call began, when the device had it, and when the script's side knew that it was over
 --   kernel, grid, block   of launches
+--   arguments             of launches: a list of { name =, type =, is_pointer =, value = }, of pointers the buffer's
+--                         name; "?" where it cannot be told
 --   bytes, held_bytes     that it moves or uses; that buffers of the device took then
 --   waits                 a list of the numbers in this log that it started behind; 0: one that is not in it
 --   outcome               "succeeded", "failed", or "pending"

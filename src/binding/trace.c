@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "binding/data.h"
 #include "binding/device.h"
 #include "runtime/trace.h"
 
@@ -352,6 +353,63 @@ int gpu_lua_trace_uses(lua_State *L) {
         lua_pushinteger(L, use->is_module ? 0 : (lua_Integer)use->byte_end);
         lua_pushboolean(L, use->access & GPU_READ);
         lua_pushboolean(L, use->access & GPU_WRITE);
+    }
+    return lua_gettop(L);
+}
+
+/* What a pointer argument points to: of which buffer, from which of its bytes on. */
+static void push_pointer(lua_State *L, const struct gpu_trace *trace,
+                         const struct gpu_traced_op *op, uint64_t address) {
+    for (uint32_t i = 0; i < op->use_count; i++) {
+        const struct gpu_traced_use *use = gpu_trace_use(trace, op, i);
+        uint64_t offset = address - use->address;
+        if (use->is_module || offset >= use->byte_end - use->byte_begin) {
+            continue;
+        }
+        offset += use->byte_begin;
+        if (use->label) {
+            lua_pushstring(L, gpu_trace_text(trace, use->label));
+        } else {
+            lua_pushfstring(L, "buffer %I", (LUAI_UACINT)use->block_number);
+        }
+        if (offset > 0) {
+            lua_pushfstring(L, " + %I B", (LUAI_UACINT)offset);
+            lua_concat(L, 2);
+        }
+        return;
+    }
+    if (address == 0) {
+        lua_pushnil(L);
+    } else {
+        lua_pushliteral(L, "?");
+    }
+}
+
+/* core.trace_arguments(log, number) -> for each parameter of the kernel that it launched: its name
+ * or "", its type ("f32", "in f32*"), whether it is a pointer, and the value: of pointers the
+ * buffer's name, or nil; "?" where it cannot be shown. Nothing where they are not known. */
+int gpu_lua_trace_arguments(lua_State *L) {
+    const struct gpu_traced_op *op;
+    const struct gpu_trace *trace = check_op(L, &op);
+    lua_settop(L, 0);
+    const struct gpu_param *param;
+    for (uint32_t i = 0; (param = gpu_trace_param(trace, op, i)); i++) {
+        const uint8_t *bytes = gpu_trace_arg(trace, op, param);
+        bool is_pointer = param->kind == GPU_PARAM_POINTER;
+        luaL_checkstack(L, 8, NULL);
+        lua_pushstring(L, param->name);
+        lua_pushstring(L, param->text);
+        lua_pushboolean(L, is_pointer);
+        if (is_pointer) {
+            uint64_t address;
+            memcpy(&address, bytes, sizeof address);
+            push_pointer(L, trace, op, address);
+        } else if (param->kind == GPU_PARAM_SCALAR && param->type < GPU_TYPE_COUNT &&
+                   param->byte_count == gpu_type_bytes(param->type)) {
+            gpu_lua_push_element(L, param->type, bytes);
+        } else {
+            lua_pushliteral(L, "?");
+        }
     }
     return lua_gettop(L);
 }

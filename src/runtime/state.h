@@ -825,7 +825,7 @@ struct gpu_form {
     char *name;                /* owned */
     char *by_hand;             /* owned: the signature as a script gave it; NULL: the compiler's */
     struct gpu_signature *signature; /* owned; NULL: not known yet */
-    uint32_t traced_text;            /* its name in the device's trace; 0: none yet */
+    uint32_t traced_number;          /* of it in the device's trace; 0: none yet */
 };
 struct gpu_recipe *gpu_recipe_create(const struct gpu_module_info *info, uint64_t number);
 void gpu_recipe_release(struct gpu_recipe *recipe); /* NULL: nothing */

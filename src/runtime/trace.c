@@ -22,6 +22,12 @@ struct gpu_trace {
     char device_name[32];
     const uint64_t *task;
     struct rows ops, uses, waits, spans;
+    struct rows args; /* of 8 bytes; those of one launch lie together */
+    struct traced_form {
+        uint32_t text;
+        struct gpu_signature *signature; /* owned; NULL: no memory */
+    } * forms;                           /* owned: of kernels that were launched */
+    uint32_t form_count;
     uint32_t ops_max;
     uint64_t dropped_count;
     uint64_t number_first; /* of the device's operations, which the first row is; 0: none yet */
@@ -51,25 +57,44 @@ static inline void *row_at(const struct rows *rows, uint64_t index) {
     return rows->pieces[index / PIECE_ROWS] + index % PIECE_ROWS * rows->row_bytes;
 }
 
-/* A new one at the end, zeroed. NULL: no memory. */
-static void *row_add(struct rows *rows) {
+/* Room for one more. */
+static bool make_row_room(struct rows *rows) {
     if (rows->count == (uint64_t)rows->piece_count * PIECE_ROWS) {
         if (rows->piece_count == rows->piece_capacity) {
             uint32_t capacity = rows->piece_capacity ? rows->piece_capacity * 2 : 16;
             uint8_t **grown = realloc(rows->pieces, capacity * sizeof *grown);
             if (!grown) {
-                return NULL;
+                return false;
             }
             rows->pieces = grown;
             rows->piece_capacity = capacity;
         }
         uint8_t *piece = calloc(PIECE_ROWS, rows->row_bytes);
         if (!piece) {
-            return NULL;
+            return false;
         }
         rows->pieces[rows->piece_count++] = piece;
     }
-    return row_at(rows, rows->count++);
+    return true;
+}
+
+/* A new one at the end, zeroed. NULL: no memory. */
+static inline void *row_add(struct rows *rows) {
+    return make_row_room(rows) ? row_at(rows, rows->count++) : NULL;
+}
+
+/* So many, at most a piece, in one piece. Their first is the last `count` of all. */
+static void *rows_add(struct rows *rows, uint32_t count) {
+    uint64_t left = PIECE_ROWS - rows->count % PIECE_ROWS;
+    if (count > left) {
+        rows->count += left; /* which nobody uses */
+    }
+    if (!make_row_room(rows)) {
+        return NULL;
+    }
+    void *first = row_at(rows, rows->count);
+    rows->count += count;
+    return first;
 }
 
 static void rows_finish(struct rows *rows) {
@@ -173,6 +198,7 @@ struct gpu_trace *gpu_trace_create(const char *device_name, uint32_t ops_max) {
     trace->uses.row_bytes = sizeof(struct gpu_traced_use);
     trace->waits.row_bytes = sizeof(struct gpu_traced_wait);
     trace->spans.row_bytes = sizeof(struct gpu_traced_span);
+    trace->args.row_bytes = sizeof(uint64_t);
     char *empty = make_text_room(trace) ? strdup("") : NULL;
     if (!empty) {
         gpu_trace_release(trace);
@@ -195,6 +221,11 @@ void gpu_trace_release(struct gpu_trace *trace) {
     rows_finish(&trace->uses);
     rows_finish(&trace->waits);
     rows_finish(&trace->spans);
+    rows_finish(&trace->args);
+    for (uint32_t i = 0; i < trace->form_count; i++) {
+        free(trace->forms[i].signature);
+    }
+    free(trace->forms);
     gpu_index_finish(&trace->texts_by_key);
     for (uint32_t i = 0; i < trace->text_count; i++) {
         free(trace->texts[i]);
@@ -236,6 +267,7 @@ static void note_uses(struct gpu_trace *trace, struct gpu_traced_op *row,
             .block_number = block->number,
             .byte_begin = use->byte_begin,
             .byte_end = use->byte_end,
+            .address = block->address + use->byte_begin,
             .label = block->traced_text,
             .access = use->access,
             .is_host = block->is_host,
@@ -270,6 +302,48 @@ static void note_waits(struct gpu_trace *trace, struct gpu_traced_op *row,
             to->op = find_point(trace, waits[i].stream, waits[i].seq);
             row->wait_count++;
         }
+    }
+}
+
+/* The number of the form, counted from 1; 0: no memory. */
+static uint32_t form_number(struct gpu_trace *trace, struct gpu_form *form) {
+    if (form->traced_number != 0) {
+        return form->traced_number;
+    }
+    const struct gpu_signature *from = form->signature;
+    uint32_t count = trace->form_count; /* room for a power of two of them */
+    if ((count & (count - 1)) == 0) {
+        void *grown = realloc(trace->forms, (count ? count * 2 : 1) * sizeof *trace->forms);
+        if (!grown) {
+            return 0;
+        }
+        trace->forms = grown;
+    }
+    struct traced_form *made = &trace->forms[trace->form_count++];
+    *made = (struct traced_form){.text = gpu_trace_keep_text(trace, form->name)};
+    size_t bytes = from ? sizeof *from + from->param_count * sizeof *from->params : 0;
+    made->signature = from ? malloc(bytes) : NULL;
+    if (made->signature) {
+        memcpy(made->signature, from, bytes);
+    }
+    form->traced_number = trace->form_count;
+    return form->traced_number;
+}
+
+static void note_args(struct gpu_trace *trace, struct gpu_traced_op *row,
+                      const struct wire_record *record) {
+    const struct gpu_signature *signature = trace->forms[row->form - 1].signature;
+    if (!signature || signature->args_bytes != record->u.launch.args_bytes) {
+        row->form = 0;
+        return;
+    }
+    uint32_t words = (signature->args_bytes + 7u) / 8u;
+    void *to = words > 0 ? rows_add(&trace->args, words) : NULL;
+    if (to) {
+        memcpy(to, gpu_wire_record_payload(record), signature->args_bytes);
+        row->arg_first = trace->args.count - words;
+    } else {
+        row->form = 0;
     }
 }
 
@@ -318,11 +392,8 @@ void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
     row->seq = record->seq;
     row->slot = slot;
     row->label = text_number(trace, op->label);
-    struct gpu_form *form = envelope->form;
-    if (form && form->traced_text == 0) {
-        form->traced_text = gpu_trace_keep_text(trace, form->name);
-    }
-    row->kernel = form ? form->traced_text : 0;
+    row->form = envelope->form ? form_number(trace, envelope->form) : 0;
+    row->kernel = row->form != 0 ? trace->forms[row->form - 1].text : 0;
     row->source = text_number(trace, op->site.source);
     row->line = op->site.line;
     row->task = trace->task ? *trace->task : 0;
@@ -332,6 +403,9 @@ void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
     if (record->opcode == WIRE_OP_LAUNCH) {
         memcpy(row->grid, record->u.launch.grid, sizeof row->grid);
         memcpy(row->block, record->u.launch.block, sizeof row->block);
+    }
+    if (row->form != 0) {
+        note_args(trace, row, record);
     }
     note_uses(trace, row, envelope);
     if (row->kind == GPU_TRACE_COPY || row->kind == GPU_TRACE_UPLOAD ||
@@ -471,6 +545,18 @@ const struct gpu_traced_op *gpu_trace_op(const struct gpu_trace *trace, uint64_t
 const struct gpu_traced_use *gpu_trace_use(const struct gpu_trace *trace,
                                            const struct gpu_traced_op *op, uint32_t index) {
     return row_at(&trace->uses, op->use_first + index);
+}
+
+const struct gpu_param *gpu_trace_param(const struct gpu_trace *trace,
+                                        const struct gpu_traced_op *op, uint32_t index) {
+    const struct gpu_signature *signature =
+        op->form != 0 ? trace->forms[op->form - 1].signature : NULL;
+    return signature && index < signature->param_count ? &signature->params[index] : NULL;
+}
+
+const uint8_t *gpu_trace_arg(const struct gpu_trace *trace, const struct gpu_traced_op *op,
+                             const struct gpu_param *param) {
+    return (const uint8_t *)row_at(&trace->args, op->arg_first) + param->byte_offset;
 }
 
 const struct gpu_traced_wait *gpu_trace_wait(const struct gpu_trace *trace,

@@ -17,6 +17,7 @@ struct gpu_trace;
 struct gpu_device;
 struct gpu_envelope;
 struct gpu_op;
+struct gpu_param;
 struct wire_record;
 struct wire_times;
 
@@ -44,8 +45,9 @@ struct gpu_traced_op {
     int64_t over_ns;            /* the script's side knew; 0: it has not yet */
     uint64_t bytes;             /* that it moved; of launches, that it declares to use */
     uint64_t held_bytes;        /* of the device, that the script had when it was given */
-    uint64_t use_first, wait_first;
+    uint64_t use_first, wait_first, arg_first;
     uint32_t use_count, wait_count;
+    uint32_t form; /* of the kernel, with its parameters; 0: its arguments are not known */
     uint32_t grid[3];
     uint16_t block[3];
     uint8_t kind, outcome;
@@ -53,8 +55,9 @@ struct gpu_traced_op {
 };
 struct gpu_traced_use {
     uint64_t block_number, byte_begin, byte_end;
-    uint32_t label; /* text; 0: it has none */
-    uint8_t access; /* enum gpu_access */
+    uint64_t address; /* of byte_begin, as arguments have it */
+    uint32_t label;   /* text; 0: it has none */
+    uint8_t access;   /* enum gpu_access */
     bool is_host, is_module;
 };
 /* A fence: it started when that one was over. */
@@ -113,6 +116,12 @@ uint64_t gpu_trace_dropped(const struct gpu_trace *trace);
 const struct gpu_traced_op *gpu_trace_op(const struct gpu_trace *trace, uint64_t number);
 const struct gpu_traced_use *gpu_trace_use(const struct gpu_trace *trace,
                                            const struct gpu_traced_op *op, uint32_t index);
+/* The parameters of the kernel that it launched, and where the argument for one of them is, in
+ * byte_count bytes. NULL: there is none, or it is not known. */
+const struct gpu_param *gpu_trace_param(const struct gpu_trace *trace,
+                                        const struct gpu_traced_op *op, uint32_t index);
+const uint8_t *gpu_trace_arg(const struct gpu_trace *trace, const struct gpu_traced_op *op,
+                             const struct gpu_param *param);
 const struct gpu_traced_wait *gpu_trace_wait(const struct gpu_trace *trace,
                                              const struct gpu_traced_op *op, uint32_t index);
 const char *gpu_trace_text(const struct gpu_trace *trace, uint32_t number); /* "" for 0 */
