@@ -395,6 +395,7 @@ describe("a report", function()
     local log = log_next()
     local dev = support.open { trace = true }
     local spin = dev:compile(support.spin_source)
+    dev:compile(support.spin_source):close() -- the same, but for its name: once more, unless the cache has it, too
     local x <close> = dev:buffer("i32", 1 << 20, { label = "big" }):fill(0)
     local ticks = support.ticks(dev, 0.01)
     for _ = 1, 5 do
@@ -409,14 +410,19 @@ describe("a report", function()
       row = kernel.name == "spin" and kernel or row
     end
     assert.truthy(row.count >= 5)
-    assert.truthy(row.median >= 0.005 and row.median <= row.longest and row.p99 <= row.longest)
-    assert.truthy(row.total >= 0.025 and row.share > 0.5)
+    assert.truthy(row.median >= 0.003 and row.median <= row.longest and row.p99 <= row.longest)
+    assert.truthy(row.total >= 0.015 and row.share > 0.5)
     assert.equal("download", device.copies[1].name)
     assert.equal(4 << 20, device.copies[1].bytes)
     assert.truthy(math.abs(device.copies[1].rate * device.copies[1].total - (4 << 20)) < 1)
-    assert.truthy(device.busy <= device.elapsed * 1.000001 and device.busy >= 0.025)
+    assert.truthy(device.busy <= device.elapsed * 1.000001 and device.busy >= 0.015)
     assert.equal("big", device.peaks[1].name)
     assert.truthy(device.peaks[1].bytes >= 4 << 20 and device.peak_bytes >= device.peaks[1].bytes)
+    local compiled, stats = device.compiled, dev:stats()
+    assert.truthy(compiled.count + compiled.from_cache >= 2)
+    assert.equal(stats.compilations, compiled.count)
+    assert.equal(stats.cache_hits, compiled.from_cache)
+    assert.equal(stats.compile_ns / 1e9, compiled.total)
     local shares = 0
     for _, list in ipairs { device.kernels, device.copies } do
       for _, entry in ipairs(list) do
@@ -428,9 +434,9 @@ describe("a report", function()
     for _, wait in ipairs(report.waits) do
       waited = waited or wait.where and wait.where:find("trace_spec.lua", 1, true) and wait.label == "spin" and wait
     end
-    assert.truthy(waited and waited.total >= 0.015)
+    assert.truthy(waited and waited.total >= 0.009)
     local text = tostring(report)
-    for _, part in ipairs { "spin", "download", "big", "trace_spec.lua", "median", "fences" } do
+    for _, part in ipairs { "spin", "download", "big", "trace_spec.lua", "median", "fences", "from the cache" } do
       assert.truthy(text:find(part, 1, true), part)
     end
     support.close_all()

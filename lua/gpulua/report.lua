@@ -87,6 +87,7 @@ local function device_of(info, log)
   table.sort(peaks, function(a, b) return a.bytes > b.bytes or a.bytes == b.bytes and a.name < b.name end)
   return { name = device.name, operations = device.ops, dropped = device.dropped, untimed = untimed, kernels = kernels,
     copies = copies, elapsed = first and (last - first) / 1e9 or 0, busy = busy / 1e9,
+    compiled = { count = device.compilations, total = device.compile_ns / 1e9, from_cache = device.cache_hits },
     fences = { issued = device.waits_issued, left_out = device.waits_elided }, peak_bytes = device.bytes_live_max,
     peaks = peaks }
 end
@@ -170,6 +171,11 @@ local function add_device(lines, device)
   end)
   lines[#lines + 1] = ("buffers took %s at most; %d fences between streams, %d left out because others implied them")
     :format(size(device.peak_bytes), device.fences.issued, device.fences.left_out)
+  local compiled = device.compiled
+  if compiled.count + compiled.from_cache > 0 then
+    lines[#lines + 1] = ("%d compilations%s, %d more from the cache"):format(compiled.count,
+      compiled.count > 0 and " took " .. time(compiled.total):gsub(" $", "") or "", compiled.from_cache)
+  end
   lines[#lines + 1] = ""
 end
 
@@ -197,6 +203,7 @@ end
 --     kernels         a list, the dearest first: { name, count, total, median, p99, longest (s), share }; what graphs,
 --                     fills and library calls took is in it, too
 --     copies          likewise: { name, count, total (s), bytes, rate (bytes per second), share }
+--     compiled        { count, total (s), from_cache }: runs of the compiler, and what the disk cache had instead
 --     fences          { issued, left_out }
 --     peak_bytes      the most that buffers took
 --     peaks           a list of { name, bytes }: the same for each label, or for each line where there is none

@@ -125,7 +125,7 @@ static bool device_open(uint64_t seed) {
                                      .is_checked = is_checked,
                                      .seed = seed};
     struct backend_error error = {.log = NULL};
-    struct backend_source source = {"graph.cu", text, ""};
+    struct backend_source source = {.name = "graph.cu", .text = text, .options = ""};
     struct wire_kernel_facts facts;
     struct backend_kernel **kernels[] = {&visit_kernel, &meet_kernel, &blocks_kernel, &fail_kernel};
     static const char *const names[] = {"visit", "meet", "blocks", "fail"};

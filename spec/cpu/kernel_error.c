@@ -206,7 +206,8 @@ static void image_tests(void) {
     check(gpu_cpu_module_load(NULL, garbage, sizeof garbage, true, &module, &error) ==
               GPULUA_INVALID_DATA,
           "an image that is none is refused");
-    struct backend_source source = {"image.cu", "__global__ void k() {}", ""};
+    struct backend_source source = {
+        .name = "image.cu", .text = "__global__ void k() {}", .options = ""};
     void *image = NULL;
     size_t bytes = 0;
     char *description = NULL;

@@ -58,7 +58,7 @@ static char *file_text(const char *path) {
 
 static gpulua_status compile_text(const char *name, const char *text, const char *options,
                                   struct program *program, struct backend_error *error) {
-    struct backend_source source = {name, text, options};
+    struct backend_source source = {.name = name, .text = text, .options = options};
     void *image = NULL;
     size_t image_bytes = 0;
     memset(program, 0, sizeof *program);

@@ -179,7 +179,7 @@ int main(void) {
     sem_init(&moved, 0, 0);
     struct backend_open_info info = {.sink = {NULL, on_failed, NULL, on_moved}};
     struct backend_error error = {.log = NULL};
-    struct backend_source source = {"pool.cu", text, ""};
+    struct backend_source source = {.name = "pool.cu", .text = text, .options = ""};
     struct backend_module *module = NULL;
     struct wire_kernel_facts facts;
     void *image = NULL;

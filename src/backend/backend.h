@@ -96,6 +96,7 @@ struct backend_source {
     const char *text;    /* NUL-terminated CUDA C */
     const char *options; /* lines: "define NAME VALUE", "name EXPRESSION" (template instances),
                             "include PATH", "flag TEXT" (passed to the compiler); "" for none */
+    bool *was_cached;    /* out: no compiler has run, the disk cache had it; NULL: not asked for */
 };
 
 /* What a launch declares that it does with a range of memory (check mode). */

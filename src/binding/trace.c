@@ -176,12 +176,18 @@ void gpu_lua_trace_run_ends(struct gpulua *g, const struct task *task,
 /* Into the table on top: what was counted, and the most that memory of each label took. */
 static void push_counts(lua_State *L, const struct gpu_trace *trace) {
     struct gpu_trace_counts counts = gpu_trace_counts(trace);
-    lua_pushinteger(L, (lua_Integer)counts.waits_issued);
-    lua_setfield(L, -2, "waits_issued");
-    lua_pushinteger(L, (lua_Integer)counts.waits_elided);
-    lua_setfield(L, -2, "waits_elided");
-    lua_pushinteger(L, (lua_Integer)counts.bytes_live_max);
-    lua_setfield(L, -2, "bytes_live_max");
+    const struct {
+        const char *name;
+        uint64_t value;
+    } fields[] = {
+        {"waits_issued", counts.waits_issued},     {"waits_elided", counts.waits_elided},
+        {"bytes_live_max", counts.bytes_live_max}, {"compilations", counts.compilations},
+        {"compile_ns", counts.compile_ns},         {"cache_hits", counts.cache_hits},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        lua_pushinteger(L, (lua_Integer)fields[i].value);
+        lua_setfield(L, -2, fields[i].name);
+    }
     lua_newtable(L);
     for (uint32_t text = 0; text < gpu_trace_text_count(trace); text++) {
         uint64_t bytes = gpu_trace_peak_bytes(trace, text);
@@ -228,10 +234,9 @@ static void find_open(struct gpulua *g) {
 
 /* core.trace_info() -> { spans = count, with those of tasks that have not ended as they are now;
  * dropped = count; begun = ns, before all that is in the logs; { name =, ops =, dropped =,
- * waits_issued
- * =, waits_elided =, bytes_live_max =, peaks = { [label or line] = bytes } }, ... }, the devices in
- * the order of their opening; nil: nothing is traced. Blocks until the devices have told what they
- * know */
+ * waits_issued =, waits_elided =, bytes_live_max =, compilations =, compile_ns =, cache_hits =,
+ * peaks = { [label or line] = bytes } }, ... }, the devices in the order of their opening; nil:
+ * nothing is traced. Blocks until the devices have told what they know */
 int gpu_lua_trace_info(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     const struct tracing *tracing = g->tracing;

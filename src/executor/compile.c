@@ -21,6 +21,7 @@ struct executor_job {
     void *image;
     size_t image_bytes;
     char *description;
+    struct wire_compiled compiled;
     struct backend_error error;
 };
 
@@ -67,12 +68,16 @@ static void compile(struct wire_executor *executor, struct executor_job *job) {
         free(job->text);
         job->text = entered;
     }
+    bool was_cached = false;
     const struct backend_source source = {
-        .name = job->name, .text = job->text, .options = job->options};
+        .name = job->name, .text = job->text, .options = job->options, .was_cached = &was_cached};
+    uint64_t begun_ns = gpu_wire_now_ns();
     bool is_told = gpu_range_push(GPU_RANGE_COMPILE, job->name, 0);
     gpulua_status status = executor->ops->module_compile(
         executor->device, &source, &job->image, &job->image_bytes, &job->description, &job->error);
     gpu_range_pop(is_told);
+    job->compiled.took_ns = (int64_t)(gpu_wire_now_ns() - begun_ns);
+    job->compiled.was_cached = was_cached;
     job->error.status = status;
 }
 
@@ -204,7 +209,8 @@ static void finish(struct wire_executor *executor, struct executor_job *job) {
         if (executor->verify != NULL) {
             gpu_executor_verify_module(executor, job->module, job->description);
         }
-        gpu_executor_answer(executor, job->request, GPULUA_OK, 0, job->description, NULL, 0);
+        gpu_executor_answer(executor, job->request, GPULUA_OK, 0, job->description, &job->compiled,
+                            sizeof job->compiled);
         return;
     }
     if (is_wanted) {

@@ -221,7 +221,7 @@ gpulua_status gpu_device_inject_slow(struct gpu_device *device, struct gpu_kerne
 /* Counters. X(name): every one a uint64_t, all in stats(). */
 /* clang-format off */
 #define GPU_STATS_TABLE(X)                                                                                   \
-    X(launches) X(captures) X(replays) X(fallbacks) X(overflows) X(events_created) X(events_live) X(drops) X(copies) X(fills) X(uploads) X(downloads) X(marks)                                           \
+    X(launches) X(captures) X(replays) X(fallbacks) X(overflows) X(compilations) X(compile_ns) X(cache_hits) X(events_created) X(events_live) X(drops) X(copies) X(fills) X(uploads) X(downloads) X(marks)                                           \
     X(waits_issued) X(waits_elided) X(hazards_widened) X(recorders_abandoned)                                 \
     X(ops_completed) X(ops_failed) X(ops_in_flight) X(ops_in_flight_max)                                      \
     X(allocs) X(frees) X(bytes_live) X(bytes_live_max) X(bytes_pending) X(bytes_reserved) X(bytes_quarantined) X(budget_bytes) \

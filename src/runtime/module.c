@@ -169,6 +169,24 @@ static void finish(struct gpu_module *module) {
     gpu_device_release(device);
 }
 
+/* What was loaded, not compiled, has no such body. */
+static void count_compilation(struct gpu_device *device, const struct wire_reply *reply) {
+    struct wire_compiled compiled;
+    if (reply->body_bytes != sizeof compiled) {
+        return;
+    }
+    memcpy(&compiled, gpu_wire_reply_body(reply), sizeof compiled);
+    if (compiled.was_cached) {
+        device->stats.cache_hits++;
+    } else {
+        device->stats.compilations++;
+        device->stats.compile_ns += (uint64_t)compiled.took_ns;
+    }
+    if (device->trace) {
+        gpu_trace_note_compilations(device->trace, &device->stats);
+    }
+}
+
 static void on_module(struct gpu_op *op, void *user, const struct wire_reply *reply) {
     struct gpu_module *module = user;
     if (op->failure || op->device->recovery.restarts_max == 0) {
@@ -187,6 +205,7 @@ static void on_module(struct gpu_op *op, void *user, const struct wire_reply *re
         }
     } else if (reply && read_description(module, gpu_wire_reply_text(reply))) {
         module->is_loaded = true;
+        count_compilation(op->device, reply);
     } else {
         op->failure = gpu_failure_create();
         if (op->failure) {

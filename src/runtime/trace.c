@@ -484,6 +484,12 @@ void gpu_trace_note_memory(struct gpu_trace *trace, const struct gpu_block *bloc
     trace->counts.bytes_live_max = block->device->stats.bytes_live_max;
 }
 
+void gpu_trace_note_compilations(struct gpu_trace *trace, const struct gpu_stats *stats) {
+    trace->counts.compilations = stats->compilations;
+    trace->counts.compile_ns = stats->compile_ns;
+    trace->counts.cache_hits = stats->cache_hits;
+}
+
 void gpu_trace_forget_memory(struct gpu_trace *trace) {
     for (uint32_t i = 0; i < trace->text_count; i++) {
         trace->held[i].bytes = 0;

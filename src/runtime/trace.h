@@ -18,6 +18,7 @@ struct gpu_device;
 struct gpu_envelope;
 struct gpu_op;
 struct gpu_param;
+struct gpu_stats;
 struct wire_record;
 struct wire_times;
 
@@ -126,11 +127,13 @@ const struct gpu_traced_wait *gpu_trace_wait(const struct gpu_trace *trace,
                                              const struct gpu_traced_op *op, uint32_t index);
 const char *gpu_trace_text(const struct gpu_trace *trace, uint32_t number); /* "" for 0 */
 uint32_t gpu_trace_text_count(const struct gpu_trace *trace);
+void gpu_trace_note_compilations(struct gpu_trace *trace, const struct gpu_stats *stats);
 /* The most that memory of that label, or made by that line, has taken; 0: there was none. */
 uint64_t gpu_trace_peak_bytes(const struct gpu_trace *trace, uint32_t text);
 /* What the device has counted, as of the operation that was given last. */
 struct gpu_trace_counts {
     uint64_t waits_issued, waits_elided, bytes_live_max;
+    uint64_t compilations, compile_ns, cache_hits;
 };
 struct gpu_trace_counts gpu_trace_counts(const struct gpu_trace *trace);
 const char *gpu_trace_kind_name(enum gpu_trace_kind kind);

@@ -340,6 +340,12 @@ struct wire_point {
     uint32_t reserved;
 };
 
+/* Of MODULE_COMPILE. */
+struct wire_compiled {
+    int64_t took_ns; /* the compiler, or the cache */
+    uint32_t was_cached, reserved;
+};
+
 /* On the monotonic clock of the host. */
 struct wire_times {
     uint32_t stream, reserved;

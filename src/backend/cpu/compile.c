@@ -62,8 +62,8 @@ static void key_make(struct job *job, const char *preprocessed, struct gpu_cache
     gpu_cache_key_init(key, bytes, lengths, 8);
 }
 
-static bool cached(const char *cache_path, const struct gpu_cache_key *key, void **image,
-                   size_t *image_bytes, char **description) {
+static bool cached(const struct job *job, const char *cache_path, const struct gpu_cache_key *key,
+                   void **image, size_t *image_bytes, char **description) {
     const char *text;
     const void *code;
     size_t code_bytes;
@@ -73,6 +73,9 @@ static bool cached(const char *cache_path, const struct gpu_cache_key *key, void
     if (gpu_cpu_image_open(*image, *image_bytes, &text, &code, &code_bytes)) {
         *description = strdup(text);
         if (*description != NULL) {
+            if (job->source->was_cached != NULL) {
+                *job->source->was_cached = true;
+            }
             return true;
         }
     }
@@ -171,7 +174,7 @@ static gpulua_status job_run(struct job *job, const char *cache_path, void **ima
     }
     /* What is included is part of the key, so then the cache is asked behind the preprocessor. */
     key_make(job, NULL, &key);
-    if (!job->reads_files && cached(cache_path, &key, image, image_bytes, description)) {
+    if (!job->reads_files && cached(job, cache_path, &key, image, image_bytes, description)) {
         return GPULUA_OK;
     }
     if (!gpu_cache_folder(cache_path, job->cache_folder, sizeof job->cache_folder)) {
@@ -190,7 +193,7 @@ static gpulua_status job_run(struct job *job, const char *cache_path, void **ima
     if (job->reads_files) {
         key_make(job, preprocessed, &key);
     }
-    if (!job->reads_files || !cached(cache_path, &key, image, image_bytes, description)) {
+    if (!job->reads_files || !cached(job, cache_path, &key, image, image_bytes, description)) {
         status = build(job, preprocessed, image, image_bytes, description);
         if (status == GPULUA_OK) {
             gpu_cache_put(cache_path, &key, CACHE_SUFFIX, *image, *image_bytes);

@@ -739,6 +739,8 @@ gpulua_status gpu_cuda_compile(const struct cuda_nvrtc *nvrtc, uint32_t compute,
             if (status == GPULUA_OK && job.options.cacheable) {
                 gpu_cache_put(cache_path, &key, CACHE_SUFFIX, *image, *image_bytes);
             }
+        } else if (source->was_cached != NULL) {
+            *source->was_cached = true;
         }
     }
     free(job.log);
