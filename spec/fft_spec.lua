@@ -763,7 +763,7 @@ describe("fft", function()
     wrong("InvalidArgument", "fft: scale: a number or { forward =, inverse = } expected", { shape = 8, scale = "1" })
     wrong("InvalidArgument", "got back = 1", { shape = 8, scale = { back = 1 } })
     wrong("InvalidArgument", "fft: input: a table { strides =, distance = } expected", { shape = 8, input = 3 })
-    wrong("InvalidArgument", "fft: output: strides and distance expected, got 'stride'",
+    wrong("InvalidArgument", "fft: output: it has no option 'stride'; there are: distance, strides",
       { shape = 8, output = { stride = 3 } })
     wrong("InvalidArgument", "fft: input: strides: a table of 2 expected, got 1 of them",
       { shape = { 8, 8 }, input = { strides = { 1 } } })

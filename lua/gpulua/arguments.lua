@@ -18,13 +18,23 @@ function arguments.options(text)
   return set
 end
 
+--- What messages about an option that there is not end with: "; there are: a, b".
+function arguments.instead(options)
+  local names = {}
+  for name in pairs(options) do
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  return "; there are: " .. table.concat(names, ", ")
+end
+
 function arguments.check(call, given, options)
   if type(given) ~= "table" then
     fail(call, "a table expected, got %s", core.type(given) or type(given))
   end
   for name in pairs(given) do
     if not options[name] then
-      fail(call, "it has no option '%s'", tostring(name))
+      fail(call, "it has no option '%s'%s", tostring(name), arguments.instead(options))
     end
   end
 end

@@ -658,7 +658,7 @@ return function(device, options)
       core.raise("InvalidArgument", option_types[name]
         and ("%s of blas: a%s expected, got %s"):format(name, name == "tf32" and " boolean" or " whole number",
           tostring(value))
-        or ("blas has no option '%s'"):format(tostring(name)))
+        or ("blas has no option '%s'%s"):format(tostring(name), arguments.instead(option_types)))
     end
   end
   local known = modules[device]

@@ -278,6 +278,8 @@ local function too_many()
   core.raise("Unsupported", "fft: more than 2^48 elements")
 end
 
+local layout_options <const> = { strides = true, distance = true }
+
 -- One side: its sizes, where its elements lie, and how far they reach. `option`: input or output.
 local function side_of(given, option, name, kind, sizes, batch)
   local layout, rank = given[option], #sizes
@@ -286,8 +288,8 @@ local function side_of(given, option, name, kind, sizes, batch)
   end
   layout = layout or {}
   for key in pairs(layout) do
-    if key ~= "strides" and key ~= "distance" then
-      fail("fft", "%s: strides and distance expected, got '%s'", option, tostring(key))
+    if not layout_options[key] then
+      fail("fft", "%s: it has no option '%s'%s", option, tostring(key), arguments.instead(layout_options))
     end
   end
   local wanted, strides, span = layout.strides, {}, 1
@@ -403,7 +405,7 @@ return function(device, given)
   end
   for name in pairs(given) do
     if not plan_options[name] then
-      fail("fft", "it has no option '%s'", tostring(name))
+      fail("fft", "it has no option '%s'%s", tostring(name), arguments.instead(plan_options))
     end
   end
   local sizes, batch = sizes_of(given), arguments.whole("fft", given, "batch", 1) or 1

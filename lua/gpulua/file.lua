@@ -2,6 +2,7 @@
 -- No call here yields: they block the thread as long as the disk takes.
 
 local core = require "gpulua.core"
+local instead <const> = require "gpulua.arguments".instead
 
 local file = {}
 
@@ -143,7 +144,7 @@ function file.check_options(options, names, what)
   end
   for name in pairs(options or {}) do
     if not names[name] then
-      core.raise("InvalidArgument", ("%s has no option '%s'"):format(what, tostring(name)))
+      core.raise("InvalidArgument", ("%s has no option '%s'%s"):format(what, tostring(name), instead(names)))
     end
   end
   return options or {}

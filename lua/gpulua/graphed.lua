@@ -10,6 +10,7 @@
 -- but the graph can use it (UseAfterFree), unless the graph is made anew for that run.
 
 local core = require "gpulua.core"
+local instead <const> = require "gpulua.arguments".instead
 local is_same, is_captured = core.graphed_same, core.capture_active
 
 local graphed = {}
@@ -275,7 +276,7 @@ return function(device, options, f)
     if type(value) ~= option_types[name] then
       core.raise("InvalidArgument", option_types[name]
         and ("%s of graphed: a %s expected, got %s"):format(name, option_types[name], type(value))
-        or ("graphed has no option '%s'"):format(tostring(name)))
+        or ("graphed has no option '%s'%s"):format(tostring(name), instead(option_types)))
     end
   end
   local warmup = options.warmup or 1

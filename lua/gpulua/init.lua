@@ -23,14 +23,16 @@ end
 -- loaded module in which it finds them, in the order of a hash, and they are to be those of gpulua.
 package.loaded["gpulua.core"] = setmetatable({}, { __index = core })
 
---- Runs f(...) as a task and waits for it and its children; returns its results or raises its error.
+local arguments = require "gpulua.arguments"
+
+--- gpu.run(f, ...): runs f(...) as a task and waits for it and its children; returns its results or raises its error.
 -- Outside tasks this drives the loop.
 function gpu.run(f, ...)
   return core.spawn_run(f, ...):await()
 end
 
---- Runs f(...) as a task on the caller's stream, for at most `seconds`; returns its results or raises
--- its error. When the time is over it cancels f's waits and raises Timeout.
+--- gpu.timeout(seconds, f, ...): runs f(...) as a task on the caller's stream, for at most so long; returns its results
+-- or raises its error. When the time is over it cancels f's waits and raises Timeout.
 function gpu.timeout(seconds, f, ...)
   local task <close> = core.spawn_timed(seconds, f, ...)
   task:join(seconds)
@@ -151,18 +153,16 @@ function graph.update(self, options, f)
     core.capture_again(self):close() -- raises, if it is closed
     core.raise("InvalidArgument", ("update: [options,] a function expected, got %s, %s"):format(type(options), type(f)))
   end
-  for name, value in pairs(options or {}) do
-    if name ~= "rebuild" or type(value) ~= "boolean" then
-      core.raise("InvalidArgument", ("update: rebuild = true or false expected, got %s = %s"):format(name, value))
-    end
-    rebuild = value
+  if options then
+    arguments.check("update", options, { rebuild = true })
+    rebuild = arguments.flag("update", options, "rebuild") ~= false
   end
   local capture <close> = core.capture_again(self)
   core.capture_spawn(capture, f):await()
   return core.capture_update(capture, self, rebuild)
 end
 
---- graph:dot([file]) -> the graph as text for Graphviz, which is written into the file, too. Io: it cannot be.
+--- graph:dot([path]) -> the graph as text for Graphviz, which is written into the file, too. Io: it cannot be.
 function graph.dot(self, path)
   local text = text_of(self)
   if path ~= nil then

@@ -1,7 +1,8 @@
 -- Injected failures: what the core counts, and slow kernels.
 
 local core = require "gpulua.core"
-local fail <const> = require "gpulua.arguments".fail
+local arguments = require "gpulua.arguments"
+local fail <const> = arguments.fail
 
 local source <const> = [[
   __device__ long long now_ns() {
@@ -17,6 +18,7 @@ local clocks <const> = { cpu = "time = clock64();",
   cuda = [[asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));]] }
 local kernels = setmetatable({}, { __mode = "k" }) -- by device
 
+local options <const> = { oom = true, fault = true, lost = true, slow = true, seconds = true }
 local plain = package.loaded["gpulua.device"].inject
 
 --- device:inject{oom=, fault=, lost=, slow=, seconds=} -> device. The n-th from now on, counted from 1, goes wrong,
@@ -26,6 +28,9 @@ local plain = package.loaded["gpulua.device"].inject
 -- many seconds later, 1 unless said: a kernel that waits is in front of it; false withdraws it. Does not block, but
 -- that the first `slow` compiles that kernel, and yields in a task. InvalidArgument.
 return function(device, given)
+  if type(given) == "table" then
+    arguments.check("inject", given, options)
+  end
   if type(given) ~= "table" or given.slow == nil and given.seconds == nil then
     return plain(device, given)
   end

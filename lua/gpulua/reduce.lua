@@ -17,6 +17,7 @@
 -- the same order. norm adds up in f64; squares of f64 overflow from 1.4e154 on, those of other types do not.
 
 local core = require "gpulua.core"
+local instead <const> = require "gpulua.arguments".instead
 local expression = require "gpulua.expression"
 local generated = require "gpulua.generated"
 local reduction = require "gpulua.reduction"
@@ -118,7 +119,7 @@ local function check_options(options)
   end
   for name in pairs(options or {}) do
     if not options_known[name] then
-      fail("axis, out, stream or label expected, got '%s'", tostring(name))
+      fail("it has no option '%s'%s", tostring(name), instead(options_known))
     end
   end
   return options or {}
@@ -164,14 +165,15 @@ local function check_out(x, out, shape, result)
   end
 end
 
---- gpu.reduce(op, x [, axis or {axis=, out=, stream=, label=}]) -> scalar or buffer, op; with out: op.
--- `op`: "sum", "prod", "mean", "norm", "max", "min", "argmax" or "argmin"; `x`: a buffer. Without an axis, or along the
--- only one, a scalar on the device comes of it (scalar:get() waits for its value); along one of several, counted from
--- 1, a buffer without that axis. `out`, a buffer of that shape or, for one element, also a scalar, gets the result; it
--- shares no memory with x. Does not block, but for the first time, when kernels are compiled (which yields in a task,
--- and cannot be captured). Long axes take several launches, with temporary memory between; the op is the last of them.
--- InvalidArgument: no such reduction or axis; complex numbers have no order; wrong type, shape, memory or device of
--- out. Unsupported: prod of complex numbers. CaptureActive, CompileFailed; dev:buffer's and kernel:launch's.
+--- gpu.reduce(op, x[, options]) -> scalar or buffer, op; with out: op. options: an axis, or {axis=, out=, stream=,
+-- label=}. `op`: "sum", "prod", "mean", "norm", "max", "min", "argmax" or "argmin"; `x`: a buffer. Without an axis, or
+-- along the only one, a scalar on the device comes of it (scalar:get() waits for its value); along one of several,
+-- counted from 1, a buffer without that axis. `out`, a buffer of that shape or, for one element, also a scalar, gets
+-- the result; it shares no memory with x. Does not block, but for the first time, when kernels are compiled (which
+-- yields in a task, and cannot be captured). Long axes take several launches, with temporary memory between; the op is
+-- the last of them. InvalidArgument: no such reduction or axis; complex numbers have no order; wrong type, shape,
+-- memory or device of out. Unsupported: prod of complex numbers. CaptureActive, CompileFailed; dev:buffer's and
+-- kernel:launch's.
 return function(op, x, options, ...)
   if select("#", ...) > 0 then
     fail("a name, a buffer and an axis or a table expected, got %d arguments", 3 + select("#", ...))

@@ -209,7 +209,7 @@ local function check_state(given)
   end
   for name in pairs(given) do
     if not state_fields[name] then
-      fail("rng", "it has no option '%s'", tostring(name))
+      fail("rng", "it has no option '%s'%s", tostring(name), arguments.instead(state_fields))
     end
   end
   local made = { generator = given.generator == nil and "philox" or given.generator,

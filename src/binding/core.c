@@ -314,15 +314,16 @@ int64_t gpu_lua_field_integer(lua_State *L, int index, const char *field, const 
 /* The key is on top. */
 static _Noreturn void bad_option(lua_State *L, const char *key, const char *const *names,
                                  const char *what) {
-    char known[160];
-    int used = 0;
-    for (const char *const *name = names; *name && used >= 0 && (size_t)used < sizeof known;
-         name++) {
-        used +=
-            snprintf(known + used, sizeof known - (size_t)used, "%s%s", used ? ", " : "", *name);
+    const char *type = luaL_typename(L, -1);
+    luaL_Buffer known;
+    luaL_buffinit(L, &known);
+    for (const char *const *name = names; *name; name++) {
+        luaL_addstring(&known, name == names ? "" : ", ");
+        luaL_addstring(&known, *name);
     }
+    luaL_pushresult(&known);
     gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: there is no option %s%s%s; there are: %s", what,
-                 key ? "'" : "of type ", key ? key : luaL_typename(L, -1), key ? "'" : "", known);
+                 key ? "'" : "of type ", key ? key : type, key ? "'" : "", lua_tostring(L, -1));
 }
 
 void gpu_lua_check_options(lua_State *L, int index, const char *const *names, const char *what) {
@@ -379,7 +380,7 @@ bool gpu_lua_handle_is_closed(enum gpu_lua_kind kind, const void *handle) {
 
 /* ---- the module ---- */
 
-/* gpu.type(v): "buffer", "closed buffer", or nil; like io.type */
+/* gpu.type(value): "buffer", "closed buffer", or nil; like io.type */
 static int core_type(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     if (lua_isnone(L, 1)) {
@@ -424,6 +425,7 @@ static int core_step(lua_State *L) {
     return 1;
 }
 
+/* gpu.pollfd() -> a descriptor that is readable when gpu.step has something to do */
 static int core_pollfd(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     gpu_lua_arm(g);
