@@ -43,7 +43,8 @@ local function check(name, number, f)
   end
 end
 
---- graph.if_(condition, f[, g]): f unless the condition is 0, else g. EmptyCapture: one launches nothing in a capture.
+--- gpu.graph.if_(condition, f[, g]): f unless the condition is 0, else g. EmptyCapture: one launches nothing in a
+-- capture.
 function control.if_(condition, f, g)
   local is_captured = core.control_check("if_", condition)
   check("if_", 2, f)
@@ -59,8 +60,8 @@ function control.if_(condition, f, g)
   end
 end
 
---- graph.while_(condition, f): f again and again, until the condition is 0 in front of it. InvalidArgument: f launches
--- nothing in a capture that writes the condition.
+--- gpu.graph.while_(condition, f): f again and again, until the condition is 0 in front of it. InvalidArgument: f
+-- launches nothing in a capture that writes the condition.
 function control.while_(condition, f)
   local is_captured = core.control_check("while_", condition)
   check("while_", 2, f)
@@ -72,7 +73,7 @@ function control.while_(condition, f)
   end
 end
 
---- graph.switch(condition, {f, g, ...}): the n-th function if the condition is n, none if there is no such one.
+--- gpu.graph.switch(condition, functions): the n-th function if the condition is n, none if there is no such one.
 function control.switch(condition, functions)
   local is_captured = core.control_check("switch", condition)
   if type(functions) ~= "table" then

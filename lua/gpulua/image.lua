@@ -14,7 +14,7 @@ local CHANNELS_MAX <const> = 4
 local SIDE_MAX <const> = 1 << 24
 local BYTES_MAX <const> = (1 << 30) - 1 -- of pixels that the encoder takes
 
--- A new buffer with the picture's pixels.
+--- image.load(device, path) -> a new buffer with the picture's pixels.
 function image.load(dev, path)
   file.check_device(dev, "image.load")
   local pixels, width, height, channels = codec.decode(file.read(path, "image.load"))
@@ -24,7 +24,8 @@ function image.load(dev, path)
   return dev:upload("u8", pixels):view("u8", { height, width, channels })
 end
 
--- Writes a picture as PNG. The buffer is u8 of shape {height, width} or {height, width, channels}.
+--- image.save(buffer, path): writes a picture as PNG. The buffer is u8 of shape {height, width} or {height, width,
+-- channels}.
 function image.save(buffer, path)
   file.check_buffer(buffer, "image.save")
   local shape = buffer.shape

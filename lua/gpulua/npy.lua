@@ -283,7 +283,7 @@ function plain:finish()
   end
 end
 
---- A buffer with the type and the shape of the array in the .npy file at `path`, on the device `dev`. An array without
+--- npy.load(device, path) -> a buffer with the type and the shape of the array in the .npy file. An array without
 -- dimensions becomes one element. Raises Io, InvalidData, and what dev:buffer raises. Blocks while it reads; yields in
 -- a task where there is no room on the way to the device.
 function npy.load(dev, path)
@@ -293,8 +293,8 @@ function npy.load(dev, path)
     left = reader.size or math.maxinteger }, plain))
 end
 
---- Writes the buffer's elements, shape and type to an .npy file at `path`. Raises Io, Unsupported for bf16, and the
--- failure of what writes the buffer. Waits for that, yielding in a task, and blocks while it writes.
+--- npy.save(buffer, path): writes the elements, shape and type to an .npy file. Raises Io, Unsupported for bf16, and
+-- the failure of what writes the buffer. Waits for that, yielding in a task, and blocks while it writes.
 function npy.save(buffer, path)
   file.check_buffer(buffer, "npy.save")
   local head = array_head(buffer, "npy.save: buffer")
@@ -307,7 +307,7 @@ end
 
 -- ---- archives ----
 
---- The arrays of the .npz archive at `path` as new buffers on the device `dev`: a table name -> buffer, where NumPy's
+--- npy.load_all(device, path) -> the arrays of the .npz archive as new buffers: a table name -> buffer, where NumPy's
 -- name 'a' stands for the entry 'a.npy'. Raises as load does, naming the entry, and Unsupported for entries that are
 -- encrypted or compressed by something else than deflate. Blocks and yields as load does.
 function npy.load_all(dev, path)
@@ -358,10 +358,10 @@ local function check_names(buffers)
   return names
 end
 
---- Writes the buffers of a table name -> buffer to an .npz archive at `path`, in the order of their names. Options:
--- `compress`, true to deflate them. Equal buffers make equal files. Raises Io (also where there is no going back, as in
--- a pipe), InvalidArgument, Unsupported for bf16, and the failure of what writes a buffer. Waits and blocks as save
--- does.
+--- npy.save_all(buffers, path[, options]): writes the buffers of a table name -> buffer to an .npz archive, in the
+-- order of their names. Options: `compress`, true to deflate them. Equal buffers make equal files. Raises Io (also
+-- where there is no going back, as in a pipe), InvalidArgument, Unsupported for bf16, and the failure of what writes a
+-- buffer. Waits and blocks as save does.
 function npy.save_all(buffers, path, options)
   options = file.check_options(options, save_all_options, "npy.save_all")
   if options.compress ~= nil and type(options.compress) ~= "boolean" then

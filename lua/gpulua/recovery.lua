@@ -122,7 +122,7 @@ end
 local recovery = {}
 local text_of = package.loaded["gpulua.device"].flight
 
---- device:flight([file]) -> text: the operations that it was given last, at most limit_flight_ops of them, with their
+--- device:flight([path]) -> text: the operations that it was given last, at most limit_flight_ops of them, with their
 -- arguments, kernels and buffers, as `gpulua --replay` takes them; written into the file, too. Not what was in memory.
 -- Does not wait. Also of a device that is lost. Io: it cannot be written; Closed.
 function recovery.flight(device, path)

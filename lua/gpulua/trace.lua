@@ -9,8 +9,8 @@ local function fail_untraced()
     "gpu.device{ trace = true }, GPULUA_TRACE=1 or gpulua --trace FILE.json")
 end
 
---- How far each log goes, and what was counted: see core.trace_info; devices of one name are told apart by a number.
--- Nil where nothing is traced.
+--- gpu.trace.info() -> how far each log goes, and what was counted: see core.trace_info; devices of one name are told
+-- apart by a number. Nil where nothing is traced.
 function trace.info()
   local info, counts, seen = core.trace_info(), {}, {}
   for _, device in ipairs(info or {}) do
@@ -32,8 +32,8 @@ local function hazard(earlier_reads, earlier_writes, later_reads, later_writes)
     or earlier_reads and later_writes and "WAR" or nil
 end
 
---- Why operation `later` of a log waits for `earlier`: a text like "RAW 'data'", from the first two uses that conflict;
--- "order" where no memory says so (stream:wait, an allocation).
+--- gpu.trace.reason(log, earlier, later) -> why one operation of a log waits for another: a text like "RAW 'data'",
+-- from the first two uses that conflict; "order" where no memory says so (stream:wait, an allocation).
 function trace.reason(log, earlier, later)
   local a, b = table.pack(core.trace_uses(log, earlier)), table.pack(core.trace_uses(log, later))
   for i = 1, a.n, 6 do
@@ -151,8 +151,9 @@ end
 
 local finish_s <const> = 5 -- for work that is in flight when the script has ended
 
---- At the end of a program: waits a moment for what is in flight, unless it was interrupted, then writes what it was
--- asked for, each whatever comes of the others. Raises the first error.
+--- gpu.trace.finish(json_path, timeline_path, wants_summary, was_interrupted): at the end of a program. Waits a moment
+-- for what is in flight, unless it was interrupted, then writes what it was asked for, each whatever comes of the
+-- others. Raises the first error.
 function trace.finish(json_path, timeline_path, wants_summary, was_interrupted)
   if not core.trace_info() then
     core.log "nothing is traced: no device was opened"

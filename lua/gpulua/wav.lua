@@ -31,9 +31,9 @@ local raw_types <const> = { i24 = "i32" } -- others are what they are in the fil
 
 local load_options <const> = { raw = true }
 
---- The sound in the WAV file at `path`, as a new buffer {frames, channels} of f32 on the device `dev`. Options: `raw`,
--- true to keep the numbers of the file: u8 (0 to 255), i16, i32 (24 bits too), f32, f64. Returns the buffer and a
--- table: rate (frames a second), channels, frames, bits (of a sample, as the file says), format ("int" or "float"),
+--- wav.load(device, path[, options]) -> the sound of the file as a new buffer {frames, channels} of f32. Options:
+-- `raw`, true to keep the numbers of the file: u8 (0 to 255), i16, i32 (24 bits too), f32, f64. Returns the buffer and
+-- a table: rate (frames a second), channels, frames, bits (of a sample, as the file says), format ("int" or "float"),
 -- mask (of speakers; nil in plain files). Raises Io, InvalidData, Unsupported, InvalidArgument, and what dev:buffer
 -- raises. Blocks while it reads; yields in a task where there is no room on the way to the device.
 function wav.load(dev, path, options)
@@ -155,12 +155,12 @@ local function each_piece(buffer, to, channels, clips, f)
   return misfits
 end
 
---- Writes sound, a buffer {frames, channels} or {frames} of f32, i16 or i32, to a WAV file at `path`. Options: `rate`,
--- frames a second, which has to be given; `bits`, 16, 24, 32 or "f32", by default those of the buffer's type (whole
--- numbers can become 16 bits from i16, 24 and 32 from i32, and are written as they are); `clip`, true to clip what does
--- not fit; `mask`, of speakers. Returns how many samples were clipped. Raises Io, InvalidData for samples that do not
--- fit, InvalidArgument, and the failure of what writes the buffer. Waits for that, yielding in a task, and blocks while
--- it writes; what is converted is read twice, so that nothing is written if it does not fit.
+--- wav.save(buffer, path[, options]) -> how many samples were clipped. Writes sound, a buffer {frames, channels} or
+-- {frames} of f32, i16 or i32. Options: `rate`, frames a second, which has to be given; `bits`, 16, 24, 32 or "f32",
+-- by default those of the buffer's type (whole numbers can become 16 bits from i16, 24 and 32 from i32, and are
+-- written as they are); `clip`, true to clip what does not fit; `mask`, of speakers. Raises Io, InvalidData for
+-- samples that do not fit, InvalidArgument, and the failure of what writes the buffer. Waits for that, yielding in a
+-- task, and blocks while it writes; what is converted is read twice, so that nothing is written if it does not fit.
 function wav.save(buffer, path, options)
   file.check_buffer(buffer, "wav.save")
   options = file.check_options(options, save_options, "wav.save")

@@ -323,7 +323,9 @@ void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const cha
     }
 }
 
-/* dev:buffer(type, n or {d1, d2, ...}[, {label =, memory = what dev:memory gave}]) */
+/* dev:buffer(type, shape[, options]) -> buffer, with undefined contents. shape: n or {d1, d2, ...};
+ * options: {label =, memory = what dev:memory gave, durable =, rebuild =}. InvalidArgument;
+ * Unsupported; OutOfBudget, OutOfMemory, Capacity. Blocks only where memory is short. */
 int gpu_lua_device_buffer(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
@@ -366,8 +368,9 @@ static void check_count(lua_State *L, struct gpulua *g, int index,
     }
 }
 
-/* dev:upload(type, table or string or buffer[, options]), dev:upload(type, shape, f or table or
- * string or buffer[, options]) */
+/* dev:upload(type, data[, options]) -> buffer, or
+ * dev:upload(type, shape, data[, options]) -> buffer. data: a table, a string, a buffer or, with a
+ * shape, a function. InvalidArgument; InvalidData names the element; what dev:buffer raises. */
 int gpu_lua_device_upload(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
@@ -522,6 +525,8 @@ static void buffer_close(lua_State *L, struct gpulua *g, struct buffer *buffer) 
     }
 }
 
+/* buffer:close(): ends the handle; the memory stays for others that share it, and for work in
+ * flight. Raises what a guard finds. */
 int gpu_lua_buffer_close(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct buffer *buffer = gpu_lua_test(L, g, 1, GPU_LUA_KIND_BUFFER);

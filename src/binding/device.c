@@ -618,6 +618,7 @@ static int device_synchronize(lua_State *L) {
     return synchronized(L, LUA_OK, 0);
 }
 
+/* dev:stats() -> a table of all counters and limits, integers: GPU_STATS_TABLE. Does not block. */
 static int device_stats(lua_State *L) {
     struct gpu_stats stats;
     gpu_device_stats(gpu_lua_check_device(L, GPU_LUA(L), 1, NULL), &stats);

@@ -11,7 +11,7 @@ static int push_text(lua_State *L) {
     return 1;
 }
 
-/* device:flight() -> text. lua/gpulua/recovery.lua writes it into a file. */
+/* device:flight([path]) -> text. lua/gpulua/recovery.lua writes it into a file. */
 int gpu_lua_device_flight(lua_State *L) {
     struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, NULL);
     struct gpu_error error;

@@ -116,7 +116,7 @@ int gpu_lua_pool_find(lua_State *L) {
     return 1;
 }
 
-/* pool:record(buffer, ...) -> the pool: keeps them until the pool is cleared or gone. PoolSealed.
+/* pool:record(...) -> the pool: keeps these buffers until the pool is cleared or gone. PoolSealed.
  */
 static int pool_record(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
@@ -144,14 +144,16 @@ static int seal(lua_State *L, bool is_sealed) {
     return 1;
 }
 
-/* pool:seal() -> the pool, which from here on takes no buffer that it has not; pool:unseal() */
+/* pool:seal() -> the pool, which from here on takes no buffer that it has not. */
 static int pool_seal(lua_State *L) {
     return seal(L, true);
 }
+/* pool:unseal() -> the pool, which takes buffers again. */
 static int pool_unseal(lua_State *L) {
     return seal(L, false);
 }
 
+/* pool:sealed() -> whether it takes no buffer that it has not */
 static int pool_sealed(lua_State *L) {
     lua_pushboolean(L, gpu_pool_is_sealed(check_pool(L, GPU_LUA(L), 1)));
     return 1;
@@ -186,6 +188,7 @@ static void pool_end(struct pool_handle *handle) {
     gpu_pool_release(pool);
 }
 
+/* pool:close(): ends the handle; graphs that use the pool keep it. */
 static int pool_close(lua_State *L) {
     pool_end(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_POOL));
     return 0;
@@ -381,6 +384,7 @@ static int capture_count(lua_State *L) {
     return 1;
 }
 
+/* capture:close(): nothing comes of it, unless it is finished. */
 int gpu_lua_capture_close(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct capture_handle *handle = gpu_lua_check(L, g, 1, GPU_LUA_KIND_CAPTURE);
@@ -528,7 +532,7 @@ static int graph_pool(lua_State *L) {
     return 1;
 }
 
-/* graph:dot() -> the graph as text for Graphviz. init.lua writes it into a file. */
+/* graph:dot([path]) -> the graph as text for Graphviz. init.lua writes it into a file. */
 static int graph_dot(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     size_t bytes = gpu_graph_dot(check_graph(L, g), NULL, 0);
@@ -544,6 +548,7 @@ static void graph_end(struct graph_handle *handle) {
     gpu_graph_release(graph);
 }
 
+/* graph:close(): ends the handle; launches in flight go on. */
 static int graph_close(lua_State *L) {
     graph_end(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_GRAPH));
     return 0;

@@ -246,10 +246,14 @@ static int group_start(lua_State *L, bool wants_any) {
     return group_wait(L, g, group);
 }
 
+/* gpu.all(...) -> the result of each op, task or buffer, given one by one or as one table. Raises
+ * the first failure; waits, yielding in a task. */
 int gpu_lua_all(lua_State *L) {
     return group_start(L, false);
 }
 
+/* gpu.any(...) -> which of them was over first, from 1, and its result; raises its
+ * failure. Waits as all. */
 int gpu_lua_any(lua_State *L) {
     return group_start(L, true);
 }

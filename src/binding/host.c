@@ -7,7 +7,8 @@
 #include "binding/data.h"
 #include "binding/device.h"
 
-/* dev:host(type, n or {d1, d2, ...}[, {label=}]) */
+/* dev:host(type, shape[, options]) -> host buffer of zeros. shape: n or {d1, d2, ...}; options:
+ * {label =}. InvalidArgument; OutOfMemory, Capacity. Does not block. */
 int gpu_lua_device_host(lua_State *L) {
     static const char *const options[] = {"label", NULL};
     struct gpulua *g = GPU_LUA(L);

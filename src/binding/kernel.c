@@ -232,11 +232,11 @@ static void get_threads(lua_State *L, const struct kernel_handle *handle, int ty
 }
 
 /* Upvalues: the object, the metatable of ops.
- * kernel:launch(threads or {grid=, block=, shared=, stream=, label=}, ...) -> op. In a capture,
- * where nobody can wait for it, launches of one line return the same op. A gpulua_ctx at the end of
- * the kernel's parameters (kernel/gpulua_kernel.h) is not passed: what the kernel checks with it
- * and does not hold fails the op with KernelFailed. Does not block, but while too much is in
- * flight. */
+ * kernel:launch(config, ...) -> op. config: threads, or {grid=, block=, shared=, stream=, label=}.
+ * In a capture, where nobody can wait for it, launches of one line return the same op. A gpulua_ctx
+ * at the end of the kernel's parameters (kernel/gpulua_kernel.h) is not passed: what the kernel
+ * checks with it and does not hold fails the op with KernelFailed. Does not block, but while too
+ * much is in flight. */
 static int kernel_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct kernel_handle *handle = check_kernel(L, g, 1);
@@ -395,6 +395,7 @@ static void kernel_end(struct kernel_handle *handle) {
     }
 }
 
+/* kernel:close(): ends the handle; launches in flight go on. */
 static int kernel_close(lua_State *L) {
     kernel_end(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_KERNEL));
     return 0;

@@ -17,7 +17,7 @@ static void get_request(lua_State *L, struct memory_handle *handle, int index,
     request->memory = handle;
 }
 
-/* mem:buffer(type, n or {d1, d2, ...}[, {label =}]) -> buffer, as of dev:buffer. OutOfBudget,
+/* mem:buffer(type, shape[, options]) -> buffer, as of dev:buffer. OutOfBudget,
  * OutOfMemory; what the functions of on_oom raise. */
 int gpu_lua_memory_buffer(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
@@ -52,8 +52,8 @@ static void full_collection(void *caller) {
     lua_gc(((struct gpu_lua_call *)caller)->L, LUA_GCCOLLECT);
 }
 
-/* mem:buffers({type, shape[, options]}, ...) -> as many buffers, or none: room for all of them is
- * reserved in one step before the first is made. OutOfBudget names their sum. */
+/* mem:buffers(...) -> as many buffers as tables {type, shape[, options]}, or none: room for all of
+ * them is reserved in one step before the first is made. OutOfBudget names their sum. */
 int gpu_lua_memory_buffers(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct memory_handle *handle = gpu_lua_check_memory(L, g, 1);

@@ -255,7 +255,8 @@ static bool is_image(const char *text, size_t length) {
     return (length >= 4 && memcmp(text, "\177ELF", 4) == 0) || strstr(text, ".version") != NULL;
 }
 
-/* dev:load(PTX or cubin: bytes or the name of a file[, {name=}]) */
+/* dev:load(code[, {name =}]) -> module. code: PTX or a cubin, as bytes or as the name of a file.
+ * Waits; yields in a task. Io, InvalidData, InvalidArgument; Unsupported: the CPU device. */
 int gpu_lua_device_load(lua_State *L) {
     static const char *const options[] = {"name", NULL};
     struct gpulua *g = GPU_LUA(L);
@@ -399,6 +400,7 @@ static void module_end(struct module_handle *handle) {
     }
 }
 
+/* module:close(): ends the handle; its kernels stay. */
 static int module_close(lua_State *L) {
     module_end(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_MODULE));
     return 0;

@@ -73,7 +73,8 @@ static void empty(struct gpu_op **handle) {
     gpu_op_release(op);
 }
 
-/* That of captured work is not the caller's alone. */
+/* op:close(): ends the handle, not the operation. That of captured work is not the caller's alone.
+ */
 static int op_close(lua_State *L) {
     struct gpu_op **handle = check_handle(L, GPU_LUA(L), 1);
     if (*handle && !gpu_op_is_captured(*handle)) {
@@ -176,11 +177,12 @@ static struct gpu_op *check_argument(lua_State *L, struct gpulua *g, int index) 
     return gpu_lua_check_op(L, g, index);
 }
 
-/* gpu.why(op_b, op_a) -> what orders b after a: a list of hazards, each {hazard = "RAW", "WAR" or
- * "WAW", buffer = label, allocation =, offset =, length = (bytes in the allocation), message =};
- * the list itself has `order` ("stream": both are on one; "fence": b's stream waits), `from` and
- * `to` (numbers of the streams) and `message`. nil and a reason: nothing orders it. Raises
- * InvalidArgument: ops of different devices, or too long ago. Does not block. */
+/* gpu.why(later, earlier) -> what orders one op after another: a list of hazards, each {hazard =
+ * "RAW", "WAR" or "WAW", buffer = label, allocation =, offset =, length = (bytes in the
+ * allocation), message =}; the list itself has `order` ("stream": both are on one; "fence": the
+ * later one's waits), `from` and `to` (numbers of the streams) and `message`. nil and a reason:
+ * nothing orders it. Raises InvalidArgument: ops of different devices, or too long ago. Does not
+ * block. */
 int gpu_lua_why(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_why why;

@@ -84,14 +84,18 @@ static int note(lua_State *L, uint8_t access, const char *call) {
     return 1;
 }
 
-/* recorder:read(buffer, ...), write, read_write -> the recorder. Never raise for what they are
- * given: preflight does. */
+/* recorder:read(...) -> the recorder: what is enqueued will read these buffers. Never raises for
+ * what it is given: preflight does. */
 static int recorder_read(lua_State *L) {
     return note(L, GPU_READ, "read");
 }
+
+/* recorder:write(...) -> the recorder: the same of what is written. */
 static int recorder_write(lua_State *L) {
     return note(L, GPU_WRITE, "write");
 }
+
+/* recorder:read_write(...) -> the recorder: the same of what is read and written. */
 static int recorder_read_write(lua_State *L) {
     return note(L, GPU_READ_WRITE, "read_write");
 }
@@ -143,6 +147,7 @@ static void handle_end(struct recorder_handle *handle) {
     gpu_recorder_release(recorder);
 }
 
+/* recorder:close(): abandons it. Before preflight that cancels it, behind it that commits it. */
 static int recorder_close(lua_State *L) {
     handle_end(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_RECORDER));
     return 0;

@@ -109,6 +109,7 @@ static int scalar_get(lua_State *L) {
     return gpu_lua_buffer_read(L);
 }
 
+/* scalar:close(): ends the handle; work in flight keeps the memory. */
 static int scalar_close(lua_State *L) {
     (void)gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_SCALAR);
     lua_settop(L, 1);

@@ -98,6 +98,8 @@ int gpu_lua_on_done(lua_State *L) {
     return 1;
 }
 
+/* task:cancel() -> task, whose next wait raises Cancelled, as those of its children. Does not wait.
+ */
 static int task_cancel(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     gpu_lua_task_cancel(gpu_lua_check(L, g, 1, GPU_LUA_KIND_TASK));
@@ -105,8 +107,8 @@ static int task_cancel(lua_State *L) {
     return 1;
 }
 
-/* Also of the task's own coroutine (task_main). Called from nowhere, on that coroutine: somebody
- * closes it. */
+/* task:close(): cancels it, unless it is over. Also of the task's own coroutine (task_main). Called
+ * from nowhere, on that coroutine: somebody closes it. */
 static int task_close(lua_State *L) {
     struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
     lua_Debug ar;
@@ -132,6 +134,7 @@ static const char *status_text(const struct task *task) {
     return states[task->state];
 }
 
+/* task:status() -> "queued", "running", "waiting", "done", "failed" or "cancelled" */
 static int task_status(lua_State *L) {
     struct task *task = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
     lua_pushstring(L, status_text(task));

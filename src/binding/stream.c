@@ -199,7 +199,8 @@ static struct gpu_op *mark(lua_State *L, struct gpulua *g, struct gpu_op *after)
     return *op;
 }
 
-/* stream:wait(op or stream): what is put on this stream from here on starts after it */
+/* stream:wait(after) -> stream. after: an op or a stream. What is put on this stream from here on
+ * starts behind it, or behind all that is on that stream now. Does not block. */
 static int stream_wait(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
@@ -254,6 +255,8 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
     return 1;
 }
 
+/* stream:synchronize() -> stream. Waits for all that is on it now; raises a failure that nobody has
+ * seen. CaptureActive; yields in a task. */
 static int stream_synchronize(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     lua_settop(L, 1);
@@ -285,6 +288,7 @@ static void handle_end(struct stream_handle *handle, bool is_close) {
     }
 }
 
+/* stream:close(): ends the handle; what is on the stream goes on. */
 static int stream_close(lua_State *L) {
     handle_end(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_STREAM), true);
     return 0;

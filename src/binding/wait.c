@@ -485,10 +485,19 @@ static int item_wait(lua_State *L, bool is_join) {
     return item_park(L, g, &item);
 }
 
+/* op:await([seconds]) -> op
+ * task:await([seconds]) -> results
+ * buffer:await([seconds]) -> buffer
+ * Waits until it is over, of a buffer until nothing in flight uses it, and raises what it has
+ * failed with; yields in a task. Timeout: it was not over by then; Cancelled, Interrupted. */
 int gpu_lua_await(lua_State *L) {
     return item_wait(L, false);
 }
 
+/* op:join([seconds]) -> true, op or false, error
+ * task:join([seconds]) -> true, results or false, error
+ * buffer:join([seconds]) -> true, buffer or false, error
+ * Waits as await does, and raises nothing but misuse and what ends the waiting task itself. */
 int gpu_lua_join(lua_State *L) {
     return item_wait(L, true);
 }
@@ -507,6 +516,10 @@ static bool item_is_over_now(const struct item *item) {
     return gpu_lua_item_is_over(item);
 }
 
+/* op:done() -> whether it is over, with whatever result
+ * task:done() -> the same
+ * buffer:done() -> whether nothing in flight uses it
+ * Do not wait. */
 int gpu_lua_done(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct item item;
