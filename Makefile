@@ -99,7 +99,7 @@ PRODUCTS := $(INTERPRETER) $(EXECUTOR) $(SHARED) $(ARCHIVE) $(MODULE)
 quiet := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@)
 
-.PHONY: all deps demo demo-run test test-run test-programs check soak lint bench bench-programs rock \
+.PHONY: all deps demo demo-run test test-run test-programs check soak lint docs bench bench-programs rock \
 	install-rock install uninstall clean
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -258,6 +258,10 @@ soak: $(PRODUCTS)
 lint:
 	@CC='$(CC)' CXX='$(CXX)' LUA_CFLAGS='$(LUA_CFLAGS)' CUDA_INCLUDE='$(CUDA_INCLUDE)' sh tools/lint.sh
 
+# What is made of the definition files: the reference, the error codes, what luacheck is to know.
+docs:
+	@$(LUA) tools/reference.lua
+
 bench: $(PRODUCTS) $(BENCH_PROGRAMS)
 	@BUILD='$(BUILD)' DEVICE='$(DEVICE)' CC='$(CC)' sh bench/run.sh
 
@@ -282,6 +286,8 @@ install: $(PRODUCTS)
 	ln -sf libgpulua.so.$(VERSION_MAJOR) '$(DESTDIR)$(PREFIX)/lib/libgpulua.so'
 	install -m 755 $(MODULE) '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua/core.so'
 	ln -sf gpulua/core.so '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua.so'
+	install -d '$(DESTDIR)$(PREFIX)/share/gpulua'
+	cp -R types '$(DESTDIR)$(PREFIX)/share/gpulua/'
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/gpulua.pc.in \
 		> '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc'
 
@@ -291,7 +297,7 @@ uninstall:
 		'$(DESTDIR)$(PREFIX)/lib/libgpulua.so' '$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION_MAJOR)' \
 		'$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION)' '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc' \
 		'$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua.so'
-	rm -rf '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua'
+	rm -rf '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua' '$(DESTDIR)$(PREFIX)/share/gpulua'
 
 clean:
 	rm -rf $(BUILD)

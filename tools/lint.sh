@@ -22,7 +22,7 @@ report() {
 
 sources=$(find src -name '*.[ch]' ! -path 'src/backend/cpu/shim/*' ! -path 'src/backend/kernel/*' | sort)
 tests=$(find spec bench -name '*.[ch]' 2> /dev/null | sort)
-lua_sources=$(find lua spec examples bench tools -name '*.lua' 2> /dev/null | sort)
+lua_sources=$(find lua spec examples bench tools types/luacheck.lua -name '*.lua' 2> /dev/null | sort)
 # Files of the tree as text: without pictures and arrays, without what is built.
 texts=$(find . -type f ! -path './.git/*' ! -path './build/*' ! -path './.gpu/*' ! -path './.device/*' \
     ! -name '*.png' ! -name '*.npy' | sort)
@@ -135,6 +135,10 @@ tool() {
     report "tools"
     return 1
 }
+
+lua5.4 tools/reference.lua --check 2> "$scratch/found" || [ -s "$scratch/found" ] ||
+    echo "tools/reference.lua failed" > "$scratch/found"
+report "what is made of types/library (make docs)"
 
 if tool clang-format; then
     # shellcheck disable=SC2086

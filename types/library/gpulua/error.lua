@@ -1,0 +1,115 @@
+---@meta _
+--[[
+# Errors
+
+Everything that gpulua refuses raises an error object: misuse at the call, naming the argument; what the world refuses,
+where it is found. What fails on the device fails the operation, and is raised by whoever waits for it. `op:join()` and
+`task:join()` return `false, error` instead. A failure that nobody has seen is raised by the device's next read or
+synchronise, or reported when the script is over.
+
+```lua
+local ok, err = pcall(dev.buffer, dev, "f33", 4)
+print(gpu.type(err), err.code)             --> error	InvalidArgument
+print(err.hint)                            --> check the named argument against the manual
+```
+
+`tostring(err)` gives all of it in readable lines: where, code, message, operation, root, suspects, log, hint,
+traceback.
+
+Short names stand for what many functions raise.
+
+## Errors of work
+
+**Those of work** come of whatever is given to a device: `InvalidArgument` (something of another device), `Closed` (the
+device, the stream or what is used), `UseAfterFree` and `Stale` (memory that is used), `StreamMisuse` (memory whose
+users nobody knows, or that a recorder holds), `Capacity` (all streams are in use), `OutOfMemory` (of the host),
+`DeviceLost` and `Unrecoverable` (the device is lost; see `device:await`), `CaptureInvalidated` (the capture that the
+task belongs to has ended or is broken), `CaptureActive` (a host captures the stream), `RaceFound` (check mode: another
+task's work conflicts, and only time orders the two) and `Interrupted`. Work is refused as a whole: what raises has
+given nothing to the device. Giving work never waits for it; while `limit_ops_in_flight` operations are in flight it
+blocks until the oldest is over.
+
+## Failures of work
+
+**Failures of work** are what an operation fails with on the device, found by whoever waits for it or reads what it
+wrote: `KernelFailed`, `DependencyFailed` (it read what another one had failed to write), `DeviceLost`, `Unrecoverable`,
+`Driver`, `LibraryError`, `Unsupported` and `OutOfMemory`; in check mode also `UndeclaredAccess`, `OutOfBounds`,
+`UseAfterFree` and `RaceFound`.
+
+## Errors of waits
+
+**Those of waits**: `Cancelled` (the task was cancelled, or the wait could never end) and `Interrupted`.
+
+## Errors of memory
+
+**Those of memory** come of making a buffer: `OutOfBudget`, `OutOfMemory`, `Capacity`, `DeviceLost`, `Unrecoverable`,
+`Closed`, `Interrupted`, and in a capture `PoolSealed` and `CaptureInvalidated`.
+]]
+
+---The object that everything refused is raised with. It is a table; its fields may be read, and more be added.
+---@class gpulua.error
+---@field code gpulua.error_code
+---@field message string What is wrong, in one line; that of `CompileFailed` has the log behind it.
+---@field hint string What to do about it, or "".
+---@field source? string The script file of the line that raised; nil where there is none.
+---@field line? integer In that file.
+---@field traceback string Or "", where nothing runs.
+---@field op? gpulua.op_info The operation that failed.
+---@field root? gpulua.op_info Of `DependencyFailed`: the operation whose failure was the first.
+---@field suspects? gpulua.op_info[] Of `DeviceLost`: what had not completed, oldest first for each stream.
+---@field log? string The compiler's log, or what the driver's log has of the call.
+---@field driver_code? integer The number that the driver or the library gave.
+---@field requested? integer Of `OutOfBudget`: bytes asked for.
+---@field current? integer Of `OutOfBudget`: bytes in use.
+---@field remaining? integer Of `OutOfBudget`: bytes left.
+---@field limit? integer Of `OutOfBudget`: bytes in all.
+---@field offset? integer Of `OutOfBounds`: where the range begins, from 0, in the unit of the message.
+---@field length? integer Of `OutOfBounds`: how long it is.
+---@field size? integer Of `OutOfBounds`: how much there is.
+---@field max? integer Of `Capacity`: the limit.
+---@field tasks? string[] Of a wait in a circle: where the tasks in it were spawned.
+
+
+---An operation, as errors name it.
+---@class gpulua.op_info
+---@field label string
+---@field stream integer The number of its stream; 0: on none.
+---@field seq integer Its place on the stream, from 1.
+---@field source? string The script file that asked for it.
+---@field line? integer In that file.
+
+---What can be wrong.
+---@alias gpulua.error_code
+---| "InvalidArgument" # A value of a wrong type, range or combination; the message names the argument or option.
+---| "InvalidData" # Data of a buffer or a file; the message names the element or the file, and the place in it.
+---| "OutOfBounds" # Indices are never clipped. `offset`, `length` and `size` say where it would have gone.
+---| "Closed" # Of a device it also ends everything on it.
+---| "Stale" # The device was lost and is up again, and the buffer was neither durable nor built anew.
+---| "UseAfterFree" # `buffer:free` ends memory for every handle; a graph's temporaries are the graph's alone.
+---| "OutOfBudget" # Of the device or of a memory; `requested`, `current`, `remaining` and `limit` say how far.
+---| "OutOfMemory" # Of the device, when nothing could be given back, or of the host.
+---| "Capacity" # The message names the limit, `max` has it where it is one number; `device:stats` has all.
+---| "StreamMisuse" # Also: memory whose users nobody knows, tracing that is off, the loop called from a task.
+---| "CaptureActive" # What waits for the device or looks at its memory has no place in a graph.
+---| "CaptureInvalidated" # The capture has ended or failed, or its device was lost; or the task outlives its capture.
+---| "EmptyCapture" # A graph, or a branch of one, with nothing in it.
+---| "PoolSealed" # A buffer was made or recorded in a capture whose pool takes no more.
+---| "PoolInUse" # Its buffers would go while replays need them.
+---| "TopologyChanged" # With `rebuild = false`, `graph:update` patches nodes and makes no graph anew.
+---| "CompileFailed" # The log is in `log`, with file and line.
+---| "KernelFailed" # A `gpulua_check` or an `assert` that did not hold, a trap, or a fault that the device survives.
+---| "DependencyFailed" # Work that reads what failed work was to write is skipped, and fails with this.
+---| "UndeclaredAccess" # Check mode: an access outside of what the signature says.
+---| "RaceFound" # Check mode: inside of a kernel, or between tasks that only time orders.
+---| "LibraryUnavailable" # The message names every file that was looked for.
+---| "LibraryError" # Of cuBLAS, cuFFT, cuRAND, OpenBLAS or FFTW.
+---| "Driver" # `driver_code` has its number.
+---| "DeviceLost" # A kernel has faulted, hung or killed its process. `suspects` has what was in flight.
+---| "Unrecoverable" # It was lost more often than `restarts` within `window`.
+---| "Timeout" # Of a wait with a limit, or of `gpu.timeout`.
+---| "Cancelled" # By `task:cancel`, by the failure of a sibling, or because a wait could never end.
+---| "Interrupted" # Ctrl-C, or the host's `gpulua_interrupt`.
+---| "NotYieldable" # Inside of `require`, a comparator, a metamethod, or a coroutine of the script's own.
+---| "NoDevice" # The message says which there are.
+---| "Unsupported" # The message says by what, and often what can be had instead.
+---| "Io" # The message names the file and has the system's words.
