@@ -213,4 +213,91 @@ describe("limit of", function()
     last:await()
     assert.are.same({ 1 }, x:read())
   end)
+
+  it("calls: a number that is fixed is taken, and one more is refused, naming it", function()
+    local op, items = dev:current():mark(), {}
+    for i = 1, 900000 do
+      items[i] = op
+    end
+    assert.equal(900000, select("#", gpu.all(items)))
+    items[900001] = op
+    support.raises("Capacity", "900001 items", gpu.all, items)
+    local memory <close> = dev:memory {}
+    local requests = {}
+    for i = 1, 1024 do
+      requests[i] = { "u8", 1 }
+    end
+    assert.equal(1024, select("#", memory:buffers(table.unpack(requests))))
+    requests[1025] = requests[1]
+    support.raises("InvalidArgument", "1 to 1024", memory.buffers, memory, table.unpack(requests))
+    local x <close> = dev:buffer("f32", 4):fill(1)
+    local function map_of(count)
+      local names, arguments = {}, { out = x }
+      for i = 1, count do
+        names[i] = "a" .. i
+        arguments[names[i]] = 1
+      end
+      return table.concat(names, "+"), arguments
+    end
+    gpu.map(map_of(126))
+    assert.equal(126, x:read(1, 1)[1])
+    support.raises("InvalidArgument", { "127", "126 are the most" }, gpu.map, map_of(127))
+    gpu.map(("("):rep(99) .. "x" .. (")"):rep(99), { x = x, out = x })
+    support.raises("InvalidArgument", "more than 100 levels deep", gpu.map, ("("):rep(101) .. "x" .. (")"):rep(101),
+      { x = x, out = x })
+    support.raises("Unsupported", "2^48", dev.fft, dev, { shape = { 1 << 24, 1 << 24, 2 } })
+    dev:memory({ guard = { canary = 1 << 20 } }):close()
+    support.raises("InvalidArgument", "1 to 1048576", dev.memory, dev, { guard = { canary = (1 << 20) + 1 } })
+    dev:memory({ log = true, log_bytes = 1 << 24 }):close()
+    support.raises("InvalidArgument", "192 to 16777216", dev.memory, dev, { log = true, log_bytes = (1 << 24) + 1 })
+    support.raises("InvalidArgument", "1 to 2000000", gpu.device, "cpu", { trace = 2000001 })
+    local wide <close> = dev:buffer("u8", { 1, (1 << 24) + 1 })
+    support.raises("Capacity", "16777217", require "gpulua.image".save, wide, "wide.png")
+  end)
+
+  it("what is kept: the first hazards of gpu.why, the first operations of dev:order", function()
+    local parameters, buffers = {}, {}
+    for i = 1, 20 do
+      parameters[i], buffers[i] = "int *x" .. i, dev:buffer("i32", 1)
+    end
+    local many = dev:compile(('extern "C" __global__ void many(%s) { }'):format(table.concat(parameters, ", "))).many
+    local first = many:launch(support.one, table.unpack(buffers))
+    assert.equal(16, #assert(gpu.why(many:launch(support.one, table.unpack(buffers)), first)))
+    local checked <close> = gpu.device("cpu", { check = true, isolate = "none" })
+    local x = checked:buffer("i32", 1)
+    for i = 1, 4100 do
+      x:fill(i)
+    end
+    assert.are.same({ 4100 }, x:read())
+    assert.equal(4096, #checked:order())
+  end)
+
+  it("sources and names", function()
+    local kernel <const> = [[__device__ int a; extern "C" __global__ void f(int *x) { x[0] = a; }]]
+    support.raises("InvalidArgument", tostring(limits.limit_source_bytes), dev.compile, dev,
+      kernel .. (" "):rep(limits.limit_source_bytes))
+    local mod = dev:compile(kernel)
+    support.raises("InvalidArgument", "no variable", mod.global, mod, ("a"):rep(4095))
+    support.raises("Capacity", "4095", mod.global, mod, ("a"):rep(4096))
+  end)
+
+  it("docs/limits.md has every limit of stats(), and the numbers that those are", function()
+    local document = assert(support.read_file "docs/limits.md")
+    local rows, count = {}, 0
+    for name, value in document:gmatch "\n| `([%w_]+)` | ([^|]-) |" do
+      rows[name], count = value, count + 1
+    end
+    for name, value in pairs(limits) do
+      if name:find "^limit_" then
+        local said = assert(rows[name], name)
+        count = count - 1
+        if math.tointeger((said:gsub(",", ""))) then
+          assert.equal(value, math.tointeger((said:gsub(",", ""))), name)
+        else
+          assert.truthy(said:find "%a", name) -- where it depends on something
+        end
+      end
+    end
+    assert.equal(0, count)
+  end)
 end)
