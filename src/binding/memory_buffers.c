@@ -70,7 +70,11 @@ int gpu_lua_memory_buffers(lua_State *L) {
     lua_toclose(L, room);
     for (int i = 0; i < count; i++) {
         struct buffer_request request = {0};
-        luaL_argexpected(L, lua_istable(L, i + 2), i + 2, "a table {type, shape}");
+        if (!lua_istable(L, i + 2)) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "argument %d of buffers: a table {type, shape} expected, got %s", i + 1,
+                         gpu_lua_describe(L, i + 2));
+        }
         lua_rawgeti(L, i + 2, 1);
         lua_rawgeti(L, i + 2, 2);
         lua_rawgeti(L, i + 2, 3);

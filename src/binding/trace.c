@@ -273,11 +273,25 @@ int gpu_lua_trace_info(lua_State *L) {
 /* Arguments 1 and 2: a device's log, and an operation in it. */
 static const struct gpu_trace *check_op(lua_State *L, const struct gpu_traced_op **op) {
     const struct tracing *tracing = GPU_LUA(L)->tracing;
-    lua_Integer device = luaL_checkinteger(L, 1), number = luaL_checkinteger(L, 2);
-    luaL_argcheck(L, tracing && device >= 1 && device <= (lua_Integer)tracing->device_count, 1,
-                  "no such log");
+    int is_log, is_row;
+    lua_Integer device = lua_tointegerx(L, 1, &is_log), number = lua_tointegerx(L, 2, &is_row);
+    int32_t count = tracing ? (int32_t)tracing->device_count : 0;
+    if (count == 0) {
+        gpu_lua_fail(L, GPULUA_STREAM_MISUSE,
+                     "nothing is traced: no device was opened with trace = true");
+    }
+    if (!is_log || device < 1 || device > count) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "trace: the number of a log expected, 1 to %d, got %s", (int)count,
+                     luaL_tolstring(L, 1, NULL));
+    }
     const struct gpu_trace *trace = tracing->devices[device - 1];
-    luaL_argcheck(L, number >= 1 && (uint64_t)number <= gpu_trace_count(trace), 2, "no such row");
+    uint64_t ops = gpu_trace_count(trace);
+    if (!is_row || number < 1 || (uint64_t)number > ops) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "trace: the number of an operation of log %d expected, 1 to %llu, got %s",
+                     (int)device, (unsigned long long)ops, luaL_tolstring(L, 2, NULL));
+    }
     *op = gpu_trace_op(trace, (uint64_t)number);
     return trace;
 }

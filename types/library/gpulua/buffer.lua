@@ -96,7 +96,7 @@ function buffer:bytes(i, j) end
 ---Waits: no.
 ---
 ---Errors: `OutOfBounds` (another number of bytes), `InvalidArgument` (a slice that is not aligned for the type),
----`Closed`, `UseAfterFree`, `Stale`.
+---`Closed`, `UseAfterFree`, `Stale`, `DeviceLost`, `Unrecoverable`.
 ---@param type? gpulua.element_type The same, by default.
 ---@param shape? gpulua.shape
 ---@return gpulua.buffer view
@@ -112,7 +112,7 @@ function buffer:view(type, shape) end
 ---
 ---Waits: no.
 ---
----Errors: `OutOfBounds`, `InvalidArgument`, `Closed`, `UseAfterFree`, `Stale`.
+---Errors: `OutOfBounds`, `InvalidArgument`, `Closed`, `UseAfterFree`, `Stale`, `DeviceLost`, `Unrecoverable`.
 ---@param i? integer 1 by default.
 ---@param j? integer The last, by default.
 ---@return gpulua.buffer slice
@@ -142,7 +142,8 @@ function buffer:await(seconds) end
 ---
 ---Waits: yields.
 ---
----Errors: `InvalidArgument`, `CaptureActive`, `Closed`, `UseAfterFree`, `Stale`, those of waits.
+---Errors: `InvalidArgument`, `CaptureActive`, `Closed`, `UseAfterFree`, `Stale`, `DeviceLost`,
+---`Unrecoverable`, those of waits.
 ---@param seconds? number At most.
 ---@return boolean ok
 ---@return gpulua.buffer|gpulua.error result
@@ -152,7 +153,7 @@ function buffer:join(seconds) end
 ---
 ---Waits: no.
 ---
----Errors: `Closed`, `UseAfterFree`, `Stale`.
+---Errors: `Closed`, `UseAfterFree`, `Stale`, `DeviceLost`, `Unrecoverable`.
 ---@return boolean done
 function buffer:done() end
 
@@ -167,8 +168,8 @@ function buffer:done() end
 ---
 ---Waits: no.
 ---
----Errors: `Closed`, `UseAfterFree`, `Stale`, `CaptureActive`; of memory with a guard its findings: `OutOfBounds`,
----`UseAfterFree`.
+---Errors: `Closed`, `UseAfterFree`, `Stale`, `CaptureActive`, `DeviceLost`, `Unrecoverable`; of memory with a guard its
+---findings: `OutOfBounds`, `UseAfterFree`.
 function buffer:free() end
 
 ---Ends the handle. The memory goes with the last handle of it.
@@ -200,7 +201,7 @@ local host_buffer = {}
 ---
 ---Waits: yields until nothing in flight touches it.
 ---
----Errors: `InvalidArgument`, `CaptureActive`, `Closed`, `UseAfterFree`, those of waits.
+---Errors: `InvalidArgument`, `CaptureActive`, `Closed`, `UseAfterFree`, `DeviceLost`, `Unrecoverable`, those of waits.
 ---@param value number|number[]
 ---@return gpulua.host_buffer buffer The same one.
 function host_buffer:fill(value) end
@@ -266,7 +267,7 @@ function host_buffer:await(seconds) end
 ---
 ---Waits: yields.
 ---
----Errors: `InvalidArgument`, `CaptureActive`, `Closed`, `UseAfterFree`, those of waits.
+---Errors: `InvalidArgument`, `CaptureActive`, `Closed`, `UseAfterFree`, `DeviceLost`, `Unrecoverable`, those of waits.
 ---@param seconds? number At most.
 ---@return boolean ok
 ---@return gpulua.host_buffer|gpulua.error result
@@ -276,7 +277,7 @@ function host_buffer:join(seconds) end
 ---
 ---Waits: no.
 ---
----Errors: `Closed`, `UseAfterFree`.
+---Errors: `Closed`, `UseAfterFree`, `DeviceLost`, `Unrecoverable`.
 ---@return boolean done
 function host_buffer:done() end
 
@@ -284,7 +285,7 @@ function host_buffer:done() end
 ---
 ---Waits: no.
 ---
----Errors: `Closed`, `UseAfterFree`, `CaptureActive`.
+---Errors: `Closed`, `UseAfterFree`, `CaptureActive`, `DeviceLost`, `Unrecoverable`.
 function host_buffer:free() end
 
 ---Ends the handle.

@@ -230,7 +230,7 @@ function device:graphed(options, f) end
 ---
 ---Waits: no.
 ---
----Errors: `OutOfMemory`, `Closed`.
+---Errors: `OutOfMemory`, `Closed`, `DeviceLost`, `Unrecoverable`.
 ---@return gpulua.pool pool
 function device:pool() end
 
@@ -249,7 +249,7 @@ function device:recorder(options) end
 ---Waits: no.
 ---
 ---Errors: `InvalidArgument`, `Unsupported` (the driver has no pool), `Capacity` (`limit_memory_depth`), `OutOfMemory`,
----`Closed`.
+---`Closed`, `DeviceLost`, `Unrecoverable`.
 ---@param options? gpulua.memory_options
 ---@return gpulua.memory memory
 function device:memory(options) end

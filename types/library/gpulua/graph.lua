@@ -183,8 +183,8 @@ function graph:bind(places) end
 ---
 ---Waits: blocks until the device has it.
 ---
----Errors: `Unsupported` (it has nodes of control flow), `UseAfterFree`, `CaptureActive`, `Driver`, `OutOfMemory`,
----`OutOfBudget`, `DeviceLost`, `Unrecoverable`, `Closed`.
+---Errors: `Unsupported` (it has nodes of control flow), `UseAfterFree`, `Stale`, `CaptureActive`, `Driver`,
+---`OutOfMemory`, `OutOfBudget`, `DeviceLost`, `Unrecoverable`, `Closed`.
 ---@return gpulua.graph fork
 function graph:fork() end
 
@@ -237,7 +237,8 @@ local pool = {}
 ---
 ---Waits: no.
 ---
----Errors: `PoolSealed`, `InvalidArgument`, `Closed`, `UseAfterFree`, `Stale`, `OutOfMemory`.
+---Errors: `PoolSealed`, `InvalidArgument`, `Closed`, `UseAfterFree`, `Stale`, `OutOfMemory`, `DeviceLost`,
+---`Unrecoverable`.
 ---@param ... gpulua.buffer|gpulua.host_buffer
 ---@return gpulua.pool pool The same one.
 function pool:record(...) end

@@ -47,7 +47,7 @@ function trace.timeline(path) end
 ---
 ---Waits: no.
 ---
----Errors: none; a number that is in no log is an error of Lua's.
+---Errors: `StreamMisuse` (nothing is traced), `InvalidArgument` (a number that is in no log).
 ---@param log integer The device's log: `event.log`.
 ---@param earlier integer Its number there.
 ---@param later integer
@@ -79,7 +79,7 @@ function trace.info() end
 ---
 ---Waits: no.
 ---
----Errors: none; a number that is in no log is an error of Lua's.
+---Errors: `StreamMisuse` (nothing is traced), `InvalidArgument` (a number that is in no log).
 ---@param log integer The device's log: `event.log`.
 ---@param number integer Its number there.
 ---@return gpulua.traced_argument[] arguments
