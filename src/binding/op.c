@@ -216,6 +216,10 @@ int gpu_lua_why(lua_State *L) {
         push_hazard_text(L, &why.hazards[i]);
         lua_concat(L, 3);
     }
+    if (why.hazard_count > count) {
+        lua_pushfstring(L, ", and %I more", (LUAI_UACINT)(why.hazard_count - count));
+        lua_concat(L, 2);
+    }
     lua_setfield(L, -2, "message");
     return 1;
 }
