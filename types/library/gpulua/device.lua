@@ -510,6 +510,9 @@ function device:close() end
 ---@field captures integer Captures that became graphs.
 ---@field replays integer Launches of graphs.
 ---@field fallbacks integer Graphs that were made anew because they could not be patched.
+---@field compilations integer Modules for which a compiler ran.
+---@field compile_ns integer Nanoseconds that it took, of all of them.
+---@field cache_hits integer Modules that the disk cache had.
 ---@field overflows integer Tables of a fixed size that were full, so that something coarser was kept.
 ---@field copies integer
 ---@field fills integer

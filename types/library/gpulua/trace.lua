@@ -114,6 +114,9 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---@field waits_issued integer
 ---@field waits_elided integer
 ---@field bytes_live_max integer
+---@field compilations integer
+---@field compile_ns integer
+---@field cache_hits integer
 ---@field peaks table<string, integer> The most bytes for each label, or line.
 
 ---An event of `gpu.trace.events`. Times are seconds since tracing began.
@@ -178,6 +181,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---@field busy number Seconds with work under way.
 ---@field kernels gpulua.kernel_report[] The dearest first; also graphs, fills and library calls.
 ---@field copies gpulua.copy_report[] The dearest first.
+---@field compiled { count: integer, total: number, from_cache: integer } Runs of the compiler, their seconds, and what the disk cache had instead.
 ---@field fences { issued: integer, left_out: integer }
 ---@field peak_bytes integer The most that buffers took.
 ---@field peaks { name: string, bytes: integer }[] The same for each label, or line where there is none.
