@@ -181,7 +181,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---@field busy number Seconds with work under way.
 ---@field kernels gpulua.kernel_report[] The dearest first; also graphs, fills and library calls.
 ---@field copies gpulua.copy_report[] The dearest first.
----@field compiled { count: integer, total: number, from_cache: integer } Runs of the compiler, their seconds, and what the disk cache had instead.
+---@field compiled { count: integer, total: number, from_cache: integer } Runs of a compiler, and what the cache had.
 ---@field fences { issued: integer, left_out: integer }
 ---@field peak_bytes integer The most that buffers took.
 ---@field peaks { name: string, bytes: integer }[] The same for each label, or line where there is none.
