@@ -42,14 +42,16 @@ describe("a memory map", function()
       { entry.kind, entry.source, entry.bytes, entry.where, entry.freed })
     assert.truthy(entry.memory_bytes >= 4 << 20)
     assert.truthy(entry.age > 0.08 and entry.age < support.now() - begun + 0.02, entry.age)
+    local number = entry.number
     entry = of(map, "small")[1]
+    assert.truthy(entry.number > number and number > 0)
     assert.equal(3, entry.bytes)
     assert.truthy(entry.memory_bytes >= 3 and entry.memory_bytes <= 512)
     local host
     for _, other in ipairs(map) do
       host = other.kind == "host" and other or host
     end
-    assert.are.same({ 8000, "host", here(-15) }, { host.bytes, host.where, host.source })
+    assert.are.same({ 8000, "host", here(-17) }, { host.bytes, host.where, host.source })
     assert.equal("big", map[1].label) -- the largest first
     for i = 2, #map do
       assert.truthy(map[i - 1].memory_bytes >= map[i].memory_bytes)

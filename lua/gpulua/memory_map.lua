@@ -71,6 +71,7 @@ local map_methods = { __name = "gpulua.memory_map", __tostring = text_of }
 --                 "temporary": in a pool, so that it has no memory of its own; "variable": of a module; "import":
 --                 another library's;
 --                 "graph": the nodes of a graph, estimated; "gpulua": staging, images, copies to restore from, reports
+--   number        the buffer's, which messages call its allocation; of a graph, among the device's graphs; never reused
 --   label         or ""
 --   source        "file:line" of the script that asked for it, where that is known
 --   bytes         asked for
@@ -100,33 +101,53 @@ end
 
 local leaks_max <const> = 5
 
+local workspaces <const> = { ["blas workspace"] = true, ["fft work"] = true } -- which libraries keep (workspace.lua)
+
+--- Is it something that the script holds by a handle? The rest goes with that, or is gpulua's own.
+local function is_held(entry)
+  local kind = entry.kind
+  if entry.freed or workspaces[entry.label] then
+    return false
+  end
+  return kind == "graph" or (kind == "buffer" or kind == "host" or kind == "import") and entry.source ~= nil
+end
+
+--- Entries that are held still (one at least), as lines for people, the largest first.
+local function held_lines(device, held)
+  local bytes, graphs = 0, 0
+  for _, entry in ipairs(held) do
+    bytes, graphs = bytes + entry.bytes, graphs + (entry.kind == "graph" and 1 or 0)
+  end
+  local lines = { ("%d %s%s of %s %s held still, %s:"):format(#held, graphs == #held and "graph" or "buffer",
+    #held > 1 and "s" or "", device.name, #held > 1 and "are" or "is", size(bytes)) }
+  local groups = grouped(held)
+  for i = 1, math.min(#groups, leaks_max) do
+    local entry, count = groups[i].entry, groups[i].count
+    lines[#lines + 1] = ("  %s%s%s%s%s"):format(size(groups[i].asked), count > 1 and " in " .. count or "",
+      entry.kind == "graph" and graphs < #held and " (graph)" or "",
+      entry.label ~= "" and " '" .. core.shown(entry.label) .. "'" or "",
+      entry.source and ", made at " .. core.shown(entry.source) or "")
+  end
+  if #groups > leaks_max then
+    lines[#lines + 1] = ("  and those of %d other lines; device:memory_map() has them all"):format(#groups - leaks_max)
+  end
+  return lines
+end
+
 --- In check mode, when the script is over: what of its buffers is held still, for the log. They go with the device, but
 -- in a program that goes on they would have stayed.
 local function report_leaks()
   collectgarbage()
   collectgarbage() -- what finalisers have let go
   for _, device in ipairs(core.devices()) do
-    local held, bytes = {}, 0
+    local held = {}
     for _, entry in ipairs(device.check and memory_map(device) or {}) do
-      if (entry.kind == "buffer" or entry.kind == "host") and entry.source and not entry.freed then
-        held[#held + 1] = entry
-        bytes = bytes + entry.bytes
-      end
+      held[#held + 1] = is_held(entry) and entry.kind ~= "graph" and entry.kind ~= "import" and entry or nil
     end
-    if #held > 0 then
-      core.log(("check: at the end of the script %d buffer%s of %s %s held still, %s:"):format(#held,
-        #held > 1 and "s" or "", device.name, #held > 1 and "are" or "is", size(bytes)))
-      local groups = grouped(held)
-      for i = 1, math.min(#groups, leaks_max) do
-        local entry, count = groups[i].entry, groups[i].count
-        core.log(("  %s%s%s, made at %s"):format(size(groups[i].asked), count > 1 and " in " .. count or "",
-          entry.label ~= "" and " '" .. core.shown(entry.label) .. "'" or "", core.shown(entry.source)))
-      end
-      if #groups > leaks_max then
-        core.log(("  and those of %d other lines; device:memory_map() has them all"):format(#groups - leaks_max))
-      end
+    for i, line in ipairs(#held > 0 and held_lines(device, held) or {}) do
+      core.log((i == 1 and "check: at the end of the script " or "") .. line)
     end
   end
 end
 
-return { of = memory_map, report_leaks = report_leaks }
+return { of = memory_map, is_held = is_held, held_lines = held_lines, report_leaks = report_leaks }

@@ -50,7 +50,7 @@ function workspace.drop(self)
   self.kept, self.count = {}, 0
 end
 
---- workspace(label) -> one with nothing in it.
+--- workspace(label) -> one with nothing in it. By these labels, memory_map.lua knows that no script holds them.
 return function(label)
   return setmetatable({ label = label, kept = {}, count = 0 }, workspace)
 end

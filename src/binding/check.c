@@ -226,6 +226,18 @@ uint32_t gpu_lua_check_pick(struct gpulua *g, uint32_t count) {
     return (uint32_t)((z ^ (z >> 31)) % count);
 }
 
+int gpu_lua_check_task_seed(lua_State *L) {
+    const struct gpulua *g = GPU_LUA(L);
+    uint64_t seed = (uint64_t)luaL_checkinteger(L, 1);
+    if (!g->check) {
+        lua_pushnil(L);
+        return 1;
+    }
+    lua_pushinteger(L, (lua_Integer)g->check->random);
+    g->check->random = seed;
+    return 1;
+}
+
 /* ---- submissions ---- */
 
 struct look {

@@ -27,6 +27,10 @@ void gpu_lua_check_finish(struct gpulua *g);
 /* One of `count` ready tasks, from 0: the first unless something is checked. */
 uint32_t gpu_lua_check_pick(struct gpulua *g, uint32_t count);
 
+/* core.task_seed(seed) -> the state of before, nil while nothing is checked: from here on tasks
+ * are resumed in the order of this seed, or of a state that it has returned. */
+int gpu_lua_check_task_seed(lua_State *L);
+
 /* All of these do nothing unless something is checked. */
 void gpu_lua_check_spawn(struct gpulua *g, struct task *task);
 void gpu_lua_check_end(struct gpulua *g, struct task *task);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "binding/buffer.h"
+#include "binding/check.h"
 #include "binding/device.h"
 #include "binding/graph.h"
 #include "binding/hooks.h"
@@ -460,6 +461,11 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"spawn_run", gpu_lua_spawn_run},
                                          {"spawn_timed", gpu_lua_spawn_timed},
                                          {"place", gpu_lua_place},
+                                         {"tasks", gpu_lua_tasks},
+                                         {"task_seed", gpu_lua_check_task_seed},
+                                         {"in_flight", gpu_lua_in_flight},
+                                         {"raise_unseen", gpu_lua_raise_unseen},
+                                         {"streams", gpu_lua_streams},
                                          {"all", gpu_lua_all},
                                          {"any", gpu_lua_any},
                                          {"sleep", gpu_lua_sleep},

@@ -631,6 +631,14 @@ static int device_stats(lua_State *L) {
     return 1;
 }
 
+/* Of the table on top: source = "file:line", where that is known. */
+static void set_source(lua_State *L, const char *source, int line) {
+    if (source && source[0]) {
+        lua_pushfstring(L, "%s:%d", source, line);
+        lua_setfield(L, -2, "source");
+    }
+}
+
 struct map_push {
     const struct gpu_memory_entry *entries;
     uint32_t count;
@@ -647,15 +655,14 @@ static int push_map(lua_State *L) {
     lua_createtable(L, (int)push->count, 0);
     for (uint32_t i = 0; i < push->count; i++) {
         const struct gpu_memory_entry *entry = &push->entries[i];
-        lua_createtable(L, 0, 8);
+        lua_createtable(L, 0, 9);
         lua_pushstring(L, kinds[entry->kind]);
         lua_setfield(L, -2, "kind");
+        lua_pushinteger(L, (lua_Integer)entry->number);
+        lua_setfield(L, -2, "number");
         lua_pushstring(L, entry->label);
         lua_setfield(L, -2, "label");
-        if (entry->site.source) {
-            lua_pushfstring(L, "%s:%d", entry->site.source, entry->site.line);
-            lua_setfield(L, -2, "source");
-        }
+        set_source(L, entry->site.source, entry->site.line);
         lua_pushinteger(L, (lua_Integer)entry->byte_count);
         lua_setfield(L, -2, "bytes");
         lua_pushinteger(L, (lua_Integer)entry->memory_bytes);
@@ -688,6 +695,36 @@ int gpu_lua_memory_map(lua_State *L) {
     int status = lua_pcall(L, 1, 1, 0);
     free(entries);
     return status ? lua_error(L) : 1;
+}
+
+/* core.in_flight(dev) -> a list of the operations that are not over, oldest first of each stream:
+ * {label =, stream =, seq =, source = "file:line" or nil} */
+int gpu_lua_in_flight(lua_State *L) {
+    struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, NULL);
+    uint32_t room = gpu_device_in_flight(device, NULL, 0);
+    struct gpu_op_info *infos = lua_newuserdatauv(L, room * sizeof *infos, 0);
+    device = gpu_lua_check_device(L, GPU_LUA(L), 1, NULL); /* a finaliser may have closed it */
+    uint32_t count = gpu_device_in_flight(device, infos, room);
+    lua_newtable(L); /* stack: device, infos, list */
+    for (uint32_t i = 0; i < count && i < room; i++) {
+        lua_createtable(L, 0, 4);
+        lua_pushstring(L, infos[i].label);
+        lua_setfield(L, -2, "label");
+        lua_pushinteger(L, (lua_Integer)infos[i].stream);
+        lua_setfield(L, -2, "stream");
+        lua_pushinteger(L, (lua_Integer)infos[i].seq);
+        lua_setfield(L, -2, "seq");
+        set_source(L, infos[i].source, infos[i].line);
+        lua_rawseti(L, -2, (lua_Integer)i + 1);
+    }
+    return 1;
+}
+
+/* core.raise_unseen(dev): raises a failure of work that is over and that nobody has seen; then it
+ * is seen. Does not wait. */
+int gpu_lua_raise_unseen(lua_State *L) {
+    gpu_lua_raise_unobserved(L, gpu_lua_check_device(L, GPU_LUA(L), 1, NULL));
+    return 0;
 }
 
 /* dev:trim() -> bytes given back to the driver */

@@ -102,6 +102,9 @@ int gpu_lua_device_inject(lua_State *L);   /* inject.c */
 int gpu_lua_device_flight(lua_State *L);   /* flight.c */
 int gpu_lua_inject_slow(lua_State *L);     /* core.inject_slow */
 
-int gpu_lua_memory_map(lua_State *L); /* core.memory_map */
+int gpu_lua_memory_map(lua_State *L);   /* core.memory_map */
+int gpu_lua_in_flight(lua_State *L);    /* core.in_flight */
+int gpu_lua_raise_unseen(lua_State *L); /* core.raise_unseen */
+int gpu_lua_streams(lua_State *L);      /* stream.c: core.streams */
 
 #endif

@@ -378,6 +378,7 @@ int gpu_lua_spawn(lua_State *L);
 int gpu_lua_spawn_run(lua_State *L);
 int gpu_lua_spawn_timed(lua_State *L);
 int gpu_lua_place(lua_State *L);
+int gpu_lua_tasks(lua_State *L);   /* task.c: core.tasks() */
 int gpu_lua_on_done(lua_State *L); /* op:on_done(f) */
 
 /* ---- wait.c ----

@@ -114,6 +114,27 @@ void gpu_lua_streams_prune(struct stream_record **records, bool all) {
     }
 }
 
+/* core.streams(dev) -> those that dev:stream made and that nobody has closed or dropped, by number:
+ * {label =, source = "file:line" or nil} */
+int gpu_lua_streams(lua_State *L) {
+    struct device_handle *handle;
+    (void)gpu_lua_check_device(L, GPU_LUA(L), 1, &handle);
+    lua_newtable(L);
+    for (const struct stream_record *record = handle->streams; record; record = record->next) {
+        if (!record->is_left) {
+            lua_createtable(L, 0, 2);
+            lua_pushstring(L, gpu_stream_label(record->stream));
+            lua_setfield(L, -2, "label");
+            if (record->site.source) {
+                lua_pushfstring(L, "%s:%d", record->site.source, record->site.line);
+                lua_setfield(L, -2, "source");
+            }
+            lua_rawseti(L, -2, (lua_Integer)gpu_stream_number(record->stream));
+        }
+    }
+    return 1;
+}
+
 /* dev:stream{priority=, label=} */
 int gpu_lua_device_stream(lua_State *L) {
     static const char *const options[] = {"priority", "label", NULL};
@@ -146,6 +167,7 @@ int gpu_lua_device_stream(lua_State *L) {
         handle->stream = NULL;
         gpu_lua_throw(L, &error);
     }
+    gpu_lua_site(L, g, device, &handle->made->site);
     handle->made->stream = gpu_stream_retain(handle->stream);
     handle->made->next = owner->streams;
     owner->streams = handle->made;

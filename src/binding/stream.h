@@ -14,7 +14,8 @@ struct stream_handle {
 struct stream_record {
     struct gpu_stream *stream; /* retained */
     struct stream_record *next;
-    bool is_left; /* by its handle */
+    struct gpu_site site; /* of dev:stream */
+    bool is_left;         /* by its handle */
 };
 /* Drops those that are over; with `all`, every one. */
 void gpu_lua_streams_prune(struct stream_record **records, bool all);

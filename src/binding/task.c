@@ -683,6 +683,30 @@ void gpu_lua_task_detach(struct task *task) {
     }
 }
 
+static void append_tasks(lua_State *L, struct task *task, bool is_failed) {
+    for (; task; task = is_failed ? task->sibling_next : task->live_next) {
+        if (lua_rawgetp(L, 1, task) == LUA_TUSERDATA) {
+            lua_rawseti(L, 2, (lua_Integer)lua_rawlen(L, 2) + 1);
+        } else {
+            lua_pop(L, 1);
+        }
+    }
+}
+
+/* core.tasks() -> those that have not ended, and those that failed and nobody has seen it */
+int gpu_lua_tasks(lua_State *L) {
+    const struct gpulua *g = GPU_LUA(L);
+    lua_settop(L, 0);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
+    lua_newtable(L);
+    append_tasks(L, g->live, false);
+    append_tasks(L, g->failed, true);
+    for (const struct task *task = g->live; task; task = task->live_next) {
+        append_tasks(L, task->failed, true);
+    }
+    return 1;
+}
+
 /* The state closes, and nobody has asked. */
 static void tell_late(lua_State *L, struct task *task) {
     task->is_adopted = false;

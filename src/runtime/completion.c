@@ -633,6 +633,26 @@ uint32_t gpu_device_ops_in_flight(const struct gpu_device *device) {
     return (uint32_t)device->stats.ops_in_flight;
 }
 
+uint32_t gpu_device_in_flight(struct gpu_device *device, struct gpu_op_info *infos, uint32_t max) {
+    GPU_ENTER(device);
+    const struct gpu_seat *seat = gpu_seat_of(device);
+    uint32_t count = 0;
+    (void)gpu_device_poll(device);
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        const struct gpu_stream *stream = device->streams[slot];
+        for (const struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
+            if (seat && op->seat != seat) {
+                continue;
+            }
+            if (count < max) {
+                gpu_op_info(op, &infos[count]);
+            }
+            count++;
+        }
+    }
+    return count;
+}
+
 /* The last one in the list that is of that seat; NULL: there is none. */
 static struct gpu_op *last_of(struct gpu_op *op, const struct gpu_seat *seat) {
     struct gpu_op *found = NULL;

@@ -183,6 +183,10 @@ int gpu_device_poll_fd(const struct gpu_device *device);
 gpulua_status gpu_device_wait_idle(struct gpu_device *device, int64_t timeout_ns,
                                    struct gpu_error *error);
 uint32_t gpu_device_ops_in_flight(const struct gpu_device *device);
+/* Polls, then describes the first `max` of what is in flight, oldest first of each stream, the
+ * device's own requests left out. Returns how many there are. */
+struct gpu_op_info;
+uint32_t gpu_device_in_flight(struct gpu_device *device, struct gpu_op_info *infos, uint32_t max);
 
 /* When it wants to be polled, on gpu_clock_ns' clock; INT64_MAX: when poll_fd says so. */
 int64_t gpu_device_alarm_ns(const struct gpu_device *device);

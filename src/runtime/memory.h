@@ -48,6 +48,7 @@ enum gpu_holding {
 };
 struct gpu_memory_entry {
     enum gpu_holding kind;
+    uint64_t number; /* of the block; of a graph, among the device's graphs. Never reused */
     char label[48];
     struct gpu_site site;  /* where the script asked for it, if that is known */
     uint64_t byte_count;   /* asked for */

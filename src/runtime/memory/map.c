@@ -22,6 +22,7 @@ static bool is_shown(const struct gpu_block *block) {
 static void describe(const struct gpu_block *block, int64_t now_ns,
                      struct gpu_memory_entry *entry) {
     *entry = (struct gpu_memory_entry){.kind = kind_of(block),
+                                       .number = block->number,
                                        .site = block->site,
                                        .byte_count = block->byte_count,
                                        .memory_bytes = block->is_foreign ? block->byte_count
@@ -54,6 +55,7 @@ static void add_graphs(const struct gpu_device *device, struct gpu_memory_entry 
         if (*count < room) {
             struct gpu_memory_entry *entry = &entries[*count];
             *entry = (struct gpu_memory_entry){.kind = GPU_HOLDS_GRAPH,
+                                               .number = graph->number,
                                                .byte_count = graph->made.device_bytes,
                                                .memory_bytes = graph->made.device_bytes,
                                                .age_ns = -1};

@@ -159,6 +159,7 @@ function memory:close() end
 ---An entry of `device:memory_map`.
 ---@class gpulua.memory_entry
 ---@field kind gpulua.holding
+---@field number integer The buffer's, which messages call its allocation; a graph's; never given to another one.
 ---@field label string Or "".
 ---@field source? string "file:line" of the script that asked for it, where that is known.
 ---@field bytes integer Asked for.
