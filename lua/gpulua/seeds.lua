@@ -76,8 +76,9 @@ end
 
 -- ---- all orders ----
 
---- Names that count from the first operation of each task in the run: runs in one process go on counting.
-local function rename(ran)
+--- What a device has done, with names that count from the first operation of each task: runs in one process go on
+--- counting.
+function seeds.rename(ran)
   local first = {}
   local function split(name)
     local task, number = name:match "^(.*)#(%d+)$"
@@ -93,7 +94,8 @@ local function rename(ran)
   end
   local list = {}
   for i, op in ipairs(ran) do
-    list[i] = { name = renamed(op.name), stream = op.stream, uses = op.uses, ready = {} }
+    list[i] = { name = renamed(op.name), label = op.label, site = op.site, stream = op.stream, uses = op.uses,
+      ready = {} }
     for k, name in ipairs(op.ready) do
       list[i].ready[k] = renamed(name)
     end
@@ -118,7 +120,7 @@ function seeds.explore(run, limit)
         end
       end
     end
-    local ran = rename(run(table.concat(choices, ".")))
+    local ran = seeds.rename(run(table.concat(choices, ".")))
     local by_name = {}
     for _, op in ipairs(ran) do
       by_name[op.name] = op
@@ -241,7 +243,7 @@ function seeds.explain(a, b)
     return lines
   end
   local function text(op)
-    return ("'%s' (%s, stream %d)"):format(op.label, op.site, op.stream)
+    return ("'%s' (%sstream %d)"):format(op.label, op.site ~= ":0" and op.site .. ", " or "", op.stream)
   end
   lines[#lines + 1] = ("  swapped: %s used to come before %s"):format(text(first), text(second))
   local edge = "  missing edge: between them, for bytes %d to %d of %s; by what they declare, they %s and %s it"
