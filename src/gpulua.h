@@ -690,6 +690,7 @@ GPULUA_API void gpulua_close(gpulua *g);
 /* `require "gpulua"` in any Lua 5.4. */
 GPULUA_API int luaopen_gpulua_core(lua_State *L);
 GPULUA_API int luaopen_gpulua(lua_State *L);
+GPULUA_API int luaopen_gpulua_busted(lua_State *L);
 GPULUA_API int luaopen_gpulua_image(lua_State *L);
 GPULUA_API int luaopen_gpulua_npy(lua_State *L);
 GPULUA_API int luaopen_gpulua_wav(lua_State *L);

@@ -137,6 +137,10 @@ static int open_file(lua_State *L, const char *name) {
     return 1;
 }
 
+int luaopen_gpulua_busted(lua_State *L) {
+    return open_file(L, "busted.lua");
+}
+
 int luaopen_gpulua_image(lua_State *L) {
     return open_file(L, "image.lua");
 }

@@ -1,0 +1,2 @@
+std = "lua54"
+files["spec"] = { std = "lua54+busted" }
