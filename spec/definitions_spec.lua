@@ -5,7 +5,8 @@ local definitions = require "tools.definitions"
 local gpu = require "gpulua"
 local support = require "spec.support"
 
-local modules <const> = { ["gpulua.npy"] = true, ["gpulua.wav"] = true, ["gpulua.image"] = true }
+local modules <const> = { ["gpulua.npy"] = true, ["gpulua.wav"] = true, ["gpulua.image"] = true,
+  ["gpulua.busted"] = true }
 
 -- The classes of handles have the names that gpu.type says; others made by Lua have theirs in __name.
 local function kind_of(value)
@@ -94,8 +95,9 @@ describe("the definitions of", function()
     add("gpulua.control", gpu.graph)
     add("gpulua.trace", require "gpulua.trace")
     for name in pairs(modules) do
-      add(name, require(name))
+      add(name, (require(name)))
     end
+    add("gpulua.injections", require "gpulua.busted".inject)
     dev = add("gpulua.device", support.open { trace = true, label = "all", restarts = 0 })
     local infos = {}
     dev:hooks { before_enqueue = function(info) infos[#infos + 1] = info end }
@@ -351,8 +353,8 @@ describe("the definitions of", function()
     elseif not class then
       return not is_plain(name, value) and wrong(name) or nil
     elseif #class.functions > 0 then
-      return kind_of(value) ~= name and not modules[name] and value ~= gpu.graph and value ~= gpu.trace and wrong(name)
-        or nil
+      local is_plain_table = modules[name] or value == gpu.graph or value == gpu.trace or name == "gpulua.injections"
+      return kind_of(value) ~= name and not is_plain_table and wrong(name) or nil
     end
     return type(value) ~= "table" and wrong(name) or fields_conform(value, class, where)
   end
@@ -425,7 +427,8 @@ describe("the definitions of", function()
 
   -- What docstrings call a value of a class.
   local names_of <const> = { gpulua = { "gpu" }, control = { "gpu.graph", "control" }, trace = { "gpu.trace", "trace" },
-    device = { "device", "dev" }, memory = { "memory", "mem" }, fft = { "fft", "plan" }, host_buffer = { "buffer" } }
+    device = { "device", "dev" }, memory = { "memory", "mem" }, fft = { "fft", "plan" }, host_buffer = { "buffer" },
+    busted = { "kit" }, injections = { "inject" } }
 
   -- { "name", ... } of "(name, other[, name = default])"; a table of named arguments is "{}".
   local function arguments_of(text)
