@@ -459,6 +459,7 @@ static int core_shutdown(lua_State *L) {
 void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
     static const luaL_Reg functions[] = {{"spawn", gpu_lua_spawn},
                                          {"spawn_run", gpu_lua_spawn_run},
+                                         {"spawn_typed", gpu_lua_spawn_typed},
                                          {"spawn_timed", gpu_lua_spawn_timed},
                                          {"place", gpu_lua_place},
                                          {"tasks", gpu_lua_tasks},

@@ -109,11 +109,34 @@ int64_t gpu_lua_alarm_ns(const struct gpulua *g) {
 
 /* ---- interrupts ---- */
 
+static bool has_typed(const struct gpulua *g) {
+    for (const struct task *task = g->live; task; task = task->live_next) {
+        if (task->is_typed) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What was typed is waited for, so the interrupt is for that, and another task that happens to run
+ * is spared: until it waits, or somebody asks again. */
+static bool spares_running(const struct gpulua *g) {
+    if (!g->running || atomic_load(&g->interrupt) > 1) {
+        return false;
+    }
+    for (const struct task *task = g->running; task; task = task->parent) {
+        if (task->is_typed) {
+            return false;
+        }
+    }
+    return has_typed(g);
+}
+
 static void stop_hook(lua_State *L, lua_Debug *ar) {
     (void)ar;
     lua_sethook(L, NULL, 0, 0);
     struct gpulua *g = gpu_lua_find(L);
-    if (!g || !atomic_load(&g->interrupt)) {
+    if (!g || !atomic_load(&g->interrupt) || spares_running(g)) {
         return; /* delivered elsewhere meanwhile, or a coroutine that inherited the hook */
     }
     gpu_lua_interrupt_taken(L, g);
@@ -131,7 +154,7 @@ void gpu_lua_interrupt_taken(lua_State *L, struct gpulua *g) {
 }
 
 void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g) {
-    if (atomic_load(&g->interrupt)) {
+    if (atomic_load(&g->interrupt) && !spares_running(g)) {
         gpu_lua_interrupt_taken(L, g);
         gpu_lua_fail(L, GPULUA_INTERRUPTED, "interrupted!");
     }
@@ -179,8 +202,7 @@ lua_State *gpu_lua_set_innermost(struct gpulua *g, lua_State *L) {
     return seen;
 }
 
-void gpulua_interrupt(gpulua *g) {
-    atomic_store(&g->interrupt, 1);
+void gpu_lua_interrupt_again(struct gpulua *g) {
     lua_State *running = atomic_exchange(&g->innermost, HOOKING);
     if (running && running != HOOKING) {
         lua_sethook(running, stop_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT,
@@ -192,6 +214,11 @@ void gpulua_interrupt(gpulua *g) {
     gpu_lua_poke(g);
 }
 
+void gpulua_interrupt(gpulua *g) {
+    atomic_fetch_add(&g->interrupt, 1);
+    gpu_lua_interrupt_again(g);
+}
+
 /* Between tasks: those that nobody spawned hear of it; what they spawned hears from them. */
 static void deliver_interrupt(struct gpulua *g) {
     if (!atomic_load(&g->interrupt)) {
@@ -201,9 +228,10 @@ static void deliver_interrupt(struct gpulua *g) {
         return; /* the code that blocks here takes it */
     }
     atomic_store(&g->interrupt, 0);
+    bool is_for_typed = has_typed(g);
     for (struct task *task = g->live, *next; task; task = next) {
         next = task->live_next;
-        if (task->parent) {
+        if (task->parent || (is_for_typed && !task->is_typed)) {
             continue;
         }
         if (task->state == TASK_PARKED) {

@@ -105,6 +105,7 @@ struct task {
     bool is_observed;        /* somebody has been given its error */
     bool is_detached;
     bool is_host_started; /* nobody can have its handle */
+    bool is_typed;        /* at a prompt: see gpu_lua_spawn_typed */
     bool is_cancelled;    /* was asked to stop */
     bool is_stuck; /* ended because nobody would have resumed it: that is told, joined or not */
     bool awaits_children;
@@ -175,7 +176,7 @@ struct gpulua {
     uint32_t turn_depth;
     uint32_t attach_count;
     int epoll_fd, wake_fd;
-    atomic_int interrupt;           /* non-zero: somebody asked for it */
+    atomic_int interrupt;           /* so often has somebody asked for it */
     _Atomic(lua_State *) innermost; /* the coroutine that runs, for the hook of an interrupt */
     struct task *running;
     struct task *ready_head, **ready_tail;
@@ -291,6 +292,8 @@ void gpu_lua_timer_clear(struct gpulua *g, struct timer *timer);
 bool gpu_lua_watch_device(struct gpulua *g, int fd);
 void gpu_lua_unwatch_device(struct gpulua *g, int fd);
 
+/* The interrupt that there is goes to who runs now. */
+void gpu_lua_interrupt_again(struct gpulua *g);
 /* The interrupt as an error in `L`, if there is one and this is the place for it. */
 void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g);
 /* The interrupt was delivered to the code that `L` runs now; parents of its task still get it. */
@@ -376,6 +379,7 @@ void gpu_lua_kept_error_clear(struct kept_error *kept);
 void gpu_lua_task_open(lua_State *L, struct gpulua *g);
 int gpu_lua_spawn(lua_State *L);
 int gpu_lua_spawn_run(lua_State *L);
+int gpu_lua_spawn_typed(lua_State *L);
 int gpu_lua_spawn_timed(lua_State *L);
 int gpu_lua_place(lua_State *L);
 int gpu_lua_tasks(lua_State *L);   /* task.c: core.tasks() */

@@ -16,6 +16,16 @@ int gpu_lua_spawn(lua_State *L) {
     return spawn(L, "spawn");
 }
 
+/* core.spawn_typed(f, ...) -> task, for programs with a prompt: when f is over, the tasks that it
+ * has spawned go on by themselves; while it is not, an interrupt is for it and for what it awaits.
+ */
+int gpu_lua_spawn_typed(lua_State *L) {
+    (void)spawn(L, "spawn_typed");
+    struct task *task = lua_touserdata(L, -1);
+    task->is_typed = true;
+    return 1;
+}
+
 /* core.spawn_run(f, ...) -> task: what gpu.run calls. NotYieldable: nobody could wait for it. */
 int gpu_lua_spawn_run(lua_State *L) {
     gpu_lua_check_waits(L, GPU_LUA(L));

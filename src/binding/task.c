@@ -392,10 +392,27 @@ static int wait_for_children(lua_State *L, int status, lua_KContext context) {
     return count;
 }
 
+/* They go on by themselves; those that have failed are told of. */
+static void let_children_go(struct task *task) {
+    while (task->failed) {
+        struct task *oldest = task->failed;
+        while (oldest->sibling_next) {
+            oldest = oldest->sibling_next;
+        }
+        gpu_lua_task_detach(oldest);
+    }
+    while (task->children) {
+        gpu_lua_task_detach(task->children);
+    }
+}
+
 static int body_ended(lua_State *L, int status, lua_KContext context) {
     struct task *task = (struct task *)context; /* NOLINT(performance-no-int-to-ptr) */
     if (status == LUA_OK || status == LUA_YIELD) {
         task->outcome = OUTCOME_DONE;
+        if (task->is_typed) {
+            let_children_go(task);
+        }
     } else {
         /* An interrupt is raised in the parents, too, and told there. */
         gpulua_status code = gpu_lua_error_code(L, task->g, -1);
