@@ -43,7 +43,7 @@ layer executor 'executor|wire|backend|ranges'
 layer backend 'backend|wire'
 layer binding 'binding|runtime|wire|ranges'
 layer host 'host|binding|runtime'
-layer interpreter 'interpreter|host'
+layer interpreter 'interpreter|host|ranges'
 for name in cpu cuda; do
     other=cuda
     [ $name = cuda ] && other=cpu

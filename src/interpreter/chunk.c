@@ -11,17 +11,35 @@ static void on_interrupt(int number) {
     gpulua_interrupt(program.g);
 }
 
+/* At a prompt the first may have to wait for another task, which the second one ends; a third one
+ * ends the program. */
+static volatile sig_atomic_t typed_count;
+static void on_typed_interrupt(int number) {
+    if (++typed_count > 1) {
+        signal(number, SIG_DFL);
+    }
+    program.was_interrupted = 1;
+    gpulua_interrupt(program.g);
+}
+
+static int call_tostring(lua_State *L) {
+    return luaL_callmeta(L, 1, "__tostring");
+}
+
 /* The message that Lua's interpreter would print for the error on top; replaces it. */
 static void to_message(lua_State *L, int task) {
     bool has_traceback = true;
     if (!lua_isstring(L, -1)) {
-        if (luaL_callmeta(L, -1, "__tostring") && lua_type(L, -1) == LUA_TSTRING) {
+        lua_pushcfunction(L, call_tostring);
+        lua_pushvalue(L, -2);
+        bool is_ok = lua_pcall(L, 1, 1, 0) == LUA_OK;
+        if (is_ok && lua_type(L, -1) == LUA_TSTRING) {
             has_traceback = false;
-            lua_remove(L, -2);
         } else {
+            lua_pop(L, 1);
             lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, -1));
-            lua_remove(L, -2);
         }
+        lua_remove(L, -2);
     }
     lua_getfield(L, task, "traceback");
     lua_pushvalue(L, task);
@@ -44,23 +62,33 @@ static bool task_is_over(lua_State *L, int task) {
     return is_over;
 }
 
-void chunk_run_tasks(lua_State *L, int task) {
-    void (*outer)(int) = signal(SIGINT, on_interrupt);
+static void run_tasks(lua_State *L, int task, bool is_typed) {
+    void (*handler)(int) = is_typed ? on_typed_interrupt : on_interrupt;
+    void (*outer)(int) = signal(SIGINT, handler);
+    typed_count = 0;
     while (task ? !task_is_over(L, task) : gpulua_tasks(program.g) > 0) {
         if (gpulua_step(program.g, -1) < 0) {
             break;
+        }
+        if (is_typed) {
+            typed_count = 0; /* whom they were for has them */
+            signal(SIGINT, handler);
         }
     }
     signal(SIGINT, outer == SIG_ERR ? SIG_DFL : outer);
 }
 
-int chunk_run(lua_State *L, int arg_count) {
+void chunk_run_tasks(lua_State *L, int task) {
+    run_tasks(L, task, false);
+}
+
+static int run_by(lua_State *L, int arg_count, bool is_typed) {
     int base = lua_gettop(L) - arg_count;
     program.was_interrupted = 0;
-    lua_getfield(L, LUA_REGISTRYINDEX, "gpulua.spawn");
+    lua_getfield(L, LUA_REGISTRYINDEX, is_typed ? "gpulua.spawn_typed" : "gpulua.spawn");
     lua_insert(L, base);
     lua_call(L, arg_count + 1, 1);
-    chunk_run_tasks(L, base);
+    run_tasks(L, base, is_typed);
     lua_getfield(L, base, "join");
     lua_pushvalue(L, base);
     lua_call(L, 1, LUA_MULTRET);
@@ -71,6 +99,14 @@ int chunk_run(lua_State *L, int arg_count) {
     }
     lua_remove(L, base);
     return ok ? lua_gettop(L) - base : -1;
+}
+
+int chunk_run(lua_State *L, int arg_count) {
+    return run_by(L, arg_count, false);
+}
+
+int chunk_run_typed(lua_State *L, int arg_count) {
+    return run_by(L, arg_count, true);
 }
 
 bool chunk_do(lua_State *L, int status, int arg_count) {

@@ -1,5 +1,5 @@
-/* The interpreter: Lua's own, whose chunks run as tasks. Uses gpulua.h and the Lua API, nothing
- * internal. */
+/* The interpreter: Lua's own, whose chunks run as tasks. Uses gpulua.h and the Lua API, of what is
+ * internal only its memory and how text is made safe to show. */
 #include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -17,32 +17,62 @@
 #include "interpreter/options.h"
 #include "interpreter/program.h"
 #include "interpreter/seeds.h"
+#include "ranges/ranges.h"
 
 struct program program = {.name = "gpulua"};
 
 /* ---- messages ---- */
 
-void program_say(const char *name, const char *message) {
-    if (name) {
-        fprintf(stderr, "%s: ", name);
+void program_put(FILE *stream, const char *text, size_t byte_count) {
+    enum { PIECE_BYTES = 255 };
+    char shown[3 * PIECE_BYTES + 1];
+    const char *end = text + byte_count;
+    if (!isatty(stream == stdout ? STDOUT_FILENO : STDERR_FILENO)) {
+        fwrite(text, 1, byte_count, stream);
+        return;
     }
-    fprintf(stderr, "%s\n", message);
+    while (text < end) {
+        const char *from = text;
+        while (text < end && *text != '\n' && *text != '\t' && text - from < PIECE_BYTES) {
+            text++;
+        }
+        for (int i = 0; text - from == PIECE_BYTES - i && i < 3 && (*text & 0xc0) == 0x80; i++) {
+            text--; /* not within a character */
+        }
+        size_t length = gpu_range_text(shown, sizeof shown, from, (size_t)(text - from));
+        fwrite(shown, 1, length, stream);
+        for (; text < end && (*text == '\n' || *text == '\t'); text++) {
+            fputc(*text, stream);
+        }
+    }
+}
+
+static void say_behind(const char *name, const char *message, const char *behind) {
+    if (name) {
+        program_put(stderr, name, strlen(name));
+        fputs(": ", stderr);
+    }
+    program_put(stderr, message, strlen(message));
+    fprintf(stderr, "%s\n", behind);
     fflush(stderr);
+}
+
+void program_say(const char *name, const char *message) {
+    say_behind(name, message, "");
 }
 
 static void on_error(void *user, const gpulua_error *error) {
     (void)user;
     program.has_reported = true;
-    fprintf(stderr, "%s: %s\n%s%s", program.name, error->message, error->traceback,
-            error->traceback[0] ? "\n" : "");
-    fflush(stderr);
+    program_say(program.name, error->message);
+    if (error->traceback[0]) {
+        program_say(NULL, error->traceback);
+    }
 }
 
 static void on_log(void *user, const char *line) {
     (void)user;
-    fprintf(stderr, "%s: %s%s\n", program.name, line,
-            program.is_closing ? " (Ctrl-C ends the program)" : "");
-    fflush(stderr);
+    say_behind(program.name, line, program.is_closing ? " (Ctrl-C ends the program)" : "");
 }
 
 /* ---- what the command line asks for ---- */
@@ -260,6 +290,8 @@ static void take_over(lua_State *L) {
     luaopen_gpulua_core(L);
     lua_getfield(L, -1, "spawn");
     lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.spawn");
+    lua_getfield(L, -1, "spawn_typed");
+    lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.spawn_typed");
     lua_getfield(L, -1, "adopt_coroutines");
     lua_call(L, 0, 0);
     if (lua_getglobal(L, LUA_OSLIBNAME) == LUA_TTABLE) {

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 #include <lua.h>
 
@@ -22,6 +23,9 @@ struct program {
 };
 extern struct program program;
 
+/* Writes to stdout or stderr; on a terminal without control characters (but newlines and tabs),
+ * which might be commands for it. */
+void program_put(FILE *stream, const char *text, size_t byte_count);
 /* A line on standard error, behind the name if there is one. */
 void program_say(const char *name, const char *message);
 
@@ -32,6 +36,9 @@ void chunk_run_tasks(lua_State *L, int task);
 /* Stack: chunk, `arg_count` arguments. Replaces them with true and the results, or with false and a
  * message. Returns how many there are behind the boolean; -1: failed. */
 int chunk_run(lua_State *L, int arg_count);
+/* The same for what is typed: tasks that it has spawned go on when it is over, and Ctrl-C is not
+ * for them. */
+int chunk_run_typed(lua_State *L, int arg_count);
 /* Status of loading on top of a chunk or a message: runs it without results. False: it failed,
  * which has been said; so below. */
 bool chunk_do(lua_State *L, int status, int arg_count);
