@@ -1,4 +1,6 @@
-/* Lines from a terminal, as Lua's interpreter takes them. */
+/* Lines from a terminal or anywhere else, as Lua's interpreter takes them. */
+#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,33 +8,104 @@
 
 #include <lauxlib.h>
 
+#include "interpreter/edit.h"
 #include "interpreter/program.h"
+#include "interpreter/terminal.h"
 
-static bool read_line(lua_State *L, bool is_first) {
+/* ---- lines ---- */
+
+/* From anything but a terminal, as Lua's interpreter reads them. */
+static enum edit_result read_stream(lua_State *L) {
     char *line = NULL;
     size_t capacity = 0;
-    lua_getglobal(L, is_first ? "_PROMPT" : "_PROMPT2");
-    const char *prompt = lua_isnil(L, -1) ? NULL : luaL_tolstring(L, -1, NULL);
-    fputs(prompt ? prompt : is_first ? "> " : ">> ", stdout);
-    fflush(stdout);
     ssize_t length = getline(&line, &capacity, stdin);
     if (length < 0) {
         free(line);
-        return false;
+        return EDIT_ENDED;
     }
-    if (length > 0 && line[length - 1] == '\n') {
-        length--;
+    lua_pushlstring(L, line, (size_t)length - (line[length - 1] == '\n'));
+    free(line);
+    return EDIT_LINE;
+}
+
+/* Tasks run until there is something to read. False: Ctrl-C. */
+static bool wait_for_input(void) {
+    for (;;) {
+        int timeout_ms = gpulua_timeout_ms(program.g);
+        struct timespec limit = {.tv_sec = timeout_ms / 1000,
+                                 .tv_nsec = (long)(timeout_ms % 1000) * 1000000};
+        struct pollfd fds[2] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                                {.fd = gpulua_pollfd(program.g), .events = POLLIN}};
+        int ready = ppoll(fds, 2, timeout_ms < 0 ? NULL : &limit, terminal_waiting());
+        if (terminal_events.interrupted) {
+            return false;
+        }
+        if (terminal_events.stopped) {
+            terminal_stop();
+        } else if (ready > 0 && fds[0].revents) {
+            return true;
+        } else if (ready >= 0) {
+            terminal_tasks_begin();
+            gpulua_step(program.g, 0);
+            fflush(stdout);
+            terminal_tasks_end();
+        }
     }
-    if (is_first && length > 0 && line[0] == '=') {
-        lua_pushliteral(L, "return ");
-        lua_pushlstring(L, line + 1, (size_t)length - 1);
-        lua_concat(L, 2);
-    } else {
-        lua_pushlstring(L, line, (size_t)length);
+}
+
+/* From a terminal, which has put a line together. One byte after the other: what comes behind it
+ * may be for io.read. */
+static enum edit_result read_terminal(lua_State *L) {
+    enum edit_result result = EDIT_ENDED;
+    char *line = NULL;
+    size_t length = 0;
+    FILE *text = open_memstream(&line, &length);
+    terminal_enter();
+    while (text) {
+        char c;
+        if (!wait_for_input()) {
+            result = EDIT_DROPPED;
+            break;
+        }
+        ssize_t got = read(STDIN_FILENO, &c, 1);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
+            continue;
+        }
+        if (got <= 0) {
+            break;
+        }
+        result = EDIT_LINE;
+        if (c == '\n') {
+            break;
+        }
+        fputc(c, text);
+    }
+    terminal_leave();
+    if (text && fclose(text) == 0 && result == EDIT_LINE) {
+        lua_pushlstring(L, line, length);
     }
     free(line);
-    return true;
+    if (result == EDIT_DROPPED) {
+        fputc('\n', stdout);
+    }
+    return result;
 }
+
+static enum edit_result read_plain(lua_State *L, const char *prompt) {
+    fputs(prompt, stdout);
+    fflush(stdout);
+    return isatty(STDIN_FILENO) ? read_terminal(L) : read_stream(L);
+}
+
+/* Pushes the line if there is one. */
+static enum edit_result read_line(lua_State *L, bool is_first) {
+    lua_getglobal(L, is_first ? "_PROMPT" : "_PROMPT2");
+    const char *prompt = lua_isnil(L, -1) ? NULL : luaL_tolstring(L, -1, NULL);
+    prompt = prompt ? prompt : is_first ? "> " : ">> ";
+    return edit_open(L) ? edit_read(L, prompt) : read_plain(L, prompt);
+}
+
+/* ---- chunks ---- */
 
 static bool is_incomplete(lua_State *L, int status) {
     static const char mark[] = "<eof>";
@@ -45,30 +118,57 @@ static bool is_incomplete(lua_State *L, int status) {
            strcmp(message + length - (sizeof mark - 1), mark) == 0;
 }
 
-/* Leaves a chunk or a message. -1: the input is over. */
+/* Stack: the text that was typed. "=x" means "return x". Pushes what is to be loaded. */
+static void push_source(lua_State *L) {
+    size_t length;
+    const char *text = lua_tolstring(L, 1, &length);
+    if (length > 0 && text[0] == '=') {
+        lua_pushliteral(L, "return ");
+        lua_pushlstring(L, text + 1, length - 1);
+        lua_concat(L, 2);
+    } else {
+        lua_pushvalue(L, 1);
+    }
+}
+
+static int load(lua_State *L, bool is_expression) {
+    push_source(L);
+    if (is_expression) {
+        lua_pushfstring(L, "return %s", lua_tostring(L, -1));
+        lua_remove(L, -2);
+    }
+    size_t length;
+    const char *source = lua_tolstring(L, -1, &length);
+    int status = luaL_loadbuffer(L, source, is_expression ? strlen(source) : length, "=stdin");
+    lua_remove(L, -2);
+    return status;
+}
+
+enum { INPUT_OVER = -1, INPUT_DROPPED = -2 };
+
+/* Leaves what was typed and a chunk or a message; the status of loading it, or one of the above. */
 static int read_chunk(lua_State *L) {
     lua_settop(L, 0);
-    if (!read_line(L, true)) {
-        return -1;
+    enum edit_result result = read_line(L, true);
+    if (result != EDIT_LINE) {
+        return result == EDIT_ENDED ? INPUT_OVER : INPUT_DROPPED;
     }
     lua_replace(L, 1);
     lua_settop(L, 1);
-    /* An expression first: its values are shown. */
-    const char *expression = lua_pushfstring(L, "return %s", lua_tostring(L, 1));
-    if (luaL_loadbuffer(L, expression, strlen(expression), "=stdin") == LUA_OK) {
-        lua_replace(L, 1);
+    int status = load(L, true); /* an expression first: its values are shown */
+    while (status != LUA_OK) {
         lua_settop(L, 1);
-        return LUA_OK;
-    }
-    lua_settop(L, 1);
-    for (;;) {
-        size_t length;
-        const char *text = lua_tolstring(L, 1, &length);
-        int status = luaL_loadbuffer(L, text, length, "=stdin");
-        if (!is_incomplete(L, status) || !read_line(L, false)) {
-            lua_replace(L, 1);
-            lua_settop(L, 1);
-            return status;
+        status = load(L, false);
+        if (!is_incomplete(L, status)) {
+            break;
+        }
+        result = read_line(L, false);
+        if (result == EDIT_DROPPED) {
+            return INPUT_DROPPED;
+        }
+        if (result == EDIT_ENDED) {
+            lua_settop(L, 2);
+            break;
         }
         lua_replace(L, 2); /* the further line */
         lua_settop(L, 2);
@@ -76,13 +176,40 @@ static int read_chunk(lua_State *L) {
         lua_insert(L, 2);
         lua_concat(L, 3);
     }
+    return status;
 }
 
-static void show_results(lua_State *L, int count) {
+/* ---- results ---- */
+
+/* On a terminal more is shown than print would. That may wait for the device, and so it is a task.
+ */
+static bool show_on_terminal(lua_State *L, int count) {
+    if (luaL_loadstring(L, "return require('gpulua.show').show(...)") != LUA_OK) {
+        return false;
+    }
+    lua_insert(L, -(count + 1));
+    if (chunk_run_typed(L, count) < 0) {
+        return false;
+    }
+    size_t length;
+    const char *text = lua_tolstring(L, -1, &length);
+    program_put(stdout, text, length);
+    fputc('\n', stdout);
+    fflush(stdout);
+    return true;
+}
+
+static void show_results(lua_State *L, int count, bool is_typed) {
     if (count == 0) {
         return;
     }
     luaL_checkstack(L, LUA_MINSTACK, "too many results to print");
+    if (is_typed && isatty(STDOUT_FILENO)) {
+        if (!show_on_terminal(L, count)) {
+            program_say(NULL, lua_tostring(L, -1));
+        }
+        return;
+    }
     lua_getglobal(L, "print");
     lua_insert(L, -(count + 1));
     if (lua_pcall(L, count, 0, 0) != LUA_OK) {
@@ -91,15 +218,42 @@ static void show_results(lua_State *L, int count) {
     }
 }
 
+static void remember(lua_State *L) {
+    if (edit_open(L) && lua_type(L, 1) == LUA_TSTRING) {
+        size_t length;
+        const char *text = lua_tolstring(L, 1, &length);
+        edit_remember(text, length);
+    }
+}
+
+/* What goes on behind the last line is waited for, and that is said. */
+static void say_what_goes_on(void) {
+    char text[80];
+    int count = gpulua_tasks(program.g);
+    if (count > 0) {
+        snprintf(text, sizeof text, "waiting for %d task%s (Ctrl-C ends %s)", count,
+                 count == 1 ? "" : "s", count == 1 ? "it" : "them");
+        program_say(program.name, text);
+    }
+}
+
 void interactive_run(lua_State *L) {
     int status;
     const char *name = program.name;
+    bool is_typed = isatty(STDIN_FILENO);
     program.name = NULL;
-    while ((status = read_chunk(L)) != -1) {
-        int count = status == LUA_OK ? chunk_run(L, 0) : -1;
+    while ((status = read_chunk(L)) != INPUT_OVER) {
+        if (status == INPUT_DROPPED) {
+            continue;
+        }
+        remember(L);
+        int count = status != LUA_OK ? -1 : is_typed ? chunk_run_typed(L, 0) : chunk_run(L, 0);
         if (count >= 0) {
-            show_results(L, count);
+            show_results(L, count, is_typed);
         } else {
+            if (is_typed && status == LUA_OK && program.was_interrupted) {
+                fputc('\n', stderr); /* behind the terminal's ^C */
+            }
             program_say(NULL,
                         lua_isstring(L, -1) ? lua_tostring(L, -1) : "(error message not a string)");
         }
@@ -108,4 +262,7 @@ void interactive_run(lua_State *L) {
     putchar('\n');
     fflush(stdout);
     program.name = name;
+    if (is_typed) {
+        say_what_goes_on();
+    }
 }
