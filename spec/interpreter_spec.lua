@@ -157,6 +157,7 @@ describe("the interpreter", function()
         deep = "local function f() return f() + 1 end f()",
         syntax = "for x = 1",
         handler = "local ok, err = xpcall(error, debug.traceback, 'msg') print(err)",
+        no_text = "error(setmetatable({}, { __tostring = function() return 5 end }))",
         traceback = "print(debug.traceback('hi')) print(debug.traceback('hi', 2))",
         close = "local x <close> = setmetatable({}, { __close = function() print('closed') end }) error('e')",
         coroutine = "local co = coroutine.wrap(function() error('inside') end) co()",

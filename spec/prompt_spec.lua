@@ -408,6 +408,16 @@ describe("the prompt", function()
         session:send "\3"
         session:expect "interrupted!"
         session:wait("a prompt", function() return session.screen:before_cursor() == "> " end)
+        -- One that keeps the prompt waiting is ended at once.
+        session:send "do gpu.spawn(function() gpu.sleep(0.1) print 'begun' while true do end end):detach() end\r"
+        session:expect "end\n"
+        session:expect "begun"
+        system.sleep(0.4)
+        session:send "\3"
+        session:expect "in a task spawned at stdin:1"
+        system.sleep(0.05)
+        session:send "\3"
+        session:wait("a prompt", function() return session.screen:before_cursor() == "> " end)
         local before = math.tointeger(session:enter "count")
         session:wait("the task going on", function()
           local now = math.tointeger(session:enter "count")

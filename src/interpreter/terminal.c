@@ -44,6 +44,7 @@ static void on_event(int number) {
     case SIGINT:
         if (outer.runs_tasks && task_takes_long()) {
             gpulua_interrupt(program.g);
+            clock_gettime(CLOCK_MONOTONIC, &outer.began); /* who runs next has time of its own */
         } else {
             terminal_events.interrupted = 1;
         }
