@@ -44,7 +44,7 @@ CUDA_INCLUDE := $(patsubst %/nvrtc.h,%,$(firstword $(wildcard $(addsuffix /nvrtc
 	$(patsubst %/cuda.h,%,$(wildcard $(CUDA_HOME)/include/cuda.h /usr/include/cuda.h))))))
 
 # Evaluated once; nothing here looks at the network.
-LUA_CFLAGS := $(LUA_CFLAGS)
+LUA_CFLAGS := $(strip $(LUA_CFLAGS))
 LUA_STATIC := $(LUA_STATIC)
 
 # Ranges for profilers: headers alone, for the C library loads what listens.
@@ -100,7 +100,7 @@ quiet := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@)
 
 .PHONY: all deps demo demo-run test test-run test-programs check soak lint docs bench bench-programs rock \
-	install-rock install uninstall clean
+	install-rock install uninstall install-shell uninstall-shell clean
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
@@ -246,7 +246,7 @@ test:
 	@$(MAKE) --no-print-directory test-run
 
 test-run: $(PRODUCTS) test-programs bench-programs
-	@BUILD='$(BUILD)' DEVICE='$(DEVICE)' NVRTC_CHECK='$(NVRTC_CHECK)' sh tools/test.sh $(TEST_PROGRAMS)
+	@BUILD='$(BUILD)' DEVICE='$(DEVICE)' CC='$(CC)' CXX='$(CXX)' CFLAGS='$(CFLAGS)' NVRTC_CHECK='$(NVRTC_CHECK)' sh tools/test.sh $(TEST_PROGRAMS)
 
 check:
 	@MAKE='$(MAKE)' DEVICE='$(DEVICE)' CC='$(CC)' sh tools/check.sh
@@ -265,16 +265,47 @@ docs:
 bench: $(PRODUCTS) $(BENCH_PROGRAMS)
 	@BUILD='$(BUILD)' DEVICE='$(DEVICE)' CC='$(CC)' sh bench/run.sh
 
-# What luarocks builds and installs; the folders are its own.
-rock: $(MODULE) $(EXECUTOR)
+# What luarocks builds and installs; the folders are its own. It copies what links point to, so the module is one file:
+# Lua finds gpulua.core and the others in gpulua.so, too.
+rock: $(MODULE) $(EXECUTOR) $(INTERPRETER)
 
 install-rock: rock
-	install -d '$(ROCK_LIBDIR)/gpulua'
-	install -m 755 $(MODULE) '$(ROCK_LIBDIR)/gpulua/core.so'
+	install -d '$(ROCK_BINDIR)' '$(ROCK_LIBDIR)/gpulua'
+	install -m 755 $(INTERPRETER) '$(ROCK_BINDIR)/gpulua'
+	install -m 755 $(MODULE) '$(ROCK_LIBDIR)/gpulua.so'
 	install -m 755 $(EXECUTOR) '$(ROCK_LIBDIR)/gpulua/gpulua-exec'
-	ln -sf gpulua/core.so '$(ROCK_LIBDIR)/gpulua.so'
 
-install: $(PRODUCTS)
+# The manual page and what shells complete, made of what the interpreter says of its options.
+SHELL_FILES := $(addprefix $(BUILD)/shell/,gpulua.1 gpulua.bash gpulua.zsh gpulua.fish)
+
+$(BUILD)/shell/help: $(INTERPRETER)
+	@mkdir -p $(@D)
+	$(quiet)$(INTERPRETER) --help > $@
+
+options = $(quiet)$(LUA) tools/options.lua $(1) $(2) < $(BUILD)/shell/help > $@
+$(SHELL_FILES): $(BUILD)/shell/help tools/options.lua
+$(BUILD)/shell/gpulua.1: tools/gpulua.1.in
+	$(call options,manual,$<)
+$(BUILD)/shell/gpulua.%: tools/shell/gpulua.%
+	$(call options,$*,$<)
+
+MANUAL := share/man/man1/gpulua.1
+BASH_COMPLETION := share/bash-completion/completions/gpulua
+ZSH_COMPLETION := share/zsh/site-functions/_gpulua
+FISH_COMPLETION := share/fish/vendor_completions.d/gpulua.fish
+
+install-shell: $(SHELL_FILES)
+	install -d $(patsubst %,'$(DESTDIR)$(PREFIX)/%', \
+		$(dir $(MANUAL) $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION)))
+	install -m 644 $(BUILD)/shell/gpulua.1 '$(DESTDIR)$(PREFIX)/$(MANUAL)'
+	install -m 644 $(BUILD)/shell/gpulua.bash '$(DESTDIR)$(PREFIX)/$(BASH_COMPLETION)'
+	install -m 644 $(BUILD)/shell/gpulua.zsh '$(DESTDIR)$(PREFIX)/$(ZSH_COMPLETION)'
+	install -m 644 $(BUILD)/shell/gpulua.fish '$(DESTDIR)$(PREFIX)/$(FISH_COMPLETION)'
+
+uninstall-shell:
+	rm -f $(patsubst %,'$(DESTDIR)$(PREFIX)/%',$(MANUAL) $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION))
+
+install: $(PRODUCTS) install-shell
 	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(PREFIX)/libexec' \
 		'$(DESTDIR)$(PREFIX)/lib/pkgconfig' '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua'
 	install -m 755 $(INTERPRETER) '$(DESTDIR)$(PREFIX)/bin/gpulua'
@@ -288,16 +319,19 @@ install: $(PRODUCTS)
 	ln -sf gpulua/core.so '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua.so'
 	install -d '$(DESTDIR)$(PREFIX)/share/gpulua'
 	cp -R types '$(DESTDIR)$(PREFIX)/share/gpulua/'
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/gpulua.pc.in \
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LUA@|$(LUA_PKG)|' tools/gpulua.pc.in \
 		> '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc'
 
-uninstall:
+# Files, and the folder that is gpulua's alone; a folder that others may use stays.
+uninstall: uninstall-shell
 	rm -f '$(DESTDIR)$(PREFIX)/bin/gpulua' '$(DESTDIR)$(PREFIX)/libexec/gpulua-exec' \
 		'$(DESTDIR)$(PREFIX)/include/gpulua.h' '$(DESTDIR)$(PREFIX)/lib/libgpulua.a' \
 		'$(DESTDIR)$(PREFIX)/lib/libgpulua.so' '$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION_MAJOR)' \
 		'$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION)' '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc' \
-		'$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua.so'
-	rm -rf '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua' '$(DESTDIR)$(PREFIX)/share/gpulua'
+		'$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua.so' '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua/core.so'
+	rm -rf '$(DESTDIR)$(PREFIX)/share/gpulua'
+	[ ! -d '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua' ] || \
+		rmdir --ignore-fail-on-non-empty '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua'
 
 clean:
 	rm -rf $(BUILD)

@@ -22,8 +22,8 @@ build = {
   build_target = "rock",
   install_target = "install-rock",
   install_variables = {
+    ROCK_BINDIR = "$(BINDIR)",
     ROCK_LIBDIR = "$(LIBDIR)",
-    ROCK_LUADIR = "$(LUADIR)",
   },
 }
 test = {

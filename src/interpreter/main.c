@@ -372,6 +372,11 @@ static int run(lua_State *L) {
     if (!options_read(argc, argv, &options)) {
         return 0;
     }
+    if (options.shows_help) {
+        options_show(stdout);
+        lua_pushboolean(L, 1);
+        return 1;
+    }
     if (options.ignores_environment) {
         lua_pushboolean(L, 1);
         lua_setfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");

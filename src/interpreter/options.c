@@ -7,15 +7,9 @@
 
 #include "interpreter/program.h"
 
-static void usage(const char *bad) {
-    fprintf(stderr, "%s: ", program.name);
-    if (bad[1] == 'e' || bad[1] == 'l') {
-        fprintf(stderr, "'%s' needs argument\n", bad);
-    } else {
-        fprintf(stderr, "unrecognized option '%s'\n", bad);
-    }
+void options_show(FILE *file) {
     fprintf(
-        stderr,
+        file,
         "usage: %s [options] [script [args]]\n"
         "Available options are:\n"
         "  -e stat   execute string 'stat'\n"
@@ -40,9 +34,20 @@ static void usage(const char *bad) {
         "  --timeline FILE.html  the same as a page for any browser, with what limited it\n"
         "  --summary  where time and memory went, at the end, on standard error\n"
         "  --kernel FILE.cu  compiles it and shows registers, memory and occupancy of its kernels\n"
+        "  --help    show this text\n"
         "  --info    show devices, libraries, limits, the cache (--info=json: as JSON)\n",
         program.name);
-    fflush(stderr);
+    fflush(file);
+}
+
+static void usage(const char *bad) {
+    fprintf(stderr, "%s: ", program.name);
+    if (bad[1] == 'e' || bad[1] == 'l') {
+        fprintf(stderr, "'%s' needs argument\n", bad);
+    } else {
+        fprintf(stderr, "unrecognized option '%s'\n", bad);
+    }
+    options_show(stderr);
 }
 
 /* "--name VALUE" and "--name=VALUE"; NULL if argv[*i] is another option. *is_missing: no value. */
@@ -101,6 +106,10 @@ static bool take_long(char **argv, int *i, struct options *options) {
     bool is_missing = false;
     const char *option = argv[*i];
     const char *value;
+    if (strcmp(option, "--help") == 0) {
+        options->shows_help = true;
+        return true;
+    }
     if (strcmp(option, "--info") == 0) {
         options->shows_info = "text";
         return true;

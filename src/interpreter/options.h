@@ -4,12 +4,14 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "gpulua.h"
 
 struct options {
     int script; /* index in argv; argc: none */
     bool is_interactive, shows_version, ignores_environment, warns, has_chunks;
+    bool shows_help;
     const char *shows_info; /* "text", "json" or NULL */
     const char *device;
     gpulua_isolation isolation;
@@ -26,5 +28,8 @@ struct options {
 
 /* False: something was wrong and has been said. */
 bool options_read(int argc, char **argv, struct options *options);
+/* All options and what they do. The manual page and the completions of shells are made of this
+ * text (tools/options.lua). */
+void options_show(FILE *file);
 
 #endif

@@ -40,7 +40,8 @@ static bool try_around(struct search *search, char *file) {
                                         "../libexec/",
                                         "../../libexec/",
                                         "../../../libexec/",
-                                        "../../../../libexec/"};
+                                        "../../../../libexec/",
+                                        "../lib/lua/5.4/gpulua/"}; /* of a rock, from its bin */
     for (size_t i = 0; i < sizeof below / sizeof below[0]; i++) {
         if (try_path(search, file, below[i])) {
             return true;
