@@ -6,8 +6,13 @@ source = {
 }
 description = {
   summary = "GPU pipelines from Lua: no races, no leaks, no hangs; the same script with and without a GPU",
+  detailed = [[
+Device buffers, CUDA C kernels, streams, graphs and coroutines. Work on the device is ordered by what it reads and writes.
+The CPU device runs the same kernels where there is no GPU. The command gpulua is Lua with all of it; the CUDA toolkit is
+looked for when the rock is built, and a C++17 compiler makes the CPU device's kernels.]],
   license = "MIT",
 }
+supported_platforms = { "linux" }
 dependencies = {
   "lua ~> 5.4",
 }

@@ -61,12 +61,18 @@ look_all() {
     look test must "busted for Lua 5.4" lua-busted busted54
     look test may "NumPy for Python 3, to exchange memory with" python3-numpy numpy
     look test may "pkill" procps has pkill
-    look all may "pkg-config" pkg-config has pkg-config
+    look test may "pkg-config" pkg-config has pkg-config
+    look test may "LuaRocks for Lua 5.4, to make the rock with" luarocks has luarocks-5.4
+    look test may "zip, for LuaRocks" zip has zip
+    look test may "unzip, for LuaRocks" unzip has unzip
     look all may "luv for Lua 5.4, the clock of make bench" lua-luv lua5.4 -e 'require "luv"'
     look all may "luacheck" lua-check has luacheck
     look all may "clang-format" clang-format has clang-format
     look all may "valgrind" valgrind has valgrind
     look all may "cppcheck" cppcheck has cppcheck
+    look all may "mandoc, to look at the manual page with" mandoc has mandoc
+    look all may "zsh, to try the completions with" zsh has zsh
+    look all may "fish, to try the completions with" fish has fish
     look all may "Chromium, to look at timelines with" chromium chromium
 }
 
