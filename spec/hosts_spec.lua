@@ -1,0 +1,131 @@
+-- Programs that have gpulua in them, built against what `make install` has installed.
+
+local built = require "spec.built"
+local lfs = require "lfs"
+local support = require "spec.support"
+
+local missing = built.missing()
+local said = built.said
+
+local function it_(name, f)
+  it(name, function()
+    if missing then
+      pending(missing)
+    end
+    f()
+  end)
+end
+
+describe("hosts:", function()
+  local folder, prefix, hosts, flags
+
+  setup(function()
+    if missing then
+      return
+    end
+    folder = built.folder()
+    prefix = folder .. "/usr"
+    built.install(prefix)
+    hosts = lfs.currentdir() .. "/examples/hosts/"
+    flags = ("$(PKG_CONFIG_PATH=%s/lib/pkgconfig pkg-config --cflags --libs gpulua) -Wl,-rpath,%s/lib"):format(prefix,
+      prefix)
+    assert(lfs.mkdir(folder .. "/elsewhere"))
+  end)
+  teardown(function()
+    if folder then
+      os.execute("rm -r " .. folder)
+    end
+  end)
+
+  --- Compiles a host with all warnings as errors, and returns a command that runs it, from another folder.
+  local function host(compiler, source, name, more)
+    local warnings = built.runs("cd %s && %s -Wall -Wextra -Wpedantic -Werror -o %s %s %s %s", folder, compiler, name,
+      source, flags, more or "")
+    assert.equal("", warnings)
+    return ("cd %s/elsewhere && ../%s"):format(folder, name)
+  end
+
+  local cc, cxx = os.getenv "CC" or "cc", os.getenv "CXX" or "c++"
+
+  --- What examples/hosts/README.md shows of a command.
+  local function shown(command)
+    local text = support.read_file "examples/hosts/README.md"
+    local _, last = assert(text:find("\n    $ ./" .. command .. "\n", 1, true))
+    local lines = {}
+    for line in text:sub(last + 1):gmatch "([^\n]*)\n" do
+      if not line:find "^    [^$]" then
+        break
+      end
+      lines[#lines + 1] = line:sub(5) .. "\n"
+    end
+    return table.concat(lines)
+  end
+
+  it_("minimal.c runs scripts", function()
+    local minimal = host(cc .. " -std=c99", hosts .. "minimal.c", "minimal")
+    local lines = 0
+    for line in io.lines(hosts .. "minimal.c") do
+      lines = lines + (line:find "^/%*" and 0 or line:find "%S" and 1 or 0)
+    end
+    assert.truthy(lines <= 20, lines)
+    assert.equal(shown "minimal examples/saxpy.lua", said(minimal .. " " .. lfs.currentdir() .. "/examples/saxpy.lua"))
+    support.write_file(folder .. "/kernel.lua", built.kernel)
+    assert.equal("42\n", said(minimal .. " ../kernel.lua"))
+    assert.equal("7\n", said("echo 'print(7)' | (" .. minimal .. ")"))
+    local output, status = built.run(minimal .. " nowhere.lua")
+    assert.equal("minimal: cannot open nowhere.lua: No such file or directory\n", output)
+    assert.equal(1, status)
+    output, status = built.run("echo 'error \"mine\"' | (%s)", minimal)
+    assert.equal("minimal: stdin:1: mine\n", output)
+    assert.equal(1, status)
+  end)
+
+  it_("threads.c has four states on one device", function()
+    local threads = host(cc .. " -std=c11", hosts .. "threads.c", "threads", "-pthread")
+    assert.equal(shown "threads", said(threads))
+  end)
+
+  it_("cpp-host.cpp, from C++11 on, with every compiler that is here", function()
+    local first
+    for _, compiler in ipairs { cxx, "g++", "clang++" } do
+      for _, standard in ipairs { 11, 14, 17, 20 } do
+        if os.execute(("command -v %s > /dev/null"):format(compiler)) then
+          first = host(("%s -std=c++%d"):format(compiler, standard), hosts .. "cpp-host.cpp", "cpp-host")
+          assert.equal(shown "cpp-host", built.runs("GPULUA_DEVICE=cpu; export GPULUA_DEVICE; %s", first))
+        end
+      end
+    end
+    said(first)
+  end)
+
+  it_("cuda-host.c shares memory and streams of its own", function()
+    local include = (os.getenv "CUDA_HOME" or "/usr/local/cuda") .. "/include"
+    if not lfs.attributes(include .. "/cuda.h") then
+      pending("no cuda.h in " .. include)
+    end
+    local cuda = host(cc .. " -std=c11 -D_GNU_SOURCE -isystem " .. include, hosts .. "cuda-host.c", "cuda-host", "-ldl")
+    local output, status = built.run(cuda)
+    if status == 77 then
+      assert.equal("skipped: no GPU with a CUDA driver\n", output)
+      pending "no GPU with a CUDA driver"
+    end
+    assert.equal("x[0] = 2, x[1] = 2.5, x[4095] = 2049.5\n", output)
+    assert.equal(0, status)
+  end)
+
+  it_("the blocks of docs/embedding.md are a program, which prints what is said there", function()
+    local text, blocks = assert(support.read_file "docs/embedding.md"), {}
+    for block in text:gmatch "```c\n(.-)```" do
+      blocks[#blocks + 1] = block
+    end
+    assert.truthy(#blocks >= 7)
+    support.write_file(folder .. "/embedding.c", table.concat(blocks))
+    local wanted = text:match "```text\n(.-)```"
+    assert.equal(wanted, said(host(cc .. " -std=c11", "embedding.c", "embedding")))
+    local static = text:match "With the static library.-\n    (cc [^\n]*)"
+    built.runs("cd %s && export PKG_CONFIG_PATH=%s/lib/pkgconfig && %s -o embedded", folder, prefix,
+      static:gsub("host%.c", "embedding.c"))
+    assert.equal("", (built.run("ldd %s/embedded | grep libgpulua", folder)))
+    assert.equal(wanted, built.runs("cd %s/elsewhere && ../embedded", folder))
+  end)
+end)
