@@ -409,7 +409,8 @@ GPULUA_API void gpulua_recorder_write(gpulua_recorder *recorder, const gpulua_bu
                                       const char *name);
 GPULUA_API void gpulua_recorder_read_write(gpulua_recorder *recorder, const gpulua_buffer *buffer,
                                            const char *name);
-/* Makes the stream wait; nothing is enqueued if it fails. What the uses say, above; StreamMisuse: a
+/* This and the next three are InvalidArgument for a recorder of another object.
+ * Makes the stream wait; nothing is enqueued if it fails. What the uses say, above; StreamMisuse: a
  * second time, or another recorder holds the memory; CaptureActive: the caller's task belongs to a
  * capture, or the host captures the stream; DependencyFailed: what is read is known to be
  * undefined. May block while too much is in flight. */

@@ -532,6 +532,7 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
     g->timer_count = g->timer_capacity = 0;
     close(g->epoll_fd);
     close(g->wake_fd);
+    g->epoll_fd = g->wake_fd = -1; /* others may have these numbers now: nothing goes there */
     config_finish(g);
 }
 

@@ -122,9 +122,13 @@ void gpulua_recorder_read_write(gpulua_recorder *recorder, const gpulua_buffer *
 
 static gpulua_status check_open(struct gpulua *g, const struct gpulua_recorder *recorder) {
     gpu_lua_sit(g);
-    return recorder->recorder
+    if (!recorder->recorder) {
+        return gpu_lua_keep_error(g, GPULUA_CLOSED, "attempt to use a closed recorder");
+    }
+    return recorder->g == g /* or perhaps of another thread */
                ? GPULUA_OK
-               : gpu_lua_keep_error(g, GPULUA_CLOSED, "attempt to use a closed recorder");
+               : gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
+                                    "the recorder belongs to another gpulua object");
 }
 
 gpulua_status gpulua_recorder_preflight(gpulua *g, gpulua_recorder *recorder) {
