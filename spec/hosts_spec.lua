@@ -113,6 +113,62 @@ describe("hosts:", function()
     assert.equal(0, status)
   end)
 
+  --- What tools/abi.sh says of the header, and its exit status.
+  local function abi(header)
+    local output, status = built.run("CC=%s sh tools/abi.sh check %s", built.quoted(cc), header)
+    if status == 77 then
+      pending(output)
+    end
+    return output, status
+  end
+
+  it_("the ABI is the last release's, or has more", function()
+    assert.equal("abi: that of the last release\n", (abi "src/gpulua.h"))
+  end)
+
+  it_("an ABI that breaks programs is found, one that has more is not", function()
+    local text, path = support.read_file "src/gpulua.h", folder .. "/changed.h"
+    local function with(from, to)
+      local first, last = text:find(from, 1, true)
+      support.write_file(path, text:sub(1, assert(first, from) - 1) .. to .. text:sub(last + 1))
+      return abi(path)
+    end
+    for _, change in ipairs {
+      { "GPULUA_API const char *gpulua_version(void);", "", "gpulua_version" },
+      { "GPULUA_READ_WRITE = 3", "GPULUA_READ_WRITE = 4", "from value '3' to '4'" },
+      { "gpulua_step(gpulua *g, int", "gpulua_step(gpulua *g, long", "size changed from 32 to 64" },
+      { "uint64_t check_seed;", "uint32_t check_seed;", "offset changed from 576 to 512" },
+      { "    int trace;\n", "    int trace;\n    uint64_t more;\n", "'uint64_t more'" },
+    } do
+      local output, status = with(change[1], change[2])
+      assert.equal(1, status, change[2])
+      assert.truthy(output:find(change[3], 1, true), output)
+      assert.truthy(output:find("\nabi: programs that were built against the release will not work", 1, true), output)
+    end
+    for _, addition in ipairs {
+      { "GPULUA_READ_WRITE = 3", "GPULUA_READ_WRITE = 3, GPULUA_MORE = 4" },
+      { "GPULUA_API const char *gpulua_version(void);", "%s\nGPULUA_API int gpulua_new_one(int x);" },
+    } do
+      local output, status = with(addition[1], addition[2]:format(addition[1]))
+      assert.equal(0, status, output)
+    end
+  end)
+
+  it_("misuse_test.c calls every function of gpulua.h", function()
+    local source = support.read_file "spec/host/misuse_test.c" .. support.read_file "spec/host/misuse_calls.h"
+    -- Captures of streams can be had on CUDA alone, or of a driver that is made up.
+    for name in support.read_file "spec/host/stream_capture_test.c":gmatch "gpulua_stream_capture_%w+" do
+      source = source .. " " .. name
+    end
+    local count, missed = 0, {}
+    for name in support.read_file "src/gpulua.h":gmatch "\nGPULUA_API [^(]-%f[%w_](gpulua_[%w_]+)%(" do
+      count = count + 1
+      missed[#missed + 1] = not source:find(name .. "%f[^%w_]") and name or nil
+    end
+    assert.are.same({}, missed)
+    assert.truthy(count > 60, count)
+  end)
+
   it_("the blocks of docs/embedding.md are a program, which prints what is said there", function()
     local text, blocks = assert(support.read_file "docs/embedding.md"), {}
     for block in text:gmatch "```c\n(.-)```" do

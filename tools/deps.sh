@@ -62,6 +62,7 @@ look_all() {
     look test may "NumPy for Python 3, to exchange memory with" python3-numpy numpy
     look test may "pkill" procps has pkill
     look test may "pkg-config" pkg-config has pkg-config
+    look test may "abidiff, to compare the ABI with the last release's" abigail-tools has abidiff
     look test may "LuaRocks for Lua 5.4, to make the rock with" luarocks has luarocks-5.4
     look test may "zip, for LuaRocks" zip has zip
     look test may "unzip, for LuaRocks" unzip has unzip
