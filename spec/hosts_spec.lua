@@ -169,6 +169,89 @@ describe("hosts:", function()
     assert.truthy(count > 60, count)
   end)
 
+  -- A client: 64 connections at once, each with some requests; the answers of a few are computed here, too. Then what
+  -- clients do wrong. Prints what /stats says, and what else does not fit.
+  local client = [==[
+import http.client, socket, sys, threading
+port = int(sys.argv[1])
+count = 65536
+points = [((k * 0.754877666) % 1, (k * 0.569840291) % 1) for k in range(count)]
+def get(connection, target):
+    connection.request("GET", target)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+def raw(text, wants_answer=True):
+    with socket.create_connection(("127.0.0.1", port), 20) as s:
+        s.sendall(text)
+        return s.recv(64).decode().split("\r\n")[0] if wants_answer else None
+together = threading.Barrier(64)
+def work(number):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.connect()
+    together.wait()
+    for i in range(4):
+        x, y = number / 64, i / 4 + 0.1
+        status, body = get(connection, f"/nearest?x={x}&y={y}")
+        if status != 200:
+            print("status", status, body)
+        elif number % 16 == 3 and i < 2:
+            square = lambda p: (p[0] - x) ** 2 + (p[1] - y) ** 2
+            if square(points[int(body)]) > min(map(square, points)) + 1e-6:
+                print("not the nearest:", x, y, body)
+threads = [threading.Thread(target=work, args=(n,)) for n in range(64)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+print(get(connection, "/stats")[1], end="")
+print(get(connection, "/nearest?x=1")[0], get(connection, "/nowhere")[0], get(connection, "/fails"))
+print(raw(b"POST / HTTP/1.1\r\n\r\n"), raw(b"GET /" + b"x" * 9000))
+# Those that go away before they are answered, and two requests in one packet.
+for i in range(20):
+    raw(b"GET /nearest?x=0.5&y=0.5 HTTP/1.1\r\n\r\n", False)
+with socket.create_connection(("127.0.0.1", port), 20) as s:
+    s.sendall(b"GET /nowhere HTTP/1.1\r\n\r\n" * 2)
+    got = b""
+    while got.count(b"404") < 2:
+        got += s.recv(4096)
+print(get(connection, "/nearest?x=0.25&y=0.1")[0])
+# Left open, and with work under way, when the service is ended.
+connection.request("GET", "/nearest?x=0.5&y=0.5")
+]==]
+
+  it_("libuv.c serves requests by tasks, and those that come together by one launch", function()
+    local python = support.python()
+    if not python then
+      pending "no python3 for a client"
+    elseif not os.execute "pkg-config --exists libuv" then
+      pending "no libuv (Debian: libuv1-dev)"
+    end
+    local server = host(cc .. " -std=gnu11", hosts .. "libuv.c", "libuv", "$(pkg-config --cflags --libs libuv)")
+    support.write_file(folder .. "/client.py", client)
+    support.write_file(folder .. "/service.lua", support.read_file(hosts .. "libuv.lua")
+      .. "\nlocal nearest_or = handle\n"
+      .. "function handle(path, query) if path == 'fails' then error 'mine' end return nearest_or(path, query) end\n")
+    local function stats(environment)
+      local output = built.runs([[cd %s && export GPULUA_DEVICE=cpu %s && rm -f address
+        (%s ../service.lua 0) > address 2> errors & server=$!
+        for i in $(seq 200); do [ -s address ] && break; sleep 0.05; done
+        timeout -k 5 40 %s client.py $(sed 's/.*:\([0-9]*\).*/\1/' address); status=$?
+        (sleep 20; kill -9 $server) > /dev/null 2>&1 & dog=$!
+        kill $server; wait $server; echo "ended $? $status"
+        kill $dog; cat errors]], folder, environment, (server:gsub("&& ", "&& exec ")), python)
+      local requests, launches, rest = output:match "^(%d+) requests, (%d+) launches, at most %d+ in one\n(.*)$"
+      assert.truthy(requests, output)
+      local _, lines = support.read_file(folder .. "/service.lua"):gsub("\n", "")
+      assert.equal("400 404 (500, 'failed\\n')\nHTTP/1.1 400 Not OK HTTP/1.1 431 Not OK\n200\nended 0 0\n"
+        .. "libuv: ../service.lua:" .. lines .. ": mine\n", rest)
+      assert.equal(256, tonumber(requests))
+      return tonumber(launches)
+    end
+    for _, isolate in ipairs { "none", "thread", "process" } do
+      assert.truthy(stats("GPULUA_ISOLATE=" .. isolate) <= 128)
+    end
+    assert.equal(256, stats "BATCH=1")
+  end)
+
   it_("the blocks of docs/embedding.md are a program, which prints what is said there", function()
     local text, blocks = assert(support.read_file "docs/embedding.md"), {}
     for block in text:gmatch "```c\n(.-)```" do

@@ -63,6 +63,7 @@ look_all() {
     look test may "pkill" procps has pkill
     look test may "pkg-config" pkg-config has pkg-config
     look test may "abidiff, to compare the ABI with the last release's" abigail-tools has abidiff
+    look test may "libuv, for the example of a service" libuv1-dev pkg-config --exists libuv
     look test may "LuaRocks for Lua 5.4, to make the rock with" luarocks has luarocks-5.4
     look test may "zip, for LuaRocks" zip has zip
     look test may "unzip, for LuaRocks" unzip has unzip

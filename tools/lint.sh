@@ -21,7 +21,7 @@ report() {
 : > "$scratch/found"
 
 sources=$(find src -name '*.[ch]' ! -path 'src/backend/cpu/shim/*' ! -path 'src/backend/kernel/*' | sort)
-tests=$(find spec bench -name '*.[ch]' 2> /dev/null | sort)
+tests=$(find spec bench examples -name '*.[ch]' 2> /dev/null | sort)
 lua_sources=$(find lua spec examples bench tools types/luacheck.lua -name '*.lua' 2> /dev/null | sort)
 # Files of the tree as text: without pictures and arrays, without what is built.
 texts=$(find . -type f ! -path './.git/*' ! -path './build/*' ! -path './.gpu/*' ! -path './.device/*' \
