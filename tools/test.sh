@@ -27,6 +27,8 @@ export GPULUA_CACHE="${GPULUA_CACHE:-$build_path/test-cache}"
 export GPULUA_LUA="${GPULUA_LUA:-lua5.4}"
 
 export GPULUA_TEST_CURRENT="$logs/current"
+# Of a suite that this one runs in.
+unset GPULUA_KERNELS
 
 passed=0 failed=0 skipped=0
 
