@@ -752,7 +752,8 @@ describe("what is made of the definition files", function()
     write(".luacheckrc", ('stds.gpulua = dofile "%s/types/luacheck.lua"\nstd = "lua54+gpulua"\n'):format(here))
     write("good.lua", 'local dev = gpu.device("cpu")\nprint(dev, gpulua.graph.if_, gpu.version:upper())\n')
     write("bad.lua", 'print(gpu.devcie(), gpu.trace.evnts, oops)\n')
-    local pipe = assert(io.popen(("cd %s && env -u LUA_PATH -u LUA_CPATH luacheck --no-color good.lua bad.lua 2>&1"):format(folder)))
+    local command = "cd %s && env -u LUA_PATH -u LUA_CPATH luacheck --no-color good.lua bad.lua 2>&1"
+    local pipe = assert(io.popen(command:format(folder)))
     local output = pipe:read "a"
     pipe:close()
     os.execute("rm -r " .. folder)

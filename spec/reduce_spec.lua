@@ -551,6 +551,14 @@ describe("reduce", function()
     end)
   end)
 
+  it("takes what a call returns, with the op behind it", function()
+    local x = dev:buffer("f32", { 2, 3 }):fill(2)
+    assert.equal(24.0, gpu.reduce("sum", gpu.map("x * x", { x = x })):get())
+    local result, op = gpu.reduce("max", gpu.reduce("sum", x, 1))
+    assert.equal(4.0, result:get())
+    assert.equal("op", gpu.type(op))
+  end)
+
   it("says what is wrong", function()
     local x, c = dev:buffer("f32", { 4, 3 }):fill(1), dev:buffer("c64", 3)
     local s, raises = dev:scalar("f32", 0), support.raises

@@ -114,6 +114,8 @@ local options_known <const> = { axis = true, out = true, stream = true, label = 
 local function check_options(options)
   if type(options) == "number" then
     return { axis = options }
+  elseif core.type(options) == "op" then -- of gpu.reduce("sum", gpu.map(...)): map returns one behind its result
+    return {}
   elseif options ~= nil and type(options) ~= "table" then
     fail("an axis or a table {axis=, out=, stream=, label=} expected, got %s", kind_of(options))
   end
@@ -169,11 +171,11 @@ end
 -- label=}. `op`: "sum", "prod", "mean", "norm", "max", "min", "argmax" or "argmin"; `x`: a buffer. Without an axis, or
 -- along the only one, a scalar on the device comes of it (scalar:get() waits for its value); along one of several,
 -- counted from 1, a buffer without that axis. `out`, a buffer of that shape or, for one element, also a scalar, gets
--- the result; it shares no memory with x. Does not block, but for the first time, when kernels are compiled (which
--- yields in a task, and cannot be captured). Long axes take several launches, with temporary memory between; the op is
--- the last of them. InvalidArgument: no such reduction or axis; complex numbers have no order; wrong type, shape,
--- memory or device of out. Unsupported: prod of complex numbers. CaptureActive, CompileFailed; dev:buffer's and
--- kernel:launch's.
+-- the result; it shares no memory with x. Calls nest: an op where options would be is passed over. Does not block, but
+-- for the first time, when kernels are compiled (which yields in a task, and cannot be captured). Long axes take
+-- several launches, with temporary memory between; the op is the last of them. InvalidArgument: no such reduction or
+-- axis; complex numbers have no order; wrong type, shape, memory or device of out. Unsupported: prod of complex
+-- numbers. CaptureActive, CompileFailed; dev:buffer's and kernel:launch's.
 return function(op, x, options, ...)
   if select("#", ...) > 0 then
     fail("a name, a buffer and an axis or a table expected, got %d arguments", 3 + select("#", ...))

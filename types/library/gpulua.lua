@@ -262,7 +262,7 @@ function gpulua.map(expression, arguments) end
 
 ---Joins elements to one value: all of them, or along one axis, counted from 1. Without an axis, or along the only one,
 ---a scalar on the device comes of it; along one of several, a buffer without that axis. Long axes take several launches
----with memory of their own between them; the op is the last.
+---with memory of their own between them; the op is the last. Calls nest: an op where options would be is passed over.
 ---
 ---**Types.** sum and prod: i64 of signed integers and u64 of unsigned ones, which wrap around, f64 of f64, f32 of other
 ---floats; the sum of complex numbers is theirs. mean: f64 of integers, else as sum. norm, the root of the sum of

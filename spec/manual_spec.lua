@@ -1,0 +1,173 @@
+-- The manual's pages: what they show is done, and prints what stands below it.
+--
+-- A ```lua block whose first line is `-- NAME.lua` is a file, which a ```sh block of the page runs. Any other one is a
+-- script. ```sh blocks are run in the page's own folder. Behind each may stand a ```text block, which is exactly what
+-- it prints; without one it prints nothing and ends well. In "```text figures" each number (with its unit) stands for
+-- any, and lines may come in another order. `<!-- not run: WHY -->` in front of a block is for what cannot be run.
+
+local lfs = require "lfs"
+local support = require "spec.support"
+
+local build = os.getenv "GPULUA_BUILD" or "build"
+
+-- Pages whose blocks are run elsewhere: in that spec, which says so.
+local elsewhere = {
+  ["README.md"] = { "spec/examples_spec.lua", 'io.open "README.md"' },
+  ["docs/reference.md"] = { "spec/definitions_spec.lua", 'describe("the manual\'s examples"' },
+  ["docs/testing.md"] = { "spec/busted_spec.lua", 'read_file "docs/testing.md"' },
+  ["docs/embedding.md"] = { "spec/hosts_spec.lua", 'read_file "docs/embedding.md"' },
+}
+
+local function pages_of(folder)
+  local pages = {}
+  for name in lfs.dir(folder) do
+    local path = folder .. "/" .. name
+    if name:find "%.md$" then
+      pages[#pages + 1] = path
+    elseif name:find "^%w" and lfs.attributes(path, "mode") == "directory" then
+      table.move(pages_of(path), 1, #pages_of(path), #pages + 1, pages)
+    end
+  end
+  table.sort(pages)
+  return pages
+end
+
+-- The blocks of a page: { kind =, text =, line =, why = }.
+local function blocks_of(text)
+  local blocks, block, number, why = {}, nil, 0, nil
+  for line in (text .. "\n"):gmatch "(.-)\n" do
+    number = number + 1
+    local kind = line:match "^```(.*)$"
+    if block and kind then
+      block.text = table.concat(block, "\n") .. "\n"
+      blocks[#blocks + 1], block = block, nil
+    elseif block then
+      block[#block + 1] = line
+    elseif kind then
+      block, why = { kind = kind, line = number, why = why }, nil
+    elseif line ~= "" then
+      why = line:match "^<!%-%- not run: (.+) %-%->$"
+    end
+  end
+  assert(not block, "a block without an end")
+  return blocks
+end
+
+-- Lines with numbers and units taken out, sorted.
+local function without_figures(text)
+  local lines = {}
+  for line in text:gmatch "[^\n]+" do
+    line = (" " .. line):gsub("(%s)%d[%d.]* [num]?s%f[%W]", "%1#"):gsub("(%s)%d[%d.]* [KMG]?i?B%f[%W]", "%1#")
+    lines[#lines + 1] = line:gsub("(%s)%d[%d.]*", "%1#"):gsub("%s+", " ")
+  end
+  table.sort(lines)
+  return table.concat(lines, "\n")
+end
+
+-- What is wrong with a page: a list of texts. `counts` gets how many blocks of each kind were run.
+local function faults_of(text, counts)
+  local folder, faults, files = support.path "", {}, {}
+  assert(lfs.mkdir(folder))
+  local function run(command)
+    -- Devices are those of a user's, whatever the suite runs on.
+    local whole = "cd %s && (unset GPULUA_DEVICE GPULUA_ISOLATE; PATH=%s:$PATH\n%s) 2>&1"
+    local pipe = assert(io.popen(whole:format(folder, build, command)))
+    local output = pipe:read "a"
+    local _, _, code = pipe:close()
+    return output, code
+  end
+  local blocks = blocks_of(text)
+  for i, block in ipairs(blocks) do
+    local function fault(what, ...)
+      faults[#faults + 1] = ("line %d: %s"):format(block.line, what:format(...))
+    end
+    local behind = blocks[i + 1]
+    local wanted = behind and behind.kind:find "^text" and not behind.why and behind or nil
+    local output, code
+    if block.why then
+      if behind and behind.kind:find "^text" and not behind.why then
+        fault "it is not run, but there is something that it prints"
+      end
+    elseif block.kind == "lua" then
+      local name = block.text:match "^%-%- ([%w_]+%.lua)\n"
+      support.write_file(folder .. "/" .. (name or "script.lua"), block.text)
+      if name then
+        files[name] = block.line
+      else
+        output, code = run "gpulua script.lua"
+      end
+    elseif block.kind == "sh" then
+      for name in block.text:gmatch "[%w_]+%.lua" do
+        files[name] = nil
+      end
+      output, code = run(block.text)
+    elseif block.kind:find "^text" and not (blocks[i - 1] and blocks[i - 1].kind:find "^[ls]") then
+      fault "nothing prints this"
+    end
+    if output then
+      counts[block.kind] = (counts[block.kind] or 0) + 1
+      if not wanted and (code ~= 0 or output ~= "") then
+        fault("it ends with %d and prints:\n%s", code, output)
+      elseif wanted and wanted.kind == "text" and wanted.text ~= output then
+        fault("it prints:\n%s", output)
+      elseif wanted and wanted.kind == "text figures" and without_figures(wanted.text) ~= without_figures(output) then
+        fault("it prints, but for figures:\n%s\nnot:\n%s", without_figures(output), without_figures(wanted.text))
+      end
+    end
+  end
+  for name, line in pairs(files) do
+    faults[#faults + 1] = ("line %d: nothing runs %s"):format(line, name)
+  end
+  os.execute("rm -r " .. folder)
+  return faults
+end
+
+describe("the manual", function()
+  if support.isolation() ~= "none" or support.is_gpu() or support.is_checked() then
+    it("is tried on the CPU device", function() pending "once is enough" end)
+    return
+  end
+
+  local tried = { ["docs/tutorial.md"] = { lua = 0, sh = 10 }, ["docs/editor.md"] = { lua = 1, sh = 0 } }
+
+  for _, path in ipairs(pages_of "docs") do
+    if not elsewhere[path] then
+      it("does what " .. path .. " says", function()
+        local counts = { lua = 0, sh = 0 }
+        local faults = faults_of(assert(support.read_file(path)), counts)
+        assert.equal("", table.concat(faults, "\n"))
+        if tried[path] then
+          assert.are.same(tried[path], counts)
+        end
+      end)
+    end
+  end
+
+  it("has no page whose blocks nobody runs", function()
+    for path, where in pairs(elsewhere) do
+      assert.truthy(assert(support.read_file(where[1])):find(where[2], 1, true), path)
+    end
+  end)
+
+  it("twin: what is wrong in a page is found", function()
+    local function finds(text, ...)
+      local faults = table.concat(faults_of(text, {}), "\n")
+      for _, part in ipairs { ... } do
+        assert.truthy(faults:find(part, 1, true), faults)
+      end
+      assert.equal(select("#", ...) == 0, faults == "", faults)
+    end
+    finds '```lua\nprint(1)\n```\n```text\n1\n```'
+    finds('```lua\nprint(1)\n```\n```text\n2\n```', "line 1: it prints:\n1")
+    finds('text\n\n```lua\nprint(1)\n```', "line 3: it ends with 0 and prints:\n1")
+    finds('```lua\nerror "mishap"\n```', "it ends with 1 and prints:", "mishap")
+    finds('```lua\n-- a.lua\nprint(1)\n```', "nothing runs a.lua")
+    finds '```lua\n-- a.lua\nprint(1)\n```\n```sh\ngpulua a.lua\n```\n```text\n1\n```'
+    finds('```sh\nfalse\n```', "it ends with 1")
+    finds('```text\n1\n```', "nothing prints this")
+    finds '<!-- not run: it would not end -->\n```sh\nsleep 1000\n```'
+    finds('<!-- not run: why -->\n```sh\nsleep 1000\n```\n```text\n1\n```', "it is not run, but")
+    finds '```sh\necho "  1.5 ms x"; echo "2 KiB"\n```\n```text figures\n13 B\n  9 ns x\n```'
+    finds('```sh\necho "  1.5 ms x"\n```\n```text figures\n  9 ns y\n```', "but for figures:", "# x")
+  end)
+end)
