@@ -3,7 +3,8 @@
 -- A ```lua block whose first line is `-- NAME.lua` is a file, which a ```sh block of the page runs. Any other one is a
 -- script. ```sh blocks are run in the page's own folder. Behind each may stand a ```text block, which is exactly what
 -- it prints; without one it prints nothing and ends well. In "```text figures" each number (with its unit) stands for
--- any, and lines may come in another order. `<!-- not run: WHY -->` in front of a block is for what cannot be run.
+-- any, lines may come in another order, and some with figures may be missing: no wait is told of where nobody had to.
+-- `<!-- not run: WHY -->` in front of a block is for what cannot be run.
 
 local lfs = require "lfs"
 local support = require "spec.support"
@@ -53,15 +54,29 @@ local function blocks_of(text)
   return blocks
 end
 
--- Lines with numbers and units taken out, sorted.
+-- The lines, with # for each number and its unit: a set, and a list.
 local function without_figures(text)
   local lines = {}
   for line in text:gmatch "[^\n]+" do
     line = (" " .. line):gsub("(%s)%d[%d.]* [num]?s%f[%W]", "%1#"):gsub("(%s)%d[%d.]* [KMG]?i?B%f[%W]", "%1#")
-    lines[#lines + 1] = line:gsub("(%s)%d[%d.]*", "%1#"):gsub("%s+", " ")
+    line = line:gsub("(%s)%d[%d.]*", "%1#"):gsub("%s+", " ")
+    lines[#lines + 1], lines[line] = line, true
   end
-  table.sort(lines)
-  return table.concat(lines, "\n")
+  return lines
+end
+
+-- What of the second text is not in the first, and of the first not in the second, unless it is a figure.
+local function differences(wanted, output)
+  local list, missing = {}, 0
+  wanted, output = without_figures(wanted), without_figures(output)
+  for _, line in ipairs(output) do
+    list[#list + 1] = not wanted[line] and "it prints:" .. line or nil
+  end
+  for _, line in ipairs(wanted) do
+    missing = missing + (output[line] and 0 or 1)
+    list[#list + 1] = not output[line] and (not line:find "#" or missing > 2) and "it does not print:" .. line or nil
+  end
+  return table.concat(list, "\n")
 end
 
 -- What is wrong with a page: a list of texts. `counts` gets how many blocks of each kind were run.
@@ -110,8 +125,8 @@ local function faults_of(text, counts)
         fault("it ends with %d and prints:\n%s", code, output)
       elseif wanted and wanted.kind == "text" and wanted.text ~= output then
         fault("it prints:\n%s", output)
-      elseif wanted and wanted.kind == "text figures" and without_figures(wanted.text) ~= without_figures(output) then
-        fault("it prints, but for figures:\n%s\nnot:\n%s", without_figures(output), without_figures(wanted.text))
+      elseif wanted and wanted.kind == "text figures" and differences(wanted.text, output) ~= "" then
+        fault("%s", differences(wanted.text, output))
       end
     end
   end
@@ -168,6 +183,9 @@ describe("the manual", function()
     finds '<!-- not run: it would not end -->\n```sh\nsleep 1000\n```'
     finds('<!-- not run: why -->\n```sh\nsleep 1000\n```\n```text\n1\n```', "it is not run, but")
     finds '```sh\necho "  1.5 ms x"; echo "2 KiB"\n```\n```text figures\n13 B\n  9 ns x\n```'
-    finds('```sh\necho "  1.5 ms x"\n```\n```text figures\n  9 ns y\n```', "but for figures:", "# x")
+    finds '```sh\necho "  1.5 ms x"\n```\n```text figures\n13 B\n  9 ns x\n```'
+    finds('```sh\necho "  1.5 ms x"\n```\n```text figures\n  9 ns y\n```', "it prints: # x")
+    finds('```sh\necho "  1.5 ms x"\n```\n```text figures\n  9 ns x\nhead\n```', "it does not print: head")
+    finds('```sh\necho 1\n```\n```text figures\n2\n1 a\n1 b\n1 c\n```', "it does not print: # c")
   end)
 end)
