@@ -164,6 +164,37 @@ describe("the manual", function()
     end
   end)
 
+  -- Figures of the tables that docs/results.md does not have, and sources that are not there or not used.
+  local function unfounded(text)
+    local results, list, named = assert(support.read_file "docs/results.md"), {}, {}
+    local body, sources = text:match "^(.-)\n## Sources\n(.*)$"
+    for row in ((body or text) .. "\n"):gmatch "\n(| [^\n]*)" do
+      for number in row:gsub("%[%d+%]", ""):gsub("cuLaunch%w+", ""):gmatch "%f[%w.,]%d[%d,.]*%f[^%d]" do
+        if #number > 2 and not results:find("%f[%d]" .. number:gsub("%p", "%%%0") .. "%f[^%d]") then
+          list[#list + 1] = number
+        end
+      end
+    end
+    for number in (body or ""):gmatch "%[(%d+)%]" do
+      named[number] = true
+      if not ("\n" .. sources):find("\n" .. number .. ". [^\n]*<https://") then
+        list[#list + 1] = "no source " .. number
+      end
+    end
+    for number in ("\n" .. (sources or "")):gmatch "\n(%d+)%. " do
+      list[#list + 1] = not named[number] and "nobody cites " .. number or nil
+    end
+    return table.concat(list, "\n")
+  end
+
+  it("has measured figures, and sources, where it compares", function()
+    for _, path in ipairs { "docs/comparison.md", "docs/design.md" } do
+      assert.equal("", unfounded(assert(support.read_file(path))), path)
+    end
+    assert.equal("1,234,567\n77.7\nno source 2\nnobody cites 3",
+      unfounded "x\n| a [1] | 1,234,567 |\n| b [2] | 77.7 us, 8.4 |\n## Sources\n1. <https://a>\n3. <https://b>\n")
+  end)
+
   it("twin: what is wrong in a page is found", function()
     local function finds(text, ...)
       local faults = table.concat(faults_of(text, {}), "\n")
