@@ -99,7 +99,7 @@ PRODUCTS := $(INTERPRETER) $(EXECUTOR) $(SHARED) $(ARCHIVE) $(MODULE)
 quiet := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@)
 
-.PHONY: all deps demo demo-run test test-run test-programs check soak lint docs bench bench-programs rock \
+.PHONY: all deps demo demo-run test test-run test-programs check soak lint docs site bench bench-programs rock \
 	install-rock install uninstall install-shell uninstall-shell clean
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -261,6 +261,10 @@ lint:
 # What is made of the definition files: the reference, the error codes, what luacheck is to know.
 docs:
 	@$(LUA) tools/reference.lua
+
+# The manual as pages for browsers, of README.md and docs/: build/site/index.html. Nothing is fetched.
+site:
+	@$(LUA) tools/site.lua $(BUILD)/site $(VERSION)
 
 bench: $(PRODUCTS) $(BENCH_PROGRAMS)
 	@BUILD='$(BUILD)' DEVICE='$(DEVICE)' CC='$(CC)' sh bench/run.sh

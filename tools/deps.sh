@@ -66,6 +66,7 @@ look_all() {
     look test may "libuv, for the example of a service" libuv1-dev pkg-config --exists libuv
     look test may "LuaRocks for Lua 5.4, to make the rock with" luarocks has luarocks-5.4
     look test may "zip, for LuaRocks" zip has zip
+    look test may "cmark-gfm, to make the manual's site with" cmark-gfm has cmark-gfm
     look test may "unzip, for LuaRocks" unzip has unzip
     look all may "luv for Lua 5.4, the clock of make bench" lua-luv lua5.4 -e 'require "luv"'
     look all may "luacheck" lua-check has luacheck
