@@ -637,6 +637,19 @@ describe("gpulua --trace", function()
     end
   end)
 
+  it("says seconds in --summary as other times", function()
+    support.wants_time(pending)
+    local output, code = run("--summary " .. write("long.lua", [==[
+      local gpu = require "gpulua"
+      local x = gpu.device():buffer("i32", 1):fill(1)
+      x:read()
+      gpu.sleep(1.01)
+      x:read()
+    ]==]))
+    assert.equal(0, code, output)
+    assert.truthy(output:find("3 operations in %d+%.?%d* s, idle %d+ %% of that\n"), output)
+  end)
+
   it("carries hostile labels without harm", function()
     local path = folder .. "/hostile.json"
     local script = write("hostile.lua", [==[

@@ -150,7 +150,7 @@ end
 local function add_device(lines, device)
   local idle = device.elapsed > 0 and 100 * (1 - device.busy / device.elapsed) or 0
   lines[#lines + 1] = ("device %s: %d operations%s"):format(device.name, device.operations,
-    device.elapsed > 0 and (" in %s, idle %.0f %% of that"):format(time(device.elapsed), idle) or "")
+    device.elapsed > 0 and (" in %s, idle %.0f %% of that"):format((time(device.elapsed):gsub(" $", "")), idle) or "")
   if device.untimed > 0 then
     lines[#lines + 1] = ("%d of them without a time: skipped, not over yet, or in check mode"):format(device.untimed)
   end
