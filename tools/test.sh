@@ -126,10 +126,11 @@ if [ -n "$ISOLATE" ]; then
     done
 fi
 
-# What the CPU device takes, CUDA must take too: every kernel of the specs and examples, compiled by NVRTC.
+# What the CPU device takes, CUDA must take too: every kernel of the specs, examples and the manual, compiled by NVRTC.
 if [ -n "${GPULUA_KERNELS:-}" ]; then
     log=$logs/kernels.log
-    lua5.4 tools/kernels.lua "$GPULUA_KERNELS" examples/*.lua examples/project/src/*.lua bench/*.lua > /dev/null 2> "$log" &&
+    lua5.4 tools/kernels.lua "$GPULUA_KERNELS" examples/*.lua examples/project/src/*.lua bench/*.lua \
+        docs/tutorial.md docs/howto/*.md > /dev/null 2> "$log" &&
         timeout -k 10 "$TEST_TIMEOUT_S" "$NVRTC_CHECK" "$GPULUA_KERNELS"/*.cu > "$log" 2>&1
     status=$?
     # 77: there is no NVRTC here; each kernel counts as skipped.
