@@ -418,4 +418,28 @@ function support.script(text, environment)
   return output, code
 end
 
+local browser -- its command; false: there is none
+
+--- What a page has become when its scripts have run, and what the browser said, which must not be of errors. `folder`
+-- is for what it leaves; no name but those of files leads anywhere. Pending without a browser.
+function support.browse(pending, folder, path)
+  if browser == nil then
+    for _, name in ipairs { "chromium", "chromium-browser", "google-chrome" } do
+      browser = browser or os.execute("command -v " .. name .. " > /dev/null 2>&1") and name or false
+    end
+  end
+  if not browser then
+    pending "no Chromium"
+  end
+  local command = ("timeout -s KILL 120 %s --headless=new --no-sandbox --disable-gpu --user-data-dir=%s/profile "
+    .. "--window-size=1400,900 --host-resolver-rules='MAP * ~NOTFOUND' --enable-logging=stderr --dump-dom 'file://%s' "
+    .. "2> %s/said"):format(browser, folder, path, folder)
+  local pipe = assert(io.popen(command))
+  local dom = pipe:read "a"
+  pipe:close()
+  local said = support.read_file(folder .. "/said")
+  assert.falsy(said:find "CONSOLE", said)
+  return dom, said
+end
+
 return support

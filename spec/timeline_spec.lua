@@ -148,30 +148,14 @@ describe("a timeline", function()
   end)
 
   describe("in a browser", function()
-    local chromium
-    setup(function()
-      for _, name in ipairs { "chromium", "chromium-browser", "google-chrome" } do
-        chromium = chromium or os.execute("command -v " .. name .. " > /dev/null 2>&1") and name
-      end
-    end)
-
     -- What the page has become when its script has run, and what the browser said of errors.
     local function look(pending, path, hash)
-      if not chromium then
-        pending "no Chromium"
-      elseif support.isolation() ~= "none" then
+      if support.isolation() ~= "none" then
         pending "once is enough"
       elseif support.is_checked() then
         pending "in check mode nothing has a time"
       end
-      local command = ("timeout -s KILL 120 %s --headless=new --no-sandbox --disable-gpu "
-        .. "--user-data-dir=%s/profile --window-size=1400,900 --enable-logging=stderr --dump-dom 'file://%s#%s' "
-        .. "2> %s/said"):format(chromium, folder, path, hash or "", folder)
-      local pipe = assert(io.popen(command))
-      local dom = pipe:read "a"
-      pipe:close()
-      local said = text_of(folder .. "/said")
-      assert.falsy(said:find "CONSOLE", said)
+      local dom, said = support.browse(pending, folder, ("%s#%s"):format(path, hash or ""))
       assert.truthy(dom:find "data%-ready%-ms", "the page's script has come to its end: " .. said)
       return dom
     end

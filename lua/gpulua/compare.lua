@@ -437,6 +437,19 @@ local function option_number(options, name)
   return true
 end
 
+-- Both, or nil, what is wrong with one of them, its number.
+local function arrays_of(first, second)
+  local a, problem = array_of(first)
+  if not a then
+    return nil, problem, 1
+  end
+  local b, problem_of_b = array_of(second)
+  if not b then
+    return nil, problem_of_b, 2
+  end
+  return a, b
+end
+
 --- allclose(a, b[, { rtol =, atol =, equal_nan = }]) -> true or false, what there is to say; or nil, what is wrong
 -- with argument number n, n. Close are x and y with |x - y| <= atol + rtol * max(|x|, |y|), whichever comes first;
 -- infinities of one sign are, NaNs are with equal_nan.
@@ -457,13 +470,9 @@ function compare.allclose(first, second, given)
       return nil, problem, 3
     end
   end
-  local a, problem = array_of(first)
+  local a, b, number = arrays_of(first, second)
   if not a then
-    return nil, problem, 1
-  end
-  local b, problem_of_b = array_of(second)
-  if not b then
-    return nil, problem_of_b, 2
+    return nil, b, number
   end
   local width = (is_complex(a) or is_complex(b)) and 2 or 1
   if width == 2 then
@@ -593,13 +602,9 @@ end
 -- with a type the bits are compared; numbers beside them are converted to that type first, as `upload` does it. Of two
 -- tables the numbers are: a float is no integer, -0.0 is not 0.0, and NaNs differ by their payload.
 function compare.bitequal(first, second)
-  local a, problem = array_of(first)
+  local a, b, number = arrays_of(first, second)
   if not a then
-    return nil, problem, 1
-  end
-  local b, problem_of_b = array_of(second)
-  if not b then
-    return nil, problem_of_b, 2
+    return nil, b, number
   end
   local ok, text = same_bits(a, b)
   return ok, ("a: %s\nb: %s\n%s"):format(a.text, b.text, text)

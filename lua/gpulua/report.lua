@@ -122,6 +122,11 @@ local function time(seconds)
   return seconds == 0 and "0" or ("%.0f ns"):format(seconds * 1e9)
 end
 
+-- In a sentence, which has no columns.
+local function spoken(seconds)
+  return (time(seconds):gsub(" $", ""))
+end
+
 local function size(bytes)
   for _, unit in ipairs { { 30, "GiB" }, { 20, "MiB" }, { 10, "KiB" } } do
     if bytes >= 1 << unit[1] then
@@ -150,7 +155,7 @@ end
 local function add_device(lines, device)
   local idle = device.elapsed > 0 and 100 * (1 - device.busy / device.elapsed) or 0
   lines[#lines + 1] = ("device %s: %d operations%s"):format(device.name, device.operations,
-    device.elapsed > 0 and (" in %s, idle %.0f %% of that"):format((time(device.elapsed):gsub(" $", "")), idle) or "")
+    device.elapsed > 0 and (" in %s, idle %.0f %% of that"):format(spoken(device.elapsed), idle) or "")
   if device.untimed > 0 then
     lines[#lines + 1] = ("%d of them without a time: skipped, not over yet, or in check mode"):format(device.untimed)
   end
@@ -173,8 +178,9 @@ local function add_device(lines, device)
     :format(size(device.peak_bytes), device.fences.issued, device.fences.left_out)
   local compiled = device.compiled
   if compiled.count + compiled.from_cache > 0 then
-    lines[#lines + 1] = ("%d compilations%s, %d more from the cache"):format(compiled.count,
-      compiled.count > 0 and " took " .. time(compiled.total):gsub(" $", "") or "", compiled.from_cache)
+    lines[#lines + 1] = ("%d compilation%s%s, %d more from the cache"):format(compiled.count,
+      compiled.count == 1 and "" or "s", compiled.count > 0 and " took " .. spoken(compiled.total) or "",
+      compiled.from_cache)
   end
   lines[#lines + 1] = ""
 end

@@ -15,8 +15,8 @@ static int resume(lua_State *L, struct gpulua *g, lua_State *co, int arg_count) 
     int status = lua_resume(co, L, arg_count, &result_count);
     gpu_lua_set_innermost(g, outer);
     if (outer && atomic_load(&g->interrupt)) {
-        gpu_lua_interrupt_again(
-            g); /* it came while the inner one ran, which did not get to see it */
+        /* It came while the inner one ran, which did not get to see it. */
+        gpu_lua_interrupt_again(g);
     }
     if (status != LUA_OK && status != LUA_YIELD) {
         lua_xmove(co, L, 1);

@@ -631,8 +631,7 @@ static int device_stats(lua_State *L) {
     return 1;
 }
 
-/* Of the table on top: source = "file:line", where that is known. */
-static void set_source(lua_State *L, const char *source, int line) {
+void gpu_lua_set_source(lua_State *L, const char *source, int line) {
     if (source && source[0]) {
         lua_pushfstring(L, "%s:%d", source, line);
         lua_setfield(L, -2, "source");
@@ -662,7 +661,7 @@ static int push_map(lua_State *L) {
         lua_setfield(L, -2, "number");
         lua_pushstring(L, entry->label);
         lua_setfield(L, -2, "label");
-        set_source(L, entry->site.source, entry->site.line);
+        gpu_lua_set_source(L, entry->site.source, entry->site.line);
         lua_pushinteger(L, (lua_Integer)entry->byte_count);
         lua_setfield(L, -2, "bytes");
         lua_pushinteger(L, (lua_Integer)entry->memory_bytes);
@@ -714,7 +713,7 @@ int gpu_lua_in_flight(lua_State *L) {
         lua_setfield(L, -2, "stream");
         lua_pushinteger(L, (lua_Integer)infos[i].seq);
         lua_setfield(L, -2, "seq");
-        set_source(L, infos[i].source, infos[i].line);
+        gpu_lua_set_source(L, infos[i].source, infos[i].line);
         lua_rawseti(L, -2, (lua_Integer)i + 1);
     }
     return 1;

@@ -102,6 +102,8 @@ int gpu_lua_device_inject(lua_State *L);   /* inject.c */
 int gpu_lua_device_flight(lua_State *L);   /* flight.c */
 int gpu_lua_inject_slow(lua_State *L);     /* core.inject_slow */
 
+/* Of the table on top: source = "file:line", where that is known. */
+void gpu_lua_set_source(lua_State *L, const char *source, int line);
 int gpu_lua_memory_map(lua_State *L);   /* core.memory_map */
 int gpu_lua_in_flight(lua_State *L);    /* core.in_flight */
 int gpu_lua_raise_unseen(lua_State *L); /* core.raise_unseen */

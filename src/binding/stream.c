@@ -125,10 +125,7 @@ int gpu_lua_streams(lua_State *L) {
             lua_createtable(L, 0, 2);
             lua_pushstring(L, gpu_stream_label(record->stream));
             lua_setfield(L, -2, "label");
-            if (record->site.source) {
-                lua_pushfstring(L, "%s:%d", record->site.source, record->site.line);
-                lua_setfield(L, -2, "source");
-            }
+            gpu_lua_set_source(L, record->site.source, record->site.line);
             lua_rawseti(L, -2, (lua_Integer)gpu_stream_number(record->stream));
         }
     }
