@@ -360,11 +360,11 @@ describe("reduce", function()
       local what = reduction.describe(op, t)
       local value, result = what.value, what.result
       local lanes, rows = reduction.lanes(t, length)
-      local step, at_once = reduction.step(t), nil
+      local step, at_once, per_thread = reduction.step(t), nil, nil
       if form == "columns" then
-        lanes, at_once, step = reduction.columns_of(t, outer, length, inner)
+        lanes, at_once, step, per_thread = reduction.columns_of(t, outer, length, inner)
       end
-      local source = reduction.source(op, t, result, form, lanes, at_once, threads)
+      local source = reduction.source(op, t, result, form, lanes, at_once, threads, false, per_thread)
       local signature = form == "rows" and ("x: in %s*, i64, i64, out: out %s*"):format(t, result)
         or ("x: in %s*, from: in i64*, i64, i64, %si64, part: out %s*, places: out i64*, out: out %s*"):format(t,
           form == "columns" and "i64, i64, i64, " or "", value, result)
@@ -380,7 +380,7 @@ describe("reduce", function()
       if form == "pieces" then
         kernel:launch({ grid = total, block = threads }, x, nil, length, parts, length, part, places, nil)
       else
-        local mine = threads > 1 and 256 // lanes or 256
+        local mine = threads > 1 and 256 // lanes * per_thread or 256
         kernel:launch({ grid = (total + mine - 1) // mine, block = threads }, x, nil, length, parts, step, inner, total,
           length, part, places, nil)
       end
@@ -393,7 +393,9 @@ describe("reduce", function()
       { "mean", "f32", "columns", 3, 300, 7 }, { "sum", "f16", "columns", 2, 3000, 2 },
       { "norm", "c128", "columns", 1, 1100, 5 }, { "sum", "f32", "columns", 1, 2, 700 },
       { "argmax", "f16", "columns", 300, 6, 3 }, { "sum", "i8", "columns", 1, 77, 129 },
-      { "argmin", "f32", "columns", 1, 129, 300 } } do
+      { "argmin", "f32", "columns", 1, 129, 300 }, { "argmax", "f32", "columns", 2, 700, 12 },
+      { "sum", "f64", "columns", 3, 1100, 6 }, { "max", "f16", "columns", 2, 300, 136 },
+      { "mean", "c64", "columns", 2, 90, 34 }, { "sum", "u8", "columns", 1, 3000, 4 } } do
       local op, t, form, outer, length, inner = table.unpack(case)
       local count = outer * length * inner
       local values = values_for(op, t, count, random)

@@ -48,11 +48,13 @@ local signatures <const> = {
 local function threads_on(device) return device.kind == "cpu" and 1 or block end
 
 -- `call`: device, op, type, wanted, form, what (reduction.describe), target, sizes, options of launches.
-local function kernel_for(call, is_rest, lanes, at_once)
+local function kernel_for(call, is_rest, lanes, at_once, per_thread)
   local threads, form, value = threads_on(call.device), call.form, call.what.value
-  local key = ("%s %s %s %s %d %d %s"):format(call.op, call.type, call.wanted, form, lanes or 0, at_once or 0, is_rest)
+  local key = ("%s %s %s %s %d %d %d %s"):format(call.op, call.type, call.wanted, form, lanes or 0, at_once or 0,
+    per_thread or 0, is_rest)
   return find(call.device, key, function(compile)
-    local source = reduction.source(call.op, call.type, call.wanted, form, lanes, at_once, threads, is_rest)
+    local source = reduction.source(call.op, call.type, call.wanted, form, lanes, at_once, threads, is_rest,
+      per_thread)
     local from = is_rest and value or call.type
     return compile(source, "reduce", form == "rows" and signatures.rows:format(from, call.wanted)
       or signatures[form]:format(from, value, call.wanted))
@@ -70,21 +72,22 @@ local function reduce_rows(call, kernel, rows, x, length)
   return launch(call, kernel, (call.outer + rows - 1) // rows, x, length, call.outer, call.target)
 end
 
--- What a launch after another does, until each row has one value: { kernel =, length =, parts =, step =, lanes = }. All
--- kernels are there before anything is launched.
+-- What a launch after another does, until each row has one value: { kernel =, length =, parts =, step =, columns = of a
+-- block }. All kernels are there before anything is launched.
 local function stages_of(call, length)
   local stages, is_rest = {}, false
   repeat
     local t = is_rest and call.what.value or call.type
-    local lanes, at_once, step
+    local lanes, at_once, step, per_thread, columns
     if call.form == "columns" then
-      lanes, at_once, step = reduction.columns_of(t, call.outer, length, call.inner)
+      lanes, at_once, step, per_thread = reduction.columns_of(t, call.outer, length, call.inner)
+      columns = threads_on(call.device) > 1 and block // lanes * per_thread or block
     else
       step = reduction.step(t)
     end
     local parts = (length + step - 1) // step
-    stages[#stages + 1] = { kernel = kernel_for(call, is_rest, lanes, at_once), length = length, parts = parts,
-      step = step, lanes = lanes }
+    stages[#stages + 1] = { kernel = kernel_for(call, is_rest, lanes, at_once, per_thread), length = length,
+      parts = parts, step = step, columns = columns }
     length, is_rest = parts, true
   until parts == 1
   return stages
@@ -100,8 +103,8 @@ local function reduce_on(call, stages, at, values, places)
   local out = is_last and call.target or nil
   local op
   if call.form == "columns" then
-    local columns = threads_on(call.device) > 1 and block // stage.lanes or block
-    op = launch(call, stage.kernel, (total + columns - 1) // columns, values, places, length, parts, stage.step,
+    local blocks = (total + stage.columns - 1) // stage.columns
+    op = launch(call, stage.kernel, blocks, values, places, length, parts, stage.step,
       call.inner, total, call.count, part, part_places, out)
   else
     op = launch(call, stage.kernel, total, values, places, length, parts, call.count, part, part_places, out)

@@ -12,6 +12,7 @@ local generated = require "gpulua.generated"
 local block <const> = 256 -- threads, or what does their work
 local rows_max <const> = 16 -- elements of a lane of a row
 local column_bytes <const> = 128 -- of neighbouring columns that a block reads
+local per_thread_max <const> = 4 -- columns of a thread: there is a value for each
 local at_once_max <const> = 8 -- elements of a column that a lane loads together
 
 -- ---- what is computed ----
@@ -323,26 +324,49 @@ extern "C" __global__ void reduce(const stored *x, long long length, long long r
 ]]
 
 -- Any other axis, behind which there are `inner` elements: segments of it, each by LANES lanes. A lane takes AT_ONCE
--- elements in a tree, LANES apart, then as many again. On a GPU a thread is a lane, and neighbours read neighbours; the
--- CPU device's takes `side` columns at a time.
+-- elements in a tree, LANES apart, then as many again. On a GPU a thread has a lane of PER_THREAD columns side by side,
+-- which it loads together, and neighbours read neighbours; the CPU device's takes `side` columns at a time.
 local columns <const> = [[
-template <class S, int N, bool IS_WHOLE>
-static INLINE one take_some(const typename S::element *x, long long step, int row, int n) {
+#if THREADS > 1
+struct few { one of[PER_THREAD]; };
+static INLINE few join_few(few a, few b) {
+  UNROLL for (int c = 0; c < PER_THREAD; c++) a.of[c] = join_ones(a.of[c], b.of[c]);
+  return a;
+}
+static INLINE few no_few() {
+  few a;
+  UNROLL for (int c = 0; c < PER_THREAD; c++) a.of[c] = one_of(none(), 0x7fffffff);
+  return a;
+}
+template <class element> struct alignas(PER_THREAD * sizeof(element)) together { element of[PER_THREAD]; };
+template <class S, int N, bool IS_WHOLE, bool IS_ALIGNED>
+static INLINE few take_some(const typename S::element *x, long long step, int row, int n) {
   if constexpr (N == 1) {
-    return IS_WHOLE || row < n ? one_of(S::take(*x), row) : one_of(none(), 0x7fffffff);
+    if (!IS_WHOLE && row >= n) return no_few();
+    together<typename S::element> loaded;
+    if constexpr (IS_ALIGNED) {
+      loaded = *(const together<typename S::element> *)x;
+    } else {
+      UNROLL for (int c = 0; c < PER_THREAD; c++) loaded.of[c] = x[c];
+    }
+    few a;
+    UNROLL for (int c = 0; c < PER_THREAD; c++) a.of[c] = one_of(S::take(loaded.of[c]), row);
+    return a;
   } else {
-    return join_ones(take_some<S, N / 2, IS_WHOLE>(x, step, row, n),
-                     take_some<S, N / 2, IS_WHOLE>(x + N / 2 * step, step, row + N / 2 * LANES, n));
+    return join_few(take_some<S, N / 2, IS_WHOLE, IS_ALIGNED>(x, step, row, n),
+                    take_some<S, N / 2, IS_WHOLE, IS_ALIGNED>(x + N / 2 * step, step, row + N / 2 * LANES, n));
   }
 }
-#if THREADS > 1
-template <class S> static INLINE one take_column(const typename S::element *x, long long inner, int n, int lane) {
-  one a = one_of(none(), 0x7fffffff);
+template <class S, bool IS_ALIGNED>
+static INLINE few take_columns(const typename S::element *x, long long inner, int n, int lane) {
+  few a = no_few();
   int row = lane;
   for (; row - lane + LANES * AT_ONCE <= n; row += LANES * AT_ONCE) {
-    a = join_ones(a, take_some<S, AT_ONCE, true>(x + row * inner, LANES * inner, row, n));
+    a = join_few(a, take_some<S, AT_ONCE, true, IS_ALIGNED>(x + row * inner, LANES * inner, row, n));
   }
-  if (row - lane < n) a = join_ones(a, take_some<S, AT_ONCE, false>(x + row * inner, LANES * inner, row, n));
+  if (row - lane < n) {
+    a = join_few(a, take_some<S, AT_ONCE, false, IS_ALIGNED>(x + row * inner, LANES * inner, row, n));
+  }
   return a;
 }
 #else
@@ -386,9 +410,9 @@ static WHOLE void take_columns(lanes<LANES * SIDE> &__restrict__ s, const typena
 extern "C" __global__ void reduce(const STAGE::element *x, const long long *from, long long length, long long segments,
                                   long long segment, long long inner, long long total, long long count, value *part,
                                   long long *places, result *out) {
-  const int mine = THREADS > 1 ? BLOCK / LANES : BLOCK; // columns of segments
-  const int side = THREADS > 1 ? 1 : LANES > 8 ? BLOCK * 8 / LANES : BLOCK;
-  long long id = (long long)blockIdx.x * mine + threadIdx.x % mine;
+  const int mine = THREADS > 1 ? BLOCK / LANES : BLOCK; // columns of segments, or groups of PER_THREAD of them
+  const int side = THREADS > 1 ? PER_THREAD : LANES > 8 ? BLOCK * 8 / LANES : BLOCK;
+  long long id = ((long long)blockIdx.x * mine + threadIdx.x % mine) * PER_THREAD;
   const long long end = THREADS > 1 ? id + 1 : id + mine;
   const int lane = threadIdx.x / mine;
   while (id < end) {
@@ -400,30 +424,36 @@ extern "C" __global__ void reduce(const STAGE::element *x, const long long *from
     const long long start = piece * segment, left = length - start, before = outer * length;
     const int n = id >= total ? 0 : (int)(left < segment ? left : segment);
     const STAGE::element *first = x + ((before + start) * inner + column);
-    int columns = 1;
 #if THREADS > 1
-    one a = take_column<STAGE>(first, inner, n, lane);
-    __shared__ value found[BLOCK];
-    __shared__ int found_at[BLOCK];
+    const int columns = PER_THREAD;
+    const bool is_aligned = PER_THREAD > 1 && (size_t)x % (PER_THREAD * sizeof(STAGE::element)) == 0;
+    few a = is_aligned ? take_columns<STAGE, true>(first, inner, n, lane)
+                       : take_columns<STAGE, false>(first, inner, n, lane);
+    __shared__ value found[PER_THREAD][BLOCK];
+    __shared__ int found_at[PER_THREAD][BLOCK];
     for (int by = 1; by < LANES; by *= 2) { // neighbours, then neighbours of these
-      if (lane % (2 * by) == by) found[threadIdx.x] = a.v, found_at[threadIdx.x] = a.at();
+      UNROLL for (int c = 0; c < PER_THREAD; c++) {
+        if (lane % (2 * by) == by) found[c][threadIdx.x] = a.of[c].v, found_at[c][threadIdx.x] = a.of[c].at();
+      }
       __syncthreads();
       const int other = (int)threadIdx.x + by * mine;
-      if (lane % (2 * by) == 0) a = join_ones(a, one_of(found[other], found_at[other]));
+      UNROLL for (int c = 0; c < PER_THREAD; c++) {
+        if (lane % (2 * by) == 0) a.of[c] = join_ones(a.of[c], one_of(found[c][other], found_at[c][other]));
+      }
     }
     if (n == 0 || lane > 0) return;
-    lanes<1> s;
-    s.put(0, a.v, a.at());
+    lanes<PER_THREAD> s;
+    UNROLL for (int c = 0; c < PER_THREAD; c++) s.put(c, a.of[c].v, a.of[c].at());
 #else
     if (n == 0) return;
-    columns = side;
+    int columns = side;
     if (columns > inner - column) columns = (int)(inner - column);
     if (columns > end - id) columns = (int)(end - id);
     if (columns > total - id) columns = (int)(total - id);
     lanes<LANES * side> s;
     take_columns<STAGE, side>(s, first, inner, n, columns);
 #endif
-    for (int c = 0; c < columns; c++) {
+    UNROLL for (int c = 0; c < columns; c++) {
       long long place = start + s.at(c);
       if (from) place = from[(before + place) * inner + column + c];
       if (out) out[id + c] = finish(s.v[c], place, count);
@@ -442,9 +472,9 @@ local function threads_of(t, lanes) return math.max(1, lanes * generated.bytes[t
 
 --- source(op, t, wanted, form, lanes, at_once, threads, is_rest) -> CUDA C of the kernel reduce: the reduction `op` of
 -- elements of type t, or (is_rest) of values that a launch before has left of them, to results of type `wanted`.
--- `form`: "pieces", "rows" (with `lanes` lanes each) or "columns" (with `lanes` and `at_once` of columns_of); `threads`
--- of a block: 256, or 1, which does what these do.
-local function source(op, t, wanted, form, lanes, at_once, threads, is_rest)
+-- `form`: "pieces", "rows" (with `lanes` lanes each) or "columns" (with `lanes`, `at_once` and `per_thread` of
+-- columns_of); `threads` of a block: 256, or 1, which does what these do and has one column at a time.
+local function source(op, t, wanted, form, lanes, at_once, threads, is_rest, per_thread)
   local what, stored = describe(op, t), generated.stored
   local take = what.take or generated.load(t, "x")
   local finish = what.before and "place + 1" or what.finish or "a"
@@ -458,7 +488,8 @@ local function source(op, t, wanted, form, lanes, at_once, threads, is_rest)
     JOIN = what.join, TAKE = take, GROW = what.grow or ("joined(a, %s)"):format(take), BEFORE = what.before,
     HAS_PLACES = what.before and 1 or 0,
     FINISH = finish, STAGE = is_rest and "values" or "elements", THREADS = threads, BLOCK = block, LANES = lanes,
-    GROUP = form == "rows" and threads_of(t, lanes) or block, ROWS = rows_max, AT_ONCE = at_once }
+    GROUP = form == "rows" and threads_of(t, lanes) or block, ROWS = rows_max, AT_ONCE = at_once,
+    PER_THREAD = threads > 1 and per_thread or 1 }
   return generated.with_headers((text:gsub("%f[%w_]%u[%u_]+%f[^%w_]", words)))
 end
 
@@ -486,14 +517,16 @@ local function power_of_two(least)
 end
 
 --- columns_of(t, outer, length, inner) -> how many lanes a column has; how many elements of it a lane takes at once;
--- how many a block joins in one launch. Enough lanes that those of neighbouring columns fill a block, and no more than
--- there is work for; few rounds where there is little to do, because each of them waits for memory.
+-- how many a block joins in one launch; how many columns side by side a thread of a GPU loads together. Enough lanes
+-- that those of neighbouring columns fill a block, and no more than there is work for; few rounds where there is little
+-- to do, because each of them waits for memory, and where a thread has more to load in one.
 local function columns_of(t, outer, length, inner)
   local width = math.min(power_of_two(inner), column_bytes // generated.bytes[t])
   local at_once = math.min(power_of_two(length), at_once_max)
   local count = math.min(block // width, power_of_two((length + at_once - 1) // at_once))
-  local rounds = outer * length * inner >= 1 << 26 and 16 or 4
-  return count, at_once, count * at_once * rounds
+  local per_thread = math.max(1, math.min(per_thread_max, 16 // generated.bytes[t], inner & -inner))
+  local rounds = outer * length * inner < 1 << 26 and 4 or per_thread > 1 and 8 or 16
+  return count, at_once, count * at_once * rounds, per_thread
 end
 
 return { describe = describe, source = source, step = step, lanes = lanes, columns_of = columns_of, block = block,
