@@ -637,6 +637,7 @@ uint32_t gpu_device_in_flight(struct gpu_device *device, struct gpu_op_info *inf
     GPU_ENTER(device);
     const struct gpu_seat *seat = gpu_seat_of(device);
     uint32_t count = 0;
+    gpu_device_want_any(device); /* or an end that nobody waits for may stay unknown */
     (void)gpu_device_poll(device);
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         const struct gpu_stream *stream = device->streams[slot];
