@@ -143,6 +143,65 @@ describe("a traced device", function()
     assert.truthy(elapsed >= 0.005 and elapsed < 0.5, elapsed)
   end)
 
+  -- So many edges lead to one node that the device has a node more, which is none of the script's.
+  it("says what each node of a graph took: in events, as text for Graphviz, as JSON and in the report", function()
+    support.wants_time(pending)
+    if dev.kind == "cuda" and run "--info":find "CUPTI[^\n]*traces use events" then
+      pending "no CUPTI"
+    end
+    local ticks, count <const> = support.ticks(dev, 0.01), 205
+    local x <close> = dev:buffer("i32", 2 * count, { label = "x" })
+    local y <close> = dev:buffer("i32", 2 * count, { label = "y" })
+    local graph <close> = dev:capture({ label = "step" }, function()
+      for i = 1, count do
+        x:slice(2 * i - 1, 2 * i):fill(i)
+      end
+      y:copy(x)
+      spin.spin:launch(support.one, ticks, y, 7)
+    end)
+    assert.is_nil(graph:dot():find " us, from")
+    graph:launch():await()
+    graph:launch():await()
+    local list = operations(log)
+    local launch = list[#list]
+    local seen, seen_count, fills_ended, copy, spun = {}, 0, 0, nil, nil
+    for i, node in ipairs(launch.nodes) do
+      seen_count = seen_count + (seen[node.node] and 0 or 1)
+      seen[node.node] = true
+      assert.truthy(node.begun >= launch.begun and node.ended <= launch.ended and node.begun <= node.ended, node.node)
+      assert.truthy(i == 1 or node.begun >= launch.nodes[i - 1].begun)
+      if node.node <= count then
+        assert.are.same({ "fill", "fill", 8 }, { node.kind, node.label, node.bytes })
+        fills_ended = math.max(fills_ended, node.ended)
+      elseif node.node == count + 1 then
+        copy = node
+      else
+        spun = node
+      end
+    end
+    assert.equal(count + 2, seen_count)
+    assert.are.same({ "copy", 8 * count, count + 2 }, { copy.kind, copy.bytes, spun.node })
+    assert.truthy(copy.begun >= fills_ended and spun.begun >= copy.ended)
+    assert.truthy(spun.ended - spun.begun >= 0.005 and spun.ended - spun.begun < 0.5)
+    assert.is_nil(list[#list - 2].nodes)
+    local took, from = graph:dot():match(("n%d %%[label=\"spin\\n[^\"]*\\n([%%d.]+) us, from ([%%d.]+) us on\""):format(
+      count + 1))
+    assert.truthy(math.abs(took / 1e6 - (spun.ended - spun.begun)) < 1e-6, took)
+    assert.truthy(math.abs(from / 1e6 - (spun.begun - launch.begun)) < 1e-6, from)
+    local path = os.tmpname()
+    gpu.trace.json(path)
+    local written = 0
+    for _, event in ipairs(json_of(path).traceEvents) do
+      written = written + (event.args.node and event.args.number == launch.number and 1 or 0)
+    end
+    os.remove(path)
+    assert.equal(#launch.nodes, written)
+    for _, row in ipairs(gpu.report().devices[log].kernels) do
+      assert.not_equal("step", row.name) -- its nodes stand for it
+      assert.truthy(row.name ~= "fill" or row.count >= 2 * count)
+    end
+  end)
+
   it("shows the arguments of launches: numbers, and buffers by their names", function()
     local mod = dev:compile [[
       extern "C" __global__ void many(int n, float a, double b, long long big, unsigned char flag, const float *x,

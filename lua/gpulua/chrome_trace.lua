@@ -2,7 +2,8 @@
 --
 -- One process for the script with a lane for each task: what it ran, what it waited for (category "wait") and the calls
 -- that gave work, one in the other; ranges on lanes of their own. One process for each device with a lane for each
--- stream, arrows for fences with their reason, and counters for its memory and for the operations in flight.
+-- stream, arrows for fences with their reason, lanes for the nodes of the graphs that a stream launched, and counters
+-- for its memory and for the operations in flight.
 -- Source: "Trace Event Format", the Chrome project's document of it; times are microseconds.
 
 local core = require "gpulua.core"
@@ -15,6 +16,8 @@ local script_pid <const> = 1
 local device_pid <const> = 10 -- of the first device
 local task_lanes_max <const> = 256 -- more tasks share lanes, one behind the other
 local range_lane <const> = 2000000000 -- the first lane of ranges: behind those of tasks
+local node_lane <const> = 1000000000 -- the first lane of nodes: behind those of streams
+local node_lanes_max <const> = 1000 -- of a stream; nothing has that many side by side
 local pieces_max <const> = 4096 -- between two writes
 
 local escapes <const> = { ['"'] = '\\"', ["\\"] = "\\\\" }
@@ -216,9 +219,24 @@ local function write_in_flight(out, pid, given, ended_by_stream, base)
   end
 end
 
+-- `take`: the stream's lanes for nodes.
+local function write_nodes(out, log, pid, number, stream, take, base)
+  for _, node in ipairs(core.trace_nodes(log, number)) do
+    local lane, is_new = take(node.begun, node.ended)
+    if is_new then
+      local order = stream * node_lanes_max + lane % node_lanes_max + 1
+      name_lane(out, pid, lane, ("stream %d, nodes"):format(stream), order)
+    end
+    out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":%s,"name":%s,"args":{"number":%d,"node":%d,'
+      .. '"bytes":%d}}', pid, lane, us(node.begun - base), us(node.ended - node.begun), quoted(node.kind),
+      quoted(node.label), number, node.node, node.bytes)
+  end
+end
+
 local function write_device(out, info, log, base, lane_of, next_id)
   local device, pid = info[log], device_pid + log - 1
   local streams, given_times, ended_by_stream, held_before = {}, {}, {}, -1
+  local node_lanes = {}
   out:add('{"ph":"M","pid":%d,"name":"process_name","args":{"name":%s}}', pid, quoted("device " .. device.name))
   out:add('{"ph":"M","pid":%d,"name":"process_sort_index","args":{"sort_index":%d}}', pid, pid)
   for number = 1, device.ops do
@@ -235,7 +253,8 @@ local function write_device(out, info, log, base, lane_of, next_id)
       if not streams[stream] then
         streams[stream] = true
         ended_by_stream[stream] = {}
-        name_lane(out, pid, stream, "stream " .. stream)
+        name_lane(out, pid, stream, "stream " .. stream, stream * node_lanes_max)
+        node_lanes[stream] = lanes(node_lane + stream * node_lanes_max)
       end
       given_times[#given_times + 1] = math.min(given, begun)
       local ends = ended_by_stream[stream]
@@ -247,6 +266,9 @@ local function write_device(out, info, log, base, lane_of, next_id)
         quoted(label), number, seq, task, bytes, us(math.max(begun - given, 0)),
         kernel and (',"kernel":%s'):format(quoted(kernel)) or "", shape, place(source, line), used_text(log, number),
         grid_x and arguments_text(log, number) or "", outcome == "failed" and ',"failed":true' or "")
+      if kind == "graph" then
+        write_nodes(out, log, pid, number, stream, node_lanes[stream], base)
+      end
       next_id = write_waits(out, log, pid, number, stream, begun, base, next_id)
     end
   end

@@ -31,24 +31,38 @@ end
 
 local is_transfer <const> = { copy = true, upload = true, download = true }
 
+-- What the nodes of a launched graph took, each as if it had been given alone; false: nobody has told.
+local function add_nodes(log, number, add)
+  local nodes = core.trace_nodes(log, number)
+  for _, node in ipairs(nodes) do
+    add(node.kind, node.label, node.ended - node.begun, node.bytes)
+  end
+  return #nodes > 0
+end
+
 local function device_of(info, log)
   local device = info[log]
   local kernels, kernel_of = table_of(function(name) return { name = name, count = 0, total = 0, times = {} } end)
   local copies, copy_of = table_of(function(name) return { name = name, count = 0, total = 0, bytes = 0 } end)
   local first, last, busy, busy_until, untimed = nil, nil, 0, 0, 0
   local spans = {}
+  local function add(kind, name, took, bytes)
+    local row = is_transfer[kind] and copy_of(kind) or kernel_of(name)
+    row.count, row.total = row.count + 1, row.total + took
+    if row.times then
+      row.times[#row.times + 1] = took
+    else
+      row.bytes = row.bytes + bytes
+    end
+  end
   for number = 1, device.ops do
     local kind, label, kernel, _, _, _, _, _, _, _, begun, ended, _, bytes, _, outcome = core.trace_op(log, number)
     if ended ~= 0 and kind ~= "mark" then
       local took = ended - begun
       first, last = math.min(first or begun, begun), math.max(last or ended, ended)
       spans[#spans + 1] = number
-      local row = is_transfer[kind] and copy_of(kind) or kernel_of(kernel or label)
-      row.count, row.total = row.count + 1, row.total + took
-      if row.times then
-        row.times[#row.times + 1] = took
-      else
-        row.bytes = row.bytes + bytes
+      if kind ~= "graph" or not add_nodes(log, number, add) then
+        add(kind, kernel or label, took, bytes)
       end
     elseif kind ~= "mark" and outcome ~= "failed" then
       untimed = untimed + 1

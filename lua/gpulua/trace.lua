@@ -78,6 +78,14 @@ local function seconds(ns, base)
   return ns ~= 0 and (ns - base) / 1e9 or nil
 end
 
+local function nodes_of(log, number, base)
+  local nodes = core.trace_nodes(log, number)
+  for _, node in ipairs(nodes) do
+    node.begun, node.ended = seconds(node.begun, base), seconds(node.ended, base)
+  end
+  return nodes
+end
+
 local function operation(log, name, number, base)
   local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, over, bytes, held, outcome,
     _, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
@@ -86,7 +94,7 @@ local function operation(log, name, number, base)
     asked = seconds(asked, base), given = seconds(given, base), begun = seconds(begun, base),
     ended = seconds(ended, base), over = seconds(over, base), bytes = bytes, held_bytes = held, outcome = outcome,
     grid = grid_x and { grid_x, grid_y, grid_z }, block = block_x and { block_x, block_y, block_z },
-    arguments = grid_x and trace.arguments(log, number),
+    arguments = grid_x and trace.arguments(log, number), nodes = kind == "graph" and nodes_of(log, number, base) or nil,
     waits = { core.trace_waits(log, number) } }
 end
 
@@ -105,6 +113,8 @@ end
 --   kernel, grid, block   of launches
 --   arguments             of launches: a list of { name =, type =, is_pointer =, value = }, of pointers the buffer's
 --                         name; "?" where it cannot be told
+--   nodes                 of graphs: a list of { node =, kind =, label =, begun =, ended =, bytes = } in the order of
+--                         their beginnings; node counts from 1. Not those of bodies; on CUDA by CUPTI alone
 --   bytes, held_bytes     that it moves or uses; that buffers of the device took then
 --   waits                 a list of the numbers in this log that it started behind; 0: one that is not in it
 --   outcome               "succeeded", "failed", or "pending"

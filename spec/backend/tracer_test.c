@@ -44,10 +44,13 @@ struct told {
     int count;
     uint32_t stream;
     uint64_t seq;
+    uint32_t nodes;                    /* digits, the last one's last */
     int64_t begin_ns, end_ns, took_ns; /* of all of them */
 };
-static void timed(void *user, uint32_t stream, uint64_t seq, int64_t begin_ns, int64_t end_ns) {
+static void timed(void *user, uint32_t stream, uint64_t seq, uint32_t node, int64_t begin_ns,
+                  int64_t end_ns) {
     struct told *told = user;
+    told->nodes = told->nodes * 10 + node;
     told->count++;
     told->stream = stream;
     told->seq = seq;
@@ -126,6 +129,74 @@ static void by_cupti(void) {
               "nothing of what is the host's own, nor what has no time");
     ops->device_close(device);
     tap_check(&tap, is_left_alone(), "closing leaves nothing");
+}
+
+/* What the driver has made for a fill in each of three nodes, with one without work among them. */
+static struct backend_graph *make_graph(struct backend_device *device, uint64_t address) {
+    struct backend_error error = {0};
+    struct backend_graph *graph = NULL;
+    struct backend_stream *on = NULL;
+    bool good = ops->graph_begin(device, &graph, &on, &error) == GPULUA_OK;
+    for (uint32_t i = 0; i < 4 && good; i++) {
+        uint32_t dep = i - 1;
+        good = ops->graph_node(graph, &dep, i > 0, &error) == GPULUA_OK &&
+               (i == 2 || ops->fill(on, i, address, "abcd", 4, 1, &error) == GPULUA_OK);
+    }
+    if (!good || ops->graph_end(graph, &error) != GPULUA_OK) {
+        printf("# %s\n", error.message);
+    }
+    return graph;
+}
+
+static void launch_graph(struct backend_device *device, struct backend_stream *stream,
+                         struct backend_graph *graph, uint64_t seq) {
+    struct backend_error error = {0};
+    ops->trace_begin(device, 4, seq);
+    tap_check(&tap, ops->graph_launch(stream, seq, graph, &error) == GPULUA_OK, "it is launched");
+    uint32_t number = call(GRAPH_LAUNCH), after = call(LAUNCH);
+    ops->trace_end(device);
+    for (uint32_t i = 0; i < 7; i++) {
+        CUPTI(uint32_t, node) = i;
+        work(i == 3 ? KERNEL : MEMSET, number, 100 + i, 110 + i);
+    }
+    work(MEMSET, after, 200, 210);
+}
+
+static void graphs(void) {
+    struct told told = {0};
+    struct backend_error error = {0};
+    struct backend_device *device = open_timed(&told);
+    struct backend_stream *stream = NULL;
+    struct backend_slab *slab = NULL;
+    uint64_t address = 0;
+    CUPTI(uint32_t, node_step) = 2;
+    bool good = ops->stream_create(device, 0, 0, &stream, &error) == GPULUA_OK &&
+                ops->slab_create(device, 4096, &slab, &address, &error) == GPULUA_OK;
+    struct backend_graph *graph = good ? make_graph(device, address) : NULL;
+    if (graph == NULL) {
+        tap_check(&tap, false, error.message);
+        return;
+    }
+    launch_graph(device, stream, graph, 1);
+    ops->trace_flush(device);
+    tap_check(&tap, told.nodes == 11224400 && told.count == 8 && told.seq == 1,
+              "of each node what the driver made for it; what nobody knows is of none");
+    told = (struct told){0};
+    launch_graph(device, stream, graph, 2);
+    ops->graph_destroy(device, graph);
+    ops->trace_flush(device);
+    tap_check(&tap, told.nodes == 11224400, "also of a graph that is gone");
+    fail_cupti("cuptiGetGraphNodeId", 12);
+    graph = make_graph(device, address);
+    told = (struct told){0};
+    launch_graph(device, stream, graph, 3);
+    ops->trace_flush(device);
+    tap_check(&tap, told.nodes == 0 && told.count == 8, "the launch alone where ids are refused");
+    launch_graph(device, stream, graph, 4); /* nobody asks */
+    ops->graph_destroy(device, graph);
+    ops->device_close(device);
+    tap_check(&tap, is_left_alone(), "closing leaves nothing");
+    CUPTI(uint32_t, node) = 0;
 }
 
 static void several_devices(void) {
@@ -218,6 +289,7 @@ int main(void) {
     tap_check(&tap, by_events(), "events where it is another version's");
     CUPTI(unsigned, version) = 130001;
     by_cupti();
+    graphs();
     several_devices();
     without();
     remove_folder();

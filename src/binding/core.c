@@ -521,6 +521,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"trace_info", gpu_lua_trace_info},
                                          {"trace_op", gpu_lua_trace_op},
                                          {"trace_waits", gpu_lua_trace_waits},
+                                         {"trace_nodes", gpu_lua_trace_nodes},
                                          {"trace_uses", gpu_lua_trace_uses},
                                          {"trace_arguments", gpu_lua_trace_arguments},
                                          {"trace_span", gpu_lua_trace_span},

@@ -535,9 +535,13 @@ static int graph_pool(lua_State *L) {
 /* graph:dot([path]) -> the graph as text for Graphviz. init.lua writes it into a file. */
 static int graph_dot(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    size_t bytes = gpu_graph_dot(check_graph(L, g), NULL, 0);
-    char *text = lua_newuserdatauv(L, bytes + 1, 0);
-    gpu_graph_dot(check_graph(L, g), text, bytes + 1); /* a finaliser may have closed it */
+    size_t room = 0, bytes;
+    char *text = NULL;
+    /* A finaliser may have closed it, or times have come meanwhile. */
+    while ((bytes = gpu_graph_dot(check_graph(L, g), text, room)) >= room) {
+        room = bytes + 1;
+        text = lua_newuserdatauv(L, room, 0);
+    }
     lua_pushlstring(L, text, bytes);
     return 1;
 }

@@ -356,6 +356,61 @@ int gpu_lua_trace_waits(lua_State *L) {
     return (int)op->wait_count;
 }
 
+struct told_node {
+    int64_t begun_ns;
+    uint64_t row;
+};
+static int compare_nodes(const void *a, const void *b) {
+    const struct told_node *first = a, *second = b;
+    return first->begun_ns != second->begun_ns ? (first->begun_ns > second->begun_ns) * 2 - 1
+                                               : (first->row > second->row) * 2 - 1;
+}
+
+static void push_node(lua_State *L, const struct gpu_trace *trace,
+                      const struct gpu_traced_node *node) {
+    const struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = {{"node", (int64_t)node->node + 1},
+                   {"begun", node->begun_ns},
+                   {"ended", node->ended_ns},
+                   {"bytes", (int64_t)node->bytes}};
+    lua_createtable(L, 0, 6);
+    lua_pushstring(L, gpu_trace_kind_name(node->kind));
+    lua_setfield(L, -2, "kind");
+    lua_pushstring(L, gpu_trace_text(trace, node->label));
+    lua_setfield(L, -2, "label");
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        lua_pushinteger(L, numbers[i].value);
+        lua_setfield(L, -2, numbers[i].name);
+    }
+}
+
+/* core.trace_nodes(log, number) -> a list of the pieces of work of the graph that it launched, in
+ * the order of their beginnings: { node =, counted from 1, kind =, label =, begun =, ended = (ns),
+ * bytes = that it moved }. Empty for what is no graph, and where nobody has told */
+int gpu_lua_trace_nodes(lua_State *L) {
+    const struct gpu_traced_op *op;
+    const struct gpu_trace *trace = check_op(L, &op);
+    uint32_t count = 0;
+    for (uint64_t row = op->node_last; row != 0; row = gpu_trace_node(trace, row)->before) {
+        count++;
+    }
+    struct told_node *nodes = lua_newuserdatauv(L, (count + (size_t)1) * sizeof *nodes, 0);
+    count = 0;
+    for (uint64_t row = op->node_last; row != 0; row = gpu_trace_node(trace, row)->before) {
+        nodes[count++] =
+            (struct told_node){.begun_ns = gpu_trace_node(trace, row)->begun_ns, .row = row};
+    }
+    qsort(nodes, count, sizeof *nodes, compare_nodes);
+    lua_createtable(L, (int)count, 0);
+    for (uint32_t i = 0; i < count; i++) {
+        push_node(L, trace, gpu_trace_node(trace, nodes[i].row));
+        lua_rawseti(L, -2, (lua_Integer)i + 1);
+    }
+    return 1;
+}
+
 /* core.trace_uses(log, number) -> for each use: the block's number, its label or "", begin and end
  * in bytes, whether it is read, whether it is written; of a module's variables begin and end are 0
  */

@@ -23,6 +23,7 @@ void gpu_lua_trace_run_ends(struct gpulua *g, const struct task *task, struct gp
 int gpu_lua_trace_info(lua_State *L);      /* core.trace_info */
 int gpu_lua_trace_op(lua_State *L);        /* core.trace_op */
 int gpu_lua_trace_waits(lua_State *L);     /* core.trace_waits */
+int gpu_lua_trace_nodes(lua_State *L);     /* core.trace_nodes */
 int gpu_lua_trace_uses(lua_State *L);      /* core.trace_uses */
 int gpu_lua_trace_arguments(lua_State *L); /* core.trace_arguments */
 int gpu_lua_trace_span(lua_State *L);      /* core.trace_span */

@@ -447,7 +447,7 @@ void gpu_executor_trace_begin(struct wire_executor *executor, uint32_t slot, uin
 void gpu_executor_trace_end(struct wire_executor *executor);
 void gpu_executor_trace_note(struct wire_executor *executor, uint32_t slot, bool is_done);
 /* sink.timed: any thread. */
-void gpu_executor_timed(struct wire_executor *executor, uint32_t slot, uint64_t seq,
+void gpu_executor_timed(struct wire_executor *executor, uint32_t slot, uint64_t seq, uint32_t node,
                         int64_t begin_ns, int64_t end_ns);
 /* All that is over, now; or, where the device tells by itself, if it was not asked lately. */
 void gpu_executor_trace_flush(struct wire_executor *executor);

@@ -44,8 +44,9 @@ static void on_log(void *user, const char *line) {
     gpu_executor_log(user, line);
 }
 
-static void on_timed(void *user, uint32_t stream, uint64_t seq, int64_t begin_ns, int64_t end_ns) {
-    gpu_executor_timed(user, stream, seq, begin_ns, end_ns);
+static void on_timed(void *user, uint32_t stream, uint64_t seq, uint32_t node, int64_t begin_ns,
+                     int64_t end_ns) {
+    gpu_executor_timed(user, stream, seq, node, begin_ns, end_ns);
 }
 
 static void on_moved(void *user) {

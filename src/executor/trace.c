@@ -14,6 +14,42 @@
 #define TIMES_KEPT_MAX (1u << 20) /* while nobody sends them on */
 #define TIMES_SENT_AT 4096u       /* while more work comes all the time */
 
+/* ---- by the device; of nodes of graphs, any device ---- */
+
+void gpu_executor_timed(struct wire_executor *executor, uint32_t slot, uint64_t seq, uint32_t node,
+                        int64_t begin_ns, int64_t end_ns) {
+    pthread_mutex_lock(&executor->times_lock);
+    if (executor->time_count == executor->time_capacity &&
+        executor->time_capacity < TIMES_KEPT_MAX) {
+        uint32_t capacity = executor->time_capacity != 0 ? executor->time_capacity * 2 : 1024;
+        struct wire_times *grown = realloc(executor->times, capacity * sizeof *grown);
+        if (grown != NULL) {
+            executor->times = grown;
+            executor->time_capacity = capacity;
+        }
+    }
+    if (executor->time_count < executor->time_capacity) { /* else it is not known */
+        executor->times[executor->time_count++] = (struct wire_times){
+            .stream = slot, .node = node, .seq = seq, .begin_ns = begin_ns, .end_ns = end_ns};
+    }
+    pthread_mutex_unlock(&executor->times_lock);
+}
+
+/* What the device has told. Not locked while it goes out, which may have to wait. */
+static void send_times(struct wire_executor *executor) {
+    pthread_mutex_lock(&executor->times_lock);
+    struct wire_times *times = executor->times;
+    uint32_t count = executor->time_count;
+    executor->times = NULL;
+    executor->time_count = executor->time_capacity = 0;
+    pthread_mutex_unlock(&executor->times_lock);
+    for (uint32_t at = 0; at < count; at += TIMES_AT_ONCE) {
+        uint32_t some = count - at < TIMES_AT_ONCE ? count - at : TIMES_AT_ONCE;
+        gpu_executor_tell_times(executor, times + at, some);
+    }
+    free(times);
+}
+
 /* ---- by events ---- */
 
 static void begin_by_event(struct wire_executor *executor, uint32_t slot) {
@@ -53,7 +89,7 @@ void gpu_executor_trace_tell(struct wire_executor *executor, uint32_t slot, uint
             stream->told_ns = at->end_ns = at->begin_ns + took_ns;
             at->seq = row->seq;
             at->stream = slot;
-            at->reserved = 0;
+            at->node = 0;
             count++;
         }
         free(error.log);
@@ -65,43 +101,12 @@ void gpu_executor_trace_tell(struct wire_executor *executor, uint32_t slot, uint
     if (count > 0) {
         gpu_executor_tell_times(executor, times, count);
     }
+    if (atomic_load_explicit(&executor->time_count, memory_order_relaxed) > 0) {
+        send_times(executor); /* of nodes */
+    }
 }
 
-/* ---- by the device ---- */
-
-void gpu_executor_timed(struct wire_executor *executor, uint32_t slot, uint64_t seq,
-                        int64_t begin_ns, int64_t end_ns) {
-    pthread_mutex_lock(&executor->times_lock);
-    if (executor->time_count == executor->time_capacity &&
-        executor->time_capacity < TIMES_KEPT_MAX) {
-        uint32_t capacity = executor->time_capacity != 0 ? executor->time_capacity * 2 : 1024;
-        struct wire_times *grown = realloc(executor->times, capacity * sizeof *grown);
-        if (grown != NULL) {
-            executor->times = grown;
-            executor->time_capacity = capacity;
-        }
-    }
-    if (executor->time_count < executor->time_capacity) { /* else it is not known */
-        executor->times[executor->time_count++] =
-            (struct wire_times){.stream = slot, .seq = seq, .begin_ns = begin_ns, .end_ns = end_ns};
-    }
-    pthread_mutex_unlock(&executor->times_lock);
-}
-
-/* What the device has told. Not locked while it goes out, which may have to wait. */
-static void send_times(struct wire_executor *executor) {
-    pthread_mutex_lock(&executor->times_lock);
-    struct wire_times *times = executor->times;
-    uint32_t count = executor->time_count;
-    executor->times = NULL;
-    executor->time_count = executor->time_capacity = 0;
-    pthread_mutex_unlock(&executor->times_lock);
-    for (uint32_t at = 0; at < count; at += TIMES_AT_ONCE) {
-        uint32_t some = count - at < TIMES_AT_ONCE ? count - at : TIMES_AT_ONCE;
-        gpu_executor_tell_times(executor, times + at, some);
-    }
-    free(times);
-}
+/* ---- on demand ---- */
 
 void gpu_executor_trace_flush(struct wire_executor *executor) {
     if (!executor->tells_times) {

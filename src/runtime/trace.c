@@ -9,6 +9,15 @@
 
 #define PIECE_ROWS 4096u /* a power of two */
 
+/* A node as the device counts them: one of the graph's, or a join of the wire's. */
+struct traced_member {
+    uint64_t bytes; /* that it moves */
+    uint32_t node;  /* in the graph */
+    uint32_t label; /* text */
+    uint8_t kind;
+    bool is_node;
+};
+
 /* Rows of one size, in pieces. */
 struct rows {
     uint8_t **pieces; /* owned, each of them */
@@ -21,13 +30,19 @@ struct gpu_trace {
     uint32_t refs;
     char device_name[32];
     const uint64_t *task;
-    struct rows ops, uses, waits, spans;
+    struct rows ops, uses, waits, spans, nodes;
     struct rows args; /* of 8 bytes; those of one launch lie together */
     struct traced_form {
         uint32_t text;
         struct gpu_signature *signature; /* owned; NULL: no memory */
     } * forms;                           /* owned: of kernels that were launched */
     uint32_t form_count;
+    struct traced_graph {
+        uint64_t number;
+        uint32_t node_count;         /* as the device counts them */
+        struct traced_member *nodes; /* owned */
+    } * graphs;                      /* owned: that were launched, as they were then */
+    uint32_t graph_count, graph_capacity;
     uint32_t ops_max;
     uint64_t dropped_count;
     uint64_t number_first; /* of the device's operations, which the first row is; 0: none yet */
@@ -199,6 +214,7 @@ struct gpu_trace *gpu_trace_create(const char *device_name, uint32_t ops_max) {
     trace->waits.row_bytes = sizeof(struct gpu_traced_wait);
     trace->spans.row_bytes = sizeof(struct gpu_traced_span);
     trace->args.row_bytes = sizeof(uint64_t);
+    trace->nodes.row_bytes = sizeof(struct gpu_traced_node);
     char *empty = make_text_room(trace) ? strdup("") : NULL;
     if (!empty) {
         gpu_trace_release(trace);
@@ -222,6 +238,11 @@ void gpu_trace_release(struct gpu_trace *trace) {
     rows_finish(&trace->waits);
     rows_finish(&trace->spans);
     rows_finish(&trace->args);
+    rows_finish(&trace->nodes);
+    for (uint32_t i = 0; i < trace->graph_count; i++) {
+        free(trace->graphs[i].nodes);
+    }
+    free(trace->graphs);
     for (uint32_t i = 0; i < trace->form_count; i++) {
         free(trace->forms[i].signature);
     }
@@ -367,6 +388,55 @@ static enum gpu_trace_kind kind_of(const struct wire_record *record) {
     }
 }
 
+static uint64_t moved_bytes(const struct wire_record *record) {
+    switch (kind_of(record)) {
+    case GPU_TRACE_COPY:
+    case GPU_TRACE_UPLOAD:
+    case GPU_TRACE_DOWNLOAD:
+        return record->u.copy.bytes;
+    case GPU_TRACE_FILL:
+        return record->u.fill.elem_count * record->u.fill.elem_bytes;
+    default:
+        return 0;
+    }
+}
+
+/* As it is now: an update may change it. 0: no memory. */
+static uint32_t graph_number(struct gpu_trace *trace, struct gpu_graph *graph) {
+    if (graph->traced != 0 && graph->traced_version == graph->version) {
+        return graph->traced;
+    }
+    const struct graph_body *body = &graph->body;
+    if (trace->graph_count == trace->graph_capacity) {
+        uint32_t capacity = trace->graph_capacity ? trace->graph_capacity * 2 : 16;
+        void *grown = realloc(trace->graphs, capacity * sizeof *trace->graphs);
+        if (!grown) {
+            return 0;
+        }
+        trace->graphs = grown;
+        trace->graph_capacity = capacity;
+    }
+    uint32_t count = body->node_count > 0 ? body->nodes[body->node_count - 1].number + 1 : 0;
+    struct traced_member *members = calloc(count + (size_t)1, sizeof *members);
+    if (!members) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        members[node->number] = (struct traced_member){
+            .is_node = true,
+            .node = i,
+            .kind = node->control ? GPU_TRACE_MARK : (uint8_t)kind_of(node->record),
+            .label = text_number(trace, node->label),
+            .bytes = node->control ? 0 : moved_bytes(node->record)};
+    }
+    trace->graphs[trace->graph_count++] =
+        (struct traced_graph){.number = graph->number, .node_count = count, .nodes = members};
+    graph->traced = trace->graph_count;
+    graph->traced_version = graph->version;
+    return graph->traced;
+}
+
 void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
                     const struct gpu_envelope *envelope, const struct wire_record *record) {
     struct gpu_device *device = op->device;
@@ -394,6 +464,9 @@ void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
     row->label = text_number(trace, op->label);
     row->form = envelope->form ? form_number(trace, envelope->form) : 0;
     row->kernel = row->form != 0 ? trace->forms[row->form - 1].text : 0;
+    if (record->opcode == WIRE_OP_GRAPH_LAUNCH && envelope->graph) {
+        row->graph = graph_number(trace, envelope->graph);
+    }
     row->source = text_number(trace, op->site.source);
     row->line = op->site.line;
     row->task = trace->task ? *trace->task : 0;
@@ -408,11 +481,8 @@ void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
         note_args(trace, row, record);
     }
     note_uses(trace, row, envelope);
-    if (row->kind == GPU_TRACE_COPY || row->kind == GPU_TRACE_UPLOAD ||
-        row->kind == GPU_TRACE_DOWNLOAD) {
-        row->bytes = record->u.copy.bytes;
-    } else if (row->kind == GPU_TRACE_FILL) {
-        row->bytes = record->u.fill.elem_count * record->u.fill.elem_bytes;
+    if (row->kind >= GPU_TRACE_COPY && row->kind <= GPU_TRACE_FILL) {
+        row->bytes = moved_bytes(record);
     }
     note_waits(trace, row, record);
     uint32_t number = (uint32_t)trace->ops.count;
@@ -442,6 +512,31 @@ static struct gpu_traced_op *find_to_time(struct gpu_trace *trace, uint32_t slot
     return row;
 }
 
+/* As many as there may be operations, whose rows are the larger ones. */
+static void note_node(struct gpu_trace *trace, struct gpu_traced_op *row,
+                      const struct wire_times *times) {
+    const struct traced_graph *graph = row->graph != 0 ? &trace->graphs[row->graph - 1] : NULL;
+    const struct traced_member *member =
+        graph && times->node <= graph->node_count ? &graph->nodes[times->node - 1] : NULL;
+    if (!member || !member->is_node) {
+        return;
+    }
+    struct gpu_traced_node *node =
+        trace->nodes.count < trace->ops_max ? row_add(&trace->nodes) : NULL;
+    if (!node) {
+        trace->dropped_count++;
+        return;
+    }
+    node->node = member->node;
+    node->label = member->label;
+    node->kind = member->kind;
+    node->bytes = member->bytes;
+    node->begun_ns = times->begin_ns;
+    node->ended_ns = times->end_ns;
+    node->before = row->node_last;
+    row->node_last = trace->nodes.count;
+}
+
 void gpu_trace_note_times(struct gpu_trace *trace, const struct wire_times *times, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         struct gpu_traced_op *row = find_to_time(trace, times[i].stream, times[i].seq);
@@ -451,6 +546,9 @@ void gpu_trace_note_times(struct gpu_trace *trace, const struct wire_times *time
                 is_first || times[i].begin_ns < row->begun_ns ? times[i].begin_ns : row->begun_ns;
             row->ended_ns =
                 is_first || times[i].end_ns > row->ended_ns ? times[i].end_ns : row->ended_ns;
+            if (times[i].node != 0) {
+                note_node(trace, row, &times[i]);
+            }
         }
     }
 }
@@ -563,6 +661,22 @@ const struct gpu_param *gpu_trace_param(const struct gpu_trace *trace,
 const uint8_t *gpu_trace_arg(const struct gpu_trace *trace, const struct gpu_traced_op *op,
                              const struct gpu_param *param) {
     return (const uint8_t *)row_at(&trace->args, op->arg_first) + param->byte_offset;
+}
+
+const struct gpu_traced_node *gpu_trace_node(const struct gpu_trace *trace, uint64_t row) {
+    return row_at(&trace->nodes, row - 1);
+}
+
+const struct gpu_traced_op *gpu_trace_newest_of(const struct gpu_trace *trace,
+                                                const struct gpu_graph *graph) {
+    for (uint64_t number = trace->ops.count; number > 0; number--) {
+        const struct gpu_traced_op *row = row_at(&trace->ops, number - 1);
+        if (row->graph != 0 && row->ended_ns != 0 &&
+            trace->graphs[row->graph - 1].number == graph->number) {
+            return row;
+        }
+    }
+    return NULL;
 }
 
 const struct gpu_traced_wait *gpu_trace_wait(const struct gpu_trace *trace,

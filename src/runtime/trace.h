@@ -16,6 +16,7 @@
 struct gpu_trace;
 struct gpu_device;
 struct gpu_envelope;
+struct gpu_graph;
 struct gpu_op;
 struct gpu_param;
 struct gpu_stats;
@@ -48,7 +49,9 @@ struct gpu_traced_op {
     uint64_t held_bytes;        /* of the device, that the script had when it was given */
     uint64_t use_first, wait_first, arg_first;
     uint32_t use_count, wait_count;
-    uint32_t form; /* of the kernel, with its parameters; 0: its arguments are not known */
+    uint32_t form;      /* of the kernel, with its parameters; 0: its arguments are not known */
+    uint32_t graph;     /* that it launched, among those of the log, from 1; 0: none */
+    uint64_t node_last; /* row of the node that was timed last, counted from 1; 0: none */
     uint32_t grid[3];
     uint16_t block[3];
     uint8_t kind, outcome;
@@ -60,6 +63,15 @@ struct gpu_traced_use {
     uint32_t label;   /* text; 0: it has none */
     uint8_t access;   /* enum gpu_access */
     bool is_host, is_module;
+};
+/* What a node of a launched graph took, or a part of it. */
+struct gpu_traced_node {
+    uint64_t before; /* the row before of this launch, counted from 1; 0: none */
+    uint64_t bytes;  /* that a copy or a fill moved */
+    uint32_t node;   /* of the graph, counted from 0 */
+    uint32_t label;  /* text */
+    int64_t begun_ns, ended_ns;
+    uint8_t kind;
 };
 /* A fence: it started when that one was over. */
 struct gpu_traced_wait {
@@ -125,6 +137,12 @@ const uint8_t *gpu_trace_arg(const struct gpu_trace *trace, const struct gpu_tra
                              const struct gpu_param *param);
 const struct gpu_traced_wait *gpu_trace_wait(const struct gpu_trace *trace,
                                              const struct gpu_traced_op *op, uint32_t index);
+/* The nodes of the launch that were timed, the last one first: op->node_last is one's row, and
+ * `before` the next one's. */
+const struct gpu_traced_node *gpu_trace_node(const struct gpu_trace *trace, uint64_t row);
+/* The newest launch of the graph that the device has ended; NULL: there is none. */
+const struct gpu_traced_op *gpu_trace_newest_of(const struct gpu_trace *trace,
+                                                const struct gpu_graph *graph);
 const char *gpu_trace_text(const struct gpu_trace *trace, uint32_t number); /* "" for 0 */
 uint32_t gpu_trace_text_count(const struct gpu_trace *trace);
 void gpu_trace_note_compilations(struct gpu_trace *trace, const struct gpu_stats *stats);

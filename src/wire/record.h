@@ -346,9 +346,10 @@ struct wire_compiled {
     uint32_t was_cached, reserved;
 };
 
-/* On the monotonic clock of the host. */
+/* On the monotonic clock of the host. `node`: of the graph that was launched, which node's work it
+ * was, counted from 1; 0: all of the operation's, or nobody can tell. */
 struct wire_times {
-    uint32_t stream, reserved;
+    uint32_t stream, node;
     uint64_t seq;
     int64_t begin_ns, end_ns;
 };

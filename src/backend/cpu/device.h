@@ -58,6 +58,7 @@ struct cpu_item {
     struct cpu_item *next;
     enum cpu_item_kind kind;
     uint32_t elem_bytes; /* fill */
+    uint32_t node;       /* of a graph, counted from 1: see backend_sink.timed; 0: none */
     uint64_t seq;
     /* Whose part it is: done with each launch of the graph, never recycled, its ticket the graph's.
      * NULL: of a stream's queue. */
@@ -223,6 +224,7 @@ void gpu_cpu_item_recycle(struct backend_stream *stream, struct cpu_item *item);
 void gpu_cpu_item_report(struct backend_stream *stream, struct cpu_item *item);
 
 /* ---- event.c ---- */
+int64_t gpu_cpu_clock_ns(void); /* monotonic */
 /* The caller's; NULL: no memory. */
 struct cpu_ticket *gpu_cpu_ticket_create(void);
 void gpu_cpu_ticket_retain(struct cpu_ticket *ticket);
@@ -287,6 +289,9 @@ void gpu_cpu_graph_start(struct backend_stream *stream, struct cpu_item *item);
 bool gpu_cpu_graph_has_failed(const struct backend_graph *graph);
 /* A node has failed. False: it is not the run's first. Else who is to be told. */
 bool gpu_cpu_graph_fail(struct backend_graph *graph, uint32_t *slot, uint64_t *seq);
+/* Traced devices: the item of a node, which is none of a body's, is about to be done; it is. */
+void gpu_cpu_graph_node_begin(const struct cpu_item *item);
+void gpu_cpu_graph_node_end(const struct cpu_item *item);
 
 /* The node at which the last run ended, in check mode; NULL: it went well. */
 struct cpu_item *gpu_cpu_graph_failed_checked(const struct backend_graph *graph);

@@ -17,7 +17,7 @@ static gpulua_status fail_memory(struct backend_error *error) {
     return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
 }
 
-static int64_t clock_ns(void) {
+int64_t gpu_cpu_clock_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
@@ -53,7 +53,7 @@ bool gpu_cpu_ticket_has_fired(const struct cpu_ticket *ticket) {
 
 void gpu_cpu_ticket_fire(struct cpu_ticket *ticket) {
     if (__builtin_expect(ticket->is_timed, 0)) {
-        ticket->fired_ns = clock_ns();
+        ticket->fired_ns = gpu_cpu_clock_ns();
     }
     struct backend_stream *parked = atomic_exchange(&ticket->parked, TICKET_FIRED);
     while (parked != NULL) {

@@ -109,6 +109,20 @@ void gpu_cpu_graph_take(struct backend_graph *graph, struct cpu_item *item) {
     struct cpu_node *node = &open->nodes[open->node_count - 1];
     assert(node->item == NULL);
     node->item = item;
+    item->node = open == graph ? graph->node_count : 0;
+}
+
+void gpu_cpu_graph_node_begin(const struct cpu_item *item) {
+    item->graph->nodes[item->node - 1].begun_ns = gpu_cpu_clock_ns();
+}
+
+void gpu_cpu_graph_node_end(const struct cpu_item *item) {
+    const struct backend_graph *graph = item->graph;
+    const struct backend_sink *sink = &graph->device->sink;
+    if (sink->timed != NULL) {
+        sink->timed(sink->user, graph->slot, graph->seq, item->node,
+                    graph->nodes[item->node - 1].begun_ns, gpu_cpu_clock_ns());
+    }
 }
 
 gpulua_status gpu_cpu_graph_seal(struct backend_graph *graph, struct backend_error *error) {

@@ -28,6 +28,7 @@ struct cpu_node {
     struct cpu_item *item; /* owned; NULL: only its dependencies */
     size_t first_dep;      /* in the graph's list */
     uint32_t dep_count;
+    int64_t begun_ns;       /* traced: in the run that is under way */
     struct cpu_item *patch; /* among the graph's that no launch has taken along yet; or NULL */
 };
 

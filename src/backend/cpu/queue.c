@@ -37,6 +37,9 @@ void gpu_cpu_item_recycle(struct backend_stream *stream, struct cpu_item *item) 
 }
 
 void gpu_cpu_item_report(struct backend_stream *stream, struct cpu_item *item) {
+    if (__builtin_expect(stream->device->is_timed, 0) && item->node != 0) {
+        gpu_cpu_graph_node_end(item);
+    }
     if (item->kind == CPU_ITEM_GRAPH) { /* check mode, where it is done as one */
         item = gpu_cpu_graph_failed_checked(item->u.run.graph);
         if (item == NULL) {
@@ -139,6 +142,9 @@ void gpu_cpu_stream_serve(struct backend_stream *stream, struct cpu_item *finish
             if (item->graph != NULL && gpu_cpu_graph_has_failed(item->graph)) {
                 break;
             }
+            if (__builtin_expect(stream->device->is_timed, 0) && item->node != 0) {
+                gpu_cpu_graph_node_begin(item);
+            }
             if (!gpu_cpu_item_do(stream, item)) {
                 return;
             }
@@ -187,6 +193,7 @@ struct cpu_item *gpu_cpu_item_make(struct backend_stream *stream, enum cpu_item_
     item->next = NULL;
     item->kind = kind;
     item->seq = seq;
+    item->node = 0;
     item->graph = NULL;
     if (kind == CPU_ITEM_LAUNCH) {
         item->u.launch = launch;

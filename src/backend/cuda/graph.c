@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #include "backend/cuda/graph.h"
+#include "backend/cuda/tracer.h"
 
 #define GRAPH_DRIVER_VERSION 12030 /* that of the newest entry point */
 #define GRAPH_DRIVER_TEXT "12.3 (driver 545)"
@@ -268,6 +269,7 @@ gpulua_status gpu_cuda_graph_end(struct backend_graph *graph, struct backend_err
         status = CU(device, error, cu->cuGraphInstantiateWithFlags(&graph->exec, graph->handle, 0));
     }
     if (status == GPULUA_OK) {
+        graph->map = gpu_cuda_trace_map(device, graph->nodes, graph->node_count);
         graph->state = GRAPH_BUILT;
     } else {
         graph->exec = NULL;
@@ -345,6 +347,9 @@ gpulua_status gpu_cuda_graph_launch(struct backend_stream *stream, uint64_t seq,
     if (status != GPULUA_OK) {
         return status;
     }
+    if (__builtin_expect(graph->map != NULL, 0)) {
+        gpu_cuda_trace_graph(graph->map);
+    }
     CUresult result;
     CU_HOT(device, result, cu->cuGraphLaunch(graph->exec, stream->handle));
     graph->is_uploaded = graph->is_uploaded || result == CUDA_SUCCESS;
@@ -376,6 +381,7 @@ void gpu_cuda_graph_destroy(struct backend_device *device, struct backend_graph 
         (void)CU(device, NULL, cu->cuGraphDestroy(graph->handle));
     }
     gpu_cuda_unlink(&graph->link);
+    gpu_cuda_trace_unmap(graph->map);
     free(graph->nodes);
     free(graph->deps);
     free(graph);

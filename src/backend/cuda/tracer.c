@@ -4,6 +4,10 @@
  * number of the call; with that number it tells, later and on some thread, of each kernel, copy and
  * fill that has come of it. So there is a table of the newest calls, with whose work each was for.
  *
+ * Of a graph's work CUPTI also tells an id of the node. Its lower half counts the nodes of a graph
+ * in the order in which they were made, and is the same in the executable graph (seen with 13.0,
+ * not documented); the nodes of bodies come behind all others there, and their work without a call.
+ *
  * Source: CUPTI 13.0, "Activity API", "Callback API". */
 #include "backend/cuda/tracer.h"
 
@@ -36,12 +40,20 @@
     X(cuptiUnsubscribe)                      \
     X(cuptiEnableCallback)                   \
     X(cuptiEnableDomain)                     \
-    X(cuptiGetCallbackName)
+    X(cuptiGetCallbackName)                  \
+    X(cuptiGetGraphNodeId)
 /* clang-format on */
 
 struct call {
     uint32_t number;
-    uint64_t operation; /* 0: of none of ours */
+    uint64_t operation;        /* 0: of none of ours */
+    struct cuda_node_map *map; /* retained; NULL: it launched no graph that has one */
+};
+
+struct cuda_node_map {
+    uint32_t ref_count; /* locked */
+    uint32_t count;
+    uint32_t ends[]; /* behind the last of the driver's nodes that are this one's, or before it */
 };
 
 static struct {
@@ -65,6 +77,7 @@ static const CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL
 
 /* What this thread is at; 0: nothing of ours. */
 static _Thread_local uint64_t operation_now;
+static _Thread_local struct cuda_node_map *map_now; /* of the graph that is launched */
 
 /* ---- an operation as one number ---- */
 
@@ -76,14 +89,37 @@ _Static_assert(WIRE_STREAMS_MAX <= 1u << 10 && DEVICES_MAX <= 1u << 6 && GENERAT
                "they fit");
 
 /* Locked. */
-static void tell(uint64_t operation, int64_t begin_ns, int64_t end_ns) {
+static void tell(uint64_t operation, uint32_t node, int64_t begin_ns, int64_t end_ns) {
     uint32_t place = operation >> 57 & (DEVICES_MAX - 1), generation = operation >> 51 & 63u;
     struct backend_device *device = tracer.devices[place];
     if (device != NULL && tracer.generations[place] == generation && end_ns >= begin_ns &&
         begin_ns > 0) {
         device->sink.timed(device->sink.user, operation >> 41 & 1023u,
-                           operation & ((UINT64_C(1) << 41) - 1), begin_ns, end_ns);
+                           operation & ((UINT64_C(1) << 41) - 1), node, begin_ns, end_ns);
     }
+}
+
+/* ---- nodes ---- */
+
+/* Locked. */
+static void map_release(struct cuda_node_map *map) {
+    if (map != NULL && --map->ref_count == 0) {
+        free(map);
+    }
+}
+
+/* From 1; 0: none. The first whose end is behind it. */
+static uint32_t node_of(const struct cuda_node_map *map, uint64_t id) {
+    uint32_t index = (uint32_t)id, low = 0, high = map->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (map->ends[middle] > index) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low < map->count ? low + 1 : 0;
 }
 
 /* ---- what CUPTI calls ---- */
@@ -110,16 +146,23 @@ static void CUPTIAPI on_call(void *user, CUpti_CallbackDomain domain, CUpti_Call
         return;
     }
     pthread_mutex_lock(&tracer.lock);
-    tracer.calls[data->correlationId & (CALLS_KEPT - 1)] =
-        (struct call){.number = data->correlationId, .operation = operation_now};
+    struct call *call = &tracer.calls[data->correlationId & (CALLS_KEPT - 1)];
+    map_release(call->map);
+    *call =
+        (struct call){.number = data->correlationId, .operation = operation_now, .map = map_now};
+    if (map_now != NULL) {
+        map_now->ref_count++;
+        map_now = NULL;
+    }
     pthread_mutex_unlock(&tracer.lock);
 }
 
 /* Locked. */
-static void take(uint32_t number, uint64_t begin_ns, uint64_t end_ns) {
+static void take(uint32_t number, uint64_t node_id, uint64_t begin_ns, uint64_t end_ns) {
     const struct call *call = &tracer.calls[number & (CALLS_KEPT - 1)];
     if (call->number == number && call->operation != 0) {
-        tell(call->operation, (int64_t)begin_ns, (int64_t)end_ns);
+        uint32_t node = call->map != NULL ? node_of(call->map, node_id) : 0;
+        tell(call->operation, node, (int64_t)begin_ns, (int64_t)end_ns);
     }
 }
 
@@ -129,17 +172,17 @@ static void take_record(const CUpti_Activity *record) {
     case CUPTI_ACTIVITY_KIND_KERNEL:
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
         const CUpti_ActivityKernel10 *kernel = (const CUpti_ActivityKernel10 *)(const void *)record;
-        take(kernel->correlationId, kernel->start, kernel->end);
+        take(kernel->correlationId, kernel->graphNodeId, kernel->start, kernel->end);
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY: {
         const CUpti_ActivityMemcpy6 *copy = (const CUpti_ActivityMemcpy6 *)(const void *)record;
-        take(copy->correlationId, copy->start, copy->end);
+        take(copy->correlationId, copy->graphNodeId, copy->start, copy->end);
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMSET: {
         const CUpti_ActivityMemset4 *fill = (const CUpti_ActivityMemset4 *)(const void *)record;
-        take(fill->correlationId, fill->start, fill->end);
+        take(fill->correlationId, fill->graphNodeId, fill->start, fill->end);
         break;
     }
     default:
@@ -278,6 +321,12 @@ static void stop(void) {
         (void)tracer.cuptiUnsubscribe(tracer.subscriber);
         tracer.subscriber = NULL;
     }
+    pthread_mutex_lock(&tracer.lock);
+    for (uint32_t i = 0; tracer.calls != NULL && i < CALLS_KEPT; i++) {
+        map_release(tracer.calls[i].map);
+        tracer.calls[i].map = NULL;
+    }
+    pthread_mutex_unlock(&tracer.lock);
 }
 
 /* Opening. In a place that no other device has. */
@@ -345,6 +394,40 @@ void gpu_cuda_trace_begin(struct backend_device *device, uint32_t slot, uint64_t
 void gpu_cuda_trace_end(struct backend_device *device) {
     (void)device;
     operation_now = 0;
+    map_now = NULL;
+}
+
+struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device,
+                                         const struct graph_node *nodes, uint32_t count) {
+    struct cuda_node_map *map =
+        device->tracer_place != 0 ? malloc(sizeof *map + count * sizeof map->ends[0]) : NULL;
+    uint32_t end = 0;
+    if (map != NULL) {
+        *map = (struct cuda_node_map){.ref_count = 1, .count = count};
+    }
+    for (uint32_t i = 0; map != NULL && i < count; i++) {
+        uint64_t id = 0;
+        if (nodes[i].handle != NULL &&
+            tracer.cuptiGetGraphNodeId(nodes[i].handle, &id) != CUPTI_SUCCESS) {
+            free(map);
+            return NULL;
+        }
+        if (nodes[i].handle != NULL && (uint32_t)id >= end) {
+            end = (uint32_t)id + 1;
+        }
+        map->ends[i] = end;
+    }
+    return map;
+}
+
+void gpu_cuda_trace_unmap(struct cuda_node_map *map) {
+    pthread_mutex_lock(&tracer.lock);
+    map_release(map);
+    pthread_mutex_unlock(&tracer.lock);
+}
+
+void gpu_cuda_trace_graph(struct cuda_node_map *map) {
+    map_now = map;
 }
 
 void gpu_cuda_trace_flush(struct backend_device *device) {
@@ -413,6 +496,19 @@ void gpu_cuda_trace_end(struct backend_device *device) {
 }
 void gpu_cuda_trace_flush(struct backend_device *device) {
     (void)device;
+}
+struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device,
+                                         const struct graph_node *nodes, uint32_t count) {
+    (void)device;
+    (void)nodes;
+    (void)count;
+    return NULL;
+}
+void gpu_cuda_trace_unmap(struct cuda_node_map *map) {
+    (void)map;
+}
+void gpu_cuda_trace_graph(struct cuda_node_map *map) {
+    (void)map;
 }
 
 #endif

@@ -1,9 +1,10 @@
 /* CUPTI, where it is there: what kernels, copies and fills took, to the nanosecond, without events
- * around them. One for the process, whose traced devices share it. */
+ * around them; of graphs, what each node took. One for the process, whose traced devices share it.
+ */
 #ifndef GPU_BACKEND_CUDA_TRACER_H
 #define GPU_BACKEND_CUDA_TRACER_H
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/graph.h"
 
 /* Times of the device's work go to sink.timed from now on. LIBRARY_UNAVAILABLE: there is no CUPTI;
  * UNSUPPORTED: another version's, another tool has it, or GPULUA_CUPTI=0; LIBRARY_ERROR. */
@@ -16,6 +17,16 @@ void gpu_cuda_tracer_describe(struct text *text);
 void gpu_cuda_trace_begin(struct backend_device *device, uint32_t slot, uint64_t seq);
 void gpu_cuda_trace_end(struct backend_device *device);
 void gpu_cuda_trace_flush(struct backend_device *device);
+
+/* Which nodes of a launched graph the driver's are. `handles` are those that the nodes ended with,
+ * in the order of the nodes; some may be NULL, or the same. NULL: the device is not traced by
+ * CUPTI, or nobody can tell. */
+struct cuda_node_map;
+struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device,
+                                         const struct graph_node *nodes, uint32_t count);
+void gpu_cuda_trace_unmap(struct cuda_node_map *map); /* NULL: nothing */
+/* The next call of the driver launches a graph with that map. */
+void gpu_cuda_trace_graph(struct cuda_node_map *map);
 bool gpu_cuda_tells_times(struct backend_device *device);
 
 #endif

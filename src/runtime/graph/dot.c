@@ -1,9 +1,16 @@
 /* A graph as text for Graphviz. */
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "runtime/graph/state.h"
+#include "runtime/trace.h"
 #include "runtime/writer.h"
+
+/* What a node took in the newest launch that is known, of all its pieces; ns from its begin. */
+struct took {
+    int64_t begun_ns, ended_ns; /* both 0: not known */
+};
 
 static void put_quoted(struct gpu_writer *writer, const char *text) {
     for (; *text; text++) {
@@ -14,15 +21,25 @@ static void put_quoted(struct gpu_writer *writer, const char *text) {
 /* Nodes are named by their places: n5, and in the second body of that n5_1_0. */
 #define PLACE_BYTES (2u * 11u * (GPU_CONTROL_DEPTH_MAX + 1u))
 
-static void put_body(struct gpu_writer *writer, const struct graph_body *body, const char *place);
+static void put_body(struct gpu_writer *writer, const struct graph_body *body, const char *place,
+                     const struct took *took);
 
-static void put_node(struct gpu_writer *writer, const struct graph_node *node, const char *place) {
+static void put_took(struct gpu_writer *writer, const struct took *took) {
+    gpu_put(writer, "\\n%.1f us, from %.1f us on", (double)(took->ended_ns - took->begun_ns) / 1e3,
+            (double)took->begun_ns / 1e3);
+}
+
+static void put_node(struct gpu_writer *writer, const struct graph_node *node, const char *place,
+                     const struct took *took) {
     gpu_put(writer, "  n%s [%slabel=\"", place, node->control ? "shape=diamond, " : "");
     put_quoted(writer, node->label);
     if (node->site.source) {
         gpu_put(writer, "\\n");
         put_quoted(writer, node->site.source);
         gpu_put(writer, ":%d", node->site.line);
+    }
+    if (took && took->ended_ns != 0) {
+        put_took(writer, took);
     }
     gpu_put(writer, "\"];\n");
 }
@@ -41,7 +58,7 @@ static void put_control(struct gpu_writer *writer, const struct graph_control *c
                 control->kind == GPU_CONTROL_WHILE ? "while"
                 : control->kind == GPU_CONTROL_IF  ? branches[i]
                                                    : name);
-        put_body(writer, &control->bodies[i], inner);
+        put_body(writer, &control->bodies[i], inner, NULL);
         gpu_put(writer, "  }\n  n%s -> n%s0 [style=dashed];\n", place, inner);
     }
 }
@@ -60,13 +77,15 @@ static void put_edge(struct gpu_writer *writer, const struct graph_body *body, c
     gpu_put(writer, "\"];\n");
 }
 
-static void put_body(struct gpu_writer *writer, const struct graph_body *body, const char *place) {
+/* `took`: of each node; NULL: nothing is known. */
+static void put_body(struct gpu_writer *writer, const struct graph_body *body, const char *place,
+                     const struct took *took) {
     char own[PLACE_BYTES];
     for (uint32_t i = 0; i < body->node_count; i++) {
         int length = snprintf(own, sizeof own, "%s%u", place, i);
         assert(length < (int)sizeof own);
         (void)length;
-        put_node(writer, &body->nodes[i], own);
+        put_node(writer, &body->nodes[i], own, took ? &took[i] : NULL);
         if (body->nodes[i].control) {
             put_control(writer, body->nodes[i].control, own);
         }
@@ -78,6 +97,27 @@ static void put_body(struct gpu_writer *writer, const struct graph_body *body, c
     }
 }
 
+/* Of each node, malloc'ed; NULL: nothing is known. */
+static struct took *times_of(const struct gpu_graph *graph) {
+    struct gpu_trace *trace = graph->device->trace;
+    const struct gpu_traced_op *op = NULL;
+    if (trace && graph->traced != 0) {
+        gpu_device_trace_flush(graph->device);
+        op = gpu_trace_newest_of(trace, graph);
+    }
+    struct took *took =
+        op && op->node_last != 0 ? calloc(graph->body.node_count, sizeof *took) : NULL;
+    for (uint64_t row = took ? op->node_last : 0; row != 0;) {
+        const struct gpu_traced_node *node = gpu_trace_node(trace, row);
+        struct took *of = &took[node->node];
+        int64_t begun_ns = node->begun_ns - op->begun_ns, ended_ns = node->ended_ns - op->begun_ns;
+        of->begun_ns = of->ended_ns == 0 || begun_ns < of->begun_ns ? begun_ns : of->begun_ns;
+        of->ended_ns = ended_ns > of->ended_ns ? ended_ns : of->ended_ns;
+        row = node->before;
+    }
+    return took;
+}
+
 size_t gpu_graph_dot(const struct gpu_graph *graph, char *text, size_t room) {
     struct gpu_graph_info info;
     GPU_ENTER(gpu_graph_device(graph));
@@ -87,7 +127,9 @@ size_t gpu_graph_dot(const struct gpu_graph *graph, char *text, size_t room) {
     put_quoted(&writer, info.label[0] ? info.label : "graph");
     gpu_put(&writer, "\" {\n  node [shape=box, fontname=\"sans-serif\"];\n"
                      "  edge [fontname=\"sans-serif\", fontsize=10];\n");
-    put_body(&writer, gpu_graph_body(graph), "");
+    struct took *took = times_of(graph);
+    put_body(&writer, gpu_graph_body(graph), "", took);
+    free(took);
     gpu_put(&writer, "}\n");
     return writer.length;
 }

@@ -136,6 +136,8 @@ struct gpu_graph {
     uint32_t use_count;
     uint64_t replays, uploads;
     uint64_t version; /* how often it has been changed */
+    uint32_t traced;  /* its number in the device's log, with that version; 0: none */
+    uint64_t traced_version;
     struct gpu_deferred release;
 };
 

@@ -139,10 +139,21 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---@field grid? integer[]
 ---@field block? integer[]
 ---@field arguments? gpulua.traced_argument[] Of launches, as `gpu.trace.arguments` gives them.
+---@field nodes? gpulua.traced_node[] Of graphs, in the order of their beginnings; on CUDA where CUPTI is.
 ---@field bytes? integer That it moves or uses.
 ---@field held_bytes? integer That buffers of the device took then.
 ---@field waits? integer[] Numbers in this log that it started behind; 0: one that is not in it.
 ---@field outcome? "succeeded"|"failed"|"pending"
+
+---What a node of a launched graph took. One that is several pieces of work is there as many times; the nodes of bodies
+---are not there.
+---@class gpulua.traced_node
+---@field node integer Counted from 1.
+---@field kind gpulua.event_kind
+---@field label string
+---@field begun number Seconds since tracing began.
+---@field ended number
+---@field bytes integer That a copy or a fill moved.
 
 ---One argument of a launch.
 ---@class gpulua.traced_argument
