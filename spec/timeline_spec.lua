@@ -58,6 +58,13 @@ describe("a timeline", function()
       other:use(function() k:launch({ grid = 1, block = 256 }, x, 2, i == 5 and 1 << 60 or i) end)
     end
     x:read()
+    local y <close> = dev:buffer("i32", 256, { label = "y" })
+    local graph <close> = dev:capture({ label = "step" }, function()
+      x:fill(1)
+      y:fill(2)
+    end)
+    graph:launch()
+    graph:launch()
     dev:synchronize()
     local path = folder .. "/own.html"
     gpu.trace.timeline(path)
@@ -102,7 +109,20 @@ describe("a timeline", function()
         given_before = given
       end
     end
-    assert.truthy(number >= 11)
+    assert.truthy(number >= 13)
+    local nodes, at, begun_at = device.nodes, 0, nil
+    for event in gpu.trace.events() do
+      for _, node in ipairs(event.log == log and event.nodes or {}) do
+        at = at + 1
+        assert.are.same({ event.number - 1, node.label, node.node, node.bytes },
+          { nodes.op[at], data.texts[nodes.label[at] + 1], nodes.node[at], nodes.bytes[at] })
+        begun_at = (begun_at or 0) + nodes.begin[at]
+        assert.truthy(math.abs(node.begun * 1e9 - base - begun_at) < 2)
+        assert.truthy(math.abs((node.ended - node.begun) * 1e9 - nodes.took[at]) < 2)
+      end
+    end
+    assert.equal(at, #nodes.op)
+    assert.truthy(at >= 4 or support.is_checked() or dev.kind == "cuda", at) -- where CUPTI may not be
     assert.equal("x = data, by = 2, n = 1", by_hand[1])
     assert.equal("x = data, by = 2, n = 1152921504606846976", by_hand[5]) -- a text: too large for a number there
     assert.equal(#device.values, value_number)

@@ -80,6 +80,7 @@ end
 
 local op_columns <const> = "kind label kernel where task stream asked given begun ended over bytes held shape uses "
   .. "arguments numbers values failed home"
+local node_columns <const> = "op kind label node begin took bytes" -- of graphs that were launched
 local span_columns <const> = "kind label where task begin took log op"
 
 local function uses_text(log, number)
@@ -112,8 +113,23 @@ local function add_arguments(made, log, number, number_of)
   made.numbers:add(count)
 end
 
+-- Adds what the nodes of a launched graph took; begins are differences over all of the column.
+local function add_nodes(nodes, log, number, before, number_of)
+  for _, node in ipairs(core.trace_nodes(log, number)) do
+    nodes.op:add(number - 1)
+    nodes.kind:add(kinds[node.kind])
+    nodes.label:add(number_of(node.label))
+    nodes.node:add(node.node)
+    nodes.begin:add(node.begun - before)
+    nodes.took:add(node.ended - node.begun)
+    nodes.bytes:add(node.bytes)
+    before = node.begun
+  end
+  return before
+end
+
 local function write_device(to, info, log, base, number_of)
-  local made = columns(op_columns)
+  local made, nodes, node_before = columns(op_columns), columns(node_columns), base
   local waits = setmetatable({ count = 0, pieces = {} }, column)
   local given_before, held_before = base, 0
   for number = 1, info[log].ops do
@@ -142,6 +158,9 @@ local function write_device(to, info, log, base, number_of)
       made.arguments:add(0)
       made.numbers:add(0)
     end
+    if kind == "graph" then
+      node_before = add_nodes(nodes, log, number, node_before, number_of)
+    end
     made.failed:add(outcome == "failed" and 1 or 0)
     made.home:add(reads_back and 1 or 0)
     given_before, held_before = given, held
@@ -153,7 +172,9 @@ local function write_device(to, info, log, base, number_of)
       end
     end
   end
-  to:write('{"name":', quoted(info[log].name), ',"waits":', waits:text(), ",")
+  to:write('{"name":', quoted(info[log].name), ',"waits":', waits:text(), ',"nodes":{')
+  write_columns(to, nodes, node_columns)
+  to:write "},"
   write_columns(to, made, op_columns)
   to:write "}"
 end
