@@ -51,7 +51,7 @@ static double now_s(void) {
 }
 
 static bool kernel_load(const char *text, const char *name, struct loaded *loaded) {
-    struct backend_source source = {"bench.cu", text, ""};
+    struct backend_source source = {.name = "bench.cu", .text = text, .options = ""};
     struct backend_error error = {.log = NULL};
     struct wire_kernel_facts facts;
     void *image = NULL;

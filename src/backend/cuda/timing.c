@@ -11,7 +11,10 @@
 #define ALIGN_AFTER_NS INT64_C(100000000)
 #define ALIGN_ROUNDS 4
 #define ALIGN_WAIT_NS INT64_C(200000) /* of a round; then the device has no time for it */
-#define DRIFT_PER_NS 50e-6            /* that two clocks may have */
+/* Until there is something to tell from: what work took is right however far off that is, and where
+ * other processes have the device, one may have to wait for its turn. */
+#define ALIGN_WAIT_FIRST_NS INT64_C(50000000)
+#define DRIFT_PER_NS 50e-6 /* that two clocks may have */
 
 static int64_t clock_ns(void) {
     struct timespec now;
@@ -59,7 +62,9 @@ static int64_t try_align(struct backend_device *device, CUevent event, int64_t *
             *at_ns = before_ns + (after_ns - before_ns) / 2;
             return after_ns - before_ns;
         }
-        if (result != CUDA_ERROR_NOT_READY || after_ns - before_ns > ALIGN_WAIT_NS) {
+        if (result != CUDA_ERROR_NOT_READY ||
+            after_ns - before_ns >
+                (device->clock.base_ns == 0 ? ALIGN_WAIT_FIRST_NS : ALIGN_WAIT_NS)) {
             return -1;
         }
     }
