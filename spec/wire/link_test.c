@@ -649,18 +649,34 @@ static void requests_without_device(enum wire_transport transport) {
     check(client_close(client), "and closes");
 }
 
-static void nonsense_record(enum wire_transport transport) {
+static void publish_nonsense(struct client *client, uint32_t kind) {
+    struct client_record out = client_record(WIRE_OP_NOP, 0);
+    if (kind == 0) {
+        out.record.opcode = 200;
+    } else if (kind == 1) { /* as if it was over before it began */
+        client_fill(client, 0, 0, 1, 1);
+        out.record.opcode = WIRE_OP_MARK;
+        out.record.seq = client->seq[0];
+    } else {
+        out.record.opcode = WIRE_OP_GRAPH_LAUNCH;
+        out.record.flags = WIRE_FLAG_NODE;
+    }
+    client_publish(client, &out);
+}
+
+static void nonsense_record(enum wire_transport transport, uint32_t kind) {
+    static const char *const names[] = {
+        "a record of an opcode that there is not loses the device, once",
+        "so does work whose number does not rise", "so does a graph that is to be a node"};
     struct client *client = client_open(transport);
     if (client == NULL) {
         check(false, "opens");
         return;
     }
-    struct client_record out = client_record(WIRE_OP_NOP, 0);
-    out.record.opcode = 200;
-    client_publish(client, &out);
+    publish_nonsense(client, kind);
+    struct client_record out;
     uint64_t seq = client_fill(client, 0, 0, 1, 1);
-    check(!client_wait_ms(client, 0, seq, 5000) && client->lost_count == 1,
-          "a record that makes no sense loses the device, once");
+    check(!client_wait_ms(client, 0, seq, 5000) && client->lost_count == 1, names[kind]);
     out = client_record(WIRE_OP_MEMORY_INFO, 0);
     check(client_request(client, &out) == GPULUA_DEVICE_LOST, "requests are answered with that");
     check(atomic_load(&client->link->page->state) == WIRE_STATE_LOST, "and the page says so");
@@ -705,7 +721,9 @@ static void end(struct client *client, enum wire_transport transport) {
     check(client->lost_count == 0, "the device was well throughout");
     check(client_close(client), "CLOSE is answered");
     close_waits(transport);
-    nonsense_record(transport);
+    for (uint32_t kind = 0; kind < 3; kind++) {
+        nonsense_record(transport, kind);
+    }
 }
 
 /* What a node does from the next launch on. */
@@ -745,6 +763,8 @@ static void graph_patches(struct client *client) {
     check(client_request(client, &finish) == GPULUA_OK && launch_graph(client, true) &&
               holds(client, 1, 2),
           "a graph of two nodes");
+    check(client_request(client, &finish) == GPULUA_INVALID_ARGUMENT && launch_graph(client, true),
+          "which ends once");
     put_fill(client, 0, 9, 300, 3); /* there is no such slab */
     put_fill(client, 1, 1, 301, 4);
     check(launch_graph(client, false) && launch_graph(client, false) && holds(client, 1, 2),
@@ -760,8 +780,33 @@ static void graph_patches(struct client *client) {
     check(launch_graph(client, false), "two such nodes fail them");
     put_fill(client, 1, 1, 301, 9);
     check(launch_graph(client, true) && holds(client, 8, 9), "until both are changed");
+    struct client_record copy = client_record(WIRE_OP_COPY, 0);
+    copy.record.flags = WIRE_FLAG_NODE;
+    copy.record.seq = gpu_wire_node_seq(1, 0);
+    copy.record.u.copy.dst = gpu_wire_address(1, 300 * 4);
+    copy.record.u.copy.src = gpu_wire_address(1, 301 * 4);
+    copy.record.u.copy.bytes = 4;
+    client_publish(client, &copy);
+    check(launch_graph(client, false), "a node does not become work of another kind");
+    put_fill(client, 0, 1, 300, 10);
+    check(launch_graph(client, true) && holds(client, 10, 9), "and goes on as what it is");
     struct client_record destroy = client_record(WIRE_OP_GRAPH_DESTROY, 1);
     client_publish(client, &destroy);
+}
+
+/* What only check mode hears of. */
+static void blocks(struct client *client) {
+    static const enum wire_opcode opcodes[] = {WIRE_OP_BLOCK_CREATE, WIRE_OP_BLOCK_WRITTEN,
+                                               WIRE_OP_BLOCK_OVER, WIRE_OP_BLOCK_FREE};
+    for (uint32_t i = 0; i < sizeof opcodes / sizeof opcodes[0]; i++) {
+        struct client_record out = client_record(opcodes[i], 0);
+        out.record.u.block.address = gpu_wire_address(1, 0);
+        out.record.u.block.bytes = 64;
+        out.record.u.block.number = 1;
+        client_publish(client, &out);
+    }
+    client_fill(client, 0, 7, 1, 77);
+    check(client_read_is(client, 0, 7, 77), "blocks are passed over without check mode");
 }
 
 static void run(enum wire_transport transport) {
@@ -781,6 +826,7 @@ static void run(enum wire_transport transport) {
     global_variable(client);
     bad_work(client);
     graph_patches(client);
+    blocks(client);
     waiting(client);
     if (CLIENT_IS_TSAN) {
         tap_skip(&tap, "without a wait the later of two fills is overtaken",

@@ -10,6 +10,7 @@
 #include "backend/tap.h"
 #include "wire/memory.h"
 #include "wire/ring.h"
+#include "wire/transport.h"
 
 #define CAPACITY 4096u
 #define MESSAGES 200000u
@@ -165,9 +166,41 @@ static void nonsense(void) {
     tap_check(&tap, !gpu_wire_ring_push(&in, message, 16), "a tail beyond the head reads as full");
 }
 
+/* ---- replies ---- */
+
+static void note_length(void *user, const struct wire_reply *reply) {
+    *(size_t *)user = strlen(gpu_wire_reply_text(reply));
+}
+
+/* Whoever hears of a reply takes its text for one that ends. */
+static void endless_text(void) {
+    static struct shared shared;
+    struct {
+        struct wire_reply reply;
+        char text[32];
+    } message = {.reply = {.length_bytes = sizeof message, .text_bytes = 20}};
+    size_t length = 0;
+    struct link_core core = {.link.on_reply = note_length, .link.user = &length};
+    bool corrupt = false;
+    memset(message.text, 'x', sizeof message.text);
+    memset(shared.bytes, 'x', sizeof shared.bytes);
+    core.replies = ring_of(&shared);
+    struct wire_ring in = ring_of(&shared);
+    tap_check(&tap,
+              gpu_wire_ring_push(&in, &message, sizeof message) &&
+                  gpu_wire_core_drain(&core, &corrupt) == 1 && !corrupt && length == 20,
+              "a text without an end ends where its length says");
+    message.reply.text_bytes = 32;
+    tap_check(&tap,
+              gpu_wire_ring_push(&in, &message, sizeof message) &&
+                  gpu_wire_core_drain(&core, &corrupt) == 0 && corrupt,
+              "one that has no room for its end makes no sense");
+}
+
 int main(void) {
     limits();
     nonsense();
+    endless_text();
     two_threads();
     two_processes();
     return tap_finish(&tap);

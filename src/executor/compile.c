@@ -169,8 +169,7 @@ gpulua_status gpu_executor_compile_start(struct wire_executor *executor,
     job->request = record->seq;
     job->module = record->object;
     job->text = malloc(record->u.module.bytes + 1);
-    size_t payload_bytes =
-        record->length_bytes - sizeof *record - record->wait_count * sizeof(struct wire_wait);
+    size_t payload_bytes = gpu_wire_record_payload_bytes(record);
     if (job->text == NULL ||
         !split_options(gpu_wire_record_payload(record), payload_bytes, &job->name, &job->options)) {
         free_job(job);

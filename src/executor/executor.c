@@ -65,12 +65,12 @@ static void take_block(struct wire_executor *executor, const struct wire_record 
     const struct backend_ops *ops = executor->ops;
     struct backend_error error = {0};
     uint64_t address = 0;
-    if (executor->device == NULL ||
+    if (executor->device == NULL || !executor->is_checked ||
         atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
         return;
     }
     char text[64];
-    size_t room = record->length_bytes - sizeof *record;
+    size_t room = gpu_wire_record_payload_bytes(record);
     room = room < sizeof text ? room : sizeof text;
     memcpy(text, gpu_wire_record_payload(record), room);
     text[room > 0 ? room - 1 : 0] = '\0';
@@ -106,7 +106,7 @@ static void take_label(struct wire_executor *executor, const struct wire_record 
     struct executor_label *row =
         gpu_executor_row_make(&executor->labels, record->object, EXECUTOR_OBJECTS_MAX);
     if (row != NULL) {
-        size_t room = record->length_bytes - sizeof *record;
+        size_t room = gpu_wire_record_payload_bytes(record);
         room = room < sizeof row->text ? room : sizeof row->text;
         memcpy(row->text, gpu_wire_record_payload(record), room);
         row->text[sizeof row->text - 1] = '\0';

@@ -166,6 +166,7 @@ struct wire_executor {
     struct backend_device *device;
     char *cache_path; /* owned */
     gpulua_completion completion;
+    bool is_checked;     /* check mode, of either kind: it is told of blocks */
     bool is_traced;      /* it is told when work was done (trace.c) */
     bool tells_times;    /* and the device tells that by itself */
     bool has_untold;     /* work that it has not told of */

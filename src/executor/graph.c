@@ -166,6 +166,11 @@ static gpulua_status put_node(struct wire_executor *executor, struct executor_gr
 
 void gpu_executor_graph_node(struct wire_executor *executor, const struct wire_record *record) {
     struct executor_graph *row = row_of(executor, (uint32_t)(record->seq >> 32));
+    if (record->opcode == WIRE_OP_GRAPH_LAUNCH || record->opcode == WIRE_OP_GRAPH_UPLOAD ||
+        record->opcode == WIRE_OP_STREAM_TAKE) {
+        gpu_executor_lose(executor, 0, "a command record makes no sense");
+        return;
+    }
     if (row != NULL && row->is_ready) {
         patch(executor, row, record);
         return;
@@ -200,6 +205,10 @@ gpulua_status gpu_executor_graph_end(struct wire_executor *executor,
     struct executor_graph *row = row_of(executor, record->object);
     if (row == NULL) {
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "graph %" PRIu32 " is not there",
+                                record->object);
+    }
+    if (row->is_ready) {
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0, "graph %" PRIu32 " has ended",
                                 record->object);
     }
     gpulua_status status = row->failure.status;

@@ -14,9 +14,7 @@
 
 /* The payload as text: a copy, NUL-terminated. malloc'ed; NULL: no memory. */
 static char *payload_text(const struct wire_record *record) {
-    size_t room =
-        record->length_bytes - sizeof *record - record->wait_count * sizeof(struct wire_wait);
-    return strndup(gpu_wire_record_payload(record), room);
+    return strndup(gpu_wire_record_payload(record), gpu_wire_record_payload_bytes(record));
 }
 
 static void answer_status(struct wire_executor *executor, const struct wire_record *record,
@@ -141,6 +139,7 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
                                 "toolkit (cuda.h, nvrtc.h) were not there when it was built",
                                 options->backend);
     }
+    executor->is_checked = options->is_checked;
     executor->ops_per_word = options->is_exact ? 1 : EXECUTOR_OPS_PER_WORD;
     /* In check mode work is done when somebody asks, and verified by more of it: there are no times
      * that would say anything. */

@@ -9,12 +9,6 @@
 #include "ranges/ranges.h"
 #include "wire/sync.h"
 
-/* Bytes behind the waits. */
-static uint32_t payload_bytes(const struct wire_record *record) {
-    return record->length_bytes - (uint32_t)sizeof *record -
-           record->wait_count * (uint32_t)sizeof(struct wire_wait);
-}
-
 /* Later work on the stream behind every operation that the record waits for. A skipped record does
  * this too: the script side leaves out waits that an earlier record on the stream has made. */
 static gpulua_status issue_waits(struct wire_executor *executor, const struct wire_record *record,
@@ -77,7 +71,7 @@ static gpulua_status resolve_uses(struct wire_executor *executor, const struct w
     uint32_t count = record->u.launch.use_count;
     uint32_t offset =
         gpu_wire_launch_uses_offset(record->u.launch.args_bytes, record->u.launch.reloc_count);
-    uint32_t bytes = payload_bytes(record);
+    uint32_t bytes = gpu_wire_record_payload_bytes(record);
     if (offset > bytes || count * sizeof(struct wire_use) > bytes - offset) {
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                                 "the launch's uses do not fit its record");
@@ -119,7 +113,7 @@ static gpulua_status run_launch(struct wire_executor *executor, const struct wir
     }
     uint32_t args_bytes = record->u.launch.args_bytes;
     uint32_t reloc_count = record->u.launch.reloc_count;
-    uint32_t bytes = payload_bytes(record);
+    uint32_t bytes = gpu_wire_record_payload_bytes(record);
     if (args_bytes > bytes || reloc_count * sizeof(uint16_t) > bytes - args_bytes) {
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                                 "the launch's arguments do not fit its record");
@@ -309,6 +303,11 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
     gpu_backend_error_init(&error);
     struct executor_stream *row = executor->streams[record->stream];
     struct backend_stream *stream = row != NULL ? row->stream : NULL;
+    /* What is over, and so what may be ended, is known by numbers that rise. */
+    if (__builtin_expect(row != NULL && record->seq <= row->last_seq, 0)) {
+        gpu_executor_lose(executor, 0, "a command record makes no sense");
+        return;
+    }
     if (__builtin_expect(stream == NULL, 0)) {
         gpu_executor_stream_retry(executor, record->stream);
         row = executor->streams[record->stream];

@@ -56,6 +56,7 @@ static void on_open(struct gpu_op *op, void *user, const struct wire_reply *repl
     struct gpu_device *device = user;
     if (reply && reply->status == GPULUA_OK && reply->body_bytes >= sizeof device->facts) {
         memcpy(&device->facts, gpu_wire_reply_body(reply), sizeof device->facts);
+        device->facts.name[sizeof device->facts.name - 1] = '\0';
     }
 }
 

@@ -114,8 +114,12 @@ uint32_t gpu_wire_core_drain(struct link_core *core, bool *corrupt) {
             return count; /* it stays in the ring for a better moment */
         }
         memcpy(copy, message, length_bytes);
+        struct wire_reply *reply = copy;
+        if (reply->text_bytes != 0) {
+            ((char *)(reply + 1))[reply->text_bytes] = '\0'; /* whatever was there */
+        }
         gpu_wire_ring_pop(&core->replies, length_bytes);
-        deliver(core, copy);
+        deliver(core, reply);
         count++;
         if (copy != small) {
             free(copy);

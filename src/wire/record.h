@@ -291,6 +291,11 @@ static inline struct wire_wait *gpu_wire_record_waits(const struct wire_record *
 static inline void *gpu_wire_record_payload(const struct wire_record *record) {
     return gpu_wire_record_waits(record) + record->wait_count;
 }
+/* Of a record that is long enough for its waits. */
+static inline uint32_t gpu_wire_record_payload_bytes(const struct wire_record *record) {
+    return record->length_bytes - (uint32_t)sizeof *record -
+           record->wait_count * (uint32_t)sizeof(struct wire_wait);
+}
 /* Where the uses of a launch begin in its payload. */
 static inline uint32_t gpu_wire_launch_uses_offset(uint32_t args_bytes, uint32_t reloc_count) {
     return (args_bytes + reloc_count * (uint32_t)sizeof(uint16_t) + 7u) & ~7u;

@@ -87,6 +87,11 @@ void gpu_cpu_graph_take(struct backend_graph *graph, struct cpu_item *item) {
         item->seq = graph->patched_node;
         item->next = NULL;
         struct cpu_node *patched = &graph->nodes[graph->patched_node];
+        if (patched->item == NULL || patched->item->kind != item->kind) {
+            graph->patch_differs = true;
+            item_free(graph->device, item);
+            return;
+        }
         if (patched->patch != NULL) { /* which no launch has taken along yet */
             struct cpu_item other = *patched->patch;
             patched->patch->elem_bytes = item->elem_bytes;
@@ -142,23 +147,25 @@ gpulua_status gpu_cpu_graph_seal(struct backend_graph *graph, struct backend_err
     return GPULUA_OK;
 }
 
-/* The work slot puts its item in between; one that makes none leaves the node as it is, which has
- * none either: the caller patches work by work of the same kind. */
+/* The work slot puts its item in between; one that makes none leaves the node as it is. */
 gpulua_status gpu_cpu_graph_patch(struct backend_graph *graph, uint32_t node, bool is_launch,
                                   struct backend_error *error) {
     (void)is_launch;
     (void)error;
     assert(node < graph->node_count);
     graph->is_patching = true;
+    graph->patch_differs = false;
     graph->patched_node = node;
     return GPULUA_OK;
 }
 
 gpulua_status gpu_cpu_graph_patched(struct backend_graph *graph, gpulua_status status,
                                     struct backend_error *error) {
-    (void)error;
     graph->is_patching = false;
-    return status;
+    return graph->patch_differs && status == GPULUA_OK
+               ? gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                  "node %u of a graph is work of another kind", graph->patched_node)
+               : status;
 }
 
 static void patches_free(struct backend_device *device, struct cpu_item *patch) {

@@ -74,6 +74,7 @@ struct backend_graph {
      * launches before it may be under way until then. */
     struct cpu_item *patches, *last_patch; /* owned */
     bool is_patching;
+    bool patch_differs; /* the work at hand is not of the node's kind */
     uint32_t patched_node;
 
     /* Of the run that is under way. */
