@@ -185,8 +185,23 @@ static void copy_from(lua_State *L, struct gpulua *g, struct buffer *to, uint64_
             gpu_device_name(gpu_block_device(from->ref.block)),
             gpu_device_name(gpu_block_device(to->ref.block)));
     }
-    if (gpu_work_copy(&submit, &range, &from->ref, NULL, &error)) {
+    if (is_host(to) && is_host(from) && to->ref.block != from->ref.block) { /* both are idle */
+        gpu_lua_check_read(g, L, &from->ref, gpu_lua_host_bytes(from), range.byte_count);
+        memcpy(gpu_lua_host_bytes(to) + first * to->elem_bytes, gpu_lua_host_bytes(from),
+               range.byte_count);
+        overwritten(to, first, count);
+    } else if (gpu_work_copy(&submit, &range, &from->ref, NULL, &error)) {
         gpu_lua_throw(L, &error);
+    }
+}
+
+/* From one host buffer to another no device is needed: behind what the device does with them. */
+static void wait_for_hosts(lua_State *L, struct gpulua *g, const struct buffer *to,
+                           struct buffer *from, lua_KFunction k) {
+    if (is_host(to) && is_host(from)) {
+        gpu_lua_wait_idle(L, g, from, false, k);
+        gpu_lua_check_contents(L, from);
+        gpu_lua_wait_idle(L, g, to, true, k);
     }
 }
 
@@ -273,7 +288,9 @@ static int write_ready(lua_State *L, int status, lua_KContext context) {
                          (unsigned long long)count, (unsigned long long)buffer->elem_count);
         }
     }
-    if (is_host(buffer) && lua_type(L, 2) != LUA_TUSERDATA) {
+    if (lua_type(L, 2) == LUA_TUSERDATA) {
+        wait_for_hosts(L, g, buffer, gpu_lua_check_buffer(L, g, 2), write_ready);
+    } else if (is_host(buffer)) {
         gpu_lua_wait_idle(L, g, buffer, true, write_ready);
     }
     gpu_lua_buffer_put(L, g, buffer, first, 2);
@@ -287,9 +304,15 @@ int gpu_lua_buffer_write(lua_State *L) {
     return write_ready(L, LUA_OK, 0);
 }
 
-/* buffer:copy(from) -> buffer. From another buffer or host buffer of as many elements. */
-int gpu_lua_buffer_copy(lua_State *L) {
+/* Stack: buffer, from. */
+static int copy_ready(lua_State *L, int status, lua_KContext context) {
     struct gpulua *g = GPU_LUA(L);
+    if (status == LUA_YIELD && gpu_lua_resumed(L, context) == WAKE_FOREIGN) {
+        return gpu_lua_foreign_results(L, context);
+    }
+    if (lua_gettop(L) > 2) {
+        lua_settop(L, 2);
+    }
     struct buffer *to = gpu_lua_check_buffer(L, g, 1);
     if (!gpu_lua_test(L, g, 2, GPU_LUA_KIND_BUFFER) && !gpu_lua_test(L, g, 2, GPU_LUA_KIND_HOST)) {
         gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT, "tables and strings go in with write",
@@ -303,9 +326,15 @@ int gpu_lua_buffer_copy(lua_State *L) {
                            (unsigned long long)from->elem_count,
                            (unsigned long long)to->elem_count);
     }
+    wait_for_hosts(L, g, to, from, copy_ready);
     copy_from(L, g, to, 0, to->elem_count, from, "argument 1 of copy");
     lua_settop(L, 1);
     return 1;
+}
+
+/* buffer:copy(from) -> buffer. From another buffer or host buffer of as many elements. */
+int gpu_lua_buffer_copy(lua_State *L) {
+    return copy_ready(L, LUA_OK, 0);
 }
 
 /* Stack: buffer, value. */

@@ -208,7 +208,7 @@ function host_buffer:fill(value) end
 
 ---Writes data, from the i-th element on. Without i the data must be as long as it is.
 ---
----Waits: yields until nothing in flight touches it; for a buffer: no.
+---Waits: yields until nothing in flight touches it, nor writes the host buffer that it gets; for a buffer: no.
 ---
 ---Errors: `InvalidData`, `OutOfBounds`, `InvalidArgument`, `Capacity`, `CaptureActive`, what a function raises, those
 ---of work, those of waits.
@@ -217,7 +217,8 @@ function host_buffer:fill(value) end
 ---@return gpulua.host_buffer buffer The same one.
 function host_buffer:write(data, i) end
 
----Copies all of a buffer of the same type, device and length: a download, which is work of the device.
+---Copies all of a buffer of the same type, device and length: a download, which is work of the device. From another
+---host buffer it copies at the call.
 ---
 ---```lua
 ---local x = dev:upload("i32", { 1, 2, 3 })
@@ -225,9 +226,10 @@ function host_buffer:write(data, i) end
 ---print(host[3])                             --> 3
 ---```
 ---
----Waits: no.
+---Waits: of a buffer, no; of a host buffer, yields until nothing in flight touches it, nor writes the other one.
 ---
----Errors: `InvalidArgument`, `OutOfBounds` (another length), those of work.
+---Errors: `InvalidArgument`, `OutOfBounds` (another length), `CaptureActive` (of a host buffer), those of work, those
+---of waits.
 ---@param from gpulua.buffer|gpulua.host_buffer
 ---@return gpulua.host_buffer buffer The same one.
 function host_buffer:copy(from) end
