@@ -18,6 +18,8 @@ CUDA_HOME ?= /usr/local/cuda
 DEVICE ?= cpu
 # How long `make soak` goes on.
 SOAK_SECONDS ?= 3600
+# And each target of `make fuzz`.
+FUZZ_SECONDS ?= 600
 # V=1 shows every command in full.
 V ?=
 # Sanitizers to build with, as for -fsanitize (address,undefined or thread). They get a folder of their own.
@@ -99,7 +101,7 @@ PRODUCTS := $(INTERPRETER) $(EXECUTOR) $(SHARED) $(ARCHIVE) $(MODULE)
 quiet := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@)
 
-.PHONY: all deps demo demo-run test test-run test-programs check soak lint docs site bench bench-programs rock \
+.PHONY: all deps demo demo-run test test-build test-run test-programs check soak fuzz lint docs site bench bench-programs rock \
 	install-rock install uninstall install-shell uninstall-shell clean
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -139,6 +141,9 @@ $(BUILD)/obj/%.o: src/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(quiet)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+# Where a JPEG's codes are damaged stb shifts and adds beyond what C defines: pixels that mean nothing come of it.
+$(BUILD)/obj/binding/image.o: SANITIZE_FLAGS += -fno-sanitize=shift,signed-integer-overflow
 
 $(BUILD)/shim.c: tools/embed.lua $(SHIM_FILES)
 	@mkdir -p $(@D)
@@ -204,6 +209,11 @@ $(BUILD)/spec/%: spec/%.c $(ARCHIVE) $(BUILD)/flags $(filter %.a,$(LUA_STATIC))
 	$(quiet)$(CC) $(filter-out -fvisibility=hidden,$(ALL_CFLAGS)) -Ispec -MMD -MP -MF $@.d -o $@ $< $(ALL_LDFLAGS) \
 		-Wl,-E $(ARCHIVE) $(LUA_STATIC) $(LIBS)
 
+# Fuzz targets: tools/fuzz.sh makes them, in a folder of their own.
+ifdef FUZZ
+$(BUILD)/spec/fuzz/%: ALL_LDFLAGS += -fsanitize=fuzzer
+endif
+
 $(BUILD)/bench/%: bench/%.c $(ARCHIVE) $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC)
@@ -245,7 +255,10 @@ test:
 	@CC='$(CC)' CXX='$(CXX)' sh tools/deps.sh test
 	@$(MAKE) --no-print-directory test-run
 
-test-run: $(PRODUCTS) test-programs bench-programs
+# All that the suite runs.
+test-build: $(PRODUCTS) test-programs bench-programs
+
+test-run: test-build
 	@BUILD='$(BUILD)' DEVICE='$(DEVICE)' CC='$(CC)' CXX='$(CXX)' CFLAGS='$(CFLAGS)' NVRTC_CHECK='$(NVRTC_CHECK)' sh tools/test.sh $(TEST_PROGRAMS)
 
 check:
@@ -254,6 +267,10 @@ check:
 # 100 tasks, a fault every second.
 soak: $(PRODUCTS)
 	@GPULUA_DEVICE='$(DEVICE)' GPULUA_CACHE='$(BUILD)/test-cache' $(INTERPRETER) spec/soak.lua $(SOAK_SECONDS)
+
+# Hostile input for whatever reads some (spec/fuzz).
+fuzz:
+	@MAKE='$(MAKE)' FUZZ_SECONDS='$(FUZZ_SECONDS)' sh tools/fuzz.sh
 
 lint:
 	@CC='$(CC)' CXX='$(CXX)' LUA_CFLAGS='$(LUA_CFLAGS)' CUDA_INCLUDE='$(CUDA_INCLUDE)' sh tools/lint.sh

@@ -78,6 +78,17 @@ else
     lua_include=
 fi
 
+# build NAME SANITIZE [make's arguments...]: all that `run` runs, by `$nice make`. Says nothing: run makes what is
+# missing, and says why.
+nice=
+build() {
+    build_folder=$out/$1 build_sanitize=$2
+    shift 2
+    mkdir -p "$build_folder"
+    $nice $MAKE --no-print-directory -j2 test-build BUILD="$build_folder" SANITIZE="$build_sanitize" CFLAGS="-O1 -g" "$@" \
+        > "$build_folder/build.log" 2>&1 < /dev/null
+}
+
 # run NAME SANITIZE [make's arguments...]: builds and runs in a folder of its own.
 run() {
     name=$1 folder=$out/$1 sanitize=$2
@@ -106,6 +117,10 @@ export UBSAN_OPTIONS="$options:print_stacktrace=1"
 export LSAN_OPTIONS="suppressions=$root/tools/lsan.supp:print_suppressions=0"
 # Stock Lua loads the module with the sanitizers' runtime only if that is there from the start.
 asan_library=$($CC -print-file-name=libasan.so)
+build address address,undefined $lua_settings ${lua_include:+"LUA_CFLAGS=$lua_include"}
+# With what the specs leave of the processors.
+nice='nice -n 19' build thread thread &
+thread_build=$!
 # A thread runs what none runs, in this process as well; the C programs run none, too.
 ISOLATE="process thread" GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" run address address,undefined $lua_settings \
     ${lua_include:+"LUA_CFLAGS=$lua_include"}
@@ -117,6 +132,7 @@ steady=
 if command -v setarch > /dev/null && setarch "$(uname -m)" -R true 2> /dev/null; then
     steady="setarch $(uname -m) -R"
 fi
+wait $thread_build
 MAKE="$steady $MAKE" ISOLATE='' run thread thread
 
 # What sanitizers do not see, memory that was never written. Compiled kernels may use instructions that valgrind lacks, so

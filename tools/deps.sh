@@ -22,6 +22,7 @@ static_lua() {
 }
 # The distribution's Python may not be the first one.
 numpy() { python3 -c 'import numpy' > /dev/null 2>&1 || /usr/bin/python3 -c 'import numpy' > /dev/null 2>&1; }
+fuzzer() { sh tools/fuzz.sh --compiler > /dev/null; }
 chromium() { has chromium || has chromium-browser || has google-chrome; }
 # Under Lua 5.4, whichever version the command itself would start.
 busted54() { lua5.4 -e 'require "busted.core"' > /dev/null 2>&1 && { has busted || [ -e /usr/bin/busted ]; }; }
@@ -72,6 +73,7 @@ look_all() {
     look all may "luacheck" lua-check has luacheck
     look all may "clang-format" clang-format has clang-format
     look all may "valgrind" valgrind has valgrind
+    look all may "a clang with libFuzzer, of version 15 or later, to fuzz with" "clang-16 libclang-rt-16-dev" fuzzer
     look all may "cppcheck" cppcheck has cppcheck
     look all may "mandoc, to look at the manual page with" mandoc has mandoc
     look all may "zsh, to try the completions with" zsh has zsh

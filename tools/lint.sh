@@ -23,9 +23,9 @@ report() {
 sources=$(find src -name '*.[ch]' ! -path 'src/backend/cpu/shim/*' ! -path 'src/backend/kernel/*' | sort)
 tests=$(find spec bench examples -name '*.[ch]' 2> /dev/null | sort)
 lua_sources=$(find lua spec examples bench tools types/luacheck.lua -name '*.lua' 2> /dev/null | sort)
-# Files of the tree as text: without pictures and arrays, without what is built.
+# Files of the tree as text: without pictures, arrays and inputs of fuzzing, without what is built.
 texts=$(find . -type f ! -path './.git/*' ! -path './build/*' ! -path './.gpu/*' ! -path './.device/*' \
-    ! -name '*.png' ! -name '*.npy' | sort)
+    ! -path './spec/fuzz/corpus/*' ! -name '*.png' ! -name '*.npy' | sort)
 
 # Layers: each folder, and the folders that it may include from.
 layer() {
