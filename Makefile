@@ -251,8 +251,10 @@ demo-run: $(INTERPRETER) $(EXECUTOR)
 	@echo "pictures: $(BUILD)/demo/ecg.png $(BUILD)/demo/ascent-edges.png $(BUILD)/demo/raccoon-edges.png" \
 		"$(BUILD)/demo/penguins.png $(BUILD)/demo/galaxies.png $(BUILD)/demo/noise.png $(BUILD)/demo/spectrogram.png"
 
+# Built by all processors, unless make was told otherwise.
 test:
 	@CC='$(CC)' CXX='$(CXX)' sh tools/deps.sh test
+	@$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$$(nproc)) test-build
 	@$(MAKE) --no-print-directory test-run
 
 # All that the suite runs.
