@@ -367,9 +367,9 @@ describe("check mode", function()
       mod.take:launch({ grid = 1, block = 1, stream = b }, x, y, 8)
       if arg[2] then print(y:read()[1]) else y:read() end]]
 
-    local function run(options, arguments)
+    local function run(options, arguments, behind)
       local path = os.tmpname()
-      support.write_file(path, script)
+      support.write_file(path, script .. "\n" .. (behind or ""))
       local pipe = io.popen(("%s/gpulua %s %s %s 2>&1"):format(os.getenv "GPULUA_BUILD" or "build", options, path,
         arguments or ""))
       local output = pipe:read "a"
@@ -407,7 +407,16 @@ describe("check mode", function()
     it("--seeds says when nothing differs, and runs the first seed as if it were alone", function()
       local output, code = run("--check=5 --seeds 20", "kept print")
       assert.equal(0, code)
-      assert.truthy(output:find("42\n", 1, true) and output:find("20 seeds, no difference", 1, true), output)
+      assert.truthy(output:find("42\n", 1, true) and output:find("20 seeds, no difference\n", 1, true), output)
+    end)
+
+    it("--seeds says that each run failed when they fail alike", function()
+      for count, said in pairs { ["3"] = "3 seeds, no difference: each ended with exit code 1\n",
+        all = "seen before): each ended with exit code 1\n" } do
+        local output, code = run("--seeds " .. count, "kept 'print' always", [[error(arg[3])]])
+        assert.equal(1, code)
+        assert.truthy(output:find(said, 1, true) and output:find("always", 1, true), output)
+      end
     end)
 
     it("--seeds all runs every order once", function()

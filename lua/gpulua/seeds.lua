@@ -313,6 +313,13 @@ local function tell(first, other)
   end
 end
 
+local good <const> = "exit code 0"
+
+-- Behind "no difference": that this is no success.
+local function all_ended(first)
+  return first.code ~= good and ": each ended with " .. first.code or ""
+end
+
 local function all_seeds(host, run, count)
   local first = nil
   for seed = host.first, host.first + count - 1 do
@@ -328,8 +335,8 @@ local function all_seeds(host, run, count)
       return 1
     end
   end
-  say("%d seeds, no difference", count)
-  return first.code == "exit code 0" and 0 or 1
+  say("%d seeds, no difference%s", count, all_ended(first))
+  return first.code == good and 0 or 1
 end
 
 local function all_orders(host, run)
@@ -350,9 +357,10 @@ local function all_orders(host, run)
     tell(first, different)
     io.stderr:write(("  again: GPULUA_CHECK_ORDER=%s and --check\n"):format(different.order))
   end
-  say("%d orders that differ, %s (%d runs more turned out to be of orders seen before)", result.orders,
-    result.is_complete and "all there are" or "not all there are: it is too large for that", result.redundant)
-  return (different or first.code ~= "exit code 0") and 1 or 0
+  say("%d orders that differ, %s (%d runs more turned out to be of orders seen before)%s", result.orders,
+    result.is_complete and "all there are" or "not all there are: it is too large for that", result.redundant,
+    different and "" or all_ended(first))
+  return (different or first.code ~= good) and 1 or 0
 end
 
 --- What the interpreter calls: `host` has arguments, count, first, and the functions spawn and folder. Returns the
