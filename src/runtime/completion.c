@@ -20,7 +20,7 @@
 
 #define REAP_AT_POLL 64u /* blocks given back at most: a poll stays short */
 /* Looks at interrupts and dead children at least this often. */
-#define NAP_NS_MAX INT64_C(50000000)
+#define NAP_NS_MAX INT64_C(10000000)
 
 int64_t gpu_clock_ns(void) {
     struct timespec now;
