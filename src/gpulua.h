@@ -137,6 +137,18 @@ typedef struct gpulua_config {
      * asked for, done and known to be over is kept, for require "gpulua.trace" and for the device
      * times of hooks. Not those of several objects (shared_device) */
     int trace;
+    /* For how long a task may run between two waits, in milliseconds: one that goes on has had its
+     * time, fails with Capacity, and gets to do nothing more. A step begins no other task once its
+     * own time is as long; the rest run in the next. 0: for ever, in a sandbox 25 ms. gpulua_new
+     * only: gpulua_attach refuses it. Each coroutine has a hook then, which the script must not
+     * take away */
+    uint32_t run_limit_ms;
+    /* 1: the script is not trusted. It finds Lua's libraries without files, programs, bytecode and
+     * finalisers, and gpulua's; docs/embedding.md says what. memory_limit_bytes is 16 MiB then
+     * unless it says something else; it has no device but shared_device, which is in a process of
+     * its own, and compiles nothing. What scripts print goes to on_log. gpulua_new only:
+     * gpulua_attach refuses it */
+    int sandbox;
 } gpulua_config;
 
 GPULUA_API const char *gpulua_version(void);

@@ -28,10 +28,26 @@ function arguments.instead(options)
   return "; there are: " .. table.concat(names, ", ")
 end
 
+--- In a sandbox: a table whose metatable could answer something else each time that it is asked is refused, with those
+-- in it. What was checked is what the library gets.
+function arguments.check_plain(call, given)
+  if io then -- which a sandbox has not
+    return
+  end
+  local is_plain = getmetatable(given) == nil
+  for _, value in next, given do
+    is_plain = is_plain and (type(value) ~= "table" or getmetatable(value) == nil)
+  end
+  if not is_plain then
+    fail(call, "in a sandbox tables of arguments have no metatables")
+  end
+end
+
 function arguments.check(call, given, options)
   if type(given) ~= "table" then
     fail(call, "a table expected, got %s", core.type(given) or type(given))
   end
+  arguments.check_plain(call, given)
   for name in pairs(given) do
     if not options[name] then
       fail(call, "it has no option '%s'%s", tostring(name), arguments.instead(options))

@@ -10,6 +10,7 @@
 
 local core = require "gpulua.core"
 local arguments = require "gpulua.arguments"
+local sealed = require "gpulua.sealed"
 local workspace = require "gpulua.workspace"
 local dims, overlap = core.dims, core.overlap
 local fail, whole, flag, choice = arguments.fail, arguments.whole, arguments.flag, arguments.choice
@@ -675,6 +676,7 @@ return function(device, options)
   if bytes < 0 then
     fail("blas", "workspace of %d bytes", bytes)
   end
-  return setmetatable({ device = device, module = known.module, kernels = known.kernels, workspace_bytes = bytes,
-    tf32 = options.tf32, workspaces = workspace "blas workspace", known = setmetatable({}, { __mode = "k" }) }, blas)
+  return sealed(setmetatable({ device = device, module = known.module, kernels = known.kernels,
+    workspace_bytes = bytes, tf32 = options.tf32, workspaces = workspace "blas workspace",
+    known = setmetatable({}, { __mode = "k" }) }, blas), blas)
 end

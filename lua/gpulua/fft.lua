@@ -10,6 +10,7 @@
 
 local core = require "gpulua.core"
 local arguments = require "gpulua.arguments"
+local sealed = require "gpulua.sealed"
 local workspace = require "gpulua.workspace"
 local dims, overlap = core.dims, core.overlap
 local fail = arguments.fail
@@ -403,6 +404,7 @@ return function(device, given)
   if type(given) ~= "table" then
     fail("fft", "a table expected, got %s", core.type(given) or type(given))
   end
+  arguments.check_plain("fft", given)
   for name in pairs(given) do
     if not plan_options[name] then
       fail("fft", "it has no option '%s'%s", tostring(name), arguments.instead(plan_options))
@@ -443,8 +445,8 @@ return function(device, given)
   local known = devices[device] or new_device()
   devices[device] = known
   local entry = open_entry(device, known, key)
-  return setmetatable({ device = device, known = known, entry = entry, kind = kind, is_real = is_real, x = x, f = f,
-    scale = scale, may_be_in_place = may_be_in_place,
+  return sealed(setmetatable({ device = device, known = known, entry = entry, kind = kind, is_real = is_real,
+    x = x, f = f, scale = scale, may_be_in_place = may_be_in_place,
     why_not = kind == "c2r" and "a plan of kind 'c2r' has none; 'r2c' has both" or "the transforms of x overlap",
-  }, metatable)
+  }, metatable), methods)
 end

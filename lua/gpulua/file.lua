@@ -18,10 +18,18 @@ end
 local reader = {}
 reader.__index = reader
 
+-- Raises Unsupported in a sandbox.
+function file.check_files(what)
+  if not io then
+    core.raise("Unsupported", ("%s: a sandbox has no files"):format(what))
+  end
+end
+
 -- A file to be read in pieces: `path`, `what`, and `size` in bytes, nil for what cannot be asked for it, as a pipe.
 -- Raises Io, InvalidArgument for a path that is no string; its methods raise Io.
 function file.open(path, what)
   check_path(path, what)
+  file.check_files(what)
   local handle, failure = io.open(path, "rb")
   if not handle then
     core.raise("Io", ("%s: cannot be opened: %s"):format(what, failure), "check the path and its permissions")
@@ -63,6 +71,7 @@ writer.__index = writer
 -- end it: what is closed without it says nothing of failures.
 function file.create(path, what)
   check_path(path, what)
+  file.check_files(what)
   local handle, failure = io.open(path, "wb")
   if not handle then
     core.raise("Io", ("%s: cannot be opened for writing: %s"):format(what, failure),

@@ -10,6 +10,7 @@
 -- but the graph can use it (UseAfterFree), unless the graph is made anew for that run.
 
 local core = require "gpulua.core"
+local sealed = require "gpulua.sealed"
 local instead <const> = require "gpulua.arguments".instead
 local is_same, is_captured = core.graphed_same, core.capture_active
 
@@ -283,7 +284,7 @@ return function(device, options, f)
   if warmup < 0 or math.type(warmup) ~= "integer" then
     core.raise("InvalidArgument", ("warmup of graphed: a whole number from 0 on expected, got %s"):format(warmup))
   end
-  return setmetatable({ device = device, f = f, warmup = warmup, label = options.label, pool = options.pool,
+  return sealed(setmetatable({ device = device, f = f, warmup = warmup, label = options.label, pool = options.pool,
     is_strict = device.check and true or false, runs = 0, eager = 0, captures = 0, patches = 0, replays = 0,
-    reasons = {}, noted = 0 }, graphed)
+    reasons = {}, noted = 0 }, graphed), graphed)
 end

@@ -27,6 +27,7 @@ end
 --- image.save(buffer, path): writes a picture as PNG. The buffer is u8 of shape {height, width} or {height, width,
 -- channels}.
 function image.save(buffer, path)
+  file.check_files "image.save"
   file.check_buffer(buffer, "image.save")
   local shape = buffer.shape
   local height, width, channels = shape[1], shape[2], shape[3] or 1

@@ -1,6 +1,7 @@
 -- Ranges of scripts for profilers; see src/ranges/ranges.h.
 
 local core = require "gpulua.core"
+local sealed = require "gpulua.sealed"
 
 local range = {}
 range.__index = range
@@ -21,7 +22,7 @@ range.__close = range.close
 range.__gc = range.close
 
 -- Nobody is told: one for all, and nothing to be done with it.
-local silent = setmetatable({}, { __index = range, __close = range.close, __name = range.__name })
+local silent = setmetatable({}, { __index = { close = range.close }, __close = range.close, __name = range.__name })
 
 local ranges = {}
 
@@ -44,8 +45,8 @@ function ranges.range(name, payload)
   if not begun and not is_on then
     return silent
   end
-  return setmetatable({ id = is_on and core.range_start(name, payload or 0) or nil, name = name, begun = begun,
-    task = task }, range)
+  return sealed(setmetatable({ id = is_on and core.range_start(name, payload or 0) or nil, name = name,
+    begun = begun, task = task }, range), range)
 end
 
 return ranges

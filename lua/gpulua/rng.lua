@@ -20,6 +20,7 @@
 
 local core = require "gpulua.core"
 local arguments = require "gpulua.arguments"
+local sealed = require "gpulua.sealed"
 local distributions = require "gpulua.distributions"
 local fail <const> = arguments.fail
 local dims, names, widths = core.dims, distributions.names, distributions.widths
@@ -346,5 +347,5 @@ return function(device, options)
     made.order:fill(0) -- draws follow each other, as cuRAND needs it
   end
   made.kernels = kernels
-  return made
+  return sealed(made, rng)
 end

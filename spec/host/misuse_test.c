@@ -216,6 +216,72 @@ static void test_other_object(void) {
     CHECK(seat_close(&other, true));
 }
 
+/* An object for scripts that are not trusted, on a device in a process: it has no host buffers and
+ * captures. */
+static bool sandbox_open(struct seat *seat) {
+    gpulua_device_config device_config;
+    gpulua_config config;
+    memset(seat, 0, sizeof *seat);
+    gpulua_device_config_init(&device_config);
+    device_config.device = "cpu";
+    device_config.isolation = GPULUA_ISOLATE_PROCESS;
+    seat->device = gpulua_device_open(&device_config);
+    gpulua_config_init(&config);
+    config.sandbox = 1;
+    config.shared_device = seat->device;
+    seat->g = gpulua_new(&config);
+    seat->L = seat->g ? gpulua_state(seat->g) : NULL;
+    bool good = seat->device && seat->g &&
+                run_text(seat, "gpu = require 'gpulua' dev = gpu.device() stream = dev:stream {}\n"
+                               "x = dev:buffer('f32', 4):fill(1) h = x\n"
+                               "mem = dev:memory { statistics = true }\n");
+    if (good) {
+        seat_values(seat);
+        for (int i = 0; i < 2; i++) {
+            good = good && gpulua_to_buffer(seat->L, AT_BUFFER, &seat->buffers[i]) == GPULUA_OK &&
+                   gpulua_recorder_new(seat->L, NULL, &seat->recorders[i]) == GPULUA_OK;
+        }
+    }
+    return good;
+}
+
+static void test_sandbox(void) {
+    static const struct {
+        const char *name, *script;
+    } states[] = {
+        {"all is well", ""},
+        {"a task whose time will be up", "gpu.spawn(function() while true do end end)"},
+        {"an error that takes for ever to show",
+         "gpu.spawn(function() error(setmetatable({}, { __tostring = function() while true do end "
+         "end })) end)"},
+        {"a freed buffer", "x:free()"},
+        {"values of other kinds", "x, h, mem, graph, dev, stream = 1, 'h', {}, print, true, 2"},
+        {"a closed device", "dev:close()"},
+    };
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
+        struct seat seat;
+        if (!tap_check(&tap, sandbox_open(&seat), "a sandbox")) {
+            CHECK(seat_close(&seat, true));
+            continue;
+        }
+        CHECK(run_text(&seat, states[i].script));
+        seat_values(&seat);
+        for (size_t j = 0; j < CALL_COUNT; j++) {
+            int top = lua_gettop(seat.L);
+            gpulua_status status = calls[j].function(&seat);
+            int pushed = lua_gettop(seat.L) - top;
+            char what[128];
+            snprintf(what, sizeof what, "sandbox: %s: %s: sound", states[i].name, calls[j].name);
+            if (!tap_check(&tap, is_sound(&seat, &calls[j], status, pushed), what)) {
+                printf("# %s, %d pushed: %s\n", gpulua_status_name(status), pushed,
+                       gpulua_last_error(seat.g)->message);
+            }
+            lua_settop(seat.L, top);
+        }
+        CHECK(seat_close(&seat, i % 2 == 0));
+    }
+}
+
 /* ---- in random order ---- */
 
 /* What scripts do meanwhile. All of it may fail. */
@@ -359,6 +425,7 @@ int main(int argc, char **argv) {
     test_closed_object();
     test_no_object();
     test_other_object();
+    test_sandbox();
     test_random(argc > 1 ? atoi(argv[1]) : 1);
     return tap_finish(&tap);
 }

@@ -127,6 +127,9 @@ void gpu_lua_buffer_unfinalize(lua_State *L, struct gpulua *g, int index) {
 
 void *gpu_lua_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind, size_t bytes,
                   int user_values) {
+    if (bytes == 2 * sizeof(void *) && user_values == 0) {
+        bytes += sizeof(void *); /* no box of a luaL_Buffer, which host/heap.c knows by its size */
+    }
     void *handle = lua_newuserdatauv(L, bytes, user_values);
     memset(handle, 0, bytes);
     lua_rawgeti(L, LUA_REGISTRYINDEX, g->metatable_refs[kind]);

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "binding/loop.h"
+
 #define LARGE_TABLE 4096 /* from here on, holes behind the end are looked for cheaply */
 
 /* ---- one element ---- */
@@ -239,6 +241,13 @@ static int get_element(lua_State *L, int index, bool is_raw, uint64_t i) {
     return is_raw ? lua_rawgeti(L, index, (lua_Integer)i) : lua_geti(L, index, (lua_Integer)i);
 }
 
+/* A function of C's has no instructions to be stopped at. */
+static void look(lua_State *L, uint64_t i) {
+    if (i % 1024 == 1023) {
+        gpu_lua_check_interrupt(L, gpu_lua_find(L));
+    }
+}
+
 void gpu_lua_from_table(lua_State *L, int index, uint64_t first, uint64_t count, enum gpu_type type,
                         uint8_t *bytes) {
     bool is_raw = !lua_getmetatable(L, index);
@@ -258,6 +267,7 @@ void gpu_lua_from_table(lua_State *L, int index, uint64_t first, uint64_t count,
     }
     for (uint64_t i = 0; i < count; i++, bytes += elem_bytes) {
         get_element(L, index, is_raw, first + i);
+        look(L, i);
         const char *reason = gpu_lua_to_element(L, -1, type, bytes);
         if (reason) {
             gpu_lua_bad_element(L, -1, first + i, type, reason);
@@ -273,6 +283,7 @@ void gpu_lua_from_function(lua_State *L, int index, uint64_t first, uint64_t cou
         lua_pushvalue(L, index);
         lua_pushinteger(L, (lua_Integer)(first + i));
         lua_call(L, 1, 1);
+        look(L, i);
         const char *reason = gpu_lua_to_element(L, -1, type, bytes);
         if (reason) {
             gpu_lua_bad_element(L, -1, first + i, type, reason);

@@ -363,6 +363,12 @@ int gpu_lua_device_get(lua_State *L) {
     get_options(L, g, &options);
     bool is_shared =
         options.is_plain && gpu_lua_shared_is_meant(g, options.is_named ? options.name : NULL);
+    if (g->config.sandbox && !is_shared) {
+        gpu_lua_fail(L, GPULUA_NO_DEVICE,
+                     g->config.shared_device
+                         ? "a sandbox has the one device that its host gives it: gpu.device()"
+                         : "a sandbox has the device that its host gives it, and there is none");
+    }
     struct device_handle *handle = options.is_plain ? find_open(g, &options, is_shared) : NULL;
     if (handle) {
         gpu_lua_push_device(L, g, handle->device);
@@ -420,7 +426,7 @@ int gpu_lua_device_get(lua_State *L) {
         lua_pushnil(L);
         lua_rawsetp(L, -2, handle);
         if (status == GPULUA_INTERRUPTED) {
-            gpu_lua_interrupt_taken(L, g);
+            gpu_lua_raise_interrupt(L, g);
         }
         raise_missing(L, &error);
     }
@@ -681,6 +687,7 @@ static int push_map(lua_State *L) {
 
 /* core.memory_map(dev) -> what it has given out, in no order; see lua/gpulua/memory_map.lua */
 int gpu_lua_memory_map(lua_State *L) {
+    gpu_lua_refuse_in_sandbox(L, GPU_LUA(L), "memory_map");
     struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, NULL);
     struct gpu_memory_entry *entries;
     struct map_push push;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "binding/limits.h"
 #include "binding/loop.h"
 
 /* {label, stream, seq, source, line} */
@@ -151,6 +152,11 @@ void gpu_lua_error_push_owned(lua_State *L, struct gpu_error *error) {
 }
 
 _Noreturn void gpu_lua_throw(lua_State *L, struct gpu_error *error) {
+    const struct gpulua *g = error->code == GPULUA_INTERRUPTED ? gpu_lua_find(L) : NULL;
+    if (g && atomic_load(&g->interrupt) >= GPU_LUA_TIME_IS_UP) { /* what it was interrupted by */
+        gpu_error_finish(error);
+        gpu_lua_limits_fail(L, g);
+    }
     if (!lua_checkstack(L, 4)) {
         lua_settop(L, 0); /* nothing of it is needed any more */
     }

@@ -13,6 +13,7 @@ static int push_text(lua_State *L) {
 
 /* device:flight([path]) -> text. lua/gpulua/recovery.lua writes it into a file. */
 int gpu_lua_device_flight(lua_State *L) {
+    gpu_lua_refuse_in_sandbox(L, GPU_LUA(L), "flight");
     struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, NULL);
     struct gpu_error error;
     char *text;

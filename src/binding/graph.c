@@ -295,6 +295,7 @@ struct gpu_capture *gpu_lua_capture_take(lua_State *L, struct gpulua *g) {
 int gpu_lua_capture_begin(lua_State *L) {
     static const char *const options[] = {"label", "pool", NULL};
     struct gpulua *g = GPU_LUA(L);
+    gpu_lua_refuse_in_sandbox(L, g, "captures"); /* nobody counts the memory of their nodes */
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct gpu_pool *pool = NULL;
     lua_settop(L, 2);

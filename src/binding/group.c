@@ -151,6 +151,10 @@ static int group_wait(lua_State *L, struct gpulua *g, struct group *group) {
         g->running->group = group;
         return gpu_lua_park(L, g, group_resumed);
     }
+    if (!gpu_lua_may_block(g)) {
+        group_unlink(group);
+        gpu_lua_fail_to_block(L);
+    }
     bool runs_tasks = !g->running && g->turn_depth == 0;
     struct gpu_lua_began began;
     gpu_lua_trace_wait_begins(g, NULL, "a group", &began);

@@ -12,6 +12,7 @@
 int gpu_lua_device_host(lua_State *L) {
     static const char *const options[] = {"label", NULL};
     struct gpulua *g = GPU_LUA(L);
+    gpu_lua_refuse_in_sandbox(L, g, "host buffers");
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct buffer_request request = {.type = gpu_lua_check_type(L, 2, "host"), .is_host = true};
     lua_settop(L, 4);

@@ -7,6 +7,7 @@
  * behind one of `kernel`; without any, none does. */
 int gpu_lua_inject_slow(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
+    gpu_lua_refuse_in_sandbox(L, g, "inject");
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct gpu_error error;
     struct gpu_kernel *kernel = NULL;
@@ -23,6 +24,7 @@ int gpu_lua_inject_slow(lua_State *L) {
 
 /* Of inject.lua, the part that is counted: dev:inject{oom=, fault=, lost=} -> the device. */
 int gpu_lua_device_inject(lua_State *L) {
+    gpu_lua_refuse_in_sandbox(L, GPU_LUA(L), "inject");
     static const char *const names[GPU_INJECT_COUNT + 1] = {[GPULUA_INJECT_OOM] = "oom",
                                                             [GPULUA_INJECT_FAULT] = "fault",
                                                             [GPULUA_INJECT_LOST] = "lost"};

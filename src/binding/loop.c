@@ -15,6 +15,7 @@
 #include "binding/core.h"
 #include "binding/device.h"
 #include "binding/hooks.h"
+#include "binding/limits.h"
 #include "binding/recovery.h"
 #include "binding/trace.h"
 #include "ranges/ranges.h"
@@ -132,31 +133,42 @@ static bool spares_running(const struct gpulua *g) {
     return has_typed(g);
 }
 
-static void stop_hook(lua_State *L, lua_Debug *ar) {
-    (void)ar;
-    lua_sethook(L, NULL, 0, 0);
+static bool is_called_by_lua(lua_State *L) {
+    lua_Debug caller;
+    return lua_getstack(L, 1, &caller) && lua_getinfo(L, "S", &caller) && *caller.what != 'C';
+}
+
+void gpu_lua_stop_hook(lua_State *L, lua_Debug *ar) {
     struct gpulua *g = gpu_lua_find(L);
+    if (!g || !g->limits) {
+        lua_sethook(L, NULL, 0, 0);
+    }
     if (!g || !atomic_load(&g->interrupt) || spares_running(g)) {
         return; /* delivered elsewhere meanwhile, or a coroutine that inherited the hook */
     }
-    gpu_lua_interrupt_taken(L, g);
-    gpu_lua_fail(L, GPULUA_INTERRUPTED, "interrupted!");
+    if (g->limits && ar->event == LUA_HOOKCALL && !is_called_by_lua(L)) {
+        return; /* what is ours goes on: it tells of the error, and it is short */
+    }
+    gpu_lua_raise_interrupt(L, g);
 }
 
-void gpu_lua_interrupt_taken(lua_State *L, struct gpulua *g) {
+void gpu_lua_raise_interrupt(lua_State *L, struct gpulua *g) {
     lua_Debug ar;
+    if (atomic_load(&g->interrupt) >= GPU_LUA_TIME_IS_UP) {
+        gpu_lua_limits_fail(L, g);
+    }
     if (!g->running || !g->running->parent) {
         atomic_store(&g->interrupt, 0);
     } else if (gpu_lua_where(L, &ar)) {
         memcpy(g->interrupted.source, ar.short_src, sizeof g->interrupted.source);
         g->interrupted.line = ar.currentline;
     }
+    gpu_lua_fail(L, GPULUA_INTERRUPTED, "interrupted!");
 }
 
 void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g) {
     if (atomic_load(&g->interrupt) && !spares_running(g)) {
-        gpu_lua_interrupt_taken(L, g);
-        gpu_lua_fail(L, GPULUA_INTERRUPTED, "interrupted!");
+        gpu_lua_raise_interrupt(L, g);
     }
 }
 
@@ -203,10 +215,14 @@ lua_State *gpu_lua_set_innermost(struct gpulua *g, lua_State *L) {
 }
 
 void gpu_lua_interrupt_again(struct gpulua *g) {
+    if (g->limits) {
+        gpu_lua_poke(g); /* everything has its hook already */
+        return;
+    }
     lua_State *running = atomic_exchange(&g->innermost, HOOKING);
     if (running && running != HOOKING) {
-        lua_sethook(running, stop_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT,
-                    1);
+        lua_sethook(running, gpu_lua_stop_hook,
+                    LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
     }
     if (running != HOOKING) {
         atomic_store(&g->innermost, running);
@@ -221,8 +237,9 @@ void gpulua_interrupt(gpulua *g) {
 
 /* Between tasks: those that nobody spawned hear of it; what they spawned hears from them. */
 static void deliver_interrupt(struct gpulua *g) {
-    if (!atomic_load(&g->interrupt)) {
-        return;
+    int interrupt = atomic_load(&g->interrupt);
+    if (interrupt == 0 || interrupt >= GPU_LUA_TIME_IS_UP) {
+        return; /* none, or for what runs alone */
     }
     if (g->running || g->turn_depth > 1) {
         return; /* the code that blocks here takes it */
@@ -323,7 +340,8 @@ void gpu_lua_pump(struct gpulua *g) {
 static bool run_ready(struct gpulua *g, lua_State *L) {
     uint32_t count = g->ready_count;
     bool has_run = count > 0;
-    while (count-- && g->ready_head) {
+    int64_t begun_ns = g->limits ? gpu_lua_now_ns() : 0;
+    while (count-- && g->ready_head && !gpu_lua_limits_turn_is_over(g, begun_ns)) {
         struct task **at = &g->ready_head;
         for (uint32_t skip = gpu_lua_check_pick(g, g->ready_count); skip > 0; skip--) {
             at = &(*at)->ready_next;
@@ -394,6 +412,8 @@ static void look(struct gpulua *g, lua_State *L, bool run_tasks) {
 }
 
 bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_tasks) {
+    int64_t outer_ns;
+    gpu_lua_limits_begin(g, &outer_ns); /* for what the loop itself calls of the script's */
     g->turn_depth++;
     look(g, L, run_tasks);
     bool is_alive = true;
@@ -405,7 +425,9 @@ bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_
             is_alive = false;
         } else if (!has_ready) {
             int64_t until_ns = timer_ns < deadline_ns ? timer_ns : deadline_ns;
+            gpu_lua_limits_end(g, outer_ns);
             sleep_until(g, alarm_ns < until_ns ? alarm_ns : until_ns);
+            gpu_lua_limits_begin(g, &outer_ns);
             look(g, L, run_tasks);
             if (run_tasks) {
                 run_ready(g, L);
@@ -414,6 +436,7 @@ bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_
     }
     gpu_lua_report(g, L);
     g->turn_depth--;
+    gpu_lua_limits_end(g, outer_ns);
     return is_alive;
 }
 
@@ -431,6 +454,12 @@ void gpu_lua_unwatch_device(struct gpulua *g, int fd) {
 }
 
 /* ---- life ---- */
+
+void gpu_lua_refuse_in_sandbox(lua_State *L, const struct gpulua *g, const char *what) {
+    if (g->config.sandbox) {
+        gpu_lua_fail(L, GPULUA_UNSUPPORTED, "a sandbox has no %s", what);
+    }
+}
 
 struct gpulua *gpu_lua_find(lua_State *L) {
     lua_rawgetp(L, LUA_REGISTRYINDEX, &registry_key);
@@ -508,9 +537,20 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
     }
     g->is_closed = true;
     gpu_lua_sit(g);
+    int64_t outer_ns;
+    gpu_lua_limits_begin(g, &outer_ns);
     gpu_lua_set_innermost(g, NULL);
     gpu_lua_host_handles_end(g);
+    /* Nobody runs any more: each would be looked for in it when it is dropped. */
+    g->ready_head = NULL;
+    g->ready_tail = &g->ready_head;
+    g->ready_count = 0;
     while (g->live) {
+        if (g->memory && atomic_load(&g->interrupt) >= GPU_LUA_TIME_IS_UP) {
+            /* Nothing of the script's runs any more. At its limit each task would be a collection.
+             */
+            g->memory_lift(g->memory);
+        }
         gpu_lua_task_drop(g, g->live, NULL);
     }
     gpu_lua_report_rest(g, L);
@@ -525,6 +565,7 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
         gpu_lua_device_report(g, L, device);
         gpu_lua_device_close(g, device);
     }
+    gpu_lua_limits_stop(g);
     gpu_lua_check_finish(g);
     gpu_lua_trace_finish(g);
     free(g->heap);

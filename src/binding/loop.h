@@ -176,7 +176,7 @@ struct gpulua {
     uint32_t turn_depth;
     uint32_t attach_count;
     int epoll_fd, wake_fd;
-    atomic_int interrupt;           /* so often has somebody asked for it */
+    atomic_int interrupt; /* so often has somebody asked for it; GPU_LUA_TIME_IS_UP: see limits.h */
     _Atomic(lua_State *) innermost; /* the coroutine that runs, for the hook of an interrupt */
     struct task *running;
     struct task *ready_head, **ready_tail;
@@ -222,11 +222,13 @@ struct gpulua {
     uint32_t hooks_untold;        /* operations that are over; 0: there is nothing to tell */
     struct check *check;          /* owned; NULL: no device was ever checked */
     struct tracing *tracing;      /* owned; NULL: no device was ever traced */
+    struct limits *limits;        /* owned; NULL: scripts run for as long as they like */
     uint64_t task_number;         /* of the newest task */
     struct gpu_observer observer; /* of checked devices, which may live longer than `check` */
     struct kept_error last_error;
     struct host_handle *host_handles;
     struct heap *memory; /* owned, of a state of our own (host/heap.h); NULL: the host's */
+    void (*memory_lift)(struct heap *memory); /* takes its limit away */
 };
 
 /* What this thread does next is for this object. */
@@ -237,6 +239,8 @@ static inline void gpu_lua_sit(const struct gpulua *g) {
 }
 /* Raises StreamMisuse. */
 _Noreturn void gpu_lua_fail_in_hook(lua_State *L);
+/* In a sandbox raises Unsupported: `what` is not for scripts that are not trusted. */
+void gpu_lua_refuse_in_sandbox(lua_State *L, const struct gpulua *g, const char *what);
 
 /* The object of the function that runs. Raises in a hook. */
 static inline struct gpulua *GPU_LUA(lua_State *L) {
@@ -292,12 +296,16 @@ void gpu_lua_timer_clear(struct gpulua *g, struct timer *timer);
 bool gpu_lua_watch_device(struct gpulua *g, int fd);
 void gpu_lua_unwatch_device(struct gpulua *g, int fd);
 
-/* The interrupt that there is goes to who runs now. */
+/* The interrupt that there is goes to who runs now, at its next instruction or call. Any thread,
+ * and signal handlers. */
 void gpu_lua_interrupt_again(struct gpulua *g);
+/* The hook that an interrupt comes by. */
+void gpu_lua_stop_hook(lua_State *L, lua_Debug *ar);
 /* The interrupt as an error in `L`, if there is one and this is the place for it. */
 void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g);
-/* The interrupt was delivered to the code that `L` runs now; parents of its task still get it. */
-void gpu_lua_interrupt_taken(lua_State *L, struct gpulua *g);
+/* Raises it: the interrupt was delivered to the code that `L` runs now; parents of its task still
+ * get it. */
+_Noreturn void gpu_lua_raise_interrupt(lua_State *L, struct gpulua *g);
 /* For a task that hears of it from the loop. */
 void gpu_lua_interrupt_error(struct gpulua *g, struct gpu_error *error);
 
@@ -395,6 +403,9 @@ bool gpu_lua_may_park(struct gpulua *g, lua_State *L);
 /* Can the caller wait for a task here? NotYieldable: not even by driving the loop. Who spawns one
  * to wait for it asks first. */
 void gpu_lua_check_waits(lua_State *L, struct gpulua *g);
+/* False: a script that is not trusted would hold the host up. */
+bool gpu_lua_may_block(const struct gpulua *g);
+_Noreturn void gpu_lua_fail_to_block(lua_State *L); /* with NotYieldable */
 int gpu_lua_park(lua_State *L, struct gpulua *g, lua_KFunction k);
 /* Raises what has to be raised (Cancelled, Interrupted). WAKE_EVENT, WAKE_TIMEOUT, or
  * WAKE_FOREIGN: return gpu_lua_foreign_results(L, context). */

@@ -191,10 +191,22 @@ static const char *default_name(lua_State *L) {
     return lua_pushliteral(L, "source");
 }
 
+/* A kernel of the CPU device is code that its process runs, and its source includes files. */
+static void refuse_in_sandbox(lua_State *L, const struct gpulua *g) {
+    if (g->config.sandbox) {
+        gpu_lua_fail_hint(L, GPULUA_UNSUPPORTED,
+                          "let the host launch it, in an object of its own on the same device, and "
+                          "share the buffers",
+                          "a sandbox compiles and loads no kernels, and gpu.map, gpu.reduce and "
+                          "dev:rng are kernels");
+    }
+}
+
 /* dev:compile(source[, {name=, names=, defines=, include=, flags=}]). Waits; yields in a task. */
 int gpu_lua_device_compile(lua_State *L) {
     static const char *const options[] = {"name", "names", "defines", "include", "flags", NULL};
     struct gpulua *g = GPU_LUA(L);
+    refuse_in_sandbox(L, g);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     gpu_lua_check_eager(L, g, device, "compile");
     lua_settop(L, 3);
@@ -260,6 +272,7 @@ static bool is_image(const char *text, size_t length) {
 int gpu_lua_device_load(lua_State *L) {
     static const char *const options[] = {"name", NULL};
     struct gpulua *g = GPU_LUA(L);
+    refuse_in_sandbox(L, g);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     gpu_lua_check_eager(L, g, device, "load");
     lua_settop(L, 3);

@@ -27,6 +27,7 @@ static struct gpu_recorder *check_recorder(lua_State *L, struct gpulua *g) {
 int gpu_lua_device_recorder(lua_State *L) {
     static const char *const options[] = {"stream", "mode", "label", NULL};
     struct gpulua *g = GPU_LUA(L);
+    gpu_lua_refuse_in_sandbox(L, g, "recorders");
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct gpu_submit submit = {0};
     lua_settop(L, 2);

@@ -122,6 +122,9 @@ enum gpu_keeping gpu_lua_keeping(lua_State *L, int index, const char *what) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "rebuild of %s: a function expected, got %s", what,
                      gpu_lua_describe(L, lua_gettop(L)));
     }
+    if (type == LUA_TFUNCTION) { /* a table with weak keys: see lua/gpulua/sandbox.lua */
+        gpu_lua_refuse_in_sandbox(L, gpu_lua_find(L), "rebuild");
+    }
     if (type == LUA_TFUNCTION && keeping != GPU_KEEP_NOTHING) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "%s: durable or rebuild: what is restored is not built anew", what);

@@ -81,8 +81,14 @@ static void keep(struct gpulua *g, lua_State *L, const char *traceback, bool is_
         lua_pushcfunction(L, tell_protected);
         lua_pushlightuserdata(L, &telling);
         lua_pushvalue(L, -3);
-        if (lua_pcall(L, 2, 0, 0) != LUA_OK) {
+        lua_State *outer = gpu_lua_set_innermost(g, L); /* a __tostring of the script's may loop */
+        int status = lua_pcall(L, 2, 0, 0);
+        gpu_lua_set_innermost(g, outer);
+        if (status != LUA_OK) {
             lua_pop(L, 1);
+        }
+        if (status == LUA_ERRRUN) {
+            kept->message = strdup("(error object whose __tostring failed)");
         }
     }
     lua_pop(L, 1);

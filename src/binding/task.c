@@ -4,6 +4,7 @@
  * for the children, decides the outcome, and ends; results or the error stay on the coroutine's
  * stack for those who join. */
 #include "binding/check.h"
+#include "binding/limits.h"
 #include "binding/trace.h"
 
 #include <stdlib.h>
@@ -423,7 +424,15 @@ static int body_ended(lua_State *L, int status, lua_KContext context) {
     return wait_for_children(L, LUA_OK, context);
 }
 
+#define LEVELS_MAX 1000 /* of stacks that are shown where time is limited */
+
 void gpu_lua_task_traceback(lua_State *L, struct gpulua *g, int level) {
+    lua_Debug ar;
+    if (g && g->limits &&
+        (atomic_load(&g->interrupt) >= GPU_LUA_TIME_IS_UP || lua_getstack(L, LEVELS_MAX, &ar))) {
+        lua_pushliteral(L, ""); /* to walk a stack of 100,000 levels, 30 times, takes too long */
+        return;
+    }
     luaL_traceback(L, L, NULL, level);
     const struct task *task = g && g->running && g->running->co == L ? g->running : NULL;
     for (int i = 0; task && task->line > 0 && i < 8; task = task->parent, i++) {
@@ -519,10 +528,13 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     task->is_started = true;
     task->is_resumed_by_loop = true;
     lua_State *outer_innermost = gpu_lua_set_innermost(g, co);
+    int64_t outer_ns;
+    gpu_lua_limits_begin(g, &outer_ns);
     struct gpu_lua_began began;
     gpu_lua_trace_run_begins(g, task, &began);
     int status = lua_resume(co, from, arg_count, &result_count);
     gpu_lua_trace_run_ends(g, task, &began);
+    gpu_lua_limits_end(g, outer_ns);
     gpu_lua_set_innermost(g, outer_innermost);
     g->running = outer;
     if (status == LUA_YIELD) {
@@ -561,7 +573,14 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
     struct task *outer = g->running;
     g->running = NULL; /* what it closes may neither yield nor run tasks */
     g->turn_depth++;
-    lua_resetthread(co);
+    lua_State *outer_innermost = gpu_lua_set_innermost(g, co);
+    if (atomic_load(&g->interrupt) >= GPU_LUA_TIME_IS_UP) {
+        gpu_lua_interrupt_again(g);
+    }
+    if (task->is_started) { /* else there is nothing to close */
+        lua_resetthread(co);
+    }
+    gpu_lua_set_innermost(g, outer_innermost);
     g->turn_depth--;
     g->running = outer;
     struct gpu_error error;
@@ -569,7 +588,7 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
         gpu_error_set(&error, GPULUA_CANCELLED, "the task was ended, as no task can run any more");
     }
     lua_settop(co, 0);
-    if (lua_checkstack(co, 4)) {
+    if (!g->is_closed && lua_checkstack(co, 4)) { /* closed: nobody can ask */
         struct gpu_error copy;
         gpu_error_copy(&copy, why ? why : &error);
         gpu_lua_error_push_owned(co, &copy);

@@ -13,7 +13,7 @@
 /* core.terminal() -> how many columns the terminal has that is standard error; nil: it is none */
 int gpu_lua_terminal(lua_State *L) {
     struct winsize size = {0};
-    if (!isatty(STDERR_FILENO)) {
+    if (GPU_LUA(L)->config.sandbox || !isatty(STDERR_FILENO)) {
         return 0;
     }
     bool is_known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;

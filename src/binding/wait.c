@@ -361,11 +361,24 @@ static int64_t left_ns(int64_t deadline_ns) {
     return left > 0 ? left : 0;
 }
 
+bool gpu_lua_may_block(const struct gpulua *g) {
+    return !g->config.sandbox || (!g->running && g->turn_depth == 0);
+}
+
+void gpu_lua_fail_to_block(lua_State *L) {
+    gpu_lua_fail(L, GPULUA_NOT_YIELDABLE,
+                 "a script in a sandbox can only wait in the body of a task: not inside a "
+                 "comparator, a metamethod, a callback or a coroutine of its own");
+}
+
 /* Blocks for an op; runs no task. */
 static void op_block(lua_State *L, struct gpulua *g, struct gpu_op *op, int64_t deadline_ns,
                      gpulua_status *status) {
     struct gpu_error error;
     struct gpu_lua_began began;
+    if (!gpu_lua_may_block(g)) {
+        gpu_lua_fail_to_block(L);
+    }
     gpu_lua_trace_wait_begins(g, op, NULL, &began);
     *status = gpu_op_wait(op, left_ns(deadline_ns), &error);
     gpu_lua_trace_wait_ends(L, g, &began);
@@ -379,8 +392,7 @@ static void op_block(lua_State *L, struct gpulua *g, struct gpu_op *op, int64_t 
     }
     if (*status == GPULUA_INTERRUPTED) {
         gpu_error_finish(&error);
-        gpu_lua_interrupt_taken(L, g);
-        gpu_lua_fail(L, GPULUA_INTERRUPTED, "interrupted!");
+        gpu_lua_raise_interrupt(L, g);
     }
     gpu_lua_throw(L, &error);
 }
@@ -579,6 +591,9 @@ int gpu_lua_sleep(lua_State *L) {
             gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for a timer");
         }
         return gpu_lua_park(L, g, sleep_resumed);
+    }
+    if (!gpu_lua_may_block(g)) {
+        gpu_lua_fail_to_block(L);
     }
     bool runs_tasks = !g->running && g->turn_depth == 0;
     struct gpu_lua_began began;

@@ -86,6 +86,10 @@ gpulua_status gpulua_device_inject(gpulua_device *device, gpulua_injection what,
     return GPULUA_OK;
 }
 
+bool gpu_host_is_isolated(const struct gpulua_device *device) {
+    return gpu_device_isolation(device->device) == GPULUA_ISOLATE_PROCESS;
+}
+
 uint64_t gpulua_device_epoch(const gpulua_device *device) {
     return device ? gpu_device_epoch(device->device) : 0;
 }

@@ -10,11 +10,13 @@
 #include "binding/core.h"
 #include "binding/deflate.h"
 #include "binding/image.h"
+#include "binding/limits.h"
 #include "binding/loop.h"
 #include "binding/lua_files.h"
 #include "binding/samples.h"
 #include "host/handle.h"
 #include "host/heap.h"
+#include "host/sandbox.h"
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
@@ -53,6 +55,15 @@ static void load_embedded(lua_State *L, const struct gpu_embedded_file *file) {
         lua_error(L);
     }
     lua_remove(L, -2);
+    gpu_sandbox_trust(L);
+}
+
+void gpu_host_load_file(lua_State *L, const char *name) {
+    const struct gpu_embedded_file *file = find_file(name);
+    if (!file) {
+        luaL_error(L, "gpulua was built without %s", name);
+    }
+    load_embedded(L, file);
 }
 
 /* A preload function: upvalue = light userdata of the file. A text is its own module. */
@@ -111,11 +122,7 @@ int luaopen_gpulua(lua_State *L) {
         return 1;
     }
     lua_pop(L, 1);
-    const struct gpu_embedded_file *init = find_file("init.lua");
-    if (!init) {
-        return luaL_error(L, "gpulua was built without its Lua files");
-    }
-    load_embedded(L, init);
+    gpu_host_load_file(L, "init.lua");
     lua_insert(L, -2);
     lua_call(L, 1, 1);
     lua_pushvalue(L, -1);
@@ -127,11 +134,7 @@ int luaopen_gpulua(lua_State *L) {
 static int open_file(lua_State *L, const char *name) {
     lua_settop(L, 1);
     luaopen_gpulua_core(L);
-    const struct gpu_embedded_file *file = find_file(name);
-    if (!file) {
-        return luaL_error(L, "gpulua was built without %s", name);
-    }
-    load_embedded(L, file);
+    gpu_host_load_file(L, name);
     lua_pushvalue(L, 1);
     lua_call(L, 1, 1);
     return 1;
@@ -168,10 +171,14 @@ void gpu_host_keep_creation_error(gpulua_status code, const char *message) {
 /* Stack: light userdata of the configuration or nil, open the standard libraries? */
 static int attach_protected(lua_State *L) {
     const gpulua_config *config = lua_touserdata(L, 1);
-    if (lua_toboolean(L, 2)) {
+    bool is_ours = lua_toboolean(L, 2);
+    if (is_ours && !(config && config->sandbox)) {
         luaL_openlibs(L);
     }
     struct gpulua *g = gpu_lua_open(L, config);
+    if (is_ours && config && config->sandbox) {
+        gpu_sandbox_open(L);
+    }
     preload(L);
     luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
     lua_pushcfunction(L, luaopen_gpulua);
@@ -184,14 +191,25 @@ static int attach_protected(lua_State *L) {
     return 0;
 }
 
-static gpulua *attach(lua_State *L, const gpulua_config *config, bool with_libraries) {
+/* NULL is one, too. */
+static bool check_config(const gpulua_config *config, bool is_attached) {
+    const char *failure = NULL;
     if (config && config->struct_bytes != sizeof *config) {
-        gpu_host_keep_creation_error(
-            GPULUA_INVALID_ARGUMENT,
-            "the configuration was not set up by gpulua_config_init of this "
-            "version");
-        return NULL;
+        failure = "the configuration was not set up by gpulua_config_init of this version";
+    } else if (config && is_attached && (config->sandbox || config->run_limit_ms > 0)) {
+        failure = "sandbox and run_limit_ms are for gpulua_new: a state of the host's has its own "
+                  "libraries and hooks";
+    } else if (config && config->sandbox && config->shared_device &&
+               !gpu_host_is_isolated(config->shared_device)) {
+        failure = "the device of a sandbox has to be in a process of its own";
     }
+    if (failure) {
+        gpu_host_keep_creation_error(GPULUA_INVALID_ARGUMENT, failure);
+    }
+    return !failure;
+}
+
+static gpulua *attach(lua_State *L, const gpulua_config *config, bool with_libraries) {
     if (!lua_checkstack(L, 8)) {
         gpu_host_keep_creation_error(GPULUA_OUT_OF_MEMORY, "no memory for the stack");
         return NULL;
@@ -211,7 +229,7 @@ static gpulua *attach(lua_State *L, const gpulua_config *config, bool with_libra
 }
 
 gpulua *gpulua_attach(lua_State *L, const gpulua_config *config) {
-    gpulua *g = attach(L, config, false);
+    gpulua *g = check_config(config, true) ? attach(L, config, false) : NULL;
     if (g) {
         g->attach_count++;
     }
@@ -220,7 +238,14 @@ gpulua *gpulua_attach(lua_State *L, const gpulua_config *config) {
 
 gpulua *gpulua_new(const gpulua_config *config) {
     struct heap *heap;
-    lua_State *L = gpu_heap_state(config ? config->memory_limit_bytes : 0, &heap);
+    if (!check_config(config, false)) {
+        return NULL;
+    }
+    uint64_t limit_bytes = config ? config->memory_limit_bytes : 0;
+    if (config && config->sandbox && limit_bytes == 0) {
+        limit_bytes = GPU_SANDBOX_MEMORY_BYTES;
+    }
+    lua_State *L = gpu_heap_state(limit_bytes, &heap);
     if (!L) {
         gpu_host_keep_creation_error(GPULUA_OUT_OF_MEMORY, "no memory for a Lua state");
         return NULL;
@@ -233,6 +258,19 @@ gpulua *gpulua_new(const gpulua_config *config) {
     }
     g->owns_state = true;
     g->memory = heap;
+    g->memory_lift = gpu_heap_lift;
+    if (config && config->sandbox) {
+        gpu_heap_bound_tables(heap);
+    }
+    uint32_t run_ms = config ? config->run_limit_ms : 0;
+    if (config && config->sandbox && run_ms == 0) {
+        run_ms = GPU_SANDBOX_RUN_MS;
+    }
+    if (run_ms > 0 && !gpu_lua_limits_start(g, (int64_t)run_ms * 1000000)) {
+        gpu_host_keep_creation_error(GPULUA_CAPACITY, strerror(errno));
+        gpulua_close(g);
+        return NULL;
+    }
     return g;
 }
 
@@ -302,7 +340,8 @@ gpulua_status gpulua_load_function(gpulua *g, int arg_count) {
 /* Stack: light userdata of the path. Leaves the chunk. */
 static int load_file_protected(lua_State *L) {
     const char *path = lua_touserdata(L, 1);
-    int status = luaL_loadfile(L, path);
+    struct gpulua *g = gpu_lua_find(L);
+    int status = luaL_loadfilex(L, path, g && g->config.sandbox ? "t" : NULL);
     if (status != LUA_OK) {
         lua_pushinteger(L, status);
         return 2;

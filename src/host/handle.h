@@ -24,6 +24,12 @@ struct gpulua_buffer *gpu_host_buffer_create(struct gpulua *g, const struct gpu_
 /* The same of a buffer of a script's. */
 struct gpulua_buffer *gpu_host_buffer_of(struct gpulua *g, const struct buffer *buffer);
 
+/* Is it in a process of its own? */
+bool gpu_host_is_isolated(const struct gpulua_device *device);
+
+/* Pushes one of our own files (lua/gpulua/) as a function. Raises. */
+void gpu_host_load_file(lua_State *L, const char *name);
+
 /* What gpulua_last_error(NULL) answers on this thread. */
 void gpu_host_keep_creation_error(gpulua_status code, const char *message);
 

@@ -29,8 +29,15 @@ struct free_block {
     struct free_block *next;
 };
 
+/* What Lua 5.4 asks for, on machines of 64 bits: an element of a table, and the userdata that it
+ * makes in front of the memory of a long luaL_Buffer. */
+#define NODE_BYTES 24u
+#define BOX_BYTES 48u
+
 struct heap {
     uint64_t limit_bytes, used_bytes;
+    size_t nodes_bytes_min; /* of the elements of tables that are refused */
+    bool is_after_box;      /* the newest block is such a userdata */
     struct chunk *chunks;
     uint8_t *top, *end; /* of the newest chunk: not cut yet */
     struct free_block *free[SMALL_BYTES_MAX / GRAIN_BYTES + 1];
@@ -40,6 +47,7 @@ struct heap *gpu_heap_create(uint64_t limit_bytes) {
     struct heap *heap = calloc(1, sizeof *heap);
     if (heap) {
         heap->limit_bytes = limit_bytes ? limit_bytes : UINT64_MAX;
+        heap->nodes_bytes_min = SIZE_MAX;
     }
     return heap;
 }
@@ -51,6 +59,22 @@ void gpu_heap_destroy(struct heap *heap) {
         free(chunk);
     }
     free(heap);
+}
+
+void gpu_heap_lift(struct heap *heap) {
+    heap->limit_bytes = UINT64_MAX;
+}
+
+void gpu_heap_bound_tables(struct heap *heap) {
+    heap->nodes_bytes_min = (size_t)2 * GPU_HEAP_KEYS_MAX * NODE_BYTES;
+}
+
+/* Elements of a table are a power of two, and of no type. So is the memory of a buffer, but just in
+ * front of it there comes its box. */
+static bool is_of_nodes(const struct heap *heap, size_t type, size_t bytes) {
+    size_t count = bytes / NODE_BYTES;
+    return type == 0 && bytes % NODE_BYTES == 0 && (count & (count - 1)) == 0 &&
+           !heap->is_after_box;
 }
 
 static size_t class_of(size_t bytes) {
@@ -143,9 +167,11 @@ void *gpu_heap_alloc(void *user, void *block, size_t old_bytes, size_t new_bytes
     if (block) {
         return resize(heap, block, old_bytes, new_bytes);
     }
-    if (heap->used_bytes + new_bytes > heap->limit_bytes) {
+    if (heap->used_bytes + new_bytes > heap->limit_bytes ||
+        (new_bytes >= heap->nodes_bytes_min && is_of_nodes(heap, old_bytes, new_bytes))) {
         return NULL;
     }
+    heap->is_after_box = old_bytes == LUA_TUSERDATA && new_bytes == BOX_BYTES;
     void *made = take(heap, new_bytes);
     if (made) {
         heap->used_bytes += new_bytes;

@@ -12,6 +12,13 @@ struct heap;
 
 /* limit_bytes 0: none. NULL: no memory. */
 struct heap *gpu_heap_create(uint64_t limit_bytes);
+/* It has no limit any more. */
+void gpu_heap_lift(struct heap *heap);
+/* From now on tables get no more than GPU_HEAP_KEYS_MAX keys outside of their sequence: there is no
+ * memory for those that do. A table that grows is filled anew, which takes the square of their
+ * number where a script has chosen keys that all hash alike, and nothing can stop it. */
+#define GPU_HEAP_KEYS_MAX 8192u
+void gpu_heap_bound_tables(struct heap *heap);
 /* Everything of it is given back, freed or not. NULL is fine. */
 void gpu_heap_destroy(struct heap *heap);
 /* A lua_Alloc; `user` is the heap. Takes blocks of C's allocator, too. */
