@@ -11,7 +11,7 @@ import gc
 import sys
 import threading
 import traceback
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 READ, READ_WRITE = 1, 3
 NONE, PROCESS = 1, 2  # isolation
@@ -35,6 +35,8 @@ class Config(ctypes.Structure):
         ("on_log", c_void_p),
         ("user", c_void_p),
         ("trace", c_int),
+        ("run_limit_ms", c_uint32),
+        ("sandbox", c_int),
     ]
 
 
