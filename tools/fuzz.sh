@@ -8,6 +8,10 @@
 set -u
 MAKE=${MAKE:-make}
 FUZZ_SECONDS=${FUZZ_SECONDS:-600}
+# An input that takes longer is a finding.
+FUZZ_TIMEOUT=${FUZZ_TIMEOUT:-25}
+# 0: another one each time.
+FUZZ_SEED=${FUZZ_SEED:-0}
 out=$PWD/build/fuzz
 
 # Version 15 is the first that has _Float16 on x86.
@@ -79,7 +83,7 @@ for target in "$@"; do
     options=
     [ ! -e "spec/fuzz/$target.dict" ] || options="-dict=spec/fuzz/$target.dict"
     # shellcheck disable=SC2086
-    if "$program" -max_total_time="$FUZZ_SECONDS" -timeout=25 -rss_limit_mb=3072 -malloc_limit_mb=0 -max_len=8192 \
+    if "$program" -max_total_time="$FUZZ_SECONDS" -timeout="$FUZZ_TIMEOUT" -seed="$FUZZ_SEED" -rss_limit_mb=3072 -malloc_limit_mb=0 -max_len=8192 \
         -artifact_prefix="$out/found/$target-" -detect_leaks=0 $options "$out/corpus/$target" "$corpus" \
         > "$out/$target.log" 2>&1 < /dev/null; then
         passed=$((passed + 1))
