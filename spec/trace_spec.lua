@@ -375,6 +375,40 @@ describe("a traced device", function()
     end
   end)
 
+  it("goes on keeping operations when it has no room for more nodes of graphs", function()
+    support.wants_time(pending)
+    if dev.kind == "cuda" and run "--info":find "CUPTI[^\n]*traces use events" then
+      pending "no CUPTI"
+    end
+    local other_log = log_next()
+    local other = support.open { trace = 25 }
+    local x <close> = other:buffer("i32", 10)
+    local function capture()
+      return other:capture(function()
+        for i = 1, 10 do
+          x:slice(i, i):fill(i)
+        end
+      end)
+    end
+    local first <close> = capture()
+    local second <close> = capture()
+    local third <close> = capture()
+    for _, graph in ipairs { first, first, second, third } do -- of the third the log has not even the nodes' names
+      graph:launch()
+    end
+    assert.equal(10, x:read()[10])
+    x:fill(7) -- when some have been left out
+    assert.equal(7, x:read()[10])
+    local kept, launches = 0, 0
+    for _, event in ipairs(operations(other_log)) do
+      kept = kept + (event.nodes and #event.nodes or 0)
+      launches = launches + (event.kind == "graph" and 1 or 0)
+    end
+    assert.are.same({ 4, 25 }, { launches, kept })
+    local info = require "gpulua.trace".info()[other_log]
+    assert.are.same({ 7, 15 }, { info.ops, info.dropped })
+  end)
+
   it("waits and completes as others do, in thousands, on several streams", function()
     local x <close> = dev:buffer("i32", 1):fill(0)
     local add = dev:compile [[extern "C" __global__ void add(int *x) { x[0] += 1; }]].add

@@ -20,7 +20,7 @@ reader.__index = reader
 
 -- Raises Unsupported in a sandbox.
 function file.check_files(what)
-  if not io then
+  if core.is_sandbox then
     core.raise("Unsupported", ("%s: a sandbox has no files"):format(what))
   end
 end

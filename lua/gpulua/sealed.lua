@@ -3,7 +3,7 @@
 -- runs where nobody can stop it. So in a sandbox the script gets an empty table in the place of the handle, with the
 -- same methods.
 
-if io then -- which a sandbox has not
+if not require "gpulua.core".is_sandbox then
   return function(handle)
     return handle
   end

@@ -554,6 +554,8 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
     gpu_lua_set_functions(L, functions);
     lua_pushstring(L, gpulua_version());
     lua_setfield(L, -2, "version");
+    lua_pushboolean(L, g->config.sandbox);
+    lua_setfield(L, -2, "is_sandbox");
     lua_pushvalue(L, -1);
     lua_rawsetp(L, LUA_REGISTRYINDEX, &core_key);
 }

@@ -538,6 +538,7 @@ static int graph_dot(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     size_t room = 0, bytes;
     char *text = NULL;
+    gpu_device_trace_flush(gpu_graph_device(check_graph(L, g)));
     /* A finaliser may have closed it, or times have come meanwhile. */
     while ((bytes = gpu_graph_dot(check_graph(L, g), text, room)) >= room) {
         room = bytes + 1;

@@ -53,6 +53,14 @@ static void *watch(void *user) {
     return NULL;
 }
 
+static void drop(struct gpulua *g) {
+    struct limits *limits = g->limits;
+    g->limits = NULL;
+    pthread_cond_destroy(&limits->change);
+    pthread_mutex_destroy(&limits->lock);
+    free(limits);
+}
+
 bool gpu_lua_limits_start(struct gpulua *g, int64_t run_ns) {
     struct limits *limits = calloc(1, sizeof *limits);
     if (!limits) {
@@ -69,10 +77,7 @@ bool gpu_lua_limits_start(struct gpulua *g, int64_t run_ns) {
     g->limits = limits;
     int rc = gpu_wire_thread_start(&limits->thread, watch, g);
     if (rc != 0) {
-        g->limits = NULL;
-        pthread_cond_destroy(&limits->change);
-        pthread_mutex_destroy(&limits->lock);
-        free(limits);
+        drop(g);
         errno = rc;
         return false;
     }
@@ -91,10 +96,7 @@ void gpu_lua_limits_stop(struct gpulua *g) {
     pthread_cond_signal(&limits->change);
     pthread_mutex_unlock(&limits->lock);
     pthread_join(limits->thread, NULL);
-    g->limits = NULL;
-    pthread_cond_destroy(&limits->change);
-    pthread_mutex_destroy(&limits->lock);
-    free(limits);
+    drop(g);
 }
 
 static void set_begun(struct gpulua *g, int64_t begun_ns) {

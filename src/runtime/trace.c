@@ -43,6 +43,8 @@ struct gpu_trace {
         struct traced_member *nodes; /* owned */
     } * graphs;                      /* owned: that were launched, as they were then */
     uint32_t graph_count, graph_capacity;
+    uint64_t member_count;  /* of all of them */
+    uint64_t nodes_dropped; /* apart, because operations go on being kept */
     uint32_t ops_max;
     uint64_t dropped_count;
     uint64_t number_first; /* of the device's operations, which the first row is; 0: none yet */
@@ -401,12 +403,17 @@ static uint64_t moved_bytes(const struct wire_record *record) {
     }
 }
 
-/* As it is now: an update may change it. 0: no memory. */
+/* As it is now: an update may change it. 0: no memory, or no room for the nodes of one more. */
 static uint32_t graph_number(struct gpu_trace *trace, struct gpu_graph *graph) {
     if (graph->traced != 0 && graph->traced_version == graph->version) {
         return graph->traced;
     }
     const struct graph_body *body = &graph->body;
+    uint32_t count = body->node_count > 0 ? body->nodes[body->node_count - 1].number + 1 : 0;
+    if (trace->member_count + count > trace->ops_max) {
+        trace->nodes_dropped += body->node_count;
+        return 0;
+    }
     if (trace->graph_count == trace->graph_capacity) {
         uint32_t capacity = trace->graph_capacity ? trace->graph_capacity * 2 : 16;
         void *grown = realloc(trace->graphs, capacity * sizeof *trace->graphs);
@@ -416,7 +423,6 @@ static uint32_t graph_number(struct gpu_trace *trace, struct gpu_graph *graph) {
         trace->graphs = grown;
         trace->graph_capacity = capacity;
     }
-    uint32_t count = body->node_count > 0 ? body->nodes[body->node_count - 1].number + 1 : 0;
     struct traced_member *members = calloc(count + (size_t)1, sizeof *members);
     if (!members) {
         return 0;
@@ -430,6 +436,7 @@ static uint32_t graph_number(struct gpu_trace *trace, struct gpu_graph *graph) {
             .label = text_number(trace, node->label),
             .bytes = node->control ? 0 : moved_bytes(node->record)};
     }
+    trace->member_count += count;
     trace->graphs[trace->graph_count++] =
         (struct traced_graph){.number = graph->number, .node_count = count, .nodes = members};
     graph->traced = trace->graph_count;
@@ -524,7 +531,7 @@ static void note_node(struct gpu_trace *trace, struct gpu_traced_op *row,
     struct gpu_traced_node *node =
         trace->nodes.count < trace->ops_max ? row_add(&trace->nodes) : NULL;
     if (!node) {
-        trace->dropped_count++;
+        trace->nodes_dropped++;
         return;
     }
     node->node = member->node;
@@ -639,7 +646,7 @@ uint64_t gpu_trace_count(const struct gpu_trace *trace) {
 }
 
 uint64_t gpu_trace_dropped(const struct gpu_trace *trace) {
-    return trace->dropped_count;
+    return trace->dropped_count + trace->nodes_dropped;
 }
 
 const struct gpu_traced_op *gpu_trace_op(const struct gpu_trace *trace, uint64_t number) {

@@ -7,7 +7,6 @@
  * A job is joined and left with one atomic operation each. Nobody waits for anybody: whoever finds
  * nothing left to claim leaves, and the last to leave goes on with the stream. */
 #include <string.h>
-#include <time.h>
 
 #include "backend/cpu/check/check.h"
 #include "backend/cpu/graph.h"
@@ -85,9 +84,7 @@ static void do_units(struct cpu_item *item, uint64_t first, uint64_t count) {
 }
 
 static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    return (uint64_t)gpu_cpu_clock_ns();
 }
 
 /* ---- jobs ---- */

@@ -99,12 +99,9 @@ static void put_body(struct gpu_writer *writer, const struct graph_body *body, c
 
 /* Of each node, malloc'ed; NULL: nothing is known. */
 static struct took *times_of(const struct gpu_graph *graph) {
-    struct gpu_trace *trace = graph->device->trace;
-    const struct gpu_traced_op *op = NULL;
-    if (trace && graph->traced != 0) {
-        gpu_device_trace_flush(graph->device);
-        op = gpu_trace_newest_of(trace, graph);
-    }
+    const struct gpu_trace *trace = graph->device->trace;
+    const struct gpu_traced_op *op =
+        trace && graph->traced != 0 ? gpu_trace_newest_of(trace, graph) : NULL;
     struct took *took =
         op && op->node_last != 0 ? calloc(graph->body.node_count, sizeof *took) : NULL;
     for (uint64_t row = took ? op->node_last : 0; row != 0;) {
