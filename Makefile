@@ -71,13 +71,15 @@ LUA_FILES := $(sort $(wildcard lua/gpulua/*.lua lua/gpulua/*.html))
 
 object = $(patsubst src/%.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call object,$(filter src/interpreter/%,$(SOURCES)))
-EXEC_MAIN_OBJECTS := $(call object,$(filter src/executor/main.c,$(SOURCES)))
+# Of gpulua-exec alone: what only a process of its own may do.
+EXEC_MAIN_SOURCES := src/executor/main.c src/executor/broker.c src/executor/confine.c
+EXEC_MAIN_OBJECTS := $(call object,$(EXEC_MAIN_SOURCES))
 SHIM_OBJECT := $(BUILD)/obj/shim.o
 KERNEL_HEADERS_OBJECT := $(BUILD)/obj/kernel_headers.o
 LUA_FILES_OBJECT := $(BUILD)/obj/lua_files.o
-LIBRARY_OBJECTS := $(call object,$(filter-out src/interpreter/% src/executor/main.c,$(SOURCES))) \
+LIBRARY_OBJECTS := $(call object,$(filter-out src/interpreter/% $(EXEC_MAIN_SOURCES),$(SOURCES))) \
 	$(SHIM_OBJECT) $(KERNEL_HEADERS_OBJECT) $(LUA_FILES_OBJECT)
-EXEC_OBJECTS := $(EXEC_MAIN_OBJECTS) $(SHIM_OBJECT) $(KERNEL_HEADERS_OBJECT) $(call object,$(filter-out src/executor/main.c, \
+EXEC_OBJECTS := $(EXEC_MAIN_OBJECTS) $(SHIM_OBJECT) $(KERNEL_HEADERS_OBJECT) $(call object,$(filter-out $(EXEC_MAIN_SOURCES), \
 	$(filter src/executor/% src/wire/% src/backend/% src/ranges/%,$(SOURCES))))
 OBJECTS := $(sort $(MAIN_OBJECTS) $(EXEC_OBJECTS) $(LIBRARY_OBJECTS))
 
@@ -106,7 +108,9 @@ say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@)
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
-all: $(PRODUCTS)
+SHELL_FILES := $(addprefix $(BUILD)/shell/,gpulua.1 gpulua.bash gpulua.zsh gpulua.fish)
+
+all: $(PRODUCTS) $(SHELL_FILES)
 
 # Said once, not with every make: the note is a file that only a clean removes.
 ifeq ($(CUDA_INCLUDE),)
@@ -236,6 +240,7 @@ deps:
 # What make finds at its start may have been installed by deps: each of these goes on in a make of its own.
 demo:
 	@CC='$(CC)' CXX='$(CXX)' sh tools/deps.sh build
+	@$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$$(nproc)) all
 	@$(MAKE) --no-print-directory demo-run
 
 demo-run: $(INTERPRETER) $(EXECUTOR)
@@ -300,7 +305,6 @@ install-rock:
 	install -m 755 $(EXECUTOR) '$(ROCK_LIBDIR)/gpulua/gpulua-exec'
 
 # The manual page and what shells complete, made of what the interpreter says of its options.
-SHELL_FILES := $(addprefix $(BUILD)/shell/,gpulua.1 gpulua.bash gpulua.zsh gpulua.fish)
 
 $(BUILD)/shell/help: $(INTERPRETER)
 	@mkdir -p $(@D)
@@ -343,8 +347,13 @@ install: $(PRODUCTS) install-shell
 	ln -sf gpulua/core.so '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua.so'
 	install -d '$(DESTDIR)$(PREFIX)/share/gpulua'
 	cp -R types '$(DESTDIR)$(PREFIX)/share/gpulua/'
+	chmod -R u=rwX,go=rX '$(DESTDIR)$(PREFIX)/share/gpulua'
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LUA@|$(LUA_PKG)|' tools/gpulua.pc.in \
 		> '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc'
+	@$(CACHE_LIBRARIES)
+
+# Programs find a new library in the loader's folders only when its list has been made again.
+CACHE_LIBRARIES = [ -n '$(DESTDIR)' ] || [ $$(id -u) -ne 0 ] || ! command -v ldconfig > /dev/null || ldconfig
 
 # Files, and the folder that is gpulua's alone; a folder that others may use stays.
 uninstall: uninstall-shell

@@ -71,7 +71,7 @@ local function round_trips(count)
   for _ = 1, count do saxpy:launch(1024, 1024, 2.0, x, y):await() end
 end
 
-launches(2000)
+launches(20000) -- rings have come round, and so has the collector
 show("launch_burst", repeated(21, 500, idle, launches), "ns")
 show("launch_sustained", repeated(7, on_cuda and 20000 or 2000, idle, sustained), "ns")
 show("two_streams", repeated(7, on_cuda and 20000 or 2000, idle, alternating), "ns")

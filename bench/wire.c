@@ -99,7 +99,7 @@ static bool open_device(struct state *state, enum wire_transport transport) {
     const char *path = getenv("GPULUA_EXECUTOR");
     struct wire_error error = {.status = GPULUA_OK};
     struct wire_link_info info = {.transport = transport,
-                                  .executor_path = path != NULL ? path : "build/gpulua-exec",
+                                  .program.path = path != NULL ? path : "build/gpulua-exec",
                                   .on_reply = on_reply,
                                   .user = state};
     memset(state, 0, sizeof *state);

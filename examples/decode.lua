@@ -142,9 +142,9 @@ local function step()
   mod.choose:launch(whole, at, scores, token, written)
 end
 
--- Lua's own clock on the wall has seconds only.
+-- Lua's own clock on the wall has seconds only: without luv no speeds are told.
 local has_luv, uv = pcall(require, "luv")
-local now = has_luv and function() return uv.hrtime() / 1e9 end or os.time
+local now = has_luv and function() return uv.hrtime() / 1e9 end or function() return 0 end
 
 local function decode(name, f)
   token:fill(1)
@@ -157,7 +157,7 @@ local function decode(name, f)
     f()
   end
   local tokens = written:read(1, count)
-  print(("%-8s %7.0f tokens/s"):format(name, count / (now() - start)))
+  print(name .. (has_luv and (": %.0f tokens/s"):format(count / (now() - start)) or ""))
   return tokens
 end
 

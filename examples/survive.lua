@@ -15,7 +15,8 @@ local mod = dev:compile [[
 
 local n = 1000000
 local weights = dev:upload("f32", n, function(i) return i % 10 end, { label = "weights", durable = true })
-local scratch = dev:buffer("f32", n, { label = "scratch" })
+local scratch = dev:buffer("f32", n, { label = "scratch" }):fill(1)
+scratch:await()
 local table_of_squares = dev:buffer("f32", 10, { label = "squares", rebuild = function(squares)
   squares:write(function(i) return i * i end)
 end })
@@ -31,7 +32,8 @@ gpu.run(function()
     print("other:    " .. (ok and "was over before" or err.code))
   end)
   local ok, err = mod.astray:launch(1, weights, 1 << 44):join()
-  print("astray:   " .. tostring(ok) .. ", " .. err.code .. ", suspect " .. err.suspects[1].label)
+  print("astray:   " .. tostring(ok) .. ", " .. err.code
+    .. (err.suspects and ", suspect " .. err.suspects[1].label or "")) -- with --check it is the culprit itself
   other:await()
 
   dev:await() -- until it is up again

@@ -810,6 +810,10 @@ describe("blas", function()
 
   -- OpenBLAS stops its threads in front of a fork; with a call under way it waited for ever.
   it("goes on while its process forks", function()
+    if not support.has_luv() then
+      pending "no luv"
+      return
+    end
     local output, code = support.script([[
       local gpu, uv = require "gpulua", require "luv"
       local dev = gpu.device(os.getenv "GPULUA_DEVICE")

@@ -5,8 +5,9 @@ local definitions = require "tools.definitions"
 local gpu = require "gpulua"
 local support = require "spec.support"
 
+local has_luv <const> = support.has_luv()
 local modules <const> = { ["gpulua.npy"] = true, ["gpulua.wav"] = true, ["gpulua.image"] = true,
-  ["gpulua.busted"] = true }
+  ["gpulua.luv"] = true, ["gpulua.busted"] = true }
 
 -- The classes of handles have the names that gpu.type says; others made by Lua have theirs in __name.
 local function kind_of(value)
@@ -95,7 +96,9 @@ describe("the definitions of", function()
     add("gpulua.control", gpu.graph)
     add("gpulua.trace", require "gpulua.trace")
     for name in pairs(modules) do
-      add(name, (require(name)))
+      if name ~= "gpulua.luv" or has_luv then
+        add(name, (require(name)))
+      end
     end
     add("gpulua.injections", require "gpulua.busted".inject)
     dev = add("gpulua.device", support.open { trace = true, label = "all", restarts = 0 })
@@ -578,6 +581,8 @@ describe("the definitions of", function()
   it("classes: there is a value or a call of each", function()
     local has_call, left = { ["gpulua.map_arguments"] = true }, {} -- whose other fields are names of the script's
     has_call["gpulua.traced_node"] = dev.kind == "cuda" -- where CUPTI may not be
+    has_call["gpulua.luv_attached"] = true -- which there is outside of tasks alone: spec/luv_spec.lua
+    has_call["gpulua.luv"] = not has_luv
     for _, call in ipairs(option_calls()) do
       has_call[call[1]] = true
     end

@@ -101,6 +101,9 @@ describe("device", function()
       support.raises("InvalidArgument", '"process", "thread" or "none" expected, got "threads"', gpu.device, dev.name,
         { isolate = "threads" })
       support.raises("InvalidArgument", "budjet", gpu.device, dev.name, { budjet = 1 })
+      support.raises("InvalidArgument", "with a dot, gpu.device()", gpu.device, gpu)
+      support.raises("InvalidArgument", "a function that launches expected", dev.capture, dev,
+        dev:buffer("i32", 1):fill(1))
       support.raises("InvalidArgument", "label", gpu.device, dev.name, { label = 5 })
       support.raises("InvalidArgument", "options", gpu.device, dev.name, 5)
       support.raises("InvalidArgument", "number", gpu.device, dev.name, { [1] = "x" })

@@ -88,6 +88,16 @@ describe("example", function()
     assert.equal(dev.name .. ": 100 tasks, sum 5650\n", output)
   end)
 
+  it("luv", function()
+    if not support.has_luv() then
+      pending "no luv"
+    end
+    local output, code = run("examples/luv.lua")
+    assert.equal(0, code, output)
+    assert.equal(dev.name .. ": 1 + 4 + 9 = 14, 400 + 441 + 484 = 1325\nthe file begins with: -- One loop\n"
+      .. "the timer is over\n", output)
+  end)
+
   describe("ecg", function()
     local function check(name, path, beats, bpm)
       local output, code = run("examples/ecg.lua " .. path)

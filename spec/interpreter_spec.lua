@@ -70,12 +70,19 @@ describe("the interpreter", function()
       assert.equal("loading\tlib\t./lib.lua\n5\n", (same "-l short=lib -e 'print(short.x)'"))
       local _, _, code = same "-l nothing_such -e 'print(1)'"
       assert.equal(1, code)
+      same "-e 'require = setmetatable({}, { __call = function(_, name) return name .. 1 end })' -l lib -e 'print(lib)'"
+      local err
+      _, err, code = run(gpulua, "-e 'require = nil' -l lib")
+      assert.truthy(err:find("lua: attempt to call a nil value", 1, true), err)
+      assert.equal(1, code)
     end)
 
     it("-v shows the version first", function()
       local wanted = run(lua, "-v")
       local out, _, code = run(gpulua, "-v --device cpu")
       assert.equal(wanted, out:sub(1, #wanted))
+      assert.equal(out, (run(gpulua, "--version --device cpu")))
+      assert.equal(out .. "1\n", (run(gpulua, "--version --device cpu -e 'print(1)'")))
       assert.truthy(out:find("gpulua %d+%.%d+%.%d+, device cpu\n", #wanted), out)
       assert.equal(0, code)
     end)
@@ -109,6 +116,13 @@ describe("the interpreter", function()
       same("-", "print('stdin', ...)")
       same("- a b", "print('stdin', ...)")
       same("-- -", "print(1)")
+    end)
+
+    it("gives the script what arg has when its turn comes", function()
+      write("args.lua", "print(...)")
+      same "-e 'arg[1] = 100 arg[3] = nil' args.lua x y z"
+      same "-e 'arg = 1' args.lua x"
+      same "-e 'arg = setmetatable({}, { __len = function() return 2 end })' args.lua x"
     end)
 
     it("passes arguments and the table arg", function()
@@ -403,9 +417,9 @@ describe("the interpreter", function()
       -- A shell starts what runs in the background with SIGINT ignored; ours sets its own handler all the same.
       write("interrupt.sh", ([[
         cd %s
-        timeout -k 5 30 %s loop.lua > out 2> err &
+        timeout -k 5 60 %s loop.lua > out 2> err &
         waiter=$!
-        for i in $(seq 500); do grep -q ready out 2> /dev/null && break; sleep 0.01; done
+        for i in $(seq 3000); do grep -q ready out 2> /dev/null && break; sleep 0.01; done
         sleep 0.1
         for i in $(seq %d); do pkill -INT -P $waiter; sleep %s; done
         wait $waiter
@@ -689,6 +703,43 @@ describe("the interpreter", function()
       out, err, code = run(gpulua, "--kernel /nowhere.cu")
       assert.equal("", out)
       assert.truthy(err:find("/nowhere.cu", 1, true), err)
+      assert.equal(1, code)
+    end)
+
+    it("writes over no script whose file to write was forgotten", function()
+      for _, option in ipairs { "--trace", "--timeline", "--flight" } do
+        write("kept.lua", "print 'kept'")
+        local out, err, code = run(gpulua, option .. " " .. folder .. "/kept.lua")
+        assert.equal("", out)
+        assert.truthy(err:find("'" .. option .. "' needs argument", 1, true) and err:find("script", 1, true), err)
+        assert.equal(1, code)
+        local file = assert(io.open(folder .. "/kept.lua"))
+        assert.equal("print 'kept'", file:read "a")
+        file:close()
+      end
+    end)
+
+    it("says what to do where a kernel ends it by a fault", function()
+      write("wild.lua", [[
+        local dev = require "gpulua".device("cpu", { isolate = "none" })
+        local wild = dev:compile 'extern "C" __global__ void wild(int *x) { x[0] = 1; }'
+        wild.wild:launch({ grid = 1, block = 1 }, nil):await()
+      ]])
+      local _, err, code = run(gpulua, folder .. "/wild.lua")
+      assert.truthy(err:find("--check", 1, true) and err:find("--isolate process", 1, true), err)
+      assert.truthy(code == 139 or code == "signal 11", code)
+    end)
+
+    it("--code with it is for GPUs", function()
+      write("some.cu", "extern \"C\" __global__ void f(int *x) { *x = 1; }")
+      local out, err, code = run(gpulua, "--kernel " .. folder .. "/some.cu --code --device cpu")
+      assert.equal("", out)
+      assert.truthy(err:find("--code: the CPU device", 1, true) and err:find("keep = ", 1, true), err)
+      assert.falsy(err:find("stack traceback", 1, true), err)
+      assert.equal(1, code)
+      out, err, code = run(gpulua, "--code")
+      assert.equal("", out)
+      assert.truthy(err:find("--code", 1, true) and err:find("--kernel", 1, true), err)
       assert.equal(1, code)
     end)
 

@@ -154,6 +154,60 @@ describe("compile", function()
     assert.equal("78\ttrue\n", output)
   end)
 
+  it("keeps what comes of a kernel in files, if it is asked to", function()
+    local prefix = folder .. "/kept"
+    local suffixes = dev.kind == "cpu" and { ".cpp", ".so" } or { ".ptx", ".cubin" }
+    local function bytes_of(suffix)
+      local file = io.open(prefix .. suffix, "rb")
+      local bytes = file and file:read "a"
+      if file then
+        file:close()
+      end
+      return bytes
+    end
+    local source = [[
+      template <typename T> __global__ void twice(T *x) { *x *= 2; }
+      extern "C" __global__ void value(int *x) { x[0] = 31; }]]
+    local before = dev:stats().compilations
+    for round = 1, 2 do -- also of what is in the cache
+      assert.equal(31, value_of(source, { names = { "twice<float>" }, keep = prefix }))
+      assert.equal(before + round, dev:stats().compilations)
+      local text, code = bytes_of(suffixes[1]), bytes_of(suffixes[2])
+      assert.truthy(text:find("value", 1, true))
+      assert.equal("\127ELF", code:sub(1, 4))
+      if dev.kind == "cuda" then
+        local machine_code = require "gpulua.machine_code"
+        local names, entries = machine_code.names(text), machine_code.of_ptx(text)
+        for _, name in ipairs { "value", "twice<float>" } do
+          assert.truthy(entries[names[name]]:find(".entry " .. names[name], 1, true), name)
+        end
+      end
+      for _, suffix in ipairs(suffixes) do
+        os.remove(prefix .. suffix)
+      end
+    end
+    assert.equal(31, value_of(source, { names = { "twice<float>" } }))
+    assert.is_nil(bytes_of(suffixes[1]))
+    -- A name without a folder is one in the script's.
+    local beside = (os.tmpname():gsub(".*/", ""))
+    value_of(source, { keep = beside })
+    for _, suffix in ipairs(suffixes) do
+      assert.truthy(os.remove(beside .. suffix))
+    end
+    os.remove("/tmp/" .. beside)
+    support.raises("Io", { "keep", folder .. "/nowhere/kept" .. suffixes[1] }, dev.compile, dev, source,
+      { keep = folder .. "/nowhere/kept" })
+    local refused <const> = "keep of compile"
+    support.raises("InvalidArgument", refused, dev.compile, dev, source, { keep = "" })
+    support.raises("InvalidArgument", { refused, "a line break" }, dev.compile, dev, source, { keep = "a\nb" })
+    support.raises("InvalidArgument", { "keep" }, dev.compile, dev, source, { keep = 5 })
+  end)
+
+  it("takes the source, and not the name of its file", function()
+    support.raises("InvalidArgument", { "the source itself expected", "'some/kernels.cu'" }, dev.compile, dev,
+      "some/kernels.cu")
+  end)
+
   it("at once by many tasks, of one source and of several", function()
     local tasks = {}
     for i = 1, 12 do

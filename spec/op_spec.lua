@@ -50,6 +50,42 @@ describe("op", function()
     end
   end)
 
+  -- The runtime keeps nothing of these but a number, and puts them together again.
+  it("is what it was, long after its end and without a look before it", function()
+    local own <close> = dev:stream {}
+    local ops, seqs = {}, {}
+    for i = 1, 300 do
+      local config = { grid = 1, block = 1, stream = i % 2 == 0 and own or nil, label = "step " .. i % 7 }
+      ops[i] = mod.spin:launch(config, 1, x, 1)
+    end
+    dev:synchronize()
+    for _ = 1, 300 do -- others have what they had
+      mod.spin:launch(support.one, 1, x, 1)
+    end
+    dev:synchronize()
+    for i, op in ipairs(ops) do
+      seqs[i] = op.seq
+      assert.are.same({ "step " .. i % 7, i % 2 == 0, true, "op" },
+        { op.label, op.stream == own.id, op:done(), gpu.type(op) })
+      assert.truthy(i <= 2 or op.seq > seqs[i - 2], i)
+      assert.truthy(tostring(op):find(("gpulua.op step %d on %s (stream %d, seq %d)"):format(i % 7, dev.name, op.stream,
+        op.seq), 1, true), tostring(op))
+      assert.is_nil(op:elapsed())
+      assert.equal(op, op:await())
+      assert.equal(op, op:deadline(0))
+    end
+    assert.equal("stream", gpu.why(ops[3], ops[1]).order)
+    assert.is_nil(gpu.why(ops[1], ops[3]))
+    assert.equal(ops[5], (gpu.all { ops[5] }))
+    own:wait(ops[1])
+    local called = false
+    ops[7]:on_done(function(ok) called = ok end)
+    gpu.sleep(0)
+    assert.is_true(called)
+    ops[9]:close()
+    support.raises("Closed", { "closed op" }, ops[9].done, ops[9])
+  end)
+
   it("is over or closed to finalisers that have it still", function()
     local ended, wrong = 0, nil
     for _ = 1, 100 do

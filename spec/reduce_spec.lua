@@ -360,9 +360,9 @@ describe("reduce", function()
       local what = reduction.describe(op, t)
       local value, result = what.value, what.result
       local lanes, rows = reduction.lanes(t, length)
-      local step, at_once, per_thread = reduction.step(t), nil, nil
+      local step, at_once, per_thread, side = reduction.step(t), nil, nil, nil
       if form == "columns" then
-        lanes, at_once, step, per_thread = reduction.columns_of(t, outer, length, inner)
+        lanes, at_once, step, per_thread, side = reduction.columns_of(t, outer, length, inner)
       end
       local source = reduction.source(op, t, result, form, lanes, at_once, threads, false, per_thread)
       local signature = form == "rows" and ("x: in %s*, i64, i64, out: out %s*"):format(t, result)
@@ -380,8 +380,9 @@ describe("reduce", function()
       if form == "pieces" then
         kernel:launch({ grid = total, block = threads }, x, nil, length, parts, length, part, places, nil)
       else
-        local mine = threads > 1 and 256 // lanes * per_thread or 256
-        kernel:launch({ grid = (total + mine - 1) // mine, block = threads }, x, nil, length, parts, step, inner, total,
+        local mine = threads > 1 and side * per_thread or 256
+        local config = { grid = (total + mine - 1) // mine, block = threads > 1 and side * lanes or 1 }
+        kernel:launch(config, x, nil, length, parts, step, inner, total,
           length, part, places, nil)
       end
       return part:bytes() .. (what.before and places:bytes() or "")
@@ -395,7 +396,9 @@ describe("reduce", function()
       { "argmax", "f16", "columns", 300, 6, 3 }, { "sum", "i8", "columns", 1, 77, 129 },
       { "argmin", "f32", "columns", 1, 129, 300 }, { "argmax", "f32", "columns", 2, 700, 12 },
       { "sum", "f64", "columns", 3, 1100, 6 }, { "max", "f16", "columns", 2, 300, 136 },
-      { "mean", "c64", "columns", 2, 90, 34 }, { "sum", "u8", "columns", 1, 3000, 4 } } do
+      { "sum", "f32", "columns", 3, 700, 100 }, { "argmax", "f32", "columns", 2, 800, 101 },
+      { "max", "f64", "columns", 2, 90, 65 }, { "mean", "c64", "columns", 2, 90, 34 },
+      { "sum", "u8", "columns", 1, 3000, 4 } } do
       local op, t, form, outer, length, inner = table.unpack(case)
       local count = outer * length * inner
       local values = values_for(op, t, count, random)

@@ -403,19 +403,34 @@ function support.lose(dev)
   assert.is_true(support.eventually(5, function() return support.process_is_gone(pid) end))
 end
 
---- Runs a Lua text as a script of its own under build/gpulua. Returns what it wrote (both streams)
---- and its exit code. `environment`: assignments as in a shell.
-function support.script(text, environment)
+local function run_text(text, environment, program)
   local path = os.tmpname()
   local file = assert(io.open(path, "w"))
   file:write(text)
   file:close()
-  local build = os.getenv "GPULUA_BUILD" or "build"
-  local pipe = assert(io.popen(("%s %s/gpulua %s 2>&1"):format(environment or "", build, path)))
+  local pipe = assert(io.popen(("%s %s %s 2>&1"):format(environment or "", program, path)))
   local output = pipe:read "a"
   local _, _, code = pipe:close()
   os.remove(path)
   return output, code
+end
+
+--- Runs a Lua text as a script of its own under build/gpulua. Returns what it wrote (both streams)
+--- and its exit code. `environment`: assignments as in a shell.
+function support.script(text, environment)
+  return run_text(text, environment, (os.getenv "GPULUA_BUILD" or "build") .. "/gpulua")
+end
+
+--- The same under Lua's own interpreter, which finds gpulua.
+function support.stock_script(text)
+  local build = os.getenv "GPULUA_BUILD" or "build"
+  return run_text(text, ("LUA_CPATH='%s/lua/?.so;;'"):format(build), os.getenv "GPULUA_LUA" or "lua5.4")
+end
+
+--- Is there libuv's Lua library? Asked of another program, for loading it here would begin a loop.
+function support.has_luv()
+  local _, code = support.stock_script "require 'luv'"
+  return code == 0
 end
 
 local browser -- its command; false: there is none

@@ -35,7 +35,7 @@ extern "C" {
     X(7, OUT_OF_BUDGET, "OutOfBudget", "the memory budget is exhausted", "close buffers or raise the budget")          \
     X(8, OUT_OF_MEMORY, "OutOfMemory", "no memory is left", "close buffers or use smaller ones")                       \
     X(9, CAPACITY, "Capacity", "a limit is reached", "close what is no longer used or raise the limit")                \
-    X(10, STREAM_MISUSE, "StreamMisuse", "a stream or recorder was used wrongly", "see the message")                   \
+    X(10, STREAM_MISUSE, "StreamMisuse", "a stream or recorder was used wrongly", "streams belong to one device, captures and recorders to one task") \
     X(11, CAPTURE_ACTIVE, "CaptureActive", "this cannot be done inside a capture", "do it before or after the capture")\
     X(12, CAPTURE_INVALIDATED, "CaptureInvalidated", "the capture was broken", "capture again")                        \
     X(13, EMPTY_CAPTURE, "EmptyCapture", "the capture recorded nothing", "launch something inside the capture")        \
@@ -48,7 +48,7 @@ extern "C" {
     X(20, UNDECLARED_ACCESS, "UndeclaredAccess", "a kernel broke its declaration", "declare the access or mend it")    \
     X(21, RACE_FOUND, "RaceFound", "two accesses are not ordered", "order them, or make them atomic")                  \
     X(22, LIBRARY_UNAVAILABLE, "LibraryUnavailable", "a library could not be loaded", "install one of the named")      \
-    X(23, LIBRARY_ERROR, "LibraryError", "a library reported an error", "see the message")                             \
+    X(23, LIBRARY_ERROR, "LibraryError", "a library reported an error", "the library's manual says what its code means") \
     X(24, DRIVER, "Driver", "the driver reported an error", "see the driver's text in the message")                    \
     X(25, DEVICE_LOST, "DeviceLost", "the device is gone", "in a process of its own it comes up again: dev:await() waits for that; `suspects` may name the cause")     \
     X(26, UNRECOVERABLE, "Unrecoverable", "the device cannot come back", "start a new process")                        \
@@ -57,8 +57,8 @@ extern "C" {
     X(29, INTERRUPTED, "Interrupted", "interrupted by the user or the host", "nothing is wrong with the script")       \
     X(30, NOT_YIELDABLE, "NotYieldable", "waiting for a task is impossible here", "await it from the task's body")     \
     X(31, NO_DEVICE, "NoDevice", "there is no such device", "see gpulua --info for what there is")                     \
-    X(32, UNSUPPORTED, "Unsupported", "this device or build cannot do it", "see the message")                          \
-    X(33, IO, "Io", "a file or system call failed", "see the message")
+    X(32, UNSUPPORTED, "Unsupported", "this device or build cannot do it", "gpulua --info says what is there")           \
+    X(33, IO, "Io", "a file or system call failed", "look at the path, who may read or write there, and how much room is left")
 /* clang-format on */
 
 typedef enum gpulua_status {
@@ -146,9 +146,10 @@ typedef struct gpulua_config {
     /* 1: the script is not trusted. It finds Lua's libraries without files, programs, bytecode and
      * finalisers, and gpulua's; docs/embedding.md says what. memory_limit_bytes is 16 MiB then
      * unless it says something else; it has no device but shared_device, which is in a process of
-     * its own, and compiles nothing. What scripts print goes to on_log. gpulua_new only:
-     * gpulua_attach refuses it */
+     * its own, and compiles nothing unless allow_compile is set. What scripts print goes to on_log.
+     * gpulua_new only: gpulua_attach refuses it */
     int sandbox;
+    int allow_compile; /* 1: a sandbox compiles kernels; its device has to be confined */
 } gpulua_config;
 
 GPULUA_API const char *gpulua_version(void);
@@ -187,8 +188,8 @@ GPULUA_API int gpulua_tasks(const gpulua *g);
 GPULUA_API int gpulua_pollfd(gpulua *g);
 
 /* Milliseconds until gpulua_step wants to be called even if the descriptor stays quiet: 0 now, -1
- * never. Asked before each wait for the descriptor: calls that block take its wakes away, and this
- * one brings them back. */
+ * never; at most 1000 while tasks wait for a device. Asked before each wait for the descriptor:
+ * calls that block take its wakes away, and this one brings them back. */
 GPULUA_API int gpulua_timeout_ms(gpulua *g);
 
 /* From any thread (and from signal handlers): ends a wait in gpulua_step early; stops the running
@@ -236,6 +237,11 @@ typedef struct gpulua_device_config {
     const char *coredump_path;
     gpulua_completion completion;
     const char *flight_path; /* as in gpulua_config */
+    /* 1: for kernels of anybody's. The CPU device in a process that reads the system's libraries
+     * and nothing else of files, and has no programs, sockets or processes; compilers run beside it
+     * under the same rules. What kernels print is dropped. Landlock and seccomp have to be there:
+     * Unsupported */
+    int confined;
 } gpulua_device_config;
 GPULUA_API void gpulua_device_config_init(gpulua_device_config *config);
 

@@ -10,7 +10,7 @@ local library <const> = "types/library"
 -- In the order of the manual.
 definitions.files = { "gpulua", "gpulua/error", "gpulua/device", "gpulua/buffer", "gpulua/kernel",
   "gpulua/work", "gpulua/graph", "gpulua/memory", "gpulua/blas", "gpulua/fft", "gpulua/rng", "gpulua/trace",
-  "gpulua/npy", "gpulua/wav", "gpulua/image", "gpulua/busted" }
+  "gpulua/npy", "gpulua/wav", "gpulua/image", "gpulua/luv", "gpulua/busted" }
 
 local plain_types <const> = { any = true, boolean = true, ["function"] = true, integer = true, ["nil"] = true,
   number = true, string = true, table = true, ["true"] = true, ["false"] = true, self = true }

@@ -69,7 +69,7 @@ look_all() {
     look test may "zip, for LuaRocks" zip has zip
     look test may "cmark-gfm, to make the manual's site with" cmark-gfm has cmark-gfm
     look test may "unzip, for LuaRocks" unzip has unzip
-    look all may "luv for Lua 5.4, the clock of make bench" lua-luv lua5.4 -e 'require "luv"'
+    look test may "luv for Lua 5.4, a clock and an event loop" lua-luv lua5.4 -e 'require "luv"'
     look all may "luacheck" lua-check has luacheck
     look all may "clang-format" clang-format has clang-format
     look all may "valgrind" valgrind has valgrind
@@ -109,7 +109,9 @@ if [ -n "$packages" ] && has apt-get; then
         has sudo && sudo=sudo
         [ "$sudo" = sudo ] && ! [ -t 0 ] && sudo="sudo -n"
     fi
-    if [ "$sudo" != none ]; then
+    if [ "$sudo" = none ]; then
+        echo "gpulua: not root, and there is no sudo: the rest is for root"
+    else
         echo "gpulua: installing$packages"
         install="$sudo env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Acquire::http::Timeout=15
             -o Acquire::Retries=1 install --no-install-recommends"
@@ -131,6 +133,6 @@ fi
 fetch_lua
 if [ -n "$missing" ]; then
     echo "gpulua: missing, and not installed here:$missing"
-    echo "gpulua: install with: apt-get install$packages"
+    echo "gpulua: install with: apt-get update && apt-get install$packages"
     [ -z "$required" ] || exit 1
 fi

@@ -11,6 +11,7 @@ local module = {
     all = {},
     any = {},
     sleep = {},
+    readable = {},
     timeout = {},
     step = {},
     pollfd = {},

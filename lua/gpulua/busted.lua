@@ -255,12 +255,13 @@ end)
 -- ---- each device in its turn ----
 
 local why = {} -- by name: why there is no such device, or false
+local absent <const> = { NoDevice = true, LibraryUnavailable = true, Unsupported = true } -- the last: not in this build
 
 local function missing(name)
   if why[name] == nil then
     local ok, err = pcall(gpu.device, name)
     local code = not ok and core.type(err) == "error" and err.code
-    why[name] = (code == "NoDevice" or code == "LibraryUnavailable") and err.message
+    why[name] = absent[code] and err.message
   end
   return why[name]
 end

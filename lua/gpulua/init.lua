@@ -7,15 +7,15 @@ for name, value in pairs(core) do
   gpu[name] = value
 end
 -- What the interpreter and our own files need is in the core alone.
-for _, name in ipairs { "spawn_run", "spawn_typed", "spawn_timed", "place", "raise", "shutdown", "adopt_coroutines",
-  "describe",
+for _, name in ipairs { "spawn_run", "spawn_typed", "spawn_timed", "hold", "release", "guest", "place", "raise",
+  "shutdown", "adopt_coroutines", "describe",
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
   "capture_active", "graphed_same",
   "overlap", "map_kind", "map_fits", "scalar_of",
   "tasks", "task_seed", "in_flight", "raise_unseen", "streams",
   "inject_slow", "device_events", "device_return", "rebuilds", "keep_version", "keep", "flight_path", "flight_files",
   "hooks_handler", "hooks_set", "trace_info", "trace_op", "trace_waits", "trace_uses", "trace_span", "trace_range",
-  "trace_arguments", "trace_nodes", "trace_settle", "log", "memory_map", "terminal", "seconds", "shown",
+  "trace_arguments", "trace_nodes", "missed_wakes", "trace_settle", "log", "memory_map", "terminal", "seconds", "shown",
   "ranges_are_on", "range_start", "range_end", "is_sandbox",
   "library", "library_value", "dims", "stream_number", "control_check", "control_begin", "control_add" } do
   gpu[name] = nil

@@ -63,31 +63,36 @@ end
 
 -- ---- calls ----
 
-local function launch(call, kernel, blocks, ...)
-  local config = { grid = blocks, block = threads_on(call.device), stream = call.stream, label = call.label }
+local function launch(call, kernel, blocks, threads, ...)
+  local config = { grid = blocks, block = threads, stream = call.stream, label = call.label }
   return kernel:launch(config, ...)
 end
 
 local function reduce_rows(call, kernel, rows, x, length)
-  return launch(call, kernel, (call.outer + rows - 1) // rows, x, length, call.outer, call.target)
+  local blocks = (call.outer + rows - 1) // rows
+  return launch(call, kernel, blocks, threads_on(call.device), x, length, call.outer, call.target)
 end
 
--- What a launch after another does, until each row has one value: { kernel =, length =, parts =, step =, columns = of a
--- block }. All kernels are there before anything is launched.
+-- What a launch after another does, until each row has one value: { kernel =, length =, parts =, step =, threads = and
+-- columns = of a block }. All kernels are there before anything is launched.
 local function stages_of(call, length)
   local stages, is_rest = {}, false
   repeat
     local t = is_rest and call.what.value or call.type
-    local lanes, at_once, step, per_thread, columns
+    local threads, columns = threads_on(call.device), block
+    local lanes, at_once, step, per_thread
     if call.form == "columns" then
-      lanes, at_once, step, per_thread = reduction.columns_of(t, call.outer, length, call.inner)
-      columns = threads_on(call.device) > 1 and block // lanes * per_thread or block
+      local side
+      lanes, at_once, step, per_thread, side = reduction.columns_of(t, call.outer, length, call.inner)
+      if threads > 1 then
+        threads, columns = side * lanes, side * per_thread
+      end
     else
       step = reduction.step(t)
     end
     local parts = (length + step - 1) // step
     stages[#stages + 1] = { kernel = kernel_for(call, is_rest, lanes, at_once, per_thread), length = length,
-      parts = parts, step = step, columns = columns }
+      parts = parts, step = step, threads = threads, columns = columns }
     length, is_rest = parts, true
   until parts == 1
   return stages
@@ -104,10 +109,11 @@ local function reduce_on(call, stages, at, values, places)
   local op
   if call.form == "columns" then
     local blocks = (total + stage.columns - 1) // stage.columns
-    op = launch(call, stage.kernel, blocks, values, places, length, parts, stage.step,
+    op = launch(call, stage.kernel, blocks, stage.threads, values, places, length, parts, stage.step,
       call.inner, total, call.count, part, part_places, out)
   else
-    op = launch(call, stage.kernel, total, values, places, length, parts, call.count, part, part_places, out)
+    op = launch(call, stage.kernel, total, stage.threads, values, places, length, parts, call.count, part, part_places,
+      out)
   end
   return is_last and op or reduce_on(call, stages, at + 1, part, part_places)
 end

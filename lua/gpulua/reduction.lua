@@ -13,6 +13,7 @@ local block <const> = 256 -- threads, or what does their work
 local rows_max <const> = 16 -- elements of a lane of a row
 local column_bytes <const> = 128 -- of neighbouring columns that a block reads
 local per_thread_max <const> = 4 -- columns of a thread: there is a value for each
+local column_values <const> = 1024 -- of a block of columns: at most so many threads, and fewer if each has several
 local at_once_max <const> = 8 -- elements of a column that a lane loads together
 
 -- ---- what is computed ----
@@ -325,7 +326,8 @@ extern "C" __global__ void reduce(const stored *x, long long length, long long r
 
 -- Any other axis, behind which there are `inner` elements: segments of it, each by LANES lanes. A lane takes AT_ONCE
 -- elements in a tree, LANES apart, then as many again. On a GPU a thread has a lane of PER_THREAD columns side by side,
--- which it loads together, and neighbours read neighbours; the CPU device's takes `side` columns at a time.
+-- which it loads together, and neighbours read neighbours: a block whole segments, if they are narrow enough, so that
+-- what it reads is one run. The CPU device's takes `side` columns at a time.
 local columns <const> = [[
 #if THREADS > 1
 struct few { one of[PER_THREAD]; };
@@ -407,10 +409,11 @@ static WHOLE void take_columns(lanes<LANES * SIDE> &__restrict__ s, const typena
   join_lanes<LANES>(s, columns, columns);
 }
 #endif
-extern "C" __global__ void reduce(const STAGE::element *x, const long long *from, long long length, long long segments,
-                                  long long segment, long long inner, long long total, long long count, value *part,
-                                  long long *places, result *out) {
-  const int mine = THREADS > 1 ? BLOCK / LANES : BLOCK; // columns of segments, or groups of PER_THREAD of them
+extern "C" __global__ void __launch_bounds__(VALUES / PER_THREAD)
+reduce(const STAGE::element *x, const long long *from, long long length, long long segments, long long segment,
+       long long inner, long long total, long long count, value *part, long long *places, result *out) {
+  // Columns of segments, or groups of PER_THREAD of them.
+  const int mine = THREADS > 1 ? (int)blockDim.x / LANES : BLOCK;
   const int side = THREADS > 1 ? PER_THREAD : LANES > 8 ? BLOCK * 8 / LANES : BLOCK;
   long long id = ((long long)blockIdx.x * mine + threadIdx.x % mine) * PER_THREAD;
   const long long end = THREADS > 1 ? id + 1 : id + mine;
@@ -429,8 +432,8 @@ extern "C" __global__ void reduce(const STAGE::element *x, const long long *from
     const bool is_aligned = PER_THREAD > 1 && (size_t)x % (PER_THREAD * sizeof(STAGE::element)) == 0;
     few a = is_aligned ? take_columns<STAGE, true>(first, inner, n, lane)
                        : take_columns<STAGE, false>(first, inner, n, lane);
-    __shared__ value found[PER_THREAD][BLOCK];
-    __shared__ int found_at[PER_THREAD][BLOCK];
+    __shared__ value found[PER_THREAD][VALUES / PER_THREAD];
+    __shared__ int found_at[PER_THREAD][VALUES / PER_THREAD];
     for (int by = 1; by < LANES; by *= 2) { // neighbours, then neighbours of these
       UNROLL for (int c = 0; c < PER_THREAD; c++) {
         if (lane % (2 * by) == by) found[c][threadIdx.x] = a.of[c].v, found_at[c][threadIdx.x] = a.of[c].at();
@@ -473,7 +476,8 @@ local function threads_of(t, lanes) return math.max(1, lanes * generated.bytes[t
 --- source(op, t, wanted, form, lanes, at_once, threads, is_rest) -> CUDA C of the kernel reduce: the reduction `op` of
 -- elements of type t, or (is_rest) of values that a launch before has left of them, to results of type `wanted`.
 -- `form`: "pieces", "rows" (with `lanes` lanes each) or "columns" (with `lanes`, `at_once` and `per_thread` of
--- columns_of); `threads` of a block: 256, or 1, which does what these do and has one column at a time.
+-- columns_of); `threads` of a block: 256 (those of columns can have more and fewer), or 1, which does what these do and
+-- has one column at a time.
 local function source(op, t, wanted, form, lanes, at_once, threads, is_rest, per_thread)
   local what, stored = describe(op, t), generated.stored
   local take = what.take or generated.load(t, "x")
@@ -489,7 +493,7 @@ local function source(op, t, wanted, form, lanes, at_once, threads, is_rest, per
     HAS_PLACES = what.before and 1 or 0,
     FINISH = finish, STAGE = is_rest and "values" or "elements", THREADS = threads, BLOCK = block, LANES = lanes,
     GROUP = form == "rows" and threads_of(t, lanes) or block, ROWS = rows_max, AT_ONCE = at_once,
-    PER_THREAD = threads > 1 and per_thread or 1 }
+    PER_THREAD = threads > 1 and per_thread or 1, VALUES = column_values }
   return generated.with_headers((text:gsub("%f[%w_]%u[%u_]+%f[^%w_]", words)))
 end
 
@@ -517,16 +521,21 @@ local function power_of_two(least)
 end
 
 --- columns_of(t, outer, length, inner) -> how many lanes a column has; how many elements of it a lane takes at once;
--- how many a block joins in one launch; how many columns side by side a thread of a GPU loads together. Enough lanes
--- that those of neighbouring columns fill a block, and no more than there is work for; few rounds where there is little
--- to do, because each of them waits for memory, and where a thread has more to load in one.
+-- how many a block joins in one launch; how many columns side by side a thread of a GPU loads together; how many such
+-- threads side by side a block has. Enough lanes that those of neighbouring columns fill a block, and no more than
+-- there is work for; few rounds where there is little to do, because each of them waits for memory, and where a thread
+-- has more to load in one. None of it but the last two depends on what a GPU likes: these change no result.
 local function columns_of(t, outer, length, inner)
   local width = math.min(power_of_two(inner), column_bytes // generated.bytes[t])
   local at_once = math.min(power_of_two(length), at_once_max)
   local count = math.min(block // width, power_of_two((length + at_once - 1) // at_once))
   local per_thread = math.max(1, math.min(per_thread_max, 16 // generated.bytes[t], inner & -inner))
   local rounds = outer * length * inner < 1 << 26 and 4 or per_thread > 1 and 8 or 16
-  return count, at_once, count * at_once * rounds, per_thread
+  local side, whole = block // count, inner // per_thread
+  if whole * count * per_thread <= column_values then
+    side = math.max(side // whole, 1) * whole
+  end
+  return count, at_once, count * at_once * rounds, per_thread, side
 end
 
 return { describe = describe, source = source, step = step, lanes = lanes, columns_of = columns_of, block = block,

@@ -81,6 +81,7 @@ API result cuLogsDumpToMemory(unsigned *at, char *buffer, size_t *bytes, unsigne
     if (flags != 0 || *bytes <= left) {
         return *bytes = 0, INVALID;
     }
+    memset(buffer + *bytes, 0, 17); /* what driver 580.159 does at times, beside other threads */
     memcpy(buffer, log_text + *at, left + 1);
     *at += (unsigned)left;
     return *bytes = left, OK;

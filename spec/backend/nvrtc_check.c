@@ -62,8 +62,9 @@ static gpulua_status check_one(struct tap *tap, const char *path) {
     }
     char *options = options_of(text), *description = NULL;
     struct backend_error error = {0};
-    gpulua_status status = gpu_cuda_compile_check(
-        is_stdin ? "stdin" : path, text, options != NULL ? options : "", &description, &error);
+    gpulua_status status =
+        gpu_cuda_compile_check(is_stdin ? "stdin" : path, text, options != NULL ? options : "",
+                               NULL, &description, &error);
     if (status == GPULUA_OK) {
         fputs(description, stdout);
     } else {

@@ -17,7 +17,7 @@ static void describe(const char *text, const char *options, const char *wanted, 
     char *description = NULL;
     struct backend_error error = {0};
     gpulua_status status =
-        gpu_cuda_compile_check("kernels.cu", text, options, &description, &error);
+        gpu_cuda_compile_check("kernels.cu", text, options, NULL, &description, &error);
     tap_equal(&tap, status == GPULUA_OK ? description : error.message, wanted, what);
     if (status != GPULUA_OK && error.log != NULL) {
         printf("# %s\n", error.log);
@@ -33,7 +33,7 @@ static void fail(const char *text, const char *options, gpulua_status wanted,
     char *description = NULL;
     struct backend_error error = {0};
     gpulua_status status =
-        gpu_cuda_compile_check("kernels.cu", text, options, &description, &error);
+        gpu_cuda_compile_check("kernels.cu", text, options, NULL, &description, &error);
     const char *log = error.log != NULL ? error.log : "";
     bool good = status == wanted && error.status == wanted && description == NULL &&
                 strstr(error.message, in_message) != NULL && strstr(log, in_log) != NULL &&
@@ -307,13 +307,70 @@ static void no_driver(void) {
     gpu_backend_cuda.device_close(NULL);
 }
 
+/* The whole of a file, NUL-terminated; NULL: there is none. */
+static char *read_file(const char *prefix, const char *suffix) {
+    char path[256], *text = NULL;
+    snprintf(path, sizeof path, "%s%s", prefix, suffix);
+    FILE *file = fopen(path, "rb");
+    if (file != NULL) {
+        text = calloc(1, 1 << 20);
+        if (text != NULL) {
+            text[fread(text, 1, (1 << 20) - 1, file)] = '\0';
+        }
+        fclose(file);
+        remove(path);
+    }
+    return text;
+}
+
+static void keeping(void) {
+    const char *text = "template <typename T> __global__ void scale(T *x) { *x *= 2; }\n"
+                       "__global__ void plain(int *x) { *x = 1; }\n"
+                       "__device__ int count;\n";
+    char folder[] = "/tmp/gpulua-keep-XXXXXX", prefix[64], *description = NULL;
+    struct backend_error error = {0};
+    if (!tap_check(&tap, mkdtemp(folder) != NULL, "a folder for what is kept")) {
+        return;
+    }
+    snprintf(prefix, sizeof prefix, "%s/kept", folder);
+    gpulua_status status = gpu_cuda_compile_check("kernels.cu", text, "name scale<float>\n", prefix,
+                                                  &description, &error);
+    char *ptx = read_file(prefix, ".ptx"), *cubin = read_file(prefix, ".cubin");
+    tap_check(&tap, status == GPULUA_OK && ptx != NULL && cubin != NULL,
+              "PTX and a cubin are kept");
+    if (ptx != NULL && cubin != NULL) {
+        char symbol[128] = "", entry[160];
+        const char *at = strstr(ptx, "// kernel scale<float> = ");
+        tap_check(&tap, at != NULL && sscanf(at, "// kernel scale<float> = %127s", symbol) == 1,
+                  "the PTX names the kernels of the source");
+        snprintf(entry, sizeof entry, ".entry %s(", symbol);
+        tap_check(&tap, strstr(ptx, entry) != NULL, "and has them");
+        tap_check(&tap, strstr(ptx, "// kernel plain = ") != NULL, "also the one not asked for");
+        tap_check(&tap, strstr(ptx, "// kernel count") == NULL, "variables are no kernels");
+        tap_check(&tap, memcmp(cubin, "\177ELF", 4) == 0, "the cubin is an ELF file");
+    }
+    free(ptx);
+    free(cubin);
+    free(description);
+    description = NULL;
+    snprintf(prefix, sizeof prefix, "%s/no/kept", folder);
+    status = gpu_cuda_compile_check("kernels.cu", text, "", prefix, &description, &error);
+    tap_check(&tap,
+              status == GPULUA_IO && description == NULL &&
+                  strstr(error.message, "/no/kept.ptx") != NULL,
+              "where nothing can be written, the file is named");
+    free(description);
+    free(error.log);
+    remove(folder);
+}
+
 int main(void) {
     char *description = NULL;
     struct backend_error error = {0};
     no_driver();
     images();
     missing();
-    if (gpu_cuda_compile_check("probe", "__global__ void f() {}", "", &description, &error) ==
+    if (gpu_cuda_compile_check("probe", "__global__ void f() {}", "", NULL, &description, &error) ==
         GPULUA_LIBRARY_UNAVAILABLE) {
         tap_skip(&tap, "compiling", error.message);
     } else {
@@ -322,6 +379,7 @@ int main(void) {
         globals();
         errors();
         hashes();
+        keeping();
     }
     free(description);
     free(error.log);

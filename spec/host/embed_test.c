@@ -314,7 +314,8 @@ static void test_pollfd(const char *completion) {
         int rounds = 0;
         while (gpulua_tasks(g) > 0 && rounds < 10000) {
             struct pollfd wait = {.fd = gpulua_pollfd(g), .events = POLLIN};
-            if (gpulua_timeout_ms(g) < 0 && poll(&wait, 1, 20000) == 0) {
+            int limit_ms = gpulua_timeout_ms(g);
+            if ((limit_ms < 0 || limit_ms >= 999) && poll(&wait, 1, 20000) == 0) {
                 break; /* nothing woke it */
             }
             gpulua_step(g, 0);
@@ -324,6 +325,30 @@ static void test_pollfd(const char *completion) {
         CHECK(global_integer(g, "turns") == 20 && global_integer(g, "y") == 7);
         gpulua_close(g);
     }
+}
+
+/* Descriptors wake a host's loop too, also when they are closed. */
+static void test_descriptors(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    gpulua *g = gpulua_new(&config);
+    start(g,
+          "local gpu = require 'gpulua'\n"
+          "local pipe = io.popen 'sleep 0.05; echo 7'\n"
+          "local other = io.popen 'sleep 0.2'\n"
+          "local waits = gpu.spawn(gpu.readable, other)\n"
+          "gpu.spawn(function() gpu.readable(pipe) y = tonumber(pipe:read()) other:close() end)\n"
+          "closed = waits:join() and 0 or 1");
+    int rounds = 0;
+    bool is_woken = true;
+    while (gpulua_tasks(g) > 0 && is_woken && rounds++ < 100) {
+        struct pollfd wait = {.fd = gpulua_pollfd(g), .events = POLLIN};
+        is_woken = gpulua_timeout_ms(g) == 0 || poll(&wait, 1, 20000) > 0;
+        gpulua_step(g, 0);
+    }
+    CHECK(is_woken && rounds < 20 && gpulua_tasks(g) == 0 && told.count == 0);
+    CHECK(global_integer(g, "y") == 7 && global_integer(g, "closed") == 1);
+    gpulua_close(g);
 }
 
 /* Everything that goes wrong in a script is told, and nothing is printed; signals are the host's.
@@ -650,6 +675,7 @@ int main(void) {
     test_pollfd("word");
     test_pollfd("event");
     test_pollfd("block");
+    test_descriptors();
     test_manners();
     test_reentrancy();
     test_threads();

@@ -37,6 +37,7 @@ class Config(ctypes.Structure):
         ("trace", c_int),
         ("run_limit_ms", c_uint32),
         ("sandbox", c_int),
+        ("allow_compile", c_int),
     ]
 
 

@@ -12,6 +12,7 @@
 
 #include "backend/tap.h"
 #include "gpulua.h"
+#include "told.h"
 
 static struct tap tap;
 
@@ -27,25 +28,6 @@ static struct tap tap;
 #endif
 
 #define STEPS_OF_HOSTILE 60
-
-struct told {
-    int error_count;
-    gpulua_status code;
-    char message[256], lines[4096];
-};
-
-static void note_error(void *user, const gpulua_error *error) {
-    struct told *told = user;
-    told->error_count++;
-    told->code = error->code;
-    snprintf(told->message, sizeof told->message, "%s", error->message);
-}
-
-static void note_line(void *user, const char *line) {
-    struct told *told = user;
-    size_t used = strlen(told->lines);
-    snprintf(told->lines + used, sizeof told->lines - used, "%.200s\n", line);
-}
 
 static double now_ms(void) {
     struct timespec now;
@@ -520,6 +502,10 @@ static const struct {
      "plain(b.dot, b, setmetatable({ x = m, y = m }, {})) plain(dev.fft, dev, { shape "
      "= setmetatable({ 4 }, {}) }) plain(dev.fft, dev, setmetatable({ shape = 4 }, "
      "{})) assert(b:gemm{ a = m, b = m }:read()[1] == 2)"},
+    {"descriptors of the host, and a loop inside of its",
+     "for fd = 0, 20 do local ok, err = pcall(gpu.readable, fd, 0) assert(not ok and err.code == "
+     "'Unsupported' and err.message == 'a sandbox has no gpu.readable') end "
+     "assert(not pcall(require, 'gpulua.luv') and not pcall(require, 'luv'))"},
     {"devices that the host has not given",
      "for _, name in ipairs { 'cpu', 'cuda', 'cuda:0', 'cuda:7' } do local ok, other = "
      "pcall(gpu.device, name) assert(ok and other == dev or not ok and other.code == 'NoDevice', "

@@ -180,6 +180,17 @@ kit.describe_devices({ "cuda:97", { "cpu", check = true, seed = 3 } }, "matrix",
   end)
 end)
 
+do -- a build without a backend
+  local open = gpu.device
+  gpu.device = function(name, ...)
+    if name == "cuda:96" then
+      require "gpulua.core".raise("Unsupported", "this build has no backend 'cuda'")
+    end
+    return open(name, ...)
+  end
+  kit.describe_devices({ "cuda:96" }, "not built", function() it("is not run", function() error "it was" end) end)
+end
+
 if os.getenv "GPULUA_TEST_DEVICES" then
   kit.describe_devices("named", function(device) it("is there", function() assert.truthy(device()) end) end)
 end

@@ -8,7 +8,7 @@
 
 #include "runtime/device.h"
 #include "runtime/memory.h"
-#include "runtime/op.h"
+#include "runtime/op_ref.h"
 #include "runtime/work.h"
 
 static int passed, failed, skipped;
@@ -203,6 +203,147 @@ static void test_lost(void) {
     gpu_device_release(device);
 }
 
+/* ---- loose references ---- */
+
+static bool fill(struct gpu_stream *stream, struct gpu_block *block, const char *label,
+                 struct gpu_op **op) {
+    const uint32_t value = 7;
+    struct gpu_ref ref = ref_of(block);
+    struct gpu_submit submit = {.stream = stream, .label = label, .site = {"pipeline.lua", 7}};
+    return gpu_work_fill(&submit, &ref, &value, op, &error) == GPULUA_OK;
+}
+
+/* How many operations there ever are at once, of 20,000 of which 50 are in flight and all are
+ * referred to. */
+static uint32_t count_ops(struct gpu_device *device, struct gpu_stream *stream,
+                          struct gpu_block *block, bool is_loose) {
+    enum { COUNT = 20000, AT_ONCE = 50 };
+    static struct gpu_op_ref refs[COUNT];
+    static struct gpu_op *seen[COUNT];
+    uint32_t seen_count = 0;
+    memset(refs, 0, sizeof refs);
+    for (int i = 0; i < COUNT; i++) {
+        if (!fill(stream, block, "fill", &refs[i].op)) {
+            return UINT32_MAX;
+        }
+        uint32_t at = 0;
+        while (at < seen_count && at < 200 && seen[at] != refs[i].op) {
+            at++;
+        }
+        if (at == seen_count || at == 200) {
+            seen[seen_count++] = refs[i].op;
+        }
+        if (is_loose) {
+            gpu_op_ref_loosen(&refs[i]);
+        }
+        if (i % AT_ONCE == AT_ONCE - 1) {
+            (void)gpu_device_wait_idle(device, -1, &error);
+        }
+    }
+    for (int i = 0; i < COUNT; i++) {
+        gpu_op_ref_drop(&refs[i]);
+    }
+    return seen_count;
+}
+
+static void test_loose(const char *transport, struct gpu_device *device) {
+    struct gpu_stream *stream;
+    struct gpu_block *block = make(device, 4096);
+    if (!block || gpu_device_task_stream(device, 3, &stream, &error)) {
+        check(false, transport, "a stream for loose references");
+        return;
+    }
+    struct gpu_op_ref ref = {0}, other = {0};
+    struct gpu_op_info info;
+    bool is_short;
+    const char *label = gpu_device_intern(device, "one of them");
+    check(gpu_op_ref_is_empty(&ref) && !gpu_op_ref_get(&ref, &is_short) && !is_short, transport,
+          "a reference to nothing is empty");
+    gpu_op_ref_drop(&ref);
+
+    check(fill(stream, block, label, &ref.op), transport, "work for a loose reference");
+    gpu_op_info(ref.op, &info);
+    uint64_t seq = info.seq, number = info.stream;
+    gpu_op_ref_loosen(&ref);
+    (void)gpu_device_wait_idle(device, -1, &error);
+    check(!ref.op && !gpu_op_ref_is_empty(&ref), transport, "what is over is not kept by it");
+    check(fill(stream, block, "other", &other.op) && gpu_op_ref_get(&ref, &is_short) &&
+              ref.op != other.op && !is_short,
+          transport, "and is put together again for who asks");
+    gpu_op_info(ref.op, &info);
+    check(info.seq == seq && info.stream == number && strcmp(info.label, label) == 0 &&
+              info.line == 7 && strcmp(info.source, "pipeline.lua") == 0 &&
+              gpu_op_is_over(ref.op) && gpu_op_status(ref.op) == GPULUA_OK &&
+              gpu_op_device(ref.op) == device,
+          transport, "with all that was known of it");
+    gpu_op_ref_loosen(&ref); /* it is over */
+    check(ref.op && gpu_op_ref_get(&ref, &is_short) == ref.op, transport, "it stays then");
+    gpu_op_ref_drop(&ref);
+
+    gpu_op_ref_loosen(&other);
+    struct gpu_op *kept = gpu_op_retain(other.op);
+    (void)gpu_device_wait_idle(device, -1, &error);
+    check(other.op == kept, transport, "what somebody else has is kept");
+    gpu_op_ref_drop(&other);
+    check(gpu_op_status(kept) == GPULUA_OK, transport, "and is that one's then");
+    gpu_op_release(kept);
+
+    check(fill(stream, block, label, &ref.op), transport, "work that is asked about");
+    gpu_op_ref_loosen(&ref);
+    kept = gpu_op_ref_get(&ref, &is_short);
+    (void)gpu_device_wait_idle(device, -1, &error);
+    check(ref.op == kept && gpu_op_status(kept) == GPULUA_OK, transport, "is kept from then on");
+    gpu_op_ref_drop(&ref);
+
+    check(fill(stream, block, label, &ref.op), transport, "work that is let go of");
+    gpu_op_ref_loosen(&ref);
+    gpu_op_ref_drop(&ref);
+    memset(&ref, 0x5a, sizeof ref); /* nothing may be written here any more */
+    (void)gpu_device_wait_idle(device, -1, &error);
+    check(ref.seq == UINT64_C(0x5a5a5a5a5a5a5a5a), transport, "leaves its reference alone");
+
+    uint32_t loose = count_ops(device, stream, block, true);
+    uint32_t kept_count = count_ops(device, stream, block, false);
+    check(loose <= 64 && kept_count >= 10000, transport,
+          "loose references need no more operations than are in flight, others one each");
+    gpu_block_release(block);
+}
+
+/* What its executor takes with it has an error, which a loose reference keeps. */
+static void test_loose_lost(void) {
+    struct gpu_device_info info = {.name = "cpu", .isolation = GPULUA_ISOLATE_PROCESS};
+    struct gpu_device *device = NULL;
+    struct gpu_stream *stream = NULL;
+    struct gpu_op_ref refs[100] = {0};
+    bool is_right = gpu_device_open(&info, &device, &error) == GPULUA_OK &&
+                    gpu_device_task_stream(device, 3, &stream, &error) == GPULUA_OK;
+    struct gpu_block *block = is_right ? make(device, 64u << 20) : NULL;
+    is_right &= block != NULL;
+    for (int i = 0; is_right && i < 100; i++) {
+        is_right = fill(stream, block, "lost", &refs[i].op);
+        gpu_op_ref_loosen(&refs[i]);
+    }
+    check(is_right, "process", "work that is lost under loose references");
+    if (is_right) {
+        (void)kill(gpu_device_pid(device), SIGKILL);
+        (void)gpu_device_wait_idle(device, 5000000000, &error);
+        gpu_error_finish(&error);
+        uint32_t failed_count = 0;
+        bool is_short;
+        for (int i = 0; i < 100; i++) {
+            struct gpu_op *op = gpu_op_ref_get(&refs[i], &is_short);
+            failed_count += gpu_op_status(op) == GPULUA_DEVICE_LOST &&
+                            strstr(gpu_op_error(op)->message, "lost") != NULL;
+            gpu_op_ref_drop(&refs[i]);
+        }
+        printf("# %u of 100 lost\n", failed_count);
+        check(failed_count > 0, "process", "and says so when it is asked");
+    }
+    gpu_block_release(block);
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
 int main(void) {
     static const struct {
         gpulua_isolation isolation;
@@ -217,12 +358,14 @@ int main(void) {
             continue;
         }
         test_hazards(transports[i].name, transports[i].isolation, device);
+        test_loose(transports[i].name, device);
         gpu_device_close(device, 5000);
         check(gpu_device_state(device) == GPU_DEVICE_CLOSED, transports[i].name, "and closes");
         gpu_device_release(device);
         test_budget(transports[i].name, transports[i].isolation);
     }
     test_lost();
+    test_loose_lost();
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed != 0;
 }

@@ -374,7 +374,7 @@ static inline struct client *client_create(enum wire_transport transport,
                                            struct wire_error *error) {
     struct client *client = calloc(1, sizeof *client);
     struct wire_link_info info = {.transport = transport,
-                                  .executor_path = client_executor(),
+                                  .program.path = client_executor(),
                                   .on_reply = client_on_reply,
                                   .user = client};
     client->link = gpu_wire_link_open(&info, error);

@@ -66,7 +66,7 @@ static bool has_children(void) {
 static void refuses(const char *path, const char *word, const char *what) {
     struct wire_error error = {.status = GPULUA_OK};
     struct wire_link_info info = {
-        .transport = WIRE_TRANSPORT_PROCESS, .executor_path = path, .on_reply = client_on_reply};
+        .transport = WIRE_TRANSPORT_PROCESS, .program.path = path, .on_reply = client_on_reply};
     struct wire_link *link = gpu_wire_link_open(&info, &error);
     bool good = link == NULL && error.status == GPULUA_IO && strstr(error.message, word) != NULL;
     if (!good) {

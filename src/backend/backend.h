@@ -99,7 +99,12 @@ struct backend_source {
     const char *text;    /* NUL-terminated CUDA C */
     const char *options; /* lines: "define NAME VALUE", "name EXPRESSION" (template instances),
                             "include PATH", "flag TEXT" (passed to the compiler); "" for none */
+    const char *keep;    /* what comes of it also goes into files of this name and a suffix:
+                            ".ptx" and ".cubin", or ".cpp" and ".so"; NULL: it does not */
     bool *was_cached;    /* out: no compiler has run, the disk cache had it; NULL: not asked for */
+    /* Where code of the source has to run to be described: does the work in a process that can do
+     * nothing else. False: that has not ended well. NULL: it is done in this one. */
+    bool (*apart)(void (*work)(void *user), void *user);
 };
 
 /* What a launch declares that it does with a range of memory (check mode). */
@@ -334,6 +339,10 @@ struct backend_ops {
      * bytes. */
     gpulua_status (*module_compile)(struct backend_device *device,
                                     const struct backend_source *source, void **image,
+                                    size_t *image_bytes, char **description,
+                                    struct backend_error *error);
+    /* The same without a device, outside of check mode. NULL: it takes one. */
+    gpulua_status (*source_compile)(const struct backend_source *source, void **image,
                                     size_t *image_bytes, char **description,
                                     struct backend_error *error);
     /* Loads an image from module_compile (flag `compiled`), or PTX or cubin as given by a user. */

@@ -123,11 +123,11 @@ int gpu_lua_error_raise(lua_State *L);
 
 /* The innermost line of a script that is being run, for messages and error objects. */
 void gpu_lua_site(lua_State *L, struct gpulua *g, struct gpu_device *device, struct gpu_site *site);
-/* Optional seconds at `index`, argument 1 of `what`, as an absolute time of gpu_lua_now_ns;
+/* Optional seconds at `index`, argument `number` of `what`, as an absolute time of gpu_lua_now_ns;
  * INT64_MAX: no limit. */
-int64_t gpu_lua_opt_deadline(lua_State *L, int index, const char *what);
+int64_t gpu_lua_opt_deadline(lua_State *L, int index, int number, const char *what);
 /* The same, not optional. */
-int64_t gpu_lua_check_deadline(lua_State *L, int index, const char *what);
+int64_t gpu_lua_check_deadline(lua_State *L, int index, int number, const char *what);
 int64_t gpu_lua_now_ns(void);
 /* An optional string field of the table at `index` (absolute); NULL if it is nil or there is no
  * table. The string stays alive as long as the table has it (see gpu_lua_keep_option). `what` names

@@ -226,7 +226,9 @@ void gpu_lua_unstick(struct gpulua *g) {
     if (!task) {
         return;
     }
-    if (task->state == TASK_PARKED) {
+    if (task->state == TASK_HELD) {
+        gpu_lua_task_cancel(task); /* nobody is left to release it */
+    } else if (task->state == TASK_PARKED) {
         gpu_lua_wake(task, WAKE_STUCK);
     } else if (task->state == TASK_ELSEWHERE && lua_status(task->co) == LUA_YIELD) {
         struct gpu_error error;

@@ -244,11 +244,11 @@ void gpu_lua_site(lua_State *L, struct gpulua *g, struct gpu_device *device,
     }
 }
 
-int64_t gpu_lua_opt_deadline(lua_State *L, int index, const char *what) {
-    return lua_isnoneornil(L, index) ? INT64_MAX : gpu_lua_check_deadline(L, index, what);
+int64_t gpu_lua_opt_deadline(lua_State *L, int index, int number, const char *what) {
+    return lua_isnoneornil(L, index) ? INT64_MAX : gpu_lua_check_deadline(L, index, number, what);
 }
 
-int64_t gpu_lua_check_deadline(lua_State *L, int index, const char *what) {
+int64_t gpu_lua_check_deadline(lua_State *L, int index, int number, const char *what) {
     int is_number = lua_type(L, index) == LUA_TNUMBER;
     double seconds = is_number ? lua_tonumber(L, index) : NAN;
     if (isnan(seconds) || seconds < 0) {
@@ -260,7 +260,8 @@ int64_t gpu_lua_check_deadline(lua_State *L, int index, const char *what) {
             got = lua_tostring(L, -1);
         }
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "argument 1 of %s: seconds, a number from 0 on, expected, got %s", what, got);
+                     "argument %d of %s: seconds, a number from 0 on, expected, got %s", number,
+                     what, got);
     }
     if (seconds > 4e9) {
         return INT64_MAX;
@@ -418,7 +419,7 @@ static void check_outside(lua_State *L, const struct gpulua *g, const char *what
 /* gpu.step([seconds]) -> tasks left; without seconds it does not wait */
 static int core_step(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    int64_t deadline_ns = lua_isnoneornil(L, 1) ? 0 : gpu_lua_check_deadline(L, 1, "step");
+    int64_t deadline_ns = lua_isnoneornil(L, 1) ? 0 : gpu_lua_check_deadline(L, 1, 1, "step");
     check_outside(L, g, "step");
     gpu_lua_check_interrupt(L, g);
     if (!gpu_lua_turn(g, L, deadline_ns, true)) {
@@ -442,7 +443,7 @@ static int core_timeout_hint(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     int64_t deadline_ns = gpu_lua_next_deadline_ns(g), alarm_ns = gpu_lua_alarm_ns(g);
     deadline_ns = alarm_ns < deadline_ns ? alarm_ns : deadline_ns;
-    if (g->ready_count || g->was_poked) {
+    if (g->ready_count || g->was_poked || g->guest_is_due) {
         lua_pushnumber(L, 0);
     } else if (deadline_ns == INT64_MAX) {
         luaL_pushfail(L);
@@ -455,7 +456,9 @@ static int core_timeout_hint(lua_State *L) {
 
 /* core.shutdown(): ends tasks and devices; the state goes on. For programs about to exit. */
 static int core_shutdown(lua_State *L) {
-    gpu_lua_shut(GPU_LUA(L), L);
+    struct gpulua *g = GPU_LUA(L);
+    gpu_lua_guest_run(g);
+    gpu_lua_shut(g, L);
     return 0;
 }
 
@@ -464,6 +467,9 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"spawn_run", gpu_lua_spawn_run},
                                          {"spawn_typed", gpu_lua_spawn_typed},
                                          {"spawn_timed", gpu_lua_spawn_timed},
+                                         {"hold", gpu_lua_hold},
+                                         {"release", gpu_lua_release},
+                                         {"guest", gpu_lua_guest},
                                          {"place", gpu_lua_place},
                                          {"tasks", gpu_lua_tasks},
                                          {"task_seed", gpu_lua_check_task_seed},
@@ -473,6 +479,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"all", gpu_lua_all},
                                          {"any", gpu_lua_any},
                                          {"sleep", gpu_lua_sleep},
+                                         {"readable", gpu_lua_readable},
                                          {"why", gpu_lua_why},
                                          {"step", core_step},
                                          {"pollfd", core_pollfd},
@@ -525,6 +532,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"trace_op", gpu_lua_trace_op},
                                          {"trace_waits", gpu_lua_trace_waits},
                                          {"trace_nodes", gpu_lua_trace_nodes},
+                                         {"missed_wakes", gpu_lua_missed_wakes},
                                          {"trace_uses", gpu_lua_trace_uses},
                                          {"trace_arguments", gpu_lua_trace_arguments},
                                          {"trace_span", gpu_lua_trace_span},

@@ -238,6 +238,15 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
         lua_insert(L, 1); /* gpu.device{...}: the default device with options */
     }
     int type = lua_type(L, 1);
+    if (lua_istable(L, 2)) {
+        lua_pushliteral(L, "pollfd");
+        bool is_module = lua_rawget(L, 2) != LUA_TNIL;
+        lua_pop(L, 1);
+        if (is_module) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "argument 1 of device: it is called with a dot, gpu.device()");
+        }
+    }
     if (type != LUA_TNIL && type != LUA_TSTRING) {
         gpu_lua_fail(
             L, GPULUA_INVALID_ARGUMENT,

@@ -11,6 +11,7 @@ struct stream_record;
 struct gpulua_device {
     atomic_uint refs;
     struct gpu_device *device; /* retained; shared (runtime/share.h) */
+    bool is_confined;
 };
 
 /* Open devices are in the gpulua object's list and anchored there: they stay until they are closed,

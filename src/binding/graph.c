@@ -299,6 +299,12 @@ int gpu_lua_capture_begin(lua_State *L) {
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct gpu_pool *pool = NULL;
     lua_settop(L, 2);
+    if (lua_isuserdata(L, 2)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "argument 1 of capture: a function that launches expected, got %s: that was "
+                     "launched before the capture",
+                     gpu_lua_describe(L, 2));
+    }
     gpu_lua_check_options(L, 2, options, "capture");
     if (lua_istable(L, 2) && lua_getfield(L, 2, "pool") != LUA_TNIL) {
         if (!gpu_lua_test(L, g, 3, GPU_LUA_KIND_POOL)) {
@@ -464,6 +470,7 @@ int gpu_lua_graph_launch(lua_State *L) {
         *op = NULL;
         gpu_lua_throw(L, &error);
     }
+    gpu_lua_op_loosen(op);
     lua_settop(L, 3);
     return 1;
 }

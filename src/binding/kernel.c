@@ -13,6 +13,7 @@
 #include "binding/device.h"
 #include "binding/stream.h"
 #include "runtime/occupancy.h"
+#include "runtime/op_ref.h"
 
 #define DEFAULT_BLOCK_THREADS 256u
 
@@ -253,7 +254,8 @@ static int kernel_launch(lua_State *L) {
     if (count != (int)signature->param_count) {
         bad_count(L, handle, count < 0 ? 0 : count);
     }
-    struct gpu_op **op = NULL, *captured = NULL;
+    struct gpu_op_ref *op = NULL;
+    struct gpu_op *captured = NULL;
     if (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0) &&
         gpu_lua_capture_find(L, g, handle->device)) {
         lua_pushnil(L); /* nothing is made before the launch; see gpu_lua_op_captured */
@@ -293,13 +295,15 @@ static int kernel_launch(lua_State *L) {
     }
     gpu_lua_site(L, g, handle->device, &launch.submit.site);
     struct gpu_error error;
-    if (gpu_work_launch(&launch, op ? op : &captured, &error)) {
+    if (gpu_work_launch(&launch, op ? &op->op : &captured, &error)) {
         if (op) {
-            *op = NULL;
+            op->op = NULL;
         }
         gpu_lua_throw(L, &error);
     }
-    if (!op) {
+    if (op) {
+        gpu_op_ref_loosen(op);
+    } else {
         gpu_lua_op_captured(L, g, captured);
     }
     return 1; /* the op is on top */

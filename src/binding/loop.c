@@ -96,7 +96,8 @@ void gpu_lua_timer_clear(struct gpulua *g, struct timer *timer) {
 }
 
 int64_t gpu_lua_next_deadline_ns(const struct gpulua *g) {
-    return g->timer_count ? g->heap[0]->deadline_ns : INT64_MAX;
+    int64_t timer_ns = g->timer_count ? g->heap[0]->deadline_ns : INT64_MAX;
+    return timer_ns < g->guest_deadline_ns ? timer_ns : g->guest_deadline_ns;
 }
 
 int64_t gpu_lua_alarm_ns(const struct gpulua *g) {
@@ -286,8 +287,8 @@ static void disarm(struct gpulua *g) {
 /* True: something is there already. */
 static bool arm(struct gpulua *g) {
     gpu_lua_sit(g);
-    bool is_there = false;
     g->is_armed = true;
+    bool is_there = gpu_lua_descriptors_check(g);
     if (g->check && (g->ready_count > 0 || gpu_lua_next_deadline_ns(g) <= gpu_lua_now_ns())) {
         return true; /* arming a checked device asks for work: not before nothing else can be done
                       */
@@ -333,6 +334,7 @@ void gpu_lua_pump(struct gpulua *g) {
     disarm(g);
     deliver_interrupt(g);
     poll_devices(g);
+    gpu_lua_descriptors_look(g);
     fire_timers(g);
 }
 
@@ -356,6 +358,7 @@ static bool run_ready(struct gpulua *g, lua_State *L) {
         gpu_lua_report(g, L);
         deliver_interrupt(g); /* before the next one, which may be who it is for */
     }
+    g->guest_is_due = g->has_guest && (has_run || g->guest_is_due);
     return has_run;
 }
 
@@ -378,6 +381,15 @@ static bool spin(struct gpulua *g, int64_t limit_ns) {
     return false;
 }
 
+/* Nobody has ended the sleep. Was there something to wake for? */
+static void note_missed(struct gpulua *g) {
+    uint32_t ended = 0;
+    for (struct device_handle *device = g->devices; device; device = device->next) {
+        ended += gpu_device_poll(device->device);
+    }
+    g->missed_count += ended > 0;
+}
+
 static void sleep_until(struct gpulua *g, int64_t deadline_ns) {
     int64_t left_ns = INT64_MAX;
     if (deadline_ns != INT64_MAX) {
@@ -392,12 +404,16 @@ static void sleep_until(struct gpulua *g, int64_t deadline_ns) {
     g->spin_is_spent = false;
     if (!arm(g) && !atomic_load(&g->interrupt)) {
         struct pollfd wait = {.fd = g->epoll_fd, .events = POLLIN};
+        bool is_heartbeat = g->watch_count > 0 && left_ns > GPU_LUA_HEARTBEAT_NS;
+        left_ns = is_heartbeat ? GPU_LUA_HEARTBEAT_NS : left_ns;
         struct timespec limit = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
         bool is_told = gpu_range_push(GPU_RANGE_SLEEP, NULL, 0);
-        if (ppoll(&wait, 1, deadline_ns == INT64_MAX ? NULL : &limit, NULL) < 0) {
-            /* A signal: as good as an event. */
-        }
+        /* A signal is as good as an event. */
+        int count = ppoll(&wait, 1, left_ns == INT64_MAX ? NULL : &limit, NULL);
         gpu_range_pop(is_told);
+        if (count == 0 && is_heartbeat) {
+            note_missed(g);
+        }
     }
     disarm(g);
 }
@@ -408,6 +424,7 @@ static void look(struct gpulua *g, lua_State *L, bool run_tasks) {
     gpu_lua_hooks_tell(g);
     if (run_tasks) {
         gpu_lua_tell_lives(g, L);
+        gpu_lua_guest_run(g);
     }
 }
 
@@ -421,7 +438,7 @@ bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_
         bool has_ready = run_tasks && g->ready_count > 0;
         int64_t timer_ns = gpu_lua_next_deadline_ns(g), alarm_ns = gpu_lua_alarm_ns(g);
         if (!has_ready && deadline_ns == INT64_MAX && timer_ns == INT64_MAX &&
-            g->watch_count == 0) {
+            g->watch_count == 0 && !g->descriptors) {
             is_alive = false;
         } else if (!has_ready) {
             int64_t until_ns = timer_ns < deadline_ns ? timer_ns : deadline_ns;
@@ -438,6 +455,12 @@ bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_
     g->turn_depth--;
     gpu_lua_limits_end(g, outer_ns);
     return is_alive;
+}
+
+/* core.missed_wakes() -> how often the loop slept on though something was over: for specs */
+int gpu_lua_missed_wakes(lua_State *L) {
+    lua_pushinteger(L, (lua_Integer)GPU_LUA(L)->missed_count);
+    return 1;
 }
 
 /* ---- devices ---- */
@@ -553,6 +576,8 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
         }
         gpu_lua_task_drop(g, g->live, NULL);
     }
+    gpu_lua_guest_end(g);
+    gpu_lua_descriptors_end(g);
     gpu_lua_report_rest(g, L);
     while (g->devices) {
         struct device_handle *device = g->devices;
@@ -595,6 +620,8 @@ static const char *start(struct gpulua *g, const gpulua_config *config) {
     g->ready_head = NULL;
     g->ready_tail = &g->ready_head;
     g->failed_tail = &g->failed;
+    g->descriptors_fd = -1;
+    g->guest_deadline_ns = INT64_MAX;
     g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (g->epoll_fd < 0 || g->wake_fd < 0 || !gpu_lua_watch_device(g, g->wake_fd)) {

@@ -6,7 +6,7 @@
  *
  * A task is in exactly one of these states:
  *
- *     HELD       made, but waits for an op before it starts (op:on_done)
+ *     HELD       made, but waits before it starts: for an op (op:on_done) or for core.release
  *     READY      in the ready queue
  *     RUNNING    its coroutine was resumed by the loop and has not yielded
  *     PARKED     its coroutine yielded from one of our waits; slots and timer say what wakes it
@@ -38,6 +38,7 @@ enum gpu_lua_wake {
 
 struct task;
 struct group;
+struct descriptor;
 struct check;
 struct strand;
 struct tracing;
@@ -56,15 +57,17 @@ struct timer {
     struct task *task;      /* woken with WAKE_TIMEOUT */
 };
 
-/* One thing that a wait waits for: an op or a task. */
+/* One thing that a wait waits for: an op, a task or a descriptor. */
 struct slot {
     struct gpu_waiter waiter; /* of op */
     struct gpulua *g;
-    struct gpu_op *op;   /* retained while watched */
-    struct slot *next;   /* among the joiners of a task */
-    struct slot **link;  /* NULL: not linked */
-    struct task *target; /* whose joiner it is, while linked */
-    struct task *task;   /* who waits; NULL: a wait that blocks or drives the loop */
+    struct gpu_op *op;             /* retained while watched */
+    struct slot *next;             /* among those of the task or the descriptor */
+    struct slot **link;            /* NULL: not linked */
+    struct task *target;           /* whose joiner it is, while linked */
+    struct descriptor *descriptor; /* the same */
+    bool is_closed;                /* that was closed meanwhile */
+    struct task *task;             /* who waits; NULL: a wait that blocks or drives the loop */
     struct group *group;
     uint32_t index; /* in the group, from 1 */
 };
@@ -176,6 +179,12 @@ struct gpulua {
     uint32_t turn_depth;
     uint32_t attach_count;
     int epoll_fd, wake_fd;
+    int descriptors_fd;             /* of descriptor.c, in epoll_fd; -1: none yet */
+    struct descriptor *descriptors; /* that are waited for */
+    bool has_guest;
+    bool guest_is_due; /* tasks have run since it did */
+    struct slot guest; /* while it waits for its descriptor */
+    int64_t guest_deadline_ns;
     atomic_int interrupt; /* so often has somebody asked for it; GPU_LUA_TIME_IS_UP: see limits.h */
     _Atomic(lua_State *) innermost; /* the coroutine that runs, for the hook of an interrupt */
     struct task *running;
@@ -184,6 +193,7 @@ struct gpulua {
     struct task *live;
     uint32_t task_count;
     uint32_t watch_count;               /* slots on ops */
+    uint32_t missed_count;              /* sleeps that nobody ended, though something was over */
     struct task *failed, **failed_tail; /* parentless, ended, unobserved */
     uint32_t failed_count;
     struct task *reports; /* to be told to the host; linked by ready_next */
@@ -272,10 +282,15 @@ struct gpulua *gpu_lua_find(lua_State *L);
  * by gpu_lua_open. `L` may be a coroutine: it is reset too. */
 void gpu_lua_shut(struct gpulua *g, lua_State *L);
 
+/* Who waits for a device looks at it this often, whatever happens: an await that comes back late
+ * because a wake-up was lost is better than one that does not. */
+#define GPU_LUA_HEARTBEAT_NS INT64_C(1000000000)
+
 /* One turn, driven by `L`: what is over, due timers, then ready tasks (only with `run_tasks`); if
  * there was nothing to run, sleeps until `deadline_ns` at most. False: nothing can ever happen and
  * there is no deadline. */
 bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_tasks);
+int gpu_lua_missed_wakes(lua_State *L);
 /* Looks at the devices and the timers; runs nothing. */
 void gpu_lua_pump(struct gpulua *g);
 void gpu_lua_arm(struct gpulua *g);
@@ -291,6 +306,25 @@ int64_t gpu_lua_alarm_ns(const struct gpulua *g);
 /* False: no memory. */
 bool gpu_lua_timer_set(struct gpulua *g, struct timer *timer, int64_t deadline_ns);
 void gpu_lua_timer_clear(struct gpulua *g, struct timer *timer);
+
+/* ---- descriptor.c ---- */
+
+/* False: could not, and errno says why. */
+bool gpu_lua_slot_watch_descriptor(struct slot *slot, struct gpulua *g, int fd);
+void gpu_lua_descriptor_left(struct gpulua *g, struct descriptor *descriptor); /* by a slot */
+/* Wakes who waits for one that is readable. */
+void gpu_lua_descriptors_look(struct gpulua *g);
+/* Wakes who waits for one that was closed meanwhile. True: there was one. */
+bool gpu_lua_descriptors_check(struct gpulua *g);
+void gpu_lua_descriptors_end(struct gpulua *g);
+int gpu_lua_readable(lua_State *L);
+
+/* ---- guest.c ---- */
+
+/* Also before a state closes: luv 1.44 does not survive handles that are still closing then. */
+void gpu_lua_guest_run(struct gpulua *g);
+void gpu_lua_guest_end(struct gpulua *g);
+int gpu_lua_guest(lua_State *L);
 
 /* False: could not (file descriptors). */
 bool gpu_lua_watch_device(struct gpulua *g, int fd);
@@ -389,6 +423,8 @@ int gpu_lua_spawn(lua_State *L);
 int gpu_lua_spawn_run(lua_State *L);
 int gpu_lua_spawn_typed(lua_State *L);
 int gpu_lua_spawn_timed(lua_State *L);
+int gpu_lua_hold(lua_State *L);
+int gpu_lua_release(lua_State *L);
 int gpu_lua_place(lua_State *L);
 int gpu_lua_tasks(lua_State *L);   /* task.c: core.tasks() */
 int gpu_lua_on_done(lua_State *L); /* op:on_done(f) */
@@ -416,6 +452,7 @@ void gpu_lua_check_pending(lua_State *L, struct gpulua *g);
 
 void gpu_lua_slot_watch(struct slot *slot, struct gpulua *g, struct gpu_op *op);
 void gpu_lua_slot_join(struct slot *slot, struct gpulua *g, struct task *target);
+void gpu_lua_slot_link(struct slot *slot, struct slot **list);
 void gpu_lua_slot_clear(struct slot *slot);
 void gpu_lua_slot_fire(struct slot *slot);
 

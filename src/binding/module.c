@@ -1,6 +1,8 @@
 /* Modules: compiled CUDA C, or PTX and cubins as they are. */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "binding/buffer.h"
 #include "binding/core.h"
@@ -114,6 +116,26 @@ static void add_defines(lua_State *L) {
     lua_pop(L, 1);
 }
 
+/* The executor may have another working directory, so the name is made whole. */
+static void add_keep(lua_State *L) {
+    char folder[PATH_MAX];
+    const char *prefix = gpu_lua_field_string(L, 3, "keep", "compile");
+    if (!prefix) {
+        return;
+    }
+    bool is_whole = prefix[0] == '/';
+    if (prefix[0] == '\0' || (!is_whole && !getcwd(folder, sizeof folder))) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "keep of compile: the name of files, without its end, expected, got '%s'",
+                     prefix);
+    }
+    lua_pushfstring(L, "%s%s%s", is_whole ? "" : folder, is_whole ? "" : "/", prefix);
+    check_line(L, "keep");
+    lua_pushfstring(L, "keep %s\n", lua_tostring(L, -1));
+    lua_rawseti(L, 4, (lua_Integer)lua_rawlen(L, 4) + 1);
+    lua_pop(L, 1);
+}
+
 /* Stack: device, source, options. Leaves the text of the options at 4. */
 static const char *get_lines(lua_State *L) {
     luaL_Buffer text;
@@ -123,6 +145,7 @@ static const char *get_lines(lua_State *L) {
         add_defines(L);
         add_list(L, "include", "include");
         add_list(L, "flags", "flag");
+        add_keep(L);
     }
     lua_Integer count = (lua_Integer)lua_rawlen(L, 4);
     luaL_buffinit(L, &text);
@@ -192,8 +215,8 @@ static const char *default_name(lua_State *L) {
 }
 
 /* A kernel of the CPU device is code that its process runs, and its source includes files. */
-static void refuse_in_sandbox(lua_State *L, const struct gpulua *g) {
-    if (g->config.sandbox) {
+static void refuse_in_sandbox(lua_State *L, const struct gpulua *g, bool compiles) {
+    if (g->config.sandbox && !(compiles && g->config.allow_compile)) {
         gpu_lua_fail_hint(L, GPULUA_UNSUPPORTED,
                           "let the host launch it, in an object of its own on the same device, and "
                           "share the buffers",
@@ -202,22 +225,48 @@ static void refuse_in_sandbox(lua_State *L, const struct gpulua *g) {
     }
 }
 
-/* dev:compile(source[, {name=, names=, defines=, include=, flags=}]). Waits; yields in a task. */
+/* Options of compile at 3 that reach beyond the source. */
+static void refuse_files(lua_State *L) {
+    static const char *const refused[] = {"include", "flags", "keep"};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused && lua_istable(L, 3); i++) {
+        if (lua_getfield(L, 3, refused[i]) != LUA_TNIL) {
+            gpu_lua_fail(L, GPULUA_UNSUPPORTED, "%s of compile: not for scripts in a sandbox",
+                         refused[i]);
+        }
+        lua_pop(L, 1);
+    }
+}
+
+/* dev:compile(source[, {name=, names=, defines=, include=, flags=, keep=}]). Waits; yields in a
+ * task. */
 int gpu_lua_device_compile(lua_State *L) {
-    static const char *const options[] = {"name", "names", "defines", "include", "flags", NULL};
+    static const char *const options[] = {"name",  "names", "defines", "include",
+                                          "flags", "keep",  NULL};
     struct gpulua *g = GPU_LUA(L);
-    refuse_in_sandbox(L, g);
+    refuse_in_sandbox(L, g, true);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     gpu_lua_check_eager(L, g, device, "compile");
     lua_settop(L, 3);
     check_text(L, "compile", "CUDA C source");
     gpu_lua_check_options(L, 3, options, "compile");
+    if (g->config.sandbox) {
+        refuse_files(L);
+    }
     const char *lines = get_lines(L);
     size_t length;
     const char *text = lua_tolstring(L, 2, &length);
     if (strlen(text) != length) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument 1 of compile: a zero byte in the source");
+    }
+    if (!strpbrk(text, " \t\r\n(")) {
+        const char *end = strrchr(text, '.');
+        if (end && (strcmp(end, ".cu") == 0 || strcmp(end, ".cuh") == 0)) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                         "argument 1 of compile: the source itself expected, got the name '%s': "
+                         "read the file first",
+                         text);
+        }
     }
     if (text[strspn(text, " \t\r\n")] == '\0') {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
@@ -272,7 +321,7 @@ static bool is_image(const char *text, size_t length) {
 int gpu_lua_device_load(lua_State *L) {
     static const char *const options[] = {"name", NULL};
     struct gpulua *g = GPU_LUA(L);
-    refuse_in_sandbox(L, g);
+    refuse_in_sandbox(L, g, false);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     gpu_lua_check_eager(L, g, device, "load");
     lua_settop(L, 3);

@@ -6,19 +6,25 @@
 #include "binding/graph.h"
 #include "binding/stream.h"
 #include "runtime/flight.h"
+#include "runtime/op_ref.h"
 
-/* A handle is a reference to its op; NULL: closed, or nothing came of it. */
-struct gpu_op **gpu_lua_op_place(lua_State *L) {
-    struct gpu_op **handle = lua_newuserdatauv(L, sizeof *handle, 0);
-    *handle = NULL;
+/* A handle is a reference to its op. None: closed, or nothing came of it. */
+struct gpu_op_ref *gpu_lua_op_place(lua_State *L) {
+    struct gpu_op_ref *handle = lua_newuserdatauv(L, sizeof *handle, 0);
+    handle->op = NULL;
+    handle->origin = NULL;
     return handle;
 }
 
 struct gpu_op **gpu_lua_op_new(lua_State *L, struct gpulua *g) {
-    struct gpu_op **handle = gpu_lua_op_place(L);
+    struct gpu_op_ref *handle = gpu_lua_op_place(L);
     lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[GPU_LUA_KIND_OP]);
     lua_setmetatable(L, -2);
-    return handle;
+    return &handle->op;
+}
+
+void gpu_lua_op_loosen(struct gpu_op **op) {
+    gpu_op_ref_loosen((struct gpu_op_ref *)(void *)op); /* whose first it is */
 }
 
 void gpu_lua_op_captured(lua_State *L, struct gpulua *g, struct gpu_op *op) {
@@ -35,21 +41,29 @@ void gpu_lua_op_captured(lua_State *L, struct gpulua *g, struct gpu_op *op) {
     }
 }
 
+static struct gpu_op *op_of(lua_State *L, struct gpu_op_ref *handle) {
+    bool is_short;
+    struct gpu_op *op = gpu_op_ref_get(handle, &is_short);
+    if (is_short) {
+        gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no host memory for an op");
+    }
+    return op;
+}
+
 struct gpu_op *gpu_lua_op_at(lua_State *L, int index) {
-    struct gpu_op *const *handle = lua_touserdata(L, index);
-    return *handle;
+    return op_of(L, lua_touserdata(L, index));
 }
 
 bool gpu_lua_op_is_closed(const void *handle) {
-    return !*(struct gpu_op *const *)handle;
+    return gpu_op_ref_is_empty(handle);
 }
 
-static struct gpu_op **check_handle(lua_State *L, struct gpulua *g, int index) {
+static struct gpu_op_ref *check_handle(lua_State *L, struct gpulua *g, int index) {
     return gpu_lua_check(L, g, index, GPU_LUA_KIND_OP);
 }
 
 struct gpu_op *gpu_lua_check_op(lua_State *L, struct gpulua *g, int index) {
-    struct gpu_op *op = *check_handle(L, g, index);
+    struct gpu_op *op = op_of(L, check_handle(L, g, index));
     if (!op) {
         gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed op");
     }
@@ -67,24 +81,18 @@ static int op_elapsed(lua_State *L) {
     return 1;
 }
 
-static void empty(struct gpu_op **handle) {
-    struct gpu_op *op = *handle;
-    *handle = NULL;
-    gpu_op_release(op);
-}
-
 /* op:close(): ends the handle, not the operation. That of captured work is not the caller's alone.
  */
 static int op_close(lua_State *L) {
-    struct gpu_op **handle = check_handle(L, GPU_LUA(L), 1);
-    if (*handle && !gpu_op_is_captured(*handle)) {
-        empty(handle);
+    struct gpu_op_ref *handle = check_handle(L, GPU_LUA(L), 1);
+    if (!handle->op || !gpu_op_is_captured(handle->op)) {
+        gpu_op_ref_drop(handle);
     }
     return 0;
 }
 
 static int op_gc(lua_State *L) {
-    empty(lua_touserdata(L, 1));
+    gpu_op_ref_drop(lua_touserdata(L, 1));
     return 0;
 }
 
@@ -111,7 +119,7 @@ static int op_index(lua_State *L) {
 }
 
 static int op_tostring(lua_State *L) {
-    struct gpu_op *op = *check_handle(L, GPU_LUA(L), 1);
+    struct gpu_op *op = op_of(L, check_handle(L, GPU_LUA(L), 1));
     if (!op) {
         lua_pushliteral(L, "gpulua.op (closed)");
         return 1;

@@ -1,4 +1,5 @@
 /* Tasks as scripts have them. */
+#include "binding/check.h"
 #include "binding/graph.h"
 #include "binding/loop.h"
 #include "binding/stream.h"
@@ -36,11 +37,46 @@ int gpu_lua_spawn_run(lua_State *L) {
  * gpu.timeout. */
 int gpu_lua_spawn_timed(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    (void)gpu_lua_check_deadline(L, 1, "timeout");
+    (void)gpu_lua_check_deadline(L, 1, 1, "timeout");
     gpu_lua_check_function(L, 2, 2, "timeout");
     gpu_lua_check_waits(L, g);
     gpu_lua_task_ready(g, gpu_lua_task_beside(L, g, 2));
     return 1;
+}
+
+/* Ends with what it was released with. */
+static int held(lua_State *L) {
+    return lua_gettop(L);
+}
+
+/* core.hold() -> task that does not start before it is released or cancelled: who joins it waits
+ * for that. */
+int gpu_lua_hold(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    lua_settop(L, 0);
+    lua_pushcfunction(L, held);
+    (void)gpu_lua_task_new(L, g, 1, false);
+    return 1;
+}
+
+/* core.release(task, ...): it ends with these results. Does nothing the second time, or once it is
+ * cancelled. */
+int gpu_lua_release(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct task *task = gpu_lua_check(L, g, 1, GPU_LUA_KIND_TASK);
+    int count = lua_gettop(L) - 1;
+    if (task->state != TASK_HELD) {
+        return 0;
+    }
+    if (!lua_checkstack(task->co, count)) {
+        gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for the results of a task");
+    }
+    lua_xmove(L, task->co, count);
+    if (g->running) { /* not the guest: time alone orders what it calls */
+        gpu_lua_check_tell(g, task);
+    }
+    gpu_lua_task_ready(g, task);
+    return 0;
 }
 
 /* core.place(function or task) -> "pipeline.lua:12", where it is defined or where it is now; nil:

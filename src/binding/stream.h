@@ -24,8 +24,11 @@ struct gpu_stream *gpu_lua_check_stream(lua_State *L, struct gpulua *g, int inde
 /* Pushes an op's handle with nothing in it: made before the work is submitted, which puts the
  * reference there. */
 struct gpu_op **gpu_lua_op_new(lua_State *L, struct gpulua *g);
-/* The same but for the metatable: who calls sets it. */
-struct gpu_op **gpu_lua_op_place(lua_State *L);
+/* What was put there need not be kept once it is over; see runtime/op_ref.h. The last thing that is
+ * done with it before the script has it. */
+void gpu_lua_op_loosen(struct gpu_op **op);
+/* gpu_lua_op_new but for the metatable: who calls sets it. */
+struct gpu_op_ref *gpu_lua_op_place(lua_State *L);
 /* Pushes a handle of an op, whose reference it takes: of captured work, which nobody can wait for,
  * the same one as before, if that is the same op. */
 void gpu_lua_op_captured(lua_State *L, struct gpulua *g, struct gpu_op *op);

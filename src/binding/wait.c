@@ -55,15 +55,19 @@ void gpu_lua_slot_watch(struct slot *slot, struct gpulua *g, struct gpu_op *op) 
     gpu_op_watch(op, &slot->waiter);
 }
 
-void gpu_lua_slot_join(struct slot *slot, struct gpulua *g, struct task *target) {
-    slot->g = g;
-    slot->target = target;
-    slot->next = target->joiners;
-    slot->link = &target->joiners;
+void gpu_lua_slot_link(struct slot *slot, struct slot **list) {
+    slot->next = *list;
+    slot->link = list;
     if (slot->next) {
         slot->next->link = &slot->next;
     }
-    target->joiners = slot;
+    *list = slot;
+}
+
+void gpu_lua_slot_join(struct slot *slot, struct gpulua *g, struct task *target) {
+    slot->g = g;
+    slot->target = target;
+    gpu_lua_slot_link(slot, &target->joiners);
 }
 
 void gpu_lua_slot_clear(struct slot *slot) {
@@ -83,6 +87,11 @@ void gpu_lua_slot_clear(struct slot *slot) {
         slot->next = NULL;
         slot->target = NULL;
     }
+    if (slot->descriptor) {
+        struct descriptor *descriptor = slot->descriptor;
+        slot->descriptor = NULL;
+        gpu_lua_descriptor_left(slot->g, descriptor);
+    }
 }
 
 /* ---- parking ---- */
@@ -94,7 +103,10 @@ bool gpu_lua_may_park(struct gpulua *g, lua_State *L) {
 int gpu_lua_park(lua_State *L, struct gpulua *g, lua_KFunction k) {
     struct task *task = g->running;
     if (task->waits.at_ns == 0) {
-        const char *what = task->slot.target ? "a task" : task->group ? "a group" : "sleep";
+        const char *what = task->slot.target       ? "a task"
+                           : task->slot.descriptor ? "a descriptor"
+                           : task->group           ? "a group"
+                                                   : "sleep";
         gpu_lua_trace_wait_begins(g, task->slot.op, what, &task->waits);
     }
     task->state = TASK_PARKED;
@@ -467,7 +479,7 @@ static int item_wait(lua_State *L, bool is_join) {
     if (!gpu_lua_item_get(L, g, 1, &item)) {
         gpu_lua_bad_self(L, "op", "an op, a task or a buffer");
     }
-    int64_t deadline_ns = gpu_lua_opt_deadline(L, 2, is_join ? "join" : "await");
+    int64_t deadline_ns = gpu_lua_opt_deadline(L, 2, 1, is_join ? "join" : "await");
     if (item.kind != GPU_LUA_KIND_TASK) {
         gpu_lua_check_eager(L, g, gpu_lua_item_device(&item), is_join ? "join" : "await");
     }
@@ -581,7 +593,7 @@ static int sleep_resumed(lua_State *L, int status, lua_KContext context) {
 /* gpu.sleep(seconds) */
 int gpu_lua_sleep(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    int64_t deadline_ns = gpu_lua_check_deadline(L, 1, "sleep");
+    int64_t deadline_ns = gpu_lua_check_deadline(L, 1, 1, "sleep");
     if (deadline_ns == INT64_MAX) {
         deadline_ns--; /* a time that never comes, but a timer all the same */
     }

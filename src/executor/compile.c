@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "executor/broker.h"
 #include "executor/executor.h"
 #include "ranges/ranges.h"
 #include "wire/sync.h"
@@ -16,6 +17,7 @@ struct executor_job {
     uint32_t module;
     char *text;    /* owned, NUL-terminated */
     char *name;    /* owned */
+    char *keep;    /* owned; NULL: nothing is kept */
     char *options; /* owned */
     /* What came out. */
     void *image;
@@ -28,6 +30,7 @@ struct executor_job {
 static void free_job(struct executor_job *job) {
     free(job->text);
     free(job->name);
+    free(job->keep);
     free(job->options);
     free(job->image);
     free(job->description);
@@ -69,12 +72,20 @@ static void compile(struct wire_executor *executor, struct executor_job *job) {
         job->text = entered;
     }
     bool was_cached = false;
-    const struct backend_source source = {
-        .name = job->name, .text = job->text, .options = job->options, .was_cached = &was_cached};
+    const struct backend_source source = {.name = job->name,
+                                          .text = job->text,
+                                          .options = job->options,
+                                          .keep = job->keep,
+                                          .was_cached = &was_cached};
     uint64_t begun_ns = gpu_wire_now_ns();
     bool is_told = gpu_range_push(GPU_RANGE_COMPILE, job->name, 0);
-    gpulua_status status = executor->ops->module_compile(
-        executor->device, &source, &job->image, &job->image_bytes, &job->description, &job->error);
+    gpulua_status status =
+        executor->info.broker
+            ? executor->info.broker->compile(executor->info.broker, executor->ops->name, &source,
+                                             &job->image, &job->image_bytes, &job->description,
+                                             &job->error)
+            : executor->ops->module_compile(executor->device, &source, &job->image,
+                                            &job->image_bytes, &job->description, &job->error);
     gpu_range_pop(is_told);
     job->compiled.took_ns = (int64_t)(gpu_wire_now_ns() - begun_ns);
     job->compiled.was_cached = was_cached;
@@ -117,12 +128,18 @@ static gpulua_status start_compiler(struct wire_executor *executor, struct backe
     return GPULUA_OK;
 }
 
-/* Takes the line "source NAME" out of the options. False: no memory. */
-static bool split_options(const char *payload, size_t bytes, char **name, char **options) {
+/* What is behind "WORD " on a line, to be freed; NULL: it is another line, or no memory. */
+static char *value_of(const char *line, size_t length, const char *word) {
+    size_t skip = strlen(word);
+    return length > skip && memcmp(line, word, skip) == 0 ? strndup(line + skip, length - skip)
+                                                          : NULL;
+}
+
+/* Takes the lines "source NAME" and "keep PREFIX" out of the options. False: no memory. */
+static bool split_options(const char *payload, size_t bytes, struct executor_job *job) {
     size_t length = strnlen(payload, bytes);
     char *out = malloc(length + 2);
-    *options = out;
-    *name = NULL;
+    job->options = out;
     if (out == NULL) {
         return false;
     }
@@ -131,9 +148,9 @@ static bool split_options(const char *payload, size_t bytes, char **name, char *
     while (line < end) {
         const char *stop = memchr(line, '\n', (size_t)(end - line));
         size_t span = (size_t)((stop != NULL ? stop : end) - line);
-        if (*name == NULL && span > 7 && memcmp(line, "source ", 7) == 0) {
-            *name = strndup(line + 7, span - 7);
-        } else if (span > 0) {
+        bool is_ours = (job->name == NULL && (job->name = value_of(line, span, "source "))) ||
+                       (job->keep == NULL && (job->keep = value_of(line, span, "keep ")));
+        if (!is_ours && span > 0) {
             memcpy(out, line, span);
             out += span;
             *out++ = '\n';
@@ -141,10 +158,10 @@ static bool split_options(const char *payload, size_t bytes, char **name, char *
         line = stop != NULL ? stop + 1 : end;
     }
     *out = '\0';
-    if (*name == NULL) {
-        *name = strdup("kernel.cu");
+    if (job->name == NULL) {
+        job->name = strdup("kernel.cu");
     }
-    return *name != NULL;
+    return job->name != NULL;
 }
 
 gpulua_status gpu_executor_compile_start(struct wire_executor *executor,
@@ -170,8 +187,7 @@ gpulua_status gpu_executor_compile_start(struct wire_executor *executor,
     job->module = record->object;
     job->text = malloc(record->u.module.bytes + 1);
     size_t payload_bytes = gpu_wire_record_payload_bytes(record);
-    if (job->text == NULL ||
-        !split_options(gpu_wire_record_payload(record), payload_bytes, &job->name, &job->options)) {
+    if (job->text == NULL || !split_options(gpu_wire_record_payload(record), payload_bytes, job)) {
         free_job(job);
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
     }

@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include "executor/assertions.h"
+#include "executor/broker.h"
+#include "executor/confine.h"
 #include "executor/executor.h"
 #include "wire/memory.h"
 #include "wire/spawn.h"
@@ -124,13 +126,32 @@ static void answer(gpulua_status status, const char *text) {
     } while (rc < 0 && errno == EINTR);
 }
 
+/* What kernels of anybody's print is for nobody. */
+static void silence(void) {
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (null < 0 || dup2(null, STDOUT_FILENO) < 0 || dup2(null, STDERR_FILENO) < 0) {
+        _exit(EXIT_FAILED);
+    }
+    close(null);
+}
+
 static struct wire_executor *take_up(const struct spawn_hello *hello) {
     struct wire_error error = {.status = GPULUA_OK};
     if (hello->magic != WIRE_PAGE_MAGIC) {
         answer(GPULUA_IO, "its protocol is of another build of gpulua");
         return NULL;
     }
+    static struct executor_broker broker;
+    if (hello->is_confined) {
+        silence();
+        gpu_broker_start(&broker, &error); /* while it can be, and without page and arena */
+    }
+    if (error.status != GPULUA_OK) {
+        answer(error.status, error.message);
+        return NULL;
+    }
     struct wire_executor_info info = {
+        .broker = hello->is_confined ? &broker : NULL,
         .page = gpu_wire_page_map(SPAWN_FD_PAGE, &error),
         .arena_bytes = hello->arena_bytes,
         .event_fd = SPAWN_FD_EVENT,
@@ -142,7 +163,11 @@ static struct wire_executor *take_up(const struct spawn_hello *hello) {
     }
     close(SPAWN_FD_PAGE); /* the mappings hold them */
     close(SPAWN_FD_ARENA);
-    struct wire_executor *executor = info.arena != NULL ? gpu_executor_create(&info, &error) : NULL;
+    if (info.arena != NULL && hello->is_confined) {
+        gpu_confine(CONFINE_KERNELS, NULL, &error);
+    }
+    struct wire_executor *executor =
+        info.arena != NULL && error.status == GPULUA_OK ? gpu_executor_create(&info, &error) : NULL;
     pthread_t watcher;
     if (executor != NULL && pthread_create(&watcher, NULL, watch_parent, NULL) != 0) {
         gpu_wire_fail(&error, GPULUA_CAPACITY, 0, "cannot start a thread");

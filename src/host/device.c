@@ -15,8 +15,10 @@ void gpulua_device_config_init(gpulua_device_config *config) {
  * for devices of objects. */
 static gpulua_status open(const gpulua_device_config *config, struct gpulua_device *shared,
                           struct gpu_error *error) {
+    bool is_confined = config->confined != 0;
     struct gpu_device_info info = {
-        .name = gpu_lua_setting(config->device, "GPULUA_DEVICE"),
+        .name = is_confined && !config->device ? "cpu"
+                                               : gpu_lua_setting(config->device, "GPULUA_DEVICE"),
         .isolation = config->isolation,
         .executor_path = config->executor_path,
         .cache_path = config->cache_path,
@@ -30,10 +32,11 @@ static gpulua_status open(const gpulua_device_config *config, struct gpulua_devi
         .watchdog_s = config->watchdog_s,
         .coredump_path = config->coredump_path,
         .completion = config->completion,
+        .is_confined = is_confined,
     };
     const char *isolate = gpu_lua_setting(NULL, "GPULUA_ISOLATE");
     gpulua_status status = GPULUA_OK;
-    if (info.isolation == GPULUA_ISOLATE_DEFAULT && isolate) {
+    if (info.isolation == GPULUA_ISOLATE_DEFAULT && isolate && !is_confined) {
         status = gpu_lua_isolation(isolate, "GPULUA_ISOLATE", &info.isolation, error);
     }
     if (status == GPULUA_OK && info.completion == GPULUA_COMPLETION_DEFAULT) {
@@ -45,6 +48,7 @@ static gpulua_status open(const gpulua_device_config *config, struct gpulua_devi
     if (status) {
         return status;
     }
+    shared->is_confined = is_confined;
     status = gpu_device_share(shared->device, error);
     if (status) {
         gpu_device_close(shared->device, 0);
@@ -84,6 +88,10 @@ gpulua_status gpulua_device_inject(gpulua_device *device, gpulua_injection what,
     }
     gpu_device_inject(device->device, what, n);
     return GPULUA_OK;
+}
+
+bool gpu_host_is_confined(const struct gpulua_device *device) {
+    return device->is_confined;
 }
 
 bool gpu_host_is_isolated(const struct gpulua_device *device) {

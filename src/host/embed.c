@@ -202,6 +202,11 @@ static bool check_config(const gpulua_config *config, bool is_attached) {
     } else if (config && config->sandbox && config->shared_device &&
                !gpu_host_is_isolated(config->shared_device)) {
         failure = "the device of a sandbox has to be in a process of its own";
+    } else if (config && config->allow_compile &&
+               !(config->sandbox && config->shared_device &&
+                 gpu_host_is_confined(config->shared_device))) {
+        failure = "allow_compile is for sandboxes with a device that is confined "
+                  "(gpulua_device_config.confined): whatever else may compile as it is";
     }
     if (failure) {
         gpu_host_keep_creation_error(GPULUA_INVALID_ARGUMENT, failure);
@@ -282,11 +287,12 @@ void gpulua_close(gpulua *g) {
     if (!g) {
         return;
     }
+    if (!g->owns_state && g->attach_count > 1) {
+        g->attach_count--;
+        return;
+    }
+    gpu_lua_guest_run(g);
     if (!g->owns_state) {
-        if (g->attach_count > 1) {
-            g->attach_count--;
-            return;
-        }
         g->attach_count = 0;
         gpu_lua_shut(g, g->L);
         return;
@@ -407,11 +413,15 @@ int gpulua_timeout_ms(gpulua *g) {
         return -1;
     }
     gpu_lua_arm(g);
-    if (g->ready_count || g->was_poked || g->reports) {
+    if (g->ready_count || g->was_poked || g->guest_is_due || g->reports) {
         return 0;
     }
     int64_t deadline_ns = gpu_lua_next_deadline_ns(g), alarm_ns = gpu_lua_alarm_ns(g);
     deadline_ns = alarm_ns < deadline_ns ? alarm_ns : deadline_ns;
+    if (g->watch_count > 0) {
+        int64_t look_ns = gpu_lua_now_ns() + GPU_LUA_HEARTBEAT_NS;
+        deadline_ns = look_ns < deadline_ns ? look_ns : deadline_ns;
+    }
     if (deadline_ns == INT64_MAX) {
         return -1;
     }

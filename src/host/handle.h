@@ -24,6 +24,9 @@ struct gpulua_buffer *gpu_host_buffer_create(struct gpulua *g, const struct gpu_
 /* The same of a buffer of a script's. */
 struct gpulua_buffer *gpu_host_buffer_of(struct gpulua *g, const struct buffer *buffer);
 
+/* May anybody's kernels run on it? */
+bool gpu_host_is_confined(const struct gpulua_device *device);
+
 /* Is it in a process of its own? */
 bool gpu_host_is_isolated(const struct gpulua_device *device);
 

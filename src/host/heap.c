@@ -3,6 +3,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <lauxlib.h>
 
@@ -81,12 +83,22 @@ static size_t class_of(size_t bytes) {
     return (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES;
 }
 
+/* Brings its pages in at once, because one at a time, at the first touch of each, they cost as much
+ * as what is done with them. A wish: it takes Linux 5.14. */
+static void populate(struct chunk *chunk) {
+    uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)chunk + page_bytes - 1) & ~(page_bytes - 1);
+    uintptr_t end = ((uintptr_t)chunk + CHUNK_BYTES) & ~(page_bytes - 1);
+    (void)madvise((void *)begin, end - begin, MADV_POPULATE_WRITE);
+}
+
 static void *cut(struct heap *heap, size_t bytes) {
     if ((size_t)(heap->end - heap->top) < bytes) {
         struct chunk *chunk = malloc(CHUNK_BYTES);
         if (!chunk) {
             return NULL;
         }
+        populate(chunk);
         chunk->next = heap->chunks;
         heap->chunks = chunk;
         heap->top = chunk->bytes + OWN_OFFSET;

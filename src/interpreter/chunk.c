@@ -132,12 +132,28 @@ bool chunk_do_file(lua_State *L, const char *path) {
 }
 
 /* A task of its own, so that modules may wait in their main chunks where require allows it. */
+static int value_called(lua_State *L, int status, lua_KContext context) {
+    (void)status;
+    (void)context;
+    return lua_gettop(L);
+}
+
+static int call_value(lua_State *L) {
+    lua_callk(L, lua_gettop(L) - 1, LUA_MULTRET, 0, value_called);
+    return lua_gettop(L);
+}
+
 bool chunk_do_library(lua_State *L, const char *text) {
     const char *equals = strchr(text, '=');
     const char *name = equals ? equals + 1 : text;
-    lua_getglobal(L, "require");
+    int arg_count = 1;
+    if (lua_getglobal(L, "require") != LUA_TFUNCTION) { /* it may be called, or says why not */
+        lua_pushcfunction(L, call_value);
+        lua_insert(L, -2);
+        arg_count++;
+    }
     lua_pushstring(L, name);
-    int count = chunk_run(L, 1);
+    int count = chunk_run(L, arg_count);
     if (count < 0) {
         program_say(program.name, lua_tostring(L, -1));
         lua_pop(L, 2);

@@ -80,8 +80,7 @@ static void on_log(void *user, const char *line) {
 static bool run_chunks(lua_State *L, char **argv, int count) {
     for (int i = 1; i < count; i++) {
         char kind = argv[i][0] == '-' ? argv[i][1] : '\0';
-        if (kind == '-' && strchr(argv[i], '=') == NULL && strncmp(argv[i], "--info", 6) != 0 &&
-            strcmp(argv[i], "--check") != 0 && strcmp(argv[i], "--summary") != 0 && argv[i][2]) {
+        if (kind == '-' && options_wants_value(argv[i])) {
             i++; /* the value of a long option */
         } else if (kind == 'e' || kind == 'l') {
             const char *text = argv[i][2] ? argv[i] + 2 : argv[++i];
@@ -97,20 +96,35 @@ static bool run_chunks(lua_State *L, char **argv, int count) {
     return true;
 }
 
-static bool run_script(lua_State *L, int argc, char **argv, const struct options *options) {
+/* The script's arguments are what the table arg has when its turn comes, as with lua. */
+static int push_arguments(lua_State *L) {
+    if (lua_getglobal(L, "arg") != LUA_TTABLE) {
+        return luaL_error(L, "'arg' is not a table");
+    }
+    lua_Integer count = luaL_len(L, -1);
+    luaL_checkstack(L, (int)count + 3, "too many arguments to script");
+    for (lua_Integer i = 1; i <= count; i++) {
+        lua_rawgeti(L, 1, i);
+    }
+    lua_remove(L, 1);
+    return (int)count;
+}
+
+static bool run_script(lua_State *L, const char *const *argv, const struct options *options) {
     const char *path = argv[options->script];
     if (strcmp(path, "-") == 0 && strcmp(argv[options->script - 1], "--") != 0) {
         path = NULL;
     }
-    int arg_count = argc - options->script - 1;
+    int base = lua_gettop(L) + 1;
     int status = luaL_loadfile(L, path);
     if (status == LUA_OK) {
-        luaL_checkstack(L, arg_count + 4, "too many arguments to script");
-        for (int i = 1; i <= arg_count; i++) {
-            lua_pushstring(L, argv[options->script + i]);
+        lua_pushcfunction(L, push_arguments);
+        status = lua_pcall(L, 0, LUA_MULTRET, 0);
+        if (status != LUA_OK) {
+            lua_remove(L, base);
         }
     }
-    return chunk_do(L, status, arg_count);
+    return chunk_do(L, status, status == LUA_OK ? lua_gettop(L) - base : 0);
 }
 
 static bool run_init(lua_State *L) {
@@ -140,11 +154,12 @@ static bool open_device(lua_State *L, const char *name) {
 }
 
 /* gpulua.kernel_facts' try(). False: there is nothing to show, and why has been told. */
-static bool show_kernels(lua_State *L, const char *path) {
+static bool show_kernels(lua_State *L, const char *path, bool shows_code) {
     int top = lua_gettop(L), count = -1;
     if (luaL_loadstring(L, "return require('gpulua.kernel_facts').try(...)") == LUA_OK) {
         lua_pushstring(L, path);
-        count = chunk_run(L, 1);
+        lua_pushboolean(L, shows_code);
+        count = chunk_run(L, 2);
     }
     bool ok = count == 1;
     if (ok) {
@@ -407,7 +422,7 @@ static int run(lua_State *L) {
     if (options.shows_info) {
         show_info(L, options.shows_info);
     }
-    if (options.kernel && !show_kernels(L, options.kernel)) {
+    if (options.kernel && !show_kernels(L, options.kernel, options.shows_code)) {
         return 0;
     }
     if (options.replay) {
@@ -420,7 +435,7 @@ static int run(lua_State *L) {
         return 0;
     }
     bool has_script = options.script < argc;
-    if (has_script && !run_script(L, argc, argv, &options)) {
+    if (has_script && !run_script(L, (const char *const *)argv, &options)) {
         return 0;
     }
     if (options.is_interactive) {
@@ -439,6 +454,30 @@ static int run(lua_State *L) {
     return 1;
 }
 
+/* A kernel of the CPU device runs in this process unless it was told otherwise, and so do its
+ * mistakes. The program ends by the signal all the same. */
+static void on_fault(int number) {
+    static const char text[] =
+        ": an invalid memory access, or the like. If a kernel did it: --check says which, with "
+        "which argument, and where it was launched; with --isolate process the script goes on\n";
+    int saved = errno;
+    ssize_t put = write(STDERR_FILENO, program.name, strlen(program.name));
+    put = put < 0 ? put : write(STDERR_FILENO, text, sizeof text - 1);
+    errno = saved;
+    signal(number, SIG_DFL);
+    raise(number); /* it comes when this handler returns */
+}
+
+static void explain_faults(void) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        struct sigaction before;
+        if (sigaction(faults[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL) {
+            signal(faults[i], on_fault);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     struct heap *heap;
     lua_State *L = gpu_heap_state(0, &heap);
@@ -450,6 +489,7 @@ int main(int argc, char **argv) {
         return EXIT_FAILURE;
     }
     lua_pushcfunction(L, run);
+    explain_faults();
     lua_pushinteger(L, argc);
     lua_pushlightuserdata(L, argv);
     int status = lua_pcall(L, 2, 1, 0);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "interpreter/program.h"
 
@@ -34,7 +35,9 @@ void options_show(FILE *file) {
         "  --timeline FILE.html  the same as a page for any browser, with what limited it\n"
         "  --summary  where time and memory went, at the end, on standard error\n"
         "  --kernel FILE.cu  compiles it and shows registers, memory and occupancy of its kernels\n"
+        "  --code    with --kernel: also what the compilers have made of them, PTX and SASS\n"
         "  --help    show this text\n"
+        "  --version  the same as -v\n"
         "  --info    show devices, libraries, limits, the cache (--info=json: as JSON)\n",
         program.name);
     fflush(file);
@@ -48,6 +51,17 @@ static void usage(const char *bad) {
         fprintf(stderr, "unrecognized option '%s'\n", bad);
     }
     options_show(stderr);
+}
+
+bool options_wants_value(const char *option) {
+    static const char *const names[] = {"--seeds",  "--trace",  "--timeline", "--flight",
+                                        "--replay", "--kernel", "--device",   "--isolate"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(option, names[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* "--name VALUE" and "--name=VALUE"; NULL if argv[*i] is another option. *is_missing: no value. */
@@ -102,12 +116,26 @@ static bool set_check(struct options *options, const char *value) {
     return true;
 }
 
+/* The same of a file to be written, which a script that is there is not: the name was left out. */
+static const char *written_value(char **argv, int *i, const char *name, bool *is_missing) {
+    const char *value = long_value(argv, i, name, is_missing);
+    const char *end = value ? strrchr(value, '.') : NULL;
+    if (end && strcmp(end, ".lua") == 0 && access(value, F_OK) == 0) {
+        *is_missing = true;
+    }
+    return value;
+}
+
 static bool take_long(char **argv, int *i, struct options *options) {
     bool is_missing = false;
     const char *option = argv[*i];
     const char *value;
     if (strcmp(option, "--help") == 0) {
         options->shows_help = true;
+        return true;
+    }
+    if (strcmp(option, "--version") == 0) {
+        options->shows_version = true;
         return true;
     }
     if (strcmp(option, "--info") == 0) {
@@ -121,17 +149,21 @@ static bool take_long(char **argv, int *i, struct options *options) {
     if (strcmp(option, "--check") == 0 || strncmp(option, "--check=", 8) == 0) {
         return set_check(options, option[7] == '=' ? option + 8 : NULL);
     }
+    if (strcmp(option, "--code") == 0) {
+        options->shows_code = true;
+        return true;
+    }
     if (strcmp(option, "--summary") == 0) {
         options->summarizes = true;
         return true;
     }
     if ((value = long_value(argv, i, "--seeds", &is_missing))) {
         options->seeds = value;
-    } else if ((value = long_value(argv, i, "--trace", &is_missing))) {
+    } else if ((value = written_value(argv, i, "--trace", &is_missing))) {
         options->trace = value;
-    } else if ((value = long_value(argv, i, "--timeline", &is_missing))) {
+    } else if ((value = written_value(argv, i, "--timeline", &is_missing))) {
         options->timeline = value;
-    } else if ((value = long_value(argv, i, "--flight", &is_missing))) {
+    } else if ((value = written_value(argv, i, "--flight", &is_missing))) {
         options->flight = value;
     } else if ((value = long_value(argv, i, "--replay", &is_missing))) {
         options->replay = value;
@@ -148,7 +180,8 @@ static bool take_long(char **argv, int *i, struct options *options) {
         return false;
     }
     if (is_missing) {
-        fprintf(stderr, "%s: '%s' needs argument\n", program.name, option);
+        fprintf(stderr, "%s: '%s' needs argument%s\n", program.name, option,
+                value && value[0] ? ", the name of a file to write, and not that of a script" : "");
         return false;
     }
     return true;
@@ -205,6 +238,11 @@ bool options_read(int argc, char **argv, struct options *options) {
         }
     }
     options->script = i < argc ? i : argc;
+    if (options->shows_code && !options->kernel) {
+        fprintf(stderr, "%s: --code: a kernel's, so --kernel FILE.cu with it expected\n",
+                program.name);
+        return false;
+    }
     if (options->trace && options->timeline && strcmp(options->trace, options->timeline) == 0) {
         fprintf(stderr, "%s: --trace and --timeline: two files expected, got '%s' twice\n",
                 program.name, options->trace);

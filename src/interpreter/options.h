@@ -23,8 +23,12 @@ struct options {
     const char *timeline; /* the same for a page; NULL: none */
     bool summarizes;      /* tables of where the time went are shown at the end */
     const char *kernel;   /* the file whose kernels are shown; NULL: none */
+    bool shows_code;      /* and what they were compiled to */
     const char *replay;   /* the file whose operations are done again; NULL: none */
 };
+
+/* Is the next argument the value of this one? */
+bool options_wants_value(const char *option);
 
 /* False: something was wrong and has been said. */
 bool options_read(int argc, char **argv, struct options *options);

@@ -19,6 +19,7 @@
 #include "runtime/recovery.h"
 #include "runtime/report.h"
 #include "runtime/watchdog.h"
+#include "wire/memory.h"
 
 /* ---- names ---- */
 
@@ -75,14 +76,20 @@ static gpulua_status open_link(struct gpu_device *device, const struct gpu_devic
     bool is_cpu = strcmp(target->kind, "cpu") == 0;
     device->isolation = info->isolation;
     if (device->isolation == GPULUA_ISOLATE_DEFAULT) {
-        device->isolation = is_cpu ? GPULUA_ISOLATE_NONE : GPULUA_ISOLATE_PROCESS;
+        device->isolation =
+            is_cpu && !info->is_confined ? GPULUA_ISOLATE_NONE : GPULUA_ISOLATE_PROCESS;
+    }
+    if (info->is_confined && (!is_cpu || device->isolation != GPULUA_ISOLATE_PROCESS)) {
+        return gpu_error_set(error, GPULUA_UNSUPPORTED,
+                             "only the CPU device can be confined, in a process of its own");
     }
     if (device->isolation == GPULUA_ISOLATE_PROCESS) {
         gpulua_status status = gpu_locate_executor(info->executor_path, path, sizeof path, error);
         if (status) {
             return status;
         }
-        link.executor_path = path;
+        link.program = (struct wire_program){
+            .path = path, .is_confined = info->is_confined, .cache_path = info->cache_path};
         link.transport = WIRE_TRANSPORT_PROCESS;
     } else {
         link.transport = device->isolation == GPULUA_ISOLATE_THREAD ? WIRE_TRANSPORT_THREAD
@@ -147,6 +154,25 @@ static gpulua_status find_coredump(struct gpu_device *device, const struct gpu_d
                : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a device");
 }
 
+/* Brings in the memory that launches write to in turn, until the op is over. */
+static void populate_until(struct gpu_device *device, struct gpu_op *op) {
+    const struct {
+        void *base;
+        uint64_t bytes;
+    } parts[] = {
+        {device->link->page, gpu_wire_page_span(WIRE_COMMAND_RING_BYTES, 0)},
+        {device->flight.uses, GPU_FLIGHT_USES_MAX * sizeof *device->flight.uses},
+        {device->flight.data, GPU_FLIGHT_DATA_BYTES},
+    };
+    const uint64_t step = UINT64_C(1) << 16;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        for (uint64_t at = 0; at < parts[i].bytes && !gpu_op_is_over(op); at += step) {
+            uint64_t left = parts[i].bytes - at;
+            gpu_wire_memory_populate((uint8_t *)parts[i].base + at, left < step ? left : step);
+        }
+    }
+}
+
 static gpulua_status open_device(struct gpu_device *device, const struct gpu_device_info *info,
                                  const struct target *target, struct gpu_error *error) {
     struct wire_record *record = (struct wire_record *)(void *)device->scratch;
@@ -181,7 +207,12 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     if (!gpu_recovery_keep_open(device, record)) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a device");
     }
-    status = gpu_request_wait(device, record, "open", on_open, device, error);
+    struct gpu_op *op = NULL;
+    status = gpu_request(device, record, "open", on_open, device, &op, error);
+    if (!status) {
+        populate_until(device, op);
+        status = gpu_request_end(op, error);
+    }
     if (status) {
         return status;
     }
@@ -351,6 +382,7 @@ static void destroy(struct gpu_device *device) {
         device->op_free = op->next;
         free(op);
     }
+    gpu_origins_finish(&device->origins);
     for (uint32_t i = 0; i < device->failed_count; i++) {
         gpu_failure_release(device->failed[i].failure);
     }

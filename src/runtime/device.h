@@ -80,6 +80,8 @@ struct gpu_device_info {
     bool is_unfenced; /* for the twins of race tests alone: hazards are found but not waited for */
     uint64_t unfenced_wait; /* for mutation tests alone: this one of the waits that the recorder
                          finds, from 1, is left out, and nobody but the device notices; 0: none */
+    bool is_confined;       /* the CPU device in a process that can do nothing but compute, for
+                               kernels of anybody's (executor/confine.h); not in check mode */
     bool is_checked;        /* check mode */
     bool is_hashed;         /* by hashes, as on devices that cannot see accesses */
     uint64_t seed;          /* of check mode */

@@ -75,7 +75,8 @@ void gpu_op_release(struct gpu_op *op) {
         return;
     }
     GPU_ENTER(op->device);
-    if (--op->refs > 0) {
+    bool is_left = --op->refs == 1 && op->ref && op->state != GPU_OP_PENDING;
+    if (op->refs > 0 && !(is_left && gpu_op_leave_ref(op))) {
         return;
     }
     assert(!op->waiters && !op->on_reply);
@@ -176,6 +177,9 @@ void gpu_op_end(struct gpu_op *op) {
     }
     /* Whoever has a handle of what is over keeps no stream's slot from being used again. */
     let_stream_go(op);
+    if (op->ref && op->refs == 2 && gpu_op_leave_ref(op)) {
+        op->refs--;
+    }
     if (op->refs > 1) {
         op->refs--;
     } else {
@@ -596,10 +600,11 @@ gpu_request_wait(struct gpu_device *device, struct wire_record *record, const ch
                  void *user, struct gpu_error *error) {
     struct gpu_op *op = NULL;
     gpulua_status status = gpu_request(device, record, label, on_reply, user, &op, error);
-    if (status) {
-        return status;
-    }
-    status = gpu_op_wait(op, -1, error);
+    return status ? status : gpu_request_end(op, error);
+}
+
+gpulua_status gpu_request_end(struct gpu_op *op, struct gpu_error *error) {
+    gpulua_status status = gpu_op_wait(op, -1, error);
     if (status) {
         /* Interrupted: `user` is the caller's frame, so the answer must not be handed to it any
          * more. */

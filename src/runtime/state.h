@@ -62,6 +62,7 @@ struct gpu_op {
     struct gpu_waiter *waiters;
     struct gpu_failure *failure; /* retained; set as soon as known */
     void *shadow;                /* the observer's */
+    struct gpu_op_ref *ref;      /* while pending: a loose one; see op_ref.h */
     struct wire_reply *reply;    /* of requests: owned copy until the poll */
     /* Requests: called once by the poll that ends it, before waiters fire. `reply` NULL: the device
      * is gone. */
@@ -74,6 +75,17 @@ struct gpu_op {
     struct gpu_report *needs[4]; /* retained: of what it depends on */
     uint32_t need_count;
 };
+
+/* What operations of one line have in common; see op_ref.h. */
+struct gpu_origin;
+struct gpu_origins {
+    struct gpu_origin **table; /* by hash; NULL: none */
+    uint32_t capacity, count;
+};
+void gpu_origins_finish(struct gpu_origins *origins);
+/* It is over, and its loose reference is all that there is: true, that does not keep it any more;
+ * it does if there is more to know. */
+bool gpu_op_leave_ref(struct gpu_op *op);
 
 #define GPU_KNOWN_MAX 64u
 struct gpu_known {
@@ -400,6 +412,7 @@ struct gpu_device {
     /* operations */
     struct gpu_op *requests, **requests_tail; /* pending */
     struct gpu_op *op_free;
+    struct gpu_origins origins;
     uint64_t request_number_next;
     uint32_t submits_since_poll;
     uint64_t op_number_next, module_number_next, kernel_number_next, graph_number_next;
@@ -635,7 +648,10 @@ struct gpu_op *gpu_request_expect(struct gpu_device *device, uint64_t seq, const
                                   void (*on_reply)(struct gpu_op *op, void *user,
                                                    const struct wire_reply *reply),
                                   void *user);
-/* gpu_request, and blocks for the answer; on_reply gets the reply when its status is 0. */
+/* Blocks for the answer to a request, whose reference it takes; on_reply gets the reply when its
+ * status is 0. */
+gpulua_status gpu_request_end(struct gpu_op *op, struct gpu_error *error);
+/* gpu_request and its end. */
 gpulua_status
 gpu_request_wait(struct gpu_device *device, struct wire_record *record, const char *label,
                  void (*on_reply)(struct gpu_op *op, void *user, const struct wire_reply *reply),

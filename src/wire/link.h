@@ -77,9 +77,18 @@ struct wire_link {
     void *user;
 };
 
+/* What is started for the process transport. */
+struct wire_program {
+    const char *path; /* absolute: of gpulua-exec */
+    /* Confined: its environment is what it needs, and the folder for compiled code this one; NULL:
+     * the default. */
+    bool is_confined;
+    const char *cache_path;
+};
+
 struct wire_link_info {
     enum wire_transport transport;
-    const char *executor_path; /* process: absolute path of gpulua-exec */
+    struct wire_program program; /* process */
     void (*on_reply)(void *user, const struct wire_reply *reply);
     void *user;
 };
@@ -120,6 +129,7 @@ int gpu_wire_link_pid(const struct wire_link *link);
 
 struct wire_executor;
 struct executor_assertions; /* executor/assertions.h */
+struct executor_broker;     /* executor/broker.h */
 enum wire_executor_place {
     WIRE_EXECUTOR_INLINE, /* on the script's thread: no loop of its own */
     WIRE_EXECUTOR_THREAD, /* a loop, in the script's process */
@@ -131,6 +141,8 @@ struct wire_executor_info {
     uint64_t arena_bytes;
     int event_fd; /* written when page->script_sleeps and something happened; borrowed */
     enum wire_executor_place place;
+    const struct executor_broker *broker;   /* borrowed: whom a confined one asks to compile; NULL:
+                                               nobody */
     struct executor_assertions *assertions; /* borrowed: what the driver has printed of failed
                                      assertions, for the text of a loss; NULL: nobody listens */
 };

@@ -23,9 +23,9 @@ struct heir {
 };
 
 struct link_process {
-    struct link_ring ring; /* first */
-    char *path;            /* owned: of gpulua-exec */
-    int arena_fd;          /* owned: for the next one */
+    struct link_ring ring;       /* first */
+    struct wire_program program; /* its texts owned */
+    int arena_fd;                /* owned: for the next one */
     struct spawn_child child;
     /* Killed, and not known to have ended yet; pidfd -1: there is none. */
     struct spawn_child former;
@@ -123,7 +123,7 @@ static gpulua_status make_heir(const struct link_process *self, struct heir *hei
     if (status == GPULUA_OK) {
         heir->page = gpu_wire_page_create(&page_fd, error);
         status = heir->page != NULL
-                     ? gpu_wire_spawn(self->path, page_fd, self->arena_fd, heir->event_fd,
+                     ? gpu_wire_spawn(&self->program, page_fd, self->arena_fd, heir->event_fd,
                                       self->ring.core.link.arena_bytes, &heir->child, error)
                      : error->status;
     }
@@ -141,7 +141,7 @@ static gpulua_status make_heir(const struct link_process *self, struct heir *hei
 static gpulua_status enthrone(struct link_process *self, struct heir *heir, int patience_ms,
                               struct wire_error *error) {
     struct link_core *core = &self->ring.core;
-    if (gpu_wire_spawn_await(self->path, &heir->child, patience_ms, error) != GPULUA_OK) {
+    if (gpu_wire_spawn_await(self->program.path, &heir->child, patience_ms, error) != GPULUA_OK) {
         drop_heir(heir);
         return error->status;
     }
@@ -231,8 +231,9 @@ static void process_release(struct wire_link *link) {
         close(self->arena_fd);
         self->arena_fd = -1;
     }
-    free(self->path);
-    self->path = NULL;
+    free((char *)(uintptr_t)self->program.path);
+    free((char *)(uintptr_t)self->program.cache_path);
+    self->program = (struct wire_program){.path = NULL};
 }
 
 static int process_pid(const struct wire_link *link) {
@@ -282,12 +283,16 @@ struct wire_link *gpu_wire_process_open(const struct wire_link_info *info,
     self->arena_fd = -1;
     link->poll_fd = -1;
     link->can_restart = true;
-    if (info->executor_path == NULL || info->executor_path[0] == '\0') {
+    const struct wire_program *program = &info->program;
+    if (program->path == NULL || program->path[0] == '\0') {
         gpu_wire_fail(error, GPULUA_IO, 0, "no path to gpulua-exec is known");
         goto fail;
     }
-    self->path = strdup(info->executor_path);
-    if (self->path == NULL) {
+    self->program.path = strdup(program->path);
+    self->program.is_confined = program->is_confined;
+    self->program.cache_path = program->cache_path != NULL ? strdup(program->cache_path) : NULL;
+    if (self->program.path == NULL ||
+        (program->cache_path != NULL && self->program.cache_path == NULL)) {
         gpu_wire_fail(error, GPULUA_OUT_OF_MEMORY, ENOMEM, "out of memory");
         goto fail;
     }

@@ -61,6 +61,15 @@ static void *map(int fd, uint64_t bytes) {
     return base == MAP_FAILED ? NULL : base;
 }
 
+void gpu_wire_memory_populate(void *base, uint64_t bytes) {
+    uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)base + page_bytes - 1) & ~(page_bytes - 1);
+    uintptr_t end = ((uintptr_t)base + (uintptr_t)bytes) & ~(page_bytes - 1);
+    if (begin < end) {
+        (void)madvise((void *)begin, end - begin, MADV_POPULATE_WRITE); /* since Linux 5.14 */
+    }
+}
+
 struct wire_page *gpu_wire_page_create(int *fd, struct wire_error *error) {
     uint64_t bytes = gpu_wire_page_span(WIRE_COMMAND_RING_BYTES, WIRE_REPLY_RING_BYTES);
     int file = -1;

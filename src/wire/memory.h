@@ -29,6 +29,10 @@ void gpu_wire_arena_destroy(uint8_t *arena, uint64_t arena_bytes); /* NULL is fi
 struct wire_page *gpu_wire_page_map(int fd, struct wire_error *error);
 uint8_t *gpu_wire_arena_map(int fd, uint64_t arena_bytes, struct wire_error *error);
 
+/* Brings the pages that lie wholly in there in at once, because one at a time, at the first touch
+ * of each, they cost as much as the work on them. A wish: an older kernel does as before. */
+void gpu_wire_memory_populate(void *base, uint64_t bytes);
+
 /* One side's view of a ring of the page. */
 void gpu_wire_ring_command(struct wire_ring *ring, struct wire_page *page);
 void gpu_wire_ring_reply(struct wire_ring *ring, struct wire_page *page);

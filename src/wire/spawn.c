@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -130,9 +131,54 @@ void gpu_wire_spawn_end(struct spawn_child *child, int grace_ms) {
     }
 }
 
+/* ---- the environment of a confined one: what others have there may be secret ---- */
+
+#define CACHE_VARIABLE "GPULUA_CACHE="
+
+static bool is_passed(const char *variable, bool has_cache_path) {
+    static const char *const names[] = {
+        CACHE_VARIABLE,     "XDG_CACHE_HOME=", "HOME=",         "PATH=",          "GPULUA_CXX=",
+        "LD_LIBRARY_PATH=", "ASAN_OPTIONS=",   "LSAN_OPTIONS=", "UBSAN_OPTIONS=", "TSAN_OPTIONS="};
+    if (has_cache_path && strncmp(variable, CACHE_VARIABLE, strlen(CACHE_VARIABLE)) == 0) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strncmp(variable, names[i], strlen(names[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The host's variables and, where that is known, the folder for compiled code in `cache`, which is
+ * malloc'ed. NULL: no memory. */
+static char **environment_make(const struct wire_program *program, char **cache) {
+    size_t count = 0, kept = 0;
+    while (environ != NULL && environ[count] != NULL) {
+        count++;
+    }
+    char **list = calloc(count + 2, sizeof *list);
+    *cache = NULL;
+    if (list != NULL && program->cache_path != NULL &&
+        asprintf(cache, "%s%s", CACHE_VARIABLE, program->cache_path) < 0) {
+        *cache = NULL;
+        free(list);
+        list = NULL;
+    }
+    if (list != NULL && *cache != NULL) {
+        list[kept++] = *cache;
+    }
+    for (size_t i = 0; list != NULL && i < count; i++) {
+        if (is_passed(environ[i], *cache != NULL)) {
+            list[kept++] = environ[i];
+        }
+    }
+    return list;
+}
+
 /* The descriptors at their numbers, stdin from nowhere; stdout and stderr are inherited, because
  * kernels print there. Every signal as at the start of a process, whatever the host has set. */
-static int start(const char *path, const int fds[SPAWN_FD_COUNT], int *pid) {
+static int start(const struct wire_program *program, const int fds[SPAWN_FD_COUNT], int *pid) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     int rc = posix_spawn_file_actions_init(&actions);
@@ -168,9 +214,16 @@ static int start(const char *path, const int fds[SPAWN_FD_COUNT], int *pid) {
         rc = posix_spawnattr_setsigdefault(&attributes, &all);
     }
     if (rc == 0) {
-        char *const argv[] = {(char *)(uintptr_t)path, (char[]){SPAWN_ARGUMENT}, NULL};
-        pid_t child;
-        rc = posix_spawn(&child, path, &actions, &attributes, argv, environ);
+        char *const argv[] = {(char *)(uintptr_t)program->path, (char[]){SPAWN_ARGUMENT}, NULL};
+        char *cache = NULL;
+        char **own = program->is_confined ? environment_make(program, &cache) : NULL;
+        pid_t child = 0;
+        rc = program->is_confined && own == NULL
+                 ? ENOMEM
+                 : posix_spawn(&child, program->path, &actions, &attributes, argv,
+                               own != NULL ? own : environ);
+        free(own);
+        free(cache);
         *pid = (int)child;
     }
     posix_spawnattr_destroy(&attributes);
@@ -180,7 +233,8 @@ static int start(const char *path, const int fds[SPAWN_FD_COUNT], int *pid) {
 
 /* dup2 onto the fixed numbers must not overwrite a descriptor that is still to be passed, so copies
  * far above are what is passed. */
-static int start_with_copies(const char *path, const int fds[SPAWN_FD_COUNT], int *pid) {
+static int start_with_copies(const struct wire_program *program, const int fds[SPAWN_FD_COUNT],
+                             int *pid) {
     int copies[SPAWN_FD_COUNT] = {-1, -1, -1, -1};
     int rc = 0;
     for (int i = 0; i < SPAWN_FD_COUNT && rc == 0; i++) {
@@ -188,7 +242,7 @@ static int start_with_copies(const char *path, const int fds[SPAWN_FD_COUNT], in
         rc = copies[i] < 0 ? errno : 0;
     }
     if (rc == 0) {
-        rc = start(path, copies, pid);
+        rc = start(program, copies, pid);
     }
     for (int i = 0; i < SPAWN_FD_COUNT; i++) {
         if (copies[i] >= 0) {
@@ -253,9 +307,10 @@ gpulua_status gpu_wire_spawn_await(const char *path, const struct spawn_child *c
     return GPULUA_OK;
 }
 
-gpulua_status gpu_wire_spawn(const char *path, int page_fd, int arena_fd, int event_fd,
-                             uint64_t arena_bytes, struct spawn_child *child,
+gpulua_status gpu_wire_spawn(const struct wire_program *program, int page_fd, int arena_fd,
+                             int event_fd, uint64_t arena_bytes, struct spawn_child *child,
                              struct wire_error *error) {
+    const char *path = program->path;
     int sockets[2] = {-1, -1};
     *child = (struct spawn_child){.pid = 0, .pidfd = -1, .control_fd = -1};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
@@ -263,7 +318,7 @@ gpulua_status gpu_wire_spawn(const char *path, int page_fd, int arena_fd, int ev
     }
     child->control_fd = sockets[0];
     const int fds[SPAWN_FD_COUNT] = {page_fd, arena_fd, event_fd, sockets[1]};
-    int rc = start_with_copies(path, fds, &child->pid);
+    int rc = start_with_copies(program, fds, &child->pid);
     close(sockets[1]);
     if (rc != 0) {
         gpu_wire_fail(error, GPULUA_IO, rc, "cannot start the executor '%s': %s", path,
@@ -285,7 +340,8 @@ gpulua_status gpu_wire_spawn(const char *path, int page_fd, int arena_fd, int ev
         }
         goto fail;
     }
-    const struct spawn_hello hello = {.magic = WIRE_PAGE_MAGIC, .arena_bytes = arena_bytes};
+    const struct spawn_hello hello = {
+        .magic = WIRE_PAGE_MAGIC, .is_confined = program->is_confined, .arena_bytes = arena_bytes};
     if (send(child->control_fd, &hello, sizeof hello, MSG_NOSIGNAL) < 0 && errno != EPIPE) {
         gpu_wire_fail(error, GPULUA_IO, errno, "send: %s", strerror(errno));
         goto fail;

@@ -15,8 +15,8 @@ enum { SPAWN_FD_PAGE = 3, SPAWN_FD_ARENA = 4, SPAWN_FD_EVENT = 5, SPAWN_FD_CONTR
 /* First message on the control socket, parent to child. Sent when the parent holds a pidfd: the
  * child is then known to be the one that answers. The child lives until the socket is closed. */
 struct spawn_hello {
-    uint32_t magic; /* WIRE_PAGE_MAGIC */
-    uint32_t reserved;
+    uint32_t magic;       /* WIRE_PAGE_MAGIC */
+    uint32_t is_confined; /* it is to run what nobody trusts (executor/confine.h) */
     uint64_t arena_bytes;
 };
 
@@ -33,10 +33,9 @@ struct spawn_child {
     int control_fd; /* owned; closing it ends the child */
 };
 
-/* Starts `path` with the three descriptors (borrowed). Whether it takes records is not known yet.
- */
-gpulua_status gpu_wire_spawn(const char *path, int page_fd, int arena_fd, int event_fd,
-                             uint64_t arena_bytes, struct spawn_child *child,
+/* Starts it with the three descriptors (borrowed). Whether it takes records is not known yet. */
+gpulua_status gpu_wire_spawn(const struct wire_program *program, int page_fd, int arena_fd,
+                             int event_fd, uint64_t arena_bytes, struct spawn_child *child,
                              struct wire_error *error);
 
 /* Blocks until the child takes records, has died, or has been silent for too long: then it fails,

@@ -154,6 +154,26 @@ function gpulua.any(...) end
 ---@param seconds number From 0 on.
 function gpulua.sleep(seconds) end
 
+---Waits until a descriptor is readable: there is something to read, its other end was closed, or somebody has
+---connected. A file on disk always is. All that wait for it go on; who reads first has what is there. Outside of tasks,
+---tasks run meanwhile.
+---
+---```lua
+---local pipe = io.popen "sleep 0.05; echo done"
+---print(gpu.readable(pipe, 0.001))           --> false
+---print(gpu.readable(pipe), pipe:read())     --> true	done
+---pipe:close()
+---```
+---
+---Waits: yields until it is readable, or the time is over.
+---
+---Errors: `InvalidArgument` (no open descriptor; it was closed meanwhile), `OutOfMemory`, `Unsupported` (in a sandbox),
+---those of waits.
+---@param descriptor any A number, or a file of `io`, of which this does not know what it has read ahead.
+---@param seconds? number From 0 on; without end by default.
+---@return boolean is_readable False when the time is over.
+function gpulua.readable(descriptor, seconds) end
+
 ---Runs `f(...)` as a task on the caller's stream, for at most so many seconds. When they are over the waits of f are
 ---cancelled and `Timeout` is raised, which says where f was. What f has given to the device goes on.
 ---

@@ -15,11 +15,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "backend/cpu/job.h"
 #include "backend/cpu/messages.h"
+#include "backend/file.h"
 
 #define CACHE_SUFFIX "cpu"
+#define FINDING_TEXT_BYTES (4u << 20)
 
 gpulua_status gpu_cpu_out_of_memory(struct job *job) {
     return gpu_backend_fail(job->error, GPULUA_OUT_OF_MEMORY, 0, "no memory for compiling '%.256s'",
@@ -101,18 +104,86 @@ static gpulua_status shared_bytes_check(struct job *job, const void *code, size_
     return GPULUA_OK;
 }
 
+/* Loads code for its table, which runs what it has of initialisation. */
+static gpulua_status describe(struct job *job, const void *code, size_t code_bytes,
+                              struct text *text) {
+    struct cpu_module module;
+    gpulua_status status = gpu_cpu_code_open(code, code_bytes, &module, job->error);
+    if (status == GPULUA_OK) {
+        gpu_cpu_describe(job, module.table, text);
+        status = shared_bytes_check(job, code, code_bytes, module.table);
+        gpu_cpu_code_close(&module);
+    }
+    return status;
+}
+
+/* What another process has found, in memory that both have. */
+struct finding {
+    gpulua_status status;
+    char message[sizeof((struct backend_error *)0)->message];
+    bool is_whole, has_log; /* the text is one */
+    uint32_t length;
+    char text[FINDING_TEXT_BYTES];
+};
+struct question {
+    struct job *job;
+    const void *code;
+    size_t code_bytes;
+    struct finding *finding;
+};
+
+static void describe_there(void *user) {
+    const struct question *question = user;
+    struct job *job = question->job;
+    struct finding *finding = question->finding;
+    struct text text = {0};
+    finding->status = describe(job, question->code, question->code_bytes, &text);
+    memcpy(finding->message, job->error->message, sizeof finding->message);
+    finding->has_log = job->error->log != NULL;
+    const char *found = finding->has_log ? job->error->log : gpu_text_get(&text);
+    size_t length = strlen(found);
+    if (length < sizeof finding->text && !text.failed) {
+        memcpy(finding->text, found, length);
+        finding->length = (uint32_t)length;
+        finding->is_whole = true;
+    }
+}
+
+/* describe(), where the code can do no harm. */
+static gpulua_status describe_apart(struct job *job, const void *code, size_t code_bytes,
+                                    struct text *text) {
+    struct finding *finding =
+        mmap(NULL, sizeof *finding, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (finding == MAP_FAILED) {
+        return gpu_cpu_out_of_memory(job);
+    }
+    struct question question = {job, code, code_bytes, finding};
+    bool is_good = job->source->apart(describe_there, &question) && finding->is_whole;
+    /* Whatever ran there wrote it. */
+    gpulua_status status = finding->status != GPULUA_OK ? GPULUA_COMPILE_FAILED : GPULUA_OK;
+    uint32_t length = finding->length;
+    if (!is_good || length >= sizeof finding->text) {
+        status = gpu_backend_fail(job->error, GPULUA_COMPILE_FAILED, 0,
+                                  "'%.256s' cannot be loaded: what it does at that, before any "
+                                  "kernel of it, fails or is not allowed",
+                                  job->source->name);
+    } else if (status == GPULUA_OK) {
+        gpu_text_format(text, "%.*s", (int)length, finding->text);
+    } else {
+        finding->message[sizeof finding->message - 1] = '\0';
+        gpu_backend_fail(job->error, status, 0, "%s", finding->message);
+        job->error->log = finding->has_log ? strndup(finding->text, length) : NULL;
+    }
+    munmap(finding, sizeof *finding);
+    return status;
+}
+
 /* Code, loaded once for its table, to an image and its description. */
 static gpulua_status image_make(struct job *job, const void *code, size_t code_bytes, void **image,
                                 size_t *image_bytes, char **description) {
-    struct cpu_module module;
-    gpulua_status status = gpu_cpu_code_open(code, code_bytes, &module, job->error);
-    if (status != GPULUA_OK) {
-        return status;
-    }
     struct text text = {0};
-    gpu_cpu_describe(job, module.table, &text);
-    status = shared_bytes_check(job, code, code_bytes, module.table);
-    gpu_cpu_code_close(&module);
+    gpulua_status status = job->source->apart != NULL ? describe_apart(job, code, code_bytes, &text)
+                                                      : describe(job, code, code_bytes, &text);
     if (status != GPULUA_OK) {
         free(text.bytes);
         return status;
@@ -124,6 +195,13 @@ static gpulua_status image_make(struct job *job, const void *code, size_t code_b
     }
     *description = gpu_text_take(&text);
     return *description != NULL ? GPULUA_OK : gpu_cpu_out_of_memory(job);
+}
+
+static gpulua_status code_keep(const struct job *job, const struct text *text, const void *code,
+                               size_t code_bytes) {
+    const char *prefix = job->source->keep;
+    gpulua_status status = gpu_backend_keep(prefix, ".cpp", text->bytes, text->length, job->error);
+    return status ? status : gpu_backend_keep(prefix, ".so", code, code_bytes, job->error);
 }
 
 /* Preprocessed text to an image. */
@@ -156,11 +234,14 @@ static gpulua_status build(struct job *job, const char *preprocessed, void **ima
     size_t code_bytes = 0;
     status = text.failed ? gpu_cpu_out_of_memory(job)
                          : gpu_cpu_compile_text(job, &text, &code, &code_bytes);
+    if (status == GPULUA_OK && job->source->keep != NULL) {
+        status = code_keep(job, &text, code, code_bytes);
+    }
     free(text.bytes);
     if (status == GPULUA_OK) {
         status = image_make(job, code, code_bytes, image, image_bytes, description);
-        free(code);
     }
+    free(code);
     return status;
 }
 
@@ -174,7 +255,9 @@ static gpulua_status job_run(struct job *job, const char *cache_path, void **ima
     }
     /* What is included is part of the key, so then the cache is asked behind the preprocessor. */
     key_make(job, NULL, &key);
-    if (!job->reads_files && cached(job, cache_path, &key, image, image_bytes, description)) {
+    bool can_take = job->source->keep == NULL;
+    if (can_take && !job->reads_files &&
+        cached(job, cache_path, &key, image, image_bytes, description)) {
         return GPULUA_OK;
     }
     if (!gpu_cache_folder(cache_path, job->cache_folder, sizeof job->cache_folder)) {
@@ -193,7 +276,8 @@ static gpulua_status job_run(struct job *job, const char *cache_path, void **ima
     if (job->reads_files) {
         key_make(job, preprocessed, &key);
     }
-    if (!job->reads_files || !cached(job, cache_path, &key, image, image_bytes, description)) {
+    bool is_new = !can_take || !job->reads_files;
+    if (is_new || !cached(job, cache_path, &key, image, image_bytes, description)) {
         status = build(job, preprocessed, image, image_bytes, description);
         if (status == GPULUA_OK) {
             gpu_cache_put(cache_path, &key, CACHE_SUFFIX, *image, *image_bytes);

@@ -305,6 +305,12 @@ static gpulua_status cpu_module_compile(struct backend_device *device,
                                   image_bytes, description, error);
 }
 
+static gpulua_status cpu_source_compile(const struct backend_source *source, void **image,
+                                        size_t *image_bytes, char **description,
+                                        struct backend_error *error) {
+    return gpu_cpu_module_compile(NULL, false, source, image, image_bytes, description, error);
+}
+
 static gpulua_status module_enter(struct backend_device *device, struct cpu_module_entry *entry,
                                   gpulua_status status, struct backend_module **module) {
     if (status != GPULUA_OK) {
@@ -413,6 +419,7 @@ const struct backend_ops gpu_backend_cpu = {
     .graph_patched = gpu_cpu_graph_patched,
     .graph_destroy = gpu_cpu_graph_destroy,
     .module_compile = cpu_module_compile,
+    .source_compile = cpu_source_compile,
     .module_load = cpu_module_load,
     .library_open = cpu_library_open,
     .module_unload = cpu_module_unload,

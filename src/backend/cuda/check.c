@@ -8,12 +8,14 @@
 #define CHECK_COMPUTE 90u
 
 gpulua_status gpu_cuda_compile_check(const char *name, const char *text, const char *options,
-                                     char **description, struct backend_error *error) {
+                                     const char *keep, char **description,
+                                     struct backend_error *error) {
     struct cuda_nvrtc nvrtc;
     *description = NULL;
     gpulua_status status = gpu_cuda_nvrtc_open(&nvrtc, error);
     if (status == GPULUA_OK) {
-        struct backend_source source = {.name = name, .text = text, .options = options};
+        struct backend_source source = {
+            .name = name, .text = text, .options = options, .keep = keep};
         void *image = NULL;
         size_t image_bytes = 0;
         /* A folder that cannot be: a check must compile, not remember. */

@@ -14,6 +14,7 @@
 
 #include "backend/cuda/describe.h"
 #include "backend/cuda/image.h"
+#include "backend/file.h"
 #include "backend/kernel_headers.h"
 #include "backend/text.h"
 
@@ -622,6 +623,28 @@ static gpulua_status nothing_found(struct job *job) {
         job->dropped[0] != '\0' ? ": " : "", job->dropped);
 }
 
+/* The PTX begins with what its functions are called in the source: "// kernel scale<float> = NAME".
+ */
+static gpulua_status code_keep(const struct job *job) {
+    const char *prefix = job->source->keep;
+    struct text ptx = {0};
+    for (size_t i = 0; i < job->names.count; i++) {
+        const struct cuda_name *name = &job->names.list[i];
+        if (!name->is_dropped && !name->is_global) {
+            gpu_text_format(&ptx, "// kernel %s = %s\n", name->expression, name->lowered);
+        }
+    }
+    gpu_text_add(&ptx, job->ptx, strlen(job->ptx));
+    gpulua_status status =
+        ptx.failed ? gpu_backend_fail(job->error, GPULUA_OUT_OF_MEMORY, 0, "no host memory")
+                   : gpu_backend_keep(prefix, ".ptx", ptx.bytes, ptx.length, job->error);
+    gpu_text_finish(&ptx);
+    if (status == GPULUA_OK && job->code_bytes > 0) { /* else the driver makes it of the PTX */
+        status = gpu_backend_keep(prefix, ".cubin", job->code, job->code_bytes, job->error);
+    }
+    return status;
+}
+
 static gpulua_status image_make(struct job *job, void **image, size_t *image_bytes,
                                 char **description) {
     struct text lines = {0}, symbols = {0};
@@ -731,8 +754,12 @@ gpulua_status gpu_cuda_compile(const struct cuda_nvrtc *nvrtc, uint32_t compute,
     gpulua_status status = options_read(&job, compute);
     if (status == GPULUA_OK) {
         key_make(&key, &job);
-        if (!job.options.cacheable || !cached(cache_path, &key, image, image_bytes, description)) {
+        bool can_take = job.options.cacheable && source->keep == NULL;
+        if (!can_take || !cached(cache_path, &key, image, image_bytes, description)) {
             status = job_run(&job);
+            if (status == GPULUA_OK && source->keep != NULL) {
+                status = code_keep(&job);
+            }
             if (status == GPULUA_OK) {
                 status = image_make(&job, image, image_bytes, description);
             }

@@ -13,7 +13,9 @@
 
 #include "backend/cuda/say.h"
 
-#define LOG_BYTES 4096u /* the newest lines; the driver keeps 25,600 bytes */
+#define LOG_BYTES 25600u /* what the driver keeps */
+/* It is given more than it is told of: a call on another thread may be logged while it writes. */
+#define LOG_SPARE_BYTES 25600u
 
 struct line {
     long thread;
@@ -133,13 +135,14 @@ void gpu_cuda_log_skip(struct backend_device *device) {
 
 void gpu_cuda_log_read(struct backend_device *device, const char *call, char *text,
                        size_t text_bytes) {
-    char log[LOG_BYTES];
-    size_t bytes = sizeof log;
+    size_t bytes = LOG_BYTES;
     text[0] = '\0';
-    if (device->has_log &&
+    char *log = device->has_log ? malloc(LOG_BYTES + LOG_SPARE_BYTES) : NULL;
+    if (log != NULL &&
         device->cu.cuLogsDumpToMemory(&device->log_at, log, &bytes, 0) == CUDA_SUCCESS &&
         bytes > 0) {
-        log[bytes < sizeof log ? bytes : sizeof log - 1] = '\0';
+        log[bytes < LOG_BYTES ? bytes : LOG_BYTES - 1] = '\0';
         gpu_cuda_log_pick(log, (long)gettid(), call, text, text_bytes);
     }
+    free(log);
 }

@@ -442,6 +442,7 @@ function device:close() end
 ---@field defines? table<string, string|number|boolean> Macros; true is 1, false leaves it out.
 ---@field include? string|string[] Folders for headers.
 ---@field flags? string|string[] Further options of the compiler.
+---@field keep? string Leaves KEEP.ptx and KEEP.cubin, or the CPU device's KEEP.cpp and KEEP.so; cached or not.
 
 ---Options of `device:load`.
 ---@class gpulua.load_options

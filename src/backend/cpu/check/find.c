@@ -190,7 +190,9 @@ GPU_CPU_ON_FIBRE void gpu_check_find_undeclared(struct cpu_context *context,
                 run->launch->shared_bytes);
     } else if (access->address < CHECK_PAGE_BYTES) {
         finding(context, GPULUA_OUT_OF_BOUNDS,
-                "%s %s through a null pointer (address %" PRIuPTR ")", verb, size, access->address);
+                "%s %s through a null pointer (address %" PRIuPTR
+                "): an argument was nil, or the kernel made it",
+                verb, size, access->address);
     } else {
         nearest_text(run, access, near, sizeof near);
         if (block != NULL) {
