@@ -16,6 +16,8 @@ LUA_STATIC ?= $(firstword $(wildcard $(addsuffix /liblua5.4.a,$(LUA_LIB_DIRS))) 
 CUDA_HOME ?= /usr/local/cuda
 # Where tests run: cpu, cuda, cuda:N.
 DEVICE ?= cpu
+# Where Lua's own test suite lies, for `make lua-tests`.
+LUA_TESTS ?=
 # How long `make soak` goes on.
 SOAK_SECONDS ?= 3600
 # And each target of `make fuzz`.
@@ -103,7 +105,7 @@ PRODUCTS := $(INTERPRETER) $(EXECUTOR) $(SHARED) $(ARCHIVE) $(MODULE)
 quiet := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@)
 
-.PHONY: all deps demo demo-run test test-build test-run test-programs check soak fuzz lint docs site bench bench-programs rock \
+.PHONY: all deps demo demo-run test test-build test-run test-programs lua-tests check soak fuzz lint docs site bench bench-programs rock \
 	install-rock install uninstall install-shell uninstall-shell clean
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -281,6 +283,10 @@ fuzz:
 
 lint:
 	@CC='$(CC)' CXX='$(CXX)' LUA_CFLAGS='$(LUA_CFLAGS)' CUDA_INCLUDE='$(CUDA_INCLUDE)' sh tools/lint.sh
+
+# Lua's own test suite, in the folder LUA_TESTS.
+lua-tests: $(INTERPRETER) $(EXECUTOR)
+	@BUILD='$(BUILD)' LUA='$(LUA)' CC='$(CC)' LUA_CFLAGS='$(LUA_CFLAGS)' sh tools/lua-tests.sh '$(LUA_TESTS)'
 
 # What is made of the definition files: the reference, the error codes, what luacheck is to know.
 docs:
