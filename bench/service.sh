@@ -2,8 +2,9 @@
 # The service of examples/hosts/libuv.c under load on loopback, by wrk, with batching (requests that arrive together share
 # a launch) and without, beside a process for each request and beside Python asyncio services with what is there of
 # PyTorch, CuPy and NumPy (bench/peers/service.py). BUILD, DEVICE as for make; SECONDS_EACH (60), CONNECTIONS (64), ROUNDS (1).
-# Prints a line for each service and round: requests, errors, wrong answers, requests a second, milliseconds.
+# An argument is part of the names of those that are wanted. Prints a line for each service and round: requests, errors, wrong answers, requests a second, milliseconds.
 set -eu
+only=${1:-}
 build=${BUILD:-build} device=${DEVICE:-cpu} seconds=${SECONDS_EACH:-60} connections=${CONNECTIONS:-64} rounds=${ROUNDS:-1}
 for program in wrk curl; do
     command -v $program > /dev/null || { echo "bench/service.sh: $program is missing (Debian: $program)" >&2; exit 1; }
@@ -20,6 +21,10 @@ export GPULUA="$build/gpulua"
 measure() {
     name=$1 count=$2
     shift 2
+    case $name in
+    *"$only"*) ;;
+    *) return 0 ;;
+    esac
     : > "$out/address"
     "$@" > "$out/address" 2> "$out/errors" &
     server=$!
@@ -38,7 +43,7 @@ measure() {
         wrk -t "$threads" -c "$count" -d "${seconds}s" --timeout 10s -s bench/service_load.lua "$address" > "$out/wrk" 2>&1
         echo "$name: $(grep '^requests' "$out/wrk" || tail -n 3 "$out/wrk")"
     fi
-    kill -INT $server 2> /dev/null || true
+    kill -TERM $server 2> /dev/null || true
     wait $server 2> /dev/null || true
     server=
 }

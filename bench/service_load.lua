@@ -1,5 +1,5 @@
--- What wrk asks for, and what it prints in the end, for bench/service.sh: each request another point, from a seed of its
--- own for each thread. An answer that is no index of a point counts as an error.
+-- What wrk asks for, and what it prints in the end, for bench/service.sh: each request another point, from a seed of
+-- its own for each thread. An answer that is no index of a point counts as an error.
 -- luacheck: globals setup init request response done wrk seed wrong
 local threads = {}
 

@@ -6,6 +6,8 @@
 -- any, lines may come in another order, and some with figures may be missing: no wait is told of where nobody had to.
 -- `<!-- not run: WHY -->` in front of a block is for what cannot be run.
 
+local gpu = require "gpulua"
+local image = require "gpulua.image"
 local lfs = require "lfs"
 local support = require "spec.support"
 
@@ -58,7 +60,8 @@ end
 local function without_figures(text)
   local lines = {}
   for line in text:gmatch "[^\n]+" do
-    line = (" " .. line):gsub("(%s)%d[%d.]* [num]?s%f[%W]", "%1#"):gsub("(%s)%d[%d.]* [KMG]?i?B%f[%W]", "%1#")
+    line = (" " .. line):gsub("(%s)%d[%d.]*e[+-]%d+", "%1#")
+    line = line:gsub("(%s)%d[%d.]* [num]?s%f[%W]", "%1#"):gsub("(%s)%d[%d.]* [KMG]?i?B%f[%W]", "%1#")
     line = line:gsub("(%s)%d[%d.]*", "%1#"):gsub("%s+", " ")
     lines[#lines + 1], lines[line] = line, true
   end
@@ -79,10 +82,12 @@ local function differences(wanted, output)
   return table.concat(list, "\n")
 end
 
--- What is wrong with a page: a list of texts. `counts` gets how many blocks of each kind were run.
-local function faults_of(text, counts)
+-- What is wrong with a page: a list of texts. `counts` gets how many blocks of each kind were run. `look`, if there is
+-- one, is called with the folder where they were.
+local function faults_of(text, counts, look)
   local folder, faults, files = support.path "", {}, {}
   assert(lfs.mkdir(folder))
+  assert(lfs.link(lfs.currentdir() .. "/examples", folder .. "/examples", true))
   local function run(command)
     -- Devices are those of a user's, whatever the suite runs on.
     local whole = "cd %s && (unset GPULUA_DEVICE GPULUA_ISOLATE; PATH=%s:$PATH\n"
@@ -134,8 +139,26 @@ local function faults_of(text, counts)
   for name, line in pairs(files) do
     faults[#faults + 1] = ("line %d: nothing runs %s"):format(line, name)
   end
+  if look then
+    look(folder)
+  end
   os.execute("rm -r " .. folder)
   return faults
+end
+
+-- How many of the bytes of two pictures differ by more than a shade, of all; 1 if their sizes do.
+local function difference(one, other)
+  local dev <close> = gpu.device "cpu"
+  local a, b = image.load(dev, one), image.load(dev, other)
+  if table.concat(a.shape, " ") ~= table.concat(b.shape, " ") then
+    return 1
+  end
+  a, b = a:bytes(), b:bytes()
+  local count = 0
+  for i = 1, #a do
+    count = count + (math.abs(a:byte(i) - b:byte(i)) > 16 and 1 or 0)
+  end
+  return count / #a
 end
 
 describe("the manual", function()
@@ -144,16 +167,32 @@ describe("the manual", function()
     return
   end
 
-  local tried = { ["docs/tutorial.md"] = { lua = 0, sh = 11 }, ["docs/editor.md"] = { lua = 1, sh = 0 } }
+  local tried = { ["docs/tutorial.md"] = { lua = 0, sh = 11 }, ["docs/editor.md"] = { lua = 1, sh = 0 },
+    ["docs/examples.md"] = { lua = 0, sh = 17 } }
+  local needs_luv = { ["docs/examples.md"] = true, ["docs/howto/event-loops.md"] = true }
+
+  -- The pictures of the manual are those that examples draw. Rounding differs between processors, and galaxies are
+  -- chaos.
+  local drawn = {}
+  local function compare_pictures(folder)
+    for name in lfs.dir(folder) do
+      local known = "docs/pictures/" .. name
+      if name:find "%.png$" and lfs.attributes(known) then
+        drawn[#drawn + 1] = name
+        local share = difference(folder .. "/" .. name, known)
+        assert.truthy(share <= 0.02, ("%s: %.3f differ"):format(name, share))
+      end
+    end
+  end
 
   for _, path in ipairs(pages_of "docs") do
     if not elsewhere[path] then
       it("does what " .. path .. " says", function()
         local text, counts = assert(support.read_file(path)), { lua = 0, sh = 0 }
-        if text:find("gpulua.luv", 1, true) and text:find("require \"luv\"", 1, true) and not support.has_luv() then
+        if needs_luv[path] and not support.has_luv() then
           pending "no luv"
         end
-        local faults = faults_of(text, counts)
+        local faults = faults_of(text, counts, path == "docs/examples.md" and compare_pictures)
         assert.equal("", table.concat(faults, "\n"))
         if tried[path] then
           assert.are.same(tried[path], counts)
@@ -161,6 +200,20 @@ describe("the manual", function()
       end)
     end
   end
+
+  it("has each example, and each picture that one draws", function()
+    local text = assert(support.read_file "docs/examples.md")
+    for name in lfs.dir "examples" do
+      local example = name:match "^(%w+)%.lua$"
+      if example and example ~= "canvas" then
+        assert.truthy(text:find("[`" .. name .. "`](#" .. example .. ")", 1, true), name)
+        assert.truthy(text:find("\n## " .. example .. "\n.-gpulua [^\n]-examples/" .. name), name)
+      end
+    end
+    table.sort(drawn)
+    assert.equal("ecg.png edges.png galaxies.png heat.png noise.png penguins.png spectrogram.png",
+      table.concat(drawn, " "))
+  end)
 
   it("has no page whose blocks nobody runs", function()
     for path, where in pairs(elsewhere) do

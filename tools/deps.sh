@@ -23,7 +23,7 @@ static_lua() {
 # The distribution's Python may not be the first one.
 numpy() { python3 -c 'import numpy' > /dev/null 2>&1 || /usr/bin/python3 -c 'import numpy' > /dev/null 2>&1; }
 fuzzer() { sh tools/fuzz.sh --compiler > /dev/null; }
-chromium() { has chromium || has chromium-browser || has google-chrome; }
+browser() { has chromium || has chromium-browser || has google-chrome; }
 # Under Lua 5.4, whichever version the command itself would start.
 busted54() { lua5.4 -e 'require "busted.core"' > /dev/null 2>&1 && { has busted || [ -e /usr/bin/busted ]; }; }
 
@@ -78,7 +78,7 @@ look_all() {
     look all may "mandoc, to look at the manual page with" mandoc has mandoc
     look all may "zsh, to try the completions with" zsh has zsh
     look all may "fish, to try the completions with" fish has fish
-    look all may "Chromium, to look at timelines with" chromium chromium
+    look all may "Chromium, to look at timelines with" chromium browser
 }
 
 # Lua's source, for `make check`: an interpreter with sanitizers and API checks. Never required.

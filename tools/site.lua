@@ -15,7 +15,7 @@ if not out or not version then
 end
 
 local groups <const> = {
-  { "Begin", "README.md", "docs/tutorial.md" },
+  { "Begin", "README.md", "docs/tutorial.md", "docs/examples.md" },
   { "How to", "docs/howto/first-kernel.md", "docs/howto/streams-and-tasks.md", "docs/howto/event-loops.md",
     "docs/howto/graphs.md", "docs/testing.md", "docs/howto/finding-a-race.md", "docs/howto/surviving-a-fault.md",
     "docs/howto/profiling.md", "docs/embedding.md", "docs/editor.md" },
