@@ -20,18 +20,22 @@ scratch:await()
 local table_of_squares = dev:buffer("f32", 10, { label = "squares", rebuild = function(squares)
   squares:write(function(i) return i * i end)
 end })
-table_of_squares:write(function(i) return i * i end)
+table_of_squares:write(function(i) return i * i end):await()
 
 dev:on_lost(function(err) print("lost:     " .. err.message) end)
 dev:on_restored(function() print("restored: epoch " .. dev.epoch) end)
 
 gpu.run(function()
   -- Work that has nothing to do with the fault is in flight, too.
+  local is_over = false
   local other = gpu.spawn(function()
-    local ok, err = pcall(function() mod.scale:launch(n, n, 1.0, scratch):await() end)
-    print("other:    " .. (ok and "was over before" or err.code))
+    local ok, err = pcall(function()
+      repeat mod.scale:launch(n, n, 1.0, scratch):await() until is_over
+    end)
+    print("other:    " .. (ok and "goes on" or err.code))
   end)
   local ok, err = mod.astray:launch(1, weights, 1 << 44):join()
+  is_over = true
   print("astray:   " .. tostring(ok) .. ", " .. err.code
     .. (err.suspects and ", suspect " .. err.suspects[1].label or "")) -- with --check it is the culprit itself
   other:await()
