@@ -26,6 +26,36 @@ describe("limit of", function()
     assert.equal(32, limits.limit_task_streams)
   end)
 
+  it("operations in flight: as many as the device was opened for, and no more", function()
+    for _, most in ipairs { 1, 2, 50 } do
+      local own <close> = support.open { in_flight = most }
+      assert.equal(most, own:stats().limit_ops_in_flight)
+      local add = own:compile([[
+        extern "C" __global__ void add(int n, int *x, int by) {
+          int i = blockIdx.x * blockDim.x + threadIdx.x;
+          if (i < n) x[i] += by;
+        }]]).add
+      local x = own:buffer("i32", 100):fill(0)
+      for _ = 1, 200 do
+        add:launch(100, 100, x, 1)
+      end
+      assert.are.same({ 200, 200 }, x:read(99, 100))
+      local stats = own:stats()
+      assert.truthy(stats.ops_in_flight_max <= most + 1, stats.ops_in_flight_max) -- a read asks beside operations
+      local tasks = {}
+      for i = 1, 20 do
+        tasks[i] = gpu.spawn(function()
+          add:launch(100, 100, x, 1):await()
+        end)
+      end
+      gpu.all(tasks)
+      assert.are.same({ 220 }, x:read(1, 1))
+    end
+    for _, wrong in ipairs { 0, -1, 16385, 1.5, "1" } do
+      support.raises("InvalidArgument", "in_flight", support.open, { in_flight = wrong })
+    end
+  end)
+
   it("operations in flight: past it a launch waits, and never yields", function()
     local own <close> = support.open()
     local spin = own:compile(support.spin_source).spin

@@ -242,6 +242,8 @@ typedef struct gpulua_device_config {
      * under the same rules. What kernels print is dropped. Landlock and seccomp have to be there:
      * Unsupported */
     int confined;
+    uint32_t ops_in_flight_max; /* an operation more blocks until the oldest is over; 0: 16,384,
+                                   which is the most */
 } gpulua_device_config;
 GPULUA_API void gpulua_device_config_init(gpulua_device_config *config);
 

@@ -1,6 +1,7 @@
 -- Output handler of busted: every failure in full where it happens, then one line
 -- "N passed, N failed, N skipped". Errors outside of tests count as failures. The test that runs is named in the file
--- GPULUA_TEST_CURRENT, if that is set, so that a run that crashes or hangs shows where.
+-- GPULUA_TEST_CURRENT, if that is set, so that a run that crashes or hangs shows where; GPULUA_TEST_TIMES is a file for
+-- the seconds that each test takes.
 
 local pretty = require "pl.pretty"
 
@@ -8,6 +9,8 @@ return function(options)
   local busted = require "busted"
   local handler = require "busted.outputHandlers.base"()
   local current_path = os.getenv "GPULUA_TEST_CURRENT"
+  local times_path = os.getenv "GPULUA_TEST_TIMES"
+  local times = times_path and assert(io.open(times_path, "a"))
 
   local function print_failure(failure)
     local trace = failure.trace or {}
@@ -40,7 +43,12 @@ return function(options)
     return nil, true
   end
 
-  function handler.test_end(_, _, status)
+  function handler.test_end(element, _, status)
+    if times then
+      times:write(("%.3f %s %s\n"):format(element.duration or 0, (element.trace or {}).short_src or "?",
+        handler.getFullName(element)))
+      times:flush()
+    end
     if status == "pending" then
       local pending = handler.pendings[#handler.pendings]
       local why = pending.message and ": " .. tostring(pending.message) or ""

@@ -425,6 +425,7 @@ static gpulua_device *open_device(void) {
     config.device = getenv("GPULUA_DEVICE") ? getenv("GPULUA_DEVICE") : "cpu";
     config.budget_bytes = 64 << 20;
     config.watchdog_s = 10;
+    config.ops_in_flight_max = 500;
     return gpulua_device_open(&config);
 }
 
@@ -467,6 +468,10 @@ static const struct {
     {"the paths of files in messages",
      "local _, err = pcall(require 'gpulua.npy'.load, dev, '/etc/shadow') "
      "assert(not err.message:find 'No such' and not err.message:find 'denied')"},
+    {"more operations in flight than the device is for",
+     "local x = dev:buffer('f32', 4) for i = 1, 2000 do x:fill(i) end local stats = dev:stats() "
+     "assert(stats.limit_ops_in_flight == 500 and stats.ops_in_flight_max <= 500, "
+     "stats.ops_in_flight_max) assert(x:read(1, 1)[1] == 2000)"},
     {"the compiler, and code that was compiled",
      "local function refused(f, ...) local ok, err = pcall(f, ...) assert(not ok and "
      "err.code == 'Unsupported', tostring(err)) return err end local x = "

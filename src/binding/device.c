@@ -70,7 +70,8 @@ struct options {
     bool has_spare, is_exact;
     const char *coredump_path; /* or NULL */
     gpulua_completion completion;
-    uint32_t traced_ops_max; /* 0: not traced */
+    uint32_t traced_ops_max;    /* 0: not traced */
+    uint32_t ops_in_flight_max; /* 0: as many as there may be */
 };
 
 static const char *const isolations[] = {[GPULUA_ISOLATE_NONE] = "none",
@@ -230,10 +231,10 @@ static gpulua_completion get_completion(lua_State *L) {
 
 /* Stack: 1 = name, 2 = options. */
 static void get_options(lua_State *L, struct gpulua *g, struct options *options) {
-    static const char *const names[] = {"isolate",  "label",       "budget", "unfenced",
-                                        "check",    "seed",        "order",  "restarts",
-                                        "spare",    "attribution", "window", "watchdog",
-                                        "coredump", "completion",  "trace",  NULL};
+    static const char *const names[] = {
+        "isolate",  "label",      "budget", "unfenced",    "check",  "seed",
+        "order",    "restarts",   "spare",  "attribution", "window", "watchdog",
+        "coredump", "completion", "trace",  "in_flight",   NULL};
     if (lua_type(L, 1) == LUA_TTABLE && lua_isnil(L, 2)) {
         lua_insert(L, 1); /* gpu.device{...}: the default device with options */
     }
@@ -292,6 +293,8 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
     options->watchdog_s = get_seconds(L, "watchdog");
     options->coredump_path = gpu_lua_field_string(L, 2, "coredump", "device");
     options->completion = get_completion(L);
+    options->ops_in_flight_max =
+        (uint32_t)gpu_lua_field_integer(L, 2, "in_flight", "device", 0, 1, GPU_OPS_IN_FLIGHT_MAX);
     options->traced_ops_max = get_trace(L, g);
     get_check(L, g, options);
     options->budget_bytes = (uint64_t)gpu_lua_field_integer(
@@ -407,6 +410,7 @@ int gpu_lua_device_get(lua_State *L) {
         .coredump_path = options.coredump_path,
         .completion = options.completion,
         .traced_ops_max = is_shared ? 0 : options.traced_ops_max,
+        .ops_in_flight_max = options.ops_in_flight_max,
     };
     info.observer = options.is_checked ? gpu_lua_check_start(g, options.seed) : NULL;
     if (options.is_checked && !info.observer) {

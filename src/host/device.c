@@ -33,6 +33,7 @@ static gpulua_status open(const gpulua_device_config *config, struct gpulua_devi
         .coredump_path = config->coredump_path,
         .completion = config->completion,
         .is_confined = is_confined,
+        .ops_in_flight_max = config->ops_in_flight_max,
     };
     const char *isolate = gpu_lua_setting(NULL, "GPULUA_ISOLATE");
     gpulua_status status = GPULUA_OK;

@@ -274,7 +274,10 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     }
     device->stats.limit_task_streams = GPU_TASK_STREAMS;
     device->stats.limit_user_streams = GPU_USER_STREAMS_MAX;
-    device->stats.limit_ops_in_flight = GPU_OPS_IN_FLIGHT_MAX;
+    device->stats.limit_ops_in_flight =
+        info->ops_in_flight_max > 0 && info->ops_in_flight_max < GPU_OPS_IN_FLIGHT_MAX
+            ? info->ops_in_flight_max
+            : GPU_OPS_IN_FLIGHT_MAX;
     device->stats.limit_staging_bytes = GPU_STAGING_BYTES_MAX;
     device->stats.limit_block_bytes = GPU_BLOCK_BYTES_MAX;
     device->stats.limit_slabs = WIRE_SLABS_MAX;

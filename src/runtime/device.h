@@ -78,14 +78,15 @@ struct gpu_device_info {
     const char *flight_path;    /* a file for what it was given last when it is lost; NULL: none */
     uint64_t budget_bytes;      /* 0: what is free on the device when it is opened */
     bool is_unfenced; /* for the twins of race tests alone: hazards are found but not waited for */
-    uint64_t unfenced_wait; /* for mutation tests alone: this one of the waits that the recorder
-                         finds, from 1, is left out, and nobody but the device notices; 0: none */
-    bool is_confined;       /* the CPU device in a process that can do nothing but compute, for
-                               kernels of anybody's (executor/confine.h); not in check mode */
-    bool is_checked;        /* check mode */
-    bool is_hashed;         /* by hashes, as on devices that cannot see accesses */
-    uint64_t seed;          /* of check mode */
-    const char *order;      /* of check mode: see backend_open_info; NULL: by the seed */
+    uint64_t unfenced_wait;     /* for mutation tests alone: this one of the waits that the recorder
+                             finds, from 1, is left out, and nobody but the device notices; 0: none */
+    uint32_t ops_in_flight_max; /* 0, or more than there may be: GPU_OPS_IN_FLIGHT_MAX */
+    bool is_confined;           /* the CPU device in a process that can do nothing but compute, for
+                                   kernels of anybody's (executor/confine.h); not in check mode */
+    bool is_checked;            /* check mode */
+    bool is_hashed;             /* by hashes, as on devices that cannot see accesses */
+    uint64_t seed;              /* of check mode */
+    const char *order;          /* of check mode: see backend_open_info; NULL: by the seed */
     /* Borrowed until the device is destroyed; called in check mode alone; NULL: nobody looks. */
     const struct gpu_observer *observer;
     /* Lines of the device for the host's log, told in a poll; NULL: nobody wants them. May not call

@@ -13,18 +13,19 @@
 #define POLL_EVERY_SUBMITS 64u /* completed ops are given back in batches */
 
 static gpulua_status throttle(struct gpu_device *device, struct gpu_error *error) {
-    while (device->stats.ops_in_flight >= GPU_OPS_IN_FLIGHT_MAX) {
+    while (device->stats.ops_in_flight >= device->stats.limit_ops_in_flight) {
         (void)gpu_device_poll(device);
         gpulua_status status = gpu_device_check(device, error);
         if (status) {
             return status;
         }
-        if (device->stats.ops_in_flight < GPU_OPS_IN_FLIGHT_MAX) {
+        if (device->stats.ops_in_flight < device->stats.limit_ops_in_flight) {
             return GPULUA_OK;
         }
         if (gpu_device_is_interrupted(device)) {
             return gpu_error_set(error, GPULUA_INTERRUPTED,
-                                 "interrupted with %u operations in flight", GPU_OPS_IN_FLIGHT_MAX);
+                                 "interrupted with %llu operations in flight",
+                                 (unsigned long long)device->stats.ops_in_flight);
         }
         device->stats.throttles++;
         gpu_device_want_any(device);
@@ -58,7 +59,7 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
         if (status) {
             return status;
         }
-    } else if (device->stats.ops_in_flight >= GPU_OPS_IN_FLIGHT_MAX &&
+    } else if (device->stats.ops_in_flight >= device->stats.limit_ops_in_flight &&
                (status = throttle(device, error))) {
         return status;
     } else if (__builtin_expect(stream->native != 0, 0) &&

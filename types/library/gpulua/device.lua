@@ -45,6 +45,7 @@ local device = {}
 ---@field attribution? "exact" A loss names the one operation of a stream that ran; costs a word behind each operation.
 ---@field coredump? string A folder for core dumps of faulting kernels; for GPUs in a process of their own.
 ---@field completion? "word"|"event"|"block" How ends of work are found out; "word" by default.
+---@field in_flight? integer Operations at a time: a further one blocks until the oldest is over; 16,384, the most.
 ---@field trace? boolean|integer Keep what is done, for `gpu.trace` and `op:elapsed`; a number: of so many operations.
 ---@field unfenced? boolean|integer For tests of gpulua alone: leaves out what orders work, so results may be wrong.
 
