@@ -425,8 +425,11 @@ describe("gpulua.luv", function()
       ]]
       assert.equal(0, code, output)
       assert.truthy(output:find("^true\tfalse\t[^\n]*StreamMisuse: run: libuv's loop is the outer one"), output)
-      assert.truthy(output:find("\ntask\t3.0\tdirectory\ntimer\nspawned by a callback\nlibuv's loop has ended\n"
-        .. "directory\nagain\nend\n", 1, true), output)
+      local inside, rest = output:match "outer one\n.-in main chunk\n[^\n]*\n(.-\n)(libuv's loop has ended\n.*)$"
+      assert.equal("libuv's loop has ended\ndirectory\nagain\nend\n", rest, output)
+      local without_task, count = inside:gsub("task\t3.0\tdirectory\n", "")
+      assert.equal(1, count, output) -- sooner or later
+      assert.equal("timer\nspawned by a callback\n", without_task)
     end)
 
     test("in a task is StreamMisuse", function()

@@ -89,15 +89,20 @@ build() {
         > "$build_folder/build.log" 2>&1 < /dev/null
 }
 
-# run NAME SANITIZE [make's arguments...]: builds and runs in a folder of its own.
+# run NAME SANITIZE [make's arguments...]: builds and runs in a folder of its own, by `$nice make`.
 run() {
-    name=$1 folder=$out/$1 sanitize=$2
+    folder=$out/$1 sanitize=$2
     shift 2
     rm -rf "$folder/reports"
     mkdir -p "$folder/reports"
-    echo "building and testing with $sanitize"
-    $MAKE --no-print-directory test-run BUILD="$folder" SANITIZE="$sanitize" CFLAGS="-O1 -g" DEVICE="$DEVICE" \
-        "$@" > "$folder/log" 2>&1 < /dev/null || status=1
+    $nice $MAKE --no-print-directory test-run BUILD="$folder" SANITIZE="$sanitize" CFLAGS="-O1 -g" DEVICE="$DEVICE" \
+        "$@" > "$folder/log" 2>&1 < /dev/null
+}
+
+# finish NAME STATUS: what came of `run`.
+finish() {
+    folder=$out/$1
+    [ "$2" -eq 0 ] || status=1
     # Compiler lines are of no interest unless it was the build that failed.
     if grep -aqE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$folder/log"; then
         grep -avE '^  [A-Z]+ +[^ ]+$|^make' "$folder/log"
@@ -105,7 +110,7 @@ run() {
         tail -n 60 "$folder/log"
     fi
     add_counts "$folder/log"
-    reports "$name" "$folder/reports"
+    reports "$1" "$folder/reports"
 }
 
 # Crashes of kernels are part of the suite: signals are left alone, so that a child dies of them as it would without
@@ -117,13 +122,8 @@ export UBSAN_OPTIONS="$options:print_stacktrace=1"
 export LSAN_OPTIONS="suppressions=$root/tools/lsan.supp:print_suppressions=0"
 # Stock Lua loads the module with the sanitizers' runtime only if that is there from the start.
 asan_library=$($CC -print-file-name=libasan.so)
+echo "building and testing with address,undefined and, beside that, with thread"
 build address address,undefined $lua_settings ${lua_include:+"LUA_CFLAGS=$lua_include"}
-# With what the specs leave of the processors.
-nice='nice -n 19' build thread thread &
-thread_build=$!
-# A thread runs what none runs, in this process as well; the C programs run none, too.
-ISOLATE="process thread" GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" run address address,undefined $lua_settings \
-    ${lua_include:+"LUA_CFLAGS=$lua_include"}
 
 # Address space randomised further than the runtime expects ends it at once on some kernels.
 export TSAN_OPTIONS="log_path=$root/$out/thread/reports/report:handle_segv=0:handle_sigbus=0:handle_abort=0"
@@ -132,8 +132,19 @@ steady=
 if command -v setarch > /dev/null && setarch "$(uname -m)" -R true 2> /dev/null; then
     steady="setarch $(uname -m) -R"
 fi
-wait $thread_build
-MAKE="$steady $MAKE" ISOLATE='' run thread thread
+# With what the specs below leave of the processors: they wait as much as they work.
+(
+    nice='nice -n 19'
+    build thread thread
+    MAKE="$steady $MAKE" ISOLATE='' run thread thread
+) &
+threads=$!
+# A thread runs what none runs, in this process as well; the C programs run none, too.
+ISOLATE="process thread" GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" run address address,undefined $lua_settings \
+    ${lua_include:+"LUA_CFLAGS=$lua_include"}
+finish address $?
+wait $threads
+finish thread $?
 
 # What sanitizers do not see, memory that was never written. Compiled kernels may use instructions that valgrind lacks, so
 # these are programs without any.
