@@ -328,6 +328,67 @@ describe("a traced device", function()
     assert.truthy(wait.ended - wait.begun >= 0.008)
   end)
 
+  it("shows waits that an interrupt ends", function()
+    for label, wait in pairs { sleep = "gpu.sleep(60)", ["a group"] = "gpu.all(op, x)", spin = "op:await()",
+      ["a descriptor"] = "gpu.readable(io.popen 'sleep 0.3')" } do
+      local output, code = support.script(([[
+        local gpu = require "gpulua"
+        local dev = gpu.device("cpu", { trace = true, isolate = "none" })
+        local spin = dev:compile("extern \"C\" __global__ void spin(int *x, long long ticks) {"
+          .. "long long start = clock64(); while (clock64() - start < ticks) { } x[0] = 1; }").spin
+        local x = dev:buffer("i32", 1)
+        local op = spin:launch(1, x, 300000000)
+        local killer <close> = io.popen("sleep 0.1; kill -INT " .. io.open "/proc/self/stat":read "n")
+        local ok, err = pcall(coroutine.wrap(function() %s end)) -- a coroutine of the script's: nothing can yield
+        print(ok, err.code)
+        for event in gpu.trace.events() do
+          if event.kind == "wait" and event.label ~= "compile" then
+            print(event.label, event.ended - event.begun > 0.05, event.where:match ":(%%d+)$")
+          end
+        end
+      ]]):format(wait))
+      assert.equal(("false\tInterrupted\n%s\ttrue\t8\n"):format(label), output)
+      assert.equal(0, code)
+    end
+  end)
+
+  it("shows ranges that are still open, and how far they have come", function()
+    local name = "open " .. log
+    local function found()
+      local list = {}
+      for event in gpu.trace.events() do
+        if event.kind == "range" and event.label == name then
+          list[#list + 1] = event
+        end
+      end
+      return list
+    end
+    local outer, inner = gpu.range(name), gpu.range(name)
+    gpu.sleep(0.002)
+    local first = found()
+    assert.equal(2, #first)
+    for _, event in ipairs(first) do
+      assert.truthy(event.ended - event.begun >= 0.002)
+      assert.truthy(event.where:find "trace_spec.lua:%d+$", event.where)
+    end
+    outer:close() -- in any order
+    gpu.sleep(0.002)
+    local second = found()
+    assert.equal(2, #second)
+    table.sort(second, function(a, b) return a.ended < b.ended end)
+    assert.truthy(second[2].ended - second[1].ended >= 0.002)
+    inner:close()
+    assert.equal(2, #found())
+    local function forget() return gpu.range(name) and nil end
+    forget()
+    collectgarbage()
+    collectgarbage()
+    local third = found()
+    assert.equal(3, #third) -- forgotten: it ended when it was collected
+    gpu.sleep(0.001)
+    assert.equal(third[3].ended, found()[3].ended)
+  end)
+
   it("shows ranges of scripts, also across waits", function()
     local name = "phase " .. log -- other specs may have ranges in the trace, too
     local range = gpu.range(name)

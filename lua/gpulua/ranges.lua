@@ -9,13 +9,13 @@ range.__name = "gpulua.range"
 
 --- range:close(): the range ends here. Once more: nothing. Also <close>, and the collector.
 function range.close(self)
-  local id, begun = self.id, self.begun
-  self.id, self.begun = nil, nil
+  local id, traced = self.id, self.traced
+  self.id, self.traced = nil, nil
   if id then
     core.range_end(id)
   end
-  if begun then
-    core.trace_range(self.name, begun, self.task)
+  if traced then
+    core.trace_range_end(traced)
   end
 end
 range.__close = range.close
@@ -40,13 +40,12 @@ function ranges.range(name, payload)
     core.raise("InvalidArgument", ("argument 2 of range: an integer expected, not %s"):format(
       core.type(payload) or math.type(payload) or type(payload)))
   end
-  local begun, task = core.trace_range()
-  local is_on = core.ranges_are_on()
-  if not begun and not is_on then
+  local traced, is_on = core.trace_range(name), core.ranges_are_on()
+  if not traced and not is_on then
     return silent
   end
-  return sealed(setmetatable({ id = is_on and core.range_start(name, payload or 0) or nil, name = name,
-    begun = begun, task = task }, range), range)
+  return sealed(setmetatable({ id = is_on and core.range_start(name, payload or 0) or nil, traced = traced }, range),
+    range)
 end
 
 return ranges

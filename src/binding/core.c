@@ -537,6 +537,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"trace_arguments", gpu_lua_trace_arguments},
                                          {"trace_span", gpu_lua_trace_span},
                                          {"trace_range", gpu_lua_trace_range},
+                                         {"trace_range_end", gpu_lua_trace_range_end},
                                          {"trace_settle", gpu_lua_trace_settle},
                                          {NULL, NULL}};
     if (lua_rawgetp(L, LUA_REGISTRYINDEX, &core_key) == LUA_TTABLE) {

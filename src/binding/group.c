@@ -159,7 +159,7 @@ static int group_wait(lua_State *L, struct gpulua *g, struct group *group) {
     struct gpu_lua_began began;
     gpu_lua_trace_wait_begins(g, NULL, "a group", &began);
     while (!group_is_over(L, g, group)) {
-        gpu_lua_check_interrupt(L, g);
+        gpu_lua_check_interrupted_wait(L, g, &began);
         if (group->is_ready) {
             group_unlink(group);
             gpu_lua_trace_wait_ends(L, g, &began);

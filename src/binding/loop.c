@@ -173,6 +173,13 @@ void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g) {
     }
 }
 
+void gpu_lua_check_interrupted_wait(lua_State *L, struct gpulua *g, struct gpu_lua_began *began) {
+    if (atomic_load(&g->interrupt) && !spares_running(g)) {
+        gpu_lua_trace_wait_ends(L, g, began);
+        gpu_lua_raise_interrupt(L, g);
+    }
+}
+
 void gpu_lua_interrupt_error(struct gpulua *g, struct gpu_error *error) {
     if (g->interrupted.line > 0) {
         gpu_error_set(error, GPULUA_INTERRUPTED,

@@ -337,6 +337,8 @@ void gpu_lua_interrupt_again(struct gpulua *g);
 void gpu_lua_stop_hook(lua_State *L, lua_Debug *ar);
 /* The interrupt as an error in `L`, if there is one and this is the place for it. */
 void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g);
+/* The same in a wait, which ends there for traces. */
+void gpu_lua_check_interrupted_wait(lua_State *L, struct gpulua *g, struct gpu_lua_began *began);
 /* Raises it: the interrupt was delivered to the code that `L` runs now; parents of its task still
  * get it. */
 _Noreturn void gpu_lua_raise_interrupt(lua_State *L, struct gpulua *g);

@@ -8,13 +8,23 @@
 #include "binding/device.h"
 #include "runtime/trace.h"
 
+/* Of gpu.range: a userdata, which the script's handle keeps until it ends the range. */
+#define OPEN_RANGE "gpulua.open range"
+struct open_range {
+    struct tracing *tracing;         /* NULL: it has ended */
+    struct gpu_traced_span span;     /* its end is not known */
+    struct open_range *next, **link; /* of all that are open */
+};
+
 struct tracing {
     struct gpu_trace *spans;    /* retained */
     struct gpu_trace **devices; /* owned, each of them retained */
     uint32_t device_count;
-    uint64_t task;                /* the number of the one that runs; 0: none */
-    int64_t run_begun_ns;         /* since then */
-    int64_t begun_ns;             /* tracing; before everything in the logs */
+    uint64_t task;             /* the number of the one that runs; 0: none */
+    int64_t run_begun_ns;      /* since then */
+    int64_t begun_ns;          /* tracing; before everything in the logs */
+    struct open_range *ranges; /* the newest first */
+    uint32_t range_count;
     struct gpu_traced_span *open; /* owned: what had not ended when it was asked last */
     uint32_t open_count;
 };
@@ -62,6 +72,9 @@ void gpu_lua_trace_finish(struct gpulua *g) {
         return;
     }
     g->tracing = NULL;
+    for (struct open_range *range = tracing->ranges; range; range = range->next) {
+        range->tracing = NULL;
+    }
     for (uint32_t i = 0; i < tracing->device_count; i++) {
         gpu_trace_set_task(tracing->devices[i], NULL);
         gpu_trace_release(tracing->devices[i]);
@@ -199,10 +212,10 @@ static void push_counts(lua_State *L, const struct gpu_trace *trace) {
     lua_setfield(L, -2, "peaks");
 }
 
-/* What tasks are at: the one that runs, and those that wait. As if it had just ended. */
+/* What tasks are at, the one that runs and those that wait, and ranges. As if it had just ended. */
 static void find_open(struct gpulua *g) {
     struct tracing *tracing = g->tracing;
-    uint32_t capacity = g->task_count + 1;
+    uint32_t capacity = g->task_count + 1 + tracing->range_count;
     free(tracing->open);
     tracing->open = calloc(capacity, sizeof *tracing->open);
     tracing->open_count = 0;
@@ -229,6 +242,12 @@ static void find_open(struct gpulua *g) {
             span->source = gpu_trace_keep_text(tracing->spans, task->source);
             span->line = task->line;
         }
+    }
+    const struct open_range *range = tracing->open ? tracing->ranges : NULL;
+    for (; range && tracing->open_count < capacity; range = range->next) {
+        struct gpu_traced_span *span = &tracing->open[tracing->open_count++];
+        *span = range->span;
+        span->ended_ns = now_ns;
     }
 }
 
@@ -517,30 +536,63 @@ int gpu_lua_trace_span(lua_State *L) {
     return 9;
 }
 
-/* core.trace_range() -> the time now (ns) and the task, or nil if nothing is traced.
- * core.trace_range(name, begun, task): a range that was begun then, by that task, ends now. */
+static void end_range(struct open_range *range) {
+    struct tracing *tracing = range->tracing;
+    if (!tracing) {
+        return;
+    }
+    range->tracing = NULL;
+    *range->link = range->next;
+    if (range->next) {
+        range->next->link = range->link;
+    }
+    tracing->range_count--;
+    if (gpu_trace_has_span_room(tracing->spans)) {
+        range->span.ended_ns = gpu_lua_now_ns();
+        gpu_trace_add_span(tracing->spans, &range->span);
+    }
+}
+
+static int range_gc(lua_State *L) {
+    end_range(lua_touserdata(L, 1));
+    return 0;
+}
+
+/* core.trace_range(name) -> a range that begins now, or nil if nothing is traced. */
 int gpu_lua_trace_range(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct tracing *tracing = g->tracing;
+    const char *name = luaL_checkstring(L, 1);
     if (!tracing) {
         luaL_pushfail(L);
         return 1;
     }
-    if (lua_isnone(L, 1)) {
-        lua_pushinteger(L, gpu_lua_now_ns());
-        lua_pushinteger(L, (lua_Integer)(g->running ? g->running->number : 0));
-        return 2;
+    struct open_range *range = lua_newuserdatauv(L, sizeof *range, 0);
+    range->tracing = NULL;
+    if (luaL_newmetatable(L, OPEN_RANGE)) {
+        lua_pushcfunction(L, range_gc);
+        lua_setfield(L, -2, "__gc");
     }
-    if (!gpu_trace_has_span_room(tracing->spans)) {
-        return 0;
+    lua_setmetatable(L, -2);
+    range->span = (struct gpu_traced_span){.kind = GPU_SPAN_RANGE,
+                                           .task = g->running ? g->running->number : 0,
+                                           .begun_ns = gpu_lua_now_ns(),
+                                           .label = gpu_trace_keep_text(tracing->spans, name)};
+    find_site(L, tracing->spans, &range->span);
+    range->tracing = tracing;
+    range->next = tracing->ranges;
+    range->link = &tracing->ranges;
+    if (range->next) {
+        range->next->link = &range->next;
     }
-    struct gpu_traced_span span = {.kind = GPU_SPAN_RANGE,
-                                   .begun_ns = luaL_checkinteger(L, 2),
-                                   .task = (uint64_t)luaL_checkinteger(L, 3),
-                                   .ended_ns = gpu_lua_now_ns()};
-    span.label = gpu_trace_keep_text(tracing->spans, luaL_checkstring(L, 1));
-    find_site(L, tracing->spans, &span);
-    gpu_trace_add_span(tracing->spans, &span);
+    tracing->ranges = range;
+    tracing->range_count++;
+    return 1;
+}
+
+/* core.trace_range_end(range): once; again it does nothing */
+int gpu_lua_trace_range_end(lua_State *L) {
+    end_range(luaL_checkudata(L, 1, OPEN_RANGE));
     return 0;
 }
 

@@ -28,6 +28,7 @@ int gpu_lua_trace_uses(lua_State *L);      /* core.trace_uses */
 int gpu_lua_trace_arguments(lua_State *L); /* core.trace_arguments */
 int gpu_lua_trace_span(lua_State *L);      /* core.trace_span */
 int gpu_lua_trace_range(lua_State *L);     /* core.trace_range */
+int gpu_lua_trace_range_end(lua_State *L); /* core.trace_range_end */
 int gpu_lua_trace_settle(lua_State *L);    /* core.trace_settle */
 
 #endif

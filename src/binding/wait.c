@@ -442,7 +442,7 @@ static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *t
     gpu_lua_trace_wait_begins(g, NULL, "a task", &began);
     gpulua_status status = GPULUA_OK;
     while (status == GPULUA_OK && task->state != TASK_ENDED) {
-        gpu_lua_check_interrupt(L, g);
+        gpu_lua_check_interrupted_wait(L, g, &began);
         if (deadline_ns != INT64_MAX && gpu_lua_now_ns() >= deadline_ns) {
             status = GPULUA_TIMEOUT;
         } else if (!gpu_lua_turn(g, L, deadline_ns, true)) {
@@ -611,7 +611,7 @@ int gpu_lua_sleep(lua_State *L) {
     struct gpu_lua_began began;
     gpu_lua_trace_wait_begins(g, NULL, "sleep", &began);
     do {
-        gpu_lua_check_interrupt(L, g);
+        gpu_lua_check_interrupted_wait(L, g, &began);
         gpu_lua_turn(g, L, deadline_ns, runs_tasks);
     } while (gpu_lua_now_ns() < deadline_ns);
     gpu_lua_trace_wait_ends(L, g, &began);
