@@ -42,6 +42,7 @@ measure() {
         threads=$((count < 2 ? count : 2))
         wrk -t "$threads" -c "$count" -d "${seconds}s" --timeout 10s -s bench/service_load.lua "$address" > "$out/wrk" 2>&1
         echo "$name: $(grep '^requests' "$out/wrk" || tail -n 3 "$out/wrk")"
+        sed 's/^/    /' "$out/errors"
     fi
     kill -TERM $server 2> /dev/null || true
     wait $server 2> /dev/null || true

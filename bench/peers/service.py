@@ -70,8 +70,11 @@ class Batches:
 async def in_a_process(x, y):
     script = os.path.join(os.path.dirname(__file__), "..", "service_once.lua")
     process = await asyncio.create_subprocess_exec(
-        os.environ.get("GPULUA", "build/gpulua"), script, str(x), str(y), stdout=asyncio.subprocess.PIPE)
+        os.environ.get("GPULUA", "build/gpulua"), script, f"{x:.6f}", f"{y:.6f}",
+        stdout=asyncio.subprocess.PIPE)
     output, _ = await process.communicate()
+    if process.returncode != 0 or not output:
+        print(f"gpulua {x} {y}: {process.returncode}", file=sys.stderr, flush=True)
     return output.decode().strip()
 
 
