@@ -38,8 +38,15 @@ local function quoted(text)
   return known
 end
 
-local function us(ns)
-  return ("%d.%03d"):format(ns // 1000, ns % 1000)
+-- Times are microseconds. Perfetto cuts them to whole nanoseconds (4.035 is 4034.999... of them), others add them up in
+-- floating point: so that what ends where something else begins is not taken for something that crosses it, times lie
+-- half a nanosecond behind, and lengths end 0.2 ns before, their own.
+local function stamp(ns)
+  return ("%d.%03d5"):format(ns // 1000, ns % 1000)
+end
+
+local function length(ns)
+  return ns > 0 and ("%d.%03d8"):format((ns - 1) // 1000, (ns - 1) % 1000) or "0"
 end
 
 local function place(source, line)
@@ -128,7 +135,7 @@ local function write_spans(out, info, base, lane_of)
       local name = is_wait and "wait: " .. label or source and ("task %d, %s:%d"):format(task, source, line)
         or "main chunk"
       out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"%s","name":%s%s,"args":{"task":%d%s%s}}', script_pid,
-        lane_of[task], us(begun - base), us(ended - begun), kind, quoted(name), is_wait and ',"cname":"bad"' or "",
+        lane_of[task], stamp(begun - base), length(ended - begun), kind, quoted(name), is_wait and ',"cname":"bad"' or "",
         task,
         is_wait and place(source, line) or "",
         of ~= 0 and (',"operation":"%d of %s"'):format(of, info[log].name) or "")
@@ -145,7 +152,7 @@ local function write_spans(out, info, base, lane_of)
       name_lane(out, script_pid, lane, "ranges")
     end
     out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"range","name":%s,"args":{"task":%d%s}}', script_pid,
-      lane, us(begun - base), us(ended - begun), quoted(label), task, place(source, line))
+      lane, stamp(begun - base), length(ended - begun), quoted(label), task, place(source, line))
   end
 end
 
@@ -179,9 +186,9 @@ local function write_waits(out, log, pid, number, stream, begun, base, next_id)
         local reason = quoted(trace.reason(log, awaited, number))
         -- In the slices that it joins: both ends belong to those.
         out:add('{"ph":"s","pid":%d,"tid":%d,"ts":%s,"id":%d,"cat":"fence","name":%s}', pid, from_stream,
-          us(math.max(from_begun, from_ended - 1) - base), next_id, reason)
+          stamp(math.max(from_begun, from_ended - 2) - base), next_id, reason)
         out:add('{"ph":"f","bp":"e","pid":%d,"tid":%d,"ts":%s,"id":%d,"cat":"fence","name":%s}', pid, stream,
-          us(math.max(begun, from_ended) - base), next_id, reason)
+          stamp(math.max(begun, from_ended) - base), next_id, reason)
         next_id = next_id + 1
       end
     end
@@ -215,7 +222,7 @@ local function write_in_flight(out, pid, given, ended_by_stream, base)
     end
     local time = begins and (not ends or begins <= ends) and begins or ends
     out:add('{"ph":"C","pid":%d,"tid":0,"ts":%s,"name":"operations in flight","args":{"operations":%d}}', pid,
-      us(time - base), count)
+      stamp(time - base), count)
   end
 end
 
@@ -228,7 +235,7 @@ local function write_nodes(out, log, pid, number, stream, take, base)
       name_lane(out, pid, lane, ("stream %d, nodes"):format(stream), order)
     end
     out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":%s,"name":%s,"args":{"number":%d,"node":%d,'
-      .. '"bytes":%d}}', pid, lane, us(node.begun - base), us(node.ended - node.begun), quoted(node.kind),
+      .. '"bytes":%d}}', pid, lane, stamp(node.begun - base), length(node.ended - node.begun), quoted(node.kind),
       quoted(node.label), number, node.node, node.bytes)
   end
 end
@@ -243,11 +250,11 @@ local function write_device(out, info, log, base, lane_of, next_id)
     local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, _, bytes, held, outcome,
       _, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
     out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"call","name":%s,"args":{"number":%d%s}}', script_pid,
-      lane_of[task], us(asked - base), us(given - asked), quoted(label), number, place(source, line))
+      lane_of[task], stamp(asked - base), length(given - asked), quoted(label), number, place(source, line))
     if held ~= held_before then
       held_before = held
       out:add('{"ph":"C","pid":%d,"tid":0,"ts":%s,"name":"bytes in buffers","args":{"bytes":%d}}', pid,
-        us(given - base), held)
+        stamp(given - base), held)
     end
     if ended ~= 0 then
       if not streams[stream] then
@@ -262,8 +269,8 @@ local function write_device(out, info, log, base, lane_of, next_id)
       local shape = grid_x and (',"grid":"%d x %d x %d","block":"%d x %d x %d"'):format(grid_x, grid_y, grid_z, block_x,
         block_y, block_z) or ""
       out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":%s,"name":%s,"args":{"number":%d,"seq":%d,"task":%d,'
-        .. '"bytes":%d,"queued_us":%s%s%s%s%s%s%s}}', pid, stream, us(begun - base), us(ended - begun), quoted(kind),
-        quoted(label), number, seq, task, bytes, us(math.max(begun - given, 0)),
+        .. '"bytes":%d,"queued_us":%s%s%s%s%s%s%s}}', pid, stream, stamp(begun - base), length(ended - begun), quoted(kind),
+        quoted(label), number, seq, task, bytes, length(begun - given),
         kernel and (',"kernel":%s'):format(quoted(kernel)) or "", shape, place(source, line), used_text(log, number),
         grid_x and arguments_text(log, number) or "", outcome == "failed" and ',"failed":true' or "")
       if kind == "graph" then
