@@ -135,7 +135,8 @@ local function write_spans(out, info, base, lane_of)
       local name = is_wait and "wait: " .. label or source and ("task %d, %s:%d"):format(task, source, line)
         or "main chunk"
       out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"%s","name":%s%s,"args":{"task":%d%s%s}}', script_pid,
-        lane_of[task], stamp(begun - base), length(ended - begun), kind, quoted(name), is_wait and ',"cname":"bad"' or "",
+        lane_of[task], stamp(begun - base), length(ended - begun), kind, quoted(name),
+        is_wait and ',"cname":"bad"' or "",
         task,
         is_wait and place(source, line) or "",
         of ~= 0 and (',"operation":"%d of %s"'):format(of, info[log].name) or "")
@@ -269,8 +270,8 @@ local function write_device(out, info, log, base, lane_of, next_id)
       local shape = grid_x and (',"grid":"%d x %d x %d","block":"%d x %d x %d"'):format(grid_x, grid_y, grid_z, block_x,
         block_y, block_z) or ""
       out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":%s,"name":%s,"args":{"number":%d,"seq":%d,"task":%d,'
-        .. '"bytes":%d,"queued_us":%s%s%s%s%s%s%s}}', pid, stream, stamp(begun - base), length(ended - begun), quoted(kind),
-        quoted(label), number, seq, task, bytes, length(begun - given),
+        .. '"bytes":%d,"queued_us":%s%s%s%s%s%s%s}}', pid, stream, stamp(begun - base), length(ended - begun),
+        quoted(kind), quoted(label), number, seq, task, bytes, length(begun - given),
         kernel and (',"kernel":%s'):format(quoted(kernel)) or "", shape, place(source, line), used_text(log, number),
         grid_x and arguments_text(log, number) or "", outcome == "failed" and ',"failed":true' or "")
       if kind == "graph" then
