@@ -129,7 +129,7 @@ describe("machine code", function()
   end)
 
   it("is shown of a kernel by gpulua --kernel --code", function()
-    local dev = support.open()
+    local dev <close> = support.open()
     if dev.kind ~= "cuda" then
       pending "the CPU device has none"
       return
