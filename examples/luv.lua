@@ -12,6 +12,17 @@ local square = dev:compile([[
     if (i < n) x[i] *= x[i];
   }]]).square
 
+uv.new_signal():start("sigpipe", function() end) -- clients may go at any time: then writing is an error
+
+-- Closes it when the variable goes out of scope, whatever ends the task.
+local function closing(handle)
+  return setmetatable({}, { __close = function()
+    if not handle:is_closing() then
+      handle:close()
+    end
+  end })
+end
+
 local function read_line(socket)
   local line = ""
   luv.await(function(callback)
@@ -30,23 +41,26 @@ local server = uv.new_tcp()
 server:bind("127.0.0.1", 0)
 server:listen(128, luv.wrap(function()
   local socket, numbers = uv.new_tcp(), {}
+  local _ <close> = closing(socket)
   server:accept(socket)
   for number in read_line(socket):gmatch "%d+" do
     numbers[#numbers + 1] = tonumber(number)
   end
+  if #numbers == 0 then
+    luv.await(uv.write, socket, "numbers expected\n")
+    return
+  end
   local x <close> = dev:upload("f32", numbers)
   square:launch(#numbers, #numbers, x):await() -- other connections go on meanwhile
   luv.await(uv.write, socket, ("%d\n"):format(gpu.reduce("sum", x):get()))
-  socket:close()
 end))
 
 local function ask(numbers)
   local socket = uv.new_tcp()
+  local _ <close> = closing(socket)
   luv.await(uv.tcp_connect, socket, "127.0.0.1", server:getsockname().port)
   luv.await(uv.write, socket, table.concat(numbers, " ") .. "\n")
-  local answer = read_line(socket)
-  socket:close()
-  return answer:match "%d+"
+  return read_line(socket):match "%d+"
 end
 
 local file = gpu.spawn(function()

@@ -75,6 +75,11 @@ describe("gpulua.luv", function()
       uv.walk(uv.close)
     end)
 
+    test("takes functions alone", function()
+      support.raises("InvalidArgument", "argument 1 of await: a function expected, got nil", luv.await)
+      support.raises("InvalidArgument", "argument 1 of await: a function expected, got number", luv.await, 5)
+    end)
+
     test("lets errors of f through as they are", function()
       local ok, err = pcall(luv.await, uv.fs_stat)
       assert.is_false(ok)
@@ -245,12 +250,12 @@ describe("gpulua.luv", function()
     end)
 
     test("lets no callback wait for a task, nor drive the loop", function()
-      local results = {}
+      local results, begun = {}, nil
       local slow = gpu.spawn(gpu.sleep, 0.02)
       after(1, function()
         results[1] = select(2, pcall(slow.await, slow))
         results[2] = select(2, pcall(gpu.step))
-        results[3] = select(2, pcall(luv.await, uv.fs_stat, "/"))
+        results[3] = select(2, pcall(luv.await, function() begun = true end))
         gpu.sleep(0.001)
         results[4] = gpu.readable(assert(io.open "README.md"))
       end)
@@ -258,6 +263,7 @@ describe("gpulua.luv", function()
       support.is_error(results[1], "NotYieldable")
       support.is_error(results[2], "StreamMisuse")
       support.is_error(results[3], "NotYieldable")
+      assert.is_nil(begun) -- what cannot wait begins nothing
       assert.is_true(results[4])
     end)
 
@@ -371,16 +377,67 @@ describe("gpulua.luv", function()
     assert.equal(0, code)
   end)
 
-  test("has to come before luv in a task, where luv is old", function()
+  -- Old luv calls callbacks on the coroutine that has loaded it, which may be gone.
+  test("has to come before luv in tasks, also in those that are over", function()
     local output, code = support.script [[
       local uv = require "luv"
       local ok, err = pcall(require, "gpulua.luv")
-      local main
-      uv.new_timer():start(0, 0, function() main = select(2, coroutine.running()) end)
-      uv.run "nowait"
-      print(ok == main, ok or err.code == "Unsupported")
+      print(ok, err.code, err.hint)
     ]]
-    assert.equal("true\ttrue\n", output)
+    assert.equal('false\tUnsupported\trequire "gpulua.luv" before "luv"\n', output)
+    assert.equal(0, code)
+    local gpulua = (os.getenv "GPULUA_BUILD" or "build") .. "/gpulua"
+    for command, wanted in pairs { ["-l luv -l gpulua.luv"] = 1,
+      ["-e 'require \"luv\"' -e 'require \"gpulua.luv\"'"] = 1,
+      ["-i <<< $'require \"luv\"\\nrequire \"gpulua.luv\"'"] = 0 } do
+      local pipe = io.popen(("exec 2>&1; bash -c %q"):format(gpulua .. " " .. command))
+      output = pipe:read "a"
+      local _, how, status = pipe:close()
+      assert.equal("exit " .. wanted, how .. " " .. status, output)
+      assert.truthy(output:find("Unsupported: luv was loaded by a task or a coroutine", 1, true), output)
+    end
+  end)
+
+  it("closes what tasks close at the end, whatever ends the script", function()
+    if not is_there then
+      pending "no luv"
+    end
+    for ending, wanted in pairs { ["error 'over'"] = 1, ["os.exit(3, true)"] = 3, ["os.exit(4)"] = 4, [""] = 0 } do
+      local output, code = support.script(([[
+        local gpu, luv = require "gpulua", require "gpulua.luv"
+        local uv = require "luv"
+        local timer = uv.new_timer()
+        timer:start(1, 0, luv.wrap(function()
+          local _ <close> = setmetatable({}, { __close = function() timer:close() print "closed" end })
+          gpu.sleep(%s)
+        end))
+        gpu.sleep(0.05)
+        %s
+      ]]):format(ending == "" and 0.1 or 10, ending))
+      assert.equal(wanted, code, output)
+      assert.truthy(output:find "closed\n", output)
+    end
+  end)
+
+  it("under stock Lua: Ctrl-C ends the wait, and libuv goes on", function()
+    if not is_there then
+      pending "no luv"
+    end
+    local output, code = support.stock_script [[
+      local gpu, luv = require "gpulua", require "gpulua.luv"
+      local uv = require "luv"
+      local count, timer = 0, uv.new_timer()
+      timer:start(20, 20, function() count = count + 1 end)
+      local pid = io.open "/proc/self/stat":read "n"
+      local killer = uv.spawn("sh", { args = { "-c", "sleep 0.1; kill -INT " .. pid } }, function() end)
+      local ok, err = pcall(gpu.sleep, 10)
+      print(ok, err.code, err.message)
+      local before = count
+      gpu.sleep(0.2)
+      print(count > before, luv.await(uv.fs_stat, "/").type, killer ~= nil)
+      os.exit(0)
+    ]]
+    assert.equal("false\tInterrupted\tinterrupted!\ntrue\tdirectory\ttrue\n", output)
     assert.equal(0, code)
   end)
 
@@ -432,8 +489,60 @@ describe("gpulua.luv", function()
       assert.equal("timer\nspawned by a callback\n", without_task)
     end)
 
+    test("runs what was spawned between two runs, or by the last callbacks, and ends without tasks", function()
+      local output, code = support.stock_script [[
+        local uv = require "luv"
+        local gpu = require "gpulua"
+        local luv = require "gpulua.luv"
+        local attached, run = luv.attach(), uv.run
+        uv.run()
+        gpu.spawn(print, "first")
+        uv.run()
+        gpu.spawn(print, "second")
+        uv.run()
+        local timer = uv.new_timer()
+        timer:start(5, 0, function()
+          timer:close(luv.wrap(function()
+            gpu.sleep(0.005)
+            print "by the last callback"
+          end))
+        end)
+        uv.run()
+        local is_done, count = false, 0
+        gpu.spawn(function()
+          gpu.sleep(0.02)
+          is_done = true
+        end)
+        while not is_done do
+          uv.run "once"
+          count = count + 1
+        end
+        print(count < 100)
+        local ok, err = pcall(luv.await, uv.fs_stat, "/")
+        print(ok, err.code)
+        uv.walk(uv.close)
+        attached:close()
+        print(uv.run ~= run, pcall(run, "nowait"))
+        print(luv.await(uv.fs_stat, "/").type)
+      ]]
+      assert.equal("first\nsecond\nby the last callback\ntrue\nfalse\tStreamMisuse\ntrue\ttrue\tfalse\ndirectory\n",
+        output)
+      assert.equal(0, code)
+    end)
+
+    test("has errors of tasks told", function()
+      local output = support.stock_script [[
+        local uv, gpu = require "luv", require "gpulua"
+        local luv = require "gpulua.luv"
+        local attached <close> = luv.attach()
+        gpu.spawn(function() error "a mistake" end)
+        uv.run()
+      ]]
+      assert.truthy(output:find("a mistake", 1, true), output)
+    end)
+
     test("in a task is StreamMisuse", function()
-      support.raises("StreamMisuse", {}, luv.attach)
+      support.raises("StreamMisuse", "attach: called from a task", luv.attach)
       luv.await(uv.fs_stat, "/")
     end)
   end)

@@ -199,6 +199,8 @@ describe("compile", function()
       { keep = folder .. "/nowhere/kept" })
     local refused <const> = "keep of compile"
     support.raises("InvalidArgument", refused, dev.compile, dev, source, { keep = "" })
+    support.raises("InvalidArgument", refused, dev.compile, dev, source, { keep = folder .. "/" })
+    support.raises("InvalidArgument", refused, dev.compile, dev, source, { keep = folder .. "/a\0b" })
     support.raises("InvalidArgument", { refused, "a line break" }, dev.compile, dev, source, { keep = "a\nb" })
     support.raises("InvalidArgument", { "keep" }, dev.compile, dev, source, { keep = 5 })
   end)

@@ -7,12 +7,12 @@ for name, value in pairs(core) do
   gpu[name] = value
 end
 -- What the interpreter and our own files need is in the core alone.
-for _, name in ipairs { "spawn_run", "spawn_typed", "spawn_timed", "hold", "release", "guest", "place", "raise",
-  "shutdown", "adopt_coroutines", "describe",
+for _, name in ipairs { "spawn_run", "spawn_typed", "spawn_timed", "hold", "release", "guest",
+  "check_waits", "place", "raise", "shutdown", "adopt_coroutines", "describe",
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
   "capture_active", "graphed_same",
   "overlap", "map_kind", "map_fits", "scalar_of",
-  "tasks", "task_seed", "in_flight", "raise_unseen", "streams",
+  "tasks", "task_count", "task_seed", "in_flight", "raise_unseen", "streams",
   "inject_slow", "device_events", "device_return", "rebuilds", "keep_version", "keep", "flight_path", "flight_files",
   "hooks_handler", "hooks_set", "trace_info", "trace_op", "trace_waits", "trace_uses", "trace_span", "trace_range",
   "trace_range_end", "trace_arguments", "trace_nodes", "missed_wakes", "trace_settle", "log", "memory_map",

@@ -12,9 +12,20 @@ local uv
 local attached  -- what luv.attach has returned; nil: we are the outer loop
 local ends = {} -- set of held tasks, whose releases say that nothing in libuv is alive
 
+local _, is_main_chunk = coroutine.running() -- of stock Lua
+
+local function fail_loaded()
+  core.raise("Unsupported", "luv was loaded by a task or a coroutine, and would call callbacks there",
+    'require "gpulua.luv" before "luv"')
+end
+
 -- luv before 1.50 keeps the coroutine that loads it and calls callbacks there, also when a wait has suspended it or the
--- collector has taken it. So it is loaded here, on the main thread, where the loop calls its guest.
+-- collector has taken it. So it is loaded here, on the main thread, where the loop calls its guest. What was loaded
+-- before can be asked where it calls only while that coroutine lives, which is certain of the main thread alone.
 local function load()
+  if package.loaded.luv and not is_main_chunk then
+    fail_loaded()
+  end
   local is_there, found = pcall(require, "luv")
   if not is_there then
     local reason = tostring(found):match "[^\n]*"
@@ -28,8 +39,7 @@ local function load()
   end)
   found.run "nowait"
   if not is_main then
-    core.raise("Unsupported", "luv was loaded by a task, and would call callbacks on its coroutine",
-      'require "gpulua.luv" before "luv"')
+    fail_loaded()
   end
   uv = found
 end
@@ -53,6 +63,15 @@ local function look()
 end
 core.guest(look)
 
+local of_files <const> = { ENOENT = true, EACCES = true, EPERM = true, ENOSPC = true, EROFS = true, EISDIR = true,
+  ENOTDIR = true, EEXIST = true }
+
+local function fail_io(failure)
+  local text = tostring(failure)
+  core.raise("Io", "libuv: " .. text, not of_files[text:match "^%w+"] and "libuv's manual says when a call gives that"
+    or nil)
+end
+
 -- A wait for a callback, which releases the task `over`; `request` is what libuv has returned.
 local wait = {}
 
@@ -68,7 +87,7 @@ function wait:finish(is_over, failure, ...)
   if not is_over then
     core.raise("Cancelled", "the callback can never come: nothing in libuv is alive, and nothing else could call it")
   elseif failure ~= nil then
-    core.raise("Io", "libuv: " .. tostring(failure))
+    fail_io(failure)
   end
   return ...
 end
@@ -77,6 +96,14 @@ end
 -- a task. Io: err, or f returned nil and a message. Cancelling the task cancels the request that f has returned, where
 -- libuv can; a callback that comes afterwards does nothing.
 function luv.await(f, ...)
+  local meta = getmetatable(f)
+  if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    core.raise("InvalidArgument", ("argument 1 of await: a function expected, got %s"):format(core.type(f) or type(f)))
+  elseif attached and not uv.loop_mode() then
+    core.raise("StreamMisuse", "await: libuv's loop is the outer one, and does not run",
+      "wait in a task, and call uv.run(); or close what luv.attach() returned")
+  end
+  core.check_waits() -- before anything is begun
   local self <close> = setmetatable({ over = core.hold() }, wait)
   local over, arguments, count = self.over, { ... }, select("#", ...)
   arguments[count + 1] = function(...)
@@ -85,7 +112,7 @@ function luv.await(f, ...)
   local failure
   self.request, failure = f(table.unpack(arguments, 1, count + 1))
   if self.request == nil and failure ~= nil then
-    core.raise("Io", "libuv: " .. tostring(failure))
+    fail_io(failure)
   end
   return wait.finish(self, over:join())
 end
@@ -127,8 +154,11 @@ function attachment:close()
   if attached == self then
     attached = nil
     for _, handle in ipairs(self.handles) do
-      handle:close()
+      if not handle:is_closing() then
+        handle:close()
+      end
     end
+    uv.run = self.run
     core.guest(look)
   end
 end
@@ -136,13 +166,41 @@ attachment.__close = attachment.close
 
 local function nothing() end
 
+-- Do tasks keep libuv's loop going?
+local function hold_loop(poll)
+  if not poll:is_closing() then
+    poll[core.task_count() > 0 and "ref" or "unref"](poll)
+  end
+end
+
+-- uv.run, which does not see by itself what was spawned since it was over, nor by its last callbacks.
+local function run_attached(self, mode)
+  local poll = self.handles[1]
+  if attached ~= self then
+    return self.run(mode)
+  end
+  hold_loop(poll)
+  local is_alive = self.run(mode)
+  while (mode == nil or mode == "default") and not is_alive and attached == self and core.task_count() > 0
+    and not poll:is_closing() do
+    poll:ref()
+    is_alive = self.run()
+  end
+  return is_alive
+end
+
 --- luv.attach() -> handle. From here on uv.run() runs gpulua's tasks, too, and goes on while there are any, until
--- handle:close(). StreamMisuse: in a task, where our loop is the outer one.
+-- handle:close(). Warnings are on from then on: by them stock Lua tells of errors of tasks. StreamMisuse: in a task,
+-- where our loop is the outer one.
 function luv.attach()
   if attached then
     return attached
+  elseif not select(2, coroutine.running()) then
+    core.raise("StreamMisuse", "attach: called from a task or a coroutine, where gpulua's loop is the outer one",
+      "wait with luv.run() there; luv.attach() is for the main chunk of stock Lua")
   end
   gpu.step()
+  warn "@on"
   core.guest()
   local poll, timer, prepare, check = uv.new_poll(gpu.pollfd()), uv.new_timer(), uv.new_prepare(), uv.new_check()
   poll:start("r", nothing)
@@ -156,17 +214,18 @@ function luv.attach()
     end
   end)
   check:start(function() -- behind that
-    if gpu.step() > 0 then
-      poll:ref()
-    else
-      poll:unref()
-    end
+    gpu.step()
+    hold_loop(poll)
   end)
   for _, handle in ipairs { timer, prepare, check } do
     handle:unref()
   end
-  attached = setmetatable({ handles = { poll, timer, prepare, check } }, attachment)
-  return attached
+  local handle = setmetatable({ handles = { poll, timer, prepare, check }, run = uv.run }, attachment)
+  uv.run = function(mode)
+    return run_attached(handle, mode)
+  end
+  attached = handle
+  return handle
 end
 
 return luv

@@ -454,11 +454,17 @@ static int core_timeout_hint(lua_State *L) {
     return 1;
 }
 
+/* core.task_count() -> how many have not ended */
+static int core_task_count(lua_State *L) {
+    lua_pushinteger(L, GPU_LUA(L)->task_count);
+    return 1;
+}
+
 /* core.shutdown(): ends tasks and devices; the state goes on. For programs about to exit. */
 static int core_shutdown(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     gpu_lua_guest_run(g);
-    gpu_lua_shut(g, L);
+    gpu_lua_shut(g, L, true);
     return 0;
 }
 
@@ -470,8 +476,10 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"hold", gpu_lua_hold},
                                          {"release", gpu_lua_release},
                                          {"guest", gpu_lua_guest},
+                                         {"check_waits", gpu_lua_check_waits_here},
                                          {"place", gpu_lua_place},
                                          {"tasks", gpu_lua_tasks},
+                                         {"task_count", core_task_count},
                                          {"task_seed", gpu_lua_check_task_seed},
                                          {"in_flight", gpu_lua_in_flight},
                                          {"raise_unseen", gpu_lua_raise_unseen},

@@ -45,12 +45,26 @@ void gpu_lua_guest_end(struct gpulua *g) {
     g->guest_is_due = g->has_guest = false;
 }
 
+/* Stock Lua's answer to Ctrl-C: an error from a hook, wherever it is. */
+static bool is_interrupt(lua_State *L) {
+    static const char text[] = "interrupted!";
+    size_t length = 0;
+    const char *message = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &length) : NULL;
+    return length >= sizeof text - 1 && strcmp(message + length - (sizeof text - 1), text) == 0;
+}
+
 void gpu_lua_guest_run(struct gpulua *g) {
     if (!g->has_guest || !lua_checkstack(g->L, 8)) {
         return;
     }
     gpu_lua_check_know_all(g); /* callbacks count as behind all that was submitted before */
     if (!run(g)) {
+        if (is_interrupt(g->L)) { /* it is for who waits, and the guest goes on */
+            lua_pop(g->L, 1);
+            g->guest_is_due = true;
+            atomic_store(&g->interrupt, 1);
+            return;
+        }
         gpu_lua_guest_end(g);
         gpu_lua_tell(g, g->L, NULL);
     }

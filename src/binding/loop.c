@@ -561,7 +561,7 @@ static void config_finish(struct gpulua *g) {
     g->check_text = NULL;
 }
 
-void gpu_lua_shut(struct gpulua *g, lua_State *L) {
+void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest) {
     if (g->is_closed) {
         return;
     }
@@ -582,6 +582,9 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
             g->memory_lift(g->memory);
         }
         gpu_lua_task_drop(g, g->live, NULL);
+    }
+    if (runs_guest) {
+        gpu_lua_guest_run(g); /* what ended tasks have closed in it is to be closed */
     }
     gpu_lua_guest_end(g);
     gpu_lua_descriptors_end(g);
@@ -612,7 +615,7 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L) {
 /* lua_close came before gpulua_close, or the state is the host's. */
 static int object_gc(lua_State *L) {
     struct gpulua *g = lua_touserdata(L, 1);
-    gpu_lua_shut(g, L);
+    gpu_lua_shut(g, L, false);
     while (g->traces) { /* of tasks whose finalisers were not run; all others are done before */
         struct trace *trace = g->traces;
         g->traces = trace->next;

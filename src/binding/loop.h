@@ -279,8 +279,9 @@ struct gpulua *gpu_lua_open(lua_State *L, const gpulua_config *config);
 /* The same, or NULL if there is none. */
 struct gpulua *gpu_lua_find(lua_State *L);
 /* Ends tasks and devices, frees what is outside Lua. Nothing of it can be used afterwards except
- * by gpu_lua_open. `L` may be a coroutine: it is reset too. */
-void gpu_lua_shut(struct gpulua *g, lua_State *L);
+ * by gpu_lua_open. `L` may be a coroutine: it is reset too. The guest has a last turn with
+ * `runs_guest`: not while the state closes, for its library may have been closed before. */
+void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest);
 
 /* Who waits for a device looks at it this often, whatever happens: an await that comes back late
  * because a wake-up was lost is better than one that does not. */
@@ -441,6 +442,7 @@ bool gpu_lua_may_park(struct gpulua *g, lua_State *L);
 /* Can the caller wait for a task here? NotYieldable: not even by driving the loop. Who spawns one
  * to wait for it asks first. */
 void gpu_lua_check_waits(lua_State *L, struct gpulua *g);
+int gpu_lua_check_waits_here(lua_State *L);
 /* False: a script that is not trusted would hold the host up. */
 bool gpu_lua_may_block(const struct gpulua *g);
 _Noreturn void gpu_lua_fail_to_block(lua_State *L); /* with NotYieldable */

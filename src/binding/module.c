@@ -123,8 +123,12 @@ static void add_keep(lua_State *L) {
     if (!prefix) {
         return;
     }
+    lua_getfield(L, 3, "keep");
+    size_t prefix_bytes = lua_rawlen(L, -1);
+    lua_pop(L, 1);
     bool is_whole = prefix[0] == '/';
-    if (prefix[0] == '\0' || (!is_whole && !getcwd(folder, sizeof folder))) {
+    if (prefix_bytes != strlen(prefix) || prefix_bytes == 0 || prefix[prefix_bytes - 1] == '/' ||
+        (!is_whole && !getcwd(folder, sizeof folder))) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "keep of compile: the name of files, without its end, expected, got '%s'",
                      prefix);

@@ -431,6 +431,12 @@ void gpu_lua_check_waits(lua_State *L, struct gpulua *g) {
     }
 }
 
+/* core.check_waits(): raises where a task cannot be awaited */
+int gpu_lua_check_waits_here(lua_State *L) {
+    gpu_lua_check_waits(L, GPU_LUA(L));
+    return 0;
+}
+
 /* Outside tasks: runs the loop until the task has ended. */
 static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *task,
                                   int64_t deadline_ns) {

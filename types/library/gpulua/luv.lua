@@ -4,8 +4,8 @@
 
 What `require "gpulua.luv"` gives runs libuv (sockets, timers, files, processes) and gpulua in one loop. It needs luv,
 Lua's library for libuv (Debian: `lua-luv`); without it `require` raises `LibraryUnavailable`. In scripts of the command
-`gpulua` it has to be required before `luv` itself, which may be older than 1.50 and then keeps the coroutine that loads
-it: `Unsupported` says so.
+`gpulua`, and elsewhere in tasks and coroutines, it has to be required before `luv` itself, which before 1.50 keeps the
+coroutine that loads it: `Unsupported` says so.
 
 From then on whatever waits in gpulua runs the callbacks of libuv as well; `uv.run()` is not called. They run outside of
 tasks, on Lua's main thread, and stop the loop while they run: they can spawn tasks, which belong to nobody, and cannot
@@ -29,7 +29,8 @@ local luv = {}
 ---
 ---Waits: yields until the callback was called.
 ---
----Errors: `Io` (err is not nil, or f returned nil and a message), what f raises; `NotYieldable`, `Closed`, those of
+---Errors: `InvalidArgument`; `NotYieldable`, `StreamMisuse` (between `luv.attach` and the close of its handle, outside of
+---`uv.run`), before f is called; `Io` (err is not nil, or f returned nil and a message), what f raises; `Closed`, those of
 ---waits (`Cancelled` also: nothing is left that could call the callback).
 ---@param f function Of luv, or one that begins something and hands on the callback, which is its last argument.
 ---@param ... any Arguments of f.
@@ -54,7 +55,8 @@ function luv.wrap(f) end
 function luv.run() end
 
 ---For programs whose main loop is `uv.run()`: it runs gpulua's tasks too, and goes on while there are any, until the
----handle is closed. Called twice, it gives the same handle.
+---handle is closed; `uv.run` is wrapped until then. Warnings are on from then on, by which stock Lua tells of errors
+---that nobody saw. Called twice, it gives the same handle.
 ---
 ---Waits: no.
 ---
