@@ -239,8 +239,8 @@ typedef struct gpulua_device_config {
     const char *flight_path; /* as in gpulua_config */
     /* 1: for kernels of anybody's. The CPU device in a process that reads the system's libraries
      * and nothing else of files, and has no programs, sockets or processes; compilers run beside it
-     * under the same rules. What kernels print is dropped. Landlock and seccomp have to be there:
-     * Unsupported */
+     * under the same rules. What kernels print is dropped. Landlock (Linux 6.12) and seccomp have
+     * to be there: Unsupported */
     int confined;
     uint32_t ops_in_flight_max; /* an operation more blocks until the oldest is over; 0: 16,384,
                                    which is the most */

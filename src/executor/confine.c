@@ -118,19 +118,18 @@ static gpulua_status file_allow(int rules, const struct files *files, uint64_t h
 static gpulua_status files_confine(const struct files *list, size_t count, const char *folder,
                                    struct wire_error *error) {
     long version = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_VERSION_FLAG);
-    if (version < 1) {
-        return fail(error, "Landlock (Linux 5.13, and in its list of security modules)");
+    /* Before, a process could have signals sent to others, its parent among them. */
+    if (version < 6) {
+        errno = version < 1 ? errno : ENOSYS;
+        return fail(error, "Landlock that scopes signals (Linux 6.12, and in its list of security "
+                           "modules)");
     }
     struct landlock_ruleset set = {
-        .fs = FS_ALL_1 | (version >= 2 ? FS_REFER : 0u) | (version >= 3 ? FS_TRUNCATE : 0u) |
-              (version >= 5 ? FS_IOCTL_DEV : 0u),
-        .net = version >= 4 ? NET_ALL : 0u,
-        .scoped = version >= 6 ? SCOPE_ALL : 0u,
+        .fs = FS_ALL_1 | FS_REFER | FS_TRUNCATE | FS_IOCTL_DEV,
+        .net = NET_ALL,
+        .scoped = SCOPE_ALL,
     };
-    size_t bytes = version >= 6   ? sizeof set
-                   : version >= 4 ? offsetof(struct landlock_ruleset, scoped)
-                                  : offsetof(struct landlock_ruleset, net);
-    int rules = (int)syscall(SYS_landlock_create_ruleset, &set, bytes, 0);
+    int rules = (int)syscall(SYS_landlock_create_ruleset, &set, sizeof set, 0);
     if (rules < 0) {
         return fail(error, "landlock_create_ruleset");
     }
@@ -171,7 +170,6 @@ static const int kernels_calls[] = {
     SYS_close,
     SYS_dup,
     SYS_dup3,
-    SYS_fcntl,
     SYS_fstat,
     SYS_openat,
     SYS_mmap,
@@ -196,7 +194,6 @@ static const int kernels_calls[] = {
     SYS_exit_group,
     SYS_sched_yield,
     SYS_sched_getaffinity,
-    SYS_sched_setaffinity,
     SYS_getcpu,
     SYS_clock_gettime,
     SYS_clock_getres,
@@ -275,7 +272,6 @@ static const int compiler_refused[] = {
     SYS_swapoff,
     SYS_sethostname,
     SYS_setdomainname,
-    SYS_kill,
     SYS_tkill,
     SYS_pidfd_open,
     SYS_pidfd_send_signal,
@@ -356,6 +352,15 @@ static void kernels_filter(struct filter *filter) {
     add(filter, ANSWER(SECCOMP_RET_ALLOW));
     add(filter, ANSWER(REFUSED));
     allow_where(filter, SYS_prctl, LOW(0), PR_SET_NAME);
+    allow_where(filter, SYS_sched_setaffinity, LOW(0), 0);
+    /* Not F_SETFL nor F_SETOWN: what is open is the parent's, too. */
+    static const uint32_t commands[] = {F_GETFD, F_SETFD, F_GETFL, F_DUPFD, F_DUPFD_CLOEXEC};
+    add(filter, SKIP_UNLESS(SYS_fcntl, 2 + 2 * sizeof commands / sizeof *commands));
+    add(filter, LOAD(LOW(1)));
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        answer_call(filter, (int)commands[i], SECCOMP_RET_ALLOW);
+    }
+    add(filter, ANSWER(REFUSED));
     add(filter, ANSWER(REFUSED));
 }
 

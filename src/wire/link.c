@@ -103,10 +103,6 @@ uint32_t gpu_wire_core_drain(struct link_core *core, bool *corrupt) {
         if (message == NULL) {
             return count;
         }
-        if (!is_sound(message, length_bytes)) {
-            *corrupt = true;
-            return count;
-        }
         /* Out of the ring before the call: on_reply may publish, publishing may drain. */
         _Alignas(16) uint8_t small[REPLY_BYTES_SMALL];
         void *copy = length_bytes <= sizeof small ? small : malloc(length_bytes);
@@ -115,6 +111,14 @@ uint32_t gpu_wire_core_drain(struct link_core *core, bool *corrupt) {
         }
         memcpy(copy, message, length_bytes);
         struct wire_reply *reply = copy;
+        reply->length_bytes = length_bytes; /* what was looked at, whatever is there now */
+        if (!is_sound(reply, length_bytes)) {
+            if (copy != small) {
+                free(copy);
+            }
+            *corrupt = true;
+            return count;
+        }
         if (reply->text_bytes != 0) {
             ((char *)(reply + 1))[reply->text_bytes] = '\0'; /* whatever was there */
         }

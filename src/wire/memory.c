@@ -2,6 +2,7 @@
 #include "wire/memory.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,7 +42,7 @@ static int memory_file(const char *name, uint64_t bytes) {
         errno = EFBIG;
         return -1;
     }
-    int fd = memfd_create(name, MFD_CLOEXEC);
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
         return -1;
     }
@@ -51,6 +52,7 @@ static int memory_file(const char *name, uint64_t bytes) {
         errno = saved;
         return -1;
     }
+    (void)fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     return fd;
 }
 

@@ -29,9 +29,9 @@ local luv = {}
 ---
 ---Waits: yields until the callback was called.
 ---
----Errors: `InvalidArgument`; `NotYieldable`, `StreamMisuse` (between `luv.attach` and the close of its handle, outside of
----`uv.run`), before f is called; `Io` (err is not nil, or f returned nil and a message), what f raises; `Closed`, those of
----waits (`Cancelled` also: nothing is left that could call the callback).
+---Errors: `InvalidArgument`; `NotYieldable`, `StreamMisuse` (between `luv.attach` and the close of its handle, outside
+---of `uv.run`), before f is called; `Io` (err is not nil, or f returned nil and a message), what f raises; `Closed`,
+---those of waits (`Cancelled` also: nothing is left that could call the callback).
 ---@param f function Of luv, or one that begins something and hands on the callback, which is its last argument.
 ---@param ... any Arguments of f.
 ---@return any ... What the callback was given behind err.
