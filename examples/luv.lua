@@ -12,7 +12,9 @@ local square = dev:compile([[
     if (i < n) x[i] *= x[i];
   }]]).square
 
-uv.new_signal():start("sigpipe", function() end) -- clients may go at any time: then writing is an error
+local sigpipe = uv.new_signal()
+sigpipe:start("sigpipe", function() end) -- clients may go at any time: then writing is an error
+sigpipe:unref()                          -- and this is nothing to wait for
 
 -- Closes it when the variable goes out of scope, whatever ends the task.
 local function closing(handle)
