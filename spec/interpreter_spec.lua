@@ -508,6 +508,35 @@ describe("the interpreter", function()
       assert.equal(1, code)
     end)
 
+    it("ends the wait for room behind a kernel that never ends; closing waits for none either", function()
+      local out, err, code = interrupted(([[
+        local gpu = require "gpulua"
+        local dev = gpu.device("cpu", { isolate = "process" })
+        local mod = dev:compile [=[
+          extern "C" __global__ void forever(volatile int *flag) { while (flag[0] == 0) { } }
+          extern "C" __global__ void many(%s int *x) { x[0] += 1; }]=]
+        local flag, x = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(0)
+        local other, free = dev:stream {}, dev:buffer("f32", 10000000)
+        other:mark():await()
+        mod.forever:launch({ grid = 1, block = 1 }, flag)
+        io.write "ready" io.flush()
+        local ok, e = pcall(function()
+          while true do mod.many:launch({ grid = 1, block = 1 }, %s x) end
+        end)
+        local in_flight = dev:stats().ops_in_flight
+        io.write(" ", tostring(ok), " ", e.code, in_flight > 100 and in_flight < 16000 and " full" or " " .. in_flight)
+        other:close()
+        free:close()
+        x:close()
+        local begun = os.time()
+        dev:close(0.2)
+        io.write(os.time() - begun < 8 and " closed" or " hung")
+        os.exit(7)
+      ]]):format(("long long, "):rep(11), ("1, "):rep(11)))
+      assert.equal("ready false Interrupted full closed", out, err)
+      assert.equal(7, code)
+    end)
+
     it("ends a wait, and closes what is open", function()
       local out, err, code = interrupted [[
         local gpu = require "gpulua"

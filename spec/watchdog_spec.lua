@@ -132,6 +132,50 @@ describe("work that does not end", function()
     dev:close()
   end)
 
+  -- More arguments than the executor's ring holds behind a kernel that does not end.
+  local many = "extern \"C\" __global__ void many(" ..
+    ("long long, "):rep(11) .. "int *x) { x[0] += 1; }"
+  local numbers = {}
+  for i = 1, 11 do numbers[i] = i end
+
+  it("is ended also where the script waits for room to launch more, by the watchdog and by a deadline", function()
+    if not is_isolated then
+      pending "the work would end first"
+    end
+    for _, way in ipairs { "watchdog", "deadline" } do
+      local dev, kernel = open { watchdog = way == "watchdog" and 0.3 or nil }
+      local flag, x <close> = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(0)
+      local add = dev:compile(many).many
+      numbers[12] = x
+      local stuck = kernel:launch({ grid = 1, block = 1, label = "stuck" }, flag, 0)
+      if way == "deadline" then
+        stuck:deadline(0.3)
+      end
+      local begun, launched = support.now(), 0
+      local ok, err = pcall(function()
+        while launched < 60000 do
+          add:launch({ grid = 1, block = 1 }, table.unpack(numbers))
+          launched = launched + 1
+        end
+      end)
+      local taken = support.now() - begun
+      assert.is_false(ok)
+      assert.equal("DeviceLost", err.code)
+      assert.truthy(err.message:find("'stuck' had not ended 0.3 s", 1, true), err.message)
+      assert.truthy(launched > 100 and taken > 0.2 and taken < 8, launched .. " in " .. taken)
+      stuck:join()
+      dev:await()
+      assert.equal(2, dev.epoch)
+      numbers[12] = dev:buffer("i32", 1):fill(0)
+      assert.are.same({ 1 }, (function()
+        add:launch({ grid = 1, block = 1 }, table.unpack(numbers))
+        return numbers[12]:read()
+      end)())
+      support.works(dev)
+      dev:close()
+    end
+  end)
+
   it("is not what takes its turn, for the watchdog", function()
     local dev, kernel = open { watchdog = 0.25 }
     local flag = dev:buffer("i32", 1):fill(0)

@@ -138,8 +138,13 @@ static inline const char *client_executor(void) {
 
 /* ---- records ---- */
 
+/* However long the ring is full. */
 static inline gpulua_status client_publish(struct client *client, const void *record) {
-    return client->link->ops->publish(client->link, record);
+    gpulua_status status;
+    do {
+        status = client->link->ops->publish(client->link, record);
+    } while (status == GPULUA_TIMEOUT);
+    return status;
 }
 
 /* A record in scratch, to be published with its payload and waits. */

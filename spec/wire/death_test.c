@@ -275,6 +275,36 @@ static void killed_while_full(void) {
     client_destroy(client);
 }
 
+/* A full ring that nobody empties is no reason to wait for ever: the caller hears of it, nothing is
+ * published, and it goes on where it stopped. */
+static void stopped_while_full(void) {
+    struct client *client = client_open(WIRE_TRANSPORT_PROCESS);
+    if (client == NULL) {
+        check(false, "opens");
+        return;
+    }
+    int pid = gpu_wire_link_pid(client->link);
+    kill(pid, SIGSTOP);
+    struct client_record out = client_record(WIRE_OP_NOP, 0);
+    gpulua_status status = GPULUA_OK;
+    uint64_t count = 0, start_ns = 0;
+    while (status == GPULUA_OK && count < 10000000) {
+        start_ns = gpu_wire_now_ns();
+        status = client->link->ops->publish(client->link, &out.record);
+        count += status == GPULUA_OK;
+    }
+    uint64_t took_ns = gpu_wire_now_ns() - start_ns;
+    check(status == GPULUA_TIMEOUT && count < 100000 && took_ns < UINT64_C(1000000000),
+          "a full ring of a child that does nothing is no reason to wait for ever");
+    check(client->link->ops->publish(client->link, &out.record) == GPULUA_TIMEOUT,
+          "nor is it the next time");
+    kill(pid, SIGCONT);
+    check(client_publish(client, &out) == GPULUA_OK &&
+              client_wait(client, 0, client_fill(client, 0, 0, 16, 3)),
+          "and goes on where it stopped");
+    client_destroy(client);
+}
+
 static void overwritten_counters(void) {
     struct client *client = client_open(WIRE_TRANSPORT_PROCESS);
     if (client == NULL) {
@@ -608,6 +638,7 @@ int main(void) {
     crash();
     killed_anywhere();
     killed_while_full();
+    stopped_while_full();
     overwritten_counters();
     stopped_or_hung();
     restarted();

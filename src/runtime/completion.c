@@ -423,6 +423,9 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
     device->is_polling = true;
     device->submits_since_poll = 0;
     gpu_device_keep(device);
+    if (__builtin_expect(device->backlog_bytes > 0, 0)) {
+        gpu_device_send_backlog(device);
+    }
     device->link->ops->poll(device->link);
     gpu_share_touched(device);
     uint32_t ended = look(device);

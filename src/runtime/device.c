@@ -403,6 +403,7 @@ static void destroy(struct gpu_device *device) {
     gpu_failure_release(device->failure_spare);
     gpu_hooks_release(device->hooks);
     gpu_trace_release(device->trace);
+    free(device->backlog);
     free(device->failed);
     free(device->unobserved);
     free(device->interned);
@@ -564,10 +565,68 @@ gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *erro
 
 /* ---- publishing and deferred work ---- */
 
-gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_record *record,
-                                 struct gpu_error *error) {
-    gpulua_status status =
-        device->link ? device->link->ops->publish(device->link, record) : GPULUA_DEVICE_LOST;
+static bool keep_for_later(struct gpu_device *device, const struct wire_record *record) {
+    size_t bytes = device->backlog_bytes + record->length_bytes;
+    if (bytes > device->backlog_capacity) {
+        uint8_t *grown = realloc(device->backlog, 2 * bytes);
+        if (!grown) {
+            return false;
+        }
+        device->backlog = grown;
+        device->backlog_capacity = 2 * bytes;
+    }
+    memcpy(device->backlog + device->backlog_bytes, record, record->length_bytes);
+    device->backlog_bytes = bytes;
+    return true;
+}
+
+static gpulua_status send_backlog(struct gpu_device *device) {
+    gpulua_status status = GPULUA_OK;
+    while (status == GPULUA_OK && device->backlog_sent_bytes < device->backlog_bytes) {
+        const struct wire_record *record =
+            (const void *)(device->backlog + device->backlog_sent_bytes);
+        status = device->link->ops->publish(device->link, record);
+        if (status == GPULUA_OK) {
+            device->backlog_sent_bytes += record->length_bytes;
+        }
+    }
+    if (status == GPULUA_OK) {
+        device->backlog_bytes = device->backlog_sent_bytes = 0;
+    }
+    return status;
+}
+
+static gpulua_status publish(struct gpu_device *device, const struct wire_record *record,
+                             bool can_refuse, struct gpu_error *error) {
+    gpulua_status status = GPULUA_DEVICE_LOST;
+    while (device->link) {
+        status = device->backlog_bytes > 0 ? send_backlog(device) : GPULUA_OK;
+        if (status == GPULUA_OK) {
+            status = device->link->ops->publish(device->link, record);
+        }
+        if (__builtin_expect(status != GPULUA_TIMEOUT, 1)) {
+            break;
+        }
+        /* Whatever is in front of it may never end. */
+        device->stats.throttles++;
+        gpu_watchdog_look(device);
+        if (device->state == GPU_DEVICE_LOST) {
+            status = GPULUA_DEVICE_LOST;
+            break;
+        }
+        if (device->is_closing || gpu_device_is_interrupted(device)) {
+            if (can_refuse) {
+                return gpu_error_set(error, GPULUA_INTERRUPTED,
+                                     "interrupted while the device had no room for more, with %llu "
+                                     "operations in flight",
+                                     (unsigned long long)device->stats.ops_in_flight);
+            }
+            if (keep_for_later(device, record)) {
+                status = GPULUA_OK;
+                break;
+            }
+        }
+    }
     if (status) {
         gpu_device_lose(device, 0, "its executor is gone"); /* unless the link has said more */
         gpu_share_lost(device);
@@ -580,6 +639,20 @@ gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_re
         gpu_ask_settle(device);
     }
     return GPULUA_OK;
+}
+
+void gpu_device_send_backlog(struct gpu_device *device) {
+    (void)send_backlog(device); /* a dead link says so when it is asked next */
+}
+
+gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_record *record,
+                                 struct gpu_error *error) {
+    return publish(device, record, false, error);
+}
+
+gpulua_status gpu_device_publish_or_not(struct gpu_device *device, const struct wire_record *record,
+                                        struct gpu_error *error) {
+    return publish(device, record, true, error);
 }
 
 void gpu_device_defer(struct gpu_device *device, struct gpu_deferred *deferred,

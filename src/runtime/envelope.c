@@ -324,7 +324,7 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     }
     struct gpu_op *before = stream->tail;
     stream->tail = work;
-    gpulua_status status = gpu_device_publish(device, record, error);
+    gpulua_status status = gpu_device_publish_or_not(device, record, error);
     if (status) {
         stream->tail = before;
         if (before) {

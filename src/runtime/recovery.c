@@ -83,6 +83,7 @@ void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char 
     find_coredump(device, dump, sizeof dump);
     device->recovery.was_returning = was_returning;
     device->state = GPU_DEVICE_LOST;
+    device->backlog_bytes = device->backlog_sent_bytes = 0;
     gpu_error_finish(&device->lost);
     gpu_error_set(
         &device->lost, GPULUA_DEVICE_LOST, "device %s is lost: %s%s%s", device->name, text, dump,

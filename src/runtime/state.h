@@ -461,6 +461,9 @@ struct gpu_device {
     struct gpu_index labels; /* that the executor knows, interned or static; see labels.c */
     uint64_t labels_epoch;   /* when they were sent */
 
+    uint8_t *backlog; /* records that found no room, whole, one behind the other */
+    size_t backlog_bytes, backlog_sent_bytes, backlog_capacity;
+
     struct gpu_stats stats;
     _Alignas(16) uint8_t scratch[WIRE_RECORD_BYTES_MAX]; /* the record being built */
 };
@@ -558,9 +561,16 @@ gpulua_status gpu_inject_delay(const struct gpu_launch *launch, struct gpu_error
 uint8_t gpu_inject_flags(struct gpu_device *device);
 /* What gpu_device_check says to those who have a seat, if it is shared. */
 gpulua_status gpu_device_check_open(struct gpu_device *device, struct gpu_error *error);
-/* Publishes and counts. Marks the device lost when the link says so. */
+/* Publishes and counts; fails when the device is lost, which the link or a watchdog says, and has
+ * marked it so then. Where there is no room for long and whoever waits is interrupted, or the
+ * device closes, the record is kept and goes out before all later ones. */
 gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_record *record,
                                  struct gpu_error *error);
+/* The same for what need not go out: GPULUA_INTERRUPTED in place of being kept. */
+gpulua_status gpu_device_publish_or_not(struct gpu_device *device, const struct wire_record *record,
+                                        struct gpu_error *error);
+/* What was kept goes out, as far as there is room. */
+void gpu_device_send_backlog(struct gpu_device *device);
 bool gpu_id_take(struct gpu_id_pool *pool, uint32_t *id);
 void gpu_id_give(struct gpu_id_pool *pool, uint32_t id);
 void gpu_id_pool_finish(struct gpu_id_pool *pool);

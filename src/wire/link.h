@@ -35,8 +35,9 @@ struct wire_error {
 struct wire_link;
 
 struct wire_link_ops {
-    /* Hands one record to the executor. Blocks while the ring is full, draining replies through
-     * on_reply meanwhile; never yields. GPULUA_DEVICE_LOST once the executor is gone. */
+    /* Hands one record to the executor. While the ring is full it waits, at most a bounded while,
+     * draining replies through on_reply meanwhile; never yields. GPULUA_TIMEOUT: there was no room,
+     * and nothing is published; GPULUA_DEVICE_LOST once the executor is gone. */
     gpulua_status (*publish)(struct wire_link *link, const struct wire_record *record);
     /* Blocks until the executor has taken all that was published, draining replies meanwhile; at
      * most a bounded while. False: not yet. */

@@ -69,10 +69,11 @@ static uint32_t ring_drain(struct wire_link *link) {
     return count;
 }
 
-/* The ring is full. Replies are drained meanwhile: the executor may be waiting for room there. */
+/* The ring is full. Replies are drained meanwhile: the executor may be waiting for room there. One
+ * that hangs never makes any, which is for the caller to find out. */
 static gpulua_status publish_slowly(struct link_ring *self, const struct wire_record *record) {
     struct wire_link *link = &self->core.link;
-    uint64_t spin_end_ns = gpu_wire_now_ns() + SPIN_NS;
+    uint64_t start_ns = gpu_wire_now_ns();
     for (uint32_t round = 0;; round++) {
         ring_drain(link);
         if (self->is_dead) {
@@ -86,7 +87,11 @@ static gpulua_status publish_slowly(struct link_ring *self, const struct wire_re
             die(self, "it wrote over the counters of the command ring, and was killed");
             continue;
         }
-        if (gpu_wire_now_ns() < spin_end_ns) {
+        uint64_t waited_ns = gpu_wire_now_ns() - start_ns;
+        if (waited_ns >= SETTLE_NS) {
+            return GPULUA_TIMEOUT;
+        }
+        if (waited_ns < SPIN_NS) {
             gpu_wire_relax();
             if (round % 16u == 15u) {
                 sched_yield();
