@@ -73,7 +73,7 @@ describe("compile", function()
     ]]
     assert.equal(42, value_of(source, { defines = { A = 1, B = "(4 * 10)", ON = true, OFF = false } }))
     assert.equal(52, value_of(source, { defines = { A = 1, B = "(5 * 10)", ON = true } }))
-    for _, defines in ipairs { 5, { 1 }, { A = {} }, { A = "1\n2" } } do
+    for _, defines in ipairs { 5, { 1 }, { A = {} }, { A = "1\n2" }, { ["A\nflag -O0"] = "1" }, { ["A\0"] = 1 } } do
       support.raises("InvalidArgument", "defines", dev.compile, dev, source, { defines = defines })
     end
   end)

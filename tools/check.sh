@@ -117,6 +117,9 @@ finish() {
 # sanitizers, and the reports are about our code. Each process writes its own file, so that a child's report is seen.
 options="log_path=$root/$out/address/reports/report:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0"
 options="$options:handle_abort=0:allocator_may_return_null=1"
+# What counts is the report. A process in which the looker for leaks crashed would end with this code otherwise, whatever
+# its own is, and one that is ended in the middle lacks its counts anyway.
+options="$options:exitcode=0"
 export ASAN_OPTIONS="$options:detect_leaks=1:detect_stack_use_after_return=0"
 export UBSAN_OPTIONS="$options:print_stacktrace=1"
 export LSAN_OPTIONS="suppressions=$root/tools/lsan.supp:print_suppressions=0"

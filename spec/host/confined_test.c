@@ -334,9 +334,11 @@ static void configurations(gpulua_device *open) {
 }
 
 /* Processes of that name that are there. */
-static int count_brokers(void) {
+static int count_processes(const char *name) {
     int count = 0;
-    FILE *pipe = popen("cat /proc/[0-9]*/comm 2>/dev/null | grep -c '^gpulua-compile'", "r");
+    char command[128];
+    snprintf(command, sizeof command, "cat /proc/[0-9]*/comm 2>/dev/null | grep -c '^%s'", name);
+    FILE *pipe = popen(command, "r");
     if (pipe != NULL) {
         if (fscanf(pipe, "%d", &count) != 1) {
             count = -1;
@@ -346,13 +348,62 @@ static int count_brokers(void) {
     return count;
 }
 
+#define BROKER "gpulua-compile"
+
 static void ends(gpulua_device *device, int before) {
-    tap_check(&tap, count_brokers() > before, "the compiler's process is there");
+    tap_check(&tap, count_processes(BROKER) > before, "the compiler's process is there");
     gpulua_device_close(device);
-    for (int round = 0; round < 100 && count_brokers() > before; round++) {
+    for (int round = 0; round < 100 && count_processes(BROKER) > before; round++) {
         usleep(50000);
     }
-    tap_check(&tap, count_brokers() <= before, "and gone with its device");
+    tap_check(&tap, count_processes(BROKER) <= before, "and gone with its device");
+}
+
+/* Half a minute of a compiler's. Each of these calls is within what it computes for one. */
+static const char endless_script[] =
+    "local dev = require 'gpulua'.device()\n"
+    "local source = { [[__device__ constexpr int count(int n) { int s = 0; for (int i = 0; i < n; "
+    "i++) s += i "
+    "& 1; return s; }]] }\n"
+    "for i = 1, 60 do source[#source + 1] = ('__device__ constexpr int c%d = "
+    "count(%d);'):format(i, 5000000 + "
+    "i) end\n"
+    "source[#source + 1] = 'extern \"C\" __global__ void f(int *x) { *x = c1; }'\n"
+    "dev:compile(table.concat(source, '\\n'))\n";
+
+static void leaves_no_compiler(void) {
+    const char *compiler = "cc1plus";
+    int before = count_processes(compiler);
+    gpulua_device *device = open_device(1);
+    struct told told;
+    gpulua *g = open_script(&told, device, false);
+    lua_State *L = gpulua_state(g);
+    bool is_there =
+        luaL_loadstring(L, endless_script) == LUA_OK && gpulua_load_function(g, 0) == GPULUA_OK;
+    for (int round = 0; is_there && round < 200 && count_processes(compiler) <= before; round++) {
+        gpulua_step(g, 50);
+    }
+    is_there = is_there && count_processes(compiler) > before && gpulua_tasks(g) > 0;
+    if (!tap_check(&tap, is_there, "a compiler that is at work for long")) {
+        printf("# %s %s\n", told.message, told.lines);
+    }
+    gpulua_close(g);
+    gpulua_device_close(device);
+    int rounds = 0;
+    while (rounds < 100 && count_processes(compiler) > before) {
+        usleep(50000);
+        rounds++;
+    }
+    tap_check(&tap, rounds < 100, "ends with its device");
+}
+
+/* No other device takes for its own what the compilers of this one may have written. */
+static void keeps_apart(void) {
+    const char *cache = getenv("GPULUA_CACHE");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/confined", cache != NULL ? cache : "");
+    tap_check(&tap, cache == NULL || access(path, X_OK) == 0,
+              "compiled code of confined devices lies in a folder of its own");
 }
 
 int main(void) {
@@ -363,7 +414,7 @@ int main(void) {
         fclose(file);
     }
     rmdir(SECRET ".folder");
-    int brokers = count_brokers();
+    int brokers = count_processes(BROKER);
     gpulua_device *confined = open_device(1), *open = open_device(0);
     if (confined == NULL) {
         const gpulua_error *error = gpulua_last_error(NULL);
@@ -378,6 +429,8 @@ int main(void) {
         serves(confined);
         configurations(open);
         ends(confined, brokers);
+        leaves_no_compiler();
+        keeps_apart();
     }
     gpulua_device_close(open);
     remove(SECRET);

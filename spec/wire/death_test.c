@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 
 #include "wire/client.h"
+#include "wire/memory.h"
+#include "wire/ring.h"
 #include "wire/spawn.h"
 
 #define RESTARTS (CLIENT_IS_SANITIZED ? 100 : 1000)
@@ -302,6 +304,41 @@ static void stopped_while_full(void) {
     check(client_publish(client, &out) == GPULUA_OK &&
               client_wait(client, 0, client_fill(client, 0, 0, 16, 3)),
           "and goes on where it stopped");
+    client_destroy(client);
+}
+
+/* An executor that answers faster than it is heard: each answer is followed by another one. */
+static struct wire_ring flood;
+static uint64_t flood_count;
+
+static void flooded(void *user, const struct wire_reply *reply) {
+    (void)user;
+    flood_count++;
+    if (flood_count < 10000000) {
+        gpu_wire_ring_push(&flood, reply, reply->length_bytes);
+    }
+}
+
+static void floods(void) {
+    struct client *client = client_open(WIRE_TRANSPORT_PROCESS);
+    if (client == NULL) {
+        check(false, "opens");
+        return;
+    }
+    client_wait(client, 0, client_fill(client, 0, 0, 16, 3));
+    kill(gpu_wire_link_pid(client->link), SIGSTOP); /* this side of it answers */
+    gpu_wire_ring_reply(&flood, client->link->page);
+    flood.position = atomic_load(&client->link->page->reply_head);
+    flood.seen = atomic_load(&client->link->page->reply_tail);
+    client->link->on_reply = flooded;
+    struct wire_reply reply = {.length_bytes = sizeof reply, .kind = WIRE_REPLY_RESULT, .seq = 1};
+    gpu_wire_ring_push(&flood, &reply, sizeof reply);
+    gpu_wire_link_drain(client->link);
+    check(flood_count > 1 && flood_count <= flood.capacity_bytes / sizeof reply,
+          "one that answers without end is not listened to without end");
+    uint64_t before = flood_count;
+    gpu_wire_link_drain(client->link);
+    check(flood_count > before, "but goes on to be heard");
     client_destroy(client);
 }
 
@@ -639,6 +676,7 @@ int main(void) {
     killed_anywhere();
     killed_while_full();
     stopped_while_full();
+    floods();
     overwritten_counters();
     stopped_or_hung();
     restarted();

@@ -1,6 +1,7 @@
 /* Modules: compiled CUDA C, or PTX and cubins as they are. */
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -60,21 +61,29 @@ static void add_list(lua_State *L, const char *field, const char *word) {
     lua_pop(L, 1);
 }
 
+static int compare_lines(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 /* Definitions in a fixed order, because compiled code is found again by its options. */
 static void sort_lines(lua_State *L, lua_Integer first) {
-    lua_Integer count = (lua_Integer)lua_rawlen(L, 4);
-    for (lua_Integer i = first + 1; i <= count; i++) {
-        for (lua_Integer k = i; k > first; k--) {
-            lua_rawgeti(L, 4, k - 1);
-            lua_rawgeti(L, 4, k);
-            if (!lua_compare(L, -1, -2, LUA_OPLT)) {
-                lua_pop(L, 2);
-                break;
-            }
-            lua_rawseti(L, 4, k - 1);
-            lua_rawseti(L, 4, k);
-        }
+    lua_Integer count = (lua_Integer)lua_rawlen(L, 4) - first + 1;
+    if (count < 2) {
+        return;
     }
+    lua_createtable(L, (int)count, 0); /* holds them while they move */
+    const char **lines = lua_newuserdatauv(L, (size_t)count * sizeof *lines, 0);
+    for (lua_Integer i = 0; i < count; i++) {
+        lua_rawgeti(L, 4, first + i);
+        lines[i] = lua_tostring(L, -1);
+        lua_rawseti(L, -3, i + 1);
+    }
+    qsort(lines, (size_t)count, sizeof *lines, compare_lines);
+    for (lua_Integer i = 0; i < count; i++) {
+        lua_pushstring(L, lines[i]);
+        lua_rawseti(L, 4, first + i);
+    }
+    lua_pop(L, 2);
 }
 
 static void add_defines(lua_State *L) {
@@ -95,6 +104,9 @@ static void add_defines(lua_State *L) {
                 gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                              "defines of compile: names with a string, number or boolean expected");
             }
+            lua_pushvalue(L, -2);
+            check_line(L, "defines");
+            lua_pop(L, 1);
             if (kind == LUA_TBOOLEAN) {
                 lua_pushliteral(L, "1");
                 bool is_true = lua_toboolean(L, -2);

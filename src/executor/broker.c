@@ -5,7 +5,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,6 +24,7 @@
 #include "wire/spawn.h"
 
 #define TEXT_BYTES_MAX (UINT64_C(64) << 20)
+#define FOLDER_BYTES 4096
 #define ANSWER_BYTES_MAX (UINT64_C(256) << 20)
 
 enum { TEXT_NAME, TEXT_SOURCE, TEXT_OPTIONS, TEXT_COUNT };
@@ -124,7 +127,6 @@ _Noreturn static void serve(const struct request *request, char *const texts[TEX
                             int file) {
     struct answer answer = {.status = GPULUA_OK};
     void *parts[PART_COUNT] = {NULL};
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     compile(request, texts, &answer, parts);
     bool ok = gpu_backend_write_all(file, &answer, sizeof answer);
     for (int i = 0; i < PART_COUNT && ok; i++) {
@@ -153,6 +155,39 @@ static bool send_failure(int socket) {
     return gpu_backend_write_all(socket, &answer, sizeof answer);
 }
 
+/* Waits for its end, or for the executor's. Compilers start programs of their own, which know of
+ * neither: what is left in its group is ended with it. */
+static int end_of(pid_t child, int ending, int socket) {
+    struct pollfd entries[] = {{.fd = ending}, {.fd = socket, .events = POLLRDHUP}};
+    while (poll(entries, 2, -1) < 0 && errno == EINTR) {}
+    int how = -1;
+    kill(-child, SIGKILL);
+    while (waitpid(child, &how, 0) < 0 && errno == EINTR) {}
+    return how;
+}
+
+/* In a group of its own. Its end of `ending` is closed when it ends. */
+static pid_t start_serving(const struct request *request, char *const texts[TEXT_COUNT], int file,
+                           int socket, int *ending) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        return -1;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        setpgid(0, 0);
+        close(socket);
+        close(ends[0]);
+        serve(request, texts, file);
+    }
+    if (child > 0) {
+        setpgid(child, child); /* whoever comes first */
+    }
+    close(ends[1]);
+    *ending = ends[0];
+    return child;
+}
+
 /* False: the executor is gone, or what it says makes no sense. */
 static bool serve_next(int socket) {
     struct request request;
@@ -165,16 +200,15 @@ static bool serve_next(int socket) {
              gpu_backend_read_all(socket, texts[i], bytes) && texts[i][bytes - 1] == '\0';
     }
     int file = ok ? memfd_create("gpulua-answer", MFD_CLOEXEC) : -1;
-    pid_t child = file >= 0 ? fork() : -1;
-    if (child == 0) {
-        close(socket);
-        serve(&request, texts, file);
-    }
-    int how = -1;
-    while (child > 0 && waitpid(child, &how, 0) < 0 && errno == EINTR) {}
-    ok = ok && (child > 0 && how == 0 ? send_file(socket, file) : send_failure(socket));
+    int ending = -1;
+    pid_t child = file >= 0 ? start_serving(&request, texts, file, socket, &ending) : -1;
+    int how = child > 0 ? end_of(child, ending, socket) : -1;
+    ok = ok && (how == 0 ? send_file(socket, file) : send_failure(socket));
     if (file >= 0) {
         close(file);
+    }
+    if (ending >= 0) {
+        close(ending);
     }
     for (int i = 0; i < TEXT_COUNT; i++) {
         free(texts[i]);
@@ -182,15 +216,23 @@ static bool serve_next(int socket) {
     return ok;
 }
 
+/* Inside of the folder for compiled code: what compilers write here, if somebody has taken one
+ * over, no other device takes for its own. */
+static bool choose_folder(char folder[FOLDER_BYTES]) {
+    char shared[FOLDER_BYTES];
+    return gpu_cache_folder(NULL, shared, sizeof shared) &&
+           snprintf(folder, FOLDER_BYTES, "%s/confined", shared) < FOLDER_BYTES &&
+           setenv("GPULUA_CACHE", folder, 1) == 0 && gpu_cache_folder(NULL, folder, FOLDER_BYTES);
+}
+
 _Noreturn static void broker_main(int socket, int ready) {
-    char folder[4096];
+    char folder[FOLDER_BYTES];
     struct wire_error error = {.status = GPULUA_OK};
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NAME, "gpulua-compiler");
     for (int i = 0; i < SPAWN_FD_COUNT; i++) {
         close(SPAWN_FD_FIRST + i);
     }
-    if (!gpu_cache_folder(NULL, folder, sizeof folder)) {
+    if (!choose_folder(folder)) {
         gpu_wire_fail(&error, GPULUA_IO, 0,
                       "there is no folder for compiled code: set GPULUA_CACHE to one");
     } else if (setenv("TMPDIR", folder, 1) == 0) { /* compilers write there, too */

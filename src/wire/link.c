@@ -97,7 +97,10 @@ static bool is_sound(const struct wire_reply *reply, uint32_t length_bytes) {
 uint32_t gpu_wire_core_drain(struct link_core *core, bool *corrupt) {
     uint32_t count = 0;
     *corrupt = false;
-    for (;;) {
+    /* As many bytes as the ring holds: whoever says more meanwhile is heard the next time, and one
+     * that never stops keeps nobody here. */
+    uint64_t start = core->replies.position;
+    while (core->replies.position - start < core->replies.capacity_bytes) {
         uint32_t length_bytes = 0;
         const void *message = gpu_wire_ring_peek(&core->replies, &length_bytes, corrupt);
         if (message == NULL) {
@@ -129,11 +132,12 @@ uint32_t gpu_wire_core_drain(struct link_core *core, bool *corrupt) {
             free(copy);
         }
     }
+    return count;
 }
 
 static void read_event(struct link_core *core) {
     uint64_t value = 0;
-    if (core->claims_count != 0 && read(core->event_fd, &value, sizeof value) == sizeof value) {
+    if (read(core->event_fd, &value, sizeof value) == sizeof value) {
         core->claims_count -= value < core->claims_count ? value : core->claims_count;
     }
 }
@@ -142,7 +146,9 @@ void gpu_wire_core_sleep_begin(struct link_core *core) {
     if (core->armed) {
         return;
     }
-    read_event(core);
+    if (core->claims_count != 0) {
+        read_event(core);
+    }
     core->armed = true;
     atomic_exchange_explicit(&core->link.page->script_sleeps, 1, memory_order_acq_rel);
 }
@@ -154,10 +160,9 @@ bool gpu_wire_core_sleep_end(struct link_core *core) {
     core->armed = false;
     bool claimed =
         atomic_exchange_explicit(&core->link.page->script_sleeps, 0, memory_order_acq_rel) == 0;
-    if (claimed) {
-        core->claims_count++;
-        read_event(core); /* the write may still be on its way: then the next arm reads it */
-    }
+    core->claims_count += claimed;
+    read_event(core); /* a claim's write may still be on its way: then the next arm reads it. One
+                         that nobody has claimed would wake every sleep from now on */
     return claimed;
 }
 
