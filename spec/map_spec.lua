@@ -336,6 +336,25 @@ describe("map", function()
     assert.equal(1 + 600 * 601 // 2, x:read(1, 1)[1])
   end)
 
+  it("keeps one kernel where tasks that began together have each compiled it", function()
+    local own <close> = support.open()
+    local x = own:upload("f32", { 1, 2, 3 })
+    local tasks, outs = {}, {}
+    for i = 1, 20 do
+      outs[i] = own:buffer("f32", 3)
+      tasks[i] = gpu.spawn(function() gpu.map("x * 7 + 11", { x = x, out = outs[i] }) end)
+    end
+    collectgarbage "stop" -- which would hide the others
+    gpu.all(tasks)
+    own:synchronize()
+    local modules = own:stats().modules_live
+    collectgarbage "restart"
+    assert.equal(1, modules)
+    for i = 1, 20 do
+      assert.are.same({ 18, 25, 32 }, outs[i]:read())
+    end
+  end)
+
   it("becomes a node of a capture", function()
     local x, y = dev:upload("f32", { 1, 2, 3 }), dev:buffer("f32", 3):fill(0)
     gpu.map("x + y", { x = x, y = y, out = y })

@@ -695,9 +695,12 @@ describe("gpulua --trace", function()
     assert.equal(0, code)
     assert.truthy(output:find "5\n6\n", output)
     local page = folder .. "/page.html"
-    output, code = run(("--trace /nowhere/x.json --timeline %s --summary examples/saxpy.lua"):format(page))
+    local gone = folder .. "/gone"
+    assert(lfs.mkdir(gone))
+    output, code = run(("--trace %s/x.json --timeline %s --summary -e 'os.remove [[%s]]' examples/saxpy.lua"):format(
+      gone, page, gone))
     assert.equal(1, code)
-    assert.truthy(output:find("/nowhere/x.json", 1, true) and output:find("buffers took", 1, true), output)
+    assert.truthy(output:find(gone .. "/x.json", 1, true) and output:find("buffers took", 1, true), output)
     assert.truthy(lfs.attributes(page, "size") > 10000)
     output, code = run(("--trace %s --timeline %s -e 'local x'"):format(page, page))
     assert.equal(1, code)
@@ -764,9 +767,16 @@ describe("gpulua --trace", function()
   end)
 
   it("says why there is none", function()
-    local output, code = run("--trace /nowhere/at/all.json -e 'require [[gpulua]].device()'")
-    assert.equal(1, code)
-    assert.truthy(output:find("/nowhere/at/all.json", 1, true), output)
+    local output, code
+    for _, option in ipairs { "--trace", "--timeline" } do -- before anything runs: it may take hours
+      output, code = run(option .. " /nowhere/at/all.json -e 'print [[ran]]'")
+      assert.equal(1, code)
+      assert.truthy(output:find(option .. ": '/nowhere/at/all.json' cannot be written: No such file", 1, true), output)
+      assert.is_nil(output:find("ran", 1, true), output)
+      output, code = run(option .. " /tmp -e 'print [[ran]]'")
+      assert.equal(1, code)
+      assert.truthy(output:find(option .. ": '/tmp' cannot be written: Is a directory", 1, true), output)
+    end
     output, code = run(("--trace %s/none.json -e 'local x = 1'"):format(folder))
     assert.equal(0, code)
     assert.truthy(output:find("no device was opened", 1, true), output)

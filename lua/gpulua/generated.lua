@@ -46,7 +46,12 @@ function generated.cache(file)
     made = make(function(source, name, signature)
       local text = name .. "\0" .. signature .. "\0" .. source
       if not known.by_source[text] then
-        known.by_source[text] = device:compile(source, { name = file }):kernel(name, signature)
+        local module = device:compile(source, { name = file })
+        if known.by_source[text] then -- another task was there first
+          module:close()
+        else
+          known.by_source[text] = module:kernel(name, signature)
+        end
       end
       return known.by_source[text]
     end)

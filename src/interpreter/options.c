@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "interpreter/program.h"
@@ -187,6 +188,28 @@ static bool take_long(char **argv, int *i, struct options *options) {
     return true;
 }
 
+/* What is written at the end, perhaps hours later, is refused now. Leaves no file. */
+static bool can_write(const char *option, const char *path) {
+    struct stat facts;
+    int number = 0;
+    if (!path) {
+        return true;
+    }
+    if (stat(path, &facts) == 0) {
+        number = S_ISDIR(facts.st_mode) ? EISDIR : access(path, W_OK) == 0 ? 0 : errno;
+    } else {
+        const char *slash = strrchr(path, '/');
+        char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+        number = folder && access(folder, W_OK | X_OK) != 0 ? errno : 0;
+        free(folder);
+    }
+    if (number != 0) {
+        fprintf(stderr, "%s: %s: '%s' cannot be written: %s\n", program.name, option, path,
+                strerror(number));
+    }
+    return number == 0;
+}
+
 bool options_read(int argc, char **argv, struct options *options) {
     int i;
     for (i = 1; i < argc && argv[i][0] == '-'; i++) {
@@ -248,5 +271,5 @@ bool options_read(int argc, char **argv, struct options *options) {
                 program.name, options->trace);
         return false;
     }
-    return true;
+    return can_write("--trace", options->trace) && can_write("--timeline", options->timeline);
 }
