@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <lauxlib.h>
@@ -309,6 +310,103 @@ static void serves(gpulua_device *device) {
     tap_equal(&tap, result, "0", "confined as before");
 }
 
+/* ---- what holds the host up ---- */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define STEP_MS 2000 /* everything takes longer there */
+#else
+#define STEP_MS 100
+#endif
+
+#define FOREVER                                                                                    \
+    "extern \"C\" __global__ void forever(int *x) { for (volatile int i = 0; *x == 0; i++) {} }"
+#define TEN_NUMBERS                                                                                \
+    "long long a, long long b, long long c, long long d, long long e, long long f, long long g, "  \
+    "long long h, long long i, long long j, "
+
+static const struct {
+    const char *name, *text;
+} holdups[] = {
+    {"more launches than there is room for, behind one that never ends",
+     DEVICE "local k = dev:compile [[" FOREVER " extern \"C\" __global__ void many(" TEN_NUMBERS
+            "int *x) { *x = 1; }]] local x, y = dev:buffer('i32', 1):fill(0), dev:buffer('i32', 1)\n"
+            "gpu.sleep(0.01) k.forever:launch(1, x) while true do "
+            "k.many:launch(1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, y) end"},
+    {"the same, caught, with streams and buffers that are closed",
+     DEVICE "local k = dev:compile [[" FOREVER " extern \"C\" __global__ void many(" TEN_NUMBERS
+            "int *x) { *x = 1; }]] local x, y = dev:buffer('i32', 1):fill(0), dev:buffer('i32', 1)\n"
+            "local s = dev:stream {} gpu.sleep(0.01) k.forever:launch(1, x) while true do "
+            "pcall(function() while true do k.many:launch(1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, y) end "
+            "end) pcall(s.close, s) dev:buffer('f32', 1000):close() end"},
+    {"many definitions",
+     DEVICE "local t = {} for i = 1, 8000 do t['NAME' .. (i * 7919) % 8009] = i end gpu.sleep(0) "
+            "for i = 1, 100 do gpu.spawn(dev.compile, dev, [[" FOREVER "]], { defines = t }) "
+            "gpu.sleep(0) end"},
+    {"many compilations at once",
+     DEVICE "for i = 1, 300 do gpu.spawn(dev.compile, dev, [[" FOREVER "]] .. i) end"},
+    {"a source of megabytes",
+     DEVICE "local s = (' '):rep(1 << 20) gpu.sleep(0) while true do gpu.spawn(dev.compile, dev, s "
+            ".. [[" FOREVER "]]) gpu.sleep(0) end"},
+    {"a kernel that never ends on each of many streams",
+     DEVICE "local k = dev:compile [[" FOREVER "]] for i = 1, 100 do k.forever:launch({ grid = 1, "
+            "block = 1, stream = dev:stream {} }, dev:buffer('i32', 1):fill(0)) end"},
+};
+
+static double now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+}
+
+/* The longest step in milliseconds, of as many as fit into a second or two. */
+static double longest_step(const char *text) {
+    struct told told;
+    gpulua_device_config device_config;
+    gpulua_device_config_init(&device_config);
+    device_config.device = "cpu";
+    device_config.isolation = GPULUA_ISOLATE_PROCESS;
+    device_config.confined = 1;
+    gpulua_device *device = gpulua_device_open(&device_config);
+    gpulua_config config;
+    gpulua_config_init(&config);
+    config.sandbox = config.allow_compile = 1;
+    config.shared_device = device;
+    config.on_error = note_error;
+    config.user = &told;
+    memset(&told, 0, sizeof told);
+    gpulua *g = device != NULL ? gpulua_new(&config) : NULL;
+    double longest_ms = g != NULL ? 0 : 1e9;
+    if (g != NULL && luaL_loadstring(gpulua_state(g), text) == LUA_OK &&
+        gpulua_load_function(g, 0) == GPULUA_OK) {
+        double end_ms = now_ms() + 2000;
+        while (gpulua_tasks(g) > 0 && now_ms() < end_ms) {
+            double begun_ms = now_ms();
+            gpulua_step(g, 1);
+            double took_ms = now_ms() - begun_ms;
+            longest_ms = took_ms > longest_ms ? took_ms : longest_ms;
+        }
+    }
+    if (told.error_count > 0) {
+        printf("# %.120s\n", told.message);
+    }
+    gpulua_close(g);
+    gpulua_device_close(device);
+    return longest_ms;
+}
+
+/* On a busy machine a step is long now and then: what holds the host up does so always. */
+static void answers(void) {
+    for (size_t i = 0; i < sizeof holdups / sizeof *holdups; i++) {
+        double longest_ms = 1e9;
+        for (int tries = 0; tries < 3 && longest_ms >= STEP_MS; tries++) {
+            longest_ms = longest_step(holdups[i].text);
+        }
+        char text[160];
+        snprintf(text, sizeof text, "%s: steps of up to %.1f ms", holdups[i].name, longest_ms);
+        tap_check(&tap, longest_ms < STEP_MS, text);
+    }
+}
+
 static void configurations(gpulua_device *open) {
     gpulua_device_config device;
     gpulua_config config;
@@ -427,6 +525,7 @@ int main(void) {
         refuses(confined, open);
         compiles(confined);
         serves(confined);
+        answers();
         configurations(open);
         ends(confined, brokers);
         leaves_no_compiler();
