@@ -45,6 +45,21 @@ describe("device", function()
     second:close()
   end)
 
+  it("is one, whether it is asked for by its name or as the default first", function()
+    local output, code = support.script [[
+      local gpu = require "gpulua"
+      local kind = os.getenv "GPULUA_DEVICE":match "%a+"
+      local named = gpu.device(kind)
+      assert(gpu.device(named.name) == named and gpu.device(kind) == named)
+      if gpu.device().name == named.name then -- what the default is depends on the machine
+        assert(gpu.device() == named and gpu.device(kind) == named and #gpu.devices() == 1)
+      end
+      local x = gpu.device():buffer("i32", 1):fill(7)
+      print(x:read()[1], gpu.device(kind, {}) == named)]]
+    assert.equal(0, code)
+    assert.equal("7\tfalse\n", output)
+  end)
+
   it("is among gpu.devices() as long as it is open", function()
     local function is_listed(wanted)
       for _, one in ipairs(gpu.devices()) do

@@ -704,7 +704,8 @@ GPULUA_API gpulua_status gpulua_dlpack_import_unversioned(lua_State *L, int devi
 GPULUA_API const gpulua_error *gpulua_last_error(const gpulua *g);
 
 /* Cancels tasks, waits for the devices a moment (not after gpulua_interrupt), frees everything.
- * NULL is fine. An attached state stays open. Work that never ends is told to on_log; it ends with
+ * NULL is fine. From within gpulua_step nothing is closed: gpulua_last_error says StreamMisuse. An
+ * attached state stays open. Work that never ends is told to on_log; it ends with
  * its process, and without one of its own this call does not return. */
 GPULUA_API void gpulua_close(gpulua *g);
 

@@ -327,17 +327,17 @@ static void serves(gpulua_device *device) {
 static const struct {
     const char *name, *text;
 } holdups[] = {
-    {"more launches than there is room for, behind one that never ends",
-     DEVICE "local k = dev:compile [[" FOREVER " extern \"C\" __global__ void many(" TEN_NUMBERS
-            "int *x) { *x = 1; }]] local x, y = dev:buffer('i32', 1):fill(0), dev:buffer('i32', 1)\n"
-            "gpu.sleep(0.01) k.forever:launch(1, x) while true do "
-            "k.many:launch(1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, y) end"},
-    {"the same, caught, with streams and buffers that are closed",
-     DEVICE "local k = dev:compile [[" FOREVER " extern \"C\" __global__ void many(" TEN_NUMBERS
-            "int *x) { *x = 1; }]] local x, y = dev:buffer('i32', 1):fill(0), dev:buffer('i32', 1)\n"
-            "local s = dev:stream {} gpu.sleep(0.01) k.forever:launch(1, x) while true do "
-            "pcall(function() while true do k.many:launch(1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, y) end "
-            "end) pcall(s.close, s) dev:buffer('f32', 1000):close() end"},
+    {"more launches than there is room for, behind one that never ends", DEVICE
+     "local k = dev:compile [[" FOREVER " extern \"C\" __global__ void many(" TEN_NUMBERS
+     "int *x) { *x = 1; }]] local x, y = dev:buffer('i32', 1):fill(0), dev:buffer('i32', 1)\n"
+     "gpu.sleep(0.01) k.forever:launch(1, x) while true do "
+     "k.many:launch(1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, y) end"},
+    {"the same, caught, with streams and buffers that are closed", DEVICE
+     "local k = dev:compile [[" FOREVER " extern \"C\" __global__ void many(" TEN_NUMBERS
+     "int *x) { *x = 1; }]] local x, y = dev:buffer('i32', 1):fill(0), dev:buffer('i32', 1)\n"
+     "local s = dev:stream {} gpu.sleep(0.01) k.forever:launch(1, x) while true do "
+     "pcall(function() while true do k.many:launch(1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, y) end "
+     "end) pcall(s.close, s) dev:buffer('f32', 1000):close() end"},
     {"many definitions",
      DEVICE "local t = {} for i = 1, 8000 do t['NAME' .. (i * 7919) % 8009] = i end gpu.sleep(0) "
             "for i = 1, 100 do gpu.spawn(dev.compile, dev, [[" FOREVER "]], { defines = t }) "

@@ -426,14 +426,28 @@ static int call_step(lua_State *L) {
     return 0;
 }
 
+static gpulua_status inner_close;
+static int call_close(lua_State *L) {
+    (void)L;
+    gpulua_close(current);
+    inner_close = gpulua_last_error(current)->code;
+    return 0;
+}
+
 static void test_reentrancy(void) {
     struct told told;
     gpulua_config config = config_for(&told);
     current = gpulua_new(&config);
     lua_register(gpulua_state(current), "step", call_step);
+    lua_register(gpulua_state(current), "close", call_close);
     start(current, "step()");
     CHECK(run(current) == 0);
     CHECK(inner_step == -GPULUA_STREAM_MISUSE);
+    start(current, "close() close() went_on = true");
+    CHECK(run(current) == 0);
+    CHECK(inner_close == GPULUA_STREAM_MISUSE);
+    lua_getglobal(gpulua_state(current), "went_on");
+    CHECK(lua_toboolean(gpulua_state(current), -1));
     gpulua_close(current);
 }
 

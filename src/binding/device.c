@@ -309,11 +309,25 @@ static struct device_handle *find_open(struct gpulua *g, const struct options *o
             (gpu_device_state(handle->device) == GPU_DEVICE_OPEN ||
              gpu_device_is_returning(handle->device)) &&
             ((is_shared && handle->shared) || strcmp(handle->requested, name) == 0 ||
+             (name[0] == '\0' && handle->is_default) ||
              strcmp(gpu_device_name(handle->device), name) == 0)) {
             return handle;
         }
     }
     return NULL;
+}
+
+/* A name may only turn out to be that of an open device when it is looked up: "cuda" is "cuda:0",
+ * and the default whatever is there. Then the one that was there is meant from now on. */
+static struct device_handle *find_same(struct gpulua *g, const struct device_handle *opened) {
+    const struct options options = {.name = gpu_device_name(opened->device)};
+    struct device_handle *same = opened->is_plain ? find_open(g, &options, false) : NULL;
+    if (same && opened->requested[0] == '\0') {
+        same->is_default = true;
+    } else if (same) {
+        memcpy(same->requested, opened->requested, sizeof same->requested);
+    }
+    return same;
 }
 
 static void link_handle(struct gpulua *g, struct device_handle *handle) {
@@ -442,6 +456,16 @@ int gpu_lua_device_get(lua_State *L) {
             gpu_lua_raise_interrupt(L, g);
         }
         raise_missing(L, &error);
+    }
+    struct device_handle *same = is_shared ? NULL : find_same(g, handle);
+    if (same) {
+        gpu_device_close(handle->device, 0);
+        gpu_device_release(handle->device);
+        handle->device = NULL;
+        lua_pushnil(L);
+        lua_rawsetp(L, -2, handle);
+        gpu_lua_push_device(L, g, same->device);
+        return 1;
     }
     if (!gpu_lua_trace_device(g, handle->device) && g->config.on_log) { /* it works all the same */
         g->config.on_log(g->config.user, "no host memory to keep what is traced of a device");

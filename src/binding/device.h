@@ -34,6 +34,7 @@ struct device_handle {
     struct gpu_stream *task_streams[GPU_TASK_STREAMS];
     struct stream_record *streams;
     char requested[32]; /* the name that it was asked for by; "": the default */
+    bool is_default;    /* asked for by name first, and then by none */
     char label[64];
 };
 

@@ -291,6 +291,11 @@ void gpulua_close(gpulua *g) {
         g->attach_count--;
         return;
     }
+    if (g->turn_depth > 0 || g->running) { /* what has called would be freed */
+        (void)gpu_lua_keep_error(g, GPULUA_STREAM_MISUSE,
+                                 "gpulua_close was called from within gpulua_step");
+        return;
+    }
     gpu_lua_guest_run(g);
     if (!g->owns_state) {
         g->attach_count = 0;
