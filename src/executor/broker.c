@@ -69,6 +69,7 @@ static bool work_apart(void (*work)(void *user), void *user) {
     struct wire_error ignored;
     pid_t child = fork();
     if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (gpu_confine(CONFINE_KERNELS, NULL, &ignored) != GPULUA_OK) {
             _exit(1);
         }
@@ -127,6 +128,7 @@ _Noreturn static void serve(const struct request *request, char *const texts[TEX
                             int file) {
     struct answer answer = {.status = GPULUA_OK};
     void *parts[PART_COUNT] = {NULL};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     compile(request, texts, &answer, parts);
     bool ok = gpu_backend_write_all(file, &answer, sizeof answer);
     for (int i = 0; i < PART_COUNT && ok; i++) {
@@ -178,6 +180,9 @@ static pid_t start_serving(const struct request *request, char *const texts[TEXT
         setpgid(0, 0);
         close(socket);
         close(ends[0]);
+        if (!gpu_confine_group()) {
+            _exit(1);
+        }
         serve(request, texts, file);
     }
     if (child > 0) {

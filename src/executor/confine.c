@@ -371,18 +371,28 @@ static void compiler_filter(struct filter *filter) {
     add(filter, ANSWER(SECCOMP_RET_ALLOW));
 }
 
-static gpulua_status calls_confine(enum confine_role role, struct wire_error *error) {
-    struct filter filter = {.count = 0};
-    add(&filter, LOAD(offsetof(struct seccomp_data, arch)));
-    add(&filter, SKIP_UNLESS(ARCHITECTURE, 1));
-    add(&filter, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JA, 1, 0, 0));
-    add(&filter, ANSWER(SECCOMP_RET_KILL_PROCESS));
-    add(&filter, LOAD(NUMBER));
+static void filter_begin(struct filter *filter) {
+    filter->count = 0;
+    add(filter, LOAD(offsetof(struct seccomp_data, arch)));
+    add(filter, SKIP_UNLESS(ARCHITECTURE, 1));
+    add(filter, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JA, 1, 0, 0));
+    add(filter, ANSWER(SECCOMP_RET_KILL_PROCESS));
+    add(filter, LOAD(NUMBER));
 #if defined(__x86_64__)
     /* The calls of x32 have a bit more. */
-    add(&filter, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1));
-    add(&filter, ANSWER(SECCOMP_RET_KILL_PROCESS));
+    add(filter, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1));
+    add(filter, ANSWER(SECCOMP_RET_KILL_PROCESS));
 #endif
+}
+
+static bool filter_install(struct filter *filter) {
+    struct sock_fprog program = {(unsigned short)filter->count, filter->list};
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static gpulua_status calls_confine(enum confine_role role, struct wire_error *error) {
+    struct filter filter;
+    filter_begin(&filter);
     if (role == CONFINE_KERNELS) {
         kernels_filter(&filter);
     } else {
@@ -392,11 +402,16 @@ static gpulua_status calls_confine(enum confine_role role, struct wire_error *er
         errno = E2BIG;
         return fail(error, "its filter of system calls");
     }
-    struct sock_fprog program = {(unsigned short)filter.count, filter.list};
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
-        return fail(error, "seccomp");
-    }
-    return GPULUA_OK;
+    return filter_install(&filter) ? GPULUA_OK : fail(error, "seccomp");
+}
+
+bool gpu_confine_group(void) {
+    struct filter filter;
+    filter_begin(&filter);
+    answer_call(&filter, SYS_setpgid, REFUSED);
+    answer_call(&filter, SYS_setsid, REFUSED);
+    add(&filter, ANSWER(SECCOMP_RET_ALLOW));
+    return filter_install(&filter);
 }
 
 #else
@@ -405,6 +420,10 @@ static gpulua_status calls_confine(enum confine_role role, struct wire_error *er
     (void)role;
     errno = ENOSYS;
     return fail(error, "the system calls of this processor are not known");
+}
+
+bool gpu_confine_group(void) {
+    return false;
 }
 
 #endif

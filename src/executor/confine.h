@@ -21,4 +21,8 @@ enum confine_role {
  * the process is not to be used then. */
 gpulua_status gpu_confine(enum confine_role role, const char *folder, struct wire_error *error);
 
+/* From here on neither this process nor what it starts can leave its group of processes, by which
+ * all of them are ended. Behind gpu_confine. False: refused. */
+bool gpu_confine_group(void);
+
 #endif

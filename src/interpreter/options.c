@@ -195,9 +195,11 @@ static bool can_write(const char *option, const char *path) {
     if (!path) {
         return true;
     }
-    if (stat(path, &facts) == 0) {
+    if (path[0] == '\0') {
+        number = ENOENT;
+    } else if (stat(path, &facts) == 0) {
         number = S_ISDIR(facts.st_mode) ? EISDIR : access(path, W_OK) == 0 ? 0 : errno;
-    } else {
+    } else if ((number = errno) == ENOENT) {
         const char *slash = strrchr(path, '/');
         char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
         number = folder && access(folder, W_OK | X_OK) != 0 ? errno : 0;

@@ -596,10 +596,21 @@ static gpulua_status send_backlog(struct gpu_device *device) {
     return status;
 }
 
+/* Whatever is in front of it may never end: who closes the device or is interrupted has no time for
+ * that, and a poll never waits. */
+static bool is_in_haste(const struct gpu_device *device) {
+    return device->is_closing || device->is_polling || gpu_device_is_interrupted(device);
+}
+
 static gpulua_status publish(struct gpu_device *device, const struct wire_record *record,
                              bool can_refuse, struct gpu_error *error) {
     gpulua_status status = GPULUA_DEVICE_LOST;
     while (device->link) {
+        if (device->backlog_bytes > 0 && !can_refuse && is_in_haste(device) &&
+            device->state != GPU_DEVICE_LOST && keep_for_later(device, record)) {
+            status = GPULUA_OK; /* waiting for those in front of it would take as long for each */
+            break;
+        }
         status = device->backlog_bytes > 0 ? send_backlog(device) : GPULUA_OK;
         if (status == GPULUA_OK) {
             status = device->link->ops->publish(device->link, record);
@@ -607,24 +618,21 @@ static gpulua_status publish(struct gpu_device *device, const struct wire_record
         if (__builtin_expect(status != GPULUA_TIMEOUT, 1)) {
             break;
         }
-        /* Whatever is in front of it may never end. */
         device->stats.throttles++;
         gpu_watchdog_look(device);
         if (device->state == GPU_DEVICE_LOST) {
             status = GPULUA_DEVICE_LOST;
             break;
         }
-        if (device->is_closing || gpu_device_is_interrupted(device)) {
-            if (can_refuse) {
-                return gpu_error_set(error, GPULUA_INTERRUPTED,
-                                     "interrupted while the device had no room for more, with %llu "
-                                     "operations in flight",
-                                     (unsigned long long)device->stats.ops_in_flight);
-            }
-            if (keep_for_later(device, record)) {
-                status = GPULUA_OK;
-                break;
-            }
+        if (can_refuse && (device->is_closing || gpu_device_is_interrupted(device))) {
+            return gpu_error_set(error, GPULUA_INTERRUPTED,
+                                 "interrupted while the device had no room for more, with %llu "
+                                 "operations in flight",
+                                 (unsigned long long)device->stats.ops_in_flight);
+        }
+        if (!can_refuse && is_in_haste(device) && keep_for_later(device, record)) {
+            status = GPULUA_OK;
+            break;
         }
     }
     if (status) {
@@ -642,7 +650,9 @@ static gpulua_status publish(struct gpu_device *device, const struct wire_record
 }
 
 void gpu_device_send_backlog(struct gpu_device *device) {
+    device->link->never_waits = true;
     (void)send_backlog(device); /* a dead link says so when it is asked next */
+    device->link->never_waits = false;
 }
 
 gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_record *record,

@@ -434,6 +434,7 @@ static void begin(struct gpu_device *device) {
     }
     recovery->is_open = recovery->is_restoring = recovery->has_memory = recovery->is_failed = false;
     device->failures_seen = device->failures_forgotten = 0;
+    device->backlog_bytes = device->backlog_sent_bytes = 0; /* of a life that did not begin */
     bool is_spare = false;
     if (gpu_wire_link_restart(device->link, device->done, &is_spare, &failed)) {
         gpu_error_finish(&device->lost);

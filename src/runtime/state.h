@@ -562,8 +562,8 @@ uint8_t gpu_inject_flags(struct gpu_device *device);
 /* What gpu_device_check says to those who have a seat, if it is shared. */
 gpulua_status gpu_device_check_open(struct gpu_device *device, struct gpu_error *error);
 /* Publishes and counts; fails when the device is lost, which the link or a watchdog says, and has
- * marked it so then. Where there is no room for long and whoever waits is interrupted, or the
- * device closes, the record is kept and goes out before all later ones. */
+ * marked it so then. Where there is no room and nobody has time to wait for some (an interrupt, a
+ * close, a poll), the record is kept and goes out before all later ones. */
 gpulua_status gpu_device_publish(struct gpu_device *device, const struct wire_record *record,
                                  struct gpu_error *error);
 /* The same for what need not go out: GPULUA_INTERRUPTED in place of being kept. */

@@ -11,6 +11,7 @@
 #define LOOKS_PER_TERM 8 /* so much later than allowed it may be found, at most: an eighth */
 /* For the word of an operation that is over, which nobody had asked for before. */
 #define WORD_NS INT64_C(2000000)
+#define BACKLOG_NS INT64_C(5000000) /* between two tries to send what found no room */
 
 void gpu_watchdog_init(struct gpu_device *device, double seconds) {
     device->watchdog.term_ns = seconds > 0 ? (int64_t)(seconds * 1e9) : 0;
@@ -98,6 +99,9 @@ gpulua_status gpu_op_set_deadline(struct gpu_op *op, double seconds, struct gpu_
 int64_t gpu_device_alarm_ns(const struct gpu_device *device) {
     GPU_ENTER(device);
     const struct gpu_watchdog *watchdog = &device->watchdog;
+    if (device->backlog_bytes > 0) { /* nobody is told when there is room */
+        return gpu_clock_ns() + BACKLOG_NS;
+    }
     if (device->state == GPU_DEVICE_LOST && gpu_recovery_is_possible(device)) {
         return device->recovery.next_ns;
     }

@@ -70,6 +70,7 @@ struct wire_link {
     uint64_t arena_bytes;   /* reserved */
     int poll_fd;            /* readable when armed and something happened; owned */
     bool can_restart;       /* an executor that is lost can be replaced */
+    bool never_waits;       /* set by the caller: publish says TIMEOUT at once */
     bool executor_slept;    /* a record had to wake it; whoever waits next allows for that, and
                                clears it */
     void (*on_reply)(

@@ -88,7 +88,7 @@ static gpulua_status publish_slowly(struct link_ring *self, const struct wire_re
             continue;
         }
         uint64_t waited_ns = gpu_wire_now_ns() - start_ns;
-        if (waited_ns >= SETTLE_NS) {
+        if (waited_ns >= SETTLE_NS || link->never_waits) {
             return GPULUA_TIMEOUT;
         }
         if (waited_ns < SPIN_NS) {
