@@ -248,15 +248,25 @@ static void killed_anywhere(void) {
     check(!has_children(), "and no zombie is left");
 }
 
-/* The ring is full and nobody empties it: publishing must come back when the child dies. */
-static void killed_while_full(void) {
+/* One whose child takes nothing. */
+static struct client *open_stopped(int *pid) {
     struct client *client = client_open(WIRE_TRANSPORT_PROCESS);
     if (client == NULL) {
         check(false, "opens");
+        return NULL;
+    }
+    *pid = gpu_wire_link_pid(client->link);
+    kill(*pid, SIGSTOP);
+    return client;
+}
+
+/* The ring is full and nobody empties it: publishing must come back when the child dies. */
+static void killed_while_full(void) {
+    int pid = 0;
+    struct client *client = open_stopped(&pid);
+    if (client == NULL) {
         return;
     }
-    int pid = gpu_wire_link_pid(client->link);
-    kill(pid, SIGSTOP);
     pid_t killer = fork();
     if (killer == 0) {
         usleep(300000);
@@ -280,13 +290,11 @@ static void killed_while_full(void) {
 /* A full ring that nobody empties is no reason to wait for ever: the caller hears of it, nothing is
  * published, and it goes on where it stopped. */
 static void stopped_while_full(void) {
-    struct client *client = client_open(WIRE_TRANSPORT_PROCESS);
+    int pid = 0;
+    struct client *client = open_stopped(&pid);
     if (client == NULL) {
-        check(false, "opens");
         return;
     }
-    int pid = gpu_wire_link_pid(client->link);
-    kill(pid, SIGSTOP);
     struct client_record out = client_record(WIRE_OP_NOP, 0);
     gpulua_status status = GPULUA_OK;
     uint64_t count = 0, start_ns = 0;

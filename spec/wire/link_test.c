@@ -452,16 +452,16 @@ static useconds_t irregular(int round) {
 static void rhythm(struct client *client) {
     int without = awake_rounds(client, 48, irregular);
     int with = 0;
-    for (int i = 0; i < 5 && with < 24; i++) { /* a busy machine wakes it late */
-        with = awake_rounds(client, 48, regular);
+    /* A busy machine wakes it late, and one with a sanitizer most of the time. */
+    for (int i = 0; i < 5 || (i < 25 && with < 5); i++) {
+        int now = awake_rounds(client, 48, regular);
+        with = now > with ? now : with;
+        if (with >= 24) {
+            break;
+        }
     }
     printf("# awake in %d of 48 rounds that are like each other, %d of others\n", with, without);
-    const char *what = "one that works in rounds finds the executor awake";
-    if (CLIENT_IS_SANITIZED && with < 5) {
-        tap_skip(&tap, what, "the sanitizer wakes it late");
-    } else {
-        check(with >= 5, what);
-    }
+    check(with >= 5, "one that works in rounds finds the executor awake");
 }
 
 static void many_operations(struct client *client) {
