@@ -86,6 +86,18 @@ static int fd_count(void) {
 
 /* ---- tests ---- */
 
+/* As for lua: what a service makes for each request is mostly gone by the next young collection. */
+static void test_collector(void) {
+    gpulua *g = gpulua_new(NULL);
+    CHECK(lua_gc(gpulua_state(g), LUA_GCINC, 0, 0, 0) == LUA_GCGEN);
+    gpulua_close(g);
+    lua_State *L = luaL_newstate();
+    g = gpulua_attach(L, NULL);
+    CHECK(lua_gc(L, LUA_GCGEN, 0, 0) == LUA_GCINC); /* the host's is left alone */
+    gpulua_close(g);
+    lua_close(L);
+}
+
 static void test_config(void) {
     gpulua_config config;
     memset(&config, 0xff, sizeof config);
@@ -680,6 +692,7 @@ static void test_open(void) {
 
 int main(void) {
     test_config();
+    test_collector();
     test_tasks();
     test_arguments();
     test_files();

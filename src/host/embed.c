@@ -262,6 +262,7 @@ gpulua *gpulua_new(const gpulua_config *config) {
         return NULL;
     }
     g->owns_state = true;
+    lua_gc(L, LUA_GCGEN, 0, 0); /* as the interpreter's, and lua's */
     g->memory = heap;
     g->memory_lift = gpu_heap_lift;
     if (config && config->sandbox) {

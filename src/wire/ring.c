@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "wire/sync.h"
+
 #define CACHE_LINE_BYTES 64
 #define MESSAGE_BYTES_MIN 16u
 
@@ -39,6 +41,12 @@ bool gpu_wire_ring_push(struct wire_ring *ring, const void *message, uint32_t le
     }
     ring->position += need_bytes;
     atomic_store_explicit(ring->head, ring->position, memory_order_release);
+    /* The other core has read what lies there now. The exchange that wakes it (gpu_wire_flag_wake)
+     * would wait for those lines; so they are asked for a message early. */
+    const uint64_t ahead = ring->position & ~(uint64_t)(CACHE_LINE_BYTES - 1);
+    for (uint64_t line = 2; line < 6; line++) {
+        gpu_wire_will_write(ring->bytes + ((ahead + line * CACHE_LINE_BYTES) & (capacity - 1)));
+    }
     return true;
 }
 

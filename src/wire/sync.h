@@ -21,6 +21,16 @@ static inline void gpu_wire_relax(void) {
 #endif
 }
 
+/* This core will soon write that cache line, which another core has read: asks for it to be ours
+ * meanwhile. Without -mprfchw compilers ask for it to be shared, which is of no use. */
+static inline void gpu_wire_will_write(const void *line) {
+#if defined(__x86_64__)
+    __asm__ __volatile__("prefetchw %0" : : "m"(*(const char *)line)); /* no operation where unknown */
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
 static inline uint64_t gpu_wire_now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
