@@ -158,8 +158,8 @@ GPULUA_API const char *gpulua_version(void);
 GPULUA_API void gpulua_config_init(gpulua_config *config);
 
 /* A new state with Lua's standard libraries and gpulua in it; its collector is generational, as
- * lua's is. NULL on failure: gpulua_last_error(NULL) says why. Opens no device. `config` may be NULL
- * and is copied. */
+ * lua's is. NULL on failure: gpulua_last_error(NULL) says why. Opens no device. `config` may be
+ * NULL and is copied. */
 GPULUA_API gpulua *gpulua_new(const gpulua_config *config);
 
 /* gpulua in a state of the host's, which stays the host's: it is not closed, and its panic handler,

@@ -121,7 +121,7 @@ int gpu_lua_error_raise(lua_State *L);
 
 /* ---- small things (core.c) ---- */
 
-/* The innermost line of a script that is being run, for messages and error objects. */
+/* The innermost line of a script that is being run, for messages and error objects (caller.c). */
 void gpu_lua_site(lua_State *L, struct gpulua *g, struct gpu_device *device, struct gpu_site *site);
 /* Optional seconds at `index`, argument `number` of `what`, as an absolute time of gpu_lua_now_ns;
  * INT64_MAX: no limit. */

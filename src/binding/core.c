@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "binding/buffer.h"
+#include "binding/caller.h"
 #include "binding/check.h"
 #include "binding/device.h"
 #include "binding/graph.h"
@@ -217,32 +218,6 @@ void *gpu_lua_check(lua_State *L, const struct gpulua *g, int index, enum gpu_lu
 }
 
 /* ---- small things ---- */
-
-void gpu_lua_site(lua_State *L, struct gpulua *g, struct gpu_device *device,
-                  struct gpu_site *site) {
-    lua_Debug ar;
-    site->source = NULL;
-    site->line = 0;
-    for (int level = 1; level < 12 && lua_getstack(L, level, &ar); level++) {
-        lua_getinfo(L, "Sl", &ar);
-        bool is_ours = ar.source[0] == '=' && strncmp(ar.source, "=gpulua/", 8) == 0;
-        if (ar.currentline <= 0 || is_ours) {
-            continue;
-        }
-        if (g->site.device != device || strcmp(g->site.text, ar.short_src) != 0) {
-            const char *interned = gpu_device_intern(device, ar.short_src);
-            if (!interned) {
-                return;
-            }
-            g->site.device = device;
-            g->site.interned = interned;
-            strcpy(g->site.text, ar.short_src);
-        }
-        site->source = g->site.interned;
-        site->line = ar.currentline;
-        return;
-    }
-}
 
 int64_t gpu_lua_opt_deadline(lua_State *L, int index, int number, const char *what) {
     return lua_isnoneornil(L, index) ? INT64_MAX : gpu_lua_check_deadline(L, index, number, what);
@@ -553,6 +528,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
     }
     lua_pop(L, 1);
     gpu_lua_error_open(L, g);
+    gpu_lua_caller_open(L, g);
     gpu_lua_group_open(L, g);
     gpu_lua_task_open(L, g);
     gpu_lua_op_open(L, g);

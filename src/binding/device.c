@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "binding/caller.h"
 #include "binding/check.h"
 #include "binding/core.h"
 #include "binding/hooks.h"
@@ -471,7 +472,7 @@ int gpu_lua_device_get(lua_State *L) {
         g->config.on_log(g->config.user, "no host memory to keep what is traced of a device");
     }
     lua_pop(L, 1);
-    g->site.device = NULL; /* it may have the address of one that is gone */
+    gpu_lua_caller_forget(g); /* it may have the address of one that is gone */
     link_handle(g, handle);
     if (options.is_checked) {
         gpu_lua_check_opened(g);

@@ -3,6 +3,7 @@
 #include "runtime/graph.h"
 
 #include "binding/buffer.h"
+#include "binding/caller.h"
 #include "binding/core.h"
 #include "binding/device.h"
 #include "binding/graph.h"
@@ -463,16 +464,20 @@ int gpu_lua_graph_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     check_graph(L, g);
     lua_settop(L, 2);
-    struct gpu_op **op = gpu_lua_op_new(L, g);
+    struct gpu_op **op = gpu_lua_is_result_wanted(L, g) ? gpu_lua_op_new(L, g) : NULL;
     struct gpu_submit submit = submit_for(L, g, "launch");
     struct gpu_error error;
     if (gpu_graph_launch(check_graph(L, g), &submit, op, &error)) {
-        *op = NULL;
+        if (op) {
+            *op = NULL;
+        }
         gpu_lua_throw(L, &error);
     }
-    gpu_lua_op_loosen(op);
+    if (op) {
+        gpu_lua_op_loosen(op);
+    }
     lua_settop(L, 3);
-    return 1;
+    return 1; /* the op, if anybody wants it */
 }
 
 /* graph:upload({stream=}) -> the graph: what the first launch would do beside launching. Only the

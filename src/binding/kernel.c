@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "binding/buffer.h"
+#include "binding/caller.h"
 #include "binding/core.h"
 #include "binding/data.h"
 #include "binding/device.h"
@@ -256,8 +257,11 @@ static int kernel_launch(lua_State *L) {
     }
     struct gpu_op_ref *op = NULL;
     struct gpu_op *captured = NULL;
-    if (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0) &&
-        gpu_lua_capture_find(L, g, handle->device)) {
+    bool is_wanted = gpu_lua_is_result_wanted(L, g);
+    if (!is_wanted) {
+        lua_pushnil(L);
+    } else if (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0) &&
+               gpu_lua_capture_find(L, g, handle->device)) {
         lua_pushnil(L); /* nothing is made before the launch; see gpu_lua_op_captured */
     } else {
         /* gpu_lua_op_new, without a look-up; before all that is borrowed from handles, because
@@ -295,7 +299,8 @@ static int kernel_launch(lua_State *L) {
     }
     gpu_lua_site(L, g, handle->device, &launch.submit.site);
     struct gpu_error error;
-    if (gpu_work_launch(&launch, op ? &op->op : &captured, &error)) {
+    struct gpu_op **to = op ? &op->op : is_wanted ? &captured : NULL;
+    if (gpu_work_launch(&launch, to, &error)) {
         if (op) {
             op->op = NULL;
         }
@@ -303,7 +308,7 @@ static int kernel_launch(lua_State *L) {
     }
     if (op) {
         gpu_op_ref_loosen(op);
-    } else {
+    } else if (is_wanted) {
         gpu_lua_op_captured(L, g, captured);
     }
     return 1; /* the op is on top */

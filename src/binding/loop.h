@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 
 #include "binding/binding.h"
+#include "binding/caller.h"
 
 enum gpu_lua_state { TASK_HELD, TASK_READY, TASK_RUNNING, TASK_PARKED, TASK_ELSEWHERE, TASK_ENDED };
 enum gpu_lua_outcome { OUTCOME_NONE, OUTCOME_DONE, OUTCOME_FAILED, OUTCOME_CANCELLED };
@@ -220,11 +221,7 @@ struct gpulua {
     int metatable_refs[GPU_LUA_KIND_COUNT]; /* the same, in the registry */
     const void *closed_buffers;             /* the metatable of buffers that are closed */
     int closed_buffers_ref;
-    struct {
-        char text[64];
-        struct gpu_device *device; /* compared, never followed; forgotten when one is opened */
-        const char *interned;
-    } site;
+    struct caller caller;
     struct gpulua_config config;  /* strings owned */
     char *isolation_text;         /* owned; $GPULUA_ISOLATE where the configuration says nothing */
     char *check_text;             /* owned; $GPULUA_CHECK where it is no seed */

@@ -25,7 +25,9 @@ static inline void gpu_wire_relax(void) {
  * meanwhile. Without -mprfchw compilers ask for it to be shared, which is of no use. */
 static inline void gpu_wire_will_write(const void *line) {
 #if defined(__x86_64__)
-    __asm__ __volatile__("prefetchw %0" : : "m"(*(const char *)line)); /* no operation where unknown */
+    __asm__ __volatile__("prefetchw %0"
+                         :
+                         : "m"(*(const char *)line)); /* no operation where unknown */
 #else
     __builtin_prefetch(line, 1);
 #endif
