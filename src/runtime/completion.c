@@ -205,6 +205,7 @@ static uint32_t end_stream(struct gpu_device *device, struct gpu_stream *stream)
     uint32_t ended = 0;
     uint64_t done = device->done[stream->slot];
     gpu_stream_keep(stream);
+    device->seen_ns = __builtin_expect(device->trace != NULL, 0) ? gpu_clock_ns() : 0;
     while (stream->head && stream->head->seq <= done) {
         struct gpu_op *op = stream->head;
         stream->head = op->next;
@@ -215,6 +216,7 @@ static uint32_t end_stream(struct gpu_device *device, struct gpu_stream *stream)
         gpu_op_end(op);
         ended++;
     }
+    device->seen_ns = 0;
     if (ended > 0 && stream->wanted != 0 && stream->wanted <= done && device->link) {
         want_next(stream);
     }

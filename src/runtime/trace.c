@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/graph/state.h"
+#include "wire/memory.h"
 
 #define PIECE_ROWS 4096u /* a power of two */
 
@@ -90,6 +91,7 @@ static bool make_row_room(struct rows *rows) {
         if (!piece) {
             return false;
         }
+        gpu_wire_memory_populate(piece, (uint64_t)PIECE_ROWS * rows->row_bytes);
         rows->pieces[rows->piece_count++] = piece;
     }
     return true;
@@ -560,10 +562,10 @@ void gpu_trace_note_times(struct gpu_trace *trace, const struct wire_times *time
     }
 }
 
-void gpu_trace_note_end(struct gpu_trace *trace, const struct gpu_op *op) {
+void gpu_trace_note_end(struct gpu_trace *trace, const struct gpu_op *op, int64_t seen_ns) {
     struct gpu_traced_op *row = find(trace, op->number);
     if (row) {
-        row->over_ns = gpu_clock_ns();
+        row->over_ns = seen_ns != 0 ? seen_ns : gpu_clock_ns();
         row->outcome = op->failure ? GPU_TRACE_FAILED : GPU_TRACE_SUCCEEDED;
     }
 }
