@@ -26,6 +26,7 @@ API int fake_version = 13000;
 API int fake_attribute_off;       /* an attribute that answers 0 */
 API volatile int fake_pending;    /* events and streams are not ready */
 API volatile int fake_words;      /* written by streams */
+API volatile int fake_runs;       /* of kernels */
 API volatile int fake_queries;    /* of events */
 API volatile int fake_sleeps;     /* threads that wait for events */
 API volatile int fake_sleep_code; /* not 0: what they are woken with */
@@ -752,6 +753,7 @@ static result choose(void) {
 static result run(const char *function, const unsigned grid[3], const unsigned block[3],
                   unsigned shared, void **extra) {
     fake_args_bytes = 0;
+    fake_runs++;
     if (extra != NULL) {
         fake_args_bytes = *(size_t *)extra[3];
         memcpy(fake_args, extra[1], fake_args_bytes);

@@ -38,6 +38,7 @@ struct wire_page {
     _Alignas(64) _Atomic uint32_t
         script_sleeps; /* 1: write the eventfd when a wanted word, a reply or the state moves */
     _Alignas(64) _Atomic uint32_t wishes; /* bumped after wanted[] changed */
+    _Alignas(64) _Atomic uint64_t unread; /* written by the device when it is warmed up */
     _Alignas(64) _Atomic uint64_t
         events_made; /* written by the executor: of the driver, ever; and ended */
     _Atomic uint64_t events_ended;

@@ -275,6 +275,7 @@ static void context_leave(struct backend_device *device) {
 
 static void device_free(struct backend_device *device) {
     free(device->ranges);
+    free(device->warmth.kernel);
     free(device->cache_path);
     free(device);
 }
@@ -454,6 +455,7 @@ const struct backend_ops gpu_backend_cuda = {
     .trace_begin = gpu_cuda_trace_begin,
     .trace_end = gpu_cuda_trace_end,
     .trace_flush = gpu_cuda_trace_flush,
+    .warm = gpu_cuda_warm,
     .copy = gpu_cuda_copy,
     .upload = gpu_cuda_upload,
     .download = gpu_cuda_download,

@@ -64,6 +64,13 @@ struct backend_device {
     CUstream pool_stream; /* on which memory goes back to it */
     CUmodule fill_module; /* loaded when first needed */
     CUfunction fill_function;
+    struct {
+        struct backend_stream *stream; /* NULL: not prepared yet */
+        struct backend_event *event;
+        struct backend_kernel *kernel; /* owned: the fill's */
+        uint64_t count;
+        bool is_off;        /* it cannot be */
+    } warmth;               /* warm.c */
     CUmodule choose_module; /* that of control.c, likewise */
     CUfunction choose_function;
     struct cuda_nvrtc nvrtc;
@@ -226,6 +233,9 @@ gpulua_status gpu_cuda_download(struct backend_stream *stream, uint64_t seq, voi
 gpulua_status gpu_cuda_library_module(struct backend_device *device, const char *name,
                                       const char *options, struct backend_module **module,
                                       char **description, struct backend_error *error);
+/* warm.c: */
+void gpu_cuda_warm(struct backend_device *device, _Atomic uint64_t *word);
+
 /* fill.c: */
 gpulua_status gpu_cuda_fill(struct backend_stream *stream, uint64_t seq, uint64_t dst,
                             const void *element, uint32_t elem_bytes, uint64_t elem_count,

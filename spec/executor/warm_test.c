@@ -1,0 +1,120 @@
+/* executor/loop.c and backend/cuda/warm.c over fake_cuda.c: before the next round of a script that
+ * pauses alike, the way of a launch is gone once; and nowhere else. */
+#include "wire/client.h"
+
+#ifdef GPULUA_CUDA
+
+#include "backend/fake_driver.h"
+
+#define ROUNDS 40
+#define PAUSE_US 4000u
+
+static struct tap tap;
+
+static struct client *open_fake(enum wire_transport transport, const char *options) {
+    struct wire_error error = {.status = GPULUA_OK};
+    client_options = options;
+    struct client *client = client_create(transport, &error);
+    if (client != NULL && client_open_device(client) != GPULUA_OK) {
+        printf("# %s\n", client_text(client));
+        client_destroy(client);
+        client = NULL;
+    }
+    return client;
+}
+
+/* Rounds of a fill, which launches no kernel; how many were launched. The pauses are alike, or each
+ * twice the one before, up to eight times. */
+static int warmed_in_rounds(struct client *client, bool are_alike) {
+    int before = FAKE(volatile int, runs);
+    for (int i = 0; i < ROUNDS; i++) {
+        client_wait(client, 0, client_fill(client, 0, 0, 4, i));
+        usleep(are_alike ? PAUSE_US : PAUSE_US << (i % 4) >> 1);
+    }
+    return FAKE(volatile int, runs) - before;
+}
+
+/* On a busy machine few pauses are alike. */
+static int warmed_at_last(struct client *client) {
+    int warmed = 0;
+    for (int tries = 0; tries < 20 && warmed < ROUNDS / 4; tries++) {
+        warmed = warmed_in_rounds(client, true);
+    }
+    return warmed;
+}
+
+static void test_rounds(void) {
+    struct client *client = open_fake(WIRE_TRANSPORT_THREAD, "backend cuda\n");
+    tap_check(&tap, client != NULL, "opens");
+    if (client == NULL) {
+        return;
+    }
+    int irregular = warmed_in_rounds(client, false);
+    int warmed = warmed_at_last(client);
+    printf("# warmed up %d times in %d rounds, irregular ones %d\n", warmed, ROUNDS, irregular);
+    tap_check(&tap, irregular <= ROUNDS / 4, "pauses that are not alike tell nothing");
+    tap_check(&tap, warmed >= ROUNDS / 4, "it is warmed up before rounds");
+    tap_check(&tap, warmed <= ROUNDS + 1, "once before each");
+    usleep(2 * PAUSE_US);
+    int before = FAKE(volatile int, runs);
+    usleep(100000);
+    tap_check(&tap, FAKE(volatile int, runs) == before, "and not when there are no more rounds");
+    client_close(client);
+    tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing of it");
+}
+
+/* What cannot be warmed up once is left alone, and works as before. */
+static void test_refused(void) {
+    struct client *client = open_fake(WIRE_TRANSPORT_THREAD, "backend cuda\n");
+    if (client == NULL) {
+        return;
+    }
+    fail_next("cuLaunchKernel", 1, 0);
+    int warmed = 0;
+    for (int tries = 0; tries < 20 && FAKE(int, fail_code) != 0; tries++) {
+        warmed = warmed_in_rounds(client, true);
+    }
+    tap_check(&tap, FAKE(int, fail_code) == 0, "a driver that refuses was asked");
+    warmed += warmed_in_rounds(client, true);
+    tap_check(&tap, warmed == 0, "once");
+    tap_check(&tap,
+              client_wait(client, 0, client_fill(client, 0, 0, 4, 1)) && client->lost_count == 0,
+              "and the device works on");
+    client_close(client);
+    FAKE(int, fail_code) = 0;
+    tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing");
+}
+
+static void test_never(const char *what, enum wire_transport transport, const char *options) {
+    struct client *client = open_fake(transport, options);
+    int warmed = client != NULL ? warmed_in_rounds(client, true) : -1;
+    tap_check(&tap, warmed == 0, what);
+    if (client != NULL) {
+        client_close(client);
+    }
+}
+
+int main(void) {
+    if (!build()) {
+        tap_skip(&tap, "a driver without a GPU", "no C compiler");
+        return tap_finish(&tap);
+    }
+    test_rounds();
+    test_refused();
+    test_never("inline nobody is awake to do it", WIRE_TRANSPORT_INLINE, "backend cuda\n");
+    test_never("nor where the executor sleeps", WIRE_TRANSPORT_THREAD,
+               "backend cuda\ncompletion block\n");
+    test_never("nor is it shown in traces", WIRE_TRANSPORT_THREAD, "backend cuda\ntraced\n");
+    remove_folder();
+    return tap_finish(&tap);
+}
+
+#else
+
+int main(void) {
+    static struct tap tap;
+    tap_skip(&tap, "warming up a driver without a GPU", "this build has no CUDA backend");
+    return tap_finish(&tap);
+}
+
+#endif
