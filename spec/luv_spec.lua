@@ -320,6 +320,33 @@ describe("gpulua.luv", function()
       support.raises("InvalidArgument", "argument 1 of wrap: a function expected, got nil", luv.wrap)
     end)
 
+    test("makes tasks that traces show by where they are defined, and waits for callbacks as such", function()
+      local path = support.path "trace.json"
+      local output, code = support.script(([[
+        local gpu = require "gpulua"
+        local luv = require "gpulua.luv"
+        local uv = require "luv"
+        local dev = gpu.device "cpu"
+        local timer = uv.new_timer()
+        uv.update_time()
+        timer:start(200, 0, luv.wrap(function()
+          gpu.sleep(0.001)
+          timer:close()
+        end))
+        luv.await(uv.fs_stat, "/")
+        luv.run()
+        gpu.spawn(gpu.sleep, 0):join()
+        require("gpulua.chrome_trace").write(%q)
+      ]]):format(path), "GPULUA_TRACE=1")
+      assert.equal(0, code, output)
+      local text = support.read_file(path)
+      os.remove(path)
+      assert.truthy(text:find '"name":"task %d+, [^"]*:7"', text) -- the line of the function
+      local _, callbacks = text:gsub('"name":"wait: a callback"', "")
+      local _, tasks = text:gsub('"name":"wait: a task"', "")
+      assert.same({ 2, 1 }, { callbacks, tasks })
+    end)
+
     test("has errors told, and the rest goes on; without it luv ends the program", function()
       local script <const> = [[
         local gpu = require "gpulua"

@@ -133,6 +133,7 @@ describe("messages", function()
     assert.truthy(err.source:find("messages_spec.lua", 1, true))
     assert.equal(line + 6, err.line)
     assert.is_nil(err.traceback:find "'raise'")
+    support.raises("Timeout", "gpulua.sleep was not over after 0.005 s", gpu.timeout, 0.005, gpu.sleep, 60)
   end)
 
   it("have a compiler's log once, and no line about the request", function()

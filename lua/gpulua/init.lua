@@ -33,6 +33,21 @@ function gpu.run(f, ...)
   return core.spawn_run(f, ...):await()
 end
 
+-- "the function from pipeline.lua:12"; one of a library by its name, such as "gpulua.sleep".
+local function describe(f)
+  local place, name = core.place(f), nil
+  if place then
+    return "the function from " .. place
+  end
+  for library, fields in pairs(package.loaded) do
+    for field, value in next, type(fields) == "table" and fields or {} do
+      local known = rawequal(value, f) and type(field) == "string" and library .. "." .. field
+      name = known and (not name or known < name) and known or name
+    end
+  end
+  return name or "the function"
+end
+
 --- gpu.timeout(seconds, f, ...): runs f(...) as a task on the caller's stream, for at most so long; returns its results
 -- or raises its error. When the time is over it cancels f's waits and raises Timeout.
 function gpu.timeout(seconds, f, ...)
@@ -41,11 +56,11 @@ function gpu.timeout(seconds, f, ...)
   if task:done() then
     return task:await()
   end
-  local own, now = core.place(f), core.place(task)
+  local own, now = describe(f), core.place(task)
   task:cancel()
   task:join(0) -- one turn, so that it cleans up before the caller goes on
-  core.raise("Timeout", ("the function%s was not over after %s s%s"):format(
-    own and " from " .. own or "", seconds, now and "; it was at " .. now or ""))
+  core.raise("Timeout", ("%s was not over after %s s%s"):format(
+    own, seconds, now and "; it was at " .. now or ""))
 end
 
 --- gpu.progress{ [total =,] [label =] } -> progress: see progress.lua.

@@ -114,6 +114,8 @@ void gpu_lua_error_push(lua_State *L, const struct gpu_error *error);
 void gpu_lua_error_push_owned(lua_State *L, struct gpu_error *error);
 /* The status of the error object at `index`; 0 for every other value. */
 gpulua_status gpu_lua_error_code(lua_State *L, const struct gpulua *g, int index);
+/* Is it of a Lua file of ours? After lua_getinfo with "S". */
+bool gpu_lua_is_ours(const lua_Debug *ar);
 /* The innermost line of a script that `L` runs, not of our own Lua files; false: there is none. */
 bool gpu_lua_where(lua_State *L, lua_Debug *ar);
 /* core.raise(code, message[, hint]) */

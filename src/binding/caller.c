@@ -136,8 +136,7 @@ static void keep(lua_State *L, struct gpulua *g, lua_Debug *ar, const struct cal
 static struct gpu_site look(lua_State *L, struct gpu_device *device, lua_Debug *ar) {
     struct gpu_site site = {0};
     lua_getinfo(L, "Sl", ar);
-    bool is_ours = ar->source[0] == '=' && strncmp(ar->source, "=gpulua/", 8) == 0;
-    if (ar->currentline > 0 && !is_ours) {
+    if (ar->currentline > 0 && !gpu_lua_is_ours(ar)) {
         site.source = gpu_device_intern(device, ar->short_src);
         site.line = ar->currentline;
     }

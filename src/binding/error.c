@@ -28,10 +28,14 @@ static void set_integer(lua_State *L, const char *field, uint64_t value) {
     lua_setfield(L, -2, field);
 }
 
+bool gpu_lua_is_ours(const lua_Debug *ar) {
+    return strncmp(ar->source, "=gpulua/", 8) == 0;
+}
+
 bool gpu_lua_where(lua_State *L, lua_Debug *ar) {
     for (int level = 0; level < 16 && lua_getstack(L, level, ar); level++) {
         lua_getinfo(L, "Sl", ar);
-        if (ar->currentline > 0 && strncmp(ar->source, "=gpulua/", 8) != 0) {
+        if (ar->currentline > 0 && !gpu_lua_is_ours(ar)) {
             return true;
         }
     }

@@ -107,6 +107,7 @@ struct task {
     bool is_resumed_by_loop; /* the token: true only between lua_resume of the loop and the wait's
                                 continuation */
     bool is_observed;        /* somebody has been given its error */
+    bool is_callback;        /* made by core.hold: a callback of libuv's ends it */
     bool is_detached;
     bool is_host_started; /* nobody can have its handle */
     bool is_typed;        /* at a prompt: see gpu_lua_spawn_typed */

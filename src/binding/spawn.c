@@ -55,7 +55,7 @@ int gpu_lua_hold(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     lua_settop(L, 0);
     lua_pushcfunction(L, held);
-    (void)gpu_lua_task_new(L, g, 1, false);
+    gpu_lua_task_new(L, g, 1, false)->is_callback = true;
     return 1;
 }
 
@@ -80,7 +80,7 @@ int gpu_lua_release(lua_State *L) {
 }
 
 /* core.place(function or task) -> "pipeline.lua:12", where it is defined or where it is now; nil:
- * in C */
+ * in C, or in a file of ours */
 int gpu_lua_place(lua_State *L) {
     const struct task *task = gpu_lua_test(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK);
     lua_Debug ar;
@@ -90,7 +90,7 @@ int gpu_lua_place(lua_State *L) {
     } else if (lua_isfunction(L, 1)) {
         lua_settop(L, 1);
         lua_getinfo(L, ">S", &ar);
-        line = ar.linedefined;
+        line = gpu_lua_is_ours(&ar) ? 0 : ar.linedefined;
     }
     if (line > 0) {
         lua_pushfstring(L, "%s:%d", ar.short_src, line);

@@ -643,6 +643,22 @@ void gpu_lua_task_anchors(lua_State *L) {
     lua_pop(L, 1);
 }
 
+/* The line that spawns it; where C does, as from a callback of libuv's, that where its body begins.
+ * The body lies above task_main and the task. Does not raise. */
+static void note_site(lua_State *L, struct task *task) {
+    lua_Debug ar;
+    if (gpu_lua_where(L, &ar)) {
+        task->line = ar.currentline;
+    } else {
+        lua_pushvalue(task->co, 3);
+        lua_getinfo(task->co, ">S", &ar);
+        task->line = gpu_lua_is_ours(&ar) || ar.linedefined < 0 ? 0 : ar.linedefined;
+    }
+    if (task->line > 0) {
+        memcpy(task->source, ar.short_src, sizeof task->source);
+    }
+}
+
 struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is_root) {
     int count = lua_gettop(L) - first + 1;
     if (g->is_closed) {
@@ -674,11 +690,7 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     task->scope.capture = is_root ? 0 : gpu_lua_scope(g)->capture;
     task->scope.is_in_for_good = task->scope.capture != 0;
     task->parent = is_root ? NULL : g->running;
-    lua_Debug ar;
-    if (gpu_lua_where(L, &ar)) {
-        memcpy(task->source, ar.short_src, sizeof task->source);
-        task->line = ar.currentline;
-    }
+    note_site(L, task);
     if (task->parent) {
         sibling_link(&task->parent->children, task);
     }

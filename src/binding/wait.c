@@ -100,10 +100,15 @@ bool gpu_lua_may_park(struct gpulua *g, lua_State *L) {
     return g->running && g->running->co == L && lua_isyieldable(L);
 }
 
+/* What a wait for it is called in traces. */
+static const char *text_of(const struct task *target) {
+    return target->is_callback ? "a callback" : "a task";
+}
+
 int gpu_lua_park(lua_State *L, struct gpulua *g, lua_KFunction k) {
     struct task *task = g->running;
     if (task->waits.at_ns == 0) {
-        const char *what = task->slot.target       ? "a task"
+        const char *what = task->slot.target       ? text_of(task->slot.target)
                            : task->slot.descriptor ? "a descriptor"
                            : task->group           ? "a group"
                                                    : "sleep";
@@ -445,7 +450,7 @@ static gpulua_status drive_to_end(lua_State *L, struct gpulua *g, struct task *t
         gpu_lua_fail(L, GPULUA_CLOSED, "gpulua is closed: no task can run any more");
     }
     struct gpu_lua_began began;
-    gpu_lua_trace_wait_begins(g, NULL, "a task", &began);
+    gpu_lua_trace_wait_begins(g, NULL, text_of(task), &began);
     gpulua_status status = GPULUA_OK;
     while (status == GPULUA_OK && task->state != TASK_ENDED) {
         gpu_lua_check_interrupted_wait(L, g, &began);
