@@ -26,6 +26,8 @@ FUZZ_SECONDS ?= 600
 V ?=
 # Sanitizers to build with, as for -fsanitize (address,undefined or thread). They get a folder of their own.
 SANITIZE ?=
+# PROFILE=1: built twice by GCC, the second time for the ways that tools/train.lua took on DEVICE: launches cost less.
+PROFILE ?=
 comma := ,
 BUILD ?= build$(if $(SANITIZE),/sanitize-$(subst $(comma),-,$(SANITIZE)))
 
@@ -42,6 +44,14 @@ VERSION_MAJOR := $(firstword $(subst ., ,$(VERSION)))
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wconversion
 SANITIZE_FLAGS := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer \
 	$(if $(findstring undefined,$(SANITIZE)),-fno-sanitize-recover=undefined))
+# Files without a profile, and the parts of others that were not trained, are compiled as always.
+# Of what a profile does not fit GCC warns without an option against it; all other warnings are those of a plain build.
+ifneq ($(PROFILE),)
+ifeq ($(findstring Free Software Foundation,$(shell $(CC) --version 2>&1)),)
+$(error PROFILE=1 wants GCC; CC is $(CC))
+endif
+endif
+PROFILE_FLAGS := $(if $(PROFILE),-fprofile-use -fprofile-partial-training -w)
 LIBS := -lm -ldl -lpthread
 
 CUDA_INCLUDE := $(patsubst %/nvrtc.h,%,$(firstword $(wildcard $(addsuffix /nvrtc.h, \
@@ -61,7 +71,7 @@ CUPTI_INCLUDE := $(if $(CUDA_INCLUDE),$(patsubst %/cupti.h,%,$(firstword $(wildc
 
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -Isrc $(LUA_CFLAGS) $(if $(CUDA_INCLUDE),-DGPULUA_CUDA) \
 	$(if $(CUPTI_INCLUDE),-DGPULUA_CUPTI) $(WARNINGS) \
-	-fPIC -fvisibility=hidden $(CFLAGS) $(SANITIZE_FLAGS)
+	-fPIC -fvisibility=hidden $(CFLAGS) $(SANITIZE_FLAGS) $(PROFILE_FLAGS)
 ALL_LDFLAGS = $(LDFLAGS) $(SANITIZE_FLAGS)
 
 SOURCES := $(sort $(wildcard src/*/*.c src/*/*/*.c src/*/*/*/*.c))
@@ -131,6 +141,21 @@ endif
 $(BUILD)/flags:
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(FLAGS_TEXT)' > $@
+
+# GCC finds a profile beside the object that it is for.
+ifneq ($(PROFILE),)
+$(OBJECTS): $(BUILD)/trained
+$(BUILD)/trained: $(SOURCES) $(SHIM_FILES) $(LUA_FILES) tools/train.lua
+	@rm -rf $(BUILD)/training
+	@$(MAKE) --no-print-directory PROFILE= BUILD=$(BUILD)/training CFLAGS='$(CFLAGS) -fprofile-generate \
+		-fprofile-update=atomic' LDFLAGS='$(LDFLAGS) -fprofile-generate' $(BUILD)/training/gpulua $(BUILD)/training/gpulua-exec
+	@for transport in none thread process; do GPULUA_CACHE=$(BUILD)/training/cache GPULUA_EXECUTOR=$(BUILD)/training/gpulua-exec \
+		$(BUILD)/training/gpulua --device $(DEVICE) --isolate $$transport tools/train.lua || exit 1; done
+	@cd $(BUILD)/training && find obj -name '*.gcda' | while read -r profile; do \
+		mkdir -p ../$$(dirname $$profile) && mv $$profile ../$$profile; done
+	@rm -rf $(BUILD)/training
+	@touch $@
+endif
 
 $(BUILD)/obj/backend/cuda/%.o: src/backend/cuda/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
