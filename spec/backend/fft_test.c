@@ -480,6 +480,25 @@ static void opening(void) {
     tap_check(&tap, good, "each call that loads the kernel that scales failing: nothing left");
 }
 
+/* cuFFT puts tables on the default stream, which no stream of ours waits for. */
+static void default_stream(void) {
+    struct backend_module *module = NULL;
+    struct backend_error error;
+    char *description;
+    FAKE(int, default_waits) = 0;
+    tap_check(&tap,
+              open_plan(&small, &module, &description, &error) == GPULUA_OK &&
+                  FAKE(int, default_waits) == 1,
+              "what a plan has put on the default stream is over before it is used");
+    free(description);
+    ops->module_unload(device, module);
+    fail_next("cuStreamSynchronize", 2, 0);
+    tap_check(&tap,
+              open_plan(&small, &module, &description, &error) == GPULUA_OUT_OF_MEMORY &&
+                  description == NULL && CUFFT(long, live) == 0,
+              "where that fails there is no plan, and nothing is left of it");
+}
+
 int main(void) {
     char library[256];
     struct backend_error error = {0};
@@ -498,6 +517,7 @@ int main(void) {
               "a library that is not there");
     setenv("GPULUA_LIBCUFFT", library, 1);
     opening();
+    default_stream();
     layouts();
     plans();
     failures();

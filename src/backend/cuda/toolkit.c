@@ -8,10 +8,21 @@
 static const struct cuda_toolkit *const libraries[] = {&gpu_cuda_blas, &gpu_cuda_fft,
                                                        &gpu_cuda_rng};
 
+/* Libraries bring what they need, such as the factors of a transform, to the device on the driver's
+ * default stream, and may return before it is there. Streams of ours do not wait for that one.
+ * While the host captures streams it is not waited for: that could break them off. */
+static gpulua_status wait_for_default(struct backend_device *device, struct backend_error *error) {
+    const struct cuda_driver *cu = &device->cu;
+    return gpu_cuda_may_be_captured()
+               ? GPULUA_OK
+               : CU(device, error, cu->cuStreamSynchronize(CU_STREAM_LEGACY));
+}
+
 gpulua_status gpu_cuda_library_module(struct backend_device *device, const char *name,
                                       const char *options, struct backend_module **module,
                                       char **description, struct backend_error *error) {
     const struct cuda_toolkit *library = NULL;
+    *description = NULL;
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries && library == NULL; i++) {
         library = strcmp(libraries[i]->name, name) == 0 ? libraries[i] : NULL;
     }
@@ -29,6 +40,15 @@ gpulua_status gpu_cuda_library_module(struct backend_device *device, const char 
         status = library->make(device, options, &own, description, error);
     }
     if (status != GPULUA_OK) {
+        return status;
+    }
+    status = wait_for_default(device, error);
+    if (status != GPULUA_OK) {
+        if (library->drop != NULL) {
+            library->drop(device, own);
+        }
+        free(*description);
+        *description = NULL;
         return status;
     }
     struct backend_module *made = calloc(1, sizeof *made);
