@@ -100,15 +100,9 @@ void gpu_executor_await_charge(struct wire_executor *executor, uint64_t until_ns
 
 /* Once in a round: that of `round_ns`. */
 static void warm_up(struct wire_executor *executor, uint64_t round_ns, uint64_t *warmed_ns) {
-    if (*warmed_ns == round_ns) {
-        return;
-    }
-    *warmed_ns = round_ns;
-    bool shows =
-        executor->is_traced || executor->is_checked; /* whatever is done is taken for work */
-    if (executor->ops != NULL && executor->ops->warm != NULL && executor->page_is_writable &&
-        !shows) {
-        executor->ops->warm(executor->device, &executor->page->unread);
+    if (*warmed_ns != round_ns) {
+        *warmed_ns = round_ns;
+        gpu_executor_warm(executor);
     }
 }
 
