@@ -134,6 +134,13 @@ describe("messages", function()
     assert.equal(line + 6, err.line)
     assert.is_nil(err.traceback:find "'raise'")
     support.raises("Timeout", "gpulua.sleep was not over after 0.005 s", gpu.timeout, 0.005, gpu.sleep, 60)
+    local output = support.script [[
+      local gpu = require "gpulua"
+      package.loaded[true], package.loaded[1] = { sleep = gpu.sleep }, { [2] = gpu.sleep }
+      package = nil
+      print(select(2, pcall(gpu.timeout, 0.005, gpu.sleep, 60)).message)
+    ]]
+    assert.truthy(output:find("gpulua.sleep was not over after 0.005 s", 1, true), output)
   end)
 
   it("have a compiler's log once, and no line about the request", function()

@@ -30,6 +30,7 @@ describe("tasks", function()
     it("takes what can be called", function()
       local callable = setmetatable({}, { __call = function(_, x) return x * 2 end })
       assert.equal(8, gpu.spawn(callable, 4):await())
+      assert.equal(6, coroutine.wrap(gpu.spawn)(callable, 3):await()) -- no line of a script spawns it
     end)
 
     it("refuses what cannot", function()

@@ -157,9 +157,10 @@ GPULUA_API const char *gpulua_version(void);
 /* Fills `config` with defaults. Call it first; then set fields. */
 GPULUA_API void gpulua_config_init(gpulua_config *config);
 
-/* A new state with Lua's standard libraries and gpulua in it; its collector is generational, as
- * lua's is. NULL on failure: gpulua_last_error(NULL) says why. Opens no device. `config` may be
- * NULL and is copied. */
+/* A new state with Lua's standard libraries and gpulua in it. Its collector is generational, as
+ * lua's is, but where run_limit_ms or sandbox is set: there it is incremental, for a whole
+ * collection of an old heap could take longer than that. NULL on failure: gpulua_last_error(NULL)
+ * says why. Opens no device. `config` may be NULL and is copied. */
 GPULUA_API gpulua *gpulua_new(const gpulua_config *config);
 
 /* gpulua in a state of the host's, which stays the host's: it is not closed, and its panic handler,

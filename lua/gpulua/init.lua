@@ -33,14 +33,16 @@ function gpu.run(f, ...)
   return core.spawn_run(f, ...):await()
 end
 
+local loaded <const> = package.loaded
+
 -- "the function from pipeline.lua:12"; one of a library by its name, such as "gpulua.sleep".
 local function describe(f)
   local place, name = core.place(f), nil
   if place then
     return "the function from " .. place
   end
-  for library, fields in pairs(package.loaded) do
-    for field, value in next, type(fields) == "table" and fields or {} do
+  for library, fields in next, loaded do
+    for field, value in next, type(library) == "string" and type(fields) == "table" and fields or {} do
       local known = rawequal(value, f) and type(field) == "string" and library .. "." .. field
       name = known and (not name or known < name) and known or name
     end
@@ -56,11 +58,11 @@ function gpu.timeout(seconds, f, ...)
   if task:done() then
     return task:await()
   end
-  local own, now = describe(f), core.place(task)
+  local now = core.place(task)
   task:cancel()
   task:join(0) -- one turn, so that it cleans up before the caller goes on
   core.raise("Timeout", ("%s was not over after %s s%s"):format(
-    own, seconds, now and "; it was at " .. now or ""))
+    describe(f), seconds, now and "; it was at " .. now or ""))
 end
 
 --- gpu.progress{ [total =,] [label =] } -> progress: see progress.lua.

@@ -94,6 +94,28 @@ static void test_never(const char *what, enum wire_transport transport, const ch
     }
 }
 
+/* While a kernel leaves no room for one more block, no more are put behind it. */
+static void test_no_room(void) {
+    static _Alignas(4096) _Atomic uint64_t page[8];
+    struct backend_error error = {0};
+    struct backend_device *device = open_device();
+    page[1] = 77; /* of another life */
+    ops->host_register(device, page, sizeof page, &error);
+    int before = FAKE(volatile int, runs);
+    ops->warm(device, &page[1]);
+    tap_check(&tap, FAKE(volatile int, runs) == before + 1 && page[1] == 1,
+              "it says when it is over");
+    page[1] = 0;
+    ops->warm(device, &page[1]);
+    ops->warm(device, &page[1]);
+    tap_check(&tap, FAKE(volatile int, runs) == before + 1, "until then there is no other one");
+    page[1] = 1;
+    ops->warm(device, &page[1]);
+    tap_check(&tap, FAKE(volatile int, runs) == before + 2 && page[1] == 2, "then there is");
+    ops->device_close(device);
+    tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing");
+}
+
 int main(void) {
     if (!build()) {
         tap_skip(&tap, "a driver without a GPU", "no C compiler");
@@ -101,6 +123,7 @@ int main(void) {
     }
     test_rounds();
     test_refused();
+    test_no_room();
     test_never("inline nobody is awake to do it", WIRE_TRANSPORT_INLINE, "backend cuda\n");
     test_never("nor where the executor sleeps", WIRE_TRANSPORT_THREAD,
                "backend cuda\ncompletion block\n");

@@ -91,6 +91,18 @@ static void test_collector(void) {
     gpulua *g = gpulua_new(NULL);
     CHECK(lua_gc(gpulua_state(g), LUA_GCINC, 0, 0, 0) == LUA_GCGEN);
     gpulua_close(g);
+    gpulua_config config;
+    gpulua_config_init(&config);
+    config.run_limit_ms =
+        100; /* a whole collection is one piece, and would count as the script's */
+    g = gpulua_new(&config);
+    CHECK(lua_gc(gpulua_state(g), LUA_GCGEN, 0, 0) == LUA_GCINC);
+    gpulua_close(g);
+    config.run_limit_ms = 0;
+    config.sandbox = 1;
+    g = gpulua_new(&config);
+    CHECK(lua_gc(gpulua_state(g), LUA_GCGEN, 0, 0) == LUA_GCINC);
+    gpulua_close(g);
     lua_State *L = luaL_newstate();
     g = gpulua_attach(L, NULL);
     CHECK(lua_gc(L, LUA_GCGEN, 0, 0) == LUA_GCINC); /* the host's is left alone */

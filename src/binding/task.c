@@ -649,7 +649,7 @@ static void note_site(lua_State *L, struct task *task) {
     lua_Debug ar;
     if (gpu_lua_where(L, &ar)) {
         task->line = ar.currentline;
-    } else {
+    } else if (lua_isfunction(task->co, 3)) { /* and no table that can be called */
         lua_pushvalue(task->co, 3);
         lua_getinfo(task->co, ">S", &ar);
         task->line = gpu_lua_is_ours(&ar) || ar.linedefined < 0 ? 0 : ar.linedefined;

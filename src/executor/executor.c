@@ -226,15 +226,17 @@ void gpu_executor_arm(struct wire_executor *executor) {
     }
 }
 
-/* Whatever is done on a device that is traced or checked is taken for work. */
+/* Whatever is done on a device that is traced or checked is taken for work. The loop's thread is
+ * ours, so that its calls need break no capture: nobody has asked for these. */
 void gpu_executor_warm(struct wire_executor *executor) {
     bool is_well =
         executor->device != NULL && !atomic_load_explicit(&executor->is_lost, memory_order_relaxed);
     if (is_well && executor->ops->warm != NULL && executor->page_is_writable &&
         !executor->is_traced && !executor->is_checked) {
-        int before = calls_begin(executor);
+        if (executor->ops->calls_begin != NULL) {
+            (void)executor->ops->calls_begin(true);
+        }
         executor->ops->warm(executor->device, &executor->page->unread);
-        calls_end(executor, before);
     }
 }
 

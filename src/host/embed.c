@@ -262,7 +262,6 @@ gpulua *gpulua_new(const gpulua_config *config) {
         return NULL;
     }
     g->owns_state = true;
-    lua_gc(L, LUA_GCGEN, 0, 0); /* as the interpreter's, and lua's */
     g->memory = heap;
     g->memory_lift = gpu_heap_lift;
     if (config && config->sandbox) {
@@ -271,6 +270,9 @@ gpulua *gpulua_new(const gpulua_config *config) {
     uint32_t run_ms = config ? config->run_limit_ms : 0;
     if (config && config->sandbox && run_ms == 0) {
         run_ms = GPU_SANDBOX_RUN_MS;
+    }
+    if (run_ms == 0) {
+        lua_gc(L, LUA_GCGEN, 0, 0); /* as lua does; one whole collection may take too long else */
     }
     if (run_ms > 0 && !gpu_lua_limits_start(g, (int64_t)run_ms * 1000000)) {
         gpu_host_keep_creation_error(GPULUA_CAPACITY, strerror(errno));

@@ -5,6 +5,7 @@
  * right behind another (measured: docs/results.md). An executor that is awake before the next round
  * of its script has the time to fetch them: a fill of nothing, on a stream of its own, goes the
  * same way. Only on the thread that launches is that of use. */
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "backend/cuda/device.h"
@@ -15,10 +16,12 @@ struct fill_args {
     uint32_t head_count, tail_count, words[4];
 };
 
-static bool prepare(struct backend_device *device, struct backend_error *error) {
+static bool prepare(struct backend_device *device, _Atomic uint64_t *word,
+                    struct backend_error *error) {
     if (device->warmth.stream != NULL) {
         return true;
     }
+    atomic_store_explicit(word, 0, memory_order_relaxed);
     struct backend_kernel *kernel = device->warmth.kernel;
     if (kernel == NULL && (kernel = calloc(1, sizeof *kernel)) == NULL) {
         return false;
@@ -42,7 +45,10 @@ void gpu_cuda_warm(struct backend_device *device, _Atomic uint64_t *word) {
         return;
     }
     gpu_backend_error_init(&error);
-    bool works = prepare(device, &error);
+    bool works = prepare(device, word, &error);
+    if (works && atomic_load_explicit(word, memory_order_relaxed) != device->warmth.count) {
+        return; /* the device has no room for the last one yet, and is not to be given more */
+    }
     if (works) {
         static const struct fill_args nothing;
         struct backend_stream *stream = device->warmth.stream;
