@@ -798,6 +798,7 @@ static void test_rounds(bool is_told) {
     uintptr_t graph = 0;
     if (is_told) {
         CHECK(gpulua_stream_capture_end(g, capture, &graph) == GPULUA_OK);
+        gpulua_stream_capture_release(capture);
     } else {
         CHECK(cu.cuStreamEndCapture(own, (void **)(void *)&graph) == 0);
     }
