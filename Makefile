@@ -44,13 +44,13 @@ VERSION_MAJOR := $(firstword $(subst ., ,$(VERSION)))
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wconversion
 SANITIZE_FLAGS := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer \
 	$(if $(findstring undefined,$(SANITIZE)),-fno-sanitize-recover=undefined))
-# Files without a profile, and the parts of others that were not trained, are compiled as always.
-# Of what a profile does not fit GCC warns without an option against it; all other warnings are those of a plain build.
 ifneq ($(PROFILE),)
 ifeq ($(findstring Free Software Foundation,$(shell $(CC) --version 2>&1)),)
 $(error PROFILE=1 wants GCC; CC is $(CC))
 endif
 endif
+# Files without a profile, and the parts of others that were not trained, are compiled as always.
+# Of what a profile does not fit GCC warns without an option against it; all other warnings are those of a plain build.
 PROFILE_FLAGS := $(if $(PROFILE),-fprofile-use -fprofile-partial-training -w)
 LIBS := -lm -ldl -lpthread
 

@@ -27,6 +27,7 @@ API int fake_attribute_off;       /* an attribute that answers 0 */
 API volatile int fake_pending;    /* events and streams are not ready */
 API volatile int fake_words;      /* written by streams */
 API volatile int fake_runs;       /* of kernels */
+API int fake_default_waits;       /* for the default stream */
 API volatile int fake_queries;    /* of events */
 API volatile int fake_sleeps;     /* threads that wait for events */
 API volatile int fake_sleep_code; /* not 0: what they are woken with */
@@ -435,7 +436,6 @@ API result cuStreamQuery(void *stream) {
     }
     return stream == NULL ? INVALID : fake_pending ? NOT_READY : OK;
 }
-API int fake_default_waits; /* for the default stream */
 API result cuStreamSynchronize(void *stream) {
     BEGIN_UNSAFE;
     if (stream == (void *)1) {

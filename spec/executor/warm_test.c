@@ -116,7 +116,30 @@ static void test_no_room(void) {
     tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing");
 }
 
+/* Whatever the driver refuses on the way: no second try, and nothing lost or left. */
+static void test_fails(const char *call) {
+    static _Alignas(4096) _Atomic uint64_t page[8];
+    struct backend_error error = {0};
+    struct backend_device *device = open_device();
+    char what[120];
+    ops->host_register(device, page, sizeof page, &error);
+    fail_next(call, 1, 0);
+    ops->warm(device, &page[1]);
+    int code = FAKE(int, fail_code), after = FAKE(volatile int, runs);
+    FAKE(int, fail_code) = 0;
+    ops->warm(device, &page[1]);
+    snprintf(what, sizeof what, "%s that fails was called, and nothing is tried again", call);
+    tap_check(&tap, code == 0 && FAKE(volatile int, runs) == after, what);
+    snprintf(what, sizeof what, "%s that fails: the device is well, closing leaves nothing", call);
+    bool is_well = ops->device_status(device, &error) == GPULUA_OK;
+    ops->device_close(device);
+    tap_check(&tap, is_well && FAKE(long, live) == 0, what);
+}
+
 int main(void) {
+    static const char *const calls[] = {
+        "cuModuleLoadDataEx", "cuEventCreate", "cuStreamCreateWithPriority",
+        "cuLaunchKernel",     "cuEventRecord", "cuStreamWriteValue64_v2"};
     if (!build()) {
         tap_skip(&tap, "a driver without a GPU", "no C compiler");
         return tap_finish(&tap);
@@ -124,6 +147,9 @@ int main(void) {
     test_rounds();
     test_refused();
     test_no_room();
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        test_fails(calls[i]);
+    }
     test_never("inline nobody is awake to do it", WIRE_TRANSPORT_INLINE, "backend cuda\n");
     test_never("nor where the executor sleeps", WIRE_TRANSPORT_THREAD,
                "backend cuda\ncompletion block\n");

@@ -76,16 +76,13 @@ static bool is_as_known(lua_State *L) {
 }
 
 void gpu_lua_caller_open(lua_State *L, struct gpulua *g) {
+    static const char functions_key;
     g->caller.is_known = is_as_known(L);
-    lua_createtable(L, CALLER_PLACES, 0);
+    gpu_lua_push_weak(L, &functions_key, "v");
     for (uint32_t i = 1; i <= CALLER_PLACES; i++) { /* so that setting one allocates nothing */
         lua_pushboolean(L, 0);
         lua_rawseti(L, -2, (lua_Integer)i);
     }
-    lua_createtable(L, 0, 1);
-    lua_pushliteral(L, "v");
-    lua_setfield(L, -2, "__mode");
-    lua_setmetatable(L, -2);
     g->caller.functions_ref = luaL_ref(L, LUA_REGISTRYINDEX);
 }
 

@@ -258,10 +258,8 @@ static int kernel_launch(lua_State *L) {
     struct gpu_op_ref *op = NULL;
     struct gpu_op *captured = NULL;
     bool is_wanted = gpu_lua_is_result_wanted(L, g);
-    if (!is_wanted) {
-        lua_pushnil(L);
-    } else if (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0) &&
-               gpu_lua_capture_find(L, g, handle->device)) {
+    if (!is_wanted || (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0) &&
+                       gpu_lua_capture_find(L, g, handle->device))) {
         lua_pushnil(L); /* nothing is made before the launch; see gpu_lua_op_captured */
     } else {
         /* gpu_lua_op_new, without a look-up; before all that is borrowed from handles, because
@@ -311,7 +309,7 @@ static int kernel_launch(lua_State *L) {
     } else if (is_wanted) {
         gpu_lua_op_captured(L, g, captured);
     }
-    return 1; /* the op is on top */
+    return 1; /* the op, if anybody wants it */
 }
 
 /* ---- facts ---- */

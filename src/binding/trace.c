@@ -90,13 +90,9 @@ void gpu_lua_trace_finish(struct gpulua *g) {
 /* The line of the script that `L` is at. */
 static void find_site(lua_State *L, struct gpu_trace *spans, struct gpu_traced_span *span) {
     lua_Debug ar;
-    for (int level = 0; level < 12 && lua_getstack(L, level, &ar); level++) {
-        lua_getinfo(L, "Sl", &ar);
-        if (ar.currentline > 0 && strncmp(ar.source, "=gpulua/", 8) != 0) {
-            span->source = gpu_trace_keep_text(spans, ar.short_src);
-            span->line = ar.currentline;
-            return;
-        }
+    if (gpu_lua_where(L, &ar)) {
+        span->source = gpu_trace_keep_text(spans, ar.short_src);
+        span->line = ar.currentline;
     }
 }
 

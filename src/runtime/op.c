@@ -164,7 +164,7 @@ void gpu_op_end(struct gpu_op *op) {
         device->stats.ops_completed++;
     }
     if (__builtin_expect(device->trace != NULL, 0)) {
-        gpu_trace_note_end(device->trace, op, device->seen_ns);
+        gpu_trace_note_end(device->trace, op);
     }
     if (__builtin_expect(op->has_extras, 0)) {
         gpu_report_detach(op);

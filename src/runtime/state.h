@@ -368,7 +368,7 @@ struct gpu_device {
     const struct gpu_observer *observer; /* borrowed */
     struct gpu_hooks *hooks;             /* retained; NULL: none */
     struct gpu_trace *trace;             /* retained; NULL: it is not traced */
-    int64_t seen_ns;  /* of a traced one, while ends are noted that one look saw */
+    int64_t seen_ns;  /* of a traced one, while ends are noted that one look saw; 0: now */
     bool is_injected; /* one of these is not 0 */
     uint64_t injected[GPU_INJECT_COUNT]; /* how many from now on it comes; 0: never */
     struct {

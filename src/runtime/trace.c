@@ -562,10 +562,10 @@ void gpu_trace_note_times(struct gpu_trace *trace, const struct wire_times *time
     }
 }
 
-void gpu_trace_note_end(struct gpu_trace *trace, const struct gpu_op *op, int64_t seen_ns) {
+void gpu_trace_note_end(struct gpu_trace *trace, const struct gpu_op *op) {
     struct gpu_traced_op *row = find(trace, op->number);
     if (row) {
-        row->over_ns = seen_ns != 0 ? seen_ns : gpu_clock_ns();
+        row->over_ns = op->device->seen_ns != 0 ? op->device->seen_ns : gpu_clock_ns();
         row->outcome = op->failure ? GPU_TRACE_FAILED : GPU_TRACE_SUCCEEDED;
     }
 }

@@ -100,8 +100,7 @@ void gpu_trace_set_task(struct gpu_trace *trace, const uint64_t *task);
 void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
                     const struct gpu_envelope *envelope, const struct wire_record *record);
 void gpu_trace_note_times(struct gpu_trace *trace, const struct wire_times *times, uint32_t count);
-/* `seen_ns`: when that was seen; 0: now. */
-void gpu_trace_note_end(struct gpu_trace *trace, const struct gpu_op *op, int64_t seen_ns);
+void gpu_trace_note_end(struct gpu_trace *trace, const struct gpu_op *op);
 /* Memory of the device that the script has got, or that it has given back. */
 struct gpu_block;
 void gpu_trace_note_memory(struct gpu_trace *trace, const struct gpu_block *block, bool is_begin);

@@ -8,6 +8,7 @@
 
 #define CACHE_LINE_BYTES 64
 #define MESSAGE_BYTES_MIN 16u
+#define AHEAD_BYTES 256u /* two launches */
 
 bool gpu_wire_ring_push(struct wire_ring *ring, const void *message, uint32_t length_bytes) {
     uint64_t capacity = ring->capacity_bytes;
@@ -42,10 +43,11 @@ bool gpu_wire_ring_push(struct wire_ring *ring, const void *message, uint32_t le
     ring->position += need_bytes;
     atomic_store_explicit(ring->head, ring->position, memory_order_release);
     /* The other core has read what lies there now. The exchange that wakes it (gpu_wire_flag_wake)
-     * would wait for those lines; so they are asked for a message early. */
-    const uint64_t ahead = ring->position & ~(uint64_t)(CACHE_LINE_BYTES - 1);
-    for (uint64_t line = 2; line < 6; line++) {
-        gpu_wire_will_write(ring->bytes + ((ahead + line * CACHE_LINE_BYTES) & (capacity - 1)));
+     * would wait for those lines; so each is asked for once, some messages early. */
+    uint64_t from = ring->position - (need_bytes < AHEAD_BYTES ? need_bytes : AHEAD_BYTES);
+    uint64_t at = (from + AHEAD_BYTES + CACHE_LINE_BYTES - 1) & ~(uint64_t)(CACHE_LINE_BYTES - 1);
+    for (; at < ring->position + AHEAD_BYTES; at += CACHE_LINE_BYTES) {
+        gpu_wire_will_write(ring->bytes + (at & (capacity - 1)));
     }
     return true;
 }

@@ -241,6 +241,11 @@ gpulua_status gpu_cuda_fill(struct backend_stream *stream, uint64_t seq, uint64_
                             const void *element, uint32_t elem_bytes, uint64_t elem_count,
                             struct backend_error *error);
 /* Loads the kernel, so that a fill later loads nothing. */
+/* The parameters of its kernel, which is loaded then; all zero: it fills nothing. */
+struct cuda_fill_args {
+    uint64_t base, vector_count;
+    uint32_t head_count, tail_count, words[4];
+};
 gpulua_status gpu_cuda_fill_prepare(struct backend_device *device, struct backend_error *error);
 /* The kernel of fill.c as PTX, for tests. */
 extern const char gpu_cuda_fill_ptx[];

@@ -133,13 +133,10 @@ static gpulua_status fill_words(struct backend_stream *stream, uint64_t dst,
     }
     uint32_t head = (uint32_t)((16 - dst % 16) % 16 / 4);
     head = head > word_count ? (uint32_t)word_count : head;
-    struct {
-        uint64_t base, vector_count;
-        uint32_t head_count, tail_count, words[4];
-    } args = {.base = dst + 4 * (uint64_t)head,
-              .vector_count = (word_count - head) / 4,
-              .head_count = head,
-              .tail_count = (uint32_t)((word_count - head) % 4)};
+    struct cuda_fill_args args = {.base = dst + 4 * (uint64_t)head,
+                                  .vector_count = (word_count - head) / 4,
+                                  .head_count = head,
+                                  .tail_count = (uint32_t)((word_count - head) % 4)};
     for (uint32_t i = 0; i < 4; i++) {
         args.words[i] = pattern[(head + i) % 4];
     }

@@ -43,26 +43,21 @@ gpulua_status gpu_cuda_library_module(struct backend_device *device, const char 
         return status;
     }
     status = wait_for_default(device, error);
-    if (status != GPULUA_OK) {
-        if (library->drop != NULL) {
-            library->drop(device, own);
-        }
-        free(*description);
-        *description = NULL;
-        return status;
-    }
     struct backend_module *made = calloc(1, sizeof *made);
     if (library->make == NULL) {
         *description = strdup(library->description);
     }
-    if (made == NULL || *description == NULL) {
+    if (status == GPULUA_OK && (made == NULL || *description == NULL)) {
+        status = gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
+    }
+    if (status != GPULUA_OK) {
         if (library->drop != NULL) {
             library->drop(device, own);
         }
         free(made);
         free(*description);
         *description = NULL;
-        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
+        return status;
     }
     made->device = device;
     made->library = library;

@@ -10,12 +10,6 @@
 
 #include "backend/cuda/device.h"
 
-/* As fill.c lays them out; all zero: it fills nothing. */
-struct fill_args {
-    uint64_t base, vector_count;
-    uint32_t head_count, tail_count, words[4];
-};
-
 static bool prepare(struct backend_device *device, _Atomic uint64_t *word,
                     struct backend_error *error) {
     if (device->warmth.stream != NULL) {
@@ -35,7 +29,7 @@ static bool prepare(struct backend_device *device, _Atomic uint64_t *word,
     }
     *kernel = (struct backend_kernel){.device = device,
                                       .function = device->fill_function,
-                                      .args_bytes = sizeof(struct fill_args)};
+                                      .args_bytes = sizeof(struct cuda_fill_args)};
     return true;
 }
 
@@ -50,7 +44,7 @@ void gpu_cuda_warm(struct backend_device *device, _Atomic uint64_t *word) {
         return; /* the device has no room for the last one yet, and is not to be given more */
     }
     if (works) {
-        static const struct fill_args nothing;
+        static const struct cuda_fill_args nothing;
         struct backend_stream *stream = device->warmth.stream;
         const struct backend_launch launch = {.kernel = device->warmth.kernel,
                                               .stream = stream,
