@@ -43,6 +43,40 @@ describe("compile", function()
     assert.equal(97, value_of(source))
   end)
 
+  -- Its code goes away with it.
+  it("is unloaded behind its newest launch, be it closed before, with variables or without", function()
+    support.wants_time(pending)
+    local ticks = support.ticks(dev, 0.05)
+    collectgarbage()
+    for _, variables in ipairs { "", "__device__ int variable;" } do
+      dev:synchronize()
+      local before = dev:stats().modules_live
+      local x <close> = dev:buffer("i32", 1):fill(0)
+      local mod = dev:compile(variables .. support.spin_source)
+      for _ = 1, 3 do
+        mod.spin:launch(support.one, ticks, x, 7)
+      end
+      local op = mod.spin:launch(support.one, ticks, x, 8)
+      mod:close()
+      mod = nil -- luacheck: ignore
+      collectgarbage()
+      collectgarbage()
+      for _ = 1, 3 do
+        local y <close> = dev:buffer("i32", 1) -- what is put off is looked at
+        y:fill(0)
+        local live, is_over = dev:stats().modules_live, op:done()
+        assert.truthy(is_over or live > before, "its code is gone before it has run")
+        gpu.sleep(0.01)
+      end
+      op:await()
+      assert.equal(8, x:read()[1])
+      assert.truthy(support.eventually(5, function()
+        dev:synchronize()
+        return dev:stats().modules_live <= before
+      end))
+    end
+  end)
+
   it("runs beside other work: tasks go on, and so does the device", function()
     local x <close> = dev:buffer("i32", 1)
     local touch = dev:compile([[ extern "C" __global__ void touch(int *x) { x[0]++; } ]]).touch

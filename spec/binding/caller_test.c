@@ -28,7 +28,7 @@ static int is_wanted;
 
 /* wanted(...) -> 1, 2; notes whether anybody wants them. */
 static int wanted(lua_State *L) {
-    is_wanted = gpu_lua_is_result_wanted(L, GPU_LUA(L));
+    is_wanted = gpu_lua_is_result_wanted(gpu_lua_call(L, &GPU_LUA(L)->caller));
     lua_pushinteger(L, 1);
     lua_pushinteger(L, 2);
     return 2;
@@ -130,6 +130,45 @@ static const struct {
      "local object = setmetatable({}, { __index = { wanted = wanted }, __newindex = wanted })\n"
      "object:wanted() expect(was_wanted(), not is_known, 'a method')\n"
      "object.x = 1 expect(was_wanted(), not is_known, 'an assignment')\n"},
+    {"arguments of launches are what Lua says they are, right and wrong",
+     "local k = dev:compile [[extern \"C\" __global__ void k(int n, float a, double b, long long "
+     "big,\n"
+     "    float *x) { x[0] = n; x[1] = a; x[2] = b; x[3] = big / 3; }]].k\n"
+     "local x, other = dev:buffer('f32', 4), dev:buffer('i32', 4)\n"
+     "local function gives(want, ...)\n"
+     "  for _ = 1, 2 do k:launch(...) end\n"
+     "  expect(table.concat(x:read(), ' '), want, 'what the kernel got')\n"
+     "end\n"
+     "gives('5.0 0.5 0.25 7.0', 1, 5, 0.5, 0.25, 21, x)\n"
+     "gives('5.0 2.0 3.0 7.0', 1, 5.0, 2, 3, 21.0, x)\n"
+     "gives('-2147483648.0 0.0 -1.0 -7.0', 1.0, -2147483648, -0.0 + 0, -1, -21, x)\n"
+     "gives('1.0 1.0 1.0 7.0', { grid = 1, block = 1 }, 1, 1.0, 1.0, 21, x)\n"
+     "local function fails(what, ...)\n"
+     "  for _ = 1, 2 do\n"
+     "    local ok, problem = pcall(k.launch, ...)\n"
+     "    if ok or not tostring(problem):find(what, 1, true) then\n"
+     "      error(what .. ': ' .. tostring(problem), 2)\n"
+     "    end\n"
+     "  end\n"
+     "end\n"
+     "fails('argument 1 (n)', k, 1, 2147483648, 0, 0, 0, x)\n"
+     "fails('argument 1 (n)', k, 1, 0.5, 0, 0, 0, x)\n"
+     "fails('argument 1 (n)', k, 1, true, 0, 0, 0, x)\n"
+     "fails('argument 2 (a)', k, 1, 1, 'text', 0, 0, x)\n"
+     "fails('argument 5 (x)', k, 1, 1, 0, 0, 0, io.stdout)\n"
+     "fails('argument 5 (x)', k, 1, 1, 0, 0, 0, k)\n"
+     "fails('argument 5 (x)', k, 1, 1, 0, 0, 0, 17)\n"
+     "fails('argument 5 (x)', k, 1, 1, 0, 0, 0, other)\n"
+     "fails('takes 5 arguments, got 4', k, 1, 1, 0, 0, 0)\n"
+     "fails('takes 5 arguments, got 0', k)\n"
+     "fails('kernel')\n"
+     "fails('kernel', io.stdout, 1, 1, 0, 0, 0, x)\n"
+     "fails('kernel', x, 1, 1, 0, 0, 0, x)\n"
+     "fails('number of threads', k, 0, 1, 0, 0, 0, x)\n"
+     "fails('number of threads', k, 1.5, 1, 0, 0, 0, x)\n"
+     "fails('number of threads', k, x, 1, 0, 0, 0, x)\n"
+     "other:close() fails('closed', k, 1, 1, 0, 0, 0, other)\n"
+     "k:close() fails('closed', k, 1, 1, 0, 0, 0, x)\n"},
 };
 
 static void on_error(void *user, const gpulua_error *error) {

@@ -9,17 +9,6 @@
 
 #define LEVELS_MAX 12 /* behind so many functions of C and of ours no script is looked for */
 
-/* struct CallInfo of Lua 5.4 (lstate.h), as far as it is read here. */
-struct lua_call {
-    void *function, *top;
-    struct lua_call *previous, *next;
-    const uint32_t *instruction; /* of a Lua function: behind the call that it is in */
-    void *more[2];
-    int32_t of_call;
-    int16_t result_count; /* that whoever called wants; -1: all there are */
-    uint16_t status;
-};
-
 #define IS_C 2u /* in the status */
 
 /* ---- is it laid out like that? ---- */
@@ -48,7 +37,42 @@ static int note_call(lua_State *L) {
     return 0;
 }
 
-static bool is_as_known(lua_State *L) {
+/* The arguments are 7, 2.5, a userdata without user values and one with one. */
+static int note_values(lua_State *L) {
+    lua_Debug own;
+    bool *is = lua_touserdata(L, lua_upvalueindex(1));
+    if (lua_gettop(L) != 4 || !lua_getstack(L, 0, &own)) {
+        return 0;
+    }
+    const struct lua_value *values =
+        ((const struct lua_call *)(const void *)own.i_ci)->function + 1;
+    const char *plain = lua_touserdata(L, 3), *other = lua_touserdata(L, 4);
+    *is = values[0].type == LUA_VALUE_INTEGER && values[0].integer == 7 &&
+          values[1].type == LUA_VALUE_NUMBER && values[1].number == 2.5 &&
+          values[2].type == LUA_VALUE_USERDATA && values[3].type == LUA_VALUE_USERDATA &&
+          plain - (const char *)values[2].object == offsetof(struct lua_userdata, memory) &&
+          other - (const char *)values[3].object > (ptrdiff_t)sizeof(struct lua_userdata) &&
+          gpu_lua_memory_of(&values[2], lua_rawlen(L, 3)) == plain &&
+          !gpu_lua_memory_of(&values[2], lua_rawlen(L, 3) + 1) &&
+          !gpu_lua_memory_of(&values[3], 0) && !gpu_lua_memory_of(&values[0], 0);
+    return 0;
+}
+
+static bool are_values_as_known(lua_State *L) {
+    bool is = false;
+    int top = lua_gettop(L);
+    lua_pushlightuserdata(L, &is);
+    lua_pushcclosure(L, note_values, 1);
+    lua_pushinteger(L, 7);
+    lua_pushnumber(L, 2.5);
+    (void)lua_newuserdatauv(L, 40, 0);
+    (void)lua_newuserdatauv(L, 40, 1);
+    bool is_well = lua_pcall(L, 4, 0, 0) == LUA_OK;
+    lua_settop(L, top);
+    return is_well && is;
+}
+
+static bool are_calls_as_known(lua_State *L) {
     static const char source[] = "local f = ...\n"
                                  "for _ = 1, 2 do f() end\n"
                                  "local a = f()\n"
@@ -77,7 +101,7 @@ static bool is_as_known(lua_State *L) {
 
 void gpu_lua_caller_open(lua_State *L, struct gpulua *g) {
     static const char functions_key;
-    g->caller.is_known = is_as_known(L);
+    g->caller.is_known = are_calls_as_known(L) && are_values_as_known(L);
     gpu_lua_push_weak(L, &functions_key, "v");
     for (uint32_t i = 1; i <= CALLER_PLACES; i++) { /* so that setting one allocates nothing */
         lua_pushboolean(L, 0);
@@ -92,37 +116,38 @@ void gpu_lua_caller_forget(struct gpulua *g) {
 
 /* ---- asking ---- */
 
-bool gpu_lua_is_result_wanted(lua_State *L, const struct gpulua *g) {
-    lua_Debug ar;
-    if (!g->caller.is_known || !lua_getstack(L, 0, &ar)) {
-        return true;
-    }
-    return ((const struct lua_call *)(const void *)ar.i_ci)->result_count != 0;
-}
-
 static uint32_t place_of(const void *at) {
     uintptr_t bits = (uintptr_t)at / sizeof(uint32_t);
     return (uint32_t)(bits ^ bits >> 6 ^ bits >> 12) & (CALLER_PLACES - 1);
 }
 
+void gpu_lua_caller_push(lua_State *L, const struct gpulua *g) {
+    lua_rawgeti(L, LUA_REGISTRYINDEX, g->caller.functions_ref);
+}
+
 /* NULL: it has not called before. Only a function that is there still has its instructions where
  * they were. */
-static const struct caller_place *find(lua_State *L, const struct gpulua *g,
+static const struct caller_place *find(lua_State *L, const struct gpulua *g, int functions,
                                        const struct gpu_device *device, const void *at) {
     uint32_t number = place_of(at);
     const struct caller_place *place = &g->caller.places[number];
     if (place->at != at || place->device != device) {
         return NULL;
     }
-    lua_rawgeti(L, LUA_REGISTRYINDEX, g->caller.functions_ref);
-    bool is_there = lua_rawgeti(L, -1, (lua_Integer)number + 1) == LUA_TFUNCTION;
-    lua_pop(L, 2);
+    int pushed = 1;
+    if (functions == 0) {
+        gpu_lua_caller_push(L, g);
+        functions = -1;
+        pushed = 2;
+    }
+    bool is_there = lua_rawgeti(L, functions, (lua_Integer)number + 1) == LUA_TFUNCTION;
+    lua_pop(L, pushed);
     return is_there ? place : NULL;
 }
 
 static void keep(lua_State *L, struct gpulua *g, lua_Debug *ar, const struct caller_place *place) {
     uint32_t number = place_of(place->at);
-    lua_rawgeti(L, LUA_REGISTRYINDEX, g->caller.functions_ref);
+    gpu_lua_caller_push(L, g);
     lua_getinfo(L, "f", ar);
     lua_rawseti(L, -2, (lua_Integer)number + 1);
     lua_pop(L, 1);
@@ -135,30 +160,51 @@ static struct gpu_site look(lua_State *L, struct gpu_device *device, lua_Debug *
     lua_getinfo(L, "Sl", ar);
     if (ar->currentline > 0 && !gpu_lua_is_ours(ar)) {
         site.source = gpu_device_intern(device, ar->short_src);
-        site.line = ar->currentline;
+        site.line = site.source ? ar->currentline : 0; /* no line without its file */
     }
     return site;
 }
 
-void gpu_lua_site(lua_State *L, struct gpulua *g, struct gpu_device *device,
-                  struct gpu_site *site) {
+/* With lua.h alone. */
+static struct gpu_site site_of_level(lua_State *L, struct gpu_device *device) {
+    struct gpu_site site = {0};
     lua_Debug ar;
-    *site = (struct gpu_site){0};
-    for (int level = 1; site->line == 0 && level < LEVELS_MAX && lua_getstack(L, level, &ar);
+    for (int level = 1; site.line == 0 && level < LEVELS_MAX && lua_getstack(L, level, &ar);
          level++) {
-        const struct lua_call *call = (const void *)ar.i_ci;
-        if (!g->caller.is_known) {
+        site = look(L, device, &ar);
+    }
+    return site;
+}
+
+void gpu_lua_site_of(lua_State *L, struct gpulua *g, const struct lua_call *call, int functions,
+                     struct gpu_device *device, struct gpu_site *site) {
+    if (!call) {
+        *site = site_of_level(L, device);
+        return;
+    }
+    *site = (struct gpu_site){0};
+    call = call->previous;
+    /* The first of all is no function's. */
+    for (int level = 1; level < LEVELS_MAX && call->previous; level++, call = call->previous) {
+        if (call->status & IS_C) {
+            continue;
+        }
+        const void *at = call->instruction;
+        const struct caller_place *place = find(L, g, functions, device, at);
+        if (place) {
+            *site = place->site;
+        } else {
+            lua_Debug ar = {.i_ci = (struct CallInfo *)(uintptr_t)call};
             *site = look(L, device, &ar);
-        } else if (!(call->status & IS_C)) {
-            const void *at = call->instruction;
-            const struct caller_place *place = find(L, g, device, at);
-            *site = place ? place->site : look(L, device, &ar);
-            if (!place) {
-                keep(L, g, &ar, &(struct caller_place){at, device, *site});
-            }
+            keep(L, g, &ar, &(struct caller_place){at, device, *site});
+        }
+        if (site->line != 0) {
+            return;
         }
     }
-    if (!site->source) { /* no line without its file */
-        site->line = 0;
-    }
+}
+
+void gpu_lua_site(lua_State *L, struct gpulua *g, struct gpu_device *device,
+                  struct gpu_site *site) {
+    gpu_lua_site_of(L, g, gpu_lua_call(L, &g->caller), 0, device, site);
 }

@@ -1,9 +1,10 @@
-/* Who calls: at which line of the script, and whether what we return is used.
+/* Who calls: at which line of the script, with which arguments, and whether what we return is used.
  *
- * lua.h says the line, at a cost that grows with the length of the script's function, and nothing
- * of the results. Both are in what Lua keeps of a call, which lua_Debug points to. We read it where
- * a few calls, made when the module is opened, show that it is laid out as in the Lua 5.4 that we
- * know; elsewhere lua.h is all, and results are always made. */
+ * lua.h says the line, at a cost that grows with the length of the script's function, an argument
+ * at that of a call or two for each, and nothing of the results. All are in what Lua keeps of a
+ * call, which lua_Debug points to. We read it where a few calls, made when the module is opened,
+ * show that it is laid out as in the Lua 5.4 that we know; elsewhere lua.h is all, and results are
+ * always made. */
 #ifndef GPU_BINDING_CALLER_H
 #define GPU_BINDING_CALLER_H
 
@@ -14,6 +15,35 @@
 #include "runtime/error.h"
 
 #define CALLER_PLACES 64u /* a power of two */
+
+/* Of Lua 5.4 (lobject.h, lstate.h), as far as it is read here. */
+struct lua_value {
+    union {
+        void *object;
+        lua_Integer integer;
+        lua_Number number;
+    };
+    uint8_t type; /* enum lua_value_type */
+};
+enum lua_value_type { LUA_VALUE_INTEGER = 3, LUA_VALUE_NUMBER = 19, LUA_VALUE_USERDATA = 71 };
+struct lua_userdata {
+    void *next;
+    uint8_t type, marks;
+    uint16_t user_value_count;
+    size_t byte_count;
+    void *metatable;
+    uint64_t memory[]; /* here where there are no user values */
+};
+struct lua_call {
+    struct lua_value *function; /* its arguments lie behind it, until the stack grows */
+    void *top;
+    struct lua_call *previous, *next;
+    const uint32_t *instruction; /* of a Lua function: behind the call that it is in */
+    void *more[2];
+    int32_t of_call;
+    int16_t result_count; /* that whoever called wants; -1: all there are */
+    uint16_t status;
+};
 
 struct gpulua;
 struct gpu_device;
@@ -35,8 +65,36 @@ struct caller {
 void gpu_lua_caller_open(lua_State *L, struct gpulua *g);
 /* A device was opened: it may have the address of one that is gone. */
 void gpu_lua_caller_forget(struct gpulua *g);
-/* False: the function of ours that runs was called as a statement, so what it returns is dropped.
- */
-bool gpu_lua_is_result_wanted(lua_State *L, const struct gpulua *g);
+
+/* The call of the function of ours that runs; NULL: nothing is known of it. */
+static inline const struct lua_call *gpu_lua_call(lua_State *L, const struct caller *caller) {
+    lua_Debug ar;
+    return caller->is_known && lua_getstack(L, 0, &ar) ? (const void *)ar.i_ci : NULL;
+}
+/* False: it was called as a statement, so what it returns is dropped. */
+static inline bool gpu_lua_is_result_wanted(const struct lua_call *call) {
+    return !call || call->result_count != 0;
+}
+/* Its argument number `at`, which it has; NULL: not known. */
+static inline const struct lua_value *gpu_lua_argument(const struct lua_call *call, int at) {
+    return call ? call->function + at : NULL;
+}
+static inline bool gpu_lua_is_kept_as(const struct lua_value *value, enum lua_value_type type) {
+    return value && value->type == type;
+}
+/* The memory of a userdata of so many bytes or more, without user values; NULL: something else. */
+static inline void *gpu_lua_memory_of(const struct lua_value *value, size_t byte_count) {
+    struct lua_userdata *userdata =
+        gpu_lua_is_kept_as(value, LUA_VALUE_USERDATA) ? value->object : NULL;
+    return userdata && userdata->user_value_count == 0 && userdata->byte_count >= byte_count
+               ? userdata->memory
+               : NULL;
+}
+
+/* gpu_lua_site for that call. `functions`: where the table of functions is, an upvalue that
+ * gpu_lua_caller_push has pushed; 0: it is looked up. */
+void gpu_lua_site_of(lua_State *L, struct gpulua *g, const struct lua_call *call, int functions,
+                     struct gpu_device *device, struct gpu_site *site);
+void gpu_lua_caller_push(lua_State *L, const struct gpulua *g);
 
 #endif

@@ -464,7 +464,8 @@ int gpu_lua_graph_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     check_graph(L, g);
     lua_settop(L, 2);
-    struct gpu_op **op = gpu_lua_is_result_wanted(L, g) ? gpu_lua_op_new(L, g) : NULL;
+    struct gpu_op **op =
+        gpu_lua_is_result_wanted(gpu_lua_call(L, &g->caller)) ? gpu_lua_op_new(L, g) : NULL;
     struct gpu_submit submit = submit_for(L, g, "launch");
     struct gpu_error error;
     if (gpu_graph_launch(check_graph(L, g), &submit, op, &error)) {

@@ -28,8 +28,18 @@ void gpu_lua_kernel_set(struct kernel_handle *handle, struct gpu_kernel *kernel)
     handle->device = gpu_module_device(gpu_kernel_module(kernel));
 }
 
-static struct kernel_handle *check_kernel(lua_State *L, struct gpulua *g, int index) {
-    struct kernel_handle *handle = gpu_lua_test_tagged(L, g, index, GPU_LUA_KIND_KERNEL);
+/* The handle at `at` if it is of that kind, which it nearly always is, else NULL. `value`: how Lua
+ * keeps it, or NULL. */
+static inline void *test_tagged(lua_State *L, const struct gpulua *g, int at,
+                                const struct lua_value *value, enum gpu_lua_kind kind) {
+    struct tagged *handle = gpu_lua_memory_of(value, sizeof *handle);
+    return handle && handle->metatable == g->metatables[kind] ? handle
+                                                              : gpu_lua_test_tagged(L, g, at, kind);
+}
+
+static inline struct kernel_handle *check_kernel_of(lua_State *L, struct gpulua *g, int index,
+                                                    const struct lua_value *value) {
+    struct kernel_handle *handle = test_tagged(L, g, index, value, GPU_LUA_KIND_KERNEL);
     if (!handle) {
         (void)gpu_lua_check(L, g, index, GPU_LUA_KIND_KERNEL); /* raises */
     }
@@ -37,6 +47,10 @@ static struct kernel_handle *check_kernel(lua_State *L, struct gpulua *g, int in
         gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed kernel");
     }
     return handle;
+}
+
+static struct kernel_handle *check_kernel(lua_State *L, struct gpulua *g, int index) {
+    return check_kernel_of(L, g, index, NULL);
 }
 
 /* ---- arguments ---- */
@@ -68,19 +82,18 @@ static _Noreturn void bad_argument(lua_State *L, const struct kernel_handle *han
                  argument_text(handle, param, text), value, reason, param->text);
 }
 
+/* `value`: the argument as Lua keeps it; NULL: not known. */
 static inline void get_scalar(lua_State *L, const struct kernel_handle *handle,
-                              const struct gpu_param *param, int at, struct gpu_arg *arg) {
+                              const struct gpu_param *param, int at, const struct lua_value *value,
+                              struct gpu_arg *arg) {
     arg->ref = NULL;
-    if (param->type == GPU_TYPE_I32 && lua_isinteger(L, at)) {
-        lua_Integer value = lua_tointeger(L, at);
-        arg->scalar.i = value;
-        if (value < INT32_MIN || value > INT32_MAX) {
-            bad_argument(L, handle, param, at, "is out of range");
-        }
+    if (param->type == GPU_TYPE_I32 && gpu_lua_is_kept_as(value, LUA_VALUE_INTEGER) &&
+        value->integer == (int32_t)value->integer) {
+        arg->scalar.i = value->integer;
         return;
     }
-    if (param->type == GPU_TYPE_F32 && lua_type(L, at) == LUA_TNUMBER) {
-        arg->scalar.f32 = (float)lua_tonumber(L, at);
+    if (param->type == GPU_TYPE_F32 && gpu_lua_is_kept_as(value, LUA_VALUE_NUMBER)) {
+        arg->scalar.f32 = (float)value->number;
         if (isfinite(arg->scalar.f32)) {
             return;
         }
@@ -97,8 +110,9 @@ static inline void get_scalar(lua_State *L, const struct kernel_handle *handle,
 }
 
 static inline void get_pointer(lua_State *L, struct gpulua *g, const struct kernel_handle *handle,
-                               const struct gpu_param *param, int at, struct gpu_arg *arg) {
-    struct buffer *buffer = gpu_lua_test_tagged(L, g, at, GPU_LUA_KIND_BUFFER);
+                               const struct gpu_param *param, int at, const struct lua_value *value,
+                               struct gpu_arg *arg) {
+    struct buffer *buffer = test_tagged(L, g, at, value, GPU_LUA_KIND_BUFFER);
     if (buffer || (buffer = gpu_lua_scalar_test(L, g, at))) {
         if (!buffer->ref.block) {
             char text[ARGUMENT_TEXT_BYTES];
@@ -207,10 +221,12 @@ static void get_config(lua_State *L, struct gpulua *g, int config, struct gpu_la
 }
 
 /* Threads in all: blocks of the default size, as many as it takes. */
-static void get_threads(lua_State *L, const struct kernel_handle *handle, int type,
-                        struct gpu_launch *launch) {
-    int is_integer = 0;
-    lua_Integer threads = type == LUA_TNUMBER ? lua_tointegerx(L, 2, &is_integer) : 0;
+static inline void get_threads(lua_State *L, const struct kernel_handle *handle, int type,
+                               const struct lua_value *value, struct gpu_launch *launch) {
+    int is_integer = gpu_lua_is_kept_as(value, LUA_VALUE_INTEGER);
+    lua_Integer threads = is_integer            ? value->integer
+                          : type == LUA_TNUMBER ? lua_tointegerx(L, 2, &is_integer)
+                                                : 0;
     if (!is_integer || threads < 1) {
         lua_pushvalue(L, 2);
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
@@ -233,7 +249,7 @@ static void get_threads(lua_State *L, const struct kernel_handle *handle, int ty
     launch->grid[0] = (uint32_t)blocks;
 }
 
-/* Upvalues: the object, the metatable of ops.
+/* Upvalues: the object, the metatable of ops, the table of functions of caller.h.
  * kernel:launch(config, ...) -> op. config: threads, or {grid=, block=, shared=, stream=, label=}.
  * In a capture, where nobody can wait for it, launches of one line return the same op. A gpulua_ctx
  * at the end of the kernel's parameters (kernel/gpulua_kernel.h) is not passed: what the kernel
@@ -241,7 +257,10 @@ static void get_threads(lua_State *L, const struct kernel_handle *handle, int ty
  * much is in flight. */
 static int kernel_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct kernel_handle *handle = check_kernel(L, g, 1);
+    int count = lua_gettop(L) - 2;
+    const struct lua_call *call = gpu_lua_call(L, &g->caller);
+    struct kernel_handle *handle =
+        check_kernel_of(L, g, 1, count >= -1 ? gpu_lua_argument(call, 1) : NULL);
     const struct gpu_signature *signature = handle->signature;
     struct gpu_arg args[GPU_PARAMS_MAX];
     struct gpu_launch launch = {
@@ -251,13 +270,12 @@ static int kernel_launch(lua_State *L) {
         .args = args,
         .arg_count = signature->param_count,
     };
-    int count = lua_gettop(L) - 2;
     if (count != (int)signature->param_count) {
         bad_count(L, handle, count < 0 ? 0 : count);
     }
     struct gpu_op_ref *op = NULL;
     struct gpu_op *captured = NULL;
-    bool is_wanted = gpu_lua_is_result_wanted(L, g);
+    bool is_wanted = gpu_lua_is_result_wanted(call);
     if (!is_wanted || (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0) &&
                        gpu_lua_capture_find(L, g, handle->device))) {
         lua_pushnil(L); /* nothing is made before the launch; see gpu_lua_op_captured */
@@ -276,15 +294,16 @@ static int kernel_launch(lua_State *L) {
         launch.block[0] = DEFAULT_BLOCK_THREADS;
         get_config(L, g, 2, &launch);
     } else {
-        get_threads(L, handle, type, &launch);
+        get_threads(L, handle, type, gpu_lua_argument(call, 2), &launch);
     }
     const struct gpu_param *param = signature->params;
     struct gpu_arg *arg = args;
     for (int at = 3; at < 3 + count; at++, param++, arg++) {
+        const struct lua_value *value = gpu_lua_argument(call, at);
         if (param->kind == GPU_PARAM_POINTER) {
-            get_pointer(L, g, handle, param, at, arg);
+            get_pointer(L, g, handle, param, at, value, arg);
         } else if (param->kind == GPU_PARAM_SCALAR) {
-            get_scalar(L, handle, param, at, arg);
+            get_scalar(L, handle, param, at, value, arg);
         } else {
             bad_argument(L, handle, param, at, "cannot be passed without a signature by hand");
         }
@@ -295,7 +314,7 @@ static int kernel_launch(lua_State *L) {
     if (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0)) {
         launch.submit.capture = gpu_lua_capture_find(L, g, handle->device);
     }
-    gpu_lua_site(L, g, handle->device, &launch.submit.site);
+    gpu_lua_site_of(L, g, call, lua_upvalueindex(3), handle->device, &launch.submit.site);
     struct gpu_error error;
     struct gpu_op **to = op ? &op->op : is_wanted ? &captured : NULL;
     if (gpu_work_launch(&launch, to, &error)) {
@@ -442,7 +461,8 @@ void gpu_lua_kernel_open(lua_State *L, struct gpulua *g) {
     lua_getfield(L, -1, "__index");
     gpu_lua_push_object(L);
     lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[GPU_LUA_KIND_OP]);
-    lua_pushcclosure(L, kernel_launch, 2);
+    gpu_lua_caller_push(L, g);
+    lua_pushcclosure(L, kernel_launch, 3);
     lua_setfield(L, -2, "launch");
     lua_pop(L, 2);
 }

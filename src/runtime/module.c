@@ -341,8 +341,12 @@ struct gpu_module *gpu_module_retain(struct gpu_module *module) {
     return module;
 }
 
-/* Unloading has to wait for every launch: put off again and again until the hazard block says that
- * all are over. */
+/* Unloading has to wait for every launch: it is put off again and again until all are over. */
+static bool is_in_use(struct gpu_device *device, const struct gpu_module *module) {
+    return (module->hazards && !gpu_block_uses_over(module->hazards)) ||
+           !gpu_ops_are_over(device, module->launched);
+}
+
 static void run_release(struct gpu_device *device, struct gpu_deferred *deferred) {
     struct gpu_module *module =
         (struct gpu_module *)(void *)((char *)deferred - offsetof(struct gpu_module, release));
@@ -353,7 +357,7 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
     bool is_there = device->state == GPU_DEVICE_OPEN ||
                     (device->state == GPU_DEVICE_RETURNING && device->recovery.is_restoring);
     if (device->link && is_there) {
-        if (module->hazards && !gpu_block_uses_over(module->hazards)) {
+        if (is_in_use(device, module)) {
             module->is_deferred = true;
             gpu_device_defer_later(device, &module->release, run_release);
             return;

@@ -51,6 +51,16 @@ struct gpu_op *gpu_op_find_pending(const struct gpu_device *device, struct gpu_p
     return op && op->seq == point.seq ? op : NULL;
 }
 
+bool gpu_ops_are_over(const struct gpu_device *device, uint64_t number) {
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        const struct gpu_op *oldest = device->streams[slot] ? device->streams[slot]->head : NULL;
+        if (oldest && oldest->number <= number) { /* 0: it is being given */
+            return false;
+        }
+    }
+    return true;
+}
+
 struct gpu_op *gpu_op_retain(struct gpu_op *op) {
     GPU_ENTER(op->device);
     op->refs++;

@@ -612,6 +612,8 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
                              const char *label, struct gpu_site site);
 /* Of what is pending. NULL: it is not. */
 struct gpu_op *gpu_op_find_pending(const struct gpu_device *device, struct gpu_point point);
+/* Has all ended that was given to the device up to the operation of that number? */
+bool gpu_ops_are_over(const struct gpu_device *device, uint64_t number);
 /* Somebody wants to know when it is over: on some transports nobody is told otherwise. */
 void gpu_op_want(struct gpu_op *op);
 /* It fails, and whatever depends on it, once it is over. */
@@ -869,8 +871,10 @@ struct gpu_module {
     bool is_missing;  /* in this life of the device: it could not be loaded again */
     uint8_t access;   /* of a launch, to its variables: read, unless kernels may write some */
     const char *name; /* the recipe's */
-    /* Retained: stands for all its variables, and for its life: every launch uses it. */
+    /* Retained: stands for all its variables: every launch uses it, if there are any; and nodes, so
+     * that it lives as long as they run. */
     struct gpu_block *hazards;
+    uint64_t launched; /* the number of its newest launch; 0: none yet */
     /* Retained: the text or code in the arena. Until the answer, or, where the device may come up
      * again, for as long as the module lives. */
     struct gpu_block *image;

@@ -332,7 +332,8 @@ static gpulua_status bad_dimension(const struct gpu_launch *launch, const char *
 static gpulua_status check_shape(const struct gpu_launch *launch, struct gpu_error *error) {
     const struct wire_device_facts *device = &launch->submit.stream->device->facts;
     const struct wire_kernel_facts *kernel = &launch->kernel->facts;
-    for (unsigned axis = 0; axis < 3; axis++) {
+    bool is_flat = (launch->grid[1] | launch->grid[2] | launch->block[1] | launch->block[2]) == 1;
+    for (unsigned axis = 0; axis < (is_flat ? 1u : 3u); axis++) {
         if (launch->grid[axis] - 1u >= device->grid_max[axis]) { /* 0 is the largest then */
             return bad_dimension(launch, "grid", axis, launch->grid[axis], device->grid_max[axis],
                                  error);
@@ -592,9 +593,11 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_r
                              "), and cannot be in the body of a conditional node",
                              gpu_kernel_name(launch->kernel));
     }
-    /* Every kernel may read and write its module's variables; and the module must outlive the
-     * launch. */
-    use_module(&envelope, module, module->access);
+    /* Every kernel may read and write its module's variables. A node's module must outlive each
+     * launch of the graph. */
+    if (module->global_count > 0 || launch->submit.capture) {
+        use_module(&envelope, module, module->access);
+    }
     envelope.report = report;
     envelope.form = launch->kernel->form;
     struct wire_record *record;
@@ -621,7 +624,10 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_r
         return no_memory_for_node(error);
     }
     status = gpu_envelope_submit(&envelope, record, payload_bytes, op, error);
-    device->stats.launches += status == GPULUA_OK && !launch->submit.capture;
+    if (status == GPULUA_OK && !launch->submit.capture) {
+        device->stats.launches++;
+        module->launched = device->op_number_next;
+    }
     return status;
 }
 
@@ -670,7 +676,8 @@ gpulua_status gpu_work_launch(const struct gpu_launch *launch, struct gpu_op **o
         (status = gpu_inject_delay(launch, error))) {
         return status;
     }
-    struct gpu_hooked hooked = {.hooks = NULL};
+    struct gpu_hooked hooked;
+    hooked.hooks = NULL; /* the rest is read where there are some */
     if (gpu_hooks_are_set(&launch->submit)) {
         begin_hooks(launch, &hooked);
     }
