@@ -169,6 +169,24 @@ static const struct {
      "fails('number of threads', k, x, 1, 0, 0, 0, x)\n"
      "other:close() fails('closed', k, 1, 1, 0, 0, 0, other)\n"
      "k:close() fails('closed', k, 1, 1, 0, 0, 0, x)\n"},
+    {"tables of numbers are what Lua says they are, and the first that is none is named",
+     "for _, type in ipairs { 'f32', 'f64' } do\n"
+     "  for _, count in ipairs { 1, 31, 32, 33, 64, 2048, 2049 } do\n"
+     "    local list = {}\n"
+     "    for i = 1, count do list[i] = i % 3 == 0 and i or i + 0.5 end\n"
+     "    local x = dev:upload(type, list)\n"
+     "    for i, value in ipairs(x:read()) do expect(value, list[i] + 0.0, 'element ' .. i) end\n"
+     "    for _, bad in ipairs { 'text', true, x } do\n"
+     "      list[count] = bad\n"
+     "      local ok, problem = pcall(dev.upload, dev, type, list)\n"
+     "      expect(not ok and tostring(problem):match('element %d+'), 'element ' .. count, "
+     "'names')\n"
+     "    end\n"
+     "    x:close()\n"
+     "  end\n"
+     "end\n"
+     "local ok, problem = pcall(dev.upload, dev, 'f32', { 1, 1e300 })\n"
+     "expect(not ok and tostring(problem):match 'element 2.*range' ~= nil, true, 'too large')\n"},
 };
 
 static void on_error(void *user, const gpulua_error *error) {

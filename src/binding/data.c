@@ -48,7 +48,7 @@ static const char *to_wide_integer(lua_State *L, int index, enum gpu_type type, 
     return out_of_range;
 }
 
-static const char *to_float(double number, enum gpu_type type, void *element) {
+static inline const char *to_float(double number, enum gpu_type type, void *element) {
     if (type == GPU_TYPE_F64) {
         memcpy(element, &number, sizeof number);
         return NULL;
@@ -248,21 +248,61 @@ static void look(lua_State *L, uint64_t i) {
     }
 }
 
+#define BATCH 32
+
+/* Pushes some elements and looks at them where Lua keeps them: a third of what it takes to ask for
+ * each. `first`: of so many as are pushed. */
+static inline void from_batch(lua_State *L, const struct lua_value *values, uint64_t first, uint32_t count,
+                       enum gpu_type type, uint8_t *bytes) {
+    for (uint32_t i = 0; i < count; i++, bytes += gpu_type_bytes(type)) {
+        const struct lua_value *value = &values[i];
+        const char *reason = not_number;
+        if (value->type == LUA_VALUE_NUMBER) {
+            reason = to_float(value->number, type, bytes);
+        } else if (value->type == LUA_VALUE_INTEGER) {
+            reason = to_float((double)value->integer, type, bytes);
+        }
+        if (reason) {
+            int at = (int)i - (int)count;
+            gpu_lua_bad_element(L, at, first + i, type, lua_isnil(L, at) ? missing : reason);
+        }
+    }
+}
+
+/* True: done. */
+static bool from_raw_floats(lua_State *L, int index, uint64_t first, uint64_t count,
+                            enum gpu_type type, uint8_t *bytes) {
+    const struct lua_call *call = gpu_lua_call(L, &gpu_lua_find(L)->caller);
+    if (!call) {
+        return false;
+    }
+    int top = lua_gettop(L);
+    index = lua_absindex(L, index);
+    luaL_checkstack(L, BATCH, NULL);
+    for (uint64_t done = 0; done < count; done += BATCH) {
+        uint32_t part = count - done < BATCH ? (uint32_t)(count - done) : BATCH;
+        for (uint32_t i = 0; i < part; i++) {
+            lua_rawgeti(L, index, (lua_Integer)(first + done + i));
+        }
+        const struct lua_value *values = gpu_lua_argument(call, top + 1);
+        if (type == GPU_TYPE_F32) { /* a loop of its own, without a look at the type */
+            from_batch(L, values, first + done, part, GPU_TYPE_F32, bytes + done * sizeof(float));
+        } else {
+            from_batch(L, values, first + done, part, GPU_TYPE_F64, bytes + done * sizeof(double));
+        }
+        lua_settop(L, top);
+        look(L, done + BATCH - 1);
+    }
+    return true;
+}
+
 void gpu_lua_from_table(lua_State *L, int index, uint64_t first, uint64_t count, enum gpu_type type,
                         uint8_t *bytes) {
     bool is_raw = !lua_getmetatable(L, index);
     lua_pop(L, is_raw ? 0 : 1);
     uint32_t elem_bytes = gpu_type_bytes(type);
-    if (is_raw && (type == GPU_TYPE_F32 || type == GPU_TYPE_F64)) {
-        for (uint64_t i = 0; i < count; i++, bytes += elem_bytes) {
-            int kind = lua_rawgeti(L, index, (lua_Integer)(first + i));
-            double number = lua_tonumber(L, -1);
-            const char *reason = kind == LUA_TNIL ? missing : not_number;
-            if (kind != LUA_TNUMBER || (reason = to_float(number, type, bytes))) {
-                gpu_lua_bad_element(L, -1, first + i, type, reason);
-            }
-            lua_pop(L, 1);
-        }
+    if (is_raw && (type == GPU_TYPE_F32 || type == GPU_TYPE_F64) &&
+        from_raw_floats(L, index, first, count, type, bytes)) {
         return;
     }
     for (uint64_t i = 0; i < count; i++, bytes += elem_bytes) {
