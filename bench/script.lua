@@ -78,6 +78,7 @@ show("two_streams", repeated(7, on_cuda and 20000 or 2000, idle, alternating), "
 show("four_streams", repeated(7, on_cuda and 20000 or 2000, idle, four_streams), "ns")
 show("round_trip", repeated(21, 200, idle, round_trips), "ns")
 show("round_trip_idle", repeated(21, 1, function() uv.sleep(10) end, round_trips), "ns")
+show("round_trip_slept", repeated(21, 1, function() gpu.sleep(0.01) end, round_trips), "ns")
 
 show("allocate_close", repeated(21, 500, idle, function(count)
   for _ = 1, count do dev:buffer("f32", 1 << 18):close() end

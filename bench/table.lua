@@ -22,6 +22,7 @@ local function medians(name)
 end
 
 local raw = medians("raw")
+raw.round_trip_slept = raw.round_trip_idle -- a thread sleeps in one way only
 local none, order = medians("none")
 local thread, process = medians("thread"), medians("process")
 

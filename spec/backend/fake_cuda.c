@@ -233,6 +233,12 @@ API result cuDevicePrimaryCtxRetain(void **context, int device) {
     fake_live++;
     return *context = &context_object, device >= 0 ? OK : INVALID;
 }
+API result cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is_active) {
+    BEGIN;
+    *flags = 0;
+    *is_active = context_count > 0;
+    return device >= 0 ? OK : INVALID;
+}
 API result cuDevicePrimaryCtxRelease_v2(int device) {
     BEGIN;
     context_count--;

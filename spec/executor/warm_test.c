@@ -1,10 +1,15 @@
-/* executor/loop.c and backend/cuda/warm.c over fake_cuda.c: before the next round of a script that
- * pauses alike, the way of a launch is gone once; and nowhere else. */
+/* executor/loop.c, binding/loop.c and backend/cuda/warm.c over fake_cuda.c: before the next round
+ * of a script that pauses alike, or at the end of its sleep, the way of a launch is gone once; and
+ * nowhere else. */
 #include "wire/client.h"
 
 #ifdef GPULUA_CUDA
 
+#include <lauxlib.h>
+#include <lua.h>
+
 #include "backend/fake_driver.h"
+#include "gpulua.h"
 
 #define ROUNDS 40
 #define PAUSE_US 4000u
@@ -116,6 +121,21 @@ static void test_no_room(void) {
     tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing");
 }
 
+/* Where others have the context, too, preparing might wait for work of theirs. */
+static void test_others(void) {
+    static _Alignas(4096) _Atomic uint64_t page[8];
+    struct backend_error error = {0};
+    struct backend_device *other = open_device(), *device = open_device();
+    ops->host_register(device, page, sizeof page, &error);
+    int before = FAKE(volatile int, runs);
+    bool works = ops->warm(device, &page[1]);
+    tap_check(&tap, !works && FAKE(volatile int, runs) == before,
+              "it is left alone where others have had the context before");
+    ops->device_close(device);
+    ops->device_close(other);
+    tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing");
+}
+
 /* Whatever the driver refuses on the way: no second try, and nothing lost or left. */
 static void test_fails(const char *call) {
     static _Alignas(4096) _Atomic uint64_t page[8];
@@ -136,6 +156,75 @@ static void test_fails(const char *call) {
     tap_check(&tap, is_well && FAKE(long, live) == 0, what);
 }
 
+static void on_error(void *user, const gpulua_error *error) {
+    (void)user;
+    printf("# %s\n", error->message);
+}
+
+/* Did it come to its end? */
+static bool run_script(const char *script, gpulua_isolation isolation) {
+    gpulua_config config;
+    gpulua_config_init(&config);
+    config.device = "cuda";
+    config.isolation = isolation;
+    config.on_error = on_error;
+    gpulua *g = gpulua_new(&config);
+    lua_State *L = gpulua_state(g);
+    if (luaL_loadstring(L, script) != LUA_OK || gpulua_load_function(g, 0) != GPULUA_OK) {
+        printf("# the script: %s\n", lua_tostring(L, -1));
+    }
+    while (gpulua_step(g, -1) > 0) {}
+    lua_getglobal(L, "is_done");
+    bool is_done = lua_toboolean(L, -1);
+    gpulua_close(g);
+    return is_done;
+}
+
+/* Under none the script's thread launches, and so it warms itself up, in the loop that sleeps for
+ * it. */
+static void test_sleeps(void) {
+    static const char preface[] = "local gpu = require 'gpulua'\n"
+                                  "local uv = require 'luv'\n"
+                                  "local dev = gpu.device()\n"
+                                  "local x = dev:buffer('i32', 4)\n"
+                                  "local function rounds(count, seconds, works)\n"
+                                  "  for i = 1, count do\n"
+                                  "    if works then x:fill(i) x:await() end\n"
+                                  "    local start = uv.hrtime()\n"
+                                  "    gpu.sleep(seconds)\n"
+                                  "    local took = (uv.hrtime() - start) / 1e9\n"
+                                  "    if took < seconds then error 'it was too short' end\n"
+                                  "  end\n"
+                                  "end\n";
+    static const struct {
+        const char *what, *script;
+        int least, most;
+    } cases[] = {
+        {"sleeps behind work", "rounds(10, 0.006, true)", 10, 10},
+        {"sleeps with nothing between them", "rounds(1, 0.006, true) rounds(10, 0.006, false)", 1,
+         2},
+        {"short sleeps", "rounds(10, 0.002, true)", 0, 0},
+        {"a sleep while others wait",
+         "local s = dev:stream {} rounds(3, 0.006, true)\n"
+         "local t = gpu.spawn(function() gpu.sleep(0.02) end) rounds(2, 0.006, true) t:await()",
+         5, 6},
+        {"a traced device",
+         "dev:close() dev = gpu.device('cuda', { trace = true })\n"
+         "x = dev:buffer('i32', 4) rounds(5, 0.006, true)",
+         0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char script[2048], what[160];
+        snprintf(script, sizeof script, "%s%s\nis_done = true", preface, cases[i].script);
+        int before = FAKE(volatile int, runs);
+        bool is_done = run_script(script, GPULUA_ISOLATE_NONE);
+        int runs = FAKE(volatile int, runs) - before;
+        snprintf(what, sizeof what, "a script's own thread, %s: %d to %d times, and %d were",
+                 cases[i].what, cases[i].least, cases[i].most, runs);
+        tap_check(&tap, is_done && runs >= cases[i].least && runs <= cases[i].most, what);
+    }
+}
+
 int main(void) {
     static const char *const calls[] = {
         "cuModuleLoadDataEx", "cuEventCreate", "cuStreamCreateWithPriority",
@@ -147,9 +236,11 @@ int main(void) {
     test_rounds();
     test_refused();
     test_no_room();
+    test_others();
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         test_fails(calls[i]);
     }
+    test_sleeps();
     test_never("inline nobody is awake to do it", WIRE_TRANSPORT_INLINE, "backend cuda\n");
     test_never("nor where the executor sleeps", WIRE_TRANSPORT_THREAD,
                "backend cuda\ncompletion block\n");

@@ -248,9 +248,10 @@ struct backend_ops {
 
     /* Work is expected in a moment, from this thread: does once what launching it does, with work
      * that does nothing and writes `word`, so that the driver's code and tables are at hand then.
-     * The first call prepares that, and may take some milliseconds. What fails is not tried again.
-     * NULL: there is nothing to prepare. */
-    void (*warm)(struct backend_device *device, _Atomic uint64_t *word);
+     * The first call prepares that, and may take some milliseconds, or wait for work that is under
+     * way. False: that cannot be done, and is not tried again. NULL: there is nothing to prepare.
+     */
+    bool (*warm)(struct backend_device *device, _Atomic uint64_t *word);
 
     /* Check mode, else never called; NULL: work is done without being asked for. Somebody waits for
      * (stream, seq): returns when it is over. Seq 0: when some work has been done, if there is any.

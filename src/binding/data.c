@@ -252,8 +252,8 @@ static void look(lua_State *L, uint64_t i) {
 
 /* Pushes some elements and looks at them where Lua keeps them: a third of what it takes to ask for
  * each. `first`: of so many as are pushed. */
-static inline void from_batch(lua_State *L, const struct lua_value *values, uint64_t first, uint32_t count,
-                       enum gpu_type type, uint8_t *bytes) {
+static inline void from_batch(lua_State *L, const struct lua_value *values, uint64_t first,
+                              uint32_t count, enum gpu_type type, uint8_t *bytes) {
     for (uint32_t i = 0; i < count; i++, bytes += gpu_type_bytes(type)) {
         const struct lua_value *value = &values[i];
         const char *reason = not_number;

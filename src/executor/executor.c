@@ -226,18 +226,26 @@ void gpu_executor_arm(struct wire_executor *executor) {
     }
 }
 
-/* Whatever is done on a device that is traced or checked is taken for work. The loop's thread is
- * ours, so that its calls need break no capture: nobody has asked for these. */
-void gpu_executor_warm(struct wire_executor *executor) {
+/* Whatever is done on a device that is traced or checked is taken for work. These calls need break
+ * no capture, because nobody has asked for them: the loop's thread is ours, and says so for good.
+ */
+bool gpu_executor_warm(struct wire_executor *executor) {
     bool is_well =
         executor->device != NULL && !atomic_load_explicit(&executor->is_lost, memory_order_relaxed);
-    if (is_well && executor->ops->warm != NULL && executor->page_is_writable &&
-        !executor->is_traced && !executor->is_checked) {
-        if (executor->ops->calls_begin != NULL) {
-            (void)executor->ops->calls_begin(true);
-        }
-        executor->ops->warm(executor->device, &executor->page->unread);
+    if (!is_well || executor->ops->warm == NULL || !executor->page_is_writable ||
+        executor->is_traced || executor->is_checked) {
+        return false;
     }
+    bool is_ours = executor->info.place != WIRE_EXECUTOR_INLINE;
+    int before = -1;
+    if (executor->ops->calls_begin != NULL) {
+        before = executor->ops->calls_begin(is_ours);
+    }
+    bool works = executor->ops->warm(executor->device, &executor->page->unread);
+    if (!is_ours) {
+        calls_end(executor, before);
+    }
+    return works;
 }
 
 bool gpu_executor_is_closed(const struct wire_executor *executor) {

@@ -431,8 +431,6 @@ void gpu_executor_event_end(struct wire_executor *executor, struct backend_event
 struct executor_event *gpu_executor_event_next(struct wire_executor *executor, uint32_t slot);
 /* Is it over? Asks the device if the page does not say so, and then says it in the page. */
 bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_t seq);
-/* Work is expected in a moment, from this thread (executor.c). */
-void gpu_executor_warm(struct wire_executor *executor);
 /* Words behind the newest work of every stream, or a look at it: the ring has run dry. */
 void gpu_executor_words(struct wire_executor *executor);
 /* Blocks until then (monotonic clock), or until the script's side takes it as its executor. */

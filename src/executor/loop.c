@@ -102,7 +102,7 @@ void gpu_executor_await_charge(struct wire_executor *executor, uint64_t until_ns
 static void warm_up(struct wire_executor *executor, uint64_t round_ns, uint64_t *warmed_ns) {
     if (*warmed_ns != round_ns) {
         *warmed_ns = round_ns;
-        gpu_executor_warm(executor);
+        (void)gpu_executor_warm(executor);
     }
 }
 

@@ -484,6 +484,30 @@ void gpu_device_disarm(struct gpu_device *device) {
     }
 }
 
+static bool can_be_warmer(const struct gpu_device *device) {
+    return device->link && device->link->ops->warm && !device->share && !device->stays_cold &&
+           device->op_number_next != device->warmed_number;
+}
+
+bool gpu_device_wants_warmth(struct gpu_device *device) {
+    GPU_ENTER(device);
+    if (device->warmed_number == 0 && can_be_warmer(device)) {
+        if (device->stats.ops_in_flight == 0) {
+            gpu_device_warm(device);
+        }
+        return false;
+    }
+    return can_be_warmer(device);
+}
+
+void gpu_device_warm(struct gpu_device *device) {
+    GPU_ENTER(device);
+    if (can_be_warmer(device)) {
+        device->warmed_number = device->op_number_next;
+        device->stays_cold = !device->link->ops->warm(device->link);
+    }
+}
+
 int gpu_device_poll_fd(const struct gpu_device *device) {
     GPU_ENTER(device);
     return device->link ? device->link->poll_fd : -1;

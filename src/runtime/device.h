@@ -179,6 +179,13 @@ bool gpu_device_arm(struct gpu_device *device);
 /* Whether it is worth looking for a short while first. */
 bool gpu_device_spins(const struct gpu_device *device);
 void gpu_device_disarm(struct gpu_device *device);
+/* For sleeping until a certain time, before it is armed. True: after the sleep the next launch
+ * would find the way to the driver cold, on this thread, and gpu_device_warm, at its end and when
+ * it is not armed any more, goes it once, which takes some 10 us. Not where there was no work since
+ * it did that last. The first time it is gone at once, when nothing is under way, because that
+ * takes longer. */
+bool gpu_device_wants_warmth(struct gpu_device *device);
+void gpu_device_warm(struct gpu_device *device);
 int gpu_device_poll_fd(const struct gpu_device *device);
 
 /* Blocks until nothing is in flight, timeout_ns have passed (Timeout; -1: for ever), or an

@@ -416,6 +416,8 @@ struct gpu_device {
     struct gpu_origins origins;
     uint64_t request_number_next;
     uint32_t submits_since_poll;
+    uint64_t warmed_number; /* of the newest operation when it was last warmed up; 0: never */
+    bool stays_cold;        /* it cannot be */
     uint64_t op_number_next, module_number_next, kernel_number_next, graph_number_next;
     uint64_t failures_seen, failures_forgotten; /* WIRE_REPLY_FAILUREs */
     bool has_new_failures;

@@ -51,6 +51,9 @@ struct wire_link_ops {
      * already (then do not sleep). */
     bool (*arm)(struct wire_link *link);
     void (*disarm)(struct wire_link *link);
+    /* Inline, not armed: the way of a launch is gone once (gpu_executor_warm), by the script's own
+     * thread. False: it cannot be. NULL: an executor that is awake by itself does so. */
+    bool (*warm)(struct wire_link *link);
     /* Ends the executor: CLOSE has been answered or timed out. Kills a child that is still there.
      */
     void (*close)(struct wire_link *link);
@@ -154,6 +157,8 @@ void gpu_executor_take(struct wire_executor *executor, const struct wire_record 
 void gpu_executor_poll(
     struct wire_executor *executor); /* looks at wanted events, writes words, wakes the script */
 void gpu_executor_arm(struct wire_executor *executor); /* inline: the script is about to sleep */
+/* Work is expected in a moment, from this thread (executor.c). False: nothing can be done. */
+bool gpu_executor_warm(struct wire_executor *executor);
 bool gpu_executor_is_closed(const struct wire_executor *executor); /* CLOSE was taken */
 /* Its loop: takes records until it is closed or stopped (from any thread). False: the link broke.
  */

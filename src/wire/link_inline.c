@@ -72,6 +72,11 @@ static void inline_disarm(struct wire_link *link) {
     }
 }
 
+static bool inline_warm(struct wire_link *link) {
+    struct link_inline *self = (struct link_inline *)link;
+    return self->executor != NULL && gpu_executor_warm(self->executor);
+}
+
 /* Without a CLOSE record before, this waits for the work that is there. A kernel that never ends
  * cannot be stopped in our own process: then this never returns. The process transport is for
  * those. */
@@ -88,6 +93,7 @@ static const struct wire_link_ops inline_ops = {
     .poll = inline_poll,
     .arm = inline_arm,
     .disarm = inline_disarm,
+    .warm = inline_warm,
     .close = inline_close,
 };
 

@@ -318,6 +318,13 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
         status = gpu_cuda_dump_begin(device, info->coredump_base, error);
     }
     if (status == GPULUA_OK) {
+        unsigned flags = 0;
+        int is_active = 0;
+        device->warmth.is_off =
+            cu->cuDevicePrimaryCtxGetState == NULL ||
+            CU(device, NULL, cu->cuDevicePrimaryCtxGetState(device->handle, &flags, &is_active)) !=
+                GPULUA_OK ||
+            is_active != 0;
         status = CU(device, error, cu->cuDevicePrimaryCtxRetain(&device->context, device->handle));
     }
     if (status == GPULUA_OK) {

@@ -69,8 +69,9 @@ struct backend_device {
         struct backend_event *event;
         struct backend_kernel *kernel; /* owned: the fill's */
         uint64_t count;
-        bool is_off;        /* it cannot be */
-    } warmth;               /* warm.c */
+        bool is_off; /* it cannot be; or others use the context, too: preparing it, which nobody
+                        has asked for, might wait for work of theirs */
+    } warmth;        /* warm.c */
     CUmodule choose_module; /* that of control.c, likewise */
     CUfunction choose_function;
     struct cuda_nvrtc nvrtc;
@@ -234,7 +235,7 @@ gpulua_status gpu_cuda_library_module(struct backend_device *device, const char 
                                       const char *options, struct backend_module **module,
                                       char **description, struct backend_error *error);
 /* warm.c: */
-void gpu_cuda_warm(struct backend_device *device, _Atomic uint64_t *word);
+bool gpu_cuda_warm(struct backend_device *device, _Atomic uint64_t *word);
 
 /* fill.c: */
 gpulua_status gpu_cuda_fill(struct backend_stream *stream, uint64_t seq, uint64_t dst,

@@ -32,6 +32,7 @@ typedef CUresult(CUDAAPI *PFN_cuLogsDumpToMemory_v12090)(CUlogIterator *iterator
     X(true, cuDeviceGetAttribute, 2000, "cuDeviceGetAttribute")                                             \
     X(true, cuDevicePrimaryCtxRetain, 7000, "cuDevicePrimaryCtxRetain")                                     \
     X(true, cuDevicePrimaryCtxRelease, 11000, "cuDevicePrimaryCtxRelease_v2")                               \
+    X(false, cuDevicePrimaryCtxGetState, 7000, "cuDevicePrimaryCtxGetState")                                \
     X(true, cuCtxGetCurrent, 4000, "cuCtxGetCurrent")                                                       \
     X(true, cuCtxSetCurrent, 4000, "cuCtxSetCurrent")                                                       \
     X(true, cuCtxSynchronize, 2000, "cuCtxSynchronize")                                                     \

@@ -2,9 +2,10 @@
  *
  * After some milliseconds of other things the code and the tables of the driver are no longer in
  * the core's caches, and a launch, its event and its word cost the host 20 to 30 us more than one
- * right behind another (measured: docs/results.md). An executor that is awake before the next round
- * of its script has the time to fetch them: a fill of nothing, on a stream of its own, goes the
- * same way. Only on the thread that launches is that of use. */
+ * right behind another (measured: docs/results.md). Who is awake before the next round of a script,
+ * be it the executor or the loop of a script that sleeps, has the time to fetch them: a fill of
+ * nothing, on a stream of its own, goes the same way. Only on the thread that launches is that of
+ * use. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -33,15 +34,15 @@ static bool prepare(struct backend_device *device, _Atomic uint64_t *word,
     return true;
 }
 
-void gpu_cuda_warm(struct backend_device *device, _Atomic uint64_t *word) {
+bool gpu_cuda_warm(struct backend_device *device, _Atomic uint64_t *word) {
     struct backend_error error;
     if (device->warmth.is_off || gpu_cuda_enter(device, NULL) != GPULUA_OK) {
-        return;
+        return false;
     }
     gpu_backend_error_init(&error);
     bool works = prepare(device, word, &error);
     if (works && atomic_load_explicit(word, memory_order_relaxed) != device->warmth.count) {
-        return; /* the device has no room for the last one yet, and is not to be given more */
+        return true; /* the device has no room for the last one yet, and is not to be given more */
     }
     if (works) {
         static const struct cuda_fill_args nothing;
@@ -58,4 +59,5 @@ void gpu_cuda_warm(struct backend_device *device, _Atomic uint64_t *word) {
     }
     device->warmth.is_off = !works;
     free(error.log);
+    return works;
 }
