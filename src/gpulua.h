@@ -716,7 +716,9 @@ GPULUA_API int luaopen_gpulua_core(lua_State *L);
 GPULUA_API int luaopen_gpulua(lua_State *L);
 GPULUA_API int luaopen_gpulua_busted(lua_State *L);
 GPULUA_API int luaopen_gpulua_image(lua_State *L);
+GPULUA_API int luaopen_gpulua_luv(lua_State *L);
 GPULUA_API int luaopen_gpulua_npy(lua_State *L);
+GPULUA_API int luaopen_gpulua_trace(lua_State *L);
 GPULUA_API int luaopen_gpulua_wav(lua_State *L);
 
 #ifdef __cplusplus

@@ -148,8 +148,16 @@ int luaopen_gpulua_image(lua_State *L) {
     return open_file(L, "image.lua");
 }
 
+int luaopen_gpulua_luv(lua_State *L) {
+    return open_file(L, "luv.lua");
+}
+
 int luaopen_gpulua_npy(lua_State *L) {
     return open_file(L, "npy.lua");
+}
+
+int luaopen_gpulua_trace(lua_State *L) {
+    return open_file(L, "trace.lua");
 }
 
 int luaopen_gpulua_wav(lua_State *L) {
