@@ -240,6 +240,15 @@ describe("make install", function()
       for _, name in ipairs(names) do
         assert.truthy(text:find("\n.It Fl " .. name:sub(2):gsub("%-", "%%-") .. "%f[^%w]"), name)
       end
+      -- Of the environment it has all but what tests and other programs of ours set.
+      local known, count = support.read_file "docs/architecture.md":match "\n## Environment\n(.-)\n## ", 0
+      for name in known:gmatch "GPULUA_%u[%u%d_]+" do
+        if not name:find "_TEST_" and not name:find "_CHECK_" and name ~= "GPULUA_PREPARED" then
+          count = count + 1
+          assert.truthy(text:find("\n%.It [^\n]*Ev " .. name .. "%f[%s]"), name)
+        end
+      end
+      assert.truthy(count >= 20, count)
       if os.execute "command -v mandoc > /dev/null" then
         assert.equal("", (built.run("mandoc -T lint -W warning %s", page)))
         assert.truthy(built.runs("mandoc -T utf8 %s | col -b", page):find("--device cpu|cuda|cuda:N", 1, true), page)
