@@ -150,6 +150,9 @@ typedef struct gpulua_config {
      * gpulua_new only: gpulua_attach refuses it */
     int sandbox;
     int allow_compile; /* 1: a sandbox compiles kernels; its device has to be confined */
+    /* For how long gpulua_close waits for work in flight, in milliseconds: then a device in a
+     * process of its own ends with it, and a shared one goes on with it. 0: 5000 */
+    uint32_t close_timeout_ms;
 } gpulua_config;
 
 GPULUA_API const char *gpulua_version(void);
@@ -246,6 +249,8 @@ typedef struct gpulua_device_config {
     int confined;
     uint32_t ops_in_flight_max; /* an operation more blocks until the oldest is over; 0: 16,384,
                                    which is the most */
+    uint32_t close_timeout_ms;  /* the close waits so long for work in flight, which then ends with
+                                   the device's process; 0: 2000 */
 } gpulua_device_config;
 GPULUA_API void gpulua_device_config_init(gpulua_device_config *config);
 
@@ -253,7 +258,8 @@ GPULUA_API void gpulua_device_config_init(gpulua_device_config *config);
  * NULL. Any thread. */
 GPULUA_API gpulua_device *gpulua_device_open(const gpulua_device_config *config);
 /* Ends the host's own hold; the device closes with the last object that has it, on the thread of
- * that, and waits for work in flight as gpulua_close does. NULL is fine. Any thread. */
+ * that, and waits for work in flight up to close_timeout_ms; without a process of its own, until it
+ * is over. NULL is fine. Any thread. */
 GPULUA_API void gpulua_device_close(gpulua_device *device);
 /* 1, and one more each time when the device has come up again. Any thread. */
 GPULUA_API uint64_t gpulua_device_epoch(const gpulua_device *device);
@@ -705,9 +711,9 @@ GPULUA_API gpulua_status gpulua_dlpack_import_unversioned(lua_State *L, int devi
  * NULL. */
 GPULUA_API const gpulua_error *gpulua_last_error(const gpulua *g);
 
-/* Cancels tasks, waits for the devices a moment (not after gpulua_interrupt), frees everything.
- * NULL is fine. From within gpulua_step nothing is closed: gpulua_last_error says StreamMisuse. An
- * attached state stays open. Work that never ends is told to on_log; it ends with
+/* Cancels tasks, waits for the devices up to close_timeout_ms (not after gpulua_interrupt), frees
+ * everything. NULL is fine. From within gpulua_step nothing is closed: gpulua_last_error says
+ * StreamMisuse. An attached state stays open. Work that never ends is told to on_log; it ends with
  * its process, and without one of its own this call does not return. */
 GPULUA_API void gpulua_close(gpulua *g);
 

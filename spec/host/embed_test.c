@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <lauxlib.h>
@@ -239,6 +240,30 @@ static void test_close(void) {
     }
     CHECK(fd_count() == before);
     CHECK(told.count == 0);
+}
+
+/* Work that never ends holds a close up for as long as the host says, and is told. */
+static void test_close_timeout(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    config.device = "cpu";
+    config.isolation = GPULUA_ISOLATE_PROCESS;
+    config.close_timeout_ms = 100;
+    gpulua *g = gpulua_new(&config);
+    start(g, "local dev = require 'gpulua'.device()\n"
+             "local x = dev:buffer('i32', 1):fill(0):await()\n"
+             "dev:compile([[extern \"C\" __global__ void forever(volatile int *x) {"
+             "  while (x[0] == 0) { } }]]).forever:launch(1, x)");
+    CHECK(run(g) == 0);
+    struct timespec begun, end;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    gpulua_close(g);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double took_s =
+        (double)(end.tv_sec - begun.tv_sec) + (double)(end.tv_nsec - begun.tv_nsec) / 1e9;
+    CHECK(took_s > 0.09 && took_s < 3);
+    CHECK(told.count == 1 && told.code == GPULUA_TIMEOUT);
+    CHECK(strstr(told.message, "'forever' had not ended 0.1 s after the script") != NULL);
 }
 
 /* Runs the script to its end; what was told of it, in `told`. */
@@ -710,6 +735,7 @@ int main(void) {
     test_files();
     test_errors();
     test_close();
+    test_close_timeout();
     test_device_config();
     test_pollfd("word");
     test_pollfd("event");
