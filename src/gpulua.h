@@ -202,6 +202,12 @@ GPULUA_API int gpulua_timeout_ms(gpulua *g);
 GPULUA_API void gpulua_wake(gpulua *g);
 GPULUA_API void gpulua_interrupt(gpulua *g);
 
+/* task:cancel() of every task: waits raise Cancelled in the next steps, which ends tasks that do
+ * not catch it, without on_error. Work that was launched goes on. Does not block; of a closed
+ * object it does nothing. Called by a function of the host's that a script calls, for that task,
+ * too. */
+GPULUA_API void gpulua_cancel_all(gpulua *g);
+
 /* ---- one device for several objects ----
  *
  *     gpulua_device_config_init(&device_config);

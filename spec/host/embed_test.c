@@ -242,6 +242,54 @@ static void test_close(void) {
     CHECK(told.count == 0);
 }
 
+/* Tasks that wait, one that has not begun, a detached one, and the one that calls. */
+static int cancel_all(lua_State *L) {
+    gpulua_cancel_all(lua_touserdata(L, lua_upvalueindex(1)));
+    return 0;
+}
+
+static void test_cancel_all(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    gpulua *g = gpulua_new(&config);
+    static const char waits[] = "local gpu = require 'gpulua'\n"
+                                "ended = {}\n"
+                                "local function wait(name)\n"
+                                "  local c <close> = setmetatable({}, { __close = function() "
+                                "ended[#ended + 1] = name end })\n"
+                                "  gpu.sleep(60)\n"
+                                "end\n"
+                                "gpu.spawn(wait, 'child')\n"
+                                "gpu.spawn(wait, 'detached'):detach()\n"
+                                "local ok, err = pcall(wait, 'main')\n"
+                                "caught = err.code\n"
+                                "error(err)";
+    start(g, waits);
+    gpulua_step(g, 0);
+    gpulua_step(g, 0);
+    CHECK(gpulua_tasks(g) == 3);
+    start(g, "begun = true");
+    gpulua_cancel_all(g);
+    CHECK(gpulua_timeout_ms(g) == 0);
+    CHECK(run(g) == 0);
+    CHECK(told.count == 0);
+    lua_State *L = gpulua_state(g);
+    CHECK(luaL_dostring(L, "table.sort(ended) return caught .. ' ' .. table.concat(ended, ' ') .. "
+                           "tostring(begun)") == LUA_OK);
+    tap_equal(&tap, lua_tostring(L, -1), "Cancelled child detached mainnil", "all have ended");
+    lua_pop(L, 1);
+    lua_pushlightuserdata(L, g);
+    lua_pushcclosure(L, cancel_all, 1);
+    lua_setglobal(L, "cancel_all");
+    start(g, "cancel_all() went_on = true require 'gpulua'.sleep(60) slept = true");
+    CHECK(run(g) == 0 && told.count == 0);
+    CHECK(luaL_dostring(L, "return went_on and not slept") == LUA_OK && lua_toboolean(L, -1));
+    lua_pop(L, 1);
+    start(g, "again = 1");
+    CHECK(run(g) == 0 && told.count == 0 && global_integer(g, "again") == 1);
+    gpulua_close(g);
+}
+
 /* Work that never ends holds a close up for as long as the host says, and is told. */
 static void test_close_timeout(void) {
     struct told told;
@@ -735,6 +783,7 @@ int main(void) {
     test_files();
     test_errors();
     test_close();
+    test_cancel_all();
     test_close_timeout();
     test_device_config();
     test_pollfd("word");

@@ -161,6 +161,7 @@ static void test_closed_object(void) {
     }
     gpulua_wake(seat.g);
     gpulua_interrupt(seat.g);
+    gpulua_cancel_all(seat.g);
     CHECK(read(ends[0], &byte, 1) < 0);
     for (int other = fd; other < fd + 4; other++) {
         close(other);

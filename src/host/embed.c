@@ -420,6 +420,16 @@ int gpulua_tasks(const gpulua *g) {
     return g->is_closed ? 0 : (int)g->task_count;
 }
 
+void gpulua_cancel_all(gpulua *g) {
+    gpu_lua_sit(g);
+    for (struct task *task = g->live, *next; task; task = next) {
+        next = task->live_next;
+        if (!task->parent) {
+            gpu_lua_task_cancel(task); /* and what it has spawned */
+        }
+    }
+}
+
 int gpulua_pollfd(gpulua *g) {
     return g->is_closed ? -1 : g->epoll_fd;
 }
