@@ -59,8 +59,8 @@ describe("the rock", function()
     end
     folder = built.folder()
     sources = folder .. "/gpulua"
-    built.runs("mkdir %s %s/elsewhere && cp -a Makefile LICENSE README.md lua rockspec spec src tools %s", sources,
-      folder, sources)
+    built.runs("mkdir %s %s/elsewhere && cp -a Makefile LICENSE README.md lua rockspec spec src tools types %s",
+      sources, folder, sources)
     make = ("unset DEVICE CC CXX\ncd %s && ISOLATE= MAKEFLAGS=-j2 BUILD=build CUDA_HOME=/nowhere luarocks-5.4")
       :format(sources)
     enter = ("cd %s/elsewhere && eval \"$(luarocks-5.4 path --tree %s/%%s)\""):format(folder, folder)
@@ -89,6 +89,9 @@ describe("the rock", function()
     assert.equal(("%s/%s/lib/lua/5.4/gpulua.so\n"):format(folder, name),
       built.runs(where .. [=[ && lua5.4 -e 'print(package.searchpath("gpulua", package.cpath))']=]))
     assert.equal(("%s/%s/bin/gpulua\n"):format(folder, name), built.runs(where .. " && command -v gpulua"))
+    -- What docs/editor.md says.
+    local types = built.runs("luarocks-5.4 --tree %s/%s show --rock-dir gpulua", folder, name):match "%S+" .. "/types"
+    assert.truthy(lfs.attributes(types .. "/library/gpulua.lua") and lfs.attributes(types .. "/luacheck.lua"), types)
   end
 
   rock("is made from sources, without CUDA, and works from another folder", function()
