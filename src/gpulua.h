@@ -77,7 +77,9 @@ typedef struct gpulua gpulua;
 
 typedef enum gpulua_isolation {
     GPULUA_ISOLATE_DEFAULT = 0, /* process on cuda, none on cpu */
-    GPULUA_ISOLATE_NONE = 1,    /* the device is driven on the script's thread */
+    /* The device is driven on the script's thread. On CUDA its primary context is current there
+     * behind each call, and none behind gpulua_close. */
+    GPULUA_ISOLATE_NONE = 1,
     GPULUA_ISOLATE_PROCESS =
         2, /* the device lives in a child process: its death is an error, not ours */
     GPULUA_ISOLATE_THREAD = 3 /* the device is driven on a thread of ours: what ends it ends us */
