@@ -183,6 +183,15 @@ GPULUA_API gpulua_status gpulua_load_file(gpulua *g, const char *path);
  * of them. */
 GPULUA_API gpulua_status gpulua_load_function(gpulua *g, int arg_count);
 
+/* The same for who wants to know what came of it: unless the call fails, `on_end` is called once,
+ * by the step in which the task ends, or by gpulua_close, which ends what is left. `error` is NULL,
+ * and L has `result_count` results, the last on top; or there are none, and `error` says what the
+ * task failed with (Cancelled, Interrupted, too); on_error hears nothing of it. What is called from
+ * there is called from within gpulua_step. */
+typedef void (*gpulua_on_end)(void *user, lua_State *L, int result_count,
+                              const gpulua_error *error);
+GPULUA_API gpulua_status gpulua_call(gpulua *g, int arg_count, gpulua_on_end on_end, void *user);
+
 /* One turn: runs every task that can run, waits up to `timeout_ms` (-1: for ever, 0: not at all)
  * for the next event. Returns the number of tasks left (>= 0) or -status. Not re-entrant. May block
  * for timeout_ms, never longer than tasks themselves do. */

@@ -290,6 +290,87 @@ static void test_cancel_all(void) {
     gpulua_close(g);
 }
 
+/* What came of calls, one behind the other. */
+struct ends {
+    gpulua *g;
+    char text[1024];
+    int calls_left; /* that the end of a call makes */
+};
+
+static gpulua_status call(struct ends *ends, const char *text);
+
+static void note_end(void *user, lua_State *L, int result_count, const gpulua_error *error) {
+    struct ends *ends = user;
+    size_t used = strlen(ends->text);
+    char *to = ends->text + used;
+    size_t room = sizeof ends->text - used;
+    if (error) {
+        snprintf(to, room, "%s %s;", gpulua_status_name(error->code), error->message);
+    } else {
+        snprintf(to, room, "%d %s;", result_count,
+                 result_count > 0 ? luaL_tolstring(L, -1, NULL) : "");
+    }
+    if (ends->calls_left-- > 0) {
+        CHECK(call(ends, "return 'next'") == GPULUA_OK);
+    }
+}
+
+static gpulua_status call(struct ends *ends, const char *text) {
+    CHECK(luaL_loadstring(gpulua_state(ends->g), text) == LUA_OK);
+    lua_pushinteger(gpulua_state(ends->g), 7);
+    return gpulua_call(ends->g, 1, note_end, ends);
+}
+
+static void test_call(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    struct ends ends = {gpulua_new(&config), "", 0};
+    static const struct {
+        const char *script, *end;
+    } calls[] = {
+        {"local gpu = require 'gpulua' gpu.sleep(0.01) return 1, 2, ... + 1", "3 8;"},
+        {"", "0 ;"},
+        {"local gpu = require 'gpulua' gpu.spawn(function() gpu.sleep(0.01) a = 5 end) "
+         "return gpu.device():upload('f32', { 3 }):read()[1]",
+         "1 3.0;"},
+        {"error({}, 0)", "InvalidData (error object is a table value);"},
+        {"error('told', 0)", "InvalidData told;"},
+        {"require 'gpulua'.spawn(error, 'of a child', 0)", "InvalidData of a child;"},
+        {"require 'gpulua'.sleep(-1)", "InvalidArgument "},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        ends.text[0] = '\0';
+        CHECK(call(&ends, calls[i].script) == GPULUA_OK && ends.text[0] == '\0');
+        CHECK(run(ends.g) == 0);
+        ends.text[strlen(calls[i].end)] = '\0';
+        tap_equal(&tap, ends.text, calls[i].end, calls[i].script);
+    }
+    CHECK(global_integer(ends.g, "a") == 5);
+    ends.text[0] = '\0';
+    ends.calls_left = 2;
+    CHECK(call(&ends, "return 'first'") == GPULUA_OK && run(ends.g) == 0);
+    tap_equal(&tap, ends.text, "1 first;1 next;1 next;", "calls that the end of a call makes");
+    ends.text[0] = '\0';
+    ends.calls_left = 0;
+    CHECK(call(&ends, "require 'gpulua'.sleep(60)") == GPULUA_OK && gpulua_step(ends.g, 0) == 1);
+    CHECK(call(&ends, "never = 1") == GPULUA_OK);
+    gpulua_cancel_all(ends.g);
+    CHECK(run(ends.g) == 0 && strstr(ends.text, "Cancelled") == ends.text &&
+          strstr(ends.text, ";Cancelled") != NULL);
+    lua_pushinteger(gpulua_state(ends.g), 1);
+    CHECK(gpulua_call(ends.g, 0, note_end, &ends) == GPULUA_INVALID_ARGUMENT);
+    ends.text[0] = '\0';
+    CHECK(call(&ends, "require 'gpulua'.sleep(60)") == GPULUA_OK && gpulua_step(ends.g, 0) == 1);
+    CHECK(call(&ends, "return 1") == GPULUA_OK && ends.text[0] == '\0');
+    gpulua_close(ends.g);
+    CHECK(strstr(ends.text, "Cancelled") == ends.text && strstr(ends.text, ";Cancelled") != NULL);
+    CHECK(told.count == 0);
+    gpulua *other = gpulua_new(&config); /* the errors of others are told as ever */
+    start(other, "error 'x'");
+    CHECK(run(other) == 0 && told.count == 1);
+    gpulua_close(other);
+}
+
 /* Work that never ends holds a close up for as long as the host says, and is told. */
 static void test_close_timeout(void) {
     struct told told;
@@ -784,6 +865,7 @@ int main(void) {
     test_errors();
     test_close();
     test_cancel_all();
+    test_call();
     test_close_timeout();
     test_device_config();
     test_pollfd("word");

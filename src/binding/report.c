@@ -116,13 +116,17 @@ gpulua_status gpu_lua_keep_failure(struct gpulua *g, struct gpu_error *error) {
     return status;
 }
 
-void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback) {
-    struct kept_error *kept = &g->last_error;
+const gpulua_error *gpu_lua_keep_told(struct gpulua *g, lua_State *L, const char *traceback) {
     keep(g, L, traceback, false);
+    return &g->last_error.view;
+}
+
+void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback) {
+    const gpulua_error *error = gpu_lua_keep_told(g, L, traceback);
     if (g->config.on_error) {
-        g->config.on_error(g->config.user, &kept->view);
+        g->config.on_error(g->config.user, error);
     } else {
         lua_warning(L, "gpulua: nobody saw this error: ", 1);
-        lua_warning(L, kept->view.message, 0);
+        lua_warning(L, error->message, 0);
     }
 }
