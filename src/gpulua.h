@@ -104,7 +104,7 @@ typedef enum gpulua_completion {
  * thread. */
 typedef struct gpulua_error {
     size_t struct_bytes;
-    gpulua_status code;
+    gpulua_status code;    /* InvalidData: also of errors of Lua's own */
     const char *message;   /* never NULL */
     const char *hint;      /* what to do; may be "" */
     const char *source;    /* script file of the culprit, or "" */

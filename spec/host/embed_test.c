@@ -215,6 +215,24 @@ static void test_errors(void) {
     CHECK(run(g) == 0);
     CHECK(told.count == 4 && told.code == GPULUA_INVALID_ARGUMENT && told.line == 2);
     CHECK(strstr(told.message, "InvalidArgument") != NULL && told.source[0] != '\0');
+    /* Errors of Lua's own have their place in front of the message, and others may look so. */
+    static const struct {
+        const char *script, *source;
+        int line;
+    } places[] = {
+        {"\n\nlocal x = nil + 1", "[string \"...\"]", 3},
+        {"local function f()\nerror('10:30: late') end\nf()", "[string \"local function f()...\"]",
+         2},
+        {"local function f()\nerror('x', 2) end\nf()", "[string \"local function f()...\"]", 3},
+        {"error('10:30: late', 0)", "", 0},
+        {"error(':1:1:1', 0)", "", 0},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        start(g, places[i].script);
+        CHECK(run(g) == 0 && told.line == places[i].line);
+        tap_equal(&tap, told.source, places[i].source, "the place of an error");
+    }
+    told.count = 4;
     /* Detached, and never joined. */
     start(g, "require 'gpulua'.spawn(error, 'alone', 0):detach()");
     CHECK(run(g) == 0);
