@@ -179,7 +179,9 @@ describe("make install", function()
     local want = { "bin/gpulua", "include/gpulua.h", "lib/libgpulua.a", "lib/libgpulua.so", "lib/pkgconfig/gpulua.pc",
       "lib/lua/5.4/gpulua.so", "lib/lua/5.4/gpulua/core.so", "libexec/gpulua-exec", "share/man/man1/gpulua.1",
       "share/bash-completion/completions/gpulua", "share/zsh/site-functions/_gpulua",
-      "share/fish/vendor_completions.d/gpulua.fish" }
+      "share/fish/vendor_completions.d/gpulua.fish", "share/gpulua/types/library/gpulua.lua",
+      "share/doc/gpulua/README.md", "share/doc/gpulua/LICENSE", "share/doc/gpulua/docs/tutorial.md",
+      "share/doc/gpulua/docs/pictures/ecg.png", "share/doc/gpulua/examples/saxpy.lua" }
     for _, path in ipairs(want) do
       assert.truthy(lfs.attributes(prefix .. "/" .. path), path)
     end
