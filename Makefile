@@ -352,6 +352,7 @@ MANUAL := share/man/man1/gpulua.1
 BASH_COMPLETION := share/bash-completion/completions/gpulua
 ZSH_COMPLETION := share/zsh/site-functions/_gpulua
 FISH_COMPLETION := share/fish/vendor_completions.d/gpulua.fish
+DOCUMENTS := share/doc/gpulua
 
 install-shell: $(SHELL_FILES)
 	install -d $(patsubst %,'$(DESTDIR)$(PREFIX)/%', \
@@ -376,9 +377,10 @@ install: $(PRODUCTS) install-shell
 	ln -sf libgpulua.so.$(VERSION_MAJOR) '$(DESTDIR)$(PREFIX)/lib/libgpulua.so'
 	install -m 755 $(MODULE) '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua/core.so'
 	ln -sf gpulua/core.so '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua.so'
-	install -d '$(DESTDIR)$(PREFIX)/share/gpulua'
+	install -d '$(DESTDIR)$(PREFIX)/share/gpulua' '$(DESTDIR)$(PREFIX)/$(DOCUMENTS)'
 	cp -R types '$(DESTDIR)$(PREFIX)/share/gpulua/'
-	chmod -R u=rwX,go=rX '$(DESTDIR)$(PREFIX)/share/gpulua'
+	cp -R README.md LICENSE docs examples '$(DESTDIR)$(PREFIX)/$(DOCUMENTS)/'
+	chmod -R u=rwX,go=rX '$(DESTDIR)$(PREFIX)/share/gpulua' '$(DESTDIR)$(PREFIX)/$(DOCUMENTS)'
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LUA@|$(LUA_PKG)|' tools/gpulua.pc.in \
 		> '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc'
 	@$(CACHE_LIBRARIES)
@@ -393,7 +395,7 @@ uninstall: uninstall-shell
 		'$(DESTDIR)$(PREFIX)/lib/libgpulua.so' '$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION_MAJOR)' \
 		'$(DESTDIR)$(PREFIX)/lib/libgpulua.so.$(VERSION)' '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc' \
 		'$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua.so' '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua/core.so'
-	rm -rf '$(DESTDIR)$(PREFIX)/share/gpulua'
+	rm -rf '$(DESTDIR)$(PREFIX)/share/gpulua' '$(DESTDIR)$(PREFIX)/$(DOCUMENTS)'
 	[ ! -d '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua' ] || \
 		rmdir --ignore-fail-on-non-empty '$(DESTDIR)$(PREFIX)/lib/lua/5.4/gpulua'
 

@@ -30,6 +30,7 @@ build = {
     ROCK_BINDIR = "$(BINDIR)",
     ROCK_LIBDIR = "$(LIBDIR)",
   },
+  copy_directories = { "types" },
 }
 test = {
   type = "command",

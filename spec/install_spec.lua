@@ -59,8 +59,8 @@ describe("the rock", function()
     end
     folder = built.folder()
     sources = folder .. "/gpulua"
-    built.runs("mkdir %s %s/elsewhere && cp -a Makefile LICENSE README.md lua rockspec spec src tools %s", sources,
-      folder, sources)
+    built.runs("mkdir %s %s/elsewhere && cp -a Makefile LICENSE README.md lua rockspec spec src tools types %s",
+      sources, folder, sources)
     make = ("unset DEVICE CC CXX\ncd %s && ISOLATE= MAKEFLAGS=-j2 BUILD=build CUDA_HOME=/nowhere luarocks-5.4")
       :format(sources)
     enter = ("cd %s/elsewhere && eval \"$(luarocks-5.4 path --tree %s/%%s)\""):format(folder, folder)
@@ -89,6 +89,9 @@ describe("the rock", function()
     assert.equal(("%s/%s/lib/lua/5.4/gpulua.so\n"):format(folder, name),
       built.runs(where .. [=[ && lua5.4 -e 'print(package.searchpath("gpulua", package.cpath))']=]))
     assert.equal(("%s/%s/bin/gpulua\n"):format(folder, name), built.runs(where .. " && command -v gpulua"))
+    -- What docs/editor.md says.
+    local types = built.runs("luarocks-5.4 --tree %s/%s show --rock-dir gpulua", folder, name):match "%S+" .. "/types"
+    assert.truthy(lfs.attributes(types .. "/library/gpulua.lua") and lfs.attributes(types .. "/luacheck.lua"), types)
   end
 
   rock("is made from sources, without CUDA, and works from another folder", function()
@@ -176,7 +179,9 @@ describe("make install", function()
     local want = { "bin/gpulua", "include/gpulua.h", "lib/libgpulua.a", "lib/libgpulua.so", "lib/pkgconfig/gpulua.pc",
       "lib/lua/5.4/gpulua.so", "lib/lua/5.4/gpulua/core.so", "libexec/gpulua-exec", "share/man/man1/gpulua.1",
       "share/bash-completion/completions/gpulua", "share/zsh/site-functions/_gpulua",
-      "share/fish/vendor_completions.d/gpulua.fish" }
+      "share/fish/vendor_completions.d/gpulua.fish", "share/gpulua/types/library/gpulua.lua",
+      "share/doc/gpulua/README.md", "share/doc/gpulua/LICENSE", "share/doc/gpulua/docs/tutorial.md",
+      "share/doc/gpulua/docs/pictures/ecg.png", "share/doc/gpulua/examples/saxpy.lua" }
     for _, path in ipairs(want) do
       assert.truthy(lfs.attributes(prefix .. "/" .. path), path)
     end
@@ -240,6 +245,15 @@ describe("make install", function()
       for _, name in ipairs(names) do
         assert.truthy(text:find("\n.It Fl " .. name:sub(2):gsub("%-", "%%-") .. "%f[^%w]"), name)
       end
+      -- Of the environment it has all but what tests and other programs of ours set.
+      local known, count = support.read_file "docs/architecture.md":match "\n## Environment\n(.-)\n## ", 0
+      for name in known:gmatch "GPULUA_%u[%u%d_]+" do
+        if not name:find "_TEST_" and not name:find "_CHECK_" and name ~= "GPULUA_PREPARED" then
+          count = count + 1
+          assert.truthy(text:find("\n%.It [^\n]*Ev " .. name .. "%f[%s]"), name)
+        end
+      end
+      assert.truthy(count >= 20, count)
       if os.execute "command -v mandoc > /dev/null" then
         assert.equal("", (built.run("mandoc -T lint -W warning %s", page)))
         assert.truthy(built.runs("mandoc -T utf8 %s | col -b", page):find("--device cpu|cuda|cuda:N", 1, true), page)

@@ -853,6 +853,13 @@ describe("the interpreter", function()
       ]]
       assert.equal("", err)
       assert.equal("table\ttable\ntrue\n", out)
+      local names = { "npy", "wav", "image", "trace" }
+      names[#names + 1] = support.has_luv() and "luv" or nil
+      for _, name in ipairs(names) do -- before gpulua itself
+        out, err = stock(("print(type(require 'gpulua.%s'), type(require 'gpulua'))"):format(name))
+        assert.equal("", err)
+        assert.equal("table\ttable\n", out)
+      end
     end)
 
     it("what nobody saw is a warning at the end, and tasks are closed", function()

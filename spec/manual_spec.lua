@@ -201,6 +201,67 @@ describe("the manual", function()
     end
   end
 
+  -- What README.md shows of commands: { command =, what it prints, line by line }. Those at the prompt are typed by
+  -- spec/prompt_spec.lua.
+  local function shown(text)
+    local list, last, is_fenced = {}, nil, false
+    for line in text:gmatch "([^\n]*)\n" do
+      is_fenced = is_fenced ~= (line:find "^```" ~= nil)
+      local command = line:match "^    %$ (.+)$"
+      if not is_fenced and command then
+        last = { command = command }
+        list[#list + 1] = last
+      elseif not is_fenced and last and line:find "^    " then
+        last[#last + 1] = line:sub(5)
+      else
+        last = nil
+      end
+    end
+    return list
+  end
+
+  -- Without times, numbers of processes, the processor's name, how much was done when a fault was told, and what chaos
+  -- decides; in any order, for some of it comes from tasks.
+  local function settled(lines)
+    local list = {}
+    for i, line in ipairs(lines) do
+      list[i] = line:gsub("[%d.]+ us", "# us"):gsub("[%d.]+ s,", "# s,"):gsub("[%d.e+]+ pairs", "# pairs")
+        :gsub("process %d+", "process #"):gsub(" of cpu %b()", " of cpu")
+        :gsub("last %d+ of %d+", "last # of #"):gsub("^%d+ operations done", "# operations done")
+        :gsub("^energy: .*$", "energy: #")
+    end
+    table.sort(list)
+    return table.concat(list, "\n")
+  end
+
+  it("begins with a README.md whose commands print what stands below them", function()
+    if not support.has_luv() then
+      pending "no luv, which tells times"
+    end
+    local folder, count = support.path "", 0
+    assert(lfs.mkdir(folder))
+    for _, name in ipairs { "examples", "build" } do
+      assert(lfs.link(name == "build" and build or lfs.currentdir() .. "/" .. name, folder .. "/" .. name, true))
+    end
+    for _, block in ipairs(shown(assert(support.read_file "README.md"))) do
+      if block.command ~= "build/gpulua" then
+        count = count + 1
+        local pipe = assert(io.popen(("cd %s && unset GPULUA_ISOLATE; export GPULUA_DEVICE=cpu; %s 2>&1")
+          :format(folder, block.command)))
+        local lines = {}
+        for line in pipe:lines() do
+          lines[#lines + 1] = line
+        end
+        pipe:close()
+        if not (#block == 1 and block[1] == "...") then
+          assert.equal(settled(block), settled(lines), block.command)
+        end
+      end
+    end
+    assert.equal(12, count)
+    os.execute("rm -r " .. folder)
+  end)
+
   it("has each example, and each picture that one draws", function()
     local text = assert(support.read_file "docs/examples.md")
     for name in lfs.dir "examples" do

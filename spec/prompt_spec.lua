@@ -52,6 +52,26 @@ describe("the prompt", function()
   end)
   teardown(function() os.execute("rm -r " .. folder) end)
 
+  it("does what README.md shows", function()
+    if not terminal.is_there() or not has_libedit then
+      pending "no script(1), or no libedit"
+    end
+    local readme = support.read_file "README.md"
+    local wanted = readme:match "\n    %$ build/gpulua\n    Lua [^\n]*\n    gpulua [%d.]+\n(.-)\n\n"
+    wanted = wanted:gsub("%f[^\0\n]    ", "")
+    local environment = "-u GPULUA_ISOLATE GPULUA_DEVICE=cpu GPULUA_HISTORY="
+    local session <close> = terminal.open(build .. "/gpulua", { columns = 120, rows = 50, environment = environment })
+    for prompt, text in ("\n" .. wanted):gmatch "\n(>>? )([^\n]*)" do
+      session:expect_line(prompt)
+      local row = session.screen.row
+      session:send(text .. "\r")
+      session:wait("the next line", function() return session.screen.row > row end)
+    end
+    session:expect_line "> "
+    assert.equal(wanted .. "\n> ", session:look():match "\ngpulua [%d.]+\n(.*)$")
+    ends(session)
+  end)
+
   describe("edits lines:", function()
     it("the cursor moves, and characters come and go where it is", function()
       local session <close> = open()

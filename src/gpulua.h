@@ -2,7 +2,8 @@
  *
  * A `gpulua` object belongs to one lua_State and to one thread at a time. Only gpulua_wake and
  * gpulua_interrupt may be called from other threads. No function prints, exits, aborts or installs
- * a signal handler. C99 and C++ clean. */
+ * a signal handler. A child by fork calls nothing of an object that it has from its parent, not
+ * even gpulua_close: that would end the parent's device. C99 and C++ clean. */
 #ifndef GPULUA_H
 #define GPULUA_H
 
@@ -77,7 +78,9 @@ typedef struct gpulua gpulua;
 
 typedef enum gpulua_isolation {
     GPULUA_ISOLATE_DEFAULT = 0, /* process on cuda, none on cpu */
-    GPULUA_ISOLATE_NONE = 1,    /* the device is driven on the script's thread */
+    /* The device is driven on the script's thread. On CUDA its primary context is current there
+     * behind each call, and none behind gpulua_close. */
+    GPULUA_ISOLATE_NONE = 1,
     GPULUA_ISOLATE_PROCESS =
         2, /* the device lives in a child process: its death is an error, not ours */
     GPULUA_ISOLATE_THREAD = 3 /* the device is driven on a thread of ours: what ends it ends us */
@@ -102,7 +105,7 @@ typedef enum gpulua_completion {
  * thread. */
 typedef struct gpulua_error {
     size_t struct_bytes;
-    gpulua_status code;
+    gpulua_status code;    /* InvalidData: also of errors of Lua's own */
     const char *message;   /* never NULL */
     const char *hint;      /* what to do; may be "" */
     const char *source;    /* script file of the culprit, or "" */
@@ -150,6 +153,9 @@ typedef struct gpulua_config {
      * gpulua_new only: gpulua_attach refuses it */
     int sandbox;
     int allow_compile; /* 1: a sandbox compiles kernels; its device has to be confined */
+    /* For how long gpulua_close waits for work in flight, in milliseconds: then a device in a
+     * process of its own ends with it, and a shared one goes on with it. 0: 5000 */
+    uint32_t close_timeout_ms;
 } gpulua_config;
 
 GPULUA_API const char *gpulua_version(void);
@@ -178,6 +184,15 @@ GPULUA_API gpulua_status gpulua_load_file(gpulua *g, const char *path);
  * of them. */
 GPULUA_API gpulua_status gpulua_load_function(gpulua *g, int arg_count);
 
+/* The same for who wants to know what came of it: unless the call fails, `on_end` is called once,
+ * by the step in which the task ends, or by gpulua_close, which ends what is left. `error` is NULL,
+ * and L has `result_count` results, the last on top; or there are none, and `error` says what the
+ * task failed with (Cancelled, Interrupted, too); on_error hears nothing of it. What is called from
+ * there is called from within gpulua_step. */
+typedef void (*gpulua_on_end)(void *user, lua_State *L, int result_count,
+                              const gpulua_error *error);
+GPULUA_API gpulua_status gpulua_call(gpulua *g, int arg_count, gpulua_on_end on_end, void *user);
+
 /* One turn: runs every task that can run, waits up to `timeout_ms` (-1: for ever, 0: not at all)
  * for the next event. Returns the number of tasks left (>= 0) or -status. Not re-entrant. May block
  * for timeout_ms, never longer than tasks themselves do. */
@@ -198,6 +213,12 @@ GPULUA_API int gpulua_timeout_ms(gpulua *g);
  * script with Interrupted at its next instruction or wait. */
 GPULUA_API void gpulua_wake(gpulua *g);
 GPULUA_API void gpulua_interrupt(gpulua *g);
+
+/* task:cancel() of every task: waits raise Cancelled in the next steps, which ends tasks that do
+ * not catch it, without on_error. Work that was launched goes on. Does not block; of a closed
+ * object it does nothing. Called by a function of the host's that a script calls, for that task,
+ * too. */
+GPULUA_API void gpulua_cancel_all(gpulua *g);
 
 /* ---- one device for several objects ----
  *
@@ -246,6 +267,8 @@ typedef struct gpulua_device_config {
     int confined;
     uint32_t ops_in_flight_max; /* an operation more blocks until the oldest is over; 0: 16,384,
                                    which is the most */
+    uint32_t close_timeout_ms;  /* the close waits so long for work in flight, which then ends with
+                                   the device's process; 0: 2000 */
 } gpulua_device_config;
 GPULUA_API void gpulua_device_config_init(gpulua_device_config *config);
 
@@ -253,7 +276,8 @@ GPULUA_API void gpulua_device_config_init(gpulua_device_config *config);
  * NULL. Any thread. */
 GPULUA_API gpulua_device *gpulua_device_open(const gpulua_device_config *config);
 /* Ends the host's own hold; the device closes with the last object that has it, on the thread of
- * that, and waits for work in flight as gpulua_close does. NULL is fine. Any thread. */
+ * that, and waits for work in flight up to close_timeout_ms; without a process of its own, until it
+ * is over. NULL is fine. Any thread. */
 GPULUA_API void gpulua_device_close(gpulua_device *device);
 /* 1, and one more each time when the device has come up again. Any thread. */
 GPULUA_API uint64_t gpulua_device_epoch(const gpulua_device *device);
@@ -705,9 +729,9 @@ GPULUA_API gpulua_status gpulua_dlpack_import_unversioned(lua_State *L, int devi
  * NULL. */
 GPULUA_API const gpulua_error *gpulua_last_error(const gpulua *g);
 
-/* Cancels tasks, waits for the devices a moment (not after gpulua_interrupt), frees everything.
- * NULL is fine. From within gpulua_step nothing is closed: gpulua_last_error says StreamMisuse. An
- * attached state stays open. Work that never ends is told to on_log; it ends with
+/* Cancels tasks, waits for the devices up to close_timeout_ms (not after gpulua_interrupt), frees
+ * everything. NULL is fine. From within gpulua_step nothing is closed: gpulua_last_error says
+ * StreamMisuse. An attached state stays open. Work that never ends is told to on_log; it ends with
  * its process, and without one of its own this call does not return. */
 GPULUA_API void gpulua_close(gpulua *g);
 
@@ -716,7 +740,9 @@ GPULUA_API int luaopen_gpulua_core(lua_State *L);
 GPULUA_API int luaopen_gpulua(lua_State *L);
 GPULUA_API int luaopen_gpulua_busted(lua_State *L);
 GPULUA_API int luaopen_gpulua_image(lua_State *L);
+GPULUA_API int luaopen_gpulua_luv(lua_State *L);
 GPULUA_API int luaopen_gpulua_npy(lua_State *L);
+GPULUA_API int luaopen_gpulua_trace(lua_State *L);
 GPULUA_API int luaopen_gpulua_wav(lua_State *L);
 
 #ifdef __cplusplus

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <lauxlib.h>
@@ -214,6 +215,24 @@ static void test_errors(void) {
     CHECK(run(g) == 0);
     CHECK(told.count == 4 && told.code == GPULUA_INVALID_ARGUMENT && told.line == 2);
     CHECK(strstr(told.message, "InvalidArgument") != NULL && told.source[0] != '\0');
+    /* Errors of Lua's own have their place in front of the message, and others may look so. */
+    static const struct {
+        const char *script, *source;
+        int line;
+    } places[] = {
+        {"\n\nlocal x = nil + 1", "[string \"...\"]", 3},
+        {"local function f()\nerror('10:30: late') end\nf()", "[string \"local function f()...\"]",
+         2},
+        {"local function f()\nerror('x', 2) end\nf()", "[string \"local function f()...\"]", 3},
+        {"error('10:30: late', 0)", "", 0},
+        {"error(':1:1:1', 0)", "", 0},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        start(g, places[i].script);
+        CHECK(run(g) == 0 && told.line == places[i].line);
+        tap_equal(&tap, told.source, places[i].source, "the place of an error");
+    }
+    told.count = 4;
     /* Detached, and never joined. */
     start(g, "require 'gpulua'.spawn(error, 'alone', 0):detach()");
     CHECK(run(g) == 0);
@@ -239,6 +258,159 @@ static void test_close(void) {
     }
     CHECK(fd_count() == before);
     CHECK(told.count == 0);
+}
+
+/* Tasks that wait, one that has not begun, a detached one, and the one that calls. */
+static int cancel_all(lua_State *L) {
+    gpulua_cancel_all(lua_touserdata(L, lua_upvalueindex(1)));
+    return 0;
+}
+
+static void test_cancel_all(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    gpulua *g = gpulua_new(&config);
+    static const char waits[] = "local gpu = require 'gpulua'\n"
+                                "ended = {}\n"
+                                "local function wait(name)\n"
+                                "  local c <close> = setmetatable({}, { __close = function() "
+                                "ended[#ended + 1] = name end })\n"
+                                "  gpu.sleep(60)\n"
+                                "end\n"
+                                "gpu.spawn(wait, 'child')\n"
+                                "gpu.spawn(wait, 'detached'):detach()\n"
+                                "local ok, err = pcall(wait, 'main')\n"
+                                "caught = err.code\n"
+                                "error(err)";
+    start(g, waits);
+    gpulua_step(g, 0);
+    gpulua_step(g, 0);
+    CHECK(gpulua_tasks(g) == 3);
+    start(g, "begun = true");
+    gpulua_cancel_all(g);
+    CHECK(gpulua_timeout_ms(g) == 0);
+    CHECK(run(g) == 0);
+    CHECK(told.count == 0);
+    lua_State *L = gpulua_state(g);
+    CHECK(luaL_dostring(L, "table.sort(ended) return caught .. ' ' .. table.concat(ended, ' ') .. "
+                           "tostring(begun)") == LUA_OK);
+    tap_equal(&tap, lua_tostring(L, -1), "Cancelled child detached mainnil", "all have ended");
+    lua_pop(L, 1);
+    lua_pushlightuserdata(L, g);
+    lua_pushcclosure(L, cancel_all, 1);
+    lua_setglobal(L, "cancel_all");
+    start(g, "cancel_all() went_on = true require 'gpulua'.sleep(60) slept = true");
+    CHECK(run(g) == 0 && told.count == 0);
+    CHECK(luaL_dostring(L, "return went_on and not slept") == LUA_OK && lua_toboolean(L, -1));
+    lua_pop(L, 1);
+    start(g, "again = 1");
+    CHECK(run(g) == 0 && told.count == 0 && global_integer(g, "again") == 1);
+    gpulua_close(g);
+}
+
+/* What came of calls, one behind the other. */
+struct ends {
+    gpulua *g;
+    char text[1024];
+    int calls_left; /* that the end of a call makes */
+};
+
+static gpulua_status call(struct ends *ends, const char *text);
+
+static void note_end(void *user, lua_State *L, int result_count, const gpulua_error *error) {
+    struct ends *ends = user;
+    size_t used = strlen(ends->text);
+    char *to = ends->text + used;
+    size_t room = sizeof ends->text - used;
+    if (error) {
+        snprintf(to, room, "%s %s;", gpulua_status_name(error->code), error->message);
+    } else {
+        snprintf(to, room, "%d %s;", result_count,
+                 result_count > 0 ? luaL_tolstring(L, -1, NULL) : "");
+    }
+    if (ends->calls_left-- > 0) {
+        CHECK(call(ends, "return 'next'") == GPULUA_OK);
+    }
+}
+
+static gpulua_status call(struct ends *ends, const char *text) {
+    CHECK(luaL_loadstring(gpulua_state(ends->g), text) == LUA_OK);
+    lua_pushinteger(gpulua_state(ends->g), 7);
+    return gpulua_call(ends->g, 1, note_end, ends);
+}
+
+static void test_call(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    struct ends ends = {gpulua_new(&config), "", 0};
+    static const struct {
+        const char *script, *end;
+    } calls[] = {
+        {"local gpu = require 'gpulua' gpu.sleep(0.01) return 1, 2, ... + 1", "3 8;"},
+        {"", "0 ;"},
+        {"local gpu = require 'gpulua' gpu.spawn(function() gpu.sleep(0.01) a = 5 end) "
+         "return gpu.device():upload('f32', { 3 }):read()[1]",
+         "1 3.0;"},
+        {"error({}, 0)", "InvalidData (error object is a table value);"},
+        {"error('told', 0)", "InvalidData told;"},
+        {"require 'gpulua'.spawn(error, 'of a child', 0)", "InvalidData of a child;"},
+        {"require 'gpulua'.sleep(-1)", "InvalidArgument "},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        ends.text[0] = '\0';
+        CHECK(call(&ends, calls[i].script) == GPULUA_OK && ends.text[0] == '\0');
+        CHECK(run(ends.g) == 0);
+        ends.text[strlen(calls[i].end)] = '\0';
+        tap_equal(&tap, ends.text, calls[i].end, calls[i].script);
+    }
+    CHECK(global_integer(ends.g, "a") == 5);
+    ends.text[0] = '\0';
+    ends.calls_left = 2;
+    CHECK(call(&ends, "return 'first'") == GPULUA_OK && run(ends.g) == 0);
+    tap_equal(&tap, ends.text, "1 first;1 next;1 next;", "calls that the end of a call makes");
+    ends.text[0] = '\0';
+    ends.calls_left = 0;
+    CHECK(call(&ends, "require 'gpulua'.sleep(60)") == GPULUA_OK && gpulua_step(ends.g, 0) == 1);
+    CHECK(call(&ends, "never = 1") == GPULUA_OK);
+    gpulua_cancel_all(ends.g);
+    CHECK(run(ends.g) == 0 && strstr(ends.text, "Cancelled") == ends.text &&
+          strstr(ends.text, ";Cancelled") != NULL);
+    lua_pushinteger(gpulua_state(ends.g), 1);
+    CHECK(gpulua_call(ends.g, 0, note_end, &ends) == GPULUA_INVALID_ARGUMENT);
+    ends.text[0] = '\0';
+    CHECK(call(&ends, "require 'gpulua'.sleep(60)") == GPULUA_OK && gpulua_step(ends.g, 0) == 1);
+    CHECK(call(&ends, "return 1") == GPULUA_OK && ends.text[0] == '\0');
+    gpulua_close(ends.g);
+    CHECK(strstr(ends.text, "Cancelled") == ends.text && strstr(ends.text, ";Cancelled") != NULL);
+    CHECK(told.count == 0);
+    gpulua *other = gpulua_new(&config); /* the errors of others are told as ever */
+    start(other, "error 'x'");
+    CHECK(run(other) == 0 && told.count == 1);
+    gpulua_close(other);
+}
+
+/* Work that never ends holds a close up for as long as the host says, and is told. */
+static void test_close_timeout(void) {
+    struct told told;
+    gpulua_config config = config_for(&told);
+    config.device = "cpu";
+    config.isolation = GPULUA_ISOLATE_PROCESS;
+    config.close_timeout_ms = 100;
+    gpulua *g = gpulua_new(&config);
+    start(g, "local dev = require 'gpulua'.device()\n"
+             "local x = dev:buffer('i32', 1):fill(0):await()\n"
+             "dev:compile([[extern \"C\" __global__ void forever(volatile int *x) {"
+             "  while (x[0] == 0) { } }]]).forever:launch(1, x)");
+    CHECK(run(g) == 0);
+    struct timespec begun, end;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    gpulua_close(g);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double took_s =
+        (double)(end.tv_sec - begun.tv_sec) + (double)(end.tv_nsec - begun.tv_nsec) / 1e9;
+    CHECK(took_s > 0.09 && took_s < 3);
+    CHECK(told.count == 1 && told.code == GPULUA_TIMEOUT);
+    CHECK(strstr(told.message, "'forever' had not ended 0.1 s after the script") != NULL);
 }
 
 /* Runs the script to its end; what was told of it, in `told`. */
@@ -710,6 +882,9 @@ int main(void) {
     test_files();
     test_errors();
     test_close();
+    test_cancel_all();
+    test_call();
+    test_close_timeout();
     test_device_config();
     test_pollfd("word");
     test_pollfd("event");

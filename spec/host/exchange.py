@@ -38,6 +38,7 @@ class Config(ctypes.Structure):
         ("run_limit_ms", c_uint32),
         ("sandbox", c_int),
         ("allow_compile", c_int),
+        ("close_timeout_ms", c_uint32),
     ]
 
 

@@ -133,6 +133,20 @@ static gpulua_status load_function(struct seat *s) {
     }
     return gpulua_load_function(s->g, 0);
 }
+static void ended(void *user, lua_State *L, int result_count, const gpulua_error *error) {
+    (void)user;
+    (void)L;
+    (void)result_count;
+    (void)error;
+}
+static gpulua_status call(struct seat *s) {
+    lua_State *L = gpulua_state(s->g);
+    if (luaL_loadstring(L, "return x") != LUA_OK) {
+        lua_pop(L, 1);
+        return GPULUA_OUT_OF_MEMORY;
+    }
+    return gpulua_call(s->g, 0, ended, NULL);
+}
 static gpulua_status step(struct seat *s) {
     int left = gpulua_step(s->g, chaos.state ? (int)random_below(3) : 0);
     return left < 0 ? (gpulua_status)-left : GPULUA_OK;
@@ -406,6 +420,7 @@ struct call {
 static const struct call calls[] = {
     CALL(load_file, 0),
     CALL(load_function, 0),
+    CALL(call, 0),
     CALL(step, 0),
     CALL(to_buffer, 0),
     CALL(buffer_new, 0),

@@ -65,7 +65,7 @@ static void judge_all(struct seat *seat, const struct situation *situation) {
 /* The CPU device has no streams for others. */
 #define NO_STREAMS " recorder_stream=Unsupported stream_capture_begin=Unsupported"
 #define OF_DEVICES " device_inject=OK device_set_hooks=OK"
-#define TASKS " load_file=OK load_function=OK step=OK"
+#define TASKS " load_file=OK load_function=OK call=OK step=OK"
 
 /* In this order: what a call does to the handles is what the next ones see. */
 static const struct situation situations[] = {
@@ -161,6 +161,7 @@ static void test_closed_object(void) {
     }
     gpulua_wake(seat.g);
     gpulua_interrupt(seat.g);
+    gpulua_cancel_all(seat.g);
     CHECK(read(ends[0], &byte, 1) < 0);
     for (int other = fd; other < fd + 4; other++) {
         close(other);

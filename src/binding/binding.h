@@ -41,9 +41,9 @@ enum gpu_lua_kind {
         GPU_LUA_KIND_COUNT
 };
 
-/* Devices wait that long for work in flight when they are closed before they abandon it. */
+/* Devices wait that long for work in flight when they are closed before they abandon it, */
 #define GPU_LUA_CLOSE_TIMEOUT_MS 2000
-/* And that long for it to end by itself when the script is over. */
+/* and that long for it to end by itself when the script is over, unless the host says otherwise. */
 #define GPU_LUA_EXIT_TIMEOUT_MS 5000
 /* After that time the host is told what is being waited for. */
 #define GPU_LUA_QUIET_TIMEOUT_MS 1000

@@ -524,22 +524,25 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle) {
     }
 }
 
-static gpulua_status wait_idle(struct gpu_device *device, int timeout_ms, struct gpu_error *error) {
-    return gpu_device_wait_idle(device, (int64_t)timeout_ms * 1000000, error);
+static gpulua_status wait_idle(struct gpu_device *device, int64_t timeout_ms,
+                               struct gpu_error *error) {
+    return gpu_device_wait_idle(device, timeout_ms * 1000000, error);
 }
 
-bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int timeout_ms,
+bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int64_t timeout_ms,
                            struct gpu_error *error) {
     struct gpu_device *device = handle->device;
     bool is_isolated = gpu_device_isolation(device) == GPULUA_ISOLATE_PROCESS;
     if (gpu_device_state(device) != GPU_DEVICE_OPEN) {
         return true;
     }
-    gpulua_status status = wait_idle(device, GPU_LUA_QUIET_TIMEOUT_MS, error);
+    int64_t quiet_ms =
+        timeout_ms < GPU_LUA_QUIET_TIMEOUT_MS ? timeout_ms : GPU_LUA_QUIET_TIMEOUT_MS;
+    gpulua_status status = wait_idle(device, quiet_ms, error);
     if (status == GPULUA_INTERRUPTED && !is_isolated) {
         /* It ends when it ends, and that is told. */
         int interrupt = atomic_exchange(&g->interrupt, 0);
-        status = wait_idle(device, GPU_LUA_QUIET_TIMEOUT_MS, error);
+        status = wait_idle(device, quiet_ms, error);
         atomic_store(&g->interrupt, interrupt);
     }
     if (status == GPULUA_TIMEOUT) {
@@ -553,13 +556,13 @@ bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int t
             g->config.on_log(g->config.user, line);
         }
         if (is_isolated || handle->shared) {
-            status = wait_idle(device, timeout_ms - GPU_LUA_QUIET_TIMEOUT_MS, error);
+            status = wait_idle(device, timeout_ms - quiet_ms, error);
         }
     }
     if (status == GPULUA_TIMEOUT) {
         struct gpu_op_info op = error->op;
-        gpu_error_set(error, GPULUA_TIMEOUT, "'%s' had not ended %d s after the script, and %s",
-                      op.label, timeout_ms / 1000,
+        gpu_error_set(error, GPULUA_TIMEOUT, "'%s' had not ended %.6g s after the script, and %s",
+                      op.label, (double)timeout_ms / 1e3,
                       handle->shared ? "goes on: its device is shared"
                                      : "was ended with its device");
         error->op = op;

@@ -12,6 +12,7 @@ struct gpulua_device {
     atomic_uint refs;
     struct gpu_device *device; /* retained; shared (runtime/share.h) */
     bool is_confined;
+    uint32_t close_timeout_ms;
 };
 
 /* Open devices are in the gpulua object's list and anchored there: they stay until they are closed,
@@ -60,7 +61,7 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle);
 /* Before that: waits for work in flight, unless there is an interrupt, and tells the host's log
  * when it takes long. What a process of its own has not ended by then ends with it; false: there is
  * such work, `error` names it. */
-bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int timeout_ms,
+bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int64_t timeout_ms,
                            struct gpu_error *error);
 
 /* "process" or "none". InvalidArgument, Unsupported ("thread"); `what` says where it stood. */

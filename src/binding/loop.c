@@ -622,11 +622,12 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest) {
     gpu_lua_guest_end(g);
     gpu_lua_descriptors_end(g);
     gpu_lua_report_rest(g, L);
+    int64_t timeout_ms =
+        g->config.close_timeout_ms > 0 ? g->config.close_timeout_ms : GPU_LUA_EXIT_TIMEOUT_MS;
     while (g->devices) {
         struct device_handle *device = g->devices;
         struct gpu_error error = {0};
-        if (!gpu_lua_device_settle(g, device, GPU_LUA_EXIT_TIMEOUT_MS, &error) &&
-            lua_checkstack(L, 4)) {
+        if (!gpu_lua_device_settle(g, device, timeout_ms, &error) && lua_checkstack(L, 4)) {
             gpu_lua_error_push_owned(L, &error);
             gpu_lua_tell(g, L, NULL);
         }

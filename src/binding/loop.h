@@ -110,9 +110,11 @@ struct task {
     bool is_callback;        /* made by core.hold: a callback of libuv's ends it */
     bool is_detached;
     bool is_host_started; /* nobody can have its handle */
-    bool is_typed;        /* at a prompt: see gpu_lua_spawn_typed */
-    bool is_cancelled;    /* was asked to stop */
-    bool is_stuck; /* ended because nobody would have resumed it: that is told, joined or not */
+    gpulua_on_end on_end; /* hears what came of it; NULL: nobody does */
+    void *on_end_user;
+    bool is_typed;     /* at a prompt: see gpu_lua_spawn_typed */
+    bool is_cancelled; /* was asked to stop */
+    bool is_stuck;     /* ended because nobody would have resumed it: that is told, joined or not */
     bool awaits_children;
     bool is_adopted;     /* in a list of failed tasks, and therefore anchored */
     bool wants_join;     /* of the wait in progress: join, not await */
@@ -409,6 +411,8 @@ void gpu_lua_unstick(struct gpulua *g);
 /* Fills what gpulua_last_error answers from the value on top of the stack (popped) and tells
  * on_error. Never raises. */
 void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback);
+/* Keeps it as gpulua_last_error instead, as a host is told of it. */
+const gpulua_error *gpu_lua_keep_told(struct gpulua *g, lua_State *L, const char *traceback);
 /* The same from a status and a message, and tells nobody. Returns `code`. */
 gpulua_status gpu_lua_keep_error(struct gpulua *g, gpulua_status code, const char *message);
 /* From the value on top of the stack, which is popped. Needs four free slots. */

@@ -1,4 +1,5 @@
 /* Errors for the host: what gpulua_last_error answers and on_error is told. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,6 +73,26 @@ static int tell_protected(lua_State *L) {
     return 0;
 }
 
+/* Lua's own errors have their place in front of the message, "script.lua:7: ", as others may that
+ * only look so: it is one that the traceback has. */
+static void keep_place(struct kept_error *kept, const char *traceback) {
+    const char *text = kept->message;
+    const char *colon = text ? strchr(text, ':') : NULL;
+    for (; colon && colon - text < LUA_IDSIZE; colon = strchr(colon + 1, ':')) {
+        size_t digits = strspn(colon + 1, "0123456789");
+        char place[LUA_IDSIZE + 24];
+        if (digits == 0 || digits > 9 || colon[1 + digits] != ':') {
+            continue;
+        }
+        snprintf(place, sizeof place, "\t%.*s: in ", (int)(colon + 1 + digits - text), text);
+        if (strstr(traceback, place)) {
+            kept->source = strndup(text, (size_t)(colon - text));
+            kept->view.line = (int)strtol(colon + 1, NULL, 10);
+            return;
+        }
+    }
+}
+
 /* Pops the error. */
 static void keep(struct gpulua *g, lua_State *L, const char *traceback, bool is_call) {
     struct kept_error *kept = &g->last_error;
@@ -93,6 +114,7 @@ static void keep(struct gpulua *g, lua_State *L, const char *traceback, bool is_
     }
     lua_pop(L, 1);
     if (telling.is_text && traceback) {
+        keep_place(kept, traceback);
         kept->traceback = strdup(traceback);
     }
     if (kept->view.code == GPULUA_OK) {
@@ -116,13 +138,17 @@ gpulua_status gpu_lua_keep_failure(struct gpulua *g, struct gpu_error *error) {
     return status;
 }
 
-void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback) {
-    struct kept_error *kept = &g->last_error;
+const gpulua_error *gpu_lua_keep_told(struct gpulua *g, lua_State *L, const char *traceback) {
     keep(g, L, traceback, false);
+    return &g->last_error.view;
+}
+
+void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback) {
+    const gpulua_error *error = gpu_lua_keep_told(g, L, traceback);
     if (g->config.on_error) {
-        g->config.on_error(g->config.user, &kept->view);
+        g->config.on_error(g->config.user, error);
     } else {
         lua_warning(L, "gpulua: nobody saw this error: ", 1);
-        lua_warning(L, kept->view.message, 0);
+        lua_warning(L, error->message, 0);
     }
 }

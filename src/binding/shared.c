@@ -15,7 +15,7 @@ struct gpulua_device *gpu_lua_shared_retain(struct gpulua_device *shared) {
 
 void gpu_lua_shared_release(struct gpulua_device *shared) {
     if (shared && atomic_fetch_sub_explicit(&shared->refs, 1, memory_order_acq_rel) == 1) {
-        gpu_device_close(shared->device, GPU_LUA_CLOSE_TIMEOUT_MS);
+        gpu_device_close(shared->device, shared->close_timeout_ms);
         gpu_device_release(shared->device);
         free(shared);
     }

@@ -271,7 +271,9 @@ static void task_end(lua_State *L, struct task *task, enum gpu_lua_outcome outco
         }
         gpu_lua_slot_fire(slot);
     }
-    if (outcome == OUTCOME_FAILED && !task->is_observed) {
+    if (task->on_end) {
+        report_later(g, task);
+    } else if (outcome == OUTCOME_FAILED && !task->is_observed) {
         adopt_failure(g, task);
     } else {
         task->is_observed = true;
@@ -588,7 +590,7 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
         gpu_error_set(&error, GPULUA_CANCELLED, "the task was ended, as no task can run any more");
     }
     lua_settop(co, 0);
-    if (!g->is_closed && lua_checkstack(co, 4)) { /* closed: nobody can ask */
+    if ((!g->is_closed || task->on_end) && lua_checkstack(co, 4)) { /* closed: nobody can ask */
         struct gpu_error copy;
         gpu_error_copy(&copy, why ? why : &error);
         gpu_lua_error_push_owned(co, &copy);
@@ -601,13 +603,24 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
 /* ---- reports ---- */
 
 static void report(struct gpulua *g, lua_State *L, struct task *task) {
-    if (lua_checkstack(L, 8)) {
+    int top = lua_gettop(L);
+    if (task->on_end && task->outcome == OUTCOME_DONE) {
+        task->on_end(task->on_end_user, task->co, task->result_count, NULL);
+    } else if (lua_checkstack(L, 8)) {
+        const char *traceback = task->trace ? task->trace->text : NULL;
         lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
         lua_rawgetp(L, -1, task);
         gpu_lua_task_push_error(L, task);
-        gpu_lua_tell(g, L, task->trace ? task->trace->text : NULL);
-        lua_pop(L, 2);
+        if (task->on_end) {
+            task->on_end(task->on_end_user, L, 0, gpu_lua_keep_told(g, L, traceback));
+        } else {
+            gpu_lua_tell(g, L, traceback);
+        }
+    } else if (task->on_end) {
+        gpu_lua_keep_error(g, GPULUA_OUT_OF_MEMORY, "no memory for the stack");
+        task->on_end(task->on_end_user, L, 0, &g->last_error.view);
     }
+    lua_settop(L, top);
     unanchor(L, task);
 }
 

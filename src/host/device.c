@@ -50,6 +50,8 @@ static gpulua_status open(const gpulua_device_config *config, struct gpulua_devi
         return status;
     }
     shared->is_confined = is_confined;
+    shared->close_timeout_ms =
+        config->close_timeout_ms > 0 ? config->close_timeout_ms : GPU_LUA_CLOSE_TIMEOUT_MS;
     status = gpu_device_share(shared->device, error);
     if (status) {
         gpu_device_close(shared->device, 0);

@@ -148,8 +148,16 @@ int luaopen_gpulua_image(lua_State *L) {
     return open_file(L, "image.lua");
 }
 
+int luaopen_gpulua_luv(lua_State *L) {
+    return open_file(L, "luv.lua");
+}
+
 int luaopen_gpulua_npy(lua_State *L) {
     return open_file(L, "npy.lua");
+}
+
+int luaopen_gpulua_trace(lua_State *L) {
+    return open_file(L, "trace.lua");
 }
 
 int luaopen_gpulua_wav(lua_State *L) {
@@ -314,16 +322,30 @@ void gpulua_close(gpulua *g) {
 
 /* ---- tasks ---- */
 
-/* Stack: the function, its arguments. */
+/* Who wants to know what came of a task. */
+struct listener {
+    gpulua_on_end on_end; /* NULL: nobody does */
+    void *user;
+};
+
+/* Stack: light userdata of the listener, the function, its arguments. */
 static int load_function_protected(lua_State *L) {
+    const struct listener *listener = lua_touserdata(L, 1);
     struct gpulua *g = gpu_lua_find(L);
-    struct task *task = gpu_lua_task_new(L, g, 1, true);
+    struct task *task = gpu_lua_task_new(L, g, 2, true);
     task->is_host_started = true;
+    task->on_end = listener->on_end;
+    task->on_end_user = listener->user;
     gpu_lua_task_ready(g, task);
     return 0;
 }
 
 gpulua_status gpulua_load_function(gpulua *g, int arg_count) {
+    return gpulua_call(g, arg_count, NULL, NULL);
+}
+
+gpulua_status gpulua_call(gpulua *g, int arg_count, gpulua_on_end on_end, void *user) {
+    struct listener listener = {on_end, user};
     lua_State *L = g->L;
     if (g->is_closed) {
         lua_pop(L, arg_count + 1);
@@ -334,13 +356,15 @@ gpulua_status gpulua_load_function(gpulua *g, int arg_count) {
         return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
                                   "a function expected below the arguments");
     }
-    if (!lua_checkstack(L, 1)) {
+    if (!lua_checkstack(L, 2)) {
         lua_pop(L, arg_count + 1);
         return gpu_lua_keep_error(g, GPULUA_OUT_OF_MEMORY, "no memory for the stack");
     }
     lua_pushcfunction(L, load_function_protected);
     lua_insert(L, -(arg_count + 2));
-    int status = lua_pcall(L, arg_count + 1, 0, 0);
+    lua_pushlightuserdata(L, &listener);
+    lua_insert(L, -(arg_count + 2));
+    int status = lua_pcall(L, arg_count + 2, 0, 0);
     if (status != LUA_OK) {
         const char *message = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
         gpu_lua_keep_error(g, GPULUA_OUT_OF_MEMORY,
@@ -410,6 +434,16 @@ int gpulua_step(gpulua *g, int timeout_ms) {
 
 int gpulua_tasks(const gpulua *g) {
     return g->is_closed ? 0 : (int)g->task_count;
+}
+
+void gpulua_cancel_all(gpulua *g) {
+    gpu_lua_sit(g);
+    for (struct task *task = g->live, *next; task; task = next) {
+        next = task->live_next;
+        if (!task->parent) {
+            gpu_lua_task_cancel(task); /* and what it has spawned */
+        }
+    }
 }
 
 int gpulua_pollfd(gpulua *g) {

@@ -453,7 +453,7 @@ static void ask_to_close(struct gpu_device *device, int64_t timeout_ns) {
     gpu_error_finish(&ignored);
 }
 
-void gpu_device_close(struct gpu_device *device, int timeout_ms) {
+void gpu_device_close(struct gpu_device *device, int64_t timeout_ms) {
     GPU_ENTER(device);
     if (device->is_closing || !device->link) {
         if (!device->link) {
@@ -469,7 +469,7 @@ void gpu_device_close(struct gpu_device *device, int timeout_ms) {
         device->recovery.was_returning = true;
     }
     int64_t start_ns = gpu_clock_ns();
-    int64_t timeout_ns = (int64_t)timeout_ms * 1000000;
+    int64_t timeout_ns = timeout_ms * 1000000;
     struct gpu_error ignored = {0};
     const atomic_int *interrupt = device->interrupt;
     device->interrupt = NULL;

@@ -127,7 +127,7 @@ void gpu_device_release(struct gpu_device *device);
 
 /* Waits at most timeout_ms for work in flight, then ends the executor: pending operations fail with
  * Closed or, when their work did not end in time, DeviceLost. Idempotent. Blocks. */
-void gpu_device_close(struct gpu_device *device, int timeout_ms);
+void gpu_device_close(struct gpu_device *device, int64_t timeout_ms);
 
 enum gpu_device_state {
     GPU_DEVICE_OPEN,
