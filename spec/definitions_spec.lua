@@ -581,6 +581,7 @@ describe("the definitions of", function()
   it("classes: there is a value or a call of each", function()
     local has_call, left = { ["gpulua.map_arguments"] = true }, {} -- whose other fields are names of the script's
     has_call["gpulua.traced_node"] = dev.kind == "cuda" -- where CUPTI may not be
+    has_call["gpulua.other_report"] = true -- of devices that a host shares: spec/host/shared_trace_test.c
     has_call["gpulua.luv_attached"] = true -- which there is outside of tasks alone: spec/luv_spec.lua
     has_call["gpulua.luv"] = not has_luv
     for _, call in ipairs(option_calls()) do

@@ -219,6 +219,30 @@ describe("a timeline", function()
       assert.truthy(table_text and table_text:find("shown.lua:6", 1, true), table_text)
     end)
 
+    it("tells the work of other states on a shared device apart, and what it held up", function()
+      local path = timeline_of [[
+        local gpu, support = require "gpulua", require "spec.support"
+        local dev = gpu.device()
+        local spin = dev:compile(support.spin_source).spin
+        local x = dev:buffer("i32", 1)
+        local ticks = support.ticks(dev, 0.02)
+        dev:synchronize()
+        for i = 1, 4 do spin:launch({ grid = 1, block = 1, label = i < 4 and "theirs" or "mine" }, ticks, x, i) end
+        dev:synchronize()]]
+      -- As if all but the last had been another's: hosts alone share devices.
+      local page, count = text_of(path):gsub('"seat":%[([0,]+),0%]', function(zeros)
+        return ('"seat":[%s,0]'):format((zeros:gsub("0", "7")))
+      end)
+      assert.equal(1, count)
+      write("shown.html", page)
+      local dom = look(pending, path)
+      assert.truthy(dom:find("most of that spin, of seat 7", 1, true), dom:match 'id="verdict".-</p>')
+      local own = dom:match "Kernels, copies, fills</h2>.-</table>"
+      assert.truthy(own:find "<td>1</td><td>[^<]+</td><td>spin</td>" and not own:find "seat", own)
+      local others = dom:match "Work of others</h2>.-</table>"
+      assert.truthy(tonumber(others:match "<td>(%d+)</td><td>[^<]+</td><td>seat 7 of ") >= 3, others)
+    end)
+
     it("follows waits for tasks and groups to the work that they were for", function()
       local dom = look(pending, timeline_of [[
         local gpu, support = require "gpulua", require "spec.support"

@@ -138,7 +138,8 @@ typedef struct gpulua_config {
     void *user;
     /* 1: devices that the script opens are traced, as with $GPULUA_TRACE=1: when each operation was
      * asked for, done and known to be over is kept, for require "gpulua.trace" and for the device
-     * times of hooks. Not those of several objects (shared_device) */
+     * times of hooks. A shared device is traced where its host has said so (trace_ops_max); then
+     * the script sees what all objects give it while it has the device. Not in a sandbox */
     int trace;
     /* For how long a task may run between two waits, in milliseconds: one that goes on has had its
      * time, fails with Capacity, and gets to do nothing more. A step begins no other task once its
@@ -259,6 +260,8 @@ typedef struct gpulua_device_config {
      * much later. NULL: $GPULUA_COREDUMP, else none. */
     const char *coredump_path;
     gpulua_completion completion;
+    uint32_t trace_ops_max;  /* not 0: it is traced, for objects with config.trace, and so many
+                                operations are kept, up to 2,000,000; 0: as $GPULUA_TRACE says */
     const char *flight_path; /* as in gpulua_config */
     /* 1: for kernels of anybody's. The CPU device in a process that reads the system's libraries
      * and nothing else of files, and has no programs, sockets or processes; compilers run beside it

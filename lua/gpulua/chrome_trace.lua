@@ -1,7 +1,8 @@
 -- A trace as JSON, in the format of Chrome's trace viewer, which Perfetto reads.
 --
 -- One process for the script with a lane for each task: what it ran, what it waited for (category "wait") and the calls
--- that gave work, one in the other; ranges on lanes of their own. One process for each device with a lane for each
+-- that gave work, one in the other; ranges on lanes of their own, and so the calls of other states that share a device.
+-- One process for each device with a lane for each
 -- stream, arrows for fences with their reason, lanes for the nodes of the graphs that a stream launched, and counters
 -- for its memory and for the operations in flight.
 -- Source: "Trace Event Format", the Chrome project's document of it; times are microseconds.
@@ -16,6 +17,7 @@ local script_pid <const> = 1
 local device_pid <const> = 10 -- of the first device
 local task_lanes_max <const> = 256 -- more tasks share lanes, one behind the other
 local range_lane <const> = 2000000000 -- the first lane of ranges: behind those of tasks
+local seat_lane <const> = 1500000000 -- those of other states, by their seats
 local node_lane <const> = 1000000000 -- the first lane of nodes: behind those of streams
 local node_lanes_max <const> = 1000 -- of a stream; nothing has that many side by side
 local pieces_max <const> = 4096 -- between two writes
@@ -179,9 +181,10 @@ local function arguments_text(log, number)
   return #texts > 0 and (',"arguments":%s'):format(json(table.concat(texts, ", "))) or ""
 end
 
-local function write_waits(out, log, pid, number, stream, begun, base, next_id)
+-- `undrawn`: operations that had no times when it was their turn.
+local function write_waits(out, log, pid, number, stream, begun, base, next_id, undrawn)
   for _, awaited in ipairs { core.trace_waits(log, number) } do
-    if awaited ~= 0 then
+    if awaited ~= 0 and not undrawn[awaited] then
       local _, _, _, _, _, _, from_stream, _, _, _, from_begun, from_ended = core.trace_op(log, awaited)
       if from_ended ~= 0 then
         local reason = quoted(trace.reason(log, awaited, number))
@@ -244,14 +247,19 @@ end
 local function write_device(out, info, log, base, lane_of, next_id)
   local device, pid = info[log], device_pid + log - 1
   local streams, given_times, ended_by_stream, held_before = {}, {}, {}, -1
-  local node_lanes = {}
+  local node_lanes, undrawn, is_named = {}, {}, {}
   out:add('{"ph":"M","pid":%d,"name":"process_name","args":{"name":%s}}', pid, quoted("device " .. device.name))
   out:add('{"ph":"M","pid":%d,"name":"process_sort_index","args":{"sort_index":%d}}', pid, pid)
   for number = 1, device.ops do
     local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, _, bytes, held, outcome,
-      _, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+      _, seat, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+    if seat and not is_named[seat] then
+      is_named[seat] = true
+      name_lane(out, script_pid, seat_lane + seat, ("calls of seat %d"):format(seat))
+    end
     out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"call","name":%s,"args":{"number":%d%s}}', script_pid,
-      lane_of[task], stamp(asked - base), length(given - asked), quoted(label), number, place(source, line))
+      seat and seat_lane + seat or lane_of[task], stamp(asked - base), length(given - asked), quoted(label), number,
+      place(source, line))
     if held ~= held_before then
       held_before = held
       out:add('{"ph":"C","pid":%d,"tid":0,"ts":%s,"name":"bytes in buffers","args":{"bytes":%d}}', pid,
@@ -270,14 +278,17 @@ local function write_device(out, info, log, base, lane_of, next_id)
       local shape = grid_x and (',"grid":"%d x %d x %d","block":"%d x %d x %d"'):format(grid_x, grid_y, grid_z, block_x,
         block_y, block_z) or ""
       out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":%s,"name":%s,"args":{"number":%d,"seq":%d,"task":%d,'
-        .. '"bytes":%d,"queued_us":%s%s%s%s%s%s%s}}', pid, stream, stamp(begun - base), length(ended - begun),
+        .. '"bytes":%d,"queued_us":%s%s%s%s%s%s%s%s}}', pid, stream, stamp(begun - base), length(ended - begun),
         quoted(kind), quoted(label), number, seq, task, bytes, length(begun - given),
         kernel and (',"kernel":%s'):format(quoted(kernel)) or "", shape, place(source, line), used_text(log, number),
-        grid_x and arguments_text(log, number) or "", outcome == "failed" and ',"failed":true' or "")
+        grid_x and arguments_text(log, number) or "", outcome == "failed" and ',"failed":true' or "",
+        seat and (',"seat":%d'):format(seat) or "")
       if kind == "graph" then
         write_nodes(out, log, pid, number, stream, node_lanes[stream], base)
       end
-      next_id = write_waits(out, log, pid, number, stream, begun, base, next_id)
+      next_id = write_waits(out, log, pid, number, stream, begun, base, next_id, undrawn)
+    else
+      undrawn[number] = true
     end
   end
   write_in_flight(out, pid, given_times, ended_by_stream, base)

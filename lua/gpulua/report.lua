@@ -32,10 +32,10 @@ end
 local is_transfer <const> = { copy = true, upload = true, download = true }
 
 -- What the nodes of a launched graph took, each as if it had been given alone; false: nobody has told.
-local function add_nodes(log, number, add)
+local function add_nodes(log, number, add, other)
   local nodes = core.trace_nodes(log, number)
   for _, node in ipairs(nodes) do
-    add(node.kind, node.label, node.ended - node.begun, node.bytes)
+    add(node.kind, node.label, node.ended - node.begun, node.bytes, other)
   end
   return #nodes > 0
 end
@@ -44,9 +44,14 @@ local function device_of(info, log)
   local device = info[log]
   local kernels, kernel_of = table_of(function(name) return { name = name, count = 0, total = 0, times = {} } end)
   local copies, copy_of = table_of(function(name) return { name = name, count = 0, total = 0, bytes = 0 } end)
-  local first, last, busy, busy_until, untimed = nil, nil, 0, 0, 0
-  local spans = {}
-  local function add(kind, name, took, bytes)
+  local others, other_of = table_of(function(seat) return { seat = seat, operations = 0, total = 0 } end)
+  local first, last, busy, busy_until, operations, untimed = nil, nil, 0, 0, 0, 0
+  local spans, begun_of, ended_of = {}, {}, {}
+  local function add(kind, name, took, bytes, other)
+    if other then
+      other.total = other.total + took
+      return
+    end
     local row = is_transfer[kind] and copy_of(kind) or kernel_of(name)
     row.count, row.total = row.count + 1, row.total + took
     if row.times then
@@ -56,24 +61,25 @@ local function device_of(info, log)
     end
   end
   for number = 1, device.ops do
-    local kind, label, kernel, _, _, _, _, _, _, _, begun, ended, _, bytes, _, outcome = core.trace_op(log, number)
+    local kind, label, kernel, _, _, _, _, _, _, _, begun, ended, _, bytes, _, outcome, _, seat =
+      core.trace_op(log, number)
+    local other = seat and other_of(seat)
+    if other then
+      other.operations = other.operations + 1
+    else
+      operations = operations + 1
+    end
     if ended ~= 0 and kind ~= "mark" then
-      local took = ended - begun
       first, last = math.min(first or begun, begun), math.max(last or ended, ended)
-      spans[#spans + 1] = number
-      if kind ~= "graph" or not add_nodes(log, number, add) then
-        add(kind, kernel or label, took, bytes)
+      spans[#spans + 1], begun_of[number], ended_of[number] = number, begun, ended
+      if kind ~= "graph" or not add_nodes(log, number, add, other) then
+        add(kind, kernel or label, ended - begun, bytes, other)
       end
-    elseif kind ~= "mark" and outcome ~= "failed" then
+    elseif not other and kind ~= "mark" and outcome ~= "failed" then
       untimed = untimed + 1
     end
   end
   -- Any work under way: operations in the order of their beginnings, which on several streams is not that of the log.
-  local begun_of, ended_of = {}, {}
-  for i, number in ipairs(spans) do
-    begun_of[number], ended_of[number] = select(11, core.trace_op(log, number))
-    spans[i] = number
-  end
   table.sort(spans, function(a, b) return begun_of[a] < begun_of[b] or begun_of[a] == begun_of[b] and a < b end)
   for _, number in ipairs(spans) do
     busy = busy + math.max(0, ended_of[number] - math.max(begun_of[number], busy_until))
@@ -82,6 +88,7 @@ local function device_of(info, log)
   local work = 0
   for _, row in ipairs(kernels) do work = work + row.total end
   for _, row in ipairs(copies) do work = work + row.total end
+  for _, row in ipairs(others) do work = work + row.total end
   for _, row in ipairs(kernels) do
     table.sort(row.times)
     row.median, row.p99, row.longest = at_part(row.times, 0.5) / 1e9, at_part(row.times, 0.99) / 1e9,
@@ -92,15 +99,19 @@ local function device_of(info, log)
     row.share, row.total = work > 0 and row.total / work or 0, row.total / 1e9
     row.rate = row.total > 0 and row.bytes / row.total or nil
   end
+  for _, row in ipairs(others) do
+    row.share, row.total = work > 0 and row.total / work or 0, row.total / 1e9
+  end
   table.sort(kernels, by_total)
   table.sort(copies, by_total)
+  table.sort(others, function(a, b) return a.total > b.total or a.total == b.total and a.seat < b.seat end)
   local peaks = {}
   for name, bytes in pairs(device.peaks) do
     peaks[#peaks + 1] = { name = name, bytes = bytes }
   end
   table.sort(peaks, function(a, b) return a.bytes > b.bytes or a.bytes == b.bytes and a.name < b.name end)
-  return { name = device.name, operations = device.ops, dropped = device.dropped, untimed = untimed, kernels = kernels,
-    copies = copies, elapsed = first and (last - first) / 1e9 or 0, busy = busy / 1e9,
+  return { name = device.name, operations = operations, dropped = device.dropped, untimed = untimed, kernels = kernels,
+    copies = copies, others = others, elapsed = first and (last - first) / 1e9 or 0, busy = busy / 1e9,
     compiled = { count = device.compilations, total = device.compile_ns / 1e9, from_cache = device.cache_hits },
     fences = { issued = device.waits_issued, left_out = device.waits_elided }, peak_bytes = device.bytes_live_max,
     peaks = peaks }
@@ -168,7 +179,9 @@ end
 
 local function add_device(lines, device)
   local idle = device.elapsed > 0 and 100 * (1 - device.busy / device.elapsed) or 0
-  lines[#lines + 1] = ("device %s: %d operations%s"):format(device.name, device.operations,
+  lines[#lines + 1] = ("device %s: %d operations%s%s"):format(device.name, device.operations,
+    #device.others > 0 and (" beside those of %d other%s"):format(#device.others, #device.others > 1 and "s" or "")
+      or "",
     device.elapsed > 0 and (" in %s, idle %.0f %% of that"):format(spoken(device.elapsed), idle) or "")
   if device.untimed > 0 then
     lines[#lines + 1] = ("%d of them without a time: skipped, not over yet, or in check mode"):format(device.untimed)
@@ -184,6 +197,9 @@ local function add_device(lines, device)
   add_table(lines, { "share", "total", "count", "bytes", "per second", "transfer" }, device.copies, function(row)
     return ("%.1f %%"):format(100 * row.share), time(row.total), row.count, size(row.bytes),
       row.rate and size(row.rate // 1) or "", row.name
+  end)
+  add_table(lines, { "share", "total", "count", "of other states, by their seats" }, device.others, function(row)
+    return ("%.1f %%"):format(100 * row.share), time(row.total), row.operations, ("seat %d"):format(row.seat)
   end)
   add_table(lines, { "at most", "memory of buffers labelled, or made at" }, device.peaks, function(row)
     return size(row.bytes), row.name ~= "" and core.shown(row.name) or "(no label)"
@@ -223,6 +239,8 @@ end
 --     kernels         a list, the dearest first: { name, count, total, median, p99, longest (s), share }; what graphs,
 --                     fills and library calls took is in it, too
 --     copies          likewise: { name, count, total (s), bytes, rate (bytes per second), share }
+--     others          of a shared device, what other states gave it meanwhile, likewise: { seat, operations, total (s),
+--                     share }; of them all come shares, elapsed and busy, and what follows is the device's, too
 --     compiled        { count, total (s), from_cache }: runs of the compiler, and what the disk cache had instead
 --     fences          { issued, left_out }
 --     peak_bytes      the most that buffers took

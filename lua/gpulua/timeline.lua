@@ -79,7 +79,7 @@ end
 -- ---- the data ----
 
 local op_columns <const> = "kind label kernel where task stream asked given begun ended over bytes held shape uses "
-  .. "arguments numbers values failed home"
+  .. "arguments numbers values failed home seat"
 local node_columns <const> = "op kind label node begin took bytes" -- of graphs that were launched
 local span_columns <const> = "kind label where task begin took log op"
 
@@ -134,7 +134,7 @@ local function write_device(to, info, log, base, number_of)
   local given_before, held_before = base, 0
   for number = 1, info[log].ops do
     local kind, label, kernel, source, line, task, stream, _, asked, given, begun, ended, over, bytes, held, outcome,
-      reads_back, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+      reads_back, seat, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
     local is_timed = ended ~= 0
     made.kind:add(kinds[kind])
     made.label:add(number_of(label))
@@ -163,6 +163,7 @@ local function write_device(to, info, log, base, number_of)
     end
     made.failed:add(outcome == "failed" and 1 or 0)
     made.home:add(reads_back and 1 or 0)
+    made.seat:add(seat or 0)
     given_before, held_before = given, held
     for _, awaited in ipairs { core.trace_waits(log, number) } do
       if awaited ~= 0 then

@@ -424,7 +424,7 @@ int gpu_lua_device_get(lua_State *L) {
         .is_exact = options.is_exact,
         .coredump_path = options.coredump_path,
         .completion = options.completion,
-        .traced_ops_max = is_shared ? 0 : options.traced_ops_max,
+        .traced_ops_max = options.traced_ops_max,
         .ops_in_flight_max = options.ops_in_flight_max,
     };
     info.observer = options.is_checked ? gpu_lua_check_start(g, options.seed) : NULL;
@@ -468,7 +468,7 @@ int gpu_lua_device_get(lua_State *L) {
         gpu_lua_push_device(L, g, same->device);
         return 1;
     }
-    if (!gpu_lua_trace_device(g, handle->device) && g->config.on_log) { /* it works all the same */
+    if (!gpu_lua_trace_device(g, handle) && g->config.on_log) { /* it works all the same */
         g->config.on_log(g->config.user, "no host memory to keep what is traced of a device");
     }
     lua_pop(L, 1);
@@ -509,7 +509,9 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle) {
         return;
     }
     gpu_lua_unwatch_device(g, handle->poll_fd);
-    if (!handle->shared) {
+    if (handle->shared) {
+        gpu_lua_trace_leave(g, device);
+    } else {
         gpu_device_close(device, 0);
     }
     gpu_lua_check_closed(g, device);

@@ -562,8 +562,7 @@ static void config_set(struct gpulua *g, const gpulua_config *config) {
     if (g->config.isolation == GPULUA_ISOLATE_DEFAULT) {
         g->isolation_text = copy_text(gpu_lua_setting(NULL, "GPULUA_ISOLATE"));
     }
-    const char *trace = gpu_lua_setting(NULL, "GPULUA_TRACE");
-    g->config.trace = g->config.trace || gpu_ranges_wanted(trace); /* 0, false, off: no */
+    g->config.trace = g->config.trace || gpu_lua_trace_is_wanted();
     const char *seed = g->config.check ? NULL : gpu_lua_setting(NULL, "GPULUA_CHECK");
     if (seed) {
         char *end = NULL;

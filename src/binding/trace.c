@@ -6,6 +6,7 @@
 
 #include "binding/data.h"
 #include "binding/device.h"
+#include "ranges/ranges.h"
 #include "runtime/trace.h"
 
 /* Of gpu.range: a userdata, which the script's handle keeps until it ends the range. */
@@ -16,10 +17,21 @@ struct open_range {
     struct open_range *next, **link; /* of all that are open */
 };
 
+/* What the state sees of a device's log: all of it; of a shared device's, what came while it had a
+ * seat there. */
+struct traced_log {
+    struct gpu_trace *trace; /* retained */
+    uint32_t seat;           /* its own, as rows have it; 0: nobody else has the device */
+    bool is_over;            /* it has left */
+    struct extent {
+        uint64_t ops, dropped;
+    } before, end; /* rows in front of those that it sees; once it has left, and including them */
+};
+
 struct tracing {
-    struct gpu_trace *spans;    /* retained */
-    struct gpu_trace **devices; /* owned, each of them retained */
-    uint32_t device_count;
+    struct gpu_trace *spans; /* retained */
+    struct traced_log *logs; /* owned */
+    uint32_t log_count;
     uint64_t task;             /* the number of the one that runs; 0: none */
     int64_t run_begun_ns;      /* since then */
     int64_t begun_ns;          /* tracing; before everything in the logs */
@@ -46,24 +58,72 @@ static bool start(struct gpulua *g) {
     return true;
 }
 
-bool gpu_lua_trace_device(struct gpulua *g, struct gpu_device *device) {
-    struct gpu_trace *trace = gpu_device_trace(device);
-    if (!trace) {
+bool gpu_lua_trace_is_wanted(void) {
+    return gpu_ranges_wanted(gpu_lua_setting(NULL, "GPULUA_TRACE"));
+}
+
+static struct extent extent_of(const struct gpu_trace *trace) {
+    return (struct extent){.ops = gpu_trace_count(trace), .dropped = gpu_trace_dropped(trace)};
+}
+
+/* A sandbox hears of nothing that others do. */
+static bool wants_log(struct gpulua *g, const struct device_handle *handle) {
+    bool is_traced = gpu_device_trace(handle->device) != NULL;
+    bool is_wanted = !handle->shared || (g->config.trace && !g->config.sandbox);
+    if (handle->shared && is_wanted && !is_traced && g->config.on_log) {
+        g->config.on_log(g->config.user, "the shared device is not traced: that is for its host to "
+                                         "say (trace_ops_max, GPULUA_TRACE)");
+    }
+    return is_traced && is_wanted;
+}
+
+bool gpu_lua_trace_device(struct gpulua *g, const struct device_handle *handle) {
+    if (!wants_log(g, handle)) {
         return true;
     }
     if (!start(g)) {
         return false;
     }
     struct tracing *tracing = g->tracing;
-    struct gpu_trace **grown =
-        realloc(tracing->devices, (tracing->device_count + 1) * sizeof *grown);
+    struct traced_log *grown = realloc(tracing->logs, (tracing->log_count + 1) * sizeof *grown);
     if (!grown) {
         return false;
     }
-    tracing->devices = grown;
-    grown[tracing->device_count++] = gpu_trace_retain(trace);
-    gpu_trace_set_task(trace, &tracing->task);
+    tracing->logs = grown;
+    struct traced_log *log = &grown[tracing->log_count++];
+    *log = (struct traced_log){.trace = gpu_trace_retain(gpu_device_trace(handle->device))};
+    if (handle->shared) {
+        log->seat = gpu_seat_number(g->seat) + 1;
+        log->before = extent_of(log->trace);
+        gpu_seat_set_task(g->seat, &tracing->task);
+    } else {
+        gpu_trace_set_task(log->trace, &tracing->task);
+    }
     return true;
+}
+
+/* The newest: a shared device may be left and taken again. */
+static struct traced_log *find_log(const struct tracing *tracing, const struct gpu_trace *trace) {
+    uint32_t i = trace ? tracing->log_count : 0;
+    while (i > 0 && tracing->logs[i - 1].trace != trace) {
+        i--;
+    }
+    return i > 0 ? &tracing->logs[i - 1] : NULL;
+}
+
+void gpu_lua_trace_leave(struct gpulua *g, struct gpu_device *device) {
+    struct traced_log *log = g->tracing ? find_log(g->tracing, gpu_device_trace(device)) : NULL;
+    if (!log || log->is_over) {
+        return;
+    }
+    struct gpu_error error = {0};
+    if (gpu_device_wait_idle(device, 0, &error)) {
+        gpu_error_finish(&error);
+    } else { /* later nobody asks for it here */
+        gpu_device_trace_flush(device);
+    }
+    log->end = extent_of(log->trace);
+    log->is_over = true;
 }
 
 void gpu_lua_trace_finish(struct gpulua *g) {
@@ -75,14 +135,21 @@ void gpu_lua_trace_finish(struct gpulua *g) {
     for (struct open_range *range = tracing->ranges; range; range = range->next) {
         range->tracing = NULL;
     }
-    for (uint32_t i = 0; i < tracing->device_count; i++) {
-        gpu_trace_set_task(tracing->devices[i], NULL);
-        gpu_trace_release(tracing->devices[i]);
+    for (uint32_t i = 0; i < tracing->log_count; i++) {
+        if (tracing->logs[i].seat == 0) { /* seats are left */
+            gpu_trace_set_task(tracing->logs[i].trace, NULL);
+        }
+        gpu_trace_release(tracing->logs[i].trace);
     }
     gpu_trace_release(tracing->spans);
     free(tracing->open);
-    free(tracing->devices);
+    free(tracing->logs);
     free(tracing);
+}
+
+/* The number of a row there; 0: it is none that the state sees. */
+static uint64_t number_in(const struct traced_log *log, uint64_t row) {
+    return row > log->before.ops ? row - log->before.ops : 0;
 }
 
 /* ---- noting ---- */
@@ -108,12 +175,10 @@ static void wait_begins(struct tracing *tracing, const struct gpu_op *op, const 
     struct gpu_op_info info;
     gpu_op_info(op, &info);
     began->label = gpu_trace_keep_text(tracing->spans, info.label);
-    const struct gpu_trace *trace = gpu_device_trace(gpu_op_device(op));
-    for (uint32_t i = 0; trace && i < tracing->device_count; i++) {
-        if (tracing->devices[i] == trace) {
-            began->device = i + 1;
-            began->op = gpu_trace_find(trace, gpu_op_number(op));
-        }
+    const struct traced_log *log = find_log(tracing, gpu_device_trace(gpu_op_device(op)));
+    if (log) {
+        began->device = (uint32_t)(log - tracing->logs) + 1;
+        began->op = number_in(log, gpu_trace_find(log->trace, gpu_op_number(op)));
     }
 }
 
@@ -208,6 +273,10 @@ static void push_counts(lua_State *L, const struct gpu_trace *trace) {
     lua_setfield(L, -2, "peaks");
 }
 
+static struct extent end_of(const struct traced_log *log) {
+    return log->is_over ? log->end : extent_of(log->trace);
+}
+
 /* What tasks are at, the one that runs and those that wait, and ranges. As if it had just ended. */
 static void find_open(struct gpulua *g) {
     struct tracing *tracing = g->tracing;
@@ -248,10 +317,11 @@ static void find_open(struct gpulua *g) {
 }
 
 /* core.trace_info() -> { spans = count, with those of tasks that have not ended as they are now;
- * dropped = count; begun = ns, before all that is in the logs; { name =, ops =, dropped =,
- * waits_issued =, waits_elided =, bytes_live_max =, compilations =, compile_ns =, cache_hits =,
- * peaks = { [label or line] = bytes } }, ... }, the devices in the order of their opening; nil:
- * nothing is traced. Blocks until the devices have told what they know */
+ * dropped = count; begun = ns, before all that is in the logs; { name =, ops =, dropped =, seat =
+ * the state's own, of a shared device, waits_issued =, waits_elided =, bytes_live_max =,
+ * compilations =, compile_ns =, cache_hits =, peaks = { [label or line] = bytes } }, ... }, the
+ * devices in the order of their opening; nil: nothing is traced. Blocks until the devices have told
+ * what they know */
 int gpu_lua_trace_info(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     const struct tracing *tracing = g->tracing;
@@ -263,34 +333,40 @@ int gpu_lua_trace_info(lua_State *L) {
         gpu_device_trace_flush(handle->device);
     }
     find_open(g);
-    lua_createtable(L, (int)tracing->device_count, 2); /* of all the others */
+    lua_createtable(L, (int)tracing->log_count, 2); /* of all the others */
     lua_pushinteger(L, (lua_Integer)(gpu_trace_span_count(tracing->spans) + tracing->open_count));
     lua_setfield(L, -2, "spans");
     lua_pushinteger(L, tracing->begun_ns);
     lua_setfield(L, -2, "begun");
     lua_pushinteger(L, (lua_Integer)gpu_trace_dropped(tracing->spans));
     lua_setfield(L, -2, "dropped");
-    for (uint32_t i = 0; i < tracing->device_count; i++) {
-        const struct gpu_trace *trace = tracing->devices[i];
-        lua_createtable(L, 0, 7);
-        lua_pushstring(L, gpu_trace_device_name(trace));
+    for (uint32_t i = 0; i < tracing->log_count; i++) {
+        const struct traced_log *log = &tracing->logs[i];
+        struct extent end = end_of(log);
+        lua_createtable(L, 0, 8);
+        lua_pushstring(L, gpu_trace_device_name(log->trace));
         lua_setfield(L, -2, "name");
-        lua_pushinteger(L, (lua_Integer)gpu_trace_count(trace));
+        lua_pushinteger(L, (lua_Integer)(end.ops - log->before.ops));
         lua_setfield(L, -2, "ops");
-        lua_pushinteger(L, (lua_Integer)gpu_trace_dropped(trace));
+        lua_pushinteger(L, (lua_Integer)(end.dropped - log->before.dropped));
         lua_setfield(L, -2, "dropped");
-        push_counts(L, trace);
+        if (log->seat != 0) {
+            lua_pushinteger(L, log->seat);
+            lua_setfield(L, -2, "seat");
+        }
+        push_counts(L, log->trace);
         lua_rawseti(L, -2, (lua_Integer)i + 1);
     }
     return 1;
 }
 
-/* Arguments 1 and 2: a device's log, and an operation in it. */
-static const struct gpu_trace *check_op(lua_State *L, const struct gpu_traced_op **op) {
+/* Arguments 1 and 2: a device's log, and an operation in it, which is copied. Others' tasks are no
+ * tasks here, and their calls may have begun before tracing did. */
+static const struct traced_log *check_op(lua_State *L, struct gpu_traced_op *op) {
     const struct tracing *tracing = GPU_LUA(L)->tracing;
     int is_log, is_row;
     lua_Integer device = lua_tointegerx(L, 1, &is_log), number = lua_tointegerx(L, 2, &is_row);
-    int32_t count = tracing ? (int32_t)tracing->device_count : 0;
+    int32_t count = tracing ? (int32_t)tracing->log_count : 0;
     if (count == 0) {
         gpu_lua_fail(L, GPULUA_STREAM_MISUSE,
                      "nothing is traced: no device was opened with trace = true");
@@ -300,60 +376,70 @@ static const struct gpu_trace *check_op(lua_State *L, const struct gpu_traced_op
                      "trace: the number of a log expected, 1 to %d, got %s", (int)count,
                      luaL_tolstring(L, 1, NULL));
     }
-    const struct gpu_trace *trace = tracing->devices[device - 1];
-    uint64_t ops = gpu_trace_count(trace);
+    const struct traced_log *log = &tracing->logs[device - 1];
+    uint64_t ops = end_of(log).ops - log->before.ops;
     if (!is_row || number < 1 || (uint64_t)number > ops) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "trace: the number of an operation of log %d expected, 1 to %llu, got %s",
                      (int)device, (unsigned long long)ops, luaL_tolstring(L, 2, NULL));
     }
-    *op = gpu_trace_op(trace, (uint64_t)number);
-    return trace;
+    gpu_trace_op(log->trace, log->before.ops + (uint64_t)number, op);
+    if (op->seat != log->seat) {
+        op->task = 0;
+        op->asked_ns = op->asked_ns > tracing->begun_ns ? op->asked_ns : tracing->begun_ns;
+    }
+    return log;
 }
 
 /* core.trace_op(log, number) -> kind, label, kernel or nil, source or nil, line, task, stream, seq,
  * asked, given, begun, ended, over (ns; 0: not known), bytes, bytes held, "pending" | "succeeded" |
- * "failed", whether it writes memory of the host, then of
- * launches grid and block, three each */
+ * "failed", whether it writes memory of the host, the seat at a shared device whose it is, nil: it
+ * is the state's own, then of launches grid and block, three each */
 int gpu_lua_trace_op(lua_State *L) {
     static const char *const outcomes[] = {[GPU_TRACE_PENDING] = "pending",
                                            [GPU_TRACE_SUCCEEDED] = "succeeded",
                                            [GPU_TRACE_FAILED] = "failed"};
-    const struct gpu_traced_op *op;
-    const struct gpu_trace *trace = check_op(L, &op);
+    struct gpu_traced_op op;
+    const struct traced_log *log = check_op(L, &op);
+    const struct gpu_trace *trace = log->trace;
     lua_settop(L, 0);
-    luaL_checkstack(L, 26, NULL);
-    lua_pushstring(L, gpu_trace_kind_name(op->kind));
-    lua_pushstring(L, gpu_trace_text(trace, op->label));
-    if (op->kernel) {
-        lua_pushstring(L, gpu_trace_text(trace, op->kernel));
+    luaL_checkstack(L, 27, NULL);
+    lua_pushstring(L, gpu_trace_kind_name(op.kind));
+    lua_pushstring(L, gpu_trace_text(trace, op.label));
+    if (op.kernel) {
+        lua_pushstring(L, gpu_trace_text(trace, op.kernel));
     } else {
         luaL_pushfail(L);
     }
-    if (op->source) {
-        lua_pushstring(L, gpu_trace_text(trace, op->source));
+    if (op.source) {
+        lua_pushstring(L, gpu_trace_text(trace, op.source));
     } else {
         luaL_pushfail(L);
     }
-    const int64_t numbers[] = {op->line,           (int64_t)op->task,      (int64_t)op->stream,
-                               (int64_t)op->seq,   op->asked_ns,           op->given_ns,
-                               op->begun_ns,       op->ended_ns,           op->over_ns,
-                               (int64_t)op->bytes, (int64_t)op->held_bytes};
+    const int64_t numbers[] = {op.line,           (int64_t)op.task,      (int64_t)op.stream,
+                               (int64_t)op.seq,   op.asked_ns,           op.given_ns,
+                               op.begun_ns,       op.ended_ns,           op.over_ns,
+                               (int64_t)op.bytes, (int64_t)op.held_bytes};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         lua_pushinteger(L, numbers[i]);
     }
-    lua_pushstring(L, outcomes[op->outcome]);
-    bool reads_back = op->kind == GPU_TRACE_DOWNLOAD;
-    for (uint32_t i = 0; i < op->use_count && !reads_back; i++) {
-        const struct gpu_traced_use *use = gpu_trace_use(trace, op, i);
+    lua_pushstring(L, outcomes[op.outcome]);
+    bool reads_back = op.kind == GPU_TRACE_DOWNLOAD;
+    for (uint32_t i = 0; i < op.use_count && !reads_back; i++) {
+        const struct gpu_traced_use *use = gpu_trace_use(trace, &op, i);
         reads_back = use->is_host && (use->access & GPU_WRITE);
     }
     lua_pushboolean(L, reads_back);
-    for (int i = 0; i < 3 && op->grid[0] != 0; i++) {
-        lua_pushinteger(L, op->grid[i]);
+    if (op.seat == log->seat) {
+        luaL_pushfail(L);
+    } else {
+        lua_pushinteger(L, op.seat);
     }
-    for (int i = 0; i < 3 && op->grid[0] != 0; i++) {
-        lua_pushinteger(L, op->block[i]);
+    for (int i = 0; i < 3 && op.grid[0] != 0; i++) {
+        lua_pushinteger(L, op.grid[i]);
+    }
+    for (int i = 0; i < 3 && op.grid[0] != 0; i++) {
+        lua_pushinteger(L, op.block[i]);
     }
     return lua_gettop(L);
 }
@@ -361,14 +447,14 @@ int gpu_lua_trace_op(lua_State *L) {
 /* core.trace_waits(log, number) -> the numbers of the operations that it waited for; 0: of one that
  * is not in the log */
 int gpu_lua_trace_waits(lua_State *L) {
-    const struct gpu_traced_op *op;
-    const struct gpu_trace *trace = check_op(L, &op);
+    struct gpu_traced_op op;
+    const struct traced_log *log = check_op(L, &op);
     lua_settop(L, 0);
-    luaL_checkstack(L, (int)op->wait_count, NULL);
-    for (uint32_t i = 0; i < op->wait_count; i++) {
-        lua_pushinteger(L, (lua_Integer)gpu_trace_wait(trace, op, i)->op);
+    luaL_checkstack(L, (int)op.wait_count, NULL);
+    for (uint32_t i = 0; i < op.wait_count; i++) {
+        lua_pushinteger(L, (lua_Integer)number_in(log, gpu_trace_wait(log->trace, &op, i)->op));
     }
-    return (int)op->wait_count;
+    return (int)op.wait_count;
 }
 
 struct told_node {
@@ -405,15 +491,15 @@ static void push_node(lua_State *L, const struct gpu_trace *trace,
  * the order of their beginnings: { node =, counted from 1, kind =, label =, begun =, ended = (ns),
  * bytes = that it moved }. Empty for what is no graph, and where nobody has told */
 int gpu_lua_trace_nodes(lua_State *L) {
-    const struct gpu_traced_op *op;
-    const struct gpu_trace *trace = check_op(L, &op);
+    struct gpu_traced_op op;
+    const struct gpu_trace *trace = check_op(L, &op)->trace;
     uint32_t count = 0;
-    for (uint64_t row = op->node_last; row != 0; row = gpu_trace_node(trace, row)->before) {
+    for (uint64_t row = op.node_last; row != 0; row = gpu_trace_node(trace, row)->before) {
         count++;
     }
     struct told_node *nodes = lua_newuserdatauv(L, (count + (size_t)1) * sizeof *nodes, 0);
     count = 0;
-    for (uint64_t row = op->node_last; row != 0; row = gpu_trace_node(trace, row)->before) {
+    for (uint64_t row = op.node_last; row != 0; row = gpu_trace_node(trace, row)->before) {
         nodes[count++] =
             (struct told_node){.begun_ns = gpu_trace_node(trace, row)->begun_ns, .row = row};
     }
@@ -430,12 +516,12 @@ int gpu_lua_trace_nodes(lua_State *L) {
  * in bytes, whether it is read, whether it is written; of a module's variables begin and end are 0
  */
 int gpu_lua_trace_uses(lua_State *L) {
-    const struct gpu_traced_op *op;
-    const struct gpu_trace *trace = check_op(L, &op);
+    struct gpu_traced_op op;
+    const struct gpu_trace *trace = check_op(L, &op)->trace;
     lua_settop(L, 0);
-    luaL_checkstack(L, (int)op->use_count * 6, NULL);
-    for (uint32_t i = 0; i < op->use_count; i++) {
-        const struct gpu_traced_use *use = gpu_trace_use(trace, op, i);
+    luaL_checkstack(L, (int)op.use_count * 6, NULL);
+    for (uint32_t i = 0; i < op.use_count; i++) {
+        const struct gpu_traced_use *use = gpu_trace_use(trace, &op, i);
         lua_pushinteger(L, (lua_Integer)use->block_number);
         lua_pushstring(L, gpu_trace_text(trace, use->label));
         lua_pushinteger(L, use->is_module ? 0 : (lua_Integer)use->byte_begin);
@@ -478,12 +564,12 @@ static void push_pointer(lua_State *L, const struct gpu_trace *trace,
  * or "", its type ("f32", "in f32*"), whether it is a pointer, and the value: of pointers the
  * buffer's name, or nil; "?" where it cannot be shown. Nothing where they are not known. */
 int gpu_lua_trace_arguments(lua_State *L) {
-    const struct gpu_traced_op *op;
-    const struct gpu_trace *trace = check_op(L, &op);
+    struct gpu_traced_op op;
+    const struct gpu_trace *trace = check_op(L, &op)->trace;
     lua_settop(L, 0);
     const struct gpu_param *param;
-    for (uint32_t i = 0; (param = gpu_trace_param(trace, op, i)); i++) {
-        const uint8_t *bytes = gpu_trace_arg(trace, op, param);
+    for (uint32_t i = 0; (param = gpu_trace_param(trace, &op, i)); i++) {
+        const uint8_t *bytes = gpu_trace_arg(trace, &op, param);
         bool is_pointer = param->kind == GPU_PARAM_POINTER;
         luaL_checkstack(L, 8, NULL);
         lua_pushstring(L, param->name);
@@ -492,7 +578,7 @@ int gpu_lua_trace_arguments(lua_State *L) {
         if (is_pointer) {
             uint64_t address;
             memcpy(&address, bytes, sizeof address);
-            push_pointer(L, trace, op, address);
+            push_pointer(L, trace, &op, address);
         } else if (param->kind == GPU_PARAM_SCALAR && param->type < GPU_TYPE_COUNT &&
                    param->byte_count == gpu_type_bytes(param->type)) {
             gpu_lua_push_element(L, param->type, bytes);

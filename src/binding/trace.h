@@ -4,10 +4,15 @@
 
 #include "binding/loop.h"
 
-struct gpu_trace;
+struct device_handle;
 
-/* False: no memory. What is traced stays in the log when the device is gone. */
-bool gpu_lua_trace_device(struct gpulua *g, struct gpu_device *device);
+/* By $GPULUA_TRACE: not 0, false or off. */
+bool gpu_lua_trace_is_wanted(void);
+
+/* False: no memory. What is traced stays in the log when the device is gone. Of a shared device the
+ * object sees what comes from here on until it leaves, if it wants traces (config.trace). */
+bool gpu_lua_trace_device(struct gpulua *g, const struct device_handle *handle);
+void gpu_lua_trace_leave(struct gpulua *g, struct gpu_device *device);
 void gpu_lua_trace_finish(struct gpulua *g);
 
 /* Each does nothing, and costs a branch, where nothing is traced. `op` and `what`: what is waited

@@ -3,16 +3,26 @@
 #include <string.h>
 
 #include "binding/device.h"
+#include "binding/trace.h"
 #include "host/handle.h"
 #include "runtime/hooks.h"
+#include "runtime/trace.h"
 
 void gpulua_device_config_init(gpulua_device_config *config) {
     memset(config, 0, sizeof *config);
     config->struct_bytes = sizeof *config;
 }
 
-/* $GPULUA_DEVICE, $GPULUA_ISOLATE and $GPULUA_COMPLETION say what the configuration does not, as
- * for devices of objects. */
+static uint32_t traced_ops_max(const gpulua_device_config *config) {
+    uint32_t count = config->trace_ops_max;
+    if (count == 0) {
+        return gpu_lua_trace_is_wanted() ? GPU_TRACE_OPS_MAX : 0;
+    }
+    return count < GPU_TRACE_OPS_MAX ? count : GPU_TRACE_OPS_MAX;
+}
+
+/* $GPULUA_DEVICE, $GPULUA_ISOLATE, $GPULUA_COMPLETION and $GPULUA_TRACE say what the configuration
+ * does not, as for devices of objects. */
 static gpulua_status open(const gpulua_device_config *config, struct gpulua_device *shared,
                           struct gpu_error *error) {
     bool is_confined = config->confined != 0;
@@ -34,6 +44,7 @@ static gpulua_status open(const gpulua_device_config *config, struct gpulua_devi
         .completion = config->completion,
         .is_confined = is_confined,
         .ops_in_flight_max = config->ops_in_flight_max,
+        .traced_ops_max = traced_ops_max(config),
     };
     const char *isolate = gpu_lua_setting(NULL, "GPULUA_ISOLATE");
     gpulua_status status = GPULUA_OK;

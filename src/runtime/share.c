@@ -124,7 +124,8 @@ gpulua_status gpu_device_share(struct gpu_device *device, struct gpu_error *erro
                              "come would be a matter of time");
     }
     struct gpu_share *share = calloc(1, sizeof *share);
-    if (!share) {
+    if (!share || (device->trace && !gpu_trace_share(device->trace))) {
+        free(share);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a shared device");
     }
     static _Atomic uint64_t last_number;
@@ -149,6 +150,10 @@ void gpu_seat_sit(struct gpu_seat *seat) {
     here.share_number = seat ? seat->share_number : 0;
     here.seat_number = seat ? seat->number : 0;
     here.seat = seat;
+}
+
+void gpu_seat_set_task(struct gpu_seat *seat, const uint64_t *task) {
+    seat->task = task;
 }
 
 int gpu_seat_event_fd(const struct gpu_seat *seat) {

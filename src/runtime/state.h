@@ -289,6 +289,7 @@ struct gpu_seat {
     uint64_t share_number;
     uint32_t number;               /* given out once; UINT32_MAX: of nobody */
     const _Atomic int *interrupt;  /* borrowed; NULL: none */
+    const uint64_t *task;          /* as in gpu_trace_set_task */
     int event_fd;                  /* owned: readable when somebody else's call woke it */
     bool is_asleep, is_napping;    /* armed; and it is a call that sleeps, not a loop */
     bool is_woken;                 /* event_fd is readable */

@@ -1,6 +1,8 @@
 /* The log of a traced device (trace.h): rows in pieces that stay where they are. */
 #include "runtime/trace.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +30,8 @@ struct rows {
 };
 
 struct gpu_trace {
-    uint32_t refs;
+    atomic_uint refs;
+    pthread_mutex_t *lock; /* owned; NULL: one thread has it */
     char device_name[32];
     const uint64_t *task;
     struct rows ops, uses, waits, spans, nodes;
@@ -68,6 +71,23 @@ static const char *const kind_names[GPU_TRACE_KIND_COUNT] = {
     [GPU_TRACE_UPLOAD] = "upload", [GPU_TRACE_DOWNLOAD] = "download", [GPU_TRACE_FILL] = "fill",
     [GPU_TRACE_MARK] = "mark",     [GPU_TRACE_GRAPH] = "graph",
 };
+
+/* ---- the lock ---- */
+
+static inline pthread_mutex_t *enter(const struct gpu_trace *trace) {
+    if (__builtin_expect(trace->lock != NULL, 0)) {
+        pthread_mutex_lock(trace->lock);
+    }
+    return trace->lock;
+}
+static inline void leave(pthread_mutex_t *const *lock) {
+    if (*lock) {
+        pthread_mutex_unlock(*lock);
+    }
+}
+/* Until the function returns. */
+#define ENTER(trace)                                                                               \
+    __attribute__((cleanup(leave), unused)) pthread_mutex_t *const entered = enter(trace)
 
 /* ---- rows ---- */
 
@@ -210,7 +230,7 @@ struct gpu_trace *gpu_trace_create(const char *device_name, uint32_t ops_max) {
     if (!trace) {
         return NULL;
     }
-    trace->refs = 1;
+    atomic_init(&trace->refs, 1);
     trace->ops_max = ops_max;
     strncpy(trace->device_name, device_name, sizeof trace->device_name - 1);
     trace->ops.row_bytes = sizeof(struct gpu_traced_op);
@@ -229,13 +249,25 @@ struct gpu_trace *gpu_trace_create(const char *device_name, uint32_t ops_max) {
 }
 
 struct gpu_trace *gpu_trace_retain(struct gpu_trace *trace) {
-    trace->refs++;
+    atomic_fetch_add_explicit(&trace->refs, 1, memory_order_relaxed);
     return trace;
 }
 
+bool gpu_trace_share(struct gpu_trace *trace) {
+    trace->lock = malloc(sizeof *trace->lock);
+    if (trace->lock) {
+        pthread_mutex_init(trace->lock, NULL);
+    }
+    return trace->lock != NULL;
+}
+
 void gpu_trace_release(struct gpu_trace *trace) {
-    if (!trace || --trace->refs > 0) {
+    if (!trace || atomic_fetch_sub_explicit(&trace->refs, 1, memory_order_acq_rel) > 1) {
         return;
+    }
+    if (trace->lock) {
+        pthread_mutex_destroy(trace->lock);
+        free(trace->lock);
     }
     rows_finish(&trace->ops);
     rows_finish(&trace->uses);
@@ -446,8 +478,16 @@ static uint32_t graph_number(struct gpu_trace *trace, struct gpu_graph *graph) {
     return graph->traced;
 }
 
-void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
-                    const struct gpu_envelope *envelope, const struct wire_record *record) {
+/* The number of the task that has given it; 0: none. */
+static uint64_t task_of(const struct gpu_trace *trace, const struct gpu_op *op) {
+    const uint64_t *task = op->seat ? op->seat->task : trace->task;
+    return task ? *task : 0;
+}
+
+/* False: it is the first for which there is no room. */
+static bool note(struct gpu_trace *trace, const struct gpu_op *op,
+                 const struct gpu_envelope *envelope, const struct wire_record *record) {
+    ENTER(trace);
     struct gpu_device *device = op->device;
     uint32_t slot = record->stream;
     trace->counts.waits_issued = device->stats.waits_issued;
@@ -460,11 +500,7 @@ void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
                                     ? row_add(&trace->ops)
                                     : NULL;
     if (!row) {
-        if (trace->dropped_count++ == 0 && device->on_log) {
-            device->on_log(device->log_user,
-                           "the trace is full: later operations are counted and not kept");
-        }
-        return;
+        return trace->dropped_count++ > 0;
     }
     row->kind = (uint8_t)kind_of(record);
     row->stream = op->stream_number;
@@ -478,7 +514,8 @@ void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
     }
     row->source = text_number(trace, op->site.source);
     row->line = op->site.line;
-    row->task = trace->task ? *trace->task : 0;
+    row->task = task_of(trace, op);
+    row->seat = op->seat ? op->seat->number + 1 : 0;
     row->asked_ns = envelope->asked_ns;
     row->given_ns = gpu_clock_ns();
     row->held_bytes = device->stats.bytes_live;
@@ -502,6 +539,16 @@ void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
     trace->newest[slot] = number;
     if (trace->timed[slot] == 0) {
         trace->timed[slot] = number;
+    }
+    return true;
+}
+
+void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
+                    const struct gpu_envelope *envelope, const struct wire_record *record) {
+    const struct gpu_device *device = op->device;
+    if (!note(trace, op, envelope, record) && device->on_log) {
+        device->on_log(device->log_user,
+                       "the trace is full: later operations are counted and not kept");
     }
 }
 
@@ -547,6 +594,7 @@ static void note_node(struct gpu_trace *trace, struct gpu_traced_op *row,
 }
 
 void gpu_trace_note_times(struct gpu_trace *trace, const struct wire_times *times, uint32_t count) {
+    ENTER(trace);
     for (uint32_t i = 0; i < count; i++) {
         struct gpu_traced_op *row = find_to_time(trace, times[i].stream, times[i].seq);
         if (row) {
@@ -563,6 +611,7 @@ void gpu_trace_note_times(struct gpu_trace *trace, const struct wire_times *time
 }
 
 void gpu_trace_note_end(struct gpu_trace *trace, const struct gpu_op *op) {
+    ENTER(trace);
     struct gpu_traced_op *row = find(trace, op->number);
     if (row) {
         row->over_ns = op->device->seen_ns != 0 ? op->device->seen_ns : gpu_clock_ns();
@@ -571,6 +620,7 @@ void gpu_trace_note_end(struct gpu_trace *trace, const struct gpu_op *op) {
 }
 
 void gpu_trace_note_memory(struct gpu_trace *trace, const struct gpu_block *block, bool is_begin) {
+    ENTER(trace);
     char site[300];
     const char *label = block->label;
     if (!label[0] && block->site.source) {
@@ -592,18 +642,21 @@ void gpu_trace_note_memory(struct gpu_trace *trace, const struct gpu_block *bloc
 }
 
 void gpu_trace_note_compilations(struct gpu_trace *trace, const struct gpu_stats *stats) {
+    ENTER(trace);
     trace->counts.compilations = stats->compilations;
     trace->counts.compile_ns = stats->compile_ns;
     trace->counts.cache_hits = stats->cache_hits;
 }
 
 void gpu_trace_forget_memory(struct gpu_trace *trace) {
+    ENTER(trace);
     for (uint32_t i = 0; i < trace->text_count; i++) {
         trace->held[i].bytes = 0;
     }
 }
 
 int64_t gpu_trace_device_ns(const struct gpu_trace *trace, uint64_t op_number) {
+    ENTER(trace);
     const struct gpu_traced_op *row = find(trace, op_number);
     return row && row->ended_ns != 0 ? row->ended_ns - row->begun_ns : -1;
 }
@@ -636,6 +689,7 @@ const struct gpu_traced_span *gpu_trace_span(const struct gpu_trace *trace, uint
 /* ---- asking ---- */
 
 uint64_t gpu_trace_find(const struct gpu_trace *trace, uint64_t op_number) {
+    ENTER(trace);
     return find(trace, op_number) ? op_number - trace->number_first + 1 : 0;
 }
 
@@ -644,24 +698,29 @@ const char *gpu_trace_device_name(const struct gpu_trace *trace) {
 }
 
 uint64_t gpu_trace_count(const struct gpu_trace *trace) {
+    ENTER(trace);
     return trace->ops.count;
 }
 
 uint64_t gpu_trace_dropped(const struct gpu_trace *trace) {
+    ENTER(trace);
     return trace->dropped_count + trace->nodes_dropped;
 }
 
-const struct gpu_traced_op *gpu_trace_op(const struct gpu_trace *trace, uint64_t number) {
-    return row_at(&trace->ops, number - 1);
+void gpu_trace_op(const struct gpu_trace *trace, uint64_t number, struct gpu_traced_op *op) {
+    ENTER(trace);
+    *op = *(const struct gpu_traced_op *)row_at(&trace->ops, number - 1);
 }
 
 const struct gpu_traced_use *gpu_trace_use(const struct gpu_trace *trace,
                                            const struct gpu_traced_op *op, uint32_t index) {
+    ENTER(trace);
     return row_at(&trace->uses, op->use_first + index);
 }
 
 const struct gpu_param *gpu_trace_param(const struct gpu_trace *trace,
                                         const struct gpu_traced_op *op, uint32_t index) {
+    ENTER(trace);
     const struct gpu_signature *signature =
         op->form != 0 ? trace->forms[op->form - 1].signature : NULL;
     return signature && index < signature->param_count ? &signature->params[index] : NULL;
@@ -669,43 +728,52 @@ const struct gpu_param *gpu_trace_param(const struct gpu_trace *trace,
 
 const uint8_t *gpu_trace_arg(const struct gpu_trace *trace, const struct gpu_traced_op *op,
                              const struct gpu_param *param) {
+    ENTER(trace);
     return (const uint8_t *)row_at(&trace->args, op->arg_first) + param->byte_offset;
 }
 
 const struct gpu_traced_node *gpu_trace_node(const struct gpu_trace *trace, uint64_t row) {
+    ENTER(trace);
     return row_at(&trace->nodes, row - 1);
 }
 
-const struct gpu_traced_op *gpu_trace_newest_of(const struct gpu_trace *trace,
-                                                const struct gpu_graph *graph) {
+bool gpu_trace_newest_of(const struct gpu_trace *trace, const struct gpu_graph *graph,
+                         struct gpu_traced_op *op) {
+    ENTER(trace);
     for (uint64_t number = trace->ops.count; number > 0; number--) {
         const struct gpu_traced_op *row = row_at(&trace->ops, number - 1);
         if (row->graph != 0 && row->ended_ns != 0 &&
             trace->graphs[row->graph - 1].number == graph->number) {
-            return row;
+            *op = *row;
+            return true;
         }
     }
-    return NULL;
+    return false;
 }
 
 const struct gpu_traced_wait *gpu_trace_wait(const struct gpu_trace *trace,
                                              const struct gpu_traced_op *op, uint32_t index) {
+    ENTER(trace);
     return row_at(&trace->waits, op->wait_first + index);
 }
 
 const char *gpu_trace_text(const struct gpu_trace *trace, uint32_t number) {
+    ENTER(trace);
     return trace->texts[number < trace->text_count ? number : 0];
 }
 
 uint32_t gpu_trace_text_count(const struct gpu_trace *trace) {
+    ENTER(trace);
     return trace->text_count;
 }
 
 uint64_t gpu_trace_peak_bytes(const struct gpu_trace *trace, uint32_t text) {
+    ENTER(trace);
     return trace->held[text].peak_bytes;
 }
 
 struct gpu_trace_counts gpu_trace_counts(const struct gpu_trace *trace) {
+    ENTER(trace);
     return trace->counts;
 }
 

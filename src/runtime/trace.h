@@ -3,7 +3,9 @@
  *
  * One log for each traced device, which grows, up to a limit, and may outlive the device: it has
  * texts of its own. Times are ns of the monotonic clock. Everything here is for the device's owner
- * thread. */
+ * thread; of a shared device, for any: its log has a lock of its own, which is held for no longer
+ * than a call. What is in the log stays where it is and as it is, but for rows of operations, which
+ * are copied. */
 #ifndef GPU_RUNTIME_TRACE_H
 #define GPU_RUNTIME_TRACE_H
 
@@ -55,6 +57,7 @@ struct gpu_traced_op {
     uint32_t grid[3];
     uint16_t block[3];
     uint8_t kind, outcome;
+    uint32_t seat;                 /* of a shared device: whose it is, from 1; 0: nobody's */
     uint32_t slot, next, previous; /* of this slot, counted from 1; 0: none */
 };
 struct gpu_traced_use {
@@ -93,7 +96,10 @@ struct gpu_traced_span {
 struct gpu_trace *gpu_trace_create(const char *device_name, uint32_t ops_max);
 struct gpu_trace *gpu_trace_retain(struct gpu_trace *trace);
 void gpu_trace_release(struct gpu_trace *trace); /* NULL: nothing */
-/* Where the number of the task is found that gives operations, borrowed; NULL: nowhere. */
+/* From here on several threads may have it, which nobody else knows yet. False: no memory. */
+bool gpu_trace_share(struct gpu_trace *trace);
+/* Where the number of the task is found that gives operations, borrowed; NULL: nowhere. Of a shared
+ * device each seat has its own (gpu_seat_set_task). */
 void gpu_trace_set_task(struct gpu_trace *trace, const uint64_t *task);
 
 /* ---- noting; the device's own ---- */
@@ -125,8 +131,8 @@ uint64_t gpu_trace_find(const struct gpu_trace *trace, uint64_t op_number);
 const char *gpu_trace_device_name(const struct gpu_trace *trace);
 uint64_t gpu_trace_count(const struct gpu_trace *trace);
 uint64_t gpu_trace_dropped(const struct gpu_trace *trace);
-/* Counted from 1. */
-const struct gpu_traced_op *gpu_trace_op(const struct gpu_trace *trace, uint64_t number);
+/* A copy of that row, counted from 1, as it is now. */
+void gpu_trace_op(const struct gpu_trace *trace, uint64_t number, struct gpu_traced_op *op);
 const struct gpu_traced_use *gpu_trace_use(const struct gpu_trace *trace,
                                            const struct gpu_traced_op *op, uint32_t index);
 /* The parameters of the kernel that it launched, and where the argument for one of them is, in
@@ -140,9 +146,9 @@ const struct gpu_traced_wait *gpu_trace_wait(const struct gpu_trace *trace,
 /* The nodes of the launch that were timed, the last one first: op->node_last is one's row, and
  * `before` the next one's. */
 const struct gpu_traced_node *gpu_trace_node(const struct gpu_trace *trace, uint64_t row);
-/* The newest launch of the graph that the device has ended; NULL: there is none. */
-const struct gpu_traced_op *gpu_trace_newest_of(const struct gpu_trace *trace,
-                                                const struct gpu_graph *graph);
+/* A copy of the newest launch of the graph that the device has ended; false: there is none. */
+bool gpu_trace_newest_of(const struct gpu_trace *trace, const struct gpu_graph *graph,
+                         struct gpu_traced_op *op);
 const char *gpu_trace_text(const struct gpu_trace *trace, uint32_t number); /* "" for 0 */
 uint32_t gpu_trace_text_count(const struct gpu_trace *trace);
 void gpu_trace_note_compilations(struct gpu_trace *trace, const struct gpu_stats *stats);

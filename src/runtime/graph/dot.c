@@ -100,14 +100,14 @@ static void put_body(struct gpu_writer *writer, const struct graph_body *body, c
 /* Of each node, malloc'ed; NULL: nothing is known. */
 static struct took *times_of(const struct gpu_graph *graph) {
     const struct gpu_trace *trace = graph->device->trace;
-    const struct gpu_traced_op *op =
-        trace && graph->traced != 0 ? gpu_trace_newest_of(trace, graph) : NULL;
+    struct gpu_traced_op op;
+    bool is_known = trace && graph->traced != 0 && gpu_trace_newest_of(trace, graph, &op);
     struct took *took =
-        op && op->node_last != 0 ? calloc(graph->body.node_count, sizeof *took) : NULL;
-    for (uint64_t row = took ? op->node_last : 0; row != 0;) {
+        is_known && op.node_last != 0 ? calloc(graph->body.node_count, sizeof *took) : NULL;
+    for (uint64_t row = took ? op.node_last : 0; row != 0;) {
         const struct gpu_traced_node *node = gpu_trace_node(trace, row);
         struct took *of = &took[node->node];
-        int64_t begun_ns = node->begun_ns - op->begun_ns, ended_ns = node->ended_ns - op->begun_ns;
+        int64_t begun_ns = node->begun_ns - op.begun_ns, ended_ns = node->ended_ns - op.begun_ns;
         of->begun_ns = of->ended_ns == 0 || begun_ns < of->begun_ns ? begun_ns : of->begun_ns;
         of->ended_ns = ended_ns > of->ended_ns ? ended_ns : of->ended_ns;
         row = node->before;

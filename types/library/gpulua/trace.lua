@@ -4,6 +4,11 @@
 
 A device that is opened with `trace = true`, or under `gpulua --trace`, `--timeline`, `--summary` or `GPULUA_TRACE=1`,
 keeps what it is given and when it did it.
+
+A device that several states share is traced if its host wants that (`trace_ops_max` of `gpulua_device_config`, or
+`GPULUA_TRACE=1`). A state whose configuration asks for traces then sees what all of them give the device, from when it
+opens it itself until it closes it; what was another's has that one's `seat` and no task. A state that does not ask, and
+a sandbox, sees none of it.
 ]]
 
 ---What traced devices have done: `gpu.trace`.
@@ -109,6 +114,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---The log of a device.
 ---@class gpulua.trace_log
 ---@field name string The device's; with a number where several have one name.
+---@field seat? integer The state's own, where it shares the device with others: see `gpulua.event`.
 ---@field ops integer
 ---@field dropped integer
 ---@field waits_issued integer
@@ -124,10 +130,11 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---@field kind gpulua.event_kind
 ---@field label string Or ""; of a wait, what for.
 ---@field where? string "file:line" of the call; of a run, where the task was spawned.
----@field task? integer Its number; nil outside of tasks.
+---@field task? integer Its number; nil outside of tasks, and of what other states gave.
 ---@field begun? number On the device, or of the span; nil where that is not known.
 ---@field ended? number
 ---@field device? string Of operations, as all that follows.
+---@field seat? integer Of what another state gave a shared device: which one, from 1, in the order of opening it.
 ---@field stream? integer
 ---@field seq? integer
 ---@field log? integer Its place in the logs; of a wait, that of what it waited for.
@@ -182,16 +189,17 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---@field waits gpulua.wait_report[] The longest first.
 ---@field dropped integer Waits, runs of tasks and ranges that had no room.
 
----Of one device.
+---Of one device. Compilations, fences and memory are those of all states that share it, since it was opened.
 ---@class gpulua.device_report
 ---@field name string
----@field operations integer In the log.
+---@field operations integer In the log; of a device that several states share, the state's own.
 ---@field dropped integer Operations that had no room there.
 ---@field untimed integer Operations without a time.
----@field elapsed number Seconds from the first to the last.
+---@field elapsed number Seconds from the first to the last, whoever gave them.
 ---@field busy number Seconds with work under way.
 ---@field kernels gpulua.kernel_report[] The dearest first; also graphs, fills and library calls.
 ---@field copies gpulua.copy_report[] The dearest first.
+---@field others gpulua.other_report[] What other states gave a device that they share, the dearest first.
 ---@field compiled { count: integer, total: number, from_cache: integer } Runs of a compiler, and what the cache had.
 ---@field fences { issued: integer, left_out: integer }
 ---@field peak_bytes integer The most that buffers took.
@@ -214,6 +222,13 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---@field total number Seconds.
 ---@field bytes integer
 ---@field rate? number Bytes per second.
+---@field share number Of the device's time.
+
+---Of one of the other states that share a device.
+---@class gpulua.other_report
+---@field seat integer As in `gpulua.event`.
+---@field operations integer
+---@field total number Seconds.
 ---@field share number Of the device's time.
 
 ---Of one line of the script that waited.
