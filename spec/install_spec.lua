@@ -151,6 +151,14 @@ describe("the rock", function()
   end)
 end)
 
+it_("all that make test runs is made where CUDA's headers are not there", function()
+  local folder = built.folder()
+  local output, status = built.run("unset DEVICE CC CXX\n"
+    .. "make -j2 BUILD=%s CUDA_HOME=/nowhere CFLAGS='-O0 -Werror=unused' test-build", folder)
+  os.execute("rm -r " .. folder)
+  assert.equal(0, status, output)
+end)
+
 describe("make install", function()
   local folder, prefix
 
