@@ -383,6 +383,7 @@ install: $(PRODUCTS) install-shell
 	chmod -R u=rwX,go=rX '$(DESTDIR)$(PREFIX)/share/gpulua'
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LUA@|$(LUA_PKG)|' tools/gpulua.pc.in \
 		> '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc'
+	chmod 644 '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc'
 	@$(CACHE_LIBRARIES)
 
 # Programs find a new library in the loader's folders only when its list has been made again.
