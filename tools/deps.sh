@@ -9,7 +9,7 @@ CXX=${CXX:-c++}
 
 has() { command -v "${1%% *}" > /dev/null 2>&1; }
 header() {
-    echo "#include <$1>" | $CC $(pkg-config --cflags lua5.4 2> /dev/null || echo -I/usr/include/lua5.4) \
+    echo "#include <$1>" 2> /dev/null | $CC $(pkg-config --cflags lua5.4 2> /dev/null || echo -I/usr/include/lua5.4) \
         -E -x c - > /dev/null 2>&1
 }
 # A library that is loaded at run time.
