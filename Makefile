@@ -101,6 +101,8 @@ NVRTC_CHECK := $(if $(CUDA_INCLUDE),$(patsubst spec/%.c,$(BUILD)/spec/%,$(wildca
 # What the specs of ranges have NVTX load.
 RANGE_LISTENER := $(if $(NVTX_INCLUDE),$(BUILD)/spec/ranges/listener.so)
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
+BENCH_SOURCES := $(if $(CUDA_INCLUDE),$(BENCH_SOURCES),$(filter-out $(patsubst %,bench/%.c, \
+	cublas curand fault graphs lanes raw_driver),$(BENCH_SOURCES)))
 BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
 
 # The interpreter is build/gpulua, so the Lua module's folder cannot have that name too: in a build tree, stock Lua
@@ -383,6 +385,7 @@ install: $(PRODUCTS) install-shell
 	chmod -R u=rwX,go=rX '$(DESTDIR)$(PREFIX)/share/gpulua' '$(DESTDIR)$(PREFIX)/$(DOCUMENTS)'
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LUA@|$(LUA_PKG)|' tools/gpulua.pc.in \
 		> '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc'
+	chmod 644 '$(DESTDIR)$(PREFIX)/lib/pkgconfig/gpulua.pc'
 	@$(CACHE_LIBRARIES)
 
 # Programs find a new library in the loader's folders only when its list has been made again.

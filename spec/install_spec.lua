@@ -154,6 +154,26 @@ describe("the rock", function()
   end)
 end)
 
+it_("make deps says what is missing, and nothing of how it looks", function()
+  local folder = built.folder()
+  built.runs("for name in sh ls id mkdir mktemp rm grep; do ln -s \"$(command -v $name)\" %s; done", folder)
+  local output, status = built.run("trap '' PIPE; PATH=%s sh tools/deps.sh all", folder)
+  os.execute("rm -r " .. folder)
+  assert.equal(1, status)
+  assert.truthy(output:find("  Lua 5.4, lua5.4 (Debian: lua5.4)\n", 1, true), output)
+  for line in output:gmatch "[^\n]+" do
+    assert.truthy(line:find "^gpulua: " or line:find "^  .* %(Debian: [%w .+-]+%)$", line)
+  end
+end)
+
+it_("all that make test runs is made where CUDA's headers are not there", function()
+  local folder = built.folder()
+  local output, status = built.run("unset DEVICE CC CXX\n"
+    .. "make -j2 BUILD=%s CUDA_HOME=/nowhere CFLAGS='-O0 -Werror=unused' test-build", folder)
+  os.execute("rm -r " .. folder)
+  assert.equal(0, status, output)
+end)
+
 describe("make install", function()
   local folder, prefix
 
@@ -222,6 +242,12 @@ describe("make install", function()
     end
     built.runs("%s uninstall", install) -- nothing is there: fine
     assert.are.same(difference(after, before), difference(tree(place), before))
+    -- Others can read what somebody has installed who usually lets nobody.
+    built.runs("umask 077 && %s install", install)
+    assert.are.same({}, difference(installed, tree(place)))
+    built.runs("umask 077 && %s install DESTDIR=%s/private", install, folder)
+    built.runs("test -z \"$(find %s/private/* ! -perm -o=r)\"", folder)
+    built.runs("%s uninstall", install)
     -- What somebody has put into our folder stays.
     built.runs("%s install && touch %s/lib/lua/5.4/gpulua/mine.so && %s uninstall", install, place, install)
     assert.truthy(tree(place)["lib/lua/5.4/gpulua/mine.so"])

@@ -402,6 +402,22 @@ describe("check mode", function()
       output, code = run("--seeds 60", "lost print")
       assert.truthy(output:find("its output differs", 1, true), output)
       assert.equal(1, code)
+      seed = output:match "seed (%d+) differs"
+      for _, one in ipairs { "1", seed } do
+        local said = ("  line 1 of the output of seed %s: %s"):format(one, (run("--check=" .. one, "lost print")))
+        assert.truthy(output:find(said, 1, true), output)
+      end
+    end)
+
+    it("--seeds shows the first line of the output that differs, also where one run says less", function()
+      local told <const> = [[
+        print "same"
+        local seed = tonumber(table.concat(arg, " ", -2, -1):match "%-%-check=(%d+)")
+        if seed > 1 then print(("x"):rep(300) .. "\t") end]]
+      local output, code = run("--seeds 2", "kept", told)
+      assert.equal(1, code)
+      local line <const> = "  line 2 of the output of seed "
+      assert.truthy(output:find(("%s1: nothing\n%s2: %s ...\n"):format(line, line, ("x"):rep(200)), 1, true), output)
     end)
 
     it("--seeds says when nothing differs, and runs the first seed as if it were alone", function()

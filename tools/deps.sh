@@ -9,7 +9,7 @@ CXX=${CXX:-c++}
 
 has() { command -v "${1%% *}" > /dev/null 2>&1; }
 header() {
-    echo "#include <$1>" | $CC $(pkg-config --cflags lua5.4 2> /dev/null || echo -I/usr/include/lua5.4) \
+    echo "#include <$1>" 2> /dev/null | $CC $(pkg-config --cflags lua5.4 2> /dev/null || echo -I/usr/include/lua5.4) \
         -E -x c - > /dev/null 2>&1
 }
 # A library that is loaded at run time.
@@ -24,6 +24,8 @@ static_lua() {
 numpy() { python3 -c 'import numpy' > /dev/null 2>&1 || /usr/bin/python3 -c 'import numpy' > /dev/null 2>&1; }
 fuzzer() { sh tools/fuzz.sh --compiler > /dev/null; }
 browser() { has chromium || has chromium-browser || has google-chrome; }
+luv() { lua5.4 -e 'require "luv"' > /dev/null 2>&1; }
+libuv() { pkg-config --exists libuv > /dev/null 2>&1; }
 # Under Lua 5.4, whichever version the command itself would start.
 busted54() { lua5.4 -e 'require "busted.core"' > /dev/null 2>&1 && { has busted || [ -e /usr/bin/busted ]; }; }
 
@@ -64,12 +66,12 @@ look_all() {
     look test may "pkill" procps has pkill
     look test may "pkg-config" pkg-config has pkg-config
     look test may "abidiff, to compare the ABI with the last release's" abigail-tools has abidiff
-    look test may "libuv, for the example of a service" libuv1-dev pkg-config --exists libuv
+    look test may "libuv, for the example of a service" libuv1-dev libuv
     look test may "LuaRocks for Lua 5.4, to make the rock with" luarocks has luarocks-5.4
     look test may "zip, for LuaRocks" zip has zip
     look test may "cmark-gfm, to make the manual's site with" cmark-gfm has cmark-gfm
     look test may "unzip, for LuaRocks" unzip has unzip
-    look test may "luv for Lua 5.4, a clock and an event loop" lua-luv lua5.4 -e 'require "luv"'
+    look test may "luv for Lua 5.4, a clock and an event loop" lua-luv luv
     look all may "luacheck" lua-check has luacheck
     look all may "clang-format" clang-format has clang-format
     look all may "valgrind" valgrind has valgrind

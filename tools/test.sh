@@ -32,6 +32,19 @@ unset GPULUA_KERNELS
 
 passed=0 failed=0 skipped=0
 
+# timed COMMAND...: ends it when its time is over, or when this script is told to end. timeout makes a group of its own of
+# it, which Ctrl-C does not reach, and a shell that waits in the foreground would hear of that no sooner than at the end.
+running=
+trap 'trap "" INT TERM HUP; [ -z "$running" ] || { kill "$running"; wait "$running"; } 2> /dev/null; exit 130' INT TERM HUP
+# What shells start in the background ignores interrupts, which some specs are about.
+heard=
+! env --default-signal=INT,QUIT true 2> /dev/null || heard="env --default-signal=INT,QUIT"
+timed() {
+    $heard timeout -k 10 "$TEST_TIMEOUT_S" "$@" &
+    running=$!
+    wait "$running"
+}
+
 # add NAME LOG STATUS: counts a run. One that ended badly without saying what failed is a failure itself.
 add() {
     line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$2" | tail -n 1)
@@ -80,7 +93,7 @@ for program in "$@"; do
     log=$logs/$(echo "$name" | tr / -).log
     rm -f "$GPULUA_TEST_CURRENT"
     # A test program lies in a folder of its own, where the executor is not looked for.
-    GPULUA_EXECUTOR="$build_path/gpulua-exec" timeout -k 10 "$TEST_TIMEOUT_S" "$program" > "$log" 2>&1
+    timed env GPULUA_EXECUTOR="$build_path/gpulua-exec" "$program" > "$log" 2>&1
     add "$name" "$log" $?
 done
 
@@ -94,6 +107,7 @@ fi
 if [ -n "$ISOLATE" ] && [ -n "$(find spec -name '*_spec.lua')" ]; then
     for isolate in $ISOLATE; do
         log=$logs/specs-$isolate.log
+        echo "specs on $DEVICE, transport $isolate, some minutes: ${log#"$PWD/"}"
         rm -f "$GPULUA_TEST_CURRENT"
         helper=
         # Once, on the CPU device: collects the kernels for NVRTC.
@@ -104,7 +118,7 @@ if [ -n "$ISOLATE" ] && [ -n "$(find spec -name '*_spec.lua')" ]; then
             helper=--helper=tools/kernels_seen.lua
         fi
         # shellcheck disable=SC2086
-        GPULUA_ISOLATE=$isolate timeout -k 10 "$TEST_TIMEOUT_S" "$BUILD/gpulua" "$BUSTED" --ignore-lua \
+        timed env GPULUA_ISOLATE="$isolate" "$BUILD/gpulua" "$BUSTED" --ignore-lua \
             -o tools/busted_output.lua $helper ${BUSTED_FLAGS:-} > "$log" 2>&1
         add "specs on $DEVICE, transport $isolate" "$log" $?
     done
@@ -118,9 +132,10 @@ if [ -n "$ISOLATE" ]; then
         checked="$checked spec/programs_spec.lua spec/graph_programs_spec.lua spec/temporary_spec.lua spec/update_spec.lua"
     for isolate in $ISOLATE; do
         log=$logs/specs-check-$isolate.log
+        echo "specs on $DEVICE in check mode, transport $isolate: ${log#"$PWD/"}"
         rm -f "$GPULUA_TEST_CURRENT"
         # shellcheck disable=SC2086
-        GPULUA_CHECK=1 GPULUA_ISOLATE=$isolate timeout -k 10 "$TEST_TIMEOUT_S" "$BUILD/gpulua" "$BUSTED" --ignore-lua \
+        timed env GPULUA_CHECK=1 GPULUA_ISOLATE="$isolate" "$BUILD/gpulua" "$BUSTED" --ignore-lua \
             -o tools/busted_output.lua $checked > "$log" 2>&1
         add "specs on $DEVICE in check mode, transport $isolate" "$log" $?
     done
@@ -131,7 +146,7 @@ if [ -n "${GPULUA_KERNELS:-}" ]; then
     log=$logs/kernels.log
     lua5.4 tools/kernels.lua "$GPULUA_KERNELS" examples/*.lua examples/project/src/*.lua bench/*.lua \
         docs/tutorial.md docs/howto/*.md > /dev/null 2> "$log" &&
-        timeout -k 10 "$TEST_TIMEOUT_S" "$NVRTC_CHECK" "$GPULUA_KERNELS"/*.cu > "$log" 2>&1
+        timed "$NVRTC_CHECK" "$GPULUA_KERNELS"/*.cu > "$log" 2>&1
     status=$?
     # 77: there is no NVRTC here; each kernel counts as skipped.
     [ $status -ne 77 ] || status=0

@@ -76,7 +76,7 @@ function info.text()
   if got.cache.folder then
     add("cache: %s, %.1f of %d MiB", got.cache.folder, got.cache.bytes / 2 ^ 20, got.cache.limit_bytes // 2 ^ 20)
   else
-    add("cache: no folder can be used: kernels are compiled anew each time")
+    add("cache: no folder can be used: kernels of GPUs are compiled anew each time, those of the CPU device not at all")
   end
   return table.concat(lines, "\n")
 end

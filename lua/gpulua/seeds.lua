@@ -303,8 +303,32 @@ local function say(format, ...)
   io.stderr:write("gpulua: ", format:format(...), "\n")
 end
 
+local longest <const> = 200
+
+--- The first line of the output that is another: its number, and both, "nothing" where there is none.
+local function line_that_differs(a, b)
+  local next_a, next_b, number = a.out:gmatch "[^\n]*\n?", b.out:gmatch "[^\n]*\n?", 0
+  local line_a, line_b
+  repeat
+    line_a, line_b, number = next_a(), next_b(), number + 1
+  until line_a ~= line_b
+  local function text(line)
+    if (line or "") == "" then
+      return "nothing"
+    end
+    line = line:gsub("\n$", "")
+    return (#line > longest and line:sub(1, longest) .. " ..." or line):gsub("%c", "?")
+  end
+  return number, text(line_a), text(line_b)
+end
+
 local function tell(first, other)
   say("%s differs from %s: %s", other.name, first.name, what_differs(first, other))
+  if other.out ~= first.out then
+    local number, before, now = line_that_differs(first, other)
+    io.stderr:write(("  line %d of the output of %s: %s\n"):format(number, first.name, before))
+    io.stderr:write(("  line %d of the output of %s: %s\n"):format(number, other.name, now))
+  end
   for _, line in ipairs(seeds.explain(first.log, other.log)) do
     io.stderr:write(line, "\n")
   end

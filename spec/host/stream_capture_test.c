@@ -10,7 +10,6 @@
 #include "host/exchange.h"
 
 static gpulua *g;
-static lua_State *L;
 
 static gpulua *open_on(const char *device, gpulua_isolation isolation) {
     gpulua_config config;
@@ -71,6 +70,7 @@ static struct {
 
 enum { NONE, ACTIVE, INVALIDATED, UNSAFE = 900 };
 
+static lua_State *L;
 static void *driver; /* the library */
 static bool is_fake;
 static void *context, *own; /* the host's hold on the context, and its stream */

@@ -261,6 +261,13 @@ static gpulua_status job_run(struct job *job, const char *cache_path, void **ima
         return GPULUA_OK;
     }
     if (!gpu_cache_folder(cache_path, job->cache_folder, sizeof job->cache_folder)) {
+        const char *named = cache_path && cache_path[0] ? cache_path : getenv("GPULUA_CACHE");
+        if (named && named[0]) {
+            return gpu_backend_fail(job->error, GPULUA_IO, 0,
+                                    "compiled code cannot go to '%s': GPULUA_CACHE must be a "
+                                    "folder of the user's own, that nobody else can write",
+                                    named);
+        }
         return gpu_backend_fail(job->error, GPULUA_IO, 0,
                                 "there is no folder for compiled code: set GPULUA_CACHE to one");
     }
