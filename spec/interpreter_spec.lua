@@ -694,7 +694,20 @@ describe("the interpreter", function()
       assert.truthy(err:find("'--device' needs argument", 1, true), err)
       assert.equal(1, code)
       _, err, code = run(gpulua, "--nonsense")
-      assert.truthy(err:find("unrecognized option '--nonsense'", 1, true), err)
+      assert.truthy(err:find "unrecognized option '%-%-nonsense'; %S+ %-%-help shows all\n$", err)
+      -- Each is found where a letter is wrong, missing or too many.
+      local help, count = run(gpulua, "-h"), 0
+      assert.equal(run(gpulua, "--help"), help)
+      for option in help:gmatch "%-%-%l[%l-]+" do
+        local letter, rest = option:match "^%-%-(%l)(.*)$"
+        for _, misspelt in ipairs { "--" .. rest, "--" .. letter .. "q" .. rest, "--q" .. rest .. "=3" } do
+          _, err, code = run(gpulua, misspelt)
+          assert.truthy(err:find(("'%s': %s is one;"):format(misspelt, option), 1, true), err)
+          assert.equal(1, code)
+        end
+        count = count + 1
+      end
+      assert.truthy(count >= 14, count)
       assert.equal(1, code)
     end)
 

@@ -50,6 +50,28 @@ describe("messages", function()
     end)
   end)
 
+  it("say what to do where Lua cannot compute with what lies on the device", function()
+    local scalar = gpu.reduce("sum", x)
+    local function raises(message, hint, f)
+      local err = support.raises("InvalidArgument", message, f)
+      assert.truthy(err.hint:find(hint, 1, true), err.hint)
+    end
+    raises("a scalar lies on the device", "scalar:get()", function() return scalar + 1 end)
+    raises("a scalar lies on the device", "scalar:get()", function() return 2 * scalar end)
+    raises("a scalar lies on the device", "scalar:get()", function() return scalar < 1 end)
+    raises("a scalar lies on the device", "scalar:get()", function() return "sum " .. scalar end)
+    raises("buffer's elements lie on the device", "gpu.map(", function() return x * 2 end)
+    raises("buffer's elements lie on the device", "buffer:read()", function() return -x end)
+    raises("kernel 'saxpy' is not called, but launched", "kernel:launch(threads", function() kernel(8, 8, 2, x, x) end)
+    raises("got string and buffer", "{ a = 2, x = buffer }", function() gpu.map("x + 1", x) end)
+    -- Other values may know what to do with it.
+    local knows = setmetatable({}, { __mul = function(a, b) return { a, b } end })
+    assert.are.same({ x, knows }, x * knows)
+    assert.are.same({ knows, x }, knows * x)
+    assert.are.same({ scalar, knows }, scalar * knows)
+    assert.is_true(x == x and x ~= scalar)
+  end)
+
   it("refuse a time that is none wherever one is taken, also for what is over", function()
     local pending = gpu.spawn(function() gpu.sleep(0.02) end)
     for text, seconds in pairs { ["-1"] = -1, nan = 0 / 0, string = "1", table = {}, ["-inf"] = -math.huge } do

@@ -143,8 +143,9 @@ end
 -- shapes; memory that is shared in part; CompileFailed; kernel:launch's.
 return function(text, arguments)
   if type(text) ~= "string" or type(arguments) ~= "table" then
-    core.raise("InvalidArgument", ("map: an expression and a table expected, got %s and %s"):format(type(text),
-      type(arguments)))
+    local function named(value) return core.type(value) or type(value) end
+    core.raise("InvalidArgument", ("map: an expression and a table expected, got %s and %s"):format(named(text),
+      named(arguments)), 'as in gpu.map("a * x", { a = 2, x = buffer })')
   end
   local known = latest[text]
   if known and core.map_fits(arguments, known.made.params, known.kinds, known.made.kernel) then

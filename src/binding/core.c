@@ -65,9 +65,54 @@ void gpu_lua_set_functions(lua_State *L, const luaL_Reg *functions) {
     luaL_setfuncs(L, functions, 1);
 }
 
+/* ---- what is written first with values that lie on the device ---- */
+
+static const struct {
+    enum gpu_lua_kind kind;
+    const char *message, *hint;
+} computed[] = {
+    {GPU_LUA_KIND_BUFFER,
+     "a buffer's elements lie on the device, where Lua cannot compute with them",
+     "gpu.map(\"x + 1\", { x = buffer }) does so there; buffer:read() brings them"},
+    {GPU_LUA_KIND_SCALAR, "a scalar lies on the device, where Lua cannot compute with it",
+     "scalar:get() waits for its value; kernels and gpu.map take it as it is"},
+};
+
+/* Upvalues: the object, the place in `computed`, the event. Another value may know what to do. */
+static int compute(lua_State *L) {
+    lua_Integer at = lua_tointeger(L, lua_upvalueindex(2));
+    const char *event = lua_tostring(L, lua_upvalueindex(3));
+    for (int other = 2; other > 0; other--) {
+        if (luaL_getmetafield(L, other, event) != LUA_TNIL && lua_tocfunction(L, -1) != compute) {
+            lua_insert(L, 1);
+            lua_call(L, 2, 1);
+            return 1;
+        }
+    }
+    gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT, computed[at].hint, "%s", computed[at].message);
+}
+
+/* Into the metatable on top. */
+static void refuse_to_compute(lua_State *L, enum gpu_lua_kind kind) {
+    static const char *const events[] = {"__add", "__sub", "__mul", "__div", "__idiv",  "__mod",
+                                         "__pow", "__unm", "__lt",  "__le",  "__concat"};
+    for (size_t at = 0; at < sizeof computed / sizeof *computed; at++) {
+        for (size_t i = 0; computed[at].kind == kind && i < sizeof events / sizeof *events; i++) {
+            gpu_lua_push_object(L);
+            lua_pushinteger(L, (lua_Integer)at);
+            lua_pushstring(L, events[i]);
+            lua_pushcclosure(L, compute, 3);
+            lua_setfield(L, -2, events[i]);
+        }
+    }
+}
+
+/* ---- kinds ---- */
+
 void gpu_lua_kind_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind,
                       const luaL_Reg *methods, const luaL_Reg *metamethods) {
     if (luaL_newmetatable(L, type_name(kind))) {
+        refuse_to_compute(L, kind);
         if (metamethods) {
             gpu_lua_set_functions(L, metamethods);
         }

@@ -331,6 +331,14 @@ static int kernel_launch(lua_State *L) {
     return 1; /* the op, if anybody wants it */
 }
 
+/* kernel(...): the way that functions are called. */
+static int kernel_call(lua_State *L) {
+    struct kernel_handle *handle = check_kernel(L, GPU_LUA(L), 1);
+    gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
+                      "kernel:launch(threads, ...), or with {grid=, block=} for threads",
+                      "kernel '%s' is not called, but launched", gpu_kernel_name(handle->kernel));
+}
+
 /* ---- facts ---- */
 
 /* kernel:signature() -> "n: i32, a: f32, x: in f32*, y: inout f32*" */
@@ -454,6 +462,7 @@ void gpu_lua_kernel_open(lua_State *L, struct gpulua *g) {
     static const luaL_Reg metamethods[] = {{"__gc", kernel_gc},
                                            {"__close", kernel_close},
                                            {"__tostring", kernel_tostring},
+                                           {"__call", kernel_call},
                                            {NULL, NULL}};
     keep_options(L, g);
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_KERNEL, methods, metamethods);

@@ -54,6 +54,48 @@ static void usage(const char *bad) {
     options_show(stderr);
 }
 
+/* How many letters have to be put in, left out or changed. */
+static size_t distance(const char *a, const char *b) {
+    enum { LONGEST = 32 };
+    size_t row[LONGEST + 1], a_length = strlen(a), b_length = strlen(b);
+    if (a_length > LONGEST || b_length > LONGEST) {
+        return LONGEST;
+    }
+    for (size_t k = 0; k <= b_length; k++) {
+        row[k] = k;
+    }
+    for (size_t i = 1; i <= a_length; i++) {
+        size_t corner = row[0]++;
+        for (size_t k = 1; k <= b_length; k++) {
+            size_t same = corner + (a[i - 1] != b[k - 1]);
+            size_t other = (row[k] < row[k - 1] ? row[k] : row[k - 1]) + 1;
+            corner = row[k];
+            row[k] = same < other ? same : other;
+        }
+    }
+    return row[b_length];
+}
+
+static void unknown_long(const char *option) {
+    static const char *const names[] = {
+        "--help",  "--version",  "--info",   "--check",  "--code",   "--summary", "--seeds",
+        "--trace", "--timeline", "--flight", "--replay", "--kernel", "--device",  "--isolate"};
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(option, "="), option);
+    const char *nearest = NULL;
+    size_t least = 3;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t here = distance(name, names[i]);
+        if (here < least) {
+            least = here;
+            nearest = names[i];
+        }
+    }
+    fprintf(stderr, "%s: unrecognized option '%s'%s%s%s; %s --help shows all\n", program.name,
+            option, nearest ? ": " : "", nearest ? nearest : "", nearest ? " is one" : "",
+            program.name);
+}
+
 bool options_wants_value(const char *option) {
     static const char *const names[] = {"--seeds",  "--trace",  "--timeline", "--flight",
                                         "--replay", "--kernel", "--device",   "--isolate"};
@@ -177,7 +219,7 @@ static bool take_long(char **argv, int *i, struct options *options) {
             return false;
         }
     } else {
-        usage(option);
+        unknown_long(option);
         return false;
     }
     if (is_missing) {
@@ -230,6 +272,10 @@ bool options_read(int argc, char **argv, struct options *options) {
             continue;
         }
         bool is_long = option[2] != '\0';
+        if (strcmp(option, "-h") == 0) {
+            options->shows_help = true;
+            continue;
+        }
         switch (option[1]) {
         case 'e':
         case 'l':
