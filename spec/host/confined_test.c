@@ -1,5 +1,6 @@
 /* Kernels that are not trusted: code of the CPU device that tries whatever native code can. Each
  * attempt that is refused on a confined device has a twin on one that is not, where it succeeds. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -412,6 +413,39 @@ static void answers(void) {
     }
 }
 
+/* As if kernels had taken the process over: it does nothing any more, also not what closing asks. */
+static void does_not_answer(void) {
+    double took_ms = 1e9;
+    for (int tries = 0; tries < 3 && took_ms >= STEP_MS; tries++) {
+        struct told told;
+        gpulua_device_config device_config;
+        gpulua_device_config_init(&device_config);
+        device_config.device = "cpu";
+        device_config.confined = 1;
+        device_config.close_timeout_ms = 10;
+        gpulua_device *device = gpulua_device_open(&device_config);
+        gpulua_config config;
+        gpulua_config_init(&config);
+        config.shared_device = device;
+        config.on_error = note_error;
+        config.user = &told;
+        memset(&told, 0, sizeof told);
+        gpulua *g = gpulua_new(&config);
+        lua_State *L = gpulua_state(g);
+        (void)luaL_dostring(L, "return require 'gpulua'.device().pid");
+        pid_t pid = (pid_t)lua_tointeger(L, -1);
+        bool is_stopped = pid > 0 && kill(pid, SIGSTOP) == 0;
+        double begun_ms = now_ms();
+        gpulua_close(g);
+        gpulua_device_close(device);
+        took_ms = is_stopped ? now_ms() - begun_ms : 1e9;
+        tap_check(&tap, is_stopped && kill(pid, 0) != 0, "a process that does not answer is ended");
+    }
+    char text[120];
+    snprintf(text, sizeof text, "closing its device took %.1f ms", took_ms);
+    tap_check(&tap, took_ms < STEP_MS, text);
+}
+
 static void configurations(gpulua_device *open) {
     gpulua_device_config device;
     gpulua_config config;
@@ -531,6 +565,7 @@ int main(void) {
         compiles(confined);
         serves(confined);
         answers();
+        does_not_answer();
         configurations(open);
         ends(confined, brokers);
         leaves_no_compiler();

@@ -83,6 +83,7 @@ static gpulua_status open_link(struct gpu_device *device, const struct gpu_devic
         return gpu_error_set(error, GPULUA_UNSUPPORTED,
                              "only the CPU device can be confined, in a process of its own");
     }
+    device->is_confined = info->is_confined;
     if (device->isolation == GPULUA_ISOLATE_PROCESS) {
         gpulua_status status = gpu_locate_executor(info->executor_path, path, sizeof path, error);
         if (status) {
@@ -438,6 +439,11 @@ void gpu_device_release(struct gpu_device *device) {
 
 /* ---- closing ---- */
 
+/* For the answer that it is closed. Tearing a CUDA context down takes a while, but not for ever. A
+ * process that somebody else may have hears that it ends, and does. */
+#define ANSWER_NS INT64_C(2000000000)
+#define CONFINED_ANSWER_NS INT64_C(30000000)
+
 static void ask_to_close(struct gpu_device *device, int64_t timeout_ns) {
     struct gpu_error ignored = {0};
     struct gpu_op *op = NULL;
@@ -483,8 +489,7 @@ void gpu_device_close(struct gpu_device *device, int64_t timeout_ms) {
     device->interrupt = interrupt;
     if (!is_lent && device->state == GPU_DEVICE_OPEN && device->stats.ops_in_flight == 0) {
         int64_t left_ns = timeout_ns - (gpu_clock_ns() - start_ns);
-        int64_t answer_ns =
-            INT64_C(2000000000); /* tearing a CUDA context down takes a while, but not for ever */
+        int64_t answer_ns = device->is_confined ? CONFINED_ANSWER_NS : ANSWER_NS;
         ask_to_close(device, left_ns > answer_ns ? left_ns : answer_ns);
     }
     gpu_streams_finish(device);

@@ -362,7 +362,8 @@ struct gpu_device {
     uint32_t refs;
     uint8_t state; /* enum gpu_device_state */
     bool is_closing, is_polling, is_unfenced, is_checked;
-    bool is_ordered; /* check mode in which work is done when it is asked for */
+    bool is_ordered;  /* check mode in which work is done when it is asked for */
+    bool is_confined; /* for kernels of anybody's, who may have its process */
     /* Check mode. */
     uint64_t seed, random;
     uint64_t unfenced_wait, wait_count;  /* of mutation tests: waits found so far */
