@@ -102,7 +102,7 @@ NVRTC_CHECK := $(if $(CUDA_INCLUDE),$(patsubst spec/%.c,$(BUILD)/spec/%,$(wildca
 RANGE_LISTENER := $(if $(NVTX_INCLUDE),$(BUILD)/spec/ranges/listener.so)
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 BENCH_SOURCES := $(if $(CUDA_INCLUDE),$(BENCH_SOURCES),$(filter-out $(patsubst %,bench/%.c, \
-	cublas curand fault graphs lanes raw_driver),$(BENCH_SOURCES)))
+	cold cublas cupti curand fault graphs lanes raw_driver),$(BENCH_SOURCES)))
 BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
 
 # The interpreter is build/gpulua, so the Lua module's folder cannot have that name too: in a build tree, stock Lua
@@ -250,7 +250,7 @@ endif
 $(BUILD)/bench/%: bench/%.c $(ARCHIVE) $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC)
-	$(quiet)$(CC) $(ALL_CFLAGS) $(if $(CUDA_INCLUDE),-isystem $(CUDA_INCLUDE)) -MMD -MP -MF $@.d -o $@ $< $(ALL_LDFLAGS) \
+	$(quiet)$(CC) $(ALL_CFLAGS) $(addprefix -isystem ,$(CUDA_INCLUDE) $(CUPTI_INCLUDE)) -MMD -MP -MF $@.d -o $@ $< $(ALL_LDFLAGS) \
 		-Wl,-E $(ARCHIVE) $(LUA_STATIC) $(LIBS)
 
 $(BUILD)/spec/ranges/listener.so: spec/ranges/listener.c $(BUILD)/flags

@@ -1,0 +1,155 @@
+/* What a launch costs the host after a pause, with the CUDA driver alone, and what of that comes
+ * before: the launch, an event behind it, a word that the device writes, and the wait for it.
+ * Microseconds, medians; launches as our backend makes them, an executable graph of one kernel
+ * whose parameters are set anew.
+ *
+ *     build/bench/cold */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "measure.h"
+
+#if __has_include(<cuda.h>)
+#include <cuda.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#define ROUNDS 61
+#define PAUSE_US 10000
+#define BEFORE_NS 30000 /* between what comes before and the launch */
+
+#define DRIVER(X)                                                                                  \
+    X(cuMemHostAlloc, CUresult, (void **, size_t, unsigned))                                       \
+    X(cuMemHostGetDevicePointer_v2, CUresult, (CUdeviceptr *, void *, unsigned))                   \
+    X(cuStreamWriteValue64_v2, CUresult, (CUstream, CUdeviceptr, cuuint64_t, unsigned))            \
+    X(cuGraphCreate, CUresult, (CUgraph *, unsigned))                                              \
+    X(cuGraphAddKernelNode_v2, CUresult,                                                           \
+      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS_v2 *))   \
+    X(cuGraphInstantiateWithFlags, CUresult, (CUgraphExec *, CUgraph, unsigned long long))         \
+    X(cuGraphExecKernelNodeSetParams_v2, CUresult,                                                 \
+      (CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS_v2 *))                              \
+    X(cuGraphLaunch, CUresult, (CUgraphExec, CUstream))                                            \
+    X(cuCtxGetCurrent, CUresult, (CUcontext *))
+
+#include "driver.h"
+
+static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
+                          ".visible .entry nothing(.param .u64 p) { ret; }\n";
+
+/* A stream with all that a launch needs. */
+static struct lane {
+    CUstream stream;
+    CUevent event;
+    CUgraphExec exec;
+    CUgraphNode node;
+    volatile uint64_t *word;
+    CUdeviceptr word_address;
+    uint64_t count;
+} own, other;
+
+static CUfunction nothing;
+static CUdeviceptr memory;
+static void *args[] = {&memory};
+
+static void open_lane(struct lane *lane) {
+    CUgraph graph;
+    CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(nothing, args);
+    CK(p_cuStreamCreate(&lane->stream, CU_STREAM_NON_BLOCKING));
+    CK(p_cuEventCreate(&lane->event, CU_EVENT_DISABLE_TIMING));
+    CK(p_cuGraphCreate(&graph, 0));
+    CK(p_cuGraphAddKernelNode_v2(&lane->node, graph, NULL, 0, &params));
+    CK(p_cuGraphInstantiateWithFlags(&lane->exec, graph, 0));
+    CK(p_cuMemHostAlloc((void **)(uintptr_t)&lane->word, 64, CU_MEMHOSTALLOC_DEVICEMAP));
+    CK(p_cuMemHostGetDevicePointer_v2(&lane->word_address, (void *)(uintptr_t)lane->word, 0));
+    *lane->word = 0;
+}
+
+static void launch(struct lane *lane) {
+    CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(nothing, args);
+    CK(p_cuGraphExecKernelNodeSetParams_v2(lane->exec, lane->node, &params));
+    CK(p_cuGraphLaunch(lane->exec, lane->stream));
+    CK(p_cuEventRecord(lane->event, lane->stream));
+    CK(p_cuStreamWriteValue64_v2(lane->stream, lane->word_address, ++lane->count, 0));
+}
+
+/* ---- what comes before ---- */
+
+static void by_nobody(void) {}
+static void by_word(void) {
+    CK(p_cuStreamWriteValue64_v2(other.stream, other.word_address, ++other.count, 0));
+}
+static void by_launch(void) {
+    launch(&other);
+}
+
+static CUcontext context;
+static atomic_int asked, stops;
+static void *helper_run(void *unused) {
+    CK(p_cuCtxSetCurrent(context));
+    while (!atomic_load(&stops)) {
+        if (atomic_load(&asked)) {
+            launch(&other);
+            atomic_store(&asked, 0);
+        }
+    }
+    return unused;
+}
+static void by_helper(void) {
+    atomic_store(&asked, 1);
+    while (atomic_load(&asked)) {}
+}
+
+static void measure(const char *name, unsigned pause_us, void (*before)(void)) {
+    double given[ROUNDS], all[ROUNDS];
+    for (int round = 0; round < ROUNDS; round++) {
+        usleep(pause_us);
+        before();
+        for (double end = now_ns() + (before == by_nobody ? 0 : BEFORE_NS); now_ns() < end;) {}
+        double start = now_ns();
+        launch(&own);
+        given[round] = (now_ns() - start) / 1e3;
+        while (*own.word != own.count) {}
+        all[round] = (now_ns() - start) / 1e3;
+    }
+    printf("%-48s given after %5.1f us, over after %5.1f\n", name, median(given, ROUNDS),
+           median(all, ROUNDS));
+}
+
+int main(void) {
+    if (!driver_open()) {
+        return 0;
+    }
+    CUmodule module;
+    pthread_t helper;
+    CK(p_cuModuleLoadData(&module, ptx));
+    CK(p_cuModuleGetFunction(&nothing, module, "nothing"));
+    CK(p_cuMemAlloc_v2(&memory, 64));
+    CK(p_cuCtxGetCurrent(&context));
+    open_lane(&own);
+    open_lane(&other);
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
+    for (int round = 0; round < 2; round++) {
+        measure("no pause", 0, by_nobody);
+        measure("10 ms asleep", PAUSE_US, by_nobody);
+        measure("and a word on another stream before", PAUSE_US, by_word);
+        measure("and a launch like it on another stream before", PAUSE_US, by_launch);
+        pthread_create(&helper, NULL, helper_run, NULL);
+        measure("and such a launch by another thread before", PAUSE_US, by_helper);
+        atomic_store(&stops, 1);
+        pthread_join(helper, NULL);
+        atomic_store(&stops, 0);
+    }
+    return 0;
+}
+
+#else
+
+int main(void) {
+    puts("# built without cuda.h");
+    return 0;
+}
+
+#endif
