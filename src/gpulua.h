@@ -2,8 +2,8 @@
  *
  * A `gpulua` object belongs to one lua_State and to one thread at a time. Only gpulua_wake and
  * gpulua_interrupt may be called from other threads. No function prints, exits, aborts or installs
- * a signal handler. A child by fork calls nothing of an object that it has from its parent, not
- * even gpulua_close: that would end the parent's device. C99 and C++ clean. */
+ * a signal handler. In a child by fork the devices of its parent's objects are closed, and
+ * gpulua_close ends nothing of the parent's. C99 and C++ clean. */
 #ifndef GPULUA_H
 #define GPULUA_H
 

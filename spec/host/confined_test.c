@@ -413,7 +413,8 @@ static void answers(void) {
     }
 }
 
-/* As if kernels had taken the process over: it does nothing any more, also not what closing asks. */
+/* As if kernels had taken the process over: it does nothing any more, also not what closing asks.
+ */
 static void does_not_answer(void) {
     double took_ms = 1e9;
     for (int tries = 0; tries < 3 && took_ms >= STEP_MS; tries++) {

@@ -599,6 +599,12 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest) {
     }
     g->is_closed = true;
     gpu_lua_sit(g);
+    if (g->pid != getpid()) { /* a child by fork */
+        close(g->epoll_fd);   /* what is taken out of them the parent loses */
+        close(g->descriptors_fd);
+        g->epoll_fd = g->descriptors_fd = -1;
+        g->limits = NULL; /* whose thread is not here */
+    }
     int64_t outer_ns;
     gpu_lua_limits_begin(g, &outer_ns);
     gpu_lua_set_innermost(g, NULL);
@@ -664,6 +670,7 @@ static const char *start(struct gpulua *g, const gpulua_config *config) {
     g->ready_tail = &g->ready_head;
     g->failed_tail = &g->failed;
     g->descriptors_fd = -1;
+    g->pid = getpid();
     g->guest_deadline_ns = INT64_MAX;
     g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -183,6 +183,7 @@ struct gpulua {
     uint32_t turn_depth;
     uint32_t attach_count;
     int epoll_fd, wake_fd;
+    pid_t pid;                      /* whose they are */
     int descriptors_fd;             /* of descriptor.c, in epoll_fd; -1: none yet */
     struct descriptor *descriptors; /* that are waited for */
     bool has_guest;

@@ -633,6 +633,10 @@ gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_erro
              * on. */
             break;
         }
+        if (device->is_inherited) { /* the parent hears of it */
+            status = gpu_device_check_open(device, error);
+            break;
+        }
         if (gpu_device_is_interrupted(device)) {
             status = gpu_error_set(error, GPULUA_INTERRUPTED, "interrupted while waiting for '%s'",
                                    op->label);

@@ -308,6 +308,7 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
         free(device);
         return NULL;
     }
+    gpu_fork_add(device);
     return device;
 }
 
@@ -382,6 +383,7 @@ struct gpu_device *gpu_device_retain(struct gpu_device *device) {
 
 static void destroy(struct gpu_device *device) {
     struct gpu_op *op;
+    gpu_fork_remove(device);
     while ((op = device->op_free)) {
         device->op_free = op->next;
         free(op);
@@ -557,7 +559,11 @@ gpulua_status gpu_device_check_open(struct gpu_device *device, struct gpu_error 
         gpu_error_copy(error, &device->lost);
         return error->code;
     }
-    return gpu_error_set(error, GPULUA_CLOSED, "device %s is closed", device->name);
+    return gpu_error_set(error, GPULUA_CLOSED,
+                         device->is_inherited
+                             ? "device %s is of the process that has forked this one"
+                             : "device %s is closed",
+                         device->name);
 }
 
 gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *error) {

@@ -362,8 +362,10 @@ struct gpu_device {
     uint32_t refs;
     uint8_t state; /* enum gpu_device_state */
     bool is_closing, is_polling, is_unfenced, is_checked;
-    bool is_ordered;  /* check mode in which work is done when it is asked for */
-    bool is_confined; /* for kernels of anybody's, who may have its process */
+    bool is_ordered;   /* check mode in which work is done when it is asked for */
+    bool is_confined;  /* for kernels of anybody's, who may have its process */
+    bool is_inherited; /* by fork: it is the parent's, and closed here (fork.c) */
+    struct gpu_device *all_next, **all_link; /* of the process */
     /* Check mode. */
     uint64_t seed, random;
     uint64_t unfenced_wait, wait_count;  /* of mutation tests: waits found so far */
@@ -731,6 +733,10 @@ void gpu_clock_wait(struct gpu_stream *stream, uint64_t at_seq, struct gpu_point
 /* Is the operation `through` behind the point? False also where that is forgotten. */
 bool gpu_clock_covers(const struct gpu_device *device, struct gpu_point through,
                       struct gpu_point point);
+
+/* ---- fork.c ---- */
+void gpu_fork_add(struct gpu_device *device);
+void gpu_fork_remove(struct gpu_device *device);
 
 /* ---- hazards.c ---- */
 #define GPU_USES_MAX (GPU_PARAMS_MAX + 1u)

@@ -1,0 +1,163 @@
+/* A child by fork of a host that works: what it does with its parent's objects, ends or not, the
+ * parent hears nothing of, and it comes to its end at once. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "backend/tap.h"
+#include "gpulua.h"
+#include "told.h"
+
+static struct tap tap;
+
+#define PATIENCE_S 20
+
+/* Work in flight, a sleeper, a descriptor that is waited for, and memory of several kinds. */
+static const char begin[] =
+    "gpu = require 'gpulua'\n"
+    "dev = gpu.device()\n"
+    "x = dev:buffer('i32', 4):fill(1)\n"
+    "large = dev:buffer('u8', 1 << 26)\n"
+    "h = dev:host('i32', 4)\n"
+    "add = dev:compile [[extern \"C\" __global__ void add(int *x) { x[threadIdx.x] += 1; }]].add\n"
+    "graph = dev:capture(function() add:launch(4, x) end)\n"
+    "x:await()\n"
+    "lines = io.popen('sleep 0.3; echo line')\n"
+    "waiter = gpu.spawn(function() gpu.readable(lines) heard = lines:read() end)\n"
+    "sleeper = gpu.spawn(function() gpu.sleep(0.3) slept = true end)\n"
+    "gpu.sleep(0)\n"
+    "for i = 1, 100 do add:launch(4, x) end\n"
+    "pending = graph:launch()\n";
+
+static const char go_on[] = "gpu.all(waiter, sleeper)\n"
+                            "pending:await()\n"
+                            "for i = 1, 100 do add:launch(4, x) end\n"
+                            "dev:buffer('u8', 1 << 26):fill(1):close()\n"
+                            "h:copy(x)\n"
+                            "h:await()\n"
+                            "assert(h[4] == 202 and heard == 'line' and slept)\n"
+                            "is_well = true\n";
+
+/* With what the child has of its parent's. */
+static const char misuse[] =
+    "for _, f in ipairs { function() x:fill(1) end, function() x:read() end,\n"
+    "    function() add:launch(4, x) end, function() graph:launch() end,\n"
+    "    function() dev:buffer('i32', 4) end, function() dev:synchronize() end } do\n"
+    "  local ok, problem = pcall(f)\n"
+    "  assert(not ok and problem.code == 'Closed', problem)\n"
+    "  assert(tostring(problem):find('forked', 1, true), problem)\n"
+    "end\n"
+    "x:close() large:close() collectgarbage()\n";
+
+static const char anew[] = "local gpu = require 'gpulua'\n"
+                           "local dev = gpu.device()\n"
+                           "assert(dev:buffer('i32', 4):fill(7):read()[4] == 7)\n";
+
+static bool runs(gpulua *g, const char *script) {
+    lua_State *L = gpulua_state(g);
+    if (luaL_loadstring(L, script) != LUA_OK || gpulua_load_function(g, 0) != GPULUA_OK) {
+        return false;
+    }
+    while (gpulua_step(g, -1) > 0) {}
+    return true;
+}
+
+/* What the child does; its exit code. */
+enum deed { ENDS, CLOSES, MISUSES, MAKES };
+static int child(gpulua *g, gpulua *other, enum deed deed, struct told *told) {
+    alarm(PATIENCE_S);
+    memset(told, 0, sizeof *told);
+    if (deed == MISUSES && (luaL_dostring(gpulua_state(g), misuse) != LUA_OK)) {
+        printf("# %s\n", lua_tostring(gpulua_state(g), -1));
+        fflush(stdout);
+        return 1;
+    }
+    if (deed != ENDS) {
+        gpulua_close(other);
+        gpulua_close(g);
+    }
+    if (deed == MAKES) {
+        gpulua_config config;
+        gpulua_config_init(&config);
+        config.device = "cpu";
+        config.isolation = GPULUA_ISOLATE_PROCESS;
+        config.on_error = note_error;
+        config.user = told;
+        gpulua *own = gpulua_new(&config);
+        bool is_well = own && runs(own, anew) && told->error_count == 0;
+        gpulua_close(own);
+        return is_well ? 0 : 2;
+    }
+    return 0;
+}
+
+static void forks(const char *what, gpulua_isolation isolation, bool is_shared, enum deed deed) {
+    struct told told;
+    char text[160];
+    gpulua_device *device = NULL;
+    gpulua_config config;
+    memset(&told, 0, sizeof told);
+    gpulua_config_init(&config);
+    config.device = "cpu";
+    config.isolation = isolation;
+    config.on_error = note_error;
+    config.user = &told;
+    config.run_limit_ms = is_shared ? 0 : 60000;
+    if (is_shared) {
+        gpulua_device_config shared;
+        gpulua_device_config_init(&shared);
+        shared.device = "cpu";
+        shared.isolation = isolation;
+        device = gpulua_device_open(&shared);
+        config.shared_device = device;
+    }
+    gpulua *g = gpulua_new(&config), *other = gpulua_new(&config);
+    lua_State *L = gpulua_state(g);
+    bool is_well = luaL_dostring(L, begin) == LUA_OK;
+    if (!is_well) {
+        printf("# %s\n", lua_tostring(L, -1));
+    }
+    (void)luaL_dostring(gpulua_state(other), "dev = require 'gpulua'.device()");
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        _exit(child(g, other, deed, &told));
+    }
+    int status = -1;
+    is_well &= waitpid(pid, &status, 0) == pid;
+    snprintf(text, sizeof text, "%s: the child comes to a good end (%d, signal %d)", what,
+             WEXITSTATUS(status), WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+    tap_check(&tap, is_well && WIFEXITED(status) && WEXITSTATUS(status) == 0, text);
+    is_well = runs(g, go_on) && told.error_count == 0;
+    lua_getglobal(L, "is_well");
+    is_well &= lua_toboolean(L, -1) != 0;
+    if (!is_well) {
+        printf("# %s\n", told.message);
+    }
+    snprintf(text, sizeof text, "%s: the parent goes on", what);
+    tap_check(&tap, is_well, text);
+    gpulua_close(other);
+    gpulua_close(g);
+    gpulua_device_close(device);
+}
+
+int main(void) {
+    forks("a child that ends", GPULUA_ISOLATE_PROCESS, false, ENDS);
+    forks("one that closes its parent's objects, whose device is a process", GPULUA_ISOLATE_PROCESS,
+          false, CLOSES);
+    forks("one that closes them, on the script's thread", GPULUA_ISOLATE_NONE, false, CLOSES);
+    forks("one that closes them, with a thread for the device", GPULUA_ISOLATE_THREAD, false,
+          CLOSES);
+    forks("one that closes them, with a shared device", GPULUA_ISOLATE_PROCESS, true, CLOSES);
+    forks("one that uses them", GPULUA_ISOLATE_PROCESS, false, MISUSES);
+    forks("one that uses a shared one", GPULUA_ISOLATE_PROCESS, true, MISUSES);
+    forks("one that makes its own", GPULUA_ISOLATE_PROCESS, false, MAKES);
+    return tap_finish(&tap);
+}
