@@ -1,11 +1,12 @@
 #!/bin/sh
 # The service of examples/hosts/libuv.c under load on loopback, by wrk, with batching (requests that arrive together share
 # a launch) and without, beside a process for each request and beside Python asyncio services with what is there of
-# PyTorch, CuPy and NumPy (bench/peers/service.py). BUILD, DEVICE as for make; SECONDS_EACH (60), CONNECTIONS (64), ROUNDS (1).
+# PyTorch, CuPy and NumPy (bench/peers/service.py). BUILD, DEVICE as for make; SECONDS_EACH (60), CONNECTIONS (64), ROUNDS (1),
+# PROCESSES (CONNECTIONS): how many requests the service with a process for each has at once, each of them a context of a GPU.
 # An argument is part of the names of those that are wanted. Prints a line for each service and round: requests, errors, wrong answers, requests a second, milliseconds.
 set -eu
 only=${1:-}
-build=${BUILD:-build} device=${DEVICE:-cpu} seconds=${SECONDS_EACH:-60} connections=${CONNECTIONS:-64} rounds=${ROUNDS:-1}
+build=${BUILD:-build} device=${DEVICE:-cpu} seconds=${SECONDS_EACH:-60} connections=${CONNECTIONS:-64} rounds=${ROUNDS:-1} processes=${PROCESSES:-${CONNECTIONS:-64}}
 for program in wrk curl; do
     command -v $program > /dev/null || { echo "bench/service.sh: $program is missing (Debian: $program)" >&2; exit 1; }
 done
@@ -69,6 +70,6 @@ while [ "$round" -lt "$rounds" ]; do
                 env BATCH=$batch $python bench/peers/service.py $library
         done
     done
-    measure "a process of gpulua for each request" "$connections" $python bench/peers/service.py process
+    measure "a process of gpulua for each request, $processes at once" "$processes" $python bench/peers/service.py process
     round=$((round + 1))
 done
