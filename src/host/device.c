@@ -34,6 +34,7 @@ static gpulua_status open(const gpulua_device_config *config, struct gpulua_devi
         .completion = config->completion,
         .is_confined = is_confined,
         .ops_in_flight_max = config->ops_in_flight_max,
+        .cuda_context = config->cuda_context,
     };
     const char *isolate = gpu_lua_setting(NULL, "GPULUA_ISOLATE");
     gpulua_status status = GPULUA_OK;
