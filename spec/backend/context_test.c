@@ -299,6 +299,13 @@ static void test_stream(void) {
               good && ops->stream_native(stream) == (uintptr_t)own && work(device, stream) &&
                   FAKE(void *, recorded_on) == own,
               "a stream of ours stands for the host's");
+    cu.cuCtxSetCurrent(NULL);
+    int before = ops->calls_begin(false);
+    gpulua_status status = ops->stream_word(stream, &word, 1, &error); /* in no registered page */
+    ops->calls_end(before);
+    tap_check(&tap, status == GPULUA_UNSUPPORTED && current() == NULL,
+              "which is known not to be captured, whatever is current");
+    cu.cuCtxSetCurrent(context);
     cu.cuStreamBeginCapture_v2(own, 1);
     tap_check(&tap, ops->stream_word(stream, &word, 1, &error) == GPULUA_CAPTURE_ACTIVE,
               "which takes nothing while the host captures it");

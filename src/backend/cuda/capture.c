@@ -89,7 +89,8 @@ static gpulua_status look(struct backend_device *device, CUstream handle,
     if (cu->cuStreamIsCapturing == NULL) {
         return GPULUA_OK;
     }
-    CUresult result = cu->cuStreamIsCapturing(handle, &status);
+    CUresult result;
+    CU_HOT(device, result, cu->cuStreamIsCapturing(handle, &status));
     if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
         /* The legacy stream, while one that it waits for is captured. That one stays well. */
         *state = WIRE_CAPTURE_ACTIVE;
