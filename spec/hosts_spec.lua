@@ -98,7 +98,7 @@ describe("hosts:", function()
     said(first)
   end)
 
-  it_("cuda-host.c shares memory and streams of its own", function()
+  it_("cuda-host.c shares memory, streams and a context of its own", function()
     local include = (os.getenv "CUDA_HOME" or "/usr/local/cuda") .. "/include"
     if not lfs.attributes(include .. "/cuda.h") then
       pending("no cuda.h in " .. include)
@@ -109,7 +109,13 @@ describe("hosts:", function()
       assert.equal("skipped: no GPU with a CUDA driver\n", output)
       pending "no GPU with a CUDA driver"
     end
-    assert.equal("x[0] = 2, x[1] = 2.5, x[4095] = 2049.5\n", output)
+    assert.equal(
+      "the primary context: all is as it should be\n"
+        .. "a context of cuCtxCreate: all is as it should be\n"
+        .. "the host's stream there: all is as it should be\n"
+        .. "a thread of gpulua's there: all is as it should be\n",
+      output
+    )
     assert.equal(0, status)
   end)
 

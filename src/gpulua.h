@@ -78,8 +78,9 @@ typedef struct gpulua gpulua;
 
 typedef enum gpulua_isolation {
     GPULUA_ISOLATE_DEFAULT = 0, /* process on cuda, none on cpu */
-    /* The device is driven on the script's thread. On CUDA its primary context is current there
-     * behind each call, and none behind gpulua_close. */
+    /* The device is driven on the script's thread. On CUDA what was current there before a call is
+     * current again behind it, be it one of these or of a function of Lua's; within gpulua_step
+     * (functions that scripts call, on_end, hooks) it may be the device's context. */
     GPULUA_ISOLATE_NONE = 1,
     GPULUA_ISOLATE_PROCESS =
         2, /* the device lives in a child process: its death is an error, not ours */
@@ -157,6 +158,15 @@ typedef struct gpulua_config {
     /* For how long gpulua_close waits for work in flight, in milliseconds: then a device in a
      * process of its own ends with it, and a shared one goes on with it. 0: 5000 */
     uint32_t close_timeout_ms;
+    /* A CUcontext of the host's: GPUs that scripts open live in it, and not in the primary context.
+     * The device is the one that it is of; a `device` with another number is InvalidArgument. For
+     * isolation NONE and THREAD, said here. It stays the host's, who keeps it until gpulua_close;
+     * destroyed before, the device is lost. Not with shared_device, which has its own */
+    void *cuda_context;
+    /* A CUstream of that context (or of the primary one): what scripts put on no stream of their
+     * own goes there, in one order with what the host puts there. For isolation NONE alone. It
+     * stays the host's, who keeps it until gpulua_close */
+    void *cuda_stream;
 } gpulua_config;
 
 GPULUA_API const char *gpulua_version(void);
@@ -272,6 +282,9 @@ typedef struct gpulua_device_config {
                                    which is the most */
     uint32_t close_timeout_ms;  /* the close waits so long for work in flight, which then ends with
                                    the device's process; 0: 2000 */
+    /* As in gpulua_config. The host keeps it until the device is closed, which the last object that
+     * has it does */
+    void *cuda_context;
 } gpulua_device_config;
 GPULUA_API void gpulua_device_config_init(gpulua_device_config *config);
 
@@ -467,8 +480,8 @@ GPULUA_API gpulua_status gpulua_recorder_preflight(gpulua *g, gpulua_recorder *r
 /* Blocks until all on the stream so far is over: after preflight, the host's thread may use the
  * memory. Interrupted; CaptureActive, as preflight. */
 GPULUA_API gpulua_status gpulua_recorder_wait(gpulua *g, gpulua_recorder *recorder);
-/* The driver's handle of the stream (a CUstream, in the device's primary context). Unsupported: not
- * on CUDA with isolation none. */
+/* The driver's handle of the stream (a CUstream, in the device's context). Unsupported: not on CUDA
+ * with isolation none. */
 GPULUA_API gpulua_status gpulua_recorder_stream(gpulua *g, gpulua_recorder *recorder,
                                                 uintptr_t *stream);
 /* Notes the uses behind what is on the stream now, and ends the recorder. StreamMisuse: uses but no
@@ -628,7 +641,7 @@ typedef enum gpulua_capture_mode {
 typedef struct gpulua_stream_capture_info {
     size_t struct_bytes; /* set by gpulua_stream_capture_info_init */
     int device_index;    /* of the stream; 0: the default device */
-    uintptr_t stream;    /* CUstream, in the device's primary context; not the legacy one */
+    uintptr_t stream;    /* CUstream, in the device's context; not the legacy one */
     gpulua_capture_mode mode;
 } gpulua_stream_capture_info;
 GPULUA_API void gpulua_stream_capture_info_init(gpulua_stream_capture_info *info);
@@ -688,8 +701,8 @@ typedef enum gpulua_order {
 typedef struct gpulua_exchange {
     size_t struct_bytes; /* set by gpulua_exchange_init */
     gpulua_order order;
-    uintptr_t stream; /* CUstream, in the device's primary context; 1: the legacy default stream, 2:
-                         the per-thread one, as in the array API */
+    uintptr_t stream; /* CUstream, in the device's context; 1: the legacy default stream, 2: the
+                         per-thread one, as in the array API */
     int stream_index; /* our stream that takes part in ORDER_STREAM; 0: the current one */
     int is_read_only; /* export: the consumer must not write (versioned tensors alone can say so) */
     int may_copy; /* import: host memory that the device cannot reach (another process, a GPU) is

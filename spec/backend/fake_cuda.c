@@ -56,14 +56,12 @@ API char fake_dump_path[1024];               /* "": no core dump has been asked 
 API void *fake_recorded_on, *fake_waited_on; /* streams, of the newest event record and wait */
 API void *fake_recorded, *fake_waited_for;   /* their events */
 
-static int context_object;
-static int context_count; /* retained, and not lost */
-/* Streams and events are numbers; modules are kept here, so that what a lost device leaves behind
- * is no leak of the test's. */
-static uintptr_t serial;
+/* Modules are kept here, so that what a lost device leaves behind is no leak of the test's. */
 struct module;
 static struct module *modules[256];
-static __thread void *current;
+static void contexts_forget(void);
+static bool contexts_are_retained(void);
+static result check_current(void);
 
 /* ---- the log: what comes behind 64 KiB is dropped ---- */
 
@@ -93,7 +91,7 @@ API result cuLogsDumpToMemory(unsigned *at, char *buffer, size_t *bytes, unsigne
 
 static bool dump_is_enabled;
 API result cuCoredumpSetAttributeGlobal(int attribute, void *value, size_t *bytes) {
-    if (!fake_has_dumps || context_count > 0) {
+    if (!fake_has_dumps || contexts_are_retained()) {
         return 800; /* not permitted */
     }
     if (attribute == 5 && *bytes <= sizeof fake_dump_path) {
@@ -120,7 +118,7 @@ static void dump_write(void) {
 
 static result answer(const char *name) {
     if (fake_sticky != 0) {
-        context_count = 0;
+        contexts_forget();
         fake_calls_after_loss++;
         return fake_sticky;
     }
@@ -133,8 +131,8 @@ static result answer(const char *name) {
         }
         if (fake_sticky != 0) {
             dump_write();
+            contexts_forget();
         }
-        context_count = fake_sticky != 0 ? 0 : context_count;
         return code;
     }
     return OK;
@@ -150,10 +148,23 @@ static result answer(const char *name) {
 #define BEGIN_CURRENT                                                                              \
     do {                                                                                           \
         BEGIN;                                                                                     \
-        if (current != &context_object) {                                                          \
-            return NO_CONTEXT;                                                                     \
+        result checked = check_current();                                                          \
+        if (checked != OK) {                                                                       \
+            return checked;                                                                        \
         }                                                                                          \
     } while (0)
+
+/* Of a stream or an event. */
+#define BEGIN_WITH(handle)                                                                         \
+    do {                                                                                           \
+        BEGIN_CURRENT;                                                                             \
+        result found = check_handle(handle);                                                       \
+        if (found != OK) {                                                                         \
+            return found;                                                                          \
+        }                                                                                          \
+    } while (0)
+
+#include "fake_context.h"
 
 #include "fake_graph.h"
 
@@ -224,33 +235,6 @@ API result cuDeviceGetAttribute(int *value, int attribute, int device) {
                                 : 1;
     *value = attribute == fake_attribute_off ? 0 : *value;
     return device >= 0 ? OK : INVALID;
-}
-API result cuDevicePrimaryCtxRetain(void **context, int device) {
-    BEGIN;
-    if (context_count++ == 0) {
-        graphs_forget();
-    }
-    fake_live++;
-    return *context = &context_object, device >= 0 ? OK : INVALID;
-}
-API result cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is_active) {
-    BEGIN;
-    *flags = 0;
-    *is_active = context_count > 0;
-    return device >= 0 ? OK : INVALID;
-}
-API result cuDevicePrimaryCtxRelease_v2(int device) {
-    BEGIN;
-    context_count--;
-    fake_live--;
-    return device >= 0 ? OK : INVALID;
-}
-API result cuCtxGetCurrent(void **context) {
-    return *context = current, OK;
-}
-API result cuCtxSetCurrent(void *context) {
-    BEGIN;
-    return current = context, OK;
 }
 API result cuCtxSynchronize(void) {
     if (fake_sticky != 0 && fake_assertions != NULL) {
@@ -424,10 +408,10 @@ API result cuStreamCreateWithPriority(void **stream, unsigned flags, int priorit
     BEGIN_CURRENT;
     fake_priority = priority;
     fake_live++;
-    return *stream = (void *)++serial, flags == 1 ? OK : INVALID;
+    return *stream = handle_make(), flags == 1 ? OK : INVALID;
 }
 API result cuStreamDestroy_v2(void *stream) {
-    BEGIN_CURRENT;
+    BEGIN_WITH(stream);
     fake_live--;
     struct capture *capture = capture_of(stream);
     if (capture != NULL && capture->stream == stream) {
@@ -436,6 +420,7 @@ API result cuStreamDestroy_v2(void *stream) {
     return stream != NULL ? OK : INVALID;
 }
 API result cuStreamQuery(void *stream) {
+    BEGIN_WITH(stream);
     BEGIN_UNSAFE;
     if (stream != NULL && capture_invalidate(stream)) {
         return CAPTURE_UNSUPPORTED;
@@ -443,6 +428,7 @@ API result cuStreamQuery(void *stream) {
     return stream == NULL ? INVALID : fake_pending ? NOT_READY : OK;
 }
 API result cuStreamSynchronize(void *stream) {
+    BEGIN_WITH(stream);
     BEGIN_UNSAFE;
     if (stream == (void *)1) {
         fake_default_waits++;
@@ -454,13 +440,13 @@ API result cuStreamSynchronize(void *stream) {
     return stream == NULL || fake_pending ? INVALID : OK; /* would block */
 }
 API result cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
-    BEGIN_CURRENT;
+    BEGIN_WITH(stream);
     fake_waited_on = stream;
     fake_waited_for = event;
     return stream != NULL && event != NULL && flags == 0 ? stream_wait(stream, event) : INVALID;
 }
 API result cuStreamWriteValue64_v2(void *stream, uint64_t address, uint64_t value, unsigned flags) {
-    BEGIN_CURRENT;
+    BEGIN_WITH(stream);
     if (stream == NULL || address < DEVICE_SIDE || flags != 0) {
         return INVALID;
     }
@@ -476,7 +462,7 @@ API result cuEventCreate(void **event, unsigned flags) {
     BEGIN_CURRENT;
     fake_live++;
     fake_event_flags = (int)flags;
-    return *event = (void *)++serial, flags <= 3 ? OK : INVALID;
+    return *event = handle_make(), flags <= 3 ? OK : INVALID;
 }
 /* Those that threads wait for. */
 static void *volatile slept_for[64];
@@ -486,20 +472,20 @@ static void look_for_sleepers(const void *event) {
     }
 }
 API result cuEventDestroy_v2(void *event) {
-    BEGIN_CURRENT;
+    BEGIN_WITH(event);
     look_for_sleepers(event);
     fake_live--;
     return event != NULL ? OK : INVALID;
 }
 API result cuEventRecord(void *event, void *stream) {
-    BEGIN_CURRENT;
+    BEGIN_WITH(stream);
     look_for_sleepers(event);
     fake_recorded_on = stream;
     fake_recorded = event;
     return event != NULL && stream != NULL ? event_record(event, stream) : INVALID;
 }
 API result cuEventQuery(void *event) {
-    BEGIN_CURRENT;
+    BEGIN_WITH(event);
     fake_queries++;
     result queried = event == NULL ? INVALID : event_query(event);
     return queried != OK ? queried : fake_pending ? NOT_READY : OK;
@@ -507,12 +493,12 @@ API result cuEventQuery(void *event) {
 /* A millisecond for each event that was made between the two. */
 API result cuEventElapsedTime(float *milliseconds, void *from, void *to) {
     BEGIN_CURRENT;
-    *milliseconds = (float)((double)(intptr_t)to - (double)(intptr_t)from);
+    *milliseconds = (float)(((intptr_t)to >> 4) - ((intptr_t)from >> 4));
     return from != NULL && to != NULL ? OK : INVALID;
 }
 /* Like the driver's, it holds up nobody else, and is refused while another context is current. */
 API result cuEventSynchronize(void *event) {
-    if (current != &context_object) {
+    if (check_current() != OK || check_handle(event) != OK) {
         return NO_CONTEXT;
     }
     result queried = event == NULL ? INVALID : is_forbidden() ? CAPTURE_UNSUPPORTED : OK;

@@ -200,9 +200,8 @@ static void graphs_forget(void) {
 static result begin_work(const char *name, void *stream) {
     struct capture *capture = capture_of(stream);
     result answered = answer(name);
-    if (answered == OK && current != &context_object) {
-        answered = NO_CONTEXT;
-    }
+    answered = answered == OK ? check_current() : answered;
+    answered = answered == OK ? check_handle(stream) : answered;
     if (answered == OK && stream == NULL) {
         answered = INVALID;
     }
@@ -329,7 +328,7 @@ API result cuGraphCreate(struct graph **graph, unsigned flags) {
     return *graph = graph_make(), flags == 0 ? OK : INVALID;
 }
 API result cuGraphDestroy(struct graph *graph) {
-    BEGIN_CURRENT;
+    BEGIN;
     if (!is_graph(graph, false) || graph->is_body) {
         return INVALID;
     }
@@ -359,7 +358,7 @@ API result cuGraphAddEmptyNode(struct node **node, struct graph *graph, struct n
 API result cuGraphConditionalHandleCreate(uint64_t *handle, const struct graph *graph,
                                           const void *context, unsigned value, unsigned flags) {
     BEGIN_CURRENT;
-    if (!is_graph(graph, false) || context != &context_object || value != 0 || flags != 0 ||
+    if (!is_graph(graph, false) || context != current || value != 0 || flags != 0 ||
         condition_count == sizeof conditions / sizeof conditions[0]) {
         return INVALID;
     }
@@ -384,7 +383,7 @@ API result cuGraphAddNode_v2(struct node **node, struct graph *graph, struct nod
     if (!is_graph(graph, false) || !are_deps(graph, deps, count) || edges != NULL ||
         params->type != 13 || params->handle == 0 || params->handle > condition_count ||
         conditions[params->handle - 1].graph != graph || conditions[params->handle - 1].is_used ||
-        params->context != &context_object || params->size < 1 || params->size > most ||
+        params->context != current || params->size < 1 || params->size > most ||
         params->kind < IF || params->kind > SWITCH ||
         (params->kind == SWITCH && fake_version < 12080)) {
         return INVALID;
@@ -501,7 +500,7 @@ API result cuGraphExecMemcpyNodeSetParams(struct graph *exec, struct node *node,
                                           const struct copy_params *params, void *context) {
     BEGIN_CURRENT;
     struct node *own = exec_node(exec, node, COPY);
-    if (own == NULL || params->height != 1 || params->width == 0 || context != &context_object) {
+    if (own == NULL || params->height != 1 || params->width == 0 || context != current) {
         return INVALID;
     }
     own->dst = params->dst_device;
@@ -525,7 +524,7 @@ API result cuGraphExecMemsetNodeSetParams(struct graph *exec, struct node *node,
                                           const struct set_params *params, void *context) {
     BEGIN_CURRENT;
     struct node *own = exec_node(exec, node, SET);
-    if (own == NULL || params->height != 1 || params->width == 0 || context != &context_object ||
+    if (own == NULL || params->height != 1 || params->width == 0 || context != current ||
         params->elem_bytes != own->elem_bytes) {
         return INVALID;
     }

@@ -776,8 +776,9 @@ static void test_all(void) {
     }
 }
 
-/* An executor that warms up before the rounds of another device's script calls the driver while
- * nobody has asked for anything. That breaks no capture, whether gpulua was told of it or not. */
+/* An executor that would warm up before the rounds of another device's script, and so call the
+ * driver while nobody has asked for anything, does not where the host has the context, too; its
+ * work breaks no capture, whether gpulua was told of it or not. */
 static void test_rounds(bool is_told) {
     volatile int *runs = dlsym(driver, "fake_runs");
     if (!CHECK(rig_open())) {
@@ -788,12 +789,11 @@ static void test_rounds(bool is_told) {
     gpulua_stream_capture *capture = is_told ? begin(own, GPULUA_CAPTURE_MODE_GLOBAL) : NULL;
     CHECK(is_told || cu.cuStreamBeginCapture_v2(own, 0) == 0);
     int before = *runs;
-    for (int i = 0; i < 400 && *runs < before + 3;
-         i++) { /* on a busy machine few pauses are alike */
+    for (int i = 0; i < 40; i++) {
         CHECK(run(g, "z:fill(1) ok = true"));
         usleep(4000);
     }
-    CHECK(*runs >= before + 3);
+    CHECK(*runs == before);
     CHECK(driver_status(own) == ACTIVE);
     uintptr_t graph = 0;
     if (is_told) {

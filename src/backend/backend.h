@@ -76,7 +76,7 @@ struct backend_graph;
 enum backend_query { BACKEND_DONE = 0, BACKEND_PENDING = 1, BACKEND_FAILED = 2 };
 
 struct backend_open_info {
-    int ordinal;            /* cuda:N */
+    int ordinal;            /* cuda:N; negative: the one that `context` is of */
     const char *cache_path; /* NULL: the default */
     /* In a process of the device's own alone: a kernel's fault writes a core dump into the file
      * `coredump_base`-PID.core, if the device can be told to (UNSUPPORTED), and ends the process.
@@ -91,6 +91,9 @@ struct backend_open_info {
     const char *order;
     bool sleeps;   /* event_wait will be called */
     bool is_timed; /* event_times will be called */
+    /* Of the driver, the host's: the device lives in this context, which stays as it is; NULL: in
+     * one of its own. And what stream_foreign is to give; NULL: nothing. CUDA alone. */
+    void *context, *stream;
     struct backend_sink sink;
 };
 
@@ -184,6 +187,10 @@ struct backend_ops {
 
     gpulua_status (*stream_create)(struct backend_device *device, uint32_t slot, int priority,
                                    struct backend_stream **stream, struct backend_error *error);
+    /* A stream of ours that stands for the `stream` of the opening: what the host puts there is in
+     * order with what is put on this one. NULL: there are none. */
+    gpulua_status (*stream_foreign)(struct backend_device *device, uint32_t slot,
+                                    struct backend_stream **stream, struct backend_error *error);
     /* The stream's work is over or lost. */
     void (*stream_destroy)(struct backend_device *device, struct backend_stream *stream);
     /* Behind all work so far on the stream: *word = value (release), then sink.moved. */
@@ -215,10 +222,13 @@ struct backend_ops {
     gpulua_status (*capture_end)(struct backend_device *device, uint64_t foreign, uint64_t *graph,
                                  struct backend_error *error);
     /* Calls of slots between these two, on a thread, do not break captures that the host has under
-     * way in this process; `before` is what calls_begin has answered. A thread of our own says once
-     * that it is for good. Both NULL: no call does. */
+     * way in this process, and leave behind them the driver's state of the thread, its current
+     * context, as it was; `before` is what calls_begin has answered. A thread of our own says once
+     * that it is for good. While calls are held, the state may wait for the end of that: a count of
+     * the thread. All NULL: no call does. */
     int (*calls_begin)(bool for_good);
     void (*calls_end)(int before);
+    void (*calls_hold)(bool is_held);
 
     /* Events, recordable again and again; waits already issued keep the older record. */
     gpulua_status (*event_create)(struct backend_device *device, struct backend_event **event,

@@ -59,7 +59,7 @@ struct options {
     const char *label; /* or NULL */
     gpulua_isolation isolation;
     uint64_t budget_bytes;
-    bool is_plain, is_unfenced;
+    bool is_plain, is_unfenced, is_cpu;
     bool is_named;          /* by the script */
     uint64_t unfenced_wait; /* 0: none */
     bool is_checked;
@@ -262,6 +262,7 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
                      "argument 1 of device: there is no device '%.200s'", options->name);
     }
     options->is_plain = lua_isnil(L, 2);
+    options->is_cpu = options->name && strcmp(options->name, "cpu") == 0;
     options->is_named = type == LUA_TSTRING;
     options->is_unfenced = false;
     options->unfenced_wait = 0;
@@ -426,6 +427,8 @@ int gpu_lua_device_get(lua_State *L) {
         .completion = options.completion,
         .traced_ops_max = options.traced_ops_max,
         .ops_in_flight_max = options.ops_in_flight_max,
+        .cuda_context = options.is_cpu ? NULL : g->config.cuda_context,
+        .cuda_stream = options.is_cpu ? NULL : g->config.cuda_stream,
     };
     info.observer = options.is_checked ? gpu_lua_check_start(g, options.seed) : NULL;
     if (options.is_checked && !info.observer) {

@@ -471,6 +471,7 @@ static void look(struct gpulua *g, lua_State *L, bool run_tasks) {
 bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_tasks) {
     int64_t outer_ns;
     gpu_lua_limits_begin(g, &outer_ns); /* for what the loop itself calls of the script's */
+    gpu_device_hold_calls(true);
     g->turn_depth++;
     look(g, L, run_tasks);
     bool is_alive = true;
@@ -493,6 +494,7 @@ bool gpu_lua_turn(struct gpulua *g, lua_State *L, int64_t deadline_ns, bool run_
     }
     gpu_lua_report(g, L);
     g->turn_depth--;
+    gpu_device_hold_calls(false);
     gpu_lua_limits_end(g, outer_ns);
     return is_alive;
 }

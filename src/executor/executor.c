@@ -183,8 +183,16 @@ static int calls_begin(const struct wire_executor *executor) {
 }
 
 static void calls_end(const struct wire_executor *executor, int before) {
-    if (__builtin_expect(before >= 0, 0)) {
+    if (executor->ops != NULL && executor->ops->calls_end != NULL) {
         executor->ops->calls_end(before);
+    }
+}
+
+void gpu_executor_hold(bool is_held) {
+    for (size_t i = 0; gpu_backend_table[i] != NULL; i++) {
+        if (gpu_backend_table[i]->calls_hold != NULL) {
+            gpu_backend_table[i]->calls_hold(is_held);
+        }
     }
 }
 

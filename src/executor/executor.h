@@ -90,6 +90,7 @@ struct executor_stream {
     struct backend_stream *stream; /* owned; NULL: it could not be created, `failure` says why */
     struct backend_error failure;
     int priority;
+    bool is_foreign;               /* the host's */
     struct executor_event *events; /* owned; of the newest operations, a ring */
     uint32_t event_capacity;       /* a power of two */
     uint64_t event_count;          /* records so far */

@@ -108,6 +108,7 @@ static void warm_up(struct wire_executor *executor, uint64_t round_ns, uint64_t 
 
 bool gpu_executor_run(struct wire_executor *executor) {
     struct wire_ring commands;
+    gpu_executor_hold(true); /* for good: the thread is ours */
     prctl(PR_SET_TIMERSLACK, EXECUTOR_TIMER_SLACK_NS, 0, 0, 0);
     gpu_wire_ring_command(&commands, executor->page);
     uint64_t active_ns = gpu_wire_now_ns();

@@ -141,8 +141,15 @@ static void stream_make(struct wire_executor *executor, uint32_t slot,
         gpu_backend_fail(&stream->failure, GPULUA_NO_DEVICE, 0, "no device is open");
         return;
     }
-    if (executor->ops->stream_create(executor->device, slot, stream->priority, &stream->stream,
-                                     &stream->failure) != GPULUA_OK) {
+    const struct backend_ops *ops = executor->ops;
+    gpulua_status status =
+        !stream->is_foreign ? ops->stream_create(executor->device, slot, stream->priority,
+                                                 &stream->stream, &stream->failure)
+        : ops->stream_foreign != NULL
+            ? ops->stream_foreign(executor->device, slot, &stream->stream, &stream->failure)
+            : gpu_backend_fail(&stream->failure, GPULUA_UNSUPPORTED, 0,
+                               "the device has no streams that others know");
+    if (status != GPULUA_OK) {
         stream->stream = NULL;
         if (stream->failure.status == GPULUA_DEVICE_LOST) {
             gpu_executor_lose(executor, stream->failure.driver_code, stream->failure.message);
@@ -155,7 +162,9 @@ void gpu_executor_stream_create(struct wire_executor *executor, const struct wir
     gpu_executor_stream_destroy(executor, slot);
     struct executor_stream *stream = calloc(1, sizeof *stream);
     struct executor_event *events = calloc(EXECUTOR_EVENTS, sizeof *events);
-    executor->stream_is_owed[slot] = stream == NULL || events == NULL;
+    /* Not one of the host's: another one in its place would be out of order. */
+    executor->stream_is_owed[slot] =
+        (stream == NULL || events == NULL) && !record->u.stream.is_foreign;
     if (stream == NULL || events == NULL) {
         free(stream);
         free(events);
@@ -172,6 +181,7 @@ void gpu_executor_stream_create(struct wire_executor *executor, const struct wir
         atomic_store_explicit(&executor->wanted_limit, slot + 1, memory_order_release);
     }
     stream->priority = record->u.stream.priority;
+    stream->is_foreign = record->u.stream.is_foreign != 0;
     stream_make(executor, slot, stream);
     /* Somebody may wait for work on it since before this record was taken. */
     executor->wishes_seen =

@@ -54,6 +54,7 @@ static void on_moved(void *user) {
 struct open_options {
     char backend[32];
     int ordinal;
+    void *context, *stream;                 /* the host's */
     const char *cache_path, *coredump_base; /* borrowed from the text */
     bool is_checked;
     bool is_hashed; /* by hashes, also where the backend could do more */
@@ -64,8 +65,9 @@ struct open_options {
     gpulua_completion completion;
 };
 
-/* Lines "backend NAME", "ordinal N", "cache PATH", "coredump BASE", "check SEED", "hashes", "order
- * CHOICES", "exact", "ranges", "traced", "completion event", "completion block"; cuts `text` up. */
+/* Lines "backend NAME", "ordinal N", "context HEX", "stream HEX", "cache PATH", "coredump BASE",
+ * "check SEED", "hashes", "order CHOICES", "exact", "ranges", "traced", "completion event",
+ * "completion block"; cuts `text` up. */
 static void parse_open(char *text, struct open_options *options) {
     char *rest = text;
     char *line;
@@ -74,6 +76,10 @@ static void parse_open(char *text, struct open_options *options) {
             strncpy(options->backend, line + 8, sizeof options->backend - 1);
         } else if (strncmp(line, "ordinal ", 8) == 0) {
             options->ordinal = (int)strtol(line + 8, NULL, 10);
+        } else if (strncmp(line, "context ", 8) == 0) {
+            options->context = (void *)(uintptr_t)strtoull(line + 8, NULL, 16);
+        } else if (strncmp(line, "stream ", 7) == 0) {
+            options->stream = (void *)(uintptr_t)strtoull(line + 7, NULL, 16);
         } else if (strncmp(line, "check ", 6) == 0) {
             options->is_checked = true;
             options->seed = strtoull(line + 6, NULL, 10);
@@ -153,6 +159,8 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
     }
     const struct backend_open_info info = {
         .ordinal = options->ordinal,
+        .context = options->context,
+        .stream = options->stream,
         .cache_path = options->cache_path,
         .coredump_base = options->coredump_base,
         .is_checked = options->is_checked && !is_hashed,
@@ -169,7 +177,7 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
     };
     int before = ops->calls_begin != NULL ? ops->calls_begin(false) : -1;
     gpulua_status status = open_on(executor, ops, &info, is_hashed, error);
-    if (before >= 0) {
+    if (ops->calls_end != NULL) {
         ops->calls_end(before);
     }
     return status;

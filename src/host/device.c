@@ -45,6 +45,7 @@ static gpulua_status open(const gpulua_device_config *config, struct gpulua_devi
         .is_confined = is_confined,
         .ops_in_flight_max = config->ops_in_flight_max,
         .traced_ops_max = traced_ops_max(config),
+        .cuda_context = config->cuda_context,
     };
     const char *isolate = gpu_lua_setting(NULL, "GPULUA_ISOLATE");
     gpulua_status status = GPULUA_OK;

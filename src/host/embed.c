@@ -199,6 +199,25 @@ static int attach_protected(lua_State *L) {
     return 0;
 }
 
+/* Of what the host has of CUDA itself. NULL: it is as it should be. */
+static const char *check_cuda(const gpulua_config *config) {
+    if (!config || !(config->cuda_context || config->cuda_stream)) {
+        return NULL;
+    }
+    if (config->shared_device) {
+        return "cuda_context and cuda_stream are for devices of one object: the context of a "
+               "shared_device is in its gpulua_device_config";
+    }
+    if (config->cuda_stream && config->isolation != GPULUA_ISOLATE_NONE) {
+        return "cuda_stream needs isolation none: on a thread or in a process of its own a device "
+               "shares no streams with the host";
+    }
+    return config->isolation != GPULUA_ISOLATE_NONE && config->isolation != GPULUA_ISOLATE_THREAD
+               ? "cuda_context needs isolation none or thread: a process of its own has contexts "
+                 "of its own"
+               : NULL;
+}
+
 /* NULL is one, too. */
 static bool check_config(const gpulua_config *config, bool is_attached) {
     const char *failure = NULL;
@@ -216,6 +235,7 @@ static bool check_config(const gpulua_config *config, bool is_attached) {
         failure = "allow_compile is for sandboxes with a device that is confined "
                   "(gpulua_device_config.confined): whatever else may compile as it is";
     }
+    failure = failure ? failure : check_cuda(config);
     if (failure) {
         gpu_host_keep_creation_error(GPULUA_INVALID_ARGUMENT, failure);
     }
@@ -425,10 +445,12 @@ int gpulua_step(gpulua *g, int timeout_ms) {
     }
     int64_t deadline_ns =
         timeout_ms < 0 ? INT64_MAX : gpu_lua_now_ns() + (int64_t)timeout_ms * 1000000;
+    gpu_device_hold_calls(true);
     if (!gpu_lua_turn(g, g->L, timeout_ms == 0 ? 0 : deadline_ns, true) && g->task_count > 0) {
         gpu_lua_unstick(g);
     }
     gpu_lua_arm(g);
+    gpu_device_hold_calls(false);
     return (int)g->task_count;
 }
 

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@
 
 struct target {
     const char *kind;
-    int ordinal;
+    int ordinal;        /* negative: that of the host's context */
     bool may_fall_back; /* nothing was asked for by name */
 };
 
@@ -84,6 +85,20 @@ static gpulua_status open_link(struct gpu_device *device, const struct gpu_devic
                              "only the CPU device can be confined, in a process of its own");
     }
     device->is_confined = info->is_confined;
+    if ((info->cuda_context || info->cuda_stream) && is_cpu) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "the CPU device has no CUDA context: cuda_context and cuda_stream are "
+                             "for GPUs");
+    }
+    if ((info->cuda_context && device->isolation == GPULUA_ISOLATE_PROCESS) ||
+        (info->cuda_stream && device->isolation != GPULUA_ISOLATE_NONE)) {
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "%s",
+                             info->cuda_stream
+                                 ? "cuda_stream is for devices with isolation none: on a thread or "
+                                   "in a process of its own work is put there at other times"
+                                 : "cuda_context is for devices with isolation none or thread: a "
+                                   "process of its own has contexts of its own");
+    }
     if (device->isolation == GPULUA_ISOLATE_PROCESS) {
         gpulua_status status = gpu_locate_executor(info->executor_path, path, sizeof path, error);
         if (status) {
@@ -179,7 +194,7 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     struct wire_record *record = (struct wire_record *)(void *)device->scratch;
     memset(record, 0, sizeof *record);
     record->opcode = WIRE_OP_OPEN;
-    char check[48] = "";
+    char check[48] = "", context[32] = "", stream[32] = "";
     gpulua_status status = find_coredump(device, info, target, error);
     if (status) {
         return status;
@@ -192,10 +207,16 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     static const char *const completions[] = {[GPULUA_COMPLETION_WORD] = "",
                                               [GPULUA_COMPLETION_EVENT] = "completion event\n",
                                               [GPULUA_COMPLETION_BLOCK] = "completion block\n"};
+    if (info->cuda_context) {
+        snprintf(context, sizeof context, "context %" PRIxPTR "\n", (uintptr_t)info->cuda_context);
+    }
+    if (info->cuda_stream) {
+        snprintf(stream, sizeof stream, "stream %" PRIxPTR "\n", (uintptr_t)info->cuda_stream);
+    }
     int length = snprintf(
         gpu_wire_record_payload(record), 8192,
-        "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s%s%s%s%s%s%s", target->kind, target->ordinal,
-        gpu_ranges_are_on ? "ranges\n" : "", device->trace ? "traced\n" : "",
+        "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s", target->kind, target->ordinal,
+        context, stream, gpu_ranges_are_on ? "ranges\n" : "", device->trace ? "traced\n" : "",
         completions[device->completion], coredump ? "coredump " : "", coredump ? coredump : "",
         coredump ? "\n" : "", device->is_exact ? "exact\n" : "", check, order ? "order " : "",
         order ? order : "", order ? "\n" : "", info->cache_path ? "cache " : "",
@@ -216,6 +237,10 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     }
     if (status) {
         return status;
+    }
+    if (info->cuda_context) {
+        snprintf(device->name, sizeof device->name, "%s:%d", target->kind,
+                 (int)device->facts.ordinal);
     }
     if (device->facts.timing == WIRE_TIMING_EVENTS) { /* that tell of the end of work, too */
         if (device->is_exact && device->on_log) {
@@ -251,6 +276,7 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->refs = 1;
     device->epoch = 1;
     device->interrupt = info->interrupt;
+    device->cuda_stream = (uint64_t)(uintptr_t)info->cuda_stream;
     device->is_unfenced = info->is_unfenced;
     device->unfenced_wait = info->unfenced_wait;
     device->is_checked = info->is_checked;
@@ -349,8 +375,12 @@ gpulua_status gpu_device_open(const struct gpu_device_info *info, struct gpu_dev
     if (status) {
         return status;
     }
+    bool is_shared = info->cuda_context || info->cuda_stream;
+    if (info->cuda_context && (target.may_fall_back || strcmp(info->name, "cuda") == 0)) {
+        target.ordinal = -1;
+    }
     status = open_target(info, &target, device, error);
-    if (target.may_fall_back &&
+    if (target.may_fall_back && !is_shared &&
         (status == GPULUA_NO_DEVICE || status == GPULUA_LIBRARY_UNAVAILABLE ||
          status == GPULUA_UNSUPPORTED)) {
         gpu_error_finish(error);
@@ -358,6 +388,10 @@ gpulua_status gpu_device_open(const struct gpu_device_info *info, struct gpu_dev
         status = open_target(info, &target, device, error);
     }
     return status;
+}
+
+void gpu_device_hold_calls(bool are_held) {
+    gpu_executor_hold(are_held);
 }
 
 void gpu_device_trace_flush(struct gpu_device *device) {

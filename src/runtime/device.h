@@ -111,7 +111,11 @@ struct gpu_device_info {
      * after as with completion = "event", whatever that says, and there is no "exact". So many
      * operations are kept; 0: it is not. */
     uint32_t traced_ops_max;
-    bool has_spare;    /* a second process with the device open takes over from a lost one */
+    bool has_spare; /* a second process with the device open takes over from a lost one */
+    /* On CUDA: the host's context that the device lives in (without a process of its own; borrowed
+     * until it is closed), and its stream that all task streams stand for (with isolation `none`).
+     * NULL: the primary one, which is of `name`; streams of our own. */
+    void *cuda_context, *cuda_stream;
     double watchdog_s; /* how long an operation may take once nothing is in front of it, or the
                           device is lost; 0: any time */
     double restarts_window_s;
@@ -122,6 +126,10 @@ struct gpu_device_info {
  * name), Driver. */
 gpulua_status gpu_device_open(const struct gpu_device_info *info, struct gpu_device **device,
                               struct gpu_error *error);
+/* Around several calls, of any devices, on this thread: the driver's state of the thread, which is
+ * as it was behind each call (a host may have a CUDA context current), need be so behind the last
+ * alone. */
+void gpu_device_hold_calls(bool are_held);
 struct gpu_device *gpu_device_retain(struct gpu_device *device);
 void gpu_device_release(struct gpu_device *device);
 
@@ -265,7 +273,7 @@ struct gpu_stream_info {
 gpulua_status gpu_stream_create(struct gpu_device *device, const struct gpu_stream_info *info,
                                 struct gpu_stream **stream, struct gpu_error *error);
 /* One of the device's own task streams, index < GPU_TASK_STREAMS; made at first use; borrowed from
- * the device. */
+ * the device. Of a device with a cuda_stream it is that one, whatever the index. */
 gpulua_status gpu_device_task_stream(struct gpu_device *device, uint32_t index,
                                      struct gpu_stream **stream, struct gpu_error *error);
 struct gpu_stream *gpu_stream_retain(struct gpu_stream *stream);

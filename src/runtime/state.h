@@ -100,6 +100,7 @@ struct gpu_stream {
     struct gpu_device *device; /* retained */
     int priority;
     bool is_closed, is_user, is_deferred;
+    bool is_foreign; /* the device's cuda_stream */
     uint64_t native; /* the driver's handle; 0: the host has not got it, and cannot capture it */
     char label[64];
     uint64_t wanted;                       /* what the page was last told */
@@ -413,6 +414,7 @@ struct gpu_device {
     uint32_t user_stream_count;
     uint64_t stream_number_next;
     struct gpu_stream *task_streams[GPU_TASK_STREAMS]; /* retained */
+    uint64_t cuda_stream; /* the host's, the first and only one of these; 0: there is none */
 
     /* operations */
     struct gpu_op *requests, **requests_tail; /* pending */

@@ -29,11 +29,14 @@ gpulua_status gpu_stream_send(struct gpu_stream *stream, struct gpu_error *error
         .length_bytes = sizeof record, .opcode = WIRE_OP_STREAM_CREATE, .stream = stream->slot};
     record.u.stream.priority = stream->priority;
     record.u.stream.number = stream->number;
+    record.u.stream.is_foreign = stream->is_foreign;
     return gpu_device_publish(stream->device, &record, error);
 }
 
+enum owner { USER, OWN, HOST };
+
 static gpulua_status create(struct gpu_device *device, const struct gpu_stream_info *info,
-                            bool is_user, struct gpu_stream **stream, struct gpu_error *error) {
+                            enum owner owner, struct gpu_stream **stream, struct gpu_error *error) {
     gpulua_status status = gpu_device_check(device, error);
     if (status) {
         return status;
@@ -59,7 +62,9 @@ static gpulua_status create(struct gpu_device *device, const struct gpu_stream_i
     if (made->priority > device->facts.priority_lowest) {
         made->priority = device->facts.priority_lowest;
     }
-    made->is_user = is_user;
+    made->is_user = owner == USER;
+    made->is_foreign = owner == HOST;
+    made->native = owner == HOST ? device->cuda_stream : 0;
     snprintf(made->label, sizeof made->label, "%s", info->label ? info->label : "");
     made->device = device;
     status = gpu_stream_send(made, error);
@@ -70,7 +75,7 @@ static gpulua_status create(struct gpu_device *device, const struct gpu_stream_i
     (void)gpu_device_retain(device);
     device->streams[slot] = made;
     device->done[slot] = device->slot_seq[slot];
-    device->user_stream_count += is_user;
+    device->user_stream_count += made->is_user;
     device->stats.streams_live++;
     *stream = made;
     return GPULUA_OK;
@@ -107,22 +112,24 @@ gpulua_status gpu_stream_create(struct gpu_device *device, const struct gpu_stre
         error->capacity_max = GPU_USER_STREAMS_MAX;
         return GPULUA_CAPACITY;
     }
-    return create(device, info, true, stream, error);
+    return create(device, info, USER, stream, error);
 }
 
 gpulua_status gpu_stream_create_own(struct gpu_device *device, const char *label,
                                     struct gpu_stream **stream, struct gpu_error *error) {
     struct gpu_stream_info info = {.label = label};
-    return create(device, &info, false, stream, error);
+    return create(device, &info, OWN, stream, error);
 }
 
 gpulua_status gpu_device_task_stream(struct gpu_device *device, uint32_t index,
                                      struct gpu_stream **stream, struct gpu_error *error) {
     GPU_ENTER(device);
     assert(index < GPU_TASK_STREAMS);
+    index = device->cuda_stream ? 0 : index;
     if (!device->task_streams[index]) {
         struct gpu_stream_info info = {0};
-        gpulua_status status = create(device, &info, false, &device->task_streams[index], error);
+        gpulua_status status = create(device, &info, device->cuda_stream ? HOST : OWN,
+                                      &device->task_streams[index], error);
         if (status) {
             return status;
         }

@@ -159,6 +159,9 @@ void gpu_executor_poll(
 void gpu_executor_arm(struct wire_executor *executor); /* inline: the script is about to sleep */
 /* Work is expected in a moment, from this thread (executor.c). False: nothing can be done. */
 bool gpu_executor_warm(struct wire_executor *executor);
+/* Any thread: until it is let go as often, executors may leave the driver's state of the thread as
+ * they need it, where they else put back each time what was (the current context). */
+void gpu_executor_hold(bool is_held);
 bool gpu_executor_is_closed(const struct wire_executor *executor); /* CLOSE was taken */
 /* Its loop: takes records until it is closed or stopped (from any thread). False: the link broke.
  */

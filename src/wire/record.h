@@ -236,8 +236,9 @@ struct wire_record {
             uint32_t is_dropped; /* CAPTURE_END: nobody wants the graph */
         } capture;
         struct {
-            int32_t priority; /* CUDA's: lower runs first, 0 is the default */
-            uint64_t number;  /* never reused */
+            int32_t priority;    /* CUDA's: lower runs first, 0 is the default */
+            uint32_t is_foreign; /* the host's, that the device was opened with */
+            uint64_t number;     /* never reused */
         } stream;
         struct {
             uint64_t arena_offset, bytes; /* source text or image */
@@ -378,6 +379,7 @@ struct wire_device_facts {
     /* What a multiprocessor holds at once; 0: not known. */
     uint32_t mp_threads, mp_blocks, mp_registers, mp_shared_bytes;
     uint32_t shared_reserved_bytes; /* that the system takes of each block's */
+    int32_t ordinal;                /* cuda:N */
     uint32_t graph_node_bytes; /* what a graph takes on the device for each of its nodes, about */
     char name[96];             /* "NVIDIA H200", the CPU's model name */
 };

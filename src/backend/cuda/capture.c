@@ -46,11 +46,16 @@ int gpu_cuda_calls_begin(bool for_good) {
     return swap != NULL && swap(&mode) == CUDA_SUCCESS ? (int)mode : -1;
 }
 
-void gpu_cuda_calls_end(int before) {
+void gpu_cuda_mode_put_back(int before) {
     if (__builtin_expect(before >= 0, 0)) {
         CUstreamCaptureMode mode = (CUstreamCaptureMode)before;
         (void)atomic_load (&exchange)(&mode);
     }
+}
+
+void gpu_cuda_calls_end(int before) {
+    gpu_cuda_mode_put_back(before);
+    gpu_cuda_context_restore();
 }
 
 bool gpu_cuda_may_be_captured(void) {
@@ -84,7 +89,8 @@ static gpulua_status look(struct backend_device *device, CUstream handle,
     if (cu->cuStreamIsCapturing == NULL) {
         return GPULUA_OK;
     }
-    CUresult result = cu->cuStreamIsCapturing(handle, &status);
+    CUresult result;
+    CU_HOT(device, result, cu->cuStreamIsCapturing(handle, &status));
     if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
         /* The legacy stream, while one that it waits for is captured. That one stays well. */
         *state = WIRE_CAPTURE_ACTIVE;
@@ -256,7 +262,9 @@ gpulua_status gpu_cuda_capture_close(struct backend_device *device, uint64_t for
 void gpu_cuda_capture_leave(struct backend_stream *stream) {
     struct backend_device *device = stream->device;
     if (stream->is_given) {
-        (void)gpu_cuda_capture_close(device, (uint64_t)(uintptr_t)stream->handle, NULL, NULL);
+        if (!stream->is_foreign) {
+            (void)gpu_cuda_capture_close(device, (uint64_t)(uintptr_t)stream->handle, NULL, NULL);
+        }
         struct cuda_capture *left = find(device, stream->handle); /* of another thread */
         if (left != NULL) {
             forget(device, left);

@@ -117,20 +117,6 @@ static gpulua_status device_status(struct backend_device *device, struct backend
     return status == GPULUA_DEVICE_LOST ? status : GPULUA_OK;
 }
 
-bool gpu_cuda_was_elsewhere(struct backend_device *device, CUresult result) {
-    const struct cuda_driver *cu = &device->cu;
-    CUcontext current = NULL;
-    if (result != CUDA_ERROR_INVALID_CONTEXT && result != CUDA_ERROR_INVALID_HANDLE &&
-        result != CUDA_ERROR_CONTEXT_IS_DESTROYED && result != CUDA_ERROR_INVALID_VALUE) {
-        return false;
-    }
-    if (cu->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == device->context) {
-        return false;
-    }
-    gpu_cuda_log_skip(device);
-    return cu->cuCtxSetCurrent(device->context) == CUDA_SUCCESS;
-}
-
 /* ---- opening ---- */
 
 static gpulua_status driver_start(struct backend_device *device, int *count,
@@ -261,18 +247,6 @@ static void list_init(struct link *list) {
     list->next = list->previous = list;
 }
 
-static void context_leave(struct backend_device *device) {
-    const struct cuda_driver *cu = &device->cu;
-    CUcontext current = NULL;
-    if (device->context == NULL) {
-        return;
-    }
-    if (cu->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == device->context) {
-        (void)cu->cuCtxSetCurrent(NULL);
-    }
-    (void)cu->cuDevicePrimaryCtxRelease(device->handle);
-}
-
 static void device_free(struct backend_device *device) {
     free(device->ranges);
     free(device->warmth.kernel);
@@ -300,35 +274,17 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
     list_init(&device->captures);
     gpulua_status status = driver_start(device, &count, error);
     gpu_cuda_captures_init(device);
-    if (status == GPULUA_OK && (info->ordinal < 0 || info->ordinal >= count)) {
-        status =
-            gpu_backend_fail(error, GPULUA_NO_DEVICE, 0, "cuda:%d: the CUDA driver sees %d GPU%s",
-                             info->ordinal, count, count == 1 ? "" : "s");
-    }
     if (status == GPULUA_OK && info->cache_path != NULL) {
         device->cache_path = strdup(info->cache_path);
         if (device->cache_path == NULL) {
             status = gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
         }
     }
-    if (status == GPULUA_OK) {
-        status = CU(device, error, cu->cuDeviceGet(&device->handle, info->ordinal));
-    }
     if (status == GPULUA_OK && info->coredump_base != NULL) {
         status = gpu_cuda_dump_begin(device, info->coredump_base, error);
     }
     if (status == GPULUA_OK) {
-        unsigned flags = 0;
-        int is_active = 0;
-        device->warmth.is_off =
-            cu->cuDevicePrimaryCtxGetState == NULL ||
-            CU(device, NULL, cu->cuDevicePrimaryCtxGetState(device->handle, &flags, &is_active)) !=
-                GPULUA_OK ||
-            is_active != 0;
-        status = CU(device, error, cu->cuDevicePrimaryCtxRetain(&device->context, device->handle));
-    }
-    if (status == GPULUA_OK) {
-        status = gpu_cuda_enter(device, error);
+        status = gpu_cuda_context_open(device, info, count, error);
     }
     if (status == GPULUA_OK) {
         status = facts_read(device, error);
@@ -337,7 +293,7 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
         status = CU(device, error, cu->cuEventCreate(&device->probe, CU_EVENT_DISABLE_TIMING));
     }
     if (status != GPULUA_OK) {
-        context_leave(device);
+        gpu_cuda_context_close(device);
         device_free(device);
         return status;
     }
@@ -351,20 +307,21 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
 }
 
 /* To wait for the context would break captures that the host has under way there: of streams of its
- * own, or of another device of ours. */
+ * own, or of another device of ours. And in a context of the host's it would be to wait for the
+ * host's work; what is ours on its stream the executor has waited for. */
 static void work_wait(struct backend_device *device) {
     const struct cuda_driver *cu = &device->cu;
-    bool has_captures = gpu_cuda_may_be_captured();
+    bool is_ours = !device->has_foreign_context && !gpu_cuda_may_be_captured();
     if (gpu_cuda_enter(device, NULL) != GPULUA_OK) {
         return;
     }
-    if (!has_captures) {
+    if (is_ours) {
         (void)CU(device, NULL, cu->cuCtxSynchronize());
         return;
     }
     for (struct link *at = device->streams.next; at != &device->streams; at = at->next) {
         const struct backend_stream *stream = (const struct backend_stream *)(const void *)at;
-        if (!gpu_cuda_is_taken(stream)) {
+        if (!stream->is_foreign && !gpu_cuda_is_taken(stream)) {
             (void)CU(device, NULL, cu->cuStreamSynchronize(stream->handle));
         }
     }
@@ -414,7 +371,7 @@ static void device_close(struct backend_device *device) {
         }
         gpu_cuda_clock_close(device);
         (void)cu->cuEventDestroy(device->probe);
-        context_leave(device);
+        gpu_cuda_context_close(device);
     }
     device_free(device);
 }
@@ -441,6 +398,7 @@ const struct backend_ops gpu_backend_cuda = {
     .host_unregister = gpu_cuda_host_unregister,
     .host_address = gpu_cuda_host_address,
     .stream_create = gpu_cuda_stream_create,
+    .stream_foreign = gpu_cuda_stream_foreign,
     .stream_destroy = gpu_cuda_stream_destroy,
     .stream_word = gpu_cuda_stream_word,
     .stream_wait = gpu_cuda_stream_wait,
@@ -450,6 +408,7 @@ const struct backend_ops gpu_backend_cuda = {
     .capture_end = gpu_cuda_capture_close,
     .calls_begin = gpu_cuda_calls_begin,
     .calls_end = gpu_cuda_calls_end,
+    .calls_hold = gpu_cuda_calls_hold,
     .stream_give = gpu_cuda_stream_give,
     .stream_take = gpu_cuda_stream_take,
     .event_create = gpu_cuda_event_create,

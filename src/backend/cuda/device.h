@@ -35,7 +35,9 @@ struct backend_device {
     struct backend_sink sink;
     char *cache_path; /* owned, or NULL */
     CUdevice handle;
-    CUcontext context; /* the primary one, retained */
+    CUcontext context; /* the primary one, retained; or a host's */
+    bool has_foreign_context;
+    CUstream foreign_stream; /* of the host's, for stream_foreign; NULL: there is none */
     struct wire_device_facts facts;
     uint32_t shared_bytes_default; /* of a block, before a kernel opts in to more */
     bool has_words;                /* streams can write 64-bit words */
@@ -110,6 +112,7 @@ struct backend_stream {
     CUstream handle;
     bool is_captured; /* a graph's own: what is put on it is not done, and it is in no list */
     bool is_given;    /* the host has its handle, and may be capturing it (capture.c) */
+    bool is_foreign;  /* it is the host's */
     struct backend_graph
         *patched; /* of one that is captured: the next launch patches a node of it */
     uint64_t launch_count;
@@ -176,6 +179,28 @@ static inline gpulua_status gpu_cuda_result(struct backend_device *device, CUres
 #define CU(device, error, call)                                                                    \
     gpu_cuda_result((device), (call), #call, __FILE__, __LINE__, (error))
 
+/* context.c: what of a thread's current context is ours. */
+struct cuda_thread {
+    CUcontext before; /* if is_switched: current before it was `ours` */
+    CUcontext ours;
+    uint32_t hold_count; /* while it is not 0, ours stays current */
+    bool is_switched;
+    bool is_away; /* ours has been current, and `before` has been put back */
+};
+extern _Thread_local struct cuda_thread gpu_cuda_thread;
+/* `current` is what is current now. */
+gpulua_status gpu_cuda_make_current(struct backend_device *device, CUcontext current,
+                                    struct backend_error *error);
+CUresult gpu_cuda_come_back(struct backend_device *device);
+/* Unless calls are held: what was current is so again. */
+void gpu_cuda_context_restore(void);
+void gpu_cuda_calls_hold(bool is_held);
+/* The context that the device is to live in, and which device that is; `count`: of the driver. */
+gpulua_status gpu_cuda_context_open(struct backend_device *device,
+                                    const struct backend_open_info *info, int count,
+                                    struct backend_error *error);
+void gpu_cuda_context_close(struct backend_device *device);
+
 /* First in every slot that calls the driver: fails when the device is lost, so that nothing can
  * hang on it, and makes the context current on this thread. The driver is asked what is current,
  * because a host that drives the device on its own thread may have changed it. */
@@ -190,7 +215,7 @@ static inline gpulua_status gpu_cuda_enter(struct backend_device *device,
             cu->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == device->context, 1)) {
         return GPULUA_OK;
     }
-    return CU(device, error, cu->cuCtxSetCurrent(device->context));
+    return gpu_cuda_make_current(device, current, error);
 }
 
 /* For the slots on the way of every launch, which call first and ask afterwards: these calls name a
@@ -198,10 +223,15 @@ static inline gpulua_status gpu_cuda_enter(struct backend_device *device,
  * current, and does nothing wrong. True: that was it, our context is current now, call again. */
 bool gpu_cuda_was_elsewhere(struct backend_device *device, CUresult result);
 
-/* Evaluates to the result of the call, made again if the context was not ours. */
+/* Evaluates to the result of the call, made again if the context was not ours. Where the host's has
+ * been put back, ours is made current first, as the driver would log each call that it refuses. */
 #define CU_HOT(device, result, call)                                                               \
     do {                                                                                           \
-        (result) = (call);                                                                         \
+        (result) = CUDA_SUCCESS;                                                                   \
+        if (__builtin_expect(gpu_cuda_thread.is_away, 0)) {                                        \
+            (result) = gpu_cuda_come_back(device);                                                 \
+        }                                                                                          \
+        (result) = (result) == CUDA_SUCCESS ? (call) : (result);                                   \
         if (__builtin_expect((result) != CUDA_SUCCESS, 0) &&                                       \
             gpu_cuda_was_elsewhere((device), (result))) {                                          \
             (result) = (call);                                                                     \
@@ -257,6 +287,8 @@ gpulua_status gpu_cuda_own_kernel(struct backend_device *device, const char *ptx
 /* stream.c: */
 gpulua_status gpu_cuda_stream_create(struct backend_device *device, uint32_t slot, int priority,
                                      struct backend_stream **stream, struct backend_error *error);
+gpulua_status gpu_cuda_stream_foreign(struct backend_device *device, uint32_t slot,
+                                      struct backend_stream **stream, struct backend_error *error);
 void gpu_cuda_stream_destroy(struct backend_device *device, struct backend_stream *stream);
 gpulua_status gpu_cuda_stream_word(struct backend_stream *stream, _Atomic uint64_t *word,
                                    uint64_t value, struct backend_error *error);
@@ -283,6 +315,8 @@ void gpu_cuda_flush_output(struct backend_device *device);
 void gpu_cuda_captures_init(struct backend_device *device);
 void gpu_cuda_captures_close(struct backend_device *device);
 int gpu_cuda_calls_begin(bool for_good);
+/* calls_end puts back the context, too. */
+void gpu_cuda_mode_put_back(int before);
 void gpu_cuda_calls_end(int before);
 /* Is a stream of this process being captured by the host, so that no context is to be waited for?
  */

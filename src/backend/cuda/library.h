@@ -35,6 +35,7 @@ typedef CUresult(CUDAAPI *PFN_cuLogsDumpToMemory_v12090)(CUlogIterator *iterator
     X(false, cuDevicePrimaryCtxGetState, 7000, "cuDevicePrimaryCtxGetState")                                \
     X(true, cuCtxGetCurrent, 4000, "cuCtxGetCurrent")                                                       \
     X(true, cuCtxSetCurrent, 4000, "cuCtxSetCurrent")                                                       \
+    X(true, cuCtxGetDevice, 2000, "cuCtxGetDevice")                                                         \
     X(true, cuCtxSynchronize, 2000, "cuCtxSynchronize")                                                     \
     X(true, cuCtxGetStreamPriorityRange, 5050, "cuCtxGetStreamPriorityRange")                               \
     X(true, cuMemGetInfo, 3020, "cuMemGetInfo_v2")                                                          \
@@ -59,6 +60,7 @@ typedef CUresult(CUDAAPI *PFN_cuLogsDumpToMemory_v12090)(CUlogIterator *iterator
     X(true, cuMemHostGetDevicePointer, 3020, "cuMemHostGetDevicePointer_v2")                                \
     X(true, cuStreamCreateWithPriority, 5050, "cuStreamCreateWithPriority")                                 \
     X(true, cuStreamDestroy, 4000, "cuStreamDestroy_v2")                                                    \
+    X(false, cuStreamGetCtx, 9020, "cuStreamGetCtx")                                                        \
     X(true, cuStreamQuery, 2000, "cuStreamQuery")                                                           \
     X(true, cuStreamSynchronize, 2000, "cuStreamSynchronize")                                               \
     X(true, cuStreamWaitEvent, 3020, "cuStreamWaitEvent")                                                   \
@@ -153,6 +155,8 @@ typedef CUresult(CUDAAPI *PFN_cuLogsDumpToMemory_v12090)(CUlogIterator *iterator
 #undef cuMemcpyDtoHAsync
 #undef cuModuleGetGlobal
 #undef cuCtxSynchronize
+#undef cuCtxGetDevice
+#undef cuStreamGetCtx
 #undef cuStreamWaitEvent
 #undef cuEventRecord
 #undef cuLaunchKernel

@@ -32,6 +32,27 @@ gpulua_status gpu_cuda_stream_create(struct backend_device *device, uint32_t slo
     return GPULUA_OK;
 }
 
+/* As one whose handle the host has: it may be capturing it. */
+gpulua_status gpu_cuda_stream_foreign(struct backend_device *device, uint32_t slot,
+                                      struct backend_stream **stream, struct backend_error *error) {
+    (void)slot;
+    if (device->foreign_stream == NULL) {
+        return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                "the device was opened without a stream of the host's");
+    }
+    struct backend_stream *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
+    }
+    made->device = device;
+    made->handle = device->foreign_stream;
+    made->is_foreign = true;
+    gpu_cuda_stream_given(made);
+    gpu_cuda_link(&device->streams, &made->link);
+    *stream = made;
+    return GPULUA_OK;
+}
+
 void gpu_cuda_stream_destroy(struct backend_device *device, struct backend_stream *stream) {
     const struct cuda_driver *cu = &device->cu;
     if (stream == NULL) {
@@ -39,7 +60,7 @@ void gpu_cuda_stream_destroy(struct backend_device *device, struct backend_strea
     }
     gpu_cuda_prepared_forget(stream, NULL);
     gpu_cuda_capture_leave(stream);
-    if (gpu_cuda_enter(device, NULL) == GPULUA_OK) {
+    if (!stream->is_foreign && gpu_cuda_enter(device, NULL) == GPULUA_OK) {
         (void)CU(device, NULL, cu->cuStreamDestroy(stream->handle));
     }
     gpu_cuda_unlink(&stream->link);
@@ -176,7 +197,7 @@ enum backend_query gpu_cuda_event_query(struct backend_event *event, struct back
         /* Broken is a capture of the host's that nobody has told us of; the device is well. */
         int before = gpu_cuda_calls_begin(true);
         result = cu->cuEventQuery(event->handle);
-        gpu_cuda_calls_end(before);
+        gpu_cuda_mode_put_back(before);
     }
     if (result == CUDA_SUCCESS) {
         return BACKEND_DONE;
@@ -246,7 +267,8 @@ gpulua_status gpu_cuda_stream_take(struct backend_stream *stream, uint64_t forei
  * that are idle are waited for, so that this returns at once whatever else runs. */
 void gpu_cuda_flush_output(struct backend_device *device) {
     const struct cuda_driver *cu = &device->cu;
-    bool all_idle = device->capture_count == 0 && !gpu_cuda_may_be_captured();
+    bool all_idle = device->capture_count == 0 && !gpu_cuda_may_be_captured() &&
+                    !device->has_foreign_context; /* else its host's work would be waited for */
     if (gpu_cuda_enter(device, NULL) != GPULUA_OK) {
         return;
     }
