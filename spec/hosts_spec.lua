@@ -163,10 +163,28 @@ describe("hosts:", function()
     local count, missed = 0, {}
     for name in support.read_file "src/gpulua.h":gmatch "\nGPULUA_API [^(]-%f[%w_](gpulua_[%w_]+)%(" do
       count = count + 1
-      missed[#missed + 1] = not source:find(name .. "%f[^%w_]") and name or nil
+      local macro = name:gsub("_sized$", "")
+      missed[#missed + 1] = not source:find(macro .. "%f[^%w_]") and name or nil
     end
     assert.are.same({}, missed)
     assert.truthy(count > 60, count)
+  end)
+
+  it_("structs_test.c has every struct of gpulua.h, and every function that takes one", function()
+    local header, source = support.read_file "src/gpulua.h", support.read_file "spec/host/structs_test.c"
+    local count, missed = 0, {}
+    for name, first in header:gmatch "\ntypedef struct gpulua_([%w_]+) {%s*([^;]*;)" do
+      count = count + 1
+      assert.equal("size_t struct_bytes;", first, name)
+      missed[#missed + 1] = not source:find("%f[%u]%u+%(" .. name .. ", %d+%)") and name or nil
+      for call, parameters in header:gmatch "\nGPULUA_API [^(]-%f[%w_](gpulua_[%w_]+)(%b());" do
+        if parameters:find("gpulua_" .. name .. " %*") and not call:find "_init_sized$" then
+          missed[#missed + 1] = not source:find(call .. "%f[^%w_]") and call or nil
+        end
+      end
+    end
+    assert.are.same({}, missed)
+    assert.truthy(count >= 14, count)
   end)
 
   -- A client: 64 connections with a request each at once, some times; the answers of a few are computed here, too. Then
