@@ -137,8 +137,13 @@ describe("hosts:", function()
       { "GPULUA_API const char *gpulua_version(void);", "", "gpulua_version" },
       { "GPULUA_READ_WRITE = 3", "GPULUA_READ_WRITE = 4", "from value '3' to '4'" },
       { "gpulua_step(gpulua *g, int", "gpulua_step(gpulua *g, long", "size changed from 32 to 64" },
-      { "uint64_t check_seed;", "uint32_t check_seed;", "offset changed from 576 to 512" },
+      { "uint64_t check_seed;", "uint32_t check_seed;", "type size changed from 64 to 32" },
       { "    int trace;\n", "    int trace;\n    uint64_t more;\n", "'uint64_t more'" },
+      { "    gpulua_isolation isolation; ", "    gpulua_isolation isolation; int more; ", "'int more'" },
+      { "    int trace;\n", "", "'int trace'" },
+      { "uint64_t log_events, log_drops;\n", "uint64_t log_events;\n", "type size changed from 960 to 896" },
+      { "uint32_t close_timeout_ms;\n} gpulua_config;", "float close_timeout_ms;\n    uint64_t more;\n} gpulua_config;",
+        "'typedef uint32_t' to compatible type 'float'" },
     } do
       local output, status = with(change[1], change[2])
       assert.equal(1, status, change[2])
@@ -148,10 +153,15 @@ describe("hosts:", function()
     for _, addition in ipairs {
       { "GPULUA_READ_WRITE = 3", "GPULUA_READ_WRITE = 3, GPULUA_MORE = 4" },
       { "GPULUA_API const char *gpulua_version(void);", "%s\nGPULUA_API int gpulua_new_one(int x);" },
+      { "} gpulua_config;", "uint64_t more; void *(*other)(int); int small, smaller;\n%s" },
+      { "} gpulua_error;", "const char *more;\n%s" },
     } do
       local output, status = with(addition[1], addition[2]:format(addition[1]))
       assert.equal(0, status, output)
     end
+    local output, status = with("} gpulua_config;", "int more;\n} gpulua_config;")
+    assert.equal(1, status)
+    assert.truthy(output:find("abi: a struct has padding at its end", 1, true), output)
   end)
 
   it_("misuse_test.c calls every function of gpulua.h", function()
