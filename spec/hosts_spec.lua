@@ -143,8 +143,13 @@ describe("hosts:", function()
       { "GPULUA_API const char *gpulua_version(void);", "", "gpulua_version" },
       { "GPULUA_READ_WRITE = 3", "GPULUA_READ_WRITE = 4", "from value '3' to '4'" },
       { "gpulua_step(gpulua *g, int", "gpulua_step(gpulua *g, long", "size changed from 32 to 64" },
-      { "uint64_t check_seed;", "uint32_t check_seed;", "offset changed from 576 to 512" },
+      { "uint64_t check_seed;", "uint32_t check_seed;", "type size changed from 64 to 32" },
       { "    int trace;\n", "    int trace;\n    uint64_t more;\n", "'uint64_t more'" },
+      { "    gpulua_isolation isolation; ", "    gpulua_isolation isolation; int more; ", "'int more'" },
+      { "    int trace;\n", "", "'int trace'" },
+      { "uint64_t log_events, log_drops;\n", "uint64_t log_events;\n", "type size changed from 960 to 896" },
+      { "void *cuda_stream;\n} gpulua_config;", "uint64_t cuda_stream;\n    uint64_t more;\n} gpulua_config;",
+        "'void*' to 'typedef uint64_t'" },
     } do
       local output, status = with(change[1], change[2])
       assert.equal(1, status, change[2])
@@ -154,10 +159,15 @@ describe("hosts:", function()
     for _, addition in ipairs {
       { "GPULUA_READ_WRITE = 3", "GPULUA_READ_WRITE = 3, GPULUA_MORE = 4" },
       { "GPULUA_API const char *gpulua_version(void);", "%s\nGPULUA_API int gpulua_new_one(int x);" },
+      { "} gpulua_config;", "uint64_t more; void *(*other)(int); int small, smaller;\n%s" },
+      { "} gpulua_error;", "const char *more;\n%s" },
     } do
       local output, status = with(addition[1], addition[2]:format(addition[1]))
       assert.equal(0, status, output)
     end
+    local output, status = with("} gpulua_config;", "int more;\n} gpulua_config;")
+    assert.equal(1, status)
+    assert.truthy(output:find("abi: a struct has padding at its end", 1, true), output)
   end)
 
   it_("misuse_test.c calls every function of gpulua.h", function()
@@ -169,10 +179,28 @@ describe("hosts:", function()
     local count, missed = 0, {}
     for name in support.read_file "src/gpulua.h":gmatch "\nGPULUA_API [^(]-%f[%w_](gpulua_[%w_]+)%(" do
       count = count + 1
-      missed[#missed + 1] = not source:find(name .. "%f[^%w_]") and name or nil
+      local macro = name:gsub("_sized$", "")
+      missed[#missed + 1] = not source:find(macro .. "%f[^%w_]") and name or nil
     end
     assert.are.same({}, missed)
     assert.truthy(count > 60, count)
+  end)
+
+  it_("structs_test.c has every struct of gpulua.h, and every function that takes one", function()
+    local header, source = support.read_file "src/gpulua.h", support.read_file "spec/host/structs_test.c"
+    local count, missed = 0, {}
+    for name, first in header:gmatch "\ntypedef struct gpulua_([%w_]+) {%s*([^;]*;)" do
+      count = count + 1
+      assert.equal("size_t struct_bytes;", first, name)
+      missed[#missed + 1] = not source:find("%f[%u]%u+%(" .. name .. ", %d+%)") and name or nil
+      for call, parameters in header:gmatch "\nGPULUA_API [^(]-%f[%w_](gpulua_[%w_]+)(%b());" do
+        if parameters:find("gpulua_" .. name .. " %*") and not call:find "_init_sized$" then
+          missed[#missed + 1] = not source:find(call .. "%f[^%w_]") and call or nil
+        end
+      end
+    end
+    assert.are.same({}, missed)
+    assert.truthy(count >= 14, count)
   end)
 
   -- A client: 64 connections with a request each at once, some times; the answers of a few are computed here, too. Then

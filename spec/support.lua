@@ -196,16 +196,18 @@ function support.ticks(dev, seconds)
     local spin = dev:compile(support.spin_source).spin
     local x <close> = dev:buffer("i32", 1)
     spin:launch(support.one, 1000, x, 0):await()
-    local ticks, long_count = 250000, 0
-    per_second = 0
-    repeat
-      ticks = long_count == 0 and ticks * 4 or ticks
+    local ticks = 250000
+    local function took()
       local start = support.now()
       spin:launch(support.one, ticks, x, 0):await()
-      local spent = support.now() - start
-      long_count = long_count + (spent > 0.02 and 1 or 0)
-      per_second = math.max(per_second, ticks / spent)
-    until long_count == 3
+      return support.now() - start
+    end
+    local spent
+    repeat
+      ticks = ticks * 4
+      spent = took()
+    until spent > 0.02
+    per_second = ticks / math.min(spent, took(), took())
     ticks_of[dev] = per_second
   end
   return math.max(1, math.floor(per_second * seconds))

@@ -3,7 +3,19 @@
  * A `gpulua` object belongs to one lua_State and to one thread at a time. Only gpulua_wake and
  * gpulua_interrupt may be called from other threads. No function prints, exits, aborts or installs
  * a signal handler. In a child by fork the devices of its parent's objects are closed, and
- * gpulua_close ends nothing of the parent's. C99 and C++ clean. */
+ * gpulua_close ends nothing of the parent's. C99 and C++ clean.
+ *
+ * A struct begins with its size, struct_bytes, and gets new members at its end within a major
+ * version. A host and a library of different releases go together:
+ * - A struct that calls take is set up by its _init, a macro that gives the library the size of the
+ *   host's own header; where there are no macros, the _init_sized function behind it is called
+ *   with that size. Calls take any size since 0.1.0: 0 is the default of every member, also of one
+ *   that is not there. A larger one is InvalidArgument if something is set in it that this library
+ *   does not know.
+ * - An answer is filled as far as the host's struct goes, by macros over _sized functions, too.
+ *   Afterwards struct_bytes says how much of it this library knows; what is behind that is 0.
+ * - What the library hands out by pointer, gpulua_error and gpulua_hook_info, is its own: a member
+ *   that came after 0.1.0 is there if struct_bytes goes beyond its offset. */
 #ifndef GPULUA_H
 #define GPULUA_H
 
@@ -123,6 +135,11 @@ typedef struct gpulua_config {
     const char *executor_path; /* gpulua-exec; NULL: $GPULUA_EXECUTOR, then beside this library */
     const char
         *cache_path; /* compiled kernels; NULL: $GPULUA_CACHE, then the user's cache folder */
+    /* 1: devices that the script opens are traced, as with $GPULUA_TRACE=1: when each operation was
+     * asked for, done and known to be over is kept, for require "gpulua.trace" and for the device
+     * times of hooks. A shared device is traced where its host has said so (trace_ops_max); then
+     * the script sees what all objects give it while it has the device. Not in a sandbox */
+    int trace;
     int check; /* 1: devices are opened in check mode, with check_seed; 2: the CPU device as well
                   only with the hashes that a GPU has; 0: $GPULUA_CHECK, a seed or "hashes", does
                   the same */
@@ -137,11 +154,6 @@ typedef struct gpulua_config {
     void (*on_log)(void *user,
                    const char *line); /* what a close waits for; what check mode finds odd */
     void *user;
-    /* 1: devices that the script opens are traced, as with $GPULUA_TRACE=1: when each operation was
-     * asked for, done and known to be over is kept, for require "gpulua.trace" and for the device
-     * times of hooks. A shared device is traced where its host has said so (trace_ops_max); then
-     * the script sees what all objects give it while it has the device. Not in a sandbox */
-    int trace;
     /* For how long a task may run between two waits, in milliseconds: one that goes on has had its
      * time, fails with Capacity, and gets to do nothing more. A step begins no other task once its
      * own time is as long; the rest run in the next. 0: for ever, in a sandbox 25 ms. gpulua_new
@@ -172,7 +184,8 @@ typedef struct gpulua_config {
 GPULUA_API const char *gpulua_version(void);
 
 /* Fills `config` with defaults. Call it first; then set fields. */
-GPULUA_API void gpulua_config_init(gpulua_config *config);
+GPULUA_API void gpulua_config_init_sized(gpulua_config *config, size_t struct_bytes);
+#define gpulua_config_init(config) gpulua_config_init_sized(config, sizeof(gpulua_config))
 
 /* A new state with Lua's standard libraries and gpulua in it. Its collector is generational, as
  * lua's is, but where run_limit_ms or sandbox is set: there it is incremental, for a whole
@@ -270,14 +283,14 @@ typedef struct gpulua_device_config {
      * much later. NULL: $GPULUA_COREDUMP, else none. */
     const char *coredump_path;
     gpulua_completion completion;
-    uint32_t trace_ops_max;  /* not 0: it is traced, for objects with config.trace, and so many
-                                operations are kept, up to 2,000,000; 0: as $GPULUA_TRACE says */
-    const char *flight_path; /* as in gpulua_config */
     /* 1: for kernels of anybody's. The CPU device in a process that reads the system's libraries
      * and nothing else of files, and has no programs, sockets or processes; compilers run beside it
      * under the same rules. What kernels print is dropped. Landlock (Linux 6.12) and seccomp have
      * to be there: Unsupported */
     int confined;
+    uint32_t trace_ops_max;     /* not 0: it is traced, for objects with config.trace, and so many
+                                   operations are kept, up to 2,000,000; 0: as $GPULUA_TRACE says */
+    const char *flight_path;    /* as in gpulua_config */
     uint32_t ops_in_flight_max; /* an operation more blocks until the oldest is over; 0: 16,384,
                                    which is the most */
     uint32_t close_timeout_ms;  /* the close waits so long for work in flight, which then ends with
@@ -286,7 +299,9 @@ typedef struct gpulua_device_config {
      * has it does */
     void *cuda_context;
 } gpulua_device_config;
-GPULUA_API void gpulua_device_config_init(gpulua_device_config *config);
+GPULUA_API void gpulua_device_config_init_sized(gpulua_device_config *config, size_t struct_bytes);
+#define gpulua_device_config_init(config)                                                          \
+    gpulua_device_config_init_sized(config, sizeof(gpulua_device_config))
 
 /* Blocks until the device is up. NULL on failure: gpulua_last_error(NULL) says why. `config` may be
  * NULL. Any thread. */
@@ -342,13 +357,15 @@ typedef struct gpulua_buffer_info {
     int is_host;       /* a host buffer: dev:host */
     /* Answers of gpulua_buffer_describe; not looked at by gpulua_buffer_new: */
     const char *device_kind; /* "cpu", "cuda"; host buffers too say whose they are */
-    int device_ordinal;
     uint64_t elem_count, byte_count;
+    int device_ordinal;
     int is_external;  /* memory that another library owns */
     int is_read_only; /* of that: work that writes it is refused */
     int is_usable;    /* 0: closed, freed, or its device is gone */
 } gpulua_buffer_info;
-GPULUA_API void gpulua_buffer_info_init(gpulua_buffer_info *info);
+GPULUA_API void gpulua_buffer_info_init_sized(gpulua_buffer_info *info, size_t struct_bytes);
+#define gpulua_buffer_info_init(info)                                                              \
+    gpulua_buffer_info_init_sized(info, sizeof(gpulua_buffer_info))
 
 /* The buffer or host buffer at `index`; the value stays there. The same range and type: of a slice
  * or a view, that one. Count 1. InvalidArgument: another value; Closed, Stale, UseAfterFree. */
@@ -364,9 +381,12 @@ GPULUA_API gpulua_status gpulua_buffer_new(lua_State *L, int device_index,
  * buffer is Unsupported. Such a buffer may be pushed, retained and released on any thread. Opens
  * the shared device for the state. Closed, Stale, UseAfterFree. */
 GPULUA_API gpulua_status gpulua_push_buffer(lua_State *L, gpulua_buffer *buffer);
-/* Fills all of `info`, whose strings live as long as the buffer. Never fails: of a buffer without
- * memory it answers what it was. */
-GPULUA_API void gpulua_buffer_describe(const gpulua_buffer *buffer, gpulua_buffer_info *info);
+/* Fills all of `info`, which needs no init; its strings live as long as the buffer. Never fails: of
+ * a buffer without memory it answers what it was. */
+GPULUA_API void gpulua_buffer_describe_sized(const gpulua_buffer *buffer, gpulua_buffer_info *info,
+                                             size_t struct_bytes);
+#define gpulua_buffer_describe(buffer, info)                                                       \
+    gpulua_buffer_describe_sized(buffer, info, sizeof(gpulua_buffer_info))
 
 typedef enum gpulua_access {
     GPULUA_READ = 1,
@@ -405,7 +425,9 @@ typedef struct gpulua_memory_info {
     uint64_t log_bytes;
     const char *label; /* or NULL */
 } gpulua_memory_info;
-GPULUA_API void gpulua_memory_info_init(gpulua_memory_info *info);
+GPULUA_API void gpulua_memory_info_init_sized(gpulua_memory_info *info, size_t struct_bytes);
+#define gpulua_memory_info_init(info)                                                              \
+    gpulua_memory_info_init_sized(info, sizeof(gpulua_memory_info))
 /* Makes a memory of the device at `device_index` (0: the default device) and pushes its handle,
  * which belongs to the state like any value: kept in a variable or the registry, given to scripts,
  * named to gpulua_buffer_new, closed by mem:close() or collected. InvalidArgument, Unsupported (the
@@ -427,8 +449,11 @@ typedef struct gpulua_memory_state {
 } gpulua_memory_state;
 /* What the memory at `index` has given. Strings are static. InvalidArgument: another value;
  * Closed. */
-GPULUA_API gpulua_status gpulua_memory_describe(lua_State *L, int index,
-                                                gpulua_memory_state *state);
+GPULUA_API gpulua_status gpulua_memory_describe_sized(lua_State *L, int index,
+                                                      gpulua_memory_state *state,
+                                                      size_t struct_bytes);
+#define gpulua_memory_describe(L, index, state)                                                    \
+    gpulua_memory_describe_sized(L, index, state, sizeof(gpulua_memory_state))
 
 /* ---- work of the host's own ----
  *
@@ -455,7 +480,9 @@ typedef struct gpulua_recorder_info {
                             use   is what preflight raises */
     const char *label;   /* for messages; or NULL */
 } gpulua_recorder_info;
-GPULUA_API void gpulua_recorder_info_init(gpulua_recorder_info *info);
+GPULUA_API void gpulua_recorder_info_init_sized(gpulua_recorder_info *info, size_t struct_bytes);
+#define gpulua_recorder_info_init(info)                                                            \
+    gpulua_recorder_info_init_sized(info, sizeof(gpulua_recorder_info))
 
 /* `info` may be NULL. InvalidArgument: no stream or device there; Closed; CaptureActive: the host
  * captures the stream. */
@@ -523,7 +550,9 @@ typedef struct gpulua_capture_info {
     int pool_index;      /* of a pool, dev:pool; 0: one of the graph's own */
     const char *label;   /* of the graph; or NULL */
 } gpulua_capture_info;
-GPULUA_API void gpulua_capture_info_init(gpulua_capture_info *info);
+GPULUA_API void gpulua_capture_info_init_sized(gpulua_capture_info *info, size_t struct_bytes);
+#define gpulua_capture_info_init(info)                                                             \
+    gpulua_capture_info_init_sized(info, sizeof(gpulua_capture_info))
 
 /* Begins a capture and pushes its handle. `info` may be NULL. Does not block. CaptureActive: the
  * task belongs to one already; InvalidArgument: no device or pool there, a pool of another device;
@@ -536,8 +565,11 @@ typedef struct gpulua_capture_state {
     uint64_t node_count; /* recorded so far; 0: it has ended */
 } gpulua_capture_state;
 /* How the capture at `index` is. InvalidArgument: another value. */
-GPULUA_API gpulua_status gpulua_capture_describe(lua_State *L, int index,
-                                                 gpulua_capture_state *state);
+GPULUA_API gpulua_status gpulua_capture_describe_sized(lua_State *L, int index,
+                                                       gpulua_capture_state *state,
+                                                       size_t struct_bytes);
+#define gpulua_capture_describe(L, index, state)                                                   \
+    gpulua_capture_describe_sized(L, index, state, sizeof(gpulua_capture_state))
 /* Ends the capture at `index`, whether it succeeds or not, and pushes the graph that has come of
  * it; the capture's handle stays where it is. Blocks until the device has the graph. EmptyCapture:
  * nothing was recorded; CaptureInvalidated: something could not be recorded; Closed: it has ended;
@@ -552,7 +584,9 @@ typedef struct gpulua_launch_info {
     int stream_index;    /* of a stream; 0: the current one of the device */
     const char *label;   /* or NULL */
 } gpulua_launch_info;
-GPULUA_API void gpulua_launch_info_init(gpulua_launch_info *info);
+GPULUA_API void gpulua_launch_info_init_sized(gpulua_launch_info *info, size_t struct_bytes);
+#define gpulua_launch_info_init(info)                                                              \
+    gpulua_launch_info_init_sized(info, sizeof(gpulua_launch_info))
 
 /* Launches the graph at `index`, all of it as one operation that waits for what conflicts; in a
  * capture its nodes become that capture's. `info` may be NULL. Returns when it is enqueued (blocks
@@ -574,6 +608,7 @@ GPULUA_API gpulua_status gpulua_graph_upload(lua_State *L, int index,
  * accounting. They are called on the thread that asks or polls, and may call nothing of gpulua's.
  * Without them they cost a branch. */
 typedef struct gpulua_hook_info {
+    size_t struct_bytes;
     const char *name;    /* of the kernel; "copy", "fill", "mark", "wait", "graph" */
     const char *label;   /* as errors show it */
     const char *library; /* "blas", whose call it is; NULL: of none */
@@ -581,8 +616,8 @@ typedef struct gpulua_hook_info {
     uint64_t stream;     /* the stream's number */
     uint64_t bytes;      /* of the memory that it declares to use, however often; 0 for graphs */
     uint64_t number;     /* of the operation, in the order of asking; 0 where it was refused */
-    const char *source;  /* the script's file, as errors show it, and the line of the call; NULL: */
-    int line;            /* it is of none */
+    int line;            /* of the call in the script's file, `source`, as errors show it; */
+    const char *source;  /* NULL: it is of none */
 } gpulua_hook_info;
 /* Any may be NULL. An operation that is refused at the call fires the first two alone. */
 typedef struct gpulua_hooks {
@@ -598,7 +633,8 @@ typedef struct gpulua_hooks {
     void (*after_complete)(void *user, const gpulua_hook_info *info, gpulua_status status,
                            const char *message, int64_t host_ns, int64_t device_ns);
 } gpulua_hooks;
-GPULUA_API void gpulua_hooks_init(gpulua_hooks *hooks);
+GPULUA_API void gpulua_hooks_init_sized(gpulua_hooks *hooks, size_t struct_bytes);
+#define gpulua_hooks_init(hooks) gpulua_hooks_init_sized(hooks, sizeof(gpulua_hooks))
 /* Copies `hooks`; NULL: none any more. What is under way keeps the ones that it began with, so
  * `user` has to live until that is over. Does not block. InvalidArgument: not set up by
  * gpulua_hooks_init. For devices of several objects: any thread. */
@@ -641,10 +677,13 @@ typedef enum gpulua_capture_mode {
 typedef struct gpulua_stream_capture_info {
     size_t struct_bytes; /* set by gpulua_stream_capture_info_init */
     int device_index;    /* of the stream; 0: the default device */
-    uintptr_t stream;    /* CUstream, in the device's context; not the legacy one */
     gpulua_capture_mode mode;
+    uintptr_t stream; /* CUstream, in the device's context; not the legacy one */
 } gpulua_stream_capture_info;
-GPULUA_API void gpulua_stream_capture_info_init(gpulua_stream_capture_info *info);
+GPULUA_API void gpulua_stream_capture_info_init_sized(gpulua_stream_capture_info *info,
+                                                      size_t struct_bytes);
+#define gpulua_stream_capture_info_init(info)                                                      \
+    gpulua_stream_capture_info_init_sized(info, sizeof(gpulua_stream_capture_info))
 
 /* Does not block. Unsupported: not on CUDA with isolation none; CaptureActive: the stream is being
  * captured; InvalidArgument: the legacy stream, an unknown mode; Closed, Driver. */
@@ -709,7 +748,8 @@ typedef struct gpulua_exchange {
                      copied into a new host buffer instead of Unsupported */
     const char *label; /* import: of the buffer; or NULL */
 } gpulua_exchange;
-GPULUA_API void gpulua_exchange_init(gpulua_exchange *exchange);
+GPULUA_API void gpulua_exchange_init_sized(gpulua_exchange *exchange, size_t struct_bytes);
+#define gpulua_exchange_init(exchange) gpulua_exchange_init_sized(exchange, sizeof(gpulua_exchange))
 
 /* A tensor over the buffer's bytes, to be ended by its deleter. `exchange` may be NULL: all
  * defaults. Unsupported: device memory of a process of its own; a stream of a device that has none

@@ -239,7 +239,7 @@ static void test_ends(gpulua *g) {
     CHECK(gpulua_push_capture(L, NULL) == GPULUA_OK && call(L, "work") &&
           gpulua_capture_finish(L, -1) == GPULUA_OK);
     FAILS(gpulua_graph_launch(L, -1, &launch), GPULUA_INVALID_ARGUMENT, "stream expected");
-    launch.struct_bytes++;
+    launch.struct_bytes--;
     FAILS(gpulua_graph_launch(L, -1, &launch), GPULUA_INVALID_ARGUMENT, "launch_info_init");
     FAILS(gpulua_graph_upload(L, -1, &launch), GPULUA_INVALID_ARGUMENT, "launch_info_init");
     /* A buffer that is gone. */

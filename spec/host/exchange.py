@@ -27,6 +27,7 @@ class Config(ctypes.Structure):
         ("device_budget_bytes", c_uint64),
         ("executor_path", c_char_p),
         ("cache_path", c_char_p),
+        ("trace", c_int),
         ("check", c_int),
         ("check_seed", c_uint64),
         ("flight_path", c_char_p),
@@ -34,11 +35,12 @@ class Config(ctypes.Structure):
         ("on_error", c_void_p),
         ("on_log", c_void_p),
         ("user", c_void_p),
-        ("trace", c_int),
         ("run_limit_ms", c_uint32),
         ("sandbox", c_int),
         ("allow_compile", c_int),
         ("close_timeout_ms", c_uint32),
+        ("cuda_context", c_void_p),
+        ("cuda_stream", c_void_p),
     ]
 
 
@@ -63,9 +65,9 @@ class Info(ctypes.Structure):
         ("label", c_char_p),
         ("is_host", c_int),
         ("device_kind", c_char_p),
-        ("device_ordinal", c_int),
         ("elem_count", c_uint64),
         ("byte_count", c_uint64),
+        ("device_ordinal", c_int),
         ("is_external", c_int),
         ("is_read_only", c_int),
         ("is_usable", c_int),
@@ -119,8 +121,7 @@ class Host:
 
     def __init__(self, device=b"cpu", isolation=NONE):
         config = Config()
-        gpulua.gpulua_config_init(byref(config))
-        assert config.struct_bytes == ctypes.sizeof(config), config.struct_bytes
+        gpulua.gpulua_config_init_sized(byref(config), ctypes.sizeof(config))
         config.device, config.isolation = device, isolation
         self.g = gpulua.gpulua_new(byref(config))
         assert self.g, gpulua.gpulua_last_error(None).contents.message
@@ -171,15 +172,14 @@ class Host:
 
     def describe(self, buffer):
         info = Info()
-        gpulua.gpulua_buffer_describe(buffer, byref(info))
+        gpulua.gpulua_buffer_describe_sized(buffer, byref(info), ctypes.sizeof(info))
         assert info.struct_bytes == ctypes.sizeof(info)
         return info
 
     def take(self, array, name=PLAIN, **options):
         """Imports what has __dlpack__, as its consumer."""
         exchange = Exchange()
-        gpulua.gpulua_exchange_init(byref(exchange))
-        assert exchange.struct_bytes == ctypes.sizeof(exchange)
+        gpulua.gpulua_exchange_init_sized(byref(exchange), ctypes.sizeof(exchange))
         wanted = {"max_version": (1, 0)} if name == VERSIONED else {}
         if "stream_of_producer" in options:
             wanted["stream"] = options.pop("stream_of_producer")
@@ -201,7 +201,7 @@ class Host:
     def give(self, buffer, is_versioned=False, **options):
         """A capsule over the buffer."""
         exchange = Exchange()
-        gpulua.gpulua_exchange_init(byref(exchange))
+        gpulua.gpulua_exchange_init_sized(byref(exchange), ctypes.sizeof(exchange))
         for key, value in options.items():
             setattr(exchange, key, value)
         export = (
@@ -276,7 +276,9 @@ def load(path):
     gpulua.gpulua_load_function.argtypes = gpulua.gpulua_step.argtypes = [c_void_p, c_int]
     gpulua.gpulua_to_buffer.argtypes = [c_void_p, c_int, c_void_p]
     gpulua.gpulua_push_buffer.argtypes = [c_void_p, c_void_p]
-    gpulua.gpulua_buffer_describe.argtypes = [c_void_p, c_void_p]
+    gpulua.gpulua_buffer_describe_sized.argtypes = [c_void_p, c_void_p, c_size_t]
+    for name in ("config", "exchange"):
+        getattr(gpulua, "gpulua_" + name + "_init_sized").argtypes = [c_void_p, c_size_t]
     gpulua.gpulua_buffer_map.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
     for name in ("import", "import_unversioned"):
         getattr(gpulua, "gpulua_dlpack_" + name).argtypes = [c_void_p, c_int] + 3 * [c_void_p]

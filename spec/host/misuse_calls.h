@@ -91,8 +91,9 @@ static inline gpulua_recorder *recorder_of(struct seat *seat, int right) {
     return found ? found : seat->recorders[0];
 }
 
+/* Never more than there is, unless it is more than any struct has. */
 static inline size_t sized(size_t right) {
-    return happens(16) ? random_below(256) : right;
+    return !happens(16) ? right : happens(4) ? SIZE_MAX : random_below(right);
 }
 
 static inline int64_t number(int64_t right) {

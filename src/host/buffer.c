@@ -6,6 +6,7 @@
 #include "binding/graph.h"
 #include "binding/memory.h"
 #include "host/handle.h"
+#include "host/structs.h"
 #include "runtime/exchange.h"
 
 _Static_assert(GPULUA_DIMS_MAX == GPU_LUA_DIMS_MAX, "what the host sees");
@@ -107,11 +108,6 @@ gpulua_status gpu_host_check(struct gpulua *g, const struct gpulua_buffer *buffe
 
 /* ---- public ---- */
 
-void gpulua_buffer_info_init(gpulua_buffer_info *info) {
-    memset(info, 0, sizeof *info);
-    info->struct_bytes = sizeof *info;
-}
-
 static int to_buffer(lua_State *L) {
     struct gpulua_buffer **made = lua_touserdata(L, 1);
     struct gpulua *g = gpu_lua_find(L);
@@ -169,23 +165,23 @@ static int new_buffer(lua_State *L) {
     return 0;
 }
 
-gpulua_status gpulua_buffer_new(lua_State *L, int device_index, const gpulua_buffer_info *info,
+gpulua_status gpulua_buffer_new(lua_State *L, int device_index, const gpulua_buffer_info *given,
                                 gpulua_buffer **buffer) {
     gpulua_status status = GPULUA_OK;
+    gpulua_buffer_info info;
+    struct gpu_error error;
     *buffer = NULL;
     struct gpulua *g = gpu_host_find(L, &status);
     if (!g) {
         return status;
     }
-    if (info->struct_bytes != sizeof *info || info->dim_count < 1 ||
-        info->dim_count > GPULUA_DIMS_MAX) {
-        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
-                                  info->struct_bytes != sizeof *info
-                                      ? "the description was not set up by "
-                                        "gpulua_buffer_info_init of this version"
-                                      : "a buffer has 1 to 8 dimensions");
+    if (gpu_host_take_buffer_info(given, &info, &error)) {
+        return gpu_lua_keep_failure(g, &error);
     }
-    struct new_request request = {.info = info};
+    if (info.dim_count < 1 || info.dim_count > GPULUA_DIMS_MAX) {
+        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT, "a buffer has 1 to 8 dimensions");
+    }
+    struct new_request request = {.info = &info};
     status = gpu_host_call(g, L, new_buffer, &request, device_index);
     if (status) {
         gpulua_buffer_release(request.made);
@@ -241,27 +237,29 @@ gpulua_status gpulua_push_buffer(lua_State *L, gpulua_buffer *buffer) {
     return lua_pcall(L, 1, 1, 0) == LUA_OK ? GPULUA_OK : gpu_lua_keep_raised(g, L);
 }
 
-void gpulua_buffer_describe(const gpulua_buffer *buffer, gpulua_buffer_info *info) {
+void gpulua_buffer_describe_sized(const gpulua_buffer *buffer, gpulua_buffer_info *info,
+                                  size_t struct_bytes) {
     struct gpu_error ignored = {0};
-    gpulua_buffer_info_init(info);
+    gpulua_buffer_info answer = {0};
     if (buffer->ref.block) { /* not emptied: its object is there */
         gpu_lua_sit(buffer->g);
     }
-    info->type = gpu_type_name(buffer->ref.type);
-    info->dim_count = (int)buffer->dim_count;
+    answer.type = gpu_type_name(buffer->ref.type);
+    answer.dim_count = (int)buffer->dim_count;
     for (uint32_t i = 0; i < buffer->dim_count; i++) {
-        info->shape[i] = (int64_t)buffer->shape[i];
+        answer.shape[i] = (int64_t)buffer->shape[i];
     }
-    info->label = buffer->label[0] ? buffer->label : NULL;
-    info->is_host = buffer->is_host;
-    info->device_kind = buffer->device_kind;
-    info->device_ordinal = buffer->device_ordinal;
-    info->elem_count = buffer->elem_count;
-    info->byte_count = buffer->ref.byte_count;
-    info->is_external = buffer->is_foreign;
-    info->is_read_only = buffer->ref.block && gpu_block_is_read_only(buffer->ref.block);
-    info->is_usable = gpu_ref_check(&buffer->ref, NULL, "describe", &ignored) == GPULUA_OK;
+    answer.label = buffer->label[0] ? buffer->label : NULL;
+    answer.is_host = buffer->is_host;
+    answer.device_kind = buffer->device_kind;
+    answer.device_ordinal = buffer->device_ordinal;
+    answer.elem_count = buffer->elem_count;
+    answer.byte_count = buffer->ref.byte_count;
+    answer.is_external = buffer->is_foreign;
+    answer.is_read_only = buffer->ref.block && gpu_block_is_read_only(buffer->ref.block);
+    answer.is_usable = gpu_ref_check(&buffer->ref, NULL, "describe", &ignored) == GPULUA_OK;
     gpu_error_finish(&ignored);
+    gpu_host_answer(&answer, sizeof answer, info, struct_bytes);
 }
 
 gpulua_status gpulua_buffer_map(gpulua *g, gpulua_buffer *buffer, gpulua_access access,

@@ -1,17 +1,12 @@
 /* Devices that a host opens for several objects. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "binding/device.h"
 #include "binding/trace.h"
 #include "host/handle.h"
+#include "host/structs.h"
 #include "runtime/hooks.h"
 #include "runtime/trace.h"
-
-void gpulua_device_config_init(gpulua_device_config *config) {
-    memset(config, 0, sizeof *config);
-    config->struct_bytes = sizeof *config;
-}
 
 static uint32_t traced_ops_max(const gpulua_device_config *config) {
     uint32_t count = config->trace_ops_max;
@@ -72,23 +67,16 @@ static gpulua_status open(const gpulua_device_config *config, struct gpulua_devi
     return status;
 }
 
-gpulua_device *gpulua_device_open(const gpulua_device_config *config) {
-    gpulua_device_config defaults;
+gpulua_device *gpulua_device_open(const gpulua_device_config *given) {
+    gpulua_device_config config;
     struct gpu_error error = {0};
-    gpulua_device_config_init(&defaults);
-    if (config && config->struct_bytes != sizeof *config) {
-        gpu_host_keep_creation_error(GPULUA_INVALID_ARGUMENT,
-                                     "the configuration was not set up by "
-                                     "gpulua_device_config_init of this version");
-        return NULL;
-    }
     struct gpulua_device *shared = calloc(1, sizeof *shared);
     if (!shared) {
         gpu_host_keep_creation_error(GPULUA_OUT_OF_MEMORY, "no host memory for a device");
         return NULL;
     }
     atomic_init(&shared->refs, 1);
-    if (open(config ? config : &defaults, shared, &error)) {
+    if (gpu_host_take_device_config(given, &config, &error) || open(&config, shared, &error)) {
         gpu_host_keep_creation_error(error.code, error.message);
         gpu_error_finish(&error);
         free(shared);
@@ -157,17 +145,17 @@ gpulua_status gpulua_inject_slow(lua_State *L, int index, const char *kernel, do
 
 /* ---- hooks ---- */
 
-void gpulua_hooks_init(gpulua_hooks *hooks) {
-    memset(hooks, 0, sizeof *hooks);
-    hooks->struct_bytes = sizeof *hooks;
-}
-
-gpulua_status gpulua_device_set_hooks(gpulua_device *device, const gpulua_hooks *hooks) {
+gpulua_status gpulua_device_set_hooks(gpulua_device *device, const gpulua_hooks *given) {
+    gpulua_hooks hooks;
     struct gpu_error error = {0};
-    if (!device || (hooks && hooks->struct_bytes != sizeof *hooks)) {
+    if (!device) {
         return GPULUA_INVALID_ARGUMENT;
     }
-    gpulua_status status = gpu_device_set_hooks(device->device, GPU_HOOKS_HOST, hooks, &error);
+    gpulua_status status = gpu_host_take_hooks(given, &hooks, &error);
+    if (status == GPULUA_OK) {
+        status =
+            gpu_device_set_hooks(device->device, GPU_HOOKS_HOST, given ? &hooks : NULL, &error);
+    }
     gpu_error_finish(&error);
     return status;
 }
@@ -182,15 +170,16 @@ static int set_hooks(lua_State *L) {
     return 0;
 }
 
-gpulua_status gpulua_set_hooks(lua_State *L, int index, const gpulua_hooks *hooks) {
+gpulua_status gpulua_set_hooks(lua_State *L, int index, const gpulua_hooks *given) {
     gpulua_status status = GPULUA_OK;
+    gpulua_hooks hooks;
+    struct gpu_error error;
     struct gpulua *g = gpu_host_find(L, &status);
     if (!g) {
         return status;
     }
-    if (hooks && hooks->struct_bytes != sizeof *hooks) {
-        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
-                                  "the hooks were not set up by gpulua_hooks_init of this version");
+    if (gpu_host_take_hooks(given, &hooks, &error)) {
+        return gpu_lua_keep_failure(g, &error);
     }
-    return gpu_host_call(g, L, set_hooks, (void *)(uintptr_t)hooks, index);
+    return gpu_host_call(g, L, set_hooks, given ? &hooks : NULL, index);
 }

@@ -8,6 +8,7 @@
 #include "binding/graph.h"
 #include "binding/stream.h"
 #include "host/handle.h"
+#include "host/structs.h"
 #include "runtime/exchange.h"
 
 static const struct {
@@ -22,15 +23,11 @@ static const struct {
     [GPU_TYPE_C64] = {DLPACK_COMPLEX, 64}, [GPU_TYPE_C128] = {DLPACK_COMPLEX, 128},
 };
 
-void gpulua_exchange_init(gpulua_exchange *exchange) {
-    memset(exchange, 0, sizeof *exchange);
-    exchange->struct_bytes = sizeof *exchange;
-}
-
-static gpulua_status check_exchange(const gpulua_exchange *exchange, struct gpu_error *error) {
-    if (exchange->struct_bytes != sizeof *exchange) {
-        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
-                             "the exchange was not set up by gpulua_exchange_init of this version");
+static gpulua_status take_exchange(const gpulua_exchange *given, gpulua_exchange *exchange,
+                                   struct gpu_error *error) {
+    gpulua_status status = gpu_host_take_exchange(given, exchange, error);
+    if (status) {
+        return status;
     }
     if (exchange->order < GPULUA_ORDER_DEFAULT || exchange->order > GPULUA_ORDER_NONE) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "there is no order %d of an exchange",
@@ -153,36 +150,31 @@ static int export_buffer(lua_State *L) {
     return 0;
 }
 
-static gpulua_status export_any(lua_State *L, gpulua_buffer *buffer,
-                                const gpulua_exchange *exchange, bool is_versioned,
-                                struct outgoing **out) {
+static gpulua_status export_any(lua_State *L, gpulua_buffer *buffer, const gpulua_exchange *given,
+                                bool is_versioned, struct outgoing **out) {
     gpulua_status status = GPULUA_OK;
     struct gpu_error error = {0};
-    gpulua_exchange defaults;
+    gpulua_exchange exchange;
     *out = NULL;
     struct gpulua *g = gpu_host_find(L, &status);
-    if (!exchange) {
-        gpulua_exchange_init(&defaults);
-        exchange = &defaults;
-    }
     if (!g || (status = gpu_host_check(g, buffer, "export"))) {
         return status;
     }
-    if (check_exchange(exchange, &error)) {
+    if (take_exchange(given, &exchange, &error)) {
         return gpu_lua_keep_failure(g, &error);
     }
     struct export_request request = {
         .buffer = buffer,
-        .exchange = exchange,
+        .exchange = &exchange,
         .is_versioned = is_versioned,
-        .is_read_only = exchange->is_read_only || gpu_block_is_read_only(buffer->ref.block),
+        .is_read_only = exchange.is_read_only || gpu_block_is_read_only(buffer->ref.block),
     };
     if (request.is_read_only && !is_versioned) {
         return gpu_lua_keep_error(g, GPULUA_UNSUPPORTED,
                                   "export: an unversioned tensor cannot say that its memory is "
                                   "read only: ask for a versioned one");
     }
-    status = gpu_host_call(g, L, export_buffer, &request, exchange->stream_index);
+    status = gpu_host_call(g, L, export_buffer, &request, exchange.stream_index);
     if (status == GPULUA_OK) {
         *out = gpu_export_extra(request.made);
     }
@@ -495,7 +487,7 @@ static int import_tensor(lua_State *L) {
     struct gpulua *g = gpu_lua_find(L);
     struct gpu_error error;
     struct incoming in;
-    if (check_exchange(request->exchange, &error) || read_tensor(request->tensor, &in, &error)) {
+    if (read_tensor(request->tensor, &in, &error)) {
         gpu_lua_throw(L, &error);
     }
     struct gpu_device *device = gpu_host_device(L, g, 2);
@@ -513,21 +505,21 @@ static int import_tensor(lua_State *L) {
 }
 
 static gpulua_status import_any(lua_State *L, int device_index, const struct dlpack_tensor *tensor,
-                                struct hold taken, const gpulua_exchange *exchange,
+                                struct hold taken, const gpulua_exchange *given,
                                 gpulua_buffer **buffer) {
     gpulua_status status = GPULUA_OK;
-    gpulua_exchange defaults;
+    gpulua_exchange exchange;
+    struct gpu_error error;
     struct gpulua *g = gpu_host_find(L, &status);
     if (!g) {
         return status;
     }
-    if (!exchange) {
-        gpulua_exchange_init(&defaults);
-        exchange = &defaults;
+    if (take_exchange(given, &exchange, &error)) {
+        return gpu_lua_keep_failure(g, &error);
     }
     struct import_request request = {
         .tensor = tensor,
-        .exchange = exchange,
+        .exchange = &exchange,
         .is_read_only = taken.versioned && (taken.versioned->flags & DLPACK_FLAG_READ_ONLY),
         .hold = malloc(sizeof *request.hold),
     };
@@ -535,9 +527,8 @@ static gpulua_status import_any(lua_State *L, int device_index, const struct dlp
         return gpu_lua_keep_error(g, GPULUA_OUT_OF_MEMORY, "no host memory for an import");
     }
     *request.hold = taken;
-    bool has_stream = exchange->struct_bytes == sizeof *exchange && exchange->stream_index != 0;
     device_index = device_index == 0 ? 0 : lua_absindex(L, device_index);
-    int stream_index = has_stream ? lua_absindex(L, exchange->stream_index) : 0;
+    int stream_index = exchange.stream_index == 0 ? 0 : lua_absindex(L, exchange.stream_index);
     lua_pushcfunction(L, import_tensor);
     lua_pushlightuserdata(L, &request);
     gpu_host_push(L, device_index);

@@ -1,5 +1,6 @@
 /* The embedding API of gpulua.h, and what `require` finds. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@
 #include "host/handle.h"
 #include "host/heap.h"
 #include "host/sandbox.h"
+#include "host/structs.h"
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
@@ -24,16 +26,11 @@
 /* Failures of gpulua_new and gpulua_attach, which have no object to keep them. */
 static _Thread_local struct {
     gpulua_error view;
-    char message[256];
+    char message[1024]; /* as in struct gpu_error */
 } creation_error;
 
 const char *gpulua_version(void) {
     return TEXT(GPULUA_VERSION_MAJOR) "." TEXT(GPULUA_VERSION_MINOR) "." TEXT(GPULUA_VERSION_PATCH);
-}
-
-void gpulua_config_init(gpulua_config *config) {
-    memset(config, 0, sizeof *config);
-    config->struct_bytes = sizeof *config;
 }
 
 /* ---- modules ---- */
@@ -168,7 +165,7 @@ int luaopen_gpulua_wav(lua_State *L) {
 
 void gpu_host_keep_creation_error(gpulua_status code, const char *message) {
     memset(&creation_error, 0, sizeof creation_error);
-    strncpy(creation_error.message, message, sizeof creation_error.message - 1);
+    snprintf(creation_error.message, sizeof creation_error.message, "%s", message);
     creation_error.view.struct_bytes = sizeof creation_error.view;
     creation_error.view.code = code;
     creation_error.view.message = creation_error.message;
@@ -176,15 +173,15 @@ void gpu_host_keep_creation_error(gpulua_status code, const char *message) {
     creation_error.view.source = creation_error.view.traceback = "";
 }
 
-/* Stack: light userdata of the configuration or nil, open the standard libraries? */
+/* Stack: light userdata of the configuration, open the standard libraries? */
 static int attach_protected(lua_State *L) {
     const gpulua_config *config = lua_touserdata(L, 1);
     bool is_ours = lua_toboolean(L, 2);
-    if (is_ours && !(config && config->sandbox)) {
+    if (is_ours && !config->sandbox) {
         luaL_openlibs(L);
     }
     struct gpulua *g = gpu_lua_open(L, config);
-    if (is_ours && config && config->sandbox) {
+    if (is_ours && config->sandbox) {
         gpu_sandbox_open(L);
     }
     preload(L);
@@ -201,7 +198,7 @@ static int attach_protected(lua_State *L) {
 
 /* Of what the host has of CUDA itself. NULL: it is as it should be. */
 static const char *check_cuda(const gpulua_config *config) {
-    if (!config || !(config->cuda_context || config->cuda_stream)) {
+    if (!config->cuda_context && !config->cuda_stream) {
         return NULL;
     }
     if (config->shared_device) {
@@ -218,20 +215,22 @@ static const char *check_cuda(const gpulua_config *config) {
                : NULL;
 }
 
-/* NULL is one, too. */
-static bool check_config(const gpulua_config *config, bool is_attached) {
+static bool take_config(const gpulua_config *given, gpulua_config *config, bool is_attached) {
     const char *failure = NULL;
-    if (config && config->struct_bytes != sizeof *config) {
-        failure = "the configuration was not set up by gpulua_config_init of this version";
-    } else if (config && is_attached && (config->sandbox || config->run_limit_ms > 0)) {
+    struct gpu_error error;
+    if (gpu_host_take_config(given, config, &error)) {
+        gpu_host_keep_creation_error(error.code, error.message);
+        gpu_error_finish(&error);
+        return false;
+    }
+    if (is_attached && (config->sandbox || config->run_limit_ms > 0)) {
         failure = "sandbox and run_limit_ms are for gpulua_new: a state of the host's has its own "
                   "libraries and hooks";
-    } else if (config && config->sandbox && config->shared_device &&
+    } else if (config->sandbox && config->shared_device &&
                !gpu_host_is_isolated(config->shared_device)) {
         failure = "the device of a sandbox has to be in a process of its own";
-    } else if (config && config->allow_compile &&
-               !(config->sandbox && config->shared_device &&
-                 gpu_host_is_confined(config->shared_device))) {
+    } else if (config->allow_compile && !(config->sandbox && config->shared_device &&
+                                          gpu_host_is_confined(config->shared_device))) {
         failure = "allow_compile is for sandboxes with a device that is confined "
                   "(gpulua_device_config.confined): whatever else may compile as it is";
     }
@@ -261,21 +260,23 @@ static gpulua *attach(lua_State *L, const gpulua_config *config, bool with_libra
     return gpu_lua_find(L);
 }
 
-gpulua *gpulua_attach(lua_State *L, const gpulua_config *config) {
-    gpulua *g = check_config(config, true) ? attach(L, config, false) : NULL;
+gpulua *gpulua_attach(lua_State *L, const gpulua_config *given) {
+    gpulua_config config;
+    gpulua *g = take_config(given, &config, true) ? attach(L, &config, false) : NULL;
     if (g) {
         g->attach_count++;
     }
     return g;
 }
 
-gpulua *gpulua_new(const gpulua_config *config) {
+gpulua *gpulua_new(const gpulua_config *given) {
     struct heap *heap;
-    if (!check_config(config, false)) {
+    gpulua_config config;
+    if (!take_config(given, &config, false)) {
         return NULL;
     }
-    uint64_t limit_bytes = config ? config->memory_limit_bytes : 0;
-    if (config && config->sandbox && limit_bytes == 0) {
+    uint64_t limit_bytes = config.memory_limit_bytes;
+    if (config.sandbox && limit_bytes == 0) {
         limit_bytes = GPU_SANDBOX_MEMORY_BYTES;
     }
     lua_State *L = gpu_heap_state(limit_bytes, &heap);
@@ -283,7 +284,7 @@ gpulua *gpulua_new(const gpulua_config *config) {
         gpu_host_keep_creation_error(GPULUA_OUT_OF_MEMORY, "no memory for a Lua state");
         return NULL;
     }
-    gpulua *g = attach(L, config, true);
+    gpulua *g = attach(L, &config, true);
     if (!g) {
         lua_close(L);
         gpu_heap_destroy(heap);
@@ -292,11 +293,11 @@ gpulua *gpulua_new(const gpulua_config *config) {
     g->owns_state = true;
     g->memory = heap;
     g->memory_lift = gpu_heap_lift;
-    if (config && config->sandbox) {
+    if (config.sandbox) {
         gpu_heap_bound_tables(heap);
     }
-    uint32_t run_ms = config ? config->run_limit_ms : 0;
-    if (config && config->sandbox && run_ms == 0) {
+    uint32_t run_ms = config.run_limit_ms;
+    if (config.sandbox && run_ms == 0) {
         run_ms = GPU_SANDBOX_RUN_MS;
     }
     if (run_ms == 0) {

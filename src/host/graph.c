@@ -1,18 +1,7 @@
 /* Captures and graphs as hosts make them and launch them: dev:capture and its kin from C. */
-#include <string.h>
-
 #include "binding/graph.h"
 #include "host/handle.h"
-
-void gpulua_capture_info_init(gpulua_capture_info *info) {
-    memset(info, 0, sizeof *info);
-    info->struct_bytes = sizeof *info;
-}
-
-void gpulua_launch_info_init(gpulua_launch_info *info) {
-    memset(info, 0, sizeof *info);
-    info->struct_bytes = sizeof *info;
-}
+#include "host/structs.h"
 
 /* Calls function(L) in protected mode with light userdata of `request` at 1 and copies of the
  * values at two indices (0: nil) behind it; what it returns is left on the stack. */
@@ -48,23 +37,18 @@ static int begin(lua_State *L) {
     return 1;
 }
 
-gpulua_status gpulua_push_capture(lua_State *L, const gpulua_capture_info *info) {
+gpulua_status gpulua_push_capture(lua_State *L, const gpulua_capture_info *given) {
     gpulua_status status = GPULUA_OK;
-    gpulua_capture_info defaults;
+    gpulua_capture_info info;
+    struct gpu_error error;
     struct gpulua *g = gpu_host_find(L, &status);
     if (!g) {
         return status;
     }
-    if (!info) {
-        gpulua_capture_info_init(&defaults);
-        info = &defaults;
+    if (gpu_host_take_capture_info(given, &info, &error)) {
+        return gpu_lua_keep_failure(g, &error);
     }
-    if (info->struct_bytes != sizeof *info) {
-        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
-                                  "the description was not set up by gpulua_capture_info_init of "
-                                  "this version");
-    }
-    return call(g, L, begin, info, info->device_index, info->pool_index, 1);
+    return call(g, L, begin, &info, info.device_index, info.pool_index, 1);
 }
 
 static int describe(lua_State *L) {
@@ -79,12 +63,14 @@ static int describe(lua_State *L) {
     return 0;
 }
 
-gpulua_status gpulua_capture_describe(lua_State *L, int index, gpulua_capture_state *state) {
+gpulua_status gpulua_capture_describe_sized(lua_State *L, int index, gpulua_capture_state *state,
+                                            size_t struct_bytes) {
     gpulua_status status = GPULUA_OK;
-    memset(state, 0, sizeof *state);
-    state->struct_bytes = sizeof *state;
+    gpulua_capture_state answer = {0};
     struct gpulua *g = gpu_host_find(L, &status);
-    return g ? gpu_host_call(g, L, describe, state, index) : status;
+    status = g ? gpu_host_call(g, L, describe, &answer, index) : status;
+    gpu_host_answer(&answer, sizeof answer, state, struct_bytes);
+    return status;
 }
 
 /* Stack: nil, the capture, nil. */
@@ -139,20 +125,20 @@ static int launch(lua_State *L) {
     return 0;
 }
 
-static gpulua_status launch_with(lua_State *L, int index, const gpulua_launch_info *info,
+static gpulua_status launch_with(lua_State *L, int index, const gpulua_launch_info *given,
                                  lua_CFunction function) {
     gpulua_status status = GPULUA_OK;
+    gpulua_launch_info info;
+    struct gpu_error error;
     struct gpulua *g = gpu_host_find(L, &status);
     if (!g) {
         return status;
     }
-    if (info && info->struct_bytes != sizeof *info) {
-        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
-                                  "the description was not set up by gpulua_launch_info_init of "
-                                  "this version");
+    if (gpu_host_take_launch_info(given, &info, &error)) {
+        return gpu_lua_keep_failure(g, &error);
     }
-    const struct launch_request request = {.function = function, .info = info};
-    return call(g, L, launch, &request, index, info ? info->stream_index : 0, 0);
+    const struct launch_request request = {.function = function, .info = given ? &info : NULL};
+    return call(g, L, launch, &request, index, info.stream_index, 0);
 }
 
 gpulua_status gpulua_graph_launch(lua_State *L, int index, const gpulua_launch_info *info) {

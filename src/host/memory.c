@@ -1,14 +1,8 @@
 /* Memory resources as hosts make them and look at them: dev:memory from C. */
-#include <string.h>
-
-#include "binding/device.h"
 #include "binding/memory.h"
+#include "binding/device.h"
 #include "host/handle.h"
-
-void gpulua_memory_info_init(gpulua_memory_info *info) {
-    memset(info, 0, sizeof *info);
-    info->struct_bytes = sizeof *info;
-}
+#include "host/structs.h"
 
 /* Stack: a table on top. A number that is 0 is an option that is not there. */
 static void set_bytes(lua_State *L, const char *name, uint64_t bytes) {
@@ -69,9 +63,6 @@ static int new_memory(lua_State *L) {
 
 /* NULL: nothing that scripts could not say either. */
 static const char *what_is_wrong(const gpulua_memory_info *info) {
-    if (info->struct_bytes != sizeof *info) {
-        return "the description was not set up by gpulua_memory_info_init of this version";
-    }
     if (info->from && info->from_index != 0) {
         return "from or from_index of memory: one of them alone";
     }
@@ -81,20 +72,25 @@ static const char *what_is_wrong(const gpulua_memory_info *info) {
     return info->has_log || info->log_bytes == 0 ? NULL : "log_bytes of memory: with has_log alone";
 }
 
-gpulua_status gpulua_push_memory(lua_State *L, int device_index, const gpulua_memory_info *info) {
+gpulua_status gpulua_push_memory(lua_State *L, int device_index, const gpulua_memory_info *given) {
     gpulua_status status = GPULUA_OK;
+    gpulua_memory_info info;
+    struct gpu_error error;
     struct gpulua *g = gpu_host_find(L, &status);
     if (!g) {
         return status;
     }
-    const char *wrong = what_is_wrong(info);
+    if (gpu_host_take_memory_info(given, &info, &error)) {
+        return gpu_lua_keep_failure(g, &error);
+    }
+    const char *wrong = what_is_wrong(&info);
     if (wrong) {
         return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT, wrong);
     }
     device_index = device_index == 0 ? 0 : lua_absindex(L, device_index);
-    int from_index = info->from_index == 0 ? 0 : lua_absindex(L, info->from_index);
+    int from_index = info.from_index == 0 ? 0 : lua_absindex(L, info.from_index);
     lua_pushcfunction(L, new_memory);
-    lua_pushlightuserdata(L, (void *)(uintptr_t)info);
+    lua_pushlightuserdata(L, &info);
     gpu_host_push(L, device_index);
     gpu_host_push(L, from_index);
     return lua_pcall(L, 3, 1, 0) == LUA_OK ? GPULUA_OK : gpu_lua_keep_raised(g, L);
@@ -120,10 +116,12 @@ static int describe(lua_State *L) {
     return 0;
 }
 
-gpulua_status gpulua_memory_describe(lua_State *L, int index, gpulua_memory_state *state) {
+gpulua_status gpulua_memory_describe_sized(lua_State *L, int index, gpulua_memory_state *state,
+                                           size_t struct_bytes) {
     gpulua_status status = GPULUA_OK;
-    memset(state, 0, sizeof *state);
-    state->struct_bytes = sizeof *state;
+    gpulua_memory_state answer = {0};
     struct gpulua *g = gpu_host_find(L, &status);
-    return g ? gpu_host_call(g, L, describe, state, index) : status;
+    status = g ? gpu_host_call(g, L, describe, &answer, index) : status;
+    gpu_host_answer(&answer, sizeof answer, state, struct_bytes);
+    return status;
 }

@@ -2,11 +2,11 @@
 #include "runtime/recorder.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "binding/graph.h"
 #include "binding/stream.h"
 #include "host/handle.h"
+#include "host/structs.h"
 #include "runtime/exchange.h"
 
 struct gpulua_recorder {
@@ -26,11 +26,6 @@ static void recorder_empty(struct host_handle *handle) {
 
 static void recorder_destroy(struct host_handle *handle) {
     free(handle);
-}
-
-void gpulua_recorder_info_init(gpulua_recorder_info *info) {
-    memset(info, 0, sizeof *info);
-    info->struct_bytes = sizeof *info;
 }
 
 struct new_request {
@@ -71,27 +66,22 @@ static int new_recorder(lua_State *L) {
     return 0;
 }
 
-gpulua_status gpulua_recorder_new(lua_State *L, const gpulua_recorder_info *info,
+gpulua_status gpulua_recorder_new(lua_State *L, const gpulua_recorder_info *given,
                                   gpulua_recorder **recorder) {
     gpulua_status status = GPULUA_OK;
-    gpulua_recorder_info defaults;
+    gpulua_recorder_info info;
+    struct gpu_error error;
     *recorder = NULL;
     struct gpulua *g = gpu_host_find(L, &status);
     if (!g) {
         return status;
     }
-    if (!info) {
-        gpulua_recorder_info_init(&defaults);
-        info = &defaults;
+    if (gpu_host_take_recorder_info(given, &info, &error)) {
+        return gpu_lua_keep_failure(g, &error);
     }
-    if (info->struct_bytes != sizeof *info) {
-        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
-                                  "the description was not set up by gpulua_recorder_info_init of "
-                                  "this version");
-    }
-    struct new_request request = {.info = info};
+    struct new_request request = {.info = &info};
     status = gpu_host_call(g, L, new_recorder, &request,
-                           info->stream_index ? info->stream_index : info->device_index);
+                           info.stream_index ? info.stream_index : info.device_index);
     *recorder = request.made;
     return status;
 }

@@ -1,8 +1,8 @@
 /* Captures of the host's own, by the CUDA driver: begun and ended here so that gpulua knows. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "host/handle.h"
+#include "host/structs.h"
 #include "runtime/native_capture.h"
 
 struct gpulua_stream_capture {
@@ -30,11 +30,6 @@ static void capture_empty(struct host_handle *handle) {
 
 static void capture_destroy(struct host_handle *handle) {
     free(handle);
-}
-
-void gpulua_stream_capture_info_init(gpulua_stream_capture_info *info) {
-    memset(info, 0, sizeof *info);
-    info->struct_bytes = sizeof *info;
 }
 
 struct begin_request {
@@ -66,7 +61,7 @@ static int begin(lua_State *L) {
     return 0;
 }
 
-gpulua_status gpulua_stream_capture_begin(lua_State *L, const gpulua_stream_capture_info *info,
+gpulua_status gpulua_stream_capture_begin(lua_State *L, const gpulua_stream_capture_info *given,
                                           gpulua_stream_capture **capture) {
     static const enum wire_capture_mode modes[] = {
         [GPULUA_CAPTURE_MODE_DEFAULT] = WIRE_CAPTURE_THREAD_LOCAL,
@@ -74,22 +69,22 @@ gpulua_status gpulua_stream_capture_begin(lua_State *L, const gpulua_stream_capt
         [GPULUA_CAPTURE_MODE_THREAD_LOCAL] = WIRE_CAPTURE_THREAD_LOCAL,
         [GPULUA_CAPTURE_MODE_RELAXED] = WIRE_CAPTURE_RELAXED};
     gpulua_status status = GPULUA_OK;
+    gpulua_stream_capture_info info;
+    struct gpu_error error;
     *capture = NULL;
     struct gpulua *g = gpu_host_find(L, &status);
     if (!g) {
         return status;
     }
-    if (info->struct_bytes != sizeof *info) {
-        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
-                                  "the description was not set up by "
-                                  "gpulua_stream_capture_info_init of this version");
+    if (gpu_host_take_stream_capture_info(given, &info, &error)) {
+        return gpu_lua_keep_failure(g, &error);
     }
-    if ((unsigned)info->mode >= sizeof modes / sizeof modes[0]) {
+    if ((unsigned)info.mode >= sizeof modes / sizeof modes[0]) {
         return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
                                   "mode of a stream capture: a gpulua_capture_mode expected");
     }
-    struct begin_request request = {.info = info, .mode = modes[info->mode]};
-    status = gpu_host_call(g, L, begin, &request, info->device_index);
+    struct begin_request request = {.info = &info, .mode = modes[info.mode]};
+    status = gpu_host_call(g, L, begin, &request, info.device_index);
     *capture = request.made;
     return status;
 }

@@ -55,6 +55,7 @@ void gpu_hooks_fire_begin(const struct gpu_submit *submit, const char *name, con
     struct gpu_device *device = submit->stream->device;
     const char *label = submit->label ? gpu_device_intern(device, submit->label) : name;
     *hooked = (struct gpu_hooked){.hooks = device->hooks, .begun_ns = gpu_clock_ns()};
+    hooked->info.struct_bytes = sizeof hooked->info;
     hooked->info.name = name;
     hooked->info.label = label ? label : name;
     hooked->info.library = library ? gpu_device_intern(device, library) : NULL;
