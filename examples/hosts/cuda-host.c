@@ -33,6 +33,7 @@ extern CUresult create_context(CUcontext *context, unsigned flags, CUdevice devi
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2")                                   \
     X(create_context, "cuCtxCreate_v2")                                                            \
     X(cuCtxDestroy, "cuCtxDestroy_v2")                                                             \
+    X(cuCtxPopCurrent, "cuCtxPopCurrent_v2")                                                       \
     X(cuCtxGetCurrent, "cuCtxGetCurrent")                                                          \
     X(cuCtxSetCurrent, "cuCtxSetCurrent")                                                          \
     X(cuStreamCreate, "cuStreamCreate")                                                            \
@@ -260,7 +261,9 @@ int main(void) {
         puts("skipped: no GPU with a CUDA driver");
         return 77;
     }
-    if (!CU(create_context, &created, 0, device) || !CU(create_context, &other, 0, device)) {
+    /* Each is pushed on what is current, and comes up again when that is taken away. */
+    if (!CU(create_context, &created, 0, device) || !CU(cuCtxPopCurrent, &created) ||
+        !CU(create_context, &other, 0, device) || !CU(cuCtxPopCurrent, &other)) {
         return 1;
     }
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
