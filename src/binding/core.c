@@ -65,6 +65,14 @@ void gpu_lua_set_functions(lua_State *L, const luaL_Reg *functions) {
     luaL_setfuncs(L, functions, 1);
 }
 
+/* core.hold_calls(): for the interpreter, whose thread is nobody else's: see gpu_device_hold_calls.
+ */
+static int hold_calls(lua_State *L) {
+    (void)L;
+    gpu_device_hold_calls(true);
+    return 0;
+}
+
 /* ---- what is written first with values that lie on the device ---- */
 
 static const struct {
@@ -538,6 +546,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"capture_enter", gpu_lua_capture_enter},
                                          {"capture_spawn", gpu_lua_capture_spawn},
                                          {"adopt_coroutines", gpu_lua_adopt_coroutines},
+                                         {"hold_calls", hold_calls},
                                          {"device_events", gpu_lua_device_events},
                                          {"inject_slow", gpu_lua_inject_slow},
                                          {"device_return", gpu_lua_device_return},

@@ -309,6 +309,8 @@ static void take_over(lua_State *L) {
     lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.spawn_typed");
     lua_getfield(L, -1, "adopt_coroutines");
     lua_call(L, 0, 0);
+    lua_getfield(L, -1, "hold_calls");
+    lua_call(L, 0, 0);
     if (lua_getglobal(L, LUA_OSLIBNAME) == LUA_TTABLE) {
         lua_getfield(L, -2, "shutdown");
         lua_pushcclosure(L, exit_program, 1);
