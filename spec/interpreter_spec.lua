@@ -764,6 +764,10 @@ describe("the interpreter", function()
         local file = assert(io.open(folder .. "/kept.lua"))
         assert.equal("print 'kept'", file:read "a")
         file:close()
+        out, err, code = run(gpulua, option .. " -e 'print(1)'")
+        assert.equal("", out)
+        assert.truthy(err:find("'" .. option .. "' needs argument", 1, true), err)
+        assert.equal(1, code)
       end
     end)
 

@@ -118,7 +118,7 @@ function kernel_facts.try(path, shows_code)
   elseif not result.message then
     return nil, tostring(result)
   end
-  return nil, result.message .. (result.hint ~= "" and "\nhint: " .. result.hint or "")
+  return nil, result.message .. (result.hint ~= "" and "\n  hint: " .. result.hint or "")
 end
 
 return kernel_facts

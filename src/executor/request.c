@@ -140,10 +140,12 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
                                  struct backend_error *error) {
     const struct backend_ops *ops = gpu_backend_find(options->backend);
     if (ops == NULL) {
-        return gpu_backend_fail(error, GPULUA_UNSUPPORTED, 0,
-                                "this build of gpulua has no backend '%s': the headers of its "
-                                "toolkit (cuda.h, nvrtc.h) were not there when it was built",
-                                options->backend);
+        return gpu_backend_fail(
+            error, GPULUA_UNSUPPORTED, 0,
+            "this build of gpulua has no backend '%s': the headers of its "
+            "toolkit (cuda.h, nvrtc.h) were not there when it was built; install "
+            "them, and make it again",
+            options->backend);
     }
     executor->is_checked = options->is_checked;
     executor->ops_per_word = options->is_exact ? 1 : EXECUTOR_OPS_PER_WORD;

@@ -159,11 +159,13 @@ static bool set_check(struct options *options, const char *value) {
     return true;
 }
 
-/* The same of a file to be written, which a script that is there is not: the name was left out. */
+/* The same of a file to be written, which a script that is there is not, nor another option: the
+ * name was left out. */
 static const char *written_value(char **argv, int *i, const char *name, bool *is_missing) {
     const char *value = long_value(argv, i, name, is_missing);
     const char *end = value ? strrchr(value, '.') : NULL;
-    if (end && strcmp(end, ".lua") == 0 && access(value, F_OK) == 0) {
+    if ((end && strcmp(end, ".lua") == 0 && access(value, F_OK) == 0) ||
+        (value && value[0] == '-')) {
         *is_missing = true;
     }
     return value;
@@ -224,7 +226,8 @@ static bool take_long(char **argv, int *i, struct options *options) {
     }
     if (is_missing) {
         fprintf(stderr, "%s: '%s' needs argument%s\n", program.name, option,
-                value && value[0] ? ", the name of a file to write, and not that of a script" : "");
+                value && value[0] ? ", the name of a file to write, and not a script or an option"
+                                  : "");
         return false;
     }
     return true;
