@@ -177,18 +177,18 @@ describe("work that does not end", function()
   end)
 
   it("is not what takes its turn, for the watchdog", function()
-    local dev, kernel = open { watchdog = 0.25 }
+    local dev, kernel = open { watchdog = 0.5 }
     local flag = dev:buffer("i32", 1):fill(0)
     local other = dev:stream {}
-    local ticks = support.ticks(dev, 0.08)
+    local ticks = support.ticks(dev, 0.1)
     local op
-    for i = 1, 8 do -- longer together than the watchdog allows one
+    for i = 1, 12 do -- longer together than the watchdog allows one
       op = kernel:launch({ grid = 1, block = 1, stream = i % 2 == 0 and other or nil }, flag, ticks)
     end
     local last = dev:stream {}
     last:wait(op)
     last:mark():await()
-    gpu.sleep(0.4) -- nothing is in flight: nothing is too long
+    gpu.sleep(0.7) -- nothing is in flight: nothing is too long
     assert.equal(0, dev:stats().losses)
     support.works(dev)
     dev:close()
