@@ -394,6 +394,8 @@ static void test_lost(void *own) {
 }
 
 int main(void) {
+    unsetenv("GPULUA_DEVICE"); /* what is said here is all */
+    unsetenv("GPULUA_ISOLATE");
     void *primary = NULL;
     if (!tap_check(&tap, build(), "the fake driver is built")) {
         return tap_finish(&tap);
