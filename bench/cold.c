@@ -21,30 +21,18 @@
 #define PAUSE_US 10000
 #define BEFORE_NS 30000 /* between what comes before and the launch */
 
+#define DRIVER_PREPARES
 #define DRIVER(X)                                                                                  \
     X(cuMemHostAlloc, CUresult, (void **, size_t, unsigned))                                       \
     X(cuMemHostGetDevicePointer_v2, CUresult, (CUdeviceptr *, void *, unsigned))                   \
     X(cuStreamWriteValue64_v2, CUresult, (CUstream, CUdeviceptr, cuuint64_t, unsigned))            \
-    X(cuGraphCreate, CUresult, (CUgraph *, unsigned))                                              \
-    X(cuGraphAddKernelNode_v2, CUresult,                                                           \
-      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS_v2 *))   \
-    X(cuGraphInstantiateWithFlags, CUresult, (CUgraphExec *, CUgraph, unsigned long long))         \
-    X(cuGraphExecKernelNodeSetParams_v2, CUresult,                                                 \
-      (CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS_v2 *))                              \
-    X(cuGraphLaunch, CUresult, (CUgraphExec, CUstream))                                            \
     X(cuCtxGetCurrent, CUresult, (CUcontext *))
 
 #include "driver.h"
 
-static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
-                          ".visible .entry nothing(.param .u64 p) { ret; }\n";
-
-/* A stream with all that a launch needs. */
+/* A stream, and the word behind the launches there. */
 static struct lane {
-    CUstream stream;
-    CUevent event;
-    CUgraphExec exec;
-    CUgraphNode node;
+    struct driver_lane launches;
     volatile uint64_t *word;
     CUdeviceptr word_address;
     uint64_t count;
@@ -52,34 +40,30 @@ static struct lane {
 
 static CUfunction nothing;
 static CUdeviceptr memory;
-static void *args[] = {&memory};
+static uint32_t number;
+static void *args[] = {&memory, &number};
 
 static void open_lane(struct lane *lane) {
-    CUgraph graph;
-    CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(nothing, args);
-    CK(p_cuStreamCreate(&lane->stream, CU_STREAM_NON_BLOCKING));
-    CK(p_cuEventCreate(&lane->event, CU_EVENT_DISABLE_TIMING));
-    CK(p_cuGraphCreate(&graph, 0));
-    CK(p_cuGraphAddKernelNode_v2(&lane->node, graph, NULL, 0, &params));
-    CK(p_cuGraphInstantiateWithFlags(&lane->exec, graph, 0));
+    driver_lane_open(&lane->launches, nothing, args);
     CK(p_cuMemHostAlloc((void **)(uintptr_t)&lane->word, 64, CU_MEMHOSTALLOC_DEVICEMAP));
     CK(p_cuMemHostGetDevicePointer_v2(&lane->word_address, (void *)(uintptr_t)lane->word, 0));
     *lane->word = 0;
 }
 
+static void write_word(struct lane *lane) {
+    CK(p_cuStreamWriteValue64_v2(lane->launches.stream, lane->word_address, ++lane->count, 0));
+}
+
 static void launch(struct lane *lane) {
-    CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(nothing, args);
-    CK(p_cuGraphExecKernelNodeSetParams_v2(lane->exec, lane->node, &params));
-    CK(p_cuGraphLaunch(lane->exec, lane->stream));
-    CK(p_cuEventRecord(lane->event, lane->stream));
-    CK(p_cuStreamWriteValue64_v2(lane->stream, lane->word_address, ++lane->count, 0));
+    driver_launch(&lane->launches, nothing, args, true);
+    write_word(lane);
 }
 
 /* ---- what comes before ---- */
 
 static void by_nobody(void) {}
 static void by_word(void) {
-    CK(p_cuStreamWriteValue64_v2(other.stream, other.word_address, ++other.count, 0));
+    write_word(&other);
 }
 static void by_launch(void) {
     launch(&other);
@@ -124,7 +108,7 @@ int main(void) {
     }
     CUmodule module;
     pthread_t helper;
-    CK(p_cuModuleLoadData(&module, ptx));
+    CK(p_cuModuleLoadData(&module, nothing_ptx));
     CK(p_cuModuleGetFunction(&nothing, module, "nothing"));
     CK(p_cuMemAlloc_v2(&memory, 64));
     CK(p_cuCtxGetCurrent(&context));

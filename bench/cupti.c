@@ -17,14 +17,8 @@
 #define LAUNCHES 5000
 #define BUFFER_BYTES ((size_t)1 << 20)
 
-#define DRIVER(X)                                                                                  \
-    X(cuGraphCreate, CUresult, (CUgraph *, unsigned))                                              \
-    X(cuGraphAddKernelNode_v2, CUresult,                                                           \
-      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS_v2 *))   \
-    X(cuGraphInstantiateWithFlags, CUresult, (CUgraphExec *, CUgraph, unsigned long long))         \
-    X(cuGraphExecKernelNodeSetParams_v2, CUresult,                                                 \
-      (CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS_v2 *))                              \
-    X(cuGraphLaunch, CUresult, (CUgraphExec, CUstream))
+#define DRIVER_PREPARES
+#define DRIVER(X)
 
 #include "driver.h"
 
@@ -39,28 +33,12 @@
 CUPTI(X)
 #undef X
 
-static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
-                          ".visible .entry nothing(.param .u64 p) { ret; }\n";
-
-static CUstream stream;
-static CUevent event;
+static struct driver_lane lane;
 static CUfunction nothing;
-static CUgraphExec exec;
-static CUgraphNode node;
 static CUdeviceptr memory;
-static void *args[] = {&memory};
+static uint32_t number;
+static void *args[] = {&memory, &number};
 static uint64_t record_count, call_count;
-
-static void launch(bool is_prepared) {
-    if (is_prepared) {
-        CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(nothing, args);
-        CK(p_cuGraphExecKernelNodeSetParams_v2(exec, node, &params));
-        CK(p_cuGraphLaunch(exec, stream));
-    } else {
-        CK(p_cuLaunchKernel(nothing, 1, 1, 1, 32, 1, 1, 0, stream, args, NULL));
-    }
-    CK(p_cuEventRecord(event, stream));
-}
 
 static void measure(const char *name) {
     for (int is_prepared = 0; is_prepared < 2; is_prepared++) {
@@ -69,9 +47,9 @@ static void measure(const char *name) {
         for (int run = 0; run < RUNS; run++) {
             double start = now_ns();
             for (int i = 0; i < LAUNCHES; i++) {
-                launch(is_prepared != 0);
+                driver_launch(&lane, nothing, args, is_prepared != 0);
             }
-            CK(p_cuStreamSynchronize(stream));
+            CK(p_cuStreamSynchronize(lane.stream));
             values[run] = (now_ns() - start) / LAUNCHES;
         }
         if (p_cuptiActivityFlushAll) {
@@ -91,10 +69,10 @@ static void CUPTIAPI on_request(uint8_t **buffer, size_t *byte_count, size_t *re
     *byte_count = BUFFER_BYTES;
     *record_max = 0;
 }
-static void CUPTIAPI on_completed(CUcontext context, uint32_t number, uint8_t *buffer,
+static void CUPTIAPI on_completed(CUcontext context, uint32_t stream, uint8_t *buffer,
                                   size_t byte_count, size_t valid_bytes) {
     CUpti_Activity *record = NULL;
-    (void)context, (void)number, (void)byte_count;
+    (void)context, (void)stream, (void)byte_count;
     while (p_cuptiActivityGetNextRecord(buffer, valid_bytes, &record) == CUPTI_SUCCESS) {
         record_count++;
     }
@@ -138,17 +116,10 @@ int main(void) {
         return 0;
     }
     CUmodule module;
-    CUgraph graph;
-    CUDA_KERNEL_NODE_PARAMS_v2 params;
-    CK(p_cuModuleLoadData(&module, ptx));
+    CK(p_cuModuleLoadData(&module, nothing_ptx));
     CK(p_cuModuleGetFunction(&nothing, module, "nothing"));
     CK(p_cuMemAlloc_v2(&memory, 64));
-    CK(p_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CK(p_cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    params = driver_node(nothing, args);
-    CK(p_cuGraphCreate(&graph, 0));
-    CK(p_cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &params));
-    CK(p_cuGraphInstantiateWithFlags(&exec, graph, 0));
+    driver_lane_open(&lane, nothing, args);
     measure("without CUPTI");
     if (!cupti_open()) {
         return 0;

@@ -1,6 +1,7 @@
 /* The CUDA driver, opened with dlopen, for benches that call it alone: they build anywhere, and say
  * so where there is no GPU. DRIVER(X), defined before this is included, names what a bench needs
- * beyond the functions here: X(name, result, (parameters)) makes p_name. Wants <cuda.h>. */
+ * beyond the functions here: X(name, result, (parameters)) makes p_name. DRIVER_PREPARES, defined
+ * too, gives launches as our backend makes them. Wants <cuda.h>. */
 #ifndef BENCH_DRIVER_H
 #define BENCH_DRIVER_H
 
@@ -25,8 +26,22 @@
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
        void **, void **))
 
+#ifdef DRIVER_PREPARES
+#define DRIVER_OF_PREPARED(X)                                                                      \
+    X(cuGraphCreate, CUresult, (CUgraph *, unsigned))                                              \
+    X(cuGraphAddKernelNode_v2, CUresult,                                                           \
+      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS_v2 *))   \
+    X(cuGraphInstantiateWithFlags, CUresult, (CUgraphExec *, CUgraph, unsigned long long))         \
+    X(cuGraphExecKernelNodeSetParams_v2, CUresult,                                                 \
+      (CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS_v2 *))                              \
+    X(cuGraphLaunch, CUresult, (CUgraphExec, CUstream))
+#else
+#define DRIVER_OF_PREPARED(X)
+#endif
+
 #define X(name, result, parameters) static result(*p_##name) parameters;
 DRIVER_OF_ALL(X)
+DRIVER_OF_PREPARED(X)
 DRIVER(X)
 #undef X
 
@@ -51,6 +66,44 @@ static inline CUDA_KERNEL_NODE_PARAMS_v2 driver_node(CUfunction function, void *
                                         .kernelParams = args};
 }
 
+#ifdef DRIVER_PREPARES
+/* A kernel that does nothing with its arguments. */
+static const char nothing_ptx[] =
+    ".version 7.0\n.target sm_50\n.address_size 64\n"
+    ".visible .entry nothing(.param .u64 p, .param .u32 n) { ret; }\n";
+
+/* A stream with what a launch needs: an executable graph of one kernel, whose parameters are set
+ * anew for each, and the event behind it. */
+struct driver_lane {
+    CUstream stream;
+    CUevent event;
+    CUgraphExec exec;
+    CUgraphNode node;
+};
+
+static inline void driver_lane_open(struct driver_lane *lane, CUfunction function, void **args) {
+    CUgraph graph;
+    CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(function, args);
+    CK(p_cuStreamCreate(&lane->stream, CU_STREAM_NON_BLOCKING));
+    CK(p_cuEventCreate(&lane->event, CU_EVENT_DISABLE_TIMING));
+    CK(p_cuGraphCreate(&graph, 0));
+    CK(p_cuGraphAddKernelNode_v2(&lane->node, graph, NULL, 0, &params));
+    CK(p_cuGraphInstantiateWithFlags(&lane->exec, graph, 0));
+}
+
+static inline void driver_launch(struct driver_lane *lane, CUfunction function, void **args,
+                                 bool is_prepared) {
+    if (is_prepared) {
+        CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(function, args);
+        CK(p_cuGraphExecKernelNodeSetParams_v2(lane->exec, lane->node, &params));
+        CK(p_cuGraphLaunch(lane->exec, lane->stream));
+    } else {
+        CK(p_cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, lane->stream, args, NULL));
+    }
+    CK(p_cuEventRecord(lane->event, lane->stream));
+}
+#endif
+
 /* The first GPU's primary context is current then. False: there is none, which has been said. */
 static inline bool driver_open(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -65,6 +118,7 @@ static inline bool driver_open(void) {
         return false;                                                                              \
     }
     DRIVER_OF_ALL(X)
+    DRIVER_OF_PREPARED(X)
     DRIVER(X)
 #undef X
     if (p_cuInit(0) != CUDA_SUCCESS) {

@@ -21,29 +21,12 @@
 #define THREADS_MAX 4
 #define AHEAD 512 /* launches that are under way at most, as a ring would have it */
 
-#define DRIVER(X)                                                                                  \
-    X(cuGraphCreate, CUresult, (CUgraph *, unsigned))                                              \
-    X(cuGraphAddKernelNode_v2, CUresult,                                                           \
-      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS_v2 *))   \
-    X(cuGraphInstantiateWithFlags, CUresult, (CUgraphExec *, CUgraph, unsigned long long))         \
-    X(cuGraphExecKernelNodeSetParams_v2, CUresult,                                                 \
-      (CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS_v2 *))                              \
-    X(cuGraphLaunch, CUresult, (CUgraphExec, CUstream))                                            \
-    X(cuCtxGetCurrent, CUresult, (CUcontext *))
+#define DRIVER_PREPARES
+#define DRIVER(X) X(cuCtxGetCurrent, CUresult, (CUcontext *))
 
 #include "driver.h"
 
-static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
-                          ".visible .entry nothing(.param .u64 p, .param .u32 n) { ret; }\n";
-
-struct lane {
-    CUstream stream;
-    CUevent event;
-    CUgraphExec exec;
-    CUgraphNode node;
-};
-
-static struct lane lanes[THREADS_MAX];
+static struct driver_lane lanes[THREADS_MAX];
 static CUfunction nothing;
 static CUcontext context;
 static CUdeviceptr memory;
@@ -51,21 +34,14 @@ static atomic_int ready, go;
 static int thread_count;
 static bool is_prepared;
 
-static void launch(struct lane *lane, uint32_t number) {
+static void launch(struct driver_lane *lane, uint32_t number) {
     void *args[] = {&memory, &number};
-    if (is_prepared) {
-        CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(nothing, args);
-        CK(p_cuGraphExecKernelNodeSetParams_v2(lane->exec, lane->node, &params));
-        CK(p_cuGraphLaunch(lane->exec, lane->stream));
-    } else {
-        CK(p_cuLaunchKernel(nothing, 1, 1, 1, 32, 1, 1, 0, lane->stream, args, NULL));
-    }
-    CK(p_cuEventRecord(lane->event, lane->stream));
+    driver_launch(lane, nothing, args, is_prepared);
 }
 
 /* Its share of the launches, on one stream or, alone, on all of them in turn. */
 static void *run(void *user) {
-    struct lane *lane = user;
+    struct driver_lane *lane = user;
     CK(p_cuCtxSetCurrent(context));
     atomic_fetch_add(&ready, 1);
     while (!atomic_load(&go)) {}
@@ -112,19 +88,13 @@ int main(void) {
     }
     CUmodule module;
     CK(p_cuCtxGetCurrent(&context));
-    CK(p_cuModuleLoadData(&module, ptx));
+    CK(p_cuModuleLoadData(&module, nothing_ptx));
     CK(p_cuModuleGetFunction(&nothing, module, "nothing"));
     CK(p_cuMemAlloc_v2(&memory, 4096));
     for (int i = 0; i < THREADS_MAX; i++) {
-        CUgraph graph;
         uint32_t number = 0;
         void *args[] = {&memory, &number};
-        CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(nothing, args);
-        CK(p_cuStreamCreate(&lanes[i].stream, CU_STREAM_NON_BLOCKING));
-        CK(p_cuEventCreate(&lanes[i].event, CU_EVENT_DISABLE_TIMING));
-        CK(p_cuGraphCreate(&graph, 0));
-        CK(p_cuGraphAddKernelNode_v2(&lanes[i].node, graph, NULL, 0, &params));
-        CK(p_cuGraphInstantiateWithFlags(&lanes[i].exec, graph, 0));
+        driver_lane_open(&lanes[i], nothing, args);
     }
     for (int prepared = 0; prepared < 2; prepared++) {
         is_prepared = prepared;

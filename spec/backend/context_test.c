@@ -10,49 +10,7 @@ static struct tap tap;
 
 #ifdef GPULUA_CUDA
 
-#include "fake_driver.h"
-
-#define DRIVER_TABLE(X)                                                                            \
-    X(cuCtxCreate_v2, void **, unsigned, int)                                                      \
-    X(cuCtxDestroy_v2, void *)                                                                     \
-    X(cuCtxGetCurrent, void **)                                                                    \
-    X(cuCtxSetCurrent, void *)                                                                     \
-    X(cuDevicePrimaryCtxRetain, void **, int)                                                      \
-    X(cuDevicePrimaryCtxRelease_v2, int)                                                           \
-    X(cuStreamCreateWithPriority, void **, unsigned, int)                                          \
-    X(cuStreamDestroy_v2, void *)                                                                  \
-    X(cuStreamBeginCapture_v2, void *, int)                                                        \
-    X(cuStreamEndCapture, void *, void **)                                                         \
-    X(cuStreamIsCapturing, void *, int *)                                                          \
-    X(cuGraphDestroy, void *)
-static struct {
-#define X(name, ...) int (*name)(__VA_ARGS__);
-    DRIVER_TABLE(X)
-#undef X
-} cu;
-
-static void load(void) {
-    void *symbol;
-#define X(name, ...)                                                                               \
-    symbol = dlsym(fake, #name);                                                                   \
-    memcpy(&cu.name, &symbol, sizeof symbol);
-    DRIVER_TABLE(X)
-#undef X
-}
-
-static void *current(void) {
-    void *context = NULL;
-    cu.cuCtxGetCurrent(&context);
-    return context;
-}
-
-/* Of the host's; nothing is current behind it. */
-static void *make_context(int ordinal) {
-    void *context = NULL;
-    cu.cuCtxCreate_v2(&context, 0, ordinal);
-    cu.cuCtxSetCurrent(NULL);
-    return context;
-}
+#include "fake_host.h"
 
 static gpulua_status open_in(const struct backend_open_info *info, struct backend_device **device,
                              struct backend_error *error) {
@@ -349,12 +307,10 @@ static void test_lost(void) {
 }
 
 int main(void) {
-    if (!build()) {
+    if (!build_host()) {
         tap_skip(&tap, "a driver without a GPU", "no C compiler");
         return tap_finish(&tap);
     }
-    load();
-    FAKE(int, devices) = 2;
     test_behind_calls();
     test_foreign();
     test_destroyed_elsewhere();

@@ -10,63 +10,7 @@
 
 #ifdef GPULUA_CUDA
 
-#include "backend/fake.h"
-
-#define DRIVER_TABLE(X)                                                                            \
-    X(cuCtxCreate_v2, void **, unsigned, int)                                                      \
-    X(cuCtxDestroy_v2, void *)                                                                     \
-    X(cuCtxGetCurrent, void **)                                                                    \
-    X(cuCtxSetCurrent, void *)                                                                     \
-    X(cuDevicePrimaryCtxRetain, void **, int)                                                      \
-    X(cuDevicePrimaryCtxRelease_v2, int)                                                           \
-    X(cuStreamCreateWithPriority, void **, unsigned, int)                                          \
-    X(cuStreamDestroy_v2, void *)                                                                  \
-    X(cuStreamBeginCapture_v2, void *, int)                                                        \
-    X(cuStreamEndCapture, void *, void **)                                                         \
-    X(cuGraphDestroy, void *)
-static struct {
-#define X(name, ...) int (*name)(__VA_ARGS__);
-    DRIVER_TABLE(X)
-#undef X
-} cu;
-
-static void *fake;
-static char library[256];
-#define FAKE(type, name) (*(type *)dlsym(fake, "fake_" #name))
-
-static bool build(void) {
-    void *symbol;
-    fake = mkdtemp(folder) != NULL ? build_fake("fake_cuda", library) : NULL;
-    if (fake == NULL || setenv("GPULUA_LIBCUDA", library, 1) != 0) {
-        return false;
-    }
-#define X(name, ...)                                                                               \
-    symbol = dlsym(fake, #name);                                                                   \
-    memcpy(&cu.name, &symbol, sizeof symbol);
-    DRIVER_TABLE(X)
-#undef X
-    FAKE(int, devices) = 2;
-    return true;
-}
-
-static void fail_next(const char *call, int code) {
-    snprintf((char *)dlsym(fake, "fake_fail_name"), 64, "%s", call);
-    FAKE(int, fail_code) = code;
-    FAKE(int, fail_skip) = 0;
-}
-
-static void *current(void) {
-    void *context = NULL;
-    cu.cuCtxGetCurrent(&context);
-    return context;
-}
-
-static void *make_context(int ordinal) {
-    void *context = NULL;
-    cu.cuCtxCreate_v2(&context, 0, ordinal);
-    cu.cuCtxSetCurrent(NULL);
-    return context;
-}
+#include "backend/fake_host.h"
 
 /* What the host has made current, and what is behind a call, whose value this is. */
 static void *wanted;
@@ -388,7 +332,7 @@ static void test_lost(void *own) {
     cu.cuCtxSetCurrent(wanted = own);
     gpulua *g = gpulua_new(&config);
     STAYS(CHECK(run(g, script)));
-    fail_next("cuEventRecord", 700);
+    fail_next("cuEventRecord", 700, 0);
     STAYS(CHECK(run(g, "ok = code(function() y:fill(1) y:read() end) == 'DeviceLost'")));
     STAYS(gpulua_close(g));
 }
@@ -397,7 +341,7 @@ int main(void) {
     unsetenv("GPULUA_DEVICE"); /* what is said here is all */
     unsetenv("GPULUA_ISOLATE");
     void *primary = NULL;
-    if (!tap_check(&tap, build(), "the fake driver is built")) {
+    if (!tap_check(&tap, build_host(), "the fake driver is built")) {
         return tap_finish(&tap);
     }
     void *own = make_context(0), *other = make_context(1);

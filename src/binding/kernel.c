@@ -34,7 +34,7 @@ static inline void *test_tagged(lua_State *L, const struct gpulua *g, int at,
                                 const struct lua_value *value, enum gpu_lua_kind kind) {
     struct tagged *handle = gpu_lua_memory_of(value, sizeof *handle);
     return handle && handle->metatable == g->metatables[kind] ? handle
-                                                              : gpu_lua_test_tagged(L, g, at, kind);
+                                                              : gpu_lua_test(L, g, at, kind);
 }
 
 static inline struct kernel_handle *check_kernel_of(lua_State *L, struct gpulua *g, int index,

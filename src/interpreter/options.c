@@ -54,6 +54,14 @@ static void usage(const char *bad) {
     options_show(stderr);
 }
 
+static const struct {
+    const char *name;
+    bool wants_value;
+} longs[] = {{"--help", false},    {"--version", false}, {"--info", false},  {"--check", false},
+             {"--code", false},    {"--summary", false}, {"--seeds", true},  {"--trace", true},
+             {"--timeline", true}, {"--flight", true},   {"--replay", true}, {"--kernel", true},
+             {"--device", true},   {"--isolate", true}};
+
 /* How many letters have to be put in, left out or changed. */
 static size_t distance(const char *a, const char *b) {
     enum { LONGEST = 32 };
@@ -77,18 +85,15 @@ static size_t distance(const char *a, const char *b) {
 }
 
 static void unknown_long(const char *option) {
-    static const char *const names[] = {
-        "--help",  "--version",  "--info",   "--check",  "--code",   "--summary", "--seeds",
-        "--trace", "--timeline", "--flight", "--replay", "--kernel", "--device",  "--isolate"};
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(option, "="), option);
     const char *nearest = NULL;
     size_t least = 3;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        size_t here = distance(name, names[i]);
+    for (size_t i = 0; i < sizeof longs / sizeof *longs; i++) {
+        size_t here = distance(name, longs[i].name);
         if (here < least) {
             least = here;
-            nearest = names[i];
+            nearest = longs[i].name;
         }
     }
     fprintf(stderr, "%s: unrecognized option '%s'%s%s%s; %s --help shows all\n", program.name,
@@ -97,10 +102,8 @@ static void unknown_long(const char *option) {
 }
 
 bool options_wants_value(const char *option) {
-    static const char *const names[] = {"--seeds",  "--trace",  "--timeline", "--flight",
-                                        "--replay", "--kernel", "--device",   "--isolate"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(option, names[i]) == 0) {
+    for (size_t i = 0; i < sizeof longs / sizeof *longs; i++) {
+        if (longs[i].wants_value && strcmp(option, longs[i].name) == 0) {
             return true;
         }
     }
