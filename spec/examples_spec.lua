@@ -31,14 +31,35 @@ describe("example", function()
   it("of the README runs as it stands there", function()
     local file <close> = assert(io.open "README.md")
     local text = file:read "a"
-    local count = 0
+    -- What parts of scripts take for granted.
+    local around = [[
+      local gpu, frames, seen = require "gpulua", { "one", "two" }, 0
+      local function process() seen = seen + 1 end
+      do %s end
+      print(seen)]]
+    local wholes, parts = 0, ""
     for block in text:gmatch "```lua\n(.-)```" do
-      count = count + 1
-      local output, code = support.script(block)
+      local is_whole = block:find 'require "gpulua"'
+      local output, code = support.script(is_whole and block or around:format(block))
       assert.equal(0, code, output)
-      assert.equal(block:match "print.*%-%- ([%d.]+)" .. "\n", output)
+      if is_whole then
+        wholes = wholes + 1
+        assert.equal(block:match "print.*%-%- ([%d.]+)" .. "\n", output)
+      else
+        parts = parts .. output
+      end
     end
-    assert.equal(7, count)
+    assert.equal(7, wholes)
+    assert.equal("2\n0\n", parts)
+    -- Kernels: this one says what is wrong.
+    local kernels = 0
+    for block in text:gmatch "```cuda\n(.-)```" do
+      kernels = kernels + 1
+      local x, y = dev:upload("f32", { 4, 9, -1 }), dev:buffer("f32", 3):fill(0)
+      local op = dev:compile(block).roots:launch(3, 3, x, y)
+      support.raises("KernelFailed", { "'roots' failed in line 4", "x[2] is -1" }, op.await, op)
+    end
+    assert.equal(1, kernels)
   end)
 
   -- The pipeline of the manual, with everything that it shows in passing.

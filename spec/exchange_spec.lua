@@ -48,6 +48,7 @@ describe("exchange by DLPack", function()
   check "numpy: memory without an order is external, and refused"
   check "numpy: arrays are dropped by any thread"
   check "numpy: host buffers are shared also from a process of its own"
+  check "numpy: the manual's lines for bindings do what they say"
   check "torch: host memory goes both ways without a copy"
   check "torch: device memory goes both ways without a copy"
   check "cupy: device memory goes both ways without a copy"

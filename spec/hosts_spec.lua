@@ -295,10 +295,15 @@ connection.request("GET", "/nearest?x=0.5&y=0.5")
     support.write_file(folder .. "/embedding.c", table.concat(blocks))
     local wanted = text:match "```text\n(.-)```"
     assert.equal(wanted, said(host(cc .. " -std=c11", "embedding.c", "embedding")))
-    local static = text:match "With the static library.-\n    (cc [^\n]*)"
-    built.runs("cd %s && export PKG_CONFIG_PATH=%s/lib/pkgconfig && %s -o embedded", folder, prefix,
-      static:gsub("host%.c", "embedding.c"))
-    assert.equal("", (built.run("ldd %s/embedded | grep libgpulua", folder)))
-    assert.equal(wanted, built.runs("cd %s/elsewhere && ../embedded", folder))
+    local commands = {}
+    for command in text:gmatch "```sh\n(cc [^\n]*)\n```" do
+      commands[#commands + 1] = command
+      built.runs("cd %s && export PKG_CONFIG_PATH=%s/lib/pkgconfig && %s -o embedded", folder, prefix,
+        command:gsub("host%.c", "embedding.c"))
+      local is_static = command:find "libgpulua%.a"
+      assert.equal(not is_static, built.run("ldd %s/embedded | grep libgpulua", folder) ~= "")
+      assert.equal(wanted, built.runs("cd %s/elsewhere && LD_LIBRARY_PATH=%s/lib ../embedded", folder, prefix))
+    end
+    assert.equal(2, #commands)
   end)
 end)

@@ -280,6 +280,19 @@ describe("the manual", function()
     for path, where in pairs(elsewhere) do
       assert.truthy(assert(support.read_file(where[1])):find(where[2], 1, true), path)
     end
+    -- What is indented is no block: drawings, and what README.md shows of commands.
+    local list = {}
+    for _, path in ipairs(pages_of "docs") do
+      local is_fenced, before = false, ""
+      for line in io.lines(path) do
+        is_fenced = is_fenced ~= (line:find "^```" ~= nil)
+        if not is_fenced and before == "" and line:find "^    %S" and not line:find " %-%-%->" then
+          list[#list + 1] = path .. ": " .. line
+        end
+        before = line
+      end
+    end
+    assert.equal("", table.concat(list, "\n"))
   end)
 
   -- Figures of the tables that docs/results.md does not have, and sources that are not there or not used.

@@ -8,6 +8,7 @@ with PyTorch and CuPy device memory, on the GPU and in this process.
 
 import ctypes
 import gc
+import re
 import sys
 import threading
 import traceback
@@ -532,6 +533,16 @@ def _(np):
     assert mine[7] == 7
     host.close()
     assert (array == 5).all()
+
+
+@test("numpy", "the manual's lines for bindings do what they say")
+def _(np):
+    with open("docs/embedding.md", encoding="utf-8") as file:
+        (block,) = re.findall("```python\n(.*?)```", file.read(), re.DOTALL)
+    config = Config()
+    exec(block, {"lib": gpulua, "config": config, "byref": byref, "c_void_p": c_void_p,
+                 "c_size_t": c_size_t, "sizeof": ctypes.sizeof})
+    assert config.struct_bytes == ctypes.sizeof(config)
 
 
 def device_memory(zeros, from_dlpack, synchronize, stream):
