@@ -243,6 +243,9 @@ print(raw(b"POST / HTTP/1.1\r\n\r\n"), raw(b"GET /" + b"x" * 9000))
 for i in range(20):
     raw(b"GET /nearest?x=0.5&y=0.5 HTTP/1.1\r\n\r\n", False)
 with socket.create_connection(("127.0.0.1", port), 20) as s:
+    s.sendall(b"GET /nowhere HTTP/1.0\r\n\r\n" * 2)
+    print(s.makefile("rb").read().count(b"404"))  # closed behind the first
+with socket.create_connection(("127.0.0.1", port), 20) as s:
     s.sendall(b"GET /nowhere HTTP/1.1\r\n\r\n" * 2)
     got = b""
     while got.count(b"404") < 2:
@@ -275,7 +278,7 @@ connection.request("GET", "/nearest?x=0.5&y=0.5")
       local requests, launches, rest = output:match "^(%d+) requests, (%d+) launches, at most %d+ in one\n(.*)$"
       assert.truthy(requests, output)
       local _, lines = support.read_file(folder .. "/service.lua"):gsub("\n", "")
-      assert.equal("400 404 (500, 'failed\\n')\nHTTP/1.1 400 Not OK HTTP/1.1 431 Not OK\n200\nended 0 0\n"
+      assert.equal("400 404 (500, 'failed\\n')\nHTTP/1.1 400 Not OK HTTP/1.1 431 Not OK\n1\n200\nended 0 0\n"
         .. "libuv: ../service.lua:" .. lines .. ": mine\n", rest)
       assert.equal(256, tonumber(requests))
       return tonumber(launches)

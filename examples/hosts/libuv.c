@@ -4,7 +4,8 @@
  *   ./libuv SCRIPT [PORT]       GET /path?query   ->   status, body = handle("path", "query")
  *
  * What is here of HTTP/1.1 is what the example needs: GET without bodies, connections that stay
- * open, one request of a connection at a time. SIGINT and SIGTERM end it. */
+ * open, one request of a connection at a time; those of HTTP/1.0 end with their answer. SIGINT and
+ * SIGTERM end it. */
 #include <gpulua.h>
 #include <lauxlib.h>
 #include <lua.h>
@@ -32,6 +33,7 @@ struct connection {
     struct server *server;
     int holds;   /* by the loop until it is closed, and by a task that has not answered */
     int is_busy; /* a task has a request of it */
+    int is_last; /* which is the last */
     size_t in_bytes;
     char in[REQUEST_BYTES_MAX + 1];
 };
@@ -150,7 +152,7 @@ static int reply(lua_State *L) {
     luaL_argcheck(L, status >= 200 && status <= 599, 1, "a status of HTTP expected");
     struct connection *connection = take(L, lua_upvalueindex(1));
     if (connection) {
-        respond(connection, status, body, body_bytes, 0);
+        respond(connection, status, body, body_bytes, connection->is_last);
         release(connection);
     }
     return 0;
@@ -222,8 +224,10 @@ static void next_request(struct connection *connection) {
     connection->is_busy = 1;
     char *target = connection->in + 4;
     size_t target_bytes = strcspn(target, " \r");
+    const char *version = target + target_bytes;
+    connection->is_last = strncmp(version, " HTTP/1.0\r\n", 11) == 0;
     if (strncmp(connection->in, "GET /", 5) != 0 ||
-        strncmp(target + target_bytes, " HTTP/1.1\r\n", 11) != 0) {
+        (!connection->is_last && strncmp(version, " HTTP/1.1\r\n", 11) != 0)) {
         respond(connection, 400, "", 0, 1);
         return;
     }
