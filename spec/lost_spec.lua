@@ -335,6 +335,92 @@ describe("a lost device", function()
     end)
   end)
 
+  describe("is told of by each way to wait for a buffer", function()
+    -- Expressions of x, a buffer that the kernel writes which crashes; blocks() calls a function where nothing can
+    -- yield.
+    local ways = { "x:await()", "blocks(x.await, x)", "gpu.all(x, y)", "gpu.all { x }", "gpu.any(x)",
+      "blocks(gpu.all, x, y)", "gpu.spawn(x.await, x):await()", "gpu.timeout(9, x.await, x)", "x:join()",
+      "blocks(x.join, x)", "gpu.spawn(x.join, x):await()", "x:read()" }
+    local script = [==[
+      local gpu = require "gpulua"
+      local function blocks(f, ...)
+        local args, results = table.pack(...), nil
+        string.gsub("x", "x", function() results = table.pack(f(table.unpack(args))) end)
+        return table.unpack(results)
+      end
+      for _, make in ipairs { "buffer", "host" } do
+        local dev = gpu.device(nil, { isolate = "process", restarts = %d })
+        local crash = dev:compile [[
+          extern "C" __global__ void crash(int *x, long long at) {
+            long long begun = clock64();
+            while (clock64() - begun < 30000000) { }
+            ((volatile int *)at)[0] = x[0];
+            x[0] = 5;
+          }]].crash
+        local written, y = dev:buffer("i32", 4):fill(0), dev:buffer("i32", 4):fill(0)
+        local x = make == "host" and dev:host("i32", 4):fill(0) or written
+        gpu.all(x, y, written)
+        crash:launch({ grid = 1, block = 1 }, written, 16)
+        if make == "host" then
+          x:copy(written)
+        end
+        local ok, e, more = pcall(function() return %s end)
+        if ok and e == false then
+          ok, e = "join", more
+        end
+        print(make, ok, type(e) == "table" and e.code or e)
+        pcall(dev.close, dev)
+      end
+    ]==]
+    for _, way in ipairs(ways) do
+      it(way, function()
+        local verdict = way:find "join" and "join" or "false"
+        local wanted = ("buffer\t%s\tDeviceLost\nhost\t%s\tDeviceLost\n"):format(verdict, verdict)
+        for _, restarts in ipairs { 0, 5 } do
+          for _, runs in ipairs { support.script, support.stock_script } do
+            local output = runs(script:format(restarts, way))
+            assert.equal(wanted, output)
+          end
+        end
+      end)
+    end
+
+    it("also where it is up again by then, with what the buffer had before", function()
+      local dev <close> = support.open { restarts = 5 }
+      local mod = dev:compile(crash)
+      local x = dev:buffer("i32", 1, { durable = true }):fill(7)
+      local y = dev:buffer("i32", 1, { durable = true }):fill(8)
+      dev:synchronize()
+      local op = mod.crash:launch({ grid = 1, block = 1, label = "crashes" }, x, 16)
+      local first = gpu.spawn(function()
+        op:join()
+        string.gsub("x", "x", function() dev:await() end) -- blocks: whoever waits, too, has to go on waiting
+        return dev.epoch
+      end)
+      local results = {}
+      for i, wait in ipairs { x.await, x.join, gpu.all, gpu.any } do
+        gpu.spawn(function() results[i] = table.pack(pcall(wait, x)) end)
+      end
+      local untouched = gpu.spawn(function() return y:await() end)
+      assert.equal(2, first:await())
+      assert.is_true(support.eventually(5, function()
+        return results[1] and results[2] and results[3] and results[4]
+      end))
+      assert.is_false(results[1][1])
+      assert.equal("DeviceLost", results[1][2].code)
+      assert.truthy(results[1][2].message:find("the buffer was not written: device .- is lost: .*; it is up again"),
+        tostring(results[1][2]))
+      assert.equal("crashes", results[1][2].suspects[1].label)
+      assert.are.same({ true, false, "DeviceLost" }, { results[2][1], results[2][2], results[2][3].code })
+      for i = 3, 4 do
+        assert.are.same({ false, "DeviceLost" }, { results[i][1], results[i][2].code })
+      end
+      assert.equal(y, untouched:await())
+      assert.are.same({ 7 }, x:await():read())
+      support.works(dev)
+    end)
+  end)
+
   it("by a kernel that writes far outside its buffer", function()
     without_remains(function()
       local dev = support.open()

@@ -333,7 +333,8 @@ static void test_lost(void *own) {
     gpulua *g = gpulua_new(&config);
     STAYS(CHECK(run(g, script)));
     fail_next("cuEventRecord", 700, 0);
-    STAYS(CHECK(run(g, "ok = code(function() y:fill(1) y:read() end) == 'DeviceLost'")));
+    STAYS(CHECK(run(g, "ok = code(function() y:fill(1) y:await() end) == 'DeviceLost' and\n"
+                       "  code(function() y:read() end) == 'DeviceLost'\n")));
     STAYS(gpulua_close(g));
 }
 

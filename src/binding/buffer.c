@@ -29,7 +29,7 @@ void gpu_lua_buffer_check_open(lua_State *L, const struct buffer *buffer) {
     if (!buffer->ref.block) {
         gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed buffer");
     }
-    if (gpu_ref_check(&buffer->ref, NULL, "the buffer", &error)) {
+    if (gpu_ref_check_since(&buffer->ref, 0, "the buffer", &error)) {
         gpu_lua_throw(L, &error);
     }
 }

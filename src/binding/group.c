@@ -13,7 +13,7 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
     if (group->wants_any) {
         uint32_t index = group->fired_index;
         lua_rawgeti(L, 1, index);
-        gpu_lua_item_get(L, g, 3, &item);
+        gpu_lua_item_again(L, g, 3, &group->slots[index - 1], &item);
         gpu_lua_item_know(g, &item);
         if (gpu_lua_item_has_failed(&item)) {
             gpu_lua_item_push_error(L, &item, false);
@@ -28,7 +28,7 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
     bool has_failed = false;
     for (uint32_t i = 1; i <= group->count; i++) {
         lua_rawgeti(L, 1, i);
-        gpu_lua_item_get(L, g, -1, &item);
+        gpu_lua_item_again(L, g, -1, &group->slots[i - 1], &item);
         if (gpu_lua_item_is_over(&item)) {
             gpu_lua_item_know(g, &item);
         }
@@ -53,7 +53,7 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
     for (uint32_t i = 1; i <= count; i++) {
         lua_rawgeti(L, 1, i);
         int index = lua_gettop(L);
-        gpu_lua_item_get(L, g, index, &item);
+        gpu_lua_item_again(L, g, index, &group->slots[i - 1], &item);
         gpu_lua_item_push_results(L, &item, index, true);
         lua_replace(L, index);
     }
@@ -67,7 +67,7 @@ static void group_link(lua_State *L, struct gpulua *g, struct group *group, stru
         struct slot *slot = &group->slots[i - 1];
         struct item item;
         lua_rawgeti(L, 1, i);
-        gpu_lua_item_get(L, g, -1, &item);
+        gpu_lua_item_again(L, g, -1, slot, &item);
         lua_pop(L, 1); /* the table keeps it */
         if (gpu_lua_item_is_over(&item)) {
             if (group->fired_index == 0) {
@@ -119,7 +119,7 @@ static bool group_is_over(lua_State *L, struct gpulua *g, struct group *group) {
     for (uint32_t i = group->wants_any ? group->fired_index : 1; i <= group->count; i++) {
         struct item item;
         lua_rawgeti(L, 1, i);
-        gpu_lua_item_get(L, g, -1, &item);
+        gpu_lua_item_again(L, g, -1, &group->slots[i - 1], &item);
         lua_pop(L, 1);
         bool is_over = gpu_lua_item_is_over(&item);
         if (group->wants_any || (is_over && gpu_lua_item_has_failed(&item))) {
@@ -139,7 +139,7 @@ static int group_wait(lua_State *L, struct gpulua *g, struct group *group) {
     for (uint32_t i = 1; i <= group->count; i++) {
         struct item item; /* closed meanwhile: raises here, before anything is linked */
         lua_rawgeti(L, 1, i);
-        gpu_lua_item_get(L, g, -1, &item);
+        gpu_lua_item_again(L, g, -1, &group->slots[i - 1], &item);
         lua_pop(L, 1);
     }
     group_link(L, g, group, parks ? g->running : NULL);
@@ -247,6 +247,12 @@ static int group_start(lua_State *L, bool wants_any) {
                                       sizeof *group + (size_t)count * sizeof(struct slot), 0);
     group->count = (uint32_t)count;
     group->wants_any = wants_any;
+    for (uint32_t i = 1; i <= group->count; i++) {
+        lua_rawgeti(L, 1, i);
+        gpu_lua_item_again(L, g, -1, &group->slots[i - 1], &item);
+        gpu_lua_item_begin(&item, &group->slots[i - 1]);
+        lua_pop(L, 1);
+    }
     return group_wait(L, g, group);
 }
 

@@ -388,13 +388,14 @@ static bool spin(struct gpulua *g, int64_t limit_ns) {
     return false;
 }
 
-/* Nobody has ended the sleep. Was there something to wake for? */
-static void note_missed(struct gpulua *g) {
+/* Nobody has ended the sleep. Was there something to wake for, that nobody is about to tell of? */
+static void note_missed(struct gpulua *g, struct pollfd *wait) {
+    const struct timespec grace = {.tv_nsec = 100000000};
     uint32_t ended = 0;
     for (struct device_handle *device = g->devices; device; device = device->next) {
         ended += gpu_device_poll(device->device);
     }
-    g->missed_count += ended > 0;
+    g->missed_count += ended > 0 && ppoll(wait, 1, &grace, NULL) == 0;
 }
 
 /* Whose work this thread gives to the driver itself is warmed up at the end of a sleep, so that
@@ -446,7 +447,7 @@ static void sleep_until(struct gpulua *g, int64_t deadline_ns) {
         int count = ppoll(&wait, 1, left_ns == INT64_MAX ? NULL : &limit, NULL);
         gpu_range_pop(is_told);
         if (count == 0 && is_heartbeat) {
-            note_missed(g);
+            note_missed(g, &wait);
         }
         warms = warms && count == 0;
     } else {

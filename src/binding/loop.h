@@ -71,6 +71,7 @@ struct slot {
     struct task *task;             /* who waits; NULL: a wait that blocks or drives the loop */
     struct group *group;
     uint32_t index; /* in the group, from 1 */
+    uint32_t epoch; /* see struct item */
 };
 
 /* A wait for several things; a userdata on the stack of the wait. */

@@ -167,7 +167,7 @@ void gpu_lua_check_pending(lua_State *L, struct gpulua *g) {
 
 /* ---- items ---- */
 
-bool gpu_lua_item_get(lua_State *L, struct gpulua *g, int index, struct item *item) {
+static bool item_at(lua_State *L, struct gpulua *g, int index, struct item *item) {
     void *handle;
     *item = (struct item){.kind = GPU_LUA_KIND_OP};
     if ((handle = gpu_lua_test(L, g, index, GPU_LUA_KIND_OP))) {
@@ -186,11 +186,36 @@ bool gpu_lua_item_get(lua_State *L, struct gpulua *g, int index, struct item *it
         (handle = gpu_lua_test(L, g, index, GPU_LUA_KIND_HOST))) {
         struct buffer *buffer = handle;
         item->kind = GPU_LUA_KIND_BUFFER;
-        gpu_lua_buffer_check_open(L, buffer);
+        if (!buffer->ref.block) {
+            gpu_lua_buffer_check_open(L, buffer);
+        }
+        item->buffer = buffer;
         item->ref = buffer->ref;
         return true;
     }
     return false;
+}
+
+bool gpu_lua_item_get(lua_State *L, struct gpulua *g, int index, struct item *item) {
+    bool is_item = item_at(L, g, index, item);
+    if (is_item && item->kind == GPU_LUA_KIND_BUFFER) {
+        gpu_lua_buffer_check_open(L, item->buffer);
+    }
+    return is_item;
+}
+
+void gpu_lua_item_again(lua_State *L, struct gpulua *g, int index, const struct slot *slot,
+                        struct item *item) {
+    (void)item_at(L, g, index, item);
+    item->epoch = slot->epoch;
+}
+
+void gpu_lua_item_begin(struct item *item, struct slot *slot) {
+    bool is_written = item->kind == GPU_LUA_KIND_BUFFER && !gpu_ref_is_idle(&item->ref, false);
+    item->epoch = is_written ? (uint32_t)gpu_device_epoch(gpu_lua_item_device(item)) : 0;
+    if (slot) {
+        slot->epoch = item->epoch;
+    }
 }
 
 struct gpu_device *gpu_lua_item_device(const struct item *item) {
@@ -217,8 +242,17 @@ bool gpu_lua_item_has_failed(const struct item *item) {
         /* Or its results are gone. */
         return item->task->outcome != OUTCOME_DONE ||
                lua_gettop(item->task->co) < item->task->result_count;
-    default:
-        return gpu_ref_failure(&item->ref, NULL);
+    default: {
+        struct gpu_error error;
+        if (gpu_ref_failure(&item->ref, NULL)) {
+            return true;
+        }
+        bool is_lost = gpu_ref_check_since(&item->ref, item->epoch, "the buffer", &error) != 0;
+        if (is_lost) {
+            gpu_error_finish(&error);
+        }
+        return is_lost;
+    }
     }
 }
 
@@ -238,7 +272,9 @@ void gpu_lua_item_push_error(lua_State *L, const struct item *item, bool is_join
         return;
     }
     struct gpu_error error;
-    if (!gpu_ref_failure(&item->ref, &error)) { /* another thread has overwritten it since */
+    if (!gpu_ref_failure(&item->ref, &error) &&
+        !gpu_ref_check_since(&item->ref, item->epoch, "the buffer",
+                             &error)) { /* another thread has overwritten it since */
         gpu_error_set(&error, GPULUA_DEPENDENCY_FAILED,
                       "what wrote the buffer had failed when this wait ended");
     }
@@ -357,7 +393,7 @@ static int wait_resumed(lua_State *L, int status, lua_KContext context) {
         return gpu_lua_foreign_results(L, context);
     }
     struct item item;
-    gpu_lua_item_get(L, task->g, 1, &item);
+    gpu_lua_item_again(L, task->g, 1, &task->slot, &item);
     if (gpu_lua_item_is_over(&item)) {
         return item_finish(L, task->g, &item, task->wants_join);
     }
@@ -501,7 +537,9 @@ static int item_wait(lua_State *L, bool is_join) {
     if (item.kind == GPU_LUA_KIND_TASK) {
         gpu_lua_check_circle(L, g, item.task, deadline_ns != INT64_MAX);
     }
-    if (!gpu_lua_may_park(g, L) || !wakes(&item)) {
+    bool parks = gpu_lua_may_park(g, L) && wakes(&item);
+    gpu_lua_item_begin(&item, parks ? &g->running->slot : NULL);
+    if (!parks) {
         return item_block(L, g, &item, is_join, deadline_ns);
     }
     if (item.kind == GPU_LUA_KIND_OP && !g->ready_head) {

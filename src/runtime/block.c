@@ -664,6 +664,23 @@ gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device
     return GPULUA_OK;
 }
 
+gpulua_status gpu_ref_check_since(const struct gpu_ref *ref, uint32_t epoch, const char *what,
+                                  struct gpu_error *error) {
+    struct gpu_device *device = ref->block->device;
+    GPU_ENTER(device);
+    gpulua_status status = gpu_ref_check(ref, NULL, what, error);
+    if (status == GPULUA_OK && epoch != 0 && epoch != (uint32_t)device->epoch) {
+        status = gpu_error_set(error, GPULUA_DEVICE_LOST, "%s was not written: %s; it is up again",
+                               what, device->recovery.last.message);
+        error->driver_code = device->recovery.last.driver_code;
+    }
+    if (status == GPULUA_DEVICE_LOST && device->recovery.loss) {
+        gpu_error_copy_suspects(error, &device->recovery.loss->error);
+        gpu_device_observe_loss(device);
+    }
+    return status;
+}
+
 bool gpu_ref_is_durable(const struct gpu_ref *ref) {
     return ref->block->keeping == GPU_KEEP_CONTENT;
 }

@@ -227,7 +227,9 @@ void gpu_device_end_link(struct gpu_device *device, struct wire_link *link) {
 /* ---- order ---- */
 
 gpulua_status gpu_ref_wait(const struct gpu_ref *ref, bool for_write, struct gpu_error *error) {
-    GPU_ENTER(ref->block->device);
+    struct gpu_device *device = ref->block->device;
+    GPU_ENTER(device);
+    uint32_t epoch = gpu_ref_is_idle(ref, false) ? 0 : (uint32_t)device->epoch;
     struct gpu_op *op;
     while ((op = gpu_ref_pending(ref, for_write))) {
         gpulua_status status = gpu_op_wait(op, -1, error);
@@ -236,7 +238,8 @@ gpulua_status gpu_ref_wait(const struct gpu_ref *ref, bool for_write, struct gpu
             return status;
         }
     }
-    return gpu_ref_failure(ref, error) ? error->code : GPULUA_OK;
+    return gpu_ref_failure(ref, error) ? error->code
+                                       : gpu_ref_check_since(ref, epoch, "the buffer", error);
 }
 
 gpulua_status gpu_streams_are_shared(const struct gpu_device *device, struct gpu_error *error) {

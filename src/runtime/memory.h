@@ -104,6 +104,11 @@ void gpu_block_ends_at(struct gpu_block *block, const struct gpu_site *site);
  * NULL. */
 gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device, const char *what,
                             struct gpu_error *error);
+/* The same behind a wait, which began when something was to write it and its device was in that
+ * epoch (0: nothing was): also DeviceLost if the device has come up again since, with what the
+ * block had before. Whoever asks has observed the loss. */
+gpulua_status gpu_ref_check_since(const struct gpu_ref *ref, uint32_t epoch, const char *what,
+                                  struct gpu_error *error);
 
 /* Of a block whose content is kept: whether there is a copy of it, that the device may come up
  * again with; how often the script has written it; and that `bytes`, as many as the ref has, are in

@@ -60,6 +60,8 @@ bool gpu_recovery_is_possible(const struct gpu_device *device) {
 static void note_loss(struct gpu_device *device) {
     gpu_error_finish(&device->recovery.last);
     gpu_error_copy(&device->recovery.last, &device->lost);
+    gpu_failure_release(device->recovery.loss);
+    device->recovery.loss = NULL;
     device->stats.losses++;
 }
 
@@ -111,8 +113,6 @@ void gpu_device_observe_loss(struct gpu_device *device) {
     GPU_ENTER(device);
     if (device->recovery.loss) {
         gpu_failure_observe(device, device->recovery.loss);
-        gpu_failure_release(device->recovery.loss);
-        device->recovery.loss = NULL;
     }
 }
 

@@ -128,7 +128,8 @@ function buffer:slice(i, j) end
 ---@return gpulua.buffer buffer The same one.
 function buffer:checkpoint() end
 
----Waits for all work that touches the buffer, also what is given meanwhile.
+---Waits for all work that touches the buffer, also what is given meanwhile. Where the device is lost before that is
+---over, the wait raises `DeviceLost`, also if the device is up again by then, with what a durable buffer had before.
 ---
 ---Waits: yields.
 ---
