@@ -1,17 +1,20 @@
 #!/bin/sh
 # Runs the suite: tools/test.sh [C test programs...]
-# C programs first, then the specs under build/gpulua on every transport. The last line is the sum of all counts,
+# C programs, the specs under build/gpulua on every transport, and some of them in check mode: as many of these at a time
+# as there are processors, because a run waits as much as it works. The last line is the sum of all counts,
 # "N passed, N failed, N skipped"; the exit status is 1 when something failed.
 #
 # From the environment: BUILD, DEVICE; ISOLATE (transports, default "none process thread"; "" leaves the specs out);
-# NVRTC_CHECK (program that compiles kernels; "" leaves that out), BUSTED (busted's script), BUSTED_FLAGS (more arguments for it, say --filter=npy); TEST_TIMEOUT_S (per run).
+# NVRTC_CHECK (program that compiles kernels; "" leaves that out), BUSTED (busted's script), BUSTED_FLAGS (more arguments
+# for it, say --filter=npy); TEST_TIMEOUT_S (per run); TEST_JOBS (runs at a time).
 set -u
 BUILD=${BUILD:-build}
 DEVICE=${DEVICE:-cpu}
 ISOLATE=${ISOLATE-none process thread}
 BUSTED=${BUSTED:-$(command -v busted)}
 BUSTED=${BUSTED:-/usr/bin/busted}
-TEST_TIMEOUT_S=${TEST_TIMEOUT_S:-900}
+TEST_TIMEOUT_S=${TEST_TIMEOUT_S:-1800}
+TEST_JOBS=${TEST_JOBS:-$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)}
 
 case $BUILD in
 /*) build_path=$BUILD ;;
@@ -26,16 +29,19 @@ export GPULUA_CACHE="${GPULUA_CACHE:-$build_path/test-cache}"
 # The installed interpreter, as a command line.
 export GPULUA_LUA="${GPULUA_LUA:-lua5.4}"
 
-export GPULUA_TEST_CURRENT="$logs/current"
 # Of a suite that this one runs in.
 unset GPULUA_KERNELS
-
-passed=0 failed=0 skipped=0
 
 # timed COMMAND...: ends it when its time is over, or when this script is told to end. timeout makes a group of its own of
 # it, which Ctrl-C does not reach, and a shell that waits in the foreground would hear of that no sooner than at the end.
 running=
-trap 'trap "" INT TERM HUP; [ -z "$running" ] || { kill "$running"; wait "$running"; } 2> /dev/null; exit 130' INT TERM HUP
+end() {
+    trap '' INT TERM HUP
+    # shellcheck disable=SC2086
+    [ -z "$running" ] || { kill $running; wait $running; } 2> /dev/null
+    exit 130
+}
+trap end INT TERM HUP
 # What shells start in the background ignores interrupts, which some specs are about.
 heard=
 ! env --default-signal=INT,QUIT true 2> /dev/null || heard="env --default-signal=INT,QUIT"
@@ -45,14 +51,21 @@ timed() {
     wait "$running"
 }
 
-# add NAME LOG STATUS: counts a run. One that ended badly without saying what failed is a failure itself.
-add() {
-    line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$2" | tail -n 1)
-    case $3 in
-    0) ending= ;;
+# run NAME LOG COMMAND...: runs it and counts. A run that ended badly without saying what failed is a failure itself.
+run() {
+    name=$1 log=$2
+    shift 2
+    export GPULUA_TEST_CURRENT="${log%.log}.current"
+    rm -f "$GPULUA_TEST_CURRENT"
+    timed "$@" > "$log" 2>&1
+    status=$?
+    # 77: there is no NVRTC here; each kernel counts as skipped.
+    case $status in
+    0 | 77) ending= ;;
     124 | 137) ending="no end within $TEST_TIMEOUT_S s" ;;
-    *) ending="exit status $3" ;;
+    *) ending="exit status $status" ;;
     esac
+    line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1)
     # What failed is said by the run itself.
     case $line in
     *" 0 failed,"* | '') ;;
@@ -62,40 +75,35 @@ add() {
         ending=${ending:-ended without its counts}
         line="0 passed, 0 failed, 0 skipped"
     fi
-    set -- "$1" "$2" "$3" $line
-    run_failed=$6
+    # shellcheck disable=SC2086
+    set -- $line
+    run_failed=$3
     if [ -n "$ending" ] && [ "$run_failed" -eq 0 ]; then
         run_failed=1
     fi
-    if [ "$4" -eq 0 ] && [ "$run_failed" -eq 0 ] && [ "$8" -eq 0 ]; then
+    if [ "$1" -eq 0 ] && [ "$run_failed" -eq 0 ] && [ "$5" -eq 0 ]; then
         run_failed=1
         ending="ran no test"
     fi
-    passed=$((passed + $4))
-    failed=$((failed + run_failed))
-    skipped=$((skipped + $8))
-    if [ "$run_failed" -gt 0 ]; then
-        echo "--- $1 failed${ending:+: $ending}"
-        cat "$2"
-        if [ -n "$ending" ] && [ -s "$GPULUA_TEST_CURRENT" ]; then
-            printf 'the last test begun: '
-            cat "$GPULUA_TEST_CURRENT"
+    echo "$1 $run_failed $5" >> "$logs/counts"
+    # At once, for others write, too.
+    {
+        if [ "$run_failed" -gt 0 ]; then
+            echo "--- $name failed${ending:+: $ending}"
+            cat "$log"
+            if [ -n "$ending" ] && [ -s "$GPULUA_TEST_CURRENT" ]; then
+                printf 'the last test begun: '
+                cat "$GPULUA_TEST_CURRENT"
+            fi
+            echo "---"
+        else
+            grep -aE '^skipped |^ok .*# SKIP' "$log" | sed 's/^/    /'
         fi
-        echo "---"
-    else
-        grep -aE '^skipped |^ok .*# SKIP' "$2" | sed 's/^/    /'
-    fi
-    echo "$1: $4 passed, $run_failed failed, $8 skipped"
+        echo "$name: $1 passed, $run_failed failed, $5 skipped"
+    } > "$log.said"
+    cat "$log.said"
+    rm -f "$log.said"
 }
-
-for program in "$@"; do
-    name=${program#"$BUILD"/}
-    log=$logs/$(echo "$name" | tr / -).log
-    rm -f "$GPULUA_TEST_CURRENT"
-    # A test program lies in a folder of its own, where the executor is not looked for.
-    timed env GPULUA_EXECUTOR="$build_path/gpulua-exec" "$program" > "$log" 2>&1
-    add "$name" "$log" $?
-done
 
 # busted's modules are looked for where the installed Lua looks, whichever Lua the interpreter was linked with.
 if command -v lua5.4 > /dev/null; then
@@ -104,54 +112,99 @@ if command -v lua5.4 > /dev/null; then
     export LUA_PATH LUA_CPATH
 fi
 
-if [ -n "$ISOLATE" ] && [ -n "$(find spec -name '*_spec.lua')" ]; then
-    for isolate in $ISOLATE; do
-        log=$logs/specs-$isolate.log
-        echo "specs on $DEVICE, transport $isolate, some minutes: ${log#"$PWD/"}"
-        rm -f "$GPULUA_TEST_CURRENT"
-        helper=
-        # Once, on the CPU device: collects the kernels for NVRTC.
-        if [ -n "${NVRTC_CHECK:-}" ] && [ "$isolate $DEVICE" = "none cpu" ]; then
-            export GPULUA_KERNELS="$logs/kernels"
-            rm -rf "$GPULUA_KERNELS"
-            mkdir -p "$GPULUA_KERNELS"
-            helper=--helper=tools/kernels_seen.lua
-        fi
-        # shellcheck disable=SC2086
-        timed env GPULUA_ISOLATE="$isolate" "$BUILD/gpulua" "$BUSTED" --ignore-lua \
-            -o tools/busted_output.lua $helper ${BUSTED_FLAGS:-} > "$log" 2>&1
-        add "specs on $DEVICE, transport $isolate" "$log" $?
+run_programs() {
+    for program in "$@"; do
+        name=${program#"$BUILD"/}
+        # A test program lies in a folder of its own, where the executor is not looked for.
+        run "$name" "$logs/$(echo "$name" | tr / -).log" env GPULUA_EXECUTOR="$build_path/gpulua-exec" "$program"
     done
-fi
+}
+
+# Once, on the CPU device: the specs' kernels are collected for NVRTC.
+kernels=
+case " $ISOLATE " in
+*" none "*) [ -z "${NVRTC_CHECK:-}" ] || [ "$DEVICE" != cpu ] || kernels=$logs/kernels ;;
+esac
+
+run_specs() {
+    name="specs on $DEVICE, transport $1" log=$logs/specs-$1.log
+    echo "$name, some minutes: ${log#"$PWD/"}"
+    if [ -n "$kernels" ] && [ "$1" = none ]; then
+        rm -rf "$kernels"
+        mkdir -p "$kernels"
+        set -- "$1" GPULUA_KERNELS="$kernels" --helper=tools/kernels_seen.lua
+    fi
+    # shellcheck disable=SC2086
+    run "$name" "$log" env GPULUA_ISOLATE="$1" ${2:+"$2"} "$BUILD/gpulua" "$BUSTED" --ignore-lua \
+        -o tools/busted_output.lua ${3:-} ${BUSTED_FLAGS:-}
+}
 
 # Check mode, on the specs about the order of work (on CUDA by hashes). Another seed with every run would tell more, and
 # fail at times that nobody can find again.
-if [ -n "$ISOLATE" ]; then
-    checked="spec/hazard_spec.lua spec/range_spec.lua spec/stream_spec.lua spec/op_spec.lua spec/control_spec.lua"
-    [ "$DEVICE" != cpu ] ||
-        checked="$checked spec/programs_spec.lua spec/graph_programs_spec.lua spec/temporary_spec.lua spec/update_spec.lua"
+run_checked() {
+    name="specs on $DEVICE in check mode, transport $1" log=$logs/specs-check-$1.log isolate=$1
+    echo "$name: ${log#"$PWD/"}"
+    set -- spec/hazard_spec.lua spec/range_spec.lua spec/stream_spec.lua spec/op_spec.lua spec/control_spec.lua
+    [ "$DEVICE" != cpu ] || set -- "$@" spec/programs_spec.lua spec/graph_programs_spec.lua spec/temporary_spec.lua \
+        spec/update_spec.lua
+    run "$name" "$log" env GPULUA_CHECK=1 GPULUA_ISOLATE="$isolate" "$BUILD/gpulua" "$BUSTED" --ignore-lua \
+        -o tools/busted_output.lua "$@"
+}
+
+jobs=
+[ $# -eq 0 ] || jobs=programs
+if [ -n "$ISOLATE" ] && [ -n "$(find spec -name '*_spec.lua')" ]; then
     for isolate in $ISOLATE; do
-        log=$logs/specs-check-$isolate.log
-        echo "specs on $DEVICE in check mode, transport $isolate: ${log#"$PWD/"}"
-        rm -f "$GPULUA_TEST_CURRENT"
-        # shellcheck disable=SC2086
-        timed env GPULUA_CHECK=1 GPULUA_ISOLATE="$isolate" "$BUILD/gpulua" "$BUSTED" --ignore-lua \
-            -o tools/busted_output.lua $checked > "$log" 2>&1
-        add "specs on $DEVICE in check mode, transport $isolate" "$log" $?
+        jobs="$jobs specs-$isolate"
+    done
+    for isolate in $ISOLATE; do
+        jobs="$jobs checked-$isolate"
     done
 fi
 
+# Each takes the next one that nobody has taken.
+take_jobs() {
+    for job in $jobs; do
+        mkdir "$logs/taken/$job" 2> /dev/null || continue
+        case $job in
+        programs) run_programs "$@" ;;
+        specs-*) run_specs "${job#specs-}" ;;
+        checked-*) run_checked "${job#checked-}" ;;
+        esac
+    done
+}
+
+rm -rf "$logs/taken"
+mkdir "$logs/taken"
+: > "$logs/counts"
+takers=
+while [ "$TEST_JOBS" -gt 0 ]; do
+    (
+        running=
+        trap end TERM
+        take_jobs "$@"
+    ) &
+    takers="$takers $!"
+    TEST_JOBS=$((TEST_JOBS - 1))
+done
+running=$takers
+wait
+running=
+
 # What the CPU device takes, CUDA must take too: every kernel of the specs, examples and the manual, compiled by NVRTC.
-if [ -n "${GPULUA_KERNELS:-}" ]; then
-    log=$logs/kernels.log
-    lua5.4 tools/kernels.lua "$GPULUA_KERNELS" examples/*.lua examples/project/src/*.lua bench/*.lua \
-        docs/tutorial.md docs/howto/*.md > /dev/null 2> "$log" &&
-        timed "$NVRTC_CHECK" "$GPULUA_KERNELS"/*.cu > "$log" 2>&1
-    status=$?
-    # 77: there is no NVRTC here; each kernel counts as skipped.
-    [ $status -ne 77 ] || status=0
-    add "kernels of specs and examples with NVRTC" "$log" $status
+if [ -n "$kernels" ]; then
+    if lua5.4 tools/kernels.lua "$kernels" examples/*.lua examples/project/src/*.lua bench/*.lua \
+        docs/tutorial.md docs/howto/*.md > /dev/null 2> "$logs/kernels.log"; then
+        run "kernels of specs and examples with NVRTC" "$logs/kernels.log" "$NVRTC_CHECK" "$kernels"/*.cu
+    else
+        cat "$logs/kernels.log"
+        echo "0 1 0" >> "$logs/counts"
+    fi
 fi
 
+passed=0 failed=0 skipped=0
+while read -r run_passed run_failed run_skipped; do
+    passed=$((passed + run_passed)) failed=$((failed + run_failed)) skipped=$((skipped + run_skipped))
+done < "$logs/counts"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
