@@ -24,7 +24,7 @@ API long fake_live; /* slabs, streams, events, modules, registrations, contexts 
 API int fake_devices = 1;
 API int fake_version = 13000;
 API int fake_attribute_off;       /* an attribute that answers 0 */
-API volatile int fake_pending;    /* events and streams are not ready */
+API volatile int fake_pending;    /* events and streams are not ready, and write no words */
 API volatile int fake_words;      /* written by streams */
 API volatile int fake_runs;       /* of kernels */
 API int fake_default_waits;       /* for the default stream */
@@ -455,7 +455,17 @@ API result cuStreamWriteValue64_v2(void *stream, uint64_t address, uint64_t valu
         return capture_add(capture_of(stream), &node);
     }
     fake_words++;
-    *(volatile uint64_t *)(uintptr_t)(address - DEVICE_SIDE) = value;
+    static uint64_t owed[64][2]; /* address, value: of what was pending */
+    size_t count = 0;
+    for (; count < 64 && owed[count][0] != 0 && owed[count][0] != address; count++) {}
+    if (count < 64) {
+        owed[count][0] = address;
+        owed[count][1] = value;
+    }
+    for (size_t i = 0; i < 64 && owed[i][0] != 0 && !fake_pending; i++) {
+        *(volatile uint64_t *)(uintptr_t)(owed[i][0] - DEVICE_SIDE) = owed[i][1];
+        owed[i][0] = 0;
+    }
     return OK;
 }
 API result cuEventCreate(void **event, unsigned flags) {

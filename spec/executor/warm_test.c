@@ -68,6 +68,26 @@ static void test_rounds(void) {
     tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing of it");
 }
 
+/* To prepare for it may wait for the device, as long as something runs there, and the executor with
+ * it: nobody would be told of what is over, nor get at the device, and a watchdog would bite. */
+static void test_busy(void) {
+    struct client *client = open_fake(WIRE_TRANSPORT_THREAD, "backend cuda\n");
+    if (client == NULL) {
+        return;
+    }
+    int before = FAKE(volatile int, runs);
+    FAKE(volatile int, pending) = 1;
+    for (int i = 0; i < 4 * ROUNDS; i++) {
+        client_fill(client, 0, 0, 4, i);
+        usleep(PAUSE_US);
+    }
+    tap_check(&tap, FAKE(volatile int, runs) == before, "while something runs nothing is prepared");
+    FAKE(volatile int, pending) = 0;
+    tap_check(&tap, warmed_at_last(client) >= ROUNDS / 4, "later it is");
+    client_close(client);
+    tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing");
+}
+
 /* What cannot be warmed up once is left alone, and works as before. */
 static void test_refused(void) {
     struct client *client = open_fake(WIRE_TRANSPORT_THREAD, "backend cuda\n");
@@ -234,6 +254,7 @@ int main(void) {
         return tap_finish(&tap);
     }
     test_rounds();
+    test_busy();
     test_refused();
     test_no_room();
     test_others();

@@ -272,6 +272,16 @@ bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_
     return false;
 }
 
+bool gpu_executor_is_idle(struct wire_executor *executor) {
+    for (uint32_t slot = 0; slot < executor->stream_limit; slot++) {
+        const struct executor_stream *stream = executor->streams[slot];
+        if (stream != NULL && !gpu_executor_is_over(executor, slot, stream->last_seq)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* ---- polling ---- */
 
 static void read_wants(struct wire_executor *executor) {

@@ -249,6 +249,7 @@ bool gpu_executor_warm(struct wire_executor *executor) {
     if (executor->ops->calls_begin != NULL) {
         before = executor->ops->calls_begin(is_ours);
     }
+    executor->has_warmed = true;
     bool works = executor->ops->warm(executor->device, &executor->page->unread);
     if (!is_ours) {
         calls_end(executor, before);

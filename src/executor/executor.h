@@ -197,6 +197,7 @@ struct wire_executor {
     uint32_t dirty[WIRE_STREAMS_MAX]; /* streams with is_dirty */
     uint32_t dirty_count;
     uint32_t ops_per_word;   /* EXECUTOR_OPS_PER_WORD, or 1 */
+    bool has_warmed;         /* once: what it takes is loaded */
     uint32_t printing_count; /* streams with print_seq */
     uint32_t wishes_seen;
     uint32_t wants[WIRE_STREAMS_MAX]; /* streams whose wanted word has not come yet */
@@ -432,6 +433,8 @@ void gpu_executor_event_end(struct wire_executor *executor, struct backend_event
 struct executor_event *gpu_executor_event_next(struct wire_executor *executor, uint32_t slot);
 /* Is it over? Asks the device if the page does not say so, and then says it in the page. */
 bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_t seq);
+/* All that has been given to the device is over. */
+bool gpu_executor_is_idle(struct wire_executor *executor);
 /* Words behind the newest work of every stream, or a look at it: the ring has run dry. */
 void gpu_executor_words(struct wire_executor *executor);
 /* Blocks until then (monotonic clock), or until the script's side takes it as its executor. */

@@ -98,9 +98,10 @@ void gpu_executor_await_charge(struct wire_executor *executor, uint64_t until_ns
     }
 }
 
-/* Once in a round: that of `round_ns`. */
+/* Once in a round: that of `round_ns`. The first time code is loaded, which waits for the device,
+ * and who waits here meanwhile might wait for ever: not while it works. */
 static void warm_up(struct wire_executor *executor, uint64_t round_ns, uint64_t *warmed_ns) {
-    if (*warmed_ns != round_ns) {
+    if (*warmed_ns != round_ns && (executor->has_warmed || gpu_executor_is_idle(executor))) {
         *warmed_ns = round_ns;
         (void)gpu_executor_warm(executor);
     }
