@@ -194,6 +194,42 @@ describe("work that does not end", function()
     dev:close()
   end)
 
+  it("is not what was over while the device loaded code", function()
+    local dev, kernel = open { watchdog = 0.5 }
+    local flag = dev:buffer("i32", 1):fill(0)
+    local ticks = support.ticks(dev, 0.1)
+    local streams = { dev:stream {}, dev:stream {} }
+    for round = 1, 2 do
+      for i = 1, 12 do
+        kernel:launch({ grid = 1, block = 1, stream = streams[i % 2 + 1] }, flag, ticks)
+      end
+      -- On a GPU that waits for all of them, and so does who loads it.
+      local number = os.time() % 1000000 * 2 + round -- compiled never before
+      local mod = dev:compile(('extern "C" __global__ void set(int *x) { x[0] = %d; }'):format(number))
+      local x = dev:buffer("i32", 1)
+      mod.set:launch(one, x)
+      assert.are.same({ number }, x:read())
+    end
+    flag:await()
+    assert.equal(0, dev:stats().losses)
+    support.works(dev)
+    dev:close()
+  end)
+
+  it("is one suspect, for the watchdog", function()
+    local dev, kernel, ticks = open { watchdog = 0.3 }
+    local flag, other = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(0)
+    gpu.all(flag, other)
+    kernel:launch({ grid = 1, block = 1, label = "quick" }, flag, 1)
+    local op = kernel:launch({ grid = 1, block = 1, label = "stuck" }, flag, ticks)
+    kernel:launch({ grid = 1, block = 1, label = "behind" }, flag, 1)
+    kernel:launch({ grid = 1, block = 1, label = "behind, too" }, other, 1)
+    local err = support.raises("DeviceLost", { "'stuck' had not ended 0.3 s" }, op.await, op)
+    assert.equal(1, #err.suspects)
+    assert.equal("stuck", err.suspects[1].label)
+    dev:close()
+  end)
+
   it("is ended in check mode, too, where the device works while the script waits for it to take a record", function()
     for _, way in ipairs { "watchdog", "deadline" } do
       local dev <close> = gpu.device("cpu", { check = true, isolate = "process", restarts = 9,

@@ -151,6 +151,20 @@ run_checked() {
         -o tools/busted_output.lua "$@"
 }
 
+# What the CPU device takes, CUDA must take too: every kernel of the specs, examples and the manual, compiled by NVRTC.
+run_kernels() {
+    while [ ! -e "$logs/taken/specs-none/over" ]; do
+        sleep 1
+    done
+    if lua5.4 tools/kernels.lua "$kernels" examples/*.lua examples/project/src/*.lua bench/*.lua \
+        docs/tutorial.md docs/howto/*.md > /dev/null 2> "$logs/kernels.log"; then
+        run "kernels of specs and examples with NVRTC" "$logs/kernels.log" "$NVRTC_CHECK" "$kernels"/*.cu
+    else
+        cat "$logs/kernels.log"
+        echo "0 1 0" >> "$logs/counts"
+    fi
+}
+
 jobs=
 [ $# -eq 0 ] || jobs=programs
 if [ -n "$ISOLATE" ] && [ -n "$(find spec -name '*_spec.lua')" ]; then
@@ -160,6 +174,7 @@ if [ -n "$ISOLATE" ] && [ -n "$(find spec -name '*_spec.lua')" ]; then
     for isolate in $ISOLATE; do
         jobs="$jobs checked-$isolate"
     done
+    [ -z "$kernels" ] || jobs="$jobs kernels"
 fi
 
 # Each takes the next one that nobody has taken.
@@ -170,7 +185,9 @@ take_jobs() {
         programs) run_programs "$@" ;;
         specs-*) run_specs "${job#specs-}" ;;
         checked-*) run_checked "${job#checked-}" ;;
+        kernels) run_kernels ;;
         esac
+        : > "$logs/taken/$job/over"
     done
 }
 
@@ -190,17 +207,6 @@ done
 running=$takers
 wait
 running=
-
-# What the CPU device takes, CUDA must take too: every kernel of the specs, examples and the manual, compiled by NVRTC.
-if [ -n "$kernels" ]; then
-    if lua5.4 tools/kernels.lua "$kernels" examples/*.lua examples/project/src/*.lua bench/*.lua \
-        docs/tutorial.md docs/howto/*.md > /dev/null 2> "$logs/kernels.log"; then
-        run "kernels of specs and examples with NVRTC" "$logs/kernels.log" "$NVRTC_CHECK" "$kernels"/*.cu
-    else
-        cat "$logs/kernels.log"
-        echo "0 1 0" >> "$logs/counts"
-    fi
-fi
 
 passed=0 failed=0 skipped=0
 while read -r run_passed run_failed run_skipped; do

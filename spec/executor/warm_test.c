@@ -71,21 +71,37 @@ static void test_rounds(void) {
 /* To prepare for it may wait for the device, as long as something runs there, and the executor with
  * it: nobody would be told of what is over, nor get at the device, and a watchdog would bite. */
 static void test_busy(void) {
-    struct client *client = open_fake(WIRE_TRANSPORT_THREAD, "backend cuda\n");
-    if (client == NULL) {
-        return;
-    }
-    int before = FAKE(volatile int, runs);
-    FAKE(volatile int, pending) = 1;
-    for (int i = 0; i < 4 * ROUNDS; i++) {
-        client_fill(client, 0, 0, 4, i);
+    bool was_soon = false, was_idle = false;
+    for (int tries = 0; tries < 20 && !(was_soon && was_idle); tries++) {
+        FAKE(volatile int, pending) = 1;
+        int begun = FAKE(volatile int, runs);
+        struct client *client = open_fake(WIRE_TRANSPORT_THREAD, "backend cuda\n");
+        if (client == NULL) {
+            break;
+        }
+        if (tries % 2 != 0) {
+            usleep(20 * PAUSE_US);
+        }
+        client_fill(client, 0, 0, 4, 0);
         usleep(PAUSE_US);
+        int before = FAKE(volatile int, runs);
+        was_soon |= before == begun;
+        was_idle |= before == begun + 1;
+        for (int i = 0; i < 2 * ROUNDS; i++) {
+            client_fill(client, 0, 0, 4, i);
+            usleep(PAUSE_US);
+        }
+        int runs = FAKE(volatile int, runs);
+        FAKE(volatile int, pending) = 0;
+        client_wait(client, 0, client_fill(client, 0, 0, 4, 0));
+        if (before == begun && tap_check(&tap, runs == before, "nothing is prepared at work")) {
+            tap_check(&tap, warmed_at_last(client) >= ROUNDS / 4, "later it is");
+        }
+        client_close(client);
+        tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing");
     }
-    tap_check(&tap, FAKE(volatile int, runs) == before, "while something runs nothing is prepared");
-    FAKE(volatile int, pending) = 0;
-    tap_check(&tap, warmed_at_last(client) >= ROUNDS / 4, "later it is");
-    client_close(client);
-    tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing");
+    tap_check(&tap, was_soon, "work may come before it is prepared");
+    tap_check(&tap, was_idle, "it is prepared as soon as nothing runs");
 }
 
 /* What cannot be warmed up once is left alone, and works as before. */

@@ -114,7 +114,7 @@ bool gpu_executor_run(struct wire_executor *executor) {
     gpu_wire_ring_command(&commands, executor->page);
     uint64_t active_ns = gpu_wire_now_ns();
     struct executor_rhythm rhythm = {.round_ns = active_ns};
-    uint64_t warmed_ns = 0; /* the first time, which is long, right behind a round */
+    uint64_t warmed_ns = 0;
     uint32_t wishes = executor->wishes_seen;
     bool corrupt = false;
     for (uint32_t round = 1;; round++) {
@@ -161,11 +161,14 @@ bool gpu_executor_run(struct wire_executor *executor) {
             executor->poll_count = EXECUTOR_POLLS_PER_STATUS - 1; /* the next one asks */
             round = ROUNDS_PER_CLOCK - 1;                         /* one look behind each nap */
         } else if (now_ns < expected_ns) {
-            if (warmed_ns == 0) {
+            if (!executor->has_warmed) {
                 warm_up(executor, rhythm.round_ns, &warmed_ns);
             }
             sleep_until_called(executor, &commands, (int64_t)(expected_ns - now_ns));
         } else {
+            if (spins && !executor->has_warmed) {
+                warm_up(executor, rhythm.round_ns, &warmed_ns);
+            }
             sleep_until_called(executor, &commands, -1);
             active_ns = gpu_wire_now_ns();
         }

@@ -313,6 +313,7 @@ static gpulua_status load_module(struct wire_executor *executor, const struct wi
                                 "module number %" PRIu32 " or its image cannot be used",
                                 record->object);
     }
+    gpu_executor_words(executor); /* loading waits for what runs: it tells by itself */
     gpulua_status status = executor->ops->module_load(
         executor->device, image, record->u.module.bytes, false, &row->module, error);
     if (status == GPULUA_OK) {

@@ -243,7 +243,7 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
                  (int)device->facts.ordinal);
     }
     if (device->facts.timing == WIRE_TIMING_EVENTS) { /* that tell of the end of work, too */
-        if (device->is_exact && device->on_log) {
+        if (info->is_exact && device->on_log) {
             device->on_log(device->log_user, "attribution = \"exact\" does nothing while events "
                                              "tell how long work takes");
         }
@@ -284,7 +284,9 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->is_ordered = info->is_checked && !info->is_hashed && strcmp(target->kind, "cpu") == 0;
     bool is_default = device->is_ordered || info->completion == GPULUA_COMPLETION_DEFAULT;
     device->completion = is_default ? GPULUA_COMPLETION_WORD : info->completion;
-    device->is_exact = info->is_exact;
+    /* A watchdog has to hear of each end, also while the executor waits for the driver. */
+    device->is_exact =
+        info->is_exact || (info->watchdog_s > 0 && device->completion == GPULUA_COMPLETION_WORD);
     device->seed = device->random = info->seed;
     device->on_log = info->on_log;
     device->flight_path = info->flight_path ? strdup(info->flight_path) : NULL;
