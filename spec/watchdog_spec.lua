@@ -216,20 +216,6 @@ describe("work that does not end", function()
     dev:close()
   end)
 
-  it("is one suspect, for the watchdog", function()
-    local dev, kernel, ticks = open { watchdog = 0.3 }
-    local flag, other = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(0)
-    gpu.all(flag, other)
-    kernel:launch({ grid = 1, block = 1, label = "quick" }, flag, 1)
-    local op = kernel:launch({ grid = 1, block = 1, label = "stuck" }, flag, ticks)
-    kernel:launch({ grid = 1, block = 1, label = "behind" }, flag, 1)
-    kernel:launch({ grid = 1, block = 1, label = "behind, too" }, other, 1)
-    local err = support.raises("DeviceLost", { "'stuck' had not ended 0.3 s" }, op.await, op)
-    assert.equal(1, #err.suspects)
-    assert.equal("stuck", err.suspects[1].label)
-    dev:close()
-  end)
-
   it("is ended in check mode, too, where the device works while the script waits for it to take a record", function()
     for _, way in ipairs { "watchdog", "deadline" } do
       local dev <close> = gpu.device("cpu", { check = true, isolate = "process", restarts = 9,

@@ -41,7 +41,8 @@ API int fake_priority;
 API unsigned fake_register_flags;
 API int fake_opted_in;
 API int fake_handle_type;
-API int fake_loaded; /* kernels, before anybody asks for them */
+API volatile int fake_load_waits; /* code is not loaded until then: something runs */
+API int fake_loaded;              /* kernels, before anybody asks for them */
 API size_t fake_memory_bytes = (size_t)1 << 34;
 API uint64_t fake_pool_kept_bytes; /* its release threshold */
 API int fake_pool_trims;
@@ -585,6 +586,9 @@ struct module {
 API result cuModuleLoadDataEx(struct module **module, const void *code, unsigned count,
                               const int *names, void **values) {
     BEGIN_UNSAFE;
+    while (fake_load_waits) {
+        usleep(1000);
+    }
     size_t bytes = strlen(code);
     uint64_t sections;
     if (memcmp(code, "\177ELF", 4) == 0) { /* up to its last table */

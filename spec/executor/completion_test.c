@@ -229,6 +229,45 @@ static void test_useless(void) {
     check(client_close(client), "closes");
 }
 
+static struct client *loading;
+
+static bool says_so(void) {
+    return atomic_load(&loading->link->page->is_loading) != 0;
+}
+
+static bool is_done(void) {
+    return !says_so();
+}
+
+/* The executor waits for the driver then: the device has to tell what is over by itself, and a
+ * watchdog to know that only what has a word is told. */
+static void test_loading(void) {
+    struct client *client = loading = open_fake(WIRE_TRANSPORT_THREAD, WORD);
+    if (client == NULL) {
+        return;
+    }
+    static const char image[] = ".version 7.0\n.target sm_50\n";
+    struct client_record out = client_record(WIRE_OP_MODULE_LOAD, 9);
+    uint64_t offset = UINT64_C(1) << 22;
+    memcpy(client->link->arena + offset, image, sizeof image);
+    out.record.u.module.arena_offset = offset;
+    out.record.u.module.bytes = sizeof image;
+    out.record.seq = ++client->request;
+    FAKE(volatile int, load_waits) = 1;
+    int words = FAKE(volatile int, words);
+    uint64_t seq = client_fill(client, 0, 0, 4, 1);
+    client_publish(client, &out);
+    check(eventually(says_so), "while it loads code it says so");
+    check(FAKE(volatile int, words) == words + 1 && client_is_over(client, 0, seq),
+          "behind what was before there is a word");
+    usleep(20000);
+    check(says_so(), "for as long as it takes");
+    FAKE(volatile int, load_waits) = 0;
+    check(eventually(is_done), "no longer");
+    check(client_wait(client, 0, client_fill(client, 0, 0, 4, 2)), "and it works as before");
+    check(client_close(client), "closes");
+}
+
 int main(void) {
     if (!build()) {
         tap_skip(&tap, "a driver without a GPU", "no C compiler");
@@ -248,6 +287,7 @@ int main(void) {
     test_asleep(WIRE_TRANSPORT_THREAD);
     test_kept();
     test_useless();
+    test_loading();
     remove_folder();
     return tap_finish(&tap);
 }

@@ -215,7 +215,7 @@ static void finish(struct wire_executor *executor, struct executor_job *job) {
     }
     if (error->status == GPULUA_OK && row != NULL) {
         bool is_told = gpu_range_push(GPU_RANGE_LOAD, job->name, job->module);
-        gpu_executor_words(executor); /* loading waits for what runs: it tells by itself */
+        gpu_executor_loads(executor);
         error->status = executor->ops->module_load(executor->device, job->image, job->image_bytes,
                                                    true, &row->module, error);
         gpu_range_pop(is_told);

@@ -199,6 +199,11 @@ void gpu_executor_words(struct wire_executor *executor) {
     }
 }
 
+void gpu_executor_loads(struct wire_executor *executor) {
+    gpu_executor_words(executor);
+    atomic_store_explicit(&executor->page->is_loading, 1, memory_order_release);
+}
+
 /* ---- looking ---- */
 
 struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uint32_t slot,

@@ -221,6 +221,9 @@ void gpu_executor_poll(struct wire_executor *executor) {
         executor->wishes_seen = atomic_load_explicit(&executor->page->wishes, memory_order_acquire);
         executor->want_count = 0;
     }
+    if (atomic_load_explicit(&executor->page->is_loading, memory_order_relaxed) != 0) {
+        atomic_store_explicit(&executor->page->is_loading, 0, memory_order_release);
+    }
     calls_end(executor, before);
 }
 

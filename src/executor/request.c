@@ -313,7 +313,7 @@ static gpulua_status load_module(struct wire_executor *executor, const struct wi
                                 "module number %" PRIu32 " or its image cannot be used",
                                 record->object);
     }
-    gpu_executor_words(executor); /* loading waits for what runs: it tells by itself */
+    gpu_executor_loads(executor);
     gpulua_status status = executor->ops->module_load(
         executor->device, image, record->u.module.bytes, false, &row->module, error);
     if (status == GPULUA_OK) {
@@ -341,6 +341,7 @@ static gpulua_status open_library(struct wire_executor *executor, const struct w
         if (options != NULL) {
             *options++ = '\0';
         }
+        gpu_executor_loads(executor);
         status = executor->ops->library_open(executor->device, name, options != NULL ? options : "",
                                              &row->module, description, error);
         if (status == GPULUA_OK) {

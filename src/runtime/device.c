@@ -243,7 +243,7 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
                  (int)device->facts.ordinal);
     }
     if (device->facts.timing == WIRE_TIMING_EVENTS) { /* that tell of the end of work, too */
-        if (info->is_exact && device->on_log) {
+        if (device->is_exact && device->on_log) {
             device->on_log(device->log_user, "attribution = \"exact\" does nothing while events "
                                              "tell how long work takes");
         }

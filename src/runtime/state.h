@@ -320,6 +320,7 @@ struct gpu_watchdog {
     struct gpu_deadline {
         struct gpu_op *op; /* retained */
         int64_t at_ns;
+        int64_t over_ns; /* at last, though nobody may know whether it is over */
         double seconds;
         bool is_asked; /* it is due, and its word has been asked for */
     } * deadlines;     /* owned */

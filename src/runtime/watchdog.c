@@ -62,6 +62,22 @@ void gpu_watchdog_finish(struct gpu_device *device) {
     device->watchdog = (struct gpu_watchdog){.next_ns = INT64_MAX};
 }
 
+/* While code is loaded, only words tell what is over, and one may be of so many operations of a
+ * stream: so many times as long as one may take what they take together. */
+static int64_t patience_of(const struct gpu_device *device) {
+    int64_t count = 0;
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        count +=
+            device->streams[slot] && device->streams[slot]->head ? GPU_SUSPECTS_PER_STREAM_MAX : 0;
+    }
+    return count > 0 ? count : 1;
+}
+
+static bool is_loading(const struct gpu_device *device) {
+    return device->link &&
+           atomic_load_explicit(&device->link->page->is_loading, memory_order_acquire) != 0;
+}
+
 gpulua_status gpu_op_set_deadline(struct gpu_op *op, double seconds, struct gpu_error *error) {
     struct gpu_device *device = op->device;
     GPU_ENTER(device);
@@ -88,7 +104,9 @@ gpulua_status gpu_op_set_deadline(struct gpu_op *op, double seconds, struct gpu_
     }
     struct gpu_deadline *deadline = &watchdog->deadlines[place];
     deadline->seconds = seconds;
-    deadline->at_ns = gpu_clock_ns() + (int64_t)(seconds * 1e9);
+    int64_t now_ns = gpu_clock_ns(), term_ns = (int64_t)(seconds * 1e9);
+    deadline->at_ns = now_ns + term_ns;
+    deadline->over_ns = now_ns + patience_of(device) * term_ns;
     deadline->is_asked = false;
     if (deadline->at_ns < watchdog->next_ns) {
         watchdog->next_ns = deadline->at_ns;
@@ -130,7 +148,7 @@ static void look_at_deadlines(struct gpu_device *device, int64_t now_ns) {
     for (uint32_t i = 0; i < watchdog->count; i++) {
         struct gpu_deadline *deadline = &watchdog->deadlines[i];
         if (now_ns >= deadline->at_ns && !gpu_op_is_over(deadline->op)) {
-            if (deadline->is_asked) {
+            if (deadline->is_asked && (now_ns >= deadline->over_ns || !is_loading(device))) {
                 expire(deadline->op, deadline->seconds, "its deadline was set");
                 return;
             }
@@ -168,7 +186,8 @@ static void look_at_oldest(struct gpu_device *device, int64_t now_ns) {
     } else if (op->number != watchdog->watched_number) {
         watchdog->watched_number = op->number;
         watchdog->watched_ns = now_ns;
-    } else if (now_ns - watchdog->watched_ns >= watchdog->term_ns) {
+    } else if (now_ns - watchdog->watched_ns >=
+               watchdog->term_ns * (is_loading(device) ? patience_of(device) : 1)) {
         expire(op, (double)watchdog->term_ns / 1e9, "what was in front of it");
     }
     if (op && device->state == GPU_DEVICE_OPEN) {

@@ -42,6 +42,8 @@ struct wire_page {
     _Alignas(64) _Atomic uint64_t
         events_made; /* written by the executor: of the driver, ever; and ended */
     _Atomic uint64_t events_ended;
+    _Atomic uint32_t is_loading; /* written by the executor: code, for which the driver waits until
+                                  * nothing runs, and it cannot look at events meanwhile */
     _Alignas(64) _Atomic uint64_t
         device_done[WIRE_STREAMS_MAX]; /* written in stream order (by the GPU on CUDA) */
     _Alignas(

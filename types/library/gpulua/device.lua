@@ -41,7 +41,7 @@ local device = {}
 ---@field restarts? integer How often within `window` it may come up again after a loss; 3 by default, 0: never.
 ---@field window? number Seconds; 60 by default.
 ---@field spare? boolean Keep a second process with the device open, so that it is up again sooner.
----@field watchdog? number Seconds that an operation may run, or the device counts as lost; costs a word behind each.
+---@field watchdog? number Seconds that an operation may run before the device counts as lost.
 ---@field attribution? "exact" A loss names the one operation of a stream that ran; costs a word behind each operation.
 ---@field coredump? string A folder for core dumps of faulting kernels; for GPUs in a process of their own.
 ---@field completion? "word"|"event"|"block" How ends of work are found out; "word" by default.
@@ -137,8 +137,8 @@ function device:scalar(type, value, options) end
 
 ---Compiles CUDA C. What was compiled before is found again in a cache on disk, by source, options and compiler. What a
 ---kernel reads and writes follows from its prototype: `const T *` is read, `T *` is read and written. The headers of
----CUDA are found where the toolkit is installed; the CPU device brings its own. A GPU loads code when nothing runs on it:
----behind a long kernel that is late, and so is the work that is given meanwhile.
+---CUDA are found where the toolkit is installed; the CPU device brings its own. A GPU loads code when nothing runs on
+---it: behind a long kernel that is late, and so is the work that is given meanwhile.
 ---
 ---```lua
 ---local mod = dev:compile([[
