@@ -196,21 +196,28 @@ describe("work that does not end", function()
 
   it("is not what was over while the device loaded code", function()
     local dev, kernel = open { watchdog = 0.5 }
-    local flag = dev:buffer("i32", 1):fill(0)
-    local ticks = support.ticks(dev, 0.1)
-    local streams = { dev:stream {}, dev:stream {} }
-    for round = 1, 2 do
-      for i = 1, 12 do
-        kernel:launch({ grid = 1, block = 1, stream = streams[i % 2 + 1] }, flag, ticks)
-      end
-      -- On a GPU that waits for all of them, and so does who loads it.
-      local number = os.time() % 1000000 * 2 + round -- compiled never before
-      local mod = dev:compile(('extern "C" __global__ void set(int *x) { x[0] = %d; }'):format(number))
-      local x = dev:buffer("i32", 1)
-      mod.set:launch(one, x)
-      assert.are.same({ number }, x:read())
+    if dev.kind == "cpu" then
+      pending "loading code waits for nothing there"
     end
-    flag:await()
+    local flag, ticks = dev:buffer("i32", 1):fill(0), support.ticks(dev, 0.1)
+    local streams, loads = { dev:stream {}, dev:stream {} }, {}
+    local function load()
+      local ptx = (".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry set(.param .u64 p) {\n"
+        .. ".reg .u64 %%p; ld.param.u64 %%p, [p]; st.global.u32 [%%p], %d; ret; }\n"):format(#loads)
+      loads[#loads + 1] = gpu.spawn(function() return dev:load(ptx):kernel("set", "out i32*") end)
+      gpu.sleep(0)
+    end
+    kernel:launch(one, flag, 3 * ticks)
+    load() -- which waits for that, and so does what comes now, to be given to the device at once
+    for i = 1, 12 do
+      kernel:launch({ grid = 1, block = 1, stream = streams[i % 2 + 1] }, flag, ticks)
+    end
+    load() -- which waits for all of it
+    local x = dev:buffer("i32", 1)
+    for i = 1, 2 do
+      loads[i]:await():launch(one, x)
+      assert.are.same({ i - 1 }, x:read())
+    end
     assert.equal(0, dev:stats().losses)
     support.works(dev)
     dev:close()
