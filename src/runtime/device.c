@@ -284,9 +284,7 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->is_ordered = info->is_checked && !info->is_hashed && strcmp(target->kind, "cpu") == 0;
     bool is_default = device->is_ordered || info->completion == GPULUA_COMPLETION_DEFAULT;
     device->completion = is_default ? GPULUA_COMPLETION_WORD : info->completion;
-    /* A watchdog has to hear of each end, also while the executor waits for the driver. */
-    device->is_exact =
-        info->is_exact || (info->watchdog_s > 0 && device->completion == GPULUA_COMPLETION_WORD);
+    device->is_exact = info->is_exact;
     device->seed = device->random = info->seed;
     device->on_log = info->on_log;
     device->flight_path = info->flight_path ? strdup(info->flight_path) : NULL;
