@@ -223,6 +223,26 @@ describe("work that does not end", function()
     dev:close()
   end)
 
+  it("is ended also while the device loads code, which waits for it", function()
+    local dev, kernel = open { watchdog = 0.1 }
+    if dev.kind == "cpu" or not is_isolated then
+      pending "loading code waits for nothing there, or the script with it"
+    end
+    local flag = dev:buffer("i32", 1):fill(0)
+    flag:await()
+    local op = kernel:launch({ grid = 1, block = 1, label = "stuck" }, flag, 0)
+    local begun = support.now()
+    local ptx = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry f() { ret; }\n"
+    local load = gpu.spawn(dev.load, dev, ptx)
+    support.raises("DeviceLost", { "'stuck' had not ended 0.1 s" }, op.await, op)
+    local taken = support.now() - begun
+    assert.truthy(taken >= 0.1 and taken < 3, taken)
+    support.raises("DeviceLost", {}, load.await, load)
+    dev:await()
+    support.works(dev)
+    dev:close()
+  end)
+
   it("is ended in check mode, too, where the device works while the script waits for it to take a record", function()
     for _, way in ipairs { "watchdog", "deadline" } do
       local dev <close> = gpu.device("cpu", { check = true, isolate = "process", restarts = 9,
