@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the suite: tools/test.sh [C test programs...]
-# C programs, the specs under build/gpulua on every transport, and some of them in check mode: as many of these at a time
-# as there are processors, because a run waits as much as it works. The last line is the sum of all counts,
-# "N passed, N failed, N skipped"; the exit status is 1 when something failed.
+# C programs, many of which watch the time; then the specs under build/gpulua on every transport, and some of them in check
+# mode, as many of these at a time as there are processors, because they wait as much as they work. The last line is the sum
+# of all counts, "N passed, N failed, N skipped"; the exit status is 1 when something failed.
 #
 # From the environment: BUILD, DEVICE; ISOLATE (transports, default "none process thread"; "" leaves the specs out);
 # NVRTC_CHECK (program that compiles kernels; "" leaves that out), BUSTED (busted's script), BUSTED_FLAGS (more arguments
@@ -166,7 +166,6 @@ run_kernels() {
 }
 
 jobs=
-[ $# -eq 0 ] || jobs=programs
 if [ -n "$ISOLATE" ] && [ -n "$(find spec -name '*_spec.lua')" ]; then
     for isolate in $ISOLATE; do
         jobs="$jobs specs-$isolate"
@@ -182,7 +181,6 @@ take_jobs() {
     for job in $jobs; do
         mkdir "$logs/taken/$job" 2> /dev/null || continue
         case $job in
-        programs) run_programs "$@" ;;
         specs-*) run_specs "${job#specs-}" ;;
         checked-*) run_checked "${job#checked-}" ;;
         kernels) run_kernels ;;
@@ -194,12 +192,13 @@ take_jobs() {
 rm -rf "$logs/taken"
 mkdir "$logs/taken"
 : > "$logs/counts"
+run_programs "$@"
 takers=
 while [ "$TEST_JOBS" -gt 0 ]; do
     (
         running=
         trap end TERM
-        take_jobs "$@"
+        take_jobs
     ) &
     takers="$takers $!"
     TEST_JOBS=$((TEST_JOBS - 1))
