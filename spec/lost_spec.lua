@@ -23,6 +23,11 @@ describe("a lost device", function()
   ]]
   local crash = [[
     extern "C" __global__ void crash(int *x, long long at) { ((volatile int *)at)[0] = x[0]; }
+    extern "C" __global__ void look(int *y, const int *x, long long ticks) {
+      long long end = clock64() + ticks;
+      while (clock64() < end) { }
+      y[0] = x[0];
+    }
   ]]
 
   --- Runs f; afterwards this process has the descriptors and children that it had before.
@@ -390,8 +395,13 @@ describe("a lost device", function()
       local mod = dev:compile(crash)
       local x = dev:buffer("i32", 1, { durable = true }):fill(7)
       local y = dev:buffer("i32", 1, { durable = true }):fill(8)
+      local z, look = dev:buffer("i32", 1):fill(9), mod.look -- z is gone then
+      local before, read = dev:buffer("i32", 1):fill(1), dev:buffer("i32", 1):fill(1)
+      local ticks = support.ticks(dev, 0.2)
       dev:synchronize()
+      look:launch(support.one, before, read, ticks) -- until all wait
       local op = mod.crash:launch({ grid = 1, block = 1, label = "crashes" }, x, 16)
+      look:launch(support.one, z, read, 1)
       local first = gpu.spawn(function()
         op:join()
         string.gsub("x", "x", function() dev:await() end) -- blocks: whoever waits, too, has to go on waiting
@@ -401,6 +411,7 @@ describe("a lost device", function()
       for i, wait in ipairs { x.await, x.join, gpu.all, gpu.any } do
         gpu.spawn(function() results[i] = table.pack(pcall(wait, x)) end)
       end
+      local gone = gpu.spawn(function() return pcall(z.await, z) end)
       local untouched = gpu.spawn(function() return y:await() end)
       assert.equal(2, first:await())
       assert.is_true(support.eventually(5, function()
@@ -408,17 +419,58 @@ describe("a lost device", function()
       end))
       assert.is_false(results[1][1])
       assert.equal("DeviceLost", results[1][2].code)
-      assert.truthy(results[1][2].message:find("the buffer was not written: device .- is lost: .*; it is up again"),
+      assert.truthy(results[1][2].message:find("work on the buffer was lost: device .- is lost: .*; it is up again"),
         tostring(results[1][2]))
-      assert.equal("crashes", results[1][2].suspects[1].label)
+      local suspects = results[1][2].suspects
+      assert.truthy(suspects[1].label == "crashes" or suspects[2].label == "crashes")
       assert.are.same({ true, false, "DeviceLost" }, { results[2][1], results[2][2], results[2][3].code })
       for i = 3, 4 do
         assert.are.same({ false, "DeviceLost" }, { results[i][1], results[i][2].code })
       end
+      assert.are.same({ false, "DeviceLost" }, (function(ok, err) return { ok, err.code } end)(gone:await()))
       assert.equal(y, untouched:await())
       assert.are.same({ 7 }, x:await():read())
       support.works(dev)
     end)
+  end)
+
+  it("is told of to who waits, where it was written only since", function()
+    local dev <close> = support.open { restarts = 5 }
+    local mod = dev:compile(crash)
+    local x = dev:buffer("i32", 1, { durable = true }):fill(7)
+    local y = dev:buffer("i32", 1):fill(0)
+    dev:synchronize()
+    local ticks = support.ticks(dev, 0.1)
+    mod.look:launch(support.one, y, x, ticks) -- what is waited for at first
+    local waits = gpu.spawn(function() return pcall(x.await, x) end)
+    local op = mod.crash:launch(support.one, x, 16)
+    op:join()
+    string.gsub("x", "x", function() dev:await() end)
+    local ok, err = waits:await()
+    assert.are.same({ false, "DeviceLost" }, { ok, ok or err.code })
+    assert.are.same({ 7 }, x:read())
+  end)
+
+  it("for good is heard of by whoever waits for a buffer", function()
+    local output, code = support.script([==[
+      local gpu = require "gpulua"
+      local dev = gpu.device(nil, { isolate = "process", restarts = 1 })
+      for i = 1, 2 do
+        local crash = dev:compile [[extern "C" __global__ void crash(int *x, long long at) {
+          ((volatile int *)at)[0] = x[0];
+          x[0] = 5;
+        }]].crash
+        local x = dev:buffer("i32", 4):fill(0)
+        x:await()
+        crash:launch({ grid = 1, block = 1, label = "crashes" }, x, 16)
+        local ok, err = pcall(x.await, x)
+        pcall(dev.await, dev)
+        local again, later = pcall(x.await, x)
+        print(ok, err.code, again, later.code, #(later.suspects or {}))
+      end
+    ]==])
+    assert.truthy(output:find "^false\tDeviceLost\tfalse\tStale\t0\nfalse\t%a+\tfalse\tUnrecoverable\t1\n$", output)
+    assert.truthy(code == nil or code == 0 or code == true, code)
   end)
 
   it("by a kernel that writes far outside its buffer", function()

@@ -266,4 +266,26 @@ describe("wait", function()
     end
     assert.equal("in time\n", output)
   end)
+
+  it("for any of some sees what ends just then", function()
+    -- Between the two looks at a buffer: a matter of luck, some thousand rounds of it.
+    local y = dev:buffer("i32", 64):fill(0)
+    y:await()
+    local till, rounds = support.now() + 2, 0
+    gpu.spawn(function()
+      while support.now() < till do
+        for i = 1, 200 do
+          y:fill(i)
+          for _ = 1, i * 7 % 150 do end
+          local never = gpu.spawn(gpu.sleep, 5)
+          local which = gpu.any(y, never)
+          never:cancel()
+          never:join()
+          assert.equal(1, which)
+          rounds = rounds + 1
+        end
+      end
+    end):await()
+    assert.truthy(rounds > 100, rounds)
+  end)
 end)

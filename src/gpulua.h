@@ -39,7 +39,7 @@ extern "C" {
 /* clang-format off */
 /* Every error: X(number, C name, Lua code, what it means, what to do). Numbers are never reused. */
 #define GPULUA_STATUS_TABLE(X)                                                                                        \
-    X(1, INVALID_ARGUMENT, "InvalidArgument", "an argument is wrong", "docs/reference.md has what each function takes")    \
+    X(1, INVALID_ARGUMENT, "InvalidArgument", "an argument is wrong", "see what the function takes in docs/reference.md")     \
     X(2, INVALID_DATA, "InvalidData", "data could not be used as given", "check the named element or file")            \
     X(3, OUT_OF_BOUNDS, "OutOfBounds", "a range lies outside its buffer", "indices run from 1 to #buffer, inclusive")  \
     X(4, CLOSED, "Closed", "a handle was used after close", "keep the handle open for as long as it is used")          \

@@ -69,7 +69,13 @@ static void group_link(lua_State *L, struct gpulua *g, struct group *group, stru
         lua_rawgeti(L, 1, i);
         gpu_lua_item_again(L, g, -1, slot, &item);
         lua_pop(L, 1); /* the table keeps it */
-        if (gpu_lua_item_is_over(&item)) {
+        bool is_over = gpu_lua_item_is_over(&item);
+        struct gpu_op *op = NULL;
+        if (!is_over && item.kind != GPU_LUA_KIND_TASK) {
+            op = item.op ? gpu_op_retain(item.op) : gpu_ref_pending(&item.ref, true);
+            is_over = !op; /* by now */
+        }
+        if (is_over) {
             if (group->fired_index == 0) {
                 group->fired_index = i;
             }
@@ -79,14 +85,9 @@ static void group_link(lua_State *L, struct gpulua *g, struct group *group, stru
         slot->task = task;
         slot->group = group;
         slot->index = i;
-        struct gpu_op *op = item.op;
         if (item.kind == GPU_LUA_KIND_TASK) {
             gpu_lua_slot_join(slot, g, item.task);
         } else {
-            op = item.op ? gpu_op_retain(item.op) : gpu_ref_pending(&item.ref, true);
-            if (!op) {
-                continue;
-            }
             if (gpu_device_is_left(gpu_op_device(op))) { /* that would wake nobody */
                 struct gpu_error ignored = {0};
                 (void)gpu_op_wait(op, -1, &ignored);

@@ -211,8 +211,8 @@ void gpu_lua_item_again(lua_State *L, struct gpulua *g, int index, const struct 
 }
 
 void gpu_lua_item_begin(struct item *item, struct slot *slot) {
-    bool is_written = item->kind == GPU_LUA_KIND_BUFFER && !gpu_ref_is_idle(&item->ref, false);
-    item->epoch = is_written ? (uint32_t)gpu_device_epoch(gpu_lua_item_device(item)) : 0;
+    bool is_busy = item->kind == GPU_LUA_KIND_BUFFER && !gpu_lua_item_is_over(item);
+    item->epoch = is_busy ? (uint32_t)gpu_device_epoch(gpu_lua_item_device(item)) : 0;
     if (slot) {
         slot->epoch = item->epoch;
     }

@@ -11,7 +11,7 @@ struct item {
     struct task *task;     /* borrowed */
     struct buffer *buffer; /* borrowed */
     struct gpu_ref ref;    /* its block borrowed from its handle */
-    uint32_t epoch; /* of its device when a wait for something that writes it began; 0: none did */
+    uint32_t epoch;        /* of its device when a wait for work on it began; 0: there was none */
 };
 
 /* False: the value at `index` is nothing to wait for. Raises if it is closed, freed or lost. */

@@ -252,6 +252,9 @@ bool gpu_executor_warm(struct wire_executor *executor) {
     if (executor->ops->calls_begin != NULL) {
         before = executor->ops->calls_begin(is_ours);
     }
+    if (!executor->has_warmed) {
+        gpu_executor_loads(executor);
+    }
     executor->has_warmed = true;
     bool works = executor->ops->warm(executor->device, &executor->page->unread);
     if (!is_ours) {

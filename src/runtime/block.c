@@ -669,12 +669,13 @@ gpulua_status gpu_ref_check_since(const struct gpu_ref *ref, uint32_t epoch, con
     struct gpu_device *device = ref->block->device;
     GPU_ENTER(device);
     gpulua_status status = gpu_ref_check(ref, NULL, what, error);
-    if (status == GPULUA_OK && epoch != 0 && epoch != (uint32_t)device->epoch) {
-        status = gpu_error_set(error, GPULUA_DEVICE_LOST, "%s was not written: %s; it is up again",
+    bool is_next_life = epoch != 0 && epoch != (uint32_t)device->epoch;
+    if (is_next_life && (status == GPULUA_OK || status == GPULUA_STALE)) {
+        status = gpu_error_set(error, GPULUA_DEVICE_LOST, "work on %s was lost: %s; it is up again",
                                what, device->recovery.last.message);
         error->driver_code = device->recovery.last.driver_code;
     }
-    if (status == GPULUA_DEVICE_LOST && device->recovery.loss) {
+    if ((status == GPULUA_DEVICE_LOST || status == GPULUA_UNRECOVERABLE) && device->recovery.loss) {
         gpu_error_copy_suspects(error, &device->recovery.loss->error);
         gpu_device_observe_loss(device);
     }

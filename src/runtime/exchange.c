@@ -229,7 +229,7 @@ void gpu_device_end_link(struct gpu_device *device, struct wire_link *link) {
 gpulua_status gpu_ref_wait(const struct gpu_ref *ref, bool for_write, struct gpu_error *error) {
     struct gpu_device *device = ref->block->device;
     GPU_ENTER(device);
-    uint32_t epoch = gpu_ref_is_idle(ref, false) ? 0 : (uint32_t)device->epoch;
+    uint32_t epoch = gpu_ref_is_idle(ref, for_write) ? 0 : (uint32_t)device->epoch;
     struct gpu_op *op;
     while ((op = gpu_ref_pending(ref, for_write))) {
         gpulua_status status = gpu_op_wait(op, -1, error);

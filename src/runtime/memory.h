@@ -104,9 +104,9 @@ void gpu_block_ends_at(struct gpu_block *block, const struct gpu_site *site);
  * NULL. */
 gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device, const char *what,
                             struct gpu_error *error);
-/* The same behind a wait, which began when something was to write it and its device was in that
- * epoch (0: nothing was): also DeviceLost if the device has come up again since, with what the
- * block had before. Whoever asks has observed the loss. */
+/* The same behind a wait for work on it, which began when its device was in that epoch (0: there
+ * was none): also DeviceLost if the device has come up again since, with what the block had before
+ * or without it. Whoever asks has observed the loss. */
 gpulua_status gpu_ref_check_since(const struct gpu_ref *ref, uint32_t epoch, const char *what,
                                   struct gpu_error *error);
 

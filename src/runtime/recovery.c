@@ -60,8 +60,6 @@ bool gpu_recovery_is_possible(const struct gpu_device *device) {
 static void note_loss(struct gpu_device *device) {
     gpu_error_finish(&device->recovery.last);
     gpu_error_copy(&device->recovery.last, &device->lost);
-    gpu_failure_release(device->recovery.loss);
-    device->recovery.loss = NULL;
     device->stats.losses++;
 }
 
@@ -94,6 +92,8 @@ void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char 
             : "; only one in a process of its own (isolate = \"process\") comes up again");
     device->lost.driver_code = driver_code;
     if (!was_returning) {
+        gpu_failure_release(device->recovery.loss);
+        device->recovery.loss = NULL;
         note_loss(device);
     }
 }

@@ -317,6 +317,8 @@ struct gpu_watchdog {
     int64_t term_ns; /* for each operation, from when nothing is in front of it; 0: any time */
     uint64_t watched_number; /* of the oldest one that is pending, when last seen */
     int64_t watched_ns;      /* since then */
+    bool was_loading;        /* code, when last looked at */
+    bool is_again;           /* it is watched anew, since that ended */
     struct gpu_deadline {
         struct gpu_op *op; /* retained */
         int64_t at_ns;

@@ -73,6 +73,11 @@ static int64_t patience_of(const struct gpu_device *device) {
     return count > 0 ? count : 1;
 }
 
+static int64_t patient_ns(const struct gpu_device *device, int64_t term_ns) {
+    int64_t count = patience_of(device);
+    return term_ns < INT64_MAX / 2 / count ? term_ns * count : INT64_MAX / 2;
+}
+
 static bool is_loading(const struct gpu_device *device) {
     return device->link &&
            atomic_load_explicit(&device->link->page->is_loading, memory_order_acquire) != 0;
@@ -106,7 +111,7 @@ gpulua_status gpu_op_set_deadline(struct gpu_op *op, double seconds, struct gpu_
     deadline->seconds = seconds;
     int64_t now_ns = gpu_clock_ns(), term_ns = (int64_t)(seconds * 1e9);
     deadline->at_ns = now_ns + term_ns;
-    deadline->over_ns = now_ns + patience_of(device) * term_ns;
+    deadline->over_ns = now_ns + patient_ns(device, term_ns);
     deadline->is_asked = false;
     if (deadline->at_ns < watchdog->next_ns) {
         watchdog->next_ns = deadline->at_ns;
@@ -143,12 +148,13 @@ static void expire(struct gpu_op *op, double seconds, const char *since) {
 /* One of them may be due. */
 static void look_at_deadlines(struct gpu_device *device, int64_t now_ns) {
     struct gpu_watchdog *watchdog = &device->watchdog;
+    bool loads = is_loading(device); /* first: when it ends, what is over has been told */
     drop_ended(watchdog);
     watchdog->next_ns = INT64_MAX;
     for (uint32_t i = 0; i < watchdog->count; i++) {
         struct gpu_deadline *deadline = &watchdog->deadlines[i];
         if (now_ns >= deadline->at_ns && !gpu_op_is_over(deadline->op)) {
-            if (deadline->is_asked && (now_ns >= deadline->over_ns || !is_loading(device))) {
+            if (deadline->is_asked && (now_ns >= deadline->over_ns || !loads)) {
                 expire(deadline->op, deadline->seconds, "its deadline was set");
                 return;
             }
@@ -180,16 +186,22 @@ static struct gpu_op *oldest(const struct gpu_device *device) {
 
 static void look_at_oldest(struct gpu_device *device, int64_t now_ns) {
     struct gpu_watchdog *watchdog = &device->watchdog;
+    bool loads = is_loading(device); /* first, as above */
     struct gpu_op *op = oldest(device);
     if (!op) {
         watchdog->watched_number = 0;
     } else if (op->number != watchdog->watched_number) {
         watchdog->watched_number = op->number;
         watchdog->watched_ns = now_ns;
+        watchdog->is_again = false;
+    } else if (watchdog->was_loading && !loads && !watchdog->is_again) {
+        watchdog->watched_ns = now_ns; /* perhaps it was given to the device just now */
+        watchdog->is_again = true;
     } else if (now_ns - watchdog->watched_ns >=
-               watchdog->term_ns * (is_loading(device) ? patience_of(device) : 1)) {
+               (loads ? patient_ns(device, watchdog->term_ns) : watchdog->term_ns)) {
         expire(op, (double)watchdog->term_ns / 1e9, "what was in front of it");
     }
+    watchdog->was_loading = loads;
     if (op && device->state == GPU_DEVICE_OPEN) {
         /* That its end is seen, also when somebody else does not want it any more. */
         gpu_op_want(op);

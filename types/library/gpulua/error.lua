@@ -10,7 +10,7 @@ synchronise, or reported when the script is over.
 ```lua
 local ok, err = pcall(dev.buffer, dev, "f33", 4)
 print(gpu.type(err), err.code)             --> error	InvalidArgument
-print(err.hint)                            --> docs/reference.md has what each function takes
+print(err.hint)                            --> see what the function takes in docs/reference.md
 ```
 
 `tostring(err)` gives all of it in readable lines: where, code, message, operation, root, suspects, log, hint,
