@@ -255,8 +255,11 @@ bool gpu_executor_warm(struct wire_executor *executor) {
     if (!executor->has_warmed) {
         gpu_executor_loads(executor);
     }
-    executor->has_warmed = true;
     bool works = executor->ops->warm(executor->device, &executor->page->unread);
+    if (!executor->has_warmed) { /* nothing was under way */
+        atomic_store_explicit(&executor->page->is_loading, 0, memory_order_release);
+    }
+    executor->has_warmed = true;
     if (!is_ours) {
         calls_end(executor, before);
     }
