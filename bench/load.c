@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "measure.h"
@@ -15,9 +14,7 @@
 
 #define SPIN_MS 300u
 
-#define DRIVER(X)                                                                                  \
-    X(cuCtxGetCurrent, CUresult, (CUcontext *))                                                    \
-    X(cuStreamQuery, CUresult, (CUstream))
+#define DRIVER(X) X(cuCtxGetCurrent, CUresult, (CUcontext *))
 
 #include "driver.h"
 

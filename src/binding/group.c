@@ -85,6 +85,7 @@ static void group_link(lua_State *L, struct gpulua *g, struct group *group, stru
         slot->task = task;
         slot->group = group;
         slot->index = i;
+        slot->epoch = slot->epoch ? slot->epoch : gpu_lua_item_epoch(&item);
         if (item.kind == GPU_LUA_KIND_TASK) {
             gpu_lua_slot_join(slot, g, item.task);
         } else {
@@ -248,12 +249,6 @@ static int group_start(lua_State *L, bool wants_any) {
                                       sizeof *group + (size_t)count * sizeof(struct slot), 0);
     group->count = (uint32_t)count;
     group->wants_any = wants_any;
-    for (uint32_t i = 1; i <= group->count; i++) {
-        lua_rawgeti(L, 1, i);
-        gpu_lua_item_again(L, g, -1, &group->slots[i - 1], &item);
-        gpu_lua_item_begin(&item, &group->slots[i - 1]);
-        lua_pop(L, 1);
-    }
     return group_wait(L, g, group);
 }
 

@@ -167,7 +167,7 @@ void gpu_lua_check_pending(lua_State *L, struct gpulua *g) {
 
 /* ---- items ---- */
 
-static bool item_at(lua_State *L, struct gpulua *g, int index, struct item *item) {
+static bool item_at(lua_State *L, struct gpulua *g, int index, bool is_again, struct item *item) {
     void *handle;
     *item = (struct item){.kind = GPU_LUA_KIND_OP};
     if ((handle = gpu_lua_test(L, g, index, GPU_LUA_KIND_OP))) {
@@ -186,10 +186,9 @@ static bool item_at(lua_State *L, struct gpulua *g, int index, struct item *item
         (handle = gpu_lua_test(L, g, index, GPU_LUA_KIND_HOST))) {
         struct buffer *buffer = handle;
         item->kind = GPU_LUA_KIND_BUFFER;
-        if (!buffer->ref.block) {
+        if (!is_again || !buffer->ref.block) {
             gpu_lua_buffer_check_open(L, buffer);
         }
-        item->buffer = buffer;
         item->ref = buffer->ref;
         return true;
     }
@@ -197,25 +196,18 @@ static bool item_at(lua_State *L, struct gpulua *g, int index, struct item *item
 }
 
 bool gpu_lua_item_get(lua_State *L, struct gpulua *g, int index, struct item *item) {
-    bool is_item = item_at(L, g, index, item);
-    if (is_item && item->kind == GPU_LUA_KIND_BUFFER) {
-        gpu_lua_buffer_check_open(L, item->buffer);
-    }
-    return is_item;
+    return item_at(L, g, index, false, item);
 }
 
 void gpu_lua_item_again(lua_State *L, struct gpulua *g, int index, const struct slot *slot,
                         struct item *item) {
-    (void)item_at(L, g, index, item);
+    (void)item_at(L, g, index, true, item);
     item->epoch = slot->epoch;
 }
 
-void gpu_lua_item_begin(struct item *item, struct slot *slot) {
-    bool is_busy = item->kind == GPU_LUA_KIND_BUFFER && !gpu_lua_item_is_over(item);
-    item->epoch = is_busy ? (uint32_t)gpu_device_epoch(gpu_lua_item_device(item)) : 0;
-    if (slot) {
-        slot->epoch = item->epoch;
-    }
+uint32_t gpu_lua_item_epoch(const struct item *item) {
+    return item->kind == GPU_LUA_KIND_BUFFER ? (uint32_t)gpu_device_epoch(gpu_lua_item_device(item))
+                                             : 0;
 }
 
 struct gpu_device *gpu_lua_item_device(const struct item *item) {
@@ -538,7 +530,10 @@ static int item_wait(lua_State *L, bool is_join) {
         gpu_lua_check_circle(L, g, item.task, deadline_ns != INT64_MAX);
     }
     bool parks = gpu_lua_may_park(g, L) && wakes(&item);
-    gpu_lua_item_begin(&item, parks ? &g->running->slot : NULL);
+    item.epoch = gpu_lua_item_is_over(&item) ? 0 : gpu_lua_item_epoch(&item);
+    if (parks) {
+        g->running->slot.epoch = item.epoch;
+    }
     if (!parks) {
         return item_block(L, g, &item, is_join, deadline_ns);
     }

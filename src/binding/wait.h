@@ -7,11 +7,10 @@
 
 struct item {
     enum gpu_lua_kind kind;
-    struct gpu_op *op;     /* borrowed from its handle */
-    struct task *task;     /* borrowed */
-    struct buffer *buffer; /* borrowed */
-    struct gpu_ref ref;    /* its block borrowed from its handle */
-    uint32_t epoch;        /* of its device when a wait for work on it began; 0: there was none */
+    struct gpu_op *op;  /* borrowed from its handle */
+    struct task *task;  /* borrowed */
+    struct gpu_ref ref; /* its block borrowed from its handle */
+    uint32_t epoch;     /* of its device when a wait for work on it began; 0: there was none */
 };
 
 /* False: the value at `index` is nothing to wait for. Raises if it is closed, freed or lost. */
@@ -20,8 +19,8 @@ bool gpu_lua_item_get(lua_State *L, struct gpulua *g, int index, struct item *it
  * meanwhile; a buffer that was freed or lost has failed. */
 void gpu_lua_item_again(lua_State *L, struct gpulua *g, int index, const struct slot *slot,
                         struct item *item);
-/* A wait for it begins. */
-void gpu_lua_item_begin(struct item *item, struct slot *slot);
+/* For a wait for it that begins, if it is not over: see struct item. */
+uint32_t gpu_lua_item_epoch(const struct item *item);
 /* Not of a task. */
 struct gpu_device *gpu_lua_item_device(const struct item *item);
 bool gpu_lua_item_is_over(const struct item *item);

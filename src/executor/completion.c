@@ -204,6 +204,12 @@ void gpu_executor_loads(struct wire_executor *executor) {
     atomic_store_explicit(&executor->page->is_loading, 1, memory_order_release);
 }
 
+void gpu_executor_loaded(struct wire_executor *executor) {
+    if (atomic_load_explicit(&executor->page->is_loading, memory_order_relaxed) != 0) {
+        atomic_store_explicit(&executor->page->is_loading, 0, memory_order_release);
+    }
+}
+
 /* ---- looking ---- */
 
 struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uint32_t slot,

@@ -221,9 +221,7 @@ void gpu_executor_poll(struct wire_executor *executor) {
         executor->wishes_seen = atomic_load_explicit(&executor->page->wishes, memory_order_acquire);
         executor->want_count = 0;
     }
-    if (atomic_load_explicit(&executor->page->is_loading, memory_order_relaxed) != 0) {
-        atomic_store_explicit(&executor->page->is_loading, 0, memory_order_release);
-    }
+    gpu_executor_loaded(executor);
     calls_end(executor, before);
 }
 
@@ -256,10 +254,8 @@ bool gpu_executor_warm(struct wire_executor *executor) {
         gpu_executor_loads(executor);
     }
     bool works = executor->ops->warm(executor->device, &executor->page->unread);
-    if (!executor->has_warmed) { /* nothing was under way */
-        atomic_store_explicit(&executor->page->is_loading, 0, memory_order_release);
-    }
     executor->has_warmed = true;
+    gpu_executor_loaded(executor); /* nothing was under way */
     if (!is_ours) {
         calls_end(executor, before);
     }

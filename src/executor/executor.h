@@ -437,8 +437,10 @@ bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_
 bool gpu_executor_is_idle(struct wire_executor *executor);
 /* Words behind the newest work of every stream, or a look at it: the ring has run dry. */
 void gpu_executor_words(struct wire_executor *executor);
-/* Code is going to be loaded, until the next poll: what runs tells of its end by itself. */
+/* Code is going to be loaded, and was: what runs tells of its end by itself meanwhile. The next
+ * poll says the second, when it has told what is over. */
 void gpu_executor_loads(struct wire_executor *executor);
+void gpu_executor_loaded(struct wire_executor *executor);
 /* Blocks until then (monotonic clock), or until the script's side takes it as its executor. */
 void gpu_executor_await_charge(struct wire_executor *executor, uint64_t until_ns);
 /* Moves host_done; only forward. Any thread. */

@@ -62,19 +62,15 @@ void gpu_watchdog_finish(struct gpu_device *device) {
     device->watchdog = (struct gpu_watchdog){.next_ns = INT64_MAX};
 }
 
-/* While code is loaded, only words tell what is over, and one may be of so many operations of a
- * stream: so many times as long as one may take what they take together. */
-static int64_t patience_of(const struct gpu_device *device) {
+/* How long to wait while code is loaded, instead of `term_ns`. Only words tell what is over then,
+ * and one may be of so many operations of a stream: as long as these may take together. */
+static int64_t patient_ns(const struct gpu_device *device, int64_t term_ns) {
     int64_t count = 0;
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
-        count +=
-            device->streams[slot] && device->streams[slot]->head ? GPU_SUSPECTS_PER_STREAM_MAX : 0;
+        bool is_busy = device->streams[slot] && device->streams[slot]->head;
+        count += is_busy ? GPU_SUSPECTS_PER_STREAM_MAX : 0;
     }
-    return count > 0 ? count : 1;
-}
-
-static int64_t patient_ns(const struct gpu_device *device, int64_t term_ns) {
-    int64_t count = patience_of(device);
+    count = count > 0 ? count : 1;
     return term_ns < INT64_MAX / 2 / count ? term_ns * count : INT64_MAX / 2;
 }
 
