@@ -78,24 +78,22 @@ else
     lua_include=
 fi
 
-# build NAME SANITIZE [make's arguments...]: all that `run` runs, by `$nice make`. Says nothing: run makes what is
-# missing, and says why.
-nice=
+# build NAME SANITIZE [make's arguments...]: all that `run` runs. Says nothing: run makes what is missing, and says why.
 build() {
     build_folder=$out/$1 build_sanitize=$2
     shift 2
     mkdir -p "$build_folder"
-    $nice $MAKE --no-print-directory -j2 test-build BUILD="$build_folder" SANITIZE="$build_sanitize" CFLAGS="-O1 -g" "$@" \
+    $MAKE --no-print-directory -j2 test-build BUILD="$build_folder" SANITIZE="$build_sanitize" CFLAGS="-O1 -g" "$@" \
         > "$build_folder/build.log" 2>&1 < /dev/null
 }
 
-# run NAME SANITIZE [make's arguments...]: builds and runs in a folder of its own, by `$nice make`.
+# run NAME SANITIZE [make's arguments...]: builds and runs in a folder of its own.
 run() {
     folder=$out/$1 sanitize=$2
     shift 2
     rm -rf "$folder/reports"
     mkdir -p "$folder/reports"
-    $nice $MAKE --no-print-directory test-run BUILD="$folder" SANITIZE="$sanitize" CFLAGS="-O1 -g" DEVICE="$DEVICE" \
+    $MAKE --no-print-directory test-run BUILD="$folder" SANITIZE="$sanitize" CFLAGS="-O1 -g" DEVICE="$DEVICE" \
         "$@" > "$folder/log" 2>&1 < /dev/null
 }
 

@@ -1,5 +1,6 @@
 /* Scripts that are not trusted: whatever one of them tries, the host answers in time, keeps its
  * memory, and tells nothing. */
+#include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,12 @@ static struct tap tap;
 #define IS_THREAD_SANITIZED 1
 #else
 #define IS_THREAD_SANITIZED 0
+#endif
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED 1
+#else
+#define IS_SANITIZED 0
 #endif
 
 #define STEPS_OF_HOSTILE 60
@@ -601,6 +608,53 @@ static void keeps(gpulua_device *device) {
     }
 }
 
+/* ---- memory ---- */
+
+/* What a script makes until there is no memory for more; `dev`, `x` and `stream` are there. */
+static const struct script kinds_of_handles[] = {
+    {"buffers", "return dev:buffer('u8', 1)"},
+    {"buffers with many users", "local b = dev:buffer('u8', 64) for k = 1, 64, 2 do b:fill(k, k, 1) "
+                                "end return b"},
+    {"scalars", "return dev:scalar('i32', 1)"},
+    {"pools", "return dev:pool()"},
+    {"marks", "return stream:mark()"},
+    {"tasks", "return gpu.spawn(print)"},
+    {"memories", "return dev:memory{ budget = 1 << 20 }"},
+    {"labels", "n = (n or 0) + 1 return dev:buffer('u8', 1, { label = ('x'):rep(200) .. n })"},
+};
+
+static size_t allocated_bytes(void) {
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
+/* Lua's heap is bounded, and with it what handles have outside of it: no more than once again. */
+static void bounds_memory(gpulua_device *device) {
+    for (size_t i = 0; i < sizeof kinds_of_handles / sizeof *kinds_of_handles; i++) {
+        struct told told = {0};
+        gpulua *g = open_sandbox(&told, 60000, device);
+        char text[1024], name[160];
+        snprintf(text, sizeof text,
+                 "gpu = require 'gpulua' dev = gpu.device() x = dev:buffer('u8', 4) "
+                 "stream = dev:current() t = {} local function make() %s end "
+                 "local ok, err = pcall(function() while true do t[#t + 1] = make() end end) "
+                 "print(#t, err)",
+                 kinds_of_handles[i].text);
+        size_t before_bytes = allocated_bytes();
+        run(g, text, 10000);
+        double grown_mb = ((double)allocated_bytes() - (double)before_bytes) / (1 << 20);
+        printf("# %.1f MiB: %s", grown_mb, told.lines);
+        snprintf(name, sizeof name, "%s until nothing fits into 16 MiB any more: %.1f MiB",
+                 kinds_of_handles[i].name, grown_mb);
+        if (IS_SANITIZED) {
+            tap_skip(&tap, name, "a sanitizer's allocator is not asked");
+        } else {
+            tap_check(&tap, strstr(told.lines, "memory") && grown_mb > 4 && grown_mb < 36, name);
+        }
+        gpulua_close(g);
+    }
+}
+
 /* ---- patterns ---- */
 
 /* Random patterns over random texts; a number for each hundred says what came of them. Short ones,
@@ -789,6 +843,7 @@ int main(int argc, char **argv) {
         answers(hostile_on_device, device_count, device);
         matches_as_lua_does();
         keeps(device);
+        bounds_memory(device);
         serves(device);
         limits_alone();
     }

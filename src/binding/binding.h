@@ -65,6 +65,10 @@ static inline bool gpu_lua_kind_is_tagged(enum gpu_lua_kind kind) {
  * Either may be NULL. Leaves nothing on the stack. */
 void gpu_lua_kind_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind,
                       const luaL_Reg *methods, const luaL_Reg *metamethods);
+/* For an object with a bound on its heap that is to hold for what handles have outside of it, too:
+ * each handle is as much larger there, so that the collector hears of it as well. What is reserved
+ * so is never touched. */
+void gpu_lua_count_outside(struct gpulua *g);
 /* Pushes a zeroed userdata of that kind. */
 void *gpu_lua_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind, size_t bytes,
                   int user_values);

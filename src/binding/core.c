@@ -179,12 +179,21 @@ void gpu_lua_buffer_unfinalize(lua_State *L, struct gpulua *g, int index) {
     lua_setmetatable(L, index);
 }
 
+/* Rounded measurements: a buffer and who uses its ranges, a pool, an operation. Of other kinds there
+ * are few, or all is in the heap. */
+void gpu_lua_count_outside(struct gpulua *g) {
+    g->outside_bytes[GPU_LUA_KIND_BUFFER] = 1024;
+    g->outside_bytes[GPU_LUA_KIND_SCALAR] = 1536;
+    g->outside_bytes[GPU_LUA_KIND_POOL] = 640;
+    g->outside_bytes[GPU_LUA_KIND_OP] = 320;
+}
+
 void *gpu_lua_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind, size_t bytes,
                   int user_values) {
     if (bytes == 2 * sizeof(void *) && user_values == 0) {
         bytes += sizeof(void *); /* no box of a luaL_Buffer, which host/heap.c knows by its size */
     }
-    void *handle = lua_newuserdatauv(L, bytes, user_values);
+    void *handle = lua_newuserdatauv(L, bytes + g->outside_bytes[kind], user_values);
     memset(handle, 0, bytes);
     lua_rawgeti(L, LUA_REGISTRYINDEX, g->metatable_refs[kind]);
     lua_setmetatable(L, -2);

@@ -282,7 +282,7 @@ static int kernel_launch(lua_State *L) {
     } else {
         /* gpu_lua_op_new, without a look-up; before all that is borrowed from handles, because
          * making it may run finalisers, which may close them. */
-        op = gpu_lua_op_place(L);
+        op = gpu_lua_op_place(L, g);
         lua_pushvalue(L, lua_upvalueindex(2));
         lua_setmetatable(L, -2);
     }

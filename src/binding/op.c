@@ -9,15 +9,16 @@
 #include "runtime/op_ref.h"
 
 /* A handle is a reference to its op. None: closed, or nothing came of it. */
-struct gpu_op_ref *gpu_lua_op_place(lua_State *L) {
-    struct gpu_op_ref *handle = lua_newuserdatauv(L, sizeof *handle, 0);
+struct gpu_op_ref *gpu_lua_op_place(lua_State *L, const struct gpulua *g) {
+    struct gpu_op_ref *handle =
+        lua_newuserdatauv(L, sizeof *handle + g->outside_bytes[GPU_LUA_KIND_OP], 0);
     handle->op = NULL;
     handle->origin = NULL;
     return handle;
 }
 
 struct gpu_op **gpu_lua_op_new(lua_State *L, struct gpulua *g) {
-    struct gpu_op_ref *handle = gpu_lua_op_place(L);
+    struct gpu_op_ref *handle = gpu_lua_op_place(L, g);
     lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[GPU_LUA_KIND_OP]);
     lua_setmetatable(L, -2);
     return &handle->op;

@@ -28,7 +28,7 @@ struct gpu_op **gpu_lua_op_new(lua_State *L, struct gpulua *g);
  * done with it before the script has it. */
 void gpu_lua_op_loosen(struct gpu_op **op);
 /* gpu_lua_op_new but for the metatable: who calls sets it. */
-struct gpu_op_ref *gpu_lua_op_place(lua_State *L);
+struct gpu_op_ref *gpu_lua_op_place(lua_State *L, const struct gpulua *g);
 /* Pushes a handle of an op, whose reference it takes: of captured work, which nobody can wait for,
  * the same one as before, if that is the same op. */
 void gpu_lua_op_captured(lua_State *L, struct gpulua *g, struct gpu_op *op);

@@ -295,6 +295,7 @@ gpulua *gpulua_new(const gpulua_config *given) {
     g->memory_lift = gpu_heap_lift;
     if (config.sandbox) {
         gpu_heap_bound_tables(heap);
+        gpu_lua_count_outside(g);
     }
     uint32_t run_ms = config.run_limit_ms;
     if (config.sandbox && run_ms == 0) {
