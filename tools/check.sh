@@ -27,11 +27,11 @@ add_counts() {
 crashes_max=2
 looker_crashed='^(Tracer caught signal|==[0-9]+==LeakSanitizer has encountered a fatal error|==[0-9]+==HINT: )'
 
-# reports NAME FOLDER: what sanitizers wrote there, each a failure, for the end of the output, where it is found. One
-# process writes one file.
+# reports NAME: what sanitizers wrote, each a failure, for the end of the output, where it is found. One process writes one
+# file.
 reports() {
     crashes=0
-    for file in "$2"/report.*; do
+    for file in "$out/$1/reports"/report.*; do
         [ -s "$file" ] || continue
         { echo "--- $1: $file"; cat "$file"; } >> "$out/reports"
         if ! grep -qvE "$looker_crashed" "$file" && [ "$crashes" -lt "$crashes_max" ]; then
@@ -82,33 +82,31 @@ fi
 build() {
     build_folder=$out/$1 build_sanitize=$2
     shift 2
-    mkdir -p "$build_folder"
+    rm -rf "$build_folder/reports"
+    mkdir -p "$build_folder/reports"
     $MAKE --no-print-directory -j2 test-build BUILD="$build_folder" SANITIZE="$build_sanitize" CFLAGS="-O1 -g" "$@" \
         > "$build_folder/build.log" 2>&1 < /dev/null
 }
 
-# run NAME SANITIZE [make's arguments...]: builds and runs in a folder of its own.
+# run NAME LOG SANITIZE [make's arguments...]: runs what was built; make says to LOG what it did.
 run() {
-    folder=$out/$1 sanitize=$2
-    shift 2
-    rm -rf "$folder/reports"
-    mkdir -p "$folder/reports"
+    folder=$out/$1 log=$2 sanitize=$3
+    shift 3
     $MAKE --no-print-directory test-run BUILD="$folder" SANITIZE="$sanitize" CFLAGS="-O1 -g" DEVICE="$DEVICE" \
-        "$@" > "$folder/log" 2>&1 < /dev/null
+        "$@" > "$folder/$log" 2>&1 < /dev/null
 }
 
-# finish NAME STATUS: what came of `run`.
+# finish NAME LOG STATUS: what came of `run`.
 finish() {
-    folder=$out/$1
-    [ "$2" -eq 0 ] || status=1
+    log=$out/$1/$2
+    [ "$3" -eq 0 ] || status=1
     # Compiler lines are of no interest unless it was the build that failed.
-    if grep -aqE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$folder/log"; then
-        grep -avE '^  [A-Z]+ +[^ ]+$|^make' "$folder/log"
+    if grep -aqE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log"; then
+        grep -avE '^  [A-Z]+ +[^ ]+$|^make' "$log"
     else
-        tail -n 60 "$folder/log"
+        tail -n 60 "$log"
     fi
-    add_counts "$folder/log"
-    reports "$1" "$folder/reports"
+    add_counts "$log"
 }
 
 # Crashes of kernels are part of the suite: signals are left alone, so that a child dies of them as it would without
@@ -123,8 +121,9 @@ export UBSAN_OPTIONS="$options:print_stacktrace=1"
 export LSAN_OPTIONS="suppressions=$root/tools/lsan.supp:print_suppressions=0"
 # Stock Lua loads the module with the sanitizers' runtime only if that is there from the start.
 asan_library=$($CC -print-file-name=libasan.so)
-echo "building and testing with address,undefined and, beside that, with thread"
+echo "building with address,undefined and with thread"
 build address address,undefined $lua_settings ${lua_include:+"LUA_CFLAGS=$lua_include"}
+build thread thread
 
 # Address space randomised further than the runtime expects ends it at once on some kernels.
 export TSAN_OPTIONS="log_path=$root/$out/thread/reports/report:handle_segv=0:handle_sigbus=0:handle_abort=0"
@@ -133,22 +132,26 @@ steady=
 if command -v setarch > /dev/null && setarch "$(uname -m)" -R true 2> /dev/null; then
     steady="setarch $(uname -m) -R"
 fi
-# With what the specs below leave of the processors: they wait as much as they work.
+# C programs, many of which watch the time: one of each kind at once, and nothing else that works.
+echo "testing C programs with address,undefined and, beside that, with thread"
 (
-    nice='nice -n 19'
-    build thread thread
     # OpenBLAS is not built with the sanitizer, which does not see how its threads wait for each other.
     export OPENBLAS_NUM_THREADS=1
-    MAKE="$steady $MAKE" ISOLATE='' run thread thread
+    MAKE="$steady $MAKE" ISOLATE='' run thread log thread
 ) &
 threads=$!
+ISOLATE='' run address programs.log address,undefined $lua_settings ${lua_include:+"LUA_CFLAGS=$lua_include"}
+finish address programs.log $?
+wait $threads
+finish thread log $?
+reports thread
 # A thread runs what none runs, in this process as well; the C programs run none, too. What takes 5 minutes without takes
 # 12 with them, and longer on a slow machine.
-TEST_TIMEOUT_S=1800 ISOLATE="process thread" GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" run address address,undefined $lua_settings \
-    ${lua_include:+"LUA_CFLAGS=$lua_include"}
-finish address $?
-wait $threads
-finish thread $?
+echo "testing specs with address,undefined"
+TEST_TIMEOUT_S=1800 ISOLATE="process thread" GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" \
+    run address specs.log address,undefined TEST_PROGRAMS= $lua_settings ${lua_include:+"LUA_CFLAGS=$lua_include"}
+finish address specs.log $?
+reports address
 
 # What sanitizers do not see, memory that was never written. Compiled kernels may use instructions that valgrind lacks, so
 # these are programs without any.
