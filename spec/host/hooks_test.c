@@ -146,7 +146,7 @@ static void test_operations(gpulua *g) {
                  "s = dev:stream {}\n"
                  "x:fill(3) y:copy(x)\n"
                  "mod.twice:launch({grid = 1, block = 1, stream = s, label = 'double'}, x, y, 8)\n"
-                 "s:mark() ok = y:read()[8] == 6"));
+                 "s:mark() ok = y:read()[8] == 6 dev:synchronize()"));
     const struct event *fill = find(&events, AFTER_ENQUEUE, "fill", 0);
     const struct event *copy = find(&events, AFTER_ENQUEUE, "copy", 0);
     const struct event *launch = find(&events, AFTER_ENQUEUE, "twice", 0);
