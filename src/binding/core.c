@@ -179,8 +179,8 @@ void gpu_lua_buffer_unfinalize(lua_State *L, struct gpulua *g, int index) {
     lua_setmetatable(L, index);
 }
 
-/* Rounded measurements: a buffer and who uses its ranges, a pool, an operation. Of other kinds there
- * are few, or all is in the heap. */
+/* Rounded measurements: a buffer and who uses its ranges, a pool, an operation. Of other kinds
+ * there are few, or all is in the heap. */
 void gpu_lua_count_outside(struct gpulua *g) {
     g->outside_bytes[GPU_LUA_KIND_BUFFER] = 1024;
     g->outside_bytes[GPU_LUA_KIND_SCALAR] = 1536;

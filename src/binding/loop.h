@@ -223,9 +223,9 @@ struct gpulua {
     const struct gpu_op *captured_op; /* that of the handle in the registry; NULL: none yet */
     const char *launch_options[GPU_LUA_LAUNCH_OPTIONS]; /* their names, in the registry */
     const void *metatables[GPU_LUA_KIND_COUNT];
-    int metatable_refs[GPU_LUA_KIND_COUNT]; /* the same, in the registry */
-    uint16_t outside_bytes[GPU_LUA_KIND_COUNT]; /* by which handles are larger: gpu_lua_count_outside */
-    const void *closed_buffers;             /* the metatable of buffers that are closed */
+    int metatable_refs[GPU_LUA_KIND_COUNT];     /* the same, in the registry */
+    uint16_t outside_bytes[GPU_LUA_KIND_COUNT]; /* see gpu_lua_count_outside */
+    const void *closed_buffers;                 /* the metatable of buffers that are closed */
     int closed_buffers_ref;
     struct caller caller;
     struct gpulua_config config;  /* strings owned */
