@@ -189,7 +189,8 @@ describe("memory", function()
         local sum = h[1] + y:read(2, 2)[1] + string.unpack("<i4", y:bytes(3, 3))
         local ok, err = pcall(y.read, y, 0, 9)
         gpu.all(op, x, gpu.spawn(function() return h:read()[4] end))
-        return sum, ok, err.code, select(2, gpu.any { gpu.spawn(function() return dev:upload("i32", h):read(4)[1] end) })
+        local task = gpu.spawn(function() return dev:upload("i32", h):read(4)[1] end)
+        return sum, ok, err.code, select(2, gpu.any { task })
       end
       for _ = 1, dev:stats().limit_task_streams do
         gpu.spawn(dev.current, dev):await() -- makes the stream of the task, which stays
