@@ -78,7 +78,8 @@ else
     lua_include=
 fi
 
-# build NAME SANITIZE [make's arguments...]: all that `run` runs. Says nothing: run makes what is missing, and says why.
+# build NAME SANITIZE [make's arguments...]: all that `run` runs, and an empty folder for reports. Says nothing: run makes
+# what is missing, and says why.
 build() {
     build_folder=$out/$1 build_sanitize=$2
     shift 2

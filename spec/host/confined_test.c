@@ -514,11 +514,11 @@ static struct processes find_processes(const char *name) {
     return found;
 }
 
-/* Waits until none of them is there: whoever started them may be gone. */
+/* Waits until none of them is there, nor another: whoever started them may be gone. */
 static bool are_gone(const struct processes *processes, const char *name) {
-    int left = processes->count;
+    int left = 1;
     for (int round = 0; round < 100 && left > 0; round++) {
-        left = 0;
+        left = find_processes(name).count;
         for (int i = 0; i < processes->count; i++) {
             char its_name[32];
             pid_t parent;

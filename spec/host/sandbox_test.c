@@ -18,10 +18,12 @@
 static struct tap tap;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED 1
 #define STEP_MS 2000 /* everything takes longer there */
 #define RUN_LIMIT_MS 1000
 #define RAN_TOO_LONG "ran for more than 1000 ms"
 #else
+#define IS_SANITIZED 0
 #define STEP_MS 100
 #define RUN_LIMIT_MS 0 /* the default */
 #define RAN_TOO_LONG "ran for more than 25 ms"
@@ -30,12 +32,6 @@ static struct tap tap;
 #define IS_THREAD_SANITIZED 1
 #else
 #define IS_THREAD_SANITIZED 0
-#endif
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define IS_SANITIZED 1
-#else
-#define IS_SANITIZED 0
 #endif
 
 #define STEPS_OF_HOSTILE 60
@@ -610,7 +606,7 @@ static void keeps(gpulua_device *device) {
 
 /* ---- memory ---- */
 
-/* What a script makes until there is no memory for more; `dev`, `x` and `stream` are there. */
+/* What a script makes until there is no memory for more; `gpu`, `dev` and `stream` are there. */
 static const struct script kinds_of_handles[] = {
     {"buffers", "return dev:buffer('u8', 1)"},
     {"buffers with many users",
@@ -636,7 +632,7 @@ static void bounds_memory(gpulua_device *device) {
         gpulua *g = open_sandbox(&told, 60000, device);
         char text[1024], name[160];
         snprintf(text, sizeof text,
-                 "gpu = require 'gpulua' dev = gpu.device() x = dev:buffer('u8', 4) "
+                 "gpu = require 'gpulua' dev = gpu.device() "
                  "stream = dev:current() t = {} local function make() %s end "
                  "local ok, err = pcall(function() while true do t[#t + 1] = make() end end) "
                  "print(#t, err)",

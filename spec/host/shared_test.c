@@ -51,9 +51,12 @@ struct seat {
     pthread_t thread;
 };
 
+static atomic_uint begun; /* scripts; one that has failed is not waited for */
+
 static void note_error(void *user, const gpulua_error *error) {
     struct seat *seat = user;
     seat->failures++;
+    begun++;
     snprintf(seat->message, sizeof seat->message, "%s", error->message);
 }
 
@@ -71,8 +74,6 @@ static gpulua_device *open_device(void) {
     }
     return device;
 }
-
-static atomic_uint begun;
 
 /* For scripts: begin() says that one of them has begun, have_begun() whether all have. */
 static int begin(lua_State *L) {
