@@ -627,6 +627,7 @@ static size_t allocated_bytes(void) {
 
 /* Lua's heap is bounded, and with it what handles have outside of it: no more than once again. */
 static void bounds_memory(gpulua_device *device) {
+    size_t before_bytes = allocated_bytes(); /* of all: the device frees later what one leaves */
     for (size_t i = 0; i < sizeof kinds_of_handles / sizeof *kinds_of_handles; i++) {
         struct told told = {0};
         gpulua *g = open_sandbox(&told, 60000, device);
@@ -637,7 +638,6 @@ static void bounds_memory(gpulua_device *device) {
                  "local ok, err = pcall(function() while true do t[#t + 1] = make() end end) "
                  "print(#t, err)",
                  kinds_of_handles[i].text);
-        size_t before_bytes = allocated_bytes();
         run(g, text, 10000);
         double grown_mb = ((double)allocated_bytes() - (double)before_bytes) / (1 << 20);
         printf("# %.1f MiB: %s", grown_mb, told.lines);
