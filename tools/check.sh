@@ -120,6 +120,8 @@ options="$options:exitcode=0"
 export ASAN_OPTIONS="$options:detect_leaks=1:detect_stack_use_after_return=0"
 export UBSAN_OPTIONS="$options:print_stacktrace=1"
 export LSAN_OPTIONS="suppressions=$root/tools/lsan.supp:print_suppressions=0"
+# What a kernel is compiled to is the same with and without sanitizers: what the suite compiled before, if it ran, is used.
+export GPULUA_CACHE="${GPULUA_CACHE:-$root/build/test-cache}"
 # Stock Lua loads the module with the sanitizers' runtime only if that is there from the start.
 asan_library=$($CC -print-file-name=libasan.so)
 echo "building with address,undefined and with thread"
