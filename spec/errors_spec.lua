@@ -91,6 +91,115 @@ describe("bad input", function()
       assert.truthy(err.traceback:find("errors_spec.lua", 1, true), err.traceback)
     end)
 
+    it("have the traceback that Lua itself writes, of whatever is on the stack", function()
+      -- A script of its own: some of its functions are global, and modules come in it.
+      local output, code = support.script [==[
+        local gpu, support = require "gpulua", require "spec.support"
+        local x = support.open():buffer("f32", 1)
+        x:close()
+        local compared = 0
+        local function compare()
+          local _, err = pcall(x.read, x) local _, wanted = pcall(debug.traceback, nil, 0)
+          wanted = wanted:gsub("'debug.traceback'", "'gpulua.buffer.read'", 1)
+          compared = compared + 1
+          local levels = 2 -- with those of the calls
+          while debug.getinfo(levels - 1, "l") do
+            levels = levels + 1
+          end
+          local skipped = tonumber(err.traceback:match "skipping (%d+) levels" or 0)
+          local _, lines = err.traceback:gsub("\n\t%(%.%.%.tail calls%.%.%.%)", ""):gsub("\n\t", "")
+          if skipped + lines - (skipped > 0 and 1 or 0) ~= levels then
+            print(err.traceback, skipped, lines, levels)
+          end
+          if err.traceback:gsub("skipping %d+", "skipping") ~= wanted:gsub("skipping %d+", "skipping") then
+            print(err.traceback, "instead of", wanted)
+          end
+        end
+        function in_globals(f, ...) f(...) return 1 end
+        local function deep(n) if n > 0 then deep(n - 1) else compare() end return 1 end
+        local function tail() return compare() end
+        local object = setmetatable({ method = function() compare() return 1 end }, {
+          __index = function() compare() return 1 end,
+          __add = function() compare() return 1 end,
+          __close = function() compare() end,
+          __lt = function() compare() return true end,
+        })
+        compare()
+        tail()
+        in_globals(compare)
+        in_globals(in_globals, compare)
+        for n = 1, 40 do
+          deep(n)
+        end
+        object:method()
+        local _ = object.nothing, object + 1, object < object
+        do local _ <close> = object end
+        for _ in function() compare() end do end
+        table.sort({ 1, 2 }, function(a, b) compare() return a < b end)
+        string.gsub("a", "a", function() compare() end)
+        load("local f = ... f()", "=(a text)")(compare)
+        load("local f = ... return f()", "another\ntext")(compare)
+        coroutine.wrap(function() compare() coroutine.yield() end)()
+        package.loaded.late = { helper = function() compare() return 1 end }
+        package.loaded.late.helper()
+        in_globals(package.loaded.late.helper)
+        package.loaded[1], package.loaded.odd = { compare }, { [1] = compare, [{}] = compare, text = "text" }
+        compare()
+        print(compared)
+      ]==]
+      assert.equal("58\n", output)
+      assert.equal(0, code)
+    end)
+
+    it("cost as little where many modules are loaded, and keep none of their functions", function()
+      local output, code = support.script [==[
+        local support = require "spec.support"
+        local x = support.open():buffer("f32", 1)
+        x:close()
+        local function deep(n)
+          if n > 0 then
+            deep(n - 1)
+          else
+            pcall(x.read, x)
+          end
+          return 1
+        end
+        local function least()
+          local least = math.huge
+          for _ = 1, 20 do
+            local start = os.clock()
+            for _ = 1, 20 do
+              deep(10)
+            end
+            least = math.min(least, os.clock() - start)
+          end
+          return least
+        end
+        local before = least()
+        local function of_module() return x end
+        local weak = setmetatable({ of_module }, { __mode = "v" })
+        for m = 1, 100 do
+          local module = { [m == 1 and "kept" or "other"] = of_module }
+          for f = 1, 200 do
+            module["f" .. f] = function() return f end
+          end
+          package.loaded["module" .. m] = module
+        end
+        local after = least()
+        assert(after < 5 * before, after / before)
+        for m = 1, 100 do
+          package.loaded["module" .. m] = nil
+        end
+        of_module = nil
+        collectgarbage()
+        collectgarbage()
+        assert(weak[1] == nil, "the function is kept")
+        print "cheap"
+      ]==]
+      assert.equal("cheap\n", output)
+      assert.equal(0, code)
+    end)
+
     it("pass through pcall, error and tasks unchanged", function()
       local ok, err = pcall(function()
         local inner_ok, inner = pcall(dev.buffer, dev, "f31", 4)

@@ -245,6 +245,33 @@ describe("a traced device", function()
       1, true), "the JSON has them, too")
   end)
 
+  it("is written in a time that grows with what it has, also where thousands of ranges are open", function()
+    local output, code = support.script [[
+      local gpu, support = require "gpulua", require "spec.support"
+      local dev = support.open { trace = true }
+      dev:buffer("i32", 1):fill(0)
+      local open, path = {}, os.tmpname()
+      local function took(count)
+        while #open < count do
+          open[#open + 1] = gpu.range "open"
+        end
+        local least = math.huge
+        for _ = 1, 3 do
+          local start = os.clock()
+          gpu.trace.json(path)
+          least = math.min(least, os.clock() - start)
+        end
+        return least
+      end
+      took(10)
+      local few, many = took(2000), took(16000)
+      os.remove(path)
+      print(many < 20 * few or many / few)
+    ]]
+    assert.equal("true\n", output)
+    assert.equal(0, code)
+  end)
+
   it("knows no time of what is not over, has failed or was skipped", function()
     support.wants_time(pending)
     local x <close> = dev:buffer("i32", 1)

@@ -137,12 +137,9 @@ run_specs() {
         mkdir -p "$kernels"
         set -- "$1" GPULUA_KERNELS="$kernels" --helper=tools/kernels_seen.lua
     fi
-    # Two runs side by side in the same order would compile the same kernels at the same time.
-    order=
-    [ "$1" != none ] || order="--shuffle-files --seed=1"
     # shellcheck disable=SC2086
     run "$name" "$log" env GPULUA_ISOLATE="$1" ${2:+"$2"} "$BUILD/gpulua" "$BUSTED" --ignore-lua \
-        -o tools/busted_output.lua $order ${3:-} ${BUSTED_FLAGS:-}
+        -o tools/busted_output.lua ${3:-} ${BUSTED_FLAGS:-}
 }
 
 # Check mode, on the specs about the order of work (on CUDA by hashes). Another seed with every run would tell more, and

@@ -57,15 +57,21 @@ end
 
 -- Lanes on which nothing overlaps: take(begun) gives the first that is free then, until `ended`.
 local function lanes(first)
-  local ends = {}
+  local ends, earliest = {}, math.huge -- of the ends: where many go on at once, most find no lane free
   return function(begun, ended)
-    for lane, at in ipairs(ends) do
-      if at <= begun then
-        ends[lane] = ended
-        return first + lane - 1, false
+    if earliest <= begun then
+      local taken
+      earliest = math.huge
+      for lane, at in ipairs(ends) do
+        if not taken and at <= begun then
+          taken, ends[lane] = lane, ended
+        end
+        earliest = math.min(earliest, ends[lane])
       end
+      return first + taken - 1, false
     end
     ends[#ends + 1] = ended
+    earliest = math.min(earliest, ended)
     return first + #ends - 1, true
   end
 end

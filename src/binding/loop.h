@@ -392,6 +392,11 @@ void gpu_lua_observe_task(lua_State *L, struct task *task);
  * loses what was kept there: another error says so. */
 void gpu_lua_task_push_error(lua_State *L, struct task *task);
 
+/* ---- traceback.c ---- */
+
+/* Pushes the stack of `L` from `level` on, as luaL_traceback does. */
+void gpu_lua_push_traceback(lua_State *L, int level);
+
 /* ---- circle.c ---- */
 
 /* Raises if the code that runs would wait for itself by waiting for `task`. `has_limit`: this wait

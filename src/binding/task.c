@@ -435,7 +435,7 @@ void gpu_lua_task_traceback(lua_State *L, struct gpulua *g, int level) {
         lua_pushliteral(L, ""); /* to walk a stack of 100,000 levels, 30 times, takes too long */
         return;
     }
-    luaL_traceback(L, L, NULL, level);
+    gpu_lua_push_traceback(L, level);
     const struct task *task = g && g->running && g->running->co == L ? g->running : NULL;
     for (int i = 0; task && task->line > 0 && i < 8; task = task->parent, i++) {
         lua_pushfstring(L, "\n\t%s a task spawned at %s:%d", i ? "by" : "in", task->source,
