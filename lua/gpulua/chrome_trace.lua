@@ -55,24 +55,52 @@ local function place(source, line)
   return source and (',"line":%s'):format(quoted(("%s:%d"):format(source, line))) or ""
 end
 
--- Lanes on which nothing overlaps: take(begun) gives the first that is free then, until `ended`.
-local function lanes(first)
-  local ends, earliest = {}, math.huge -- of the ends: where many go on at once, most find no lane free
-  return function(begun, ended)
-    if earliest <= begun then
-      local taken
-      earliest = math.huge
-      for lane, at in ipairs(ends) do
-        if not taken and at <= begun then
-          taken, ends[lane] = lane, ended
-        end
-        earliest = math.min(earliest, ends[lane])
-      end
-      return first + taken - 1, false
+-- A binary heap: push(item), pop() of the first, and the items, of which [1] is the first.
+local function heap(is_before)
+  local items = {}
+  local function push(item)
+    local at = #items + 1
+    while at > 1 and is_before(item, items[at // 2]) do
+      items[at] = items[at // 2]
+      at = at // 2
     end
-    ends[#ends + 1] = ended
-    earliest = math.min(earliest, ended)
-    return first + #ends - 1, true
+    items[at] = item
+  end
+  local function pop()
+    local first, last = items[1], table.remove(items)
+    local at = 1
+    while #items > 0 do
+      local child = 2 * at
+      if child < #items and is_before(items[child + 1], items[child]) then
+        child = child + 1
+      end
+      if child > #items or not is_before(items[child], last) then
+        items[at] = last
+        break
+      end
+      items[at] = items[child]
+      at = child
+    end
+    return first
+  end
+  return push, pop, items
+end
+
+-- Lanes on which nothing overlaps: take(begun) gives the first that is free then, until `ended`. There may be thousands.
+local function lanes(first)
+  local ends, count = {}, 0
+  local push_busy, pop_busy, busy = heap(function(a, b) return ends[a] < ends[b] end)
+  local push_free, pop_free, free = heap(function(a, b) return a < b end)
+  return function(begun, ended)
+    while busy[1] and ends[busy[1]] <= begun do
+      push_free(pop_busy())
+    end
+    local is_new = not free[1] or ends[free[1]] > begun -- of what came in another order
+    count = is_new and count + 1 or count
+    local lane = is_new and count or pop_free()
+    ends[lane] = ended
+    push_busy(lane)
+    return first + lane - 1, is_new
   end
 end
 
