@@ -86,7 +86,7 @@ local function heap(is_before)
   return push, pop, items
 end
 
--- Lanes on which nothing overlaps: take(begun) gives the first that is free then, until `ended`. There may be thousands.
+-- Lanes on which nothing overlaps, maybe thousands: take(begun) gives the first that is free then, until `ended`.
 local function lanes(first)
   local ends, count = {}, 0
   local push_busy, pop_busy, busy = heap(function(a, b) return ends[a] < ends[b] end)
