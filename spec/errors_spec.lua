@@ -151,6 +151,19 @@ describe("bad input", function()
       assert.equal(0, code)
     end)
 
+    it("have a traceback also where the stack is full", function()
+      local task = gpu.spawn(function()
+        local function deeper() return 1 + deeper() end
+        return deeper()
+      end)
+      local ok, err = task:join()
+      assert.is_false(ok)
+      assert.truthy(tostring(err):find("stack overflow", 1, true), tostring(err))
+      local text = task:traceback()
+      assert.truthy(text:find "skipping %d%d%d%d%d+ levels", text)
+      assert.truthy(text:find("in a task spawned at", 1, true), text)
+    end)
+
     it("cost as little where many modules are loaded, and keep none of their functions", function()
       local output, code = support.script [==[
         local support = require "spec.support"

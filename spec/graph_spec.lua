@@ -657,7 +657,7 @@ describe("tasks and a capture", function()
       dev:synchronize()
       assert(next(closed), "no finaliser ran inside a call")
       for name, code in pairs(closed) do
-        assert(code == "Closed", name)
+        assert(code == "Closed", name .. ": " .. code)
       end
       dev:close()
       print "survived"

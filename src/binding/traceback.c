@@ -9,8 +9,8 @@
 #define LEVELS_FIRST 10
 #define LEVELS_LAST 11
 
-/* Addresses in the registry: the names of functions, the modules that they are of, and how many
- * modules there were then. */
+/* Keys of the registry: the names of functions, the modules that they are of, both by weak keys, so
+ * that a name keeps no function; and how many modules there were then. */
 static const char key_names, key_modules, key_count;
 
 static lua_Integer loaded_count(lua_State *L) {
@@ -24,25 +24,16 @@ static lua_Integer loaded_count(lua_State *L) {
     return count;
 }
 
-/* Pushes a table whose keys are weak: a name keeps no function. */
-static void push_weak(lua_State *L) {
-    lua_newtable(L);
-    lua_createtable(L, 0, 1);
-    lua_pushliteral(L, "k");
-    lua_setfield(L, -2, "__mode");
-    lua_setmetatable(L, -2);
-}
-
-/* The functions of all modules. Makes no string and so no step of the collector, whose finalisers
- * could change the tables meanwhile. What is global has its global name, whatever else has it. */
-static void names_fill(lua_State *L, lua_Integer count) {
-    push_weak(L);
-    push_weak(L);
-    int names = lua_gettop(L) - 1, modules = names + 1;
+/* Notes the functions of all modules. Makes no string and so no step of the collector, whose
+ * finalisers could change the tables meanwhile. What is global has that name, whatever module has
+ * it, too. */
+static void names_add(lua_State *L) {
+    int top = lua_gettop(L), names = top + 1, modules = top + 2, globals = top + 3,
+        loaded = top + 4;
+    gpu_lua_push_weak(L, &key_names, "k");
+    gpu_lua_push_weak(L, &key_modules, "k");
     lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_GLOBALS);
-    int globals = modules + 1;
     lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
-    int loaded = globals + 1;
     for (lua_pushnil(L); lua_istable(L, loaded) && lua_next(L, loaded); lua_pop(L, 1)) {
         if (lua_type(L, -2) != LUA_TSTRING || !lua_istable(L, -1)) {
             continue;
@@ -61,7 +52,7 @@ static void names_fill(lua_State *L, lua_Integer count) {
                 lua_rawset(L, names);
                 lua_pushvalue(L, -1);
                 if (is_global) {
-                    lua_pushboolean(L, 0);
+                    lua_pushnil(L);
                 } else {
                     lua_pushvalue(L, -5);
                 }
@@ -69,46 +60,40 @@ static void names_fill(lua_State *L, lua_Integer count) {
             }
         }
     }
-    lua_settop(L, modules);
-    lua_rawsetp(L, LUA_REGISTRYINDEX, &key_modules);
-    lua_rawsetp(L, LUA_REGISTRYINDEX, &key_names);
-    lua_pushinteger(L, count);
-    lua_rawsetp(L, LUA_REGISTRYINDEX, &key_count);
+    lua_settop(L, top);
+}
+
+/* Where modules have come or gone. One in the place of another is not seen: the names of its
+ * functions are those that the calls have for them. */
+static void names_renew(lua_State *L) {
+    lua_Integer count = loaded_count(L);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &key_count);
+    bool is_new = lua_tointeger(L, -1) != count;
+    lua_pop(L, 1);
+    if (is_new) {
+        names_add(L);
+        lua_pushinteger(L, count);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, &key_count);
+    }
 }
 
 /* Pushes what the table at `key` of the registry has of the function at `function`. Its type. */
 static int push_known(lua_State *L, const void *key, int function) {
-    if (lua_rawgetp(L, LUA_REGISTRYINDEX, key) != LUA_TTABLE) {
-        return LUA_TNIL;
-    }
+    gpu_lua_push_weak(L, key, "k");
     lua_pushvalue(L, function);
     lua_rawget(L, -2);
     lua_remove(L, -2);
     return lua_type(L, -1);
 }
 
-struct names {
-    bool are_looked_at; /* whether modules have come since */
-};
-
 /* Pops the function on top and adds "function 'gpulua.open'". False: it has no such name. */
-static bool add_global_name(lua_State *L, luaL_Buffer *text, struct names *names) {
+static bool add_global_name(lua_State *L, luaL_Buffer *text) {
     int function = lua_gettop(L);
-    if (push_known(L, &key_names, function) == LUA_TNIL && !names->are_looked_at) {
-        names->are_looked_at = true;
-        lua_Integer count = loaded_count(L);
-        lua_rawgetp(L, LUA_REGISTRYINDEX, &key_count);
-        if (lua_tointeger(L, -1) != count) {
-            names_fill(L, count);
-        }
-        lua_settop(L, function);
-        push_known(L, &key_names, function);
-    }
-    const char *name = lua_tostring(L, -1);
-    if (!name) {
+    if (push_known(L, &key_names, function) == LUA_TNIL) {
         lua_settop(L, function - 1);
         return false;
     }
+    const char *name = lua_tostring(L, -1);
     if (push_known(L, &key_modules, function) == LUA_TSTRING) {
         lua_pushfstring(L, "function '%s.%s'", lua_tostring(L, -1), name);
     } else {
@@ -120,7 +105,7 @@ static bool add_global_name(lua_State *L, luaL_Buffer *text, struct names *names
     return true;
 }
 
-static void add_level(lua_State *L, luaL_Buffer *text, lua_Debug *ar, struct names *names) {
+static void add_level(lua_State *L, luaL_Buffer *text, lua_Debug *ar) {
     lua_getinfo(L, "Slnt", ar);
     if (ar->currentline > 0) {
         lua_pushfstring(L, "\n\t%s:%d: in ", ar->short_src, ar->currentline);
@@ -129,7 +114,7 @@ static void add_level(lua_State *L, luaL_Buffer *text, lua_Debug *ar, struct nam
     }
     luaL_addvalue(text);
     lua_getinfo(L, "f", ar);
-    if (!add_global_name(L, text, names)) {
+    if (!add_global_name(L, text)) {
         if (strcmp(ar->namewhat, "global") == 0) { /* which no module had then */
             lua_pushfstring(L, "function '%s'", ar->name);
         } else if (ar->namewhat[0]) {
@@ -164,14 +149,11 @@ static int last_level(lua_State *L) {
 }
 
 void gpu_lua_push_traceback(lua_State *L, int level) {
-    if (!lua_checkstack(L, LUA_MINSTACK)) { /* the error is that the stack is full */
-        luaL_traceback(L, L, NULL, level);
-        return;
-    }
+    luaL_checkstack(L, LUA_MINSTACK, NULL);
+    names_renew(L);
     lua_Debug ar;
     int left_out = last_level(L) - level + 1 - LEVELS_FIRST - LEVELS_LAST;
     int left_out_at = left_out > 1 ? level + LEVELS_FIRST : -1; /* in the place of one: that one */
-    struct names names = {false};
     luaL_Buffer text;
     luaL_buffinit(L, &text);
     luaL_addstring(&text, "stack traceback:");
@@ -181,7 +163,7 @@ void gpu_lua_push_traceback(lua_State *L, int level) {
             luaL_addvalue(&text);
             level += left_out - 1;
         } else {
-            add_level(L, &text, &ar, &names);
+            add_level(L, &text, &ar);
         }
     }
     luaL_pushresult(&text);
