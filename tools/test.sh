@@ -129,8 +129,10 @@ case " $ISOLATE " in
 *" none "*) [ -z "${NVRTC_CHECK:-}" ] || [ "$DEVICE" != cpu ] || kernels=$logs/kernels ;;
 esac
 
+# Two runs at once take the files from both ends: each compiles half of the kernels, and finds the others' compiled.
 run_specs() {
-    name="specs on $DEVICE, transport $1" log=$logs/specs-$1.log
+    name="specs on $DEVICE, transport $1" log=$logs/specs-$1.log files=$(find spec -name '*_spec.lua' | sort)
+    [ "$1" != process ] || files=$(echo "$files" | sort -r)
     echo "$name, some minutes: ${log#"$PWD/"}"
     if [ -n "$kernels" ] && [ "$1" = none ]; then
         rm -rf "$kernels"
@@ -139,7 +141,7 @@ run_specs() {
     fi
     # shellcheck disable=SC2086
     run "$name" "$log" env GPULUA_ISOLATE="$1" ${2:+"$2"} "$BUILD/gpulua" "$BUSTED" --ignore-lua \
-        -o tools/busted_output.lua ${3:-} ${BUSTED_FLAGS:-}
+        -o tools/busted_output.lua ${3:-} ${BUSTED_FLAGS:-} $files
 }
 
 # Check mode, on the specs about the order of work (on CUDA by hashes). Another seed with every run would tell more, and
