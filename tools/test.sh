@@ -6,7 +6,8 @@
 #
 # From the environment: BUILD, DEVICE; ISOLATE (transports, default "none process thread"; "" leaves the specs out);
 # NVRTC_CHECK (program that compiles kernels; "" leaves that out), BUSTED (busted's script), BUSTED_FLAGS (more arguments
-# for it, say --filter=npy); TEST_TIMEOUT_S (per run); TEST_JOBS (runs at a time).
+# for it, say --filter=npy); TEST_TIMEOUT_S (per run); TEST_JOBS (runs at a time); TEST_LOGS (folder, absolute, for what
+# the runs say; default test in BUILD).
 set -u
 BUILD=${BUILD:-build}
 DEVICE=${DEVICE:-cpu}
@@ -23,7 +24,7 @@ case $BUILD in
 /*) build_path=$BUILD ;;
 *) build_path=$PWD/$BUILD ;;
 esac
-logs=$build_path/test
+logs=${TEST_LOGS:-$build_path/test}
 mkdir -p "$logs"
 
 # Specs that start programs of their own find them here; compiled kernels stay out of the user's cache.
