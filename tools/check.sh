@@ -138,12 +138,11 @@ fi
 # C programs, many of which watch the time: one of each kind at once, and nothing else that works. With threads they take
 # twice as long: those behind the others with addresses are as many as make both rows end at the same time.
 echo "testing C programs with address,undefined and, beside that, with thread"
-behind="wire/link_test host/heap_test"
-first=
+first='' behind=''
 for file in $(find spec -name '*_test.c' | sort); do
     program=${file#spec/} program=${program%.c}
-    case " $behind " in
-    *" $program "*) ;;
+    case $program in
+    wire/link_test | host/heap_test) behind="$behind $out/thread/spec/$program" ;;
     *) first="$first $out/thread/spec/$program" ;;
     esac
 done
@@ -162,8 +161,8 @@ run_threads() {
 threads=$!
 ISOLATE='' run address programs.log address,undefined $lua_settings ${lua_include:+"LUA_CFLAGS=$lua_include"}
 finish address programs.log $?
-# shellcheck disable=SC2046,SC2086
-(run_threads behind $(printf "$out/thread/spec/%s " $behind))
+# shellcheck disable=SC2086
+(run_threads behind $behind)
 finish thread behind.log $?
 wait $threads
 finish thread first.log $?

@@ -33,8 +33,8 @@ export GPULUA_CACHE="${GPULUA_CACHE:-$build_path/test-cache}"
 # The installed interpreter, as a command line.
 export GPULUA_LUA="${GPULUA_LUA:-lua5.4}"
 
-# Of a suite that this one runs in.
-unset GPULUA_KERNELS
+# Of a suite that this one runs in, or that runs in this one.
+unset GPULUA_KERNELS TEST_LOGS
 
 # timed COMMAND...: ends it when its time is over, or when this script is told to end. timeout makes a group of its own of
 # it, which Ctrl-C does not reach, and a shell that waits in the foreground would hear of that no sooner than at the end.
