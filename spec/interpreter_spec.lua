@@ -135,6 +135,18 @@ describe("the interpreter", function()
       same "-e 'a = 1' args.lua x"
     end)
 
+    it("passes as many arguments as there are", function()
+      write("args.lua", "print(select('#', ...), select(-1, ...)) error({})")
+      -- One more each time: where the stack ends depends on what lies on it. Going beyond is found by Lua's API checks.
+      for count = 10, 40 do
+        local numbers = {}
+        for i = 1, count do numbers[i] = i end
+        same("args.lua " .. table.concat(numbers, " "))
+      end
+      same "-e 'for i = 1, 5000 do arg[i] = i end' args.lua"
+      same "-e 'for i = 1, 1000000 do arg[i] = i end' args.lua"
+    end)
+
     it("runs standard input where there is no script", function()
       same("", "print('piped') return 5")
       same("", "error('piped')")

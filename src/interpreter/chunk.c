@@ -85,6 +85,7 @@ void chunk_run_tasks(lua_State *L, int task) {
 static int run_by(lua_State *L, int arg_count, bool is_typed) {
     int base = lua_gettop(L) - arg_count;
     program.was_interrupted = 0;
+    luaL_checkstack(L, LUA_MINSTACK, "too many arguments"); /* they may fill what there is */
     lua_getfield(L, LUA_REGISTRYINDEX, is_typed ? "gpulua.spawn_typed" : "gpulua.spawn");
     lua_insert(L, base);
     lua_call(L, arg_count + 1, 1);
