@@ -161,6 +161,34 @@ describe("a graphed function", function()
     assert.equal(count, fast:graph():pool():count())
   end)
 
+  it("takes and returns as many values as there are", function()
+    local x, y = buffer(1), buffer(0)
+    local runs = { count = 0 }
+    local fast <close> = dev:graphed(function(...)
+      runs.count = runs.count + 1
+      add:launch(n, x, y, n, 1)
+      return ...
+    end)
+    for _, count in ipairs { 0, 1, 15, 16, 17, 18, 19, 20, 21, 40, 5000 } do
+      local values = {}
+      for i = 1, count do values[i] = i end
+      for _ = 1, 3 do -- the last is a replay, but in check mode
+        local got = table.pack(fast(table.unpack(values)))
+        assert.equal("op", gpu.type(table.remove(got, 1)))
+        assert.equal(count + 1, got.n)
+        got.n = nil
+        assert.are.same(values, got)
+      end
+      fast(table.unpack(values)) -- whose op nobody wants
+    end
+    assert.equal(44, first(y))
+    assert.equal(dev.check and 44 or 12, runs.count)
+    local call <const> = getmetatable(fast).__call
+    assert.is_false(pcall(call))
+    assert.is_false(pcall(call, 5))
+    assert.is_false(pcall(call, fast:graph()))
+  end)
+
   it("takes part in a capture", function()
     local x, y = buffer(1), buffer(0)
     local fast <close> = dev:graphed(function(a) add:launch(n, x, y, n, a) end)

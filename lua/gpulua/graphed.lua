@@ -14,6 +14,11 @@ local sealed = require "gpulua.sealed"
 local instead <const> = require "gpulua.arguments".instead
 local is_same, is_captured = core.graphed_same, core.capture_active
 
+-- What a replay looks at is kept by number, as in src/binding/graphed.c, and false until it is there. While there is no
+-- graph there, no call is a replay.
+local GRAPH <const>, KNOWN <const>, UPVALUES <const>, FUNCTION <const>, RESULTS <const>, REPLAYS <const> =
+  1, 2, 3, 4, 5, 6
+
 local graphed = {}
 graphed.__index = graphed
 graphed.__name = "gpulua.graphed"
@@ -41,7 +46,7 @@ end
 
 -- The first argument or upvalue that is another one than when f ran last: { what, now, was }.
 local function difference(self, ...)
-  local known = self.known
+  local known = self[KNOWN]
   if not known then
     return { "refresh() was called or f has failed before" }
   elseif known.n ~= select("#", ...) then
@@ -53,10 +58,10 @@ local function difference(self, ...)
       return { i, later(value), later(known[i]) }
     end
   end
-  for i = 1, self.upvalues.n do
-    local name, value = debug.getupvalue(self.f, i)
-    if not rawequal(value, self.upvalues[i]) then
-      return { "upvalue '" .. name .. "'", later(value), later(self.upvalues[i]) }
+  for i = 1, self[UPVALUES].n do
+    local name, value = debug.getupvalue(self[FUNCTION], i)
+    if not rawequal(value, self[UPVALUES][i]) then
+      return { "upvalue '" .. name .. "'", later(value), later(self[UPVALUES][i]) }
     end
   end
   return { "nothing that can be seen has changed" }
@@ -86,10 +91,10 @@ local function in_words(reason)
 end
 
 local function remember(self, ...)
-  self.known = table.pack(...)
+  self[KNOWN] = table.pack(...)
   local upvalues, i = {}, 1
   while true do
-    local name, value = debug.getupvalue(self.f, i)
+    local name, value = debug.getupvalue(self[FUNCTION], i)
     if not name then
       break
     end
@@ -97,7 +102,12 @@ local function remember(self, ...)
     i = i + 1
   end
   upvalues.n = i - 1
-  self.upvalues = upvalues
+  self[UPVALUES] = upvalues
+  self[GRAPH] = not self.is_strict and self.made
+end
+
+local function forget(self)
+  self[KNOWN], self[GRAPH] = false, false
 end
 
 -- ---- calls ----
@@ -129,15 +139,15 @@ end
 local function warm_up(self, call, ...)
   self.eager = self.eager + 1
   note(self, call, "eager", self.eager, self.warmup)
-  local results = results_from(self, core.spawn_run(self.f, ...))
-  self.results = results
+  local results = results_from(self, core.spawn_run(self[FUNCTION], ...))
+  self[RESULTS] = results
   self.device:synchronize() -- on whichever streams f has put its work
   return results
 end
 
 local function capture_first(self, call, ...)
   local capture <close> = core.capture_begin(self.device, { label = self.label, pool = self.pool })
-  self.results = results_from(self, core.capture_spawn(capture, self.f, ...))
+  self[RESULTS] = results_from(self, core.capture_spawn(capture, self[FUNCTION], ...))
   check_open(self)
   self.made = capture:finish()
   self.captures = self.captures + 1
@@ -147,10 +157,10 @@ end
 -- `why`: nil in check mode, when f has to do the same as before.
 local function capture_again(self, call, why, ...)
   local capture <close> = core.capture_again(self.made)
-  local results = results_from(self, core.capture_spawn(capture, self.f, ...))
+  local results = results_from(self, core.capture_spawn(capture, self[FUNCTION], ...))
   check_open(self)
   local is_patched, what, first, restaged = core.capture_update(capture, self.made, true)
-  self.results = results
+  self[RESULTS] = results
   if not why and (not is_patched or what > restaged) then
     self.broken = ("a graphed function did something else with the same arguments and upvalues: %s"):format(
       is_patched and first or what)
@@ -173,41 +183,38 @@ local function run_again(self, ...)
     core.sleep(0) -- whoever waits for it goes on first
   end
   check_open(self)
-  if self.broken and self.known then
+  if self.broken and self[KNOWN] then
     core.raise("InvalidArgument", self.broken, refresh_hint)
   end
   self.runs = self.runs + 1
-  local call = self.runs + self.replays
+  local call = self.runs + self[REPLAYS]
   note(self, call, "failed") -- until it has not
   if self.eager < self.warmup then
     return results_of(warm_up(self, call, ...), self.device:current():mark())
   elseif not self.made then
     capture_first(self, call, ...)
   else
-    local has_same = self.known and is_same(self.known, self.upvalues, self.f, ...)
+    local has_same = self[KNOWN] and is_same(self[KNOWN], self[UPVALUES], self[FUNCTION], ...)
     capture_again(self, call, not has_same and difference(self, ...) or nil, ...)
   end
   remember(self, ...)
-  return results_of(self.results, self.made:launch())
+  return results_of(self[RESULTS], self.made:launch())
 end
 
 --- graphed(...) -> op, what f returned when it ran last. The op is the graph's launch; in the first calls, which run
 -- f as it is and wait for all that the device does, one that is over. Inside a capture f is run, and becomes part of
 -- that. Runs f, as a task, and then yields in a task, when an argument or upvalue has changed; else it does not block.
-function graphed.__call(self, ...)
-  local known = self.known
+graphed.__call = core.graphed_caller(function(self, ...) -- what is no replay
   if is_captured(self.device) then
-    return self.device:current():mark(), self.f(...)
-  elseif known and not self.is_strict and is_same(known, self.upvalues, self.f, ...) then
-    self.replays = self.replays + 1
-    return results_of(self.results, self.made:launch())
+    return self.device:current():mark(), self[FUNCTION](...)
   end
   return run_again(self, ...)
-end
+end)
 
 --- graphed:refresh() -> graphed: the next call runs f again, whether or not a change can be seen.
 function graphed.refresh(self)
-  self.known, self.broken = nil, nil
+  forget(self)
+  self.broken = nil
   return self
 end
 
@@ -237,17 +244,18 @@ function graphed.explain(self)
     lines[#lines + 1] = ("call %d: %s"):format(reason.call, in_words(reason))
     past = reason.call + 1
   end
-  local calls = self.runs + self.replays
+  local calls = self.runs + self[REPLAYS]
   replayed(past, calls)
   lines[#lines + 1] = ("%d calls: %d eager, %d captures, %d nodes patched, %d replays with nothing to patch"):format(
-    calls, self.eager, self.captures, self.patches, self.replays)
+    calls, self.eager, self.captures, self.patches, self[REPLAYS])
   return table.concat(lines, "\n"), { calls = calls, eager = self.eager, captures = self.captures,
-    patches = self.patches, replays = self.replays }
+    patches = self.patches, replays = self[REPLAYS] }
 end
 
 --- graphed:close(): ends its graph. Idempotent.
 function graphed.close(self)
-  self.is_closed, self.known = true, nil
+  self.is_closed = true
+  forget(self)
   if self.made then
     self.made:close()
     self.made = nil
@@ -284,7 +292,7 @@ return function(device, options, f)
   if warmup < 0 or math.type(warmup) ~= "integer" then
     core.raise("InvalidArgument", ("warmup of graphed: a whole number from 0 on expected, got %s"):format(warmup))
   end
-  return sealed(setmetatable({ device = device, f = f, warmup = warmup, label = options.label, pool = options.pool,
-    is_strict = device.check and true or false, runs = 0, eager = 0, captures = 0, patches = 0, replays = 0,
-    reasons = {}, noted = 0 }, graphed), graphed)
+  return sealed(setmetatable({ false, false, false, f, false, 0, device = device, warmup = warmup,
+    label = options.label, pool = options.pool, is_strict = device.check and true or false, runs = 0, eager = 0,
+    captures = 0, patches = 0, reasons = {}, noted = 0 }, graphed), graphed)
 end

@@ -543,6 +543,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"capture_again", gpu_lua_capture_again},
                                          {"capture_update", gpu_lua_capture_update},
                                          {"capture_active", gpu_lua_capture_active},
+                                         {"graphed_caller", gpu_lua_graphed_caller},
                                          {"graphed_same", gpu_lua_graphed_same},
                                          {"overlap", gpu_lua_overlap},
                                          {"map_kind", gpu_lua_map_kind},

@@ -421,7 +421,10 @@ static int capture_tostring(lua_State *L) {
 /* ---- graphs ---- */
 
 struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index) {
-    struct graph_handle *handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH);
+    struct graph_handle *handle = gpu_lua_test_tagged(L, g, index, GPU_LUA_KIND_GRAPH);
+    if (!handle) {
+        handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH); /* which says what it is */
+    }
     if (!handle->graph) {
         gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed graph");
     }
@@ -434,13 +437,14 @@ static struct gpu_graph *check_graph(lua_State *L, struct gpulua *g) {
 
 /* Behind it nothing of Lua's is made until the work is submitted: that may run finalisers, which
  * may close what this looks at. */
-static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, const char *what) {
-    static const char *const options[] = {"stream", "label", NULL};
+static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, int graph, int options,
+                                    const char *what) {
+    static const char *const names[] = {"stream", "label", NULL};
     struct gpu_submit submit = {0};
-    if (!lua_isnil(L, 2)) {
-        gpu_lua_check_options(L, 2, options, what);
-        submit.label = gpu_lua_field_string(L, 2, "label", what);
-        if (lua_getfield(L, 2, "stream") != LUA_TNIL) {
+    if (options) {
+        gpu_lua_check_options(L, options, names, what);
+        submit.label = gpu_lua_field_string(L, options, "label", what);
+        if (lua_getfield(L, options, "stream") != LUA_TNIL) {
             if (!gpu_lua_test(L, g, -1, GPU_LUA_KIND_STREAM)) {
                 gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "stream of %s: a stream expected, got %s",
                              what, luaL_typename(L, -1));
@@ -448,13 +452,32 @@ static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, const char *
             submit.stream = gpu_lua_check_stream(L, g, -1);
         }
     }
-    struct gpu_device *device = gpu_graph_device(check_graph(L, g));
+    struct gpu_device *device = gpu_graph_device(gpu_lua_check_graph(L, g, graph));
     if (!submit.stream) {
         submit.stream = gpu_lua_current_stream(L, g, device);
     }
     submit.capture = gpu_lua_capture_find(L, g, device);
     gpu_lua_site(L, g, device, &submit.site);
     return submit;
+}
+
+bool gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int graph, int options) {
+    struct gpu_op **op =
+        gpu_lua_is_result_wanted(gpu_lua_call(L, &g->caller)) ? gpu_lua_op_new(L, g) : NULL;
+    int top = lua_gettop(L);
+    struct gpu_submit submit = submit_for(L, g, graph, options, "launch");
+    struct gpu_error error;
+    if (gpu_graph_launch(gpu_lua_check_graph(L, g, graph), &submit, op, &error)) {
+        if (op) {
+            *op = NULL;
+        }
+        gpu_lua_throw(L, &error);
+    }
+    if (op) {
+        gpu_lua_op_loosen(op);
+    }
+    lua_settop(L, top);
+    return op != NULL;
 }
 
 /* graph:launch({stream=, label=}) -> op. All nodes as one operation; in a capture, its nodes become
@@ -464,21 +487,7 @@ int gpu_lua_graph_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     check_graph(L, g);
     lua_settop(L, 2);
-    struct gpu_op **op =
-        gpu_lua_is_result_wanted(gpu_lua_call(L, &g->caller)) ? gpu_lua_op_new(L, g) : NULL;
-    struct gpu_submit submit = submit_for(L, g, "launch");
-    struct gpu_error error;
-    if (gpu_graph_launch(check_graph(L, g), &submit, op, &error)) {
-        if (op) {
-            *op = NULL;
-        }
-        gpu_lua_throw(L, &error);
-    }
-    if (op) {
-        gpu_lua_op_loosen(op);
-    }
-    lua_settop(L, 3);
-    return 1; /* the op, if anybody wants it */
+    return gpu_lua_graph_submit(L, g, 1, lua_isnil(L, 2) ? 0 : 2); /* the op, if it is wanted */
 }
 
 /* graph:upload({stream=}) -> the graph: what the first launch would do beside launching. Only the
@@ -487,7 +496,7 @@ int gpu_lua_graph_upload(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     gpu_lua_check_eager(L, g, gpu_graph_device(check_graph(L, g)), "an upload");
     lua_settop(L, 2);
-    struct gpu_submit submit = submit_for(L, g, "upload");
+    struct gpu_submit submit = submit_for(L, g, 1, lua_isnil(L, 2) ? 0 : 2, "upload");
     struct gpu_error error;
     if (gpu_graph_upload(check_graph(L, g), &submit, &error)) {
         gpu_lua_throw(L, &error);

@@ -35,6 +35,10 @@ struct gpu_capture *gpu_lua_capture_at(lua_State *L, struct gpulua *g, int index
 /* The same; NULL: it has ended. */
 struct gpu_capture *gpu_lua_capture_look(lua_State *L, struct gpulua *g, int index);
 
+/* Launches the graph that lies there, with the options that lie there (0: none), and pushes the op,
+ * if the caller's caller wants a result: else false. */
+bool gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int graph, int options);
+
 /* control.c */
 int gpu_lua_control_check(lua_State *L);
 int gpu_lua_control_begin(lua_State *L);
@@ -54,7 +58,10 @@ int gpu_lua_graph_upload(lua_State *L);
 int gpu_lua_capture_again(lua_State *L);
 int gpu_lua_capture_update(lua_State *L);
 int gpu_lua_capture_active(lua_State *L);
-int gpu_lua_graphed_same(lua_State *L);
 int gpu_lua_graph_bind(lua_State *L);
+
+/* ---- graphed.c ---- */
+int gpu_lua_graphed_caller(lua_State *L);
+int gpu_lua_graphed_same(lua_State *L);
 
 #endif

@@ -72,26 +72,6 @@ int gpu_lua_capture_active(lua_State *L) {
     return 1;
 }
 
-/* core.graphed_same(known, upvalues, f, ...) -> are the arguments those in `known`, by identity,
- * and the upvalues of f those in `upvalues`? What each replay of a graphed function asks first. */
-int gpu_lua_graphed_same(lua_State *L) {
-    int count = lua_gettop(L) - 3;
-    bool is_same = lua_getfield(L, 1, "n") == LUA_TNUMBER && lua_tointeger(L, -1) == count;
-    lua_pop(L, 1);
-    for (int i = 1; i <= count && is_same; i++) {
-        lua_rawgeti(L, 1, i);
-        is_same = lua_rawequal(L, -1, i + 3);
-        lua_pop(L, 1);
-    }
-    for (int i = 1; is_same && lua_getupvalue(L, 3, i); i++) {
-        lua_rawgeti(L, 2, i);
-        is_same = lua_rawequal(L, -1, -2);
-        lua_pop(L, 2);
-    }
-    lua_pushboolean(L, is_same);
-    return 1;
-}
-
 /* ---- binds ---- */
 
 static void get_scalar(lua_State *L, int at, const char *name, struct gpu_graph_bind *bind) {

@@ -1,0 +1,108 @@
+/* Functions that become graphs: what each call of one does. The rest is lua/gpulua/graphed.lua. */
+#include <lauxlib.h>
+
+#include "binding/caller.h"
+#include "binding/graph.h"
+#include "binding/loop.h"
+
+/* What a graphed function keeps by number, as in graphed.lua. */
+enum {
+    GRAPHED_GRAPH = 1, /* false: no call is a replay */
+    GRAPHED_KNOWN,
+    GRAPHED_UPVALUES,
+    GRAPHED_FUNCTION,
+    GRAPHED_RESULTS,
+    GRAPHED_REPLAYS
+};
+
+/* Where these are on the stack; the arguments, `count`, lie from `first` on. */
+struct graphed_call {
+    int known, upvalues, function, first, count;
+};
+
+static bool is_same(lua_State *L, const struct graphed_call *call) {
+    bool is =
+        lua_getfield(L, call->known, "n") == LUA_TNUMBER && lua_tointeger(L, -1) == call->count;
+    lua_pop(L, 1);
+    for (int i = 0; i < call->count && is; i++) {
+        lua_rawgeti(L, call->known, i + 1);
+        is = lua_rawequal(L, -1, call->first + i);
+        lua_pop(L, 1);
+    }
+    for (int i = 1; is && lua_getupvalue(L, call->function, i); i++) {
+        lua_rawgeti(L, call->upvalues, i);
+        is = lua_rawequal(L, -1, -2);
+        lua_pop(L, 2);
+    }
+    return is;
+}
+
+/* core.graphed_same(known, upvalues, f, ...) -> are the arguments those in `known`, by identity,
+ * and the upvalues of f those in `upvalues`? */
+int gpu_lua_graphed_same(lua_State *L) {
+    lua_pushboolean(L, is_same(L, &(struct graphed_call){1, 2, 3, 4, lua_gettop(L) - 3}));
+    return 1;
+}
+
+static int run_ended(lua_State *L, int status, lua_KContext context) {
+    (void)status;
+    (void)context;
+    return lua_gettop(L);
+}
+
+/* Pushes what f has returned. */
+static int push_results(lua_State *L, int results) {
+    lua_getfield(L, results, "n");
+    int count = (int)lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    luaL_checkstack(L, count, "too many results");
+    for (int i = 1; i <= count; i++) {
+        lua_rawgeti(L, results, i);
+    }
+    return count;
+}
+
+/* graphed(...) -> op, what f returned when it ran last. Upvalue: what is called with the same where
+ * that is not a replay with nothing to patch. */
+static int graphed_call(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    int count = lua_gettop(L) - 1;
+    bool is_replay = lua_istable(L, 1) && lua_rawgeti(L, 1, GRAPHED_GRAPH) == LUA_TUSERDATA;
+    int graph = count + 2;
+    if (is_replay) {
+        luaL_checkstack(L, LUA_MINSTACK, "too many arguments");
+        is_replay = !gpu_lua_is_captured(g, gpu_graph_device(gpu_lua_check_graph(L, g, graph)));
+    }
+    if (is_replay) {
+        lua_rawgeti(L, 1, GRAPHED_KNOWN);
+        lua_rawgeti(L, 1, GRAPHED_UPVALUES);
+        lua_rawgeti(L, 1, GRAPHED_FUNCTION);
+        is_replay = is_same(L, &(struct graphed_call){graph + 1, graph + 2, graph + 3, 2, count});
+    }
+    if (!is_replay) {
+        lua_settop(L, count + 1);
+        lua_pushvalue(L, lua_upvalueindex(2));
+        lua_insert(L, 1);
+        lua_callk(L, count + 1, LUA_MULTRET, 0, run_ended);
+        return lua_gettop(L);
+    }
+    lua_rawgeti(L, 1, GRAPHED_REPLAYS);
+    lua_Integer replays = lua_tointeger(L, -1);
+    lua_pushinteger(L, replays + 1);
+    lua_rawseti(L, 1, GRAPHED_REPLAYS);
+    lua_rawgeti(L, 1, GRAPHED_RESULTS);
+    int results = lua_gettop(L);
+    if (!gpu_lua_graph_submit(L, g, graph, 0)) {
+        return 0;
+    }
+    return 1 + push_results(L, results);
+}
+
+/* core.graphed_caller(run) -> the __call of graphed functions */
+int gpu_lua_graphed_caller(lua_State *L) {
+    luaL_checktype(L, 1, LUA_TFUNCTION);
+    gpu_lua_push_object(L);
+    lua_pushvalue(L, 1);
+    lua_pushcclosure(L, graphed_call, 2);
+    return 1;
+}
