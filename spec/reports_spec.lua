@@ -321,6 +321,106 @@ describe("a kernel that reports", function()
     end
   end)
 
+  local function add(x, by)
+    return mod.step:launch(four, x, x, by, 5)
+  end
+
+  it("unseen, is left to the task that launched it while that lives", function()
+    local x <close> = ints(0)
+    local mine <close> = ints(1)
+    local goes_on = false
+    local task = gpu.spawn(function()
+      add(x, 9)
+      while not goes_on do gpu.sleep(0.001) end
+      local ok, err = pcall(x.read, x)
+      return not ok and (err.root and "root " .. err.root.label or err.code)
+    end)
+    gpu.sleep(0.001)
+    dev:current():mark():await()
+    for _ = 1, 3 do
+      assert.equal(1, mine:read()[1])
+      dev:current():synchronize()
+    end
+    goes_on = true
+    assert.equal("root step", task:await())
+    dev:synchronize()
+  end)
+
+  it("unseen by its task, is raised by the next read of another one", function()
+    local x <close> = ints(0)
+    local mine <close> = ints(1)
+    local task = gpu.spawn(function()
+      add(x, 9)
+      dev:current():mark():await()
+    end)
+    task:await()
+    support.raises("KernelFailed", { "9 is more than 5" }, mine.read, mine)
+    assert.equal(1, mine:read()[1])
+  end)
+
+  it("unseen, is raised where a task waits for the whole device", function()
+    local x <close> = ints(0)
+    local task = gpu.spawn(function()
+      add(x, 9)
+      gpu.sleep(10)
+    end)
+    gpu.sleep(0.001)
+    support.raises("KernelFailed", { "9 is more than 5" }, dev.synchronize, dev)
+    dev:synchronize()
+    task:cancel()
+    task:join()
+  end)
+
+  it("is told of in the tasks that it concerns alone, of many at once", function()
+    local next_number, wrong, failed = 0, {}, 0
+    local function work()
+      while next_number < 200 do
+        next_number = next_number + 1
+        local number = next_number
+        local x <close> = ints(0)
+        local is_bad = number % 10 == 3
+        if is_bad then add(x, 9) else add(x, 1) end
+        local ok, err = pcall(x.read, x)
+        failed = failed + (ok and 0 or 1)
+        if ok == is_bad then
+          wrong[#wrong + 1] = ("%d: %s"):format(number, tostring(err))
+        end
+      end
+    end
+    local tasks = {}
+    for i = 1, 8 do tasks[i] = gpu.spawn(work) end
+    gpu.all(tasks)
+    assert.are.same({}, wrong)
+    assert.equal(20, failed)
+    assert.equal(0, dev:stats().errors_unobserved)
+  end)
+
+  it("is the root also of what failed because of it, before it was known", function()
+    if dev.kind ~= "cpu" then
+      pending "a failed assertion ends this device: see lost_spec"
+    end
+    local later = dev:compile [[
+      #include <assert.h>
+      extern "C" __global__ void later(const int *x, int *y) { assert(x[0] < 5); y[0] = 1; }
+    ]].later
+    for round = 1, 200 do
+      local x <close> = ints(0)
+      local y <close> = ints(0)
+      local z <close> = ints(0)
+      local other <close> = dev:stream()
+      add(x, 9)
+      other:use(function()
+        later:launch({ grid = 1, block = 1 }, x, y)
+        if round % 2 == 0 then gpu.sleep(0.0002) end
+      end)
+      mod.plain:launch(four, z, y, 1)
+      local err = support.raises("DependencyFailed", { "'step'" }, z.read, z)
+      assert.equal("step", err.root.label)
+    end
+    dev:synchronize() -- nothing is left that nobody has seen
+    assert.equal(0, dev:stats().errors_unobserved)
+  end)
+
   it("reports in the next life of the device, too", function()
     if not support.is_isolated() then
       pending "the device lives in this process"

@@ -325,7 +325,7 @@ static bool is_clean(struct gpu_device *device) {
     struct gpu_stats stats;
     bool is_idle = gpu_device_wait_idle(device, WAIT_NS, &error) == GPULUA_OK;
     gpu_error_finish(&error);
-    while (gpu_device_take_unobserved(device, &error)) {
+    while (gpu_device_take_unobserved(device, false, &error)) {
         gpu_error_finish(&error);
     }
     (void)gpu_device_poll(device);

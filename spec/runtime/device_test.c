@@ -196,7 +196,7 @@ static void test_lost(void) {
     check(gpu_work_fill(&submit, &ref, &value, NULL, &error) == GPULUA_DEVICE_LOST, "process",
           "later work raises DeviceLost");
     gpu_error_finish(&error);
-    check(!gpu_device_take_unobserved(device, &error), "process",
+    check(!gpu_device_take_unobserved(device, false, &error), "process",
           "observed losses are not reported again");
     gpu_block_release(block);
     gpu_device_close(device, 100);

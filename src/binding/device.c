@@ -37,16 +37,32 @@ void gpu_lua_push_device(lua_State *L, struct gpulua *g, struct gpu_device *devi
 
 /* ---- failures that nobody has seen ---- */
 
-void gpu_lua_raise_unobserved(lua_State *L, struct gpu_device *device) {
+void gpu_lua_raise_unobserved(lua_State *L, struct gpu_device *device, bool is_own) {
     struct gpu_error error;
-    if (gpu_device_take_unobserved(device, &error) || gpu_device_check(device, &error)) {
+    if (gpu_device_take_unobserved(device, is_own, &error) || gpu_device_check(device, &error)) {
         gpu_lua_throw(L, &error);
     }
 }
 
+#define REPORTED_MAX 16u /* of a device; of the rest how many there are */
+
 void gpu_lua_device_report(struct gpulua *g, lua_State *L, struct device_handle *handle) {
     struct gpu_error error;
-    while (lua_checkstack(L, 4) && gpu_device_take_unobserved(handle->device, &error)) {
+    uint64_t count = 0, more = 0;
+    gpulua_status last = GPULUA_OK;
+    while (lua_checkstack(L, 4) && gpu_device_take_unobserved(handle->device, false, &error)) {
+        if (++count <= REPORTED_MAX) {
+            gpu_lua_error_push_owned(L, &error);
+            gpu_lua_tell(g, L, NULL);
+        } else {
+            more++;
+            last = error.code;
+            gpu_error_finish(&error);
+        }
+    }
+    if (more > 0) {
+        gpu_error_set(&error, last, "%llu more failures that nobody has seen",
+                      (unsigned long long)more);
         gpu_lua_error_push_owned(L, &error);
         gpu_lua_tell(g, L, NULL);
     }
@@ -471,6 +487,9 @@ int gpu_lua_device_get(lua_State *L) {
         gpu_lua_push_device(L, g, same->device);
         return 1;
     }
+    if (!is_shared) {
+        gpu_device_set_tasks(handle->device, &g->tasks);
+    }
     if (!gpu_lua_trace_device(g, handle) && g->config.on_log) { /* it works all the same */
         g->config.on_log(g->config.user, "no host memory to keep what is traced of a device");
     }
@@ -526,6 +545,8 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle) {
     handle->closed_device = device;
     if (handle->shared) {
         gpu_lua_shared_leave(g, handle);
+    } else {
+        gpu_device_set_tasks(device, NULL);
     }
 }
 
@@ -639,7 +660,7 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
     gpu_device_poll(device);
     gpu_lua_hooks_tell(g);
     gpu_lua_check_know_all(g);
-    gpu_lua_raise_unobserved(L, device);
+    gpu_lua_raise_unobserved(L, device, false);
     lua_settop(L, 1);
     return 1;
 }
@@ -775,7 +796,7 @@ int gpu_lua_in_flight(lua_State *L) {
 /* core.raise_unseen(dev): raises a failure of work that is over and that nobody has seen; then it
  * is seen. Does not wait. */
 int gpu_lua_raise_unseen(lua_State *L) {
-    gpu_lua_raise_unobserved(L, gpu_lua_check_device(L, GPU_LUA(L), 1, NULL));
+    gpu_lua_raise_unobserved(L, gpu_lua_check_device(L, GPU_LUA(L), 1, NULL), false);
     return 0;
 }
 

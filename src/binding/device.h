@@ -53,8 +53,8 @@ static inline struct device_handle *gpu_lua_find_device(const struct gpulua *g,
     return handle;
 }
 /* Raises the oldest failure of the device that nobody has seen, if there is one, or that the device
- * is lost. */
-void gpu_lua_raise_unobserved(lua_State *L, struct gpu_device *device);
+ * is lost. `is_own`: not what another task launched that has not ended, which may yet see it. */
+void gpu_lua_raise_unobserved(lua_State *L, struct gpu_device *device, bool is_own);
 /* Tells the host of them instead. */
 void gpu_lua_device_report(struct gpulua *g, lua_State *L, struct device_handle *handle);
 void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle);

@@ -672,6 +672,7 @@ static const char *start(struct gpulua *g, const gpulua_config *config) {
     g->ready_head = NULL;
     g->ready_tail = &g->ready_head;
     g->failed_tail = &g->failed;
+    g->tasks.is_live = gpu_lua_task_is_live;
     g->descriptors_fd = -1;
     g->pid = getpid();
     g->guest_deadline_ns = INT64_MAX;

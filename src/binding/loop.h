@@ -194,6 +194,7 @@ struct gpulua {
     atomic_int interrupt; /* so often has somebody asked for it; GPU_LUA_TIME_IS_UP: see limits.h */
     _Atomic(lua_State *) innermost; /* the coroutine that runs, for the hook of an interrupt */
     struct task *running;
+    struct gpu_tasks tasks; /* as devices see them */
     struct task *ready_head, **ready_tail;
     uint32_t ready_count;
     struct task *live;
@@ -370,6 +371,8 @@ void gpu_lua_task_anchors(lua_State *L); /* once for a state */
  * handle. The caller makes it ready or holds it. */
 struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is_root);
 void gpu_lua_task_ready(struct gpulua *g, struct task *task);
+/* Has it not ended? Of an object's gpu_tasks. */
+bool gpu_lua_task_is_live(const struct gpu_tasks *tasks, uint64_t number);
 void gpu_lua_task_cancel(struct task *task);
 void gpu_lua_task_detach(struct task *task);
 void gpu_lua_task_finish(lua_State *L, struct task *task); /* its handle is garbage */

@@ -269,7 +269,7 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
     struct gpu_device *device = gpu_stream_device(gpu_lua_check_stream(L, g, 1));
     gpu_device_poll(device);
     gpu_lua_check_know_all(g);
-    gpu_lua_raise_unobserved(L, device);
+    gpu_lua_raise_unobserved(L, device, true);
     lua_settop(L, 1);
     return 1;
 }

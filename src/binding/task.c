@@ -34,6 +34,15 @@ static void sibling_unlink(struct task *task) {
     }
 }
 
+bool gpu_lua_task_is_live(const struct gpu_tasks *tasks, uint64_t number) {
+    const struct gpulua *g = (const void *)((const char *)tasks - offsetof(struct gpulua, tasks));
+    const struct task *task = g->live;
+    while (task && task->number != number) {
+        task = task->live_next;
+    }
+    return task != NULL;
+}
+
 static void live_link(struct gpulua *g, struct task *task) {
     task->live_next = g->live;
     task->live_link = &g->live;
@@ -513,6 +522,11 @@ void gpu_lua_task_closed(lua_State *L, struct task *task) {
     task_end(L, task, task->outcome, 1);
 }
 
+static void set_running(struct gpulua *g, struct task *task) {
+    g->running = task;
+    g->tasks.running = task ? task->number : 0;
+}
+
 /* Stack of `from` is left as it was. */
 void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     if (!lua_checkstack(from, 4)) {
@@ -525,7 +539,7 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     struct task *outer = g->running;
     int arg_count = task->is_started ? 0 : lua_gettop(co) - 1; /* of task_main */
     int result_count;
-    g->running = task;
+    set_running(g, task);
     task->state = TASK_RUNNING;
     task->is_started = true;
     task->is_resumed_by_loop = true;
@@ -533,12 +547,12 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     int64_t outer_ns;
     gpu_lua_limits_begin(g, &outer_ns);
     struct gpu_lua_began began;
-    gpu_lua_trace_run_begins(g, task, &began);
+    gpu_lua_trace_run_begins(g, &began);
     int status = lua_resume(co, from, arg_count, &result_count);
     gpu_lua_trace_run_ends(g, task, &began);
     gpu_lua_limits_end(g, outer_ns);
     gpu_lua_set_innermost(g, outer_innermost);
-    g->running = outer;
+    set_running(g, outer);
     if (status == LUA_YIELD) {
         lua_pop(co, result_count);
         if (task->state == TASK_RUNNING) {
@@ -573,7 +587,7 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
     task->is_stuck = why;
     task->state = TASK_RUNNING; /* who closes it is the loop */
     struct task *outer = g->running;
-    g->running = NULL; /* what it closes may neither yield nor run tasks */
+    set_running(g, NULL); /* what it closes may neither yield nor run tasks */
     g->turn_depth++;
     lua_State *outer_innermost = gpu_lua_set_innermost(g, co);
     if (atomic_load(&g->interrupt) >= GPU_LUA_TIME_IS_UP) {
@@ -584,7 +598,7 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
     }
     gpu_lua_set_innermost(g, outer_innermost);
     g->turn_depth--;
-    g->running = outer;
+    set_running(g, outer);
     struct gpu_error error;
     if (!why) {
         gpu_error_set(&error, GPULUA_CANCELLED, "the task was ended, as no task can run any more");

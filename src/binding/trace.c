@@ -32,7 +32,6 @@ struct tracing {
     struct gpu_trace *spans; /* retained */
     struct traced_log *logs; /* owned */
     uint32_t log_count;
-    uint64_t task;             /* the number of the one that runs; 0: none */
     int64_t run_begun_ns;      /* since then */
     int64_t begun_ns;          /* tracing; before everything in the logs */
     struct open_range *ranges; /* the newest first */
@@ -52,7 +51,6 @@ static bool start(struct gpulua *g) {
         return false;
     }
     made->spans = spans;
-    made->task = g->running ? g->running->number : 0;
     made->begun_ns = made->run_begun_ns = gpu_lua_now_ns();
     g->tracing = made;
     return true;
@@ -95,9 +93,6 @@ bool gpu_lua_trace_device(struct gpulua *g, const struct device_handle *handle) 
     if (handle->shared) {
         log->seat = gpu_seat_number(g->seat) + 1;
         log->before = extent_of(log->trace);
-        gpu_seat_set_task(g->seat, &tracing->task);
-    } else {
-        gpu_trace_set_task(log->trace, &tracing->task);
     }
     return true;
 }
@@ -136,9 +131,6 @@ void gpu_lua_trace_finish(struct gpulua *g) {
         range->tracing = NULL;
     }
     for (uint32_t i = 0; i < tracing->log_count; i++) {
-        if (tracing->logs[i].seat == 0) { /* seats are left */
-            gpu_trace_set_task(tracing->logs[i].trace, NULL);
-        }
         gpu_trace_release(tracing->logs[i].trace);
     }
     gpu_trace_release(tracing->spans);
@@ -213,13 +205,10 @@ void gpu_lua_trace_wait_ends(lua_State *L, struct gpulua *g, struct gpu_lua_bega
     gpu_trace_add_span(g->tracing->spans, &span);
 }
 
-void gpu_lua_trace_run_begins(struct gpulua *g, const struct task *task,
-                              struct gpu_lua_began *began) {
+void gpu_lua_trace_run_begins(struct gpulua *g, struct gpu_lua_began *began) {
     began->at_ns = 0;
     if (__builtin_expect(g->tracing != NULL, 0)) {
         began->at_ns = gpu_lua_now_ns();
-        began->op = g->tracing->task;
-        g->tracing->task = task->number;
         g->tracing->run_begun_ns = began->at_ns;
     }
 }
@@ -230,7 +219,6 @@ void gpu_lua_trace_run_ends(struct gpulua *g, const struct task *task,
     if (__builtin_expect(!tracing, 1)) {
         return;
     }
-    tracing->task = began->at_ns ? began->op : 0;
     if (!began->at_ns || !gpu_trace_has_span_room(tracing->spans)) {
         return; /* tracing began in it; or it is full */
     }

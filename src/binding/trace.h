@@ -21,8 +21,7 @@ void gpu_lua_trace_wait_begins(struct gpulua *g, const struct gpu_op *op, const 
                                struct gpu_lua_began *began);
 void gpu_lua_trace_wait_ends(lua_State *L, struct gpulua *g, struct gpu_lua_began *began);
 /* A task is resumed; it has yielded or ended. */
-void gpu_lua_trace_run_begins(struct gpulua *g, const struct task *task,
-                              struct gpu_lua_began *began);
+void gpu_lua_trace_run_begins(struct gpulua *g, struct gpu_lua_began *began);
 void gpu_lua_trace_run_ends(struct gpulua *g, const struct task *task, struct gpu_lua_began *began);
 
 int gpu_lua_trace_info(lua_State *L);      /* core.trace_info */

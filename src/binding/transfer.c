@@ -94,7 +94,7 @@ void gpu_lua_check_contents(lua_State *L, struct buffer *buffer) {
     if (gpu_ref_failure(&buffer->ref, &error)) {
         gpu_lua_throw(L, &error);
     }
-    gpu_lua_raise_unobserved(L, device);
+    gpu_lua_raise_unobserved(L, device, true);
 }
 
 uint8_t *gpu_lua_host_bytes(const struct buffer *buffer) {
@@ -489,7 +489,7 @@ static int read_chunk(lua_State *L, int status, lua_KContext context) {
         check_chunk(L);
         finish_chunk(L, g, buffer, transfer);
     }
-    gpu_lua_raise_unobserved(L, transfer->device);
+    gpu_lua_raise_unobserved(L, transfer->device, true);
     return read_end(L, transfer);
 }
 

@@ -157,12 +157,47 @@ void gpu_device_on_reply(void *user, const struct wire_reply *reply) {
 
 /* ---- failures spread along dependencies ---- */
 
+static void set_failure(struct gpu_op *op, struct gpu_failure *failure) {
+    struct gpu_device *device = op->device;
+    struct gpu_failure *before = op->failure;
+    op->failure = failure;
+    if (!before || !gpu_failed_replace(device, before, failure)) {
+        gpu_failed_add(device, (struct gpu_point){op->stream->slot, op->seq}, failure);
+    }
+    gpu_failure_release(before);
+}
+
+/* What the device has said of the operation itself: it may have failed because it read what one
+ * before it, which is known to have failed only now, should have written. */
+static bool has_own_failure(const struct gpu_op *op) {
+    const struct gpu_failure *failure = op->failure;
+    return failure && !failure->root && failure->error.code == GPULUA_KERNEL_FAILED &&
+           failure->error.op.stream == op->stream_number && failure->error.op.seq == op->seq;
+}
+
+/* Those that have inherited it inherit what it was a consequence of. */
+static void pass_on(struct gpu_device *device, const struct gpu_failure *before,
+                    struct gpu_failure *now) {
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        const struct gpu_stream *stream = device->streams[slot];
+        for (struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
+            if (op->failure && op->failure->root == before) {
+                set_failure(op, gpu_failure_of_dependency(op, now));
+            }
+        }
+    }
+}
+
 static bool inherit_failure(struct gpu_op *op) {
     for (uint32_t i = 0; i < op->dep_count; i++) {
         struct gpu_failure *cause = gpu_failed_find(op->device, op->deps[i]);
-        if (cause) {
-            op->failure = gpu_failure_of_dependency(op, cause);
-            gpu_failed_add(op->device, (struct gpu_point){op->stream->slot, op->seq}, op->failure);
+        if (cause && cause != op->failure) {
+            struct gpu_failure *before = op->failure ? gpu_failure_retain(op->failure) : NULL;
+            set_failure(op, gpu_failure_of_dependency(op, cause));
+            if (before) {
+                pass_on(op->device, before, op->failure);
+                gpu_failure_release(before);
+            }
             return true;
         }
     }
@@ -176,7 +211,7 @@ void gpu_failures_spread(struct gpu_device *device) {
         for (uint32_t slot = 0; slot < device->slot_count; slot++) {
             struct gpu_stream *stream = device->streams[slot];
             for (struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
-                if (!op->failure && inherit_failure(op)) {
+                if ((!op->failure || has_own_failure(op)) && inherit_failure(op)) {
                     is_changed = true;
                 }
             }

@@ -390,6 +390,10 @@ gpulua_status gpu_device_open(const struct gpu_device_info *info, struct gpu_dev
     return status;
 }
 
+void gpu_device_set_tasks(struct gpu_device *device, const struct gpu_tasks *tasks) {
+    device->tasks = tasks;
+}
+
 void gpu_device_hold_calls(bool are_held) {
     gpu_executor_hold(are_held);
 }

@@ -219,9 +219,16 @@ bool gpu_device_is_returning(const struct gpu_device *device);
  * its way. Polls. */
 struct gpu_op *gpu_device_return(struct gpu_device *device);
 
-/* The oldest failure that nobody has observed, moved into `error` and thereby observed. False:
- * none. */
-bool gpu_device_take_unobserved(struct gpu_device *device, struct gpu_error *error);
+/* Tasks of who uses the device: work that is given to it is the running one's. Borrowed; NULL:
+ * none. Of a shared device each seat has its own (gpu_seat_set_tasks). */
+struct gpu_tasks {
+    uint64_t running; /* its number; 0: none */
+    bool (*is_live)(const struct gpu_tasks *tasks, uint64_t number);
+};
+void gpu_device_set_tasks(struct gpu_device *device, const struct gpu_tasks *tasks);
+/* The oldest failure that nobody has observed, moved into `error` and thereby observed. `is_own`:
+ * none of another task, unless that has ended. False: none. */
+bool gpu_device_take_unobserved(struct gpu_device *device, bool is_own, struct gpu_error *error);
 
 /* Budget and memory. Budget counts bytes of live blocks as rounded. reap returns bytes whose
  * release became final. */

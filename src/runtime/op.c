@@ -34,6 +34,8 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
     op->label = label;
     op->site = site;
     op->seat = gpu_seat_of(device);
+    const struct gpu_tasks *tasks = gpu_tasks_of(device, op->seat);
+    op->task = tasks ? tasks->running : 0;
     op->deps = op->deps_inline;
     return op;
 }
@@ -168,6 +170,7 @@ void gpu_op_end(struct gpu_op *op) {
         device->stats.ops_failed++;
         if (!op->failure->root) {
             op->failure->seat = op->seat;
+            op->failure->task = op->task;
             gpu_unobserved_add(device, op->failure);
         }
     } else {
@@ -459,6 +462,19 @@ void gpu_failed_add(struct gpu_device *device, struct gpu_point point,
         (struct gpu_failed_point){.point = point, .failure = gpu_failure_retain(failure)};
 }
 
+bool gpu_failed_replace(struct gpu_device *device, const struct gpu_failure *before,
+                        struct gpu_failure *failure) {
+    bool is_found = false;
+    for (uint32_t i = 0; i < device->failed_count; i++) {
+        if (device->failed[i].failure == before) {
+            gpu_failure_release(device->failed[i].failure);
+            device->failed[i].failure = gpu_failure_retain(failure);
+            is_found = true;
+        }
+    }
+    return is_found;
+}
+
 void gpu_unobserved_add(struct gpu_device *device, struct gpu_failure *failure) {
     if (failure->is_observed) {
         return;
@@ -505,13 +521,26 @@ void gpu_failure_keep(struct gpu_device *device, const struct gpu_seat *seat,
     gpu_failure_release(failure);
 }
 
-bool gpu_device_take_unobserved(struct gpu_device *device, struct gpu_error *error) {
+/* Of a task that has not ended, and is not the one that asks. */
+static bool is_of_another(struct gpu_failure *failure, const struct gpu_tasks *tasks) {
+    if (failure->task == 0 || failure->task == tasks->running) {
+        return false;
+    }
+    if (!tasks->is_live(tasks, failure->task)) {
+        failure->task = 0;
+    }
+    return failure->task != 0;
+}
+
+bool gpu_device_take_unobserved(struct gpu_device *device, bool is_own, struct gpu_error *error) {
     GPU_ENTER(device);
     const struct gpu_seat *seat = gpu_seat_of(device);
+    const struct gpu_tasks *tasks = is_own ? gpu_tasks_of(device, seat) : NULL;
     bool is_found = false;
     for (uint32_t k = 0; k < device->unobserved_count && !is_found; k++) {
         struct gpu_failure *failure = device->unobserved[k];
-        if (!failure->is_observed && (!failure->seat || !seat || failure->seat == seat)) {
+        if (!failure->is_observed && (!failure->seat || !seat || failure->seat == seat) &&
+            !(tasks && is_of_another(failure, tasks))) {
             gpu_error_copy(error, gpu_failure_error(failure));
             failure->is_observed = true;
             is_found = true;

@@ -26,6 +26,7 @@ struct gpu_failure {
     bool is_observed;
     struct gpu_failure *root;    /* retained; NULL: this is one */
     const struct gpu_seat *seat; /* whose it is to observe; NULL: anybody's. Compared alone */
+    uint64_t task;               /* that launched it, unless that has ended; 0: none */
     struct gpu_error error;
 };
 
@@ -57,6 +58,7 @@ struct gpu_op {
     const char *label;   /* interned or static */
     struct gpu_site site;
     const struct gpu_seat *seat; /* of a shared device: who submitted it. Compared alone */
+    uint64_t task;               /* the number of the task that did; 0: none */
     struct gpu_point *deps;      /* ops whose output this one reads; deps_inline or owned */
     /* From here on: nothing in those of the free list. */
     struct gpu_waiter *waiters;
@@ -290,7 +292,7 @@ struct gpu_seat {
     uint64_t share_number;
     uint32_t number;               /* given out once; UINT32_MAX: of nobody */
     const _Atomic int *interrupt;  /* borrowed; NULL: none */
-    const uint64_t *task;          /* as in gpu_trace_set_task */
+    const struct gpu_tasks *tasks; /* borrowed; NULL: none */
     int event_fd;                  /* owned: readable when somebody else's call woke it */
     bool is_asleep, is_napping;    /* armed; and it is a call that sleeps, not a loop */
     bool is_woken;                 /* event_fd is readable */
@@ -376,6 +378,7 @@ struct gpu_device {
     const struct gpu_observer *observer; /* borrowed */
     struct gpu_hooks *hooks;             /* retained; NULL: none */
     struct gpu_trace *trace;             /* retained; NULL: it is not traced */
+    const struct gpu_tasks *tasks;       /* borrowed; NULL: none; see gpu_tasks_of */
     int64_t seen_ns;  /* of a traced one, while ends are noted that one look saw; 0: now */
     bool is_injected; /* one of these is not 0 */
     uint64_t injected[GPU_INJECT_COUNT]; /* how many from now on it comes; 0: never */
@@ -545,6 +548,10 @@ struct gpu_seat *gpu_share_seat(const struct gpu_share *share);
 static inline struct gpu_seat *gpu_seat_of(const struct gpu_device *device) {
     return device->share ? gpu_share_seat(device->share) : NULL;
 }
+static inline const struct gpu_tasks *gpu_tasks_of(const struct gpu_device *device,
+                                                   const struct gpu_seat *seat) {
+    return seat ? seat->tasks : device->tasks;
+}
 /* The waiter, which is not linked, fires when its seat next polls. */
 void gpu_seat_fire(struct gpu_waiter *waiter, struct gpu_op *op);
 /* In the caller's poll: what has happened to what is its own. Returns how many waiters fired. */
@@ -652,6 +659,9 @@ void gpu_failure_release(struct gpu_failure *failure);
 /* The failure that (slot, seq) ended with, or NULL. */
 struct gpu_failure *gpu_failed_find(const struct gpu_device *device, struct gpu_point point);
 void gpu_failed_add(struct gpu_device *device, struct gpu_point point, struct gpu_failure *failure);
+/* Wherever it is findable. False: nowhere. */
+bool gpu_failed_replace(struct gpu_device *device, const struct gpu_failure *before,
+                        struct gpu_failure *failure);
 void gpu_unobserved_add(struct gpu_device *device, struct gpu_failure *failure);
 struct gpu_failure *gpu_failure_of_dependency(const struct gpu_op *op, struct gpu_failure *cause);
 /* A request: publishes `record` (opcode, object, u set; payload behind the header if any) and

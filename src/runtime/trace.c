@@ -33,7 +33,6 @@ struct gpu_trace {
     atomic_uint refs;
     pthread_mutex_t *lock; /* owned; NULL: one thread has it */
     char device_name[32];
-    const uint64_t *task;
     struct rows ops, uses, waits, spans, nodes;
     struct rows args; /* of 8 bytes; those of one launch lie together */
     struct traced_form {
@@ -293,10 +292,6 @@ void gpu_trace_release(struct gpu_trace *trace) {
     free(trace);
 }
 
-void gpu_trace_set_task(struct gpu_trace *trace, const uint64_t *task) {
-    trace->task = task;
-}
-
 /* ---- noting ---- */
 
 /* The row of the operation with that number; NULL: it is not kept. */
@@ -478,12 +473,6 @@ static uint32_t graph_number(struct gpu_trace *trace, struct gpu_graph *graph) {
     return graph->traced;
 }
 
-/* The number of the task that has given it; 0: none. */
-static uint64_t task_of(const struct gpu_trace *trace, const struct gpu_op *op) {
-    const uint64_t *task = op->seat ? op->seat->task : trace->task;
-    return task ? *task : 0;
-}
-
 /* False: it is the first for which there is no room. */
 static bool note(struct gpu_trace *trace, const struct gpu_op *op,
                  const struct gpu_envelope *envelope, const struct wire_record *record) {
@@ -514,7 +503,7 @@ static bool note(struct gpu_trace *trace, const struct gpu_op *op,
     }
     row->source = text_number(trace, op->site.source);
     row->line = op->site.line;
-    row->task = task_of(trace, op);
+    row->task = op->task;
     row->seat = op->seat ? op->seat->number + 1 : 0;
     row->asked_ns = envelope->asked_ns;
     row->given_ns = gpu_clock_ns();

@@ -98,10 +98,6 @@ struct gpu_trace *gpu_trace_retain(struct gpu_trace *trace);
 void gpu_trace_release(struct gpu_trace *trace); /* NULL: nothing */
 /* From here on several threads may have it, which nobody else knows yet. False: no memory. */
 bool gpu_trace_share(struct gpu_trace *trace);
-/* Where the number of the task is found that gives operations, borrowed; NULL: nowhere. Of a shared
- * device each seat has its own (gpu_seat_set_task). */
-void gpu_trace_set_task(struct gpu_trace *trace, const uint64_t *task);
-
 /* ---- noting; the device's own ---- */
 void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
                     const struct gpu_envelope *envelope, const struct wire_record *record);
