@@ -124,15 +124,19 @@ describe("a graphed function", function()
     fast(nil)
     fast(nil, nil)
     fast(0 / 0)
-    fast(0 / 0) -- which is not what it was
+    fast(0 / 0) -- which is what it was
     fast(1)
-    fast(1.0) -- the same to Lua
+    fast(1.0) -- which may come out otherwise
+    fast(0.0)
+    fast(-0.0) -- the same
+    fast(1 << 53)
+    fast(2.0 ^ 53) -- the same
     if dev.check then
-      assert.are.same({ 0, 0, 1, 2, 1, 1, 1, 1 }, seen)
+      assert.are.same({ 0, 0, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1 }, seen)
     else
-      assert.are.same({ 0, 1, 2, 1, 1, 1 }, seen)
+      assert.are.same({ 0, 1, 2, 1, 1, 1, 1, 1, 1, 1 }, seen)
     end
-    assert.equal(8, first(y))
+    assert.equal(12, first(y))
   end)
 
   it("returns what the function returned last, behind the op", function()
@@ -187,6 +191,69 @@ describe("a graphed function", function()
     assert.is_false(pcall(call))
     assert.is_false(pcall(call, 5))
     assert.is_false(pcall(call, fast:graph()))
+  end)
+
+  it("sees an upvalue that another task has set behind it", function()
+    local y = buffer(0)
+    local by = 1
+    local fast <close> = dev:graphed({ warmup = 0 }, function() y:fill(by) end)
+    for rounds = 1, 6 do
+      fast:refresh()
+      by = 1
+      local caller = gpu.spawn(function() fast() end)
+      local other = gpu.spawn(function()
+        for _ = 1, rounds do gpu.sleep(0) end
+        by = 9
+      end)
+      gpu.all(caller, other)
+      fast()
+      assert.equal(9, first(y))
+    end
+  end)
+
+  it("runs again when it was told so while it ran", function()
+    local y = buffer(0)
+    local seen = { by = 1 }
+    local fast <close> = dev:graphed({ warmup = 0 }, function()
+      y:fill(seen.by)
+      gpu.sleep(0.002)
+    end)
+    local caller = gpu.spawn(function() fast() end)
+    gpu.sleep(0.001)
+    seen.by = 5
+    fast:refresh()
+    caller:await()
+    fast()
+    assert.equal(5, first(y))
+  end)
+
+  it("takes arguments that cannot be put into words, or close it there", function()
+    local y = buffer(0)
+    local fast = dev:graphed({ warmup = 0 }, function(what) y:fill(what.by) end)
+    local function saying(f) return setmetatable({ by = 3 }, { __tostring = f }) end
+    fast(saying(function() error "no" end))
+    fast(saying(function() error "no" end))
+    assert.truthy(fast:explain():find("argument 1 is a table, was a table", 1, true))
+    local closing = saying(function() fast:close() return "closed" end)
+    support.raises("Closed", {}, fast, closing)
+  end)
+
+  it("is not broken by what a script puts into it", function()
+    if dev.check then
+      return -- no call is a replay there
+    end
+    for field = 1, 6 do
+      for _, value in ipairs { false, 5, "no", {}, { n = -7 }, { n = 2^40 }, tostring } do
+        local y = buffer(0)
+        local fast <close> = dev:graphed({ warmup = 0 }, function() y:fill(1) end)
+        fast()
+        fast()
+        rawset(fast, field, value)
+        pcall(fast)
+        pcall(fast, 1)
+      end
+    end
+    dev:synchronize()
   end)
 
   it("takes part in a capture", function()

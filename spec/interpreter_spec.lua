@@ -145,6 +145,12 @@ describe("the interpreter", function()
       end
       same "-e 'for i = 1, 5000 do arg[i] = i end' args.lua"
       same "-e 'for i = 1, 1000000 do arg[i] = i end' args.lua"
+      for _, count in ipairs { "1 << 31", "(1 << 31) - 1", "1 << 32", "math.maxinteger" } do
+        local _, err, code = run(gpulua,
+          ("-e 'arg = setmetatable({}, { __len = function() return %s end })' args.lua"):format(count))
+        assert.equal(1, code)
+        assert.truthy(err:find("too many arguments to script", 1, true), err)
+      end
     end)
 
     it("runs standard input where there is no script", function()

@@ -484,6 +484,18 @@ describe("op", function()
       dev:synchronize()
     end)
 
+    it("many of them that nobody has seen are counted at exit", function()
+      needs_failing()
+      local output, code = support.script [[
+        local dev = require "gpulua".device()
+        local mod = dev:compile 'extern "C" __global__ void check(int *x, int n) { assert(n > 0); x[0] = n; }'
+        for _ = 1, 100 do mod.check:launch({ grid = 1, block = 1 }, dev:buffer("i32", 1), 0) end
+      ]]
+      assert.equal(1, code)
+      assert.equal(16, select(2, output:gsub("assertion", "")))
+      assert.truthy(output:find("KernelFailed: 84 more failures that nobody has seen", 1, true), output)
+    end)
+
     it("unobserved to the end, is reported and the exit code is 1", function()
       needs_failing()
       local output, code = support.script [[

@@ -1,8 +1,9 @@
 -- Functions that become graphs: device:graphed(f).
 --
 -- The first calls run f as it is. Then f is captured once, and calls replay the graph. f is run again, and the graph
--- patched, when an argument or one of f's upvalues is another value than it was when f ran last; what f reads behind
--- tables or in other functions is not seen (graphed:refresh() says that it has changed). A device in check mode looks:
+-- patched, when an argument or one of f's upvalues is another value than it was when f ran last (0.0 and -0.0 are two,
+-- 1 and 1.0 as well; what another task sets while f waits is seen as f left it); what f reads behind tables or in other
+-- functions is not seen (graphed:refresh() says that it has changed). A device in check mode looks:
 -- there f runs at each call, and it is an error if it does something else with the same values.
 --
 -- A buffer that f makes is one as any other if somebody holds it when f has been captured (f returns it, say), and is
@@ -40,8 +41,18 @@ end
 -- A value for later; what would be kept alive by that is put into words at once.
 local function later(value)
   local kind = type(value)
-  return (kind == "number" or kind == "boolean" or kind == "nil") and value or kind == "string" and ("%q"):format(value)
-    or tostring(value)
+  if kind == "number" or kind == "boolean" or kind == "nil" then
+    return value
+  elseif kind == "string" then
+    return ("%q"):format(value)
+  end
+  local is_well, text = pcall(tostring, value)
+  return is_well and text or ("a %s"):format(kind)
+end
+
+-- As src/binding/graphed.c has it.
+local function is_same_value(a, b)
+  return rawequal(a, b) and math.type(a) == math.type(b) and (a ~= 0 or 1 / a == 1 / b) or a ~= a and b ~= b
 end
 
 -- The first argument or upvalue that is another one than when f ran last: { what, now, was }.
@@ -54,13 +65,13 @@ local function difference(self, ...)
   end
   for i = 1, known.n do
     local value = (select(i, ...))
-    if not rawequal(value, known[i]) then
+    if not is_same_value(value, known[i]) then
       return { i, later(value), later(known[i]) }
     end
   end
   for i = 1, self[UPVALUES].n do
     local name, value = debug.getupvalue(self[FUNCTION], i)
-    if not rawequal(value, self[UPVALUES][i]) then
+    if not is_same_value(value, self[UPVALUES][i]) then
       return { "upvalue '" .. name .. "'", later(value), later(self[UPVALUES][i]) }
     end
   end
@@ -90,11 +101,10 @@ local function in_words(reason)
   return words:format(why, reason.what) -- whichever of them it has
 end
 
-local function remember(self, ...)
-  self[KNOWN] = table.pack(...)
+local function upvalues_of(f)
   local upvalues, i = {}, 1
   while true do
-    local name, value = debug.getupvalue(self[FUNCTION], i)
+    local name, value = debug.getupvalue(f, i)
     if not name then
       break
     end
@@ -102,12 +112,17 @@ local function remember(self, ...)
     i = i + 1
   end
   upvalues.n = i - 1
-  self[UPVALUES] = upvalues
+  return upvalues
+end
+
+local function remember(self, upvalues, ...)
+  self[KNOWN], self[UPVALUES] = table.pack(...), upvalues
   self[GRAPH] = not self.is_strict and self.made
 end
 
 local function forget(self)
   self[KNOWN], self[GRAPH] = false, false
+  self.forgotten = self.forgotten + 1
 end
 
 -- ---- calls ----
@@ -126,6 +141,18 @@ local function results_from(self, task)
   local running <close> = setmetatable({ of = self }, running_of)
   self.task = task
   return running and table.pack(task:await())
+end
+
+-- f for a task of its own. Its upvalues are looked at right behind it, before another task comes and changes them.
+local function body_of(self)
+  local f <const> = self[FUNCTION]
+  local function ended(...)
+    self.left = upvalues_of(f)
+    return ...
+  end
+  return function(...)
+    return ended(f(...))
+  end
 end
 
 local refresh_hint <const> = "call refresh() when what it reads elsewhere has changed"
@@ -147,7 +174,7 @@ end
 
 local function capture_first(self, call, ...)
   local capture <close> = core.capture_begin(self.device, { label = self.label, pool = self.pool })
-  self[RESULTS] = results_from(self, core.capture_spawn(capture, self[FUNCTION], ...))
+  self[RESULTS] = results_from(self, core.capture_spawn(capture, body_of(self), ...))
   check_open(self)
   self.made = capture:finish()
   self.captures = self.captures + 1
@@ -157,7 +184,7 @@ end
 -- `why`: nil in check mode, when f has to do the same as before.
 local function capture_again(self, call, why, ...)
   local capture <close> = core.capture_again(self.made)
-  local results = results_from(self, core.capture_spawn(capture, self[FUNCTION], ...))
+  local results = results_from(self, core.capture_spawn(capture, body_of(self), ...))
   check_open(self)
   local is_patched, what, first, restaged = core.capture_update(capture, self.made, true)
   self[RESULTS] = results
@@ -187,6 +214,7 @@ local function run_again(self, ...)
     core.raise("InvalidArgument", self.broken, refresh_hint)
   end
   self.runs = self.runs + 1
+  local forgotten <const> = self.forgotten
   local call = self.runs + self[REPLAYS]
   note(self, call, "failed") -- until it has not
   if self.eager < self.warmup then
@@ -195,9 +223,13 @@ local function run_again(self, ...)
     capture_first(self, call, ...)
   else
     local has_same = self[KNOWN] and is_same(self[KNOWN], self[UPVALUES], self[FUNCTION], ...)
-    capture_again(self, call, not has_same and difference(self, ...) or nil, ...)
+    local why <const> = not has_same and difference(self, ...) or nil
+    check_open(self) -- a __tostring may have closed it
+    capture_again(self, call, why, ...)
   end
-  remember(self, ...)
+  if self.forgotten == forgotten then -- else what f has read may be what refresh() was called for
+    remember(self, self.left, ...)
+  end
   return results_of(self[RESULTS], self.made:launch())
 end
 
@@ -294,5 +326,5 @@ return function(device, options, f)
   end
   return sealed(setmetatable({ false, false, false, f, false, 0, device = device, warmup = warmup,
     label = options.label, pool = options.pool, is_strict = device.check and true or false, runs = 0, eager = 0,
-    captures = 0, patches = 0, reasons = {}, noted = 0 }, graphed), graphed)
+    captures = 0, patches = 0, reasons = {}, noted = 0, forgotten = 0 }, graphed), graphed)
 end

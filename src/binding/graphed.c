@@ -1,5 +1,7 @@
 /* Functions that become graphs: what each call of one does. The rest is lua/gpulua/graphed.lua. */
 #include <lauxlib.h>
+#include <limits.h>
+#include <string.h>
 
 #include "binding/caller.h"
 #include "binding/graph.h"
@@ -20,26 +22,42 @@ struct graphed_call {
     int known, upvalues, function, first, count;
 };
 
+/* Nothing that f could do with one would come out otherwise with the other: 0.0 and -0.0 are not
+ * the same, nor are 1 and 1.0; a NaN is what it was. */
+static bool is_same_value(lua_State *L, int a, int b) {
+    if (lua_type(L, a) != LUA_TNUMBER || lua_type(L, b) != LUA_TNUMBER) {
+        return lua_rawequal(L, a, b);
+    }
+    if (lua_isinteger(L, a) || lua_isinteger(L, b)) {
+        return lua_isinteger(L, a) && lua_isinteger(L, b) && lua_rawequal(L, a, b);
+    }
+    lua_Number first = lua_tonumber(L, a), second = lua_tonumber(L, b);
+    return memcmp(&first, &second, sizeof first) == 0;
+}
+
 static bool is_same(lua_State *L, const struct graphed_call *call) {
     bool is =
         lua_getfield(L, call->known, "n") == LUA_TNUMBER && lua_tointeger(L, -1) == call->count;
     lua_pop(L, 1);
     for (int i = 0; i < call->count && is; i++) {
         lua_rawgeti(L, call->known, i + 1);
-        is = lua_rawequal(L, -1, call->first + i);
+        is = is_same_value(L, -1, call->first + i);
         lua_pop(L, 1);
     }
     for (int i = 1; is && lua_getupvalue(L, call->function, i); i++) {
         lua_rawgeti(L, call->upvalues, i);
-        is = lua_rawequal(L, -1, -2);
+        is = is_same_value(L, -1, -2);
         lua_pop(L, 2);
     }
     return is;
 }
 
-/* core.graphed_same(known, upvalues, f, ...) -> are the arguments those in `known`, by identity,
- * and the upvalues of f those in `upvalues`? */
+/* core.graphed_same(known, upvalues, f, ...) -> are the arguments those in `known`, and the
+ * upvalues of f those in `upvalues`? */
 int gpu_lua_graphed_same(lua_State *L) {
+    luaL_checktype(L, 1, LUA_TTABLE);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    luaL_checktype(L, 3, LUA_TFUNCTION);
     lua_pushboolean(L, is_same(L, &(struct graphed_call){1, 2, 3, 4, lua_gettop(L) - 3}));
     return 1;
 }
@@ -53,7 +71,8 @@ static int run_ended(lua_State *L, int status, lua_KContext context) {
 /* Pushes what f has returned. */
 static int push_results(lua_State *L, int results) {
     lua_getfield(L, results, "n");
-    int count = (int)lua_tointeger(L, -1);
+    lua_Integer wanted = lua_tointeger(L, -1);
+    int count = wanted > 0 && wanted < INT_MAX ? (int)wanted : 0;
     lua_pop(L, 1);
     luaL_checkstack(L, count, "too many results");
     for (int i = 1; i <= count; i++) {
@@ -67,6 +86,7 @@ static int push_results(lua_State *L, int results) {
 static int graphed_call(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     int count = lua_gettop(L) - 1;
+    /* What lies there is looked at closely, because a script can put something else there. */
     bool is_replay = lua_istable(L, 1) && lua_rawgeti(L, 1, GRAPHED_GRAPH) == LUA_TUSERDATA;
     int graph = count + 2;
     if (is_replay) {
@@ -74,10 +94,12 @@ static int graphed_call(lua_State *L) {
         is_replay = !gpu_lua_is_captured(g, gpu_graph_device(gpu_lua_check_graph(L, g, graph)));
     }
     if (is_replay) {
-        lua_rawgeti(L, 1, GRAPHED_KNOWN);
-        lua_rawgeti(L, 1, GRAPHED_UPVALUES);
-        lua_rawgeti(L, 1, GRAPHED_FUNCTION);
-        is_replay = is_same(L, &(struct graphed_call){graph + 1, graph + 2, graph + 3, 2, count});
+        is_replay = lua_rawgeti(L, 1, GRAPHED_KNOWN) == LUA_TTABLE;
+        is_replay &= lua_rawgeti(L, 1, GRAPHED_UPVALUES) == LUA_TTABLE;
+        is_replay &= lua_rawgeti(L, 1, GRAPHED_FUNCTION) == LUA_TFUNCTION;
+        is_replay &= lua_rawgeti(L, 1, GRAPHED_RESULTS) == LUA_TTABLE;
+        is_replay = is_replay &&
+                    is_same(L, &(struct graphed_call){graph + 1, graph + 2, graph + 3, 2, count});
     }
     if (!is_replay) {
         lua_settop(L, count + 1);
@@ -90,12 +112,7 @@ static int graphed_call(lua_State *L) {
     lua_Integer replays = lua_tointeger(L, -1);
     lua_pushinteger(L, replays + 1);
     lua_rawseti(L, 1, GRAPHED_REPLAYS);
-    lua_rawgeti(L, 1, GRAPHED_RESULTS);
-    int results = lua_gettop(L);
-    if (!gpu_lua_graph_submit(L, g, graph, 0)) {
-        return 0;
-    }
-    return 1 + push_results(L, results);
+    return gpu_lua_graph_submit(L, g, graph, 0) ? 1 + push_results(L, graph + 4) : 0;
 }
 
 /* core.graphed_caller(run) -> the __call of graphed functions */

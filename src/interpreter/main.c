@@ -1,6 +1,7 @@
 /* The interpreter: Lua's own, whose chunks run as tasks. Uses gpulua.h and the Lua API, of what is
  * internal only its memory and how text is made safe to show. */
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -102,6 +103,8 @@ static int push_arguments(lua_State *L) {
         return luaL_error(L, "'arg' is not a table");
     }
     lua_Integer count = luaL_len(L, -1);
+    luaL_argcheck(L, count < INT_MAX - 3, 1, "too many arguments to script");
+    count = count > 0 ? count : 0;
     luaL_checkstack(L, (int)count + 3, "too many arguments to script");
     for (lua_Integer i = 1; i <= count; i++) {
         lua_rawgeti(L, 1, i);

@@ -4,8 +4,9 @@
 
 Everything that gpulua refuses raises an error object: misuse at the call, naming the argument; what the world refuses,
 where it is found. What fails on the device fails the operation, and is raised by whoever waits for it. `op:join()` and
-`task:join()` return `false, error` instead. A failure that nobody has seen is raised by the device's next read or
-synchronise, or reported when the script is over.
+`task:join()` return `false, error` instead. A failure that nobody has seen is raised by the next read, or by the
+next synchronise of a stream, of the task that launched the work (of any task, once that one is over), by the next
+`dev:synchronize()` of whichever task, or reported when the script is over.
 
 ```lua
 local ok, err = pcall(dev.buffer, dev, "f33", 4)
