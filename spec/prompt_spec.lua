@@ -522,6 +522,30 @@ describe("the prompt", function()
       end
     end)
 
+    it("an end that is typed ahead, and no zero within a line", function()
+      local script <const> = "gpu = require 'gpulua' function wait() print 'waits' gpu.sleep(0.2) end"
+      for _, environment in ipairs { "GPULUA_HISTORY=", plain } do
+        for _, typed in ipairs { "\4", "\4\4", "a = 1\r\4", "a = 1\rb = 'x\0y'\r\4\4", "a = (\r\4\4" } do
+          local session <close> = open({ environment = environment }, script)
+          session:expect_line "> "
+          session:send "wait()\r"
+          session:expect "\nwaits" -- from here on the terminal puts lines together
+          session:send(typed)
+          local status, is_as_before = session:wait_end()
+          assert.equal(0, status, session:look())
+          assert.is_true(is_as_before, "the terminal's mode is another one")
+        end
+        local session <close> = open({ environment = environment }, script)
+        session:expect_line "> "
+        session:send "wait()\r"
+        session:expect "\nwaits"
+        session:send "b = 'x\0y' print(b:sub(1, 1) .. ' ' .. b:sub(-1))\r"
+        session:expect "x y\n> "
+        session:send "c = 1\r\4" -- at once
+        assert.equal(0, (session:wait_end()))
+      end
+    end)
+
     it("os.exit, and io.read in what is typed", function()
       local session <close> = open()
       session:expect_line "> "

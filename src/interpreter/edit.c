@@ -43,7 +43,8 @@ static struct {
     atomic_bool is_at_start; /* the cursor is in the first column, as far as we have put it */
     char bytes[BYTES_MAX];
     size_t byte_count;
-    char *newest; /* owned: what was remembered last */
+    bool may_be_end; /* the next byte is a line's first, and was typed ahead */
+    char *newest;    /* owned: what was remembered last */
     size_t newest_bytes;
 } edit;
 
@@ -287,7 +288,11 @@ static int get_char(EditLine *el, wchar_t *c) {
         }
         /* One byte: what is typed ahead may be for io.read. */
         ssize_t got = read(STDIN_FILENO, edit.bytes + edit.byte_count, 1);
-        if (got > 0) {
+        bool may_be_end = edit.may_be_end;
+        edit.may_be_end = false;
+        if (got > 0 && may_be_end && edit.bytes[0] == '\0') {
+            return 0; /* Linux keeps a Ctrl-D so that came in the mode that others read in */
+        } else if (got > 0) {
             edit.byte_count++;
         } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
             return 0;
@@ -483,6 +488,7 @@ enum edit_result edit_read(lua_State *L, const char *prompt) {
     if (set_prompt(prompt)) {
         /* Before the prompt is seen: what is typed then is for us (libedit would show it first). */
         edit.lib->el_wset(edit.el, EL_PREP_TERM, 1);
+        edit.may_be_end = key_is_there();
         const wchar_t *line = edit.lib->el_wgets(edit.el, &count);
         edit.is_drawn = false;
         if (line && edit.result == EDIT_ENDED) {
