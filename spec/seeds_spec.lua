@@ -420,6 +420,11 @@ describe("check mode", function()
       assert.truthy(output:find(("%s1: nothing\n%s2: %s ...\n"):format(line, line, ("x"):rep(200)), 1, true), output)
     end)
 
+    it("--seeds shows tabs of the output as they are, and no other control character", function()
+      local output = run("--seeds 2", "kept", [[print("a\tb\27[1m\r", arg[-1], arg[-2])]])
+      assert.truthy(output:find("  line 1 of the output of seed 2: a\tb?[1m?\t--check=2\t", 1, true), output)
+    end)
+
     it("--seeds says when nothing differs, and runs the first seed as if it were alone", function()
       local output, code = run("--check=5 --seeds 20", "kept print")
       assert.equal(0, code)

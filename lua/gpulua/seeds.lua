@@ -317,7 +317,7 @@ local function line_that_differs(a, b)
       return "nothing"
     end
     line = line:gsub("\n$", "")
-    return (#line > longest and line:sub(1, longest) .. " ..." or line):gsub("%c", "?")
+    return (#line > longest and line:sub(1, longest) .. " ..." or line):gsub("[^\t%C]", "?")
   end
   return number, text(line_a), text(line_b)
 end
