@@ -66,6 +66,10 @@ describe("a value at the prompt:", function()
       inside(dev:upload("i64", { math.mininteger, math.maxinteger })))
     assert.equal("  3.0+4.0i  0.0-1.5i\n  min |z| 1.5, max |z| 5.0, mean 1.5+1.25i, 0 NaN",
       inside(dev:upload("c64", { { 3, 4 }, { 0, -1.5 } })))
+    assert.equal("  0.0-0.0i  -0.0+0.0i\n  min |z| 0.0, max |z| 0.0, mean 0.0+0.0i, 0 NaN",
+      inside(dev:upload("c128", { { 0, -0.0 }, { -0.0, 0 } })))
+    assert.equal("  nan+nani  0.0-infi", (inside(dev:upload("c128", { { 0 / 0, -(0 / 0) }, { 0, -math.huge } }))
+      :match "[^\n]*"))
     local label = dev:buffer("u8", 2, { label = "mask" }):fill(1)
     assert.truthy(show(label):find("mask", 1, true))
   end)

@@ -31,8 +31,8 @@ end
 
 local function element_text(x, kind)
   if is_complex[kind] then
-    local sign = x[2] < 0 and "" or "+" -- (a NaN has none that matters)
-    return real_text(x[1]) .. sign .. real_text(x[2]) .. "i"
+    local imaginary = real_text(x[2])
+    return real_text(x[1]) .. (imaginary:find "^%-" and "" or "+") .. imaginary .. "i"
   elseif kind == "u64" then
     return ("%s"):format(x >= 0 and x or ("%d%d"):format((x >> 1) // 5, x - (x >> 1) // 5 * 10))
   end
