@@ -471,6 +471,28 @@ describe("the prompt", function()
       end
     end)
 
+    it("calls in expressions, whose line is told, with all their values", function()
+      local script <const> = "gpu = require 'gpulua' dev = gpu.device()"
+      for _, environment in ipairs { "GPULUA_HISTORY=", plain } do
+        local session <close> = open({ environment = environment, columns = 200, rows = 50 }, script)
+        session:enter "x = dev:upload('f32', { 1 })"
+        assert.truthy(session:enter("gpu.map('q', { x = x })"):find "^stdin:1: ")
+        assert.truthy(session:enter("=gpu.map('q', { x = x })"):find "^stdin:1: ")
+        session:enter "gpu.map('x + 1', { x = x })"
+        assert.truthy(session:enter("dev:memory_map()"):find " x2 .* stdin:1") -- both
+        assert.equal("1       nil     2       nil", session:enter "table.unpack({ 1, nil, 2, nil }, 1, 4)")
+        assert.equal("nil", session:enter "nil")
+        assert.equal("7       8", session:enter "gpu.spawn(function() gpu.sleep(0.01) return 7, 8 end):await()")
+        assert.equal("", session:enter "(function() end)()")
+        assert.equal("", session:enter "-- nothing")
+        assert.equal("", session:enter "")
+        assert.equal("", session:enter ";")
+        assert.equal("", session:enter "=")
+        assert.equal("1       2", session:enter "=1, 2;")
+        ends(session)
+      end
+    end)
+
     it("a signal that ends it, with the terminal's mode put back", function()
       for _, signal in ipairs { "TERM", "HUP" } do
         local session <close> = open()

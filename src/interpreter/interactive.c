@@ -118,36 +118,36 @@ static bool is_incomplete(lua_State *L, int status) {
            strcmp(message + length - (sizeof mark - 1), mark) == 0;
 }
 
-/* Stack: the text that was typed. "=x" means "return x". Pushes what is to be loaded. */
-static void push_source(lua_State *L) {
+/* In front of an expression. On a terminal a value of ours is first, so that a call is no tail
+ * call: those have no line, which errors and the map of memory tell. */
+static const char plain_return[] = "return ", typed_return[] = "return nil, ";
+
+/* Stack: the text that was typed. "=x" means "return x". Pushes a chunk or a message. `before`: as
+ * above, or NULL where the text is to be statements. */
+static int load(lua_State *L, const char *before) {
     size_t length;
     const char *text = lua_tolstring(L, 1, &length);
-    if (length > 0 && text[0] == '=') {
-        lua_pushliteral(L, "return ");
+    bool has_mark = length > 0 && text[0] == '=';
+    if (before) {
+        lua_pushfstring(L, "%s%s", before, text + has_mark);
+    } else if (has_mark) {
+        lua_pushstring(L, plain_return);
         lua_pushlstring(L, text + 1, length - 1);
         lua_concat(L, 2);
     } else {
         lua_pushvalue(L, 1);
     }
-}
-
-static int load(lua_State *L, bool is_expression) {
-    push_source(L);
-    if (is_expression) {
-        lua_pushfstring(L, "return %s", lua_tostring(L, -1));
-        lua_remove(L, -2);
-    }
-    size_t length;
     const char *source = lua_tolstring(L, -1, &length);
-    int status = luaL_loadbuffer(L, source, is_expression ? strlen(source) : length, "=stdin");
+    int status = luaL_loadbuffer(L, source, before ? strlen(source) : length, "=stdin");
     lua_remove(L, -2);
     return status;
 }
 
 enum { INPUT_OVER = -1, INPUT_DROPPED = -2 };
 
-/* Leaves what was typed and a chunk or a message; the status of loading it, or one of the above. */
-static int read_chunk(lua_State *L) {
+/* Leaves what was typed and a chunk or a message; the status of loading it, or one of the above.
+ * extra: how many values of ours are in front of the chunk's. */
+static int read_chunk(lua_State *L, bool is_typed, int *extra) {
     lua_settop(L, 0);
     enum edit_result result = read_line(L, true);
     if (result != EDIT_LINE) {
@@ -155,10 +155,12 @@ static int read_chunk(lua_State *L) {
     }
     lua_replace(L, 1);
     lua_settop(L, 1);
-    int status = load(L, true); /* an expression first: its values are shown */
+    /* An expression first: its values are shown. */
+    int status = load(L, is_typed ? typed_return : plain_return);
+    *extra = is_typed && status == LUA_OK ? 1 : 0;
     while (status != LUA_OK) {
         lua_settop(L, 1);
-        status = load(L, false);
+        status = load(L, NULL);
         if (!is_incomplete(L, status)) {
             break;
         }
@@ -238,18 +240,21 @@ static void say_what_goes_on(void) {
 }
 
 void interactive_run(lua_State *L) {
-    int status;
+    int status, extra;
     const char *name = program.name;
     bool is_typed = isatty(STDIN_FILENO);
     program.name = NULL;
-    while ((status = read_chunk(L)) != INPUT_OVER) {
+    while ((status = read_chunk(L, is_typed, &extra)) != INPUT_OVER) {
         if (status == INPUT_DROPPED) {
             continue;
         }
         remember(L);
         int count = status != LUA_OK ? -1 : is_typed ? chunk_run_typed(L, 0) : chunk_run(L, 0);
         if (count >= 0) {
-            show_results(L, count, is_typed);
+            if (extra) {
+                lua_remove(L, -count);
+            }
+            show_results(L, count - extra, is_typed);
         } else {
             if (is_typed && status == LUA_OK && program.was_interrupted) {
                 fputc('\n', stderr); /* behind the terminal's ^C */
