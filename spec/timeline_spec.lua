@@ -52,7 +52,7 @@ describe("a timeline", function()
       extern "C" __global__ void twice(int *x, float by, long long n) {
         x[threadIdx.x] *= (int)by + (n == 0);
       }]].twice
-    local other <close> = dev:stream()
+    local other <close> = dev:stream { label = "side" }
     for i = 1, 5 do
       x:fill(i)
       other:use(function() k:launch({ grid = 1, block = 256 }, x, 2, i == 5 and 1 << 60 or i) end)
@@ -76,7 +76,7 @@ describe("a timeline", function()
     local data = data_of(page)
     local device = data.devices[log]
     local base, given_before, held = nil, 0, 0
-    local number, value_number, by_hand = 0, 0, {}
+    local number, value_number, by_hand, label_of = 0, 0, {}, {}
     for event in gpu.trace.events() do
       if event.log == log and event.given then
         number = number + 1
@@ -87,6 +87,7 @@ describe("a timeline", function()
         assert.equal(event.label, data.texts[device.label[number] + 1])
         assert.equal(event.where, data.texts[device.where[number] + 1])
         assert.equal(event.stream, device.stream[number])
+        label_of[event.stream] = event.stream_label
         local asked = given_before + device.asked[number]
         local given = asked + device.given[number]
         base = base or event.asked * 1e9 - asked
@@ -110,6 +111,10 @@ describe("a timeline", function()
       end
     end
     assert.truthy(number >= 13)
+    assert.are.same({ [other.id] = "side" }, label_of)
+    assert.equal(2, #device.streams)
+    assert.equal(other.id, device.streams[1])
+    assert.equal("side", data.texts[device.streams[2] + 1])
     local nodes, at, begun_at = device.nodes, 0, nil
     for event in gpu.trace.events() do
       for _, node in ipairs(event.log == log and event.nodes or {}) do
@@ -143,7 +148,10 @@ describe("a timeline", function()
       local dev = gpu.device()
       for _, label in ipairs { "</script><script>alert(1)</script>", "<!--", "\27[2J", "\255\254", ("y"):rep(100000),
         "\"]}", "a\nb\0c", "\u{2028}" } do
-        local x <close> = dev:buffer("i32", 4, { label = label:sub(1, 40):gsub("%z", "") }):fill(1)
+        local short = label:sub(1, 40):gsub("%z", "")
+        local x <close> = dev:buffer("i32", 4, { label = short })
+        local stream <close> = dev:stream { label = short }
+        stream:use(function() x:fill(1) end)
         local range <close> = gpu.range(label)
       end
       dev:synchronize()]==])
@@ -195,10 +203,14 @@ describe("a timeline", function()
         local x = dev:buffer("i32", 1)
         local ticks = support.ticks(dev, 0.05)
         dev:synchronize()
-        for i = 1, 20 do spin:launch({ grid = 1, block = 1, label = "slow one" }, ticks, x, i) end
+        local side <close> = dev:stream { label = "<b>side</b>" }
+        side:use(function()
+          for i = 1, 20 do spin:launch({ grid = 1, block = 1, label = "slow one" }, ticks, x, i) end
+        end)
         dev:synchronize()]], "path&dark&search=slow")
       assert.truthy(dom:find("The device limited it", 1, true), dom:match 'id="verdict".-</p>')
       assert.truthy(dom:match('id="verdict".-</p>'):find("spin", 1, true))
+      assert.truthy(dom:find("%d %(&lt;b&gt;side&lt;/b&gt;%)<"), "the stream's label")
       assert.equal(21, tonumber(dom:match "(%d+) found"), "the launches and the wait for the last of them")
     end)
 

@@ -848,6 +848,35 @@ describe("gpulua --trace", function()
     assert.truthy(output:find("3 operations in %d+%.?%d* s, idle %d+ %% of that\n"), output)
   end)
 
+  it("names lanes by their streams' labels", function()
+    support.wants_time(pending)
+    local path = folder .. "/labels.json"
+    local output, code = run(("--trace %s %s"):format(path, write("labels.lua", [[
+      local gpu = require "gpulua"
+      local dev = gpu.device()
+      local x = dev:buffer("i32", 4)
+      local side <close> = dev:stream { label = "side" }
+      local plain <close> = dev:stream()
+      side:use(function() x:fill(1) end)
+      plain:use(function() x:fill(2) end)
+      dev:synchronize()
+      for event in gpu.trace.events() do
+        if event.kind == "fill" then io.write(event.stream, " ", event.stream_label or "none", "\n") end
+      end
+    ]])))
+    assert.equal(0, code, output)
+    local side, plain = output:match "^(%d+) side\n(%d+) none\n$"
+    assert.truthy(side, output)
+    local names = {}
+    for _, event in ipairs(json_of(path).traceEvents) do
+      if event.name == "thread_name" and event.pid == 10 then
+        names[event.tid] = event.args.name
+      end
+    end
+    assert.equal(("stream %s (side)"):format(side), names[tonumber(side)])
+    assert.equal("stream " .. plain, names[tonumber(plain)])
+  end)
+
   it("carries hostile labels without harm", function()
     local path = folder .. "/hostile.json"
     local script = write("hostile.lua", [==[
@@ -860,6 +889,8 @@ describe("gpulua --trace", function()
         "a\nb\r\tc", "\u{202e}reversed", "''\\" } do
         k:launch({ grid = 1, block = 1, label = label }, x)
         local range <close> = gpu.range(label .. "\0behind")
+        local stream <close> = dev:stream { label = label:sub(1, 60) }
+        stream:use(function() k:launch({ grid = 1, block = 1 }, x) end)
       end
       dev:synchronize()
     ]==])

@@ -264,13 +264,17 @@ local function write_in_flight(out, pid, given, ended_by_stream, base)
   end
 end
 
--- `take`: the stream's lanes for nodes.
-local function write_nodes(out, log, pid, number, stream, take, base)
+local function stream_name(number, label)
+  return label and ("stream %d (%s)"):format(number, label) or "stream " .. number
+end
+
+-- `take`: the stream's lanes for nodes; `name`: the stream's.
+local function write_nodes(out, log, pid, number, stream, name, take, base)
   for _, node in ipairs(core.trace_nodes(log, number)) do
     local lane, is_new = take(node.begun, node.ended)
     if is_new then
       local order = stream * node_lanes_max + lane % node_lanes_max + 1
-      name_lane(out, pid, lane, ("stream %d, nodes"):format(stream), order)
+      name_lane(out, pid, lane, name .. ", nodes", order)
     end
     out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":%s,"name":%s,"args":{"number":%d,"node":%d,'
       .. '"bytes":%d}}', pid, lane, stamp(node.begun - base), length(node.ended - node.begun), quoted(node.kind),
@@ -286,7 +290,7 @@ local function write_device(out, info, log, base, lane_of, next_id)
   out:add('{"ph":"M","pid":%d,"name":"process_sort_index","args":{"sort_index":%d}}', pid, pid)
   for number = 1, device.ops do
     local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, _, bytes, held, outcome,
-      _, seat, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+      _, seat, stream_label, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
     if seat and not is_named[seat] then
       is_named[seat] = true
       name_lane(out, script_pid, seat_lane + seat, ("calls of seat %d"):format(seat))
@@ -303,7 +307,7 @@ local function write_device(out, info, log, base, lane_of, next_id)
       if not streams[stream] then
         streams[stream] = true
         ended_by_stream[stream] = {}
-        name_lane(out, pid, stream, "stream " .. stream, stream * node_lanes_max)
+        name_lane(out, pid, stream, stream_name(stream, stream_label), stream * node_lanes_max)
         node_lanes[stream] = lanes(node_lane + stream * node_lanes_max)
       end
       given_times[#given_times + 1] = math.min(given, begun)
@@ -318,7 +322,7 @@ local function write_device(out, info, log, base, lane_of, next_id)
         grid_x and arguments_text(log, number) or "", outcome == "failed" and ',"failed":true' or "",
         seat and (',"seat":%d'):format(seat) or "")
       if kind == "graph" then
-        write_nodes(out, log, pid, number, stream, node_lanes[stream], base)
+        write_nodes(out, log, pid, number, stream, stream_name(stream, stream_label), node_lanes[stream], base)
       end
       next_id = write_waits(out, log, pid, number, stream, begun, base, next_id, undrawn)
     else

@@ -131,10 +131,11 @@ end
 local function write_device(to, info, log, base, number_of)
   local made, nodes, node_before = columns(op_columns), columns(node_columns), base
   local waits = setmetatable({ count = 0, pieces = {} }, column)
+  local named, is_named = setmetatable({ count = 0, pieces = {} }, column), {} -- streams with a label, and that
   local given_before, held_before = base, 0
   for number = 1, info[log].ops do
     local kind, label, kernel, source, line, task, stream, _, asked, given, begun, ended, over, bytes, held, outcome,
-      reads_back, seat, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+      reads_back, seat, stream_label, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
     local is_timed = ended ~= 0
     made.kind:add(kinds[kind])
     made.label:add(number_of(label))
@@ -142,6 +143,11 @@ local function write_device(to, info, log, base, number_of)
     made.where:add(number_of(source and source .. ":" .. line))
     made.task:add(task)
     made.stream:add(stream)
+    if stream_label and not is_named[stream] then
+      is_named[stream] = true
+      named:add(stream)
+      named:add(number_of(stream_label))
+    end
     made.asked:add(asked - given_before)
     made.given:add(given - asked)
     made.begun:add(is_timed and begun - given or "null")
@@ -173,7 +179,7 @@ local function write_device(to, info, log, base, number_of)
       end
     end
   end
-  to:write('{"name":', quoted(info[log].name), ',"waits":', waits:text(), ',"nodes":{')
+  to:write('{"name":', quoted(info[log].name), ',"streams":', named:text(), ',"waits":', waits:text(), ',"nodes":{')
   write_columns(to, nodes, node_columns)
   to:write "},"
   write_columns(to, made, op_columns)

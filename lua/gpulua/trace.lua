@@ -89,11 +89,12 @@ end
 
 local function operation(log, name, number, base)
   local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, over, bytes, held, outcome,
-    _, seat, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+    _, seat, stream_label, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
   return { kind = kind, device = name, log = log, number = number, label = label, kernel = kernel,
     where = place(source, line), task = task ~= 0 and task or nil, seat = seat, stream = stream,
-    seq = seq, asked = seconds(asked, base), given = seconds(given, base), begun = seconds(begun, base),
-    ended = seconds(ended, base), over = seconds(over, base), bytes = bytes, held_bytes = held, outcome = outcome,
+    stream_label = stream_label, seq = seq, asked = seconds(asked, base), given = seconds(given, base),
+    begun = seconds(begun, base), ended = seconds(ended, base), over = seconds(over, base),
+    bytes = bytes, held_bytes = held, outcome = outcome,
     grid = grid_x and { grid_x, grid_y, grid_z }, block = block_x and { block_x, block_y, block_z },
     arguments = grid_x and trace.arguments(log, number), nodes = kind == "graph" and nodes_of(log, number, base) or nil,
     waits = { core.trace_waits(log, number) } }
@@ -110,6 +111,7 @@ end
 --   begun, ended  on the device, or of the span; nil where that is not known (it is not over, was skipped, check mode)
 -- and of operations
 --   device, stream, seq   which device, which of its streams, which place on it
+--   stream_label          nil where the stream has none
 --   seat                  of a shared device, where it was another state's: which one's, counted from 1 in the order
 --                         in which they opened the device
 --   log, number           its place in the logs, for gpu.trace.reason

@@ -382,7 +382,7 @@ static const struct traced_log *check_op(lua_State *L, struct gpu_traced_op *op)
 /* core.trace_op(log, number) -> kind, label, kernel or nil, source or nil, line, task, stream, seq,
  * asked, given, begun, ended, over (ns; 0: not known), bytes, bytes held, "pending" | "succeeded" |
  * "failed", whether it writes memory of the host, the seat at a shared device whose it is, nil: it
- * is the state's own, then of launches grid and block, three each */
+ * is the state's own, the stream's label or nil, then of launches grid and block, three each */
 int gpu_lua_trace_op(lua_State *L) {
     static const char *const outcomes[] = {[GPU_TRACE_PENDING] = "pending",
                                            [GPU_TRACE_SUCCEEDED] = "succeeded",
@@ -391,7 +391,7 @@ int gpu_lua_trace_op(lua_State *L) {
     const struct traced_log *log = check_op(L, &op);
     const struct gpu_trace *trace = log->trace;
     lua_settop(L, 0);
-    luaL_checkstack(L, 27, NULL);
+    luaL_checkstack(L, 28, NULL);
     lua_pushstring(L, gpu_trace_kind_name(op.kind));
     lua_pushstring(L, gpu_trace_text(trace, op.label));
     if (op.kernel) {
@@ -422,6 +422,11 @@ int gpu_lua_trace_op(lua_State *L) {
         luaL_pushfail(L);
     } else {
         lua_pushinteger(L, op.seat);
+    }
+    if (op.stream_label) {
+        lua_pushstring(L, gpu_trace_text(trace, op.stream_label));
+    } else {
+        luaL_pushfail(L);
     }
     for (int i = 0; i < 3 && op.grid[0] != 0; i++) {
         lua_pushinteger(L, op.grid[i]);

@@ -105,6 +105,7 @@ struct gpu_stream {
     bool is_foreign; /* the device's cuda_stream */
     uint64_t native; /* the driver's handle; 0: the host has not got it, and cannot capture it */
     char label[64];
+    uint32_t traced_text;                  /* as of blocks: its label in the trace */
     uint64_t wanted;                       /* what the page was last told */
     struct gpu_op *head, *tail;            /* pending, in order */
     struct gpu_deferred release;           /* destroying: waits until pending is empty */

@@ -473,6 +473,18 @@ static uint32_t graph_number(struct gpu_trace *trace, struct gpu_graph *graph) {
     return graph->traced;
 }
 
+/* The text of the label of the stream that it is on; 0: it has none. */
+static uint32_t stream_label(struct gpu_trace *trace, const struct gpu_op *op, uint32_t slot) {
+    struct gpu_stream *stream = op->device->streams[slot];
+    if (!stream || stream->number != op->stream_number) {
+        return 0;
+    }
+    if (stream->traced_text == 0 && stream->label[0] != '\0') {
+        stream->traced_text = gpu_trace_keep_text(trace, stream->label);
+    }
+    return stream->traced_text;
+}
+
 /* False: it is the first for which there is no room. */
 static bool note(struct gpu_trace *trace, const struct gpu_op *op,
                  const struct gpu_envelope *envelope, const struct wire_record *record) {
@@ -493,6 +505,7 @@ static bool note(struct gpu_trace *trace, const struct gpu_op *op,
     }
     row->kind = (uint8_t)kind_of(record);
     row->stream = op->stream_number;
+    row->stream_label = stream_label(trace, op, slot);
     row->seq = record->seq;
     row->slot = slot;
     row->label = text_number(trace, op->label);

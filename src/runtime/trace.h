@@ -42,6 +42,7 @@ struct gpu_traced_op {
     uint64_t stream, seq;   /* the stream's number, and the place on it */
     uint32_t label, kernel; /* texts; kernel 0: it launched none */
     uint32_t source;        /* text; 0: by no line of a script */
+    uint32_t stream_label;  /* text; 0: it has none */
     int32_t line;
     uint64_t task;              /* the number of the task that gave it; 0: none */
     int64_t asked_ns, given_ns; /* the call began; the device had its record */

@@ -136,6 +136,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---@field device? string Of operations, as all that follows.
 ---@field seat? integer Of what another state gave a shared device: which one, from 1, in the order of opening it.
 ---@field stream? integer
+---@field stream_label? string nil where the stream has none.
 ---@field seq? integer
 ---@field log? integer Its place in the logs; of a wait, that of what it waited for.
 ---@field number? integer
