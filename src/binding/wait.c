@@ -308,17 +308,40 @@ static int fail_or_return(lua_State *L, bool is_join) {
     return 2;
 }
 
-static int time_is_over(lua_State *L, bool is_join, const char *what) {
+/* The seconds are argument 2. Of an operation the line is in what the error says of it. */
+static int time_is_over(lua_State *L, const struct item *item, bool is_join) {
     struct gpu_error error;
-    gpu_error_set(&error, GPULUA_TIMEOUT, "the time for %s is over", what);
+    double seconds = lua_tonumber(L, 2);
+    if (item->kind == GPU_LUA_KIND_TASK) {
+        const struct task *task = item->task;
+        char from[LUA_IDSIZE + 20] = "", at[LUA_IDSIZE + 40] = "";
+        lua_Debug ar;
+        if (task->line > 0) {
+            snprintf(from, sizeof from, " from %s:%d", task->source, task->line);
+        }
+        if (gpu_lua_where(task->co, &ar)) {
+            snprintf(at, sizeof at, "; it is at %s:%d", ar.short_src, ar.currentline);
+        }
+        gpu_error_set(&error, GPULUA_TIMEOUT, "the %s%s was not over after %.6g s%s",
+                      task->is_callback ? "callback" : "task", from, seconds, at);
+    } else if (item->kind == GPU_LUA_KIND_OP) {
+        struct gpu_op_info info;
+        gpu_op_info(item->op, &info);
+        gpu_error_set(&error, GPULUA_TIMEOUT, "'%s' was not over after %.6g s", info.label,
+                      seconds);
+        error.op = info;
+    } else {
+        const char *label = gpu_block_label(item->ref.block);
+        struct gpu_op *op = gpu_ref_pending(&item->ref, true);
+        gpu_error_set(&error, GPULUA_TIMEOUT, "what uses %s%s%s was not over after %.6g s",
+                      label[0] ? "'" : "the buffer", label, label[0] ? "'" : "", seconds);
+        if (op) {
+            gpu_op_info(op, &error.op);
+            gpu_op_release(op);
+        }
+    }
     gpu_lua_error_push(L, &error);
     return fail_or_return(L, is_join);
-}
-
-static const char *item_text(const struct item *item) {
-    return item->kind == GPU_LUA_KIND_OP     ? "waiting for an op"
-           : item->kind == GPU_LUA_KIND_TASK ? "waiting for a task"
-                                             : "waiting for a buffer";
 }
 
 void gpu_lua_item_know(struct gpulua *g, const struct item *item) {
@@ -390,7 +413,7 @@ static int wait_resumed(lua_State *L, int status, lua_KContext context) {
         return item_finish(L, task->g, &item, task->wants_join);
     }
     if (wake == WAKE_TIMEOUT) {
-        return time_is_over(L, task->wants_join, item_text(&item));
+        return time_is_over(L, &item, task->wants_join);
     }
     if (!wakes(&item)) { /* the device was closed meanwhile */
         return item_block(L, task->g, &item, task->wants_join, task->deadline_ns);
@@ -508,7 +531,7 @@ static int item_block(lua_State *L, struct gpulua *g, const struct item *item, b
         block_for_ref(L, g, &item->ref, deadline_ns, &status);
     }
     return status == GPULUA_TIMEOUT && !gpu_lua_item_is_over(item)
-               ? time_is_over(L, is_join, item_text(item))
+               ? time_is_over(L, item, is_join)
                : item_finish(L, g, item, is_join);
 }
 
