@@ -130,6 +130,14 @@ describe("messages", function()
     support.raises("InvalidArgument", { "options of stream", "string" }, dev.stream, dev, "label")
   end)
 
+  it("say that grid and block go by name to who gives a list", function()
+    for _, config in ipairs { { 4, 4 }, { 4, block = 2 }, { { 4, 4 }, { 8 } } } do
+      local err = support.raises("InvalidArgument", "grid and block go by name, got a list", kernel.launch, kernel,
+        config, 8, 1, x, x)
+      assert.equal("{ grid = ..., block = ... }, or a number of threads", err.hint)
+    end
+  end)
+
   it("give the signature of a kernel to who counts wrong", function()
     support.raises("InvalidArgument", { "takes 4 arguments, got 0", "n: i32, a: f32, x: in f32*, y: inout f32*" },
       kernel.launch, kernel, 8)

@@ -209,6 +209,10 @@ static void get_config(lua_State *L, struct gpulua *g, int config, struct gpu_la
             launch->submit.stream = gpu_lua_check_stream(L, g, -1);
         } else if (key == names[OPTION_LABEL]) {
             launch->submit.label = gpu_lua_field_string(L, config, "label", "launch");
+        } else if (lua_type(L, -2) == LUA_TNUMBER) {
+            gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
+                              "{ grid = ..., block = ... }, or a number of threads",
+                              "launch: grid and block go by name, got a list");
         } else {
             gpu_lua_check_options(L, config, options, "launch"); /* raises, naming it */
         }
