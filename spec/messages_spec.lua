@@ -138,6 +138,16 @@ describe("messages", function()
     end
   end)
 
+  it("say that data is flat to who gives rows", function()
+    for _, t in ipairs { "f32", "f64", "i32", "f16" } do
+      local err = support.raises("InvalidData", "element 1 (table) is not a number", dev.upload, dev, t,
+        { { 1, 2 }, { 3, 4 } })
+      assert.truthy(err.hint:find("flat, row by row, with the shape beside it", 1, true), err.hint)
+    end
+    local err = support.raises("InvalidData", "element 2 (string)", dev.upload, dev, "f32", { 1, "2" })
+    assert.falsy(err.hint:find("flat", 1, true), err.hint)
+  end)
+
   it("give the signature of a kernel to who counts wrong", function()
     support.raises("InvalidArgument", { "takes 4 arguments, got 0", "n: i32, a: f32, x: in f32*, y: inout f32*" },
       kernel.launch, kernel, 8)

@@ -91,8 +91,8 @@ local device = {}
 ---@return gpulua.buffer buffer
 function device:buffer(type, shape, options) end
 
----A new buffer with data in it. The data is copied at the call. With a shape, the data has as many elements as that; a
----function needs one.
+---A new buffer with data in it. The data is copied at the call. It is flat, row by row. With a shape, it has as many
+---elements as that; a function needs one.
 ---
 ---```lua
 ---print(dev:upload("i32", { 1, 2, 3 }):read(3)[1])                        --> 3
