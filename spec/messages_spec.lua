@@ -148,6 +148,23 @@ describe("messages", function()
     assert.falsy(err.hint:find("flat", 1, true), err.hint)
   end)
 
+  it("say how parts of complex numbers are seen where those are not taken", function()
+    for t, part in pairs { c64 = "f32", c128 = "f64" } do
+      local z <close> = dev:upload(t, { { 1, 2 }, { 3, 4 } })
+      local function hint_of(code, name, f, ...)
+        local err = support.raises(code, t, f, ...)
+        local parts = ('%s:view("%s", { #%s, 2 })'):format(name, part, name)
+        assert.truthy(err.hint:find(parts .. " sees the parts as pairs of numbers", 1, true), err.hint)
+        assert.are.same({ 1, 2, 3, 4 }, load("local " .. name .. " = ... return " .. parts)(z):read(1, 4))
+      end
+      hint_of("Unsupported", "z", gpu.map, "2 * z", { z = z })
+      hint_of("Unsupported", "out", gpu.map, "1", { out = z })
+      hint_of("Unsupported", "x", gpu.reduce, "prod", z)
+      hint_of("InvalidArgument", "x", gpu.reduce, "max", z)
+      hint_of("InvalidArgument", "x", gpu.reduce, "argmin", z)
+    end
+  end)
+
   it("give the signature of a kernel to who counts wrong", function()
     support.raises("InvalidArgument", { "takes 4 arguments, got 0", "n: i32, a: f32, x: in f32*, y: inout f32*" },
       kernel.launch, kernel, 8)

@@ -28,6 +28,12 @@ function generated.with_headers(source)
   return source
 end
 
+--- What to do about a buffer of complex numbers where those are not taken; `name` is its name for who reads it.
+function generated.parts_hint(t, name)
+  return ('%s:view("%s", { #%s, 2 }) sees the parts as pairs of numbers'):format(name, t == "c64" and "f32" or "f64",
+    name)
+end
+
 local kept_max <const> = 256
 
 --- A cache -> find(device, key, make) -> what make(compile) returned for that device and key, now or before.

@@ -51,7 +51,8 @@ local function shape_text(buffer) return table.concat(buffer.shape, " x ") end
 local function check_shapes(given, out)
   local names, like, like_name = {}, out, "out"
   if out and (out.type == "c64" or out.type == "c128") then
-    core.raise("Unsupported", ("map: out is %s: complex numbers are not supported"):format(out.type))
+    core.raise("Unsupported", ("map: out is %s: complex numbers are not supported"):format(out.type),
+      generated.parts_hint(out.type, "out"))
   end
   for name, what in pairs(given) do
     names[#names + 1] = what.buffer and name or nil
@@ -60,7 +61,8 @@ local function check_shapes(given, out)
   for _, name in ipairs(names) do
     local what = given[name]
     if what.type == "c64" or what.type == "c128" then
-      core.raise("Unsupported", ("map: '%s' is %s: complex numbers are not supported"):format(name, what.type))
+      core.raise("Unsupported", ("map: '%s' is %s: complex numbers are not supported"):format(name, what.type),
+        not what.is_scalar and generated.parts_hint(what.type, name) or nil)
     elseif not like and not what.is_one then
       like, like_name = what.buffer, name
     end

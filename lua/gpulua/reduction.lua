@@ -52,7 +52,8 @@ end
 
 function ops.prod(t)
   if is_complex[t] then
-    core.raise("Unsupported", ("reduce: 'prod' of complex numbers (%s) is not supported"):format(t))
+    core.raise("Unsupported", ("reduce: 'prod' of complex numbers (%s) is not supported"):format(t),
+      generated.parts_hint(t, "x"))
   end
   local op = ops.sum(t)
   op.none, op.join = "1", op.join:gsub("%+", "*")
@@ -84,7 +85,8 @@ end
 -- A value that is not a number is the result of all.
 local function extreme(t, is_max)
   if is_complex[t] then
-    core.raise("InvalidArgument", ("reduce: complex numbers (%s) have no order"):format(t))
+    core.raise("InvalidArgument", ("reduce: complex numbers (%s) have no order"):format(t),
+      generated.parts_hint(t, "x"))
   end
   local is_after = is_max and ">=" or "<="
   return { value = wide(t), result = t, none = extreme_of(t, not is_max),
