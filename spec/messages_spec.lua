@@ -165,6 +165,26 @@ describe("messages", function()
     end
   end)
 
+  it("say whose kernel is not compiled yet in a capture, and what to do", function()
+    local y <close> = dev:buffer("u16", 8):fill(3)
+    local most <close> = dev:scalar("u16", 0)
+    local function both()
+      gpu.map("3 * y + 7", { y = y, out = y })
+      gpu.reduce("max", y, { out = most })
+    end
+    local capture <close> = dev:capture()
+    for what, f in pairs {
+      map = function() gpu.map("3 * y + 7", { y = y, out = y }) end,
+      reduce = function() gpu.reduce("max", y, { out = most }) end,
+    } do
+      local err = support.raises("CaptureActive", what .. "'s kernel for this is not compiled yet", f)
+      assert.equal(("call gpu.%s once before the capture"):format(what), err.hint)
+    end
+    capture:close()
+    both()
+    dev:capture(both):close()
+  end)
+
   it("give the signature of a kernel to who counts wrong", function()
     support.raises("InvalidArgument", { "takes 4 arguments, got 0", "n: i32, a: f32, x: in f32*, y: inout f32*" },
       kernel.launch, kernel, 8)

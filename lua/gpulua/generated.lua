@@ -1,5 +1,6 @@
 -- What generated kernels have in common: how elements lie in memory, and which kernels there are already.
 
+local core = require "gpulua.core"
 local expression = require "gpulua.expression"
 
 local generated = {}
@@ -38,7 +39,8 @@ local kept_max <const> = 256
 
 --- A cache -> find(device, key, make) -> what make(compile) returned for that device and key, now or before.
 -- compile(source, name, signature) -> that kernel, which is compiled once for each source. 256 are kept for a device.
-function generated.cache(file)
+-- `what` has it: "map" or "reduce".
+function generated.cache(what)
   local by_device = setmetatable({}, { __mode = "k" })
   return function(device, key, make)
     local known = by_device[device]
@@ -52,7 +54,12 @@ function generated.cache(file)
     made = make(function(source, name, signature)
       local text = name .. "\0" .. signature .. "\0" .. source
       if not known.by_source[text] then
-        local module = device:compile(source, { name = file })
+        if core.capture_active(device) then
+          core.raise("CaptureActive", what
+            .. "'s kernel for this is not compiled yet, and compiling cannot be captured",
+            ("call gpu.%s once before the capture"):format(what))
+        end
+        local module = device:compile(source, { name = what .. ".cu" })
         if known.by_source[text] then -- another task was there first
           module:close()
         else

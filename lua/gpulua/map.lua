@@ -9,7 +9,7 @@ local generated = require "gpulua.generated"
 
 -- ---- calls ----
 
-local find = generated.cache "map.cu" -- what elementwise has made of an expression and types, with its kernel
+local find = generated.cache "map" -- what elementwise has made of an expression and types, with its kernel
 
 local function kernel_for(device, text, given, wanted)
   local names = {}

@@ -34,7 +34,7 @@ local function shape_text(shape) return #shape > 0 and table.concat(shape, " x "
 
 -- ---- kernels ----
 
-local find = generated.cache "reduce.cu"
+local find = generated.cache "reduce"
 
 local signatures <const> = {
   pieces = "x: in %s*, from: in i64*, length: i64, pieces: i64, count: i64, part: out %s*, places: out i64*, "
