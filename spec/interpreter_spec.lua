@@ -135,6 +135,22 @@ describe("the interpreter", function()
       same "-e 'a = 1' args.lua x"
     end)
 
+    it("says what ends it where a kernel crashes in its process", function()
+      for body, text in pairs {
+        ["x[1ll << 40] = 1;"] = "an invalid memory access, or the like. If a kernel did it: --check says which",
+        ["__trap();"] = "an illegal instruction, as __trap() is one. If a kernel did it: with --isolate process",
+      } do
+        write("crash.lua", ([[
+          local dev = require "gpulua".device("cpu")
+          local x = dev:buffer("i32", 1)
+          dev:compile('extern "C" __global__ void crash(int *x) { %s }').crash:launch({ grid = 1, block = 1 }, x):join()
+        ]]):format(body))
+        local _, err, code = run(gpulua, "--isolate none crash.lua")
+        assert.truthy(err:find(text, 1, true), err)
+        assert.not_equal(0, code)
+      end
+    end)
+
     it("passes as many arguments as there are", function()
       write("args.lua", "print(select('#', ...), select(-1, ...)) error({})")
       -- One more each time: where the stack ends depends on what lies on it. Going beyond is found by Lua's API checks.

@@ -462,12 +462,15 @@ static int run(lua_State *L) {
 /* A kernel of the CPU device runs in this process unless it was told otherwise, and so do its
  * mistakes. The program ends by the signal all the same. */
 static void on_fault(int number) {
-    static const char text[] =
+    static const char access[] =
         ": an invalid memory access, or the like. If a kernel did it: --check says which, with "
         "which argument, and where it was launched; with --isolate process the script goes on\n";
+    static const char trap[] = ": an illegal instruction, as __trap() is one. If a kernel did it: "
+                               "with --isolate process the script goes on, and hears which\n";
+    const char *text = number == SIGILL ? trap : access;
     int saved = errno;
     ssize_t put = write(STDERR_FILENO, program.name, strlen(program.name));
-    put = put < 0 ? put : write(STDERR_FILENO, text, sizeof text - 1);
+    put = put < 0 ? put : write(STDERR_FILENO, text, strlen(text));
     errno = saved;
     signal(number, SIG_DFL);
     raise(number); /* it comes when this handler returns */
