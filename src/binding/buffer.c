@@ -2,6 +2,7 @@
 #include "binding/buffer.h"
 #include "binding/graph.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "binding/core.h"
@@ -34,14 +35,16 @@ void gpu_lua_buffer_check_open(lua_State *L, const struct buffer *buffer) {
     }
 }
 
-struct buffer *gpu_lua_check_buffer(lua_State *L, struct gpulua *g, int index) {
+struct buffer *gpu_lua_buffer_at(lua_State *L, struct gpulua *g, int index) {
     struct buffer *buffer = gpu_lua_test(L, g, index, GPU_LUA_KIND_BUFFER);
     if (!buffer) {
         buffer = gpu_lua_test(L, g, index, GPU_LUA_KIND_HOST);
     }
-    if (!buffer) {
-        buffer = gpu_lua_check(L, g, index, GPU_LUA_KIND_BUFFER);
-    }
+    return buffer ? buffer : gpu_lua_check(L, g, index, GPU_LUA_KIND_BUFFER);
+}
+
+struct buffer *gpu_lua_check_buffer(lua_State *L, struct gpulua *g, int index) {
+    struct buffer *buffer = gpu_lua_buffer_at(L, g, index);
     gpu_lua_buffer_check_open(L, buffer);
     return buffer;
 }
@@ -269,13 +272,6 @@ struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_de
     return buffer;
 }
 
-struct buffer *gpu_lua_buffer_over(lua_State *L, struct gpulua *g, struct gpu_block *block,
-                                   enum gpu_lua_kind kind) {
-    struct buffer *buffer = gpu_lua_new(L, g, kind, sizeof *buffer, 0);
-    buffer->ref.block = gpu_block_retain(block);
-    return buffer;
-}
-
 /* What cannot be there again. */
 static void check_keeping(lua_State *L, struct gpulua *g, const char *what,
                           struct gpu_device *device, const struct buffer_request *request) {
@@ -293,6 +289,11 @@ static void check_keeping(lua_State *L, struct gpulua *g, const char *what,
     }
 }
 
+const char *gpu_lua_buffer_label(lua_State *L, int index, const char *what) {
+    lua_pushstring(L, gpu_lua_field_string(L, index, "label", what));
+    return lua_tostring(L, -1);
+}
+
 void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const char *what,
                             struct gpu_device *device, struct buffer_request *request) {
     static const char *const options[] = {"label", "memory", "durable", "rebuild", NULL};
@@ -301,7 +302,7 @@ void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const cha
     }
     gpu_lua_check_options(L, index, options, what);
     request->keeping = gpu_lua_keeping(L, index, what);
-    request->label = gpu_lua_field_string(L, index, "label", what);
+    request->label = gpu_lua_buffer_label(L, index, what);
     if (lua_getfield(L, index, "memory") != LUA_TNIL) {
         if (!gpu_lua_test(L, g, lua_gettop(L), GPU_LUA_KIND_MEMORY)) {
             gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
@@ -316,7 +317,6 @@ void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const cha
                          gpu_device_name(request->memory->device), gpu_device_name(device));
         }
     }
-    gpu_lua_keep_option(L, index, "memory");
     request->rebuild = request->keeping == GPU_KEEP_PLACE ? index : 0;
     if (request->keeping != GPU_KEEP_NOTHING) {
         check_keeping(L, g, what, device, request);
@@ -430,7 +430,9 @@ int gpu_lua_device_upload(lua_State *L) {
 
 /* Stack: the parent at 1. A range of it with another type or shape. */
 static struct buffer *make_over(lua_State *L, struct gpulua *g, const struct buffer *parent) {
-    struct buffer *buffer = gpu_lua_buffer_over(L, g, parent->ref.block, kind_of(L, g, 1));
+    struct buffer *buffer = gpu_lua_new(L, g, kind_of(L, g, 1), sizeof *buffer, 0);
+    gpu_lua_buffer_check_open(L, parent); /* a finaliser may have closed it */
+    buffer->ref.block = gpu_block_retain(parent->ref.block);
     buffer->ref.byte_offset = parent->ref.byte_offset;
     buffer->ref.byte_count = parent->ref.byte_count;
     buffer->ref.type = parent->ref.type;
@@ -454,6 +456,7 @@ static int buffer_view(lua_State *L) {
         request.byte_count = request.elem_count * elem_bytes;
     } else {
         gpu_lua_check_shape(L, 3, "view", &request);
+        gpu_lua_buffer_check_open(L, parent); /* a metamethod of the shape may have closed it */
     }
     if (request.byte_count != parent->ref.byte_count) {
         gpu_lua_fail_range(
@@ -581,25 +584,22 @@ int gpu_lua_buffer_tostring(lua_State *L) {
     bool is_host = kind_of(L, g, 1) == GPU_LUA_KIND_HOST;
     struct buffer *buffer =
         gpu_lua_check(L, g, 1, is_host ? GPU_LUA_KIND_HOST : GPU_LUA_KIND_BUFFER);
-    luaL_Buffer text;
-    luaL_buffinit(L, &text);
-    luaL_addstring(&text, is_host ? "gpulua.host buffer " : "gpulua.buffer ");
+    const char *name = is_host ? "gpulua.host buffer" : "gpulua.buffer";
     if (!buffer->ref.block) {
-        luaL_addstring(&text, "(closed)");
-        luaL_pushresult(&text);
+        lua_pushfstring(L, "%s (closed)", name);
         return 1;
     }
-    luaL_addstring(&text, gpu_type_name(buffer->ref.type));
+    char shape[GPU_LUA_DIMS_MAX * 21 + 1] = ""; /* one push: a finaliser runs behind it */
+    size_t length = 0;
     for (uint32_t i = 0; i < buffer->dim_count; i++) {
-        lua_pushfstring(L, "%s%I", i ? "," : "[", (LUAI_UACINT)buffer->shape[i]);
-        luaL_addvalue(&text);
+        length += (size_t)snprintf(shape + length, sizeof shape - length, "%s%llu", i ? "," : "",
+                                   (unsigned long long)buffer->shape[i]);
     }
     const char *label = gpu_block_label(buffer->ref.block);
-    lua_pushfstring(L, "]%s on %s%s%s%s", gpu_block_is_freed(buffer->ref.block) ? " (freed)" : "",
+    lua_pushfstring(L, "%s %s[%s]%s on %s%s%s%s", name, gpu_type_name(buffer->ref.type), shape,
+                    gpu_block_is_freed(buffer->ref.block) ? " (freed)" : "",
                     gpu_device_name(gpu_block_device(buffer->ref.block)), label[0] ? " (" : "",
                     label, label[0] ? ")" : "");
-    luaL_addvalue(&text);
-    luaL_pushresult(&text);
     return 1;
 }
 

@@ -18,6 +18,8 @@ struct buffer {
     uint64_t shape[GPU_LUA_DIMS_MAX];
 };
 
+/* The buffer or host buffer at `index`, which may be closed. */
+struct buffer *gpu_lua_buffer_at(lua_State *L, struct gpulua *g, int index);
 /* Raises what makes it unusable: Closed, DeviceLost, Stale, UseAfterFree. */
 void gpu_lua_buffer_check_open(lua_State *L, const struct buffer *buffer);
 /* The buffer or host buffer at `index`, usable. */
@@ -42,13 +44,13 @@ void gpu_lua_check_shape(lua_State *L, int index, const char *what, struct buffe
 /* Pushes a new buffer. Collects garbage and waits for memory in flight before it gives up. */
 struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_device *device,
                                    const struct buffer_request *request);
+/* Pushes the option `label` of the table at `index`, and is it: no other code of the script's ends
+ * it. NULL: none. */
+const char *gpu_lua_buffer_label(lua_State *L, int index, const char *what);
 /* The options of buffers at `index`, which stay there until it is made: label, memory, durable,
- * rebuild. The memory stays alive as long as they do. */
+ * rebuild. Pushes what the request borrows of them, which stays as long. */
 void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const char *what,
                             struct gpu_device *device, struct buffer_request *request);
-/* Pushes a buffer over a range of the block of `of`. */
-struct buffer *gpu_lua_buffer_over(lua_State *L, struct gpulua *g, struct gpu_block *block,
-                                   enum gpu_lua_kind kind);
 /* Elements from, to: optional 1-based inclusive indices at `index` and `index` + 1. */
 void gpu_lua_check_range(lua_State *L, int index, const struct buffer *buffer, const char *what,
                          uint64_t *first, uint64_t *count);
@@ -64,7 +66,8 @@ bool gpu_lua_buffer_field(lua_State *L, struct gpulua *g, const struct buffer *b
 /* __index for a key at 2 that is no method: a field or nil. Raises Closed. */
 int gpu_lua_buffer_index_field(lua_State *L, struct gpulua *g, struct buffer *buffer);
 /* Returns once the host may read (write) the buffer's block; or yields, and k is called then. What
- * the caller has on the stack stays; above it, k finds one value to drop. */
+ * the caller has on the stack stays; above it, k finds one value to drop. Raises what makes the
+ * buffer unusable by then. */
 void gpu_lua_wait_idle(lua_State *L, struct gpulua *g, const struct buffer *buffer, bool for_write,
                        lua_KFunction k);
 /* Raises the failure that left the contents undefined, else any of the device that nobody saw. */

@@ -18,15 +18,16 @@ int gpu_lua_device_host(lua_State *L) {
     lua_settop(L, 4);
     gpu_lua_check_shape(L, 3, "host", &request);
     gpu_lua_check_options(L, 4, options, "host");
-    request.label = gpu_lua_field_string(L, 4, "label", "host");
+    request.label = gpu_lua_buffer_label(L, 4, "host");
     struct buffer *buffer = gpu_lua_buffer_make(L, g, device, &request);
+    gpu_lua_buffer_check_open(L, buffer); /* of a device that a listener may have closed */
     /* New memory may have been somebody else's: what the script sees starts as zeros. */
     memset(gpu_lua_host_bytes(buffer), 0, request.byte_count);
     return 1;
 }
 
-/* The element that the key at 2 names. */
-static uint8_t *element_at(lua_State *L, const struct buffer *buffer) {
+/* Where the element is that the key at 2 names, in bytes. */
+static uint64_t offset_at(lua_State *L, const struct buffer *buffer) {
     int is_integer;
     lua_Integer i = lua_tointegerx(L, 2, &is_integer);
     if (!is_integer) {
@@ -38,7 +39,7 @@ static uint8_t *element_at(lua_State *L, const struct buffer *buffer) {
                            "index %lld is not within 1 to %llu", (long long)i,
                            (unsigned long long)buffer->elem_count);
     }
-    return gpu_lua_host_bytes(buffer) + (uint64_t)(i - 1) * buffer->elem_bytes;
+    return (uint64_t)(i - 1) * buffer->elem_bytes;
 }
 
 /* Stack: buffer, index. */
@@ -49,13 +50,15 @@ static int get_ready(lua_State *L, int status, lua_KContext context) {
     }
     lua_settop(L, 2);
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
-    uint8_t *element = element_at(L, buffer);
+    uint64_t offset = offset_at(L, buffer);
     if (!gpu_ref_is_idle(&buffer->ref, false)) {
         gpu_lua_wait_idle(L, g, buffer, false, get_ready);
         gpu_lua_check_contents(L, buffer);
     } else if (gpu_ref_failure(&buffer->ref, NULL)) {
         gpu_lua_check_contents(L, buffer);
     }
+    uint8_t element[16]; /* a complex one allocates */
+    memcpy(element, gpu_lua_host_bytes(buffer) + offset, buffer->elem_bytes);
     gpu_lua_check_read(g, L, &buffer->ref, element, buffer->elem_bytes);
     gpu_lua_push_element(L, buffer->ref.type, element);
     return 1;
@@ -82,14 +85,16 @@ static int set_ready(lua_State *L, int status, lua_KContext context) {
         return gpu_lua_foreign_results(L, context);
     }
     lua_settop(L, 3);
-    struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
-    uint8_t *element = element_at(L, buffer);
+    struct buffer *buffer = gpu_lua_buffer_at(L, g, 1);
+    /* First: a metamethod of the value's may close the buffer. */
     const char *reason = gpu_lua_to_element(L, 3, buffer->ref.type, value);
+    gpu_lua_buffer_check_open(L, buffer);
+    uint64_t offset = offset_at(L, buffer);
     if (reason) {
         gpu_lua_bad_element(L, 3, (uint64_t)lua_tointeger(L, 2), buffer->ref.type, reason);
     }
     gpu_lua_wait_idle(L, g, buffer, true, set_ready);
-    memcpy(element, value, buffer->elem_bytes);
+    memcpy(gpu_lua_host_bytes(buffer) + offset, value, buffer->elem_bytes);
     return 0;
 }
 

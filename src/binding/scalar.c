@@ -32,8 +32,9 @@ static struct buffer *check_scalar(lua_State *L, struct gpulua *g) {
 
 static void set(lua_State *L, struct gpulua *g, struct buffer *buffer, int at, const char *what) {
     uint8_t element[16] = {0};
-    struct gpu_device *device = gpu_block_device(buffer->ref.block);
     const char *reason = gpu_lua_to_element(L, at, buffer->ref.type, element);
+    gpu_lua_buffer_check_open(L, buffer); /* a metamethod may have closed it */
+    struct gpu_device *device = gpu_block_device(buffer->ref.block);
     if (reason) {
         gpu_lua_bad_value(L, at, buffer->ref.type, reason, what);
     }
@@ -78,7 +79,7 @@ int gpu_lua_device_scalar(lua_State *L) {
     gpu_lua_check_eager(L, g, device, "a new scalar");
     lua_settop(L, 4);
     gpu_lua_check_options(L, 4, options, "scalar");
-    request.label = gpu_lua_field_string(L, 4, "label", "scalar");
+    request.label = gpu_lua_buffer_label(L, 4, "scalar");
     request.byte_count = gpu_type_bytes(request.type);
     request.keeping = GPU_KEEP_CONTENT;
     struct buffer *buffer = gpu_lua_buffer_make(L, g, device, &request);

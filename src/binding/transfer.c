@@ -3,7 +3,12 @@
  * To a device: elements are converted into staging memory, at most GPU_STAGING_CHUNK_BYTES at a
  * time, and uploaded behind what is in flight; the call does not wait. From a device: a chunk is
  * downloaded, waited for and converted, then the next. Host buffers are memory that both sides see:
- * they are read and written in place once nothing in flight touches them. */
+ * they are read and written in place once nothing in flight touches them.
+ *
+ * Code of the script's may close a buffer or its device in the middle of a call: a metamethod or
+ * function of the data's, a finaliser wherever Lua allocates, another task while this one is
+ * parked. So what may run it comes first; then the buffer is checked (again), and only then its
+ * block is looked at. submit_for and the operation behind it run nothing of the script's. */
 #include <string.h>
 
 #include "binding/buffer.h"
@@ -41,10 +46,11 @@ static int transfer_gc(lua_State *L) {
     return 0;
 }
 
-/* Pushes it. */
+/* Pushes it; the buffer is usable then. */
 static struct transfer *transfer_new(lua_State *L, struct gpulua *g, const struct buffer *buffer,
                                      uint64_t first, uint64_t count) {
     struct transfer *transfer = gpu_lua_new(L, g, GPU_LUA_KIND_STAGING, sizeof *transfer, 0);
+    gpu_lua_buffer_check_open(L, buffer);
     transfer->device = gpu_device_retain(gpu_block_device(buffer->ref.block));
     transfer->first = first;
     transfer->count = count;
@@ -52,6 +58,7 @@ static struct transfer *transfer_new(lua_State *L, struct gpulua *g, const struc
 }
 
 #define STAGING_NAP_NS 1000000
+#define HOST_PART_BYTES 4096 /* so much of a host buffer goes into a table at once */
 
 static uint64_t chunk_elems(const struct buffer *buffer) {
     return GPU_STAGING_CHUNK_BYTES / buffer->elem_bytes;
@@ -78,11 +85,13 @@ void gpu_lua_wait_idle(lua_State *L, struct gpulua *g, const struct buffer *buff
                         "reading or writing a host buffer from the script");
     while (!gpu_ref_is_idle(&buffer->ref, for_write)) {
         struct gpu_op **op = gpu_lua_op_new(L, g);
+        gpu_lua_buffer_check_open(L, buffer);
         *op = gpu_ref_pending(&buffer->ref, for_write);
         if (*op) {
             gpu_lua_wait_op(L, g, *op, k);
         }
         lua_pop(L, 1);
+        gpu_lua_buffer_check_open(L, buffer);
     }
     gpu_lua_check_know_buffer(g, &buffer->ref);
 }
@@ -167,6 +176,7 @@ static uint64_t data_count(lua_State *L, struct gpulua *g, const struct buffer *
     return gpu_lua_check_buffer(L, g, data)->elem_count;
 }
 
+/* Both are usable. */
 static void copy_from(lua_State *L, struct gpulua *g, struct buffer *to, uint64_t first,
                       uint64_t count, const struct buffer *from, const char *what) {
     struct gpu_submit submit = submit_for(L, g, to);
@@ -202,6 +212,7 @@ static void wait_for_hosts(lua_State *L, struct gpulua *g, const struct buffer *
         gpu_lua_wait_idle(L, g, from, false, k);
         gpu_lua_check_contents(L, from);
         gpu_lua_wait_idle(L, g, to, true, k);
+        gpu_lua_buffer_check_open(L, from);
     }
 }
 
@@ -232,6 +243,7 @@ void gpu_lua_buffer_put(lua_State *L, struct gpulua *g, struct buffer *buffer, u
                            (unsigned long long)(buffer->elem_count - first));
     }
     if (lua_type(L, data) == LUA_TUSERDATA) {
+        gpu_lua_buffer_check_open(L, buffer);
         copy_from(L, g, buffer, first, count, gpu_lua_check_buffer(L, g, data), "the data");
         return;
     }
@@ -287,6 +299,7 @@ static int write_ready(lua_State *L, int status, lua_KContext context) {
                          "writes a part)",
                          (unsigned long long)count, (unsigned long long)buffer->elem_count);
         }
+        gpu_lua_buffer_check_open(L, buffer);
     }
     if (lua_type(L, 2) == LUA_TUSERDATA) {
         wait_for_hosts(L, g, buffer, gpu_lua_check_buffer(L, g, 2), write_ready);
@@ -300,6 +313,7 @@ static int write_ready(lua_State *L, int status, lua_KContext context) {
 
 /* buffer:write(data[, i]) -> buffer. The data is copied at the call. */
 int gpu_lua_buffer_write(lua_State *L) {
+    (void)GPU_LUA(L); /* refuses it in a hook */
     lua_settop(L, 3);
     return write_ready(L, LUA_OK, 0);
 }
@@ -345,8 +359,9 @@ static int fill_ready(lua_State *L, int status, lua_KContext context) {
         return gpu_lua_foreign_results(L, context);
     }
     lua_settop(L, 2);
-    struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
+    struct buffer *buffer = gpu_lua_buffer_at(L, g, 1);
     const char *reason = gpu_lua_to_element(L, 2, buffer->ref.type, element);
+    gpu_lua_buffer_check_open(L, buffer);
     if (reason) {
         gpu_lua_bad_value(L, 2, buffer->ref.type, reason, "argument 1 of fill");
     }
@@ -370,6 +385,7 @@ static int fill_ready(lua_State *L, int status, lua_KContext context) {
 
 /* buffer:fill(value) -> buffer */
 int gpu_lua_buffer_fill(lua_State *L) {
+    (void)GPU_LUA(L); /* refuses it in a hook */
     lua_settop(L, 2);
     return fill_ready(L, LUA_OK, 0);
 }
@@ -391,6 +407,29 @@ static void take_chunk(lua_State *L, struct gpulua *g, const struct buffer *buff
     }
     transfer->position += transfer->chunk;
     transfer->chunk = 0;
+}
+
+/* All of it. Elements are copied first, for complex ones allocate; a string does behind its copy.
+ */
+static void read_host(lua_State *L, struct gpulua *g, const struct buffer *buffer,
+                      struct transfer *transfer) {
+    uint64_t offset = transfer->first * buffer->elem_bytes;
+    size_t byte_count = transfer->count * buffer->elem_bytes;
+    gpu_lua_check_read(g, L, &buffer->ref, gpu_lua_host_bytes(buffer) + offset, byte_count);
+    if (lua_toboolean(L, 2)) {
+        lua_pushlstring(L, (const char *)gpu_lua_host_bytes(buffer) + offset, byte_count);
+        lua_rawseti(L, 4, 1);
+        return;
+    }
+    uint8_t part[HOST_PART_BYTES];
+    uint64_t part_max = sizeof part / buffer->elem_bytes;
+    for (uint64_t done = 0; done < transfer->count; done += part_max) {
+        uint64_t left = transfer->count - done, now = left < part_max ? left : part_max;
+        gpu_lua_buffer_check_open(L, buffer);
+        memcpy(part, gpu_lua_host_bytes(buffer) + offset + done * buffer->elem_bytes,
+               now * buffer->elem_bytes);
+        gpu_lua_to_table(L, 4, done + 1, now, buffer->ref.type, part);
+    }
 }
 
 static int read_end(lua_State *L, struct transfer *transfer) {
@@ -449,8 +488,9 @@ static void start_chunk(lua_State *L, struct gpulua *g, struct buffer *buffer,
     uint64_t left = transfer->count - transfer->position;
     uint64_t chunk = left < chunk_elems(buffer) ? left : chunk_elems(buffer);
     wait_for_staging(L, g, transfer, chunk * buffer->elem_bytes);
-    struct gpu_submit submit = submit_for(L, g, buffer);
     struct gpu_op **op = gpu_lua_op_new(L, g);
+    gpu_lua_buffer_check_open(L, buffer);
+    struct gpu_submit submit = submit_for(L, g, buffer);
     staging_take(L, transfer, chunk * buffer->elem_bytes);
     transfer->chunk = chunk;
     if (gpu_work_download(&submit, &buffer->ref,
@@ -475,9 +515,7 @@ static int read_chunk(lua_State *L, int status, lua_KContext context) {
         lua_settop(L, 4);
         gpu_lua_wait_idle(L, g, buffer, false, read_chunk);
         gpu_lua_check_contents(L, buffer);
-        transfer->chunk = transfer->count;
-        take_chunk(L, g, buffer, transfer,
-                   gpu_lua_host_bytes(buffer) + transfer->first * buffer->elem_bytes);
+        read_host(L, g, buffer, transfer);
         return read_end(L, transfer);
     }
     if (transfer->chunk) {
