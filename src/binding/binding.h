@@ -139,6 +139,9 @@ int64_t gpu_lua_now_ns(void);
  * table. The string stays alive as long as the table has it (see gpu_lua_keep_option). `what` names
  * the table in messages. */
 const char *gpu_lua_field_string(lua_State *L, int index, const char *field, const char *what);
+/* The same, but leaves the value on the stack, which keeps the string: for where more of the script
+ * may run before it is used. */
+const char *gpu_lua_push_field_string(lua_State *L, int index, const char *field, const char *what);
 /* Pops what the table at `index` (absolute) has for that option. The table keeps it, unless a
  * metamethod has made it: then the registry does until the option is next asked for. */
 void gpu_lua_keep_option(lua_State *L, int index, const char *field);

@@ -317,8 +317,10 @@ void gpu_lua_keep_option(lua_State *L, int index, const char *field) {
     }
 }
 
-const char *gpu_lua_field_string(lua_State *L, int index, const char *field, const char *what) {
+const char *gpu_lua_push_field_string(lua_State *L, int index, const char *field,
+                                      const char *what) {
     if (!lua_istable(L, index)) {
+        lua_pushnil(L);
         return NULL;
     }
     int type = lua_getfield(L, index, field);
@@ -326,7 +328,14 @@ const char *gpu_lua_field_string(lua_State *L, int index, const char *field, con
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s of %s: a string expected, got %s", field, what,
                      luaL_typename(L, -1));
     }
-    const char *text = lua_tostring(L, -1);
+    return lua_tostring(L, -1);
+}
+
+const char *gpu_lua_field_string(lua_State *L, int index, const char *field, const char *what) {
+    if (!lua_istable(L, index)) {
+        return NULL;
+    }
+    const char *text = gpu_lua_push_field_string(L, index, field, what);
     gpu_lua_keep_option(L, index, field);
     return text;
 }

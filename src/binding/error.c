@@ -357,10 +357,17 @@ static int error_tostring(lua_State *L) {
         lua_Integer count = (lua_Integer)lua_rawlen(L, suspects);
         lua_pop(L, 1);
         for (lua_Integer i = 1; i <= count; i++) {
-            lua_getfield(L, 1, "suspects");
+            if (lua_getfield(L, 1, "suspects") != LUA_TTABLE) { /* what is in it may change it */
+                lua_pop(L, 1);
+                break;
+            }
             lua_rawgeti(L, -1, i);
             lua_remove(L, -2);
-            add_op(L, &text, "suspect");
+            if (lua_istable(L, -1)) {
+                add_op(L, &text, "suspect");
+            } else {
+                lua_pop(L, 1);
+            }
         }
     } else {
         lua_pop(L, 1);

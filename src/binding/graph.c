@@ -86,10 +86,10 @@ static struct gpu_pool *check_pool(lua_State *L, struct gpulua *g, int index) {
 /* dev:pool() -> pool. */
 int gpu_lua_device_pool(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    (void)gpu_lua_check_device(L, g, 1, NULL);
     struct pool_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_POOL, sizeof *handle, 0);
     struct gpu_error error;
-    if (gpu_pool_create(device, &handle->pool, &error)) {
+    if (gpu_pool_create(gpu_lua_check_device(L, g, 1, NULL), &handle->pool, &error)) {
         handle->pool = NULL;
         gpu_lua_throw(L, &error);
     }
@@ -297,8 +297,7 @@ int gpu_lua_capture_begin(lua_State *L) {
     static const char *const options[] = {"label", "pool", NULL};
     struct gpulua *g = GPU_LUA(L);
     gpu_lua_refuse_in_sandbox(L, g, "captures"); /* nobody counts the memory of their nodes */
-    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
-    struct gpu_pool *pool = NULL;
+    (void)gpu_lua_check_device(L, g, 1, NULL);
     lua_settop(L, 2);
     if (lua_isuserdata(L, 2)) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
@@ -307,18 +306,19 @@ int gpu_lua_capture_begin(lua_State *L) {
                      gpu_lua_describe(L, 2));
     }
     gpu_lua_check_options(L, 2, options, "capture");
-    if (lua_istable(L, 2) && lua_getfield(L, 2, "pool") != LUA_TNIL) {
-        if (!gpu_lua_test(L, g, 3, GPU_LUA_KIND_POOL)) {
-            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "pool of capture: a pool expected, got %s",
-                         gpu_lua_describe(L, 3));
-        }
-        pool = check_pool(L, g, 3);
+    bool has_pool = lua_istable(L, 2) && lua_getfield(L, 2, "pool") != LUA_TNIL;
+    if (has_pool && !gpu_lua_test(L, g, 3, GPU_LUA_KIND_POOL)) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "pool of capture: a pool expected, got %s",
+                     gpu_lua_describe(L, 3));
     }
     gpu_lua_check_eager(L, g, NULL, "a second capture in the task");
-    struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device),
-                                .label = gpu_lua_field_string(L, 2, "label", "capture")};
-    gpu_lua_site(L, g, device, &submit.site);
+    struct gpu_submit submit = {.label = gpu_lua_push_field_string(L, 2, "label", "capture")};
     struct gpu_capture **capture = gpu_lua_capture_new(L, g);
+    /* Nothing of the script's runs from here on. */
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    struct gpu_pool *pool = has_pool ? check_pool(L, g, 3) : NULL;
+    submit.stream = gpu_lua_current_stream(L, g, device);
+    gpu_lua_site(L, g, device, &submit.site);
     struct gpu_error error;
     if (gpu_capture_create(&submit, pool, capture, &error)) {
         *capture = NULL;
@@ -443,7 +443,7 @@ static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, int graph, i
     struct gpu_submit submit = {0};
     if (options) {
         gpu_lua_check_options(L, options, names, what);
-        submit.label = gpu_lua_field_string(L, options, "label", what);
+        submit.label = gpu_lua_push_field_string(L, options, "label", what);
         if (lua_getfield(L, options, "stream") != LUA_TNIL) {
             if (!gpu_lua_test(L, g, -1, GPU_LUA_KIND_STREAM)) {
                 gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "stream of %s: a stream expected, got %s",
@@ -511,10 +511,10 @@ int gpu_lua_graph_upload(lua_State *L) {
  * until the device has the graph. */
 static int graph_fork(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_device *device = gpu_graph_device(check_graph(L, g));
-    gpu_lua_check_eager(L, g, device, "a fork");
-    struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device)};
+    gpu_lua_check_eager(L, g, gpu_graph_device(check_graph(L, g)), "a fork");
     struct graph_handle *fork = gpu_lua_new(L, g, GPU_LUA_KIND_GRAPH, sizeof *fork, 0);
+    struct gpu_device *device = gpu_graph_device(check_graph(L, g));
+    struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device)};
     gpu_lua_site(L, g, device, &submit.site);
     struct gpu_error error;
     gpulua_status status = gpu_graph_fork(check_graph(L, g), &submit, &fork->graph, &error);
@@ -549,9 +549,9 @@ static int graph_replays(lua_State *L) {
 /* graph:pool() -> the pool that keeps its buffers */
 static int graph_pool(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_graph *graph = check_graph(L, g);
+    (void)check_graph(L, g);
     struct pool_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_POOL, sizeof *handle, 0);
-    handle->pool = gpu_pool_retain(gpu_graph_pool(graph));
+    handle->pool = gpu_pool_retain(gpu_graph_pool(check_graph(L, g)));
     return 1;
 }
 

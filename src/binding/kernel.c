@@ -53,6 +53,14 @@ static struct kernel_handle *check_kernel(lua_State *L, struct gpulua *g, int in
     return check_kernel_of(L, g, index, NULL);
 }
 
+/* Pushes a handle of our own of the kernel at 1 and returns it: for what makes values of Lua's
+ * while it looks at the kernel, because a finaliser may close the script's. */
+static struct kernel_handle *hold_kernel(lua_State *L, struct gpulua *g) {
+    struct kernel_handle *held = gpu_lua_kernel_new(L, g);
+    gpu_lua_kernel_set(held, gpu_kernel_retain(check_kernel(L, g, 1)->kernel));
+    return held;
+}
+
 /* ---- arguments ---- */
 
 #define ARGUMENT_TEXT_BYTES 192
@@ -68,9 +76,10 @@ static const char *argument_text(const struct kernel_handle *handle, const struc
     return text;
 }
 
-static _Noreturn void bad_argument(lua_State *L, const struct kernel_handle *handle,
-                                   const struct gpu_param *param, int at, const char *reason) {
+static _Noreturn void bad_argument(lua_State *L, const struct gpu_param *param, int at,
+                                   const char *reason) {
     char text[ARGUMENT_TEXT_BYTES];
+    const struct kernel_handle *handle = hold_kernel(L, gpu_lua_find(L));
     const char *value = luaL_typename(L, at);
     if (lua_type(L, at) == LUA_TNUMBER) {
         lua_pushvalue(L, at);
@@ -82,9 +91,32 @@ static _Noreturn void bad_argument(lua_State *L, const struct kernel_handle *han
                  argument_text(handle, param, text), value, reason, param->text);
 }
 
-/* `value`: the argument as Lua keeps it; NULL: not known. */
-static inline void get_scalar(lua_State *L, const struct kernel_handle *handle,
-                              const struct gpu_param *param, int at, const struct lua_value *value,
+static _Noreturn void closed_argument(lua_State *L, const struct kernel_handle *handle,
+                                      const struct gpu_param *param) {
+    char text[ARGUMENT_TEXT_BYTES];
+    gpu_lua_fail(L, GPULUA_CLOSED, "%s: attempt to use a closed buffer",
+                 argument_text(handle, param, text));
+}
+
+/* Tables may have metamethods, which may close the kernel or buffers that came before. */
+static __attribute__((noinline)) void get_complex(lua_State *L, const struct gpu_param *param,
+                                                  int at, const struct gpu_arg *args,
+                                                  struct gpu_arg *arg) {
+    const char *reason = gpu_lua_to_element(L, at, param->type, arg->scalar.bytes);
+    const struct kernel_handle *handle = check_kernel(L, gpu_lua_find(L), 1);
+    for (const struct gpu_arg *before = args; before < arg; before++) {
+        if (before->ref && !before->ref->block) {
+            closed_argument(L, handle, &handle->signature->params[before - args]);
+        }
+    }
+    if (reason) {
+        bad_argument(L, param, at, reason);
+    }
+}
+
+/* `value`: the argument as Lua keeps it; NULL: not known. `args`: all of them, `arg` is one. */
+static inline void get_scalar(lua_State *L, const struct gpu_param *param, int at,
+                              const struct lua_value *value, const struct gpu_arg *args,
                               struct gpu_arg *arg) {
     arg->ref = NULL;
     if (param->type == GPU_TYPE_I32 && gpu_lua_is_kept_as(value, LUA_VALUE_INTEGER) &&
@@ -103,9 +135,13 @@ static inline void get_scalar(lua_State *L, const struct kernel_handle *handle,
         return;
     }
     arg->scalar.u = 0;
+    if (param->type == GPU_TYPE_C64 || param->type == GPU_TYPE_C128) {
+        get_complex(L, param, at, args, arg);
+        return;
+    }
     const char *reason = gpu_lua_to_element(L, at, param->type, arg->scalar.bytes);
     if (reason) {
-        bad_argument(L, handle, param, at, reason);
+        bad_argument(L, param, at, reason);
     }
 }
 
@@ -115,23 +151,35 @@ static inline void get_pointer(lua_State *L, struct gpulua *g, const struct kern
     struct buffer *buffer = test_tagged(L, g, at, value, GPU_LUA_KIND_BUFFER);
     if (buffer || (buffer = gpu_lua_scalar_test(L, g, at))) {
         if (!buffer->ref.block) {
-            char text[ARGUMENT_TEXT_BYTES];
-            gpu_lua_fail(L, GPULUA_CLOSED, "%s: attempt to use a closed buffer",
-                         argument_text(handle, param, text));
+            closed_argument(L, handle, param);
         }
         arg->ref = &buffer->ref;
     } else if (lua_isnil(L, at)) {
         arg->ref = NULL;
     } else {
-        bad_argument(L, handle, param, at, "is not a buffer of the device");
+        bad_argument(L, param, at, "is not a buffer of the device");
     }
 }
 
-static int kernel_signature(lua_State *L);
+static void push_signature(lua_State *L, const struct gpu_signature *signature) {
+    luaL_Buffer text;
+    luaL_buffinit(L, &text);
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        const struct gpu_param *param = &signature->params[i];
+        luaL_addstring(&text, i ? ", " : "");
+        if (param->name[0]) {
+            luaL_addstring(&text, param->name);
+            luaL_addstring(&text, ": ");
+        }
+        luaL_addstring(&text, param->text);
+    }
+    luaL_pushresult(&text);
+}
 
-static _Noreturn void bad_count(lua_State *L, const struct kernel_handle *handle, int count) {
+static _Noreturn void bad_count(lua_State *L, struct gpulua *g, int count) {
     lua_settop(L, 1);
-    (void)kernel_signature(L);
+    const struct kernel_handle *handle = hold_kernel(L, g);
+    push_signature(L, handle->signature);
     gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
                       "they follow the number of threads, or the table with the grid",
                       "kernel '%s' takes %u argument%s, got %d (%s)",
@@ -186,7 +234,8 @@ static void keep_options(lua_State *L, struct gpulua *g) {
 }
 
 /* One pass over the table: a launch is too short for a look-up of every field that could be there.
- * Label and stream stay alive: they are in the table. */
+ * The stream is kept by the table, in which nothing of the script's runs from here to the launch,
+ * the label by the stack: a hook may take it out of the table. */
 static void get_config(lua_State *L, struct gpulua *g, int config, struct gpu_launch *launch) {
     const char *const *names = g->launch_options;
     bool has_grid = false;
@@ -208,7 +257,8 @@ static void get_config(lua_State *L, struct gpulua *g, int config, struct gpu_la
             }
             launch->submit.stream = gpu_lua_check_stream(L, g, -1);
         } else if (key == names[OPTION_LABEL]) {
-            launch->submit.label = gpu_lua_field_string(L, config, "label", "launch");
+            launch->submit.label = gpu_lua_push_field_string(L, config, "label", "launch");
+            lua_insert(L, -3);
         } else if (lua_type(L, -2) == LUA_TNUMBER) {
             gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
                               "{ grid = ..., block = ... }, or a number of threads",
@@ -232,6 +282,7 @@ static inline void get_threads(lua_State *L, const struct kernel_handle *handle,
                           : type == LUA_TNUMBER ? lua_tointegerx(L, 2, &is_integer)
                                                 : 0;
     if (!is_integer || threads < 1) {
+        handle = hold_kernel(L, gpu_lua_find(L));
         lua_pushvalue(L, 2);
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "launch of kernel '%s': a number of threads from 1 on, or a table {grid=, "
@@ -275,7 +326,7 @@ static int kernel_launch(lua_State *L) {
         .arg_count = signature->param_count,
     };
     if (count != (int)signature->param_count) {
-        bad_count(L, handle, count < 0 ? 0 : count);
+        bad_count(L, g, count < 0 ? 0 : count);
     }
     struct gpu_op_ref *op = NULL;
     struct gpu_op *captured = NULL;
@@ -293,13 +344,6 @@ static int kernel_launch(lua_State *L) {
     if (__builtin_expect(!handle->kernel, 0)) {
         (void)check_kernel(L, g, 1); /* raises */
     }
-    int type = lua_type(L, 2);
-    if (type == LUA_TTABLE) {
-        launch.block[0] = DEFAULT_BLOCK_THREADS;
-        get_config(L, g, 2, &launch);
-    } else {
-        get_threads(L, handle, type, gpu_lua_argument(call, 2), &launch);
-    }
     const struct gpu_param *param = signature->params;
     struct gpu_arg *arg = args;
     for (int at = 3; at < 3 + count; at++, param++, arg++) {
@@ -307,10 +351,17 @@ static int kernel_launch(lua_State *L) {
         if (param->kind == GPU_PARAM_POINTER) {
             get_pointer(L, g, handle, param, at, value, arg);
         } else if (param->kind == GPU_PARAM_SCALAR) {
-            get_scalar(L, handle, param, at, value, arg);
+            get_scalar(L, param, at, value, args, arg);
         } else {
-            bad_argument(L, handle, param, at, "cannot be passed without a signature by hand");
+            bad_argument(L, param, at, "cannot be passed without a signature by hand");
         }
+    }
+    int top = 2 + count + 1, type = lua_type(L, 2);
+    if (type == LUA_TTABLE) { /* behind the arguments, whose metamethods may change it */
+        launch.block[0] = DEFAULT_BLOCK_THREADS;
+        get_config(L, g, 2, &launch);
+    } else {
+        get_threads(L, handle, type, gpu_lua_argument(call, 2), &launch);
     }
     if (!launch.submit.stream) {
         launch.submit.stream = gpu_lua_current_stream(L, g, handle->device);
@@ -326,6 +377,9 @@ static int kernel_launch(lua_State *L) {
             op->op = NULL;
         }
         gpu_lua_throw(L, &error);
+    }
+    if (type == LUA_TTABLE) {
+        lua_settop(L, top);
     }
     if (op) {
         gpu_op_ref_loosen(op);
@@ -347,25 +401,13 @@ static int kernel_call(lua_State *L) {
 
 /* kernel:signature() -> "n: i32, a: f32, x: in f32*, y: inout f32*" */
 static int kernel_signature(lua_State *L) {
-    struct kernel_handle *handle = check_kernel(L, GPU_LUA(L), 1);
-    luaL_Buffer text;
-    luaL_buffinit(L, &text);
-    for (uint32_t i = 0; i < handle->signature->param_count; i++) {
-        const struct gpu_param *param = &handle->signature->params[i];
-        luaL_addstring(&text, i ? ", " : "");
-        if (param->name[0]) {
-            luaL_addstring(&text, param->name);
-            luaL_addstring(&text, ": ");
-        }
-        luaL_addstring(&text, param->text);
-    }
-    luaL_pushresult(&text);
+    push_signature(L, hold_kernel(L, GPU_LUA(L))->signature);
     return 1;
 }
 
 /* kernel:attributes() -> what the driver says of it */
 static int kernel_attributes(lua_State *L) {
-    struct kernel_handle *handle = check_kernel(L, GPU_LUA(L), 1);
+    const struct kernel_handle *handle = hold_kernel(L, GPU_LUA(L));
     const struct wire_kernel_facts *facts = gpu_kernel_facts(handle->kernel);
     const struct {
         const char *name;

@@ -33,18 +33,26 @@ static int keep(lua_State *L, int index) {
     return number;
 }
 
-/* Pushes what keep has kept. False: the handle is being collected; nothing is pushed. */
-static bool push_kept(lua_State *L, struct memory_handle *handle, int number) {
+/* Pushes the handle. False: it is being collected; nothing is pushed. */
+static bool push_handle(lua_State *L, const struct memory_handle *handle) {
     lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
     bool is_there = lua_rawgetp(L, -1, handle) == LUA_TUSERDATA;
+    lua_remove(L, is_there ? -2 : -1);
     if (!is_there) {
-        lua_pop(L, 2);
+        lua_pop(L, 1);
+    }
+    return is_there;
+}
+
+/* Pushes what keep has kept. False: the handle is being collected; nothing is pushed. */
+static bool push_kept(lua_State *L, const struct memory_handle *handle, int number) {
+    if (!push_handle(L, handle)) {
         return false;
     }
     lua_getiuservalue(L, -1, 1);
     lua_rawgeti(L, -1, number);
-    lua_insert(L, -4);
-    lua_pop(L, 3);
+    lua_replace(L, -3);
+    lua_pop(L, 1);
     return true;
 }
 
@@ -99,17 +107,18 @@ void gpu_lua_memory_tell(lua_State *L, struct gpulua *g) {
     luaL_checkstack(L, 8, NULL);
     while (g->pressed) {
         struct memory_handle *handle = g->pressed;
-        uint64_t limit;
+        const char *level = gpu_pressure_name((enum gpu_pressure)handle->level);
+        uint64_t limit, remaining = gpu_memory_remaining_bytes(handle->memory, &limit);
         unlink_pressed(handle);
-        if (!push_kept(L, handle, 1)) { /* the list of listeners */
+        if (!push_kept(L, handle, 1)) { /* the list of listeners; finalisers may close the rest */
             continue;
         }
         int list = lua_gettop(L);
         lua_Integer count = (lua_Integer)lua_rawlen(L, list);
         for (lua_Integer i = 1; i <= count; i++) {
             lua_rawgeti(L, list, i);
-            lua_pushstring(L, gpu_pressure_name((enum gpu_pressure)handle->level));
-            lua_pushinteger(L, (lua_Integer)gpu_memory_remaining_bytes(handle->memory, &limit));
+            lua_pushstring(L, level);
+            lua_pushinteger(L, (lua_Integer)remaining);
             gpu_lua_task_ready(g, gpu_lua_task_new(L, g, list + 1, false));
             lua_settop(L, list);
         }
@@ -117,17 +126,20 @@ void gpu_lua_memory_tell(lua_State *L, struct gpulua *g) {
     }
 }
 
+/* The sink may close the memory: that is the end of the lines, too. */
 static void drain_log(lua_State *L, struct memory_handle *handle) {
     char line[GPU_LOG_LINE_BYTES_MAX];
     handle->is_draining = true; /* what the sink itself makes or closes is logged, and comes next */
-    while (gpu_memory_log_take(handle->memory, line)) {
+    while (handle->memory && gpu_memory_log_take(handle->memory, line)) {
         if (!push_kept(L, handle, handle->sink)) {
             break;
         }
         lua_pushstring(L, line);
         if (lua_pcall(L, 1, 0, 0) != LUA_OK) {
             lua_pop(L, 1);
-            gpu_memory_log_drop(handle->memory);
+            if (handle->memory) {
+                gpu_memory_log_drop(handle->memory);
+            }
         }
     }
     handle->is_draining = false;
@@ -136,12 +148,17 @@ static void drain_log(lua_State *L, struct memory_handle *handle) {
 void gpu_lua_memory_after(lua_State *L, struct memory_handle *handle, struct gpu_lua_call *call,
                           struct gpu_error *error) {
     int error_ref = call->error_ref;
-    luaL_checkstack(L, 8, NULL);
+    luaL_checkstack(L, 9, NULL);
+    int top = lua_gettop(L);
+    if (handle && !push_handle(L, handle)) { /* the stack keeps it and those below it */
+        handle = NULL;
+    }
     for (struct memory_handle *at = handle; at; at = at->below) {
         if (at->sink && !at->is_draining && at->memory) {
             drain_log(L, at);
         }
     }
+    lua_settop(L, top);
     gpu_lua_memory_tell(L, call->g);
     if (error_ref != LUA_NOREF) {
         if (error) {
@@ -172,8 +189,8 @@ void gpu_lua_memory_freed(lua_State *L, struct gpu_memory *memory) {
 static void build(lua_State *L, struct memory_handle *handle, const struct memory_wishes *wishes) {
     struct gpu_error error;
     gpulua_status status = GPULUA_OK;
-    if (wishes->below) {
-        handle->memory = gpu_memory_retain(wishes->below->memory);
+    if (handle->below) {
+        handle->memory = gpu_memory_retain(handle->below->memory);
     } else {
         status =
             gpu_memory_create(handle->device, &(struct gpu_memory_info){.kind = wishes->bottom},
@@ -211,14 +228,14 @@ static void build(lua_State *L, struct memory_handle *handle, const struct memor
  * another. InvalidArgument, Unsupported (the driver has no pool), Capacity. Does not block. */
 int gpu_lua_device_memory(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct memory_wishes wishes;
+    (void)gpu_lua_check_device(L, g, 1, NULL);
     lua_settop(L, 2);
     gpu_lua_memory_wishes(L, g, &wishes);
     struct memory_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_MEMORY, sizeof *handle, 1);
+    int at = lua_gettop(L);
     handle->g = g;
-    handle->device = gpu_device_retain(device);
-    strncpy(handle->label, wishes.label ? wishes.label : "", sizeof handle->label - 1);
+    memcpy(handle->label, wishes.label, sizeof handle->label);
     lua_createtable(L, 4, 0);
     lua_newtable(L); /* 1: the listeners */
     lua_rawseti(L, -2, 1);
@@ -228,14 +245,16 @@ int gpu_lua_device_memory(lua_State *L) {
     lua_rawsetp(L, -2, handle);
     lua_pop(L, 1);
     if (wishes.below) {
-        handle->below = wishes.below;
-        lua_getfield(L, 2, "from");
-        (void)keep(L, 3);
+        lua_pushvalue(L, wishes.below);
+        (void)keep(L, at);
     }
-    if (wishes.has_sink) {
-        lua_getfield(L, 2, "log");
-        handle->sink = keep(L, 3);
+    if (wishes.sink) {
+        lua_pushvalue(L, wishes.sink);
+        handle->sink = keep(L, at);
     }
+    /* Nothing of the script's runs from here on. */
+    handle->device = gpu_device_retain(gpu_lua_check_device(L, g, 1, NULL));
+    handle->below = wishes.below ? gpu_lua_check_memory(L, g, wishes.below) : NULL;
     build(L, handle, &wishes);
     handle->is_guarded = gpu_memory_find(handle->memory, GPU_MEMORY_GUARD) != NULL;
     handle->is_logging = gpu_memory_find(handle->memory, GPU_MEMORY_LOGGING) != NULL;
@@ -258,6 +277,9 @@ static int memory_stats(lua_State *L) {
     uint64_t limit, events, drops;
     gpu_memory_stats(handle->memory, &stats);
     gpu_memory_log_counts(handle->memory, &events, &drops);
+    uint64_t remaining = gpu_memory_remaining_bytes(handle->memory, &limit);
+    uint64_t bytes = gpu_memory_outstanding_bytes(handle->memory);
+    uint64_t count = gpu_memory_outstanding_count(handle->memory);
     lua_newtable(L);
 #define FIELD(name, value)                                                                         \
     lua_pushinteger(L, (lua_Integer)(value));                                                      \
@@ -265,10 +287,10 @@ static int memory_stats(lua_State *L) {
 #define X(name) FIELD(#name, stats.name)
     GPU_MEMORY_STATS_TABLE(X)
 #undef X
-    FIELD("remaining_bytes", gpu_memory_remaining_bytes(handle->memory, &limit))
+    FIELD("remaining_bytes", remaining)
     FIELD("limit_bytes", limit)
-    FIELD("outstanding_bytes", gpu_memory_outstanding_bytes(handle->memory))
-    FIELD("outstanding_count", gpu_memory_outstanding_count(handle->memory))
+    FIELD("outstanding_bytes", bytes)
+    FIELD("outstanding_count", count)
     FIELD("log_events", events)
     FIELD("log_drops", drops)
 #undef FIELD
@@ -284,7 +306,7 @@ static int memory_log(lua_State *L) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "log: this memory was not made with log = true");
     }
     lua_newtable(L);
-    for (lua_Integer i = 1; gpu_memory_log_take(handle->memory, line); i++) {
+    for (lua_Integer i = 1; handle->memory && gpu_memory_log_take(handle->memory, line); i++) {
         lua_pushstring(L, line);
         lua_rawseti(L, -2, i);
     }
@@ -353,6 +375,7 @@ static int memory_on_oom(lua_State *L) {
     }
     lua_settop(L, 2);
     int function = keep(L, 1);
+    (void)gpu_lua_check_memory(L, handle->g, 1);
     struct oom_hook *hook = calloc(1, sizeof *hook);
     if (!hook) {
         gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no host memory for a hook");

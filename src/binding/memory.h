@@ -32,13 +32,12 @@ struct gpu_lua_call {
 /* What the options of dev:memory ask for. */
 struct memory_wishes {
     enum gpu_memory_kind bottom;
-    struct memory_handle *below;                          /* instead of bottom */
     struct gpu_memory_info layers[GPU_MEMORY_KIND_COUNT]; /* from the bottom up */
     int layer_count;
-    const char *label;
-    bool has_sink;
+    char label[48];
+    int below, sink; /* where on the stack the memory instead of bottom and the function are; 0 */
 };
-/* Stack: 2 = the options or nil. */
+/* Stack: 2 = the options or nil. Leaves behind it what `below` and `sink` are about. */
 void gpu_lua_memory_wishes(lua_State *L, struct gpulua *g, struct memory_wishes *wishes);
 
 struct memory_handle *gpu_lua_check_memory(lua_State *L, struct gpulua *g, int index);

@@ -43,14 +43,16 @@ static void get_bottom(lua_State *L, struct gpulua *g, struct memory_wishes *wis
                          "got %s",
                          gpu_lua_describe(L, at));
         }
-        wishes->below = gpu_lua_check_memory(L, g, at);
+        wishes->below = at;
+        return;
     }
     lua_pop(L, 1);
 }
 
 static void get_policy(lua_State *L, struct memory_wishes *wishes) {
     static const char *const names[] = {"fail", "free", "wait"};
-    const char *name = gpu_lua_field_string(L, 2, "oom", "memory");
+    int top = lua_gettop(L);
+    const char *name = gpu_lua_push_field_string(L, 2, "oom", "memory");
     int type = lua_getfield(L, 2, "timeout");
     bool is_wait = name && strcmp(name, "wait") == 0;
     if (type != LUA_TNIL && (type != LUA_TNUMBER || !(lua_tonumber(L, -1) >= 0) || !is_wait)) {
@@ -59,8 +61,8 @@ static void get_policy(lua_State *L, struct memory_wishes *wishes) {
             "timeout of memory: seconds, a number from 0 on, together with oom = \"wait\"");
     }
     double seconds = type == LUA_TNIL ? WAIT_SECONDS : lua_tonumber(L, -1);
-    lua_pop(L, 1);
     if (!name) {
+        lua_settop(L, top);
         return;
     }
     struct gpu_memory_info *layer = add_layer(wishes, GPU_MEMORY_POLICY);
@@ -68,6 +70,7 @@ static void get_policy(lua_State *L, struct memory_wishes *wishes) {
         if (strcmp(names[i], name) == 0) {
             layer->policy = (enum gpu_oom_policy)i;
             layer->timeout_ns = seconds > 4e9 ? INT64_MAX / 2 : (int64_t)(seconds * 1e9);
+            lua_settop(L, top);
             return;
         }
     }
@@ -112,15 +115,13 @@ void gpu_lua_memory_wishes(lua_State *L, struct gpulua *g, struct memory_wishes 
     static const char *const options[] = {"from",       "budget", "guard",     "oom",   "timeout",
                                           "statistics", "log",    "log_bytes", "label", NULL};
     gpu_lua_check_options(L, 2, options, "memory");
-    wishes->layer_count = 0;
-    wishes->label = NULL;
-    wishes->below = NULL;
-    wishes->has_sink = false;
-    wishes->bottom = GPU_MEMORY_SLAB;
+    *wishes = (struct memory_wishes){.bottom = GPU_MEMORY_SLAB};
     if (!lua_istable(L, 2)) {
         return;
     }
-    wishes->label = gpu_lua_field_string(L, 2, "label", "memory");
+    const char *label = gpu_lua_push_field_string(L, 2, "label", "memory");
+    strncpy(wishes->label, label ? label : "", sizeof wishes->label - 1);
+    lua_pop(L, 1);
     get_bottom(L, g, wishes);
     get_policy(L, wishes);
     get_guard(L, wishes);
@@ -137,8 +138,7 @@ void gpu_lua_memory_wishes(lua_State *L, struct gpulua *g, struct memory_wishes 
                               (int64_t)GPU_LOG_TEXT_BYTES_MAX);
     if (has_option(L, "log", LUA_TFUNCTION, "true or a function")) {
         add_layer(wishes, GPU_MEMORY_LOGGING)->text_bytes = (uint64_t)text_bytes;
-        wishes->has_sink = lua_isfunction(L, -1);
-        lua_pop(L, 1);
+        wishes->sink = lua_isfunction(L, -1) ? lua_gettop(L) : 0; /* stays there */
     } else if (lua_getfield(L, 2, "log_bytes") != LUA_TNIL) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "log_bytes of memory: it is for a memory with log = true or a function");

@@ -378,8 +378,7 @@ int gpu_lua_device_load(lua_State *L) {
 /* ---- what is in it ---- */
 
 /* Pushes the kernel; from the table of those that were asked for before, if it can. */
-static int push_kernel(lua_State *L, struct gpulua *g, struct gpu_module *module, const char *name,
-                       const char *signature) {
+static int push_kernel(lua_State *L, struct gpulua *g, const char *name, const char *signature) {
     struct gpu_error error;
     struct gpu_kernel *kernel = NULL;
     lua_getiuservalue(L, 1, 1);
@@ -390,7 +389,7 @@ static int push_kernel(lua_State *L, struct gpulua *g, struct gpu_module *module
         }
     }
     struct kernel_handle *handle = gpu_lua_kernel_new(L, g);
-    if (gpu_module_kernel(module, name, signature, &kernel, &error)) {
+    if (gpu_module_kernel(check_module(L, g, 1), name, signature, &kernel, &error)) {
         gpu_lua_throw(L, &error);
     }
     gpu_lua_kernel_set(handle, kernel);
@@ -406,7 +405,7 @@ static int push_kernel(lua_State *L, struct gpulua *g, struct gpu_module *module
 /* module:kernel(name[, signature]) */
 static int module_kernel(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_module *module = check_module(L, g, 1);
+    (void)check_module(L, g, 1);
     check_text(L, "kernel", "the name of a kernel");
     if (!lua_isnoneornil(L, 3) && lua_type(L, 3) != LUA_TSTRING) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
@@ -414,16 +413,16 @@ static int module_kernel(lua_State *L) {
                      luaL_typename(L, 3));
     }
     lua_settop(L, 3);
-    return push_kernel(L, g, module, lua_tostring(L, 2), lua_tostring(L, 3));
+    return push_kernel(L, g, lua_tostring(L, 2), lua_tostring(L, 3));
 }
 
 /* module:kernels() -> names, in the order of the source */
 static int module_kernels(lua_State *L) {
-    struct gpu_module *module = check_module(L, GPU_LUA(L), 1);
-    uint32_t count = gpu_module_kernel_count(module);
+    struct gpulua *g = GPU_LUA(L);
+    uint32_t count = gpu_module_kernel_count(check_module(L, g, 1));
     lua_createtable(L, (int)count, 0);
     for (uint32_t i = 0; i < count; i++) {
-        lua_pushstring(L, gpu_module_kernel_name(module, i));
+        lua_pushstring(L, gpu_module_kernel_name(check_module(L, g, 1), i));
         lua_rawseti(L, -2, (lua_Integer)i + 1);
     }
     return 1;
@@ -432,11 +431,12 @@ static int module_kernels(lua_State *L) {
 /* module:global(name) -> the variable as a buffer */
 static int module_global(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_module *module = check_module(L, g, 1);
+    (void)check_module(L, g, 1);
     check_text(L, "global", "the name of a variable");
     struct gpu_error error;
     bool is_constant;
     struct buffer *buffer = gpu_lua_new(L, g, GPU_LUA_KIND_BUFFER, sizeof *buffer, 1);
+    struct gpu_module *module = check_module(L, g, 1);
     if (gpu_module_global(module, lua_tostring(L, 2), &buffer->ref.block, &buffer->ref.type,
                           &is_constant, &error)) {
         buffer->ref.block = NULL;
@@ -461,13 +461,13 @@ static int module_index(lua_State *L) {
     if (lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
         return 1;
     }
-    struct gpu_module *module = check_module(L, g, 1);
+    (void)check_module(L, g, 1);
     if (lua_type(L, 2) != LUA_TSTRING) {
         lua_pushnil(L);
         return 1;
     }
     lua_settop(L, 2);
-    return push_kernel(L, g, module, lua_tostring(L, 2), NULL);
+    return push_kernel(L, g, lua_tostring(L, 2), NULL);
 }
 
 static void module_end(struct module_handle *handle) {

@@ -29,11 +29,12 @@ static int push_change(lua_State *L, const struct gpu_graph_change *change) {
 /* core.capture_again(graph) -> capture for an update of it; see core.capture_begin. */
 int gpu_lua_capture_again(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_device *device = gpu_graph_device(gpu_lua_check_graph(L, g, 1));
+    (void)gpu_lua_check_graph(L, g, 1);
     gpu_lua_check_eager(L, g, NULL, "an update of a graph");
+    struct gpu_capture **capture = gpu_lua_capture_new(L, g);
+    struct gpu_device *device = gpu_graph_device(gpu_lua_check_graph(L, g, 1));
     struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device)};
     gpu_lua_site(L, g, device, &submit.site);
-    struct gpu_capture **capture = gpu_lua_capture_new(L, g);
     struct gpu_error error;
     if (gpu_capture_again(gpu_lua_check_graph(L, g, 1), &submit, capture, &error)) {
         *capture = NULL;
@@ -107,39 +108,75 @@ static void get_buffer(lua_State *L, struct gpulua *g, int at, const char *name,
                  gpu_lua_describe(L, at));
 }
 
-static void get_bind(lua_State *L, struct gpulua *g, const struct gpu_graph *graph,
+/* The name is at `at`, the value behind it. */
+static void get_bind(lua_State *L, struct gpulua *g, const struct gpu_graph *graph, int at,
                      struct gpu_graph_bind *bind) {
     struct gpu_error error;
-    if (lua_type(L, -2) != LUA_TSTRING) {
+    if (lua_type(L, at) != LUA_TSTRING) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "bind: a buffer's label or \"kernel#n.parameter\" expected for a key, got %s",
-                     gpu_lua_describe(L, -2));
+                     gpu_lua_describe(L, at));
     }
-    const char *name = lua_tostring(L, -2);
+    const char *name = lua_tostring(L, at);
     bind->name = name;
     if (gpu_graph_find(graph, name, &bind->place, &error)) {
         gpu_lua_throw(L, &error);
     }
     if (bind->place.param && bind->place.param->kind == GPU_PARAM_SCALAR) {
-        get_scalar(L, lua_gettop(L), name, bind);
+        get_scalar(L, at + 1, name, bind);
     } else {
-        get_buffer(L, g, lua_gettop(L), name, bind);
+        get_buffer(L, g, at + 1, name, bind);
     }
 }
 
-/* Looks at the graph and the table as they are now: finalisers may have closed what was there. */
+/* Pushes the pairs of the table at 2, which nothing changes meanwhile: how many. */
+static uint32_t push_pairs(lua_State *L) {
+    uint32_t count = 0;
+    for (lua_pushnil(L); lua_next(L, 2); lua_pushvalue(L, -2)) { /* stays, for the next key */
+        count++;
+        if (!lua_checkstack(L, 16)) {
+            gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "bind: %u names are too many", count);
+        }
+    }
+    return count;
+}
+
+/* What is at `at` instead of a table with metamethods: the same without, but for its name. */
+static void make_plain(lua_State *L, int at) {
+    if (!lua_istable(L, at) || !lua_getmetatable(L, at)) {
+        return;
+    }
+    lua_Integer count = luaL_len(L, at);
+    lua_newtable(L);
+    for (lua_Integer i = 1; i <= count && i <= 3; i++) { /* none has more than two */
+        lua_geti(L, at, i);
+        lua_rawseti(L, -2, i);
+    }
+    if (lua_getfield(L, -2, "__name") == LUA_TSTRING) { /* for messages */
+        lua_createtable(L, 0, 1);
+        lua_insert(L, -2);
+        lua_setfield(L, -2, "__name");
+        lua_setmetatable(L, -2);
+    } else {
+        lua_pop(L, 1);
+    }
+    lua_replace(L, at);
+    lua_pop(L, 1);
+}
+
+/* Looks at the graph and the values as they are now: finalisers may have closed what was there.
+ * Stack: from 3 on the pairs. Runs nothing of the script's. */
 static gpulua_status try_bind(lua_State *L, struct gpulua *g, const struct gpu_site *site,
                               struct gpu_graph_bind *binds, uint32_t count,
                               struct gpu_graph_change *change, struct gpu_error *error) {
     struct gpu_graph *graph = gpu_lua_check_graph(L, g, 1);
     const struct gpu_submit submit = {
         .stream = gpu_lua_current_stream(L, g, gpu_graph_device(graph)), .site = *site};
-    uint32_t filled = 0;
     memset(binds, 0, (count + 1) * sizeof *binds);
-    for (lua_pushnil(L); lua_next(L, 2) && filled < count; lua_pop(L, 1)) {
-        get_bind(L, g, graph, &binds[filled++]);
+    for (uint32_t i = 0; i < count; i++) {
+        get_bind(L, g, graph, 3 + 2 * (int)i, &binds[i]);
     }
-    return gpu_graph_bind(graph, &submit, binds, filled, change, error);
+    return gpu_graph_bind(graph, &submit, binds, count, change, error);
 }
 
 /* graph:bind{ name = buffer or number, ... } -> true, nodes that have changed[, the first] or
@@ -149,21 +186,20 @@ static gpulua_status try_bind(lua_State *L, struct gpulua *g, const struct gpu_s
  * such name, or several; another type or size. */
 int gpu_lua_graph_bind(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_device *device = gpu_graph_device(gpu_lua_check_graph(L, g, 1));
-    gpu_lua_check_eager(L, g, device, "a bind");
+    gpu_lua_check_eager(L, g, gpu_graph_device(gpu_lua_check_graph(L, g, 1)), "a bind");
     lua_settop(L, 2);
     if (!lua_istable(L, 2)) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument 1 of bind: a table {name = buffer or number} expected, got %s",
                      gpu_lua_describe(L, 2));
     }
-    uint32_t count = 0;
-    for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) {
-        count++;
+    uint32_t count = push_pairs(L);
+    for (uint32_t i = 0; i < count; i++) {
+        make_plain(L, 4 + 2 * (int)i);
     }
-    struct gpu_site site;
-    gpu_lua_site(L, g, device, &site);
     struct gpu_graph_bind *binds = lua_newuserdatauv(L, (count + 1) * sizeof *binds, 0);
+    struct gpu_site site;
+    gpu_lua_site(L, g, gpu_graph_device(gpu_lua_check_graph(L, g, 1)), &site);
     struct gpu_graph_change change;
     struct gpu_error error;
     gpulua_status status = try_bind(L, g, &site, binds, count, &change, &error);

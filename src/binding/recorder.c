@@ -28,23 +28,28 @@ int gpu_lua_device_recorder(lua_State *L) {
     static const char *const options[] = {"stream", "mode", "label", NULL};
     struct gpulua *g = GPU_LUA(L);
     gpu_lua_refuse_in_sandbox(L, g, "recorders");
-    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    (void)gpu_lua_check_device(L, g, 1, NULL);
     struct gpu_submit submit = {0};
     lua_settop(L, 2);
     gpu_lua_check_options(L, 2, options, "recorder");
-    submit.label = gpu_lua_field_string(L, 2, "label", "recorder");
-    const char *mode = gpu_lua_field_string(L, 2, "mode", "recorder");
+    submit.label = gpu_lua_push_field_string(L, 2, "label", "recorder");
+    const char *mode = gpu_lua_push_field_string(L, 2, "mode", "recorder");
     bool is_permissive = mode && strcmp(mode, "permissive") == 0;
     if (mode && !is_permissive && strcmp(mode, "strict") != 0) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "mode of recorder: \"strict\" or \"permissive\" expected, got \"%s\"", mode);
     }
-    if (lua_istable(L, 2) && lua_getfield(L, 2, "stream") != LUA_TNIL) {
-        if (!gpu_lua_test(L, g, -1, GPU_LUA_KIND_STREAM)) {
+    bool has_stream = lua_istable(L, 2) && lua_getfield(L, 2, "stream") != LUA_TNIL;
+    int stream = lua_gettop(L);
+    struct recorder_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_RECORDER, sizeof *handle, 0);
+    /* Nothing of the script's runs from here on. */
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    if (has_stream) {
+        if (!gpu_lua_test(L, g, stream, GPU_LUA_KIND_STREAM)) {
             gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                         "stream of recorder: a stream expected, got %s", luaL_typename(L, -1));
+                         "stream of recorder: a stream expected, got %s", luaL_typename(L, stream));
         }
-        submit.stream = gpu_lua_check_stream(L, g, -1);
+        submit.stream = gpu_lua_check_stream(L, g, stream);
         if (gpu_stream_device(submit.stream) != device) {
             gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "stream of recorder: it is of another device");
         }
@@ -52,7 +57,6 @@ int gpu_lua_device_recorder(lua_State *L) {
         submit.stream = gpu_lua_current_stream(L, g, device);
     }
     gpu_lua_site(L, g, device, &submit.site);
-    struct recorder_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_RECORDER, sizeof *handle, 0);
     struct gpu_error error;
     if (gpu_recorder_create(&submit, is_permissive ? GPU_RECORDER_PERMISSIVE : GPU_RECORDER_STRICT,
                             &handle->recorder, &error)) {

@@ -30,7 +30,8 @@ gpulua_status gpu_lua_keep_error(struct gpulua *g, gpulua_status code, const cha
 
 struct telling {
     struct gpulua *g;
-    bool is_text; /* the traceback belongs to the message */
+    struct kept_error kept; /* not yet the last: a __tostring may tell of other errors meanwhile */
+    bool is_text;           /* the traceback belongs to the message */
     bool is_call; /* the host's own: the message alone, not with all there is to say of it */
 };
 
@@ -42,7 +43,7 @@ static char *copy_string(lua_State *L, int index) {
 /* Stack: light userdata of a struct telling, the error. As Lua's interpreter words it. */
 static int tell_protected(lua_State *L) {
     struct telling *telling = lua_touserdata(L, 1);
-    struct kept_error *kept = &telling->g->last_error;
+    struct kept_error *kept = &telling->kept;
     kept->view.code = gpu_lua_error_code(L, telling->g, 2);
     if (kept->view.code) {
         if (lua_getfield(L, 2, "hint") == LUA_TSTRING) {
@@ -95,9 +96,8 @@ static void keep_place(struct kept_error *kept, const char *traceback) {
 
 /* Pops the error. */
 static void keep(struct gpulua *g, lua_State *L, const char *traceback, bool is_call) {
-    struct kept_error *kept = &g->last_error;
     struct telling telling = {.g = g, .is_call = is_call};
-    gpu_lua_kept_error_clear(kept);
+    struct kept_error *kept = &telling.kept;
     if (lua_checkstack(L, 4)) {
         lua_pushcfunction(L, tell_protected);
         lua_pushlightuserdata(L, &telling);
@@ -125,6 +125,8 @@ static void keep(struct gpulua *g, lua_State *L, const char *traceback, bool is_
     kept->view.hint = kept->hint ? kept->hint : "";
     kept->view.source = kept->source ? kept->source : "";
     kept->view.traceback = kept->traceback ? kept->traceback : "";
+    gpu_lua_kept_error_clear(&g->last_error);
+    g->last_error = *kept;
 }
 
 gpulua_status gpu_lua_keep_raised(struct gpulua *g, lua_State *L) {

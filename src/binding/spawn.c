@@ -130,8 +130,8 @@ int gpu_lua_on_done(lua_State *L) {
     lua_settop(L, 2);
     lua_pushcfunction(L, call_back);
     lua_pushvalue(L, 2);
-    *gpu_lua_op_new(L, g) =
-        gpu_op_retain(op); /* a handle of its own: the script may close this one */
+    struct gpu_op **own = gpu_lua_op_new(L, g); /* the script may close its handle */
+    op = *own = gpu_op_retain(gpu_lua_check_op(L, g, 1));
     struct task *task = gpu_lua_task_new(L, g, 3, false);
     if (gpu_op_is_over(op)) {
         (void)gpu_device_poll(gpu_op_device(op)); /* who watches what was over before comes first */

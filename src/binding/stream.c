@@ -137,14 +137,15 @@ int gpu_lua_device_stream(lua_State *L) {
     static const char *const options[] = {"priority", "label", NULL};
     struct gpulua *g = GPU_LUA(L);
     struct device_handle *owner;
-    struct gpu_device *device = gpu_lua_check_device(L, g, 1, &owner);
+    (void)gpu_lua_check_device(L, g, 1, NULL);
     lua_settop(L, 2);
     gpu_lua_check_options(L, 2, options, "stream");
     struct gpu_stream_info info = {
         .priority = (int)gpu_lua_field_integer(L, 2, "priority", "stream", 0, -1000, 1000),
-        .label = gpu_lua_field_string(L, 2, "label", "stream"),
+        .label = gpu_lua_push_field_string(L, 2, "label", "stream"),
     };
     struct stream_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_STREAM, sizeof *handle, 0);
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, &owner);
     handle->made = calloc(1, sizeof *handle->made);
     if (!handle->made) {
         gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for a stream");
@@ -156,6 +157,7 @@ int gpu_lua_device_stream(lua_State *L) {
         /* Perhaps forgotten handles hold them. */
         gpu_error_finish(&error);
         lua_gc(L, LUA_GCCOLLECT);
+        (void)gpu_lua_check_device(L, g, 1, NULL);
         gpu_lua_streams_prune(&owner->streams, false);
         gpu_device_poll(device);
         status = gpu_stream_create(device, &info, &handle->stream, &error);
@@ -174,10 +176,10 @@ int gpu_lua_device_stream(lua_State *L) {
 /* dev:current() -> the stream that work goes to here */
 int gpu_lua_device_current(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
-    struct gpu_stream *stream = gpu_lua_current_stream(L, g, device);
+    (void)gpu_lua_check_device(L, g, 1, NULL);
     struct stream_handle *handle = gpu_lua_new(L, g, GPU_LUA_KIND_STREAM, sizeof *handle, 0);
-    handle->stream = gpu_stream_retain(stream);
+    handle->stream =
+        gpu_stream_retain(gpu_lua_current_stream(L, g, gpu_lua_check_device(L, g, 1, NULL)));
     return 1;
 }
 
@@ -190,10 +192,10 @@ static int use_ended(lua_State *L, int status, lua_KContext context) {
 /* stream:use(f, ...): calls f with this as the current stream of the task; returns its results */
 static int stream_use(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
+    (void)gpu_lua_check_stream(L, g, 1);
     gpu_lua_check_function(L, 2, 1, "use");
     struct use *use = gpu_lua_new(L, g, GPU_LUA_KIND_USE, sizeof *use, 0);
-    use->stream = gpu_stream_retain(stream);
+    use->stream = gpu_stream_retain(gpu_lua_check_stream(L, g, 1));
     use->scope = gpu_lua_scope(g);
     use->outer = use->scope->use;
     use->scope->use = use;
@@ -203,8 +205,8 @@ static int stream_use(lua_State *L) {
     return use_ended(L, LUA_OK, 0);
 }
 
-/* The stream is at index 1. Pushes the op. */
-static struct gpu_op *mark(lua_State *L, struct gpulua *g, struct gpu_op *after) {
+/* The stream is at index 1. `after`: kept by the caller, or NULL. Pushes the op. */
+static void mark(lua_State *L, struct gpulua *g, struct gpu_op *after) {
     struct gpu_op **op = gpu_lua_op_new(L, g); /* it may run finalisers, which close things */
     struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
     struct gpu_submit submit = {.stream = stream,
@@ -215,25 +217,24 @@ static struct gpu_op *mark(lua_State *L, struct gpulua *g, struct gpu_op *after)
         *op = NULL;
         gpu_lua_throw(L, &error);
     }
-    return *op;
 }
 
 /* stream:wait(after) -> stream. after: an op or a stream. What is put on this stream from here on
  * starts behind it, or behind all that is on that stream now. Does not block. */
 static int stream_wait(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
+    (void)gpu_lua_check_stream(L, g, 1);
     struct gpu_device *device = NULL;
-    struct gpu_op *after = NULL;
     lua_settop(L, 2);
+    struct gpu_op **after = gpu_lua_op_new(L, g); /* of our own: the script's may be closed */
+    struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
     if (gpu_lua_test(L, g, 2, GPU_LUA_KIND_STREAM)) {
         struct gpu_stream *other = gpu_lua_check_stream(L, g, 2);
-        struct gpu_op **tail = gpu_lua_op_new(L, g);
-        after = *tail = gpu_stream_tail(other);
+        *after = gpu_stream_tail(other);
         device = gpu_stream_device(other);
     } else if (gpu_lua_test(L, g, 2, GPU_LUA_KIND_OP)) {
-        after = gpu_lua_check_op(L, g, 2);
-        device = gpu_op_device(after);
+        *after = gpu_op_retain(gpu_lua_check_op(L, g, 2));
+        device = gpu_op_device(*after);
     } else {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument 1 of wait: an op or a stream expected, got %s", luaL_typename(L, 2));
@@ -244,9 +245,9 @@ static int stream_wait(lua_State *L) {
                      gpu_device_kin(device, gpu_stream_device(stream)), gpu_device_name(device),
                      gpu_device_name(gpu_stream_device(stream)));
     }
-    if (after) {
-        gpu_lua_check_know_op(g, after); /* so are the effects of what this task launches next */
-        mark(L, g, after);
+    if (*after) {
+        gpu_lua_check_know_op(g, *after); /* so are the effects of what this task launches next */
+        mark(L, g, *after);
     }
     lua_settop(L, 1);
     return 1;
@@ -279,10 +280,9 @@ static int synchronized(lua_State *L, int status, lua_KContext context) {
 static int stream_synchronize(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     lua_settop(L, 1);
-    struct gpu_stream *stream = gpu_lua_check_stream(L, g, 1);
-    gpu_lua_check_eager(L, g, gpu_stream_device(stream), "synchronize");
+    gpu_lua_check_eager(L, g, gpu_stream_device(gpu_lua_check_stream(L, g, 1)), "synchronize");
     struct gpu_op **tail = gpu_lua_op_new(L, g);
-    *tail = gpu_stream_tail(stream);
+    *tail = gpu_stream_tail(gpu_lua_check_stream(L, g, 1));
     if (*tail) {
         gpu_lua_wait_op(L, g, *tail, synchronized); /* its end is the end of all before it */
     }

@@ -249,9 +249,10 @@ bool gpu_lua_item_has_failed(const struct item *item) {
 }
 
 void gpu_lua_item_push_error(lua_State *L, const struct item *item, bool is_join) {
+    struct gpu_error error;
+    luaL_checkstack(L, 4, NULL);
     if (item->kind == GPU_LUA_KIND_TASK) {
         struct task *task = item->task;
-        luaL_checkstack(L, 4, NULL);
         gpu_lua_task_push_error(L, task);
         if (!is_join || !gpu_lua_circle_hides(task, task->g->running)) {
             gpu_lua_observe_task(L, task);
@@ -259,11 +260,12 @@ void gpu_lua_item_push_error(lua_State *L, const struct item *item, bool is_join
         return;
     }
     if (item->kind == GPU_LUA_KIND_OP) {
-        gpu_lua_error_push(L, gpu_op_error(item->op));
+        /* First: a finaliser may close the op while the error is made. */
         gpu_op_observe(item->op);
+        gpu_error_copy(&error, gpu_op_error(item->op));
+        gpu_lua_error_push_owned(L, &error);
         return;
     }
-    struct gpu_error error;
     if (!gpu_ref_failure(&item->ref, &error) &&
         !gpu_ref_check_since(&item->ref, item->epoch, "the buffer",
                              &error)) { /* another thread has overwritten it since */
