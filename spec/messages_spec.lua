@@ -205,9 +205,9 @@ describe("messages", function()
     local ticks = support.ticks(dev, 0.3)
     local function check()
       local line = debug.getinfo(1, "l").currentline + 1
-      local op = spin:launch({ grid = 1, block = 1, label = "slow one" }, ticks, y, 1)
+      local launched = spin:launch({ grid = 1, block = 1, label = "slow one" }, ticks, y, 1)
       for what, wanted in pairs {
-        [op] = "'slow one' was not over after 0.02 s", [y] = "what uses 'slow data' was not over after 0.02 s",
+        [launched] = "'slow one' was not over after 0.02 s", [y] = "what uses 'slow data' was not over after 0.02 s",
       } do
         local err = support.raises("Timeout", wanted, what.await, what, 0.02)
         assert.are.same({ "slow one", line }, { err.op.label, err.op.line })
@@ -216,17 +216,17 @@ describe("messages", function()
         assert.is_false(ok)
         assert.truthy(joined.message:find(wanted, 1, true), joined.message)
       end
-      op:await()
+      launched:await()
     end
     check()
     gpu.run(check)
     local line = debug.getinfo(1, "l").currentline + 1
-    local task = gpu.spawn(function()
+    local slow = gpu.spawn(function()
       gpu.sleep(0.1)
     end)
     support.raises("Timeout", ("the task from spec/messages_spec.lua:%d was not over after 0.01 s; it is at "
-      .. "spec/messages_spec.lua:%d"):format(line, line + 1), task.await, task, 0.01)
-    task:await()
+      .. "spec/messages_spec.lua:%d"):format(line, line + 1), slow.await, slow, 0.01)
+    slow:await()
   end)
 
   it("of gpu.timeout have its line, and where the function is and was", function()
