@@ -290,6 +290,15 @@ describe("closed in the middle of a call by a finaliser:", function()
       { stream, function(s) return s:use(function() return (add:launch(4, x, y, 4, 1)) end) end },
       { stream, function(s) return (add:launch({ grid = 1, stream = s, label = "two" }, x, y, 4, 1)) end },
       { stream, function(s) return dev:recorder { stream = s, label = "three" } end },
+      { function()
+        local all = { stream(), stream(), stream(), close = function(all)
+          for _, s in ipairs(all) do
+            s:close()
+          end
+          dev:stream {}:close() -- drops them
+        end }
+        return all
+      end, function() return require("gpulua.core").streams(dev) end },
     }
     local function op() return (add:launch(4, x, y, 4, 1)) end
     local function failed()

@@ -26,6 +26,7 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
         return 1 + gpu_lua_item_push_results(L, &item, 3, true);
     }
     bool has_failed = false;
+    lua_pushnil(L); /* 3: the first error; the group stays where it is, for what is behind it */
     for (uint32_t i = 1; i <= group->count; i++) {
         lua_rawgeti(L, 1, i);
         gpu_lua_item_again(L, g, -1, &group->slots[i - 1], &item);
@@ -37,7 +38,7 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
             gpu_lua_item_push_error(L, &item, false);
             if (!has_failed) {
                 has_failed = true;
-                lua_replace(L, 2);
+                lua_replace(L, 3);
             } else {
                 lua_pop(L, 1);
             }
@@ -45,7 +46,7 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
         lua_pop(L, 1);
     }
     if (has_failed) {
-        lua_settop(L, 2);
+        lua_settop(L, 3);
         return lua_error(L);
     }
     uint32_t count = group->count;

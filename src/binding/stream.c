@@ -114,20 +114,32 @@ void gpu_lua_streams_prune(struct stream_record **records, bool all) {
     }
 }
 
+/* The newest stream of the device's list that is older than that number. */
+static const struct stream_record *find_older(const struct device_handle *handle, uint64_t number) {
+    const struct stream_record *record = handle->streams;
+    while (record && (record->is_left || gpu_stream_number(record->stream) >= number)) {
+        record = record->next;
+    }
+    return record;
+}
+
 /* core.streams(dev) -> those that dev:stream made and that nobody has closed or dropped, by number:
  * {label =, source = "file:line" or nil} */
 int gpu_lua_streams(lua_State *L) {
     struct device_handle *handle;
     (void)gpu_lua_check_device(L, GPU_LUA(L), 1, &handle);
     lua_newtable(L);
-    for (const struct stream_record *record = handle->streams; record; record = record->next) {
-        if (!record->is_left) {
-            lua_createtable(L, 0, 2);
-            lua_pushstring(L, gpu_stream_label(record->stream));
-            lua_setfield(L, -2, "label");
-            gpu_lua_set_source(L, record->site.source, record->site.line);
-            lua_rawseti(L, -2, (lua_Integer)gpu_stream_number(record->stream));
-        }
+    uint64_t last = UINT64_MAX;
+    /* From the newest on, looked for again each time: finalisers may close them. */
+    for (const struct stream_record *record; (record = find_older(handle, last));) {
+        struct gpu_site site = record->site;
+        last = gpu_stream_number(record->stream);
+        lua_pushstring(L, gpu_stream_label(record->stream));
+        lua_createtable(L, 0, 2);
+        lua_insert(L, -2);
+        lua_setfield(L, -2, "label");
+        gpu_lua_set_source(L, site.source, site.line);
+        lua_rawseti(L, -2, (lua_Integer)last);
     }
     return 1;
 }
