@@ -209,11 +209,22 @@ gpulua_status gpu_seat_take(struct gpu_device *device, const _Atomic int *interr
     return GPULUA_OK;
 }
 
+/* Another seat's tasks have the same numbers. */
+static void disown_failure(struct gpu_failure *failure, const struct gpu_seat *seat) {
+    if (failure->seat == seat) {
+        failure->seat = NULL;
+        failure->task = 0;
+    }
+}
+
 static void disown(struct gpu_op *op, const struct gpu_seat *seat) {
     for (; op; op = op->next) {
-        op->seat = op->seat == seat ? NULL : op->seat;
-        if (op->failure && op->failure->seat == seat) {
-            op->failure->seat = NULL;
+        if (op->seat == seat) {
+            op->seat = NULL;
+            op->task = 0;
+        }
+        if (op->failure) {
+            disown_failure(op->failure, seat);
         }
         gpu_op_dismiss(op, seat);
     }
@@ -241,12 +252,10 @@ void gpu_seat_leave(struct gpu_seat *seat) {
     }
     disown(device->requests, seat);
     for (uint32_t i = 0; i < device->unobserved_count; i++) {
-        struct gpu_failure *failure = device->unobserved[i];
-        failure->seat = failure->seat == seat ? NULL : failure->seat;
+        disown_failure(device->unobserved[i], seat);
     }
     for (uint32_t i = 0; i < device->failed_count; i++) {
-        struct gpu_failure *failure = device->failed[i].failure;
-        failure->seat = failure->seat == seat ? NULL : failure->seat;
+        disown_failure(device->failed[i].failure, seat);
     }
     for (struct gpu_memory *memory = device->memories; memory; memory = memory->next) {
         memory->seat = memory->seat == seat ? NULL : memory->seat;
