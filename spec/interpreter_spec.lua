@@ -525,6 +525,24 @@ describe("the interpreter", function()
       assert.equal(130, code)
     end)
 
+    it("ends what waits for a kernel of a lost device, which a line says", function()
+      local out, err, code = run(gpulua, write("lost.lua", [[
+        local gpu = require "gpulua"
+        local dev = gpu.device("cpu", { isolate = "none" })
+        local x = dev:buffer("i32", 1):fill(0)
+        local mod = dev:compile 'extern "C" __global__ void forever(volatile int *x) { while (*x == 0) { } }'
+        local op = mod.forever:launch(1, x)
+        op:deadline(0.1)
+        local ok, e = op:join()
+        io.write(e.code) io.flush()
+        os.execute "(sleep 3; kill -INT $PPID) > /dev/null 2>&1 &"
+      ]]))
+      assert.equal("DeviceLost", out)
+      local line = "waiting for a kernel to end whose device is lost or closed (Ctrl-C ends the program)"
+      assert.truthy(err:find(line, 1, true), err)
+      assert.truthy(code == 130 or code == "signal 2", code)
+    end)
+
     it("while a kernel never ends in a process of its own ends at once", function()
       local start = support.now()
       local _, err, code = interrupted(never_ends:format "process")

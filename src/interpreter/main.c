@@ -74,6 +74,9 @@ static void on_error(void *user, const gpulua_error *error) {
 static void on_log(void *user, const char *line) {
     (void)user;
     say_behind(program.name, line, program.is_closing ? " (Ctrl-C ends the program)" : "");
+    if (program.is_closing) {
+        alarm(0); /* that is what it waits for */
+    }
 }
 
 /* ---- what the command line asks for ---- */
@@ -204,11 +207,26 @@ static void show_version(lua_State *L, const struct options *options) {
 
 /* ---- os.exit ---- */
 
+#define LONG_CLOSE_SECONDS 2
+
+/* Of work in flight a line says what it is; of what a lost device has left behind nobody knows. */
+static void on_long_close(int number) {
+    static const char text[] = ": waiting for a kernel to end whose device is lost or closed "
+                               "(Ctrl-C ends the program)\n";
+    (void)number;
+    int saved = errno;
+    ssize_t put = write(STDERR_FILENO, program.name, strlen(program.name));
+    put = put < 0 ? put : write(STDERR_FILENO, text, sizeof text - 1);
+    errno = saved;
+}
+
 /* What closes the devices follows. A kernel that never ends holds it up where it runs in this
  * process: then Ctrl-C ends the program. */
 static void begin_close(void) {
     program.is_closing = true;
     signal(SIGINT, SIG_DFL);
+    signal(SIGALRM, on_long_close);
+    alarm(LONG_CLOSE_SECONDS);
 }
 
 /* Stack: arguments of the chunk, which are popped. False: an error, which has been told. */
