@@ -98,7 +98,7 @@ wrote: `KernelFailed`, `DependencyFailed` (it read what another one had failed t
 ---| "PoolInUse" # Its buffers would go while replays need them.
 ---| "TopologyChanged" # With `rebuild = false`, `graph:update` patches nodes and makes no graph anew.
 ---| "CompileFailed" # The log is in `log`, with file and line.
----| "KernelFailed" # A `gpulua_check` or an `assert` that did not hold, or a fault that the device survives (`__trap()` it does not).
+---| "KernelFailed" # A `gpulua_check` or an `assert` that did not hold, or a fault that the device survives.
 ---| "DependencyFailed" # Work that reads what failed work was to write is skipped, and fails with this.
 ---| "UndeclaredAccess" # Check mode: an access outside of what the signature says.
 ---| "RaceFound" # Check mode: inside of a kernel, or between tasks that only time orders.
