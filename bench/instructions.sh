@@ -2,8 +2,8 @@
 # What one call costs the script's thread on the CPU device, in instructions, which no other work on the machine changes:
 #   sh bench/instructions.sh [TRANSPORT]
 # Valgrind counts them for few and for many calls; the difference is that of the calls. Under none the CPU device's own
-# part is in it, under thread none of it is; a process of the device's own valgrind does not run. Waiting for the device, which comes behind every 20th call, is
-# in it, and differs a little from one run to the next. BUILD as for make.
+# part is in it, under thread none of it is; a process of the device's own valgrind does not run. Waiting for the device,
+# which comes behind every 20th call, is in it, and differs a little from one run to the next. BUILD as for make.
 set -eu
 build=${BUILD:-build} transport=${1:-none} few=100 many=600
 out=$(mktemp -d)

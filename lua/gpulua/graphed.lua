@@ -13,7 +13,7 @@
 local core = require "gpulua.core"
 local sealed = require "gpulua.sealed"
 local instead <const> = require "gpulua.arguments".instead
-local is_same, is_captured = core.graphed_same, core.capture_active
+local is_same, is_same_value, is_captured = core.graphed_same, core.graphed_same_value, core.capture_active
 
 -- What a replay looks at is kept by number, as in src/binding/graphed.c, and false until it is there. While there is no
 -- graph there, no call is a replay.
@@ -48,11 +48,6 @@ local function later(value)
   end
   local is_well, text = pcall(tostring, value)
   return is_well and text or ("a %s"):format(kind)
-end
-
--- As src/binding/graphed.c has it.
-local function is_same_value(a, b)
-  return rawequal(a, b) and math.type(a) == math.type(b) and (a ~= 0 or 1 / a == 1 / b) or a ~= a and b ~= b
 end
 
 -- The first argument or upvalue that is another one than when f ran last: { what, now, was }.

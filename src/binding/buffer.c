@@ -289,11 +289,6 @@ static void check_keeping(lua_State *L, struct gpulua *g, const char *what,
     }
 }
 
-const char *gpu_lua_buffer_label(lua_State *L, int index, const char *what) {
-    lua_pushstring(L, gpu_lua_field_string(L, index, "label", what));
-    return lua_tostring(L, -1);
-}
-
 void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const char *what,
                             struct gpu_device *device, struct buffer_request *request) {
     static const char *const options[] = {"label", "memory", "durable", "rebuild", NULL};
@@ -302,7 +297,7 @@ void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const cha
     }
     gpu_lua_check_options(L, index, options, what);
     request->keeping = gpu_lua_keeping(L, index, what);
-    request->label = gpu_lua_buffer_label(L, index, what);
+    request->label = gpu_lua_push_field_string(L, index, "label", what);
     if (lua_getfield(L, index, "memory") != LUA_TNIL) {
         if (!gpu_lua_test(L, g, lua_gettop(L), GPU_LUA_KIND_MEMORY)) {
             gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,

@@ -44,9 +44,6 @@ void gpu_lua_check_shape(lua_State *L, int index, const char *what, struct buffe
 /* Pushes a new buffer. Collects garbage and waits for memory in flight before it gives up. */
 struct buffer *gpu_lua_buffer_make(lua_State *L, struct gpulua *g, struct gpu_device *device,
                                    const struct buffer_request *request);
-/* Pushes the option `label` of the table at `index`, and is it: no other code of the script's ends
- * it. NULL: none. */
-const char *gpu_lua_buffer_label(lua_State *L, int index, const char *what);
 /* The options of buffers at `index`, which stay there until it is made: label, memory, durable,
  * rebuild. Pushes what the request borrows of them, which stays as long. */
 void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const char *what,

@@ -487,9 +487,7 @@ int gpu_lua_device_get(lua_State *L) {
         gpu_lua_push_device(L, g, same->device);
         return 1;
     }
-    if (!is_shared) {
-        gpu_device_set_tasks(handle->device, &g->tasks);
-    }
+    gpu_device_set_tasks(handle->device, &g->tasks);
     if (!gpu_lua_trace_device(g, handle) && g->config.on_log) { /* it works all the same */
         g->config.on_log(g->config.user, "no host memory to keep what is traced of a device");
     }
@@ -543,10 +541,9 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle) {
     unlink_handle(g, handle);
     handle->device = NULL;
     handle->closed_device = device;
+    gpu_device_set_tasks(device, NULL);
     if (handle->shared) {
         gpu_lua_shared_leave(g, handle);
-    } else {
-        gpu_device_set_tasks(device, NULL);
     }
 }
 

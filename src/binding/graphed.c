@@ -62,6 +62,13 @@ int gpu_lua_graphed_same(lua_State *L) {
     return 1;
 }
 
+/* core.graphed_same_value(a, b) -> is one of them as good as the other, as above? */
+int gpu_lua_graphed_same_value(lua_State *L) {
+    lua_settop(L, 2);
+    lua_pushboolean(L, is_same_value(L, 1, 2));
+    return 1;
+}
+
 static int run_ended(lua_State *L, int status, lua_KContext context) {
     (void)status;
     (void)context;

@@ -18,7 +18,7 @@ int gpu_lua_device_host(lua_State *L) {
     lua_settop(L, 4);
     gpu_lua_check_shape(L, 3, "host", &request);
     gpu_lua_check_options(L, 4, options, "host");
-    request.label = gpu_lua_buffer_label(L, 4, "host");
+    request.label = gpu_lua_push_field_string(L, 4, "label", "host");
     struct buffer *buffer = gpu_lua_buffer_make(L, g, device, &request);
     gpu_lua_buffer_check_open(L, buffer); /* of a device that a listener may have closed */
     /* New memory may have been somebody else's: what the script sees starts as zeros. */

@@ -79,7 +79,7 @@ int gpu_lua_device_scalar(lua_State *L) {
     gpu_lua_check_eager(L, g, device, "a new scalar");
     lua_settop(L, 4);
     gpu_lua_check_options(L, 4, options, "scalar");
-    request.label = gpu_lua_buffer_label(L, 4, "scalar");
+    request.label = gpu_lua_push_field_string(L, 4, "label", "scalar");
     request.byte_count = gpu_type_bytes(request.type);
     request.keeping = GPU_KEEP_CONTENT;
     struct buffer *buffer = gpu_lua_buffer_make(L, g, device, &request);

@@ -40,7 +40,6 @@ gpulua_status gpu_lua_shared_take(struct gpulua *g, struct device_handle *handle
                              "device %s cannot be watched: no file descriptor or memory left",
                              gpu_device_name(shared->device));
     }
-    gpu_seat_set_tasks(g->seat, &g->tasks);
     gpu_lua_sit(g);
     handle->shared = gpu_lua_shared_retain(shared);
     handle->device = gpu_device_retain(shared->device);

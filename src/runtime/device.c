@@ -391,7 +391,8 @@ gpulua_status gpu_device_open(const struct gpu_device_info *info, struct gpu_dev
 }
 
 void gpu_device_set_tasks(struct gpu_device *device, const struct gpu_tasks *tasks) {
-    device->tasks = tasks;
+    struct gpu_seat *seat = gpu_seat_of(device);
+    *(seat ? &seat->tasks : &device->tasks) = tasks;
 }
 
 void gpu_device_hold_calls(bool are_held) {

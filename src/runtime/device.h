@@ -220,7 +220,7 @@ bool gpu_device_is_returning(const struct gpu_device *device);
 struct gpu_op *gpu_device_return(struct gpu_device *device);
 
 /* Tasks of who uses the device: work that is given to it is the running one's. Borrowed; NULL:
- * none. Of a shared device each seat has its own (gpu_seat_set_tasks). */
+ * none. Of a shared device each seat has its own: the caller's. */
 struct gpu_tasks {
     uint64_t running; /* its number; 0: none */
     bool (*is_live)(const struct gpu_tasks *tasks, uint64_t number);

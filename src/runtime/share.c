@@ -152,10 +152,6 @@ void gpu_seat_sit(struct gpu_seat *seat) {
     here.seat = seat;
 }
 
-void gpu_seat_set_tasks(struct gpu_seat *seat, const struct gpu_tasks *tasks) {
-    seat->tasks = tasks;
-}
-
 int gpu_seat_event_fd(const struct gpu_seat *seat) {
     return seat->event_fd;
 }

@@ -32,8 +32,6 @@ gpulua_status gpu_seat_take(struct gpu_device *device, const _Atomic int *interr
 void gpu_seat_leave(struct gpu_seat *seat);
 /* This thread calls for it, until it calls for another. */
 void gpu_seat_sit(struct gpu_seat *seat);
-/* As gpu_device_set_tasks, of what this seat gives. */
-void gpu_seat_set_tasks(struct gpu_seat *seat, const struct gpu_tasks *tasks);
 /* To be slept on beside gpu_device_poll_fd: readable when another thread's call has ended what this
  * seat sleeps for. */
 int gpu_seat_event_fd(const struct gpu_seat *seat);

@@ -99,6 +99,7 @@ struct gpu_trace *gpu_trace_retain(struct gpu_trace *trace);
 void gpu_trace_release(struct gpu_trace *trace); /* NULL: nothing */
 /* From here on several threads may have it, which nobody else knows yet. False: no memory. */
 bool gpu_trace_share(struct gpu_trace *trace);
+
 /* ---- noting; the device's own ---- */
 void gpu_trace_note(struct gpu_trace *trace, const struct gpu_op *op,
                     const struct gpu_envelope *envelope, const struct wire_record *record);
