@@ -268,11 +268,14 @@ describe("closed in the middle of a call by a finaliser:", function()
     local gpu, support = require "gpulua", require "spec.support"
     local dev = support.open()
     local source = [=[
+      #include <gpulua_kernel.h>
       extern "C" __global__ void add(const float *x, float *y, int n, float a) {
         int i = blockIdx.x * blockDim.x + threadIdx.x;
         if (i < n) y[i] += a * x[i];
       }
-      extern "C" __global__ void fail(int *x, int n) { assert(n > 0); x[0] = n; }
+      extern "C" __global__ void fail(int *x, int n, gpulua_ctx ctx) {
+        if (gpulua_check(ctx, n > 0, "n is %d", n)) x[0] = n;
+      }
       __device__ float global[4];
     ]=]
     local signature = "x: in f32*, y: inout f32*, n: i32, a: f32"

@@ -507,14 +507,19 @@ static void test_pollfd(const char *completion) {
         config.isolation = (gpulua_isolation)i;
         gpulua *g = gpulua_new(&config);
         start(g, script);
-        for (time_t begun = time(NULL); gpulua_tasks(g) > 0 && time(NULL) - begun < 60;) {
+        bool is_woken = true;
+        time_t begun = time(NULL);
+        while (gpulua_tasks(g) > 0 && time(NULL) - begun < 60) {
             struct pollfd wait = {.fd = gpulua_pollfd(g), .events = POLLIN};
             int limit_ms = gpulua_timeout_ms(g);
             if ((limit_ms < 0 || limit_ms >= 999) && poll(&wait, 1, 20000) == 0) {
-                break; /* nothing woke it */
+                is_woken = false;
+                break;
             }
             gpulua_step(g, 0);
         }
+        printf("# %s, isolation %d: %ld s, %d turns%s\n", completion, i, (long)(time(NULL) - begun),
+               (int)global_integer(g, "turns"), is_woken ? "" : ", not woken");
         CHECK(gpulua_tasks(g) == 0 && told.count == 0);
         CHECK(global_integer(g, "turns") == 20 && global_integer(g, "y") == 7);
         gpulua_close(g);

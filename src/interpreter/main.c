@@ -207,12 +207,12 @@ static void show_version(lua_State *L, const struct options *options) {
 
 /* ---- os.exit ---- */
 
-#define LONG_CLOSE_SECONDS 2
+#define LONG_CLOSE_SECONDS 4
 
 /* Of work in flight a line says what it is; of what a lost device has left behind nobody knows. */
 static void on_long_close(int number) {
-    static const char text[] = ": waiting for a kernel to end whose device is lost or closed "
-                               "(Ctrl-C ends the program)\n";
+    static const char text[] = ": the devices are not closed yet; a kernel of one that is lost or "
+                               "closed may still run (Ctrl-C ends the program)\n";
     (void)number;
     int saved = errno;
     ssize_t put = write(STDERR_FILENO, program.name, strlen(program.name));
