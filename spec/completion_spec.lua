@@ -10,9 +10,10 @@ local one = support.one
 
 local source = [[
   #include <gpulua_kernel.h>
+  static __device__ long long now();
   extern "C" __global__ void forever(volatile int *flag, long long ticks) {
-    long long end = clock64() + ticks;
-    while (flag[0] == 0 && (ticks == 0 || clock64() < end)) { }
+    long long end = now() + ticks;
+    while (flag[0] == 0 && (ticks == 0 || now() < end)) { }
   }
   extern "C" __global__ void bad(int *x, gpulua_ctx ctx) { gpulua_check(ctx, x == 0, "there is one"); }
   extern "C" __global__ void add(int *x, int v) { x[0] += v; }

@@ -18,8 +18,8 @@ describe("hazards", function()
       extern "C" __global__ void take(const int *x, int *y, int n) { for (int i = 0; i < n; i++) y[i] = x[i]; }
       extern "C" __global__ void address(const int *x, long long *out) { out[0] = (long long)x; }
       extern "C" __global__ void spin_fill_at(long long ticks, long long at, int n, int value) {
-        long long start = clock64();
-        while (clock64() - start < ticks) { }
+        long long start = now();
+        while (now() - start < ticks) { }
         int *x = (int *)at;
         for (int i = 0; i < n; i++) x[i] = value;
       }
@@ -28,8 +28,8 @@ describe("hazards", function()
         if (i < n) c[i] = c[i] * 31 + a[i] * 7 + b[(i + k) % n] + k;
       }
       extern "C" __global__ void slow_mix(long long ticks, int n, const int *a, const int *b, int *c, int k) {
-        long long start = clock64();
-        while (clock64() - start < ticks) { }
+        long long start = now();
+        while (now() - start < ticks) { }
         for (int i = 0; i < n; i++) c[i] = c[i] * 31 + a[i] * 7 + b[(i + k) % n] + k;
       }
     ]]

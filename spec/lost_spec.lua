@@ -21,11 +21,11 @@ describe("a lost device", function()
       while (f[0] == 0) { }
     }
   ]]
-  local crash = [[
+  local crash = support.clock_source .. [[
     extern "C" __global__ void crash(int *x, long long at) { ((volatile int *)at)[0] = x[0]; }
     extern "C" __global__ void look(int *y, const int *x, long long ticks) {
-      long long end = clock64() + ticks;
-      while (clock64() < end) { }
+      long long end = now() + ticks;
+      while (now() < end) { }
       y[0] = x[0];
     }
   ]]

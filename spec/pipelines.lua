@@ -46,10 +46,10 @@ function pipelines.make(number, operation_count)
 end
 
 --- Holds a stream for so long that all of a pipeline is there before any of it begins.
-local hold_source = [[
+local hold_source = support.clock_source .. [[
   extern "C" __global__ void hold(long long ticks, int *x) {
-    long long start = clock64();
-    while (clock64() - start < ticks) { }
+    long long start = now();
+    while (now() - start < ticks) { }
     x[0] = 1;
   }
 ]]

@@ -6,10 +6,10 @@ local support = require "spec.support"
 
 local programs = {}
 
-local source = [[
+local source = support.clock_source .. [[
   __device__ void linger(int ticks) {
-    long long start = clock64();
-    while (clock64() - start < ticks) { }
+    long long start = now();
+    while (now() - start < ticks) { }
   }
   extern "C" __global__ void blend(int ticks, int n, const unsigned *a, const unsigned *b, unsigned *c, unsigned k) {
     linger(ticks);

@@ -12,8 +12,8 @@ describe("ranges", function()
       extern "C" __global__ void put(int *x, int n, int value) { for (int i = 0; i < n; i++) x[i] = value; }
       extern "C" __global__ void take(const int *x, int *y, int n) { for (int i = 0; i < n; i++) y[i] = x[i]; }
       extern "C" __global__ void slow_mix(long long ticks, int n, const int *a, const int *b, int *c, int k) {
-        long long start = clock64();
-        while (clock64() - start < ticks) { }
+        long long start = now();
+        while (now() - start < ticks) { }
         for (int i = 0; i < n; i++) c[i] = c[i] * 31 + a[i] * 7 + b[i] + k;
       }
     ]]

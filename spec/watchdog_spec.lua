@@ -5,10 +5,10 @@ local support = require "spec.support"
 
 describe("work that does not end", function()
   local is_isolated = support.is_isolated()
-  local forever = [[
+  local forever = support.clock_source .. [[
     extern "C" __global__ void forever(volatile int *flag, long long ticks) {
-      long long end = clock64() + ticks;
-      while (flag[0] == 0 && (ticks == 0 || clock64() < end)) { }
+      long long end = now() + ticks;
+      while (flag[0] == 0 && (ticks == 0 || now() < end)) { }
     }
   ]]
   local one = { grid = 1, block = 1 }
