@@ -190,6 +190,27 @@ describe("messages", function()
       kernel.launch, kernel, 8)
   end)
 
+  it("of arguments that a buffer's methods do not have: nothing is done, and they say what does it", function()
+    for _, b in ipairs { dev:upload("f32", { 1, 2, 3, 4 }), dev:host("f32", 4):write { 1, 2, 3, 4 } } do
+      local from <close> = dev:buffer("f32", 4):fill(9)
+      for name, case in pairs {
+        fill = { 1, ":slice(i, j):fill", 0, 2, 3 }, copy = { 1, "slice(k, l)", from, 1 },
+        write = { 2, "write(data, i)", { 7 }, 1, 2 },
+        read = { 2, "the last", 1, 2, 3 }, bytes = { 2, "the last", 1, 2, "x" }, slice = { 2, "the last", 1, 2, 3 },
+        view = { 2, "{rows, columns}", "f32", 2, 2 },
+      } do
+        if b[name] then -- host buffers have no views
+          local wanted = ("argument %d of %s: it takes %d, got "):format(case[1] + 1, name, case[1])
+          local err = support.raises("InvalidArgument", wanted, b[name], b, table.unpack(case, 3))
+          assert.truthy(err.hint:find(case[2], 1, true), err.hint)
+        end
+      end
+      assert.are.same({ 1, 2, 3, 4 }, b:read(nil, nil, nil))
+      assert.are.same({ 5, 5, 5, 5 }, b:fill(5, nil, nil):read())
+      b:close()
+    end
+  end)
+
   it("say what to do instead of indexing memory of the device", function()
     local err = support.raises("InvalidArgument", "not indexed", function() return x[1] end)
     assert.truthy(err.hint:find("buffer:read", 1, true), err.hint)

@@ -287,11 +287,11 @@ function replay:stream(number)
 end
 
 -- What is known of it is only what it uses: what it writes has been written.
-function replay:stand_in(op, options)
+function replay:stand_in(op)
   for _, use in ipairs(op.uses or {}) do
     local target = use[2]:find "w" and self:range(use[1], "u8")
     if target and not self.flight.buffers[use[1].range].host then
-      target:fill(0, options)
+      target:fill(0)
       self.made_up[use[1].range] = true
     end
   end
@@ -327,13 +327,13 @@ function does.launch(self, op, options)
   if not args then
     self:leave_out(("launches of '%s'"):format(self.flight.kernels[op.kernel].name),
       kernel.why or "their arguments are not known any more")
-    return self:stand_in(op, options)
+    return self:stand_in(op)
   end
   return kernel:launch({ grid = op.grid, block = op.block, shared = op.shared, stream = options.stream,
     label = options.label }, table.unpack(args, 1, args.n))
 end
 
-function does.fill(self, op, options)
+function does.fill(self, op)
   local use = op.uses and op.uses[1]
   if not use or not op.element then
     return self:leave_out("fills", "what they write is not known any more")
@@ -346,11 +346,11 @@ function does.fill(self, op, options)
   if use[1].first == 0 and use[1].past == self.flight.buffers[use[1].range].bytes then
     self.made_up[use[1].range] = nil -- all of it is known from here on
   end
-  return target:fill(value, options)
+  return target:fill(value)
 end
 
 -- From the script (nothing but the target is known), to it, or between two buffers.
-function does.copy(self, op, options)
+function does.copy(self, op)
   local from, to
   for _, use in ipairs(op.uses or {}) do
     if use[2] == "r" then
@@ -360,18 +360,18 @@ function does.copy(self, op, options)
     end
   end
   if from and to then
-    return self:range(to, "u8"):copy(self:range(from, "u8"), options)
+    return self:range(to, "u8"):copy(self:range(from, "u8"))
   elseif to then
-    return self:stand_in(op, options)
+    return self:stand_in(op)
   elseif from then
     local host <close> = self.device:host("u8", from.past - from.first)
-    return host:copy(self:range(from, "u8"), options)
+    return host:copy(self:range(from, "u8"))
   end
 end
 
-function does.mark(self, op, options)
+function does.mark(self, op)
   if op.label ~= "allocation" then -- which writes nothing
-    self:stand_in(op, options)
+    self:stand_in(op)
   end
 end
 
@@ -384,7 +384,7 @@ function does.graph(self, op, options)
   if not from then
     self:leave_out(("launches of the graph '%s'"):format(op.label or "graph"),
       "it has conditional nodes, has been changed since, or is gone")
-    return self:stand_in(op, options)
+    return self:stand_in(op)
   end
   local graph = self.graphs[op.graph]
   if not graph then

@@ -440,6 +440,7 @@ static int buffer_view(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct buffer *parent = gpu_lua_check_buffer(L, g, 1);
     struct buffer_request request = {.type = parent->ref.type};
+    gpu_lua_check_count(L, 2, "view", "a shape is a table: buffer:view(type, {rows, columns})");
     lua_settop(L, 3);
     if (!lua_isnil(L, 2)) {
         request.type = gpu_lua_check_type(L, 2, "view");
@@ -478,6 +479,7 @@ static int buffer_slice(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct buffer *parent = gpu_lua_check_buffer(L, g, 1);
     uint64_t first, count;
+    gpu_lua_check_count(L, 2, "slice", "i and j are the first element and the last");
     lua_settop(L, 3);
     gpu_lua_check_range(L, 2, parent, "slice", &first, &count);
     struct buffer *slice = make_over(L, g, parent);

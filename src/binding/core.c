@@ -267,6 +267,19 @@ void gpu_lua_check_function(lua_State *L, int index, int number, const char *wha
                  number, what, lua_isnone(L, index) ? "no value" : gpu_lua_describe(L, index));
 }
 
+void gpu_lua_check_count(lua_State *L, int most, const char *what, const char *hint) {
+    for (int i = most + 2; i <= lua_gettop(L); i++) {
+        if (!lua_isnil(L, i)) {
+            gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT, hint,
+                              "argument %d of %s: it takes %d, got %s", i - 1, what, most,
+                              gpu_lua_describe(L, i));
+        }
+    }
+    if (lua_gettop(L) > most + 1) {
+        lua_settop(L, most + 1);
+    }
+}
+
 void *gpu_lua_check(lua_State *L, const struct gpulua *g, int index, enum gpu_lua_kind kind) {
     void *handle = gpu_lua_test(L, g, index, kind);
     if (!handle && index == 1) {

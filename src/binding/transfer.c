@@ -314,6 +314,7 @@ static int write_ready(lua_State *L, int status, lua_KContext context) {
 /* buffer:write(data[, i]) -> buffer. The data is copied at the call. */
 int gpu_lua_buffer_write(lua_State *L) {
     (void)GPU_LUA(L); /* refuses it in a hook */
+    gpu_lua_check_count(L, 2, "write", "write(data, i) begins at element i; its end is the data's");
     lua_settop(L, 3);
     return write_ready(L, LUA_OK, 0);
 }
@@ -348,6 +349,7 @@ static int copy_ready(lua_State *L, int status, lua_KContext context) {
 
 /* buffer:copy(from) -> buffer. From another buffer or host buffer of as many elements. */
 int gpu_lua_buffer_copy(lua_State *L) {
+    gpu_lua_check_count(L, 1, "copy", "parts are to:slice(i, j):copy(from:slice(k, l))");
     return copy_ready(L, LUA_OK, 0);
 }
 
@@ -386,7 +388,7 @@ static int fill_ready(lua_State *L, int status, lua_KContext context) {
 /* buffer:fill(value) -> buffer */
 int gpu_lua_buffer_fill(lua_State *L) {
     (void)GPU_LUA(L); /* refuses it in a hook */
-    lua_settop(L, 2);
+    gpu_lua_check_count(L, 1, "fill", "a part is filled by buffer:slice(i, j):fill(value)");
     return fill_ready(L, LUA_OK, 0);
 }
 
@@ -536,6 +538,7 @@ static int read_start(lua_State *L, const char *what, bool as_bytes) {
     uint64_t first, count;
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
     gpu_lua_check_eager(L, g, gpu_block_device(buffer->ref.block), what);
+    gpu_lua_check_count(L, 2, what, "i and j are the first element and the last");
     lua_settop(L, 3);
     gpu_lua_check_range(L, 2, buffer, what, &first, &count);
     if (!as_bytes && count > INT32_MAX) {
