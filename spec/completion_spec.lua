@@ -8,9 +8,8 @@ local is_isolated = support.is_isolated()
 local is_cuda = support.is_gpu()
 local one = support.one
 
-local source = [[
+local source = support.clock_source .. [[
   #include <gpulua_kernel.h>
-  static __device__ long long now();
   extern "C" __global__ void forever(volatile int *flag, long long ticks) {
     long long end = now() + ticks;
     while (flag[0] == 0 && (ticks == 0 || now() < end)) { }

@@ -204,8 +204,8 @@ for _, isolate in ipairs { "none", "process" } do
       local y <close> = dev:buffer("i32", 1000):fill(0)
       for i = 1, 20 do
         local on = streams[i % 4 + 1]
-        big:fill(i, { stream = on })
-        there:copy(big, { stream = streams[(i + 1) % 4 + 1] })
+        on:use(function() big:fill(i) end)
+        streams[(i + 1) % 4 + 1]:use(function() there:copy(big) end)
         mod.add:launch({ grid = 8, block = 128, stream = streams[(i + 2) % 4 + 1] }, x, y, 1000)
         there:write(text)
         streams[i % 4 + 1]:wait(streams[(i + 2) % 4 + 1]:mark())

@@ -206,7 +206,11 @@ describe("messages", function()
         end
       end
       assert.are.same({ 1, 2, 3, 4 }, b:read(nil, nil, nil))
+      local err = support.raises("InvalidArgument", "argument 2 of fill: it takes 1, got table", b.fill, b, 0,
+        { stream = stream })
+      assert.truthy(err.hint:find("stream:use", 1, true), err.hint)
       assert.are.same({ 5, 5, 5, 5 }, b:fill(5, nil, nil):read())
+      assert.are.same({ 9, 9, 9, 9 }, b:copy(from, op):read()) -- what a library's call returns has its op behind it
       b:close()
     end
   end)

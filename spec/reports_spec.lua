@@ -4,7 +4,8 @@ local gpu = require "gpulua"
 local support = require "spec.support"
 
 describe("a kernel that reports", function()
-  local source <const> = "#include <gpulua_kernel.h>\n" .. support.clock_source .. [[
+  local source <const> = support.clock_source .. [[
+    #include <gpulua_kernel.h>
     extern "C" __global__ void roots(int n, const float *x, float *y, gpulua_ctx ctx) {
       int i = blockIdx.x * blockDim.x + threadIdx.x;
       if (i >= n || !gpulua_check(ctx, x[i] >= 0, "x[%d] is %g", i, x[i])) return;

@@ -169,11 +169,22 @@ function support.zeros(dev, element_type, n)
 end
 
 --- `now()` for kernels that let time pass. On a GPU that others share, its clock64 was seen to stand nearly still
---- while they have it: not a fortieth of 100 s. A line of its own would number those behind it anew.
-support.clock_source = support.is_gpu()
-  and "static __device__ long long now() { "
-    .. [[long long ns; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)); return ns; } ]]
-  or "static __device__ long long now() { return clock64(); } "
+--- while they have it: not a fortieth of 100 s. What stands behind it is numbered from line 1 on.
+support.clock_source = [[
+  #ifndef HAS_NOW
+  #define HAS_NOW
+  #ifdef __GPULUA_CPU__
+  static __device__ long long now() { return clock64(); }
+  #else
+  static __device__ long long now() {
+    long long ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+  }
+  #endif
+  #endif
+  #line 1
+]]
 
 support.spin_source = support.clock_source .. [[
   extern "C" __global__ void spin(long long ticks, int *x, int value) {

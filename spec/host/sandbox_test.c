@@ -610,7 +610,7 @@ static void keeps(gpulua_device *device) {
 static const struct script kinds_of_handles[] = {
     {"buffers", "return dev:buffer('u8', 1)"},
     {"buffers with many users",
-     "local b = dev:buffer('u8', 64) for k = 1, 64, 2 do b:fill(k, k, 1) "
+     "local b = dev:buffer('u8', 64) for k = 1, 64, 2 do b:slice(k, k):fill(1) "
      "end return b"},
     {"scalars", "return dev:scalar('i32', 1)"},
     {"pools", "return dev:pool()"},

@@ -269,7 +269,7 @@ void gpu_lua_check_function(lua_State *L, int index, int number, const char *wha
 
 void gpu_lua_check_count(lua_State *L, int most, const char *what, const char *hint) {
     for (int i = most + 2; i <= lua_gettop(L); i++) {
-        if (!lua_isnil(L, i)) {
+        if (!lua_isnil(L, i) && lua_type(L, i) != LUA_TUSERDATA) {
             gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT, hint,
                               "argument %d of %s: it takes %d, got %s", i - 1, what, most,
                               gpu_lua_describe(L, i));

@@ -349,7 +349,9 @@ static int copy_ready(lua_State *L, int status, lua_KContext context) {
 
 /* buffer:copy(from) -> buffer. From another buffer or host buffer of as many elements. */
 int gpu_lua_buffer_copy(lua_State *L) {
-    gpu_lua_check_count(L, 1, "copy", "parts are to:slice(i, j):copy(from:slice(k, l))");
+    gpu_lua_check_count(L, 1, "copy",
+                        "parts are to:slice(i, j):copy(from:slice(k, l)); a stream is "
+                        "that of stream:use(f)");
     return copy_ready(L, LUA_OK, 0);
 }
 
@@ -388,7 +390,9 @@ static int fill_ready(lua_State *L, int status, lua_KContext context) {
 /* buffer:fill(value) -> buffer */
 int gpu_lua_buffer_fill(lua_State *L) {
     (void)GPU_LUA(L); /* refuses it in a hook */
-    gpu_lua_check_count(L, 1, "fill", "a part is filled by buffer:slice(i, j):fill(value)");
+    gpu_lua_check_count(L, 1, "fill",
+                        "a part is filled by buffer:slice(i, j):fill(value); a stream is "
+                        "that of stream:use(f)");
     return fill_ready(L, LUA_OK, 0);
 }
 
