@@ -401,7 +401,8 @@ describe("op", function()
       local third = failing.copy:launch(support.one, z, w)
       for _, op in ipairs { second, third } do
         local err = support.raises("DependencyFailed", {}, op.await, op)
-        assert.equal("culprit", err.root.label)
+        assert.are.same({ "culprit", "KernelFailed" }, { err.root.label, err.root.code })
+        assert.is_nil(err.op.code)
       end
       support.raises("DependencyFailed", {}, w.read, w)
       support.raises("DependencyFailed", {}, z.bytes, z)

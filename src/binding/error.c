@@ -111,6 +111,8 @@ static void push_error(lua_State *L, const struct gpu_error *error, int level) {
     }
     if (error->root.is_known) {
         push_op_info(L, &error->root);
+        lua_pushstring(L, gpulua_status_name(error->root_code));
+        lua_setfield(L, -2, "code");
         lua_setfield(L, -2, "root");
     }
     if (error->suspects) {

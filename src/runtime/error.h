@@ -37,6 +37,7 @@ struct gpu_error {
     char *log; /* owned; a compiler's log, or NULL */
     struct gpu_op_info op;
     struct gpu_op_info root; /* of DependencyFailed */
+    gpulua_status root_code; /* what that failed with */
     struct gpu_op_info
         *suspects; /* owned; of DeviceLost: what was not over, oldest first per stream */
     uint32_t suspect_count;

@@ -570,7 +570,9 @@ struct gpu_failure *gpu_failure_of_dependency(const struct gpu_op *op, struct gp
                   "'%s' needs the output of '%s', which failed: %s", info.label,
                   root->error.op.label, root->error.message);
     failure->error.op = info;
-    failure->error.root = root->error.root.is_known ? root->error.root : root->error.op;
+    bool is_passed_on = root->error.root.is_known;
+    failure->error.root = is_passed_on ? root->error.root : root->error.op;
+    failure->error.root_code = is_passed_on ? root->error.root_code : root->error.code;
     failure->seat = op->seat;
     /* What another seat has failed to do is told there; what followed from it here, here. */
     if (!root->seat || root->seat == op->seat) {

@@ -78,6 +78,7 @@ wrote: `KernelFailed`, `DependencyFailed` (it read what another one had failed t
 ---@field seq integer Its place on the stream, from 1.
 ---@field source? string The script file that asked for it.
 ---@field line? integer In that file.
+---@field code? gpulua.error_code Of a `root`: what it failed with.
 
 ---What can be wrong.
 ---@alias gpulua.error_code
