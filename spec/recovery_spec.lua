@@ -414,7 +414,7 @@ describe("a device that was lost", function()
     end
     assert.truthy(tostring(dev):find("coming up again", 1, true))
     assert.equal(1, dev.epoch)
-    support.raises("Timeout", {}, dev.await, dev, 0)
+    support.raises("Timeout", ("device %s was not back after 0 s"):format(dev.name), dev.await, dev, 0)
     dev:await(10)
     assert.are.same({ 0 }, x:read())
     stream:mark():await()

@@ -152,10 +152,17 @@ end
 function recovery.await(device, seconds)
   local known = rebuilding[device]
   local is_building = known and known.thread == coroutine.running() -- then that is not waited for
-  if seconds then
-    return require "gpulua".timeout(seconds, wait, device, is_building)
+  if not seconds then
+    return wait(device, is_building)
   end
-  return wait(device, is_building)
+  local task <close> = core.spawn_timed(seconds, wait, device, is_building)
+  task:join(seconds)
+  if task:done() then
+    return task:await()
+  end
+  task:cancel()
+  task:join(0) -- one turn, so that it lets go before the caller goes on
+  core.raise("Timeout", ("device %s was not back after %s s"):format(device.name, seconds))
 end
 
 --- buffer:checkpoint() -> buffer. What a durable buffer, or that part of it, has now, behind the work that was given to
