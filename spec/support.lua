@@ -170,7 +170,7 @@ end
 
 --- `now()` for kernels that let time pass. On a GPU that others share, its clock64 was seen to stand nearly still
 --- while they have it: not a fortieth of 100 s. What stands behind it is numbered from line 1 on.
-support.clock_source = [[
+support.clock_source = "\n" .. [[
   #ifndef HAS_NOW
   #define HAS_NOW
   #ifdef __GPULUA_CPU__
