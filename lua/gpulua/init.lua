@@ -50,9 +50,8 @@ local function describe(f)
   return name or "the function"
 end
 
---- gpu.timeout(seconds, f, ...): runs f(...) as a task on the caller's stream, for at most so long; returns its results
--- or raises its error. When the time is over it cancels f's waits and raises Timeout.
-function gpu.timeout(seconds, f, ...)
+-- What gpu.timeout does; say(place) gives the message of its Timeout, from where f was.
+function core.run_timed(say, seconds, f, ...)
   local task <close> = core.spawn_timed(seconds, f, ...)
   task:join(seconds)
   if task:done() then
@@ -61,8 +60,15 @@ function gpu.timeout(seconds, f, ...)
   local now = core.place(task)
   task:cancel()
   task:join(0) -- one turn, so that it cleans up before the caller goes on
-  core.raise("Timeout", ("%s was not over after %s s%s"):format(
-    describe(f), seconds, now and "; it was at " .. now or ""))
+  core.raise("Timeout", say(now))
+end
+
+--- gpu.timeout(seconds, f, ...): runs f(...) as a task on the caller's stream, for at most so long; returns its results
+-- or raises its error. When the time is over it cancels f's waits and raises Timeout.
+function gpu.timeout(seconds, f, ...)
+  return core.run_timed(function(now)
+    return ("%s was not over after %s s%s"):format(describe(f), seconds, now and "; it was at " .. now or "")
+  end, seconds, f, ...)
 end
 
 --- gpu.progress{ [total =,] [label =] } -> progress: see progress.lua.

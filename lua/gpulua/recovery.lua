@@ -155,14 +155,10 @@ function recovery.await(device, seconds)
   if not seconds then
     return wait(device, is_building)
   end
-  local task <close> = core.spawn_timed(seconds, wait, device, is_building)
-  task:join(seconds)
-  if task:done() then
-    return task:await()
-  end
-  task:cancel()
-  task:join(0) -- one turn, so that it lets go before the caller goes on
-  core.raise("Timeout", ("device %s was not back after %s s"):format(device.name, seconds))
+  require "gpulua" -- which has this
+  return core.run_timed(function()
+    return ("device %s was not back after %s s"):format(device.name, seconds)
+  end, seconds, wait, device, is_building)
 end
 
 --- buffer:checkpoint() -> buffer. What a durable buffer, or that part of it, has now, behind the work that was given to

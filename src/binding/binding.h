@@ -87,9 +87,8 @@ const char *gpu_lua_describe(lua_State *L, int index);
 /* Raises InvalidArgument unless the value at `index` can be called. `number`: of the argument, for
  * scripts. */
 void gpu_lua_check_function(lua_State *L, int index, int number, const char *what);
-/* Raises InvalidArgument where a method was given more than the `most` arguments that it takes, and
- * leaves those on the stack. Nils are not minded, nor are handles: x:copy(blas:gemm(...)) has the
- * op besides the buffer. */
+/* Raises InvalidArgument where a method was given more than the `most` arguments that it takes.
+ * Nils are not minded, nor are handles: x:copy(blas:gemm(...)) has the op besides the buffer. */
 void gpu_lua_check_count(lua_State *L, int most, const char *what, const char *hint);
 /* Pushes the gpulua object of the state. */
 void gpu_lua_push_object(lua_State *L);

@@ -275,9 +275,6 @@ void gpu_lua_check_count(lua_State *L, int most, const char *what, const char *h
                               gpu_lua_describe(L, i));
         }
     }
-    if (lua_gettop(L) > most + 1) {
-        lua_settop(L, most + 1);
-    }
 }
 
 void *gpu_lua_check(lua_State *L, const struct gpulua *g, int index, enum gpu_lua_kind kind) {
