@@ -393,6 +393,23 @@ describe("the prompt", function()
 
   describe("takes Ctrl-C", function()
     for how, environment in pairs { ["with libedit"] = "GPULUA_HISTORY=", ["without it"] = plain } do
+      it("also before it has waited for a key, " .. how, function()
+        local session <close> = open { environment = environment }
+        session:enter "x = 1"
+        session:expect_line "> "
+        for _ = 1, 2 do
+          local row = session.screen.row
+          session:send "\19for i = 1, 2 do\r" -- Ctrl-S: the prompt cannot be written
+          system.sleep(0.3)
+          session:send "\3" -- and now it can
+          session:wait("a new prompt", function()
+            return session.screen.row > row and session.screen:before_cursor() == "> "
+          end)
+        end
+        assert.equal("1", session:enter "x")
+        ends(session)
+      end)
+
       it("for the line, or for what runs, and not for other tasks, " .. how, function()
         local session <close> = open({ columns = 200, environment = environment }, [[
           gpu = require "gpulua"

@@ -54,13 +54,15 @@ static bool wait_for_input(void) {
 }
 
 /* From a terminal, which has put a line together. One byte after the other: what comes behind it
- * may be for io.read. */
-static enum edit_result read_terminal(lua_State *L) {
+ * may be for io.read. Who sees the prompt may press Ctrl-C, and so it comes when that is taken. */
+static enum edit_result read_terminal(lua_State *L, const char *prompt) {
     enum edit_result result = EDIT_ENDED;
     char *line = NULL;
     size_t length = 0;
     FILE *text = open_memstream(&line, &length);
     terminal_enter();
+    fputs(prompt, stdout);
+    fflush(stdout);
     while (text) {
         char c;
         if (!wait_for_input()) {
@@ -92,9 +94,12 @@ static enum edit_result read_terminal(lua_State *L) {
 }
 
 static enum edit_result read_plain(lua_State *L, const char *prompt) {
+    if (isatty(STDIN_FILENO)) {
+        return read_terminal(L, prompt);
+    }
     fputs(prompt, stdout);
     fflush(stdout);
-    return isatty(STDIN_FILENO) ? read_terminal(L) : read_stream(L);
+    return read_stream(L);
 }
 
 /* Pushes the line if there is one. */
