@@ -1,8 +1,8 @@
 /* Tasks: coroutines that the loop runs, and who owns whom.
  *
  * The first function of a task's coroutine is task_main. It calls the body in protected mode, waits
- * for the children, decides the outcome, and ends; results or the error stay on the coroutine's
- * stack for those who join. */
+ * for the children, decides the outcome, and ends; results or the error are kept on a stack of
+ * their own for those who join, where nobody can resume or close what they lie on. */
 #include "binding/check.h"
 #include "binding/limits.h"
 #include "binding/trace.h"
@@ -341,25 +341,27 @@ static void abandon_children(struct task *task) {
     }
 }
 
-/* Whoever resumed the coroutine takes what it returns off its stack: those who join find it on
- * another one. */
+/* From the coroutine's stack, or another one's: a script may have the coroutine. They stay there,
+ * too. One result alone is a user value of the handle; more, or an error, have a stack. */
 static void keep_results(lua_State *L, struct task *task, int count) {
     luaL_checkstack(L, count + 8, NULL);
-    lua_State *keeper = lua_newthread(L);
-    if (!lua_checkstack(keeper, count)) {
-        luaL_error(L, "too many results");
-    }
-    lua_insert(L, -(count + 1));
-    for (int i = 0; i < count; i++) {
-        lua_pushvalue(L, -count);
-    }
-    lua_xmove(L, keeper, count);
+    bool is_single = count == 1 && task->outcome == OUTCOME_DONE && !task->on_end;
     lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
     lua_rawgetp(L, -1, task);
-    lua_pushvalue(L, -(count + 3));
+    lua_replace(L, -2);
+    lua_State *keeper = is_single ? NULL : lua_newthread(L);
+    if (is_single) {
+        lua_pushvalue(L, -2);
+    } else if (!lua_checkstack(keeper, count)) {
+        luaL_error(L, "too many results");
+    } else {
+        for (int i = 0; i < count; i++) {
+            lua_pushvalue(L, -(count + 2));
+        }
+        lua_xmove(L, keeper, count);
+    }
     lua_setiuservalue(L, -2, 1);
-    lua_pop(L, 2);
-    lua_remove(L, -(count + 1));
+    lua_pop(L, 1);
     task->co = keeper;
 }
 
@@ -397,11 +399,11 @@ static int wait_for_children(lua_State *L, int status, lua_KContext context) {
         task->outcome = OUTCOME_FAILED;
     }
     int count = has_failed ? 1 : lua_gettop(L) - 2;
-    if (task->g->running != task) {
+    if (count > 0) {
         keep_results(L, task, count);
     }
     task_end(L, task, task->outcome, count);
-    return count;
+    return task->g->running == task ? 0 : count; /* who else resumes it is given them */
 }
 
 /* They go on by themselves; those that have failed are told of. */
@@ -485,6 +487,27 @@ static int task_main(lua_State *L) {
 
 /* ---- running ---- */
 
+static int keep_top(lua_State *L) {
+    keep_results(L, lua_touserdata(L, 1), 1);
+    return 0;
+}
+
+/* What lies on top of its coroutine, in protected mode. Without memory it stays there. */
+static void keep_last(lua_State *L, struct task *task) {
+    lua_State *co = task->co;
+    if (lua_checkstack(L, 3)) {
+        lua_pushcfunction(L, keep_top);
+        lua_pushlightuserdata(L, task);
+        lua_pushvalue(co, -1);
+        lua_xmove(co, L, 1);
+        if (lua_pcall(L, 2, 0, 0) == LUA_OK) {
+            lua_settop(co, 0);
+        } else {
+            lua_pop(L, 1);
+        }
+    }
+}
+
 /* The coroutine died without getting to task_end: no memory, or a yield that was none of ours. */
 static void end_broken(lua_State *L, struct task *task, const char *message) {
     task->state = TASK_RUNNING; /* who closes it is the loop */
@@ -497,6 +520,7 @@ static void end_broken(lua_State *L, struct task *task, const char *message) {
     }
     abandon_children(task);
     (void)take_failure(task->co, task, true);
+    keep_last(L, task);
     task_end(L, task, OUTCOME_FAILED, 1);
 }
 
@@ -610,6 +634,9 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
         gpu_lua_error_push_owned(co, &copy);
     } else {
         lua_pushnil(co);
+    }
+    if (why) {
+        keep_last(g->L, task);
     }
     task_end(co, task, why ? OUTCOME_FAILED : OUTCOME_CANCELLED, 1);
 }

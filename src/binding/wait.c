@@ -233,7 +233,7 @@ bool gpu_lua_item_has_failed(const struct item *item) {
     case GPU_LUA_KIND_TASK:
         /* Or its results are gone. */
         return item->task->outcome != OUTCOME_DONE ||
-               lua_gettop(item->task->co) < item->task->result_count;
+               (item->task->co && lua_gettop(item->task->co) < item->task->result_count);
     default: {
         struct gpu_error error;
         if (gpu_ref_failure(&item->ref, NULL)) {
@@ -288,6 +288,10 @@ int gpu_lua_item_push_results(lua_State *L, const struct item *item, int index, 
     }
     int wanted = only_first ? 1 : count;
     luaL_checkstack(L, wanted, "too many results");
+    if (!task->co) {
+        lua_getiuservalue(L, index, 1);
+        return 1;
+    }
     if (!lua_checkstack(task->co, wanted)) {
         gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for the results of a task");
     }
