@@ -368,6 +368,24 @@ describe("the interpreter", function()
       assert.equal(1, code)
     end)
 
+    it("nor one that failed beside what gpu.all raised, or in cleaning up behind gpu.timeout", function()
+      local out, err, code = run(gpulua, "-", [[
+        local gpu = require "gpulua"
+        local function fails(text) return gpu.spawn(function() gpu.sleep(0) error(text, 0) end) end
+        local detached = fails "seen"
+        detached:detach()
+        print(pcall(gpu.all, detached))
+        print(pcall(gpu.all, fails "first", fails "second"))
+        print(pcall(gpu.timeout, 0.001, function() pcall(gpu.sleep, 60) error("third", 0) end))
+        print "goes on"
+      ]])
+      assert.truthy(out:find "^false\tseen\nfalse\tfirst\nfalse\t[^\n]*was not over.*\ngoes on\n$", out)
+      assert.truthy(err:find("second\n", 1, true), err)
+      assert.truthy(err:find("third\n", 1, true), err)
+      assert.is_nil(err:find "seen\n" or err:find "first\n", err)
+      assert.equal(1, code)
+    end)
+
     it("a detached one that fails, too", function()
       local out, err, code = run(gpulua, "-", [[
         local gpu = require "gpulua"

@@ -563,6 +563,20 @@ describe("tasks", function()
       slow:cancel()
     end)
 
+    it("all and any see the failure that they raise, and no other", function()
+      for _, name in ipairs { "all", "any" } do
+        local caught
+        local outer = gpu.spawn(function()
+          local first = gpu.spawn(function() gpu.sleep(0) error("first", 0) end)
+          local second = gpu.spawn(function() gpu.sleep(0) error("second", 0) end)
+          caught = select(2, pcall(gpu[name], first, second))
+          gpu.sleep(0.001)
+        end)
+        assert.are.same({ false, "second" }, { outer:join() })
+        assert.equal("first", caught)
+      end
+    end)
+
     it("any gives the index and result of the first", function()
       local slow = after(60, "slow")
       assert.are.same({ 2, "fast" }, { gpu.any(slow, after(0.001, "fast")) })

@@ -59,7 +59,7 @@ function core.run_timed(say, seconds, f, ...)
   end
   local now = core.place(task)
   task:cancel()
-  task:join(0) -- one turn, so that it cleans up before the caller goes on
+  core.sleep(0) -- one turn, so that it cleans up before the caller goes on; how that fails is for whoever looks
   core.raise("Timeout", say(now))
 end
 

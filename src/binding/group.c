@@ -25,28 +25,22 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
         lua_pushinteger(L, index);
         return 1 + gpu_lua_item_push_results(L, &item, 3, true);
     }
-    bool has_failed = false;
-    lua_pushnil(L); /* 3: the first error; the group stays where it is, for what is behind it */
+    uint32_t failed_index = 0; /* the first that has; the others' failures are still nobody's */
     for (uint32_t i = 1; i <= group->count; i++) {
         lua_rawgeti(L, 1, i);
         gpu_lua_item_again(L, g, -1, &group->slots[i - 1], &item);
+        lua_pop(L, 1);
         if (gpu_lua_item_is_over(&item)) {
             gpu_lua_item_know(g, &item);
-        }
-        if (gpu_lua_item_is_over(&item) && gpu_lua_item_has_failed(&item)) {
-            /* All that have failed are seen; the first in order is raised. */
-            gpu_lua_item_push_error(L, &item, false);
-            if (!has_failed) {
-                has_failed = true;
-                lua_replace(L, 3);
-            } else {
-                lua_pop(L, 1);
+            if (failed_index == 0 && gpu_lua_item_has_failed(&item)) {
+                failed_index = i;
             }
         }
-        lua_pop(L, 1);
     }
-    if (has_failed) {
-        lua_settop(L, 3);
+    if (failed_index != 0) {
+        lua_rawgeti(L, 1, failed_index);
+        gpu_lua_item_again(L, g, -1, &group->slots[failed_index - 1], &item);
+        gpu_lua_item_push_error(L, &item, false);
         return lua_error(L);
     }
     uint32_t count = group->count;

@@ -239,8 +239,9 @@ static void report_later(struct gpulua *g, struct task *task) {
 }
 
 /* Its error is kept for its parent, or for a late join where there is none. */
-static void adopt_failure(struct gpulua *g, struct task *task) {
-    if (task->is_host_started || task->is_detached || task->is_stuck) {
+static void adopt_failure(struct gpulua *g, struct task *task, bool is_in_group) {
+    bool is_nobodys = task->is_host_started || task->is_detached;
+    if ((is_nobodys && !is_in_group) || task->is_stuck) {
         report_later(g, task);
         return;
     }
@@ -270,20 +271,22 @@ static void task_end(lua_State *L, struct task *task, enum gpu_lua_outcome outco
     task->result_count = result_count;
     live_unlink(g, task);
     sibling_unlink(task);
+    bool is_in_group = false; /* which raises one failure, maybe this one */
     while (task->joiners) {
         struct slot *slot = task->joiners;
-        bool is_join = slot->task && slot->task->wants_join && !slot->group;
-        task->is_observed |=
-            !task->is_stuck && !(is_join && gpu_lua_circle_hides(task, slot->task));
+        bool is_join = slot->task && slot->task->wants_join;
+        task->is_observed |= !slot->group && !task->is_stuck &&
+                             !(is_join && gpu_lua_circle_hides(task, slot->task));
         if (slot->group && outcome != OUTCOME_DONE) {
             slot->group->is_ready = true; /* the first failure ends a wait for all */
         }
+        is_in_group |= slot->group != NULL;
         gpu_lua_slot_fire(slot);
     }
     if (task->on_end) {
         report_later(g, task);
     } else if (outcome == OUTCOME_FAILED && !task->is_observed) {
-        adopt_failure(g, task);
+        adopt_failure(g, task, is_in_group);
     } else {
         task->is_observed = true;
         unanchor(L, task);
