@@ -67,7 +67,7 @@ for interpreter, lua in pairs { gpulua = build .. "/gpulua", lua = stock } do
       for name in pairs(failures) do
         assert.is_nil(name:find "^pass ", name)
       end
-      assert.truthy(output:find "\n15 passed, 28 failed, 3 skipped\n", output)
+      assert.truthy(output:find "\n16 passed, 34 failed, 3 skipped\n", output)
       assert.truthy(code > 0)
     end)
 
@@ -90,6 +90,19 @@ for interpreter, lua in pairs { gpulua = build .. "/gpulua", lua = stock } do
     it("names the lines of tasks that are not over, and of those that failed unseen", function()
       fails("fail with a task", "1 task is not over:", ("spawned at %s, waiting at %s"):format(lines.task, lines.sleep))
       fails("fail with a task that failed", "nobody has seen it, spawned at " .. lines["failed task"], "mishap")
+    end)
+
+    it("tells of failures of what the test has let go of, and of devices that are lost", function()
+      fails("fail with a task that failed by itself", "nobody has seen: " .. lines.detached .. ": mishap")
+      fails("fail with a failure of a device that it closes", "KernelFailed", "asked for at " .. lines.closed)
+      fails("fail with a device that is lost", "work of cpu failed and nobody has seen it: DeviceLost", "SIGKILL")
+      fails("fail with a device that is lost for good", "nobody has seen it: DeviceLost", "an injected fault")
+    end)
+
+    it("ends captures, so that the next tests are not in them", function()
+      fails("fail with a capture", "1 capture is open still:", "on cpu 'step', begun at " .. lines.capture)
+      fails("fail with a capture that it lets go of", "1 capture is open still:", "on cpu, begun at spec/kit/twins.lua:")
+      assert.is_nil(failures["fail with neither of those before"])
     end)
 
     it("cleans up behind a test that failed, and the next one does not see it", function()

@@ -5,7 +5,8 @@
 --     helper = "gpulua.busted"                     -- in the file .busted: for all of them
 --
 -- From then on a test fails that leaves something behind: buffers, streams or graphs that are held still, work in
--- flight, a failure of work or of a task that nobody has seen, a task that is not over. The message names the lines
+-- flight, a failure of work or of a task that nobody has seen (also of a device that the test has closed), a task that
+-- is not over, a capture that is open, which is ended. The message names the lines
 -- that made them. Garbage is no leak. It is looked for behind the test and its `finally`, before after_each; what was
 -- there before the test, made by setup and before_each, is not its own. Work and tasks have a second to end by
 -- themselves.

@@ -13,6 +13,7 @@ for _, name in ipairs { "spawn_run", "spawn_typed", "spawn_timed", "hold", "rele
   "capture_active", "graphed_same", "graphed_same_value", "graphed_caller",
   "overlap", "map_kind", "map_fits", "scalar_of",
   "tasks", "task_count", "task_seed", "in_flight", "raise_unseen", "streams",
+  "unclosed_devices", "told", "captures_end",
   "inject_slow", "device_events", "device_return", "rebuilds", "keep_version", "keep", "flight_path", "flight_files",
   "hooks_handler", "hooks_set", "trace_info", "trace_op", "trace_waits", "trace_uses", "trace_span", "trace_range",
   "trace_range_end", "trace_arguments", "trace_nodes", "missed_wakes", "trace_settle", "log", "memory_map",

@@ -1,5 +1,5 @@
 -- What a piece of a script leaves behind: memory that is held, work in flight, failures that nobody has seen, tasks,
--- streams, devices. For gpulua.busted; nothing in here knows busted.
+-- streams, captures, devices. For gpulua.busted; nothing in here knows busted.
 
 local core = require "gpulua.core"
 local memory_map = require "gpulua.memory_map"
@@ -64,7 +64,8 @@ local nothing <const> = { memory = {}, streams = {}, work = {} }
 
 --- What there is now, for leftovers.since. Does not wait.
 function leftovers.now()
-  local now = { devices = {}, tasks = setmetatable({}, { __mode = "k" }) }
+  local now = { devices = {}, tasks = setmetatable({}, { __mode = "k" }), capture = core.captures_end(),
+    told = #core.told() }
   for _, device in ipairs(core.devices()) do
     now.devices[device] = of_device(device)
   end
@@ -138,7 +139,7 @@ local function settle(lines, before, options)
       lines[#lines + 1] = ("a task failed and nobody has seen it, %s: %s"):format(spawned_at(task), error_text(err))
     end
   end
-  for _, device in ipairs(core.devices()) do
+  for _, device in ipairs(core.unclosed_devices()) do
     for _ = 1, device:stats().errors_unobserved do
       local ok, err = pcall(core.raise_unseen, device)
       if not ok then
@@ -176,6 +177,10 @@ local function task_text(task)
   return ("%s, %s%s"):format(spawned_at(task), task:status(), at and " at " .. core.shown(at) or "")
 end
 
+local function capture_text(capture)
+  return ("on %s%s, begun%s"):format(core.shown(capture.device), label_text(capture.label), source_text(capture.source))
+end
+
 local function tell_device(lines, device, old, options)
   if options.work ~= false then
     tell(lines, "operation", " of " .. device.name, "in flight still", new_work(device, old.work), work_text)
@@ -197,11 +202,16 @@ end
 --- leftovers.since(before[, options]) -> a list of lines, empty: nothing. `before` is leftovers.now() of then.
 -- options: settle = seconds that work and tasks have to end by themselves (0); memory, work, tasks = false: these may
 -- be left (not what failed); devices = true: also those that were opened; cancels = true: tasks that are left are
--- cancelled. Garbage is collected if there is more than before. Waits, and yields in a task. Devices that are lost are
--- passed over.
+-- cancelled. Captures are ended. Garbage is collected if there is more than before. Waits, and yields in a task. Of
+-- devices that are lost the failures are looked at, and no more.
 function leftovers.since(before, options)
   local lines, running = {}, {}
+  local _, captures = core.captures_end(before.capture) -- first: they would swallow the rest
+  tell(lines, "capture", "", "open still", captures, capture_text)
   settle(lines, before, options)
+  for i = before.told + 1, #core.told() do
+    lines[#lines + 1] = "a failure was told of that nobody has seen: " .. core.told()[i]:gsub("\nstack traceback:.*", "")
+  end
   for _, device in ipairs(core.devices()) do
     tell_device(lines, device, before.devices[device] or nothing, options)
     if options.devices and not before.devices[device] then

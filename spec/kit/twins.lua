@@ -81,6 +81,30 @@ kit.describe_devices({ "cpu" }, "checks", function(device)
     it("with a task that failed", function()
       gpu.spawn(function() error "mishap" end) -- failed task
     end)
+    it("with a task that failed by itself", function()
+      gpu.spawn(function() error "mishap" end):detach() -- detached
+      gpu.sleep(0.01)
+    end)
+    it("with a failure of a device that it closes", function()
+      local own = device { label = "own" }
+      own:compile(source).positive:launch(one, own:buffer("i32", 1):fill(0)) -- closed
+      own:close()
+    end)
+    it("with a device that is lost", function()
+      kept.own = device { isolate = "process", label = "own" }
+      local y = kept.own:buffer("f32", 4)
+      kit.inject.lost(1, kept.own)
+      y:fill(1)
+    end)
+    it("with a device that is lost for good", function()
+      kept.own = device { isolate = "thread", label = "own" }
+      local y = kept.own:buffer("f32", 4)
+      kit.inject.fault(1, kept.own)
+      y:fill(1)
+    end)
+    it("with a capture", function() kept.capture = device():capture { label = "step" } end) -- capture
+    it("with a capture that it lets go of", function() device():capture() end)
+    it("with neither of those before", function() assert.equal(1.0, four():read()[1]) end)
     it("by themselves, and what they leave goes", function()
       kept.task = gpu.spawn(function() gpu.sleep(30) end)
       kept.own = device { label = "own" }

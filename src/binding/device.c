@@ -507,18 +507,27 @@ int gpu_lua_device_get(lua_State *L) {
     return 1;
 }
 
-/* gpu.devices() -> those that are open */
-int gpu_lua_device_list(lua_State *L) {
+static int push_devices(lua_State *L, bool also_lost) {
     struct gpulua *g = GPU_LUA(L);
     lua_Integer count = 0;
     lua_newtable(L);
     for (struct device_handle *handle = g->devices; handle; handle = handle->next) {
-        if (gpu_device_state(handle->device) == GPU_DEVICE_OPEN) {
+        if (also_lost || gpu_device_state(handle->device) == GPU_DEVICE_OPEN) {
             gpu_lua_push_device(L, g, handle->device);
             lua_rawseti(L, -2, ++count);
         }
     }
     return 1;
+}
+
+/* gpu.devices() -> those that are open */
+int gpu_lua_device_list(lua_State *L) {
+    return push_devices(L, false);
+}
+
+/* core.unclosed_devices() -> those, and those that are lost */
+int gpu_lua_unclosed_devices(lua_State *L) {
+    return push_devices(L, true);
 }
 
 /* ---- closing ---- */

@@ -14,6 +14,7 @@ struct capture_handle {
     struct gpu_capture *capture; /* owned; NULL: closed, or finished */
     struct gpulua *g;
     uint64_t number; /* given out once */
+    struct gpu_site site;
     struct capture_handle *next, **link;
 };
 
@@ -314,6 +315,7 @@ int gpu_lua_capture_begin(lua_State *L) {
     gpu_lua_check_eager(L, g, NULL, "a second capture in the task");
     struct gpu_submit submit = {.label = gpu_lua_push_field_string(L, 2, "label", "capture")};
     struct gpu_capture **capture = gpu_lua_capture_new(L, g);
+    struct capture_handle *handle = lua_touserdata(L, -1);
     /* Nothing of the script's runs from here on. */
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct gpu_pool *pool = has_pool ? check_pool(L, g, 3) : NULL;
@@ -324,6 +326,7 @@ int gpu_lua_capture_begin(lua_State *L) {
         *capture = NULL;
         gpu_lua_throw(L, &error);
     }
+    handle->site = submit.site;
     return 1;
 }
 
@@ -399,6 +402,38 @@ int gpu_lua_capture_close(lua_State *L) {
     leave(g, handle);
     capture_end(handle);
     return 0;
+}
+
+/* core.captures_end([number]) -> the number of the newest capture, a list of those behind `number`
+ * that had not ended: {device =, label =, source = "file:line" or nil}, the newest first. They have
+ * ended now; without a number none has. */
+int gpu_lua_captures_end(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    uint64_t last = lua_isnoneornil(L, 1) ? UINT64_MAX : (uint64_t)luaL_checkinteger(L, 1);
+    uint64_t newest = g->capture_number;
+    struct capture_handle *handle;
+    lua_settop(L, 0);
+    lua_pushinteger(L, (lua_Integer)newest);
+    lua_newtable(L);
+    while ((handle = g->captures) && handle->number > last) {
+        if (!handle->capture) { /* it could not begin */
+            unlink_capture(handle);
+            continue;
+        }
+        const char *label = gpu_capture_label(handle->capture);
+        const char *name = gpu_device_name(gpu_capture_device(handle->capture));
+        struct gpu_site site = handle->site;
+        leave(g, handle);
+        capture_end(handle); /* first: what follows may collect it */
+        lua_createtable(L, 0, 3);
+        lua_pushstring(L, name);
+        lua_setfield(L, -2, "device");
+        lua_pushstring(L, label);
+        lua_setfield(L, -2, "label");
+        gpu_lua_set_source(L, site.source, site.line);
+        lua_rawseti(L, 2, (lua_Integer)lua_rawlen(L, 2) + 1);
+    }
+    return 2;
 }
 
 static int capture_gc(lua_State *L) {

@@ -51,6 +51,7 @@ int gpu_lua_capture_enter(lua_State *L);
 int gpu_lua_capture_spawn(lua_State *L);
 int gpu_lua_capture_finish(lua_State *L);
 int gpu_lua_capture_close(lua_State *L);
+int gpu_lua_captures_end(lua_State *L); /* core.captures_end */
 int gpu_lua_graph_launch(lua_State *L);
 int gpu_lua_graph_upload(lua_State *L);
 

@@ -423,6 +423,7 @@ void gpu_lua_unstick(struct gpulua *g);
  * on_error. Never raises. */
 void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback);
 /* Keeps it as gpulua_last_error instead, as a host is told of it. */
+int gpu_lua_told(lua_State *L); /* core.told */
 const gpulua_error *gpu_lua_keep_told(struct gpulua *g, lua_State *L, const char *traceback);
 /* The same from a status and a message, and tells nobody. Returns `code`. */
 gpulua_status gpu_lua_keep_error(struct gpulua *g, gpulua_status code, const char *message);

@@ -145,8 +145,48 @@ const gpulua_error *gpu_lua_keep_told(struct gpulua *g, lua_State *L, const char
     return &g->last_error.view;
 }
 
+static const char told_key; /* registry: texts of what was told, once somebody asks for them */
+
+/* Stack: the list, light userdata of the text. */
+static int append_told(lua_State *L) {
+    lua_pushstring(L, lua_touserdata(L, 2));
+    lua_rawseti(L, 1, (lua_Integer)lua_rawlen(L, 1) + 1);
+    return 0;
+}
+
+static void note_told(lua_State *L, const char *text) {
+    if (!lua_checkstack(L, 3)) {
+        return;
+    }
+    lua_pushcfunction(L, append_told);
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &told_key) != LUA_TTABLE) {
+        lua_pop(L, 2);
+        return;
+    }
+    lua_pushlightuserdata(L, (void *)text);
+    int runs = lua_gc(L, LUA_GCISRUNNING);
+    lua_gc(L, LUA_GCSTOP); /* a finaliser may tell of another error, and the text would go */
+    if (lua_pcall(L, 2, 0, 0) != LUA_OK) {
+        lua_pop(L, 1); /* no memory: it is told all the same */
+    }
+    if (runs) {
+        lua_gc(L, LUA_GCRESTART);
+    }
+}
+
+/* core.told() -> a list to which each error is appended that is told of from now on, in words. */
+int gpu_lua_told(lua_State *L) {
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &told_key) != LUA_TTABLE) {
+        lua_newtable(L);
+        lua_pushvalue(L, -1);
+        lua_rawsetp(L, LUA_REGISTRYINDEX, &told_key);
+    }
+    return 1;
+}
+
 void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback) {
     const gpulua_error *error = gpu_lua_keep_told(g, L, traceback);
+    note_told(L, error->message);
     if (g->config.on_error) {
         g->config.on_error(g->config.user, error);
     } else {

@@ -71,6 +71,7 @@ void gpu_capture_release(struct gpu_capture *capture);
  * Idempotent. */
 void gpu_capture_cancel(struct gpu_capture *capture);
 struct gpu_device *gpu_capture_device(const struct gpu_capture *capture);
+const char *gpu_capture_label(const struct gpu_capture *capture); /* interned by the device */
 bool gpu_capture_is_active(const struct gpu_capture *capture);
 uint32_t gpu_capture_count(const struct gpu_capture *capture); /* nodes so far */
 /* Ends it and makes a graph of it. EmptyCapture: no node; CaptureInvalidated: something could not

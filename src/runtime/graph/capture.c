@@ -161,6 +161,10 @@ struct gpu_device *gpu_capture_device(const struct gpu_capture *capture) {
     return capture->device;
 }
 
+const char *gpu_capture_label(const struct gpu_capture *capture) {
+    return capture->label;
+}
+
 bool gpu_capture_is_active(const struct gpu_capture *capture) {
     GPU_ENTER(capture->device);
     return capture->state == CAPTURE_ACTIVE;
