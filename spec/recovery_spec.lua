@@ -439,6 +439,22 @@ describe("a device that was lost", function()
     support.raises("InvalidArgument", "on_restored", dev.on_restored, dev)
   end)
 
+  it("calls on_lost with the suspects that the failed work has", function()
+    local dev <close> = open()
+    local heard
+    dev:on_lost(function(err) heard = err end)
+    local x = dev:buffer("i32", 1):fill(0)
+    x:await()
+    dev:inject { fault = 1 }
+    x:fill(1)
+    local _, failed = dev:current():mark():join()
+    assert.is_true(support.eventually(10, function() return heard ~= nil end))
+    support.is_error(heard, "DeviceLost")
+    assert.are.same(failed.suspects, heard.suspects)
+    assert.equal("fill", heard.suspects[1].label)
+    dev:await()
+  end)
+
   it("comes up so often within the window, then it is Unrecoverable", function()
     local dev <close> = open { restarts = 2, window = 60 }
     local heard = {}
@@ -462,7 +478,8 @@ describe("a device that was lost", function()
     support.raises("Unrecoverable", {}, dev.buffer, dev, "i32", 1)
     gpu.sleep(0.02)
     assert.equal("Unrecoverable", heard[#heard])
-    assert.equal(2, dev:stats().limit_restarts)
+    local stats = dev:stats()
+    assert.are.same({ 2, 3, 2 }, { stats.limit_restarts, stats.losses, stats.returns })
   end)
 
   it("comes up again once the window has moved on", function()

@@ -208,7 +208,8 @@ uint32_t gpu_device_in_flight(struct gpu_device *device, struct gpu_op_info *inf
 
 /* When it wants to be polled, on gpu_clock_ns' clock; INT64_MAX: when poll_fd says so. */
 int64_t gpu_device_alarm_ns(const struct gpu_device *device);
-/* How often it was lost, and how often it has come up again; and how it was lost last. */
+/* How often there was news of losses (one more where it does not come up again), and how often it
+ * has come up again; and how it was lost last. */
 void gpu_device_lives(const struct gpu_device *device, uint64_t *losses, uint64_t *returns);
 void gpu_device_last_loss(const struct gpu_device *device, struct gpu_error *error);
 /* Somebody knows that it was: that work was lost with it is not raised elsewhere any more. */

@@ -60,7 +60,7 @@ bool gpu_recovery_is_possible(const struct gpu_device *device) {
 static void note_loss(struct gpu_device *device) {
     gpu_error_finish(&device->recovery.last);
     gpu_error_copy(&device->recovery.last, &device->lost);
-    device->stats.losses++;
+    device->recovery.news++;
 }
 
 /* "; core dump in FILE", where the process that is gone has left one. */
@@ -94,19 +94,23 @@ void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char 
     if (!was_returning) {
         gpu_failure_release(device->recovery.loss);
         device->recovery.loss = NULL;
+        device->stats.losses++;
         note_loss(device);
     }
 }
 
 void gpu_device_lives(const struct gpu_device *device, uint64_t *losses, uint64_t *returns) {
     GPU_ENTER(device);
-    *losses = device->stats.losses;
+    *losses = device->recovery.news;
     *returns = device->stats.returns;
 }
 
 void gpu_device_last_loss(const struct gpu_device *device, struct gpu_error *error) {
     GPU_ENTER(device);
     gpu_error_copy(error, &device->recovery.last);
+    if (device->recovery.loss && !error->suspects) {
+        gpu_error_copy_suspects(error, &device->recovery.loss->error);
+    }
 }
 
 void gpu_device_observe_loss(struct gpu_device *device) {
