@@ -38,6 +38,32 @@ describe("an injected failure", function()
     support.works(dev)
   end)
 
+  it("of memory is what its policy and its hooks are asked about", function()
+    local dev = open()
+    local asked = 0
+    local mem = dev:memory { oom = "free" }
+    dev:inject { oom = 1 }
+    support.raises("OutOfMemory", { "injected", "'x'", "40 bytes" }, mem.buffer, mem, "i32", 10, { label = "x" })
+    mem:on_oom(function(bytes)
+      asked = asked + bytes
+      return true
+    end)
+    dev:inject { oom = 1 }
+    mem:buffer("i32", 10):close()
+    assert.truthy(asked >= 40 and asked <= 1024, asked)
+    local patient = dev:memory { oom = "wait", timeout = 5 }
+    dev:inject { oom = 1 }
+    patient:buffer("i32", 10):close()
+    local hasty = dev:memory { oom = "wait", timeout = 0 }
+    dev:inject { oom = 1 }
+    support.raises("OutOfMemory", "injected", hasty.buffer, hasty, "i32", 10)
+    local stubborn = dev:memory { oom = "fail" }
+    dev:inject { oom = 1 }
+    support.raises("OutOfMemory", "injected", stubborn.buffer, stubborn, "i32", 10)
+    mem:buffer("i32", 10):close()
+    support.works(dev)
+  end)
+
   it("of memory is withdrawn by 0", function()
     local dev = open()
     dev:inject { oom = 1 }:inject { oom = 0 }

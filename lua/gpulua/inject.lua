@@ -22,11 +22,12 @@ local options <const> = { oom = true, fault = true, lost = true, slow = true, se
 local plain = package.loaded["gpulua.device"].inject
 
 --- device:inject{oom=, fault=, lost=, slow=, seconds=} -> device. The n-th from now on, counted from 1, goes wrong,
--- once; 0 withdraws it. oom: of new buffers, which raises OutOfMemory. fault: of operations (a graph's launch is one),
--- as if that one had faulted: the device is lost, and the errors name it. lost: the device's process is killed at that
--- operation; without one, the same as fault. slow: the name of a kernel, whose next launch (not in a capture) begins so
--- many seconds later, 1 unless said: a kernel that waits is in front of it; false withdraws it. Does not block, but
--- that the first `slow` compiles that kernel, and yields in a task. InvalidArgument.
+-- once; 0 withdraws it. oom: of new buffers, which raises OutOfMemory where neither the policy nor a hook of its memory
+-- helps. fault: of operations (a graph's launch is one), as if that one had faulted: the device is lost, and the errors
+-- name it. lost: the device's process is killed at that operation; without one, the same as fault. slow: the name of a
+-- kernel, whose next launch (not in a capture) begins so many seconds later, 1 unless said: a kernel that waits is in
+-- front of it; false withdraws it. Does not block, but that the first `slow` compiles that kernel, and yields in a
+-- task. InvalidArgument.
 return function(device, given)
   if type(given) == "table" then
     arguments.check("inject", given, options)

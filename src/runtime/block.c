@@ -508,7 +508,7 @@ static gpulua_status make_copy(struct gpu_block *block, struct gpu_error *error)
 
 /* What it is to have, from here on, as an ordinary block. */
 static gpulua_status give_memory(struct gpu_block *block, const struct gpu_block_info *info,
-                                 struct gpu_error *error) {
+                                 bool is_injected, struct gpu_error *error) {
     struct gpu_device *device = block->device;
     struct gpu_memory *memory = memory_for(device, info);
     struct gpu_memory_request request = {
@@ -523,6 +523,7 @@ static gpulua_status give_memory(struct gpu_block *block, const struct gpu_block
         .collect = info->collect,
         .caller = info->caller,
         .is_reserved = info->is_reserved,
+        .is_injected = is_injected,
     };
     block->memory = gpu_memory_retain(memory); /* also for as long as a collection may end it */
     block->is_external = true; /* it has no memory, and the device may be lost before it has */
@@ -560,11 +561,12 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
     struct gpu_memory *memory = memory_for(device, info);
     struct gpu_block *made = NULL;
     status = check_size(device, info, error);
-    if (status == GPULUA_OK && device->is_injected && gpu_inject_due(device, GPULUA_INJECT_OOM)) {
-        status =
-            gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "injected: no memory for %llu bytes%s%s%s",
-                          (unsigned long long)info->byte_count, info->label ? " for '" : "",
-                          info->label ? info->label : "", info->label ? "'" : "");
+    bool is_injected =
+        status == GPULUA_OK && device->is_injected && gpu_inject_due(device, GPULUA_INJECT_OOM);
+    if (is_injected && (info->is_reserved || !gpu_memory_has_policy(memory))) {
+        const struct gpu_memory_request request = {.asked_bytes = info->byte_count,
+                                                   .label = info->label};
+        status = gpu_memory_fail_injected(&request, error);
     }
     if (status == GPULUA_OK && !(made = make(device, info->byte_count, info->label))) {
         status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a block");
@@ -576,7 +578,7 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
         return status;
     }
     made->keeping = (uint8_t)(info->is_host ? GPU_KEEP_NOTHING : info->keeping);
-    status = give_memory(made, info, error);
+    status = give_memory(made, info, is_injected, error);
     if (status == GPULUA_OK && made->keeping == GPU_KEEP_CONTENT) {
         status = make_copy(made, error);
     }
@@ -619,7 +621,7 @@ gpulua_status gpu_block_settle(struct gpu_block *block, struct gpu_error *error)
     if (status) {
         return status;
     }
-    status = give_memory(block, &info, error);
+    status = give_memory(block, &info, false, error);
     if (status) {
         gpu_memory_release(block->memory);
         block->memory = NULL;

@@ -91,7 +91,11 @@ static gpulua_status policy_allocate(struct gpu_memory *base, struct gpu_memory_
     struct policy_memory *memory = (struct policy_memory *)base;
     /* What was reserved in a group is used up by the first try. */
     bool may_retry = !request->is_reserved && !memory->is_asking;
-    gpulua_status status = gpu_memory_allocate(base->upstream, request, grant, error);
+    bool is_injected = request->is_injected && memory->policy != GPU_OOM_FAIL;
+    request->is_injected = request->is_injected && !is_injected;
+    request->is_collected |= is_injected; /* that garbage has gone is no help */
+    gpulua_status status = is_injected ? gpu_memory_fail_injected(request, error)
+                                       : gpu_memory_allocate(base->upstream, request, grant, error);
     if (status != GPULUA_OUT_OF_MEMORY || !may_retry) {
         return status;
     }
@@ -104,6 +108,24 @@ static gpulua_status policy_allocate(struct gpu_memory *base, struct gpu_memory_
         status = wait_for_memory(memory, request, grant, error);
     }
     return status;
+}
+
+bool gpu_memory_has_policy(const struct gpu_memory *memory) {
+    for (; memory; memory = memory->upstream) {
+        if (memory->kind == GPU_MEMORY_POLICY &&
+            ((const struct policy_memory *)memory)->policy != GPU_OOM_FAIL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+gpulua_status gpu_memory_fail_injected(const struct gpu_memory_request *request,
+                                       struct gpu_error *error) {
+    const char *label = request->label ? request->label : "";
+    return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "injected: no memory for %llu bytes%s%s%s",
+                         (unsigned long long)request->asked_bytes, label[0] ? " for '" : "", label,
+                         label[0] ? "'" : "");
 }
 
 static void policy_deallocate(struct gpu_memory *base, struct gpu_grant *grant,

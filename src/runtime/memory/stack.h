@@ -16,6 +16,7 @@ struct gpu_memory_request {
     void *caller;
     bool is_reserved;  /* the budgets have its bytes already: used up, also by a failure */
     bool is_collected; /* garbage has been collected for it */
+    bool is_injected;  /* the first policy finds no memory below, once */
     bool is_on_stream; /* answer: stream-ordered, its first uses come behind the stream's work */
 };
 
@@ -56,6 +57,11 @@ struct gpu_memory {
     struct gpu_memory *next, **link; /* of the device */
     struct gpu_deferred release;
 };
+
+/* Does somebody do something about it where there is no memory? */
+bool gpu_memory_has_policy(const struct gpu_memory *memory);
+gpulua_status gpu_memory_fail_injected(const struct gpu_memory_request *request,
+                                       struct gpu_error *error);
 
 /* One step down the stack. */
 static inline gpulua_status gpu_memory_allocate(struct gpu_memory *memory,
