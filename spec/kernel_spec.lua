@@ -136,6 +136,21 @@ describe("kernel", function()
       support.raises("InvalidArgument", "nothing_like_it", mod.global, mod, "nothing_like_it")
     end)
 
+    it("has one buffer for a variable, however often it is asked for", function()
+      local mod = dev:compile "__device__ int list[4];"
+      local a, b = mod:global "list", mod:global "list"
+      a:write { 1, 2, 3, 4 }
+      support.raises("InvalidArgument", "overlapping", b.copy, b, a)
+      b:slice(1, 2):copy(a:slice(3, 4))
+      assert.are.same({ 3, 4, 3, 4 }, b:read())
+      a:close()
+      assert.are.same({ 3, 4, 3, 4 }, b:read())
+      a = mod:global "list"
+      a:free()
+      support.raises("UseAfterFree", "list", b.read, b)
+      assert.are.same({ 3, 4, 3, 4 }, mod:global "list":read())
+    end)
+
     it("with only variables is a module", function()
       local mod = dev:compile "__device__ unsigned long long alone = 5;"
       local alone <close> = mod:global "alone"

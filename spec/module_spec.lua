@@ -107,7 +107,10 @@ describe("compile", function()
     ]]
     assert.equal(42, value_of(source, { defines = { A = 1, B = "(4 * 10)", ON = true, OFF = false } }))
     assert.equal(52, value_of(source, { defines = { A = 1, B = "(5 * 10)", ON = true } }))
-    for _, defines in ipairs { 5, { 1 }, { A = {} }, { A = "1\n2" }, { ["A\nflag -O0"] = "1" }, { ["A\0"] = 1 } } do
+    assert.equal(9, value_of('extern "C" __global__ void value(int *x) { x[0] = F(2, 7); }',
+      { defines = { ["F(x, y)"] = "x + y" } }))
+    for _, defines in ipairs { 5, { 1 }, { A = {} }, { A = "1\n2" }, { ["A\nflag -O0"] = "1" }, { ["A\0"] = 1 },
+      { ["A B"] = 1 }, { ["1A"] = 1 }, { [""] = 1 }, { ["A(x"] = 1 }, { ["A(x) y"] = 1 } } do
       support.raises("InvalidArgument", "defines", dev.compile, dev, source, { defines = defines })
     end
   end)

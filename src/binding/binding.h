@@ -142,6 +142,8 @@ int64_t gpu_lua_now_ns(void);
  * table. The string stays alive as long as the table has it (see gpu_lua_keep_option). `what` names
  * the table in messages. */
 const char *gpu_lua_field_string(lua_State *L, int index, const char *field, const char *what);
+/* A string at `index`, for who would take it to end at a zero byte: one in it is refused. */
+const char *gpu_lua_text(lua_State *L, int index, const char *field, const char *what);
 /* The same, but leaves the value on the stack, which keeps the string: for where more of the script
  * may run before it is used. */
 const char *gpu_lua_push_field_string(lua_State *L, int index, const char *field, const char *what);

@@ -327,6 +327,15 @@ void gpu_lua_keep_option(lua_State *L, int index, const char *field) {
     }
 }
 
+const char *gpu_lua_text(lua_State *L, int index, const char *field, const char *what) {
+    size_t length;
+    const char *text = lua_tolstring(L, index, &length);
+    if (text && strlen(text) != length) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s of %s: a zero byte in it", field, what);
+    }
+    return text;
+}
+
 const char *gpu_lua_push_field_string(lua_State *L, int index, const char *field,
                                       const char *what) {
     if (!lua_istable(L, index)) {
@@ -338,7 +347,7 @@ const char *gpu_lua_push_field_string(lua_State *L, int index, const char *field
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s of %s: a string expected, got %s", field, what,
                      luaL_typename(L, -1));
     }
-    return lua_tostring(L, -1);
+    return gpu_lua_text(L, -1, field, what);
 }
 
 const char *gpu_lua_field_string(lua_State *L, int index, const char *field, const char *what) {

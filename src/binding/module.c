@@ -86,6 +86,18 @@ static void sort_lines(lua_State *L, lua_Integer first) {
     lua_pop(L, 2);
 }
 
+/* "NAME" or "NAME(x, y)". */
+static void check_macro(lua_State *L) {
+    const char *text = lua_tostring(L, -1);
+    size_t length = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789");
+    if (length == 0 || (text[0] >= '0' && text[0] <= '9') ||
+        (text[length] != '\0' &&
+         (text[length] != '(' || strchr(text, ')') != text + strlen(text) - 1))) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "defines of compile: '%s' is no name of a macro, NAME or NAME(x)", text);
+    }
+}
+
 static void add_defines(lua_State *L) {
     int type = lua_getfield(L, 3, "defines");
     lua_Integer first = (lua_Integer)lua_rawlen(L, 4) + 1;
@@ -106,6 +118,7 @@ static void add_defines(lua_State *L) {
             }
             lua_pushvalue(L, -2);
             check_line(L, "defines");
+            check_macro(L);
             lua_pop(L, 1);
             if (kind == LUA_TBOOLEAN) {
                 lua_pushliteral(L, "1");
@@ -216,6 +229,11 @@ static void check_text(lua_State *L, const char *what, const char *expected) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument 1 of %s: %s expected, got %s", what,
                      expected, luaL_typename(L, 2));
     }
+}
+
+static const char *check_name(lua_State *L, const char *what, const char *expected) {
+    check_text(L, what, expected);
+    return gpu_lua_text(L, 2, "argument 1", what);
 }
 
 /* "script.lua:12" where the source has no name of its own; stays alive at the stack's top. */
@@ -406,14 +424,14 @@ static int push_kernel(lua_State *L, struct gpulua *g, const char *name, const c
 static int module_kernel(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     (void)check_module(L, g, 1);
-    check_text(L, "kernel", "the name of a kernel");
+    const char *name = check_name(L, "kernel", "the name of a kernel");
     if (!lua_isnoneornil(L, 3) && lua_type(L, 3) != LUA_TSTRING) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument 2 of kernel: a signature (\"n: i32, x: in f32*\") expected, got %s",
                      luaL_typename(L, 3));
     }
     lua_settop(L, 3);
-    return push_kernel(L, g, lua_tostring(L, 2), lua_tostring(L, 3));
+    return push_kernel(L, g, name, gpu_lua_text(L, 3, "argument 2", "kernel"));
 }
 
 /* module:kernels() -> names, in the order of the source */
@@ -432,13 +450,13 @@ static int module_kernels(lua_State *L) {
 static int module_global(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     (void)check_module(L, g, 1);
-    check_text(L, "global", "the name of a variable");
+    const char *name = check_name(L, "global", "the name of a variable");
     struct gpu_error error;
     bool is_constant;
     struct buffer *buffer = gpu_lua_new(L, g, GPU_LUA_KIND_BUFFER, sizeof *buffer, 1);
     struct gpu_module *module = check_module(L, g, 1);
-    if (gpu_module_global(module, lua_tostring(L, 2), &buffer->ref.block, &buffer->ref.type,
-                          &is_constant, &error)) {
+    if (gpu_module_global(module, name, &buffer->ref.block, &buffer->ref.type, &is_constant,
+                          &error)) {
         buffer->ref.block = NULL;
         gpu_lua_throw(L, &error);
     }
@@ -467,7 +485,7 @@ static int module_index(lua_State *L) {
         return 1;
     }
     lua_settop(L, 2);
-    return push_kernel(L, g, lua_tostring(L, 2), NULL);
+    return push_kernel(L, g, gpu_lua_text(L, 2, "name", "kernel"), NULL);
 }
 
 static void module_end(struct module_handle *handle) {

@@ -650,6 +650,19 @@ static void on_global(struct gpu_op *op, void *user, const struct wire_reply *re
     }
 }
 
+/* What has been asked for before and is there is the same memory: one block, so that whoever frees
+ * it, or copies from one part to another, does so for all. A name that is cut off finds none. */
+static struct gpu_block *find_global(const struct gpu_module *module, const char *name) {
+    const struct gpu_device *device = module->device;
+    for (struct gpu_block *block = device->blocks; block; block = block->next) {
+        if (block->module == module && !block->is_freed && block->epoch == device->epoch &&
+            strcmp(block->label, name) == 0) {
+            return gpu_block_retain(block);
+        }
+    }
+    return NULL;
+}
+
 gpulua_status gpu_module_global(struct gpu_module *module, const char *name,
                                 struct gpu_block **block, enum gpu_type *type, bool *is_constant,
                                 struct gpu_error *error) {
@@ -663,6 +676,18 @@ gpulua_status gpu_module_global(struct gpu_module *module, const char *name,
     if (name_bytes > NAME_CHARS_MAX + 1) {
         return gpu_error_set(error, GPULUA_CAPACITY, "a variable's name has at most %u characters",
                              NAME_CHARS_MAX);
+    }
+    *type = GPU_TYPE_U8;
+    *is_constant = false;
+    for (uint32_t i = 0; i < module->global_count; i++) {
+        if (strcmp(module->globals[i].name, name) == 0) {
+            *type =
+                module->globals[i].type == GPU_TYPE_COUNT ? GPU_TYPE_U8 : module->globals[i].type;
+            *is_constant = module->globals[i].is_constant;
+        }
+    }
+    if ((*block = find_global(module, name))) {
+        return GPULUA_OK;
     }
     uint32_t slab;
     status = gpu_slab_number_take(device, &slab, error);
@@ -680,15 +705,6 @@ gpulua_status gpu_module_global(struct gpu_module *module, const char *name,
     status = gpu_request_wait(device, record, "global", on_global, &facts, error);
     if (status) {
         return status;
-    }
-    *type = GPU_TYPE_U8;
-    *is_constant = false;
-    for (uint32_t i = 0; i < module->global_count; i++) {
-        if (strcmp(module->globals[i].name, name) == 0) {
-            *type =
-                module->globals[i].type == GPU_TYPE_COUNT ? GPU_TYPE_U8 : module->globals[i].type;
-            *is_constant = module->globals[i].is_constant;
-        }
     }
     struct gpu_block *made =
         gpu_block_create_external(device, gpu_wire_address(slab, 0), facts.bytes, name);
