@@ -222,6 +222,9 @@ describe("recorder", function()
         rec:commit()
         support.raises("Closed", "commit", rec.commit, rec)
         support.raises("Closed", "preflight", rec.preflight, rec)
+        for _, use in ipairs { "read", "write", "read_write" } do
+          support.raises("Closed", use .. " of a recorder that has ended", rec[use], rec, x)
+        end
         rec:close()
         support.raises("Closed", "closed recorder", rec.read, rec, x)
       end)

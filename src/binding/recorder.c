@@ -72,6 +72,9 @@ static int note(lua_State *L, uint8_t access, const char *call) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_recorder *recorder = check_recorder(L, g);
     int count = lua_gettop(L);
+    if (gpu_recorder_has_ended(recorder)) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "%s of a recorder that has ended", call);
+    }
     if (count < 2) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s of a recorder: a buffer expected, got nothing",
                      call);
@@ -90,7 +93,7 @@ static int note(lua_State *L, uint8_t access, const char *call) {
 }
 
 /* recorder:read(...) -> the recorder: what is enqueued will read these buffers. Never raises for
- * what it is given: preflight does. */
+ * what it is given: preflight does. Closed: it has ended. */
 static int recorder_read(lua_State *L) {
     return note(L, GPU_READ, "read");
 }

@@ -127,6 +127,11 @@ struct gpu_device *gpu_recorder_device(const struct gpu_recorder *recorder) {
     return recorder->stream->device;
 }
 
+bool gpu_recorder_has_ended(const struct gpu_recorder *recorder) {
+    GPU_ENTER(recorder->stream->device);
+    return recorder->state == ENDED;
+}
+
 uint32_t gpu_recorder_count(const struct gpu_recorder *recorder) {
     return recorder->count;
 }

@@ -31,6 +31,8 @@ void gpu_recorder_use(struct gpu_recorder *recorder, const struct gpu_ref *ref, 
 struct gpu_device *gpu_recorder_device(const struct gpu_recorder *recorder);
 /* Uses so far, before those of the same bytes are joined. */
 uint32_t gpu_recorder_count(const struct gpu_recorder *recorder);
+/* By commit, cancel or close: it takes no uses any more. */
+bool gpu_recorder_has_ended(const struct gpu_recorder *recorder);
 /* Makes the stream wait for all that conflicts. The latched rejection: its own code (Closed, Stale,
  * UseAfterFree, InvalidArgument of a foreign device), or StreamMisuse for memory that is untracked
  * or held by another recorder. DependencyFailed: what would be read is known to have failed.
