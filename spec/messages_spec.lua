@@ -130,6 +130,33 @@ describe("messages", function()
     support.raises("InvalidArgument", { "options of stream", "string" }, dev.stream, dev, "label")
   end)
 
+  it("refuse a zero byte where a string would end there", function()
+    local mod = dev:compile [[extern "C" __global__ void k(int *x) { x[0] = 1; }]]
+    local kept <close> = dev:buffer("f32", 8, { label = "a" })
+    local graph <close> = dev:capture(function() kept:fill(1) end)
+    for what, f in pairs {
+      ["argument 1 of device"] = function() gpu.device "cpu\0x" end,
+      ["isolate of device"] = function() gpu.device("cpu", { isolate = "none\0x" }) end,
+      ["label of buffer"] = function() dev:buffer("f32", 8, { label = "a\0b" }) end,
+      ["label of host"] = function() dev:host("f32", 8, { label = "a\0b" }) end,
+      ["label of stream"] = function() dev:stream { label = "\0" } end,
+      ["label of capture"] = function() dev:capture({ label = "a\0" }, print) end,
+      ["label of launch"] = function() mod.k:launch({ grid = 1, label = "a\0b" }, x) end,
+      ["argument 1 of buffer"] = function() dev:buffer("f32\0x", 8) end,
+      ["argument 1 of kernel"] = function() mod:kernel "k\0x" end,
+      ["argument 2 of kernel"] = function() mod:kernel("k", "out i32*\0, i32") end,
+      ["name of kernel"] = function() return mod["k\0x"] end,
+      ["argument 1 of global"] = function() mod:global "g\0x" end,
+      ["name of compile"] = function() dev:compile("__device__ int i;", { name = "a\0b" }) end,
+      ["a name of bind"] = function() graph:bind { ["a\0b"] = kept } end,
+      ["from of memory"] = function() dev:memory { from = "slab\0" } end,
+      ["oom of memory"] = function() dev:memory { oom = "free\0" } end,
+      ["durable of buffer"] = function() dev:buffer("f32", 8, { durable = "space\0x" }) end,
+    } do
+      support.raises("InvalidArgument", what .. ": a zero byte in it", f)
+    end
+  end)
+
   it("say that grid and block go by name to who gives a list", function()
     for _, config in ipairs { { 4, 4 }, { 4, block = 2 }, { { 4, 4 }, { 8 } } } do
       local err = support.raises("InvalidArgument", "grid and block go by name, got a list", kernel.launch, kernel,

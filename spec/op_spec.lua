@@ -469,9 +469,9 @@ describe("op", function()
 
     it("is seen by gpu.all where it is the one that is raised, and else goes on being nobody's", function()
       needs_failing()
-      local x <close> = dev:buffer("i32", 2):fill(1)
+      local w <close> = dev:buffer("i32", 2):fill(1)
       local y <close> = dev:buffer("i32", 2):fill(1)
-      local first, second = fail(x), fail(y)
+      local first, second = fail(w), fail(y)
       dev:current():mark():await() -- both are over
       local err = support.raises("KernelFailed", {}, gpu.all, first, second)
       assert.equal(1, dev:stats().errors_unobserved)

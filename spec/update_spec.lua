@@ -38,6 +38,20 @@ describe("a graph", function()
       support.raises("InvalidArgument", { "has no 'z'", "'x'", "'add#1.a'" }, graph.bind, graph, { z = x })
     end)
 
+    it("of a label that is too long to be kept the beginning names the buffer", function()
+      local long = ("layers.0.attention."):rep(4)
+      local x, y, z = buffer(2, long .. "x"), buffer(0), buffer(5)
+      assert.equal(long:sub(1, 47), x.label)
+      local graph <close> = dev:capture(function() add:launch(n, x, y, n, 1) end)
+      for _, name in ipairs { long .. "x", x.label } do
+        assert.equal(1, (select(2, graph:bind { [name] = z })))
+        graph:launch()
+        assert.equal(1, (select(2, graph:bind { [name] = x })))
+      end
+      assert.equal(10, first(y))
+      support.raises("InvalidArgument", "has no", graph.bind, graph, { [long:sub(1, 46)] = z })
+    end)
+
     it("says how many nodes have changed, and the first of them", function()
       local x, y, z = buffer(2, "x"), buffer(0, "y"), buffer(5)
       local graph <close> = dev:capture(function()

@@ -210,7 +210,8 @@ function leftovers.since(before, options)
   tell(lines, "capture", "", "open still", captures, capture_text)
   settle(lines, before, options)
   for i = before.told + 1, #core.told() do
-    lines[#lines + 1] = "a failure was told of that nobody has seen: " .. core.told()[i]:gsub("\nstack traceback:.*", "")
+    local text = core.told()[i]:gsub("\nstack traceback:.*", "")
+    lines[#lines + 1] = "a failure was told of that nobody has seen: " .. text
   end
   for _, device in ipairs(core.devices()) do
     tell_device(lines, device, before.devices[device] or nothing, options)

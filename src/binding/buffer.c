@@ -61,7 +61,7 @@ enum gpu_type gpu_lua_check_type(lua_State *L, int index, const char *what) {
                      "argument 1 of %s: an element type (i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 "
                      "f32 f64 c64 c128) expected, got %s",
                      what,
-                     lua_type(L, index) == LUA_TSTRING ? lua_tostring(L, index)
+                     lua_type(L, index) == LUA_TSTRING ? gpu_lua_text(L, index, "argument 1", what)
                                                        : luaL_typename(L, index));
     }
     return type;

@@ -272,7 +272,8 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
             gpu_lua_describe(L, 1));
     }
     gpu_lua_check_options(L, 2, names, "device");
-    options->name = type == LUA_TSTRING ? lua_tostring(L, 1) : g->config.device;
+    options->name =
+        type == LUA_TSTRING ? gpu_lua_text(L, 1, "argument 1", "device") : g->config.device;
     if (options->name && strlen(options->name) >= sizeof((struct device_handle *)NULL)->requested) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument 1 of device: there is no device '%.200s'", options->name);

@@ -79,8 +79,8 @@ gpulua_status gpu_lua_shared_take(struct gpulua *g, struct device_handle *handle
                                   struct gpu_error *error);
 void gpu_lua_shared_leave(struct gpulua *g, struct device_handle *handle);
 
-int gpu_lua_device_get(lua_State *L);  /* gpu.device([name[, options]]) */
-int gpu_lua_device_list(lua_State *L); /* gpu.devices() */
+int gpu_lua_device_get(lua_State *L);       /* gpu.device([name[, options]]) */
+int gpu_lua_device_list(lua_State *L);      /* gpu.devices() */
 int gpu_lua_unclosed_devices(lua_State *L); /* core.unclosed_devices */
 
 /* Methods of devices that are in other files. */

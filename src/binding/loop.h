@@ -99,7 +99,8 @@ struct scope {
 
 struct task {
     struct gpulua *g;
-    lua_State *co; /* user value 1 owns it; ended: its results lie there, or NULL: user value 1 is */
+    lua_State
+        *co; /* user value 1 owns it; ended: its results lie there, or NULL: user value 1 is */
     enum gpu_lua_state state;
     enum gpu_lua_outcome outcome;
     enum gpu_lua_wake wake;    /* why it was made ready */

@@ -25,7 +25,7 @@ static void get_bottom(lua_State *L, struct gpulua *g, struct memory_wishes *wis
     if (type == LUA_TSTRING) {
         bool is_known = false;
         for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-            if (strcmp(names[i], lua_tostring(L, at)) == 0) {
+            if (strcmp(names[i], gpu_lua_text(L, at, "from", "memory")) == 0) {
                 wishes->bottom = kinds[i];
                 is_known = true;
             }

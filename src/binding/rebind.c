@@ -117,7 +117,7 @@ static void get_bind(lua_State *L, struct gpulua *g, const struct gpu_graph *gra
                      "bind: a buffer's label or \"kernel#n.parameter\" expected for a key, got %s",
                      gpu_lua_describe(L, at));
     }
-    const char *name = lua_tostring(L, at);
+    const char *name = gpu_lua_text(L, at, "a name", "bind");
     bind->name = name;
     if (gpu_graph_find(graph, name, &bind->place, &error)) {
         gpu_lua_throw(L, &error);

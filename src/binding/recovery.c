@@ -110,7 +110,7 @@ enum gpu_keeping gpu_lua_keeping(lua_State *L, int index, const char *what) {
     int type = lua_getfield(L, index, "durable");
     if (type == LUA_TBOOLEAN) {
         keeping = lua_toboolean(L, -1) ? GPU_KEEP_CONTENT : GPU_KEEP_NOTHING;
-    } else if (type == LUA_TSTRING && strcmp(lua_tostring(L, -1), "space") == 0) {
+    } else if (type == LUA_TSTRING && strcmp(gpu_lua_text(L, -1, "durable", what), "space") == 0) {
         keeping = GPU_KEEP_SPACE;
     } else if (type != LUA_TNIL) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,

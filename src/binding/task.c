@@ -275,8 +275,8 @@ static void task_end(lua_State *L, struct task *task, enum gpu_lua_outcome outco
     while (task->joiners) {
         struct slot *slot = task->joiners;
         bool is_join = slot->task && slot->task->wants_join;
-        task->is_observed |= !slot->group && !task->is_stuck &&
-                             !(is_join && gpu_lua_circle_hides(task, slot->task));
+        task->is_observed |=
+            !slot->group && !task->is_stuck && !(is_join && gpu_lua_circle_hides(task, slot->task));
         if (slot->group && outcome != OUTCOME_DONE) {
             slot->group->is_ready = true; /* the first failure ends a wait for all */
         }

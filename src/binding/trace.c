@@ -637,11 +637,14 @@ static int range_gc(lua_State *L) {
 int gpu_lua_trace_range(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct tracing *tracing = g->tracing;
-    const char *name = luaL_checkstring(L, 1);
+    size_t byte_count;
+    const char *name = luaL_checklstring(L, 1, &byte_count);
+    char text[GPU_RANGE_TEXT_BYTES];
     if (!tracing) {
         luaL_pushfail(L);
         return 1;
     }
+    (void)gpu_range_text(text, sizeof text, name, byte_count);
     struct open_range *range = lua_newuserdatauv(L, sizeof *range, 0);
     range->tracing = NULL;
     if (luaL_newmetatable(L, OPEN_RANGE)) {
@@ -652,7 +655,7 @@ int gpu_lua_trace_range(lua_State *L) {
     range->span = (struct gpu_traced_span){.kind = GPU_SPAN_RANGE,
                                            .task = g->running ? g->running->number : 0,
                                            .begun_ns = gpu_lua_now_ns(),
-                                           .label = gpu_trace_keep_text(tracing->spans, name)};
+                                           .label = gpu_trace_keep_text(tracing->spans, text)};
     find_site(L, tracing->spans, &range->span);
     range->tracing = tracing;
     range->next = tracing->ranges;

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <string.h>
 
 #include "runtime/device.h"
 #include "runtime/memory.h"
@@ -181,8 +182,13 @@ struct gpu_block {
     uint32_t traced_text;           /* its label in the device's trace; 0: none yet */
     int64_t made_ns;                /* gpu_clock_coarse_ns */
     struct gpu_site site, end_site; /* where the script made it, and freed it, if that is known */
-    char label[48];
+    char label[GPU_BLOCK_LABEL_BYTES];
 };
+
+/* Is that its label? Of a longer one as much is kept as there is room for. */
+static inline bool gpu_block_is_called(const char *label, const char *name) {
+    return strncmp(label, name, GPU_BLOCK_LABEL_BYTES - 1) == 0;
+}
 
 /* For another one like it. */
 static inline struct gpu_block_info gpu_block_info_of(const struct gpu_block *block) {

@@ -97,7 +97,7 @@ static void find_label(struct search *search, const char *name) {
     uint64_t origin = 0;
     for (uint32_t i = 0; i < body->refs_taken; i++) {
         const struct graph_ref *ref = &body->refs[i];
-        if (ref->origin == 0 || ref->origin == origin || strcmp(ref->name, name) != 0) {
+        if (ref->origin == 0 || ref->origin == origin || !gpu_block_is_called(ref->name, name)) {
             continue;
         }
         origin = ref->origin;
@@ -193,7 +193,7 @@ static bool is_in_control(const struct graph_body *body, uint64_t origin, const 
         const struct graph_node *node = &body->nodes[i];
         for (uint32_t k = 0; node->control && k < node->use_count; k++) {
             const struct gpu_block *used = body->uses[node->use_first + k].block;
-            if (used->number == origin || (name && strcmp(used->label, name) == 0)) {
+            if (used->number == origin || (name && gpu_block_is_called(used->label, name))) {
                 return true;
             }
         }

@@ -276,7 +276,8 @@ struct gpu_block *gpu_capture_made_before(struct gpu_capture *capture, uint64_t 
     struct gpu_block *block = before && at < before->made_count ? before->made[at] : NULL;
     struct gpu_error ignored = {0};
     if (!block || block->byte_count != byte_count || block->is_host != is_host || block->is_freed ||
-        block->epoch != capture->device->epoch || strcmp(block->label, label ? label : "") != 0) {
+        block->epoch != capture->device->epoch ||
+        !gpu_block_is_called(block->label, label ? label : "")) {
         return NULL;
     }
     block = block->is_temporary ? gpu_temporary_twin(block) : gpu_block_retain(block);
