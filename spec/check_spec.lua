@@ -278,6 +278,28 @@ for _, isolate in ipairs { "none", "process" } do
       end)
     end)
 
+    it("leaves budgets what they are without it", function()
+      local function count_of(check)
+        local own <close> = gpu.device("cpu", { check = check, isolate = isolate, budget = 1 << 20 })
+        local small = own:memory { budget = 1 << 18 }
+        local live, counts, kept = own:stats().bytes_live, {}, {}
+        for _, maker in ipairs { small, own } do
+          local err
+          repeat
+            local ok, result = pcall(maker.buffer, maker, "u8", 60000)
+            kept[#kept + 1], err = ok and result or nil, not ok and result
+          until err
+          support.is_error(err, "OutOfBudget", maker == small and "a memory with a budget of its own on cpu" or
+            "device cpu")
+          counts[#counts + 1] = #kept
+          counts[#counts + 1] = err.requested
+        end
+        return counts, own:stats().bytes_live - live
+      end
+      assert.are.same({ count_of(false) }, { count_of(true) })
+      assert.are.same({ 4, 60416, 17, 60416 }, (count_of(true)))
+    end)
+
     if isolate == "none" then -- it is this process that would grow
       it("keeps nothing of buffers that come and go without any work", function()
         if support.keeps_freed_memory() then

@@ -84,7 +84,7 @@ describe("a device that was lost", function()
     assert.truthy(dev:stats().bytes_live >= 1 << 20)
     lose(dev)
     for _, f in ipairs { x.read, x.fill, x.await, part.read } do
-      support.raises("Stale", "epoch 1", f, f == x.fill and x or f == part.read and part or x, 1)
+      support.raises("Stale", { "'mine'", "epoch 1" }, f, f == x.fill and x or f == part.read and part or x, 1)
     end
     local mod = dev:compile(add)
     support.raises("Stale", {}, function() mod.add:launch(support.one, 1, x, 1) end)

@@ -87,6 +87,23 @@ describe("gpu.why", function()
     end)
   end)
 
+  it("knows the memory of a pool, which its graphs use one after the other", function()
+    scene(function(_, _, a, b, put, _, stream_a, stream_b)
+      local pool <close> = dev:pool()
+      local graphs = {}
+      for i = 1, 2 do
+        graphs[i] = dev:capture({ pool = pool }, function()
+          put:launch(a, dev:buffer("i32", 16), 16, i)
+        end)
+      end
+      local first, second = graphs[1]:launch { stream = stream_a }, graphs[2]:launch { stream = stream_b }
+      local why = gpu.why(second, first)
+      assert.truthy(why.message:find("on the memory of a pool", 1, true), why.message)
+      assert.is_nil(why.message:find("module", 1, true), why.message)
+      for i = 1, 2 do graphs[i]:close() end
+    end)
+  end)
+
   it("answers after the operations are over, until they are forgotten", function()
     scene(function(x, y, a, b, put, take)
       local first = put:launch(a, x, 16, 7)

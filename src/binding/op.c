@@ -143,8 +143,10 @@ static const char *hazard_text(enum gpu_hazard_kind kind) {
 
 /* "RAW on buffer 'x' (allocation 12), bytes 0 to 4095" */
 static void push_hazard_text(lua_State *L, const struct gpu_hazard *hazard) {
-    if (hazard->is_module) {
-        lua_pushfstring(L, "%s on the variables of a module", hazard_text(hazard->kind));
+    if (hazard->is_module) { /* order alone: what is so is known by the label */
+        bool is_pool = strcmp(hazard->label, "pool") == 0;
+        lua_pushfstring(L, "%s on the %s", hazard_text(hazard->kind),
+                        is_pool ? "memory of a pool" : "variables of a module");
         return;
     }
     const char *quote = hazard->label[0] ? "'" : "";

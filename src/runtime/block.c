@@ -10,8 +10,6 @@
 #include "runtime/work.h"
 
 #define REAP_AT_CREATE 2u /* more than one, so that the list shrinks while blocks come and go */
-/* Check mode keeps blocks apart: an access past an end hits no other. */
-#define CHECK_GAP_BYTES (UINT64_C(64) << 10)
 
 /* ---- the end ---- */
 
@@ -401,9 +399,12 @@ struct gpu_block *gpu_block_create_foreign(struct gpu_device *device, uint64_t a
     return block;
 }
 
-uint64_t gpu_block_granted_bytes(const struct gpu_device *device, uint64_t byte_count) {
-    uint64_t bytes = (byte_count + GPU_RANGE_ALIGN_BYTES - 1) & ~(GPU_RANGE_ALIGN_BYTES - 1ull);
-    return device->is_checked ? bytes + CHECK_GAP_BYTES : bytes;
+uint64_t gpu_block_granted_bytes(uint64_t byte_count) {
+    return (byte_count + GPU_RANGE_ALIGN_BYTES - 1) & ~(GPU_RANGE_ALIGN_BYTES - 1ull);
+}
+
+uint64_t gpu_block_gap_bytes(const struct gpu_device *device) {
+    return device->is_checked ? UINT64_C(64) << 10 : 0;
 }
 
 static gpulua_status check_size(struct gpu_device *device, const struct gpu_block_info *info,
@@ -416,7 +417,7 @@ static gpulua_status check_size(struct gpu_device *device, const struct gpu_bloc
         uint64_t budget;
         (void)gpu_memory_remaining_bytes(info->memory ? info->memory : device->memory, &budget);
         return gpu_over_budget(device, info->byte_count, device->stats.bytes_live, budget,
-                               info->label, error);
+                               info->label, false, error);
     }
     return gpu_error_set(error, info->byte_count ? GPULUA_OUT_OF_MEMORY : GPULUA_INVALID_ARGUMENT,
                          "a block has 1 to %llu bytes, not %llu", (unsigned long long)limit,
@@ -512,9 +513,7 @@ static gpulua_status give_memory(struct gpu_block *block, const struct gpu_block
     struct gpu_device *device = block->device;
     struct gpu_memory *memory = memory_for(device, info);
     struct gpu_memory_request request = {
-        .byte_count = info->is_host ? (info->byte_count + GPU_RANGE_ALIGN_BYTES - 1) &
-                                          ~(GPU_RANGE_ALIGN_BYTES - 1ull)
-                                    : gpu_block_granted_bytes(device, info->byte_count),
+        .byte_count = gpu_block_granted_bytes(info->byte_count),
         .asked_bytes = info->byte_count,
         .number = block->number,
         .label = info->label,
@@ -649,9 +648,11 @@ gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device
     }
     if (block->epoch != block->device->epoch) {
         return gpu_error_set(error, GPULUA_STALE,
-                             "%s: block %llu is of epoch %llu, device %s is in epoch %llu", what,
-                             (unsigned long long)block->number, (unsigned long long)block->epoch,
-                             block->device->name, (unsigned long long)block->device->epoch);
+                             "%s: block %llu%s%s%s is of epoch %llu, device %s is in epoch %llu",
+                             what, (unsigned long long)block->number, block->label[0] ? " '" : "",
+                             block->label, block->label[0] ? "'" : "",
+                             (unsigned long long)block->epoch, block->device->name,
+                             (unsigned long long)block->device->epoch);
     }
     if (block->is_freed) {
         return gpu_error_set(

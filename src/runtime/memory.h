@@ -139,8 +139,11 @@ bool gpu_ref_is_aligned(const struct gpu_ref *ref, uint64_t byte_count);
 /* Can its uses be ordered by streams? Strict recorders refuse what cannot (StreamMisuse). */
 bool gpu_block_is_trackable(const struct gpu_block *block);
 struct gpu_memory *gpu_block_memory(const struct gpu_block *block); /* borrowed; NULL: external */
-/* What a block of so many bytes takes: rounded, with what check mode leaves between blocks. */
-uint64_t gpu_block_granted_bytes(const struct gpu_device *device, uint64_t byte_count);
+/* What a block of so many bytes takes: rounded. */
+uint64_t gpu_block_granted_bytes(uint64_t byte_count);
+/* What lies behind each block that has others beside it, so that in check mode an access past an
+ * end hits none of them. No budget counts it. */
+uint64_t gpu_block_gap_bytes(const struct gpu_device *device);
 /* Host blocks: where its bytes are in this process. Wait for its uses first. */
 void *gpu_block_host_bytes(const struct gpu_block *block);
 

@@ -112,12 +112,13 @@ void gpu_accounts_tell(struct gpu_device *device, const struct gpu_seat *seat, b
 
 gpulua_status gpu_over_budget(struct gpu_device *device, uint64_t byte_count,
                               uint64_t current_bytes, uint64_t limit_bytes, const char *label,
-                              struct gpu_error *error) {
+                              bool is_of_memory, struct gpu_error *error) {
     uint64_t remaining = limit_bytes > current_bytes ? limit_bytes - current_bytes : 0;
     gpu_error_set(error, GPULUA_OUT_OF_BUDGET,
-                  "%llu bytes%s%s asked of device %s, %llu of %llu in use, %llu left",
+                  "%llu bytes%s%s asked of %s %s, %llu of %llu in use, %llu left",
                   (unsigned long long)byte_count, label ? " for " : "", label ? label : "",
-                  device->name, (unsigned long long)current_bytes, (unsigned long long)limit_bytes,
+                  is_of_memory ? "a memory with a budget of its own on" : "device", device->name,
+                  (unsigned long long)current_bytes, (unsigned long long)limit_bytes,
                   (unsigned long long)remaining);
     error->requested_bytes = byte_count;
     error->current_bytes = current_bytes;
@@ -174,7 +175,7 @@ gpulua_status gpu_account_reserve(struct gpu_account *account, const uint64_t *r
         }
     }
     return gpu_over_budget(device, byte_count, account->used_bytes - *retiring_bytes, limit,
-                           request->label, error);
+                           request->label, account != &device->account, error);
 }
 
 static gpulua_status budget_allocate(struct gpu_memory *base, struct gpu_memory_request *request,
@@ -231,10 +232,6 @@ static struct gpu_account *account_of(const struct gpu_memory *memory) {
                                              : NULL;
 }
 
-static uint64_t rounded(const struct gpu_device *device, uint64_t byte_count) {
-    return gpu_block_granted_bytes(device, byte_count);
-}
-
 /* Gives back what the levels above `end` (NULL: and the device) have reserved for one block. */
 static void unreserve(struct gpu_memory *memory, const struct gpu_memory *end,
                       uint64_t byte_count) {
@@ -252,7 +249,7 @@ static void unreserve(struct gpu_memory *memory, const struct gpu_memory *end,
 
 void gpu_memory_unreserve(struct gpu_memory *memory, uint64_t byte_count) {
     GPU_ENTER(memory->device);
-    unreserve(memory, NULL, rounded(memory->device, byte_count));
+    unreserve(memory, NULL, gpu_block_granted_bytes(byte_count));
 }
 
 gpulua_status gpu_memory_reserve(struct gpu_memory *memory, const uint64_t *byte_counts,
@@ -273,7 +270,7 @@ gpulua_status gpu_memory_reserve(struct gpu_memory *memory, const uint64_t *byte
         }
         uint64_t total = 0;
         for (uint32_t i = 0; account && i < count; i++) {
-            uint64_t bytes = rounded(device, byte_counts[i]);
+            uint64_t bytes = gpu_block_granted_bytes(byte_counts[i]);
             for (const struct gpu_memory *above = memory; above != level; above = above->upstream) {
                 bytes = gpu_memory_below_bytes(above, bytes);
             }
@@ -291,7 +288,7 @@ gpulua_status gpu_memory_reserve(struct gpu_memory *memory, const uint64_t *byte
     }
     if (status && level) {
         for (uint32_t i = 0; i < count && level != memory; i++) {
-            unreserve(memory, level, rounded(device, byte_counts[i]));
+            unreserve(memory, level, gpu_block_granted_bytes(byte_counts[i]));
         }
     }
     return status;

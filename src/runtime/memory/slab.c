@@ -166,6 +166,7 @@ static bool take_in(struct slab_memory *memory, const struct gpu_grant *grant) {
         return false;
     }
     kept->grant = *grant;
+    kept->grant.byte_count = grant->range.byte_count; /* with the gap */
     gpu_kept_put(&memory->quarantined, kept);
     while (memory->quarantined.byte_count > GPU_CHECK_QUARANTINE_BYTES &&
            memory->quarantined.head != kept) {
@@ -199,7 +200,9 @@ static gpulua_status find_more(struct slab_memory *memory, uint64_t byte_count,
                                struct gpu_range *range, struct gpu_error *error) {
     const struct gpu_stats *stats = &memory->base.device->stats;
     uint64_t exact = round_up(byte_count, SLAB_ALIGN_BYTES);
-    if (stats->bytes_reserved + exact > stats->budget_bytes &&
+    uint64_t gaps_bytes =
+        gpu_block_gap_bytes(memory->base.device) * (memory->base.outstanding_count + 1);
+    if (stats->bytes_reserved + exact > stats->budget_bytes + gaps_bytes &&
         find_quarantined(memory, byte_count, range)) {
         return GPULUA_OK;
     }
@@ -226,13 +229,14 @@ static gpulua_status slab_allocate(struct gpu_memory *base, struct gpu_memory_re
     if (status) {
         return status;
     }
-    if (!find_range(memory, request->byte_count, &grant->range)) {
+    uint64_t byte_count = request->byte_count + gpu_block_gap_bytes(device);
+    if (!find_range(memory, byte_count, &grant->range)) {
         if (device->retiring) {
             (void)gpu_device_poll(device);
             (void)gpu_device_reap(device);
         }
-        if (!find_range(memory, request->byte_count, &grant->range)) {
-            status = find_more(memory, request->byte_count, &grant->range, error);
+        if (!find_range(memory, byte_count, &grant->range)) {
+            status = find_more(memory, byte_count, &grant->range, error);
         }
     }
     if (status) {

@@ -148,7 +148,7 @@ void gpu_account_finish(struct gpu_account *account);
 void gpu_accounts_tell(struct gpu_device *device, const struct gpu_seat *seat, bool is_leaving);
 gpulua_status gpu_over_budget(struct gpu_device *device, uint64_t byte_count,
                               uint64_t current_bytes, uint64_t limit_bytes, const char *label,
-                              struct gpu_error *error);
+                              bool is_of_memory, struct gpu_error *error);
 
 /* What every resource at the bottom does first and last: the device's budget. */
 static inline gpulua_status gpu_device_reserve(struct gpu_device *device,
