@@ -604,9 +604,17 @@ describe("the flight of a device", function()
     end)
 
     it("says so where there is nowhere to write it, or nothing to read", function()
-      local output, code = program("--flight /nowhere/at/all", [[require "gpulua".device():buffer("i32", 1):fill(1)]])
-      assert.equal(0, code)
-      assert.truthy(output:find("could not be written", 1, true) and output:find("/nowhere/at/all", 1, true), output)
+      local script <const> = [[require "gpulua".device():buffer("i32", 1):fill(1) print "ran"]]
+      local output, code = program("--flight /nowhere/at/all", script) -- before anything runs
+      assert.equal(1, code)
+      assert.truthy(output:find("--flight: '/nowhere/at/all' cannot be written: No such file", 1, true), output)
+      assert.is_nil(output:find("ran", 1, true), output)
+      output, code = program("--flight /dev/full", script)
+      assert.equal(1, code)
+      assert.truthy(output:find("could not be written", 1, true) and output:find("/dev/full", 1, true), output)
+      assert.is_nil(output:find("traceback", 1, true), output)
+      output, code = program("--flight /dev/full", script .. " os.exit(3)")
+      assert.equal(3, code)
       output, code = replay "/nowhere/at/all"
       assert.equal(1, code)
       assert.truthy(output:find("/nowhere/at/all", 1, true) and output:find("Io", 1, true), output)

@@ -736,6 +736,7 @@ describe("gpulua --trace", function()
     output, code = run(("--seeds 2 --trace %s examples/saxpy.lua"):format(page))
     assert.equal(1, code)
     assert.truthy(output:find("--seeds: not with --trace", 1, true), output)
+    assert.is_nil(output:find("no device", 1, true), output)
     for _, off in ipairs { "0", "false", "off" } do
       local pipe = io.popen(("GPULUA_TRACE=%s %s/gpulua -e 'local g = require [[gpulua]] g.device() "
         .. "print(pcall(g.report))' 2>&1"):format(off, build))
@@ -804,6 +805,12 @@ describe("gpulua --trace", function()
       output, code = run(option .. " /tmp -e 'print [[ran]]'")
       assert.equal(1, code)
       assert.truthy(output:find(option .. ": '/tmp' cannot be written: Is a directory", 1, true), output)
+    end
+    for _, option in ipairs { "--trace", "--timeline" } do
+      output, code = run(option .. " /dev/full -e 'require [[gpulua]].device()'")
+      assert.equal(1, code)
+      assert.truthy(output:find("/dev/full: cannot be written: No space left on device", 1, true), output)
+      assert.is_nil(output:find("traceback", 1, true), output)
     end
     output, code = run(("--trace %s/none.json -e 'local x = 1'"):format(folder))
     assert.equal(0, code)

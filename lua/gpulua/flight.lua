@@ -20,15 +20,23 @@ end
 
 -- ---- writing ----
 
---- The program ends: if no device was lost, what those were given last that are open.
+--- The program ends: if no device was lost, what those were given last that are open. Raises what could not be written.
 function flight.finish()
-  local path, count = core.flight_path(), 0
+  local path, count, failures = core.flight_path(), 0, {}
   for _, device in ipairs(path and core.flight_files() == 0 and core.devices() or {}) do
     count = count + 1
     local name = count > 1 and path .. "." .. count or path
     local ok, err = pcall(function() file.write(name, "flight", device:flight()) end)
-    core.log(("device %s: what it was given last %s"):format(device.name,
-      ok and "is in " .. name or "could not be written: " .. message_of(err)))
+    local line = ("device %s: what it was given last %s"):format(device.name,
+      ok and "is in " .. name or "could not be written: " .. message_of(err))
+    if ok then
+      core.log(line)
+    else
+      failures[#failures + 1] = line
+    end
+  end
+  if #failures > 0 then
+    error(table.concat(failures, "\n"), 0)
   end
 end
 

@@ -71,7 +71,8 @@ local is_installed = false
 --
 -- `info` is one table for all four of an operation, which hooks may add to: device, name (of the kernel; "copy",
 -- "fill", "mark", "wait", "graph"), label, library ("blas") or nil, type of all elements ("f32") or nil, stream (its
--- number), bytes that it declares to use, where ("file:line" of the call) or nil, and, once the device has it, number.
+-- number), bytes that it declares to use (0 of a graph), where ("file:line" of the call) or nil, and, once the device
+-- has it, number.
 --
 -- The first two are called in the middle of the call, the others from the loop or at the end of a wait, in the order in
 -- which work ended. Hooks cannot wait, nor call gpulua (StreamMisuse): a task can, with what they put down. What a hook

@@ -196,7 +196,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted)
     try(function() io.stderr:write(tostring(require "gpulua.report".get()), "\n") end)
   end
   if failure then
-    error(failure, 0)
+    error(core.type(failure) == "error" and failure.message or failure, 0)
   end
 end
 

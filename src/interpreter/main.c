@@ -246,11 +246,10 @@ static bool run_at_end(lua_State *L, const char *chunk, int arg_count) {
     return false;
 }
 
-/* With --flight: of devices that are still open, if none was lost. */
-static void write_flight(lua_State *L) {
-    if (program.keeps_flight) {
-        (void)run_at_end(L, "require('gpulua.flight').finish()", 0);
-    }
+/* With --flight: of devices that are still open, if none was lost. False: it could not be written.
+ */
+static bool write_flight(lua_State *L) {
+    return !program.keeps_flight || run_at_end(L, "require('gpulua.flight').finish()", 0);
 }
 
 /* With --trace and --summary: once, of what the script has done. False: it could not be written. */
@@ -285,8 +284,9 @@ static int exit_program(lua_State *L) {
     bool closes = lua_toboolean(L, 2);
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_State *main = gpulua_state(program.g);
-    write_flight(L);
-    if (!write_trace(L) && status == EXIT_SUCCESS) {
+    bool is_written = write_flight(L);
+    is_written = write_trace(L) && is_written;
+    if (!is_written && status == EXIT_SUCCESS) {
         status = EXIT_FAILURE;
     }
     begin_close();
@@ -433,12 +433,12 @@ static int run(lua_State *L) {
     lua_gc(L, LUA_GCGEN, 0, 0);
     program.keeps_flight = options.flight || getenv("GPULUA_FLIGHT");
     program.checks = options.is_checked;
-    program.trace = options.trace;
-    program.timeline = options.timeline;
-    program.summarizes = options.summarizes;
     if (options.seeds) {
         return run_seeds(L, argc, argv, &options);
     }
+    program.trace = options.trace;
+    program.timeline = options.timeline;
+    program.summarizes = options.summarizes;
     if (options.shows_version) {
         show_version(L, &options);
     }
@@ -526,7 +526,7 @@ int main(int argc, char **argv) {
         ok = false;
     }
     if (program.g) {
-        write_flight(L);
+        ok = write_flight(L) && ok;
         ok = write_trace(L) && ok;
     }
     if (program.g && ok) {

@@ -325,5 +325,6 @@ bool options_read(int argc, char **argv, struct options *options) {
                 program.name, options->trace);
         return false;
     }
-    return can_write("--trace", options->trace) && can_write("--timeline", options->timeline);
+    return can_write("--trace", options->trace) && can_write("--timeline", options->timeline) &&
+           can_write("--flight", options->flight);
 }
