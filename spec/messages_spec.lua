@@ -130,6 +130,51 @@ describe("messages", function()
     support.raises("InvalidArgument", { "options of stream", "string" }, dev.stream, dev, "label")
   end)
 
+  it("name the number that was given where another one, or something else, was expected", function()
+    local mem = dev:memory { oom = "free" }
+    for text, f in pairs {
+      ["watchdog of device: seconds, more than 0, expected, got number -1"] = function()
+        gpu.device("cpu", { watchdog = -1 })
+      end,
+      ["from 1 on, expected, got number 1.5"] = function() kernel:occupancy(1.5) end,
+      ["a priority, a whole number, expected, got number 0.5"] = function() mem:on_oom(print, 0.5) end,
+      ["graphed: [options,] a function expected, got number"] = function() dev:graphed(1) end,
+      ["item 1 of any: an op, a task or a buffer expected, got number 7"] = function() gpu.any(7) end,
+    } do
+      support.raises("InvalidArgument", text, f)
+    end
+    support.raises("OutOfBounds", "write: elements from 9 on are not within 1 to 8", x.write, x, { 1 }, 9)
+    support.raises("OutOfBounds", "read: elements from 0 on are not within 1 to 8", x.read, x, 0)
+  end)
+
+  it("refuse to set fields of what is no table", function()
+    local graph <close> = dev:capture(function() x:fill(1) end)
+    local mod = dev:compile [[extern "C" __global__ void k(int *x) { x[0] = 1; }]]
+    for kind, handle in pairs { ["a device"] = dev, ["a stream"] = stream, ["an op"] = stream:mark(),
+      ["a kernel"] = kernel, ["a module"] = mod, ["a scalar"] = dev:scalar("i32", 1), ["a pool"] = dev:pool(),
+      ["a memory"] = dev:memory(), ["a graph"] = graph, ["a buffer"] = x, ["a recorder"] = dev:recorder(),
+      ["a task"] = gpu.spawn(function() end) } do
+      support.raises("InvalidArgument", "the fields of " .. kind .. " cannot be set: name", function()
+        handle.name = 1
+      end)
+    end
+  end)
+
+  it("say that templates are asked for by names", function()
+    local mod = dev:compile "template <class T> __global__ void k(T *x) { x[0] = 1; }"
+    for _, f in ipairs { function() return mod.k end, function() return mod:kernel "k" end } do
+      support.raises("InvalidArgument", { "has no kernel 'k'; it has none", "kernel<float>" }, f)
+    end
+  end)
+
+  it("come before a pool has recorded any of several buffers", function()
+    local pool <close> = dev:pool()
+    support.raises("InvalidArgument", "argument 2 of record", pool.record, pool, x, 1)
+    assert.truthy(tostring(pool):find "%(0 buffers")
+    pool:record(x, x)
+    assert.truthy(tostring(pool):find "%(1 buffers")
+  end)
+
   it("refuse a zero byte where a string would end there", function()
     local mod = dev:compile [[extern "C" __global__ void k(int *x) { x[0] = 1; }]]
     local kept <close> = dev:buffer("f32", 8, { label = "a" })

@@ -88,7 +88,7 @@ describe("gpu.why", function()
   end)
 
   it("knows the memory of a pool, which its graphs use one after the other", function()
-    scene(function(_, _, a, b, put, _, stream_a, stream_b)
+    scene(function(_, _, a, _, put, _, stream_a, stream_b)
       local pool <close> = dev:pool()
       local graphs = {}
       for i = 1, 2 do

@@ -302,7 +302,9 @@ return function(device, options, f)
   end
   is_captured(device) -- raises, if it is closed
   if type(f) ~= "function" then
-    core.raise("InvalidArgument", ("graphed: a function expected, got %s"):format(type(f)))
+    local got = f == nil and type(options) ~= "table" and options or f
+    core.raise("InvalidArgument", ("graphed: [options,] a function expected, got %s"):format(
+      core.type(got) or type(got)))
   end
   options = options or {}
   if type(options) ~= "table" then

@@ -142,6 +142,12 @@ void gpu_lua_check_range(lua_State *L, int index, const struct buffer *buffer, c
     }
     if (ends[0] < 1 || ends[1] > (lua_Integer)buffer->elem_count || ends[0] > ends[1]) {
         uint64_t first_index = (uint64_t)ends[0], last_index = (uint64_t)ends[1];
+        if (lua_isnoneornil(L, index + 1)) {
+            gpu_lua_fail_range(L, (int64_t)(first_index - 1),
+                               (int64_t)(last_index - first_index + 1), buffer->elem_count,
+                               "%s: elements from %lld on are not within 1 to %llu", what,
+                               (long long)ends[0], (unsigned long long)buffer->elem_count);
+        }
         gpu_lua_fail_range(L, (int64_t)(first_index - 1), (int64_t)(last_index - first_index + 1),
                            buffer->elem_count, "%s: elements %lld to %lld are not within 1 to %llu",
                            what, (long long)ends[0], (long long)ends[1],

@@ -117,10 +117,23 @@ static void refuse_to_compute(lua_State *L, enum gpu_lua_kind kind) {
 
 /* ---- kinds ---- */
 
+/* Upvalues: the object, the kind's name. */
+static int refuse_field(lua_State *L) {
+    const char *kind = lua_tostring(L, lua_upvalueindex(2));
+    gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT, "keep it in a variable or table of the script's",
+                      "the fields of %s %s cannot be set: %s",
+                      strchr("aeiou", kind[0]) ? "an" : "a", kind,
+                      lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : luaL_typename(L, 2));
+}
+
 void gpu_lua_kind_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind,
                       const luaL_Reg *methods, const luaL_Reg *metamethods) {
     if (luaL_newmetatable(L, type_name(kind))) {
         refuse_to_compute(L, kind);
+        gpu_lua_push_object(L);
+        lua_pushstring(L, gpu_lua_kind_name(kind));
+        lua_pushcclosure(L, refuse_field, 2);
+        lua_setfield(L, -2, "__newindex");
         if (metamethods) {
             gpu_lua_set_functions(L, metamethods);
         }
@@ -238,6 +251,10 @@ const char *gpu_lua_describe(lua_State *L, int index) {
     }
     if (lua_istable(L, index) && is_module(L, index)) {
         return "gpulua itself, whose functions are called with a dot, not a colon";
+    }
+    if (lua_type(L, index) == LUA_TNUMBER) {
+        lua_pushvalue(L, index);
+        return lua_pushfstring(L, "number %s", lua_tostring(L, -1));
     }
     return lua_isnone(L, index) ? "nothing" : luaL_typename(L, index);
 }

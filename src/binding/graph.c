@@ -124,14 +124,17 @@ static int pool_record(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_pool *pool = check_pool(L, g, 1);
     int count = lua_gettop(L);
-    for (int i = 2; i <= count; i++) {
-        struct gpu_error error;
+    for (int i = 2; i <= count; i++) { /* all of them first: nothing is recorded half */
         if (!gpu_lua_test(L, g, i, GPU_LUA_KIND_BUFFER) &&
             !gpu_lua_test(L, g, i, GPU_LUA_KIND_HOST)) {
             gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                          "argument %d of record: a buffer expected, got %s", i - 1,
                          gpu_lua_describe(L, i));
         }
+        (void)gpu_lua_check_buffer(L, g, i);
+    }
+    for (int i = 2; i <= count; i++) {
+        struct gpu_error error;
         if (gpu_pool_record(pool, &gpu_lua_check_buffer(L, g, i)->ref, &error)) {
             gpu_lua_throw(L, &error);
         }

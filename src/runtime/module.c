@@ -444,8 +444,11 @@ static gpulua_status no_such_kernel(const struct gpu_module *module, const char 
                               module->kernels[i].name);
         used += length > 0 ? (size_t)length : 0;
     }
-    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "%s has no kernel '%s'%s%s", module->name,
-                         name, list[0] ? "; it has " : "", list);
+    return gpu_error_set(
+        error, GPULUA_INVALID_ARGUMENT, "%s has no kernel '%s'%s%s", module->name, name,
+        list[0] ? "; it has "
+                : "; it has none (of templates `names` of compile says which: \"kernel<float>\")",
+        list);
 }
 
 /* What the driver says of the parameters has the last word on counts and sizes. */
@@ -558,7 +561,7 @@ gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, con
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "%s was not loaded", module->name);
     }
     const char *described = find_signature(module, name);
-    if (!described && module->kernel_count > 0) {
+    if (!described && (module->kernel_count > 0 || module->kind == GPU_MODULE_SOURCE)) {
         return no_such_kernel(module, name, error);
     }
     if (!signature && !described) {
