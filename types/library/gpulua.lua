@@ -111,7 +111,8 @@ function gpulua.spawn(f, ...) end
 function gpulua.run(f, ...) end
 
 ---Waits for all of the ops, tasks and buffers, given one by one or as one table. Gives the result of each, in their
----order: of an op or a buffer itself, of a task its first result. The first that fails ends the wait.
+---order: of an op or a buffer itself, of a task its first result. The first that fails ends the wait, and is raised;
+---the failures of others are still for whoever waits for those, or told at the end.
 ---
 ---```lua
 ---local a = gpu.spawn(function() return "a" end)
