@@ -18,13 +18,17 @@ describe("the flight of a device", function()
       if (blockIdx.x + blockIdx.y + threadIdx.x + threadIdx.z == 0) x[0] = a + b;
     }
     extern "C" __global__ void none() { }
+    #ifdef FLAG
+    extern "C" __global__ void plus(float *x) { x[0] = PLUS(1, 2); }
+    #endif
     struct wide { char bytes[512]; };
     extern "C" __global__ void big(wide w, float *x) { x[0] = w.bytes[0]; }
   ]]
 
   setup(function()
     dev = support.open()
-    mod = dev:compile(source, { name = "flown.cu", defines = { WORD = "a b", FLAG = true } })
+    mod = dev:compile(source, { name = "flown.cu", defines = { WORD = "a b", FLAG = true,
+      ["PLUS(a, b)"] = "a + b" } })
   end)
   teardown(support.close_all)
 

@@ -453,6 +453,23 @@ describe("tasks and a capture", function()
     assert.are.same({ 1000, 10 }, { y:read(1, 1)[1], z:read(1, 1)[1] })
   end)
 
+  it("that is ended by who looks behind a test may have outlived its device", function()
+    local core = require "gpulua.core"
+    local before = core.captures_end()
+    local own = gpu.device(dev.name, { label = "own" })
+    local capture = own:capture { label = "a label that is the device's own" }
+    own:close()
+    own = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    local _, ended = core.captures_end(before)
+    assert.equal(1, #ended)
+    assert.equal("a label that is the device's own", ended[1].label)
+    assert.equal(dev.name, ended[1].device)
+    assert.equal(0, #select(2, core.captures_end(before)))
+    capture:close()
+  end)
+
   it("on a stream that its spawner has left keep it, also those of gpu.timeout", function()
     local x = buffer(0)
     local stream <close> = dev:stream {}

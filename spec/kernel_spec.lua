@@ -149,6 +149,10 @@ describe("kernel", function()
       a:free()
       support.raises("UseAfterFree", "list", b.read, b)
       assert.are.same({ 3, 4, 3, 4 }, mod:global "list":read())
+      local name <const> = ("n"):rep(47) -- as much as a label keeps
+      local long = dev:compile(("__device__ int %s; __device__ int %sx[4];"):format(name, name))
+      assert.are.same({ 4, 1 }, { #long:global(name .. "x"), #long:global(name) })
+      assert.are.same({ 4, 1 }, { #long:global(name .. "x"), #long:global(name) })
     end)
 
     it("with only variables is a module", function()

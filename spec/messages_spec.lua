@@ -161,7 +161,10 @@ describe("messages", function()
   end)
 
   it("say that templates are asked for by names", function()
-    local mod = dev:compile "template <class T> __global__ void k(T *x) { x[0] = 1; }"
+    local template = "template <class T> __global__ void k(T *x) { x[0] = 1; }"
+    support.raises("InvalidArgument", { "defines no kernel", "of a template, name the instances", "f<float>" },
+      dev.compile, dev, template)
+    local mod = dev:compile(template .. " __device__ int i;")
     for _, f in ipairs { function() return mod.k end, function() return mod:kernel "k" end } do
       support.raises("InvalidArgument", { "has no kernel 'k'; it has none", "kernel<float>" }, f)
     end
@@ -171,8 +174,15 @@ describe("messages", function()
     local pool <close> = dev:pool()
     support.raises("InvalidArgument", "argument 2 of record", pool.record, pool, x, 1)
     assert.truthy(tostring(pool):find "%(0 buffers")
+    local other = support.open()
+    local y <close> = other:buffer("f32", 8)
+    support.raises("InvalidArgument", {}, pool.record, pool, x, y)
+    assert.truthy(tostring(pool):find "%(0 buffers")
     pool:record(x, x)
     assert.truthy(tostring(pool):find "%(1 buffers")
+    local z <close> = dev:buffer("f32", 8)
+    support.raises("PoolSealed", "allocation", function() pool:seal():record(x, z) end)
+    other:close()
   end)
 
   it("refuse a zero byte where a string would end there", function()

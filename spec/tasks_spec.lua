@@ -577,6 +577,25 @@ describe("tasks", function()
       end
     end)
 
+    it("all raises the failure that ended the wait, and the others of detached tasks are told at once", function()
+      local output, code = support.script [[
+        local gpu = require "gpulua"
+        local function fails(text)
+          local task = gpu.spawn(function() gpu.sleep(0) error(text, 0) end)
+          task:detach()
+          return task
+        end
+        local b, a = fails "b", fails "a" -- which so ends later
+        print(pcall(gpu.all, a, b))
+        gpu.sleep(0.01)
+        print "behind"]]
+      assert.truthy(output:find "false\tb\n", output)
+      local told, behind = output:find "a\n", output:find "behind\n"
+      assert.truthy(told and behind and told < behind, output)
+      assert.equal(2, select(2, output:gsub("[ab]\nstack", "")) + 1, output)
+      assert.equal(1, code)
+    end)
+
     it("any gives the index and result of the first", function()
       local slow = after(60, "slow")
       assert.are.same({ 2, "fast" }, { gpu.any(slow, after(0.001, "fast")) })
@@ -806,41 +825,6 @@ describe("tasks", function()
       local _, err = child:join(10)
       support.is_error(err, "Cancelled")
       assert.equal("cancelled", task:status())
-    end)
-
-    it("or resuming it after the end takes nothing of what the task ended with", function()
-      local threads = {}
-      local function body(name, f)
-        return gpu.spawn(function()
-          threads[name] = coroutine.running()
-          return f()
-        end)
-      end
-      local function calls() error "nobody calls what a task has returned" end
-      local done = body("done", function() return calls, 1, nil end)
-      local failed = body("failed", function() error("lost", 0) end)
-      local called = body("called", function() error(setmetatable({}, { __call = calls })) end)
-      local broken = body("broken", function() coroutine.yield "nothing of ours" end)
-      local none = body("none", function() end)
-      gpu.sleep(0.001)
-      for _ = 1, 2 do
-        for name, thread in pairs(threads) do
-          assert.equal("dead", coroutine.status(thread), name)
-          local went_on, message = coroutine.resume(thread, 7, 8)
-          assert.is_false(went_on)
-          assert.equal("cannot resume dead coroutine", message, name)
-          assert.is_true(coroutine.close(thread), name)
-        end
-        local results = table.pack(done:await())
-        assert.are.same({ calls, 1, nil, n = 3 }, results)
-        assert.equal(calls, (gpu.all(done)))
-        assert.are.same({ false, "lost" }, { failed:join() })
-        assert.equal("table", type(select(2, called:join())))
-        local joined, message = broken:join()
-        assert.is_false(joined)
-        assert.truthy(tostring(message):find "outside a coroutine")
-        assert.equal(0, select("#", none:await()))
-      end
     end)
 
     it("is not its task closing its own handle", function()

@@ -806,6 +806,11 @@ describe("gpulua --trace", function()
       assert.equal(1, code)
       assert.truthy(output:find(option .. ": '/tmp' cannot be written: Is a directory", 1, true), output)
     end
+    output, code = support.script [[
+      local trace = require "gpulua".trace
+      print(select(2, pcall(trace.reason, 1, 1, 2)).hint == select(2, pcall(trace.events)).hint)]]
+    assert.equal(0, code)
+    assert.equal("true\n", output)
     for _, option in ipairs { "--trace", "--timeline" } do
       output, code = run(option .. " /dev/full -e 'require [[gpulua]].device()'")
       assert.equal(1, code)

@@ -50,6 +50,10 @@ describe("a graph", function()
       end
       assert.equal(10, first(y))
       support.raises("InvalidArgument", "has no", graph.bind, graph, { [long:sub(1, 46)] = z })
+      local whole = buffer(1, long:sub(1, 47)) -- is not the beginning of anything
+      local other <close> = dev:capture(function() add:launch(n, whole, y, n, 1) end)
+      support.raises("InvalidArgument", "has no", other.bind, other, { [long] = z })
+      assert.equal(1, (select(2, other:bind { [long:sub(1, 47)] = z })))
     end)
 
     it("says how many nodes have changed, and the first of them", function()

@@ -202,7 +202,10 @@ local function compile_options(module)
   for line in (module.options or ""):gmatch "[^\n]+" do
     local word, rest = line:match "^(%S+) (.*)$"
     if word == "define" then
-      local name, value = rest:match "^(%S+) ?(.*)$"
+      local name, value = rest:match "^([%w_]+%b()) ?(.*)$"
+      if not name then
+        name, value = rest:match "^(%S+) ?(.*)$"
+      end
       options.defines[name] = value
     elseif lists[word] then
       table.insert(lists[word], rest)

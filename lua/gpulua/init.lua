@@ -43,7 +43,8 @@ local function describe(f)
     return "the function from " .. place
   end
   for library, fields in next, loaded do
-    for field, value in next, type(library) == "string" and type(fields) == "table" and fields or {} do
+    local has_names = type(library) == "string" and library ~= "gpulua.core" and type(fields) == "table"
+    for field, value in next, has_names and fields or {} do
       local known = rawequal(value, f) and type(field) == "string" and library .. "." .. field
       name = known and (not name or known < name) and known or name
     end

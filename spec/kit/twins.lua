@@ -105,6 +105,12 @@ kit.describe_devices({ "cpu" }, "checks", function(device)
     it("with a capture", function() kept.capture = device():capture { label = "step" } end) -- capture
     it("with a capture that it lets go of", function() device():capture() end)
     it("with neither of those before", function() assert.equal(1.0, four():read()[1]) end)
+    it("not twice, where a look within it has told of it", function()
+      assert.is_not.noleaks(function()
+        gpu.spawn(function() error "mishap" end):detach()
+        gpu.sleep(0.01)
+      end)
+    end)
     it("by themselves, and what they leave goes", function()
       kept.task = gpu.spawn(function() gpu.sleep(30) end)
       kept.own = device { label = "own" }

@@ -180,7 +180,7 @@ void gpu_lua_check_circle_any(lua_State *L, struct gpulua *g, int items) {
 
 bool gpu_lua_circle_hides(const struct task *task, const struct task *waiter) {
     if (!waiter || task->circle == 0 || waiter->circle != task->circle ||
-        task->outcome != OUTCOME_FAILED || lua_gettop(task->co) == 0 ||
+        task->outcome != OUTCOME_FAILED || !task->co || lua_gettop(task->co) == 0 ||
         !lua_checkstack(task->co, 3)) {
         return false;
     }

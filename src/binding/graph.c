@@ -124,17 +124,20 @@ static int pool_record(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_pool *pool = check_pool(L, g, 1);
     int count = lua_gettop(L);
-    for (int i = 2; i <= count; i++) { /* all of them first: nothing is recorded half */
+    struct gpu_error error;
+    for (int i = 2; i <= count;
+         i++) { /* all of them first: one that is refused leaves it as it was */
         if (!gpu_lua_test(L, g, i, GPU_LUA_KIND_BUFFER) &&
             !gpu_lua_test(L, g, i, GPU_LUA_KIND_HOST)) {
             gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                          "argument %d of record: a buffer expected, got %s", i - 1,
                          gpu_lua_describe(L, i));
         }
-        (void)gpu_lua_check_buffer(L, g, i);
+        if (gpu_pool_check(pool, &gpu_lua_check_buffer(L, g, i)->ref, &error)) {
+            gpu_lua_throw(L, &error);
+        }
     }
     for (int i = 2; i <= count; i++) {
-        struct gpu_error error;
         if (gpu_pool_record(pool, &gpu_lua_check_buffer(L, g, i)->ref, &error)) {
             gpu_lua_throw(L, &error);
         }
@@ -407,6 +410,16 @@ int gpu_lua_capture_close(lua_State *L) {
     return 0;
 }
 
+static void push_ended(lua_State *L, struct gpu_capture *capture, const struct gpu_site *site) {
+    lua_createtable(L, 0, 3);
+    lua_pushstring(L, gpu_device_name(gpu_capture_device(capture)));
+    lua_setfield(L, -2, "device");
+    lua_pushstring(L, gpu_capture_label(capture));
+    lua_setfield(L, -2, "label");
+    gpu_lua_set_source(L, site->source, site->line);
+    gpu_capture_release(capture);
+}
+
 /* core.captures_end([number]) -> the number of the newest capture, a list of those behind `number`
  * that had not ended: {device =, label =, source = "file:line" or nil}, the newest first. They have
  * ended now; without a number none has. */
@@ -423,17 +436,11 @@ int gpu_lua_captures_end(lua_State *L) {
             unlink_capture(handle);
             continue;
         }
-        const char *label = gpu_capture_label(handle->capture);
-        const char *name = gpu_device_name(gpu_capture_device(handle->capture));
+        struct gpu_capture *capture = gpu_capture_retain(handle->capture); /* and its device */
         struct gpu_site site = handle->site;
         leave(g, handle);
-        capture_end(handle); /* first: what follows may collect it */
-        lua_createtable(L, 0, 3);
-        lua_pushstring(L, name);
-        lua_setfield(L, -2, "device");
-        lua_pushstring(L, label);
-        lua_setfield(L, -2, "label");
-        gpu_lua_set_source(L, site.source, site.line);
+        capture_end(handle); /* what follows may collect it */
+        push_ended(L, capture, &site);
         lua_rawseti(L, 2, (lua_Integer)lua_rawlen(L, 2) + 1);
     }
     return 2;

@@ -25,16 +25,15 @@ static int group_finish(lua_State *L, struct gpulua *g, struct group *group) {
         lua_pushinteger(L, index);
         return 1 + gpu_lua_item_push_results(L, &item, 3, true);
     }
-    uint32_t failed_index = 0; /* the first that has; the others' failures are still nobody's */
+    uint32_t failed_index = 0; /* the others' failures are still nobody's */
     for (uint32_t i = 1; i <= group->count; i++) {
         lua_rawgeti(L, 1, i);
         gpu_lua_item_again(L, g, -1, &group->slots[i - 1], &item);
         lua_pop(L, 1);
         if (gpu_lua_item_is_over(&item)) {
             gpu_lua_item_know(g, &item);
-            if (failed_index == 0 && gpu_lua_item_has_failed(&item)) {
-                failed_index = i;
-            }
+            bool is_first = failed_index == 0 || i == group->failed_index;
+            failed_index = is_first && gpu_lua_item_has_failed(&item) ? i : failed_index;
         }
     }
     if (failed_index != 0) {
@@ -132,7 +131,7 @@ static int group_resumed(lua_State *L, int status, lua_KContext context);
 static int group_wait(lua_State *L, struct gpulua *g, struct group *group) {
     bool parks = gpu_lua_may_park(g, L);
     group->is_ready = false;
-    group->fired_index = 0;
+    group->fired_index = group->failed_index = 0;
     for (uint32_t i = 1; i <= group->count; i++) {
         struct item item; /* closed meanwhile: raises here, before anything is linked */
         lua_rawgeti(L, 1, i);

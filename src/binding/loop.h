@@ -11,7 +11,7 @@
  *     RUNNING    its coroutine was resumed by the loop and has not yielded
  *     PARKED     its coroutine yielded from one of our waits; slots and timer say what wakes it
  *     ELSEWHERE  somebody other than the loop resumed it out of a wait
- *     ENDED      over; results or error lie on the coroutine's stack
+ *     ENDED      over; results or error are kept
  *
  * Only gpu_lua_wake moves PARKED to READY, and it first unlinks every slot and the timer: a wake
  * happens once for each park. Events (ops, tasks, timers) never run Lua code; they only fill the
@@ -77,7 +77,8 @@ struct slot {
 /* A wait for several things; a userdata on the stack of the wait. */
 struct group {
     uint32_t count, open_count;
-    uint32_t fired_index; /* the first that was over; 0: none yet */
+    uint32_t fired_index;  /* the first that was over; 0: none yet */
+    uint32_t failed_index; /* the first that failed; 0: none has */
     bool wants_any;
     bool is_ready;
     struct slot slots[];
@@ -423,8 +424,8 @@ void gpu_lua_unstick(struct gpulua *g);
 /* Fills what gpulua_last_error answers from the value on top of the stack (popped) and tells
  * on_error. Never raises. */
 void gpu_lua_tell(struct gpulua *g, lua_State *L, const char *traceback);
-/* Keeps it as gpulua_last_error instead, as a host is told of it. */
 int gpu_lua_told(lua_State *L); /* core.told */
+/* Keeps it as gpulua_last_error instead, as a host is told of it. */
 const gpulua_error *gpu_lua_keep_told(struct gpulua *g, lua_State *L, const char *traceback);
 /* The same from a status and a message, and tells nobody. Returns `code`. */
 gpulua_status gpu_lua_keep_error(struct gpulua *g, gpulua_status code, const char *message);
@@ -474,6 +475,7 @@ void gpu_lua_slot_join(struct slot *slot, struct gpulua *g, struct task *target)
 void gpu_lua_slot_link(struct slot *slot, struct slot **list);
 void gpu_lua_slot_clear(struct slot *slot);
 void gpu_lua_slot_fire(struct slot *slot);
+void gpu_lua_group_fail(struct group *group, uint32_t index);
 
 /* item:await([seconds]), item:join([seconds]) for ops, tasks and buffers; item:done(). */
 int gpu_lua_await(lua_State *L);

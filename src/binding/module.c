@@ -1,4 +1,5 @@
 /* Modules: compiled CUDA C, or PTX and cubins as they are. */
+#include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,7 +90,11 @@ static void sort_lines(lua_State *L, lua_Integer first) {
 /* "NAME" or "NAME(x, y)". */
 static void check_macro(lua_State *L) {
     const char *text = lua_tostring(L, -1);
-    size_t length = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789");
+    size_t length = 0;
+    while (isalnum((unsigned char)text[length]) || text[length] == '_' || text[length] == '$' ||
+           (unsigned char)text[length] >= 0x80) { /* compilers have the last word */
+        length++;
+    }
     if (length == 0 || (text[0] >= '0' && text[0] <= '9') ||
         (text[length] != '\0' &&
          (text[length] != '(' || strchr(text, ')') != text + strlen(text) - 1))) {

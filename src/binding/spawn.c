@@ -86,7 +86,7 @@ int gpu_lua_place(lua_State *L) {
     lua_Debug ar;
     int line = 0;
     if (task) {
-        line = gpu_lua_where(task->co, &ar) ? ar.currentline : 0;
+        line = task->state != TASK_ENDED && gpu_lua_where(task->co, &ar) ? ar.currentline : 0;
     } else if (lua_isfunction(L, 1)) {
         lua_settop(L, 1);
         lua_getinfo(L, ">S", &ar);

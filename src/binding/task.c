@@ -1,8 +1,8 @@
 /* Tasks: coroutines that the loop runs, and who owns whom.
  *
  * The first function of a task's coroutine is task_main. It calls the body in protected mode, waits
- * for the children, decides the outcome, and ends; results or the error are kept on a stack of
- * their own for those who join, where nobody can resume or close what they lie on. */
+ * for the children, decides the outcome, and ends. Results or the error are then kept for those who
+ * join where nobody can resume or close what they lie on. */
 #include "binding/check.h"
 #include "binding/limits.h"
 #include "binding/trace.h"
@@ -212,7 +212,7 @@ void gpu_lua_observe_task(lua_State *L, struct task *task) {
 }
 
 void gpu_lua_task_push_error(lua_State *L, struct task *task) {
-    if (lua_gettop(task->co) > 0 && lua_checkstack(task->co, 1)) {
+    if (task->co && lua_gettop(task->co) > 0 && lua_checkstack(task->co, 1)) {
         lua_pushvalue(task->co, -1);
         lua_xmove(task->co, L, 1);
         return;
@@ -239,9 +239,9 @@ static void report_later(struct gpulua *g, struct task *task) {
 }
 
 /* Its error is kept for its parent, or for a late join where there is none. */
-static void adopt_failure(struct gpulua *g, struct task *task, bool is_in_group) {
+static void adopt_failure(struct gpulua *g, struct task *task, bool is_raised) {
     bool is_nobodys = task->is_host_started || task->is_detached;
-    if ((is_nobodys && !is_in_group) || task->is_stuck) {
+    if ((is_nobodys && !is_raised) || task->is_stuck) {
         report_later(g, task);
         return;
     }
@@ -259,7 +259,7 @@ static void adopt_failure(struct gpulua *g, struct task *task, bool is_in_group)
     }
 }
 
-/* Results or the error are the last `result_count` values of its coroutine's stack. */
+/* Results or the error are the last `result_count` values of the stack of task->co. */
 static void task_end(lua_State *L, struct task *task, enum gpu_lua_outcome outcome,
                      int result_count) {
     struct gpulua *g = task->g;
@@ -271,22 +271,24 @@ static void task_end(lua_State *L, struct task *task, enum gpu_lua_outcome outco
     task->result_count = result_count;
     live_unlink(g, task);
     sibling_unlink(task);
-    bool is_in_group = false; /* which raises one failure, maybe this one */
+    bool is_raised = false; /* by a wait for several, which raises one failure */
     while (task->joiners) {
         struct slot *slot = task->joiners;
         bool is_join = slot->task && slot->task->wants_join;
         task->is_observed |=
             !slot->group && !task->is_stuck && !(is_join && gpu_lua_circle_hides(task, slot->task));
         if (slot->group && outcome != OUTCOME_DONE) {
-            slot->group->is_ready = true; /* the first failure ends a wait for all */
+            gpu_lua_group_fail(slot->group, slot->index);
         }
-        is_in_group |= slot->group != NULL;
+        const struct group *group = slot->group;
+        is_raised |= group && (group->wants_any ? group->fired_index == 0
+                                                : group->failed_index == slot->index);
         gpu_lua_slot_fire(slot);
     }
     if (task->on_end) {
         report_later(g, task);
     } else if (outcome == OUTCOME_FAILED && !task->is_observed) {
-        adopt_failure(g, task, is_in_group);
+        adopt_failure(g, task, is_raised);
     } else {
         task->is_observed = true;
         unanchor(L, task);
@@ -344,28 +346,66 @@ static void abandon_children(struct task *task) {
     }
 }
 
-/* From the coroutine's stack, or another one's: a script may have the coroutine. They stay there,
- * too. One result alone is a user value of the handle; more, or an error, have a stack. */
-static void keep_results(lua_State *L, struct task *task, int count) {
+/* Whoever resumed the coroutine takes what it returns off its stack: those who join find it on
+ * another one. */
+static void keep_copies(lua_State *L, struct task *task, int count) {
     luaL_checkstack(L, count + 8, NULL);
-    bool is_single = count == 1 && task->outcome == OUTCOME_DONE && !task->on_end;
+    lua_State *keeper = lua_newthread(L);
+    if (!lua_checkstack(keeper, count)) {
+        luaL_error(L, "too many results");
+    }
+    lua_insert(L, -(count + 1));
+    for (int i = 0; i < count; i++) {
+        lua_pushvalue(L, -count);
+    }
+    lua_xmove(L, keeper, count);
     lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
     lua_rawgetp(L, -1, task);
-    lua_replace(L, -2);
-    lua_State *keeper = is_single ? NULL : lua_newthread(L);
-    if (is_single) {
-        lua_pushvalue(L, -2);
-    } else if (!lua_checkstack(keeper, count)) {
-        luaL_error(L, "too many results");
-    } else {
-        for (int i = 0; i < count; i++) {
-            lua_pushvalue(L, -(count + 2));
-        }
-        lua_xmove(L, keeper, count);
-    }
+    lua_pushvalue(L, -(count + 3));
     lua_setiuservalue(L, -2, 1);
-    lua_pop(L, 1);
+    lua_pop(L, 2);
+    lua_remove(L, -(count + 1));
     task->co = keeper;
+}
+
+/* Stack: the handle, the coroutine, how many. */
+static int move_results(lua_State *L) {
+    struct task *task = lua_touserdata(L, 1);
+    lua_State *co = lua_tothread(L, 2);
+    int count = (int)lua_tointeger(L, 3);
+    lua_State *keeper = lua_newthread(L);
+    if (lua_checkstack(keeper, count)) {
+        lua_xmove(co, keeper, count);
+        lua_setiuservalue(L, 1, 1);
+        task->co = keeper;
+    }
+    return 0;
+}
+
+/* The task has ended, and its coroutine is over: its results or its error are taken off a stack
+ * that a script may have, and could resume or close. One result alone becomes a user value of the
+ * handle, which is on top of L; more, or an error, get a stack of their own. Without memory for
+ * that they stay. Does not raise. */
+static void move_out(lua_State *L, struct task *task) {
+    lua_State *co = task->co;
+    int count = task->result_count;
+    if (count == 0 || !lua_checkstack(L, 5) || !lua_checkstack(co, 1)) {
+        return;
+    }
+    if (count == 1 && task->outcome == OUTCOME_DONE && !task->on_end) {
+        lua_xmove(co, L, 1);
+        lua_setiuservalue(L, -2, 1);
+        task->co = NULL;
+        return;
+    }
+    lua_pushcfunction(L, move_results);
+    lua_pushvalue(L, -2);
+    lua_pushthread(co);
+    lua_xmove(co, L, 1);
+    lua_pushinteger(L, count);
+    if (lua_pcall(L, 3, 0, 0) != LUA_OK) {
+        lua_pop(L, 1);
+    }
 }
 
 /* Stack: handle, handler, results or the error. */
@@ -402,11 +442,11 @@ static int wait_for_children(lua_State *L, int status, lua_KContext context) {
         task->outcome = OUTCOME_FAILED;
     }
     int count = has_failed ? 1 : lua_gettop(L) - 2;
-    if (count > 0) {
-        keep_results(L, task, count);
+    if (task->g->running != task) {
+        keep_copies(L, task, count);
     }
     task_end(L, task, task->outcome, count);
-    return task->g->running == task ? 0 : count; /* who else resumes it is given them */
+    return count;
 }
 
 /* They go on by themselves; those that have failed are told of. */
@@ -490,27 +530,6 @@ static int task_main(lua_State *L) {
 
 /* ---- running ---- */
 
-static int keep_top(lua_State *L) {
-    keep_results(L, lua_touserdata(L, 1), 1);
-    return 0;
-}
-
-/* What lies on top of its coroutine, in protected mode. Without memory it stays there. */
-static void keep_last(lua_State *L, struct task *task) {
-    lua_State *co = task->co;
-    if (lua_checkstack(L, 3)) {
-        lua_pushcfunction(L, keep_top);
-        lua_pushlightuserdata(L, task);
-        lua_pushvalue(co, -1);
-        lua_xmove(co, L, 1);
-        if (lua_pcall(L, 2, 0, 0) == LUA_OK) {
-            lua_settop(co, 0);
-        } else {
-            lua_pop(L, 1);
-        }
-    }
-}
-
 /* The coroutine died without getting to task_end: no memory, or a yield that was none of ours. */
 static void end_broken(lua_State *L, struct task *task, const char *message) {
     task->state = TASK_RUNNING; /* who closes it is the loop */
@@ -523,7 +542,6 @@ static void end_broken(lua_State *L, struct task *task, const char *message) {
     }
     abandon_children(task);
     (void)take_failure(task->co, task, true);
-    keep_last(L, task);
     task_end(L, task, OUTCOME_FAILED, 1);
 }
 
@@ -545,7 +563,7 @@ void gpu_lua_task_closed(lua_State *L, struct task *task) {
     }
     abandon_children(task);
     (void)take_failure(L, task, true);
-    keep_results(L, task, 1);
+    keep_copies(L, task, 1);
     task_end(L, task, task->outcome, 1);
 }
 
@@ -587,6 +605,9 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
         }
     } else if (status != LUA_OK && task->state != TASK_ENDED) {
         end_broken(from, task, NULL);
+    }
+    if (task->state == TASK_ENDED && task->co == co) {
+        move_out(from, task);
     }
     lua_pop(from, 2);
 }
@@ -638,10 +659,16 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
     } else {
         lua_pushnil(co);
     }
-    if (why) {
-        keep_last(g->L, task);
+    bool is_held = why && lua_checkstack(g->L, 2);
+    if (is_held) { /* who has the coroutine goes on */
+        lua_rawgetp(g->L, LUA_REGISTRYINDEX, &anchors_key);
+        lua_rawgetp(g->L, -1, task);
     }
     task_end(co, task, why ? OUTCOME_FAILED : OUTCOME_CANCELLED, 1);
+    if (is_held) {
+        move_out(g->L, task);
+        lua_pop(g->L, 2);
+    }
 }
 
 /* ---- reports ---- */

@@ -356,8 +356,9 @@ static const struct traced_log *check_op(lua_State *L, struct gpu_traced_op *op)
     lua_Integer device = lua_tointegerx(L, 1, &is_log), number = lua_tointegerx(L, 2, &is_row);
     int32_t count = tracing ? (int32_t)tracing->log_count : 0;
     if (count == 0) {
-        gpu_lua_fail(L, GPULUA_STREAM_MISUSE,
-                     "nothing is traced: no device was opened with trace = true");
+        gpu_lua_fail_hint(L, GPULUA_STREAM_MISUSE,
+                          "gpu.device{ trace = true }, GPULUA_TRACE=1 or gpulua --trace FILE.json",
+                          "nothing is traced: no device was opened with trace = true");
     }
     if (!is_log || device < 1 || device > count) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,

@@ -13,6 +13,12 @@
 
 /* ---- slots ---- */
 
+/* The first failure ends a wait for all, and is raised. */
+void gpu_lua_group_fail(struct group *group, uint32_t index) {
+    group->is_ready = true;
+    group->failed_index = group->failed_index ? group->failed_index : index;
+}
+
 void gpu_lua_slot_fire(struct slot *slot) {
     struct task *task = slot->task;
     struct group *group = slot->group;
@@ -40,9 +46,8 @@ void gpu_lua_slot_fire(struct slot *slot) {
 
 static void op_fired(struct gpu_waiter *waiter, struct gpu_op *op) {
     struct slot *slot = (struct slot *)(void *)waiter;
-    /* The first failure ends a wait for all. */
     if (slot->group && gpu_op_error(op)) {
-        slot->group->is_ready = true;
+        gpu_lua_group_fail(slot->group, slot->index);
     }
     gpu_lua_slot_fire(slot);
 }
@@ -292,14 +297,18 @@ int gpu_lua_item_push_results(lua_State *L, const struct item *item, int index, 
         lua_getiuservalue(L, index, 1);
         return 1;
     }
-    if (!lua_checkstack(task->co, wanted)) {
+    enum { AT_ONCE = 64 }; /* a stack has an end, and they may take more than half of it */
+    if (!lua_checkstack(task->co, AT_ONCE)) {
         gpu_lua_fail(L, GPULUA_OUT_OF_MEMORY, "no memory for the results of a task");
     }
     int first = lua_gettop(task->co) - count + 1;
-    for (int i = 0; i < wanted; i++) {
-        lua_pushvalue(task->co, first + i);
+    for (int done = 0, chunk; done < wanted; done += chunk) {
+        chunk = wanted - done < AT_ONCE ? wanted - done : AT_ONCE;
+        for (int i = 0; i < chunk; i++) {
+            lua_pushvalue(task->co, first + done + i);
+        }
+        lua_xmove(task->co, L, chunk);
     }
-    lua_xmove(task->co, L, wanted);
     return wanted;
 }
 

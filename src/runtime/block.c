@@ -360,10 +360,8 @@ static struct gpu_block *make(struct gpu_device *device, uint64_t byte_count, co
     block->type = GPU_TYPE_COUNT;
     gpu_history_init(&block->history, byte_count);
     block->site = block->end_site = (struct gpu_site){0};
-    block->label[0] = '\0';
-    if (label) {
-        snprintf(block->label, sizeof block->label, "%s", label);
-    }
+    int label_bytes = snprintf(block->label, sizeof block->label, "%s", label ? label : "");
+    block->is_label_cut = label_bytes >= (int)sizeof block->label;
     block->next = device->blocks;
     if (device->blocks) {
         device->blocks->previous = block;
@@ -417,7 +415,7 @@ static gpulua_status check_size(struct gpu_device *device, const struct gpu_bloc
         uint64_t budget;
         (void)gpu_memory_remaining_bytes(info->memory ? info->memory : device->memory, &budget);
         return gpu_over_budget(device, info->byte_count, device->stats.bytes_live, budget,
-                               info->label, false, error);
+                               info->label, budget != device->account.limit_bytes, error);
     }
     return gpu_error_set(error, info->byte_count ? GPULUA_OUT_OF_MEMORY : GPULUA_INVALID_ARGUMENT,
                          "a block has 1 to %llu bytes, not %llu", (unsigned long long)limit,

@@ -37,6 +37,9 @@ struct gpu_pool *gpu_pool_find(struct gpu_device *device, uint64_t number);
 /* PoolSealed; gpu_ref_check's codes. Nothing, if it is there. */
 gpulua_status gpu_pool_record(struct gpu_pool *pool, const struct gpu_ref *ref,
                               struct gpu_error *error);
+/* Would it be refused for another reason than want of memory? Records nothing. */
+gpulua_status gpu_pool_check(struct gpu_pool *pool, const struct gpu_ref *ref,
+                             struct gpu_error *error);
 /* Lets go of all. PoolInUse: a graph or a capture uses it. */
 gpulua_status gpu_pool_clear(struct gpu_pool *pool, struct gpu_error *error);
 void gpu_pool_seal(struct gpu_pool *pool, bool is_sealed);

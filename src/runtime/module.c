@@ -654,9 +654,12 @@ static void on_global(struct gpu_op *op, void *user, const struct wire_reply *re
 }
 
 /* What has been asked for before and is there is the same memory: one block, so that whoever frees
- * it, or copies from one part to another, does so for all. A name that is cut off finds none. */
+ * it, or copies from one part to another, does so for all. Names that may be cut off find none. */
 static struct gpu_block *find_global(const struct gpu_module *module, const char *name) {
     const struct gpu_device *device = module->device;
+    if (strlen(name) >= GPU_BLOCK_LABEL_BYTES - 1) {
+        return NULL;
+    }
     for (struct gpu_block *block = device->blocks; block; block = block->next) {
         if (block->module == module && !block->is_freed && block->epoch == device->epoch &&
             strcmp(block->label, name) == 0) {

@@ -183,11 +183,13 @@ struct gpu_block {
     int64_t made_ns;                /* gpu_clock_coarse_ns */
     struct gpu_site site, end_site; /* where the script made it, and freed it, if that is known */
     char label[GPU_BLOCK_LABEL_BYTES];
+    bool is_label_cut; /* of a longer one it is the beginning */
 };
 
-/* Is that its label? Of a longer one as much is kept as there is room for. */
-static inline bool gpu_block_is_called(const char *label, const char *name) {
-    return strncmp(label, name, GPU_BLOCK_LABEL_BYTES - 1) == 0;
+/* Is `name` that label, or what it was before it was cut? */
+static inline bool gpu_label_is(const char *label, bool is_cut, const char *name) {
+    return strncmp(label, name, GPU_BLOCK_LABEL_BYTES - 1) == 0 &&
+           (is_cut || strlen(name) < GPU_BLOCK_LABEL_BYTES);
 }
 
 /* For another one like it. */

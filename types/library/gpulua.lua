@@ -112,7 +112,8 @@ function gpulua.run(f, ...) end
 
 ---Waits for all of the ops, tasks and buffers, given one by one or as one table. Gives the result of each, in their
 ---order: of an op or a buffer itself, of a task its first result. The first that fails ends the wait, and is raised;
----the failures of others are still for whoever waits for those, or told at the end.
+---the failures of others are still nobody's: they are for whoever waits for those, or for the task whose children they
+---are, which fails with them in the end.
 ---
 ---```lua
 ---local a = gpu.spawn(function() return "a" end)

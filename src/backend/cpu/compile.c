@@ -221,15 +221,20 @@ static gpulua_status build(struct job *job, const char *preprocessed, void **ima
                                                ? gpu_cpu_log_choose(job, refusals)
                                                : strdup(refusals));
     }
-    if (job->rewritten.kernel_count == 0 && job->rewritten.global_count == 0) {
-        return gpu_backend_fail(job->error, GPULUA_INVALID_ARGUMENT, 0,
-                                "'%.256s' defines no kernel (a function that is __global__) and no "
-                                "variable in device memory",
-                                job->source->name);
-    }
     struct text text = {0};
     gpu_text_format(&text, "%s", job->rewritten.text);
-    gpu_cpu_table_add(job, &text);
+    size_t kernel_count = gpu_cpu_table_add(job, &text);
+    if (kernel_count == 0 && job->rewritten.global_count == 0) {
+        free(text.bytes);
+        return gpu_backend_fail(
+            job->error, GPULUA_INVALID_ARGUMENT, 0,
+            "'%.256s' defines no kernel (a function that is __global__) and no variable in device "
+            "memory%s",
+            job->source->name,
+            job->rewritten.kernel_count > 0
+                ? ": of a template, name the instances that you want (\"f<float>\")"
+                : "");
+    }
     void *code = NULL;
     size_t code_bytes = 0;
     status = text.failed ? gpu_cpu_out_of_memory(job)

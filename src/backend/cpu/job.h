@@ -66,7 +66,7 @@ char *gpu_cpu_log_choose(struct job *job, const char *rewritten);
 /* As a string literal's inside. */
 void gpu_cpu_quoted_add(struct text *text, const char *string);
 /* The table of kernels and variables behind the rewritten text. */
-void gpu_cpu_table_add(struct job *job, struct text *text);
+size_t gpu_cpu_table_add(struct job *job, struct text *text);
 /* The name expressions behind the source as it was written. */
 void gpu_cpu_expressions_add(struct job *job, struct text *text);
 /* What the loaded table says, as module_compile has to (backend.h). */

@@ -128,7 +128,7 @@ static const struct cpu_source_kernel *instance_of(const struct cpu_source *sour
     return found;
 }
 
-void gpu_cpu_table_add(struct job *job, struct text *text) {
+size_t gpu_cpu_table_add(struct job *job, struct text *text) {
     const struct cpu_source *source = &job->rewritten;
     size_t kernel_count = 0;
     gpu_text_format(text, "\n# 1 \"" CPU_TABLE_FILE
@@ -177,6 +177,7 @@ void gpu_cpu_table_add(struct job *job, struct text *text) {
         "const cpu_module_table gpulua_module = {CPU_ABI_VERSION, %zu, %zu, GPULUA_CHECK_FLAG, "
         "gpulua_kernels, gpulua_globals};\n}\n",
         kernel_count, source->global_count);
+    return kernel_count;
 }
 
 /* ---- the description ---- */

@@ -97,7 +97,8 @@ static void find_label(struct search *search, const char *name) {
     uint64_t origin = 0;
     for (uint32_t i = 0; i < body->refs_taken; i++) {
         const struct graph_ref *ref = &body->refs[i];
-        if (ref->origin == 0 || ref->origin == origin || !gpu_block_is_called(ref->name, name)) {
+        if (ref->origin == 0 || ref->origin == origin ||
+            !gpu_label_is(ref->name, ref->is_name_cut, name)) {
             continue;
         }
         origin = ref->origin;
@@ -193,7 +194,8 @@ static bool is_in_control(const struct graph_body *body, uint64_t origin, const 
         const struct graph_node *node = &body->nodes[i];
         for (uint32_t k = 0; node->control && k < node->use_count; k++) {
             const struct gpu_block *used = body->uses[node->use_first + k].block;
-            if (used->number == origin || (name && gpu_block_is_called(used->label, name))) {
+            if (used->number == origin ||
+                (name && gpu_label_is(used->label, used->is_label_cut, name))) {
                 return true;
             }
         }
@@ -265,6 +267,7 @@ static void change(void *user, uint32_t node, uint32_t index, struct graph_ref *
         if (bind->ref.block) { /* it stands for itself from now on */
             const char *name = gpu_device_intern(bind->ref.block->device, bind->ref.block->label);
             ref->name = name ? name : ""; /* without memory for it, it cannot be bound by it */
+            ref->is_name_cut = bind->ref.block->is_label_cut;
             ref->origin = bind->ref.block->number;
             ref->byte_count = bind->ref.block->byte_count;
             ref->type = bind->ref.block->type;

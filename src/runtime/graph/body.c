@@ -200,6 +200,7 @@ bool gpu_graph_keep_ref(struct graph_body *body, const struct gpu_ref *ref) {
     }
     body->refs[body->ref_count++] = (struct graph_ref){.ref = *ref,
                                                        .name = name,
+                                                       .is_name_cut = ref->block->is_label_cut,
                                                        .origin = ref->block->number,
                                                        .byte_count = ref->block->byte_count,
                                                        .type = ref->block->type,

@@ -277,7 +277,7 @@ struct gpu_block *gpu_capture_made_before(struct gpu_capture *capture, uint64_t 
     struct gpu_error ignored = {0};
     if (!block || block->byte_count != byte_count || block->is_host != is_host || block->is_freed ||
         block->epoch != capture->device->epoch ||
-        !gpu_block_is_called(block->label, label ? label : "")) {
+        !gpu_label_is(block->label, block->is_label_cut, label ? label : "")) {
         return NULL;
     }
     block = block->is_temporary ? gpu_temporary_twin(block) : gpu_block_retain(block);

@@ -391,8 +391,7 @@ static bool make_plan(struct plan *plan) {
     }
     for (uint32_t i = 0; i < plan->count; i++) {
         struct tenant *tenant = &plan->tenants[i];
-        uint64_t bytes = gpu_block_granted_bytes(tenant->block->byte_count) +
-                         gpu_block_gap_bytes(tenant->block->device);
+        uint64_t bytes = gpu_block_granted_bytes(tenant->block->byte_count);
         tenant->byte_end = tenant->use_count > 0 ? bytes : 0;
     }
     return true;

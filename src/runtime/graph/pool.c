@@ -118,6 +118,14 @@ gpulua_status gpu_pool_check_open(const struct gpu_pool *pool, const char *what,
                          (unsigned long long)pool->number, what);
 }
 
+#define NAME_BYTES 80u
+
+static const char *name_of(const struct gpu_block *block, char *text) {
+    snprintf(text, NAME_BYTES, "allocation %llu%s%s", (unsigned long long)block->number,
+             block->label[0] ? ", " : "", block->label);
+    return text;
+}
+
 gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block, uint64_t capture,
                            struct gpu_error *error) {
     if (block->byte_count == 0) { /* order alone is no memory */
@@ -129,17 +137,15 @@ gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block, uint6
         entry->capture = entry->capture == capture ? capture : 0;
         return GPULUA_OK;
     }
-    char what[80];
-    snprintf(what, sizeof what, "allocation %llu%s%s", (unsigned long long)block->number,
-             block->label[0] ? ", " : "", block->label);
-    gpulua_status status = gpu_pool_check_open(pool, what, error);
+    char name[NAME_BYTES];
+    gpulua_status status = gpu_pool_check_open(pool, name_of(block, name), error);
     if (status) {
         return status;
     }
     uint32_t *number = gpu_index_make(&pool->index, block);
     if (!number || !gpu_graph_grow((void **)&pool->entries, &pool->capacity, pool->count,
                                    sizeof *pool->entries)) {
-        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to register %s", what);
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to register %s", name);
     }
     *number = pool->count;
     pool->entries[pool->count++] =
@@ -193,6 +199,16 @@ static bool is_of_others(const struct pool_entry *entry, const void *user) {
 
 void gpu_pool_forget(struct gpu_pool *pool, uint64_t capture) {
     sift(pool, is_of_others, &capture);
+}
+
+gpulua_status gpu_pool_check(struct gpu_pool *pool, const struct gpu_ref *ref,
+                             struct gpu_error *error) {
+    GPU_ENTER(pool->device);
+    gpulua_status status = gpu_ref_check(ref, pool->device, "record of a pool", error);
+    bool is_new = status == GPULUA_OK && ref->block->byte_count > 0 &&
+                  gpu_index_find(&pool->index, ref->block) == GPU_NODE_NONE;
+    char name[NAME_BYTES];
+    return is_new ? gpu_pool_check_open(pool, name_of(ref->block, name), error) : status;
 }
 
 gpulua_status gpu_pool_record(struct gpu_pool *pool, const struct gpu_ref *ref,

@@ -42,6 +42,7 @@ struct graph_ref {
     uint64_t byte_count; /* of all of it */
     enum gpu_type type;  /* of its elements; GPU_TYPE_COUNT: not known */
     uint64_t byte_begin; /* where what stands for it now begins in the ref's block */
+    bool is_name_cut;    /* see gpu_label_is */
     bool is_staged;      /* memory that a write's data came to lie in: another one each time */
 };
 
