@@ -134,6 +134,12 @@ static const struct script hostile[] = {
                                        ".. 'b' while true do local _ = a < "
                                        "b end"},
     {"a table that grows", "local t = {} while true do t[#t + 1] = {} end"},
+    {"tasks that end without memory for what they return",
+     "local keep = {} for i = 1, 30000 do keep[i] = false end for m = 48, 1400, 96 do local k = 0 "
+     "local t = gpu.spawn(function() local size = 1 << 20 while size > m do local ok, s = "
+     "pcall(string.rep, 'x', size - 32) if ok then k = k + 1 keep[k] = s else size = "
+     "math.min(size - 8, size * 7 // 8) end end return 1, 2 end) t:join() for i = 1, k do "
+     "keep[i] = false end end"},
     {"a table of any length",
      "table.insert(setmetatable({}, { __len = function() return 1 << 60 end }), 1, 1)"},
     {"a table that is moved for ever", "table.move({}, 1, math.maxinteger - 1, 2)"},
