@@ -262,7 +262,8 @@ $(BUILD)/spec/ranges/listener.so: spec/ranges/listener.c $(BUILD)/flags
 test-programs: $(TEST_PROGRAMS) $(NVRTC_CHECK) $(RANGE_LISTENER)
 bench-programs: $(BENCH_PROGRAMS)
 
-# Programs, headers and libraries that make and the tests need; the only target that uses the network.
+# Programs, headers and libraries that make and the tests need. With demo and test, which begin with their part of it, the
+# only target that uses the network.
 deps:
 	@CC='$(CC)' CXX='$(CXX)' sh tools/deps.sh all
 

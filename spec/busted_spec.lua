@@ -67,7 +67,7 @@ for interpreter, lua in pairs { gpulua = build .. "/gpulua", lua = stock } do
       for name in pairs(failures) do
         assert.is_nil(name:find "^pass ", name)
       end
-      assert.truthy(output:find "\n17 passed, 34 failed, 3 skipped\n", output)
+      assert.truthy(output:find "\n17 passed, 35 failed, 3 skipped\n", output)
       assert.truthy(code > 0)
     end)
 
@@ -96,6 +96,7 @@ for interpreter, lua in pairs { gpulua = build .. "/gpulua", lua = stock } do
       fails("fail with a task that failed by itself", "nobody has seen: " .. lines.detached .. ": mishap")
       fails("fail with a failure of a device that it closes", "KernelFailed", "asked for at " .. lines.closed)
       fails("fail with a device that is lost", "work of cpu failed and nobody has seen it: DeviceLost", "SIGKILL")
+      fails("fail with a failure in front of a look within it", "nobody has seen:", "early")
       assert.is_nil(failures["fail not twice, where a look within it has told of it"])
       fails("fail with a device that is lost for good", "nobody has seen it: DeviceLost", "an injected fault")
     end)

@@ -164,6 +164,9 @@ describe("messages", function()
     local template = "template <class T> __global__ void k(T *x) { x[0] = 1; }"
     support.raises("InvalidArgument", { "defines no kernel", "of a template, name the instances", "f<float>" },
       dev.compile, dev, template)
+    local err = support.raises("InvalidArgument", "defines no kernel", dev.compile, dev, "__global__ void k(int *x);")
+    assert.is_nil(err.message:find("template", 1, true), err.message)
+    support.raises("CompileFailed", {}, dev.compile, dev, "template <class T> __global__ void k(T *x) { x[0] = 1 }")
     local mod = dev:compile(template .. " __device__ int i;")
     for _, f in ipairs { function() return mod.k end, function() return mod:kernel "k" end } do
       support.raises("InvalidArgument", { "has no kernel 'k'; it has none", "kernel<float>" }, f)

@@ -59,6 +59,87 @@ describe("what a task has ended with", function()
     collectgarbage "incremental"
   end)
 
+  it("is not touched by finalisers that find its coroutine", function()
+    local found, seen = nil, 0
+    local function arm()
+      setmetatable({}, { __gc = function()
+        if found and coroutine.status(found) == "suspended" then
+          seen = seen + 1
+          coroutine.close(found)
+        end
+        if arm then arm() end
+      end })
+    end
+    for _ = 1, 200 do arm() end
+    collectgarbage("incremental", 100, 200, 8)
+    local values = {}
+    for i = 1, 300 do values[i] = i end
+    for _ = 1, 300 do
+      local task = gpu.spawn(function()
+        found = coroutine.running()
+        return table.unpack(values)
+      end)
+      local results = table.pack(task:join())
+      found = nil
+      assert.are.same({ 301, true, 1, 300 }, { results.n, results[1], results[2], results[301] })
+    end
+    arm = nil
+    collectgarbage "generational"
+    collectgarbage "incremental"
+    assert.equal(0, seen)
+  end)
+
+  it("is not touched by a hook that raises while it ends", function()
+    for _, kind in ipairs { "r", "c" } do
+      for at = 1, 8 do
+        for _, values in ipairs { { "one" }, { "one", "two", "three", "four" } } do
+          local task = gpu.spawn(function()
+            local count = 0
+            debug.sethook(function()
+              count = count + 1
+              if count == at then
+                debug.sethook()
+                error("late", 0)
+              end
+            end, kind)
+            return table.unpack(values)
+          end)
+          local results = table.pack(task:join())
+          if results[1] then -- it came too late
+            assert.are.same(values, table.pack(select(2, table.unpack(results, 1, results.n))), nil)
+          else
+            assert.are.same({ false, "late", n = 2 }, results)
+          end
+        end
+      end
+    end
+  end)
+
+  it("is kept also of children that are ended with who can never end", function()
+    local output, code = require "spec.support".script [[
+      local gpu = require "gpulua"
+      local parent_thread, child_thread, child
+      local parent = gpu.spawn(function()
+        parent_thread = coroutine.running()
+        child = gpu.spawn(function()
+          child_thread = coroutine.running()
+          gpu.sleep(100)
+          coroutine.yield()
+        end)
+        gpu.sleep(100)
+        coroutine.yield()
+      end)
+      gpu.sleep(0.001)
+      coroutine.resume(child_thread)
+      coroutine.resume(parent_thread)
+      gpu.spawn(function() return parent:join() end):join()
+      local _, before = child:join()
+      print(coroutine.status(child_thread), coroutine.resume(child_thread))
+      print(select(2, child:join()) == before)]]
+    assert.truthy(output:find "dead\tfalse\tcannot resume dead coroutine\ntrue\n", output)
+    assert.truthy(code ~= 139)
+  end)
+
   it("may be more values than half a stack holds", function()
     local values = table.move({}, 1, 600000, 1, {})
     for i = 1, 600000 do values[i] = i end

@@ -54,6 +54,26 @@ describe("a graph", function()
       local other <close> = dev:capture(function() add:launch(n, whole, y, n, 1) end)
       support.raises("InvalidArgument", "has no", other.bind, other, { [long] = z })
       assert.equal(1, (select(2, other:bind { [long:sub(1, 47)] = z })))
+      local function again(from) -- temporaries, too, also behind an update
+        return function()
+          local t = dev:buffer("i32", n, { label = "t." .. long })
+          t:copy(from)
+          y:copy(t)
+        end
+      end
+      local third <close> = dev:capture(again(x))
+      local function number()
+        for _, entry in ipairs(dev:memory_map()) do
+          if entry.kind == "temporary" and entry.label == ("t." .. long):sub(1, 47) then return entry.number end
+        end
+      end
+      local before = number()
+      for i = 1, 4 do
+        assert.is_true((third:update(again(i % 2 == 0 and x or z))))
+        assert.equal(before, number())
+      end
+      local into = buffer(0)
+      assert.equal(2, (select(2, third:bind { ["t." .. long] = into })))
     end)
 
     it("says how many nodes have changed, and the first of them", function()

@@ -151,8 +151,9 @@ typedef struct gpulua_config {
     struct gpulua_device *shared_device;
     void (*on_error)(void *user,
                      const gpulua_error *error); /* a task failed and nobody joined it */
-    void (*on_log)(void *user,
-                   const char *line); /* what a close waits for; what check mode finds odd */
+    /* Lines that are no errors: what a close waits for, what check mode finds odd, where a flight
+     * was written, that a device is not traced; what a sandbox prints. */
+    void (*on_log)(void *user, const char *line);
     void *user;
     /* For how long a task may run between two waits, in milliseconds: one that goes on has had its
      * time, fails with Capacity, and gets to do nothing more. A step begins no other task once its

@@ -202,7 +202,7 @@ local function compile_options(module)
   for line in (module.options or ""):gmatch "[^\n]+" do
     local word, rest = line:match "^(%S+) (.*)$"
     if word == "define" then
-      local name, value = rest:match "^([%w_]+%b()) ?(.*)$"
+      local name, value = rest:match "^([%w_$\x80-\xff]+%b()) ?(.*)$"
       if not name then
         name, value = rest:match "^(%S+) ?(.*)$"
       end

@@ -6,7 +6,7 @@ local memory_map = require "gpulua.memory_map"
 
 local leftovers = {}
 
-local told_seen = 0 -- of core.told()
+local said = {} -- of core.told(), by number: a look may lie within another one
 local shown_max <const> = 5 -- entries of one kind that a message names
 
 local function label_text(label)
@@ -210,11 +210,10 @@ function leftovers.since(before, options)
   local _, captures = core.captures_end(before.capture) -- first: they would swallow the rest
   tell(lines, "capture", "", "open still", captures, capture_text)
   settle(lines, before, options)
-  local first = math.max(before.told, told_seen) + 1 -- an inner look may have told of them
-  told_seen = #core.told()
-  for i = first, told_seen do
+  for i = before.told + 1, #core.told() do
     local text = core.told()[i]:gsub("\nstack traceback:.*", "")
-    lines[#lines + 1] = "a failure was told of that nobody has seen: " .. text
+    lines[#lines + 1] = not said[i] and "a failure was told of that nobody has seen: " .. text or nil
+    said[i] = true
   end
   for _, device in ipairs(core.devices()) do
     tell_device(lines, device, before.devices[device] or nothing, options)

@@ -410,16 +410,6 @@ int gpu_lua_capture_close(lua_State *L) {
     return 0;
 }
 
-static void push_ended(lua_State *L, struct gpu_capture *capture, const struct gpu_site *site) {
-    lua_createtable(L, 0, 3);
-    lua_pushstring(L, gpu_device_name(gpu_capture_device(capture)));
-    lua_setfield(L, -2, "device");
-    lua_pushstring(L, gpu_capture_label(capture));
-    lua_setfield(L, -2, "label");
-    gpu_lua_set_source(L, site->source, site->line);
-    gpu_capture_release(capture);
-}
-
 /* core.captures_end([number]) -> the number of the newest capture, a list of those behind `number`
  * that had not ended: {device =, label =, source = "file:line" or nil}, the newest first. They have
  * ended now; without a number none has. */
@@ -436,11 +426,20 @@ int gpu_lua_captures_end(lua_State *L) {
             unlink_capture(handle);
             continue;
         }
-        struct gpu_capture *capture = gpu_capture_retain(handle->capture); /* and its device */
+        char label[256], name[64]; /* copies: its device may end with it */
+        snprintf(label, sizeof label, "%s", gpu_capture_label(handle->capture));
+        snprintf(name, sizeof name, "%s", gpu_device_name(gpu_capture_device(handle->capture)));
         struct gpu_site site = handle->site;
+        char source[256] = "";
+        snprintf(source, sizeof source, "%s", site.source ? site.source : "");
         leave(g, handle);
-        capture_end(handle); /* what follows may collect it */
-        push_ended(L, capture, &site);
+        capture_end(handle); /* first: what follows may collect it */
+        lua_createtable(L, 0, 3);
+        lua_pushstring(L, name);
+        lua_setfield(L, -2, "device");
+        lua_pushstring(L, label);
+        lua_setfield(L, -2, "label");
+        gpu_lua_set_source(L, source[0] ? source : NULL, site.line);
         lua_rawseti(L, 2, (lua_Integer)lua_rawlen(L, 2) + 1);
     }
     return 2;

@@ -155,6 +155,9 @@ static int group_wait(lua_State *L, struct gpulua *g, struct group *group) {
     struct gpu_lua_began began;
     gpu_lua_trace_wait_begins(g, NULL, "a group", &began);
     while (!group_is_over(L, g, group)) {
+        if (gpu_lua_wait_is_interrupted(g)) {
+            group_unlink(group);
+        }
         gpu_lua_check_interrupted_wait(L, g, &began);
         if (group->is_ready) {
             group_unlink(group);

@@ -173,8 +173,12 @@ void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g) {
     }
 }
 
+bool gpu_lua_wait_is_interrupted(const struct gpulua *g) {
+    return atomic_load(&g->interrupt) && !spares_running(g);
+}
+
 void gpu_lua_check_interrupted_wait(lua_State *L, struct gpulua *g, struct gpu_lua_began *began) {
-    if (atomic_load(&g->interrupt) && !spares_running(g)) {
+    if (gpu_lua_wait_is_interrupted(g)) {
         gpu_lua_trace_wait_ends(L, g, began);
         gpu_lua_raise_interrupt(L, g);
     }

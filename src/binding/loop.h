@@ -345,6 +345,7 @@ void gpu_lua_stop_hook(lua_State *L, lua_Debug *ar);
 /* The interrupt as an error in `L`, if there is one and this is the place for it. */
 void gpu_lua_check_interrupt(lua_State *L, struct gpulua *g);
 /* The same in a wait, which ends there for traces. */
+bool gpu_lua_wait_is_interrupted(const struct gpulua *g); /* where the next raises */
 void gpu_lua_check_interrupted_wait(lua_State *L, struct gpulua *g, struct gpu_lua_began *began);
 /* Raises it: the interrupt was delivered to the code that `L` runs now; parents of its task still
  * get it. */

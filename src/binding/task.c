@@ -1,8 +1,8 @@
 /* Tasks: coroutines that the loop runs, and who owns whom.
  *
  * The first function of a task's coroutine is task_main. It calls the body in protected mode, waits
- * for the children, decides the outcome, and ends. Results or the error are then kept for those who
- * join where nobody can resume or close what they lie on. */
+ * for the children, decides the outcome, keeps results or the error for those who join, and ends.
+ */
 #include "binding/check.h"
 #include "binding/limits.h"
 #include "binding/trace.h"
@@ -346,66 +346,59 @@ static void abandon_children(struct task *task) {
     }
 }
 
-/* Whoever resumed the coroutine takes what it returns off its stack: those who join find it on
- * another one. */
-static void keep_copies(lua_State *L, struct task *task, int count) {
-    luaL_checkstack(L, count + 8, NULL);
+/* The last `count` values of L, which are the results or the error: to where no script can resume
+ * or close what they lie on. One result alone becomes a user value of the handle; more, or an
+ * error, get a stack of their own. Whoever else than the loop has resumed the coroutine takes them
+ * off L as well. The coroutine is its resumer's from here on. */
+static void keep_results(lua_State *L, struct task *task, int count) {
+    bool is_copied = task->g->running != task;
+    luaL_checkstack(L, (is_copied ? count : 0) + 8, NULL);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
+    lua_rawgetp(L, -1, task);
+    lua_replace(L, -2);
+    if (count == 1 && task->outcome == OUTCOME_DONE && !task->on_end) {
+        lua_pushvalue(L, -2);
+        lua_setiuservalue(L, -2, 1);
+        lua_pop(L, 1);
+        task->co = NULL;
+        return;
+    }
     lua_State *keeper = lua_newthread(L);
     if (!lua_checkstack(keeper, count)) {
         luaL_error(L, "too many results");
     }
-    lua_insert(L, -(count + 1));
-    for (int i = 0; i < count; i++) {
+    lua_setiuservalue(L, -2, 1);
+    lua_pop(L, 1);
+    for (int i = 0; is_copied && i < count; i++) {
         lua_pushvalue(L, -count);
     }
     lua_xmove(L, keeper, count);
-    lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
-    lua_rawgetp(L, -1, task);
-    lua_pushvalue(L, -(count + 3));
-    lua_setiuservalue(L, -2, 1);
-    lua_pop(L, 2);
-    lua_remove(L, -(count + 1));
     task->co = keeper;
 }
 
-/* Stack: the handle, the coroutine, how many. */
-static int move_results(lua_State *L) {
-    struct task *task = lua_touserdata(L, 1);
-    lua_State *co = lua_tothread(L, 2);
-    int count = (int)lua_tointeger(L, 3);
-    lua_State *keeper = lua_newthread(L);
-    if (lua_checkstack(keeper, count)) {
-        lua_xmove(co, keeper, count);
-        lua_setiuservalue(L, 1, 1);
-        task->co = keeper;
-    }
-    return 0;
+static int new_thread(lua_State *L) {
+    lua_newthread(L);
+    return 1;
 }
 
-/* The task has ended, and its coroutine is over: its results or its error are taken off a stack
- * that a script may have, and could resume or close. One result alone becomes a user value of the
- * handle, which is on top of L; more, or an error, get a stack of their own. Without memory for
- * that they stay. Does not raise. */
-static void move_out(lua_State *L, struct task *task) {
+/* The same of an error that is all that the coroutine has, which is over. The handle is on top of
+ * L. Without memory it stays there. Does not raise. */
+static void keep_error(lua_State *L, struct task *task) {
     lua_State *co = task->co;
-    int count = task->result_count;
-    if (count == 0 || !lua_checkstack(L, 5) || !lua_checkstack(co, 1)) {
+    if (!lua_checkstack(L, 3)) {
         return;
     }
-    if (count == 1 && task->outcome == OUTCOME_DONE && !task->on_end) {
-        lua_xmove(co, L, 1);
-        lua_setiuservalue(L, -2, 1);
-        task->co = NULL;
-        return;
-    }
-    lua_pushcfunction(L, move_results);
-    lua_pushvalue(L, -2);
-    lua_pushthread(co);
-    lua_xmove(co, L, 1);
-    lua_pushinteger(L, count);
-    if (lua_pcall(L, 3, 0, 0) != LUA_OK) {
+    lua_xmove(co, L, 1); /* first: what comes may collect, and a finaliser find the coroutine */
+    lua_pushcfunction(L, new_thread);
+    if (lua_pcall(L, 0, 1, 0) != LUA_OK) {
         lua_pop(L, 1);
+        lua_xmove(L, co, 1);
+        return;
     }
+    task->co = lua_tothread(L, -1);
+    lua_insert(L, -2);
+    lua_xmove(L, task->co, 1);
+    lua_setiuservalue(L, -2, 1);
 }
 
 /* Stack: handle, handler, results or the error. */
@@ -442,11 +435,11 @@ static int wait_for_children(lua_State *L, int status, lua_KContext context) {
         task->outcome = OUTCOME_FAILED;
     }
     int count = has_failed ? 1 : lua_gettop(L) - 2;
-    if (task->g->running != task) {
-        keep_copies(L, task, count);
+    if (count > 0) {
+        keep_results(L, task, count);
     }
     task_end(L, task, task->outcome, count);
-    return count;
+    return task->g->running == task ? 0 : count;
 }
 
 /* They go on by themselves; those that have failed are told of. */
@@ -542,6 +535,7 @@ static void end_broken(lua_State *L, struct task *task, const char *message) {
     }
     abandon_children(task);
     (void)take_failure(task->co, task, true);
+    keep_error(L, task);
     task_end(L, task, OUTCOME_FAILED, 1);
 }
 
@@ -563,7 +557,7 @@ void gpu_lua_task_closed(lua_State *L, struct task *task) {
     }
     abandon_children(task);
     (void)take_failure(L, task, true);
-    keep_copies(L, task, 1);
+    keep_results(L, task, 1);
     task_end(L, task, task->outcome, 1);
 }
 
@@ -574,13 +568,15 @@ static void set_running(struct gpulua *g, struct task *task) {
 
 /* Stack of `from` is left as it was. */
 void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
-    if (!lua_checkstack(from, 4)) {
+    lua_State *co = task->co;
+    if (!lua_checkstack(from, 4) || !lua_checkstack(co, 1)) {
         gpu_lua_task_ready(g, task); /* no memory even for that: later */
         return;
     }
+    lua_pushthread(co); /* the coroutine, whose handle lets go of it in the end, and that: */
+    lua_xmove(co, from, 1);
     lua_rawgetp(from, LUA_REGISTRYINDEX, &anchors_key);
-    lua_rawgetp(from, -1, task); /* it lives until we are done here */
-    lua_State *co = task->co;
+    lua_rawgetp(from, -1, task); /* they live until we are done here */
     struct task *outer = g->running;
     int arg_count = task->is_started ? 0 : lua_gettop(co) - 1; /* of task_main */
     int result_count;
@@ -606,10 +602,7 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     } else if (status != LUA_OK && task->state != TASK_ENDED) {
         end_broken(from, task, NULL);
     }
-    if (task->state == TASK_ENDED && task->co == co) {
-        move_out(from, task);
-    }
-    lua_pop(from, 2);
+    lua_pop(from, 3);
 }
 
 /* Runs unprotected only what cannot raise: errors of __close come back as a status. */
@@ -659,16 +652,14 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
     } else {
         lua_pushnil(co);
     }
-    bool is_held = why && lua_checkstack(g->L, 2);
-    if (is_held) { /* who has the coroutine goes on */
+    bool goes_on = !g->is_closed && lua_checkstack(g->L, 6);
+    if (goes_on) { /* and with that whoever has the coroutine */
         lua_rawgetp(g->L, LUA_REGISTRYINDEX, &anchors_key);
         lua_rawgetp(g->L, -1, task);
-    }
-    task_end(co, task, why ? OUTCOME_FAILED : OUTCOME_CANCELLED, 1);
-    if (is_held) {
-        move_out(g->L, task);
+        keep_error(g->L, task);
         lua_pop(g->L, 2);
     }
+    task_end(goes_on ? g->L : co, task, why ? OUTCOME_FAILED : OUTCOME_CANCELLED, 1);
 }
 
 /* ---- reports ---- */

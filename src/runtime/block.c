@@ -574,6 +574,7 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
         }
         return status;
     }
+    made->is_label_cut |= info->is_label_cut;
     made->keeping = (uint8_t)(info->is_host ? GPU_KEEP_NOTHING : info->keeping);
     status = give_memory(made, info, is_injected, error);
     if (status == GPULUA_OK && made->keeping == GPU_KEEP_CONTENT) {
@@ -604,6 +605,7 @@ gpulua_status gpu_block_create_temporary(struct gpu_device *device,
     if (!made) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a block");
     }
+    made->is_label_cut |= info->is_label_cut;
     made->is_temporary = made->is_external = true;
     made->is_trackable = false;
     made->site = info->site;

@@ -65,6 +65,7 @@ struct gpu_block_info {
     uint64_t byte_count; /* > 0 */
     enum gpu_keeping keeping;
     const char *label; /* or NULL */
+    bool is_label_cut; /* it is the beginning of a longer one */
     bool is_host;      /* pinned host memory in the arena */
     bool is_hidden;    /* gpulua's own: check mode is not told of it */
     bool is_reserved;  /* gpu_memory_reserve has made room for it; used up by success and failure */

@@ -196,6 +196,7 @@ static inline bool gpu_label_is(const char *label, bool is_cut, const char *name
 static inline struct gpu_block_info gpu_block_info_of(const struct gpu_block *block) {
     return (struct gpu_block_info){.byte_count = block->byte_count,
                                    .label = block->label[0] ? block->label : NULL,
+                                   .is_label_cut = block->is_label_cut,
                                    .site = block->site};
 }
 #define GPU_BLOCKS_SPARE_MAX 1024u /* structs kept for the next blocks */

@@ -26,7 +26,7 @@ uses. `tostring` says what a handle is; `gpu.type` tells them apart.
 ---@class gpulua
 ---@field version string The version, as "0.1.0".
 ---@field graph gpulua.control Control flow on the device.
----@field trace gpulua.trace What traced devices have done.
+---@field trace gpulua.trace What traced devices have done; also `require "gpulua.trace"`.
 local gpulua = {}
 
 ---Opens a device, or gives the one that is open already: without options there is one of each name. With a table of
@@ -78,8 +78,9 @@ function gpulua.devices() end
 function gpulua.type(value) end
 
 ---Starts `f(...)` as a task, which first runs at the caller's next wait. It belongs to the task that spawned it: that
----one waits for it when its own body ends, and cancelling goes down. An error that nobody joined cancels its siblings,
----and is raised in the parent when its body ends; of a task without parent it is reported, and the exit code is 1.
+---one waits for it when its own body ends, and cancelling goes down. When the parent's body ends, an
+---error that nobody joined cancels the siblings that still run, and is raised in the parent; of a task without parent it
+---is reported, and the exit code is 1.
 ---
 ---```lua
 ---local task = gpu.spawn(function(a, b) return a + b end, 1, 2)
@@ -374,7 +375,7 @@ function gpulua.report() end
 ---@class gpulua.hazard
 ---@field hazard "RAW"|"WAR"|"WAW" The later one reads what the earlier one writes, writes what it reads, or both write.
 ---@field message string
----@field buffer? string The buffer's label, or ""; nil where it is the variables of a module.
+---@field buffer? string The buffer's label, or ""; nil where it is a module's variables or a pool's memory.
 ---@field allocation? integer Its number.
 ---@field offset? integer The first byte in the allocation that both use, from 0.
 ---@field length? integer How many bytes.

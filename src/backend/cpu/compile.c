@@ -204,6 +204,19 @@ static gpulua_status code_keep(const struct job *job, const struct text *text, c
     return status ? status : gpu_backend_keep(prefix, ".so", code, code_bytes, job->error);
 }
 
+static gpulua_status nothing_found(struct job *job) {
+    bool has_template = false;
+    for (size_t i = 0; i < job->rewritten.kernel_count; i++) {
+        has_template = has_template || job->rewritten.kernels[i].is_template;
+    }
+    return gpu_backend_fail(
+        job->error, GPULUA_INVALID_ARGUMENT, 0,
+        "'%.256s' defines no kernel (a function that is __global__) and no variable in device "
+        "memory%s",
+        job->source->name,
+        has_template ? ": of a template, name the instances that you want (\"f<float>\")" : "");
+}
+
 /* Preprocessed text to an image. */
 static gpulua_status build(struct job *job, const char *preprocessed, void **image,
                            size_t *image_bytes, char **description) {
@@ -224,21 +237,13 @@ static gpulua_status build(struct job *job, const char *preprocessed, void **ima
     struct text text = {0};
     gpu_text_format(&text, "%s", job->rewritten.text);
     size_t kernel_count = gpu_cpu_table_add(job, &text);
-    if (kernel_count == 0 && job->rewritten.global_count == 0) {
-        free(text.bytes);
-        return gpu_backend_fail(
-            job->error, GPULUA_INVALID_ARGUMENT, 0,
-            "'%.256s' defines no kernel (a function that is __global__) and no variable in device "
-            "memory%s",
-            job->source->name,
-            job->rewritten.kernel_count > 0
-                ? ": of a template, name the instances that you want (\"f<float>\")"
-                : "");
-    }
     void *code = NULL;
     size_t code_bytes = 0;
     status = text.failed ? gpu_cpu_out_of_memory(job)
                          : gpu_cpu_compile_text(job, &text, &code, &code_bytes);
+    if (status == GPULUA_OK && kernel_count == 0 && job->rewritten.global_count == 0) {
+        status = nothing_found(job);
+    }
     if (status == GPULUA_OK && job->source->keep != NULL) {
         status = code_keep(job, &text, code, code_bytes);
     }

@@ -205,6 +205,9 @@ gpulua_status gpu_pool_check(struct gpu_pool *pool, const struct gpu_ref *ref,
                              struct gpu_error *error) {
     GPU_ENTER(pool->device);
     gpulua_status status = gpu_ref_check(ref, pool->device, "record of a pool", error);
+    if (status == GPULUA_OK && ref->block->is_temporary && ref->block->home) {
+        return gpu_temporary_settle(ref->block, NULL, "record of a pool", error); /* says why not */
+    }
     bool is_new = status == GPULUA_OK && ref->block->byte_count > 0 &&
                   gpu_index_find(&pool->index, ref->block) == GPU_NODE_NONE;
     char name[NAME_BYTES];

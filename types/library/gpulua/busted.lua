@@ -5,8 +5,8 @@
 What `require "gpulua.busted"` gives is for specs of pipelines, with and without a GPU, that
 [busted](https://lunarmodules.github.io/busted) runs. [Testing without a GPU](testing.md) begins from nothing. From
 then on, a test fails that leaves something behind: buffers, graphs or streams that are held, work in flight, tasks that
-are not over, failures that nobody has seen. The message names the lines. Work and tasks have a second to end by
-themselves.
+are not over, failures that nobody has seen (also of devices that are lost or closed), captures that are open, which are
+ended. The message names the lines. Work and tasks have a second to end by themselves.
 
 luassert, busted's `assert`, has these in addition, with their negations (`assert.is_not.allclose`); all of them wait:
 
@@ -28,7 +28,7 @@ local kit = {}
 ---@class gpulua.injections
 local inject = {}
 
----The n-th buffer from now on fails with `OutOfMemory`.
+---The n-th buffer from now on finds no memory: `OutOfMemory`, unless its memory's policy or a hook helps.
 ---
 ---Waits: blocks to open the default device, if none is open.
 ---

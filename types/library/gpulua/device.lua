@@ -441,7 +441,7 @@ function device:close() end
 ---@class gpulua.compile_options
 ---@field name? string For messages, instead of the script's file and line.
 ---@field names? string|string[] Instances of templates, as "scale<float>", that are to be kernels.
----@field defines? table<string, string|number|boolean> Macros; true is 1, false leaves it out.
+---@field defines? table<string, string|number|boolean> Macros, "NAME" or "NAME(x)"; true is 1, false leaves it out.
 ---@field include? string|string[] Folders for headers.
 ---@field flags? string|string[] Further options of the compiler.
 ---@field keep? string Leaves KEEP.ptx and KEEP.cubin, or the CPU device's KEEP.cpp and KEEP.so; cached or not.
@@ -468,7 +468,7 @@ function device:close() end
 
 ---Options of `device:inject`.
 ---@class gpulua.inject_options
----@field oom? integer That new buffer raises `OutOfMemory`.
+---@field oom? integer That new buffer finds no memory: `OutOfMemory`, unless its memory's policy or a hook helps.
 ---@field fault? integer That operation faults (a graph's launch is one): the device is lost, and errors name it.
 ---@field lost? integer The device's process is killed at that operation; without one, the same as `fault`.
 ---@field slow? string|false The kernel of this name begins `seconds` later at its next launch; false withdraws it.
@@ -492,7 +492,7 @@ function device:close() end
 ---@field library? string As "blas"; nil: of no library.
 ---@field type? gpulua.element_type Of all elements that it uses; nil where they differ, or there are none.
 ---@field stream integer The number of its stream.
----@field bytes integer That it declares to use.
+---@field bytes integer That it declares to use; 0 of a graph.
 ---@field where? string "file:line" of the call.
 ---@field number? integer Which operation of the device; from `after_enqueue` on, unless it was refused.
 

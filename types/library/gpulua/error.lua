@@ -35,7 +35,8 @@ blocks until the oldest is over.
 **Failures of work** are what an operation fails with on the device, found by whoever waits for it or reads what it
 wrote: `KernelFailed`, `DependencyFailed` (it read what another one had failed to write), `DeviceLost`, `Unrecoverable`,
 `Driver`, `LibraryError`, `Unsupported` and `OutOfMemory`; in check mode also `UndeclaredAccess`, `OutOfBounds`,
-`UseAfterFree` and `RaceFound`.
+`UseAfterFree`, `RaceFound`, `InvalidData` (a read of what was never written) and `InvalidArgument` (an access that is
+not aligned).
 
 ## Errors of waits
 
@@ -57,7 +58,7 @@ wrote: `KernelFailed`, `DependencyFailed` (it read what another one had failed t
 ---@field traceback string Or "", where nothing runs.
 ---@field op? gpulua.op_info The operation that failed.
 ---@field root? gpulua.op_info Of `DependencyFailed`: the operation whose failure was the first.
----@field suspects? gpulua.op_info[] Of `DeviceLost`: what had not completed, oldest first for each stream.
+---@field suspects? gpulua.op_info[] Of `DeviceLost`: what had not completed, oldest first for each stream, at most eight of each.
 ---@field log? string The compiler's log, or what the driver's log has of the call.
 ---@field driver_code? integer The number that the driver or the library gave.
 ---@field requested? integer Of `OutOfBudget`: bytes asked for.
@@ -83,7 +84,7 @@ wrote: `KernelFailed`, `DependencyFailed` (it read what another one had failed t
 ---What can be wrong.
 ---@alias gpulua.error_code
 ---| "InvalidArgument" # A value of a wrong type, range or combination; the message names the argument or option.
----| "InvalidData" # Data of a buffer or a file; the message names the element or the file, and the place in it.
+---| "InvalidData" # Data of a buffer or a file: which element, which place; in check mode a read of what was never written.
 ---| "OutOfBounds" # Indices are never clipped. `offset`, `length` and `size` say where it would have gone.
 ---| "Closed" # Of a device it also ends everything on it.
 ---| "Stale" # The device was lost and is up again, and the buffer was neither durable nor built anew.
@@ -106,7 +107,7 @@ wrote: `KernelFailed`, `DependencyFailed` (it read what another one had failed t
 ---| "LibraryUnavailable" # The message names every file that was looked for.
 ---| "LibraryError" # Of cuBLAS, cuFFT, cuRAND, OpenBLAS or FFTW.
 ---| "Driver" # `driver_code` has its number.
----| "DeviceLost" # A kernel has faulted, hung or killed its process. `suspects` has what was in flight.
+---| "DeviceLost" # A kernel has faulted, hung or killed its process. `suspects` has the oldest that were in flight.
 ---| "Unrecoverable" # It was lost more often than `restarts` within `window`.
 ---| "Timeout" # Of a wait with a limit, or of `gpu.timeout`.
 ---| "Cancelled" # By `task:cancel`, by the failure of a sibling, or because a wait could never end.

@@ -235,7 +235,7 @@ function graph:close() end
 ---@class gpulua.pool
 local pool = {}
 
----Keeps these, until the pool is cleared or gone.
+---Keeps these, all of them or, if one is refused, none, until the pool is cleared or gone.
 ---
 ---Waits: no.
 ---

@@ -214,7 +214,8 @@ function stream:wait(after) end
 ---@return gpulua.op op
 function stream:mark() end
 
----Waits for all that is on the stream now, and raises a failure of the device that nobody has seen.
+---Waits for all that is on the stream now, and raises a failure that nobody has seen of work that this task has
+---launched, or one that is over.
 ---
 ---Waits: yields.
 ---
@@ -300,7 +301,8 @@ function recorder:count() end
 ---Errors: `Closed`.
 function recorder:cancel() end
 
----Ends it, like cancel.
+---Ends it: in front of `preflight` like cancel; behind it the uses are committed, as the host may have enqueued the
+---work, and counted as `recorders_abandoned`.
 ---
 ---Waits: no.
 ---
