@@ -78,9 +78,9 @@ function gpulua.devices() end
 function gpulua.type(value) end
 
 ---Starts `f(...)` as a task, which first runs at the caller's next wait. It belongs to the task that spawned it: that
----one waits for it when its own body ends, and cancelling goes down. When the parent's body ends, an
----error that nobody joined cancels the siblings that still run, and is raised in the parent; of a task without parent it
----is reported, and the exit code is 1.
+---one waits for it when its own body ends, and cancelling goes down. When the parent's body ends, an error that nobody
+---joined cancels the siblings that still run, and is raised in the parent; of a task without parent it is reported, and
+---the exit code is 1.
 ---
 ---```lua
 ---local task = gpu.spawn(function(a, b) return a + b end, 1, 2)
