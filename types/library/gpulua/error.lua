@@ -58,7 +58,7 @@ not aligned).
 ---@field traceback string Or "", where nothing runs.
 ---@field op? gpulua.op_info The operation that failed.
 ---@field root? gpulua.op_info Of `DependencyFailed`: the operation whose failure was the first.
----@field suspects? gpulua.op_info[] Of `DeviceLost`: what had not completed, oldest first for each stream, at most eight of each.
+---@field suspects? gpulua.op_info[] Of `DeviceLost`: what had not completed, oldest first, up to eight of a stream.
 ---@field log? string The compiler's log, or what the driver's log has of the call.
 ---@field driver_code? integer The number that the driver or the library gave.
 ---@field requested? integer Of `OutOfBudget`: bytes asked for.
@@ -84,7 +84,7 @@ not aligned).
 ---What can be wrong.
 ---@alias gpulua.error_code
 ---| "InvalidArgument" # A value of a wrong type, range or combination; the message names the argument or option.
----| "InvalidData" # Data of a buffer or a file: which element, which place; in check mode a read of what was never written.
+---| "InvalidData" # Data of a buffer or a file, with the place in it; in check mode a read of what was never written.
 ---| "OutOfBounds" # Indices are never clipped. `offset`, `length` and `size` say where it would have gone.
 ---| "Closed" # Of a device it also ends everything on it.
 ---| "Stale" # The device was lost and is up again, and the buffer was neither durable nor built anew.
