@@ -1,6 +1,7 @@
 -- What tasks have ended with, and where it lies. No device is opened.
 
 local gpu = require "gpulua"
+local support = require "spec.support"
 
 describe("what a task has ended with", function()
   it("is not touched by who resumes or closes its coroutine", function()
@@ -116,7 +117,7 @@ describe("what a task has ended with", function()
   end)
 
   it("is kept also of children that are ended with who can never end", function()
-    local output, code = require "spec.support".script [[
+    local output, code = support.script [[
       local gpu = require "gpulua"
       local parent_thread, child_thread, child
       local parent = gpu.spawn(function()
@@ -138,6 +139,133 @@ describe("what a task has ended with", function()
       print(select(2, child:join()) == before)]]
     assert.truthy(output:find "dead\tfalse\tcannot resume dead coroutine\ntrue\n", output)
     assert.truthy(code ~= 139)
+  end)
+
+  it("is kept once, where something else resumes the coroutine when its children are over", function()
+    for _, values in ipairs { "", "'one'", "'one', print" } do
+      local output, code = support.script(([[
+        local gpu = require "gpulua"
+        local thread
+        local first = gpu.spawn(function() gpu.sleep(0.01) end)
+        local resumer = gpu.spawn(function()
+          first:join()
+          print("resumed", coroutine.status(thread), (coroutine.resume(thread)))
+        end)
+        local parent = gpu.spawn(function() -- which is in the queue by then
+          thread = coroutine.running()
+          gpu.spawn(function() first:join() end)
+          return %s
+        end)
+        print(parent:status(), select("#", parent:await()))
+        resumer:join()
+        print(parent:status(), select("#", parent:await()))]]):format(values))
+      local count = select(2, values:gsub("[%a']+", ""))
+      assert.equal(0, code, output)
+      assert.truthy(output:find("resumed\tsuspended\ttrue\n", 1, true), output)
+      assert.truthy(output:find(("done\t%d\n"):format(count), 1, true), output)
+    end
+  end)
+
+  it("is not touched by finalisers that spawn while it is kept: those tasks are nobody's children", function()
+    local output, code = support.script [[
+      local gpu = require "gpulua"
+      local children, armed = {}, false
+      local function arm()
+        setmetatable({}, { __gc = function()
+          if armed then
+            children[#children + 1] = gpu.spawn(function()
+              gpu.sleep(0.002)
+              gpu.spawn(gpu.sleep, 0.001):join()
+            end)
+          end
+          arm()
+        end })
+      end
+      for _ = 1, 500 do arm() end
+      collectgarbage("incremental", 100, 100, 5)
+      for _ = 1, 4000 do
+        local task = gpu.spawn(function()
+          local grown = {}
+          armed = true
+          for i = 1, 5 do grown[i] = i end
+          return 1, 2, 3
+        end)
+        assert(select("#", task:await()) == 3)
+        armed = false
+      end
+      collectgarbage()
+      for _, child in ipairs(children) do child:join() end
+      arm = function() end
+      print(#children > 0)]]
+    assert.equal("true\n", output)
+    assert.equal(0, code)
+  end)
+
+  it("comes for chains of tasks that are longer than C has stack, and for those that can never end", function()
+    local output, code = support.script [[
+      local gpu = require "gpulua"
+      local made
+      local function link(n)
+        if n > 0 then gpu.spawn(link, n - 1) else made = true gpu.sleep(1000) end
+      end
+      local first = gpu.spawn(link, 200000)
+      while not made do gpu.sleep(0) end
+      first:cancel()
+      print(first:join())
+      local other_thread, thread
+      local other = gpu.spawn(function() other_thread = coroutine.running() gpu.sleep(1000) coroutine.yield() end)
+      made = false
+      local function chain(n)
+        if n > 0 then gpu.spawn(chain, n - 1) else made = true other:join() end
+      end
+      local root = gpu.spawn(function()
+        thread = coroutine.running()
+        gpu.spawn(chain, 10000)
+        gpu.sleep(1000)
+        coroutine.yield()
+      end)
+      while not made do gpu.sleep(0) end
+      coroutine.resume(other_thread)
+      coroutine.resume(thread)
+      print(gpu.spawn(function() return root:join() end):join())]]
+    assert.truthy(output:find "^true\n" and output:find "true\tfalse\t[^\n]*Cancelled: the task spawned", output)
+    assert.truthy(code == 1, code) -- which is told
+  end)
+
+  it("comes for who was resumed elsewhere and died of too many values, or runs when its parent is given up", function()
+    local output, code = support.script [[
+      local gpu = require "gpulua"
+      local values = table.move({}, 1, 600000, 1, {})
+      for i = 1, 600000 do values[i] = i end
+      local thread
+      local task = gpu.spawn(function()
+        thread = coroutine.running()
+        pcall(gpu.sleep, 100)
+        return table.unpack(values)
+      end)
+      gpu.sleep(0.001)
+      coroutine.resume(thread)
+      local ok, e = task:join()
+      print(ok, e and e.code)
+      local parent_thread, child_thread, parent, child
+      parent = gpu.spawn(function()
+        parent_thread = coroutine.running()
+        child = gpu.spawn(function()
+          child_thread = coroutine.running()
+          gpu.sleep(1000)
+          return "child"
+        end)
+        gpu.sleep(1000)
+        coroutine.yield()
+      end)
+      gpu.sleep(0.01)
+      coroutine.resume(parent_thread)
+      local waiter = gpu.spawn(function() return parent:join() end)
+      coroutine.resume(child_thread)
+      print(parent:status(), child:status(), waiter:join())]]
+    assert.truthy(output:find "^false\tCancelled\n", output)
+    assert.truthy(output:find "running\t%a+\ttrue\tfalse\t[^\n]*Cancelled: the task spawned", output)
+    assert.truthy(code == 1, code)
   end)
 
   it("may be more values than half a stack holds", function()

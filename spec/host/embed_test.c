@@ -634,6 +634,21 @@ static int call_close(lua_State *L) {
     return 0;
 }
 
+static gpulua_status close_in_end;
+
+/* What is called has room on the stack, and cannot free what has called it. */
+static void close_at_end(void *user, lua_State *L, int result_count, const gpulua_error *error) {
+    int top = lua_gettop(L);
+    (void)error;
+    for (int i = 0; i < LUA_MINSTACK - 1; i++) {
+        lua_pushinteger(L, result_count);
+    }
+    lua_settop(L, top);
+    gpulua_close(current);
+    close_in_end = gpulua_last_error(current)->code;
+    ++*(int *)user;
+}
+
 static void test_reentrancy(void) {
     struct told told;
     gpulua_config config = config_for(&told);
@@ -648,7 +663,17 @@ static void test_reentrancy(void) {
     CHECK(inner_close == GPULUA_STREAM_MISUSE);
     lua_getglobal(gpulua_state(current), "went_on");
     CHECK(lua_toboolean(gpulua_state(current), -1));
-    gpulua_close(current);
+    lua_settop(gpulua_state(current), 0);
+    int ended = 0;
+    CHECK(luaL_loadstring(gpulua_state(current), "local t = {} for i = 1, 100 do t[i] = i end "
+                                                 "return table.unpack(t)") == LUA_OK);
+    CHECK(gpulua_call(current, 0, close_at_end, &ended) == GPULUA_OK && run(current) == 0);
+    CHECK(ended == 1);
+    CHECK(luaL_loadstring(gpulua_state(current), "require 'gpulua'.sleep(60)") == LUA_OK);
+    CHECK(gpulua_call(current, 0, close_at_end, &ended) == GPULUA_OK);
+    CHECK(gpulua_step(current, 0) == 1);
+    gpulua_close(current); /* which ends the call, whose end would close once more */
+    CHECK(ended == 2 && close_in_end == GPULUA_STREAM_MISUSE);
 }
 
 /* ---- other threads ---- */

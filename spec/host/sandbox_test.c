@@ -134,6 +134,22 @@ static const struct script hostile[] = {
                                        ".. 'b' while true do local _ = a < "
                                        "b end"},
     {"a table that grows", "local t = {} while true do t[#t + 1] = {} end"},
+    {"a task that another one resumes when its children are over",
+     "local co local x = gpu.spawn(function() gpu.sleep(0.01) end) local q = gpu.spawn(function() "
+     "x:join() coroutine.resume(co) end) local p = gpu.spawn(function() co = coroutine.running() "
+     "gpu.spawn(function() x:join() end) return 'one' end) assert(p:await() == 'one') q:join() "
+     "assert(p:await() == 'one')"},
+    {"a chain of tasks below one that can never end",
+     "local eco, rco, made local e = gpu.spawn(function() eco = coroutine.running() "
+     "gpu.sleep(1000) coroutine.yield() end):detach() local function link(k) if k > 0 then "
+     "gpu.spawn(link, k - 1) else made = true e:join() end end local root = "
+     "gpu.spawn(function() rco = coroutine.running() gpu.spawn(link, 3000) gpu.sleep(1000) "
+     "coroutine.yield() end):detach() while not made do gpu.sleep(0) end coroutine.resume(eco) "
+     "coroutine.resume(rco) gpu.spawn(function() root:join() end):join()"},
+    {"a task that can never end, whose closing never does",
+     "local co local t = gpu.spawn(function() co = coroutine.running() local x <close> = "
+     "setmetatable({}, { __close = function() while true do end end }) pcall(gpu.sleep, 1000) "
+     "coroutine.yield() end) gpu.sleep(0) coroutine.resume(co) t:join()"},
     {"tasks that end without memory for what they return",
      "local keep = {} for i = 1, 30000 do keep[i] = false end for m = 48, 1400, 96 do local k = 0 "
      "local t = gpu.spawn(function() local size = 1 << 20 while size > m do local ok, s = "

@@ -230,14 +230,15 @@ void gpu_lua_unstick(struct gpulua *g) {
         gpu_lua_task_cancel(task); /* nobody is left to release it */
     } else if (task->state == TASK_PARKED) {
         gpu_lua_wake(task, WAKE_STUCK);
-    } else if (task->state == TASK_ELSEWHERE && lua_status(task->co) == LUA_YIELD) {
+    } else if (task->state == TASK_ELSEWHERE && !gpu_lua_coroutine_is_active(task->co)) {
         struct gpu_error error;
         char site[LUA_IDSIZE + 16];
         gpu_error_set(&error, GPULUA_CANCELLED,
                       "the task spawned at %s can never end: something else than the loop resumed "
-                      "its coroutine, which "
-                      "yielded to it and is left suspended",
-                      gpu_lua_task_site(task, site, sizeof site));
+                      "its coroutine, which %s",
+                      gpu_lua_task_site(task, site, sizeof site),
+                      lua_status(task->co) == LUA_YIELD ? "yielded to it and is left suspended"
+                                                        : "is dead");
         gpu_lua_task_drop(g, task, &error);
     }
 }

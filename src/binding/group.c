@@ -157,8 +157,9 @@ static int group_wait(lua_State *L, struct gpulua *g, struct group *group) {
     while (!group_is_over(L, g, group)) {
         if (gpu_lua_wait_is_interrupted(g)) {
             group_unlink(group);
+            gpu_lua_trace_wait_ends(L, g, &began);
+            gpu_lua_raise_interrupt(L, g);
         }
-        gpu_lua_check_interrupted_wait(L, g, &began);
         if (group->is_ready) {
             group_unlink(group);
             gpu_lua_trace_wait_ends(L, g, &began);

@@ -365,7 +365,9 @@ static bool run_ready(struct gpulua *g, lua_State *L) {
             g->ready_tail = at;
         }
         g->ready_count--;
-        gpu_lua_task_run(g, L, task);
+        if (task->state == TASK_READY) {
+            gpu_lua_task_run(g, L, task);
+        }
         gpu_lua_report(g, L);
         deliver_interrupt(g); /* before the next one, which may be who it is for */
     }

@@ -107,6 +107,7 @@ struct task {
     enum gpu_lua_wake wake;    /* why it was made ready */
     enum gpu_lua_wake pending; /* WAKE_CANCEL, WAKE_INTERRUPT: raised at its next wait */
     bool is_started;
+    bool is_ending;          /* what it leaves is being kept: it gets no children any more */
     bool is_resumed_by_loop; /* the token: true only between lua_resume of the loop and the wait's
                                 continuation */
     bool is_observed;        /* somebody has been given its error */
@@ -383,6 +384,8 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *L, struct task *task);
 /* Drops a task that has not ended, running what it left to be closed. With `why` it has failed with
  * that, which is reported; without, it was cancelled. */
 void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_error *why);
+/* Does it run, or has it resumed the one that does? */
+bool gpu_lua_coroutine_is_active(lua_State *co);
 /* Its coroutine is being closed by somebody else than the loop; L is that coroutine, with the error
  * of what it closed before, or nil, at 2. */
 void gpu_lua_task_closed(lua_State *L, struct task *task);

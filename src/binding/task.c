@@ -164,15 +164,9 @@ void gpu_lua_wake(struct task *task, enum gpu_lua_wake reason) {
     gpu_lua_task_ready(task->g, task);
 }
 
-void gpu_lua_task_cancel(struct task *task) {
-    if (task->state == TASK_ENDED) {
-        return;
-    }
+static void cancel_one(struct task *task) {
     task->is_cancelled = true;
     gpu_lua_check_tell(task->g, task);
-    for (struct task *child = task->children; child; child = child->sibling_next) {
-        gpu_lua_task_cancel(child);
-    }
     switch (task->state) {
     case TASK_HELD:
         gpu_lua_slot_clear(&task->slot);
@@ -196,6 +190,27 @@ void gpu_lua_task_cancel(struct task *task) {
     default:
         task->pending = WAKE_CANCEL;
         break;
+    }
+}
+
+static struct task *deepest(struct task *task) {
+    while (task->children) {
+        task = task->children;
+    }
+    return task;
+}
+
+/* Children first; a chain of them may be longer than C has stack. */
+void gpu_lua_task_cancel(struct task *task) {
+    if (task->state == TASK_ENDED) {
+        return;
+    }
+    for (struct task *each = deepest(task);;) {
+        cancel_one(each);
+        if (each == task) {
+            break;
+        }
+        each = each->sibling_next ? deepest(each->sibling_next) : each->parent;
     }
 }
 
@@ -346,13 +361,37 @@ static void abandon_children(struct task *task) {
     }
 }
 
+static int new_thread(lua_State *L) {
+    lua_newthread(L);
+    return 1;
+}
+
+/* Pushes a new stack with so much room; false: no memory. Ctrl-C, if it comes in the middle, comes
+ * once more. */
+static bool push_stack(lua_State *L, struct gpulua *g, int room) {
+    lua_pushcfunction(L, new_thread);
+    int status = lua_pcall(L, 0, 1, 0);
+    if (status == LUA_ERRRUN) {
+        gpulua_interrupt(g);
+    }
+    if (status != LUA_OK || !lua_checkstack(lua_tothread(L, -1), room + LUA_MINSTACK)) {
+        lua_pop(L, 1);
+        return false;
+    }
+    return true;
+}
+
 /* The last `count` values of L, which are the results or the error: to where no script can resume
  * or close what they lie on. One result alone becomes a user value of the handle; more, or an
  * error, get a stack of their own. Whoever else than the loop has resumed the coroutine takes them
- * off L as well. The coroutine is its resumer's from here on. */
-static void keep_results(lua_State *L, struct task *task, int count) {
+ * off L as well. The coroutine is its resumer's from here on. False: for want of memory they are
+ * only where they are. Does not raise. */
+static bool keep_results(lua_State *L, struct task *task, int count) {
     bool is_copied = task->g->running != task;
-    luaL_checkstack(L, (is_copied ? count : 0) + 8, NULL);
+    task->is_ending = true; /* a finaliser that spawns here spawns no child of it */
+    if (!lua_checkstack(L, (is_copied ? count : 0) + 8)) {
+        return false;
+    }
     lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
     lua_rawgetp(L, -1, task);
     lua_replace(L, -2);
@@ -361,12 +400,13 @@ static void keep_results(lua_State *L, struct task *task, int count) {
         lua_setiuservalue(L, -2, 1);
         lua_pop(L, 1);
         task->co = NULL;
-        return;
+        return true;
     }
-    lua_State *keeper = lua_newthread(L);
-    if (!lua_checkstack(keeper, count)) {
-        luaL_error(L, "too many results");
+    if (!push_stack(L, task->g, count)) {
+        lua_pop(L, 1);
+        return false;
     }
+    lua_State *keeper = lua_tothread(L, -1);
     lua_setiuservalue(L, -2, 1);
     lua_pop(L, 1);
     for (int i = 0; is_copied && i < count; i++) {
@@ -374,11 +414,7 @@ static void keep_results(lua_State *L, struct task *task, int count) {
     }
     lua_xmove(L, keeper, count);
     task->co = keeper;
-}
-
-static int new_thread(lua_State *L) {
-    lua_newthread(L);
-    return 1;
+    return true;
 }
 
 /* The same of an error that is all that the coroutine has, which is over. The handle is on top of
@@ -389,9 +425,7 @@ static void keep_error(lua_State *L, struct task *task) {
         return;
     }
     lua_xmove(co, L, 1); /* first: what comes may collect, and a finaliser find the coroutine */
-    lua_pushcfunction(L, new_thread);
-    if (lua_pcall(L, 0, 1, 0) != LUA_OK) {
-        lua_pop(L, 1);
+    if (!push_stack(L, task->g, 1)) {
         lua_xmove(L, co, 1);
         return;
     }
@@ -401,14 +435,28 @@ static void keep_error(lua_State *L, struct task *task) {
     lua_setiuservalue(L, -2, 1);
 }
 
+static int push_error(lua_State *L) {
+    gpu_lua_error_push(L, lua_touserdata(L, 1));
+    return 1;
+}
+
+/* Or that there is no memory for it. */
+static void push_error_or_none(lua_State *L, struct gpu_error *error) {
+    lua_pushcfunction(L, push_error);
+    lua_pushlightuserdata(L, error);
+    (void)lua_pcall(L, 1, 1, 0);
+}
+
 /* Stack: handle, handler, results or the error. */
 static int wait_for_children(lua_State *L, int status, lua_KContext context) {
     struct task *task = (struct task *)context; /* NOLINT(performance-no-int-to-ptr) */
     luaL_checkstack(L, 8, NULL);                /* the body may have left any number of results */
     if (status == LUA_YIELD) {
+        bool is_by_loop = task->is_resumed_by_loop;
         task->awaits_children = false;
-        if (!task->is_resumed_by_loop) {
+        if (!is_by_loop) {
             lua_settop(L, task->park_top); /* what the resumer passed means nothing here */
+            gpu_lua_task_unready(task);
         }
         task->is_resumed_by_loop = false;
         if (task->wake == WAKE_INTERRUPT && task->outcome == OUTCOME_DONE) {
@@ -417,7 +465,7 @@ static int wait_for_children(lua_State *L, int status, lua_KContext context) {
             task->outcome = OUTCOME_FAILED;
             gpu_lua_error_push(L, &error);
         }
-        task->state = TASK_RUNNING;
+        task->state = is_by_loop ? TASK_RUNNING : TASK_ELSEWHERE;
     }
     if (task->outcome != OUTCOME_DONE || task->failed) {
         cancel_children(task);
@@ -435,11 +483,10 @@ static int wait_for_children(lua_State *L, int status, lua_KContext context) {
         task->outcome = OUTCOME_FAILED;
     }
     int count = has_failed ? 1 : lua_gettop(L) - 2;
-    if (count > 0) {
-        keep_results(L, task, count);
-    }
+    task->is_ending = true;
+    bool is_kept = count == 0 || keep_results(L, task, count);
     task_end(L, task, task->outcome, count);
-    return task->g->running == task ? 0 : count;
+    return is_kept && task->g->running == task ? 0 : count;
 }
 
 /* They go on by themselves; those that have failed are told of. */
@@ -527,11 +574,9 @@ static int task_main(lua_State *L) {
 static void end_broken(lua_State *L, struct task *task, const char *message) {
     task->state = TASK_RUNNING; /* who closes it is the loop */
     lua_resetthread(task->co);
-    if (message) {
+    if (message || lua_gettop(task->co) == 0) {
         lua_settop(task->co, 0);
-        lua_pushstring(task->co, message);
-    } else if (lua_gettop(task->co) == 0) {
-        lua_pushnil(task->co);
+        lua_pushstring(task->co, message ? message : "the coroutine of the task was over");
     }
     abandon_children(task);
     (void)take_failure(task->co, task, true);
@@ -553,11 +598,11 @@ void gpu_lua_task_closed(lua_State *L, struct task *task) {
                       "the coroutine of the task spawned at %s was closed",
                       gpu_lua_task_site(task, site, sizeof site));
         task->outcome = OUTCOME_CANCELLED;
-        gpu_lua_error_push(L, &error);
+        push_error_or_none(L, &error);
     }
     abandon_children(task);
     (void)take_failure(L, task, true);
-    keep_results(L, task, 1);
+    (void)keep_results(L, task, 1);
     task_end(L, task, task->outcome, 1);
 }
 
@@ -569,7 +614,7 @@ static void set_running(struct gpulua *g, struct task *task) {
 /* Stack of `from` is left as it was. */
 void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     lua_State *co = task->co;
-    if (!lua_checkstack(from, 4) || !lua_checkstack(co, 1)) {
+    if (!lua_checkstack(from, 8) || !lua_checkstack(co, 1)) {
         gpu_lua_task_ready(g, task); /* no memory even for that: later */
         return;
     }
@@ -599,19 +644,27 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
         if (task->state == TASK_RUNNING) {
             end_broken(from, task, "attempt to yield from outside a coroutine");
         }
-    } else if (status != LUA_OK && task->state != TASK_ENDED) {
-        end_broken(from, task, NULL);
+    } else if (task->state != TASK_ENDED) {
+        end_broken(from, task, status == LUA_OK ? "the coroutine of the task was over" : NULL);
     }
     lua_pop(from, 3);
 }
 
+bool gpu_lua_coroutine_is_active(lua_State *co) {
+    lua_Debug ar;
+    return lua_status(co) == LUA_OK && lua_getstack(co, 0, &ar);
+}
+
 /* Runs unprotected only what cannot raise: errors of __close come back as a status. */
-void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_error *why) {
+static void drop_one(struct gpulua *g, struct task *task, const struct gpu_error *why) {
     lua_State *co = task->co;
-    forget_wait(task);
-    while (task->children) {
-        gpu_lua_task_drop(g, task->children, NULL);
+    if (!g->is_closed && task->state != TASK_ENDED && gpu_lua_coroutine_is_active(co)) {
+        sibling_unlink(task); /* whoever runs it may still bring it to its end */
+        task->parent = NULL;
+        task->is_detached = true;
+        return;
     }
+    forget_wait(task);
     while (task->failed) {
         struct task *child = task->failed;
         child->is_adopted = false;
@@ -635,7 +688,10 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
         gpu_lua_interrupt_again(g);
     }
     if (task->is_started) { /* else there is nothing to close */
+        int64_t outer_ns;
+        gpu_lua_limits_begin(g, &outer_ns);
         lua_resetthread(co);
+        gpu_lua_limits_end(g, outer_ns);
     }
     gpu_lua_set_innermost(g, outer_innermost);
     g->turn_depth--;
@@ -660,6 +716,15 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
         lua_pop(g->L, 2);
     }
     task_end(goes_on ? g->L : co, task, why ? OUTCOME_FAILED : OUTCOME_CANCELLED, 1);
+}
+
+void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_error *why) {
+    for (struct task *each = deepest(task); each != task;) {
+        struct task *parent = each->parent;
+        drop_one(g, each, NULL);
+        each = deepest(parent);
+    }
+    drop_one(g, task, why);
 }
 
 /* ---- reports ---- */
@@ -764,7 +829,8 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     task->scope.stream_index = g->next_stream++ % GPU_TASK_STREAMS;
     task->scope.capture = is_root ? 0 : gpu_lua_scope(g)->capture;
     task->scope.is_in_for_good = task->scope.capture != 0;
-    task->parent = is_root ? NULL : g->running;
+    bool has_parent = !is_root && g->running && !g->running->is_ending;
+    task->parent = has_parent ? g->running : NULL;
     note_site(L, task);
     if (task->parent) {
         sibling_link(&task->parent->children, task);

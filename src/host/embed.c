@@ -324,9 +324,11 @@ void gpulua_close(gpulua *g) {
         g->attach_count--;
         return;
     }
-    if (g->turn_depth > 0 || g->running) { /* what has called would be freed */
+    bool is_closing = g->owns_state && g->is_closed;
+    if (g->turn_depth > 0 || g->running || is_closing) { /* what has called would be freed */
         (void)gpu_lua_keep_error(g, GPULUA_STREAM_MISUSE,
-                                 "gpulua_close was called from within gpulua_step");
+                                 is_closing ? "gpulua_close was called from within itself"
+                                            : "gpulua_close was called from within gpulua_step");
         return;
     }
     gpu_lua_guest_run(g);
