@@ -732,8 +732,9 @@ void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_err
 static void report(struct gpulua *g, lua_State *L, struct task *task) {
     int top = lua_gettop(L);
     if (task->on_end && task->outcome == OUTCOME_DONE) {
+        (void)lua_checkstack(task->co, LUA_MINSTACK); /* there is, where results were kept */
         task->on_end(task->on_end_user, task->co, task->result_count, NULL);
-    } else if (lua_checkstack(L, 8)) {
+    } else if (lua_checkstack(L, 8 + LUA_MINSTACK)) { /* hosts are given it, too */
         const char *traceback = task->trace ? task->trace->text : NULL;
         lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
         lua_rawgetp(L, -1, task);
