@@ -92,7 +92,7 @@ describe("what a task has ended with", function()
 
   it("is not touched by a hook that raises while it ends", function()
     for _, kind in ipairs { "r", "c" } do
-      for at = 1, 8 do
+      for at = 1, 16 do
         for _, values in ipairs { { "one" }, { "one", "two", "three", "four" } } do
           local task = gpu.spawn(function()
             local count = 0
@@ -107,7 +107,7 @@ describe("what a task has ended with", function()
           end)
           local results = table.pack(task:join())
           if results[1] then -- it came too late
-            assert.are.same(values, table.pack(select(2, table.unpack(results, 1, results.n))), nil)
+            assert.are.same(values, { table.unpack(results, 2, results.n) })
           else
             assert.are.same({ false, "late", n = 2 }, results)
           end
@@ -266,6 +266,43 @@ describe("what a task has ended with", function()
     assert.truthy(output:find "^false\tCancelled\n", output)
     assert.truthy(output:find "running\t%a+\ttrue\tfalse\t[^\n]*Cancelled: the task spawned", output)
     assert.truthy(code == 1, code)
+  end)
+
+  it("comes where what is closed in a chain that is given up detaches or closes who is above it", function()
+    for _, how in ipairs { "detach", "close" } do
+      local output, code = support.script([[
+        local gpu = require "gpulua"
+        local root_thread, leaf_thread, middle_thread, middle
+        local root = gpu.spawn(function()
+          root_thread = coroutine.running()
+          middle = gpu.spawn(function()
+            middle_thread = coroutine.running()
+            gpu.spawn(function()
+              leaf_thread = coroutine.running()
+              local x <close> = setmetatable({}, { __close = function()
+                if "]] .. how .. [[" == "close" then
+                  coroutine.close(middle_thread)
+                else
+                  middle:detach()
+                end
+                collectgarbage() collectgarbage()
+              end })
+              pcall(gpu.sleep, 1000)
+              coroutine.yield()
+            end)
+          end)
+          gpu.sleep(1000)
+          coroutine.yield()
+        end)
+        gpu.sleep(0.01)
+        coroutine.resume(leaf_thread)
+        coroutine.resume(root_thread)
+        print(gpu.spawn(function() return root:join() end):join())
+        print "over"]])
+      assert.truthy(output:find "true\tfalse\t[^\n]*Cancelled: the task spawned at", output)
+      assert.truthy(output:find("\nover\n", 1, true), output)
+      assert.truthy(code == 1, code)
+    end
   end)
 
   it("may be more values than half a stack holds", function()

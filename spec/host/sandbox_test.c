@@ -103,6 +103,12 @@ static const struct script hostile[] = {
      "local co = coroutine.create(function() local c <close> = setmetatable({}, { __close = "
      "function() while true do end end }) coroutine.yield() end) coroutine.resume(co) "
      "coroutine.close(co)"},
+    {"a chain of tasks that is given up, each of which loops when it is closed",
+     "local gpu = require 'gpulua' local threads = {} local function link(k) "
+     "threads[k] = coroutine.running() local c <close> = setmetatable({}, { __close = function() "
+     "while true do end end }) if k > 1 then gpu.spawn(link, k - 1) end pcall(gpu.sleep, 1000) "
+     "coroutine.yield() end local root = gpu.spawn(link, 100) gpu.sleep(0.001) "
+     "for k = 1, 100 do if threads[k] then coroutine.resume(threads[k]) end end root:join()"},
     {"a wrapped one that loops when it has failed",
      "pcall(coroutine.wrap(function() local c <close> = setmetatable({}, { __close = function() "
      "while true do end end }) error 'x' end))"},

@@ -4,6 +4,7 @@
  * A circle of such waits is always closed by one call, the last of them, and that call raises.
  * Those in the circle who join do not count as having seen its error: it is their own, and a result
  * that they never look at would hide it. */
+#include "binding/limits.h"
 #include "binding/wait.h"
 
 #include <stdio.h>
@@ -239,6 +240,9 @@ void gpu_lua_unstick(struct gpulua *g) {
                       gpu_lua_task_site(task, site, sizeof site),
                       lua_status(task->co) == LUA_YIELD ? "yielded to it and is left suspended"
                                                         : "is dead");
+        int64_t outer_ns;
+        gpu_lua_limits_begin(g, &outer_ns);
         gpu_lua_task_drop(g, task, &error);
+        gpu_lua_limits_end(g, outer_ns);
     }
 }

@@ -239,7 +239,7 @@ static int group_start(lua_State *L, bool wants_any) {
         gpu_lua_check_circle_any(L, g, 1);
     }
     gpu_lua_check_pending(L, g);
-    if (has_task && g->running && !gpu_lua_may_park(g, L)) {
+    if (has_task && (g->running || g->turn_depth > 0) && !gpu_lua_may_park(g, L)) {
         gpu_lua_fail(L, GPULUA_NOT_YIELDABLE,
                      "%s: tasks can only be awaited from the body of a task", what);
     }

@@ -141,6 +141,9 @@ static bool is_called_by_lua(lua_State *L) {
 
 void gpu_lua_stop_hook(lua_State *L, lua_Debug *ar) {
     struct gpulua *g = gpu_lua_find(L);
+    if (g && g->is_keeping) {
+        return; /* what a task has ended with: the next one hears of it */
+    }
     if (!g || !g->limits) {
         lua_sethook(L, NULL, 0, 0);
     }

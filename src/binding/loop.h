@@ -179,6 +179,8 @@ struct trace {
 struct gpulua {
     lua_State *L; /* the main thread */
     bool is_closed;
+    bool is_closing; /* gpulua_close has begun, which frees it in the end */
+    bool is_keeping; /* task.c: the results of a task */
     bool owns_state;
     bool is_armed;
     bool was_poked; /* arming found something: the next step has work */
@@ -400,6 +402,8 @@ void gpu_lua_observe_task(lua_State *L, struct task *task);
 /* Pushes the error of one that has ended; needs four free slots. Closing its coroutine even then
  * loses what was kept there: another error says so. */
 void gpu_lua_task_push_error(lua_State *L, struct task *task);
+/* Are they, or its error, where they were kept? */
+bool gpu_lua_task_has_results(const struct task *task);
 
 /* ---- traceback.c ---- */
 

@@ -226,18 +226,23 @@ void gpu_lua_observe_task(lua_State *L, struct task *task) {
     }
 }
 
+bool gpu_lua_task_has_results(const struct task *task) {
+    return !task->co ||
+           (lua_status(task->co) == LUA_OK && lua_gettop(task->co) >= task->result_count);
+}
+
 void gpu_lua_task_push_error(lua_State *L, struct task *task) {
-    if (task->co && lua_gettop(task->co) > 0 && lua_checkstack(task->co, 1)) {
+    if (task->outcome != OUTCOME_DONE && task->co && gpu_lua_task_has_results(task) &&
+        lua_gettop(task->co) > 0 && lua_checkstack(task->co, 1)) {
         lua_pushvalue(task->co, -1);
         lua_xmove(task->co, L, 1);
         return;
     }
     struct gpu_error error;
     char site[LUA_IDSIZE + 16];
-    gpu_error_set(
-        &error, GPULUA_CANCELLED,
-        "what the task spawned at %s ended with is gone: its coroutine was closed afterwards",
-        gpu_lua_task_site(task, site, sizeof site));
+    gpu_error_set(&error, GPULUA_CANCELLED,
+                  "what the task spawned at %s ended with is gone: there was no memory to keep it",
+                  gpu_lua_task_site(task, site, sizeof site));
     gpu_lua_error_push_owned(L, &error);
 }
 
@@ -366,14 +371,12 @@ static int new_thread(lua_State *L) {
     return 1;
 }
 
-/* Pushes a new stack with so much room; false: no memory. Ctrl-C, if it comes in the middle, comes
- * once more. */
+/* Pushes a new stack with so much room; false: no memory. Ctrl-C comes behind it. */
 static bool push_stack(lua_State *L, struct gpulua *g, int room) {
     lua_pushcfunction(L, new_thread);
+    g->is_keeping = true;
     int status = lua_pcall(L, 0, 1, 0);
-    if (status == LUA_ERRRUN) {
-        gpulua_interrupt(g);
-    }
+    g->is_keeping = false;
     if (status != LUA_OK || !lua_checkstack(lua_tothread(L, -1), room + LUA_MINSTACK)) {
         lua_pop(L, 1);
         return false;
@@ -388,7 +391,6 @@ static bool push_stack(lua_State *L, struct gpulua *g, int room) {
  * only where they are. Does not raise. */
 static bool keep_results(lua_State *L, struct task *task, int count) {
     bool is_copied = task->g->running != task;
-    task->is_ending = true; /* a finaliser that spawns here spawns no child of it */
     if (!lua_checkstack(L, (is_copied ? count : 0) + 8)) {
         return false;
     }
@@ -458,6 +460,7 @@ static int wait_for_children(lua_State *L, int status, lua_KContext context) {
             lua_settop(L, task->park_top); /* what the resumer passed means nothing here */
             gpu_lua_task_unready(task);
         }
+        task->state = is_by_loop ? TASK_RUNNING : TASK_ELSEWHERE;
         task->is_resumed_by_loop = false;
         if (task->wake == WAKE_INTERRUPT && task->outcome == OUTCOME_DONE) {
             struct gpu_error error;
@@ -465,7 +468,6 @@ static int wait_for_children(lua_State *L, int status, lua_KContext context) {
             task->outcome = OUTCOME_FAILED;
             gpu_lua_error_push(L, &error);
         }
-        task->state = is_by_loop ? TASK_RUNNING : TASK_ELSEWHERE;
     }
     if (task->outcome != OUTCOME_DONE || task->failed) {
         cancel_children(task);
@@ -477,13 +479,14 @@ static int wait_for_children(lua_State *L, int status, lua_KContext context) {
         task->park_top = lua_gettop(L);
         return lua_yieldk(L, 0, context, wait_for_children);
     }
+    task->is_ending =
+        true; /* what comes may collect, and a finaliser spawn: no child of this one */
     bool had_failed = task->outcome != OUTCOME_DONE;
     bool has_failed = take_failure(L, task, had_failed);
     if (has_failed && !had_failed) {
         task->outcome = OUTCOME_FAILED;
     }
     int count = has_failed ? 1 : lua_gettop(L) - 2;
-    task->is_ending = true;
     bool is_kept = count == 0 || keep_results(L, task, count);
     task_end(L, task, task->outcome, count);
     return is_kept && task->g->running == task ? 0 : count;
@@ -600,6 +603,7 @@ void gpu_lua_task_closed(lua_State *L, struct task *task) {
         task->outcome = OUTCOME_CANCELLED;
         push_error_or_none(L, &error);
     }
+    task->is_ending = true;
     abandon_children(task);
     (void)take_failure(L, task, true);
     (void)keep_results(L, task, 1);
@@ -655,14 +659,17 @@ bool gpu_lua_coroutine_is_active(lua_State *co) {
     return lua_status(co) == LUA_OK && lua_getstack(co, 0, &ar);
 }
 
-/* Runs unprotected only what cannot raise: errors of __close come back as a status. */
-static void drop_one(struct gpulua *g, struct task *task, const struct gpu_error *why) {
+/* Runs unprotected only what cannot raise: errors of __close come back as a status. Returns the
+ * parent that it had in the end, or NULL. */
+static struct task *drop_one(struct gpulua *g, struct task *task, const struct gpu_error *why) {
     lua_State *co = task->co;
     if (!g->is_closed && task->state != TASK_ENDED && gpu_lua_coroutine_is_active(co)) {
+        struct task *parent = task->parent;
         sibling_unlink(task); /* whoever runs it may still bring it to its end */
         task->parent = NULL;
-        task->is_detached = true;
-        return;
+        task->is_detached = task->is_cancelled = true;
+        task->pending = WAKE_CANCEL;
+        return parent;
     }
     forget_wait(task);
     while (task->failed) {
@@ -673,7 +680,7 @@ static void drop_one(struct gpulua *g, struct task *task, const struct gpu_error
         report_later(g, child);
     }
     if (task->state == TASK_ENDED) {
-        return;
+        return NULL;
     }
     gpu_lua_task_unready(task);
     task->is_cancelled = true;
@@ -688,10 +695,7 @@ static void drop_one(struct gpulua *g, struct task *task, const struct gpu_error
         gpu_lua_interrupt_again(g);
     }
     if (task->is_started) { /* else there is nothing to close */
-        int64_t outer_ns;
-        gpu_lua_limits_begin(g, &outer_ns);
         lua_resetthread(co);
-        gpu_lua_limits_end(g, outer_ns);
     }
     gpu_lua_set_innermost(g, outer_innermost);
     g->turn_depth--;
@@ -715,23 +719,31 @@ static void drop_one(struct gpulua *g, struct task *task, const struct gpu_error
         keep_error(g->L, task);
         lua_pop(g->L, 2);
     }
+    struct task *parent = task->parent; /* nothing of the script's runs from here on */
     task_end(goes_on ? g->L : co, task, why ? OUTCOME_FAILED : OUTCOME_CANCELLED, 1);
+    return parent;
 }
 
 void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_error *why) {
-    for (struct task *each = deepest(task); each != task;) {
-        struct task *parent = each->parent;
-        drop_one(g, each, NULL);
-        each = deepest(parent);
+    int top = lua_gettop(g->L);
+    if (lua_checkstack(g->L, 2)) { /* what is closed may end it, and collect */
+        lua_rawgetp(g->L, LUA_REGISTRYINDEX, &anchors_key);
+        lua_rawgetp(g->L, -1, task);
     }
-    drop_one(g, task, why);
+    /* The deepest first, by no stack; what is closed may detach and end tasks. */
+    for (struct task *each = deepest(task); each != task && task->state != TASK_ENDED;) {
+        struct task *parent = drop_one(g, each, NULL);
+        each = deepest(parent ? parent : task);
+    }
+    (void)drop_one(g, task, why);
+    lua_settop(g->L, top);
 }
 
 /* ---- reports ---- */
 
 static void report(struct gpulua *g, lua_State *L, struct task *task) {
     int top = lua_gettop(L);
-    if (task->on_end && task->outcome == OUTCOME_DONE) {
+    if (task->on_end && task->outcome == OUTCOME_DONE && gpu_lua_task_has_results(task)) {
         (void)lua_checkstack(task->co, LUA_MINSTACK); /* there is, where results were kept */
         task->on_end(task->on_end_user, task->co, task->result_count, NULL);
     } else if (lua_checkstack(L, 8 + LUA_MINSTACK)) { /* hosts are given it, too */

@@ -237,8 +237,7 @@ bool gpu_lua_item_has_failed(const struct item *item) {
         return gpu_op_status(item->op) != GPULUA_OK;
     case GPU_LUA_KIND_TASK:
         /* Or its results are gone. */
-        return item->task->outcome != OUTCOME_DONE ||
-               (item->task->co && lua_gettop(item->task->co) < item->task->result_count);
+        return item->task->outcome != OUTCOME_DONE || !gpu_lua_task_has_results(item->task);
     default: {
         struct gpu_error error;
         if (gpu_ref_failure(&item->ref, NULL)) {

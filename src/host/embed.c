@@ -324,13 +324,13 @@ void gpulua_close(gpulua *g) {
         g->attach_count--;
         return;
     }
-    bool is_closing = g->owns_state && g->is_closed;
-    if (g->turn_depth > 0 || g->running || is_closing) { /* what has called would be freed */
+    if (g->turn_depth > 0 || g->running || g->is_closing) { /* what has called would be freed */
         (void)gpu_lua_keep_error(g, GPULUA_STREAM_MISUSE,
-                                 is_closing ? "gpulua_close was called from within itself"
-                                            : "gpulua_close was called from within gpulua_step");
+                                 g->is_closing ? "gpulua_close was called from within itself"
+                                               : "gpulua_close was called from within gpulua_step");
         return;
     }
+    g->is_closing = g->owns_state;
     gpu_lua_guest_run(g);
     if (!g->owns_state) {
         g->attach_count = 0;
