@@ -109,8 +109,12 @@ describe("compile", function()
     assert.equal(52, value_of(source, { defines = { A = 1, B = "(5 * 10)", ON = true } }))
     assert.equal(9, value_of('extern "C" __global__ void value(int *x) { x[0] = F(2, 7); }',
       { defines = { ["F(x, y)"] = "x + y" } }))
+    assert.equal(6, value_of([[
+      template <typename E> __device__ E second(E a, E b) { return b; }
+      extern "C" __global__ void value(int *x) { T six = second(FIVE_SIX); x[0] = six; }
+    ]], { defines = { T = "int", FIVE_SIX = "5, 6" }, flags = { "-DE=F" } }))
     for _, defines in ipairs { 5, { 1 }, { A = {} }, { A = "1\n2" }, { ["A\nflag -O0"] = "1" }, { ["A\0"] = 1 },
-      { ["A B"] = 1 }, { ["1A"] = 1 }, { [""] = 1 }, { ["A(x"] = 1 }, { ["A(x) y"] = 1 } } do
+      { ["A B"] = 1 }, { ["1A"] = 1 }, { [""] = 1 }, { ["A(x"] = 1 }, { ["A(x) y"] = 1 }, { A = "1 \\" } } do
       support.raises("InvalidArgument", "defines", dev.compile, dev, source, { defines = defines })
     end
   end)

@@ -130,6 +130,14 @@ static void names(void) {
              "", "kernel f n: i32, c: i16\n", "a user's macros do not reach the section");
     describe("__global__ void f(A a, B b) {}", "define A float\ndefine B const double *\n",
              "kernel f a: f32, b: in f64*\n", "define");
+    describe(
+        "__global__ void f(T *to) { to[0] = PLUS(1, 2); }\n"
+        "template <typename E> __device__ E same(E e) { return e; }\n"
+        "__global__ void g(PAIR) {}\n#if A != 1 || defined B || SAME(x, x) != 2\n#error\n#endif",
+        "define T float\ndefine PLUS(x, y) x + y\ndefine PAIR int a, int b\ndefine SAME(x, y) 2\n"
+        "define B 5\nflag -DA\nflag -UB",
+        "kernel f to: inout f32*\nkernel g p1: i32, p2: i32\n",
+        "what would hurt NVRTC's own headers, with commas, blanks and parameters");
     describe("__global__ void __launch_bounds__(128, 2) f(int n) {}", "flag --std=c++14",
              "kernel f n: i32\n", "flags");
 }

@@ -137,7 +137,14 @@ static void add_defines(lua_State *L) {
                 lua_tostring(L, -1);
             }
             check_line(L, "defines");
-            lua_pushfstring(L, "define %s %s\n", lua_tostring(L, -2), lua_tostring(L, -1));
+            size_t bytes;
+            const char *value = lua_tolstring(L, -1, &bytes);
+            if (bytes > 0 && value[bytes - 1] == '\\') {
+                gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                             "defines of compile: the value of '%s' ends with a backslash",
+                             lua_tostring(L, -2));
+            }
+            lua_pushfstring(L, "define %s %s\n", lua_tostring(L, -2), value);
             lua_rawseti(L, 4, (lua_Integer)lua_rawlen(L, 4) + 1);
             lua_pop(L, 1);
         }

@@ -21,6 +21,7 @@
 #define CACHE_SUFFIX "cuda"
 #define EXPRESSION_BYTES 4096
 #define NVRTC_SECTION_NAME "__nv_name_map"
+#define DEFINES_NAME "gpulua_defines.h"
 
 struct options {
     char **list; /* owned, and each of them */
@@ -37,8 +38,9 @@ struct job {
     struct backend_source_names scan;
     struct cuda_names names;
     struct options options;
-    char *log; /* of the last compilation; owned */
-    char *ptx; /* owned */
+    struct text defines; /* a header that is read first */
+    char *log;           /* of the last compilation; owned */
+    char *ptx;           /* owned */
     void *code;
     size_t code_bytes;
     char dropped[256]; /* the first name that was dropped, and why */
@@ -81,7 +83,27 @@ static bool starts_with(const char *text, const char *start) {
     return strncmp(text, start, strlen(start)) == 0;
 }
 
-static void flag_add(struct options *options, const char *flag) {
+/* Macros are lines of a header, not --define-macro: that would break NVRTC's own headers, which it
+ * reads first (T=float). */
+static struct text *defines_of(struct job *job) {
+    if (job->defines.length == 0) {
+        option_add(&job->options, "--pre-include=" DEFINES_NAME);
+    }
+    return &job->defines;
+}
+
+static void flag_add(struct job *job, const char *flag) {
+    struct options *options = &job->options;
+    if (starts_with(flag, "-D") && flag[2] != '\0') {
+        size_t length = strcspn(flag, "=");
+        gpu_text_format(defines_of(job), "#define %.*s %s\n", (int)length - 2, flag + 2,
+                        flag[length] == '=' ? flag + length + 1 : "1");
+        return;
+    }
+    if (starts_with(flag, "-U") && flag[2] != '\0') {
+        gpu_text_format(defines_of(job), "#undef %s\n", flag + 2);
+        return;
+    }
     option_add(options, "%s", flag);
     /* The contents of files that a flag brings in would not be in the cache's key. */
     if (starts_with(flag, "-I") || starts_with(flag, "--include-path") ||
@@ -105,14 +127,7 @@ static gpulua_status option_read(struct job *job, char *line) {
                                 "compile options: nothing behind '%s'", line);
     }
     if (strcmp(line, "define") == 0) {
-        char *rest = value + strcspn(value, " \t");
-        if (*rest != '\0') {
-            *rest++ = '\0';
-            rest += strspn(rest, " \t");
-            option_add(options, "--define-macro=%s=%s", value, rest);
-        } else {
-            option_add(options, "--define-macro=%s", value);
-        }
+        gpu_text_format(defines_of(job), "#define %s\n", value);
     } else if (strcmp(line, "name") == 0) {
         options->failed |=
             !gpu_cuda_names_add(&job->names, value, strlen(value), false, CUDA_NAME_ASKED);
@@ -120,7 +135,7 @@ static gpulua_status option_read(struct job *job, char *line) {
         option_add(options, "--include-path=%s", value);
         options->cacheable = false;
     } else if (strcmp(line, "flag") == 0) {
-        flag_add(options, value);
+        flag_add(job, value);
     } else {
         return gpu_backend_fail(job->error, GPULUA_INVALID_ARGUMENT, 0,
                                 "compile options: '%s' is none of define, name, include, flag",
@@ -340,14 +355,16 @@ static gpulua_status compile_once(struct job *job, nvrtcResult *result) {
     nvrtcProgram program = NULL;
     gpulua_status status;
     size_t own_count = gpu_kernel_headers_file_count, count = HEADER_COUNT;
-    const char *names[HEADER_COUNT + own_count], *texts[HEADER_COUNT + own_count];
+    const char *names[HEADER_COUNT + own_count + 1], *texts[HEADER_COUNT + own_count + 1];
     memcpy(names, header_names, sizeof header_names);
     memcpy(texts, header_texts, sizeof header_texts);
+    names[count] = DEFINES_NAME;
+    texts[count++] = gpu_text_get(&job->defines);
     for (size_t i = 0; i < own_count; i++, count++) {
         names[count] = gpu_kernel_headers_files[i].name;
         texts[count] = (const char *)gpu_kernel_headers_files[i].bytes;
     }
-    if (text.failed) {
+    if (text.failed || job->defines.failed) {
         status = no_memory(job);
     } else {
         *result = job->nvrtc->nvrtcCreateProgram(&program, text.bytes, job->source->name,
@@ -774,6 +791,7 @@ gpulua_status gpu_cuda_compile(const struct cuda_nvrtc *nvrtc, uint32_t compute,
     free(job.ptx);
     free(job.code);
     options_free(&job.options);
+    gpu_text_finish(&job.defines);
     gpu_cuda_names_free(&job.names);
     gpu_backend_source_free(&job.scan);
     return status;
