@@ -19,7 +19,7 @@ describe("the flight of a device", function()
     }
     extern "C" __global__ void none() { }
     #ifdef FLAG
-    extern "C" __global__ void plus(float *x) { x[0] = PLUS(1, 2) + $MINUS(1, 2); }
+    extern "C" __global__ void plus(float *x) { x[0] = PLUS(1, 2) + MINUS(1, 2); }
     #endif
     struct wide { char bytes[512]; };
     extern "C" __global__ void big(wide w, float *x) { x[0] = w.bytes[0]; }
@@ -28,7 +28,7 @@ describe("the flight of a device", function()
   setup(function()
     dev = support.open()
     mod = dev:compile(source, { name = "flown.cu", defines = { WORD = "a b", FLAG = true,
-      ["PLUS(a, b)"] = "a + b", ["$MINUS(a, b)"] = "a - b" } })
+      ["PLUS(a, b)"] = "a + b", ["MINUS(a, b)"] = "a - b" } })
   end)
   teardown(support.close_all)
 

@@ -166,6 +166,9 @@ describe("messages", function()
       dev.compile, dev, template)
     local err = support.raises("InvalidArgument", "defines no kernel", dev.compile, dev, "__global__ void k(int *x);")
     assert.is_nil(err.message:find("template", 1, true), err.message)
+    local declared = "__global__ void k(int *x); __global__ void l(int *x) {}"
+    support.raises("CompileFailed", "name 'k'", dev.compile, dev, declared, { names = "k" })
+    assert.are.same({ "l" }, dev:compile(declared):kernels())
     support.raises("CompileFailed", {}, dev.compile, dev, "template <class T> __global__ void k(T *x) { x[0] = 1 }")
     local mod = dev:compile(template .. " __device__ int i;")
     for _, f in ipairs { function() return mod.k end, function() return mod:kernel "k" end } do

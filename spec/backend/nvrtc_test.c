@@ -195,6 +195,13 @@ static void errors(void) {
     fail("__device__ void d(int *a) { *a = 1; } __global__ void k(int *a) { d(a); }", "name d",
          GPULUA_COMPILE_FAILED, "'d': it is no __global__ function", "'d'", NULL,
          "a name of another function");
+    fail("__global__ void k(int *x);", "", GPULUA_INVALID_ARGUMENT, "defines no kernel", "", NULL,
+         "a kernel that is declared");
+    fail("template <class T> __global__ void k(T *x);", "name k<int>", GPULUA_COMPILE_FAILED,
+         "name 'k<int>': it is declared, and defined nowhere", "", NULL,
+         "an instance of a template that is declared");
+    describe("__global__ void k(int *x); __global__ void l(int *x) {}", "",
+             "kernel l x: inout i32*\n", "beside one that is defined");
     fail("", "", GPULUA_INVALID_ARGUMENT, "defines no kernel", "", NULL, "an empty source");
     fail("__device__ void f() {}", "", GPULUA_INVALID_ARGUMENT, "defines no kernel", "", NULL,
          "a source without a kernel");

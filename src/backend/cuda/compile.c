@@ -526,19 +526,23 @@ static void name_drop(struct job *job, size_t index, const char *complaint) {
     job->names.list[index].is_dropped = true;
 }
 
-/* After a compilation that succeeded. */
+/* After a compilation that succeeded: names without code, which are no kernels or only declared. */
 static gpulua_status symbols_find(struct job *job) {
     for (size_t i = 0; i < job->names.count; i++) {
         struct cuda_name *name = &job->names.list[i];
-        if (name->is_dropped || !name->by_symbol) {
+        if (name->is_dropped) {
             continue;
         }
-        free(name->lowered);
-        name->lowered = gpu_cuda_name_symbol(name, job->ptx);
-        if (name->lowered == NULL) {
+        if (name->by_symbol) {
+            free(name->lowered);
+            name->lowered = gpu_cuda_name_symbol(name, job->ptx);
+        }
+        bool is_declared = name->lowered != NULL && !name->is_global && job->ptx[0] != '\0' &&
+                           !gpu_cuda_has_entry(job->ptx, name->lowered);
+        if (name->lowered == NULL || is_declared) {
             char complaint[768];
-            snprintf(complaint, sizeof complaint, "'%s': it is no __global__ function",
-                     name->expression);
+            snprintf(complaint, sizeof complaint, "'%s': it is %s", name->expression,
+                     is_declared ? "declared, and defined nowhere" : "no __global__ function");
             if (name->origin == CUDA_NAME_ASKED) {
                 return name_failed(job, complaint);
             }

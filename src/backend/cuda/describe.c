@@ -442,6 +442,16 @@ char *gpu_cuda_name_symbol(const struct cuda_name *name, const char *ptx) {
     return symbol;
 }
 
+bool gpu_cuda_has_entry(const char *ptx, const char *symbol) {
+    size_t length = 0;
+    for (const char *at = entry_next(ptx, &length); at != NULL; at = entry_next(at, &length)) {
+        if (strlen(symbol) == length && memcmp(at, symbol, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool gpu_cuda_names_find(struct cuda_names *names, const char *ptx) {
     size_t before = names->count;
     size_t length = 0;

@@ -55,6 +55,8 @@ void gpu_cuda_names_params(struct cuda_names *names, const struct backend_source
  * variable by the rules for C++ names on Linux, of a kernel the one in the code that has its
  * name. */
 char *gpu_cuda_name_symbol(const struct cuda_name *name, const char *ptx);
+/* Has the code a kernel of that symbol? */
+bool gpu_cuda_has_entry(const char *ptx, const char *symbol);
 
 /* Appends the section for all names that are not dropped. */
 void gpu_cuda_section_write(struct text *out, const struct cuda_names *names);
