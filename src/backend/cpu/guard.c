@@ -7,6 +7,26 @@ static const char *const harmless_calls[] = {"int",   "unsigned", "long", "short
                                              "float", "double",   "bool", "size_t", "min",
                                              "max",   "sizeof",   NULL};
 
+/* Can the ( at `at` be of a call that nobody knows? (int)(..) and static_cast<int>(..) cannot. */
+static bool is_unknown_call(struct rewrite *r, size_t from, size_t at) {
+    if (at <= from) {
+        return false;
+    }
+    if (is_word_at(r, at - 1)) {
+        return !word_in(token_at(r, at - 1), harmless_calls);
+    }
+    if (is_at(r, at - 1, ")")) {
+        for (size_t i = token_at(r, at - 1)->partner + 1; i < at - 1; i++) {
+            if (!word_in(token_at(r, i), harmless_calls)) {
+                return true;
+            }
+        }
+        return false;
+    }
+    return is_at(r, at - 1, ">") &&
+           !(at >= from + 4 && is_at(r, at - 3, "<") && is_at(r, at - 4, "static_cast"));
+}
+
 /* Does evaluating [from, to) do nothing but compute from parameters and locals? Reading memory is
  * left out too: it would be read twice. */
 static bool is_harmless(struct rewrite *r, size_t from, size_t to) {
@@ -24,8 +44,7 @@ static bool is_harmless(struct rewrite *r, size_t from, size_t to) {
         if ((gpu_cpu_token_is(token, "*") || gpu_cpu_token_is(token, "&")) && !is_operand_before) {
             return false;
         }
-        if (gpu_cpu_token_is(token, "(") && i > from && is_word_at(r, i - 1) &&
-            !word_in(token_at(r, i - 1), harmless_calls)) {
+        if (gpu_cpu_token_is(token, "(") && is_unknown_call(r, from, i)) {
             return false;
         }
         /* `==` and its kin are signs of their own; >>= comes in pieces. An `=` is left that begins
@@ -107,8 +126,16 @@ static bool is_position(struct rewrite *r, size_t from, size_t to) {
     return false;
 }
 
-/* Notes the positions that a declaration [from, to) declares. */
+/* Notes the positions that a declaration [from, to) declares, if its type can hold any. */
 static void positions_note(struct rewrite *r, size_t from, size_t to, struct positions *positions) {
+    static const char *const wide[] = {"const",    "constexpr", "auto",     "signed",    "unsigned",
+                                       "int",      "long",      "size_t",   "uint",      "int32_t",
+                                       "uint32_t", "int64_t",   "uint64_t", "ptrdiff_t", NULL};
+    for (size_t i = from; i + 1 < to && !is_at(r, i + 1, "="); i++) {
+        if (!word_in(token_at(r, i), wide)) {
+            return;
+        }
+    }
     for (size_t i = from; i < to; i++) {
         if (!is_at(r, i, "=")) {
             continue;

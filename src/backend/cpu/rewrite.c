@@ -41,26 +41,60 @@ static bool mentions(struct rewrite *r, size_t from, size_t to, const bool *word
     return false;
 }
 
+/* `S::S(..)` in or behind its class, or in one of a template. */
+static bool is_constructor(struct rewrite *r, const struct cpu_function *f) {
+    if (f->name < 2 || is_at(r, f->params_open, "=")) {
+        return false;
+    }
+    if (is_at(r, f->name - 1, "::")) {
+        return is_at(r, f->name - 2, ">") ||
+               token_at(r, f->name - 2)->word == token_at(r, f->name)->word;
+    }
+    const char *name = strrchr(f->qualified, ':');
+    size_t length = name != NULL ? strlen(name + 1) : 0, front = strlen(f->qualified) - length;
+    if (name == NULL || front < length + 2) {
+        return false;
+    }
+    const char *scope = f->qualified + front - 2 - length;
+    return strncmp(scope, name + 1, length) == 0 && (scope == f->qualified || scope[-1] == ':');
+}
+
+/* Called where its name does not stand: by an expression, a declaration, a loop over a range, or
+ * with the members of a class whose values it is. */
+static bool is_called_unnamed(struct rewrite *r, const struct cpu_function *f) {
+    return f->is_operator || is_at(r, f->name, "begin") || is_at(r, f->name, "end") ||
+           is_at(r, f->params_open, "=") || is_constructor(r, f);
+}
+
 /* Names of functions that mention a word of the set join it, until no more do. */
-static void names_close(struct rewrite *r, bool *words, bool *all) {
+static void names_close(struct rewrite *r, struct reach *reach) {
     bool has_changed = true;
     while (has_changed) {
         has_changed = false;
         for (size_t i = 0; i < r->found.function_count; i++) {
             const struct cpu_function *f = &r->found.functions[i];
             unsigned name = token_at(r, f->name)->word;
-            if (f->is_kernel || (name != 0 && words[name]) ||
-                !mentions(r, f->params_open, f->body_close, words)) {
+            bool is_known = name == 0 || reach->words[name];
+            if (f->is_kernel || (is_known && reach->all) ||
+                !mentions(r, f->params_open, f->body_close, reach->words)) {
                 continue;
             }
-            if (f->is_operator) {
-                has_changed = has_changed || !*all;
-                *all = true;
-            } else if (name != 0) {
-                words[name] = true;
+            reach->some = true;
+            reach->all = reach->all || is_called_unnamed(r, f);
+            if (!is_known && !f->is_operator) {
+                reach->words[name] = true;
                 has_changed = true;
             }
         }
+    }
+    /* Base classes, members' values, other names for types, tables of functions. */
+    size_t behind = 0;
+    for (size_t i = 0; i <= r->found.function_count && !reach->all; i++) {
+        bool is_last = i == r->found.function_count;
+        const struct cpu_function *f = is_last ? NULL : &r->found.functions[i];
+        size_t begin = is_last ? r->tokens.code_count : f->begin;
+        reach->all = begin > behind && mentions(r, behind, begin, reach->words);
+        behind = !is_last && f->body_close + 1 > behind ? f->body_close + 1 : behind;
     }
 }
 
@@ -70,20 +104,44 @@ static bool names_find(struct rewrite *r) {
         gpu_cpu_tokens_word(&r->tokens, waiting_words[i]);
     }
     size_t count = r->tokens.word_count + 1;
-    r->waits = calloc(count, sizeof *r->waits);
-    r->asks = calloc(count, sizeof *r->asks);
-    if (r->waits == NULL || r->asks == NULL) {
+    r->waits.words = calloc(count, sizeof *r->waits.words);
+    r->asks.words = calloc(count, sizeof *r->asks.words);
+    if (r->waits.words == NULL || r->asks.words == NULL) {
         return false;
     }
     for (size_t i = 0; waiting_words[i] != NULL; i++) {
-        r->waits[gpu_cpu_tokens_word(&r->tokens, waiting_words[i])] = true;
+        r->waits.words[gpu_cpu_tokens_word(&r->tokens, waiting_words[i])] = true;
     }
-    names_close(r, r->waits, &r->all_wait);
-    bool all_ask = false;
-    r->asks[thread_index] = true;
-    names_close(r, r->asks, &all_ask);
-    r->asks[thread_index] = all_ask;
+    names_close(r, &r->waits);
+    r->asks.words[thread_index] = true;
+    names_close(r, &r->asks);
+    r->asks.words[thread_index] = false; /* kernels are given it */
     return true;
+}
+
+/* Can a function come as an argument of the kernel's template? Types and numbers are none. */
+static bool takes_functions(struct rewrite *r, const struct cpu_function *kernel) {
+    static const char *const others[] = {"class",   "typename", "int",      "unsigned", "bool",
+                                         "size_t",  "long",     "short",    "char",     "signed",
+                                         "const",   "int8_t",   "int16_t",  "int32_t",  "int64_t",
+                                         "uint8_t", "uint16_t", "uint32_t", "uint64_t", NULL};
+    bool is_first = false;
+    for (size_t i = kernel->begin; i < kernel->name; i++) {
+        if (is_at(r, i, "(") && is_at(r, i + 1, "*")) {
+            return true;
+        }
+        if (is_first && is_word_at(r, i) && !word_in(token_at(r, i), others)) {
+            return true;
+        }
+        is_first = (is_at(r, i, "<") && is_at(r, i - 1, "template")) || is_at(r, i, ",");
+    }
+    return false;
+}
+
+static bool comes_to(struct rewrite *r, const struct cpu_function *kernel,
+                     const struct reach *reach) {
+    return reach->all || mentions(r, kernel->body_open, kernel->body_close, reach->words) ||
+           (reach->some && kernel->is_template && takes_functions(r, kernel));
 }
 
 /* ---- kernels ---- */
@@ -189,13 +247,13 @@ static void kernels_rewrite(struct rewrite *r) {
         if (f->body_close == f->params_close) {
             continue; /* a declaration only */
         }
-        if (r->all_wait || mentions(r, f->body_open, f->body_close, r->waits)) {
+        if (comes_to(r, f, &r->waits)) {
             f->flags |= CPU_KERNEL_FIBRES;
             r->source->has_fibres = true;
         } else {
             gpu_cpu_guards_rewrite(r, f);
         }
-        if (mentions(r, f->body_open, f->body_close, r->asks)) {
+        if (comes_to(r, f, &r->asks)) {
             f->flags |= CPU_KERNEL_CONTEXT;
         }
         kernel_typedef(r, f, i);
@@ -317,8 +375,8 @@ gpulua_status gpu_cpu_source_rewrite(const struct cpu_rewrite_info *info,
     }
     free(r->refusals);
     free(r->kernel_of);
-    free(r->waits);
-    free(r->asks);
+    free(r->waits.words);
+    free(r->asks.words);
     gpu_cpu_declarations_free(&r->found);
     gpu_cpu_tokens_free(&r->tokens);
     if (!ok) {

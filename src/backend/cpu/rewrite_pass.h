@@ -13,16 +13,22 @@
 #include "backend/cpu/rewrite.h"
 #include "backend/cpu/tokens.h"
 
+/* Who comes, at last, to a word of some set: by the names of functions, and without one. */
+struct reach {
+    bool *words; /* owned; by word: it is of the set, or a function of this name comes to one */
+    bool some;   /* some function does */
+    bool all;    /* so does what has no name where it is called: an operator, a constructor */
+};
+
 struct rewrite {
     struct cpu_tokens tokens;
     struct cpu_declarations found;
     struct cpu_source *source;
     const struct cpu_rewrite_info *info;
-    bool *waits;       /* owned; by word: a function of this name may reach a barrier */
-    bool *asks;        /* owned; by word: a function of this name may ask for threadIdx */
-    size_t *kernel_of; /* owned; by code token: 1 + the kernel whose parameters or body it is in */
-    char *refusals;    /* owned */
-    bool all_wait;     /* a barrier in an operator: any expression may reach it */
+    struct reach waits; /* for barriers */
+    struct reach asks;  /* for threadIdx */
+    size_t *kernel_of;  /* owned; by code token: 1 + the kernel whose parameters or body it is in */
+    char *refusals;     /* owned */
 };
 
 /* Both add to r->refusals; a token's construct, and functions and variables of the host. */

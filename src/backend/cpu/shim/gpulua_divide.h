@@ -92,7 +92,12 @@ GPULUA_INLINE constexpr auto operator/=(A &a, gpulua_divisor<B> b) -> decltype(a
 }
 template <class A, class B>
 GPULUA_INLINE constexpr auto operator%=(A &a, gpulua_divisor<B> b) -> decltype(a %= b.value) {
-    return a = static_cast<A>(a % gpulua_d % b.value);
+    if constexpr (gpulua_is_integer<typename gpulua_remove_cv<A>::type>::value &&
+                  gpulua_is_integer<B>::value) {
+        return a = static_cast<A>(a % gpulua_d % b.value);
+    } else {
+        return a %= b.value;
+    }
 }
 
 #endif
