@@ -749,6 +749,63 @@ for _, isolate in ipairs { "none", "process" } do
       end)
     end)
 
+    it("a temporary of a graph has no history: what one launch left is not there in the next", function()
+      local mod = dev:compile [[
+        extern "C" __global__ void fill(float *u, float a) { u[threadIdx.x] = a; }
+        extern "C" __global__ void maybe(const int *flag, const float *p, float *t) {
+          if (flag[0]) t[threadIdx.x] = p[threadIdx.x];
+        }
+        extern "C" __global__ void copy(const float *t, float *o) { o[threadIdx.x] = t[threadIdx.x]; }
+      ]]
+      local block = { grid = 1, block = 32 }
+      local flag, o, p = dev:upload("i32", { 1 }), dev:buffer("f32", 32), dev:buffer("f32", 32)
+      local graph = dev:capture(function()
+        mod.fill:launch(block, p, 4)
+        local t = dev:buffer("f32", 32)
+        mod.maybe:launch(block, flag, p, t) -- writes t only where flag is set
+        mod.copy:launch(block, t, o)
+      end)
+      for _ = 1, 2 do
+        graph:launch()
+        assert.equal(4, o:read(1, 1)[1])
+      end
+      flag:write { 0 }
+      support.finds("check_spec.lua", "InvalidData", { "read buffer 'temporary', never written there" }, graph:launch())
+    end)
+
+    it("the block that comes last is known by every atomic operation", function()
+      local mod = dev:compile([[
+        __device__ unsigned count;
+        __device__ float sums;
+        template <int how> __global__ void sum(const float *x, int n, volatile float *result) {
+          __shared__ bool is_last;
+          if (threadIdx.x == 0) {
+            float partial = 0;
+            for (int i = blockIdx.x; i < n; i += gridDim.x) partial += x[i];
+            result[blockIdx.x] = partial;
+            __threadfence();
+            unsigned before = how == 0 ? atomicInc(&count, gridDim.x)
+              : how == 1 ? atomicAdd(&count, 1u)
+              : how == 2 ? (unsigned)atomicAdd(&sums, 1.0f)
+                         : atomicSub(&count, 0xffffffffu);
+            is_last = before == gridDim.x - 1;
+          }
+          __syncthreads();
+          if (is_last && threadIdx.x == 0) {
+            float total = 0;
+            for (int i = 0; i < gridDim.x; i++) total += result[i];
+            result[0] = total;
+            count = 0;
+            sums = 0;
+          }
+        }]], { names = { "sum<0>", "sum<1>", "sum<2>", "sum<3>" } })
+      local x, result = dev:buffer("f32", 1000):fill(1), dev:buffer("f32", 8)
+      for how = 0, 3 do
+        mod:kernel(("sum<%d>"):format(how)):launch({ grid = 8, block = 32 }, x, 1000, result)
+        assert.equal(1000, result:read(1, 1)[1], how)
+      end
+    end)
+
     it("blocks and warps run in an order of the seed's, the same for the same seed", function()
       local source = [[
         __device__ int turn;

@@ -22,6 +22,21 @@ describe("a graphed function", function()
     return all
   end
 
+  it("is not warm when its first call has failed", function()
+    local x = dev:buffer("f32", n):fill(1)
+    local fast <close> = dev:graphed(function(k)
+      if not k then error("no k", 0) end
+      gpu.map("v * 3.25 + k - 0.0625", { v = x, k = k, out = x }) -- which nobody has compiled yet
+    end)
+    assert.are.same({ false, "no k" }, { pcall(fast) })
+    fast(1.0)
+    fast(1.0)
+    assert.equal(3.25 * (3.25 + 1 - 0.0625) + 1 - 0.0625, first(x))
+    local text = fast:explain()
+    assert.truthy(text:find("call 1: has failed", 1, true), text)
+    assert.truthy(text:find("call 2: run as it is, warm-up 1 of 1", 1, true), text)
+  end)
+
   it("is run as it is, then captured, then replayed", function()
     local x, y, runs = buffer(1), buffer(0), 0
     local fast <close> = dev:graphed({ label = "step" }, function()

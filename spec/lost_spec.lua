@@ -521,6 +521,109 @@ describe("a lost device", function()
     end)
   end)
 
+  it("is heard of by each task that has lost work, whoever else knows, and by no other", function()
+    if not is_isolated then
+      pending "the device lives in this process"
+    end
+    for _, way in ipairs { "another's operation", "await", "a hook", "another's read" } do
+      local dev <close> = support.open { restarts = 5 }
+      local mod = dev:compile(support.clock_source .. [[
+        extern "C" __global__ void add(int *x, int by, long long ticks) {
+          long long end = now() + ticks;
+          while (now() < end) { }
+          x[0] += by;
+        }
+        extern "C" __global__ void crash(int *x, long long at, long long ticks) {
+          long long end = now() + ticks;
+          while (now() < end) { }
+          ((volatile int *)at)[0] = x[0];
+        }]])
+      local add, kernel, ticks = mod.add, mod.crash, support.ticks(dev, 0.05)
+      local victim = dev:buffer("i32", 1):fill(1)
+      local x = dev:buffer("i32", 1, { durable = true }):fill(0)
+      local y = dev:buffer("i32", 1, { durable = true }):fill(7)
+      gpu.all(x, y, victim)
+      if way == "a hook" then
+        dev:on_lost(function() dev:await() end)
+      end
+      local guilty = gpu.spawn(function()
+        local op = kernel:launch({ grid = 1, block = 1 }, victim, 16, ticks)
+        if way == "another's read" then
+          pcall(y.read, y)
+        else
+          gpu.sleep(way == "another's operation" and 0 or 0.4)
+          op:join()
+        end
+      end)
+      local epoch = dev.epoch
+      local loser = gpu.spawn(function()
+        add:launch(support.one, x, 1, 40 * ticks) -- lost with the device
+        assert.equal(epoch, dev.epoch)
+        while dev.epoch == epoch do gpu.sleep(0.001) end
+        gpu.sleep(0.02)
+        add:launch(support.one, x, 2, 1)
+        return x:read()[1]
+      end)
+      local other = gpu.spawn(function()
+        while dev.epoch == epoch do gpu.sleep(0.001) end
+        gpu.sleep(0.01)
+        return y:read()[1]
+      end)
+      if way == "await" then
+        gpu.sleep(0.2) -- it is lost meanwhile, and perhaps up again
+        dev:await()
+      end
+      local went_well, seven = other:join()
+      assert.are.same({ true, 7 }, { went_well, seven }, way)
+      local ok, err = loser:join()
+      assert.is_false(ok, way)
+      assert.equal("DeviceLost", err.code, way)
+      guilty:join()
+      assert.are.same({ 2 }, x:read(), way)
+    end
+  end)
+
+  it("leaves a graph that is being changed as it is to be, and not half of it", function()
+    if not is_isolated then
+      pending "the device lives in this process"
+    end
+    local dev <close> = support.open { restarts = 1000, window = 1 }
+    local mod = dev:compile(support.spin_source .. [[
+      extern "C" __global__ void add(const int *x, int *y, int a) { *y += a * *x; }]])
+    local add, count, ticks = mod.add, 3000, support.ticks(dev, 0.5)
+    local one = dev:buffer("i32", 1, { durable = true }):fill(1)
+    local sum, s = dev:buffer("i32", 1, { durable = true }):fill(0), dev:buffer("i32", 1, { durable = true }):fill(0)
+    local function body(a) for _ = 1, count do add:launch(support.one, one, sum, a) end end
+    local fast <close> = dev:graphed(body)
+    fast(1)
+    fast(1)
+    local graph <close> = dev:capture(function() body(1) end)
+    local by_number = {}
+    for i = 1, count do by_number[("add#%d.a"):format(i)] = 2 end
+    local function change()
+      pcall(graph.update, graph, function() body(2) end)
+    end
+    for _, what in ipairs { function() fast(2) end, change, function() graph:bind(by_number) end } do
+      for _ = 1, 3 do
+        local epoch = dev.epoch
+        mod.spin:launch(support.one, ticks, s, 1)
+        dev:inject { lost = 1 }
+        pcall(mod.spin.launch, mod.spin, support.one, ticks, s, 1)
+        pcall(what) -- in which the device is lost
+        while dev.epoch == epoch do gpu.sleep(0.001) end
+        dev:await()
+        pcall(s.read, s)
+        sum:fill(0)
+        fast(1):await()
+        assert.equal(count, sum:read()[1])
+        sum:fill(0)
+        graph:launch()
+        assert.truthy(({ [count] = true, [2 * count] = true })[sum:read()[1]])
+        graph:update(function() body(1) end)
+      end
+    end
+  end)
+
   it("a script that is killed takes its device's process with it", function()
     local pid_path, script = os.tmpname(), os.tmpname()
     local build = os.getenv "GPULUA_BUILD" or "build"

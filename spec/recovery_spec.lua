@@ -930,6 +930,19 @@ describe("a device that was lost", function()
     os.execute("rm -r " .. folder)
   end)
 
+  it("restores what a recorder held, which ends with the device", function()
+    local dev <close> = open()
+    local x = dev:buffer("i32", 4, { durable = true }):fill(100)
+    x:await()
+    local recorder <close> = dev:recorder { stream = dev:stream() }
+    recorder:write(x):preflight()
+    lose(dev)
+    assert.are.same({ 100, 100, 100, 100 }, x:read())
+    support.raises("DeviceLost", "between preflight and commit", recorder.commit, recorder)
+    x:fill(3)
+    assert.are.same({ 3, 3, 3, 3 }, x:read())
+  end)
+
   it("comes up again from injected faults and from kernels that crash", function()
     local dev <close> = open()
     local mod = dev:compile [[

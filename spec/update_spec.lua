@@ -326,6 +326,42 @@ describe("a graph", function()
       support.raises("Closed", { "closed graph" }, graph.bind, graph, { x = y })
     end)
 
+    it("to what a call of its own would refuse is refused, too, and stays what it was", function()
+      local x, host, other = dev:buffer("f32", n, { label = "x" }), dev:host("f32", n), dev:host("f32", n)
+      local function refuses(f, binds, parts)
+        local graph <close> = dev:capture(f)
+        support.raises("InvalidArgument", parts, graph.bind, graph, binds)
+        graph:launch():await()
+      end
+      refuses(function() x:fill(2) end, { x = host }, "fill: a host buffer")
+      refuses(function() x:fill(2) end, { ["fill.dst"] = host }, "fill: a host buffer")
+      refuses(function() x:copy(other) end, { x = host }, "between two host buffers")
+      refuses(function() host:copy(x) end, { x = other }, "between two host buffers")
+      local blas = dev:blas()
+      local function matrix(label) return dev:buffer("f32", { 8, 8 }, { label = label }):fill(1) end
+      local a, b, c, d = matrix "A", matrix "B", matrix "C", matrix "D"
+      local function product() blas:gemm { a = a, b = b, c = c } end
+      product()
+      refuses(product, { ["gemm#1.a"] = false }, { "'gemm'", "no NULL in the place of 'a'" })
+      refuses(product, { C = a }, { "'gemm'", "'a' and 'c' share memory" })
+      local graph <close> = dev:capture(product)
+      graph:bind { A = d, B = d } -- which nobody writes
+      graph:launch()
+      assert.equal(8, c:read(1, 1)[1])
+    end)
+
+    it("by a label with a # of its own is found by its number behind the last", function()
+      local x, y = buffer(1), buffer(0)
+      local graph <close> = dev:capture(function()
+        for _ = 1, 2 do
+          add:launch({ grid = 1, block = n, label = "layer#1" }, x, y, n, 1)
+        end
+      end)
+      graph:bind { ["layer#1#2.a"] = 9 }
+      graph:launch()
+      assert.equal(10, first(y))
+    end)
+
     it("to a NULL pointer passes that", function()
       local k = dev:compile [[
         extern "C" __global__ void maybe(const int *x, int *y) { y[0] += x != 0 ? *x : 100; }

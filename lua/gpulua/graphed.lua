@@ -159,11 +159,12 @@ local function check_open(self)
 end
 
 local function warm_up(self, call, ...)
-  self.eager = self.eager + 1
-  note(self, call, "eager", self.eager, self.warmup)
   local results = results_from(self, core.spawn_run(self[FUNCTION], ...))
   self[RESULTS] = results
+  self.eager = self.eager + 1
+  local number = math.min(self.eager, self.warmup) -- of several at once
   self.device:synchronize() -- on whichever streams f has put its work
+  note(self, call, "eager", number, self.warmup)
   return results
 end
 

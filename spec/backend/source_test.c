@@ -99,6 +99,13 @@ static void kernels(void) {
     expect("", "", "nothing");
     expect("__global__ void f() {}", "f()", "no parameters");
     expect("__global__ void f(void) {}", "f()", "void parameters");
+    expect(
+        "struct V { float x; V &operator=(const V &o) { return *this; } operator float() const { "
+        "return x; } void operator()(int i) {} }; V operator+(V a, V b) { return a; } bool "
+        "operator==(V a, V b) { return true; } template <class T> V operator<<(V a, T b) { return "
+        "a; } int operator->*(V a, int b) { return b; } __device__ int v; V "
+        "operator[](V a, int i) { return a; } __global__ void f(int n) {}",
+        "f(n)|v", "behind operators");
     expect("__global__ void f(int n, float a, const float *x, float *__restrict__ y) { y[0]=a; }",
            "f(n,a,x,y)", "plain parameters");
     expect("extern \"C\" __global__ void __launch_bounds__(256, 2) f(int n) {}", "f(n)",

@@ -647,7 +647,7 @@ static void checked_seeds(void) {
 static void checked_freed(void) {
     uint8_t *bytes = memory->bytes[0];
     struct made made;
-    cpu->block_create(device, 1, (uint64_t)(uintptr_t)bytes, 512, "bytes");
+    cpu->block_create(device, 1, (uint64_t)(uintptr_t)bytes, 512, "bytes", false);
     bool good = begin(&made) && node(&made, NULL, 0) &&
                 kernel_put(&made, blocks_kernel, 8, &bytes, (uint32_t)sizeof bytes) && end(&made) &&
                 launch(&made, &lanes[0]);

@@ -270,9 +270,10 @@ struct backend_ops {
 
     /* Check mode, else never called; NULL: nobody wants to know. A block of device memory that the
      * script has made; one that it has freed, where ("": unknown); and the end of one's memory:
-     * every use of it is over. `label` may be "". */
+     * every use of it is over. `label` may be "". `is_scratch`: of a graph's temporary, where no
+     * launch finds what another one has left. */
     void (*block_create)(struct backend_device *device, uint64_t number, uint64_t address,
-                         uint64_t bytes, const char *label);
+                         uint64_t bytes, const char *label, bool is_scratch);
     /* Somebody else may write there from now on. */
     void (*block_written)(struct backend_device *device, uint64_t address, uint64_t bytes);
     void (*block_free)(struct backend_device *device, uint64_t number, const char *where);

@@ -95,6 +95,20 @@ static void declaration_read(const struct scan *scan, size_t begin, struct decla
             i = gpu_source_skip_angles(scan, i + 1, scan->token_count);
             continue;
         }
+        if (is_word_of(scan, i, "operator") && !d->has_value) {
+            /* Its signs mean nothing here; behind them the parameters: operator()(..) the second.
+             */
+            i += is_punctuator(scan, i + 1, "(") ? 3 : 1;
+            while (i < scan->token_count && !is_punctuator(scan, i, "(") &&
+                   !is_punctuator(scan, i, ";") && !is_punctuator(scan, i, "{")) {
+                i++;
+            }
+            if (is_punctuator(scan, i, "(")) {
+                d->open = i;
+                i = gpu_source_skip_group(scan, i);
+            }
+            continue;
+        }
         if (token->kind == TOKEN_WORD) {
             declaration_word(scan, i, d);
             is_class = is_class || is_class_word(token);

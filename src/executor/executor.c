@@ -92,7 +92,8 @@ static void take_block(struct wire_executor *executor, const struct wire_record 
                 gpu_executor_verify_written(executor, address, bytes);
             }
         } else if (record->opcode == WIRE_OP_BLOCK_CREATE && ops->block_create != NULL) {
-            ops->block_create(executor->device, record->u.block.number, address, bytes, text);
+            ops->block_create(executor->device, record->u.block.number, address, bytes, text,
+                              record->u.block.is_scratch != 0);
         } else if (record->opcode == WIRE_OP_BLOCK_WRITTEN && ops->block_written != NULL) {
             ops->block_written(executor->device, address, bytes);
         } else if (record->opcode == WIRE_OP_BLOCK_OVER && ops->block_over != NULL && !is_adopted) {

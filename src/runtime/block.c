@@ -38,6 +38,7 @@ static void destroy(struct gpu_block *block) {
     gpu_memory_release(block->memory);
     gpu_block_release(block->home);
     gpu_block_release(block->copy);
+    gpu_failure_release(block->lost);
     if (device->block_spare_count < GPU_BLOCKS_SPARE_MAX) {
         block->next = device->block_spare;
         device->block_spare = block;
@@ -86,6 +87,7 @@ static void tell_block(const struct gpu_block *block, enum wire_opcode opcode) {
     told.record.u.block.address = block->address;
     told.record.u.block.bytes = block->byte_count;
     told.record.u.block.number = block->number;
+    told.record.u.block.is_scratch = block->is_scratch;
     if (opcode == WIRE_OP_BLOCK_CREATE) {
         memcpy(told.text, block->label, sizeof block->label);
     } else if (block->end_site.source) {
@@ -575,6 +577,7 @@ gpulua_status gpu_block_create(struct gpu_device *device, const struct gpu_block
         return status;
     }
     made->is_label_cut |= info->is_label_cut;
+    made->is_scratch = info->is_scratch;
     made->keeping = (uint8_t)(info->is_host ? GPU_KEEP_NOTHING : info->keeping);
     status = give_memory(made, info, is_injected, error);
     if (status == GPULUA_OK && made->keeping == GPU_KEEP_CONTENT) {
@@ -681,6 +684,9 @@ gpulua_status gpu_ref_check_since(const struct gpu_ref *ref, uint32_t epoch, con
     if ((status == GPULUA_DEVICE_LOST || status == GPULUA_UNRECOVERABLE) && device->recovery.loss) {
         gpu_error_copy_suspects(error, &device->recovery.loss->error);
         gpu_device_observe_loss(device);
+        if (ref->block->lost) {
+            gpu_failure_observe(device, ref->block->lost);
+        }
     }
     return status;
 }

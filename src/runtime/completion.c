@@ -323,9 +323,6 @@ static void collect_suspects(struct gpu_device *device, struct gpu_error *error)
 
 static void lose_op(struct gpu_op *op, const struct gpu_error *why, struct gpu_failure *shared,
                     bool is_suspect) {
-    if (op->failure) {
-        return;
-    }
     struct gpu_failure *failure = gpu_failure_create();
     if (!failure) {
         op->failure = shared ? gpu_failure_retain(shared) : gpu_failure_without_memory(op->device);
@@ -348,15 +345,107 @@ static void lose_op(struct gpu_op *op, const struct gpu_error *why, struct gpu_f
                          is_suspect ? GPU_FLIGHT_SUSPECT : GPU_FLIGHT_NOT_STARTED);
 }
 
+/* A loss counts as unobserved once for each task that has lost work, however many operations: who
+ * sees its own has not seen what others have lost. What all of them share is the root. */
+struct losses {
+    struct gpu_failure *shared;
+    struct gpu_failure **table; /* owned, and each of them; NULL: one for all */
+    uint64_t mask;
+};
+
+static void losses_begin(struct losses *losses, const struct gpu_device *device) {
+    uint64_t size = 4;
+    while (size < 2 * device->stats.ops_in_flight) {
+        size *= 2;
+    }
+    bool is_wanted = losses->shared && !losses->shared->is_observed;
+    losses->table = is_wanted ? calloc(size, sizeof(struct gpu_failure *)) : NULL;
+    losses->mask = size - 1;
+}
+
+static struct gpu_failure *loss_of(struct losses *losses, const struct gpu_op *op) {
+    struct gpu_failure *shared = losses->shared;
+    if (!losses->table) {
+        if (shared && !shared->is_observed) {
+            gpu_unobserved_add(op->device, shared);
+        }
+        return shared;
+    }
+    uint64_t at = (op->task * UINT64_C(0x9e3779b97f4a7c15) >> 20) & losses->mask;
+    struct gpu_failure *found;
+    while ((found = losses->table[at]) && (found->task != op->task || found->seat != op->seat)) {
+        at = (at + 1) & losses->mask;
+    }
+    if (found) {
+        return found;
+    }
+    found = gpu_failure_create();
+    if (!found) {
+        gpu_unobserved_add(op->device, shared);
+        return shared;
+    }
+    found->error = shared->error;
+    found->error.suspects = NULL; /* which are the root's, until somebody wants them */
+    found->error.suspect_count = 0;
+    found->root = gpu_failure_retain(shared);
+    found->seat = op->seat;
+    found->task = op->task;
+    gpu_unobserved_add(op->device, found);
+    losses->table[at] = found;
+    return found;
+}
+
+static void losses_end(struct losses *losses) {
+    for (uint64_t i = 0; losses->table && i <= losses->mask; i++) {
+        gpu_failure_release(losses->table[i]);
+    }
+    free(losses->table);
+    gpu_failure_release(losses->shared);
+}
+
+/* All that was pending, by streams and places on them. */
+struct lost {
+    struct gpu_op **ops; /* owned; NULL: no memory, or none */
+    size_t count;
+};
+
+static void lost_find(struct lost *lost, const struct gpu_device *device) {
+    lost->ops = calloc(device->stats.ops_in_flight, sizeof(struct gpu_op *));
+    for (uint32_t slot = 0; slot < device->slot_count && lost->ops; slot++) {
+        struct gpu_stream *stream = device->streams[slot];
+        for (struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
+            lost->ops[lost->count++] = op;
+        }
+    }
+}
+
+static int compare_lost(const void *key, const void *item) {
+    const struct gpu_point *point = key;
+    const struct gpu_op *op = *(struct gpu_op *const *)item;
+    uint64_t a = point->slot, b = op->slot;
+    if (a == b) {
+        a = point->seq;
+        b = op->seq;
+    }
+    return a < b ? -1 : a > b;
+}
+
 /* Host memory outlives the device: what was to be written there, and was not, or in part, is not to
- * be read as if it had been. */
-static void note_lost_writes(struct gpu_device *device, const struct gpu_block *block) {
+ * be read as if it had been. Of the others who waits for one sees what became of its work. */
+static void note_lost_writes(struct gpu_block *block, const struct lost *lost) {
+    struct gpu_device *device = block->device;
     const struct gpu_span *spans = gpu_history_spans(&block->history);
-    for (uint32_t i = 0; i < block->history.count; i++) {
+    for (uint32_t i = 0; i < block->history.count && lost->ops; i++) {
         struct gpu_point point = spans[i].write;
-        const struct gpu_op *op = point.seq ? gpu_op_find_pending(device, point) : NULL;
-        if (op && op->failure && !gpu_failed_find(device, point)) {
-            gpu_failed_add(device, point, op->failure);
+        struct gpu_op *const *found =
+            point.seq ? bsearch(&point, lost->ops, lost->count, sizeof *lost->ops, compare_lost)
+                      : NULL;
+        struct gpu_failure *failure = found ? (*found)->failure : NULL;
+        if (failure && !block->is_host) {
+            gpu_failure_release(block->lost);
+            block->lost = gpu_failure_retain(failure);
+        } else if (failure && !gpu_failed_find(device, point)) {
+            gpu_failed_add(device, point, failure);
         }
     }
 }
@@ -369,37 +458,41 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
     struct gpu_error why = {0};
     gpu_error_set(&why, GPULUA_DEVICE_LOST, "%s", text);
     why.driver_code = driver_code;
-    /* One shared failure that counts as unobserved once, however many operations were lost with the
-     * device. */
-    struct gpu_failure *shared = gpu_failure_create();
-    if (shared) {
-        gpu_error_copy(&shared->error, &why);
-        collect_suspects(device, &shared->error);
-        shared->is_observed = by_close || device->recovery.was_returning;
-        if (!shared->is_observed) {
-            gpu_unobserved_add(device, shared);
+    struct losses losses = {.shared = gpu_failure_create()};
+    if (losses.shared) {
+        gpu_error_copy(&losses.shared->error, &why);
+        collect_suspects(device, &losses.shared->error);
+        losses.shared->is_observed = by_close || device->recovery.was_returning;
+        if (!losses.shared->is_observed) {
             gpu_failure_release(device->recovery.loss);
-            device->recovery.loss = gpu_failure_retain(shared);
+            device->recovery.loss = gpu_failure_retain(losses.shared);
         }
     }
+    losses_begin(&losses, device);
     /* First every failure, then every end: suspects are what was pending when it happened. */
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         uint32_t position = 0;
         struct gpu_stream *stream = device->streams[slot];
         for (struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
-            lose_op(op, &why, shared, position++ < device->suspects_max);
+            bool is_suspect = position++ < device->suspects_max;
+            if (!op->failure) {
+                lose_op(op, &why, loss_of(&losses, op), is_suspect);
+            }
         }
     }
     for (struct gpu_op *op = device->requests; op; op = op->next) {
-        if (!op->is_replied) {
-            lose_op(op, &why, shared, false);
+        if (!op->is_replied && !op->failure) {
+            lose_op(op, &why, losses.shared, false); /* whoever asked is told */
         }
     }
-    for (struct gpu_block *block = device->blocks; block && !by_close; block = block->next) {
-        if (block->is_host) {
-            note_lost_writes(device, block);
-        }
+    struct lost lost = {.ops = NULL};
+    if (!by_close) {
+        lost_find(&lost, device);
     }
+    for (struct gpu_block *block = device->blocks; block && lost.ops; block = block->next) {
+        note_lost_writes(block, &lost);
+    }
+    free(lost.ops);
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         if (device->streams[slot]) {
             device->done[slot] = device->slot_seq[slot];
@@ -407,7 +500,7 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
         }
     }
     (void)end_requests(device, true);
-    gpu_failure_release(shared);
+    losses_end(&losses);
     gpu_error_finish(&why);
 }
 

@@ -68,6 +68,7 @@ struct gpu_block_info {
     bool is_label_cut; /* it is the beginning of a longer one */
     bool is_host;      /* pinned host memory in the arena */
     bool is_hidden;    /* gpulua's own: check mode is not told of it */
+    bool is_scratch;   /* of a temporary: a graph's launch has no history there */
     bool is_reserved;  /* gpu_memory_reserve has made room for it; used up by success and failure */
     struct gpu_memory *memory; /* NULL: the device's default. Not for host memory */
     struct gpu_stream

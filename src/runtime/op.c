@@ -375,7 +375,7 @@ void gpu_failure_observe(const struct gpu_device *device, struct gpu_failure *fa
 const struct gpu_error *gpu_failure_error(struct gpu_failure *failure) {
     struct gpu_error *error = &failure->error;
     if (error->suspects_number != 0 && !error->suspects && failure->root) {
-        gpu_error_copy_suspects(error, &failure->root->error);
+        gpu_error_copy_suspects(error, gpu_failure_error(failure->root));
     }
     return error;
 }
@@ -479,7 +479,7 @@ void gpu_unobserved_add(struct gpu_device *device, struct gpu_failure *failure) 
     if (failure->is_observed) {
         return;
     }
-    for (uint32_t i = 0; i < device->unobserved_count; i++) {
+    for (uint32_t i = 0; i < device->unobserved_count && failure->refs > 1; i++) {
         if (device->unobserved[i] == failure) {
             return;
         }
@@ -532,30 +532,48 @@ static bool is_of_another(struct gpu_failure *failure, const struct gpu_tasks *t
     return failure->task != 0;
 }
 
+/* Is it for whoever sits there and runs to see? */
+static bool is_for(struct gpu_failure *failure, const struct gpu_seat *seat,
+                   const struct gpu_tasks *tasks) {
+    return !failure->is_observed && (!failure->seat || !seat || failure->seat == seat) &&
+           !(tasks && is_of_another(failure, tasks));
+}
+
 bool gpu_device_take_unobserved(struct gpu_device *device, bool is_own, struct gpu_error *error) {
     GPU_ENTER(device);
     const struct gpu_seat *seat = gpu_seat_of(device);
-    const struct gpu_tasks *tasks = is_own ? gpu_tasks_of(device, seat) : NULL;
+    const struct gpu_tasks *tasks = gpu_tasks_of(device, seat);
+    const struct gpu_failure *root = NULL;
     bool is_found = false;
-    for (uint32_t k = 0; k < device->unobserved_count && !is_found; k++) {
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < device->unobserved_count; k++) {
         struct gpu_failure *failure = device->unobserved[k];
-        if (!failure->is_observed && (!failure->seat || !seat || failure->seat == seat) &&
-            !(tasks && is_of_another(failure, tasks))) {
+        if (!is_found && is_for(failure, seat, is_own ? tasks : NULL)) {
             gpu_error_copy(error, gpu_failure_error(failure));
-            failure->is_observed = true;
-            is_found = true;
+            failure->is_observed = is_found = true;
+            root = failure->root;
+        } else if (root && failure->root == root && is_for(failure, seat, tasks)) {
+            failure->is_observed = true; /* the same loss, of tasks that have ended */
+        }
+        if (failure->is_observed) {
+            gpu_failure_release(failure);
+        } else {
+            device->unobserved[kept++] = failure;
         }
     }
-    uint32_t i = 0;
-    while (i < device->unobserved_count && device->unobserved[i]->is_observed) {
-        gpu_failure_release(device->unobserved[i++]);
-    }
-    device->unobserved_count -= i;
-    if (i > 0 && device->unobserved_count > 0) {
-        memmove(device->unobserved, device->unobserved + i,
-                device->unobserved_count * sizeof(struct gpu_failure *));
-    }
+    device->unobserved_count = kept;
     return is_found;
+}
+
+void gpu_failures_observe_of(struct gpu_device *device, const struct gpu_failure *root) {
+    const struct gpu_seat *seat = gpu_seat_of(device);
+    const struct gpu_tasks *tasks = gpu_tasks_of(device, seat);
+    for (uint32_t i = 0; i < device->unobserved_count; i++) {
+        struct gpu_failure *failure = device->unobserved[i];
+        if ((failure == root || failure->root == root) && is_for(failure, seat, tasks)) {
+            failure->is_observed = true;
+        }
+    }
 }
 
 struct gpu_failure *gpu_failure_of_dependency(const struct gpu_op *op, struct gpu_failure *cause) {

@@ -20,6 +20,7 @@ struct gpu_recorder {
         rejected; /* code 0: none. While RECORDING raised by preflight, then by commit */
     bool is_rejected;
     struct gpu_recorder *next;   /* in the device's list, while HOLDING */
+    bool was_lost;               /* with the device, while HOLDING */
     const struct gpu_seat *seat; /* of a shared device: who holds it. Compared alone */
     struct gpu_deferred abandoned;
     struct gpu_envelope envelope; /* its uses; each block retained */
@@ -227,10 +228,14 @@ static gpulua_status raise_rejected(struct gpu_recorder *recorder, struct gpu_er
 
 static gpulua_status check_open(const struct gpu_recorder *recorder, const char *call,
                                 struct gpu_error *error) {
-    if (recorder->state == ENDED) {
-        return gpu_error_set(error, GPULUA_CLOSED, "%s of a recorder that has ended", call);
+    if (recorder->state != ENDED) {
+        return GPULUA_OK;
     }
-    return GPULUA_OK;
+    if (recorder->was_lost) {
+        return gpu_error_set(error, GPULUA_DEVICE_LOST,
+                             "%s: the device was lost between preflight and commit", call);
+    }
+    return gpu_error_set(error, GPULUA_CLOSED, "%s of a recorder that has ended", call);
 }
 
 /* ---- preflight and commit ---- */
@@ -390,6 +395,13 @@ void gpu_recorders_leave(struct gpu_device *device, const struct gpu_seat *seat)
             end(held);
         }
         held = next;
+    }
+}
+
+void gpu_recorders_lose(struct gpu_device *device) {
+    while (device->holding) {
+        device->holding->was_lost = true;
+        end(device->holding);
     }
 }
 

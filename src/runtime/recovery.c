@@ -116,7 +116,7 @@ void gpu_device_last_loss(const struct gpu_device *device, struct gpu_error *err
 void gpu_device_observe_loss(struct gpu_device *device) {
     GPU_ENTER(device);
     if (device->recovery.loss) {
-        gpu_failure_observe(device, device->recovery.loss);
+        gpu_failures_observe_of(device, device->recovery.loss);
     }
 }
 
@@ -306,6 +306,7 @@ static bool restore_content(struct gpu_device *device, struct gpu_block *block) 
         return false;
     }
     gpu_failure_keep(device, NULL, &error);
+    block->epoch--; /* it stays stale */
     return true;
 }
 
@@ -376,6 +377,7 @@ static void complete(struct gpu_device *device) {
             block->shadow = NULL;
         }
     }
+    gpu_recorders_lose(device);
     device->observer = NULL; /* this is nobody's work */
     restore_contents(device);
     device->observer = observer;

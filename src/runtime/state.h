@@ -151,6 +151,7 @@ struct gpu_block {
     uint32_t refs;
     bool is_host, is_freed, is_staging, is_deferred, is_trackable;
     bool is_hidden;    /* gpulua's own: check mode is not told of it */
+    bool is_scratch;   /* of a graph's temporary */
     bool is_foreign;   /* imported: memory of another library (exchange.h) */
     bool is_read_only; /* of those: work that writes it is refused */
     bool is_external;  /* a module's variable: no memory of ours; or a module's own hazard block: no
@@ -170,6 +171,7 @@ struct gpu_block {
     uint32_t export_count;     /* a freed block's memory stays while there are any */
     void *shadow;              /* the observer's */
     uint8_t keeping;           /* enum gpu_keeping */
+    struct gpu_failure *lost;  /* retained: of what was to write it when the device was lost */
     struct gpu_block *copy;    /* retained: host memory with what is to be restored; NULL: none */
     uint64_t copy_version;     /* counts what the script has written into it */
     struct gpu_block *home; /* retained: in whose memory a temporary lies; NULL: not placed yet */
@@ -674,6 +676,9 @@ void gpu_failed_add(struct gpu_device *device, struct gpu_point point, struct gp
 bool gpu_failed_replace(struct gpu_device *device, const struct gpu_failure *before,
                         struct gpu_failure *failure);
 void gpu_unobserved_add(struct gpu_device *device, struct gpu_failure *failure);
+/* What came of `root`, or is it, and is the running task's to see, or that of one that has ended.
+ */
+void gpu_failures_observe_of(struct gpu_device *device, const struct gpu_failure *root);
 struct gpu_failure *gpu_failure_of_dependency(const struct gpu_op *op, struct gpu_failure *cause);
 /* A request: publishes `record` (opcode, object, u set; payload behind the header if any) and
  * returns its op. */
@@ -832,6 +837,8 @@ gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcod
 gpulua_status gpu_recorder_check(const struct gpu_envelope *envelope, struct gpu_error *error);
 /* Those that the seat holds count as abandoned: others may be waiting for them. */
 void gpu_recorders_leave(struct gpu_device *device, const struct gpu_seat *seat);
+/* The device is up again: what was held in its former life holds nothing. */
+void gpu_recorders_lose(struct gpu_device *device);
 
 gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_record *record,
                                   uint32_t payload_bytes, struct gpu_op **op,

@@ -86,10 +86,13 @@ static gpulua_status submit_fill(const struct gpu_submit *submit, const struct g
     if (status == GPULUA_OK) {
         status = check_ref(ref, device, submit->capture, GPU_WRITE, "fill", error);
     }
+    if (status == GPULUA_OK && ref->block->is_host) { /* which the binding fills itself */
+        status = gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                               "fill: a host buffer where the device is to fill its own memory");
+    }
     if (status) {
         return status;
     }
-    assert(!ref->block->is_host); /* the binding fills host memory itself */
     use_ref(&envelope, ref, GPU_WRITE);
     struct wire_record *record;
     status = gpu_envelope_record(&envelope, WIRE_OP_FILL, &record, error);
@@ -155,8 +158,10 @@ static gpulua_status submit_copy(const struct gpu_submit *submit, const struct g
             (unsigned long long)dst->byte_offset, (unsigned long long)src->byte_offset,
             (unsigned long long)src->byte_count);
     }
-    assert(
-        !(dst->block->is_host && src->block->is_host)); /* the binding copies host memory itself */
+    if (dst->block->is_host && src->block->is_host) { /* which the binding copies itself */
+        return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                             "copy between two host buffers, which the device has no part in");
+    }
     use_ref(&envelope, src, GPU_READ);
     use_ref(&envelope, dst, GPU_WRITE);
     enum wire_opcode opcode = dst->block->is_host   ? WIRE_OP_DOWNLOAD

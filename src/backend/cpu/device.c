@@ -266,8 +266,8 @@ static void cpu_block_written(struct backend_device *device, uint64_t address, u
 }
 
 static void cpu_block_create(struct backend_device *device, uint64_t number, uint64_t address,
-                             uint64_t bytes, const char *label) {
-    gpu_check_block_create(device->check, number, address, bytes, label);
+                             uint64_t bytes, const char *label, bool is_scratch) {
+    gpu_check_block_create(device->check, number, address, bytes, label, is_scratch);
 }
 
 static void cpu_block_free(struct backend_device *device, uint64_t number, const char *where) {

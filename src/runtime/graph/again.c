@@ -26,6 +26,36 @@ static struct graph_ref ref_of(const struct again *again, uint32_t node, uint32_
     return ref;
 }
 
+static bool is_shared(const struct gpu_ref *a, const struct gpu_ref *b) {
+    return a->block && a->block == b->block && a->byte_offset < b->byte_offset + b->byte_count &&
+           b->byte_offset < a->byte_offset + a->byte_count;
+}
+
+/* What a library is given, it can use as it did before: whoever called it first has looked. */
+static gpulua_status check_library(const struct again *again, const struct graph_node *node,
+                                   const struct graph_ref *refs, struct gpu_error *error) {
+    const struct gpu_signature *signature = gpu_kernel_signature(node->kernel);
+    const struct graph_ref *before = again->body->refs + node->ref_first;
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        const struct gpu_param *param = &signature->params[i];
+        if (before[i].ref.block && !refs[i].ref.block) {
+            return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                                 "'%s': a library's call has no NULL in the place of '%s'",
+                                 node->label, param->name);
+        }
+        for (uint32_t k = 0; k < i; k++) {
+            uint32_t access = param->access | signature->params[k].access;
+            if ((access & GPU_WRITE) != 0 && is_shared(&refs[i].ref, &refs[k].ref) &&
+                !is_shared(&before[i].ref, &before[k].ref)) {
+                return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                                     "'%s': '%s' and '%s' share memory, as they did not before",
+                                     node->label, signature->params[k].name, param->name);
+            }
+        }
+    }
+    return GPULUA_OK;
+}
+
 static gpulua_status launch(const struct again *again, uint32_t number, struct gpu_error *error) {
     const struct graph_node *node = &again->body->nodes[number];
     const struct wire_record *record = node->record;
@@ -50,6 +80,12 @@ static gpulua_status launch(const struct again *again, uint32_t number, struct g
         }
         refs[i] = ref_of(again, number, i, &args[i].scalar);
         args[i].ref = refs[i].ref.block ? &refs[i].ref : NULL;
+    }
+    if (record->u.launch.is_library && again->change) {
+        gpulua_status status = check_library(again, node, refs, error);
+        if (status) {
+            return status;
+        }
     }
     gpu_capture_name_refs(again->submit.capture, refs);
     return gpu_work_launch(&again_launch, NULL, error);

@@ -120,13 +120,11 @@ static void find_param_of(struct search *search, const char *name) {
     }
     size_t bytes = (size_t)(dot - name);
     uint64_t wanted = 0;
-    const char *sharp = memchr(name, '#', bytes);
-    if (sharp) {
-        char *end;
-        wanted = strtoull(sharp + 1, &end, 10);
-        if (end != dot || sharp[1] < '1' || sharp[1] > '9') {
-            return;
-        }
+    const char *sharp = memrchr(name, '#', bytes); /* a label may have some of its own */
+    char *end = NULL;
+    uint64_t number = sharp ? strtoull(sharp + 1, &end, 10) : 0;
+    if (sharp && end == dot && sharp[1] >= '1' && sharp[1] <= '9') {
+        wanted = number;
         bytes = (size_t)(sharp - name);
     }
     uint32_t occurrence = 0;

@@ -316,7 +316,8 @@ static void move_in(struct gpu_block *block, struct gpu_block *home, uint64_t by
 
 static gpulua_status make_home(struct gpu_capture *capture, uint64_t byte_count, const char *label,
                                struct gpu_block **home, struct gpu_error *error) {
-    const struct gpu_block_info info = {.byte_count = byte_count, .label = label};
+    const struct gpu_block_info info = {
+        .byte_count = byte_count, .label = label, .is_scratch = true};
     struct gpu_pool *pool = gpu_capture_pool(capture);
     gpulua_status status = gpu_pool_check_open(pool, "memory for temporaries", error);
     return status ? status : gpu_block_create(gpu_pool_device(pool), &info, home, error);

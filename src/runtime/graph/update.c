@@ -178,7 +178,13 @@ gpulua_status gpu_graph_patch(struct gpu_graph *graph, uint32_t number,
     if (!graph->made.is_there) {
         return GPULUA_OK; /* it comes back as what it is then */
     }
-    return gpu_device_publish(graph->device, gpu_graph_patch_record(graph, number), error);
+    if (gpu_device_publish(graph->device, gpu_graph_patch_record(graph, number), error)) {
+        /* The device is lost, and the graph with it: whoever launches it hears of that, and the
+         * next life is sent all of it. Half of a change would be worse. */
+        gpu_error_finish(error);
+        gpu_graph_unsend(graph);
+    }
+    return GPULUA_OK;
 }
 
 /* A write of the same bytes of memory, of whatever values. */

@@ -113,7 +113,7 @@ const struct check_block *gpu_check_block_of(const struct check *check, uint64_t
 
 /* In the place of all freed ones whose addresses it takes. */
 void gpu_check_block_create(struct check *check, uint64_t number, uint64_t address, uint64_t bytes,
-                            const char *label) {
+                            const char *label, bool is_scratch) {
     size_t at, end;
     if (!gpu_check_grow(&check->blocks, check->block_count, &check->block_capacity,
                         sizeof *check->blocks)) {
@@ -128,7 +128,9 @@ void gpu_check_block_create(struct check *check, uint64_t number, uint64_t addre
             (check->block_count - end) * sizeof *check->blocks);
     check->block_count -= end - at;
     struct check_block *block = &check->blocks[at];
-    *block = (struct check_block){.address = address, .bytes = bytes, .number = number};
+    *block = (struct check_block){
+        .address = address, .bytes = bytes, .number = number, .is_scratch = is_scratch};
+    check->has_scratch = check->has_scratch || is_scratch;
     strncpy(block->label, label, sizeof block->label - 1);
     check->block_count++;
     struct check_space *slab = gpu_check_slab_of(check, address);
@@ -150,6 +152,17 @@ void gpu_check_block_free(struct check *check, uint64_t number, const char *wher
 }
 
 /* ---- what is written ---- */
+
+void gpu_check_scratch_begin(struct check *check) {
+    for (size_t i = 0; check->has_scratch && i < check->block_count; i++) {
+        const struct check_block *block = &check->blocks[i];
+        struct check_space *slab =
+            block->is_scratch ? gpu_check_slab_of(check, block->address) : NULL;
+        if (slab != NULL) {
+            gpu_check_space_mark(slab, block->address - slab->base, block->bytes, false);
+        }
+    }
+}
 
 void gpu_check_filled(struct check *check, uint64_t address, uint64_t bytes) {
     struct check_space *slab = gpu_check_slab_of(check, address);

@@ -27,7 +27,8 @@
 /* A block of the script's; a freed one is kept until its addresses are another's. */
 struct check_block {
     uint64_t address, bytes, number;
-    uint64_t freed; /* its number among those that were freed; 0: it is not */
+    uint64_t freed;  /* its number among those that were freed; 0: it is not */
+    bool is_scratch; /* a graph's temporary */
     char label[CHECK_LABEL_BYTES], where[CHECK_LABEL_BYTES];
 };
 
@@ -51,7 +52,8 @@ struct check {
     size_t slab_count, slab_capacity;
     struct check_block *blocks; /* owned; by address, none overlap */
     size_t block_count, block_capacity;
-    uint64_t free_count;        /* blocks freed so far */
+    uint64_t free_count; /* blocks freed so far */
+    bool has_scratch;
     struct check_space *others; /* owned: of modules and of shared memory */
     size_t other_count, other_capacity;
     struct check_heap *heap; /* owned */
@@ -70,7 +72,9 @@ void gpu_check_destroy(struct check *check);
 void gpu_check_slab_create(struct check *check, uint64_t address, uint64_t bytes);
 void gpu_check_slab_destroy(struct check *check, uint64_t address);
 void gpu_check_block_create(struct check *check, uint64_t number, uint64_t address, uint64_t bytes,
-                            const char *label);
+                            const char *label, bool is_scratch);
+/* A launch of a graph begins, and does nothing beside others: its temporaries have no history. */
+void gpu_check_scratch_begin(struct check *check);
 void gpu_check_block_free(struct check *check, uint64_t number, const char *where);
 
 /* A copy, upload or fill has been done, or somebody else may write there. `src` may be memory of

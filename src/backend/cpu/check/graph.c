@@ -162,6 +162,7 @@ void gpu_cpu_graph_run_checked(struct backend_stream *stream, struct cpu_item *i
     struct backend_graph *graph = item->u.run.graph;
     const struct place place = {stream, item, item->seq};
     gpu_cpu_graph_prepare(graph, item);
+    gpu_check_scratch_begin(graph->device->check);
     graph->slot = stream->slot;
     graph->seq = item->seq;
     graph->order->failed = body_do(&place, graph);

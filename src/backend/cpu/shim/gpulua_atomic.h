@@ -2,12 +2,13 @@
 #ifndef GPULUA_ATOMIC_H
 #define GPULUA_ATOMIC_H
 
-// Replaces *address by next(old) and returns old, for what the processor has no instruction for.
+// Replaces *address by next(old) and returns old, for what the processor has no instruction for. In
+// check mode the first exchange finds the value: a read by itself would be seen, behind a fence.
 template <class T, class Word, class Next>
 GPULUA_INLINE T gpulua_atomic_update(T *address, Next next) {
     static_assert(sizeof(T) == sizeof(Word), "same bits");
     Word *word = reinterpret_cast<Word *>(address);
-    Word old_bits = __atomic_load_n(word, __ATOMIC_RELAXED), new_bits;
+    Word old_bits = GPULUA_IS_CHECKED ? Word(0) : __atomic_load_n(word, __ATOMIC_RELAXED), new_bits;
     T old_value;
     do {
         __builtin_memcpy(&old_value, &old_bits, sizeof(T));
