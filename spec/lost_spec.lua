@@ -590,7 +590,7 @@ describe("a lost device", function()
     local dev <close> = support.open { restarts = 1000, window = 1 }
     local mod = dev:compile(support.spin_source .. [[
       extern "C" __global__ void add(const int *x, int *y, int a) { *y += a * *x; }]])
-    local add, count, ticks = mod.add, 3000, support.ticks(dev, 0.5)
+    local add, count, ticks = mod.add, 20000, support.ticks(dev, 0.3)
     local one = dev:buffer("i32", 1, { durable = true }):fill(1)
     local sum, s = dev:buffer("i32", 1, { durable = true }):fill(0), dev:buffer("i32", 1, { durable = true }):fill(0)
     local function body(a) for _ = 1, count do add:launch(support.one, one, sum, a) end end
