@@ -490,6 +490,47 @@ describe("hazards", function()
     end)
   end)
 
+  it("waits for what hundreds of streams have under way, with a graph and with a launch", function()
+    support.wants_time(pending)
+    local other <close> = support.open() -- with no stream yet
+    local count, kernels = 256, other:compile(support.clock_source .. [[
+      extern "C" __global__ void slow(int *x, long long ticks) {
+        long long end = now() + ticks;
+        while (now() < end) { }
+        *x += 1;
+      }
+      extern "C" __global__ void add(const int *x, int *y) { *y += *x; }
+      extern "C" __global__ void all(const int *a, const int *b, const int *c, const int *d, int *y) {
+        int s = 0;
+        for (int i = 0; i < 64; i++) s += a[i] + b[i] + c[i] + d[i];
+        *y = s;
+      }]])
+    local one, few, streams, parts = { grid = 1, block = 1 }, support.ticks(other, 0.002), {}, {}
+    local sum, rows = other:buffer("i32", 1):fill(0), {}
+    for i = 1, 4 do rows[i] = other:buffer("i32", 64):fill(0) end
+    for i = 1, count do
+      streams[i] = other:stream()
+      parts[i] = other:buffer("i32", 1):fill(0)
+    end
+    local graph <close> = other:capture(function()
+      for i = 1, count do kernels.add:launch(one, parts[i], sum) end
+    end)
+    for _ = 1, 2 do
+      other:synchronize()
+      for i = 1, count do
+        kernels.slow:launch({ grid = 1, block = 1, stream = streams[i] }, parts[i], few)
+      end
+      graph:launch()
+    end
+    assert.equal(3 * count, sum:read()[1])
+    for i = 1, count do
+      kernels.slow:launch({ grid = 1, block = 1, stream = streams[i] },
+        rows[(i - 1) // 64 + 1]:slice((i - 1) % 64 + 1, (i - 1) % 64 + 1), few)
+    end
+    kernels.all:launch(one, rows[1], rows[2], rows[3], rows[4], sum)
+    assert.equal(count, sum:read()[1])
+  end)
+
   it("counts the waits it issues and those it leaves out", function()
     scene(function(x, y, _, a, b)
       local before = dev:stats()

@@ -131,6 +131,28 @@ static gpulua_status spill_waits(struct gpu_envelope *envelope, struct gpu_error
     return status;
 }
 
+/* The order with other streams has a place in marks; what an operation depends on has none but in
+ * its own record, which has to wait for some of it then. */
+static gpulua_status make_room(struct gpu_envelope *envelope, struct gpu_error *error) {
+    struct gpu_device *device = envelope->stream->device;
+    const struct gpu_waits *waits = &envelope->waits;
+    for (uint32_t i = 0; i < waits->count; i++) {
+        if ((waits->items[i].flags & WIRE_WAIT_ORDER) != 0) {
+            return spill_waits(envelope, error);
+        }
+    }
+    struct gpu_op *op = gpu_op_find_pending(
+        device, (struct gpu_point){.slot = waits->items[0].stream, .seq = waits->items[0].seq});
+    if (!op) {
+        gpu_device_poll(device);
+        return GPULUA_OK;
+    }
+    gpu_op_retain(op);
+    gpulua_status status = gpu_op_wait(op, -1, error);
+    gpu_op_release(op);
+    return status;
+}
+
 /* As if the fence had been lost on its way: the script side believes that it is there. */
 static void leave_out_wait(struct gpu_device *device, struct wire_record *record) {
     struct wire_wait *waits = gpu_wire_record_waits(record);
@@ -165,7 +187,7 @@ gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcod
             return gpu_error_set(error, GPULUA_OUT_OF_MEMORY,
                                  "no host memory to record the uses of '%s'", envelope->label);
         }
-        gpulua_status status = waits->is_full ? spill_waits(envelope, error) : GPULUA_OK;
+        gpulua_status status = waits->is_full ? make_room(envelope, error) : GPULUA_OK;
         if (status) {
             return status;
         }
