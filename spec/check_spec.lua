@@ -773,6 +773,16 @@ for _, isolate in ipairs { "none", "process" } do
       support.finds("check_spec.lua", "InvalidData", { "read buffer 'temporary', never written there" }, graph:launch())
     end)
 
+    it("a race in memory that two arguments have is that of the one that may do it", function()
+      local shift = dev:compile([[
+        extern "C" __global__ void shift(int n, const float *from, float *to) {
+          int i = threadIdx.x;
+          if (i < n) to[i] = from[i];
+        }]]).shift
+      local x = dev:buffer("f32", 65):fill(1)
+      finds("RaceFound", "wrote argument 3 ('to')", shift, { grid = 1, block = 64 }, 64, x:slice(2, 65), x:slice(1, 64))
+    end)
+
     it("the block that comes last is known by every atomic operation", function()
       local mod = dev:compile([[
         __device__ unsigned count;

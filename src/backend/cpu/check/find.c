@@ -151,23 +151,28 @@ static void nearest_text(const struct check_run *run, const struct check_access 
              param, name);
 }
 
-/* A use that has the bytes, and forbids what is done with them. */
-static const struct check_use *forbidding_use(const struct check_run *run,
-                                              const struct check_access *access) {
+/* A use that has the bytes: one that allows what is done with them, if there is any. */
+static const struct check_use *use_of(const struct check_run *run,
+                                      const struct check_access *access) {
+    const struct check_use *found = NULL;
+    uint32_t wanted = gpu_check_access_wanted(access->flags);
     for (uint32_t i = 0; i < run->use_count; i++) {
         const struct check_use *use = &run->uses[i];
         uint64_t offset = access->address - use->address;
         if (offset < use->bytes && access->bytes <= use->bytes - offset) {
-            return use;
+            if ((wanted & ~use->access) == 0) {
+                return use;
+            }
+            found = found != NULL ? found : use;
         }
     }
-    return NULL;
+    return found;
 }
 
 GPU_CPU_ON_FIBRE void gpu_check_find_undeclared(struct cpu_context *context,
                                                 const struct check_access *access) {
     struct check_run *run = gpu_check_run_of(context);
-    const struct check_use *use = forbidding_use(run, access);
+    const struct check_use *use = use_of(run, access);
     const struct check_block *block = gpu_check_block_of(run->check, access->address);
     const char *verb = verb_of(access->flags);
     char name[NAME_BYTES], near[2 * NAME_BYTES + 128], size[40];
@@ -211,7 +216,7 @@ GPU_CPU_ON_FIBRE void gpu_check_find_misaligned(struct cpu_context *context,
     struct check_run *run = gpu_check_run_of(context);
     const struct check_block *block = gpu_check_block_of(run->check, access->address);
     char name[NAME_BYTES];
-    block_name(run, block, forbidding_use(run, access), name, sizeof name);
+    block_name(run, block, use_of(run, access), name, sizeof name);
     finding(context, GPULUA_INVALID_ARGUMENT,
             "%s %" PRIu64 " bytes at once of %s at byte %" PRIu64 ", which is no multiple of %u",
             verb_of(access->flags), access->bytes, name,
@@ -259,7 +264,7 @@ GPU_CPU_ON_FIBRE void gpu_check_find_race(struct cpu_context *context,
     char name[NAME_BYTES], place[96];
     uint64_t at;
     if (block != NULL) {
-        block_name(run, block, forbidding_use(run, access), name, sizeof name);
+        block_name(run, block, use_of(run, access), name, sizeof name);
         at = address - block->address;
     } else {
         uintptr_t start = (uintptr_t)context->dynamic_shared;
