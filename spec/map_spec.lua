@@ -381,6 +381,7 @@ describe("map", function()
       ["sin(x, x)"] = { "sin takes 1 argument, got 2" },
       ["atan2(x)"] = { "atan2 takes 2 arguments, got 1" },
       ["min(x)"] = { "min takes at least 2 arguments, got 1" },
+      ["max(x" .. (", x"):rep(16) .. ")"] = { "max takes at most 16 arguments, got 17" },
       ["x and x"] = { "a condition expected", "at 1" },
       ["not x"] = { "a condition expected", "at 5" },
       ["1 + (x < 2)"] = { "a condition is no number", "at 5" },

@@ -530,6 +530,13 @@ describe("rng", function()
       refused("InvalidArgument", { "offset: a whole number expected, got" }, dev.rng, dev, { offset = 0 / 0 })
       refused("InvalidArgument", { "ordering: philox has no 'best'" }, dev.rng, dev, { ordering = "best" })
       refused("InvalidArgument", { "dimensions: philox has none" }, dev.rng, dev, { dimensions = 2 })
+      local seventh <close> = dev:rng { seed = 7 }
+      refused("InvalidArgument", { "restore: a state", "it has no seed" }, seventh.restore, seventh, {})
+      refused("InvalidArgument", { "restore: a state", "it has no offset" }, seventh.restore, seventh, { seed = 3 })
+      refused("InvalidArgument", { "restore: it has no option 'sed'" }, seventh.restore, seventh,
+        { seed = 3, offset = 1, sed = 1 })
+      refused("InvalidArgument", { "restore: a table expected, got number" }, seventh.restore, seventh, 4)
+      assert.equal(7, seventh:state().seed)
       refused("InvalidArgument", { "with a state there is no option 'seed'" }, dev.rng, dev, { state = {}, seed = 1 })
       refused("InvalidArgument", { "rng: a table expected, got boolean" }, dev.rng, dev, { state = true })
       local rng <close> = rng_of(1)

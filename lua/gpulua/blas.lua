@@ -56,7 +56,7 @@ local function factor(call, given, name, default, kind)
     return value[1], value[2]
   end
   fail(call, "%s: a number%s expected, got %s", name, kind:sub(1, 1) == "c" and " or a pair of numbers" or "",
-    tostring(value))
+    core.type(value) or type(value))
 end
 
 local function check_buffer(self, call, name, value, kind, types)
@@ -556,7 +556,7 @@ function blas.rot(self, given)
   local x, y, kind, n, incx, incy = two(self, "rot", given, rot_options)
   for _, name in ipairs { "c", "s" } do
     if type(given[name]) ~= "number" then
-      fail("rot", "%s: a number expected, got %s", name, tostring(given[name]))
+      fail("rot", "%s: a number expected, got %s", name, core.type(given[name]) or type(given[name]))
     end
   end
   return launch_vector(self, "rot", given, x, y, nil, n, incx, incy, given.c, 0, given.s, kind, 0)

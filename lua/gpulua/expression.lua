@@ -408,8 +408,10 @@ local function call(self, name, at)
   end
   expect(self, ")")
   if #args < known[1] or #args > known[2] then
-    fail(self, ("%s takes %s%d argument%s, got %d"):format(name, known[1] ~= known[2] and "at least " or "", known[1],
-      known[1] == 1 and "" or "s", #args), at)
+    local is_more = #args > known[2]
+    local limit = is_more and known[2] or known[1]
+    local kind = known[1] == known[2] and "" or is_more and "at most " or "at least "
+    fail(self, ("%s takes %s%d argument%s, got %d"):format(name, kind, limit, limit == 1 and "" or "s", #args), at)
   end
   return known[3](self, args)
 end

@@ -139,7 +139,7 @@ local function transform(self, call, from, to, input, output, options)
     if options.scale ~= nil then
       scale = options.scale
       if type(scale) ~= "number" then
-        fail(call, "scale: a number expected, got %s", tostring(scale))
+        fail(call, "scale: a number expected, got %s", core.type(scale) or type(scale))
       end
     end
     if options.stream ~= nil or options.label ~= nil then

@@ -204,13 +204,14 @@ local function whole(name, value)
 end
 
 -- A copy of a state as state() gives it, or of options, with all that is not said.
-local function check_state(given)
+local function check_state(given, call)
+  call = call or "rng"
   if type(given) ~= "table" then
-    fail("rng", "a table expected, got %s", core.type(given) or type(given))
+    fail(call, "a table expected, got %s", core.type(given) or type(given))
   end
   for name in pairs(given) do
     if not state_fields[name] then
-      fail("rng", "it has no option '%s'%s", tostring(name), arguments.instead(state_fields))
+      fail(call, "it has no option '%s'%s", tostring(name), arguments.instead(state_fields))
     end
   end
   local made = { generator = given.generator == nil and "philox" or given.generator,
@@ -219,17 +220,17 @@ local function check_state(given)
     offset = given.offset == nil and 0 or whole("offset", given.offset) }
   local name = made.generator
   if name ~= "philox" and not library_generators[name] then
-    fail("rng", "generator: philox, xorwow, mrg32k3a, sobol32, scrambled_sobol32, sobol64 or scrambled_sobol64 "
+    fail(call, "generator: philox, xorwow, mrg32k3a, sobol32, scrambled_sobol32, sobol64 or scrambled_sobol64 "
       .. "expected, got %s", tostring(name))
   end
   local known = orderings[name] or quasi_ordering
   if not known[made.ordering] then
-    fail("rng", "ordering: %s has no '%s'", name, tostring(made.ordering))
+    fail(call, "ordering: %s has no '%s'", name, tostring(made.ordering))
   end
   if known == quasi_ordering then
     local dimensions = given.dimensions == nil and 1 or whole("dimensions", given.dimensions)
     if dimensions < 1 or dimensions > dimensions_max then
-      fail("rng", "dimensions: 1 to %d expected, got %d", dimensions_max, dimensions)
+      fail(call, "dimensions: 1 to %d expected, got %d", dimensions_max, dimensions)
     elseif made.seed ~= 0 then
       fail("rng", "seed: %s has none", name)
     end
@@ -269,10 +270,15 @@ end
 -- not block. InvalidArgument: the state is of another generator, ordering or number of dimensions. CaptureActive.
 function rng.restore(self, state)
   check_open(self, "restoring an rng")
-  local wanted = check_state(state)
+  local wanted = check_state(state, "restore")
   for _, name in ipairs { "generator", "ordering", "dimensions" } do
     if wanted[name] ~= self[name] then
       fail("restore", "%s: this rng's is %s, the state's %s", name, tostring(self[name]), tostring(wanted[name]))
+    end
+  end
+  for _, name in ipairs { "seed", "offset" } do
+    if state[name] == nil then
+      fail("restore", "a state as rng:state() gives it expected: it has no %s", name)
     end
   end
   self.seed = wanted.seed

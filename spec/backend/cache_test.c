@@ -318,8 +318,16 @@ static void folders(void) {
     folder_fill(stranger, 100 << 20, 1000000);
     folder_fill(abandoned, 1 << 20, 1000000);
     int hold = gpu_cache_folder_hold(held);
+    char left[600], making[600];
+    snprintf(left, sizeof left, "%s/.new-left", young);
+    sparse_make(left, 9 << 20);
+    make_old(left, 1000000);
+    snprintf(making, sizeof making, "%s/.new-making", young);
+    sparse_make(making, 9 << 20);
     make_old(held, 1000000);
     put(in_root("folders"), "second", "2");
+    tap_check(&tap, access(left, F_OK) != 0 && access(making, F_OK) == 0,
+              "what a compiler that was ended has left in one goes, not what is being made");
     tap_check(&tap, hold >= 0 && access(folder, F_OK) != 0,
               "a folder counts with all that is in it, and the oldest goes");
     snprintf(inner, sizeof inner, "%s/header.h.gch/large", held);

@@ -197,6 +197,23 @@ static bool list_add(struct list *list, int folder, const char *name, const stru
     return true;
 }
 
+/* What writers into the folder have abandoned. */
+static void folder_sweep(int parent, const char *name, time_t now) {
+    DIR *stream = stream_open(parent, name);
+    for (const struct dirent *found = stream != NULL ? stream_next(stream) : NULL; found != NULL;
+         found = stream_next(stream)) {
+        struct stat facts;
+        if (starts_with(found->d_name, CACHE_TEMPORARY_PREFIX) &&
+            fstatat(dirfd(stream), found->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(facts.st_mode) && facts.st_mtim.tv_sec + CACHE_TEMPORARY_AGE_S < now) {
+            (void)unlinkat(dirfd(stream), found->d_name, 0);
+        }
+    }
+    if (stream != NULL) {
+        closedir(stream);
+    }
+}
+
 /* Lists entries; removes what writers have abandoned. */
 static void folder_list(int folder, struct list *list) {
     DIR *stream = stream_open(folder, ".");
@@ -215,8 +232,13 @@ static void folder_list(int folder, struct list *list) {
             folder_remove(folder, name, 0);
         } else if (!is_folder && starts_with(name, CACHE_TEMPORARY_PREFIX) && is_abandoned) {
             (void)unlinkat(folder, name, 0);
-        } else if (name_is_entry(name, is_folder) && !list_add(list, folder, name, &facts)) {
-            break;
+        } else if (name_is_entry(name, is_folder)) {
+            if (is_folder) {
+                folder_sweep(folder, name, now);
+            }
+            if (!list_add(list, folder, name, &facts)) {
+                break;
+            }
         }
     }
     if (stream != NULL) {

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backend/cache.h"
 #include "backend/cpu/job.h"
 #include "backend/cpu/messages.h"
 #include "backend/cpu/process.h"
@@ -209,7 +210,8 @@ static bool precompiled_make(struct job *job, char *path, size_t path_bytes) {
     struct gpu_cache_key key;
     gpu_cache_key_init(&key, parts, bytes, count);
     if ((size_t)snprintf(path, path_bytes, "%s/%.32s", folder, key.hex) >= path_bytes ||
-        (size_t)snprintf(making, sizeof making, "%s/.XXXXXX", job->shim_folder) >= sizeof making) {
+        (size_t)snprintf(making, sizeof making, "%s/" CACHE_TEMPORARY_PREFIX "XXXXXX",
+                         job->shim_folder) >= sizeof making) {
         return false;
     }
     if (access(path, R_OK) == 0) {
