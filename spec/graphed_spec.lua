@@ -22,6 +22,13 @@ describe("a graphed function", function()
     return all
   end
 
+  it("says what it is when its device is closed", function()
+    local other = support.open()
+    local fast = other:graphed(function() end)
+    other:close()
+    assert.truthy(tostring(fast):find("gpulua.graphed on", 1, true))
+  end)
+
   it("is not warm when its first call has failed", function()
     local x = dev:buffer("f32", n):fill(1)
     local fast <close> = dev:graphed(function(k)

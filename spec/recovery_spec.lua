@@ -930,6 +930,16 @@ describe("a device that was lost", function()
     os.execute("rm -r " .. folder)
   end)
 
+  it("counts the events of all its lives", function()
+    local dev <close> = open()
+    for _ = 1, 5 do dev:stream():use(function() dev:buffer("i32", 4):fill(1) end) end
+    dev:synchronize()
+    local before = dev:stats().events_created
+    lose(dev)
+    assert.truthy(before > 0)
+    assert.truthy(dev:stats().events_created >= before)
+  end)
+
   it("restores what a recorder held, which ends with the device", function()
     local dev <close> = open()
     local x = dev:buffer("i32", 4, { durable = true }):fill(100)

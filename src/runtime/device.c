@@ -809,8 +809,9 @@ void gpu_device_stats(struct gpu_device *device, struct gpu_stats *stats) {
     if (device->link) { /* of this life of the device */
         const struct wire_page *page = device->link->page;
         uint64_t ended = atomic_load_explicit(&page->events_ended, memory_order_relaxed);
-        stats->events_created = atomic_load_explicit(&page->events_made, memory_order_relaxed);
-        stats->events_live = stats->events_created - ended;
+        uint64_t made = atomic_load_explicit(&page->events_made, memory_order_relaxed);
+        stats->events_created += made; /* those of former lives are there */
+        stats->events_live = made - ended;
     }
 }
 

@@ -442,6 +442,8 @@ static void begin(struct gpu_device *device) {
     device->failures_seen = device->failures_forgotten = 0;
     device->backlog_bytes = device->backlog_sent_bytes = 0; /* of a life that did not begin */
     bool is_spare = false;
+    uint64_t events_made =
+        atomic_load_explicit(&device->link->page->events_made, memory_order_relaxed);
     if (gpu_wire_link_restart(device->link, device->done, &is_spare, &failed)) {
         gpu_error_finish(&device->lost);
         gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s did not come up again: %s",
@@ -449,6 +451,7 @@ static void begin(struct gpu_device *device) {
         pause_first(recovery);
         return;
     }
+    device->stats.events_created += events_made;
     if (!is_spare && failed.status != GPULUA_OK && device->on_log) {
         char line[256];
         snprintf(line, sizeof line, "the spare of device %s could not take over: %.180s",
