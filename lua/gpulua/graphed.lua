@@ -322,7 +322,7 @@ return function(device, options, f)
   if warmup < 0 or math.type(warmup) ~= "integer" then
     core.raise("InvalidArgument", ("warmup of graphed: a whole number from 0 on expected, got %s"):format(warmup))
   end
-  return sealed(setmetatable({ false, false, false, f, false, 0, device = device, device_name = device.name, warmup = warmup,
-    label = options.label, pool = options.pool, is_strict = device.check and true or false, runs = 0, eager = 0,
-    captures = 0, patches = 0, reasons = {}, noted = 0, forgotten = 0 }, graphed), graphed)
+  return sealed(setmetatable({ false, false, false, f, false, 0, device = device, device_name = device.name,
+    warmup = warmup, label = options.label, pool = options.pool, is_strict = device.check and true or false,
+    runs = 0, eager = 0, captures = 0, patches = 0, reasons = {}, noted = 0, forgotten = 0 }, graphed), graphed)
 end
