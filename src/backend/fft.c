@@ -91,7 +91,8 @@ void gpu_fft_loops(const struct fft_plan *plan, bool is_x, struct fft_loops *loo
 
 char *gpu_fft_describe(const struct fft_plan *plan,
                        const uint64_t work_bytes[FFT_DIRECTION_COUNT]) {
-    static const char rest[] = "out: out void*, work: out void*, work_bytes: u64, scale: f64\n";
+    /* The work area and its size have no names: no graph is to bind them. */
+    static const char rest[] = "out: out void*, out void*, u64, scale: f64\n";
     char text[768] = "";
     int used = 0;
     if (plan->has_forward) {
