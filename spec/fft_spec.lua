@@ -571,7 +571,7 @@ describe("fft", function()
     for place, value in pairs { ["fft_forward#1.work_bytes"] = 0, ["fft_forward#1.3"] = a, ["fft_forward#1.4"] = 0 } do
       support.raises("InvalidArgument", "has no '" .. place, graph.bind, graph, { [place] = value })
     end
-    support.raises("InvalidArgument", "share memory", graph.bind, graph, 
+    support.raises("InvalidArgument", "share memory", graph.bind, graph,
       { ["fft_forward#1.in"] = out:view("f64"):slice(1, 8) })
     local scaled <close> = dev:fft { shape = 8, kind = "r2c", type = "f64", output = { strides = { 1 } }, scale = 2 }
     assert.is_false((graph:update(function() scaled:forward(a, out) end)))
