@@ -583,6 +583,30 @@ describe("a lost device", function()
     end
   end)
 
+  it("is not told once more of tasks that have ended, or where the device stays lost, when somebody knows", function()
+    for _, restarts in ipairs { 0, 5 } do
+      local output, code = support.script(([[
+        local gpu = require "gpulua"
+        local dev = gpu.device(os.getenv "GPULUA_DEVICE", { restarts = %d })
+        local fill = dev:compile('extern "C" __global__ void fill(int *x, int by) { x[0] = by; }').fill
+        local x, y = dev:buffer("i32", 1, { durable = true }), dev:buffer("i32", 1, { durable = true })
+        gpu.all(x:fill(1), y:fill(1))
+        local one = { grid = 1, block = 1 }
+        gpu.spawn(function()
+          dev:inject { fault = 1 }
+          for _ = 1, 3 do pcall(fill.launch, fill, one, x, 1) end -- and ends
+        end)
+        local op
+        pcall(function() op = fill:launch(one, y, 2) end)
+        local ok, err = pcall(y.read, y)
+        print(ok, err.code)
+        pcall(dev.await, dev, 5)
+        print "over"]]):format(restarts))
+      assert.equal("false\tDeviceLost\nover\n", output, restarts)
+      assert.equal(0, code, restarts)
+    end
+  end)
+
   it("leaves a graph that is being changed as it is to be, and not half of it", function()
     if not is_isolated then
       pending "the device lives in this process"

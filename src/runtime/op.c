@@ -365,10 +365,18 @@ static void observe_one(const struct gpu_device *device, struct gpu_failure *fai
     }
 }
 
+/* One seat's: somebody knows of the loss, see is_known. */
+static void note_known(const struct gpu_failure *failure) {
+    if (failure->root && !failure->seat && failure->is_observed) {
+        failure->root->is_observed = true;
+    }
+}
+
 void gpu_failure_observe(const struct gpu_device *device, struct gpu_failure *failure) {
     observe_one(device, failure);
     if (failure->root) {
         observe_one(device, failure->root);
+        note_known(failure->root);
     }
 }
 
@@ -532,11 +540,27 @@ static bool is_of_another(struct gpu_failure *failure, const struct gpu_tasks *t
     return failure->task != 0;
 }
 
+/* A loss that somebody knows of, where nobody goes on as if nothing had happened: the task has
+ * ended, or the device does not come up again. */
+static bool is_known(const struct gpu_device *device, struct gpu_failure *failure,
+                     const struct gpu_tasks *tasks) {
+    bool is_over = failure->task == 0 || !tasks || !tasks->is_live(tasks, failure->task);
+    bool is_up_again = device->recovery.restarts_max > 0 && !device->recovery.is_given_up;
+    return failure->root && failure->root->is_observed && (is_over || !is_up_again);
+}
+
 /* Is it for whoever sits there and runs to see? */
-static bool is_for(struct gpu_failure *failure, const struct gpu_seat *seat,
-                   const struct gpu_tasks *tasks) {
-    return !failure->is_observed && (!failure->seat || !seat || failure->seat == seat) &&
-           !(tasks && is_of_another(failure, tasks));
+static bool is_for(const struct gpu_device *device, struct gpu_failure *failure,
+                   const struct gpu_tasks *tasks, bool is_own) {
+    const struct gpu_seat *seat = gpu_seat_of(device);
+    if (failure->is_observed || (failure->seat && seat && failure->seat != seat)) {
+        return false;
+    }
+    if (is_known(device, failure, tasks)) {
+        failure->is_observed = true;
+        return false;
+    }
+    return !is_own || !tasks || !is_of_another(failure, tasks);
 }
 
 bool gpu_device_take_unobserved(struct gpu_device *device, bool is_own, struct gpu_error *error) {
@@ -548,11 +572,12 @@ bool gpu_device_take_unobserved(struct gpu_device *device, bool is_own, struct g
     uint32_t kept = 0;
     for (uint32_t k = 0; k < device->unobserved_count; k++) {
         struct gpu_failure *failure = device->unobserved[k];
-        if (!is_found && is_for(failure, seat, is_own ? tasks : NULL)) {
+        if (!is_found && is_for(device, failure, tasks, is_own)) {
             gpu_error_copy(error, gpu_failure_error(failure));
             failure->is_observed = is_found = true;
             root = failure->root;
-        } else if (root && failure->root == root && is_for(failure, seat, tasks)) {
+            note_known(failure);
+        } else if (root && failure->root == root && is_for(device, failure, tasks, true)) {
             failure->is_observed = true; /* the same loss, of tasks that have ended */
         }
         if (failure->is_observed) {
@@ -570,8 +595,9 @@ void gpu_failures_observe_of(struct gpu_device *device, const struct gpu_failure
     const struct gpu_tasks *tasks = gpu_tasks_of(device, seat);
     for (uint32_t i = 0; i < device->unobserved_count; i++) {
         struct gpu_failure *failure = device->unobserved[i];
-        if ((failure == root || failure->root == root) && is_for(failure, seat, tasks)) {
+        if ((failure == root || failure->root == root) && is_for(device, failure, tasks, true)) {
             failure->is_observed = true;
+            note_known(failure);
         }
     }
 }
