@@ -13,12 +13,14 @@ local sources, known = {}, {}
 local function lines_of(opts)
   local lines = {}
   for key, value in pairs(opts or {}) do
-    if key == "define" then
+    if key == "defines" then
       for name, text in pairs(value) do
-        lines[#lines + 1] = ("// compile: define %s %s\n"):format(name, text)
+        if text then
+          lines[#lines + 1] = ("// compile: define %s %s\n"):format(name, text == true and 1 or text)
+        end
       end
     elseif key == "names" then
-      for _, name in ipairs(value) do
+      for _, name in ipairs(type(value) == "table" and value or { value }) do
         lines[#lines + 1] = ("// compile: name %s\n"):format(name)
       end
     elseif key ~= "name" then
