@@ -50,6 +50,16 @@ describe("CUDA C", function()
     } do
       assert.are.same(own, run(source), source)
     end
+    for _, source in ipairs {
+      'struct B { __device__ int h() { return 0; } }; extern "C" __global__ void f(int *x) {'
+        .. " struct A : B { __device__ int g() { return threadIdx.x; } }; A a; x[HERE] = a.g(); }",
+      'template <class T> struct P { T v; }; extern "C" __global__ void f(int *x) {'
+        .. " auto l = [](int k) -> P<int> { return P<int>{(int)threadIdx.x + k}; }; x[HERE] = l(0).v; }",
+      'extern "C" __global__ void f(int *x) {'
+        .. " auto l = [](int k) noexcept(true) -> decltype(k + 1) { return threadIdx.x + k; }; x[HERE] = l(0); }",
+    } do
+      assert.are.same(own, run(source), source)
+    end
     assert.are.same(own, run(lane .. [[
       template <int (*F)()> __global__ void f(int *x) { x[HERE] = F(); }]], "f<lane>"))
     assert.are.same(own, run(lane .. [[

@@ -126,6 +126,10 @@ describe("compile", function()
       extern "C" __global__ void value(int *x) { x[0] = THREE; }
     ]]
     assert.equal(3, value_of(source, { include = folder, flags = {} }))
+    assert.equal(3, value_of(source, { flags = "--include-path=" .. folder }))
+    assert.equal(3, value_of(source, { flags = { "-I" .. folder, "--std=c++14", "--diag-suppress=177", "--minimal" } }))
+    assert.equal(8, value_of('extern "C" __global__ void value(int *x) { x[0] = THREE + FIVE; }',
+      { flags = { "--pre-include=" .. folder .. "/three.h", "--define-macro=FIVE=5" } }))
     for option, wrong in pairs { names = 5, include = { 5 }, flags = { "a\nb" } } do
       support.raises("InvalidArgument", option, dev.compile, dev, source, { [option] = wrong })
     end

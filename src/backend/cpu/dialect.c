@@ -142,23 +142,38 @@ static const struct {
                {"blockDim", "gpulua_block_dim()"},
                {"gridDim", "gpulua_grid_dim()"}};
 
+/* What is in front of one piece of the head of a lambda or a class; `at`: it is none. */
+static size_t before_head(struct rewrite *r, size_t at) {
+    static const char *const signs[] = {"->", "*", "&", "::", ":", ",", NULL};
+    if (is_at(r, at, ")") && token_at(r, at)->partner < at) {
+        return token_at(r, at)->partner - 1;
+    }
+    if (is_at(r, at, ">")) {
+        size_t depth = 0;
+        for (size_t i = at; i > 0 && !is_at(r, i, ";") && !is_at(r, i, "{"); i--) {
+            depth += is_at(r, i, ">");
+            if (is_at(r, i, "<") && --depth == 0) {
+                return i - 1;
+            }
+        }
+        return at;
+    }
+    return is_word_at(r, at) || word_in(token_at(r, at), signs) ? at - 1 : at;
+}
+
 /* Does the lambda or class that holds `at` in the kernel keep the kernel's parameters out? */
 static bool is_cut_off(struct rewrite *r, const struct cpu_function *kernel, size_t at) {
     for (size_t i = kernel->body_open + 1; i < at; i++) {
         size_t partner = token_at(r, i)->partner;
         if (is_at(r, i, "{") && partner > at) {
-            /* Backwards over what can stand before the body of a lambda: [..] (..) mutable -> T. */
+            /* Backwards over what can stand before the body of a lambda or a class: [..] (..)
+             * mutable noexcept(..) -> T<U>, struct S : T, U. */
             size_t k = i - 1;
-            while (k > kernel->body_open &&
-                   (is_word_at(r, k) || is_at(r, k, "->") || is_at(r, k, "*") || is_at(r, k, "&") ||
-                    is_at(r, k, "::"))) {
+            for (size_t next = before_head(r, k); next != k; next = before_head(r, k)) {
                 if (is_at(r, k, "struct") || is_at(r, k, "class") || is_at(r, k, "union")) {
                     return true;
                 }
-                k--;
-            }
-            if (is_at(r, k, ")")) {
-                k = token_at(r, k)->partner - 1;
+                k = next;
             }
             if (is_at(r, k, "]") && token_at(r, k)->partner < k) {
                 size_t open = token_at(r, k)->partner;

@@ -60,11 +60,39 @@ static bool flag_add(struct job *job, const char *flag) {
                                               "-modify-stack-limit",
                                               "-ptxas-options",
                                               "-Xptxas",
+                                              "-split-compile",
+                                              "-minimal",
+                                              "-device-int128",
+                                              "-no-cache",
+                                              "-no-source-include",
+                                              "-optimization-info",
+                                              "-builtin-move-forward",
+                                              "-builtin-initializer-list",
+                                              "-diag-error",
+                                              "-diag-warn",
+                                              "-diag-suppress",
+                                              "-display-error-number",
+                                              "-no-display-error-number",
+                                              "-pch",
+                                              "-create-pch",
+                                              "-use-pch",
+                                              "-pch-dir",
+                                              "-pch-verbose",
+                                              "-pch-messages",
+                                              "-instantiate-templates-in-pch",
                                               NULL};
+    static const struct {
+        const char *name, *ours;
+    } renamed[] = {{"-define-macro=", "-D"}, {"-undefine-macro=", "-U"}, {"-include-path=", "-I"}};
     const char *bare = flag[0] == '-' && flag[1] == '-' ? flag + 1 : flag;
     size_t length = strcspn(bare, "= ");
     if (strncmp(bare, "-std=", 5) == 0) {
-        job->standard = bare;
+        static const char *const old[] = {"-std=c++03", "-std=c++11", "-std=c++14", NULL};
+        bool is_old = false; /* which the shim is not written in */
+        for (size_t i = 0; old[i] != NULL; i++) {
+            is_old = is_old || strcmp(bare, old[i]) == 0;
+        }
+        job->standard = is_old ? job->standard : bare;
         return true;
     }
     if (strncmp(bare, "-fmad=", 6) == 0) {
@@ -75,6 +103,21 @@ static bool flag_add(struct job *job, const char *flag) {
         strcmp(bare, "-device-as-default-execution-space") == 0) {
         job->is_device_default = true;
         return true;
+    }
+    for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
+        size_t bytes = strlen(renamed[i].name);
+        if (strncmp(bare, renamed[i].name, bytes) == 0) {
+            job->reads_files = job->reads_files || renamed[i].ours[1] == 'I';
+            return list_add(&job->macros, &job->macro_count,
+                            text_of("%s%s", renamed[i].ours, bare + bytes));
+        }
+    }
+    const char *file = strncmp(bare, "-include=", 9) == 0        ? bare + 9
+                       : strncmp(bare, "-pre-include=", 13) == 0 ? bare + 13
+                                                                 : NULL;
+    if (file != NULL) {
+        job->reads_files = true;
+        return list_add(&job->flags, &job->flag_count, text_of("-include%s", file));
     }
     if (bare[0] == '-' && bare[1] != '\0' && strchr("DUI", bare[1]) != NULL) {
         job->reads_files = job->reads_files || bare[1] == 'I';
