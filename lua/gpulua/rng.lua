@@ -194,10 +194,10 @@ end
 
 local state_fields <const> = { generator = true, seed = true, offset = true, ordering = true, dimensions = true }
 
-local function whole(name, value)
+local function whole(call, name, value)
   local integer = math.tointeger(value)
   if type(value) ~= "number" or not integer then
-    fail("rng", "%s: a whole number expected, got %s", name, core.type(value) or type(value) == "number"
+    fail(call, "%s: a whole number expected, got %s", name, core.type(value) or type(value) == "number"
       and tostring(value) or type(value))
   end
   return integer
@@ -205,7 +205,6 @@ end
 
 -- A copy of a state as state() gives it, or of options, with all that is not said.
 local function check_state(given, call)
-  call = call or "rng"
   if type(given) ~= "table" then
     fail(call, "a table expected, got %s", core.type(given) or type(given))
   end
@@ -216,8 +215,8 @@ local function check_state(given, call)
   end
   local made = { generator = given.generator == nil and "philox" or given.generator,
     ordering = given.ordering == nil and "legacy" or given.ordering,
-    seed = given.seed == nil and 0 or whole("seed", given.seed),
-    offset = given.offset == nil and 0 or whole("offset", given.offset) }
+    seed = given.seed == nil and 0 or whole(call, "seed", given.seed),
+    offset = given.offset == nil and 0 or whole(call, "offset", given.offset) }
   local name = made.generator
   if name ~= "philox" and not library_generators[name] then
     fail(call, "generator: philox, xorwow, mrg32k3a, sobol32, scrambled_sobol32, sobol64 or scrambled_sobol64 "
@@ -228,15 +227,15 @@ local function check_state(given, call)
     fail(call, "ordering: %s has no '%s'", name, tostring(made.ordering))
   end
   if known == quasi_ordering then
-    local dimensions = given.dimensions == nil and 1 or whole("dimensions", given.dimensions)
+    local dimensions = given.dimensions == nil and 1 or whole(call, "dimensions", given.dimensions)
     if dimensions < 1 or dimensions > dimensions_max then
       fail(call, "dimensions: 1 to %d expected, got %d", dimensions_max, dimensions)
     elseif made.seed ~= 0 then
-      fail("rng", "seed: %s has none", name)
+      fail(call, "seed: %s has none", name)
     end
     made.dimensions = dimensions
   elseif given.dimensions ~= nil then
-    fail("rng", "dimensions: %s has none", name)
+    fail(call, "dimensions: %s has none", name)
   end
   return made
 end
@@ -328,7 +327,7 @@ return function(device, options)
     end
     options = options.state
   end
-  local state = check_state(options == nil and {} or options)
+  local state = check_state(options == nil and {} or options, "rng")
   local made = setmetatable({ device = device, generator = state.generator, ordering = state.ordering,
     dimensions = state.dimensions, blocks_max = device.multiprocessors * 16, configs = {} }, rng)
   for what in pairs(labels) do

@@ -479,8 +479,8 @@ static int wait_for_children(lua_State *L, int status, lua_KContext context) {
         task->park_top = lua_gettop(L);
         return lua_yieldk(L, 0, context, wait_for_children);
     }
-    task->is_ending =
-        true; /* what comes may collect, and a finaliser spawn: no child of this one */
+    /* What comes may collect, and a finaliser spawn: no child of this one. */
+    task->is_ending = true;
     bool had_failed = task->outcome != OUTCOME_DONE;
     bool has_failed = take_failure(L, task, had_failed);
     if (has_failed && !had_failed) {

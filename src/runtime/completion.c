@@ -405,7 +405,7 @@ static void losses_end(struct losses *losses) {
 
 /* All that was pending, by streams and places on them. */
 struct lost {
-    struct gpu_op **ops; /* owned; NULL: no memory, or none */
+    struct gpu_op **ops; /* owned; NULL: no memory for it */
     size_t count;
 };
 
@@ -430,17 +430,25 @@ static int compare_lost(const void *key, const void *item) {
     return a < b ? -1 : a > b;
 }
 
+static const struct gpu_op *lost_at(const struct lost *lost, const struct gpu_device *device,
+                                    struct gpu_point point) {
+    if (!lost->ops) {
+        return gpu_op_find_pending(device, point); /* by a longer way */
+    }
+    struct gpu_op *const *found =
+        bsearch(&point, lost->ops, lost->count, sizeof *lost->ops, compare_lost);
+    return found ? *found : NULL;
+}
+
 /* Host memory outlives the device: what was to be written there, and was not, or in part, is not to
  * be read as if it had been. Of the others who waits for one sees what became of its work. */
 static void note_lost_writes(struct gpu_block *block, const struct lost *lost) {
     struct gpu_device *device = block->device;
     const struct gpu_span *spans = gpu_history_spans(&block->history);
-    for (uint32_t i = 0; i < block->history.count && lost->ops; i++) {
+    for (uint32_t i = 0; i < block->history.count; i++) {
         struct gpu_point point = spans[i].write;
-        struct gpu_op *const *found =
-            point.seq ? bsearch(&point, lost->ops, lost->count, sizeof *lost->ops, compare_lost)
-                      : NULL;
-        struct gpu_failure *failure = found ? (*found)->failure : NULL;
+        const struct gpu_op *op = point.seq ? lost_at(lost, device, point) : NULL;
+        struct gpu_failure *failure = op ? op->failure : NULL;
         if (failure && !block->is_host) {
             gpu_failure_release(block->lost);
             block->lost = gpu_failure_retain(failure);
@@ -489,7 +497,7 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
     if (!by_close) {
         lost_find(&lost, device);
     }
-    for (struct gpu_block *block = device->blocks; block && lost.ops; block = block->next) {
+    for (struct gpu_block *block = device->blocks; block && !by_close; block = block->next) {
         note_lost_writes(block, &lost);
     }
     free(lost.ops);

@@ -220,9 +220,8 @@ struct wire_record {
         struct {
             uint64_t address; /* wire address */
             uint64_t bytes;
-            uint64_t number; /* of the allocation: from 1, never reused */
-            uint8_t
-                is_scratch; /* a graph's temporary: what one launch leaves is nothing to the next */
+            uint64_t number;    /* of the allocation: from 1, never reused */
+            uint8_t is_scratch; /* a graph's temporary: no launch finds what another left */
         } block;
         struct {
             uint64_t bytes;
