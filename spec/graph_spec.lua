@@ -647,10 +647,6 @@ describe("tasks and a capture", function()
           return stream, stream.mark, stream
         end,
       }
-      local function usual()
-        collectgarbage("incremental", 200, 100, 13)
-        collectgarbage "generational"
-      end
       local closed = {}
       for name, case in pairs(cases) do
         for _ = 1, 8 do
@@ -663,7 +659,7 @@ describe("tasks and a capture", function()
             call[2](table.unpack(call, 3, call.n))
           end)
           target = nil
-          usual()
+          support.collect_as_usual()
           call[1]:close()
           if not ok then
             assert(type(err) ~= "string", name .. ": " .. tostring(err))

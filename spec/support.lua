@@ -231,6 +231,13 @@ function support.ticks(dev, seconds)
   return math.max(1, math.floor(per_second * seconds))
 end
 
+--- Lua's collector as gpulua starts it: for the end of a spec that has set it, or all that follow are slow.
+function support.collect_as_usual()
+  collectgarbage("incremental", 200, 100, 13)
+  collectgarbage("generational", 20, 100)
+  collectgarbage "restart"
+end
+
 -- ---- numbers ----
 
 --- The nearest binary32 number.

@@ -47,6 +47,7 @@ describe("what a task has ended with", function()
       end)
       assert.equal(1, task:await())
     end
+    finally(support.collect_as_usual)
     collectgarbage("generational", 1, 100)
     for i = 1, 500 do -- what is looked at when those end that wait in a circle collects
       pcall(gpu.run, function()
@@ -57,7 +58,6 @@ describe("what a task has ended with", function()
         b:join()
       end)
     end
-    collectgarbage "incremental"
   end)
 
   it("is not touched by finalisers that find its coroutine", function()
@@ -72,6 +72,7 @@ describe("what a task has ended with", function()
       end })
     end
     for _ = 1, 200 do arm() end
+    finally(support.collect_as_usual)
     collectgarbage("incremental", 100, 200, 8)
     local values = {}
     for i = 1, 300 do values[i] = i end
@@ -85,8 +86,7 @@ describe("what a task has ended with", function()
       assert.are.same({ 301, true, 1, 300 }, { results.n, results[1], results[2], results[301] })
     end
     arm = nil
-    collectgarbage "generational"
-    collectgarbage "incremental"
+    support.collect_as_usual()
     assert.equal(0, seen)
   end)
 

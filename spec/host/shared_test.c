@@ -404,6 +404,9 @@ static void test_two(void) {
 
 /* ---- who is told, who is woken, who waits ---- */
 
+/* Nobody has woken a loop that has slept this long. Less may be the work itself, beside others' on one device. */
+enum { unwoken_ms = 20000 };
+
 /* A loop of the host's own: whenever it has something to do, its descriptor says so. */
 static void *run_polling(void *user) {
     struct seat *seat = user;
@@ -417,9 +420,9 @@ static void *run_polling(void *user) {
     while (gpulua_step(g, 0) > 0) {
         struct pollfd event = {.fd = gpulua_pollfd(g), .events = POLLIN};
         int limit_ms = gpulua_timeout_ms(g);
-        limit_ms =
-            limit_ms < 0 || limit_ms >= 999 ? 2000 : limit_ms; /* 1000: a device is waited for */
-        if (poll(&event, 1, limit_ms) == 0 && limit_ms == 2000) {
+        /* 1000: a device is waited for */
+        limit_ms = limit_ms < 0 || limit_ms >= 999 ? unwoken_ms : limit_ms;
+        if (poll(&event, 1, limit_ms) == 0 && limit_ms == unwoken_ms) {
             snprintf(seat->message, sizeof seat->message, "nobody has woken it");
             seat->failures++;
         }
@@ -481,15 +484,19 @@ static void test_blocking(bool is_shared) {
         gpulua_load_function(g, 0)) {
         exit(1);
     }
-    bool is_woken = gpulua_step(g, 0) == 1 && gpulua_step(g, 0) == 1 &&
-                    gpulua_buffer_map(g, h, GPULUA_READ, &bytes) == GPULUA_OK;
+    int first = gpulua_step(g, 0), second = gpulua_step(g, 0), unwoken = 0;
+    gpulua_status mapped = gpulua_buffer_map(g, h, GPULUA_READ, &bytes);
     do {
+        /* The script has no timers: whatever the time left says, somebody is to wake this. */
         struct pollfd event = {.fd = gpulua_pollfd(g), .events = POLLIN};
-        int limit_ms = gpulua_timeout_ms(g);
-        limit_ms = limit_ms < 0 || limit_ms >= 999 ? 2000 : limit_ms;
-        is_woken = is_woken && (poll(&event, 1, limit_ms) == 1 || limit_ms == 0);
+        unwoken += gpulua_timeout_ms(g) != 0 && poll(&event, 1, unwoken_ms) != 1;
     } while (gpulua_step(g, 0) > 0);
+    /* The second step may find the work over, where the system gave this thread no time between. */
+    bool is_woken = first == 1 && second >= 0 && mapped == GPULUA_OK && unwoken == 0;
     check(is_woken, "a host that has blocked between two steps is woken all the same");
+    if (!is_woken) {
+        printf("# steps: %d, %d; mapped: %d; not woken: %d\n", first, second, (int)mapped, unwoken);
+    }
     gpulua_buffer_release(h);
     gpulua_close(g);
     gpulua_device_close(of_a.device);
