@@ -278,7 +278,8 @@ typedef struct gpulua_device_config {
     double window_s;
     int spare;         /* not 0: a second process with the device open waits to take over */
     double watchdog_s; /* an operation that takes longer, once nothing is in front of it, loses the
-                          device; 0: any time */
+                          device; so does one that does not answer ten times as long, 20 s at
+                          least, while nothing runs; 0: any time */
     /* A folder: a GPU in a process of its own that is lost to a fault of a kernel leaves a small
      * core dump for cuda-gdb there, in a new file, which the error names; the error then comes as
      * much later. NULL: $GPULUA_COREDUMP, else none. */

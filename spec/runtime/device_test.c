@@ -9,6 +9,7 @@
 #include "runtime/device.h"
 #include "runtime/memory.h"
 #include "runtime/op_ref.h"
+#include "runtime/state.h"
 #include "runtime/work.h"
 
 static int passed, failed, skipped;
@@ -203,6 +204,46 @@ static void test_lost(void) {
     gpu_device_release(device);
 }
 
+/* A process that says nothing any more, while nothing runs and on its way to the next life. */
+static void test_silent(void) {
+    struct gpu_device_info info = {
+        .name = "cpu", .isolation = GPULUA_ISOLATE_PROCESS, .watchdog_s = 0.05};
+    struct gpu_device *device = NULL;
+    check(gpu_device_open(&info, &device, &error) == GPULUA_OK &&
+              device->watchdog.patience_ns >= INT64_C(10000000000),
+          "process", "who is asked has some time, whatever the watchdog's");
+    if (!device) {
+        return;
+    }
+    device->watchdog.patience_ns = 400000000;
+    struct gpu_block_info wanted = {.byte_count = 64u << 20};
+    struct gpu_block *block = NULL;
+    kill(gpu_device_pid(device), SIGSTOP);
+    check(gpu_block_create(device, &wanted, &block, &error) == GPULUA_DEVICE_LOST &&
+              strstr(error.message, "it had not answered 'slab' after 0.4 s"),
+          "process", "who does not answer is lost, with what it was asked");
+    gpu_error_finish(&error);
+    struct gpu_op *returning = gpu_device_return(device);
+    while (gpu_device_state(device) == GPU_DEVICE_LOST) {
+        gpu_device_nap(device, 1000000);
+        (void)gpu_device_poll(device);
+    }
+    int second = gpu_device_pid(device);
+    kill(second, SIGSTOP);
+    bool is_on_its_way = gpu_device_state(device) == GPU_DEVICE_RETURNING;
+    check(is_on_its_way && gpu_device_alarm_ns(device) < INT64_MAX, "process",
+          "whoever waits in a loop of its own is told when to look");
+    check(returning && gpu_op_wait(returning, INT64_C(20000000000), &error) == GPULUA_OK &&
+              gpu_op_status(returning) == GPULUA_OK && gpu_device_pid(device) != second,
+          "process", "a life that says nothing is not waited for: there is a next one");
+    gpu_op_release(returning);
+    check(gpu_block_create(device, &wanted, &block, &error) == GPULUA_OK, "process",
+          "and that one works");
+    gpu_block_release(block);
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
 /* ---- loose references ---- */
 
 static bool fill(struct gpu_stream *stream, struct gpu_block *block, const char *label,
@@ -365,6 +406,7 @@ int main(void) {
         test_budget(transports[i].name, transports[i].isolation);
     }
     test_lost();
+    test_silent();
     test_loose_lost();
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed != 0;

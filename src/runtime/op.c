@@ -664,6 +664,8 @@ gpulua_status gpu_request_unchecked(struct gpu_device *device, struct wire_recor
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a request");
     }
     record->seq = request->seq;
+    request->takes_long =
+        record->opcode == WIRE_OP_MODULE_COMPILE || record->opcode == WIRE_OP_MODULE_LOAD;
     gpu_op_retain(request);
     gpulua_status status = gpu_device_publish(device, record, error);
     if (status) {

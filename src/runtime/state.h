@@ -43,11 +43,12 @@ enum gpu_op_state { GPU_OP_PENDING, GPU_OP_SUCCEEDED, GPU_OP_FAILED };
 
 /* What all have comes first, so that work touches as little memory as it can. */
 struct gpu_op {
-    uint32_t refs;     /* the stream's or request list's own while pending, and the callers' */
-    uint8_t state;     /* enum gpu_op_state */
-    bool is_replied;   /* requests: the reply is here, the next poll ends it */
-    bool has_deadline; /* in the device's watchdog */
-    bool has_extras;   /* some of what is last in here */
+    uint32_t refs;         /* the stream's or request list's own while pending, and the callers' */
+    uint8_t state;         /* enum gpu_op_state */
+    bool is_replied;       /* requests: the reply is here, the next poll ends it */
+    bool has_deadline : 1; /* in the device's watchdog */
+    bool has_extras : 1;   /* some of what is last in here */
+    bool takes_long : 1;   /* requests: the answer may take any time: code is made */
     struct gpu_device *device; /* retained */
     struct gpu_stream *stream; /* retained while pending; NULL: a request, or over */
     uint64_t stream_number;    /* 0: a request */
@@ -333,6 +334,9 @@ struct gpu_watchdog {
     int64_t watched_ns;      /* since then */
     bool was_loading;        /* code, when last looked at */
     bool is_again;           /* it is watched anew, since that ended */
+    uint64_t asked_number;   /* of the request that is waited for, when last seen; 0: of none */
+    int64_t asked_ns;        /* since then */
+    int64_t patience_ns;     /* how long it may be waited for */
     struct gpu_deadline {
         struct gpu_op *op; /* retained */
         int64_t at_ns;

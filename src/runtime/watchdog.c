@@ -12,10 +12,17 @@
 /* For the word of an operation that is over, which nobody had asked for before. */
 #define WORD_NS INT64_C(2000000)
 #define BACKLOG_NS INT64_C(5000000) /* between two tries to send what found no room */
+/* A request is waited for so many terms, and no less than so long: drivers and slow machines. */
+#define REQUEST_TERMS 10
+#define REQUEST_NS INT64_C(20000000000)
 
 void gpu_watchdog_init(struct gpu_device *device, double seconds) {
     device->watchdog.term_ns = seconds > 0 ? (int64_t)(seconds * 1e9) : 0;
     device->watchdog.next_ns = INT64_MAX;
+    int64_t terms_ns = device->watchdog.term_ns < INT64_MAX / REQUEST_TERMS
+                           ? device->watchdog.term_ns * REQUEST_TERMS
+                           : INT64_MAX;
+    device->watchdog.patience_ns = terms_ns > REQUEST_NS ? terms_ns : REQUEST_NS;
 }
 
 static void drop(struct gpu_watchdog *watchdog, uint32_t place) {
@@ -124,12 +131,13 @@ int64_t gpu_device_alarm_ns(const struct gpu_device *device) {
     if (device->state == GPU_DEVICE_LOST && gpu_recovery_is_possible(device)) {
         return device->recovery.next_ns;
     }
-    if (device->state != GPU_DEVICE_OPEN || device->stats.ops_in_flight == 0) {
+    bool is_open = device->state == GPU_DEVICE_OPEN;
+    if ((!is_open && device->state != GPU_DEVICE_RETURNING) || device->stats.ops_in_flight == 0) {
         return INT64_MAX;
     }
     int64_t turn_ns =
         watchdog->term_ns > 0 ? gpu_clock_ns() + watchdog->term_ns / LOOKS_PER_TERM : INT64_MAX;
-    return watchdog->next_ns < turn_ns ? watchdog->next_ns : turn_ns;
+    return is_open && watchdog->next_ns < turn_ns ? watchdog->next_ns : turn_ns;
 }
 
 static void expire(struct gpu_op *op, double seconds, const char *since) {
@@ -204,6 +212,37 @@ static void look_at_oldest(struct gpu_device *device, int64_t now_ns) {
     }
 }
 
+/* What is asked of the executor is answered at once, but for what code takes to be made, and what
+ * may have to wait behind that. */
+static const struct gpu_op *unanswered(const struct gpu_device *device) {
+    const struct gpu_op *first = NULL;
+    for (const struct gpu_op *op = device->requests; op; op = op->next) {
+        if (!op->is_replied && op->takes_long) {
+            return NULL;
+        }
+        first = first || op->is_replied ? first : op;
+    }
+    return first;
+}
+
+/* A driver, or a process, that hangs while nothing runs. What runs is looked at above: the driver
+ * may make whoever asks wait for it. */
+static void look_at_requests(struct gpu_device *device, int64_t now_ns) {
+    struct gpu_watchdog *watchdog = &device->watchdog;
+    const struct gpu_op *op = oldest(device) ? NULL : unanswered(device);
+    if (!op || op->seq != watchdog->asked_number) {
+        watchdog->asked_number = op ? op->seq : 0;
+        watchdog->asked_ns = now_ns;
+        return;
+    }
+    if (now_ns - watchdog->asked_ns >= watchdog->patience_ns) {
+        char text[160];
+        snprintf(text, sizeof text, "it had not answered '%.60s' after %.6g s", op->label,
+                 (double)watchdog->patience_ns / 1e9);
+        gpu_device_lose(device, 0, text);
+    }
+}
+
 /* In check mode work is done while somebody asks for it, and the clock runs only then, from when
  * something has come to an end last. */
 void gpu_watchdog_settle(struct gpu_device *device, bool is_first) {
@@ -242,5 +281,8 @@ void gpu_watchdog_look(struct gpu_device *device) {
     }
     if (device->watchdog.term_ns > 0 && device->state == GPU_DEVICE_OPEN) {
         look_at_oldest(device, now_ns);
+    }
+    if (device->watchdog.term_ns > 0) { /* also on its way to the next life */
+        look_at_requests(device, now_ns);
     }
 }
