@@ -466,19 +466,20 @@ describe("the interpreter", function()
 
   describe("Ctrl-C", function()
     --- Runs a script, sends it SIGINT once it has written "ready", and gives its output, errors and code.
-    local function interrupted(text, count, gap)
+    local function interrupted(text, count, gap, environment)
       write("loop.lua", text)
       -- A shell starts what runs in the background with SIGINT ignored; ours sets its own handler all the same.
       write("interrupt.sh", ([[
         cd %s
-        timeout -k 5 60 %s loop.lua > out 2> err &
+        rm -f out
+        timeout -k 5 60 env %s %s loop.lua > out 2> err &
         waiter=$!
         for i in $(seq 3000); do grep -q ready out 2> /dev/null && break; sleep 0.01; done
         sleep 0.1
         for i in $(seq %d); do pkill -INT -P $waiter; sleep %s; done
         wait $waiter
         echo $? > code
-      ]]):format(folder, gpulua, count or 1, gap or 0.2))
+      ]]):format(folder, environment or "", gpulua, count or 1, gap or 0.2))
       os.execute("sh " .. folder .. "/interrupt.sh")
       return read(folder .. "/out"), read(folder .. "/err"), math.tointeger(tonumber(read(folder .. "/code")))
     end
@@ -487,6 +488,15 @@ describe("the interpreter", function()
       local _, err, code = interrupted "io.write 'ready' io.flush() while true do end"
       assert.truthy(err:find(": interrupted!\nstack traceback:", 1, true), err)
       assert.equal(1, code)
+    end)
+
+    it("ends the wait for a process that does not begin", function()
+      write("sleeper", "#!/bin/sh\nexec sleep 20\n")
+      os.execute("chmod +x " .. folder .. "/sleeper")
+      local begun = support.now()
+      local _, err, code = interrupted([[io.write "ready" io.flush()
+        require "gpulua".device("cpu", { isolate = "process" })]], nil, nil, "GPULUA_EXECUTOR=" .. folder .. "/sleeper")
+      assert.truthy(code == 1 and err:find("interrupted!", 1, true) and support.now() - begun < 10, err)
     end)
 
     it("stops a loop inside a coroutine", function()

@@ -72,7 +72,8 @@ static void on_memory_info(struct gpu_op *op, void *user, const struct wire_repl
 
 static gpulua_status open_link(struct gpu_device *device, const struct gpu_device_info *info,
                                const struct target *target, struct gpu_error *error) {
-    struct wire_link_info link = {.on_reply = gpu_device_on_reply, .user = device};
+    struct wire_link_info link = {
+        .interrupt = device->interrupt, .on_reply = gpu_device_on_reply, .user = device};
     char path[4096];
     bool is_cpu = strcmp(target->kind, "cpu") == 0;
     device->isolation = info->isolation;

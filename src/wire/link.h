@@ -94,6 +94,8 @@ struct wire_program {
 struct wire_link_info {
     enum wire_transport transport;
     struct wire_program program; /* process */
+    /* Borrowed while the link lives; not 0: the start of a child is waited for no longer. */
+    const _Atomic int *interrupt;
     void (*on_reply)(void *user, const struct wire_reply *reply);
     void *user;
 };

@@ -23,9 +23,10 @@ struct heir {
 };
 
 struct link_process {
-    struct link_ring ring;       /* first */
-    struct wire_program program; /* its texts owned */
-    int arena_fd;                /* owned: for the next one */
+    struct link_ring ring;        /* first */
+    struct wire_program program;  /* its texts owned */
+    const _Atomic int *interrupt; /* borrowed; NULL: none */
+    int arena_fd;                 /* owned: for the next one */
     struct spawn_child child;
     /* Killed, and not known to have ended yet; pidfd -1: there is none. */
     struct spawn_child former;
@@ -141,7 +142,8 @@ static gpulua_status make_heir(const struct link_process *self, struct heir *hei
 static gpulua_status enthrone(struct link_process *self, struct heir *heir, int patience_ms,
                               struct wire_error *error) {
     struct link_core *core = &self->ring.core;
-    if (gpu_wire_spawn_await(self->program.path, &heir->child, patience_ms, error) != GPULUA_OK) {
+    if (gpu_wire_spawn_await(self->program.path, &heir->child, patience_ms, self->interrupt,
+                             error) != GPULUA_OK) {
         drop_heir(heir);
         return error->status;
     }
@@ -290,6 +292,7 @@ struct wire_link *gpu_wire_process_open(const struct wire_link_info *info,
     }
     self->program.path = strdup(program->path);
     self->program.is_confined = program->is_confined;
+    self->interrupt = info->interrupt;
     self->program.cache_path = program->cache_path != NULL ? strdup(program->cache_path) : NULL;
     if (self->program.path == NULL ||
         (program->cache_path != NULL && self->program.cache_path == NULL)) {

@@ -252,8 +252,12 @@ static int start_with_copies(const struct wire_program *program, const int fds[S
     return rc;
 }
 
+/* Between two looks at an interrupt that comes from another thread. */
+enum { LOOK_MS = 50 };
+
 gpulua_status gpu_wire_spawn_await(const char *path, const struct spawn_child *child,
-                                   int patience_ms, struct wire_error *error) {
+                                   int patience_ms, const _Atomic int *interrupt,
+                                   struct wire_error *error) {
     struct spawn_answer answer;
     memset(&answer, 0, sizeof answer);
     uint64_t end_ns = gpu_wire_now_ns() + (uint64_t)patience_ms * 1000000u;
@@ -267,7 +271,12 @@ gpulua_status gpu_wire_spawn_await(const char *path, const struct spawn_child *c
         }
         struct pollfd entries[2] = {{.fd = child->control_fd, .events = POLLIN},
                                     {.fd = child->pidfd, .events = POLLIN}};
-        int rc = poll(entries, 2, (int)((end_ns - now_ns) / 1000000u) + 1);
+        if (interrupt != NULL && atomic_load_explicit(interrupt, memory_order_relaxed) != 0) {
+            return gpu_wire_fail(error, GPULUA_INTERRUPTED, 0,
+                                 "interrupted while waiting for the start of '%s'", path);
+        }
+        uint64_t left_ms = (end_ns - now_ns) / 1000000u + 1u;
+        int rc = poll(entries, 2, left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
         if (rc < 0 && errno != EINTR) {
             return gpu_wire_fail(error, GPULUA_IO, errno, "poll: %s", strerror(errno));
         }

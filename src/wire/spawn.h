@@ -38,11 +38,13 @@ gpulua_status gpu_wire_spawn(const struct wire_program *program, int page_fd, in
                              int event_fd, uint64_t arena_bytes, struct spawn_child *child,
                              struct wire_error *error);
 
-/* Blocks until the child takes records, has died, or has been silent for too long: then it fails,
- * and the child has to be ended. To be called once. */
+/* Blocks until the child takes records, has died, has been silent for too long, or `*interrupt` is
+ * not 0 (NULL: nobody interrupts): then it fails, and the child has to be ended. To be called once.
+ */
 #define SPAWN_PATIENCE_MS 30000
 gpulua_status gpu_wire_spawn_await(const char *path, const struct spawn_child *child,
-                                   int patience_ms, struct wire_error *error);
+                                   int patience_ms, const _Atomic int *interrupt,
+                                   struct wire_error *error);
 
 /* Ends the child and reaps it. `grace_ms`: how long it may take to end by itself first. Closes what
  * `child` owns. */
