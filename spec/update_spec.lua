@@ -153,6 +153,85 @@ describe("a graph", function()
       assert.equal(1500 + 10 + 100, first(y))
     end)
 
+    it("by many names at once takes each as it takes it alone, or refuses it in the same words", function()
+      local count <const> = 30
+      local long = ("layers.0.attention."):rep(4)
+      local xs, ys = {}, {}
+      for i = 1, count do
+        xs[i] = buffer(i, i % 3 == 0 and "x" .. i or i % 3 == 1 and "twice" .. i // 2 or long:sub(1, i))
+        ys[i] = buffer(0, i % 5 == 0 and long .. i or "y#" .. i)
+      end
+      local function body()
+        for i = 1, count do
+          local launch = { grid = 1, block = n, label = i % 4 == 0 and "step" or i % 4 == 1 and "other#" or nil }
+          if i % 7 == 0 then ys[i]:fill(i) end
+          add:launch(launch, xs[i], ys[i], n, i)
+        end
+      end
+      local alone <close> = dev:capture(body)
+      local at_once <close> = dev:capture(body)
+      local function outcome(graph)
+        for i = 1, count do ys[i]:fill(0) end
+        graph:launch()
+        local sums = {}
+        for i = 1, count do sums[i] = first(ys[i]) end
+        return sums
+      end
+      for round = 1, 5 do
+        math.randomseed(round)
+        local binds = {}
+        for i = 1, count do
+          local by_kernel = ("add#%d."):format(i)
+          if math.random() < 0.7 then binds[by_kernel .. "a"] = math.random(1000) end
+          if math.random() < 0.5 then binds[by_kernel .. "x"] = xs[math.random(count)] end
+        end
+        for i = 1, count // 4 do
+          if math.random() < 0.5 then binds[("step#%d.y"):format(i)] = ys[math.random(count)] end
+        end
+        if round == 1 then
+          for i = 3, count, 3 do binds["x" .. i] = xs[count + 1 - i] end
+          binds["y#1"], binds["fill#2.dst"] = ys[2], ys[3]
+        end
+        local names = {}
+        for name in pairs(binds) do names[#names + 1] = name end
+        assert.truthy(#names > 20, #names)
+        table.sort(names, function(a, b) -- buffers first: one place goes before all of a buffer
+          local of_a, of_b = not a:find "%.", not b:find "%."
+          if of_a ~= of_b then return of_a end
+          return a < b
+        end)
+        for _, name in ipairs(names) do alone:bind { [name] = binds[name] } end
+        at_once:bind(binds)
+        assert.are.same(outcome(alone), outcome(at_once))
+        for _, name in ipairs { "z", "add.a", "step.a", "add#0.a", "add#31.a", "other#.a", "other##99.a", "add#1.q", "",
+          "fill.value", long, long:sub(1, 46), "y#", "x30", "twice1", ".a", "#1.a", "add#1.", "add#01.a" } do
+          local value = name:find "a$" and 1 or xs[1]
+          local all = { [name] = value }
+          for i = 1, count do all[("add#%d.n"):format(i)] = n end
+          local ok, err = pcall(alone.bind, alone, { [name] = value })
+          if ok then
+            at_once:bind(all)
+          else
+            support.raises(err.code, err.message:match "^(.-); it has" or err.message, at_once.bind, at_once, all)
+          end
+        end
+        assert.are.same(outcome(alone), outcome(at_once))
+      end
+    end)
+
+    it("by many names takes a time that grows with them", function()
+      local graph <close> = dev:capture(function()
+        local x, y = buffer(1), buffer(0)
+        for _ = 1, 16000 do add:launch(n, x, y, n, 1) end
+      end)
+      local binds = {}
+      for i = 1, 16000 do binds[("add#%d.a"):format(i)] = i end
+      local begun = os.clock()
+      assert.equal(15999, (select(2, graph:bind(binds))))
+      local taken = os.clock() - begun
+      assert.truthy(taken < 1.2, taken) -- looked up one by one they take 2.4 s
+    end)
+
     it("keeps no buffer that it uses no more", function()
       local x, y = buffer(1, "x"), buffer(0, "y")
       local kept = buffer(7)

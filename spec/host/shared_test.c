@@ -404,7 +404,8 @@ static void test_two(void) {
 
 /* ---- who is told, who is woken, who waits ---- */
 
-/* Nobody has woken a loop that has slept this long. Less may be the work itself, beside others' on one device. */
+/* Nobody has woken a loop that has slept this long. Less may be the work itself, beside others' on
+ * one device. */
 enum { unwoken_ms = 20000 };
 
 /* A loop of the host's own: whenever it has something to do, its descriptor says so. */

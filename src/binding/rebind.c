@@ -109,8 +109,8 @@ static void get_buffer(lua_State *L, struct gpulua *g, int at, const char *name,
 }
 
 /* The name is at `at`, the value behind it. */
-static void get_bind(lua_State *L, struct gpulua *g, const struct gpu_graph *graph, int at,
-                     struct gpu_graph_bind *bind) {
+static void get_bind(lua_State *L, struct gpulua *g, const struct gpu_graph *graph,
+                     const struct gpu_graph_names *names, int at, struct gpu_graph_bind *bind) {
     struct gpu_error error;
     if (lua_type(L, at) != LUA_TSTRING) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
@@ -119,7 +119,7 @@ static void get_bind(lua_State *L, struct gpulua *g, const struct gpu_graph *gra
     }
     const char *name = gpu_lua_text(L, at, "a name", "bind");
     bind->name = name;
-    if (gpu_graph_find(graph, name, &bind->place, &error)) {
+    if (gpu_graph_find(graph, names, name, &bind->place, &error)) {
         gpu_lua_throw(L, &error);
     }
     if (bind->place.param && bind->place.param->kind == GPU_PARAM_SCALAR) {
@@ -164,17 +164,37 @@ static void make_plain(lua_State *L, int at) {
     lua_pop(L, 1);
 }
 
+/* Memory for what a bind of many names needs, of Lua's. */
+struct workplace {
+    struct gpu_graph_bind *binds;
+    void *names; /* NULL: few names are looked up one by one */
+    size_t names_bytes;
+};
+#define NAMES_FEW 16u
+
+static void push_workplace(lua_State *L, const struct gpu_graph *graph, uint32_t count,
+                           struct workplace *place) {
+    *place = (struct workplace){.names_bytes = gpu_graph_names_bytes(graph)};
+    place->names = count > NAMES_FEW ? lua_newuserdatauv(L, place->names_bytes, 0) : NULL;
+    place->binds = lua_newuserdatauv(L, (count + 1) * sizeof *place->binds, 0);
+}
+
 /* Looks at the graph and the values as they are now: finalisers may have closed what was there.
  * Stack: from 3 on the pairs. Runs nothing of the script's. */
 static gpulua_status try_bind(lua_State *L, struct gpulua *g, const struct gpu_site *site,
-                              struct gpu_graph_bind *binds, uint32_t count,
+                              const struct workplace *place, uint32_t count,
                               struct gpu_graph_change *change, struct gpu_error *error) {
     struct gpu_graph *graph = gpu_lua_check_graph(L, g, 1);
+    struct gpu_graph_bind *binds = place->binds;
+    const struct gpu_graph_names *names =
+        place->names && gpu_graph_names_bytes(graph) <= place->names_bytes
+            ? gpu_graph_names_make(graph, place->names)
+            : NULL;
     const struct gpu_submit submit = {
         .stream = gpu_lua_current_stream(L, g, gpu_graph_device(graph)), .site = *site};
     memset(binds, 0, (count + 1) * sizeof *binds);
     for (uint32_t i = 0; i < count; i++) {
-        get_bind(L, g, graph, 3 + 2 * (int)i, &binds[i]);
+        get_bind(L, g, graph, names, 3 + 2 * (int)i, &binds[i]);
     }
     return gpu_graph_bind(graph, &submit, binds, count, change, error);
 }
@@ -197,14 +217,15 @@ int gpu_lua_graph_bind(lua_State *L) {
     for (uint32_t i = 0; i < count; i++) {
         make_plain(L, 4 + 2 * (int)i);
     }
-    struct gpu_graph_bind *binds = lua_newuserdatauv(L, (count + 1) * sizeof *binds, 0);
+    struct workplace place;
+    push_workplace(L, gpu_lua_check_graph(L, g, 1), count, &place);
     struct gpu_site site;
     gpu_lua_site(L, g, gpu_graph_device(gpu_lua_check_graph(L, g, 1)), &site);
     struct gpu_graph_change change;
     struct gpu_error error;
-    gpulua_status status = try_bind(L, g, &site, binds, count, &change, &error);
+    gpulua_status status = try_bind(L, g, &site, &place, count, &change, &error);
     if (status && gpu_lua_graph_collect(L, &error)) {
-        status = try_bind(L, g, &site, binds, count, &change, &error);
+        status = try_bind(L, g, &site, &place, count, &change, &error);
     }
     if (status) {
         gpu_lua_throw(L, &error);

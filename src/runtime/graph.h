@@ -156,9 +156,17 @@ struct gpu_graph_place {
     enum gpu_type type;            /* of the place, or the buffer; GPU_TYPE_COUNT: any */
     uint64_t byte_count;           /* of the buffer */
 };
-/* InvalidArgument: nothing has the name, or several have: lists what there is. */
-gpulua_status gpu_graph_find(const struct gpu_graph *graph, const char *name,
-                             struct gpu_graph_place *place, struct gpu_error *error);
+/* The names of a graph in order, for whoever looks up many. */
+struct gpu_graph_names;
+/* How much memory they take, until the graph changes. */
+size_t gpu_graph_names_bytes(const struct gpu_graph *graph);
+/* Writes them to `memory`, aligned as malloc's. They last until the graph changes. */
+const struct gpu_graph_names *gpu_graph_names_make(const struct gpu_graph *graph, void *memory);
+/* InvalidArgument: nothing has the name, or several have: lists what there is. `names` of that
+ * graph; NULL: all nodes are looked at. */
+gpulua_status gpu_graph_find(const struct gpu_graph *graph, const struct gpu_graph_names *names,
+                             const char *name, struct gpu_graph_place *place,
+                             struct gpu_error *error);
 struct gpu_graph_bind {
     const char *name; /* for messages */
     struct gpu_graph_place place;

@@ -36,8 +36,12 @@ static const char *list_text(struct list *list) {
 
 /* ---- a node's places ---- */
 
+static const char *kernel_name(const struct graph_node *node) {
+    return node->kernel ? gpu_kernel_name(node->kernel) : node->label;
+}
+
 static bool is_named(const struct graph_node *node, const char *name, size_t bytes) {
-    const char *kernel = node->kernel ? gpu_kernel_name(node->kernel) : node->label;
+    const char *kernel = kernel_name(node);
     return (strlen(node->label) == bytes && memcmp(node->label, name, bytes) == 0) ||
            (strlen(kernel) == bytes && memcmp(kernel, name, bytes) == 0);
 }
@@ -83,20 +87,116 @@ static uint32_t find_param(const struct graph_body *body, const struct graph_nod
                : GPU_NODE_NONE;
 }
 
+/* ---- names in order ---- */
+
+struct gpu_graph_names {
+    uint32_t count;
+    struct graph_name {
+        const char *text;
+        uint32_t at; /* of the nodes, or of the refs */
+        bool is_ref;
+    } list[]; /* by text, nodes first, then by place */
+};
+
+size_t gpu_graph_names_bytes(const struct gpu_graph *graph) {
+    size_t count = 2 * (size_t)graph->body.node_count + graph->body.refs_taken;
+    return sizeof(struct gpu_graph_names) + count * sizeof(struct graph_name);
+}
+
+static int compare_names(const void *a, const void *b) {
+    const struct graph_name *of_a = a, *of_b = b;
+    int order = of_a->text == of_b->text ? 0 : strcmp(of_a->text, of_b->text);
+    if (order == 0) {
+        order = (int)of_a->is_ref - (int)of_b->is_ref;
+    }
+    return order != 0 ? order : of_a->at < of_b->at ? -1 : of_a->at > of_b->at;
+}
+
+const struct gpu_graph_names *gpu_graph_names_make(const struct gpu_graph *graph, void *memory) {
+    GPU_ENTER(graph->device);
+    const struct graph_body *body = &graph->body;
+    struct gpu_graph_names *names = memory;
+    names->count = 0;
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        const char *kernel = kernel_name(node);
+        names->list[names->count++] = (struct graph_name){.text = node->label, .at = i};
+        if (strcmp(node->label, kernel) != 0) {
+            names->list[names->count++] = (struct graph_name){.text = kernel, .at = i};
+        }
+    }
+    for (uint32_t i = 0; i < body->refs_taken; i++) {
+        if (body->refs[i].origin != 0) {
+            names->list[names->count++] =
+                (struct graph_name){.text = body->refs[i].name, .at = i, .is_ref = true};
+        }
+    }
+    qsort(names->list, names->count, sizeof *names->list, compare_names);
+    return names;
+}
+
+/* The first one that is not before (text, is_ref), or is behind all that are the same. */
+static uint32_t bound(const struct gpu_graph_names *names, const char *text, size_t bytes,
+                      bool is_ref, bool is_behind) {
+    uint32_t low = 0, high = names->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct graph_name *name = &names->list[middle];
+        int order = strncmp(name->text, text, bytes);
+        if (order == 0 && name->text[bytes] != '\0') {
+            order = 1;
+        }
+        if (order == 0) {
+            order = (int)name->is_ref - (int)is_ref;
+        }
+        if (order < (is_behind ? 1 : 0)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
 /* ---- finding ---- */
 
 struct search {
     const struct graph_body *body;
+    const struct gpu_graph_names *names; /* NULL: there are none */
     struct gpu_graph_place place;
     uint32_t found;
     struct list candidates;
 };
 
+/* What may have a name: all, or those that have it. The k-th of them, from 0 on; GPU_NODE_NONE
+ * behind the last. */
+struct choice {
+    const struct gpu_graph_names *names;
+    uint32_t first, count;
+};
+
+static struct choice choose(const struct search *search, const char *name, size_t bytes,
+                            bool is_ref) {
+    if (!search->names) {
+        return (struct choice){.count =
+                                   is_ref ? search->body->refs_taken : search->body->node_count};
+    }
+    uint32_t first = bound(search->names, name, bytes, is_ref, false);
+    uint32_t past = bound(search->names, name, bytes, is_ref, true);
+    return (struct choice){.names = search->names, .first = first, .count = past - first};
+}
+
+static uint32_t chosen(const struct choice *choice, uint32_t k) {
+    return choice->names ? choice->names->list[choice->first + k].at : k;
+}
+
 static void find_label(struct search *search, const char *name) {
     const struct graph_body *body = search->body;
     uint64_t origin = 0;
-    for (uint32_t i = 0; i < body->refs_taken; i++) {
-        const struct graph_ref *ref = &body->refs[i];
+    size_t bytes = strnlen(name, GPU_BLOCK_LABEL_BYTES - 1);
+    struct choice choice = choose(search, name, bytes, true);
+    for (uint32_t k = 0; k < choice.count; k++) {
+        const struct graph_ref *ref = &body->refs[chosen(&choice, k)];
         if (ref->origin == 0 || ref->origin == origin ||
             !gpu_label_is(ref->name, ref->is_name_cut, name)) {
             continue;
@@ -127,8 +227,15 @@ static void find_param_of(struct search *search, const char *name) {
         wanted = number;
         bytes = (size_t)(sharp - name);
     }
-    uint32_t occurrence = 0;
-    for (uint32_t i = 0; i < search->body->node_count; i++) {
+    struct choice choice = choose(search, name, bytes, false);
+    uint32_t occurrence = 0, k = 0;
+    if (choice.names && wanted > 0) { /* there is one */
+        k = wanted <= choice.count ? (uint32_t)wanted - 1 : choice.count;
+        occurrence = k;
+        choice.count = k < choice.count ? k + 1 : k;
+    }
+    for (; k < choice.count; k++) {
+        uint32_t i = chosen(&choice, k);
         const struct graph_node *node = &search->body->nodes[i];
         if (!is_named(node, name, bytes) || (++occurrence != wanted && wanted != 0)) {
             continue;
@@ -208,10 +315,11 @@ static gpulua_status refuse_control(const char *name, struct gpu_error *error) {
                          name);
 }
 
-gpulua_status gpu_graph_find(const struct gpu_graph *graph, const char *name,
-                             struct gpu_graph_place *place, struct gpu_error *error) {
+gpulua_status gpu_graph_find(const struct gpu_graph *graph, const struct gpu_graph_names *names,
+                             const char *name, struct gpu_graph_place *place,
+                             struct gpu_error *error) {
     GPU_ENTER(graph->device);
-    struct search search = {.body = &graph->body};
+    struct search search = {.body = &graph->body, .names = names};
     if (name[0] != '\0') {
         find_label(&search, name);
         find_param_of(&search, name);
@@ -236,25 +344,59 @@ gpulua_status gpu_graph_find(const struct gpu_graph *graph, const char *name,
 
 /* ---- binding ---- */
 
+/* Those of buffers first, by what they stood for; then those of one place, by node. */
+static int compare_binds(const void *a, const void *b) {
+    const struct gpu_graph_place *of_a = &((const struct gpu_graph_bind *)a)->place;
+    const struct gpu_graph_place *of_b = &((const struct gpu_graph_bind *)b)->place;
+    if (of_a->is_many != of_b->is_many) {
+        return of_a->is_many ? -1 : 1;
+    }
+    if (of_a->is_many) {
+        return of_a->origin < of_b->origin ? -1 : of_a->origin > of_b->origin;
+    }
+    return of_a->node < of_b->node ? -1 : of_a->node > of_b->node;
+}
+
 struct changes {
-    const struct gpu_graph_bind *binds;
+    const struct gpu_graph_bind *binds; /* in that order */
     uint32_t count;
 };
+
+/* The first one that is not before that; the two kinds are asked for as they are compared. */
+static uint32_t first_bind(const struct changes *changes, const struct gpu_graph_place *place) {
+    const struct gpu_graph_bind wanted = {.place = *place};
+    uint32_t low = 0, high = changes->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (compare_binds(&changes->binds[middle], &wanted) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
 
 static void change(void *user, uint32_t node, uint32_t index, struct graph_ref *ref,
                    union gpu_scalar *scalar) {
     const struct changes *changes = user;
-    for (uint32_t i = 0; i < changes->count; i++) {
+    struct gpu_graph_place wanted = {.is_many = true, .origin = ref->origin};
+    uint32_t i = first_bind(changes, &wanted);
+    if (i < changes->count && changes->binds[i].place.is_many &&
+        changes->binds[i].place.origin == ref->origin) {
         const struct gpu_graph_bind *bind = &changes->binds[i];
-        if (bind->place.is_many && ref->origin == bind->place.origin) {
-            ref->ref.block = bind->ref.block;
-            ref->ref.byte_offset += bind->ref.byte_offset - ref->byte_begin;
-            ref->byte_begin = bind->ref.byte_offset;
-        }
+        ref->ref.block = bind->ref.block;
+        ref->ref.byte_offset += bind->ref.byte_offset - ref->byte_begin;
+        ref->byte_begin = bind->ref.byte_offset;
     }
-    for (uint32_t i = 0; i < changes->count; i++) { /* one place goes before all of a buffer */
+    /* One place goes before all of a buffer. */
+    wanted = (struct gpu_graph_place){.node = node};
+    for (i = first_bind(changes, &wanted); i < changes->count; i++) {
         const struct gpu_graph_bind *bind = &changes->binds[i];
-        if (bind->place.is_many || bind->place.node != node || bind->place.index != index) {
+        if (bind->place.node != node) {
+            break;
+        }
+        if (bind->place.index != index) {
             continue;
         }
         if (bind->place.param && bind->place.param->kind == GPU_PARAM_SCALAR) {
@@ -315,8 +457,9 @@ static gpulua_status bind_scalars(struct gpu_graph *graph, const struct gpu_grap
     }
     for (uint32_t i = 0; i < count && status == GPULUA_OK; i++) {
         bool is_sent = !is_changed[i]; /* by a later one for the same node */
-        for (uint32_t k = i + 1; k < count && !is_sent; k++) {
-            is_sent = is_changed[k] && binds[k].place.node == binds[i].place.node;
+        for (uint32_t k = i + 1;
+             k < count && !is_sent && binds[k].place.node == binds[i].place.node; k++) {
+            is_sent = is_changed[k];
         }
         if (!is_sent) {
             status = gpu_graph_patch(graph, binds[i].place.node, changed, error);
@@ -327,17 +470,11 @@ static gpulua_status bind_scalars(struct gpu_graph *graph, const struct gpu_grap
     return status;
 }
 
-static int compare_places(const void *a, const void *b) {
-    uint32_t node_a = ((const struct gpu_graph_bind *)a)->place.node;
-    uint32_t node_b = ((const struct gpu_graph_bind *)b)->place.node;
-    return node_a < node_b ? -1 : node_a > node_b;
-}
-
 gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *submit,
                              struct gpu_graph_bind *binds, uint32_t count,
                              struct gpu_graph_change *changed, struct gpu_error *error) {
     GPU_ENTER(graph->device);
-    qsort(binds, count, sizeof *binds, compare_places);
+    qsort(binds, count, sizeof *binds, compare_binds);
     gpulua_status status = GPULUA_OK;
     struct gpu_capture *capture = NULL;
     bool are_scalars = true;
