@@ -293,6 +293,22 @@ describe("hooks", function()
     assert.equal("graph", events[1][2].name)
   end)
 
+  it("show a graph under the label that its errors show: its own, or that of the launch", function()
+    local x <close> = dev:buffer("i32", 4):fill(0)
+    local graph <close> = dev:capture({ label = "step" }, function() mod.add:launch(config, x, 1) end)
+    dev:synchronize()
+    all(dev)
+    graph:launch():await()
+    graph:launch { label = "last" }:await()
+    dev:synchronize()
+    local labels = {}
+    for _, event in ipairs(events) do
+      assert.equal("graph", event[2].name)
+      labels[#labels + 1] = event[2].label
+    end
+    assert.equal("step step step step last last last last", table.concat(labels, " "))
+  end)
+
   it("are told of what is in flight when the device closes, and of all by the end of a script", function()
     local x = dev:buffer("i32", 4):fill(0)
     dev:synchronize()

@@ -683,6 +683,96 @@ describe("temporaries", function()
     support.raises("Unsupported", { "conditional nodes" }, graph.fork, graph)
   end)
 
+  -- y = x + 1 if `go`, by way of a temporary, which is given to `keep`; the condition is one, too.
+  local function conditional(device, go, x, y, keep)
+    local must = device:compile(source).must
+    return device:capture(function()
+      local flag = device:buffer("i32", 1)
+      flag:copy(go)
+      gpu.graph.if_(flag, function()
+        local t = device:buffer("i32", n)
+        t:copy(x)
+        must:launch(grid, t, n)
+        y:copy(t)
+        if keep then keep(t) end
+      end)
+    end)
+  end
+
+  it("that conditional nodes use need nothing of a launch that has failed", function()
+    if support.is_gpu() then
+      pending "a failed assertion ends this device"
+    end
+    local go, x, y = dev:buffer("i32", 1):fill(1), buffer(1), buffer(0)
+    local graph <close> = conditional(dev, go, x, y)
+    local held
+    local kept <close> = conditional(dev, go, x, y, function(t) held = t end)
+    for _, case in ipairs { graph, kept } do
+      x:fill(-1)
+      local op = case:launch()
+      support.raises("KernelFailed", { "x[i] >= 0" }, op.await, op)
+      x:fill(1)
+      y:fill(0)
+      case:launch():await()
+      assert.equal(2, first(y))
+    end
+    -- Twin: what the script uses, too, is written by each launch perhaps, and so read.
+    assert.equal(2, first(held))
+    kept:update(function()
+      gpu.graph.if_(go, function()
+        held:copy(x)
+        mod.must:launch(grid, held, n)
+      end)
+    end)
+    x:fill(-1)
+    local op = kept:launch()
+    support.raises("KernelFailed", {}, op.await, op)
+    x:fill(1)
+    op = kept:launch()
+    support.raises("DependencyFailed", { "'graph' needs the output of 'graph'" }, op.await, op)
+    held:fill(0)
+    kept:launch():await()
+    assert.equal(2, first(held))
+  end)
+
+  it("that conditional nodes use come back with their graph, and are gone for all others", function()
+    if not support.is_isolated() then
+      pending "the device lives in this process"
+    end
+    local own <close> = support.open { restarts = 100 }
+    local function durable(count, value) return own:buffer("i32", count, { durable = true }):fill(value) end
+    local go, x, y = durable(1, 1), durable(n, 1), durable(n, 0)
+    local held = {}
+    local untouched <close> = conditional(own, go, x, y, function(t) held[1] = t end)
+    local read <close> = conditional(own, go, x, y, function(t) held[2] = t end)
+    local recorded <close> = conditional(own, go, x, y, function(t) held[3] = t end)
+    read:launch()
+    recorded:launch()
+    assert.equal(2, first(held[2]))
+    local other <close> = own:capture(function() y:copy(held[3]) end)
+    other:launch()
+    for life = 2, 4 do
+      own:inject { lost = 1 }
+      pcall(function() x:fill(1):await() end)
+      own:await()
+      assert.equal(life, own.epoch)
+      y:fill(0)
+      x:fill(life)
+      untouched:launch():await()
+      assert.equal(life + 1, first(y))
+      for _, graph in ipairs { read, recorded, other } do
+        support.raises("Stale", {}, graph.launch, graph)
+      end
+      for _, t in ipairs(held) do
+        support.raises("Stale", {}, t.read, t)
+        support.raises("Stale", {}, own.capture, own, function() y:copy(t) end)
+      end
+    end
+    untouched:update(function() y:copy(x) end)
+    untouched:launch():await()
+    assert.equal(first(x), first(y))
+  end)
+
   it("of a graph that other graphs launch are their own", function()
     local x, y, z = buffer(1), buffer(0), buffer(0)
     local inner <close> = dev:capture(function() chain(x, y, 3) end)

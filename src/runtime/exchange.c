@@ -45,8 +45,9 @@ gpulua_status gpu_ref_address(const struct gpu_ref *ref, uint64_t *address,
                              "buffers (dev:host) are shared with this one",
                              block->device->name);
     }
-    gpulua_status status =
-        block->is_temporary ? gpu_temporary_use(block, NULL, "export", error) : GPULUA_OK;
+    gpulua_status status = gpu_block_is_of_capture(block)
+                               ? gpu_temporary_use(block, NULL, "export", error)
+                               : GPULUA_OK;
     if (status) {
         return status;
     }
@@ -268,7 +269,7 @@ static gpulua_status touch_now(const struct gpu_submit *submit, const struct gpu
     }
     /* Making room for one more operation may have taken a while. */
     status = gpu_ref_check(ref, submit->stream->device, "exchange", error);
-    if (status == GPULUA_OK && ref->block->is_temporary) {
+    if (status == GPULUA_OK && gpu_block_is_of_capture(ref->block)) {
         status = gpu_temporary_use(ref->block, NULL, "exchange", error);
     }
     if (status) {

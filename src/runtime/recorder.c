@@ -65,7 +65,7 @@ static bool is_accepted(struct gpu_recorder *recorder, const struct gpu_ref *ref
         }
         return false;
     }
-    if (ref->block && !gpu_block_is_trackable(ref->block)) {
+    if (ref->block && !gpu_block_is_trackable(ref->block) && !ref->block->is_lone) {
         if (is_strict) {
             reject(recorder, GPULUA_STREAM_MISUSE, what,
                    gpu_block_is_foreign(ref->block)
@@ -83,6 +83,9 @@ static bool is_accepted(struct gpu_recorder *recorder, const struct gpu_ref *ref
             gpu_error_finish(&error);
         }
         return false;
+    }
+    if (ref->block->is_lone) { /* an ordinary one from here on */
+        (void)gpu_temporary_use(ref->block, NULL, what, &error);
     }
     if (gpu_block_is_read_only(ref->block) && (access & GPU_WRITE)) {
         reject(recorder, GPULUA_INVALID_ARGUMENT, what,

@@ -232,7 +232,8 @@ static bool survives(const struct gpu_block *block) {
     if (block->is_external) { /* order alone, or memory of a graph's arena; a variable is neither */
         return !block->module;
     }
-    return !block->is_foreign && (block->is_arena || block->keeping != GPU_KEEP_NOTHING);
+    return !block->is_foreign &&
+           (block->is_arena || block->is_lone || block->keeping != GPU_KEEP_NOTHING);
 }
 
 /* All that was pending has failed. */
@@ -371,7 +372,9 @@ static void complete(struct gpu_device *device) {
     device->lost = (struct gpu_error){0};
     const struct gpu_observer *observer = device->observer;
     for (struct gpu_block *block = device->blocks; block; block = block->next) {
-        block->epoch = device->epoch;
+        if (!block->is_lone) { /* to all but its graph it is gone */
+            block->epoch = device->epoch;
+        }
         if (block->shadow) { /* nothing of what was done before races with what comes */
             observer->block_gone(observer->user, block->shadow);
             block->shadow = NULL;

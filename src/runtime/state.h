@@ -159,6 +159,8 @@ struct gpu_block {
                           memory at all */
     bool is_temporary; /* made in a capture, for its nodes alone: see graph/temporary.c. Not
                           trackable then, and without memory of its own */
+    bool is_lone;      /* was a temporary, and has memory of its own for a conditional node, but
+                          nobody uses it but its graph: see graph/temporary.c. Not trackable */
     bool is_arena;     /* what temporaries lie in */
     struct gpu_device *device; /* retained */
     struct gpu_memory *memory; /* retained; NULL: external */
@@ -193,6 +195,11 @@ struct gpu_block {
 static inline bool gpu_label_is(const char *label, bool is_cut, const char *name) {
     return strncmp(label, name, GPU_BLOCK_LABEL_BYTES - 1) == 0 &&
            (is_cut || strlen(name) < GPU_BLOCK_LABEL_BYTES);
+}
+
+/* Made in a capture, and perhaps of no other use: gpu_temporary_use has to be asked. */
+static inline bool gpu_block_is_of_capture(const struct gpu_block *block) {
+    return block->is_temporary || block->is_lone;
 }
 
 /* For another one like it. */

@@ -38,7 +38,7 @@ static gpulua_status check_ref(const struct gpu_ref *ref, struct gpu_device *dev
                                struct gpu_capture *capture, uint8_t access, const char *what,
                                struct gpu_error *error) {
     gpulua_status status = gpu_ref_check(ref, device, what, error);
-    if (status == GPULUA_OK && ref->block->is_temporary) {
+    if (status == GPULUA_OK && gpu_block_is_of_capture(ref->block)) {
         return gpu_temporary_use(ref->block, capture, what, error);
     }
     return status == GPULUA_OK && ref->block->is_foreign ? check_foreign(ref, access, what, error)
@@ -410,7 +410,7 @@ static gpulua_status check_origin(const struct gpu_launch *launch, const struct 
     char what[160];
     struct gpu_block *block = ref->block;
     (void)describe(launch, param, what, sizeof what);
-    if (block->is_temporary) {
+    if (gpu_block_is_of_capture(block)) {
         return gpu_temporary_use(block, launch->submit.capture, what, error);
     }
     if (block->is_foreign) {

@@ -311,6 +311,11 @@ gpulua_status gpu_capture_make_again(struct gpu_capture *capture, struct gpu_blo
     return status;
 }
 
+bool gpu_capture_is_update(const struct gpu_capture *capture) {
+    const struct gpu_capture *root = capture->root ? capture->root : capture;
+    return root->follow.graph != NULL;
+}
+
 bool gpu_capture_wants_collect(struct gpu_capture *capture) {
     GPU_ENTER(capture->device);
     const struct graph_follow *follow = &capture->follow;

@@ -9,6 +9,15 @@
 
 /* ---- making ---- */
 
+/* Temporaries but for that they have memory of their own. */
+static bool is_own_lone(const struct graph_body *body, const struct gpu_block *block) {
+    bool is_made = false;
+    for (uint32_t i = 0; block->is_lone && i < body->made_count && !is_made; i++) {
+        is_made = body->made[i] == block;
+    }
+    return is_made;
+}
+
 bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool,
                             struct gpu_use **uses, uint32_t *use_count) {
     uint32_t count = 1 + body->made_count;
@@ -23,6 +32,11 @@ bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool
     for (uint32_t i = 0; i < body->track_count; i++) {
         const struct graph_track *track = &body->tracks[i];
         if (track->block->is_temporary) {
+            continue;
+        }
+        if (track->use_count > 0 && is_own_lone(body, track->block)) {
+            made[count++] = (struct gpu_use){
+                .block = track->block, .byte_end = track->block->byte_count, .access = GPU_WRITE};
             continue;
         }
         memcpy(made + count, track->uses, track->use_count * sizeof *track->uses);
@@ -145,7 +159,9 @@ static gpulua_status check_blocks(const struct gpu_graph *graph, struct gpu_erro
     const struct graph_body *body = &graph->body;
     for (uint32_t i = 0; i < body->track_count; i++) {
         struct gpu_block *block = body->tracks[i].block;
-        if (block->byte_count > 0 && (block->is_freed || block->epoch != graph->device->epoch)) {
+        bool is_there = !block->is_freed &&
+                        (block->epoch == graph->device->epoch || is_own_lone(&graph->body, block));
+        if (block->byte_count > 0 && !is_there) {
             struct gpu_ref ref = {.block = block, .byte_count = block->byte_count};
             char what[160];
             snprintf(what, sizeof what, "launch of graph%s%s%s", graph->label[0] ? " '" : "",
@@ -246,6 +262,17 @@ static gpulua_status check_stream(const struct gpu_graph *graph, const struct gp
                          gpu_device_name(device));
 }
 
+/* Under the label that its errors show. */
+static void begin_hooks(const struct gpu_graph *graph, const struct gpu_submit *submit,
+                        struct gpu_hooked *hooked) {
+    hooked->hooks = NULL;
+    if (gpu_hooks_are_set(submit)) {
+        struct gpu_submit named = *submit;
+        named.label = named.label || !graph->label[0] ? named.label : graph->label;
+        gpu_hooks_fire_begin(&named, "graph", NULL, NULL, 0, hooked);
+    }
+}
+
 gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit *submit,
                                struct gpu_op **op, struct gpu_error *error) {
     GPU_ENTER(graph->device);
@@ -258,7 +285,7 @@ gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit 
     }
     struct gpu_hooked hooked;
     struct gpu_report *report = NULL;
-    gpu_hooks_begin(submit, "graph", NULL, 0, &hooked);
+    begin_hooks(graph, submit, &hooked);
     status = gpu_graph_take_reports(graph, &report, error);
     if (status == GPULUA_OK) {
         do {

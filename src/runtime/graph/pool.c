@@ -218,7 +218,7 @@ gpulua_status gpu_pool_record(struct gpu_pool *pool, const struct gpu_ref *ref,
                               struct gpu_error *error) {
     GPU_ENTER(pool->device);
     gpulua_status status = gpu_ref_check(ref, pool->device, "record of a pool", error);
-    if (status == GPULUA_OK && ref->block->is_temporary) { /* it is to be more than that */
+    if (status == GPULUA_OK && gpu_block_is_of_capture(ref->block)) { /* it is to be more */
         status = gpu_temporary_use(ref->block, NULL, "record of a pool", error);
     }
     if (status == GPULUA_OK) {

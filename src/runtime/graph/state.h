@@ -217,7 +217,8 @@ static inline bool gpu_temporary_is(const struct gpu_block *block, const struct 
 }
 /* Is somebody else interested in it than the capture's body? */
 bool gpu_temporary_is_held(const struct graph_body *body, const struct gpu_block *block);
-/* Memory of its own, whoever of those that may use it asks; see gpu_temporary_use. */
+/* Memory of its own, whoever of those that may use it asks, for a node whose addresses stay, or for
+ * the script; see gpu_temporary_use. */
 gpulua_status gpu_temporary_settle(struct gpu_block *block, const struct gpu_capture *capture,
                                    const char *what, struct gpu_error *error);
 /* One to stand for a graph's temporary in its update. NULL: no memory. */
@@ -267,6 +268,8 @@ gpulua_status gpu_capture_note(struct gpu_capture *capture, const struct gpu_use
 void gpu_capture_end(struct gpu_capture *capture, bool is_good);
 /* Of it and of the bodies in it: given out once. */
 uint64_t gpu_capture_number(const struct gpu_capture *capture);
+/* Of a graph that is there, which it, or what it is a body of, is to change. */
+bool gpu_capture_is_update(const struct gpu_capture *capture);
 /* What the capture is to have where another graph's has made `known`: borrowed. */
 gpulua_status gpu_capture_make_again(struct gpu_capture *capture, struct gpu_block *known,
                                      struct gpu_block **block, struct gpu_error *error);

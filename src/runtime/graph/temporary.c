@@ -4,8 +4,13 @@
  * (plan.c), and nobody but the graph's nodes can use them from then on.
  *
  * In the update of a graph each is stood in for by a twin, which becomes the graph's, if it has to
- * be made anew. */
+ * be made anew.
+ *
+ * What conditional nodes use gets memory of its own at once, since its address is kept. It stays a
+ * temporary in all but that ("lone"): a launch needs nothing of what is there, and it lives on with
+ * its graph when the device is lost. By any other use it becomes an ordinary block. */
 #include "runtime/graph/state.h"
+#include "runtime/resource.h"
 
 bool gpu_graph_note_made(struct graph_body *body, struct gpu_block *block, uint64_t maker) {
     if (!gpu_graph_grow((void **)&body->made, &body->made_capacity, body->made_count,
@@ -60,7 +65,12 @@ static bool is_own(const struct gpu_block *block, const struct gpu_capture *capt
 gpulua_status gpu_temporary_settle(struct gpu_block *block, const struct gpu_capture *capture,
                                    const char *what, struct gpu_error *error) {
     if (is_own(block, capture) || !block->home) {
-        return gpu_block_settle(block, error);
+        gpulua_status status = gpu_block_settle(block, error);
+        if (status == GPULUA_OK && is_own(block, capture)) {
+            block->is_lone = true;
+            block->is_trackable = false;
+        }
+        return status;
     }
     return gpu_error_set(error, GPULUA_USE_AFTER_FREE,
                          "%s: the buffer (allocation %llu%s%s) was made for the nodes of a graph, "
@@ -72,6 +82,13 @@ gpulua_status gpu_temporary_settle(struct gpu_block *block, const struct gpu_cap
 /* In bodies of conditional nodes addresses stay what they were when they were captured. */
 gpulua_status gpu_temporary_use(struct gpu_block *block, const struct gpu_capture *capture,
                                 const char *what, struct gpu_error *error) {
+    if (block->is_lone) {
+        if (!is_own(block, capture) && !(capture && gpu_capture_is_update(capture))) {
+            block->is_lone = false;
+            block->is_trackable = gpu_memory_is_trackable(block->memory);
+        }
+        return GPULUA_OK;
+    }
     return is_own(block, capture) && gpu_capture_depth(capture) == 0
                ? GPULUA_OK
                : gpu_temporary_settle(block, capture, what, error);
