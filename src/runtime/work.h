@@ -11,10 +11,10 @@
 struct gpu_capture;
 struct gpu_graph;
 
-/* What a capture has made for itself (gpu_block_is_of_capture), about to be used by a node of `capture`
- * (NULL: by what is done, or exported): by any other use than a node of its own capture it becomes
- * an ordinary block first. UseAfterFree: it has become a part of a graph, whose other nodes use the
- * same memory. gpu_block_create's codes. */
+/* What a capture has made for itself (gpu_block_is_of_capture), about to be used by a node of
+ * `capture` (NULL: by what is done, or exported): by any other use than a node of its own capture
+ * it becomes an ordinary block first. UseAfterFree: it has become a part of a graph, whose other
+ * nodes use the same memory. gpu_block_create's codes. */
 gpulua_status gpu_temporary_use(struct gpu_block *block, const struct gpu_capture *capture,
                                 const char *what, struct gpu_error *error);
 
