@@ -239,6 +239,26 @@ static void test_silent(void) {
     gpu_op_release(returning);
     check(gpu_block_create(device, &wanted, &block, &error) == GPULUA_OK, "process",
           "and that one works");
+    /* Code takes its time, but not for ever. */
+    static const char text[] = "extern \"C\" __global__ void k(int *x) { x[0] = 1; }";
+    struct gpu_module_info source = {
+        .kind = GPU_MODULE_SOURCE, .name = "silent", .text = text, .text_bytes = sizeof text - 1};
+    struct gpu_module *module = NULL;
+    struct gpu_op *op = NULL;
+    kill(gpu_device_pid(device), SIGSTOP);
+    device->watchdog.patience_ns = 20000000;
+    int64_t begun_ns = gpu_clock_ns();
+    bool is_told = gpu_module_create(device, &source, &module, &op, &error) == GPULUA_OK &&
+                   gpu_op_wait(op, INT64_C(20000000000), &error) == GPULUA_OK &&
+                   gpu_op_status(op) == GPULUA_DEVICE_LOST &&
+                   strstr(gpu_op_error(op)->message, "it had not answered 'compile' after 0.6 s");
+    check(is_told && gpu_clock_ns() - begun_ns >= 600000000, "process",
+          "who makes code has thirty times as long, and no longer");
+    if (op) {
+        gpu_op_observe(op);
+    }
+    gpu_op_release(op);
+    gpu_module_release(module);
     gpu_block_release(block);
     gpu_device_close(device, 1000);
     gpu_device_release(device);

@@ -15,13 +15,14 @@
 /* A request is waited for so many terms, and no less than so long: drivers and slow machines. */
 #define REQUEST_TERMS 10
 #define REQUEST_NS INT64_C(20000000000)
+#define CODE_PATIENCES 30 /* times that, where code is made: compiling takes minutes at most */
 
 void gpu_watchdog_init(struct gpu_device *device, double seconds) {
     device->watchdog.term_ns = seconds > 0 ? (int64_t)(seconds * 1e9) : 0;
     device->watchdog.next_ns = INT64_MAX;
-    int64_t terms_ns = device->watchdog.term_ns < INT64_MAX / REQUEST_TERMS
+    int64_t terms_ns = device->watchdog.term_ns < INT64_MAX / (REQUEST_TERMS * CODE_PATIENCES)
                            ? device->watchdog.term_ns * REQUEST_TERMS
-                           : INT64_MAX;
+                           : INT64_MAX / CODE_PATIENCES;
     device->watchdog.patience_ns = terms_ns > REQUEST_NS ? terms_ns : REQUEST_NS;
 }
 
@@ -214,13 +215,14 @@ static void look_at_oldest(struct gpu_device *device, int64_t now_ns) {
 
 /* What is asked of the executor is answered at once, but for what code takes to be made, and what
  * may have to wait behind that. */
-static const struct gpu_op *unanswered(const struct gpu_device *device) {
+static const struct gpu_op *unanswered(const struct gpu_device *device, bool *takes_long) {
     const struct gpu_op *first = NULL;
+    *takes_long = false;
     for (const struct gpu_op *op = device->requests; op; op = op->next) {
-        if (!op->is_replied && op->takes_long) {
-            return NULL;
+        if (!op->is_replied) {
+            first = first ? first : op;
+            *takes_long |= op->takes_long;
         }
-        first = first || op->is_replied ? first : op;
     }
     return first;
 }
@@ -229,16 +231,19 @@ static const struct gpu_op *unanswered(const struct gpu_device *device) {
  * may make whoever asks wait for it. */
 static void look_at_requests(struct gpu_device *device, int64_t now_ns) {
     struct gpu_watchdog *watchdog = &device->watchdog;
-    const struct gpu_op *op = oldest(device) ? NULL : unanswered(device);
+    bool takes_long;
+    const struct gpu_op *op = unanswered(device, &takes_long);
+    int64_t patience_ns = watchdog->patience_ns * (takes_long ? CODE_PATIENCES : 1);
+    op = oldest(device) ? NULL : op;
     if (!op || op->seq != watchdog->asked_number) {
         watchdog->asked_number = op ? op->seq : 0;
         watchdog->asked_ns = now_ns;
         return;
     }
-    if (now_ns - watchdog->asked_ns >= watchdog->patience_ns) {
+    if (now_ns - watchdog->asked_ns >= patience_ns) {
         char text[160];
         snprintf(text, sizeof text, "it had not answered '%.60s' after %.6g s", op->label,
-                 (double)watchdog->patience_ns / 1e9);
+                 (double)patience_ns / 1e9);
         gpu_device_lose(device, 0, text);
     }
 }

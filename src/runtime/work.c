@@ -37,6 +37,9 @@ static gpulua_status check_foreign(const struct gpu_ref *ref, uint8_t access, co
 static gpulua_status check_ref(const struct gpu_ref *ref, struct gpu_device *device,
                                struct gpu_capture *capture, uint8_t access, const char *what,
                                struct gpu_error *error) {
+    if (ref->block && ref->block->is_lone && gpu_temporary_is_lone_of(ref->block, capture)) {
+        return GPULUA_OK;
+    }
     gpulua_status status = gpu_ref_check(ref, device, what, error);
     if (status == GPULUA_OK && gpu_block_is_of_capture(ref->block)) {
         return gpu_temporary_use(ref->block, capture, what, error);
@@ -430,7 +433,7 @@ static inline gpulua_status check_pointer(const struct gpu_launch *launch,
     bool is_well =
         block && block->device == device && !block->is_freed && block->epoch == device->epoch;
     char what[160];
-    if (!is_well) {
+    if (!is_well && !(block && gpu_temporary_is_lone_of(block, launch->submit.capture))) {
         return gpu_ref_check(ref, device, describe(launch, param, what, sizeof what), error);
     }
     if (block->is_host) {

@@ -415,10 +415,18 @@ static void change(void *user, uint32_t node, uint32_t index, struct graph_ref *
     }
 }
 
-static gpulua_status check(const struct graph_body *body, const struct gpu_graph_bind *bind,
-                           struct gpu_error *error) {
+static bool has_control(const struct graph_body *body) {
+    bool has = false;
+    for (uint32_t i = 0; i < body->node_count && !has; i++) {
+        has = body->nodes[i].control != NULL;
+    }
+    return has;
+}
+
+static gpulua_status check(const struct graph_body *body, bool has_controls,
+                           const struct gpu_graph_bind *bind, struct gpu_error *error) {
     const struct gpu_graph_place *place = &bind->place;
-    if (place->is_many && is_in_control(body, place->origin, NULL)) {
+    if (place->is_many && has_controls && is_in_control(body, place->origin, NULL)) {
         return refuse_control(bind->name, error);
     }
     if (!bind->ref.block || place->byte_count == 0) {
@@ -477,12 +485,12 @@ gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *s
     qsort(binds, count, sizeof *binds, compare_binds);
     gpulua_status status = GPULUA_OK;
     struct gpu_capture *capture = NULL;
-    bool are_scalars = true;
+    bool are_scalars = true, has_controls = has_control(&graph->body);
     for (uint32_t i = 0; i < count && status == GPULUA_OK; i++) {
         const struct gpu_param *param = binds[i].place.param;
         are_scalars = are_scalars && param && param->kind == GPU_PARAM_SCALAR &&
                       !graph->body.nodes[binds[i].place.node].record->u.launch.is_library;
-        status = check(&graph->body, &binds[i], error);
+        status = check(&graph->body, has_controls, &binds[i], error);
     }
     if (status == GPULUA_OK && are_scalars) {
         return bind_scalars(graph, binds, count, changed, error);

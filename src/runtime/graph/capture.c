@@ -311,9 +311,8 @@ gpulua_status gpu_capture_make_again(struct gpu_capture *capture, struct gpu_blo
     return status;
 }
 
-bool gpu_capture_is_update(const struct gpu_capture *capture) {
-    const struct gpu_capture *root = capture->root ? capture->root : capture;
-    return root->follow.graph != NULL;
+bool gpu_capture_has_made(const struct gpu_capture *capture, const struct gpu_block *block) {
+    return gpu_graph_has_made(&(capture->root ? capture->root : capture)->body, block);
 }
 
 bool gpu_capture_wants_collect(struct gpu_capture *capture) {

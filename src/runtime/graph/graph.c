@@ -11,15 +11,40 @@
 
 /* Temporaries but for that they have memory of their own. */
 static bool is_own_lone(const struct graph_body *body, const struct gpu_block *block) {
-    bool is_made = false;
-    for (uint32_t i = 0; block->is_lone && i < body->made_count && !is_made; i++) {
-        is_made = body->made[i] == block;
+    return block->is_lone && gpu_graph_has_made(body, block);
+}
+
+/* Is what was there before a launch read by it? */
+static bool carries(const struct graph_track *track) {
+    bool reads = false;
+    for (uint32_t i = 0; i < track->use_count && !reads; i++) {
+        reads = (track->uses[i].access & (GPU_READ | GPU_USE_MAYBE)) == GPU_READ;
     }
-    return is_made;
+    return reads;
+}
+
+/* What may be written or not, of lone blocks: comes first. */
+static uint32_t collect_lone(const struct graph_body *body, struct gpu_use *made) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < body->track_count; i++) {
+        const struct graph_track *track = &body->tracks[i];
+        bool is_lone = is_own_lone(body, track->block);
+        if (is_lone && carries(track)) {
+            gpu_temporary_expose(track->block);
+            is_lone = false;
+        }
+        for (uint32_t k = 0; is_lone && k < track->use_count; k++) {
+            if (track->uses[k].access & GPU_USE_MAYBE) {
+                made[count] = track->uses[k];
+                made[count++].access = GPU_WRITE;
+            }
+        }
+    }
+    return count;
 }
 
 bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool,
-                            struct gpu_use **uses, uint32_t *use_count) {
+                            struct graph_uses *uses) {
     uint32_t count = 1 + body->made_count;
     for (uint32_t i = 0; i < body->track_count; i++) {
         count += body->tracks[i].use_count;
@@ -28,19 +53,17 @@ bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool
     if (!made) {
         return false;
     }
-    count = 0;
+    uint32_t lone_count = collect_lone(body, made);
+    count = lone_count;
     for (uint32_t i = 0; i < body->track_count; i++) {
         const struct graph_track *track = &body->tracks[i];
-        if (track->block->is_temporary) {
-            continue;
+        bool is_lone = is_own_lone(body, track->block);
+        for (uint32_t k = 0; !track->block->is_temporary && k < track->use_count; k++) {
+            if (!is_lone || !(track->uses[k].access & GPU_USE_MAYBE)) {
+                made[count] = track->uses[k];
+                made[count++].access &= GPU_READ_WRITE;
+            }
         }
-        if (track->use_count > 0 && is_own_lone(body, track->block)) {
-            made[count++] = (struct gpu_use){
-                .block = track->block, .byte_end = track->block->byte_count, .access = GPU_WRITE};
-            continue;
-        }
-        memcpy(made + count, track->uses, track->use_count * sizeof *track->uses);
-        count += track->use_count;
     }
     const struct gpu_block *home = NULL; /* as a rule they all have the same */
     for (uint32_t i = 0; i < body->made_count; i++) {
@@ -53,8 +76,7 @@ bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool
     }
     made[count++] = (struct gpu_use){
         .block = gpu_pool_order(pool), .byte_begin = 0, .byte_end = 1, .access = GPU_WRITE};
-    *uses = made;
-    *use_count = count;
+    *uses = (struct graph_uses){.list = made, .count = count, .lone_count = lone_count};
     return true;
 }
 
@@ -69,7 +91,7 @@ static void destroy(struct gpu_graph *graph) {
     }
     gpu_graph_body_finish(&graph->body);
     gpu_pool_unuse(graph->pool);
-    free(graph->uses);
+    free(graph->uses.list);
     free(graph);
     gpu_device_drop(device);
 }
@@ -101,8 +123,7 @@ gpulua_status gpu_graph_create(struct gpu_pool *pool, struct graph_body *body, c
         made->made.has_id = gpu_id_take(&device->graph_ids, &made->made.id);
     }
     if (status == GPULUA_OK &&
-        (!made->made.has_id ||
-         !gpu_graph_collect_uses(&made->body, pool, &made->uses, &made->use_count))) {
+        (!made->made.has_id || !gpu_graph_collect_uses(&made->body, pool, &made->uses))) {
         status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
     }
     if (status == GPULUA_OK) {
@@ -206,6 +227,20 @@ static gpulua_status send_reports(struct gpu_graph *graph, const struct gpu_repo
     return status;
 }
 
+/* Of what is lone no more the launch also needs what it may leave as it was. */
+static void note_exposed(struct graph_uses *uses) {
+    for (uint32_t i = 0; i < uses->lone_count;) {
+        struct gpu_use use = uses->list[i];
+        if (use.block->is_lone) {
+            i++;
+            continue;
+        }
+        use.access = GPU_READ_WRITE;
+        uses->list[i] = uses->list[--uses->lone_count];
+        uses->list[uses->lone_count] = use;
+    }
+}
+
 /* `report`: the first of what its nodes have; NULL: it is no launch, or none of them reports. */
 static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_submit *submit,
                                   enum wire_opcode opcode, struct gpu_report *report,
@@ -228,10 +263,11 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
         return status;
     }
     graph->made.used_at = ++graph->device->graph_clock;
-    envelope.uses = graph->uses;
-    envelope.use_count = graph->use_count;
+    note_exposed(&graph->uses);
+    envelope.uses = graph->uses.list;
+    envelope.use_count = graph->uses.count;
     if (opcode == WIRE_OP_GRAPH_UPLOAD) { /* uses nothing but the graph */
-        envelope.uses += graph->use_count - 1;
+        envelope.uses += graph->uses.count - 1;
         envelope.use_count = 1;
     }
     struct wire_record *record;

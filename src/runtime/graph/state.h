@@ -123,6 +123,18 @@ struct graph_made {
     uint64_t used_at;                   /* launched or made: the device's graph_clock then */
 };
 
+/* Beside GPU_READ_WRITE, of a conditional node: it may write or not, and that is all why what was
+ * there before counts. Only within bodies. */
+#define GPU_USE_MAYBE 4u
+
+/* Those of a launch. */
+struct graph_uses {
+    struct gpu_use *list; /* owned */
+    uint32_t count;
+    uint32_t lone_count; /* the first of them: of lone blocks that may be written or not. What was
+                            there counts as soon as somebody else uses them */
+};
+
 struct gpu_graph {
     uint32_t refs;
     struct gpu_device *device;      /* retained */
@@ -133,8 +145,7 @@ struct gpu_graph {
     const char *label;     /* interned, or "" */
     struct gpu_pool *pool; /* used */
     struct graph_body body;
-    struct gpu_use *uses; /* owned: those of a launch */
-    uint32_t use_count;
+    struct graph_uses uses;
     uint64_t replays, uploads;
     uint64_t version; /* how often it has been changed */
     uint32_t traced;  /* its number in the device's log, with that version; 0: none */
@@ -215,6 +226,11 @@ gpulua_status gpu_graph_send_reports(struct gpu_graph *graph, const struct gpu_r
 static inline bool gpu_temporary_is(const struct gpu_block *block, const struct gpu_block *known) {
     return block == known || (block && block->twin && block->twin == known);
 }
+bool gpu_graph_has_made(const struct graph_body *body, const struct gpu_block *block);
+/* May the capture's nodes use a lone block as their own, whatever became of the device? */
+bool gpu_temporary_is_lone_of(const struct gpu_block *block, const struct gpu_capture *capture);
+/* A lone block is an ordinary one from here on. */
+void gpu_temporary_expose(struct gpu_block *block);
 /* Is somebody else interested in it than the capture's body? */
 bool gpu_temporary_is_held(const struct graph_body *body, const struct gpu_block *block);
 /* Memory of its own, whoever of those that may use it asks, for a node whose addresses stay, or for
@@ -268,8 +284,8 @@ gpulua_status gpu_capture_note(struct gpu_capture *capture, const struct gpu_use
 void gpu_capture_end(struct gpu_capture *capture, bool is_good);
 /* Of it and of the bodies in it: given out once. */
 uint64_t gpu_capture_number(const struct gpu_capture *capture);
-/* Of a graph that is there, which it, or what it is a body of, is to change. */
-bool gpu_capture_is_update(const struct gpu_capture *capture);
+/* Has it, or what it is a body of, made the block, or taken it over with a graph's nodes? */
+bool gpu_capture_has_made(const struct gpu_capture *capture, const struct gpu_block *block);
 /* What the capture is to have where another graph's has made `known`: borrowed. */
 gpulua_status gpu_capture_make_again(struct gpu_capture *capture, struct gpu_block *known,
                                      struct gpu_block **block, struct gpu_error *error);
@@ -349,10 +365,10 @@ void gpu_graph_unsend(struct gpu_graph *graph);
 gpulua_status gpu_control_check_depth(const struct gpu_capture *capture,
                                       const struct graph_control *control, struct gpu_error *error);
 const struct graph_body *gpu_graph_body(const struct gpu_graph *graph);
-/* What a launch uses: all that the nodes do, and the pool, one launch at a time. malloc'ed. False:
- * no memory. */
+/* What a launch uses: all that the nodes do, and the pool, one launch at a time. Lone blocks whose
+ * content is carried from launch to launch become ordinary ones. False: no memory. */
 bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool,
-                            struct gpu_use **uses, uint32_t *use_count);
+                            struct graph_uses *uses);
 /* Takes what the body owns, also when it fails; the body is empty then. */
 gpulua_status gpu_graph_create(struct gpu_pool *pool, struct graph_body *body, const char *label,
                                struct gpu_graph **graph, struct gpu_error *error);

@@ -8,7 +8,8 @@
  *
  * What conditional nodes use gets memory of its own at once, since its address is kept. It stays a
  * temporary in all but that ("lone"): a launch needs nothing of what is there, and it lives on with
- * its graph when the device is lost. By any other use it becomes an ordinary block. */
+ * its graph when the device is lost. By any other use it becomes an ordinary block, and if what one
+ * launch leaves there is read by the next. */
 #include "runtime/graph/state.h"
 #include "runtime/resource.h"
 
@@ -24,6 +25,23 @@ bool gpu_graph_note_made(struct graph_body *body, struct gpu_block *block, uint6
     }
     body->made[body->made_count++] = gpu_block_retain(block);
     return true;
+}
+
+bool gpu_graph_has_made(const struct graph_body *body, const struct gpu_block *block) {
+    bool is_made = block->made_number < body->made_count && body->made[block->made_number] == block;
+    for (uint32_t i = 0; i < body->made_count && !is_made; i++) { /* by another graph first */
+        is_made = body->made[i] == block;
+    }
+    return is_made;
+}
+
+bool gpu_temporary_is_lone_of(const struct gpu_block *block, const struct gpu_capture *capture) {
+    return block->is_lone && !block->is_freed && capture && gpu_capture_has_made(capture, block);
+}
+
+void gpu_temporary_expose(struct gpu_block *block) {
+    block->is_lone = false;
+    block->is_trackable = gpu_memory_is_trackable(block->memory);
 }
 
 bool gpu_temporary_is_held(const struct graph_body *body, const struct gpu_block *block) {
@@ -83,9 +101,8 @@ gpulua_status gpu_temporary_settle(struct gpu_block *block, const struct gpu_cap
 gpulua_status gpu_temporary_use(struct gpu_block *block, const struct gpu_capture *capture,
                                 const char *what, struct gpu_error *error) {
     if (block->is_lone) {
-        if (!is_own(block, capture) && !(capture && gpu_capture_is_update(capture))) {
-            block->is_lone = false;
-            block->is_trackable = gpu_memory_is_trackable(block->memory);
+        if (!gpu_temporary_is_lone_of(block, capture)) {
+            gpu_temporary_expose(block);
         }
         return GPULUA_OK;
     }

@@ -225,15 +225,14 @@ static gpulua_status patch_followed(struct gpu_graph *graph, struct gpu_capture 
 
 static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
                                struct gpu_graph_change *change, struct gpu_error *error) {
-    struct gpu_use *uses;
-    uint32_t use_count;
-    if (!gpu_graph_collect_uses(body, graph->pool, &uses, &use_count)) {
+    struct graph_uses uses;
+    if (!gpu_graph_collect_uses(body, graph->pool, &uses)) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
     }
     struct graph_body old = graph->body;
     graph->body = *body;
     *body = (struct graph_body){0};
-    free(graph->uses);
+    free(graph->uses.list);
     graph->uses = uses;
     gpulua_status status = GPULUA_OK;
     for (uint32_t i = 0; i < old.node_count; i++) {
@@ -245,7 +244,6 @@ static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
         }
     }
     gpu_graph_body_finish(&old);
-    graph->use_count = use_count;
     graph->version++;
     return status;
 }
@@ -260,12 +258,9 @@ static void exchange(struct gpu_graph *a, struct gpu_graph *b) {
     struct graph_body body = a->body;
     a->body = b->body;
     b->body = body;
-    struct gpu_use *uses = a->uses;
+    struct graph_uses uses = a->uses;
     a->uses = b->uses;
     b->uses = uses;
-    uint32_t count = a->use_count;
-    a->use_count = b->use_count;
-    b->use_count = count;
 }
 
 static gpulua_status rebuild(struct gpu_graph *graph, struct graph_body *body,
