@@ -120,6 +120,33 @@ describe("CUDA C", function()
     assert.equal(150, sum(x))
   end)
 
+  it("lets a source have its own min and max, lists, and pointers to functions", function()
+    local mod = dev:compile [=[
+      __device__ int min(int a, int b) { return a < b ? a + 100 : b + 200; }
+      template <typename T> __device__ T max(T a, T b) { return a < b ? b : a; }
+      struct P { int a, b; __device__ bool operator<(P other) const { return a < other.a; } };
+      __device__ P pair(int a) { return {a, 2 * a}; }
+      __device__ int add(int a) { return a + 1; }
+      __device__ int twice(int a) { return 2 * a; }
+      __device__ int (*op)(int) = add;
+      __device__ int (*const ops[2])(int) = {add, twice}, after = 7;
+      extern "C" __global__ void own(int *x, float *y) {
+        x[0] = min(x[0], 3);
+        x[1] = max(x[1], 3);
+        x[2] = max(pair(1), P{5, 6}).b;
+        x[3] = max(3u, 4u) + min(5u, 6u);
+        for (int i : {10, 20, 30}) x[4] += i;
+        x[5] = op(1) + ops[x[5]](4) + after;
+        op = twice;
+        x[6] = op(21);
+        y[0] = min(y[0], 2.0f) + max(y[1], 1.0f);
+      }]=]
+    local x, y = dev:upload("i32", { 1, 9, 0, 0, 0, 1, 0 }), dev:upload("f32", { 4, 0.5 })
+    mod.own:launch({ grid = 1, block = 1 }, x, y)
+    assert.are.same({ 101, 9, 6, 9, 60, 17, 42 }, x:read())
+    assert.are.same({ 3 }, y:read(1, 1))
+  end)
+
   it("divides by the operator that is written, and has 64 bits of the same type as a GPU", function()
     local x = dev:upload("i32", { 17, 0, 0 })
     local mod = dev:compile [[

@@ -384,6 +384,15 @@ static void variable_add(struct walk *w, size_t name, const struct declaration *
         (struct cpu_variable){qualified, name, d->is_constant || d->is_const, d->is_device};
 }
 
+/* The name in (*name)(..), (*name[2])(..) or (&name)[3]; 0: that is something else. */
+static size_t inner_name(struct walk *w, size_t open) {
+    size_t i = open + 1;
+    while (is_at(w, i, "*") || is_at(w, i, "&") || is_at(w, i, "const")) {
+        i++;
+    }
+    return i > open + 1 && is_word_at(w, i) ? i : 0;
+}
+
 /* Declarators from `at` to the semicolon: the word before = [ { , or ; is a name. `struct X;` has
  * none. */
 static void variables_read(struct walk *w, size_t at, const struct declaration *d) {
@@ -392,6 +401,12 @@ static void variables_read(struct walk *w, size_t at, const struct declaration *
     for (size_t i = at; i <= d->end; i = step(w, i)) {
         if (is_at(w, i, "<") && i > at && is_word_at(w, i - 1) && !has_name) {
             i = skip_angles(w, i) - 1;
+            continue;
+        }
+        size_t inner = is_at(w, i, "(") && !has_name ? inner_name(w, i) : 0;
+        if (inner != 0) {
+            variable_add(w, inner, d);
+            has_name = true;
             continue;
         }
         bool is_end = i == d->end || is_at(w, i, ",");

@@ -28,6 +28,22 @@ typedef __SIZE_TYPE__ size_t;
 typedef __PTRDIFF_TYPE__ ptrdiff_t;
 typedef long clock_t;
 
+// What the compiler makes of {1, 2, 3} where nothing else says what it is: it knows these two members.
+namespace std {
+template <class T> class initializer_list {
+    const T *gpulua_array;
+    size_t gpulua_size;
+    constexpr initializer_list(const T *array, size_t size) : gpulua_array(array), gpulua_size(size) {}
+
+  public:
+    typedef T value_type;
+    constexpr initializer_list() noexcept : gpulua_array(nullptr), gpulua_size(0) {}
+    constexpr size_t size() const noexcept { return gpulua_size; }
+    constexpr const T *begin() const noexcept { return gpulua_array; }
+    constexpr const T *end() const noexcept { return gpulua_array + gpulua_size; }
+};
+} // namespace std
+
 #ifndef NULL
 #define NULL __null
 #endif

@@ -114,11 +114,14 @@ GPULUA_INLINE int __signbit(double x) { return __builtin_signbit(x) != 0; }
 
 // ---- min and max ----
 
-GPULUA_INLINE constexpr int min(int a, int b) { return b < a ? b : a; }
-GPULUA_INLINE constexpr int max(int a, int b) { return a < b ? b : a; }
+// Templates, so that a source may have its own of the same parameters, which then are called, as with NVRTC.
+#define GPULUA_YIELDING template <int = 0> GPULUA_INLINE
+
+GPULUA_YIELDING constexpr int min(int a, int b) { return b < a ? b : a; }
+GPULUA_YIELDING constexpr int max(int a, int b) { return a < b ? b : a; }
 #define GPULUA_X(A, B, R)                                                                          \
-    GPULUA_INLINE constexpr R min(A a, B b) { return (R)b < (R)a ? (R)b : (R)a; }                  \
-    GPULUA_INLINE constexpr R max(A a, B b) { return (R)a < (R)b ? (R)b : (R)a; }
+    GPULUA_YIELDING constexpr R min(A a, B b) { return (R)b < (R)a ? (R)b : (R)a; }                  \
+    GPULUA_YIELDING constexpr R max(A a, B b) { return (R)a < (R)b ? (R)b : (R)a; }
 GPULUA_X(unsigned, unsigned, unsigned)
 GPULUA_X(int, unsigned, unsigned) GPULUA_X(unsigned, int, unsigned)
 GPULUA_X(long, long, long)
@@ -129,14 +132,14 @@ GPULUA_X(unsigned long long, unsigned long long, unsigned long long)
 GPULUA_X(long long, unsigned long long, unsigned long long)
 GPULUA_X(unsigned long long, long long, unsigned long long)
 #undef GPULUA_X
-GPULUA_INLINE float min(float a, float b) { return __builtin_fminf(a, b); }
-GPULUA_INLINE float max(float a, float b) { return __builtin_fmaxf(a, b); }
-GPULUA_INLINE double min(double a, double b) { return __builtin_fmin(a, b); }
-GPULUA_INLINE double max(double a, double b) { return __builtin_fmax(a, b); }
-GPULUA_INLINE double min(float a, double b) { return __builtin_fmin((double)a, b); }
-GPULUA_INLINE double min(double a, float b) { return __builtin_fmin(a, (double)b); }
-GPULUA_INLINE double max(float a, double b) { return __builtin_fmax((double)a, b); }
-GPULUA_INLINE double max(double a, float b) { return __builtin_fmax(a, (double)b); }
+GPULUA_YIELDING float min(float a, float b) { return __builtin_fminf(a, b); }
+GPULUA_YIELDING float max(float a, float b) { return __builtin_fmaxf(a, b); }
+GPULUA_YIELDING double min(double a, double b) { return __builtin_fmin(a, b); }
+GPULUA_YIELDING double max(double a, double b) { return __builtin_fmax(a, b); }
+GPULUA_YIELDING double min(float a, double b) { return __builtin_fmin((double)a, b); }
+GPULUA_YIELDING double min(double a, float b) { return __builtin_fmin(a, (double)b); }
+GPULUA_YIELDING double max(float a, double b) { return __builtin_fmax((double)a, b); }
+GPULUA_YIELDING double max(double a, float b) { return __builtin_fmax(a, (double)b); }
 GPULUA_INLINE unsigned umin(unsigned a, unsigned b) { return a < b ? a : b; }
 GPULUA_INLINE unsigned umax(unsigned a, unsigned b) { return a > b ? a : b; }
 GPULUA_INLINE long long llmin(long long a, long long b) { return a < b ? a : b; }
