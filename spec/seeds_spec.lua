@@ -220,11 +220,11 @@ describe("check mode", function()
       assert.equal(1, explored.orders)
     end)
 
-    it("of six operations that share nothing are one", function()
+    it("of ten operations that share nothing are one", function()
       local explored = seeds.explore(function(order)
         local dev <close> = checked { order = order == "" and "0" or order }
         local buffers = {}
-        for i = 1, 6 do
+        for i = 1, 10 do
           buffers[i] = dev:buffer("i32", n)
           dev:stream({}):use(buffers[i].fill, buffers[i], i)
         end

@@ -86,7 +86,7 @@ describe("what a task has ended with", function()
       assert.are.same({ 301, true, 1, 300 }, { results.n, results[1], results[2], results[301] })
     end
     arm = nil
-    support.collect_as_usual()
+    collectgarbage()
     assert.equal(0, seen)
   end)
 

@@ -341,6 +341,7 @@ struct gpu_watchdog {
     int64_t watched_ns;      /* since then */
     bool was_loading;        /* code, when last looked at */
     bool is_again;           /* it is watched anew, since that ended */
+    bool asks_for_code;      /* and that takes its time */
     uint64_t asked_number;   /* of the request that is waited for, when last seen; 0: of none */
     int64_t asked_ns;        /* since then */
     int64_t patience_ns;     /* how long it may be waited for */

@@ -233,13 +233,14 @@ static void look_at_requests(struct gpu_device *device, int64_t now_ns) {
     struct gpu_watchdog *watchdog = &device->watchdog;
     bool takes_long;
     const struct gpu_op *op = unanswered(device, &takes_long);
-    int64_t patience_ns = watchdog->patience_ns * (takes_long ? CODE_PATIENCES : 1);
-    op = oldest(device) ? NULL : op;
-    if (!op || op->seq != watchdog->asked_number) {
+    op = op && oldest(device) ? NULL : op;
+    if (!op || op->seq != watchdog->asked_number || takes_long != watchdog->asks_for_code) {
         watchdog->asked_number = op ? op->seq : 0;
+        watchdog->asks_for_code = takes_long; /* what waited behind code begins anew, too */
         watchdog->asked_ns = now_ns;
         return;
     }
+    int64_t patience_ns = watchdog->patience_ns * (takes_long ? CODE_PATIENCES : 1);
     if (now_ns - watchdog->asked_ns >= patience_ns) {
         char text[160];
         snprintf(text, sizeof text, "it had not answered '%.60s' after %.6g s", op->label,

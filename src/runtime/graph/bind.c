@@ -168,8 +168,7 @@ struct search {
     struct list candidates;
 };
 
-/* What may have a name: all, or those that have it. The k-th of them, from 0 on; GPU_NODE_NONE
- * behind the last. */
+/* What may have a name: all, or those that have it. */
 struct choice {
     const struct gpu_graph_names *names;
     uint32_t first, count;
@@ -186,6 +185,7 @@ static struct choice choose(const struct search *search, const char *name, size_
     return (struct choice){.names = search->names, .first = first, .count = past - first};
 }
 
+/* The k-th of them, from 0 on. */
 static uint32_t chosen(const struct choice *choice, uint32_t k) {
     return choice->names ? choice->names->list[choice->first + k].at : k;
 }

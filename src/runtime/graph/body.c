@@ -50,10 +50,6 @@ static uint32_t track_of(struct graph_body *body, struct gpu_block *block) {
 
 /* ---- all uses as those of one operation ---- */
 
-static bool is_read(uint8_t access) {
-    return (access & GPU_READ) && !(access & GPU_USE_MAYBE);
-}
-
 /* It reads what may have been written in front of it or not: what was there before counts. */
 static void note_read(struct graph_track *track, const struct gpu_use *use) {
     for (uint32_t i = 0; i < track->use_count; i++) {
@@ -67,7 +63,7 @@ static void note_read(struct graph_track *track, const struct gpu_use *use) {
 /* What is used after the graph itself has written all of it: nothing new is read from outside, and
  * the writes stand there already. Before the ranges know of the node itself. */
 static bool join_use(struct graph_track *track, const struct gpu_use *use) {
-    if (is_read(use->access)) {
+    if (gpu_use_reads(use->access)) {
         note_read(track, use);
     }
     if (gpu_graph_is_written(track, use)) {
@@ -76,7 +72,7 @@ static bool join_use(struct graph_track *track, const struct gpu_use *use) {
     for (uint32_t i = 0; i < track->use_count; i++) {
         struct gpu_use *known = &track->uses[i];
         if (use->byte_begin == known->byte_begin && use->byte_end == known->byte_end) {
-            bool reads = is_read(known->access) || is_read(use->access);
+            bool reads = gpu_use_reads(known->access) || gpu_use_reads(use->access);
             known->access |= use->access;
             known->access &= (uint8_t)(reads ? ~GPU_USE_MAYBE : ~0u);
             return true;

@@ -18,7 +18,7 @@ static bool is_own_lone(const struct graph_body *body, const struct gpu_block *b
 static bool carries(const struct graph_track *track) {
     bool reads = false;
     for (uint32_t i = 0; i < track->use_count && !reads; i++) {
-        reads = (track->uses[i].access & (GPU_READ | GPU_USE_MAYBE)) == GPU_READ;
+        reads = gpu_use_reads(track->uses[i].access);
     }
     return reads;
 }

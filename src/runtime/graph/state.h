@@ -126,6 +126,9 @@ struct graph_made {
 /* Beside GPU_READ_WRITE, of a conditional node: it may write or not, and that is all why what was
  * there before counts. Only within bodies. */
 #define GPU_USE_MAYBE 4u
+static inline bool gpu_use_reads(uint8_t access) {
+    return (access & (GPU_READ | GPU_USE_MAYBE)) == GPU_READ;
+}
 
 /* Those of a launch. */
 struct graph_uses {
@@ -226,6 +229,7 @@ gpulua_status gpu_graph_send_reports(struct gpu_graph *graph, const struct gpu_r
 static inline bool gpu_temporary_is(const struct gpu_block *block, const struct gpu_block *known) {
     return block == known || (block && block->twin && block->twin == known);
 }
+/* Is it in the list of what was made? */
 bool gpu_graph_has_made(const struct graph_body *body, const struct gpu_block *block);
 /* May the capture's nodes use a lone block as their own, whatever became of the device? */
 bool gpu_temporary_is_lone_of(const struct gpu_block *block, const struct gpu_capture *capture);

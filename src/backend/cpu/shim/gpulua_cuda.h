@@ -28,12 +28,14 @@ typedef __SIZE_TYPE__ size_t;
 typedef __PTRDIFF_TYPE__ ptrdiff_t;
 typedef long clock_t;
 
-// What the compiler makes of {1, 2, 3} where nothing else says what it is: it knows these two members.
+// What the compiler makes of {1, 2, 3} where nothing else says what it is: it knows these two
+// members.
 namespace std {
 template <class T> class initializer_list {
     const T *gpulua_array;
     size_t gpulua_size;
-    constexpr initializer_list(const T *array, size_t size) : gpulua_array(array), gpulua_size(size) {}
+    constexpr initializer_list(const T *array, size_t size)
+        : gpulua_array(array), gpulua_size(size) {}
 
   public:
     typedef T value_type;

@@ -114,13 +114,14 @@ GPULUA_INLINE int __signbit(double x) { return __builtin_signbit(x) != 0; }
 
 // ---- min and max ----
 
-// Templates, so that a source may have its own of the same parameters, which then are called, as with NVRTC.
+// Templates, so that a source may have its own of the same parameters, which are called then, as
+// with NVRTC.
 #define GPULUA_YIELDING template <int = 0> GPULUA_INLINE
 
 GPULUA_YIELDING constexpr int min(int a, int b) { return b < a ? b : a; }
 GPULUA_YIELDING constexpr int max(int a, int b) { return a < b ? b : a; }
 #define GPULUA_X(A, B, R)                                                                          \
-    GPULUA_YIELDING constexpr R min(A a, B b) { return (R)b < (R)a ? (R)b : (R)a; }                  \
+    GPULUA_YIELDING constexpr R min(A a, B b) { return (R)b < (R)a ? (R)b : (R)a; }                \
     GPULUA_YIELDING constexpr R max(A a, B b) { return (R)a < (R)b ? (R)b : (R)a; }
 GPULUA_X(unsigned, unsigned, unsigned)
 GPULUA_X(int, unsigned, unsigned) GPULUA_X(unsigned, int, unsigned)
