@@ -596,9 +596,10 @@ describe("a lost device", function()
           dev:inject { fault = 1 }
           for _ = 1, 3 do pcall(fill.launch, fill, one, x, 1) end -- and ends
         end)
-        local op
-        pcall(function() op = fill:launch(one, y, 2) end)
-        local ok, err = pcall(y.read, y)
+        local ok, err = pcall(function() -- told by the launch already where the loss has been found by then
+          fill:launch(one, y, 2)
+          return y:read()
+        end)
         print(ok, err.code)
         pcall(dev.await, dev, 5)
         print "over"]]):format(restarts))
