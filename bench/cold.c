@@ -26,6 +26,7 @@
     X(cuMemHostAlloc, CUresult, (void **, size_t, unsigned))                                       \
     X(cuMemHostGetDevicePointer_v2, CUresult, (CUdeviceptr *, void *, unsigned))                   \
     X(cuStreamWriteValue64_v2, CUresult, (CUstream, CUdeviceptr, cuuint64_t, unsigned))            \
+    X(cuEventQuery, CUresult, (CUevent))                                                           \
     X(cuCtxGetCurrent, CUresult, (CUcontext *))
 
 #include "driver.h"
@@ -102,6 +103,59 @@ static void measure(const char *name, unsigned pause_us, void (*before)(void)) {
            median(all, ROUNDS));
 }
 
+/* Which of the driver's calls a launch after 10 ms asleep goes through: prepared or plain, and
+ * behind it an event, a word, both or nothing; the wait looks at the word, else at the event, else
+ * it is the driver's. Each in turn within a round, so that all have the same machine. */
+static const struct way {
+    bool is_prepared, has_event, has_word;
+    const char *name;
+} ways[] = {
+    {false, false, false, "plain"},          {false, true, false, "plain, an event"},
+    {false, false, true, "plain, a word"},   {false, true, true, "plain, an event and a word"},
+    {true, false, false, "prepared"},        {true, true, false, "prepared, an event"},
+    {true, false, true, "prepared, a word"}, {true, true, true, "prepared, an event and a word"},
+};
+#define WAYS (sizeof ways / sizeof *ways)
+
+static void measure_ways(void) {
+    static double given[WAYS][ROUNDS], all[WAYS][ROUNDS];
+    for (int round = 0; round < ROUNDS; round++) {
+        for (size_t i = 0; i < WAYS; i++) {
+            const struct way *way = &ways[i];
+            CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(nothing, args);
+            usleep(PAUSE_US);
+            double start = now_ns();
+            if (way->is_prepared) {
+                CK(p_cuGraphExecKernelNodeSetParams_v2(own.launches.exec, own.launches.node,
+                                                       &params));
+                CK(p_cuGraphLaunch(own.launches.exec, own.launches.stream));
+            } else {
+                CK(p_cuLaunchKernel(nothing, 1, 1, 1, 32, 1, 1, 0, own.launches.stream, args,
+                                    NULL));
+            }
+            if (way->has_event) {
+                CK(p_cuEventRecord(own.launches.event, own.launches.stream));
+            }
+            if (way->has_word) {
+                write_word(&own);
+            }
+            given[i][round] = (now_ns() - start) / 1e3;
+            if (way->has_word) {
+                while (*own.word != own.count) {}
+            } else if (way->has_event) {
+                while (p_cuEventQuery(own.launches.event) != CUDA_SUCCESS) {}
+            } else {
+                CK(p_cuStreamSynchronize(own.launches.stream));
+            }
+            all[i][round] = (now_ns() - start) / 1e3;
+        }
+    }
+    for (size_t i = 0; i < WAYS; i++) {
+        printf("10 ms asleep, %-34s given after %5.1f us, over after %5.1f\n", ways[i].name,
+               median(given[i], ROUNDS), median(all[i], ROUNDS));
+    }
+}
+
 int main(void) {
     if (!driver_open()) {
         return 0;
@@ -125,6 +179,7 @@ int main(void) {
         atomic_store(&stops, 1);
         pthread_join(helper, NULL);
         atomic_store(&stops, 0);
+        measure_ways();
     }
     return 0;
 }

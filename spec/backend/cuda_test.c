@@ -541,6 +541,40 @@ static void prepared(void) {
     tap_check(&tap, FAKE(long, live) == 0, "closing streams leaves nothing of them");
 }
 
+/* warm.c: what it fetches is what the next launch will need, plain or prepared. */
+static void warming(void) {
+    static _Alignas(4096) _Atomic uint64_t page[8];
+    static const char code[] = ".version 7.0\n.target sm_75\n.address_size 64\nk0 k1\n";
+    struct backend_error error = {0};
+    struct backend_device *device = open_device();
+    struct backend_module *module = NULL;
+    struct backend_stream *a = NULL;
+    ops->host_register(device, page, sizeof page, &error);
+    ops->stream_create(device, 0, 0, &a, &error);
+    ops->module_load(device, code, sizeof code, false, &module, &error);
+    struct backend_kernel *often = kernel_of(module, "k0"), *once = kernel_of(module, "k1");
+    (void)prepared_launches();
+    bool good = true;
+    for (int i = 0; i < 40; i++) { /* however often it was warmed up */
+        good = ops->warm(device, &page[1]) && good;
+    }
+    tap_check(&tap, good && prepared_launches() == 0, "warming is plain where launches are");
+    (void)launch_many(a, often, 20);
+    (void)prepared_launches();
+    good = ops->warm(device, &page[1]);
+    tap_check(&tap, good && prepared_launches() == 1, "and prepared where the newest launch was");
+    good = ops->warm(device, &page[1]);
+    tap_check(&tap, good && prepared_launches() == 1, "and again");
+    (void)launch_many(a, once, 1);
+    good = ops->warm(device, &page[1]);
+    tap_check(&tap, good && prepared_launches() == 0, "and plain behind a plain one");
+    good = ops->warm(device, &page[1]) && launch_many(a, often, 1);
+    tap_check(&tap, good && prepared_launches() == 1, "what is prepared stays so");
+    ops->stream_destroy(device, a);
+    ops->device_close(device);
+    tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing");
+}
+
 /* Compiled on this machine, loaded by the fake driver: symbols, and the cache. */
 static void compiling(void) {
     struct backend_error error = {0};
@@ -761,6 +795,7 @@ int main(void) {
     copies_and_fills();
     modules();
     prepared();
+    warming();
     compiling();
     checked();
     losing();

@@ -49,6 +49,7 @@ struct backend_device {
     bool has_branches;             /* one conditional node can have several bodies */
     bool sleeps;                   /* events are waited for by threads that sleep in the driver */
     bool is_timed;                 /* events have times */
+    bool launches_prepared;        /* the newest launch went through an executable graph */
     uint32_t prepared_count;       /* alive, on all streams, of kernels and of calls */
     uint32_t capture_count;        /* streams that are being captured: the context is not to be
                                       waited for */
@@ -341,6 +342,9 @@ void gpu_cuda_capture_leave(struct backend_stream *stream);
 void gpu_cuda_prepared_init(struct backend_device *device);
 /* A kernel is about to go (NULL: all of the stream's), and is not at work on it. */
 void gpu_cuda_prepared_forget(struct backend_stream *stream, const struct backend_kernel *kernel);
+/* The kernel's next launch on the stream is a prepared one, or a plain one. */
+void gpu_cuda_prepared_choose(struct backend_stream *stream, struct backend_kernel *kernel,
+                              bool is_prepared);
 gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backend_error *error);
 /* graph.c: */
 void gpu_cuda_graphs_init(struct backend_device *device);

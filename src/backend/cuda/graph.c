@@ -351,6 +351,7 @@ gpulua_status gpu_cuda_graph_launch(struct backend_stream *stream, uint64_t seq,
         gpu_cuda_trace_graph(graph->map);
     }
     CUresult result;
+    device->launches_prepared = true;
     CU_HOT(device, result, cu->cuGraphLaunch(graph->exec, stream->handle));
     graph->is_uploaded = graph->is_uploaded || result == CUDA_SUCCESS;
     return gpu_cuda_result(device, result, "cuGraphLaunch", __FILE__, __LINE__, error);

@@ -126,6 +126,14 @@ static struct cuda_prepared *prepared_find(struct backend_stream *stream,
     return prepared;
 }
 
+void gpu_cuda_prepared_choose(struct backend_stream *stream, struct backend_kernel *kernel,
+                              bool is_prepared) {
+    struct cuda_prepared *prepared = prepared_find(stream, kernel);
+    if (prepared != NULL) {
+        prepared->heat = is_prepared ? CUDA_PREPARED_AFTER : 0;
+    }
+}
+
 static CUDA_KERNEL_NODE_PARAMS_v2 params_of(const struct backend_launch *launch, void **extra) {
     return (CUDA_KERNEL_NODE_PARAMS_v2){.func = launch->kernel->function,
                                         .gridDimX = launch->grid[0],
@@ -203,8 +211,11 @@ gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backen
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)launch->args,
                      CU_LAUNCH_PARAM_BUFFER_SIZE, &args_bytes, CU_LAUNCH_PARAM_END};
     void **params = args_bytes > 0 ? extra : NULL;
-    if (device->has_prepared && !launch->stream->is_captured && prepared_launch(launch, params)) {
-        return GPULUA_OK;
+    if (device->has_prepared && !launch->stream->is_captured) {
+        device->launches_prepared = prepared_launch(launch, params);
+        if (device->launches_prepared) {
+            return GPULUA_OK;
+        }
     }
     if (__builtin_expect(launch->stream->patched != NULL, 0)) {
         const CUDA_KERNEL_NODE_PARAMS_v2 node = params_of(launch, params);

@@ -4,8 +4,8 @@
  * the core's caches, and a launch, its event and its word cost the host 20 to 30 us more than one
  * right behind another (measured: docs/results.md). Who is awake before the next round of a script,
  * be it the executor or the loop of a script that sleeps, has the time to fetch them: a fill of
- * nothing, on a stream of its own, goes the same way. Only on the thread that launches is that of
- * use. */
+ * nothing, on a stream of its own, goes the same way, plain or prepared as the newest launch. Only
+ * on the thread that launches is that of use. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -53,9 +53,12 @@ bool gpu_cuda_warm(struct backend_device *device, _Atomic uint64_t *word) {
                                               .block = {32, 1, 1},
                                               .args = &nothing,
                                               .args_bytes = sizeof nothing};
+        bool is_prepared = device->launches_prepared;
+        gpu_cuda_prepared_choose(stream, device->warmth.kernel, is_prepared);
         works = gpu_cuda_launch(&launch, &error) == GPULUA_OK &&
                 gpu_cuda_event_record(device->warmth.event, stream, &error) == GPULUA_OK &&
                 gpu_cuda_stream_word(stream, word, ++device->warmth.count, &error) == GPULUA_OK;
+        device->launches_prepared = is_prepared;
     }
     device->warmth.is_off = !works;
     free(error.log);
