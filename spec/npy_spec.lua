@@ -88,7 +88,7 @@ describe("npy", function()
     assert.are.same({ 0, 1, 1, 0 }, b:read())
   end)
 
-  it("reads the versions 1, 2 and 3, keys in any order, and both quotes", function()
+  it("reads the versions 1, 2 and 3, keys in any order, both quotes, and whole numbers of Python 2", function()
     for version = 1, 3 do
       local b <close> = load_text(header(dictionary("<i4", "(2,)"), version) .. string.pack("<i4i4", 8, -8))
       assert.are.same({ 8, -8 }, b:read())
@@ -96,6 +96,8 @@ describe("npy", function()
     local b <close> = load_text(header('{"shape": (2 ,1), "fortran_order":False, "descr":"<i2"}   \n') .. "\1\0\2\0")
     assert.are.same({ 2, 1 }, b.shape)
     assert.are.same({ 1, 2 }, b:read())
+    local old <close> = load_text(header("{'descr': '<i2', 'fortran_order': False, 'shape': (1L, 2L), }") .. "\1\0\2\0")
+    assert.are.same({ 1, 2 }, old.shape) -- of Python 2
   end)
 
   it("makes one element of an array without dimensions, and takes one dimension in either order", function()

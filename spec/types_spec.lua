@@ -106,6 +106,37 @@ describe("element types", function()
     assert.are.same({ 1.0, 1 + 2.0 ^ -7, 1.0, 1 + 2.0 ^ -6 }, bf16:read())
   end)
 
+  it("rounds integers that no double holds in one step, too", function()
+    -- 2^n + half a step of the type + 1: the double in between is the tie, and would go to even, down.
+    local bits = { f32 = 24, bf16 = 8, c64 = 24 }
+    local kernel = dev:compile('extern "C" __global__ void set(float *y, float x) { y[0] = x; }').set
+    for _, name in ipairs { "f32", "bf16", "c64" } do
+      for n = 54, 62 do
+        local step = 1 << (n - bits[name] + 1)
+        local base, half = 1 << n, step // 2
+        for _, case in ipairs {
+          { base + half + 1, base + step }, { base + half - 1, base }, { base + half, base },
+          { base + step + half, base + 2 * step }, { base + step + half - 1, base + step },
+        } do
+          for _, sign in ipairs { 1, -1 } do
+            local value, expected = sign * case[1], sign * (case[2] + 0.0)
+            local b <close> = dev:upload(name, { value, value })
+            local got = b:read()[2]
+            assert.equal(expected, name == "c64" and got[1] or got, name .. " of " .. value)
+            if name == "f32" then
+              kernel:launch(1, b, value)
+              assert.equal(expected, b:read()[1], "an argument of " .. value)
+            end
+          end
+        end
+      end
+    end
+    for _, value in ipairs { math.mininteger, math.maxinteger, -1, 0, 1 } do
+      local b <close> = dev:upload("f32", { value })
+      assert.equal(value + 0.0, b:read()[1])
+    end
+  end)
+
   it("finite numbers that would become infinite are out of range", function()
     for name, v in pairs { f16 = 65520.0, bf16 = 3.4e38, f32 = 3.5e38 } do
       support.raises("InvalidData", "element 2", dev.upload, dev, name, { 1.0, v })

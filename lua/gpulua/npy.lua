@@ -67,7 +67,7 @@ local function parse_header(where, text)
       if not comma then
         damaged(where, "its header is damaged: ',' or ')' expected at byte %d of it", at)
       end
-      local digits = expect("(%d+)", "a whole number")
+      local digits = expect("(%d+)L?", "a whole number") -- Python 2 has an L behind large ones
       dimensions[#dimensions + 1] = math.tointeger(tonumber(digits))
         or damaged(where, "dimension %d, %s, is too large", #dimensions + 1, digits)
       comma = take(",")

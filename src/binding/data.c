@@ -48,6 +48,29 @@ static const char *to_wide_integer(lua_State *L, int index, enum gpu_type type, 
     return out_of_range;
 }
 
+/* A double has fewer bits than the integer: what is cut off leaves its mark in the last bit that is
+ * kept, so that rounding the double once more is rounding the integer. */
+static double marked(lua_Integer value) {
+    uint64_t magnitude = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    int cut = 64 - DBL_MANT_DIG - __builtin_clzll(magnitude);
+    if (cut <= 0) {
+        return (double)value;
+    }
+    uint64_t kept = magnitude >> cut << cut;
+    kept |= kept != magnitude ? (uint64_t)1 << cut : 0;
+    return value < 0 ? -(double)kept : (double)kept;
+}
+
+/* What to_float takes for it. */
+static inline double of_integer(lua_Integer value, enum gpu_type type) {
+    return type == GPU_TYPE_F64 || value == 0 ? (double)value : marked(value);
+}
+
+static inline double number_at(lua_State *L, int index, enum gpu_type type) {
+    return lua_isinteger(L, index) ? of_integer(lua_tointeger(L, index), type)
+                                   : lua_tonumber(L, index);
+}
+
 static inline const char *to_float(double number, enum gpu_type type, void *element) {
     if (type == GPU_TYPE_F64) {
         memcpy(element, &number, sizeof number);
@@ -66,9 +89,10 @@ static inline const char *to_float(double number, enum gpu_type type, void *elem
 
 /* {real, imaginary}, or a number. */
 static const char *to_complex(lua_State *L, int index, enum gpu_type type, void *element) {
+    enum gpu_type part = type == GPU_TYPE_C64 ? GPU_TYPE_F32 : GPU_TYPE_F64;
     double parts[2] = {0, 0};
     if (lua_type(L, index) == LUA_TNUMBER) {
-        parts[0] = lua_tonumber(L, index);
+        parts[0] = number_at(L, index, part);
     } else if (lua_istable(L, index)) {
         index = lua_absindex(L, index);
         if (luaL_len(L, index) != 2) {
@@ -76,7 +100,7 @@ static const char *to_complex(lua_State *L, int index, enum gpu_type type, void 
         }
         for (int i = 0; i < 2; i++) {
             int kind = lua_geti(L, index, i + 1);
-            parts[i] = lua_tonumber(L, -1);
+            parts[i] = kind == LUA_TNUMBER ? number_at(L, -1, part) : 0;
             lua_pop(L, 1);
             if (kind != LUA_TNUMBER) {
                 return "is not a pair of numbers";
@@ -85,7 +109,6 @@ static const char *to_complex(lua_State *L, int index, enum gpu_type type, void 
     } else {
         return lua_isnoneornil(L, index) ? missing : "is not a pair of numbers";
     }
-    enum gpu_type part = type == GPU_TYPE_C64 ? GPU_TYPE_F32 : GPU_TYPE_F64;
     uint8_t *bytes = element;
     const char *reason = to_float(parts[0], part, bytes);
     return reason ? reason : to_float(parts[1], part, bytes + gpu_type_bytes(part));
@@ -105,7 +128,7 @@ const char *gpu_lua_to_element(lua_State *L, int index, enum gpu_type type, void
         return lua_isnoneornil(L, index) ? missing : not_number;
     }
     if (class == GPU_CLASS_FLOAT) {
-        return to_float(lua_tonumber(L, index), type, element);
+        return to_float(number_at(L, index, type), type, element);
     }
     const char *reason;
     if (type == GPU_TYPE_I64 || type == GPU_TYPE_U64) {
@@ -265,7 +288,7 @@ static inline void from_batch(lua_State *L, const struct lua_value *values, uint
         if (value->type == LUA_VALUE_NUMBER) {
             reason = to_float(value->number, type, bytes);
         } else if (value->type == LUA_VALUE_INTEGER) {
-            reason = to_float((double)value->integer, type, bytes);
+            reason = to_float(of_integer(value->integer, type), type, bytes);
         }
         if (reason) {
             int at = (int)i - (int)count;
