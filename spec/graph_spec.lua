@@ -249,6 +249,23 @@ describe("a capture", function()
     end
   end)
 
+  it("takes whatever can be called, as gpu.spawn does", function()
+    local x = dev:buffer("i32", 1):fill(0)
+    local function callable(value) return setmetatable({}, { __call = function() x:fill(value) end }) end
+    local graph <close> = dev:capture(callable(3))
+    local labelled <close> = dev:capture({ label = "by a table" }, callable(4))
+    graph:launch():await()
+    assert.are.same({ 3 }, x:read())
+    labelled:launch():await()
+    assert.are.same({ 4 }, x:read())
+    assert.is_true(graph:update(callable(5)))
+    graph:launch():await()
+    assert.are.same({ 5 }, x:read())
+    -- What a graphed function depends on is looked for in a function.
+    support.raises("InvalidArgument", "a function expected, got table", dev.graphed, dev, callable(1))
+    dev:on_lost(callable(6))
+  end)
+
   it("without a function is a guard: finished, closed or forgotten", function()
     local x, y = buffer(1), buffer(0)
     local graph

@@ -9,6 +9,12 @@ function arguments.fail(call, format, ...)
 end
 local fail <const> = arguments.fail
 
+--- Can it be called? Functions, and what has __call.
+function arguments.is_callable(value)
+  local meta = getmetatable(value)
+  return type(value) == "function" or type(meta) == "table" and meta.__call ~= nil
+end
+
 --- options("a b c") -> set of these names, and of what every call takes: stream, label.
 function arguments.options(text)
   local set = { stream = true, label = true }

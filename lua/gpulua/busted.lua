@@ -40,6 +40,7 @@ local core = require "gpulua.core"
 local leftovers = require "gpulua.leftovers"
 local orders = require "gpulua.orders"
 local fail <const> = require "gpulua.arguments".fail
+local is_callable <const> = require "gpulua.arguments".is_callable
 local write <const> = require "gpulua.file".write
 local getfenv <const> = require "busted.compatibility".getfenv
 
@@ -80,7 +81,7 @@ end)
 
 --- Is it something that can be called? nil, what is wrong, 1: it is not.
 local function callable(f)
-  if type(f) == "function" or type(f) == "table" and (getmetatable(f) or {}).__call then
+  if is_callable(f) then
     return true
   end
   return nil, ("a function expected, got %s"):format(core.type(f) or type(f)), 1

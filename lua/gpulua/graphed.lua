@@ -303,7 +303,8 @@ return function(device, options, f)
   end
   is_captured(device) -- raises, if it is closed
   if type(f) ~= "function" then
-    local got = f == nil and type(options) ~= "table" and options or f
+    local is_alone = f == nil and (type(options) ~= "table" or getmetatable(options) ~= nil)
+    local got = is_alone and options or f
     core.raise("InvalidArgument", ("graphed: [options,] a function expected, got %s"):format(
       core.type(got) or type(got)))
   end

@@ -101,7 +101,7 @@ end
 -- device:capture{label=} -> capture, to which the caller's task belongs until capture:finish() -> graph, or until it is
 -- closed: then nothing comes of it.
 package.loaded["gpulua.device"].capture = function(device, options, f)
-  if f == nil and type(options) == "function" then
+  if f == nil and arguments.is_callable(options) then
     options, f = nil, options
   end
   if f == nil then
@@ -172,11 +172,11 @@ local text_of = graph.dot
 -- are those that were made at their places before, where size and label are the same. TopologyChanged, where it would
 -- have to be made anew and rebuild is false; EmptyCapture; then, and with an error in f, it stays as it was.
 function graph.update(self, options, f)
-  if f == nil and type(options) == "function" then
+  if f == nil and arguments.is_callable(options) then
     options, f = nil, options
   end
   local rebuild = true
-  if options ~= nil and type(options) ~= "table" or type(f) ~= "function" then
+  if options ~= nil and type(options) ~= "table" or not arguments.is_callable(f) then
     core.capture_again(self):close() -- raises, if it is closed
     core.raise("InvalidArgument", ("update: [options,] a function expected, got %s, %s"):format(type(options), type(f)))
   end

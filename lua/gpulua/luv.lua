@@ -5,6 +5,7 @@
 
 local core = require "gpulua.core"
 local gpu = require "gpulua"
+local is_callable <const> = require "gpulua.arguments".is_callable
 
 local luv = {}
 
@@ -96,8 +97,7 @@ end
 -- a task. Io: err, or f returned nil and a message. Cancelling the task cancels the request that f has returned, where
 -- libuv can; a callback that comes afterwards does nothing.
 function luv.await(f, ...)
-  local meta = getmetatable(f)
-  if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
+  if not is_callable(f) then
     core.raise("InvalidArgument", ("argument 1 of await: a function expected, got %s"):format(core.type(f) or type(f)))
   elseif attached and not uv.loop_mode() then
     core.raise("StreamMisuse", "await: libuv's loop is the outer one, and does not run",

@@ -12,7 +12,8 @@
 --                       raises DependencyFailed.
 
 local core = require "gpulua.core"
-local fail <const> = require "gpulua.arguments".fail
+local arguments <const> = require "gpulua.arguments"
+local fail <const> = arguments.fail
 local file <const> = require "gpulua.file"
 
 local hooks = setmetatable({}, { __mode = "k" }) -- by device: { lost = {}, restored = {} }
@@ -92,7 +93,7 @@ core.device_events(function(device, what, err)
 end)
 
 local function add(device, what, f)
-  if device.epoch and type(f) ~= "function" then -- what is closed has no field
+  if device.epoch and not arguments.is_callable(f) then -- what is closed has no field
     fail(what, "a function expected, got %s", core.type(f) or type(f))
   end
   hooks[device] = hooks[device] or {}
