@@ -639,6 +639,56 @@ describe("conditional nodes", function()
     assert.equal(1, read(x))
   end)
 
+  it("keep the buffers of their bodies, which bind refuses", function()
+    local condition <close> = dev:scalar("i32", 1)
+    local inner, both_of, outer = {}, {}, {}
+    for i = 1, 40 do
+      inner[i] = dev:buffer("i32", 1, { label = "inner" .. i }):fill(0)
+      both_of[i] = dev:buffer("i32", 1, { label = "both" .. i }):fill(0)
+      outer[i] = dev:buffer("i32", 1, { label = "outer" .. i }):fill(0)
+    end
+    local g <close> = dev:capture(function()
+      graph.if_(condition, function()
+        for i = 1, 40 do step(inner[i], 1) step(both_of[i], 1) end
+      end)
+      for i = 1, 40 do step(both_of[i], 1) step(outer[i], 1) end
+    end)
+    local other = number(10)
+    for _, name in ipairs { "inner1", "inner40", "both1", "both40" } do
+      local message = "bind of '" .. name .. "': a conditional node uses the buffer"
+      support.raises("Unsupported", message, g.bind, g, { [name] = other })
+      support.raises("Unsupported", message, g.bind, g, { [name] = other, outer1 = other, outer39 = other })
+    end
+    g:bind { outer7 = other }
+    g:launch():await()
+    assert.are.same({ 11, 0, 1, 1, 2 },
+      { read(other), read(outer[7]), read(outer[8]), read(inner[40]), read(both_of[40]) })
+  end)
+
+  it("do not make binding slow: not each name goes through all that they use", function()
+    local condition <close> = dev:scalar("i32", 1)
+    local function fastest(count)
+      local inner, binds = number(0), { {}, {} }
+      local g <close> = dev:capture(function()
+        graph.if_(condition, function() for _ = 1, count do step(inner, 1) end end)
+        for i = 1, count do
+          local label = "outer" .. i
+          step(dev:buffer("i32", 1, { label = label }), 1)
+          binds[1][label], binds[2][label] = dev:buffer("i32", 1), dev:buffer("i32", 1)
+        end
+      end)
+      local best = math.huge
+      for round = 1, 4 do
+        local begun = os.clock()
+        g:bind(binds[round % 2 + 1])
+        best = math.min(best, os.clock() - begun)
+      end
+      return best
+    end
+    local few, many = fastest(2000), fastest(16000)
+    assert.truthy(many < 24 * few, ("%.4f s for 2,000 and %.4f s for 16,000"):format(few, many))
+  end)
+
   it("close the condition after capturing, which the graph keeps", function()
     local x, go = number(0), dev:scalar("i32", 1)
     support.raises("Closed", { "closed" }, dev.capture, dev, function()

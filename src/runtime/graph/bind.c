@@ -292,20 +292,30 @@ static void list_all(struct list *list, const struct graph_body *body) {
     }
 }
 
-/* What lies in the bodies of conditional nodes stays: they may be another graph's, too. By block,
- * or by label. */
-static bool is_in_control(const struct graph_body *body, uint64_t origin, const char *name) {
-    for (uint32_t i = 0; i < body->node_count; i++) {
-        const struct graph_node *node = &body->nodes[i];
-        for (uint32_t k = 0; node->control && k < node->use_count; k++) {
-            const struct gpu_block *used = body->uses[node->use_first + k].block;
-            if (used->number == origin ||
-                (name && gpu_label_is(used->label, used->is_label_cut, name))) {
-                return true;
-            }
+/* What lies in the bodies of conditional nodes stays: they may be another graph's, too. From 0 on,
+ * each buffer that they use; NULL: no more. */
+struct control_uses {
+    const struct graph_body *body;
+    uint32_t node, use;
+};
+
+static const struct gpu_block *control_uses_next(struct control_uses *at) {
+    for (; at->node < at->body->node_count; at->node++, at->use = 0) {
+        const struct graph_node *node = &at->body->nodes[at->node];
+        if (node->control && at->use < node->use_count) {
+            return at->body->uses[node->use_first + at->use++].block;
         }
     }
-    return false;
+    return NULL;
+}
+
+static bool is_label_in_control(const struct graph_body *body, const char *name) {
+    struct control_uses uses = {.body = body};
+    const struct gpu_block *used;
+    do {
+        used = control_uses_next(&uses);
+    } while (used && !gpu_label_is(used->label, used->is_label_cut, name));
+    return used != NULL;
 }
 
 static gpulua_status refuse_control(const char *name, struct gpu_error *error) {
@@ -333,7 +343,7 @@ gpulua_status gpu_graph_find(const struct gpu_graph *graph, const struct gpu_gra
             error, GPULUA_INVALID_ARGUMENT, "'%s' is ambiguous in the graph%s%s: it may be %s",
             name, graph->label[0] ? " " : "", graph->label, list_text(&search.candidates));
     }
-    if (name[0] != '\0' && is_in_control(&graph->body, 0, name)) {
+    if (name[0] != '\0' && is_label_in_control(&graph->body, name)) {
         return refuse_control(name, error);
     }
     struct list list = {.length = 0};
@@ -377,21 +387,25 @@ static uint32_t first_bind(const struct changes *changes, const struct gpu_graph
     return low;
 }
 
+static const struct gpu_graph_bind *bind_of(const struct changes *changes, uint64_t origin) {
+    const struct gpu_graph_place wanted = {.is_many = true, .origin = origin};
+    uint32_t i = first_bind(changes, &wanted);
+    const struct gpu_graph_bind *bind = i < changes->count ? &changes->binds[i] : NULL;
+    return bind && bind->place.is_many && bind->place.origin == origin ? bind : NULL;
+}
+
 static void change(void *user, uint32_t node, uint32_t index, struct graph_ref *ref,
                    union gpu_scalar *scalar) {
     const struct changes *changes = user;
-    struct gpu_graph_place wanted = {.is_many = true, .origin = ref->origin};
-    uint32_t i = first_bind(changes, &wanted);
-    if (i < changes->count && changes->binds[i].place.is_many &&
-        changes->binds[i].place.origin == ref->origin) {
-        const struct gpu_graph_bind *bind = &changes->binds[i];
-        ref->ref.block = bind->ref.block;
-        ref->ref.byte_offset += bind->ref.byte_offset - ref->byte_begin;
-        ref->byte_begin = bind->ref.byte_offset;
+    const struct gpu_graph_bind *of_all = bind_of(changes, ref->origin);
+    if (of_all) {
+        ref->ref.block = of_all->ref.block;
+        ref->ref.byte_offset += of_all->ref.byte_offset - ref->byte_begin;
+        ref->byte_begin = of_all->ref.byte_offset;
     }
     /* One place goes before all of a buffer. */
-    wanted = (struct gpu_graph_place){.node = node};
-    for (i = first_bind(changes, &wanted); i < changes->count; i++) {
+    const struct gpu_graph_place wanted = {.node = node};
+    for (uint32_t i = first_bind(changes, &wanted); i < changes->count; i++) {
         const struct gpu_graph_bind *bind = &changes->binds[i];
         if (bind->place.node != node) {
             break;
@@ -415,20 +429,21 @@ static void change(void *user, uint32_t node, uint32_t index, struct graph_ref *
     }
 }
 
-static bool has_control(const struct graph_body *body) {
-    bool has = false;
-    for (uint32_t i = 0; i < body->node_count && !has; i++) {
-        has = body->nodes[i].control != NULL;
+static gpulua_status check_control(const struct graph_body *body, const struct changes *changes,
+                                   struct gpu_error *error) {
+    struct control_uses uses = {.body = body};
+    const struct gpu_block *used;
+    while ((used = control_uses_next(&uses))) {
+        const struct gpu_graph_bind *bind = bind_of(changes, used->number);
+        if (bind) {
+            return refuse_control(bind->name, error);
+        }
     }
-    return has;
+    return GPULUA_OK;
 }
 
-static gpulua_status check(const struct graph_body *body, bool has_controls,
-                           const struct gpu_graph_bind *bind, struct gpu_error *error) {
+static gpulua_status check(const struct gpu_graph_bind *bind, struct gpu_error *error) {
     const struct gpu_graph_place *place = &bind->place;
-    if (place->is_many && has_controls && is_in_control(body, place->origin, NULL)) {
-        return refuse_control(bind->name, error);
-    }
     if (!bind->ref.block || place->byte_count == 0) {
         return GPULUA_OK; /* a scalar, or a pointer that was NULL: the launch checks the rest */
     }
@@ -483,14 +498,15 @@ gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *s
                              struct gpu_graph_change *changed, struct gpu_error *error) {
     GPU_ENTER(graph->device);
     qsort(binds, count, sizeof *binds, compare_binds);
-    gpulua_status status = GPULUA_OK;
+    struct changes changes = {.binds = binds, .count = count};
+    gpulua_status status = check_control(&graph->body, &changes, error);
     struct gpu_capture *capture = NULL;
-    bool are_scalars = true, has_controls = has_control(&graph->body);
+    bool are_scalars = true;
     for (uint32_t i = 0; i < count && status == GPULUA_OK; i++) {
         const struct gpu_param *param = binds[i].place.param;
         are_scalars = are_scalars && param && param->kind == GPU_PARAM_SCALAR &&
                       !graph->body.nodes[binds[i].place.node].record->u.launch.is_library;
-        status = check(&graph->body, has_controls, &binds[i], error);
+        status = check(&binds[i], error);
     }
     if (status == GPULUA_OK && are_scalars) {
         return bind_scalars(graph, binds, count, changed, error);
@@ -499,7 +515,6 @@ gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *s
         status = gpu_capture_again(graph, submit, &capture, error);
     }
     if (status == GPULUA_OK) {
-        struct changes changes = {.binds = binds, .count = count};
         status = gpu_graph_submit_again(&graph->body, capture, submit, change, &changes, error);
     }
     if (status == GPULUA_OK) {

@@ -178,19 +178,39 @@ static void sift(struct gpu_pool *pool,
     }
 }
 
+/* What a graph needs of its pool: what its nodes use, what it has made, and where that lies. */
+struct needs {
+    const struct graph_body *body;
+    struct gpu_index made;
+};
+
 static bool is_needed(const struct pool_entry *entry, const void *user) {
-    const struct graph_body *body = user;
-    bool is_needed = entry->by_hand || gpu_graph_find_track(body, entry->block) != GPU_NODE_NONE;
-    for (uint32_t i = 0; i < body->made_count && !is_needed; i++) {
-        is_needed = body->made[i] == entry->block || body->made[i]->home == entry->block;
+    const struct needs *needs = user;
+    return entry->by_hand || gpu_graph_find_track(needs->body, entry->block) != GPU_NODE_NONE ||
+           gpu_index_find(&needs->made, entry->block) != GPU_INDEX_NONE;
+}
+
+static bool note_made(struct needs *needs, const struct gpu_block *block) {
+    uint32_t *number = block ? gpu_index_make(&needs->made, block) : NULL;
+    if (number) {
+        *number = 0;
     }
-    return is_needed;
+    return !block || number;
 }
 
 void gpu_pool_shed(struct gpu_pool *pool, const struct graph_body *body) {
-    if (pool->user_count == 1 && !pool->is_sealed) {
-        sift(pool, is_needed, body);
+    if (pool->user_count != 1 || pool->is_sealed) {
+        return;
     }
+    struct needs needs = {.body = body};
+    bool is_known = true;
+    for (uint32_t i = 0; i < body->made_count && is_known; i++) {
+        is_known = note_made(&needs, body->made[i]) && note_made(&needs, body->made[i]->home);
+    }
+    if (is_known) { /* without memory for it all stays for now */
+        sift(pool, is_needed, &needs);
+    }
+    gpu_index_finish(&needs.made);
 }
 
 static bool is_of_others(const struct pool_entry *entry, const void *user) {
