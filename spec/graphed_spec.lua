@@ -374,6 +374,26 @@ describe("a graphed function", function()
     support.raises("EmptyCapture", { "recorded nothing" }, fast)
   end)
 
+  it("called while another task runs it for the first time is a replay behind that", function()
+    local b, settings = dev:buffer("i32", 1):fill(0), { value = 1 }
+    local runs = 0
+    local f <close> = dev:graphed({ warmup = 0 }, function()
+      runs = runs + 1
+      b:fill(settings.value)
+      gpu.sleep(0.01)
+    end)
+    local tasks = { gpu.spawn(f), gpu.spawn(f), gpu.spawn(f) }
+    gpu.sleep(0.005)
+    settings.value = 2 -- behind a table, where it is not seen
+    for _, task in ipairs(tasks) do
+      task:await()
+    end
+    assert.are.same({ 1 }, b:read())
+    local text, counts = f:explain()
+    assert.are.same({ 3, 1, 2 }, { counts.calls, counts.captures, counts.replays }, text)
+    assert.equal(1, runs)
+  end)
+
   it("is called by many tasks", function()
     if dev.check then
       pending "which adds first is decided by time, which check mode takes for a race"

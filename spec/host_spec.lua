@@ -117,6 +117,22 @@ describe("host buffer", function()
     assert.are.same({ 55, 2 }, b:read())
   end)
 
+  it("an element cannot be read in a capture, which does nothing yet", function()
+    local b <close> = dev:buffer("i32", 2):fill(1)
+    local h <close> = dev:host("i32", 2)
+    h[1] = 3
+    dev:synchronize()
+    local graph <close> = dev:capture(function()
+      h:copy(b)
+      for _, f in ipairs { function() return h[1] end, function() h[1] = 4 end, function() return h:read() end } do
+        support.raises("CaptureActive", "cannot be captured", f)
+      end
+    end)
+    assert.equal(3, h[1])
+    graph:launch()
+    assert.equal(1, h[1])
+  end)
+
   it("copies from another host buffer, behind what the device does with both", function()
     local copy = dev:compile(support.spin_source).spin_copy
     local a <close> = dev:upload("i32", { 1, 2 })

@@ -573,6 +573,54 @@ describe("a graph", function()
       assert.equal(22 + 3 + 1, first(y))
     end)
 
+    it("gives no buffer of a graph that it launches, nor one of the script's to such a graph", function()
+      local t, u
+      local inner <close> = dev:capture(function() t = dev:buffer("i32", 4) t:fill(5) end)
+      local outer <close> = dev:capture(function() inner:launch() end)
+      outer:update(function() u = dev:buffer("i32", 4) u:fill(7) end)
+      inner:launch()
+      outer:launch()
+      assert.are.same({ 5, 7 }, { first(t), first(u) })
+      -- The other way round: what stands for the inner graph's temporary is not what the script has made.
+      local x = dev:buffer("i32", 4):fill(0)
+      local passes <close> = dev:capture(function()
+        local own = dev:buffer("i32", 4)
+        own:fill(6)
+        x:copy(own)
+      end)
+      outer:update(function() passes:launch() end)
+      outer:launch()
+      assert.are.same({ 7, 6 }, { first(u), first(x) })
+      -- Nor is what a conditional node of the inner graph uses.
+      local one, y = dev:scalar("i32", 1), dev:buffer("i32", 4):fill(0)
+      local decides <close> = dev:capture(function()
+        local own = dev:buffer("i32", 4):fill(5)
+        gpu.graph.if_(one, function() x:copy(own) end)
+      end)
+      local is_first = true
+      local function f()
+        if is_first then decides:launch() end
+        local b = dev:buffer("i32", 4):fill(200)
+        decides:launch()
+        y:copy(b)
+      end
+      local graph <close> = dev:capture(f)
+      is_first = false
+      graph:update(f)
+      graph:launch()
+      assert.are.same({ 5, 200 }, { first(x), first(y) })
+      -- What was made for a launch is used again for that.
+      local function g(a)
+        passes:launch()
+        local b = dev:buffer("i32", 4):fill(a)
+        y:copy(b)
+      end
+      local again <close> = dev:capture(function() g(1) end)
+      assert.is_true(again:update(function() g(2) end))
+      again:launch()
+      assert.are.same({ 6, 2 }, { first(x), first(y) })
+    end)
+
     it("takes new labels, too", function()
       local x, y = buffer(2), buffer(0)
       local graph <close> = dev:capture(function()

@@ -6,6 +6,7 @@
 #include "binding/core.h"
 #include "binding/data.h"
 #include "binding/device.h"
+#include "binding/graph.h"
 
 /* dev:host(type, shape[, options]) -> host buffer of zeros. shape: n or {d1, d2, ...}; options:
  * {label =}. InvalidArgument; OutOfMemory, Capacity. Does not block. */
@@ -51,6 +52,7 @@ static int get_ready(lua_State *L, int status, lua_KContext context) {
     lua_settop(L, 2);
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
     uint64_t offset = offset_at(L, buffer);
+    gpu_lua_check_eager(L, g, gpu_block_device(buffer->ref.block), "reading a host buffer");
     if (!gpu_ref_is_idle(&buffer->ref, false)) {
         gpu_lua_wait_idle(L, g, buffer, false, get_ready);
         gpu_lua_check_contents(L, buffer);

@@ -9,6 +9,7 @@ struct again {
     const struct graph_body *body;
     struct gpu_block **fresh; /* owned: what stands for what the body made, by number */
     struct gpu_submit submit;
+    bool is_launch;
     gpu_graph_change_fn *change; /* or NULL */
     void *user;
 };
@@ -133,15 +134,21 @@ static gpulua_status make_fresh(struct again *again, struct gpu_error *error) {
         again->fresh ? GPULUA_OK
                      : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for buffers");
     for (uint32_t i = 0; i < body->made_count && status == GPULUA_OK; i++) {
-        status = gpu_capture_make_again(capture, body->made[i], &again->fresh[i], error);
+        enum graph_made_for made_for = body->made_for[i];
+        if (again->is_launch) {
+            made_for = body->made[i]->is_temporary ? GRAPH_MADE_FOR_LAUNCH : GRAPH_MADE_FOR_OTHER;
+        }
+        status = gpu_capture_make_again(capture, body->made[i], made_for, &again->fresh[i], error);
     }
     return status;
 }
 
 gpulua_status gpu_graph_submit_again(const struct graph_body *body, struct gpu_capture *capture,
-                                     const struct gpu_submit *submit, gpu_graph_change_fn *change,
-                                     void *user, struct gpu_error *error) {
-    struct again again = {.body = body, .submit = *submit, .change = change, .user = user};
+                                     const struct gpu_submit *submit, bool is_launch,
+                                     gpu_graph_change_fn *change, void *user,
+                                     struct gpu_error *error) {
+    struct again again = {
+        .body = body, .submit = *submit, .is_launch = is_launch, .change = change, .user = user};
     again.submit.capture = capture;
     gpulua_status status = make_fresh(&again, error);
     for (uint32_t i = 0; i < body->node_count && status == GPULUA_OK; i++) {

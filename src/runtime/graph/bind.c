@@ -515,7 +515,8 @@ gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *s
         status = gpu_capture_again(graph, submit, &capture, error);
     }
     if (status == GPULUA_OK) {
-        status = gpu_graph_submit_again(&graph->body, capture, submit, change, &changes, error);
+        status =
+            gpu_graph_submit_again(&graph->body, capture, submit, false, change, &changes, error);
     }
     if (status == GPULUA_OK) {
         status = gpu_graph_update(graph, capture, true, changed, error);

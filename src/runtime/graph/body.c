@@ -253,6 +253,7 @@ void gpu_graph_body_finish(struct graph_body *body) {
         gpu_block_release(body->made[i]);
     }
     free((void *)body->made);
+    free(body->made_for);
     free(body->reporters);
     free(body->needs);
     free(body->found);

@@ -243,9 +243,9 @@ static gpulua_status break_off(struct gpu_capture *capture, const char *label,
 }
 
 static gpulua_status note_made(struct gpu_capture *capture, struct gpu_block *block,
-                               struct gpu_error *error) {
+                               enum graph_made_for made_for, struct gpu_error *error) {
     struct graph_body *body = &(capture->root ? capture->root : capture)->body;
-    if (!gpu_graph_note_made(body, block, capture->number)) {
+    if (!gpu_graph_note_made(body, block, capture->number, made_for)) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a buffer");
     }
     return GPULUA_OK;
@@ -263,25 +263,24 @@ gpulua_status gpu_capture_keep(struct gpu_capture *capture, struct gpu_block *bl
     gpulua_status status = block->is_temporary
                                ? GPULUA_OK
                                : gpu_pool_add(capture->pool, block, capture->number, error);
-    return status ? status : note_made(capture, block, error);
+    return status ? status : note_made(capture, block, GRAPH_MADE_FOR_SCRIPT, error);
 }
 
-struct gpu_block *gpu_capture_made_before(struct gpu_capture *capture, uint64_t byte_count,
-                                          const char *label, bool is_host) {
-    GPU_ENTER(capture->device);
+static struct gpu_block *made_before(struct gpu_capture *capture, enum graph_made_for made_for,
+                                     uint64_t byte_count, const char *label, bool is_host) {
     const struct gpu_capture *root = capture->root ? capture->root : capture;
     uint32_t at = root->body.made_count;
     const struct gpu_graph *graph = root->follow.graph;
     const struct graph_body *before = graph && root->state == CAPTURE_ACTIVE ? &graph->body : NULL;
     struct gpu_block *block = before && at < before->made_count ? before->made[at] : NULL;
     struct gpu_error ignored = {0};
-    if (!block || block->byte_count != byte_count || block->is_host != is_host || block->is_freed ||
-        block->epoch != capture->device->epoch ||
+    if (!block || before->made_for[at] != made_for || block->byte_count != byte_count ||
+        block->is_host != is_host || block->is_freed || block->epoch != capture->device->epoch ||
         !gpu_label_is(block->label, block->is_label_cut, label ? label : "")) {
         return NULL;
     }
     block = block->is_temporary ? gpu_temporary_twin(block) : gpu_block_retain(block);
-    if (block && note_made(capture, block, &ignored)) {
+    if (block && note_made(capture, block, made_for, &ignored)) {
         gpu_error_finish(&ignored);
         gpu_block_release(block);
         return NULL;
@@ -289,20 +288,27 @@ struct gpu_block *gpu_capture_made_before(struct gpu_capture *capture, uint64_t 
     return block;
 }
 
+struct gpu_block *gpu_capture_made_before(struct gpu_capture *capture, uint64_t byte_count,
+                                          const char *label, bool is_host) {
+    GPU_ENTER(capture->device);
+    return made_before(capture, GRAPH_MADE_FOR_SCRIPT, byte_count, label, is_host);
+}
+
 gpulua_status gpu_capture_make_again(struct gpu_capture *capture, struct gpu_block *known,
-                                     struct gpu_block **block, struct gpu_error *error) {
+                                     enum graph_made_for made_for, struct gpu_block **block,
+                                     struct gpu_error *error) {
     if (!known->is_temporary) {
         *block = known;
-        return note_made(capture, known, error);
+        return note_made(capture, known, made_for, error);
     }
     const struct gpu_block_info info = gpu_block_info_of(known);
     gpulua_status status = GPULUA_OK;
-    *block = gpu_capture_made_before(capture, info.byte_count, info.label, false);
+    *block = made_before(capture, made_for, info.byte_count, info.label, false);
     if (!*block) {
         status = gpu_block_create_temporary(capture->device, &info, block, error);
         if (status == GPULUA_OK) {
             (*block)->type = known->type;
-            status = note_made(capture, *block, error);
+            status = note_made(capture, *block, made_for, error);
             gpu_block_release(*block);
         }
         return status;

@@ -168,8 +168,11 @@ bool gpu_follow_leave(struct graph_follow *follow, struct graph_body *next) {
     built.made = next->made;
     built.made_count = next->made_count;
     built.made_capacity = next->made_capacity;
+    built.made_for = next->made_for;
+    built.made_for_capacity = next->made_for_capacity;
     built.has_temporaries = next->has_temporaries;
     next->made = NULL;
+    next->made_for = NULL;
     next->made_count = 0;
     gpu_graph_body_finish(next);
     *next = built;

@@ -209,7 +209,8 @@ static gpulua_status capture_again(struct gpu_graph *graph, const struct gpu_sub
         status = check_blocks(graph, error);
     }
     if (status == GPULUA_OK) {
-        status = gpu_graph_submit_again(&graph->body, submit->capture, submit, NULL, NULL, error);
+        status =
+            gpu_graph_submit_again(&graph->body, submit->capture, submit, true, NULL, NULL, error);
     }
     return status || !op ? status
                          : gpu_capture_op(submit->capture, label, &submit->site, op, error);
@@ -369,7 +370,7 @@ gpulua_status gpu_graph_fork(struct gpu_graph *graph, const struct gpu_submit *s
     named.label = graph->label[0] ? graph->label : NULL;
     gpulua_status status = gpu_capture_create(&named, NULL, &capture, error);
     if (status == GPULUA_OK) {
-        status = gpu_graph_submit_again(&graph->body, capture, submit, NULL, NULL, error);
+        status = gpu_graph_submit_again(&graph->body, capture, submit, false, NULL, NULL, error);
     }
     if (status == GPULUA_OK) {
         status = gpu_capture_finish(capture, fork, error);

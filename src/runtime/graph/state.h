@@ -81,6 +81,14 @@ struct graph_chunk {
     _Alignas(16) uint8_t bytes[];
 };
 
+/* Whose a block is that was made while a graph was captured. An update gives out again what was
+ * made for the same, and never what is another graph's. */
+enum graph_made_for {
+    GRAPH_MADE_FOR_SCRIPT, /* it asked for a buffer */
+    GRAPH_MADE_FOR_LAUNCH, /* of a graph in the capture, instead of a temporary of that */
+    GRAPH_MADE_FOR_OTHER,  /* that graph's own, which its nodes go on using */
+};
+
 /* Nodes and what orders them. */
 struct graph_body {
     struct graph_node *nodes; /* owned, as all of these */
@@ -102,6 +110,8 @@ struct graph_body {
     struct gpu_kernel *next_kernel; /* of the one that is to come */
     struct gpu_block **made;        /* while it was captured, in order; each retained */
     uint32_t made_count, made_capacity;
+    uint8_t *made_for; /* enum graph_made_for, of each */
+    uint32_t made_for_capacity;
     bool has_temporaries; /* among them, or had: addresses are known when it has ended */
     struct graph_reporter *reporters;
     uint32_t reporter_count, reporter_capacity;
@@ -246,7 +256,8 @@ struct gpu_block *gpu_temporary_twin(const struct gpu_block *block);
 /* Nothing comes of the capture: who has them still has buffers that were never written. */
 void gpu_temporaries_leave(struct graph_body *body);
 /* Into the list of what was made. False: no memory. */
-bool gpu_graph_note_made(struct graph_body *body, struct gpu_block *block, uint64_t maker);
+bool gpu_graph_note_made(struct graph_body *body, struct gpu_block *block, uint64_t maker,
+                         enum graph_made_for made_for);
 
 /* ---- plan.c ---- */
 /* Where the temporaries of a body that has ended lie: those that somebody holds get memory of their
@@ -290,9 +301,10 @@ void gpu_capture_end(struct gpu_capture *capture, bool is_good);
 uint64_t gpu_capture_number(const struct gpu_capture *capture);
 /* Has it, or what it is a body of, made the block, or taken it over with a graph's nodes? */
 bool gpu_capture_has_made(const struct gpu_capture *capture, const struct gpu_block *block);
-/* What the capture is to have where another graph's has made `known`: borrowed. */
+/* What the capture is to have where a graph's has made `known`: borrowed. */
 gpulua_status gpu_capture_make_again(struct gpu_capture *capture, struct gpu_block *known,
-                                     struct gpu_block **block, struct gpu_error *error);
+                                     enum graph_made_for made_for, struct gpu_block **block,
+                                     struct gpu_error *error);
 /* How many bodies it is in. */
 uint32_t gpu_capture_depth(const struct gpu_capture *capture);
 const struct graph_body *gpu_capture_body(const struct gpu_capture *capture);
@@ -342,10 +354,12 @@ void gpu_pool_shed(struct gpu_pool *pool, const struct graph_body *body);
 /* Something else in the place of a node's ref or scalar; `index` as in graph_node. */
 typedef void gpu_graph_change_fn(void *user, uint32_t node, uint32_t index, struct graph_ref *ref,
                                  union gpu_scalar *scalar);
-/* Submits the nodes of the body once more, into the capture. `change` NULL: as they are. */
+/* Submits the nodes of the body once more, into the capture. `is_launch`: of another graph, among
+ * what else it records. `change` NULL: as they are. */
 gpulua_status gpu_graph_submit_again(const struct graph_body *body, struct gpu_capture *capture,
-                                     const struct gpu_submit *submit, gpu_graph_change_fn *change,
-                                     void *user, struct gpu_error *error);
+                                     const struct gpu_submit *submit, bool is_launch,
+                                     gpu_graph_change_fn *change, void *user,
+                                     struct gpu_error *error);
 
 /* ---- update.c ---- */
 /* Why the second cannot be the first with other arguments; NULL: it can. */

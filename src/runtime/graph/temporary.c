@@ -13,9 +13,12 @@
 #include "runtime/graph/state.h"
 #include "runtime/resource.h"
 
-bool gpu_graph_note_made(struct graph_body *body, struct gpu_block *block, uint64_t maker) {
+bool gpu_graph_note_made(struct graph_body *body, struct gpu_block *block, uint64_t maker,
+                         enum graph_made_for made_for) {
     if (!gpu_graph_grow((void **)&body->made, &body->made_capacity, body->made_count,
-                        sizeof(struct gpu_block *))) {
+                        sizeof(struct gpu_block *)) ||
+        !gpu_graph_grow((void **)&body->made_for, &body->made_for_capacity, body->made_count,
+                        sizeof *body->made_for)) {
         return false;
     }
     if (block->is_temporary) {
@@ -23,6 +26,7 @@ bool gpu_graph_note_made(struct graph_body *body, struct gpu_block *block, uint6
         block->made_number = body->made_count;
         body->has_temporaries = true;
     }
+    body->made_for[body->made_count] = (uint8_t)made_for;
     body->made[body->made_count++] = gpu_block_retain(block);
     return true;
 }
