@@ -607,6 +607,63 @@ describe("the flight of a device", function()
       os.remove(path)
     end)
 
+    it("is written, with all else, where a hook ends the program, which is the last one", function()
+      local path, trace = os.tmpname(), os.tmpname()
+      for _, hook in ipairs { "before_enqueue", "after_enqueue", "before_complete", "after_complete" } do
+        os.remove(path)
+        os.remove(trace)
+        local output, code = program(("--summary --trace %s --flight %s"):format(trace, path), [[
+          local gpu = require "gpulua"
+          local dev = gpu.device()
+          local x = dev:buffer("i32", 8)
+          dev:hooks { ]] .. hook .. [[ = function() print "in it" os.exit(5) end }
+          x:fill(3):await()
+          print "not reached"]])
+        assert.equal(5, code, output)
+        local _, count = output:gsub("in it", "")
+        assert.equal(1, count, output)
+        assert.is_nil(output:find("not reached", 1, true) or output:find("Misuse", 1, true), output)
+        assert.truthy(output:find("of buffers labelled", 1, true), output) -- the summary
+        assert.truthy(output:find("what it was given last is in " .. path, 1, true), output)
+        local text = support.read_file(trace)
+        assert.truthy(text:find("traceEvents", 1, true) and text:find "}}%s*$", text:sub(-100))
+        assert.equal(0, select(2, replay(path)))
+      end
+      os.remove(path)
+      os.remove(trace)
+    end)
+
+    it("says so where there is nothing to be written", function()
+      local path = os.tmpname()
+      os.remove(path)
+      for _, text in ipairs { "", [[
+        local dev = require "gpulua".device()
+        dev:buffer("i32", 8):fill(3):await()
+        dev:close()]] } do
+        local output, code = program("--flight " .. path, text)
+        assert.equal(0, code, output)
+        assert.truthy(output:find("nothing is in " .. path .. ": no device was lost", 1, true), output)
+      end
+      assert.is_nil(support.read_file(path))
+    end)
+
+    it("is shown without what a terminal takes for commands", function()
+      local path = os.tmpname()
+      program("--isolate none", ([[
+        local gpu = require "gpulua"
+        local dev = gpu.device "cpu"
+        local k = dev:compile('extern "C" __global__ void k(int *x) { x[100] = 1; }').k
+        local x = dev:buffer("i32", 4)
+        k:launch({ grid = 1, block = 1, label = "\27]0;owned\7\27[2J" }, x)
+        pcall(dev.synchronize, dev)
+        dev:flight %q]]):format(path))
+      local output, code = replay(path)
+      assert.equal(1, code, output)
+      assert.truthy(output:find("owned", 1, true), output)
+      assert.is_nil(output:find "[%z\1-\9\11-\31\127]", output)
+      os.remove(path)
+    end)
+
     it("says so where there is nowhere to write it, or nothing to read", function()
       local script <const> = [[require "gpulua".device():buffer("i32", 1):fill(1) print "ran"]]
       local output, code = program("--flight /nowhere/at/all", script) -- before anything runs

@@ -245,6 +245,22 @@ describe("a traced device", function()
       1, true), "the JSON has them, too")
   end)
 
+  it("has the run in which it began", function()
+    local output, code = support.script [[
+      local gpu = require "gpulua"
+      local dev = gpu.device(os.getenv "GPULUA_DEVICE", { trace = true })
+      local x, start = dev:buffer("i32", 4), os.clock()
+      while os.clock() - start < 0.1 do end
+      x:fill(1):await()
+      for event in gpu.trace.events() do
+        if event.kind == "run" then
+          print(event.ended - event.begun > 0.09 and "long" or "short")
+        end
+      end]]
+    assert.equal(0, code, output)
+    assert.truthy(output:find "^long\n", output)
+  end)
+
   it("is written in a time that grows with what it has, also where thousands of ranges are open", function()
     local output, code = support.script [[
       local gpu, support = require "gpulua", require "spec.support"

@@ -37,6 +37,8 @@ function flight.finish()
   end
   if #failures > 0 then
     error(table.concat(failures, "\n"), 0)
+  elseif path and count == 0 and core.flight_files() == 0 then
+    core.log(("nothing is in %s: no device was lost, and none was open at the end"):format(path))
   end
 end
 
@@ -496,14 +498,17 @@ function flight.show(path, seed)
     return false
   end
   local head = flown.head
-  print(("the last %d of %d operations of %s (%s)%s"):format(head.ops, head.of, head.device, head.model,
-    head.lost and ", which was lost: " .. head.lost or ""))
+  local function say(format, ...) -- names are anybody's, and may have what a terminal takes for commands
+    print((format:format(...):gsub("[^\n]+", core.shown)))
+  end
+  say("the last %d of %d operations of %s (%s)%s", head.ops, head.of, head.device, head.model,
+    head.lost and ", which was lost: " .. head.lost or "")
   local report = flight.replay(flown, seed)
   for _, text in ipairs(report.left_out) do
-    print(("left out, %d times: %s"):format(report.left_out[text], text))
+    say("left out, %d times: %s", report.left_out[text], text)
   end
   for _, one in ipairs(report.found) do
-    print(one.text)
+    say("%s", one.text)
   end
   local share = report.done == report.ops and "" or (" of %d"):format(report.ops)
   print(("%d%s operations done again in check mode: %s found"):format(report.done, share,

@@ -209,7 +209,8 @@ local function run_again(self, ...)
   if self.broken and self[KNOWN] then
     core.raise("InvalidArgument", self.broken, refresh_hint)
   end
-  if self[GRAPH] and is_same(self[KNOWN], self[UPVALUES], self[FUNCTION], ...) then -- since who was waited for has run f
+  -- Since who was waited for has run f:
+  if self[GRAPH] and is_same(self[KNOWN], self[UPVALUES], self[FUNCTION], ...) then
     self[REPLAYS] = self[REPLAYS] + 1
     return results_of(self[RESULTS], self.made:launch())
   end

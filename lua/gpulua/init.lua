@@ -8,7 +8,7 @@ for name, value in pairs(core) do
 end
 -- What the interpreter and our own files need is in the core alone.
 for _, name in ipairs { "spawn_run", "spawn_typed", "spawn_timed", "hold", "release", "guest",
-  "check_waits", "place", "raise", "shutdown", "adopt_coroutines", "hold_calls", "describe",
+  "check_waits", "place", "raise", "end_hook", "shutdown", "adopt_coroutines", "hold_calls", "describe",
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
   "capture_active", "graphed_same", "graphed_same_value", "graphed_caller",
   "overlap", "map_kind", "map_fits", "scalar_of",

@@ -542,6 +542,15 @@ static int core_task_count(lua_State *L) {
     return 1;
 }
 
+/* core.end_hook(): the program is about to exit, and if a hook does that, nothing comes back to it.
+ * From here on what it may not do can be done, and no hook is called. */
+static int core_end_hook(lua_State *L) {
+    struct gpulua *g = gpu_lua_find(L);
+    g->ends_in_hook = g->ends_in_hook || g->is_in_hook;
+    g->is_in_hook = false;
+    return 0;
+}
+
 /* core.shutdown(): ends tasks and devices; the state goes on. For programs about to exit. */
 static int core_shutdown(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
@@ -581,6 +590,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"unclosed_devices", gpu_lua_unclosed_devices},
                                          {"told", gpu_lua_told},
                                          {"captures_end", gpu_lua_captures_end},
+                                         {"end_hook", core_end_hook},
                                          {"shutdown", core_shutdown},
                                          {"describe", gpu_lua_device_describe},
                                          {"pool", gpu_lua_pool_find},

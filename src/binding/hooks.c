@@ -37,7 +37,7 @@ void gpu_lua_fail_in_hook(lua_State *L) {
 /* The coroutine with the handler and the event's name on it; NULL: there is no memory. */
 static lua_State *begin(struct gpulua *g, const char *event) {
     lua_State *L = g->hooks_thread;
-    if (!L || !lua_checkstack(L, 24)) {
+    if (!L || g->ends_in_hook || !lua_checkstack(L, 24)) {
         return NULL;
     }
     lua_rawgetp(L, LUA_REGISTRYINDEX, &handler_key);

@@ -185,7 +185,8 @@ struct gpulua {
     bool is_armed;
     bool was_poked; /* arming found something: the next step has work */
     bool spin_is_spent;
-    bool is_in_hook; /* a hook of the script's runs, which can call nothing of this (hooks.h) */
+    bool is_in_hook;   /* a hook of the script's runs, which can call nothing of this (hooks.h) */
+    bool ends_in_hook; /* one ends the program: it is the last */
     uint32_t turn_depth;
     uint32_t attach_count;
     int epoll_fd, wake_fd;

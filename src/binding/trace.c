@@ -33,6 +33,7 @@ struct tracing {
     struct traced_log *logs; /* owned */
     uint32_t log_count;
     int64_t run_begun_ns;      /* since then */
+    int64_t first_run_ns;      /* of the run in which tracing began; 0: that has ended */
     int64_t begun_ns;          /* tracing; before everything in the logs */
     struct open_range *ranges; /* the newest first */
     uint32_t range_count;
@@ -52,6 +53,7 @@ static bool start(struct gpulua *g) {
     }
     made->spans = spans;
     made->begun_ns = made->run_begun_ns = gpu_lua_now_ns();
+    made->first_run_ns = made->begun_ns;
     g->tracing = made;
     return true;
 }
@@ -219,13 +221,18 @@ void gpu_lua_trace_run_ends(struct gpulua *g, const struct task *task,
     if (__builtin_expect(!tracing, 1)) {
         return;
     }
-    if (!began->at_ns || !gpu_trace_has_span_room(tracing->spans)) {
-        return; /* tracing began in it; or it is full */
+    int64_t begun_ns = began->at_ns;
+    if (!begun_ns) { /* tracing began in it */
+        begun_ns = tracing->first_run_ns;
+        tracing->first_run_ns = 0;
+    }
+    if (!begun_ns || !gpu_trace_has_span_room(tracing->spans)) {
+        return;
     }
     const struct gpu_traced_span span = {
         .kind = GPU_SPAN_RUN,
         .task = task->number,
-        .begun_ns = began->at_ns,
+        .begun_ns = begun_ns,
         .ended_ns = task->waits.at_ns ? task->waits.at_ns : gpu_lua_now_ns(),
         .source = gpu_trace_keep_text(tracing->spans, task->source),
         .line = task->line,

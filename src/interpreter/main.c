@@ -277,13 +277,16 @@ static void report_leaks(lua_State *L) {
     }
 }
 
-/* Upvalues: core.shutdown. Closes what Lua's own leaves open in coroutines, then exits as it. */
+/* Upvalues: core.shutdown, core.end_hook. Closes what Lua's own leaves open in coroutines, then
+ * exits as it. */
 static int exit_program(lua_State *L) {
     int status = lua_isboolean(L, 1) ? (lua_toboolean(L, 1) ? EXIT_SUCCESS : EXIT_FAILURE)
                                      : (int)luaL_optinteger(L, 1, EXIT_SUCCESS);
     bool closes = lua_toboolean(L, 2);
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_State *main = gpulua_state(program.g);
+    lua_pushvalue(L, lua_upvalueindex(2));
+    lua_call(L, 0, 0);
     bool is_written = write_flight(L);
     is_written = write_trace(L) && is_written;
     if (!is_written && status == EXIT_SUCCESS) {
@@ -334,7 +337,8 @@ static void take_over(lua_State *L) {
     lua_call(L, 0, 0);
     if (lua_getglobal(L, LUA_OSLIBNAME) == LUA_TTABLE) {
         lua_getfield(L, -2, "shutdown");
-        lua_pushcclosure(L, exit_program, 1);
+        lua_getfield(L, -3, "end_hook");
+        lua_pushcclosure(L, exit_program, 2);
         lua_setfield(L, -2, "exit");
     }
     lua_pop(L, 2);
