@@ -195,6 +195,39 @@ describe("a timeline", function()
       return path
     end
 
+    it("has what the bodies of conditional nodes took, as the report has it", function()
+      local script = write("bodies.lua", [[
+        local gpu, support = require "gpulua", require "spec.support"
+        local dev = gpu.device()
+        local mod = dev:compile(support.spin_source ..
+          'extern "C" __global__ void less(int *count) { count[0] -= 1; }')
+        local count, x = dev:buffer("i32", 1):fill(10), dev:buffer("i32", 1)
+        local ticks = support.ticks(dev, 0.01)
+        local graph = dev:capture({ label = "solver" }, function()
+          mod.less:launch(support.one, count)
+          gpu.graph.while_(count, function()
+            mod.spin:launch({ grid = 1, block = 1, label = "inside" }, ticks, x, 1)
+            mod.less:launch(support.one, count)
+          end)
+        end)
+        graph:launch():await()
+        local rows, total = gpu.report().devices[1].kernels, 0
+        for _, row in ipairs(rows) do
+          if row.name:find "^solver" or row.name == "inside" then total = total + row.total end
+        end
+        print(total > 0.07 and "all of it" or total, rows[1].name)]])
+      local path = folder .. "/bodies.html"
+      local output, code = run(("--timeline %s %s"):format(path, script))
+      assert.equal(0, code, output)
+      assert.truthy(output:find "^all of it", output)
+      local dom = look(pending, path)
+      if output:find("solver: conditional nodes", 1, true) then -- the device has told of nodes
+        assert.truthy(dom:find("solver: conditional nodes", 1, true))
+      else
+        assert.truthy(dom:find("solver", 1, true))
+      end
+    end)
+
     it("says that the device limited a script that gives it enough", function()
       local dom = look(pending, timeline_of [[
         local gpu, support = require "gpulua", require "spec.support"

@@ -32,10 +32,13 @@ end
 local is_transfer <const> = { copy = true, upload = true, download = true }
 
 -- What the nodes of a launched graph took, each as if it had been given alone; false: nobody has told.
-local function add_nodes(log, number, add, other)
-  local nodes = core.trace_nodes(log, number)
+local function add_nodes(log, number, label, add, other)
+  local nodes, rest = core.trace_nodes(log, number)
   for _, node in ipairs(nodes) do
     add(node.kind, node.label, node.ended - node.begun, node.bytes, other)
+  end
+  if rest > 0 then
+    add("graph", label .. ": conditional nodes", rest, 0, other)
   end
   return #nodes > 0
 end
@@ -72,7 +75,7 @@ local function device_of(info, log)
     if ended ~= 0 and kind ~= "mark" then
       first, last = math.min(first or begun, begun), math.max(last or ended, ended)
       spans[#spans + 1], begun_of[number], ended_of[number] = number, begun, ended
-      if kind ~= "graph" or not add_nodes(log, number, add, other) then
+      if kind ~= "graph" or not add_nodes(log, number, label, add, other) then
         add(kind, kernel or label, ended - begun, bytes, other)
       end
     elseif not other and kind ~= "mark" and outcome ~= "failed" then
@@ -237,7 +240,8 @@ end
 --     name, operations, dropped, untimed   operations that are in the log, that had no room there, that have no time
 --     elapsed, busy   seconds from the first to the last, and of those with work under way
 --     kernels         a list, the dearest first: { name, count, total, median, p99, longest (s), share }; what graphs,
---                     fills and library calls took is in it, too
+--                     fills and library calls took is in it, too; of a graph with conditional nodes what their bodies
+--                     took is a row of its own
 --     copies          likewise: { name, count, total (s), bytes, rate (bytes per second), share }
 --     others          of a shared device, what other states gave it meanwhile, likewise: { seat, operations, total (s),
 --                     share }; of them all come shares, elapsed and busy, and what follows is the device's, too

@@ -113,9 +113,15 @@ local function add_arguments(made, log, number, number_of)
   made.numbers:add(count)
 end
 
--- Adds what the nodes of a launched graph took; begins are differences over all of the column.
-local function add_nodes(nodes, log, number, before, number_of)
-  for _, node in ipairs(core.trace_nodes(log, number)) do
+-- Adds what the nodes of a launched graph took, and the bodies of conditional ones together; begins are differences
+-- over all of the column.
+local function add_nodes(nodes, bodies, log, number, before, number_of)
+  local list, rest = core.trace_nodes(log, number)
+  if rest > 0 then
+    bodies:add(number - 1)
+    bodies:add(rest)
+  end
+  for _, node in ipairs(list) do
     nodes.op:add(number - 1)
     nodes.kind:add(kinds[node.kind])
     nodes.label:add(number_of(node.label))
@@ -131,6 +137,7 @@ end
 local function write_device(to, info, log, base, number_of)
   local made, nodes, node_before = columns(op_columns), columns(node_columns), base
   local waits = setmetatable({ count = 0, pieces = {} }, column)
+  local bodies = setmetatable({ count = 0, pieces = {} }, column)
   local named, is_named = setmetatable({ count = 0, pieces = {} }, column), {} -- streams with a label, and that
   local given_before, held_before = base, 0
   for number = 1, info[log].ops do
@@ -165,7 +172,7 @@ local function write_device(to, info, log, base, number_of)
       made.numbers:add(0)
     end
     if kind == "graph" then
-      node_before = add_nodes(nodes, log, number, node_before, number_of)
+      node_before = add_nodes(nodes, bodies, log, number, node_before, number_of)
     end
     made.failed:add(outcome == "failed" and 1 or 0)
     made.home:add(reads_back and 1 or 0)
@@ -179,7 +186,8 @@ local function write_device(to, info, log, base, number_of)
       end
     end
   end
-  to:write('{"name":', quoted(info[log].name), ',"streams":', named:text(), ',"waits":', waits:text(), ',"nodes":{')
+  to:write('{"name":', quoted(info[log].name), ',"streams":', named:text(), ',"waits":', waits:text(), ',"bodies":',
+    bodies:text(), ',"nodes":{')
   write_columns(to, nodes, node_columns)
   to:write "},"
   write_columns(to, made, op_columns)

@@ -490,7 +490,8 @@ static void push_node(lua_State *L, const struct gpu_trace *trace,
 
 /* core.trace_nodes(log, number) -> a list of the pieces of work of the graph that it launched, in
  * the order of their beginnings: { node =, counted from 1, kind =, label =, begun =, ended = (ns),
- * bytes = that it moved }. Empty for what is no graph, and where nobody has told */
+ * bytes = that it moved }, empty for what is no graph, and where nobody has told; and, with
+ * conditional nodes, for how long none of them ran (ns), which is what the bodies took, else 0 */
 int gpu_lua_trace_nodes(lua_State *L) {
     struct gpu_traced_op op;
     const struct gpu_trace *trace = check_op(L, &op)->trace;
@@ -506,11 +507,18 @@ int gpu_lua_trace_nodes(lua_State *L) {
     }
     qsort(nodes, count, sizeof *nodes, compare_nodes);
     lua_createtable(L, (int)count, 0);
+    int64_t rest_ns = op.ended_ns - op.begun_ns, until_ns = op.begun_ns;
     for (uint32_t i = 0; i < count; i++) {
-        push_node(L, trace, gpu_trace_node(trace, nodes[i].row));
+        const struct gpu_traced_node *node = gpu_trace_node(trace, nodes[i].row);
+        int64_t from_ns = node->begun_ns > until_ns ? node->begun_ns : until_ns;
+        rest_ns -= node->ended_ns > from_ns ? node->ended_ns - from_ns : 0;
+        until_ns = node->ended_ns > until_ns ? node->ended_ns : until_ns;
+        push_node(L, trace, node);
         lua_rawseti(L, -2, (lua_Integer)i + 1);
     }
-    return 1;
+    bool has_rest = count > 0 && rest_ns > 0 && gpu_trace_has_bodies(trace, &op);
+    lua_pushinteger(L, has_rest ? rest_ns : 0);
+    return 2;
 }
 
 /* core.trace_uses(log, number) -> for each use: the block's number, its label or "", begin and end

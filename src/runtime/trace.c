@@ -44,6 +44,7 @@ struct gpu_trace {
         uint64_t number;
         uint32_t node_count;         /* as the device counts them */
         struct traced_member *nodes; /* owned */
+        bool has_bodies;             /* whose nodes are not among them */
     } * graphs;                      /* owned: that were launched, as they were then */
     uint32_t graph_count, graph_capacity;
     uint64_t member_count;  /* of all of them */
@@ -456,8 +457,10 @@ static uint32_t graph_number(struct gpu_trace *trace, struct gpu_graph *graph) {
     if (!members) {
         return 0;
     }
+    bool has_bodies = false;
     for (uint32_t i = 0; i < body->node_count; i++) {
         const struct graph_node *node = &body->nodes[i];
+        has_bodies = has_bodies || node->control;
         members[node->number] = (struct traced_member){
             .is_node = true,
             .node = i,
@@ -466,8 +469,8 @@ static uint32_t graph_number(struct gpu_trace *trace, struct gpu_graph *graph) {
             .bytes = node->control ? 0 : moved_bytes(node->record)};
     }
     trace->member_count += count;
-    trace->graphs[trace->graph_count++] =
-        (struct traced_graph){.number = graph->number, .node_count = count, .nodes = members};
+    trace->graphs[trace->graph_count++] = (struct traced_graph){
+        .number = graph->number, .node_count = count, .nodes = members, .has_bodies = has_bodies};
     graph->traced = trace->graph_count;
     graph->traced_version = graph->version;
     return graph->traced;
@@ -712,6 +715,11 @@ uint64_t gpu_trace_dropped(const struct gpu_trace *trace) {
 void gpu_trace_op(const struct gpu_trace *trace, uint64_t number, struct gpu_traced_op *op) {
     ENTER(trace);
     *op = *(const struct gpu_traced_op *)row_at(&trace->ops, number - 1);
+}
+
+bool gpu_trace_has_bodies(const struct gpu_trace *trace, const struct gpu_traced_op *op) {
+    ENTER(trace);
+    return op->graph != 0 && trace->graphs[op->graph - 1].has_bodies;
 }
 
 const struct gpu_traced_use *gpu_trace_use(const struct gpu_trace *trace,

@@ -144,6 +144,8 @@ const struct gpu_traced_wait *gpu_trace_wait(const struct gpu_trace *trace,
 /* The nodes of the launch that were timed, the last one first: op->node_last is one's row, and
  * `before` the next one's. */
 const struct gpu_traced_node *gpu_trace_node(const struct gpu_trace *trace, uint64_t row);
+/* Did it launch a graph with conditional nodes? What is in their bodies has no rows. */
+bool gpu_trace_has_bodies(const struct gpu_trace *trace, const struct gpu_traced_op *op);
 /* A copy of the newest launch of the graph that the device has ended; false: there is none. */
 bool gpu_trace_newest_of(const struct gpu_trace *trace, const struct gpu_graph *graph,
                          struct gpu_traced_op *op);
