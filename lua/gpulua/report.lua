@@ -190,7 +190,8 @@ local function add_device(lines, device)
     lines[#lines + 1] = ("%d of them without a time: skipped, not over yet, or in check mode"):format(device.untimed)
   end
   if device.dropped > 0 then
-    lines[#lines + 1] = ("and %d more for which there was no room"):format(device.dropped)
+    lines[#lines + 1] = ("and %d more for which there was no room; nodes of graphs count, too"):format(
+      device.dropped)
   end
   lines[#lines + 1] = ""
   add_table(lines, { "share", "total", "count", "median", "p99", "longest", "kernel" }, device.kernels, function(row)
@@ -237,7 +238,8 @@ end
 
 --- gpu.report() -> report of what is traced so far; tostring makes tables for people of it (`gpulua --summary`).
 --   devices  a list, with an entry for each:
---     name, operations, dropped, untimed   operations that are in the log, that had no room there, that have no time
+--     name, operations, dropped, untimed   operations that are in the log, that had no room there
+--                     (nodes of graphs count, too), that have no time
 --     elapsed, busy   seconds from the first to the last, and of those with work under way
 --     kernels         a list, the dearest first: { name, count, total, median, p99, longest (s), share }; what graphs,
 --                     fills and library calls took is in it, too; of a graph with conditional nodes what their bodies

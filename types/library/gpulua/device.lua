@@ -528,7 +528,7 @@ function device:close() end
 ---@field recorders_abandoned integer Recorders that ended between preflight and commit.
 ---@field events_created integer Events of the driver, in all.
 ---@field events_live integer Events of the driver, now.
----@field drops integer Operations for which the trace had no room.
+---@field drops integer Operations, and nodes of graphs, for which the trace had no room.
 ---@field ops_completed integer
 ---@field ops_failed integer
 ---@field ops_in_flight integer
