@@ -155,4 +155,25 @@ describe("machine code", function()
       assert.truthy(long:find("cuobjdump", 1, true), long)
     end
   end)
+
+  it("and gpulua --info end with an error where nothing can be written, or is there to be shown", function()
+    local gpulua, path = (os.getenv "GPULUA_BUILD" or "build") .. "/gpulua", os.tmpname()
+    local function run(arguments, redirected)
+      local pipe = assert(io.popen(("%s --device cpu %s %s"):format(gpulua, arguments, redirected or "2>&1")))
+      local output = pipe:read "a"
+      return output, select(3, pipe:close())
+    end
+    local output, code = run("--kernel " .. path)
+    assert.equal(1, code, output)
+    assert.truthy(output:find(path, 1, true), output) -- it is empty
+    support.write_file(path, 'extern "C" __global__ void k(int *x) { x[0] = 1; }')
+    output, code = run("--kernel " .. path)
+    assert.equal(0, code, output)
+    for _, what in ipairs { "--info", "--info=json", "--kernel " .. path } do
+      output, code = run(what, "2>&1 > /dev/full")
+      assert.equal(1, code, output)
+      assert.truthy(output:find("cannot be written: No space left", 1, true), output)
+    end
+    os.remove(path)
+  end)
 end)

@@ -159,6 +159,17 @@ static bool open_device(lua_State *L, const char *name) {
     return chunk_run(L, name ? 1 : 0) == 1;
 }
 
+/* The text on top, and a line's end. False: it could not be written, which has been told. */
+static bool print_text(lua_State *L) {
+    if (printf("%s\n", lua_tostring(L, -1)) >= 0 && fflush(stdout) == 0) {
+        return true;
+    }
+    char text[160];
+    snprintf(text, sizeof text, "what there is to show cannot be written: %s", strerror(errno));
+    program_say(program.name, text);
+    return false;
+}
+
 /* gpulua.kernel_facts' try(). False: there is nothing to show, and why has been told. */
 static bool show_kernels(lua_State *L, const char *path, bool shows_code) {
     int top = lua_gettop(L), count = -1;
@@ -169,7 +180,7 @@ static bool show_kernels(lua_State *L, const char *path, bool shows_code) {
     }
     bool ok = count == 1;
     if (ok) {
-        printf("%s\n", lua_tostring(L, -1));
+        ok = print_text(L);
     } else {
         program_say(program.name, luaL_tolstring(L, -1, NULL));
     }
@@ -177,16 +188,18 @@ static bool show_kernels(lua_State *L, const char *path, bool shows_code) {
     return ok;
 }
 
-/* gpulua.info's text() or json(). */
-static void show_info(lua_State *L, const char *format) {
+/* gpulua.info's text() or json(). False: it could not be written. */
+static bool show_info(lua_State *L, const char *format) {
     int top = lua_gettop(L);
+    bool ok = true;
     if (luaL_loadstring(L, "return require('gpulua.info')[...]()") == LUA_OK) {
         lua_pushstring(L, format);
         if (chunk_run(L, 1) == 1) {
-            printf("%s\n", lua_tostring(L, -1));
+            ok = print_text(L);
         }
     }
     lua_settop(L, top);
+    return ok;
 }
 
 static void show_version(lua_State *L, const struct options *options) {
@@ -446,8 +459,8 @@ static int run(lua_State *L) {
     if (options.shows_version) {
         show_version(L, &options);
     }
-    if (options.shows_info) {
-        show_info(L, options.shows_info);
+    if (options.shows_info && !show_info(L, options.shows_info)) {
+        return 0;
     }
     if (options.kernel && !show_kernels(L, options.kernel, options.shows_code)) {
         return 0;
