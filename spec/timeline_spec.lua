@@ -228,6 +228,20 @@ describe("a timeline", function()
       end
     end)
 
+    it("gives what was waited for before a task was there to that wait, and not to the task", function()
+      local dom = look(pending, timeline_of [[
+        local gpu = require "gpulua"
+        local dev = gpu.device()
+        local x = dev:buffer("f32", 4)
+        gpu.sleep(0.3)
+        gpu.spawn(function()
+          x:fill(1):await()
+        end):await()]])
+      local verdict = dom:match 'id="verdict".-</p>'
+      assert.truthy(verdict:find("The script limited it", 1, true), verdict)
+      assert.truthy(verdict:find("most of that [^,]*sleep[^,]*, [^ ]*shown.lua:4"), verdict)
+    end)
+
     it("says that the device limited a script that gives it enough", function()
       local dom = look(pending, timeline_of [[
         local gpu, support = require "gpulua", require "spec.support"
