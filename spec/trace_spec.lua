@@ -245,6 +245,23 @@ describe("a traced device", function()
       1, true), "the JSON has them, too")
   end)
 
+  it("takes a graph that uses more than a stack holds", function()
+    local output, code = support.script [[
+      local gpu = require "gpulua"
+      local dev, buffers, path = gpu.device("cpu", { trace = 100, isolate = "none" }), {}, os.tmpname()
+      for i = 1, 180000 do buffers[i] = dev:buffer("u8", 1) end
+      local graph <close> = dev:capture(function() for i = 1, #buffers do buffers[i]:fill(1) end end)
+      graph:launch():await()
+      gpu.trace.json(path)
+      local file <close> = io.open(path)
+      local text = file:read "a"
+      print(text:find "out buffer %d+%[0%.%.1%], out buffer" ~= nil, text:sub(-3))
+      gpu.trace.timeline(path)
+      os.remove(path)]]
+    assert.equal("true\t}}\n\n", output)
+    assert.equal(0, code)
+  end)
+
   it("has the run in which it began", function()
     local output, code = support.script [[
       local gpu = require "gpulua"

@@ -196,8 +196,8 @@ end
 -- ---- devices ----
 
 local function used_text(log, number)
-  local uses, texts = table.pack(core.trace_uses(log, number)), {}
-  for i = 1, uses.n, 6 do
+  local uses, texts = core.trace_uses(log, number), {}
+  for i = 1, #uses, 6 do
     if uses[i + 3] > 0 then
       local name = uses[i + 1] ~= "" and uses[i + 1] or "buffer " .. uses[i]
       local access = uses[i + 4] and uses[i + 5] and "inout" or uses[i + 5] and "out" or "in"

@@ -84,8 +84,8 @@ local node_columns <const> = "op kind label node begin took bytes" -- of graphs 
 local span_columns <const> = "kind label where task begin took log op"
 
 local function uses_text(log, number)
-  local uses, parts = table.pack(core.trace_uses(log, number)), {}
-  for i = 1, uses.n, 6 do
+  local uses, parts = core.trace_uses(log, number), {}
+  for i = 1, #uses, 6 do
     if uses[i + 3] > 0 then
       parts[#parts + 1] = ("%s %s"):format(uses[i + 4] and uses[i + 5] and "inout" or uses[i + 5] and "out" or "in",
         uses[i + 1] ~= "" and uses[i + 1] or "buffer " .. uses[i])

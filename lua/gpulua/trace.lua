@@ -36,9 +36,9 @@ end
 --- gpu.trace.reason(log, earlier, later) -> why one operation of a log waits for another: a text like "RAW 'data'",
 -- from the first two uses that conflict; "order" where no memory says so (stream:wait, an allocation).
 function trace.reason(log, earlier, later)
-  local a, b = table.pack(core.trace_uses(log, earlier)), table.pack(core.trace_uses(log, later))
-  for i = 1, a.n, 6 do
-    for k = 1, b.n, 6 do
+  local a, b = core.trace_uses(log, earlier), core.trace_uses(log, later)
+  for i = 1, #a, 6 do
+    for k = 1, #b, 6 do
       local is_same = a[i] == b[k] and (a[i + 3] == 0 or a[i + 2] < b[k + 3] and b[k + 2] < a[i + 3])
       local kind = is_same and hazard(a[i + 4], a[i + 5], b[k + 4], b[k + 5])
       if kind then

@@ -521,14 +521,14 @@ int gpu_lua_trace_nodes(lua_State *L) {
     return 2;
 }
 
-/* core.trace_uses(log, number) -> for each use: the block's number, its label or "", begin and end
- * in bytes, whether it is read, whether it is written; of a module's variables begin and end are 0
+/* core.trace_uses(log, number) -> a list with, for each use: the block's number, its label or "",
+ * begin and end in bytes, whether it is read, whether it is written; of a module's variables begin
+ * and end are 0
  */
 int gpu_lua_trace_uses(lua_State *L) {
     struct gpu_traced_op op;
     const struct gpu_trace *trace = check_op(L, &op)->trace;
-    lua_settop(L, 0);
-    luaL_checkstack(L, (int)op.use_count * 6, NULL);
+    lua_createtable(L, (int)op.use_count * 6, 0); /* a graph may have more than a stack takes */
     for (uint32_t i = 0; i < op.use_count; i++) {
         const struct gpu_traced_use *use = gpu_trace_use(trace, &op, i);
         lua_pushinteger(L, (lua_Integer)use->block_number);
@@ -537,8 +537,11 @@ int gpu_lua_trace_uses(lua_State *L) {
         lua_pushinteger(L, use->is_module ? 0 : (lua_Integer)use->byte_end);
         lua_pushboolean(L, use->access & GPU_READ);
         lua_pushboolean(L, use->access & GPU_WRITE);
+        for (int k = 6; k > 0; k--) {
+            lua_rawseti(L, -k - 1, (lua_Integer)i * 6 + k);
+        }
     }
-    return lua_gettop(L);
+    return 1;
 }
 
 /* What a pointer argument points to: of which buffer, from which of its bytes on. */
