@@ -245,6 +245,21 @@ describe("a traced device", function()
       1, true), "the JSON has them, too")
   end)
 
+  it("gives no node of a graph the times of others that were there before an update", function()
+    local x <close> = dev:buffer("i32", 1 << 20)
+    local y <close> = dev:buffer("i32", 1)
+    local graph <close> = dev:capture(function() for i = 1, 3 do x:fill(i) end end)
+    graph:launch():await()
+    dev:synchronize()
+    local is_timed = graph:dot():find " us, from"
+    graph:update(function() y:write { 7 } end) -- made anew, with fewer nodes
+    assert.is_nil(graph:dot():find " us, from")
+    graph:launch():await()
+    dev:synchronize()
+    local _, count = graph:dot():gsub(" us, from", "")
+    assert.equal(is_timed and 1 or 0, count)
+  end)
+
   it("takes a graph that uses more than a stack holds", function()
     local output, code = support.script [[
       local gpu = require "gpulua"

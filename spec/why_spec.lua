@@ -117,6 +117,14 @@ describe("gpu.why", function()
     end)
   end)
 
+  it("says that what was captured is ordered by its graph", function()
+    scene(function(x)
+      local first, second
+      local graph <close> = dev:capture(function() first, second = x:fill(1), x:fill(2) end)
+      support.raises("InvalidArgument", "this was captured: graph:dot() shows", gpu.why, second, first)
+    end)
+  end)
+
   it("refuses what has no order", function()
     scene(function(x, _, a, _, put)
       local op = put:launch(a, x, 16, 7)

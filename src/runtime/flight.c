@@ -172,8 +172,12 @@ gpulua_status gpu_op_why(const struct gpu_op *later, const struct gpu_op *earlie
     memset(why, 0, sizeof *why);
     const struct gpu_device *device = later->device;
     if (later->stream_number == 0 || earlier->stream_number == 0 || earlier->device != device) {
+        bool is_captured = gpu_op_is_captured(later) || gpu_op_is_captured(earlier);
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
-                             "only work on streams of one device is ordered");
+                             is_captured
+                                 ? "only work on streams of one device is ordered, and this "
+                                   "was captured: graph:dot() shows what orders its nodes"
+                                 : "only work on streams of one device is ordered");
     }
     const struct gpu_flight *flight = &device->flight;
     uint64_t a = find(flight, (struct gpu_point){earlier->slot, earlier->seq});

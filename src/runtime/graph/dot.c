@@ -101,7 +101,8 @@ static void put_body(struct gpu_writer *writer, const struct graph_body *body, c
 static struct took *times_of(const struct gpu_graph *graph) {
     const struct gpu_trace *trace = graph->device->trace;
     struct gpu_traced_op op;
-    bool is_known = trace && graph->traced != 0 && gpu_trace_newest_of(trace, graph, &op);
+    bool is_known = trace && graph->traced != 0 && graph->traced_version == graph->version &&
+                    gpu_trace_newest_of(trace, graph, &op) && op.graph == graph->traced;
     struct took *took =
         is_known && op.node_last != 0 ? calloc(graph->body.node_count, sizeof *took) : NULL;
     for (uint64_t row = took ? op.node_last : 0; row != 0;) {
