@@ -118,9 +118,9 @@ describe("gpu.why", function()
   end)
 
   it("says that what was captured is ordered by its graph", function()
-    scene(function(x)
+    scene(function(x, _, a, _, put)
       local first, second
-      local graph <close> = dev:capture(function() first, second = x:fill(1), x:fill(2) end)
+      dev:capture(function() first, second = put:launch(a, x, 16, 1), put:launch(a, x, 16, 2) end):close()
       support.raises("InvalidArgument", "this was captured: graph:dot() shows", gpu.why, second, first)
     end)
   end)
