@@ -808,6 +808,7 @@ describe("a device that was lost", function()
         os.execute("kill -9 " .. pid)
       end
     end
+    dev:await() -- else it may be the life before the last one that is over
     lose(dev)
     for i = 1, 3000, 7 do
       assert.are.same({ i }, kept[i]:read())

@@ -499,7 +499,7 @@ function flight.show(path, seed)
   end
   local head = flown.head
   local function say(format, ...) -- names are anybody's, and may have what a terminal takes for commands
-    print((format:format(...):gsub("[^\n]+", core.shown)))
+    print((format:format(...):gsub("[^\n\32-\126][\128-\191]*", core.shown)))
   end
   say("the last %d of %d operations of %s (%s)%s", head.ops, head.of, head.device, head.model,
     head.lost and ", which was lost: " .. head.lost or "")
