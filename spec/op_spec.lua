@@ -128,16 +128,7 @@ describe("op", function()
 
   it("lets other tasks run while one awaits", function()
     support.wants_time(pending)
-    local turns, is_over = 0, false
-    local counter = gpu.spawn(function()
-      while not is_over do
-        turns = turns + 1
-        gpu.sleep(0.001)
-      end
-    end)
-    slow(0.1):await()
-    is_over = true
-    counter:await()
+    local turns = support.turns_beside(function() slow(0.1):await() end)
     assert.truthy(turns > 5, turns)
   end)
 

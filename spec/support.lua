@@ -412,6 +412,21 @@ function support.keeps_freed_memory()
   return read_all("/proc/self/maps"):find "libasan" ~= nil or os.getenv "ASAN_OPTIONS" ~= nil
 end
 
+--- How often another task, which sleeps for 1 ms each time, goes on while f runs.
+function support.turns_beside(f)
+  local turns, is_over = 0, false
+  local counter = gpu.spawn(function()
+    while not is_over do
+      turns = turns + 1
+      gpu.sleep(0.001)
+    end
+  end)
+  f()
+  is_over = true
+  counter:await()
+  return turns
+end
+
 --- Resident bytes of this process.
 function support.resident_bytes()
   local pages = read_all("/proc/self/statm"):match "^%d+ (%d+)"

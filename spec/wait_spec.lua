@@ -59,21 +59,7 @@ describe("wait", function()
 
   for name, wait in pairs(waits_and_compile) do
     it(name .. " lets other tasks run", function()
-      local turns
-      for _, seconds in ipairs { 0.05, 1 } do -- the second for machines that others keep busy
-        local is_over = false
-        turns = 0
-        local counter = gpu.spawn(function()
-          while not is_over do
-            turns = turns + 1
-            gpu.sleep(0.001)
-          end
-        end)
-        wait(slow(seconds, 1))
-        is_over = true
-        counter:await()
-        if turns >= 3 then break end
-      end
+      local turns = support.turns_beside(function() wait(slow(0.05, 1)) end)
       assert.truthy(turns >= 3, turns)
       dev:synchronize()
     end)

@@ -12,7 +12,8 @@
 
 local core = require "gpulua.core"
 local sealed = require "gpulua.sealed"
-local instead <const> = require "gpulua.arguments".instead
+local arguments <const> = require "gpulua.arguments"
+local instead <const> = arguments.instead
 local is_same, is_same_value, is_captured = core.graphed_same, core.graphed_same_value, core.capture_active
 
 -- What a replay looks at is kept by number, as in src/binding/graphed.c, and false until it is there. While there is no
@@ -308,7 +309,7 @@ return function(device, options, f)
   end
   is_captured(device) -- raises, if it is closed
   if type(f) ~= "function" then
-    local is_alone = f == nil and (type(options) ~= "table" or getmetatable(options) ~= nil)
+    local is_alone = f == nil and (type(options) ~= "table" or arguments.is_callable(options))
     local got = is_alone and options or f
     core.raise("InvalidArgument", ("graphed: [options,] a function expected, got %s"):format(
       core.type(got) or type(got)))

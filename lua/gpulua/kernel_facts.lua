@@ -97,8 +97,10 @@ function kernel_facts.text(path, shows_code)
     core.raise("Unsupported", "--code: the CPU device has no PTX and no SASS", "--device cuda has them; what the CPU "
       .. "device makes of kernels, C++ and a shared object, dev:compile(source, { keep = NAME }) leaves in files")
   end
-  -- An empty source would be refused without its name.
-  local module <close>, code = compile(device, source:find "%S" and source or "\n;", path)
+  if not source:find "%S" then
+    core.raise("InvalidArgument", ("kernel: %s is empty"):format(path))
+  end
+  local module <close>, code = compile(device, source, path)
   local names, lines = module:kernels(), { ("%s on %s (%s)"):format(core.shown(path), device.name, device.model), "" }
   if #names == 0 then
     core.raise("InvalidArgument", ("kernel: %s has no __global__ function"):format(path),
