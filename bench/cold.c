@@ -122,17 +122,9 @@ static void measure_ways(void) {
     for (int round = 0; round < ROUNDS; round++) {
         for (size_t i = 0; i < WAYS; i++) {
             const struct way *way = &ways[i];
-            CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(nothing, args);
             usleep(PAUSE_US);
             double start = now_ns();
-            if (way->is_prepared) {
-                CK(p_cuGraphExecKernelNodeSetParams_v2(own.launches.exec, own.launches.node,
-                                                       &params));
-                CK(p_cuGraphLaunch(own.launches.exec, own.launches.stream));
-            } else {
-                CK(p_cuLaunchKernel(nothing, 1, 1, 1, 32, 1, 1, 0, own.launches.stream, args,
-                                    NULL));
-            }
+            driver_launch_alone(&own.launches, nothing, args, way->is_prepared);
             if (way->has_event) {
                 CK(p_cuEventRecord(own.launches.event, own.launches.stream));
             }

@@ -91,8 +91,8 @@ static inline void driver_lane_open(struct driver_lane *lane, CUfunction functio
     CK(p_cuGraphInstantiateWithFlags(&lane->exec, graph, 0));
 }
 
-static inline void driver_launch(struct driver_lane *lane, CUfunction function, void **args,
-                                 bool is_prepared) {
+static inline void driver_launch_alone(struct driver_lane *lane, CUfunction function, void **args,
+                                       bool is_prepared) {
     if (is_prepared) {
         CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(function, args);
         CK(p_cuGraphExecKernelNodeSetParams_v2(lane->exec, lane->node, &params));
@@ -100,6 +100,11 @@ static inline void driver_launch(struct driver_lane *lane, CUfunction function, 
     } else {
         CK(p_cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, lane->stream, args, NULL));
     }
+}
+
+static inline void driver_launch(struct driver_lane *lane, CUfunction function, void **args,
+                                 bool is_prepared) {
+    driver_launch_alone(lane, function, args, is_prepared);
     CK(p_cuEventRecord(lane->event, lane->stream));
 }
 #endif
