@@ -781,6 +781,12 @@ describe("gpulua --trace", function()
     output, code = run(("--trace %s --timeline %s -e 'local x'"):format(page, page))
     assert.equal(1, code)
     assert.truthy(output:find("two files expected", 1, true), output)
+    for _, files in ipairs { "--trace %s/new --flight %s/./new", "--timeline %s/./page.html --flight %s/page.html" } do
+      output, code = run((files .. " -e 'print(5)'"):format(folder, folder))
+      assert.equal(1, code)
+      assert.truthy(output:find("two files expected", 1, true) and not output:find("5\n", 1, true), output)
+    end
+    assert.equal(0, select(2, run "--trace /dev/null --flight /dev/null examples/saxpy.lua"))
     output, code = run(("--seeds 2 --trace %s examples/saxpy.lua"):format(page))
     assert.equal(1, code)
     assert.truthy(output:find("--seeds: not with --trace", 1, true), output)

@@ -238,6 +238,12 @@ static bool take_long(char **argv, int *i, struct options *options) {
     return true;
 }
 
+/* Owned; with its last slash. NULL: no memory. */
+static char *folder_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+}
+
 /* What is written at the end, perhaps hours later, is refused now. Leaves no file. */
 static bool can_write(const char *option, const char *path) {
     struct stat facts;
@@ -250,8 +256,7 @@ static bool can_write(const char *option, const char *path) {
     } else if (stat(path, &facts) == 0) {
         number = S_ISDIR(facts.st_mode) ? EISDIR : access(path, W_OK) == 0 ? 0 : errno;
     } else if ((number = errno) == ENOENT) {
-        const char *slash = strrchr(path, '/');
-        char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+        char *folder = folder_of(path);
         number = folder && access(folder, W_OK | X_OK) != 0 ? errno : 0;
         free(folder);
     }
@@ -260,6 +265,54 @@ static bool can_write(const char *option, const char *path) {
                 strerror(number));
     }
     return number == 0;
+}
+
+static bool is_one_file(const struct stat *a, const struct stat *b) {
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Whether what is written to one of them replaces what is written to the other, however they are
+ * spelt. Terminals, pipes and /dev/null take both. */
+static bool are_one_file(const char *a, const char *b) {
+    struct stat of_a, of_b;
+    bool has_a = stat(a, &of_a) == 0, has_b = stat(b, &of_b) == 0;
+    if (has_a || has_b) {
+        return has_a && has_b && S_ISREG(of_a.st_mode) && is_one_file(&of_a, &of_b);
+    }
+    const char *slash_a = strrchr(a, '/'), *slash_b = strrchr(b, '/');
+    if (strcmp(slash_a ? slash_a + 1 : a, slash_b ? slash_b + 1 : b) != 0) {
+        return false;
+    }
+    char *folder_a = folder_of(a), *folder_b = folder_of(b);
+    bool is_one = folder_a && folder_b && stat(folder_a, &of_a) == 0 &&
+                  stat(folder_b, &of_b) == 0 && is_one_file(&of_a, &of_b);
+    free(folder_a);
+    free(folder_b);
+    return is_one;
+}
+
+/* Each option that names a file for the end of the run, against the others. */
+static bool can_write_all(const struct options *options) {
+    const struct {
+        const char *option, *path;
+    } files[] = {
+        {"--trace", options->trace},
+        {"--timeline", options->timeline},
+        {"--flight", options->flight},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        for (size_t j = 0; j < i; j++) {
+            if (files[i].path && files[j].path && are_one_file(files[j].path, files[i].path)) {
+                fprintf(stderr, "%s: %s and %s: two files expected, got '%s' twice\n", program.name,
+                        files[j].option, files[i].option, files[i].path);
+                return false;
+            }
+        }
+        if (!can_write(files[i].option, files[i].path)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 bool options_read(int argc, char **argv, struct options *options) {
@@ -322,11 +375,5 @@ bool options_read(int argc, char **argv, struct options *options) {
                 program.name);
         return false;
     }
-    if (options->trace && options->timeline && strcmp(options->trace, options->timeline) == 0) {
-        fprintf(stderr, "%s: --trace and --timeline: two files expected, got '%s' twice\n",
-                program.name, options->trace);
-        return false;
-    }
-    return can_write("--trace", options->trace) && can_write("--timeline", options->timeline) &&
-           can_write("--flight", options->flight);
+    return can_write_all(options);
 }
