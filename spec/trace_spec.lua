@@ -22,6 +22,15 @@ local function json_of(path)
   return assert(value, failure), text
 end
 
+-- All that is traced, as JSON.
+local function traced()
+  local path = os.tmpname()
+  gpu.trace.json(path)
+  local value, text = json_of(path)
+  os.remove(path)
+  return value, text
+end
+
 local function operations(log)
   local list = {}
   for event in gpu.trace.events() do
@@ -184,8 +193,7 @@ describe("a traced device", function()
         spun = node
       end
     end
-    assert.equal(count + 2, seen_count)
-    assert.are.same({ "copy", 8 * count, count + 2 }, { copy.kind, copy.bytes, spun.node })
+    assert.are.same({ count + 2, "copy", 8 * count, count + 2 }, { seen_count, copy.kind, copy.bytes, spun.node })
     assert.truthy(copy.begun >= fills_ended and spun.begun >= copy.ended)
     assert.truthy(spun.ended - spun.begun >= 0.005 and spun.ended - spun.begun < 0.5)
     assert.is_nil(list[#list - 2].nodes)
@@ -193,14 +201,11 @@ describe("a traced device", function()
       count + 1))
     assert.truthy(math.abs(took / 1e6 - (spun.ended - spun.begun)) < 1e-6, took)
     assert.truthy(math.abs(from / 1e6 - (spun.begun - launch.begun)) < 1e-6, from)
-    local path = os.tmpname()
-    gpu.trace.json(path)
     local written = 0
-    for _, event in ipairs(json_of(path).traceEvents) do
+    for _, event in ipairs(traced().traceEvents) do
       local is_node = event.pid == 9 + log and event.args and event.args.node
       written = written + (is_node and event.args.number == launch.number and 1 or 0)
     end
-    os.remove(path)
     assert.equal(#launch.nodes, written)
     for _, row in ipairs(gpu.report().devices[log].kernels) do
       assert.not_equal("step", row.name) -- its nodes stand for it
@@ -237,12 +242,8 @@ describe("a traced device", function()
     assert.are.same({}, list[first + 2].arguments)
     assert.equal("x", list[first + 3].arguments[2].value)
     assert.is_nil(list[first].arguments) -- a fill
-    local path = os.tmpname()
-    gpu.trace.json(path)
-    local _, text = json_of(path)
-    os.remove(path)
-    assert.truthy(text:find("n = 5, a = 0.5, b = 0.1, big = -4611686018427387904, flag = 255, x = x + 8 B, y = buffer ",
-      1, true), "the JSON has them, too")
+    assert.truthy(select(2, traced()):find("n = 5, a = 0.5, b = 0.1, big = -4611686018427387904, flag = 255, "
+      .. "x = x + 8 B, y = buffer ", 1, true), "the JSON has them, too")
   end)
 
   it("gives no node of a graph the times of others that were there before an update", function()
@@ -321,14 +322,25 @@ describe("a traced device", function()
     assert.equal(0, code)
   end)
 
-  it("knows no time of what is not over, has failed or was skipped", function()
+  it("knows no time of what is not over, has failed or was skipped, and counts only the first as in flight", function()
     support.wants_time(pending)
+    -- The last count in the trace, of this device.
+    local function in_flight()
+      local last
+      for _, event in ipairs(traced().traceEvents) do
+        last = event.name == "operations in flight" and event.pid == 9 + log and event.args.operations or last
+      end
+      return last
+    end
     local x <close> = dev:buffer("i32", 1)
     local op = spin.spin:launch(support.one, support.ticks(dev, 0.05), x, 1)
     assert.is_nil(op:elapsed())
     assert.equal("pending", operations(log)[#operations(log)].outcome)
+    assert.truthy(in_flight() >= 1 or op:done())
     op:await()
     assert.truthy(op:elapsed() >= 0.025)
+    dev:synchronize() -- what nobody waits for is looked after when there is time
+    assert.equal(0, in_flight())
     if support.is_gpu() then
       return -- a failed assert ends a GPU
     end
@@ -341,9 +353,9 @@ describe("a traced device", function()
     local skipped = bad.reads:launch(support.one, x, y)
     assert.falsy((skipped:join()))
     local list = operations(log)
-    assert.equal("failed", list[#list].outcome)
-    assert.equal("failed", list[#list - 1].outcome)
+    assert.are.same({ "failed", "failed" }, { list[#list - 1].outcome, list[#list].outcome })
     assert.is_nil(skipped:elapsed())
+    assert.equal(0, in_flight())
   end)
 
   it("shows which fence held work up, and why", function()

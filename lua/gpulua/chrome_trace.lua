@@ -289,7 +289,7 @@ local function write_device(out, info, log, base, lane_of, next_id)
   out:add('{"ph":"M","pid":%d,"name":"process_name","args":{"name":%s}}', pid, quoted("device " .. device.name))
   out:add('{"ph":"M","pid":%d,"name":"process_sort_index","args":{"sort_index":%d}}', pid, pid)
   for number = 1, device.ops do
-    local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, _, bytes, held, outcome,
+    local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, over, bytes, held, outcome,
       _, seat, stream_label, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
     if seat and not is_named[seat] then
       is_named[seat] = true
@@ -303,16 +303,20 @@ local function write_device(out, info, log, base, lane_of, next_id)
       out:add('{"ph":"C","pid":%d,"tid":0,"ts":%s,"name":"bytes in buffers","args":{"bytes":%d}}', pid,
         stamp(given - base), held)
     end
-    if ended ~= 0 then
+    -- What has no times of the device is in flight until it is known to be over.
+    local is_timed = ended ~= 0
+    given_times[#given_times + 1] = is_timed and math.min(given, begun) or given
+    if is_timed or over ~= 0 then
+      local ends = ended_by_stream[stream] or {}
+      ended_by_stream[stream] = ends
+      ends[#ends + 1] = is_timed and ended or math.max(over, given)
+    end
+    if is_timed then
       if not streams[stream] then
         streams[stream] = true
-        ended_by_stream[stream] = {}
         name_lane(out, pid, stream, stream_name(stream, stream_label), stream * node_lanes_max)
         node_lanes[stream] = lanes(node_lane + stream * node_lanes_max)
       end
-      given_times[#given_times + 1] = math.min(given, begun)
-      local ends = ended_by_stream[stream]
-      ends[#ends + 1] = ended
       local shape = grid_x and (',"grid":"%d x %d x %d","block":"%d x %d x %d"'):format(grid_x, grid_y, grid_z, block_x,
         block_y, block_z) or ""
       out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":%s,"name":%s,"args":{"number":%d,"seq":%d,"task":%d,'
