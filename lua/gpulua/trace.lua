@@ -119,8 +119,9 @@ end
 --   kernel, grid, block   of launches
 --   arguments             of launches: a list of { name =, type =, is_pointer =, value = }, of pointers the buffer's
 --                         name; "?" where it cannot be told
---   nodes                 of graphs: a list of { node =, kind =, label =, begun =, ended =, bytes = } in the order of
---                         their beginnings; node counts from 1. Not those of bodies; on CUDA by CUPTI alone
+--   nodes                 of graphs: a list of { node =, kind =, label =, begun =, ended =, bytes =, in_body = } in the
+--                         order of their beginnings; node counts from 1, and is the conditional node's of what is in
+--                         a body (in_body is true), which is there each time that it was done; on CUDA by CUPTI alone
 --   bytes, held_bytes     that it moves or uses; that buffers of the device took then
 --   waits                 a list of the numbers in this log that it started behind; 0: one that is not in it
 --   outcome               "succeeded", "failed", or "pending"

@@ -477,7 +477,7 @@ static void push_node(lua_State *L, const struct gpu_trace *trace,
                    {"begun", node->begun_ns},
                    {"ended", node->ended_ns},
                    {"bytes", (int64_t)node->bytes}};
-    lua_createtable(L, 0, 6);
+    lua_createtable(L, 0, 7);
     lua_pushstring(L, gpu_trace_kind_name(node->kind));
     lua_setfield(L, -2, "kind");
     lua_pushstring(L, gpu_trace_text(trace, node->label));
@@ -486,12 +486,17 @@ static void push_node(lua_State *L, const struct gpu_trace *trace,
         lua_pushinteger(L, numbers[i].value);
         lua_setfield(L, -2, numbers[i].name);
     }
+    if (node->is_in_body) {
+        lua_pushboolean(L, true);
+        lua_setfield(L, -2, "in_body");
+    }
 }
 
 /* core.trace_nodes(log, number) -> a list of the pieces of work of the graph that it launched, in
  * the order of their beginnings: { node =, counted from 1, kind =, label =, begun =, ended = (ns),
- * bytes = that it moved }, empty for what is no graph, and where nobody has told; and, with
- * conditional nodes, for how long none of them ran (ns), which is what the bodies took, else 0 */
+ * bytes = that it moved, in_body = true: of what is in a body of that node, else nil }, empty for
+ * what is no graph, and where nobody has told; and, with conditional nodes of whose bodies nobody
+ * has told, for how long no node ran (ns), which is what the bodies took, else 0 */
 int gpu_lua_trace_nodes(lua_State *L) {
     struct gpu_traced_op op;
     const struct gpu_trace *trace = check_op(L, &op)->trace;
@@ -508,16 +513,17 @@ int gpu_lua_trace_nodes(lua_State *L) {
     qsort(nodes, count, sizeof *nodes, compare_nodes);
     lua_createtable(L, (int)count, 0);
     int64_t rest_ns = op.ended_ns - op.begun_ns, until_ns = op.begun_ns;
+    bool has_rest = gpu_trace_has_bodies(trace, &op);
     for (uint32_t i = 0; i < count; i++) {
         const struct gpu_traced_node *node = gpu_trace_node(trace, nodes[i].row);
         int64_t from_ns = node->begun_ns > until_ns ? node->begun_ns : until_ns;
         rest_ns -= node->ended_ns > from_ns ? node->ended_ns - from_ns : 0;
         until_ns = node->ended_ns > until_ns ? node->ended_ns : until_ns;
+        has_rest = has_rest && !node->is_in_body;
         push_node(L, trace, node);
         lua_rawseti(L, -2, (lua_Integer)i + 1);
     }
-    bool has_rest = count > 0 && rest_ns > 0 && gpu_trace_has_bodies(trace, &op);
-    lua_pushinteger(L, has_rest ? rest_ns : 0);
+    lua_pushinteger(L, has_rest && count > 0 && rest_ns > 0 ? rest_ns : 0);
     return 2;
 }
 

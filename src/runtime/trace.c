@@ -12,13 +12,14 @@
 
 #define PIECE_ROWS 4096u /* a power of two */
 
-/* A node as the device counts them: one of the graph's, or a join of the wire's. */
+/* A node as the device counts them, those of bodies behind the one that has them: one of the
+ * graph's, or a join of the wire's. */
 struct traced_member {
     uint64_t bytes; /* that it moves */
-    uint32_t node;  /* in the graph */
+    uint32_t node;  /* in the graph: of what is in a body, the conditional node */
     uint32_t label; /* text */
     uint8_t kind;
-    bool is_node;
+    bool is_node, is_in_body;
 };
 
 /* Rows of one size, in pieces. */
@@ -44,8 +45,8 @@ struct gpu_trace {
         uint64_t number;
         uint32_t node_count;         /* as the device counts them */
         struct traced_member *nodes; /* owned */
-        bool has_bodies;             /* whose nodes are not among them */
-    } * graphs;                      /* owned: that were launched, as they were then */
+        bool has_bodies;
+    } * graphs; /* owned: that were launched, as they were then */
     uint32_t graph_count, graph_capacity;
     uint64_t member_count;  /* of all of them */
     uint64_t nodes_dropped; /* apart, because operations go on being kept */
@@ -433,15 +434,58 @@ static uint64_t moved_bytes(const struct wire_record *record) {
     }
 }
 
+static uint32_t count_members(const struct graph_body *body) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_control *control = body->nodes[i].control;
+        count += gpu_graph_node_joins(&body->nodes[i]) + 1;
+        for (uint32_t k = 0; control && k < control->body_count; k++) {
+            count += count_members(&control->bodies[k]);
+        }
+    }
+    return count;
+}
+
+/* `outer`: the graph's node that it is in; NULL: it is the graph's own. Returns the place behind
+ * the last. */
+static struct traced_member *fill_members(struct gpu_trace *trace, const struct graph_body *body,
+                                          const uint32_t *outer, struct traced_member *at) {
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        const struct graph_control *control = node->control;
+        const uint32_t number = outer ? *outer : i;
+        at += gpu_graph_node_joins(node);
+        *at++ = (struct traced_member){.is_node = true,
+                                       .is_in_body = outer != NULL,
+                                       .node = number,
+                                       .kind = control ? GPU_TRACE_MARK
+                                                       : (uint8_t)kind_of(node->record),
+                                       .label = text_number(trace, node->label),
+                                       .bytes = control ? 0 : moved_bytes(node->record)};
+        for (uint32_t k = 0; control && k < control->body_count; k++) {
+            at = fill_members(trace, &control->bodies[k], &number, at);
+        }
+    }
+    return at;
+}
+
+static bool has_bodies(const struct graph_body *body) {
+    bool has = false;
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        has |= body->nodes[i].control != NULL;
+    }
+    return has;
+}
+
 /* As it is now: an update may change it. 0: no memory, or no room for the nodes of one more. */
 static uint32_t graph_number(struct gpu_trace *trace, struct gpu_graph *graph) {
     if (graph->traced != 0 && graph->traced_version == graph->version) {
         return graph->traced;
     }
     const struct graph_body *body = &graph->body;
-    uint32_t count = body->node_count > 0 ? body->nodes[body->node_count - 1].number + 1 : 0;
+    uint32_t count = count_members(body);
     if (trace->member_count + count > trace->ops_max) {
-        trace->nodes_dropped += body->node_count;
+        trace->nodes_dropped += count;
         return 0;
     }
     if (trace->graph_count == trace->graph_capacity) {
@@ -457,20 +501,12 @@ static uint32_t graph_number(struct gpu_trace *trace, struct gpu_graph *graph) {
     if (!members) {
         return 0;
     }
-    bool has_bodies = false;
-    for (uint32_t i = 0; i < body->node_count; i++) {
-        const struct graph_node *node = &body->nodes[i];
-        has_bodies = has_bodies || node->control;
-        members[node->number] = (struct traced_member){
-            .is_node = true,
-            .node = i,
-            .kind = node->control ? GPU_TRACE_MARK : (uint8_t)kind_of(node->record),
-            .label = text_number(trace, node->label),
-            .bytes = node->control ? 0 : moved_bytes(node->record)};
-    }
+    fill_members(trace, body, NULL, members);
     trace->member_count += count;
-    trace->graphs[trace->graph_count++] = (struct traced_graph){
-        .number = graph->number, .node_count = count, .nodes = members, .has_bodies = has_bodies};
+    trace->graphs[trace->graph_count++] = (struct traced_graph){.number = graph->number,
+                                                                .node_count = count,
+                                                                .nodes = members,
+                                                                .has_bodies = has_bodies(body)};
     graph->traced = trace->graph_count;
     graph->traced_version = graph->version;
     return graph->traced;
@@ -589,6 +625,7 @@ static void note_node(struct gpu_trace *trace, struct gpu_traced_op *row,
         return;
     }
     node->node = member->node;
+    node->is_in_body = member->is_in_body;
     node->label = member->label;
     node->kind = member->kind;
     node->bytes = member->bytes;

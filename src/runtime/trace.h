@@ -72,10 +72,11 @@ struct gpu_traced_use {
 struct gpu_traced_node {
     uint64_t before; /* the row before of this launch, counted from 1; 0: none */
     uint64_t bytes;  /* that a copy or a fill moved */
-    uint32_t node;   /* of the graph, counted from 0 */
+    uint32_t node;   /* of the graph, counted from 0: of what is in a body, the conditional node */
     uint32_t label;  /* text */
     int64_t begun_ns, ended_ns;
     uint8_t kind;
+    bool is_in_body;
 };
 /* A fence: it started when that one was over. */
 struct gpu_traced_wait {
@@ -144,7 +145,7 @@ const struct gpu_traced_wait *gpu_trace_wait(const struct gpu_trace *trace,
 /* The nodes of the launch that were timed, the last one first: op->node_last is one's row, and
  * `before` the next one's. */
 const struct gpu_traced_node *gpu_trace_node(const struct gpu_trace *trace, uint64_t row);
-/* Did it launch a graph with conditional nodes? What is in their bodies has no rows. */
+/* Did it launch a graph with conditional nodes? */
 bool gpu_trace_has_bodies(const struct gpu_trace *trace, const struct gpu_traced_op *op);
 /* A copy of the newest launch of the graph that the device has ended; false: there is none. */
 bool gpu_trace_newest_of(const struct gpu_trace *trace, const struct gpu_graph *graph,

@@ -60,6 +60,7 @@ struct cpu_item {
     uint32_t elem_bytes; /* fill */
     uint32_t node;       /* of a graph, counted from 1: see backend_sink.timed; 0: none */
     uint64_t seq;
+    int64_t begun_ns; /* of a node that is traced, in the run that is under way */
     /* Whose part it is: done with each launch of the graph, never recycled, its ticket the graph's.
      * NULL: of a stream's queue. */
     struct backend_graph *graph;
@@ -290,7 +291,7 @@ bool gpu_cpu_graph_has_failed(const struct backend_graph *graph);
 /* A node has failed. False: it is not the run's first. Else who is to be told. */
 bool gpu_cpu_graph_fail(struct backend_graph *graph, uint32_t *slot, uint64_t *seq);
 /* Traced devices: the item of a node, which is none of a body's, is about to be done; it is. */
-void gpu_cpu_graph_node_begin(const struct cpu_item *item);
+void gpu_cpu_graph_node_begin(struct cpu_item *item);
 void gpu_cpu_graph_node_end(const struct cpu_item *item);
 
 /* The node at which the last run ended, in check mode; NULL: it went well. */

@@ -55,6 +55,7 @@ gpulua_status gpu_cpu_graph_begin(struct backend_device *device, struct backend_
 
 gpulua_status gpu_cpu_graph_node(struct backend_graph *graph, const uint32_t *deps,
                                  uint32_t dep_count, struct backend_error *error) {
+    graph->told_count++;
     graph = graph->open;
     if (!gpu_cpu_graph_room(&graph->nodes, graph->node_count + (size_t)1, &graph->node_capacity,
                             sizeof *graph->nodes) ||
@@ -114,19 +115,19 @@ void gpu_cpu_graph_take(struct backend_graph *graph, struct cpu_item *item) {
     struct cpu_node *node = &open->nodes[open->node_count - 1];
     assert(node->item == NULL);
     node->item = item;
-    item->node = open == graph ? graph->node_count : 0;
+    item->node = graph->told_count;
 }
 
-void gpu_cpu_graph_node_begin(const struct cpu_item *item) {
-    item->graph->nodes[item->node - 1].begun_ns = gpu_cpu_clock_ns();
+void gpu_cpu_graph_node_begin(struct cpu_item *item) {
+    item->begun_ns = gpu_cpu_clock_ns();
 }
 
 void gpu_cpu_graph_node_end(const struct cpu_item *item) {
     const struct backend_graph *graph = item->graph;
     const struct backend_sink *sink = &graph->device->sink;
     if (sink->timed != NULL) {
-        sink->timed(sink->user, graph->slot, graph->seq, item->node,
-                    graph->nodes[item->node - 1].begun_ns, gpu_cpu_clock_ns());
+        sink->timed(sink->user, graph->slot, graph->seq, item->node, item->begun_ns,
+                    gpu_cpu_clock_ns());
     }
 }
 

@@ -28,7 +28,6 @@ struct cpu_node {
     struct cpu_item *item; /* owned; NULL: only its dependencies */
     size_t first_dep;      /* in the graph's list */
     uint32_t dep_count;
-    int64_t begun_ns;       /* traced: in the run that is under way */
     struct cpu_item *patch; /* among the graph's that no launch has taken along yet; or NULL */
 };
 
@@ -53,6 +52,7 @@ struct backend_graph {
     struct cpu_control *control;        /* of a body: its node; borrowed */
     uint32_t body;                      /* its number there */
     struct backend_graph *open;         /* root: which nodes are added to */
+    uint32_t told_count;                /* root: nodes, with those of bodies */
 
     struct cpu_node *nodes; /* owned */
     uint32_t node_count;

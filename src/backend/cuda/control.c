@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 #include "backend/cuda/graph.h"
+#include "backend/cuda/tracer.h"
 
 #define CONTROL_DRIVER_VERSION 12040
 #define CONTROL_DRIVER_TEXT "12.4 (driver 550)"
@@ -95,6 +96,7 @@ struct graph_frame {
     CUgraphConditionalHandle handles[WIRE_CONTROL_BODIES_MAX]; /* of a loop: one */
     CUgraph bodies[WIRE_CONTROL_BODIES_MAX];                   /* the driver's */
     uint32_t body;                                             /* the one at hand */
+    uint32_t part;                                             /* of the map that it is */
     CUstream stream;
     struct graph_node *nodes;
     uint32_t node_count, node_max;
@@ -241,8 +243,9 @@ static gpulua_status parts_add(struct backend_graph *graph, struct graph_frame *
 static gpulua_status body_open(struct backend_graph *graph, struct backend_error *error) {
     struct backend_device *device = graph->device;
     const struct cuda_driver *cu = &device->cu;
-    const struct graph_frame *frame = graph->frame;
+    struct graph_frame *frame = graph->frame;
     CUstream stream = NULL;
+    frame->part = gpu_cuda_trace_map_begin(graph->map);
     graph->stream.handle = NULL;
     graph->nodes = NULL;
     graph->node_count = graph->node_max = graph->dep_count = 0;
@@ -275,6 +278,11 @@ static gpulua_status body_close(struct backend_graph *graph, bool is_well,
     CUgraph handle = NULL;
     if (graph->stream.handle != NULL && is_well) {
         status = CU(device, error, cu->cuStreamEndCapture(graph->stream.handle, &handle));
+        if (status == GPULUA_OK) {
+            const struct graph_frame *frame = graph->frame;
+            gpu_cuda_trace_map_end(device, graph->map, frame->part, frame->bodies[frame->body],
+                                   graph->nodes, graph->node_count);
+        }
         if (device->lost == CUDA_SUCCESS) {
             (void)CU(device, NULL, cu->cuStreamDestroy(graph->stream.handle));
         }

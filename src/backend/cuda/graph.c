@@ -125,6 +125,7 @@ gpulua_status gpu_cuda_graph_begin(struct backend_device *device, struct backend
         free(made);
         return status;
     }
+    made->map = gpu_cuda_trace_map(device);
     gpu_cuda_link(&device->graphs, &made->link);
     *graph = made;
     *stream = &made->stream;
@@ -227,7 +228,8 @@ static gpulua_status node_begin(struct backend_graph *graph, const uint32_t *dep
                                                       graph->dep_count,
                                                       CU_STREAM_SET_CAPTURE_DEPENDENCIES));
     if (status == GPULUA_OK) {
-        graph->nodes[number] = (struct graph_node){.same_as = number};
+        graph->nodes[number] =
+            (struct graph_node){.same_as = number, .number = ++graph->told_count};
         graph->node_count++;
     }
     return status;
@@ -269,7 +271,9 @@ gpulua_status gpu_cuda_graph_end(struct backend_graph *graph, struct backend_err
         status = CU(device, error, cu->cuGraphInstantiateWithFlags(&graph->exec, graph->handle, 0));
     }
     if (status == GPULUA_OK) {
-        graph->map = gpu_cuda_trace_map(device, graph->nodes, graph->node_count);
+        gpu_cuda_trace_map_end(device, graph->map, 0, graph->handle, graph->nodes,
+                               graph->node_count);
+        gpu_cuda_trace_map_seal(graph->map);
         graph->state = GRAPH_BUILT;
     } else {
         graph->exec = NULL;

@@ -16,6 +16,7 @@ struct graph_node {
     CUgraphNode handle; /* of the driver's graph; NULL: it stands for nothing */
     uint32_t same_as;   /* the first node that stands for the handle: itself, mostly */
     uint32_t taken_by;  /* the newest node that has the handle among its dependencies, and 1 */
+    uint32_t number;    /* of all nodes, with those of bodies, counted from 1 */
 };
 
 struct backend_graph {
@@ -25,7 +26,8 @@ struct backend_graph {
     enum graph_state state;
     struct graph_node *nodes; /* owned; the last one's handle is not known yet while capturing */
     uint32_t node_count, node_max;
-    CUgraphNode *deps; /* owned: what the driver was told of the last node, each once */
+    uint32_t told_count; /* nodes, with those of bodies */
+    CUgraphNode *deps;   /* owned: what the driver was told of the last node, each once */
     uint32_t dep_count, dep_max;
     uint32_t dep_node; /* of which node the last of them is */
     uint32_t patched_node;

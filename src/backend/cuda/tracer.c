@@ -5,8 +5,11 @@
  * fill that has come of it. So there is a table of the newest calls, with whose work each was for.
  *
  * Of a graph's work CUPTI also tells an id of the node. Its lower half counts the nodes of a graph
- * in the order in which they were made, and is the same in the executable graph (seen with 13.0,
- * not documented); the nodes of bodies come behind all others there, and their work without a call.
+ * in the order in which they were made. In the executable graph, which its upper half is of there,
+ * it counts those of the graph itself, then those of the first conditional node's first body, then
+ * what is in bodies of that, and so on (seen with 13.0, not documented). Work of bodies is told of
+ * without a call, and after the other: it is of the last launch of that executable graph which
+ * began before, because they come one after another.
  *
  * Source: CUPTI 13.0, "Activity API", "Callback API". */
 #include "backend/cuda/tracer.h"
@@ -25,6 +28,8 @@
 #define DEVICES_MAX 64u
 #define GENERATIONS 64u
 #define CALLS_KEPT (1u << 17) /* a power of two */
+#define LAUNCHES_KEPT 4096u   /* a power of two */
+#define LATER_MAX (1u << 18)
 
 /* clang-format off */
 #define CUPTI_TABLE(X)                       \
@@ -52,8 +57,31 @@ struct call {
 
 struct cuda_node_map {
     uint32_t ref_count; /* locked */
-    uint32_t count;
-    uint32_t ends[]; /* behind the last of the driver's nodes that are this one's, or before it */
+    bool is_broken;     /* no memory, or CUPTI cannot tell: of no use */
+    struct map_part {
+        struct map_entry {
+            uint32_t end;    /* behind the last of the driver's nodes that are this one's */
+            uint32_t number; /* ours, from 1; 0: behind all of the part */
+        } * entries;         /* owned */
+        uint32_t entry_count;
+    } * parts; /* owned */
+    uint32_t part_count, part_max;
+    struct map_entry *entries; /* owned: of all parts */
+    uint32_t entry_count;
+};
+
+/* Of a graph with bodies. */
+struct launch {
+    uint64_t operation;
+    struct cuda_node_map *map; /* retained */
+    int64_t begin_ns;
+    uint32_t graph; /* the executable one, as CUPTI counts them */
+};
+
+/* Work of a body, until it is known whose. */
+struct later {
+    uint64_t node_id;
+    int64_t begin_ns, end_ns;
 };
 
 static struct {
@@ -69,6 +97,10 @@ static struct {
     size_t enabled_count;              /* of `kinds`: another tool's are not ours to end */
     CUpti_SubscriberHandle subscriber; /* NULL: not subscribed */
     struct call *calls;                /* owned, CALLS_KEPT of them, by number */
+    struct launch launches[LAUNCHES_KEPT];
+    uint64_t launch_count; /* ever */
+    struct later *later;   /* owned */
+    uint32_t later_count, later_capacity;
 } tracer = {.opening = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 static const CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
@@ -103,23 +135,114 @@ static void tell(uint64_t operation, uint32_t node, int64_t begin_ns, int64_t en
 
 /* Locked. */
 static void map_release(struct cuda_node_map *map) {
-    if (map != NULL && --map->ref_count == 0) {
-        free(map);
+    if (map == NULL || --map->ref_count != 0) {
+        return;
     }
+    for (uint32_t i = 0; i < map->part_count; i++) {
+        free(map->parts[i].entries);
+    }
+    free(map->parts);
+    free(map->entries);
+    free(map);
 }
 
 /* From 1; 0: none. The first whose end is behind it. */
 static uint32_t node_of(const struct cuda_node_map *map, uint64_t id) {
-    uint32_t index = (uint32_t)id, low = 0, high = map->count;
+    uint32_t index = (uint32_t)id, low = 0, high = map->entry_count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (map->ends[middle] > index) {
+        if (map->entries[middle].end > index) {
             high = middle;
         } else {
             low = middle + 1;
         }
     }
-    return low < map->count ? low + 1 : 0;
+    return low < map->entry_count ? map->entries[low].number : 0;
+}
+
+/* ---- bodies ---- */
+
+/* Locked. Of what a launch did by itself: it began then, at the latest. */
+static void note_launch(const struct call *call, uint64_t node_id, int64_t begin_ns) {
+    uint64_t oldest = tracer.launch_count > LAUNCHES_KEPT ? tracer.launch_count - LAUNCHES_KEPT : 0;
+    for (uint64_t i = tracer.launch_count; i > oldest; i--) {
+        struct launch *launch = &tracer.launches[(i - 1) & (LAUNCHES_KEPT - 1)];
+        if (launch->operation == call->operation) {
+            launch->begin_ns = begin_ns < launch->begin_ns ? begin_ns : launch->begin_ns;
+            return;
+        }
+    }
+    struct launch *launch = &tracer.launches[tracer.launch_count++ & (LAUNCHES_KEPT - 1)];
+    map_release(launch->map);
+    *launch = (struct launch){.operation = call->operation,
+                              .map = call->map,
+                              .begin_ns = begin_ns,
+                              .graph = (uint32_t)(node_id >> 32)};
+    launch->map->ref_count++;
+}
+
+static int compare_launches(const void *a, const void *b) {
+    const struct launch *first = a, *second = b;
+    return first->graph != second->graph
+               ? (first->graph > second->graph) * 2 - 1
+               : (first->begin_ns > second->begin_ns) * 2 - (first->begin_ns != second->begin_ns);
+}
+
+static int compare_later(const void *a, const void *b) {
+    const struct later *first = a, *second = b;
+    uint32_t graph = (uint32_t)(first->node_id >> 32), other = (uint32_t)(second->node_id >> 32);
+    return graph != other
+               ? (graph > other) * 2 - 1
+               : (first->begin_ns > second->begin_ns) * 2 - (first->begin_ns != second->begin_ns);
+}
+
+/* Locked. Tells of what bodies did; what is of no launch that is known was none of ours. */
+static void settle_bodies(void) {
+    uint32_t count =
+        tracer.launch_count < LAUNCHES_KEPT ? (uint32_t)tracer.launch_count : LAUNCHES_KEPT;
+    struct launch *launches =
+        tracer.later_count > 0 && count > 0 ? malloc(count * sizeof *launches) : NULL;
+    if (launches != NULL) {
+        memcpy(launches, tracer.launches, count * sizeof *launches);
+        qsort(launches, count, sizeof *launches, compare_launches);
+        qsort(tracer.later, tracer.later_count, sizeof *tracer.later, compare_later);
+    }
+    uint32_t next = 0; /* the first launch that is behind it */
+    for (uint32_t i = 0; launches != NULL && i < tracer.later_count; i++) {
+        const struct later *later = &tracer.later[i];
+        uint32_t graph = (uint32_t)(later->node_id >> 32);
+        while (next < count &&
+               (launches[next].graph < graph ||
+                (launches[next].graph == graph && launches[next].begin_ns <= later->begin_ns))) {
+            next++;
+        }
+        if (next > 0 && launches[next - 1].graph == graph) {
+            const struct launch *launch = &launches[next - 1];
+            tell(launch->operation, node_of(launch->map, later->node_id), later->begin_ns,
+                 later->end_ns);
+        }
+    }
+    free(launches);
+    tracer.later_count = 0;
+}
+
+/* Locked. */
+static void put_off(uint64_t node_id, int64_t begin_ns, int64_t end_ns) {
+    if (tracer.later_count == LATER_MAX) {
+        settle_bodies();
+    }
+    if (tracer.later_count == tracer.later_capacity) {
+        uint32_t capacity = tracer.later_capacity != 0 ? tracer.later_capacity * 2 : 1024;
+        struct later *grown = realloc(tracer.later, capacity * sizeof *grown);
+        if (grown == NULL) {
+            settle_bodies();
+            return; /* it is not known */
+        }
+        tracer.later = grown;
+        tracer.later_capacity = capacity;
+    }
+    tracer.later[tracer.later_count++] =
+        (struct later){.node_id = node_id, .begin_ns = begin_ns, .end_ns = end_ns};
 }
 
 /* ---- what CUPTI calls ---- */
@@ -160,7 +283,12 @@ static void CUPTIAPI on_call(void *user, CUpti_CallbackDomain domain, CUpti_Call
 /* Locked. */
 static void take(uint32_t number, uint64_t node_id, uint64_t begin_ns, uint64_t end_ns) {
     const struct call *call = &tracer.calls[number & (CALLS_KEPT - 1)];
-    if (call->number == number && call->operation != 0) {
+    if (number == 0 && node_id != 0) {
+        put_off(node_id, (int64_t)begin_ns, (int64_t)end_ns);
+    } else if (call->number == number && call->operation != 0) {
+        if (call->map != NULL && call->map->part_count > 1) {
+            note_launch(call, node_id, (int64_t)begin_ns);
+        }
         uint32_t node = call->map != NULL ? node_of(call->map, node_id) : 0;
         tell(call->operation, node, (int64_t)begin_ns, (int64_t)end_ns);
     }
@@ -326,6 +454,13 @@ static void stop(void) {
         map_release(tracer.calls[i].map);
         tracer.calls[i].map = NULL;
     }
+    for (uint32_t i = 0; i < LAUNCHES_KEPT; i++) {
+        map_release(tracer.launches[i].map);
+        tracer.launches[i] = (struct launch){0};
+    }
+    free(tracer.later);
+    tracer.later = NULL;
+    tracer.launch_count = tracer.later_count = tracer.later_capacity = 0;
     pthread_mutex_unlock(&tracer.lock);
 }
 
@@ -397,30 +532,86 @@ void gpu_cuda_trace_end(struct backend_device *device) {
     map_now = NULL;
 }
 
-struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device,
-                                         const struct graph_node *nodes, uint32_t count) {
-    struct cuda_node_map *map =
-        device->tracer_place != 0 ? malloc(sizeof *map + count * sizeof map->ends[0]) : NULL;
-    uint32_t end = 0;
+struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device) {
+    struct cuda_node_map *map = device->tracer_place != 0 ? calloc(1, sizeof *map) : NULL;
     if (map != NULL) {
-        *map = (struct cuda_node_map){.ref_count = 1, .count = count};
-    }
-    for (uint32_t i = 0; map != NULL && i < count; i++) {
-        uint64_t id = 0;
-        if (nodes[i].handle != NULL &&
-            tracer.cuptiGetGraphNodeId(nodes[i].handle, &id) != CUPTI_SUCCESS) {
-            free(map);
-            return NULL;
-        }
-        if (nodes[i].handle != NULL && (uint32_t)id >= end) {
-            end = (uint32_t)id + 1;
-        }
-        map->ends[i] = end;
+        map->ref_count = 1;
+        (void)gpu_cuda_trace_map_begin(map);
     }
     return map;
 }
 
+uint32_t gpu_cuda_trace_map_begin(struct cuda_node_map *map) {
+    if (map == NULL || map->is_broken) {
+        return 0;
+    }
+    if (map->part_count == map->part_max) {
+        uint32_t room = map->part_max != 0 ? map->part_max * 2 : 1;
+        struct map_part *grown = realloc(map->parts, room * sizeof *grown);
+        map->is_broken = grown == NULL;
+        if (map->is_broken) {
+            return 0;
+        }
+        map->parts = grown;
+        map->part_max = room;
+    }
+    map->parts[map->part_count] = (struct map_part){0};
+    return map->part_count++;
+}
+
+void gpu_cuda_trace_map_end(struct backend_device *device, struct cuda_node_map *map, uint32_t part,
+                            CUgraph handle, const struct graph_node *nodes, uint32_t count) {
+    const struct cuda_driver *cu = &device->cu;
+    if (map == NULL || map->is_broken) {
+        return;
+    }
+    size_t all = 0;
+    struct map_entry *entries = malloc((count + (size_t)1) * sizeof *entries);
+    map->is_broken = entries == NULL || cu->cuGraphGetNodes == NULL ||
+                     cu->cuGraphGetNodes(handle, NULL, &all) != CUDA_SUCCESS;
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < count && !map->is_broken; i++) {
+        uint64_t id = 0;
+        map->is_broken = nodes[i].handle != NULL &&
+                         tracer.cuptiGetGraphNodeId(nodes[i].handle, &id) != CUPTI_SUCCESS;
+        if (nodes[i].handle != NULL && (uint32_t)id >= end) {
+            end = (uint32_t)id + 1;
+        }
+        entries[i] = (struct map_entry){.end = end, .number = nodes[i].number};
+    }
+    if (map->is_broken) {
+        free(entries);
+        return;
+    }
+    entries[count] = (struct map_entry){.end = (uint32_t)all};
+    map->parts[part] = (struct map_part){.entries = entries, .entry_count = count + 1};
+}
+
+void gpu_cuda_trace_map_seal(struct cuda_node_map *map) {
+    uint32_t count = 0, before = 0;
+    if (map == NULL || map->is_broken) {
+        return;
+    }
+    for (uint32_t i = 0; i < map->part_count; i++) {
+        count += map->parts[i].entry_count;
+    }
+    map->entries = malloc(count * sizeof *map->entries);
+    for (uint32_t i = 0; i < map->part_count && map->entries != NULL; i++) {
+        struct map_part *part = &map->parts[i];
+        for (uint32_t k = 0; k < part->entry_count; k++) {
+            map->entries[map->entry_count++] = (struct map_entry){
+                .end = before + part->entries[k].end, .number = part->entries[k].number};
+        }
+        before = part->entry_count > 0 ? map->entries[map->entry_count - 1].end : before;
+        free(part->entries);
+        *part = (struct map_part){0};
+    }
+}
+
 void gpu_cuda_trace_unmap(struct cuda_node_map *map) {
+    if (map == NULL) {
+        return;
+    }
     pthread_mutex_lock(&tracer.lock);
     map_release(map);
     pthread_mutex_unlock(&tracer.lock);
@@ -443,6 +634,9 @@ void gpu_cuda_trace_flush(struct backend_device *device) {
         }
     }
     (void)tracer.cuptiActivityFlushAll(0);
+    pthread_mutex_lock(&tracer.lock);
+    settle_bodies();
+    pthread_mutex_unlock(&tracer.lock);
 }
 
 void gpu_cuda_tracer_describe(struct text *text) {
@@ -497,12 +691,25 @@ void gpu_cuda_trace_end(struct backend_device *device) {
 void gpu_cuda_trace_flush(struct backend_device *device) {
     (void)device;
 }
-struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device,
-                                         const struct graph_node *nodes, uint32_t count) {
+struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device) {
     (void)device;
+    return NULL;
+}
+uint32_t gpu_cuda_trace_map_begin(struct cuda_node_map *map) {
+    (void)map;
+    return 0;
+}
+void gpu_cuda_trace_map_end(struct backend_device *device, struct cuda_node_map *map, uint32_t part,
+                            CUgraph handle, const struct graph_node *nodes, uint32_t count) {
+    (void)device;
+    (void)map;
+    (void)part;
+    (void)handle;
     (void)nodes;
     (void)count;
-    return NULL;
+}
+void gpu_cuda_trace_map_seal(struct cuda_node_map *map) {
+    (void)map;
 }
 void gpu_cuda_trace_unmap(struct cuda_node_map *map) {
     (void)map;

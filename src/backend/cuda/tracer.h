@@ -18,13 +18,19 @@ void gpu_cuda_trace_begin(struct backend_device *device, uint32_t slot, uint64_t
 void gpu_cuda_trace_end(struct backend_device *device);
 void gpu_cuda_trace_flush(struct backend_device *device);
 
-/* Which nodes of a launched graph the driver's are. `handles` are those that the nodes ended with,
- * in the order of the nodes; some may be NULL, or the same. NULL: the device is not traced by
- * CUPTI, or nobody can tell. */
+/* Which nodes of a launched graph the driver's are. It is made of parts, each begun before what is
+ * in it: the graph's own, which is part 0, and one for each body. NULL: the device is not traced by
+ * CUPTI, or nobody can tell; then the others do nothing. */
 struct cuda_node_map;
-struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device,
-                                         const struct graph_node *nodes, uint32_t count);
-void gpu_cuda_trace_unmap(struct cuda_node_map *map); /* NULL: nothing */
+struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device);
+uint32_t gpu_cuda_trace_map_begin(struct cuda_node_map *map);
+/* All of the part is in `handle`. The handles of the nodes are those that they ended with, in their
+ * order; some may be NULL, or the same. */
+void gpu_cuda_trace_map_end(struct backend_device *device, struct cuda_node_map *map, uint32_t part,
+                            CUgraph handle, const struct graph_node *nodes, uint32_t count);
+/* Before the first launch, when all parts have ended. */
+void gpu_cuda_trace_map_seal(struct cuda_node_map *map);
+void gpu_cuda_trace_unmap(struct cuda_node_map *map);
 /* The next call of the driver launches a graph with that map. */
 void gpu_cuda_trace_graph(struct cuda_node_map *map);
 bool gpu_cuda_tells_times(struct backend_device *device);

@@ -128,12 +128,20 @@ static gpulua_status send_body(struct gpu_graph *graph, const struct graph_body 
     return status;
 }
 
-/* Joins that its nodes need at most. */
+uint32_t gpu_graph_node_joins(const struct graph_node *node) {
+    uint32_t joins = 0;
+    for (uint32_t count = node->edge_count; count > EDGES_PER_RECORD;) {
+        count = (count + EDGES_PER_RECORD - 1) / EDGES_PER_RECORD;
+        joins += count;
+    }
+    return joins;
+}
+
 static uint32_t count_joins(const struct graph_body *body) {
     uint32_t joins = 0;
     for (uint32_t i = 0; i < body->node_count; i++) {
         const struct graph_control *control = body->nodes[i].control;
-        joins += body->nodes[i].edge_count / EDGES_PER_RECORD * 2;
+        joins += gpu_graph_node_joins(&body->nodes[i]);
         for (uint32_t k = 0; control && k < control->body_count; k++) {
             joins += count_joins(&control->bodies[k]);
         }

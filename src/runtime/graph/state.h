@@ -372,6 +372,8 @@ gpulua_status gpu_graph_patch(struct gpu_graph *graph, uint32_t node,
                               struct gpu_graph_change *change, struct gpu_error *error);
 
 /* ---- exec.c ---- */
+/* How many joins of the wire's the device has in front of it. */
+uint32_t gpu_graph_node_joins(const struct graph_node *node);
 /* Makes it there, if the budget has room for it: what was launched longest ago goes for that.
  * OutOfBudget, what the driver says. Blocks until the device has it. */
 gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error);

@@ -206,8 +206,8 @@ function graph:nodes() end
 function graph:replays() end
 
 ---The graph as text for Graphviz, each edge with its reason; written into the file, too. On a traced device each node
----has the time that it took in the newest launch that is over, and when it began after that launch's beginning; not
----those of bodies, and on CUDA where CUPTI is.
+---has the time that it took in the newest launch that is over, and when it began after that launch's beginning; a
+---conditional node that of all that its bodies did, whose nodes have none. On CUDA where CUPTI is.
 ---
 ---Waits: no; blocks for the file, and on a traced device until it has told what it knows.
 ---

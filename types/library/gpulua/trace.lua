@@ -153,10 +153,11 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---@field waits? integer[] Numbers in this log that it started behind; 0: one that is not in it.
 ---@field outcome? "succeeded"|"failed"|"pending"
 
----What a node of a launched graph took. One that is several pieces of work is there as many times; the nodes of bodies
----are not there.
+---What a node of a launched graph took. One that is several pieces of work is there as many times; what is in a body of
+---a conditional node each time that it was done.
 ---@class gpulua.traced_node
----@field node integer Counted from 1.
+---@field node integer Counted from 1; of what is in a body, the graph's node that it is in.
+---@field in_body? boolean True of what is in a body.
 ---@field kind gpulua.event_kind
 ---@field label string
 ---@field begun number Seconds since tracing began.

@@ -1,0 +1,182 @@
+-- Traces of graphs with conditional nodes: what was done in their bodies, in which launch, and when.
+
+local gpu = require "gpulua"
+local support = require "spec.support"
+
+describe("a trace of conditional nodes", function()
+  local dev, mod, log
+
+  setup(function()
+    support.wants_time(pending)
+    local info = require "gpulua.trace".info()
+    log = (info and #info or 0) + 1
+    dev = support.open { trace = true }
+    mod = dev:compile(support.spin_source .. [[
+      extern "C" __global__ void count_down(int *count) { count[0] -= 1; }
+      extern "C" __global__ void set(int *count, int value) { count[0] = value; }]])
+  end)
+
+  teardown(support.close_all)
+
+  -- Launches of graphs with this label.
+  local function launches(label)
+    local list = {}
+    for event in gpu.trace.events() do
+      if event.log == log and event.kind == "graph" and event.label == label then
+        list[#list + 1] = event
+      end
+    end
+    return list
+  end
+
+  -- Work of this many milliseconds, labelled with that.
+  local function work(x, milliseconds)
+    local ticks = support.ticks(dev, milliseconds / 1000)
+    mod.spin:launch({ grid = 1, block = 1, label = milliseconds .. " ms" }, ticks, x, 1)
+  end
+
+  -- How often there is what, by label, in bodies or not; all of it within the launch, and no shorter than it says.
+  local function counts(event, in_body)
+    local count_of = {}
+    for _, node in ipairs(event.nodes) do
+      assert.truthy(node.begun >= event.begun and node.ended <= event.ended, node.label)
+      if node.in_body == in_body and node.kind == "launch" then
+        local least = node.label:match "^(%d+) ms$"
+        assert.truthy(not least or node.ended - node.begun >= 0.8 * least / 1000,
+          node.label .. " took " .. node.ended - node.begun)
+        count_of[node.label] = (count_of[node.label] or 0) + 1
+      end
+    end
+    return count_of
+  end
+
+  it("has what bodies within bodies did, each launch its own, under their labels", function()
+    local outer <close> = dev:buffer("i32", 1):fill(0)
+    local inner <close> = dev:buffer("i32", 1):fill(0)
+    local x <close> = dev:buffer("i32", 1)
+    local switch <close> = dev:buffer("i32", 1):fill(2)
+    local times <close> = dev:buffer("i32", 1):fill(1)
+    support.ticks(dev, 0.01)
+    local graph <close> = dev:capture({ label = "nested" }, function()
+      outer:copy(times)
+      gpu.graph.while_(outer, function()
+        work(x, 1)
+        mod.set:launch(support.one, inner, 2)
+        gpu.graph.while_(inner, function()
+          work(x, 2)
+          mod.count_down:launch(support.one, inner)
+        end)
+        work(x, 3)
+        gpu.graph.if_(outer, function() work(x, 4) end, function() work(x, 5) end)
+        mod.count_down:launch(support.one, outer)
+      end)
+      work(x, 6)
+      gpu.graph.switch(switch, { function() work(x, 7) end, function() work(x, 8) end })
+      work(x, 9)
+    end)
+    graph:launch()
+    times:fill(3)
+    graph:launch():await()
+    local list = launches "nested"
+    if #list[1].nodes == 0 then
+      pending "nobody tells of nodes"
+    end
+    for i, turns in ipairs { 1, 3 } do
+      assert.are.same({ ["1 ms"] = turns, ["2 ms"] = 2 * turns, ["3 ms"] = turns, ["4 ms"] = turns, ["8 ms"] = 1,
+        set = turns, count_down = 3 * turns }, counts(list[i], true))
+      assert.are.same({ ["6 ms"] = 1, ["9 ms"] = 1 }, counts(list[i]))
+    end
+    for _, node in ipairs(list[2].nodes) do -- the graph's nodes: a copy, the loop, 6 ms, the switch, 9 ms
+      local number = node.label == "8 ms" and 4 or node.label == "9 ms" and 5 or node.label == "6 ms" and 3
+        or node.in_body and 2
+      assert.equal(number or node.node, node.node, node.label)
+    end
+    local took = graph:dot():match 'n1 %[shape=diamond, label="while_[^"]*\\n([%d.]+) us, from'
+    assert.truthy(tonumber(took) >= 0.8 * 36000, "a loop takes as long as all that it does: " .. took)
+  end)
+
+  it("ends a launch with what its last node's bodies did", function()
+    local count <close> = dev:buffer("i32", 1)
+    local x <close> = dev:buffer("i32", 1)
+    local graph <close> = dev:capture({ label = "last" }, function()
+      mod.set:launch(support.one, count, 3)
+      gpu.graph.while_(count, function()
+        work(x, 2)
+        mod.count_down:launch(support.one, count)
+      end)
+    end)
+    for _ = 1, 3 do
+      graph:launch()
+    end
+    dev:synchronize()
+    local list = launches "last"
+    assert.equal(3, #list)
+    for i, event in ipairs(list) do
+      assert.truthy(event.ended - event.begun >= 0.8 * 0.006, event.ended - event.begun)
+      assert.truthy(i == 1 or event.begun >= list[i - 1].ended)
+      assert.equal(#event.nodes > 0 and 3 or nil, counts(event, true)["2 ms"])
+    end
+  end)
+
+  it("counts nodes as the device does, also behind one that waits for hundreds", function()
+    local slots <const> = 450
+    local many <close> = dev:buffer("i32", slots)
+    local count <close> = dev:buffer("i32", 1):fill(1)
+    local x <close> = dev:buffer("i32", 1)
+    local graph <close> = dev:capture({ label = "wide" }, function()
+      for i = 1, slots do
+        many:slice(i, i):fill(i)
+      end
+      mod.set:launch(support.one, many, 2) -- behind all of them, by joins
+      gpu.graph.if_(count, function() work(x, 3) end)
+      work(x, 1)
+    end)
+    graph:launch():await()
+    local event = launches "wide"[1]
+    if #event.nodes == 0 then
+      pending "nobody tells of nodes"
+    end
+    assert.are.same({ ["3 ms"] = 1 }, counts(event, true))
+    assert.are.same({ set = 1, ["1 ms"] = 1 }, counts(event))
+  end)
+
+  it("has the bodies that an update has made", function()
+    local count <close> = dev:buffer("i32", 1):fill(1)
+    local x <close> = dev:buffer("i32", 1)
+    local function body(milliseconds)
+      return function() gpu.graph.if_(count, function() work(x, milliseconds) end) end
+    end
+    local graph <close> = dev:capture({ label = "updated" }, body(1))
+    graph:launch():await()
+    graph:update(body(2))
+    graph:launch():await()
+    for i, event in ipairs(launches "updated") do
+      assert.are.same(#event.nodes > 0 and { [i .. " ms"] = 1 } or {}, counts(event, true))
+    end
+  end)
+
+  it("gives the report rows by what was done, and none for bodies as a whole", function()
+    local count <close> = dev:buffer("i32", 1)
+    local x <close> = dev:buffer("i32", 1)
+    local graph <close> = dev:capture({ label = "reported" }, function()
+      mod.set:launch(support.one, count, 4)
+      gpu.graph.while_(count, function()
+        mod.spin:launch({ grid = 1, block = 1, label = "inside" }, support.ticks(dev, 0.002), x, 1)
+        mod.count_down:launch(support.one, count)
+      end)
+    end)
+    graph:launch():await()
+    local rows = {}
+    for _, row in ipairs(gpu.report().devices[log].kernels) do
+      rows[row.name] = row
+    end
+    if rows.inside then
+      assert.equal(4, rows.inside.count)
+      assert.truthy(rows.inside.total >= 0.8 * 0.008)
+      assert.is_nil(rows["reported: conditional nodes"])
+      assert.is_nil(rows.reported)
+    else -- events alone tell
+      assert.truthy(rows.reported.total >= 0.8 * 0.008)
+    end
+  end)
+end)
