@@ -35,14 +35,15 @@ describe("a trace of conditional nodes", function()
     mod.spin:launch({ grid = 1, block = 1, label = milliseconds .. " ms" }, ticks, x, 1)
   end
 
-  -- How often there is what, by label, in bodies or not; all of it within the launch, and no shorter than it says.
+  -- How often there is what, by label, in bodies or not; all of it within the launch, and not much shorter than it says
+  -- (beside other programs it may take longer, also when it is measured how long it takes).
   local function counts(event, in_body)
     local count_of = {}
     for _, node in ipairs(event.nodes) do
       assert.truthy(node.begun >= event.begun and node.ended <= event.ended, node.label)
       if node.in_body == in_body and node.kind == "launch" then
         local least = node.label:match "^(%d+) ms$"
-        assert.truthy(not least or node.ended - node.begun >= 0.8 * least / 1000,
+        assert.truthy(not least or node.ended - node.begun >= 0.4 * least / 1000,
           node.label .. " took " .. node.ended - node.begun)
         count_of[node.label] = (count_of[node.label] or 0) + 1
       end
@@ -81,7 +82,13 @@ describe("a trace of conditional nodes", function()
     if #list[1].nodes == 0 then
       pending "nobody tells of nodes"
     end
+    local turn = "1 ms 2 ms 2 ms 3 ms 4 ms "
     for i, turns in ipairs { 1, 3 } do
+      local order = {}
+      for _, node in ipairs(list[i].nodes) do
+        order[#order + 1] = node.label:match "%d ms" -- each of them is behind the one before
+      end
+      assert.equal(turn:rep(turns) .. "6 ms 8 ms 9 ms", table.concat(order, " "))
       assert.are.same({ ["1 ms"] = turns, ["2 ms"] = 2 * turns, ["3 ms"] = turns, ["4 ms"] = turns, ["8 ms"] = 1,
         set = turns, count_down = 3 * turns }, counts(list[i], true))
       assert.are.same({ ["6 ms"] = 1, ["9 ms"] = 1 }, counts(list[i]))
@@ -92,7 +99,7 @@ describe("a trace of conditional nodes", function()
       assert.equal(number or node.node, node.node, node.label)
     end
     local took = graph:dot():match 'n1 %[shape=diamond, label="while_[^"]*\\n([%d.]+) us, from'
-    assert.truthy(tonumber(took) >= 0.8 * 36000, "a loop takes as long as all that it does: " .. took)
+    assert.truthy(tonumber(took) >= 0.4 * 36000, "a loop takes as long as all that it does: " .. took)
   end)
 
   it("ends a launch with what its last node's bodies did", function()
@@ -112,7 +119,7 @@ describe("a trace of conditional nodes", function()
     local list = launches "last"
     assert.equal(3, #list)
     for i, event in ipairs(list) do
-      assert.truthy(event.ended - event.begun >= 0.8 * 0.006, event.ended - event.begun)
+      assert.truthy(event.ended - event.begun >= 0.4 * 0.006, event.ended - event.begun)
       assert.truthy(i == 1 or event.begun >= list[i - 1].ended)
       assert.equal(#event.nodes > 0 and 3 or nil, counts(event, true)["2 ms"])
     end
@@ -172,11 +179,11 @@ describe("a trace of conditional nodes", function()
     end
     if rows.inside then
       assert.equal(4, rows.inside.count)
-      assert.truthy(rows.inside.total >= 0.8 * 0.008)
+      assert.truthy(rows.inside.total >= 0.4 * 0.008)
       assert.is_nil(rows["reported: conditional nodes"])
       assert.is_nil(rows.reported)
     else -- events alone tell
-      assert.truthy(rows.reported.total >= 0.8 * 0.008)
+      assert.truthy(rows.reported.total >= 0.4 * 0.008)
     end
   end)
 end)

@@ -358,6 +358,9 @@ gpulua_status gpu_cuda_graph_launch(struct backend_stream *stream, uint64_t seq,
     device->launches_prepared = true;
     CU_HOT(device, result, cu->cuGraphLaunch(graph->exec, stream->handle));
     graph->is_uploaded = graph->is_uploaded || result == CUDA_SUCCESS;
+    if (__builtin_expect(result != CUDA_SUCCESS && graph->map != NULL, 0)) {
+        gpu_cuda_trace_graph_failed();
+    }
     return gpu_cuda_result(device, result, "cuGraphLaunch", __FILE__, __LINE__, error);
 }
 

@@ -8,8 +8,8 @@
  * in the order in which they were made. In the executable graph, which its upper half is of there,
  * it counts those of the graph itself, then those of the first conditional node's first body, then
  * what is in bodies of that, and so on (seen with 13.0, not documented). Work of bodies is told of
- * without a call, and after the other: it is of the last launch of that executable graph which
- * began before, because they come one after another.
+ * without a call, before the other or after it: it is of the last launch of that executable graph
+ * which began before, because they come one after another.
  *
  * Source: CUPTI 13.0, "Activity API", "Callback API". */
 #include "backend/cuda/tracer.h"
@@ -74,8 +74,9 @@ struct cuda_node_map {
 struct launch {
     uint64_t operation;
     struct cuda_node_map *map; /* retained */
-    int64_t begin_ns;
-    uint32_t graph; /* the executable one, as CUPTI counts them */
+    int64_t called_ns;
+    int64_t begin_ns; /* INT64_MAX: nothing of it has been told */
+    uint32_t graph;   /* the executable one, as CUPTI counts them */
 };
 
 /* Work of a body, until it is known whose. */
@@ -160,25 +161,33 @@ static uint32_t node_of(const struct cuda_node_map *map, uint64_t id) {
     return low < map->entry_count ? map->entries[low].number : 0;
 }
 
+static uint64_t CUPTIAPI host_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
 /* ---- bodies ---- */
 
-/* Locked. Of what a launch did by itself: it began then, at the latest. */
-static void note_launch(const struct call *call, uint64_t node_id, int64_t begin_ns) {
+/* Locked. */
+static void note_launch(uint64_t operation, struct cuda_node_map *map) {
+    struct launch *launch = &tracer.launches[tracer.launch_count++ & (LAUNCHES_KEPT - 1)];
+    map_release(launch->map);
+    *launch = (struct launch){
+        .operation = operation, .map = map, .called_ns = (int64_t)host_ns(), .begin_ns = INT64_MAX};
+    map->ref_count++;
+}
+
+/* Locked. NULL: too many have come since. */
+static struct launch *launch_of(uint64_t operation) {
     uint64_t oldest = tracer.launch_count > LAUNCHES_KEPT ? tracer.launch_count - LAUNCHES_KEPT : 0;
     for (uint64_t i = tracer.launch_count; i > oldest; i--) {
         struct launch *launch = &tracer.launches[(i - 1) & (LAUNCHES_KEPT - 1)];
-        if (launch->operation == call->operation) {
-            launch->begin_ns = begin_ns < launch->begin_ns ? begin_ns : launch->begin_ns;
-            return;
+        if (launch->operation == operation) {
+            return launch;
         }
     }
-    struct launch *launch = &tracer.launches[tracer.launch_count++ & (LAUNCHES_KEPT - 1)];
-    map_release(launch->map);
-    *launch = (struct launch){.operation = call->operation,
-                              .map = call->map,
-                              .begin_ns = begin_ns,
-                              .graph = (uint32_t)(node_id >> 32)};
-    launch->map->ref_count++;
+    return NULL;
 }
 
 static int compare_launches(const void *a, const void *b) {
@@ -196,21 +205,44 @@ static int compare_later(const void *a, const void *b) {
                : (first->begin_ns > second->begin_ns) * 2 - (first->begin_ns != second->begin_ns);
 }
 
-/* Locked. Tells of what bodies did; what is of no launch that is known was none of ours. */
-static void settle_bodies(void) {
-    uint32_t count =
+/* Locked. Those of which something has been told, sorted; owned, NULL: none, or no memory. */
+static struct launch *launches_begun(uint32_t *count, int64_t *untold_ns) {
+    uint32_t kept =
         tracer.launch_count < LAUNCHES_KEPT ? (uint32_t)tracer.launch_count : LAUNCHES_KEPT;
-    struct launch *launches =
-        tracer.later_count > 0 && count > 0 ? malloc(count * sizeof *launches) : NULL;
-    if (launches != NULL) {
-        memcpy(launches, tracer.launches, count * sizeof *launches);
-        qsort(launches, count, sizeof *launches, compare_launches);
-        qsort(tracer.later, tracer.later_count, sizeof *tracer.later, compare_later);
+    struct launch *launches = kept > 0 ? malloc(kept * sizeof *launches) : NULL;
+    *count = 0;
+    for (uint32_t i = 0; i < kept && launches != NULL; i++) {
+        const struct launch *launch = &tracer.launches[i];
+        if (launch->begin_ns != INT64_MAX) {
+            launches[(*count)++] = *launch;
+        } else if (launch->called_ns < *untold_ns) {
+            *untold_ns = launch->called_ns;
+        }
     }
+    if (launches != NULL) {
+        qsort(launches, *count, sizeof *launches, compare_launches);
+    }
+    return launches;
+}
+
+/* Locked. Tells of what bodies did, but for what may be of a launch of which nothing has been told
+ * yet (`all`: of that, too). What is of no launch that is known was none of ours. */
+static void settle_bodies(bool all) {
+    uint32_t count = 0, kept = 0;
+    int64_t untold_ns = INT64_MAX;
+    if (tracer.later_count == 0) {
+        return;
+    }
+    struct launch *launches = launches_begun(&count, &untold_ns);
+    qsort(tracer.later, tracer.later_count, sizeof *tracer.later, compare_later);
     uint32_t next = 0; /* the first launch that is behind it */
-    for (uint32_t i = 0; launches != NULL && i < tracer.later_count; i++) {
+    for (uint32_t i = 0; i < tracer.later_count; i++) {
         const struct later *later = &tracer.later[i];
         uint32_t graph = (uint32_t)(later->node_id >> 32);
+        if (!all && later->begin_ns >= untold_ns) {
+            tracer.later[kept++] = *later;
+            continue;
+        }
         while (next < count &&
                (launches[next].graph < graph ||
                 (launches[next].graph == graph && launches[next].begin_ns <= later->begin_ns))) {
@@ -223,19 +255,18 @@ static void settle_bodies(void) {
         }
     }
     free(launches);
-    tracer.later_count = 0;
+    tracer.later_count = kept;
 }
 
 /* Locked. */
 static void put_off(uint64_t node_id, int64_t begin_ns, int64_t end_ns) {
     if (tracer.later_count == LATER_MAX) {
-        settle_bodies();
+        settle_bodies(true);
     }
     if (tracer.later_count == tracer.later_capacity) {
         uint32_t capacity = tracer.later_capacity != 0 ? tracer.later_capacity * 2 : 1024;
         struct later *grown = realloc(tracer.later, capacity * sizeof *grown);
         if (grown == NULL) {
-            settle_bodies();
             return; /* it is not known */
         }
         tracer.later = grown;
@@ -246,12 +277,6 @@ static void put_off(uint64_t node_id, int64_t begin_ns, int64_t end_ns) {
 }
 
 /* ---- what CUPTI calls ---- */
-
-static uint64_t CUPTIAPI host_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 static void CUPTIAPI on_request(uint8_t **buffer, size_t *byte_count, size_t *record_max) {
     *buffer = aligned_alloc(64, BUFFER_BYTES);
@@ -275,6 +300,9 @@ static void CUPTIAPI on_call(void *user, CUpti_CallbackDomain domain, CUpti_Call
         (struct call){.number = data->correlationId, .operation = operation_now, .map = map_now};
     if (map_now != NULL) {
         map_now->ref_count++;
+        if (map_now->part_count > 1) {
+            note_launch(operation_now, map_now);
+        }
         map_now = NULL;
     }
     pthread_mutex_unlock(&tracer.lock);
@@ -287,7 +315,11 @@ static void take(uint32_t number, uint64_t node_id, uint64_t begin_ns, uint64_t 
         put_off(node_id, (int64_t)begin_ns, (int64_t)end_ns);
     } else if (call->number == number && call->operation != 0) {
         if (call->map != NULL && call->map->part_count > 1) {
-            note_launch(call, node_id, (int64_t)begin_ns);
+            struct launch *launch = launch_of(call->operation);
+            if (launch != NULL && (int64_t)begin_ns < launch->begin_ns) {
+                launch->graph = (uint32_t)(node_id >> 32);
+                launch->begin_ns = (int64_t)begin_ns;
+            }
         }
         uint32_t node = call->map != NULL ? node_of(call->map, node_id) : 0;
         tell(call->operation, node, (int64_t)begin_ns, (int64_t)end_ns);
@@ -621,6 +653,16 @@ void gpu_cuda_trace_graph(struct cuda_node_map *map) {
     map_now = map;
 }
 
+void gpu_cuda_trace_graph_failed(void) {
+    map_now = NULL;
+    pthread_mutex_lock(&tracer.lock);
+    struct launch *launch = launch_of(operation_now);
+    if (launch != NULL) {
+        launch->called_ns = INT64_MAX; /* nothing waits for it */
+    }
+    pthread_mutex_unlock(&tracer.lock);
+}
+
 void gpu_cuda_trace_flush(struct backend_device *device) {
     const struct cuda_driver *cu = &device->cu;
     if (gpu_cuda_enter(device, NULL) != GPULUA_OK) {
@@ -635,7 +677,7 @@ void gpu_cuda_trace_flush(struct backend_device *device) {
     }
     (void)tracer.cuptiActivityFlushAll(0);
     pthread_mutex_lock(&tracer.lock);
-    settle_bodies();
+    settle_bodies(false);
     pthread_mutex_unlock(&tracer.lock);
 }
 
@@ -717,5 +759,6 @@ void gpu_cuda_trace_unmap(struct cuda_node_map *map) {
 void gpu_cuda_trace_graph(struct cuda_node_map *map) {
     (void)map;
 }
+void gpu_cuda_trace_graph_failed(void) {}
 
 #endif

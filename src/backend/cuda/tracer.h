@@ -33,6 +33,8 @@ void gpu_cuda_trace_map_seal(struct cuda_node_map *map);
 void gpu_cuda_trace_unmap(struct cuda_node_map *map);
 /* The next call of the driver launches a graph with that map. */
 void gpu_cuda_trace_graph(struct cuda_node_map *map);
+/* It has failed: nothing will be told of it. */
+void gpu_cuda_trace_graph_failed(void);
 bool gpu_cuda_tells_times(struct backend_device *device);
 
 #endif
