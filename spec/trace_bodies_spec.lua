@@ -221,4 +221,114 @@ describe("a trace of conditional nodes", function()
       assert.truthy(rows.reported.total >= 0.5 * 8 * unit)
     end
   end)
+
+  -- A graph that counts down from that, with one launch of it.
+  local function counted_down(own, from)
+    local own_mod = own:compile [[
+      extern "C" __global__ void down(int *count) { count[0] -= 1; }
+      extern "C" __global__ void put(int *count, int value) { count[0] = value; }]]
+    local count = own:buffer("i32", 1)
+    local graph = own:capture({ label = "counted" }, function()
+      own_mod.put:launch(support.one, count, from)
+      gpu.graph.while_(count, function() own_mod.down:launch(support.one, count) end)
+    end)
+    graph:launch():await()
+    own:synchronize()
+    return graph
+  end
+
+  -- What the report has of the device that was traced last.
+  local function report_rows()
+    local devices, rows = gpu.report().devices, {}
+    for _, row in ipairs(devices[#devices].kernels) do
+      rows[row.name] = row
+    end
+    return rows, devices[#devices]
+  end
+
+  it("gives what there is no room for to the launch, and says how much it is", function()
+    local own <close> = support.open { trace = 50 }
+    local graph = counted_down(own, 20000)
+    local rows, device = report_rows()
+    if not rows.down then
+      pending "nobody tells of nodes"
+    end
+    local kept = rows.down.count + 1
+    assert.truthy(kept <= 50 and device.dropped >= 20001 - kept, device.dropped)
+    local rest = rows["counted: conditional nodes"]
+    assert.truthy(rest.total > 0.9 * device.elapsed, rest.total .. " of " .. device.elapsed)
+    assert.is_nil(graph:dot():find("us, from", 1, true))
+  end)
+
+  it("keeps or counts each of more than a million turns", function()
+    if support.is_gpu() then
+      pending "takes long"
+    end
+    local output, code = support.script [[
+      local gpu = require "gpulua"
+      local support = require "spec.support"
+      local own = support.open { trace = true }
+      local mod = own:compile 'extern "C" __global__ void down(int *count) { count[0] -= 1; }'
+      local count = own:upload("i32", { 1500000 })
+      own:capture({ label = "counted" }, function()
+        gpu.graph.while_(count, function() mod.down:launch(support.one, count) end)
+      end):launch():await()
+      local device = gpu.report().devices[1]
+      local counted, has_rest = device.dropped, false
+      for _, row in ipairs(device.kernels) do
+        counted = counted + (row.name == "down" and row.count or 0)
+        has_rest = has_rest or row.name == "counted: conditional nodes"
+      end
+      print(counted, has_rest == (device.dropped > 0))]]
+    assert.equal("1500000\ttrue\n", output)
+    assert.equal(0, code)
+  end)
+
+  it("has no time for a launch before it is over", function()
+    local side <close> = dev:stream()
+    local count <close> = dev:buffer("i32", 1)
+    local other <close> = dev:buffer("i32", 1)
+    local x <close> = dev:buffer("i32", 1)
+    local graph <close> = dev:capture({ label = "long" }, function()
+      mod.set:launch(support.one, count, 20)
+      gpu.graph.while_(count, function()
+        work(x, 5)
+        mod.count_down:launch(support.one, count)
+      end)
+    end)
+    graph:launch()
+    local pending_count = 0
+    for _ = 1, 10 do
+      side:use(function() other:fill(1):await() end) -- with which nodes are told of
+      local event = launches "long"[1]
+      local dot = graph:dot()
+      if launches "long"[1].outcome == "pending" then
+        pending_count = pending_count + 1
+        assert.is_nil(event.begun)
+        assert.is_nil(event.ended)
+        assert.is_nil(dot:find("us, from", 1, true))
+      end
+    end
+    assert.truthy(pending_count > 0)
+    dev:synchronize()
+    assert.truthy(launches "long"[1].ended)
+  end)
+
+  it("has nothing of bodies that were not done", function()
+    local count <close> = dev:buffer("i32", 1):fill(0)
+    local x <close> = dev:buffer("i32", 1)
+    local graph <close> = dev:capture({ label = "not taken" }, function()
+      work(x, 1)
+      gpu.graph.if_(count, function() work(x, 2) end)
+      gpu.graph.while_(count, function() mod.count_down:launch(support.one, count) end)
+      work(x, 3)
+    end)
+    graph:launch():await()
+    assert.are.same({}, counts(launches "not taken"[1], true))
+    local names = {}
+    for _, row in ipairs(gpu.report().devices[log].kernels) do
+      names[row.name] = true
+    end
+    assert.is_nil(names["not taken: conditional nodes"])
+  end)
 end)

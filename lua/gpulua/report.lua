@@ -242,8 +242,8 @@ end
 --                     (nodes of graphs count, too), that have no time
 --     elapsed, busy   seconds from the first to the last, and of those with work under way
 --     kernels         a list, the dearest first: { name, count, total, median, p99, longest (s), share }; what graphs,
---                     fills and library calls took is in it, too; where the bodies of a graph's conditional nodes are
---                     not told by node, they are a row together
+--                     fills and library calls took is in it, too; what a launch's bodies of conditional nodes did and
+--                     no node has, for lack of room, is a row of its own
 --     copies          likewise: { name, count, total (s), bytes, rate (bytes per second), share }
 --     others          of a shared device, what other states gave it meanwhile, likewise: { seat, operations, total (s),
 --                     share }; of them all come shares, elapsed and busy, and what follows is the device's, too

@@ -113,8 +113,8 @@ local function add_arguments(made, log, number, number_of)
   made.numbers:add(count)
 end
 
--- Adds what the nodes of a launched graph took, and the bodies of conditional ones together where nobody has told of
--- them by node; begins are differences over all of the column.
+-- Adds what the nodes of a launched graph took, and what bodies of conditional ones did that no node has, together;
+-- begins are differences over all of the column.
 local function add_nodes(nodes, bodies, log, number, before, number_of)
   local list, rest = core.trace_nodes(log, number)
   if rest > 0 then

@@ -412,6 +412,9 @@ int gpu_lua_trace_op(lua_State *L) {
     } else {
         luaL_pushfail(L);
     }
+    if (op.graph != 0 && op.outcome == GPU_TRACE_PENDING) { /* so far: what its nodes say */
+        op.begun_ns = op.ended_ns = 0;
+    }
     const int64_t numbers[] = {op.line,           (int64_t)op.task,      (int64_t)op.stream,
                                (int64_t)op.seq,   op.asked_ns,           op.given_ns,
                                op.begun_ns,       op.ended_ns,           op.over_ns,
@@ -495,8 +498,8 @@ static void push_node(lua_State *L, const struct gpu_trace *trace,
 /* core.trace_nodes(log, number) -> a list of the pieces of work of the graph that it launched, in
  * the order of their beginnings: { node =, counted from 1, kind =, label =, begun =, ended = (ns),
  * bytes = that it moved, in_body = true: of what is in a body of that node, else nil }, empty for
- * what is no graph, and where nobody has told; and, with conditional nodes of whose bodies nobody
- * has told, for how long no node ran (ns), which is what the bodies took, else 0 */
+ * what is no graph, and where nobody has told; and, with conditional nodes where not all nodes were
+ * told of, or kept, for how long none of these ran (ns), which is what bodies took, else 0 */
 int gpu_lua_trace_nodes(lua_State *L) {
     struct gpu_traced_op op;
     const struct gpu_trace *trace = check_op(L, &op)->trace;
@@ -513,13 +516,12 @@ int gpu_lua_trace_nodes(lua_State *L) {
     qsort(nodes, count, sizeof *nodes, compare_nodes);
     lua_createtable(L, (int)count, 0);
     int64_t rest_ns = op.ended_ns - op.begun_ns, until_ns = op.begun_ns;
-    bool has_rest = gpu_trace_has_bodies(trace, &op);
+    bool has_rest = op.lacks_nodes && gpu_trace_has_bodies(trace, &op);
     for (uint32_t i = 0; i < count; i++) {
         const struct gpu_traced_node *node = gpu_trace_node(trace, nodes[i].row);
         int64_t from_ns = node->begun_ns > until_ns ? node->begun_ns : until_ns;
         rest_ns -= node->ended_ns > from_ns ? node->ended_ns - from_ns : 0;
         until_ns = node->ended_ns > until_ns ? node->ended_ns : until_ns;
-        has_rest = has_rest && !node->is_in_body;
         push_node(L, trace, node);
         lua_rawseti(L, -2, (lua_Integer)i + 1);
     }

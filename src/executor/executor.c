@@ -218,6 +218,7 @@ void gpu_executor_poll(struct wire_executor *executor) {
     if (executor->device != NULL &&
         !atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
         gpu_executor_completion_poll(executor);
+        gpu_executor_trace_poll(executor);
     } else {
         executor->wishes_seen = atomic_load_explicit(&executor->page->wishes, memory_order_acquire);
         executor->want_count = 0;

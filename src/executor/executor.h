@@ -461,6 +461,8 @@ void gpu_executor_timed(struct wire_executor *executor, uint32_t slot, uint64_t 
 /* All that is over, now; or, where the device tells by itself, if it was not asked lately. */
 void gpu_executor_trace_flush(struct wire_executor *executor);
 void gpu_executor_trace_rest(struct wire_executor *executor);
+/* Of what takes long, so that nobody keeps too much. */
+void gpu_executor_trace_poll(struct wire_executor *executor);
 /* What is over up to there. */
 void gpu_executor_trace_tell(struct wire_executor *executor, uint32_t slot, uint64_t seq);
 

@@ -12,9 +12,33 @@
 #define TIMES_AT_ONCE 64u
 #define FLUSH_AFTER_NS UINT64_C(100000000)
 #define TIMES_KEPT_MAX (1u << 20) /* while nobody sends them on */
+#define TIMES_MISSING_MAX 64u     /* behind them: operations that more was told of */
 #define TIMES_SENT_AT 4096u       /* while more work comes all the time */
 
 /* ---- by the device; of nodes of graphs, any device ---- */
+
+/* Locked. There is no room for it: all of these of an operation become one, while there is room for
+ * that. */
+static void note_missing(struct wire_executor *executor, const struct wire_times *times) {
+    struct wire_times *at = &executor->times[executor->time_capacity];
+    struct wire_times *end = &executor->times[executor->time_count];
+    while (at < end && (at->stream != times->stream || at->seq != times->seq)) {
+        at++;
+    }
+    if (at == end && executor->time_count == executor->time_capacity + TIMES_MISSING_MAX) {
+        return;
+    }
+    if (at == end) {
+        *at = *times;
+        at->node = WIRE_NODES_MISSING;
+        executor->time_count++;
+    }
+    at->begin_ns = times->begin_ns < at->begin_ns ? times->begin_ns : at->begin_ns;
+    at->end_ns = times->end_ns > at->end_ns ? times->end_ns : at->end_ns;
+    bool is_missing = (times->node & WIRE_NODES_MISSING) != 0;
+    uint32_t count = is_missing ? times->node & ~WIRE_NODES_MISSING : times->node != 0;
+    at->node = at->node + count >= WIRE_NODES_MISSING ? at->node + count : UINT32_MAX;
+}
 
 void gpu_executor_timed(struct wire_executor *executor, uint32_t slot, uint64_t seq, uint32_t node,
                         int64_t begin_ns, int64_t end_ns) {
@@ -22,15 +46,19 @@ void gpu_executor_timed(struct wire_executor *executor, uint32_t slot, uint64_t 
     if (executor->time_count == executor->time_capacity &&
         executor->time_capacity < TIMES_KEPT_MAX) {
         uint32_t capacity = executor->time_capacity != 0 ? executor->time_capacity * 2 : 1024;
-        struct wire_times *grown = realloc(executor->times, capacity * sizeof *grown);
+        struct wire_times *grown =
+            realloc(executor->times, (capacity + (size_t)TIMES_MISSING_MAX) * sizeof *grown);
         if (grown != NULL) {
             executor->times = grown;
             executor->time_capacity = capacity;
         }
     }
-    if (executor->time_count < executor->time_capacity) { /* else it is not known */
-        executor->times[executor->time_count++] = (struct wire_times){
-            .stream = slot, .node = node, .seq = seq, .begin_ns = begin_ns, .end_ns = end_ns};
+    struct wire_times made = {
+        .stream = slot, .node = node, .seq = seq, .begin_ns = begin_ns, .end_ns = end_ns};
+    if (executor->time_count < executor->time_capacity) {
+        executor->times[executor->time_count++] = made;
+    } else if (executor->time_capacity != 0) {
+        note_missing(executor, &made);
     }
     pthread_mutex_unlock(&executor->times_lock);
 }
@@ -133,6 +161,12 @@ void gpu_executor_trace_rest(struct wire_executor *executor) {
     }
 }
 
+void gpu_executor_trace_poll(struct wire_executor *executor) {
+    if (atomic_load_explicit(&executor->time_count, memory_order_relaxed) >= TIMES_SENT_AT) {
+        send_times(executor);
+    }
+}
+
 /* ---- around operations ---- */
 
 void gpu_executor_trace_begin(struct wire_executor *executor, uint32_t slot, uint64_t seq) {
@@ -149,9 +183,7 @@ void gpu_executor_trace_end(struct wire_executor *executor) {
     }
     executor->ops->trace_end(executor->device);
     executor->has_untold = true;
-    if (atomic_load_explicit(&executor->time_count, memory_order_relaxed) >= TIMES_SENT_AT) {
-        send_times(executor);
-    }
+    gpu_executor_trace_poll(executor);
 }
 
 void gpu_executor_trace_note(struct wire_executor *executor, uint32_t slot, bool is_done) {

@@ -485,7 +485,7 @@ static uint32_t graph_number(struct gpu_trace *trace, struct gpu_graph *graph) {
     const struct graph_body *body = &graph->body;
     uint32_t count = count_members(body);
     if (trace->member_count + count > trace->ops_max) {
-        trace->nodes_dropped += count;
+        trace->nodes_dropped += body->node_count;
         return 0;
     }
     if (trace->graph_count == trace->graph_capacity) {
@@ -622,6 +622,7 @@ static void note_node(struct gpu_trace *trace, struct gpu_traced_op *row,
         trace->nodes.count < trace->ops_max ? row_add(&trace->nodes) : NULL;
     if (!node) {
         trace->nodes_dropped++;
+        row->lacks_nodes = true;
         return;
     }
     node->node = member->node;
@@ -641,11 +642,16 @@ void gpu_trace_note_times(struct gpu_trace *trace, const struct wire_times *time
         struct gpu_traced_op *row = find_to_time(trace, times[i].stream, times[i].seq);
         if (row) {
             bool is_first = row->ended_ns == 0;
-            row->begun_ns =
-                is_first || times[i].begin_ns < row->begun_ns ? times[i].begin_ns : row->begun_ns;
-            row->ended_ns =
-                is_first || times[i].end_ns > row->ended_ns ? times[i].end_ns : row->ended_ns;
-            if (times[i].node != 0) {
+            if (times[i].end_ns != 0) {
+                row->begun_ns = is_first || times[i].begin_ns < row->begun_ns ? times[i].begin_ns
+                                                                              : row->begun_ns;
+                row->ended_ns =
+                    is_first || times[i].end_ns > row->ended_ns ? times[i].end_ns : row->ended_ns;
+            }
+            if (times[i].node & WIRE_NODES_MISSING) {
+                trace->nodes_dropped += times[i].node & ~WIRE_NODES_MISSING;
+                row->lacks_nodes = true;
+            } else if (times[i].node != 0) {
                 note_node(trace, row, &times[i]);
             }
         }
@@ -789,7 +795,7 @@ bool gpu_trace_newest_of(const struct gpu_trace *trace, const struct gpu_graph *
     ENTER(trace);
     for (uint64_t number = trace->ops.count; number > 0; number--) {
         const struct gpu_traced_op *row = row_at(&trace->ops, number - 1);
-        if (row->graph != 0 && row->ended_ns != 0 &&
+        if (row->graph != 0 && row->ended_ns != 0 && row->outcome != GPU_TRACE_PENDING &&
             trace->graphs[row->graph - 1].number == graph->number) {
             *op = *row;
             return true;

@@ -55,6 +55,7 @@ struct gpu_traced_op {
     uint32_t form;      /* of the kernel, with its parameters; 0: its arguments are not known */
     uint32_t graph;     /* that it launched, among those of the log, from 1; 0: none */
     uint64_t node_last; /* row of the node that was timed last, counted from 1; 0: none */
+    bool lacks_nodes;   /* not all that its nodes did is among them */
     uint32_t grid[3];
     uint16_t block[3];
     uint8_t kind, outcome;

@@ -353,8 +353,12 @@ struct wire_compiled {
     uint32_t was_cached, reserved;
 };
 
-/* On the monotonic clock of the host. `node`: of the graph that was launched, which node's work it
- * was, counted from 1; 0: all of the operation's, or nobody can tell. */
+/* In `node`, instead of a node: so many pieces of work, which may be none, are not told of by node.
+ */
+#define WIRE_NODES_MISSING UINT32_C(0x80000000)
+
+/* On the monotonic clock of the host; 0 to 0: not known. `node`: of the graph that was launched,
+ * which node's work it was, counted from 1; 0: all of the operation's, or nobody can tell. */
 struct wire_times {
     uint32_t stream, node;
     uint64_t seq;
