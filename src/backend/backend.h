@@ -59,8 +59,9 @@ struct backend_sink {
     /* Where tells_times says so: a piece of work (stream slot, seq), or a part of one, was done
      * from then to then, ns on the monotonic clock of the host. Of a launched graph with the node,
      * counted from 1 as they were put together, with those of bodies, which may be told of often;
-     * 0: not known, or of no graph. Nodes alone are told of also where events tell
-     * the rest, before the event behind the launch is over. */
+     * 0: not known, or of no graph; WIRE_NODES_MISSING and how many: not all is told by node. Nodes
+     * alone are told of also where events tell the rest, before the event behind the launch is
+     * over. */
     void (*timed)(void *user, uint32_t stream, uint64_t seq, uint32_t node, int64_t begin_ns,
                   int64_t end_ns);
 };

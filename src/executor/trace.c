@@ -33,8 +33,11 @@ static void note_missing(struct wire_executor *executor, const struct wire_times
         at->node = WIRE_NODES_MISSING;
         executor->time_count++;
     }
-    at->begin_ns = times->begin_ns < at->begin_ns ? times->begin_ns : at->begin_ns;
-    at->end_ns = times->end_ns > at->end_ns ? times->end_ns : at->end_ns;
+    bool is_first = at->end_ns == 0;
+    if (times->end_ns != 0) {
+        at->begin_ns = is_first || times->begin_ns < at->begin_ns ? times->begin_ns : at->begin_ns;
+        at->end_ns = times->end_ns > at->end_ns ? times->end_ns : at->end_ns;
+    }
     bool is_missing = (times->node & WIRE_NODES_MISSING) != 0;
     uint32_t count = is_missing ? times->node & ~WIRE_NODES_MISSING : times->node != 0;
     at->node = at->node + count >= WIRE_NODES_MISSING ? at->node + count : UINT32_MAX;

@@ -245,7 +245,7 @@ static gpulua_status body_open(struct backend_graph *graph, struct backend_error
     const struct cuda_driver *cu = &device->cu;
     struct graph_frame *frame = graph->frame;
     CUstream stream = NULL;
-    frame->part = gpu_cuda_trace_map_begin(graph->map);
+    frame->part = gpu_cuda_trace_map_begin(graph->map, frame->nodes[frame->node_count - 1].number);
     graph->stream.handle = NULL;
     graph->nodes = NULL;
     graph->node_count = graph->node_max = graph->dep_count = 0;

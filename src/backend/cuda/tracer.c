@@ -53,18 +53,21 @@ struct call {
     uint32_t number;
     uint64_t operation;        /* 0: of none of ours */
     struct cuda_node_map *map; /* retained; NULL: it launched no graph that has one */
+    uint64_t launch;           /* its number among those of graphs with bodies; 0: none */
 };
 
 struct cuda_node_map {
     uint32_t ref_count; /* locked */
     bool is_broken;     /* no memory, or CUPTI cannot tell: of no use */
+    uint32_t graph;     /* locked: the executable one, as CUPTI counts them; 0: not known yet */
     struct map_part {
         struct map_entry {
             uint32_t end;    /* behind the last of the driver's nodes that are this one's */
-            uint32_t number; /* ours, from 1; 0: behind all of the part */
+            uint32_t number; /* ours, from 1; 0: none */
         } * entries;         /* owned */
         uint32_t entry_count;
-    } * parts; /* owned */
+        uint32_t number; /* of the node whose body it is; 0: it is the graph */
+    } * parts;           /* owned */
     uint32_t part_count, part_max;
     struct map_entry *entries; /* owned: of all parts */
     uint32_t entry_count;
@@ -74,9 +77,9 @@ struct cuda_node_map {
 struct launch {
     uint64_t operation;
     struct cuda_node_map *map; /* retained */
-    int64_t called_ns;
-    int64_t begin_ns; /* INT64_MAX: nothing of it has been told */
-    uint32_t graph;   /* the executable one, as CUPTI counts them */
+    int64_t called_ns;         /* INT64_MAX: it was given up */
+    int64_t begin_ns;          /* INT64_MAX: nothing of it has been told */
+    uint32_t graph;            /* its map's, where it is to be sorted by that */
 };
 
 /* Work of a body, until it is known whose. */
@@ -111,6 +114,7 @@ static const CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL
 /* What this thread is at; 0: nothing of ours. */
 static _Thread_local uint64_t operation_now;
 static _Thread_local struct cuda_node_map *map_now; /* of the graph that is launched */
+static _Thread_local uint64_t launch_now;
 
 /* ---- an operation as one number ---- */
 
@@ -121,15 +125,30 @@ static uint64_t pack(uint32_t place, uint32_t generation, uint32_t slot, uint64_
 _Static_assert(WIRE_STREAMS_MAX <= 1u << 10 && DEVICES_MAX <= 1u << 6 && GENERATIONS <= 1u << 6,
                "they fit");
 
+static uint32_t place_of(uint64_t operation) {
+    return operation >> 57 & (DEVICES_MAX - 1);
+}
+
 /* Locked. */
-static void tell(uint64_t operation, uint32_t node, int64_t begin_ns, int64_t end_ns) {
-    uint32_t place = operation >> 57 & (DEVICES_MAX - 1), generation = operation >> 51 & 63u;
+static void tell_sink(uint64_t operation, uint32_t node, int64_t begin_ns, int64_t end_ns) {
+    uint32_t place = place_of(operation), generation = operation >> 51 & 63u;
     struct backend_device *device = tracer.devices[place];
-    if (device != NULL && tracer.generations[place] == generation && end_ns >= begin_ns &&
-        begin_ns > 0) {
+    if (device != NULL && tracer.generations[place] == generation) {
         device->sink.timed(device->sink.user, operation >> 41 & 1023u,
                            operation & ((UINT64_C(1) << 41) - 1), node, begin_ns, end_ns);
     }
+}
+
+/* Locked. */
+static void tell(uint64_t operation, uint32_t node, int64_t begin_ns, int64_t end_ns) {
+    if (end_ns >= begin_ns && begin_ns > 0) {
+        tell_sink(operation, node, begin_ns, end_ns);
+    }
+}
+
+/* Locked. So much that was done is not told. */
+static void tell_missing(uint64_t operation, uint32_t count) {
+    tell_sink(operation, WIRE_NODES_MISSING | count, 0, 0);
 }
 
 /* ---- nodes ---- */
@@ -169,25 +188,28 @@ static uint64_t CUPTIAPI host_ns(void) {
 
 /* ---- bodies ---- */
 
-/* Locked. */
-static void note_launch(uint64_t operation, struct cuda_node_map *map) {
+/* Locked. Returns its number, from 1. */
+static uint64_t note_launch(uint64_t operation, struct cuda_node_map *map) {
     struct launch *launch = &tracer.launches[tracer.launch_count++ & (LAUNCHES_KEPT - 1)];
     map_release(launch->map);
     *launch = (struct launch){
         .operation = operation, .map = map, .called_ns = (int64_t)host_ns(), .begin_ns = INT64_MAX};
     map->ref_count++;
+    return tracer.launch_count;
 }
 
-/* Locked. NULL: too many have come since. */
-static struct launch *launch_of(uint64_t operation) {
-    uint64_t oldest = tracer.launch_count > LAUNCHES_KEPT ? tracer.launch_count - LAUNCHES_KEPT : 0;
-    for (uint64_t i = tracer.launch_count; i > oldest; i--) {
-        struct launch *launch = &tracer.launches[(i - 1) & (LAUNCHES_KEPT - 1)];
-        if (launch->operation == operation) {
-            return launch;
-        }
+/* Locked. NULL: none, or too many have come since. */
+static struct launch *launch_at(uint64_t number) {
+    return number != 0 && tracer.launch_count - number < LAUNCHES_KEPT
+               ? &tracer.launches[(number - 1) & (LAUNCHES_KEPT - 1)]
+               : NULL;
+}
+
+/* Locked. If nothing of it has been told, nothing will be: no work waits for that any more. */
+static void give_up(struct launch *launch) {
+    if (launch != NULL) {
+        launch->called_ns = INT64_MAX;
     }
-    return NULL;
 }
 
 static int compare_launches(const void *a, const void *b) {
@@ -205,18 +227,18 @@ static int compare_later(const void *a, const void *b) {
                : (first->begin_ns > second->begin_ns) * 2 - (first->begin_ns != second->begin_ns);
 }
 
-/* Locked. Those of which something has been told, sorted; owned, NULL: none, or no memory. */
-static struct launch *launches_begun(uint32_t *count, int64_t *untold_ns) {
+/* Locked. Those of which something has been told, or may be, sorted by their graphs, with the
+ * latter behind the former; owned, NULL: none, or no memory. */
+static struct launch *launches_sorted(uint32_t *count) {
     uint32_t kept =
         tracer.launch_count < LAUNCHES_KEPT ? (uint32_t)tracer.launch_count : LAUNCHES_KEPT;
     struct launch *launches = kept > 0 ? malloc(kept * sizeof *launches) : NULL;
     *count = 0;
     for (uint32_t i = 0; i < kept && launches != NULL; i++) {
         const struct launch *launch = &tracer.launches[i];
-        if (launch->begin_ns != INT64_MAX) {
-            launches[(*count)++] = *launch;
-        } else if (launch->called_ns < *untold_ns) {
-            *untold_ns = launch->called_ns;
+        if (launch->begin_ns != INT64_MAX || launch->called_ns != INT64_MAX) {
+            launches[*count] = *launch;
+            launches[(*count)++].graph = launch->map->graph;
         }
     }
     if (launches != NULL) {
@@ -225,34 +247,88 @@ static struct launch *launches_begun(uint32_t *count, int64_t *untold_ns) {
     return launches;
 }
 
+/* Of one executable graph: launches told of are from `first` to `told`, others up to `end`. */
+struct launches_of {
+    uint32_t first, told, end;
+    int64_t untold_ns; /* when the first of those was called that nothing has been told of */
+};
+
+static int64_t least_called(const struct launch *launches, uint32_t from, uint32_t to) {
+    int64_t least_ns = INT64_MAX;
+    for (uint32_t i = from; i < to; i++) {
+        least_ns = launches[i].called_ns < least_ns ? launches[i].called_ns : least_ns;
+    }
+    return least_ns;
+}
+
+/* From there on. One of which nothing has been told, nor of another of its graph, may be of any
+ * graph that is not known; they come first. */
+static struct launches_of find_launches(const struct launch *launches, uint32_t count,
+                                        uint32_t from, uint32_t graph) {
+    uint32_t unknown = 0;
+    while (from < count && launches[from].graph < graph) {
+        from++;
+    }
+    struct launches_of of = {.first = from, .told = from};
+    while (of.told < count && launches[of.told].graph == graph &&
+           launches[of.told].begin_ns != INT64_MAX) {
+        of.told++;
+    }
+    of.end = of.told;
+    while (of.end < count && launches[of.end].graph == graph) {
+        of.end++;
+    }
+    while (unknown < count && launches[unknown].graph == 0) {
+        unknown++;
+    }
+    of.untold_ns = of.end > of.first ? least_called(launches, of.told, of.end)
+                                     : least_called(launches, 0, unknown);
+    return of;
+}
+
+static void tell_body(const struct launch *launch, const struct later *later) {
+    uint32_t node = node_of(launch->map, later->node_id);
+    tell(launch->operation, node != 0 ? node : WIRE_NODES_MISSING, later->begin_ns, later->end_ns);
+}
+
 /* Locked. Tells of what bodies did, but for what may be of a launch of which nothing has been told
- * yet (`all`: of that, too). What is of no launch that is known was none of ours. */
+ * yet; `all`: that is gone. What is of no launch that is known was none of ours. */
 static void settle_bodies(bool all) {
     uint32_t count = 0, kept = 0;
-    int64_t untold_ns = INT64_MAX;
     if (tracer.later_count == 0) {
         return;
     }
-    struct launch *launches = launches_begun(&count, &untold_ns);
+    struct launch *launches = launches_sorted(&count);
+    if (launches == NULL && tracer.launch_count > 0 && !all) {
+        return;
+    }
     qsort(tracer.later, tracer.later_count, sizeof *tracer.later, compare_later);
-    uint32_t next = 0; /* the first launch that is behind it */
+    struct launches_of of = {0};
+    uint32_t graph = 0, next = 0; /* the first launch that is behind it */
+    uint32_t gone = 0;
     for (uint32_t i = 0; i < tracer.later_count; i++) {
         const struct later *later = &tracer.later[i];
-        uint32_t graph = (uint32_t)(later->node_id >> 32);
-        if (!all && later->begin_ns >= untold_ns) {
-            tracer.later[kept++] = *later;
-            continue;
+        if (i == 0 || graph != (uint32_t)(later->node_id >> 32)) {
+            graph = (uint32_t)(later->node_id >> 32);
+            of = find_launches(launches, count, next, graph);
+            next = of.first;
         }
-        while (next < count &&
-               (launches[next].graph < graph ||
-                (launches[next].graph == graph && launches[next].begin_ns <= later->begin_ns))) {
+        while (next < of.told && launches[next].begin_ns <= later->begin_ns) {
             next++;
         }
-        if (next > 0 && launches[next - 1].graph == graph) {
-            const struct launch *launch = &launches[next - 1];
-            tell(launch->operation, node_of(launch->map, later->node_id), later->begin_ns,
-                 later->end_ns);
+        if (later->begin_ns >= of.untold_ns && !all) {
+            tracer.later[kept++] = *later;
+        } else if (later->begin_ns < of.untold_ns && next > of.first) {
+            tell_body(&launches[next - 1], later);
+        } else if (later->begin_ns >= of.untold_ns) {
+            gone++;
         }
+        bool is_last =
+            i + 1 == tracer.later_count || (uint32_t)(tracer.later[i + 1].node_id >> 32) != graph;
+        if (is_last && gone > 0 && of.end > of.first) { /* it lacks them, or one before it */
+            tell_missing(launches[of.end - 1].operation, gone);
+        }
+        gone = is_last ? 0 : gone;
     }
     free(launches);
     tracer.later_count = kept;
@@ -260,6 +336,9 @@ static void settle_bodies(bool all) {
 
 /* Locked. */
 static void put_off(uint64_t node_id, int64_t begin_ns, int64_t end_ns) {
+    if (tracer.later_count == LATER_MAX) {
+        settle_bodies(false);
+    }
     if (tracer.later_count == LATER_MAX) {
         settle_bodies(true);
     }
@@ -296,12 +375,13 @@ static void CUPTIAPI on_call(void *user, CUpti_CallbackDomain domain, CUpti_Call
     pthread_mutex_lock(&tracer.lock);
     struct call *call = &tracer.calls[data->correlationId & (CALLS_KEPT - 1)];
     map_release(call->map);
+    give_up(launch_at(call->launch)); /* what it is told by is overwritten */
     *call =
         (struct call){.number = data->correlationId, .operation = operation_now, .map = map_now};
     if (map_now != NULL) {
         map_now->ref_count++;
         if (map_now->part_count > 1) {
-            note_launch(operation_now, map_now);
+            call->launch = launch_now = note_launch(operation_now, map_now);
         }
         map_now = NULL;
     }
@@ -314,14 +394,13 @@ static void take(uint32_t number, uint64_t node_id, uint64_t begin_ns, uint64_t 
     if (number == 0 && node_id != 0) {
         put_off(node_id, (int64_t)begin_ns, (int64_t)end_ns);
     } else if (call->number == number && call->operation != 0) {
-        if (call->map != NULL && call->map->part_count > 1) {
-            struct launch *launch = launch_of(call->operation);
-            if (launch != NULL && (int64_t)begin_ns < launch->begin_ns) {
-                launch->graph = (uint32_t)(node_id >> 32);
-                launch->begin_ns = (int64_t)begin_ns;
-            }
+        struct launch *launch = launch_at(call->launch);
+        if (launch != NULL && (int64_t)begin_ns < launch->begin_ns) {
+            launch->map->graph = (uint32_t)(node_id >> 32);
+            launch->begin_ns = (int64_t)begin_ns;
         }
         uint32_t node = call->map != NULL ? node_of(call->map, node_id) : 0;
+        node = node == 0 && call->launch != 0 ? WIRE_NODES_MISSING : node;
         tell(call->operation, node, (int64_t)begin_ns, (int64_t)end_ns);
     }
 }
@@ -484,7 +563,7 @@ static void stop(void) {
     pthread_mutex_lock(&tracer.lock);
     for (uint32_t i = 0; tracer.calls != NULL && i < CALLS_KEPT; i++) {
         map_release(tracer.calls[i].map);
-        tracer.calls[i].map = NULL;
+        tracer.calls[i] = (struct call){0};
     }
     for (uint32_t i = 0; i < LAUNCHES_KEPT; i++) {
         map_release(tracer.launches[i].map);
@@ -538,6 +617,11 @@ void gpu_cuda_tracer_close(struct backend_device *device) {
     pthread_mutex_lock(&tracer.opening);
     pthread_mutex_lock(&tracer.lock);
     tracer.devices[device->tracer_place - 1] = NULL;
+    for (uint32_t i = 0; i < LAUNCHES_KEPT; i++) {
+        if (place_of(tracer.launches[i].operation) == device->tracer_place - 1) {
+            give_up(&tracer.launches[i]);
+        }
+    }
     bool is_last = --tracer.device_count == 0;
     pthread_mutex_unlock(&tracer.lock);
     device->tracer_place = 0;
@@ -560,7 +644,7 @@ void gpu_cuda_trace_begin(struct backend_device *device, uint32_t slot, uint64_t
 
 void gpu_cuda_trace_end(struct backend_device *device) {
     (void)device;
-    operation_now = 0;
+    operation_now = launch_now = 0;
     map_now = NULL;
 }
 
@@ -568,12 +652,12 @@ struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device) {
     struct cuda_node_map *map = device->tracer_place != 0 ? calloc(1, sizeof *map) : NULL;
     if (map != NULL) {
         map->ref_count = 1;
-        (void)gpu_cuda_trace_map_begin(map);
+        (void)gpu_cuda_trace_map_begin(map, 0);
     }
     return map;
 }
 
-uint32_t gpu_cuda_trace_map_begin(struct cuda_node_map *map) {
+uint32_t gpu_cuda_trace_map_begin(struct cuda_node_map *map, uint32_t number) {
     if (map == NULL || map->is_broken) {
         return 0;
     }
@@ -587,7 +671,7 @@ uint32_t gpu_cuda_trace_map_begin(struct cuda_node_map *map) {
         map->parts = grown;
         map->part_max = room;
     }
-    map->parts[map->part_count] = (struct map_part){0};
+    map->parts[map->part_count] = (struct map_part){.number = number};
     return map->part_count++;
 }
 
@@ -615,8 +699,10 @@ void gpu_cuda_trace_map_end(struct backend_device *device, struct cuda_node_map 
         free(entries);
         return;
     }
-    entries[count] = (struct map_entry){.end = (uint32_t)all};
-    map->parts[part] = (struct map_part){.entries = entries, .entry_count = count + 1};
+    /* Behind all of a loop's body is what decides whether it goes on. */
+    entries[count] = (struct map_entry){.end = (uint32_t)all, .number = map->parts[part].number};
+    map->parts[part].entries = entries;
+    map->parts[part].entry_count = count + 1;
 }
 
 void gpu_cuda_trace_map_seal(struct cuda_node_map *map) {
@@ -656,10 +742,7 @@ void gpu_cuda_trace_graph(struct cuda_node_map *map) {
 void gpu_cuda_trace_graph_failed(void) {
     map_now = NULL;
     pthread_mutex_lock(&tracer.lock);
-    struct launch *launch = launch_of(operation_now);
-    if (launch != NULL) {
-        launch->called_ns = INT64_MAX; /* nothing waits for it */
-    }
+    give_up(launch_at(launch_now));
     pthread_mutex_unlock(&tracer.lock);
 }
 
@@ -737,8 +820,9 @@ struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device) {
     (void)device;
     return NULL;
 }
-uint32_t gpu_cuda_trace_map_begin(struct cuda_node_map *map) {
+uint32_t gpu_cuda_trace_map_begin(struct cuda_node_map *map, uint32_t number) {
     (void)map;
+    (void)number;
     return 0;
 }
 void gpu_cuda_trace_map_end(struct backend_device *device, struct cuda_node_map *map, uint32_t part,

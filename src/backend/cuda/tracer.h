@@ -19,11 +19,11 @@ void gpu_cuda_trace_end(struct backend_device *device);
 void gpu_cuda_trace_flush(struct backend_device *device);
 
 /* Which nodes of a launched graph the driver's are. It is made of parts, each begun before what is
- * in it: the graph's own, which is part 0, and one for each body. NULL: the device is not traced by
- * CUPTI, or nobody can tell; then the others do nothing. */
+ * in it: the graph's own, which is part 0, and one for each body, with its node's number. NULL: the
+ * device is not traced by CUPTI, or nobody can tell; then the others do nothing. */
 struct cuda_node_map;
 struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device);
-uint32_t gpu_cuda_trace_map_begin(struct cuda_node_map *map);
+uint32_t gpu_cuda_trace_map_begin(struct cuda_node_map *map, uint32_t number);
 /* All of the part is in `handle`. The handles of the nodes are those that they ended with, in their
  * order; some may be NULL, or the same. */
 void gpu_cuda_trace_map_end(struct backend_device *device, struct cuda_node_map *map, uint32_t part,

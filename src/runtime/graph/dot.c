@@ -104,8 +104,7 @@ static struct took *times_of(const struct gpu_graph *graph) {
     bool is_known = trace && graph->traced != 0 && graph->traced_version == graph->version &&
                     gpu_trace_newest_of(trace, graph, &op) && op.graph == graph->traced;
     is_known = is_known && op.node_last != 0 && !op.lacks_nodes;
-    struct took *took =
-        is_known ? calloc(graph->body.node_count, sizeof *took) : NULL;
+    struct took *took = is_known ? calloc(graph->body.node_count, sizeof *took) : NULL;
     for (uint64_t row = took ? op.node_last : 0; row != 0;) {
         const struct gpu_traced_node *node = gpu_trace_node(trace, row);
         struct took *of = &took[node->node];
