@@ -111,9 +111,14 @@ API uint32_t fake_call(uint32_t id) {
 }
 /* Each node counts as so many of the driver's, of which its handle is the last. */
 API uint32_t fake_node_step = 1;
+static const void *seen[16];
+static uint64_t ids[16], next;
+/* Nodes of another graph are counted from 0. */
+API void fake_next_graph(void) {
+    memset(seen, 0, sizeof seen);
+    next = 0;
+}
 API int cuptiGetGraphNodeId(const void *node, uint64_t *id) {
-    static const void *seen[16];
-    static uint64_t ids[16], next;
     size_t at = 0;
     while (at < 15 && seen[at] != NULL && seen[at] != node) {
         at++;
@@ -125,11 +130,11 @@ API int cuptiGetGraphNodeId(const void *node, uint64_t *id) {
     *id = UINT64_C(5) << 32 | ids[at];
     return answer(__func__);
 }
-/* Work that it has led to; of a graph with the number of the driver's node, from 0. */
-API uint32_t fake_node;
+/* Work that it has led to; of a graph with its number and that of the driver's node, from 0. */
+API uint32_t fake_node, fake_graph = 6;
 API void fake_work(uint32_t kind, uint32_t number, uint64_t begin, uint64_t end) {
     struct record *record = &activities[activity_count++];
-    uint64_t node = UINT64_C(6) << 32 | fake_node;
+    uint64_t node = (uint64_t)fake_graph << 32 | fake_node;
     put(record, kind == KERNEL ? 144 : 64, &node, sizeof node);
     put(record, 0, &kind, sizeof kind);
     put(record, 16, &begin, sizeof begin);

@@ -224,6 +224,249 @@ static void several_devices(void) {
     tap_check(&tap, is_left_alone(), "closing leaves nothing");
 }
 
+/* ---- bodies of conditional nodes ---- */
+
+#define LIST_MAX 400000u
+
+/* What has been told, in order. */
+struct list {
+    uint32_t count;
+    struct piece {
+        uint64_t seq;
+        uint32_t node;
+        int64_t begin_ns;
+    } pieces[LIST_MAX];
+};
+static void list_timed(void *user, uint32_t stream, uint64_t seq, uint32_t node, int64_t begin_ns,
+                       int64_t end_ns) {
+    struct list *list = user;
+    (void)stream;
+    (void)end_ns;
+    if (list->count < LIST_MAX) {
+        list->pieces[list->count++] = (struct piece){seq, node, begin_ns};
+    }
+}
+static uint32_t told_of(const struct list *list, uint64_t seq, uint32_t node) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        count += list->pieces[i].seq == seq && list->pieces[i].node == node;
+    }
+    return count;
+}
+
+static void next_graph(void) {
+    void (*function)(void);
+    *(void **)&function = dlsym(fake_cupti, "fake_next_graph");
+    function();
+}
+
+/* A fill, a loop with two fills, a fill. Ours: 1; 2 with 3 and 4; 5. The driver's: 0, 1 (the
+ * loop's), 2, one more; behind them the body's 4 and 5, and what decides, 6. */
+enum { FIRST = 0, LOOP = 1, BODY = 4, DECIDES = 6 };
+static struct backend_graph *make_loop(struct backend_device *device, uint64_t address) {
+    struct backend_error error = {0};
+    struct backend_graph *graph = NULL;
+    struct backend_stream *on = NULL;
+    struct backend_control control = {
+        .kind = WIRE_CONTROL_WHILE, .body_count = 1, .address = address, .elem_bytes = 4};
+    static const uint8_t zero[4]; /* the fake does what it says, and the loop ends at once */
+    uint32_t deps[] = {0, 1};
+    bool good = ops->graph_begin(device, &graph, &on, &error) == GPULUA_OK &&
+                ops->graph_control_prepare(device, &error) == GPULUA_OK &&
+                ops->graph_node(graph, NULL, 0, &error) == GPULUA_OK &&
+                ops->fill(on, 1, address, zero, 4, 1, &error) == GPULUA_OK &&
+                ops->graph_node(graph, &deps[0], 1, &error) == GPULUA_OK &&
+                ops->graph_control(graph, &control, &error) == GPULUA_OK &&
+                ops->graph_node(graph, NULL, 0, &error) == GPULUA_OK &&
+                ops->fill(on, 2, address, zero, 4, 1, &error) == GPULUA_OK &&
+                ops->graph_node(graph, &deps[0], 1, &error) == GPULUA_OK &&
+                ops->fill(on, 3, address, zero, 4, 1, &error) == GPULUA_OK;
+    next_graph();
+    good = good && ops->graph_body_end(graph, &error) == GPULUA_OK &&
+           ops->graph_node(graph, &deps[1], 1, &error) == GPULUA_OK &&
+           ops->fill(on, 4, address, zero, 4, 1, &error) == GPULUA_OK;
+    next_graph();
+    if (!good || ops->graph_end(graph, &error) != GPULUA_OK) {
+        printf("# %s\n", error.message);
+    }
+    return graph;
+}
+
+/* Returns the call's number. */
+static uint32_t launch_loop(struct backend_device *device, struct backend_stream *stream,
+                            struct backend_graph *graph, uint64_t seq) {
+    struct backend_error error = {0};
+    ops->trace_begin(device, 4, seq);
+    (void)ops->graph_launch(stream, seq, graph, &error);
+    uint32_t number = call(GRAPH_LAUNCH);
+    ops->trace_end(device);
+    return number;
+}
+static void node_work(uint32_t number, uint32_t graph, uint32_t node, int64_t begin_ns) {
+    CUPTI(uint32_t, node) = node;
+    CUPTI(uint32_t, graph) = graph;
+    work(MEMSET, number, (uint64_t)begin_ns, (uint64_t)begin_ns + 1);
+}
+
+/* One device with two graphs that have a loop each. */
+struct loops {
+    struct list told;
+    struct backend_device *device;
+    struct backend_stream *stream;
+    struct backend_slab *slab;
+    struct backend_graph *graphs[2];
+};
+static bool loops_open(struct loops *loops) {
+    struct backend_error error = {0};
+    uint64_t address = 0;
+    struct backend_open_info info = {.cache_path = folder,
+                                     .is_timed = true,
+                                     .sink = {.user = &loops->told, .timed = list_timed}};
+    loops->told.count = 0;
+    bool good = ops->device_open(&info, &loops->device, &error) == GPULUA_OK &&
+                ops->stream_create(loops->device, 0, 0, &loops->stream, &error) == GPULUA_OK &&
+                ops->slab_create(loops->device, 4096, &loops->slab, &address, &error) == GPULUA_OK;
+    for (int i = 0; i < 2 && good; i++) {
+        loops->graphs[i] = make_loop(loops->device, address);
+        good = loops->graphs[i] != NULL;
+    }
+    return tap_check(&tap, good, "graphs with loops are made");
+}
+static void loops_close(struct loops *loops) {
+    ops->device_close(loops->device);
+    tap_check(&tap, is_left_alone(), "closing leaves nothing");
+}
+
+static void bodies(struct loops *loops) {
+    struct list *told = &loops->told;
+    CUPTI(uint32_t, node_step) = 1;
+    if (!loops_open(loops)) {
+        return;
+    }
+    uint32_t first = launch_loop(loops->device, loops->stream, loops->graphs[0], 1);
+    uint32_t second = launch_loop(loops->device, loops->stream, loops->graphs[0], 2);
+    int64_t base = clock_ns();
+    for (int i = 0; i < 3; i++) { /* three turns, then one */
+        node_work(0, 6, BODY, base + 10 + i);
+        node_work(0, 6, BODY + 1, base + 10 + i);
+        node_work(0, 6, DECIDES, base + 10 + i);
+    }
+    node_work(0, 6, BODY + 1, base + 105);
+    node_work(0, 8, BODY, base + 20); /* another's graph */
+    ops->trace_flush(loops->device);
+    tap_check(&tap, told->count == 0, "what bodies did waits for the launch's own work");
+    node_work(first, 6, FIRST, base + 1);
+    node_work(first, 6, LOOP, base + 2);
+    ops->trace_flush(loops->device);
+    tap_check(&tap, told_of(told, 1, 1) == 1 && told_of(told, 1, 3) == 0,
+              "also where a later launch may have begun before it");
+    node_work(second, 6, LOOP, base + 101);
+    ops->trace_flush(loops->device);
+    tap_check(&tap,
+              told_of(told, 1, 3) == 3 && told_of(told, 1, 4) == 3 && told_of(told, 1, 2) == 4 &&
+                  told_of(told, 2, 4) == 1 && told_of(told, 2, 3) == 0 &&
+                  told_of(told, 2, 2) == 1 && told->count == 13,
+              "each goes to the launch that began before it, under its node; another's to none");
+    loops_close(loops);
+}
+
+static void bodies_of_several(struct loops *a, struct loops *b) {
+    if (!loops_open(a) || !loops_open(b)) {
+        return;
+    }
+    uint32_t known = launch_loop(a->device, a->stream, a->graphs[0], 1);
+    uint32_t other = launch_loop(b->device, b->stream, b->graphs[0], 1);
+    int64_t base = clock_ns();
+    node_work(known, 6, LOOP, base);
+    node_work(other, 7, LOOP, base);
+    ops->trace_flush(a->device);
+    (void)launch_loop(b->device, b->stream, b->graphs[0], 2); /* it has not begun */
+    base = clock_ns();
+    uint32_t next = launch_loop(a->device, a->stream, a->graphs[0], 2);
+    node_work(next, 6, LOOP, base + 5);
+    node_work(0, 6, BODY, base + 6);
+    ops->trace_flush(a->device);
+    tap_check(&tap, told_of(&a->told, 2, 3) == 1, "a launch of another graph holds up nothing");
+    (void)launch_loop(b->device, b->stream, b->graphs[1], 3); /* nor has this, for ever */
+    ops->device_close(b->device);
+    node_work(0, 6, BODY + 1, base + 7);
+    ops->trace_flush(a->device);
+    tap_check(&tap, told_of(&a->told, 2, 4) == 1, "nor does one of a device that is closed");
+    loops_close(a);
+}
+
+static void many_bodies(struct loops *loops) {
+    enum { LAUNCHES = 6000, PART = 1500 };
+    static uint32_t numbers[LAUNCHES];
+    if (!loops_open(loops)) {
+        return;
+    }
+    int64_t base = clock_ns();
+    for (uint64_t i = 0; i < LAUNCHES; i++) {
+        numbers[i] = launch_loop(loops->device, loops->stream, loops->graphs[i % 2], i + 1);
+    }
+    base = clock_ns();
+    for (uint32_t from = 0; from < LAUNCHES; from += PART) { /* all bodies before all else */
+        for (uint32_t i = from; i < from + PART; i++) {
+            node_work(0, 6 + i % 2, BODY, base + 10 * i + 5);
+            node_work(0, 6 + i % 2, BODY + 1, base + 10 * i + 6);
+        }
+        ops->trace_flush(loops->device);
+    }
+    tap_check(&tap, loops->told.count == 0, "nothing is told of what nobody can know yet");
+    for (uint32_t i = 0; i < LAUNCHES; i++) {
+        node_work(numbers[i], 6 + i % 2, LOOP, base + 10 * i + 1);
+        if (i % PART == PART - 1) {
+            ops->trace_flush(loops->device);
+        }
+    }
+    ops->trace_flush(loops->device);
+    static const uint32_t node_at[10] = {[1] = 2, [5] = 3, [6] = 4};
+    uint32_t right = 0;
+    for (uint32_t i = 0; i < loops->told.count; i++) {
+        const struct piece *piece = &loops->told.pieces[i];
+        int64_t at = piece->begin_ns - base;
+        right += (uint64_t)(at / 10) + 1 == piece->seq && piece->node == node_at[at % 10];
+    }
+    tap_check(&tap, right == 3 * LAUNCHES && loops->told.count == right,
+              "thousands of launches, each with its own");
+    loops_close(loops);
+}
+
+/* Nobody keeps what may never be known: it is counted. */
+static void too_many_bodies(struct loops *loops) {
+    const uint32_t all = 300000;
+    if (!loops_open(loops)) {
+        return;
+    }
+    int64_t base = clock_ns();
+    uint32_t first = launch_loop(loops->device, loops->stream, loops->graphs[0], 1);
+    node_work(first, 6, LOOP, base + 1);
+    ops->trace_flush(loops->device);
+    uint32_t second = launch_loop(loops->device, loops->stream, loops->graphs[0], 2);
+    base = clock_ns();
+    for (uint32_t i = 0; i < all; i++) {
+        node_work(0, 6, BODY, base + 100 + i);
+        if (i % 3000 == 2999) {
+            ops->trace_flush(loops->device);
+        }
+    }
+    node_work(second, 6, LOOP, base + 1);
+    ops->trace_flush(loops->device);
+    uint32_t missing = 0;
+    for (uint32_t i = 0; i < loops->told.count; i++) {
+        const struct piece *piece = &loops->told.pieces[i];
+        missing += piece->node & WIRE_NODES_MISSING && piece->seq == 2
+                       ? piece->node & ~WIRE_NODES_MISSING
+                       : 0;
+    }
+    uint32_t told = told_of(&loops->told, 2, 3);
+    tap_check(&tap, missing > 0 && told > 0 && missing + told == all,
+              "of what there is no room for it is told how much it is");
+    tap_check(&tap, told_of(&loops->told, 1, 3) == 0, "and it is given to nobody else");
+    loops_close(loops);
+}
+
 /* Without CUPTI: the driver's events. */
 static bool by_events(void) {
     struct told told = {0};
@@ -290,6 +533,13 @@ int main(void) {
     CUPTI(unsigned, version) = 130001;
     by_cupti();
     graphs();
+    struct loops *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
+    bodies(a);
+    bodies_of_several(a, b);
+    many_bodies(a);
+    too_many_bodies(a);
+    free(a);
+    free(b);
     several_devices();
     without();
     remove_folder();

@@ -28,7 +28,8 @@
 #define DEVICES_MAX 64u
 #define GENERATIONS 64u
 #define CALLS_KEPT (1u << 17) /* a power of two */
-#define LAUNCHES_KEPT 4096u   /* a power of two */
+#define LAUNCHES_MAX (1u << 18)
+#define LAUNCH_KEPT_NS INT64_C(1000000000) /* when a later one was told of */
 #define LATER_MAX (1u << 18)
 
 /* clang-format off */
@@ -59,7 +60,9 @@ struct call {
 struct cuda_node_map {
     uint32_t ref_count; /* locked */
     bool is_broken;     /* no memory, or CUPTI cannot tell: of no use */
+    bool is_over;       /* locked: its graph is gone */
     uint32_t graph;     /* locked: the executable one, as CUPTI counts them; 0: not known yet */
+    uint64_t told_last; /* locked: the last launch of which something was told; 0: none */
     struct map_part {
         struct map_entry {
             uint32_t end;    /* behind the last of the driver's nodes that are this one's */
@@ -75,11 +78,13 @@ struct cuda_node_map {
 
 /* Of a graph with bodies. */
 struct launch {
+    uint64_t number; /* from 1 */
     uint64_t operation;
     struct cuda_node_map *map; /* retained */
     int64_t called_ns;         /* INT64_MAX: it was given up */
     int64_t begin_ns;          /* INT64_MAX: nothing of it has been told */
     uint32_t graph;            /* its map's, where it is to be sorted by that */
+    int64_t followed_ns;       /* a flush had told of a later one of its graph; 0: none has */
 };
 
 /* Work of a body, until it is known whose. */
@@ -101,9 +106,10 @@ static struct {
     size_t enabled_count;              /* of `kinds`: another tool's are not ours to end */
     CUpti_SubscriberHandle subscriber; /* NULL: not subscribed */
     struct call *calls;                /* owned, CALLS_KEPT of them, by number */
-    struct launch launches[LAUNCHES_KEPT];
-    uint64_t launch_count; /* ever */
-    struct later *later;   /* owned */
+    struct launch *launches;           /* owned, in the order of their numbers */
+    uint32_t launch_count, launch_capacity;
+    uint64_t launch_last; /* number */
+    struct later *later;  /* owned */
     uint32_t later_count, later_capacity;
 } tracer = {.opening = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -188,21 +194,75 @@ static uint64_t CUPTIAPI host_ns(void) {
 
 /* ---- bodies ---- */
 
-/* Locked. Returns its number, from 1. */
-static uint64_t note_launch(uint64_t operation, struct cuda_node_map *map) {
-    struct launch *launch = &tracer.launches[tracer.launch_count++ & (LAUNCHES_KEPT - 1)];
-    map_release(launch->map);
-    *launch = (struct launch){
-        .operation = operation, .map = map, .called_ns = (int64_t)host_ns(), .begin_ns = INT64_MAX};
-    map->ref_count++;
-    return tracer.launch_count;
+/* Locked. What bodies of the oldest ones have done and nobody has told of yet never will be. */
+static void forget_oldest(uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        tell_missing(tracer.launches[i].operation, 0);
+        map_release(tracer.launches[i].map);
+    }
+    tracer.launch_count -= count;
+    memmove(tracer.launches, tracer.launches + count,
+            tracer.launch_count * sizeof *tracer.launches);
 }
 
-/* Locked. NULL: none, or too many have come since. */
+/* Locked. Returns its number; 0: no memory. */
+static uint64_t note_launch(uint64_t operation, struct cuda_node_map *map) {
+    if (tracer.launch_count == LAUNCHES_MAX) {
+        forget_oldest(LAUNCHES_MAX / 4);
+    }
+    if (tracer.launch_count == tracer.launch_capacity) {
+        uint32_t capacity = tracer.launch_capacity != 0 ? tracer.launch_capacity * 2 : 64;
+        struct launch *grown = realloc(tracer.launches, capacity * sizeof *grown);
+        if (grown == NULL) {
+            return 0;
+        }
+        tracer.launches = grown;
+        tracer.launch_capacity = capacity;
+    }
+    tracer.launches[tracer.launch_count++] = (struct launch){.number = ++tracer.launch_last,
+                                                             .operation = operation,
+                                                             .map = map,
+                                                             .called_ns = (int64_t)host_ns(),
+                                                             .begin_ns = INT64_MAX};
+    map->ref_count++;
+    return tracer.launch_last;
+}
+
+/* Locked. NULL: none, or it is known no more. */
 static struct launch *launch_at(uint64_t number) {
-    return number != 0 && tracer.launch_count - number < LAUNCHES_KEPT
-               ? &tracer.launches[(number - 1) & (LAUNCHES_KEPT - 1)]
+    uint32_t low = 0, high = number != 0 ? tracer.launch_count : 0;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (tracer.launches[middle].number < number) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return number != 0 && low < tracer.launch_count && tracer.launches[low].number == number
+               ? &tracer.launches[low]
                : NULL;
+}
+
+/* Locked. After a flush: those go that have no more to tell of. A buffer with other work that is
+ * not over may hold back what bodies have done, but not for long. */
+static void drop_launches(int64_t now_ns) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < tracer.launch_count; i++) {
+        struct launch *launch = &tracer.launches[i];
+        bool is_told = launch->begin_ns != INT64_MAX;
+        bool is_followed = launch->map->told_last > launch->number || launch->map->is_over;
+        if (is_told && is_followed && launch->followed_ns == 0) {
+            launch->followed_ns = now_ns;
+        }
+        bool is_old = launch->followed_ns != 0 && now_ns - launch->followed_ns > LAUNCH_KEPT_NS;
+        if (is_old || (!is_told && launch->called_ns == INT64_MAX)) {
+            map_release(launch->map);
+        } else {
+            tracer.launches[kept++] = *launch;
+        }
+    }
+    tracer.launch_count = kept;
 }
 
 /* Locked. If nothing of it has been told, nothing will be: no work waits for that any more. */
@@ -230,11 +290,10 @@ static int compare_later(const void *a, const void *b) {
 /* Locked. Those of which something has been told, or may be, sorted by their graphs, with the
  * latter behind the former; owned, NULL: none, or no memory. */
 static struct launch *launches_sorted(uint32_t *count) {
-    uint32_t kept =
-        tracer.launch_count < LAUNCHES_KEPT ? (uint32_t)tracer.launch_count : LAUNCHES_KEPT;
-    struct launch *launches = kept > 0 ? malloc(kept * sizeof *launches) : NULL;
+    struct launch *launches =
+        tracer.launch_count > 0 ? malloc(tracer.launch_count * sizeof *launches) : NULL;
     *count = 0;
-    for (uint32_t i = 0; i < kept && launches != NULL; i++) {
+    for (uint32_t i = 0; i < tracer.launch_count && launches != NULL; i++) {
         const struct launch *launch = &tracer.launches[i];
         if (launch->begin_ns != INT64_MAX || launch->called_ns != INT64_MAX) {
             launches[*count] = *launch;
@@ -396,8 +455,10 @@ static void take(uint32_t number, uint64_t node_id, uint64_t begin_ns, uint64_t 
     } else if (call->number == number && call->operation != 0) {
         struct launch *launch = launch_at(call->launch);
         if (launch != NULL && (int64_t)begin_ns < launch->begin_ns) {
-            launch->map->graph = (uint32_t)(node_id >> 32);
+            struct cuda_node_map *map = launch->map;
             launch->begin_ns = (int64_t)begin_ns;
+            map->graph = (uint32_t)(node_id >> 32);
+            map->told_last = launch->number > map->told_last ? launch->number : map->told_last;
         }
         uint32_t node = call->map != NULL ? node_of(call->map, node_id) : 0;
         node = node == 0 && call->launch != 0 ? WIRE_NODES_MISSING : node;
@@ -565,13 +626,15 @@ static void stop(void) {
         map_release(tracer.calls[i].map);
         tracer.calls[i] = (struct call){0};
     }
-    for (uint32_t i = 0; i < LAUNCHES_KEPT; i++) {
+    for (uint32_t i = 0; i < tracer.launch_count; i++) {
         map_release(tracer.launches[i].map);
-        tracer.launches[i] = (struct launch){0};
     }
+    free(tracer.launches);
+    tracer.launches = NULL;
+    tracer.launch_count = tracer.launch_capacity = 0;
     free(tracer.later);
     tracer.later = NULL;
-    tracer.launch_count = tracer.later_count = tracer.later_capacity = 0;
+    tracer.later_count = tracer.later_capacity = 0;
     pthread_mutex_unlock(&tracer.lock);
 }
 
@@ -617,7 +680,7 @@ void gpu_cuda_tracer_close(struct backend_device *device) {
     pthread_mutex_lock(&tracer.opening);
     pthread_mutex_lock(&tracer.lock);
     tracer.devices[device->tracer_place - 1] = NULL;
-    for (uint32_t i = 0; i < LAUNCHES_KEPT; i++) {
+    for (uint32_t i = 0; i < tracer.launch_count; i++) {
         if (place_of(tracer.launches[i].operation) == device->tracer_place - 1) {
             give_up(&tracer.launches[i]);
         }
@@ -700,7 +763,8 @@ void gpu_cuda_trace_map_end(struct backend_device *device, struct cuda_node_map 
         return;
     }
     /* Behind all of a loop's body is what decides whether it goes on. */
-    entries[count] = (struct map_entry){.end = (uint32_t)all, .number = map->parts[part].number};
+    entries[count] = (struct map_entry){.end = end > (uint32_t)all ? end : (uint32_t)all,
+                                        .number = map->parts[part].number};
     map->parts[part].entries = entries;
     map->parts[part].entry_count = count + 1;
 }
@@ -731,6 +795,7 @@ void gpu_cuda_trace_unmap(struct cuda_node_map *map) {
         return;
     }
     pthread_mutex_lock(&tracer.lock);
+    map->is_over = true;
     map_release(map);
     pthread_mutex_unlock(&tracer.lock);
 }
@@ -761,6 +826,7 @@ void gpu_cuda_trace_flush(struct backend_device *device) {
     (void)tracer.cuptiActivityFlushAll(0);
     pthread_mutex_lock(&tracer.lock);
     settle_bodies(false);
+    drop_launches((int64_t)host_ns());
     pthread_mutex_unlock(&tracer.lock);
 }
 
