@@ -290,7 +290,7 @@ void gpu_cpu_graph_start(struct backend_stream *stream, struct cpu_item *item);
 bool gpu_cpu_graph_has_failed(const struct backend_graph *graph);
 /* A node has failed. False: it is not the run's first. Else who is to be told. */
 bool gpu_cpu_graph_fail(struct backend_graph *graph, uint32_t *slot, uint64_t *seq);
-/* Traced devices: the item of a node, which is none of a body's, is about to be done; it is. */
+/* Traced devices: the item of a node is about to be done; it is done. */
 void gpu_cpu_graph_node_begin(struct cpu_item *item);
 void gpu_cpu_graph_node_end(const struct cpu_item *item);
 
