@@ -182,6 +182,36 @@ describe("a memory map", function()
     os.remove(path)
   end)
 
+  it("is told behind os.exit too, when tasks hold nothing any more", function()
+    local function run(script)
+      local pipe <close> = io.popen(("%s/gpulua --check -e '%s' 2>&1"):format(os.getenv "GPULUA_BUILD" or "build", script))
+      return (pipe:read("a"):gsub("[^\n]*gpulua: ", ""))
+    end
+    local script <const> = [[
+      local gpu = require "gpulua"
+      local dev = gpu.device "cpu"
+      kept = dev:buffer("f32", 1000, { label = "kept" })
+      local mine = dev:buffer("f32", 1000, { label = "of the chunk" })
+      gpu.spawn(function()
+        local own = dev:buffer("f32", 1000, { label = "of a task" })
+        gpu.sleep(60)
+        own:free()
+      end)
+      gpu.spawn(function()
+        local own <close> = dev:buffer("f32", 1000, { label = "of another" })
+        os.exit(CODE, CLOSES)
+      end)
+      gpu.sleep(60)
+      mine:free()]]
+    local told <const> = "check: at the end of the script 1 buffer of cpu is held still, 3.9 KiB:\n"
+      .. "  3.9 KiB 'kept', made at (command line):3\n"
+    for code, expected in pairs { ["0"] = told, ["true"] = told, ["nil"] = told, ["1"] = "", ["false"] = "" } do
+      for _, closes in ipairs { "nil", "true" } do
+        assert.equal(expected, run((script:gsub("CODE", code):gsub("CLOSES", closes))), code .. ", " .. closes)
+      end
+    end
+  end)
+
   it("is none of a closed device", function()
     local own = gpu.device(dev.name, {})
     own:close()

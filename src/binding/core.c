@@ -551,11 +551,13 @@ static int core_end_hook(lua_State *L) {
     return 0;
 }
 
-/* core.shutdown(): ends tasks and devices; the state goes on. For programs about to exit. */
+/* core.shutdown([report]): ends tasks and devices; the state goes on. For programs about to exit.
+ * `report` is called between the two, when nothing of the tasks holds a buffer any more. */
 static int core_shutdown(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
+    lua_settop(L, 1);
     gpu_lua_guest_run(g);
-    gpu_lua_shut(g, L, true);
+    gpu_lua_shut(g, L, true, lua_isfunction(L, 1) ? 1 : 0);
     return 0;
 }
 

@@ -627,7 +627,7 @@ static int device_gc(lua_State *L) {
     struct device_handle *handle = lua_touserdata(L, 1);
     handle->tag.metatable = NULL;
     if (handle->device && !handle->g->is_closed) {
-        gpu_lua_shut(handle->g, L, false);
+        gpu_lua_shut(handle->g, L, false, 0);
     }
     struct gpu_device *closed = handle->closed_device;
     handle->closed_device = NULL;

@@ -605,7 +605,7 @@ static void config_finish(struct gpulua *g) {
     g->check_text = NULL;
 }
 
-void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest) {
+void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest, int report) {
     if (g->is_closed) {
         return;
     }
@@ -639,6 +639,12 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest) {
     gpu_lua_guest_end(g);
     gpu_lua_descriptors_end(g);
     gpu_lua_report_rest(g, L);
+    if (report && lua_checkstack(L, 4)) {
+        lua_pushvalue(L, report);
+        if (lua_pcall(L, 0, 0, 0) != LUA_OK) {
+            gpu_lua_tell(g, L, NULL);
+        }
+    }
     int64_t timeout_ms =
         g->config.close_timeout_ms > 0 ? g->config.close_timeout_ms : GPU_LUA_EXIT_TIMEOUT_MS;
     while (g->devices) {
@@ -666,7 +672,7 @@ void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest) {
 /* lua_close came before gpulua_close, or the state is the host's. */
 static int object_gc(lua_State *L) {
     struct gpulua *g = lua_touserdata(L, 1);
-    gpu_lua_shut(g, L, false);
+    gpu_lua_shut(g, L, false, 0);
     while (g->traces) { /* of tasks whose finalisers were not run; all others are done before */
         struct trace *trace = g->traces;
         g->traces = trace->next;

@@ -290,8 +290,10 @@ struct gpulua *gpu_lua_open(lua_State *L, const gpulua_config *config);
 struct gpulua *gpu_lua_find(lua_State *L);
 /* Ends tasks and devices, frees what is outside Lua. Nothing of it can be used afterwards except
  * by gpu_lua_open. `L` may be a coroutine: it is reset too. The guest has a last turn with
- * `runs_guest`: not while the state closes, for its library may have been closed before. */
-void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest);
+ * `runs_guest`: not while the state closes, for its library may have been closed before. `report`
+ * is where a function lies that is called when the tasks are over and the devices still open; or 0.
+ */
+void gpu_lua_shut(struct gpulua *g, lua_State *L, bool runs_guest, int report);
 
 /* Who waits for a device looks at it this often, whatever happens: an await that comes back late
  * because a wake-up was lost is better than one that does not. */

@@ -334,12 +334,12 @@ void gpulua_close(gpulua *g) {
     gpu_lua_guest_run(g);
     if (!g->owns_state) {
         g->attach_count = 0;
-        gpu_lua_shut(g, g->L, true);
+        gpu_lua_shut(g, g->L, true, 0);
         return;
     }
     lua_State *L = g->L;
     struct heap *heap = g->memory;
-    gpu_lua_shut(g, L, true);
+    gpu_lua_shut(g, L, true, 0);
     lua_close(L); /* the object is in it */
     gpu_heap_destroy(heap);
 }

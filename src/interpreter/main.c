@@ -283,11 +283,17 @@ static bool write_trace(lua_State *L) {
 
 /* In check mode, when nothing of the script is left but what it has put somewhere. Runs of --seeds
  * are compared, and say nothing. */
-static void report_leaks(lua_State *L) {
-    if (program.checks && !getenv("GPULUA_CHECK_LOG")) {
-        lua_settop(L, 0);
-        (void)run_at_end(L, "require('gpulua.memory_map').report_leaks()", 0);
-    }
+static bool reports_leaks(void) {
+    return program.checks && !getenv("GPULUA_CHECK_LOG");
+}
+
+static int report_leaks(lua_State *L) {
+    bool is_closing = program.is_closing; /* then a line is about what holds that up */
+    program.is_closing = false;
+    lua_settop(L, 0);
+    (void)run_at_end(L, "require('gpulua.memory_map').report_leaks()", 0);
+    program.is_closing = is_closing;
+    return 0;
 }
 
 /* Upvalues: core.shutdown, core.end_hook. Closes what Lua's own leaves open in coroutines, then
@@ -311,7 +317,11 @@ static int exit_program(lua_State *L) {
         lua_xmove(L, main, 1);
         lua_resetthread(L);
     }
-    if (lua_pcall(main, 0, 0, 0) != LUA_OK) {
+    bool has_report = status == EXIT_SUCCESS && reports_leaks();
+    if (has_report) {
+        lua_pushcfunction(main, report_leaks);
+    }
+    if (lua_pcall(main, has_report, 0, 0) != LUA_OK) {
         lua_pop(main, 1);
     }
     if (program.has_reported && status == EXIT_SUCCESS) {
@@ -546,7 +556,7 @@ int main(int argc, char **argv) {
         ok = write_flight(L) && ok;
         ok = write_trace(L) && ok;
     }
-    if (program.g && ok) {
+    if (program.g && ok && reports_leaks()) {
         report_leaks(L);
     }
     begin_close();
