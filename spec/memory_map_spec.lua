@@ -184,7 +184,8 @@ describe("a memory map", function()
 
   it("is told behind os.exit too, when tasks hold nothing any more", function()
     local function run(script)
-      local pipe <close> = io.popen(("%s/gpulua --check -e '%s' 2>&1"):format(os.getenv "GPULUA_BUILD" or "build", script))
+      local gpulua <const> = (os.getenv "GPULUA_BUILD" or "build") .. "/gpulua"
+      local pipe <close> = io.popen(("%s --check -e '%s' 2>&1"):format(gpulua, script))
       return (pipe:read("a"):gsub("[^\n]*gpulua: ", ""))
     end
     local script <const> = [[
