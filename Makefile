@@ -239,7 +239,8 @@ $(MODULE): $(LIBRARY_OBJECTS) $(BUILD)/objects
 $(BUILD)/spec/%: spec/%.c $(ARCHIVE) $(BUILD)/flags $(filter %.a,$(LUA_STATIC))
 	@mkdir -p $(@D)
 	$(call say,CC)
-	$(quiet)$(CC) $(filter-out -fvisibility=hidden,$(ALL_CFLAGS)) -Ispec -MMD -MP -MF $@.d -o $@ $< $(ALL_LDFLAGS) \
+	$(quiet)$(CC) $(filter-out -fvisibility=hidden,$(ALL_CFLAGS)) -Ispec $(addprefix -isystem ,$(CUDA_INCLUDE)) \
+		-MMD -MP -MF $@.d -o $@ $< $(ALL_LDFLAGS) \
 		-Wl,-E $(ARCHIVE) $(LUA_STATIC) $(LIBS)
 
 # Fuzz targets: tools/fuzz.sh makes them, in a folder of their own.

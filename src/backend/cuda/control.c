@@ -18,7 +18,7 @@
 #include <stdlib.h>
 
 #include "backend/cuda/graph.h"
-#include "backend/cuda/tracer.h"
+#include "backend/cuda/tracer_nodes.h"
 
 #define CONTROL_DRIVER_VERSION 12040
 #define CONTROL_DRIVER_TEXT "12.4 (driver 550)"
@@ -245,7 +245,7 @@ static gpulua_status body_open(struct backend_graph *graph, struct backend_error
     const struct cuda_driver *cu = &device->cu;
     struct graph_frame *frame = graph->frame;
     CUstream stream = NULL;
-    frame->part = gpu_cuda_trace_map_begin(graph->map, frame->nodes[frame->node_count - 1].number);
+    frame->part = gpu_cuda_node_map_begin(graph->map, frame->nodes[frame->node_count - 1].number);
     graph->stream.handle = NULL;
     graph->nodes = NULL;
     graph->node_count = graph->node_max = graph->dep_count = 0;
@@ -280,8 +280,8 @@ static gpulua_status body_close(struct backend_graph *graph, bool is_well,
         status = CU(device, error, cu->cuStreamEndCapture(graph->stream.handle, &handle));
         if (status == GPULUA_OK) {
             const struct graph_frame *frame = graph->frame;
-            gpu_cuda_trace_map_end(device, graph->map, frame->part, frame->bodies[frame->body],
-                                   graph->nodes, graph->node_count);
+            gpu_cuda_node_map_end(device, graph->map, frame->part, frame->bodies[frame->body],
+                                  graph->nodes, graph->node_count);
         }
         if (device->lost == CUDA_SUCCESS) {
             (void)CU(device, NULL, cu->cuStreamDestroy(graph->stream.handle));

@@ -18,6 +18,7 @@
 
 #include "backend/cuda/graph.h"
 #include "backend/cuda/tracer.h"
+#include "backend/cuda/tracer_nodes.h"
 
 #define GRAPH_DRIVER_VERSION 12030 /* that of the newest entry point */
 #define GRAPH_DRIVER_TEXT "12.3 (driver 545)"
@@ -125,7 +126,7 @@ gpulua_status gpu_cuda_graph_begin(struct backend_device *device, struct backend
         free(made);
         return status;
     }
-    made->map = gpu_cuda_trace_map(device);
+    made->map = gpu_cuda_node_map(device);
     gpu_cuda_link(&device->graphs, &made->link);
     *graph = made;
     *stream = &made->stream;
@@ -271,9 +272,9 @@ gpulua_status gpu_cuda_graph_end(struct backend_graph *graph, struct backend_err
         status = CU(device, error, cu->cuGraphInstantiateWithFlags(&graph->exec, graph->handle, 0));
     }
     if (status == GPULUA_OK) {
-        gpu_cuda_trace_map_end(device, graph->map, 0, graph->handle, graph->nodes,
-                               graph->node_count);
-        gpu_cuda_trace_map_seal(graph->map);
+        gpu_cuda_node_map_end(device, graph->map, 0, graph->handle, graph->nodes,
+                              graph->node_count);
+        gpu_cuda_node_map_seal(graph->map);
         graph->state = GRAPH_BUILT;
     } else {
         graph->exec = NULL;
@@ -389,7 +390,7 @@ void gpu_cuda_graph_destroy(struct backend_device *device, struct backend_graph 
         (void)CU(device, NULL, cu->cuGraphDestroy(graph->handle));
     }
     gpu_cuda_unlink(&graph->link);
-    gpu_cuda_trace_unmap(graph->map);
+    gpu_cuda_node_map_drop(graph->map);
     free(graph->nodes);
     free(graph->deps);
     free(graph);

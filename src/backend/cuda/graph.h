@@ -34,7 +34,7 @@ struct backend_graph {
     struct graph_frame *frame; /* owned; bodies that are being made, the innermost first */
     CUgraph handle;            /* owned; NULL: not yet. Kept, because patches name its nodes */
     CUgraphExec exec;          /* owned; NULL: not yet */
-    struct cuda_node_map *map; /* traced: see tracer.h; NULL: none */
+    struct cuda_node_map *map; /* traced: see tracer_nodes.h; NULL: none */
     bool is_uploaded;          /* or launched */
     CUevent upload_over;       /* owned; NULL: no upload that a launch has to wait for */
     const struct backend_stream *upload_stream; /* compared only */

@@ -1,5 +1,6 @@
 /* CUPTI, where it is there: what kernels, copies and fills took, to the nanosecond, without events
- * around them; of graphs, what each node took. One for the process, whose traced devices share it.
+ * around them; of graphs, what each node took (tracer_nodes.h). One for the process, whose traced
+ * devices share it.
  */
 #ifndef GPU_BACKEND_CUDA_TRACER_H
 #define GPU_BACKEND_CUDA_TRACER_H
@@ -18,19 +19,8 @@ void gpu_cuda_trace_begin(struct backend_device *device, uint32_t slot, uint64_t
 void gpu_cuda_trace_end(struct backend_device *device);
 void gpu_cuda_trace_flush(struct backend_device *device);
 
-/* Which nodes of a launched graph the driver's are. It is made of parts, each begun before what is
- * in it: the graph's own, which is part 0, and one for each body, with its node's number. NULL: the
- * device is not traced by CUPTI, or nobody can tell; then the others do nothing. */
-struct cuda_node_map;
-struct cuda_node_map *gpu_cuda_trace_map(struct backend_device *device);
-uint32_t gpu_cuda_trace_map_begin(struct cuda_node_map *map, uint32_t number);
-/* All of the part is in `handle`. The handles of the nodes are those that they ended with, in their
- * order; some may be NULL, or the same. */
-void gpu_cuda_trace_map_end(struct backend_device *device, struct cuda_node_map *map, uint32_t part,
-                            CUgraph handle, const struct graph_node *nodes, uint32_t count);
-/* Before the first launch, when all parts have ended. */
-void gpu_cuda_trace_map_seal(struct cuda_node_map *map);
-void gpu_cuda_trace_unmap(struct cuda_node_map *map);
+/* By which CUPTI will tell of a graph's node. False: it cannot. */
+bool gpu_cuda_tracer_node_id(CUgraphNode node, uint64_t *id);
 /* The next call of the driver launches a graph with that map. */
 void gpu_cuda_trace_graph(struct cuda_node_map *map);
 /* It has failed: nothing will be told of it. */
