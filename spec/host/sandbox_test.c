@@ -82,6 +82,40 @@ struct script {
     const char *name, *text;
 };
 
+/* What is in the errors of those that end in another way than by having run for too long. */
+static const struct {
+    const char *name, *error;
+} endings[] = {
+    {"recursion of patterns", "too many captures"},
+    {"an error that takes for ever to show", "(error object whose __tostring failed)"},
+    {"an error whose name is one", "(error object is a table value)"},
+    {"strings that grow", "not enough memory"},
+    {"a table of any length", "table.insert takes no table with __len"},
+    {"a table that is moved for ever", "table.move moves up to"},
+    {"a table of any length, joined", "table.concat takes no table with __len"},
+    {"a flood of tasks", "not enough memory"},
+    {"weak keys in a chain", "a sandbox has no __mode"},
+    {"weak keys that come later", "not enough memory"},
+    {"keys that hash alike", "not enough memory"},
+    {"a wait in a callback of gsub", "NotYieldable"},
+    {"a wait in __tostring", "NotYieldable"},
+    {"a wait where an error is shown", "(error object whose __tostring failed)"},
+    {"a wait for tasks in a coroutine", "NotYieldable"},
+    {"many errors that take for ever to show", "(error object whose __tostring failed)"},
+    {"a task that fails in a deep stack", "script:1: x"},
+    {"waiting for one in a callback", "NotYieldable"},
+};
+
+/* A script that ends before it does what it is for holds up nobody. */
+static bool has_ended_well(const struct script *script, const char *message) {
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        if (strcmp(endings[i].name, script->name) == 0) {
+            return strstr(message, endings[i].error) != NULL;
+        }
+    }
+    return message[0] == '\0' || strstr(message, "ran for more than") != NULL;
+}
+
 static const struct script hostile[] = {
     {"a loop", "while true do end"},
     {"a loop that catches everything", "while true do pcall(function() while true do end end) end"},
@@ -141,23 +175,27 @@ static const struct script hostile[] = {
                                        "b end"},
     {"a table that grows", "local t = {} while true do t[#t + 1] = {} end"},
     {"a task that another one resumes when its children are over",
-     "local co local x = gpu.spawn(function() gpu.sleep(0.01) end) local q = gpu.spawn(function() "
+     "local gpu = require 'gpulua' local co local x = gpu.spawn(function() gpu.sleep(0.01) end) "
+     "local q = gpu.spawn(function() "
      "x:join() coroutine.resume(co) end) local p = gpu.spawn(function() co = coroutine.running() "
      "gpu.spawn(function() x:join() end) return 'one' end) assert(p:await() == 'one') q:join() "
      "assert(p:await() == 'one')"},
     {"a chain of tasks below one that can never end",
-     "local eco, rco, made local e = gpu.spawn(function() eco = coroutine.running() "
+     "local gpu = require 'gpulua' local eco, rco, made local e = gpu.spawn(function() eco = "
+     "coroutine.running() "
      "gpu.sleep(1000) coroutine.yield() end):detach() local function link(k) if k > 0 then "
      "gpu.spawn(link, k - 1) else made = true e:join() end end local root = "
      "gpu.spawn(function() rco = coroutine.running() gpu.spawn(link, 3000) gpu.sleep(1000) "
      "coroutine.yield() end):detach() while not made do gpu.sleep(0) end coroutine.resume(eco) "
      "coroutine.resume(rco) gpu.spawn(function() root:join() end):join()"},
     {"a task that can never end, whose closing never does",
-     "local co local t = gpu.spawn(function() co = coroutine.running() local x <close> = "
+     "local gpu = require 'gpulua' local co local t = gpu.spawn(function() co = "
+     "coroutine.running() local x <close> = "
      "setmetatable({}, { __close = function() while true do end end }) pcall(gpu.sleep, 1000) "
      "coroutine.yield() end) gpu.sleep(0) coroutine.resume(co) t:join()"},
     {"tasks that end without memory for what they return",
-     "local keep = {} for i = 1, 30000 do keep[i] = false end for m = 48, 1400, 96 do local k = 0 "
+     "local gpu = require 'gpulua' local keep = {} for i = 1, 30000 do keep[i] = false end for m = "
+     "48, 1400, 96 do local k = 0 "
      "local t = gpu.spawn(function() local size = 1 << 20 while size > m do local ok, s = "
      "pcall(string.rep, 'x', size - 32) if ok then k = k + 1 keep[k] = s else size = "
      "math.min(size - 8, size * 7 // 8) end end return 1, 2 end) t:join() for i = 1, k do "
@@ -320,9 +358,10 @@ static const struct script hostile[] = {
      "return f(n - 1) + 1 end for i = 1, 100 do gpu.spawn(f, 60000) end"},
     {"numbers of millions of digits",
      "local s = ('9'):rep(7 << 20) while true do local _ = s + 1 end"},
-    {"lengths of long texts", "local s = ('x'):rep(14 << 20) while true do utf8.len(s) end"},
+    {"lengths of long texts",
+     "local s = ('x'):rep(4 << 20) s = s .. s while true do utf8.len(s) end"},
     {"offsets in long texts",
-     "local s = ('\\u{80}'):rep(7 << 20) while true do utf8.offset(s, -1, 1 << 22) "
+     "local s = ('\\u{80}'):rep(5 << 19) s = s .. s while true do utf8.offset(s, -1, 1 << 22) "
      "utf8.offset(s, 1 << 22) end"},
     {"formats that are long", "local t = {} for i = 1, 100000 do t[i] = 1e308 end while true do "
                               "pcall(string.format, ('%.99f'):rep(100000), table.unpack(t)) end"},
@@ -363,7 +402,7 @@ static const struct script hostile[] = {
     {"methods of strings",
      "string.format, string.rep = function() while true do end end, nil local m = "
      "getmetatable '' if m then m.__index = function() while true do end end end "
-     "pcall(require 'gpulua'.spawn) error(require 'gpulua'.version())"},
+     "pcall(require 'gpulua'.spawn) assert(type(require 'gpulua'.version) == 'string')"},
 };
 
 /* The same with a device, which `gpu` and `dev` are there for. */
@@ -404,8 +443,6 @@ static const struct script hostile_on_device[] = {
     {"pressure that loops",
      "pcall(function() dev:memory():on_pressure(function() while true do end end) "
      "end) while true do pcall(dev.buffer, dev, 'u8', 60 << 20) end"},
-    {"a picture to be packed", "local x = dev:buffer('u8', { 2000, 2000, 3 }):fill(7) require "
-                               "'gpulua.image'.save(x, 'x.png')"},
 };
 
 struct attempt {
@@ -442,7 +479,8 @@ static void answers(const struct script *scripts, size_t count, gpulua_device *d
                 break;
             }
             pthread_join(thread, NULL);
-            is_good = one.longest_ms < STEP_MS && one.closing_ms < STEP_MS;
+            is_good = one.longest_ms < STEP_MS && one.closing_ms < STEP_MS &&
+                      has_ended_well(&scripts[i], one.told.message);
         }
         char text[160];
         snprintf(text, sizeof text, "%s: steps of up to %.1f ms, the close %.1f ms",
