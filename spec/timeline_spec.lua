@@ -242,6 +242,33 @@ describe("a timeline", function()
       assert.truthy(verdict:find("most of that [^,]*sleep[^,]*, [^ ]*shown.lua:4"), verdict)
     end)
 
+    it("gives it to each of the waits that there were before, also of who made who made the task", function()
+      local dom = look(pending, timeline_of [[
+        local gpu = require "gpulua"
+        local dev = gpu.device()
+        local x = dev:buffer("f32", 4)
+        gpu.sleep(0.2)
+        gpu.sleep(0.3)
+        gpu.spawn(function()
+          gpu.sleep(0.1)
+          gpu.spawn(function() x:fill(1):await() end):await()
+        end):await()]])
+      local path = dom:match "Critical path</h2>.-</table>"
+      for line, least in pairs { [4] = 200, [5] = 300, [7] = 100 } do
+        local took = tonumber(path:match("<td>([^<]+) ms</td><td>[^<]+</td><td>1</td><td>sleep, [^<]*shown.lua:" .. line))
+        assert.truthy(took and took >= least - 1 and took < least + 90, path)
+      end
+    end)
+
+    it("draws some of many ranges that are open at once, and says how many it does not", function()
+      local dom = look(pending, timeline_of [[
+        local gpu = require "gpulua"
+        local dev, ranges = gpu.device(), {}
+        for i = 1, 200000 do ranges[i] = gpu.range "open" end
+        dev:buffer("i32", 1):fill(1):await()]])
+      assert.truthy(dom:find("199976 ranges beside many others are not drawn", 1, true))
+    end)
+
     it("says that the device limited a script that gives it enough", function()
       local dom = look(pending, timeline_of [[
         local gpu, support = require "gpulua", require "spec.support"
@@ -259,6 +286,23 @@ describe("a timeline", function()
       assert.truthy(dom:match('id="verdict".-</p>'):find("spin", 1, true))
       assert.truthy(dom:find("%d %(&lt;b&gt;side&lt;/b&gt;%)<"), "the stream's label")
       assert.equal(21, tonumber(dom:match "(%d+) found"), "the launches and the wait for the last of them")
+    end)
+
+    it("says that the device limited a script whose work waits for room there", function()
+      local dom = look(pending, timeline_of [[
+        local gpu, support = require "gpulua", require "spec.support"
+        local dev = gpu.device()
+        local spin = dev:compile(support.spin_source).spin
+        local ticks = support.ticks(dev, 0.004)
+        dev:synchronize()
+        for i = 1, 8 do
+          spin:launch({ grid = 64, block = 1, stream = dev:stream() }, ticks, dev:buffer("i32", 1), i)
+        end
+        dev:synchronize()]])
+      local verdict = dom:match 'id="verdict".-</p>'
+      assert.truthy(verdict:find("The device limited it", 1, true) and verdict:find("spin", 1, true), verdict)
+      local path = dom:match "Critical path</h2>.-</table>"
+      assert.truthy(path:find("<td>behind other work: spin</td>", 1, true), path)
     end)
 
     it("says that the script limited one that waits, and which wait could be left out", function()
