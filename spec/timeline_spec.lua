@@ -242,7 +242,7 @@ describe("a timeline", function()
       assert.truthy(verdict:find("most of that [^,]*sleep[^,]*, [^ ]*shown.lua:4"), verdict)
     end)
 
-    it("gives it to each of the waits that there were before, also of who made who made the task", function()
+    it("gives it to each of the waits that there were before, also of its maker's maker", function()
       local dom = look(pending, timeline_of [[
         local gpu = require "gpulua"
         local dev = gpu.device()
@@ -255,7 +255,7 @@ describe("a timeline", function()
         end):await()]])
       local path = dom:match "Critical path</h2>.-</table>"
       for line, least in pairs { [4] = 200, [5] = 300, [7] = 100 } do
-        local took = tonumber(path:match("<td>([^<]+) ms</td><td>[^<]+</td><td>1</td><td>sleep, [^<]*shown.lua:" .. line))
+        local took = tonumber(path:match("<td>([^<]+) ms</td><td>[^<]+</td><td>1</td><td>sleep, [^<]*lua:" .. line))
         assert.truthy(took and took >= least - 1 and took < least + 90, path)
       end
     end)

@@ -105,7 +105,7 @@ local function lanes(first)
 end
 
 -- Of each task the lane: its own, or where there are many one that it has from its first event to its last.
-local function lanes_of_tasks(info)
+local function lanes_of_tasks(info, spans)
   local first, last, order, count = {}, {}, {}, 0
   local function see(task, begun, ended)
     if task ~= 0 then
@@ -119,7 +119,7 @@ local function lanes_of_tasks(info)
     end
   end
   for number = 1, info.spans do
-    local _, _, _, _, task, begun, ended = core.trace_span(number)
+    local _, _, _, _, task, begun, ended = core.trace_span(spans, number)
     see(task, begun, ended)
   end
   for log, device in ipairs(info) do
@@ -160,10 +160,10 @@ end
 
 -- ---- the script ----
 
-local function write_spans(out, info, base, lane_of)
+local function write_spans(out, info, spans, base, lane_of)
   local range_lanes, ranges = lanes(range_lane), {}
   for number = 1, info.spans do
-    local kind, label, source, line, task, begun, ended, log, of = core.trace_span(number)
+    local kind, label, source, line, task, begun, ended, log, of = core.trace_span(spans, number)
     if kind == "range" then
       ranges[#ranges + 1] = number -- in the order of their beginnings, below
     else
@@ -179,11 +179,11 @@ local function write_spans(out, info, base, lane_of)
     end
   end
   table.sort(ranges, function(a, b)
-    local begun_a, begun_b = select(6, core.trace_span(a)), select(6, core.trace_span(b))
+    local begun_a, begun_b = select(6, core.trace_span(spans, a)), select(6, core.trace_span(spans, b))
     return begun_a < begun_b or begun_a == begun_b and a < b
   end)
   for _, number in ipairs(ranges) do
-    local _, label, source, line, task, begun, ended = core.trace_span(number)
+    local _, label, source, line, task, begun, ended = core.trace_span(spans, number)
     local lane, is_new = range_lanes(begun, ended)
     if is_new then
       name_lane(out, script_pid, lane, "ranges")
@@ -348,11 +348,11 @@ end
 
 --- Writes all that is traced to the file. Io, InvalidArgument.
 function chrome_trace.write(path)
-  local info = trace.info()
+  local info, spans = trace.logs()
   local to <close> = file.create(path, "trace")
   local out = setmetatable({ to = to, count = 0, is_empty = true }, writer)
   local base, next_id = info.begun, 1
-  local lane_of, are_shared = lanes_of_tasks(info)
+  local lane_of, are_shared = lanes_of_tasks(info, spans)
   to:write '{"displayTimeUnit":"ns","traceEvents":[\n'
   out:add('{"ph":"M","pid":%d,"name":"process_name","args":{"name":"script"}}', script_pid)
   local is_named = {}
@@ -363,7 +363,7 @@ function chrome_trace.write(path)
         task == 0 and "outside tasks" or are_shared and "tasks" or "task " .. task)
     end
   end
-  write_spans(out, info, base, lane_of)
+  write_spans(out, info, spans, base, lane_of)
   for log = 1, #info do
     next_id = write_device(out, info, log, base, lane_of, next_id)
   end

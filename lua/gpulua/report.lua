@@ -120,10 +120,10 @@ local function device_of(info, log)
     peaks = peaks }
 end
 
-local function waits_of(info)
+local function waits_of(info, spans)
   local waits, wait_of = table_of(function(name) return { name = name, count = 0, total = 0, longest = 0 } end)
   for number = 1, info.spans do
-    local kind, label, source, line, _, begun, ended = core.trace_span(number)
+    local kind, label, source, line, _, begun, ended = core.trace_span(spans, number)
     if kind == "wait" then
       local row = wait_of(("%s\0%s"):format(source and ("%s:%d"):format(source, line) or "", label))
       row.count, row.total = row.count + 1, row.total + (ended - begun) / 1e9
@@ -255,7 +255,7 @@ end
 --   waits    a list of { where, label, count, total, longest (s) }: which line waited for what, the longest first
 -- Blocks until the devices have told what they know, but waits for no work. StreamMisuse: nothing is traced.
 function report.get()
-  local info = trace.info()
+  local info, spans = trace.logs()
   if not info then
     trace.events() -- raises
   end
@@ -263,7 +263,7 @@ function report.get()
   for log = 1, #info do
     devices[log] = device_of(info, log)
   end
-  return setmetatable({ devices = devices, waits = waits_of(info), dropped = info.dropped }, methods)
+  return setmetatable({ devices = devices, waits = waits_of(info, spans), dropped = info.dropped }, methods)
 end
 
 return report

@@ -194,10 +194,10 @@ local function write_device(to, info, log, base, number_of)
   to:write "}"
 end
 
-local function write_spans(to, info, base, number_of)
+local function write_spans(to, info, spans, base, number_of)
   local made, before = columns(span_columns), base
   for number = 1, info.spans do
-    local kind, label, source, line, task, begun, ended, log, of = core.trace_span(number)
+    local kind, label, source, line, task, begun, ended, log, of = core.trace_span(spans, number)
     made.kind:add(span_kinds[kind])
     made.label:add(number_of(label))
     made.where:add(number_of(source and source .. ":" .. line))
@@ -223,7 +223,7 @@ end
 
 --- Writes what is traced so far into the file, as a page. Io, InvalidArgument.
 function timeline.write(path)
-  local info = trace.info()
+  local info, spans = trace.logs()
   local page = require "gpulua.timeline_page"
   local before, behind = page:match "^(.-)@DATA@(.*)$"
   local to <close> = file.create(path, "timeline")
@@ -236,7 +236,7 @@ function timeline.write(path)
     write_device(to, info, log, base, number_of)
   end
   to:write '],"spans":{'
-  write_spans(to, info, base, number_of)
+  write_spans(to, info, spans, base, number_of)
   to:write('},"dropped":', dropped, ',"texts":[')
   write_texts(to, list)
   to:write("]}", behind)

@@ -10,10 +10,11 @@ local function fail_untraced()
     "gpu.device{ trace = true }, GPULUA_TRACE=1 or gpulua --trace FILE.json")
 end
 
---- gpu.trace.info() -> how far each log goes, and what was counted: see core.trace_info; devices of one name are told
--- apart by a number. Nil where nothing is traced.
-function trace.info()
-  local info, counts, seen = core.trace_info(), {}, {}
+--- gpu.trace.logs() -> how far each log goes, and what was counted, and the spans: see core.trace_info; devices of one
+-- name are told apart by a number. Nil where nothing is traced.
+function trace.logs()
+  local info, spans = core.trace_info()
+  local counts, seen = {}, {}
   for _, device in ipairs(info or {}) do
     counts[device.name] = (counts[device.name] or 0) + 1
   end
@@ -24,7 +25,12 @@ function trace.info()
       device.name = ("%s (%d)"):format(name, seen[name])
     end
   end
-  return info
+  return info, spans
+end
+
+--- gpu.trace.info() -> the first of these.
+function trace.info()
+  return (trace.logs())
 end
 
 -- Of two uses of the same bytes, in which order of launching; nil: they do not conflict.
@@ -127,7 +133,10 @@ end
 --   outcome               "succeeded", "failed", or "pending"
 -- Raises StreamMisuse where nothing is traced. Blocks until the devices have told what they know.
 function trace.events()
-  local info = trace.info() or fail_untraced()
+  local info, spans = trace.logs()
+  if not info then
+    fail_untraced()
+  end
   local base, log, number = info.begun, 1, 0
   return function()
     while log <= #info do
@@ -139,7 +148,7 @@ function trace.events()
     end
     number = number + 1
     if number <= info.spans then
-      local kind, label, source, line, task, begun, ended, of_log, of = core.trace_span(number)
+      local kind, label, source, line, task, begun, ended, of_log, of = core.trace_span(spans, number)
       return { kind = kind, label = label, where = place(source, line), task = task ~= 0 and task or nil,
         begun = seconds(begun, base), ended = seconds(ended, base), log = of ~= 0 and of_log or nil,
         number = of ~= 0 and of or nil }

@@ -37,9 +37,16 @@ struct tracing {
     int64_t begun_ns;          /* tracing; before everything in the logs */
     struct open_range *ranges; /* the newest first */
     uint32_t range_count;
-    struct gpu_traced_span *open; /* owned: what had not ended when it was asked last */
-    uint32_t open_count;
 };
+
+/* What tasks had done when somebody asked: rows that are over are in the log for good, and what was
+ * not is here. A userdata. */
+struct spans {
+    uint64_t over_count;
+    uint32_t open_count;
+    struct gpu_traced_span open[];
+};
+#define SPANS_NAME "gpulua.traced_spans"
 
 static bool start(struct gpulua *g) {
     if (g->tracing) {
@@ -136,7 +143,6 @@ void gpu_lua_trace_finish(struct gpulua *g) {
         gpu_trace_release(tracing->logs[i].trace);
     }
     gpu_trace_release(tracing->spans);
-    free(tracing->open);
     free(tracing->logs);
     free(tracing);
 }
@@ -272,21 +278,24 @@ static struct extent end_of(const struct traced_log *log) {
     return log->is_over ? log->end : extent_of(log->trace);
 }
 
-/* What tasks are at, the one that runs and those that wait, and ranges. As if it had just ended. */
-static void find_open(struct gpulua *g) {
+/* Pushes it. What tasks are at, the one that runs and those that wait, and ranges, is in it as if
+ * it had just ended. */
+static const struct spans *push_spans(lua_State *L, struct gpulua *g) {
     struct tracing *tracing = g->tracing;
     uint32_t capacity = g->task_count + 1 + tracing->range_count;
-    free(tracing->open);
-    tracing->open = calloc(capacity, sizeof *tracing->open);
-    tracing->open_count = 0;
+    struct spans *spans = lua_newuserdatauv(L, sizeof *spans + capacity * sizeof spans->open[0], 0);
+    luaL_newmetatable(L, SPANS_NAME);
+    lua_setmetatable(L, -2);
+    spans->over_count = gpu_trace_span_count(tracing->spans);
+    spans->open_count = 0;
     int64_t now_ns = gpu_lua_now_ns();
-    const struct task *task = tracing->open ? g->live : NULL;
-    for (; task && tracing->open_count < capacity; task = task->live_next) {
+    const struct task *task = g->live;
+    for (; task && spans->open_count < capacity; task = task->live_next) {
         bool runs = task == g->running, waits = task->waits.at_ns != 0;
         if (!runs && !waits) {
             continue;
         }
-        struct gpu_traced_span *span = &tracing->open[tracing->open_count++];
+        struct gpu_traced_span *span = &spans->open[spans->open_count++];
         *span = (struct gpu_traced_span){
             .kind = waits ? GPU_SPAN_WAIT : GPU_SPAN_RUN,
             .task = task->number,
@@ -303,20 +312,21 @@ static void find_open(struct gpulua *g) {
             span->line = task->line;
         }
     }
-    const struct open_range *range = tracing->open ? tracing->ranges : NULL;
-    for (; range && tracing->open_count < capacity; range = range->next) {
-        struct gpu_traced_span *span = &tracing->open[tracing->open_count++];
+    const struct open_range *range = tracing->ranges;
+    for (; range && spans->open_count < capacity; range = range->next) {
+        struct gpu_traced_span *span = &spans->open[spans->open_count++];
         *span = range->span;
         span->ended_ns = now_ns;
     }
+    return spans;
 }
 
 /* core.trace_info() -> { spans = count, with those of tasks that have not ended as they are now;
  * dropped = count; begun = ns, before all that is in the logs; { name =, ops =, dropped =, seat =
  * the state's own, of a shared device, waits_issued =, waits_elided =, bytes_live_max =,
  * compilations =, compile_ns =, cache_hits =, peaks = { [label or line] = bytes } }, ... }, the
- * devices in the order of their opening; nil: nothing is traced. Blocks until the devices have told
- * what they know */
+ * devices in the order of their opening; and for trace_span those spans, whatever comes behind.
+ * nil: nothing is traced. Blocks until the devices have told what they know */
 int gpu_lua_trace_info(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     const struct tracing *tracing = g->tracing;
@@ -327,9 +337,9 @@ int gpu_lua_trace_info(lua_State *L) {
     for (struct device_handle *handle = g->devices; handle; handle = handle->next) {
         gpu_device_trace_flush(handle->device);
     }
-    find_open(g);
+    const struct spans *spans = push_spans(L, g);
     lua_createtable(L, (int)tracing->log_count, 2); /* of all the others */
-    lua_pushinteger(L, (lua_Integer)(gpu_trace_span_count(tracing->spans) + tracing->open_count));
+    lua_pushinteger(L, (lua_Integer)(spans->over_count + spans->open_count));
     lua_setfield(L, -2, "spans");
     lua_pushinteger(L, tracing->begun_ns);
     lua_setfield(L, -2, "begun");
@@ -352,7 +362,8 @@ int gpu_lua_trace_info(lua_State *L) {
         push_counts(L, log->trace);
         lua_rawseti(L, -2, (lua_Integer)i + 1);
     }
-    return 1;
+    lua_insert(L, -2);
+    return 2;
 }
 
 /* Arguments 1 and 2: a device's log, and an operation in it, which is copied. Others' tasks are no
@@ -609,19 +620,21 @@ int gpu_lua_trace_arguments(lua_State *L) {
     return lua_gettop(L);
 }
 
-/* core.trace_span(number) -> "run" | "wait" | "range", label, source or nil, line, task, begun,
- * ended (ns), the log and number of the operation that was waited for, or 0 */
+/* core.trace_span(spans, number) -> "run" | "wait" | "range", label, source or nil, line, task,
+ * begun, ended (ns), the log and number of the operation that was waited for, or 0 */
 int gpu_lua_trace_span(lua_State *L) {
     static const char *const kinds[] = {
         [GPU_SPAN_RUN] = "run", [GPU_SPAN_WAIT] = "wait", [GPU_SPAN_RANGE] = "range"};
     const struct tracing *tracing = GPU_LUA(L)->tracing;
-    lua_Integer number = luaL_checkinteger(L, 1);
-    uint64_t closed = tracing ? gpu_trace_span_count(tracing->spans) : 0;
-    luaL_argcheck(L, tracing && number >= 1 && (uint64_t)number <= closed + tracing->open_count, 1,
-                  "no such row");
-    const struct gpu_traced_span *span = (uint64_t)number <= closed
-                                             ? gpu_trace_span(tracing->spans, (uint64_t)number)
-                                             : &tracing->open[(uint64_t)number - closed - 1];
+    const struct spans *spans = luaL_checkudata(L, 1, SPANS_NAME);
+    lua_Integer number = luaL_checkinteger(L, 2);
+    luaL_argcheck(
+        L, tracing && number >= 1 && (uint64_t)number <= spans->over_count + spans->open_count, 2,
+        "no such row");
+    const struct gpu_traced_span *span =
+        (uint64_t)number <= spans->over_count
+            ? gpu_trace_span(tracing->spans, (uint64_t)number)
+            : &spans->open[(uint64_t)number - spans->over_count - 1];
     lua_pushstring(L, kinds[span->kind]);
     lua_pushstring(L, gpu_trace_text(tracing->spans, span->label));
     if (span->source) {

@@ -67,6 +67,12 @@ function trace.reason(log, earlier, later) end
 ---@return gpulua.trace_info? info
 function trace.info() end
 
+---@private
+---The same, and what tasks did up to now, for `gpulua.core`.
+---@return gpulua.trace_info? info
+---@return any spans
+function trace.logs() end
+
 ---The arguments of a launch, in the order of the kernel's parameters; empty for what is no launch.
 ---
 ---```lua

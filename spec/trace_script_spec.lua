@@ -1,0 +1,65 @@
+-- What the script did, in traces: what has not ended yet, and what held it up.
+local support = require "spec.support"
+
+describe("a trace of a script", function()
+  teardown(support.close_all)
+
+  local function run(text, options)
+    local output, code = support.script(text, options)
+    assert.equal(0, code, output)
+    return output
+  end
+
+  it("has what is open once, whatever ends while it is read", function()
+    local output = run [[
+      local gpu, support = require "gpulua", require "spec.support"
+      local dev <close> = support.open { trace = true }
+      local whole <close> = gpu.range "whole"
+      local lost = {}
+      for i = 1, 50 do lost[i] = gpu.range("lost" .. i) end
+      local early <close> = gpu.range "early"
+      local task = gpu.spawn(function() gpu.sleep(0.001) end)
+      dev:buffer("f32", 4):fill(1):await()
+      lost = nil
+      local seen, count = {}, 0
+      for event in gpu.trace.events() do
+        if count % 5 == 0 then
+          gpu.sleep(0.001)
+          collectgarbage()
+          gpu.report()
+        end
+        count = count + 1
+        if count == 3 then early:close() end
+        if event.kind == "range" then seen[event.label] = (seen[event.label] or 0) + 1 end
+      end
+      local is_once = seen.whole == 1 and seen.early == 1
+      for i = 1, 50 do is_once = is_once and seen["lost" .. i] == 1 end
+      print(is_once)]]
+    assert.equal("true\n", output)
+  end)
+
+  it("has it once in files, too, though the collector closes ranges while they are written", function()
+    local path = os.tmpname()
+    for _, writer in ipairs { "json", "timeline" } do
+      run(([[
+        local gpu, support = require "gpulua", require "spec.support"
+        local dev <close> = support.open { trace = true }
+        local whole <close> = gpu.range "whole"
+        local x = dev:buffer("f32", 4)
+        for i = 1, 3000 do x:fill(i):await() end
+        collectgarbage()
+        for i = 1, 50 do gpu.range("lost" .. i) end
+        gpu.trace.%s "%s"]]):format(writer, path))
+      local file <close> = assert(io.open(path))
+      local text = file:read "a"
+      local function count(label)
+        local found = select(2, text:gsub('"' .. label .. '"', ""))
+        return found
+      end
+      assert.equal(1, count "whole", writer)
+      assert.equal(1, count "lost1", writer)
+      assert.equal(1, count "lost50", writer)
+    end
+    os.remove(path)
+  end)
+end)
