@@ -375,6 +375,9 @@ describe("a graphed function", function()
   end)
 
   it("called while another task runs it for the first time is a replay behind that", function()
+    if dev.check then
+      pending "check mode sees what is behind the table"
+    end
     local b, settings = dev:buffer("i32", 1):fill(0), { value = 1 }
     local runs = 0
     local f <close> = dev:graphed({ warmup = 0 }, function()
@@ -464,6 +467,31 @@ describe("a graphed function", function()
     fast:refresh()
     fast()
     assert.equal(2, first(y))
+  end)
+
+  it("writes in bodies of conditional nodes, which are the same with the same bytes", function()
+    local x, is_on = buffer(0), dev:buffer("i32", 1):fill(1)
+    local value = 1
+    local fast <close> = dev:graphed(function()
+      gpu.graph.if_(is_on, function()
+        x:write({ value, 2, 3 }, 1)
+        gpu.graph.if_(is_on, function() x:slice(4, 4):write { value + 3 } end)
+      end)
+    end)
+    for _ = 1, 5 do
+      x:fill(0)
+      fast()
+      assert.same({ 1, 2, 3, 4 }, x:read(1, 4))
+    end
+    fast:refresh()
+    x:fill(0)
+    fast()
+    assert.same({ 1, 2, 3, 4 }, x:read(1, 4))
+    assert.truthy(fast:explain():find(" 1 captures, 0 nodes patched", 1, true), fast:explain())
+    value = 7
+    fast()
+    assert.same({ 7, 2, 3, 10 }, x:read(1, 4))
+    assert.truthy(fast:explain():find(" 2 captures, 0 nodes patched", 1, true), fast:explain())
   end)
 
   it("forgets what it has done long ago, and says so", function()

@@ -58,6 +58,28 @@ static bool is_same_node(const struct wire_record *a, const struct wire_record *
     return a->length_bytes == b->length_bytes && memcmp(a, b, a->length_bytes) == 0;
 }
 
+/* A write of the same bytes of memory, of whatever values. */
+static bool is_restaged(const struct graph_body *a, const struct graph_body *b, uint32_t node) {
+    const struct graph_node *in_a = &a->nodes[node], *in_b = &b->nodes[node];
+    return in_a->record->opcode == WIRE_OP_UPLOAD && in_b->record->opcode == WIRE_OP_UPLOAD &&
+           a->refs[in_a->ref_first + 1].is_staged && b->refs[in_b->ref_first + 1].is_staged &&
+           in_a->record->u.copy.dst == in_b->record->u.copy.dst &&
+           in_a->record->u.copy.bytes == in_b->record->u.copy.bytes;
+}
+
+static const uint8_t *staged_bytes(const struct graph_body *body, uint32_t node) {
+    const struct graph_node *in = &body->nodes[node];
+    const struct gpu_block *block = body->refs[in->ref_first + 1].ref.block;
+    return (const uint8_t *)gpu_block_host_bytes(block) + (in->record->u.copy.src - block->address);
+}
+
+static bool does_same(const struct graph_body *a, const struct graph_body *b, uint32_t node) {
+    const struct wire_record *record = a->nodes[node].record;
+    return is_same_node(record, b->nodes[node].record) ||
+           (is_restaged(a, b, node) &&
+            memcmp(staged_bytes(a, node), staged_bytes(b, node), record->u.copy.bytes) == 0);
+}
+
 static bool same_edges(const struct graph_body *a, const struct graph_body *b, uint32_t node);
 static bool is_same_control(const struct graph_node *a, const struct graph_node *b);
 
@@ -66,7 +88,7 @@ static bool is_same_body(const struct graph_body *a, const struct graph_body *b)
     for (uint32_t i = 0; i < a->node_count && is_same; i++) {
         is_same = same_edges(a, b, i) &&
                   (a->nodes[i].control ? is_same_control(&a->nodes[i], &b->nodes[i])
-                                       : is_same_node(a->nodes[i].record, b->nodes[i].record));
+                                       : does_same(a, b, i));
     }
     return is_same;
 }
@@ -187,15 +209,6 @@ gpulua_status gpu_graph_patch(struct gpu_graph *graph, uint32_t number,
     return GPULUA_OK;
 }
 
-/* A write of the same bytes of memory, of whatever values. */
-static bool is_restaged(const struct graph_body *a, const struct graph_body *b, uint32_t node) {
-    const struct graph_node *in_a = &a->nodes[node], *in_b = &b->nodes[node];
-    return in_a->record->opcode == WIRE_OP_UPLOAD && a->refs[in_a->ref_first + 1].is_staged &&
-           b->refs[in_b->ref_first + 1].is_staged &&
-           in_a->record->u.copy.dst == in_b->record->u.copy.dst &&
-           in_a->record->u.copy.bytes == in_b->record->u.copy.bytes;
-}
-
 /* The capture has done what the graph does, but for arguments. */
 static gpulua_status patch_followed(struct gpu_graph *graph, struct gpu_capture *capture,
                                     struct gpu_graph_change *change, struct gpu_error *error) {
@@ -238,6 +251,11 @@ static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
     for (uint32_t i = 0; i < old.node_count; i++) {
         struct graph_node *node = &graph->body.nodes[i];
         node->number = old.nodes[i].number;
+        if (node->control) { /* the same: what the device has is the old one, with what it wrote */
+            struct graph_control *control = old.nodes[i].control;
+            old.nodes[i].control = node->control;
+            node->control = control;
+        }
         if (status == GPULUA_OK && !is_same_node(old.nodes[i].record, node->record)) {
             change->restaged += is_restaged(&old, &graph->body, i);
             status = gpu_graph_patch(graph, i, change, error);
