@@ -310,9 +310,12 @@ describe("conditional nodes", function()
       pool:record(down):seal()
       graph.while_(down, function()
         x:write(data)
+        local before
         for i = 1, 3 do
-          gpu.spawn(function()
+          local one_before = before
+          before = gpu.spawn(function()
             gpu.sleep(0.001)
+            if one_before then one_before:await() end
             mod.add:launch(n, x, y, n, i)
           end)
         end

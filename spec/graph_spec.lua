@@ -126,6 +126,7 @@ describe("a capture", function()
       for i = 1, 4 do
         children[i] = gpu.spawn(function()
           gpu.sleep(0.001)
+          if i > 1 then children[i - 1]:await() end
           add:launch({ grid = 1, block = n, stream = i % 2 == 0 and stream or nil }, x, y, n, i)
         end)
       end

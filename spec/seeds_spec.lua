@@ -294,6 +294,67 @@ describe("check mode", function()
       end))
     end)
 
+    it("that are captured are one too, also by bodies of conditional nodes and when it is captured again", function()
+      local function capture(f)
+        return function(x)
+          return dev:capture(function() f(x) end)
+        end
+      end
+      local function fill(x, value)
+        return function() x:fill(value) end
+      end
+      local is_on <const> = dev:buffer("i32", 1):fill(1)
+      local function if_(f)
+        return function() gpu.graph.if_(is_on, f) end
+      end
+      for _, f in ipairs {
+        function(x) gpu.all(gpu.spawn(fill(x, 1)), gpu.spawn(fill(x, 2))) end,
+        function(x) gpu.all(gpu.spawn(fill(x, 1)), gpu.spawn(if_(fill(x, 2)))) end,
+        function(x) if_(function() gpu.all(gpu.spawn(fill(x, 1)), gpu.spawn(fill(x, 2))) end)() end,
+        function(x) gpu.all(gpu.spawn(fill(x, 1)), gpu.spawn(function() dev:buffer("i32", n):copy(x) end)) end,
+      } do
+        local ok, err = outcome(capture(f))
+        assert.is_false(ok)
+        support.is_error(err, "RaceFound", { "'fill' (", "seeds_spec.lua:", "buffer 'x'", "of another task" })
+        assert.is_nil(err.op)
+      end
+      for _, f in ipairs {
+        function(x) gpu.spawn(fill(x, 1)):await() gpu.spawn(fill(x, 2)):await() end,
+        function(x) x:fill(1) dev:stream():use(fill(x, 2)) end,
+        function(x) gpu.all(gpu.spawn(fill(x:slice(1, 2), 1)), gpu.spawn(fill(x:slice(3, 4), 2))) end,
+      } do
+        assert.is_true(outcome(capture(f)))
+      end
+      local is_wild = false
+      local again <close> = dev:graphed({ warmup = 0 }, function(x)
+        local first = gpu.spawn(fill(x, 1))
+        if not is_wild then first:await() end
+        gpu.spawn(fill(x, 2)):await()
+      end)
+      local x = dev:buffer("i32", n, { label = "x" })
+      again(x)
+      again(x)
+      is_wild = true
+      support.raises("RaceFound", { "buffer 'x'", "of another task" }, again, x)
+    end)
+
+    it("on a graph's own temporaries is none, for each launch writes them first", function()
+      local a, b = dev:buffer("i32", n):fill(0), dev:buffer("i32", n):fill(0)
+      local scale <close> = dev:graphed({ warmup = 0 }, function(value, to)
+        local t = dev:buffer("i32", n):fill(value)
+        to:copy(t)
+      end)
+      gpu.all(gpu.spawn(function() scale(1, a) end), gpu.spawn(function() scale(2, b) end))
+      local is_on <const> = dev:buffer("i32", 1):fill(1)
+      local lone <close> = dev:capture(function()
+        local t = dev:buffer("i32", n):fill(3)
+        gpu.graph.if_(is_on, function() t:fill(4) end)
+      end)
+      gpu.all(gpu.spawn(function() lone:launch() end), gpu.spawn(function() lone:launch() end))
+      assert.equal(1, a:read()[1])
+      assert.equal(2, b:read()[1])
+    end)
+
     it("the spawner that goes on is one, unless it was before", function()
       assert.is_false(outcome(function(x)
         gpu.spawn(function() put(x, 1) end)

@@ -262,8 +262,7 @@ static bool look_at(void *user, struct deed *earlier, bool earlier_writes, uint6
     return false;
 }
 
-static gpulua_status fail_race(const struct deed *later, const struct look *look,
-                               struct gpu_error *error) {
+static void fail_race(const struct deed *later, const struct look *look, struct gpu_error *error) {
     const struct deed *earlier = look->earlier;
     const struct deed_use *use = look->use;
     gpu_error_set(error, GPULUA_RACE_FOUND,
@@ -276,24 +275,22 @@ static gpulua_status fail_race(const struct deed *later, const struct look *look
                   (unsigned long long)look->byte_begin, (unsigned long long)look->byte_end - 1,
                   earlier->label, earlier->source, earlier->line,
                   look->earlier_writes ? "writes" : "reads");
-    error->op.is_known = true;
+    error->op.is_known = later->seq > 0; /* what is captured is no operation */
     snprintf(error->op.label, sizeof error->op.label, "%s", later->label);
     snprintf(error->op.source, sizeof error->op.source, "%s", later->source);
     error->op.line = later->line;
     error->op.stream = later->stream;
     error->op.seq = later->seq;
-    return error->code;
 }
 
-static gpulua_status on_submit(void *user, const struct gpu_submission *submission,
-                               struct gpu_error *error) {
-    struct gpulua *g = user;
-    struct check *check = g->check;
-    struct strand *strand = current(g);
+/* Looks for races with what was there before, and notes it as one that was. NULL: `error`. */
+static struct deed *note(struct check *check, struct strand *strand,
+                         const struct gpu_submission *submission, struct gpu_error *error) {
     struct deed *deed = gpu_lua_deed_create(submission);
     if (!deed) {
-        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to check '%s'",
-                             submission->label);
+        gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to check '%s'",
+                      submission->label);
+        return NULL;
     }
     struct look look = {.strand = strand};
     for (uint32_t i = 0; i < deed->use_count && !look.earlier && !check->is_blind; i++) {
@@ -303,15 +300,13 @@ static gpulua_status on_submit(void *user, const struct gpu_submission *submissi
         }
     }
     if (look.earlier) {
-        gpulua_status status = fail_race(deed, &look, error);
+        fail_race(deed, &look, error);
         gpu_lua_deed_release(deed);
-        return status;
+        return NULL;
     }
     deed->strand = strand->number;
     deed->time = ++strand->time;
     deed->known = gpu_lua_clock_retain(strand->known);
-    snprintf(deed->name, sizeof deed->name, "%s#%u", strand->name[0] ? strand->name : "0",
-             ++strand->op_count);
     learn(check, &check->all, NULL, strand->number, strand->time);
     for (uint32_t i = 0; i < deed->use_count; i++) {
         if (!deed->uses[i].is_private) {
@@ -320,9 +315,31 @@ static gpulua_status on_submit(void *user, const struct gpu_submission *submissi
                               check->is_blind;
         }
     }
+    return deed;
+}
+
+static gpulua_status on_submit(void *user, const struct gpu_submission *submission,
+                               struct gpu_error *error) {
+    struct gpulua *g = user;
+    struct check *check = g->check;
+    struct strand *strand = current(g);
+    struct deed *deed = note(check, strand, submission, error);
+    if (!deed) {
+        return error->code;
+    }
+    snprintf(deed->name, sizeof deed->name, "%s#%u", strand->name[0] ? strand->name : "0",
+             ++strand->op_count);
     *submission->shadow = deed;
     gpu_lua_order_submitted(check->order, deed);
     return GPULUA_OK;
+}
+
+static gpulua_status on_capture(void *user, const struct gpu_submission *submission,
+                                struct gpu_error *error) {
+    struct gpulua *g = user;
+    struct deed *deed = note(g->check, current(g), submission, error);
+    gpu_lua_deed_release(deed);
+    return deed ? GPULUA_OK : error->code;
 }
 
 static void on_op_gone(void *user, void *shadow) {
@@ -398,6 +415,7 @@ const struct gpu_observer *gpu_lua_check_start(struct gpulua *g, uint64_t seed) 
     }
     g->observer = (struct gpu_observer){.user = g,
                                         .submit = on_submit,
+                                        .capture = on_capture,
                                         .ran = on_ran,
                                         .op_gone = on_op_gone,
                                         .block_gone = on_block_gone};

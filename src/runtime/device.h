@@ -37,7 +37,8 @@ struct gpu_seen_use {
     const char *label; /* of the block, or "" */
     uint64_t block_number, byte_begin, byte_end;
     uint8_t access;  /* enum gpu_access */
-    bool is_private; /* staging memory of one transfer, or order alone: nobody can race there */
+    bool is_private; /* staging memory of one transfer, a graph's temporaries, which each launch
+                        writes first, or order alone: nobody can race there */
 };
 struct gpu_seen_wait { /* for work of another stream */
     uint64_t stream;   /* number */
@@ -61,6 +62,10 @@ struct gpu_observer {
     /* Before work is enqueued. A status refuses it. */
     gpulua_status (*submit)(void *user, const struct gpu_submission *submission,
                             struct gpu_error *error);
+    /* Before work is captured, whose edges come of the order in which that is done. The shadows are
+     * the capture's. */
+    gpulua_status (*capture)(void *user, const struct gpu_submission *submission,
+                             struct gpu_error *error);
     /* An operation has been done, one of those that could have been, by slot. NULL for those that
      * are not known any more. */
     void (*ran)(void *user, struct gpu_device *device, void *shadow, void *const *ready,

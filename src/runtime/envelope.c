@@ -233,6 +233,19 @@ static gpulua_status forget_failures(struct gpu_device *device, struct gpu_error
     return gpu_device_publish(device, &record, error);
 }
 
+struct gpu_seen_use gpu_envelope_see(const struct gpu_use *use, void **shadow) {
+    const struct gpu_block *block = use->block;
+    return (struct gpu_seen_use){
+        .shadow = shadow,
+        .label = block->label,
+        .block_number = block->number,
+        .byte_begin = use->byte_begin,
+        .byte_end = use->byte_end,
+        .access = use->access & GPU_READ_WRITE,
+        .is_private = block->is_staging || block->byte_count == 0,
+    };
+}
+
 static gpulua_status observe(const struct gpu_envelope *envelope, const struct wire_record *record,
                              struct gpu_op *work, struct gpu_error *error) {
     struct gpu_seen_use room[GPU_USES_MAX], *uses = room;
@@ -244,17 +257,9 @@ static gpulua_status observe(const struct gpu_envelope *envelope, const struct w
         }
     }
     for (uint32_t i = 0; i < envelope->use_count; i++) {
-        const struct gpu_use *use = &envelope->uses[i];
-        struct gpu_block *block = use->block;
-        uses[i] = (struct gpu_seen_use){
-            .shadow = &block->shadow,
-            .label = block->label,
-            .block_number = block->number,
-            .byte_begin = use->byte_begin,
-            .byte_end = use->byte_end,
-            .access = use->access,
-            .is_private = block->is_staging || block->byte_count == 0,
-        };
+        struct gpu_block *block = envelope->uses[i].block;
+        uses[i] = gpu_envelope_see(&envelope->uses[i], &block->shadow);
+        uses[i].is_private |= block->is_scratch || block->is_lone;
     }
     struct gpu_seen_wait waits[WIRE_WAITS_MAX];
     const struct wire_wait *issued = gpu_wire_record_waits(record);

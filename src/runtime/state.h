@@ -852,6 +852,8 @@ void gpu_recorders_leave(struct gpu_device *device, const struct gpu_seat *seat)
 /* The device is up again: what was held in its former life holds nothing. */
 void gpu_recorders_lose(struct gpu_device *device);
 
+/* As the observer sees it; `shadow`: where its own for the block lies. */
+struct gpu_seen_use gpu_envelope_see(const struct gpu_use *use, void **shadow);
 gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_record *record,
                                   uint32_t payload_bytes, struct gpu_op **op,
                                   struct gpu_error *error);

@@ -22,6 +22,11 @@ struct gpu_capture {
     const struct graph_ref *like; /* see gpu_capture_name_refs */
     struct graph_follow follow;   /* of the graph that this is an update of */
     struct gpu_capture *root;     /* retained: a body's outermost capture; or NULL */
+    struct seen {
+        struct gpu_index index; /* of the shadows, by the block's number */
+        void **shadows;         /* owned: the observer's, of the blocks that are used */
+        uint32_t count, capacity;
+    } seen; /* in check mode */
 };
 
 static struct gpu_failure *make_never(void) {
@@ -116,7 +121,21 @@ struct gpu_capture *gpu_capture_retain(struct gpu_capture *capture) {
 }
 
 /* If nothing comes of it, the pool keeps nothing for it. */
+static void forget_seen(struct gpu_capture *capture) {
+    struct seen *seen = &capture->seen;
+    const struct gpu_observer *observer = capture->device->observer;
+    for (uint32_t i = 0; i < seen->count; i++) {
+        if (seen->shadows[i] && observer) {
+            observer->block_gone(observer->user, seen->shadows[i]);
+        }
+    }
+    gpu_index_finish(&seen->index);
+    free(seen->shadows);
+    *seen = (struct seen){0};
+}
+
 static void end(struct gpu_capture *capture, bool is_good) {
+    forget_seen(capture);
     capture->state = CAPTURE_ENDED;
     if (!is_good) {
         gpu_temporaries_leave(&capture->body);
@@ -428,6 +447,54 @@ gpulua_status gpu_capture_note(struct gpu_capture *capture, const struct gpu_use
     return status;
 }
 
+/* The place of the block's shadow; GPU_NODE_NONE: no memory. */
+static uint32_t see_block(struct seen *seen, const struct gpu_block *block) {
+    uint32_t *place = gpu_index_make(&seen->index, (const void *)(uintptr_t)block->number);
+    if (place && *place == GPU_NODE_NONE &&
+        gpu_graph_grow((void **)&seen->shadows, &seen->capacity, seen->count,
+                       sizeof *seen->shadows)) {
+        seen->shadows[ *place = seen->count++] = NULL;
+    }
+    return place ? *place : GPU_NODE_NONE;
+}
+
+gpulua_status gpu_capture_observe(struct gpu_capture *capture, const struct gpu_envelope *envelope,
+                                  struct gpu_error *error) {
+    const struct gpu_observer *observer = capture->device->observer;
+    if (!observer) {
+        return GPULUA_OK;
+    }
+    struct gpu_seen_use room[GPU_USES_MAX], *uses = room;
+    if (envelope->use_count > GPU_USES_MAX) {
+        uses = malloc(envelope->use_count * sizeof *uses);
+    }
+    bool is_well = uses != NULL;
+    for (uint32_t i = 0; i < envelope->use_count && is_well; i++) {
+        is_well = see_block(&capture->seen, envelope->uses[i].block) != GPU_NODE_NONE;
+    }
+    for (uint32_t i = 0; i < envelope->use_count && is_well; i++) {
+        uint32_t place = see_block(&capture->seen, envelope->uses[i].block);
+        uses[i] = gpu_envelope_see(&envelope->uses[i], &capture->seen.shadows[place]);
+    }
+    const struct gpu_submission submission = {
+        .device = capture->device,
+        .label = envelope->label,
+        .source = envelope->site.source,
+        .line = envelope->site.line,
+        .stream = envelope->stream->number,
+        .uses = uses,
+        .use_count = envelope->use_count,
+    };
+    gpulua_status status =
+        is_well ? observer->capture(observer->user, &submission, error)
+                : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for the uses of '%s'",
+                                envelope->label);
+    if (uses != room) {
+        free(uses);
+    }
+    return status;
+}
+
 /* As part of an update: if the graph does it already but for arguments, that is all there is to
  * do. */
 static gpulua_status add(struct gpu_capture *capture, const struct gpu_envelope *envelope,
@@ -448,8 +515,11 @@ static gpulua_status add(struct gpu_capture *capture, const struct gpu_envelope 
 gpulua_status gpu_capture_add(struct gpu_capture *capture, const struct gpu_envelope *envelope,
                               const struct wire_record *record, uint32_t payload_bytes,
                               struct gpu_op **op, struct gpu_error *error) {
-    gpulua_status status =
-        op ? gpu_capture_op(capture, envelope->label, &envelope->site, op, error) : GPULUA_OK;
+    gpulua_status status = gpu_capture_observe(capture, envelope, error);
+    if (status) {
+        return status;
+    }
+    status = op ? gpu_capture_op(capture, envelope->label, &envelope->site, op, error) : GPULUA_OK;
     if (status) {
         return status;
     }

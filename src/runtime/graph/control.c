@@ -194,6 +194,9 @@ static gpulua_status add(const struct gpu_submit *submit, const struct gpu_contr
     if (status == GPULUA_OK) {
         status = collect_uses(control, envelope, &owned, error);
     }
+    if (status == GPULUA_OK) {
+        status = gpu_capture_observe(submit->capture, envelope, error);
+    }
     if (status == GPULUA_OK && !(made = make(control))) {
         status =
             gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a conditional node");

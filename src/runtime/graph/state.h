@@ -308,6 +308,10 @@ gpulua_status gpu_capture_make_again(struct gpu_capture *capture, struct gpu_blo
 /* How many bodies it is in. */
 uint32_t gpu_capture_depth(const struct gpu_capture *capture);
 const struct graph_body *gpu_capture_body(const struct gpu_capture *capture);
+/* In check mode: tells the observer of what is about to be captured, and whether that refuses it.
+ */
+gpulua_status gpu_capture_observe(struct gpu_capture *capture, const struct gpu_envelope *envelope,
+                                  struct gpu_error *error);
 gpulua_status gpu_capture_add(struct gpu_capture *capture, const struct gpu_envelope *envelope,
                               const struct wire_record *record, uint32_t payload_bytes,
                               struct gpu_op **op, struct gpu_error *error);
