@@ -426,7 +426,7 @@ function device:close() end
 ---@class gpulua.buffer_options
 ---@field label? string For errors, traces and `graph:bind`.
 ---@field memory? gpulua.memory What it is made of; nothing: the device's own. Not for `memory:buffer`.
----@field durable? boolean|"space" After a loss it has what the script wrote; "space": it is there.
+---@field durable? boolean|"space" After a loss it has what the script wrote, graphs apart; "space": it is there.
 ---@field rebuild? fun(buffer: gpulua.buffer) Called after a loss, to write it anew. Not together with `durable`.
 
 ---Options of `device:host`.

@@ -303,8 +303,9 @@ function pool:close() end
 ---A function that becomes a graph, from `device:graphed`. Called like the function, it returns an op and what the
 ---function returned when it ran last. The first calls run the function as it is, the next one captures it, and others
 ---replay the graph. When an argument or an upvalue is another value than it was, the function runs again, and the graph
----is patched or made anew. What it reads behind tables is not seen: `graphed:refresh` says that it has changed. In
----check mode it runs at each call, and doing something else with the same values is an error.
+---is patched or made anew. What it reads behind tables is not seen, nor is an upvalue that changed while the function
+---ran, by itself or by another task while it waited: `graphed:refresh` says that it has. In check mode it runs at each
+---call, and doing something else with the same values is an error.
 ---
 ---```lua
 ---local x = dev:buffer("f32", 4):fill(1)
