@@ -175,6 +175,28 @@ describe("hooks", function()
     end
   end)
 
+  it("tell device seconds also of what ran and failed", function()
+    if support.is_gpu() or support.is_checked() then
+      pending "with CUPTI they come later, in check mode there are none"
+      return
+    end
+    local traced <close> = support.open { trace = true }
+    local wrong = traced:compile [[
+      #include <gpulua_kernel.h>
+      extern "C" __global__ void wrong(const int *x, gpulua_ctx ctx) { gpulua_check(ctx, x[0] > 0, "wrong"); }
+    ]].wrong
+    local x <close> = traced:buffer("i32", 4):fill(0)
+    local code, took
+    traced:hooks { after_complete = function(info, err, _, device_s)
+      if info.name == "wrong" then
+        code, took = err.code, device_s
+      end
+    end }
+    local op = wrong:launch(support.one, x)
+    assert.is_false((op:join()))
+    assert.same({ "KernelFailed", op:elapsed() }, { code, took })
+  end)
+
   it("are told before those who wait go on, in the order in which work ended", function()
     local x <close> = dev:buffer("i32", 4):fill(0)
     dev:synchronize()

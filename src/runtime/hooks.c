@@ -117,8 +117,7 @@ void gpu_hooks_after_complete(struct gpu_op *op) {
     op->hooked = NULL;
     const struct gpu_error *error = op->failure ? gpu_failure_error(op->failure) : NULL;
     int64_t host_ns = gpu_clock_ns() - hooked->begun_ns;
-    int64_t device_ns =
-        op->device->trace && !error ? gpu_trace_device_ns(op->device->trace, op->number) : -1;
+    int64_t device_ns = op->device->trace ? gpu_trace_device_ns(op->device->trace, op->number) : -1;
     FIRE(hooked->hooks, after_complete, &hooked->info, error ? error->code : GPULUA_OK,
          error ? error->message : NULL, host_ns, device_ns)
     gpu_hooks_release(hooked->hooks);
