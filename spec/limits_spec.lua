@@ -84,6 +84,19 @@ describe("limit of", function()
     other:await()
   end)
 
+  it("operations in flight: a call that waits for long counts once", function()
+    support.wants_time(pending)
+    local own <close> = support.open { in_flight = 1 }
+    local spin = own:compile(support.spin_source).spin
+    local c <close> = own:buffer("i32", 1):fill(0)
+    own:synchronize()
+    local before = own:stats().throttles
+    spin:launch(support.one, support.ticks(dev, 0.3), c, 42)
+    own:current():mark()
+    assert.equal(before + 1, own:stats().throttles)
+    own:synchronize()
+  end)
+
   it("operations in flight: a few on each of many streams, which nobody waits for", function()
     local own <close> = support.open()
     local streams = {}
@@ -144,6 +157,7 @@ describe("limit of", function()
     end
     assert.is_false(has_run)
     assert.truthy(stats.throttles > 0, "it was never reached")
+    assert.truthy(stats.throttles <= 3 * writes, stats.throttles) -- a write that waits counts once
     assert.truthy(stats.staging_bytes_max <= limits.limit_staging_bytes)
     assert.truthy(stats.staging_bytes_max > limits.limit_staging_bytes - 2 * piece)
     assert.is_true(b:bytes() == text)

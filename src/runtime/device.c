@@ -656,7 +656,7 @@ static bool is_in_haste(const struct gpu_device *device) {
 static gpulua_status publish(struct gpu_device *device, const struct wire_record *record,
                              bool can_refuse, struct gpu_error *error) {
     gpulua_status status = GPULUA_DEVICE_LOST;
-    while (device->link) {
+    for (bool has_waited = false; device->link; has_waited = true) {
         if (device->backlog_bytes > 0 && !can_refuse && is_in_haste(device) &&
             device->state != GPU_DEVICE_LOST && keep_for_later(device, record)) {
             status = GPULUA_OK; /* waiting for those in front of it would take as long for each */
@@ -669,7 +669,7 @@ static gpulua_status publish(struct gpu_device *device, const struct wire_record
         if (__builtin_expect(status != GPULUA_TIMEOUT, 1)) {
             break;
         }
-        device->stats.throttles++;
+        device->stats.throttles += !has_waited;
         gpu_watchdog_look(device);
         if (device->state == GPU_DEVICE_LOST) {
             status = GPULUA_DEVICE_LOST;

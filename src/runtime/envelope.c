@@ -13,7 +13,7 @@
 #define POLL_EVERY_SUBMITS 64u /* completed ops are given back in batches */
 
 static gpulua_status throttle(struct gpu_device *device, struct gpu_error *error) {
-    while (device->stats.ops_in_flight >= device->stats.limit_ops_in_flight) {
+    for (bool has_waited = false;; has_waited = true) {
         (void)gpu_device_poll(device);
         gpulua_status status = gpu_device_check(device, error);
         if (status) {
@@ -27,11 +27,10 @@ static gpulua_status throttle(struct gpu_device *device, struct gpu_error *error
                                  "interrupted with %llu operations in flight",
                                  (unsigned long long)device->stats.ops_in_flight);
         }
-        device->stats.throttles++;
+        device->stats.throttles += !has_waited;
         gpu_device_want_any(device);
         gpu_device_nap(device, INT64_C(200000));
     }
-    return GPULUA_OK;
 }
 
 gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu_submit *submit,

@@ -27,7 +27,8 @@ gpulua_status gpu_staging_acquire(struct gpu_device *device, uint64_t byte_count
     GPU_ENTER(device);
     assert(byte_count > 0 && byte_count <= GPU_STAGING_CHUNK_BYTES);
     uint64_t bytes = rounded(byte_count);
-    while (device->stats.staging_bytes + bytes > GPU_STAGING_BYTES_MAX) {
+    for (bool has_waited = false; device->stats.staging_bytes + bytes > GPU_STAGING_BYTES_MAX;
+         has_waited = true) {
         (void)gpu_device_reap(device);
         if (device->stats.staging_bytes + bytes <= GPU_STAGING_BYTES_MAX) {
             break;
@@ -44,7 +45,7 @@ gpulua_status gpu_staging_acquire(struct gpu_device *device, uint64_t byte_count
         if (status) {
             return status;
         }
-        device->stats.throttles++;
+        device->stats.throttles += !has_waited;
     }
     struct gpu_block_info info = {.byte_count = byte_count, .label = "staging", .is_host = true};
     struct gpu_block *block = NULL;
