@@ -68,6 +68,18 @@ describe("a capture", function()
     assert.are.same({ 2, 7, 8 }, { y:read(1, 1)[1], u:read(1, 1)[1], v:read(1, 1)[1] })
   end)
 
+  it("has labels in its dot as any tool may show them", function()
+    local y = buffer(0, "y\27[2J")
+    local graph <close> = dev:capture({ label = "g\"\n\xff" }, function()
+      add:launch({ grid = 1, block = 1, label = "a\r\xc3" }, y, y, 1, 1)
+      y:fill(1)
+    end)
+    local dot = graph:dot()
+    for _, text in ipairs { 'digraph "g\\"\u{FFFD}\u{FFFD}"', 'label="a\u{FFFD}\u{FFFD}\\n', "y\u{FFFD}[2J" } do
+      assert.truthy(dot:find(text, 1, true), dot)
+    end
+  end)
+
   it("orders ranges of a buffer, not buffers", function()
     local x, y = buffer(1), buffer(0)
     local low, high, middle = y:slice(1, 32), y:slice(33, 64), y:slice(17, 48)

@@ -2,7 +2,9 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "ranges/ranges.h"
 #include "runtime/graph/state.h"
 #include "runtime/trace.h"
 #include "runtime/writer.h"
@@ -12,9 +14,12 @@ struct took {
     int64_t begun_ns, ended_ns; /* both 0: not known */
 };
 
+/* As any tool may show it. */
 static void put_quoted(struct gpu_writer *writer, const char *text) {
-    for (; *text; text++) {
-        gpu_put(writer, *text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
+    char shown[GPU_RANGE_TEXT_BYTES];
+    (void)gpu_range_text(shown, sizeof shown, text, strlen(text));
+    for (const char *at = shown; *at; at++) {
+        gpu_put(writer, *at == '"' || *at == '\\' ? "\\%c" : "%c", *at);
     }
 }
 
