@@ -177,6 +177,10 @@ end
 
 local finish_s <const> = 5 -- for work that is in flight when the script has ended
 
+local function message_of(err)
+  return core.type(err) == "error" and err.message or tostring(err)
+end
+
 --- gpu.trace.finish(json_path, timeline_path, wants_summary, was_interrupted): at the end of a program. Waits a moment
 -- for what is in flight, unless it was interrupted, then writes what it was asked for, each whatever comes of the
 -- others. Raises the first error.
@@ -192,7 +196,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted)
   local function try(f, ...)
     local ok, err = pcall(f, ...)
     if not ok and failure then
-      core.log(tostring(err))
+      core.log(message_of(err))
     end
     failure = failure or not ok and err or nil
   end
@@ -206,7 +210,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted)
     try(function() io.stderr:write(tostring(require "gpulua.report".get()), "\n") end)
   end
   if failure then
-    error(core.type(failure) == "error" and failure.message or failure, 0)
+    error(message_of(failure), 0)
   end
 end
 
