@@ -28,4 +28,9 @@ describe("at its end a program", function()
     end
     assert.is_nil(output:find("traceback", 1, true), output)
   end)
+
+  it("fails where nobody could be shown the summary", function()
+    assert.equal(1, select(2, run(("--summary %s 2> /dev/full"):format(path))))
+    assert.equal(0, select(2, run(("--summary %s 2> /dev/null"):format(path))))
+  end)
 end)

@@ -207,7 +207,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted)
     try(trace.timeline, timeline_path)
   end
   if wants_summary then
-    try(function() io.stderr:write(tostring(require "gpulua.report".get()), "\n") end)
+    try(function() assert(io.stderr:write(tostring(require "gpulua.report".get()), "\n")) end)
   end
   if failure then
     error(message_of(failure), 0)
