@@ -72,6 +72,19 @@ describe("progress", function()
       assert.truthy(utf8.len(line) <= 19, line)
     end
     assert.truthy(count >= 4, output)
+    assert.truthy(output:find("40/40  100%  in ", 1, true), output)
+  end)
+
+  it("cuts a long label, and not what is behind it", function()
+    wants_script()
+    local output = on_terminal((script:gsub("mes\"", "mes\" .. (\"\u{e9}\"):rep(60)")), 60)
+    local count = 0
+    for line in output:gmatch "\r(fra\u{FFFD}%[31mmes[^\r\n]*)\27%[K" do
+      count = count + 1
+      assert.equal(59, utf8.len(line), line)
+      assert.truthy(line:find "\u{e9}  %d+/40  +%d+%%  .*%d/s", line)
+    end
+    assert.truthy(count >= 3, output)
   end)
 
   it("is silent where there is no terminal", function()

@@ -31,34 +31,31 @@ local function count_of(value)
   return math.type(value) == "integer" and ("%d"):format(value) or ("%.6g"):format(value)
 end
 
--- One line, no longer than the terminal is wide: longer ones could not be written over.
-local function write(self, text, ending)
+-- The first characters of a text, at most `count`.
+local function first(text, count)
+  return text:sub(1, (utf8.offset(text, math.max(0, count) + 1) or #text + 1) - 1)
+end
+
+-- One line, no longer than the terminal is wide: longer ones could not be written over. First the label gives way.
+local function write(self, parts, ending)
   local columns = core.terminal()
   if not columns then
     return -- it is none any more
   end
-  local shown = {}
-  for _, code in utf8.codes(core.shown(text)) do
-    if #shown == columns - 1 then
-      break
-    end
-    shown[#shown + 1] = utf8.char(code)
-  end
-  io.stderr:write("\r", table.concat(shown), "\27[K", ending or "")
+  local text = first(table.concat(parts, "  "), columns - 1)
+  local label = first(core.shown(self.label), columns - 1 - #text - 2)
+  io.stderr:write("\r", label, label ~= "" and "  " or "", text, "\27[K", ending or "")
   io.stderr:flush()
   self.is_written = true
 end
 
 local function describe(self)
-  local parts = { self.label ~= "" and self.label or nil }
-  if self.total then
-    local share = self.total > 0 and self.count / self.total or 1
-    parts[#parts + 1] = ("%s/%s  %3.0f%%"):format(count_of(self.count), count_of(self.total),
-      math.max(0, math.min(1, share)) * 100)
-  else
-    parts[#parts + 1] = count_of(self.count)
+  if not self.total then
+    return { count_of(self.count) }
   end
-  return parts
+  local share = self.total > 0 and self.count / self.total or 1
+  return { ("%s/%s  %3.0f%%"):format(count_of(self.count), count_of(self.total),
+    math.max(0, math.min(1, share)) * 100) }
 end
 
 local function show(self, now)
@@ -71,7 +68,7 @@ local function show(self, now)
       parts[#parts + 1] = clock(left / self.rate) .. " left"
     end
   end
-  write(self, table.concat(parts, "  "))
+  write(self, parts)
 end
 
 local function count_to(self, count)
@@ -122,7 +119,7 @@ function progress:close()
     local parts, took = describe(self), core.seconds() - self.begun
     parts[#parts + 1] = ("in %s, %s"):format(took < 60 and ("%.1f s"):format(took) or clock(took),
       rate_of(took > 0 and self.count / took or 0))
-    write(self, table.concat(parts, "  "), "\n")
+    write(self, parts, "\n")
   end
 end
 progress.__close = progress.close
