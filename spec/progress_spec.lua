@@ -100,6 +100,15 @@ describe("progress", function()
       support.raises("InvalidArgument", { "progress", "number" }, p.set, p, value)
     end
     support.raises("InvalidArgument", { "progress", "number" }, p.set, p)
+    for _, most in ipairs { math.maxinteger, 1e308, math.mininteger, -1e308 } do
+      local more = math.type(most) == "float" and most or most < 0 and -1 or 1
+      support.raises("InvalidArgument", { "progress", "step", "finite" }, p.step, p:set(most), more)
+      assert.equal(p, p:step(-more))
+    end
+    for _, method in ipairs { "step", "set", "close" } do
+      support.raises("InvalidArgument", { method, "a progress expected, got nil" }, p[method])
+      support.raises("InvalidArgument", { method, "a progress expected, got table" }, p[method], {}, 1)
+    end
     support.raises("InvalidArgument", { "total" }, gpu.progress, { total = -1 })
     support.raises("InvalidArgument", { "total" }, gpu.progress, { total = "5" })
     support.raises("InvalidArgument", { "label" }, gpu.progress, { label = 5 })

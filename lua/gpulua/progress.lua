@@ -99,18 +99,32 @@ local function check(value, what)
   return value
 end
 
+local function check_self(self, call)
+  if getmetatable(self) ~= progress then
+    fail(call, "a progress expected, got %s", core.type(self) or type(self))
+  end
+end
+
 --- progress:step([count]) -> progress: so much more is done; 1 if nothing is said.
 function progress:step(count)
-  return count_to(self, self.count + (count == nil and 1 or check(count, "step")))
+  check_self(self, "step")
+  local more = count == nil and 1 or check(count, "step")
+  local sum = self.count + more
+  if math.type(sum) == "integer" and (sum < self.count) ~= (more < 0) then
+    sum = math.huge -- it went round
+  end
+  return count_to(self, check(sum, "step, with what was done before"))
 end
 
 --- progress:set(count) -> progress: so much is done in all.
 function progress:set(count)
+  check_self(self, "set")
   return count_to(self, check(count, "set"))
 end
 
 --- progress:close(): a last line, with what it took. Once more: nothing. Also <close>.
 function progress:close()
+  check_self(self, "close")
   if not self.is_open then
     return
   end
