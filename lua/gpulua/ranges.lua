@@ -7,8 +7,13 @@ local range = {}
 range.__index = range
 range.__name = "gpulua.range"
 
+local silent -- nobody is told: one for all, and nothing to be done with it
+
 --- range:close(): the range ends here. Once more: nothing. Also <close>, and the collector.
 function range.close(self)
+  if getmetatable(self) ~= range and not rawequal(self, silent) then
+    core.raise("InvalidArgument", ("close: a range expected, got %s"):format(core.type(self) or type(self)))
+  end
   local id, traced = self.id, self.traced
   self.id, self.traced = nil, nil
   if id then
@@ -21,8 +26,7 @@ end
 range.__close = range.close
 range.__gc = range.close
 
--- Nobody is told: one for all, and nothing to be done with it.
-local silent = setmetatable({}, { __index = { close = range.close }, __close = range.close, __name = range.__name })
+silent = setmetatable({}, { __index = { close = range.close }, __close = range.close, __name = range.__name })
 
 local ranges = {}
 
