@@ -348,13 +348,13 @@ describe("a traced device", function()
       extern "C" __global__ void bad(int *x) { assert(x == nullptr); }
       extern "C" __global__ void reads(const int *x, int *y) { y[0] = x[0]; }]]
     local y <close> = dev:buffer("i32", 1)
-    local failed = bad.bad:launch(support.one, x)
-    assert.falsy((failed:join()))
+    assert.falsy((bad.bad:launch(support.one, x):join()))
     local skipped = bad.reads:launch(support.one, x, y)
     assert.falsy((skipped:join()))
     local list = operations(log)
     assert.are.same({ "failed", "failed" }, { list[#list - 1].outcome, list[#list].outcome })
     assert.is_nil(skipped:elapsed())
+    assert.equal(1, gpu.report().devices[log].untimed)
     assert.equal(0, in_flight())
   end)
 

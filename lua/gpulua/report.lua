@@ -64,7 +64,7 @@ local function device_of(info, log)
     end
   end
   for number = 1, device.ops do
-    local kind, label, kernel, _, _, _, _, _, _, _, begun, ended, _, bytes, _, outcome, _, seat =
+    local kind, label, kernel, _, _, _, _, _, _, _, begun, ended, _, bytes, _, _, _, seat =
       core.trace_op(log, number)
     local other = seat and other_of(seat)
     if other then
@@ -78,7 +78,7 @@ local function device_of(info, log)
       if kind ~= "graph" or not add_nodes(log, number, label, add, other) then
         add(kind, kernel or label, ended - begun, bytes, other)
       end
-    elseif not other and kind ~= "mark" and outcome ~= "failed" then
+    elseif not other and kind ~= "mark" then
       untimed = untimed + 1
     end
   end
@@ -239,7 +239,7 @@ end
 --- gpu.report() -> report of what is traced so far; tostring makes tables for people of it (`gpulua --summary`).
 --   devices  a list, with an entry for each:
 --     name, operations, dropped, untimed   operations that are in the log, that had no room there
---                     (nodes of graphs count, too), that have no time
+--                     (nodes of graphs count, too), that have no time (marks aside)
 --     elapsed, busy   seconds from the first to the last, and of those with work under way
 --     kernels         a list, the dearest first: { name, count, total, median, p99, longest (s), share }; what graphs,
 --                     fills and library calls took is in it, too; what a launch's bodies of conditional nodes did and
