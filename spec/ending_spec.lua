@@ -29,6 +29,25 @@ describe("at its end a program", function()
     assert.is_nil(output:find("traceback", 1, true), output)
   end)
 
+  it("tells all of it also where the script has left no require", function()
+    local trace, page, flown = os.tmpname(), os.tmpname(), os.tmpname()
+    for _, text in ipairs { "require = nil", "require = nil setmetatable(_G, { __index = error, __newindex = error })",
+      "require = error os.exit(0)" } do
+      local output, code = run(("--summary --trace %s --timeline %s --flight %s %s"):format(trace, page, flown, path),
+        text)
+      assert.equal(0, code, output)
+      assert.truthy(output:find("buffers took 512 B", 1, true), output)
+      for _, name in ipairs { trace, page, flown } do
+        local file <close> = assert(io.open(name))
+        assert.truthy(#file:read "a" > 100, name)
+        os.remove(name)
+      end
+      output, code = run("--check " .. path, text)
+      assert.equal(0, code, output)
+      assert.truthy(output:find("1 buffer of cpu is held still", 1, true), output)
+    end
+  end)
+
   it("fails where nobody could be shown the summary", function()
     assert.equal(1, select(2, run(("--summary %s 2> /dev/full"):format(path))))
     assert.equal(0, select(2, run(("--summary %s 2> /dev/null"):format(path))))

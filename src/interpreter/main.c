@@ -242,9 +242,21 @@ static void begin_close(void) {
     alarm(LONG_CLOSE_SECONDS);
 }
 
+/* Lua's own, whatever the script has made of it: modules that are needed only now want it, too. */
+static void restore_require(lua_State *L) {
+    lua_pushglobaltable(L);
+    lua_pushliteral(L, "require");
+    lua_getfield(L, LUA_REGISTRYINDEX, "gpulua.require");
+    lua_rawset(L, -3);
+    lua_pop(L, 1);
+}
+
 /* Stack: arguments of the chunk, which are popped. False: an error, which has been told. */
 static bool run_at_end(lua_State *L, const char *chunk, int arg_count) {
     bool ok = lua_checkstack(L, 4);
+    if (ok) {
+        restore_require(L);
+    }
     if (!ok || luaL_loadstring(L, chunk) != LUA_OK) {
         lua_pop(L, arg_count + ok);
         return false;
@@ -349,6 +361,8 @@ static void set_arg(lua_State *L, int argc, char **argv, int script) {
 
 /* Stack: nothing. Spawn is what runs chunks; the rest makes the state the interpreter's. */
 static void take_over(lua_State *L) {
+    lua_getglobal(L, "require");
+    lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.require");
     luaopen_gpulua_core(L);
     lua_getfield(L, -1, "spawn");
     lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.spawn");
