@@ -642,9 +642,20 @@ describe("the flight of a device", function()
         dev:close()]] } do
         local output, code = program("--flight " .. path, text)
         assert.equal(0, code, output)
-        assert.truthy(output:find("nothing is in " .. path .. ": no device was lost", 1, true), output)
+        assert.truthy(output:find("nothing was written to " .. path .. ": no device was lost", 1, true), output)
       end
       assert.is_nil(support.read_file(path))
+      -- An older one, which stays.
+      program("--flight " .. path, 'local dev = require "gpulua".device()')
+      local older = support.read_file(path)
+      for _, text in ipairs { "--replay " .. path, "-e 'local x'" } do
+        local pipe = assert(io.popen(("%s/gpulua --flight %s %s 2>&1"):format(build, path, text)))
+        local output = pipe:read "a"
+        pipe:close()
+        assert.truthy(output:find("nothing was written to " .. path .. ": no device was lost", 1, true), output)
+        assert.equal(older, support.read_file(path))
+      end
+      os.remove(path)
     end)
 
     it("is shown without what a terminal takes for commands", function()

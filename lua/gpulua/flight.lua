@@ -38,7 +38,7 @@ function flight.finish()
   if #failures > 0 then
     error(table.concat(failures, "\n"), 0)
   elseif path and count == 0 and core.flight_files() == 0 then
-    core.log(("nothing is in %s: no device was lost, and none was open at the end"):format(path))
+    core.log(("nothing was written to %s: no device was lost, and none was open at the end"):format(path))
   end
 end
 
