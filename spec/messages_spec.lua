@@ -101,6 +101,17 @@ describe("messages", function()
       hinted("op:await(", function() op.await() end)
     end)
 
+    it("and name no function that scripts do not know", function()
+      local function named(name, f, ...)
+        support.raises("InvalidArgument", ("what %s is called on: gpulua.device expected"):format(name), f, ...)
+      end
+      named("flight", function() dev.flight(nil) end)
+      for _, method in ipairs { "hooks", "inject", "rng", "memory_map" } do
+        named("a method", dev[method], nil)
+        named("a method", function() dev[method](nil) end)
+      end
+    end)
+
     it("of functions called with one", function()
       support.raises("InvalidArgument", "with a dot, not a colon", gpu.spawn, gpu, print)
       support.raises("InvalidArgument", "with a dot, not a colon", gpu.sleep, gpu, 1)

@@ -259,10 +259,21 @@ const char *gpu_lua_describe(lua_State *L, int index) {
     return lua_isnone(L, index) ? "nothing" : luaL_typename(L, index);
 }
 
+/* What was called by the script: this function, or the one of ours that has come to it. */
+static bool find_called(lua_State *L, lua_Debug *ar) {
+    lua_Debug caller;
+    int level = 0;
+    while (lua_getstack(L, level + 1, &caller) && lua_getinfo(L, "S", &caller) &&
+           gpu_lua_is_ours(&caller)) {
+        level++;
+    }
+    return lua_getstack(L, level, ar) && lua_getinfo(L, "n", ar) && ar->name && ar->name[0] != '?';
+}
+
 _Noreturn void gpu_lua_bad_self(lua_State *L, const char *kind, const char *wanted) {
     lua_Debug ar;
     char hint[96];
-    bool has_name = lua_getstack(L, 0, &ar) && lua_getinfo(L, "n", &ar) && ar.name;
+    bool has_name = find_called(L, &ar);
     bool is_method = has_name && strcmp(ar.namewhat, "method") == 0;
     const char *name = has_name ? ar.name : "a method";
     const char *got = gpu_lua_describe(L, 1);
