@@ -62,4 +62,38 @@ describe("a trace of a script", function()
     end
     os.remove(path)
   end)
+
+  it("has what calls wait for within themselves, each at its line", function()
+    local output = run [[
+      local gpu, support = require "gpulua", require "spec.support"
+      local own = { trace = true, in_flight = 16, budget = 1 << 20 }
+      local dev, other = support.open(own), support.open { trace = true }
+      local ticks = support.ticks(dev, 0.02)
+      local spin, x = dev:compile(support.spin_source).spin, dev:buffer("i32", 1)
+      for i = 1, 24 do spin:launch({ grid = 1, block = 1 }, ticks, x, i) end
+      dev:synchronize()
+      local large = dev:buffer("u8", 900000)
+      spin:launch({ grid = 1, block = 1 }, ticks, large:view "i32", 1)
+      large:close()
+      local next_one = dev:buffer("u8", 900000)
+      local waiting = other:memory { oom = "wait", timeout = 0.05, budget = 1 << 16 }
+      print((pcall(waiting.buffer, waiting, "u8", 1 << 20)))
+      local guarded = other:memory { guard = true }
+      guarded:buffer("u8", 100):fill(1)
+      guarded:check()
+      spin:launch({ grid = 1, block = 1 }, ticks, x, 1)
+      dev:close()
+      local found = {}
+      for _, row in ipairs(gpu.report().waits) do
+        local line = row.where:match ":(%d+)$"
+        found[#found + 1] = ("%s %s"):format(line, row.label)
+        if row.label == "close" or row.label == "freed memory" then assert(row.total > 0.01, row.total) end
+        if row.label == "room for more work" then assert(row.count <= 9, row.count) end
+      end
+      table.sort(found)
+      print(table.concat(found, ", "))]]
+    for _, row in ipairs { "6 room for more work", "11 freed memory", "16 check", "18 close" } do
+      assert.truthy(output:find(row, 1, true), row .. ": " .. output)
+    end
+  end)
 end)

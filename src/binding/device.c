@@ -613,9 +613,12 @@ static int device_close(lua_State *L) {
         return 0;
     }
     struct gpu_error error = {0};
+    struct gpu_lua_began began;
+    gpu_lua_trace_wait_begins(g, NULL, "close", &began);
     (void)gpu_lua_device_settle(g, handle, GPU_LUA_CLOSE_TIMEOUT_MS, &error);
     gpu_lua_device_report(g, L, handle);
     gpu_lua_device_close(g, handle);
+    gpu_lua_trace_wait_ends(L, g, &began);
     lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
     lua_pushnil(L);
     lua_rawsetp(L, -2, handle);

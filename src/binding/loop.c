@@ -229,6 +229,15 @@ lua_State *gpu_lua_set_innermost(struct gpulua *g, lua_State *L) {
     return seen;
 }
 
+lua_State *gpu_lua_innermost(const struct gpulua *g) {
+    lua_State *seen = atomic_load(&g->innermost);
+    while (seen == HOOKING) {
+        sched_yield();
+        seen = atomic_load(&g->innermost);
+    }
+    return seen ? seen : g->L;
+}
+
 void gpu_lua_interrupt_again(struct gpulua *g) {
     if (g->limits) {
         gpu_lua_poke(g); /* everything has its hook already */
@@ -688,6 +697,7 @@ static const char *start(struct gpulua *g, const gpulua_config *config) {
     g->ready_tail = &g->ready_head;
     g->failed_tail = &g->failed;
     g->tasks.is_live = gpu_lua_task_is_live;
+    g->tasks.blocked = gpu_lua_trace_blocked;
     g->descriptors_fd = -1;
     g->pid = getpid();
     g->guest_deadline_ns = INT64_MAX;

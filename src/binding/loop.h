@@ -310,6 +310,8 @@ void gpu_lua_arm(struct gpulua *g);
 void gpu_lua_poke(struct gpulua *g); /* any thread */
 /* From here on `L` runs; returns what ran before. */
 lua_State *gpu_lua_set_innermost(struct gpulua *g, lua_State *L);
+/* What runs, or the state itself: for its line. */
+lua_State *gpu_lua_innermost(const struct gpulua *g);
 /* What was given, or else the environment's variable; NULL: neither, or empty. */
 const char *gpu_lua_setting(const char *given, const char *variable);
 int64_t gpu_lua_next_deadline_ns(const struct gpulua *g);

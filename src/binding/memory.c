@@ -6,6 +6,7 @@
 
 #include "binding/core.h"
 #include "binding/device.h"
+#include "binding/trace.h"
 
 static const char anchors_key; /* registry: light userdata of a handle -> the handle, weakly */
 
@@ -321,7 +322,11 @@ static int memory_check(lua_State *L) {
     if (!handle->is_guarded) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "check: this memory was not made with guard");
     }
-    if (gpu_memory_check(handle->memory, true, &error)) {
+    struct gpu_lua_began began;
+    gpu_lua_trace_wait_begins(GPU_LUA(L), NULL, "check", &began);
+    gpulua_status status = gpu_memory_check(handle->memory, true, &error);
+    gpu_lua_trace_wait_ends(L, GPU_LUA(L), &began);
+    if (status) {
         gpu_lua_throw(L, &error);
     }
     lua_settop(L, 1);

@@ -213,6 +213,15 @@ void gpu_lua_trace_wait_ends(lua_State *L, struct gpulua *g, struct gpu_lua_bega
     gpu_trace_add_span(g->tracing->spans, &span);
 }
 
+void gpu_lua_trace_blocked(const struct gpu_tasks *tasks, const char *what, int64_t begun_ns) {
+    struct gpulua *g = (void *)((char *)(uintptr_t)tasks - offsetof(struct gpulua, tasks));
+    if (g->tracing) {
+        struct gpu_lua_began began = {.at_ns = begun_ns,
+                                      .label = gpu_trace_keep_text(g->tracing->spans, what)};
+        gpu_lua_trace_wait_ends(gpu_lua_innermost(g), g, &began);
+    }
+}
+
 void gpu_lua_trace_run_begins(struct gpulua *g, struct gpu_lua_began *began) {
     began->at_ns = 0;
     if (__builtin_expect(g->tracing != NULL, 0)) {

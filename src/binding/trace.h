@@ -24,6 +24,9 @@ void gpu_lua_trace_wait_ends(lua_State *L, struct gpulua *g, struct gpu_lua_bega
 void gpu_lua_trace_run_begins(struct gpulua *g, struct gpu_lua_began *began);
 void gpu_lua_trace_run_ends(struct gpulua *g, const struct task *task, struct gpu_lua_began *began);
 
+/* Of an object's gpu_tasks. */
+void gpu_lua_trace_blocked(const struct gpu_tasks *tasks, const char *what, int64_t begun_ns);
+
 int gpu_lua_trace_info(lua_State *L);      /* core.trace_info */
 int gpu_lua_trace_op(lua_State *L);        /* core.trace_op */
 int gpu_lua_trace_waits(lua_State *L);     /* core.trace_waits */

@@ -251,10 +251,12 @@ bool gpu_device_wait_retiring(struct gpu_device *device, struct gpu_error *error
     struct gpu_ref all = whole(block);
     gpu_block_retain(block);
     struct gpu_op *op;
+    int64_t begun_ns = gpu_blocked_begin(device);
     while (*status == GPULUA_OK && (op = gpu_ref_pending(&all, true))) {
         *status = gpu_op_wait(op, -1, error);
         gpu_op_release(op);
     }
+    gpu_blocked_end(device, "freed memory", begun_ns);
     gpu_block_release(block);
     gpu_device_run_deferred(device);
     return true;

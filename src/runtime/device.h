@@ -231,6 +231,8 @@ struct gpu_op *gpu_device_return(struct gpu_device *device);
 struct gpu_tasks {
     uint64_t running; /* its number; 0: none */
     bool (*is_live)(const struct gpu_tasks *tasks, uint64_t number);
+    /* On a traced device a call has waited, since then, within itself. NULL: nobody asks. */
+    void (*blocked)(const struct gpu_tasks *tasks, const char *what, int64_t begun_ns);
 };
 void gpu_device_set_tasks(struct gpu_device *device, const struct gpu_tasks *tasks);
 /* The oldest failure that nobody has observed, moved into `error` and thereby observed. `is_own`:

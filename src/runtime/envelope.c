@@ -12,7 +12,7 @@
 
 #define POLL_EVERY_SUBMITS 64u /* completed ops are given back in batches */
 
-static gpulua_status throttle(struct gpu_device *device, struct gpu_error *error) {
+static gpulua_status wait_for_room(struct gpu_device *device, struct gpu_error *error) {
     for (bool has_waited = false;; has_waited = true) {
         (void)gpu_device_poll(device);
         gpulua_status status = gpu_device_check(device, error);
@@ -31,6 +31,13 @@ static gpulua_status throttle(struct gpu_device *device, struct gpu_error *error
         gpu_device_want_any(device);
         gpu_device_nap(device, INT64_C(200000));
     }
+}
+
+static gpulua_status throttle(struct gpu_device *device, struct gpu_error *error) {
+    int64_t begun_ns = gpu_blocked_begin(device);
+    gpulua_status status = wait_for_room(device, error);
+    gpu_blocked_end(device, "room for more work", begun_ns);
+    return status;
 }
 
 gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu_submit *submit,

@@ -35,8 +35,10 @@ gpulua_status gpu_staging_acquire(struct gpu_device *device, uint64_t byte_count
         }
         gpulua_status status = GPULUA_OK;
         if (device->share && !device->retiring && !gpu_device_is_interrupted(device)) {
+            int64_t begun_ns = gpu_blocked_begin(device);
             gpu_device_want_any(device);
             gpu_device_nap(device, HELD_NAP_NS); /* others are at work on theirs */
+            gpu_blocked_end(device, "staging memory", begun_ns);
         } else if (!gpu_device_wait_retiring(device, error, &status)) {
             return gpu_error_set(error, GPULUA_CAPACITY,
                                  "all %llu bytes of staging memory are held",

@@ -577,6 +577,18 @@ static inline const struct gpu_tasks *gpu_tasks_of(const struct gpu_device *devi
                                                    const struct gpu_seat *seat) {
     return seat ? seat->tasks : device->tasks;
 }
+int64_t gpu_clock_ns(void);
+/* Around what a call waits for within itself, for traces. */
+static inline int64_t gpu_blocked_begin(const struct gpu_device *device) {
+    return device->trace ? gpu_clock_ns() : 0;
+}
+static inline void gpu_blocked_end(const struct gpu_device *device, const char *what,
+                                   int64_t begun_ns) {
+    const struct gpu_tasks *tasks = begun_ns ? gpu_tasks_of(device, gpu_seat_of(device)) : NULL;
+    if (tasks && tasks->blocked) {
+        tasks->blocked(tasks, what, begun_ns);
+    }
+}
 /* The waiter, which is not linked, fires when its seat next polls. */
 void gpu_seat_fire(struct gpu_waiter *waiter, struct gpu_op *op);
 /* In the caller's poll: what has happened to what is its own. Returns how many waiters fired. */
@@ -633,7 +645,6 @@ void gpu_ask_settle(struct gpu_device *device);
 void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char *text);
 
 /* ---- completion.c ---- */
-int64_t gpu_clock_ns(void);
 int64_t
 gpu_clock_coarse_ns(void); /* the same clock, some milliseconds late, for a fifth of the time */
 /* Sleeps until something may have happened on the device, at most timeout_ns (-1: a bounded while).

@@ -71,18 +71,21 @@ static gpulua_status wait_for_memory(struct policy_memory *memory,
                                      struct gpu_memory_request *request, struct gpu_grant *grant,
                                      struct gpu_error *error) {
     struct gpu_device *device = memory->base.device;
-    int64_t end_ns = gpu_clock_ns() + memory->timeout_ns;
+    int64_t end_ns = gpu_clock_ns() + memory->timeout_ns, begun_ns = gpu_blocked_begin(device);
     gpulua_status status = GPULUA_OUT_OF_MEMORY;
     int64_t left_ns;
     while (status == GPULUA_OUT_OF_MEMORY && (left_ns = end_ns - gpu_clock_ns()) > 0) {
         if (gpu_device_is_interrupted(device)) {
             gpu_error_finish(error);
-            return gpu_error_set(error, GPULUA_INTERRUPTED, "interrupted while waiting for memory");
+            status =
+                gpu_error_set(error, GPULUA_INTERRUPTED, "interrupted while waiting for memory");
+            break;
         }
         gpu_device_want_any(device);
         gpu_device_nap(device, left_ns < WAIT_NAP_NS ? left_ns : WAIT_NAP_NS);
         status = try_again(memory, request, grant, error);
     }
+    gpu_blocked_end(device, "memory", begun_ns);
     return status;
 }
 
