@@ -451,6 +451,36 @@ describe("a lost device", function()
     assert.are.same({ 7 }, x:read())
   end)
 
+  it("is known to whoever waits for the device, with a limit as without", function()
+    if not is_isolated then
+      pending "the device lives in this process"
+    end
+    for _, seconds in ipairs { false, 10 } do
+      local dev <close> = support.open { restarts = 5 }
+      local x = dev:buffer("i32", 1, { durable = true }):fill(1)
+      x:await()
+      gpu.run(function()
+        local epoch = dev.epoch
+        dev:inject { fault = 1 }
+        x:fill(2)
+        while dev.epoch == epoch do gpu.sleep(0.001) end
+        assert.equal(dev, dev:await(seconds or nil))
+        assert.are.same({ 2 }, x:read())
+      end)
+    end
+  end)
+
+  it("is waited for within a limit that is a number from 0 on", function()
+    local dev <close> = support.open()
+    for _, bad in ipairs { -1, 0 / 0, "soon" } do
+      support.raises("InvalidArgument", "argument 1 of await: seconds, a number from 0 on, expected, got", dev.await,
+        dev, bad)
+    end
+    for _, good in ipairs { 0, 1, math.huge } do
+      assert.equal(dev, dev:await(good))
+    end
+  end)
+
   it("for good is heard of by whoever waits for a buffer", function()
     local output, code = support.script([==[
       local gpu = require "gpulua"

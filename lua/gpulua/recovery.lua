@@ -103,23 +103,6 @@ local function add(device, what, f)
   return device
 end
 
-local function wait(device, is_building)
-  local op = core.device_return(device)
-  while op do
-    op:await()
-    op = core.device_return(device)
-  end
-  local task = not is_building and rebuild(device)
-  if task then
-    task:join()
-    if rebuilding[device] and rebuilding[device].task == task then
-      rebuilding[device] = nil
-    end
-    task:await()
-  end
-  return device
-end
-
 local recovery = {}
 local text_of = package.loaded["gpulua.device"].flight
 
@@ -153,13 +136,29 @@ end
 function recovery.await(device, seconds)
   local known = rebuilding[device]
   local is_building = known and known.thread == coroutine.running() -- then that is not waited for
-  if not seconds then
-    return wait(device, is_building)
+  local over
+  local function ended(what) -- waited for here, and not in a task of its own: that one would know of the loss
+    what:join(over and math.max(0, over - core.seconds()))
+    if not what:done() then
+      core.raise("Timeout", ("device %s was not back after %s s"):format(device.name, seconds))
+    end
+    return what
   end
-  require "gpulua" -- which has this
-  return core.run_timed(function()
-    return ("device %s was not back after %s s"):format(device.name, seconds)
-  end, seconds, wait, device, is_building)
+  local op = core.device_return(device, seconds)
+  over = seconds and core.seconds() + seconds
+  while op do
+    ended(op):await()
+    op = core.device_return(device)
+  end
+  local task = not is_building and rebuild(device)
+  if task then
+    ended(task)
+    if rebuilding[device] and rebuilding[device].task == task then
+      rebuilding[device] = nil
+    end
+    task:await()
+  end
+  return device
 end
 
 --- buffer:checkpoint() -> buffer. What a durable buffer, or that part of it, has now, behind the work that was given to

@@ -80,12 +80,13 @@ void gpu_lua_tell_lives(struct gpulua *g, lua_State *L) {
     }
 }
 
-/* core.device_return(dev) -> an op that is over when the device is up again; nil: it is up. Raises
- * what keeps it from coming up. */
+/* core.device_return(dev[, seconds]) -> an op that is over when the device is up again; nil: it is
+ * up. Raises what keeps it from coming up. The seconds, those of dev:await, are only checked. */
 int gpu_lua_device_return(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct gpu_error error;
+    (void)gpu_lua_opt_deadline(L, 2, 1, "await");
     struct gpu_op **op = gpu_lua_op_new(L, g);
     *op = gpu_device_return(device);
     gpu_device_observe_loss(device);
