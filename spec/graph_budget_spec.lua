@@ -166,6 +166,36 @@ describe("graphs and the budget", function()
     end
   end)
 
+  it("find room that garbage holds, whenever they need some", function()
+    local dev <close>, graph, x, y, add = open()
+    local nodes <const> = 100
+    local one <close> = graph(nodes)
+    one:launch()
+    local function fill_with_garbage()
+      local kept = {}
+      for bytes = 20, 8, -1 do
+        repeat
+          kept[#kept + 1] = { pcall(dev.buffer, dev, "u8", 1 << bytes) }
+        until not kept[#kept][1]
+      end
+    end
+    local function body() for i = 1, nodes + 1 do add:launch(n, x, y, n, i) end end
+    for _, use in ipairs {
+      function() one:launch() end,
+      function() one:upload() end,
+      function() graph(nodes):close() end,
+      function() dev:capture(function() one:launch() one:launch() end):close() end,
+      function() dev:capture(function() body(dev:buffer("u8", budget // 2):fill(0):close()) end):close() end,
+      function() one:update(body) end,
+      function() one:fork():close() end,
+      function() one:bind { ["add#1.y"] = dev:buffer("i32", n):fill(0) } end,
+    } do
+      fill_with_garbage()
+      assert.equal(0, dev:stats().graph_bytes)
+      use()
+    end
+  end)
+
   it("of which one alone is too large are an error, and leave nothing", function()
     local dev <close>, graph, _, y = open()
     local nodes, bytes = room(dev, graph)

@@ -66,7 +66,7 @@ gpulua_status gpu_capture_again(struct gpu_graph *graph, const struct gpu_submit
  * again, or another handle of it made, retained for the caller. NULL: make one. */
 struct gpu_block *gpu_capture_made_before(struct gpu_capture *capture, uint64_t byte_count,
                                           const char *label, bool is_host);
-/* Would it need less memory if garbage were collected before it ends? */
+/* Would it need less memory, or find more, if garbage were collected before it ends? */
 bool gpu_capture_wants_collect(struct gpu_capture *capture);
 struct gpu_capture *gpu_capture_retain(struct gpu_capture *capture);
 void gpu_capture_release(struct gpu_capture *capture);
@@ -120,6 +120,8 @@ void gpu_graph_info(const struct gpu_graph *graph, struct gpu_graph_info *info);
 /* Ends for the device, not for scripts, the graph that was launched longest ago: its next launch
  * makes it anew there. False: there is none. */
 bool gpu_graphs_evict(struct gpu_device *device);
+/* Is it not there any more, and would it be again only if garbage were collected before that? */
+bool gpu_graph_wants_collect(struct gpu_graph *graph);
 /* All nodes as one operation on submit->stream, behind what conflicts with any of them. With
  * submit->capture its nodes become that capture's. UseAfterFree: a block of it was freed.
  * OutOfBudget: it is not there any more, and there is no room for it. Blocks while the ring is full

@@ -344,13 +344,18 @@ bool gpu_capture_wants_collect(struct gpu_capture *capture) {
     GPU_ENTER(capture->device);
     const struct graph_follow *follow = &capture->follow;
     bool is_patch = follow->is_on && follow->count == follow->graph->body.node_count;
-    for (uint32_t i = 0; !is_patch && i < capture->body.made_count; i++) {
+    if (is_patch) {
+        return false;
+    }
+    uint64_t bytes = gpu_capture_count(capture) * capture->device->facts.graph_node_bytes;
+    for (uint32_t i = 0; i < capture->body.made_count; i++) {
         const struct gpu_block *block = capture->body.made[i];
         if (block->is_temporary && gpu_temporary_is_held(&capture->body, block)) {
             return true;
         }
+        bytes += block->is_temporary ? gpu_block_granted_bytes(block->byte_count) : 0;
     }
-    return false;
+    return gpu_graph_lacks_room(capture->device, bytes);
 }
 
 gpulua_status gpu_capture_again(struct gpu_graph *graph, const struct gpu_submit *submit,

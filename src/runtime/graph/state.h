@@ -381,6 +381,9 @@ uint32_t gpu_graph_node_joins(const struct graph_node *node);
 /* Makes it there, if the budget has room for it: what was launched longest ago goes for that.
  * OutOfBudget, what the driver says. Blocks until the device has it. */
 gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error);
+/* Is there room in the budget for so many bytes of a graph only if garbage goes, because all that
+ * comes free by itself is not enough? */
+bool gpu_graph_lacks_room(struct gpu_device *device, uint64_t byte_count);
 /* The device needs it no more; launches in flight go on. */
 void gpu_graph_unsend(struct gpu_graph *graph);
 
