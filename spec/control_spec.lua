@@ -163,6 +163,16 @@ describe("conditional nodes", function()
     end
   end)
 
+  it("switch does none that the table has outside of its list", function()
+    for value, wanted in pairs { [0] = 0, [-3] = 0, [1] = 1, [2] = 0, [7] = 0 } do
+      assert.are.same({ value, wanted }, both({ value, 0 }, 1, function(set)
+        local function other() step(set[2], 100) end
+        graph.switch(set[1], setmetatable({ [0] = other, [-3] = other, function() step(set[2], 1) end },
+          { __index = function(_, i) return i < 10 and other or nil end }))
+      end), tostring(value))
+    end
+  end)
+
   it("switch takes as many functions as there may be", function()
     local most = dev:stats().limit_bodies
     for _, value in ipairs { 1, most, most + 1 } do

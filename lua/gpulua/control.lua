@@ -84,16 +84,17 @@ function control.switch(condition, functions)
     core.raise("InvalidArgument", ("argument 2 of switch: from 1 to %d functions expected, got %d"):format(bodies_max,
       count))
   end
+  local list = table.move(functions, 1, count, 1, {}) -- what else the table has is no one's
   for i = 1, count do
-    if type(functions[i]) ~= "function" then
+    if type(list[i]) ~= "function" then
       core.raise("InvalidArgument", ("argument 2 of switch: a function expected at %d, got %s"):format(i,
-        kind_of(functions[i])))
+        kind_of(list[i])))
     end
   end
   if is_captured then
-    return record("switch", condition, functions)
+    return record("switch", condition, list)
   end
-  local chosen = functions[value(condition)]
+  local chosen = list[value(condition)]
   if chosen then
     chosen()
   end
