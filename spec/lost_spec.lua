@@ -104,6 +104,35 @@ describe("a lost device", function()
     assert.truthy(result[1] or result[2].code == "Closed" or result[2].code == "DeviceLost")
   end)
 
+  it("is told of with its cause and suspects also where a graph is made", function()
+    for _ = 1, 5 do
+      local dev <close> = support.open { restarts = 5 }
+      local x = dev:buffer("i32", 1):fill(1)
+      x:await()
+      dev:inject { fault = 1 }
+      x:fill(2)
+      local ok, err = pcall(dev.capture, dev, function() x:fill(3) end)
+      if ok then -- it was made before anybody knew
+        ok, err = x:join()
+      end
+      assert.is_false(ok)
+      support.is_error(err, "DeviceLost", { ("device %s is lost: an injected fault"):format(dev.name) })
+      assert.equal("fill", err.suspects[1].label)
+      pcall(dev.synchronize, dev)
+    end
+  end)
+
+  it("is waited for within a limit that is a number from 0 on", function()
+    local dev <close> = support.open()
+    for _, bad in ipairs { -1, 0 / 0, "soon" } do
+      support.raises("InvalidArgument", "argument 1 of await: seconds, a number from 0 on, expected, got", dev.await,
+        dev, bad)
+    end
+    for _, good in ipairs { 0, 1, math.huge } do
+      assert.equal(dev, dev:await(good))
+    end
+  end)
+
   if not is_isolated then
     it("with a process of its own #process", function()
       pending "the device lives in the script's process"
@@ -467,17 +496,6 @@ describe("a lost device", function()
         assert.equal(dev, dev:await(seconds or nil))
         assert.are.same({ 2 }, x:read())
       end)
-    end
-  end)
-
-  it("is waited for within a limit that is a number from 0 on", function()
-    local dev <close> = support.open()
-    for _, bad in ipairs { -1, 0 / 0, "soon" } do
-      support.raises("InvalidArgument", "argument 1 of await: seconds, a number from 0 on, expected, got", dev.await,
-        dev, bad)
-    end
-    for _, good in ipairs { 0, 1, math.huge } do
-      assert.equal(dev, dev:await(good))
     end
   end)
 

@@ -74,6 +74,9 @@ void gpu_op_fail(struct gpu_op *op, gpulua_status status, int32_t driver_code, c
 }
 
 static void on_result(struct gpu_device *device, const struct wire_reply *reply) {
+    if (reply->status == GPULUA_DEVICE_LOST && device->state == GPU_DEVICE_LOST) {
+        return; /* it ends with the rest, and says what the loss said, which came before */
+    }
     for (struct gpu_op *op = device->requests; op; op = op->next) {
         if (op->seq != reply->seq || op->is_replied) {
             continue;
@@ -339,7 +342,9 @@ static void lose_op(struct gpu_op *op, const struct gpu_error *why, struct gpu_f
     failure->error.op = info;
     failure->error.driver_code = why->driver_code;
     failure->root = shared ? gpu_failure_retain(shared) : NULL;
-    failure->error.suspects_number = is_suspect && shared ? shared->error.suspects_number : 0;
+    bool has_suspects =
+        shared && (is_suspect || !op->stream); /* no operation: it has no own part */
+    failure->error.suspects_number = has_suspects ? shared->error.suspects_number : 0;
     op->failure = failure;
     gpu_flight_note_fate(&op->device->flight, op,
                          is_suspect ? GPU_FLIGHT_SUSPECT : GPU_FLIGHT_NOT_STARTED);
