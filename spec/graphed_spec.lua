@@ -293,6 +293,26 @@ describe("a graphed function", function()
     assert.equal(0, counters(fast).calls)
   end)
 
+  it("calls itself, whether it is run as it is or captured", function()
+    for warmup = 0, 2 do
+      local x, y = buffer(1), buffer(0)
+      local fast
+      fast = dev:graphed({ warmup = warmup }, function(a)
+        add:launch(n, x, y, n, a)
+        if a > 1 then
+          return a, select(2, fast(a - 1))
+        end
+        return a
+      end)
+      for call = 1, 4 do
+        assert.are.same({ 3, 2, 1 }, { select(2, fast(3)) })
+        assert.equal(6 * call, first(y))
+      end
+      assert.are.same({ 4, warmup }, { counters(fast).calls, counters(fast).eager })
+      fast:close()
+    end
+  end)
+
   it("may write and decide", function()
     local x, y, go = buffer(1), buffer(0), dev:scalar("i32", 1)
     local fast <close> = dev:graphed(function()

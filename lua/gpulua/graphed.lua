@@ -130,7 +130,7 @@ local function results_of(results, op)
   return op, table.unpack(results, 1, results.n)
 end
 
-local running_of = { __close = function(running) running.of.task = nil end }
+local running_of = { __close = function(running) running.of.task, running.of.thread = nil, nil end }
 
 -- What f, which runs as `task`, returns; nobody else runs it meanwhile.
 local function results_from(self, task)
@@ -160,7 +160,11 @@ local function check_open(self)
 end
 
 local function warm_up(self, call, ...)
-  local results = results_from(self, core.spawn_run(self[FUNCTION], ...))
+  local f <const> = self[FUNCTION]
+  local results = results_from(self, core.spawn_run(function(...)
+    self.thread = coroutine.running()
+    return f(...)
+  end, ...))
   self[RESULTS] = results
   self.eager = self.eager + 1
   local number = math.min(self.eager, self.warmup) -- of several at once
@@ -239,7 +243,8 @@ end
 -- f as it is and wait for all that the device does, one that is over. Inside a capture f is run, and becomes part of
 -- that. Runs f, as a task, and then yields in a task, when an argument or upvalue has changed; else it does not block.
 graphed.__call = core.graphed_caller(function(self, ...) -- what is no replay
-  if is_captured(self.device) then
+  local calls_itself <const> = self.thread == coroutine.running() -- as it is run as it is
+  if calls_itself or is_captured(self.device) then
     return self.device:current():mark(), self[FUNCTION](...)
   end
   return run_again(self, ...)
