@@ -243,6 +243,7 @@ end
 -- f as it is and wait for all that the device does, one that is over. Inside a capture f is run, and becomes part of
 -- that. Runs f, as a task, and then yields in a task, when an argument or upvalue has changed; else it does not block.
 graphed.__call = core.graphed_caller(function(self, ...) -- what is no replay
+  check_open(self)
   local calls_itself <const> = self.thread == coroutine.running() -- as it is run as it is
   if calls_itself or is_captured(self.device) then
     return self.device:current():mark(), self[FUNCTION](...)
