@@ -548,5 +548,11 @@ describe("a graphed function", function()
     support.raises("InvalidArgument", { "whole number" }, dev.graphed, dev, { warmup = 0.5 }, print)
     support.raises("InvalidArgument", { "whole number" }, dev.graphed, dev, { warmup = -1 }, print)
     support.raises("InvalidArgument", { "label" }, dev.graphed, dev, { label = 5 }, print)
+    local closed, x <close> = dev:pool(), buffer(1)
+    closed:close()
+    for got, pool in pairs { number = 1, buffer = x, ["closed pool"] = closed } do
+      support.raises("InvalidArgument", { "pool of graphed: a pool expected, got " .. got }, dev.graphed, dev,
+        { pool = pool }, print)
+    end
   end)
 end)

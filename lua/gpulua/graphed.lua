@@ -26,7 +26,7 @@ graphed.__index = graphed
 graphed.__name = "gpulua.graphed"
 
 local reasons_kept <const> = 32
-local option_types <const> = { warmup = "number", label = "string", pool = "userdata" }
+local option_types <const> = { warmup = "number", label = "string", pool = "pool" }
 
 -- ---- what has been done, and why ----
 
@@ -325,9 +325,10 @@ return function(device, options, f)
     core.raise("InvalidArgument", ("options of graphed: a table expected, got %s"):format(type(options)))
   end
   for name, value in pairs(options) do
-    if type(value) ~= option_types[name] then
+    local kind = core.type(value) or type(value)
+    if kind ~= option_types[name] then
       core.raise("InvalidArgument", option_types[name]
-        and ("%s of graphed: a %s expected, got %s"):format(name, option_types[name], type(value))
+        and ("%s of graphed: a %s expected, got %s"):format(name, option_types[name], kind)
         or ("graphed has no option '%s'%s"):format(tostring(name), instead(option_types)))
     end
   end
