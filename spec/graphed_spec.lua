@@ -514,6 +514,21 @@ describe("a graphed function", function()
     assert.truthy(fast:explain():find(" 2 captures, 0 nodes patched", 1, true), fast:explain())
   end)
 
+  it("says in check mode that what was copied from elsewhere was checked", function()
+    if dev.kind ~= "cpu" then
+      pending "the CPU device's check mode"
+    end
+    local checked <close> = support.open { check = true, seed = 1 }
+    local x = checked:buffer("i32", 1)
+    local fast <close> = checked:graphed({ warmup = 0 }, function() x:write({ 5 }, 1) end)
+    for _ = 1, 3 do
+      fast():await()
+    end
+    local text = fast:explain()
+    assert.truthy(text:find("call 3: run to see that it does the same", 1, true), text)
+    assert.is_nil(text:find("because nil", 1, true), text)
+  end)
+
   it("forgets what it has done long ago, and says so", function()
     local x, y = buffer(1), buffer(0)
     local fast <close> = dev:graphed(function(a) add:launch(n, x, y, n, a) end)

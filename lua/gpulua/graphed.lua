@@ -198,7 +198,7 @@ local function capture_again(self, call, why, ...)
     note(self, call, "anew", why, what)
   elseif what > 0 then
     self.patches = self.patches + what
-    note(self, call, "patched", why, what, first)
+    note(self, call, why and "patched" or "checked", why, what, first)
   else
     note(self, call, why and "same" or "checked", why)
   end
