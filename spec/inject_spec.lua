@@ -172,6 +172,7 @@ describe("an injected failure", function()
       support.raises("DeviceLost", "'adding' had not ended", stuck.await, stuck)
     end
     for _, case in ipairs { { { slow = 1 }, "slow" }, { { slow = "x", seconds = -1 }, "seconds" },
+      { { slow = "x", seconds = math.huge }, "seconds: a number from 0 to 1e9 expected, got inf" },
       { { slow = "x", seconds = "long" }, "seconds" }, { { seconds = 1 }, "slow" },
       { { slow = "x", fst = 1 }, "fst" } } do
       support.raises("InvalidArgument", case[2], dev.inject, dev, case[1])

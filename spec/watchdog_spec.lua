@@ -94,6 +94,7 @@ describe("work that does not end", function()
     end
     support.raises("InvalidArgument", "deadline", op.deadline, op)
     support.raises("CaptureActive", {}, dev.capture, dev, function() kernel:launch(one, flag, 0):deadline(1) end)
+    support.raises("InvalidArgument", "seconds, a number from 0 to 1e9, expected, got inf", op.deadline, op, math.huge)
     dev:close()
   end)
 

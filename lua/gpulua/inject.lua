@@ -46,7 +46,7 @@ return function(device, given)
   elseif type(given.slow) ~= "string" then
     fail("inject", "slow: the name of a kernel expected, got %s", core.type(given.slow) or type(given.slow))
   elseif type(seconds) ~= "number" or not (seconds >= 0 and seconds <= 1e9) then
-    fail("inject", "seconds: a number from 0 on expected, got %s", tostring(seconds))
+    fail("inject", "seconds: a number from 0 to 1e9 expected, got %s", tostring(seconds))
   else
     kernels[device] = kernels[device] or device:compile(source:format(clocks[device.kind]))
       :kernel "injected_delay"

@@ -247,8 +247,9 @@ static int op_deadline(lua_State *L) {
     double seconds = lua_type(L, 2) == LUA_TNUMBER ? lua_tonumber(L, 2) : -1;
     if (!(seconds >= 0 && seconds <= 1e9)) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "argument 1 of deadline: seconds, a number from 0 on, expected, got %s",
-                     gpu_lua_describe(L, 2));
+                     "argument 1 of deadline: seconds, a number from 0 to 1e9, expected, got %s",
+                     lua_type(L, 2) == LUA_TNUMBER ? luaL_tolstring(L, 2, NULL)
+                                                   : gpu_lua_describe(L, 2));
     }
     if (gpu_op_set_deadline(op, seconds, &error)) {
         gpu_lua_throw(L, &error);

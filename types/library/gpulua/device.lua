@@ -472,7 +472,7 @@ function device:close() end
 ---@field fault? integer That operation faults (a graph's launch is one): the device is lost, and errors name it.
 ---@field lost? integer The device's process is killed at that operation; without one, the same as `fault`.
 ---@field slow? string|false The kernel of this name begins `seconds` later at its next launch; false withdraws it.
----@field seconds? number For `slow`; 1 by default.
+---@field seconds? number For `slow`, from 0 to 1e9; 1 by default.
 
 ---The functions of `device:hooks`. All of an operation get the same table. The first two are called in the middle of
 ---the call that asks for it, the others from the loop or at the end of a wait, in the order in which work ended.

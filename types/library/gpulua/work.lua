@@ -81,7 +81,7 @@ function op:elapsed() end
 ---Waits: no.
 ---
 ---Errors: `InvalidArgument`, `CaptureActive`, `OutOfMemory`, `Closed`.
----@param seconds number From 0 on.
+---@param seconds number From 0 to 1e9.
 ---@return gpulua.op op The same one.
 function op:deadline(seconds) end
 
