@@ -305,7 +305,8 @@ function pool:close() end
 ---replay the graph. When an argument or an upvalue is another value than it was, the function runs again, and the graph
 ---is patched or made anew. What it reads behind tables is not seen, nor is an upvalue that changed while the function
 ---ran, by itself or by another task while it waited: `graphed:refresh` says that it has. In check mode it runs at each
----call, and doing something else with the same values is an error.
+---call, and doing something else with the same values is an error. A replay returns the same handles as the run before:
+---who closes one of them has it closed for later calls, too.
 ---
 ---```lua
 ---local x = dev:buffer("f32", 4):fill(1)
