@@ -430,10 +430,13 @@ describe("a device that was lost", function()
       device:buffer("i32", 1):fill(1):await()
       heard[#heard + 1] = device.epoch
     end))
-    for _ = 1, 2 do
+    for i = 1, 2 do
       lose(dev)
-      gpu.sleep(0.05)
+      gpu.timeout(30, function()
+        while #heard < 2 * i do gpu.sleep(0.01) end
+      end)
     end
+    gpu.sleep(0.05) -- and no more
     assert.are.same({ "DeviceLost", 2, "DeviceLost", 3 }, heard)
     support.raises("InvalidArgument", "on_lost", dev.on_lost, dev, 1)
     support.raises("InvalidArgument", "on_restored", dev.on_restored, dev)

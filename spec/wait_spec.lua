@@ -31,7 +31,11 @@ describe("wait", function()
   --- A source that no cache has.
   local function fresh_source()
     fresh = fresh + 1
-    return ("extern \"C\" __global__ void fresh(int *x) { x[0] = %d + %d; }"):format(os.time(), fresh)
+    local kernels = {}
+    for i = 1, 30 do -- so that it takes a while
+      kernels[i] = ("extern \"C\" __global__ void fresh%d(int *x) { x[0] = %d + %d; }"):format(i, os.time(), fresh)
+    end
+    return table.concat(kernels, "\n")
   end
 
   -- Each waits for the slow kernel.
