@@ -368,7 +368,7 @@ static const struct script hostile[] = {
     {"lengths of long texts",
      "local s = ('x'):rep(4 << 20) s = s .. s while true do utf8.len(s) end"},
     {"offsets in long texts",
-     "local s = ('\\u{80}'):rep(5 << 19) s = s .. s while true do utf8.offset(s, -1, 1 << 22) "
+     "local s = ('\\u{80}'):rep(1 << 21) s = s .. s while true do utf8.offset(s, -1, 1 << 22) "
      "utf8.offset(s, 1 << 22) end"},
     {"formats that are long", "local t = {} for i = 1, 100000 do t[i] = 1e308 end while true do "
                               "pcall(string.format, ('%.99f'):rep(100000), table.unpack(t)) end"},

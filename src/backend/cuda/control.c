@@ -13,7 +13,10 @@
  *
  * Until 12.8 the driver's nodes have one body each. There a node with more of them is several, one
  * beside the other, each with a number of its own; all numbers are set in front of all of them, so
- * that what one body does to the value is nothing to the others. */
+ * that what one body does to the value is nothing to the others.
+ *
+ * In a body each conditional node follows the one before it, whether or not it has to: two of them
+ * beside each other in a loop never end (the second turn, with the drivers 580 and 13.0). */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -248,7 +251,7 @@ static gpulua_status body_open(struct backend_graph *graph, struct backend_error
     frame->part = gpu_cuda_node_map_begin(graph->map, frame->nodes[frame->node_count - 1].number);
     graph->stream.handle = NULL;
     graph->nodes = NULL;
-    graph->node_count = graph->node_max = graph->dep_count = 0;
+    graph->node_count = graph->node_max = graph->dep_count = graph->control_count = 0;
     gpulua_status status = CU(device, error,
                               cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING,
                                                              device->facts.priority_lowest));
@@ -301,6 +304,7 @@ static void frame_pop(struct backend_graph *graph) {
     graph->node_count = frame->node_count;
     graph->node_max = frame->node_max;
     graph->dep_count = 0; /* they were the body's */
+    graph->control_count = graph->node_count;
     graph->frame = frame->outer;
     free(frame);
 }
@@ -341,12 +345,31 @@ static gpulua_status loop_close(struct backend_graph *graph, struct backend_erro
 
 /* ---- slots ---- */
 
+/* The node at hand follows the body's last conditional one, if it does not yet. */
+static gpulua_status follow_last(struct backend_graph *graph, struct backend_error *error) {
+    struct backend_device *device = graph->device;
+    const struct cuda_driver *cu = &device->cu;
+    struct graph_node *last = graph->frame != NULL && graph->control_count > 0
+                                  ? &graph->nodes[graph->control_count - 1]
+                                  : NULL;
+    if (last == NULL || last->handle == NULL || last->taken_by == graph->node_count) {
+        return GPULUA_OK;
+    }
+    last->taken_by = graph->node_count;
+    return CU(device, error,
+              cu->cuStreamUpdateCaptureDependencies(graph->stream.handle, &last->handle, NULL, 1,
+                                                    CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+}
+
 static gpulua_status control_begin(struct backend_graph *graph, struct graph_frame *frame,
                                    struct backend_error *error) {
     CUgraph handle = NULL;
     const CUgraphNode *ends = NULL;
     size_t end_count = 0;
-    gpulua_status status = capture_look(graph, &handle, &ends, &end_count, error);
+    gpulua_status status = follow_last(graph, error);
+    if (status == GPULUA_OK) {
+        status = capture_look(graph, &handle, &ends, &end_count, error);
+    }
     if (status == GPULUA_OK) {
         status = numbers_set(graph, frame, handle, error);
     }

@@ -32,6 +32,7 @@ struct backend_graph {
     uint32_t dep_node; /* of which node the last of them is */
     uint32_t patched_node;
     struct graph_frame *frame; /* owned; bodies that are being made, the innermost first */
+    uint32_t control_count;    /* of the nodes of the body, up to its last conditional one */
     CUgraph handle;            /* owned; NULL: not yet. Kept, because patches name its nodes */
     CUgraphExec exec;          /* owned; NULL: not yet */
     struct cuda_node_map *map; /* traced: see tracer_nodes.h; NULL: none */
