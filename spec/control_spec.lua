@@ -302,6 +302,49 @@ describe("conditional nodes", function()
     assert.are.same({ 9, 9 }, { read(x), read(y) })
   end)
 
+  it("lie beside each other in loops, in any number and depth", function()
+    local on, two = dev:buffer("i32", 1):fill(1), dev:buffer("i32", 1):fill(2)
+    local downs, marks = { dev:buffer("i32", 1), dev:buffer("i32", 1), dev:buffer("i32", 1) }, {}
+    for i = 1, 9 do
+      marks[i] = dev:buffer("i32", 1):fill(0)
+    end
+    local function mark(i)
+      return function() step(marks[i], 1) end
+    end
+    local function loop(i, f)
+      downs[i]:fill(3)
+      graph.while_(downs[i], function()
+        f()
+        step(downs[i], -1)
+      end)
+    end
+    local g <close> = dev:capture(function()
+      loop(1, function()
+        for i = 1, 4 do
+          graph.if_(on, mark(i))
+        end
+        graph.switch(two, { mark(9), function()
+          graph.if_(on, mark(5))
+          graph.if_(on, mark(6))
+        end })
+        loop(2, function()
+          graph.if_(on, mark(7))
+          graph.if_(on, mark(7), mark(9))
+        end)
+      end)
+      loop(3, function() graph.if_(on, mark(8)) end)
+    end)
+    for launch = 1, 3 do
+      g:launch():await(60)
+      local got = {}
+      for i = 1, 9 do
+        got[i] = marks[i]:read()[1]
+      end
+      assert.same({ 3 * launch, 3 * launch, 3 * launch, 3 * launch, 3 * launch, 3 * launch, 18 * launch, 3 * launch, 0 },
+        got)
+    end
+  end)
+
   it("have uploads, copies and fills in bodies, and tasks that f spawns", function()
     local n <const> = 1000
     local x, y, go = dev:buffer("i32", n):fill(0), dev:buffer("i32", n):fill(0), dev:scalar("i32", 3)
