@@ -14,7 +14,7 @@ DEVICE=${DEVICE:-cpu}
 ISOLATE=${ISOLATE-none process thread}
 BUSTED=${BUSTED:-$(command -v busted)}
 BUSTED=${BUSTED:-/usr/bin/busted}
-TEST_TIMEOUT_S=${TEST_TIMEOUT_S:-1800}
+TEST_TIMEOUT_S=${TEST_TIMEOUT_S:-2700}
 TEST_JOBS=${TEST_JOBS:-$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)}
 case $TEST_JOBS in
 *[!0-9]* | 0*) echo "tools/test.sh: TEST_JOBS is '$TEST_JOBS': how many runs at a time, at least 1" >&2; exit 2 ;;
