@@ -168,7 +168,7 @@ reports thread
 # A thread runs what none runs, in this process as well; the C programs run none, too. What takes 5 minutes without takes
 # 12 with them, and longer on a slow machine.
 echo "testing specs with address,undefined"
-TEST_TIMEOUT_S=1800 ISOLATE="process thread" GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" \
+TEST_TIMEOUT_S=2700 ISOLATE="process thread" GPULUA_LUA="env LD_PRELOAD=$asan_library lua5.4" \
     run address specs.log address,undefined TEST_PROGRAMS= $lua_settings ${lua_include:+"LUA_CFLAGS=$lua_include"}
 finish address specs.log $?
 reports address

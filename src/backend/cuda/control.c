@@ -12,7 +12,7 @@
  * for it (cuStreamBeginCaptureToGraph); the graph's stream stands for that one meanwhile.
  *
  * Until 12.8 the driver's nodes have one body each. There a node with more of them is several, one
- * beside the other, each with a number of its own; all numbers are set in front of all of them, so
+ * behind the other, each with a number of its own; all numbers are set in front of all of them, so
  * that what one body does to the value is nothing to the others.
  *
  * In a body each conditional node follows the one before it, whether or not it has to: two of them
@@ -217,7 +217,7 @@ static gpulua_status parts_add(struct backend_graph *graph, struct graph_frame *
         status = gpu_backend_fail(error, GPULUA_DRIVER, 0, "a kernel was captured as %zu nodes",
                                   end_count);
     }
-    CUgraphNode number = status == GPULUA_OK ? ends[0] : NULL; /* the last that sets one */
+    CUgraphNode before = status == GPULUA_OK ? ends[0] : NULL; /* the last that sets a number */
     for (uint32_t i = 0; i < parts && status == GPULUA_OK; i++) {
         CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
         params.conditional.handle = frame->handles[i];
@@ -228,7 +228,8 @@ static gpulua_status parts_add(struct backend_graph *graph, struct graph_frame *
         params.conditional.size = size;
         params.conditional.ctx = device->context;
         status =
-            CU(device, error, cu->cuGraphAddNode(&nodes[i], handle, &number, NULL, 1, &params));
+            CU(device, error, cu->cuGraphAddNode(&nodes[i], handle, &before, NULL, 1, &params));
+        before = nodes[i];
         for (uint32_t k = 0; k < size && status == GPULUA_OK; k++) {
             frame->bodies[i * size + k] = params.conditional.phGraph_out[k];
         }
@@ -236,7 +237,7 @@ static gpulua_status parts_add(struct backend_graph *graph, struct graph_frame *
     return status != GPULUA_OK
                ? status
                : CU(device, error,
-                    cu->cuStreamUpdateCaptureDependencies(graph->stream.handle, nodes, NULL, parts,
+                    cu->cuStreamUpdateCaptureDependencies(graph->stream.handle, &before, NULL, 1,
                                                           CU_STREAM_SET_CAPTURE_DEPENDENCIES));
 }
 
