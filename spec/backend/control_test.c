@@ -276,6 +276,31 @@ static void loops(void) {
     destroy();
 }
 
+static bool branch(uint32_t number) {
+    return control(WIRE_CONTROL_IF, cell(0), 4, 1) && node(NO_DEPS) && set(on, number, 1) &&
+           body_end();
+}
+
+/* In a body the driver's never come back beside each other. */
+static void beside(void) {
+    bool good = begin() && node(NO_DEPS) && branch(1) && node(NO_DEPS) && branch(2) &&
+                node(NO_DEPS) && control(WIRE_CONTROL_WHILE, cell(100), 4, 1) && /* 2 */
+                node(NO_DEPS) && list_shift(100, 0) && node(NO_DEPS) && branch(3) &&
+                node(NO_DEPS) && set(on, 4, 1) && node(DEPS(2, 3)) && branch(5) && node(NO_DEPS) &&
+                branch(6) && body_end() && node(NO_DEPS) && branch(7) && end();
+    check(good && text_is("gpulua_choose if(0){set} gpulua_choose if(2){set} gpulua_choose "
+                          "while(4){copy copy(0) gpulua_choose if(2){set} set "
+                          "gpulua_choose(3,4) if(5){set} gpulua_choose(6) if(7){set} "
+                          "gpulua_choose(1,8)} gpulua_choose if(6){set}"),
+          "in a body each follows the one before it, and in the graph none");
+    good = good && set(stream, 0, 1) && list_set(100, 3) && launch();
+    for (uint32_t i = 1; i <= 7; i++) {
+        good = good && is(i, 1);
+    }
+    check(good, "all of them are done");
+    destroy();
+}
+
 /* Chains beside each other in a loop, of which one goes across: many lanes, many passes. */
 static void wide(void) {
     enum { CHAINS = 12, PASSES = 20 };
@@ -330,13 +355,13 @@ static void versions(void) {
     FAKE(int, version) = 12040;
     where = "the fake driver 12.4";
     check(rig_open(), "a device");
-    switches("gpulua_choose gpulua_choose(0) gpulua_choose(1) if(2){set set} if(2){set set} "
-             "if(2){set set} empty(3,4,5) copy(6)");
+    switches("gpulua_choose gpulua_choose(0) gpulua_choose(1) if(2){set set} if(3){set set} "
+             "if(4){set set} copy(5)");
     loops();
     bool good = begin() && node(NO_DEPS) && control(WIRE_CONTROL_IF, cell(10), 4, 2) &&
                 node(NO_DEPS) && set(on, 11, 1) && node(NO_DEPS) && set(on, 10, 0) && body_end() &&
                 node(NO_DEPS) && set(on, 11, 2) && body_end() && end();
-    check(good && text_is("gpulua_choose gpulua_choose(0) if(1){set set} if(1){set} empty(2,3)"),
+    check(good && text_is("gpulua_choose gpulua_choose(0) if(1){set set} if(2){set}"),
           "if_ with else: a node for each body");
     check(set(stream, 10, 1) && launch() && is(11, 1) && launch() && is(11, 2),
           "one of them is done, with the value as it was");
@@ -455,6 +480,7 @@ static void all(const struct backend_ops *ops_of, const char *name) {
     switches("gpulua_choose switch(0){set set}{set set}{set set} copy(1)");
     widths();
     loops();
+    beside();
     wide();
     states();
 #ifdef GPULUA_CUDA

@@ -296,11 +296,20 @@ API result cuStreamUpdateCaptureDependencies_v2(void *stream, struct node **deps
     if (capture == NULL || capture->is_invalid) {
         return ILLEGAL_STATE;
     }
-    if (deps == NULL || edges != NULL || flags != 1 || !are_deps(capture->graph, deps, count)) {
+    if (deps == NULL || edges != NULL || flags > 1) {
         return INVALID;
     }
-    capture_follow(capture, deps, count);
-    return OK;
+    size_t kept = flags == 0 ? capture->dep_count : 0; /* 0: more of them, 1: these */
+    struct node **all = malloc((kept + count + 1) * sizeof *all);
+    for (size_t i = 0; i < kept + count; i++) {
+        all[i] = i < kept ? capture->deps[i] : deps[i - kept];
+    }
+    bool is_good = are_deps(capture->graph, all, kept + count);
+    if (is_good) {
+        capture_follow(capture, all, kept + count);
+    }
+    free(all);
+    return is_good ? OK : INVALID;
 }
 
 /* ---- graphs ---- */

@@ -229,7 +229,7 @@ static gpulua_status parts_add(struct backend_graph *graph, struct graph_frame *
         params.conditional.ctx = device->context;
         status =
             CU(device, error, cu->cuGraphAddNode(&nodes[i], handle, &before, NULL, 1, &params));
-        before = nodes[i];
+        before = status == GPULUA_OK ? nodes[i] : before;
         for (uint32_t k = 0; k < size && status == GPULUA_OK; k++) {
             frame->bodies[i * size + k] = params.conditional.phGraph_out[k];
         }
