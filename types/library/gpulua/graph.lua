@@ -27,7 +27,7 @@ local control = {}
 ---Waits: in a capture, yields for the tasks of its functions; else yields until the condition is known.
 ---
 ---Errors: `InvalidArgument`, `EmptyCapture` (a function launches nothing in a capture), `Capacity`
----(`limit_body_depth`), `Unsupported` (a kernel that reports, in a capture on a GPU), `CaptureInvalidated`,
+---(`limit_body_depth`), `Unsupported` (a kernel that reports, in a capture), `CaptureInvalidated`,
 ---`NotYieldable`, `Closed`, `UseAfterFree`, what a function raises, failures of work, those of work, those of waits.
 ---@param condition gpulua.scalar|gpulua.buffer
 ---@param f fun()
@@ -129,7 +129,8 @@ function graph:upload(options) end
 
 ---It becomes what `f` launches now, for launches that come later. Nodes that have other arguments are patched. Where
 ---the work is another, or follows other work, the graph is made anew, unless `rebuild = false` forbids it. Buffers that
----f makes are those that were made at their places before, where size and label are the same.
+---f makes are those that were made at their places before, where size and label are the same. `graph:bind` goes by the
+---buffers that `f` used, from then on.
 ---
 ---```lua
 ---local x = dev:buffer("f32", 4)
