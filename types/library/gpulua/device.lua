@@ -468,7 +468,7 @@ function device:close() end
 
 ---Options of `device:inject`.
 ---@class gpulua.inject_options
----@field oom? integer That new memory (of a buffer, a module, staging) is none: `OutOfMemory`, unless a policy or hook helps.
+---@field oom? integer That buffer, module or staging finds no memory: `OutOfMemory`, unless a policy or hook helps.
 ---@field fault? integer That operation faults (a graph's launch is one): the device is lost, and errors name it.
 ---@field lost? integer The device's process is killed at that operation; without one, the same as `fault`.
 ---@field slow? string|false The kernel of this name begins `seconds` later at its next launch; false withdraws it.
