@@ -440,6 +440,8 @@ describe("a device that was lost", function()
     assert.are.same({ "DeviceLost", 2, "DeviceLost", 3 }, heard)
     support.raises("InvalidArgument", "on_lost", dev.on_lost, dev, 1)
     support.raises("InvalidArgument", "on_restored", dev.on_restored, dev)
+    support.raises("InvalidArgument", { "what on_lost is called on", "got nil" }, dev.on_lost, nil, print)
+    support.raises("InvalidArgument", { "what on_restored is called on", "got table" }, dev.on_restored, {}, print)
   end)
 
   it("calls on_lost with the suspects that the failed work has", function()

@@ -93,6 +93,11 @@ core.device_events(function(device, what, err)
 end)
 
 local function add(device, what, f)
+  local kind <const> = core.type(device) or type(device)
+  if kind ~= "device" and kind ~= "closed device" then
+    core.raise("InvalidArgument", ("what %s is called on: gpulua.device expected, got %s"):format(what, kind),
+      "methods are called with a colon: device:name(...)")
+  end
   if device.epoch and not arguments.is_callable(f) then -- what is closed has no field
     fail(what, "a function expected, got %s", core.type(f) or type(f))
   end
