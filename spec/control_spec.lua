@@ -768,6 +768,8 @@ describe("conditional nodes", function()
 
   -- Random programs with conditionals in conditionals, over buffers with overlapping views, eagerly and as graphs.
   local n <const> = 48
+  -- Buffers are used in groups of four, so that there is work that lies beside other work, in loops, too.
+  local groups <const> = 3
   local function program(seed)
     local random = support.random(seed)
     local function pick(limit) return random(1, limit) end
@@ -777,8 +779,8 @@ describe("conditional nodes", function()
       return cell_count
     end
     local list
-    local function plain(i)
-      local kind, a, b = pick(5), pick(4), pick(4)
+    local function plain(i, group)
+      local kind, a, b = pick(5), group + pick(4), group + pick(4)
       local length = pick(n // 2)
       local at, from = pick(n - length), pick(n - length)
       return function(set)
@@ -793,10 +795,10 @@ describe("conditional nodes", function()
         end
       end
     end
-    local function conditional(depth)
-      local kind, from, value = pick(4), pick(4), cell()
+    local function conditional(depth, group)
+      local kind, from, value = pick(4), group + pick(4), cell()
       local at = pick(n)
-      local first, second = list(pick(4), depth + 1), list(pick(3), depth + 1)
+      local first, second = list(pick(4), depth + 1, group), list(pick(3), depth + 1, group)
       local position, has_else = pick(#first), pick(2) == 1
       local function begin(set, limit)
         mod.choose:launch(one, set.view(from, at, 1), set.cell(value), limit)
@@ -819,10 +821,11 @@ describe("conditional nodes", function()
           has_else and function() set.run(second) end or nil)
       end
     end
-    function list(count, depth)
+    function list(count, depth, group)
       local made = {}
       for i = 1, count do
-        made[i] = depth < 4 and pick(10) <= 4 and conditional(depth) or plain(i)
+        local one_of = depth <= 2 and 4 * (pick(groups) - 1) or group
+        made[i] = depth < 4 and pick(10) <= 4 and conditional(depth, one_of) or plain(i, one_of)
       end
       return made
     end
@@ -832,7 +835,7 @@ describe("conditional nodes", function()
   local function fresh(cell_count)
     local views, cells = {}, dev:buffer("i32", cell_count):fill(0)
     local set = {}
-    for i = 1, 4 do
+    for i = 1, 4 * groups do
       set[i] = dev:buffer("i32", n):fill(i)
     end
     local function keep(v)
@@ -850,7 +853,7 @@ describe("conditional nodes", function()
       for _, v in ipairs(views) do
         v:close()
       end
-      for i = 1, 4 do
+      for i = 1, 4 * groups do
         set[i]:close()
       end
       cells:close()
@@ -869,7 +872,7 @@ describe("conditional nodes", function()
       for round = 1, 2 do
         eager.run(operations)
         g:launch()
-        for i = 1, 4 do
+        for i = 1, 4 * groups do
           local is_same = eager[i]:bytes() == captured[i]:bytes()
           assert.is_true(is_same, ("seed %d, round %d, buffer %d"):format(seed, round, i))
         end
