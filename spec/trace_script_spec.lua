@@ -4,8 +4,8 @@ local support = require "spec.support"
 describe("a trace of a script", function()
   teardown(support.close_all)
 
-  local function run(text, options)
-    local output, code = support.script(text, options)
+  local function run(text)
+    local output, code = support.script(text)
     assert.equal(0, code, output)
     return output
   end

@@ -505,21 +505,24 @@ static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, int graph, i
     return submit;
 }
 
-/* It may have to be made anew on the device. */
-static void collect_for(lua_State *L, struct gpu_graph *graph) {
-    if (gpu_graph_wants_collect(graph)) {
-        lua_gc(L, LUA_GCCOLLECT);
-    }
-}
-
 bool gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int graph, int options) {
-    collect_for(L, gpu_lua_check_graph(L, g, graph));
     struct gpu_op **op =
         gpu_lua_is_result_wanted(gpu_lua_call(L, &g->caller)) ? gpu_lua_op_new(L, g) : NULL;
     int top = lua_gettop(L);
     struct gpu_submit submit = submit_for(L, g, graph, options, "launch");
     struct gpu_error error;
-    if (gpu_graph_launch(gpu_lua_check_graph(L, g, graph), &submit, op, &error)) {
+    gpulua_status status = gpu_graph_launch(gpu_lua_check_graph(L, g, graph), &submit, op, &error);
+    if (__builtin_expect(status != GPULUA_OK, 0)) {
+        if (op) {
+            *op = NULL;
+        }
+        /* It may have had to be made anew on the device. */
+        if (!submit.capture && gpu_lua_graph_collect(L, &error)) {
+            submit = submit_for(L, g, graph, options, "launch");
+            status = gpu_graph_launch(gpu_lua_check_graph(L, g, graph), &submit, op, &error);
+        }
+    }
+    if (status) {
         if (op) {
             *op = NULL;
         }
@@ -548,10 +551,15 @@ int gpu_lua_graph_upload(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     gpu_lua_check_eager(L, g, gpu_graph_device(check_graph(L, g)), "an upload");
     lua_settop(L, 2);
-    collect_for(L, check_graph(L, g));
-    struct gpu_submit submit = submit_for(L, g, 1, lua_isnil(L, 2) ? 0 : 2, "upload");
+    int options = lua_isnil(L, 2) ? 0 : 2;
+    struct gpu_submit submit = submit_for(L, g, 1, options, "upload");
     struct gpu_error error;
-    if (gpu_graph_upload(check_graph(L, g), &submit, &error)) {
+    gpulua_status status = gpu_graph_upload(check_graph(L, g), &submit, &error);
+    if (status && gpu_lua_graph_collect(L, &error)) {
+        submit = submit_for(L, g, 1, options, "upload");
+        status = gpu_graph_upload(check_graph(L, g), &submit, &error);
+    }
+    if (status) {
         gpu_lua_throw(L, &error);
     }
     lua_settop(L, 1);

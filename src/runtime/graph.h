@@ -120,8 +120,6 @@ void gpu_graph_info(const struct gpu_graph *graph, struct gpu_graph_info *info);
 /* Ends for the device, not for scripts, the graph that was launched longest ago: its next launch
  * makes it anew there. False: there is none. */
 bool gpu_graphs_evict(struct gpu_device *device);
-/* Is it not there any more, and would it be again only if garbage were collected before that? */
-bool gpu_graph_wants_collect(struct gpu_graph *graph);
 /* All nodes as one operation on submit->stream, behind what conflicts with any of them. With
  * submit->capture its nodes become that capture's. UseAfterFree: a block of it was freed.
  * OutOfBudget: it is not there any more, and there is no room for it. Blocks while the ring is full

@@ -458,7 +458,8 @@ static uint32_t see_block(struct seen *seen, const struct gpu_block *block) {
     if (place && *place == GPU_NODE_NONE &&
         gpu_graph_grow((void **)&seen->shadows, &seen->capacity, seen->count,
                        sizeof *seen->shadows)) {
-        seen->shadows[ *place = seen->count++] = NULL;
+        *place = seen->count++;
+        seen->shadows[*place] = NULL;
     }
     return place ? *place : GPU_NODE_NONE;
 }

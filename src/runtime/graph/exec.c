@@ -198,12 +198,6 @@ static void unreserve(struct gpu_graph *graph) {
     graph->made.device_bytes = 0;
 }
 
-static uint64_t node_bytes(const struct gpu_graph *graph) {
-    struct graph_totals totals = {0};
-    gpu_graph_count(&graph->body, &totals);
-    return (uint64_t)totals.node_count * graph->device->facts.graph_node_bytes;
-}
-
 static bool lacks_room(const struct gpu_device *device, uint64_t byte_count) {
     uint64_t limit = device->account.limit_bytes, used = device->account.used_bytes;
     uint64_t passing = device->stats.graph_bytes + device->stats.bytes_pending;
@@ -218,11 +212,6 @@ bool gpu_graph_lacks_room(struct gpu_device *device, uint64_t byte_count) {
     return lacks_room(device, byte_count);
 }
 
-bool gpu_graph_wants_collect(struct gpu_graph *graph) {
-    GPU_ENTER(graph->device);
-    return !graph->made.is_there && gpu_graph_lacks_room(graph->device, node_bytes(graph));
-}
-
 gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error) {
     struct gpu_device *device = graph->device;
     struct graph_totals totals = {0};
@@ -231,7 +220,7 @@ gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error) {
         return status;
     }
     gpu_graph_count(&graph->body, &totals);
-    status = reserve(graph, node_bytes(graph), error);
+    status = reserve(graph, (uint64_t)totals.node_count * device->facts.graph_node_bytes, error);
     if (status) {
         return status;
     }
