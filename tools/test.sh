@@ -7,7 +7,7 @@
 # From the environment: BUILD, DEVICE; ISOLATE (transports, default "none process thread"; "" leaves the specs out);
 # NVRTC_CHECK (program that compiles kernels; "" leaves that out), BUSTED (busted's script), BUSTED_FLAGS (more arguments
 # for it, say --filter=npy); TEST_TIMEOUT_S (per run); TEST_JOBS (runs at a time); TEST_LOGS (folder, absolute, for what
-# the runs say; default test in BUILD).
+# the runs say; default test in BUILD). Beside what specs say lies how long each test took, NAME.times.
 set -u
 BUILD=${BUILD:-build}
 DEVICE=${DEVICE:-cpu}
@@ -60,7 +60,8 @@ run() {
     name=$1 log=$2
     shift 2
     export GPULUA_TEST_CURRENT="${log%.log}.current"
-    rm -f "$GPULUA_TEST_CURRENT"
+    export GPULUA_TEST_TIMES="${log%.log}.times"
+    rm -f "$GPULUA_TEST_CURRENT" "$GPULUA_TEST_TIMES"
     timed "$@" > "$log" 2>&1
     status=$?
     case "$status $name" in

@@ -95,7 +95,8 @@ static const struct {
     {.name = "a table of any length", .error = "table.insert takes no table with __len"},
     {.name = "a table that is moved for ever", .error = "table.move moves up to"},
     {.name = "a table of any length, joined", .error = "table.concat takes no table with __len"},
-    {.name = "a flood of tasks", .error = "not enough memory"},
+    /* With sanitizers a slow machine has not made enough of them in that many steps. */
+    {.name = "a flood of tasks", .error = "not enough memory", .may_succeed = IS_SANITIZED},
     {.name = "weak keys in a chain", .error = "a sandbox has no __mode"},
     {.name = "weak keys that come later", .error = "not enough memory"},
     {.name = "keys that hash alike", .error = "not enough memory"},
@@ -368,8 +369,8 @@ static const struct script hostile[] = {
     {"lengths of long texts",
      "local s = ('x'):rep(4 << 20) s = s .. s while true do utf8.len(s) end"},
     {"offsets in long texts",
-     "local s = ('\\u{80}'):rep(1 << 21) s = s .. s while true do utf8.offset(s, -1, 1 << 22) "
-     "utf8.offset(s, 1 << 22) end"},
+     "local s = ('\\u{80}'):rep(1 << 21) while true do utf8.offset(s, -1 << 21) "
+     "utf8.offset(s, 1 << 21) end"},
     {"formats that are long", "local t = {} for i = 1, 100000 do t[i] = 1e308 end while true do "
                               "pcall(string.format, ('%.99f'):rep(100000), table.unpack(t)) end"},
     {"packs that are long", "local f = ('x'):rep(1 << 22) while true do pcall(string.packsize, f) "
