@@ -1,5 +1,7 @@
 -- What runs the suite ends when it is told to, and all that it has started with it.
 
+local lfs = require "lfs"
+
 local built = require "spec.built"
 local support = require "spec.support"
 
@@ -27,4 +29,47 @@ describe("tools/test.sh", function()
       assert.equal(0, status)
     end)
   end
+
+  it("runs each file on each transport by itself, says what failed, and adds up", function()
+    if support.isolation() ~= "none" or support.is_checked() then
+      pending "once is enough"
+    end
+    local folder = built.folder()
+    support.write_file(folder .. "/gpulua", [[#!/bin/sh
+      for last; do :; done
+      echo "$GPULUA_ISOLATE ${GPULUA_CHECK:-0} $last" >> "$GPULUA_BUILD/ran"
+      case $GPULUA_ISOLATE:${GPULUA_CHECK:-0}:$last in
+      none:0:*/wait_spec.lua) echo "what went wrong"; echo "1 passed, 2 failed, 0 skipped"; exit 1 ;;
+      none:0:*/op_spec.lua) exit 3 ;;
+      process:0:*/op_spec.lua) echo "0 passed, 0 failed, 0 skipped" ;;
+      process:0:*/why_spec.lua) echo "5 passed, 0 failed, 0 skipped"; exit 1 ;;
+      *) echo "2 passed, 0 failed, 1 skipped" ;;
+      esac
+    ]])
+    local output, status = built.run([[chmod +x %s/gpulua; : > %s/ran
+      BUILD=%s ISOLATE="none process" DEVICE=cpu NVRTC_CHECK= TEST_JOBS=2 sh tools/test.sh]], folder, folder, folder)
+    local files = {}
+    for name in lfs.dir "spec" do
+      files[#files + 1] = name:match "_spec%.lua$" and "spec/" .. name or nil
+    end
+    local ran = {}
+    for line in io.lines(folder .. "/ran") do
+      assert.is_nil(ran[line], line)
+      ran[line] = true
+    end
+    for _, isolate in ipairs { "none", "process" } do
+      for _, file in ipairs(files) do
+        assert.truthy(ran[("%s 0 %s"):format(isolate, file)], file)
+      end
+      assert.truthy(ran[isolate .. " 1 spec/update_spec.lua"])
+    end
+    os.execute("rm -r " .. folder)
+    assert.equal(1, status)
+    assert.truthy(output:find("--- spec/wait_spec.lua on cpu, none failed\nwhat went wrong\n", 1, true), output)
+    assert.truthy(output:find("--- spec/op_spec.lua on cpu, none failed: exit status 3", 1, true), output)
+    assert.truthy(output:find("--- spec/op_spec.lua on cpu, process failed: ran no test", 1, true), output)
+    assert.truthy(output:find("--- spec/why_spec.lua on cpu, process failed: exit status 1", 1, true), output)
+    local fine = 2 * (#files + 1) - 4
+    assert.equal(("%d passed, 5 failed, %d skipped"):format(2 * fine + 1 + 5, fine), output:match "([^\n]*)\n$")
+  end)
 end)

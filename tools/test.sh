@@ -1,8 +1,9 @@
 #!/bin/sh
 # Runs the suite: tools/test.sh [C test programs...]
-# C programs, many of which watch the time; then the specs under build/gpulua on every transport, and some of them in check
-# mode, as many of these at a time as there are processors, because they wait as much as they work. The last line is the sum
-# of all counts, "N passed, N failed, N skipped"; the exit status is 1 when something failed.
+# C programs, many of which watch the time; then each file of specs in a process of its own under build/gpulua, on every
+# transport, and specs of the order of work in check mode, as many at a time as there are processors, because they wait as
+# much as they work. The last line is the sum of all counts, "N passed, N failed, N skipped"; the exit status is 1 when
+# something failed.
 #
 # From the environment: BUILD, DEVICE; ISOLATE (transports, default "none process thread"; "" leaves the specs out);
 # NVRTC_CHECK (program that compiles kernels; "" leaves that out), BUSTED (busted's script), BUSTED_FLAGS (more arguments
@@ -14,7 +15,7 @@ DEVICE=${DEVICE:-cpu}
 ISOLATE=${ISOLATE-none process thread}
 BUSTED=${BUSTED:-$(command -v busted)}
 BUSTED=${BUSTED:-/usr/bin/busted}
-TEST_TIMEOUT_S=${TEST_TIMEOUT_S:-2700}
+TEST_TIMEOUT_S=${TEST_TIMEOUT_S:-900}
 TEST_JOBS=${TEST_JOBS:-$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)}
 case $TEST_JOBS in
 *[!0-9]* | 0*) echo "tools/test.sh: TEST_JOBS is '$TEST_JOBS': how many runs at a time, at least 1" >&2; exit 2 ;;
@@ -130,27 +131,34 @@ kernels=
 case " $ISOLATE " in
 *" none "*) [ -z "${NVRTC_CHECK:-}" ] || [ "$DEVICE" != cpu ] || kernels=$logs/kernels ;;
 esac
+[ -z "$kernels" ] || rm -rf "$kernels"
 
-# Two runs at once take the files from both ends: each compiles half of the kernels, and finds the others' compiled.
+files=$(find spec -name '*_spec.lua' | sort)
+# On a GPU this one counts what everybody has there.
+alone=
+[ "$DEVICE" = cpu ] || alone=spec/resource_spec.lua
+
+# run_specs TRANSPORT FILE
 run_specs() {
-    name="specs on $DEVICE, transport $1" log=$logs/specs-$1.log files=$(find spec -name '*_spec.lua' | sort)
-    [ "$1" != process ] || files=$(echo "$files" | sort -r)
-    echo "$name, some minutes: ${log#"$PWD/"}"
-    if [ -n "$kernels" ] && [ "$1" = none ]; then
-        rm -rf "$kernels"
-        mkdir -p "$kernels"
-        set -- "$1" GPULUA_KERNELS="$kernels" --helper=tools/kernels_seen.lua
+    log=$logs/$1-$(basename "$2" .lua).log
+    name="$2 on $DEVICE, $1" file=$2
+    set -- GPULUA_ISOLATE="$1"
+    if [ -n "$kernels" ] && [ "$1" = GPULUA_ISOLATE=none ]; then
+        mkdir -p "$kernels/$(basename "$file")"
+        set -- "$@" GPULUA_KERNELS="$kernels/$(basename "$file")"
+        helper=--helper=tools/kernels_seen.lua
+    else
+        helper=
     fi
     # shellcheck disable=SC2086
-    run "$name" "$log" env GPULUA_ISOLATE="$1" ${2:+"$2"} "$BUILD/gpulua" "$BUSTED" --ignore-lua \
-        -o tools/busted_output.lua ${3:-} ${BUSTED_FLAGS:-} $files
+    run "$name" "$log" env "$@" "$BUILD/gpulua" "$BUSTED" --ignore-lua -o tools/busted_output.lua $helper \
+        ${BUSTED_FLAGS:-} "$file"
 }
 
-# Check mode, on the specs about the order of work (on CUDA by hashes). Another seed with every run would tell more, and
-# fail at times that nobody can find again.
+# Check mode, on the specs about the order of work (on CUDA by hashes), in one process. Another seed with every run would
+# tell more, and fail at times that nobody can find again.
 run_checked() {
-    name="specs on $DEVICE in check mode, transport $1" log=$logs/specs-check-$1.log isolate=$1
-    echo "$name: ${log#"$PWD/"}"
+    name="specs on $DEVICE in check mode, $1" log=$logs/check-$1.log isolate=$1
     set -- spec/hazard_spec.lua spec/range_spec.lua spec/stream_spec.lua spec/op_spec.lua spec/control_spec.lua
     [ "$DEVICE" != cpu ] || set -- "$@" spec/programs_spec.lua spec/graph_programs_spec.lua spec/temporary_spec.lua \
         spec/update_spec.lua
@@ -158,16 +166,22 @@ run_checked() {
         -o tools/busted_output.lua "$@"
 }
 
-# What the CPU device takes, CUDA must take too: every kernel of the specs, examples and the manual, compiled by NVRTC.
+# What the CPU device takes, CUDA must take too: every kernel of the specs, examples and the manual, compiled by NVRTC,
+# those that are alike once.
 run_kernels() {
-    waited=0
-    while [ ! -e "$logs/taken/specs-none/over" ] && [ "$waited" -lt "$TEST_TIMEOUT_S" ]; do
-        sleep 1
-        waited=$((waited + 1))
+    for file in $files; do
+        waited=0
+        while [ ! -e "$logs/taken/none:$(echo "$file" | tr / -)/over" ] && [ "$waited" -lt "$TEST_TIMEOUT_S" ]; do
+            sleep 1
+            waited=$((waited + 1))
+        done
     done
     if lua5.4 tools/kernels.lua "$kernels" examples/*.lua examples/project/src/*.lua bench/*.lua \
         docs/tutorial.md docs/howto/*.md > /dev/null 2> "$logs/kernels.log"; then
-        run "kernels of specs and examples with NVRTC" "$logs/kernels.log" "$NVRTC_CHECK" "$kernels"/*.cu
+        # shellcheck disable=SC2046
+        run "kernels of specs and examples with NVRTC" "$logs/kernels.log" "$NVRTC_CHECK" \
+            $(cd "$kernels" && find . -name '*.cu' -exec sha256sum {} + | sort | awk -v "at=$kernels" \
+                '!seen[$1]++ { print at "/" $2 }')
     else
         echo "--- kernels of specs and examples were not found"
         cat "$logs/kernels.log"
@@ -175,27 +189,29 @@ run_kernels() {
     fi
 }
 
-jobs=
-if [ -n "$ISOLATE" ] && [ -n "$(find spec -name '*_spec.lua')" ]; then
-    for isolate in $ISOLATE; do
-        jobs="$jobs specs-$isolate"
+# TRANSPORT:FILE each, or TRANSPORT:checked; the kernels when those that have them are over, or nearly, and others are left.
+jobs='' transports=0
+for isolate in ${files:+$ISOLATE}; do
+    jobs="$jobs $isolate:checked"
+    for file in $files; do
+        [ "$file" = "$alone" ] || jobs="$jobs $isolate:$file"
     done
-    for isolate in $ISOLATE; do
-        jobs="$jobs checked-$isolate"
-    done
-    [ -z "$kernels" ] || jobs="$jobs kernels"
-fi
+    transports=$((transports + 1))
+    [ "$transports" -ne 2 ] || jobs="$jobs ${kernels:+kernels}"
+done
+[ "$transports" -ne 1 ] || jobs="$jobs ${kernels:+kernels}"
 
 # Each takes the next one that nobody has taken.
 take_jobs() {
     for job in $jobs; do
-        mkdir "$logs/taken/$job" 2> /dev/null || continue
+        taken=$logs/taken/$(echo "$job" | tr / -)
+        mkdir "$taken" 2> /dev/null || continue
         case $job in
-        specs-*) run_specs "${job#specs-}" ;;
-        checked-*) run_checked "${job#checked-}" ;;
+        *:checked) run_checked "${job%:*}" ;;
         kernels) run_kernels ;;
+        *) run_specs "${job%:*}" "${job#*:}" ;;
         esac
-        : > "$logs/taken/$job/over"
+        : > "$taken/over"
     done
 }
 
@@ -217,7 +233,12 @@ running=$takers
 wait
 running=
 for job in $jobs; do
-    [ -e "$logs/taken/$job/over" ] || { echo "--- $job was not run to its end"; echo "0 1 0" >> "$logs/counts"; }
+    [ ! -e "$logs/taken/$(echo "$job" | tr / -)/over" ] || continue
+    echo "--- $job was not run to its end"
+    echo "0 1 0" >> "$logs/counts"
+done
+for isolate in ${alone:+$ISOLATE}; do
+    run_specs "$isolate" "$alone"
 done
 
 passed=0 failed=0 skipped=0
