@@ -294,6 +294,157 @@ describe("check mode", function()
       end))
     end)
 
+    describe("and host memory", function()
+      local h, other
+      setup(function()
+        h, other = dev:host("i32", n, { label = "h" }), dev:host("i32", n)
+        for _, host in ipairs { h, other } do
+          host:fill(0)
+        end
+      end)
+
+      local writes = {
+        ["host_buffer[i]"] = function() h[n] = 1 end,
+        ["host_buffer:fill"] = function() h:fill(1) end,
+        ["host_buffer:write"] = function() h:write({ 1, 2 }, n - 1) end,
+        ["host_buffer:copy"] = function() h:copy(other) end,
+      }
+      local reads = {
+        ["host_buffer[i]"] = function() return h[n] end,
+        ["host_buffer:read"] = function() return h:read(n, n) end,
+        ["host_buffer:bytes"] = function() return h:bytes(1, 1) end,
+        ["host_buffer:copy"] = function() return other:copy(h) end,
+      }
+      local function into(x) return h:copy(x) end
+      local function out_of(x) return x:copy(h) end
+
+      --- Both, as tasks of which neither knows the other, in either order.
+      local function both(work, touch)
+        local results = {}
+        for _, is_first in ipairs { true, false } do
+          results[#results + 1] = table.pack(outcome(function(x)
+            local function touches() touch() end
+            gpu.spawn(is_first and touches or work, x)
+            gpu.sleep(0)
+            gpu.spawn(is_first and work or touches, x)
+          end))
+        end
+        return results
+      end
+
+      for name, touch in pairs(writes) do
+        it(name .. " in one is a race with work of another that reads or writes there", function()
+          for _, work in ipairs { into, out_of } do
+            local results = both(work, touch)
+            for i, result in ipairs(results) do
+              assert.is_false(result[1])
+              support.is_error(result[2], "RaceFound", { i == 1 and "'copy' (" or "'" .. name .. "' (", "buffer 'h'",
+                i == 1 and "'" .. name .. "' (" or "'copy' (", "of another task" })
+            end
+          end
+        end)
+      end
+      for name, touch in pairs(reads) do
+        it(name .. " that is read in one is a race with work of another that writes there, and none with what reads",
+          function()
+            for i, result in ipairs(both(into, touch)) do
+              assert.is_false(result[1])
+              support.is_error(result[2], "RaceFound", { i == 1 and "'copy' (" or "'" .. name .. "' (", "buffer 'h'" })
+            end
+            for _, result in ipairs(both(out_of, touch)) do
+              assert.is_true(result[1], tostring(result[2]))
+            end
+          end)
+      end
+
+      it("are none where something orders them", function()
+        assert.is_true(outcome(function(x)
+          writes["host_buffer:fill"]()
+          gpu.spawn(into, x):await() -- what was before it was spawned
+          assert.equal(0, h[1]) -- it is over
+          local op = mod.put:launch(1, x, n, 3)
+          gpu.spawn(function()
+            op:await()
+            into(x)
+            h:await()
+            h[1] = 4
+          end):await()
+          for _, touch in pairs(writes) do
+            touch()
+          end
+          out_of(x)
+        end))
+      end)
+
+      it("are none between what scripts do themselves, which their variables may order", function()
+        assert.is_true(outcome(function()
+          for _, list in ipairs { writes, reads, writes } do
+            for _, touch in pairs(list) do
+              gpu.spawn(function() touch() end)
+            end
+          end
+        end))
+      end)
+
+      it("are one also where a line of a loop goes on behind what is known of it", function()
+        local function set(i, value) h[i] = value end
+        local ok, err = outcome(function(x)
+          set(1, 1)
+          gpu.spawn(function()
+            gpu.sleep(0)
+            out_of(x)
+          end)
+          set(1, 2) -- the same line, and who has been spawned does not know of it
+        end)
+        assert.is_false(ok)
+        support.is_error(err, "RaceFound", { "'copy' (", "buffer 'h'", "bytes 0 to 3", "'host_buffer[i]' (" })
+        assert.is_true(outcome(function(x)
+          set(1, 1)
+          set(1, 2)
+          gpu.spawn(function()
+            gpu.sleep(0)
+            out_of(x)
+          end):await()
+        end))
+        ok, err = outcome(function(x)
+          local op
+          gpu.spawn(function()
+            gpu.sleep(0)
+            op:await() -- who knows of this knows of what was before it
+            out_of(x)
+          end)
+          set(2, 1)
+          op = mod.put:launch(1, x, n, 3)
+          set(2, 2)
+        end)
+        assert.is_false(ok)
+        support.is_error(err, "RaceFound", { "'copy' (", "buffer 'h'", "bytes 4 to 7", "'host_buffer[i]' (" })
+      end)
+
+      it("take no more time and memory for each element the more there are", function()
+        local count = 100000
+        local long <close> = dev:host("i32", count, { label = "long" })
+        local start = support.now()
+        for i = count, 1, -1 do -- each in front of all that were before
+          long[i] = i
+        end
+        for i = 1, count do
+          long[i] = long[i] + 1
+        end
+        assert.truthy(support.now() - start < 10, support.now() - start)
+        local x <close> = dev:buffer("i32", count)
+        local ok, err = gpu.spawn(function()
+          gpu.spawn(function() x:copy(long) end)
+          gpu.sleep(0)
+          long[count] = 1
+        end):join()
+        assert.is_false(ok)
+        support.is_error(err, "RaceFound", { "buffer 'long'", ("bytes %d to %d"):format(4 * count - 4, 4 * count - 1) })
+        dev:synchronize()
+        assert.equal(2, long[1])
+      end)
+    end)
+
     it("that are captured are one too, also by bodies of conditional nodes and when it is captured again", function()
       local function capture(f)
         return function(x)

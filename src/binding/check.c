@@ -6,6 +6,7 @@
 
 #include "binding/deed.h"
 #include "binding/device.h"
+#include "binding/graph.h"
 #include "binding/order.h"
 
 /* A task, or what runs outside of tasks. */
@@ -15,6 +16,8 @@ struct strand {
     struct clock *known;       /* retained */
     struct clock *of_children; /* retained: what those that have ended knew */
     uint32_t child_count, op_count, read_count;
+    struct deed *touches[2]; /* retained: its newest read and write of its own; see touch */
+    uint64_t touched_at;
     char name[48]; /* the same in every run, whichever task runs first */
 };
 
@@ -27,7 +30,8 @@ struct check {
     uint64_t random;
     bool is_blind; /* memory was short: what is known is not all, and races are not looked for */
     struct strand outside;
-    struct clock *all; /* retained: the newest of every strand */
+    struct clock *all;   /* retained: the newest of every strand */
+    uint64_t told_count; /* how often somebody may have heard of what others have done */
     uint32_t strand_count;
     struct number *free_numbers; /* owned */
     uint32_t free_count, free_capacity;
@@ -39,6 +43,7 @@ struct check {
 
 static void learn(struct check *check, struct clock **clock, const struct clock *other,
                   uint32_t strand, uint64_t time) {
+    check->told_count++;
     check->is_blind = !gpu_lua_clock_learn(clock, other, strand, time) || check->is_blind;
 }
 
@@ -70,7 +75,15 @@ static void number_give(struct check *check, const struct strand *strand) {
     check->free_numbers[check->free_count++] = (struct number){strand->number, strand->time};
 }
 
+static void forget_touches(struct strand *strand) {
+    for (int i = 0; i < 2; i++) {
+        gpu_lua_deed_release(strand->touches[i]);
+        strand->touches[i] = NULL;
+    }
+}
+
 static void strand_finish(struct strand *strand) {
+    forget_touches(strand);
     gpu_lua_clock_release(strand->known);
     gpu_lua_clock_release(strand->of_children);
     strand->known = strand->of_children = NULL;
@@ -146,7 +159,16 @@ void gpu_lua_check_gone(struct gpulua *g, struct task *task) {
     }
 }
 
+static bool knows(const struct strand *strand, const struct deed *deed) {
+    return deed->strand == strand->number ||
+           gpu_lua_clock_time(strand->known, deed->strand) >= deed->time;
+}
+
+/* Who knows of it knows what it knew. */
 static void know(struct check *check, struct strand *strand, const struct deed *deed) {
+    if (knows(strand, deed)) {
+        return;
+    }
     learn(check, &strand->known, deed->known, deed->strand, deed->time);
 }
 
@@ -177,7 +199,7 @@ static void know_each(void *user, struct deed *deed) {
 void gpu_lua_check_know_buffer(struct gpulua *g, const struct gpu_ref *ref) {
     if (g->check && ref->block) {
         struct knower knower = {g->check, current(g)};
-        gpu_lua_trail_each(gpu_block_shadow(ref->block), ref->byte_offset,
+        gpu_lua_trail_each(*gpu_block_shadow(ref->block), ref->byte_offset,
                            ref->byte_offset + ref->byte_count, know_each, &knower);
     }
 }
@@ -243,6 +265,7 @@ int gpu_lua_check_task_seed(lua_State *L) {
 struct look {
     const struct strand *strand;
     const struct deed_use *use;
+    bool is_script;
     struct deed *earlier; /* borrowed; NULL: no race */
     bool earlier_writes;
     uint64_t byte_begin, byte_end;
@@ -251,8 +274,8 @@ struct look {
 static bool look_at(void *user, struct deed *earlier, bool earlier_writes, uint64_t byte_begin,
                     uint64_t byte_end) {
     struct look *look = user;
-    if (earlier->strand == look->strand->number ||
-        gpu_lua_clock_time(look->strand->known, earlier->strand) >= earlier->time) {
+    /* What scripts themselves do to host memory, variables of theirs may order. */
+    if (knows(look->strand, earlier) || (look->is_script && earlier->is_script)) {
         return true;
     }
     look->earlier = earlier;
@@ -283,16 +306,19 @@ static void fail_race(const struct deed *later, const struct look *look, struct 
     error->op.seq = later->seq;
 }
 
-/* Looks for races with what was there before, and notes it as one that was. NULL: `error`. */
-static struct deed *note(struct check *check, struct strand *strand,
-                         const struct gpu_submission *submission, struct gpu_error *error) {
+static struct deed *deed_of(const struct gpu_submission *submission, struct gpu_error *error) {
     struct deed *deed = gpu_lua_deed_create(submission);
     if (!deed) {
         gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to check '%s'",
                       submission->label);
-        return NULL;
     }
-    struct look look = {.strand = strand};
+    return deed;
+}
+
+/* Looks for races with what was there before, and notes it as what was. */
+static gpulua_status note(struct check *check, struct strand *strand, struct deed *deed,
+                          const struct gpu_submission *submission, struct gpu_error *error) {
+    struct look look = {.strand = strand, .is_script = deed->is_script};
     for (uint32_t i = 0; i < deed->use_count && !look.earlier && !check->is_blind; i++) {
         look.use = &deed->uses[i];
         if (!look.use->is_private) {
@@ -301,13 +327,15 @@ static struct deed *note(struct check *check, struct strand *strand,
     }
     if (look.earlier) {
         fail_race(deed, &look, error);
-        gpu_lua_deed_release(deed);
-        return NULL;
+        return error->code;
     }
-    deed->strand = strand->number;
-    deed->time = ++strand->time;
-    deed->known = gpu_lua_clock_retain(strand->known);
-    learn(check, &check->all, NULL, strand->number, strand->time);
+    if (!deed->time) {
+        deed->strand = strand->number;
+        deed->time = ++strand->time;
+        deed->known = gpu_lua_clock_retain(strand->known);
+        check->is_blind = !gpu_lua_clock_learn(&check->all, NULL, strand->number, strand->time) ||
+                          check->is_blind;
+    }
     for (uint32_t i = 0; i < deed->use_count; i++) {
         if (!deed->uses[i].is_private) {
             check->is_blind = !gpu_lua_trail_note((struct trail **)submission->uses[i].shadow,
@@ -315,6 +343,18 @@ static struct deed *note(struct check *check, struct strand *strand,
                               check->is_blind;
         }
     }
+    return GPULUA_OK;
+}
+
+/* The same for work: NULL, `error`, or what was noted, retained. */
+static struct deed *note_work(struct check *check, struct strand *strand,
+                              const struct gpu_submission *submission, struct gpu_error *error) {
+    struct deed *deed = deed_of(submission, error);
+    if (deed && note(check, strand, deed, submission, error)) {
+        gpu_lua_deed_release(deed);
+        return NULL;
+    }
+    check->told_count++;
     return deed;
 }
 
@@ -323,7 +363,7 @@ static gpulua_status on_submit(void *user, const struct gpu_submission *submissi
     struct gpulua *g = user;
     struct check *check = g->check;
     struct strand *strand = current(g);
-    struct deed *deed = note(check, strand, submission, error);
+    struct deed *deed = note_work(check, strand, submission, error);
     if (!deed) {
         return error->code;
     }
@@ -337,7 +377,7 @@ static gpulua_status on_submit(void *user, const struct gpu_submission *submissi
 static gpulua_status on_capture(void *user, const struct gpu_submission *submission,
                                 struct gpu_error *error) {
     struct gpulua *g = user;
-    struct deed *deed = note(g->check, current(g), submission, error);
+    struct deed *deed = note_work(g->check, current(g), submission, error);
     gpu_lua_deed_release(deed);
     return deed ? GPULUA_OK : error->code;
 }
@@ -350,6 +390,67 @@ static void on_op_gone(void *user, void *shadow) {
 static void on_block_gone(void *user, void *shadow) {
     (void)user;
     gpu_lua_trail_destroy(shadow);
+}
+
+/* ---- host buffers ---- */
+
+static bool is_same_line(const struct deed *deed, const struct gpu_submission *access) {
+    return deed->line == access->line && strcmp(deed->label, access->label) == 0 &&
+           strncmp(deed->source, access->source, sizeof deed->source - 1) == 0;
+}
+
+/* One deed is for many in a row from the same line, a loop over elements, while nobody can have
+ * heard of it: who knows of one knows of what there was at that time. */
+static gpulua_status touch(struct check *check, struct strand *strand,
+                           const struct gpu_submission *access, struct gpu_error *error) {
+    if (strand->touched_at != check->told_count) {
+        forget_touches(strand);
+        strand->touched_at = check->told_count;
+    }
+    struct deed **kept = &strand->touches[access->uses[0].access == WIRE_USE_WRITE];
+    if (*kept && is_same_line(*kept, access)) {
+        gpu_lua_deed_use(&(*kept)->uses[0], &access->uses[0]);
+        return note(check, strand, *kept, access, error);
+    }
+    struct deed *deed = deed_of(access, error);
+    if (!deed) {
+        return error->code;
+    }
+    deed->is_script = true;
+    gpulua_status status = note(check, strand, deed, access, error);
+    gpu_lua_deed_release(*kept);
+    *kept = status ? NULL : deed;
+    if (status) {
+        gpu_lua_deed_release(deed);
+    }
+    return status;
+}
+
+void gpu_lua_check_touch(struct gpulua *g, lua_State *L, const struct gpu_ref *ref,
+                         uint64_t byte_offset, uint64_t byte_count, bool is_write,
+                         const char *what) {
+    lua_Debug ar;
+    if (!g->check || !gpu_device_is_checked(gpu_block_device(ref->block)) || byte_count == 0) {
+        return;
+    }
+    gpu_lua_check_eager(L, g, gpu_block_device(ref->block),
+                        "reading or writing a host buffer from the script");
+    bool has_place = gpu_lua_where(L, &ar);
+    const struct gpu_seen_use use = {.shadow = gpu_block_shadow(ref->block),
+                                     .label = gpu_block_label(ref->block),
+                                     .block_number = gpu_block_number(ref->block),
+                                     .byte_begin = ref->byte_offset + byte_offset,
+                                     .byte_end = ref->byte_offset + byte_offset + byte_count,
+                                     .access = is_write ? WIRE_USE_WRITE : WIRE_USE_READ};
+    const struct gpu_submission access = {.label = what,
+                                          .source = has_place ? ar.short_src : "?",
+                                          .line = has_place ? ar.currentline : 0,
+                                          .uses = &use,
+                                          .use_count = 1};
+    struct gpu_error error;
+    if (touch(g->check, current(g), &access, &error)) {
+        gpu_lua_throw(L, &error);
+    }
 }
 
 /* ---- what was done ---- */

@@ -42,6 +42,12 @@ void gpu_lua_check_know_buffer(struct gpulua *g, const struct gpu_ref *ref);
 void gpu_lua_check_know_all(struct gpulua *g);
 /* The task is told by what runs now. */
 void gpu_lua_check_tell(struct gpulua *g, struct task *task);
+/* The script itself is about to read or write these bytes of a host buffer, by `what`, and has not
+ * waited yet for who uses them. Raises RaceFound where only time decides whether another task's
+ * work comes before or behind that. */
+void gpu_lua_check_touch(struct gpulua *g, lua_State *L, const struct gpu_ref *ref,
+                         uint64_t byte_offset, uint64_t byte_count, bool is_write,
+                         const char *what);
 /* Bytes that the script sees. */
 void gpu_lua_check_read(struct gpulua *g, lua_State *L, const struct gpu_ref *ref,
                         const void *bytes, size_t byte_count);

@@ -41,16 +41,18 @@ struct deed *gpu_lua_deed_create(const struct gpu_submission *submission) {
     deed->seq = submission->seq;
     deed->use_count = submission->use_count;
     for (uint32_t i = 0; i < deed->use_count; i++) {
-        const struct gpu_seen_use *seen = &submission->uses[i];
-        struct deed_use *use = &deed->uses[i];
-        use->block_number = seen->block_number;
-        use->byte_begin = seen->byte_begin;
-        use->byte_end = seen->byte_end;
-        use->access = seen->access;
-        use->is_private = seen->is_private;
-        snprintf(use->label, sizeof use->label, "%s", seen->label);
+        gpu_lua_deed_use(&deed->uses[i], &submission->uses[i]);
     }
     return deed;
+}
+
+void gpu_lua_deed_use(struct deed_use *use, const struct gpu_seen_use *seen) {
+    use->block_number = seen->block_number;
+    use->byte_begin = seen->byte_begin;
+    use->byte_end = seen->byte_end;
+    use->access = seen->access;
+    use->is_private = seen->is_private;
+    snprintf(use->label, sizeof use->label, "%s", seen->label);
 }
 
 struct deed *gpu_lua_deed_retain(struct deed *deed) {
@@ -215,6 +217,32 @@ static bool fill_gaps(struct trail *trail, uint64_t byte_begin, uint64_t byte_en
     return true;
 }
 
+static bool is_same(const struct range *a, const struct range *b) {
+    return a->byte_end == b->byte_begin && a->write == b->write && a->read_count == b->read_count &&
+           (a->read_count == 0 ||
+            memcmp(a->reads, b->reads, a->read_count * sizeof *a->reads) == 0);
+}
+
+/* Those from `first` to behind `last`, and their neighbours, are one where they are the same. */
+static void join(struct trail *trail, uint32_t first, uint32_t last) {
+    uint32_t kept = first > 0 ? first - 1 : 0;
+    uint32_t end = last < trail->count ? last + 1 : trail->count, at = kept + 1;
+    for (; at < end; at++) {
+        struct range *range = &trail->ranges[at];
+        if (is_same(&trail->ranges[kept], range)) {
+            trail->ranges[kept].byte_end = range->byte_end;
+            range_finish(range);
+        } else {
+            trail->ranges[++kept] = *range;
+        }
+    }
+    if (kept + 1 < at) {
+        memmove(&trail->ranges[kept + 1], &trail->ranges[at],
+                (trail->count - at) * sizeof trail->ranges[0]);
+        trail->count -= at - kept - 1;
+    }
+}
+
 bool gpu_lua_trail_note(struct trail **made, const struct deed_use *use, struct deed *deed) {
     struct trail *trail = *made ? *made : calloc(1, sizeof *trail);
     if (!trail) {
@@ -232,6 +260,7 @@ bool gpu_lua_trail_note(struct trail **made, const struct deed_use *use, struct 
         }
     }
     if (!(use->access & WIRE_USE_WRITE) || end == first) {
+        join(trail, first, end);
         return true;
     }
     for (uint32_t i = first + 1; i < end; i++) {
@@ -245,5 +274,6 @@ bool gpu_lua_trail_note(struct trail **made, const struct deed_use *use, struct 
     memmove(&trail->ranges[first + 1], &trail->ranges[end],
             (trail->count - end) * sizeof trail->ranges[0]);
     trail->count -= end - first - 1;
+    join(trail, first, first + 1);
     return true;
 }

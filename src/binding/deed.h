@@ -22,6 +22,7 @@ struct deed {
     char label[64], source[64];
     int line;
     uint64_t stream, seq;
+    bool is_script;              /* no operation: what the script itself does to a host buffer */
     struct gpu_seen_wait *waits; /* owned */
     uint32_t wait_count;
     uint32_t use_count;
@@ -30,6 +31,7 @@ struct deed {
 
 /* NULL: no memory. Strand, time, known and name are the caller's to fill. */
 struct deed *gpu_lua_deed_create(const struct gpu_submission *submission);
+void gpu_lua_deed_use(struct deed_use *use, const struct gpu_seen_use *seen);
 struct deed *gpu_lua_deed_retain(struct deed *deed);
 void gpu_lua_deed_release(struct deed *deed); /* NULL is fine */
 
@@ -44,7 +46,8 @@ void gpu_lua_trail_look(const struct trail *trail, const struct deed_use *use,
 /* The same for every use of a range, whichever. */
 void gpu_lua_trail_each(const struct trail *trail, uint64_t byte_begin, uint64_t byte_end,
                         void (*visit)(void *user, struct deed *deed), void *user);
-/* *trail may be NULL: it is made. False: no memory. */
+/* *trail may be NULL: it is made. What one deed does to bytes in a row is one range. False: no
+ * memory. */
 bool gpu_lua_trail_note(struct trail **trail, const struct deed_use *use, struct deed *deed);
 void gpu_lua_trail_destroy(struct trail *trail);
 

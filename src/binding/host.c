@@ -53,6 +53,10 @@ static int get_ready(lua_State *L, int status, lua_KContext context) {
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
     uint64_t offset = offset_at(L, buffer);
     gpu_lua_check_eager(L, g, gpu_block_device(buffer->ref.block), "reading a host buffer");
+    if (status == LUA_OK) {
+        gpu_lua_check_touch(g, L, &buffer->ref, offset, buffer->elem_bytes, false,
+                            "host_buffer[i]");
+    }
     if (!gpu_ref_is_idle(&buffer->ref, false)) {
         gpu_lua_wait_idle(L, g, buffer, false, get_ready);
         gpu_lua_check_contents(L, buffer);
@@ -94,6 +98,9 @@ static int set_ready(lua_State *L, int status, lua_KContext context) {
     uint64_t offset = offset_at(L, buffer);
     if (reason) {
         gpu_lua_bad_element(L, 3, (uint64_t)lua_tointeger(L, 2), buffer->ref.type, reason);
+    }
+    if (status == LUA_OK) {
+        gpu_lua_check_touch(g, L, &buffer->ref, offset, buffer->elem_bytes, true, "host_buffer[i]");
     }
     gpu_lua_wait_idle(L, g, buffer, true, set_ready);
     memcpy(gpu_lua_host_bytes(buffer) + offset, value, buffer->elem_bytes);

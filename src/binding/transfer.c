@@ -205,10 +205,25 @@ static void copy_from(lua_State *L, struct gpulua *g, struct buffer *to, uint64_
     }
 }
 
+/* Elements of a host buffer, before anything is waited for; of others nothing. As many as it has.
+ */
+static void touch(struct gpulua *g, lua_State *L, const struct buffer *buffer, uint64_t first,
+                  uint64_t count, bool is_write, const char *what) {
+    if (is_host(buffer) && first < buffer->elem_count) {
+        uint64_t left = buffer->elem_count - first;
+        gpu_lua_check_touch(g, L, &buffer->ref, first * buffer->elem_bytes,
+                            (count < left ? count : left) * buffer->elem_bytes, is_write, what);
+    }
+}
+
 /* From one host buffer to another no device is needed: behind what the device does with them. */
-static void wait_for_hosts(lua_State *L, struct gpulua *g, const struct buffer *to,
-                           struct buffer *from, lua_KFunction k) {
+static void wait_for_hosts(lua_State *L, struct gpulua *g, int status, const struct buffer *to,
+                           uint64_t first, struct buffer *from, lua_KFunction k) {
     if (is_host(to) && is_host(from)) {
+        if (status == LUA_OK) {
+            touch(g, L, from, 0, from->elem_count, false, "host_buffer:copy");
+            touch(g, L, to, first, from->elem_count, true, "host_buffer:copy");
+        }
         gpu_lua_wait_idle(L, g, from, false, k);
         gpu_lua_check_contents(L, from);
         gpu_lua_wait_idle(L, g, to, true, k);
@@ -302,8 +317,13 @@ static int write_ready(lua_State *L, int status, lua_KContext context) {
         gpu_lua_buffer_check_open(L, buffer);
     }
     if (lua_type(L, 2) == LUA_TUSERDATA) {
-        wait_for_hosts(L, g, buffer, gpu_lua_check_buffer(L, g, 2), write_ready);
+        wait_for_hosts(L, g, status, buffer, first, gpu_lua_check_buffer(L, g, 2), write_ready);
     } else if (is_host(buffer)) {
+        if (g->check && status == LUA_OK) {
+            uint64_t count = data_count(L, g, buffer, first, 2);
+            gpu_lua_buffer_check_open(L, buffer); /* __len may be anything */
+            touch(g, L, buffer, first, count, true, "host_buffer:write");
+        }
         gpu_lua_wait_idle(L, g, buffer, true, write_ready);
     }
     gpu_lua_buffer_put(L, g, buffer, first, 2);
@@ -341,7 +361,7 @@ static int copy_ready(lua_State *L, int status, lua_KContext context) {
                            (unsigned long long)from->elem_count,
                            (unsigned long long)to->elem_count);
     }
-    wait_for_hosts(L, g, to, from, copy_ready);
+    wait_for_hosts(L, g, status, to, 0, from, copy_ready);
     copy_from(L, g, to, 0, to->elem_count, from, "argument 1 of copy");
     lua_settop(L, 1);
     return 1;
@@ -370,6 +390,9 @@ static int fill_ready(lua_State *L, int status, lua_KContext context) {
         gpu_lua_bad_value(L, 2, buffer->ref.type, reason, "argument 1 of fill");
     }
     if (is_host(buffer)) {
+        if (status == LUA_OK) {
+            touch(g, L, buffer, 0, buffer->elem_count, true, "host_buffer:fill");
+        }
         gpu_lua_wait_idle(L, g, buffer, true, fill_ready);
         uint8_t *bytes = gpu_lua_host_bytes(buffer);
         for (uint64_t i = 0; i < buffer->elem_count; i++) {
@@ -553,6 +576,7 @@ static int read_start(lua_State *L, const char *what, bool as_bytes) {
     lua_pushboolean(L, as_bytes);
     transfer_new(L, g, buffer, first, count);
     lua_createtable(L, as_bytes ? 1 : (int)count, 0);
+    touch(g, L, buffer, first, count, false, as_bytes ? "host_buffer:bytes" : "host_buffer:read");
     return read_chunk(L, LUA_OK, 0);
 }
 
