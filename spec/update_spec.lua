@@ -382,6 +382,14 @@ describe("a graph", function()
       refuses({ [1] = x }, { "a buffer's label", "got number" })
       refuses({ ["add.a"] = 2 }, { "'add.a' is ambiguous in the graph step", "'add#1.a', 'add#2.a'" })
       refuses({ same = x }, { "'same' is ambiguous", "allocation" })
+      local again <close> = dev:capture(function()
+        for _ = 1, 3 do
+          add:launch(n, same1, same2, n, 1)
+        end
+      end)
+      local ok, err = pcall(again.bind, again, { same = x })
+      assert.is_false(ok)
+      assert.equal(2, select(2, err.message:gsub("allocation", ""))) -- each once
       refuses({ ["add#3.a"] = 2 }, { "has no 'add#3.a'" })
       refuses({ ["add#0.a"] = 2 }, { "has no 'add#0.a'" })
       refuses({ ["add#1.q"] = 2 }, { "has no 'add#1.q'" })

@@ -190,15 +190,28 @@ static uint32_t chosen(const struct choice *choice, uint32_t k) {
     return choice->names ? choice->names->list[choice->first + k].at : k;
 }
 
+/* Was it among those in front of the k-th? */
+static bool has_origin(const struct search *search, const struct choice *choice, uint32_t k,
+                       const char *name, uint64_t origin) {
+    for (uint32_t i = 0; i < k; i++) {
+        const struct graph_ref *ref = &search->body->refs[chosen(choice, i)];
+        if (ref->origin == origin && gpu_label_is(ref->name, ref->is_name_cut, name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void find_label(struct search *search, const char *name) {
     const struct graph_body *body = search->body;
     uint64_t origin = 0;
     size_t bytes = strnlen(name, GPU_BLOCK_LABEL_BYTES - 1);
     struct choice choice = choose(search, name, bytes, true);
-    for (uint32_t k = 0; k < choice.count; k++) {
+    for (uint32_t k = 0; k < choice.count && !search->candidates.is_cut; k++) {
         const struct graph_ref *ref = &body->refs[chosen(&choice, k)];
         if (ref->origin == 0 || ref->origin == origin ||
-            !gpu_label_is(ref->name, ref->is_name_cut, name)) {
+            !gpu_label_is(ref->name, ref->is_name_cut, name) ||
+            (origin != 0 && has_origin(search, &choice, k, name, ref->origin))) {
             continue;
         }
         origin = ref->origin;

@@ -176,7 +176,8 @@ void gpu_graph_release(struct gpu_graph *graph) {
 /* ---- launching ---- */
 
 /* The one that was freed, if there is one, is the culprit. */
-static gpulua_status check_blocks(const struct gpu_graph *graph, struct gpu_error *error) {
+static gpulua_status check_blocks(const struct gpu_graph *graph, const char *use,
+                                  struct gpu_error *error) {
     const struct graph_body *body = &graph->body;
     for (uint32_t i = 0; i < body->track_count; i++) {
         struct gpu_block *block = body->tracks[i].block;
@@ -185,7 +186,7 @@ static gpulua_status check_blocks(const struct gpu_graph *graph, struct gpu_erro
         if (block->byte_count > 0 && !is_there) {
             struct gpu_ref ref = {.block = block, .byte_count = block->byte_count};
             char what[160];
-            snprintf(what, sizeof what, "launch of graph%s%s%s", graph->label[0] ? " '" : "",
+            snprintf(what, sizeof what, "%s of graph%s%s%s", use, graph->label[0] ? " '" : "",
                      graph->label, graph->label[0] ? "'" : "");
             return gpu_ref_check(&ref, graph->device, what, error);
         }
@@ -206,7 +207,7 @@ static gpulua_status capture_again(struct gpu_graph *graph, const struct gpu_sub
         status = gpu_capture_check(submit->capture, label, error);
     }
     if (status == GPULUA_OK) {
-        status = check_blocks(graph, error);
+        status = check_blocks(graph, "launch", error);
     }
     if (status == GPULUA_OK) {
         status =
@@ -255,7 +256,7 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
     gpulua_status status = gpu_envelope_begin(
         &envelope, &named, opcode == WIRE_OP_GRAPH_UPLOAD ? "upload" : "graph", error);
     if (status == GPULUA_OK) {
-        status = check_blocks(graph, error);
+        status = check_blocks(graph, opcode == WIRE_OP_GRAPH_UPLOAD ? "upload" : "launch", error);
     }
     if (status == GPULUA_OK && !graph->made.is_there) {
         status = gpu_graph_send(graph, error);
