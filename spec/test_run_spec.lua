@@ -72,4 +72,26 @@ describe("tools/test.sh", function()
     local fine = 2 * (#files + 1) - 4
     assert.equal(("%d passed, 5 failed, %d skipped"):format(2 * fine + 1 + 5, fine), output:match "([^\n]*)\n$")
   end)
+
+  it("runs what a filter leaves, which is something", function()
+    if support.isolation() ~= "none" or support.is_checked() then
+      pending "once is enough"
+    end
+    local folder = built.folder()
+    support.write_file(folder .. "/gpulua", [[#!/bin/sh
+      for last; do :; done
+      case $*:$last in
+      *--filter=wanted*:*/wait_spec.lua) echo "2 passed, 0 failed, 0 skipped" ;;
+      *) echo "0 passed, 0 failed, 0 skipped" ;;
+      esac
+    ]])
+    local function filtered(filter)
+      return built.run([[chmod +x %s/gpulua
+        BUILD=%s ISOLATE=none DEVICE=cpu NVRTC_CHECK= BUSTED_FLAGS=--filter=%s sh tools/test.sh | tail -n 2]],
+        folder, folder, filter)
+    end
+    assert.truthy(filtered("wanted"):find "2 passed, 0 failed, 0 skipped\n$")
+    assert.equal("--- no test was run\n0 passed, 1 failed, 0 skipped\n", (filtered "other"))
+    os.execute("rm -r " .. folder)
+  end)
 end)

@@ -87,7 +87,7 @@ run() {
     if [ -n "$ending" ] && [ "$run_failed" -eq 0 ]; then
         run_failed=1
     fi
-    if [ "$1" -eq 0 ] && [ "$run_failed" -eq 0 ] && [ "$5" -eq 0 ]; then
+    if [ "$1" -eq 0 ] && [ "$run_failed" -eq 0 ] && [ "$5" -eq 0 ] && [ -z "${BUSTED_FLAGS:-}" ]; then
         run_failed=1
         ending="ran no test"
     fi
@@ -245,5 +245,9 @@ passed=0 failed=0 skipped=0
 while read -r run_passed run_failed run_skipped; do
     passed=$((passed + run_passed)) failed=$((failed + run_failed)) skipped=$((skipped + run_skipped))
 done < "$logs/counts"
+if [ $((passed + failed + skipped)) -eq 0 ]; then
+    echo "--- no test was run"
+    failed=1
+fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
