@@ -542,6 +542,10 @@ static int read_chunk(lua_State *L, int status, lua_KContext context) {
     struct buffer *buffer = gpu_lua_check_buffer(L, g, 1);
     if (is_host(buffer)) {
         lua_settop(L, 4);
+        if (status == LUA_OK) {
+            touch(g, L, buffer, transfer->first, transfer->count, false,
+                  lua_toboolean(L, 2) ? "host_buffer:bytes" : "host_buffer:read");
+        }
         gpu_lua_wait_idle(L, g, buffer, false, read_chunk);
         gpu_lua_check_contents(L, buffer);
         read_host(L, g, buffer, transfer);
@@ -576,7 +580,6 @@ static int read_start(lua_State *L, const char *what, bool as_bytes) {
     lua_pushboolean(L, as_bytes);
     transfer_new(L, g, buffer, first, count);
     lua_createtable(L, as_bytes ? 1 : (int)count, 0);
-    touch(g, L, buffer, first, count, false, as_bytes ? "host_buffer:bytes" : "host_buffer:read");
     return read_chunk(L, LUA_OK, 0);
 }
 
