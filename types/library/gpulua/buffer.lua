@@ -202,7 +202,8 @@ local host_buffer = {}
 ---
 ---Waits: yields until nothing in flight touches it.
 ---
----Errors: `InvalidArgument`, `CaptureActive`, `Closed`, `UseAfterFree`, `DeviceLost`, `Unrecoverable`, those of waits.
+---Errors: `InvalidArgument`, `CaptureActive`, `Closed`, `UseAfterFree`, `DeviceLost`, `Unrecoverable`, `RaceFound`
+---(check mode: another task's work conflicts, and only time orders the two), those of waits.
 ---@param value number|number[]
 ---@return gpulua.host_buffer buffer The same one.
 function host_buffer:fill(value) end
@@ -239,8 +240,8 @@ function host_buffer:copy(from) end
 ---
 ---Waits: yields until what writes it is over.
 ---
----Errors: `OutOfBounds`, `InvalidArgument`, `Capacity`, `CaptureActive`, `Closed`, `UseAfterFree`, failures of work,
----those of waits.
+---Errors: `OutOfBounds`, `InvalidArgument`, `Capacity`, `CaptureActive`, `Closed`, `UseAfterFree`, `RaceFound` (check
+---mode: another task's work conflicts, and only time orders the two), failures of work, those of waits.
 ---@param i? integer 1 by default.
 ---@param j? integer The last, by default.
 ---@return any[] elements
@@ -250,8 +251,8 @@ function host_buffer:read(i, j) end
 ---
 ---Waits: yields until what writes it is over.
 ---
----Errors: `OutOfBounds`, `InvalidArgument`, `CaptureActive`, `Closed`, `UseAfterFree`, failures of work, those of
----waits.
+---Errors: `OutOfBounds`, `InvalidArgument`, `CaptureActive`, `Closed`, `UseAfterFree`, `RaceFound` (check mode: another
+---task's work conflicts, and only time orders the two), failures of work, those of waits.
 ---@param i? integer 1 by default.
 ---@param j? integer The last, by default.
 ---@return string bytes
