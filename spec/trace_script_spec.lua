@@ -96,4 +96,15 @@ describe("a trace of a script", function()
       assert.truthy(output:find(row, 1, true), row .. ": " .. output)
     end
   end)
+
+  it("has compilations of a device in check mode, which waits for them at the call", function()
+    local output = run [[
+      local gpu = require "gpulua"
+      local dev = gpu.device("cpu", { check = true, trace = true })
+      local mod = dev:compile("extern \"C\" __global__ void k" .. os.time() .. "(int *x) { x[0] = 1; }")
+      for _, row in ipairs(gpu.report().waits) do
+        print(row.where:match ":(%d+)$", row.label, row.count, row.total > 0.005)
+      end]]
+    assert.equal("3\tcompile\t1\ttrue\n", output)
+  end)
 end)

@@ -675,7 +675,9 @@ gpulua_status gpu_request_unchecked(struct gpu_device *device, struct wire_recor
     }
     device->stats.requests++;
     if (device->is_ordered) {
+        int64_t begun_ns = request->takes_long ? gpu_blocked_begin(device) : 0;
         gpu_ask_answer(request);
+        gpu_blocked_end(device, label, begun_ns);
     }
     *op = request;
     return GPULUA_OK;
