@@ -16,7 +16,11 @@ ISOLATE=${ISOLATE-none process thread}
 BUSTED=${BUSTED:-$(command -v busted)}
 BUSTED=${BUSTED:-/usr/bin/busted}
 TEST_TIMEOUT_S=${TEST_TIMEOUT_S:-900}
-TEST_JOBS=${TEST_JOBS:-$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)}
+if [ -z "${TEST_JOBS:-}" ]; then
+    TEST_JOBS=$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)
+    # Each has contexts and memory of the one GPU: with more of them specs of memory find too little.
+    [ "$DEVICE" = cpu ] || [ "$TEST_JOBS" -le 12 ] || TEST_JOBS=12
+fi
 case $TEST_JOBS in
 *[!0-9]* | 0*) echo "tools/test.sh: TEST_JOBS is '$TEST_JOBS': how many runs at a time, at least 1" >&2; exit 2 ;;
 esac
