@@ -73,6 +73,26 @@ describe("tools/test.sh", function()
     assert.equal(("%d passed, 5 failed, %d skipped"):format(2 * fine + 1 + 5, fine), output:match "([^\n]*)\n$")
   end)
 
+  it("runs what counts a GPU's memory behind all others", function()
+    if support.isolation() ~= "none" or support.is_checked() then
+      pending "once is enough"
+    end
+    local folder = built.folder()
+    support.write_file(folder .. "/gpulua", [[#!/bin/sh
+      for last; do :; done
+      echo "$GPULUA_ISOLATE $last" >> "$GPULUA_BUILD/ran"
+      echo "1 passed, 0 failed, 0 skipped"
+    ]])
+    local _, status = built.run([[chmod +x %s/gpulua; : > %s/ran
+      BUILD=%s ISOLATE="none process" DEVICE=cuda TEST_JOBS=3 sh tools/test.sh]], folder, folder, folder)
+    assert.equal(0, status)
+    local ran = support.read_file(folder .. "/ran")
+    os.execute("rm -r " .. folder)
+    local last = "none spec/resource_spec.lua\nprocess spec/resource_spec.lua\n"
+    assert.equal(last, ran:sub(-#last))
+    assert.equal(2, select(2, ran:gsub("resource_spec", "")))
+  end)
+
   it("runs what a filter leaves, which is something", function()
     if support.isolation() ~= "none" or support.is_checked() then
       pending "once is enough"
