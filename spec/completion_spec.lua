@@ -159,23 +159,30 @@ describe("completion", function()
         local flag, open_flag = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(1)
         local other = dev:stream {}
         local ticks = support.ticks(dev, 0.5)
-        local short = mod.forever:launch(one, open_flag, ticks)
-        local long = mod.forever:launch(one, flag, ticks)
-        for _ = 1, 20 do
-          mod.add:launch(one, open_flag, 0)
+        local took
+        for _ = 1, 3 do -- the machine itself may stand still for a while
+          local short = mod.forever:launch(one, open_flag, ticks)
+          local long = mod.forever:launch(one, flag, ticks)
+          for _ = 1, 20 do
+            mod.add:launch(one, open_flag, 0)
+          end
+          short:await()
+          assert.is_false(long:done())
+          local begun = support.now()
+          support.raises("Timeout", {}, long.await, long, 0.02)
+          local task = gpu.spawn(function() return long:await(0.02) end)
+          local ok, err = task:join()
+          assert.is_false(ok)
+          assert.equal("Timeout", err.code)
+          took = support.now() - begun
+          mod.add:launch({ grid = 1, block = 1, stream = other }, dev:buffer("i32", 1):fill(0), 1):await()
+          long:await()
+          dev:synchronize()
+          if took < 0.4 then
+            break
+          end
         end
-        short:await()
-        assert.is_false(long:done())
-        local begun = support.now()
-        support.raises("Timeout", {}, long.await, long, 0.02)
-        local task = gpu.spawn(function() return long:await(0.02) end)
-        local ok, err = task:join()
-        assert.is_false(ok)
-        assert.equal("Timeout", err.code)
-        assert.truthy(support.now() - begun < 0.4, support.now() - begun)
-        mod.add:launch({ grid = 1, block = 1, stream = other }, dev:buffer("i32", 1):fill(0), 1):await()
-        long:await()
-        dev:synchronize()
+        assert.truthy(took < 0.4, took)
         other:close()
       end)
 
