@@ -5,12 +5,24 @@ local lfs = require "lfs"
 local built = require "spec.built"
 local support = require "spec.support"
 
+local function once(pending)
+  if support.isolation() ~= "none" or support.is_checked() then
+    pending "once is enough"
+  end
+end
+
+-- A folder with an interpreter that is this script.
+local function with_interpreter(script)
+  local folder = built.folder()
+  support.write_file(folder .. "/gpulua", "#!/bin/sh\nfor last; do :; done\n" .. script)
+  os.execute("chmod +x " .. folder .. "/gpulua")
+  return folder
+end
+
 describe("tools/test.sh", function()
   for _, signal in ipairs { "INT", "TERM", "HUP" } do
     it("ends by SIG" .. signal .. ", and with it what it has begun", function()
-      if support.isolation() ~= "none" or support.is_checked() then
-        pending "once is enough"
-      end
+      once(pending)
       local folder = built.folder()
       support.write_file(folder .. "/program", "#!/bin/sh\nsleep 60 &\necho $! > " .. folder .. "/pid\nwait\n")
       local output, status = built.run([[
@@ -32,12 +44,8 @@ describe("tools/test.sh", function()
   end
 
   it("runs each file on each transport by itself, says what failed, and adds up", function()
-    if support.isolation() ~= "none" or support.is_checked() then
-      pending "once is enough"
-    end
-    local folder = built.folder()
-    support.write_file(folder .. "/gpulua", [[#!/bin/sh
-      for last; do :; done
+    once(pending)
+    local folder = with_interpreter [[
       echo "$GPULUA_ISOLATE ${GPULUA_CHECK:-0} $last" >> "$GPULUA_BUILD/ran"
       case $GPULUA_ISOLATE:${GPULUA_CHECK:-0}:$last in
       none:0:*/wait_spec.lua) echo "what went wrong"; echo "1 passed, 2 failed, 0 skipped"; exit 1 ;;
@@ -46,9 +54,9 @@ describe("tools/test.sh", function()
       process:0:*/why_spec.lua) echo "5 passed, 0 failed, 0 skipped"; exit 1 ;;
       *) echo "2 passed, 0 failed, 1 skipped" ;;
       esac
-    ]])
-    local output, status = built.run([[chmod +x %s/gpulua; : > %s/ran
-      BUILD=%s ISOLATE="none process" DEVICE=cpu NVRTC_CHECK= TEST_JOBS=2 sh tools/test.sh]], folder, folder, folder)
+    ]]
+    local output, status = built.run([[: > %s/ran
+      BUILD=%s ISOLATE="none process" DEVICE=cpu NVRTC_CHECK= TEST_JOBS=2 sh tools/test.sh]], folder, folder)
     local files = {}
     for name in lfs.dir "spec" do
       files[#files + 1] = name:match "_spec%.lua$" and "spec/" .. name or nil
@@ -75,17 +83,13 @@ describe("tools/test.sh", function()
   end)
 
   it("runs what counts a GPU's memory behind all others", function()
-    if support.isolation() ~= "none" or support.is_checked() then
-      pending "once is enough"
-    end
-    local folder = built.folder()
-    support.write_file(folder .. "/gpulua", [[#!/bin/sh
-      for last; do :; done
+    once(pending)
+    local folder = with_interpreter [[
       echo "$GPULUA_ISOLATE $last" >> "$GPULUA_BUILD/ran"
       echo "1 passed, 0 failed, 0 skipped"
-    ]])
-    local _, status = built.run([[chmod +x %s/gpulua; : > %s/ran
-      BUILD=%s ISOLATE="none process" DEVICE=cuda TEST_JOBS=3 sh tools/test.sh]], folder, folder, folder)
+    ]]
+    local _, status = built.run([[: > %s/ran
+      BUILD=%s ISOLATE="none process" DEVICE=cuda TEST_JOBS=3 sh tools/test.sh]], folder, folder)
     assert.equal(0, status)
     local ran = support.read_file(folder .. "/ran")
     os.execute("rm -r " .. folder)
@@ -95,21 +99,17 @@ describe("tools/test.sh", function()
   end)
 
   it("runs what a filter leaves, which is something", function()
-    if support.isolation() ~= "none" or support.is_checked() then
-      pending "once is enough"
-    end
-    local folder = built.folder()
-    support.write_file(folder .. "/gpulua", [[#!/bin/sh
-      for last; do :; done
+    once(pending)
+    local folder = with_interpreter [[
       case $*:$last in
       *--filter=wanted*:*/wait_spec.lua) echo "2 passed, 0 failed, 0 skipped" ;;
       *) echo "0 passed, 0 failed, 0 skipped" ;;
       esac
-    ]])
+    ]]
     local function filtered(filter)
-      return built.run([[chmod +x %s/gpulua
+      return built.run([[
         BUILD=%s ISOLATE=none DEVICE=cpu NVRTC_CHECK= BUSTED_FLAGS=--filter=%s sh tools/test.sh | tail -n 2]],
-        folder, folder, filter)
+        folder, filter)
     end
     assert.truthy(filtered("wanted"):find "2 passed, 0 failed, 0 skipped\n$")
     assert.equal("--- no test was run\n0 passed, 1 failed, 0 skipped\n", (filtered "other"))

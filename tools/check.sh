@@ -140,7 +140,9 @@ first='' behind=''
 for file in $(find spec -name '*_test.c' | sort); do
     program=${file#spec/} program=${program%.c}
     case $program in
-    wire/link_test | host/heap_test | host/shared_test | host/shared_trace_test) behind="$behind $out/thread/spec/$program" ;;
+    wire/link_test | host/heap_test | host/shared_test | host/shared_trace_test)
+        behind="$behind $out/thread/spec/$program"
+        ;;
     *) first="$first $out/thread/spec/$program" ;;
     esac
 done

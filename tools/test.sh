@@ -173,8 +173,8 @@ run_checked() {
 # What the CPU device takes, CUDA must take too: every kernel of the specs, examples and the manual, compiled by NVRTC,
 # those that are alike once.
 run_kernels() {
+    waited=0
     for file in $files; do
-        waited=0
         while [ ! -e "$logs/taken/none:$(echo "$file" | tr / -)/over" ] && [ "$waited" -lt "$TEST_TIMEOUT_S" ]; do
             sleep 1
             waited=$((waited + 1))

@@ -55,10 +55,21 @@ static gpulua *open_sandbox(struct told *told, uint32_t run_limit_ms, gpulua_dev
     return gpulua_new(&config);
 }
 
-/* Loads the text and steps to its end, or so often; the longest step in milliseconds. */
+/* Steps to the end, or so often; the longest step in milliseconds. */
+static double step(gpulua *g, int steps_max) {
+    double longest_ms = 0;
+    for (int i = 0; i < steps_max && gpulua_tasks(g) > 0; i++) {
+        double begun_ms = now_ms();
+        gpulua_step(g, steps_max > STEPS_OF_HOSTILE ? 10 : 0); /* honest ones wait */
+        double took_ms = now_ms() - begun_ms;
+        longest_ms = took_ms > longest_ms ? took_ms : longest_ms;
+    }
+    return longest_ms;
+}
+
+/* Loads the text and steps like that. */
 static double run(gpulua *g, const char *text, int steps_max) {
     lua_State *L = gpulua_state(g);
-    double longest_ms = 0;
     if (luaL_loadbufferx(L, text, strlen(text), "=script", "t") != LUA_OK) {
         printf("# %s\n", lua_tostring(L, -1));
         lua_pop(L, 1);
@@ -67,13 +78,7 @@ static double run(gpulua *g, const char *text, int steps_max) {
     if (gpulua_load_function(g, 0) != GPULUA_OK) {
         return 1e9;
     }
-    for (int i = 0; i < steps_max && gpulua_tasks(g) > 0; i++) {
-        double begun_ms = now_ms();
-        gpulua_step(g, steps_max > STEPS_OF_HOSTILE ? 10 : 0); /* honest ones wait */
-        double took_ms = now_ms() - begun_ms;
-        longest_ms = took_ms > longest_ms ? took_ms : longest_ms;
-    }
-    return longest_ms;
+    return step(g, steps_max);
 }
 
 /* ---- what holds the host up ---- */
@@ -95,8 +100,7 @@ static const struct {
     {.name = "a table of any length", .error = "table.insert takes no table with __len"},
     {.name = "a table that is moved for ever", .error = "table.move moves up to"},
     {.name = "a table of any length, joined", .error = "table.concat takes no table with __len"},
-    /* With sanitizers a slow machine has not made enough of them in that many steps. */
-    {.name = "a flood of tasks", .error = "not enough memory", .may_succeed = IS_SANITIZED},
+    {.name = "a flood of tasks", .error = "not enough memory"},
     {.name = "weak keys in a chain", .error = "a sandbox has no __mode"},
     {.name = "weak keys that come later", .error = "not enough memory"},
     {.name = "keys that hash alike", .error = "not enough memory"},
@@ -369,8 +373,8 @@ static const struct script hostile[] = {
     {"lengths of long texts",
      "local s = ('x'):rep(4 << 20) s = s .. s while true do utf8.len(s) end"},
     {"offsets in long texts",
-     "local s = ('\\u{80}'):rep(1 << 21) while true do utf8.offset(s, -1 << 21) "
-     "utf8.offset(s, 1 << 21) end"},
+     "local s = ('\\u{80}'):rep(1 << 10):rep(1 << 11) s = s .. s while true do "
+     "utf8.offset(s, -1 << 22) utf8.offset(s, 1 << 22) end"},
     {"formats that are long", "local t = {} for i = 1, 100000 do t[i] = 1e308 end while true do "
                               "pcall(string.format, ('%.99f'):rep(100000), table.unpack(t)) end"},
     {"packs that are long", "local f = ('x'):rep(1 << 22) while true do pcall(string.packsize, f) "
@@ -469,6 +473,12 @@ static void *attempt(void *user) {
              attempt->device ? "local gpu = require 'gpulua' local dev = gpu.device() " : "",
              attempt->script->text);
     attempt->longest_ms = run(g, text, STEPS_OF_HOSTILE);
+    /* With sanitizers a slow machine is not through in that many steps. */
+    for (int i = 0;
+         i < 4 && IS_SANITIZED && !has_ended_well(attempt->script, attempt->told.message); i++) {
+        double longest_ms = step(g, STEPS_OF_HOSTILE);
+        attempt->longest_ms = longest_ms > attempt->longest_ms ? longest_ms : attempt->longest_ms;
+    }
     double begun_ms = now_ms();
     gpulua_close(g);
     attempt->closing_ms = now_ms() - begun_ms;

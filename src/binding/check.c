@@ -31,7 +31,7 @@ struct check {
     bool is_blind; /* memory was short: what is known is not all, and races are not looked for */
     struct strand outside;
     struct clock *all;   /* retained: the newest of every strand */
-    uint64_t told_count; /* how often somebody may have heard of what others have done */
+    uint64_t told_count; /* how often there was something new, or somebody heard of it */
     uint32_t strand_count;
     struct number *free_numbers; /* owned */
     uint32_t free_count, free_capacity;
@@ -333,8 +333,7 @@ static gpulua_status note(struct check *check, struct strand *strand, struct dee
         deed->strand = strand->number;
         deed->time = ++strand->time;
         deed->known = gpu_lua_clock_retain(strand->known);
-        check->is_blind = !gpu_lua_clock_learn(&check->all, NULL, strand->number, strand->time) ||
-                          check->is_blind;
+        learn(check, &check->all, NULL, strand->number, strand->time);
     }
     for (uint32_t i = 0; i < deed->use_count; i++) {
         if (!deed->uses[i].is_private) {
@@ -354,7 +353,6 @@ static struct deed *note_work(struct check *check, struct strand *strand,
         gpu_lua_deed_release(deed);
         return NULL;
     }
-    check->told_count++;
     return deed;
 }
 
@@ -405,7 +403,6 @@ static gpulua_status touch(struct check *check, struct strand *strand,
                            const struct gpu_submission *access, struct gpu_error *error) {
     if (strand->touched_at != check->told_count) {
         forget_touches(strand);
-        strand->touched_at = check->told_count;
     }
     struct deed **kept = &strand->touches[access->uses[0].access == WIRE_USE_WRITE];
     if (*kept && is_same_line(*kept, access)) {
@@ -418,12 +415,14 @@ static gpulua_status touch(struct check *check, struct strand *strand,
     }
     deed->is_script = true;
     gpulua_status status = note(check, strand, deed, access, error);
-    gpu_lua_deed_release(*kept);
-    *kept = status ? NULL : deed;
     if (status) {
         gpu_lua_deed_release(deed);
+        return status;
     }
-    return status;
+    gpu_lua_deed_release(*kept);
+    *kept = deed;
+    strand->touched_at = check->told_count; /* nobody has heard of it in that */
+    return GPULUA_OK;
 }
 
 void gpu_lua_check_touch(struct gpulua *g, lua_State *L, const struct gpu_ref *ref,
