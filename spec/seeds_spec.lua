@@ -220,11 +220,11 @@ describe("check mode", function()
       assert.equal(1, explored.orders)
     end)
 
-    it("of ten operations that share nothing are one", function()
+    it("of eight operations that share nothing are one", function()
       local explored = seeds.explore(function(order)
         local dev <close> = checked { order = order == "" and "0" or order }
         local buffers = {}
-        for i = 1, 10 do
+        for i = 1, 8 do -- of 40,320 orders, more than are tried
           buffers[i] = dev:buffer("i32", n)
           dev:stream({}):use(buffers[i].fill, buffers[i], i)
         end

@@ -82,6 +82,37 @@ describe("tools/test.sh", function()
     assert.equal(("%d passed, 5 failed, %d skipped"):format(2 * fine + 1 + 5, fine), output:match "([^\n]*)\n$")
   end)
 
+  it("runs C programs as well, several at a time, and then the specs", function()
+    once(pending)
+    local folder = with_interpreter [[
+      echo "$last" >> "$GPULUA_BUILD/ran"
+      echo "1 passed, 0 failed, 0 skipped"
+    ]]
+    -- Each waits for the other, for a while.
+    for name, other in pairs { first = "second", second = "first" } do
+      support.write_file(folder .. "/" .. name, ([[#!/bin/sh
+        echo "$0" >> FOLDER/ran
+        : > FOLDER/%s.here
+        for _ in $(seq 100); do [ ! -e FOLDER/%s.here ] || break; sleep 0.1; done
+        [ -e FOLDER/%s.here ] || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
+        echo "10 passed, 0 failed, 1 skipped"
+      ]]):format(name, other, other):gsub("FOLDER", folder), nil)
+    end
+    local output, status = built.run([[chmod +x %s/first %s/second; : > %s/ran
+      BUILD=%s ISOLATE=thread DEVICE=cpu NVRTC_CHECK= TEST_JOBS=2 sh tools/test.sh %s/first %s/second]],
+      folder, folder, folder, folder, folder, folder)
+    local ran, at = {}, {}
+    for line in io.lines(folder .. "/ran") do
+      ran[#ran + 1] = line
+      at[line] = #ran
+    end
+    os.execute("rm -r " .. folder)
+    assert.equal(0, status, output)
+    assert.truthy(at[folder .. "/first"] <= 2 and at[folder .. "/second"] <= 2, table.concat(ran, "\n"))
+    assert.equal(("%d passed, 0 failed, 2 skipped"):format(20 + #ran - 2), output:match "([^\n]*)\n$")
+    assert.truthy(output:find("first: 10 passed, 0 failed, 1 skipped\n", 1, true), output)
+  end)
+
   it("runs what counts a GPU's memory behind all others", function()
     once(pending)
     local folder = with_interpreter [[

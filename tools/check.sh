@@ -133,7 +133,7 @@ steady=
 if command -v setarch > /dev/null && setarch "$(uname -m)" -R true 2> /dev/null; then
     steady="setarch $(uname -m) -R"
 fi
-# C programs, many of which watch the time: one of each kind at once, and nothing else that works. With threads they take
+# C programs, many of which watch the time: one of each kind at once (TEST_JOBS=1). With threads they take
 # twice as long: those behind the others with addresses are as many as make both rows end at the same time.
 echo "testing C programs with address,undefined and, beside that, with thread"
 first='' behind=''
@@ -152,14 +152,14 @@ run_threads() {
     row=$1
     shift
     # OpenBLAS is not built with the sanitizer, which does not see how its threads wait for each other.
-    OPENBLAS_NUM_THREADS=1 MAKE="$steady $MAKE" ISOLATE='' TEST_LOGS="$root/$out/thread/test/$row" \
+    OPENBLAS_NUM_THREADS=1 MAKE="$steady $MAKE" ISOLATE='' TEST_JOBS=1 TEST_LOGS="$root/$out/thread/test/$row" \
         run thread "$row.log" thread TEST_PROGRAMS="$*"
 }
 
 # shellcheck disable=SC2086
 (run_threads first $first) &
 threads=$!
-ISOLATE='' run address programs.log address,undefined $lua_settings ${lua_include:+"LUA_CFLAGS=$lua_include"}
+ISOLATE='' TEST_JOBS=1 run address programs.log address,undefined $lua_settings ${lua_include:+"LUA_CFLAGS=$lua_include"}
 finish address programs.log $?
 # shellcheck disable=SC2086
 (run_threads behind $behind)

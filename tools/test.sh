@@ -1,9 +1,8 @@
 #!/bin/sh
 # Runs the suite: tools/test.sh [C test programs...]
-# C programs, many of which watch the time; then each file of specs in a process of its own under build/gpulua, on every
-# transport, and specs of the order of work in check mode, as many at a time as there are processors, because they wait as
-# much as they work. The last line is the sum of all counts, "N passed, N failed, N skipped"; the exit status is 1 when
-# something failed.
+# C programs; then each file of specs in a process of its own under build/gpulua, on every transport, and specs of the
+# order of work in check mode; as many at a time as there are processors, because they wait as much as they work. The last
+# line is the sum of all counts, "N passed, N failed, N skipped"; the exit status is 1 when something failed.
 #
 # From the environment: BUILD, DEVICE; ISOLATE (transports, default "none process thread"; "" leaves the specs out);
 # NVRTC_CHECK (program that compiles kernels; "" leaves that out), BUSTED (busted's script), BUSTED_FLAGS (more arguments
@@ -122,12 +121,10 @@ if command -v lua5.4 > /dev/null; then
     export LUA_PATH LUA_CPATH
 fi
 
-run_programs() {
-    for program in "$@"; do
-        name=${program#"$BUILD"/}
-        # A test program lies in a folder of its own, where the executor is not looked for.
-        run "$name" "$logs/$(echo "$name" | tr / -).log" env GPULUA_EXECUTOR="$build_path/gpulua-exec" "$program"
-    done
+run_program() {
+    name=${1#"$BUILD"/}
+    # A test program lies in a folder of its own, where the executor is not looked for.
+    run "$name" "$logs/$(echo "$name" | tr / -).log" env GPULUA_EXECUTOR="$build_path/gpulua-exec" "$1"
 }
 
 # Once, on the CPU device: the specs' kernels are collected for NVRTC.
@@ -193,8 +190,12 @@ run_kernels() {
     fi
 }
 
-# TRANSPORT:FILE each, or TRANSPORT:checked; the kernels when those that have them are over, or nearly, and others are left.
+# program:PATH each, from the last name on, for those of the wire take longest; TRANSPORT:FILE, or TRANSPORT:checked; the
+# kernels when those that have them are over, or nearly, and others are left.
 jobs='' transports=0
+for program in "$@"; do
+    jobs="program:$program $jobs"
+done
 for isolate in ${files:+$ISOLATE}; do
     jobs="$jobs $isolate:checked"
     for file in $files; do
@@ -211,6 +212,7 @@ take_jobs() {
         taken=$logs/taken/$(echo "$job" | tr / -)
         mkdir "$taken" 2> /dev/null || continue
         case $job in
+        program:*) run_program "${job#program:}" ;;
         *:checked) run_checked "${job%:*}" ;;
         kernels) run_kernels ;;
         *) run_specs "${job%:*}" "${job#*:}" ;;
@@ -222,7 +224,6 @@ take_jobs() {
 rm -rf "$logs/taken"
 mkdir "$logs/taken"
 : > "$logs/counts"
-run_programs "$@"
 takers=
 while [ "$TEST_JOBS" -gt 0 ]; do
     (
