@@ -707,7 +707,7 @@ describe("gpulua --trace", function()
     return path
   end
 
-  for _, example in ipairs { "saxpy.lua", "tasks.lua", "heat.lua FOLDER/heat.png", "cg.lua 32",
+  for _, example in ipairs { "saxpy.lua", "tasks.lua", "heat.lua FOLDER/heat.png 64", "cg.lua 32",
     "edges.lua examples/data/raccoon.png FOLDER/edges.png", "mlp.lua examples/data/penguins.csv" } do
     it("of examples/" .. example:match "^[^ ]+" .. " is a trace by the rules of the format", function()
       local path = folder .. "/trace.json"
