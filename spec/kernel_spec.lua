@@ -180,6 +180,43 @@ describe("kernel", function()
       b:close()
     end)
 
+    it("waits for kernels that may use a variable, of all its module's variables", function()
+      local mod = dev:compile(support.spin_source .. [[
+        __device__ int last, other;
+        extern "C" __global__ void slow_set(long long ticks, int v) {
+          long long start = now();
+          while (now() - start < ticks) { }
+          last = v;
+        }
+      ]])
+      local last = mod:global "last"
+      for _, wait in ipairs { last.await, last.join } do
+        local op = mod.slow_set:launch(support.one, support.ticks(dev, 0.1), 7)
+        assert.is_false(last:done())
+        wait(last)
+        assert.is_true(op:done())
+        assert.is_true(last:done())
+      end
+      mod.spin:launch(support.one, 1, mod:global "other", 3)
+      mod:global "other":await()
+      assert.are.same({ 3, 7 }, { mod:global "other":read()[1], last:read()[1] })
+    end)
+
+    it("takes variables of as many modules as a kernel has parameters", function()
+      local n <const> = 128
+      local parameters, body, variables = {}, {}, {}
+      for i = 1, n do
+        parameters[i], body[i] = "int *p" .. i, ("p%d[0] = %d;"):format(i, i)
+        variables[i] = dev:compile "__device__ int v;":global "v"
+      end
+      local many = dev:compile(('extern "C" __global__ void many(%s) { %s }'):format(
+        table.concat(parameters, ", "), table.concat(body, " "))).many
+      many:launch(support.one, table.unpack(variables))
+      for i = 1, n do
+        assert.equal(i, variables[i]:read()[1])
+      end
+    end)
+
     it("has the macros of opts.defines and the headers of opts.include", function()
       local folder = os.tmpname()
       os.remove(folder)

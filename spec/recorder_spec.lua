@@ -67,6 +67,26 @@ describe("recorder", function()
         assert.equal(5, y:read(16, 16)[1])
       end)
     end)
+    it("behind earlier kernels that may write a variable", function()
+      scene(function(_, y, a, b, _, stream_b)
+        local setter = dev:compile(support.clock_source .. [[
+          __device__ int last = 1;
+          extern "C" __global__ void slow_set(long long ticks, int v) {
+            long long start = now();
+            while (now() - start < ticks) { }
+            last = v;
+          }
+        ]])
+        local last = setter:global "last"
+        local where = address(last)
+        setter.slow_set:launch(a, ticks, 5)
+        local rec = dev:recorder { stream = stream_b }
+        rec:read(last):write(y):preflight()
+        at.take_at:launch(b, where, y, 1)
+        rec:commit():await()
+        assert.equal(5, y:read(1, 1)[1])
+      end)
+    end)
     it("twin: without a recorder it is too early", function()
       scene(function(x, y, a, b)
         local where = address(x)

@@ -41,6 +41,15 @@ static inline void gpu_backend_error_init(struct backend_error *error) {
     error->log = NULL;
 }
 
+/* Ranges of a module's variable. */
+struct backend_touched {
+    const struct backend_module *module;
+    const char *name;
+    uint64_t address;
+    const struct wire_touch *touches; /* valid only during the call */
+    uint32_t count;
+};
+
 struct backend_sink {
     void *user;
     /* Work (stream slot, seq) failed. `status` is KERNEL_FAILED for an assert, DEVICE_LOST for what
@@ -56,6 +65,10 @@ struct backend_sink {
      * slot. Before its word moves. */
     void (*ran)(void *user, uint32_t stream, uint64_t seq, const struct wire_point *ready,
                 uint32_t ready_count);
+    /* Check mode: what the launch (stream slot, seq), or one of its nodes, has done to a variable
+     * of its module. Before `ran`. */
+    void (*touched)(void *user, uint32_t stream, uint64_t seq,
+                    const struct backend_touched *touched);
     /* Where tells_times says so: a piece of work (stream slot, seq), or a part of one, was done
      * from then to then, ns on the monotonic clock of the host. Of a launched graph with the node,
      * counted from 1 as they were put together, with those of bodies, which may be told of often;

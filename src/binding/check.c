@@ -199,8 +199,10 @@ static void know_each(void *user, struct deed *deed) {
 void gpu_lua_check_know_buffer(struct gpulua *g, const struct gpu_ref *ref) {
     if (g->check && ref->block) {
         struct knower knower = {g->check, current(g)};
-        gpu_lua_trail_each(*gpu_block_shadow(ref->block), ref->byte_offset,
-                           ref->byte_offset + ref->byte_count, know_each, &knower);
+        uint64_t base;
+        void *const *trail = gpu_block_shadow(ref->block, &base);
+        gpu_lua_trail_each(*trail, base + ref->byte_offset,
+                           base + ref->byte_offset + ref->byte_count, know_each, &knower);
     }
 }
 
@@ -285,19 +287,30 @@ static bool look_at(void *user, struct deed *earlier, bool earlier_writes, uint6
     return false;
 }
 
+/* "buffer 'x' (allocation 7)", "variable 'x' of its module". */
+static void put_name(const struct deed_use *use, char *text, size_t text_bytes) {
+    if (use->is_variable) {
+        snprintf(text, text_bytes, "variable '%s' of its module", use->label);
+    } else {
+        snprintf(text, text_bytes, "buffer %s%s%s(allocation %llu)", use->label[0] ? "'" : "",
+                 use->label, use->label[0] ? "' " : "", (unsigned long long)use->block_number);
+    }
+}
+
 static void fail_race(const struct deed *later, const struct look *look, struct gpu_error *error) {
     const struct deed *earlier = look->earlier;
     const struct deed_use *use = look->use;
+    char name[sizeof use->label + 48];
+    put_name(use, name, sizeof name);
     gpu_error_set(error, GPULUA_RACE_FOUND,
-                  "'%s' (%s:%d) %s buffer %s%s%s(allocation %llu), bytes %llu to %llu, that '%s' "
-                  "(%s:%d) of another task %s, and only time decides which of them comes first: no "
-                  "await, join or spawn is between them",
+                  "'%s' (%s:%d) %s %s, bytes %llu to %llu, that '%s' (%s:%d) of another task %s, "
+                  "and only time decides which of them comes first: no await, join or spawn is "
+                  "between them",
                   later->label, later->source, later->line,
-                  (use->access & WIRE_USE_WRITE) ? "writes" : "reads", use->label[0] ? "'" : "",
-                  use->label, use->label[0] ? "' " : "", (unsigned long long)use->block_number,
-                  (unsigned long long)look->byte_begin, (unsigned long long)look->byte_end - 1,
-                  earlier->label, earlier->source, earlier->line,
-                  look->earlier_writes ? "writes" : "reads");
+                  (use->access & WIRE_USE_WRITE) ? "writes" : "reads", name,
+                  (unsigned long long)(look->byte_begin - use->base),
+                  (unsigned long long)(look->byte_end - use->base) - 1, earlier->label,
+                  earlier->source, earlier->line, look->earlier_writes ? "writes" : "reads");
     error->op.is_known = later->seq > 0; /* what is captured is no operation */
     snprintf(error->op.label, sizeof error->op.label, "%s", later->label);
     snprintf(error->op.source, sizeof error->op.source, "%s", later->source);
@@ -380,6 +393,61 @@ static gpulua_status on_capture(void *user, const struct gpu_submission *submiss
     return deed ? GPULUA_OK : error->code;
 }
 
+/* ---- variables of modules ---- */
+
+/* Was `earlier` there, for the task of `later`, when that was submitted? */
+static bool knew(const struct deed *later, const struct deed *earlier) {
+    return later->strand == earlier->strand
+               ? later->time >= earlier->time
+               : gpu_lua_clock_time(later->known, earlier->strand) >= earlier->time;
+}
+
+struct late_look {
+    struct look look;
+    const struct deed *deed;
+    bool is_past; /* there is what knew of it already */
+};
+
+static bool look_late(void *user, struct deed *other, bool other_writes, uint64_t byte_begin,
+                      uint64_t byte_end) {
+    struct late_look *late = user;
+    if (knew(other, late->deed)) {
+        late->is_past = other != late->deed;
+        return true;
+    }
+    if (knew(late->deed, other)) {
+        return true;
+    }
+    late->look.earlier = other;
+    late->look.earlier_writes = other_writes;
+    late->look.byte_begin = byte_begin;
+    late->look.byte_end = byte_end;
+    return false;
+}
+
+/* What kernels do to variables nothing says before they have done it. So it is noted late, and may
+ * come behind what is to be behind it. */
+static gpulua_status on_touched(void *user, void *shadow, const struct gpu_seen_use *seen,
+                                struct gpu_error *error) {
+    struct check *check = ((struct gpulua *)user)->check;
+    struct deed *deed = shadow;
+    struct deed_use use;
+    if (!check || check->is_blind) {
+        return GPULUA_OK;
+    }
+    gpu_lua_deed_use(&use, seen);
+    struct late_look late = {.look = {.use = &use}, .deed = deed};
+    gpu_lua_trail_look(*seen->shadow, &use, look_late, &late);
+    if (late.look.earlier) {
+        fail_race(deed, &late.look, error);
+        return error->code;
+    }
+    if (!late.is_past) {
+        check->is_blind = !gpu_lua_trail_note((struct trail **)seen->shadow, &use, deed);
+    }
+    return GPULUA_OK;
+}
+
 static void on_op_gone(void *user, void *shadow) {
     (void)user;
     gpu_lua_deed_release(shadow);
@@ -435,7 +503,8 @@ void gpu_lua_check_touch(struct gpulua *g, lua_State *L, const struct gpu_ref *r
     gpu_lua_check_eager(L, g, gpu_block_device(ref->block),
                         "reading or writing a host buffer from the script");
     bool has_place = gpu_lua_where(L, &ar);
-    const struct gpu_seen_use use = {.shadow = gpu_block_shadow(ref->block),
+    uint64_t base; /* 0: host memory is no module's */
+    const struct gpu_seen_use use = {.shadow = gpu_block_shadow(ref->block, &base),
                                      .label = gpu_block_label(ref->block),
                                      .block_number = gpu_block_number(ref->block),
                                      .byte_begin = ref->byte_offset + byte_offset,
@@ -517,6 +586,7 @@ const struct gpu_observer *gpu_lua_check_start(struct gpulua *g, uint64_t seed) 
                                         .submit = on_submit,
                                         .capture = on_capture,
                                         .ran = on_ran,
+                                        .touched = on_touched,
                                         .op_gone = on_op_gone,
                                         .block_gone = on_block_gone};
     return &g->observer;

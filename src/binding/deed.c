@@ -5,10 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Since the newest write. */
+struct reader {
+    struct deed *deed; /* retained */
+    bool is_atomic;    /* it writes as well, by atomic operations, which have no order */
+};
+
 struct range {
     uint64_t byte_begin, byte_end;
-    struct deed *write;  /* retained; NULL: none */
-    struct deed **reads; /* owned, each retained */
+    struct deed *write;   /* retained; NULL: none */
+    struct reader *reads; /* owned */
     uint32_t read_count, read_capacity;
 };
 
@@ -50,8 +56,11 @@ void gpu_lua_deed_use(struct deed_use *use, const struct gpu_seen_use *seen) {
     use->block_number = seen->block_number;
     use->byte_begin = seen->byte_begin;
     use->byte_end = seen->byte_end;
+    use->base = seen->base;
     use->access = seen->access;
     use->is_private = seen->is_private;
+    use->is_variable = seen->is_variable;
+    use->is_atomic = seen->is_atomic;
     snprintf(use->label, sizeof use->label, "%s", seen->label);
 }
 
@@ -72,7 +81,7 @@ void gpu_lua_deed_release(struct deed *deed) {
 
 static void forget_reads(struct range *range) {
     for (uint32_t i = 0; i < range->read_count; i++) {
-        gpu_lua_deed_release(range->reads[i]);
+        gpu_lua_deed_release(range->reads[i].deed);
     }
     range->read_count = 0;
 }
@@ -117,8 +126,12 @@ void gpu_lua_trail_look(const struct trail *trail, const struct deed_use *use,
         if (range->write && !visit(user, range->write, true, begin, end)) {
             return;
         }
-        for (uint32_t k = 0; (use->access & WIRE_USE_WRITE) && k < range->read_count; k++) {
-            if (!visit(user, range->reads[k], false, begin, end)) {
+        for (uint32_t k = 0; k < range->read_count; k++) {
+            const struct reader *reader = &range->reads[k];
+            bool is_conflict = use->is_atomic
+                                   ? !reader->is_atomic
+                                   : (use->access & WIRE_USE_WRITE) != 0 || reader->is_atomic;
+            if (is_conflict && !visit(user, reader->deed, reader->is_atomic, begin, end)) {
                 return;
             }
         }
@@ -134,7 +147,7 @@ void gpu_lua_trail_each(const struct trail *trail, uint64_t byte_begin, uint64_t
             visit(user, range->write);
         }
         for (uint32_t k = 0; k < range->read_count; k++) {
-            visit(user, range->reads[k]);
+            visit(user, range->reads[k].deed);
         }
     }
 }
@@ -174,30 +187,32 @@ static bool cut(struct trail *trail, uint64_t byte_offset) {
         gpu_lua_deed_retain(left.write);
     }
     for (uint32_t k = 0; k < left.read_count; k++) {
-        left.reads[k] = gpu_lua_deed_retain(trail->ranges[at + 1].reads[k]);
+        left.reads[k] = trail->ranges[at + 1].reads[k];
+        gpu_lua_deed_retain(left.reads[k].deed);
     }
     trail->ranges[at + 1].byte_begin = byte_offset;
     return true;
 }
 
-static bool note_read(struct range *range, struct deed *deed) {
+static bool note_read(struct range *range, struct deed *deed, bool is_atomic) {
     for (uint32_t k = 0; k < range->read_count; k++) {
-        if (range->reads[k]->strand == deed->strand) {
-            gpu_lua_deed_release(range->reads[k]);
-            range->reads[k] = gpu_lua_deed_retain(deed);
+        struct reader *reader = &range->reads[k];
+        if (reader->deed->strand == deed->strand && reader->is_atomic == is_atomic) {
+            gpu_lua_deed_release(reader->deed);
+            reader->deed = gpu_lua_deed_retain(deed);
             return true;
         }
     }
     if (range->read_count == range->read_capacity) {
         uint32_t capacity = range->read_capacity ? range->read_capacity * 2 : 2;
-        struct deed **grown = realloc(range->reads, capacity * sizeof(struct deed *));
+        struct reader *grown = realloc(range->reads, capacity * sizeof *grown);
         if (!grown) {
             return false;
         }
         range->reads = grown;
         range->read_capacity = capacity;
     }
-    range->reads[range->read_count++] = gpu_lua_deed_retain(deed);
+    range->reads[range->read_count++] = (struct reader){gpu_lua_deed_retain(deed), is_atomic};
     return true;
 }
 
@@ -218,9 +233,13 @@ static bool fill_gaps(struct trail *trail, uint64_t byte_begin, uint64_t byte_en
 }
 
 static bool is_same(const struct range *a, const struct range *b) {
-    return a->byte_end == b->byte_begin && a->write == b->write && a->read_count == b->read_count &&
-           (a->read_count == 0 ||
-            memcmp(a->reads, b->reads, a->read_count * sizeof *a->reads) == 0);
+    bool is_alike =
+        a->byte_end == b->byte_begin && a->write == b->write && a->read_count == b->read_count;
+    for (uint32_t k = 0; is_alike && k < a->read_count; k++) {
+        is_alike =
+            a->reads[k].deed == b->reads[k].deed && a->reads[k].is_atomic == b->reads[k].is_atomic;
+    }
+    return is_alike;
 }
 
 /* Those from `first` to behind `last`, and their neighbours, are one where they are the same. */
@@ -253,13 +272,14 @@ bool gpu_lua_trail_note(struct trail **made, const struct deed_use *use, struct 
         !fill_gaps(trail, use->byte_begin, use->byte_end)) {
         return false;
     }
+    bool is_last = (use->access & WIRE_USE_WRITE) && !use->is_atomic;
     uint32_t first = find(trail, use->byte_begin), end = first;
     for (; end < trail->count && trail->ranges[end].byte_begin < use->byte_end; end++) {
-        if (!(use->access & WIRE_USE_WRITE) && !note_read(&trail->ranges[end], deed)) {
+        if (!is_last && !note_read(&trail->ranges[end], deed, use->is_atomic)) {
             return false;
         }
     }
-    if (!(use->access & WIRE_USE_WRITE) || end == first) {
+    if (!is_last || end == first) {
         join(trail, first, end);
         return true;
     }

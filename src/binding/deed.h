@@ -6,10 +6,10 @@
 #include "runtime/device.h"
 
 struct deed_use {
-    uint64_t block_number, byte_begin, byte_end;
+    uint64_t block_number, byte_begin, byte_end, base;
     uint8_t access; /* enum gpu_access */
-    bool is_private;
-    char label[32]; /* of the buffer */
+    bool is_private, is_variable, is_atomic;
+    char label[32]; /* of the buffer, or the variable's name */
 };
 
 /* One operation, as it was submitted. */
@@ -35,7 +35,8 @@ void gpu_lua_deed_use(struct deed_use *use, const struct gpu_seen_use *seen);
 struct deed *gpu_lua_deed_retain(struct deed *deed);
 void gpu_lua_deed_release(struct deed *deed); /* NULL is fine */
 
-/* The uses of a block, by range: the newest write, and the newest read of each strand since. */
+/* The uses of a block, by range: the newest write, and the newest read and the newest atomic
+ * operation of each strand since. */
 struct trail;
 
 /* Calls visit for each earlier use that this one conflicts with, until that returns false. */

@@ -325,6 +325,8 @@ void gpu_executor_answer_error(struct wire_executor *executor, uint64_t request,
 /* Work failed: into the set of failed operations, then into the reply ring. */
 void gpu_executor_fail(struct wire_executor *executor, uint32_t stream, uint64_t seq,
                        gpulua_status status, int32_t driver_code, const char *text);
+void gpu_executor_touched(struct wire_executor *executor, uint32_t stream, uint64_t seq,
+                          const struct backend_touched *touched);
 void gpu_executor_ran(struct wire_executor *executor, uint32_t stream, uint64_t seq,
                       const struct wire_point *ready, uint32_t ready_count);
 void gpu_executor_log(struct wire_executor *executor, const char *line);

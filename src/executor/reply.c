@@ -207,6 +207,29 @@ void gpu_executor_ran(struct wire_executor *executor, uint32_t stream, uint64_t 
     pthread_mutex_unlock(&executor->reply_lock);
 }
 
+/* On the executor's thread: a checked device has no other. */
+void gpu_executor_touched(struct wire_executor *executor, uint32_t stream, uint64_t seq,
+                          const struct backend_touched *touched) {
+    const struct wire_reply header = {.kind = WIRE_REPLY_TOUCHED, .stream = stream, .seq = seq};
+    struct {
+        struct wire_touched touched;
+        struct wire_touch touches[WIRE_TOUCHES_MAX];
+    } body;
+    const struct executor_module *modules = executor->modules.rows;
+    body.touched = (struct wire_touched){.address = touched->address};
+    for (uint32_t i = 0; i < executor->modules.count; i++) {
+        if (modules[i].module == touched->module) {
+            body.touched.module = i;
+        }
+    }
+    uint32_t touches_bytes = touched->count * (uint32_t)sizeof *touched->touches;
+    memcpy(body.touches, touched->touches, touches_bytes);
+    pthread_mutex_lock(&executor->reply_lock);
+    build(executor, &header, touched->name, &body, (uint32_t)sizeof body.touched + touches_bytes);
+    push(executor);
+    pthread_mutex_unlock(&executor->reply_lock);
+}
+
 void gpu_executor_tell_times(struct wire_executor *executor, const struct wire_times *times,
                              uint32_t count) {
     const struct wire_reply header = {.kind = WIRE_REPLY_TIMES};

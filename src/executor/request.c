@@ -38,6 +38,11 @@ static void on_ran(void *user, uint32_t stream, uint64_t seq, const struct wire_
     gpu_executor_ran(user, stream, seq, ready, ready_count);
 }
 
+static void on_touched(void *user, uint32_t stream, uint64_t seq,
+                       const struct backend_touched *touched) {
+    gpu_executor_touched(user, stream, seq, touched);
+}
+
 static void on_log(void *user, const char *line) {
     gpu_executor_log(user, line);
 }
@@ -173,6 +178,7 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
         .sink = {.user = executor,
                  .failed = on_failed,
                  .ran = on_ran,
+                 .touched = on_touched,
                  .log = on_log,
                  .moved = on_moved,
                  .timed = on_timed},
@@ -417,6 +423,7 @@ static gpulua_status get_global(struct wire_executor *executor, const struct wir
         executor->ops->global_get(module, name, &made.address, &made.bytes, error);
     if (status == GPULUA_OK) {
         *row = made;
+        facts->address = made.address;
         facts->bytes = made.bytes;
     }
     free(name);

@@ -736,8 +736,9 @@ uint64_t gpu_block_number(const struct gpu_block *block) {
 uint64_t gpu_block_bytes(const struct gpu_block *block) {
     return block->byte_count;
 }
-void **gpu_block_shadow(struct gpu_block *block) {
-    return &block->shadow;
+void **gpu_block_shadow(struct gpu_block *block, uint64_t *base) {
+    *base = block->variable_address;
+    return block->module ? &block->module->hazards->shadow : &block->shadow;
 }
 const char *gpu_block_label(const struct gpu_block *block) {
     return block->label;

@@ -125,6 +125,47 @@ static void on_ran(struct gpu_device *device, const struct wire_reply *reply) {
                           shadow_of(device, reply->stream, reply->seq), ready, count);
 }
 
+/* By number; NULL: there is none. */
+static struct gpu_module *module_of(const struct gpu_device *device, uint32_t id) {
+    struct gpu_module *module = device->modules;
+    while (module && module->id != id) {
+        module = module->next;
+    }
+    return module;
+}
+
+static void on_touched(struct gpu_device *device, const struct wire_reply *reply) {
+    struct gpu_op *op =
+        gpu_op_find_pending(device, (struct gpu_point){.slot = reply->stream, .seq = reply->seq});
+    const struct wire_touched *touched = gpu_wire_reply_body(reply);
+    const struct wire_touch *touches = (const void *)(touched + 1);
+    struct gpu_module *module =
+        reply->body_bytes >= sizeof *touched ? module_of(device, touched->module) : NULL;
+    if (!op || op->failure || !op->shadow || !module) {
+        return;
+    }
+    size_t count = (reply->body_bytes - sizeof *touched) / sizeof *touches;
+    for (size_t i = 0; i < count; i++) {
+        const struct gpu_seen_use use = {
+            .shadow = &module->hazards->shadow,
+            .label = gpu_wire_reply_text(reply),
+            .byte_begin = touched->address + touches[i].begin,
+            .byte_end = touched->address + touches[i].end,
+            .base = touched->address,
+            .is_variable = true,
+            .is_atomic = (touches[i].access & WIRE_USE_ATOMIC) != 0,
+            .access = touches[i].access & GPU_READ_WRITE,
+        };
+        struct gpu_error error = {0};
+        if (device->observer->touched(device->observer->user, op->shadow, &use, &error)) {
+            gpu_op_fail(op, error.code, 0, error.message);
+            device->has_new_failures = true;
+            gpu_error_finish(&error);
+            return;
+        }
+    }
+}
+
 void gpu_device_on_reply(void *user, const struct wire_reply *reply) {
     struct gpu_device *device = user;
     switch (reply->kind) {
@@ -133,6 +174,9 @@ void gpu_device_on_reply(void *user, const struct wire_reply *reply) {
         break;
     case WIRE_REPLY_FAILURE:
         on_failure(device, reply);
+        break;
+    case WIRE_REPLY_TOUCHED:
+        on_touched(device, reply);
         break;
     case WIRE_REPLY_LOST:
         on_lost(device, reply);

@@ -33,12 +33,15 @@ struct gpu_op;
 /* What a checked device tells whoever looks at it. `shadow` is the observer's own, NULL at first.
  */
 struct gpu_seen_use {
-    void **shadow;     /* of the block */
-    const char *label; /* of the block, or "" */
+    void **shadow;     /* of the block, or of the module whose variable it is */
+    const char *label; /* of the block, or ""; a variable's name */
     uint64_t block_number, byte_begin, byte_end;
-    uint8_t access;  /* enum gpu_access */
-    bool is_private; /* staging memory of one transfer, a graph's temporaries, which each launch
-                        writes first, or order alone: nobody can race there */
+    uint64_t base;    /* which byte of the shadow its first one is: a module has many variables */
+    bool is_variable; /* of a module; it has no block number then */
+    bool is_atomic;   /* by atomic operations alone */
+    uint8_t access;   /* enum gpu_access */
+    bool is_private;  /* staging memory of one transfer, a graph's temporaries, which each launch
+                         writes first, or order alone: nobody can race there */
 };
 struct gpu_seen_wait { /* for work of another stream */
     uint64_t stream;   /* number */
@@ -70,6 +73,10 @@ struct gpu_observer {
      * are not known any more. */
     void (*ran)(void *user, struct gpu_device *device, void *shadow, void *const *ready,
                 uint32_t ready_count);
+    /* What the operation is seen to have done to a variable of a module: before `ran`. Of several
+     * streams in any order. A status is its failure. */
+    gpulua_status (*touched)(void *user, void *shadow, const struct gpu_seen_use *use,
+                             struct gpu_error *error);
     /* Nothing has the operation or the block any more. */
     void (*op_gone)(void *user, void *shadow);
     void (*block_gone)(void *user, void *shadow);

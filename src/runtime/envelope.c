@@ -245,8 +245,10 @@ struct gpu_seen_use gpu_envelope_see(const struct gpu_use *use, void **shadow) {
         .shadow = shadow,
         .label = block->label,
         .block_number = block->number,
-        .byte_begin = use->byte_begin,
-        .byte_end = use->byte_end,
+        .byte_begin = block->variable_address + use->byte_begin,
+        .byte_end = block->variable_address + use->byte_end,
+        .base = block->variable_address,
+        .is_variable = block->module != NULL,
         .access = use->access & GPU_READ_WRITE,
         .is_private = block->is_staging || block->byte_count == 0,
     };
@@ -264,7 +266,8 @@ static gpulua_status observe(const struct gpu_envelope *envelope, const struct w
     }
     for (uint32_t i = 0; i < envelope->use_count; i++) {
         struct gpu_block *block = envelope->uses[i].block;
-        uses[i] = gpu_envelope_see(&envelope->uses[i], &block->shadow);
+        uint64_t base;
+        uses[i] = gpu_envelope_see(&envelope->uses[i], gpu_block_shadow(block, &base));
         uses[i].is_private |= block->is_scratch || block->is_lone;
     }
     struct gpu_seen_wait waits[WIRE_WAITS_MAX];

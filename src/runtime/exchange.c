@@ -7,6 +7,7 @@
 
 #include "runtime/memory/stack.h"
 #include "runtime/native_capture.h"
+#include "runtime/uses.h"
 
 /* ---- addresses ---- */
 
@@ -275,11 +276,7 @@ static gpulua_status touch_now(const struct gpu_submit *submit, const struct gpu
     if (status) {
         return status;
     }
-    struct gpu_use use = {.block = ref->block,
-                          .byte_begin = ref->byte_offset,
-                          .byte_end = ref->byte_offset + ref->byte_count,
-                          .access = access};
-    gpu_envelope_use(&envelope, &use);
+    gpu_envelope_use_ref(&envelope, ref, access);
     status = gpu_envelope_record(&envelope, foreign_stream ? WIRE_OP_STREAM_TAKE : WIRE_OP_MARK,
                                  &record, error);
     if (status) {

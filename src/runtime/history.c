@@ -255,6 +255,17 @@ void gpu_history_commit(const struct gpu_use *use, struct gpu_point point) {
 
 /* ---- questions ---- */
 
+/* What is asked about: a range of a block, and, where that is a variable of a module, all that uses
+ * the module's variables, which one a kernel touches being known to nobody. */
+static uint32_t refs_of(const struct gpu_ref *ref, struct gpu_ref refs[2]) {
+    refs[0] = *ref;
+    if (!ref->block->module) {
+        return 1;
+    }
+    refs[1] = (struct gpu_ref){.block = ref->block->module->hazards, .byte_count = 1};
+    return 2;
+}
+
 /* The spans that a ref touches, as indices from *first up to what is returned. */
 static uint32_t spans_of(const struct gpu_ref *ref, uint32_t *first) {
     const struct gpu_history *history = &ref->block->history;
@@ -264,9 +275,8 @@ static uint32_t spans_of(const struct gpu_ref *ref, uint32_t *first) {
     return end;
 }
 
-bool gpu_ref_is_idle(const struct gpu_ref *ref, bool for_write) {
+static bool is_idle(const struct gpu_ref *ref, bool for_write) {
     const struct gpu_device *device = ref->block->device;
-    GPU_ENTER(device);
     const struct gpu_span *spans = gpu_history_spans(&ref->block->history);
     uint32_t i, end = spans_of(ref, &i);
     for (; i < end; i++) {
@@ -283,6 +293,13 @@ bool gpu_ref_is_idle(const struct gpu_ref *ref, bool for_write) {
     return true;
 }
 
+bool gpu_ref_is_idle(const struct gpu_ref *ref, bool for_write) {
+    GPU_ENTER(ref->block->device);
+    struct gpu_ref refs[2];
+    uint32_t count = refs_of(ref, refs);
+    return is_idle(&refs[0], for_write) && (count < 2 || is_idle(&refs[1], for_write));
+}
+
 static struct gpu_op *pending_at(struct gpu_device *device, struct gpu_point point) {
     if (point.seq == 0 || gpu_point_is_over(device, point)) {
         return NULL;
@@ -291,10 +308,8 @@ static struct gpu_op *pending_at(struct gpu_device *device, struct gpu_point poi
     return op ? gpu_op_retain(op) : NULL;
 }
 
-struct gpu_op *gpu_ref_pending(const struct gpu_ref *ref, bool for_write) {
+static struct gpu_op *pending_of(const struct gpu_ref *ref, bool for_write) {
     struct gpu_device *device = ref->block->device;
-    GPU_ENTER(device);
-    (void)gpu_device_poll(device);
     const struct gpu_span *spans = gpu_history_spans(&ref->block->history);
     struct gpu_op *op = NULL;
     uint32_t i, end = spans_of(ref, &i);
@@ -308,9 +323,17 @@ struct gpu_op *gpu_ref_pending(const struct gpu_ref *ref, bool for_write) {
     return op;
 }
 
-bool gpu_ref_failure(const struct gpu_ref *ref, struct gpu_error *error) {
+struct gpu_op *gpu_ref_pending(const struct gpu_ref *ref, bool for_write) {
+    GPU_ENTER(ref->block->device);
+    (void)gpu_device_poll(ref->block->device);
+    struct gpu_ref refs[2];
+    uint32_t count = refs_of(ref, refs);
+    struct gpu_op *op = pending_of(&refs[0], for_write);
+    return op || count < 2 ? op : pending_of(&refs[1], for_write);
+}
+
+static struct gpu_failure *failure_of(const struct gpu_ref *ref) {
     struct gpu_device *device = ref->block->device;
-    GPU_ENTER(device);
     uint32_t i, end = spans_of(ref, &i);
     const struct gpu_span *spans = gpu_history_spans(&ref->block->history);
     /* Words may have moved since the last poll, and the failures behind them not been read yet. */
@@ -323,18 +346,27 @@ bool gpu_ref_failure(const struct gpu_ref *ref, struct gpu_error *error) {
         end = spans_of(ref, &i);
         spans = gpu_history_spans(&ref->block->history);
     }
-    for (; i < end && device->failed_count != 0; i++) {
-        struct gpu_failure *failure =
-            spans[i].write.seq != 0 ? gpu_failed_find(device, spans[i].write) : NULL;
-        if (failure) {
-            gpu_failure_observe(device, failure);
-            if (error) {
-                gpu_error_copy(error, gpu_failure_error(failure));
-            }
-            return true;
+    struct gpu_failure *failure = NULL;
+    for (; i < end && device->failed_count != 0 && !failure; i++) {
+        failure = spans[i].write.seq != 0 ? gpu_failed_find(device, spans[i].write) : NULL;
+    }
+    return failure;
+}
+
+bool gpu_ref_failure(const struct gpu_ref *ref, struct gpu_error *error) {
+    struct gpu_device *device = ref->block->device;
+    GPU_ENTER(device);
+    struct gpu_ref refs[2];
+    uint32_t count = refs_of(ref, refs);
+    struct gpu_failure *failure = failure_of(&refs[0]);
+    failure = failure || count < 2 ? failure : failure_of(&refs[1]);
+    if (failure) {
+        gpu_failure_observe(device, failure);
+        if (error) {
+            gpu_error_copy(error, gpu_failure_error(failure));
         }
     }
-    return false;
+    return failure != NULL;
 }
 
 void gpu_ref_overwritten(const struct gpu_ref *ref) {

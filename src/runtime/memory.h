@@ -128,7 +128,8 @@ void gpu_ref_close(struct gpu_device *device, struct gpu_ref *ref);
 struct gpu_device *gpu_block_device(const struct gpu_block *block);
 uint64_t gpu_block_number(const struct gpu_block *block);
 uint64_t gpu_block_bytes(const struct gpu_block *block);
-void **gpu_block_shadow(struct gpu_block *block); /* see struct gpu_observer; *NULL: none */
+/* See struct gpu_observer; *NULL: none. `base`: which byte of it the block's first one is. */
+void **gpu_block_shadow(struct gpu_block *block, uint64_t *base);
 const char *gpu_block_label(const struct gpu_block *block); /* or "" */
 /* What it was made for: graphs take no other in its place. */
 void gpu_block_set_type(struct gpu_block *block, enum gpu_type type);

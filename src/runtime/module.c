@@ -718,6 +718,7 @@ gpulua_status gpu_module_global(struct gpu_module *module, const char *name,
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for variable '%s'", name);
     }
     made->module = gpu_module_retain(module);
+    made->variable_address = facts.address;
     *block = made;
     return GPULUA_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "runtime/native_capture.h"
 #include "runtime/state.h"
+#include "runtime/uses.h"
 #include "runtime/work.h"
 
 enum recorder_state { RECORDING, HOLDING, ENDED };
@@ -110,20 +111,16 @@ void gpu_recorder_use(struct gpu_recorder *recorder, const struct gpu_ref *ref, 
     if (!is_accepted(recorder, ref, access, what)) {
         return;
     }
-    if (envelope->use_count == GPU_USES_MAX) {
+    if (envelope->use_count + 2 > GPU_USES_MAX) {
         char cause[80];
-        snprintf(cause, sizeof cause, "a recorder takes at most %u ranges", GPU_USES_MAX);
+        snprintf(cause, sizeof cause, "a recorder takes at most %u ranges", GPU_USES_MAX - 1);
         reject(recorder, GPULUA_CAPACITY, what, cause);
         return;
     }
     uint32_t before = envelope->use_count;
-    struct gpu_use use = {.block = ref->block,
-                          .byte_begin = ref->byte_offset,
-                          .byte_end = ref->byte_offset + ref->byte_count,
-                          .access = access};
-    gpu_envelope_use(envelope, &use);
-    if (envelope->use_count != before) {
-        gpu_block_retain(ref->block);
+    gpu_envelope_use_ref(envelope, ref, access);
+    for (uint32_t i = before; i < envelope->use_count; i++) {
+        gpu_block_retain(envelope->uses[i].block);
     }
 }
 

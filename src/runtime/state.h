@@ -173,6 +173,7 @@ struct gpu_block {
     struct gpu_module *module; /* retained: whose variable this is */
     uint32_t export_count;     /* a freed block's memory stays while there are any */
     void *shadow;              /* the observer's */
+    uint64_t variable_address; /* of a module's variable: where its executor has it */
     uint8_t keeping;           /* enum gpu_keeping */
     struct gpu_failure *lost;  /* retained: of what was to write it when the device was lost */
     struct gpu_block *copy;    /* retained: host memory with what is to be restored; NULL: none */
@@ -793,7 +794,7 @@ void gpu_fork_add(struct gpu_device *device);
 void gpu_fork_remove(struct gpu_device *device);
 
 /* ---- hazards.c ---- */
-#define GPU_USES_MAX (GPU_PARAMS_MAX + 1u)
+#define GPU_USES_MAX (2u * GPU_PARAMS_MAX + 1u)
 struct gpu_waits {
     struct wire_wait items[WIRE_WAITS_MAX];
     uint32_t count;
@@ -836,18 +837,6 @@ struct gpu_envelope {
 struct gpu_submit;
 gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu_submit *submit,
                                  const char *name, struct gpu_error *error);
-static inline void gpu_envelope_use(struct gpu_envelope *envelope, const struct gpu_use *use) {
-    for (uint32_t i = 0; i < envelope->use_count; i++) {
-        struct gpu_use *known = &envelope->uses[i];
-        if (known->block == use->block && known->byte_begin == use->byte_begin &&
-            known->byte_end == use->byte_end) {
-            known->access |= use->access;
-            return;
-        }
-    }
-    assert(envelope->use_count < GPU_USES_MAX);
-    envelope->uses[envelope->use_count++] = *use;
-}
 /* A ref that `what` needs (work.c). gpu_ref_check's codes, and those of external memory. */
 gpulua_status gpu_work_use(struct gpu_envelope *envelope, const struct gpu_ref *ref, uint8_t access,
                            const char *what, struct gpu_error *error);

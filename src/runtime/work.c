@@ -8,6 +8,7 @@
 #include "runtime/graph/state.h"
 #include "runtime/hooks.h"
 #include "runtime/report.h"
+#include "runtime/uses.h"
 
 static uint64_t address_of(const struct gpu_ref *ref) {
     return ref->block->address + ref->byte_offset;
@@ -48,25 +49,6 @@ static gpulua_status check_ref(const struct gpu_ref *ref, struct gpu_device *dev
                                                          : status;
 }
 
-static inline void use_module(struct gpu_envelope *envelope, const struct gpu_module *module,
-                              uint8_t access) {
-    struct gpu_use use = {
-        .block = module->hazards, .byte_begin = 0, .byte_end = 1, .access = access};
-    gpu_envelope_use(envelope, &use);
-}
-
-static inline void use_ref(struct gpu_envelope *envelope, const struct gpu_ref *ref,
-                           uint8_t access) {
-    struct gpu_use use = {.block = ref->block,
-                          .byte_begin = ref->byte_offset,
-                          .byte_end = ref->byte_offset + ref->byte_count,
-                          .access = access};
-    gpu_envelope_use(envelope, &use);
-    if (ref->block->module) { /* a module's variable shares the hazards of its module */
-        use_module(envelope, ref->block->module, access);
-    }
-}
-
 static gpulua_status no_memory_for_node(struct gpu_error *error) {
     return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a node");
 }
@@ -76,7 +58,7 @@ gpulua_status gpu_work_use(struct gpu_envelope *envelope, const struct gpu_ref *
     gpulua_status status =
         check_ref(ref, envelope->stream->device, envelope->capture, access, what, error);
     if (status == GPULUA_OK) {
-        use_ref(envelope, ref, access);
+        gpu_envelope_use_ref(envelope, ref, access);
     }
     return status;
 }
@@ -96,7 +78,7 @@ static gpulua_status submit_fill(const struct gpu_submit *submit, const struct g
     if (status) {
         return status;
     }
-    use_ref(&envelope, ref, GPU_WRITE);
+    gpu_envelope_use_ref(&envelope, ref, GPU_WRITE);
     struct wire_record *record;
     status = gpu_envelope_record(&envelope, WIRE_OP_FILL, &record, error);
     if (status) {
@@ -165,8 +147,8 @@ static gpulua_status submit_copy(const struct gpu_submit *submit, const struct g
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "copy between two host buffers, which the device has no part in");
     }
-    use_ref(&envelope, src, GPU_READ);
-    use_ref(&envelope, dst, GPU_WRITE);
+    gpu_envelope_use_ref(&envelope, src, GPU_READ);
+    gpu_envelope_use_ref(&envelope, dst, GPU_WRITE);
     enum wire_opcode opcode = dst->block->is_host   ? WIRE_OP_DOWNLOAD
                               : src->block->is_host ? WIRE_OP_UPLOAD
                                                     : WIRE_OP_COPY;
@@ -275,7 +257,7 @@ gpulua_status gpu_work_allocated(const struct gpu_submit *submit, const struct g
     if (status) {
         return status;
     }
-    use_ref(&envelope, ref, GPU_WRITE);
+    gpu_envelope_use_ref(&envelope, ref, GPU_WRITE);
     struct wire_record *record;
     status = gpu_envelope_record(&envelope, WIRE_OP_MARK, &record, error);
     return status ? status : gpu_envelope_submit(&envelope, record, 0, NULL, error);
@@ -472,7 +454,7 @@ static gpulua_status check_args(const struct gpu_launch *launch, struct gpu_enve
             if (status) {
                 return status;
             }
-            use_ref(envelope, ref, param->access);
+            gpu_envelope_use_ref(envelope, ref, param->access);
         } else if (param->kind == GPU_PARAM_UNSUPPORTED) {
             char what[160];
             return gpu_error_set(error, GPULUA_UNSUPPORTED,
@@ -604,7 +586,7 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_r
     /* Every kernel may read and write its module's variables. A node's module must outlive each
      * launch of the graph. */
     if (module->global_count > 0 || launch->submit.capture) {
-        use_module(&envelope, module, module->access);
+        gpu_envelope_use_module(&envelope, module, module->access);
     }
     envelope.report = report;
     envelope.form = launch->kernel->form;

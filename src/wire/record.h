@@ -310,9 +310,12 @@ enum wire_reply_kind {
     WIRE_REPLY_FAILURE = 2, /* work (stream, seq) failed. Published before its word moves */
     WIRE_REPLY_LOST =
         3, /* the device faulted for good: everything not over is lost; text says why */
-    WIRE_REPLY_LOG = 4,  /* a line for the host's log */
-    WIRE_REPLY_RAN = 5,  /* check mode: work (stream, seq) has been done; body: struct wire_point of
-                            what could  have been done then, itself among it, by slot */
+    WIRE_REPLY_LOG = 4, /* a line for the host's log */
+    WIRE_REPLY_RAN = 5, /* check mode: work (stream, seq) has been done; body: struct wire_point of
+                           what could  have been done then, itself among it, by slot */
+    WIRE_REPLY_TOUCHED = 7, /* check mode: what the launch (stream, seq), or one of its nodes, has
+                               done to a variable, whose name is the text; body: struct
+                               wire_touched. Published before its word moves */
     WIRE_REPLY_TIMES = 6 /* traced: when work was done; body: struct wire_times, which may tell of
                             one piece of work several times: of parts of it */
 };
@@ -402,7 +405,21 @@ struct wire_kernel_facts {
 };
 
 struct wire_global_facts {
-    uint64_t bytes;
+    uint64_t address, bytes; /* where the executor has it */
+};
+
+/* What a launch has done to bytes of a variable of its module. */
+struct wire_touch {
+    uint64_t begin, end;
+    uint32_t access; /* WIRE_USE_READ, WIRE_USE_WRITE, or both; WIRE_USE_ATOMIC besides: by atomic
+                        operations alone */
+    uint32_t reserved;
+};
+enum { WIRE_USE_ATOMIC = 4, WIRE_TOUCHES_MAX = 1024 };
+/* As many of these follow it as there is room for. */
+struct wire_touched {
+    uint64_t address; /* as in wire_global_facts */
+    uint32_t module, reserved;
 };
 
 struct wire_slab_facts {

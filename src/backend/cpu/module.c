@@ -256,6 +256,7 @@ gpulua_status gpu_cpu_module_load(const char *cache_path, const void *image, siz
     for (uint32_t i = 0; i < made->table->kernel_count; i++) {
         struct cpu_kernel *kernel = &made->kernels[i];
         kernel_read(kernel, &made->table->kernels[i]);
+        kernel->module = made;
         kernel->shared_bytes_static =
             gpu_cpu_code_shared_bytes(code, code_bytes, kernel->table->name);
         if (kernel->args_bytes > CPU_ARGS_BYTES_MAX) {

@@ -10,6 +10,7 @@
 
 struct cpu_kernel {
     const struct cpu_kernel_table *table; /* borrowed from the module's code */
+    const struct cpu_module *module;      /* that has it; NULL: of a library */
     uint32_t args_bytes;
     uint32_t args_alignment;
     uint32_t shared_bytes_static;

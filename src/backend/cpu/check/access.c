@@ -327,7 +327,11 @@ static int module_look(struct dl_phdr_info *info, size_t info_bytes, void *user)
     if (table < low || table >= high) {
         return 0;
     }
-    *module = (struct check_module){true, low, high, written_low, written_high, 0, 0};
+    module->is_known = true;
+    module->low = low;
+    module->high = high;
+    module->written_low = written_low;
+    module->written_high = written_high;
     if (shared_bytes > 0 && info->dlpi_tls_data != NULL) {
         module->shared_low = (uintptr_t)info->dlpi_tls_data;
         module->shared_high = module->shared_low + shared_bytes;
@@ -374,9 +378,14 @@ static bool module_access(struct cpu_context *context, const struct check_access
     }
     if (is_shared) {
         shared_access(context, access, space);
-    } else {
-        space_access(context, access, space);
+        return true;
     }
+    space_access(context, access, space);
+    uintptr_t end = access->address + access->bytes;
+    if (module->used_high == 0 || access->address < module->used_low) {
+        module->used_low = access->address;
+    }
+    module->used_high = end > module->used_high ? end : module->used_high;
     return true;
 }
 

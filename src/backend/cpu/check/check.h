@@ -5,6 +5,7 @@
  *   launch.c   one launch: its uses, the order of its blocks and warps, its end
  *   access.c   the services that kernels call at each access
  *   find.c     an access that is not right: which finding it is, and its text
+ *   touched.c  what it has done to variables of its module
  *   order.c    which threads are ordered    shadow.c  bytes and who accessed them last
  *
  * Kernels are compiled with the host compiler's thread-sanitizer instrumentation, but its runtime

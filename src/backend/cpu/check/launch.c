@@ -259,6 +259,7 @@ void gpu_check_launch_run(struct check *check, struct cpu_launch *launch, uint32
     gpu_cpu_launch_leave(region, launch);
     if (!gpu_cpu_launch_has_failed(launch)) {
         warn_unused(run);
+        gpu_check_tell_touched(run, stream, seq);
     }
     region->context.check = NULL;
     gpu_check_run_end(run);

@@ -23,6 +23,7 @@ struct check_module {
     uintptr_t low, high;                 /* its image */
     uintptr_t written_low, written_high; /* the part of it that can be written */
     uintptr_t shared_low, shared_high;   /* its __shared__ variables, those of this worker */
+    uintptr_t used_low, used_high;       /* of what can be written, what the launch has used */
 };
 
 /* An access that is about to be made. */
@@ -90,6 +91,10 @@ bool gpu_check_block(struct check_run *run, uint64_t block, uint32_t thread_coun
 void gpu_check_settle(struct cpu_context *context);
 /* A thread is about to wait at the barrier, the first if `is_first`. */
 void gpu_check_barrier_reached(struct cpu_context *context, bool is_first);
+
+/* ---- touched.c ---- */
+/* The run is over: what it has done to its module's variables goes to the sink. */
+void gpu_check_tell_touched(struct check_run *run, uint32_t stream, uint64_t seq);
 
 /* ---- find.c ---- */
 void gpu_check_use_name(const struct check_run *run, const struct check_use *use, char *text,
