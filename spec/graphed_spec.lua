@@ -313,6 +313,40 @@ describe("a graphed function", function()
     end
   end)
 
+  it("is called by what it has called or spawned, whether it is run as it is or captured", function()
+    local function gap() end
+    local ways = {
+      ["another graphed function"] = function(again)
+        local between <const> = dev:graphed(function(k) gap() return select(2, again(k)) end)
+        return function(k) return select(2, between(k)) end, between
+      end,
+      ["a task"] = function(again) return function(k) return select(2, gpu.spawn(again, k):await()) end end,
+      ["a timeout"] = function(again) return function(k) return select(2, gpu.timeout(5, again, k)) end end,
+      ["a coroutine"] = function(again)
+        return function(k) return select(2, coroutine.wrap(function() return again(k) end)()) end
+      end,
+    }
+    for name, way in pairs(ways) do
+      for warmup = 0, 2 do
+        local x, y = buffer(1), buffer(0)
+        local fast, next_one, between
+        fast = dev:graphed({ warmup = warmup }, function(k)
+          add:launch(n, x, y, n, k)
+          return k > 1 and k + next_one(k - 1) or k
+        end)
+        next_one, between = way(fast)
+        for call = 1, 4 do
+          assert.equal(6, (select(2, fast(3))), name)
+          assert.equal(6 * call, first(y), name)
+        end
+        fast:close()
+        if between then
+          between:close()
+        end
+      end
+    end
+  end)
+
   it("may write and decide", function()
     local x, y, go = buffer(1), buffer(0), dev:scalar("i32", 1)
     local fast <close> = dev:graphed(function()

@@ -133,6 +133,38 @@ describe("a lost device", function()
     end
   end)
 
+  it("keeps a graph, or a module, that is closed while it may still run", function()
+    support.wants_time(pending)
+    local script = os.tmpname()
+    support.write_file(script, [[
+      local gpu, support = require "gpulua", require "spec.support"
+      local dev = gpu.device()
+      local mod = dev:compile(support.spin_source)
+      local other = dev:compile(support.spin_source .. "// another")
+      local x, y, side = dev:buffer("i32", 64):fill(0), dev:buffer("i32", 64):fill(0), dev:stream()
+      local graph = dev:capture(function() y:fill(3) other.spin:launch(support.one, 1, y, 1) end)
+      dev:synchronize()
+      mod.spin:launch({ grid = 1, block = 1, stream = side }, support.ticks(dev, 0.3), x, 1)
+      side:use(function() graph:launch() end)
+      dev:inject { fault = 1 }
+      dev:stream():mark()
+      graph:close()
+      other:close()
+      mod:close()
+      gpu.sleep(0.6)
+      print "went on"
+    ]])
+    for _ = 1, 3 do
+      local pipe = assert(io.popen(("GPULUA_ISOLATE=%s %s/gpulua %s 2>&1"):format(support.isolation(),
+        os.getenv "GPULUA_BUILD" or "build", script)))
+      local output = pipe:read "a"
+      local _, how, code = pipe:close()
+      assert.truthy(output:find("went on\n", 1, true), output)
+      assert.are.same({ "exit", 1 }, { how, code }, output) -- for a failure that nobody has seen
+    end
+    os.remove(script)
+  end)
+
   if not is_isolated then
     it("with a process of its own #process", function()
       pending "the device lives in the script's process"

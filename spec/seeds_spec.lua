@@ -236,6 +236,54 @@ describe("check mode", function()
     end)
   end)
 
+  describe("what is captured is the same for each seed", function()
+    for seed = 1, 8 do
+      it(("and each time: %d"):format(seed), function()
+        local dev <close> = checked { seed = seed }
+        local x, y, z = dev:buffer("i32", 4):fill(0), dev:buffer("i32", 4):fill(0), dev:buffer("i32", 4):fill(3)
+        local source_of_y = dev:buffer("i32", 4):fill(7)
+        local function work()
+          gpu.all { gpu.spawn(function() x:fill(1) end), gpu.spawn(function() y:copy(source_of_y) end),
+            gpu.spawn(function() gpu.map("v + 1", { v = z, out = z }) end) }
+        end
+        gpu.map("v + 1", { v = z, out = z })
+        local fast = dev:graphed(work)
+        for _ = 1, 4 do
+          fast()
+        end
+        assert.are.same({ 1, 7, 8 }, { x:read()[1], y:read()[1], z:read()[1] })
+        local graph = dev:capture(work)
+        for _ = 1, 4 do
+          assert.is_true(graph:update({ rebuild = false }, work))
+        end
+        local mod = dev:compile(source)
+        local by_name = dev:capture(function()
+          for i, buffer in ipairs { x, y, z } do
+            gpu.spawn(function() mod.put:launch({ grid = 1, block = 1 }, buffer, 4, i) end)
+          end
+        end)
+        by_name:bind { ["put#2.value"] = 20 }
+        by_name:launch():await()
+        assert.are.same({ 1, 20, 3 }, { x:read()[1], y:read()[1], z:read()[1] })
+      end)
+    end
+  end)
+
+  it("lets a function that had its time clean up first, and knows of it, for each seed", function()
+    for seed = 1, 8 do
+      local dev <close> = checked { seed = seed }
+      local x, is_clean = dev:buffer("i32", 4), false
+      support.raises("Timeout", "", gpu.timeout, 0.001, function()
+        local _ <close> = setmetatable({}, { __close = function() x:fill(3) is_clean = true end })
+        x:fill(1)
+        gpu.sleep(10)
+      end)
+      assert.is_true(is_clean)
+      x:fill(2)
+      assert.equal(2, x:read()[1])
+    end
+  end)
+
   describe("tasks", function()
     local dev, mod
     setup(function()

@@ -228,6 +228,27 @@ describe("a timeline", function()
       end
     end)
 
+    it("says what the script did behind its last work", function()
+      local dom = look(pending, timeline_of [[
+        local gpu = require "gpulua"
+        local dev = gpu.device()
+        dev:buffer("f32", 4):fill(1):await()
+        gpu.sleep(0.5)]])
+      local verdict = dom:match 'id="verdict".-</p>'
+      assert.truthy(verdict:find("The script limited it", 1, true), verdict)
+      assert.truthy(verdict:find("most of that [^,]*sleep[^,]*, [^ ]*shown.lua:4"), verdict)
+    end)
+
+    it("says what has failed", function()
+      local dom = look(pending, timeline_of [[
+        local gpu = require "gpulua"
+        local dev = gpu.device()
+        local x = dev:buffer("f32", 4)
+        dev:inject { fault = 1 }
+        pcall(function() x:fill(1):await() end)]])
+      assert.truthy(dom:find("1 operation of [^<]* failed, the first of them fill, [^ ]*shown.lua:5%."), "not said")
+    end)
+
     it("gives what was waited for before a task was there to that wait, and not to the task", function()
       local dom = look(pending, timeline_of [[
         local gpu = require "gpulua"

@@ -119,7 +119,7 @@ typedef enum gpulua_completion {
 typedef struct gpulua_error {
     size_t struct_bytes;
     gpulua_status code;    /* InvalidData: also of errors of Lua's own */
-    const char *message;   /* never NULL */
+    const char *message;   /* never NULL; of a task's, all there is to say but the traceback */
     const char *hint;      /* what to do; may be "" */
     const char *source;    /* script file of the culprit, or "" */
     int line;              /* in it, or 0 */

@@ -280,7 +280,14 @@ end
 --- What a block of describe_devices is called with; `fixed`: options that its devices have.
 local function opener(name, fixed)
   local own = {} -- opened outside of tests
+  local shared   -- what device() is, where the block's devices have options
   local function open(options)
+    if options == nil and next(fixed) ~= nil then
+      if not shared or not pcall(shared.stats, shared) then -- a test has closed it
+        shared = gpu.device(name, fixed)
+      end
+      return shared
+    end
     local all = {}
     for _, set in ipairs { fixed, options or {} } do
       for key, value in pairs(set) do
@@ -299,6 +306,10 @@ local function opener(name, fixed)
       device:close()
     end
     own = {}
+    if shared then
+      shared:close()
+      shared = nil
+    end
   end
 end
 

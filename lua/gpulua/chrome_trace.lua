@@ -295,9 +295,9 @@ local function write_device(out, info, log, base, lane_of, next_id)
       is_named[seat] = true
       name_lane(out, script_pid, seat_lane + seat, ("calls of seat %d"):format(seat))
     end
-    out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"call","name":%s,"args":{"number":%d%s}}', script_pid,
+    out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"call","name":%s,"args":{"number":%d%s%s}}', script_pid,
       seat and seat_lane + seat or lane_of[task], stamp(asked - base), length(given - asked), quoted(label), number,
-      place(source, line))
+      place(source, line), outcome == "failed" and ',"failed":true' or "")
     if held ~= held_before then
       held_before = held
       out:add('{"ph":"C","pid":%d,"tid":0,"ts":%s,"name":"bytes in buffers","args":{"bytes":%d}}', pid,

@@ -130,7 +130,7 @@ local function results_of(results, op)
   return op, table.unpack(results, 1, results.n)
 end
 
-local running_of = { __close = function(running) running.of.task, running.of.thread = nil, nil end }
+local running_of = { __close = function(running) running.of.task = nil end }
 
 -- What f, which runs as `task`, returns; nobody else runs it meanwhile.
 local function results_from(self, task)
@@ -160,11 +160,7 @@ local function check_open(self)
 end
 
 local function warm_up(self, call, ...)
-  local f <const> = self[FUNCTION]
-  local results = results_from(self, core.spawn_run(function(...)
-    self.thread = coroutine.running()
-    return f(...)
-  end, ...))
+  local results = results_from(self, core.spawn_run(self[FUNCTION], ...))
   self[RESULTS] = results
   self.eager = self.eager + 1
   local number = math.min(self.eager, self.warmup) -- of several at once
@@ -211,7 +207,7 @@ local function run_again(self, ...)
     core.sleep(0) -- whoever waits for it goes on first
   end
   check_open(self)
-  if self.broken and self[KNOWN] then
+  if self.broken and self[KNOWN] and is_same(self[KNOWN], self[UPVALUES], self[FUNCTION], ...) then
     core.raise("InvalidArgument", self.broken, refresh_hint)
   end
   -- Since who was waited for has run f:
@@ -244,7 +240,7 @@ end
 -- that. Runs f, as a task, and then yields in a task, when an argument or upvalue has changed; else it does not block.
 graphed.__call = core.graphed_caller(function(self, ...) -- what is no replay
   check_open(self)
-  local calls_itself <const> = self.thread == coroutine.running() -- as it is run as it is
+  local calls_itself <const> = self.task and core.is_within(self.task) -- however far down, as it is run as it is
   if calls_itself or is_captured(self.device) then
     return self.device:current():mark(), self[FUNCTION](...)
   end

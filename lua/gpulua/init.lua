@@ -7,12 +7,12 @@ for name, value in pairs(core) do
   gpu[name] = value
 end
 -- What the interpreter and our own files need is in the core alone.
-for _, name in ipairs { "spawn_run", "spawn_typed", "spawn_timed", "hold", "release", "guest",
+for _, name in ipairs { "spawn_run", "spawn_root", "spawn_typed", "spawn_timed", "hold", "release", "guest",
   "check_waits", "place", "raise", "end_hook", "shutdown", "adopt_coroutines", "hold_calls", "describe",
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
   "capture_active", "graphed_same", "graphed_same_value", "graphed_caller",
   "overlap", "map_kind", "map_fits", "scalar_of",
-  "tasks", "task_count", "task_seed", "in_flight", "raise_unseen", "streams",
+  "tasks", "task_count", "task_seed", "check_picks", "is_within", "in_flight", "raise_unseen", "streams",
   "unclosed_devices", "told", "captures_end",
   "inject_slow", "device_events", "device_return", "rebuilds", "keep_version", "keep", "flight_path", "flight_files",
   "hooks_handler", "hooks_set", "trace_info", "trace_op", "trace_waits", "trace_uses", "trace_span", "trace_range",
@@ -52,6 +52,20 @@ local function describe(f)
   return name or "the function"
 end
 
+local turns_most <const> = 200
+
+-- One turn, so that a task that was cancelled cleans up before the caller goes on. Where a seed decides whose turn it
+-- is, as many as that takes, within reason.
+function core.let_clean_up(task)
+  core.sleep(0)
+  local turns = core.check_picks() and turns_most or 0
+  while turns > 0 and not task:done() do
+    core.sleep(0)
+    turns = turns - 1
+  end
+  return task:done() -- and if it is, what it has done is known
+end
+
 -- What gpu.timeout does; say(place) gives the message of its Timeout, from where f was.
 function core.run_timed(say, seconds, f, ...)
   local task <close> = core.spawn_timed(seconds, f, ...)
@@ -61,7 +75,7 @@ function core.run_timed(say, seconds, f, ...)
   end
   local now = core.place(task)
   task:cancel()
-  core.sleep(0) -- one turn, so that it cleans up before the caller goes on; how that fails is for whoever looks
+  core.let_clean_up(task) -- how that fails is for whoever looks
   core.raise("Timeout", say(now))
 end
 

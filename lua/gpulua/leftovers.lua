@@ -231,8 +231,8 @@ function leftovers.since(before, options)
     task:detach()
     task:cancel()
   end
-  if options.cancels and #running > 0 then
-    core.sleep(0) -- one turn, so that they clean up before anything else goes on
+  for _, task in ipairs(options.cancels and running or {}) do
+    core.let_clean_up(task)
   end
   return lines
 end

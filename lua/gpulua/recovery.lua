@@ -44,7 +44,8 @@ local function rebuild(device)
     return nil
   end
   known = { epoch = epoch }
-  known.task = core.spawn(function()
+  -- Nobody's child: several may wait for it, and one that gives up is not to end it for the others.
+  known.task = core.spawn_root(function()
     local failed
     known.thread = coroutine.running()
     local found = due(device)
@@ -52,9 +53,7 @@ local function rebuild(device)
       known.epoch, failed = device.epoch, nil
       for _, one in ipairs(found) do
         local ok, err = pcall(one.entry.f, one.buffer)
-        if not ok and core.type(err) == "error" and err.code == "Cancelled" then
-          error(err, 0)
-        elseif device.epoch ~= known.epoch then
+        if device.epoch ~= known.epoch then
           break
         end
         one.entry.epoch = known.epoch

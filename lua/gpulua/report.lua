@@ -48,7 +48,7 @@ local function device_of(info, log)
   local kernels, kernel_of = table_of(function(name) return { name = name, count = 0, total = 0, times = {} } end)
   local copies, copy_of = table_of(function(name) return { name = name, count = 0, total = 0, bytes = 0 } end)
   local others, other_of = table_of(function(seat) return { seat = seat, operations = 0, total = 0 } end)
-  local first, last, busy, busy_until, operations, untimed = nil, nil, 0, 0, 0, 0
+  local first, last, busy, busy_until, operations, untimed, failed = nil, nil, 0, 0, 0, 0, 0
   local spans, begun_of, ended_of = {}, {}, {}
   local function add(kind, name, took, bytes, other)
     if other then
@@ -64,13 +64,14 @@ local function device_of(info, log)
     end
   end
   for number = 1, device.ops do
-    local kind, label, kernel, _, _, _, _, _, _, _, begun, ended, _, bytes, _, _, _, seat =
+    local kind, label, kernel, _, _, _, _, _, _, _, begun, ended, _, bytes, _, outcome, _, seat =
       core.trace_op(log, number)
     local other = seat and other_of(seat)
     if other then
       other.operations = other.operations + 1
     else
       operations = operations + 1
+      failed = failed + (outcome == "failed" and 1 or 0)
     end
     if ended ~= 0 and kind ~= "mark" then
       first, last = math.min(first or begun, begun), math.max(last or ended, ended)
@@ -113,7 +114,8 @@ local function device_of(info, log)
     peaks[#peaks + 1] = { name = name, bytes = bytes }
   end
   table.sort(peaks, function(a, b) return a.bytes > b.bytes or a.bytes == b.bytes and a.name < b.name end)
-  return { name = device.name, operations = operations, dropped = device.dropped, untimed = untimed, kernels = kernels,
+  return { name = device.name, operations = operations, dropped = device.dropped, untimed = untimed, failed = failed,
+    kernels = kernels,
     copies = copies, others = others, elapsed = first and (last - first) / 1e9 or 0, busy = busy / 1e9,
     compiled = { count = device.compilations, total = device.compile_ns / 1e9, from_cache = device.cache_hits },
     fences = { issued = device.waits_issued, left_out = device.waits_elided }, peak_bytes = device.bytes_live_max,
@@ -144,7 +146,7 @@ end
 local function time(seconds)
   for _, unit in ipairs { { 1, "s " }, { 1e-3, "ms" }, { 1e-6, "us" } } do
     if seconds >= unit[1] then
-      return ("%.4g %s"):format(seconds / unit[1], unit[2])
+      return (seconds >= 1000 and "%.0f %s" or "%.4g %s"):format(seconds / unit[1], unit[2])
     end
   end
   return seconds == 0 and "0" or ("%.0f ns"):format(seconds * 1e9)
@@ -186,8 +188,12 @@ local function add_device(lines, device)
     #device.others > 0 and (" beside those of %d other%s"):format(#device.others, #device.others > 1 and "s" or "")
       or "",
     device.elapsed > 0 and (" in %s, idle %.0f %% of that"):format(spoken(device.elapsed), idle) or "")
+  if device.failed > 0 then
+    lines[#lines + 1] = ("%d of them failed, by themselves, with what they needed, or with the device"):format(
+      device.failed)
+  end
   if device.untimed > 0 then
-    lines[#lines + 1] = ("%d of them without a time: skipped, not over yet, or in check mode"):format(device.untimed)
+    lines[#lines + 1] = ("%d of them without a time: failed, not over yet, or in check mode"):format(device.untimed)
   end
   if device.dropped > 0 then
     lines[#lines + 1] = ("and %d more for which there was no room; nodes of graphs count, too"):format(

@@ -215,6 +215,8 @@ static void test_errors(void) {
     CHECK(run(g) == 0);
     CHECK(told.count == 4 && told.code == GPULUA_INVALID_ARGUMENT && told.line == 2);
     CHECK(strstr(told.message, "InvalidArgument") != NULL && told.source[0] != '\0');
+    CHECK(strstr(told.message, "stack traceback:") == NULL); /* which has a place of its own */
+    CHECK(strncmp(told.traceback, "stack traceback:", 16) == 0);
     /* Errors of Lua's own have their place in front of the message, and others may look so. */
     static const struct {
         const char *script, *source;

@@ -236,18 +236,45 @@ static bool check_create(struct gpulua *g, uint64_t seed) {
     return true;
 }
 
-uint32_t gpu_lua_check_pick(struct gpulua *g, uint32_t count) {
+static bool picks(const struct gpulua *g) {
+    return g->check && (g->check->device_count > 0 || g->config.check);
+}
+
+uint32_t gpu_lua_check_pick(struct gpulua *g) {
     if (!g->check && g->config.check && !g->check_text) {
         (void)check_create(g, g->config.check_seed);
     }
-    if (!g->check || (g->check->device_count == 0 && !g->config.check) || count < 2) {
+    if (!picks(g) || g->ready_count < 2) {
+        return 0;
+    }
+    uint32_t count = 0;
+    bool is_captured = false;
+    for (const struct task *task = g->ready_head; task; task = task->ready_next) {
+        count += task->scope.capture == 0 || !is_captured;
+        is_captured = is_captured || task->scope.capture != 0;
+    }
+    if (count < 2) { /* all are in captures */
         return 0;
     }
     /* splitmix64, as in the backend: see there. */
     uint64_t z = g->check->random += UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return (uint32_t)((z ^ (z >> 31)) % count);
+    uint32_t chosen = (uint32_t)((z ^ (z >> 31)) % count), at = 0;
+    is_captured = false;
+    for (const struct task *task = g->ready_head; task; task = task->ready_next, at++) {
+        bool may_run = task->scope.capture == 0 || !is_captured;
+        is_captured = is_captured || task->scope.capture != 0;
+        if (may_run && chosen-- == 0) {
+            break;
+        }
+    }
+    return at;
+}
+
+int gpu_lua_check_picks_tasks(lua_State *L) {
+    lua_pushboolean(L, picks(GPU_LUA(L)));
+    return 1;
 }
 
 int gpu_lua_check_task_seed(lua_State *L) {

@@ -24,12 +24,15 @@ void gpu_lua_check_opened(struct gpulua *g);
 void gpu_lua_check_closed(struct gpulua *g, const struct gpu_device *device);
 void gpu_lua_check_finish(struct gpulua *g);
 
-/* One of `count` ready tasks, from 0: the first unless something is checked. */
-uint32_t gpu_lua_check_pick(struct gpulua *g, uint32_t count);
+/* One of the ready tasks, from 0: the first unless something is checked. Those that are in a
+ * capture take turns as always: what is captured has one order, by which its nodes are numbered. */
+uint32_t gpu_lua_check_pick(struct gpulua *g);
 
 /* core.task_seed(seed) -> the state of before, nil while nothing is checked: from here on tasks
  * are resumed in the order of this seed, or of a state that it has returned. */
 int gpu_lua_check_task_seed(lua_State *L);
+/* core.check_picks() -> whether a seed decides which task is next. */
+int gpu_lua_check_picks_tasks(lua_State *L);
 
 /* All of these do nothing unless something is checked. */
 void gpu_lua_check_spawn(struct gpulua *g, struct task *task);

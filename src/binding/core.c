@@ -575,6 +575,7 @@ static int core_shutdown(lua_State *L) {
 void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
     static const luaL_Reg functions[] = {{"spawn", gpu_lua_spawn},
                                          {"spawn_run", gpu_lua_spawn_run},
+                                         {"spawn_root", gpu_lua_spawn_root},
                                          {"spawn_typed", gpu_lua_spawn_typed},
                                          {"spawn_timed", gpu_lua_spawn_timed},
                                          {"hold", gpu_lua_hold},
@@ -585,6 +586,8 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"tasks", gpu_lua_tasks},
                                          {"task_count", core_task_count},
                                          {"task_seed", gpu_lua_check_task_seed},
+                                         {"check_picks", gpu_lua_check_picks_tasks},
+                                         {"is_within", gpu_lua_is_within},
                                          {"in_flight", gpu_lua_in_flight},
                                          {"raise_unseen", gpu_lua_raise_unseen},
                                          {"streams", gpu_lua_streams},

@@ -491,7 +491,7 @@ static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, int graph, i
         if (lua_getfield(L, options, "stream") != LUA_TNIL) {
             if (!gpu_lua_test(L, g, -1, GPU_LUA_KIND_STREAM)) {
                 gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "stream of %s: a stream expected, got %s",
-                             what, luaL_typename(L, -1));
+                             what, gpu_lua_describe(L, -1));
             }
             submit.stream = gpu_lua_check_stream(L, g, -1);
         }

@@ -368,7 +368,7 @@ static bool run_ready(struct gpulua *g, lua_State *L) {
     int64_t begun_ns = g->limits ? gpu_lua_now_ns() : 0;
     while (count-- && g->ready_head && !gpu_lua_limits_turn_is_over(g, begun_ns)) {
         struct task **at = &g->ready_head;
-        for (uint32_t skip = gpu_lua_check_pick(g, g->ready_count); skip > 0; skip--) {
+        for (uint32_t skip = gpu_lua_check_pick(g); skip > 0; skip--) {
             at = &(*at)->ready_next;
         }
         struct task *task = *at;

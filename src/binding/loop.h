@@ -455,6 +455,8 @@ int gpu_lua_spawn(lua_State *L);
 int gpu_lua_spawn_run(lua_State *L);
 int gpu_lua_spawn_typed(lua_State *L);
 int gpu_lua_spawn_timed(lua_State *L);
+int gpu_lua_spawn_root(lua_State *L);
+int gpu_lua_is_within(lua_State *L);
 int gpu_lua_hold(lua_State *L);
 int gpu_lua_release(lua_State *L);
 int gpu_lua_place(lua_State *L);

@@ -40,6 +40,16 @@ static char *copy_string(lua_State *L, int index) {
     return text ? strdup(text) : NULL;
 }
 
+/* An error of ours says all that there is, its traceback last: that has a place of its own. */
+static void cut_traceback(struct kept_error *kept, const char *traceback) {
+    size_t bytes = strlen(kept->message), last = strlen(traceback);
+    if (bytes > last && kept->message[bytes - last - 1] == '\n' &&
+        strcmp(kept->message + bytes - last, traceback) == 0) {
+        kept->message[bytes - last - 1] = '\0';
+        kept->traceback = strdup(traceback);
+    }
+}
+
 /* Stack: light userdata of a struct telling, the error. As Lua's interpreter words it. */
 static int tell_protected(lua_State *L) {
     struct telling *telling = lua_touserdata(L, 1);
@@ -71,6 +81,9 @@ static int tell_protected(lua_State *L) {
         telling->is_text = true;
     }
     kept->message = copy_string(L, -1);
+    if (kept->view.code && kept->message && lua_getfield(L, 2, "traceback") == LUA_TSTRING) {
+        cut_traceback(kept, lua_tostring(L, -1));
+    }
     return 0;
 }
 

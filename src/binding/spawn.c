@@ -27,6 +27,13 @@ int gpu_lua_spawn_typed(lua_State *L) {
     return 1;
 }
 
+/* core.spawn_root(f, ...) -> task that is nobody's child, whoever runs. */
+int gpu_lua_spawn_root(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    gpu_lua_task_ready(g, gpu_lua_task_new(L, g, 1, true));
+    return 1;
+}
+
 /* core.spawn_run(f, ...) -> task: what gpu.run calls. NotYieldable: nobody could wait for it. */
 int gpu_lua_spawn_run(lua_State *L) {
     gpu_lua_check_waits(L, GPU_LUA(L));
@@ -191,6 +198,18 @@ static int task_status(lua_State *L) {
 static int task_detach(lua_State *L) {
     gpu_lua_task_detach(gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_TASK));
     lua_settop(L, 1);
+    return 1;
+}
+
+/* core.is_within(task) -> whether it runs, or one that it, or one of these, has spawned */
+int gpu_lua_is_within(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    const struct task *wanted = gpu_lua_check(L, g, 1, GPU_LUA_KIND_TASK);
+    const struct task *task = g->running;
+    while (task && task != wanted) {
+        task = task->parent;
+    }
+    lua_pushboolean(L, task != NULL);
     return 1;
 }
 

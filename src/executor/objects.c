@@ -293,6 +293,9 @@ void gpu_executor_bury(struct wire_executor *executor, struct backend_module *mo
 void gpu_executor_graves_look(struct wire_executor *executor, bool all) {
     struct executor_grave **link = &executor->graves;
     bool has_graph = false;
+    if (!all && atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+        return; /* all counts as over, but in this process it may still run */
+    }
     while (*link != NULL) {
         struct executor_grave *grave = *link;
         while (grave->count > 0 &&

@@ -640,6 +640,8 @@ gpulua_status gpu_block_settle(struct gpu_block *block, struct gpu_error *error)
 
 /* ---- questions ---- */
 
+#define PLACE_BYTES 112u
+
 gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device, const char *what,
                             struct gpu_error *error) {
     const struct gpu_block *block = ref->block;
@@ -652,12 +654,18 @@ gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device
         return status;
     }
     if (block->epoch != block->device->epoch) {
-        return gpu_error_set(error, GPULUA_STALE,
-                             "%s: block %llu%s%s%s is of epoch %llu, device %s is in epoch %llu",
-                             what, (unsigned long long)block->number, block->label[0] ? " '" : "",
-                             block->label, block->label[0] ? "'" : "",
-                             (unsigned long long)block->epoch, block->device->name,
-                             (unsigned long long)block->device->epoch);
+        char place[PLACE_BYTES] = "";
+        if (block->site.source) {
+            snprintf(place, sizeof place, ", made at %.80s:%d", block->site.source,
+                     block->site.line);
+        }
+        return gpu_error_set(
+            error, GPULUA_STALE,
+            "%s: the memory (allocation %llu%s%s%s%s) was lost with the device: it "
+            "is of epoch %llu, device %s is in epoch %llu",
+            what, (unsigned long long)block->number, block->label[0] ? " '" : "", block->label,
+            block->label[0] ? "'" : "", place, (unsigned long long)block->epoch,
+            block->device->name, (unsigned long long)block->device->epoch);
     }
     if (block->is_freed) {
         return gpu_error_set(

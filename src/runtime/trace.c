@@ -530,6 +530,7 @@ static bool note(struct gpu_trace *trace, const struct gpu_op *op,
     ENTER(trace);
     struct gpu_device *device = op->device;
     uint32_t slot = record->stream;
+    int64_t given_ns = gpu_clock_ns(); /* before memory for the row is asked for */
     trace->counts.waits_issued = device->stats.waits_issued;
     trace->counts.waits_elided = device->stats.waits_elided;
     if (trace->number_first == 0) {
@@ -558,7 +559,7 @@ static bool note(struct gpu_trace *trace, const struct gpu_op *op,
     row->task = op->task;
     row->seat = op->seat ? op->seat->number + 1 : 0;
     row->asked_ns = envelope->asked_ns;
-    row->given_ns = gpu_clock_ns();
+    row->given_ns = given_ns;
     row->held_bytes = device->stats.bytes_live;
     if (record->opcode == WIRE_OP_LAUNCH) {
         memcpy(row->grid, record->u.launch.grid, sizeof row->grid);

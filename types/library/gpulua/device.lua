@@ -41,7 +41,7 @@ local device = {}
 ---@field restarts? integer How often within `window` it may come up again after a loss; 3 by default, 0: never.
 ---@field window? number Seconds; 60 by default.
 ---@field spare? boolean Keep a second process with the device open, so that it is up again sooner.
----@field watchdog? number Seconds that an operation may run before the device counts as lost.
+---@field watchdog? number Seconds that an operation may run before the device counts as lost. In a process of its own that is ended then; in this one nothing can end a kernel, and the program waits for it at its end.
 ---@field attribution? "exact" A loss names the one operation of a stream that ran; costs a word behind each operation.
 ---@field coredump? string A folder for core dumps of faulting kernels; for GPUs in a process of their own.
 ---@field completion? "word"|"event"|"block" How ends of work are found out; "word" by default.
@@ -81,7 +81,8 @@ local device = {}
 ---print(#x, x.type, table.concat(x.shape, " x "), x.label) --> 6	f32	2 x 3	x
 ---```
 ---
----Waits: no; where memory is short it blocks to get some back.
+---Waits: no; it blocks for the device's answer where that has to get memory from the driver, and to get some back where
+---memory is short.
 ---
 ---Errors: `InvalidArgument`, `Unsupported` (durable memory with a guard), `CaptureActive` (durable in a capture), those
 ---of memory.
@@ -318,6 +319,7 @@ function device:await(seconds) end
 function device:on_lost(f) end
 
 ---Calls `f(device)` as a task each time when the device is up again, and what has to be built anew has been.
+---`device:await` does not wait for these tasks: what others need is built by the `rebuild` of a buffer.
 ---
 ---Waits: no.
 ---
@@ -471,7 +473,7 @@ function device:close() end
 ---@field oom? integer That buffer, module or staging finds no memory: `OutOfMemory`, unless a policy or hook helps.
 ---@field fault? integer That operation faults (a graph's launch is one): the device is lost, and errors name it.
 ---@field lost? integer The device's process is killed at that operation; without one, the same as `fault`.
----@field slow? string|false The kernel of this name begins `seconds` later at its next launch; false withdraws it.
+---@field slow? string|false The kernel of this name begins `seconds` later at its next launch, not as a node of a graph; false withdraws it.
 ---@field seconds? number For `slow`, from 0 to 1e9; 1 by default.
 
 ---The functions of `device:hooks`. All of an operation get the same table. The first two are called in the middle of

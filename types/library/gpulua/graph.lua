@@ -155,7 +155,7 @@ function graph:upload(options) end
 function graph:update(options, f) end
 
 ---Puts buffers and numbers in the place of others, for launches that come later. A key is a buffer's label, or
----"kernel#n.parameter": the n-th launch of that kernel. false for a pointer is NULL. Of library calls it is what they
+---"kernel#n.parameter": the n-th launch of that kernel, in the order in which they were captured, tasks taking turns. false for a pointer is NULL. Of library calls it is what they
 ---were given as buffers and factors ("gemm#1.alpha"), and no sizes.
 ---
 ---```lua
@@ -171,8 +171,8 @@ function graph:update(options, f) end
 ---
 ---Waits: no; where the graph is made anew it blocks until the device has it.
 ---
----Errors: `InvalidArgument` (no such name, or several; another type or size), `Unsupported` (a node of control flow
----uses the buffer), `CaptureActive`, `UseAfterFree`, `Stale`, `Driver`, `OutOfMemory`, `OutOfBudget`, `DeviceLost`,
+---Errors: `InvalidArgument` (no such name, or several; another type or size; what is in the body of a conditional node
+---has no name), `Unsupported` (a node of control flow uses the buffer), `CaptureActive`, `UseAfterFree`, `Stale`, `Driver`, `OutOfMemory`, `OutOfBudget`, `DeviceLost`,
 ---`Unrecoverable`, `Closed`.
 ---@param places table<string, gpulua.buffer|gpulua.host_buffer|gpulua.scalar|number|number[]|boolean>
 ---@return boolean is_patched
@@ -306,8 +306,13 @@ function pool:close() end
 ---replay the graph. When an argument or an upvalue is another value than it was, the function runs again, and the graph
 ---is patched or made anew. What it reads behind tables is not seen, nor is an upvalue that changed while the function
 ---ran, by itself or by another task while it waited: `graphed:refresh` says that it has. In check mode it runs at each
----call, and doing something else with the same values is an error. A replay returns the same handles as the run before:
----who closes one of them has it closed for later calls, too.
+---call, and doing something else with the same values is an error. What the function itself calls or spawns may call it
+---again: that is part of the same run.
+---
+---A replay returns the same handles as the run before: who closes one of them has it closed for later calls, too. The
+---memory of what was returned is the graph's, also where a later run returns another handle of it: each call writes it
+---anew, so copy or read what is to be kept. A buffer that nobody held when the function was captured is the graph's
+---own; if a later run hands it out, using it raises `UseAfterFree`.
 ---
 ---```lua
 ---local x = dev:buffer("f32", 4):fill(1)

@@ -202,7 +202,8 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---@field name string
 ---@field operations integer In the log; of a device that several states share, the state's own.
 ---@field dropped integer Operations that had no room there.
----@field untimed integer Operations without a time: skipped, not over yet, or in check mode; marks do not count.
+---@field untimed integer Operations without a time: failed, not over yet, or in check mode; marks do not count.
+---@field failed integer Operations that failed, by themselves, with what they needed, or with the device.
 ---@field elapsed number Seconds from the first to the last, whoever gave them.
 ---@field busy number Seconds with work under way.
 ---@field kernels gpulua.kernel_report[] The dearest first; also graphs, fills and library calls.
