@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "measure.h"
-#include "runtime/state.h"
+#include "runtime/uses.h"
 #include "runtime/work.h"
 
 #define REPEATS 9
