@@ -44,12 +44,16 @@ describe("a rebuild", function()
         built = built + 1
       end }):fill(0)
       dev:synchronize()
+      local is_back = false
       local first = gpu.spawn(function()
         lose_and_block(support.is_gpu() and 1 or 0.1)
+        is_back = true
         way()
       end)
       local second = gpu.spawn(function()
-        gpu.sleep(0.02)
+        while not is_back do
+          gpu.sleep(0.005)
+        end
         return dev:await()
       end)
       assert.is_true((second:join()), i)

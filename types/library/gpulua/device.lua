@@ -41,7 +41,7 @@ local device = {}
 ---@field restarts? integer How often within `window` it may come up again after a loss; 3 by default, 0: never.
 ---@field window? number Seconds; 60 by default.
 ---@field spare? boolean Keep a second process with the device open, so that it is up again sooner.
----@field watchdog? number Seconds that an operation may run before the device counts as lost. In a process of its own that is ended then; in this one nothing can end a kernel, and the program waits for it at its end.
+---@field watchdog? number Seconds that work may run before the device is lost; only its own process then ends it.
 ---@field attribution? "exact" A loss names the one operation of a stream that ran; costs a word behind each operation.
 ---@field coredump? string A folder for core dumps of faulting kernels; for GPUs in a process of their own.
 ---@field completion? "word"|"event"|"block" How ends of work are found out; "word" by default.
@@ -473,7 +473,7 @@ function device:close() end
 ---@field oom? integer That buffer, module or staging finds no memory: `OutOfMemory`, unless a policy or hook helps.
 ---@field fault? integer That operation faults (a graph's launch is one): the device is lost, and errors name it.
 ---@field lost? integer The device's process is killed at that operation; without one, the same as `fault`.
----@field slow? string|false The kernel of this name begins `seconds` later at its next launch, not as a node of a graph; false withdraws it.
+---@field slow? string|false A kernel of this name begins so much later when it is next launched by itself; false: none.
 ---@field seconds? number For `slow`, from 0 to 1e9; 1 by default.
 
 ---The functions of `device:hooks`. All of an operation get the same table. The first two are called in the middle of

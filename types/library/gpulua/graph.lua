@@ -155,8 +155,9 @@ function graph:upload(options) end
 function graph:update(options, f) end
 
 ---Puts buffers and numbers in the place of others, for launches that come later. A key is a buffer's label, or
----"kernel#n.parameter": the n-th launch of that kernel, in the order in which they were captured, tasks taking turns. false for a pointer is NULL. Of library calls it is what they
----were given as buffers and factors ("gemm#1.alpha"), and no sizes.
+---"kernel#n.parameter": the n-th launch of that kernel, in the order in which they were captured, tasks taking turns.
+---false for a pointer is NULL. Of library calls it is what they were given as buffers and factors ("gemm#1.alpha"), and
+---no sizes.
 ---
 ---```lua
 ---local a, b = dev:buffer("f32", 4, { label = "a" }):fill(1), dev:buffer("f32", 4):fill(5)
@@ -172,8 +173,8 @@ function graph:update(options, f) end
 ---Waits: no; where the graph is made anew it blocks until the device has it.
 ---
 ---Errors: `InvalidArgument` (no such name, or several; another type or size; what is in the body of a conditional node
----has no name), `Unsupported` (a node of control flow uses the buffer), `CaptureActive`, `UseAfterFree`, `Stale`, `Driver`, `OutOfMemory`, `OutOfBudget`, `DeviceLost`,
----`Unrecoverable`, `Closed`.
+---has no name), `Unsupported` (a node of control flow uses the buffer), `CaptureActive`, `UseAfterFree`, `Stale`,
+---`Driver`, `OutOfMemory`, `OutOfBudget`, `DeviceLost`, `Unrecoverable`, `Closed`.
 ---@param places table<string, gpulua.buffer|gpulua.host_buffer|gpulua.scalar|number|number[]|boolean>
 ---@return boolean is_patched
 ---@return integer|string what How many nodes have changed; false, where it was made anew: why.
