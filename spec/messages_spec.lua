@@ -287,6 +287,7 @@ describe("messages", function()
   it("give the signature of a kernel to who counts wrong", function()
     support.raises("InvalidArgument", { "takes 4 arguments, got 0", "n: i32, a: f32, x: in f32*, y: inout f32*" },
       kernel.launch, kernel, 8)
+    support.raises("InvalidArgument", "the number of threads expected, or a table with the grid", kernel.launch, kernel)
   end)
 
   it("of arguments that a buffer's methods do not have: nothing is done, and they say what does it", function()

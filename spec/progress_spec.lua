@@ -87,6 +87,19 @@ describe("progress", function()
     assert.truthy(count >= 3, output)
   end)
 
+  it("counts characters that are two columns wide as two", function()
+    wants_script()
+    local output = on_terminal((script:gsub("mes\"", "mes\" .. (\"\u{4e2d}\"):rep(60)")), 60)
+    local count = 0
+    for line in output:gmatch "\r(fra\u{FFFD}%[31mmes[^\r\n]*)\27%[K" do
+      count = count + 1
+      local columns = utf8.len(line) + select(2, line:gsub("\u{4e2d}", ""))
+      assert.truthy(columns == 59 or columns == 58, line)
+      assert.truthy(line:find "\u{4e2d}  %d+/40  +%d+%%  .*%d/s", line)
+    end
+    assert.truthy(count >= 3, output)
+  end)
+
   it("is silent where there is no terminal", function()
     assert.equal("done\n", (support.script(script)))
   end)

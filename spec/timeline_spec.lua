@@ -239,6 +239,18 @@ describe("a timeline", function()
       assert.truthy(verdict:find("most of that [^,]*sleep[^,]*, [^ ]*shown.lua:4"), verdict)
     end)
 
+    it("shows integers as they are, also those that Lua or JavaScript has no room for", function()
+      local path = timeline_of [[
+        local gpu = require "gpulua"
+        local dev = gpu.device()
+        local k = dev:compile([==[extern "C" __global__ void k(long long a, unsigned long long b, long long *x) {
+          x[0] = a + b;
+        }]==]).k
+        k:launch({ grid = 1, block = 1 }, math.mininteger, -2, dev:buffer("i64", 1)):await()]]
+      look(pending, path)
+      assert.truthy(support.read_file(path):find('"-9223372036854775808","18446744073709551614"', 1, true))
+    end)
+
     it("says what has failed", function()
       local dom = look(pending, timeline_of [[
         local gpu = require "gpulua"

@@ -210,7 +210,7 @@ end
 local function arguments_text(log, number)
   local texts = {}
   for i, argument in ipairs(trace.arguments(log, number)) do
-    texts[i] = ("%s = %s"):format(argument.name or "argument " .. i, trace.argument_text(argument.value))
+    texts[i] = ("%s = %s"):format(argument.name or "argument " .. i, trace.argument_text(argument.value, argument.type))
   end
   return #texts > 0 and (',"arguments":%s'):format(json(table.concat(texts, ", "))) or ""
 end

@@ -55,6 +55,13 @@ local function token(text, at)
   return symbol, symbol, at, at + #symbol
 end
 
+-- What other languages write, and how it is said here.
+local instead <const> = { ["?"] = "where(c, x, y) chooses", ["!"] = "it is 'not' and '~=' here",
+  ["&"] = "'and' joins conditions, one & bits", ["|"] = "'or' joins conditions, one | bits", ["="] = "it is '==' here" }
+local function instead_of(symbol)
+  return instead[symbol] and ": " .. instead[symbol] or ""
+end
+
 local function fail(self, message, at)
   local said = ("map: %s, at %d of '%s'"):format(message, at or self.at, self.text)
   core.raise("InvalidArgument", (said:gsub("\0", "\\0")))
@@ -174,7 +181,7 @@ end
 
 local function check_condition(self, x)
   if x.type ~= "bool" then
-    fail(self, "a condition expected: a comparison, say", x.at)
+    fail(self, "a condition expected: a comparison, say; where(c, x, y) chooses", x.at)
   end
   return x.code
 end
@@ -460,7 +467,7 @@ local function simple(self)
     found = expression(self, 0)
     expect(self, ")")
   else
-    fail(self, ("a value expected, got '%s'"):format(text), at)
+    fail(self, ("a value expected, got '%s'%s"):format(text, instead_of(text)), at)
   end
   found.at = at
   return found
@@ -579,7 +586,7 @@ local function compile(text, given, wanted)
   advance(self)
   local result = expression(self, 0)
   if self.kind ~= "end" then
-    fail(self, ("an operator expected, got '%s'"):format(self.token))
+    fail(self, ("an operator expected, got '%s'%s"):format(self.token, instead_of(self.token)))
   end
   local t = result_type(self, result, wanted)
   local code = (t == result.type or result.type == "bool") and result.code or convert(self, result, t)

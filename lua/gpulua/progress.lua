@@ -28,12 +28,32 @@ local function rate_of(rate)
 end
 
 local function count_of(value)
-  return math.type(value) == "integer" and ("%d"):format(value) or ("%.6g"):format(value)
+  return math.tointeger(value) and ("%d"):format(value) or ("%.6g"):format(value)
 end
 
--- The first characters of a text, at most `count`.
-local function first(text, count)
-  return text:sub(1, (utf8.offset(text, math.max(0, count) + 1) or #text + 1) - 1)
+-- Characters that terminals draw two columns wide: East Asian ones and emoji, by their blocks (Unicode, UAX #11).
+local wide <const> = { { 0x1100, 0x115F }, { 0x2E80, 0xA4CF }, { 0xAC00, 0xD7A3 }, { 0xF900, 0xFAFF },
+  { 0xFE30, 0xFE6F }, { 0xFF00, 0xFF60 }, { 0xFFE0, 0xFFE6 }, { 0x1F300, 0x1FAFF }, { 0x20000, 0x3FFFD } }
+local function columns_of(code)
+  for _, range in ipairs(wide) do
+    if code >= range[1] and code <= range[2] then
+      return 2
+    end
+  end
+  return 1
+end
+
+-- The beginning of a text that fits into so many columns, and how many it takes.
+local function first(text, columns)
+  local taken = 0
+  for at, code in utf8.codes(text, true) do
+    local more <const> = columns_of(code)
+    if taken + more > columns then
+      return text:sub(1, at - 1), taken
+    end
+    taken = taken + more
+  end
+  return text, taken
 end
 
 -- One line, no longer than the terminal is wide: longer ones could not be written over. First the label gives way.

@@ -184,7 +184,8 @@ end
 
 local function add_device(lines, device)
   local idle = device.elapsed > 0 and 100 * (1 - device.busy / device.elapsed) or 0
-  lines[#lines + 1] = ("device %s: %d operations%s%s"):format(device.name, device.operations,
+  lines[#lines + 1] = ("device %s: %d operation%s%s%s"):format(device.name, device.operations,
+    device.operations == 1 and "" or "s",
     #device.others > 0 and (" beside those of %d other%s"):format(#device.others, #device.others > 1 and "s" or "")
       or "",
     device.elapsed > 0 and (" in %s, idle %.0f %% of that"):format(spoken(device.elapsed), idle) or "")

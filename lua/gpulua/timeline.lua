@@ -99,10 +99,11 @@ end
 local function add_arguments(made, log, number, number_of)
   local parts, count = {}, 0
   for i, argument in ipairs(trace.arguments(log, number)) do
-    local text = trace.argument_text(argument.value)
+    local text = trace.argument_text(argument.value, argument.type)
     if math.type(argument.value) then
-      local is_exact = argument.value == argument.value // 1 and math.abs(argument.value) < 1 << 53
-      made.values:add(is_exact and ("%d"):format(argument.value) or quoted(text))
+      local whole = math.tointeger(argument.value)
+      local is_exact = whole and whole < 1 << 53 and whole > -(1 << 53) and text == ("%d"):format(whole)
+      made.values:add(is_exact and text or quoted(text))
       count, text = count + 1, "%d"
     else
       text = text:gsub("%%", "%%%%")

@@ -67,9 +67,12 @@ function trace.arguments(log, number)
   return list
 end
 
---- trace.argument_text(value) -> as it is shown: integers in full, others to 9 digits.
-function trace.argument_text(value)
-  if math.type(value) == "float" then
+--- trace.argument_text(value[, kind]) -> as it is shown: integers in full, others to 9 digits.
+function trace.argument_text(value, kind)
+  if kind == "u64" and math.type(value) == "integer" and value < 0 then -- Lua's are signed
+    local tens = (value >> 1) // 5
+    return ("%d%d"):format(tens, value - tens * 10)
+  elseif math.type(value) == "float" then
     return ("%.9g"):format(value)
   elseif type(value) == "table" then -- a complex number
     return ("{%.9g, %.9g}"):format(value[1], value[2])

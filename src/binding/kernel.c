@@ -179,6 +179,12 @@ static void push_signature(lua_State *L, const struct gpu_signature *signature) 
 static _Noreturn void bad_count(lua_State *L, struct gpulua *g, int count) {
     lua_settop(L, 1);
     const struct kernel_handle *handle = hold_kernel(L, g);
+    if (count < 0) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "launch of kernel '%s': the number of threads expected, or a table with the "
+                     "grid and the block",
+                     gpu_kernel_name(handle->kernel));
+    }
     push_signature(L, handle->signature);
     gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
                       "they follow the number of threads, or the table with the grid",
@@ -326,7 +332,7 @@ static int kernel_launch(lua_State *L) {
         .arg_count = signature->param_count,
     };
     if (count != (int)signature->param_count) {
-        bad_count(L, g, count < 0 ? 0 : count);
+        bad_count(L, g, count);
     }
     struct gpu_op_ref *op = NULL;
     struct gpu_op *captured = NULL;

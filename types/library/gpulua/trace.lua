@@ -99,8 +99,9 @@ function trace.arguments(log, number) end
 ---@private
 ---The value of an argument as files show it: integers in full, others to 9 digits.
 ---@param value any
+---@param kind? gpulua.element_type
 ---@return string text
-function trace.argument_text(value) end
+function trace.argument_text(value, kind) end
 
 ---@private
 ---What `gpulua` calls at the end of a program.
