@@ -7,9 +7,10 @@ prototype says what a launch uses: `const T *` is read, `T *` is read and writte
 `long long` i64, `size_t` u64, and so on; `float4 *` takes a buffer of f32 with a multiple of 4 elements, `void *` any
 buffer.
 
-A signature by hand says it more narrowly, or where no prototype does (templates, PTX, cubins): a list of `name: type`,
-where a type is an element type, or `in`, `out` or `inout`, an element type and `*`. `out` is written, and never read
-before it is written.
+A signature by hand says it more narrowly, or where no prototype does (PTX, cubins): a list of `name: type`, where a
+type is an element type, or `in`, `out` or `inout`, an element type and `*`. `out` is written, and never read before it
+is written. A structure cannot be given by value: the kernel takes its fields one by one, or a pointer to one
+(`const Params *p`, by hand `p: in void*`) that lies in a buffer of u8, written with `string.pack`.
 
 A kernel with a `gpulua_ctx` from `<gpulua_kernel.h>` for its last parameter can fail its operation with a message of
 its own (`gpulua_check`); scripts do not pass it.
