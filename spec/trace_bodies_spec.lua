@@ -248,8 +248,9 @@ describe("a trace of conditional nodes", function()
     end
     local kept = rows.down.count + 1
     assert.truthy(kept <= 50 and device.dropped >= 20001 - kept, device.dropped)
-    local rest = rows["counted: conditional nodes"]
-    assert.truthy(rest.total > 0.9 * device.elapsed, rest.total .. " of " .. device.elapsed)
+    local rest = rows["counted: conditional nodes"].total
+    local told = rows.down.total + rows.put.total -- which may be long where the machine does other work
+    assert.truthy(rest > 0 and rest + told > 0.9 * device.elapsed, rest + told .. " of " .. device.elapsed)
     assert.is_nil(graph:dot():find("us, from", 1, true))
   end)
 
