@@ -161,6 +161,43 @@ describe("check mode: tasks and variables of modules", function()
     end)
   end
 
+  it("what the task itself has done since to a part of it hides nothing of the rest", function()
+    for at, is_race in pairs { [1] = true, [0] = true, [9] = true, [10] = false } do
+      local mine = dev:compile(source .. "// " .. at)
+      gpu.spawn(function()
+        mine.every:launch(one, 0, 1, 10)
+        mine:global "table":slice(1, 1):fill(5) -- known before it is seen what the kernel has done
+      end)
+      gpu.sleep(0.01)
+      local result = table.pack(gpu.spawn(function() mine.put:launch(one, at, 1):await() end):join())
+      assert.equal(not is_race, result[1], at)
+    end
+  end)
+
+  it("what the task itself has read since does not hide that it was written, nor is hidden by that", function()
+    gpu.spawn(function()
+      mod.put:launch(one, 3, 1)
+      dev:buffer("i32", 1):copy(mod:global "table":slice(4, 4))
+    end)
+    gpu.sleep(0.01)
+    local ok, err = gpu.spawn(function() mod.get:launch(one, 3, dev:buffer("i32", 1)):await() end):join()
+    assert.is_false(ok)
+    support.is_error(err, "RaceFound", "of another task writes")
+    local other = dev:compile(source .. "// other")
+    local writer = gpu.spawn(function()
+      local op = other.put:launch(one, 3, 1)
+      dev:buffer("i32", 1):copy(other:global "table":slice(4, 4))
+      return op
+    end)
+    gpu.sleep(0.01)
+    ok, err = gpu.spawn(function()
+      local op = writer:await()
+      op:await()
+      other.put:launch(one, 3, 2):await()
+    end):join()
+    assert.is_true(ok, tostring(err)) -- who awaits the task knows of both
+  end)
+
   it("a variable as an argument is one as well, in part", function()
     local function with(first, last)
       return function() mod.fill:launch(one, mod:global "table":slice(first, last), last - first + 1) end

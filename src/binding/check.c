@@ -422,27 +422,15 @@ static gpulua_status on_capture(void *user, const struct gpu_submission *submiss
 
 /* ---- variables of modules ---- */
 
-/* Was `earlier` there, for the task of `later`, when that was submitted? */
-static bool knew(const struct deed *later, const struct deed *earlier) {
-    return later->strand == earlier->strand
-               ? later->time >= earlier->time
-               : gpu_lua_clock_time(later->known, earlier->strand) >= earlier->time;
-}
-
 struct late_look {
     struct look look;
     const struct deed *deed;
-    bool is_past; /* there is what knew of it already */
 };
 
 static bool look_late(void *user, struct deed *other, bool other_writes, uint64_t byte_begin,
                       uint64_t byte_end) {
     struct late_look *late = user;
-    if (knew(other, late->deed)) {
-        late->is_past = other != late->deed;
-        return true;
-    }
-    if (knew(late->deed, other)) {
+    if (gpu_lua_deed_knew(late->deed, other) || gpu_lua_deed_knew(other, late->deed)) {
         return true;
     }
     late->look.earlier = other;
@@ -469,9 +457,7 @@ static gpulua_status on_touched(void *user, void *shadow, const struct gpu_seen_
         fail_race(deed, &late.look, error);
         return error->code;
     }
-    if (!late.is_past) {
-        check->is_blind = !gpu_lua_trail_note((struct trail **)seen->shadow, &use, deed);
-    }
+    check->is_blind = !gpu_lua_trail_note_late((struct trail **)seen->shadow, &use, deed);
     return GPULUA_OK;
 }
 

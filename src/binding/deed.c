@@ -77,6 +77,12 @@ void gpu_lua_deed_release(struct deed *deed) {
     }
 }
 
+bool gpu_lua_deed_knew(const struct deed *later, const struct deed *earlier) {
+    return later->strand == earlier->strand
+               ? later->time >= earlier->time
+               : gpu_lua_clock_time(later->known, earlier->strand) >= earlier->time;
+}
+
 /* ---- trails ---- */
 
 static void forget_reads(struct range *range) {
@@ -262,24 +268,84 @@ static void join(struct trail *trail, uint32_t first, uint32_t last) {
     }
 }
 
-bool gpu_lua_trail_note(struct trail **made, const struct deed_use *use, struct deed *deed) {
+/* Ranges of their own from the use's begin to its end, the first at *first. NULL: no memory. */
+static struct trail *ranges_for(struct trail **made, const struct deed_use *use, uint32_t *first) {
     struct trail *trail = *made ? *made : calloc(1, sizeof *trail);
     if (!trail) {
-        return false;
+        return NULL;
     }
     *made = trail;
     if (!cut(trail, use->byte_begin) || !cut(trail, use->byte_end) ||
         !fill_gaps(trail, use->byte_begin, use->byte_end)) {
+        return NULL;
+    }
+    *first = find(trail, use->byte_begin);
+    return trail;
+}
+
+static bool is_last(const struct deed_use *use) {
+    return (use->access & WIRE_USE_WRITE) && !use->is_atomic;
+}
+
+static void write_late(struct range *range, struct deed *deed) {
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < range->read_count; k++) {
+        if (gpu_lua_deed_knew(range->reads[k].deed, deed) && range->reads[k].deed != deed) {
+            range->reads[kept++] = range->reads[k];
+        } else {
+            gpu_lua_deed_release(range->reads[k].deed);
+        }
+    }
+    range->read_count = kept;
+    gpu_lua_deed_release(range->write);
+    range->write = gpu_lua_deed_retain(deed);
+}
+
+static bool has_newer(const struct range *range, const struct deed *deed, bool is_atomic) {
+    bool is_newer = range->write && range->write != deed && gpu_lua_deed_knew(range->write, deed);
+    for (uint32_t k = 0; k < range->read_count && !is_newer; k++) {
+        const struct reader *reader = &range->reads[k];
+        is_newer = reader->deed->strand == deed->strand && reader->is_atomic == is_atomic &&
+                   reader->deed->time > deed->time;
+    }
+    return is_newer;
+}
+
+bool gpu_lua_trail_note_late(struct trail **made, const struct deed_use *use, struct deed *deed) {
+    uint32_t first;
+    struct trail *trail = ranges_for(made, use, &first);
+    if (!trail) {
         return false;
     }
-    bool is_last = (use->access & WIRE_USE_WRITE) && !use->is_atomic;
-    uint32_t first = find(trail, use->byte_begin), end = first;
+    uint32_t end = first;
     for (; end < trail->count && trail->ranges[end].byte_begin < use->byte_end; end++) {
-        if (!is_last && !note_read(&trail->ranges[end], deed, use->is_atomic)) {
+        struct range *range = &trail->ranges[end];
+        if (is_last(use)) {
+            if (!range->write || !gpu_lua_deed_knew(range->write, deed)) {
+                write_late(range, deed);
+            }
+        } else if (!has_newer(range, deed, use->is_atomic) &&
+                   !note_read(range, deed, use->is_atomic)) {
             return false;
         }
     }
-    if (!is_last || end == first) {
+    join(trail, first, end);
+    return true;
+}
+
+bool gpu_lua_trail_note(struct trail **made, const struct deed_use *use, struct deed *deed) {
+    uint32_t first;
+    struct trail *trail = ranges_for(made, use, &first);
+    if (!trail) {
+        return false;
+    }
+    uint32_t end = first;
+    for (; end < trail->count && trail->ranges[end].byte_begin < use->byte_end; end++) {
+        if (!is_last(use) && !note_read(&trail->ranges[end], deed, use->is_atomic)) {
+            return false;
+        }
+    }
+    if (!is_last(use) || end == first) {
         join(trail, first, end);
         return true;
     }

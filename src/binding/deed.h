@@ -34,6 +34,8 @@ struct deed *gpu_lua_deed_create(const struct gpu_submission *submission);
 void gpu_lua_deed_use(struct deed_use *use, const struct gpu_seen_use *seen);
 struct deed *gpu_lua_deed_retain(struct deed *deed);
 void gpu_lua_deed_release(struct deed *deed); /* NULL is fine */
+/* Was `earlier` known to the task of `later` when that was submitted? */
+bool gpu_lua_deed_knew(const struct deed *later, const struct deed *earlier);
 
 /* The uses of a block, by range: the newest write, and the newest read and the newest atomic
  * operation of each strand since. */
@@ -50,6 +52,8 @@ void gpu_lua_trail_each(const struct trail *trail, uint64_t byte_begin, uint64_t
 /* *trail may be NULL: it is made. What one deed does to bytes in a row is one range. False: no
  * memory. */
 bool gpu_lua_trail_note(struct trail **trail, const struct deed_use *use, struct deed *deed);
+/* The same for what may be followed there already: that stays. Nothing there races with it. */
+bool gpu_lua_trail_note_late(struct trail **trail, const struct deed_use *use, struct deed *deed);
 void gpu_lua_trail_destroy(struct trail *trail);
 
 #endif
