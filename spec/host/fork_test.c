@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -161,7 +162,74 @@ static void forks(const char *what, gpulua_isolation isolation, bool is_shared, 
     gpulua_device_close(device);
 }
 
+/* In a child: a host without standard descriptors, and what lies in their places then, in whatever
+ * it does. */
+static int without_standard(gpulua_isolation isolation, bool is_shared, struct told *told) {
+    static const char all[] =
+        "local gpu = require 'gpulua'\n"
+        "local dev = gpu.device()\n"
+        "local say = dev:compile [[extern \"C\" __global__ void say(int *x) {\n"
+        "  x[0] = 3; printf(\"%d\\n\", x[0]); }]].say\n"
+        "local x, ends = dev:buffer('i32', 1):fill(1), io.popen('sleep 0.1; echo 1')\n"
+        "local waiter = gpu.spawn(function() gpu.readable(ends) end)\n"
+        "say:launch({ grid = 1, block = 1 }, x)\n"
+        "waiter:await()\n"
+        "is_well = x:read()[1] == 3\n";
+    gpulua_config config;
+    gpulua_device *device = NULL;
+    gpulua_config_init(&config);
+    config.device = "cpu";
+    config.isolation = isolation;
+    config.on_error = note_error;
+    config.user = told;
+    close(0);
+    close(1);
+    close(2);
+    if (is_shared) {
+        gpulua_device_config shared;
+        gpulua_device_config_init(&shared);
+        shared.device = "cpu";
+        shared.isolation = isolation;
+        device = gpulua_device_open(&shared);
+        config.shared_device = device;
+    }
+    gpulua *g = gpulua_new(&config);
+    bool is_well = g != NULL && runs(g, all) && told->error_count == 0;
+    if (is_well) {
+        lua_getglobal(gpulua_state(g), "is_well");
+        is_well = lua_toboolean(gpulua_state(g), -1) != 0;
+    }
+    int taken = 0;
+    for (int fd = 0; fd <= 2; fd++) {
+        struct stat file;
+        taken += fstat(fd, &file) == 0 && !S_ISFIFO(file.st_mode); /* popen's is the script's */
+    }
+    gpulua_close(g);
+    gpulua_device_close(device);
+    return !is_well ? 10 : taken;
+}
+
+static void standard(const char *what, gpulua_isolation isolation, bool is_shared) {
+    struct told told;
+    char text[160];
+    memset(&told, 0, sizeof told);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        _exit(without_standard(isolation, is_shared, &told));
+    }
+    int status = -1;
+    bool is_well = waitpid(pid, &status, 0) == pid && WIFEXITED(status);
+    snprintf(text, sizeof text, "%s: nothing of ours is where standard descriptors were (%d)", what,
+             is_well ? WEXITSTATUS(status) : -1);
+    tap_check(&tap, is_well && WEXITSTATUS(status) == 0, text);
+}
+
 int main(void) {
+    standard("a device on the script's thread", GPULUA_ISOLATE_NONE, false);
+    standard("one with a thread", GPULUA_ISOLATE_THREAD, false);
+    standard("one in a process", GPULUA_ISOLATE_PROCESS, false);
+    standard("a shared one", GPULUA_ISOLATE_PROCESS, true);
     forks("a child that ends", GPULUA_ISOLATE_PROCESS, false, ENDS);
     forks("one that closes its parent's objects, whose device is a process", GPULUA_ISOLATE_PROCESS,
           false, CLOSES);

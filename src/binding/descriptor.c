@@ -18,6 +18,7 @@
 #include "binding/loop.h"
 #include "binding/trace.h"
 #include "binding/wait.h"
+#include "wire/descriptor.h"
 
 struct descriptor {
     int fd;
@@ -31,7 +32,7 @@ static int control(const struct gpulua *g, int operation, struct descriptor *des
 }
 
 static bool begin(struct gpulua *g) {
-    g->descriptors_fd = epoll_create1(EPOLL_CLOEXEC);
+    g->descriptors_fd = gpu_wire_descriptor(epoll_create1(EPOLL_CLOEXEC));
     return g->descriptors_fd >= 0 && gpu_lua_watch_device(g, g->descriptors_fd);
 }
 

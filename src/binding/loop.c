@@ -19,6 +19,7 @@
 #include "binding/recovery.h"
 #include "binding/trace.h"
 #include "ranges/ranges.h"
+#include "wire/descriptor.h"
 
 static const char registry_key; /* its address names the gpulua object in the registry */
 
@@ -701,8 +702,8 @@ static const char *start(struct gpulua *g, const gpulua_config *config) {
     g->descriptors_fd = -1;
     g->pid = getpid();
     g->guest_deadline_ns = INT64_MAX;
-    g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    g->epoll_fd = gpu_wire_descriptor(epoll_create1(EPOLL_CLOEXEC));
+    g->wake_fd = gpu_wire_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (g->epoll_fd < 0 || g->wake_fd < 0 || !gpu_lua_watch_device(g, g->wake_fd)) {
         const char *reason = strerror(errno);
         if (g->epoll_fd >= 0) {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/memory/stack.h"
+#include "wire/descriptor.h"
 
 #define GUEST_NAP_NS 1000000 /* of threads without a seat, whom nobody wakes */
 
@@ -190,7 +191,7 @@ gpulua_status gpu_seat_take(struct gpu_device *device, const _Atomic int *interr
     }
     *made = (struct gpu_seat){.number = UINT32_MAX, .share_number = share->number};
     made->interrupt = interrupt;
-    made->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    made->event_fd = gpu_wire_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (made->event_fd < 0) {
         gpu_error_set(error, GPULUA_IO, "device %s cannot be shared once more: %s", device->name,
                       strerror(errno));

@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "wire/descriptor.h"
 #include "wire/sync.h"
 #include "wire/transport.h"
 
@@ -24,7 +25,7 @@ void gpu_wire_core_init(struct link_core *core, const struct wire_link_info *inf
 }
 
 int gpu_wire_event_open(struct wire_error *error) {
-    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int fd = gpu_wire_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (fd < 0) {
         gpu_wire_fail(error, GPULUA_IO, errno, "eventfd: %s", strerror(errno));
     }

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "wire/descriptor.h"
 #include "wire/link_ring.h"
 #include "wire/spawn.h"
 #include "wire/sync.h"
@@ -299,7 +300,7 @@ struct wire_link *gpu_wire_process_open(const struct wire_link_info *info,
         gpu_wire_fail(error, GPULUA_OUT_OF_MEMORY, ENOMEM, "out of memory");
         goto fail;
     }
-    link->poll_fd = epoll_create1(EPOLL_CLOEXEC);
+    link->poll_fd = gpu_wire_descriptor(epoll_create1(EPOLL_CLOEXEC));
     if (link->poll_fd < 0) {
         gpu_wire_fail(error, GPULUA_IO, errno, "epoll_create1: %s", strerror(errno));
         goto fail;

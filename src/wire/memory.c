@@ -1,5 +1,6 @@
 /* Page and arena of a link: created on the script side, mapped by the executor. */
 #include "wire/memory.h"
+#include "wire/descriptor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +43,7 @@ static int memory_file(const char *name, uint64_t bytes) {
         errno = EFBIG;
         return -1;
     }
-    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = gpu_wire_descriptor(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (fd < 0) {
         return -1;
     }

@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "wire/descriptor.h"
 #include "wire/memory.h"
 #include "wire/sync.h"
 
@@ -325,7 +326,7 @@ gpulua_status gpu_wire_spawn(const struct wire_program *program, int page_fd, in
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
         return gpu_wire_fail(error, GPULUA_IO, errno, "socketpair: %s", strerror(errno));
     }
-    child->control_fd = sockets[0];
+    child->control_fd = gpu_wire_descriptor(sockets[0]);
     const int fds[SPAWN_FD_COUNT] = {page_fd, arena_fd, event_fd, sockets[1]};
     int rc = start_with_copies(program, fds, &child->pid);
     close(sockets[1]);
@@ -334,7 +335,7 @@ gpulua_status gpu_wire_spawn(const struct wire_program *program, int page_fd, in
                       strerror(rc));
         goto fail;
     }
-    child->pidfd = pidfd_open_of(child->pid);
+    child->pidfd = gpu_wire_descriptor(pidfd_open_of(child->pid));
     if (child->pidfd < 0 && errno == ESRCH) {
         gpu_wire_fail(error, GPULUA_IO, ESRCH, "'%s' ended as soon as it was started", path);
         goto fail;

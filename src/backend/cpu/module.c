@@ -6,6 +6,7 @@
 #include "backend/cpu/module.h"
 #include "backend/cpu/library.h"
 #include "backend/file.h"
+#include "wire/descriptor.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -66,7 +67,7 @@ bool gpu_cpu_image_make(const char *description, const void *code, size_t code_b
 gpulua_status gpu_cpu_code_open(const void *code, size_t code_bytes, struct cpu_module *module,
                                 struct backend_error *error) {
     memset(module, 0, sizeof *module);
-    module->file = memfd_create("gpulua-module", MFD_CLOEXEC);
+    module->file = gpu_wire_descriptor(memfd_create("gpulua-module", MFD_CLOEXEC));
     if (module->file < 0 || !gpu_backend_write_all(module->file, code, code_bytes)) {
         int number = errno;
         gpu_cpu_code_close(module);
