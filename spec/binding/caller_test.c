@@ -160,7 +160,7 @@ static const struct {
      "fails('argument 5 (x)', k, 1, 1, 0, 0, 0, 17)\n"
      "fails('argument 5 (x)', k, 1, 1, 0, 0, 0, other)\n"
      "fails('takes 5 arguments, got 4', k, 1, 1, 0, 0, 0)\n"
-     "fails('takes 5 arguments, got 0', k)\n"
+     "fails('the number of threads expected', k)\n"
      "fails('kernel')\n"
      "fails('kernel', io.stdout, 1, 1, 0, 0, 0, x)\n"
      "fails('kernel', x, 1, 1, 0, 0, 0, x)\n"
