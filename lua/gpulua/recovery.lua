@@ -31,8 +31,8 @@ local function due(device)
   return found
 end
 
--- The task that builds them; nil: there is nothing to build. One that was cancelled, or lost the device once more, has
--- left the rest for the next.
+-- The task that builds them; nil: there is nothing to build. One that lost the device once more has left the rest for
+-- the next.
 local function rebuild(device)
   local known, epoch = rebuilding[device], device.epoch
   if known and (not known.task:done() or known.epoch == epoch and known.task:status() == "failed") then
