@@ -31,39 +31,14 @@ local function count_of(value)
   return math.tointeger(value) and ("%d"):format(value) or ("%.6g"):format(value)
 end
 
--- Characters that terminals draw two columns wide: East Asian ones and emoji, by their blocks (Unicode, UAX #11).
-local wide <const> = { { 0x1100, 0x115F }, { 0x2E80, 0xA4CF }, { 0xAC00, 0xD7A3 }, { 0xF900, 0xFAFF },
-  { 0xFE30, 0xFE6F }, { 0xFF00, 0xFF60 }, { 0xFFE0, 0xFFE6 }, { 0x1F300, 0x1FAFF }, { 0x20000, 0x3FFFD } }
-local function columns_of(code)
-  for _, range in ipairs(wide) do
-    if code >= range[1] and code <= range[2] then
-      return 2
-    end
-  end
-  return 1
-end
-
--- The beginning of a text that fits into so many columns, and how many it takes.
-local function first(text, columns)
-  local taken = 0
-  for at, code in utf8.codes(text, true) do
-    local more <const> = columns_of(code)
-    if taken + more > columns then
-      return text:sub(1, at - 1), taken
-    end
-    taken = taken + more
-  end
-  return text, taken
-end
-
 -- One line, no longer than the terminal is wide: longer ones could not be written over. First the label gives way.
 local function write(self, parts, ending)
   local columns = core.terminal()
   if not columns then
     return -- it is none any more
   end
-  local text = first(table.concat(parts, "  "), columns - 1)
-  local label = first(core.shown(self.label), columns - 1 - #text - 2)
+  local text = core.fitting(table.concat(parts, "  "), columns - 1)
+  local label = core.fitting(core.shown(self.label), columns - 1 - #text - 2)
   io.stderr:write("\r", label, label ~= "" and "  " or "", text, "\27[K", ending or "")
   io.stderr:flush()
   self.is_written = true

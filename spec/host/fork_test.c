@@ -109,26 +109,31 @@ static int child(gpulua *g, gpulua *other, enum deed deed, struct told *told) {
     return 0;
 }
 
-static void forks(const char *what, gpulua_isolation isolation, bool is_shared, enum deed deed) {
-    struct told told;
-    char text[160];
-    gpulua_device *device = NULL;
-    gpulua_config config;
-    memset(&told, 0, sizeof told);
-    gpulua_config_init(&config);
-    config.device = "cpu";
-    config.isolation = isolation;
-    config.on_error = note_error;
-    config.user = &told;
-    config.run_limit_ms = is_shared ? 0 : 60000;
+/* What both kinds of children begin with; the device that is shared, or NULL. */
+static gpulua_device *configure(gpulua_config *config, gpulua_isolation isolation, bool is_shared,
+                                struct told *told) {
+    memset(told, 0, sizeof *told);
+    gpulua_config_init(config);
+    config->device = "cpu";
+    config->isolation = isolation;
+    config->on_error = note_error;
+    config->user = told;
     if (is_shared) {
         gpulua_device_config shared;
         gpulua_device_config_init(&shared);
         shared.device = "cpu";
         shared.isolation = isolation;
-        device = gpulua_device_open(&shared);
-        config.shared_device = device;
+        config->shared_device = gpulua_device_open(&shared);
     }
+    return config->shared_device;
+}
+
+static void forks(const char *what, gpulua_isolation isolation, bool is_shared, enum deed deed) {
+    struct told told;
+    char text[160];
+    gpulua_config config;
+    gpulua_device *device = configure(&config, isolation, is_shared, &told);
+    config.run_limit_ms = is_shared ? 0 : 60000;
     gpulua *g = gpulua_new(&config), *other = gpulua_new(&config);
     lua_State *L = gpulua_state(g);
     bool is_well = luaL_dostring(L, begin) == LUA_OK;
@@ -164,7 +169,8 @@ static void forks(const char *what, gpulua_isolation isolation, bool is_shared, 
 
 /* In a child: a host without standard descriptors, and what lies in their places then, in whatever
  * it does. */
-static int without_standard(gpulua_isolation isolation, bool is_shared, struct told *told) {
+static int without_standard(gpulua_isolation isolation, bool is_shared) {
+    struct told told;
     static const char all[] =
         "local gpu = require 'gpulua'\n"
         "local dev = gpu.device()\n"
@@ -176,25 +182,12 @@ static int without_standard(gpulua_isolation isolation, bool is_shared, struct t
         "waiter:await()\n"
         "is_well = x:read()[1] == 3\n";
     gpulua_config config;
-    gpulua_device *device = NULL;
-    gpulua_config_init(&config);
-    config.device = "cpu";
-    config.isolation = isolation;
-    config.on_error = note_error;
-    config.user = told;
     close(0);
     close(1);
     close(2);
-    if (is_shared) {
-        gpulua_device_config shared;
-        gpulua_device_config_init(&shared);
-        shared.device = "cpu";
-        shared.isolation = isolation;
-        device = gpulua_device_open(&shared);
-        config.shared_device = device;
-    }
+    gpulua_device *device = configure(&config, isolation, is_shared, &told);
     gpulua *g = gpulua_new(&config);
-    bool is_well = g != NULL && runs(g, all) && told->error_count == 0;
+    bool is_well = g != NULL && runs(g, all) && told.error_count == 0;
     if (is_well) {
         lua_getglobal(gpulua_state(g), "is_well");
         is_well = lua_toboolean(gpulua_state(g), -1) != 0;
@@ -210,13 +203,11 @@ static int without_standard(gpulua_isolation isolation, bool is_shared, struct t
 }
 
 static void standard(const char *what, gpulua_isolation isolation, bool is_shared) {
-    struct told told;
     char text[160];
-    memset(&told, 0, sizeof told);
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
-        _exit(without_standard(isolation, is_shared, &told));
+        _exit(without_standard(isolation, is_shared));
     }
     int status = -1;
     bool is_well = waitpid(pid, &status, 0) == pid && WIFEXITED(status);

@@ -240,6 +240,13 @@ static bool picks(const struct gpulua *g) {
     return g->check && (g->check->device_count > 0 || g->config.check);
 }
 
+/* Of those in captures only the first one may. */
+static bool may_be_next(const struct task *task, bool *has_captured) {
+    bool is_captured = task->scope.capture != 0, had_captured = *has_captured;
+    *has_captured |= is_captured;
+    return !is_captured || !had_captured;
+}
+
 uint32_t gpu_lua_check_pick(struct gpulua *g) {
     if (!g->check && g->config.check && !g->check_text) {
         (void)check_create(g, g->config.check_seed);
@@ -247,11 +254,10 @@ uint32_t gpu_lua_check_pick(struct gpulua *g) {
     if (!picks(g) || g->ready_count < 2) {
         return 0;
     }
-    uint32_t count = 0;
-    bool is_captured = false;
+    uint32_t count = 0, at = 0;
+    bool has_captured = false;
     for (const struct task *task = g->ready_head; task; task = task->ready_next) {
-        count += task->scope.capture == 0 || !is_captured;
-        is_captured = is_captured || task->scope.capture != 0;
+        count += may_be_next(task, &has_captured);
     }
     if (count < 2) { /* all are in captures */
         return 0;
@@ -260,12 +266,10 @@ uint32_t gpu_lua_check_pick(struct gpulua *g) {
     uint64_t z = g->check->random += UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    uint32_t chosen = (uint32_t)((z ^ (z >> 31)) % count), at = 0;
-    is_captured = false;
+    uint32_t chosen = (uint32_t)((z ^ (z >> 31)) % count);
+    has_captured = false;
     for (const struct task *task = g->ready_head; task; task = task->ready_next, at++) {
-        bool may_run = task->scope.capture == 0 || !is_captured;
-        is_captured = is_captured || task->scope.capture != 0;
-        if (may_run && chosen-- == 0) {
+        if (may_be_next(task, &has_captured) && chosen-- == 0) {
             break;
         }
     }
@@ -457,7 +461,7 @@ static gpulua_status on_touched(void *user, void *shadow, const struct gpu_seen_
         fail_race(deed, &late.look, error);
         return error->code;
     }
-    check->is_blind = !gpu_lua_trail_note_late((struct trail **)seen->shadow, &use, deed);
+    check->is_blind = !gpu_lua_trail_note((struct trail **)seen->shadow, &use, deed);
     return GPULUA_OK;
 }
 

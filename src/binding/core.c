@@ -645,6 +645,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"terminal", gpu_lua_terminal},
                                          {"seconds", gpu_lua_seconds},
                                          {"shown", gpu_lua_shown},
+                                         {"fitting", gpu_lua_fitting},
                                          {"ranges_are_on", gpu_lua_ranges_are_on},
                                          {"range_start", gpu_lua_range_start},
                                          {"range_end", gpu_lua_range_end},

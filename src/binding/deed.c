@@ -268,26 +268,12 @@ static void join(struct trail *trail, uint32_t first, uint32_t last) {
     }
 }
 
-/* Ranges of their own from the use's begin to its end, the first at *first. NULL: no memory. */
-static struct trail *ranges_for(struct trail **made, const struct deed_use *use, uint32_t *first) {
-    struct trail *trail = *made ? *made : calloc(1, sizeof *trail);
-    if (!trail) {
-        return NULL;
-    }
-    *made = trail;
-    if (!cut(trail, use->byte_begin) || !cut(trail, use->byte_end) ||
-        !fill_gaps(trail, use->byte_begin, use->byte_end)) {
-        return NULL;
-    }
-    *first = find(trail, use->byte_begin);
-    return trail;
-}
-
 static bool is_last(const struct deed_use *use) {
     return (use->access & WIRE_USE_WRITE) && !use->is_atomic;
 }
 
-static void write_late(struct range *range, struct deed *deed) {
+/* Reads that have followed it stay. */
+static void note_write(struct range *range, struct deed *deed) {
     uint32_t kept = 0;
     for (uint32_t k = 0; k < range->read_count; k++) {
         if (gpu_lua_deed_knew(range->reads[k].deed, deed) && range->reads[k].deed != deed) {
@@ -311,18 +297,22 @@ static bool has_newer(const struct range *range, const struct deed *deed, bool i
     return is_newer;
 }
 
-bool gpu_lua_trail_note_late(struct trail **made, const struct deed_use *use, struct deed *deed) {
-    uint32_t first;
-    struct trail *trail = ranges_for(made, use, &first);
+bool gpu_lua_trail_note(struct trail **made, const struct deed_use *use, struct deed *deed) {
+    struct trail *trail = *made ? *made : calloc(1, sizeof *trail);
     if (!trail) {
         return false;
     }
-    uint32_t end = first;
+    *made = trail;
+    if (!cut(trail, use->byte_begin) || !cut(trail, use->byte_end) ||
+        !fill_gaps(trail, use->byte_begin, use->byte_end)) {
+        return false;
+    }
+    uint32_t first = find(trail, use->byte_begin), end = first;
     for (; end < trail->count && trail->ranges[end].byte_begin < use->byte_end; end++) {
         struct range *range = &trail->ranges[end];
         if (is_last(use)) {
             if (!range->write || !gpu_lua_deed_knew(range->write, deed)) {
-                write_late(range, deed);
+                note_write(range, deed);
             }
         } else if (!has_newer(range, deed, use->is_atomic) &&
                    !note_read(range, deed, use->is_atomic)) {
@@ -330,36 +320,5 @@ bool gpu_lua_trail_note_late(struct trail **made, const struct deed_use *use, st
         }
     }
     join(trail, first, end);
-    return true;
-}
-
-bool gpu_lua_trail_note(struct trail **made, const struct deed_use *use, struct deed *deed) {
-    uint32_t first;
-    struct trail *trail = ranges_for(made, use, &first);
-    if (!trail) {
-        return false;
-    }
-    uint32_t end = first;
-    for (; end < trail->count && trail->ranges[end].byte_begin < use->byte_end; end++) {
-        if (!is_last(use) && !note_read(&trail->ranges[end], deed, use->is_atomic)) {
-            return false;
-        }
-    }
-    if (!is_last(use) || end == first) {
-        join(trail, first, end);
-        return true;
-    }
-    for (uint32_t i = first + 1; i < end; i++) {
-        range_finish(&trail->ranges[i]);
-    }
-    struct range *range = &trail->ranges[first];
-    range->byte_end = use->byte_end;
-    forget_reads(range);
-    gpu_lua_deed_release(range->write);
-    range->write = gpu_lua_deed_retain(deed);
-    memmove(&trail->ranges[first + 1], &trail->ranges[end],
-            (trail->count - end) * sizeof trail->ranges[0]);
-    trail->count -= end - first - 1;
-    join(trail, first, first + 1);
     return true;
 }

@@ -49,11 +49,9 @@ void gpu_lua_trail_look(const struct trail *trail, const struct deed_use *use,
 /* The same for every use of a range, whichever. */
 void gpu_lua_trail_each(const struct trail *trail, uint64_t byte_begin, uint64_t byte_end,
                         void (*visit)(void *user, struct deed *deed), void *user);
-/* *trail may be NULL: it is made. What one deed does to bytes in a row is one range. False: no
- * memory. */
+/* *trail may be NULL: it is made. What one deed does to bytes in a row is one range; what has
+ * followed it there already stays, and nothing there races with it. False: no memory. */
 bool gpu_lua_trail_note(struct trail **trail, const struct deed_use *use, struct deed *deed);
-/* The same for what may be followed there already: that stays. Nothing there races with it. */
-bool gpu_lua_trail_note_late(struct trail **trail, const struct deed_use *use, struct deed *deed);
 void gpu_lua_trail_destroy(struct trail *trail);
 
 #endif

@@ -1,8 +1,10 @@
 /* What is shown to people: where they look, and texts that do them no harm. */
+#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #include "binding/core.h"
 #include "binding/loop.h"
@@ -24,6 +26,34 @@ int gpu_lua_terminal(lua_State *L) {
 /* core.seconds() -> on a clock that only goes forward */
 int gpu_lua_seconds(lua_State *L) {
     lua_pushnumber(L, (lua_Number)gpu_lua_now_ns() / 1e9);
+    return 1;
+}
+
+/* core.fitting(text, columns) -> the beginning of a text of UTF-8 that a terminal draws in so many
+ * columns */
+int gpu_lua_fitting(lua_State *L) {
+    size_t byte_count, at = 0;
+    const char *text = luaL_checklstring(L, 1, &byte_count);
+    lua_Integer columns = luaL_checkinteger(L, 2);
+    locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0); /* whichever the host's is */
+    locale_t before = utf8 ? uselocale(utf8) : (locale_t)0;
+    mbstate_t state = {0};
+    while (at < byte_count) {
+        wchar_t character;
+        size_t bytes = utf8 ? mbrtowc(&character, text + at, byte_count - at, &state) : 0;
+        bool is_known = bytes > 0 && bytes <= byte_count - at;
+        int width = is_known ? wcwidth(character) : 1;
+        columns -= width > 0 ? width : 0;
+        if (columns < 0) {
+            break;
+        }
+        at += is_known ? bytes : 1;
+    }
+    if (utf8) {
+        uselocale(before);
+        freelocale(utf8);
+    }
+    lua_pushlstring(L, text, at);
     return 1;
 }
 
