@@ -319,6 +319,13 @@ void gpu_block_keep_staging(struct gpu_block *block) {
     }
 }
 
+bool gpu_block_note_late_writer(struct gpu_block *block) {
+    struct gpu_ref all = whole(block);
+    bool is_pending = block->is_host && !gpu_ref_is_idle(&all, false);
+    block->has_late_writer |= is_pending;
+    return is_pending;
+}
+
 void gpu_block_export_end(struct gpu_block *block) {
     block->export_count--;
     if (block->export_count == 0 && block->is_freed && block->device->memory) {

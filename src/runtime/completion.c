@@ -545,6 +545,7 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
     struct lost lost = {.ops = NULL};
     if (!by_close) {
         lost_find(&lost, device);
+        gpu_recovery_note_late_writers(device);
     }
     for (struct gpu_block *block = device->blocks; block && !by_close; block = block->next) {
         note_lost_writes(block, &lost);

@@ -198,6 +198,14 @@ bool gpu_exports_have_device_memory(const struct gpu_device *device) {
     return false;
 }
 
+bool gpu_exports_note_late_writers(struct gpu_device *device) {
+    bool is_any = false;
+    for (struct gpu_export *lent = device->exports; lent; lent = lent->next) {
+        is_any |= gpu_block_note_late_writer(lent->block);
+    }
+    return is_any;
+}
+
 void gpu_exports_leave(struct gpu_device *device) {
     if (!device->home) {
         return;

@@ -4,9 +4,14 @@
  * and is told what the scripts' handles stand for, under the numbers that they had: streams, slabs
  * that something survives in, modules with their kernels. Graphs are sent when they are next
  * launched. Blocks of the device go, but for those that are kept (enum gpu_keeping), for what lies
- * in the arena, which is memory of this process, and for those that are no memory at all. Memory
- * comes back when the process of the former life has ended: until then it holds memory of the
- * device, and may write into the arena. Only when all of that is there is the device open again.
+ * in the arena, which is memory of this process, and for those that are no memory at all. Only when
+ * all of that is there is the device open again.
+ *
+ * Until the process of the former life has ended, it holds memory of the device, and what it was at
+ * work on may yet be written into the arena. Its end is waited for where somebody could notice:
+ * where it was to write what somebody has a handle to, and where memory of the device might be
+ * short. Else the new life begins beside it, and of the arena what the former may write stays out
+ * of use (memory/slab.c).
  *
  * Driven by gpu_device_poll, and never waits. */
 #include "runtime/recovery.h"
@@ -25,6 +30,7 @@
 /* A spare opens the device so long after it was started: drivers do one thing at a time, and what
  * the script does first is not to wait for that. */
 #define SPARE_AFTER_NS INT64_C(500000000)
+#define SETTLE_LOOK_NS INT64_C(10000000) /* that a process has ended is told; in case it is not */
 
 bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double window_s) {
     struct gpu_recovery *recovery = &device->recovery;
@@ -57,6 +63,44 @@ bool gpu_recovery_is_possible(const struct gpu_device *device) {
            device->link->can_restart && !device->is_closing && !device->recovery.is_given_up;
 }
 
+/* ---- what the former life may still do ---- */
+
+void gpu_recovery_note_late_writers(struct gpu_device *device) {
+    bool *is_seen = &device->recovery.has_late_writers;
+    for (struct gpu_block *block = device->blocks; block; block = block->next) {
+        *is_seen |= gpu_block_note_late_writer(block) && !block->is_staging;
+    }
+    for (struct gpu_block *block = device->retiring; block; block = block->next) {
+        (void)gpu_block_note_late_writer(block);
+    }
+    *is_seen |= gpu_exports_note_late_writers(device); /* which may be in neither list */
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        struct gpu_stream *stream = device->streams[slot];
+        for (struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
+            *is_seen |= op->report != NULL;
+        }
+    }
+}
+
+/* May memory come back beside it? */
+static bool is_out_of_the_way(struct gpu_device *device) {
+    const struct gpu_recovery *recovery = &device->recovery;
+    return gpu_wire_link_is_settled(device->link) ||
+           (!recovery->has_late_writers && recovery->free_bytes / 2 >= recovery->former_bytes);
+}
+
+bool gpu_recovery_outwait(struct gpu_device *device) {
+    bool is_there = false;
+    int64_t begun_ns = gpu_blocked_begin(device);
+    while (device->state == GPU_DEVICE_OPEN && !gpu_wire_link_is_settled(device->link) &&
+           !gpu_device_is_interrupted(device)) {
+        is_there = true;
+        gpu_device_nap(device, SETTLE_LOOK_NS);
+    }
+    gpu_blocked_end(device, "memory of the device's former process", begun_ns);
+    return is_there && !gpu_device_is_interrupted(device);
+}
+
 static void note_loss(struct gpu_device *device) {
     gpu_error_finish(&device->recovery.last);
     gpu_error_copy(&device->recovery.last, &device->lost);
@@ -79,6 +123,8 @@ void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char 
         return;
     }
     bool was_returning = device->state == GPU_DEVICE_RETURNING;
+    device->recovery.has_late_writers = false;
+    device->recovery.former_bytes = device->stats.bytes_reserved;
     char dump[640];
     find_coredump(device, dump, sizeof dump);
     device->recovery.was_returning = was_returning;
@@ -262,6 +308,15 @@ static void let_go(struct gpu_device *device) {
 
 /* ---- what comes back ---- */
 
+static void on_memory(struct gpu_device *device, void *user, const struct wire_reply *reply) {
+    (void)user;
+    struct wire_memory_facts facts = {0};
+    if (reply && reply->body_bytes >= sizeof facts) {
+        memcpy(&facts, gpu_wire_reply_body(reply), sizeof facts);
+    }
+    device->recovery.free_bytes = facts.bytes_free;
+}
+
 /* What works on memory, before there is any: the former life may still hold all of it. */
 static void restore_objects(struct gpu_device *device) {
     struct gpu_error ignored = {0};
@@ -275,6 +330,8 @@ static void restore_objects(struct gpu_device *device) {
     for (struct gpu_module *module = device->modules; module; module = module->next) {
         gpu_module_restore(module);
     }
+    struct wire_record ask = {.length_bytes = sizeof ask, .opcode = WIRE_OP_MEMORY_INFO};
+    gpu_recovery_request(device, &ask, "memory", false, on_memory, NULL);
 }
 
 static void restore_memory(struct gpu_device *device) {
@@ -483,6 +540,11 @@ void gpu_recovery_keep_spare(struct gpu_device *device) {
     }
 }
 
+int64_t gpu_recovery_next_ns(const struct gpu_device *device) {
+    return gpu_wire_link_is_settled(device->link) ? device->recovery.next_ns
+                                                  : gpu_clock_ns() + SETTLE_LOOK_NS;
+}
+
 void gpu_recovery_step(struct gpu_device *device) {
     struct gpu_recovery *recovery = &device->recovery;
     if (recovery->is_stepping) {
@@ -490,11 +552,10 @@ void gpu_recovery_step(struct gpu_device *device) {
     }
     recovery->is_stepping = true;
     while (device->state == GPU_DEVICE_LOST && device->stats.ops_in_flight == 0 &&
-           gpu_recovery_is_possible(device) && gpu_clock_ns() >= recovery->next_ns) {
+           gpu_recovery_is_possible(device) && gpu_clock_ns() >= gpu_recovery_next_ns(device)) {
         begin(device); /* so often at most */
     }
     if (device->state == GPU_DEVICE_RETURNING) {
-        bool is_settled = gpu_wire_link_is_settled(device->link);
         if (recovery->is_failed) {
             device->state = GPU_DEVICE_LOST;
             recovery->was_returning = true;
@@ -502,8 +563,8 @@ void gpu_recovery_step(struct gpu_device *device) {
         } else if (recovery->is_open && !recovery->is_restoring) {
             restore_objects(device);
         }
-        if (recovery->is_restoring && is_settled && !recovery->has_memory && !recovery->is_failed &&
-            recovery->pending_count == 0) {
+        if (recovery->is_restoring && !recovery->has_memory && !recovery->is_failed &&
+            recovery->pending_count == 0 && is_out_of_the_way(device)) {
             restore_memory(device);
         }
         if (device->state == GPU_DEVICE_RETURNING && recovery->has_memory &&

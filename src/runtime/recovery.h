@@ -13,8 +13,16 @@ bool gpu_recovery_keep_open(struct gpu_device *device, const struct wire_record 
 void gpu_recovery_keep_spare(struct gpu_device *device);
 /* Will it come up again, once it is lost? */
 bool gpu_recovery_is_possible(const struct gpu_device *device);
+/* All that is pending is about to fail with the device. */
+void gpu_recovery_note_late_writers(struct gpu_device *device);
+/* Of a lost device that may come up again: not before. A former life is let end first, of which
+ * there is one at a time. */
+int64_t gpu_recovery_next_ns(const struct gpu_device *device);
 /* At the end of each poll of a device that is not open. */
 void gpu_recovery_step(struct gpu_device *device);
+/* There is no memory, and the former life may have some yet: blocks until it has not. False: that
+ * was so already. */
+bool gpu_recovery_outwait(struct gpu_device *device);
 /* The device is closed: who waits for it hears of that. */
 void gpu_recovery_finish(struct gpu_device *device);
 void gpu_recovery_free(struct gpu_device *device);

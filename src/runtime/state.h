@@ -162,6 +162,8 @@ struct gpu_block {
     bool is_lone;      /* was a temporary, and has memory of its own for a conditional node, but
                           nobody uses it but its graph: see graph/temporary.c. Not trackable */
     bool is_arena;     /* what temporaries lie in */
+    bool has_late_writer;      /* host memory that work which was lost with a device was to write:
+                                  until its process has ended, it may yet */
     struct gpu_device *device; /* retained */
     struct gpu_memory *memory; /* retained; NULL: external */
     uint64_t number, epoch;
@@ -377,6 +379,9 @@ struct gpu_recovery {
     uint64_t spare_seq; /* of its request to open it */
     bool is_open, is_restoring, has_memory, is_failed, is_given_up, is_stepping;
     bool was_returning; /* what failed with this loss was the restoration's */
+    /* What the former life may still do to this one until its process has ended. */
+    bool has_late_writers;             /* in host memory that somebody has a handle to */
+    uint64_t former_bytes, free_bytes; /* of the device: what it has, and what the new one finds */
 };
 
 /* Numbers of what is compared by its address. */
@@ -867,6 +872,8 @@ struct gpu_block *gpu_block_create_foreign(struct gpu_device *device, uint64_t a
                                            uint64_t byte_count, const char *label);
 /* Staging memory that is kept for good: it counts as staging no more. Else nothing. */
 void gpu_block_keep_staging(struct gpu_block *block);
+/* Was work that is pending to write it? */
+bool gpu_block_note_late_writer(struct gpu_block *block);
 /* An export of it is over. */
 void gpu_block_export_end(struct gpu_block *block);
 /* A block without memory of its own (a module's variable or its hazards). */
@@ -883,6 +890,7 @@ gpulua_status gpu_slab_find(struct gpu_device *device, uint32_t slab, uint64_t a
 bool gpu_exports_are_returned(const struct gpu_device *device);
 void gpu_exports_collect(struct gpu_device *device); /* those that have come back */
 bool gpu_exports_have_device_memory(const struct gpu_device *device);
+bool gpu_exports_note_late_writers(struct gpu_device *device); /* any: true */
 /* At the close of the device: from here on they are nobody's but their users'. */
 void gpu_exports_leave(struct gpu_device *device);
 /* Nothing of the device needs it any more; exports may. */

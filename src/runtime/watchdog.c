@@ -130,7 +130,7 @@ int64_t gpu_device_alarm_ns(const struct gpu_device *device) {
         return gpu_clock_ns() + BACKLOG_NS;
     }
     if (device->state == GPU_DEVICE_LOST && gpu_recovery_is_possible(device)) {
-        return device->recovery.next_ns;
+        return gpu_recovery_next_ns(device);
     }
     bool is_open = device->state == GPU_DEVICE_OPEN;
     if ((!is_open && device->state != GPU_DEVICE_RETURNING) || device->stats.ops_in_flight == 0) {

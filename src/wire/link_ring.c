@@ -29,7 +29,11 @@ static void die(struct link_ring *self, const char *why) {
     }
 }
 
+/* Also of who was there before: its end would make poll_fd readable until it is known. */
 static void look_for_death(struct link_ring *self) {
+    if (self->core.link.can_restart) {
+        (void)self->far->is_settled(self);
+    }
     if (!self->is_dead && self->far->is_dead(self)) {
         die(self, NULL);
     }

@@ -6,20 +6,6 @@
 #include "runtime/memory/stack.h"
 #include "runtime/recovery.h"
 
-static gpulua_status ask(struct gpu_memory *memory, struct wire_record *record,
-                         struct gpu_error *error) {
-    struct gpu_device *device = memory->device;
-    gpulua_status status = gpu_slab_number_take(device, &record->object, error);
-    if (status) {
-        return status;
-    }
-    status = gpu_request_wait(device, record, memory->ops->kind, NULL, NULL, error);
-    if (status) {
-        gpu_slab_number_give(device, record->object);
-    }
-    return status;
-}
-
 static gpulua_status take(struct gpu_memory *memory, struct gpu_memory_request *request,
                           struct wire_record *record, struct gpu_grant *grant,
                           struct gpu_error *error) {
@@ -30,10 +16,10 @@ static gpulua_status take(struct gpu_memory *memory, struct gpu_memory_request *
     }
     record->length_bytes = sizeof *record;
     record->u.slab.bytes = request->byte_count;
-    status = ask(memory, record, error);
+    status = gpu_slab_ask(device, record, memory->ops->kind, error);
     if (status == GPULUA_OUT_OF_MEMORY && gpu_device_trim(device) > 0) { /* slabs had it */
         gpu_error_finish(error);
-        status = ask(memory, record, error);
+        status = gpu_slab_ask(device, record, memory->ops->kind, error);
     }
     if (status) {
         gpu_account_release(&device->account, request->byte_count);

@@ -30,6 +30,7 @@ struct pinned_memory {
     uint64_t *region_offsets;           /* owned; in the arena */
     uint32_t region_count;
     uint64_t top_bytes;
+    struct gpu_kept_list late; /* what the device's former process may write yet */
 };
 
 static uint64_t round_up(uint64_t bytes, uint64_t to) {
@@ -63,24 +64,34 @@ void gpu_slab_number_give(struct gpu_device *device, uint32_t number) {
     gpu_id_give(&device->slab_ids, number);
 }
 
+gpulua_status gpu_slab_ask(struct gpu_device *device, struct wire_record *record, const char *label,
+                           struct gpu_error *error) {
+    gpulua_status status = gpu_slab_number_take(device, &record->object, error);
+    if (status) {
+        return status;
+    }
+    status = gpu_request_wait(device, record, label, NULL, NULL, error);
+    while (status == GPULUA_OUT_OF_MEMORY && gpu_recovery_outwait(device)) {
+        gpu_error_finish(error);
+        status = gpu_request_wait(device, record, label, NULL, NULL, error);
+    }
+    if (status) {
+        gpu_slab_number_give(device, record->object);
+    }
+    return status;
+}
+
 static gpulua_status create_slab(struct slab_memory *memory, uint64_t bytes,
                                  struct gpu_error *error) {
     struct gpu_device *device = memory->base.device;
-    uint32_t slab;
-    gpulua_status status = gpu_slab_number_take(device, &slab, error);
-    if (status) {
-        return status;
-    }
-    struct wire_record record = {
-        .length_bytes = sizeof record, .opcode = WIRE_OP_SLAB_CREATE, .object = slab};
+    struct wire_record record = {.length_bytes = sizeof record, .opcode = WIRE_OP_SLAB_CREATE};
     record.u.slab.bytes = bytes;
-    status = gpu_request_wait(device, &record, "slab", NULL, NULL, error);
+    gpulua_status status = gpu_slab_ask(device, &record, "slab", error);
     if (status) {
-        gpu_slab_number_give(device, slab);
         return status;
     }
-    if (!gpu_range_region_add(memory->ranges, slab, bytes)) {
-        gpu_slab_number_give(device, slab);
+    if (!gpu_range_region_add(memory->ranges, record.object, bytes)) {
+        gpu_slab_number_give(device, record.object);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a slab");
     }
     device->stats.bytes_reserved += bytes;
@@ -362,9 +373,21 @@ static gpulua_status grow_arena(struct pinned_memory *memory, uint64_t byte_coun
     return gpu_device_publish(device, &record, error);
 }
 
+static void release_late(struct pinned_memory *memory) {
+    while (memory->late.head) {
+        struct gpu_kept *oldest = memory->late.head;
+        gpu_kept_take(&memory->late, oldest);
+        gpu_range_free(memory->ranges, &oldest->grant.range);
+        free(oldest);
+    }
+}
+
 static gpulua_status pinned_allocate(struct gpu_memory *base, struct gpu_memory_request *request,
                                      struct gpu_grant *grant, struct gpu_error *error) {
     struct pinned_memory *memory = (struct pinned_memory *)base;
+    if (memory->late.head && gpu_wire_link_is_settled(base->device->link)) {
+        release_late(memory);
+    }
     if (!gpu_range_alloc(memory->ranges, request->byte_count, &grant->range)) {
         if (base->device->retiring) {
             (void)gpu_device_poll(base->device);
@@ -388,8 +411,14 @@ static gpulua_status pinned_allocate(struct gpu_memory *base, struct gpu_memory_
 
 static void pinned_deallocate(struct gpu_memory *base, struct gpu_grant *grant,
                               const struct gpu_block *block) {
-    (void)block;
-    gpu_range_free(((struct pinned_memory *)base)->ranges, &grant->range);
+    struct pinned_memory *memory = (struct pinned_memory *)base;
+    struct gpu_kept *kept = block->has_late_writer ? calloc(1, sizeof *kept) : NULL;
+    if (kept) { /* until somebody asks when that process has ended */
+        kept->grant = *grant;
+        gpu_kept_put(&memory->late, kept);
+    } else if (!block->has_late_writer) { /* else there is no memory to know when: for good */
+        gpu_range_free(memory->ranges, &grant->range);
+    }
 }
 
 /* The arena is memory of this process; the device has to know of it once more. */
@@ -407,6 +436,7 @@ static gpulua_status pinned_init(struct gpu_memory *base, const struct gpu_memor
                                  struct gpu_error *error) {
     struct pinned_memory *memory = (struct pinned_memory *)base;
     (void)info;
+    gpu_kept_init(&memory->late);
     memory->ranges = gpu_range_allocator_create();
     return memory->ranges ? GPULUA_OK
                           : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory");
@@ -414,6 +444,7 @@ static gpulua_status pinned_init(struct gpu_memory *base, const struct gpu_memor
 
 static void pinned_finish(struct gpu_memory *base) {
     struct pinned_memory *memory = (struct pinned_memory *)base;
+    release_late(memory);
     gpu_range_allocator_destroy(memory->ranges);
     free(memory->region_offsets);
 }

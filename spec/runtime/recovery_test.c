@@ -1,0 +1,353 @@
+/* A new life of a device beside what is left of the former one: a process that takes long to end,
+ * holds its memory meanwhile, and may yet do a part of what was lost with it. Its end is in the
+ * hands of the test, which also writes what the former process would write. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/device.h"
+#include "runtime/memory.h"
+#include "runtime/module.h"
+#include "runtime/state.h"
+#include "runtime/work.h"
+
+#define BYTES 65536u
+#define PATIENCE_NS INT64_C(20000000000)
+#define SHORT_NS INT64_C(300000000)
+
+static int passed, failed;
+static struct gpu_error error;
+
+static void check(bool condition, const char *name) {
+    printf("%s - %s\n", condition ? "ok" : "not ok", name);
+    *(condition ? &passed : &failed) += 1;
+}
+
+/* ---- a former process that takes long to end ---- */
+
+static const struct wire_link_ops *ops_before;
+static struct wire_link_ops lingering;
+static _Atomic bool is_lingering;
+
+static bool is_settled(struct wire_link *link) {
+    return ops_before->is_settled(link) && !is_lingering;
+}
+
+static gpulua_status restart(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
+                             bool *is_spare, struct wire_error *why) {
+    gpulua_status status = ops_before->restart(link, done, is_spare, why);
+    is_lingering = true;
+    return status;
+}
+
+static struct gpu_device *open_device(void) {
+    struct gpu_device_info info = {
+        .name = "cpu", .isolation = GPULUA_ISOLATE_PROCESS, .restarts_max = 100};
+    struct gpu_device *device = NULL;
+    is_lingering = false;
+    if (gpu_device_open(&info, &device, &error)) {
+        printf("# %s\n", error.message);
+        return NULL;
+    }
+    ops_before = device->link->ops;
+    lingering = *ops_before;
+    lingering.is_settled = is_settled;
+    lingering.restart = restart;
+    device->link->ops = &lingering;
+    return device;
+}
+
+static void close_device(struct gpu_device *device) {
+    is_lingering = false;
+    while (gpu_device_take_unobserved(device, false, &error)) {
+        gpu_error_finish(&error);
+    }
+    gpu_device_close(device, 1000);
+    gpu_device_release(device);
+}
+
+/* The process is there, and works no more. */
+static void stop(struct gpu_device *device) {
+    kill(gpu_device_pid(device), SIGSTOP);
+}
+
+static void wait_a_little(struct gpu_device *device) {
+    gpu_device_nap(device, 1000000); /* nobody is told of what the test says */
+    (void)gpu_device_poll(device);
+}
+
+/* Is it up again within so long? */
+static bool comes_back(struct gpu_device *device, int64_t patience_ns) {
+    int64_t end_ns = gpu_clock_ns() + patience_ns;
+    while (gpu_device_state(device) != GPU_DEVICE_OPEN && gpu_clock_ns() < end_ns) {
+        wait_a_little(device);
+    }
+    return gpu_device_state(device) == GPU_DEVICE_OPEN;
+}
+
+static void lose(struct gpu_device *device) {
+    kill(gpu_device_pid(device), SIGKILL);
+    while (gpu_device_state(device) == GPU_DEVICE_OPEN) {
+        wait_a_little(device);
+    }
+}
+
+/* ---- work ---- */
+
+static struct gpu_block *make(struct gpu_device *device, uint64_t bytes, bool is_host) {
+    struct gpu_block_info info = {.byte_count = bytes, .is_host = is_host};
+    struct gpu_block *block = NULL;
+    return gpu_block_create(device, &info, &block, &error) ? NULL : block;
+}
+
+static struct gpu_submit on_task_stream(struct gpu_device *device) {
+    struct gpu_submit submit = {.stream = NULL};
+    (void)gpu_device_task_stream(device, 0, &submit.stream, &error);
+    return submit;
+}
+
+/* ---- transfers that were under way ---- */
+
+/* As much of it as there is, so that this is among it if anybody may have it: whose index, or
+ * STAGINGS. */
+enum { STAGINGS = 64 };
+static int take_stagings(struct gpu_device *device, struct gpu_staging all[STAGINGS],
+                         uint64_t arena_offset) {
+    int found = STAGINGS;
+    for (int i = 0; i < STAGINGS; i++) {
+        if (gpu_staging_acquire(device, BYTES, &all[i], &error)) {
+            printf("# %s\n", error.message);
+            gpu_error_finish(&error);
+        } else if (all[i].arena_offset < arena_offset + BYTES &&
+                   arena_offset < all[i].arena_offset + BYTES) {
+            found = i;
+        }
+    }
+    return found;
+}
+
+static void give_stagings(struct gpu_device *device, struct gpu_staging all[STAGINGS]) {
+    for (int i = 0; i < STAGINGS; i++) {
+        gpu_staging_release(device, &all[i]);
+    }
+}
+
+static bool has_range(struct gpu_device *device, uint64_t arena_offset) {
+    struct gpu_staging all[STAGINGS] = {{.bytes = NULL}};
+    bool is_found = take_stagings(device, all, arena_offset) < STAGINGS;
+    give_stagings(device, all);
+    return is_found;
+}
+
+/* To the device and back, while somebody else writes into the arena. */
+static bool goes_there_and_back(struct gpu_device *device, uint64_t late_offset) {
+    struct gpu_staging all[STAGINGS] = {{.bytes = NULL}};
+    struct gpu_block *block = make(device, BYTES, false);
+    struct gpu_ref ref = {block, 0, BYTES, GPU_TYPE_U8};
+    struct gpu_submit submit = on_task_stream(device);
+    struct gpu_op *op = NULL;
+    int first = take_stagings(device, all, late_offset) % STAGINGS;
+    struct gpu_staging *to = &all[first], *from = &all[(first + 1) % STAGINGS];
+    memset(to->bytes, 0x11, BYTES);
+    memset(device->link->arena + late_offset, 0xee, BYTES);
+    bool is_right = gpu_work_upload(&submit, &ref, 0, to, BYTES, NULL, &error) == GPULUA_OK &&
+                    gpu_work_download(&submit, &ref, 0, from, BYTES, &op, &error) == GPULUA_OK &&
+                    gpu_op_wait(op, -1, &error) == GPULUA_OK && gpu_op_status(op) == GPULUA_OK;
+    for (uint32_t i = 0; is_right && i < BYTES; i++) {
+        is_right = ((const uint8_t *)from->bytes)[i] == 0x11;
+    }
+    gpu_op_release(op);
+    give_stagings(device, all);
+    gpu_block_release(block);
+    return is_right;
+}
+
+/* A read was under way; what the device would have written there is written when the next life
+ * transfers. `is_released`: the script had let go of it before. */
+static bool survives_late_read(bool is_protected, bool is_released) {
+    struct gpu_device *device = open_device();
+    struct gpu_block *block = make(device, BYTES, false);
+    struct gpu_ref ref = {block, 0, BYTES, GPU_TYPE_U8};
+    struct gpu_submit submit = on_task_stream(device);
+    struct gpu_staging staging;
+    struct gpu_op *op = NULL;
+    stop(device);
+    bool is_right = gpu_staging_acquire(device, BYTES, &staging, &error) == GPULUA_OK &&
+                    gpu_work_download(&submit, &ref, 0, &staging, BYTES, &op, &error) == GPULUA_OK;
+    uint64_t offset = staging.arena_offset;
+    if (is_released) {
+        gpu_staging_release(device, &staging);
+        gpu_device_run_deferred(device);
+    }
+    lose(device);
+    if (!is_released) {
+        ((struct gpu_block *)staging.owner)->has_late_writer &= is_protected;
+        gpu_staging_release(device, &staging);
+    }
+    is_right = is_right && comes_back(device, PATIENCE_NS);
+    bool is_whole = is_right && goes_there_and_back(device, offset);
+    if (is_protected) {
+        check(is_right, is_released ? "a read that was let go of does not hold up the next life"
+                                    : "a read that was under way does not hold up the next life");
+        check(is_whole, "which may yet be written, without harm");
+        check(!has_range(device, offset), "because nobody has that memory");
+        is_lingering = false;
+        check(has_range(device, offset), "until the former process has ended");
+    }
+    gpu_op_observe(op);
+    gpu_op_release(op);
+    gpu_block_release(block);
+    close_device(device);
+    return is_whole;
+}
+
+/* ---- what somebody would notice ---- */
+
+static void test_host_memory(void) {
+    struct gpu_device *device = open_device();
+    struct gpu_block *block = make(device, BYTES, false), *host = make(device, BYTES, true);
+    struct gpu_ref ref = {block, 0, BYTES, GPU_TYPE_U8}, to = {host, 0, BYTES, GPU_TYPE_U8};
+    struct gpu_submit submit = on_task_stream(device);
+    struct gpu_op *op = NULL;
+    stop(device);
+    bool is_right = gpu_work_copy(&submit, &to, &ref, &op, &error) == GPULUA_OK;
+    lose(device);
+    check(is_right && !comes_back(device, SHORT_NS),
+          "host memory of the script's that may yet be written is waited for");
+    is_lingering = false;
+    check(comes_back(device, PATIENCE_NS), "and no longer than that");
+    gpu_op_observe(op);
+    gpu_op_release(op);
+    /* Read by what was lost, it is what it was. */
+    struct gpu_ref again = {make(device, BYTES, false), 0, BYTES, GPU_TYPE_U8};
+    struct gpu_ref from = {make(device, BYTES, true), 0, BYTES, GPU_TYPE_U8};
+    stop(device);
+    is_right = gpu_work_copy(&submit, &again, &from, &op, &error) == GPULUA_OK;
+    lose(device);
+    check(is_right && comes_back(device, PATIENCE_NS), "not where it was to be read");
+    gpu_op_observe(op);
+    gpu_op_release(op);
+    gpu_block_release(again.block);
+    gpu_block_release(from.block);
+    gpu_block_release(block);
+    gpu_block_release(host);
+    close_device(device);
+}
+
+/* What a kernel says of its failure it writes into host memory, too. */
+static void test_reports(void) {
+    static const char text[] = "#include <gpulua_kernel.h>\n"
+                               "extern \"C\" __global__ void k(int *x, gpulua_ctx ctx) {\n"
+                               "  gpulua_check(ctx, x[0] == 0, \"no\"); }\n";
+    struct gpu_device *device = open_device();
+    struct gpu_module_info source = {
+        .kind = GPU_MODULE_SOURCE, .name = "reports", .text = text, .text_bytes = sizeof text - 1};
+    struct gpu_module *module = NULL;
+    struct gpu_kernel *kernel = NULL;
+    struct gpu_op *op = NULL;
+    struct gpu_block *block = make(device, BYTES, false);
+    bool is_made = gpu_module_create(device, &source, &module, &op, &error) == GPULUA_OK &&
+                   gpu_op_wait(op, -1, &error) == GPULUA_OK && gpu_op_status(op) == GPULUA_OK &&
+                   gpu_module_kernel(module, "k", NULL, &kernel, &error) == GPULUA_OK;
+    gpu_op_release(op);
+    op = NULL;
+    struct gpu_ref ref = {block, 0, BYTES, GPU_TYPE_I32};
+    struct gpu_arg arg = {.ref = &ref};
+    struct gpu_launch launch = {.submit = on_task_stream(device),
+                                .kernel = kernel,
+                                .grid = {1, 1, 1},
+                                .block = {1, 1, 1},
+                                .args = &arg,
+                                .arg_count = 1};
+    stop(device);
+    bool is_launched = is_made && gpu_work_launch(&launch, &op, &error) == GPULUA_OK;
+    lose(device);
+    check(is_launched && !comes_back(device, SHORT_NS), "reports of kernels are waited for");
+    is_lingering = false;
+    check(comes_back(device, PATIENCE_NS), "and then it is up again");
+    if (op) {
+        gpu_op_observe(op);
+    }
+    gpu_op_release(op);
+    gpu_kernel_release(kernel);
+    gpu_module_release(module);
+    gpu_block_release(block);
+    close_device(device);
+}
+
+/* ---- memory ---- */
+
+static void *end_soon(void *user) {
+    (void)user;
+    usleep(200000);
+    is_lingering = false;
+    return NULL;
+}
+
+static void test_twice(void) {
+    struct gpu_device *device = open_device();
+    lose(device);
+    check(comes_back(device, PATIENCE_NS), "with nothing under way it is up at once");
+    lose(device);
+    int64_t begun_ns = gpu_clock_ns(), longest_ns = 0;
+    bool is_told = true;
+    while (gpu_device_state(device) != GPU_DEVICE_OPEN && gpu_clock_ns() - begun_ns < SHORT_NS) {
+        int64_t before_ns = gpu_clock_ns();
+        (void)gpu_device_poll(device);
+        int64_t took_ns = gpu_clock_ns() - before_ns;
+        longest_ns = took_ns > longest_ns ? took_ns : longest_ns;
+        is_told &= gpu_device_alarm_ns(device) < gpu_clock_ns() + SHORT_NS;
+        usleep(1000);
+    }
+    check(gpu_device_state(device) == GPU_DEVICE_LOST && longest_ns < SHORT_NS / 2,
+          "lost once more, it lets the former process end first, and holds up nobody");
+    check(is_told, "who waits in a loop of its own is told when to look");
+    is_lingering = false;
+    check(comes_back(device, PATIENCE_NS), "and is up again then");
+    close_device(device);
+}
+
+static void test_memory(void) {
+    struct gpu_device *device = open_device();
+    lose(device);
+    check(comes_back(device, PATIENCE_NS), "a former process has little of the memory");
+    /* More than there is: what the former process has may be what is missing. */
+    pthread_t thread;
+    uint64_t huge = device->recovery.free_bytes * 2;
+    device->stats.budget_bytes = device->account.limit_bytes = UINT64_MAX / 2;
+    int64_t begun_ns = gpu_clock_ns();
+    (void)pthread_create(&thread, NULL, end_soon, NULL);
+    bool is_refused = !make(device, huge, false) && error.code == GPULUA_OUT_OF_MEMORY;
+    int64_t took_ns = gpu_clock_ns() - begun_ns;
+    pthread_join(thread, NULL);
+    printf("# %lld ms, %s\n", (long long)(took_ns / 1000000), error.message);
+    gpu_error_finish(&error);
+    check(is_refused && took_ns >= 150000000, "where memory is short its end is waited for");
+    begun_ns = gpu_clock_ns();
+    check(!make(device, huge, false) && gpu_clock_ns() - begun_ns < 150000000,
+          "once, and then it is short");
+    gpu_error_finish(&error);
+    uint64_t most_bytes = device->recovery.free_bytes;
+    device->stats.bytes_reserved += most_bytes; /* as if it had that */
+    lose(device);
+    device->stats.bytes_reserved -= most_bytes;
+    check(!comes_back(device, SHORT_NS), "who had most of the memory is waited for");
+    is_lingering = false;
+    check(comes_back(device, PATIENCE_NS), "then there is enough");
+    close_device(device);
+}
+
+int main(void) {
+    (void)survives_late_read(true, false);
+    (void)survives_late_read(true, true);
+    check(!survives_late_read(false, false),
+          "without protection a read that was under way is written into the next transfer");
+    test_host_memory();
+    test_reports();
+    test_twice();
+    test_memory();
+    printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+    return failed > 0;
+}
