@@ -56,6 +56,8 @@ struct backend_sink {
      * ends the device. */
     void (*failed)(void *user, uint32_t stream, uint64_t seq, gpulua_status status,
                    const char *text);
+    /* The device is lost, on whatever thread that is found out; often without effect. */
+    void (*lost)(void *user, int32_t driver_code, const char *text);
     /* A line for the host's log. */
     void (*log)(void *user, const char *line);
     /* A word or an event moved (backends whose completion comes from threads of their own): wake
@@ -104,6 +106,7 @@ struct backend_open_info {
     /* Which of the operations that are ready is done next, as numbers from 0 in the order of their
      * slots: "2.0.1"; then always the first. NULL: the seed decides. */
     const char *order;
+    bool is_apart; /* in a process of its own, in which there is nothing else */
     bool sleeps;   /* event_wait will be called */
     bool is_timed; /* event_times will be called */
     /* Of the driver, the host's: the device lives in this context, which stays as it is; NULL: in

@@ -43,6 +43,10 @@ static void on_touched(void *user, uint32_t stream, uint64_t seq,
     gpu_executor_touched(user, stream, seq, touched);
 }
 
+static void on_lost(void *user, int32_t driver_code, const char *text) {
+    gpu_executor_lose(user, driver_code, text);
+}
+
 static void on_log(void *user, const char *line) {
     gpu_executor_log(user, line);
 }
@@ -173,12 +177,14 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
         .is_checked = options->is_checked && !is_hashed,
         .seed = options->seed,
         .order = options->order,
+        .is_apart = executor->info.place == WIRE_EXECUTOR_APART,
         .sleeps = executor->completion == GPULUA_COMPLETION_BLOCK,
         .is_timed = executor->is_traced,
         .sink = {.user = executor,
                  .failed = on_failed,
                  .ran = on_ran,
                  .touched = on_touched,
+                 .lost = on_lost,
                  .log = on_log,
                  .moved = on_moved,
                  .timed = on_timed},

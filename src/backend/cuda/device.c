@@ -248,6 +248,7 @@ static void list_init(struct link *list) {
 }
 
 static void device_free(struct backend_device *device) {
+    gpu_cuda_alarm_close(device);
     free(device->ranges);
     free(device->warmth.kernel);
     free(device->cache_path);
@@ -302,6 +303,9 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
         device->is_timed = gpu_cuda_tracer_open(device, &unused) != GPULUA_OK;
         free(unused.log);
     }
+    if (info->is_apart && info->coredump_base == NULL) { /* which the driver needs its time for */
+        gpu_cuda_alarm_open(device);
+    }
     *out = device;
     return GPULUA_OK;
 }
@@ -334,6 +338,7 @@ static void device_close(struct backend_device *device) {
         return;
     }
     const struct cuda_driver *cu = &device->cu;
+    gpu_cuda_alarm_stop(device);
     /* First, because a context with a stream that is being captured cannot be waited for; of a
      * graph that is still at work the driver keeps what it needs. */
     gpu_cuda_tracer_close(device);

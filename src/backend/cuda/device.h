@@ -57,9 +57,10 @@ struct backend_device {
     char lost_text[1024];
     CUlogIterator log_at; /* of the driver's log, what has been read (log.c) */
     bool has_log;
-    struct cuda_clock clock; /* if is_timed; made when first needed */
-    uint32_t tracer_place;   /* at CUPTI (tracer.c), from 1; 0: it does not trace the device */
-    CUevent probe;           /* never recorded: asking after it tells of faults, and never waits */
+    struct cuda_clock clock;  /* if is_timed; made when first needed */
+    uint32_t tracer_place;    /* at CUPTI (tracer.c), from 1; 0: it does not trace the device */
+    struct cuda_alarm *alarm; /* owned (alarm.c); NULL: the process is not the device's own */
+    CUevent probe;            /* never recorded: asking after it tells of faults, and never waits */
     struct link slabs, streams, events, modules, graphs, captures;
     struct host_range *ranges; /* owned */
     size_t range_count, range_last;
@@ -267,6 +268,12 @@ gpulua_status gpu_cuda_library_module(struct backend_device *device, const char 
                                       char **description, struct backend_error *error);
 /* warm.c: */
 bool gpu_cuda_warm(struct backend_device *device, _Atomic uint64_t *word);
+
+/* alarm.c: what cannot be had is done without. */
+void gpu_cuda_alarm_open(struct backend_device *device);
+/* Before the end of all that is the driver's, and behind it. */
+void gpu_cuda_alarm_stop(struct backend_device *device);
+void gpu_cuda_alarm_close(struct backend_device *device);
 
 /* fill.c: */
 gpulua_status gpu_cuda_fill(struct backend_stream *stream, uint64_t seq, uint64_t dst,

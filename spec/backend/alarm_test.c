@@ -1,0 +1,268 @@
+/* backend/cuda/alarm.c over fake_cuda.c and fake_nvml.c: whose work it is that a GPU says it has
+ * stopped. */
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "backend/backend.h"
+#include "tap.h"
+
+static struct tap tap;
+
+#ifdef GPULUA_CUDA
+
+#include "fake_driver.h"
+
+static void *nvml;
+#define NVML(type, name) (*(type *)dlsym(nvml, "fake_" #name))
+
+static void check(bool good, const char *what) {
+    tap_check(&tap, good, what);
+}
+
+static int64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* What the device was told of, on another thread. */
+static atomic_int lost_count, lost_code;
+static char lost_text[256];
+
+static void on_lost(void *user, int32_t driver_code, const char *text) {
+    (void)user;
+    lost_code = driver_code;
+    snprintf(lost_text, sizeof lost_text, "%s", text);
+    lost_count++;
+}
+
+static struct backend_device *open_apart(bool is_apart, const char *coredump_base) {
+    struct backend_error error = {0};
+    struct backend_device *device = NULL;
+    struct backend_open_info info = {.cache_path = folder,
+                                     .is_apart = is_apart,
+                                     .coredump_base = coredump_base,
+                                     .sink.lost = on_lost};
+    NVML(atomic_int, inits) = NVML(atomic_int, waits) = NVML(atomic_int, shutdowns) = 0;
+    lost_count = lost_code = 0;
+    if (ops->device_open(&info, &device, &error) != GPULUA_OK) {
+        printf("# %s\n", error.message);
+        return NULL;
+    }
+    return device;
+}
+
+/* NVML listens. */
+static bool listens(void) {
+    int64_t end_ms = now_ms() + 5000;
+    while (NVML(atomic_int, waits) == 0 && now_ms() < end_ms) {
+        usleep(1000);
+    }
+    return NVML(atomic_int, waits) > 0;
+}
+
+/* Its thread has ended. */
+static bool ends(void) {
+    int64_t end_ms = now_ms() + 5000;
+    while (NVML(atomic_int, shutdowns) == 0 && now_ms() < end_ms) {
+        usleep(1000);
+    }
+    return NVML(atomic_int, shutdowns) == 1 && NVML(atomic_int, sets) == 0;
+}
+
+/* When the device was lost, in ms from now; -1: not within so long. */
+static int64_t lost_within(int64_t for_ms) {
+    int64_t begun_ns = now_ms();
+    while (lost_count == 0 && now_ms() - begun_ns < for_ms) {
+        usleep(500);
+    }
+    return lost_count == 0 ? -1 : now_ms() - begun_ns;
+}
+
+static void test_rings(void) {
+    struct backend_device *device = open_apart(true, NULL);
+    check(device != NULL && listens() && strcmp(&NVML(char, bus_id), "00000001:01:01.0") == 0,
+          "a device in a process of its own listens to its GPU");
+    int words = FAKE(int, words);
+    check(lost_within(150) == -1 && FAKE(int, words) == words,
+          "nothing is asked for while nothing is said");
+    NVML(atomic_uint, other) = 1;
+    check(lost_within(150) == -1 && FAKE(int, words) == words,
+          "nor for anything else that it says");
+    NVML(atomic_uint, xid) = 43;
+    check(lost_within(400) == -1 && FAKE(int, words) > words + 1 && FAKE(int, words) <= words + 41,
+          "one whose words come is well, and is asked for some");
+    words = FAKE(int, words);
+    check(lost_within(50) == -1 && FAKE(int, words) == words, "and then no more");
+    /* Words that do not come are no sign by themselves. */
+    FAKE(int, pending) = 1;
+    check(lost_within(150) == -1, "one that is busy is well");
+    FAKE(int, pending) = 0;
+    NVML(atomic_uint, processes) = 3;
+    FAKE(int, pending) = 1;
+    NVML(atomic_uint, xid) = 43;
+    check(lost_within(300) == -1, "nor where others have the GPU, too");
+    FAKE(int, pending) = 0;
+    NVML(atomic_uint, processes) = 2;
+    NVML(atomic_uint, xid) = 13;
+    check(lost_within(60) == -1 && FAKE(int, words) > words, "each that is said is looked into");
+    FAKE(int, pending) = 1; /* as soon as the last words have come */
+    int64_t lost_ms = lost_within(2000);
+    printf("# %lld ms: %s\n", (long long)lost_ms, lost_text);
+    check(lost_ms >= 75 && lost_code == 719,
+          "one whose words stay away is lost, when the driver has had its time");
+    check(strstr(lost_text, "(719, ") != NULL && strstr(lost_text, "(Xid 13)") != NULL,
+          "with what was said");
+    FAKE(int, pending) = 0;
+    check(ends() && lost_count == 1, "once, and nobody listens any more");
+    ops->device_close(device);
+}
+
+static void test_ends(void) {
+    struct backend_device *device = open_apart(true, NULL);
+    bool is_there = device != NULL && listens();
+    ops->device_close(device);
+    check(is_there && ends(), "nobody listens behind the device's end");
+    device = open_apart(true, NULL);
+    is_there = device != NULL && listens();
+    FAKE(int, pending) = 1;
+    NVML(atomic_uint, xid) = 43;
+    int words = FAKE(int, words);
+    while (is_there && FAKE(int, words) == words) {
+        usleep(200);
+    }
+    ops->device_close(device); /* a word is on its way */
+    FAKE(int, pending) = 0;
+    check(is_there && ends() && lost_count == 0, "which nobody is told is lost");
+    device = open_apart(true, NULL);
+    ops->device_close(device);
+    usleep(300000);
+    check(device != NULL && NVML(atomic_int, inits) == 0, "and one that ends soon never begins");
+}
+
+/* The driver has told already. */
+static void test_driver_first(void) {
+    struct backend_error error = {0};
+    struct backend_device *device = open_apart(true, NULL);
+    bool is_there = device != NULL && listens();
+    fail_next("cuEventQuery", 716, 0);
+    is_there = is_there && ops->device_status(device, &error) == GPULUA_DEVICE_LOST;
+    FAKE(int, pending) = 1;
+    NVML(atomic_uint, xid) = 13;
+    check(is_there && lost_within(250) == -1, "what the driver has told is not told again");
+    FAKE(int, pending) = FAKE(int, sticky) = 0;
+    ops->device_close(device);
+    (void)ends();
+}
+
+/* Whatever NVML cannot, the device works without it. */
+static void test_without(void) {
+    static const char *const calls[] = {"init", "find", "make", "listen", "wait", "list"};
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        char what[80];
+        snprintf(&NVML(char, fail_name), 64, "%s", calls[i]);
+        struct backend_device *device = open_apart(true, NULL);
+        int64_t end_ms = now_ms() + 5000;
+        while (NVML(atomic_int, inits) == 0 && now_ms() < end_ms) {
+            usleep(1000);
+        }
+        usleep(50000);
+        NVML(atomic_uint, xid) = 43;
+        FAKE(int, pending) = 1;
+        snprintf(what, sizeof what, "it does without where NVML cannot '%s'", calls[i]);
+        check(device != NULL && lost_within(120) == -1 &&
+                  NVML(atomic_int, sets) == (strcmp(calls[i], "list") == 0),
+              what);
+        FAKE(int, pending) = 0;
+        NVML(atomic_uint, xid) = 0;
+        ops->device_close(device);
+    }
+    NVML(char, fail_name) = '\0';
+    setenv("GPULUA_LIBNVML", "/nowhere/libnvidia-ml.so.1", 1);
+    struct backend_device *device = open_apart(true, NULL);
+    usleep(300000);
+    check(device != NULL && NVML(atomic_int, inits) == 0, "and where there is none");
+    ops->device_close(device);
+    setenv("GPULUA_LIBNVML", "libm.so.6", 1);
+    device = open_apart(true, NULL);
+    usleep(300000);
+    check(device != NULL && NVML(atomic_int, inits) == 0, "or another library in its place");
+    ops->device_close(device);
+}
+
+static void test_not(const char *library) {
+    setenv("GPULUA_LIBNVML", library, 1);
+    struct backend_device *device = open_apart(false, NULL);
+    usleep(300000);
+    check(device != NULL && NVML(atomic_int, inits) == 0,
+          "a process of others' has no such thread");
+    ops->device_close(device);
+    device = open_apart(true, "/tmp/gpulua-alarm");
+    usleep(300000);
+    check(device != NULL && NVML(atomic_int, inits) == 0, "nor one that is to leave a core dump");
+    ops->device_close(device);
+    fail_next("cuMemHostRegister_v2", 801, 0);
+    device = open_apart(true, NULL);
+    usleep(300000);
+    check(device != NULL && NVML(atomic_int, inits) == 0,
+          "nor one that words cannot be written in");
+    ops->device_close(device);
+}
+
+/* A debugger stops work, and nobody is to be told that it is lost. */
+static void test_debugged(void) {
+    struct backend_device *device = open_apart(true, NULL);
+    bool is_there = device != NULL && listens();
+    int told[2], status = 1;
+    char byte = 0;
+    (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    pid_t pid = pipe(told) == 0 ? fork() : -1;
+    if (pid == 0) {
+        pid_t parent = getppid();
+        byte = ptrace(PTRACE_SEIZE, parent, NULL, NULL) == 0;
+        (void)!write(told[1], &byte, 1);
+        sleep(1);
+        _exit(0);
+    }
+    if (pid < 0 || read(told[0], &byte, 1) != 1 || byte == 0) {
+        tap_skip(&tap, "a process that a debugger has is left to it", "nothing may be traced here");
+    } else {
+        FAKE(int, pending) = 1;
+        NVML(atomic_uint, xid) = 43;
+        check(is_there && lost_within(300) == -1, "a process that a debugger has is left to it");
+        FAKE(int, pending) = 0;
+    }
+    (void)waitpid(pid, &status, 0);
+    ops->device_close(device);
+    (void)ends();
+}
+
+int main(void) {
+    char library[256];
+    if (!build() || (nvml = build_fake("fake_nvml", library)) == NULL) {
+        tap_skip(&tap, "everything", "no compiler for the fakes");
+        return tap_finish(&tap);
+    }
+    setenv("GPULUA_LIBNVML", library, 1);
+    test_rings();
+    test_ends();
+    test_driver_first();
+    test_debugged();
+    test_without();
+    test_not(library);
+    remove_folder();
+    return tap_finish(&tap);
+}
+
+#else
+
+int main(void) {
+    tap_skip(&tap, "everything", "this build has no cuda backend");
+    return tap_finish(&tap);
+}
+
+#endif

@@ -1,0 +1,287 @@
+/* What the GPU itself says of work that it has stopped, for faults of which the driver tells late.
+ *
+ * Behind a trap the driver takes about 350 ms to tell of it. The GPU has stopped the work at once,
+ * and says so (an Xid, as the system's log has it) within 10 ms, to whoever listens through NVML;
+ * but not whose work it was. So words are asked for then, one after the other, on a stream of its
+ * own: a context that is well writes them within a millisecond, however busy kernels keep the GPU,
+ * and one whose work was stopped soon writes none any more. Where one stays away, the driver is
+ * given the time to tell by itself, which says better what happened: of what a kernel asserted 10
+ * ms behind the fault, of addresses at most 40 ms behind the Xid (measured: docs/results.md). And
+ * it is left to the driver where others have the GPU, too, for whom words may have to wait.
+ *
+ * A device whose process is its own alone has a thread for that, which sleeps in NVML: the
+ * executor's own may be in a call of the driver, which asks what became of an event and does not
+ * come back before the driver tells. To put a word on a stream does. Without NVML, or without its
+ * answers, the driver tells when it does. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "backend/cuda/device.h"
+#include "wire/sync.h"
+
+#define PATIENCE_NS UINT64_C(80000000) /* for a word */
+#define GAP_NS UINT64_C(5000000)       /* between two */
+#define LAST_NS UINT64_C(200000000)    /* behind an Xid none is asked for any more */
+#define NAP_NS UINT64_C(500000)        /* between two looks */
+#define BEGIN_NS UINT64_C(200000000)   /* what a script does first is not to wait for NVML */
+#define PROCESSES_MAX 2u               /* on the GPU: this one, and its spare */
+#define WAIT_MS 1000u                  /* between two looks whether anybody still wants to know */
+#define WORD_BYTES 4096u               /* a page: what is registered is one */
+#define EVENT_XID 8u                   /* nvmlEventTypeXidCriticalError */
+#define NVML_TIMEOUT 10                /* NVML_ERROR_TIMEOUT */
+#define BUS_ID_BYTES 32u
+
+/* ---- NVML, of which no header is wanted for so little ---- */
+
+struct nvml_event {
+    void *device;
+    unsigned long long type, data; /* of EVENT_XID: its number */
+    unsigned gpu_instance, compute_instance;
+};
+
+struct nvml_process {
+    unsigned pid;
+    unsigned long long memory_bytes;
+    unsigned gpu_instance, compute_instance;
+};
+
+#define NVML(X)                                                                                    \
+    X(init, "nvmlInit_v2", (void))                                                                 \
+    X(find, "nvmlDeviceGetHandleByPciBusId_v2", (const char *, void **))                           \
+    X(make_set, "nvmlEventSetCreate", (void **))                                                   \
+    X(listen, "nvmlDeviceRegisterEvents", (void *, unsigned long long, void *))                    \
+    X(wait, "nvmlEventSetWait_v2", (void *, struct nvml_event *, unsigned))                        \
+    X(list, "nvmlDeviceGetComputeRunningProcesses_v3",                                             \
+      (void *, unsigned *, struct nvml_process *))                                                 \
+    X(free_set, "nvmlEventSetFree", (void *))                                                      \
+    X(shutdown, "nvmlShutdown", (void))
+
+struct nvml {
+#define X(name, symbol, parameters) int(*name) parameters;
+    NVML(X)
+#undef X
+};
+
+static bool nvml_open(struct nvml *nvml) {
+    static const char *const names[] = {"libnvidia-ml.so.1", NULL};
+    struct backend_error unused = {0};
+    void *library = NULL, *found;
+    if (gpu_cuda_toolkit_load("NVML", "GPULUA_LIBNVML", names, &library, &unused) != GPULUA_OK) {
+        free(unused.log);
+        return false;
+    }
+#define X(name, symbol, parameters)                                                                \
+    found = dlsym(library, symbol);                                                                \
+    memcpy(&nvml->name, &found, sizeof found);                                                     \
+    if (found == NULL) {                                                                           \
+        return false;                                                                              \
+    }
+    NVML(X)
+#undef X
+    return true;
+}
+
+/* ---- whose work it was ---- */
+
+/* Shared with the thread, which may be in NVML when the device ends. */
+struct cuda_alarm {
+    atomic_uint refs;
+    char bus_id[BUS_ID_BYTES];
+    pthread_mutex_t lock;
+    struct backend_device *device; /* borrowed, under the lock; NULL: it has ended */
+    CUstream stream;               /* borrowed */
+    CUdeviceptr address;           /* of the word */
+    _Atomic uint64_t *word;        /* in a page of its own, which is registered */
+    uint64_t asked;                /* the thread's: the newest value */
+};
+
+static void let_go(struct cuda_alarm *alarm) {
+    if (atomic_fetch_sub_explicit(&alarm->refs, 1, memory_order_acq_rel) == 1) {
+        (void)munmap((void *)alarm->word, WORD_BYTES);
+        pthread_mutex_destroy(&alarm->lock);
+        free(alarm);
+    }
+}
+
+static bool is_wanted(struct cuda_alarm *alarm) {
+    return atomic_load_explicit(&alarm->refs, memory_order_acquire) > 1;
+}
+
+/* False: the device has ended, or the driver has told. */
+static bool ask_for_word(struct cuda_alarm *alarm) {
+    pthread_mutex_lock(&alarm->lock);
+    const struct backend_device *device = alarm->device;
+    bool is_asked = device != NULL && device->cu.cuCtxSetCurrent(device->context) == CUDA_SUCCESS &&
+                    device->cu.cuStreamWriteValue64(alarm->stream, alarm->address, ++alarm->asked,
+                                                    CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS;
+    pthread_mutex_unlock(&alarm->lock);
+    return is_asked;
+}
+
+static bool word_comes(struct cuda_alarm *alarm) {
+    uint64_t asked_ns = gpu_wire_now_ns();
+    while (atomic_load_explicit(alarm->word, memory_order_acquire) != alarm->asked) {
+        if (gpu_wire_now_ns() - asked_ns >= PATIENCE_NS) {
+            return false;
+        }
+        gpu_wire_nap_ns(NAP_NS);
+    }
+    return true;
+}
+
+/* Something of somebody's has been stopped. */
+static bool is_ours(struct cuda_alarm *alarm, const struct nvml *nvml, void *device) {
+    uint64_t heard_ns = gpu_wire_now_ns();
+    while (is_wanted(alarm) && gpu_wire_now_ns() - heard_ns < LAST_NS) {
+        if (!ask_for_word(alarm)) {
+            return false;
+        }
+        if (!word_comes(alarm)) {
+            struct nvml_process processes[PROCESSES_MAX];
+            unsigned count = PROCESSES_MAX;
+            return nvml->list(device, &count, processes) == 0; /* else there are more */
+        }
+        gpu_wire_nap_ns(GAP_NS);
+    }
+    return false;
+}
+
+static void tell(struct cuda_alarm *alarm, unsigned long long xid) {
+    char text[256];
+    snprintf(text, sizeof text,
+             "CUDA_ERROR_LAUNCH_FAILED (%d, unspecified launch failure): the GPU says that it has "
+             "stopped work (Xid %llu), and does no more of this process's; the driver had not told "
+             "of it %u ms later",
+             CUDA_ERROR_LAUNCH_FAILED, xid, (unsigned)(PATIENCE_NS / 1000000u));
+    pthread_mutex_lock(&alarm->lock);
+    if (alarm->device != NULL) {
+        const struct backend_sink *sink = &alarm->device->sink;
+        sink->lost(sink->user, CUDA_ERROR_LAUNCH_FAILED, text);
+    }
+    pthread_mutex_unlock(&alarm->lock);
+}
+
+/* A debugger holds work up, too. */
+static bool is_debugged(void) {
+    char line[128];
+    int tracer = 0;
+    FILE *file = fopen("/proc/self/status", "re");
+    while (file != NULL && tracer == 0 && fgets(line, sizeof line, file) != NULL) {
+        (void)sscanf(line, "TracerPid: %d", &tracer);
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return tracer != 0;
+}
+
+/* ---- listening ---- */
+
+static void listen_to(struct cuda_alarm *alarm, const struct nvml *nvml) {
+    void *device, *set = NULL;
+    if (nvml->find(alarm->bus_id, &device) != 0 || nvml->make_set(&set) != 0) {
+        return;
+    }
+    bool is_told = nvml->listen(device, EVENT_XID, set) != 0; /* nothing else is to come */
+    while (!is_told && is_wanted(alarm)) {
+        struct nvml_event event = {.type = 0};
+        int result = nvml->wait(set, &event, WAIT_MS);
+        is_told = result != 0 && result != NVML_TIMEOUT; /* the GPU is gone, or NVML gives up */
+        if (result == 0 && (event.type & EVENT_XID) != 0 && !is_debugged() &&
+            is_ours(alarm, nvml, device)) {
+            tell(alarm, event.data);
+            is_told = true;
+        }
+    }
+    (void)nvml->free_set(set);
+}
+
+static void *alarm_main(void *user) {
+    struct cuda_alarm *alarm = user;
+    struct nvml nvml;
+    gpu_wire_nap_ns(BEGIN_NS);
+    if (is_wanted(alarm) && nvml_open(&nvml) && nvml.init() == 0) {
+        (void)gpu_cuda_calls_begin(true); /* for good: the thread is ours */
+        listen_to(alarm, &nvml);
+        (void)nvml.shutdown();
+    }
+    let_go(alarm);
+    return NULL;
+}
+
+/* 0000:65:00.0 */
+static bool find_bus_id(const struct backend_device *device, char bus_id[BUS_ID_BYTES]) {
+    static const CUdevice_attribute attributes[] = {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
+                                                    CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
+                                                    CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID};
+    int numbers[3];
+    for (int i = 0; i < 3; i++) {
+        if (device->cu.cuDeviceGetAttribute(&numbers[i], attributes[i], device->handle) !=
+            CUDA_SUCCESS) {
+            return false;
+        }
+    }
+    snprintf(bus_id, BUS_ID_BYTES, "%08x:%02x:%02x.0", (unsigned)numbers[0], (unsigned)numbers[1],
+             (unsigned)numbers[2]);
+    return true;
+}
+
+/* The stream and the range are the device's, and end with it. */
+static bool prepare(struct backend_device *device, struct cuda_alarm *alarm) {
+    struct backend_error unused;
+    struct backend_stream *stream = NULL;
+    gpu_backend_error_init(&unused);
+    void *page = (void *)alarm->word;
+    bool is_ready = device->has_words && find_bus_id(device, alarm->bus_id) &&
+                    gpu_cuda_host_register(device, page, WORD_BYTES, &unused) == GPULUA_OK &&
+                    gpu_cuda_stream_create(device, 0, device->facts.priority_highest, &stream,
+                                           &unused) == GPULUA_OK;
+    free(unused.log);
+    if (is_ready) {
+        alarm->device = device;
+        alarm->stream = stream->handle;
+        alarm->address = gpu_cuda_host_address(device, page);
+    }
+    return is_ready;
+}
+
+void gpu_cuda_alarm_open(struct backend_device *device) {
+    struct cuda_alarm *alarm = calloc(1, sizeof *alarm);
+    void *page = alarm == NULL ? MAP_FAILED
+                               : mmap(NULL, WORD_BYTES, PROT_READ | PROT_WRITE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) {
+        free(alarm);
+        return;
+    }
+    alarm->word = page;
+    pthread_mutex_init(&alarm->lock, NULL);
+    atomic_store_explicit(&alarm->refs, 2, memory_order_relaxed);
+    device->alarm = alarm;
+    pthread_t thread;
+    if (prepare(device, alarm) && gpu_wire_thread_start(&thread, alarm_main, alarm) == 0) {
+        (void)pthread_detach(thread);
+    } else {
+        let_go(alarm); /* the thread's: there is none */
+    }
+}
+
+void gpu_cuda_alarm_stop(struct backend_device *device) {
+    if (device->alarm != NULL) {
+        pthread_mutex_lock(&device->alarm->lock);
+        device->alarm->device = NULL;
+        pthread_mutex_unlock(&device->alarm->lock);
+    }
+}
+
+void gpu_cuda_alarm_close(struct backend_device *device) {
+    if (device->alarm != NULL) {
+        let_go(device->alarm);
+        device->alarm = NULL;
+    }
+}
