@@ -242,7 +242,8 @@ static void device_bench(struct backend_device *device, struct waiter *waiter,
 static void device_benches(void) {
     struct waiter waiter = {.launched = 0};
     sem_init(&waiter.moved, 0, 0);
-    struct backend_open_info info = {.sink = {&waiter, on_failed, NULL, on_moved}};
+    struct backend_open_info info = {
+        .sink = {.user = &waiter, .failed = on_failed, .moved = on_moved}};
     struct backend_device *device = NULL;
     struct backend_error error = {.log = NULL};
     if (gpu_backend_cpu.device_open(&info, &device, &error) != GPULUA_OK) {

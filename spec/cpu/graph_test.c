@@ -121,9 +121,10 @@ static void gate_set(int value) {
 /* ---- the device ---- */
 
 static bool device_open(uint64_t seed) {
-    struct backend_open_info info = {.sink = {NULL, on_failed, on_log, on_moved, on_ran},
-                                     .is_checked = is_checked,
-                                     .seed = seed};
+    struct backend_open_info info = {
+        .sink = {.failed = on_failed, .log = on_log, .moved = on_moved, .ran = on_ran},
+        .is_checked = is_checked,
+        .seed = seed};
     struct backend_error error = {.log = NULL};
     struct backend_source source = {.name = "graph.cu", .text = text, .options = ""};
     struct wire_kernel_facts facts;

@@ -182,7 +182,7 @@ static void idling(void) {
 
 int main(void) {
     sem_init(&moved, 0, 0);
-    struct backend_open_info info = {.sink = {NULL, on_failed, NULL, on_moved}};
+    struct backend_open_info info = {.sink = {.failed = on_failed, .moved = on_moved}};
     struct backend_error error = {.log = NULL};
     struct backend_source source = {.name = "pool.cu", .text = text, .options = ""};
     struct backend_module *module = NULL;

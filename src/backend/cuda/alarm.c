@@ -112,19 +112,27 @@ static bool is_wanted(struct cuda_alarm *alarm) {
     return atomic_load_explicit(&alarm->refs, memory_order_acquire) > 1;
 }
 
+/* The thread's for good, while all is well: later the driver might not come back from it. */
+static bool enter(struct cuda_alarm *alarm) {
+    pthread_mutex_lock(&alarm->lock);
+    const struct backend_device *device = alarm->device;
+    bool is_entered = device != NULL && device->cu.cuCtxSetCurrent(device->context) == CUDA_SUCCESS;
+    pthread_mutex_unlock(&alarm->lock);
+    return is_entered;
+}
+
 /* False: the device has ended, or the driver has told. */
 static bool ask_for_word(struct cuda_alarm *alarm) {
     pthread_mutex_lock(&alarm->lock);
     const struct backend_device *device = alarm->device;
-    bool is_asked = device != NULL && device->cu.cuCtxSetCurrent(device->context) == CUDA_SUCCESS &&
+    bool is_asked = device != NULL &&
                     device->cu.cuStreamWriteValue64(alarm->stream, alarm->address, ++alarm->asked,
                                                     CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS;
     pthread_mutex_unlock(&alarm->lock);
     return is_asked;
 }
 
-static bool word_comes(struct cuda_alarm *alarm) {
-    uint64_t asked_ns = gpu_wire_now_ns();
+static bool word_comes(struct cuda_alarm *alarm, uint64_t asked_ns) {
     while (atomic_load_explicit(alarm->word, memory_order_acquire) != alarm->asked) {
         if (gpu_wire_now_ns() - asked_ns >= PATIENCE_NS) {
             return false;
@@ -134,19 +142,26 @@ static bool word_comes(struct cuda_alarm *alarm) {
     return true;
 }
 
+/* Nobody else has the GPU. */
+static bool is_alone(const struct nvml *nvml, void *device) {
+    struct nvml_process processes[PROCESSES_MAX];
+    unsigned count = PROCESSES_MAX;
+    return nvml->list(device, &count, processes) == 0; /* else there are more */
+}
+
 /* Something of somebody's has been stopped. */
 static bool is_ours(struct cuda_alarm *alarm, const struct nvml *nvml, void *device) {
-    uint64_t heard_ns = gpu_wire_now_ns();
-    while (is_wanted(alarm) && gpu_wire_now_ns() - heard_ns < LAST_NS) {
-        if (!ask_for_word(alarm)) {
+    uint64_t heard_ns = gpu_wire_now_ns(), asked_ns = heard_ns;
+    while (is_wanted(alarm) && asked_ns - heard_ns < LAST_NS) {
+        /* NVML may take its time now, in which the word comes or does not. */
+        if (!ask_for_word(alarm) || (asked_ns == heard_ns && !is_alone(nvml, device))) {
             return false;
         }
-        if (!word_comes(alarm)) {
-            struct nvml_process processes[PROCESSES_MAX];
-            unsigned count = PROCESSES_MAX;
-            return nvml->list(device, &count, processes) == 0; /* else there are more */
+        if (!word_comes(alarm, asked_ns)) {
+            return true;
         }
         gpu_wire_nap_ns(GAP_NS);
+        asked_ns = gpu_wire_now_ns();
     }
     return false;
 }
@@ -205,8 +220,8 @@ static void *alarm_main(void *user) {
     struct cuda_alarm *alarm = user;
     struct nvml nvml;
     gpu_wire_nap_ns(BEGIN_NS);
-    if (is_wanted(alarm) && nvml_open(&nvml) && nvml.init() == 0) {
-        (void)gpu_cuda_calls_begin(true); /* for good: the thread is ours */
+    (void)gpu_cuda_calls_begin(true); /* likewise */
+    if (enter(alarm) && nvml_open(&nvml) && nvml.init() == 0) {
         listen_to(alarm, &nvml);
         (void)nvml.shutdown();
     }
