@@ -693,7 +693,7 @@ describe("check mode", function()
 
     it("--seeds says that each run failed when they fail alike", function()
       for count, said in pairs { ["3"] = "3 seeds, no difference: each ended with exit code 1\n",
-        all = "seen before): each ended with exit code 1\n" } do
+        all = "all there are, no difference: each ended with exit code 1\n" } do
         local output, code = run("--seeds " .. count, "kept 'print' always", [[error(arg[3])]])
         assert.equal(1, code)
         assert.truthy(output:find(said, 1, true) and output:find("always", 1, true), output)
@@ -703,10 +703,24 @@ describe("check mode", function()
     it("--seeds all runs every order once", function()
       local output, code = run("--seeds all", "kept")
       assert.equal(0, code)
-      assert.truthy(output:find("1 orders that differ, all there are", 1, true), output)
+      assert.truthy(output:find("1 order, all there are, no difference\n", 1, true), output)
       output, code = run("--seeds=all", "lost")
       assert.equal(1, code)
       assert.truthy(output:find("missing edge", 1, true), output)
+    end)
+
+    it("--seeds says on a terminal how far it is", function()
+      local path = os.tmpname()
+      support.write_file(path, script)
+      local command <const> = ("%s/gpulua --seeds %%s %s kept"):format(os.getenv "GPULUA_BUILD" or "build", path)
+      for count, shown in pairs { ["30"] = "seeds  30/30  100%", all = "orders  1  in " } do
+        local pipe = io.popen(("script -qec 'stty cols 80; %s' /dev/null < /dev/null"):format(command:format(count)))
+        local output = pipe:read "a"
+        pipe:close()
+        assert.truthy(output:find(shown, 1, true), output)
+        assert.is_nil((run("--seeds " .. count, "kept")):find(shown, 1, true))
+      end
+      os.remove(path)
     end)
 
     it("--seeds wants a number and a script", function()

@@ -344,11 +344,18 @@ local function all_ended(first)
   return first.code ~= good and ": each ended with " .. first.code or ""
 end
 
+-- On a terminal: how far it is.
+local function begin_progress(label, total)
+  return require "gpulua.progress" { label = label, total = total }
+end
+
 local function all_seeds(host, run, count)
   local first = nil
+  local progress <close> = begin_progress("seeds", count)
   for seed = host.first, host.first + count - 1 do
     local made = run(seed)
     made.name = "seed " .. seed
+    progress:step()
     if not first then
       first = made
       io.stdout:write(made.out)
@@ -359,15 +366,18 @@ local function all_seeds(host, run, count)
       return 1
     end
   end
-  say("%d seeds, no difference%s", count, all_ended(first))
+  progress:close()
+  say("%d %s, no difference%s", count, count == 1 and "seed" or "seeds", all_ended(first))
   return first.code == good and 0 or 1
 end
 
 local function all_orders(host, run)
   local first, different = nil, nil
+  local progress <close> = begin_progress "orders"
   local result = seeds.explore(function(order)
     local made = run(host.first, order == "" and "0" or order)
     made.name = "order " .. made.order
+    progress:step()
     if not first then
       first = made
       io.stdout:write(made.out)
@@ -377,13 +387,15 @@ local function all_orders(host, run)
     end
     return made.log.ran
   end)
+  progress:close()
   if different then
     tell(first, different)
     io.stderr:write(("  again: GPULUA_CHECK_ORDER=%s and --check\n"):format(different.order))
   end
-  say("%d orders that differ, %s (%d runs more turned out to be of orders seen before)%s", result.orders,
-    result.is_complete and "all there are" or "not all there are: it is too large for that", result.redundant,
-    different and "" or all_ended(first))
+  say("%d %s, %s%s%s", result.orders, result.orders == 1 and "order" or "orders",
+    result.is_complete and "all there are" or "and there are more: it is too large for that",
+    result.redundant > 0 and (" (found in %d runs)"):format(result.orders + result.redundant) or "",
+    different and "" or ", no difference" .. all_ended(first))
   return (different or first.code ~= good) and 1 or 0
 end
 
