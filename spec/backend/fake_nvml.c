@@ -17,15 +17,17 @@ struct event {
     unsigned gpu_instance, compute_instance;
 };
 
-API char fake_bus_id[64];
-API char fake_fail_name[64]; /* this call fails */
+/* Atomic, all of it: the thread that calls is another one. */
+API atomic_ullong fake_bus_id;        /* domain, bus, device, function, of 16 bits each */
+API _Atomic(const char *) fake_fails; /* this call; NULL: none */
 API atomic_int fake_inits, fake_shutdowns, fake_waits, fake_sets;
 API atomic_uint fake_processes = 2; /* on the GPU */
 API atomic_uint fake_xid;           /* is told once, and is 0 then */
 API atomic_uint fake_other;         /* the same, of an event of another kind */
 
 static int result(const char *call) {
-    return strcmp(fake_fail_name, call) == 0 ? NVML_ERROR_UNKNOWN : 0;
+    const char *fails = fake_fails;
+    return fails != NULL && strcmp(fails, call) == 0 ? NVML_ERROR_UNKNOWN : 0;
 }
 
 API int nvmlInit_v2(void) {
@@ -37,12 +39,16 @@ API int nvmlShutdown(void) {
     return 0;
 }
 API int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **device) {
-    snprintf(fake_bus_id, sizeof fake_bus_id, "%s", bus_id);
-    *device = fake_bus_id;
+    unsigned domain = 0, bus = 0, number = 0, function = 0;
+    int count = sscanf(bus_id, "%x:%x:%x.%x", &domain, &bus, &number, &function);
+    fake_bus_id = count != 4 ? 0
+                             : (unsigned long long)domain << 48 | (unsigned long long)bus << 32 |
+                                   (unsigned long long)number << 16 | function;
+    *device = &fake_bus_id;
     return result("find");
 }
 API int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void *processes) {
-    bool has_room = *count >= fake_processes && device == fake_bus_id && processes != NULL;
+    bool has_room = *count >= fake_processes && device == &fake_bus_id && processes != NULL;
     *count = fake_processes;
     return has_room ? result("list") : NVML_ERROR_INSUFFICIENT_SIZE;
 }
@@ -56,8 +62,8 @@ API int nvmlEventSetFree(void *set) {
     return set != &fake_sets;
 }
 API int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set) {
-    return device != fake_bus_id || types != XID_EVENTS || set != &fake_sets ? NVML_ERROR_UNKNOWN
-                                                                             : result("listen");
+    return device != &fake_bus_id || types != XID_EVENTS || set != &fake_sets ? NVML_ERROR_UNKNOWN
+                                                                              : result("listen");
 }
 API int nvmlEventSetWait_v2(void *set, struct event *event, unsigned timeout_ms) {
     fake_waits++;
@@ -67,7 +73,7 @@ API int nvmlEventSetWait_v2(void *set, struct event *event, unsigned timeout_ms)
     for (unsigned i = 0; i < timeout_ms && i < 20; i++) { /* so that its thread soon ends */
         unsigned xid = atomic_exchange(&fake_xid, 0), other = atomic_exchange(&fake_other, 0);
         if (xid != 0 || other != 0) {
-            *event = (struct event){fake_bus_id, xid != 0 ? XID_EVENTS : 1, xid, ~0u, ~0u};
+            *event = (struct event){&fake_bus_id, xid != 0 ? XID_EVENTS : 1, xid, ~0u, ~0u};
             return 0;
         }
         usleep(1000);
