@@ -216,6 +216,35 @@ describe("host buffer", function()
     end
   end)
 
+  it("is not written beside work that whoever gives the elements has begun, which is waited for as ever", function()
+    support.wants_time(pending)
+    local mod = dev:compile(support.spin_source .. [[
+      #include <gpulua_kernel.h>
+      extern "C" __global__ void fail(int *x, gpulua_ctx ctx) { gpulua_check(ctx, x[0] == 1, "no"); }
+    ]])
+    local n <const> = 1024
+    local x, failed = dev:buffer("i32", n):fill(0), dev:buffer("i32", 1):fill(0)
+    support.raises("KernelFailed", {}, function() mod.fail:launch(support.one, failed):await() end) -- and is remembered
+    local host = dev:host("i32", n):fill(0)
+    mod.spin_fill:launch(support.one, support.ticks(dev, 0.3), x, n, -1)
+    support.raises("InvalidArgument", "begun work with the buffer itself", host.write, host, function(i)
+      if i == 1 then
+        host:copy(x)
+      end
+      return i
+    end)
+    host:close()
+    local others = {}
+    for i = 1, 8 do
+      others[i] = dev:host("i32", n):fill(i) -- none of them is where the copy ends
+    end
+    dev:synchronize()
+    for i, other in ipairs(others) do
+      assert.are.same({ i, i }, { other[1], other[n] })
+      other:close()
+    end
+  end)
+
   it("is good again once the script has written what failed to be written there", function()
     if dev.kind ~= "cpu" then
       pending "a failed assertion ends a GPU"

@@ -40,15 +40,23 @@ static void on_lost(void *user, int32_t driver_code, const char *text) {
     lost_count++;
 }
 
+static atomic_int is_alarmed, alarm_count;
+
+static void on_alarmed(void *user, bool now) {
+    (void)user;
+    is_alarmed = now;
+    alarm_count += now;
+}
+
 static struct backend_device *open_apart(bool is_apart, const char *coredump_base) {
     struct backend_error error = {0};
     struct backend_device *device = NULL;
     struct backend_open_info info = {.cache_path = folder,
                                      .is_apart = is_apart,
                                      .coredump_base = coredump_base,
-                                     .sink.lost = on_lost};
+                                     .sink = {.lost = on_lost, .alarmed = on_alarmed}};
     NVML(atomic_int, inits) = NVML(atomic_int, waits) = NVML(atomic_int, shutdowns) = 0;
-    lost_count = lost_code = 0;
+    lost_count = lost_code = is_alarmed = alarm_count = 0;
     if (ops->device_open(&info, &device, &error) != GPULUA_OK) {
         printf("# %s\n", error.message);
         return NULL;
@@ -83,9 +91,25 @@ static int64_t lost_within(int64_t for_ms) {
     return lost_count == 0 ? -1 : now_ms() - begun_ns;
 }
 
+/* Says Xid 43, as soon as nothing of the last one is under way, and waits until it is looked into.
+ */
+static bool rings(void) {
+    int64_t end_ms = now_ms() + 5000;
+    while (is_alarmed && now_ms() < end_ms) {
+        usleep(200);
+    }
+    int count = alarm_count;
+    NVML(atomic_uint, xid) = 43;
+    while (alarm_count == count && now_ms() < end_ms) {
+        usleep(200);
+    }
+    return alarm_count > count;
+}
+
 static void test_rings(void) {
+    struct backend_error error = {0};
     struct backend_device *device = open_apart(true, NULL);
-    check(device != NULL && listens() && NVML(atomic_ullong, bus_id) == 0x0001000100010000ull,
+    check(device != NULL && listens() && NVML(atomic_ullong, bus_id) == 0x0043002100320000ull,
           "a device in a process of its own listens to its GPU");
     int words = FAKE(int, words);
     check(lost_within(150) == -1 && FAKE(int, words) == words,
@@ -93,32 +117,41 @@ static void test_rings(void) {
     NVML(atomic_uint, other) = 1;
     check(lost_within(150) == -1 && FAKE(int, words) == words,
           "nor for anything else that it says");
-    NVML(atomic_uint, xid) = 43;
-    check(lost_within(400) == -1 && FAKE(int, words) > words + 1 && FAKE(int, words) <= words + 41,
+    NVML(atomic_uint, xid) = 31;
+    check(lost_within(150) == -1 && FAKE(int, words) == words && alarm_count == 0,
+          "nor for faults that the driver tells of soon");
+    check(rings() && lost_within(400) == -1 && FAKE(int, words) > words + 1 &&
+              FAKE(int, words) <= words + 41,
           "one whose words come is well, and is asked for some");
     words = FAKE(int, words);
-    check(lost_within(50) == -1 && FAKE(int, words) == words, "and then no more");
+    check(lost_within(50) == -1 && FAKE(int, words) == words && !is_alarmed, "and then no more");
     /* Words that do not come are no sign by themselves. */
     FAKE(int, pending) = 1;
     check(lost_within(150) == -1, "one that is busy is well");
-    FAKE(int, pending) = 0;
     NVML(atomic_uint, processes) = 3;
-    FAKE(int, pending) = 1;
-    NVML(atomic_uint, xid) = 43;
-    check(lost_within(300) == -1, "nor where others have the GPU, too");
-    FAKE(int, pending) = 0;
+    check(rings() && lost_within(300) == -1, "nor where others have the GPU, too");
     NVML(atomic_uint, processes) = 2;
-    NVML(atomic_uint, xid) = 13;
-    check(lost_within(60) == -1 && FAKE(int, words) > words, "each that is said is looked into");
+    NVML(atomic_uint, graphics) = 1;
+    check(rings() && lost_within(300) == -1, "nor where somebody draws with it");
+    NVML(atomic_uint, graphics) = 0;
+    bool is_well = rings();
+    for (int64_t end_ms = now_ms() + 300; now_ms() < end_ms; usleep(2000)) {
+        is_well = is_well && ops->device_status(device, &error) == GPULUA_OK;
+    }
+    check(is_well && lost_count == 0, "nor where the driver answers");
+    FAKE(int, pending) = 0;
+    words = FAKE(int, words);
+    check(rings() && lost_within(60) == -1 && FAKE(int, words) > words,
+          "each that is said is looked into");
     FAKE(int, pending) = 1; /* as soon as the last words have come */
     int64_t lost_ms = lost_within(2000);
     printf("# %lld ms: %s\n", (long long)lost_ms, lost_text);
-    check(lost_ms >= 75 && lost_code == 719,
+    check(lost_ms >= 75 && lost_ms < 300 && lost_code == 719,
           "one whose words stay away is lost, when the driver has had its time");
-    check(strstr(lost_text, "(719, ") != NULL && strstr(lost_text, "(Xid 13)") != NULL,
+    check(strstr(lost_text, "(719, ") != NULL && strstr(lost_text, "(Xid 43)") != NULL,
           "with what was said");
     FAKE(int, pending) = 0;
-    check(ends() && lost_count == 1, "once, and nobody listens any more");
+    check(ends() && lost_count == 1 && !is_alarmed, "once, and nobody listens any more");
     ops->device_close(device);
 }
 
@@ -152,7 +185,7 @@ static void test_driver_first(void) {
     fail_next("cuEventQuery", 716, 0);
     is_there = is_there && ops->device_status(device, &error) == GPULUA_DEVICE_LOST;
     FAKE(int, pending) = 1;
-    NVML(atomic_uint, xid) = 13;
+    is_there = is_there && rings();
     check(is_there && lost_within(250) == -1, "what the driver has told is not told again");
     FAKE(int, pending) = FAKE(int, sticky) = 0;
     ops->device_close(device);
@@ -161,7 +194,8 @@ static void test_driver_first(void) {
 
 /* Whatever NVML cannot, the device works without it. */
 static void test_without(void) {
-    static const char *const calls[] = {"init", "find", "make", "listen", "wait", "list"};
+    static const char *const calls[] = {"init", "find", "make",         "listen",
+                                        "wait", "list", "list graphics"}; /* from 5 on it listens */
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         char what[80];
         NVML(_Atomic(const char *), fails) = calls[i];
@@ -174,9 +208,7 @@ static void test_without(void) {
         NVML(atomic_uint, xid) = 43;
         FAKE(int, pending) = 1;
         snprintf(what, sizeof what, "it does without where NVML cannot '%s'", calls[i]);
-        check(device != NULL && lost_within(120) == -1 &&
-                  NVML(atomic_int, sets) == (strcmp(calls[i], "list") == 0),
-              what);
+        check(device != NULL && lost_within(120) == -1 && NVML(atomic_int, sets) == (i >= 5), what);
         FAKE(int, pending) = 0;
         NVML(atomic_uint, xid) = 0;
         ops->device_close(device);
@@ -201,6 +233,13 @@ static void test_not(const char *library) {
     check(device != NULL && NVML(atomic_int, inits) == 0,
           "a process of others' has no such thread");
     ops->device_close(device);
+    setenv("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "1", 1);
+    device = open_apart(true, NULL);
+    usleep(300000);
+    check(device != NULL && NVML(atomic_int, inits) == 0,
+          "nor one whose driver is told to keep what has faulted");
+    ops->device_close(device);
+    unsetenv("CUDA_ENABLE_COREDUMP_ON_EXCEPTION");
     device = open_apart(true, "/tmp/gpulua-alarm");
     usleep(300000);
     check(device != NULL && NVML(atomic_int, inits) == 0, "nor one that is to leave a core dump");
@@ -241,6 +280,39 @@ static void test_debugged(void) {
     (void)ends();
 }
 
+/* All of the way, to a script. */
+static void test_script(void) {
+    char path[256], command[1024], output[2048] = "";
+    snprintf(path, sizeof path, "%s/script.lua", folder);
+    FILE *file = fopen(path, "w");
+    if (file != NULL) {
+        fputs("local gpu = require 'gpulua'\n"
+              "local dev <close> = gpu.device('cuda', { isolate = 'process', restarts = 0 })\n"
+              "gpu.sleep(0.5)\n"
+              "local x = dev:buffer('i32', 100)\n"
+              "print(pcall(function() x:fill(1):await() end))\n",
+              file);
+        fclose(file);
+    }
+    setenv("FAKE_CUDA_STOPS", "1", 1);
+    setenv("FAKE_NVML_XID", "43", 1);
+    snprintf(command, sizeof command, "%s/gpulua %s 2>&1", getenv("GPULUA_BUILD"), path);
+    int64_t begun_ms = now_ms();
+    FILE *pipe = popen(command, "r");
+    size_t bytes = pipe != NULL ? fread(output, 1, sizeof output - 1, pipe) : 0;
+    output[bytes] = '\0';
+    if (pipe != NULL) {
+        (void)pclose(pipe);
+    }
+    int64_t took_ms = now_ms() - begun_ms;
+    unsetenv("FAKE_CUDA_STOPS");
+    unsetenv("FAKE_NVML_XID");
+    check(strstr(output, "DeviceLost") != NULL && strstr(output, "(Xid 43)") != NULL &&
+              took_ms < 2500,
+          "a script hears of it while the driver answers nobody");
+    printf("# %lld ms: %s\n", (long long)took_ms, output);
+}
+
 int main(void) {
     char library[256];
     if (!build() || (nvml = build_fake("fake_nvml", library)) == NULL) {
@@ -254,6 +326,11 @@ int main(void) {
     test_debugged();
     test_without();
     test_not(library);
+    if (getenv("GPULUA_BUILD") == NULL) {
+        tap_skip(&tap, "a script", "GPULUA_BUILD does not say where gpulua is");
+    } else {
+        test_script();
+    }
     remove_folder();
     return tap_finish(&tap);
 }

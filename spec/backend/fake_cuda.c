@@ -25,6 +25,7 @@ API int fake_devices = 1;
 API int fake_version = 13000;
 API int fake_attribute_off;       /* an attribute that answers 0 */
 API volatile int fake_pending;    /* events and streams are not ready, and write no words */
+API int fake_stops;               /* fills do, and who asks after events waits for a long time */
 API volatile int fake_words;      /* written by streams */
 API volatile int fake_runs;       /* of kernels */
 API int fake_default_waits;       /* for the default stream */
@@ -179,6 +180,7 @@ static void read_environment(void) {
     }
     fake_assertions = getenv("FAKE_CUDA_ASSERTIONS");
     fake_says = getenv("FAKE_CUDA_SAYS");
+    fake_stops = getenv("FAKE_CUDA_STOPS") != NULL;
 }
 
 API result cuInit(unsigned flags) {
@@ -225,6 +227,9 @@ API result cuDeviceGetAttribute(int *value, int attribute, int device) {
              : attribute == 8   ? 49152
              : attribute == 97  ? 232448
              : attribute == 16  ? 132
+             : attribute == 33  ? 0x21 /* PCI: bus, device, domain */
+             : attribute == 34  ? 0x32
+             : attribute == 50  ? 0x43
              : attribute == 10  ? 32
              : attribute < 12   ? 1024
              : attribute == 39  ? 2048
@@ -498,6 +503,9 @@ API result cuEventRecord(void *event, void *stream) {
 API result cuEventQuery(void *event) {
     BEGIN_WITH(event);
     fake_queries++;
+    if (fake_stops && fake_pending) {
+        sleep(3);
+    }
     result queried = event == NULL ? INVALID : event_query(event);
     return queried != OK ? queried : fake_pending ? NOT_READY : OK;
 }
@@ -570,6 +578,7 @@ API result cuMemsetD16Async(uint64_t dst, unsigned short value, size_t count, vo
     return fill_with(dst, &value, 2, count, stream);
 }
 API result cuMemsetD32Async(uint64_t dst, unsigned value, size_t count, void *stream) {
+    fake_pending |= fake_stops;
     BEGIN_WORK(stream);
     return fill_with(dst, &value, 4, count, stream);
 }

@@ -2,6 +2,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,8 +23,9 @@ API atomic_ullong fake_bus_id;        /* domain, bus, device, function, of 16 bi
 API _Atomic(const char *) fake_fails; /* this call; NULL: none */
 API atomic_int fake_inits, fake_shutdowns, fake_waits, fake_sets;
 API atomic_uint fake_processes = 2; /* on the GPU */
-API atomic_uint fake_xid;           /* is told once, and is 0 then */
-API atomic_uint fake_other;         /* the same, of an event of another kind */
+API atomic_uint fake_graphics;
+API atomic_uint fake_xid;   /* is told once, and is 0 then */
+API atomic_uint fake_other; /* the same, of an event of another kind */
 
 static int result(const char *call) {
     const char *fails = fake_fails;
@@ -52,6 +54,12 @@ API int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, v
     *count = fake_processes;
     return has_room ? result("list") : NVML_ERROR_INSUFFICIENT_SIZE;
 }
+API int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, void *processes) {
+    bool has_room = *count >= fake_graphics && device == &fake_bus_id;
+    (void)processes;
+    *count = fake_graphics;
+    return has_room ? result("list graphics") : NVML_ERROR_INSUFFICIENT_SIZE;
+}
 API int nvmlEventSetCreate(void **set) {
     *set = &fake_sets;
     fake_sets += result("make") == 0;
@@ -69,6 +77,9 @@ API int nvmlEventSetWait_v2(void *set, struct event *event, unsigned timeout_ms)
     fake_waits++;
     if (set != &fake_sets || result("wait") != 0) {
         return NVML_ERROR_UNKNOWN;
+    }
+    if (getenv("FAKE_NVML_XID") != NULL) { /* all the time, in another process */
+        fake_xid = (unsigned)atoi(getenv("FAKE_NVML_XID"));
     }
     for (unsigned i = 0; i < timeout_ms && i < 20; i++) { /* so that its thread soon ends */
         unsigned xid = atomic_exchange(&fake_xid, 0), other = atomic_exchange(&fake_other, 0);

@@ -1,10 +1,13 @@
 /* A new life of a device beside what is left of the former one: a process that takes long to end,
  * holds its memory meanwhile, and may yet do a part of what was lost with it. Its end is in the
  * hands of the test, which also writes what the former process would write. */
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/device.h"
@@ -286,11 +289,17 @@ static void *end_soon(void *user) {
     return NULL;
 }
 
+static bool has_ended(int pidfd) {
+    struct pollfd entry = {.fd = pidfd, .events = POLLIN};
+    return poll(&entry, 1, 0) == 1;
+}
+
 static void test_twice(void) {
     struct gpu_device *device = open_device();
     lose(device);
     check(comes_back(device, PATIENCE_NS), "with nothing under way it is up at once");
-    lose(device);
+    int second = (int)syscall(SYS_pidfd_open, gpu_device_pid(device), 0);
+    gpu_device_lose(device, 0, "by the test"); /* it lives, as one whose kernel hangs */
     int64_t begun_ns = gpu_clock_ns(), longest_ns = 0;
     bool is_told = true;
     while (gpu_device_state(device) != GPU_DEVICE_OPEN && gpu_clock_ns() - begun_ns < SHORT_NS) {
@@ -304,8 +313,115 @@ static void test_twice(void) {
     check(gpu_device_state(device) == GPU_DEVICE_LOST && longest_ns < SHORT_NS / 2,
           "lost once more, it lets the former process end first, and holds up nobody");
     check(is_told, "who waits in a loop of its own is told when to look");
+    check(has_ended(second), "and the one that was lost does nothing meanwhile");
+    close(second);
     is_lingering = false;
     check(comes_back(device, PATIENCE_NS), "and is up again then");
+    close_device(device);
+}
+
+/* No fakes: a process that takes a while to end, because it has much memory. */
+static void test_waking(void) {
+    struct gpu_device *device = open_device();
+    uint64_t much_bytes = UINT64_C(1) << 30;
+    struct gpu_block *block = make(device, much_bytes, false), *host = make(device, BYTES, true);
+    struct gpu_ref all = {block, 0, much_bytes, GPU_TYPE_U8}, part = {block, 0, BYTES, GPU_TYPE_U8};
+    struct gpu_ref to = {host, 0, BYTES, GPU_TYPE_U8};
+    struct gpu_submit submit = on_task_stream(device);
+    struct gpu_op *op = NULL;
+    uint8_t one = 1;
+    device->link->ops = ops_before;
+    bool is_filled = gpu_work_fill(&submit, &all, &one, &op, &error) == GPULUA_OK &&
+                     gpu_op_wait(op, -1, &error) == GPULUA_OK;
+    gpu_op_release(op);
+    int former = (int)syscall(SYS_pidfd_open, gpu_device_pid(device), 0);
+    stop(device);
+    is_filled = is_filled && gpu_work_copy(&submit, &to, &part, NULL, &error) == GPULUA_OK;
+    gpu_device_lose(device, 0, "by the test");
+    bool waits_alone = false;
+    while (is_filled && !has_ended(former) && !waits_alone) {
+        wait_a_little(device);
+        waits_alone = device->state == GPU_DEVICE_RETURNING && device->recovery.is_restoring &&
+                      device->recovery.pending_count == 0;
+    }
+    /* It ends while the script is up to something else. */
+    struct pollfd its_end = {.fd = former, .events = POLLIN};
+    waits_alone = waits_alone && !has_ended(former) && poll(&its_end, 1, 20000) == 1;
+    if (!waits_alone) {
+        printf("# it had ended too soon: nothing is said\n");
+    }
+    bool is_there = gpu_device_arm(device);
+    struct pollfd event = {.fd = gpu_device_poll_fd(device), .events = POLLIN};
+    check(is_filled && (!waits_alone || is_there || poll(&event, 1, 2000) == 1),
+          "who goes to sleep when the former process has ended is woken");
+    gpu_device_disarm(device);
+    check(comes_back(device, PATIENCE_NS), "and then it is up");
+    close(former);
+    gpu_block_release(block);
+    gpu_block_release(host);
+    close_device(device);
+}
+
+/* Loaded beside the former process it could not be. */
+static void test_module(void) {
+    static const char text[] = "extern \"C\" __global__ void k(int *x) { x[0] = 1; }\n";
+    struct gpu_device *device = open_device();
+    struct gpu_module_info source = {
+        .kind = GPU_MODULE_SOURCE, .name = "module", .text = text, .text_bytes = sizeof text - 1};
+    struct gpu_module *module = NULL;
+    struct gpu_op *op = NULL;
+    bool is_made = gpu_module_create(device, &source, &module, &op, &error) == GPULUA_OK &&
+                   gpu_op_wait(op, -1, &error) == GPULUA_OK;
+    gpu_op_release(op);
+    char *bytes = is_made ? gpu_block_host_bytes(module->image) : NULL;
+    if (bytes) { /* as if it found no memory */
+        bytes[0] = '?';
+    }
+    lose(device);
+    check(is_made && !comes_back(device, SHORT_NS) && module->is_missing,
+          "a module that could not be loaded is not given up beside the former process");
+    if (bytes) {
+        bytes[0] = text[0];
+    }
+    is_lingering = false;
+    check(is_made && comes_back(device, PATIENCE_NS) && !module->is_missing,
+          "and is loaded behind it");
+    gpu_module_release(module);
+    close_device(device);
+}
+
+static int64_t cpu_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static void *kill_soon(void *user) {
+    usleep(100000);
+    kill(*(pid_t *)user, SIGKILL);
+    return NULL;
+}
+
+/* The new one dies while memory is waited for. */
+static void test_memory_lost(void) {
+    struct gpu_device *device = open_device();
+    lose(device);
+    (void)comes_back(device, PATIENCE_NS);
+    device->stats.budget_bytes = device->account.limit_bytes = UINT64_MAX / 2;
+    pthread_t thread;
+    pid_t pid = gpu_device_pid(device);
+    int64_t begun_ns = gpu_clock_ns(), begun_cpu_ns = cpu_ns();
+    (void)pthread_create(&thread, NULL, kill_soon, &pid);
+    bool is_refused = !make(device, device->recovery.free_bytes * 2, false);
+    int64_t took_ns = gpu_clock_ns() - begun_ns;
+    printf("# %lld ms, %lld of the processor: %s\n", (long long)(took_ns / 1000000),
+           (long long)((cpu_ns() - begun_cpu_ns) / 1000000), error.message);
+    check(
+        is_refused && error.code == GPULUA_DEVICE_LOST && took_ns < INT64_C(5000000000) &&
+            cpu_ns() - begun_cpu_ns < took_ns / 2,
+        "who waits for memory of a device that is lost again hears of that, and sleeps until then");
+    gpu_error_finish(&error);
+    pthread_join(thread, NULL);
     close_device(device);
 }
 
@@ -347,6 +463,9 @@ int main(void) {
     test_host_memory();
     test_reports();
     test_twice();
+    test_waking();
+    test_module();
+    test_memory_lost();
     test_memory();
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);
     return failed > 0;

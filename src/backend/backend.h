@@ -58,6 +58,9 @@ struct backend_sink {
                    const char *text);
     /* The device is lost, on whatever thread that is found out; often without effect. */
     void (*lost)(void *user, int32_t driver_code, const char *text);
+    /* From now on until it is over, on whatever thread: device_status is to be asked again and
+     * again, also while nobody waits for work. */
+    void (*alarmed)(void *user, bool is_alarmed);
     /* A line for the host's log. */
     void (*log)(void *user, const char *line);
     /* A word or an event moved (backends whose completion comes from threads of their own): wake

@@ -280,6 +280,10 @@ void gpu_lua_buffer_put(lua_State *L, struct gpulua *g, struct buffer *buffer, u
             }
             if (to_host) {
                 gpu_lua_buffer_check_open(L, buffer);
+                if (!gpu_ref_is_idle(&buffer->ref, true)) {
+                    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                                 "what gives the elements has begun work with the buffer itself");
+                }
                 memcpy(gpu_lua_host_bytes(buffer) + (first + done) * buffer->elem_bytes,
                        transfer->staging.bytes, now * buffer->elem_bytes);
                 overwritten(buffer, first + done, now);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "executor/executor.h"
+#include "wire/sync.h"
 
 void gpu_executor_host_done(struct wire_executor *executor, uint32_t slot, uint64_t seq) {
     _Atomic uint64_t *word = &executor->page->host_done[slot];
@@ -367,9 +368,17 @@ void gpu_executor_completion_poll(struct wire_executor *executor) {
     }
 }
 
+void gpu_executor_alarm(struct wire_executor *executor, bool is_alarmed) {
+    atomic_store_explicit(&executor->is_alarmed, is_alarmed, memory_order_release);
+    if (is_alarmed) {
+        gpu_wire_flag_wake(&executor->page->executor_sleeps);
+    }
+}
+
 bool gpu_executor_must_poll(const struct wire_executor *executor) {
     return executor->device != NULL &&
            !atomic_load_explicit(&executor->is_lost, memory_order_relaxed) &&
            (executor->want_count != 0 || executor->printing_count != 0 ||
+            atomic_load_explicit(&executor->is_alarmed, memory_order_relaxed) ||
             (executor->dirty_count != 0 && !executor->page_is_writable));
 }

@@ -181,6 +181,7 @@ struct wire_executor {
     bool is_closed;
     _Atomic bool is_lost;
     _Atomic bool is_stopped; /* its loop is to end */
+    _Atomic bool is_alarmed; /* see backend_sink */
     uint32_t poll_count;
 
     /* Objects. */
@@ -450,6 +451,8 @@ void gpu_executor_host_done(struct wire_executor *executor, uint32_t slot, uint6
 void gpu_executor_completion_poll(struct wire_executor *executor);
 /* Is there something that only polling will find out? */
 bool gpu_executor_must_poll(const struct wire_executor *executor);
+/* From any thread: see backend_sink. */
+void gpu_executor_alarm(struct wire_executor *executor, bool is_alarmed);
 
 /* ---- trace.c; of traced devices alone ---- */
 /* Around an operation; afterwards, before gpu_executor_submitted: something or nothing came of it.

@@ -72,7 +72,9 @@ static void sleep_until_called(struct wire_executor *executor, struct wire_ring 
     struct wire_page *page = executor->page;
     /* See gpu_wire_flag_wake: the exchange first, then the looks. */
     atomic_exchange_explicit(&page->executor_sleeps, 1, memory_order_acq_rel);
-    if (gpu_wire_ring_empty(commands) && !is_stopped(executor) &&
+    bool must_not = timeout_ns < 0 && /* else it is looked for soon */
+                    atomic_load_explicit(&executor->is_alarmed, memory_order_acquire);
+    if (gpu_wire_ring_empty(commands) && !is_stopped(executor) && !must_not &&
         atomic_load_explicit(&page->wishes, memory_order_acquire) == executor->wishes_seen &&
         atomic_load_explicit(&executor->done_count, memory_order_acquire) == 0 &&
         atomic_load_explicit(&executor->back_count, memory_order_acquire) == 0) {

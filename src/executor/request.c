@@ -47,6 +47,10 @@ static void on_lost(void *user, int32_t driver_code, const char *text) {
     gpu_executor_lose(user, driver_code, text);
 }
 
+static void on_alarmed(void *user, bool is_alarmed) {
+    gpu_executor_alarm(user, is_alarmed);
+}
+
 static void on_log(void *user, const char *line) {
     gpu_executor_log(user, line);
 }
@@ -185,6 +189,7 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
                  .ran = on_ran,
                  .touched = on_touched,
                  .lost = on_lost,
+                 .alarmed = on_alarmed,
                  .log = on_log,
                  .moved = on_moved,
                  .timed = on_timed},

@@ -262,6 +262,7 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     if (status) {
         return status;
     }
+    device->recovery.first_free_bytes = memory.bytes_free;
     device->stats.limit_arena_bytes = device->link->arena_bytes;
     device->stats.budget_bytes = info->budget_bytes ? info->budget_bytes : memory.bytes_free;
     gpu_account_init(&device->account, device->stats.budget_bytes);

@@ -82,23 +82,45 @@ void gpu_recovery_note_late_writers(struct gpu_device *device) {
     }
 }
 
-/* May memory come back beside it? */
+static bool has_missing_module(const struct gpu_device *device) {
+    const struct gpu_module *module = device->modules;
+    while (module && !module->is_missing) {
+        module = module->next;
+    }
+    return module != NULL;
+}
+
+/* May memory come back beside it? What libraries and code had taken is in no count of ours. */
 static bool is_out_of_the_way(struct gpu_device *device) {
     const struct gpu_recovery *recovery = &device->recovery;
+    uint64_t gone_bytes = recovery->first_free_bytes > recovery->free_bytes
+                              ? recovery->first_free_bytes - recovery->free_bytes
+                              : 0;
+    uint64_t former_bytes =
+        gone_bytes > recovery->former_bytes ? gone_bytes : recovery->former_bytes;
     return gpu_wire_link_is_settled(device->link) ||
-           (!recovery->has_late_writers && recovery->free_bytes / 2 >= recovery->former_bytes);
+           (!recovery->has_late_writers && !has_missing_module(device) &&
+            recovery->free_bytes / 2 >= former_bytes);
 }
 
 bool gpu_recovery_outwait(struct gpu_device *device) {
-    bool is_there = false;
-    int64_t begun_ns = gpu_blocked_begin(device);
+    struct gpu_recovery *recovery = &device->recovery;
+    if (!recovery->has_former) {
+        return false;
+    }
+    bool is_there = !gpu_wire_link_is_settled(device->link);
+    int64_t begun_ns = is_there ? gpu_blocked_begin(device) : 0;
     while (device->state == GPU_DEVICE_OPEN && !gpu_wire_link_is_settled(device->link) &&
            !gpu_device_is_interrupted(device)) {
-        is_there = true;
         gpu_device_nap(device, SETTLE_LOOK_NS);
+        (void)gpu_device_poll(device);
     }
-    gpu_blocked_end(device, "memory of the device's former process", begun_ns);
-    return is_there && !gpu_device_is_interrupted(device);
+    if (is_there) {
+        gpu_blocked_end(device, "memory of the device's former process", begun_ns);
+    }
+    bool has_ended = device->state != GPU_DEVICE_OPEN || gpu_wire_link_is_settled(device->link);
+    recovery->has_former = !has_ended;
+    return has_ended;
 }
 
 static void note_loss(struct gpu_device *device) {
@@ -519,6 +541,7 @@ static void begin(struct gpu_device *device) {
         device->on_log(device->log_user, line);
     }
     device->state = GPU_DEVICE_RETURNING;
+    recovery->has_former = true;
     recovery->open->u.open.after_ns = 0;
     request(device, is_spare ? NULL : recovery->open, recovery->spare_seq, "open",
             &(struct gpu_answer){.take = on_open, .is_vital = true});
@@ -551,6 +574,9 @@ void gpu_recovery_step(struct gpu_device *device) {
         return;
     }
     recovery->is_stepping = true;
+    if (device->state == GPU_DEVICE_LOST && gpu_recovery_is_possible(device)) {
+        gpu_wire_link_abandon(device->link); /* whoever was lost is not to work on meanwhile */
+    }
     while (device->state == GPU_DEVICE_LOST && device->stats.ops_in_flight == 0 &&
            gpu_recovery_is_possible(device) && gpu_clock_ns() >= gpu_recovery_next_ns(device)) {
         begin(device); /* so often at most */

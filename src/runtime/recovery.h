@@ -20,8 +20,8 @@ void gpu_recovery_note_late_writers(struct gpu_device *device);
 int64_t gpu_recovery_next_ns(const struct gpu_device *device);
 /* At the end of each poll of a device that is not open. */
 void gpu_recovery_step(struct gpu_device *device);
-/* There is no memory, and the former life may have some yet: blocks until it has not. False: that
- * was so already. */
+/* There is no memory, and the former life may have had some when that was found out: blocks until
+ * it has none, true. False: there is none, or somebody interrupts. */
 bool gpu_recovery_outwait(struct gpu_device *device);
 /* The device is closed: who waits for it hears of that. */
 void gpu_recovery_finish(struct gpu_device *device);

@@ -382,6 +382,8 @@ struct gpu_recovery {
     /* What the former life may still do to this one until its process has ended. */
     bool has_late_writers;             /* in host memory that somebody has a handle to */
     uint64_t former_bytes, free_bytes; /* of the device: what it has, and what the new one finds */
+    uint64_t first_free_bytes;         /* what the first one found */
+    bool has_former;                   /* it may not have ended when memory was asked for last */
 };
 
 /* Numbers of what is compared by its address. */

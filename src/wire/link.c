@@ -239,6 +239,12 @@ gpulua_status gpu_wire_link_keep_spare(struct wire_link *link, const struct wire
     return status != GPULUA_OK ? status : link->ops->keep_spare(link, first, error);
 }
 
+void gpu_wire_link_abandon(struct wire_link *link) {
+    if (link->can_restart) {
+        link->ops->abandon(link);
+    }
+}
+
 bool gpu_wire_link_is_settled(struct wire_link *link) {
     return !link->can_restart || link->ops->is_settled(link);
 }

@@ -62,6 +62,7 @@ struct wire_link_ops {
                              bool *is_spare, struct wire_error *error);
     gpulua_status (*keep_spare)(struct wire_link *link, const struct wire_record *first,
                                 struct wire_error *error);
+    void (*abandon)(struct wire_link *link);
     bool (*is_settled)(struct wire_link *link);
 };
 
@@ -118,6 +119,10 @@ gpulua_status gpu_wire_link_restart(struct wire_link *link, const uint64_t done[
  * answers is heard then. Blocks for the start of the child. */
 gpulua_status gpu_wire_link_keep_spare(struct wire_link *link, const struct wire_record *first,
                                        struct wire_error *error);
+/* Of a link that can be restarted, whose executor is of no use any more: it is killed, without
+ * waiting for its end. Not twice. */
+void gpu_wire_link_abandon(struct wire_link *link);
+
 /* Has the executor before that ended, and with it all that it had of the device, and its hold on
  * the arena? Never blocks; poll_fd is readable when it ends. */
 bool gpu_wire_link_is_settled(struct wire_link *link);

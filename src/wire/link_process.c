@@ -98,6 +98,7 @@ static bool is_settled(struct link_ring *ring) {
     }
     unwatch(self, self->former.pidfd);
     gpu_wire_spawn_end(&self->former, 0);
+    ring->has_settled = true;
     return true;
 }
 

@@ -173,7 +173,8 @@ static bool ring_arm(struct wire_link *link) {
     struct link_ring *self = (struct link_ring *)link;
     gpu_wire_core_sleep_begin(&self->core);
     look_for_death(self);
-    bool found = gpu_wire_core_look(&self->core);
+    bool found = gpu_wire_core_look(&self->core) || self->has_settled;
+    self->has_settled = false;
     if (self->is_dead && !self->core.lost_told && !self->core.close_answered) {
         found = true;
     }
@@ -242,6 +243,15 @@ static gpulua_status ring_keep_spare(struct wire_link *link, const struct wire_r
     return self->far->keep_spare(self, first, error);
 }
 
+/* Nothing more is heard of it. */
+static void ring_abandon(struct wire_link *link) {
+    struct link_ring *self = (struct link_ring *)link;
+    if (!self->is_dead) {
+        self->core.lost_told = true;
+        die(self, "it was lost");
+    }
+}
+
 static bool ring_is_settled(struct wire_link *link) {
     struct link_ring *self = (struct link_ring *)link;
     return self->far->is_settled(self);
@@ -256,6 +266,7 @@ static const struct wire_link_ops ring_ops = {
     .close = ring_close,
     .restart = ring_restart,
     .keep_spare = ring_keep_spare,
+    .abandon = ring_abandon,
     .is_settled = ring_is_settled,
 };
 

@@ -36,7 +36,8 @@ struct link_ring {
     uint32_t publish_count;
     bool is_dead; /* noticed */
     bool is_ended;
-    char death[200]; /* how, in words */
+    bool has_settled; /* who was there before has ended, and no sleeper was told yet */
+    char death[200];  /* how, in words */
 };
 
 /* The core's link has its page and its arena; `self` is zeroed but for these and what is the

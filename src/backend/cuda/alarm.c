@@ -1,18 +1,18 @@
 /* What the GPU itself says of work that it has stopped, for faults of which the driver tells late.
  *
  * Behind a trap the driver takes about 350 ms to tell of it. The GPU has stopped the work at once,
- * and says so (an Xid, as the system's log has it) within 10 ms, to whoever listens through NVML;
+ * and says so (Xid 43, as the system's log has it) within 10 ms, to whoever listens through NVML;
  * but not whose work it was. So words are asked for then, one after the other, on a stream of its
  * own: a context that is well writes them within a millisecond, however busy kernels keep the GPU,
- * and one whose work was stopped soon writes none any more. Where one stays away, the driver is
- * given the time to tell by itself, which says better what happened: of what a kernel asserted 10
- * ms behind the fault, of addresses at most 40 ms behind the Xid (measured: docs/results.md). And
- * it is left to the driver where others have the GPU, too, for whom words may have to wait.
+ * and one whose work was stopped soon writes none any more. And the executor asks the driver, also
+ * where nobody waits for work: of a context that is well it hears that at once, of faults that the
+ * driver tells of soon it hears which (a failed assertion 10 ms behind it), and behind a trap that
+ * call does not come back before the driver tells (all measured: docs/results.md). Only where the
+ * word stays away and the driver does not answer either is the device lost. It is left to the
+ * driver where NVML says that others have the GPU, too, for whom all of that may have to wait.
  *
- * A device whose process is its own alone has a thread for that, which sleeps in NVML: the
- * executor's own may be in a call of the driver, which asks what became of an event and does not
- * come back before the driver tells. To put a word on a stream does. Without NVML, or without its
- * answers, the driver tells when it does. */
+ * A device whose process is its own alone has a thread for that, which sleeps in NVML. Without
+ * NVML, or without its answers, the driver tells when it does. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,15 +25,18 @@
 #include "wire/sync.h"
 
 #define PATIENCE_NS UINT64_C(80000000) /* for a word */
+#define ANSWER_NS UINT64_C(30000000)   /* by then a question is answered, or is not */
+#define LOOKS_MIN 40u                  /* at it: time alone may pass while nothing runs */
 #define GAP_NS UINT64_C(5000000)       /* between two */
 #define LAST_NS UINT64_C(200000000)    /* behind an Xid none is asked for any more */
 #define NAP_NS UINT64_C(500000)        /* between two looks */
 #define BEGIN_NS UINT64_C(200000000)   /* what a script does first is not to wait for NVML */
-#define PROCESSES_MAX 2u               /* on the GPU: this one, and its spare */
-#define WAIT_MS 1000u                  /* between two looks whether anybody still wants to know */
-#define WORD_BYTES 4096u               /* a page: what is registered is one */
-#define EVENT_XID 8u                   /* nvmlEventTypeXidCriticalError */
-#define NVML_TIMEOUT 10                /* NVML_ERROR_TIMEOUT */
+#define XID_STOPPED 43u
+#define PROCESSES_MAX 2u /* on the GPU: this one, and its spare */
+#define WAIT_MS 1000u    /* between two looks whether anybody still wants to know */
+#define WORD_BYTES 4096u /* a page: what is registered is one */
+#define EVENT_XID 8u     /* nvmlEventTypeXidCriticalError */
+#define NVML_TIMEOUT 10  /* NVML_ERROR_TIMEOUT */
 #define BUS_ID_BYTES 32u
 
 /* ---- NVML, of which no header is wanted for so little ---- */
@@ -57,6 +60,8 @@ struct nvml_process {
     X(listen, "nvmlDeviceRegisterEvents", (void *, unsigned long long, void *))                    \
     X(wait, "nvmlEventSetWait_v2", (void *, struct nvml_event *, unsigned))                        \
     X(list, "nvmlDeviceGetComputeRunningProcesses_v3",                                             \
+      (void *, unsigned *, struct nvml_process *))                                                 \
+    X(list_graphics, "nvmlDeviceGetGraphicsRunningProcesses_v3",                                   \
       (void *, unsigned *, struct nvml_process *))                                                 \
     X(free_set, "nvmlEventSetFree", (void *))                                                      \
     X(shutdown, "nvmlShutdown", (void))
@@ -98,6 +103,7 @@ struct cuda_alarm {
     CUdeviceptr address;           /* of the word */
     _Atomic uint64_t *word;        /* in a page of its own, which is registered */
     uint64_t asked;                /* the thread's: the newest value */
+    atomic_uint answers;           /* of the driver, to the executor: that all is well */
 };
 
 static void let_go(struct cuda_alarm *alarm) {
@@ -132,38 +138,62 @@ static bool ask_for_word(struct cuda_alarm *alarm) {
     return is_asked;
 }
 
-static bool word_comes(struct cuda_alarm *alarm, uint64_t asked_ns) {
-    while (atomic_load_explicit(alarm->word, memory_order_acquire) != alarm->asked) {
-        if (gpu_wire_now_ns() - asked_ns >= PATIENCE_NS) {
-            return false;
+/* Or the driver answers. */
+static bool word_comes(struct cuda_alarm *alarm) {
+    uint64_t asked_ns = gpu_wire_now_ns();
+    unsigned answers = 0, looks = 0;
+    bool is_late = false;
+    for (;;) {
+        uint64_t past_ns = gpu_wire_now_ns() - asked_ns; /* before the look */
+        unsigned answered = atomic_load_explicit(&alarm->answers, memory_order_acquire);
+        if (atomic_load_explicit(alarm->word, memory_order_acquire) == alarm->asked) {
+            return true;
         }
+        if (past_ns >= ANSWER_NS && !is_late) {
+            is_late = true;
+            answers = answered;
+        }
+        if (past_ns >= PATIENCE_NS && ++looks >= LOOKS_MIN) {
+            return answered != answers;
+        }
+        looks += past_ns < PATIENCE_NS;
         gpu_wire_nap_ns(NAP_NS);
     }
-    return true;
 }
 
-/* Nobody else has the GPU. */
+/* As far as NVML knows: in a container it may not. The rows have room for those of drivers that
+ * write larger ones (535). */
 static bool is_alone(const struct nvml *nvml, void *device) {
-    struct nvml_process processes[PROCESSES_MAX];
-    unsigned count = PROCESSES_MAX;
-    return nvml->list(device, &count, processes) == 0; /* else there are more */
+    struct nvml_process processes[2 * PROCESSES_MAX];
+    unsigned count = PROCESSES_MAX, graphics_count = 0;
+    return nvml->list(device, &count, processes) == 0 && /* else there are more */
+           nvml->list_graphics(device, &graphics_count, NULL) == 0;
+}
+
+static void let_executor_ask(struct cuda_alarm *alarm, bool asks) {
+    pthread_mutex_lock(&alarm->lock);
+    const struct backend_sink *sink = alarm->device != NULL ? &alarm->device->sink : NULL;
+    if (sink != NULL && sink->alarmed != NULL) {
+        sink->alarmed(sink->user, asks);
+    }
+    pthread_mutex_unlock(&alarm->lock);
 }
 
 /* Something of somebody's has been stopped. */
 static bool is_ours(struct cuda_alarm *alarm, const struct nvml *nvml, void *device) {
-    uint64_t heard_ns = gpu_wire_now_ns(), asked_ns = heard_ns;
-    while (is_wanted(alarm) && asked_ns - heard_ns < LAST_NS) {
-        /* NVML may take its time now, in which the word comes or does not. */
-        if (!ask_for_word(alarm) || (asked_ns == heard_ns && !is_alone(nvml, device))) {
-            return false;
+    uint64_t heard_ns = gpu_wire_now_ns();
+    bool is_ours = false, may_be = ask_for_word(alarm);
+    let_executor_ask(alarm, true);
+    may_be = may_be && is_alone(nvml, device); /* NVML may take its time now */
+    while (may_be && is_wanted(alarm) && gpu_wire_now_ns() - heard_ns < LAST_NS) {
+        is_ours = !word_comes(alarm);
+        if (!is_ours) {
+            gpu_wire_nap_ns(GAP_NS);
         }
-        if (!word_comes(alarm, asked_ns)) {
-            return true;
-        }
-        gpu_wire_nap_ns(GAP_NS);
-        asked_ns = gpu_wire_now_ns();
+        may_be = !is_ours && ask_for_word(alarm);
     }
-    return false;
+    let_executor_ask(alarm, false);
+    return is_ours;
 }
 
 static void tell(struct cuda_alarm *alarm, unsigned long long xid) {
@@ -207,8 +237,8 @@ static void listen_to(struct cuda_alarm *alarm, const struct nvml *nvml) {
         struct nvml_event event = {.type = 0};
         int result = nvml->wait(set, &event, WAIT_MS);
         is_told = result != 0 && result != NVML_TIMEOUT; /* the GPU is gone, or NVML gives up */
-        if (result == 0 && (event.type & EVENT_XID) != 0 && !is_debugged() &&
-            is_ours(alarm, nvml, device)) {
+        if (result == 0 && (event.type & EVENT_XID) != 0 && event.data == XID_STOPPED &&
+            !is_debugged() && is_ours(alarm, nvml, device)) {
             tell(alarm, event.data);
             is_told = true;
         }
@@ -265,7 +295,22 @@ static bool prepare(struct backend_device *device, struct cuda_alarm *alarm) {
     return is_ready;
 }
 
+/* The driver has its own plans with a process whose kernel has faulted. */
+static bool is_kept_for_debugging(void) {
+    static const char *const names[] = {"CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
+                                        "CUDA_DEVICE_WAITS_ON_EXCEPTION"};
+    bool is_kept = false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *value = getenv(names[i]);
+        is_kept = is_kept || (value != NULL && value[0] != '\0' && strcmp(value, "0") != 0);
+    }
+    return is_kept;
+}
+
 void gpu_cuda_alarm_open(struct backend_device *device) {
+    if (is_kept_for_debugging()) {
+        return;
+    }
     struct cuda_alarm *alarm = calloc(1, sizeof *alarm);
     void *page = alarm == NULL ? MAP_FAILED
                                : mmap(NULL, WORD_BYTES, PROT_READ | PROT_WRITE,
@@ -283,6 +328,12 @@ void gpu_cuda_alarm_open(struct backend_device *device) {
         (void)pthread_detach(thread);
     } else {
         let_go(alarm); /* the thread's: there is none */
+    }
+}
+
+void gpu_cuda_alarm_answered(struct backend_device *device) {
+    if (device->alarm != NULL) {
+        atomic_fetch_add_explicit(&device->alarm->answers, 1, memory_order_release);
     }
 }
 

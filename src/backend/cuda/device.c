@@ -112,6 +112,8 @@ static gpulua_status device_status(struct backend_device *device, struct backend
         if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && is_fatal(result)) {
             status =
                 gpu_cuda_failed(device, result, "cuEventQuery(probe)", __FILE__, __LINE__, error);
+        } else {
+            gpu_cuda_alarm_answered(device);
         }
     }
     return status == GPULUA_DEVICE_LOST ? status : GPULUA_OK;

@@ -21,6 +21,10 @@ static gpulua_status take(struct gpu_memory *memory, struct gpu_memory_request *
         gpu_error_finish(error);
         status = gpu_slab_ask(device, record, memory->ops->kind, error);
     }
+    if (status == GPULUA_OUT_OF_MEMORY && gpu_recovery_outwait(device)) {
+        gpu_error_finish(error);
+        status = gpu_slab_ask(device, record, memory->ops->kind, error);
+    }
     if (status) {
         gpu_account_release(&device->account, request->byte_count);
         return status;

@@ -71,10 +71,6 @@ gpulua_status gpu_slab_ask(struct gpu_device *device, struct wire_record *record
         return status;
     }
     status = gpu_request_wait(device, record, label, NULL, NULL, error);
-    while (status == GPULUA_OUT_OF_MEMORY && gpu_recovery_outwait(device)) {
-        gpu_error_finish(error);
-        status = gpu_request_wait(device, record, label, NULL, NULL, error);
-    }
     if (status) {
         gpu_slab_number_give(device, record->object);
     }
@@ -117,6 +113,10 @@ static gpulua_status grow_slabs(struct slab_memory *memory, uint64_t byte_count,
         status = create_slab(memory, exact, error);
     }
     if (status == GPULUA_OUT_OF_MEMORY && gpu_device_trim(device) > 0) {
+        gpu_error_finish(error);
+        status = create_slab(memory, exact, error);
+    }
+    if (status == GPULUA_OUT_OF_MEMORY && gpu_recovery_outwait(device)) {
         gpu_error_finish(error);
         status = create_slab(memory, exact, error);
     }

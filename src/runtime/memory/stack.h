@@ -114,8 +114,7 @@ bool gpu_device_wait_retiring(struct gpu_device *device, struct gpu_error *error
 /* ---- slab.c ---- */
 gpulua_status gpu_slab_number_take(struct gpu_device *device, uint32_t *number,
                                    struct gpu_error *error);
-/* Memory under a number of its own, which is then in record->object. Blocks, also for what the
- * device's former process may hold yet. */
+/* Memory under a number of its own, which is then in record->object. Blocks. */
 gpulua_status gpu_slab_ask(struct gpu_device *device, struct wire_record *record, const char *label,
                            struct gpu_error *error);
 /* Ends the slab, if the executor has made it: also where asking for it failed, because then the
