@@ -102,7 +102,7 @@ struct cuda_alarm {
     CUstream stream;               /* borrowed */
     CUdeviceptr address;           /* of the word */
     _Atomic uint64_t *word;        /* in a page of its own, which is registered */
-    uint64_t asked;                /* the thread's: the newest value */
+    uint64_t asked, asked_ns;      /* the thread's: the newest value, and since when */
     atomic_uint answers;           /* of the driver, to the executor: that all is well */
 };
 
@@ -135,16 +135,16 @@ static bool ask_for_word(struct cuda_alarm *alarm) {
                     device->cu.cuStreamWriteValue64(alarm->stream, alarm->address, ++alarm->asked,
                                                     CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS;
     pthread_mutex_unlock(&alarm->lock);
+    alarm->asked_ns = gpu_wire_now_ns(); /* the call may have taken its time */
     return is_asked;
 }
 
 /* Or the driver answers. */
 static bool word_comes(struct cuda_alarm *alarm) {
-    uint64_t asked_ns = gpu_wire_now_ns();
     unsigned answers = 0, looks = 0;
     bool is_late = false;
     for (;;) {
-        uint64_t past_ns = gpu_wire_now_ns() - asked_ns; /* before the look */
+        uint64_t past_ns = gpu_wire_now_ns() - alarm->asked_ns; /* before the look */
         unsigned answered = atomic_load_explicit(&alarm->answers, memory_order_acquire);
         if (atomic_load_explicit(alarm->word, memory_order_acquire) == alarm->asked) {
             return true;
@@ -153,10 +153,9 @@ static bool word_comes(struct cuda_alarm *alarm) {
             is_late = true;
             answers = answered;
         }
-        if (past_ns >= PATIENCE_NS && ++looks >= LOOKS_MIN) {
+        if (++looks >= LOOKS_MIN && past_ns >= PATIENCE_NS) {
             return answered != answers;
         }
-        looks += past_ns < PATIENCE_NS;
         gpu_wire_nap_ns(NAP_NS);
     }
 }
@@ -184,7 +183,7 @@ static bool is_ours(struct cuda_alarm *alarm, const struct nvml *nvml, void *dev
     uint64_t heard_ns = gpu_wire_now_ns();
     bool is_ours = false, may_be = ask_for_word(alarm);
     let_executor_ask(alarm, true);
-    may_be = may_be && is_alone(nvml, device); /* NVML may take its time now */
+    may_be = may_be && is_alone(nvml, device); /* NVML may take its time, in which the word comes */
     while (may_be && is_wanted(alarm) && gpu_wire_now_ns() - heard_ns < LAST_NS) {
         is_ours = !word_comes(alarm);
         if (!is_ours) {
