@@ -504,7 +504,7 @@ API result cuEventQuery(void *event) {
     BEGIN_WITH(event);
     fake_queries++;
     if (fake_stops && fake_pending) {
-        sleep(3);
+        sleep(20);
     }
     result queried = event == NULL ? INVALID : event_query(event);
     return queried != OK ? queried : fake_pending ? NOT_READY : OK;
