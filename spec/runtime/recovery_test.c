@@ -378,6 +378,10 @@ static void test_module(void) {
         bytes[0] = '?';
     }
     lose(device);
+    int64_t end_ns = gpu_clock_ns() + PATIENCE_NS;
+    while (is_made && !module->is_missing && gpu_clock_ns() < end_ns) {
+        wait_a_little(device);
+    }
     check(is_made && !comes_back(device, SHORT_NS) && module->is_missing,
           "a module that could not be loaded is not given up beside the former process");
     if (bytes) {
