@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DRIVER(X)                                                                                  \
@@ -19,6 +18,7 @@
     X(cuMemHostAlloc, CUresult, (void **, size_t, unsigned))                                       \
     X(cuStreamWriteValue64_v2, CUresult, (CUstream, CUdeviceptr, cuuint64_t, unsigned))
 #include "driver.h"
+#include "faults.h"
 
 #define REPEATS 5
 #define WORDS 8      /* one behind the other */
@@ -26,20 +26,6 @@
 #define BUSY_MS 40.0 /* of each block of a kernel that fills the GPU */
 #define BUSY_BLOCKS 4096u
 #define EVENT_XID 8u
-
-static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
-                          ".visible .entry wild(.param .u64 p) { .reg .b64 %a; mov.u64 %a, 16;"
-                          " st.volatile.global.u32 [%a], 1; ret; }\n"
-                          ".visible .entry odd(.param .u64 p) { .reg .b64 %a;"
-                          " ld.param.u64 %a, [p]; add.u64 %a, %a, 1;"
-                          " st.volatile.global.u32 [%a], 1; ret; }\n"
-                          ".visible .entry stop(.param .u64 p) { trap; ret; }\n"
-                          ".visible .entry nothing(.param .u64 p) { ret; }\n"
-                          /* p: ns */
-                          ".visible .entry busy(.param .u64 p) { .reg .b64 %a, %b; .reg .pred %q;"
-                          " mov.u64 %a, %globaltimer; ld.param.u64 %b, [p]; add.u64 %a, %a, %b;"
-                          " L: mov.u64 %b, %globaltimer; setp.lt.u64 %q, %b, %a; @%q bra L; ret;"
-                          " }\n";
 
 /* Of one fault, by the processes that have to do with it. */
 struct seen {
@@ -49,12 +35,6 @@ struct seen {
     atomic_int is_over;
 };
 static struct seen *seen;
-
-static double now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
-}
 
 static void sleep_until_ms(double ms) {
     while (now_ms() < ms) {
@@ -139,7 +119,7 @@ static void run(const char *kernel, unsigned blocks, double argument) {
     CK(p_cuEventCreate(&context.probe, CU_EVENT_DISABLE_TIMING));
     CK(p_cuMemAlloc_v2(&memory, 4096));
     CK(p_cuMemHostAlloc((void **)&context.word, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
-    CK(p_cuModuleLoadData(&module, ptx));
+    CK(p_cuModuleLoadData(&module, faults_ptx));
     CK(p_cuModuleGetFunction(&function, module, kernel));
     CK(p_cuModuleGetFunction(&nothing, module, "nothing"));
     *context.word = 0;

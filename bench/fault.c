@@ -9,29 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DRIVER(X) X(cuEventQuery, CUresult, (CUevent))
 #include "driver.h"
+#include "faults.h"
 
 #define REPEATS 5
-
-static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
-                          ".visible .entry wild() { .reg .b64 %a; mov.u64 %a, 16;"
-                          " st.volatile.global.u32 [%a], 1; ret; }\n"
-                          ".visible .entry odd(.param .u64 p) { .reg .b64 %a;"
-                          " ld.param.u64 %a, [p]; add.u64 %a, %a, 1;"
-                          " st.volatile.global.u32 [%a], 1; ret; }\n"
-                          ".visible .entry stop() { trap; ret; }\n"
-                          ".visible .entry nothing() { ret; }\n"
-                          ".visible .entry spin() { L: bra L; }\n";
-
-static double now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
-}
 
 enum { TIME_START, TIME_FIRST, TIME_TOLD, TIME_COUNT };
 
@@ -52,7 +36,7 @@ static void child(const char *kernel, int out) {
     CK(p_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CK(p_cuEventCreate(&probe, CU_EVENT_DISABLE_TIMING));
     CK(p_cuMemAlloc_v2(&memory, 4096));
-    CK(p_cuModuleLoadData(&module, ptx));
+    CK(p_cuModuleLoadData(&module, faults_ptx));
     CK(p_cuModuleGetFunction(&function, module, kernel));
     CK(p_cuModuleGetFunction(&nothing, module, "nothing"));
     CK(p_cuLaunchKernel(nothing, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
@@ -86,7 +70,7 @@ static void heir(int in, int out) {
         _exit(1);
     }
     CK(p_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CK(p_cuModuleLoadData(&module, ptx));
+    CK(p_cuModuleLoadData(&module, faults_ptx));
     CK(p_cuModuleGetFunction(&nothing, module, "nothing"));
     CK(p_cuLaunchKernel(nothing, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
     CK(p_cuStreamSynchronize(stream));
@@ -99,7 +83,7 @@ static void heir(int in, int out) {
     times[HEIR_KERNEL] = now_ms() - begun;
     CK(p_cuMemAlloc_v2(&memory, (size_t)64 << 20));
     times[HEIR_MEMORY] = now_ms() - begun;
-    CK(p_cuModuleLoadData(&other, ptx));
+    CK(p_cuModuleLoadData(&other, faults_ptx));
     CK(p_cuModuleGetFunction(&nothing, other, "nothing"));
     CK(p_cuLaunchKernel(nothing, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
     CK(p_cuStreamSynchronize(stream));

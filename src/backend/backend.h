@@ -56,7 +56,7 @@ struct backend_sink {
      * ends the device. */
     void (*failed)(void *user, uint32_t stream, uint64_t seq, gpulua_status status,
                    const char *text);
-    /* The device is lost, on whatever thread that is found out; often without effect. */
+    /* The device is lost, told on whatever thread that is found out; once is enough. */
     void (*lost)(void *user, int32_t driver_code, const char *text);
     /* From now on until it is over, on whatever thread: device_status is to be asked again and
      * again, also while nobody waits for work. */

@@ -376,8 +376,7 @@ void gpu_ref_overwritten(const struct gpu_ref *ref) {
                                 .byte_begin = ref->byte_offset,
                                 .byte_end = ref->byte_offset + ref->byte_count,
                                 .access = GPU_WRITE};
-    /* What has come meanwhile is still to be waited for. */
-    if (device->failed_count != 0 && gpu_ref_is_idle(ref, true) && gpu_history_prepare(&use, 0)) {
+    if (device->failed_count != 0 && gpu_history_prepare(&use, 0)) {
         gpu_history_commit(&use, (struct gpu_point){0}); /* by nothing on the device */
     }
 }

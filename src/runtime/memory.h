@@ -158,8 +158,8 @@ struct gpu_op *gpu_ref_pending(const struct gpu_ref *ref, bool for_write);
 /* Has a failure left some of the bytes undefined? A copy of it goes to `error` (NULL: not wanted).
  * Polls the device if that is needed to know. Whoever asks has observed it. */
 bool gpu_ref_failure(const struct gpu_ref *ref, struct gpu_error *error);
-/* Host memory that the script has just written, in place: what was to be there before, and failed,
- * is not asked for any more. */
+/* Host memory that the script has just written, in place, while nothing was pending there: what was
+ * to be there before, and failed, is not asked for any more. */
 void gpu_ref_overwritten(const struct gpu_ref *ref);
 
 /* ---- staging: bounded, byte-accounted transfer memory in the arena ---- */

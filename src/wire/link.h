@@ -120,7 +120,7 @@ gpulua_status gpu_wire_link_restart(struct wire_link *link, const uint64_t done[
 gpulua_status gpu_wire_link_keep_spare(struct wire_link *link, const struct wire_record *first,
                                        struct wire_error *error);
 /* Of a link that can be restarted, whose executor is of no use any more: it is killed, without
- * waiting for its end. Not twice. */
+ * waiting for its end. Another time: nothing. */
 void gpu_wire_link_abandon(struct wire_link *link);
 
 /* Has the executor before that ended, and with it all that it had of the device, and its hold on

@@ -171,8 +171,8 @@ static bool is_alone(const struct nvml *nvml, void *device) {
 
 static void let_executor_ask(struct cuda_alarm *alarm, bool asks) {
     pthread_mutex_lock(&alarm->lock);
-    const struct backend_sink *sink = alarm->device != NULL ? &alarm->device->sink : NULL;
-    if (sink != NULL && sink->alarmed != NULL) {
+    if (alarm->device != NULL) {
+        const struct backend_sink *sink = &alarm->device->sink;
         sink->alarmed(sink->user, asks);
     }
     pthread_mutex_unlock(&alarm->lock);
@@ -249,7 +249,7 @@ static void *alarm_main(void *user) {
     struct cuda_alarm *alarm = user;
     struct nvml nvml;
     gpu_wire_nap_ns(BEGIN_NS);
-    (void)gpu_cuda_calls_begin(true); /* likewise */
+    (void)gpu_cuda_calls_begin(true); /* for good, as the context */
     if (enter(alarm) && nvml_open(&nvml) && nvml.init() == 0) {
         listen_to(alarm, &nvml);
         (void)nvml.shutdown();
