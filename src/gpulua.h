@@ -607,8 +607,9 @@ GPULUA_API gpulua_status gpulua_graph_upload(lua_State *L, int index,
  *
  * Functions of the host that see each operation of a device (launches, copies, fills, marks,
  * graphs; not what is only captured) when it is asked for and when it is over, for traces and
- * accounting. They are called on the thread that asks or polls, and may call nothing of gpulua's.
- * Without them they cost a branch. */
+ * accounting. Ends on one stream are told in their order, ends on several in any. They are called
+ * on the thread that asks or polls, and may call nothing of gpulua's. Without them they cost a
+ * branch. */
 typedef struct gpulua_hook_info {
     size_t struct_bytes;
     const char *name;    /* of the kernel; "copy", "fill", "mark", "wait", "graph" */
