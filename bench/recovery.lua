@@ -1,12 +1,14 @@
 -- What a fault costs: from the fault's launch to its awaiter's error, and to the first good launch behind it, without
--- a spare and with one. A script has a device with a kernel, a buffer that is durable and a stream; then it goes wrong.
+-- a spare and with one. A script has a device with kernels and a buffer that is durable; then it goes wrong. With a
+-- number of modules: so many others, and the libraries for linear algebra, Fourier transforms and random numbers.
 --
---   gpulua [--device D] bench/recovery.lua [rounds]
+--   gpulua [--device D] bench/recovery.lua [rounds [modules]]
 
 local gpu = require "gpulua"
 local uv = require "luv"
 
 local rounds <const> = tonumber(arg[1] or "") or 5
+local others <const> = tonumber(arg[2] or "") or 0
 local source <const> = [[
   extern "C" __global__ void add(int *x, int by) { x[threadIdx.x] += by; }
   extern "C" __global__ void wild(int *x, long long at) { ((volatile int *)at)[0] = x[0]; }
@@ -42,19 +44,30 @@ local function summary(values)
   return ("%8.1f %8.1f"):format(values[#values // 2 + 1], values[#values])
 end
 
+local function open_more(dev)
+  local all = { dev:blas(), dev:fft { shape = 4096 }, dev:rng { seed = 1 } }
+  for i = 1, others do
+    local name = "other" .. i
+    local text = ('extern "C" __global__ void %s(int *x) { x[threadIdx.x] *= %d; }'):format(name, i)
+    all[#all + 1] = dev:compile(text)[name]
+  end
+  return all
+end
+
 for _, spare in ipairs { false, true } do
   local dev = gpu.device(nil, { isolate = "process", restarts = 1000, spare = spare })
   local mod = dev:compile(source)
+  local more = others > 0 and open_more(dev) or {}
   local x = dev:upload("i32", { 1, 2, 3, 4 }, { durable = true })
   if not spare then
-    print(("# %s; ms from the launch, median and most of %d"):format(dev.name, rounds))
+    print(("# %s; ms from the launch, median and most of %d; %d handles besides"):format(dev.name, rounds, #more))
     print "spare  fault                                               to the error       to a good launch's end"
   end
   for _, fault in ipairs(faults) do
     local to_error, to_launch = {}, {}
     for round = 1, rounds do
       mod.add:launch({ grid = 1, block = 4 }, x, 0):await()
-      gpu.sleep(spare and dev.kind == "cuda" and 1.5 or 0.1) -- the spare is there again
+      gpu.sleep(spare and 1.5 or 0.1) -- the spare is there again
       local y <close> = dev:buffer("i32", 1)
       local begun = now()
       local op, waited = fault[2](dev, mod, y)

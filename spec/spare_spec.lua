@@ -69,6 +69,49 @@ describe("a device with a spare", function()
     support.raises("InvalidArgument", "spare", support.open, { spare = 1 })
   end)
 
+  it("takes over with what the script has made, while that comes and goes", function()
+    local dev <close> = support.open_with_pid { restarts = 1000, spare = true }
+    local mod = dev:compile(add)
+    local x = dev:upload("i32", { 1, 2, 3, 4 }, { durable = true })
+    local signal = { 1, 0, 0, 0, 3, 0, 0, 0 }
+    local expected = dev:fft({ shape = 8 }):forward(dev:upload("c64", signal)):read()
+    local graph = dev:capture(function()
+      mod.add:launch({ grid = 1, block = 4 }, 4, x, 1)
+      mod.add:launch({ grid = 1, block = 4 }, 4, x, 2)
+    end)
+    for round = 1, 4 do
+      local short = dev:compile((add:gsub("by;", ("by * %d;"):format(round + 1))))
+      local stream <close> = dev:stream { priority = -(round % 2) }
+      local blas, plan, rng = dev:blas(), dev:fft { shape = 8 }, dev:rng { seed = round }
+      if round % 2 == 0 then
+        gpu.sleep(0.8) -- it knows of all of that by then
+      end
+      if round == 3 then
+        short:close()
+        short = dev:compile((add:gsub("by;", "by * 4;")))
+      end
+      support.lose(dev)
+      local y = dev:buffer("i32", 4):fill(1)
+      short.add:launch({ grid = 1, block = 4, stream = stream }, 4, y, 10)
+      assert.are.same({ 1 + 10 * (round + 1) }, y:read(4, 4))
+      graph:launch():await()
+      graph:launch():await()
+      assert.are.same({ 7 }, x:read(1, 1))
+      assert.are.same(expected, plan:forward(dev:upload("c64", signal)):read())
+      local c = dev:buffer("f32", { 2, 2 })
+      local a = dev:upload("f32", { 2, 2 }, { 1, 2, 3, 4 })
+      blas:gemm { a = a, b = a, c = c }
+      assert.are.same({ 7, 10, 15, 22 }, c:read())
+      local drawn = dev:buffer("f32", 64):fill(-1)
+      rng:uniform(drawn)
+      assert.is_true(drawn:read(64)[1] > 0)
+      blas:close()
+      plan:close()
+      rng:close()
+      short:close()
+    end
+  end)
+
   -- The second process that is started, the spare, goes wrong.
   local function with_bad_spare(what)
     local wrapper, count = os.tmpname(), os.tmpname()

@@ -276,7 +276,8 @@ typedef struct gpulua_device_config {
      * then, unless they were made durable. */
     int restarts;
     double window_s;
-    int spare;         /* not 0: a second process with the device open waits to take over */
+    int spare;         /* not 0: a second process with the device open, and modules and libraries
+                          loaded, waits to take over */
     double watchdog_s; /* an operation that takes longer, once nothing is in front of it, loses the
                           device; so does one that does not answer ten times as long, 20 s at
                           least, while nothing runs; 0: any time */

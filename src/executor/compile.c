@@ -164,9 +164,8 @@ static bool split_options(const char *payload, size_t bytes, struct executor_job
     return job->name != NULL;
 }
 
-gpulua_status gpu_executor_compile_start(struct wire_executor *executor,
-                                         const struct wire_record *record,
-                                         struct backend_error *error) {
+static gpulua_status make_job(struct wire_executor *executor, const struct wire_record *record,
+                              struct executor_job **made, struct backend_error *error) {
     const char *source =
         gpu_executor_arena(executor, record->u.module.arena_offset, record->u.module.bytes);
     struct executor_module *row =
@@ -175,9 +174,6 @@ gpulua_status gpu_executor_compile_start(struct wire_executor *executor,
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                                 "module number %" PRIu32 " or its source cannot be used",
                                 record->object);
-    }
-    if (!executor->has_compiler && start_compiler(executor, error) != GPULUA_OK) {
-        return error->status;
     }
     struct executor_job *job = calloc(1, sizeof *job);
     if (job == NULL) {
@@ -193,6 +189,22 @@ gpulua_status gpu_executor_compile_start(struct wire_executor *executor,
     }
     memcpy(job->text, source, record->u.module.bytes);
     job->text[record->u.module.bytes] = '\0';
+    *made = job;
+    return GPULUA_OK;
+}
+
+gpulua_status gpu_executor_compile_start(struct wire_executor *executor,
+                                         const struct wire_record *record,
+                                         struct backend_error *error) {
+    struct executor_job *job;
+    if (make_job(executor, record, &job, error) != GPULUA_OK) {
+        return error->status;
+    }
+    if (!executor->has_compiler && start_compiler(executor, error) != GPULUA_OK) {
+        free_job(job);
+        return error->status;
+    }
+    struct executor_module *row = gpu_executor_row(&executor->modules, record->object);
     row->state = MODULE_COMPILING;
     row->request = record->seq;
     pthread_mutex_lock(&executor->compile_lock);
@@ -200,6 +212,41 @@ gpulua_status gpu_executor_compile_start(struct wire_executor *executor,
     pthread_cond_signal(&executor->compile_work);
     pthread_mutex_unlock(&executor->compile_lock);
     return GPULUA_OK;
+}
+
+/* What came out of a compilation that went well. */
+static gpulua_status load(struct wire_executor *executor, struct executor_job *job,
+                          struct executor_module *row) {
+    bool is_told = gpu_range_push(GPU_RANGE_LOAD, job->name, job->module);
+    gpu_executor_loads(executor);
+    job->error.status = executor->ops->module_load(executor->device, job->image, job->image_bytes,
+                                                   true, &row->module, &job->error);
+    gpu_range_pop(is_told);
+    if (job->error.status == GPULUA_OK) {
+        row->state = MODULE_READY;
+        if (executor->verify != NULL) {
+            gpu_executor_verify_module(executor, job->module, job->description);
+        }
+    }
+    return job->error.status;
+}
+
+gpulua_status gpu_executor_compile_ahead(struct wire_executor *executor,
+                                         const struct wire_record *record,
+                                         struct backend_error *error) {
+    struct executor_job *job;
+    if (make_job(executor, record, &job, error) != GPULUA_OK) {
+        return error->status;
+    }
+    struct executor_module *row = gpu_executor_row(&executor->modules, record->object);
+    compile(executor, job);
+    if (job->error.status == GPULUA_OK && load(executor, job, row) != GPULUA_OK) {
+        *row = (struct executor_module){0};
+    }
+    *error = job->error;
+    job->error.log = NULL;
+    free_job(job);
+    return error->status;
 }
 
 static void finish(struct wire_executor *executor, struct executor_job *job) {
@@ -213,18 +260,7 @@ static void finish(struct wire_executor *executor, struct executor_job *job) {
         atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
         gpu_backend_fail(error, GPULUA_DEVICE_LOST, 0, "the device is lost");
     }
-    if (error->status == GPULUA_OK && row != NULL) {
-        bool is_told = gpu_range_push(GPU_RANGE_LOAD, job->name, job->module);
-        gpu_executor_loads(executor);
-        error->status = executor->ops->module_load(executor->device, job->image, job->image_bytes,
-                                                   true, &row->module, error);
-        gpu_range_pop(is_told);
-    }
-    if (error->status == GPULUA_OK && row != NULL) {
-        row->state = MODULE_READY;
-        if (executor->verify != NULL) {
-            gpu_executor_verify_module(executor, job->module, job->description);
-        }
+    if (error->status == GPULUA_OK && row != NULL && load(executor, job, row) == GPULUA_OK) {
         gpu_executor_answer(executor, job->request, GPULUA_OK, 0, job->description, &job->compiled,
                             sizeof job->compiled);
         return;

@@ -58,6 +58,8 @@ struct executor_module {
     enum executor_module_state state;
     struct backend_module *module; /* owned */
     uint64_t request;              /* of the compilation that is under way */
+    bool is_ahead;                 /* nobody has asked for it yet, and then as `number` */
+    uint64_t number;
 };
 
 struct executor_kernel {
@@ -91,6 +93,7 @@ struct executor_stream {
     struct backend_error failure;
     int priority;
     bool is_foreign;               /* the host's */
+    bool is_ahead;                 /* nobody has asked for it yet */
     struct executor_event *events; /* owned; of the newest operations, a ring */
     uint32_t event_capacity;       /* a power of two */
     uint64_t event_count;          /* records so far */
@@ -192,6 +195,7 @@ struct wire_executor {
     _Atomic uint32_t wanted_limit;         /* the same, for other threads */
     struct executor_table pinned;          /* arena chunks, struct executor_pin */
     uint32_t pin_count;
+    uint64_t pinned_bytes;         /* of the arena, from its begin */
     struct executor_grave *graves; /* the oldest first */
 
     /* Completion. */
@@ -306,6 +310,9 @@ void gpu_executor_stream_create(struct wire_executor *executor, const struct wir
 void gpu_executor_stream_retry(struct wire_executor *executor, uint32_t slot);
 void gpu_executor_stream_destroy(struct wire_executor *executor, uint32_t slot);
 void gpu_executor_module_unload(struct wire_executor *executor, uint32_t number);
+/* Is the module that a record asks for there, since before it was asked for? Then it is the
+ * script's from now on. What had its number before is gone, if it was nobody's. */
+bool gpu_executor_module_claim(struct wire_executor *executor, const struct wire_record *record);
 /* Ends the module or the graph when all that was submitted so far is over. */
 void gpu_executor_bury(struct wire_executor *executor, struct backend_module *module,
                        struct backend_graph *graph);
@@ -473,6 +480,10 @@ void gpu_executor_trace_tell(struct wire_executor *executor, uint32_t slot, uint
 
 /* ---- compile.c ---- */
 gpulua_status gpu_executor_compile_start(struct wire_executor *executor,
+                                         const struct wire_record *record,
+                                         struct backend_error *error);
+/* Ahead of time: on this thread, and loaded, with no answer. */
+gpulua_status gpu_executor_compile_ahead(struct wire_executor *executor,
                                          const struct wire_record *record,
                                          struct backend_error *error);
 /* Loads what has been compiled, and answers. */

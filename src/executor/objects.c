@@ -115,8 +115,15 @@ void gpu_executor_slab_destroy(struct wire_executor *executor, uint32_t number) 
 }
 
 void gpu_executor_arena_register(struct wire_executor *executor, const struct wire_record *record) {
-    void *base = gpu_executor_arena(executor, record->u.arena.byte_offset, record->u.arena.bytes);
-    if (executor->device == NULL || executor->ops->host_register == NULL || base == NULL) {
+    uint64_t begin = record->u.arena.byte_offset, bytes = record->u.arena.bytes;
+    uint64_t known = executor->pinned_bytes; /* a spare was told of these before its turn */
+    if (begin < known) {
+        bytes = bytes > known - begin ? bytes - (known - begin) : 0;
+        begin = known;
+    }
+    void *base = gpu_executor_arena(executor, begin, bytes);
+    if (executor->device == NULL || executor->ops->host_register == NULL || base == NULL ||
+        bytes == 0) {
         return;
     }
     struct executor_pin *pin =
@@ -125,10 +132,10 @@ void gpu_executor_arena_register(struct wire_executor *executor, const struct wi
         return;
     }
     struct backend_error error = {0};
-    if (executor->ops->host_register(executor->device, base, record->u.arena.bytes, &error) ==
-        GPULUA_OK) {
+    if (executor->ops->host_register(executor->device, base, bytes, &error) == GPULUA_OK) {
         pin->base = base;
         executor->pin_count++;
+        executor->pinned_bytes += begin == known ? bytes : 0;
     }
     free(error.log);
 }
@@ -157,8 +164,25 @@ static void stream_make(struct wire_executor *executor, uint32_t slot,
     }
 }
 
+static void begin_at(struct wire_executor *executor, uint32_t slot,
+                     struct executor_stream *stream) {
+    /* Slots that are reused go on counting. */
+    stream->last_seq = gpu_wire_page_done(executor->page, slot);
+    stream->word_seq = stream->last_seq;
+    /* Somebody may wait for work on it since before this record was taken. */
+    executor->wishes_seen =
+        atomic_load_explicit(&executor->page->wishes, memory_order_relaxed) - 1u;
+}
+
 void gpu_executor_stream_create(struct wire_executor *executor, const struct wire_record *record) {
     uint32_t slot = record->stream;
+    struct executor_stream *ahead = executor->streams[slot];
+    if (ahead != NULL && ahead->is_ahead && ahead->stream != NULL && !record->u.stream.is_foreign &&
+        ahead->priority == record->u.stream.priority) {
+        ahead->is_ahead = (record->flags & WIRE_FLAG_AHEAD) != 0;
+        begin_at(executor, slot, ahead);
+        return;
+    }
     gpu_executor_stream_destroy(executor, slot);
     struct executor_stream *stream = calloc(1, sizeof *stream);
     struct executor_event *events = calloc(EXECUTOR_EVENTS, sizeof *events);
@@ -172,9 +196,6 @@ void gpu_executor_stream_create(struct wire_executor *executor, const struct wir
     }
     stream->events = events;
     stream->event_capacity = EXECUTOR_EVENTS;
-    /* Slots that are reused go on counting. */
-    stream->last_seq = gpu_wire_page_done(executor->page, slot);
-    stream->word_seq = stream->last_seq;
     executor->streams[slot] = stream;
     if (slot >= executor->stream_limit) {
         executor->stream_limit = slot + 1;
@@ -182,10 +203,9 @@ void gpu_executor_stream_create(struct wire_executor *executor, const struct wir
     }
     stream->priority = record->u.stream.priority;
     stream->is_foreign = record->u.stream.is_foreign != 0;
+    stream->is_ahead = (record->flags & WIRE_FLAG_AHEAD) != 0;
     stream_make(executor, slot, stream);
-    /* Somebody may wait for work on it since before this record was taken. */
-    executor->wishes_seen =
-        atomic_load_explicit(&executor->page->wishes, memory_order_relaxed) - 1u;
+    begin_at(executor, slot, stream);
 }
 
 void gpu_executor_stream_retry(struct wire_executor *executor, uint32_t slot) {
@@ -332,6 +352,19 @@ void gpu_executor_module_unload(struct wire_executor *executor, uint32_t number)
     }
 }
 
+bool gpu_executor_module_claim(struct wire_executor *executor, const struct wire_record *record) {
+    struct executor_module *row = gpu_executor_row(&executor->modules, record->object);
+    if (row == NULL || !row->is_ahead) {
+        return false;
+    }
+    if (row->number != record->u.module.number) {
+        gpu_executor_module_unload(executor, record->object);
+        return false;
+    }
+    row->is_ahead = (record->flags & WIRE_FLAG_AHEAD) != 0;
+    return true;
+}
+
 /* ---- the end ---- */
 
 void gpu_executor_objects_free(struct wire_executor *executor) {
@@ -358,6 +391,7 @@ void gpu_executor_objects_free(struct wire_executor *executor) {
         }
     }
     executor->pin_count = 0;
+    executor->pinned_bytes = 0;
     gpu_executor_table_free(&executor->modules);
     gpu_executor_table_free(&executor->kernels);
     gpu_executor_table_free(&executor->labels);

@@ -509,15 +509,18 @@ static void take_device_request(struct wire_executor *executor, const struct wir
         gpu_executor_stream_give(executor, record, &error);
         break;
     case WIRE_OP_MODULE_COMPILE:
-        if (gpu_executor_compile_start(executor, record, &error) == GPULUA_OK) {
+    case WIRE_OP_MODULE_LOAD:
+    case WIRE_OP_MODULE_LIBRARY:
+        if (gpu_executor_module_claim(executor, record)) {
+            break;
+        }
+        if (record->opcode == WIRE_OP_MODULE_LOAD) {
+            load_module(executor, record, &error);
+        } else if (record->opcode == WIRE_OP_MODULE_LIBRARY) {
+            open_library(executor, record, &text, &error);
+        } else if (gpu_executor_compile_start(executor, record, &error) == GPULUA_OK) {
             return; /* answered when it is done */
         }
-        break;
-    case WIRE_OP_MODULE_LOAD:
-        load_module(executor, record, &error);
-        break;
-    case WIRE_OP_MODULE_LIBRARY:
-        open_library(executor, record, &text, &error);
         break;
     case WIRE_OP_GRAPH_END:
         gpu_executor_graph_end(executor, record, &error);
@@ -552,8 +555,39 @@ static void take_device_request(struct wire_executor *executor, const struct wir
     free(error.log);
 }
 
+/* What cannot be had now is not missed: it is asked for when its turn comes, and answered then. */
+static void take_ahead(struct wire_executor *executor, const struct wire_record *record) {
+    struct backend_error error = {0};
+    if (record->opcode == WIRE_OP_KERNEL_GET) {
+        struct wire_kernel_facts facts;
+        get_kernel(executor, record, &facts, &error);
+    } else if (!gpu_executor_module_claim(executor, record)) {
+        char *description = NULL;
+        gpulua_status status = record->opcode == WIRE_OP_MODULE_COMPILE
+                                   ? gpu_executor_compile_ahead(executor, record, &error)
+                               : record->opcode == WIRE_OP_MODULE_LOAD
+                                   ? load_module(executor, record, &error)
+                                   : open_library(executor, record, &description, &error);
+        struct executor_module *row = gpu_executor_row(&executor->modules, record->object);
+        if (status == GPULUA_OK && row != NULL) {
+            row->is_ahead = true;
+            row->number = record->u.module.number;
+        }
+        free(description);
+    }
+    if (error.status == GPULUA_DEVICE_LOST) {
+        gpu_executor_lose(executor, error.driver_code, error.message);
+    }
+    free(error.log);
+}
+
 void gpu_executor_request(struct wire_executor *executor, const struct wire_record *record) {
-    if (record->opcode == WIRE_OP_CLOSE) {
+    if ((record->flags & WIRE_FLAG_AHEAD) != 0) {
+        if (executor->device != NULL &&
+            !atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+            take_ahead(executor, record);
+        }
+    } else if (record->opcode == WIRE_OP_CLOSE) {
         take_close(executor, record);
     } else if (atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
         answer_status(executor, record, GPULUA_DEVICE_LOST, "the device is lost");

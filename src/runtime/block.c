@@ -7,6 +7,7 @@
 
 #include "runtime/graph.h"
 #include "runtime/memory/stack.h"
+#include "runtime/recovery.h"
 #include "runtime/work.h"
 
 #define REAP_AT_CREATE 2u /* more than one, so that the list shrinks while blocks come and go */

@@ -206,6 +206,7 @@ static void on_module(struct gpu_op *op, void *user, const struct wire_reply *re
     } else if (reply && read_description(module, gpu_wire_reply_text(reply))) {
         module->is_loaded = true;
         count_compilation(op->device, reply);
+        gpu_module_tell(module);
     } else {
         op->failure = gpu_failure_create();
         if (op->failure) {
@@ -253,6 +254,7 @@ static struct wire_record *build(const struct gpu_module *module) {
     memset(record, 0, sizeof *record);
     record->opcode = kinds[module->kind].opcode;
     record->object = module->id;
+    record->u.module.number = module->number;
     if (module->image) {
         record->u.module.arena_offset = module->image->address;
         record->u.module.bytes = module->text_bytes;
@@ -310,7 +312,8 @@ gpulua_status gpu_module_create(struct gpu_device *device, const struct gpu_modu
     }
     device->modules = made;
     device->stats.modules_live++;
-    made->recipe = gpu_recipe_create(info, ++device->module_number_next);
+    made->number = ++device->module_number_next;
+    made->recipe = gpu_recipe_create(info, made->number);
     made->hazards = gpu_block_create_external(device, 0, 0, "module");
     made->has_id = gpu_id_take(&device->module_ids, &made->id);
     if (!made->recipe || !made->hazards || !made->has_id) {
@@ -354,21 +357,27 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
     if (module->refs > 0) {
         return;
     }
-    bool is_there = device->state == GPU_DEVICE_OPEN ||
-                    (device->state == GPU_DEVICE_RETURNING && device->recovery.is_restoring);
+    bool is_told = gpu_recovery_is_told(device, &module->told);
+    bool is_there =
+        device->state == GPU_DEVICE_OPEN ||
+        (device->state == GPU_DEVICE_RETURNING && (device->recovery.is_restoring || is_told));
+    if ((device->link && is_there && is_in_use(device, module)) ||
+        gpu_recovery_is_told_late(device, &module->told)) {
+        module->is_deferred = true;
+        gpu_device_defer_later(device, &module->release, run_release);
+        return;
+    }
+    struct wire_record record = {
+        .length_bytes = sizeof record, .opcode = WIRE_OP_MODULE_UNLOAD, .object = module->id};
     if (device->link && is_there) {
-        if (is_in_use(device, module)) {
-            module->is_deferred = true;
-            gpu_device_defer_later(device, &module->release, run_release);
-            return;
-        }
-        struct wire_record record = {
-            .length_bytes = sizeof record, .opcode = WIRE_OP_MODULE_UNLOAD, .object = module->id};
         struct gpu_error ignored = {0};
         if (module->has_id) {
             (void)gpu_device_publish(device, &record, &ignored);
         }
         gpu_error_finish(&ignored);
+    }
+    if (is_told) {
+        (void)gpu_recovery_tell(device, &record, &module->told);
     }
     finish(module);
 }
@@ -514,11 +523,35 @@ static gpulua_status get_kernel(struct gpu_kernel *kernel, struct gpu_error *err
     }
     kernel->id = entry.id;
     module->entries[module->entry_count++] = entry;
-    return gpu_request_wait(device, build_entry(module, &entry), "kernel", on_kernel, kernel,
-                            error);
+    gpulua_status status =
+        gpu_request_wait(device, build_entry(module, &entry), "kernel", on_kernel, kernel, error);
+    if (status == GPULUA_OK) {
+        gpu_module_tell(module);
+    }
+    return status;
 }
 
 /* ---- another life of the device ---- */
+
+void gpu_module_tell(struct gpu_module *module) {
+    struct gpu_device *device = module->device;
+    if (!device->recovery.has_spare || !module->is_loaded || module->refs == 0) {
+        return;
+    }
+    if (!gpu_recovery_is_told(device, &module->told)) {
+        struct wire_record *record = build(module);
+        module->told_entry_count = 0;
+        if (!record || !gpu_recovery_tell(device, record, &module->told)) {
+            return;
+        }
+    }
+    while (module->told_entry_count < module->entry_count &&
+           gpu_recovery_tell(device,
+                             build_entry(module, &module->entries[module->told_entry_count]),
+                             &module->told)) {
+        module->told_entry_count++;
+    }
+}
 
 static void on_restored(struct gpu_device *device, void *user, const struct wire_reply *reply) {
     struct gpu_module *module = user;

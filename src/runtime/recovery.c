@@ -561,6 +561,50 @@ void gpu_recovery_keep_spare(struct gpu_device *device) {
         snprintf(line, sizeof line, "device %s has no spare: %.200s", device->name, failed.message);
         device->on_log(device->log_user, line);
     }
+    recovery->told_arena_bytes = 0;
+    if (device->pinned) {
+        gpu_memory_pinned_tell(device->pinned);
+    }
+    for (uint32_t slot = 0; slot < device->slot_count; slot++) {
+        if (device->streams[slot]) {
+            gpu_stream_tell(device->streams[slot]);
+        }
+    }
+    for (struct gpu_module *module = device->modules; module; module = module->next) {
+        gpu_module_tell(module);
+    }
+}
+
+/* Not in check mode: what that knows of modules it learns when they are loaded. */
+bool gpu_recovery_tell(struct gpu_device *device, struct wire_record *record,
+                       struct gpu_told *told) {
+    record->flags |= WIRE_FLAG_AHEAD;
+    if (!device->recovery.has_spare || device->is_checked || !device->link ||
+        !gpu_wire_link_tell_spare(device->link, record, &told->position)) {
+        return false;
+    }
+    told->spare_seq = device->recovery.spare_seq;
+    return true;
+}
+
+void gpu_recovery_tell_arena(struct gpu_device *device, uint64_t byte_count) {
+    struct gpu_recovery *recovery = &device->recovery;
+    struct wire_record record = {.length_bytes = sizeof record, .opcode = WIRE_OP_ARENA_REGISTER};
+    struct gpu_told told;
+    record.u.arena.byte_offset = recovery->told_arena_bytes;
+    record.u.arena.bytes = byte_count - recovery->told_arena_bytes;
+    if (record.u.arena.bytes > 0 && gpu_recovery_tell(device, &record, &told)) {
+        recovery->told_arena_bytes = byte_count;
+    }
+}
+
+bool gpu_recovery_is_told(const struct gpu_device *device, const struct gpu_told *told) {
+    return told->spare_seq != 0 && told->spare_seq == device->recovery.spare_seq;
+}
+
+bool gpu_recovery_is_told_late(struct gpu_device *device, const struct gpu_told *told) {
+    return gpu_recovery_is_told(device, told) && device->link && gpu_recovery_is_possible(device) &&
+           !gpu_wire_link_has_taken(device->link, told->position);
 }
 
 int64_t gpu_recovery_next_ns(const struct gpu_device *device) {

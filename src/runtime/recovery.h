@@ -11,6 +11,15 @@ bool gpu_recovery_keep_open(struct gpu_device *device, const struct wire_record 
 /* Starts the executor that takes over with the next loss, if there is to be one. It is not waited
  * for. */
 void gpu_recovery_keep_spare(struct gpu_device *device);
+/* Tells the spare, if there is one, before its turn. False: it does not know it. */
+bool gpu_recovery_tell(struct gpu_device *device, struct wire_record *record,
+                       struct gpu_told *told);
+/* The arena has grown so far. */
+void gpu_recovery_tell_arena(struct gpu_device *device, uint64_t byte_count);
+/* Does the spare that there is, or the executor that it has become, know it? */
+bool gpu_recovery_is_told(const struct gpu_device *device, const struct gpu_told *told);
+/* Has it been told, and may not have looked yet? */
+bool gpu_recovery_is_told_late(struct gpu_device *device, const struct gpu_told *told);
 /* Will it come up again, once it is lost? */
 bool gpu_recovery_is_possible(const struct gpu_device *device);
 /* All that is pending is about to fail with the device. */
@@ -34,5 +43,17 @@ void gpu_recovery_request(struct gpu_device *device, struct wire_record *record,
                           void (*take)(struct gpu_device *device, void *user,
                                        const struct wire_reply *reply),
                           void *user);
+
+/* ---- what it needs of others ---- */
+
+/* The device has come up again: it is loaded anew, with the kernels that scripts have of it. */
+void gpu_module_restore(struct gpu_module *module);
+/* Tells the spare of it, and of its kernels, as far as it does not know. */
+void gpu_module_tell(struct gpu_module *module);
+/* The executor makes it. */
+gpulua_status gpu_stream_send(struct gpu_stream *stream, struct gpu_error *error);
+void gpu_stream_tell(struct gpu_stream *stream); /* the spare, too */
+/* One that survives: the new executor is told what it has to know of it. */
+void gpu_block_restore(struct gpu_block *block);
 
 #endif

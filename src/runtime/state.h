@@ -97,6 +97,12 @@ struct gpu_known {
     struct gpu_point point;
 };
 
+/* What a spare was told of beforehand. */
+struct gpu_told {
+    uint64_t spare_seq; /* which one; 0: none */
+    uint64_t position;  /* when it has taken that: gpu_wire_link_has_taken */
+};
+
 struct gpu_stream {
     uint32_t refs;
     uint32_t slot;
@@ -107,10 +113,11 @@ struct gpu_stream {
     bool is_foreign; /* the device's cuda_stream */
     uint64_t native; /* the driver's handle; 0: the host has not got it, and cannot capture it */
     char label[64];
-    uint32_t traced_text;                  /* as of blocks: its label in the trace */
-    uint64_t wanted;                       /* what the page was last told */
-    struct gpu_op *head, *tail;            /* pending, in order */
-    struct gpu_deferred release;           /* destroying: waits until pending is empty */
+    uint32_t traced_text;        /* as of blocks: its label in the trace */
+    uint64_t wanted;             /* what the page was last told */
+    struct gpu_op *head, *tail;  /* pending, in order */
+    struct gpu_deferred release; /* destroying: waits until pending is empty */
+    struct gpu_told told;
     uint64_t waited[WIRE_STREAMS_MAX];     /* per slot: all further work is behind this seq */
     struct gpu_known known[GPU_KNOWN_MAX]; /* how `waited` grew; a ring */
     uint64_t known_count;                  /* ever noted */
@@ -363,20 +370,20 @@ struct gpu_watchdog {
 struct gpu_recovery {
     uint32_t restarts_max; /* within the window; 0: it does not come up again */
     int64_t window_ns;
-    int64_t *begun_ns;        /* owned: of the newest restarts_max; a ring */
-    uint64_t begun_count;     /* ever */
-    uint32_t failed_count;    /* attempts since it was up last that led nowhere */
-    int64_t next_ns;          /* not another one before */
-    struct wire_record *open; /* owned: what opens the device */
-    struct gpu_error last;    /* how it was lost last, also when it is up again */
-    uint64_t news;            /* losses, and that it does not come up again */
-    struct gpu_failure *loss; /* retained: the same, as what was pending has failed with */
-    struct gpu_op *op;        /* over when it is up again; NULL: nobody has asked for one */
-    uint32_t pending_count;   /* requests of the restoration that are not answered */
-    struct gpu_point
-        unbuilt;        /* the write that blocks have seen whose content has to be made anew */
-    bool has_spare;     /* an executor with the device open waits to take over */
-    uint64_t spare_seq; /* of its request to open it */
+    int64_t *begun_ns;         /* owned: of the newest restarts_max; a ring */
+    uint64_t begun_count;      /* ever */
+    uint32_t failed_count;     /* attempts since it was up last that led nowhere */
+    int64_t next_ns;           /* not another one before */
+    struct wire_record *open;  /* owned: what opens the device */
+    struct gpu_error last;     /* how it was lost last, also when it is up again */
+    uint64_t news;             /* losses, and that it does not come up again */
+    struct gpu_failure *loss;  /* retained: the same, as what was pending has failed with */
+    struct gpu_op *op;         /* over when it is up again; NULL: nobody has asked for one */
+    uint32_t pending_count;    /* requests of the restoration that are not answered */
+    struct gpu_point unbuilt;  /* the write of blocks whose content has to be made anew */
+    bool has_spare;            /* an executor with the device open waits to take over */
+    uint64_t spare_seq;        /* of its request to open it; each spare has another */
+    uint64_t told_arena_bytes; /* of the arena: so many the spare knows */
     bool is_open, is_restoring, has_memory, is_failed, is_given_up, is_stepping;
     bool was_returning; /* what failed with this loss was the restoration's */
     /* What the former life may still do to this one until its process has ended. */
@@ -934,6 +941,7 @@ struct gpu_module {
     struct gpu_device *device; /* retained */
     struct gpu_recipe *recipe; /* retained */
     uint32_t id;
+    uint64_t number; /* never reused */
     bool has_id, is_loaded, is_deferred;
     bool is_missing;  /* in this life of the device: it could not be loaded again */
     uint8_t access;   /* of a launch, to its variables: read, unless kernels may write some */
@@ -960,6 +968,8 @@ struct gpu_module {
         char *name; /* owned */
     } * entries;    /* owned */
     uint32_t entry_count;
+    struct gpu_told told;
+    uint32_t told_entry_count;
     struct gpu_deferred release;
 };
 
@@ -975,20 +985,13 @@ struct gpu_kernel {
     struct wire_kernel_facts facts;
 };
 
-/* The device has come up again: it is loaded anew, with the kernels that scripts have of it. */
-void gpu_module_restore(struct gpu_module *module);
-
 /* ---- block.c ---- */
-/* One that survives: the new executor is told what it has to know of it. */
-void gpu_block_restore(struct gpu_block *block);
 /* What the script has just written there is what is restored. `bytes` NULL: `element` again and
  * again. */
 void gpu_block_note_write(struct gpu_block *block, uint64_t byte_offset, const void *bytes,
                           uint64_t byte_count, const void *element, uint32_t element_bytes);
 
 /* ---- stream.c ---- */
-/* The executor makes it. */
-gpulua_status gpu_stream_send(struct gpu_stream *stream, struct gpu_error *error);
 void gpu_streams_finish(struct gpu_device *device);
 /* One of the runtime's own, which counts against no limit of the script's. */
 gpulua_status gpu_stream_create_own(struct gpu_device *device, const char *label,

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/state.h"
+#include "runtime/recovery.h"
 
 /* For work on closed streams to end, before Capacity is raised. */
 #define CLOSED_WAIT_NS INT64_C(250000000)
@@ -24,13 +24,23 @@ static gpulua_status take_slot(struct gpu_device *device, uint32_t *slot, struct
     return GPULUA_CAPACITY;
 }
 
-gpulua_status gpu_stream_send(struct gpu_stream *stream, struct gpu_error *error) {
+static struct wire_record build(const struct gpu_stream *stream) {
     struct wire_record record = {
         .length_bytes = sizeof record, .opcode = WIRE_OP_STREAM_CREATE, .stream = stream->slot};
     record.u.stream.priority = stream->priority;
     record.u.stream.number = stream->number;
     record.u.stream.is_foreign = stream->is_foreign;
+    return record;
+}
+
+gpulua_status gpu_stream_send(struct gpu_stream *stream, struct gpu_error *error) {
+    struct wire_record record = build(stream);
     return gpu_device_publish(stream->device, &record, error);
+}
+
+void gpu_stream_tell(struct gpu_stream *stream) {
+    struct wire_record record = build(stream);
+    (void)gpu_recovery_tell(stream->device, &record, &stream->told);
 }
 
 enum owner { USER, OWN, HOST };
@@ -77,6 +87,7 @@ static gpulua_status create(struct gpu_device *device, const struct gpu_stream_i
     device->done[slot] = device->slot_seq[slot];
     device->user_stream_count += made->is_user;
     device->stats.streams_live++;
+    gpu_stream_tell(made);
     *stream = made;
     return GPULUA_OK;
 }
@@ -149,13 +160,16 @@ static void destroy(struct gpu_device *device, struct gpu_stream *stream) {
         device->streams[stream->slot] = NULL;
         device->user_stream_count -= stream->is_user;
         device->stats.streams_live--;
+        struct wire_record record = {.length_bytes = sizeof record,
+                                     .opcode = WIRE_OP_STREAM_DESTROY,
+                                     .stream = stream->slot};
         if (device->state == GPU_DEVICE_OPEN && device->link) {
-            struct wire_record record = {.length_bytes = sizeof record,
-                                         .opcode = WIRE_OP_STREAM_DESTROY,
-                                         .stream = stream->slot};
             struct gpu_error ignored = {0};
             (void)gpu_device_publish(device, &record, &ignored);
             gpu_error_finish(&ignored);
+        }
+        if (gpu_recovery_is_told(device, &stream->told)) {
+            (void)gpu_recovery_tell(device, &record, &stream->told);
         }
     }
     free(stream);

@@ -239,6 +239,15 @@ gpulua_status gpu_wire_link_keep_spare(struct wire_link *link, const struct wire
     return status != GPULUA_OK ? status : link->ops->keep_spare(link, first, error);
 }
 
+bool gpu_wire_link_tell_spare(struct wire_link *link, const struct wire_record *record,
+                              uint64_t *position) {
+    return link->can_restart && link->ops->tell_spare(link, record, position);
+}
+
+bool gpu_wire_link_has_taken(struct wire_link *link, uint64_t position) {
+    return !link->can_restart || link->ops->has_taken(link, position);
+}
+
 void gpu_wire_link_abandon(struct wire_link *link) {
     if (link->can_restart) {
         link->ops->abandon(link);

@@ -62,6 +62,9 @@ struct wire_link_ops {
                              bool *is_spare, struct wire_error *error);
     gpulua_status (*keep_spare)(struct wire_link *link, const struct wire_record *first,
                                 struct wire_error *error);
+    bool (*tell_spare)(struct wire_link *link, const struct wire_record *record,
+                       uint64_t *position);
+    bool (*has_taken)(struct wire_link *link, uint64_t position);
     void (*abandon)(struct wire_link *link);
     bool (*is_settled)(struct wire_link *link);
 };
@@ -119,6 +122,12 @@ gpulua_status gpu_wire_link_restart(struct wire_link *link, const uint64_t done[
  * answers is heard then. Blocks for the start of the child. */
 gpulua_status gpu_wire_link_keep_spare(struct wire_link *link, const struct wire_record *first,
                                        struct wire_error *error);
+/* Hands the spare a record with WIRE_FLAG_AHEAD. Never waits. False: there is no spare, or no room.
+ * `*position`: for gpu_wire_link_has_taken, which says whether the spare, or the executor that it
+ * has become, has taken the record. */
+bool gpu_wire_link_tell_spare(struct wire_link *link, const struct wire_record *record,
+                              uint64_t *position);
+bool gpu_wire_link_has_taken(struct wire_link *link, uint64_t position);
 /* Of a link that can be restarted, whose executor is of no use any more: it is killed, without
  * waiting for its end. Another time: nothing. */
 void gpu_wire_link_abandon(struct wire_link *link);

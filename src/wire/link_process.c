@@ -19,7 +19,8 @@
 /* A child that is to take over, with what it is called by. */
 struct heir {
     struct wire_page *page; /* owned; NULL: there is none */
-    int event_fd;           /* owned */
+    struct wire_ring commands;
+    int event_fd; /* owned */
     struct spawn_child child;
 };
 
@@ -170,15 +171,24 @@ static gpulua_status enthrone(struct link_process *self, struct heir *heir, int 
 static gpulua_status keep_spare(struct link_ring *ring, const struct wire_record *first,
                                 struct wire_error *error) {
     struct link_process *self = (struct link_process *)ring;
-    struct wire_ring commands;
-    drop_heir(&self->spare);
-    gpulua_status status = make_heir(self, &self->spare, error);
+    struct heir *spare = &self->spare;
+    drop_heir(spare);
+    gpulua_status status = make_heir(self, spare, error);
     if (status == GPULUA_OK) {
-        gpu_wire_ring_command(&commands, self->spare.page);
-        (void)gpu_wire_ring_push(&commands, first, first->length_bytes); /* the ring is empty */
-        gpu_wire_flag_wake(&self->spare.page->executor_sleeps);
+        gpu_wire_ring_command(&spare->commands, spare->page);
+        (void)gpu_wire_ring_push(&spare->commands, first, first->length_bytes); /* it is empty */
+        gpu_wire_flag_wake(&spare->page->executor_sleeps);
     }
     return status;
+}
+
+static struct wire_ring *spare_commands(struct link_ring *ring, struct wire_page **page) {
+    struct heir *spare = &((struct link_process *)ring)->spare;
+    if (spare->page == NULL) {
+        return NULL;
+    }
+    *page = spare->page;
+    return &spare->commands;
 }
 
 /* It looks at these when it is told of streams. */
@@ -221,6 +231,7 @@ static const struct link_far far = {.name = "the device's process",
                                     .end = child_end,
                                     .restart = restart,
                                     .keep_spare = keep_spare,
+                                    .spare_commands = spare_commands,
                                     .is_settled = is_settled};
 
 /* ---- opening ---- */

@@ -243,6 +243,26 @@ static gpulua_status ring_keep_spare(struct wire_link *link, const struct wire_r
     return self->far->keep_spare(self, first, error);
 }
 
+static bool ring_tell_spare(struct wire_link *link, const struct wire_record *record,
+                            uint64_t *position) {
+    struct link_ring *self = (struct link_ring *)link;
+    struct wire_page *page = NULL;
+    struct wire_ring *commands = self->far->spare_commands(self, &page);
+    if (commands == NULL || !gpu_wire_ring_push(commands, record, record->length_bytes)) {
+        return false;
+    }
+    *position = commands->position;
+    gpu_wire_flag_wake(&page->executor_sleeps);
+    return true;
+}
+
+static bool ring_has_taken(struct wire_link *link, uint64_t position) {
+    struct link_ring *self = (struct link_ring *)link;
+    struct wire_page *page = link->page;
+    (void)self->far->spare_commands(self, &page);
+    return atomic_load_explicit(&page->command_tail, memory_order_acquire) >= position;
+}
+
 /* Nothing more is heard of it. */
 static void ring_abandon(struct wire_link *link) {
     struct link_ring *self = (struct link_ring *)link;
@@ -266,6 +286,8 @@ static const struct wire_link_ops ring_ops = {
     .close = ring_close,
     .restart = ring_restart,
     .keep_spare = ring_keep_spare,
+    .tell_spare = ring_tell_spare,
+    .has_taken = ring_has_taken,
     .abandon = ring_abandon,
     .is_settled = ring_is_settled,
 };

@@ -25,6 +25,8 @@ struct link_far {
                              bool *is_spare, struct wire_error *error);
     gpulua_status (*keep_spare)(struct link_ring *self, const struct wire_record *first,
                                 struct wire_error *error);
+    /* What the spare takes, and `*page` its page; NULL, and `*page` as it was: there is none. */
+    struct wire_ring *(*spare_commands)(struct link_ring *self, struct wire_page **page);
     bool (*is_settled)(struct link_ring *self);
 };
 

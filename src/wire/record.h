@@ -127,7 +127,9 @@ enum {
                             come, and the node in seq does not count those in bodies */
     WIRE_FLAG_FAULT = 4, /* tests: the device is lost here, as by a fault of the work itself */
     WIRE_FLAG_DIE = 8,   /* tests: and here its process is gone, if it has one */
-    WIRE_WAIT_ORDER = 1, /* hazard on another stream: do not start before (stream, seq) is over */
+    WIRE_FLAG_AHEAD = 16, /* a stream, module or kernel, told to a spare before its turn: nothing is
+                             answered. Asked for when it has taken over, it is there already */
+    WIRE_WAIT_ORDER = 1,  /* hazard on another stream: do not start before (stream, seq) is over */
     WIRE_WAIT_DEPENDS =
         2, /* reads its output: do not run if it failed; alone it orders nothing (same stream) */
 };
@@ -243,6 +245,7 @@ struct wire_record {
         } stream;
         struct {
             uint64_t arena_offset, bytes; /* source text or image */
+            uint64_t number;              /* never reused */
         } module;
         struct {
             uint32_t module;

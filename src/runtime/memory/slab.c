@@ -370,6 +370,7 @@ static gpulua_status grow_arena(struct pinned_memory *memory, uint64_t byte_coun
     record.u.arena.byte_offset = memory->top_bytes;
     record.u.arena.bytes = bytes;
     memory->top_bytes += bytes;
+    gpu_recovery_tell_arena(device, memory->top_bytes);
     return gpu_device_publish(device, &record, error);
 }
 
@@ -430,6 +431,10 @@ static void pinned_restore(struct gpu_memory *base) {
     if (memory->top_bytes > 0 && gpu_device_publish(base->device, &record, &ignored)) {
         gpu_error_finish(&ignored); /* the link is dead: that is noticed */
     }
+}
+
+void gpu_memory_pinned_tell(struct gpu_memory *base) {
+    gpu_recovery_tell_arena(base->device, ((struct pinned_memory *)base)->top_bytes);
 }
 
 static gpulua_status pinned_init(struct gpu_memory *base, const struct gpu_memory_info *info,

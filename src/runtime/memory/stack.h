@@ -102,6 +102,8 @@ extern const struct gpu_memory_class gpu_memory_slab_class, gpu_memory_driver_cl
     gpu_memory_direct_class, gpu_memory_budget_class, gpu_memory_statistics_class,
     gpu_memory_logging_class, gpu_memory_guard_class, gpu_memory_policy_class,
     gpu_memory_pinned_class, gpu_memory_external_class;
+/* Tells the spare of the arena, as far as it does not know. */
+void gpu_memory_pinned_tell(struct gpu_memory *pinned);
 
 /* Everything that garbage, finished work and quarantines hold comes free; garbage is collected once
  * for a request. What collects it may run anything, also what closes the device: Closed. */

@@ -40,7 +40,7 @@ local device = {}
 ---@field order? string Of check mode: the choices to make, as `--seeds` writes them.
 ---@field restarts? integer How often within `window` it may come up again after a loss; 3 by default, 0: never.
 ---@field window? number Seconds; 60 by default.
----@field spare? boolean Keep a second process with the device open, so that it is up again sooner.
+---@field spare? boolean Keep a second process with the device open and modules loaded, so that it is up again sooner.
 ---@field watchdog? number Seconds that work may run before the device is lost; only its own process then ends it.
 ---@field attribution? "exact" A loss names the one operation of a stream that ran; costs a word behind each operation.
 ---@field coredump? string A folder for core dumps of faulting kernels; for GPUs in a process of their own.
