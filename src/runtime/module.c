@@ -248,9 +248,9 @@ static const struct {
              [GPU_MODULE_IMAGE] = {WIRE_OP_MODULE_LOAD, "load", "source "},
              [GPU_MODULE_LIBRARY] = {WIRE_OP_MODULE_LIBRARY, "library", ""}};
 
-/* In the device's scratch memory. NULL: the options are too long. */
-static struct wire_record *build(const struct gpu_module *module) {
-    struct wire_record *record = (struct wire_record *)(void *)module->device->scratch;
+/* In scratch memory, such as the device's. NULL: the options are too long. */
+static struct wire_record *build(const struct gpu_module *module, void *scratch) {
+    struct wire_record *record = scratch;
     memset(record, 0, sizeof *record);
     record->opcode = kinds[module->kind].opcode;
     record->object = module->id;
@@ -271,7 +271,7 @@ static struct wire_record *build(const struct gpu_module *module) {
 }
 
 static gpulua_status send(struct gpu_module *module, struct gpu_op **op, struct gpu_error *error) {
-    struct wire_record *record = build(module);
+    struct wire_record *record = build(module, module->device->scratch);
     if (!record) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "%.200s: the compile options are longer than %zu bytes", module->name,
@@ -489,10 +489,10 @@ static gpulua_status check_params(const struct gpu_kernel *kernel, struct gpu_er
     return GPULUA_OK;
 }
 
-/* In the device's scratch memory. */
+/* In scratch memory, such as the device's. */
 static struct wire_record *build_entry(const struct gpu_module *module,
-                                       const struct gpu_module_entry *entry) {
-    struct wire_record *record = (struct wire_record *)(void *)module->device->scratch;
+                                       const struct gpu_module_entry *entry, void *scratch) {
+    struct wire_record *record = scratch;
     size_t name_bytes = strlen(entry->name) + 1;
     memset(record, 0, sizeof *record);
     record->opcode = WIRE_OP_KERNEL_GET;
@@ -523,8 +523,8 @@ static gpulua_status get_kernel(struct gpu_kernel *kernel, struct gpu_error *err
     }
     kernel->id = entry.id;
     module->entries[module->entry_count++] = entry;
-    gpulua_status status =
-        gpu_request_wait(device, build_entry(module, &entry), "kernel", on_kernel, kernel, error);
+    gpulua_status status = gpu_request_wait(device, build_entry(module, &entry, device->scratch),
+                                            "kernel", on_kernel, kernel, error);
     if (status == GPULUA_OK) {
         gpu_module_tell(module);
     }
@@ -538,26 +538,28 @@ void gpu_module_tell(struct gpu_module *module) {
     if (!device->recovery.has_spare || !module->is_loaded || module->refs == 0) {
         return;
     }
-    if (!gpu_recovery_is_told(device, &module->told)) {
-        struct wire_record *record = build(module);
+    /* The device's may have what is about to be sent to somebody else. */
+    void *scratch = malloc(WIRE_RECORD_BYTES_MAX);
+    bool is_told = scratch && gpu_recovery_is_told(device, &module->told);
+    if (scratch && !is_told) {
+        struct wire_record *record = build(module, scratch);
         module->told_entry_count = 0;
-        if (!record || !gpu_recovery_tell(device, record, &module->told)) {
-            return;
+        is_told = record && gpu_recovery_tell(device, record, &module->told);
+    }
+    for (; is_told && module->told_entry_count < module->entry_count; module->told_entry_count++) {
+        const struct gpu_module_entry *entry = &module->entries[module->told_entry_count];
+        if (!gpu_recovery_tell(device, build_entry(module, entry, scratch), &module->told)) {
+            break;
         }
     }
-    while (module->told_entry_count < module->entry_count &&
-           gpu_recovery_tell(device,
-                             build_entry(module, &module->entries[module->told_entry_count]),
-                             &module->told)) {
-        module->told_entry_count++;
-    }
+    free(scratch);
 }
 
 static void on_restored(struct gpu_device *device, void *user, const struct wire_reply *reply) {
     struct gpu_module *module = user;
     for (uint32_t i = 0; reply && i < module->entry_count; i++) {
-        gpu_recovery_request(device, build_entry(module, &module->entries[i]), "kernel", false,
-                             NULL, NULL);
+        gpu_recovery_request(device, build_entry(module, &module->entries[i], device->scratch),
+                             "kernel", false, NULL, NULL);
     }
     module->is_missing = !reply;
     bool is_last = device->recovery.has_memory; /* once more, when all memory is there */
@@ -572,7 +574,8 @@ static void on_restored(struct gpu_device *device, void *user, const struct wire
 }
 
 void gpu_module_restore(struct gpu_module *module) {
-    struct wire_record *record = module->is_loaded && module->refs > 0 ? build(module) : NULL;
+    struct wire_record *record =
+        module->is_loaded && module->refs > 0 ? build(module, module->device->scratch) : NULL;
     if (!record) {
         return;
     }
