@@ -85,7 +85,7 @@ static void scalars_and_pointers(void) {
              "*y, float4 v, void (*g)(int, int), int (*rows)[3]) {}",
              "",
              "kernel f p: ?P/16/8, q: ?P*/8/8, r: ?float**/8/8, e: ?E/4/4, x: ?X<int,3>/12/4, y: "
-             "?X<X<P,2>,1>*/8/8, v: ?float4/16/16, g: ?void (*)(int,int)/8/8, rows: ?int "
+             "?X<X<P,2>,1>*/8/8, v: f32x4, g: ?void (*)(int,int)/8/8, rows: ?int "
              "(*)[3]/8/8\n",
              "what needs a signature by hand");
 }

@@ -61,6 +61,27 @@ static void test_good(struct tap *tap) {
         {"i32, ?gpulua_ctx/104/4",
          "108: |value i32 1 0 0 0+4|i32 |unsupported - 1 0 0 4+104|gpulua_ctx"},
         {"i8, ?big/64/64", "128: |value i8 1 0 0 0+1|i8 |unsupported - 1 0 0 64+64|big"},
+        {"f32x4", "16: 1.x|value f32 1 0 0 0+4|f32 1.y|value f32 1 0 0 4+4|f32"
+                  " 1.z|value f32 1 0 0 8+4|f32 1.w|value f32 1 0 0 12+4|f32"},
+        {"i8, v: f32x3, i8, u: f64x2",
+         "48: |value i8 1 0 0 0+1|i8 v.x|value f32 1 0 0 4+4|f32 v.y|value f32 1 0 0 8+4|f32"
+         " v.z|value f32 1 0 0 12+4|f32 |value i8 1 0 0 16+1|i8 u.x|value f64 1 0 0 32+8|f64"
+         " u.y|value f64 1 0 0 40+8|f64"},
+        {"n: i32, p: { a: i8, x: in f32*, b: i16 }, m: i8",
+         "33: n|value i32 1 0 0 0+4|i32 p.a|value i8 1 0 0 8+1|i8 p.x|pointer f32 1 1 0 16+8|in "
+         "f32* p.b|value i16 1 0 0 24+2|i16 m|value i8 1 0 0 32+1|i8"},
+        {"{i32,{i8,f64},q:{u8}},{i16[3], u8}",
+         "40: 1.1|value i32 1 0 0 0+4|i32 1.2.1|value i8 1 0 0 8+1|i8 1.2.2|value f64 1 0 0 "
+         "16+8|f64"
+         " 1.q.1|value u8 1 0 0 24+1|u8 2.1.1|value i16 1 0 0 32+2|i16"
+         " 2.1.2|value i16 1 0 0 34+2|i16 2.1.3|value i16 1 0 0 36+2|i16"
+         " 2.2|value u8 1 0 0 38+1|u8"},
+        {"p: {v: u8x4[2], s: i8}", "12: p.v.1.x|value u8 1 0 0 0+1|u8 p.v.1.y|value u8 1 0 0 1+1|u8"
+                                   " p.v.1.z|value u8 1 0 0 2+1|u8 p.v.1.w|value u8 1 0 0 3+1|u8"
+                                   " p.v.2.x|value u8 1 0 0 4+1|u8 p.v.2.y|value u8 1 0 0 5+1|u8"
+                                   " p.v.2.z|value u8 1 0 0 6+1|u8 p.v.2.w|value u8 1 0 0 7+1|u8"
+                                   " p.s|value i8 1 0 0 8+1|i8"},
+        {"{i32}, gpulua_ctx", "112: 1.1|value i32 1 0 0 0+4|i32"},
         {"a_very_long_parameter_name_that_does_not_fit_in_the_field: i32",
          "4: a_very_long_parameter_name_that_does_not_fit...|value i32 1 0 0 0+4|i32"},
     };
@@ -132,7 +153,26 @@ static void test_bad(struct tap *tap) {
         {"const f32*", 1, "'const'"},
         {"f32**", 5, "pointers to pointers"},
         {"in f32* *", 9, "pointers to pointers"},
-        {"f32x4", 1, "only as a pointer"},
+        {"in f32x4", 4, "by value"},
+        {"f32[3]", 1, "only in a structure"},
+        {"{", 2, "type was expected"},
+        {"{}", 2, "type was expected"},
+        {"{i32", 5, "',' or '}' was expected"},
+        {"{i32,}", 6, "type was expected"},
+        {"{i32}}", 6, "',' or the end"},
+        {"i32}", 4, "',' or the end"},
+        {"p: i32 {f32}", 8, "',' or the end"},
+        {"p {f32}", 1, "unknown type 'p'"},
+        {"in {f32}", 4, "type was expected"},
+        {"p: {a: i32, a: f32}", 13, "'p.a' is there twice"},
+        {"p: {a: f32[0]}", 12, "0"},
+        {"p: {a: f32[129]}", 12, "too large"},
+        {"p: {a: f32[}", 12, "']' was expected"},
+        {"p: {a: f32[128], b: i8}", 18, "more than 128"},
+        {"p: {x: in f32*[2]}", 15, "',' or '}'"},
+        {"p: {c: gpulua_ctx}", 5, "last parameter"},
+        {"p: {c: ?T/4/4}", 8, "type was expected"},
+        {"{{{{{{{{{i32}}}}}}}}}", 9, "structures in more than 7 others"},
         {"in f32x5*", 4, "x2, x3 or x4"},
         {"in f32x*", 4, "x2, x3 or x4"},
         {"in f32x1*", 4, "x2, x3 or x4"},
@@ -209,13 +249,28 @@ static uint64_t random_next(uint64_t *state) {
     return *state = x;
 }
 
+/* What is opened is closed, and there is a value for each parameter. */
+static bool is_balanced(const struct gpu_signature *signature) {
+    const struct gpu_part *parts = gpu_signature_parts(signature);
+    uint32_t values = 0, depth = 0;
+    for (uint32_t i = 0; i < signature->part_count; i++) {
+        if (parts[i].kind == GPU_PART_CLOSE && depth-- == 0) {
+            return false;
+        }
+        depth += parts[i].kind == GPU_PART_OPEN;
+        values += parts[i].kind == GPU_PART_VALUE;
+    }
+    return depth == 0 && (signature->part_count == 0 || values == signature->param_count);
+}
+
 /* Texts of the grammar's own pieces, some replaced by arbitrary bytes. What is accepted must be
  * consistent; what is refused must name a position inside the text. */
 static void test_fuzz(struct tap *tap) {
     static const char *const pieces[] = {
-        "i32", "f32",  "in ",    "out ", "inout ", "*",  ",",      ":",   " ",    "x",   "f32x4",
-        "?",   "/",    "8",      "<",    ">",      "(",  "void",   "c64", "name", "u8",  "99999",
-        "/4",  "/8/8", "?T/4/4", "n: ",  ", ",     "i8", "bf16x2", "\t",  "in",   "f64*"};
+        "i32",   "f32",   "in ", "out ", "inout ", "*",   ",",  ":",    " ",      "x",
+        "f32x4", "?",     "/",   "8",    "<",      ">",   "(",  "void", "c64",    "name",
+        "u8",    "99999", "/4",  "/8/8", "?T/4/4", "n: ", ", ", "i8",   "bf16x2", "\t",
+        "in",    "f64*",  "{",   "}",    "{n:",    "},",  "[2]"};
     uint64_t seed = UINT64_C(0x2545F4914F6CDD1D);
     unsigned accepted = 0;
     unsigned refused = 0;
@@ -237,15 +292,19 @@ static void test_fuzz(struct tap *tap) {
         struct gpu_error error = {0};
         if (gpu_signature_parse(exact, &signature, &error) == GPULUA_OK) {
             accepted++;
-            uint32_t end = 0;
+            uint32_t end = 0, whole_end = 0;
             for (uint32_t i = 0; i < signature->param_count; i++) {
                 const struct gpu_param *param = &signature->params[i];
-                wrong += param->byte_offset < end || param->byte_count == 0 ||
-                         param->text[0] == '\0' ||
+                whole_end = param->whole_offset + param->whole_bytes;
+                wrong += param->byte_offset < param->whole_offset ||
+                         param->byte_offset + param->byte_count > whole_end ||
+                         param->number > signature->number_count || param->byte_offset < end ||
+                         param->byte_count == 0 || param->text[0] == '\0' ||
                          (param->access != 0) != (param->kind == GPU_PARAM_POINTER);
                 end = param->byte_offset + param->byte_count;
             }
-            wrong += end != signature->args_bytes;
+            wrong += whole_end != signature->args_bytes;
+            wrong += !is_balanced(signature);
             free(signature);
         } else {
             refused++;

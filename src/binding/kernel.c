@@ -72,7 +72,7 @@ static const char *argument_text(const struct kernel_handle *handle, const struc
     snprintf(text, ARGUMENT_TEXT_BYTES,
              param->name[0] ? "argument %u (%s) of kernel '%.80s'"
                             : "argument %u%s of kernel '%.80s'",
-             (unsigned)(param - handle->signature->params) + 1, param->name, name);
+             (unsigned)param->number, param->name, name);
     return text;
 }
 
@@ -89,6 +89,16 @@ static _Noreturn void bad_argument(lua_State *L, const struct gpu_param *param, 
     }
     gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: %s %s (%s expected)",
                  argument_text(handle, param, text), value, reason, param->text);
+}
+
+static _Noreturn void not_known(lua_State *L, const struct gpu_param *param, int at) {
+    char text[ARGUMENT_TEXT_BYTES];
+    const struct kernel_handle *handle = hold_kernel(L, gpu_lua_find(L));
+    gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
+                      "module:kernel(name, \"n: i32, p: { x: in f32*, count: i32 }\") says what a "
+                      "structure has",
+                      "%s: %s cannot be passed without a signature by hand (%s expected)",
+                      argument_text(handle, param, text), luaL_typename(L, at), param->text);
 }
 
 static _Noreturn void closed_argument(lua_State *L, const struct kernel_handle *handle,
@@ -161,17 +171,50 @@ static inline void get_pointer(lua_State *L, struct gpulua *g, const struct kern
     }
 }
 
+/* Behind the one that closes what `part` opens. */
+static const struct gpu_part *behind(const struct gpu_part *part) {
+    int depth = 0;
+    do {
+        depth += part->kind == GPU_PART_OPEN ? 1 : part->kind == GPU_PART_CLOSE ? -1 : 0;
+        part++;
+    } while (depth > 0);
+    return part;
+}
+
+static void add_named(luaL_Buffer *text, bool is_first, const char *name, const char *type) {
+    luaL_addstring(text, is_first ? "" : ", ");
+    if (name[0] && (name[0] < '0' || name[0] > '9')) { /* else it is its place */
+        luaL_addstring(text, name);
+        luaL_addstring(text, ": ");
+    }
+    luaL_addstring(text, type);
+}
+
 static void push_signature(lua_State *L, const struct gpu_signature *signature) {
+    const struct gpu_param *param = signature->params;
+    const struct gpu_part *part = gpu_signature_parts(signature);
+    const struct gpu_part *end = part + signature->part_count;
     luaL_Buffer text;
     luaL_buffinit(L, &text);
-    for (uint32_t i = 0; i < signature->param_count; i++) {
-        const struct gpu_param *param = &signature->params[i];
-        luaL_addstring(&text, i ? ", " : "");
-        if (param->name[0]) {
-            luaL_addstring(&text, param->name);
-            luaL_addstring(&text, ": ");
+    for (uint32_t i = 0; i < signature->param_count && signature->part_count == 0; i++, param++) {
+        add_named(&text, i == 0, param->name, param->text);
+    }
+    for (bool is_first = true; part < end; is_first = part[-1].kind == GPU_PART_OPEN) {
+        if (part->kind == GPU_PART_CLOSE) {
+            luaL_addchar(&text, '}');
+            part++;
+        } else if (part->kind == GPU_PART_VALUE) {
+            add_named(&text, is_first, part->name, param++->text);
+            part++;
+        } else if (part->text[0]) { /* a vector, an array */
+            add_named(&text, is_first, part->name, part->text);
+            for (const struct gpu_part *next = behind(part); part < next; part++) {
+                param += part->kind == GPU_PART_VALUE;
+            }
+        } else {
+            add_named(&text, is_first, part->name, "{");
+            part++;
         }
-        luaL_addstring(&text, param->text);
     }
     luaL_pushresult(&text);
 }
@@ -189,8 +232,129 @@ static _Noreturn void bad_count(lua_State *L, struct gpulua *g, int count) {
     gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
                       "they follow the number of threads, or the table with the grid",
                       "kernel '%s' takes %u argument%s, got %d (%s)",
-                      gpu_kernel_name(handle->kernel), handle->signature->param_count,
-                      handle->signature->param_count == 1 ? "" : "s", count, lua_tostring(L, -1));
+                      gpu_kernel_name(handle->kernel), handle->signature->number_count,
+                      handle->signature->number_count == 1 ? "" : "s", count, lua_tostring(L, -1));
+}
+
+/* ---- structures ---- */
+
+#define LEVELS_MAX 12 /* structures in structures, and arrays of vectors in these */
+
+struct level {
+    const struct gpu_part *opened; /* NULL: the arguments themselves */
+    lua_Integer count;             /* parts so far */
+    int table;
+};
+
+/* What is wrong with `name`, a part of what is at this level of argument `number`. */
+static _Noreturn void bad_part(lua_State *L, const struct level *levels, int level, uint32_t number,
+                               const char *problem) {
+    luaL_Buffer path;
+    luaL_buffinit(L, &path);
+    for (int i = 1; i <= level; i++) {
+        luaL_addstring(&path, i > 1 ? "." : "");
+        luaL_addstring(&path, levels[i].opened->name);
+    }
+    luaL_pushresult(&path);
+    const struct kernel_handle *handle = hold_kernel(L, gpu_lua_find(L));
+    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "argument %u (%s) of kernel '%.80s': %s",
+                 (unsigned)number, lua_tostring(L, -2), gpu_kernel_name(handle->kernel), problem);
+}
+
+static bool is_part(const struct gpu_part *opened, const char *name, lua_Integer place) {
+    lua_Integer count = 0;
+    for (const struct gpu_part *part = opened + 1; part->kind != GPU_PART_CLOSE;
+         part = part->kind == GPU_PART_OPEN ? behind(part) : part + 1) {
+        if (++count == place || (name && strcmp(part->name, name) == 0)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Of the table on top of the stack: all that it has is a part. */
+static void check_parts(lua_State *L, const struct level *levels, int level, uint32_t number) {
+    int table = lua_gettop(L);
+    lua_pushnil(L);
+    while (lua_next(L, table)) {
+        lua_pop(L, 1);
+        bool is_name = lua_type(L, -1) == LUA_TSTRING;
+        if (!is_part(levels[level].opened, is_name ? lua_tostring(L, -1) : NULL,
+                     lua_isinteger(L, -1) ? lua_tointeger(L, -1) : 0)) {
+            lua_pushvalue(L, -1);
+            const char *key = is_name || lua_type(L, -1) == LUA_TNUMBER ? lua_tostring(L, -1)
+                                                                        : luaL_typename(L, -1);
+            bad_part(L, levels, level, number, lua_pushfstring(L, "it has no part '%s'", key));
+        }
+    }
+}
+
+/* Pushes the next value of a level: by its name, or in its place. */
+static void push_next(lua_State *L, struct level *levels, int level, const char *name,
+                      uint32_t number) {
+    struct level *in = &levels[level];
+    in->count++;
+    if (level == 0) {
+        lua_pushvalue(L, in->table + (int)in->count);
+        return;
+    }
+    lua_rawgeti(L, in->table, in->count);
+    lua_pushstring(L, name);
+    lua_rawget(L, in->table);
+    if (!lua_isnil(L, -1) && !lua_isnil(L, -2)) {
+        bad_part(L, levels, level, number, lua_pushfstring(L, "'%s' is there twice", name));
+    }
+    lua_remove(L, lua_isnil(L, -1) ? -1 : -2);
+}
+
+/* A part that is one value needs no table around it. */
+static bool is_single(const struct gpu_part *opened) {
+    return opened[1].kind == GPU_PART_VALUE && opened[2].kind == GPU_PART_CLOSE;
+}
+
+/* Of arguments that are tables, vectors and structures, the parts become arguments. Raw: nothing of
+ * the script's runs. */
+static void spread(lua_State *L, const struct gpu_signature *signature) {
+    const struct gpu_part *part = gpu_signature_parts(signature);
+    const struct gpu_part *end = part + signature->part_count;
+    const struct gpu_param *param = signature->params;
+    struct level levels[LEVELS_MAX] = {{.table = 2}};
+    int level = 0, slots = lua_gettop(L);
+    luaL_checkstack(L, LEVELS_MAX + (int)signature->param_count + LUA_MINSTACK, "arguments");
+    lua_settop(L, slots + LEVELS_MAX);
+    for (; part < end; part++) {
+        if (part->kind == GPU_PART_CLOSE) {
+            level--;
+            continue;
+        }
+        push_next(L, levels, level, part->name, param->number);
+        if (part->kind == GPU_PART_VALUE) {
+            if (level > 0 && lua_isnil(L, -1) && param->kind != GPU_PARAM_POINTER) {
+                bad_part(L, levels, level, param->number,
+                         lua_pushfstring(L, "'%s' is missing", part->name));
+            }
+            param++;
+            continue;
+        }
+        level++;
+        levels[level] = (struct level){.opened = part, .table = slots + level};
+        if (lua_type(L, -1) == LUA_TTABLE) {
+            check_parts(L, levels, level, param->number);
+            lua_replace(L, slots + level);
+        } else if (is_single(part)) {
+            part++;
+            param++;
+        } else {
+            const char *what = part->text[0] ? part->text : "structure";
+            bad_part(L, levels, level, param->number,
+                     lua_pushfstring(L, "a table expected for a %s, got %s", what,
+                                     luaL_typename(L, -1)));
+        }
+    }
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        lua_copy(L, slots + LEVELS_MAX + 1 + (int)i, 3 + (int)i);
+    }
+    lua_settop(L, 2 + (int)signature->param_count);
 }
 
 /* ---- the launch's shape ---- */
@@ -331,6 +495,10 @@ static int kernel_launch(lua_State *L) {
         .args = args,
         .arg_count = signature->param_count,
     };
+    if (__builtin_expect(signature->part_count > 0, 0) && count == (int)signature->number_count) {
+        spread(L, signature);
+        count = (int)signature->param_count;
+    }
     if (count != (int)signature->param_count) {
         bad_count(L, g, count);
     }
@@ -359,7 +527,7 @@ static int kernel_launch(lua_State *L) {
         } else if (param->kind == GPU_PARAM_SCALAR) {
             get_scalar(L, param, at, value, args, arg);
         } else {
-            bad_argument(L, param, at, "cannot be passed without a signature by hand");
+            not_known(L, param, at);
         }
     }
     int top = 2 + count + 1, type = lua_type(L, 2);

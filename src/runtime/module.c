@@ -467,23 +467,28 @@ static gpulua_status check_params(const struct gpu_kernel *kernel, struct gpu_er
     if (facts->param_count == UINT32_MAX) {
         return GPULUA_OK;
     }
-    uint32_t count = signature->param_count + signature->has_context;
+    uint32_t count = signature->number_count + signature->has_context;
     if (facts->param_count != count) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
                              "signature of kernel '%s': %u parameters, the compiled kernel has %u",
                              kernel->name, count, facts->param_count);
     }
     uint32_t known = sizeof facts->param_bytes / sizeof facts->param_bytes[0];
-    for (uint32_t i = 0; i < count && i < known; i++) {
+    for (uint32_t i = 0; i < signature->param_count + signature->has_context; i++) {
         const struct gpu_param *param = &signature->params[i]; /* the last may be the gpulua_ctx */
-        if (param->byte_count != facts->param_bytes[i] ||
-            param->byte_offset != facts->param_offset[i]) {
+        uint32_t at = param->number - 1u;
+        if (at < known && (param->whole_bytes != facts->param_bytes[at] ||
+                           param->whole_offset != facts->param_offset[at])) {
+            char what[sizeof param->text + 2] = "a structure";
+            if (param->whole_bytes == param->byte_count) {
+                snprintf(what, sizeof what, "'%s'", param->text);
+            }
             return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
-                                 "signature of kernel '%s', parameter %u: '%s' is %u bytes at "
-                                 "offset %u, the compiled "
-                                 "kernel has %u bytes at %u",
-                                 kernel->name, i + 1, param->text, param->byte_count,
-                                 param->byte_offset, facts->param_bytes[i], facts->param_offset[i]);
+                                 "signature of kernel '%s', parameter %u: %s is %u bytes at offset "
+                                 "%u, the compiled kernel has %u bytes at %u",
+                                 kernel->name, param->number, what, param->whole_bytes,
+                                 param->whole_offset, facts->param_bytes[at],
+                                 facts->param_offset[at]);
         }
     }
     return GPULUA_OK;

@@ -17,29 +17,47 @@ enum gpu_param_kind {
     GPU_PARAM_POINTER,
     GPU_PARAM_UNSUPPORTED /* needs a signature by hand: a struct by value, a pointer to pointers */
 };
+/* What an argument of a launch is: a parameter of the kernel, or a part of one that is a structure,
+ * a vector or an array in a structure. */
 struct gpu_param {
     enum gpu_param_kind kind;
     enum gpu_type type; /* element type; GPU_TYPE_COUNT for void pointers and unsupported ones */
     uint8_t lanes;      /* 1; 2 to 4 for float2* and kin */
     uint8_t access;     /* enum gpu_access, of pointers */
     bool is_out;        /* declared `out`: written, never read before */
-    uint32_t byte_offset, byte_count; /* in the arguments, laid out as a C struct */
-    char name[48];                    /* "" if unknown */
-    char text[80];                    /* "in f32*", as signature() shows it */
+    uint16_t number;    /* of the kernel's parameter, from 1 */
+    uint32_t byte_offset, byte_count;   /* in the arguments, laid out as a C struct */
+    uint32_t whole_offset, whole_bytes; /* of the kernel's parameter */
+    char name[48];                      /* "" if unknown; of a part with those it is in: "p.n" */
+    char text[80];                      /* "in f32*", as signature() shows it */
+};
+/* How the parts lie in each other: what was opened is closed, and there is a VALUE for each
+ * param. */
+enum gpu_part_kind { GPU_PART_VALUE, GPU_PART_OPEN, GPU_PART_CLOSE };
+struct gpu_part {
+    uint8_t kind;
+    char name[48]; /* of a value or of what is opened; "" if unknown */
+    char text[24]; /* of what is opened: "f32x4", "f32[16]"; "" is a structure */
 };
 struct gpu_signature {
     uint32_t param_count;
+    uint32_t number_count; /* of the kernel's parameters */
+    uint32_t part_count;   /* 0: each of them is a param */
     uint32_t args_bytes;
     bool has_gaps;             /* bytes of the arguments that belong to no parameter */
     bool has_context;          /* a gpulua_ctx, which gpulua fills in, behind the parameters */
     struct gpu_param params[]; /* param_count, and the gpulua_ctx */
 };
 /* Parses "n: i32, a: f32, x: in f32*, y: out f32x4*, in void*" (names optional; `inout` and nothing
- * mean both ways;
- * "?C-TYPE/BYTES/ALIGNMENT" from compilers). InvalidArgument with the position. malloc'ed; free()
- * it. */
+ * mean both ways; "?C-TYPE/BYTES/ALIGNMENT" from compilers), "v: f32x4" and structures, "p: {n:
+ * i32, m: f32[16], x: in f32*}". InvalidArgument with the position. malloc'ed; free() it. */
 gpulua_status gpu_signature_parse(const char *text, struct gpu_signature **signature,
                                   struct gpu_error *error);
+/* part_count of them, in the signature's memory. */
+static inline const struct gpu_part *gpu_signature_parts(const struct gpu_signature *signature) {
+    return (const struct gpu_part *)(signature->params + signature->param_count +
+                                     signature->has_context);
+}
 
 struct gpu_module;
 struct gpu_kernel;

@@ -1,8 +1,10 @@
 /* Signatures of kernels: text to parameters with their places in the arguments.
  *
  *     signature  := [ parameter { "," parameter } ]
- *     parameter  := [ name ":" ] ( value | pointer | unsupported )
- *     value      := TYPE                                   "i32", "f64", "c64"
+ *     parameter  := [ name ":" ] ( value | pointer | structure | unsupported )
+ *     value      := TYPE [ "x" 2..4 ]                      "i32", "f64", "c64", "f32x4"
+ *     structure  := "{" field { "," field } "}"            "{ n: i32, x: in f32*, m: f32[16] }"
+ *     field      := [ name ":" ] ( value [ "[" COUNT "]" ] | pointer | structure )
  *     pointer    := [ "in" | "out" | "inout" ] target "*"  "in f32*", "out f32x4*", "void*"
  *     target     := TYPE [ "x" 2..4 ] | "void"
  *     unsupported:= "?" C-TYPE "/" BYTES "/" ALIGNMENT     from compilers only
@@ -21,10 +23,29 @@
 #define POINTER_BYTES 8u
 #define ALIGNMENT_MAX 4096u
 
+#define DEPTH_MAX 8u
+#define PARTS_MAX (3u * GPU_PARAMS_MAX)
+
 struct parser {
     const char *text;
     const char *at;
     struct gpu_error *error;
+    struct gpu_signature *signature; /* with room for all that there may be */
+    struct gpu_part *parts;          /* owned; room for PARTS_MAX */
+    uint32_t part_count;
+    bool has_parts;
+};
+
+/* Where parameters belong: to the kernel, or to a structure of it. */
+struct scope {
+    char path[48]; /* "p.q." in front of their names */
+    uint32_t depth;
+    uint32_t count; /* so far */
+};
+
+/* What was parsed, laid out from 0; its parameters begin at `first`. */
+struct extent {
+    uint32_t first, byte_count, alignment;
 };
 
 /* A word of the text: [start, start + length). */
@@ -262,10 +283,6 @@ static gpulua_status parse_type(struct parser *parser, struct word word, struct 
                        "'%.*s' is passed by value: in, out and inout are for pointers", shown(word),
                        word.start);
     }
-    if (param->lanes != 1) {
-        return fail_at(parser, word.start, "'%.*s' is possible only as a pointer", shown(word),
-                       word.start);
-    }
     param->kind = GPU_PARAM_SCALAR;
     param->byte_count = gpu_type_bytes(param->type);
     *alignment = param->byte_count;
@@ -273,74 +290,273 @@ static gpulua_status parse_type(struct parser *parser, struct word word, struct 
     return GPULUA_OK;
 }
 
-static gpulua_status parse_param(struct parser *parser, const struct gpu_signature *signature,
-                                 struct gpu_param *param, uint32_t *alignment) {
-    skip_blanks(parser);
-    struct word word = take_word(parser);
-    if (word.length > 0 && *parser->at == ':') {
-        copy_cut(param->name, sizeof param->name, word.start, (size_t)word.length);
-        /* Names too long to be kept whole (compilers' only) cannot be compared. */
-        bool is_whole = (size_t)word.length < sizeof param->name;
-        for (uint32_t i = 0; is_whole && i < signature->param_count; i++) {
-            if (strcmp(signature->params[i].name, param->name) == 0) {
-                return fail_at(parser, word.start, "the name '%.*s' is there twice", shown(word),
-                               word.start);
-            }
-        }
-        parser->at++;
-        skip_blanks(parser);
-        if (*parser->at != '?') {
-            word = take_word(parser);
-        }
+/* Room for one more, whose fields are 0. */
+static gpulua_status add_param(struct parser *parser, const char *at, struct gpu_param **param) {
+    struct gpu_signature *signature = parser->signature;
+    if (signature->param_count == GPU_PARAMS_MAX) {
+        return fail_at(parser, at, "more than %u parameters", GPU_PARAMS_MAX);
     }
-    if (*parser->at == '?') {
-        if (word.length > 0 && param->name[0] == '\0') {
-            return fail_at(parser, parser->at, "a ':' or ',' was expected");
-        }
-        return parse_unsupported(parser, param, alignment);
-    }
-    return parse_type(parser, word, param, alignment);
-}
-
-/* Lays the parameter out behind those before it, as a C struct would. */
-static gpulua_status place(struct parser *parser, const char *start, struct gpu_param *param,
-                           uint32_t alignment, struct gpu_signature *signature) {
-    uint32_t offset = (signature->args_bytes + alignment - 1) & ~(alignment - 1);
-    if (offset + param->byte_count > GPU_ARGS_BYTES_MAX) {
-        return fail_at(parser, start, "the arguments take more than %u bytes", GPU_ARGS_BYTES_MAX);
-    }
-    param->byte_offset = offset;
-    signature->has_gaps = signature->has_gaps || offset != signature->args_bytes;
-    signature->args_bytes = offset + param->byte_count;
+    *param = &signature->params[signature->param_count];
     return GPULUA_OK;
 }
 
-static gpulua_status parse_all(struct parser *parser, struct gpu_signature *signature) {
+static gpulua_status add_part(struct parser *parser, const char *at, enum gpu_part_kind kind,
+                              const char *name, const char *text) {
+    if (parser->part_count == PARTS_MAX) {
+        return fail_at(parser, at, "too many structures");
+    }
+    struct gpu_part *part = &parser->parts[parser->part_count++];
+    part->kind = (uint8_t)kind;
+    copy_cut(part->name, sizeof part->name, name, strlen(name));
+    copy_cut(part->text, sizeof part->text, text, strlen(text));
+    parser->has_parts |= kind != GPU_PART_VALUE;
+    return GPULUA_OK;
+}
+
+/* Names too long to be kept whole (compilers' only) cannot be compared. */
+static gpulua_status check_name(struct parser *parser, const char *at, const char *name) {
+    const struct gpu_signature *signature = parser->signature;
+    bool is_whole = strlen(name) < sizeof signature->params[0].name;
+    for (uint32_t i = 0; is_whole && name[0] != '\0' && i < signature->param_count; i++) {
+        if (strcmp(signature->params[i].name, name) == 0) {
+            return fail_at(parser, at, "the name '%.40s' is there twice", name);
+        }
+    }
+    return GPULUA_OK;
+}
+
+/* `proto`, as it was parsed, under its name, at so many bytes from the begin of what it is in. */
+static gpulua_status add_value(struct parser *parser, const char *at, const struct scope *scope,
+                               const char *name, const struct gpu_param *proto,
+                               uint32_t byte_offset) {
+    char full[sizeof scope->path + sizeof proto->name];
+    struct gpu_param *param = NULL;
+    gpulua_status status = add_param(parser, at, &param);
+    if (status == GPULUA_OK) {
+        status = add_part(parser, at, GPU_PART_VALUE, name, "");
+    }
+    snprintf(full, sizeof full, "%s%s", scope->path, name);
+    if (status == GPULUA_OK) {
+        status = check_name(parser, at, full);
+    }
+    if (status == GPULUA_OK) {
+        *param = *proto;
+        param->byte_offset = byte_offset;
+        copy_cut(param->name, sizeof param->name, full, strlen(full));
+        parser->signature->param_count++;
+    }
+    return status;
+}
+
+static void enter(struct scope *inner, const struct scope *outer, const char *name) {
+    char full[sizeof outer->path + 64];
+    snprintf(full, sizeof full, "%s%s.", outer->path, name);
+    copy_cut(inner->path, sizeof inner->path, full, strlen(full));
+    inner->depth = outer->depth + 1;
+    inner->count = 0;
+}
+
+/* A value of one or several lanes, which CUDA has as structures. */
+static gpulua_status add_lanes(struct parser *parser, const char *at, const struct scope *scope,
+                               const char *name, const struct gpu_param *proto,
+                               uint32_t byte_offset) {
+    static const char *const lane_names[] = {"x", "y", "z", "w"};
+    if (proto->lanes == 1) {
+        return add_value(parser, at, scope, name, proto, byte_offset);
+    }
+    struct gpu_param lane = *proto;
+    char text[sizeof proto->text];
+    snprintf(text, sizeof text, "%sx%u", gpu_type_name(proto->type), proto->lanes);
+    struct scope inner;
+    enter(&inner, scope, name);
+    lane.lanes = 1;
+    gpulua_status status = add_part(parser, at, GPU_PART_OPEN, name, text);
+    for (uint32_t i = 0; i < proto->lanes && status == GPULUA_OK; i++) {
+        status =
+            add_value(parser, at, &inner, lane_names[i], &lane, byte_offset + i * lane.byte_count);
+    }
+    return status != GPULUA_OK ? status : add_part(parser, at, GPU_PART_CLOSE, "", "");
+}
+
+/* "[16]", if it is there. 0: it is not. */
+static gpulua_status parse_length(struct parser *parser, uint32_t *length) {
+    *length = 0;
+    if (*parser->at != '[') {
+        return GPULUA_OK;
+    }
+    const char *start = ++parser->at;
+    const char *end = strchr(start, ']');
+    if (end == NULL) {
+        return fail_at(parser, start, "a ']' was expected");
+    }
+    parser->at = end + 1;
+    skip_blanks(parser);
+    return parse_number(parser, start, end, GPU_PARAMS_MAX, length);
+}
+
+/* Behind its type: what is passed by value, perhaps several times. */
+static gpulua_status parse_values(struct parser *parser, const char *at, const struct scope *scope,
+                                  const char *name, const struct gpu_param *proto,
+                                  struct extent *extent) {
+    uint32_t length, lanes_bytes = proto->byte_count * proto->lanes;
+    gpulua_status status = parse_length(parser, &length);
+    if (status == GPULUA_OK && length > 0 && scope->depth == 0) {
+        return fail_at(parser, at, "an array is possible only in a structure");
+    }
+    /* float3 is three floats; the others are aligned to all of theirs, up to 16 bytes. */
+    extent->alignment = proto->lanes == 3   ? proto->byte_count
+                        : lanes_bytes > 16u ? 16u
+                                            : lanes_bytes;
+    extent->byte_count = lanes_bytes * (length > 0 ? length : 1);
+    if (status != GPULUA_OK || length == 0) {
+        return status != GPULUA_OK ? status : add_lanes(parser, at, scope, name, proto, 0);
+    }
+    char text[sizeof proto->text + 16];
+    snprintf(text, sizeof text, proto->lanes > 1 ? "%sx%u[%u]" : "%s%.0u[%u]",
+             gpu_type_name(proto->type), proto->lanes > 1 ? proto->lanes : 0u, length);
+    struct scope inner;
+    enter(&inner, scope, name);
+    status = add_part(parser, at, GPU_PART_OPEN, name, text);
+    for (uint32_t i = 0; i < length && status == GPULUA_OK; i++) {
+        char element[16];
+        snprintf(element, sizeof element, "%u", i + 1);
+        status = add_lanes(parser, at, &inner, element, proto, i * lanes_bytes);
+    }
+    return status != GPULUA_OK ? status : add_part(parser, at, GPU_PART_CLOSE, "", "");
+}
+
+static gpulua_status parse_item(struct parser *parser, struct scope *scope, struct extent *extent);
+
+/* Lays what was parsed out behind `*end_bytes`, as a C struct would. */
+static gpulua_status place(struct parser *parser, const char *start, const struct extent *extent,
+                           uint32_t *end_bytes) {
+    uint32_t offset = (*end_bytes + extent->alignment - 1) & ~(extent->alignment - 1);
+    if (offset + extent->byte_count > GPU_ARGS_BYTES_MAX) {
+        return fail_at(parser, start, "the arguments take more than %u bytes", GPU_ARGS_BYTES_MAX);
+    }
+    for (uint32_t i = extent->first; i < parser->signature->param_count; i++) {
+        parser->signature->params[i].byte_offset += offset;
+    }
+    *end_bytes = offset + extent->byte_count;
+    return GPULUA_OK;
+}
+
+/* At its '{'. */
+static gpulua_status parse_structure(struct parser *parser, const struct scope *scope,
+                                     const char *name, struct extent *extent) {
+    struct scope inner;
+    enter(&inner, scope, name);
+    if (inner.depth > DEPTH_MAX) {
+        return fail_at(parser, parser->at, "structures in more than %u others", DEPTH_MAX - 1);
+    }
+    gpulua_status status = add_part(parser, parser->at, GPU_PART_OPEN, name, "");
+    *extent = (struct extent){.first = parser->signature->param_count, .alignment = 1};
+    do {
+        parser->at++; /* the '{' or ',' */
+        skip_blanks(parser);
+        const char *start = parser->at;
+        struct extent field = {0};
+        if (status == GPULUA_OK) {
+            status = parse_item(parser, &inner, &field);
+        }
+        if (status == GPULUA_OK) {
+            status = place(parser, start, &field, &extent->byte_count);
+        }
+        extent->alignment =
+            field.alignment > extent->alignment ? field.alignment : extent->alignment;
+    } while (status == GPULUA_OK && *parser->at == ',');
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    if (*parser->at != '}') {
+        return fail_at(parser, parser->at, "',' or '}' was expected");
+    }
+    parser->at++;
+    skip_blanks(parser);
+    extent->byte_count = (extent->byte_count + extent->alignment - 1) & ~(extent->alignment - 1);
+    return add_part(parser, parser->at, GPU_PART_CLOSE, "", "");
+}
+
+static gpulua_status parse_item(struct parser *parser, struct scope *scope, struct extent *extent) {
+    struct gpu_param proto = {0};
+    char name[sizeof proto.name] = "";
+    extent->first = parser->signature->param_count;
+    extent->alignment = 1;
+    skip_blanks(parser);
+    const char *at = parser->at;
+    struct word word = take_word(parser);
+    scope->count++;
+    if (word.length > 0 && *parser->at == ':') {
+        copy_cut(name, sizeof name, word.start, (size_t)word.length);
+        parser->at++;
+        skip_blanks(parser);
+        word = (struct word){parser->at, 0};
+        if (*parser->at != '?' && *parser->at != '{') {
+            word = take_word(parser);
+        }
+    } else if (scope->depth > 0 || *parser->at == '{') { /* parts have names in any case */
+        snprintf(name, sizeof name, "%u", scope->count);
+    }
+    if (word.length == 0 && *parser->at == '{') {
+        return parse_structure(parser, scope, name, extent);
+    }
+    if (*parser->at == '?' && scope->depth == 0) {
+        if (word.length > 0) {
+            return fail_at(parser, parser->at, "a ':' or ',' was expected");
+        }
+        gpulua_status status = parse_unsupported(parser, &proto, &extent->alignment);
+        extent->byte_count = proto.byte_count;
+        return status != GPULUA_OK ? status : add_value(parser, at, scope, name, &proto, 0);
+    }
+    gpulua_status status = parse_type(parser, word, &proto, &extent->alignment);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    if (proto.kind == GPU_PARAM_SCALAR) {
+        if (proto.lanes > 1 && name[0] == '\0') {
+            snprintf(name, sizeof name, "%u", scope->count);
+        }
+        return parse_values(parser, at, scope, name, &proto, extent);
+    }
+    if (proto.kind == GPU_PARAM_UNSUPPORTED && scope->depth > 0) {
+        return fail_at(parser, at, "a " GPU_REPORT_CONTEXT_NAME " is the last parameter");
+    }
+    extent->byte_count = proto.byte_count;
+    return add_value(parser, at, scope, name, &proto, 0);
+}
+
+static gpulua_status parse_all(struct parser *parser) {
+    struct gpu_signature *signature = parser->signature;
+    struct scope scope = {.depth = 0};
     skip_blanks(parser);
     while (*parser->at != '\0') {
         skip_blanks(parser);
         const char *start = parser->at;
-        if (signature->param_count == GPU_PARAMS_MAX) {
-            return fail_at(parser, start, "more than %u parameters", GPU_PARAMS_MAX);
-        }
-        struct gpu_param *param = &signature->params[signature->param_count];
-        uint32_t alignment = 1;
-        gpulua_status status = parse_param(parser, signature, param, &alignment);
+        struct extent extent;
+        gpulua_status status = parse_item(parser, &scope, &extent);
         if (status == GPULUA_OK) {
-            status = place(parser, start, param, alignment, signature);
+            status = place(parser, start, &extent, &signature->args_bytes);
         }
         if (status != GPULUA_OK) {
             return status;
         }
-        if (is_context(param, alignment)) {
+        struct gpu_param *first = &signature->params[extent.first];
+        for (uint32_t i = extent.first; i < signature->param_count; i++) {
+            signature->params[i].number = (uint16_t)scope.count;
+            signature->params[i].whole_offset = signature->args_bytes - extent.byte_count;
+            signature->params[i].whole_bytes = extent.byte_count;
+        }
+        if (is_context(first, extent.alignment)) {
             if (*parser->at != '\0') {
                 return fail_at(parser, start,
                                "a " GPU_REPORT_CONTEXT_NAME " is the last parameter");
             }
             signature->has_context = true;
+            signature->param_count--;
+            parser->part_count--;
             return GPULUA_OK;
         }
-        signature->param_count++;
+        signature->number_count++;
         if (*parser->at == '\0') {
             return GPULUA_OK;
         }
@@ -356,23 +572,51 @@ static gpulua_status parse_all(struct parser *parser, struct gpu_signature *sign
     return GPULUA_OK;
 }
 
+static bool has_gaps(const struct gpu_signature *signature) {
+    uint32_t bytes = 0;
+    for (uint32_t i = 0; i < signature->param_count + signature->has_context; i++) {
+        bytes += signature->params[i].byte_count;
+    }
+    return bytes != signature->args_bytes;
+}
+
+/* What was parsed, in memory of its size. */
+static struct gpu_signature *pack(const struct parser *parser) {
+    const struct gpu_signature *from = parser->signature;
+    size_t param_count = from->param_count + from->has_context;
+    size_t part_count = parser->has_parts ? parser->part_count : 0;
+    size_t bytes = sizeof *from + param_count * sizeof from->params[0];
+    struct gpu_signature *packed = malloc(bytes + part_count * sizeof *parser->parts);
+    if (packed != NULL) {
+        memcpy(packed, from, bytes);
+        packed->has_gaps = has_gaps(from);
+        packed->part_count = (uint32_t)part_count;
+        if (part_count > 0) {
+            memcpy((uint8_t *)packed + bytes, parser->parts, part_count * sizeof *parser->parts);
+        }
+    }
+    return packed;
+}
+
 gpulua_status gpu_signature_parse(const char *text, struct gpu_signature **signature,
                                   struct gpu_error *error) {
-    /* One parameter more than commas in the text is the most there can be. */
-    size_t room = 1;
-    for (const char *at = text; *at != '\0' && room < GPU_PARAMS_MAX; at++) {
-        room += *at == ',';
+    struct parser parser = {.text = text, .at = text, .error = error};
+    /* One more than may be counted: the gpulua_ctx. */
+    parser.signature = calloc(1, sizeof *parser.signature +
+                                     (GPU_PARAMS_MAX + 1) * sizeof parser.signature->params[0]);
+    parser.parts = calloc(PARTS_MAX, sizeof *parser.parts);
+    gpulua_status status = GPULUA_OUT_OF_MEMORY;
+    struct gpu_signature *packed = NULL;
+    if (parser.signature != NULL && parser.parts != NULL) {
+        status = parse_all(&parser);
+        packed = status == GPULUA_OK ? pack(&parser) : NULL;
     }
-    struct gpu_signature *parsed = calloc(1, sizeof *parsed + room * sizeof parsed->params[0]);
-    if (parsed == NULL) {
-        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a signature");
+    if (packed != NULL) {
+        *signature = packed;
+    } else if (status == GPULUA_OK || status == GPULUA_OUT_OF_MEMORY) {
+        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a signature");
     }
-    struct parser parser = {text, text, error};
-    gpulua_status status = parse_all(&parser, parsed);
-    if (status != GPULUA_OK) {
-        free(parsed);
-        return status;
-    }
-    *signature = parsed;
-    return GPULUA_OK;
+    free(parser.signature);
+    free(parser.parts);
+    return status;
 }

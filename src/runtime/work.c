@@ -353,8 +353,7 @@ static gpulua_status check_shape(const struct gpu_launch *launch, struct gpu_err
 
 static const char *describe(const struct gpu_launch *launch, const struct gpu_param *param,
                             char *text, size_t text_bytes) {
-    unsigned number = (unsigned)(param - launch->kernel->signature->params) + 1;
-    snprintf(text, text_bytes, "argument %u%s%s%s of kernel '%s'", number,
+    snprintf(text, text_bytes, "argument %u%s%s%s of kernel '%s'", param->number,
              param->name[0] ? " (" : "", param->name, param->name[0] ? ")" : "",
              gpu_kernel_name(launch->kernel));
     return text;
@@ -545,7 +544,7 @@ static uint32_t write_uses(const struct gpu_launch *launch, uint8_t *payload,
         struct wire_use use = {.address = address_of(ref),
                                .bytes = ref->byte_count,
                                .access = signature->params[i].access,
-                               .param = i};
+                               .param = signature->params[i].number - 1u};
         memcpy(payload + offset, &use, sizeof use);
         offset += (uint32_t)sizeof use;
         record->u.launch.use_count++;

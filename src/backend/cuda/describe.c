@@ -79,6 +79,9 @@ static const char section_tail[] =
     "template <class gpulua_t>\n"
     "__device__ constexpr void gpulua_put_param(gpulua_out &gpulua_o, gpulua_tag<gpulua_t>) {\n"
     "  const char *gpulua_s = gpulua_scalar(gpulua_tag<gpulua_t>());\n"
+    "  if (!gpulua_s && alignof(gpulua_t) <= 16) {\n"
+    "    gpulua_s = gpulua_vector(gpulua_tag<gpulua_t>());\n"
+    "  }\n"
     "  if (gpulua_s) { gpulua_put(gpulua_o, gpulua_s); }\n"
     "  else { gpulua_put_other<gpulua_t>(gpulua_o); }\n"
     "}\n"
@@ -138,7 +141,7 @@ static const char section_tail[] =
     "  return gpulua_x;\n"
     "}\n";
 
-/* The types of backend.h: scalars by value and behind pointers, vectors behind pointers. */
+/* The types of backend.h: scalars and vectors, by value and behind pointers. */
 struct type_name {
     const char *c, *name;
 };

@@ -225,12 +225,8 @@ static void find_label(struct search *search, const char *name) {
     }
 }
 
-/* "label.param", "label#3.param" */
-static void find_param_of(struct search *search, const char *name) {
-    const char *dot = strrchr(name, '.');
-    if (!dot || dot == name) {
-        return;
-    }
+/* "label.param", "label#3.param", where the parameter begins behind `dot`. */
+static void find_param_at(struct search *search, const char *name, const char *dot) {
     size_t bytes = (size_t)(dot - name);
     uint64_t wanted = 0;
     const char *sharp = memrchr(name, '#', bytes); /* a label may have some of its own */
@@ -268,6 +264,14 @@ static void find_param_of(struct search *search, const char *name) {
         char text[200];
         snprintf(text, sizeof text, "'%.*s#%u.%s'", (int)bytes, name, occurrence, dot + 1);
         list_add(&search->candidates, text);
+    }
+}
+
+/* Labels may have dots, and so have the parts of structures. */
+static void find_param_of(struct search *search, const char *name) {
+    const char *dot = strrchr(name, '.');
+    for (; dot && dot != name; dot = memrchr(name, '.', (size_t)(dot - name))) {
+        find_param_at(search, name, dot);
     }
 }
 

@@ -477,10 +477,9 @@ function device:close() end
 ---@field seconds? number For `slow`, from 0 to 1e9; 1 by default.
 
 ---The functions of `device:hooks`. All of an operation get the same table. The first two are called in the middle of
----the call that asks for it, the others from the loop or at the end of a wait, those of one stream in their order, those
----of several in any.
----`after_complete` is told with what it has failed (nil: it has not), the seconds since `before_enqueue`, and those on
----the device, where that is known (`trace = true`).
+---the call that asks for it, the others from the loop or at the end of a wait: ends on one stream in their order, ends
+---on several in any. `after_complete` is told with what it has failed (nil: it has not), the seconds since
+---`before_enqueue`, and those on the device, where that is known (`trace = true`).
 ---@class gpulua.hooks
 ---@field before_enqueue? fun(info: gpulua.hook_info) The call asks for it.
 ---@field after_enqueue? fun(info: gpulua.hook_info, err: gpulua.error?) The device has it, or it was refused with err.

@@ -9,8 +9,13 @@ buffer.
 
 A signature by hand says it more narrowly, or where no prototype does (PTX, cubins): a list of `name: type`, where a
 type is an element type, or `in`, `out` or `inout`, an element type and `*`. `out` is written, and never read before it
-is written. A structure cannot be given by value: the kernel takes its fields one by one, or a pointer to one
-(`const Params *p`, by hand `p: in void*`) that lies in a buffer of u8, written with `string.pack`.
+is written.
+
+A vector by value (`float4`, in a signature `f32x4`) is a table of its elements, `{ 1, 2, 3, 4 }` or with x, y, z and w.
+A structure by value needs a signature by hand, where its fields stand in braces, in their order:
+`p: { dt: f32, m: f32[16], x: in f32* }`. A launch is given a table of them, by name or in order; graphs know them as
+`p.dt`. Instead of tables all parts may stand one after the other. A pointer to a structure (`const Params *p`, by hand
+`p: in void*`) takes a buffer of u8, written with `string.pack`.
 
 A kernel with a `gpulua_ctx` from `<gpulua_kernel.h>` for its last parameter can fail its operation with a message of
 its own (`gpulua_check`); scripts do not pass it.
@@ -30,6 +35,18 @@ local module = {}
 ---local x = dev:buffer("i32", 4)
 ---set:launch(4, 4, x)
 ---print(x:read(4)[1], set:signature())       --> 7	n: i32, x: out i32*
+---```
+---
+---A structure by value:
+---
+---```lua
+---local mod = dev:compile [[
+---  struct Line { float *y; float slope, at_0; };
+---  extern "C" __global__ void line(Line l) { int i = threadIdx.x; l.y[i] = l.slope * i + l.at_0; }]]
+---local line = mod:kernel("line", "l: { y: out f32*, slope: f32, at_0: f32 }")
+---local y = dev:buffer("f32", 3)
+---line:launch(3, { y = y, slope = 2, at_0 = 0.5 })
+---print(y:read(3, 3)[1])                     --> 4.5
 ---```
 ---
 ---Waits: no.

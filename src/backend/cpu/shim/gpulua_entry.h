@@ -72,12 +72,15 @@ template <class T> struct gpulua_size {
 };
 template <> struct gpulua_size<void> { static constexpr unsigned bytes = 0, alignment = 1; };
 
-// Vectors by value are not scalars: only pointers to them have a name in signatures.
+// Of classes, vectors alone have a name in signatures.
 template <class T> struct gpulua_param {
     static cpu_type_facts facts() {
-        constexpr bool is_known = gpulua_element<T>::code != nullptr && __is_class(T) == false;
-        return {is_known ? gpulua_element<T>::code : nullptr, gpulua_spelling<T>(), 1,
-                is_known ? CPU_PARAM_SCALAR : CPU_PARAM_OTHER, sizeof(T), alignof(T)};
+        typedef gpulua_element<T> element;
+        constexpr bool is_known =
+            element::code != nullptr && (__is_class(T) == false || element::lanes > 1);
+        return {is_known ? element::code : nullptr, gpulua_spelling<T>(),
+                is_known ? element::lanes : 1, is_known ? CPU_PARAM_SCALAR : CPU_PARAM_OTHER,
+                sizeof(T), alignof(T)};
     }
 };
 template <class T> struct gpulua_param<T *> {

@@ -1,0 +1,179 @@
+-- Structures and vectors by value: what a signature says of them, and what a launch is given.
+
+local support = require "spec.support"
+local one <const> = support.one
+
+describe("a structure by value", function()
+  local dev, mod, by_pair, all, x, out
+
+  local source <const> = [[
+    struct Pair { int *p; int n; };
+    struct Params { float dt; double k; signed char n; float m[3]; Pair pair; float4 v; uchar4 c[2]; };
+    extern "C" __global__ void by_pair(Pair pair, int by) {
+      for (int i = 0; i < pair.n; i++) pair.p[i] += by;
+    }
+    extern "C" __global__ void all(char c, Params q, float *out, int last) {
+      out[0] = c; out[1] = q.dt; out[2] = q.k; out[3] = q.n; out[4] = q.m[0]; out[5] = q.m[2];
+      out[6] = q.pair.n; out[7] = q.v.x; out[8] = q.v.w; out[9] = q.c[0].y; out[10] = q.c[1].w; out[11] = last;
+      q.pair.p[0] = 77;
+    }
+    extern "C" __global__ void vectors(float4 a, char z, float3 b, int2 c, uchar4 d, double2 e, float *out) {
+      out[0] = a.x; out[1] = a.w; out[2] = z; out[3] = b.x; out[4] = b.z; out[5] = c.y; out[6] = d.w; out[7] = e.y;
+    }
+  ]]
+  local params <const> = "q: {dt: f32, k: f64, n: i8, m: f32[3], pair: {p: inout i32*, n: i32}, v: f32x4, c: u8x4[2]}"
+
+  setup(function()
+    dev = support.open()
+    mod = dev:compile(source)
+    by_pair = mod:kernel("by_pair", "pair: { p: inout i32*, n: i32 }, by: i32")
+    all = mod:kernel("all", "c: i8, " .. params .. ", out: out f32*, last: i32")
+  end)
+  before_each(function()
+    x, out = dev:buffer("i32", 4):fill(1), dev:buffer("f32", 12):fill(0)
+  end)
+  teardown(support.close_all)
+
+  local function whole()
+    return { dt = 0.5, k = 1.5, n = -3, m = { 4, 5, 6 }, pair = { p = x, n = 9 }, v = { x = 1, y = 2, z = 3, w = 4 },
+      c = { { 1, 2, 3, 4 }, { 5, 6, 7, 250 } } }
+  end
+
+  it("is a table, by name or in order, or its parts one after the other", function()
+    by_pair:launch(one, { p = x, n = 2 }, 10)
+    assert.are.same({ 11, 11, 1, 1 }, x:read())
+    by_pair:launch(one, { x, 3 }, 10)
+    assert.are.same({ 21, 21, 11, 1 }, x:read())
+    by_pair:launch(one, { x, n = 1 }, 10)
+    assert.are.same({ 31, 21, 11, 1 }, x:read())
+    by_pair:launch(one, x, 4, 10)
+    assert.are.same({ 41, 31, 21, 11 }, x:read())
+  end)
+
+  it("lies as the compiler lays it out, with what is in it", function()
+    all:launch(one, 5, whole(), out, 99)
+    assert.are.same({ 5, 0.5, 1.5, -3, 4, 6, 9, 1, 4, 2, 250, 99 }, out:read())
+    assert.are.same({ 77, 1 }, x:read(1, 2))
+    assert.equal("c: i8, " .. params .. ", out: out f32*, last: i32", all:signature())
+    assert.equal("pair: {p: inout i32*, n: i32}, by: i32", by_pair:signature())
+    assert.equal("{in i32*, n: i32}, i32", mod:kernel("by_pair", "{ in i32*, n: i32 }, i32"):signature())
+  end)
+
+  it("has buffers like any other argument: waited for, refused when they are closed, NULL", function()
+    local slow, late = dev:stream {}, dev:stream {}
+    for by = 1, 20 do
+      by_pair:launch({ grid = 1, block = 1, stream = by % 2 == 0 and slow or late }, { p = x, n = 4 }, by)
+    end
+    assert.are.same({ 211, 211, 211, 211 }, x:read())
+    by_pair:launch(one, { n = 0 }, 1):await()
+    local gone = dev:buffer("i32", 4)
+    gone:close()
+    support.raises("Closed", { "argument 1 (pair.p)", "by_pair" }, by_pair.launch, by_pair, one, { p = gone, n = 1 }, 1)
+    support.raises("InvalidArgument", { "argument 1 (pair.p)", "i32" }, by_pair.launch, by_pair, one,
+      { p = dev:buffer("f32", 4), n = 1 }, 1)
+  end)
+
+  it("refuses what does not fit, and says where", function()
+    local function refused(part, change)
+      local given = whole()
+      change(given)
+      support.raises("InvalidArgument", part, all.launch, all, one, 5, given, out, 99)
+    end
+    refused({ "argument 2 (q)", "'k' is missing" }, function(q) q.k = nil end)
+    refused({ "argument 2 (q)", "no part 'kk'" }, function(q) q.kk = 1 end)
+    refused({ "argument 2 (q)", "no part '8'" }, function(q) q[8] = 1 end)
+    refused({ "argument 2 (q)", "no part 'boolean'" }, function(q) q[true] = 1 end)
+    refused({ "argument 2 (q)", "'dt' is there twice" }, function(q) q[1] = 1 end)
+    refused({ "argument 2 (q.m)", "'3' is missing" }, function(q) q.m[3] = nil end)
+    refused({ "argument 2 (q.m)", "no part '4'" }, function(q) q.m[4] = 1 end)
+    refused({ "argument 2 (q.m)", "a table expected for a f32[3], got number" }, function(q) q.m = 1 end)
+    refused({ "argument 2 (q.c.2)", "'w' is missing" }, function(q) q.c[2][4] = nil end)
+    refused({ "argument 2 (q.c.2.x)", "256", "u8 expected" }, function(q) q.c[2][1] = 256 end)
+    refused({ "argument 2 (q.pair.p)", "inout i32* expected" }, function(q) q.pair.p = 1 end)
+    refused({ "argument 2 (q.pair)", "structure" }, function(q) q.pair = x end)
+    support.raises("InvalidArgument", { "takes 4 arguments, got 2", params }, all.launch, all, one, 5, whole())
+    assert.are.same({ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, out:read())
+    support.raises("InvalidArgument", { "parameter 1", "structure is 8 bytes", "16 bytes" }, mod.kernel, mod, "by_pair",
+      "pair: { n: i32, m: i32 }, by: i32")
+    support.raises("InvalidArgument", { "1 parameters", "has 2" }, mod.kernel, mod, "by_pair",
+      "pair: { p: inout i32*, n: i32, by: i32 }")
+    support.raises("InvalidArgument", { "signature by hand", "Pair" }, mod.by_pair.launch, mod.by_pair, one, x, 1)
+  end)
+
+  it("runs nothing of the script's: metamethods are not asked", function()
+    local asked = 0
+    local proxy = setmetatable({}, { __index = function() asked = asked + 1 end, __pairs = error, __len = error })
+    support.raises("InvalidArgument", "'n' is missing", by_pair.launch, by_pair, one, proxy, 1)
+    assert.equal(0, asked)
+  end)
+
+  it("has parts that graphs know by name", function()
+    local graph <close> = dev:capture(function()
+      by_pair:launch({ grid = 1, block = 1, label = "my.pair" }, { p = x, n = 4 }, 1)
+    end)
+    graph:launch()
+    graph:bind { ["my.pair.pair.n"] = 2, ["my.pair.by"] = 5 }
+    graph:launch()
+    assert.are.same({ 7, 7, 2, 2 }, x:read())
+    local y = dev:buffer("i32", 4):fill(0)
+    graph:bind { ["my.pair#1.pair.p"] = y }
+    graph:launch()
+    assert.are.same({ 5, 5, 0, 0 }, y:read())
+    support.raises("InvalidArgument", "'my.pair#1.pair.n'", graph.bind, graph, { ["my.pair.pair"] = 1 })
+    local f = dev:graphed(function(n) by_pair:launch(one, { p = y, n = n }, 1) end)
+    for n = 1, 4 do
+      f(n)
+    end
+    assert.are.same({ 9, 8, 2, 1 }, y:read())
+  end)
+
+  it("is told apart where a label and a part could both be meant", function()
+    local graph <close> = dev:capture(function()
+      by_pair:launch({ grid = 1, block = 1, label = "a" }, { p = x, n = 1 }, 1)
+      mod:kernel("by_pair", "p: { p: inout i32*, n: i32 }, by: i32"):launch(
+        { grid = 1, block = 1, label = "a.pair" }, { x, 1 }, 1)
+      mod:kernel("by_pair", "p: { p: inout i32*, n: i32 }, n: i32"):launch(
+        { grid = 1, block = 1, label = "a.pair" }, { x, 1 }, 1)
+    end)
+    support.raises("InvalidArgument", { "'a#1.pair.n'", "'a.pair#2.n'" }, graph.bind, graph, { ["a.pair.n"] = 3 })
+    graph:bind { ["a#1.pair.n"] = 3, ["a.pair#2.n"] = 5 }
+    graph:launch():await()
+    assert.are.same({ 8, 2, 2, 1 }, x:read())
+  end)
+
+  it("is done again from a flight", function()
+    local own = support.open()
+    local again = own:compile(source)
+    local y, z = own:buffer("i32", 4):fill(1), own:buffer("f32", 12):fill(0)
+    again:kernel("by_pair", "pair: { p: inout i32*, n: i32 }, by: i32"):launch(one, { p = y, n = 3 }, 4)
+    again.vectors:launch(one, { 1, 2, 3, 4 }, 0, { 5, 6, 7 }, { 8, 9 }, { 1, 2, 3, 4 }, { 1, 2 }, z)
+    own:synchronize()
+    local file = support.path ".flight"
+    own:flight(file)
+    local program <const> = (os.getenv "GPULUA_BUILD" or "build") .. "/gpulua"
+    local pipe <close> = assert(io.popen(("%s --replay %s 2>&1"):format(program, file)))
+    local output = pipe:read "a"
+    os.remove(file)
+    assert.truthy(output:find("nothing found", 1, true), output)
+    assert.is_nil(output:find("left out", 1, true), output)
+  end)
+
+  it("a vector needs no signature by hand", function()
+    assert.equal("a: f32x4, z: i8, b: f32x3, c: i32x2, d: u8x4, e: f64x2, out: inout f32*", mod.vectors:signature())
+    mod.vectors:launch(one, { 1, 2, 3, 4 }, -1, { x = 5, y = 6, z = 7 }, { 8, 9 }, { 1, 2, 3, 250 }, { 1.5, 2.5 }, out)
+    assert.are.same({ 1, 4, -1, 5, 7, 9, 250, 2.5 }, out:read(1, 8))
+    support.raises("InvalidArgument", { "argument 1 (a)", "a table expected for a f32x4, got number" },
+      mod.vectors.launch, mod.vectors, one, 1, 2, { 5, 6, 7 }, { 8, 9 }, { 1, 2, 3, 4 }, { 1, 2 }, out)
+    support.raises("InvalidArgument", { "argument 3 (b)", "no part 'w'" }, mod.vectors.launch, mod.vectors, one,
+      { 1, 2, 3, 4 }, 2, { x = 5, y = 6, z = 7, w = 1 }, { 8, 9 }, { 1, 2, 3, 4 }, { 1, 2 }, out)
+  end)
+
+  it("is checked like any other argument in check mode", function()
+    local checked = support.open { check = true }
+    local k = checked:compile(source):kernel("by_pair", "pair: { p: in i32*, n: i32 }, by: i32")
+    local y = checked:buffer("i32", 4):fill(1)
+    support.raises("UndeclaredAccess", { "argument 1", "pair" }, function()
+      k:launch(one, { p = y, n = 2 }, 1):await()
+    end)
+  end)
+end)
