@@ -61,6 +61,23 @@ describe("kernel", function()
       support.raises("InvalidArgument", { "saxpi", "saxpy" }, mod.kernel, mod, "saxpi")
     end)
 
+    it("takes enumerations as the numbers that they are kept as", function()
+      local mod = dev:compile [[
+        enum way { forth, back };
+        enum class wide : unsigned char { none, some = 200 };
+        enum exact : unsigned { zero };
+        extern "C" __global__ void go(way w, wide v, const wide *in, way *out, exact e, const exact *f) {
+          out[0] = w == back ? forth : back;
+          out[1] = v == wide::some && in[0] == wide::some ? back : forth;
+        }
+      ]]
+      assert.equal("w: i32, v: u8, in: in u8*, out: inout i32*, e: u32, f: in u32*", mod.go:signature())
+      local x <close> = dev:upload("u8", { 200 })
+      local y <close> = dev:buffer("i32", 2)
+      mod.go:launch(support.one, 0, 200, x, y, 0, nil)
+      assert.are.same({ 1, 1 }, y:read())
+    end)
+
     it("is needed by hand for structs by value and pointers to pointers", function()
       local mod = dev:compile [[
         struct pair { int *p; int n; };

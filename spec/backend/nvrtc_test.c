@@ -84,10 +84,14 @@ static void scalars_and_pointers(void) {
              "T t[N]; }; __global__ void f(P p, P *q, float **r, E e, X<int, 3> x, X<X<P, 2>, 1> "
              "*y, float4 v, void (*g)(int, int), int (*rows)[3]) {}",
              "",
-             "kernel f p: ?P/16/8, q: ?P*/8/8, r: ?float**/8/8, e: ?E/4/4, x: ?X<int,3>/12/4, y: "
+             "kernel f p: ?P/16/8, q: ?P*/8/8, r: ?float**/8/8, e: i32, x: ?X<int,3>/12/4, y: "
              "?X<X<P,2>,1>*/8/8, v: f32x4, g: ?void (*)(int,int)/8/8, rows: ?int "
              "(*)[3]/8/8\n",
              "what needs a signature by hand");
+    describe(
+        "enum way { forth, back }; enum exact : unsigned { z }; enum class wide : unsigned char "
+        "{ y }; __global__ void f(way w, way *v, exact e, const wide *p, wide q) {}",
+        "", "kernel f w: i32, v: inout i32*, e: u32, p: in u8*, q: u8\n", "enumerations");
 }
 
 static void names(void) {

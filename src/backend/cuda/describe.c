@@ -76,9 +76,15 @@ static const char section_head[] =
 
 /* Behind the tables of types. */
 static const char section_tail[] =
+    /* An enumeration is the number that it is kept as. */
+    "template <class gpulua_t, bool = __is_enum(gpulua_t)> struct gpulua_number {\n"
+    "  typedef gpulua_t type; };\n"
+    "template <class gpulua_t> struct gpulua_number<gpulua_t, true> {\n"
+    "  typedef __underlying_type(gpulua_t) type; };\n"
     "template <class gpulua_t>\n"
     "__device__ constexpr void gpulua_put_param(gpulua_out &gpulua_o, gpulua_tag<gpulua_t>) {\n"
-    "  const char *gpulua_s = gpulua_scalar(gpulua_tag<gpulua_t>());\n"
+    "  typedef typename gpulua_number<gpulua_t>::type gpulua_u;\n"
+    "  const char *gpulua_s = gpulua_scalar(gpulua_tag<gpulua_u>());\n"
     "  if (!gpulua_s && alignof(gpulua_t) <= 16) {\n"
     "    gpulua_s = gpulua_vector(gpulua_tag<gpulua_t>());\n"
     "  }\n"
@@ -87,7 +93,7 @@ static const char section_tail[] =
     "}\n"
     "template <class gpulua_t>\n"
     "__device__ constexpr void gpulua_put_param(gpulua_out &gpulua_o, gpulua_tag<gpulua_t *>) {\n"
-    "  typedef typename gpulua_plain<gpulua_t>::type gpulua_u;\n"
+    "  typedef typename gpulua_number<typename gpulua_plain<gpulua_t>::type>::type gpulua_u;\n"
     "  const char *gpulua_s = gpulua_scalar(gpulua_tag<gpulua_u>());\n"
     "  if (!gpulua_s) { gpulua_s = gpulua_vector(gpulua_tag<gpulua_u>()); }\n"
     "  if (!gpulua_s) { gpulua_put_other<gpulua_t *>(gpulua_o); return; }\n"

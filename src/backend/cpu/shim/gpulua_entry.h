@@ -72,10 +72,23 @@ template <class T> struct gpulua_size {
 };
 template <> struct gpulua_size<void> { static constexpr unsigned bytes = 0, alignment = 1; };
 
+// An enumeration is the number that it is kept as: on a GPU an int, unless its text says another
+// type or its values need one.
+template <class T> struct gpulua_signed { typedef T type; };
+template <> struct gpulua_signed<unsigned> { typedef int type; };
+template <class T, class = void> struct gpulua_kept {
+    typedef typename gpulua_signed<__underlying_type(T)>::type type;
+};
+template <class T> struct gpulua_kept<T, decltype(void(T{0}))> { // possible if a type is said
+    typedef __underlying_type(T) type;
+};
+template <class T, bool = __is_enum(T)> struct gpulua_number { typedef T type; };
+template <class T> struct gpulua_number<T, true> : gpulua_kept<T> {};
+
 // Of classes, vectors alone have a name in signatures.
 template <class T> struct gpulua_param {
     static cpu_type_facts facts() {
-        typedef gpulua_element<T> element;
+        typedef gpulua_element<typename gpulua_number<T>::type> element;
         constexpr bool is_known =
             element::code != nullptr && (__is_class(T) == false || element::lanes > 1);
         return {is_known ? element::code : nullptr, gpulua_spelling<T>(),
@@ -85,7 +98,8 @@ template <class T> struct gpulua_param {
 };
 template <class T> struct gpulua_param<T *> {
     static cpu_type_facts facts() {
-        typedef gpulua_element<typename gpulua_remove_cv<T>::type> element;
+        typedef gpulua_element<
+            typename gpulua_number<typename gpulua_remove_cv<T>::type>::type> element;
         return {element::code, gpulua_spelling<T *>(), element::lanes,
                 element::code == nullptr    ? CPU_PARAM_OTHER
                 : gpulua_is_const<T>::value ? CPU_PARAM_IN
