@@ -107,6 +107,44 @@ describe("a structure by value", function()
     assert.equal(0, asked)
   end)
 
+  it("holds its kernel while names become strings: a finaliser may close it", function()
+    local output, code = support.script [[
+      local gpu = require "gpulua"
+      local dev = gpu.device()
+      local fields, given = {}, {}
+      for i = 1, 40 do
+        fields[i], given[i] = ("unheard_of_%d: f32"):format(i), i
+      end
+      local mod = dev:compile [=[
+        struct Many { float a[40]; };
+        extern "C" __global__ void many(Many m, float *out) { out[0] = m.a[39]; }]=]
+      local k = mod:kernel("many", "m: {" .. table.concat(fields, ", ") .. "}, out: out f32*")
+      local out, launch = dev:buffer("f32", 1), k.launch
+      collectgarbage("incremental", 100, 1000, 1)
+      setmetatable({}, { __gc = function() k:close() end })
+      for _ = 1, 100000 do
+        local ok, why = pcall(launch, k, 1, given, out)
+        if not ok then
+          print(why.code)
+          break
+        end
+      end
+    ]]
+    assert.equal(0, code, output)
+    assert.equal("Closed\n", output)
+  end)
+
+  it("of one value needs no table, however deep, and is done again from a flight like that", function()
+    local single = dev:compile [[
+      struct In { float x[1]; }; struct Out { In in; };
+      extern "C" __global__ void single(Out s, float *out) { out[0] = s.in.x[0]; }]]
+    local k = single:kernel("single", "s: {in_: {x: f32[1]}}, out: out f32*")
+    for i, given in ipairs { 1, { 2 }, { { 3 } }, { { { 4 } } } } do
+      k:launch(one, given, out)
+      assert.are.same({ i }, out:read(1, 1))
+    end
+  end)
+
   it("has parts that graphs know by name", function()
     local graph <close> = dev:capture(function()
       by_pair:launch({ grid = 1, block = 1, label = "my.pair" }, { p = x, n = 4 }, 1)
@@ -119,6 +157,11 @@ describe("a structure by value", function()
     graph:bind { ["my.pair#1.pair.p"] = y }
     graph:launch()
     assert.are.same({ 5, 5, 0, 0 }, y:read())
+    local unnamed <close> = dev:capture(function()
+      mod:kernel("by_pair", "q: { inout i32*, i32 }, i32"):launch({ grid = 1, block = 1, label = "u.q" }, { y, 1 }, 0)
+    end)
+    support.raises("InvalidArgument", "'u.q#1.2'", unnamed.bind, unnamed, { ["u.q.3"] = 1 }) -- counted as in errors
+    unnamed:bind { ["u.q.2"] = 0, ["u.q#1.q.2"] = 1 }
     support.raises("InvalidArgument", "'my.pair#1.pair.n'", graph.bind, graph, { ["my.pair.pair"] = 1 })
     local f = dev:graphed(function(n) by_pair:launch(one, { p = y, n = n }, 1) end)
     for n = 1, 4 do

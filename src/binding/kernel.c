@@ -307,14 +307,21 @@ static void push_next(lua_State *L, struct level *levels, int level, const char 
     lua_remove(L, lua_isnil(L, -1) ? -1 : -2);
 }
 
-/* A part that is one value needs no table around it. */
+/* What is one value, however deep, needs no table around it. */
 static bool is_single(const struct gpu_part *opened) {
-    return opened[1].kind == GPU_PART_VALUE && opened[2].kind == GPU_PART_CLOSE;
+    const struct gpu_part *end = behind(opened);
+    int values = 0;
+    for (const struct gpu_part *part = opened; part < end; part++) {
+        values += part->kind == GPU_PART_VALUE;
+    }
+    return values == 1;
 }
 
-/* Of arguments that are tables, vectors and structures, the parts become arguments. Raw: nothing of
- * the script's runs. */
-static void spread(lua_State *L, const struct gpu_signature *signature) {
+/* Of arguments that are tables, vectors and structures, the parts become arguments, how many is
+ * returned. Raw: no metamethod runs. Names are strings of Lua's, so finalisers may: the kernel is
+ * held. */
+static int spread(lua_State *L, struct gpulua *g) {
+    const struct gpu_signature *signature = hold_kernel(L, g)->signature;
     const struct gpu_part *part = gpu_signature_parts(signature);
     const struct gpu_part *end = part + signature->part_count;
     const struct gpu_param *param = signature->params;
@@ -342,7 +349,7 @@ static void spread(lua_State *L, const struct gpu_signature *signature) {
             check_parts(L, levels, level, param->number);
             lua_replace(L, slots + level);
         } else if (is_single(part)) {
-            part++;
+            part = behind(part) - 2; /* what closes it comes next */
             param++;
         } else {
             const char *what = part->text[0] ? part->text : "structure";
@@ -354,7 +361,9 @@ static void spread(lua_State *L, const struct gpu_signature *signature) {
     for (uint32_t i = 0; i < signature->param_count; i++) {
         lua_copy(L, slots + LEVELS_MAX + 1 + (int)i, 3 + (int)i);
     }
-    lua_settop(L, 2 + (int)signature->param_count);
+    int count = (int)signature->param_count;
+    lua_settop(L, 2 + count);
+    return count;
 }
 
 /* ---- the launch's shape ---- */
@@ -496,8 +505,8 @@ static int kernel_launch(lua_State *L) {
         .arg_count = signature->param_count,
     };
     if (__builtin_expect(signature->part_count > 0, 0) && count == (int)signature->number_count) {
-        spread(L, signature);
-        count = (int)signature->param_count;
+        count = spread(L, g);
+        (void)check_kernel(L, g, 1); /* a finaliser may have closed it: raises */
     }
     if (count != (int)signature->param_count) {
         bad_count(L, g, count);

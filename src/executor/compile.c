@@ -239,6 +239,8 @@ gpulua_status gpu_executor_compile_ahead(struct wire_executor *executor,
         return error->status;
     }
     struct executor_module *row = gpu_executor_row(&executor->modules, record->object);
+    free(job->keep); /* files of the script's, which it has by now */
+    job->keep = NULL;
     compile(executor, job);
     if (job->error.status == GPULUA_OK && load(executor, job, row) != GPULUA_OK) {
         *row = (struct executor_module){0};

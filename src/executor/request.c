@@ -555,7 +555,8 @@ static void take_device_request(struct wire_executor *executor, const struct wir
     free(error.log);
 }
 
-/* What cannot be had now is not missed: it is asked for when its turn comes, and answered then. */
+/* What cannot be had now is not missed: it is asked for when its turn comes, and answered then.
+ * That may have come meanwhile: then what is needed no longer would be made first. */
 static void take_ahead(struct wire_executor *executor, const struct wire_record *record) {
     struct backend_error error = {0};
     if (record->opcode == WIRE_OP_KERNEL_GET) {
@@ -584,7 +585,8 @@ static void take_ahead(struct wire_executor *executor, const struct wire_record 
 void gpu_executor_request(struct wire_executor *executor, const struct wire_record *record) {
     if ((record->flags & WIRE_FLAG_AHEAD) != 0) {
         if (executor->device != NULL &&
-            !atomic_load_explicit(&executor->is_lost, memory_order_relaxed)) {
+            !atomic_load_explicit(&executor->is_lost, memory_order_relaxed) &&
+            atomic_load_explicit(&executor->page->is_in_charge, memory_order_acquire) == 0) {
             take_ahead(executor, record);
         }
     } else if (record->opcode == WIRE_OP_CLOSE) {

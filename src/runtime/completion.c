@@ -631,6 +631,9 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
     if (ended > 0 && device->later) {
         gpu_device_retry_later(device);
     }
+    if (__builtin_expect(device->recovery.unread != NULL, 0)) {
+        gpu_recovery_drop_unread(device, false);
+    }
     gpu_device_run_deferred(device);
     gpu_device_reap_some(device, REAP_AT_POLL);
     device->is_polling = false;

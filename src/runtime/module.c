@@ -221,6 +221,7 @@ static void on_module(struct gpu_op *op, void *user, const struct wire_reply *re
 }
 
 void gpu_modules_close(struct gpu_device *device) {
+    gpu_recovery_drop_unread(device, true);
     for (struct gpu_module *module = device->modules; module; module = module->next) {
         gpu_block_release(module->image);
         module->image = NULL;
@@ -361,8 +362,7 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
     bool is_there =
         device->state == GPU_DEVICE_OPEN ||
         (device->state == GPU_DEVICE_RETURNING && (device->recovery.is_restoring || is_told));
-    if ((device->link && is_there && is_in_use(device, module)) ||
-        gpu_recovery_is_told_late(device, &module->told)) {
+    if (device->link && is_there && is_in_use(device, module)) {
         module->is_deferred = true;
         gpu_device_defer_later(device, &module->release, run_release);
         return;
@@ -376,6 +376,8 @@ static void run_release(struct gpu_device *device, struct gpu_deferred *deferred
         }
         gpu_error_finish(&ignored);
     }
+    gpu_recovery_leave_unread(device, module->image, &module->told);
+    module->image = NULL;
     if (is_told) {
         (void)gpu_recovery_tell(device, &record, &module->told);
     }

@@ -579,6 +579,7 @@ void gpu_recovery_keep_spare(struct gpu_device *device) {
 bool gpu_recovery_tell(struct gpu_device *device, struct wire_record *record,
                        struct gpu_told *told) {
     record->flags |= WIRE_FLAG_AHEAD;
+    gpu_recovery_drop_unread(device, false);
     if (!device->recovery.has_spare || device->is_checked || !device->link ||
         !gpu_wire_link_tell_spare(device->link, record, &told->position)) {
         return false;
@@ -602,9 +603,38 @@ bool gpu_recovery_is_told(const struct gpu_device *device, const struct gpu_told
     return told->spare_seq != 0 && told->spare_seq == device->recovery.spare_seq;
 }
 
-bool gpu_recovery_is_told_late(struct gpu_device *device, const struct gpu_told *told) {
-    return gpu_recovery_is_told(device, told) && device->link && gpu_recovery_is_possible(device) &&
-           !gpu_wire_link_has_taken(device->link, told->position);
+struct gpu_unread {
+    struct gpu_unread *next;
+    struct gpu_block *text; /* retained */
+    struct gpu_told told;
+};
+
+void gpu_recovery_leave_unread(struct gpu_device *device, struct gpu_block *text,
+                               const struct gpu_told *told) {
+    bool is_read = !text || !device->link || !gpu_recovery_is_told(device, told) ||
+                   gpu_wire_link_has_taken(device->link, told->position);
+    struct gpu_unread *unread = is_read ? NULL : malloc(sizeof *unread);
+    if (unread) {
+        *unread = (struct gpu_unread){device->recovery.unread, text, *told};
+        device->recovery.unread = unread;
+    } else if (is_read) {
+        gpu_block_release(text);
+    } /* else it is kept for good: there is no memory to know until when */
+}
+
+void gpu_recovery_drop_unread(struct gpu_device *device, bool all) {
+    struct gpu_unread **link = &device->recovery.unread;
+    while (*link) {
+        struct gpu_unread *unread = *link;
+        if (all || !device->link || !gpu_recovery_is_told(device, &unread->told) ||
+            gpu_wire_link_has_taken(device->link, unread->told.position)) {
+            *link = unread->next;
+            gpu_block_release(unread->text);
+            free(unread);
+        } else {
+            link = &unread->next;
+        }
+    }
 }
 
 int64_t gpu_recovery_next_ns(const struct gpu_device *device) {

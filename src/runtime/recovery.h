@@ -18,8 +18,12 @@ bool gpu_recovery_tell(struct gpu_device *device, struct wire_record *record,
 void gpu_recovery_tell_arena(struct gpu_device *device, uint64_t byte_count);
 /* Does the spare that there is, or the executor that it has become, know it? */
 bool gpu_recovery_is_told(const struct gpu_device *device, const struct gpu_told *told);
-/* Has it been told, and may not have looked yet? */
-bool gpu_recovery_is_told_late(struct gpu_device *device, const struct gpu_told *told);
+/* A module's text is given up, which the spare may yet look at: until then it stays. Takes the
+ * reference; NULL is fine. */
+void gpu_recovery_leave_unread(struct gpu_device *device, struct gpu_block *text,
+                               const struct gpu_told *told);
+/* Texts that it has looked at, or all. */
+void gpu_recovery_drop_unread(struct gpu_device *device, bool all);
 /* Will it come up again, once it is lost? */
 bool gpu_recovery_is_possible(const struct gpu_device *device);
 /* All that is pending is about to fail with the device. */

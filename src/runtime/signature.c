@@ -300,28 +300,43 @@ static gpulua_status add_param(struct parser *parser, const char *at, struct gpu
     return GPULUA_OK;
 }
 
+/* By what lies beside it in the same structure, or in none. Names too long to be kept whole
+ * (compilers' only) cannot be compared. */
+static bool is_taken(const struct parser *parser, const char *name) {
+    uint32_t depth = 0;
+    bool is_whole = strlen(name) < sizeof parser->parts->name - 1;
+    for (uint32_t i = parser->part_count; is_whole && name[0] != '\0' && i-- > 0;) {
+        const struct gpu_part *part = &parser->parts[i];
+        if (part->kind == GPU_PART_CLOSE) {
+            depth++;
+            continue;
+        }
+        if (part->kind == GPU_PART_OPEN) {
+            if (depth == 0) { /* what it is in */
+                return false;
+            }
+            depth--;
+        }
+        if (depth == 0 && strcmp(part->name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static gpulua_status add_part(struct parser *parser, const char *at, enum gpu_part_kind kind,
                               const char *name, const char *text) {
     if (parser->part_count == PARTS_MAX) {
         return fail_at(parser, at, "too many structures");
+    }
+    if (is_taken(parser, name)) {
+        return fail_at(parser, at, "the name '%.40s' is there twice", name);
     }
     struct gpu_part *part = &parser->parts[parser->part_count++];
     part->kind = (uint8_t)kind;
     copy_cut(part->name, sizeof part->name, name, strlen(name));
     copy_cut(part->text, sizeof part->text, text, strlen(text));
     parser->has_parts |= kind != GPU_PART_VALUE;
-    return GPULUA_OK;
-}
-
-/* Names too long to be kept whole (compilers' only) cannot be compared. */
-static gpulua_status check_name(struct parser *parser, const char *at, const char *name) {
-    const struct gpu_signature *signature = parser->signature;
-    bool is_whole = strlen(name) < sizeof signature->params[0].name;
-    for (uint32_t i = 0; is_whole && name[0] != '\0' && i < signature->param_count; i++) {
-        if (strcmp(signature->params[i].name, name) == 0) {
-            return fail_at(parser, at, "the name '%.40s' is there twice", name);
-        }
-    }
     return GPULUA_OK;
 }
 
@@ -336,8 +351,9 @@ static gpulua_status add_value(struct parser *parser, const char *at, const stru
         status = add_part(parser, at, GPU_PART_VALUE, name, "");
     }
     snprintf(full, sizeof full, "%s%s", scope->path, name);
-    if (status == GPULUA_OK) {
-        status = check_name(parser, at, full);
+    if (status == GPULUA_OK && scope->depth > 0 && strlen(full) >= sizeof param->name) {
+        status = fail_at(parser, at, "a name, with those it is in, has at most %zu characters",
+                         sizeof param->name - 1);
     }
     if (status == GPULUA_OK) {
         *param = *proto;
@@ -348,9 +364,14 @@ static gpulua_status add_value(struct parser *parser, const char *at, const stru
     return status;
 }
 
+/* What has a name that leaves no room goes by its place. */
 static void enter(struct scope *inner, const struct scope *outer, const char *name) {
     char full[sizeof outer->path + 64];
-    snprintf(full, sizeof full, "%s%s.", outer->path, name);
+    if (strlen(name) > sizeof inner->path - 8) {
+        snprintf(full, sizeof full, "%s%u.", outer->path, outer->count);
+    } else {
+        snprintf(full, sizeof full, "%s%s.", outer->path, name);
+    }
     copy_cut(inner->path, sizeof inner->path, full, strlen(full));
     inner->depth = outer->depth + 1;
     inner->count = 0;
@@ -490,6 +511,10 @@ static gpulua_status parse_item(struct parser *parser, struct scope *scope, stru
         copy_cut(name, sizeof name, word.start, (size_t)word.length);
         parser->at++;
         skip_blanks(parser);
+        if ((size_t)word.length >= sizeof name && (scope->depth > 0 || *parser->at == '{')) {
+            return fail_at(parser, at, "a name, with those it is in, has at most %zu characters",
+                           sizeof name - 1);
+        }
         word = (struct word){parser->at, 0};
         if (*parser->at != '?' && *parser->at != '{') {
             word = take_word(parser);

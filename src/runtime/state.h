@@ -99,8 +99,8 @@ struct gpu_known {
 
 /* What a spare was told of beforehand. */
 struct gpu_told {
-    uint64_t spare_seq; /* which one; 0: none */
-    uint64_t position;  /* when it has taken that: gpu_wire_link_has_taken */
+    uint64_t spare_seq, told_arena_bytes; /* of its request to open; so many it knows */
+    uint64_t position;                    /* when it has taken that: gpu_wire_link_has_taken */
 };
 
 struct gpu_stream {
@@ -370,20 +370,20 @@ struct gpu_watchdog {
 struct gpu_recovery {
     uint32_t restarts_max; /* within the window; 0: it does not come up again */
     int64_t window_ns;
-    int64_t *begun_ns;         /* owned: of the newest restarts_max; a ring */
-    uint64_t begun_count;      /* ever */
-    uint32_t failed_count;     /* attempts since it was up last that led nowhere */
-    int64_t next_ns;           /* not another one before */
-    struct wire_record *open;  /* owned: what opens the device */
-    struct gpu_error last;     /* how it was lost last, also when it is up again */
-    uint64_t news;             /* losses, and that it does not come up again */
-    struct gpu_failure *loss;  /* retained: the same, as what was pending has failed with */
-    struct gpu_op *op;         /* over when it is up again; NULL: nobody has asked for one */
-    uint32_t pending_count;    /* requests of the restoration that are not answered */
-    struct gpu_point unbuilt;  /* the write of blocks whose content has to be made anew */
-    bool has_spare;            /* an executor with the device open waits to take over */
-    uint64_t spare_seq;        /* of its request to open it; each spare has another */
-    uint64_t told_arena_bytes; /* of the arena: so many the spare knows */
+    int64_t *begun_ns;        /* owned: of the newest restarts_max; a ring */
+    uint64_t begun_count;     /* ever */
+    uint32_t failed_count;    /* attempts since it was up last that led nowhere */
+    int64_t next_ns;          /* not another one before */
+    struct wire_record *open; /* owned: what opens the device */
+    struct gpu_error last;    /* how it was lost last, also when it is up again */
+    uint64_t news;            /* losses, and that it does not come up again */
+    struct gpu_failure *loss; /* retained: the same, as what was pending has failed with */
+    struct gpu_op *op;        /* over when it is up again; NULL: nobody has asked for one */
+    uint32_t pending_count;   /* requests of the restoration that are not answered */
+    struct gpu_point unbuilt; /* the write of blocks whose content has to be made anew */
+    bool has_spare;           /* an executor with the device open waits to take over */
+    uint64_t spare_seq, told_arena_bytes; /* of its request to open; so many it knows */
+    struct gpu_unread *unread; /* owned: texts of closed modules that it may yet look at */
     bool is_open, is_restoring, has_memory, is_failed, is_given_up, is_stepping;
     bool was_returning; /* what failed with this loss was the restoration's */
     /* What the former life may still do to this one until its process has ended. */

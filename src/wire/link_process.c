@@ -191,6 +191,14 @@ static struct wire_ring *spare_commands(struct link_ring *ring, struct wire_page
     return &spare->commands;
 }
 
+/* One that is dead will not look any more. */
+static bool has_taken(struct link_ring *ring, uint64_t position) {
+    struct heir *spare = &((struct link_process *)ring)->spare;
+    struct wire_page *page = spare->page != NULL ? spare->page : ring->core.link.page;
+    return atomic_load_explicit(&page->command_tail, memory_order_acquire) >= position ||
+           (spare->page != NULL && gpu_wire_spawn_is_dead(&spare->child));
+}
+
 /* It looks at these when it is told of streams. */
 static void tell_done(const struct heir *heir, const uint64_t done[WIRE_STREAMS_MAX]) {
     for (uint32_t slot = 0; slot < WIRE_STREAMS_MAX; slot++) {
@@ -232,6 +240,7 @@ static const struct link_far far = {.name = "the device's process",
                                     .restart = restart,
                                     .keep_spare = keep_spare,
                                     .spare_commands = spare_commands,
+                                    .has_taken = has_taken,
                                     .is_settled = is_settled};
 
 /* ---- opening ---- */

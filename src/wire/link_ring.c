@@ -258,9 +258,7 @@ static bool ring_tell_spare(struct wire_link *link, const struct wire_record *re
 
 static bool ring_has_taken(struct wire_link *link, uint64_t position) {
     struct link_ring *self = (struct link_ring *)link;
-    struct wire_page *page = link->page;
-    (void)self->far->spare_commands(self, &page);
-    return atomic_load_explicit(&page->command_tail, memory_order_acquire) >= position;
+    return self->far->has_taken(self, position);
 }
 
 /* Nothing more is heard of it. */

@@ -25,8 +25,9 @@ struct link_far {
                              bool *is_spare, struct wire_error *error);
     gpulua_status (*keep_spare)(struct link_ring *self, const struct wire_record *first,
                                 struct wire_error *error);
-    /* What the spare takes, and `*page` its page; NULL, and `*page` as it was: there is none. */
+    /* What the spare takes, and `*page` its page; NULL: there is none. */
     struct wire_ring *(*spare_commands)(struct link_ring *self, struct wire_page **page);
+    bool (*has_taken)(struct link_ring *self, uint64_t position);
     bool (*is_settled)(struct link_ring *self);
 };
 

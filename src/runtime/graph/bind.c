@@ -54,8 +54,22 @@ static void param_name(const struct graph_node *node, uint32_t index, char *text
     } else if (param->name[0]) {
         snprintf(text, room, "%s", param->name);
     } else {
-        snprintf(text, room, "%u", index + 1);
+        snprintf(text, room, "%u", (unsigned)param->number);
     }
+}
+
+/* The place of the n-th parameter, which is no structure; GPU_NODE_NONE: there is none. */
+static uint32_t find_number(const struct graph_node *node, unsigned long number) {
+    if (!node->kernel) {
+        return number <= node->ref_count ? (uint32_t)number - 1 : GPU_NODE_NONE;
+    }
+    const struct gpu_signature *signature = gpu_kernel_signature(node->kernel);
+    for (uint32_t i = 0; i < signature->param_count && i < node->ref_count; i++) {
+        if (signature->params[i].number == number && !strchr(signature->params[i].name, '.')) {
+            return i;
+        }
+    }
+    return GPU_NODE_NONE;
 }
 
 /* What a library's call is given decides which memory it reaches to, which nobody would check
@@ -81,10 +95,9 @@ static uint32_t find_param(const struct graph_body *body, const struct graph_nod
     }
     char *end;
     unsigned long number = strtoul(name, &end, 10);
-    return name[0] >= '1' && name[0] <= '9' && *end == '\0' && number <= node->ref_count &&
-                   is_place(body, node, (uint32_t)number - 1)
-               ? (uint32_t)number - 1
-               : GPU_NODE_NONE;
+    uint32_t place = name[0] >= '1' && name[0] <= '9' && *end == '\0' ? find_number(node, number)
+                                                                      : GPU_NODE_NONE;
+    return place != GPU_NODE_NONE && is_place(body, node, place) ? place : GPU_NODE_NONE;
 }
 
 /* ---- names in order ---- */
@@ -250,7 +263,9 @@ static void find_param_at(struct search *search, const char *name, const char *d
             continue;
         }
         uint32_t index = find_param(search->body, node, dot + 1);
-        if (index == GPU_NODE_NONE) {
+        bool is_known = search->found > 0 && !search->place.is_many && search->place.node == i &&
+                        search->place.index == index;
+        if (index == GPU_NODE_NONE || is_known) {
             continue;
         }
         const struct graph_ref *ref = &search->body->refs[node->ref_first + index];
