@@ -4,12 +4,29 @@
 #include "runtime/module.h"
 #include "runtime/report.h"
 
+/* What is opened is closed, and there is a value for each parameter. */
+static bool are_sound(const struct gpu_part *parts, const struct gpu_signature *signature) {
+    uint32_t depth = 0, value_count = 0;
+    for (uint32_t i = 0; i < signature->part_count; i++) {
+        if (memchr(parts[i].name, '\0', sizeof parts[i].name) == NULL ||
+            memchr(parts[i].text, '\0', sizeof parts[i].text) == NULL ||
+            (parts[i].kind == GPU_PART_CLOSE && depth == 0)) {
+            return false;
+        }
+        depth += parts[i].kind == GPU_PART_OPEN;
+        depth -= parts[i].kind == GPU_PART_CLOSE;
+        value_count += parts[i].kind == GPU_PART_VALUE;
+    }
+    return depth == 0 && (signature->part_count == 0 || value_count == signature->param_count);
+}
+
 static bool is_sound(const struct gpu_signature *signature) {
     uint32_t end = 0;
     for (uint32_t i = 0; i < signature->param_count; i++) {
         const struct gpu_param *p = &signature->params[i];
-        if (p->byte_offset < end || p->byte_count == 0 ||
-            memchr(p->name, '\0', sizeof p->name) == NULL ||
+        if (p->byte_offset < end || p->byte_count == 0 || p->byte_offset < p->whole_offset ||
+            p->byte_offset + p->byte_count > p->whole_offset + p->whole_bytes || p->number == 0 ||
+            p->number > signature->number_count || memchr(p->name, '\0', sizeof p->name) == NULL ||
             memchr(p->text, '\0', sizeof p->text) == NULL) {
             return false;
         }
@@ -17,23 +34,59 @@ static bool is_sound(const struct gpu_signature *signature) {
     }
     end += signature->has_context ? (uint32_t)sizeof(struct gpu_report_context) : 0;
     return signature->param_count <= GPU_PARAMS_MAX && end <= signature->args_bytes &&
-           signature->args_bytes <= GPU_ARGS_BYTES_MAX;
+           signature->args_bytes <= GPU_ARGS_BYTES_MAX &&
+           are_sound(gpu_signature_parts(signature), signature);
+}
+
+static void add_text(char **to, const char *name, const char *text) {
+    bool is_place = name[0] >= '0' && name[0] <= '9'; /* what has no name goes by its place */
+    *to +=
+        sprintf(*to, "%s%s%s", is_place ? "" : name, is_place || name[0] == '\0' ? "" : ":", text);
 }
 
 /* As a script would write it. False: what only compilers say, and what was cut. */
-static bool write_again(const struct gpu_signature *signature, char *to, size_t to_bytes) {
-    size_t used = 0;
+static bool write_again(const struct gpu_signature *signature, char *to) {
+    const struct gpu_part *part = gpu_signature_parts(signature),
+                          *end = part + signature->part_count;
+    const struct gpu_param *param = signature->params, *end_param = param + signature->param_count;
     to[0] = '\0';
-    for (uint32_t i = 0; i < signature->param_count; i++) {
-        const struct gpu_param *p = &signature->params[i];
+    for (const struct gpu_param *p = param; p < end_param; p++) {
         if (p->kind == GPU_PARAM_UNSUPPORTED || strstr(p->name, "...") != NULL) {
             return false;
         }
-        used += (size_t)snprintf(to + used, to_bytes - used, "%s%s%s%s", i > 0 ? "," : "", p->name,
-                                 p->name[0] != '\0' ? ":" : "", p->text);
+    }
+    for (const struct gpu_part *p = part; p < end; p++) {
+        if (strstr(p->name, "...") != NULL) {
+            return false;
+        }
+    }
+    for (bool is_first = true; param < end_param || part < end; is_first = false) {
+        if (part < end && part->kind == GPU_PART_CLOSE) {
+            to += sprintf(to, "}");
+            part++;
+            continue;
+        }
+        to += sprintf(to, "%s", is_first || to[-1] == '{' ? "" : ",");
+        if (part == end || part->kind == GPU_PART_VALUE) {
+            add_text(&to, part == end ? param->name : part->name, param->text);
+            param++;
+            part += part < end;
+        } else if (part->text[0] == '\0') {
+            add_text(&to, part->name, "{");
+            part++;
+        } else { /* a vector or an array, whose text has all of it */
+            add_text(&to, part->name, part->text);
+            uint32_t depth = 0;
+            do {
+                depth += part->kind == GPU_PART_OPEN;
+                depth -= part->kind == GPU_PART_CLOSE;
+                param += part->kind == GPU_PART_VALUE;
+                part++;
+            } while (depth > 0);
+        }
     }
     if (signature->has_context) {
-        snprintf(to + used, to_bytes - used, "%sgpulua_ctx", used > 0 ? "," : "");
+        sprintf(to, "%sgpulua_ctx", signature->param_count > 0 ? "," : "");
     }
     return true;
 }
@@ -44,16 +97,20 @@ FUZZ_TARGET(signature) {
     char *text = strndup((const char *)bytes, byte_count); /* its end is known to the sanitizer */
     gpulua_status status = gpu_signature_parse(text, &signature, &error);
     if (status == GPULUA_OK) {
-        char written[GPU_PARAMS_MAX *
-                     (sizeof signature->params[0].name + sizeof signature->params[0].text + 4u)];
+        char *written = malloc(32 + signature->param_count * (sizeof *signature->params + 4u) +
+                               signature->part_count * (sizeof(struct gpu_part) + 4u));
         FUZZ_CHECK(is_sound(signature));
-        if (write_again(signature, written, sizeof written)) {
+        if (written != NULL && write_again(signature, written)) {
             FUZZ_CHECK(gpu_signature_parse(written, &again, &error) == GPULUA_OK);
             FUZZ_CHECK(again->param_count == signature->param_count &&
                        again->args_bytes == signature->args_bytes &&
                        memcmp(again->params, signature->params,
-                              signature->param_count * sizeof signature->params[0]) == 0);
+                              signature->param_count * sizeof signature->params[0]) == 0 &&
+                       again->part_count == signature->part_count &&
+                       memcmp(gpu_signature_parts(again), gpu_signature_parts(signature),
+                              signature->part_count * sizeof(struct gpu_part)) == 0);
         }
+        free(written);
     } else {
         FUZZ_CHECK(status == GPULUA_INVALID_ARGUMENT || status == GPULUA_OUT_OF_MEMORY);
         FUZZ_CHECK(error.code == status && error.message[0] != '\0' && signature == NULL);

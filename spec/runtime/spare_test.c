@@ -237,8 +237,7 @@ static void test_early(void) {
     gpu_device_run_deferred(device);
     is_well = is_well && device->recovery.unread && replace(device);
     check(is_well && !device->recovery.unread,
-          "one that takes over makes nothing first that nobody "
-          "has any more");
+          "one that takes over makes nothing first that nobody has any more");
     is_well = is_well && gpu_device_task_stream(device, 0, &stream, &error) == GPULUA_OK;
     check(is_well && run(kernel, stream) == 2, "and what somebody has");
     gpu_kernel_release(kernel);
