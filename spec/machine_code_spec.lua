@@ -156,6 +156,20 @@ describe("machine code", function()
     end
   end)
 
+  it("is shown of all kernels of a file but those that cannot be launched, which say why", function()
+    local path, vectors = os.tmpname(), {}
+    for i = 1, 40 do
+      vectors[i] = "float4 a" .. i
+    end
+    support.write_file(path, ([[
+      extern "C" __global__ void many(%s, float *x) {}
+      extern "C" __global__ void few(float *y) { y[0] = 1; }]]):format(table.concat(vectors, ", ")))
+    local text = require "gpulua.kernel_facts".text(path)
+    os.remove(path)
+    assert.truthy(text:find("many: signature, position %d+: more than 128 arguments"), text)
+    assert.truthy(text:find("few(y: inout f32*)", 1, true), text)
+  end)
+
   it("and gpulua --info end with an error where nothing can be written, or is there to be shown", function()
     local gpulua, path = (os.getenv "GPULUA_BUILD" or "build") .. "/gpulua", os.tmpname()
     local function run(arguments, redirected)

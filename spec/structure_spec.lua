@@ -86,15 +86,15 @@ describe("a structure by value", function()
     refused({ "argument 2 (q)", "'dt' is there twice" }, function(q) q[1] = 1 end)
     refused({ "argument 2 (q.m)", "'3' is missing" }, function(q) q.m[3] = nil end)
     refused({ "argument 2 (q.m)", "no part '4'" }, function(q) q.m[4] = 1 end)
-    refused({ "argument 2 (q.m)", "a table expected for a f32[3], got number" }, function(q) q.m = 1 end)
+    refused({ "argument 2 (q.m)", "a table expected for an array of 3, got number" }, function(q) q.m = 1 end)
     refused({ "argument 2 (q.c.2)", "'w' is missing" }, function(q) q.c[2][4] = nil end)
     refused({ "argument 2 (q.c.2.x)", "256", "u8 expected" }, function(q) q.c[2][1] = 256 end)
     refused({ "argument 2 (q.pair.p)", "inout i32* expected" }, function(q) q.pair.p = 1 end)
     refused({ "argument 2 (q.pair)", "structure" }, function(q) q.pair = x end)
     support.raises("InvalidArgument", { "takes 4 arguments, got 2", params }, all.launch, all, one, 5, whole())
     assert.are.same({ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, out:read())
-    support.raises("InvalidArgument", { "parameter 1", "structure is 8 bytes", "16 bytes" }, mod.kernel, mod, "by_pair",
-      "pair: { n: i32, m: i32 }, by: i32")
+    support.raises("InvalidArgument", { "parameter 1", "a structure or vector is 8 bytes", "16 bytes" }, mod.kernel,
+      mod, "by_pair", "pair: { n: i32, m: i32 }, by: i32")
     support.raises("InvalidArgument", { "1 parameters", "has 2" }, mod.kernel, mod, "by_pair",
       "pair: { p: inout i32*, n: i32, by: i32 }")
     support.raises("InvalidArgument", { "signature by hand", "Pair" }, mod.by_pair.launch, mod.by_pair, one, x, 1)
@@ -201,6 +201,55 @@ describe("a structure by value", function()
     assert.is_nil(output:find("left out", 1, true), output)
   end)
 
+  it("has arrays of whatever it may have itself", function()
+    local rows = dev:compile [[
+      struct Row { signed char n; int *to; short2 by[2]; };
+      struct Rows { Row rows[2]; float m[2][3]; int *more[2]; char last; };
+      extern "C" __global__ void rows(Rows r, float *out, int end) {
+        for (int i = 0; i < 2; i++) for (int j = 0; j < 2; j++) r.rows[i].to[j] += r.rows[i].n * r.rows[i].by[j].y;
+        out[0] = r.m[0][2]; out[1] = r.m[1][0]; out[2] = r.last; out[3] = end;
+        r.more[1][3] = 5;
+      }]]
+    local text <const> = "r: {rows: {n: i8, to: inout i32*, by: i16x2[2]}[2], m: f32[2][3], more: inout i32*[2], "
+      .. "last: i8}, out: out f32*, end: i32"
+    local k = rows:kernel("rows", text)
+    assert.equal(text, k:signature())
+    local y, z = dev:buffer("i32", 4):fill(1), dev:buffer("i32", 4):fill(2)
+    local function given()
+      return { rows = { { 2, y, { { 1, 2 }, { 1, 3 } } }, { n = 10, to = z, by = { { x = 0, y = 1 }, { 0, 2 } } } },
+        m = { { 1, 2, 3 }, { 4, 5, 6 } }, more = { nil, z }, last = 7 }
+    end
+    k:launch(one, given(), out, 8)
+    assert.are.same({ 5, 7, 1, 1 }, y:read())
+    assert.are.same({ 12, 22, 2, 5 }, z:read())
+    assert.are.same({ 3, 4, 7, 8 }, out:read(1, 4))
+
+    local function refused(part, change)
+      local wrong = given()
+      change(wrong)
+      support.raises("InvalidArgument", part, k.launch, k, one, wrong, out, 8)
+    end
+    refused({ "argument 1 (r.rows.2)", "'n' is missing" }, function(r) r.rows[2].n = nil end)
+    refused({ "argument 1 (r.rows)", "no part '3'" }, function(r) r.rows[3] = {} end)
+    refused({ "argument 1 (r.rows.1)", "a table expected for a structure, got number" }, function(r) r.rows[1] = 1 end)
+    refused({ "argument 1 (r.rows)", "a table expected for an array of 2, got nil" }, function(r) r.rows = nil end)
+    refused({ "argument 1 (r.rows.1.by.2)", "a table expected for a i16x2" }, function(r) r.rows[1][3][2] = "x" end)
+    refused({ "argument 1 (r.m.2)", "'3' is missing" }, function(r) r.m[2][3] = nil end)
+    refused({ "argument 1 (r.more)", "an array of 2" }, function(r) r.more = z end)
+    refused({ "argument 1 (r.more.1)", "f32" }, function(r) r.more[1] = out end)
+
+    local graph <close> = dev:capture(function()
+      k:launch({ grid = 1, block = 1, label = "k" }, given(), out, 8)
+    end)
+    graph:bind { ["k.r.m.2.1"] = 40, ["k.r.rows.1.by.2.y"] = 1, ["k.r.more.2"] = y }
+    y:fill(0)
+    graph:launch()
+    assert.are.same({ 4, 2, 0, 5 }, y:read())
+    assert.are.same({ 40 }, out:read(2, 2))
+    support.raises("InvalidArgument", { "arguments", "each part is one" }, rows.kernel, rows, "rows",
+      "r: { a: { x: i8, y: i8 }[65] }")
+  end)
+
   it("a vector needs no signature by hand", function()
     assert.equal("a: f32x4, z: i8, b: f32x3, c: i32x2, d: u8x4, e: f64x2, out: inout f32*", mod.vectors:signature())
     mod.vectors:launch(one, { 1, 2, 3, 4 }, -1, { x = 5, y = 6, z = 7 }, { 8, 9 }, { 1, 2, 3, 250 }, { 1.5, 2.5 }, out)
@@ -215,8 +264,34 @@ describe("a structure by value", function()
     local checked = support.open { check = true }
     local k = checked:compile(source):kernel("by_pair", "pair: { p: in i32*, n: i32 }, by: i32")
     local y = checked:buffer("i32", 4):fill(1)
-    support.raises("UndeclaredAccess", { "argument 1", "pair" }, function()
+    support.raises("UndeclaredAccess", { "argument 1 ('pair.p')" }, function()
       k:launch(one, { p = y, n = 2 }, 1):await()
     end)
+  end)
+
+  it("has parts that check mode names, and speaks of one by one", function()
+    local output, code = support.script([[
+      local dev = require "gpulua".device()
+      local mod = dev:compile [=[
+        struct Three { int *a[2]; int *b; };
+        extern "C" __global__ void three(Three t, int *c) { if (t.a[0] == 0) *c = 1; }]=]
+      local k = mod:kernel("three", "t: { a: in i32*[2], b: out i32* }, in i32*")
+      local x <const> = {}
+      for i = 1, 4 do
+        x[i] = dev:buffer("i32", 1):fill(0)
+      end
+      for _ = 1, 3 do
+        k:launch(1, { { x[1], x[2] }, x[3] }, x[4]):await()
+      end
+    ]], "GPULUA_CHECK=1")
+    assert.equal(0, code, output)
+    local said = {}
+    for line in output:gmatch "'three': (argument [^\n]*)" do
+      said[#said + 1] = line
+    end
+    assert.are.same({ "argument 1 ('t.a.1') is declared in but was never read",
+      "argument 1 ('t.a.2') is declared in but was never read",
+      "argument 1 ('t.b') is declared out but was never written",
+      "argument 2 ('c') is declared in but was never read" }, said)
   end)
 end)

@@ -312,29 +312,20 @@ end
 
 local pointed <const> = "([%w]+)%*" -- the element type of a pointer in a signature
 
--- How many arguments of a record a part of a signature is: vectors and arrays are one for each element.
-local function count_of(text)
-  local word = text:match "[%w%[%]*]*%s*$"
-  return word:find(pointed) and 1 or (tonumber(word:match "x(%d)") or 1) * (tonumber(word:match "%[(%d+)%]") or 1)
-end
-
 function replay:arguments(op, kernel)
-  local args, i = { n = #op.args }, 0
-  for text in (kernel:signature():gsub("[{}]", " ") .. ","):gmatch "%s*(.-)," do
-    for _ = 1, count_of(text) do
-      i = i + 1
-      local given = op.args[i]
-      if type(given) == "table" and given.range then
-        local kind = text:match(pointed)
-        kind = kind and kind:match "^(.-)x%d$" or kind
-        args[i] = self:range(given, sizes[kind] and kind or nil)
-      elseif type(given) == "table" and given.is_null then
-        args[i] = nil
-      elseif type(given) == "table" and given.is_lost then
-        return nil
-      else
-        args[i] = given
-      end
+  local args = { n = #op.args }
+  for i, text in ipairs(core.kernel_arguments(kernel)) do
+    local given = op.args[i]
+    if type(given) == "table" and given.range then
+      local kind = text:match(pointed)
+      kind = kind and kind:match "^(.-)x%d$" or kind
+      args[i] = self:range(given, sizes[kind] and kind or nil)
+    elseif type(given) == "table" and given.is_null then
+      args[i] = nil
+    elseif type(given) == "table" and given.is_lost then
+      return nil
+    else
+      args[i] = given
     end
   end
   return args

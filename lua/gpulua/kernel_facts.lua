@@ -107,7 +107,13 @@ function kernel_facts.text(path, shows_code)
       "templates have to be instantiated: dev:compile{ names = ... }")
   end
   for _, name in ipairs(names) do
-    lines_of(lines, module:kernel(name), code, shows_code)
+    local ok, kernel = pcall(module.kernel, module, name)
+    if ok then
+      lines_of(lines, kernel, code, shows_code)
+    else -- the others are none the worse for it
+      lines[#lines + 1] = ("%s: %s"):format(core.shown(name), kernel.message or tostring(kernel))
+      lines[#lines + 1] = ""
+    end
   end
   lines[#lines] = nil
   return table.concat(lines, "\n")

@@ -206,8 +206,8 @@ static bool kernel_put(struct made *made, struct backend_kernel *kernel, uint32_
     const uint32_t both = WIRE_USE_READ | WIRE_USE_WRITE;
     const struct backend_use uses[2] = {
         {(uint64_t)(uintptr_t)memory,
-         (uint64_t)((char *)&memory->done[CHECKED_NODES] - (char *)memory), both, 0},
-        {(uint64_t)(uintptr_t)memory->deps, CHECKED_DEPS * sizeof memory->deps[0], both, 1}};
+         (uint64_t)((char *)&memory->done[CHECKED_NODES] - (char *)memory), both, 0, 0, ""},
+        {(uint64_t)(uintptr_t)memory->deps, CHECKED_DEPS * sizeof memory->deps[0], both, 1, 1, ""}};
     struct backend_launch launch = {.kernel = kernel,
                                     .stream = made->stream,
                                     .grid = {blocks, 1, 1},

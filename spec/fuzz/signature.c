@@ -38,52 +38,71 @@ static bool is_sound(const struct gpu_signature *signature) {
            are_sound(gpu_signature_parts(signature), signature);
 }
 
-static void add_text(char **to, const char *name, const char *text) {
-    bool is_place = name[0] >= '0' && name[0] <= '9'; /* what has no name goes by its place */
-    *to +=
-        sprintf(*to, "%s%s%s", is_place ? "" : name, is_place || name[0] == '\0' ? "" : ":", text);
+static const struct gpu_part *write_part(char **to, const struct gpu_part *part,
+                                         const struct gpu_param **param);
+
+/* The name, if it is none that stands for a place, and what `part` is. */
+static const struct gpu_part *write_named(char **to, const struct gpu_part *part,
+                                          const struct gpu_param **param) {
+    bool is_named = part->name[0] != '\0' && (part->name[0] < '0' || part->name[0] > '9');
+    *to += sprintf(*to, "%s%s", is_named ? part->name : "", is_named ? ":" : "");
+    return write_part(to, part, param);
+}
+
+/* Returns what is behind it. All elements of an array are read, and the last is written. */
+static const struct gpu_part *write_part(char **to, const struct gpu_part *part,
+                                         const struct gpu_param **param) {
+    const struct gpu_part *opened = part++;
+    char *start = *to;
+    if (opened->kind == GPU_PART_VALUE) {
+        *to += sprintf(*to, "%s", (*param)++->text);
+        return part;
+    }
+    *to += sprintf(*to, "{");
+    for (bool is_first = true; part->kind != GPU_PART_CLOSE; is_first = false) {
+        *to = opened->length > 0 ? start : *to;
+        *to += sprintf(*to, "%s", is_first || opened->length > 0 ? "" : ",");
+        part = opened->length > 0 ? write_part(to, part, param) : write_named(to, part, param);
+    }
+    if (opened->text[0] != '\0') {
+        *to = start + sprintf(start, "%s", opened->text);
+    } else if (opened->length == 0) {
+        *to += sprintf(*to, "}");
+    } else { /* lengths of the array that it is an array of are behind its own */
+        char behind[64];
+        char *lengths = *to;
+        while (lengths > start && strchr("0123456789[]", lengths[-1]) != NULL) {
+            lengths--;
+        }
+        lengths += strcspn(lengths, "["); /* the digits of a type */
+        snprintf(behind, sizeof behind, "%s", lengths);
+        *to = lengths + sprintf(lengths, "[%u]%s", opened->length, behind);
+    }
+    return part + 1;
 }
 
 /* As a script would write it. False: what only compilers say, and what was cut. */
 static bool write_again(const struct gpu_signature *signature, char *to) {
-    const struct gpu_part *part = gpu_signature_parts(signature),
-                          *end = part + signature->part_count;
-    const struct gpu_param *param = signature->params, *end_param = param + signature->param_count;
+    const struct gpu_part *parts = gpu_signature_parts(signature), *part = parts;
+    const struct gpu_param *param = signature->params;
     to[0] = '\0';
-    for (const struct gpu_param *p = param; p < end_param; p++) {
-        if (p->kind == GPU_PARAM_UNSUPPORTED || strstr(p->name, "...") != NULL) {
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        if (param[i].kind == GPU_PARAM_UNSUPPORTED || strstr(param[i].name, "...") != NULL) {
             return false;
         }
     }
-    for (const struct gpu_part *p = part; p < end; p++) {
-        if (strstr(p->name, "...") != NULL) {
+    for (uint32_t i = 0; i < signature->part_count; i++) {
+        if (strstr(parts[i].name, "...") != NULL) {
             return false;
         }
     }
-    for (bool is_first = true; param < end_param || part < end; is_first = false) {
-        if (part < end && part->kind == GPU_PART_CLOSE) {
-            to += sprintf(to, "}");
-            part++;
-            continue;
-        }
-        to += sprintf(to, "%s", is_first || to[-1] == '{' ? "" : ",");
-        if (part == end || part->kind == GPU_PART_VALUE) {
-            add_text(&to, part == end ? param->name : part->name, param->text);
-            param++;
-            part += part < end;
-        } else if (part->text[0] == '\0') {
-            add_text(&to, part->name, "{");
-            part++;
-        } else { /* a vector or an array, whose text has all of it */
-            add_text(&to, part->name, part->text);
-            uint32_t depth = 0;
-            do {
-                depth += part->kind == GPU_PART_OPEN;
-                depth -= part->kind == GPU_PART_CLOSE;
-                param += part->kind == GPU_PART_VALUE;
-                part++;
-            } while (depth > 0);
-        }
+    for (uint32_t i = 0; i < signature->param_count && signature->part_count == 0; i++) {
+        to += sprintf(to, "%s%s%s%s", i > 0 ? "," : "", param[i].name,
+                      param[i].name[0] != '\0' ? ":" : "", param[i].text);
+    }
+    while (part < parts + signature->part_count) {
+        to += sprintf(to, "%s", part > parts ? "," : "");
+        part = write_named(&to, part, &param);
     }
     if (signature->has_context) {
         sprintf(to, "%sgpulua_ctx", signature->param_count > 0 ? "," : "");

@@ -81,6 +81,18 @@ static void test_good(struct tap *tap) {
                                    " p.v.2.x|value u8 1 0 0 4+1|u8 p.v.2.y|value u8 1 0 0 5+1|u8"
                                    " p.v.2.z|value u8 1 0 0 6+1|u8 p.v.2.w|value u8 1 0 0 7+1|u8"
                                    " p.s|value i8 1 0 0 8+1|i8"},
+        {"p: {q: {a: i8, b: i32}[2], c: i8}",
+         "20: p.q.1.a|value i8 1 0 0 0+1|i8 p.q.1.b|value i32 1 0 0 4+4|i32"
+         " p.q.2.a|value i8 1 0 0 8+1|i8 p.q.2.b|value i32 1 0 0 12+4|i32"
+         " p.c|value i8 1 0 0 16+1|i8"},
+        {"p: {i16 [ 2 ][2], in f32*[2]}",
+         "24: p.1.1.1|value i16 1 0 0 0+2|i16 p.1.1.2|value i16 1 0 0 2+2|i16"
+         " p.1.2.1|value i16 1 0 0 4+2|i16 p.1.2.2|value i16 1 0 0 6+2|i16"
+         " p.2.1|pointer f32 1 1 0 8+8|in f32* p.2.2|pointer f32 1 1 0 16+8|in f32*"},
+        {"{{u8[2], u16}[1][2]}",
+         "8: 1.1.1.1.1.1|value u8 1 0 0 0+1|u8 1.1.1.1.1.2|value u8 1 0 0 1+1|u8"
+         " 1.1.1.1.2|value u16 1 0 0 2+2|u16 1.1.1.2.1.1|value u8 1 0 0 4+1|u8"
+         " 1.1.1.2.1.2|value u8 1 0 0 5+1|u8 1.1.1.2.2|value u16 1 0 0 6+2|u16"},
         {"{i32}, gpulua_ctx", "112: 1.1|value i32 1 0 0 0+4|i32"},
         {"a_very_long_parameter_name_that_does_not_fit_in_the_field: i32",
          "4: a_very_long_parameter_name_that_does_not_fit...|value i32 1 0 0 0+4|i32"},
@@ -172,12 +184,26 @@ static void test_bad(struct tap *tap) {
         {"p: {ffffffffffffffffffffffff: {gggggggggggggggggggggggg: f32}}", 32, "at most 47"},
         {"p: {a: f32[0]}", 12, "0"},
         {"p: {a: f32[129]}", 12, "too large"},
-        {"p: {a: f32[}", 12, "']' was expected"},
+        {"p: {a: f32[99999999999]}", 12, "too large"},
+        {"p: {a: f32[}", 12, "a number was expected"},
+        {"p: {a: f32[3}", 13, "']' was expected"},
+        {"p: {a: f32[3 4]}", 14, "']' was expected"},
+        {"p: {a: f32[]}", 12, "a number is missing"},
+        {"p: {a: f32[-1]}", 12, "a number was expected"},
+        {"p: {a: f32[2][0]}", 15, "0"},
+        {"p: {a: f32[2] [2}", 17, "']' was expected"},
         {"p: {a: f32[128], b: i8}", 18, "more than 128"},
-        {"p: {x: in f32*[2]}", 15, "',' or '}'"},
+        {"p: {a: f32[16][9]}", 5, "more than 128"},
+        {"p: {a: {x: i8, y: i8}[65]}", 9, "more than 128"},
+        {"p: {a: f32[2]*}", 14, "',' or '}'"},
+        {"p: {a: f32}[2]", 1, "only in a structure"},
+        {"in f32*[2]", 1, "only in a structure"},
+        {"?T/4/4[2]", 7, "digit"},
+        {"p: {a: i8[1][1][1][1][1][1][1][1][1][1]}", 5, "more than 10 deep"},
+        {"p: {a: i8[1][1][1][1][1][1][1][1][1][1][1]}", 40, "more than 10 dimensions"},
         {"p: {c: gpulua_ctx}", 5, "last parameter"},
         {"p: {c: ?T/4/4}", 8, "type was expected"},
-        {"{{{{{{{{{i32}}}}}}}}}", 9, "structures in more than 7 others"},
+        {"{{{{{{{{{{{i32}}}}}}}}}}}", 11, "more than 10 deep"},
         {"in f32x5*", 4, "x2, x3 or x4"},
         {"in f32x*", 4, "x2, x3 or x4"},
         {"in f32x1*", 4, "x2, x3 or x4"},
@@ -272,10 +298,10 @@ static bool is_balanced(const struct gpu_signature *signature) {
  * consistent; what is refused must name a position inside the text. */
 static void test_fuzz(struct tap *tap) {
     static const char *const pieces[] = {
-        "i32",   "f32",   "in ", "out ", "inout ", "*",   ",",  ":",    " ",      "x",
-        "f32x4", "?",     "/",   "8",    "<",      ">",   "(",  "void", "c64",    "name",
-        "u8",    "99999", "/4",  "/8/8", "?T/4/4", "n: ", ", ", "i8",   "bf16x2", "\t",
-        "in",    "f64*",  "{",   "}",    "{n:",    "},",  "[2]"};
+        "i32",   "f32",   "in ", "out ", "inout ", "*",   ",",   ":",    " ",      "x",
+        "f32x4", "?",     "/",   "8",    "<",      ">",   "(",   "void", "c64",    "name",
+        "u8",    "99999", "/4",  "/8/8", "?T/4/4", "n: ", ", ",  "i8",   "bf16x2", "\t",
+        "in",    "f64*",  "{",   "}",    "{n:",    "},",  "[2]", "}[2]"};
     uint64_t seed = UINT64_C(0x2545F4914F6CDD1D);
     unsigned accepted = 0;
     unsigned refused = 0;

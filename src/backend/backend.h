@@ -135,7 +135,9 @@ struct backend_source {
 struct backend_use {
     uint64_t address, bytes;
     uint32_t access; /* WIRE_USE_READ, WIRE_USE_WRITE, or both */
-    uint32_t param;  /* of the kernel, from 0 */
+    uint16_t param;  /* of the kernel, from 0 */
+    uint16_t part;   /* a structure has several */
+    char name[48];   /* NUL-terminated; "" if unknown */
 };
 
 struct backend_launch {

@@ -646,6 +646,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"seconds", gpu_lua_seconds},
                                          {"shown", gpu_lua_shown},
                                          {"fitting", gpu_lua_fitting},
+                                         {"kernel_arguments", gpu_lua_kernel_arguments},
                                          {"ranges_are_on", gpu_lua_ranges_are_on},
                                          {"range_start", gpu_lua_range_start},
                                          {"range_end", gpu_lua_range_end},

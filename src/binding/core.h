@@ -39,6 +39,7 @@ int gpu_lua_terminal(lua_State *L); /* core.terminal */
 int gpu_lua_seconds(lua_State *L);  /* core.seconds */
 int gpu_lua_shown(lua_State *L);    /* core.shown */
 int gpu_lua_fitting(lua_State *L);  /* core.fitting */
+int gpu_lua_kernel_arguments(lua_State *L);
 
 /* ---- ranges.c ---- */
 /* Are there to be ranges? As GPULUA_NVTX says; once they are on they stay. */

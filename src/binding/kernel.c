@@ -181,40 +181,59 @@ static const struct gpu_part *behind(const struct gpu_part *part) {
     return part;
 }
 
-static void add_named(luaL_Buffer *text, bool is_first, const char *name, const char *type) {
+static void add_name(luaL_Buffer *text, bool is_first, const char *name) {
     luaL_addstring(text, is_first ? "" : ", ");
     if (name[0] && (name[0] < '0' || name[0] > '9')) { /* else it is its place */
         luaL_addstring(text, name);
         luaL_addstring(text, ": ");
     }
-    luaL_addstring(text, type);
+}
+
+/* What is there for each element is said once, "f32[4][4]". Returns the part behind it. */
+static const struct gpu_part *add_type(luaL_Buffer *text, const struct gpu_part *part,
+                                       const struct gpu_param **param) {
+    if (part->kind == GPU_PART_VALUE) {
+        luaL_addstring(text, (*param)++->text);
+        return part + 1;
+    }
+    const struct gpu_part *element = part, *end = behind(part), *next;
+    const struct gpu_param *first = *param;
+    while (element->length > 0) {
+        element++;
+    }
+    if (element->kind == GPU_PART_VALUE || element->text[0]) {
+        luaL_addstring(text, element->text[0] ? element->text : first->text);
+    } else {
+        luaL_addchar(text, '{');
+        for (next = element + 1; next->kind != GPU_PART_CLOSE;) {
+            add_name(text, next == element + 1, next->name);
+            next = add_type(text, next, &first);
+        }
+        luaL_addchar(text, '}');
+    }
+    for (next = part; next < element; next++) {
+        char length[16];
+        snprintf(length, sizeof length, "[%u]", (unsigned)next->length);
+        luaL_addstring(text, length);
+    }
+    for (next = part; next < end; next++) {
+        *param += next->kind == GPU_PART_VALUE;
+    }
+    return end;
 }
 
 static void push_signature(lua_State *L, const struct gpu_signature *signature) {
     const struct gpu_param *param = signature->params;
-    const struct gpu_part *part = gpu_signature_parts(signature);
-    const struct gpu_part *end = part + signature->part_count;
+    const struct gpu_part *parts = gpu_signature_parts(signature), *part = parts;
     luaL_Buffer text;
     luaL_buffinit(L, &text);
     for (uint32_t i = 0; i < signature->param_count && signature->part_count == 0; i++, param++) {
-        add_named(&text, i == 0, param->name, param->text);
+        add_name(&text, i == 0, param->name);
+        luaL_addstring(&text, param->text);
     }
-    for (bool is_first = true; part < end; is_first = part[-1].kind == GPU_PART_OPEN) {
-        if (part->kind == GPU_PART_CLOSE) {
-            luaL_addchar(&text, '}');
-            part++;
-        } else if (part->kind == GPU_PART_VALUE) {
-            add_named(&text, is_first, part->name, param++->text);
-            part++;
-        } else if (part->text[0]) { /* a vector, an array */
-            add_named(&text, is_first, part->name, part->text);
-            for (const struct gpu_part *next = behind(part); part < next; part++) {
-                param += part->kind == GPU_PART_VALUE;
-            }
-        } else {
-            add_named(&text, is_first, part->name, "{");
-            part++;
-        }
+    while (part < parts + signature->part_count) {
+        add_name(&text, part == parts, part->name);
+        part = add_type(&text, part, &param);
     }
     luaL_pushresult(&text);
 }
@@ -238,7 +257,7 @@ static _Noreturn void bad_count(lua_State *L, struct gpulua *g, int count) {
 
 /* ---- structures ---- */
 
-#define LEVELS_MAX 12 /* structures in structures, and arrays of vectors in these */
+#define LEVELS_MAX 12 /* structures, arrays and vectors in each other, which a signature limits */
 
 struct level {
     const struct gpu_part *opened; /* NULL: the arguments themselves */
@@ -352,10 +371,13 @@ static int spread(lua_State *L, struct gpulua *g) {
             part = behind(part) - 2; /* what closes it comes next */
             param++;
         } else {
-            const char *what = part->text[0] ? part->text : "structure";
+            const char *got = luaL_typename(L, -1);
+            const char *what = part->length > 0
+                                   ? lua_pushfstring(L, "n array of %d", (int)part->length)
+                               : part->text[0] ? lua_pushfstring(L, " %s", part->text)
+                                               : " structure";
             bad_part(L, levels, level, param->number,
-                     lua_pushfstring(L, "a table expected for a %s, got %s", what,
-                                     luaL_typename(L, -1)));
+                     lua_pushfstring(L, "a table expected for a%s, got %s", what, got));
         }
     }
     for (uint32_t i = 0; i < signature->param_count; i++) {
@@ -585,6 +607,17 @@ static int kernel_call(lua_State *L) {
 /* kernel:signature() -> "n: i32, a: f32, x: in f32*, y: inout f32*" */
 static int kernel_signature(lua_State *L) {
     push_signature(L, hold_kernel(L, GPU_LUA(L))->signature);
+    return 1;
+}
+
+/* core.kernel_arguments(kernel) -> for each argument, and part of one, "in f32*" */
+int gpu_lua_kernel_arguments(lua_State *L) {
+    const struct gpu_signature *signature = hold_kernel(L, GPU_LUA(L))->signature;
+    lua_createtable(L, (int)signature->param_count, 0);
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        lua_pushstring(L, signature->params[i].text);
+        lua_rawseti(L, -2, (lua_Integer)i + 1);
+    }
     return 1;
 }
 

@@ -224,9 +224,6 @@ static gpulua_status load(struct wire_executor *executor, struct executor_job *j
     gpu_range_pop(is_told);
     if (job->error.status == GPULUA_OK) {
         row->state = MODULE_READY;
-        if (executor->verify != NULL) {
-            gpu_executor_verify_module(executor, job->module, job->description);
-        }
     }
     return job->error.status;
 }

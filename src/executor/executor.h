@@ -411,11 +411,8 @@ void gpu_executor_verify_block(struct wire_executor *executor, const struct wire
 void gpu_executor_verify_block_free(struct wire_executor *executor, uint64_t number);
 /* Before the slab goes. */
 void gpu_executor_verify_slab_gone(struct wire_executor *executor, uint64_t address);
-/* For messages: what a module has been compiled to, and which kernel has the number. */
-void gpu_executor_verify_module(struct wire_executor *executor, uint32_t number,
-                                const char *description);
-void gpu_executor_verify_kernel(struct wire_executor *executor, uint32_t number, uint32_t module,
-                                const char *name);
+/* For messages: which kernel has the number. */
+void gpu_executor_verify_kernel(struct wire_executor *executor, uint32_t number, const char *name);
 /* A copy, an upload or a fill writes there, or nobody knows who writes where. */
 void gpu_executor_verify_written(struct wire_executor *executor, uint64_t address, uint64_t bytes);
 void gpu_executor_verify_forget(struct wire_executor *executor);

@@ -367,9 +367,6 @@ static gpulua_status open_library(struct wire_executor *executor, const struct w
             row->module = NULL;
         }
     }
-    if (status == GPULUA_OK && executor->verify != NULL) {
-        gpu_executor_verify_module(executor, record->object, *description);
-    }
     free(name);
     return status;
 }
@@ -408,7 +405,7 @@ static gpulua_status get_kernel(struct wire_executor *executor, const struct wir
     if (status == GPULUA_OK) {
         *row = made;
         if (executor->verify != NULL) {
-            gpu_executor_verify_kernel(executor, record->object, made.module, name);
+            gpu_executor_verify_kernel(executor, record->object, name);
         }
     }
     free(name);

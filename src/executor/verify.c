@@ -6,42 +6,11 @@
 
 /* ---- names ---- */
 
-void gpu_executor_verify_module(struct wire_executor *executor, uint32_t number,
-                                const char *description) {
-    char **row = gpu_executor_row_make(&executor->verify->modules, number, EXECUTOR_OBJECTS_MAX);
+void gpu_executor_verify_kernel(struct wire_executor *executor, uint32_t number, const char *name) {
+    char **row = gpu_executor_row_make(&executor->verify->kernels, number, EXECUTOR_OBJECTS_MAX);
     if (row != NULL) {
         free(*row);
-        *row = strdup(description);
-    }
-}
-
-/* The signature of a kernel, from the lines of a description. malloc'ed; NULL: not in there. */
-static char *params_of(const char *description, const char *name) {
-    size_t length = strlen(name);
-    for (const char *line = description; line != NULL && *line != '\0';) {
-        if (strncmp(line, "kernel ", 7) == 0 && strncmp(line + 7, name, length) == 0 &&
-            (line[7 + length] == ' ' || line[7 + length] == '\n')) {
-            const char *params = line + 7 + length + (line[7 + length] == ' ' ? 1 : 0);
-            return strndup(params, strcspn(params, "\n"));
-        }
-        line = strchr(line, '\n');
-        line = line != NULL ? line + 1 : NULL;
-    }
-    return NULL;
-}
-
-void gpu_executor_verify_kernel(struct wire_executor *executor, uint32_t number, uint32_t module,
-                                const char *name) {
-    struct executor_verify *verify = executor->verify;
-    struct verify_kernel *kernel =
-        gpu_executor_row_make(&verify->kernels, number, EXECUTOR_OBJECTS_MAX);
-    char *const *description = gpu_executor_row(&verify->modules, module);
-    if (kernel != NULL) {
-        free(kernel->name);
-        free(kernel->params);
-        kernel->name = strdup(name);
-        kernel->params =
-            description != NULL && *description != NULL ? params_of(*description, name) : NULL;
+        *row = strdup(name);
     }
 }
 

@@ -57,11 +57,6 @@ struct verify_range {
     uint64_t begin, end;
 };
 
-struct verify_kernel {
-    char *name;   /* owned */
-    char *params; /* owned: "n: i32, x: in f32*"; NULL: not known */
-};
-
 struct executor_verify {
     /* verify_memory.c: both by address */
     struct verify_slab *slabs; /* owned */
@@ -70,9 +65,8 @@ struct executor_verify {
     uint32_t block_count, block_capacity;
     bool has_failed; /* no host memory for what has to be known: launches fail */
 
-    /* names, for messages */
-    struct executor_table kernels; /* struct verify_kernel */
-    struct executor_table modules; /* char *, owned: descriptions */
+    /* for messages */
+    struct executor_table kernels; /* char *, owned: their names */
 
     /* verify_device.c */
     struct backend_module *module;

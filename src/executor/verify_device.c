@@ -130,8 +130,7 @@ gpulua_status gpu_executor_verify_create(struct wire_executor *executor,
     if (verify == NULL) {
         return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory for check mode");
     }
-    verify->kernels.row_bytes = sizeof(struct verify_kernel);
-    verify->modules.row_bytes = sizeof(char *);
+    verify->kernels.row_bytes = sizeof(char *);
     executor->verify = verify;
     gpulua_status status = compile(executor, verify, &failed);
     if (status == GPULUA_OK) {
@@ -166,15 +165,9 @@ void gpu_executor_verify_destroy(struct wire_executor *executor) {
         ops->module_unload(executor->device, verify->module);
     }
     for (uint32_t i = 0; i < verify->kernels.count; i++) {
-        struct verify_kernel *kernel = gpu_executor_row(&verify->kernels, i);
-        free(kernel->name);
-        free(kernel->params);
-    }
-    for (uint32_t i = 0; i < verify->modules.count; i++) {
-        free(*(char **)gpu_executor_row(&verify->modules, i));
+        free(*(char **)gpu_executor_row(&verify->kernels, i));
     }
     gpu_executor_table_free(&verify->kernels);
-    gpu_executor_table_free(&verify->modules);
     free(verify->slabs);
     free(verify->blocks);
     free(verify->staging);

@@ -10,7 +10,7 @@
 
 struct finding {
     const struct executor_verify *verify;
-    const struct verify_kernel *kernel; /* NULL: not known */
+    const char *kernel; /* its name */
     const struct backend_launch *launch;
     const struct verify_block *block; /* whose byte it is, or next to it */
     struct verify_range range;        /* the first byte that changed is in here */
@@ -77,23 +77,11 @@ static gpulua_status locate(struct wire_executor *executor, struct finding *find
 
 /* ---- names ---- */
 
-static void param_name(const struct finding *finding, uint32_t param, char *text,
-                       size_t text_bytes) {
-    const char *name = finding->kernel != NULL ? finding->kernel->params : NULL;
-    int depth = 0;
-    for (uint32_t i = 0; name != NULL && i < param;) {
-        depth += strchr("<([", *name) != NULL && *name != '\0';
-        depth -= strchr(">)]", *name) != NULL && *name != '\0';
-        i += *name == ',' && depth == 0;
-        name = *name == '\0' ? NULL : name + 1;
-    }
-    name = name != NULL ? name + strspn(name, " ") : "";
-    int length = strchr(name, ':') != NULL ? (int)strcspn(name, ":,") : 0;
-    if (length > 0) {
-        snprintf(text, text_bytes, "argument %" PRIu32 " ('%.*s')", param + 1,
-                 length < 48 ? length : 48, name);
+static void use_name(const struct backend_use *use, char *text, size_t text_bytes) {
+    if (use->name[0] != '\0') {
+        snprintf(text, text_bytes, "argument %u ('%s')", use->param + 1u, use->name);
     } else {
-        snprintf(text, text_bytes, "argument %" PRIu32, param + 1);
+        snprintf(text, text_bytes, "argument %u", use->param + 1u);
     }
 }
 
@@ -162,7 +150,7 @@ static void nearest_text(const struct finding *finding, char *text, size_t text_
             snprintf(name, sizeof name, ", buffer '%s'", block->label);
         }
     }
-    param_name(finding, nearest->param, param, sizeof param);
+    use_name(nearest, param, sizeof param);
     if (distance > 0) {
         snprintf(far, sizeof far, "%" PRIu64 " byte%s", distance, distance == 1 ? "" : "s");
     }
@@ -173,17 +161,15 @@ static void nearest_text(const struct finding *finding, char *text, size_t text_
 static gpulua_status say(const struct finding *finding, struct backend_error *error) {
     const struct verify_block *block = finding->block;
     const struct backend_use *use = use_at(finding);
-    const char *kernel =
-        finding->kernel != NULL && finding->kernel->name != NULL ? finding->kernel->name : "?";
     char name[NAME_BYTES], place[80], near[2 * NAME_BYTES + 128], param[NAME_BYTES];
     block_name(block, name, sizeof name);
     place_text(finding, place, sizeof place);
     nearest_text(finding, near, sizeof near);
     if (use != NULL) {
-        param_name(finding, use->param, param, sizeof param);
+        use_name(use, param, sizeof param);
         return gpu_backend_fail(
             error, GPULUA_UNDECLARED_ACCESS, 0,
-            "kernel '%.64s' wrote %s, declared %s, %s, allocation %" PRIu64 "%s%s", kernel,
+            "kernel '%.64s' wrote %s, declared %s, %s, allocation %" PRIu64 "%s%s", finding->kernel,
             block->label[0] != '\0' ? name : param, declared_of(use), place, block->number,
             block->label[0] != '\0' ? ", " : "", block->label[0] != '\0' ? param : "");
     }
@@ -191,27 +177,28 @@ static gpulua_status say(const struct finding *finding, struct backend_error *er
         return gpu_backend_fail(error, GPULUA_OUT_OF_BOUNDS, 0,
                                 "kernel '%.64s' wrote outside of every buffer, %s counted from %s, "
                                 "allocation %" PRIu64 " of %" PRIu64 " bytes, %s",
-                                kernel, place, name, block->number, block->bytes, near);
+                                finding->kernel, place, name, block->number, block->bytes, near);
     }
     if (block->is_freed) {
         return gpu_backend_fail(error, GPULUA_USE_AFTER_FREE, 0,
                                 "kernel '%.64s' wrote %s, allocation %" PRIu64
                                 ", which was freed, %s",
-                                kernel, name, block->number, place);
+                                finding->kernel, name, block->number, place);
     }
     return gpu_backend_fail(error, GPULUA_OUT_OF_BOUNDS, 0,
                             "kernel '%.64s' wrote %s, which is not declared there, %s, allocation "
                             "%" PRIu64 ", %s",
-                            kernel, name, place, block->number, near);
+                            finding->kernel, name, place, block->number, near);
 }
 
 gpulua_status gpu_verify_find(struct wire_executor *executor, const struct wire_record *record,
                               const struct backend_launch *launch, uint64_t changed,
                               struct backend_error *error) {
     struct executor_verify *verify = executor->verify;
+    char *const *kernel = gpu_executor_row(&verify->kernels, record->object);
     struct finding finding = {
         .verify = verify,
-        .kernel = gpu_executor_row(&verify->kernels, record->object),
+        .kernel = kernel != NULL && *kernel != NULL ? *kernel : "?",
         .launch = launch,
     };
     gpulua_status status = locate(executor, &finding, changed, error);

@@ -88,10 +88,12 @@ static gpulua_status resolve_uses(struct wire_executor *executor, const struct w
     for (uint32_t i = 0; i < count; i++) {
         struct wire_use use;
         memcpy(&use, payload + offset + i * sizeof use, sizeof use);
-        executor->uses[i] =
-            (struct backend_use){.bytes = use.bytes, .access = use.access, .param = use.param};
-        gpulua_status status = gpu_executor_resolve(executor, use.address, use.bytes,
-                                                    &executor->uses[i].address, error);
+        struct backend_use *to = &executor->uses[i];
+        *to = (struct backend_use){
+            .bytes = use.bytes, .access = use.access, .param = use.param, .part = use.part};
+        memcpy(to->name, use.name, sizeof to->name - 1);
+        gpulua_status status =
+            gpu_executor_resolve(executor, use.address, use.bytes, &to->address, error);
         if (status != GPULUA_OK) {
             return status;
         }

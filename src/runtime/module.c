@@ -481,7 +481,7 @@ static gpulua_status check_params(const struct gpu_kernel *kernel, struct gpu_er
         uint32_t at = param->number - 1u;
         if (at < known && (param->whole_bytes != facts->param_bytes[at] ||
                            param->whole_offset != facts->param_offset[at])) {
-            char what[sizeof param->text + 2] = "a structure";
+            char what[sizeof param->text + 2] = "a structure or vector";
             if (param->whole_bytes == param->byte_count) {
                 snprintf(what, sizeof what, "'%s'", param->text);
             }

@@ -36,8 +36,9 @@ struct gpu_param {
 enum gpu_part_kind { GPU_PART_VALUE, GPU_PART_OPEN, GPU_PART_CLOSE };
 struct gpu_part {
     uint8_t kind;
-    char name[48]; /* of a value or of what is opened; "" if unknown */
-    char text[24]; /* of what is opened: "f32x4", "f32[16]"; "" is a structure */
+    uint16_t length; /* of an array that is opened; 0: it is none */
+    char name[48];   /* of a value or of what is opened; "" if unknown */
+    char text[8];    /* of a vector that is opened: "bf16x4"; "" is none */
 };
 struct gpu_signature {
     uint32_t param_count;
@@ -50,7 +51,7 @@ struct gpu_signature {
 };
 /* Parses "n: i32, a: f32, x: in f32*, y: out f32x4*, in void*" (names optional; `inout` and nothing
  * mean both ways; "?C-TYPE/BYTES/ALIGNMENT" from compilers), "v: f32x4" and structures, "p: {n:
- * i32, m: f32[16], x: in f32*}". InvalidArgument with the position. malloc'ed; free() it. */
+ * i32, m: f32[16], x: in f32*[2]}". InvalidArgument with the position. malloc'ed; free() it. */
 gpulua_status gpu_signature_parse(const char *text, struct gpu_signature **signature,
                                   struct gpu_error *error);
 /* part_count of them, in the signature's memory. */

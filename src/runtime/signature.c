@@ -4,7 +4,7 @@
  *     parameter  := [ name ":" ] ( value | pointer | structure | unsupported )
  *     value      := TYPE [ "x" 2..4 ]                      "i32", "f64", "c64", "f32x4"
  *     structure  := "{" field { "," field } "}"            "{ n: i32, x: in f32*, m: f32[16] }"
- *     field      := [ name ":" ] ( value [ "[" COUNT "]" ] | pointer | structure )
+ *     field      := [ name ":" ] ( value | pointer | structure ) { "[" COUNT "]" }
  *     pointer    := [ "in" | "out" | "inout" ] target "*"  "in f32*", "out f32x4*", "void*"
  *     target     := TYPE [ "x" 2..4 ] | "void"
  *     unsupported:= "?" C-TYPE "/" BYTES "/" ALIGNMENT     from compilers only
@@ -23,7 +23,7 @@
 #define POINTER_BYTES 8u
 #define ALIGNMENT_MAX 4096u
 
-#define DEPTH_MAX 8u
+#define DEPTH_MAX 10u /* structures and arrays in each other, with a vector in them */
 #define PARTS_MAX (3u * GPU_PARAMS_MAX)
 
 struct parser {
@@ -294,7 +294,10 @@ static gpulua_status parse_type(struct parser *parser, struct word word, struct 
 static gpulua_status add_param(struct parser *parser, const char *at, struct gpu_param **param) {
     struct gpu_signature *signature = parser->signature;
     if (signature->param_count == GPU_PARAMS_MAX) {
-        return fail_at(parser, at, "more than %u parameters", GPU_PARAMS_MAX);
+        return fail_at(
+            parser, at,
+            "more than %u arguments (of vectors, structures and arrays each part is one)",
+            GPU_PARAMS_MAX);
     }
     *param = &signature->params[signature->param_count];
     return GPULUA_OK;
@@ -325,17 +328,16 @@ static bool is_taken(const struct parser *parser, const char *name) {
 }
 
 static gpulua_status add_part(struct parser *parser, const char *at, enum gpu_part_kind kind,
-                              const char *name, const char *text) {
+                              const char *name, struct gpu_part **part) {
     if (parser->part_count == PARTS_MAX) {
         return fail_at(parser, at, "too many structures");
     }
     if (is_taken(parser, name)) {
         return fail_at(parser, at, "the name '%.40s' is there twice", name);
     }
-    struct gpu_part *part = &parser->parts[parser->part_count++];
-    part->kind = (uint8_t)kind;
-    copy_cut(part->name, sizeof part->name, name, strlen(name));
-    copy_cut(part->text, sizeof part->text, text, strlen(text));
+    *part = &parser->parts[parser->part_count++];
+    **part = (struct gpu_part){.kind = (uint8_t)kind};
+    copy_cut((*part)->name, sizeof(*part)->name, name, strlen(name));
     parser->has_parts |= kind != GPU_PART_VALUE;
     return GPULUA_OK;
 }
@@ -346,9 +348,10 @@ static gpulua_status add_value(struct parser *parser, const char *at, const stru
                                uint32_t byte_offset) {
     char full[sizeof scope->path + sizeof proto->name];
     struct gpu_param *param = NULL;
+    struct gpu_part *part;
     gpulua_status status = add_param(parser, at, &param);
     if (status == GPULUA_OK) {
-        status = add_part(parser, at, GPU_PART_VALUE, name, "");
+        status = add_part(parser, at, GPU_PART_VALUE, name, &part);
     }
     snprintf(full, sizeof full, "%s%s", scope->path, name);
     if (status == GPULUA_OK && scope->depth > 0 && strlen(full) >= sizeof param->name) {
@@ -364,9 +367,14 @@ static gpulua_status add_value(struct parser *parser, const char *at, const stru
     return status;
 }
 
-/* What has a name that leaves no room goes by its place. */
-static void enter(struct scope *inner, const struct scope *outer, const char *name) {
+/* The parts that follow are in what is opened here, a structure, unless `part` is told something
+ * else. What has a name that leaves no room goes by its place. */
+static gpulua_status open_part(struct parser *parser, const char *at, const struct scope *outer,
+                               const char *name, struct scope *inner, struct gpu_part **part) {
     char full[sizeof outer->path + 64];
+    if (outer->depth == DEPTH_MAX) {
+        return fail_at(parser, at, "structures, arrays and vectors more than %u deep", DEPTH_MAX);
+    }
     if (strlen(name) > sizeof inner->path - 8) {
         snprintf(full, sizeof full, "%s%u.", outer->path, outer->count);
     } else {
@@ -375,78 +383,34 @@ static void enter(struct scope *inner, const struct scope *outer, const char *na
     copy_cut(inner->path, sizeof inner->path, full, strlen(full));
     inner->depth = outer->depth + 1;
     inner->count = 0;
+    return add_part(parser, at, GPU_PART_OPEN, name, part);
+}
+
+static gpulua_status close_part(struct parser *parser, const char *at) {
+    struct gpu_part *part;
+    return add_part(parser, at, GPU_PART_CLOSE, "", &part);
 }
 
 /* A value of one or several lanes, which CUDA has as structures. */
 static gpulua_status add_lanes(struct parser *parser, const char *at, const struct scope *scope,
-                               const char *name, const struct gpu_param *proto,
-                               uint32_t byte_offset) {
+                               const char *name, const struct gpu_param *proto) {
     static const char *const lane_names[] = {"x", "y", "z", "w"};
     if (proto->lanes == 1) {
-        return add_value(parser, at, scope, name, proto, byte_offset);
+        return add_value(parser, at, scope, name, proto, 0);
+    }
+    struct scope inner;
+    struct gpu_part *part;
+    gpulua_status status = open_part(parser, at, scope, name, &inner, &part);
+    if (status == GPULUA_OK) {
+        snprintf(part->text, sizeof part->text, "%sx%u", gpu_type_name(proto->type), proto->lanes);
     }
     struct gpu_param lane = *proto;
-    char text[sizeof proto->text];
-    snprintf(text, sizeof text, "%sx%u", gpu_type_name(proto->type), proto->lanes);
-    struct scope inner;
-    enter(&inner, scope, name);
     lane.lanes = 1;
-    gpulua_status status = add_part(parser, at, GPU_PART_OPEN, name, text);
     for (uint32_t i = 0; i < proto->lanes && status == GPULUA_OK; i++) {
-        status =
-            add_value(parser, at, &inner, lane_names[i], &lane, byte_offset + i * lane.byte_count);
+        status = add_value(parser, at, &inner, lane_names[i], &lane, i * lane.byte_count);
     }
-    return status != GPULUA_OK ? status : add_part(parser, at, GPU_PART_CLOSE, "", "");
+    return status != GPULUA_OK ? status : close_part(parser, at);
 }
-
-/* "[16]", if it is there. 0: it is not. */
-static gpulua_status parse_length(struct parser *parser, uint32_t *length) {
-    *length = 0;
-    if (*parser->at != '[') {
-        return GPULUA_OK;
-    }
-    const char *start = ++parser->at;
-    const char *end = strchr(start, ']');
-    if (end == NULL) {
-        return fail_at(parser, start, "a ']' was expected");
-    }
-    parser->at = end + 1;
-    skip_blanks(parser);
-    return parse_number(parser, start, end, GPU_PARAMS_MAX, length);
-}
-
-/* Behind its type: what is passed by value, perhaps several times. */
-static gpulua_status parse_values(struct parser *parser, const char *at, const struct scope *scope,
-                                  const char *name, const struct gpu_param *proto,
-                                  struct extent *extent) {
-    uint32_t length, lanes_bytes = proto->byte_count * proto->lanes;
-    gpulua_status status = parse_length(parser, &length);
-    if (status == GPULUA_OK && length > 0 && scope->depth == 0) {
-        return fail_at(parser, at, "an array is possible only in a structure");
-    }
-    /* float3 is three floats; the others are aligned to all of theirs, up to 16 bytes. */
-    extent->alignment = proto->lanes == 3   ? proto->byte_count
-                        : lanes_bytes > 16u ? 16u
-                                            : lanes_bytes;
-    extent->byte_count = lanes_bytes * (length > 0 ? length : 1);
-    if (status != GPULUA_OK || length == 0) {
-        return status != GPULUA_OK ? status : add_lanes(parser, at, scope, name, proto, 0);
-    }
-    char text[sizeof proto->text + 16];
-    snprintf(text, sizeof text, proto->lanes > 1 ? "%sx%u[%u]" : "%s%.0u[%u]",
-             gpu_type_name(proto->type), proto->lanes > 1 ? proto->lanes : 0u, length);
-    struct scope inner;
-    enter(&inner, scope, name);
-    status = add_part(parser, at, GPU_PART_OPEN, name, text);
-    for (uint32_t i = 0; i < length && status == GPULUA_OK; i++) {
-        char element[16];
-        snprintf(element, sizeof element, "%u", i + 1);
-        status = add_lanes(parser, at, &inner, element, proto, i * lanes_bytes);
-    }
-    return status != GPULUA_OK ? status : add_part(parser, at, GPU_PART_CLOSE, "", "");
-}
-
-static gpulua_status parse_item(struct parser *parser, struct scope *scope, struct extent *extent);
 
 /* Lays what was parsed out behind `*end_bytes`, as a C struct would. */
 static gpulua_status place(struct parser *parser, const char *start, const struct extent *extent,
@@ -462,16 +426,14 @@ static gpulua_status place(struct parser *parser, const char *start, const struc
     return GPULUA_OK;
 }
 
+static gpulua_status parse_item(struct parser *parser, struct scope *scope, struct extent *extent);
+
 /* At its '{'. */
 static gpulua_status parse_structure(struct parser *parser, const struct scope *scope,
                                      const char *name, struct extent *extent) {
     struct scope inner;
-    enter(&inner, scope, name);
-    if (inner.depth > DEPTH_MAX) {
-        return fail_at(parser, parser->at, "structures in more than %u others", DEPTH_MAX - 1);
-    }
-    gpulua_status status = add_part(parser, parser->at, GPU_PART_OPEN, name, "");
-    *extent = (struct extent){.first = parser->signature->param_count, .alignment = 1};
+    struct gpu_part *part;
+    gpulua_status status = open_part(parser, parser->at, scope, name, &inner, &part);
     do {
         parser->at++; /* the '{' or ',' */
         skip_blanks(parser);
@@ -495,14 +457,123 @@ static gpulua_status parse_structure(struct parser *parser, const struct scope *
     parser->at++;
     skip_blanks(parser);
     extent->byte_count = (extent->byte_count + extent->alignment - 1) & ~(extent->alignment - 1);
-    return add_part(parser, parser->at, GPU_PART_CLOSE, "", "");
+    return close_part(parser, parser->at);
+}
+
+/* What is declared at `at` under that name, behind which its type follows; no array. */
+static gpulua_status parse_element(struct parser *parser, const char *at, const struct scope *scope,
+                                   const char *name, struct extent *extent) {
+    struct gpu_param proto = {0};
+    *extent = (struct extent){.first = parser->signature->param_count, .alignment = 1};
+    if (*parser->at == '{') {
+        return parse_structure(parser, scope, name, extent);
+    }
+    if (*parser->at == '?' && scope->depth == 0) {
+        gpulua_status status = parse_unsupported(parser, &proto, &extent->alignment);
+        extent->byte_count = proto.byte_count;
+        return status != GPULUA_OK ? status : add_value(parser, at, scope, name, &proto, 0);
+    }
+    gpulua_status status = parse_type(parser, take_word(parser), &proto, &extent->alignment);
+    if (status != GPULUA_OK) {
+        return status;
+    }
+    extent->byte_count = proto.byte_count;
+    if (proto.kind == GPU_PARAM_SCALAR) {
+        char number[16];
+        snprintf(number, sizeof number, "%u", scope->count);
+        extent->byte_count *= proto.lanes;
+        /* float3 is three floats; the others are aligned to all of theirs, up to 16 bytes. */
+        extent->alignment = proto.lanes == 3          ? proto.byte_count
+                            : extent->byte_count > 16 ? 16
+                                                      : extent->byte_count;
+        return add_lanes(parser, at, scope, proto.lanes > 1 && name[0] == '\0' ? number : name,
+                         &proto);
+    }
+    if (proto.kind == GPU_PARAM_UNSUPPORTED && scope->depth > 0) {
+        return fail_at(parser, at, "a " GPU_REPORT_CONTEXT_NAME " is the last parameter");
+    }
+    return add_value(parser, at, scope, name, &proto, 0);
+}
+
+/* "[16]" */
+static gpulua_status parse_length(struct parser *parser, uint32_t *length) {
+    parser->at++;
+    skip_blanks(parser);
+    const char *start = parser->at, *end = start + strspn(start, "0123456789");
+    if (*start != ']' && end == start) {
+        return fail_at(parser, start, "a number was expected");
+    }
+    parser->at = end;
+    skip_blanks(parser);
+    if (*parser->at != ']') {
+        return fail_at(parser, parser->at, "a ']' was expected");
+    }
+    parser->at++;
+    skip_blanks(parser);
+    return parse_number(parser, start, end, GPU_PARAMS_MAX, length);
+}
+
+/* What lies `length_count` arrays deep is at `type`, and parsed for each element of theirs. */
+static gpulua_status parse_array(struct parser *parser, const char *at, const struct scope *scope,
+                                 const char *name, const uint32_t *lengths, uint32_t length_count,
+                                 const char *type, struct extent *extent) {
+    if (length_count == 0) {
+        parser->at = type;
+        return parse_element(parser, at, scope, name, extent);
+    }
+    struct scope inner;
+    struct gpu_part *part;
+    *extent = (struct extent){.first = parser->signature->param_count, .alignment = 1};
+    gpulua_status status = open_part(parser, at, scope, name, &inner, &part);
+    if (status == GPULUA_OK) {
+        part->length = (uint16_t)lengths[0];
+    }
+    for (uint32_t i = 0; i < lengths[0] && status == GPULUA_OK; i++) {
+        struct extent element;
+        char number[16];
+        snprintf(number, sizeof number, "%u", i + 1);
+        status =
+            parse_array(parser, at, &inner, number, lengths + 1, length_count - 1, type, &element);
+        if (status == GPULUA_OK) {
+            status = place(parser, at, &element, &extent->byte_count);
+            extent->alignment = element.alignment;
+        }
+    }
+    return status != GPULUA_OK ? status : close_part(parser, at);
+}
+
+/* Behind the name, if there is one. */
+static gpulua_status parse_declared(struct parser *parser, const char *at,
+                                    const struct scope *scope, const char *name,
+                                    struct extent *extent) {
+    const char *type = parser->at;
+    uint32_t param_count = parser->signature->param_count, part_count = parser->part_count;
+    gpulua_status status = parse_element(parser, at, scope, name, extent);
+    if (status != GPULUA_OK || *parser->at != '[') {
+        return status;
+    }
+    if (scope->depth == 0) {
+        return fail_at(parser, at, "an array is possible only in a structure");
+    }
+    uint32_t lengths[DEPTH_MAX], length_count = 0;
+    while (status == GPULUA_OK && *parser->at == '[') {
+        if (length_count == DEPTH_MAX) {
+            return fail_at(parser, parser->at, "an array of more than %u dimensions", DEPTH_MAX);
+        }
+        status = parse_length(parser, &lengths[length_count++]);
+    }
+    const char *end = parser->at;
+    parser->signature->param_count = param_count;
+    parser->part_count = part_count;
+    if (status == GPULUA_OK) {
+        status = parse_array(parser, at, scope, name, lengths, length_count, type, extent);
+        parser->at = end;
+    }
+    return status;
 }
 
 static gpulua_status parse_item(struct parser *parser, struct scope *scope, struct extent *extent) {
-    struct gpu_param proto = {0};
-    char name[sizeof proto.name] = "";
-    extent->first = parser->signature->param_count;
-    extent->alignment = 1;
+    char name[sizeof parser->parts->name] = "";
     skip_blanks(parser);
     const char *at = parser->at;
     struct word word = take_word(parser);
@@ -515,39 +586,15 @@ static gpulua_status parse_item(struct parser *parser, struct scope *scope, stru
             return fail_at(parser, at, "a name, with those it is in, has at most %zu characters",
                            sizeof name - 1);
         }
-        word = (struct word){parser->at, 0};
-        if (*parser->at != '?' && *parser->at != '{') {
-            word = take_word(parser);
-        }
-    } else if (scope->depth > 0 || *parser->at == '{') { /* parts have names in any case */
-        snprintf(name, sizeof name, "%u", scope->count);
-    }
-    if (word.length == 0 && *parser->at == '{') {
-        return parse_structure(parser, scope, name, extent);
-    }
-    if (*parser->at == '?' && scope->depth == 0) {
-        if (word.length > 0) {
-            return fail_at(parser, parser->at, "a ':' or ',' was expected");
-        }
-        gpulua_status status = parse_unsupported(parser, &proto, &extent->alignment);
-        extent->byte_count = proto.byte_count;
-        return status != GPULUA_OK ? status : add_value(parser, at, scope, name, &proto, 0);
-    }
-    gpulua_status status = parse_type(parser, word, &proto, &extent->alignment);
-    if (status != GPULUA_OK) {
-        return status;
-    }
-    if (proto.kind == GPU_PARAM_SCALAR) {
-        if (proto.lanes > 1 && name[0] == '\0') {
+    } else if (word.length > 0 && *parser->at == '?') {
+        return fail_at(parser, parser->at, "a ':' or ',' was expected");
+    } else {
+        parser->at = at;
+        if (scope->depth > 0 || *at == '{') { /* parts have names in any case */
             snprintf(name, sizeof name, "%u", scope->count);
         }
-        return parse_values(parser, at, scope, name, &proto, extent);
     }
-    if (proto.kind == GPU_PARAM_UNSUPPORTED && scope->depth > 0) {
-        return fail_at(parser, at, "a " GPU_REPORT_CONTEXT_NAME " is the last parameter");
-    }
-    extent->byte_count = proto.byte_count;
-    return add_value(parser, at, scope, name, &proto, 0);
+    return parse_declared(parser, at, scope, name, extent);
 }
 
 static gpulua_status parse_all(struct parser *parser) {

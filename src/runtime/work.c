@@ -541,10 +541,13 @@ static uint32_t write_uses(const struct gpu_launch *launch, uint8_t *payload,
         if (signature->params[i].kind != GPU_PARAM_POINTER || !ref) {
             continue;
         }
+        const struct gpu_param *param = &signature->params[i];
         struct wire_use use = {.address = address_of(ref),
                                .bytes = ref->byte_count,
-                               .access = signature->params[i].access,
-                               .param = signature->params[i].number - 1u};
+                               .access = param->access,
+                               .param = (uint16_t)(param->number - 1u),
+                               .part = (uint16_t)i};
+        snprintf(use.name, sizeof use.name, "%s", param->name);
         memcpy(payload + offset, &use, sizeof use);
         offset += (uint32_t)sizeof use;
         record->u.launch.use_count++;

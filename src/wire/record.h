@@ -177,7 +177,9 @@ struct wire_use {
     uint64_t address; /* wire address */
     uint64_t bytes;
     uint32_t access; /* WIRE_USE_READ, WIRE_USE_WRITE: written, and not read before; or both */
-    uint32_t param;  /* of the kernel, from 0 */
+    uint16_t param;  /* of the kernel, from 0 */
+    uint16_t part;   /* among all of its parameters' parts, from 0 */
+    char name[48];   /* "x", of a part of a structure "p.x"; "" if unknown */
 };
 enum { WIRE_USE_READ = 1, WIRE_USE_WRITE = 2 };
 

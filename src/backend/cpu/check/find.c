@@ -22,19 +22,21 @@ static const char *bytes_text(uint64_t bytes, char *text, size_t text_bytes) {
     return text;
 }
 
-/* Of the kernel's parameter, which the table lists with commas. */
-static void param_name(const struct check_run *run, uint32_t param, char *text, size_t text_bytes) {
-    const char *name = run->launch->kernel->table->param_names;
+/* As the launch names it; else as the kernel's parameter, which the table lists with commas. */
+static void use_name(const struct check_run *run, const struct backend_use *use, char *text,
+                     size_t text_bytes) {
+    const char *name = use->name[0] != '\0' ? use->name : run->launch->kernel->table->param_names;
+    uint32_t param = use->name[0] != '\0' ? 0 : use->param;
     for (uint32_t i = 0; i < param && name != NULL; i++) {
         name = strchr(name, ',');
         name = name != NULL ? name + 1 : NULL;
     }
     int length = name != NULL ? (int)strcspn(name, ",") : 0;
     if (length > 0) {
-        snprintf(text, text_bytes, "argument %" PRIu32 " ('%.*s')", param + 1,
+        snprintf(text, text_bytes, "argument %u ('%.*s')", use->param + 1u,
                  length < 48 ? length : 48, name);
     } else {
-        snprintf(text, text_bytes, "argument %" PRIu32, param + 1);
+        snprintf(text, text_bytes, "argument %u", use->param + 1u);
     }
 }
 
@@ -44,7 +46,7 @@ static void block_name(const struct check_run *run, const struct check_block *bl
     if (block != NULL && block->label[0] != '\0') {
         snprintf(text, text_bytes, "buffer '%s'", block->label);
     } else if (use != NULL) {
-        param_name(run, use->param, text, text_bytes);
+        use_name(run, use->from, text, text_bytes);
     } else if (block != NULL) {
         snprintf(text, text_bytes, "buffer %" PRIu64 " (%" PRIu64 " bytes)", block->number,
                  block->bytes);
@@ -131,7 +133,7 @@ static void nearest_text(const struct check_run *run, const struct check_access 
     }
     char param[NAME_BYTES], name[NAME_BYTES] = "", size[40];
     const struct check_block *block = gpu_check_block_of(run->check, nearest.use->address);
-    param_name(run, nearest.use->param, param, sizeof param);
+    use_name(run, nearest.use->from, param, sizeof param);
     if (block != NULL && block->label[0] != '\0') {
         snprintf(name, sizeof name, ", buffer '%s'", block->label);
     }

@@ -53,7 +53,7 @@ static void use_init(struct check *check, struct check_use *use, const struct ba
         .address = from->address,
         .bytes = from->bytes,
         .access = from->access,
-        .param = from->param,
+        .from = from,
         .space = gpu_check_slab_of(check, from->address),
     };
     struct check_space *space = use->space;
@@ -90,10 +90,10 @@ struct check_run *gpu_check_run_begin(struct check *check, struct cpu_launch *la
     return run;
 }
 
-static bool warn_once(struct check *check, const struct check_run *run, uint32_t param) {
+static bool warn_once(struct check *check, const struct check_run *run, uint32_t part) {
     const struct cpu_kernel_table *kernel = run->launch->kernel->table;
     for (size_t i = 0; i < check->warned_count; i++) {
-        if (check->warned[i].kernel == kernel && check->warned[i].param == param) {
+        if (check->warned[i].kernel == kernel && check->warned[i].part == part) {
             return false;
         }
     }
@@ -101,7 +101,7 @@ static bool warn_once(struct check *check, const struct check_run *run, uint32_t
                         sizeof *check->warned)) {
         return false;
     }
-    check->warned[check->warned_count++] = (struct check_warned){kernel, param};
+    check->warned[check->warned_count++] = (struct check_warned){kernel, part};
     return true;
 }
 
@@ -131,14 +131,14 @@ static bool may_be_skipped(const struct check_run *run) {
     return true;
 }
 
-/* What was declared and not done: said, once for each parameter of a kernel. */
+/* What was declared and not done: said, once for each of a kernel. */
 static void warn_unused(struct check_run *run) {
     if (may_be_skipped(run)) {
         return;
     }
     for (uint32_t i = 0; i < run->use_count; i++) {
         const struct check_use *use = &run->uses[i];
-        if (is_idle(run, use) && warn_once(run->check, run, use->param)) {
+        if (is_idle(run, use) && warn_once(run->check, run, use->from->part)) {
             char name[160], line[320];
             gpu_check_use_name(run, use, name, sizeof name);
             snprintf(line, sizeof line, "check: kernel '%.64s': %s is declared %s but was never %s",

@@ -9,12 +9,12 @@
 /* A range that the launch declares. */
 struct check_use {
     uint64_t address, bytes;
-    uint32_t access; /* WIRE_USE_READ, WIRE_USE_WRITE */
-    uint32_t param;
-    struct check_space *space; /* borrowed; NULL: a module's variable */
-    bool is_written;           /* every byte was, before the launch */
-    bool can_race;             /* another thread of the launch may write there */
-    uint32_t done;             /* what the kernel has done, as `access` */
+    uint32_t access;                /* WIRE_USE_READ, WIRE_USE_WRITE */
+    const struct backend_use *from; /* what it is of, for messages */
+    struct check_space *space;      /* borrowed; NULL: a module's variable */
+    bool is_written;                /* every byte was, before the launch */
+    bool can_race;                  /* another thread of the launch may write there */
+    uint32_t done;                  /* what the kernel has done, as `access` */
 };
 
 /* Memory of the launch's module, known once an access asks for it. */
