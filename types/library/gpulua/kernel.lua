@@ -13,9 +13,9 @@ is written.
 
 A vector by value (`float4`, in a signature `f32x4`) is a table of its elements, `{ 1, 2, 3, 4 }` or with x, y, z and w.
 A structure by value needs a signature by hand, where its fields stand in braces, in their order:
-`p: { dt: f32, m: f32[4][4], rows: { n: i32, x: in f32* }[2] }`. A launch is given a table of them, by name or in order; graphs know them as
-`p.dt`. Instead of tables all parts may stand one after the other. A pointer to a structure (`const Params *p`, by hand
-`p: in void*`) takes a buffer of u8, written with `string.pack`.
+`p: { dt: f32, m: f32[4][4], rows: { n: i32, x: in f32* }[2] }`. A launch is given a table of them, by name or in
+order; graphs know them as `p.dt` and `p.rows.2.n`. Instead of tables all parts may stand one after the other. A pointer
+to a structure (`const Params *p`, by hand `p: in void*`) takes a buffer of u8, written with `string.pack`.
 
 A kernel with a `gpulua_ctx` from `<gpulua_kernel.h>` for its last parameter can fail its operation with a message of
 its own (`gpulua_check`); scripts do not pass it.
