@@ -115,15 +115,11 @@ void gpu_executor_slab_destroy(struct wire_executor *executor, uint32_t number) 
 }
 
 void gpu_executor_arena_register(struct wire_executor *executor, const struct wire_record *record) {
-    uint64_t begin = record->u.arena.byte_offset, bytes = record->u.arena.bytes;
-    uint64_t known = executor->pinned_bytes; /* a spare was told of these before its turn */
-    if (begin < known) {
-        bytes = bytes > known - begin ? bytes - (known - begin) : 0;
-        begin = known;
-    }
-    void *base = gpu_executor_arena(executor, begin, bytes);
-    if (executor->device == NULL || executor->ops->host_register == NULL || base == NULL ||
-        bytes == 0) {
+    uint64_t begin = executor->pinned_bytes;
+    uint64_t end = record->u.arena.byte_offset + record->u.arena.bytes;
+    /* A spare was told of some before its turn. What could not be pinned then is in the next. */
+    void *base = end > begin ? gpu_executor_arena(executor, begin, end - begin) : NULL;
+    if (executor->device == NULL || executor->ops->host_register == NULL || base == NULL) {
         return;
     }
     struct executor_pin *pin =
@@ -132,10 +128,10 @@ void gpu_executor_arena_register(struct wire_executor *executor, const struct wi
         return;
     }
     struct backend_error error = {0};
-    if (executor->ops->host_register(executor->device, base, bytes, &error) == GPULUA_OK) {
+    if (executor->ops->host_register(executor->device, base, end - begin, &error) == GPULUA_OK) {
         pin->base = base;
         executor->pin_count++;
-        executor->pinned_bytes += begin == known ? bytes : 0;
+        executor->pinned_bytes = end;
     }
     free(error.log);
 }
