@@ -91,6 +91,9 @@ describe("a structure by value", function()
     refused({ "argument 2 (q.c.2.x)", "256", "u8 expected" }, function(q) q.c[2][1] = 256 end)
     refused({ "argument 2 (q.pair.p)", "inout i32* expected" }, function(q) q.pair.p = 1 end)
     refused({ "argument 2 (q.pair)", "structure" }, function(q) q.pair = x end)
+    local mixed = support.raises("InvalidArgument", { "argument 1 (pair.p)", "table", "inout i32* expected" },
+      by_pair.launch, by_pair, one, { x, 2 }, 10, 1)
+    assert.truthy(mixed.hint:find("either all tables", 1, true), mixed.hint)
     support.raises("InvalidArgument", { "takes 4 arguments, got 2", params }, all.launch, all, one, 5, whole())
     assert.are.same({ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, out:read())
     support.raises("InvalidArgument", { "parameter 1", "a structure or vector is 8 bytes", "16 bytes" }, mod.kernel,

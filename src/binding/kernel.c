@@ -87,6 +87,13 @@ static _Noreturn void bad_argument(lua_State *L, const struct gpu_param *param, 
     } else if (luaL_getmetafield(L, at, "__name") == LUA_TSTRING) {
         value = lua_tostring(L, -1);
     }
+    if (lua_type(L, at) == LUA_TTABLE && handle->signature->part_count > 0) {
+        gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
+                          "structures and vectors are either all tables, or all of their parts one "
+                          "after the other; by the count it was the latter",
+                          "%s: %s %s (%s expected)", argument_text(handle, param, text), value,
+                          reason, param->text);
+    }
     gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: %s %s (%s expected)",
                  argument_text(handle, param, text), value, reason, param->text);
 }
