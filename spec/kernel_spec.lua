@@ -449,6 +449,28 @@ describe("kernel", function()
       assert.are.same({ { 1, -2 }, { 3, -4 } }, z:read())
     end)
 
+    it("takes memory from anywhere for vectors of three, of which it has whole ones", function()
+      local mod = dev:compile [[
+        extern "C" __global__ void turn(float3 *v, const uchar3 *by) {
+          float3 *a = &v[threadIdx.x];
+          *a = make_float3(a->y * by[threadIdx.x].z, a->z, a->x);
+        }
+      ]]
+      local kept <const> = {}
+      for i = 1, 5 do -- at addresses that are no multiples of 12
+        local v = dev:upload("f32", { 1, 2, 3, 4, 5, 6 })
+        local by = dev:upload("u8", { 0, 0, 2, 0, 0, 3, 9 })
+        mod.turn:launch({ grid = 1, block = 2 }, v, by:slice(1, 6))
+        assert.are.same({ 4, 3, 1, 15, 6, 4 }, v:read())
+        kept[i] = { v, by }
+      end
+      local v, by = table.unpack(kept[1])
+      mod.turn:launch({ grid = 1, block = 1 }, v:slice(3, 5), by:slice(1, 3)) -- a float3 may begin at any float
+      assert.are.same({ 4, 3, 30, 6, 1, 4 }, { table.unpack(v:read(), 1, 6) })
+      support.raises("InvalidArgument", { "argument 1 (v)", "f32x3", "length must be a multiple of 3 elements" },
+        mod.turn.launch, mod.turn, { grid = 1, block = 1 }, v:slice(1, 5), by:slice(1, 3))
+    end)
+
     it("takes c128 for double2, and vectors in a signature by hand", function()
       local mod = dev:compile [[
         extern "C" __global__ void conj(double2 *v) { v[threadIdx.x].y = -v[threadIdx.x].y; }

@@ -217,6 +217,41 @@ describe("check mode: tasks and variables of modules", function()
     assert_none(either(with(1, 4), function() mod.put:launch(one, 4, 1) end))
   end)
 
+  it("a variable as an argument of another module's kernel is memory like any other", function()
+    local user = dev:compile [[
+      extern "C" __global__ void fill(int *x, int n) { for (int i = 0; i < n; i++) x[i] = i; }
+      extern "C" __global__ void sum(const int *x, int n, int *out) { for (int i = 0; i < n; i++) out[0] += x[i]; }
+      extern "C" __global__ void all_at_once(int *x) { x[0] = threadIdx.x; }
+      extern "C" __global__ void bytes(unsigned char *x, const int *scale) { x[3] = scale[0]; }]]
+    local at, letters, out = mod:global "table", mod:global "letters", dev:buffer("i32", 1):fill(0)
+    user.fill:launch(one, at, 20000)
+    user.sum:launch(one, at:slice(1, 10), 10, out)
+    assert.are.same({ 45 }, out:read())
+    user.bytes:launch(one, letters, mod:global "scale")
+    assert.are.same({ 2 }, letters:read(4, 4))
+    mod.get:launch(one, 7, out)
+    assert.are.same({ 14 }, out:read())
+    mod.put:launch(one, 3, 5)
+    assert.are.same({ 5 }, at:read(4, 4))
+    local function another()
+      return dev:compile(source):global "table"
+    end
+    support.raises("OutOfBounds", { "fill", "wrote 4 bytes", "argument 1 ('x')" }, function()
+      user.fill:launch(one, another():slice(5, 8), 5):await()
+    end)
+    support.raises("UndeclaredAccess", { "fill", "argument 1 ('x')", "declared in" }, function()
+      user:kernel("fill", "x: in i32*, n: i32"):launch(one, another(), 5):await()
+    end)
+    support.raises("RaceFound", { "all_at_once" }, function()
+      user.all_at_once:launch({ grid = 1, block = 2 }, another()):await()
+    end)
+    support.raises("RaceFound", { "two" }, function() -- through two arguments, by two blocks
+      local x = another()
+      dev:compile [[extern "C" __global__ void two(int *x, int *y) { (blockIdx.x ? x : y)[1 - blockIdx.x] = 1; }]]
+        .two:launch({ grid = 2, block = 1 }, x:slice(2, 4), x:slice(1, 4)):await()
+    end)
+  end)
+
   it("graphs that two tasks launch are held against each other, by all of their nodes", function()
     local x = dev:buffer("i32", 2):fill(0)
     local other = dev:compile(source)

@@ -359,18 +359,21 @@ static const char *describe(const struct gpu_launch *launch, const struct gpu_pa
     return text;
 }
 
-/* Vectors of 2 to 4 elements: the buffer has a whole number of them, and begins with one. */
+/* Vectors of 2 to 4 elements: the buffer has a whole number of them, and begins where one may lie,
+ * those of 3 wherever one of their elements may. */
 static gpulua_status check_lanes(const struct gpu_launch *launch, const struct gpu_param *param,
                                  const struct gpu_ref *ref, struct gpu_error *error) {
     uint64_t lane_bytes = (uint64_t)gpu_type_bytes(param->type) * param->lanes;
-    if (ref->byte_count % lane_bytes == 0 && address_of(ref) % lane_bytes == 0) {
+    if (ref->byte_count % lane_bytes == 0 &&
+        (param->lanes == 3 || address_of(ref) % lane_bytes == 0)) {
         return GPULUA_OK;
     }
     char what[160];
-    return gpu_error_set(
-        error, GPULUA_INVALID_ARGUMENT,
-        "%s: wants %s, so the buffer's length and start must be multiples of %u elements",
-        describe(launch, param, what, sizeof what), param->text, param->lanes);
+    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                         "%s: wants %s, so the buffer's length%s must be %s of %u elements",
+                         describe(launch, param, what, sizeof what), param->text,
+                         param->lanes == 3 ? "" : " and start",
+                         param->lanes == 3 ? "a multiple" : "multiples", param->lanes);
 }
 
 /* The types differ. */

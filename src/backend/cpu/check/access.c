@@ -302,10 +302,14 @@ static void shared_access(struct cpu_context *context, const struct check_access
     space_access(context, access, space);
 }
 
+struct module_look {
+    uintptr_t inside; /* an address in what is looked for */
+    struct check_module *module;
+};
+
 static int module_look(struct dl_phdr_info *info, size_t info_bytes, void *user) {
-    struct check_run *run = user;
-    struct check_module *module = &run->module;
-    uintptr_t table = (uintptr_t)run->launch->kernel->table;
+    const struct module_look *look = user;
+    struct check_module *module = look->module;
     uintptr_t low = UINTPTR_MAX, high = 0, written_low = UINTPTR_MAX, written_high = 0;
     uint64_t shared_bytes = 0;
     (void)info_bytes;
@@ -324,7 +328,7 @@ static int module_look(struct dl_phdr_info *info, size_t info_bytes, void *user)
             }
         }
     }
-    if (table < low || table >= high) {
+    if (look->inside < low || look->inside >= high) {
         return 0;
     }
     module->is_known = true;
@@ -360,7 +364,8 @@ static bool module_access(struct cpu_context *context, const struct check_access
     struct check_module *module = &run->module;
     /* Its shared memory is there once an access was made to it. */
     if (!module->is_known || module->shared_low == 0) {
-        dl_iterate_phdr(module_look, run);
+        struct module_look look = {(uintptr_t)run->launch->kernel->table, module};
+        dl_iterate_phdr(module_look, &look);
     }
     bool is_shared = is_within(access, module->shared_low, module->shared_high);
     if (!is_shared && !is_within(access, module->low, module->high)) {
@@ -387,6 +392,36 @@ static bool module_access(struct cpu_context *context, const struct check_access
     }
     module->used_high = end > module->used_high ? end : module->used_high;
     return true;
+}
+
+/* An argument that is a variable: of the launch's own module, or of another, whose memory is
+ * then known as the module's own launches know it. */
+static void variable_access(struct cpu_context *context, const struct check_access *access,
+                            struct check_use *use) {
+    struct check_run *run = gpu_check_run_of(context);
+    if (module_access(context, access)) {
+        use->done |= gpu_check_access_wanted(access->flags);
+        return;
+    }
+    struct check_module other = {.is_known = false};
+    struct module_look look = {use->address, &other};
+    dl_iterate_phdr(module_look, &look);
+    bool is_writable = is_within(access, other.written_low, other.written_high);
+    if (!is_within(access, other.low, other.high) ||
+        (!is_writable && (access->flags & CPU_ACCESS_WRITE) != 0)) {
+        gpu_check_find_undeclared(context, access); /* does not return */
+    }
+    if (!is_writable) { /* constant data */
+        use->done |= gpu_check_access_wanted(access->flags);
+        return;
+    }
+    use->space =
+        gpu_check_space_of(run->check, other.written_low, other.written_high - other.written_low);
+    if (use->space == NULL) {
+        run->check->has_failed = true;
+        return;
+    }
+    use_access(context, access, use);
 }
 
 static void other_access(struct cpu_context *context, const struct check_access *access) {
@@ -435,8 +470,7 @@ void gpu_check_access(struct cpu_context *context, const void *pointer, unsigned
             if (use->space != NULL) {
                 use_access(context, &access, use);
             } else {
-                use->done |= wanted;
-                other_access(context, &access);
+                variable_access(context, &access, use);
             }
             return;
         }
