@@ -156,13 +156,13 @@ run_specs() {
         ${BUSTED_FLAGS:-} "$file"
 }
 
-# Check mode, on the specs about the order of work (on CUDA by hashes), in one process. Another seed with every run would
-# tell more, and fail at times that nobody can find again.
+# Check mode, on the specs about the order of work (on CUDA by hashes), on the CPU device also those about what launches
+# take, in one process. Another seed with every run would tell more, and fail at times that nobody can find again.
 run_checked() {
     name="specs on $DEVICE in check mode, $1" log=$logs/check-$1.log isolate=$1
     set -- spec/hazard_spec.lua spec/range_spec.lua spec/stream_spec.lua spec/op_spec.lua spec/control_spec.lua
     [ "$DEVICE" != cpu ] || set -- "$@" spec/programs_spec.lua spec/graph_programs_spec.lua spec/temporary_spec.lua \
-        spec/update_spec.lua
+        spec/update_spec.lua spec/kernel_spec.lua spec/structure_spec.lua
     run "$name" "$log" env GPULUA_CHECK=1 GPULUA_ISOLATE="$isolate" "$BUILD/gpulua" "$BUSTED" --ignore-lua \
         -o tools/busted_output.lua "$@"
 }
