@@ -93,7 +93,11 @@ describe("a structure by value", function()
     refused({ "argument 2 (q.pair)", "structure" }, function(q) q.pair = x end)
     local mixed = support.raises("InvalidArgument", { "argument 1 (pair.p)", "table", "inout i32* expected" },
       by_pair.launch, by_pair, one, { x, 2 }, 10, 1)
-    assert.truthy(mixed.hint:find("either all tables", 1, true), mixed.hint)
+    assert.truthy(mixed.hint:find("by the count these are parts", 1, true), mixed.hint)
+    for _, key in ipairs { "p\0", "p\0z", "1\0" } do -- a zero byte ends no name
+      support.raises("InvalidArgument", { "argument 1 (pair)", "no part" }, by_pair.launch, by_pair, one,
+        { [key] = x, n = 1 }, 1)
+    end
     support.raises("InvalidArgument", { "takes 4 arguments, got 2", params }, all.launch, all, one, 5, whole())
     assert.are.same({ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, out:read())
     support.raises("InvalidArgument", { "parameter 1", "a structure or vector is 8 bytes", "16 bytes" }, mod.kernel,
@@ -140,12 +144,40 @@ describe("a structure by value", function()
   it("of one value needs no table, however deep, and is done again from a flight like that", function()
     local single = dev:compile [[
       struct In { float x[1]; }; struct Out { In in; };
-      extern "C" __global__ void single(Out s, float *out) { out[0] = s.in.x[0]; }]]
+      struct Outs { Out outs[2]; };
+      extern "C" __global__ void single(Out s, float *out) { out[0] = s.in.x[0]; }
+      extern "C" __global__ void singles(Outs s, float *out) { out[0] = s.outs[1].in.x[0]; }]]
     local k = single:kernel("single", "s: {in_: {x: f32[1]}}, out: out f32*")
+    local several = single:kernel("singles", "s: { outs: { x: f32 }[2] }, out: out f32*")
+    several:launch(one, { { 8, { x = 9 } } }, out)
+    assert.are.same({ 9 }, out:read(1, 1))
+    support.raises("InvalidArgument", { "argument 1 (s.outs)", "'2' is missing" }, several.launch, several, one,
+      { { 8 } }, out)
     for i, given in ipairs { 1, { 2 }, { { 3 } }, { { { 4 } } } } do
       k:launch(one, given, out)
       assert.are.same({ i }, out:read(1, 1))
     end
+  end)
+
+  it("of one complex number takes it with and without a table around it, also from a flight", function()
+    local own = support.open()
+    local k = own:compile [[
+      struct S { float2 z[1]; };
+      extern "C" __global__ void k(S s, float *out) { out[0] = s.z[0].x; out[1] = s.z[0].y; }]]
+      :kernel("k", "s: { z: c64[1] }, out: out f32*")
+    local y = own:buffer("f32", 2)
+    for i, given in ipairs { { 1, 5 }, { { 2, 5 } }, { { { 3, 5 } } }, { z = { 4, 5 } }, { z = { { 5, 5 } } } } do
+      k:launch(one, given, y)
+      assert.are.same({ i, 5 }, y:read())
+    end
+    support.raises("InvalidArgument", { "argument 1 (s)", "no part '2'" }, k.launch, k, one, { 1, 2, 3 }, y)
+    local file = support.path ".flight"
+    own:flight(file)
+    local program <const> = (os.getenv "GPULUA_BUILD" or "build") .. "/gpulua"
+    local pipe <close> = assert(io.popen(("%s --replay %s 2>&1"):format(program, file)))
+    local output = pipe:read "a"
+    os.remove(file)
+    assert.truthy(output:find("nothing found", 1, true), output)
   end)
 
   it("has parts that graphs know by name", function()
@@ -238,7 +270,7 @@ describe("a structure by value", function()
     refused({ "argument 1 (r.rows)", "a table expected for an array of 2, got nil" }, function(r) r.rows = nil end)
     refused({ "argument 1 (r.rows.1.by.2)", "a table expected for a i16x2" }, function(r) r.rows[1][3][2] = "x" end)
     refused({ "argument 1 (r.m.2)", "'3' is missing" }, function(r) r.m[2][3] = nil end)
-    refused({ "argument 1 (r.more)", "an array of 2" }, function(r) r.more = z end)
+    refused({ "argument 1 (r.more)", "an array of 2, got gpulua.buffer" }, function(r) r.more = z end)
     refused({ "argument 1 (r.more.1)", "f32" }, function(r) r.more[1] = out end)
 
     local graph <close> = dev:capture(function()
@@ -277,7 +309,7 @@ describe("a structure by value", function()
       local dev = require "gpulua".device()
       local mod = dev:compile [=[
         struct Three { int *a[2]; int *b; };
-        extern "C" __global__ void three(Three t, int *c) { if (t.a[0] == 0) *c = 1; }]=]
+        extern "C" __global__ void three(Three t, int *c) { if (blockIdx.x == 7) *c = *t.a[0]; }]=]
       local k = mod:kernel("three", "t: { a: in i32*[2], b: out i32* }, in i32*")
       local x <const> = {}
       for i = 1, 4 do
@@ -286,6 +318,9 @@ describe("a structure by value", function()
       for _ = 1, 3 do
         k:launch(1, { { x[1], x[2] }, x[3] }, x[4]):await()
       end
+      mod:kernel("three", "{ {in i32*, void*}, out i32* }, in i32*"):launch(1, { { nil, x[2] }, x[3] }, nil):await()
+      mod:kernel("three", "{ out i32*[3] }, in i32*"):launch(1, { { nil, nil, x[3] } }, nil):await()
+      mod:kernel("three", "{ out i32*[3] }, in i32*"):launch(1, { { nil, x[3] } }, nil):await()
     ]], "GPULUA_CHECK=1")
     assert.equal(0, code, output)
     local said = {}
@@ -295,6 +330,7 @@ describe("a structure by value", function()
     assert.are.same({ "argument 1 ('t.a.1') is declared in but was never read",
       "argument 1 ('t.a.2') is declared in but was never read",
       "argument 1 ('t.b') is declared out but was never written",
-      "argument 2 ('c') is declared in but was never read" }, said)
+      "argument 2 ('c') is declared in but was never read",
+      "argument 1 ('t.1.2') is declared out but was never written" }, said)
   end)
 end)

@@ -106,14 +106,21 @@ function kernel_facts.text(path, shows_code)
     core.raise("InvalidArgument", ("kernel: %s has no __global__ function"):format(path),
       "templates have to be instantiated: dev:compile{ names = ... }")
   end
+  local refused
   for _, name in ipairs(names) do
     local ok, kernel = pcall(module.kernel, module, name)
     if ok then
       lines_of(lines, kernel, code, shows_code)
-    else -- the others are none the worse for it
-      lines[#lines + 1] = ("%s: %s"):format(core.shown(name), kernel.message or tostring(kernel))
+    elseif kernel.code ~= "InvalidArgument" then
+      error(kernel, 0)
+    else -- it cannot be launched; the others are none the worse for it
+      refused = refused or kernel
+      lines[#lines + 1] = ("%s: %s"):format(core.shown(name), kernel.message)
       lines[#lines + 1] = ""
     end
+  end
+  if refused and #names == 1 then
+    error(refused, 0)
   end
   lines[#lines] = nil
   return table.concat(lines, "\n")

@@ -76,23 +76,22 @@ static const char *argument_text(const struct kernel_handle *handle, const struc
     return text;
 }
 
+/* As people know it: of a handle its name. */
+static const char *type_of(lua_State *L, int at) {
+    const char *type = luaL_typename(L, at);
+    return luaL_getmetafield(L, at, "__name") == LUA_TSTRING ? lua_tostring(L, -1) : type;
+}
+
 static _Noreturn void bad_argument(lua_State *L, const struct gpu_param *param, int at,
                                    const char *reason) {
     char text[ARGUMENT_TEXT_BYTES];
     const struct kernel_handle *handle = hold_kernel(L, gpu_lua_find(L));
-    const char *value = luaL_typename(L, at);
+    const char *value;
     if (lua_type(L, at) == LUA_TNUMBER) {
         lua_pushvalue(L, at);
         value = lua_tostring(L, -1);
-    } else if (luaL_getmetafield(L, at, "__name") == LUA_TSTRING) {
-        value = lua_tostring(L, -1);
-    }
-    if (lua_type(L, at) == LUA_TTABLE && handle->signature->part_count > 0) {
-        gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
-                          "structures and vectors are either all tables, or all of their parts one "
-                          "after the other; by the count it was the latter",
-                          "%s: %s %s (%s expected)", argument_text(handle, param, text), value,
-                          reason, param->text);
+    } else {
+        value = type_of(L, at);
     }
     gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: %s %s (%s expected)",
                  argument_text(handle, param, text), value, reason, param->text);
@@ -287,11 +286,14 @@ static _Noreturn void bad_part(lua_State *L, const struct level *levels, int lev
                  (unsigned)number, lua_tostring(L, -2), gpu_kernel_name(handle->kernel), problem);
 }
 
-static bool is_part(const struct gpu_part *opened, const char *name, lua_Integer place) {
-    lua_Integer count = 0;
+/* The part of that name; of an unknown one, how many there are. */
+static bool is_part(const struct gpu_part *opened, const char *name, size_t name_bytes,
+                    lua_Integer *count) {
+    *count = 0;
     for (const struct gpu_part *part = opened + 1; part->kind != GPU_PART_CLOSE;
          part = part->kind == GPU_PART_OPEN ? behind(part) : part + 1) {
-        if (++count == place || (name && strcmp(part->name, name) == 0)) {
+        ++*count;
+        if (name && strlen(part->name) == name_bytes && memcmp(part->name, name, name_bytes) == 0) {
             return true;
         }
     }
@@ -300,13 +302,19 @@ static bool is_part(const struct gpu_part *opened, const char *name, lua_Integer
 
 /* Of the table on top of the stack: all that it has is a part. */
 static void check_parts(lua_State *L, const struct level *levels, int level, uint32_t number) {
+    const struct gpu_part *opened = levels[level].opened;
     int table = lua_gettop(L);
+    lua_Integer count, counted;
+    (void)is_part(opened, NULL, 0, &count);
     lua_pushnil(L);
     while (lua_next(L, table)) {
         lua_pop(L, 1);
         bool is_name = lua_type(L, -1) == LUA_TSTRING;
-        if (!is_part(levels[level].opened, is_name ? lua_tostring(L, -1) : NULL,
-                     lua_isinteger(L, -1) ? lua_tointeger(L, -1) : 0)) {
+        size_t name_bytes = 0;
+        const char *name = is_name ? lua_tolstring(L, -1, &name_bytes) : NULL;
+        lua_Integer place = lua_isinteger(L, -1) ? lua_tointeger(L, -1) : 0;
+        if ((place < 1 || place > count) &&
+            (!name || !is_part(opened, name, name_bytes, &counted))) {
             lua_pushvalue(L, -1);
             const char *key = is_name || lua_type(L, -1) == LUA_TNUMBER ? lua_tostring(L, -1)
                                                                         : luaL_typename(L, -1);
@@ -371,14 +379,20 @@ static int spread(lua_State *L, struct gpulua *g) {
         }
         level++;
         levels[level] = (struct level){.opened = part, .table = slots + level};
-        if (lua_type(L, -1) == LUA_TTABLE) {
+        bool is_one = is_single(part);
+        if (lua_type(L, -1) == LUA_TTABLE &&
+            !(is_one && gpu_type_class(param->type) == GPU_CLASS_COMPLEX &&
+              lua_rawlen(L, -1) == 2)) {
             check_parts(L, levels, level, param->number);
             lua_replace(L, slots + level);
-        } else if (is_single(part)) {
+        } else if (is_one && level > 1 && lua_isnil(L, -1) && param->kind != GPU_PARAM_POINTER) {
+            bad_part(L, levels, level - 1, param->number,
+                     lua_pushfstring(L, "'%s' is missing", part->name));
+        } else if (is_one) {         /* also a complex number, which is a table of two */
             part = behind(part) - 2; /* what closes it comes next */
             param++;
         } else {
-            const char *got = luaL_typename(L, -1);
+            const char *got = type_of(L, -1);
             const char *what = part->length > 0
                                    ? lua_pushfstring(L, "n array of %d", (int)part->length)
                                : part->text[0] ? lua_pushfstring(L, " %s", part->text)
@@ -393,6 +407,23 @@ static int spread(lua_State *L, struct gpulua *g) {
     int count = (int)signature->param_count;
     lua_settop(L, 2 + count);
     return count;
+}
+
+/* All parts stand one after the other; a table among them was meant for several. */
+static void check_flat(lua_State *L, struct gpulua *g) {
+    const struct gpu_signature *signature = hold_kernel(L, g)->signature;
+    for (uint32_t i = 0; i < signature->param_count; i++) {
+        const struct gpu_param *param = &signature->params[i];
+        char text[ARGUMENT_TEXT_BYTES];
+        if (lua_type(L, 3 + (int)i) == LUA_TTABLE &&
+            gpu_type_class(param->type) != GPU_CLASS_COMPLEX) {
+            gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
+                              "structures and vectors are either all tables, or all of their parts "
+                              "one after the other; by the count these are parts",
+                              "%s: table (%s expected)",
+                              argument_text(hold_kernel(L, g), param, text), param->text);
+        }
+    }
 }
 
 /* ---- the launch's shape ---- */
@@ -533,8 +564,12 @@ static int kernel_launch(lua_State *L) {
         .args = args,
         .arg_count = signature->param_count,
     };
-    if (__builtin_expect(signature->part_count > 0, 0) && count == (int)signature->number_count) {
-        count = spread(L, g);
+    if (__builtin_expect(signature->part_count > 0, 0)) {
+        if (count == (int)signature->number_count) {
+            count = spread(L, g);
+        } else if (count == (int)signature->param_count) {
+            check_flat(L, g);
+        }
         (void)check_kernel(L, g, 1); /* a finaliser may have closed it: raises */
     }
     if (count != (int)signature->param_count) {

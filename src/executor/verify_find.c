@@ -78,7 +78,9 @@ static gpulua_status locate(struct wire_executor *executor, struct finding *find
 /* ---- names ---- */
 
 static void use_name(const struct backend_use *use, char *text, size_t text_bytes) {
-    if (use->name[0] != '\0') {
+    if (use->name[0] >= '0' && use->name[0] <= '9') { /* a place in a structure without a name */
+        snprintf(text, text_bytes, "argument %s", use->name);
+    } else if (use->name[0] != '\0') {
         snprintf(text, text_bytes, "argument %u ('%s')", use->param + 1u, use->name);
     } else {
         snprintf(text, text_bytes, "argument %u", use->param + 1u);

@@ -482,7 +482,7 @@ static gpulua_status check_params(const struct gpu_kernel *kernel, struct gpu_er
         if (at < known && (param->whole_bytes != facts->param_bytes[at] ||
                            param->whole_offset != facts->param_offset[at])) {
             char what[sizeof param->text + 2] = "a structure or vector";
-            if (param->whole_bytes == param->byte_count) {
+            if (strchr(param->name, '.') == NULL) {
                 snprintf(what, sizeof what, "'%s'", param->text);
             }
             return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,

@@ -14,7 +14,7 @@
 
 #include "wire/record.h"
 
-#define WIRE_PAGE_MAGIC 0x67706c35u /* bumped with every change of layout or records */
+#define WIRE_PAGE_MAGIC 0x67706c36u /* bumped with every change of layout or records */
 
 enum wire_state {
     WIRE_STATE_STARTING = 0,

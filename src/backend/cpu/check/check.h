@@ -42,7 +42,7 @@ struct check_heap {
 /* What has been said already, so that it is not said with every launch. */
 struct check_warned {
     const struct cpu_kernel_table *kernel;
-    uint32_t part;
+    uint32_t part, access;
 };
 
 struct check {

@@ -25,18 +25,21 @@ static const char *bytes_text(uint64_t bytes, char *text, size_t text_bytes) {
 /* As the launch names it; else as the kernel's parameter, which the table lists with commas. */
 static void use_name(const struct check_run *run, const struct backend_use *use, char *text,
                      size_t text_bytes) {
-    const char *name = use->name[0] != '\0' ? use->name : run->launch->kernel->table->param_names;
-    uint32_t param = use->name[0] != '\0' ? 0 : use->param;
+    bool is_place = use->name[0] >= '0' && use->name[0] <= '9'; /* of a structure without a name */
+    bool is_named = use->name[0] != '\0' && !is_place;
+    const char *name = is_named ? use->name : run->launch->kernel->table->param_names;
+    const char *part = is_place ? use->name + strcspn(use->name, ".") : "";
+    uint32_t param = is_named ? 0 : use->param;
     for (uint32_t i = 0; i < param && name != NULL; i++) {
         name = strchr(name, ',');
         name = name != NULL ? name + 1 : NULL;
     }
     int length = name != NULL ? (int)strcspn(name, ",") : 0;
     if (length > 0) {
-        snprintf(text, text_bytes, "argument %u ('%.*s')", use->param + 1u,
-                 length < 48 ? length : 48, name);
+        snprintf(text, text_bytes, "argument %u ('%.*s%s')", use->param + 1u,
+                 length < 48 ? length : 48, name, part);
     } else {
-        snprintf(text, text_bytes, "argument %u", use->param + 1u);
+        snprintf(text, text_bytes, "argument %u%s", use->param + 1u, part);
     }
 }
 

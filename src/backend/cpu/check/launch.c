@@ -90,10 +90,12 @@ struct check_run *gpu_check_run_begin(struct check *check, struct cpu_launch *la
     return run;
 }
 
-static bool warn_once(struct check *check, const struct check_run *run, uint32_t part) {
+static bool warn_once(struct check *check, const struct check_run *run,
+                      const struct check_use *use) {
     const struct cpu_kernel_table *kernel = run->launch->kernel->table;
     for (size_t i = 0; i < check->warned_count; i++) {
-        if (check->warned[i].kernel == kernel && check->warned[i].part == part) {
+        if (check->warned[i].kernel == kernel && check->warned[i].part == use->from->part &&
+            check->warned[i].access == use->access) {
             return false;
         }
     }
@@ -101,7 +103,8 @@ static bool warn_once(struct check *check, const struct check_run *run, uint32_t
                         sizeof *check->warned)) {
         return false;
     }
-    check->warned[check->warned_count++] = (struct check_warned){kernel, part};
+    check->warned[check->warned_count++] =
+        (struct check_warned){kernel, use->from->part, use->access};
     return true;
 }
 
@@ -138,7 +141,7 @@ static void warn_unused(struct check_run *run) {
     }
     for (uint32_t i = 0; i < run->use_count; i++) {
         const struct check_use *use = &run->uses[i];
-        if (is_idle(run, use) && warn_once(run->check, run, use->from->part)) {
+        if (is_idle(run, use) && warn_once(run->check, run, use)) {
             char name[160], line[320];
             gpu_check_use_name(run, use, name, sizeof name);
             snprintf(line, sizeof line, "check: kernel '%.64s': %s is declared %s but was never %s",
