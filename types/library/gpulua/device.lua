@@ -575,7 +575,7 @@ function device:close() end
 ---@field limit_slabs integer Pieces of memory from the driver.
 ---@field limit_labels integer Different labels and script files that are kept; further ones are not.
 ---@field limit_source_bytes integer Of a module's source or code.
----@field limit_params integer Of a kernel.
+---@field limit_params integer Of a kernel; of vectors and structures by value each part is one.
 ---@field limit_args_bytes integer Of a launch.
 ---@field limit_spans integer Ranges of a buffer whose users are told apart.
 ---@field limit_flight_ops integer Operations that `device:flight` keeps.
