@@ -618,6 +618,38 @@ describe("CUDA C", function()
     assert.truthy(got[2] ~= got[2])
   end)
 
+  it("headers of the C library that say what is built in, and how large numbers are", function()
+    local out <close> = zeros("i64", 5)
+    local d <close> = zeros("f64", 5)
+    launch([[
+      #include <stdio.h>
+      #include <cstdio>
+      #include <stdlib.h>
+      #include <cstdlib>
+      #include <string.h>
+      #include <cstring>
+      #include <stddef.h>
+      #include <cstddef>
+      #include <limits.h>
+      #include <climits>
+      #include <float.h>
+      #include <cfloat>
+      struct Two { char a; double b; };
+      extern "C" __global__ void headers(long long *out, double *d) {
+        ptrdiff_t far = &d[4] - &d[1];
+        size_t at = offsetof(Two, b);
+        out[0] = far; out[1] = at; out[2] = LLONG_MIN + LONG_MAX + (ULLONG_MAX == ULONG_MAX);
+        out[3] = (long long)INT_MIN - UINT_MAX;
+        out[4] = SHRT_MIN + USHRT_MAX + CHAR_MIN + CHAR_BIT + SCHAR_MAX + UCHAR_MAX;
+        float f[2]; memset(f, 0, sizeof f);
+        d[0] = FLT_MAX; d[1] = FLT_MIN; d[2] = FLT_EPSILON + f[1]; d[3] = DBL_MAX; d[4] = DBL_EPSILON;
+        if (d[4] == 0) printf("%p\\n", (void *)NULL);
+      }]], support.one, out, d)
+    assert.are.same({ 3, 8, 0, -2147483648 - 4294967295, -32768 + 65535 - 128 + 8 + 127 + 255 }, out:read())
+    local values = d:read()
+    assert.are.same({ 0x1.fffffep127, 0x1p-126, 0x1p-23, 0x1.fffffffffffffp1023, 0x1p-52 }, values)
+  end)
+
   it("an assert that holds", function()
     local out <close> = zeros("i32", 1)
     launch([[

@@ -153,6 +153,25 @@ describe("kernel", function()
       support.raises("InvalidArgument", "nothing_like_it", mod.global, mod, "nothing_like_it")
     end)
 
+    it("has variables of vectors as buffers of their elements", function()
+      local mod = dev:compile [[
+        __constant__ float4 light;
+        __device__ uchar3 colors[2] = {{1, 2, 3}, {4, 5, 6}};
+        __device__ double2 pairs[2][2];
+        extern "C" __global__ void look(float *out) {
+          out[0] = light.y; out[1] = colors[1].z; out[2] = pairs[1][0].y;
+        }]]
+      local light, colors, pairs = mod:global "light", mod:global "colors", mod:global "pairs"
+      assert.are.same({ "f32", 4, "u8", 6, "f64", 8 }, { light.type, #light, colors.type, #colors, pairs.type, #pairs })
+      assert.are.same({ 1, 2, 3, 4, 5, 6 }, colors:read())
+      light:write { 1.5, 2.5, 3.5, 4.5 }
+      colors:write({ 9 }, 6)
+      pairs:fill(7)
+      local out <close> = dev:buffer("f32", 3)
+      mod.look:launch(support.one, out)
+      assert.are.same({ 2.5, 9, 7 }, out:read())
+    end)
+
     it("has one buffer for a variable, however often it is asked for", function()
       local mod = dev:compile "__device__ int list[4];"
       local a, b = mod:global "list", mod:global "list"

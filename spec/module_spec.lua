@@ -130,6 +130,11 @@ describe("compile", function()
     assert.equal(3, value_of(source, { flags = { "-I" .. folder, "--std=c++14", "--diag-suppress=177", "--minimal" } }))
     assert.equal(8, value_of('extern "C" __global__ void value(int *x) { x[0] = THREE + FIVE; }',
       { flags = { "--pre-include=" .. folder .. "/three.h", "--define-macro=FIVE=5" } }))
+    local standard <const> = 'extern "C" __global__ void value(int *x) { x[0] = __cplusplus / 100; }'
+    for _, case in ipairs { { 2017, "-std=c++17" }, { 2017, "--std=c++17" }, { 2020, "-std=c++20" },
+      { 2017, "-std=c++20", "-std=c++17" }, { 2020, "-std=c++17", "-std=c++20" } } do
+      assert.equal(case[1], value_of(standard, { flags = { table.unpack(case, 2) } }))
+    end
     for option, wrong in pairs { names = 5, include = { 5 }, flags = { "a\nb" } } do
       support.raises("InvalidArgument", option, dev.compile, dev, source, { [option] = wrong })
     end

@@ -236,6 +236,27 @@ describe("a structure by value", function()
     assert.is_nil(output:find("left out", 1, true), output)
   end)
 
+  it("is not taken where the kernel has a pointer, which a buffer is for", function()
+    local points = dev:compile [[
+      struct Point { float x, y; };
+      extern "C" __global__ void move(Point *p, float by) { p[threadIdx.x].x += by; }
+      extern "C" __global__ void size(dim3 n, float *out) { out[0] = n.x + 10 * n.y + 100 * n.z; }]]
+    local xy = dev:upload("f32", { 1, 2, 3, 4 })
+    local err = support.raises("InvalidArgument", { "argument 1 (p)", "gpulua.buffer", "Point*" }, points.move.launch,
+      points.move, one, xy, 1)
+    assert.truthy(err.hint:find("p: inout void*", 1, true), err.hint)
+    for _, signature in ipairs { "p: { x: f32, y: f32 }, by: f32", "p: f32x2, by: f32", "p: u64, by: f32" } do
+      support.raises("InvalidArgument", { "'move', parameter 1", "a value", "pointer ('Point*')" }, points.kernel,
+        points, "move", signature)
+    end
+    points:kernel("move", "p: inout void*, by: f32"):launch({ grid = 1, block = 2 }, xy, 5)
+    assert.are.same({ 6, 2, 8, 4 }, xy:read())
+    points:kernel("move", "p: { at: inout f32* }, by: f32"):launch(one, { xy }, 1)
+    assert.are.same({ 7, 2, 8, 4 }, xy:read())
+    points.size:launch(one, { 4, 3, 2 }, out) -- a dim3 is a vector of three
+    assert.are.same({ 234 }, out:read(1, 1))
+  end)
+
   it("has arrays of whatever it may have itself", function()
     local rows = dev:compile [[
       struct Row { signed char n; int *to; short2 by[2]; };

@@ -73,12 +73,12 @@ static void scalars_and_pointers(void) {
              "pointers");
     describe("__global__ void f(float4 *a, const float2 *b, float3 *c, double2 *d, double4 *e, "
              "char4 *f, uchar3 *g, short2 *h, ushort4 *i, int4 *j, uint2 *k, long2 *l, ulong4 *m, "
-             "longlong2 *n, ulonglong3 *o) {}",
+             "longlong2 *n, ulonglong3 *o, dim3 *p, dim3 q) {}",
              "",
              "kernel f a: inout f32x4*, b: in f32x2*, c: inout f32x3*, d: inout f64x2*, e: inout "
              "f64x4*, f: inout i8x4*, g: inout u8x3*, h: inout i16x2*, i: inout u16x4*, j: inout "
              "i32x4*, k: inout u32x2*, l: inout i64x2*, m: inout u64x4*, n: inout i64x2*, o: inout "
-             "u64x3*\n",
+             "u64x3*, p: inout u32x3*, q: u32x3\n",
              "vectors");
     describe("struct P { float a; double b; }; enum E { A }; template <class T, int N> struct X { "
              "T t[N]; }; __global__ void f(P p, P *q, float **r, E e, X<int, 3> x, X<X<P, 2>, 1> "

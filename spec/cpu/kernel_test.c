@@ -437,6 +437,7 @@ static void description_tests(struct program *p) {
         "j: u64, k: f32, l: f64, m: u8, n: in f32x4*, o: inout i32x2*, p: inout void*, q: in "
         "void*, "
         "r: ?Point/8/4, s: ?float**/8/8, t: inout i32*, u: u8x4\n",
+        "kernel indices out: inout u32*, unused: u32x3\n",
         "kernel nameless p1: i32, p2: inout f32*\n",
         "kernel nothing\n",
         "kernel outer::inner::scale<float> x: inout f32*, by: f32, n: i32\n",

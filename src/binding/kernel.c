@@ -100,11 +100,15 @@ static _Noreturn void bad_argument(lua_State *L, const struct gpu_param *param, 
 static _Noreturn void not_known(lua_State *L, const struct gpu_param *param, int at) {
     char text[ARGUMENT_TEXT_BYTES];
     const struct kernel_handle *handle = hold_kernel(L, gpu_lua_find(L));
+    size_t length = strlen(param->text);
+    bool is_pointer = length > 0 && param->text[length - 1] == '*';
     gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
-                      "module:kernel(name, \"n: i32, p: { x: in f32*, count: i32 }\") says what a "
-                      "structure has",
+                      is_pointer ? "module:kernel(name, \"n: i32, p: inout void*\") takes any "
+                                   "buffer there, such as one of u8 written with string.pack"
+                                 : "module:kernel(name, \"n: i32, p: { x: in f32*, count: i32 }\") "
+                                   "says what a structure has",
                       "%s: %s cannot be passed without a signature by hand (%s expected)",
-                      argument_text(handle, param, text), luaL_typename(L, at), param->text);
+                      argument_text(handle, param, text), type_of(L, at), param->text);
 }
 
 static _Noreturn void closed_argument(lua_State *L, const struct kernel_handle *handle,

@@ -89,8 +89,15 @@ static bool add_global(struct gpu_module *module, const char *at, size_t length)
     const char *last = strrchr(type, ' ');
     const char *middle = last ? memrchr(type, ' ', (size_t)(last - type)) : NULL;
     bool is_well = global->name && middle && sscanf(middle, " %llu %15s", &count, kind) == 2;
-    global->type = gpu_type_parse(type, is_well ? (size_t)(middle - type) : 0);
+    size_t type_length = is_well ? (size_t)(middle - type) : 0;
+    global->type = gpu_type_parse(type, type_length);
     global->elem_count = count;
+    if (global->type == GPU_TYPE_COUNT && type_length > 2 && type[type_length - 2] == 'x' &&
+        type[type_length - 1] >= '2' &&
+        type[type_length - 1] <= '4') { /* vectors are their parts */
+        global->type = gpu_type_parse(type, type_length - 2);
+        global->elem_count *= (uint64_t)(type[type_length - 1] - '0');
+    }
     global->is_constant = strcmp(kind, "const") == 0;
     module->access = global->is_constant ? module->access : GPU_READ_WRITE;
     module->global_count++;
@@ -496,6 +503,41 @@ static gpulua_status check_params(const struct gpu_kernel *kernel, struct gpu_er
     return GPULUA_OK;
 }
 
+static bool is_pointer(const struct gpu_param *param) {
+    size_t length = strlen(param->text);
+    return param->kind == GPU_PARAM_POINTER ||
+           (param->kind == GPU_PARAM_UNSUPPORTED && length > 0 && param->text[length - 1] == '*');
+}
+
+/* By size alone a structure could be taken for a pointer, and what is in it for an address. */
+static gpulua_status check_pointers(const struct gpu_kernel *kernel, const char *described,
+                                    struct gpu_error *error) {
+    const struct gpu_signature *signature = kernel->signature;
+    struct gpu_signature *prototype = NULL;
+    gpulua_status status = GPULUA_OK;
+    struct gpu_error ignored = {0};
+    if (gpu_signature_parse(described, &prototype, &ignored) != GPULUA_OK) {
+        gpu_error_finish(&ignored); /* what launches cannot take as it is */
+        return GPULUA_OK;
+    }
+    for (uint32_t i = 0; i < prototype->param_count && status == GPULUA_OK; i++) {
+        const struct gpu_param *wanted = &prototype->params[i];
+        for (uint32_t k = 0; k < signature->param_count && is_pointer(wanted); k++) {
+            const struct gpu_param *param = &signature->params[k];
+            if (param->number == wanted->number && param->kind != GPU_PARAM_POINTER) {
+                status = gpu_error_set(
+                    error, GPULUA_INVALID_ARGUMENT,
+                    "signature of kernel '%s', parameter %u: a value, where the kernel has a "
+                    "pointer ('%s'); 'inout void*' takes any buffer for it",
+                    kernel->name, param->number, wanted->text);
+                break;
+            }
+        }
+    }
+    free(prototype);
+    return status;
+}
+
 /* In scratch memory, such as the device's. */
 static struct wire_record *build_entry(const struct gpu_module *module,
                                        const struct gpu_module_entry *entry, void *scratch) {
@@ -648,6 +690,9 @@ gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, con
     }
     if (status == GPULUA_OK) {
         status = check_params(made, error);
+    }
+    if (status == GPULUA_OK && signature && described) {
+        status = check_pointers(made, described, error);
     }
     if (status) {
         destroy_kernel(made);

@@ -35,6 +35,8 @@ __attribute__((format(printf, 1, 2))) static char *text_of(const char *format, .
     return length < 0 ? NULL : text;
 }
 
+static const char usual_standard[] = "-std=c++17";
+
 /* Flags of NVRTC that mean something to a host compiler by another name, or nothing. */
 static bool flag_add(struct job *job, const char *flag) {
     static const char *const meaningless[] = {"-use_fast_math",
@@ -92,7 +94,9 @@ static bool flag_add(struct job *job, const char *flag) {
         for (size_t i = 0; old[i] != NULL; i++) {
             is_old = is_old || strcmp(bare, old[i]) == 0;
         }
-        job->standard = is_old ? job->standard : bare;
+        job->standard = is_old                              ? job->standard
+                        : strcmp(bare, usual_standard) == 0 ? usual_standard
+                                                            : bare;
         return true;
     }
     if (strncmp(bare, "-fmad=", 6) == 0) {
@@ -156,7 +160,7 @@ static bool option_add(struct job *job, char *line) {
 }
 
 gpulua_status gpu_cpu_options_read(struct job *job) {
-    job->standard = "-std=c++17";
+    job->standard = usual_standard;
     job->contract = "-ffp-contract=fast";
     char *copy = strdup(job->source->options != NULL ? job->source->options : "");
     bool ok = copy != NULL;
@@ -166,7 +170,7 @@ gpulua_status gpu_cpu_options_read(struct job *job) {
         ok = option_add(job, line);
     }
     /* The copies outlive the loop in what was taken from them, but for these two. */
-    if (ok && strcmp(job->standard, "-std=c++17") != 0) {
+    if (ok && job->standard != usual_standard) {
         char *kept = strdup(job->standard);
         ok = list_add(&job->flags, &job->flag_count, kept);
         job->standard = kept;

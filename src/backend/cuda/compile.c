@@ -734,7 +734,7 @@ static void key_make(struct gpu_cache_key *key, const struct job *job) {
     for (size_t i = 0; i < job->options.count; i++) {
         gpu_text_format(&options, "%s\n", job->options.list[i]);
     }
-    gpu_text_format(&options, "NVRTC %d.%d, described 1\n", job->nvrtc->major, job->nvrtc->minor);
+    gpu_text_format(&options, "NVRTC %d.%d, described 2\n", job->nvrtc->major, job->nvrtc->minor);
     for (size_t i = 0; i < gpu_kernel_headers_file_count; i++) {
         const struct gpu_embedded_file *file = &gpu_kernel_headers_files[i];
         gpu_text_add(&options, (const char *)file->bytes, file->byte_count);

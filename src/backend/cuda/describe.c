@@ -184,6 +184,7 @@ static void put_types(struct text *out) {
             put_overload(out, "vector", c, name);
         }
     }
+    put_overload(out, "vector", "dim3", "u32x3");
     put_overload(out, "vector", "__half2", "f16x2");
     put_overload(out, "vector", "__nv_bfloat162", "bf16x2");
     /* Since CUDA 13 four 8-byte parts come with either alignment, as types of their own. */

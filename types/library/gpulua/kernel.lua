@@ -84,7 +84,7 @@ function module:kernels() end
 ---Errors: `InvalidArgument` (no such variable), `Capacity` (a name that is too long), `OutOfMemory`, `DeviceLost`,
 ---`Unrecoverable`, `Closed`, `Interrupted`.
 ---@param name string
----@return gpulua.buffer buffer Of u8, where its type is none of ours.
+---@return gpulua.buffer buffer Of vectors the elements; of u8, where its type is none of ours.
 function module:global(name) end
 
 ---Ends the handle. Its kernels stay as long as their handles.

@@ -1,0 +1,1 @@
+// malloc and free are built in.

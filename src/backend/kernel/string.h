@@ -1,0 +1,1 @@
+// memcpy, memset and their kin are built in, as far as the device has them.
