@@ -161,8 +161,8 @@ run_specs() {
 run_checked() {
     name="specs on $DEVICE in check mode, $1" log=$logs/check-$1.log isolate=$1
     set -- spec/hazard_spec.lua spec/range_spec.lua spec/stream_spec.lua spec/op_spec.lua spec/control_spec.lua
-    [ "$DEVICE" != cpu ] || set -- "$@" spec/programs_spec.lua spec/graph_programs_spec.lua spec/temporary_spec.lua \
-        spec/update_spec.lua spec/kernel_spec.lua spec/structure_spec.lua
+    [ "$DEVICE" != cpu ] || set -- "$@" spec/kernel_spec.lua spec/structure_spec.lua spec/programs_spec.lua \
+        spec/graph_programs_spec.lua spec/temporary_spec.lua spec/update_spec.lua
     run "$name" "$log" env GPULUA_CHECK=1 GPULUA_ISOLATE="$isolate" "$BUILD/gpulua" "$BUSTED" --ignore-lua \
         -o tools/busted_output.lua "$@"
 }
