@@ -504,6 +504,67 @@ describe("a graphed function", function()
     assert.truthy(fast:explain():find("refresh() was called", 1, true))
   end)
 
+  it("sees what is in arguments that are tables of plain values, as vectors, structures and settings are", function()
+    local x, y, z = buffer(1), buffer(0), buffer(0)
+    local fast <close> = dev:graphed(function(settings, deep)
+      add:launch(n, x, settings.to, n, settings.a + (settings[1] or 0) + deep[1][2].b)
+    end)
+    local settings, deep = { a = 1, to = y }, { { 0, { b = 1 } } }
+    local function expect(value, why)
+      for _ = 1, 2 do -- patched, and a replay
+        settings.to:fill(0)
+        fast(settings, deep)
+        assert.equal(value, first(settings.to))
+      end
+      if why and not dev.check then
+        assert.truthy(fast:explain():find(why, 1, true), fast:explain())
+      end
+    end
+    expect(2)
+    settings.a = 2
+    expect(3, "what is in argument 1 has changed")
+    settings[1] = 20
+    expect(23)
+    settings.b, settings[1], settings[2] = true, nil, 20
+    expect(3)
+    deep[1][2].b = 7
+    expect(9, "what is in argument 2 has changed")
+    deep[1][2] = { b = 8 }
+    expect(10)
+    settings.to = z
+    expect(10)
+    deep = { { 0, { b = 8 } } }
+    expect(10, "argument 2 is table")
+    if not dev.check then
+      local _, counts = fast:explain()
+      assert.are.same({ 1, 1 }, { counts.eager, counts.captures })
+      assert.truthy(counts.replays >= 7, counts.replays)
+    end
+  end)
+
+  it("does not look into tables that hold much or more than values, nor into upvalues", function()
+    local x, y = buffer(1), buffer(0)
+    local large, odd, own, up = {}, { 1, f = print }, setmetatable({ 1 }, { __len = function() return 1 end }), { 1 }
+    for i = 1, 33 do
+      large[i] = 1
+    end
+    local loop = { 1 }
+    loop.loop = loop
+    local fast <close> = dev:graphed(function(a, b, c, d) add:launch(n, x, y, n, a[1] + b[1] + c[1] + d[1] + up[1]) end)
+    local function call()
+      y:fill(0)
+      fast(large, odd, own, loop)
+      return first(y)
+    end
+    assert.are.same({ 5, 5 }, { call(), call() })
+    large[1], odd[1], own[1], loop[1], up[1] = 5, 5, 5, 5, 5
+    if not dev.check then
+      assert.equal(5, call())
+    end
+    fast:refresh()
+    assert.equal(25, call())
+  end)
+
   it("copies from where it copied when f ran last, which check mode holds it to", function()
     local y, config = buffer(0), { from = dev:host("i32", n), [2] = dev:host("i32", n) }
     config.from:fill(1)

@@ -2,8 +2,10 @@
 --
 -- The first calls run f as it is. Then f is captured once, and calls replay the graph. f is run again, and the graph
 -- patched, when an argument or one of f's upvalues is another value than it was when f ran last (0.0 and -0.0 are two,
--- 1 and 1.0 as well; what another task sets while f waits is seen as f left it); what f reads behind tables or in other
--- functions is not seen (graphed:refresh() says that it has changed). A device in check mode looks:
+-- 1 and 1.0 as well; what another task sets while f waits is seen as f left it). An argument that is a table of plain
+-- values, such as a vector or a structure by value, is another one when it holds something else; what f reads behind
+-- other tables or in other functions is not seen (graphed:refresh() says that it has changed). Upvalues are not looked
+-- into: they are f's own more often than not, and each table takes its time at every call. In check mode it is looked:
 -- there f runs at each call, and it is an error if it does something else with the same values.
 --
 -- A buffer that f makes is one as any other if somebody holds it when f has been captured (f returns it, say), and is
@@ -15,6 +17,7 @@ local sealed = require "gpulua.sealed"
 local arguments <const> = require "gpulua.arguments"
 local instead <const> = arguments.instead
 local is_same, is_same_value, is_captured = core.graphed_same, core.graphed_same_value, core.capture_active
+local is_same_copy <const> = core.graphed_same_copy
 
 -- What a replay looks at is kept by number, as in src/binding/graphed.c, and false until it is there. While there is no
 -- graph there, no call is a replay.
@@ -51,6 +54,49 @@ local function later(value)
   return is_well and text or ("a %s"):format(kind)
 end
 
+local entries_kept <const> = 32 -- each takes its time at every call
+
+-- {table, how many entries, key, value, ...} for it and those in it; nil where it holds anything but numbers, strings,
+-- booleans, handles and tables of such, or too much.
+local function copy_of(value)
+  local copy, tables, entries = {}, { value }, 0
+  local at = 1
+  while tables[at] do
+    local from, count_at, count = tables[at], #copy + 2, 0
+    if getmetatable(from) ~= nil then
+      return nil
+    end
+    copy[count_at - 1], copy[count_at] = from, 0
+    for key, held in next, from do
+      count, entries = count + 1, entries + 1
+      local kind = type(held)
+      if kind == "function" or kind == "thread" or entries > entries_kept then
+        return nil
+      elseif kind == "table" then
+        tables[#tables + 1] = held
+      end
+      copy[#copy + 1] = key
+      copy[#copy + 1] = held
+    end
+    copy[count_at] = count
+    at = at + 1
+  end
+  return copy
+end
+
+-- Adds, at 0, the copies of those of the arguments that are tables of plain values; `at` of a copy is which.
+local function with_copies(given)
+  for i = 1, given.n do
+    local copy = type(given[i]) == "table" and copy_of(given[i]) or nil
+    if copy then
+      copy.at = i
+      given[0] = given[0] or {}
+      table.insert(given[0], copy)
+    end
+  end
+  return given
+end
+
 -- The first argument or upvalue that is another one than when f ran last: { what, now, was }.
 local function difference(self, ...)
   local known = self[KNOWN]
@@ -63,6 +109,11 @@ local function difference(self, ...)
     local value = (select(i, ...))
     if not is_same_value(value, known[i]) then
       return { i, later(value), later(known[i]) }
+    end
+  end
+  for _, copy in ipairs(known[0] or {}) do
+    if not is_same_copy(copy) then
+      return { ("what is in argument %d has changed"):format(copy.at) }
     end
   end
   for i = 1, self[UPVALUES].n do
@@ -111,8 +162,8 @@ local function upvalues_of(f)
   return upvalues
 end
 
-local function remember(self, upvalues, ...)
-  self[KNOWN], self[UPVALUES] = table.pack(...), upvalues
+local function remember(self, upvalues, known)
+  self[KNOWN], self[UPVALUES] = known, upvalues
   self[GRAPH] = not self.is_strict and self.made
 end
 
@@ -139,15 +190,16 @@ local function results_from(self, task)
   return running and table.pack(task:await())
 end
 
--- f for a task of its own. Its upvalues are looked at right behind it, before another task comes and changes them.
+-- f for a task of its own. Its upvalues and arguments are looked at right behind it, before another task comes and
+-- changes them.
 local function body_of(self)
   local f <const> = self[FUNCTION]
-  local function ended(...)
-    self.left = upvalues_of(f)
+  local function ended(given, ...)
+    self.left, self.given = upvalues_of(f), with_copies(given)
     return ...
   end
   return function(...)
-    return ended(f(...))
+    return ended(table.pack(...), f(...))
   end
 end
 
@@ -230,7 +282,7 @@ local function run_again(self, ...)
     capture_again(self, call, why, ...)
   end
   if self.forgotten == forgotten then -- else what f has read may be what refresh() was called for
-    remember(self, self.left, ...)
+    remember(self, self.left, self.given)
   end
   return results_of(self[RESULTS], self.made:launch())
 end

@@ -10,7 +10,7 @@ end
 for _, name in ipairs { "spawn_run", "spawn_root", "spawn_typed", "spawn_timed", "hold", "release", "guest",
   "check_waits", "place", "raise", "end_hook", "shutdown", "adopt_coroutines", "hold_calls", "describe",
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
-  "capture_active", "graphed_same", "graphed_same_value", "graphed_caller",
+  "capture_active", "graphed_same", "graphed_same_copy", "graphed_same_value", "graphed_caller",
   "overlap", "map_kind", "map_fits", "scalar_of",
   "tasks", "task_count", "task_seed", "check_picks", "is_within", "in_flight", "raise_unseen", "streams",
   "unclosed_devices", "told", "captures_end",

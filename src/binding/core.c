@@ -619,6 +619,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"capture_active", gpu_lua_capture_active},
                                          {"graphed_caller", gpu_lua_graphed_caller},
                                          {"graphed_same", gpu_lua_graphed_same},
+                                         {"graphed_same_copy", gpu_lua_graphed_same_copy},
                                          {"graphed_same_value", gpu_lua_graphed_same_value},
                                          {"overlap", gpu_lua_overlap},
                                          {"map_kind", gpu_lua_map_kind},

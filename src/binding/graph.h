@@ -64,6 +64,7 @@ int gpu_lua_graph_bind(lua_State *L);
 /* ---- graphed.c ---- */
 int gpu_lua_graphed_caller(lua_State *L);
 int gpu_lua_graphed_same(lua_State *L);
+int gpu_lua_graphed_same_copy(lua_State *L);
 int gpu_lua_graphed_same_value(lua_State *L);
 
 #endif

@@ -35,6 +35,45 @@ static bool is_same_value(lua_State *L, int a, int b) {
     return memcmp(&first, &second, sizeof first) == 0;
 }
 
+/* The tables whose copy is on top of the stack, {table, entries, key, value, ...} for each, hold
+ * what they held then, in that order. Raw. */
+static bool is_copy_same(lua_State *L) {
+    int copy = lua_gettop(L);
+    lua_Integer end = (lua_Integer)lua_rawlen(L, copy);
+    bool is = true;
+    for (lua_Integer at = 1; at <= end && is;) {
+        is = lua_rawgeti(L, copy, at) == LUA_TTABLE && lua_rawgeti(L, copy, at + 1) == LUA_TNUMBER;
+        lua_Integer count = is ? lua_tointeger(L, -1) : 0;
+        at += 2;
+        lua_pushnil(L);
+        while (is && lua_next(L, copy + 1)) { /* key, value */
+            lua_rawgeti(L, copy, at++);
+            lua_rawgeti(L, copy, at++);
+            is = count-- > 0 && lua_rawequal(L, -4, -2) && is_same_value(L, -3, -1);
+            lua_pop(L, 3);
+        }
+        is = is && count == 0;
+        lua_settop(L, copy);
+    }
+    return is;
+}
+
+/* Of the arguments that are kept at `known` the tables of plain values, which are compared by what
+ * they hold. */
+static bool are_copies_same(lua_State *L, int known) {
+    bool is = true;
+    int top = lua_gettop(L);
+    if (lua_rawgeti(L, known, 0) == LUA_TTABLE) {
+        lua_Integer count = (lua_Integer)lua_rawlen(L, top + 1);
+        for (lua_Integer i = 1; i <= count && is; i++) {
+            is = lua_rawgeti(L, top + 1, i) == LUA_TTABLE && is_copy_same(L);
+            lua_settop(L, top + 1);
+        }
+    }
+    lua_settop(L, top);
+    return is;
+}
+
 static bool is_same(lua_State *L, const struct graphed_call *call) {
     bool is =
         lua_getfield(L, call->known, "n") == LUA_TNUMBER && lua_tointeger(L, -1) == call->count;
@@ -49,16 +88,24 @@ static bool is_same(lua_State *L, const struct graphed_call *call) {
         is = is_same_value(L, -1, -2);
         lua_pop(L, 2);
     }
-    return is;
+    return is && are_copies_same(L, call->known);
 }
 
-/* core.graphed_same(known, upvalues, f, ...) -> are the arguments those in `known`, and the
- * upvalues of f those in `upvalues`? */
+/* core.graphed_same(known, upvalues, f, ...) -> are the arguments those in `known`, and hold tables
+ * of plain values among them what they held? Are the upvalues of f those in `upvalues`? */
 int gpu_lua_graphed_same(lua_State *L) {
     luaL_checktype(L, 1, LUA_TTABLE);
     luaL_checktype(L, 2, LUA_TTABLE);
     luaL_checktype(L, 3, LUA_TFUNCTION);
     lua_pushboolean(L, is_same(L, &(struct graphed_call){1, 2, 3, 4, lua_gettop(L) - 3}));
+    return 1;
+}
+
+/* core.graphed_same_copy(copy) -> do the tables in it hold what they held when it was made? */
+int gpu_lua_graphed_same_copy(lua_State *L) {
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    lua_pushboolean(L, is_copy_same(L));
     return 1;
 }
 
