@@ -462,6 +462,10 @@ describe("kernel", function()
       local v <close> = dev:upload("f32", { 1, 2, 3, 4, 5, 6, 7, 8 })
       mod.swap:launch({ grid = 1, block = 2 }, v)
       assert.are.same({ 4, 3, 2, 1, 8, 7, 6, 5 }, v:read())
+      support.raises("InvalidArgument", { "argument 1 (v)", 'a buffer of i32 (buffer:view("f32") has the same bytes)' },
+        mod.swap.launch, mod.swap, support.one, dev:buffer("i32", 4))
+      support.raises("InvalidArgument", { "argument 1 (v)", "memory of the host", "buffer:copy(host)" },
+        mod.swap.launch, mod.swap, support.one, dev:host("f32", 4))
       local odd <close> = dev:buffer("f32", 6)
       support.raises("InvalidArgument", { "v", "swap" }, mod.swap.launch, mod.swap, { grid = 1, block = 1 }, odd)
       local z <close> = dev:upload("c64", { { 1, 2 }, { 3, 4 } })

@@ -243,6 +243,13 @@ describe("messages", function()
         { { 1, 2 }, { 3, 4 } })
       assert.truthy(err.hint:find("flat, row by row, with the shape beside it", 1, true), err.hint)
     end
+    local shaped = support.raises("InvalidArgument", "a table of 2 elements, where the shape has 4", dev.upload, dev,
+      "f32", { 2, 2 }, { { 1, 2 }, { 3, 4 } })
+    assert.truthy(shaped.hint:find("flat, row by row", 1, true), shaped.hint)
+    for kind, given in pairs { f32 = { 1, 2 }, c64 = { { 1, 2 }, { 3, 4 } } } do
+      shaped = support.raises("InvalidArgument", "where the shape has 4", dev.upload, dev, kind, { 2, 2 }, given)
+      assert.falsy(shaped.hint:find("flat", 1, true), shaped.hint)
+    end
     local err = support.raises("InvalidData", "element 2 (string)", dev.upload, dev, "f32", { 1, "2" })
     assert.falsy(err.hint:find("flat", 1, true), err.hint)
   end)

@@ -363,9 +363,13 @@ static void check_count(lua_State *L, struct gpulua *g, int index,
         count = gpu_lua_check_buffer(L, g, index)->elem_count;
     }
     if (count != wanted) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "argument 3 of upload: a %s of %llu %s, where the shape has %llu", what,
-                     (unsigned long long)count, of, (unsigned long long)wanted);
+        bool is_nested = lua_istable(L, index) &&
+                         gpu_type_class(request->type) != GPU_CLASS_COMPLEX &&
+                         lua_rawgeti(L, index, 1) == LUA_TTABLE;
+        gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
+                          is_nested ? GPU_LUA_FLAT_HINT : gpu_error_hint(GPULUA_INVALID_ARGUMENT),
+                          "argument 3 of upload: a %s of %llu %s, where the shape has %llu", what,
+                          (unsigned long long)count, of, (unsigned long long)wanted);
     }
 }
 

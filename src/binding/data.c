@@ -221,13 +221,10 @@ _Noreturn void gpu_lua_bad_element(lua_State *L, int index, uint64_t number, enu
         value = luaL_typename(L, index);
     }
     bool is_nested = kind == LUA_TTABLE && reason == not_number;
-    gpu_lua_fail_hint(L, GPULUA_INVALID_DATA,
-                      is_nested ? "data is flat, row by row, with the shape beside it: "
-                                  "dev:upload(\"f32\", { 2, 2 }, { 1, 2, 3, 4 })"
-                                : gpu_error_hint(GPULUA_INVALID_DATA),
-                      "element %llu%s%s%s %s (%s expected)", (unsigned long long)number,
-                      value[0] ? " (" : "", value, value[0] ? ")" : "", reason,
-                      gpu_type_name(type));
+    gpu_lua_fail_hint(
+        L, GPULUA_INVALID_DATA, is_nested ? GPU_LUA_FLAT_HINT : gpu_error_hint(GPULUA_INVALID_DATA),
+        "element %llu%s%s%s %s (%s expected)", (unsigned long long)number, value[0] ? " (" : "",
+        value, value[0] ? ")" : "", reason, gpu_type_name(type));
 }
 
 /* ---- tables ---- */

@@ -177,7 +177,10 @@ static inline void get_pointer(lua_State *L, struct gpulua *g, const struct kern
     } else if (lua_isnil(L, at)) {
         arg->ref = NULL;
     } else {
-        bad_argument(L, param, at, "is not a buffer of the device");
+        bad_argument(L, param, at,
+                     gpu_lua_test(L, g, at, GPU_LUA_KIND_HOST)
+                         ? "is memory of the host, which buffer:copy(host) brings to the device"
+                         : "is not a buffer of the device");
     }
 }
 

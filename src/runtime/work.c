@@ -385,10 +385,14 @@ static gpulua_status check_type(const struct gpu_launch *launch, const struct gp
     if (is_pair || param->type == GPU_TYPE_COUNT) { /* void *: any type */
         return GPULUA_OK;
     }
-    char what[160];
-    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "%s: wants %s, got a buffer of %s",
+    char what[160], view[64] = "";
+    if (gpu_type_bytes(type) == gpu_type_bytes(param->type)) {
+        snprintf(view, sizeof view, " (buffer:view(\"%s\") has the same bytes)",
+                 gpu_type_name(param->type));
+    }
+    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "%s: wants %s, got a buffer of %s%s",
                          describe(launch, param, what, sizeof what), param->text,
-                         gpu_type_name(type));
+                         gpu_type_name(type), view);
 }
 
 /* Memory of other libraries, a capture's own, or whose uses nobody can order. */
