@@ -205,6 +205,54 @@ describe("a structure by value", function()
     assert.are.same({ 9, 8, 2, 1 }, y:read())
   end)
 
+  it("is bound in graphs as a table, whole or in part, by name or in order", function()
+    local bound = dev:compile [[
+      struct Row { int n; short2 by[2]; }; struct Rows { Row rows[2]; float *out; };
+      extern "C" __global__ void bound(Rows r, float3 v, float2 z) {
+        float *o = r.out;
+        o[0] = r.rows[0].n; o[1] = r.rows[1].by[1].x; o[2] = v.x; o[3] = v.y; o[4] = v.z; o[5] = z.x; o[6] = z.y;
+      }]]
+    local k = bound:kernel("bound", "r: { rows: { n: i32, by: i16x2[2] }[2], out: inout f32* }, v: f32x3, z: c64")
+    local graph <close> = dev:capture(function()
+      k:launch(one, { { { 1, { { 0, 0 }, { 0, 0 } } }, { 2, { { 0, 0 }, { 3, 4 } } } }, out }, { 5, 6, 7 }, { 8, 9 })
+    end)
+    local function after(binds)
+      graph:bind(binds)
+      out:fill(0)
+      graph:launch()
+      return out:read(1, 7)
+    end
+    assert.are.same({ 1, 3, 5, 6, 7, 8, 9 }, after {})
+    assert.are.same({ 1, 3, 10, 11, 12, 8, 9 }, after { ["bound#1.v"] = { 10, 11, 12 } })
+    assert.are.same({ 1, 3, 10, 20, 12, 8, 9 }, after { ["bound.v"] = { y = 20 } })
+    assert.are.same({ 1, 3, 10, 20, 30, 40, 50 }, after { ["bound.v.3"] = 30, ["bound.z"] = { 40, 50 } })
+    assert.are.same({ 60, 70, 10, 20, 30, 40, 50 },
+      after { ["bound.r"] = { rows = { { n = 60 }, { by = { [2] = { 70, 80 } } } } } })
+    assert.are.same({ 61, 71, 10, 20, 30, 40, 50 },
+      after { ["bound.r.rows"] = { { 61 }, { 2, { { 0, 0 }, { x = 71 } } } } })
+    local other = dev:buffer("f32", 12):fill(0)
+    graph:bind { ["bound.r"] = { out = other } }
+    graph:launch()
+    assert.are.same({ 61, 71 }, other:read(1, 2))
+
+    local function refused(part, binds)
+      support.raises("InvalidArgument", part, graph.bind, graph, binds)
+    end
+    refused({ "no 'bound.r.q'", "'bound#1.v.x'" }, { ["bound.r"] = { q = 1 } })
+    refused({ "no 'bound.v.4'" }, { ["bound.v"] = { 1, 2, 3, 4 } })
+    refused({ "'bound.v.x' of bind", "table is not a number" }, { ["bound.v"] = { x = { 1 } } })
+    refused({ "no 'bound.r.rows'" }, { ["bound.r.rows"] = 1 })
+    refused({ "'bound.r.rows.1.n' is there twice" }, { ["bound.r"] = { rows = { { n = 1 } } },
+      ["bound.r.rows"] = { { n = 2 } } })
+    refused({ "'bound.r.rows.1.n' of bind", "string", "i32 expected" }, { ["bound.r"] = { rows = { { n = "x" } } } })
+    refused({ "'bound.v' of bind", "a field's name", "boolean" }, { ["bound.v"] = { [true] = 1 } })
+    refused({ "'bound.z' of bind", "pair of numbers" }, { ["bound.z"] = { 1, 2, 3 } })
+    local deep = {}
+    deep.deep = deep
+    refused({ "no 'bound.v.deep" }, { ["bound.v"] = deep })
+    assert.are.same({ 61, 71 }, other:fill(0) and graph:launch() and other:read(1, 2)) -- as it was
+  end)
+
   it("is told apart where a label and a part could both be meant", function()
     local graph <close> = dev:capture(function()
       by_pair:launch({ grid = 1, block = 1, label = "a" }, { p = x, n = 1 }, 1)

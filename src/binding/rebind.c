@@ -75,6 +75,8 @@ int gpu_lua_capture_active(lua_State *L) {
 
 /* ---- binds ---- */
 
+#define PARTS_DEEP 12
+
 static void get_scalar(lua_State *L, int at, const char *name, struct gpu_graph_bind *bind) {
     const struct gpu_param *param = bind->place.param;
     bind->scalar.u = 0;
@@ -127,6 +129,67 @@ static void get_bind(lua_State *L, struct gpulua *g, const struct gpu_graph *gra
     } else {
         get_buffer(L, g, at + 1, name, bind);
     }
+}
+
+/* Puts `key` and what is on top of the stack into the table at 3, or, where it is a table and the
+ * graph has no such place, what is in that, under "key.name". Raw. Pops it. */
+static void flatten(lua_State *L, struct gpulua *g, const char *key, int depth) {
+    struct gpu_graph_place place;
+    struct gpu_error error;
+    int value = lua_gettop(L);
+    bool is_open = lua_istable(L, value) && !luaL_getmetafield(L, value, "__name") &&
+                   depth < PARTS_DEEP && lua_checkstack(L, LUA_MINSTACK);
+    lua_settop(L, value);
+    if (is_open && gpu_graph_find(gpu_lua_check_graph(L, g, 1), NULL, key, &place, &error)) {
+        gpu_error_finish(&error);
+        lua_pushnil(L);
+        while (lua_next(L, value)) {
+            bool is_place = lua_isinteger(L, -2);
+            if (!is_place && lua_type(L, -2) != LUA_TSTRING) {
+                gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                             "'%s' of bind: a field's name expected, got %s", key,
+                             gpu_lua_describe(L, -2));
+            }
+            lua_pushvalue(L, -2);
+            const char *part = lua_pushfstring(L, "%s.%s", key, lua_tostring(L, -1));
+            lua_replace(L, -2);
+            lua_pushvalue(L, -2);
+            flatten(L, g, part, depth + 1);
+            lua_pop(L, 2); /* the part's name and the value */
+        }
+        lua_pop(L, 1);
+        return;
+    }
+    lua_pushstring(L, key);
+    if (lua_rawget(L, 3) != LUA_TNIL) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "bind: '%s' is there twice", key);
+    }
+    lua_pop(L, 1);
+    lua_pushstring(L, key);
+    lua_insert(L, -2);
+    lua_rawset(L, 3);
+}
+
+/* Vectors and structures in the table at 2 become their parts. */
+static void spread_pairs(lua_State *L, struct gpulua *g) {
+    bool has_tables = false;
+    for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) {
+        has_tables = has_tables || (lua_istable(L, -1) && lua_type(L, -2) == LUA_TSTRING);
+    }
+    if (!has_tables) {
+        return;
+    }
+    lua_newtable(L);
+    for (lua_pushnil(L); lua_next(L, 2);) {
+        if (lua_type(L, -2) == LUA_TSTRING) {
+            flatten(L, g, gpu_lua_text(L, -2, "a name", "bind"), 0);
+        } else {
+            lua_pushvalue(L, -2);
+            lua_insert(L, -2);
+            lua_rawset(L, 3);
+        }
+    }
+    lua_replace(L, 2);
 }
 
 /* Pushes the pairs of the table at 2, which nothing changes meanwhile: how many. */
@@ -213,6 +276,7 @@ int gpu_lua_graph_bind(lua_State *L) {
                      "argument 1 of bind: a table {name = buffer or number} expected, got %s",
                      gpu_lua_describe(L, 2));
     }
+    spread_pairs(L, g);
     uint32_t count = push_pairs(L);
     for (uint32_t i = 0; i < count; i++) {
         make_plain(L, 4 + 2 * (int)i);

@@ -60,6 +60,10 @@ static inline const struct gpu_part *gpu_signature_parts(const struct gpu_signat
                                      signature->has_context);
 }
 
+/* The param that is the part `path`, "p.rows.2.n": at each dot by name or by place, "1.1.2.2".
+ * UINT32_MAX: there is none, or no parts at all. */
+uint32_t gpu_signature_find(const struct gpu_signature *signature, const char *path);
+
 struct gpu_module;
 struct gpu_kernel;
 

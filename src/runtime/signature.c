@@ -692,3 +692,40 @@ gpulua_status gpu_signature_parse(const char *text, struct gpu_signature **signa
     free(parser.parts);
     return status;
 }
+
+/* ---- finding ---- */
+
+/* By name, or by its place among those beside it. */
+static bool is_meant(const struct gpu_part *part, uint32_t place, const char *name, size_t bytes) {
+    char number[16];
+    int digits = snprintf(number, sizeof number, "%u", place);
+    return (strlen(part->name) == bytes && memcmp(part->name, name, bytes) == 0) ||
+           ((size_t)digits == bytes && memcmp(number, name, bytes) == 0);
+}
+
+uint32_t gpu_signature_find(const struct gpu_signature *signature, const char *path) {
+    const struct gpu_part *part = gpu_signature_parts(signature);
+    const struct gpu_part *end = part + signature->part_count;
+    uint32_t param = 0, place = 1;
+    while (part < end && part->kind != GPU_PART_CLOSE) {
+        size_t bytes = strcspn(path, ".");
+        bool is_opened = part->kind == GPU_PART_OPEN;
+        if (is_meant(part, place, path, bytes) && is_opened == (path[bytes] == '.')) {
+            if (!is_opened) {
+                return param;
+            }
+            path += bytes + 1;
+            place = 0;
+            is_opened = false; /* gone into */
+        }
+        uint32_t depth = 0;
+        do {
+            depth += is_opened && part->kind == GPU_PART_OPEN;
+            depth -= is_opened && part->kind == GPU_PART_CLOSE;
+            param += part->kind == GPU_PART_VALUE;
+            part++;
+        } while (depth > 0);
+        place++;
+    }
+    return UINT32_MAX;
+}

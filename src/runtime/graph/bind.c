@@ -96,7 +96,8 @@ static uint32_t find_param(const struct graph_body *body, const struct graph_nod
     char *end;
     unsigned long number = strtoul(name, &end, 10);
     uint32_t place = name[0] >= '1' && name[0] <= '9' && *end == '\0' ? find_number(node, number)
-                                                                      : GPU_NODE_NONE;
+                     : node->kernel ? gpu_signature_find(gpu_kernel_signature(node->kernel), name)
+                                    : GPU_NODE_NONE;
     return place != GPU_NODE_NONE && is_place(body, node, place) ? place : GPU_NODE_NONE;
 }
 

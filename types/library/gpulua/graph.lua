@@ -156,8 +156,9 @@ function graph:update(options, f) end
 
 ---Puts buffers and numbers in the place of others, for launches that come later. A key is a buffer's label, or
 ---"kernel#n.parameter": the n-th launch of that kernel, in the order in which they were captured, tasks taking turns.
----false for a pointer is NULL. Of library calls it is what they were given as buffers and factors ("gemm#1.alpha"), and
----no sizes.
+---false for a pointer is NULL. Vectors and structures by value are tables, as for a launch, of which only what is
+---there changes; their parts are parameters of their own, "kernel#n.v.x". Of library calls it is what they were given
+---as buffers and factors ("gemm#1.alpha"), and no sizes.
 ---
 ---```lua
 ---local a, b = dev:buffer("f32", 4, { label = "a" }):fill(1), dev:buffer("f32", 4):fill(5)
