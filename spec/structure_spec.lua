@@ -9,6 +9,8 @@ describe("a structure by value", function()
   local source <const> = [[
     struct Pair { int *p; int n; };
     struct Params { float dt; double k; signed char n; float m[3]; Pair pair; float4 v; uchar4 c[2]; };
+    struct Lone { int *p; };
+    extern "C" __global__ void lone(Lone s, int n) { if (n > 5) s.p[0] = n; }
     extern "C" __global__ void by_pair(Pair pair, int by) {
       for (int i = 0; i < pair.n; i++) pair.p[i] += by;
     }
@@ -33,6 +35,17 @@ describe("a structure by value", function()
     x, out = dev:buffer("i32", 4):fill(1), dev:buffer("f32", 12):fill(0)
   end)
   teardown(support.close_all)
+
+  --- What is said of a replay of all that the device has done.
+  local function replayed(device)
+    local file = support.path ".flight"
+    device:flight(file)
+    local program <const> = (os.getenv "GPULUA_BUILD" or "build") .. "/gpulua"
+    local pipe <close> = assert(io.popen(("%s --replay %s 2>&1"):format(program, file)))
+    local output = pipe:read "a"
+    os.remove(file)
+    return output
+  end
 
   local function whole()
     return { dt = 0.5, k = 1.5, n = -3, m = { 4, 5, 6 }, pair = { p = x, n = 9 }, v = { x = 1, y = 2, z = 3, w = 4 },
@@ -94,6 +107,13 @@ describe("a structure by value", function()
     local mixed = support.raises("InvalidArgument", { "argument 1 (pair.p)", "table", "inout i32* expected" },
       by_pair.launch, by_pair, one, { x, 2 }, 10, 1)
     assert.truthy(mixed.hint:find("by the count these are parts", 1, true), mixed.hint)
+    local any = mod:kernel("by_pair", "pair: { p: inout void*, n: i32 }, by: i32")
+    for _, given in ipairs { { { x }, 4, 1 }, { { p = { x }, n = 4 }, 1 } } do -- of no type that a table could be of
+      support.raises("InvalidArgument", { "argument 1 (pair.p)", "inout void* expected" }, any.launch, any, one,
+        table.unpack(given))
+    end
+    local lone = mod:kernel("lone", "s: { p: inout void* }, n: i32")
+    support.raises("InvalidArgument", { "argument 1 (s)", "no part '2'" }, lone.launch, lone, one, { x, x }, 1)
     for _, key in ipairs { "p\0", "p\0z", "1\0" } do -- a zero byte ends no name
       support.raises("InvalidArgument", { "argument 1 (pair)", "no part" }, by_pair.launch, by_pair, one,
         { [key] = x, n = 1 }, 1)
@@ -171,12 +191,7 @@ describe("a structure by value", function()
       assert.are.same({ i, 5 }, y:read())
     end
     support.raises("InvalidArgument", { "argument 1 (s)", "no part '2'" }, k.launch, k, one, { 1, 2, 3 }, y)
-    local file = support.path ".flight"
-    own:flight(file)
-    local program <const> = (os.getenv "GPULUA_BUILD" or "build") .. "/gpulua"
-    local pipe <close> = assert(io.popen(("%s --replay %s 2>&1"):format(program, file)))
-    local output = pipe:read "a"
-    os.remove(file)
+    local output = replayed(own)
     assert.truthy(output:find("nothing found", 1, true), output)
   end)
 
@@ -245,6 +260,9 @@ describe("a structure by value", function()
     refused({ "'bound.r.rows.1.n' is there twice" }, { ["bound.r"] = { rows = { { n = 1 } } },
       ["bound.r.rows"] = { { n = 2 } } })
     refused({ "'bound.r.rows.1.n' of bind", "string", "i32 expected" }, { ["bound.r"] = { rows = { { n = "x" } } } })
+    for _, key in ipairs { "x\0", "x\0y", "1\0" } do -- a zero byte ends no name
+      refused({ "name of bind", "zero byte" }, { ["bound.v"] = { [key] = 1 } })
+    end
     refused({ "'bound.v' of bind", "a field's name", "boolean" }, { ["bound.v"] = { [true] = 1 } })
     refused({ "'bound.z' of bind", "pair of numbers" }, { ["bound.z"] = { 1, 2, 3 } })
     local deep = {}
@@ -274,12 +292,7 @@ describe("a structure by value", function()
     again:kernel("by_pair", "pair: { p: inout i32*, n: i32 }, by: i32"):launch(one, { p = y, n = 3 }, 4)
     again.vectors:launch(one, { 1, 2, 3, 4 }, 0, { 5, 6, 7 }, { 8, 9 }, { 1, 2, 3, 4 }, { 1, 2 }, z)
     own:synchronize()
-    local file = support.path ".flight"
-    own:flight(file)
-    local program <const> = (os.getenv "GPULUA_BUILD" or "build") .. "/gpulua"
-    local pipe <close> = assert(io.popen(("%s --replay %s 2>&1"):format(program, file)))
-    local output = pipe:read "a"
-    os.remove(file)
+    local output = replayed(own)
     assert.truthy(output:find("nothing found", 1, true), output)
     assert.is_nil(output:find("left out", 1, true), output)
   end)

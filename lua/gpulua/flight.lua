@@ -310,16 +310,12 @@ function replay:stand_in(op)
   end
 end
 
-local pointed <const> = "([%w]+)%*" -- the element type of a pointer in a signature
-
 function replay:arguments(op, kernel)
   local args = { n = #op.args }
-  for i, text in ipairs(core.kernel_arguments(kernel)) do
+  for i, kind in ipairs(core.kernel_arguments(kernel)) do
     local given = op.args[i]
     if type(given) == "table" and given.range then
-      local kind = text:match(pointed)
-      kind = kind and kind:match "^(.-)x%d$" or kind
-      args[i] = self:range(given, sizes[kind] and kind or nil)
+      args[i] = self:range(given, kind or nil)
     elseif type(given) == "table" and given.is_null then
       args[i] = nil
     elseif type(given) == "table" and given.is_lost then

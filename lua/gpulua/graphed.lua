@@ -5,8 +5,8 @@
 -- 1 and 1.0 as well; what another task sets while f waits is seen as f left it). An argument that is a table of plain
 -- values, such as a vector or a structure by value, is another one when it holds something else; what f reads behind
 -- other tables or in other functions is not seen (graphed:refresh() says that it has changed). Upvalues are not looked
--- into: they are f's own more often than not, and each table takes its time at every call. In check mode it is looked:
--- there f runs at each call, and it is an error if it does something else with the same values.
+-- into: they are f's own more often than not, and each table takes its time at every call. A device in check mode
+-- looks: there f runs at each call, and it is an error if it does something else with the same values.
 --
 -- A buffer that f makes is one as any other if somebody holds it when f has been captured (f returns it, say), and is
 -- then the same one whenever f makes it again. Else it is the graph's own: if f hands it out in a later run, nothing

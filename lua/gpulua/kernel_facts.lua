@@ -106,10 +106,11 @@ function kernel_facts.text(path, shows_code)
     core.raise("InvalidArgument", ("kernel: %s has no __global__ function"):format(path),
       "templates have to be instantiated: dev:compile{ names = ... }")
   end
-  local refused
+  local refused, shown_count = nil, 0
   for _, name in ipairs(names) do
     local ok, kernel = pcall(module.kernel, module, name)
     if ok then
+      shown_count = shown_count + 1
       lines_of(lines, kernel, code, shows_code)
     elseif kernel.code ~= "InvalidArgument" then
       error(kernel, 0)
@@ -119,7 +120,7 @@ function kernel_facts.text(path, shows_code)
       lines[#lines + 1] = ""
     end
   end
-  if refused and #names == 1 then
+  if shown_count == 0 then
     error(refused, 0)
   end
   lines[#lines] = nil

@@ -38,76 +38,31 @@ static bool is_sound(const struct gpu_signature *signature) {
            are_sound(gpu_signature_parts(signature), signature);
 }
 
-static const struct gpu_part *write_part(char **to, const struct gpu_part *part,
-                                         const struct gpu_param **param);
-
-/* The name, if it is none that stands for a place, and what `part` is. */
-static const struct gpu_part *write_named(char **to, const struct gpu_part *part,
-                                          const struct gpu_param **param) {
-    bool is_named = part->name[0] != '\0' && (part->name[0] < '0' || part->name[0] > '9');
-    *to += sprintf(*to, "%s%s", is_named ? part->name : "", is_named ? ":" : "");
-    return write_part(to, part, param);
-}
-
-/* Returns what is behind it. All elements of an array are read, and the last is written. */
-static const struct gpu_part *write_part(char **to, const struct gpu_part *part,
-                                         const struct gpu_param **param) {
-    const struct gpu_part *opened = part++;
-    char *start = *to;
-    if (opened->kind == GPU_PART_VALUE) {
-        *to += sprintf(*to, "%s", (*param)++->text);
-        return part;
-    }
-    *to += sprintf(*to, "{");
-    for (bool is_first = true; part->kind != GPU_PART_CLOSE; is_first = false) {
-        *to = opened->length > 0 ? start : *to;
-        *to += sprintf(*to, "%s", is_first || opened->length > 0 ? "" : ",");
-        part = opened->length > 0 ? write_part(to, part, param) : write_named(to, part, param);
-    }
-    if (opened->text[0] != '\0') {
-        *to = start + sprintf(start, "%s", opened->text);
-    } else if (opened->length == 0) {
-        *to += sprintf(*to, "}");
-    } else { /* lengths of the array that it is an array of are behind its own */
-        char behind[64];
-        char *lengths = *to;
-        while (lengths > start && strchr("0123456789[]", lengths[-1]) != NULL) {
-            lengths--;
-        }
-        lengths += strcspn(lengths, "["); /* the digits of a type */
-        snprintf(behind, sizeof behind, "%s", lengths);
-        *to = lengths + sprintf(lengths, "[%u]%s", opened->length, behind);
-    }
-    return part + 1;
-}
-
-/* As a script would write it. False: what only compilers say, and what was cut. */
-static bool write_again(const struct gpu_signature *signature, char *to) {
-    const struct gpu_part *parts = gpu_signature_parts(signature), *part = parts;
-    const struct gpu_param *param = signature->params;
-    to[0] = '\0';
+/* As a script would write it, malloc'ed. NULL: what only compilers say, and what was cut. */
+static char *write_again(const struct gpu_signature *signature) {
+    const struct gpu_part *parts = gpu_signature_parts(signature);
     for (uint32_t i = 0; i < signature->param_count; i++) {
-        if (param[i].kind == GPU_PARAM_UNSUPPORTED || strstr(param[i].name, "...") != NULL) {
-            return false;
+        const struct gpu_param *param = &signature->params[i];
+        if (param->kind == GPU_PARAM_UNSUPPORTED || strstr(param->name, "...") != NULL) {
+            return NULL;
         }
     }
     for (uint32_t i = 0; i < signature->part_count; i++) {
         if (strstr(parts[i].name, "...") != NULL) {
-            return false;
+            return NULL;
         }
     }
-    for (uint32_t i = 0; i < signature->param_count && signature->part_count == 0; i++) {
-        to += sprintf(to, "%s%s%s%s", i > 0 ? "," : "", param[i].name,
-                      param[i].name[0] != '\0' ? ":" : "", param[i].text);
+    static const char context[] = ", gpulua_ctx";
+    size_t length = gpu_signature_write(signature, NULL, 0);
+    char *text = malloc(length + sizeof context);
+    if (text != NULL) {
+        FUZZ_CHECK(gpu_signature_write(signature, text, length + 1) == length);
+        FUZZ_CHECK(strlen(text) == length);
+        if (signature->has_context) {
+            strcpy(text + length, context + (length > 0 ? 0 : 2));
+        }
     }
-    while (part < parts + signature->part_count) {
-        to += sprintf(to, "%s", part > parts ? "," : "");
-        part = write_named(&to, part, &param);
-    }
-    if (signature->has_context) {
-        sprintf(to, "%sgpulua_ctx", signature->param_count > 0 ? "," : "");
-    }
-    return true;
+    return text;
 }
 
 FUZZ_TARGET(signature) {
@@ -116,10 +71,9 @@ FUZZ_TARGET(signature) {
     char *text = strndup((const char *)bytes, byte_count); /* its end is known to the sanitizer */
     gpulua_status status = gpu_signature_parse(text, &signature, &error);
     if (status == GPULUA_OK) {
-        char *written = malloc(32 + signature->param_count * (sizeof *signature->params + 4u) +
-                               signature->part_count * (sizeof(struct gpu_part) + 4u));
         FUZZ_CHECK(is_sound(signature));
-        if (written != NULL && write_again(signature, written)) {
+        char *written = write_again(signature);
+        if (written != NULL) {
             FUZZ_CHECK(gpu_signature_parse(written, &again, &error) == GPULUA_OK);
             FUZZ_CHECK(again->param_count == signature->param_count &&
                        again->args_bytes == signature->args_bytes &&

@@ -11,10 +11,10 @@ void gpu_lua_push_element(lua_State *L, enum gpu_type type, const void *element)
 /* Raises InvalidArgument: `what` ("argument 1 of fill") cannot be the value at `index`. */
 _Noreturn void gpu_lua_bad_value(lua_State *L, int index, enum gpu_type type, const char *reason,
                                  const char *what);
-/* Raises InvalidData that names element `number`; the value is at `index`. */
 #define GPU_LUA_FLAT_HINT                                                                          \
     "data is flat, row by row, with the shape beside it: "                                         \
     "dev:upload(\"f32\", { 2, 2 }, { 1, 2, 3, 4 })"
+/* Raises InvalidData that names element `number`; the value is at `index`. */
 _Noreturn void gpu_lua_bad_element(lua_State *L, int index, uint64_t number, enum gpu_type type,
                                    const char *reason);
 

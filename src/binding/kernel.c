@@ -118,6 +118,10 @@ static _Noreturn void closed_argument(lua_State *L, const struct kernel_handle *
                  argument_text(handle, param, text));
 }
 
+static inline bool is_complex(const struct gpu_param *param) {
+    return param->type == GPU_TYPE_C64 || param->type == GPU_TYPE_C128;
+}
+
 /* Tables may have metamethods, which may close the kernel or buffers that came before. */
 static __attribute__((noinline)) void get_complex(lua_State *L, const struct gpu_param *param,
                                                   int at, const struct gpu_arg *args,
@@ -155,7 +159,7 @@ static inline void get_scalar(lua_State *L, const struct gpu_param *param, int a
         return;
     }
     arg->scalar.u = 0;
-    if (param->type == GPU_TYPE_C64 || param->type == GPU_TYPE_C128) {
+    if (is_complex(param)) {
         get_complex(L, param, at, args, arg);
         return;
     }
@@ -184,71 +188,12 @@ static inline void get_pointer(lua_State *L, struct gpulua *g, const struct kern
     }
 }
 
-/* Behind the one that closes what `part` opens. */
-static const struct gpu_part *behind(const struct gpu_part *part) {
-    int depth = 0;
-    do {
-        depth += part->kind == GPU_PART_OPEN ? 1 : part->kind == GPU_PART_CLOSE ? -1 : 0;
-        part++;
-    } while (depth > 0);
-    return part;
-}
-
-static void add_name(luaL_Buffer *text, bool is_first, const char *name) {
-    luaL_addstring(text, is_first ? "" : ", ");
-    if (name[0] && (name[0] < '0' || name[0] > '9')) { /* else it is its place */
-        luaL_addstring(text, name);
-        luaL_addstring(text, ": ");
-    }
-}
-
-/* What is there for each element is said once, "f32[4][4]". Returns the part behind it. */
-static const struct gpu_part *add_type(luaL_Buffer *text, const struct gpu_part *part,
-                                       const struct gpu_param **param) {
-    if (part->kind == GPU_PART_VALUE) {
-        luaL_addstring(text, (*param)++->text);
-        return part + 1;
-    }
-    const struct gpu_part *element = part, *end = behind(part), *next;
-    const struct gpu_param *first = *param;
-    while (element->length > 0) {
-        element++;
-    }
-    if (element->kind == GPU_PART_VALUE || element->text[0]) {
-        luaL_addstring(text, element->text[0] ? element->text : first->text);
-    } else {
-        luaL_addchar(text, '{');
-        for (next = element + 1; next->kind != GPU_PART_CLOSE;) {
-            add_name(text, next == element + 1, next->name);
-            next = add_type(text, next, &first);
-        }
-        luaL_addchar(text, '}');
-    }
-    for (next = part; next < element; next++) {
-        char length[16];
-        snprintf(length, sizeof length, "[%u]", (unsigned)next->length);
-        luaL_addstring(text, length);
-    }
-    for (next = part; next < end; next++) {
-        *param += next->kind == GPU_PART_VALUE;
-    }
-    return end;
-}
-
 static void push_signature(lua_State *L, const struct gpu_signature *signature) {
-    const struct gpu_param *param = signature->params;
-    const struct gpu_part *parts = gpu_signature_parts(signature), *part = parts;
     luaL_Buffer text;
-    luaL_buffinit(L, &text);
-    for (uint32_t i = 0; i < signature->param_count && signature->part_count == 0; i++, param++) {
-        add_name(&text, i == 0, param->name);
-        luaL_addstring(&text, param->text);
-    }
-    while (part < parts + signature->part_count) {
-        add_name(&text, part == parts, part->name);
-        part = add_type(&text, part, &param);
-    }
-    luaL_pushresult(&text);
+    size_t length = gpu_signature_write(signature, NULL, 0);
+    char *to = luaL_buffinitsize(L, &text, length + 1);
+    (void)gpu_signature_write(signature, to, length + 1);
+    luaL_pushresultsize(&text, length);
 }
 
 static _Noreturn void bad_count(lua_State *L, struct gpulua *g, int count) {
@@ -270,7 +215,7 @@ static _Noreturn void bad_count(lua_State *L, struct gpulua *g, int count) {
 
 /* ---- structures ---- */
 
-#define LEVELS_MAX 12 /* structures, arrays and vectors in each other, which a signature limits */
+#define LEVELS_MAX (1 + (int)GPU_PARTS_DEEP)
 
 struct level {
     const struct gpu_part *opened; /* NULL: the arguments themselves */
@@ -293,26 +238,34 @@ static _Noreturn void bad_part(lua_State *L, const struct level *levels, int lev
                  (unsigned)number, lua_tostring(L, -2), gpu_kernel_name(handle->kernel), problem);
 }
 
-/* The part of that name; of an unknown one, how many there are. */
-static bool is_part(const struct gpu_part *opened, const char *name, size_t name_bytes,
-                    lua_Integer *count) {
-    *count = 0;
-    for (const struct gpu_part *part = opened + 1; part->kind != GPU_PART_CLOSE;
-         part = part->kind == GPU_PART_OPEN ? behind(part) : part + 1) {
-        ++*count;
-        if (name && strlen(part->name) == name_bytes && memcmp(part->name, name, name_bytes) == 0) {
-            return true;
-        }
+/* The part beside it, in what both are in; NULL: it is the last. */
+static const struct gpu_part *beside(const struct gpu_part *part) {
+    const struct gpu_part *next = gpu_part_behind(part);
+    return next->kind == GPU_PART_CLOSE ? NULL : next;
+}
+
+static lua_Integer count_parts(const struct gpu_part *opened) {
+    lua_Integer count = 0;
+    for (const struct gpu_part *part = opened + 1; part; part = beside(part)) {
+        count++;
     }
-    return false;
+    return count;
+}
+
+static bool has_part(const struct gpu_part *opened, const char *name, size_t name_bytes) {
+    const struct gpu_part *part = opened + 1;
+    while (part &&
+           (strlen(part->name) != name_bytes || memcmp(part->name, name, name_bytes) != 0)) {
+        part = beside(part);
+    }
+    return part != NULL;
 }
 
 /* Of the table on top of the stack: all that it has is a part. */
 static void check_parts(lua_State *L, const struct level *levels, int level, uint32_t number) {
     const struct gpu_part *opened = levels[level].opened;
     int table = lua_gettop(L);
-    lua_Integer count, counted;
-    (void)is_part(opened, NULL, 0, &count);
+    lua_Integer count = count_parts(opened);
     lua_pushnil(L);
     while (lua_next(L, table)) {
         lua_pop(L, 1);
@@ -320,8 +273,7 @@ static void check_parts(lua_State *L, const struct level *levels, int level, uin
         size_t name_bytes = 0;
         const char *name = is_name ? lua_tolstring(L, -1, &name_bytes) : NULL;
         lua_Integer place = lua_isinteger(L, -1) ? lua_tointeger(L, -1) : 0;
-        if ((place < 1 || place > count) &&
-            (!name || !is_part(opened, name, name_bytes, &counted))) {
+        if ((place < 1 || place > count) && (!name || !has_part(opened, name, name_bytes))) {
             lua_pushvalue(L, -1);
             const char *key = is_name || lua_type(L, -1) == LUA_TNUMBER ? lua_tostring(L, -1)
                                                                         : luaL_typename(L, -1);
@@ -350,12 +302,7 @@ static void push_next(lua_State *L, struct level *levels, int level, const char 
 
 /* What is one value, however deep, needs no table around it. */
 static bool is_single(const struct gpu_part *opened) {
-    const struct gpu_part *end = behind(opened);
-    int values = 0;
-    for (const struct gpu_part *part = opened; part < end; part++) {
-        values += part->kind == GPU_PART_VALUE;
-    }
-    return values == 1;
+    return gpu_part_values(opened, gpu_part_behind(opened)) == 1;
 }
 
 /* Of arguments that are tables, vectors and structures, the parts become arguments, how many is
@@ -388,15 +335,14 @@ static int spread(lua_State *L, struct gpulua *g) {
         levels[level] = (struct level){.opened = part, .table = slots + level};
         bool is_one = is_single(part);
         if (lua_type(L, -1) == LUA_TTABLE &&
-            !(is_one && gpu_type_class(param->type) == GPU_CLASS_COMPLEX &&
-              lua_rawlen(L, -1) == 2)) {
+            !(is_one && is_complex(param) && lua_rawlen(L, -1) == 2)) {
             check_parts(L, levels, level, param->number);
             lua_replace(L, slots + level);
         } else if (is_one && level > 1 && lua_isnil(L, -1) && param->kind != GPU_PARAM_POINTER) {
             bad_part(L, levels, level - 1, param->number,
                      lua_pushfstring(L, "'%s' is missing", part->name));
-        } else if (is_one) {         /* also a complex number, which is a table of two */
-            part = behind(part) - 2; /* what closes it comes next */
+        } else if (is_one) {                  /* also a complex number, which is a table of two */
+            part = gpu_part_behind(part) - 2; /* what closes it comes next */
             param++;
         } else {
             const char *got = type_of(L, -1);
@@ -417,13 +363,11 @@ static int spread(lua_State *L, struct gpulua *g) {
 }
 
 /* All parts stand one after the other; a table among them was meant for several. */
-static void check_flat(lua_State *L, struct gpulua *g) {
-    const struct gpu_signature *signature = hold_kernel(L, g)->signature;
-    for (uint32_t i = 0; i < signature->param_count; i++) {
+static void check_flat(lua_State *L, struct gpulua *g, const struct gpu_signature *signature) {
+    for (int i = 0; i < (int)signature->param_count; i++) {
         const struct gpu_param *param = &signature->params[i];
-        char text[ARGUMENT_TEXT_BYTES];
-        if (lua_type(L, 3 + (int)i) == LUA_TTABLE &&
-            gpu_type_class(param->type) != GPU_CLASS_COMPLEX) {
+        if (__builtin_expect(lua_type(L, 3 + i) == LUA_TTABLE && !is_complex(param), 0)) {
+            char text[ARGUMENT_TEXT_BYTES];
             gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT,
                               "structures and vectors are either all tables, or all of their parts "
                               "one after the other; by the count these are parts",
@@ -574,10 +518,10 @@ static int kernel_launch(lua_State *L) {
     if (__builtin_expect(signature->part_count > 0, 0)) {
         if (count == (int)signature->number_count) {
             count = spread(L, g);
+            (void)check_kernel(L, g, 1); /* a finaliser may have closed it: raises */
         } else if (count == (int)signature->param_count) {
-            check_flat(L, g);
+            check_flat(L, g, signature);
         }
-        (void)check_kernel(L, g, 1); /* a finaliser may have closed it: raises */
     }
     if (count != (int)signature->param_count) {
         bad_count(L, g, count);
@@ -659,12 +603,18 @@ static int kernel_signature(lua_State *L) {
     return 1;
 }
 
-/* core.kernel_arguments(kernel) -> for each argument, and part of one, "in f32*" */
+/* core.kernel_arguments(kernel) -> for each argument, and part of one, its element type, or false
+ */
 int gpu_lua_kernel_arguments(lua_State *L) {
     const struct gpu_signature *signature = hold_kernel(L, GPU_LUA(L))->signature;
     lua_createtable(L, (int)signature->param_count, 0);
     for (uint32_t i = 0; i < signature->param_count; i++) {
-        lua_pushstring(L, signature->params[i].text);
+        enum gpu_type type = signature->params[i].type;
+        if (type < GPU_TYPE_COUNT) {
+            lua_pushstring(L, gpu_type_name(type));
+        } else {
+            lua_pushboolean(L, false);
+        }
         lua_rawseti(L, -2, (lua_Integer)i + 1);
     }
     return 1;

@@ -75,8 +75,6 @@ int gpu_lua_capture_active(lua_State *L) {
 
 /* ---- binds ---- */
 
-#define PARTS_DEEP 12
-
 static void get_scalar(lua_State *L, int at, const char *name, struct gpu_graph_bind *bind) {
     const struct gpu_param *param = bind->place.param;
     bind->scalar.u = 0;
@@ -138,7 +136,7 @@ static void flatten(lua_State *L, struct gpulua *g, const char *key, int depth) 
     struct gpu_error error;
     int value = lua_gettop(L);
     bool is_open = lua_istable(L, value) && !luaL_getmetafield(L, value, "__name") &&
-                   depth < PARTS_DEEP && lua_checkstack(L, LUA_MINSTACK);
+                   depth < (int)GPU_PARTS_DEEP && lua_checkstack(L, LUA_MINSTACK);
     lua_settop(L, value);
     if (is_open && gpu_graph_find(gpu_lua_check_graph(L, g, 1), NULL, key, &place, &error)) {
         gpu_error_finish(&error);
@@ -150,11 +148,11 @@ static void flatten(lua_State *L, struct gpulua *g, const char *key, int depth) 
                              "'%s' of bind: a field's name expected, got %s", key,
                              gpu_lua_describe(L, -2));
             }
+            lua_pushfstring(L, "%s.", key);
+            lua_pushvalue(L, -3);
+            lua_concat(L, 2);
             lua_pushvalue(L, -2);
-            const char *part = lua_pushfstring(L, "%s.%s", key, lua_tostring(L, -1));
-            lua_replace(L, -2);
-            lua_pushvalue(L, -2);
-            flatten(L, g, part, depth + 1);
+            flatten(L, g, gpu_lua_text(L, -2, "a name", "bind"), depth + 1);
             lua_pop(L, 2); /* the part's name and the value */
         }
         lua_pop(L, 1);
@@ -262,11 +260,11 @@ static gpulua_status try_bind(lua_State *L, struct gpulua *g, const struct gpu_s
     return gpu_graph_bind(graph, &submit, binds, count, change, error);
 }
 
-/* graph:bind{ name = buffer or number, ... } -> true, nodes that have changed[, the first] or
- * false, why: the graph was made anew, because what follows what is another thing now. A name is a
- * buffer's label, or "kernel#n.parameter"; of a library's call, what it was given as buffers and
- * factors ("gemm#1.alpha"), and no sizes. Launches before are not affected. InvalidArgument: no
- * such name, or several; another type or size. */
+/* graph:bind{ name = buffer, number or table of parts, ... } -> true, nodes that have changed[, the
+ * first] or false, why: the graph was made anew, because what follows what is another thing now. A
+ * name is a buffer's label, or "kernel#n.parameter"; of a library's call, what it was given as
+ * buffers and factors ("gemm#1.alpha"), and no sizes. Launches before are not affected.
+ * InvalidArgument: no such name, or several; another type or size. */
 int gpu_lua_graph_bind(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     gpu_lua_check_eager(L, g, gpu_graph_device(gpu_lua_check_graph(L, g, 1)), "a bind");

@@ -89,15 +89,12 @@ static bool add_global(struct gpu_module *module, const char *at, size_t length)
     const char *last = strrchr(type, ' ');
     const char *middle = last ? memrchr(type, ' ', (size_t)(last - type)) : NULL;
     bool is_well = global->name && middle && sscanf(middle, " %llu %15s", &count, kind) == 2;
-    size_t type_length = is_well ? (size_t)(middle - type) : 0;
-    global->type = gpu_type_parse(type, type_length);
-    global->elem_count = count;
-    if (global->type == GPU_TYPE_COUNT && type_length > 2 && type[type_length - 2] == 'x' &&
-        type[type_length - 1] >= '2' &&
-        type[type_length - 1] <= '4') { /* vectors are their parts */
-        global->type = gpu_type_parse(type, type_length - 2);
-        global->elem_count *= (uint64_t)(type[type_length - 1] - '0');
-    }
+    uint8_t lanes; /* of vectors the elements count */
+    bool is_ours =
+        gpu_type_parse_vector(type, is_well ? (size_t)(middle - type) : 0, &global->type, &lanes) &&
+        lanes > 0;
+    global->type = is_ours ? global->type : GPU_TYPE_COUNT;
+    global->elem_count = is_ours ? count * lanes : count;
     global->is_constant = strcmp(kind, "const") == 0;
     module->access = global->is_constant ? module->access : GPU_READ_WRITE;
     module->global_count++;
@@ -520,18 +517,17 @@ static gpulua_status check_pointers(const struct gpu_kernel *kernel, const char 
         gpu_error_finish(&ignored); /* what launches cannot take as it is */
         return GPULUA_OK;
     }
-    for (uint32_t i = 0; i < prototype->param_count && status == GPULUA_OK; i++) {
-        const struct gpu_param *wanted = &prototype->params[i];
-        for (uint32_t k = 0; k < signature->param_count && is_pointer(wanted); k++) {
-            const struct gpu_param *param = &signature->params[k];
-            if (param->number == wanted->number && param->kind != GPU_PARAM_POINTER) {
-                status = gpu_error_set(
-                    error, GPULUA_INVALID_ARGUMENT,
-                    "signature of kernel '%s', parameter %u: a value, where the kernel has a "
-                    "pointer ('%s'); 'inout void*' takes any buffer for it",
-                    kernel->name, param->number, wanted->text);
-                break;
-            }
+    for (uint32_t i = 0; i < signature->param_count && status == GPULUA_OK; i++) {
+        const struct gpu_param *param = &signature->params[i], *wanted = prototype->params;
+        while (wanted->number != param->number) { /* the counts are the same */
+            wanted++;
+        }
+        if (is_pointer(wanted) && param->kind != GPU_PARAM_POINTER) {
+            status = gpu_error_set(error, GPULUA_INVALID_ARGUMENT,
+                                   "signature of kernel '%s', parameter %u: a value, where the "
+                                   "kernel has a pointer ('%s'); 'inout void*' takes any buffer "
+                                   "for it",
+                                   kernel->name, param->number, wanted->text);
         }
     }
     free(prototype);

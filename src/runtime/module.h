@@ -34,6 +34,7 @@ struct gpu_param {
 /* How the parts lie in each other: what was opened is closed, and there is a VALUE for each
  * param. */
 enum gpu_part_kind { GPU_PART_VALUE, GPU_PART_OPEN, GPU_PART_CLOSE };
+#define GPU_PARTS_DEEP 10u /* so many lie in each other at most */
 struct gpu_part {
     uint8_t kind;
     uint16_t length; /* of an array that is opened; 0: it is none */
@@ -60,6 +61,13 @@ static inline const struct gpu_part *gpu_signature_parts(const struct gpu_signat
                                      signature->has_context);
 }
 
+/* The part behind this one and, of what is opened, behind all that is in it. */
+const struct gpu_part *gpu_part_behind(const struct gpu_part *part);
+/* How many of the parts from there to `end` are values. */
+uint32_t gpu_part_values(const struct gpu_part *part, const struct gpu_part *end);
+/* As a script would write it, without the gpulua_ctx. Returns the length; what has no room, as in
+ * snprintf, is left out. */
+size_t gpu_signature_write(const struct gpu_signature *signature, char *to, size_t room);
 /* The param that is the part `path`, "p.rows.2.n": at each dot by name or by place, "1.1.2.2".
  * UINT32_MAX: there is none, or no parts at all. */
 uint32_t gpu_signature_find(const struct gpu_signature *signature, const char *path);

@@ -23,7 +23,6 @@
 #define POINTER_BYTES 8u
 #define ALIGNMENT_MAX 4096u
 
-#define DEPTH_MAX 10u /* structures and arrays in each other, with a vector in them */
 #define PARTS_MAX (3u * GPU_PARAMS_MAX)
 
 struct parser {
@@ -113,26 +112,6 @@ static void copy_cut(char *to, size_t to_bytes, const char *from, size_t from_by
     size_t kept = to_bytes - sizeof "...";
     memcpy(to, from, kept);
     memcpy(to + kept, "...", sizeof "...");
-}
-
-/* "f32x4" is an element type and lanes. Returns false when it is no type; *lanes 0: bad lanes. */
-static bool split_target(struct word word, enum gpu_type *type, uint8_t *lanes) {
-    *lanes = 1;
-    *type = gpu_type_parse(word.start, (size_t)word.length);
-    if (*type != GPU_TYPE_COUNT) {
-        return true;
-    }
-    const char *x = memchr(word.start, 'x', (size_t)word.length);
-    if (x == NULL) {
-        return false;
-    }
-    *type = gpu_type_parse(word.start, (size_t)(x - word.start));
-    if (*type == GPU_TYPE_COUNT) {
-        return false;
-    }
-    bool is_single = word.start + word.length - x == 2 && x[1] >= '2' && x[1] <= '4';
-    *lanes = is_single && gpu_type_class(*type) != GPU_CLASS_COMPLEX ? (uint8_t)(x[1] - '0') : 0;
-    return true;
 }
 
 static gpulua_status parse_number(struct parser *parser, const char *start, const char *end,
@@ -261,7 +240,7 @@ static gpulua_status parse_type(struct parser *parser, struct word word, struct 
         return GPULUA_OK;
     }
     if (!word_is(word, "void")) {
-        if (!split_target(word, &param->type, &param->lanes)) {
+        if (!gpu_type_parse_vector(word.start, (size_t)word.length, &param->type, &param->lanes)) {
             return fail_at(parser, word.start,
                            "unknown type '%.*s' (i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64 "
                            "c64 c128, void*)",
@@ -372,8 +351,9 @@ static gpulua_status add_value(struct parser *parser, const char *at, const stru
 static gpulua_status open_part(struct parser *parser, const char *at, const struct scope *outer,
                                const char *name, struct scope *inner, struct gpu_part **part) {
     char full[sizeof outer->path + 64];
-    if (outer->depth == DEPTH_MAX) {
-        return fail_at(parser, at, "structures, arrays and vectors more than %u deep", DEPTH_MAX);
+    if (outer->depth == GPU_PARTS_DEEP) {
+        return fail_at(parser, at, "structures, arrays and vectors more than %u deep",
+                       GPU_PARTS_DEEP);
     }
     if (strlen(name) > sizeof inner->path - 8) {
         snprintf(full, sizeof full, "%s%u.", outer->path, outer->count);
@@ -555,10 +535,11 @@ static gpulua_status parse_declared(struct parser *parser, const char *at,
     if (scope->depth == 0) {
         return fail_at(parser, at, "an array is possible only in a structure");
     }
-    uint32_t lengths[DEPTH_MAX], length_count = 0;
+    uint32_t lengths[GPU_PARTS_DEEP], length_count = 0;
     while (status == GPULUA_OK && *parser->at == '[') {
-        if (length_count == DEPTH_MAX) {
-            return fail_at(parser, parser->at, "an array of more than %u dimensions", DEPTH_MAX);
+        if (length_count == GPU_PARTS_DEEP) {
+            return fail_at(parser, parser->at, "an array of more than %u dimensions",
+                           GPU_PARTS_DEEP);
         }
         status = parse_length(parser, &lengths[length_count++]);
     }
@@ -693,6 +674,93 @@ gpulua_status gpu_signature_parse(const char *text, struct gpu_signature **signa
     return status;
 }
 
+/* ---- parts ---- */
+
+const struct gpu_part *gpu_part_behind(const struct gpu_part *part) {
+    int depth = 0;
+    do {
+        depth += part->kind == GPU_PART_OPEN ? 1 : part->kind == GPU_PART_CLOSE ? -1 : 0;
+        part++;
+    } while (depth > 0);
+    return part;
+}
+
+uint32_t gpu_part_values(const struct gpu_part *part, const struct gpu_part *end) {
+    uint32_t count = 0;
+    for (; part < end; part++) {
+        count += part->kind == GPU_PART_VALUE;
+    }
+    return count;
+}
+
+/* ---- text ---- */
+
+struct written {
+    char *to;
+    size_t room, length; /* so much there is, so much was wanted */
+};
+
+__attribute__((format(printf, 2, 3))) static void put(struct written *written, const char *format,
+                                                      ...) {
+    size_t at = written->length < written->room ? written->length : written->room;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(written->to + at, written->room - at, format, arguments);
+    va_end(arguments);
+    written->length += length > 0 ? (size_t)length : 0;
+}
+
+static void put_name(struct written *written, bool is_first, const char *name) {
+    put(written, "%s", is_first ? "" : ", ");
+    if (name[0] != '\0' && !is_digit(name[0])) { /* else it is its place */
+        put(written, "%s: ", name);
+    }
+}
+
+/* What is there for each element is said once, "f32[4][4]". */
+static void put_type(struct written *written, const struct gpu_part *part,
+                     const struct gpu_param *param) {
+    const struct gpu_part *element = part;
+    while (element->length > 0) {
+        element++;
+    }
+    if (element->kind == GPU_PART_VALUE || element->text[0] != '\0') {
+        put(written, "%s", element->text[0] != '\0' ? element->text : param->text);
+    } else {
+        put(written, "{");
+        for (const struct gpu_part *next = element + 1; next->kind != GPU_PART_CLOSE;) {
+            const struct gpu_part *field = next;
+            next = gpu_part_behind(field);
+            put_name(written, field == element + 1, field->name);
+            put_type(written, field, param);
+            param += gpu_part_values(field, next);
+        }
+        put(written, "}");
+    }
+    for (; part < element; part++) {
+        put(written, "[%u]", (unsigned)part->length);
+    }
+}
+
+size_t gpu_signature_write(const struct gpu_signature *signature, char *to, size_t room) {
+    struct written written = {to, room, 0};
+    put(&written, "%s", ""); /* ends it, also where there is nothing */
+    const struct gpu_param *param = signature->params;
+    const struct gpu_part *parts = gpu_signature_parts(signature), *part = parts;
+    for (uint32_t i = 0; i < signature->param_count && signature->part_count == 0; i++) {
+        put_name(&written, i == 0, param[i].name);
+        put(&written, "%s", param[i].text);
+    }
+    while (part < parts + signature->part_count) {
+        const struct gpu_part *next = gpu_part_behind(part);
+        put_name(&written, part == parts, part->name);
+        put_type(&written, part, param);
+        param += gpu_part_values(part, next);
+        part = next;
+    }
+    return written.length;
+}
+
 /* ---- finding ---- */
 
 /* By name, or by its place among those beside it. */
@@ -710,21 +778,17 @@ uint32_t gpu_signature_find(const struct gpu_signature *signature, const char *p
     while (part < end && part->kind != GPU_PART_CLOSE) {
         size_t bytes = strcspn(path, ".");
         bool is_opened = part->kind == GPU_PART_OPEN;
+        const struct gpu_part *next = gpu_part_behind(part);
         if (is_meant(part, place, path, bytes) && is_opened == (path[bytes] == '.')) {
             if (!is_opened) {
                 return param;
             }
-            path += bytes + 1;
+            path += bytes + 1; /* into it */
             place = 0;
-            is_opened = false; /* gone into */
+            next = part + 1;
         }
-        uint32_t depth = 0;
-        do {
-            depth += is_opened && part->kind == GPU_PART_OPEN;
-            depth -= is_opened && part->kind == GPU_PART_CLOSE;
-            param += part->kind == GPU_PART_VALUE;
-            part++;
-        } while (depth > 0);
+        param += gpu_part_values(part, next);
+        part = next;
         place++;
     }
     return UINT32_MAX;

@@ -99,8 +99,8 @@ struct gpu_known {
 
 /* What a spare was told of beforehand. */
 struct gpu_told {
-    uint64_t spare_seq, told_arena_bytes; /* of its request to open; so many it knows */
-    uint64_t position;                    /* when it has taken that: gpu_wire_link_has_taken */
+    uint64_t spare_seq; /* which one; 0: none */
+    uint64_t position;  /* when it has taken that: gpu_wire_link_has_taken */
 };
 
 struct gpu_stream {

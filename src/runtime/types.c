@@ -142,6 +142,20 @@ enum gpu_type gpu_type_parse(const char *name, size_t length) {
     return GPU_TYPE_COUNT;
 }
 
+bool gpu_type_parse_vector(const char *name, size_t length, enum gpu_type *type, uint8_t *lanes) {
+    *lanes = 1;
+    *type = gpu_type_parse(name, length);
+    const char *x = *type == GPU_TYPE_COUNT ? memchr(name, 'x', length) : NULL;
+    if (x != NULL) {
+        bool is_single = name + length - x == 2 && x[1] >= '2' && x[1] <= '4';
+        *type = gpu_type_parse(name, (size_t)(x - name));
+        *lanes = is_single && *type != GPU_TYPE_COUNT && gpu_type_class(*type) != GPU_CLASS_COMPLEX
+                     ? (uint8_t)(x[1] - '0')
+                     : 0;
+    }
+    return *type != GPU_TYPE_COUNT;
+}
+
 uint16_t gpu_type_f16_from(double value) {
     return narrow(value, binary16);
 }

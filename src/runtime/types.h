@@ -39,6 +39,9 @@ uint32_t gpu_type_bytes(enum gpu_type type);
 enum gpu_class gpu_type_class(enum gpu_type type);
 /* The type of that name (`length` bytes long), or GPU_TYPE_COUNT. */
 enum gpu_type gpu_type_parse(const char *name, size_t length);
+/* The same with "f32x4": the element type and lanes, 1 to 4. False: it is no type; *lanes 0: there
+ * are no such vectors of it. */
+bool gpu_type_parse_vector(const char *name, size_t length, enum gpu_type *type, uint8_t *lanes);
 
 /* IEEE binary16 and bfloat16, rounding to nearest even; NaN stays NaN, overflow becomes infinity.
  */

@@ -94,9 +94,9 @@ static bool flag_add(struct job *job, const char *flag) {
         for (size_t i = 0; old[i] != NULL; i++) {
             is_old = is_old || strcmp(bare, old[i]) == 0;
         }
-        job->standard = is_old                              ? job->standard
-                        : strcmp(bare, usual_standard) == 0 ? usual_standard
-                                                            : bare;
+        if (!is_old) {
+            job->standard = strcmp(bare, usual_standard) == 0 ? usual_standard : bare;
+        }
         return true;
     }
     if (strncmp(bare, "-fmad=", 6) == 0) {

@@ -406,13 +406,11 @@ static void variable_access(struct cpu_context *context, const struct check_acce
     struct check_module other = {.is_known = false};
     struct module_look look = {use->address, &other};
     dl_iterate_phdr(module_look, &look);
-    bool is_writable = is_within(access, other.written_low, other.written_high);
-    if (!is_within(access, other.low, other.high) ||
-        (!is_writable && (access->flags & CPU_ACCESS_WRITE) != 0)) {
-        gpu_check_find_undeclared(context, access); /* does not return */
-    }
-    if (!is_writable) { /* constant data */
-        use->done |= gpu_check_access_wanted(access->flags);
+    if (!is_within(access, other.written_low, other.written_high)) {
+        if (!is_within(access, other.low, other.high) || (access->flags & CPU_ACCESS_WRITE) != 0) {
+            gpu_check_find_undeclared(context, access); /* does not return */
+        }
+        use->done |= gpu_check_access_wanted(access->flags); /* constant data */
         return;
     }
     use->space =

@@ -134,7 +134,8 @@ static bool may_be_skipped(const struct check_run *run) {
     return true;
 }
 
-/* What was declared and not done: said, once for each of a kernel. */
+/* What was declared and not done: said, once for each part of a kernel's
+ * parameters. */
 static void warn_unused(struct check_run *run) {
     if (may_be_skipped(run)) {
         return;

@@ -40,12 +40,13 @@ template <class T> struct gpulua_element {
     };
 GPULUA_X(void, "void")
 GPULUA_X(bool, "u8")
-GPULUA_X(char, "i8")
-GPULUA_X(signed char, "i8") GPULUA_X(unsigned char, "u8") GPULUA_X(short, "i16")
-    GPULUA_X(unsigned short, "u16") GPULUA_X(int, "i32") GPULUA_X(unsigned int, "u32")
-        GPULUA_X(long, sizeof(long) == 8 ? "i64" : "i32")
-            GPULUA_X(unsigned long, sizeof(long) == 8 ? "u64" : "u32") GPULUA_X(long long, "i64")
-                GPULUA_X(unsigned long long, "u64") GPULUA_X(float, "f32") GPULUA_X(double, "f64")
+GPULUA_X(char, "i8") GPULUA_X(signed char, "i8") GPULUA_X(unsigned char, "u8")
+GPULUA_X(short, "i16") GPULUA_X(unsigned short, "u16")
+GPULUA_X(int, "i32") GPULUA_X(unsigned int, "u32")
+GPULUA_X(long, sizeof(long) == 8 ? "i64" : "i32")
+GPULUA_X(unsigned long, sizeof(long) == 8 ? "u64" : "u32")
+GPULUA_X(long long, "i64") GPULUA_X(unsigned long long, "u64")
+GPULUA_X(float, "f32") GPULUA_X(double, "f64")
 #undef GPULUA_X
 #define GPULUA_LANES(T, count, text)                                                               \
     template <> struct gpulua_element<T> {                                                         \
@@ -57,20 +58,15 @@ GPULUA_X(signed char, "i8") GPULUA_X(unsigned char, "u8") GPULUA_X(short, "i16")
     GPULUA_LANES(name##2, 2, gpulua_element<element>::code)                                        \
     GPULUA_LANES(name##3, 3, gpulua_element<element>::code)                                        \
     GPULUA_LANES(name##4, 4, gpulua_element<element>::code)
-                    GPULUA_VECTOR_TYPES(GPULUA_X)
+GPULUA_VECTOR_TYPES(GPULUA_X)
 #undef GPULUA_X
-                        GPULUA_LANES(dim3, 3, "u32")
+GPULUA_LANES(dim3, 3, "u32")
 
-                            template <class T>
-                            struct gpulua_is_const {
-    static constexpr bool value = false;
-};
+template <class T> struct gpulua_is_const { static constexpr bool value = false; };
 template <class T> struct gpulua_is_const<const T> { static constexpr bool value = true; };
 
 // The compiler spells T in the name of this function.
-template <class T> const char *gpulua_spelling() {
-    return __PRETTY_FUNCTION__;
-}
+template <class T> const char *gpulua_spelling() { return __PRETTY_FUNCTION__; }
 
 template <class T> struct gpulua_size {
     static constexpr unsigned bytes = sizeof(T), alignment = alignof(T);
@@ -96,26 +92,20 @@ template <class T> struct gpulua_param {
         typedef gpulua_element<typename gpulua_number<T>::type> element;
         constexpr bool is_known =
             element::code != nullptr && (__is_class(T) == false || element::lanes > 1);
-        return {is_known ? element::code : nullptr,
-                gpulua_spelling<T>(),
-                is_known ? element::lanes : 1,
-                is_known ? CPU_PARAM_SCALAR : CPU_PARAM_OTHER,
-                sizeof(T),
-                alignof(T)};
+        return {is_known ? element::code : nullptr, gpulua_spelling<T>(),
+                is_known ? element::lanes : 1, is_known ? CPU_PARAM_SCALAR : CPU_PARAM_OTHER,
+                sizeof(T), alignof(T)};
     }
 };
 template <class T> struct gpulua_param<T *> {
     static cpu_type_facts facts() {
-        typedef gpulua_element<typename gpulua_number<typename gpulua_remove_cv<T>::type>::type>
-            element;
-        return {element::code,
-                gpulua_spelling<T *>(),
-                element::lanes,
+        typedef gpulua_element<
+            typename gpulua_number<typename gpulua_remove_cv<T>::type>::type> element;
+        return {element::code, gpulua_spelling<T *>(), element::lanes,
                 element::code == nullptr    ? CPU_PARAM_OTHER
                 : gpulua_is_const<T>::value ? CPU_PARAM_IN
                                             : CPU_PARAM_INOUT,
-                sizeof(T *),
-                alignof(T *)};
+                sizeof(T *), alignof(T *)};
     }
 };
 
@@ -134,7 +124,9 @@ template <class First, class... Rest> struct gpulua_layout<First, Rest...> {
 template <size_t... I> struct gpulua_indices {};
 template <size_t N, size_t... I>
 struct gpulua_make_indices : gpulua_make_indices<N - 1, N - 1, I...> {};
-template <size_t... I> struct gpulua_make_indices<0, I...> { typedef gpulua_indices<I...> type; };
+template <size_t... I> struct gpulua_make_indices<0, I...> {
+    typedef gpulua_indices<I...> type;
+};
 
 template <class T> GPULUA_INLINE T gpulua_argument(const void *args, size_t offset) {
     typedef T __attribute__((may_alias)) aliased;
@@ -145,7 +137,8 @@ template <class T> GPULUA_INLINE T gpulua_argument(const void *args, size_t offs
 
 template <auto Kernel, unsigned Flags, class F> struct gpulua_caller;
 template <auto Kernel, unsigned Flags, class... P>
-struct gpulua_caller<Kernel, Flags, void (*)(uint3, uint3, dim3, dim3, int, bool &, P...)> {
+struct gpulua_caller<Kernel, Flags,
+                     void (*)(uint3, uint3, dim3, dim3, int, bool &, P...)> {
     // One row of threads, x = 0 .. block.x - 1. Threads of a block may run in any order and at
     // once, which is all that `omp simd` claims of the iterations.
     template <int Part>
@@ -182,8 +175,8 @@ struct gpulua_caller<Kernel, Flags, void (*)(uint3, uint3, dim3, dim3, int, bool
         return stopped == 0;
     }
 
-    static __attribute__((always_inline)) inline void block(uint3 block_index, dim3 block,
-                                                            dim3 grid, P... p) {
+    static __attribute__((always_inline)) inline void
+    block(uint3 block_index, dim3 block, dim3 grid, P... p) {
         // What holds of every launch, said so that index arithmetic is known not to wrap.
         if (block.x == 0 || block.x > 1024 || block.y > 1024 || block.z > 64) {
             __builtin_unreachable();
@@ -289,13 +282,8 @@ struct gpulua_caller<Kernel, Flags, void (*)(uint3, uint3, dim3, dim3, int, bool
 template <auto Kernel, unsigned Flags>
 cpu_kernel_table gpulua_kernel(const char *name, unsigned threads_max, const char *param_names) {
     typedef gpulua_caller<Kernel, Flags, decltype(Kernel)> caller;
-    return {name,
-            caller::entry,
-            caller::params(),
-            caller::param_count,
-            (Flags & GPULUA_FIBRES) != 0,
-            threads_max,
-            param_names};
+    return {name, caller::entry, caller::params(), caller::param_count,
+            (Flags & GPULUA_FIBRES) != 0, threads_max, param_names};
 }
 
 // ---- variables ----
@@ -313,13 +301,11 @@ template <class T>
 cpu_global_table gpulua_global(const char *name, const T *variable, bool is_constant) {
     typedef typename gpulua_array<typename gpulua_remove_cv<T>::type>::element plain;
     typedef typename gpulua_remove_cv<plain>::type element;
-    return {name,
-            const_cast<void *>(static_cast<const volatile void *>(variable)),
+    return {name, const_cast<void *>(static_cast<const volatile void *>(variable)),
             sizeof(T),
             {gpulua_element<element>::code, gpulua_spelling<element>(),
              gpulua_element<element>::lanes, CPU_PARAM_SCALAR, sizeof(element), alignof(element)},
-            gpulua_array<typename gpulua_remove_cv<T>::type>::count,
-            is_constant};
+            gpulua_array<typename gpulua_remove_cv<T>::type>::count, is_constant};
 }
 
 #endif
