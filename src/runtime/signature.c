@@ -705,7 +705,9 @@ __attribute__((format(printf, 2, 3))) static void put(struct written *written, c
     size_t at = written->length < written->room ? written->length : written->room;
     va_list arguments;
     va_start(arguments, format);
-    int length = vsnprintf(written->to + at, written->room - at, format, arguments);
+    char *to =
+        written->to != NULL ? written->to + at : NULL; /* nothing is added to NULL, not even 0 */
+    int length = vsnprintf(to, written->room - at, format, arguments);
     va_end(arguments);
     written->length += length > 0 ? (size_t)length : 0;
 }
