@@ -409,7 +409,8 @@ describe("a structure by value", function()
     for line in output:gmatch "'three': (argument [^\n]*)" do
       said[#said + 1] = line
     end
-    assert.are.same({ "argument 1 ('t.a.1') is declared in but was never read",
+    -- What a GPU's kernels have read or written the same nobody knows.
+    assert.are.same(support.is_gpu() and {} or { "argument 1 ('t.a.1') is declared in but was never read",
       "argument 1 ('t.a.2') is declared in but was never read",
       "argument 1 ('t.b') is declared out but was never written",
       "argument 2 ('c') is declared in but was never read",

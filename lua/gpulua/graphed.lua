@@ -17,12 +17,11 @@ local sealed = require "gpulua.sealed"
 local arguments <const> = require "gpulua.arguments"
 local instead <const> = arguments.instead
 local is_same, is_same_value, is_captured = core.graphed_same, core.graphed_same_value, core.capture_active
-local is_same_copy <const> = core.graphed_same_copy
+local is_same_copy <const>, keep <const> = core.graphed_same_copy, core.graphed_keep
 
 -- What a replay looks at is kept by number, as in src/binding/graphed.c, and false until it is there. While there is no
 -- graph there, no call is a replay.
-local GRAPH <const>, KNOWN <const>, UPVALUES <const>, FUNCTION <const>, RESULTS <const>, REPLAYS <const> =
-  1, 2, 3, 4, 5, 6
+local GRAPH <const>, KNOWN <const>, UPVALUES <const>, FUNCTION <const>, RESULTS <const> = 1, 2, 3, 4, 5
 
 local graphed = {}
 graphed.__index = graphed
@@ -165,6 +164,7 @@ end
 local function remember(self, upvalues, known)
   self[KNOWN], self[UPVALUES] = known, upvalues
   self[GRAPH] = not self.is_strict and self.made
+  keep(self.made, known, upvalues)
 end
 
 local function forget(self)
@@ -172,10 +172,15 @@ local function forget(self)
   self.forgotten = self.forgotten + 1
 end
 
+-- How many calls were replays, `more` of which nobody has counted yet.
+local function replays_of(self, more)
+  return self.made and core.graphed_replays(self.made, more or 0) or self.replays
+end
+
 -- ---- calls ----
 
 local function results_of(results, op)
-  if results.n == 0 then
+  if not results then
     return op
   end
   return op, table.unpack(results, 1, results.n)
@@ -187,7 +192,8 @@ local running_of = { __close = function(running) running.of.task = nil end }
 local function results_from(self, task)
   local running <close> = setmetatable({ of = self }, running_of)
   self.task = task
-  return running and table.pack(task:await())
+  local results <const> = running and table.pack(task:await())
+  return results.n > 0 and results -- false: none
 end
 
 -- f for a task of its own. Its upvalues and arguments are looked at right behind it, before another task comes and
@@ -264,12 +270,12 @@ local function run_again(self, ...)
   end
   -- Since who was waited for has run f:
   if self[GRAPH] and is_same(self[KNOWN], self[UPVALUES], self[FUNCTION], ...) then
-    self[REPLAYS] = self[REPLAYS] + 1
+    replays_of(self, 1)
     return results_of(self[RESULTS], self.made:launch())
   end
   self.runs = self.runs + 1
   local forgotten <const> = self.forgotten
-  local call = self.runs + self[REPLAYS]
+  local call = self.runs + replays_of(self)
   note(self, call, "failed") -- until it has not
   if self.eager < self.warmup then
     return results_of(warm_up(self, call, ...), self.device:current():mark())
@@ -332,12 +338,13 @@ function graphed.explain(self)
     lines[#lines + 1] = ("call %d: %s"):format(reason.call, in_words(reason))
     past = reason.call + 1
   end
-  local calls = self.runs + self[REPLAYS]
+  local replays <const> = replays_of(self)
+  local calls <const> = self.runs + replays
   replayed(past, calls)
   lines[#lines + 1] = ("%d calls: %d eager, %d captures, %d nodes patched, %d replays with nothing to patch"):format(
-    calls, self.eager, self.captures, self.patches, self[REPLAYS])
+    calls, self.eager, self.captures, self.patches, replays)
   return table.concat(lines, "\n"), { calls = calls, eager = self.eager, captures = self.captures,
-    patches = self.patches, replays = self[REPLAYS] }
+    patches = self.patches, replays = replays }
 end
 
 --- graphed:close(): ends its graph. Idempotent.
@@ -345,6 +352,7 @@ function graphed.close(self)
   self.is_closed = true
   forget(self)
   if self.made then
+    self.replays = replays_of(self)
     self.made:close()
     self.made = nil
   end
@@ -384,7 +392,8 @@ return function(device, options, f)
   if warmup < 0 or math.type(warmup) ~= "integer" then
     core.raise("InvalidArgument", ("warmup of graphed: a whole number from 0 on expected, got %s"):format(warmup))
   end
-  return sealed(setmetatable({ false, false, false, f, false, 0, device = device, device_name = device.name,
+  return sealed(setmetatable({ false, false, false, f, false, device = device, device_name = device.name,
     warmup = warmup, label = options.label, pool = options.pool, is_strict = device.check and true or false,
-    runs = 0, eager = 0, captures = 0, patches = 0, reasons = {}, noted = 0, forgotten = 0 }, graphed), graphed)
+    runs = 0, eager = 0, captures = 0, patches = 0, replays = 0, forgotten = 0,
+    reasons = {}, noted = 0 }, graphed), graphed)
 end

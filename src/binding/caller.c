@@ -72,6 +72,52 @@ static bool are_values_as_known(lua_State *L) {
     return is_well && is;
 }
 
+#define FUNCTION_TYPE 6 /* of its own, where a value's would have the collector's bit, too */
+
+/* What f's upvalues are, 7 and 2.5: whether they are variables of what runs, or were. */
+static bool is_function_as_known(lua_State *L, int index, bool has_ended) {
+    const struct lua_function *f = lua_topointer(L, index);
+    const struct lua_upvalue *const *upvalues = f->upvalues;
+    if (f->type != FUNCTION_TYPE || f->upvalue_count != 2) {
+        return false;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (upvalues[i] != lua_upvalueid(L, index, i + 1) ||
+            (has_ended && (const void *)upvalues[i]->value != (const void *)(upvalues[i] + 1))) {
+            return false; /* what it points to may be nothing */
+        }
+    }
+    return upvalues[0]->value->type == LUA_VALUE_INTEGER && upvalues[0]->value->integer == 7 &&
+           upvalues[1]->value->type == LUA_VALUE_NUMBER && upvalues[1]->value->number == 2.5;
+}
+
+static int note_function(lua_State *L) {
+    bool *is = lua_touserdata(L, lua_upvalueindex(1));
+    *is = *is && lua_gettop(L) == 2 && lua_isfunction(L, 1) && !lua_iscfunction(L, 1) &&
+          is_function_as_known(L, 1, lua_toboolean(L, 2));
+    return 0;
+}
+
+static bool are_functions_as_known(lua_State *L) {
+    static const char source[] = "local note = ...\n"
+                                 "local f\n"
+                                 "do local a, b = 7, 2.5 f = function() return a, b end end\n"
+                                 "note(f, true)\n"
+                                 "local c, d = 7, 2.5\n"
+                                 "note(function() return c, d end, false)\n"
+                                 "return true";
+    bool is = true;
+    int top = lua_gettop(L);
+    bool is_well = luaL_loadbufferx(L, source, sizeof source - 1, "=gpulua/caller", "t") == LUA_OK;
+    if (is_well) {
+        lua_pushlightuserdata(L, &is);
+        lua_pushcclosure(L, note_function, 1);
+        is_well = lua_pcall(L, 1, 1, 0) == LUA_OK && lua_toboolean(L, -1);
+    }
+    lua_settop(L, top);
+    return is_well && is;
+}
+
 static bool are_calls_as_known(lua_State *L) {
     static const char source[] = "local f = ...\n"
                                  "for _ = 1, 2 do f() end\n"
@@ -101,7 +147,8 @@ static bool are_calls_as_known(lua_State *L) {
 
 void gpu_lua_caller_open(lua_State *L, struct gpulua *g) {
     static const char functions_key;
-    g->caller.is_known = are_calls_as_known(L) && are_values_as_known(L);
+    g->caller.is_known =
+        are_calls_as_known(L) && are_values_as_known(L) && are_functions_as_known(L);
     gpu_lua_push_weak(L, &functions_key, "v");
     for (uint32_t i = 1; i <= CALLER_PLACES; i++) { /* so that setting one allocates nothing */
         lua_pushboolean(L, 0);

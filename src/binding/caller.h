@@ -1,10 +1,11 @@
-/* Who calls: at which line of the script, with which arguments, and whether what we return is used.
+/* Who calls: at which line of the script, with which arguments, and whether what we return is used;
+ * and what a function's upvalues are.
  *
  * lua.h says the line, at a cost that grows with the length of the script's function, an argument
- * at that of a call or two for each, and nothing of the results. All are in what Lua keeps of a
- * call, which lua_Debug points to. We read it where a few calls, made when the module is opened,
- * show that it is laid out as in the Lua 5.4 that we know; elsewhere lua.h is all, and results are
- * always made. */
+ * or an upvalue at that of a call or two for each, and nothing of the results. All are in what Lua
+ * keeps of a call, which lua_Debug points to, and of a function. We read it where a few calls, made
+ * when the module is opened, show that it is laid out as in the Lua 5.4 that we know; elsewhere
+ * lua.h is all, and results are always made. */
 #ifndef GPU_BINDING_CALLER_H
 #define GPU_BINDING_CALLER_H
 
@@ -25,7 +26,14 @@ struct lua_value {
     };
     uint8_t type; /* enum lua_value_type */
 };
-enum lua_value_type { LUA_VALUE_INTEGER = 3, LUA_VALUE_NUMBER = 19, LUA_VALUE_USERDATA = 71 };
+enum lua_value_type {
+    LUA_VALUE_NIL = 0,
+    LUA_VALUE_FALSE = 1,
+    LUA_VALUE_INTEGER = 3,
+    LUA_VALUE_TRUE = 17,
+    LUA_VALUE_NUMBER = 19,
+    LUA_VALUE_USERDATA = 71
+};
 struct lua_userdata {
     void *next;
     uint8_t type, marks;
@@ -33,6 +41,19 @@ struct lua_userdata {
     size_t byte_count;
     void *metatable;
     uint64_t memory[]; /* here where there are no user values */
+};
+/* Of a function, not of one value: where it is while the function that it is a variable of runs,
+ * and since then. */
+struct lua_upvalue {
+    void *next;
+    uint8_t type, marks;
+    const struct lua_value *value;
+};
+struct lua_function { /* written in Lua */
+    void *next;
+    uint8_t type, marks, upvalue_count;
+    void *gray, *prototype;
+    const struct lua_upvalue *upvalues[];
 };
 struct lua_call {
     struct lua_value *function; /* its arguments lie behind it, until the stack grows */
@@ -57,7 +78,7 @@ struct caller_place {
 };
 
 struct caller {
-    bool is_known;     /* how Lua lays out its calls */
+    bool is_known;     /* how Lua lays out its calls, values and functions */
     int functions_ref; /* in the registry: a weak table of the places' functions, from 1 */
     struct caller_place places[CALLER_PLACES];
 };
@@ -88,6 +109,14 @@ static inline void *gpu_lua_memory_of(const struct lua_value *value, size_t byte
         gpu_lua_is_kept_as(value, LUA_VALUE_USERDATA) ? value->object : NULL;
     return userdata && userdata->user_value_count == 0 && userdata->byte_count >= byte_count
                ? userdata->memory
+               : NULL;
+}
+
+/* The function there, if it is written in Lua; else, or where nothing is known of it, NULL. */
+static inline const struct lua_function *gpu_lua_function(lua_State *L, const struct caller *caller,
+                                                          int index) {
+    return caller->is_known && lua_type(L, index) == LUA_TFUNCTION && !lua_iscfunction(L, index)
+               ? lua_topointer(L, index)
                : NULL;
 }
 

@@ -618,6 +618,8 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"capture_update", gpu_lua_capture_update},
                                          {"capture_active", gpu_lua_capture_active},
                                          {"graphed_caller", gpu_lua_graphed_caller},
+                                         {"graphed_keep", gpu_lua_graphed_keep},
+                                         {"graphed_replays", gpu_lua_graphed_replays},
                                          {"graphed_same", gpu_lua_graphed_same},
                                          {"graphed_same_copy", gpu_lua_graphed_same_copy},
                                          {"graphed_same_value", gpu_lua_graphed_same_value},

@@ -2,6 +2,8 @@
  * device becomes a node there, and so does what the tasks launch that it spawns meanwhile. */
 #include "runtime/graph.h"
 
+#include <stdlib.h>
+
 #include "binding/buffer.h"
 #include "binding/caller.h"
 #include "binding/core.h"
@@ -16,11 +18,6 @@ struct capture_handle {
     uint64_t number; /* given out once */
     struct gpu_site site;
     struct capture_handle *next, **link;
-};
-
-struct graph_handle {
-    struct tagged tag;
-    struct gpu_graph *graph; /* owned; NULL: closed */
 };
 
 struct pool_handle {
@@ -464,7 +461,7 @@ static int capture_tostring(lua_State *L) {
 
 /* ---- graphs ---- */
 
-struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index) {
+struct graph_handle *gpu_lua_check_graph_handle(lua_State *L, struct gpulua *g, int index) {
     struct graph_handle *handle = gpu_lua_test_tagged(L, g, index, GPU_LUA_KIND_GRAPH);
     if (!handle) {
         handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH); /* which says what it is */
@@ -472,7 +469,11 @@ struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index)
     if (!handle->graph) {
         gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed graph");
     }
-    return handle->graph;
+    return handle;
+}
+
+struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index) {
+    return gpu_lua_check_graph_handle(L, g, index)->graph;
 }
 
 static struct gpu_graph *check_graph(lua_State *L, struct gpulua *g) {
@@ -481,45 +482,47 @@ static struct gpu_graph *check_graph(lua_State *L, struct gpulua *g) {
 
 /* Behind it nothing of Lua's is made until the work is submitted: that may run finalisers, which
  * may close what this looks at. */
-static struct gpu_submit submit_for(lua_State *L, struct gpulua *g, int graph, int options,
-                                    const char *what) {
+static struct gpu_graph *submit_for(lua_State *L, struct gpulua *g, int index, int options,
+                                    const char *what, struct gpu_submit *submit) {
     static const char *const names[] = {"stream", "label", NULL};
-    struct gpu_submit submit = {0};
+    *submit = (struct gpu_submit){0};
     if (options) {
         gpu_lua_check_options(L, options, names, what);
-        submit.label = gpu_lua_push_field_string(L, options, "label", what);
+        submit->label = gpu_lua_push_field_string(L, options, "label", what);
         if (lua_getfield(L, options, "stream") != LUA_TNIL) {
             if (!gpu_lua_test(L, g, -1, GPU_LUA_KIND_STREAM)) {
                 gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "stream of %s: a stream expected, got %s",
                              what, gpu_lua_describe(L, -1));
             }
-            submit.stream = gpu_lua_check_stream(L, g, -1);
+            submit->stream = gpu_lua_check_stream(L, g, -1);
         }
     }
-    struct gpu_device *device = gpu_graph_device(gpu_lua_check_graph(L, g, graph));
-    if (!submit.stream) {
-        submit.stream = gpu_lua_current_stream(L, g, device);
+    struct gpu_graph *graph = gpu_lua_check_graph(L, g, index);
+    struct gpu_device *device = gpu_graph_device(graph);
+    if (!submit->stream) {
+        submit->stream = gpu_lua_current_stream(L, g, device);
     }
-    submit.capture = gpu_lua_capture_find(L, g, device);
-    gpu_lua_site(L, g, device, &submit.site);
-    return submit;
+    submit->capture = gpu_lua_capture_find(L, g, device);
+    gpu_lua_site(L, g, device, &submit->site);
+    return graph;
 }
 
-bool gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int graph, int options) {
+bool gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int index, int options) {
     struct gpu_op **op =
         gpu_lua_is_result_wanted(gpu_lua_call(L, &g->caller)) ? gpu_lua_op_new(L, g) : NULL;
     int top = lua_gettop(L);
-    struct gpu_submit submit = submit_for(L, g, graph, options, "launch");
+    struct gpu_submit submit;
+    struct gpu_graph *graph = submit_for(L, g, index, options, "launch", &submit);
     struct gpu_error error;
-    gpulua_status status = gpu_graph_launch(gpu_lua_check_graph(L, g, graph), &submit, op, &error);
+    gpulua_status status = gpu_graph_launch(graph, &submit, op, &error);
     if (__builtin_expect(status != GPULUA_OK, 0)) {
         if (op) {
             *op = NULL;
         }
         /* It may have had to be made anew on the device. */
         if (!submit.capture && gpu_lua_graph_collect(L, &error)) {
-            submit = submit_for(L, g, graph, options, "launch");
-            status = gpu_graph_launch(gpu_lua_check_graph(L, g, graph), &submit, op, &error);
+            graph = submit_for(L, g, index, options, "launch", &submit);
+            status = gpu_graph_launch(graph, &submit, op, &error);
         }
     }
     if (status) {
@@ -540,7 +543,6 @@ bool gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int graph, int options
  */
 int gpu_lua_graph_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    check_graph(L, g);
     lua_settop(L, 2);
     return gpu_lua_graph_submit(L, g, 1, lua_isnil(L, 2) ? 0 : 2); /* the op, if it is wanted */
 }
@@ -552,12 +554,13 @@ int gpu_lua_graph_upload(lua_State *L) {
     gpu_lua_check_eager(L, g, gpu_graph_device(check_graph(L, g)), "an upload");
     lua_settop(L, 2);
     int options = lua_isnil(L, 2) ? 0 : 2;
-    struct gpu_submit submit = submit_for(L, g, 1, options, "upload");
+    struct gpu_submit submit;
+    struct gpu_graph *graph = submit_for(L, g, 1, options, "upload", &submit);
     struct gpu_error error;
-    gpulua_status status = gpu_graph_upload(check_graph(L, g), &submit, &error);
+    gpulua_status status = gpu_graph_upload(graph, &submit, &error);
     if (status && gpu_lua_graph_collect(L, &error)) {
-        submit = submit_for(L, g, 1, options, "upload");
-        status = gpu_graph_upload(check_graph(L, g), &submit, &error);
+        graph = submit_for(L, g, 1, options, "upload", &submit);
+        status = gpu_graph_upload(graph, &submit, &error);
     }
     if (status) {
         gpu_lua_throw(L, &error);
@@ -635,6 +638,8 @@ static void graph_end(struct graph_handle *handle) {
     struct gpu_graph *graph = handle->graph;
     handle->graph = NULL;
     gpu_graph_release(graph);
+    free(handle->last);
+    handle->last = NULL;
 }
 
 /* graph:close(): ends the handle; launches in flight go on. */

@@ -15,7 +15,17 @@ bool gpu_lua_is_captured(struct gpulua *g, const struct gpu_device *device);
 void gpu_lua_check_eager(lua_State *L, struct gpulua *g, const struct gpu_device *device,
                          const char *what);
 
-/* The graph of the handle at `index`; raises Closed. */
+struct graph_handle {
+    struct tagged tag;
+    struct gpu_graph *graph; /* owned; NULL: closed */
+    /* Of a graphed function (graphed.c): how many of its calls were replays, and what the next is
+     * compared with, owned; NULL: nothing is known. */
+    uint64_t replays;
+    struct graphed_last *last;
+};
+
+/* The handle at `index`, and its graph; raise Closed. */
+struct graph_handle *gpu_lua_check_graph_handle(lua_State *L, struct gpulua *g, int index);
 struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index);
 /* Takes the capture out of the handle at index 1: the caller's task belongs to it no more. Raises
  * Closed. */
@@ -37,7 +47,7 @@ struct gpu_capture *gpu_lua_capture_look(lua_State *L, struct gpulua *g, int ind
 
 /* Launches the graph that lies there, with the options that lie there (0: none), and pushes the op,
  * if the caller's caller wants a result: else false. */
-bool gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int graph, int options);
+bool gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int index, int options);
 
 /* control.c */
 int gpu_lua_control_check(lua_State *L);
@@ -63,6 +73,8 @@ int gpu_lua_graph_bind(lua_State *L);
 
 /* ---- graphed.c ---- */
 int gpu_lua_graphed_caller(lua_State *L);
+int gpu_lua_graphed_keep(lua_State *L);
+int gpu_lua_graphed_replays(lua_State *L);
 int gpu_lua_graphed_same(lua_State *L);
 int gpu_lua_graphed_same_copy(lua_State *L);
 int gpu_lua_graphed_same_value(lua_State *L);

@@ -1,6 +1,7 @@
 /* Functions that become graphs: what each call of one does. The rest is lua/gpulua/graphed.lua. */
 #include <lauxlib.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "binding/caller.h"
@@ -13,8 +14,16 @@ enum {
     GRAPHED_KNOWN,
     GRAPHED_UPVALUES,
     GRAPHED_FUNCTION,
-    GRAPHED_RESULTS,
-    GRAPHED_REPLAYS
+    GRAPHED_RESULTS /* no table: none */
+};
+
+/* What f was run with last, where it is known how Lua keeps values: read like that, a call that
+ * changes nothing takes a few instructions for each of them, and not some hundred and fifty. The
+ * objects among them are there as long as the tables of arguments and upvalues. */
+struct graphed_last {
+    int argument_count, upvalue_count;
+    bool has_copies;
+    struct lua_value values[]; /* the arguments, then the upvalues */
 };
 
 /* Where these are on the stack; the arguments, `count`, lie from `first` on. */
@@ -72,6 +81,79 @@ static bool are_copies_same(lua_State *L, int known) {
     }
     lua_settop(L, top);
     return is;
+}
+
+/* The same bits are the same value; others may be, of strings. */
+static bool has_same_bits(const struct lua_value *a, const struct lua_value *b) {
+    return a->type == b->type && (a->integer == b->integer || a->type == LUA_VALUE_NIL ||
+                                  a->type == LUA_VALUE_FALSE || a->type == LUA_VALUE_TRUE);
+}
+
+/* Of `call`, whose arguments lie behind the graphed function itself, and of the function there.
+ * False also where that is not known. */
+static bool has_last(lua_State *L, const struct gpulua *g, const struct graphed_last *last,
+                     const struct lua_call *call, int count, int function) {
+    const struct lua_function *f = gpu_lua_function(L, &g->caller, function);
+    bool is = last && call && f && count == last->argument_count &&
+              f->upvalue_count == last->upvalue_count;
+    const struct lua_value *value = last ? last->values : NULL;
+    for (int i = 0; is && i < count; i++) {
+        is = has_same_bits(gpu_lua_argument(call, 2 + i), value++);
+    }
+    for (int i = 0; is && i < last->upvalue_count; i++) {
+        is = has_same_bits(f->upvalues[i]->value, value++);
+    }
+    return is;
+}
+
+/* Pushes each, because it is known how those are kept that lie on the stack. */
+static void note_values(lua_State *L, const struct gpulua *g, int table, int count,
+                        struct lua_value *values) {
+    for (int i = 0; i < count; i++) {
+        lua_rawgeti(L, table, i + 1);
+        values[i] = *gpu_lua_argument(gpu_lua_call(L, &g->caller), lua_gettop(L));
+        lua_pop(L, 1);
+    }
+}
+
+static int count_in(lua_State *L, int table) {
+    lua_getfield(L, table, "n");
+    lua_Integer count = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    return count > 0 && count < INT_MAX / 2 ? (int)count : 0;
+}
+
+/* core.graphed_keep(graph, known, upvalues): these two, which have to stay there, are what the next
+ * call with that graph is compared with. */
+int gpu_lua_graphed_keep(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    luaL_checktype(L, 3, LUA_TTABLE);
+    int arguments = count_in(L, 2), upvalues = count_in(L, 3);
+    struct graph_handle *handle = gpu_lua_check_graph_handle(L, g, 1);
+    free(handle->last);
+    handle->last = NULL;
+    size_t value_count = (size_t)arguments + (size_t)upvalues;
+    struct graphed_last *last =
+        g->caller.is_known ? malloc(sizeof *last + value_count * sizeof last->values[0]) : NULL;
+    if (last) { /* else each is asked for */
+        last->argument_count = arguments;
+        last->upvalue_count = upvalues;
+        last->has_copies = lua_rawgeti(L, 2, 0) == LUA_TTABLE;
+        note_values(L, g, 2, arguments, last->values);
+        note_values(L, g, 3, upvalues, last->values + arguments);
+        handle->last = last;
+    }
+    return 0;
+}
+
+/* core.graphed_replays(graph, more) -> how many calls were replays, with so many more; also when it
+ * is closed. */
+int gpu_lua_graphed_replays(lua_State *L) {
+    struct graph_handle *handle = gpu_lua_check(L, GPU_LUA(L), 1, GPU_LUA_KIND_GRAPH);
+    handle->replays += (uint64_t)luaL_checkinteger(L, 2);
+    lua_pushinteger(L, (lua_Integer)handle->replays);
+    return 1;
 }
 
 static bool is_same(lua_State *L, const struct graphed_call *call) {
@@ -135,38 +217,51 @@ static int push_results(lua_State *L, int results) {
     return count;
 }
 
+/* As f ran last? What lies in the graphed function is looked at closely, because a script can put
+ * something else there. Leaves at most three values more on the stack. */
+static bool is_replay(lua_State *L, const struct gpulua *g, const struct graphed_last *last,
+                      const struct lua_call *call, int count) {
+    int top = lua_gettop(L);
+    if (lua_rawgeti(L, 1, GRAPHED_FUNCTION) != LUA_TFUNCTION) {
+        return false;
+    }
+    bool has = has_last(L, g, last, call, count, top + 1);
+    if (has && !last->has_copies) {
+        return true;
+    }
+    if (lua_rawgeti(L, 1, GRAPHED_KNOWN) != LUA_TTABLE) {
+        return false;
+    }
+    return has ? are_copies_same(L, top + 2)
+               : lua_rawgeti(L, 1, GRAPHED_UPVALUES) == LUA_TTABLE &&
+                     is_same(L, &(struct graphed_call){top + 2, top + 3, top + 1, 2, count});
+}
+
 /* graphed(...) -> op, what f returned when it ran last. Upvalue: what is called with the same where
  * that is not a replay with nothing to patch. */
 static int graphed_call(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    int count = lua_gettop(L) - 1;
-    /* What lies there is looked at closely, because a script can put something else there. */
-    bool is_replay = lua_istable(L, 1) && lua_rawgeti(L, 1, GRAPHED_GRAPH) == LUA_TUSERDATA;
-    int graph = count + 2;
-    if (is_replay) {
+    int count = lua_gettop(L) - 1, graph = count + 2;
+    struct graph_handle *handle = NULL;
+    bool is = lua_istable(L, 1) && lua_rawgeti(L, 1, GRAPHED_GRAPH) == LUA_TUSERDATA;
+    if (is) {
         luaL_checkstack(L, LUA_MINSTACK, "too many arguments");
-        is_replay = !gpu_lua_is_captured(g, gpu_graph_device(gpu_lua_check_graph(L, g, graph)));
+        handle = gpu_lua_check_graph_handle(L, g, graph);
+        is = !gpu_lua_is_captured(g, gpu_graph_device(handle->graph)) &&
+             is_replay(L, g, handle->last, gpu_lua_call(L, &g->caller), count);
     }
-    if (is_replay) {
-        is_replay = lua_rawgeti(L, 1, GRAPHED_KNOWN) == LUA_TTABLE;
-        is_replay &= lua_rawgeti(L, 1, GRAPHED_UPVALUES) == LUA_TTABLE;
-        is_replay &= lua_rawgeti(L, 1, GRAPHED_FUNCTION) == LUA_TFUNCTION;
-        is_replay &= lua_rawgeti(L, 1, GRAPHED_RESULTS) == LUA_TTABLE;
-        is_replay = is_replay &&
-                    is_same(L, &(struct graphed_call){graph + 1, graph + 2, graph + 3, 2, count});
-    }
-    if (!is_replay) {
+    if (!is) {
         lua_settop(L, count + 1);
         lua_pushvalue(L, lua_upvalueindex(2));
         lua_insert(L, 1);
         lua_callk(L, count + 1, LUA_MULTRET, 0, run_ended);
         return lua_gettop(L);
     }
-    lua_rawgeti(L, 1, GRAPHED_REPLAYS);
-    lua_Integer replays = lua_tointeger(L, -1);
-    lua_pushinteger(L, replays + 1);
-    lua_rawseti(L, 1, GRAPHED_REPLAYS);
-    return gpu_lua_graph_submit(L, g, graph, 0) ? 1 + push_results(L, graph + 4) : 0;
+    handle->replays++;
+    bool has_results = lua_rawgeti(L, 1, GRAPHED_RESULTS) == LUA_TTABLE;
+    int results = lua_gettop(L);
+    return gpu_lua_graph_submit(L, g, graph, 0) ? 1 + (has_results ? push_results(L, results) : 0)
+                                                : 0;
 }
 
 /* core.graphed_caller(run) -> the __call of graphed functions */

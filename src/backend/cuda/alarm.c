@@ -30,7 +30,7 @@
 #define GAP_NS UINT64_C(5000000)       /* between two */
 #define LAST_NS UINT64_C(200000000)    /* behind an Xid none is asked for any more */
 #define NAP_NS UINT64_C(500000)        /* between two looks */
-#define BEGIN_NS UINT64_C(200000000)   /* what a script does first is not to wait for NVML */
+#define BEGIN_NS UINT64_C(30000000)    /* what a script does first is not to wait for NVML */
 #define XID_STOPPED 43u
 #define PROCESSES_MAX 2u /* on the GPU: this one, and its spare */
 #define WAIT_MS 1000u    /* between two looks whether anybody still wants to know */
