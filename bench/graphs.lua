@@ -79,23 +79,34 @@ end
 print(("capture_100 %.1f us"):format(median(recording) / 1000))
 print(("capture_100_whole %.1f us"):format(median(whole) / 1000))
 
--- A graphed function: with nothing changed, and with a number that each launch is given anew. Against the driver's
--- chain_N_enqueue, and the replay of the same graph.
+-- A graphed function: with nothing changed, with an op for each call and (unasked) with none, as graph:launch() is
+-- measured above; and with a number that each launch is given anew. Against the driver's chain_N_enqueue, and the replay
+-- of the same graph.
 local function graphed(nodes, changes)
   local fast <close> = dev:graphed({ warmup = 0 }, function(ticks)
     for i = 1, nodes do
       tick:launch(config, buffers[1], i <= changes and ticks or 0)
     end
   end)
-  local last, times = fast(0), {}
+  local last, times, unasked = fast(0), {}, {}
   for r = 1, repeats do
     while not last:done() do end
     local start = uv.hrtime()
     for i = 1, 20 do last = fast(changes > 0 and i % 2 or 0) end
     times[r] = (uv.hrtime() - start) / 20
+    if changes == 0 then
+      while not last:done() do end
+      start = uv.hrtime()
+      for _ = 1, 20 do fast(0) end
+      unasked[r] = (uv.hrtime() - start) / 20
+      last = fast(0)
+    end
   end
   dev:synchronize()
   print(("graphed_%d_changed_%d %.0f ns"):format(nodes, changes, median(times)))
+  if changes == 0 then
+    print(("graphed_%d_unasked %.0f ns"):format(nodes, median(unasked)))
+  end
 end
 for _, nodes in ipairs { 1, 10, 100 } do
   graphed(nodes, 0)
