@@ -80,8 +80,7 @@ print(("capture_100 %.1f us"):format(median(recording) / 1000))
 print(("capture_100_whole %.1f us"):format(median(whole) / 1000))
 
 -- A graphed function: with nothing changed, with an op for each call and (unasked) with none, as graph:launch() is
--- measured above; and with a number that each launch is given anew. Against the driver's chain_N_enqueue, and the replay
--- of the same graph.
+-- measured above; and with a number that each launch is given anew. Against the driver's chain_N_enqueue, and replays.
 local function graphed(nodes, changes)
   local fast <close> = dev:graphed({ warmup = 0 }, function(ticks)
     for i = 1, nodes do

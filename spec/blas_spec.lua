@@ -566,6 +566,33 @@ describe("blas", function()
       assert.equal(40, c:read(1, 1)[1])
     end)
 
+    it("has complex factors, which are bound as they are given: a pair, or a number", function()
+      local x, y = dev:buffer("c64", 2):fill({ 1, 2 }), dev:buffer("f64", 1):fill(3)
+      local graph <close> = dev:capture(function()
+        blas:scal { x = x, alpha = { 0, 1 } }
+        blas:scal { x = y, alpha = 1, label = "real" }
+      end)
+      local function gives(re, im)
+        x:fill { 1, 2 }
+        graph:launch()
+        assert.are.same({ { re, im }, { re, im } }, x:read())
+      end
+      gives(-2, 1)
+      graph:bind { ["scal#1.alpha"] = { 2, 0.5 } }
+      gives(1, 4.5)
+      graph:bind { ["scal#1.alpha"] = 3, ["real.alpha"] = 2 }
+      gives(3, 6)
+      assert.are.same({ 6 }, y:read()) -- twice as it was, once doubled
+      for _, value in ipairs { { 1 }, { 1, "x" }, "1", {} } do
+        support.raises("InvalidArgument", "'scal#1.alpha' of bind", graph.bind, graph, { ["scal#1.alpha"] = value })
+      end
+      support.raises("InvalidArgument", { "'real.alpha' of bind", "not a number" }, graph.bind, graph,
+        { ["real.alpha"] = { 1, 2 } })
+      support.raises("InvalidArgument", { "it has", "'scal#1.alpha', 'real#1.x', 'real#1.alpha'" }, graph.bind, graph,
+        { ["scal#1.alpha_im"] = 1 })
+      gives(3, 6)
+    end)
+
     it("has places by the names of its arguments, and none that would reach other memory", function()
       local a, b = dev:buffer("f32", { 2, 3 }):fill(1), dev:buffer("f32", { 3, 4 }):fill(2)
       local c, sum = dev:buffer("f32", { 2, 4 }), dev:buffer("f32", { 2, 4 })
@@ -578,9 +605,9 @@ describe("blas", function()
       graph:bind { ["gemm#1.a"] = dev:buffer("f32", { 2, 3 }):fill(10), ["gemm.alpha"] = 0.5 }
       graph:launch()
       assert.equal(30, sum:read(1, 1)[1])
-      graph:bind { ["geam.beta"] = 5 } -- of what was not given
-      graph:launch()
-      assert.equal(30, sum:read(1, 1)[1])
+      for _, name in ipairs { "geam.beta", "gemm.beta", "gemm.alpha_im" } do -- what they have not got
+        support.raises("InvalidArgument", "the graph has no '" .. name, graph.bind, graph, { [name] = 5 })
+      end
       local four = dev:buffer("f32", 4)
       for name, value in pairs { m = 1000000, ["6"] = 1000000, batch = 2, bias = four, workspace = four, ["4"] = four,
         type = 3 } do

@@ -400,6 +400,44 @@ describe("a graphed function", function()
     end
   end)
 
+  it("makes what it has returned anew where that is gone: freed, or lost with the device", function()
+    local own = support.open { restarts = 10 }
+    local twice = own:compile(source).add
+    local x = own:buffer("i32", n, { durable = true }):fill(1)
+    local runs = { count = 0 }
+    local fast <close> = own:graphed({ warmup = 0 }, function(k)
+      runs.count = runs.count + 1
+      local y = own:buffer("i32", n, { label = "y" }):fill(0)
+      twice:launch(n, x, y, n, k)
+      return y
+    end)
+    local function gives(k, want, run_count)
+      local _, y = fast(k)
+      assert.are.same({ want, own.check and runs.count or run_count }, { first(y), runs.count })
+      return y
+    end
+    gives(2, 2, 1)
+    gives(2, 2, 1):free()
+    gives(2, 2, 2)
+    local y = gives(2, 2, 2)
+    assert.truthy(fast:explain():find("%(allocation %d+, y%) was freed"), fast:explain())
+    if support.is_isolated() then
+      own:inject { lost = 1 }
+      pcall(function() x:fill(1):await() end)
+      own:await()
+      support.raises("Stale", {}, y.read, y)
+      x:fill(3)
+      gives(2, 6, 3)
+      gives(2, 6, 3)
+      assert.truthy(fast:explain():find("was lost with the device", 1, true), fast:explain())
+    end
+    local _, all = fast:explain()
+    assert.equal(own.check and 0 or support.is_isolated() and 3 or 2, all.replays)
+    x:free() -- which f does not make: it is told where it uses that
+    support.raises("UseAfterFree", {}, fast, 2)
+    own:close()
+  end)
+
   it("that fails is what it was before", function()
     local x, y = buffer(1), buffer(0)
     local fast <close> = dev:graphed(function(a)

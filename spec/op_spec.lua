@@ -259,6 +259,46 @@ describe("op", function()
     support.raises("InvalidArgument", {}, op.on_done, op, 5)
   end)
 
+  it("on_done calls back whatever becomes of who asked: it fails, is cancelled, is over", function()
+    local told, asked = {}, {}
+    local function long()
+      return mod.spin:launch(support.one, support.ticks(dev, 0.03), dev:buffer("i32", 4), 1)
+    end
+    local function ask(name, then_do)
+      return gpu.spawn(function()
+        long():on_done(function(ok)
+          gpu.sleep(0)
+          told[name] = ok
+        end)
+        gpu.spawn(function() -- also deeper down
+          long():on_done(function(ok) told[name .. " below"] = ok end)
+          asked[name] = true
+          if then_do == "sleep" then gpu.sleep(100) end
+        end)
+        while not asked[name] do gpu.sleep(0) end
+        if then_do == "fail" then error("failed", 0) end
+        if then_do == "sleep" then gpu.sleep(100) end
+      end)
+    end
+    local failed, over, cancelled = ask("failed", "fail"), ask("over"), ask("cancelled", "sleep")
+    gpu.sleep(0.001)
+    cancelled:cancel()
+    support.is_error(select(2, cancelled:join()), "Cancelled")
+    assert.are.same({ false, "failed" }, { failed:join() })
+    over:await() -- its children are
+    assert.are.same({ true, true }, { told.over, told["over below"] })
+    local limited = gpu.spawn(function()
+      return gpu.timeout(0.005, function()
+        long():on_done(function(ok) told.limited = ok end):await()
+      end)
+    end)
+    support.is_error(select(2, limited:join()), "Timeout")
+    local want <const> = { failed = true, ["failed below"] = true, over = true, ["over below"] = true,
+      cancelled = true, ["cancelled below"] = true, limited = true }
+    support.eventually(5, function() return told.limited and told["cancelled below"] and told["failed below"] end)
+    assert.are.same(want, told)
+  end)
+
   it("all waits for all of them, in order", function()
     local a, b, c = slow(0.03), slow(0.01), dev:current():mark()
     local p, q, r = gpu.all(a, b, c)

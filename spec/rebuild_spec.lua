@@ -79,4 +79,82 @@ describe("a rebuild", function()
     support.raises("DependencyFailed", "has not been built anew", a.read, a)
     assert.is_true(support.eventually(5, function() return restored end))
   end)
+
+  local ends = {
+    closed = function(held)
+      held.rng:close()
+      held.b:close()
+    end,
+    collected = function(held)
+      held.rng, held.b = nil, nil
+      collectgarbage()
+      collectgarbage()
+    end,
+  }
+
+  it("is of all that graphs and slices use, also where the handle has been closed, or collected", function()
+    for how, finish in pairs(ends) do
+      local x, built = dev:buffer("f32", 4, { durable = true }):fill(0), {}
+      local y = dev:buffer("i32", 4, { durable = true }):fill(0)
+      local held = { rng = dev:rng { seed = 3 }, b = dev:buffer("i32", { 2, 2 }, { rebuild = function(b)
+        built[#built + 1] = { #b, b.shape[1], b.shape[2], b.type }
+        b:write { 1, 2, 3, 4 }
+      end }):fill(0) }
+      held.rng:normal(x)
+      local draw <close> = dev:capture(function() held.rng:normal(x) end)
+      local copy <close> = dev:capture(function() y:copy(held.b:view(nil, 4)) end)
+      local slice <close> = held.b:slice(2, 3)
+      finish(held)
+      for life = 1, 2 do -- and once more
+        dev:inject { lost = 1 }
+        pcall(function() x:fill(0):await() end)
+        dev:await()
+        assert.equal(life, #built, how)
+        assert.are.same({ 4, 2, 2, "i32" }, built[life])
+        x:fill(9)
+        draw:launch():await()
+        copy:launch():await()
+        assert.are_not.same({ 9, 9, 9, 9 }, x:read())
+        assert.are.same({ 1, 2, 3, 4 }, y:read())
+        assert.are.same({ 2, 3 }, slice:read())
+      end
+      slice:write { 7, 8 }
+      assert.are.same({ 7, 8 }, slice:read())
+    end
+  end)
+
+  it("is forgotten when nobody uses the buffer any more", function()
+    local functions = setmetatable({}, { __mode = "k" })
+    local function make()
+      local b = dev:buffer("i32", 2, { rebuild = function(x) functions[x] = true end }):fill(1)
+      local f = function(x) x:fill(2) end
+      local c = dev:buffer("i32", 2, { rebuild = f }):fill(1)
+      functions[f] = true
+      local slices = { b:slice(1, 1), c:slice(1, 1) }
+      b:close()
+      c:close()
+      return slices
+    end
+    for _ = 1, 40 do
+      for _, slice in ipairs(make()) do
+        slice:close()
+      end
+    end
+    local kept = make()
+    for _ = 1, 2 do -- what has just been over is given back a little later, and handles when they are collected
+      collectgarbage()
+      dev:synchronize()
+      dev:inject { lost = 1 }
+      pcall(function() dev:current():mark():await() end)
+      dev:await()
+      assert.are.same({ 2 }, kept[2]:read())
+    end
+    collectgarbage()
+    collectgarbage()
+    local count = 0
+    for key in pairs(functions) do
+      count = count + (type(key) == "function" and 1 or 0)
+    end
+    assert.equal(1, count)
+  end)
 end)

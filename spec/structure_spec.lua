@@ -259,6 +259,13 @@ describe("a structure by value", function()
     refused({ "no 'bound.r.rows'" }, { ["bound.r.rows"] = 1 })
     refused({ "'bound.r.rows.1.n' is there twice" }, { ["bound.r"] = { rows = { { n = 1 } } },
       ["bound.r.rows"] = { { n = 2 } } })
+    for names, binds in pairs { -- one place by two of its names
+      ["'bound#1.v.x' and 'bound.v.x'"] = { ["bound.v"] = { x = 1 }, ["bound#1.v.x"] = 2 },
+      ["'bound.v.1' and 'bound.v.x'"] = { ["bound.v"] = { x = 20, [1] = 10 } },
+      ["'bound.r.rows.1.1' and 'bound.r.rows.1.n'"] = { ["bound.r"] = { rows = { { n = 1, [1] = 2 } } } },
+    } do
+      refused({ names .. " are the same place" }, binds)
+    end
     refused({ "'bound.r.rows.1.n' of bind", "string", "i32 expected" }, { ["bound.r"] = { rows = { { n = "x" } } } })
     for _, key in ipairs { "x\0", "x\0y", "1\0" } do -- a zero byte ends no name
       refused({ "name of bind", "zero byte" }, { ["bound.v"] = { [key] = 1 } })

@@ -414,7 +414,8 @@ function blas.geam(self, given)
     c = { value = made, ld = n > 0 and n or 1 }
   end
   -- beta is a factor of b here: what c held before is never read.
-  local op = self.kernels.geam:launch(config_of(given, "geam"), a.value, b and b.value or nil, c.value, nil, nil, n, m,
+  local kernel = b and self.kernels.geam or self.kernels.geam_one
+  local op = kernel:launch(config_of(given, "geam"), a.value, b and b.value or nil, c.value, nil, nil, n, m,
     0, a.ld, b and b.ld or c.ld, c.ld, 0, 0, 0, 1, 0, alpha, alpha_im, beta, beta_im, codes[a.type], codes[a.type],
     transa, b and transb or 0, 0, 0, 0, 0, 0)
   if made then

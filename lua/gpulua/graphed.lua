@@ -9,8 +9,9 @@
 -- looks: there f runs at each call, and it is an error if it does something else with the same values.
 --
 -- A buffer that f makes is one as any other if somebody holds it when f has been captured (f returns it, say), and is
--- then the same one whenever f makes it again. Else it is the graph's own: if f hands it out in a later run, nothing
--- but the graph can use it (UseAfterFree), unless the graph is made anew for that run.
+-- then the same one whenever f makes it again. Where it is gone, freed or lost with the device, the next call runs f,
+-- which makes it. Else it is the graph's own: if f hands it out in a later run, nothing but the graph can use it
+-- (UseAfterFree), unless the graph is made anew for that run.
 
 local core = require "gpulua.core"
 local sealed = require "gpulua.sealed"
@@ -100,7 +101,7 @@ end
 local function difference(self, ...)
   local known = self[KNOWN]
   if not known then
-    return { "refresh() was called or f has failed before" }
+    return { self.gone or "refresh() was called or f has failed before" }
   elseif known.n ~= select("#", ...) then
     return { "the number of arguments", select("#", ...), known.n }
   end
@@ -163,7 +164,7 @@ end
 
 local function remember(self, upvalues, known)
   self[KNOWN], self[UPVALUES] = known, upvalues
-  self[GRAPH] = not self.is_strict and self.made
+  self[GRAPH], self.gone = not self.is_strict and self.made, nil
   keep(self.made, known, upvalues)
 end
 
@@ -265,6 +266,12 @@ local function run_again(self, ...)
     core.sleep(0) -- whoever waits for it goes on first
   end
   check_open(self)
+  -- What f returned belongs to who called, who may have freed it; and a device that came up again has it no more.
+  local gone <const> = self.made and core.graphed_gone(self.made)
+  if gone then
+    forget(self)
+    self.gone = gone
+  end
   if self.broken and self[KNOWN] and is_same(self[KNOWN], self[UPVALUES], self[FUNCTION], ...) then
     core.raise("InvalidArgument", self.broken, refresh_hint)
   end

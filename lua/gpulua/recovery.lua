@@ -19,12 +19,18 @@ local file <const> = require "gpulua.file"
 local hooks = setmetatable({}, { __mode = "k" }) -- by device: { lost = {}, restored = {} }
 local rebuilding = setmetatable({}, { __mode = "k" }) -- by device: { task =, thread =, epoch = }
 
--- Those buffers of the device that have to be built anew, in the order in which they were made.
+-- Those buffers of the device that have to be built anew, in the order in which they were made. Handles of theirs may
+-- have ended while graphs, slices and generators use them.
 local function due(device)
   local found = {}
   for buffer, entry in pairs(core.rebuilds()) do
     if entry.device == device and entry.epoch ~= device.epoch and core.type(buffer) == "buffer" then
       found[#found + 1] = { buffer = buffer, entry = entry }
+    end
+  end
+  for _, kept in ipairs(core.rebuilds_kept(device)) do
+    if kept.entry.epoch ~= device.epoch then
+      found[#found + 1] = kept
     end
   end
   table.sort(found, function(a, b) return a.entry.number < b.entry.number end)

@@ -50,38 +50,47 @@ struct blas_vector_call {
 };
 
 /* clang-format off */
-/* X(name, what does it, kind of call, the three pointers: what users call them, and how they are accessed) */
-#define BLAS_CALLS(X)                                                                                       \
-    X(gemm,     gemm, MATRIX, "b: in", "a: in", "c: out")   /* c = alpha a b + beta c, where beta is 0 .. */\
-    X(gemm_add, gemm, MATRIX, "b: in", "a: in", "c: inout") /* .. or not, here and below */                 \
-    X(gemv,     gemv, MATRIX, "a: in", "x: in", "y: out")   /* b and c are vectors */                       \
-    X(gemv_add, gemv, MATRIX, "a: in", "x: in", "y: inout")                                                 \
-    X(ger,      ger,  MATRIX, "y: in", "x: in", "a: inout") /* c += alpha a b^T: a and b are vectors */     \
-    X(geam,     geam, MATRIX, "a: in", "b: in", "c: out")   /* c = alpha a + beta b; b may be null */       \
-    X(syrk,     syrk, MATRIX, "a: in", "in", "c: out")      /* c = alpha a a^T + beta c, one triangle */    \
-    X(syrk_add, syrk, MATRIX, "a: in", "in", "c: inout")                                                    \
-    X(trsm,     trsm, MATRIX, "a: in", "in", "b: inout")    /* c = alpha a^-1 c, or c a^-1 */               \
-    X(axpy,     axpy, VECTOR, "x: in", "y: inout", "out")                                                   \
-    X(scal,     scal, VECTOR, "x: inout", "in", "out")                                                      \
-    X(copy,     copy, VECTOR, "x: in", "y: out", "out")                                                     \
-    X(swap,     swap, VECTOR, "x: inout", "y: inout", "out")                                                \
-    X(rot,      rot,  VECTOR, "x: inout", "y: inout", "out")                                                \
-    X(dot,      dot,  VECTOR, "x: in", "y: in", "out: out")                                                 \
-    X(nrm2,     nrm2, VECTOR, "x: in", "in", "out: out")                                                    \
-    X(asum,     asum, VECTOR, "x: in", "in", "out: out")                                                    \
-    X(iamax,    iamax, VECTOR, "x: in", "in", "out: out")
+/* X(name, what does it, kind of call, the three pointers: what users call them, and how they are accessed; the factors
+   that it has) */
+#define BLAS_CALLS(X)                                                                                                  \
+    X(gemm,     gemm, MATRIX, "b: in", "a: in", "c: out", ALPHA)      /* c = alpha a b + beta c, where beta is 0 .. */ \
+    X(gemm_add, gemm, MATRIX, "b: in", "a: in", "c: inout", ALPHA_BETA) /* .. or not, here and below */                \
+    X(gemv,     gemv, MATRIX, "a: in", "x: in", "y: out", ALPHA)      /* b and c are vectors */                        \
+    X(gemv_add, gemv, MATRIX, "a: in", "x: in", "y: inout", ALPHA_BETA)                                                \
+    X(ger,      ger,  MATRIX, "y: in", "x: in", "a: inout", ALPHA)      /* c += alpha a b^T: a and b are vectors */    \
+    X(geam,     geam, MATRIX, "a: in", "b: in", "c: out", ALPHA_BETA) /* c = alpha a + beta b .. */                    \
+    X(geam_one, geam, MATRIX, "a: in", "in", "c: out", ALPHA)         /* .. without b */                               \
+    X(syrk,     syrk, MATRIX, "a: in", "in", "c: out", ALPHA)      /* c = alpha a a^T + beta c, one triangle */        \
+    X(syrk_add, syrk, MATRIX, "a: in", "in", "c: inout", ALPHA_BETA)                                                   \
+    X(trsm,     trsm, MATRIX, "a: in", "in", "b: inout", ALPHA)      /* c = alpha a^-1 c, or c a^-1 */                 \
+    X(axpy,     axpy, VECTOR, "x: in", "y: inout", "out", ALPHA)                                                       \
+    X(scal,     scal, VECTOR, "x: inout", "in", "out", ALPHA)                                                          \
+    X(copy,     copy, VECTOR, "x: in", "y: out", "out", NONE)                                                          \
+    X(swap,     swap, VECTOR, "x: inout", "y: inout", "out", NONE)                                                     \
+    X(rot,      rot,  VECTOR, "x: inout", "y: inout", "out", ROT)                                                      \
+    X(dot,      dot,  VECTOR, "x: in", "y: in", "out: out", NONE)                                                      \
+    X(nrm2,     nrm2, VECTOR, "x: in", "in", "out: out", NONE)                                                         \
+    X(asum,     asum, VECTOR, "x: in", "in", "out: out", NONE)                                                         \
+    X(iamax,    iamax, VECTOR, "x: in", "in", "out: out", NONE)
 /* clang-format on */
 
-/* What has a name may be bound in graphs: not what decides which memory a call reaches to. */
-#define BLAS_SIGNATURE_MATRIX(a, b, c)                                                             \
+/* What has a name may be bound in graphs, a factor with its imaginary part: not what decides which
+ * memory a call reaches to, and no factor that it does not have. */
+#define BLAS_MATRIX_NONE "f64, f64, f64, f64"
+#define BLAS_MATRIX_ALPHA "alpha: f64, alpha_im: f64, f64, f64"
+#define BLAS_MATRIX_ALPHA_BETA "alpha: f64, alpha_im: f64, beta: f64, beta_im: f64"
+#define BLAS_VECTOR_NONE "f64, f64, f64"
+#define BLAS_VECTOR_ALPHA "alpha: f64, alpha_im: f64, f64"
+#define BLAS_VECTOR_ROT "c: f64, f64, s: f64"
+#define BLAS_SIGNATURE_MATRIX(a, b, c, factors)                                                    \
     a " void*, " b " void*, " c " void*, bias: in void*, out void*, i64, i64, i64, i64, i64, "     \
-      "i64, i64, i64, i64, i64, u64, alpha: f64, alpha_im: f64, beta: f64, beta_im: f64, "         \
-      "i32, i32, i32, i32, i32, i32, i32, i32, i32"
-#define BLAS_SIGNATURE_VECTOR(x, y, result)                                                        \
-    x " void*, " y " void*, " result " void*, out void*, i64, i64, i64, u64, alpha: f64, "         \
-      "alpha_im: f64, beta: f64, i32, i32"
-#define BLAS_DESCRIBE(name, run, kind, a, b, c)                                                    \
-    "kernel " #name " " BLAS_SIGNATURE_##kind(a, b, c) "\n"
+      "i64, i64, i64, i64, i64, u64, " BLAS_MATRIX_##factors                                       \
+        ", i32, i32, i32, i32, i32, i32, i32, i32, i32"
+#define BLAS_SIGNATURE_VECTOR(x, y, result, factors)                                               \
+    x " void*, " y " void*, " result                                                               \
+      " void*, out void*, i64, i64, i64, u64, " BLAS_VECTOR_##factors ", i32, i32"
+#define BLAS_DESCRIBE(name, run, kind, a, b, c, factors)                                           \
+    "kernel " #name " " BLAS_SIGNATURE_##kind(a, b, c, factors) "\n"
 /* What library_open says. */
 #define BLAS_DESCRIPTION BLAS_CALLS(BLAS_DESCRIBE)
 

@@ -547,6 +547,7 @@ int gpu_lua_buffer_close(lua_State *L) {
     bool is_host = buffer != NULL && !is_device;
     buffer = buffer ? buffer : gpu_lua_check(L, g, 1, GPU_LUA_KIND_BUFFER);
     if (!is_host && buffer->ref.block) {
+        gpu_lua_keep_rebuild(L, 1, buffer);
         buffer->tag.metatable = NULL;
         gpu_lua_buffer_unfinalize(L, g, 1);
     }
@@ -557,6 +558,9 @@ int gpu_lua_buffer_close(lua_State *L) {
 int gpu_lua_buffer_gc(lua_State *L) {
     struct buffer *buffer = lua_touserdata(L, 1);
     struct gpu_block *block = buffer->ref.block;
+    if (block) {
+        gpu_lua_keep_rebuild(L, 1, buffer);
+    }
     buffer->tag.metatable = NULL;
     buffer->ref.block = NULL;
     gpu_block_release(block);

@@ -507,7 +507,8 @@ static struct gpu_graph *submit_for(lua_State *L, struct gpulua *g, int index, i
     return graph;
 }
 
-bool gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int index, int options) {
+enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int index, int options,
+                                            bool may_be_gone) {
     struct gpu_op **op =
         gpu_lua_is_result_wanted(gpu_lua_call(L, &g->caller)) ? gpu_lua_op_new(L, g) : NULL;
     int top = lua_gettop(L);
@@ -529,13 +530,17 @@ bool gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int index, int options
         if (op) {
             *op = NULL;
         }
+        if (may_be_gone && (status == GPULUA_STALE || status == GPULUA_USE_AFTER_FREE)) {
+            gpu_error_finish(&error);
+            return GPU_LUA_NOT_SUBMITTED;
+        }
         gpu_lua_throw(L, &error);
     }
     if (op) {
         gpu_lua_op_loosen(op);
     }
     lua_settop(L, top);
-    return op != NULL;
+    return op ? GPU_LUA_OP_PUSHED : GPU_LUA_NOTHING_PUSHED;
 }
 
 /* graph:launch({stream=, label=}) -> op. All nodes as one operation; in a capture, its nodes become
@@ -544,7 +549,7 @@ bool gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int index, int options
 int gpu_lua_graph_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     lua_settop(L, 2);
-    return gpu_lua_graph_submit(L, g, 1, lua_isnil(L, 2) ? 0 : 2); /* the op, if it is wanted */
+    return gpu_lua_graph_submit(L, g, 1, lua_isnil(L, 2) ? 0 : 2, false) == GPU_LUA_OP_PUSHED;
 }
 
 /* graph:upload({stream=}) -> the graph: what the first launch would do beside launching. Only the

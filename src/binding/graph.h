@@ -45,9 +45,12 @@ struct gpu_capture *gpu_lua_capture_at(lua_State *L, struct gpulua *g, int index
 /* The same; NULL: it has ended. */
 struct gpu_capture *gpu_lua_capture_look(lua_State *L, struct gpulua *g, int index);
 
+enum gpu_lua_submitted { GPU_LUA_NOTHING_PUSHED, GPU_LUA_OP_PUSHED, GPU_LUA_NOT_SUBMITTED };
 /* Launches the graph that lies there, with the options that lie there (0: none), and pushes the op,
- * if the caller's caller wants a result: else false. */
-bool gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int index, int options);
+ * if the caller's caller wants a result. `may_be_gone`: it does nothing where memory is gone that
+ * the graph was captured with, which is an error else. */
+enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int index, int options,
+                                            bool may_be_gone);
 
 /* control.c */
 int gpu_lua_control_check(lua_State *L);
@@ -73,6 +76,7 @@ int gpu_lua_graph_bind(lua_State *L);
 
 /* ---- graphed.c ---- */
 int gpu_lua_graphed_caller(lua_State *L);
+int gpu_lua_graphed_gone(lua_State *L);
 int gpu_lua_graphed_keep(lua_State *L);
 int gpu_lua_graphed_replays(lua_State *L);
 int gpu_lua_graphed_same(lua_State *L);

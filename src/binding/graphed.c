@@ -147,6 +147,18 @@ int gpu_lua_graphed_keep(lua_State *L) {
     return 0;
 }
 
+/* core.graphed_gone(graph) -> what memory is gone that it was captured with; nil: none */
+int gpu_lua_graphed_gone(lua_State *L) {
+    struct gpu_error error;
+    if (gpu_graph_check(gpu_lua_check_graph(L, GPU_LUA(L), 1), &error) == GPULUA_OK) {
+        lua_pushnil(L);
+        return 1;
+    }
+    lua_pushstring(L, error.message);
+    gpu_error_finish(&error);
+    return 1;
+}
+
 /* core.graphed_replays(graph, more) -> how many calls were replays, with so many more; also when it
  * is closed. */
 int gpu_lua_graphed_replays(lua_State *L) {
@@ -243,25 +255,30 @@ static int graphed_call(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     int count = lua_gettop(L) - 1, graph = count + 2;
     struct graph_handle *handle = NULL;
-    bool is = lua_istable(L, 1) && lua_rawgeti(L, 1, GRAPHED_GRAPH) == LUA_TUSERDATA;
-    if (is) {
+    enum gpu_lua_submitted submitted = GPU_LUA_NOT_SUBMITTED;
+    bool has_results = false;
+    if (lua_istable(L, 1) && lua_rawgeti(L, 1, GRAPHED_GRAPH) == LUA_TUSERDATA) {
         luaL_checkstack(L, LUA_MINSTACK, "too many arguments");
         handle = gpu_lua_check_graph_handle(L, g, graph);
-        is = !gpu_lua_is_captured(g, gpu_graph_device(handle->graph)) &&
-             is_replay(L, g, handle->last, gpu_lua_call(L, &g->caller), count);
+        if (!gpu_lua_is_captured(g, gpu_graph_device(handle->graph)) &&
+            is_replay(L, g, handle->last, gpu_lua_call(L, &g->caller), count)) {
+            has_results = lua_rawgeti(L, 1, GRAPHED_RESULTS) == LUA_TTABLE;
+            int results = lua_gettop(L);
+            submitted = gpu_lua_graph_submit(L, g, graph, 0, true);
+            handle->replays += submitted != GPU_LUA_NOT_SUBMITTED;
+            if (submitted == GPU_LUA_OP_PUSHED) {
+                return 1 + (has_results ? push_results(L, results) : 0);
+            }
+        }
     }
-    if (!is) {
-        lua_settop(L, count + 1);
-        lua_pushvalue(L, lua_upvalueindex(2));
-        lua_insert(L, 1);
-        lua_callk(L, count + 1, LUA_MULTRET, 0, run_ended);
-        return lua_gettop(L);
+    if (submitted != GPU_LUA_NOT_SUBMITTED) {
+        return 0;
     }
-    handle->replays++;
-    bool has_results = lua_rawgeti(L, 1, GRAPHED_RESULTS) == LUA_TTABLE;
-    int results = lua_gettop(L);
-    return gpu_lua_graph_submit(L, g, graph, 0) ? 1 + (has_results ? push_results(L, results) : 0)
-                                                : 0;
+    lua_settop(L, count + 1);
+    lua_pushvalue(L, lua_upvalueindex(2));
+    lua_insert(L, 1);
+    lua_callk(L, count + 1, LUA_MULTRET, 0, run_ended);
+    return lua_gettop(L);
 }
 
 /* core.graphed_caller(run) -> the __call of graphed functions */

@@ -112,6 +112,7 @@ struct task {
                                 continuation */
     bool is_observed;        /* somebody has been given its error */
     bool is_callback;        /* made by core.hold: a callback of libuv's ends it */
+    bool is_owed;            /* of on_done, to whoever asked, whatever becomes of them */
     bool is_detached;
     bool is_host_started; /* nobody can have its handle */
     gpulua_on_end on_end; /* hears what came of it; NULL: nobody does */

@@ -82,9 +82,17 @@ static void get_scalar(lua_State *L, int at, const char *name, struct gpu_graph_
         bind->scalar.i = lua_toboolean(L, at);
         return;
     }
-    const char *reason = gpu_lua_to_element(L, at, param->type, bind->scalar.bytes);
+    bool is_pair = bind->place.index_im != bind->place.index && lua_istable(L, at);
+    double pair[2] = {0, 0};
+    const char *reason = is_pair ? gpu_lua_to_element(L, at, GPU_TYPE_C128, (uint8_t *)pair)
+                                 : gpu_lua_to_element(L, at, param->type, bind->scalar.bytes);
+    if (is_pair) {
+        bind->scalar.f64 = pair[0];
+    }
+    bind->scalar_im.f64 = pair[1];
     if (reason) {
-        gpu_lua_bad_value(L, at, param->type, reason, lua_pushfstring(L, "'%s' of bind", name));
+        gpu_lua_bad_value(L, at, is_pair ? GPU_TYPE_C128 : param->type, reason,
+                          lua_pushfstring(L, "'%s' of bind", name));
     }
 }
 

@@ -8,6 +8,9 @@
 
 static const char events_key;   /* registry: the function for what has happened to devices */
 static const char rebuilds_key; /* registry: buffer -> { f =, device =, epoch =, number = } */
+/* registry: device -> a list of such, and handle =, of buffers whose handles have ended */
+static const char kept_key;
+#define KEPT_FEW 16u
 
 /* core.device_events(f): f(device, "lost", error) and f(device, "restored") from the loop. */
 int gpu_lua_device_events(lua_State *L) {
@@ -151,6 +154,106 @@ void gpu_lua_note_rebuild(lua_State *L, struct gpulua *g, int options, struct gp
     lua_setfield(L, -2, "number");
     lua_rawset(L, -3);
     lua_pop(L, 1);
+}
+
+/* The buffer of the entry at `index`, as its handle had it; false: nobody has it any more. */
+static bool push_kept(lua_State *L, struct gpulua *g, struct gpu_device *device, int index) {
+    (void)lua_getfield(L, index, "number");
+    uint64_t number = (uint64_t)lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    struct buffer *made = gpu_lua_new(L, g, GPU_LUA_KIND_BUFFER, sizeof *made, 0);
+    struct tagged tag = made->tag;
+    lua_getfield(L, index, "handle");
+    memcpy(made, lua_tostring(L, -1), sizeof *made);
+    lua_pop(L, 1);
+    made->tag = tag;
+    made->is_owing = false;
+    made->ref.block = gpu_device_find_block(device, number);
+    if (!made->ref.block) {
+        lua_pop(L, 1);
+    }
+    return made->ref.block != NULL;
+}
+
+/* core.rebuilds_kept(device) -> { { buffer =, entry = }, ... } of those whose handles have ended
+ * and that others have: buffer is a new one. */
+int gpu_lua_rebuilds_kept(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
+    lua_settop(L, 1);
+    lua_newtable(L); /* 2: the result */
+    lua_newtable(L); /* 3: the list without what is gone */
+    gpu_lua_push_weak(L, &kept_key, "k");
+    lua_pushvalue(L, 1);
+    bool has_some = lua_rawget(L, 4) == LUA_TTABLE; /* 5 */
+    for (lua_Integer i = 1; has_some && lua_rawgeti(L, 5, i) == LUA_TTABLE; i++) {
+        if (push_kept(L, g, device, 6)) {
+            lua_createtable(L, 0, 2);
+            lua_insert(L, -2);
+            lua_setfield(L, -2, "buffer");
+            lua_pushvalue(L, 6);
+            lua_setfield(L, -2, "entry");
+            lua_rawseti(L, 2, (lua_Integer)lua_rawlen(L, 2) + 1);
+            lua_pushvalue(L, 6);
+            lua_rawseti(L, 3, (lua_Integer)lua_rawlen(L, 3) + 1);
+        }
+        lua_settop(L, 5);
+    }
+    if (has_some) {
+        lua_pushvalue(L, 1);
+        lua_pushvalue(L, 3);
+        lua_rawset(L, 4);
+    }
+    lua_settop(L, 2);
+    return 1;
+}
+
+/* keep_rebuild(buffer, its handle as text) */
+static int keep_rebuild(lua_State *L) {
+    lua_pushcfunction(L, gpu_lua_rebuilds);
+    lua_call(L, 0, 1); /* 3 */
+    lua_pushvalue(L, 1);
+    if (lua_rawget(L, 3) != LUA_TTABLE) { /* 4: the entry */
+        return 0;
+    }
+    lua_pushvalue(L, 2);
+    lua_setfield(L, 4, "handle");
+    gpu_lua_push_weak(L, &kept_key, "k"); /* 5 */
+    lua_getfield(L, 4, "device");
+    if (lua_rawget(L, 5) != LUA_TTABLE) { /* 6: the list */
+        lua_pop(L, 1);
+        lua_newtable(L);
+        lua_getfield(L, 4, "device");
+        lua_pushvalue(L, 6);
+        lua_rawset(L, 5);
+    }
+    size_t count = lua_rawlen(L, 6) + 1;
+    lua_pushvalue(L, 4);
+    lua_rawseti(L, 6, (lua_Integer)count);
+    lua_pushvalue(L, 1);
+    lua_pushnil(L);
+    lua_rawset(L, 3);
+    if (count >= KEPT_FEW && (count & (count - 1)) == 0) { /* what is gone meanwhile goes */
+        gpu_lua_push_function(L, gpu_lua_rebuilds_kept);
+        lua_getfield(L, 4, "device");
+        lua_call(L, 1, 0);
+    }
+    return 0;
+}
+
+void gpu_lua_keep_rebuild(lua_State *L, int index, const struct buffer *buffer) {
+    if (!gpu_block_is_rebuilt_for_others(buffer->ref.block) || !lua_checkstack(L, 8)) {
+        return;
+    }
+    struct buffer handle = *buffer;
+    handle.ref.block = NULL;
+    lua_pushvalue(L, index);
+    lua_pushcfunction(L, keep_rebuild);
+    lua_insert(L, -2);
+    lua_pushlstring(L, (const char *)&handle, sizeof handle);
+    if (lua_pcall(L, 2, 0, 0)) {
+        lua_pop(L, 1);
+    }
 }
 
 /* core.keep_version(buffer) -> how often the script has written what is kept of it; nil: nothing

@@ -127,8 +127,9 @@ static int call_back(lua_State *L) {
 }
 
 /* op:on_done(f) -> op. f(ok, error) runs as a task of its own once the op is over; those of one
- * stream are called in the order of its operations and of the calls of on_done. CaptureActive: in a
- * capture, to which that task would belong. */
+ * stream are called in the order of its operations and of the calls of on_done; also where who
+ * asked has failed or was cancelled: as nobody's child. CaptureActive: in a capture, to which that
+ * task would belong. */
 int gpu_lua_on_done(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_op *op = gpu_lua_check_op(L, g, 1);
@@ -140,6 +141,7 @@ int gpu_lua_on_done(lua_State *L) {
     struct gpu_op **own = gpu_lua_op_new(L, g); /* the script may close its handle */
     op = *own = gpu_op_retain(gpu_lua_check_op(L, g, 1));
     struct task *task = gpu_lua_task_new(L, g, 3, false);
+    task->is_owed = true;
     if (gpu_op_is_over(op)) {
         (void)gpu_device_poll(gpu_op_device(op)); /* who watches what was over before comes first */
         gpu_lua_task_ready(g, task);

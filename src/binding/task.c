@@ -193,8 +193,13 @@ static void cancel_one(struct task *task) {
     }
 }
 
+/* What on_done has promised is not cancelled, nor what that has spawned. */
+static bool goes_on(const struct task *task) {
+    return task->is_owed && !task->is_detached;
+}
+
 static struct task *deepest(struct task *task) {
-    while (task->children) {
+    while (task->children && !goes_on(task)) {
         task = task->children;
     }
     return task;
@@ -205,12 +210,15 @@ void gpu_lua_task_cancel(struct task *task) {
     if (task->state == TASK_ENDED) {
         return;
     }
-    for (struct task *each = deepest(task);;) {
-        cancel_one(each);
-        if (each == task) {
-            break;
+    for (struct task *each = deepest(task), *next; each; each = next) {
+        next = each == task         ? NULL
+               : each->sibling_next ? deepest(each->sibling_next)
+                                    : each->parent;
+        if (goes_on(each)) {
+            gpu_lua_task_detach(each);
+        } else {
+            cancel_one(each);
         }
-        each = each->sibling_next ? deepest(each->sibling_next) : each->parent;
     }
 }
 
@@ -351,7 +359,8 @@ static bool take_failure(lua_State *L, struct task *task, bool has_failed) {
 }
 
 static void cancel_children(struct task *task) {
-    for (struct task *child = task->children; child; child = child->sibling_next) {
+    for (struct task *child = task->children, *next; child; child = next) {
+        next = child->sibling_next;
         gpu_lua_task_cancel(child);
     }
 }

@@ -749,6 +749,18 @@ struct gpu_device *gpu_block_device(const struct gpu_block *block) {
 uint64_t gpu_block_number(const struct gpu_block *block) {
     return block->number;
 }
+bool gpu_block_is_rebuilt_for_others(const struct gpu_block *block) {
+    GPU_ENTER(block->device);
+    return block->keeping == GPU_KEEP_PLACE && !block->is_freed && block->refs > 1;
+}
+struct gpu_block *gpu_device_find_block(struct gpu_device *device, uint64_t number) {
+    GPU_ENTER(device);
+    struct gpu_block *block = device->blocks;
+    while (block && block->number != number) {
+        block = block->next;
+    }
+    return block && !block->is_freed ? gpu_block_retain(block) : NULL;
+}
 uint64_t gpu_block_bytes(const struct gpu_block *block) {
     return block->byte_count;
 }

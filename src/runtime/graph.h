@@ -126,6 +126,8 @@ bool gpu_graphs_evict(struct gpu_device *device);
  * or too much is in flight, and until the device has made it anew, if that is so. */
 gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit *submit,
                                struct gpu_op **op, struct gpu_error *error);
+/* Is all memory there that it was captured with? Stale, UseAfterFree: what is not. */
+gpulua_status gpu_graph_check(const struct gpu_graph *graph, struct gpu_error *error);
 /* What the first launch would do beside launching, in advance. The second time nothing. */
 gpulua_status gpu_graph_upload(struct gpu_graph *graph, const struct gpu_submit *submit,
                                struct gpu_error *error);
@@ -151,6 +153,7 @@ gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capt
 struct gpu_graph_place {
     uint64_t origin; /* of all that this block stood for when it was captured; 0: one place */
     uint32_t node, index;
+    uint32_t index_im;             /* of a library's complex factor: its other part; or index */
     const struct gpu_param *param; /* of a launch; NULL: of a fill or a copy, or of a buffer */
     bool is_many;                  /* a buffer's label */
     enum gpu_type type;            /* of the place, or the buffer; GPU_TYPE_COUNT: any */
@@ -171,10 +174,10 @@ struct gpu_graph_bind {
     const char *name; /* for messages */
     struct gpu_graph_place place;
     struct gpu_ref ref; /* block NULL: a NULL pointer, or a scalar */
-    union gpu_scalar scalar;
+    union gpu_scalar scalar, scalar_im;
 };
 /* As gpu_graph_update, with what the graph has, but for these, which are put into the order of its
- * nodes. All or nothing. */
+ * nodes. All or nothing. InvalidArgument: two for one place. */
 gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *submit,
                              struct gpu_graph_bind *binds, uint32_t count,
                              struct gpu_graph_change *change, struct gpu_error *error);

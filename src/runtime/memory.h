@@ -127,6 +127,10 @@ void gpu_ref_close(struct gpu_device *device, struct gpu_ref *ref);
 
 struct gpu_device *gpu_block_device(const struct gpu_block *block);
 uint64_t gpu_block_number(const struct gpu_block *block);
+/* Is its content built anew behind a loss, also when the caller has let go of it? */
+bool gpu_block_is_rebuilt_for_others(const struct gpu_block *block);
+/* The device's block of that number, retained; NULL: it is gone, or freed. */
+struct gpu_block *gpu_device_find_block(struct gpu_device *device, uint64_t number);
 uint64_t gpu_block_bytes(const struct gpu_block *block);
 /* See struct gpu_observer; *NULL: none. `base`: which byte of it the block's first one is. */
 void **gpu_block_shadow(struct gpu_block *block, uint64_t *base);

@@ -362,7 +362,7 @@ VECTOR_CALL(iamax, true) {
 }
 
 static const struct cuda_toolkit_call calls[] = {
-#define X(name, run, kind, a, b, c) {#name, run_##run, BLAS_ARGS_BYTES_##kind},
+#define X(name, run, kind, a, b, c, factors) {#name, run_##run, BLAS_ARGS_BYTES_##kind},
     BLAS_CALLS(X)
 #undef X
 };

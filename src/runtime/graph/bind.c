@@ -83,13 +83,35 @@ static bool is_place(const struct graph_body *body, const struct graph_node *nod
            (param->kind == GPU_PARAM_SCALAR || body->refs[node->ref_first + index].ref.block);
 }
 
+/* The imaginary part of a library's factor, which comes and goes with it. */
+static bool is_imaginary(const struct graph_node *node, uint32_t index) {
+    const char *name = node->kernel && node->record->u.launch.is_library
+                           ? gpu_kernel_signature(node->kernel)->params[index].name
+                           : "";
+    size_t bytes = strlen(name);
+    return bytes > 3 && strcmp(name + bytes - 3, "_im") == 0;
+}
+
+/* Where that of the factor is, if numbers of the call are complex; else `index`. */
+static uint32_t find_imaginary(const struct graph_body *body, const struct graph_node *node,
+                               uint32_t index) {
+    bool is_complex = false;
+    for (uint32_t i = 0; i < node->ref_count; i++) {
+        const struct gpu_ref *ref = &body->refs[node->ref_first + i].ref;
+        is_complex =
+            is_complex || (ref->block && (ref->type == GPU_TYPE_C64 || ref->type == GPU_TYPE_C128));
+    }
+    return is_complex && index + 1 < node->ref_count && is_imaginary(node, index + 1) ? index + 1
+                                                                                      : index;
+}
+
 /* GPU_NODE_NONE: it has no such place. By name first: a parameter may be called 2, or so. */
 static uint32_t find_param(const struct graph_body *body, const struct graph_node *node,
                            const char *name) {
     char own[64];
     for (uint32_t i = 0; i < node->ref_count; i++) {
         param_name(node, i, own, sizeof own);
-        if (strcmp(own, name) == 0 && is_place(body, node, i)) {
+        if (strcmp(own, name) == 0 && is_place(body, node, i) && !is_imaginary(node, i)) {
             return i;
         }
     }
@@ -98,7 +120,9 @@ static uint32_t find_param(const struct graph_body *body, const struct graph_nod
     uint32_t place = name[0] >= '1' && name[0] <= '9' && *end == '\0' ? find_number(node, number)
                      : node->kernel ? gpu_signature_find(gpu_kernel_signature(node->kernel), name)
                                     : GPU_NODE_NONE;
-    return place != GPU_NODE_NONE && is_place(body, node, place) ? place : GPU_NODE_NONE;
+    return place != GPU_NODE_NONE && is_place(body, node, place) && !is_imaginary(node, place)
+               ? place
+               : GPU_NODE_NONE;
 }
 
 /* ---- names in order ---- */
@@ -274,6 +298,7 @@ static void find_param_at(struct search *search, const char *name, const char *d
         search->place = (struct gpu_graph_place){
             .node = i,
             .index = index,
+            .index_im = find_imaginary(search->body, node, index),
             .param = node->kernel ? &gpu_kernel_signature(node->kernel)->params[index] : NULL,
             .type = ref->ref.block ? ref->ref.type : GPU_TYPE_COUNT,
             .byte_count = ref->ref.byte_count};
@@ -299,7 +324,7 @@ static void list_node(struct list *list, const struct graph_body *body, uint32_t
     }
     for (uint32_t i = 0; i < node->ref_count && !list->is_cut; i++) {
         char param[64], text[200];
-        if (!is_place(body, node, i)) {
+        if (!is_place(body, node, i) || is_imaginary(node, i)) {
             continue;
         }
         param_name(node, i, param, sizeof param);
@@ -387,7 +412,7 @@ gpulua_status gpu_graph_find(const struct gpu_graph *graph, const struct gpu_gra
 
 /* ---- binding ---- */
 
-/* Those of buffers first, by what they stood for; then those of one place, by node. */
+/* Those of buffers first, by what they stood for; then those of one place, by node and place. */
 static int compare_binds(const void *a, const void *b) {
     const struct gpu_graph_place *of_a = &((const struct gpu_graph_bind *)a)->place;
     const struct gpu_graph_place *of_b = &((const struct gpu_graph_bind *)b)->place;
@@ -397,7 +422,24 @@ static int compare_binds(const void *a, const void *b) {
     if (of_a->is_many) {
         return of_a->origin < of_b->origin ? -1 : of_a->origin > of_b->origin;
     }
-    return of_a->node < of_b->node ? -1 : of_a->node > of_b->node;
+    if (of_a->node != of_b->node) {
+        return of_a->node < of_b->node ? -1 : 1;
+    }
+    return of_a->index < of_b->index ? -1 : of_a->index > of_b->index;
+}
+
+/* In that order. */
+static gpulua_status check_twice(const struct gpu_graph_bind *binds, uint32_t count,
+                                 struct gpu_error *error) {
+    for (uint32_t i = 1; i < count; i++) {
+        if (compare_binds(&binds[i - 1], &binds[i]) == 0) {
+            bool is_first = strcmp(binds[i - 1].name, binds[i].name) < 0;
+            return gpu_error_set(
+                error, GPULUA_INVALID_ARGUMENT, "bind: '%s' and '%s' are the same place",
+                binds[is_first ? i - 1 : i].name, binds[is_first ? i : i - 1].name);
+        }
+    }
+    return GPULUA_OK;
 }
 
 struct changes {
@@ -442,6 +484,9 @@ static void change(void *user, uint32_t node, uint32_t index, struct graph_ref *
         const struct gpu_graph_bind *bind = &changes->binds[i];
         if (bind->place.node != node) {
             break;
+        }
+        if (bind->place.index_im == index && bind->place.index != index) {
+            *scalar = bind->scalar_im;
         }
         if (bind->place.index != index) {
             continue;
@@ -532,7 +577,10 @@ gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *s
     GPU_ENTER(graph->device);
     qsort(binds, count, sizeof *binds, compare_binds);
     struct changes changes = {.binds = binds, .count = count};
-    gpulua_status status = check_control(&graph->body, &changes, error);
+    gpulua_status status = check_twice(binds, count, error);
+    if (status == GPULUA_OK) {
+        status = check_control(&graph->body, &changes, error);
+    }
     struct gpu_capture *capture = NULL;
     bool are_scalars = true;
     for (uint32_t i = 0; i < count && status == GPULUA_OK; i++) {

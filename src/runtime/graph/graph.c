@@ -340,6 +340,11 @@ gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit 
     return status;
 }
 
+gpulua_status gpu_graph_check(const struct gpu_graph *graph, struct gpu_error *error) {
+    GPU_ENTER(graph->device);
+    return check_blocks(graph, "launch", error);
+}
+
 gpulua_status gpu_graph_upload(struct gpu_graph *graph, const struct gpu_submit *submit,
                                struct gpu_error *error) {
     GPU_ENTER(graph->device);

@@ -158,7 +158,8 @@ function graph:update(options, f) end
 ---"kernel#n.parameter": the n-th launch of that kernel, in the order in which they were captured, tasks taking turns.
 ---false for a pointer is NULL. Vectors and structures by value are tables, as for a launch, of which only what is
 ---there changes; their parts are parameters of their own, "kernel#n.v.x". Of library calls it is what they were given
----as buffers and factors ("gemm#1.alpha"), and no sizes.
+---as buffers and factors ("gemm#1.alpha"; a complex one is a pair or a number), and no sizes. Two names of one
+---place are an error.
 ---
 ---```lua
 ---local a, b = dev:buffer("f32", 4, { label = "a" }):fill(1), dev:buffer("f32", 4):fill(5)
@@ -315,8 +316,10 @@ function pool:close() end
 ---
 ---A replay returns the same handles as the run before: who closes one of them has it closed for later calls, too. The
 ---memory of what was returned is the graph's, also where a later run returns another handle of it: each call writes it
----anew, so copy or read what is to be kept. A buffer that nobody held when the function was captured is the graph's
----own; if a later run hands it out, using it raises `UseAfterFree`.
+---anew, so copy or read what is to be kept. Where it was freed, or lost with the device, the function runs again at the
+---next call, and makes it anew. A buffer that nobody held when the function was captured is the graph's own; if a later
+---run hands it out, using it raises `UseAfterFree`. What the function puts on another device is no part of the graph:
+---it is done when the function runs, and in no replay.
 ---
 ---```lua
 ---local x = dev:buffer("f32", 4):fill(1)

@@ -7,7 +7,7 @@ What a launch, a library call, a replay or `stream:mark` returns is an **op**: a
 one is done one after another. Each task has one of 32 streams by itself, so what tasks do overlaps on the device;
 gpulua fences what they share, in the order in which it was given.
 
-An op that a capture has recorded is not done: what waits for it raises `CaptureActive`.
+An op that a capture has recorded stands for no work: what waits for it raises `CaptureActive`, and `op:done` is true.
 ]]
 
 ---What one can wait for.
@@ -52,7 +52,9 @@ function op:join(seconds) end
 ---@return boolean done
 function op:done() end
 
----Calls `f(ok, error)` as a task once it is over. Those of one stream are called in the order of its operations.
+---Calls `f(ok, error)` as a task once it is over. Those of one stream are called in the order of its operations. The
+---task is a child of the caller's, which ends no sooner; a caller that fails or is cancelled takes no call along, and
+---what f raises is told as of any detached task then.
 ---
 ---```lua
 ---dev:current():mark():on_done(function(ok)

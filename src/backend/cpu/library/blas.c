@@ -444,7 +444,7 @@ RUN(asum, blas_vector_call, vector_fits)
 RUN(iamax, blas_vector_call, vector_fits)
 
 static const struct cpu_library_call calls[] = {
-#define X(name, run, kind, a, b, c) {#name, run_##run, BLAS_ARGS_BYTES_##kind},
+#define X(name, run, kind, a, b, c, factors) {#name, run_##run, BLAS_ARGS_BYTES_##kind},
     BLAS_CALLS(X)
 #undef X
 };
