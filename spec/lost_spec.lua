@@ -585,6 +585,45 @@ describe("a lost device", function()
       end)
     end)
 
+    it("limits of time end waits in check mode, too, where the device works while somebody waits", function()
+      if support.is_gpu() then
+        pending "check mode of the CPU device"
+      end
+      local dev = gpu.device(nil, { isolate = "process", check = true, restarts = 10 })
+      local mod = dev:compile(forever .. [[ extern "C" __global__ void inc(int *x) { x[0] += 1; } ]])
+      local hang, inc = mod.forever, mod.inc
+      local flag, x = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(1)
+      dev:synchronize()
+      local start = support.now()
+      local op = hang:launch(support.one, flag)
+      support.raises("Timeout", "'forever' was not over", op.await, op, 0.1)
+      support.is_error(select(2, op:join(0.1)), "Timeout")
+      support.raises("Timeout", {}, gpu.timeout, 0.1, function() op:await() end)
+      support.raises("Timeout", {}, gpu.timeout, 0.1, function() while true do gpu.sleep(0) end end)
+      local behind = inc:launch(support.one, x) -- is put there, and done when there is time for it
+      support.is_error(select(2, behind:join(0.1)), "Timeout")
+      assert.are.same({ false, false }, { op:done(), behind:done() })
+      assert.truthy(support.now() - start < 5)
+      op:deadline(0.1)
+      support.raises("DeviceLost", "forever", op.await, op)
+      dev:await()
+      local y = dev:buffer("i32", 1):fill(4)
+      inc:launch(support.one, y):await()
+      assert.are.same({ 5 }, y:read())
+      hang:launch(support.one, y:fill(0))
+      start = support.now()
+      dev:close()
+      assert.truthy(support.now() - start < 10)
+      local output, code = support.script([[
+        local dev = require "gpulua".device(nil, { isolate = "process", check = true })
+        local mod = dev:compile 'extern "C" __global__ void f(int *p) { volatile int *q = p; while (!q[0]) {} }'
+        mod.f:launch({ grid = 1, block = 1 }, dev:buffer("i32", 1):fill(0))
+      ]])
+      assert.truthy(output:find("had not ended 5 s after the script", 1, true), output)
+      assert.equal(1, code)
+      assert.truthy(support.now() - start < 20)
+    end)
+
     it("a script that ends does not wait for it for ever", function()
       local start = support.now()
       local output, code = support.script([[

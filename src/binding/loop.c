@@ -308,8 +308,11 @@ static void disarm(struct gpulua *g) {
     g->was_poked = false;
 }
 
-/* True: something is there already. */
-static bool arm(struct gpulua *g) {
+#define ARM_NS INT64_C(10000000000) /* nobody sleeps, nobody is to wait for ever */
+
+/* True: something is there already. Not longer than until then, also where a checked device is
+ * asked for work. */
+static bool arm(struct gpulua *g, int64_t until_ns) {
     gpu_lua_sit(g);
     g->is_armed = true;
     bool is_there = gpu_lua_descriptors_check(g);
@@ -318,7 +321,11 @@ static bool arm(struct gpulua *g) {
                       */
     }
     for (struct device_handle *device = g->devices; device; device = device->next) {
+        int64_t before_ns = g->check ? gpu_device_be_patient(device->device, until_ns) : 0;
         is_there |= gpu_device_arm(device->device);
+        if (g->check) {
+            (void)gpu_device_be_patient(device->device, before_ns);
+        }
     }
     return is_there;
 }
@@ -326,7 +333,11 @@ static bool arm(struct gpulua *g) {
 void gpu_lua_arm(struct gpulua *g) {
     /* Also if it is armed: a wait of the host's may have disarmed its device since. Of checked
      * devices each look asks for work. */
-    if ((!g->is_armed || !g->check) && arm(g)) {
+    int64_t until_ns = gpu_lua_next_deadline_ns(g);
+    if (g->check && until_ns - gpu_lua_now_ns() > ARM_NS) {
+        until_ns = gpu_lua_now_ns() + ARM_NS;
+    }
+    if ((!g->is_armed || !g->check) && arm(g, until_ns)) {
         g->was_poked = true;
         gpu_lua_poke(g);
     }
@@ -334,8 +345,10 @@ void gpu_lua_arm(struct gpulua *g) {
 
 static void poll_devices(struct gpulua *g) {
     for (struct device_handle *device = g->devices; device; device = device->next) {
-        if (g->ready_count > 0) {
+        if (g->check && g->ready_count > 0) {
+            int64_t before_ns = gpu_device_be_patient(device->device, gpu_lua_next_deadline_ns(g));
             gpu_device_ask(device->device); /* perhaps nobody ever sleeps */
+            (void)gpu_device_be_patient(device->device, before_ns);
         }
         gpu_device_poll(device->device);
     }
@@ -455,7 +468,7 @@ static void sleep_until(struct gpulua *g, int64_t deadline_ns) {
         return;
     }
     g->spin_is_spent = false;
-    if (!arm(g) && !atomic_load(&g->interrupt)) {
+    if (!arm(g, deadline_ns) && !atomic_load(&g->interrupt)) {
         struct pollfd wait = {.fd = g->epoll_fd, .events = POLLIN};
         bool is_heartbeat = g->watch_count > 0 && left_ns > GPU_LUA_HEARTBEAT_NS;
         warms = warms && !is_heartbeat && left_ns > WARM_NS;

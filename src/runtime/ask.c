@@ -7,9 +7,10 @@
 #include "runtime/watchdog.h"
 #include "wire/sync.h"
 
-#define GLANCE_ONE_IN 2u      /* looks at whether something is over that ask for it */
-#define TURN_ONE_IN 8u        /* turns of a loop that has other things to do */
-#define ANSWER_NAP_NS 200000u /* between two looks for an answer */
+#define GLANCE_ONE_IN 2u             /* looks at whether something is over that ask for it */
+#define TURN_ONE_IN 8u               /* turns of a loop that has other things to do */
+#define ANSWER_NAP_NS 200000u        /* between two looks for an answer */
+#define LOOK_NS INT64_C(10000000000) /* a look is not to wait for ever */
 
 /* splitmix64, as in the backend: see there. */
 static uint64_t next_random(struct gpu_device *device) {
@@ -27,8 +28,13 @@ static void ask(struct gpu_device *device, uint32_t slot, uint64_t seq) {
     gpu_error_finish(&ignored);
 }
 
-static bool can_ask(const struct gpu_device *device) {
-    return device->is_ordered && device->link && device->state == GPU_DEVICE_OPEN;
+/* What is still at work on what it was asked hears nothing new. */
+static bool can_ask(struct gpu_device *device) {
+    if (device->is_behind) {
+        gpu_ask_settle(device);
+    }
+    return device->is_ordered && !device->is_behind && device->link &&
+           device->state == GPU_DEVICE_OPEN;
 }
 
 /* Streams with something that is waited for; those that are closed are waited for only so that
@@ -68,9 +74,18 @@ void gpu_ask_before_sleep(struct gpu_device *device, bool for_any) {
     }
 }
 
+/* Who has no time to wait for ever: between turns, in looks. */
+static int64_t be_hasty(struct gpu_device *device) {
+    int64_t until_ns = gpu_clock_ns() + LOOK_NS;
+    return gpu_device_be_patient(
+        device, until_ns < device->patient_until_ns ? until_ns : device->patient_until_ns);
+}
+
 void gpu_device_ask(struct gpu_device *device) {
     if (can_ask(device) && next_random(device) % TURN_ONE_IN == 0) {
+        int64_t before_ns = be_hasty(device);
         gpu_ask_before_sleep(device, false);
+        (void)gpu_device_be_patient(device, before_ns);
     }
 }
 
@@ -82,16 +97,29 @@ void gpu_op_look(struct gpu_op *op) {
         return;
     }
     if (can_ask(op->device) && op->stream && next_random(op->device) % GLANCE_ONE_IN == 0) {
+        int64_t before_ns = be_hasty(op->device);
         ask(op->device, op->stream->slot, op->seq);
+        (void)gpu_device_be_patient(op->device, before_ns);
     }
     gpu_op_want(op); /* without that inline work tells of its end when it costs nothing */
     (void)gpu_device_poll(op->device);
+}
+
+int64_t gpu_device_be_patient(struct gpu_device *device, int64_t until_ns) {
+    GPU_ENTER(device);
+    int64_t before_ns = device->patient_until_ns;
+    device->patient_until_ns = until_ns;
+    return before_ns;
 }
 
 void gpu_ask_settle(struct gpu_device *device) {
     bool is_first = true;
     while (device->link && !device->link->ops->settle(device->link) &&
            !gpu_device_is_interrupted(device)) {
+        if (device->is_behind || gpu_clock_ns() >= device->patient_until_ns) {
+            device->is_behind = true;
+            return;
+        }
         if (gpu_watchdog_is_set(device) && device->state == GPU_DEVICE_OPEN) {
             gpu_watchdog_settle(device, is_first); /* what was asked for may not end */
             is_first = false;
@@ -100,6 +128,7 @@ void gpu_ask_settle(struct gpu_device *device) {
             }
         }
     }
+    device->is_behind = false;
 }
 
 void gpu_ask_answer(struct gpu_op *request) {

@@ -809,6 +809,10 @@ gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_erro
     gpulua_status status = GPULUA_OK;
     gpu_op_retain(op);
     int64_t start_ns = gpu_clock_ns();
+    int64_t patience_ns = device->patient_until_ns;
+    if (timeout_ns >= 0 && patience_ns - start_ns > timeout_ns) {
+        device->patient_until_ns = start_ns + timeout_ns;
+    }
     bool is_told = gpu_range_push(GPU_RANGE_WAIT, op->label, op->seq);
     bool is_over =
         gpu_op_spin(op, timeout_ns >= 0 && timeout_ns < GPU_SPIN_NS ? timeout_ns : GPU_SPIN_NS);
@@ -845,6 +849,7 @@ gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_erro
     if (op->state == GPU_OP_PENDING) {
         unwant(op);
     }
+    device->patient_until_ns = patience_ns;
     gpu_range_pop(is_told);
     gpu_op_release(op);
     return status;

@@ -283,6 +283,7 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->unfenced_wait = info->unfenced_wait;
     device->is_checked = info->is_checked;
     /* By hashes, work is done as it comes: see docs/architecture.md. */
+    device->patient_until_ns = INT64_MAX;
     device->is_ordered = info->is_checked && !info->is_hashed && strcmp(target->kind, "cpu") == 0;
     bool is_default = device->is_ordered || info->completion == GPULUA_COMPLETION_DEFAULT;
     device->completion = is_default ? GPULUA_COMPLETION_WORD : info->completion;

@@ -194,6 +194,11 @@ void gpu_device_ask(struct gpu_device *device);
 /* Before looking whether it is over; polls. */
 void gpu_op_look(struct gpu_op *op);
 
+/* In check mode who asks the device for something waits until it has been done, which makes its
+ * order what it is; but not longer than that, when somebody's time is up (INT64_MAX: as long as it
+ * takes, which is so at first). What held before. */
+int64_t gpu_device_be_patient(struct gpu_device *device, int64_t until_ns);
+
 /* For sleeping in the host's own loop: arm, and unless it returned true (something is there: poll
  * now) sleep until gpu_device_poll_fd is readable; then disarm and poll. */
 bool gpu_device_arm(struct gpu_device *device);

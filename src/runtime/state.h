@@ -414,6 +414,8 @@ struct gpu_device {
     struct gpu_device *all_next, **all_link; /* of the process */
     /* Check mode. */
     uint64_t seed, random;
+    int64_t patient_until_ns; /* gpu_device_be_patient */
+    bool is_behind;           /* somebody had no patience: it is still at work on what was asked */
     uint64_t unfenced_wait, wait_count;  /* of mutation tests: waits found so far */
     const struct gpu_observer *observer; /* borrowed */
     struct gpu_hooks *hooks;             /* retained; NULL: none */
@@ -665,8 +667,7 @@ gpu_clock_coarse_ns(void); /* the same clock, some milliseconds late, for a fift
 /* Sleeps until something may have happened on the device, at most timeout_ns (-1: a bounded while).
  */
 void gpu_device_nap(struct gpu_device *device, int64_t timeout_ns);
-/* To be called before a nap that any operation's end may end: an end that nobody wants to see is
- * not always seen. */
+/* Before a nap that any end may end: an end that nobody wants to see is not always seen. */
 void gpu_device_want_any(struct gpu_device *device);
 bool gpu_device_is_interrupted(const struct gpu_device *device);
 /* Everything pending fails: the device is lost (`text` says how) or closed. */
@@ -736,8 +737,7 @@ struct gpu_op *gpu_request_expect(struct gpu_device *device, uint64_t seq, const
                                   void (*on_reply)(struct gpu_op *op, void *user,
                                                    const struct wire_reply *reply),
                                   void *user);
-/* Blocks for the answer to a request, whose reference it takes; on_reply gets the reply when its
- * status is 0. */
+/* Blocks for a request's answer, and takes its reference; on_reply gets replies of status 0. */
 gpulua_status gpu_request_end(struct gpu_op *op, struct gpu_error *error);
 /* gpu_request and its end. */
 gpulua_status

@@ -279,7 +279,7 @@ void gpu_watchdog_settle(struct gpu_device *device, bool is_first) {
 
 void gpu_watchdog_look(struct gpu_device *device) {
     int64_t now_ns = gpu_clock_ns();
-    if (device->is_ordered) {
+    if (device->is_ordered && !device->is_behind) {
         return; /* see above */
     }
     if (now_ns >= device->watchdog.next_ns && device->state == GPU_DEVICE_OPEN) {
