@@ -665,7 +665,7 @@ describe("the flight of a device", function()
         local dev = gpu.device "cpu"
         local k = dev:compile('extern "C" __global__ void k(int *x) { x[100] = 1; }').k
         local x = dev:buffer("i32", 4)
-        k:launch({ grid = 1, block = 1, label = "\27]0;owned\7\27[2J \195\188\155" }, x)
+        k:launch({ grid = 1, block = 1, label = "\27]0;owned\7\27[2J \195\188\155'\n#9 'other' at other.lua:3" }, x)
         pcall(dev.synchronize, dev)
         dev:flight %q]]):format(path))
       local output, code = replay(path)
@@ -674,6 +674,7 @@ describe("the flight of a device", function()
       assert.is_nil(output:find "[%z\1-\9\11-\31\127]", output)
       assert.truthy(output:find(" \195\188", 1, true) and utf8.len(output), output)
       assert.truthy(output:find("thread (0,0,0)", 1, true), "and whole: " .. output)
+      assert.is_nil(output:find "\n#9 'other'", output) -- no line of its own
       os.remove(path)
     end)
 

@@ -107,4 +107,24 @@ describe("a trace of a script", function()
       end]]
     assert.equal("3\tcompile\t1\ttrue\n", output)
   end)
+
+  it("waits for what never ends as long as the end of any script does, and no longer", function()
+    if not support.is_isolated() then
+      pending "the device lives in this process"
+    end
+    local start = support.now()
+    local path = os.tmpname()
+    support.write_file(path, [[
+      local dev = require "gpulua".device()
+      local mod = dev:compile 'extern "C" __global__ void f(int *p) { volatile int *q = p; while (!q[0]) {} }'
+      mod.f:launch({ grid = 1, block = 1 }, dev:buffer("i32", 1):fill(0))
+    ]])
+    local pipe = assert(io.popen(("%s/gpulua --summary %s 2>&1"):format(os.getenv "GPULUA_BUILD" or "build", path)))
+    local output = pipe:read "a"
+    assert.equal(1, select(3, pipe:close()), output)
+    os.remove(path)
+    assert.truthy(output:find("had not ended 5 s after the script", 1, true), output)
+    assert.truthy(output:find("fences between streams", 1, true), output)
+    assert.truthy(support.now() - start < 9, support.now() - start)
+  end)
 end)

@@ -11,8 +11,7 @@ local build = os.getenv "GPULUA_BUILD" or "build"
 local function run(arguments)
   local pipe = assert(io.popen(("%s/gpulua %s 2>&1"):format(build, arguments)))
   local output = pipe:read "a"
-  local _, _, code = pipe:close()
-  return output, code
+  return output, (select(3, pipe:close()))
 end
 
 local function json_of(path)
@@ -883,9 +882,10 @@ describe("gpulua --trace", function()
       assert.truthy(output:find("/dev/full: cannot be written: No space left on device", 1, true), output)
       assert.is_nil(output:find("traceback", 1, true), output)
     end
-    output, code = run(("--trace %s/none.json -e 'local x = 1'"):format(folder))
-    assert.equal(0, code)
-    assert.truthy(output:find("no device was opened", 1, true), output)
+    for _, text in ipairs { "local x = 1", "require [[gpulua]].device(nil, { trace = false })" } do
+      output, code = run(("--trace %s/none.json -e '%s'"):format(folder, text))
+      assert.truthy(code == 0 and output:find("opened, but for those with trace = false", 1, true), output)
+    end
     output, code = run "--trace"
     assert.equal(1, code)
     assert.truthy(output:find("'--trace' needs argument", 1, true))

@@ -215,8 +215,9 @@ local function add_device(lines, device)
   add_table(lines, { "at most", "memory of buffers labelled, or made at" }, device.peaks, function(row)
     return size(row.bytes), row.name ~= "" and core.shown(row.name) or "(no label)"
   end)
-  lines[#lines + 1] = ("buffers took %s at most; %d fences between streams, %d left out because others implied them")
-    :format(size(device.peak_bytes), device.fences.issued, device.fences.left_out)
+  lines[#lines + 1] = ("buffers took %s at most; %d fence%s between streams, %d left out because others implied them")
+    :format(size(device.peak_bytes), device.fences.issued, device.fences.issued == 1 and "" or "s",
+      device.fences.left_out)
   local compiled = device.compiled
   if compiled.count + compiled.from_cache > 0 then
     lines[#lines + 1] = ("%d compilation%s%s, %d more from the cache"):format(compiled.count,

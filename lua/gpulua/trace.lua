@@ -189,11 +189,12 @@ end
 -- others. Raises the first error.
 function trace.finish(json_path, timeline_path, wants_summary, was_interrupted)
   if not core.trace_info() then
-    core.log "nothing is traced: no device was opened"
+    core.log "nothing is traced: no device was opened, but for those with trace = false"
     return
   end
+  local till <const> = core.seconds() + finish_s -- for all of them
   for _, device in ipairs(was_interrupted and {} or core.devices()) do
-    core.trace_settle(device, finish_s)
+    core.trace_settle(device, math.max(0, till - core.seconds()))
   end
   local failure
   local function try(f, ...)

@@ -51,7 +51,10 @@ static bool is_utf8(const unsigned char *text, size_t byte_count, bool *has_cont
         if (point < least[length] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) {
             return false;
         }
-        *has_controls |= point < 0x20 || (point >= 0x7f && point < 0xa0);
+        *has_controls |= point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x61c ||
+                         point == 0x200e || point == 0x200f ||
+                         (point >= 0x2028 && point <= 0x202e) ||
+                         (point >= 0x2066 && point <= 0x2069);
         at += length;
     }
     return true;
@@ -68,7 +71,8 @@ static uint32_t draw(uint32_t below) {
 static void test_hostile(void) {
     static const char *const parts[] = {
         "abc",          "\xc3\xa4", "\xe2\x82\xac",     "\xf0\x9f\x98\x80", "\x1b[31m", "<b>",
-        "\xed\xa0\x80", "\xc0\x80", "\xf4\x90\x80\x80", "\xc2\x9b",         "\"\\\n",   "\xe2\x82"};
+        "\xed\xa0\x80", "\xc0\x80", "\xf4\x90\x80\x80", "\xc2\x9b",         "\"\\\n",   "\xe2\x82",
+        "\u202e",       "\u2028",   "\u2069",           "\u061c",           "\u2027",   "\u206a"};
     bool is_text = true, fits = true, is_kept = true;
     for (int round = 0; round < 20000; round++) {
         unsigned char label[400], shown[300];
@@ -93,7 +97,7 @@ static void test_hostile(void) {
                                 (length == byte_count || length + 4 >= room));
     }
     tap_check(&tap, fits, "20,000 labels: what is shown fits, and ends with its NUL");
-    tap_check(&tap, is_text, "is UTF-8 without control characters");
+    tap_check(&tap, is_text, "is UTF-8 without control characters and marks of direction");
     tap_check(&tap, is_kept, "and is the label itself, or its beginning, where that was fine");
 }
 

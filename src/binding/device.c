@@ -569,8 +569,8 @@ bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int64
     if (gpu_device_state(device) != GPU_DEVICE_OPEN) {
         return true;
     }
-    int64_t quiet_ms =
-        timeout_ms < GPU_LUA_QUIET_TIMEOUT_MS ? timeout_ms : GPU_LUA_QUIET_TIMEOUT_MS;
+    int64_t left_ms = timeout_ms > handle->waited_ms ? timeout_ms - handle->waited_ms : 0;
+    int64_t quiet_ms = left_ms < GPU_LUA_QUIET_TIMEOUT_MS ? left_ms : GPU_LUA_QUIET_TIMEOUT_MS;
     gpulua_status status = wait_idle(device, quiet_ms, error);
     if (status == GPULUA_INTERRUPTED && !is_isolated) {
         /* It ends when it ends, and that is told. */
@@ -589,7 +589,7 @@ bool gpu_lua_device_settle(struct gpulua *g, struct device_handle *handle, int64
             g->config.on_log(g->config.user, line);
         }
         if (is_isolated || handle->shared) {
-            status = wait_idle(device, timeout_ms - quiet_ms, error);
+            status = wait_idle(device, left_ms - quiet_ms, error);
         }
     }
     if (status == GPULUA_TIMEOUT) {

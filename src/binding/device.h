@@ -36,6 +36,7 @@ struct device_handle {
     struct stream_record *streams;
     char requested[32]; /* the name that it was asked for by; "": the default */
     bool is_default;    /* asked for by name first, and then by none */
+    int64_t waited_ms;  /* for its work, in vain, at the end */
     char label[64];
 };
 

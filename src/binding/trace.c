@@ -723,12 +723,15 @@ int gpu_lua_trace_range_end(lua_State *L) {
     return 0;
 }
 
-/* core.trace_settle(device, seconds): blocks until nothing is in flight on it, for so long at most
- */
+/* core.trace_settle(device, seconds): blocks until nothing is in flight on it, for so long at most,
+ * which the end of the program does not wait once more. */
 int gpu_lua_trace_settle(lua_State *L) {
-    struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, NULL);
+    struct device_handle *handle;
+    struct gpu_device *device = gpu_lua_check_device(L, GPU_LUA(L), 1, &handle);
     struct gpu_error error = {0};
-    if (gpu_device_wait_idle(device, (int64_t)(luaL_checknumber(L, 2) * 1e9), &error)) {
+    int64_t timeout_ns = (int64_t)(luaL_checknumber(L, 2) * 1e9);
+    if (gpu_device_wait_idle(device, timeout_ns, &error)) {
+        handle->waited_ms += error.code == GPULUA_TIMEOUT ? timeout_ns / 1000000 : 0;
         gpu_error_finish(&error);
     }
     return 0;

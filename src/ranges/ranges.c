@@ -53,10 +53,18 @@ static size_t character_bytes(const unsigned char *text, size_t byte_count) {
     return is_odd ? 0 : length;
 }
 
-/* What a terminal may take for a command: C0, DEL, and C1 in UTF-8. */
+/* What a terminal may take for a command: C0, DEL, and C1 in UTF-8; and what makes text look like
+ * another one: ends of lines and paragraphs (U+2028, U+2029), and the marks of its direction
+ * (U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069). */
 static bool is_control(const unsigned char *text, size_t length) {
+    if (length == 3 && text[0] == 0xe2) {
+        return (text[1] == 0x80 &&
+                (text[2] == 0x8e || text[2] == 0x8f || (text[2] >= 0xa8 && text[2] <= 0xae))) ||
+               (text[1] == 0x81 && text[2] >= 0xa6 && text[2] <= 0xa9);
+    }
     return (length == 1 && (text[0] < 0x20 || text[0] == 0x7f)) ||
-           (length == 2 && text[0] == 0xc2 && text[1] < 0xa0);
+           (length == 2 && text[0] == 0xc2 && text[1] < 0xa0) ||
+           (length == 2 && text[0] == 0xd8 && text[1] == 0x9c);
 }
 
 size_t gpu_range_text(char *to, size_t room, const char *text, size_t byte_count) {

@@ -512,7 +512,7 @@ function device:close() end
 
 ---What `device:stats` gives. Counters are since the device was opened.
 ---@class gpulua.stats
----@field launches integer Launches of kernels.
+---@field launches integer Launches of kernels, and calls of libraries.
 ---@field captures integer Captures that became graphs.
 ---@field replays integer Launches of graphs.
 ---@field fallbacks integer Graphs that were made anew because they could not be patched.
