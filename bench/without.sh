@@ -22,7 +22,7 @@ leave_out() {
     ! cmp -s "$1" "$root/before" || { echo "bench/without.sh: nothing to leave out of $1" >&2; exit 1; }
 }
 
-tree both
+tree nothing
 tree hooks
 leave_out "$root/hooks/src/runtime/hooks.h" \
     's/return __builtin_expect\(submit->stream->device->hooks != NULL, 0\).*/(void)submit; return false;/'
@@ -32,13 +32,13 @@ for file in op device work hazards graph/graph; do # ops_in_flight is no counter
         's/^( *)[a-z>-]*device->stats\.(ops_completed|ops_failed|requests|records|launches|waits_elided|replays)(\+\+;)/\1;/
          s/^( *)device->stats\.record_bytes \+= .*;/\1;/'
 done
-for name in both hooks counters; do
+for name in nothing hooks counters; do
     (cd "$root/$name" && make -j"$jobs" all > "$root/$name.log" 2>&1) || { tail -n 20 "$root/$name.log" >&2; exit 1; }
 done
 
 round=0
 while [ "$round" -lt "$rounds" ]; do
-    for name in both hooks counters; do
+    for name in nothing hooks counters; do
         (cd "$root/$name" && GPULUA_CACHE="$root/cache" build/gpulua --device "$device" --isolate "$transport" \
             bench/script.lua) >> "$root/$name.out"
     done
@@ -60,10 +60,8 @@ median() {
     sed -n "s/^$2 \([0-9.]*\) .*/\1/p" "$root/$1.out" | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
 }
 printf '%-18s %12s %12s %14s\n' "without" "burst, ns" "sustained, ns" "instructions"
-for name in both hooks counters; do
-    what=$name
-    [ "$name" != both ] || what=neither
-    printf '%-18s %12s %12s %14s\n' "$what" "$(median $name launch_burst)" "$(median $name launch_sustained)" \
+for name in nothing hooks counters; do
+    printf '%-18s %12s %12s %14s\n' "$name" "$(median $name launch_burst)" "$(median $name launch_sustained)" \
         "$(instructions $name)"
 done
 rm -rf "$root"

@@ -113,10 +113,6 @@ static const struct {
     {.name = "a task that fails in a deep stack", .error = "script:1: x"},
     {.name = "waiting for one in a callback", .error = "NotYieldable", .may_succeed = true},
     {.name = "buffers without end", .error = "not enough memory", .may_succeed = true},
-    {.name = "scalars, pools and streams without end",
-     .error = "not enough memory",
-     .may_succeed = true},
-    {.name = "marks without end", .error = "not enough memory", .may_succeed = true},
 };
 
 /* A script that ends before it does what it is for holds up nobody. */

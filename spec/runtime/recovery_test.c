@@ -350,7 +350,7 @@ static void test_waking(void) {
     if (!waits_alone) {
         printf("# it had ended too soon: nothing is said\n");
     }
-    bool is_there = gpu_device_arm(device);
+    bool is_there = gpu_device_arm(device, INT64_MAX);
     struct pollfd event = {.fd = gpu_device_poll_fd(device), .events = POLLIN};
     check(is_filled && (!waits_alone || is_there || poll(&event, 1, 2000) == 1),
           "who goes to sleep when the former process has ended is woken");

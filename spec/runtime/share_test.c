@@ -422,7 +422,7 @@ static void test_loss_is_told(void) {
         exit(1);
     }
     gpu_op_watch(op, &waiter);
-    check(!gpu_device_arm(device), "the sleeper has something to wait for");
+    check(!gpu_device_arm(device, INT64_MAX), "the sleeper has something to wait for");
     struct pollfd events[] = {{.fd = gpu_device_poll_fd(device), .events = POLLIN},
                               {.fd = gpu_seat_event_fd(sleeper.seat), .events = POLLIN}};
     gpu_seat_sit(other.seat);
@@ -496,12 +496,12 @@ static void test_waking(gpulua_isolation isolation) {
     }
     fired = 0;
     gpu_op_watch(op, &waiter);
-    (void)gpu_device_arm(device);
+    (void)gpu_device_arm(device, INT64_MAX);
     struct pollfd events[] = {{.fd = gpu_device_poll_fd(device), .events = POLLIN},
                               {.fd = gpu_seat_event_fd(first.seat), .events = POLLIN}};
     while (!gpu_op_is_over(op)) {}
     gpu_seat_sit(second.seat);
-    (void)gpu_device_arm(device);
+    (void)gpu_device_arm(device, INT64_MAX);
     check(poll(events, 2, 1000) > 0, "another's look takes no wake away");
     gpu_device_disarm(device);
     gpu_seat_sit(first.seat);

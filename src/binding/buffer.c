@@ -558,9 +558,7 @@ int gpu_lua_buffer_close(lua_State *L) {
 int gpu_lua_buffer_gc(lua_State *L) {
     struct buffer *buffer = lua_touserdata(L, 1);
     struct gpu_block *block = buffer->ref.block;
-    if (block) {
-        gpu_lua_keep_rebuild(L, 1, buffer);
-    }
+    gpu_lua_keep_rebuild(L, 1, buffer);
     buffer->tag.metatable = NULL;
     buffer->ref.block = NULL;
     gpu_block_release(block);

@@ -461,14 +461,19 @@ static int capture_tostring(lua_State *L) {
 
 /* ---- graphs ---- */
 
+static struct gpu_graph *open_graph(lua_State *L, const struct graph_handle *handle) {
+    if (!handle->graph) {
+        gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed graph");
+    }
+    return handle->graph;
+}
+
 struct graph_handle *gpu_lua_check_graph_handle(lua_State *L, struct gpulua *g, int index) {
     struct graph_handle *handle = gpu_lua_test_tagged(L, g, index, GPU_LUA_KIND_GRAPH);
     if (!handle) {
         handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH); /* which says what it is */
     }
-    if (!handle->graph) {
-        gpu_lua_fail(L, GPULUA_CLOSED, "attempt to use a closed graph");
-    }
+    (void)open_graph(L, handle);
     return handle;
 }
 
@@ -482,7 +487,8 @@ static struct gpu_graph *check_graph(lua_State *L, struct gpulua *g) {
 
 /* Behind it nothing of Lua's is made until the work is submitted: that may run finalisers, which
  * may close what this looks at. */
-static struct gpu_graph *submit_for(lua_State *L, struct gpulua *g, int index, int options,
+static struct gpu_graph *submit_for(lua_State *L, struct gpulua *g,
+                                    const struct graph_handle *handle, int options,
                                     const char *what, struct gpu_submit *submit) {
     static const char *const names[] = {"stream", "label", NULL};
     *submit = (struct gpu_submit){0};
@@ -497,7 +503,7 @@ static struct gpu_graph *submit_for(lua_State *L, struct gpulua *g, int index, i
             submit->stream = gpu_lua_check_stream(L, g, -1);
         }
     }
-    struct gpu_graph *graph = gpu_lua_check_graph(L, g, index);
+    struct gpu_graph *graph = open_graph(L, handle);
     struct gpu_device *device = gpu_graph_device(graph);
     if (!submit->stream) {
         submit->stream = gpu_lua_current_stream(L, g, device);
@@ -507,13 +513,14 @@ static struct gpu_graph *submit_for(lua_State *L, struct gpulua *g, int index, i
     return graph;
 }
 
-enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int index, int options,
+enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g,
+                                            const struct graph_handle *handle, int options,
                                             bool may_be_gone) {
     struct gpu_op **op =
         gpu_lua_is_result_wanted(gpu_lua_call(L, &g->caller)) ? gpu_lua_op_new(L, g) : NULL;
     int top = lua_gettop(L);
     struct gpu_submit submit;
-    struct gpu_graph *graph = submit_for(L, g, index, options, "launch", &submit);
+    struct gpu_graph *graph = submit_for(L, g, handle, options, "launch", &submit);
     struct gpu_error error;
     gpulua_status status = gpu_graph_launch(graph, &submit, op, &error);
     if (__builtin_expect(status != GPULUA_OK, 0)) {
@@ -522,7 +529,7 @@ enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int 
         }
         /* It may have had to be made anew on the device. */
         if (!submit.capture && gpu_lua_graph_collect(L, &error)) {
-            graph = submit_for(L, g, index, options, "launch", &submit);
+            graph = submit_for(L, g, handle, options, "launch", &submit);
             status = gpu_graph_launch(graph, &submit, op, &error);
         }
     }
@@ -548,23 +555,25 @@ enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int 
  */
 int gpu_lua_graph_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
+    const struct graph_handle *handle = gpu_lua_check_graph_handle(L, g, 1);
     lua_settop(L, 2);
-    return gpu_lua_graph_submit(L, g, 1, lua_isnil(L, 2) ? 0 : 2, false) == GPU_LUA_OP_PUSHED;
+    return gpu_lua_graph_submit(L, g, handle, lua_isnil(L, 2) ? 0 : 2, false) == GPU_LUA_OP_PUSHED;
 }
 
 /* graph:upload({stream=}) -> the graph: what the first launch would do beside launching. Only the
  * first call does something. */
 int gpu_lua_graph_upload(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    gpu_lua_check_eager(L, g, gpu_graph_device(check_graph(L, g)), "an upload");
+    const struct graph_handle *handle = gpu_lua_check_graph_handle(L, g, 1);
+    gpu_lua_check_eager(L, g, gpu_graph_device(handle->graph), "an upload");
     lua_settop(L, 2);
     int options = lua_isnil(L, 2) ? 0 : 2;
     struct gpu_submit submit;
-    struct gpu_graph *graph = submit_for(L, g, 1, options, "upload", &submit);
+    struct gpu_graph *graph = submit_for(L, g, handle, options, "upload", &submit);
     struct gpu_error error;
     gpulua_status status = gpu_graph_upload(graph, &submit, &error);
     if (status && gpu_lua_graph_collect(L, &error)) {
-        graph = submit_for(L, g, 1, options, "upload", &submit);
+        graph = submit_for(L, g, handle, options, "upload", &submit);
         status = gpu_graph_upload(graph, &submit, &error);
     }
     if (status) {

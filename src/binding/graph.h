@@ -46,10 +46,11 @@ struct gpu_capture *gpu_lua_capture_at(lua_State *L, struct gpulua *g, int index
 struct gpu_capture *gpu_lua_capture_look(lua_State *L, struct gpulua *g, int index);
 
 enum gpu_lua_submitted { GPU_LUA_NOTHING_PUSHED, GPU_LUA_OP_PUSHED, GPU_LUA_NOT_SUBMITTED };
-/* Launches the graph that lies there, with the options that lie there (0: none), and pushes the op,
- * if the caller's caller wants a result. `may_be_gone`: it does nothing where memory is gone that
- * the graph was captured with, which is an error else. */
-enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g, int index, int options,
+/* Launches the graph, whose handle lies on the stack, with the options that lie there (0: none),
+ * and pushes the op, if the caller's caller wants a result. `may_be_gone`: it does nothing where
+ * memory is gone that the graph was captured with, which is an error else. */
+enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g,
+                                            const struct graph_handle *handle, int options,
                                             bool may_be_gone);
 
 /* control.c */

@@ -218,10 +218,7 @@ static int run_ended(lua_State *L, int status, lua_KContext context) {
 
 /* Pushes what f has returned. */
 static int push_results(lua_State *L, int results) {
-    lua_getfield(L, results, "n");
-    lua_Integer wanted = lua_tointeger(L, -1);
-    int count = wanted > 0 && wanted < INT_MAX ? (int)wanted : 0;
-    lua_pop(L, 1);
+    int count = count_in(L, results);
     luaL_checkstack(L, count, "too many results");
     for (int i = 1; i <= count; i++) {
         lua_rawgeti(L, results, i);
@@ -264,7 +261,7 @@ static int graphed_call(lua_State *L) {
             is_replay(L, g, handle->last, gpu_lua_call(L, &g->caller), count)) {
             has_results = lua_rawgeti(L, 1, GRAPHED_RESULTS) == LUA_TTABLE;
             int results = lua_gettop(L);
-            submitted = gpu_lua_graph_submit(L, g, graph, 0, true);
+            submitted = gpu_lua_graph_submit(L, g, handle, 0, true);
             handle->replays += submitted != GPU_LUA_NOT_SUBMITTED;
             if (submitted == GPU_LUA_OP_PUSHED) {
                 return 1 + (has_results ? push_results(L, results) : 0);

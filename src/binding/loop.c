@@ -308,8 +308,6 @@ static void disarm(struct gpulua *g) {
     g->was_poked = false;
 }
 
-#define ARM_NS INT64_C(10000000000) /* nobody sleeps, nobody is to wait for ever */
-
 /* True: something is there already. Not longer than until then, also where a checked device is
  * asked for work. */
 static bool arm(struct gpulua *g, int64_t until_ns) {
@@ -321,11 +319,7 @@ static bool arm(struct gpulua *g, int64_t until_ns) {
                       */
     }
     for (struct device_handle *device = g->devices; device; device = device->next) {
-        int64_t before_ns = g->check ? gpu_device_be_patient(device->device, until_ns) : 0;
-        is_there |= gpu_device_arm(device->device);
-        if (g->check) {
-            (void)gpu_device_be_patient(device->device, before_ns);
-        }
+        is_there |= gpu_device_arm(device->device, until_ns);
     }
     return is_there;
 }
@@ -333,11 +327,9 @@ static bool arm(struct gpulua *g, int64_t until_ns) {
 void gpu_lua_arm(struct gpulua *g) {
     /* Also if it is armed: a wait of the host's may have disarmed its device since. Of checked
      * devices each look asks for work. */
-    int64_t until_ns = gpu_lua_next_deadline_ns(g);
-    if (g->check && until_ns - gpu_lua_now_ns() > ARM_NS) {
-        until_ns = gpu_lua_now_ns() + ARM_NS;
-    }
-    if ((!g->is_armed || !g->check) && arm(g, until_ns)) {
+    int64_t timer_ns = gpu_lua_next_deadline_ns(g);
+    int64_t look_ns = g->check ? gpu_lua_now_ns() + GPU_LOOK_NS : INT64_MAX; /* nobody sleeps */
+    if ((!g->is_armed || !g->check) && arm(g, timer_ns < look_ns ? timer_ns : look_ns)) {
         g->was_poked = true;
         gpu_lua_poke(g);
     }
@@ -345,10 +337,8 @@ void gpu_lua_arm(struct gpulua *g) {
 
 static void poll_devices(struct gpulua *g) {
     for (struct device_handle *device = g->devices; device; device = device->next) {
-        if (g->check && g->ready_count > 0) {
-            int64_t before_ns = gpu_device_be_patient(device->device, gpu_lua_next_deadline_ns(g));
-            gpu_device_ask(device->device); /* perhaps nobody ever sleeps */
-            (void)gpu_device_be_patient(device->device, before_ns);
+        if (g->ready_count > 0) { /* perhaps nobody ever sleeps */
+            gpu_device_ask(device->device, gpu_lua_next_deadline_ns(g));
         }
         gpu_device_poll(device->device);
     }

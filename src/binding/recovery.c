@@ -210,8 +210,7 @@ int gpu_lua_rebuilds_kept(lua_State *L) {
 
 /* keep_rebuild(buffer, its handle as text) */
 static int keep_rebuild(lua_State *L) {
-    lua_pushcfunction(L, gpu_lua_rebuilds);
-    lua_call(L, 0, 1); /* 3 */
+    gpu_lua_push_weak(L, &rebuilds_key, "k"); /* 3 */
     lua_pushvalue(L, 1);
     if (lua_rawget(L, 3) != LUA_TTABLE) { /* 4: the entry */
         return 0;
@@ -242,7 +241,8 @@ static int keep_rebuild(lua_State *L) {
 }
 
 void gpu_lua_keep_rebuild(lua_State *L, int index, const struct buffer *buffer) {
-    if (!gpu_block_is_rebuilt_for_others(buffer->ref.block) || !lua_checkstack(L, 8)) {
+    struct gpu_block *block = buffer->ref.block;
+    if (!block || !gpu_block_is_rebuilt_for_others(block) || !lua_checkstack(L, 8)) {
         return;
     }
     struct buffer handle = *buffer;

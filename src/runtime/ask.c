@@ -7,10 +7,9 @@
 #include "runtime/watchdog.h"
 #include "wire/sync.h"
 
-#define GLANCE_ONE_IN 2u             /* looks at whether something is over that ask for it */
-#define TURN_ONE_IN 8u               /* turns of a loop that has other things to do */
-#define ANSWER_NAP_NS 200000u        /* between two looks for an answer */
-#define LOOK_NS INT64_C(10000000000) /* a look is not to wait for ever */
+#define GLANCE_ONE_IN 2u      /* looks at whether something is over that ask for it */
+#define TURN_ONE_IN 8u        /* turns of a loop that has other things to do */
+#define ANSWER_NAP_NS 200000u /* between two looks for an answer */
 
 /* splitmix64, as in the backend: see there. */
 static uint64_t next_random(struct gpu_device *device) {
@@ -59,10 +58,18 @@ static uint32_t any_slot(const struct gpu_device *device) {
     return slot;
 }
 
-void gpu_ask_before_sleep(struct gpu_device *device, bool for_any) {
+/* Nobody waits longer than until then; what held before. */
+static int64_t be_patient(struct gpu_device *device, int64_t until_ns) {
+    int64_t before_ns = device->patient_until_ns;
+    device->patient_until_ns = until_ns < before_ns ? until_ns : before_ns;
+    return before_ns;
+}
+
+void gpu_ask_before_sleep(struct gpu_device *device, bool for_any, int64_t until_ns) {
     if (!can_ask(device)) {
         return;
     }
+    int64_t before_ns = be_patient(device, until_ns);
     uint32_t slots[WIRE_STREAMS_MAX];
     uint32_t count = find_wanted(device, false, slots);
     count = count == 0 ? find_wanted(device, true, slots) : count;
@@ -72,20 +79,13 @@ void gpu_ask_before_sleep(struct gpu_device *device, bool for_any) {
     } else if (for_any && any_slot(device) < device->slot_count) {
         ask(device, any_slot(device), 0);
     }
+    device->patient_until_ns = before_ns;
 }
 
-/* Who has no time to wait for ever: between turns, in looks. */
-static int64_t be_hasty(struct gpu_device *device) {
-    int64_t until_ns = gpu_clock_ns() + LOOK_NS;
-    return gpu_device_be_patient(
-        device, until_ns < device->patient_until_ns ? until_ns : device->patient_until_ns);
-}
-
-void gpu_device_ask(struct gpu_device *device) {
+void gpu_device_ask(struct gpu_device *device, int64_t until_ns) {
     if (can_ask(device) && next_random(device) % TURN_ONE_IN == 0) {
-        int64_t before_ns = be_hasty(device);
-        gpu_ask_before_sleep(device, false);
-        (void)gpu_device_be_patient(device, before_ns);
+        int64_t look_ns = gpu_clock_ns() + GPU_LOOK_NS;
+        gpu_ask_before_sleep(device, false, until_ns < look_ns ? until_ns : look_ns);
     }
 }
 
@@ -97,19 +97,12 @@ void gpu_op_look(struct gpu_op *op) {
         return;
     }
     if (can_ask(op->device) && op->stream && next_random(op->device) % GLANCE_ONE_IN == 0) {
-        int64_t before_ns = be_hasty(op->device);
+        int64_t before_ns = be_patient(op->device, gpu_clock_ns() + GPU_LOOK_NS);
         ask(op->device, op->stream->slot, op->seq);
-        (void)gpu_device_be_patient(op->device, before_ns);
+        op->device->patient_until_ns = before_ns;
     }
     gpu_op_want(op); /* without that inline work tells of its end when it costs nothing */
     (void)gpu_device_poll(op->device);
-}
-
-int64_t gpu_device_be_patient(struct gpu_device *device, int64_t until_ns) {
-    GPU_ENTER(device);
-    int64_t before_ns = device->patient_until_ns;
-    device->patient_until_ns = until_ns;
-    return before_ns;
 }
 
 void gpu_ask_settle(struct gpu_device *device) {

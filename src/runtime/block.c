@@ -750,8 +750,11 @@ uint64_t gpu_block_number(const struct gpu_block *block) {
     return block->number;
 }
 bool gpu_block_is_rebuilt_for_others(const struct gpu_block *block) {
+    if (block->keeping != GPU_KEEP_PLACE) { /* which it is made with */
+        return false;
+    }
     GPU_ENTER(block->device);
-    return block->keeping == GPU_KEEP_PLACE && !block->is_freed && block->refs > 1;
+    return !block->is_freed && block->refs > 1;
 }
 struct gpu_block *gpu_device_find_block(struct gpu_device *device, uint64_t number) {
     GPU_ENTER(device);

@@ -650,7 +650,7 @@ uint32_t gpu_device_poll(struct gpu_device *device) {
 
 /* ---- waiting ---- */
 
-bool gpu_device_arm(struct gpu_device *device) {
+bool gpu_device_arm(struct gpu_device *device, int64_t until_ns) {
     GPU_ENTER(device);
     if (!device->link) {
         return false;
@@ -659,7 +659,7 @@ bool gpu_device_arm(struct gpu_device *device) {
         return gpu_seat_arm(device);
     }
     if (device->is_ordered) {
-        gpu_ask_before_sleep(device, false);
+        gpu_ask_before_sleep(device, false, until_ns);
     }
     return device->link && device->link->ops->arm(device->link);
 }
@@ -714,7 +714,7 @@ void gpu_device_nap(struct gpu_device *device, int64_t timeout_ns) {
         return;
     }
     if (device->is_ordered) {
-        gpu_ask_before_sleep(device, true);
+        gpu_ask_before_sleep(device, true, INT64_MAX);
     }
     if (!device->link) {
         return;

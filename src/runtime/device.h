@@ -189,19 +189,17 @@ gpulua_status gpu_device_describe(struct gpu_device *device, char **text, struct
 uint32_t gpu_device_poll(struct gpu_device *device);
 
 /* Check mode: nothing is done before it is asked for, so whoever looks whether work is over asks
- * for it: now and then, by the seed, so that it also sees it not being over. No-ops else. */
-void gpu_device_ask(struct gpu_device *device);
+ * for it: now and then, by the seed, so that it also sees it not being over. Who asks waits until
+ * it has been done, which makes its order what it is; but not longer than until then (INT64_MAX: as
+ * long as it takes; looks GPU_LOOK_NS at most). No-ops else. */
+#define GPU_LOOK_NS INT64_C(10000000000)
+void gpu_device_ask(struct gpu_device *device, int64_t until_ns);
 /* Before looking whether it is over; polls. */
 void gpu_op_look(struct gpu_op *op);
 
-/* In check mode who asks the device for something waits until it has been done, which makes its
- * order what it is; but not longer than that, when somebody's time is up (INT64_MAX: as long as it
- * takes, which is so at first). What held before. */
-int64_t gpu_device_be_patient(struct gpu_device *device, int64_t until_ns);
-
 /* For sleeping in the host's own loop: arm, and unless it returned true (something is there: poll
- * now) sleep until gpu_device_poll_fd is readable; then disarm and poll. */
-bool gpu_device_arm(struct gpu_device *device);
+ * now) sleep until gpu_device_poll_fd is readable; then disarm and poll. `until_ns` as above. */
+bool gpu_device_arm(struct gpu_device *device, int64_t until_ns);
 /* Whether it is worth looking for a short while first. */
 bool gpu_device_spins(const struct gpu_device *device);
 void gpu_device_disarm(struct gpu_device *device);

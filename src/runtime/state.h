@@ -414,7 +414,7 @@ struct gpu_device {
     struct gpu_device *all_next, **all_link; /* of the process */
     /* Check mode. */
     uint64_t seed, random;
-    int64_t patient_until_ns; /* gpu_device_be_patient */
+    int64_t patient_until_ns; /* who asks waits no longer */
     bool is_behind;           /* somebody had no patience: it is still at work on what was asked */
     uint64_t unfenced_wait, wait_count;  /* of mutation tests: waits found so far */
     const struct gpu_observer *observer; /* borrowed */
@@ -651,7 +651,7 @@ void gpu_id_pool_finish(struct gpu_id_pool *pool);
 /* ---- ask.c ---- */
 /* Somebody sleeps until something is over: asks for one of the operations that are waited for, or,
  * with `for_any`, for any work if there are none. */
-void gpu_ask_before_sleep(struct gpu_device *device, bool for_any);
+void gpu_ask_before_sleep(struct gpu_device *device, bool for_any, int64_t until_ns);
 /* Waits until the request is answered, so that when that happens is no matter of time. */
 void gpu_ask_answer(struct gpu_op *request);
 /* Waits until the executor has taken what was published. */

@@ -72,17 +72,6 @@ static uint32_t find_number(const struct graph_node *node, unsigned long number)
     return GPU_NODE_NONE;
 }
 
-/* What a library's call is given decides which memory it reaches to, which nobody would check
- * again: so of that only what its signature has names for, and no pointer that was NULL. */
-static bool is_place(const struct graph_body *body, const struct graph_node *node, uint32_t index) {
-    if (!node->kernel || !node->record->u.launch.is_library) {
-        return true;
-    }
-    const struct gpu_param *param = &gpu_kernel_signature(node->kernel)->params[index];
-    return param->name[0] &&
-           (param->kind == GPU_PARAM_SCALAR || body->refs[node->ref_first + index].ref.block);
-}
-
 /* The imaginary part of a library's factor, which comes and goes with it. */
 static bool is_imaginary(const struct graph_node *node, uint32_t index) {
     const char *name = node->kernel && node->record->u.launch.is_library
@@ -90,6 +79,17 @@ static bool is_imaginary(const struct graph_node *node, uint32_t index) {
                            : "";
     size_t bytes = strlen(name);
     return bytes > 3 && strcmp(name + bytes - 3, "_im") == 0;
+}
+
+/* What a library's call is given decides which memory it reaches to, which nobody would check
+ * again: so of that only what its signature has names for, and no pointer that was NULL. */
+static bool is_place(const struct graph_body *body, const struct graph_node *node, uint32_t index) {
+    if (!node->kernel || !node->record->u.launch.is_library) {
+        return true;
+    }
+    const struct gpu_param *param = &gpu_kernel_signature(node->kernel)->params[index];
+    return param->name[0] && !is_imaginary(node, index) &&
+           (param->kind == GPU_PARAM_SCALAR || body->refs[node->ref_first + index].ref.block);
 }
 
 /* Where that of the factor is, if numbers of the call are complex; else `index`. */
@@ -111,7 +111,7 @@ static uint32_t find_param(const struct graph_body *body, const struct graph_nod
     char own[64];
     for (uint32_t i = 0; i < node->ref_count; i++) {
         param_name(node, i, own, sizeof own);
-        if (strcmp(own, name) == 0 && is_place(body, node, i) && !is_imaginary(node, i)) {
+        if (strcmp(own, name) == 0 && is_place(body, node, i)) {
             return i;
         }
     }
@@ -120,9 +120,7 @@ static uint32_t find_param(const struct graph_body *body, const struct graph_nod
     uint32_t place = name[0] >= '1' && name[0] <= '9' && *end == '\0' ? find_number(node, number)
                      : node->kernel ? gpu_signature_find(gpu_kernel_signature(node->kernel), name)
                                     : GPU_NODE_NONE;
-    return place != GPU_NODE_NONE && is_place(body, node, place) && !is_imaginary(node, place)
-               ? place
-               : GPU_NODE_NONE;
+    return place != GPU_NODE_NONE && is_place(body, node, place) ? place : GPU_NODE_NONE;
 }
 
 /* ---- names in order ---- */
@@ -324,7 +322,7 @@ static void list_node(struct list *list, const struct graph_body *body, uint32_t
     }
     for (uint32_t i = 0; i < node->ref_count && !list->is_cut; i++) {
         char param[64], text[200];
-        if (!is_place(body, node, i) || is_imaginary(node, i)) {
+        if (!is_place(body, node, i)) {
             continue;
         }
         param_name(node, i, param, sizeof param);
