@@ -130,7 +130,7 @@ describe("what a task has ended with", function()
         gpu.sleep(100)
         coroutine.yield()
       end)
-      gpu.sleep(0.001)
+      while not child_thread do gpu.sleep(0.001) end -- which a slow machine may reach before the child does
       coroutine.resume(child_thread)
       coroutine.resume(parent_thread)
       gpu.spawn(function() return parent:join() end):join()
