@@ -110,7 +110,7 @@ describe("random pipelines with a fault", function()
     end
     for i = 1, awaited do
       if tasks[i] then
-        tasks[i]:await(20)
+        support.comes_back(20, tasks[i], dev, ("seed %d (%s), await %d of %d"):format(seed, name, i, awaited))
       end
     end
     assert.equal(awaited, resumed, name)

@@ -391,6 +391,42 @@ function support.open_with_pid(opts)
   return dev, nil
 end
 
+--- What each thread of this process and of its children is at, a line each, and what the device counts.
+local function what_goes_on(dev)
+  local pids, lines = { support.pid() }, {}
+  for pid in pairs((support.children())) do
+    pids[#pids + 1] = pid
+  end
+  for _, pid in ipairs(pids) do
+    for thread in lfs.dir("/proc/" .. pid .. "/task") do
+      local function look(file)
+        return (read_all(("/proc/%d/task/%s/%s"):format(pid, thread, file)) or "?"):gsub("%s+$", "")
+      end
+      if thread:find "^%d+$" then
+        lines[#lines + 1] = ("%d/%s %s %s at %s: %s"):format(pid, thread, look "comm",
+          look "status":match "State:%s+(%a)" or "?", look "wchan", look "syscall")
+      end
+    end
+  end
+  for name, value in pairs(dev:stats()) do
+    if value ~= 0 and not name:find "^limit_" then
+      lines[#lines + 1] = name .. " " .. tostring(value)
+    end
+  end
+  return table.concat(lines, "\n  ")
+end
+
+--- Waits for a task of `what`; where it is not over in time, the error says what everybody is at.
+function support.comes_back(seconds, task, dev, what)
+  local results = table.pack(pcall(task.await, task, seconds))
+  if not results[1] and not task:done() then
+    error(("%s: not back within %g s (%s)\n  %s"):format(what, seconds, results[2].message, what_goes_on(dev)), 2)
+  elseif not results[1] then
+    error(results[2], 0)
+  end
+  return table.unpack(results, 2, results.n)
+end
+
 function support.process_is_gone(pid)
   return read_all("/proc/" .. pid .. "/stat") == nil
 end
