@@ -187,6 +187,32 @@ describe("messages", function()
     end
   end)
 
+  it("say that of several kernels of one name a cast chooses", function()
+    local source = [[__global__ void f(int n, float *x) { x[0] = n; }
+      __global__ void f(float by, float *x) { x[0] = by; }]]
+    local only = "extern \"C\" __global__ void k(int *x) { x[0] = 1; }"
+    local mod = dev:compile(source .. only)
+    assert.are.same({ "k" }, mod:kernels())
+    support.raises("InvalidArgument", { "has no kernel 'f'; it has 'k'", "(void (*)(float *))kernel" },
+      function() return mod.f end)
+    support.raises("InvalidArgument", "defines no kernel", dev.compile, dev, source)
+    local cast = "(void (*)(float, float *))f"
+    local buffer <close> = dev:buffer("f32", 1)
+    dev:compile(source, { names = cast })[cast]:launch(1, 2.5, buffer)
+    assert.are.same({ 2.5 }, buffer:read())
+  end)
+
+  it("list what a module has where a name is not among it", function()
+    local source = [[__device__ int counter; __constant__ float weights[4];
+      extern "C" __global__ void kernels(int *x) { x[0] = counter; }]]
+    local mod = dev:compile(source, { name = "a.cu" })
+    support.raises("InvalidArgument", "a.cu has no variable 'count'; it has 'counter', 'weights'",
+      mod.global, mod, "count")
+    local err = support.raises("InvalidArgument", "a.cu has no kernel 'kern'; it has 'kernels'",
+      function() return mod.kern end)
+    assert.is_nil(err.message:find("template", 1, true), err.message)
+  end)
+
   it("come before a pool has recorded any of several buffers", function()
     local pool <close> = dev:pool()
     support.raises("InvalidArgument", "argument 2 of record", pool.record, pool, x, 1)

@@ -138,6 +138,12 @@ describe("compile", function()
     for option, wrong in pairs { names = 5, include = { 5 }, flags = { "a\nb" } } do
       support.raises("InvalidArgument", option, dev.compile, dev, source, { [option] = wrong })
     end
+    for wrong, said in pairs { ["FIVE=5"] = "'FIVE=5' is no flag", ["-I"] = "'-I' is no flag", [""] = "'' is no flag",
+      ["-O3 -DFIVE=5"] = "more than one" } do
+      support.raises("InvalidArgument", { "flags of compile", said }, dev.compile, dev, source, { flags = { wrong } })
+    end
+    assert.equal(3, value_of('extern "C" __global__ void value(int *x) { x[0] = FIVE; }',
+      { flags = { "-DFIVE=(3 -1 + 1)" } }))
     support.raises("InvalidArgument", "flagz", dev.compile, dev, source, { flagz = {} })
     support.raises("InvalidArgument", "options", dev.compile, dev, source, 5)
     support.raises("InvalidArgument", "name", dev.compile, dev, source, { name = 5 })

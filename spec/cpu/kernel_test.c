@@ -441,8 +441,6 @@ static void description_tests(struct program *p) {
         "kernel nameless p1: i32, p2: inout f32*\n",
         "kernel nothing\n",
         "kernel outer::inner::scale<float> x: inout f32*, by: f32, n: i32\n",
-        "kernel overloaded x: inout i32*\n",
-        "kernel overloaded x: inout f32*, unused: i32\n",
         "global outer::inner::weights f32 6 const\n",
         "global outer::inner::counter i32 1 mutable\n",
         "global quads f32x4 3 mutable\n",

@@ -32,6 +32,24 @@ static void check_line(lua_State *L, const char *what) {
     }
 }
 
+/* One flag at the top: a value that a blank parts from its flag, or a second flag behind a blank,
+ * would mean another thing to each compiler. */
+static void check_flag(lua_State *L) {
+    const char *flag = lua_tostring(L, -1);
+    size_t length = strlen(flag);
+    const char *next = strstr(flag, " -");
+    if ((flag[0] != '-' && flag[0] != '@') || (length == 2 && strchr("DUI", flag[1]))) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "flags of compile: '%s' is no flag: a flag and its value are one string "
+                     "(\"-IFOLDER\", \"-DNAME=1\", \"--pre-include=FILE\")",
+                     flag);
+    }
+    if (next && next < flag + strcspn(flag, "=\"'")) {
+        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
+                     "flags of compile: '%s' is more than one: flags are a list of strings", flag);
+    }
+}
+
 /* The list of strings in field `field` of the options at 3, as lines "word text", into the list of
  * lines at 4. */
 static void add_list(lua_State *L, const char *field, const char *word) {
@@ -55,6 +73,9 @@ static void add_list(lua_State *L, const char *field, const char *word) {
                          luaL_typename(L, -1));
         }
         check_line(L, field);
+        if (strcmp(word, "flag") == 0) {
+            check_flag(L);
+        }
         lua_pushfstring(L, "%s %s\n", word, lua_tostring(L, -1));
         lua_rawseti(L, 4, (lua_Integer)lua_rawlen(L, 4) + 1);
         lua_pop(L, 1);

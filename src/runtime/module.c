@@ -2,6 +2,7 @@
 #include "runtime/module.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -450,20 +451,54 @@ static const char *find_signature(const struct gpu_module *module, const char *n
     return NULL;
 }
 
+static bool is_name_character(char c) {
+    return isalnum((unsigned char)c) || c == '_';
+}
+
+/* Does the source say a word that the name, "ns::name<float>", may be of? */
+static bool is_in_source(const struct gpu_module *module, const char *name) {
+    size_t length = strcspn(name, "<");
+    const char *scope = memrchr(name, ':', length);
+    const char *word = scope ? scope + 1 : name;
+    length -= (size_t)(word - name);
+    const char *text = length > 0 ? module->recipe->text : NULL;
+    for (const char *at = text; at && (at = memmem(at, strlen(at), word, length)); at += length) {
+        if (!(at > text && is_name_character(at[-1])) && !is_name_character(at[length])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* "; it has 'a', 'b'", or nothing; in `list`, cut at its end. */
+static void add_name(char *list, size_t list_bytes, const char *name) {
+    size_t used = strlen(list);
+    snprintf(list + used, list_bytes - used, "%s'%s'", used ? ", " : "; it has ", name);
+}
+
 static gpulua_status no_such_kernel(const struct gpu_module *module, const char *name,
                                     struct gpu_error *error) {
     char list[600] = "";
-    size_t used = 0;
-    for (uint32_t i = 0; i < module->kernel_count && used < sizeof list; i++) {
-        int length = snprintf(list + used, sizeof list - used, "%s'%s'", i ? ", " : "",
-                              module->kernels[i].name);
-        used += length > 0 ? (size_t)length : 0;
+    for (uint32_t i = 0; i < module->kernel_count; i++) {
+        add_name(list, sizeof list, module->kernels[i].name);
     }
-    return gpu_error_set(
-        error, GPULUA_INVALID_ARGUMENT, "%s has no kernel '%s'%s%s", module->name, name,
-        list[0] ? "; it has "
-                : "; it has none (of templates `names` of compile says which: \"kernel<float>\")",
-        list);
+    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "%s has no kernel '%s'%s%s", module->name,
+                         name, list[0] ? list : "; it has none",
+                         is_in_source(module, name)
+                             ? " (which one of a template, or of several of one name, "
+                               "`names` of compile says: \"kernel<float>\", "
+                               "\"(void (*)(float *))kernel\")"
+                             : "");
+}
+
+static gpulua_status no_such_global(const struct gpu_module *module, const char *name,
+                                    struct gpu_error *error) {
+    char list[600] = "";
+    for (uint32_t i = 0; i < module->global_count; i++) {
+        add_name(list, sizeof list, module->globals[i].name);
+    }
+    return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "%s has no variable '%s'%s", module->name,
+                         name, list[0] ? list : "; it has none");
 }
 
 /* What the driver says of the parameters has the last word on counts and sizes. */
@@ -794,7 +829,7 @@ gpulua_status gpu_module_global(struct gpu_module *module, const char *name,
     record->length_bytes = ((uint32_t)(sizeof *record + name_bytes) + 15u) & ~15u;
     status = gpu_request_wait(device, record, "global", on_global, &facts, error);
     if (status) {
-        return status;
+        return status == GPULUA_INVALID_ARGUMENT ? no_such_global(module, name, error) : status;
     }
     struct gpu_block *made =
         gpu_block_create_external(device, gpu_wire_address(slab, 0), facts.bytes, name);

@@ -205,16 +205,21 @@ static gpulua_status code_keep(const struct job *job, const struct text *text, c
 }
 
 static gpulua_status nothing_found(struct job *job) {
-    bool has_template = false;
+    bool has_template = false, has_kernel = false; /* of several of one name, then */
     for (size_t i = 0; i < job->rewritten.kernel_count; i++) {
-        has_template = has_template || job->rewritten.kernels[i].is_template;
+        const struct cpu_source_kernel *kernel = &job->rewritten.kernels[i];
+        has_template = has_template || kernel->is_template;
+        has_kernel = has_kernel || (kernel->is_definition && !kernel->is_template);
     }
     return gpu_backend_fail(
         job->error, GPULUA_INVALID_ARGUMENT, 0,
         "'%.256s' defines no kernel (a function that is __global__) and no variable in device "
-        "memory%s",
+        "memory%s%s",
         job->source->name,
-        has_template ? ": of a template, name the instances that you want (\"f<float>\")" : "");
+        has_template ? ": of a template, name the instances that you want (\"f<float>\")" : "",
+        has_kernel ? ": of several of one name, name the ones that you want (\"(void (*)(float "
+                     "*))f\")"
+                   : "");
 }
 
 /* Preprocessed text to an image. */

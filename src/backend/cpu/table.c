@@ -70,14 +70,15 @@ static void expression_add(struct text *text, const char *expression, bool is_re
                     is_empty ? "" : ", ", is_empty ? strchr(first, ')') : params);
 }
 
+/* Is that the name of one kernel? Of several, and of a template, it takes an expression to say
+ * which; NVRTC has them so, too. */
 static bool is_listed(const struct cpu_source *source, const char *name) {
+    size_t count = 0;
     for (size_t i = 0; i < source->kernel_count; i++) {
         const struct cpu_source_kernel *kernel = &source->kernels[i];
-        if (!kernel->is_template && kernel->is_definition && strcmp(kernel->name, name) == 0) {
-            return true;
-        }
+        count += !kernel->is_template && kernel->is_definition && strcmp(kernel->name, name) == 0;
     }
-    return false;
+    return count == 1;
 }
 
 /* Messages about an expression then begin with SOURCE: name 'EXPRESSION', as those of NVRTC. */
@@ -135,7 +136,7 @@ size_t gpu_cpu_table_add(struct job *job, struct text *text) {
                           "\"\nstatic const cpu_kernel_table gpulua_kernels[] = {");
     for (size_t i = 0; i < source->kernel_count; i++) {
         const struct cpu_source_kernel *kernel = &source->kernels[i];
-        if (kernel->is_template || !kernel->is_definition) {
+        if (kernel->is_template || !kernel->is_definition || !is_listed(source, kernel->name)) {
             continue;
         }
         size_t prefix = strlen(kernel->name);

@@ -443,10 +443,10 @@ function device:close() end
 ---Options of `device:compile`.
 ---@class gpulua.compile_options
 ---@field name? string For messages, instead of the script's file and line.
----@field names? string|string[] Instances of templates, as "scale<float>", that are to be kernels.
+---@field names? string|string[] More kernels: "scale<float>" of a template, "(void (*)(float *))f" of several f.
 ---@field defines? table<string, string|number|boolean> Macros, "NAME" or "NAME(x)"; true is 1, false leaves it out.
 ---@field include? string|string[] Folders for headers.
----@field flags? string|string[] Further options of the compiler.
+---@field flags? string|string[] Further options of the compiler, each with its value: "-DN=1", not "-D", "N=1".
 ---@field keep? string Leaves KEEP.ptx and KEEP.cubin, or the CPU device's KEEP.cpp and KEEP.so; cached or not.
 
 ---Options of `device:load`.

@@ -9,7 +9,7 @@
 #ifndef GPULUA_ABI_H
 #define GPULUA_ABI_H
 
-#define CPU_ABI_VERSION 3u
+#define CPU_ABI_VERSION 4u
 #define CPU_REGION_BYTES (1ul << 29)
 
 /* One thread of a block that runs on a stack of its own. */
