@@ -650,6 +650,38 @@ describe("CUDA C", function()
     assert.are.same({ 0x1.fffffep127, 0x1p-126, 0x1p-23, 0x1.fffffffffffffp1023, 0x1p-52 }, values)
   end)
 
+  it("complex numbers under the toolkit's names", function()
+    local given = { { 1, 10 }, { 2, 10 }, { 3, 10 }, { 4, 10 }, { 0, 0 }, { 6, 10 } }
+    local x <close> = dev:upload("c64", given)
+    given[7] = { 3e200, 4e200 }
+    local y <close> = dev:upload("c128", given)
+    launch([[
+      #include <cuComplex.h>
+      extern "C" __global__ void complex(cuFloatComplex *x, cuDoubleComplex *y, cuComplex by) {
+        cuDoubleComplex d = cuComplexFloatToDouble(by), e;
+        x[0] = cuCaddf(x[0], by), y[0] = cuCadd(y[0], d);
+        x[1] = cuCmulf(x[1], by), y[1] = cuCmul(y[1], d);
+        x[2] = cuCdivf(x[2], by), y[2] = cuCdiv(y[2], d);
+        x[3] = cuConjf(cuCsubf(x[3], by)), y[3] = cuConj(cuCsub(y[3], d));
+        x[4] = make_cuComplex(cuCabsf(by), cuCrealf(by) - cuCimagf(by));
+        y[4] = make_cuDoubleComplex(cuCabs(d), cuCreal(d) - cuCimag(d));
+        x[5] = cuCfmaf(x[5], make_cuFloatComplex(by.x, by.y), by), y[5] = cuCfma(y[5], d, d);
+        e = cuCdiv(y[6], y[6]);
+        x[0].x += cuComplexDoubleToFloat(e).x, y[6] = make_cuDoubleComplex(cuCabs(y[6]), cuCdivf(by, by).x);
+      }]], support.one, x, y, { 3, 4 })
+    local wanted = { { 4, 14 }, { -34, 38 }, { 1.96, 0.72 }, { 1, -6 }, { 5, -1 }, { -19, 58 } }
+    local singles, doubles = x:read(), y:read()
+    singles[1][1] = singles[1][1] - 1 -- the quotient of large numbers
+    for i, z in ipairs(wanted) do
+      for part = 1, 2 do
+        assert.near(z[part], singles[i][part], 1e-6)
+        assert.near(z[part], doubles[i][part], 1e-15)
+      end
+    end
+    assert.near(5e200, doubles[7][1], 1e186)
+    assert.near(1, doubles[7][2], 1e-6)
+  end)
+
   it("an assert that holds", function()
     local out <close> = zeros("i32", 1)
     launch([[

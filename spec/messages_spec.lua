@@ -202,6 +202,18 @@ describe("messages", function()
     assert.are.same({ 2.5 }, buffer:read())
   end)
 
+  it("say which headers the CPU device has not got", function()
+    if support.is_gpu() then
+      pending "NVRTC says what it says"
+    end
+    local included = '#include <cub/cub.cuh>\nextern "C" __global__ void k(int *x) { x[0] = 1; }'
+    support.raises("CompileFailed", { "cub/cub.cuh", "CUB, cuRAND and their kin are not on the CPU device" },
+      dev.compile, dev, included)
+    local err = support.raises("CompileFailed", "nobody", dev.compile, dev,
+      'extern "C" __global__ void k(int *x) { x[0] = nobody; }')
+    assert.is_nil(err.message:find("CUB", 1, true), err.message)
+  end)
+
   it("list what a module has where a name is not among it", function()
     local source = [[__device__ int counter; __constant__ float weights[4];
       extern "C" __global__ void kernels(int *x) { x[0] = counter; }]]

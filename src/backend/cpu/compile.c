@@ -29,7 +29,24 @@ gpulua_status gpu_cpu_out_of_memory(struct job *job) {
                             job->source->name);
 }
 
+/* Takes the log. */
+static char *header_note_add(char *log) {
+    if (log == NULL || (strstr(log, ": No such file or directory") == NULL && /* gcc */
+                        strstr(log, "' file not found") == NULL /* clang */)) {
+        return log;
+    }
+    struct text text = {0};
+    gpu_text_format(
+        &text,
+        "%s%snote: headers of the C++ library, CUB, cuRAND and their kin are not on the CPU "
+        "device (docs/limits.md); folders with your own go into `include`\n",
+        log, log[0] != '\0' && log[strlen(log) - 1] != '\n' ? "\n" : "");
+    free(log);
+    return gpu_text_take(&text);
+}
+
 gpulua_status gpu_cpu_compile_failed(struct job *job, char *log) {
+    log = header_note_add(log);
     if (log == NULL) {
         return gpu_cpu_out_of_memory(job);
     }
