@@ -773,7 +773,7 @@ describe("a launch of a graph", function()
       pending(unfenced.message)
     end
     local kernels = unfenced:compile(support.spin_source)
-    local ticks = support.ticks(dev, 0.05)
+    local ticks = support.ticks(dev, 0.2)
     local x, y = support.zeros(unfenced, "i32", 1), support.zeros(unfenced, "i32", 1)
     local early, late = unfenced:buffer("i32", 1), unfenced:buffer("i32", 1)
     local one, two = unfenced:stream {}, unfenced:stream {}
