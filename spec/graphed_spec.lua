@@ -29,6 +29,31 @@ describe("a graphed function", function()
     assert.truthy(tostring(fast):find("gpulua.graphed on", 1, true))
   end)
 
+  it("is captured anew where somebody has closed its graph, and counts on", function()
+    local x, y = buffer(1), buffer(0)
+    local runs = 0
+    local fast <close> = dev:graphed(function(by)
+      runs = runs + 1
+      add:launch(n, x, y, n, by)
+    end)
+    for _ = 1, 3 do fast(1) end
+    local before <const> = runs
+    local graph <const> = fast:graph()
+    graph:close()
+    assert.truthy(tostring(fast):find("graph (closed)", 1, true))
+    local text, counts = fast:explain()
+    assert.is_nil(text:find("was closed", 1, true))
+    assert.equal(3, counts.calls)
+    for _ = 1, 3 do fast(1) end
+    fast(2)
+    assert.are.same({ 8, 8 }, y:read(1, 2))
+    assert.truthy(runs > before and fast:graph() ~= graph)
+    text, counts = fast:explain()
+    assert.truthy(text:find("captured, because its graph was closed: 1 nodes, 0 edges", 1, true), text)
+    assert.equal(7, counts.calls)
+    assert.equal(2, counts.captures)
+  end)
+
   it("is not warm when its first call has failed", function()
     local x = dev:buffer("f32", n):fill(1)
     local fast <close> = dev:graphed(function(k)

@@ -130,6 +130,7 @@ local kinds = {
   checked = "run to see that it does the same",
   eager = "run as it is, warm-up %d of %d",
   first = "captured: %d nodes, %d edges",
+  closed = "captured, because its graph was closed: %d nodes, %d edges",
   anew = "captured anew, because %s: %s",
   patched = "%d nodes patched, because %s: first %s",
   same = "nothing to patch, though %s",
@@ -233,8 +234,9 @@ local function capture_first(self, call, ...)
   self[RESULTS] = results_from(self, core.capture_spawn(capture, body_of(self), ...))
   check_open(self)
   self.made = capture:finish()
+  replays_of(self, self.replays) -- of the graph before it
+  note(self, call, self.captures == 0 and "first" or "closed", self.made:nodes())
   self.captures = self.captures + 1
-  note(self, call, "first", self.made:nodes())
 end
 
 -- `why`: nil in check mode, when f has to do the same as before.
@@ -267,10 +269,16 @@ local function run_again(self, ...)
   end
   check_open(self)
   -- What f returned belongs to who called, who may have freed it; and a device that came up again has it no more.
-  local gone <const> = self.made and core.graphed_gone(self.made)
-  if gone then
-    forget(self)
-    self.gone = gone
+  if self.made then
+    local gone <const>, is_closed <const> = core.graphed_gone(self.made)
+    if gone then
+      forget(self)
+      self.gone = gone
+    end
+    if is_closed then -- by who asked for it
+      self.replays = replays_of(self)
+      self.made = nil
+    end
   end
   if self.broken and self[KNOWN] and is_same(self[KNOWN], self[UPVALUES], self[FUNCTION], ...) then
     core.raise("InvalidArgument", self.broken, refresh_hint)

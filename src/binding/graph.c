@@ -468,11 +468,14 @@ static struct gpu_graph *open_graph(lua_State *L, const struct graph_handle *han
     return handle->graph;
 }
 
-struct graph_handle *gpu_lua_check_graph_handle(lua_State *L, struct gpulua *g, int index) {
+struct graph_handle *gpu_lua_graph_handle(lua_State *L, struct gpulua *g, int index) {
     struct graph_handle *handle = gpu_lua_test_tagged(L, g, index, GPU_LUA_KIND_GRAPH);
-    if (!handle) {
-        handle = gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH); /* which says what it is */
-    }
+    return handle ? handle /* else that says what it is */
+                  : gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH);
+}
+
+struct graph_handle *gpu_lua_check_graph_handle(lua_State *L, struct gpulua *g, int index) {
+    struct graph_handle *handle = gpu_lua_graph_handle(L, g, index);
     (void)open_graph(L, handle);
     return handle;
 }

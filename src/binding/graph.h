@@ -24,7 +24,8 @@ struct graph_handle {
     struct graphed_last *last;
 };
 
-/* The handle at `index`, and its graph; raise Closed. */
+/* The handle at `index`, which may be closed; the same, and its graph; those raise Closed. */
+struct graph_handle *gpu_lua_graph_handle(lua_State *L, struct gpulua *g, int index);
 struct graph_handle *gpu_lua_check_graph_handle(lua_State *L, struct gpulua *g, int index);
 struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index);
 /* Takes the capture out of the handle at index 1: the caller's task belongs to it no more. Raises

@@ -147,16 +147,21 @@ int gpu_lua_graphed_keep(lua_State *L) {
     return 0;
 }
 
-/* core.graphed_gone(graph) -> what memory is gone that it was captured with; nil: none */
+/* core.graphed_gone(graph) -> what memory is gone that it was captured with; nil: none; is it
+ * closed itself? */
 int gpu_lua_graphed_gone(lua_State *L) {
     struct gpu_error error;
-    if (gpu_graph_check(gpu_lua_check_graph(L, GPU_LUA(L), 1), &error) == GPULUA_OK) {
+    const struct graph_handle *handle = gpu_lua_graph_handle(L, GPU_LUA(L), 1);
+    if (!handle->graph) {
+        lua_pushliteral(L, "its graph was closed");
+    } else if (gpu_graph_check(handle->graph, &error) == GPULUA_OK) {
         lua_pushnil(L);
-        return 1;
+    } else {
+        lua_pushstring(L, error.message);
+        gpu_error_finish(&error);
     }
-    lua_pushstring(L, error.message);
-    gpu_error_finish(&error);
-    return 1;
+    lua_pushboolean(L, !handle->graph);
+    return 2;
 }
 
 /* core.graphed_replays(graph, more) -> how many calls were replays, with so many more; also when it
@@ -256,8 +261,8 @@ static int graphed_call(lua_State *L) {
     bool has_results = false;
     if (lua_istable(L, 1) && lua_rawgeti(L, 1, GRAPHED_GRAPH) == LUA_TUSERDATA) {
         luaL_checkstack(L, LUA_MINSTACK, "too many arguments");
-        handle = gpu_lua_check_graph_handle(L, g, graph);
-        if (!gpu_lua_is_captured(g, gpu_graph_device(handle->graph)) &&
+        handle = gpu_lua_graph_handle(L, g, graph);
+        if (handle->graph && !gpu_lua_is_captured(g, gpu_graph_device(handle->graph)) &&
             is_replay(L, g, handle->last, gpu_lua_call(L, &g->caller), count)) {
             has_results = lua_rawgeti(L, 1, GRAPHED_RESULTS) == LUA_TTABLE;
             int results = lua_gettop(L);

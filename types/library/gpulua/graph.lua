@@ -340,7 +340,7 @@ local graphed = {}
 ---@return gpulua.graphed graphed The same one.
 function graphed:refresh() end
 
----Its graph; nil: it has not been captured yet.
+---Its graph; nil: it has not been captured yet. Where you close it, the next call captures anew.
 ---
 ---Waits: no.
 ---
