@@ -261,6 +261,24 @@ describe("bad input", function()
       end
     end)
 
+    it("of memory say where it was made, for it need not have a label", function()
+      local line = debug.getinfo(1, "l").currentline
+      local x, y = dev:buffer("f32", 4):fill(1), dev:buffer("f32", 4)
+      local made = ("%%(allocation %%d+, made at [^,]*errors_spec.lua:%d%%)"):format(line + 1)
+      local labelled = dev:buffer("f32", 4, { label = "weights" })
+      local graph <close> = dev:capture(function() y:copy(x) end)
+      local pool <close> = dev:pool():seal()
+      assert.truthy(refused("PoolSealed", {}, function() pool:record(x) end).message:find(made))
+      x:free()
+      labelled:free()
+      for _, use in ipairs { function() graph:launch() end, function() x:read() end, function() y:copy(x) end } do
+        local err = refused("UseAfterFree", {}, use)
+        assert.truthy(err.message:find(made), err.message)
+      end
+      local err = refused("UseAfterFree", {}, function() labelled:read() end)
+      assert.truthy(err.message:find("%(allocation %d+ 'weights', made at [^,]*errors_spec.lua:%d+%) was freed"))
+    end)
+
     it("cannot be changed by accident into something without a code", function()
       local err = support.raises("InvalidArgument", {}, dev.buffer, dev, "f31", 4)
       assert.is_nil(err.no_such_field)

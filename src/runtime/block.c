@@ -648,7 +648,17 @@ gpulua_status gpu_block_settle(struct gpu_block *block, struct gpu_error *error)
 
 /* ---- questions ---- */
 
-#define PLACE_BYTES 112u
+const char *gpu_block_name(const struct gpu_block *block, char *text) {
+    const char *quote = block->label[0] ? "'" : "";
+    int length = snprintf(text, GPU_BLOCK_NAME_BYTES, "allocation %llu%s%s%s%s",
+                          (unsigned long long)block->number, block->label[0] ? " " : "", quote,
+                          block->label, quote);
+    if (block->site.source) {
+        snprintf(text + length, GPU_BLOCK_NAME_BYTES - (size_t)length, ", made at %.80s:%d",
+                 block->site.source, block->site.line);
+    }
+    return text;
+}
 
 gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device, const char *what,
                             struct gpu_error *error) {
@@ -661,24 +671,17 @@ gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device
     if (status) {
         return status;
     }
+    char name[GPU_BLOCK_NAME_BYTES];
     if (block->epoch != block->device->epoch) {
-        char place[PLACE_BYTES] = "";
-        if (block->site.source) {
-            snprintf(place, sizeof place, ", made at %.80s:%d", block->site.source,
-                     block->site.line);
-        }
-        return gpu_error_set(
-            error, GPULUA_STALE,
-            "%s: the memory (allocation %llu%s%s%s%s) was lost with the device: it "
-            "is of epoch %llu, device %s is in epoch %llu",
-            what, (unsigned long long)block->number, block->label[0] ? " '" : "", block->label,
-            block->label[0] ? "'" : "", place, (unsigned long long)block->epoch,
-            block->device->name, (unsigned long long)block->device->epoch);
+        return gpu_error_set(error, GPULUA_STALE,
+                             "%s: the memory (%s) was lost with the device: it is of epoch %llu, "
+                             "device %s is in epoch %llu",
+                             what, gpu_block_name(block, name), (unsigned long long)block->epoch,
+                             block->device->name, (unsigned long long)block->device->epoch);
     }
     if (block->is_freed) {
-        return gpu_error_set(
-            error, GPULUA_USE_AFTER_FREE, "%s: the memory (allocation %llu%s%s) was freed", what,
-            (unsigned long long)block->number, block->label[0] ? ", " : "", block->label);
+        return gpu_error_set(error, GPULUA_USE_AFTER_FREE, "%s: the memory (%s) was freed", what,
+                             gpu_block_name(block, name));
     }
     if (device && block->device != device) {
         return gpu_error_set(

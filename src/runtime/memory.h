@@ -101,6 +101,11 @@ void gpu_block_free(struct gpu_block *block);
 /* Where the script is about to close or free it: for check mode, which names that line. */
 void gpu_block_ends_at(struct gpu_block *block, const struct gpu_site *site);
 
+/* "allocation 8 'x', made at main.lua:3", as far as it is known, into `text`, which is given back.
+ */
+#define GPU_BLOCK_NAME_BYTES 192u
+const char *gpu_block_name(const struct gpu_block *block, char *text);
+
 /* In this order: closed ref, closed device, lost device, earlier epoch, freed block. `what` names
  * the argument: "argument 2 (x) of kernel 'saxpy'". `device`: the device it must belong to, or
  * NULL. */

@@ -118,12 +118,14 @@ gpulua_status gpu_pool_check_open(const struct gpu_pool *pool, const char *what,
                          (unsigned long long)pool->number, what);
 }
 
-#define NAME_BYTES 80u
-
-static const char *name_of(const struct gpu_block *block, char *text) {
-    snprintf(text, NAME_BYTES, "allocation %llu%s%s", (unsigned long long)block->number,
-             block->label[0] ? ", " : "", block->label);
-    return text;
+static gpulua_status check_open_for(const struct gpu_pool *pool, const struct gpu_block *block,
+                                    struct gpu_error *error) {
+    if (!pool->is_sealed) {
+        return GPULUA_OK; /* without words for it */
+    }
+    char name[GPU_BLOCK_NAME_BYTES], what[GPU_BLOCK_NAME_BYTES + 16];
+    snprintf(what, sizeof what, "a buffer (%s)", gpu_block_name(block, name));
+    return gpu_pool_check_open(pool, what, error);
 }
 
 gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block, uint64_t capture,
@@ -137,15 +139,16 @@ gpulua_status gpu_pool_add(struct gpu_pool *pool, struct gpu_block *block, uint6
         entry->capture = entry->capture == capture ? capture : 0;
         return GPULUA_OK;
     }
-    char name[NAME_BYTES];
-    gpulua_status status = gpu_pool_check_open(pool, name_of(block, name), error);
+    gpulua_status status = check_open_for(pool, block, error);
     if (status) {
         return status;
     }
     uint32_t *number = gpu_index_make(&pool->index, block);
     if (!number || !gpu_graph_grow((void **)&pool->entries, &pool->capacity, pool->count,
                                    sizeof *pool->entries)) {
-        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to register %s", name);
+        return gpu_error_set(error, GPULUA_OUT_OF_MEMORY,
+                             "no host memory to register allocation %llu",
+                             (unsigned long long)block->number);
     }
     *number = pool->count;
     pool->entries[pool->count++] =
@@ -230,8 +233,7 @@ gpulua_status gpu_pool_check(struct gpu_pool *pool, const struct gpu_ref *ref,
     }
     bool is_new = status == GPULUA_OK && ref->block->byte_count > 0 &&
                   gpu_index_find(&pool->index, ref->block) == GPU_NODE_NONE;
-    char name[NAME_BYTES];
-    return is_new ? gpu_pool_check_open(pool, name_of(ref->block, name), error) : status;
+    return is_new ? check_open_for(pool, ref->block, error) : status;
 }
 
 gpulua_status gpu_pool_record(struct gpu_pool *pool, const struct gpu_ref *ref,

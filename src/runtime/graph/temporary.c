@@ -94,11 +94,11 @@ gpulua_status gpu_temporary_settle(struct gpu_block *block, const struct gpu_cap
         }
         return status;
     }
+    char name[GPU_BLOCK_NAME_BYTES];
     return gpu_error_set(error, GPULUA_USE_AFTER_FREE,
-                         "%s: the buffer (allocation %llu%s%s) was made for the nodes of a graph, "
-                         "and its memory is theirs since: make it outside of what is captured",
-                         what, (unsigned long long)block->number, block->label[0] ? ", " : "",
-                         block->label);
+                         "%s: the buffer (%s) was made for the nodes of a graph, and its memory is "
+                         "theirs since: make it outside of what is captured",
+                         what, gpu_block_name(block, name));
 }
 
 /* In bodies of conditional nodes addresses stay what they were when they were captured. */
