@@ -146,9 +146,9 @@ static void on_moved(void *user) {
     }
 }
 
-static void on_failed(void *user, uint32_t stream, uint64_t seq, gpulua_status status,
-                      const char *text) {
-    (void)user, (void)stream, (void)seq, (void)status;
+static void on_failed(void *user, uint32_t stream, uint64_t seq, uint32_t node,
+                      gpulua_status status, const char *text) {
+    (void)user, (void)stream, (void)seq, (void)node, (void)status;
     fprintf(stderr, "%s\n", text);
 }
 

@@ -33,9 +33,9 @@ static void fail(const char *what, const char *why) {
 
 /* ---- the backend alone ---- */
 
-static void no_failure(void *user, uint32_t stream, uint64_t seq, gpulua_status status,
-                       const char *text) {
-    (void)user, (void)stream, (void)seq, (void)status;
+static void no_failure(void *user, uint32_t stream, uint64_t seq, uint32_t node,
+                       gpulua_status status, const char *text) {
+    (void)user, (void)stream, (void)seq, (void)node, (void)status;
     fail("launch", text);
 }
 static void no_log(void *user, const char *line) {

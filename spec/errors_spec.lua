@@ -287,6 +287,56 @@ describe("bad input", function()
   end)
 
   describe("kernels", function()
+    it("of a graph that fail say where they were captured, in bodies and behind an update, too", function()
+      if support.is_gpu() then
+        pending "a failed assert ends the device there"
+      end
+      local must = dev:compile((require "spec.graph_kernels")).must
+      local good <close> = dev:buffer("i32", 4)
+      local bad <close> = dev:buffer("i32", 4)
+      local cond <close> = dev:buffer("i32", 1)
+      local line = debug.getinfo(1, "l").currentline
+      local function pair()
+        must:launch(4, good, 4)
+        must:launch(4, bad, 4) -- line + 3
+      end
+      local function two_in_a_body()
+        good:fill(5)
+        gpu.graph.if_(cond, function()
+          must:launch(4, bad, 4) -- line + 8
+        end, function()
+          must:launch(4, good, 4)
+        end)
+        must:launch(4, bad, 4) -- line + 12
+      end
+      local function fails_at(graph, of_line, condition)
+        good:fill(1)
+        bad:fill(-1)
+        cond:fill(condition or 0)
+        dev:synchronize()
+        local err = support.raises("KernelFailed", { "kernel 'must'" }, function() graph:launch():await() end)
+        local place = ("; captured at [^\n]*errors_spec.lua:%d$"):format(line + of_line)
+        assert.truthy(err.message:find(place), err.message)
+      end
+      local graph <close> = dev:capture(pair)
+      fails_at(graph, 3)
+      local bodies <close> = dev:capture(two_in_a_body)
+      fails_at(bodies, 8, 1)
+      fails_at(bodies, 12, 0)
+      local turned = debug.getinfo(1, "l").currentline - line
+      graph:update(function()
+        must:launch(4, bad, 4) -- turned + 2
+        must:launch(4, good, 4)
+      end)
+      fails_at(graph, turned + 2)
+      good:fill(1)
+      bad:fill(-1)
+      local op = graph:launch()
+      graph:close() -- then nobody knows any more
+      support.raises("KernelFailed", { "kernel 'must'" }, op.await, op)
+      support.works(dev)
+    end)
+
     it("that do not compile", function()
       local err = refused("CompileFailed", {}, function()
         dev:compile("__global__ void f(int *x) {\n  x[0] = nothing_such;\n}", { name = "bad.cu" })

@@ -67,7 +67,7 @@ static void *image;
 static size_t image_bytes;
 
 static _Atomic uint32_t failures, runs;
-static uint32_t failed_stream;
+static uint32_t failed_stream, failed_node;
 static uint64_t failed_seq, failed_word;
 static gpulua_status failed_status;
 
@@ -76,10 +76,11 @@ static void on_moved(void *user) {
     sem_post(&moved);
 }
 
-static void on_failed(void *user, uint32_t stream, uint64_t seq, gpulua_status status,
-                      const char *message) {
+static void on_failed(void *user, uint32_t stream, uint64_t seq, uint32_t node,
+                      gpulua_status status, const char *message) {
     (void)user, (void)message;
     failed_status = status;
+    failed_node = node;
     failed_stream = stream;
     failed_seq = seq;
     failed_word = stream < STREAMS ? atomic_load(&lanes[stream].word) : UINT64_MAX;
@@ -536,6 +537,7 @@ static void failing(void) {
               good && atomic_load(&failures) == before + 1 && failed_stream == 1 &&
                   failed_seq == lanes[1].seq && failed_word < lanes[1].seq,
               "nodes that fail: told once, as the launch, before its word");
+    tap_check(&tap, failed_node == 2 || failed_node == 3, "which of them is told, from 1");
     tap_check(&tap, memory->done[0] == 2 && memory->done[3] == 1,
               "what depends on them is not run");
     memory->fails = 0;

@@ -31,9 +31,9 @@ static void on_moved(void *user) {
     sem_post(&moved);
 }
 
-static void on_failed(void *user, uint32_t stream, uint64_t seq, gpulua_status status,
-                      const char *message) {
-    (void)user, (void)stream, (void)seq, (void)status, (void)message;
+static void on_failed(void *user, uint32_t stream, uint64_t seq, uint32_t node,
+                      gpulua_status status, const char *message) {
+    (void)user, (void)stream, (void)seq, (void)node, (void)status, (void)message;
     atomic_fetch_add(&failures, 1);
 }
 

@@ -53,8 +53,9 @@ struct backend_touched {
 struct backend_sink {
     void *user;
     /* Work (stream slot, seq) failed. `status` is KERNEL_FAILED for an assert, DEVICE_LOST for what
-     * ends the device. */
-    void (*failed)(void *user, uint32_t stream, uint64_t seq, gpulua_status status,
+     * ends the device. `node`: of a graph, in which of its nodes, counted as for `timed`; else 0.
+     */
+    void (*failed)(void *user, uint32_t stream, uint64_t seq, uint32_t node, gpulua_status status,
                    const char *text);
     /* The device is lost, told on whatever thread that is found out; once is enough. */
     void (*lost)(void *user, int32_t driver_code, const char *text);

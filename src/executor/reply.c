@@ -183,8 +183,9 @@ void gpu_executor_answer_error(struct wire_executor *executor, uint64_t request,
                         NULL, 0);
 }
 
-void gpu_executor_fail(struct wire_executor *executor, uint32_t stream, uint64_t seq,
+void gpu_executor_fail(struct wire_executor *executor, uint32_t stream, uint64_t seq, uint32_t node,
                        gpulua_status status, int32_t driver_code, const char *text) {
+    const struct wire_failed body = {.node = node};
     const struct wire_reply header = {.kind = WIRE_REPLY_FAILURE,
                                       .status = (uint16_t)status,
                                       .stream = stream,
@@ -193,7 +194,7 @@ void gpu_executor_fail(struct wire_executor *executor, uint32_t stream, uint64_t
     pthread_mutex_lock(&executor->reply_lock);
     /* Into the set first: a FORGET_FAILURES that counts this one can come as soon as it is out. */
     gpu_executor_failed_add(executor, stream, seq, ++executor->failure_number);
-    build(executor, &header, text, NULL, 0);
+    build(executor, &header, text, &body, node != 0 ? sizeof body : 0);
     push(executor);
     pthread_mutex_unlock(&executor->reply_lock);
 }

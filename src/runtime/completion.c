@@ -8,12 +8,14 @@
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "ranges/ranges.h"
 #include "runtime/flight.h"
+#include "runtime/graph.h"
 #include "runtime/recovery.h"
 #include "runtime/report.h"
 #include "runtime/watchdog.h"
@@ -97,8 +99,17 @@ static void on_failure(struct gpu_device *device, const struct wire_reply *reply
     struct gpu_op *op =
         gpu_op_find_pending(device, (struct gpu_point){.slot = reply->stream, .seq = reply->seq});
     if (op && !op->failure) {
-        gpu_op_fail(op, (gpulua_status)reply->status, reply->driver_code,
-                    gpu_wire_reply_text(reply));
+        const struct wire_failed *failed = gpu_wire_reply_body(reply);
+        uint32_t node = reply->body_bytes >= sizeof *failed ? failed->node : 0;
+        const char *text = gpu_wire_reply_text(reply);
+        struct gpu_site site;
+        char named[2048];
+        if (gpu_graph_node_site(op, node, &site)) {
+            snprintf(named, sizeof named, "%.1900s; captured at %.80s:%d", text, site.source,
+                     site.line);
+            text = named;
+        }
+        gpu_op_fail(op, (gpulua_status)reply->status, reply->driver_code, text);
         device->has_new_failures = true;
     }
 }

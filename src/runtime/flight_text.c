@@ -456,15 +456,6 @@ static void put_graph(struct text *text, const struct gpu_graph *graph) {
     free(uses);
 }
 
-static const struct gpu_graph *find_graph(const struct text *text, const struct gpu_flight_op *op) {
-    const struct gpu_graph *graph =
-        op->opcode == WIRE_OP_GRAPH_LAUNCH ? text->device->graphs : NULL;
-    while (graph && graph->number != op->graph.number) {
-        graph = graph->next;
-    }
-    return graph && graph->version == op->graph.version ? graph : NULL;
-}
-
 /* ---- operations ---- */
 
 static const struct gpu_flight_op *flight_op(const struct gpu_flight *flight, uint64_t index) {
@@ -520,7 +511,7 @@ static void put_op(struct text *text, const struct gpu_flight_op *op, struct gpu
         }
     } else if (op->opcode == WIRE_OP_FILL && has_data(text->flight, op)) {
         put_pattern(out, data, op->data_bytes);
-    } else if (find_graph(text, op)) {
+    } else if (gpu_graph_launched(text->device, op)) {
         gpu_put(out, ", graph = %llu", (unsigned long long)op->graph.number);
     }
     put_uses(out, uses, count);
@@ -575,7 +566,7 @@ static void put_all(struct text *text, struct gpu_flight_use *uses) {
         for (uint32_t k = 0; k < count; k++) {
             put_block(text, &uses[k]);
         }
-        const struct gpu_graph *graph = find_graph(text, op);
+        const struct gpu_graph *graph = gpu_graph_launched(text->device, op);
         if (graph) {
             put_graph(text, graph);
         }

@@ -186,6 +186,9 @@ gpulua_status gpu_graph_bind(struct gpu_graph *graph, const struct gpu_submit *s
  * gpu_capture_finish's codes; blocks as that. */
 gpulua_status gpu_graph_fork(struct gpu_graph *graph, const struct gpu_submit *submit,
                              struct gpu_graph **fork, struct gpu_error *error);
+/* Where the node of a launch under way was captured: `node` as the device counts them (wire_times).
+ * False: nobody knows any more. */
+bool gpu_graph_node_site(const struct gpu_op *launch, uint32_t node, struct gpu_site *site);
 /* As text for Graphviz: nodes with label and line, edges with their reasons and buffers. Returns
  * how long it is, and writes as much of it as there is room for, with a NUL behind it. */
 size_t gpu_graph_dot(const struct gpu_graph *graph, char *text, size_t room);

@@ -355,6 +355,11 @@ struct wire_point {
     uint32_t reserved;
 };
 
+/* Of FAILURE, where it is known: which node of the graph failed, counted as in wire_times. */
+struct wire_failed {
+    uint32_t node, reserved[3];
+};
+
 /* Of MODULE_COMPILE. */
 struct wire_compiled {
     int64_t took_ns; /* the compiler, or the cache */

@@ -52,7 +52,7 @@ void gpu_cpu_item_report(struct backend_stream *stream, struct cpu_item *item) {
         uint32_t slot = stream->slot;
         uint64_t seq = item->seq;
         if (item->graph == NULL || gpu_cpu_graph_fail(item->graph, &slot, &seq)) {
-            sink->failed(sink->user, slot, seq, item->u.launch->launch.failure_status,
+            sink->failed(sink->user, slot, seq, item->node, item->u.launch->launch.failure_status,
                          item->u.launch->launch.failure);
         }
     }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/flight.h"
 #include "runtime/graph/state.h"
 #include "runtime/hooks.h"
 #include "runtime/report.h"
@@ -338,6 +339,47 @@ gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit 
         graph->device->stats.replays++;
     }
     return status;
+}
+
+/* The node that so many others, and joins, are in front of, bodies behind the one that has them. */
+static const struct graph_node *node_behind(const struct graph_body *body, uint32_t *in_front) {
+    const struct graph_node *found = NULL;
+    for (uint32_t i = 0; i < body->node_count && !found; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        uint32_t joins = gpu_graph_node_joins(node);
+        if (*in_front <= joins) {
+            return *in_front == joins ? node : NULL;
+        }
+        *in_front -= joins + 1;
+        for (uint32_t k = 0; node->control && k < node->control->body_count && !found; k++) {
+            found = node_behind(&node->control->bodies[k], in_front);
+        }
+    }
+    return found;
+}
+
+const struct gpu_graph *gpu_graph_launched(const struct gpu_device *device,
+                                           const struct gpu_flight_op *op) {
+    const struct gpu_graph *graph = op->opcode == WIRE_OP_GRAPH_LAUNCH ? device->graphs : NULL;
+    while (graph && graph->number != op->graph.number) {
+        graph = graph->next;
+    }
+    return graph && graph->version == op->graph.version ? graph : NULL;
+}
+
+bool gpu_graph_node_site(const struct gpu_op *launch, uint32_t node, struct gpu_site *site) {
+    const struct gpu_device *device = launch->device;
+    const struct gpu_flight_op *noted =
+        launch->number > 0 ? &device->flight.ops[(launch->number - 1) % GPU_FLIGHT_OPS_MAX] : NULL;
+    const struct gpu_graph *graph = node > 0 && noted && noted->number == launch->number
+                                        ? gpu_graph_launched(device, noted)
+                                        : NULL;
+    uint32_t in_front = node - 1;
+    const struct graph_node *found = graph ? node_behind(&graph->body, &in_front) : NULL;
+    if (found) {
+        *site = found->site;
+    }
+    return found && found->site.source;
 }
 
 gpulua_status gpu_graph_check(const struct gpu_graph *graph, struct gpu_error *error) {

@@ -388,6 +388,10 @@ bool gpu_graph_lacks_room(struct gpu_device *device, uint64_t byte_count);
 void gpu_graph_unsend(struct gpu_graph *graph);
 
 /* ---- graph.c ---- */
+/* What the operation in the flight ring has launched, if it is there and what it was then; or NULL.
+ */
+const struct gpu_graph *gpu_graph_launched(const struct gpu_device *device,
+                                           const struct gpu_flight_op *op);
 /* Capacity: the node's bodies would lie too deep in the capture. */
 gpulua_status gpu_control_check_depth(const struct gpu_capture *capture,
                                       const struct graph_control *control, struct gpu_error *error);
