@@ -224,7 +224,8 @@ describe("a device that was lost", function()
     while dev.epoch == 1 do
       gpu.sleep(0.001)
     end
-    support.raises("DependencyFailed", "has not been built anew", x.read, x)
+    local err = support.raises("DependencyFailed", "has not been built anew", x.read, x)
+    assert.are.same({ "rebuild", "DeviceLost", 0 }, { err.root.label, err.root.code, err.root.stream })
     local mod = dev:compile(add)
     support.raises("DependencyFailed", {}, function() mod.add:launch(2, 2, x, 1):await() end)
     gate = false

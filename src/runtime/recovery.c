@@ -397,6 +397,7 @@ static void mark_unbuilt(struct gpu_device *device, struct gpu_block *block,
     if (!*unbuilt && (*unbuilt = gpu_failure_create())) {
         gpu_error_set(&(*unbuilt)->error, GPULUA_DEVICE_LOST,
                       "it was lost with device %s, and has not been built anew", device->name);
+        (*unbuilt)->error.op.is_known = true; /* on no stream: nothing was launched */
         snprintf((*unbuilt)->error.op.label, sizeof(*unbuilt)->error.op.label, "rebuild");
         (*unbuilt)->is_observed = true;
         gpu_failed_add(device, device->recovery.unbuilt, *unbuilt);
