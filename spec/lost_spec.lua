@@ -334,6 +334,26 @@ describe("a lost device", function()
       end)
     end)
 
+    it("says what that died of also to who only launches, and never waits", function()
+      without_remains(function()
+        local dev, pid = support.open_with_pid { restarts = 0 }
+        local x = dev:upload("i32", { 1 })
+        local add = dev:compile("extern \"C\" __global__ void add(int *x) { x[0]++; }").add
+        x:await()
+        os.execute("kill -9 " .. pid)
+        local over = os.clock() + 5
+        repeat until support.children()[pid] == "Z" or os.clock() > over -- and nothing looks at the device
+        local err = support.raises("DeviceLost", ("process %d was killed by signal 9"):format(pid), function()
+          for _ = 1, 20000 do
+            add:launch({ grid = 1, block = 1 }, x)
+          end
+        end)
+        assert.is_nil(err.message:find("executor", 1, true))
+        pcall(dev.await, dev) -- who waits knows
+        dev:close()
+      end)
+    end)
+
     it("while it compiles", function()
       without_remains(function()
         local dev, pid = support.open_with_pid { restarts = 0 }

@@ -123,6 +123,7 @@ static gpulua_status ring_publish(struct wire_link *link, const struct wire_reco
         look_for_death(self);
     }
     if (self->is_dead) {
+        ring_drain(link); /* what it had said, and what it died of, come first */
         return GPULUA_DEVICE_LOST;
     }
     if (record->opcode == WIRE_OP_CLOSE) {
