@@ -26,6 +26,39 @@ describe("a rebuild", function()
     coroutine.wrap(function() gpu.sleep(seconds) end)()
   end
 
+  it("that loses the device is done again in the next life, and who waits hears of no loss", function()
+    local built, restored = 0, 0
+    local function rebuild(b)
+      built = built + 1
+      if built <= 3 then
+        dev:inject { lost = 1 }
+      end
+      b:fill(built):await()
+    end
+    local x <close> = dev:buffer("i32", 1, { rebuild = rebuild })
+    local y <close> = dev:buffer("i32", 1, { rebuild = rebuild })
+    dev:on_restored(function() restored = restored + 1 end)
+    gpu.all(x:fill(0), y:fill(0))
+    dev:inject { lost = 1 }
+    assert.is_false((dev:current():mark():join()))
+    assert.equal(dev, dev:await())
+    assert.equal(5, dev.epoch)
+    assert.are.same({ 4, 5 }, { x:read()[1], y:read()[1] })
+    assert.is_true(support.eventually(5, function() return restored == 4 end))
+  end)
+
+  it("that loses the device for good is over", function()
+    local few <close> = gpu.device(nil, { isolate = "process", restarts = 2 })
+    local x <close> = few:buffer("i32", 1, { rebuild = function(b)
+      few:inject { lost = 1 }
+      b:fill(1):await()
+    end }):fill(0)
+    x:await()
+    few:inject { lost = 1 }
+    assert.is_false((few:current():mark():join()))
+    support.raises("Unrecoverable", {}, few.await, few)
+  end)
+
   it("goes on when who waited first has no more time, or is cancelled, or fails", function()
     local ways = {
       function() dev:await(0.05) end,

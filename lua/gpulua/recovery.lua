@@ -37,8 +37,8 @@ local function due(device)
   return found
 end
 
--- The task that builds them; nil: there is nothing to build. One that lost the device once more has left the rest for
--- the next.
+-- The task that builds them; nil: there is nothing to build. Where the device is lost once more meanwhile it waits, and
+-- builds them in the next life.
 local function rebuild(device)
   local known, epoch = rebuilding[device], device.epoch
   if known and (not known.task:done() or known.epoch == epoch and known.task:status() == "failed") then
@@ -59,6 +59,11 @@ local function rebuild(device)
       known.epoch, failed = device.epoch, nil
       for _, one in ipairs(found) do
         local ok, err = pcall(one.entry.f, one.buffer)
+        local back = not ok and core.device_return(device) -- lost in the middle of it: that is the next life's
+        while back do
+          back:join()
+          back = core.device_return(device)
+        end
         if device.epoch ~= known.epoch then
           break
         end

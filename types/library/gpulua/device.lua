@@ -299,7 +299,8 @@ function device:rng(options) end
 function device:synchronize() end
 
 ---Waits until the device takes work: at once, unless it is lost and on its way up again. Then also until the buffers
----with a `rebuild` have been built anew. That work was lost is not raised any more: who waits here knows.
+---with a `rebuild` have been built anew, where the device is lost meanwhile in its next life. That work was lost is not
+---raised any more: who waits here knows.
 ---
 ---Waits: yields.
 ---
