@@ -551,6 +551,28 @@ describe("a lost device", function()
     end
   end)
 
+  it("again, before anybody of a task has looked, is known to who waits for the device all the same", function()
+    if not is_isolated then
+      pending "the device lives in this process"
+    end
+    local dev <close> = support.open { restarts = 5 }
+    local x = dev:buffer("i32", 1, { durable = true }):fill(1)
+    x:await()
+    gpu.run(function()
+      dev:inject { fault = 1 }
+      x:fill(2)
+      gpu.spawn(function()
+        while dev.epoch == 1 do gpu.sleep(0.001) end
+        dev:inject { fault = 1 }
+        assert.is_false((dev:current():mark():join()))
+        dev:await()
+      end):await()
+      assert.equal(3, dev.epoch)
+      dev:await()
+      assert.are.same({ 2 }, x:read())
+    end)
+  end)
+
   it("for good is heard of by whoever waits for a buffer", function()
     local output, code = support.script([==[
       local gpu = require "gpulua"

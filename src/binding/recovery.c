@@ -92,7 +92,7 @@ int gpu_lua_device_return(lua_State *L) {
     (void)gpu_lua_opt_deadline(L, 2, 1, "await");
     struct gpu_op **op = gpu_lua_op_new(L, g);
     *op = gpu_device_return(device);
-    gpu_device_observe_loss(device);
+    gpu_device_observe_losses(device);
     if (*op) {
         return 1;
     }

@@ -230,6 +230,8 @@ void gpu_device_lives(const struct gpu_device *device, uint64_t *losses, uint64_
 void gpu_device_last_loss(const struct gpu_device *device, struct gpu_error *error);
 /* Somebody knows that it was: that work was lost with it is not raised elsewhere any more. */
 void gpu_device_observe_loss(struct gpu_device *device);
+/* The same of all losses so far. */
+void gpu_device_observe_losses(struct gpu_device *device);
 /* Lost, and about to come up again. */
 bool gpu_device_is_returning(const struct gpu_device *device);
 /* Retained: is over when it is up again, or cannot be (Unrecoverable, Closed). NULL: it is not on

@@ -590,12 +590,18 @@ bool gpu_device_take_unobserved(struct gpu_device *device, bool is_own, struct g
     return is_found;
 }
 
+/* What depends on something lost has a code of its own, and may be a new failure. */
+static bool is_of(const struct gpu_failure *failure, const struct gpu_failure *root) {
+    return root ? failure == root || failure->root == root
+                : failure->error.code == GPULUA_DEVICE_LOST;
+}
+
 void gpu_failures_observe_of(struct gpu_device *device, const struct gpu_failure *root) {
     const struct gpu_seat *seat = gpu_seat_of(device);
     const struct gpu_tasks *tasks = gpu_tasks_of(device, seat);
     for (uint32_t i = 0; i < device->unobserved_count; i++) {
         struct gpu_failure *failure = device->unobserved[i];
-        if ((failure == root || failure->root == root) && is_for(device, failure, tasks, true)) {
+        if (is_of(failure, root) && is_for(device, failure, tasks, true)) {
             failure->is_observed = true;
             note_known(failure);
         }

@@ -188,6 +188,11 @@ void gpu_device_observe_loss(struct gpu_device *device) {
     }
 }
 
+void gpu_device_observe_losses(struct gpu_device *device) {
+    GPU_ENTER(device);
+    gpu_failures_observe_of(device, NULL);
+}
+
 static void end_op(struct gpu_device *device, const struct gpu_error *why) {
     struct gpu_op *op = device->recovery.op;
     device->recovery.op = NULL;

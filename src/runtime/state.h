@@ -715,8 +715,8 @@ void gpu_failed_add(struct gpu_device *device, struct gpu_point point, struct gp
 bool gpu_failed_replace(struct gpu_device *device, const struct gpu_failure *before,
                         struct gpu_failure *failure);
 void gpu_unobserved_add(struct gpu_device *device, struct gpu_failure *failure);
-/* What came of `root`, or is it, and is the running task's to see, or that of one that has ended.
- */
+/* What came of `root`, or is it (NULL: of any loss of the device), and is the running task's to
+ * see, or that of one that has ended. */
 void gpu_failures_observe_of(struct gpu_device *device, const struct gpu_failure *root);
 struct gpu_failure *gpu_failure_of_dependency(const struct gpu_op *op, struct gpu_failure *cause);
 /* A request: publishes `record` (opcode, object, u set; payload behind the header if any) and
