@@ -573,6 +573,29 @@ describe("a lost device", function()
     end)
   end)
 
+  it("while what is durable is restored took no work of the script's: nobody is told", function()
+    if not is_isolated then
+      pending "the device lives in this process"
+    end
+    local output, code = support.script [==[
+      local gpu = require "gpulua"
+      local dev = gpu.device(nil, { isolate = "process", restarts = 5 })
+      local kept = {}
+      for i = 1, 9 do
+        kept[i] = dev:buffer("i32", 1, { durable = true }):fill(i)
+      end
+      dev:synchronize()
+      dev:inject { lost = 1 } -- what comes first in the next life, which is the script's no more
+      os.execute("kill -9 " .. dev.pid)
+      while dev.epoch < 3 do
+        gpu.sleep(0.001)
+      end
+      print(kept[9]:read()[1])
+      dev:close()
+    ]==]
+    assert.are.same({ "9\n", 0 }, { output, code })
+  end)
+
   it("for good is heard of by whoever waits for a buffer", function()
     local output, code = support.script([==[
       local gpu = require "gpulua"

@@ -543,8 +543,9 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
         struct gpu_stream *stream = device->streams[slot];
         for (struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
             bool is_suspect = position++ < device->suspects_max;
-            if (!op->failure) {
-                lose_op(op, &why, loss_of(&losses, op), is_suspect);
+            if (!op->failure) { /* a repair is done again by the next life */
+                struct gpu_failure *loss = op->is_repair ? losses.shared : loss_of(&losses, op);
+                lose_op(op, &why, loss, is_suspect);
             }
         }
     }

@@ -378,12 +378,15 @@ static void restore_memory(struct gpu_device *device) {
  * is lost once more, and the next life sees to the rest. */
 static bool restore_content(struct gpu_device *device, struct gpu_block *block) {
     struct gpu_stream *stream;
+    struct gpu_op *op;
     struct gpu_error error = {0};
     struct gpu_ref to = {.block = block, .byte_count = block->byte_count};
     struct gpu_ref from = {.block = block->copy, .byte_count = block->byte_count};
     if (gpu_device_task_stream(device, 0, &stream, &error) == GPULUA_OK &&
-        gpu_work_copy(&(struct gpu_submit){.stream = stream, .label = "restore"}, &to, &from, NULL,
+        gpu_work_copy(&(struct gpu_submit){.stream = stream, .label = "restore"}, &to, &from, &op,
                       &error) == GPULUA_OK) {
+        op->is_repair = true;
+        gpu_op_release(op);
         return true;
     }
     if (device->state != GPU_DEVICE_OPEN) {

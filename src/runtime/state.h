@@ -49,6 +49,7 @@ struct gpu_op {
     bool has_deadline : 1; /* in the device's watchdog */
     bool has_extras : 1;   /* some of what is last in here */
     bool takes_long : 1;   /* requests: the answer may take any time: code is made */
+    bool is_repair : 1;    /* gives back what a loss took: nobody's work */
     struct gpu_device *device; /* retained */
     struct gpu_stream *stream; /* retained while pending; NULL: a request, or over */
     uint64_t stream_number;    /* 0: a request */
@@ -715,8 +716,7 @@ void gpu_failed_add(struct gpu_device *device, struct gpu_point point, struct gp
 bool gpu_failed_replace(struct gpu_device *device, const struct gpu_failure *before,
                         struct gpu_failure *failure);
 void gpu_unobserved_add(struct gpu_device *device, struct gpu_failure *failure);
-/* What came of `root`, or is it (NULL: of any loss of the device), and is the running task's to
- * see, or that of one that has ended. */
+/* What came of `root` (NULL: of any loss) and is the running task's to see, or an ended one's. */
 void gpu_failures_observe_of(struct gpu_device *device, const struct gpu_failure *root);
 struct gpu_failure *gpu_failure_of_dependency(const struct gpu_op *op, struct gpu_failure *cause);
 /* A request: publishes `record` (opcode, object, u set; payload behind the header if any) and
