@@ -225,6 +225,17 @@ describe("messages", function()
     assert.is_nil(err.message:find("template", 1, true), err.message)
   end)
 
+  it("name a device by its label, too", function()
+    local scorer <close> = support.open { label = "scorer" }
+    assert.equal(dev.name, scorer.name)
+    local there <close> = scorer:buffer("f32", 8)
+    support.raises("InvalidArgument", { "another opening of ", scorer.name .. " 'scorer'" }, there.copy, there, x)
+    if support.is_isolated() then
+      scorer:inject { lost = 1 }
+      support.raises("DeviceLost", "device " .. scorer.name .. " 'scorer' is lost", function() there:fill(1):read() end)
+    end
+  end)
+
   it("come before a pool has recorded any of several buffers", function()
     local pool <close> = dev:pool()
     support.raises("InvalidArgument", "argument 2 of record", pool.record, pool, x, 1)

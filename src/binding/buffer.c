@@ -315,7 +315,7 @@ void gpu_lua_buffer_options(lua_State *L, struct gpulua *g, int index, const cha
             gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                          "memory of %s: it is of %s%s, the buffer of %s", what,
                          gpu_device_kin(request->memory->device, device),
-                         gpu_device_name(request->memory->device), gpu_device_name(device));
+                         gpu_device_title(request->memory->device), gpu_device_title(device));
         }
     }
     request->rebuild = request->keeping == GPU_KEEP_PLACE ? index : 0;

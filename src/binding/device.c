@@ -421,6 +421,7 @@ int gpu_lua_device_get(lua_State *L) {
     }
     struct gpu_device_info info = {
         .name = options.name,
+        .label = options.label,
         .isolation = options.isolation,
         .executor_path = g->config.executor_path,
         .cache_path = g->config.cache_path,
@@ -503,7 +504,7 @@ int gpu_lua_device_get(lua_State *L) {
     if (!gpu_lua_watch_device(g, handle->poll_fd)) {
         gpu_lua_device_close(g, handle);
         gpu_lua_fail(L, GPULUA_IO, "device %s cannot be watched: no file descriptor or memory left",
-                     gpu_device_name(handle->closed_device));
+                     gpu_device_title(handle->closed_device));
     }
     return 1;
 }

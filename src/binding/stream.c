@@ -254,8 +254,8 @@ static int stream_wait(lua_State *L) {
     if (device != gpu_stream_device(stream)) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "argument 1 of wait: it belongs to %s%s, the stream to %s",
-                     gpu_device_kin(device, gpu_stream_device(stream)), gpu_device_name(device),
-                     gpu_device_name(gpu_stream_device(stream)));
+                     gpu_device_kin(device, gpu_stream_device(stream)), gpu_device_title(device),
+                     gpu_device_title(gpu_stream_device(stream)));
     }
     if (*after) {
         gpu_lua_check_know_op(g, *after); /* so are the effects of what this task launches next */

@@ -192,8 +192,8 @@ static void copy_from(lua_State *L, struct gpulua *g, struct buffer *to, uint64_
         gpu_lua_fail(
             L, GPULUA_INVALID_ARGUMENT, "%s: it belongs to %s%s, the buffer to %s", what,
             gpu_device_kin(gpu_block_device(from->ref.block), gpu_block_device(to->ref.block)),
-            gpu_device_name(gpu_block_device(from->ref.block)),
-            gpu_device_name(gpu_block_device(to->ref.block)));
+            gpu_device_title(gpu_block_device(from->ref.block)),
+            gpu_device_title(gpu_block_device(to->ref.block)));
     }
     if (is_host(to) && is_host(from) && to->ref.block != from->ref.block) { /* both are idle */
         gpu_lua_check_read(g, L, &from->ref, gpu_lua_host_bytes(from), range.byte_count);

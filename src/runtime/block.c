@@ -677,7 +677,7 @@ gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device
                              "%s: the memory (%s) was lost with the device: it is of epoch %llu, "
                              "device %s is in epoch %llu",
                              what, gpu_block_name(block, name), (unsigned long long)block->epoch,
-                             block->device->name, (unsigned long long)block->device->epoch);
+                             block->device->title, (unsigned long long)block->device->epoch);
     }
     if (block->is_freed) {
         return gpu_error_set(error, GPULUA_USE_AFTER_FREE, "%s: the memory (%s) was freed", what,
@@ -686,7 +686,7 @@ gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device
     if (device && block->device != device) {
         return gpu_error_set(
             error, GPULUA_INVALID_ARGUMENT, "%s: the buffer is on %s%s, the work is for %s", what,
-            gpu_device_kin(block->device, device), block->device->name, device->name);
+            gpu_device_kin(block->device, device), block->device->title, device->title);
     }
     return GPULUA_OK;
 }

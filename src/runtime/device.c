@@ -190,6 +190,17 @@ static void populate_until(struct gpu_device *device, struct gpu_op *op) {
     }
 }
 
+static void put_name(struct gpu_device *device, int ordinal, const char *label) {
+    if (strcmp(device->kind, "cpu") == 0) {
+        snprintf(device->name, sizeof device->name, "cpu");
+    } else {
+        snprintf(device->name, sizeof device->name, "%s:%d", device->kind, ordinal);
+    }
+    const char *quote = label && label[0] ? "'" : "";
+    snprintf(device->title, sizeof device->title, "%s%s%s%s%s", device->name, quote[0] ? " " : "",
+             quote, label ? label : "", quote);
+}
+
 static gpulua_status open_device(struct gpu_device *device, const struct gpu_device_info *info,
                                  const struct target *target, struct gpu_error *error) {
     struct wire_record *record = (struct wire_record *)(void *)device->scratch;
@@ -240,8 +251,7 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
         return status;
     }
     if (info->cuda_context) {
-        snprintf(device->name, sizeof device->name, "%s:%d", target->kind,
-                 (int)device->facts.ordinal);
+        put_name(device, (int)device->facts.ordinal, info->label);
     }
     if (device->facts.timing == WIRE_TIMING_EVENTS) { /* that tell of the end of work, too */
         if (device->is_exact && device->on_log) {
@@ -297,11 +307,7 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->retiring_tail = &device->retiring;
     device->deferred_tail = &device->deferred;
     snprintf(device->kind, sizeof device->kind, "%s", target->kind);
-    if (strcmp(target->kind, "cpu") == 0) {
-        snprintf(device->name, sizeof device->name, "cpu");
-    } else {
-        snprintf(device->name, sizeof device->name, "%s:%d", target->kind, target->ordinal);
-    }
+    put_name(device, target->ordinal, info->label);
     device->stats.limit_task_streams = GPU_TASK_STREAMS;
     device->stats.limit_user_streams = GPU_USER_STREAMS_MAX;
     device->stats.limit_ops_in_flight =
@@ -324,7 +330,7 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->stats.limit_body_depth = WIRE_CONTROL_DEPTH_MAX;
     gpu_account_init(&device->account, 0);
     device->trace =
-        info->traced_ops_max ? gpu_trace_create(device->name, info->traced_ops_max) : NULL;
+        info->traced_ops_max ? gpu_trace_create(device->title, info->traced_ops_max) : NULL;
     if ((info->flight_path && !device->flight_path) || (info->traced_ops_max && !device->trace) ||
         !gpu_flight_init(&device->flight) || !gpu_failures_init(device) ||
         !gpu_memory_open(device)) {
@@ -540,8 +546,8 @@ void gpu_device_close(struct gpu_device *device, int64_t timeout_ms) {
     if (device->state != GPU_DEVICE_LOST) {
         device->state = GPU_DEVICE_CLOSED;
     }
-    char text[128];
-    snprintf(text, sizeof text, "device %s was closed before this was over", device->name);
+    char text[160];
+    snprintf(text, sizeof text, "device %s was closed before this was over", device->title);
     gpu_device_fail_all(device, text, 0, true);
     gpu_recovery_finish(device);
     gpu_watchdog_finish(device);
@@ -605,13 +611,13 @@ gpulua_status gpu_device_check_open(struct gpu_device *device, struct gpu_error 
                          device->is_inherited
                              ? "device %s is of the process that has forked this one"
                              : "device %s is closed",
-                         device->name);
+                         device->title);
 }
 
 gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *error) {
     GPU_ENTER(device);
     if (gpu_device_is_left(device)) {
-        return gpu_error_set(error, GPULUA_CLOSED, "device %s is closed", device->name);
+        return gpu_error_set(error, GPULUA_CLOSED, "device %s is closed", device->title);
     }
     return gpu_device_check_open(device, error);
 }
@@ -768,6 +774,9 @@ enum gpu_device_state gpu_device_state(const struct gpu_device *device) {
 }
 const char *gpu_device_name(const struct gpu_device *device) {
     return device->name;
+}
+const char *gpu_device_title(const struct gpu_device *device) {
+    return device->title;
 }
 bool gpu_device_is_checked(const struct gpu_device *device) {
     return device->is_checked;

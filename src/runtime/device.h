@@ -84,6 +84,7 @@ struct gpu_observer {
 
 struct gpu_device_info {
     const char *name;           /* "cpu", "cuda", "cuda:1"; NULL: first GPU, else cpu */
+    const char *label;          /* behind the name in messages; NULL: none */
     gpulua_isolation isolation; /* DEFAULT: process on cuda, none on cpu */
     const char *executor_path;  /* NULL: $GPULUA_EXECUTOR, beside this library or program, the
                                    libexec of this build */
@@ -161,6 +162,8 @@ enum gpu_device_state gpu_device_state(const struct gpu_device *device);
 gpulua_status gpu_device_check(struct gpu_device *device, struct gpu_error *error);
 
 const char *gpu_device_name(const struct gpu_device *device); /* "cpu", "cuda:0" */
+/* For people: "cpu", and with a label "cpu 'scorer'". */
+const char *gpu_device_title(const struct gpu_device *device);
 bool gpu_device_is_checked(const struct gpu_device *device);
 uint64_t gpu_device_seed(const struct gpu_device *device);
 const char *gpu_device_kind(const struct gpu_device *device); /* "cpu", "cuda" */

@@ -44,7 +44,7 @@ gpulua_status gpu_ref_address(const struct gpu_ref *ref, uint64_t *address,
         return gpu_error_set(error, GPULUA_UNSUPPORTED,
                              "the memory of device %s is in a process of its own: only host "
                              "buffers (dev:host) are shared with this one",
-                             block->device->name);
+                             block->device->title);
     }
     gpulua_status status = gpu_block_is_of_capture(block)
                                ? gpu_temporary_use(block, NULL, "export", error)
@@ -259,7 +259,7 @@ gpulua_status gpu_streams_are_shared(const struct gpu_device *device, struct gpu
     return gpu_error_set(error, GPULUA_UNSUPPORTED,
                          "device %s%s has no streams that another library knows: say that the "
                          "memory is ready, or wait for it",
-                         device->name,
+                         device->title,
                          device->isolation == GPULUA_ISOLATE_PROCESS  ? ", in a process of its own,"
                          : device->isolation == GPULUA_ISOLATE_THREAD ? ", on a thread of its own,"
                                                                       : "");

@@ -50,7 +50,7 @@ void gpu_flight_write(struct gpu_device *device) {
                  reason ? "device %s is lost: what it was given last could not be written into "
                           "%s: %.300s"
                         : "device %s is lost: what it was given last is in %s",
-                 device->name, path, reason);
+                 device->title, path, reason);
         device->on_log(device->log_user, line);
     }
     gpu_error_finish(&error);

@@ -644,9 +644,9 @@ static void on_restored(struct gpu_device *device, void *user, const struct wire
     module->is_missing = !reply;
     bool is_last = device->recovery.has_memory; /* once more, when all memory is there */
     if (!reply && is_last && device->state == GPU_DEVICE_RETURNING && device->on_log) {
-        char line[256];
+        char line[384];
         snprintf(line, sizeof line,
-                 "device %s came up again without %.160s, which could not be loaded", device->name,
+                 "device %s came up again without %.160s, which could not be loaded", device->title,
                  module->name);
         device->on_log(device->log_user, line);
     }

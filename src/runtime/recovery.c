@@ -154,7 +154,7 @@ void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char 
     device->backlog_bytes = device->backlog_sent_bytes = 0;
     gpu_error_finish(&device->lost);
     gpu_error_set(
-        &device->lost, GPULUA_DEVICE_LOST, "device %s is lost: %s%s%s", device->name, text, dump,
+        &device->lost, GPULUA_DEVICE_LOST, "device %s is lost: %s%s%s", device->title, text, dump,
         device->isolation == GPULUA_ISOLATE_PROCESS
             ? ""
             : "; only one in a process of its own (isolate = \"process\") comes up again");
@@ -216,7 +216,7 @@ static void end_op(struct gpu_device *device, const struct gpu_error *why) {
 void gpu_recovery_finish(struct gpu_device *device) {
     struct gpu_error why = {0};
     gpu_error_set(&why, GPULUA_CLOSED, "device %s was closed before it had come up again",
-                  device->name);
+                  device->title);
     end_op(device, &why);
     gpu_error_finish(&why);
 }
@@ -249,7 +249,7 @@ static void on_answer(struct gpu_op *op, void *user, const struct wire_reply *re
         recovery->is_failed = true;
         gpu_error_finish(&device->lost);
         gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s did not come up again: %s: %s",
-                      device->name, op->label, gpu_wire_reply_text(reply));
+                      device->title, op->label, gpu_wire_reply_text(reply));
         device->lost.driver_code = reply->driver_code;
     }
     if (answer->take) {
@@ -404,7 +404,7 @@ static void mark_unbuilt(struct gpu_device *device, struct gpu_block *block,
     struct gpu_use use = {.block = block, .byte_end = block->byte_count, .access = GPU_WRITE};
     if (!*unbuilt && (*unbuilt = gpu_failure_create())) {
         gpu_error_set(&(*unbuilt)->error, GPULUA_DEVICE_LOST,
-                      "it was lost with device %s, and has not been built anew", device->name);
+                      "it was lost with device %s, and has not been built anew", device->title);
         (*unbuilt)->error.op.is_known = true; /* on no stream: nothing was launched */
         snprintf((*unbuilt)->error.op.label, sizeof(*unbuilt)->error.op.label, "rebuild");
         (*unbuilt)->is_observed = true;
@@ -503,7 +503,7 @@ static void give_up(struct gpu_device *device) {
     device->lost = (struct gpu_error){0};
     gpu_error_set(&device->lost, GPULUA_UNRECOVERABLE,
                   "device %s was restarted %u times within %.6g s, and is lost again: %s",
-                  device->name, recovery->restarts_max, (double)recovery->window_ns / 1e9,
+                  device->title, recovery->restarts_max, (double)recovery->window_ns / 1e9,
                   last.message);
     device->lost.driver_code = last.driver_code;
     gpu_error_finish(&last);
@@ -538,15 +538,15 @@ static void begin(struct gpu_device *device) {
     if (gpu_wire_link_restart(device->link, device->done, &is_spare, &failed)) {
         gpu_error_finish(&device->lost);
         gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s did not come up again: %s",
-                      device->name, failed.message);
+                      device->title, failed.message);
         pause_first(recovery);
         return;
     }
     device->stats.events_created += events_made;
     if (!is_spare && failed.status != GPULUA_OK && device->on_log) {
-        char line[256];
+        char line[384];
         snprintf(line, sizeof line, "the spare of device %s could not take over: %.180s",
-                 device->name, failed.message);
+                 device->title, failed.message);
         device->on_log(device->log_user, line);
     }
     device->state = GPU_DEVICE_RETURNING;
@@ -566,8 +566,9 @@ void gpu_recovery_keep_spare(struct gpu_device *device) {
     recovery->open->seq = recovery->spare_seq;
     recovery->open->u.open.after_ns = (uint64_t)(gpu_clock_ns() + SPARE_AFTER_NS);
     if (gpu_wire_link_keep_spare(device->link, recovery->open, &failed) && device->on_log) {
-        char line[256];
-        snprintf(line, sizeof line, "device %s has no spare: %.200s", device->name, failed.message);
+        char line[384];
+        snprintf(line, sizeof line, "device %s has no spare: %.200s", device->title,
+                 failed.message);
         device->on_log(device->log_user, line);
     }
     recovery->told_arena_bytes = 0;

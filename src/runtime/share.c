@@ -193,7 +193,7 @@ gpulua_status gpu_seat_take(struct gpu_device *device, const _Atomic int *interr
     made->interrupt = interrupt;
     made->event_fd = gpu_wire_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (made->event_fd < 0) {
-        gpu_error_set(error, GPULUA_IO, "device %s cannot be shared once more: %s", device->name,
+        gpu_error_set(error, GPULUA_IO, "device %s cannot be shared once more: %s", device->title,
                       strerror(errno));
         end(share, made);
         return GPULUA_IO;

@@ -430,7 +430,7 @@ struct gpu_device {
         char *name;                /* owned: of what is */
         int64_t ns;
     } slow;
-    char name[32];
+    char name[32], title[104]; /* "cpu", "cpu 'scorer'" */
     char kind[8];
     char *flight_path;      /* owned: where losses are written; NULL: nowhere */
     uint64_t flight_losses; /* that have been */

@@ -572,7 +572,7 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_r
         return gpu_error_set(
             error, GPULUA_INVALID_ARGUMENT, "kernel '%s' is of %s%s, the stream of %s",
             gpu_kernel_name(launch->kernel), gpu_device_kin(module->device, device),
-            gpu_device_name(module->device), device->name);
+            gpu_device_title(module->device), device->title);
     }
     gpulua_status status =
         gpu_envelope_begin(&envelope, &launch->submit, launch->kernel->label, error);

@@ -45,7 +45,7 @@ static gpulua_status use_pool(struct gpu_device *device, struct gpu_pool *given,
     if (given && gpu_pool_device(given) != device) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "the pool is of %s%s, not of %s",
                              gpu_device_kin(gpu_pool_device(given), device),
-                             gpu_device_name(gpu_pool_device(given)), gpu_device_name(device));
+                             gpu_device_title(gpu_pool_device(given)), gpu_device_title(device));
     }
     struct gpu_pool *own = NULL;
     gpulua_status status = given ? GPULUA_OK : gpu_pool_create(device, &own, error);
@@ -216,7 +216,7 @@ gpulua_status gpu_capture_check(const struct gpu_capture *capture, const char *l
         return gpu_error_set(error, GPULUA_CAPTURE_INVALIDATED,
                              "'%s' cannot be captured: device %s was lost in the middle of the "
                              "capture, and has come up again",
-                             label, capture->device->name);
+                             label, capture->device->title);
     }
     switch (capture->state) {
     case CAPTURE_ACTIVE:

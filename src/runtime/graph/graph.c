@@ -297,8 +297,8 @@ static gpulua_status check_stream(const struct gpu_graph *graph, const struct gp
         return GPULUA_OK;
     }
     return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "the graph is of %s%s, the stream of %s",
-                         gpu_device_kin(graph->device, device), gpu_device_name(graph->device),
-                         gpu_device_name(device));
+                         gpu_device_kin(graph->device, device), gpu_device_title(graph->device),
+                         gpu_device_title(device));
 }
 
 /* Under the label that its errors show. */

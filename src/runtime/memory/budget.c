@@ -117,7 +117,7 @@ gpulua_status gpu_over_budget(struct gpu_device *device, uint64_t byte_count,
     gpu_error_set(error, GPULUA_OUT_OF_BUDGET,
                   "%llu bytes%s%s asked of %s %s, %llu of %llu in use, %llu left",
                   (unsigned long long)byte_count, label ? " for " : "", label ? label : "",
-                  is_of_memory ? "a memory with a budget of its own on" : "device", device->name,
+                  is_of_memory ? "a memory with a budget of its own on" : "device", device->title,
                   (unsigned long long)current_bytes, (unsigned long long)limit_bytes,
                   (unsigned long long)remaining);
     error->requested_bytes = byte_count;

@@ -99,7 +99,7 @@ static gpulua_status take_known(struct gpu_block *known, uint64_t address,
 static gpulua_status no_live_buffer(struct gpu_device *device, struct gpu_error *error) {
     return gpu_error_set(error, GPULUA_USE_AFTER_FREE,
                          "import: the memory is of device %s, but no live buffer of its has it",
-                         device->name);
+                         device->title);
 }
 
 /* `*block` NULL: nobody knows it. */
@@ -118,12 +118,12 @@ static gpulua_status find_known(struct gpu_device *device, const struct gpu_impo
         return gpu_error_set(error, GPULUA_UNSUPPORTED,
                              "import: device %s lives in a process of its own, which does not see "
                              "memory of this one: copy it",
-                             device->name);
+                             device->title);
     }
     if (info->is_host && strcmp(device->kind, "cpu") != 0) {
         return gpu_error_set(error, GPULUA_UNSUPPORTED,
                              "import: kernels of device %s cannot use memory of the host: copy it",
-                             device->name);
+                             device->title);
     }
     bool is_settled = false;
     for (;;) {

@@ -73,7 +73,7 @@ gpulua_status gpu_memory_create(struct gpu_device *device, const struct gpu_memo
     if (upstream && upstream->device != device) {
         return gpu_error_set(
             error, GPULUA_INVALID_ARGUMENT, "memory of %s%s cannot stand on memory of %s",
-            gpu_device_kin(device, upstream->device), device->name, upstream->device->name);
+            gpu_device_kin(device, upstream->device), device->title, upstream->device->title);
     }
     if (upstream && upstream->depth >= GPU_MEMORY_DEPTH_MAX) {
         gpu_error_set(error, GPULUA_CAPACITY, "at most %u memory resources stand on each other",
