@@ -568,7 +568,7 @@ describe("the flight of a device", function()
       os.remove(path)
     end)
 
-    it("is not written over by being replayed, and an interrupt ends that", function()
+    it("is not written over by being replayed, which says what it waits for, and an interrupt ends it", function()
       support.wants_time(pending)
       local path = os.tmpname()
       program("--isolate process --flight " .. path, [[
@@ -578,13 +578,20 @@ describe("the flight of a device", function()
         pcall(function() mod.hang:launch({ grid = 1, block = 1 }, dev:buffer("i32", 1):fill(0)):await() end)
       ]])
       local text = support.read_file(path)
+      local pipe = assert(io.popen(("GPULUA_FLIGHT=%s sh -c 'echo $$; exec %s/gpulua --replay %s' 2>&1"):format(path,
+        build, path)))
+      local pid <const> = pipe:read "l"
+      local line
+      repeat line = pipe:read "l" until not line or line:find "^waiting for "
+      assert.truthy(line and line:find "#%d 'hang' at .*, which may have been running, 60 s at most$", line)
       local begun = support.now()
-      os.execute(("GPULUA_FLIGHT=%s timeout -s INT 3 %s/gpulua --replay %s > /dev/null 2>&1"):format(path, build,
-        path))
+      os.execute("kill -INT " .. pid)
+      pipe:read "a"
+      pipe:close()
       assert.truthy(support.now() - begun < 20, support.now() - begun)
       assert.truthy(text:find("'hang' had not ended", 1, true), text)
       assert.equal(text, support.read_file(path))
-      local pipe = assert(io.popen(("%s/gpulua --replay %s -e 'print(1)' 2>&1"):format(build, path)))
+      pipe = assert(io.popen(("%s/gpulua --replay %s -e 'print(1)' 2>&1"):format(build, path)))
       assert.truthy(pipe:read "a":find("nothing to run beside it", 1, true))
       pipe:close()
       os.remove(path)

@@ -141,6 +141,7 @@ end
 -- ---- doing it again ----
 
 local hang_s <const> = 60 -- for one operation: what was a hang is one again
+local silent_s <const> = 2 -- behind that people are told what is waited for
 
 local replay = {}
 replay.__index = replay
@@ -439,6 +440,16 @@ local function last_uses(flown)
   return by_index
 end
 
+-- true, or false and why it failed.
+local function ended(done, op, seconds)
+  local ok, err = pcall(done.await, done, silent_s)
+  if ok or done:done() or err.code ~= "Timeout" then
+    return ok, err
+  end
+  io.stderr:write(("waiting for %s, %g s at most\n"):format(name_of(op), seconds))
+  return done:join()
+end
+
 --- Does a flight again, one operation after the other; `seed`: of check mode; `seconds`: for one operation, before it
 -- counts as a hang. Returns { ops = how many, done = how many of them, found = list of { op =, error =, text =,
 -- is_made_up = }, left_out = list of texts and how often by text }. Yields in a task, or blocks.
@@ -460,7 +471,7 @@ function flight.replay(flown, seed, seconds)
     if not op.skipped then
       local ok, done = pcall(does[op[2]], self, op, { stream = self:stream(op.stream), label = op.label })
       if ok and core.type(done) == "op" then
-        ok, done = done:join()
+        ok, done = ended(done, op, seconds or hang_s)
       end
       if not ok then
         self:note(op, done)
