@@ -27,20 +27,22 @@ local function ranges()
 end
 
 --- A table: version, lua, ranges (ok; on, or why not), devices (a list: name, ok; why, or what it is and its limits),
--- libraries (a list: name, ok, where or why), cache (folder or nil, bytes, limit_bytes). Opens the devices; blocks or
--- yields for that.
+-- and, unless the CPU device cannot be opened, of which they are asked: libraries (a list: name, ok, where or why),
+-- cache (folder or nil, bytes, limit_bytes). Opens the devices; blocks or yields for that.
 function info.get()
   local got = { version = gpu.version, lua = _VERSION, ranges = ranges(), libraries = {},
     devices = { device_of "cuda", device_of "cpu" } }
-  for line in core.describe(gpu.device "cpu"):gmatch "[^\n]+" do
-    local kind, name, first, second = line:match "^([^\t]*)\t([^\t]*)\t([^\t]*)\t?([^\t]*)$"
-    if kind == "cache" then
-      got.cache = { folder = name ~= "" and name or nil, bytes = math.tointeger(first),
-        limit_bytes = math.tointeger(second) }
-    else
-      got.libraries[#got.libraries + 1] = { name = name, ok = kind == "found", where = kind == "found" and first or nil,
-        why = kind ~= "found" and first or nil }
-    end
+  if not got.devices[2].ok then
+    return got
+  end
+  -- The cache's line is the last, and its folder may have any bytes in its name.
+  local found, folder, bytes, limit = core.describe(gpu.device "cpu"):match "^(.-\n)cache\t(.*)\t(%d+)\t(%d+)\n$"
+  got.cache = { folder = folder ~= "" and folder or nil, bytes = math.tointeger(bytes),
+    limit_bytes = math.tointeger(limit) }
+  for kind, name, text in found:gmatch "([^\t\n]*)\t([^\t\n]*)\t([^\n]*)\n" do
+    local ok = kind == "found"
+    got.libraries[#got.libraries + 1] = { name = name, ok = ok, where = ok and text or nil,
+      why = not ok and text or nil }
   end
   return got
 end
@@ -73,7 +75,9 @@ function info.text()
   end
   add("NVTX ranges: %s", not got.ranges.ok and "no: " .. got.ranges.why or got.ranges.on and "on"
     or "off (GPULUA_NVTX=1 turns them on)")
-  if got.cache.folder then
+  if not got.cache then
+    add "libraries, cache: not known without a CPU device"
+  elseif got.cache.folder then
     add("cache: %s, %.1f of %d MiB", got.cache.folder, got.cache.bytes / 2 ^ 20, got.cache.limit_bytes // 2 ^ 20)
   else
     add("cache: no folder can be used: kernels of GPUs are compiled anew each time, those of the CPU device not at all")
@@ -83,9 +87,22 @@ end
 
 local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
 
+-- With U+FFFD for bytes that are no UTF-8, as names of files may have them.
+local function utf8_of(text)
+  local parts, at = {}, 1
+  repeat
+    local _, bad = utf8.len(text, at)
+    parts[#parts + 1] = text:sub(at, (bad or 0) - 1)
+    parts[#parts + 1] = bad and "\u{FFFD}"
+    at = bad and bad + 1
+  until not bad
+  return table.concat(parts)
+end
+
 local function encode(value)
   if type(value) == "string" then
-    return '"' .. value:gsub('[%c"\\]', function(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
+    local function escape(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end
+    return '"' .. utf8_of(value):gsub('[%c"\\]', escape) .. '"'
   elseif type(value) ~= "table" then
     return tostring(value)
   end

@@ -161,7 +161,11 @@ static bool open_device(lua_State *L, const char *name) {
 
 /* The text on top, and a line's end. False: it could not be written, which has been told. */
 static bool print_text(lua_State *L) {
-    if (printf("%s\n", lua_tostring(L, -1)) >= 0 && fflush(stdout) == 0) {
+    size_t byte_count;
+    const char *shown = lua_tolstring(L, -1, &byte_count);
+    program_put(stdout, shown, byte_count);
+    putchar('\n');
+    if (fflush(stdout) == 0 && !ferror(stdout)) {
         return true;
     }
     char text[160];
@@ -170,13 +174,13 @@ static bool print_text(lua_State *L) {
     return false;
 }
 
-/* gpulua.kernel_facts' try(). False: there is nothing to show, and why has been told. */
-static bool show_kernels(lua_State *L, const char *path, bool shows_code) {
-    int top = lua_gettop(L), count = -1;
-    if (luaL_loadstring(L, "return require('gpulua.kernel_facts').try(...)") == LUA_OK) {
-        lua_pushstring(L, path);
-        lua_pushboolean(L, shows_code);
-        count = chunk_run(L, 2);
+/* Runs what gives the text to show, whose arguments are on top. False: there is nothing to show,
+ * and why has been told. */
+static bool show(lua_State *L, const char *chunk, int arg_count) {
+    int base = lua_gettop(L) - arg_count, count = -1;
+    if (luaL_loadstring(L, chunk) == LUA_OK) {
+        lua_insert(L, base + 1);
+        count = chunk_run(L, arg_count);
     }
     bool ok = count == 1;
     if (ok) {
@@ -184,22 +188,19 @@ static bool show_kernels(lua_State *L, const char *path, bool shows_code) {
     } else {
         program_say(program.name, luaL_tolstring(L, -1, NULL));
     }
-    lua_settop(L, top);
+    lua_settop(L, base);
     return ok;
 }
 
-/* gpulua.info's text() or json(). False: it could not be written. */
+static bool show_kernels(lua_State *L, const char *path, bool shows_code) {
+    lua_pushstring(L, path);
+    lua_pushboolean(L, shows_code);
+    return show(L, "return require('gpulua.kernel_facts').try(...)", 2);
+}
+
 static bool show_info(lua_State *L, const char *format) {
-    int top = lua_gettop(L);
-    bool ok = true;
-    if (luaL_loadstring(L, "return require('gpulua.info')[...]()") == LUA_OK) {
-        lua_pushstring(L, format);
-        if (chunk_run(L, 1) == 1) {
-            ok = print_text(L);
-        }
-    }
-    lua_settop(L, top);
-    return ok;
+    lua_pushstring(L, format);
+    return show(L, "return require('gpulua.info')[...]()", 1);
 }
 
 static void show_version(lua_State *L, const struct options *options) {
