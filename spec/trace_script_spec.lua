@@ -127,4 +127,36 @@ describe("a trace of a script", function()
     assert.truthy(output:find("fences between streams", 1, true), output)
     assert.truthy(support.now() - start < 9, support.now() - start)
   end)
+
+  it("has all arguments of launches, however many, and of a graph's many buffers some and how many others", function()
+    if support.is_checked() then
+      pending "in check mode no operation has a time, and the JSON none of them"
+    end
+    local path = os.tmpname()
+    run(([[
+      local gpu, support = require "gpulua", require "spec.support"
+      local dev <close> = support.open { trace = true }
+      local parameters, arguments, buffers = {}, {}, {}
+      for i = 1, 40 do parameters[i], arguments[i] = "int parameter_" .. i, i end
+      local many = dev:compile(('extern "C" __global__ void many(%%s, int *x, int *y) { *x = *y = parameter_40; }')
+        :format(table.concat(parameters, ", "))).many
+      arguments[41] = dev:buffer("i32", 1, { label = ("x"):rep(40) })
+      arguments[42] = dev:buffer("i32", 1, { label = "y" })
+      many:launch(support.one, table.unpack(arguments))
+      for i = 1, 100 do buffers[i] = dev:buffer("i32", 1, { label = "of a graph " .. i }) end
+      local graph = dev:capture(function()
+        for i = 1, 100 do buffers[i]:fill(i) end
+      end)
+      graph:launch()
+      dev:synchronize()
+      gpu.trace.json "%s"
+      gpu.trace.timeline "%s.html"]]):format(path, path))
+    local json, page = support.read_file(path), support.read_file(path .. ".html")
+    os.remove(path)
+    os.remove(path .. ".html")
+    assert.truthy(json:find("parameter_40 = 40, x = " .. ("x"):rep(40) .. ", y = y\"", 1, true))
+    assert.truthy(page:find("parameter_40 = %d, x = " .. ("x"):rep(40) .. ", y = y\"", 1, true))
+    assert.truthy(json:find("out of a graph 32[0..4], and 68 others\"", 1, true))
+    assert.truthy(page:find("out of a graph 32, and 68 others\"", 1, true))
+  end)
 end)

@@ -24,9 +24,9 @@ local pieces_max <const> = 4096 -- between two writes
 
 local escapes <const> = { ['"'] = '\\"', ["\\"] = "\\\\" }
 
--- Any bytes as a JSON string that does no harm where it is shown.
-local function json(text)
-  return '"' .. core.shown(text):gsub('["\\]', escapes) .. '"'
+-- Any bytes as a JSON string that does no harm where it is shown, cut to at most so many bytes, as core.shown has it.
+local function json(text, bytes)
+  return '"' .. core.shown(text, bytes):gsub('["\\]', escapes) .. '"'
 end
 
 local quoted_texts = {} -- of what is being written
@@ -196,15 +196,8 @@ end
 -- ---- devices ----
 
 local function used_text(log, number)
-  local uses, texts = core.trace_uses(log, number), {}
-  for i = 1, #uses, 6 do
-    if uses[i + 3] > 0 then
-      local name = uses[i + 1] ~= "" and uses[i + 1] or "buffer " .. uses[i]
-      local access = uses[i + 4] and uses[i + 5] and "inout" or uses[i + 5] and "out" or "in"
-      texts[#texts + 1] = ("%s %s[%d..%d]"):format(access, name, uses[i + 2], uses[i + 3])
-    end
-  end
-  return #texts > 0 and (',"uses":%s'):format(quoted(table.concat(texts, ", "))) or ""
+  local text = trace.uses_text(log, number, true)
+  return text ~= "" and (',"uses":%s'):format(json(text, math.maxinteger)) or ""
 end
 
 local function arguments_text(log, number)
@@ -212,7 +205,7 @@ local function arguments_text(log, number)
   for i, argument in ipairs(trace.arguments(log, number)) do
     texts[i] = ("%s = %s"):format(argument.name or "argument " .. i, trace.argument_text(argument.value, argument.type))
   end
-  return #texts > 0 and (',"arguments":%s'):format(json(table.concat(texts, ", "))) or ""
+  return #texts > 0 and (',"arguments":%s'):format(json(table.concat(texts, ", "), math.maxinteger)) or ""
 end
 
 -- `undrawn`: operations that had no times when it was their turn.

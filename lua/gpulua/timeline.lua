@@ -55,9 +55,9 @@ end
 
 local escapes <const> = { ['"'] = '\\"', ["\\"] = "\\\\", ["<"] = "\\u003c", [">"] = "\\u003e", ["&"] = "\\u0026" }
 
--- As JSON that does no harm inside of a script element either.
+-- As JSON that does no harm inside of a script element either, in full: some are lists.
 local function quoted(text)
-  return '"' .. core.shown(text):gsub('["\\<>&]', escapes) .. '"'
+  return '"' .. core.shown(text, math.maxinteger):gsub('["\\<>&]', escapes) .. '"'
 end
 
 -- numbers(text) -> its number from 0, the same for the same text; 0: "" or nil.
@@ -82,17 +82,6 @@ local op_columns <const> = "kind label kernel where task stream asked given begu
   .. "arguments numbers values failed home seat"
 local node_columns <const> = "op kind label node begin took bytes" -- of graphs that were launched
 local span_columns <const> = "kind label where task begin took log op"
-
-local function uses_text(log, number)
-  local uses, parts = core.trace_uses(log, number), {}
-  for i = 1, #uses, 6 do
-    if uses[i + 3] > 0 then
-      parts[#parts + 1] = ("%s %s"):format(uses[i + 4] and uses[i + 5] and "inout" or uses[i + 5] and "out" or "in",
-        uses[i + 1] ~= "" and uses[i + 1] or "buffer " .. uses[i])
-    end
-  end
-  return table.concat(parts, ", ")
-end
 
 -- Adds the arguments of a launch: a text with %d for each number, how many those are, and the numbers in a column of
 -- their own. So that a kernel that is launched a million times with as many numbers takes one text.
@@ -165,7 +154,7 @@ local function write_device(to, info, log, base, number_of)
     made.held:add(held - held_before)
     made.shape:add(number_of(grid_x and ("grid %d x %d x %d, block %d x %d x %d"):format(grid_x, grid_y, grid_z,
       block_x, block_y, block_z)))
-    made.uses:add(number_of(uses_text(log, number)))
+    made.uses:add(number_of(trace.uses_text(log, number, false)))
     if grid_x then
       add_arguments(made, log, number, number_of)
     else

@@ -80,6 +80,25 @@ function trace.argument_text(value, kind)
   return tostring(value)
 end
 
+local uses_max <const> = 32 -- that are shown; a graph may have thousands, at each launch
+
+--- trace.uses_text(log, number, has_bytes) -> what memory it uses and how, for people: "inout x, in y"; with which
+-- bytes of it, if they want them; of many the first, and how many others.
+function trace.uses_text(log, number, has_bytes)
+  local uses, texts, others = core.trace_uses(log, number), {}, 0
+  for i = 1, #uses, 6 do
+    local block, label, from, to, is_read, is_written = table.unpack(uses, i, i + 5)
+    if to > 0 and #texts == uses_max then
+      others = others + 1
+    elseif to > 0 then -- else a module's variables
+      texts[#texts + 1] = ("%s %s%s"):format(is_read and is_written and "inout" or is_written and "out" or "in",
+        label ~= "" and label or "buffer " .. block, has_bytes and ("[%d..%d]"):format(from, to) or "")
+    end
+  end
+  texts[#texts + 1] = others > 0 and ("and %d others"):format(others) or nil
+  return table.concat(texts, ", ")
+end
+
 local function place(source, line)
   return source and ("%s:%d"):format(source, line) or nil
 end

@@ -62,12 +62,13 @@ int gpu_lua_fitting(lua_State *L) {
 int gpu_lua_shown(lua_State *L) {
     size_t byte_count;
     const char *text = luaL_checklstring(L, 1, &byte_count);
-    char shown[GPU_RANGE_TEXT_BYTES];
-    lua_Integer bytes = luaL_optinteger(L, 2, (lua_Integer)sizeof shown - 1);
-    size_t room = bytes < 0                           ? 1
-                  : bytes < (lua_Integer)sizeof shown ? (size_t)bytes + 1
-                                                      : sizeof shown;
-    size_t length = gpu_range_text(shown, room, text, byte_count);
-    lua_pushlstring(L, shown, length);
+    lua_Integer limit = luaL_optinteger(L, 2, (lua_Integer)GPU_RANGE_TEXT_BYTES - 1);
+    size_t bytes = 3 * byte_count; /* of each at most a character that stands for it */
+    if (limit < (lua_Integer)bytes) {
+        bytes = limit > 0 ? (size_t)limit : 0;
+    }
+    luaL_Buffer buffer;
+    char *shown = luaL_buffinitsize(L, &buffer, bytes + 1);
+    luaL_pushresultsize(&buffer, gpu_range_text(shown, bytes + 1, text, byte_count));
     return 1;
 }

@@ -104,6 +104,14 @@ function trace.arguments(log, number) end
 function trace.argument_text(value, kind) end
 
 ---@private
+---The memory that an operation uses, as files show it: of much of it the first, and how much more.
+---@param log integer
+---@param number integer
+---@param has_bytes boolean Which bytes of it, too.
+---@return string text
+function trace.uses_text(log, number, has_bytes) end
+
+---@private
 ---What `gpulua` calls at the end of a program.
 ---@param json_path? string
 ---@param timeline_path? string
