@@ -177,7 +177,7 @@ local function add_table(lines, heads, rows, cells)
     lines[#lines + 1] = format:format(cells(rows[i]))
   end
   if #rows > rows_max then
-    lines[#lines + 1] = ("%10s  and %d others"):format("", #rows - rows_max)
+    lines[#lines + 1] = ("%10s  and %d other%s"):format("", #rows - rows_max, #rows - rows_max > 1 and "s" or "")
   end
   lines[#lines + 1] = ""
 end

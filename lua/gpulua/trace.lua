@@ -95,7 +95,7 @@ function trace.uses_text(log, number, has_bytes)
         label ~= "" and label or "buffer " .. block, has_bytes and ("[%d..%d]"):format(from, to) or "")
     end
   end
-  texts[#texts + 1] = others > 0 and ("and %d others"):format(others) or nil
+  texts[#texts + 1] = others > 0 and ("and %d other%s"):format(others, others > 1 and "s" or "") or nil
   return table.concat(texts, ", ")
 end
 
