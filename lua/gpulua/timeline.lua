@@ -132,7 +132,7 @@ local function write_device(to, info, log, base, number_of)
   local given_before, held_before = base, 0
   for number = 1, info[log].ops do
     local kind, label, kernel, source, line, task, stream, _, asked, given, begun, ended, over, bytes, held, outcome,
-      reads_back, seat, stream_label, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+      is_host, seat, stream_label, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
     local is_timed = ended ~= 0
     made.kind:add(kinds[kind])
     made.label:add(number_of(label))
@@ -165,7 +165,7 @@ local function write_device(to, info, log, base, number_of)
       node_before = add_nodes(nodes, bodies, log, number, node_before, number_of)
     end
     made.failed:add(outcome == "failed" and 1 or 0)
-    made.home:add(reads_back and 1 or 0)
+    made.home:add(is_host and 1 or 0)
     made.seat:add(seat or 0)
     given_before, held_before = given, held
     for _, awaited in ipairs { core.trace_waits(log, number) } do

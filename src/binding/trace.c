@@ -409,8 +409,9 @@ static const struct traced_log *check_op(lua_State *L, struct gpu_traced_op *op)
 
 /* core.trace_op(log, number) -> kind, label, kernel or nil, source or nil, line, task, stream, seq,
  * asked, given, begun, ended, over (ns; 0: not known), bytes, bytes held, "pending" | "succeeded" |
- * "failed", whether it writes memory of the host, the seat at a shared device whose it is, nil: it
- * is the state's own, the stream's label or nil, then of launches grid and block, three each */
+ * "failed", whether it uses memory of the host, which the script may want to read or to write when
+ * it is over, the seat at a shared device whose it is, nil: it is the state's own, the stream's
+ * label or nil, then of launches grid and block, three each */
 int gpu_lua_trace_op(lua_State *L) {
     static const char *const outcomes[] = {[GPU_TRACE_PENDING] = "pending",
                                            [GPU_TRACE_SUCCEEDED] = "succeeded",
@@ -443,12 +444,11 @@ int gpu_lua_trace_op(lua_State *L) {
         lua_pushinteger(L, numbers[i]);
     }
     lua_pushstring(L, outcomes[op.outcome]);
-    bool reads_back = op.kind == GPU_TRACE_DOWNLOAD;
-    for (uint32_t i = 0; i < op.use_count && !reads_back; i++) {
-        const struct gpu_traced_use *use = gpu_trace_use(trace, &op, i);
-        reads_back = use->is_host && (use->access & GPU_WRITE);
+    bool is_host = op.kind == GPU_TRACE_DOWNLOAD;
+    for (uint32_t i = 0; i < op.use_count && !is_host; i++) {
+        is_host = gpu_trace_use(trace, &op, i)->is_host;
     }
-    lua_pushboolean(L, reads_back);
+    lua_pushboolean(L, is_host);
     if (op.seat == log->seat) {
         luaL_pushfail(L);
     } else {
