@@ -434,6 +434,25 @@ describe("a timeline", function()
       assert.truthy(waited and tonumber(waited) > 150, dom:match "Waits</h2>.-</table>") -- that it was, all the same
     end)
 
+    it("gives the time in which a lost device came back to the waits for it", function()
+      local path = folder .. "/shown.html"
+      local output, code = run(("--isolate process --timeline %s %s"):format(path, write("shown.lua", [[
+        local gpu = require "gpulua"
+        local dev = gpu.device()
+        local kept = dev:buffer("f32", 4, { durable = true }):write { 1, 2, 3, 4 }
+        dev:synchronize()
+        dev:inject { lost = 1 }
+        pcall(function() dev:buffer("f32", 4):fill(1):await() end)
+        gpu.sleep(0.1)
+        dev:await()
+        assert(kept:read()[4] == 4)]])))
+      assert.equal(0, code, output)
+      local dom = look(pending, path)
+      local chain = dom:match "Critical path</h2>.-</table>"
+      assert.truthy(chain:find("return, [^<]*shown.lua:8") or chain:find("sleep, [^<]*shown.lua:7"), chain)
+      assert.falsy(chain:find("up to ?", 1, true), chain)
+    end)
+
     it("does not count reads, of host memory neither, as waits that could be left out", function()
       local dom = look(pending, timeline_of [[
         local gpu, support = require "gpulua", require "spec.support"
