@@ -159,4 +159,22 @@ describe("a trace of a script", function()
     assert.truthy(json:find("out of a graph 32[0..4], and 68 others\"", 1, true))
     assert.truthy(page:find("out of a graph 32, and 68 others\"", 1, true))
   end)
+
+  it("is written where it was asked for, whichever folder the script goes to", function()
+    local folder, script = os.tmpname(), os.tmpname()
+    os.remove(folder)
+    assert(os.execute(("mkdir -p %s/other"):format(folder)))
+    support.write_file(script, [[
+      local gpu = require "gpulua"
+      gpu.device():buffer("f32", 4):fill(1):await()
+      require "lfs".chdir "other"]])
+    local command <const> = "program=$(realpath %s/gpulua); cd %s; $program --trace a.json --timeline b.html %s 2>&1"
+    local pipe = assert(io.popen(command:format(os.getenv "GPULUA_BUILD" or "build", folder, script)))
+    local output = pipe:read "a"
+    assert.equal(0, select(3, pipe:close()), output)
+    for _, name in ipairs { "a.json", "b.html" } do
+      assert(io.open(folder .. "/" .. name)):close()
+    end
+    os.execute(("rm -r %s %s"):format(folder, script))
+  end)
 end)

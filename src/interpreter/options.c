@@ -315,6 +315,17 @@ static bool can_write_all(const struct options *options) {
     return true;
 }
 
+/* The file's path from the root, so that it is that file also when the script has gone to another
+ * folder. Kept in `kept`; as it was where there is no memory, or no folder. */
+static const char *whole_path(const char *path, char **kept) {
+    char *folder = path && path[0] != '/' ? getcwd(NULL, 0) : NULL;
+    if (folder && asprintf(kept, "%s/%s", folder, path) < 0) {
+        *kept = NULL;
+    }
+    free(folder);
+    return *kept ? *kept : path;
+}
+
 bool options_read(int argc, char **argv, struct options *options) {
     int i;
     for (i = 1; i < argc && argv[i][0] == '-'; i++) {
@@ -375,5 +386,11 @@ bool options_read(int argc, char **argv, struct options *options) {
                 program.name);
         return false;
     }
-    return can_write_all(options);
+    if (!can_write_all(options)) {
+        return false;
+    }
+    static char *trace, *timeline; /* which are written when the script is over */
+    options->trace = whole_path(options->trace, &trace);
+    options->timeline = whole_path(options->timeline, &timeline);
+    return true;
 }
