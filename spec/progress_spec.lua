@@ -100,6 +100,20 @@ describe("progress", function()
     assert.truthy(count >= 3, output)
   end)
 
+  it("is a line of its own also where it is left open: behind it come messages, the end and the shell", function()
+    wants_script()
+    local left_open <const> = [[
+      local gpu = require "gpulua"
+      local p = gpu.progress { total = 10 }
+      for _ = 1, 3 do p:step(2) gpu.sleep(0.12) end
+      %s]]
+    for ending, said in pairs { ["error 'boom'"] = "gpulua: [^\n]*boom", ["os.exit(1)"] = "$", [""] = "$",
+      ["gpu.spawn(function() error 'unseen' end)"] = "gpulua: [^\n]*unseen" } do
+      local output = on_terminal(left_open:format(ending), 80)
+      assert.truthy(output:find("6/10[^\n\r]*\27%[K\r?\n[^\n\r]*" .. said), ending .. ": " .. output)
+    end
+  end)
+
   it("is silent where there is no terminal", function()
     assert.equal("done\n", (support.script(script)))
   end)

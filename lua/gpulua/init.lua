@@ -19,7 +19,8 @@ for _, name in ipairs { "spawn_run", "spawn_root", "spawn_typed", "spawn_timed",
   "keep_version", "keep", "flight_path", "flight_files",
   "hooks_handler", "hooks_set", "trace_info", "trace_op", "trace_waits", "trace_uses", "trace_span", "trace_range",
   "trace_range_end", "trace_arguments", "trace_nodes", "missed_wakes", "trace_settle", "log", "memory_map",
-  "terminal", "seconds", "shown", "fitting", "kernel_arguments", "ranges_are_on", "range_start", "range_end",
+  "terminal", "line_is_open", "seconds", "shown", "fitting", "kernel_arguments",
+  "ranges_are_on", "range_start", "range_end",
   "is_sandbox", "library", "library_value", "dims", "stream_number", "control_check",
   "control_begin", "control_add" } do
   gpu[name] = nil

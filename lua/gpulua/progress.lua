@@ -1,4 +1,4 @@
--- How far long work has come, on a terminal.
+-- How far long work has come, on a terminal. A message of the interpreter's ends the line in front of it.
 
 local core = require "gpulua.core"
 local arguments <const> = require "gpulua.arguments"
@@ -41,6 +41,7 @@ local function write(self, parts, ending)
   local label = core.fitting(core.shown(self.label), columns - 1 - #text - 2)
   io.stderr:write("\r", label, label ~= "" and "  " or "", text, "\27[K", ending or "")
   io.stderr:flush()
+  core.line_is_open(not ending)
   self.is_written = true
 end
 

@@ -648,6 +648,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"log", gpu_lua_log},
                                          {"memory_map", gpu_lua_memory_map},
                                          {"terminal", gpu_lua_terminal},
+                                         {"line_is_open", gpu_lua_line_is_open},
                                          {"seconds", gpu_lua_seconds},
                                          {"shown", gpu_lua_shown},
                                          {"fitting", gpu_lua_fitting},

@@ -36,9 +36,10 @@ int gpu_lua_log(lua_State *L); /* core.log, flight.c */
 
 /* ---- terminal.c ---- */
 int gpu_lua_terminal(lua_State *L); /* core.terminal */
-int gpu_lua_seconds(lua_State *L);  /* core.seconds */
-int gpu_lua_shown(lua_State *L);    /* core.shown */
-int gpu_lua_fitting(lua_State *L);  /* core.fitting */
+int gpu_lua_line_is_open(lua_State *L);
+int gpu_lua_seconds(lua_State *L); /* core.seconds */
+int gpu_lua_shown(lua_State *L);   /* core.shown */
+int gpu_lua_fitting(lua_State *L); /* core.fitting */
 int gpu_lua_kernel_arguments(lua_State *L);
 
 /* ---- ranges.c ---- */

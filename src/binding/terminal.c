@@ -23,6 +23,17 @@ int gpu_lua_terminal(lua_State *L) {
     return 1;
 }
 
+/* core.line_is_open(is_open): whether a line on standard error is there that has not ended. The
+ * program may have said where it keeps that, as a bool, so that its messages stand on lines of
+ * their own. */
+int gpu_lua_line_is_open(lua_State *L) {
+    bool is_open = lua_toboolean(L, 1);
+    if (lua_getfield(L, LUA_REGISTRYINDEX, "gpulua.line_is_open") == LUA_TLIGHTUSERDATA) {
+        *(bool *)lua_touserdata(L, -1) = is_open;
+    }
+    return 0;
+}
+
 /* core.seconds() -> on a clock that only goes forward */
 int gpu_lua_seconds(lua_State *L) {
     lua_pushnumber(L, (lua_Number)gpu_lua_now_ns() / 1e9);

@@ -48,7 +48,15 @@ void program_put(FILE *stream, const char *text, size_t byte_count) {
     }
 }
 
+static void end_line(void) {
+    if (program.line_is_open) {
+        program.line_is_open = false;
+        fputc('\n', stderr);
+    }
+}
+
 static void say_behind(const char *name, const char *message, const char *behind) {
+    end_line();
     if (name) {
         program_put(stderr, name, strlen(name));
         fputs(": ", stderr);
@@ -315,6 +323,7 @@ static int exit_program(lua_State *L) {
     int status = lua_isboolean(L, 1) ? (lua_toboolean(L, 1) ? EXIT_SUCCESS : EXIT_FAILURE)
                                      : (int)luaL_optinteger(L, 1, EXIT_SUCCESS);
     bool closes = lua_toboolean(L, 2);
+    end_line();
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_State *main = gpulua_state(program.g);
     lua_pushvalue(L, lua_upvalueindex(2));
@@ -364,6 +373,8 @@ static void set_arg(lua_State *L, int argc, char **argv, int script) {
 static void take_over(lua_State *L) {
     lua_getglobal(L, "require");
     lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.require");
+    lua_pushlightuserdata(L, &program.line_is_open);
+    lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.line_is_open");
     luaopen_gpulua_core(L);
     lua_getfield(L, -1, "spawn");
     lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.spawn");
@@ -567,6 +578,7 @@ int main(int argc, char **argv) {
         program_say(program.name, message ? message : "(error object is not a string)");
         ok = false;
     }
+    end_line();
     if (program.g) {
         ok = write_flight(L) && ok;
         ok = write_trace(L) && ok;

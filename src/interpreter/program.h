@@ -15,6 +15,7 @@ struct program {
     gpulua *g;         /* for the signal handler */
     bool has_reported; /* an error that no task got */
     bool is_closing;
+    bool line_is_open;            /* one of progress, on standard error */
     bool keeps_flight;            /* --flight, or GPULUA_FLIGHT */
     const char *trace, *timeline; /* --trace, --timeline; NULL: none */
     bool summarizes;              /* --summary */
