@@ -222,6 +222,28 @@ describe("CUDA C math", function()
       0xBBCCDD12, 0xDD123456, -15, 15, 0, 31, 63, -9, 64 }, i:read())
   end)
 
+  it("sums and extremes of three at once (DPX)", function()
+    local i <close> = zeros("i64", 24)
+    launch([[
+      extern "C" __global__ void dpx(long long *i, int one) {
+        int a = -7 * one, most = 0x7fffffff * one;
+        unsigned u = 0xfffffff0u * one, p = 0xfffe0005u * one, q = 0x00030004u * one, r = 0x7fff8000u * one;
+        i[0] = __viaddmax_s32(a, 3, -5); i[1] = __viaddmax_s32(most, one, 9); i[2] = __viaddmax_s32_relu(a, 3, -5);
+        i[3] = __viaddmin_s32(a, 3, -3); i[4] = __viaddmin_s32_relu(9, 3, a); i[5] = __viaddmax_u32(u, 32, 5);
+        i[6] = __viaddmin_u32(u, 2, 7); i[7] = __vimax3_s32(a, -9, -8); i[8] = __vimin3_s32(a, -9, -8);
+        i[9] = __vimax3_u32(u, 1, 2); i[10] = __vimin3_u32(u, 1, 2); i[11] = __vimax3_s32_relu(a, -9, -8);
+        i[12] = __vimin3_s32_relu(7, 5, 6); i[13] = __vimax_s32_relu(a, -9); i[14] = __vimin_s32_relu(3, a);
+        i[15] = __viaddmax_s16x2(p, q, 0); i[16] = __viaddmax_u16x2(p, q, 0x00070007); i[17] = __vimax3_s16x2(p, q, r);
+        i[18] = __vimin3_u16x2(p, q, r); i[19] = __viaddmin_s16x2_relu(p, q, r); i[20] = __vimin_s16x2_relu(p, q);
+        bool first, high, low;
+        i[21] = __vibmax_s32(a, 3, &first) * 10 + first; i[22] = __vibmin_u32(5, 5, &first) * 10 + first;
+        i[23] = __vibmax_s16x2(p, q, &high, &low); i[23] = i[23] * 100 + high * 10 + low;
+      }]], support.one, i, 1)
+    assert.are.same({ -4, 9, 0, -4, 0, 16, 7, -7, -9, 0xFFFFFFF0, 1, 0, 5, 0, 0,
+      0x00010009, 0x00070009, 0x7FFF0005, 0x00030004, 0x00010000, 0x00000004,
+      30, 51, 0x00030005 * 100 + 1 }, i:read())
+  end)
+
   it("half arithmetic", function()
     local x <close> = dev:upload("f16", { 1.5, -2.25, 0.1, 1000.0 })
     local y <close> = dev:upload("f16", { 0.5, 3.0, 0.2, 7.0 })

@@ -481,13 +481,15 @@ describe("CUDA C", function()
     assert.are.same({ sum }, out:read())
   end)
 
-  it("__ldg, __restrict__, #pragma unroll", function()
+  it("__ldg, __restrict__, #pragma unroll, what a compiler may take for granted", function()
     local x <close> = dev:upload("f32", 64, function(i) return i end)
     local out <close> = zeros("f32", 16)
     launch([[
+      __device__ __nv_pure__ float same(float v) { return v; }
       extern "C" __global__ void __launch_bounds__(64) hints(const float *__restrict__ x, float *__restrict__ out) {
         int t = threadIdx.x;
-        float v = 0;
+        float v = same(0);
+        __builtin_assume(t < 16);
         #pragma unroll
         for (int i = 0; i < 4; i++) v += __ldg(x + t * 4 + i);
         #pragma unroll 2

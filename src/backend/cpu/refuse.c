@@ -64,7 +64,7 @@ void gpu_cpu_construct_check(struct rewrite *r, size_t at) {
         bool is_prefix = refused[i].name[length] == '*';
         if (token->length >= length && memcmp(token->text, refused[i].name, length) == 0 &&
             (is_prefix || token->length == length) && strncmp(token->text, "__nv_bf", 7) != 0 &&
-            strncmp(token->text, "__nv_half", 9) != 0) {
+            strncmp(token->text, "__nv_half", 9) != 0 && !gpu_cpu_token_is(token, "__nv_pure__")) {
             refuse(r, at, r->tokens.words[token->word - 1],
                    gpu_cpu_tokens_note(&r->tokens, "%s" UNSUPPORTED, refused[i].why));
             return;

@@ -409,4 +409,59 @@ GPULUA_X(2, short, unsigned short, -32768, 32767, 65535)
 GPULUA_X(4, signed char, unsigned char, -128, 127, 255)
 #undef GPULUA_X
 
+// ---- sums and extremes of three at once (DPX) ----
+
+GPULUA_INLINE int gpulua_sum(int a, int b) { return (int)((unsigned)a + (unsigned)b); }
+GPULUA_INLINE unsigned gpulua_sum(unsigned a, unsigned b) { return a + b; }
+template <class T> GPULUA_INLINE T gpulua_larger(T a, T b) { return a > b ? a : b; }
+template <class T> GPULUA_INLINE T gpulua_smaller(T a, T b) { return a < b ? a : b; }
+
+#define GPULUA_DPX(type, T, sum, larger, smaller)                                                  \
+    GPULUA_INLINE T __viaddmax_##type(T a, T b, T c) { return larger(sum(a, b), c); }              \
+    GPULUA_INLINE T __viaddmin_##type(T a, T b, T c) { return smaller(sum(a, b), c); }             \
+    GPULUA_INLINE T __vimax3_##type(T a, T b, T c) { return larger(larger(a, b), c); }             \
+    GPULUA_INLINE T __vimin3_##type(T a, T b, T c) { return smaller(smaller(a, b), c); }
+#define GPULUA_DPX_RELU(type, T, larger, smaller)                                                  \
+    GPULUA_INLINE T __viaddmax_##type##_relu(T a, T b, T c) {                                      \
+        return larger(__viaddmax_##type(a, b, c), T(0));                                           \
+    }                                                                                              \
+    GPULUA_INLINE T __viaddmin_##type##_relu(T a, T b, T c) {                                      \
+        return larger(__viaddmin_##type(a, b, c), T(0));                                           \
+    }                                                                                              \
+    GPULUA_INLINE T __vimax3_##type##_relu(T a, T b, T c) {                                        \
+        return larger(__vimax3_##type(a, b, c), T(0));                                             \
+    }                                                                                              \
+    GPULUA_INLINE T __vimin3_##type##_relu(T a, T b, T c) {                                        \
+        return larger(__vimin3_##type(a, b, c), T(0));                                             \
+    }                                                                                              \
+    GPULUA_INLINE T __vimax_##type##_relu(T a, T b) { return larger(larger(a, b), T(0)); }         \
+    GPULUA_INLINE T __vimin_##type##_relu(T a, T b) { return larger(smaller(a, b), T(0)); }
+GPULUA_DPX(s32, int, gpulua_sum, gpulua_larger, gpulua_smaller)
+GPULUA_DPX(u32, unsigned, gpulua_sum, gpulua_larger, gpulua_smaller)
+GPULUA_DPX(s16x2, unsigned, __vadd2, __vmaxs2, __vmins2)
+GPULUA_DPX(u16x2, unsigned, __vadd2, __vmaxu2, __vminu2)
+GPULUA_DPX_RELU(s32, int, gpulua_larger, gpulua_smaller)
+GPULUA_DPX_RELU(s16x2, unsigned, __vmaxs2, __vmins2)
+
+// These also say whether it is the first.
+#define GPULUA_DPX_WHICH(name, type, T, order, extreme)                                            \
+    GPULUA_INLINE T name##_##type(T a, T b, bool *is_first) {                                      \
+        *is_first = a order b;                                                                     \
+        return extreme(a, b);                                                                      \
+    }
+#define GPULUA_DPX_WHICH_2(name, type, Half, order, extreme)                                       \
+    GPULUA_INLINE unsigned name##_##type(unsigned a, unsigned b, bool *high, bool *low) {          \
+        *high = (Half)(a >> 16) order(Half)(b >> 16);                                              \
+        *low = (Half)a order(Half) b;                                                              \
+        return extreme(a, b);                                                                      \
+    }
+GPULUA_DPX_WHICH(__vibmax, s32, int, >=, gpulua_larger)
+GPULUA_DPX_WHICH(__vibmax, u32, unsigned, >=, gpulua_larger)
+GPULUA_DPX_WHICH(__vibmin, s32, int, <=, gpulua_smaller)
+GPULUA_DPX_WHICH(__vibmin, u32, unsigned, <=, gpulua_smaller)
+GPULUA_DPX_WHICH_2(__vibmax, s16x2, short, >=, __vmaxs2)
+GPULUA_DPX_WHICH_2(__vibmax, u16x2, unsigned short, >=, __vmaxu2)
+GPULUA_DPX_WHICH_2(__vibmin, s16x2, short, <=, __vmins2)
+GPULUA_DPX_WHICH_2(__vibmin, u16x2, unsigned short, <=, __vminu2)
+
 #endif
