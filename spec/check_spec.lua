@@ -124,6 +124,17 @@ for _, isolate in ipairs { "none", "process" } do
         support.works(dev)
       end)
 
+      it("has nothing beside static shared memory", function()
+        local shared = dev:compile [[
+          extern "C" __global__ void shared(int *x, int at) { __shared__ int s[32]; s[at] = 1; x[0] = at; }]].shared
+        shared:launch(one, row(1), 31):await()
+        for at, place in pairs { [32] = "at byte 128", [-1] = "at byte -4", [40] = "at byte 160" } do
+          finds("OutOfBounds", { "wrote 4 bytes " .. place .. " of its module's static shared memory, which has 128" },
+            shared, one, row(1), at)
+        end
+        finds("OutOfBounds", "outside of every buffer", shared, one, row(1), 1 << 20)
+      end)
+
       it("holds for structs, memcpy and memset", function()
         local x <close> = dev:buffer("f32", 9):fill(1)
         local y <close> = dev:buffer("f32", 3)

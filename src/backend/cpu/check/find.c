@@ -174,6 +174,12 @@ static const struct check_use *use_of(const struct check_run *run,
     return found;
 }
 
+/* Beside the module's __shared__ variables, no farther off than they are large. */
+static bool is_beside_shared(const struct check_module *module, uintptr_t address) {
+    uintptr_t bytes = module->shared_high - module->shared_low;
+    return bytes > 0 && address - (module->shared_low - bytes) < 3 * bytes;
+}
+
 GPU_CPU_ON_FIBRE void gpu_check_find_undeclared(struct cpu_context *context,
                                                 const struct check_access *access) {
     struct check_run *run = gpu_check_run_of(context);
@@ -198,6 +204,12 @@ GPU_CPU_ON_FIBRE void gpu_check_find_undeclared(struct cpu_context *context,
                 "%s %s at byte %" PRIuPTR " of its dynamic shared memory, which has %" PRIu32, verb,
                 size, access->address - (uintptr_t)context->dynamic_shared,
                 run->launch->shared_bytes);
+    } else if (block == NULL && is_beside_shared(&run->module, access->address)) {
+        finding(context, GPULUA_OUT_OF_BOUNDS,
+                "%s %s at byte %" PRIdPTR
+                " of its module's static shared memory, which has %" PRIuPTR,
+                verb, size, (intptr_t)(access->address - run->module.shared_low),
+                run->module.shared_high - run->module.shared_low);
     } else if (access->address < CHECK_PAGE_BYTES) {
         finding(context, GPULUA_OUT_OF_BOUNDS,
                 "%s %s through a null pointer (address %" PRIuPTR
