@@ -467,6 +467,33 @@ for _, isolate in ipairs { "none", "process" } do
         end
       end)
 
+      it("is none of a volatile read and another thread's atomic operation, also within a warp", function()
+        local source = [[
+          __device__ int root_of(QUALIFIER int *parent, int x) {
+            for (int p = parent[x]; p != x; p = parent[x]) x = p;
+            return x;
+          }
+          extern "C" __global__ void unite(int *parent, int n) { // into one tree: 0 is its root
+            int a = threadIdx.x, b = (threadIdx.x + 1) % n;
+            for (bool is_done = false; !is_done;) {
+              a = root_of(parent, a), b = root_of(parent, b);
+              int low = min(a, b), high = max(a, b), old = low == high ? high : atomicMin(&parent[high], low);
+              is_done = old == high, a = low, b = old;
+            }
+          }]]
+        for seed = 1, 8 do
+          local other <close> = open(seed)
+          local function unite(qualifier)
+            local parent = other:upload("i32", 64, function(i) return i - 1 end)
+            local kernel = other:compile((source:gsub("QUALIFIER", qualifier))).unite
+            return kernel:launch({ grid = 1, block = 64 }, parent, 64)
+          end
+          unite("volatile"):await()
+          local op = unite ""
+          support.raises("RaceFound", "in a race with", op.await, op)
+        end
+      end)
+
       it("of two blocks is one", function()
         finds("RaceFound", "nothing orders the blocks of a launch", mod.same, { grid = 2, block = 1 }, row(1))
       end)

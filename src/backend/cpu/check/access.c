@@ -17,8 +17,8 @@ static inline bool both_atomic(uint64_t a, uint64_t b) {
     if (ka == CHECK_KIND_PLAIN || kb == CHECK_KIND_PLAIN) {
         return false;
     }
-    /* Volatile accesses are not torn, but a warp's lanes are not in step because of them. */
-    return (ka == CHECK_KIND_ATOMIC && kb == CHECK_KIND_ATOMIC) ||
+    /* Volatile accesses are not torn, but a warp's lanes are not in step because of two of them. */
+    return ka == CHECK_KIND_ATOMIC || kb == CHECK_KIND_ATOMIC ||
            gpu_check_tag_stamp(a) != gpu_check_tag_stamp(b) ||
            gpu_check_tag_thread(a) / CHECK_WARP_THREADS !=
                gpu_check_tag_thread(b) / CHECK_WARP_THREADS;
