@@ -88,6 +88,8 @@ static void scalars_and_pointers(void) {
              "?X<X<P,2>,1>*/8/8, v: f32x4, g: ?void (*)(int,int)/8/8, rows: ?int "
              "(*)[3]/8/8\n",
              "what needs a signature by hand");
+    describe("struct P { char a[3]; }; __global__ void f(const P &p, int &n) {}", "",
+             "kernel f p: ?const P &/8/8, n: ?int &/8/8\n", "references, which are addresses");
     describe(
         "enum way { forth, back }; enum exact : unsigned { z }; enum class wide : unsigned char "
         "{ y }; __global__ void f(way w, way *v, exact e, const wide *p, wide q) {}",

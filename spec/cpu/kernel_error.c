@@ -118,6 +118,12 @@ static void refusal_tests(void) {
          "bad.lua:7:1: error: 'f': a function without __device__", GPULUA_COMPILE_FAILED},
         {"a variable of the host", "\nstatic int g = 3;\n__global__ void k(int *x) { *x = g; }", "",
          "bad.lua:7:2: error: 'g': a variable without __device__", GPULUA_COMPILE_FAILED},
+        {"a reference for a parameter",
+         "struct S { int a; };\n__global__ void k(int *x,\n  const S &s) { *x = s.a; }", "",
+         "bad.lua:7:3: error: 'k': a kernel's parameter cannot be a reference",
+         GPULUA_COMPILE_FAILED},
+        {"a kernel with a result", "__global__\nint k(int *x) { return *x; }", "",
+         "bad.lua:7:2: error: 'k': a kernel returns nothing, it is void", GPULUA_COMPILE_FAILED},
         {"too much static shared memory",
          "__global__ void k(float *x) {\n  __shared__ float s[12289];\n  s[threadIdx.x] = x[0];\n"
          "  __syncthreads();\n  x[threadIdx.x] = s[threadIdx.x / 2];\n}",

@@ -72,10 +72,39 @@ void gpu_cpu_construct_check(struct rewrite *r, size_t at) {
     }
 }
 
+/* What a launch could not pass, or take back. */
+static void signature_check(struct rewrite *r, const struct cpu_function *kernel) {
+    static const char *const values[] = {"int",    "float", "double",   "bool", "char",
+                                         "size_t", "long",  "unsigned", NULL};
+    for (size_t i = kernel->name - 1; i > kernel->begin && !is_at(r, i, ">"); i--) {
+        size_t partner = token_at(r, i)->partner;
+        if (is_at(r, i, ")") && partner > kernel->begin && partner < i) {
+            i = partner;
+        } else if (word_in(token_at(r, i), values)) {
+            refuse(r, i, kernel->qualified, "a kernel returns nothing, it is void");
+            break;
+        }
+    }
+    bool is_value = false; /* by default */
+    int angles = 0;
+    for (size_t i = kernel->params_open + 1; i < kernel->params_close; i++) {
+        is_value = is_at(r, i, "=") || (is_value && !is_at(r, i, ","));
+        angles += is_at(r, i, "<") ? 1 : is_at(r, i, ">") && angles > 0 ? -1 : 0;
+        if (is_at(r, i, "(") && !is_at(r, i + 1, "&") && token_at(r, i)->partner > i) {
+            i = token_at(r, i)->partner; /* of another function */
+        } else if (!is_value && angles == 0 && (is_at(r, i, "&") || is_at(r, i, "&&"))) {
+            refuse(r, i, kernel->qualified, "a kernel's parameter cannot be a reference");
+        }
+    }
+}
+
 /* NVRTC compiles for the device only, and so do we: what is not marked for it belongs to a host. */
 void gpu_cpu_annotations_check(struct rewrite *r) {
     for (size_t i = 0; i < r->found.function_count; i++) {
         const struct cpu_function *f = &r->found.functions[i];
+        if (f->is_kernel && !f->is_instantiation) {
+            signature_check(r, f);
+        }
         bool is_marked = f->is_for_device || f->is_trivial || f->is_instantiation;
         for (size_t k = 0; !is_marked && k < r->found.function_count; k++) {
             is_marked = r->found.functions[k].is_for_device &&
