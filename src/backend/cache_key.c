@@ -9,7 +9,13 @@
 #define CACHE_NUMBER(x) CACHE_STRING(x)
 #define CACHE_BUILD                                                                                \
     "gpulua " CACHE_NUMBER(GPULUA_VERSION_MAJOR) "." CACHE_NUMBER(                                 \
-        GPULUA_VERSION_MINOR) "." CACHE_NUMBER(GPULUA_VERSION_PATCH)
+        GPULUA_VERSION_MINOR) "." CACHE_NUMBER(GPULUA_VERSION_PATCH) CACHE_SOURCES
+/* A checksum of the sources, between releases. */
+#ifdef GPULUA_BACKENDS
+#define CACHE_SOURCES " " CACHE_NUMBER(GPULUA_BACKENDS)
+#else
+#define CACHE_SOURCES ""
+#endif
 
 struct sha256 {
     uint32_t state[8];
