@@ -166,16 +166,6 @@ static void inner_references_add(struct rewrite *r, size_t from, size_t to, unsi
     }
 }
 
-/* Has the class that the function is defined in a member of this name? */
-static bool is_of_class(struct rewrite *r, const struct cpu_function *f, unsigned word) {
-    size_t open = f->begin, capture = 0;
-    while (open > 0 && !(is_at(r, open, "{") && token_at(r, open)->partner > f->begin)) {
-        open--;
-    }
-    return open > 0 && braces_of(r, open, &capture) == BRACES_CLASS &&
-           is_declared(r, open, token_at(r, open)->partner, word);
-}
-
 /* The end of the block that a place in a function is in. */
 static size_t block_end(struct rewrite *r, size_t at) {
     while (at < r->tokens.code_count && !is_at(r, at, "}")) {
@@ -220,10 +210,8 @@ static void dynamic_shared(struct rewrite *r, size_t at, size_t begin, size_t en
     }
     for (size_t i = 0; i < r->found.function_count; i++) {
         const struct cpu_function *f = &r->found.functions[i];
-        if (!is_named(r, f->body_open, f->body_close, word) || is_of_class(r, f, word)) {
-            continue;
-        }
-        if (is_at(r, f->body_open, "{") && !is_named(r, f->params_open, f->body_open, word)) {
+        if (is_at(r, f->body_open, "{") && is_named(r, f->body_open, f->body_close, word) &&
+            !is_named(r, f->params_open, f->body_open, word)) {
             reference_add(r, f->body_open, declaration);
         }
         inner_references_add(r, f->params_open, f->body_close, word, declaration);
