@@ -86,49 +86,6 @@ describe("CUDA C", function()
     end
   end)
 
-  it("has dynamic shared memory in lambdas and local classes, and lets other names hide it", function()
-    local mod = dev:compile [=[
-      extern __shared__ int pool[];
-      __device__ int first(int *x) { auto at = [=](int i) { return pool[i] + x[i]; }; return at(0); }
-      extern "C" __global__ void lambdas(int *x) {
-        extern __shared__ int s[];
-        auto put = [](int i, int v) { s[i] = v; };
-        auto get = [=](int i) { auto twice = [](int k) { return 2 * s[k]; }; return twice(i) + x[i]; };
-        struct Sum { int n; __device__ int operator()() const { int v = 0; for (int i = 0; i < n; i++) v += s[i];
-          return v; } };
-        put(threadIdx.x, threadIdx.x + 1);
-        __syncthreads();
-        x[8 + threadIdx.x] = get(7 - threadIdx.x) + 1000 * Sum{8}() + 1000000 * first(x);
-      }
-      extern "C" __global__ void hidden(int *x) {
-        int pool = x[0], *own = &x[1];
-        auto add = [&](int i) { return pool + own[i]; };
-        x[8] = add(0);
-        { float pool = 2.5f; x[9] = (int)(2 * pool); }
-      }
-      extern "C" __global__ void inner(int *x) {
-        extern __shared__ int s[];
-        s[0] = 5;
-        { int *s = x; auto add = [=](int i) { return s[i] + 1; }; x[8] = add(1); }
-        x[9] = s[0];
-      }
-      extern "C" __global__ void fixed(int *x) { __shared__ int pool[8]; pool[threadIdx.x] = x[threadIdx.x];
-        __syncthreads(); x[15 - threadIdx.x] = pool[threadIdx.x]; }]=]
-    local function run_of(name, threads)
-      local x <close> = dev:upload("i32", 16, function(i) return i <= 8 and 10 * i or 0 end)
-      mod[name]:launch({ grid = 1, block = threads, shared = 32 }, x)
-      return x:read(9, 16)
-    end
-    local wanted = {}
-    for i = 1, 8 do
-      wanted[i] = 2 * (9 - i) + 10 * (9 - i) + 36000 + 11000000
-    end
-    assert.are.same(wanted, run_of("lambdas", 8))
-    assert.are.same({ 30, 5, 0, 0, 0, 0, 0, 0 }, run_of("hidden", 1))
-    assert.are.same({ 21, 5, 0, 0, 0, 0, 0, 0 }, run_of("inner", 1))
-    assert.are.same({ 80, 70, 60, 50, 40, 30, 20, 10 }, run_of("fixed", 8))
-  end)
-
   it("evaluates the condition of a guard once, and its index as narrow as it is", function()
     local mod = dev:compile [[
       template <class T> __device__ bool take(T *p, T limit) { return atomicAdd(p, T(1)) < limit; }
