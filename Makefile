@@ -176,8 +176,9 @@ $(BUILD)/obj/%.o: src/%.c $(BUILD)/flags
 	$(quiet)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
 # Compiled kernels that lie in a cache are those of the backends that made them.
-$(BUILD)/obj/backend/cache_key.o: $(filter src/backend/%,$(SOURCES))
-$(BUILD)/obj/backend/cache_key.o: ALL_CFLAGS += -DGPULUA_BACKENDS=$$(cat $(filter src/backend/%,$(SOURCES)) | cksum | cut -d' ' -f1)
+BACKEND_SOURCES := $(filter src/backend/%,$(SOURCES)) $(sort $(wildcard src/backend/*.h src/backend/*/*.h src/backend/*/*/*.h))
+$(BUILD)/obj/backend/cache_key.o: $(BACKEND_SOURCES)
+$(BUILD)/obj/backend/cache_key.o: ALL_CFLAGS += -DGPULUA_BACKENDS=$$(cat $(BACKEND_SOURCES) | cksum | cut -d' ' -f1)
 
 # Where a JPEG's codes are damaged stb shifts and adds beyond what C defines: pixels that mean nothing come of it.
 $(BUILD)/obj/binding/image.o: SANITIZE_FLAGS += -fno-sanitize=shift,signed-integer-overflow

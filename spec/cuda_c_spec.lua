@@ -485,11 +485,12 @@ describe("CUDA C", function()
     local x <close> = dev:upload("f32", 64, function(i) return i end)
     local out <close> = zeros("f32", 16)
     launch([[
+      template <class A, class B> struct Same { static const bool value = true; };
       __device__ __nv_pure__ float same(float v) { return v; }
       extern "C" __global__ void __launch_bounds__(64) hints(const float *__restrict__ x, float *__restrict__ out) {
         int t = threadIdx.x;
         float v = same(0);
-        __builtin_assume(t < 16);
+        __builtin_assume(t < 16 && Same<int, int>::value);
         #pragma unroll
         for (int i = 0; i < 4; i++) v += __ldg(x + t * 4 + i);
         #pragma unroll 2

@@ -54,6 +54,23 @@ describe("a graphed function", function()
     assert.equal(2, counts.captures)
   end)
 
+  it("that did something else in check mode may do so from the next capture on", function()
+    local own <close> = support.open { check = true }
+    local k = own:compile(source).add
+    local x, y = support.filled(own, n, 1), support.filled(own, n, 0)
+    local hidden <const> = { twice = false }
+    local fast <close> = own:graphed(function(by)
+      k:launch(n, x, y, n, by)
+      if hidden.twice then k:launch(n, x, y, n, by) end
+    end)
+    for _ = 1, 3 do fast(1) end
+    hidden.twice = true
+    support.raises("InvalidArgument", "something else", fast, 1)
+    fast:graph():close()
+    for _ = 1, 3 do fast(1):await() end
+    assert.equal(3 + 6, y:read(1, 1)[1])
+  end)
+
   it("is not warm when its first call has failed", function()
     local x = dev:buffer("f32", n):fill(1)
     local fast <close> = dev:graphed(function(k)

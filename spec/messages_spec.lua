@@ -214,6 +214,17 @@ describe("messages", function()
     assert.is_nil(err.message:find("CUB", 1, true), err.message)
   end)
 
+  it("are none of kernels whose signatures only look as if they had references", function()
+    local mod = dev:compile [[
+      template <class T, int N> struct Box { T value; static const int v = N; };
+      template <class F> __global__ void never(F &&f, const int &n) { }
+      template <class T> __global__ void declared(const T &f);
+      __global__ void sizes(float x[6 & 4], int m = Box<int, 2>::v & 3) { x[0] = m; }
+      __global__ void values(float *x, int (*f)(int &, int &&) = nullptr, int a = (6 & 3)) { x[0] = a; }
+    ]]
+    assert.are.same({ "sizes", "values" }, mod:kernels())
+  end)
+
   it("list what a module has where a name is not among it", function()
     local source = [[__device__ int counter; __constant__ float weights[4];
       extern "C" __global__ void kernels(int *x) { x[0] = counter; }]]

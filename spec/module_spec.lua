@@ -143,7 +143,7 @@ describe("compile", function()
       support.raises("InvalidArgument", { "flags of compile", said }, dev.compile, dev, source, { flags = { wrong } })
     end
     assert.equal(3, value_of('extern "C" __global__ void value(int *x) { x[0] = FIVE; }',
-      { flags = { "-DFIVE=(3 -1 + 1)" } }))
+      { flags = { "-DFIVE=(3 -1 + 1)", "-I" .. folder .. "/a -B" } }))
     support.raises("InvalidArgument", "flagz", dev.compile, dev, source, { flagz = {} })
     support.raises("InvalidArgument", "options", dev.compile, dev, source, 5)
     support.raises("InvalidArgument", "name", dev.compile, dev, source, { name = 5 })

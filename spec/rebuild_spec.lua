@@ -156,6 +156,27 @@ describe("a rebuild", function()
     end
   end)
 
+  it("waits for the next life without taking note of what the script has not heard of", function()
+    local output, code = support.script [==[
+      local gpu = require "gpulua"
+      local dev = gpu.device(nil, { isolate = "process", restarts = 9 })
+      local built = 0
+      local _ <const> = dev:buffer("f32", 1, { rebuild = function(x)
+        built = built + 1
+        if built == 1 then dev:inject { lost = 1 } end
+        x:fill(1):await()
+      end }):fill(0)
+      local other = dev:buffer("f32", 4)
+      dev:synchronize()
+      dev:inject { lost = 1 }
+      gpu.spawn(function() other:fill(2) end):await() -- which has ended when its work is lost
+      while dev.epoch < 3 or built < 2 do gpu.sleep(0.001) end
+      print("built", built)]==]
+    assert.truthy(output:find("built\t2\n", 1, true), output)
+    assert.truthy(output:find("is lost", 1, true), output)
+    assert.equal(1, code)
+  end)
+
   it("is forgotten when nobody uses the buffer any more", function()
     local functions = setmetatable({}, { __mode = "k" })
     local function make()

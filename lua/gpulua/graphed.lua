@@ -165,7 +165,7 @@ end
 
 local function remember(self, upvalues, known)
   self[KNOWN], self[UPVALUES] = known, upvalues
-  self[GRAPH], self.gone = not self.is_strict and self.made, nil
+  self[GRAPH], self.gone, self.broken = not self.is_strict and self.made, nil, nil
   keep(self.made, known, upvalues)
 end
 

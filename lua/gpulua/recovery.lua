@@ -59,10 +59,10 @@ local function rebuild(device)
       known.epoch, failed = device.epoch, nil
       for _, one in ipairs(found) do
         local ok, err = pcall(one.entry.f, one.buffer)
-        local back = not ok and core.device_return(device) -- lost in the middle of it: that is the next life's
+        local back = not ok and core.device_return(device, nil, true) -- lost in the middle: that is the next life's
         while back do
           back:join()
-          back = core.device_return(device)
+          back = core.device_return(device, nil, true)
         end
         if device.epoch ~= known.epoch then
           break

@@ -44,7 +44,8 @@ static void check_flag(lua_State *L) {
                      "(\"-IFOLDER\", \"-DNAME=1\", \"--pre-include=FILE\")",
                      flag);
     }
-    if (next && next < flag + strcspn(flag, "=\"'")) {
+    bool is_folder = strncmp(flag, "-I", 2) == 0;
+    if (next && !is_folder && next < flag + strcspn(flag, "=\"'")) {
         gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
                      "flags of compile: '%s' is more than one: flags are a list of strings", flag);
     }

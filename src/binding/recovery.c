@@ -83,8 +83,9 @@ void gpu_lua_tell_lives(struct gpulua *g, lua_State *L) {
     }
 }
 
-/* core.device_return(dev[, seconds]) -> an op that is over when the device is up again; nil: it is
- * up. Raises what keeps it from coming up. The seconds, those of dev:await, are only checked. */
+/* core.device_return(dev[, seconds[, is_ours]]) -> an op that is over when the device is up again;
+ * nil: it is up. Raises what keeps it from coming up. The seconds, those of dev:await, are only
+ * checked. Who asks knows of the losses so far then, unless it is gpulua itself. */
 int gpu_lua_device_return(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
@@ -92,7 +93,9 @@ int gpu_lua_device_return(lua_State *L) {
     (void)gpu_lua_opt_deadline(L, 2, 1, "await");
     struct gpu_op **op = gpu_lua_op_new(L, g);
     *op = gpu_device_return(device);
-    gpu_device_observe_losses(device);
+    if (!lua_toboolean(L, 3)) {
+        gpu_device_observe_losses(device);
+    }
     if (*op) {
         return 1;
     }

@@ -88,10 +88,12 @@ static void signature_check(struct rewrite *r, const struct cpu_function *kernel
     bool is_value = false; /* by default */
     int angles = 0;
     for (size_t i = kernel->params_open + 1; i < kernel->params_close; i++) {
-        is_value = is_at(r, i, "=") || (is_value && !is_at(r, i, ","));
         angles += is_at(r, i, "<") ? 1 : is_at(r, i, ">") && angles > 0 ? -1 : 0;
-        if (is_at(r, i, "(") && !is_at(r, i + 1, "&") && token_at(r, i)->partner > i) {
-            i = token_at(r, i)->partner; /* of another function */
+        is_value = is_at(r, i, "=") || (is_value && !(is_at(r, i, ",") && angles == 0));
+        bool is_apart = is_at(r, i, "[") || is_at(r, i, "{") || /* values; another function's */
+                        (is_at(r, i, "(") && !is_at(r, i + 1, "&"));
+        if (is_apart && token_at(r, i)->partner > i) {
+            i = token_at(r, i)->partner;
         } else if (!is_value && angles == 0 && (is_at(r, i, "&") || is_at(r, i, "&&"))) {
             refuse(r, i, kernel->qualified, "a kernel's parameter cannot be a reference");
         }
@@ -102,7 +104,7 @@ static void signature_check(struct rewrite *r, const struct cpu_function *kernel
 void gpu_cpu_annotations_check(struct rewrite *r) {
     for (size_t i = 0; i < r->found.function_count; i++) {
         const struct cpu_function *f = &r->found.functions[i];
-        if (f->is_kernel && !f->is_instantiation) {
+        if (f->is_kernel && !f->is_template && !f->is_instantiation) {
             signature_check(r, f);
         }
         bool is_marked = f->is_for_device || f->is_trivial || f->is_instantiation;

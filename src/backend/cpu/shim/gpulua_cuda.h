@@ -19,7 +19,7 @@
 #define __grid_constant__
 #define __nv_pure__ __attribute__((pure))
 #ifndef __clang__
-#define __builtin_assume(condition) ((void)0)
+#define __builtin_assume(...) ((void)0)
 #endif
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
