@@ -120,6 +120,9 @@ static void names(void) {
     describe("__global__ void o(int *a) {} __global__ void o(float *b) {} __global__ void p() {}",
              "name static_cast<void (*)(float *)>(o)",
              "kernel p\nkernel static_cast<void (*)(float *)>(o) p1: inout f32*\n", "overloads");
+    describe("__global__ void o(int *a) {} __global__ void o(float *b) {} __global__ void p() {}",
+             "name (void (*)(float *))o", "kernel p\nkernel (void (*)(float *))o p1: inout f32*\n",
+             "overloads by a C cast");
     describe("__global__ void all(char *x) {} extern \"C\" __global__ void any(int n) {} "
              "namespace n { __global__ void min(float *x) {} }",
              "", "kernel all x: inout i8*\nkernel any n: i32\nkernel n::min x: inout f32*\n",
