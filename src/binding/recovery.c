@@ -90,10 +90,11 @@ int gpu_lua_device_return(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct gpu_error error;
+    bool is_ours = lua_toboolean(L, 3);
     (void)gpu_lua_opt_deadline(L, 2, 1, "await");
     struct gpu_op **op = gpu_lua_op_new(L, g);
     *op = gpu_device_return(device);
-    if (!lua_toboolean(L, 3)) {
+    if (!is_ours) {
         gpu_device_observe_losses(device);
     }
     if (*op) {
