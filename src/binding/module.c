@@ -52,8 +52,9 @@ static void check_flag(lua_State *L) {
 }
 
 /* The list of strings in field `field` of the options at 3, as lines "word text", into the list of
- * lines at 4. */
-static void add_list(lua_State *L, const char *field, const char *word) {
+ * lines at 4. `check` looks at the string at the top; NULL: any will do. */
+static void add_list(lua_State *L, const char *field, const char *word,
+                     void (*check)(lua_State *L)) {
     int type = lua_getfield(L, 3, field);
     if (type == LUA_TSTRING) { /* one of them, without a table around it */
         lua_createtable(L, 1, 0);
@@ -74,8 +75,8 @@ static void add_list(lua_State *L, const char *field, const char *word) {
                          luaL_typename(L, -1));
         }
         check_line(L, field);
-        if (strcmp(word, "flag") == 0) {
-            check_flag(L);
+        if (check) {
+            check(L);
         }
         lua_pushfstring(L, "%s %s\n", word, lua_tostring(L, -1));
         lua_rawseti(L, 4, (lua_Integer)lua_rawlen(L, 4) + 1);
@@ -204,10 +205,10 @@ static const char *get_lines(lua_State *L) {
     luaL_Buffer text;
     lua_newtable(L);
     if (lua_istable(L, 3)) {
-        add_list(L, "names", "name");
+        add_list(L, "names", "name", NULL);
         add_defines(L);
-        add_list(L, "include", "include");
-        add_list(L, "flags", "flag");
+        add_list(L, "include", "include", NULL);
+        add_list(L, "flags", "flag", check_flag);
         add_keep(L);
     }
     lua_Integer count = (lua_Integer)lua_rawlen(L, 4);

@@ -421,19 +421,13 @@ template <class T> GPULUA_INLINE T gpulua_smaller(T a, T b) { return a < b ? a :
     GPULUA_INLINE T __viaddmin_##type(T a, T b, T c) { return smaller(sum(a, b), c); }             \
     GPULUA_INLINE T __vimax3_##type(T a, T b, T c) { return larger(larger(a, b), c); }             \
     GPULUA_INLINE T __vimin3_##type(T a, T b, T c) { return smaller(smaller(a, b), c); }
+#define GPULUA_DPX_RELU_3(name, T, larger)                                                         \
+    GPULUA_INLINE T name##_relu(T a, T b, T c) { return larger(name(a, b, c), T(0)); }
 #define GPULUA_DPX_RELU(type, T, larger, smaller)                                                  \
-    GPULUA_INLINE T __viaddmax_##type##_relu(T a, T b, T c) {                                      \
-        return larger(__viaddmax_##type(a, b, c), T(0));                                           \
-    }                                                                                              \
-    GPULUA_INLINE T __viaddmin_##type##_relu(T a, T b, T c) {                                      \
-        return larger(__viaddmin_##type(a, b, c), T(0));                                           \
-    }                                                                                              \
-    GPULUA_INLINE T __vimax3_##type##_relu(T a, T b, T c) {                                        \
-        return larger(__vimax3_##type(a, b, c), T(0));                                             \
-    }                                                                                              \
-    GPULUA_INLINE T __vimin3_##type##_relu(T a, T b, T c) {                                        \
-        return larger(__vimin3_##type(a, b, c), T(0));                                             \
-    }                                                                                              \
+    GPULUA_DPX_RELU_3(__viaddmax_##type, T, larger)                                                \
+    GPULUA_DPX_RELU_3(__viaddmin_##type, T, larger)                                                \
+    GPULUA_DPX_RELU_3(__vimax3_##type, T, larger)                                                  \
+    GPULUA_DPX_RELU_3(__vimin3_##type, T, larger)                                                  \
     GPULUA_INLINE T __vimax_##type##_relu(T a, T b) { return larger(larger(a, b), T(0)); }         \
     GPULUA_INLINE T __vimin_##type##_relu(T a, T b) { return larger(smaller(a, b), T(0)); }
 GPULUA_DPX(s32, int, gpulua_sum, gpulua_larger, gpulua_smaller)
