@@ -79,23 +79,22 @@ static CUgraph by_hand(int nodes, int chains, uint64_t ticks) {
 }
 
 /* What lies behind each launch: nothing; an event, by which somebody could tell when it is over;
- * and behind every eighth a word besides, as gpulua writes it, so that no more than eight can be
- * suspects; the same without the driver's barrier before it. */
-static const char *const behind_names[] = {"", "_with_event", "_with_words", "_with_loose_words"};
-enum { BEHIND_NOTHING, BEHIND_EVENT, BEHIND_WORD, BEHIND_LOOSE_WORD, BEHIND_COUNT };
+ * behind every eighth alone a word, as gpulua writes it, so that no more than eight can be
+ * suspects; both. */
+static const char *const behind_names[] = {"", "_with_event", "_with_words", "_with_both"};
+enum { BEHIND_NOTHING, BEHIND_EVENT, BEHIND_WORD, BEHIND_BOTH, BEHIND_COUNT };
 #define LAUNCHES_PER_WORD 8
 
 static double launch_many(CUgraphExec exec, int count, int behind, double *enqueue_ns) {
-    unsigned flags = behind == BEHIND_LOOSE_WORD ? CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER
-                                                 : CU_STREAM_WRITE_VALUE_DEFAULT;
     double start = now_ns();
     for (int i = 0; i < count; i++) {
         CK(p_cuGraphLaunch(exec, stream));
-        if (behind != BEHIND_NOTHING) {
+        if (behind == BEHIND_EVENT || behind == BEHIND_BOTH) {
             CK(p_cuEventRecord(events[i % BURST], stream));
         }
         if (behind >= BEHIND_WORD && i % LAUNCHES_PER_WORD == LAUNCHES_PER_WORD - 1) {
-            CK(p_cuStreamWriteValue64_v2(stream, word, (cuuint64_t)i, flags));
+            CK(p_cuStreamWriteValue64_v2(stream, word, (cuuint64_t)i,
+                                         CU_STREAM_WRITE_VALUE_DEFAULT));
         }
     }
     *enqueue_ns = (now_ns() - start) / count;

@@ -1,8 +1,8 @@
 #!/bin/sh
 # What hooks that nobody has set, and the counters of stats(), cost a launch: builds the tree twice more, without the one
-# and without the other, and runs bench/script.lua on all three in turn. Prints the medians of ROUNDS (default 7): the
-# script's share of a launch in bursts, and a launch, sustained, in ns; and where valgrind is, what a launch takes the
-# script's thread on the CPU device, in instructions.
+# and without the other, and runs bench/script.lua on all three in turn. Prints the least and the median of ROUNDS
+# (default 7): the script's share of a launch in bursts, and a launch, sustained, in ns; and where valgrind is, what a
+# launch takes the script's thread on the CPU device, in instructions.
 #   [DEVICE=cuda] [ISOLATE=process] [ROUNDS=7] sh bench/without.sh
 set -eu
 device=${DEVICE:-cpu} transport=${ISOLATE:-process} rounds=${ROUNDS:-7} jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN)}
@@ -55,13 +55,14 @@ instructions() {
         sed -n 's/^totals: *//p' "$root/calls-01"
     done | awk '{ count[NR] = $1 } END { printf "%.0f\n", (count[2] - count[1]) / 10000 }'
 }
-# median NAME VALUE
-median() {
-    sed -n "s/^$2 \([0-9.]*\) .*/\1/p" "$root/$1.out" | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
+# of_rounds NAME VALUE: the least and the median
+of_rounds() {
+    sed -n "s/^$2 \([0-9.]*\) .*/\1/p" "$root/$1.out" | sort -n |
+        awk '{ v[NR] = $1 } END { printf "%.1f, %.1f\n", v[1], v[int((NR + 1) / 2)] }'
 }
-printf '%-18s %12s %12s %14s\n' "without" "burst, ns" "sustained, ns" "instructions"
+printf '%-18s %18s %18s %14s\n' "without" "burst, ns" "sustained, ns" "instructions"
 for name in nothing hooks counters; do
-    printf '%-18s %12s %12s %14s\n' "$name" "$(median $name launch_burst)" "$(median $name launch_sustained)" \
+    printf '%-18s %18s %18s %14s\n' "$name" "$(of_rounds $name launch_burst)" "$(of_rounds $name launch_sustained)" \
         "$(instructions $name)"
 done
 rm -rf "$root"

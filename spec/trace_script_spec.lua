@@ -68,12 +68,12 @@ describe("a trace of a script", function()
       local gpu, support = require "gpulua", require "spec.support"
       local own = { trace = true, in_flight = 16, budget = 1 << 20 }
       local dev, other = support.open(own), support.open { trace = true }
-      local ticks = support.ticks(dev, 0.02)
+      local ticks, long = support.ticks(dev, 0.02), support.ticks(dev, 0.2)
       local spin, x = dev:compile(support.spin_source).spin, dev:buffer("i32", 1)
       for i = 1, 24 do spin:launch({ grid = 1, block = 1 }, ticks, x, i) end
       dev:synchronize()
       local large = dev:buffer("u8", 900000)
-      spin:launch({ grid = 1, block = 1 }, ticks, large:view "i32", 1)
+      spin:launch({ grid = 1, block = 1 }, long, large:view "i32", 1)
       large:close()
       local next_one = dev:buffer("u8", 900000)
       local waiting = other:memory { oom = "wait", timeout = 0.05, budget = 1 << 16 }
@@ -81,7 +81,7 @@ describe("a trace of a script", function()
       local guarded = other:memory { guard = true }
       guarded:buffer("u8", 100):fill(1)
       guarded:check()
-      spin:launch({ grid = 1, block = 1 }, ticks, x, 1)
+      spin:launch({ grid = 1, block = 1 }, long, x, 1)
       dev:close()
       local found = {}
       for _, row in ipairs(gpu.report().waits) do

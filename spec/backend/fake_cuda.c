@@ -30,6 +30,7 @@ API volatile int fake_words;      /* written by streams */
 API volatile int fake_runs;       /* of kernels */
 API int fake_default_waits;       /* for the default stream */
 API volatile int fake_queries;    /* of events */
+API int fake_records;             /* of events */
 API volatile int fake_sleeps;     /* threads that wait for events */
 API volatile int fake_sleep_code; /* not 0: what they are woken with */
 API int fake_sleep_misuses;       /* while one waits for it, an event is recorded or destroyed */
@@ -496,6 +497,7 @@ API result cuEventDestroy_v2(void *event) {
 API result cuEventRecord(void *event, void *stream) {
     BEGIN_WITH(stream);
     look_for_sleepers(event);
+    fake_records++;
     fake_recorded_on = stream;
     fake_recorded = event;
     return event != NULL && stream != NULL ? event_record(event, stream) : INVALID;

@@ -239,6 +239,88 @@ static bool is_done(void) {
     return !says_so();
 }
 
+static uint64_t fill_flagged(struct client *client, uint32_t stream, unsigned flags) {
+    struct client_record out = client_record(WIRE_OP_FILL, 0);
+    out.record.flags = (uint8_t)flags;
+    out.record.u.fill.dst = gpu_wire_address(1, 0);
+    out.record.u.fill.elem_count = 4;
+    out.record.u.fill.elem_bytes = 4;
+    return client_submit(client, &out, stream);
+}
+
+/* Events that were put behind work since it was asked last. */
+static int new_events(void) {
+    static int before;
+    int since = FAKE(int, records) - before;
+    before = FAKE(int, records);
+    return since;
+}
+
+/* Behind what nobody has a handle on there is an event when it is of use. */
+static void test_owed(enum completion completion) {
+    enum { UNHELD = WIRE_FLAG_UNHELD, COVERS = WIRE_FLAG_COVERS };
+    struct client *client = open_fake(WIRE_TRANSPORT_INLINE, completion);
+    if (client == NULL) {
+        return;
+    }
+    FAKE(volatile int, pending) = 1;
+    (void)new_events();
+    fill_flagged(client, 0, 0);
+    check(new_events() == 1, "behind an operation there is an event");
+    fill_flagged(client, 0, UNHELD);
+    if (completion != WORD) {
+        check(new_events() == 1, "also behind one that nobody holds, where no words are written");
+        check(client_close(client), "closes");
+        return;
+    }
+    check(new_events() == 0, "behind one that nobody holds there is none yet");
+    uint64_t covered = fill_flagged(client, 0, UNHELD | COVERS);
+    fill_flagged(client, 0, UNHELD | COVERS);
+    check(new_events() == 0, "nor behind those that the next one will do for");
+    fill_flagged(client, 0, 0);
+    check(new_events() == 2, "another one has it recorded first, and its own");
+    uint64_t asked = fill_flagged(client, 0, UNHELD);
+    gpu_wire_link_want(client->link, 0, asked);
+    client->link->ops->poll(client->link);
+    check(new_events() == 1 && !client_is_over(client, 0, asked), "who asks has it recorded");
+    client->link->ops->poll(client->link);
+    fill_flagged(client, 0, UNHELD | COVERS);
+    check(new_events() == 0, "once");
+    gpu_wire_link_want(client->link, 0, 0);
+
+    struct client_record out = client_record(WIRE_OP_MARK, 0);
+    client_wait_on(&out, 0, client->seq[0], WIRE_WAIT_ORDER);
+    client_submit(client, &out, 1);
+    check(new_events() == 2 && FAKE(void *, waited_for) != NULL,
+          "work of another stream that waits for it has it recorded");
+    fill_flagged(client, 0, UNHELD);
+    out = client_record(WIRE_OP_MARK, 0);
+    client_wait_on(&out, 0, asked, WIRE_WAIT_ORDER);
+    client_submit(client, &out, 1);
+    check(new_events() == 1, "but not work that waits for an older one, which has its own");
+    client->link->ops->poll(client->link);
+    check(!client_is_over(client, 0, covered), "what is covered is pending");
+    FAKE(volatile int, pending) = 0;
+    check(client_wait(client, 0, covered), "and over with the one that covers it");
+
+    int words = FAKE(volatile int, words);
+    for (int i = 0; i < 80; i++) {
+        fill_flagged(client, 0, UNHELD | COVERS);
+    }
+    check(new_events() == 0 && FAKE(volatile int, words) == words + 10,
+          "words are written as ever");
+    check(client_wait(client, 0, client->seq[0]), "and the last of many is over");
+    FAKE(volatile int, pending) = 1;
+    fill_flagged(client, 0, UNHELD);
+    fail_next("cuEventRecord", 700, 0);
+    gpu_wire_link_want(client->link, 0, client->seq[0]);
+    client->link->ops->poll(client->link);
+    gpu_wire_link_drain(client->link);
+    check(client->lost_count == 1, "where none can be recorded the device is lost");
+    check(client_close(client), "closes");
+    FAKE(int, sticky) = 0;
+}
+
 /* The executor waits for the driver then: the device has to tell what is over by itself, and a
  * watchdog to know that only what has a word is told. */
 static void test_loading(void) {
@@ -276,6 +358,7 @@ int main(void) {
     for (enum completion completion = WORD; completion <= BLOCK; completion++) {
         test_words(WIRE_TRANSPORT_INLINE, completion);
         test_words(WIRE_TRANSPORT_THREAD, completion);
+        test_owed(completion);
     }
     for (enum completion completion = EVENT; completion <= BLOCK; completion++) {
         test_unwanted(completion);

@@ -5,7 +5,9 @@
  * also when no record has come for a while, so that who looks later finds the end without waking
  * anybody; and else so rarely that it costs nothing: only for a script that never waits to see that
  * work ends. Whoever waits for an operation that has no word right behind it is served by looking
- * at its event and writing host_done, so that waiting for one never waits for the next.
+ * at its event and writing host_done, so that waiting for one never waits for the next. Behind an
+ * operation that nobody has a handle on the event may be owed: until it is asked for, until another
+ * operation comes, or for good, where that one says that it will do for this one, too.
  *
  * Where the device writes no words, because it cannot or is not to, events tell all: of what is
  * waited for; of the rest as often as there would be a word. */
@@ -47,7 +49,9 @@ static void put_word(struct wire_executor *executor, uint32_t slot,
         stream->stream, &executor->page->device_done[slot], stream->last_seq, &error);
     if (status == GPULUA_OK) {
         stream->word_seq = stream->last_seq;
-        stream->events[(stream->event_count - 1) % stream->event_capacity].has_word = true;
+        if (!stream->owes_event) {
+            stream->events[(stream->event_count - 1) % stream->event_capacity].has_word = true;
+        }
     } else if (status == GPULUA_DEVICE_LOST) {
         lose_with(executor, "", &error);
     } else if (status != GPULUA_CAPTURE_ACTIVE) { /* the host's: its event tells for as long */
@@ -130,8 +134,9 @@ struct executor_event *gpu_executor_event_next(struct wire_executor *executor, u
     return &stream->events[stream->event_count % stream->event_capacity];
 }
 
-void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint64_t seq,
-                            bool prints) {
+/* An event behind the newest operation. False: the device is lost, for nobody could ever tell when
+ * that is over. */
+static bool put_event(struct wire_executor *executor, uint32_t slot) {
     struct executor_stream *stream = executor->streams[slot];
     struct executor_event *event = gpu_executor_event_next(executor, slot);
     if (event->event != NULL && gpu_executor_sleepers_keep(executor, event->event)) {
@@ -150,14 +155,31 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
         status = executor->ops->event_record(event->event, stream->stream, &error);
     }
     if (status != GPULUA_OK) {
-        /* Nobody could ever tell when this operation is over. */
         lose_with(executor, "cannot record an event", &error);
+        return false;
+    }
+    event->seq = stream->last_seq;
+    event->has_word = stream->word_seq == stream->last_seq;
+    stream->event_count++;
+    stream->owes_event = false;
+    return true;
+}
+
+void gpu_executor_settle(struct wire_executor *executor, uint32_t slot) {
+    if (executor->streams[slot]->owes_event) {
+        (void)put_event(executor, slot);
+    }
+}
+
+void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint64_t seq,
+                            bool prints, bool is_unheld) {
+    struct executor_stream *stream = executor->streams[slot];
+    stream->last_seq = seq;
+    stream->owes_event = is_unheld && !prints && !executor->is_traced &&
+                         executor->page_is_writable && !stream->is_foreign;
+    if (!stream->owes_event && !put_event(executor, slot)) {
         return;
     }
-    event->seq = seq;
-    event->has_word = false;
-    stream->event_count++;
-    stream->last_seq = seq;
     if (prints) {
         executor->printing_count += stream->print_seq == 0;
         stream->print_seq = seq;
@@ -216,8 +238,16 @@ void gpu_executor_loaded(struct wire_executor *executor) {
 struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uint32_t slot,
                                              uint64_t seq) {
     struct executor_stream *stream = slot < WIRE_STREAMS_MAX ? executor->streams[slot] : NULL;
-    if (stream == NULL || stream->stream == NULL || seq > stream->last_seq ||
-        stream->event_count == 0) {
+    if (stream == NULL || stream->stream == NULL || seq > stream->last_seq) {
+        return NULL;
+    }
+    if (stream->owes_event &&
+        (stream->event_count == 0 ||
+         stream->events[(stream->event_count - 1) % stream->event_capacity].seq < seq) &&
+        !put_event(executor, slot)) {
+        return NULL;
+    }
+    if (stream->event_count == 0) {
         return NULL;
     }
     /* Sequence numbers rise along the ring, mostly by one: guess, then search. */

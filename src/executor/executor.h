@@ -104,6 +104,7 @@ struct executor_stream {
     uint64_t word_seq;             /* newest one with a word behind it */
     uint64_t print_seq; /* newest launch whose text is not out yet; 0: none. While there is one, no
                            word is written: poll flushes first */
+    bool owes_event;    /* behind the newest operation there is none yet */
     bool is_dirty;      /* in executor->dirty: work without a word behind it; where no words are
                            written, work that nobody knows the end of */
 };
@@ -427,9 +428,12 @@ gpulua_status gpu_executor_verify_launch(struct wire_executor *executor,
 extern const char gpu_executor_verify_source[];
 
 /* ---- completion.c ---- */
-/* An operation has been submitted: an event behind it, and a word when it is time for one. */
+/* An operation has been submitted: an event behind it, which may be owed if nobody has a handle on
+ * it (WIRE_FLAG_UNHELD), and a word when it is time for one. */
 void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint64_t seq,
-                            bool prints);
+                            bool prints, bool is_unheld);
+/* Before something else is put on the stream: the event that is owed. */
+void gpu_executor_settle(struct wire_executor *executor, uint32_t slot);
 /* The event that stands for (slot, seq) or for something later; NULL: nothing to wait for. */
 struct executor_event *gpu_executor_event_of(struct wire_executor *executor, uint32_t slot,
                                              uint64_t seq);

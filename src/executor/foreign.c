@@ -98,6 +98,7 @@ gpulua_status gpu_executor_stream_native(struct wire_executor *executor,
         return gpu_backend_fail(error, GPULUA_CLOSED, 0, "stream slot %" PRIu32 " is not there",
                                 record->stream);
     }
+    gpu_executor_settle(executor, record->stream);
     facts->native = executor->ops->stream_native(row->stream);
     return GPULUA_OK;
 }

@@ -315,6 +315,10 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
         row = executor->streams[record->stream];
         stream = row != NULL ? row->stream : NULL;
     }
+    if (__builtin_expect(stream != NULL && row->owes_event, 0) &&
+        (record->flags & WIRE_FLAG_COVERS) == 0) {
+        gpu_executor_settle(executor, record->stream);
+    }
     gpulua_status status = issue_waits(executor, record, stream, &error);
     if (stream == NULL) {
         if (row == NULL) {
@@ -356,8 +360,9 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
         if (__builtin_expect(executor->is_traced, 0)) {
             gpu_executor_trace_note(executor, record->stream, is_done && status == GPULUA_OK);
         }
-        gpu_executor_submitted(executor, record->stream, record->seq,
-                               prints && status == GPULUA_OK);
+        is_done = is_done && status == GPULUA_OK;
+        gpu_executor_submitted(executor, record->stream, record->seq, prints && is_done,
+                               is_done && (record->flags & WIRE_FLAG_UNHELD) != 0);
     }
     free(error.log);
 }

@@ -244,6 +244,26 @@ static void note_exposed(struct graph_uses *uses) {
     }
 }
 
+/* Behind a launch that nobody has a handle on no event is needed where the next one on its stream
+ * is of the same graph, as it was then: that uses all that this one used, so whoever waits for this
+ * one because of it waits for the next. Not where somebody looks at each launch by itself. */
+static uint8_t flags_of(const struct gpu_graph *graph, const struct gpu_stream *stream,
+                        bool is_held) {
+    const struct gpu_device *device = graph->device;
+    const struct gpu_op *before = stream->tail;
+    const struct gpu_flight_op *noted =
+        before && before->refs == 1 && before->number > 0
+            ? &device->flight.ops[(before->number - 1) % GPU_FLIGHT_OPS_MAX]
+            : NULL;
+    bool covers = noted && noted->number == before->number &&
+                  noted->opcode == WIRE_OP_GRAPH_LAUNCH && noted->graph.number == graph->number &&
+                  noted->graph.version == graph->version;
+    bool is_looked_at = is_held || device->report_count > 0 || device->observer || device->trace ||
+                        device->hooks || device->watchdog.term_ns > 0 || stream->native != 0 ||
+                        stream->is_foreign;
+    return (uint8_t)((covers ? WIRE_FLAG_COVERS : 0) | (is_looked_at ? 0 : WIRE_FLAG_UNHELD));
+}
+
 /* `report`: the first of what its nodes have; NULL: it is no launch, or none of them reports. */
 static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_submit *submit,
                                   enum wire_opcode opcode, struct gpu_report *report,
@@ -286,6 +306,9 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
         envelope.report = report;
     }
     record->object = graph->made.id;
+    if (opcode == WIRE_OP_GRAPH_LAUNCH) {
+        record->flags |= flags_of(graph, submit->stream, op != NULL);
+    }
     envelope.graph = graph;
     return gpu_envelope_submit(&envelope, record, 0, op, error);
 }
