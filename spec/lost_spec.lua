@@ -532,6 +532,41 @@ describe("a lost device", function()
     assert.are.same({ 7 }, x:read())
   end)
 
+  it("is told of each time and in its turn, also where all of it happened before the loop went on", function()
+    if not is_isolated then
+      pending "the device lives in this process"
+    end
+    support.wants_time(pending) -- where tasks run in any order
+    local dev <close> = support.open { restarts = 3 }
+    local heard = {}
+    dev:on_lost(function(err) heard[#heard + 1] = { err.code, err.suspects[1].label } end)
+    dev:on_restored(function() heard[#heard + 1] = "restored" end)
+    local x = dev:buffer("i32", 1, { durable = "space" }):fill(0)
+    x:await()
+    local function lose(f)
+      local epoch = dev.epoch
+      dev:inject { fault = 1 }
+      assert.is_false((pcall(function() f():await() end)))
+      while dev.epoch == epoch and pcall(dev.await, dev) do end
+    end
+    string.gsub("x", "x", function() -- blocks
+      lose(function() return x:fill(1) end)
+      lose(function() return dev:current():mark() end)
+    end)
+    local wanted = { { "DeviceLost", "fill" }, "restored", { "DeviceLost", "mark" }, "restored" }
+    assert.is_true(support.eventually(10, function() return #heard >= #wanted end))
+    assert.are.same(wanted, heard)
+    string.gsub("x", "x", function()
+      lose(function() return x:fill(1) end)
+      lose(function() return x:fill(1) end)
+    end)
+    wanted = { "DeviceLost", "restored", "DeviceLost", "Unrecoverable" }
+    assert.is_true(support.eventually(10, function() return #heard >= 4 + #wanted end))
+    for i, what in ipairs(wanted) do
+      assert.equal(what, type(heard[4 + i]) == "table" and heard[4 + i][1] or heard[4 + i])
+    end
+  end)
+
   it("is known to whoever waits for the device, with a limit as without", function()
     if not is_isolated then
       pending "the device lives in this process"

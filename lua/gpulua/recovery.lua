@@ -92,11 +92,11 @@ core.device_events(function(device, what, err)
     return call(known.lost, err)
   end
   local task = rebuild(device)
-  if known.restored then
+  if not task then
+    call(known.restored, device) -- in its turn, whatever comes behind it
+  elseif known.restored then
     core.spawn(function()
-      if task then
-        task:join()
-      end
+      task:join()
       call(known.restored, device)
     end):detach()
   end

@@ -495,11 +495,11 @@ int gpu_lua_device_get(lua_State *L) {
     }
     lua_pop(L, 1);
     gpu_lua_caller_forget(g); /* it may have the address of one that is gone */
+    handle->news = gpu_device_news(handle->device);
     link_handle(g, handle);
     if (options.is_checked) {
         gpu_lua_check_opened(g);
     }
-    gpu_device_lives(handle->device, &handle->losses_seen, &handle->returns_seen);
     handle->poll_fd = gpu_device_poll_fd(handle->device);
     if (!gpu_lua_watch_device(g, handle->poll_fd)) {
         gpu_lua_device_close(g, handle);
@@ -552,6 +552,7 @@ void gpu_lua_device_close(struct gpulua *g, struct device_handle *handle) {
     unlink_handle(g, handle);
     handle->device = NULL;
     handle->closed_device = device;
+    gpu_device_leave_news(device, &handle->news);
     gpu_device_set_tasks(device, NULL);
     if (handle->shared) {
         gpu_lua_shared_leave(g, handle);

@@ -29,8 +29,8 @@ struct device_handle {
     bool is_plain;                /* opened without options: gpu.device finds it again */
     struct gpulua_device *shared; /* held; NULL: the device is this object's own */
     int poll_fd;
-    uint64_t losses_seen, returns_seen; /* told to the script */
-    struct script_hooks *hooks;         /* owned (hooks.c); NULL: it never had any */
+    struct gpu_news *news;      /* told to the script; NULL: closed */
+    struct script_hooks *hooks; /* owned (hooks.c); NULL: it never had any */
     /* Borrowed from the device: those that work of this object has gone to. */
     struct gpu_stream *task_streams[GPU_TASK_STREAMS];
     struct stream_record *streams;

@@ -38,12 +38,10 @@ static void tell(struct gpulua *g, lua_State *L, struct gpu_device *device, cons
     }
 }
 
-/* Returns the first device of which something has not been told. */
-static struct device_handle *find_event(struct gpulua *g) {
+/* The first device of which something has not been told. */
+static struct device_handle *find_news(struct gpulua *g) {
     for (struct device_handle *handle = g->devices; handle; handle = handle->next) {
-        uint64_t losses, returns;
-        gpu_device_lives(handle->device, &losses, &returns);
-        if (losses != handle->losses_seen || returns != handle->returns_seen) {
+        if (gpu_device_has_news(handle->device, handle->news)) {
             return handle;
         }
     }
@@ -53,27 +51,17 @@ static struct device_handle *find_event(struct gpulua *g) {
 static int tell_all(lua_State *L) {
     struct gpulua *g = lua_touserdata(L, 1);
     struct device_handle *handle;
-    while ((handle = find_event(g))) { /* what is told may close devices */
+    while ((handle = find_news(g))) { /* what is told may close devices */
         struct gpu_device *device = handle->device;
-        struct gpu_error error = {0}, none = {0};
-        uint64_t losses, returns;
-        gpu_device_lives(device, &losses, &returns);
-        bool is_lost = losses != handle->losses_seen, is_back = returns != handle->returns_seen;
-        handle->losses_seen = losses;
-        handle->returns_seen = returns;
-        if (is_lost) {
-            gpu_device_last_loss(device, &error);
-            tell(g, L, device, "lost", &error);
-        }
-        if (is_back && gpu_lua_find_device(g, device)) {
-            tell(g, L, device, "restored", &none);
-        }
+        struct gpu_error loss = {0};
+        bool is_loss = gpu_device_next_news(device, &handle->news, &loss);
+        tell(g, L, device, is_loss ? "lost" : "restored", &loss);
     }
     return 0;
 }
 
 void gpu_lua_tell_lives(struct gpulua *g, lua_State *L) {
-    if (!find_event(g) || !lua_checkstack(L, 8)) {
+    if (!find_news(g) || !lua_checkstack(L, 8)) {
         return;
     }
     lua_pushcfunction(L, tell_all);

@@ -534,6 +534,7 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
         if (!losses.shared->is_observed) {
             gpu_failure_release(device->recovery.loss);
             device->recovery.loss = gpu_failure_retain(losses.shared);
+            gpu_news_add_failure(device);
         }
     }
     losses_begin(&losses, device);

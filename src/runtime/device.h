@@ -227,10 +227,15 @@ uint32_t gpu_device_in_flight(struct gpu_device *device, struct gpu_op_info *inf
 
 /* When it wants to be polled, on gpu_clock_ns' clock; INT64_MAX: when poll_fd says so. */
 int64_t gpu_device_alarm_ns(const struct gpu_device *device);
-/* How often there was news of losses (one more where it does not come up again), and how often it
- * has come up again; and how it was lost last. */
-void gpu_device_lives(const struct gpu_device *device, uint64_t *losses, uint64_t *returns);
-void gpu_device_last_loss(const struct gpu_device *device, struct gpu_error *error);
+/* News of a device: losses (and that it does not come up any more), and that it is up again, each
+ * in its turn. Who wants to hear of it has the newest so far, and goes on from there. */
+struct gpu_news;
+struct gpu_news *gpu_device_news(struct gpu_device *device);
+bool gpu_device_has_news(const struct gpu_device *device, const struct gpu_news *seen);
+/* Goes to the next, which has to be there. True: it is a loss, and `loss` is filled. */
+bool gpu_device_next_news(struct gpu_device *device, struct gpu_news **seen,
+                          struct gpu_error *loss);
+void gpu_device_leave_news(struct gpu_device *device, struct gpu_news **seen);
 /* Somebody knows that it was: that work was lost with it is not raised elsewhere any more. */
 void gpu_device_observe_loss(struct gpu_device *device);
 /* The same of all losses so far. */

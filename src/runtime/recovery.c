@@ -41,6 +41,9 @@ bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double w
     if (device->isolation != GPULUA_ISOLATE_PROCESS) {
         recovery->restarts_max = 0;
     }
+    if (!gpu_news_init(device)) {
+        return false;
+    }
     if (recovery->restarts_max > 0) {
         recovery->begun_ns = calloc(recovery->restarts_max, sizeof *recovery->begun_ns);
     }
@@ -126,7 +129,7 @@ bool gpu_recovery_outwait(struct gpu_device *device) {
 static void note_loss(struct gpu_device *device) {
     gpu_error_finish(&device->recovery.last);
     gpu_error_copy(&device->recovery.last, &device->lost);
-    device->recovery.news++;
+    gpu_news_add(device, &device->lost);
 }
 
 /* "; core dump in FILE", where the process that is gone has left one. */
@@ -164,20 +167,6 @@ void gpu_device_lose(struct gpu_device *device, int32_t driver_code, const char 
         device->recovery.loss = NULL;
         device->stats.losses++;
         note_loss(device);
-    }
-}
-
-void gpu_device_lives(const struct gpu_device *device, uint64_t *losses, uint64_t *returns) {
-    GPU_ENTER(device);
-    *losses = device->recovery.news;
-    *returns = device->stats.returns;
-}
-
-void gpu_device_last_loss(const struct gpu_device *device, struct gpu_error *error) {
-    GPU_ENTER(device);
-    gpu_error_copy(error, &device->recovery.last);
-    if (device->recovery.loss && !error->suspects) {
-        gpu_error_copy_suspects(error, &device->recovery.loss->error);
     }
 }
 
@@ -224,6 +213,7 @@ void gpu_recovery_finish(struct gpu_device *device) {
 void gpu_recovery_free(struct gpu_device *device) {
     gpu_error_finish(&device->recovery.last);
     gpu_failure_release(device->recovery.loss);
+    gpu_news_finish(device);
     free(device->recovery.begun_ns);
     free(device->recovery.open);
     device->recovery = (struct gpu_recovery){0};
@@ -454,6 +444,7 @@ static void complete(struct gpu_device *device) {
     device->state = GPU_DEVICE_OPEN;
     device->epoch++;
     device->stats.returns++;
+    gpu_news_add(device, NULL);
     device->recovery.failed_count = 0;
     device->recovery.next_ns = 0;
     gpu_error_finish(&device->lost);
@@ -509,6 +500,7 @@ static void give_up(struct gpu_device *device) {
     gpu_error_finish(&last);
     recovery->is_given_up = true;
     note_loss(device);
+    gpu_news_add_failure(device);
     end_op(device, &device->lost);
 }
 

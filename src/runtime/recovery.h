@@ -8,6 +8,13 @@
 bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double window_s);
 /* The record that opens the device. False: no memory. */
 bool gpu_recovery_keep_open(struct gpu_device *device, const struct wire_record *record);
+/* ---- news.c: a loss, that it does not come up any more, or (NULL) that it is up again ---- */
+bool gpu_news_init(struct gpu_device *device); /* false: no memory */
+void gpu_news_add(struct gpu_device *device, const struct gpu_error *loss);
+/* What was pending has failed with the loss that was added last. */
+void gpu_news_add_failure(struct gpu_device *device);
+void gpu_news_finish(struct gpu_device *device);
+
 /* Starts the executor that takes over with the next loss, if there is to be one. It is not waited
  * for. */
 void gpu_recovery_keep_spare(struct gpu_device *device);

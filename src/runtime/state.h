@@ -377,7 +377,7 @@ struct gpu_recovery {
     int64_t next_ns;          /* not another one before */
     struct wire_record *open; /* owned: what opens the device */
     struct gpu_error last;    /* how it was lost last, also when it is up again */
-    uint64_t news;            /* losses, and that it does not come up again */
+    struct gpu_news *news;    /* retained: the newest */
     struct gpu_failure *loss; /* retained: the same, as what was pending has failed with */
     struct gpu_op *op;        /* over when it is up again; NULL: nobody has asked for one */
     uint32_t pending_count;   /* requests of the restoration that are not answered */

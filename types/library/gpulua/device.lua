@@ -311,7 +311,7 @@ function device:synchronize() end
 function device:await(seconds) end
 
 ---Calls `f(error)` as a task each time when the device is lost: with `DeviceLost`, or `Unrecoverable` once it does not
----come up any more.
+---come up any more. Losses and returns are told in their turn, also where several happened before tasks could run.
 ---
 ---Waits: no.
 ---
