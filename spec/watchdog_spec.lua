@@ -260,6 +260,53 @@ describe("work that does not end", function()
     end
   end)
 
+  it("is ended in check mode also where something else is asked of the device meanwhile", function()
+    local asks = {
+      function(dev) return dev:compile "__global__ void g() { }" end,
+      function(dev) return dev:buffer("u8", 1 << 30) end,
+      function(dev, x) return dev:capture(function() x:fill(3) end) end,
+    }
+    for i, way in ipairs { "watchdog", "deadline", "watchdog" } do
+      local dev <close> = gpu.device("cpu", { check = true, isolate = "process", restarts = 9,
+        watchdog = way == "watchdog" and 0.3 or nil })
+      local flag = dev:buffer("i32", 1):fill(0)
+      local op = dev:compile(forever).forever:launch({ grid = 1, block = 1, label = "stuck" }, flag, 0)
+      if way == "deadline" then
+        op:deadline(0.3)
+      end
+      op:join(0.1) -- then it runs
+      local task = gpu.spawn(asks[i], dev, flag)
+      local ok, err = support.comes_back(60, gpu.spawn(pcall, task.await, task), dev, "request " .. i)
+      assert.is_false(ok)
+      support.is_error(err, "DeviceLost", "'stuck' had not ended 0.3 s")
+      dev:await()
+      assert.are.same({ 3 }, dev:buffer("i32", 1):fill(3):read())
+    end
+  end)
+
+  it("is not ended in check mode by Ctrl-C and limits of time, which end what waits for it, each time", function()
+    local output, code = support.script(([=[
+      local gpu = require "gpulua"
+      local dev = gpu.device("cpu", { check = true, isolate = "process" })
+      local x = dev:buffer("i32", 1):fill(0)
+      local op = dev:compile [[%s]].forever:launch({ grid = 1, block = 1 }, x, 0)
+      local function code_of(ok, err)
+        return ok or err.code
+      end
+      print(code_of(pcall(function()
+        os.execute "(sleep 0.3; kill -INT $PPID) > /dev/null 2>&1 &"
+        op:await()
+      end)))
+      print(code_of(pcall(gpu.timeout, 0.2, dev.compile, dev, "__global__ void g() { }")))
+      print(code_of(pcall(gpu.timeout, 0.2, dev.blas, dev)))
+      print(code_of(op:join(0.2)))
+      dev:close()
+      print(code_of(op:join()))
+    ]=]):format(forever), "timeout 60")
+    assert.equal(0, code, output)
+    assert.truthy(output:find("^Interrupted\nTimeout\nTimeout\nTimeout\n"), output)
+  end)
+
   it("is not what nobody has asked for yet, in check mode", function()
     for seed = 1, 8 do
       local dev <close> = gpu.device("cpu", { check = true, seed = seed, isolate = "process", watchdog = 0.1 })

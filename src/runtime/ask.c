@@ -107,9 +107,9 @@ void gpu_op_look(struct gpu_op *op) {
 
 void gpu_ask_settle(struct gpu_device *device) {
     bool is_first = true;
-    while (device->link && !device->link->ops->settle(device->link) &&
-           !gpu_device_is_interrupted(device)) {
-        if (device->is_behind || gpu_clock_ns() >= device->patient_until_ns) {
+    while (device->link && !device->link->ops->settle(device->link)) {
+        if (device->is_behind || gpu_device_is_interrupted(device) ||
+            gpu_clock_ns() >= device->patient_until_ns) {
             device->is_behind = true;
             return;
         }
@@ -127,7 +127,7 @@ void gpu_ask_settle(struct gpu_device *device) {
 void gpu_ask_answer(struct gpu_op *request) {
     struct gpu_device *device = request->device;
     while (!gpu_op_is_over(request) && device->link && device->state == GPU_DEVICE_OPEN &&
-           !gpu_device_is_interrupted(device)) {
+           !device->is_behind && !gpu_device_is_interrupted(device)) {
         device->link->ops->poll(device->link);
         gpu_wire_nap_ns(ANSWER_NAP_NS);
     }
