@@ -149,13 +149,30 @@ describe("a device with a spare", function()
 
   it("does not wait for a spare that does not begin", function()
     local output = with_bad_spare "exec sleep 20"
-    assert.truthy(output:find("spare of device", 1, true), output)
-    assert.truthy(output:find("did not answer", 1, true), output)
+    assert.truthy(output:find("could not take over, another process does: it was still being started", 1, true), output)
+    assert.is_nil(output:find("executor?", 1, true), output)
   end)
 
   it("says so when the spare had died, and goes on without", function()
     local output = with_bad_spare "exit 3"
-    assert.truthy(output:find("spare of device", 1, true), output)
-    assert.truthy(output:find("exit", 1, true), output)
+    assert.truthy(output:find("process does: it had ended %(process %d+ exited with code 3"), output)
+  end)
+
+  it("loses nothing but the spare when that had died: no other start is counted", function()
+    local before = support.children()
+    local dev <close> = support.open_with_pid { restarts = 1, spare = true }
+    assert.is_true(support.eventually(10, function() -- until all that are there but the device's have died
+      local are_dead = true
+      for pid, state in pairs((support.children())) do
+        if pid ~= dev.pid and not before[pid] and state ~= "Z" then
+          are_dead = false
+          gpu.sleep(0.5) -- for it to have said that it is there
+          os.execute("kill -9 " .. pid)
+        end
+      end
+      return are_dead
+    end))
+    support.lose(dev)
+    support.works(dev)
   end)
 end)

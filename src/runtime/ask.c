@@ -124,6 +124,7 @@ void gpu_ask_settle(struct gpu_device *device) {
     device->is_behind = false;
 }
 
+/* Where it is behind, time matters in any case, and it may be so for ever. */
 void gpu_ask_answer(struct gpu_op *request) {
     struct gpu_device *device = request->device;
     while (!gpu_op_is_over(request) && device->link && device->state == GPU_DEVICE_OPEN &&

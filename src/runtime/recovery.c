@@ -537,7 +537,8 @@ static void begin(struct gpu_device *device) {
     device->stats.events_created += events_made;
     if (!is_spare && failed.status != GPULUA_OK && device->on_log) {
         char line[384];
-        snprintf(line, sizeof line, "the spare of device %s could not take over: %.180s",
+        snprintf(line, sizeof line,
+                 "the spare of device %s could not take over, another process does: %.180s",
                  device->title, failed.message);
         device->on_log(device->log_user, line);
     }

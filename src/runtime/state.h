@@ -653,8 +653,7 @@ void gpu_id_pool_finish(struct gpu_id_pool *pool);
 /* Somebody sleeps until something is over: asks for one of the operations that are waited for, or,
  * with `for_any`, for any work if there are none. */
 void gpu_ask_before_sleep(struct gpu_device *device, bool for_any, int64_t until_ns);
-/* Waits until the request is answered, so that when that happens is no matter of time. Where the
- * executor is behind it is one in any case. */
+/* Waits until the request is answered, so that when that happens is no matter of time. */
 void gpu_ask_answer(struct gpu_op *request);
 /* Waits until the executor has taken what was published. */
 void gpu_ask_settle(struct gpu_device *device);

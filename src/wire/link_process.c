@@ -206,6 +206,21 @@ static void tell_done(const struct heir *heir, const uint64_t done[WIRE_STREAMS_
     }
 }
 
+/* Takes over what the spare has, unless it is of no use. */
+static bool crown_spare(struct link_process *self, struct heir *spare, struct wire_error *error) {
+    if (!gpu_wire_spawn_has_begun(&spare->child, SPARE_PATIENCE_MS)) {
+        gpu_wire_fail(error, GPULUA_IO, 0, "it was still being started");
+    } else if (gpu_wire_spawn_is_dead(&spare->child)) {
+        char how[160];
+        gpu_wire_spawn_reap(&spare->child, how, sizeof how);
+        gpu_wire_fail(error, GPULUA_IO, 0, "it had ended (%s)", how);
+    } else {
+        return enthrone(self, spare, SPARE_PATIENCE_MS, error) == GPULUA_OK;
+    }
+    drop_heir(spare);
+    return false;
+}
+
 static gpulua_status restart(struct link_ring *ring, const uint64_t done[WIRE_STREAMS_MAX],
                              bool *is_spare, struct wire_error *error) {
     struct link_process *self = (struct link_process *)ring;
@@ -216,7 +231,7 @@ static gpulua_status restart(struct link_ring *ring, const uint64_t done[WIRE_ST
     error->status = GPULUA_OK;
     if (heir.page != NULL) { /* one that has not begun by now is not waited for */
         tell_done(&heir, done);
-        *is_spare = enthrone(self, &heir, SPARE_PATIENCE_MS, error) == GPULUA_OK;
+        *is_spare = crown_spare(self, &heir, error);
     }
     if (*is_spare) {
         return GPULUA_OK;

@@ -256,6 +256,12 @@ static int start_with_copies(const struct wire_program *program, const int fds[S
 /* Between two looks at an interrupt that comes from another thread. */
 enum { LOOK_MS = 50 };
 
+bool gpu_wire_spawn_has_begun(const struct spawn_child *child, int patience_ms) {
+    struct pollfd entries[2] = {{.fd = child->control_fd, .events = POLLIN},
+                                {.fd = child->pidfd, .events = POLLIN}};
+    return poll(entries, 2, patience_ms) > 0;
+}
+
 gpulua_status gpu_wire_spawn_await(const char *path, const struct spawn_child *child,
                                    int patience_ms, const _Atomic int *interrupt,
                                    struct wire_error *error) {

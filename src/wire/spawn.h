@@ -46,6 +46,9 @@ gpulua_status gpu_wire_spawn_await(const char *path, const struct spawn_child *c
                                    int patience_ms, const _Atomic int *interrupt,
                                    struct wire_error *error);
 
+/* Does it have something to say by then: its answer, or its end? For one that is not waited for. */
+bool gpu_wire_spawn_has_begun(const struct spawn_child *child, int patience_ms);
+
 /* Ends the child and reaps it. `grace_ms`: how long it may take to end by itself first. Closes what
  * `child` owns. */
 void gpu_wire_spawn_end(struct spawn_child *child, int grace_ms);
