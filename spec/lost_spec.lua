@@ -72,6 +72,17 @@ describe("a lost device", function()
     end)
   end)
 
+  it("open says so where there are too few descriptors, however few", function()
+    for limit = 12, 21, 3 do -- a shell needs ten
+      local output = support.script([[
+        local gpu = require "gpulua"
+        local ok, err = pcall(gpu.device, "cpu", { isolate = "process" })
+        print(ok or err.code .. " " .. err.message)
+      ]], ("ulimit -n %d;"):format(limit))
+      assert.truthy(output:find "^true\n$" or output:find "^Io [^\n]*: Too many open files\n$", limit .. ": " .. output)
+    end
+  end)
+
   it("close ends work in flight and what waits for it", function()
     without_remains(function()
       local dev = support.open()

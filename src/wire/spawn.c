@@ -240,7 +240,9 @@ static int start_with_copies(const struct wire_program *program, const int fds[S
     int rc = 0;
     for (int i = 0; i < SPAWN_FD_COUNT && rc == 0; i++) {
         copies[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, FD_ABOVE);
-        rc = copies[i] < 0 ? errno : 0;
+        rc = copies[i] >= 0    ? 0
+             : errno == EINVAL ? EMFILE /* no number may be so high */
+                               : errno;
     }
     if (rc == 0) {
         rc = start(program, copies, pid);
