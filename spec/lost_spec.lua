@@ -262,6 +262,56 @@ describe("a lost device", function()
       end)
     end)
 
+    it("counts launches of one graph as one suspect, to a bound, and names them in one line", function()
+      without_remains(function()
+        local dev, pid = support.open_with_pid { restarts = 0, completion = "word" }
+        local flag = dev:buffer("i32", 1):fill(0)
+        local mod = dev:compile(forever)
+        local graph = dev:capture({ label = "step" }, function()
+          mod.forever:launch({ grid = 1, block = 1 }, flag)
+        end)
+        local first = graph:launch()
+        for _ = 1, 40 do graph:launch() end
+        for i = 1, 20 do mod.forever:launch({ grid = 1, block = 1, label = "behind " .. i }, flag) end
+        for _ = 1, 100 do graph:launch() end
+        support.raises("Timeout", {}, first.await, first, 0.05)
+        os.execute("kill -9 " .. pid)
+        local err = support.raises("DeviceLost", {}, first.await, first)
+        local seq, count = err.op.seq, {}
+        for i, suspect in ipairs(err.suspects) do
+          assert.equal(seq + i - 1, suspect.seq)
+          count[suspect.label] = (count[suspect.label] or 0) + 1
+        end
+        assert.equal(41, count.step) -- the first, whose handle somebody has, the next one, and those like it
+        assert.equal(6, #err.suspects - 41)
+        local text = tostring(err)
+        assert.truthy(text:find(("suspect: step (stream %d, seq %d to %d)"):format(err.op.stream, seq + 1, seq + 40),
+          1, true), text)
+        assert.truthy(text:find(("suspect: behind 6 (stream %d, seq %d), asked"):format(err.op.stream, seq + 46), 1,
+          true), text)
+        dev:close()
+      end)
+    end)
+
+    it("names no more of many launches of one graph than there may be without a word", function()
+      without_remains(function()
+        local dev, pid = support.open_with_pid { restarts = 0, completion = "word" }
+        local flag = dev:buffer("i32", 1):fill(0)
+        local mod = dev:compile(forever)
+        local graph = dev:capture(function() mod.forever:launch({ grid = 1, block = 1 }, flag) end)
+        for _ = 1, 100 do graph:launch() end
+        local last = graph:launch()
+        support.raises("Timeout", {}, last.await, last, 0.05)
+        os.execute("kill -9 " .. pid)
+        local news = {}
+        dev:on_lost(function(err) news[#news + 1] = #err.suspects end)
+        support.raises("DeviceLost", "had not started", last.await, last)
+        support.eventually(5, function() return news[1] end)
+        assert.equal(64, news[1])
+        dev:close()
+      end)
+    end)
+
     it("with attribution = \"exact\" names one of each stream", function()
       without_remains(function()
         local dev, pid = support.open_with_pid { restarts = 0, attribution = "exact", completion = "word" }

@@ -276,10 +276,11 @@ static void add_field(lua_State *L, luaL_Buffer *text, const char *format, const
     }
 }
 
-/* "saxpy" (stream 3, 7th on it) from pipeline.lua:12; the table of the op is on top, and popped */
-static void add_op(lua_State *L, luaL_Buffer *text, const char *lead) {
+/* "saxpy" (stream 3, 7th on it) from pipeline.lua:12; the table of the op is on top, and popped.
+ * `more`: so many behind it on its stream are the same. */
+static void add_op(lua_State *L, luaL_Buffer *text, const char *lead, lua_Integer more) {
     int op = lua_gettop(L);
-    char line[320];
+    char line[320], last[32] = "";
     lua_getfield(L, op, "label");
     lua_getfield(L, op, "stream");
     lua_getfield(L, op, "seq");
@@ -287,9 +288,12 @@ static void add_op(lua_State *L, luaL_Buffer *text, const char *lead) {
     lua_getfield(L, op, "line");
     const char *label = lua_tostring(L, op + 1);
     const char *source = lua_tostring(L, op + 4);
-    int used =
-        snprintf(line, sizeof line, "\n  %s: %s (stream %lld, seq %lld)", lead, label ? label : "?",
-                 (long long)lua_tointeger(L, op + 2), (long long)lua_tointeger(L, op + 3));
+    long long seq = (long long)lua_tointeger(L, op + 3);
+    if (more > 0) {
+        snprintf(last, sizeof last, " to %lld", seq + (long long)more);
+    }
+    int used = snprintf(line, sizeof line, "\n  %s: %s (stream %lld, seq %lld%s)", lead,
+                        label ? label : "?", (long long)lua_tointeger(L, op + 2), seq, last);
     if (source && used > 0 && (size_t)used < sizeof line) {
         snprintf(line + used, sizeof line - (size_t)used, ", asked for at %s:%lld", source,
                  (long long)lua_tointeger(L, op + 5));
@@ -328,10 +332,40 @@ static void add_message(lua_State *L, luaL_Buffer *text) {
 
 static void add_op_field(lua_State *L, luaL_Buffer *text, const char *field) {
     if (lua_getfield(L, 1, field) == LUA_TTABLE && !is_request(L)) {
-        add_op(L, text, field);
+        add_op(L, text, field, 0);
     } else {
         lua_pop(L, 1);
     }
+}
+
+/* The table of one of an error's suspects; false: nothing, there are no more. */
+static bool push_suspect(lua_State *L, lua_Integer number) {
+    if (lua_getfield(L, 1, "suspects") == LUA_TTABLE) {
+        lua_rawgeti(L, -1, number);
+        lua_remove(L, -2);
+    }
+    if (!lua_istable(L, -1)) {
+        lua_pop(L, 1);
+        return false;
+    }
+    return true;
+}
+
+/* Is the operation on top the one below it again, so many places behind it on its stream? */
+static bool is_next_of(lua_State *L, lua_Integer places) {
+    static const char *const fields[] = {"label", "stream", "source", "line"};
+    int later = lua_gettop(L), earlier = later - 1;
+    lua_getfield(L, earlier, "seq");
+    lua_getfield(L, later, "seq");
+    bool is_it = lua_tointeger(L, -2) + places == lua_tointeger(L, -1);
+    lua_pop(L, 2);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields && is_it; i++) {
+        lua_getfield(L, earlier, fields[i]);
+        lua_getfield(L, later, fields[i]);
+        is_it = lua_rawequal(L, -1, -2);
+        lua_pop(L, 2);
+    }
+    return is_it;
 }
 
 static int error_tostring(lua_State *L) {
@@ -353,26 +387,20 @@ static int error_tostring(lua_State *L) {
     add_message(L, &text);
     add_op_field(L, &text, "op");
     add_op_field(L, &text, "root");
-    if (lua_getfield(L, 1, "suspects") == LUA_TTABLE) {
-        int suspects = lua_gettop(L);
-        /* The buffer's own value, if any, lies below: it may be used while only ours is above. */
-        lua_Integer count = (lua_Integer)lua_rawlen(L, suspects);
-        lua_pop(L, 1);
-        for (lua_Integer i = 1; i <= count; i++) {
-            if (lua_getfield(L, 1, "suspects") != LUA_TTABLE) { /* what is in it may change it */
-                lua_pop(L, 1);
+    /* The buffer's own value, if any, lies below: it may be used while only ours is above. What is
+     * in the list may change it. */
+    for (lua_Integer i = 1; push_suspect(L, i); i++) {
+        lua_Integer more = 0;
+        while (push_suspect(L, i + 1)) {
+            bool is_next = is_next_of(L, more + 1);
+            lua_pop(L, 1);
+            if (!is_next) {
                 break;
             }
-            lua_rawgeti(L, -1, i);
-            lua_remove(L, -2);
-            if (lua_istable(L, -1)) {
-                add_op(L, &text, "suspect");
-            } else {
-                lua_pop(L, 1);
-            }
+            more++;
+            i++;
         }
-    } else {
-        lua_pop(L, 1);
+        add_op(L, &text, "suspect", more);
     }
     add_field(L, &text, "\n%s", "log");
     if (gpu_lua_error_code(L, NULL, 1) != GPULUA_INTERRUPTED) { /* as Lua's interpreter shows it */

@@ -49,6 +49,7 @@ static void put_word(struct wire_executor *executor, uint32_t slot,
         stream->stream, &executor->page->device_done[slot], stream->last_seq, &error);
     if (status == GPULUA_OK) {
         stream->word_seq = stream->last_seq;
+        stream->since_word = 0;
         if (!stream->owes_event) {
             stream->events[(stream->event_count - 1) % stream->event_capacity].has_word = true;
         }
@@ -172,11 +173,12 @@ void gpu_executor_settle(struct wire_executor *executor, uint32_t slot) {
 }
 
 void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint64_t seq,
-                            bool prints, bool is_unheld) {
+                            bool prints, unsigned flags) {
     struct executor_stream *stream = executor->streams[slot];
     stream->last_seq = seq;
-    stream->owes_event = is_unheld && !prints && !executor->is_traced &&
+    stream->owes_event = (flags & WIRE_FLAG_UNHELD) != 0 && !prints && !executor->is_traced &&
                          executor->page_is_writable && !stream->is_foreign;
+    stream->since_word += !stream->owes_event || (flags & WIRE_FLAG_COVERS) == 0;
     if (!stream->owes_event && !put_event(executor, slot)) {
         return;
     }
@@ -191,7 +193,8 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
     } else if (executor->ops->moves_by_threads) {
         put_word(executor, slot, stream);
         return;
-    } else if (stream->last_seq - stream->word_seq >= executor->ops_per_word) {
+    } else if (stream->since_word >= executor->ops_per_word ||
+               stream->last_seq - stream->word_seq >= EXECUTOR_REPLAYS_PER_WORD) {
         put_word(executor, slot, stream);
         return;
     }

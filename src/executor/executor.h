@@ -23,8 +23,10 @@
  * (GPU_OPS_IN_FLIGHT_MAX). */
 #define EXECUTOR_EVENTS_MAX 16384u
 /* A completion word at least this often: of what may have been running when the device is lost no
- * more are named (the runtime's GPU_SUSPECTS_PER_STREAM_MAX). */
+ * more are named (the runtime's GPU_SUSPECTS_PER_STREAM_MAX, and GPU_REPLAYS_SUSPECTED_MAX, where
+ * launches of one graph count as one: on a GPU a word takes 2 us, as much as a small kernel). */
 #define EXECUTOR_OPS_PER_WORD 8u
+#define EXECUTOR_REPLAYS_PER_WORD 64u
 /* Between two looks at what only looking finds out, after so long without success: so an end is
  * seen at most 20 us or a 256th of the wait late, and waits of a second and more take less than one
  * per cent of a core. */
@@ -102,6 +104,7 @@ struct executor_stream {
     int64_t told_ns;               /* the end of the last of them */
     uint64_t last_seq;             /* submitted */
     uint64_t word_seq;             /* newest one with a word behind it */
+    uint32_t since_word;           /* so many since then; launches of one graph count as one */
     uint64_t print_seq; /* newest launch whose text is not out yet; 0: none. While there is one, no
                            word is written: poll flushes first */
     bool owes_event;    /* behind the newest operation there is none yet */
@@ -429,9 +432,9 @@ extern const char gpu_executor_verify_source[];
 
 /* ---- completion.c ---- */
 /* An operation has been submitted: an event behind it, which may be owed if nobody has a handle on
- * it (WIRE_FLAG_UNHELD), and a word when it is time for one. */
+ * it, and a word when it is time for one. `flags`: of its record, 0 if it was not done. */
 void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint64_t seq,
-                            bool prints, bool is_unheld);
+                            bool prints, unsigned flags);
 /* Before something else is put on the stream: the event that is owed. */
 void gpu_executor_settle(struct wire_executor *executor, uint32_t slot);
 /* The event that stands for (slot, seq) or for something later; NULL: nothing to wait for. */

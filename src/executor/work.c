@@ -362,7 +362,7 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
         }
         is_done = is_done && status == GPULUA_OK;
         gpu_executor_submitted(executor, record->stream, record->seq, prints && is_done,
-                               is_done && (record->flags & WIRE_FLAG_UNHELD) != 0);
+                               is_done ? record->flags : 0u);
     }
     free(error.log);
 }

@@ -353,13 +353,29 @@ static uint32_t end_requests(struct gpu_device *device, bool all) {
     return ended;
 }
 
+/* Of a stream's pending operations, from the oldest on. */
+struct suspicion {
+    uint32_t count, all;
+};
+
+/* As far as the next word: the executor puts one behind so many, where launches of one graph count
+ * as one. */
+static bool is_suspected(const struct gpu_device *device, const struct gpu_op *op,
+                         struct suspicion *seen) {
+    bool is_it = device->suspects_max == UINT32_MAX ||
+                 (seen->count < device->suspects_max && seen->all < GPU_REPLAYS_SUSPECTED_MAX);
+    seen->count += !op->is_replay;
+    seen->all++;
+    return is_it;
+}
+
 /* What may have been running when the device went, oldest first per stream. */
 static void collect_suspects(struct gpu_device *device, struct gpu_error *error) {
     static atomic_uint_fast64_t number;
     uint32_t count = 0;
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         const struct gpu_op *op = device->streams[slot] ? device->streams[slot]->head : NULL;
-        for (uint32_t i = 0; op && i < device->suspects_max; op = op->next, i++) {
+        for (struct suspicion seen = {0}; op && is_suspected(device, op, &seen); op = op->next) {
             count++;
         }
     }
@@ -370,7 +386,7 @@ static void collect_suspects(struct gpu_device *device, struct gpu_error *error)
     error->suspects_number = atomic_fetch_add_explicit(&number, 1, memory_order_relaxed) + 1;
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         const struct gpu_op *op = device->streams[slot] ? device->streams[slot]->head : NULL;
-        for (uint32_t i = 0; op && i < device->suspects_max; op = op->next, i++) {
+        for (struct suspicion seen = {0}; op && is_suspected(device, op, &seen); op = op->next) {
             gpu_op_info(op, &error->suspects[error->suspect_count++]);
         }
     }
@@ -540,10 +556,10 @@ void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t dr
     losses_begin(&losses, device);
     /* First every failure, then every end: suspects are what was pending when it happened. */
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
-        uint32_t position = 0;
+        struct suspicion seen = {0};
         struct gpu_stream *stream = device->streams[slot];
         for (struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
-            bool is_suspect = position++ < device->suspects_max;
+            bool is_suspect = is_suspected(device, op, &seen);
             if (!op->failure) { /* a repair is done again by the next life */
                 struct gpu_failure *loss = op->is_repair ? losses.shared : loss_of(&losses, op);
                 lose_op(op, &why, loss, is_suspect);

@@ -345,6 +345,7 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     if (__builtin_expect(device->is_injected, 0)) {
         record->flags |= gpu_inject_flags(device);
     }
+    work->is_replay = (record->flags & WIRE_FLAGS_REPLAY) == WIRE_FLAGS_REPLAY;
     if (__builtin_expect(gpu_ranges_are_on, 0)) {
         record->u.named.label = gpu_label_number(device, envelope->label);
     }

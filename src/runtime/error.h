@@ -29,6 +29,7 @@ struct gpu_op_info {
 };
 
 #define GPU_SUSPECTS_PER_STREAM_MAX 8u
+#define GPU_REPLAYS_SUSPECTED_MAX 64u /* where launches of one graph count as one of them */
 
 struct gpu_error {
     gpulua_status code;

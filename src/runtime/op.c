@@ -24,7 +24,7 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
     }
     op->refs = 1;
     op->state = GPU_OP_PENDING;
-    op->is_repair = false;
+    op->is_repair = op->is_replay = false;
     op->device = gpu_device_keep(device);
     op->stream = stream ? gpu_stream_keep(stream) : NULL;
     op->stream_number = stream ? stream->number : 0;

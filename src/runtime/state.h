@@ -49,11 +49,11 @@ struct gpu_op {
     bool has_deadline : 1; /* in the device's watchdog */
     bool has_extras : 1;   /* some of what is last in here */
     bool takes_long : 1;   /* requests: the answer may take any time: code is made */
-    bool is_repair : 1;    /* gives back what a loss took: nobody's work */
-    struct gpu_device *device; /* retained */
-    struct gpu_stream *stream; /* retained while pending; NULL: a request, or over */
-    uint64_t stream_number;    /* 0: a request */
-    uint32_t slot;             /* of the stream */
+    bool is_repair : 1, is_replay : 1; /* gives back what a loss took: nobody's work; covers */
+    struct gpu_device *device;         /* retained */
+    struct gpu_stream *stream;         /* retained while pending; NULL: a request, or over */
+    uint64_t stream_number;            /* 0: a request */
+    uint32_t slot;                     /* of the stream */
     uint32_t dep_count;
     uint64_t seq;        /* on the stream; or the request's number */
     uint64_t number;     /* in the order in which the device was given work; 0: a request */

@@ -131,7 +131,8 @@ enum {
                              answered. Asked for when it has taken over, it is there already */
     WIRE_FLAG_UNHELD = 32, /* nobody has a handle on it: what marks its end may come later */
     WIRE_FLAG_COVERS = 64, /* whoever waits for the one before it on its stream may wait for it */
-    WIRE_WAIT_ORDER = 1,   /* hazard on another stream: do not start before (stream, seq) is over */
+    WIRE_FLAGS_REPLAY = WIRE_FLAG_UNHELD | WIRE_FLAG_COVERS, /* one of many that count as one */
+    WIRE_WAIT_ORDER = 1, /* hazard on another stream: do not start before (stream, seq) is over */
     WIRE_WAIT_DEPENDS =
         2, /* reads its output: do not run if it failed; alone it orders nothing (same stream) */
 };

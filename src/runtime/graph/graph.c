@@ -258,9 +258,9 @@ static uint8_t flags_of(const struct gpu_graph *graph, const struct gpu_stream *
     bool covers = noted && noted->number == before->number &&
                   noted->opcode == WIRE_OP_GRAPH_LAUNCH && noted->graph.number == graph->number &&
                   noted->graph.version == graph->version;
-    bool is_looked_at = is_held || device->report_count > 0 || device->observer || device->trace ||
-                        device->hooks || device->watchdog.term_ns > 0 || stream->native != 0 ||
-                        stream->is_foreign;
+    bool is_looked_at = is_held || device->is_exact || device->report_count > 0 ||
+                        device->observer || device->trace || device->hooks ||
+                        device->watchdog.term_ns > 0 || stream->native != 0 || stream->is_foreign;
     return (uint8_t)((covers ? WIRE_FLAG_COVERS : 0) | (is_looked_at ? 0 : WIRE_FLAG_UNHELD));
 }
 

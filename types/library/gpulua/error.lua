@@ -58,7 +58,7 @@ not aligned).
 ---@field traceback string Or "", where nothing runs.
 ---@field op? gpulua.op_info The operation that failed.
 ---@field root? gpulua.op_info Of `DependencyFailed`: the operation whose failure was the first.
----@field suspects? gpulua.op_info[] Of `DeviceLost`: what had not completed, oldest first, up to eight of a stream.
+---@field suspects? gpulua.op_info[] Of `DeviceLost`: what had not completed, oldest first, up to eight of a stream, where launches of one graph count as one.
 ---@field log? string The compiler's log, or what the driver's log has of the call.
 ---@field driver_code? integer The number that the driver or the library gave.
 ---@field requested? integer Of `OutOfBudget`: bytes asked for.
