@@ -685,6 +685,31 @@ describe("the flight of a device", function()
       os.remove(path)
     end)
 
+    it("is written where it was asked for, whichever folder the script goes to", function()
+      support.wants_time(pending)
+      local folder, script = os.tmpname(), os.tmpname()
+      os.remove(folder)
+      assert(os.execute(("mkdir -p %s/other"):format(folder)))
+      local command <const> = "program=$(realpath %s/gpulua); cd %s; %s $program --isolate process %s %s 2>&1"
+      local head <const> = [[
+        local gpu = require "gpulua"
+        local x = gpu.device():buffer("f32", 4):fill(1)
+        require "lfs".chdir "other"
+      ]]
+      for ending, says in pairs { [""] = "it was given last is in a.flight\n",
+        ["x.device:inject { fault = 1 } pcall(function() x:fill(2):await() end)"] = "is in a.flight\n" } do
+        for environment, options in pairs { ["GPULUA_FLIGHT=a.flight"] = "", [""] = "--flight a.flight" } do
+          support.write_file(script, head .. ending)
+          local pipe = assert(io.popen(command:format(build, folder, environment, options, script)))
+          local output = pipe:read "a"
+          pipe:close()
+          assert.truthy(output:find(says, 1, true), output)
+          assert(os.remove(folder .. "/a.flight"))
+        end
+      end
+      os.execute(("rm -r %s %s"):format(folder, script))
+    end)
+
     it("says so where there is nowhere to write it, or nothing to read", function()
       local script <const> = [[require "gpulua".device():buffer("i32", 1):fill(1) print "ran"]]
       local output, code = program("--flight /nowhere/at/all", script) -- before anything runs

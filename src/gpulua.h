@@ -145,7 +145,8 @@ typedef struct gpulua_config {
                   the same */
     uint64_t check_seed;
     /* Whenever a device is lost, what it was given last is written into this file (FILE, FILE.2,
-     * ...), for `gpulua --replay`; NULL: $GPULUA_FLIGHT, or nowhere */
+     * ...; from the working folder of now), for `gpulua --replay`; NULL: $GPULUA_FLIGHT, or nowhere
+     */
     const char *flight_path;
     /* gpu.device() of scripts is this one; see gpulua_device_open. NULL: a device of their own */
     struct gpulua_device *shared_device;

@@ -22,11 +22,13 @@ end
 
 --- The program ends: if no device was lost, what those were given last that are open. Raises what could not be written.
 function flight.finish()
-  local path, count, failures = core.flight_path(), 0, {}
+  local path, folder = core.flight_path()
+  local count, failures = 0, {}
   for _, device in ipairs(path and core.flight_files() == 0 and core.devices() or {}) do
     count = count + 1
     local name = count > 1 and path .. "." .. count or path
-    local ok, err = pcall(function() file.write(name, "flight", device:flight()) end)
+    local whole = folder and folder .. "/" .. name or name
+    local ok, err = pcall(function() file.write(whole, "flight", device:flight()) end)
     local line = ("device %s: what it was given last %s"):format(device.name,
       ok and "is in " .. name or "could not be written: " .. message_of(err))
     if ok then

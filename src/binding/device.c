@@ -426,6 +426,7 @@ int gpu_lua_device_get(lua_State *L) {
         .executor_path = g->config.executor_path,
         .cache_path = g->config.cache_path,
         .flight_path = g->config.flight_path,
+        .flight_folder = g->flight_folder,
         .budget_bytes = options.budget_bytes,
         .is_unfenced = options.is_unfenced,
         .unfenced_wait = options.unfenced_wait,

@@ -29,10 +29,12 @@ int gpu_lua_device_flight(lua_State *L) {
     return status ? lua_error(L) : 1;
 }
 
-/* core.flight_path() -> the file that it is written into when a device is lost; nil: none */
+/* core.flight_path() -> the file that it is written into when a device is lost, and the folder
+ * where that begins, nil: it is from the root; nil: none */
 int gpu_lua_flight_path(lua_State *L) {
     lua_pushstring(L, GPU_LUA(L)->config.flight_path);
-    return 1;
+    lua_pushstring(L, GPU_LUA(L)->flight_folder);
+    return 2;
 }
 
 /* core.flight_files() -> how many losses have been written into files, or could not be */

@@ -19,6 +19,7 @@
 #include "binding/recovery.h"
 #include "binding/trace.h"
 #include "ranges/ranges.h"
+#include "runtime/flight.h"
 #include "wire/descriptor.h"
 
 static const char registry_key; /* its address names the gpulua object in the registry */
@@ -584,6 +585,7 @@ static void config_set(struct gpulua *g, const gpulua_config *config) {
     g->config.executor_path = copy_text(from->executor_path);
     g->config.cache_path = copy_text(from->cache_path);
     g->config.flight_path = copy_text(gpu_lua_setting(from->flight_path, "GPULUA_FLIGHT"));
+    g->flight_folder = gpu_flight_folder(g->config.flight_path);
     if (g->config.isolation == GPULUA_ISOLATE_DEFAULT) {
         g->isolation_text = copy_text(gpu_lua_setting(NULL, "GPULUA_ISOLATE"));
     }
@@ -612,6 +614,8 @@ static void config_finish(struct gpulua *g) {
     free((char *)(uintptr_t)g->config.flight_path);
     gpu_lua_shared_release(g->config.shared_device);
     memset(&g->config, 0, sizeof g->config);
+    free(g->flight_folder);
+    g->flight_folder = NULL;
     free(g->isolation_text);
     g->isolation_text = NULL;
     free(g->check_text);

@@ -237,6 +237,7 @@ struct gpulua {
     int closed_buffers_ref;
     struct caller caller;
     struct gpulua_config config;  /* strings owned */
+    char *flight_folder;          /* owned; where config.flight_path begins; NULL: at the root */
     char *isolation_text;         /* owned; $GPULUA_ISOLATE where the configuration says nothing */
     char *check_text;             /* owned; $GPULUA_CHECK where it is no seed */
     lua_State *hooks_thread;      /* anchored (hooks.c); NULL: no device ever had hooks */

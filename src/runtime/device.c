@@ -301,6 +301,8 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     device->seed = device->random = info->seed;
     device->on_log = info->on_log;
     device->flight_path = info->flight_path ? strdup(info->flight_path) : NULL;
+    device->flight_folder =
+        info->flight_folder ? strdup(info->flight_folder) : gpu_flight_folder(info->flight_path);
     device->log_user = info->log_user;
     device->observer = info->is_checked ? info->observer : NULL;
     device->requests_tail = &device->requests;
@@ -331,12 +333,14 @@ static struct gpu_device *create(const struct gpu_device_info *info, const struc
     gpu_account_init(&device->account, 0);
     device->trace =
         info->traced_ops_max ? gpu_trace_create(device->title, info->traced_ops_max) : NULL;
-    if ((info->flight_path && !device->flight_path) || (info->traced_ops_max && !device->trace) ||
-        !gpu_flight_init(&device->flight) || !gpu_failures_init(device) ||
-        !gpu_memory_open(device)) {
+    if ((info->flight_path && !device->flight_path) ||
+        (info->flight_folder && !device->flight_folder) ||
+        (info->traced_ops_max && !device->trace) || !gpu_flight_init(&device->flight) ||
+        !gpu_failures_init(device) || !gpu_memory_open(device)) {
         gpu_memory_close(device);
         gpu_flight_finish(&device->flight);
         free(device->flight_path);
+        free(device->flight_folder);
         gpu_trace_release(device->trace);
         gpu_failure_release(device->failure_spare);
         free(device->failed);
@@ -464,6 +468,7 @@ static void destroy(struct gpu_device *device) {
     gpu_id_pool_finish(&device->graph_ids);
     free(device->coredump_base);
     free(device->flight_path);
+    free(device->flight_folder);
     gpu_error_finish(&device->lost);
     gpu_recovery_free(device);
     if (device->share) {

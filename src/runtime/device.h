@@ -90,6 +90,8 @@ struct gpu_device_info {
                                    libexec of this build */
     const char *cache_path;     /* NULL: the default */
     const char *flight_path;    /* a file for what it was given last when it is lost; NULL: none */
+    const char *flight_folder;  /* where that begins unless it is from the root; NULL: the working
+                                   folder when it is opened */
     uint64_t budget_bytes;      /* 0: what is free on the device when it is opened */
     bool is_unfenced; /* for the twins of race tests alone: hazards are found but not waited for */
     uint64_t unfenced_wait;     /* for mutation tests alone: this one of the waits that the recorder

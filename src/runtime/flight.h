@@ -44,6 +44,9 @@ gpulua_status gpu_flight_text(struct gpu_device *device, char **text, size_t *by
 /* Of a loss that has been found out, into the device's flight_path, if it has one; the next one of
  * this program beside it, FILE.2. What came of it goes to the log. */
 void gpu_flight_write(struct gpu_device *device);
+/* The working folder, if the path begins there: for gpu_device_info. malloc'ed; NULL: it does not,
+ * or there is none. */
+char *gpu_flight_folder(const char *path);
 /* How many losses of this program have been written, or could not be. */
 uint32_t gpu_flight_files(void);
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/flight.h"
 #include "runtime/state.h"
@@ -16,6 +17,10 @@ static atomic_uint file_count;
 
 uint32_t gpu_flight_files(void) {
     return atomic_load(&file_count);
+}
+
+char *gpu_flight_folder(const char *path) {
+    return path && path[0] != '/' ? getcwd(NULL, 0) : NULL;
 }
 
 /* Returns why it could not be written; NULL: it is. */
@@ -39,12 +44,14 @@ void gpu_flight_write(struct gpu_device *device) {
         return;
     }
     device->flight_losses = device->stats.losses;
-    char path[PATH_BYTES], line[PATH_BYTES + 400], full[48];
+    char path[PATH_BYTES], whole[2 * PATH_BYTES], line[PATH_BYTES + 400], full[48];
     struct gpu_error error = {0};
     uint32_t number = atomic_fetch_add(&file_count, 1) + 1;
     snprintf(path, sizeof path, number > 1 ? "%s.%u" : "%s", device->flight_path, number);
+    snprintf(whole, sizeof whole, "%s%s%s", device->flight_folder ? device->flight_folder : "",
+             device->flight_folder ? "/" : "", path);
     snprintf(full, sizeof full, "there are %u files of flights already", FILES_MAX);
-    const char *reason = number > FILES_MAX ? full : write_file(device, path, &error);
+    const char *reason = number > FILES_MAX ? full : write_file(device, whole, &error);
     if (device->on_log) {
         snprintf(line, sizeof line,
                  reason ? "device %s is lost: what it was given last could not be written into "

@@ -432,9 +432,9 @@ struct gpu_device {
     } slow;
     char name[32], title[104]; /* "cpu", "cpu 'scorer'" */
     char kind[8];
-    char *flight_path;      /* owned: where losses are written; NULL: nowhere */
-    uint64_t flight_losses; /* that have been */
-    char *coredump_base;    /* owned: a core dump is this and "-PID.core"; NULL: there are none */
+    char *flight_path, *flight_folder; /* owned: where losses are written; NULL: nowhere */
+    uint64_t flight_losses;            /* that have been */
+    char *coredump_base; /* owned: a core dump is this and "-PID.core"; NULL: there are none */
     gpulua_isolation isolation;
     uint64_t epoch;
     struct wire_link *link; /* owned; NULL once closed */
