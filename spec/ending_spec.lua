@@ -52,4 +52,100 @@ describe("at its end a program", function()
     assert.equal(1, select(2, run(("--summary %s 2> /dev/full"):format(path))))
     assert.equal(0, select(2, run(("--summary %s 2> /dev/null"):format(path))))
   end)
+
+  describe("by a signal", function()
+    local folder
+    before_each(function()
+      folder = os.tmpname()
+      os.remove(folder)
+      assert(os.execute("mkdir " .. folder))
+    end)
+    after_each(function() os.execute("rm -r " .. folder) end)
+
+    local function read(name)
+      local file <close> = io.open(folder .. "/" .. name)
+      return file and file:read "a"
+    end
+
+    --- Runs `text` behind the filling of a buffer, and `signals`, shell commands with the program's id in $!, when it
+    --- has written "ready"; what it has written, its exit code, and its trace.
+    local function ended(signals, arguments, text, before)
+      local script <close> = assert(io.open(path, "w"))
+      script:write('local gpu = require "gpulua" kept = gpu.device("cpu"):buffer("i32", 8):fill(1) kept:read(1, 1)\n',
+        "local function ready() io.write 'ready' io.flush() end\n", text)
+      script:close()
+      local shell <close> = assert(io.open(folder .. "/run.sh", "w"))
+      shell:write(([[
+        program=$(realpath %s/gpulua)
+        cd %s
+        %s
+        $program --trace trace.json --summary %s %s > out 2> err &
+        while kill -0 $! && ! grep -q ready out; do sleep 0.01; done
+        %s
+        wait $!
+        echo $? > code
+      ]]):format(build, folder, before or "", arguments, path, signals))
+      shell:close()
+      os.execute(("timeout -k 5 100 sh %s/run.sh 2> /dev/null"):format(folder))
+      return (read "out" or "") .. (read "err" or ""), math.tointeger(tonumber(read "code" or "")), read "trace.json"
+    end
+
+    local waits <const> = [[
+      local _ <close> = setmetatable({}, { __close = function() print " closed" end })
+      ready() gpu.sleep(80)]]
+
+    it("has written all that it would have at its end, and has closed what it had", function()
+      for signal, code in pairs { TERM = 143, HUP = 129 } do
+        for _, isolation in ipairs { "none", "process" } do
+          local output, got, trace = ended("kill -" .. signal .. " $!", "--isolate " .. isolation, waits)
+          assert.equal(code, got, output)
+          assert.truthy(output:find("ready closed", 1, true), output)
+          assert.truthy(output:find("Interrupted: interrupted!", 1, true), output)
+          assert.truthy(output:find("buffers took 512 B", 1, true), output)
+          assert.truthy(trace and trace:find('"fill"', 1, true) and trace:find "}}%s*$", trace)
+        end
+      end
+      local output, code = ended("kill -TERM $!; kill -TERM $!", "--flight last.flight", waits) -- as timeout(1) does
+      assert.equal(143, code, output)
+      assert.truthy(output:find("it was given last is in last.flight", 1, true), output)
+      assert.truthy(output:find("buffers took 512 B", 1, true), output)
+    end)
+
+    it("has done so also where it catches every error", function()
+      local output, code, trace = ended("kill -TERM $!", "", "ready() while true do pcall(gpu.sleep, 80) end")
+      assert.equal(143, code, output)
+      assert.truthy(output:find("gpulua: ended by signal 15", 1, true), output)
+      assert.truthy(trace and trace:find('"fill"', 1, true), output)
+    end)
+
+    it("has done so behind a kernel that never ends, for which it does not wait", function()
+      for _, isolation in ipairs { "none", "process" } do
+        local output, code, trace = ended("kill -TERM $!", "--isolate " .. isolation, [[
+          local source <const> = 'extern "C" __global__ void f(volatile int *x) { while (x[0] == 1) { } }'
+          local op = gpu.device("cpu"):compile(source).f:launch({ grid = 1, block = 1 }, kept)
+          ready() op:await()]])
+        assert.equal(143, code, output)
+        assert.truthy(output:find("buffers took 512 B", 1, true), output)
+        assert.truthy(trace and trace:find('"fill"', 1, true), output)
+      end
+    end)
+
+    it("is cut off where it cannot be ended otherwise, and says so", function()
+      local output, code, trace = ended("kill -TERM $!", "",
+        "ready() while true do pcall(function() while true do end end) end")
+      assert.equal(143, code, output)
+      assert.truthy(output:find("gpulua: the script does not end, and nothing of it is written\n", 1, true), output)
+      assert.is_nil(trace)
+    end)
+
+    it("is not ended by one that is ignored, as nohup(1) has it, and may have its own status", function()
+      local output, code = ended("kill -HUP $!; touch go", "", [[
+        ready() while not io.open "go" do gpu.sleep(0.01) end print " went on"]], "trap '' HUP")
+      assert.equal(0, code, output)
+      assert.truthy(output:find("ready went on", 1, true), output)
+      output, code = ended("kill -TERM $!", "", "ready() pcall(gpu.sleep, 80) os.exit(7)")
+      assert.equal(7, code, output)
+      assert.truthy(output:find("buffers took 512 B", 1, true), output)
+    end)
+  end)
 end)

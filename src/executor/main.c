@@ -99,6 +99,7 @@ static void set_up_signals(void) {
     sigaction(SIGPIPE, &ignore, NULL);
     sigaction(SIGTTOU, &ignore, NULL);
     sigaction(SIGINT, &ignore, NULL);
+    sigaction(SIGHUP, &ignore, NULL);
 }
 
 /* The parent closed the control socket, or died. Whatever the executor's thread is doing, perhaps

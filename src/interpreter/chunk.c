@@ -66,7 +66,7 @@ static void run_tasks(lua_State *L, int task, bool is_typed) {
     void (*handler)(int) = is_typed ? on_typed_interrupt : on_interrupt;
     void (*outer)(int) = signal(SIGINT, handler);
     typed_count = 0;
-    while (task ? !task_is_over(L, task) : gpulua_tasks(program.g) > 0) {
+    while (!ending_is_due() && (task ? !task_is_over(L, task) : gpulua_tasks(program.g) > 0)) {
         if (gpulua_step(program.g, -1) < 0) {
             break;
         }
@@ -90,6 +90,13 @@ static int run_by(lua_State *L, int arg_count, bool is_typed) {
     lua_insert(L, base);
     lua_call(L, arg_count + 1, 1);
     run_tasks(L, base, is_typed);
+    if (!task_is_over(L, base)) {
+        lua_settop(L, base - 1);
+        lua_pushboolean(L, 0);
+        lua_pushfstring(L, "ended by signal %d (%s)", (int)program.end_signal,
+                        strsignal(program.end_signal));
+        return -1;
+    }
     lua_getfield(L, base, "join");
     lua_pushvalue(L, base);
     lua_call(L, 1, LUA_MULTRET);

@@ -81,8 +81,9 @@ static void on_error(void *user, const gpulua_error *error) {
 
 static void on_log(void *user, const char *line) {
     (void)user;
-    say_behind(program.name, line, program.is_closing ? " (Ctrl-C ends the program)" : "");
-    if (program.is_closing) {
+    bool is_waiting = program.is_closing && !program.end_signal;
+    say_behind(program.name, line, is_waiting ? " (Ctrl-C ends the program)" : "");
+    if (is_waiting) {
         alarm(0); /* that is what it waits for */
     }
 }
@@ -247,8 +248,10 @@ static void on_long_close(int number) {
 static void begin_close(void) {
     program.is_closing = true;
     signal(SIGINT, SIG_DFL);
-    signal(SIGALRM, on_long_close);
-    alarm(LONG_CLOSE_SECONDS);
+    if (!ending_close()) {
+        signal(SIGALRM, on_long_close);
+        alarm(LONG_CLOSE_SECONDS);
+    }
 }
 
 /* Lua's own, whatever the script has made of it: modules that are needed only now want it, too. */
@@ -296,7 +299,7 @@ static bool write_trace(lua_State *L) {
     lua_pushstring(L, program.trace);
     lua_pushstring(L, program.timeline);
     lua_pushboolean(L, program.summarizes);
-    lua_pushboolean(L, program.was_interrupted);
+    lua_pushboolean(L, program.was_interrupted || program.end_signal);
     program.trace = program.timeline = NULL;
     program.summarizes = false;
     return run_at_end(L, "require('gpulua.trace').finish(...)", 4);
@@ -328,6 +331,7 @@ static int exit_program(lua_State *L) {
     lua_State *main = gpulua_state(program.g);
     lua_pushvalue(L, lua_upvalueindex(2));
     lua_call(L, 0, 0);
+    ending_begin();
     bool is_written = write_flight(L);
     is_written = write_trace(L) && is_written;
     if (!is_written && status == EXIT_SUCCESS) {
@@ -492,6 +496,10 @@ static int run(lua_State *L) {
     program.trace = options.trace;
     program.timeline = options.timeline;
     program.summarizes = options.summarizes;
+    bool is_ended = program.keeps_flight || program.trace || program.timeline || program.summarizes;
+    if (is_ended) {
+        ending_take_signals();
+    }
     if (options.shows_version) {
         show_version(L, &options);
     }
@@ -515,10 +523,12 @@ static int run(lua_State *L) {
         return 0;
     }
     if (options.is_interactive) {
+        ending_leave_signals(); /* at a prompt they end the program, and put its terminal right */
         interactive_run(L);
     } else if (!has_script && !options.has_chunks && !options.shows_version &&
                !options.shows_info && !options.kernel) {
         if (isatty(STDIN_FILENO)) {
+            ending_leave_signals();
             show_version(L, &(struct options){.is_interactive = true});
             interactive_run(L);
         } else if (!chunk_do_file(L, NULL)) {
@@ -580,6 +590,7 @@ int main(int argc, char **argv) {
     }
     end_line();
     if (program.g) {
+        ending_begin();
         ok = write_flight(L) && ok;
         ok = write_trace(L) && ok;
     }
@@ -587,11 +598,12 @@ int main(int argc, char **argv) {
         report_leaks(L);
     }
     begin_close();
-    if (!ok && program.was_interrupted) {
+    if ((!ok && program.was_interrupted) || program.end_signal) {
         gpulua_interrupt(program.g); /* so that it does not wait for what may end by itself */
     }
     gpulua_close(program.g);
     lua_close(L);
     gpu_heap_destroy(heap);
+    ending_finish();
     return ok && !program.has_reported ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -21,6 +21,7 @@ struct program {
     bool summarizes;              /* --summary */
     bool checks;                  /* --check */
     volatile sig_atomic_t was_interrupted;
+    volatile sig_atomic_t end_signal; /* SIGTERM or SIGHUP, where they are taken; 0: none came */
 };
 extern struct program program;
 
@@ -47,6 +48,23 @@ bool chunk_do_string(lua_State *L, const char *text, const char *name);
 bool chunk_do_file(lua_State *L, const char *path); /* NULL: standard input */
 /* Requires "mod", or "global=mod", into a global. */
 bool chunk_do_library(lua_State *L, const char *text);
+
+/* ---- ending.c: SIGTERM and SIGHUP, where something is written at the end ---- */
+
+/* From here on one of them ends the script, is kept in program.end_signal, and interrupts nothing
+ * that is written at the end. Those that are ignored stay so. */
+void ending_take_signals(void);
+/* From here on they are as usual. What is another handler's by now is its own. */
+void ending_leave_signals(void);
+/* One has come, and the script has had time to end by itself. */
+bool ending_is_due(void);
+/* What is written at the end follows. */
+void ending_begin(void);
+/* What closes the devices follows, which is given a limited time if one has come. Whether it has.
+ */
+bool ending_close(void);
+/* Ends the program by the one that has come. */
+void ending_finish(void);
 
 /* ---- interactive.c ---- */
 
