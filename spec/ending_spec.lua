@@ -48,6 +48,44 @@ describe("at its end a program", function()
     end
   end)
 
+  it("tells all of it also where the script has left nothing of Lua's library, and works without before", function()
+    local clear <const> = [[
+      local next, print, exit, loaded, error = next, print, os.exit, package.loaded, error
+      local gpu = require "gpulua"
+      local all = { string, table, math, io, os, coroutine, debug, utf8, package.preload, package, loaded, _G }
+      for i = 1, #all do
+        for name, value in next, all[i] do all[i][name] = %s end
+      end
+    ]]
+    local work <const> = [[
+      local dev = gpu.device "cpu"
+      local add = dev:compile('extern "C" __global__ void add(int *x) { x[threadIdx.x] += 1; }').add
+      local x = dev:buffer("i32", 32):fill(1)
+      add:launch({ grid = 1, block = 32 }, x)
+      local task = gpu.spawn(function() gpu.sleep(0) return x:read()[3] end)
+      print(gpu.timeout(60, function() return task:await() end) == 2 and "works")
+      exit(true)
+    ]]
+    local trace, page, flown = os.tmpname(), os.tmpname(), os.tmpname()
+    local arguments <const> = ("--summary --trace %s --timeline %s --flight %s %s"):format(trace, page, flown, path)
+    for _, value in ipairs { "nil", "error" } do
+      for _, text in ipairs { "", work } do
+        local output, code = run(arguments, "local kept = kept\n" .. clear:format(value) .. text)
+        assert.equal(0, code, output)
+        assert.truthy(output:find("buffers took ", 1, true), output)
+        assert.truthy(text == "" or output:find("works", 1, true), output)
+        for _, name in ipairs { trace, page, flown } do
+          local file <close> = assert(io.open(name))
+          assert.truthy(#file:read "a" > 100, name)
+          os.remove(name)
+        end
+      end
+    end
+    local output, code = run("--check " .. path, "local kept = kept\n" .. clear:format "nil" .. "K = kept")
+    assert.equal(0, code, output)
+    assert.truthy(output:find("1 buffer of cpu is held still", 1, true), output)
+  end)
+
   it("fails where nobody could be shown the summary", function()
     assert.equal(1, select(2, run(("--summary %s 2> /dev/full"):format(path))))
     assert.equal(0, select(2, run(("--summary %s 2> /dev/null"):format(path))))

@@ -35,7 +35,8 @@ const char *gpulua_version(void) {
 
 /* ---- modules ---- */
 
-static const char module_key; /* registry: the table that require "gpulua" answers */
+static const char module_key;   /* registry: the table that require "gpulua" answers */
+static const char standard_key; /* registry: what our own modules have for globals */
 
 static const struct gpu_embedded_file *find_file(const char *name) {
     for (size_t i = 0; i < gpu_lua_file_count; i++) {
@@ -52,7 +53,103 @@ static void load_embedded(lua_State *L, const struct gpu_embedded_file *file) {
         lua_error(L);
     }
     lua_remove(L, -2);
-    gpu_sandbox_trust(L);
+}
+
+/* Fields of the table on top, into a new one in its place. */
+static void copy_fields(lua_State *L) {
+    lua_newtable(L);
+    for (lua_pushnil(L); lua_next(L, -3);) {
+        lua_pushvalue(L, -2);
+        lua_insert(L, -2); /* the copy, key, key, value */
+        lua_rawset(L, -4);
+    }
+    lua_remove(L, -2);
+}
+
+/* require of our own modules. Upvalues: what it has answered, how ours are opened, Lua's. */
+static int require_own(lua_State *L) {
+    luaL_checkstring(L, 1);
+    lua_settop(L, 1);
+    lua_pushvalue(L, 1);
+    if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) {
+        return 1;
+    }
+    luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+    lua_pushvalue(L, 1);
+    bool is_loaded = lua_rawget(L, -2) != LUA_TNIL;
+    lua_pushvalue(L, 1);
+    bool is_ours = lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL;
+    if (is_loaded || !is_ours) {
+        lua_pushvalue(L, lua_upvalueindex(3));
+        lua_replace(L, -2);
+    }
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 1);
+    if (is_ours) {
+        lua_pushvalue(L, 1);
+        lua_pushvalue(L, -2);
+        lua_rawset(L, lua_upvalueindex(1));
+        lua_pushvalue(L, 1);
+        lua_pushvalue(L, -2);
+        lua_rawset(L, 3); /* loaded */
+    }
+    return 1;
+}
+
+/* Pushes Lua's globals and libraries as they were when the first module of ours was opened, so that
+ * these do what they do whatever the script makes of its own; what is in none of them is the
+ * script's. */
+static void push_standard(lua_State *L) {
+    static const char *const names[] = {
+        "_G",       "_VERSION", "assert",   "collectgarbage", "dofile",  "error",  "getmetatable",
+        "ipairs",   "load",     "loadfile", "next",           "pairs",   "pcall",  "print",
+        "rawequal", "rawget",   "rawlen",   "rawset",         "require", "select", "setmetatable",
+        "tonumber", "tostring", "type",     "warn",           "xpcall"};
+    static const char *const libraries[] = {LUA_COLIBNAME,   LUA_DBLIBNAME,   LUA_IOLIBNAME,
+                                            LUA_LOADLIBNAME, LUA_MATHLIBNAME, LUA_OSLIBNAME,
+                                            LUA_STRLIBNAME,  LUA_TABLIBNAME,  LUA_UTF8LIBNAME};
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &standard_key) == LUA_TTABLE) {
+        return;
+    }
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_pushglobaltable(L);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        lua_pushstring(L, names[i]);
+        lua_pushvalue(L, -1);
+        lua_rawget(L, -3);
+        lua_rawset(L, -4);
+    }
+    for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++) {
+        lua_pushstring(L, libraries[i]);
+        lua_pushvalue(L, -1);
+        if (lua_rawget(L, -3) == LUA_TTABLE) {
+            copy_fields(L);
+        }
+        lua_rawset(L, -4);
+    }
+    lua_createtable(L, 0, 1);
+    lua_insert(L, -2);
+    lua_setfield(L, -2, "__index");
+    lua_setmetatable(L, -2);
+    lua_newtable(L);
+    luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
+    copy_fields(L);
+    lua_getfield(L, -3, "require");
+    lua_pushcclosure(L, require_own, 3);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.require"); /* the interpreter's, for its end */
+    lua_setfield(L, -2, "require");
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &standard_key);
+}
+
+/* The chunk on top, a module of ours, gets its globals. */
+static void give_globals(lua_State *L) {
+    if (!gpu_sandbox_trust(L)) {
+        push_standard(L);
+        lua_setupvalue(L, -2, 1);
+    }
 }
 
 void gpu_host_load_file(lua_State *L, const char *name) {
@@ -61,6 +158,11 @@ void gpu_host_load_file(lua_State *L, const char *name) {
         luaL_error(L, "gpulua was built without %s", name);
     }
     load_embedded(L, file);
+}
+
+static void load_module(lua_State *L, const char *name) {
+    gpu_host_load_file(L, name);
+    give_globals(L);
 }
 
 /* A preload function: upvalue = light userdata of the file. A text is its own module. */
@@ -72,6 +174,7 @@ static int open_embedded(lua_State *L) {
         return 1;
     }
     load_embedded(L, file);
+    give_globals(L);
     lua_pushvalue(L, 1);
     lua_call(L, 1, 1);
     return 1;
@@ -119,7 +222,7 @@ int luaopen_gpulua(lua_State *L) {
         return 1;
     }
     lua_pop(L, 1);
-    gpu_host_load_file(L, "init.lua");
+    load_module(L, "init.lua");
     lua_insert(L, -2);
     lua_call(L, 1, 1);
     lua_pushvalue(L, -1);
@@ -131,7 +234,7 @@ int luaopen_gpulua(lua_State *L) {
 static int open_file(lua_State *L, const char *name) {
     lua_settop(L, 1);
     luaopen_gpulua_core(L);
-    gpu_host_load_file(L, name);
+    load_module(L, name);
     lua_pushvalue(L, 1);
     lua_call(L, 1, 1);
     return 1;

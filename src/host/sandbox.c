@@ -73,10 +73,12 @@ void gpu_sandbox_open(lua_State *L) {
     lua_rawseti(L, LUA_REGISTRYINDEX, LUA_RIDX_GLOBALS);
 }
 
-void gpu_sandbox_trust(lua_State *L) {
-    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &trusted_key) == LUA_TTABLE) {
+bool gpu_sandbox_trust(lua_State *L) {
+    bool is_sandbox = lua_rawgetp(L, LUA_REGISTRYINDEX, &trusted_key) == LUA_TTABLE;
+    if (is_sandbox) {
         lua_setupvalue(L, -2, 1);
     } else {
         lua_pop(L, 1);
     }
+    return is_sandbox;
 }

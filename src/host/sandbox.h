@@ -2,6 +2,8 @@
 #ifndef GPU_HOST_SANDBOX_H
 #define GPU_HOST_SANDBOX_H
 
+#include <stdbool.h>
+
 #include <lua.h>
 
 /* How long a task may run between two waits where the host has not said, so that a step, which may
@@ -12,7 +14,8 @@
 /* In a new state with an object: opens the libraries and makes the script's table of globals the
  * state's. Raises. */
 void gpu_sandbox_open(lua_State *L);
-/* The chunk on top, one of our own, gets our own table of globals, in a sandbox. */
-void gpu_sandbox_trust(lua_State *L);
+/* The chunk on top, one of our own, gets our own table of globals, in a sandbox. Whether it is one.
+ */
+bool gpu_sandbox_trust(lua_State *L);
 
 #endif
