@@ -114,6 +114,25 @@ describe("progress", function()
     end
   end)
 
+  it("gives way to what the script writes, and comes again", function()
+    wants_script()
+    local output, code = on_terminal([[
+      local gpu = require "gpulua"
+      local p <close> = gpu.progress { total = 9 }
+      local function step() gpu.sleep(0.12) p:step() end
+      step() print "by print"
+      step() io.write("by ", "write\n")
+      step() io.stdout:write "by file\n"
+      step() io.stderr:write "by error\n"
+      step() io.output "/dev/null" io.write "elsewhere\n"
+      step()]], 80)
+    assert.equal(0, code, output)
+    for i, way in ipairs { "print", "write", "file", "error" } do
+      assert.truthy(output:find(("%d/9[^\n\r]*\27%%[K\r\27%%[Kby %s\r?\n"):format(i, way)), output)
+    end
+    assert.truthy(output:find "5/9[^\n\r]*\27%[K\r6/9[^\n\r]*\27%[K\r6/9  [^\n]*in [^\n]*\n", output)
+  end)
+
   it("is silent where there is no terminal", function()
     assert.equal("done\n", (support.script(script)))
   end)

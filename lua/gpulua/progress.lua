@@ -1,4 +1,5 @@
--- How far long work has come, on a terminal. A message of the interpreter's ends the line in front of it.
+-- How far long work has come, on a terminal. A message of the interpreter's ends the line in front of it; what the
+-- script writes there meanwhile takes its place (interpreter/output.c), and the next step draws it again.
 
 local core = require "gpulua.core"
 local arguments <const> = require "gpulua.arguments"
@@ -39,6 +40,7 @@ local function write(self, parts, ending)
   end
   local text = core.fitting(table.concat(parts, "  "), columns - 1)
   local label = core.fitting(core.shown(self.label), columns - 1 - #text - 2)
+  core.line_is_open(false) -- else it would give way to itself
   io.stderr:write("\r", label, label ~= "" and "  " or "", text, "\27[K", ending or "")
   io.stderr:flush()
   core.line_is_open(not ending)

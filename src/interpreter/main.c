@@ -400,6 +400,7 @@ static void set_arg(lua_State *L, int argc, char **argv, int script) {
 
 /* Stack: nothing. Spawn is what runs chunks; the rest makes the state the interpreter's. */
 static void take_over(lua_State *L) {
+    output_take_over(L);
     lua_getglobal(L, "require");
     lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.require");
     lua_newtable(L);

@@ -66,6 +66,11 @@ bool ending_close(void);
 /* Ends the program by the one that has come. */
 void ending_finish(void);
 
+/* ---- output.c ---- */
+
+/* Of a state whose libraries are open, before a script has seen them. */
+void output_take_over(lua_State *L);
+
 /* ---- interactive.c ---- */
 
 /* Reads lines and runs them until the input ends. */

@@ -324,7 +324,9 @@ function gpulua.reduce(op, x, options) end
 function gpulua.pool(number) end
 
 ---A line on the terminal that says how far long work has come, how fast it goes and, if `total` is given, how long it
----will take. Where standard error is no terminal it writes nothing.
+---will take. Where standard error is no terminal it writes nothing. In the program
+---gpulua it gives way to what the script writes there by print, io.write or file:write, and comes again with the next
+---step.
 ---
 ---```lua
 ---local progress <close> = gpu.progress { total = 3, label = "frames" }
