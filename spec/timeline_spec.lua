@@ -432,6 +432,9 @@ describe("a timeline", function()
       assert.truthy(verdict:find("most of that the script, in a task spawned at [^ ]*shown.lua:8%."), verdict)
       local waited = dom:match("Waits</h2>.-</table>"):match "<td>([%d.]+) ms</td><td>8</td><td>[^ ]*lua:5  fill"
       assert.truthy(waited and tonumber(waited) > 150, dom:match "Waits</h2>.-</table>") -- that it was, all the same
+      local stalled, unit = dom:match("Waits</h2>.-</table>"):match(
+        "<td>([%d.]+) ?(%a*)</td><td>[%d.]+ ms</td><td>8</td><td>[^ ]*lua:5  fill")
+      assert.truthy(stalled and (unit ~= "ms" or tonumber(stalled) < waited / 2), dom:match "Waits</h2>.-</table>")
     end)
 
     it("gives the time in which a lost device came back to the waits for it", function()

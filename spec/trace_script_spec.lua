@@ -160,6 +160,36 @@ describe("a trace of a script", function()
     assert.truthy(page:find("out of a graph 32, and 68 others\"", 1, true))
   end)
 
+  it("gives waits the time in which other tasks ran as waited, and not as stalled", function()
+    support.wants_time(pending)
+    local output = run [[
+      local gpu, support = require "gpulua", require "spec.support"
+      local dev <close> = support.open { trace = true }
+      local x = dev:buffer("i32", 16)
+      local function work(seconds)
+        local till = support.now() + seconds
+        while support.now() < till do end
+      end
+      local sleeps = {}
+      for i = 1, 4 do
+        sleeps[i] = gpu.spawn(function() gpu.sleep(0.2) end)
+      end
+      local waits = gpu.spawn(function() x:fill(1):await() end)
+      local works = gpu.spawn(function() work(0.1) end)
+      gpu.all { waits, works, table.unpack(sleeps) }
+      for _, row in ipairs(gpu.report().waits) do
+        if row.label == "fill" then
+          print("fill", row.total >= 0.1, row.stalled <= row.total - 0.09)
+        elseif row.label == "sleep" then -- four of them at once, of which the work had a half
+          print("sleep", row.total >= 0.8, row.stalled <= row.total / 4 - 0.05, row.stalled > 0)
+        end
+      end
+      print(tostring(gpu.report()):match "stalled +waited +times +longest ")]]
+    for _, text in ipairs { "fill\ttrue\ttrue\n", "sleep\ttrue\ttrue\ttrue\n", "stalled " } do
+      assert.truthy(output:find(text, 1, true), output)
+    end
+  end)
+
   it("is written where it was asked for, whichever folder the script goes to", function()
     local folder, script = os.tmpname(), os.tmpname()
     os.remove(folder)

@@ -122,21 +122,60 @@ local function device_of(info, log)
     peaks = peaks }
 end
 
+local function by_begin(a, b)
+  return a.begun < b.begun
+end
+
+-- Of waits, in the order of their beginnings, the time in which no other task ran; where they overlap, once. Runs do
+-- not, as one task runs at a time.
+local function stalled_by(waits, runs)
+  local stalled, till, first = 0, 0, 1
+  for _, wait in ipairs(waits) do
+    local from <const> = math.max(wait.begun, till)
+    till = math.max(wait.ended, till)
+    stalled = stalled + (till - from)
+    while runs[first] and runs[first].ended <= from do
+      first = first + 1
+    end
+    local at = first
+    while runs[at] and runs[at].begun < till do
+      local run = runs[at]
+      local is_other = run.task ~= wait.task
+      stalled = stalled - (is_other and math.max(0, math.min(run.ended, till) - math.max(run.begun, from)) or 0)
+      at = at + 1
+    end
+  end
+  return stalled
+end
+
+local function by_stall(a, b)
+  return a.stalled > b.stalled or a.stalled == b.stalled and by_total(a, b)
+end
+
 local function waits_of(info, spans)
-  local waits, wait_of = table_of(function(name) return { name = name, count = 0, total = 0, longest = 0 } end)
+  local runs = {}
+  local waits, wait_of = table_of(function(name)
+    return { name = name, count = 0, total = 0, longest = 0, each = {} }
+  end)
   for number = 1, info.spans do
-    local kind, label, source, line, _, begun, ended = core.trace_span(spans, number)
+    local kind, label, source, line, task, begun, ended = core.trace_span(spans, number)
     if kind == "wait" then
       local row = wait_of(("%s\0%s"):format(source and ("%s:%d"):format(source, line) or "", label))
       row.count, row.total = row.count + 1, row.total + (ended - begun) / 1e9
       row.longest = math.max(row.longest, (ended - begun) / 1e9)
+      row.each[row.count] = { task = task, begun = begun, ended = ended }
+    elseif kind == "run" then
+      runs[#runs + 1] = { task = task, begun = begun, ended = ended }
     end
   end
+  table.sort(runs, by_begin)
   for _, row in ipairs(waits) do
     local where, label = row.name:match "^(.-)%z(.*)$"
     row.where, row.label = where ~= "" and where or nil, label
+    table.sort(row.each, by_begin)
+    row.stalled, row.each = stalled_by(row.each, runs) / 1e9, nil
   end
-  table.sort(waits, by_total)
+  table.sort(waits, by_stall)
   for _, row in ipairs(waits) do row.name = nil end
   return waits
 end
@@ -234,8 +273,9 @@ function methods.__tostring(self)
   for _, device in ipairs(self.devices) do
     add_device(lines, device)
   end
-  add_table(lines, { "waited", "times", "longest", "line of the script, and for what" }, self.waits, function(row)
-    return time(row.total), row.count, time(row.longest),
+  local heads <const> = { "stalled", "waited", "times", "longest", "line of the script, and for what" }
+  add_table(lines, heads, self.waits, function(row)
+    return time(row.stalled), time(row.total), row.count, time(row.longest),
       ("%s  %s"):format(core.shown(row.where or "?"), core.shown(row.label))
   end)
   if self.dropped > 0 then
@@ -260,7 +300,8 @@ end
 --     peak_bytes      the most that buffers took
 --     peaks           a list of { name, bytes }: the same for each label, or for each line where there is none
 --   dropped  waits, runs of tasks and ranges that had no room
---   waits    a list of { where, label, count, total, longest (s) }: which line waited for what, the longest first
+--   waits    a list of { where, label, count, total, longest, stalled (s) }: which line waited for what; stalled is the
+--            time of it in which no other task ran, the most first
 -- Blocks until the devices have told what they know, but waits for no work. StreamMisuse: nothing is traced.
 function report.get()
   local info, spans = trace.logs()

@@ -203,7 +203,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---What `gpu.report` gives.
 ---@class gpulua.report
 ---@field devices gpulua.device_report[]
----@field waits gpulua.wait_report[] The longest first.
+---@field waits gpulua.wait_report[] What stalled the script longest first.
 ---@field dropped integer Waits, runs of tasks and ranges that had no room.
 
 ---Of one device. Compilations, fences and memory are those of all states that share it, since it was opened.
@@ -254,8 +254,9 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---@field where? string "file:line".
 ---@field label string For what.
 ---@field count integer
----@field total number Seconds.
+---@field total number Seconds, of all of them, also while other tasks ran.
 ---@field longest number Seconds.
+---@field stalled number Seconds of it in which no other task ran, once where waits of the line overlap.
 
 ---A range of the script, from `gpu.range`.
 ---@class gpulua.range
