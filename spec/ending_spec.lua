@@ -116,6 +116,7 @@ describe("at its end a program", function()
       shell:write(([[
         program=$(realpath %s/gpulua)
         cd %s
+        rm -f out trace.json
         %s
         $program --trace trace.json --summary %s %s > out 2> err &
         while kill -0 $! && ! grep -q ready out; do sleep 0.01; done
