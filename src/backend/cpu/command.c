@@ -179,6 +179,19 @@ static void code_flags_add(struct job *job, struct arguments *arguments) {
     }
 }
 
+void gpu_cpu_flags_add(struct job *job, struct text *text) {
+    struct arguments arguments = {.count = 0};
+    bool is_clang = job->compiler.is_clang;
+    for (int i = 0; i < 2; i++) {
+        job->compiler.is_clang = i != 0;
+        code_flags_add(job, &arguments);
+    }
+    job->compiler.is_clang = is_clang;
+    for (size_t i = 0; i < arguments.count; i++) {
+        gpu_text_format(text, "%s\n", arguments.list[i]);
+    }
+}
+
 /* The precompiled shim for this compiler, made when it is not there. False: there is none, and the
  * plain header has to do; so it is for flags of the user's own, which could be any number. gcc
  * looks for it by itself in gpulua_cuda.h.gch/. */

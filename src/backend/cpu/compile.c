@@ -63,6 +63,8 @@ gpulua_status gpu_cpu_compile_failed(struct job *job, char *log) {
 
 static void key_make(struct job *job, const char *preprocessed, struct gpu_cache_key *key) {
     char digest[17], processor[8192];
+    struct text flags = {0};
+    gpu_cpu_flags_add(job, &flags);
     gpu_cpu_shim_digest(digest);
     gpu_cpu_processor_identity(processor, sizeof processor);
     const char *const parts[] = {job->source->name,
@@ -72,7 +74,7 @@ static void key_make(struct job *job, const char *preprocessed, struct gpu_cache
                                  processor,
                                  digest,
                                  preprocessed != NULL ? preprocessed : "",
-                                 job->is_checked ? "checked" : ""};
+                                 gpu_text_get(&flags)};
     const void *bytes[8];
     size_t lengths[8];
     for (size_t i = 0; i < 8; i++) {
@@ -80,6 +82,7 @@ static void key_make(struct job *job, const char *preprocessed, struct gpu_cache
         lengths[i] = strlen(bytes[i]);
     }
     gpu_cache_key_init(key, bytes, lengths, 8);
+    gpu_text_finish(&flags);
 }
 
 static bool cached(const struct job *job, const char *cache_path, const struct gpu_cache_key *key,

@@ -52,6 +52,8 @@ void gpu_cpu_job_finish(struct job *job);
 
 /* ---- command.c ---- */
 
+/* What code is compiled with, by either compiler: which of them it is need not be known yet. */
+void gpu_cpu_flags_add(struct job *job, struct text *text);
 /* The source with its macros expanded, malloc'ed. */
 gpulua_status gpu_cpu_preprocess(struct job *job, char **preprocessed);
 /* Rewritten text to a shared object. */
