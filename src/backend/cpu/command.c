@@ -138,19 +138,32 @@ static void code_flags_add(struct job *job, struct arguments *arguments) {
     static const char *const clang[] = {"-fno-spell-checking", "-Wno-unused-value",
                                         "-Wno-return-type-c-linkage", "-Wno-pass-failed",
                                         "-Wno-unused-command-line-argument"};
-    /* Each access by itself and in the open: no vectors, and memory functions as calls. */
+    /* Each access by itself and in the open: no vectors, and memory functions as calls. Its line
+     * is found by tables of lines and of what was inlined (lines.h), and by frames. */
     static const char *const checked[] = {"-O2",
                                           "-DGPULUA_CHECKED",
                                           "-fsanitize=thread",
                                           "-fno-builtin-memcpy",
                                           "-fno-builtin-memset",
-                                          "-fno-builtin-memmove"};
-    static const char *const gcc_checked[] = {"-fno-tree-vectorize", "-fno-hoist-adjacent-loads",
-                                              "--param=tsan-distinguish-volatile=1"};
-    static const char *const clang_checked[] = {
-        "-fno-vectorize", "-fno-slp-vectorize",
-        "-mllvm",         "-tsan-distinguish-volatile=1",
-        "-mllvm",         "-tsan-instrument-read-before-write=1"};
+                                          "-fno-builtin-memmove",
+                                          "-fno-omit-frame-pointer",
+                                          "-gdwarf-4",
+                                          "-g1",
+                                          "-gz=none"};
+    /* gcc would also make one access of several branches', with the line of one of them. */
+    static const char *const gcc_checked[] = {
+        "-fno-tree-vectorize", "-fno-hoist-adjacent-loads",
+        "-fno-code-hoisting",  "-fno-tree-sink",
+        "-fno-tree-cselim",    "-fno-tree-tail-merge",
+        "-fno-crossjumping",   "--param=tsan-distinguish-volatile=1"};
+    static const char *const clang_checked[] = {"-fdebug-compilation-dir",
+                                                "/gpulua", /* which no file's name begins with */
+                                                "-fno-vectorize",
+                                                "-fno-slp-vectorize",
+                                                "-mllvm",
+                                                "-tsan-distinguish-volatile=1",
+                                                "-mllvm",
+                                                "-tsan-instrument-read-before-write=1"};
     argument_add(arguments, job->standard);
     argument_add(arguments, job->contract);
     argument_add(arguments, caret_flag(job));

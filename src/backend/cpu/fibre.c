@@ -244,6 +244,23 @@ static void *stack_prepare(unsigned char *top, void (*entry)(struct cpu_region *
 }
 #endif
 
+/* The stack that an address lies in. */
+static unsigned char *stack_at(struct cpu_region *region, const void *address, size_t *bytes) {
+    uintptr_t offset = (uintptr_t)address - (uintptr_t)region;
+    if (offset < STACKS_OFFSET) {
+        *bytes = CPU_SERIAL_STACK_BYTES;
+        return region_bytes(region) + SERIAL_STACK_OFFSET;
+    }
+    *bytes = CPU_STACK_BYTES;
+    return region_bytes(region) + offset / CPU_STACK_BYTES * CPU_STACK_BYTES;
+}
+
+const void *gpu_cpu_fibre_stack_end(struct cpu_region *region, const void *address) {
+    size_t bytes;
+    unsigned char *begin = stack_at(region, address, &bytes);
+    return begin + bytes;
+}
+
 #if defined(GPU_CPU_ASAN)
 static const void *stack_of(struct cpu_region *region, const struct cpu_thread *thread,
                             size_t *bytes) {
@@ -251,13 +268,7 @@ static const void *stack_of(struct cpu_region *region, const struct cpu_thread *
         *bytes = region->worker_stack_bytes;
         return region->worker_stack;
     }
-    uintptr_t offset = (uintptr_t)thread->stack_pointer - (uintptr_t)region;
-    if (offset < STACKS_OFFSET) {
-        *bytes = CPU_SERIAL_STACK_BYTES;
-        return region_bytes(region) + SERIAL_STACK_OFFSET;
-    }
-    *bytes = CPU_STACK_BYTES;
-    return region_bytes(region) + offset / CPU_STACK_BYTES * CPU_STACK_BYTES;
+    return stack_at(region, thread->stack_pointer, bytes);
 }
 #endif
 

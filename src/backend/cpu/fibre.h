@@ -70,6 +70,9 @@ bool gpu_cpu_region_serial_stack(struct cpu_region *region);
  * their frames for AddressSanitizer. */
 void gpu_cpu_region_left(struct cpu_region *region);
 
+/* Behind the stack, one of the region's, that the address lies in. */
+const void *gpu_cpu_fibre_stack_end(struct cpu_region *region, const void *address);
+
 /* Makes `thread` (one of region->threads, its number is `index`) begin with entry(region) when it
  * is next switched to; `entry` never returns. The serial form uses the large stack. */
 void gpu_cpu_fibre_prepare(struct cpu_region *region, struct cpu_thread *thread, unsigned index,

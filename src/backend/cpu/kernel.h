@@ -40,7 +40,7 @@ struct cpu_launch {
      * written. */
     _Atomic uint32_t failed;
     gpulua_status failure_status;
-    char failure[512]; /* "kernel 'k': assertion `i < 3' failed at pipeline.lua:7, block (3,0,0),
+    char failure[768]; /* "kernel 'k': assertion `i < 3' failed at pipeline.lua:7, block (3,0,0),
                           thread (17,0,0)" */
 };
 

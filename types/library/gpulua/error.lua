@@ -36,7 +36,9 @@ blocks until the oldest is over.
 wrote: `KernelFailed`, `DependencyFailed` (it read what another one had failed to write), `DeviceLost`, `Unrecoverable`,
 `Driver`, `LibraryError`, `Unsupported` and `OutOfMemory`; in check mode also `UndeclaredAccess`, `OutOfBounds`,
 `UseAfterFree`, `RaceFound`, `InvalidData` (a read of what was never written) and `InvalidArgument` (an access that is
-not aligned).
+not aligned). The message says kernel, block and thread, of a failed `assert` and of what check mode of the CPU device
+finds also the line of the kernel's source: "at FILE:LINE", and "called at FILE:LINE" where that is in a function. The
+source's name is its file there, as in a compiler's log.
 
 ## Errors of waits
 

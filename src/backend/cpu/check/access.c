@@ -34,16 +34,17 @@ void gpu_check_settle(struct cpu_context *context) {
     struct check_doubt *doubt = &gpu_check_run_of(context)->doubt;
     if (doubt->is_set) {
         doubt->is_set = false;
-        gpu_check_find_race(context, &doubt->access, doubt->address, doubt->tag, true);
+        context->site = NULL; /* that access is over */
+        gpu_check_find_race(context, &doubt->access, &doubt->before);
     }
 }
 
 static void doubt_note(struct cpu_context *context, const struct check_access *access,
-                       uintptr_t address, uint64_t tag) {
+                       const struct check_before *before) {
     struct check_doubt *doubt = &gpu_check_run_of(context)->doubt;
     if (!doubt->is_set || doubt->access.address != access->address) {
         gpu_check_settle(context);
-        *doubt = (struct check_doubt){true, *access, address, tag};
+        *doubt = (struct check_doubt){true, *access, *before};
     }
 }
 
@@ -56,30 +57,34 @@ static inline bool race_with_write(struct cpu_context *context, const struct che
         return false; /* of an earlier launch, or this thread's own */
     }
     if (is_race(order, before, tag)) {
+        const struct check_before found = {address, before, cell->write_site, true};
         if (gpu_check_tag_kind(before) == CHECK_KIND_ATOMIC && access->bytes <= 8 &&
             (access->flags & (CPU_ACCESS_WRITE | CPU_ACCESS_RANGE)) == 0) {
-            doubt_note(context, access, address, before);
+            doubt_note(context, access, &found);
             return true;
         }
-        gpu_check_find_race(context, access, address, before, true);
+        gpu_check_find_race(context, access, &found);
     }
     return false;
 }
 
 /* Reads of this interval by another thread than `thread`. */
 static bool is_read_by_other(const struct check_order *order, const struct check_cell *cell,
-                             uint64_t tag, uint64_t *by) {
+                             uint64_t tag, uint64_t *by, uint32_t *site) {
     uint32_t thread = gpu_check_tag_thread(tag), reader = gpu_check_tag_thread(cell->read);
     uint64_t rest = cell->read & ~(UINT64_C(1023) << CHECK_THREAD_SHIFT);
     if (cell->lanes == 0) { /* two warps: one of them is not this thread's */
         uint64_t second = rest | (uint64_t)cell->second << CHECK_THREAD_SHIFT;
         *by = cell->read;
+        *site = cell->read_site;
         if (reader != thread && is_race(order, cell->read, tag)) {
             return true;
         }
         *by = second;
+        *site = cell->second_site;
         return cell->second != thread && is_race(order, second, tag);
     }
+    *site = cell->read_site;
     for (uint32_t lanes = cell->lanes; lanes != 0; lanes &= lanes - 1) {
         uint32_t other =
             reader / CHECK_WARP_THREADS * CHECK_WARP_THREADS + (uint32_t)__builtin_ctz(lanes);
@@ -95,6 +100,7 @@ static inline void race_with_read(struct cpu_context *context, const struct chec
                                   const struct check_cell *cell, uintptr_t address, uint64_t tag) {
     const struct check_order *order = gpu_check_run_of(context)->order;
     uint64_t stamp = gpu_check_tag_stamp(cell->read), by = cell->read;
+    uint32_t site = cell->read_site;
     if (stamp < access->first) {
         return;
     }
@@ -102,22 +108,24 @@ static inline void race_with_read(struct cpu_context *context, const struct chec
     if (stamp == order->stamp) {
         bool is_own = gpu_check_tag_thread(by) == gpu_check_tag_thread(tag) &&
                       cell->lanes == 1u << gpu_check_tag_thread(tag) % CHECK_WARP_THREADS;
-        is_found = !is_own && is_read_by_other(order, cell, tag, &by);
+        is_found = !is_own && is_read_by_other(order, cell, tag, &by, &site);
     } else if (stamp < order->block_first) {
         is_found = is_race(order, by, tag);
     }
     if (!is_found && gpu_check_tag_stamp(cell->other) >= access->first &&
         gpu_check_tag_stamp(cell->other) < order->block_first) {
         by = cell->other;
+        site = cell->other_site;
         is_found = is_race(order, by, tag);
     }
     if (is_found) {
-        gpu_check_find_race(context, access, address, by, false);
+        const struct check_before found = {address, by, site, false};
+        gpu_check_find_race(context, access, &found);
     }
 }
 
-static inline void note_read(const struct check_order *order, struct check_cell *cell,
-                             uint64_t tag) {
+static inline void note_read(const struct check_order *order, struct check_cell *cell, uint64_t tag,
+                             uint32_t site) {
     uint64_t before = cell->read;
     uint32_t thread = gpu_check_tag_thread(tag), reader = gpu_check_tag_thread(before);
     uint32_t lane_bit = 1u << thread % CHECK_WARP_THREADS;
@@ -125,8 +133,10 @@ static inline void note_read(const struct check_order *order, struct check_cell 
     if (stamp != order->stamp) {
         if (stamp >= order->launch_first && stamp < order->block_first) {
             cell->other = before;
+            cell->other_site = cell->read_site;
         }
         cell->read = tag;
+        cell->read_site = site;
         cell->lanes = lane_bit;
         return;
     }
@@ -136,8 +146,12 @@ static inline void note_read(const struct check_order *order, struct check_cell 
     if (thread / CHECK_WARP_THREADS != reader / CHECK_WARP_THREADS) {
         cell->lanes = 0;
         cell->second = thread;
+        cell->second_site = site;
     } else if ((cell->lanes & ~lane_bit) == 0) {
+        bool was_plain = gpu_check_tag_kind(before) == CHECK_KIND_PLAIN;
+        bool is_plain = gpu_check_tag_kind(tag) == CHECK_KIND_PLAIN;
         cell->read = tag;
+        cell->read_site = was_plain && !is_plain ? cell->read_site : site;
     } else {
         /* Readers that this one comes behind are covered by it. */
         uint32_t lanes = lane_bit;
@@ -151,6 +165,7 @@ static inline void note_read(const struct check_order *order, struct check_cell 
                     : 1u << lane;
         }
         cell->lanes = lanes;
+        cell->read_site = cell->read_site == site || lanes == lane_bit ? site : 0;
         cell->read = gpu_check_tag_time(before) > gpu_check_tag_time(tag) && lanes != lane_bit
                          ? (tag & ~((uint64_t)CHECK_TIME_MAX << CHECK_KIND_BITS)) |
                                ((uint64_t)gpu_check_tag_time(before) << CHECK_KIND_BITS)
@@ -172,14 +187,16 @@ static inline void cell_access(struct cpu_context *context, const struct check_a
         bool is_hiding = (cell->write ^ tag) >> CHECK_THREAD_SHIFT == 0 &&
                          gpu_check_tag_kind(cell->write) == CHECK_KIND_PLAIN;
         cell->write = is_hiding ? cell->write : tag;
+        cell->write_site = is_hiding ? cell->write_site : access->site;
         if ((access->flags & CPU_ACCESS_ATOMIC) != 0 &&
             (cell->read ^ tag) >> CHECK_THREAD_SHIFT == 0 &&
             cell->lanes == 1u << gpu_check_tag_thread(tag) % CHECK_WARP_THREADS) {
             cell->read = tag; /* of a loop around atomicCAS: in doubt no more */
+            cell->read_site = access->site;
         }
     } else if (cell->read != tag ||
                cell->lanes != 1u << gpu_check_tag_thread(tag) % CHECK_WARP_THREADS) {
-        note_read(gpu_check_run_of(context)->order, cell, tag);
+        note_read(gpu_check_run_of(context)->order, cell, tag, access->site);
     }
 }
 
@@ -431,7 +448,9 @@ static void other_access(struct cpu_context *context, const struct check_access 
 void gpu_check_access(struct cpu_context *context, const void *pointer, unsigned long bytes,
                       unsigned flags) {
     struct check_run *run = gpu_check_run_of(context);
-    const struct check_access access = {(uintptr_t)pointer, bytes, flags, run->order->launch_first};
+    const struct check_access access = {(uintptr_t)pointer, bytes, flags,
+                                        (uint32_t)((uintptr_t)context->site - run->code),
+                                        run->order->launch_first};
     bool is_dynamic = access.address - (uintptr_t)context->dynamic_shared < CPU_SHARED_BYTES_MAX;
     if ((access.address ^ (uintptr_t)context) < CPU_REGION_BYTES && !is_dynamic) {
         return; /* a stack, or what the runtime keeps for the thread */

@@ -5,10 +5,13 @@
 #include <string.h>
 
 #include "backend/cpu/check/run.h"
+#include "backend/cpu/lines.h"
 #include "backend/cpu/run.h"
 
-#define TEXT_BYTES 480u
 #define NAME_BYTES 128u
+#define LINE_BYTES 112u /* "FILE:LINE", of which a long name loses its begin */
+#define LINES_BYTES (2u * LINE_BYTES + 32u)
+#define FRAMES_MAX 256u
 
 /* ---- names ---- */
 
@@ -88,18 +91,90 @@ static uint64_t block_at(const struct check_run *run, uint64_t stamp) {
     return low > 0 ? run->blocks[low - 1].number : 0;
 }
 
-__attribute__((format(printf, 3, 4))) GPU_CPU_ON_FIBRE static void
-finding(struct cpu_context *context, gpulua_status status, const char *format, ...) {
+/* ---- lines ---- */
+
+static void line_text(const struct cpu_line *line, char *text, size_t text_bytes) {
+    char number[16];
+    size_t length = strlen(line->file);
+    size_t room = text_bytes - 1 - (size_t)snprintf(number, sizeof number, ":%" PRIu32, line->line);
+    bool is_cut = length > room;
+    snprintf(text, text_bytes, "%s%s%s", is_cut ? "..." : "",
+             is_cut ? line->file + length - (room - 3) : line->file, number);
+}
+
+/* "LEAD at FILE:LINE, called at FILE:LINE", the second of the kernel if the first is not; "" where
+ * nothing is known. */
+static void lines_text(const struct cpu_line *inner, const struct cpu_line *outer, const char *lead,
+                       char *text, size_t text_bytes) {
+    char first[LINE_BYTES], second[LINE_BYTES];
+    text[0] = '\0';
+    if (inner->line != 0) {
+        line_text(inner, first, sizeof first);
+        line_text(outer, second, sizeof second);
+        bool is_same = inner->line == outer->line && strcmp(inner->file, outer->file) == 0;
+        snprintf(text, text_bytes, "%s at %s%s%s", lead, first, is_same ? "" : ", called at ",
+                 is_same ? "" : second);
+    }
+}
+
+/* Of an access that is over: where it is in the code is all that is left. */
+static void site_text(const struct check_run *run, uint32_t site, const char *lead, char *text,
+                      size_t text_bytes) {
+    struct cpu_line inner = {.line = 0}, outer = {.line = 0};
+    if (site != 0) {
+        uintptr_t address = run->code + (uintptr_t)(intptr_t)(int32_t)site;
+        (void)gpu_cpu_lines_find(run->launch->kernel->module, address, &inner, &outer);
+    }
+    lines_text(&inner, &outer, lead, text, text_bytes);
+}
+
+/* Of the access that is about to be made: the kernel's frames say by which calls. What called the
+ * kernel has none, so the last pointer may lead anywhere: up the stack it is looked at. */
+GPU_CPU_ON_FIBRE static void frames_text(struct cpu_context *context, const struct check_run *run,
+                                         const char *lead, char *text, size_t text_bytes) {
+    struct cpu_line inner = {.line = 0}, outer = {.line = 0}, nearest, farthest;
+    uintptr_t frame = (uintptr_t)context->frame, below = (uintptr_t)text;
+    uintptr_t end = (uintptr_t)gpu_cpu_fibre_stack_end(run->region, text);
+    uintptr_t address = (uintptr_t)context->site;
+    for (uint32_t i = 0; i < FRAMES_MAX; i++) {
+        if (!gpu_cpu_lines_find(run->launch->kernel->module, address, &nearest, &farthest)) {
+            break;
+        }
+        inner = inner.line == 0 ? nearest : inner;
+        outer = farthest.line != 0 ? farthest : outer;
+        if (frame <= below || frame > end - 2 * sizeof(void *) || frame % sizeof(void *) != 0) {
+            break;
+        }
+        void *const *next = (void *const *)frame;
+        below = frame;
+        frame = (uintptr_t)next[0];
+        address = (uintptr_t)next[1];
+    }
+    lines_text(&inner, &outer, lead, text, text_bytes);
+}
+
+/* `access`: the one that is wrong; NULL: it is none. */
+__attribute__((format(printf, 4, 5))) GPU_CPU_ON_FIBRE static void
+finding(struct cpu_context *context, const struct check_access *access, gpulua_status status,
+        const char *format, ...) {
     struct check_run *run = gpu_check_run_of(context);
-    char what[400], place[96], text[TEXT_BYTES + 96];
+    char what[400], lines[LINES_BYTES] = "", place[96], text[sizeof run->launch->failure];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
     place_text(run, run->blocks[run->block_count - 1].number, context->current->linear, place,
                sizeof place);
-    snprintf(text, sizeof text, "kernel '%.64s' %.360s, %s", run->launch->kernel->table->name, what,
-             place);
+    if (access != NULL && context->site != NULL) {
+        frames_text(context, run, ",", lines, sizeof lines);
+    } else if (access != NULL) {
+        site_text(run, access->site, ",", lines, sizeof lines);
+    }
+    /* The place matters more than long names. */
+    const char *kernel = run->launch->kernel->table->name;
+    size_t used = sizeof "kernel '' , " + strnlen(kernel, 64) + strlen(lines) + strlen(place);
+    size_t room = sizeof text > used ? sizeof text - used : 0;
+    snprintf(text, sizeof text, "kernel '%.64s' %.*s%s, %s", kernel, (int)room, what, lines, place);
     gpu_cpu_launch_fail(context, status, text);
 }
 
@@ -191,39 +266,39 @@ GPU_CPU_ON_FIBRE void gpu_check_find_undeclared(struct cpu_context *context,
     bytes_text(access->bytes, size, sizeof size);
     if (use != NULL) {
         uint64_t start = block != NULL ? block->address : use->address;
-        finding(context, GPULUA_UNDECLARED_ACCESS, "%s %s, declared %s, at byte %" PRIu64, verb,
-                name, declared_of(use), access->address - start);
+        finding(context, access, GPULUA_UNDECLARED_ACCESS, "%s %s, declared %s, at byte %" PRIu64,
+                verb, name, declared_of(use), access->address - start);
     } else if (block != NULL && block->freed != 0 && block->freed <= run->free_count) {
-        finding(context, GPULUA_USE_AFTER_FREE,
+        finding(context, access, GPULUA_USE_AFTER_FREE,
                 "%s %s, allocation %" PRIu64 ", which was freed, at byte %" PRIu64 "%s%s%s", verb,
                 name, block->number, access->address - block->address,
                 block->where[0] != '\0' ? " (freed at " : "", block->where,
                 block->where[0] != '\0' ? ")" : "");
     } else if (access->address - (uintptr_t)context->dynamic_shared < CPU_SHARED_BYTES_MAX) {
-        finding(context, GPULUA_OUT_OF_BOUNDS,
+        finding(context, access, GPULUA_OUT_OF_BOUNDS,
                 "%s %s at byte %" PRIuPTR " of its dynamic shared memory, which has %" PRIu32, verb,
                 size, access->address - (uintptr_t)context->dynamic_shared,
                 run->launch->shared_bytes);
     } else if (block == NULL && is_beside_shared(&run->module, access->address)) {
-        finding(context, GPULUA_OUT_OF_BOUNDS,
+        finding(context, access, GPULUA_OUT_OF_BOUNDS,
                 "%s %s at byte %" PRIdPTR
                 " of its module's static shared memory, which has %" PRIuPTR,
                 verb, size, (intptr_t)(access->address - run->module.shared_low),
                 run->module.shared_high - run->module.shared_low);
     } else if (access->address < CHECK_PAGE_BYTES) {
-        finding(context, GPULUA_OUT_OF_BOUNDS,
+        finding(context, access, GPULUA_OUT_OF_BOUNDS,
                 "%s %s through a null pointer (address %" PRIuPTR
                 "): an argument was nil, or the kernel made it",
                 verb, size, access->address);
     } else {
         nearest_text(run, access, near, sizeof near);
         if (block != NULL) {
-            finding(context, GPULUA_OUT_OF_BOUNDS,
+            finding(context, access, GPULUA_OUT_OF_BOUNDS,
                     "%s %s, which is not declared there, at byte %" PRIu64 ", %s", verb, name,
                     access->address - block->address, near);
         } else {
-            finding(context, GPULUA_OUT_OF_BOUNDS, "%s %s outside of every buffer, %s", verb, size,
-                    near);
+            finding(context, access, GPULUA_OUT_OF_BOUNDS, "%s %s outside of every buffer, %s",
+                    verb, size, near);
         }
     }
 }
@@ -234,7 +309,7 @@ GPU_CPU_ON_FIBRE void gpu_check_find_misaligned(struct cpu_context *context,
     const struct check_block *block = gpu_check_block_of(run->check, access->address);
     char name[NAME_BYTES];
     block_name(run, block, use_of(run, access), name, sizeof name);
-    finding(context, GPULUA_INVALID_ARGUMENT,
+    finding(context, access, GPULUA_INVALID_ARGUMENT,
             "%s %" PRIu64 " bytes at once of %s at byte %" PRIu64 ", which is no multiple of %u",
             verb_of(access->flags), access->bytes, name,
             block != NULL ? access->address - block->address : (uint64_t)access->address,
@@ -252,7 +327,7 @@ GPU_CPU_ON_FIBRE void gpu_check_find_unwritten(struct cpu_context *context,
     if (use == NULL) {
         uintptr_t start = (uintptr_t)context->dynamic_shared;
         bool is_dynamic = address - start < CPU_SHARED_BYTES_MAX;
-        finding(context, GPULUA_INVALID_DATA,
+        finding(context, access, GPULUA_INVALID_DATA,
                 "read %s shared memory at byte %" PRIuPTR
                 ", which its block has not written yet: is a barrier missing?",
                 is_dynamic ? "dynamic" : "static",
@@ -261,24 +336,25 @@ GPU_CPU_ON_FIBRE void gpu_check_find_unwritten(struct cpu_context *context,
     }
     uint64_t at = address - (block != NULL ? block->address : use->address);
     if (use->access == WIRE_USE_WRITE) {
-        finding(context, GPULUA_INVALID_DATA,
+        finding(context, access, GPULUA_INVALID_DATA,
                 "read %s, declared out, before it wrote there, at byte %" PRIu64, name, at);
     } else {
-        finding(context, GPULUA_INVALID_DATA, "read %s, never written there, at byte %" PRIu64,
-                name, at);
+        finding(context, access, GPULUA_INVALID_DATA,
+                "read %s, never written there, at byte %" PRIu64, name, at);
     }
 }
 
 /* ---- races ---- */
 
 GPU_CPU_ON_FIBRE void gpu_check_find_race(struct cpu_context *context,
-                                          const struct check_access *access, uintptr_t address,
-                                          uint64_t tag, bool is_write) {
+                                          const struct check_access *access,
+                                          const struct check_before *before) {
     struct check_run *run = gpu_check_run_of(context);
+    uintptr_t address = before->address;
     const struct check_block *block = gpu_check_block_of(run->check, address);
-    uint64_t stamp = gpu_check_tag_stamp(tag);
+    uint64_t stamp = gpu_check_tag_stamp(before->tag);
     bool is_same_block = stamp >= run->order->block_first;
-    char name[NAME_BYTES], place[96];
+    char name[NAME_BYTES], place[96], lines[LINES_BYTES];
     uint64_t at;
     if (block != NULL) {
         block_name(run, block, use_of(run, access), name, sizeof name);
@@ -295,16 +371,17 @@ GPU_CPU_ON_FIBRE void gpu_check_find_race(struct cpu_context *context,
                         : is_static ? run->module.shared_low
                                     : run->module.written_low);
     }
-    place_text(run, block_at(run, stamp), gpu_check_tag_thread(tag), place, sizeof place);
-    finding(context, GPULUA_RACE_FOUND,
-            "%s %s at byte %" PRIu64 ", in a race with %s, which %s it: %s", verb_of(access->flags),
-            name, at, place, is_write ? "wrote" : "read",
+    place_text(run, block_at(run, stamp), gpu_check_tag_thread(before->tag), place, sizeof place);
+    site_text(run, before->site, "", lines, sizeof lines);
+    finding(context, access, GPULUA_RACE_FOUND,
+            "%s %s at byte %" PRIu64 ", in a race with %s, which %s it%s: %s",
+            verb_of(access->flags), name, at, place, before->is_write ? "wrote" : "read", lines,
             is_same_block ? "no barrier is between" : "nothing orders the blocks of a launch");
 }
 
 GPU_CPU_ON_FIBRE void gpu_check_find_barrier(struct cpu_context *context, uint32_t site) {
     struct check_run *run = gpu_check_run_of(context);
-    finding(context, GPULUA_RACE_FOUND,
+    finding(context, NULL, GPULUA_RACE_FOUND,
             "has a divergent barrier: threads of its block wait at that of line %" PRIu32
             ", others at that of line %" PRIu32,
             run->barrier_site, site);

@@ -73,6 +73,7 @@ struct check_run *gpu_check_run_begin(struct check *check, struct cpu_launch *la
     run->launch = launch;
     run->region = region;
     run->order = &check->order;
+    run->code = (uintptr_t)launch->kernel->table;
     run->use_count = packed->count;
     run->free_count = packed->free_count;
     run->random = check->seed * UINT64_C(0x9E3779B97F4A7C15) +

@@ -31,8 +31,17 @@ struct check_access {
     uintptr_t address;
     uint64_t bytes;
     uint32_t flags; /* enum cpu_access */
+    uint32_t site;
     uint64_t
         first; /* accesses with earlier stamps are another launch's, or another block's memory */
+};
+
+/* An access that was made before, with which another one races at the byte `address`. */
+struct check_before {
+    uintptr_t address;
+    uint64_t tag;
+    uint32_t site;
+    bool is_write;
 };
 
 /* A plain read of what another thread's atomic operation wrote. It is a race, unless the thread
@@ -41,8 +50,7 @@ struct check_access {
 struct check_doubt {
     bool is_set;
     struct check_access access;
-    uintptr_t address;
-    uint64_t tag;
+    struct check_before before;
 };
 
 /* A block that was begun, and the stamp that it began with. */
@@ -56,6 +64,8 @@ struct check_run {
     struct cpu_region *region;
     struct check_order *order;
     struct check_module module;
+    uintptr_t
+        code; /* in the module: sites are how far behind it, modulo 2^32, the access returns */
     uint32_t use_count;
     uint64_t free_count; /* blocks that were freed before the launch */
     uint64_t random;
@@ -106,9 +116,9 @@ void gpu_check_find_misaligned(struct cpu_context *context, const struct check_a
 /* Byte `offset` of the access was never written, or, declared out, not yet. */
 void gpu_check_find_unwritten(struct cpu_context *context, const struct check_access *access,
                               const struct check_use *use, uint64_t offset);
-/* The access of that tag, a write or a read, at the byte `address`, is not ordered before this. */
+/* The access before is not ordered before this one. */
 void gpu_check_find_race(struct cpu_context *context, const struct check_access *access,
-                         uintptr_t address, uint64_t tag, bool is_write);
+                         const struct check_before *before);
 void gpu_check_find_barrier(struct cpu_context *context, uint32_t site);
 
 #endif

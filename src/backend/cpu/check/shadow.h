@@ -40,6 +40,9 @@ struct check_cell {
      * several warps, `read` one of them and `second` another. */
     uint32_t lanes;
     uint32_t second;
+    /* Where in the module's code these accesses are (check/run.h); 0: not known, or not the same
+     * for all that `read` and `lanes` stand for. */
+    uint32_t write_site, read_site, other_site, second_site;
 };
 
 struct check_space {

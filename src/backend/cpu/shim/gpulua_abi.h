@@ -9,7 +9,7 @@
 #ifndef GPULUA_ABI_H
 #define GPULUA_ABI_H
 
-#define CPU_ABI_VERSION 4u
+#define CPU_ABI_VERSION 5u
 #define CPU_REGION_BYTES (1ul << 29)
 
 /* One thread of a block that runs on a stack of its own. */
@@ -89,6 +89,10 @@ struct cpu_context {
     unsigned long first_block, block_count;
     const unsigned *has_failed; /* another worker's block has failed: stop */
     void *check;                /* check mode: the launch, as check/ knows it */
+    /* Check mode: of the access that is being told of, the address behind it, and the frame that it
+     * is in: that of the caller, and the address behind the call. Null: not known. */
+    const void *site;
+    void *const *frame;
 };
 
 /* ---- what a module says of itself, in the symbol gpulua_module ---- */

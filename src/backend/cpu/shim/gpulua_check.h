@@ -20,6 +20,11 @@ __attribute__((no_sanitize("thread"), always_inline)) static inline void
 gpulua_access(const volatile void *address, size_t bytes, unsigned flags) {
     if (gpulua_check_flag != 0) {
         cpu_context *context = gpulua_context();
+#if defined(__x86_64__) || defined(__aarch64__) // where frames begin with these two
+        void *const *own = static_cast<void *const *>(__builtin_frame_address(0));
+        context->frame = static_cast<void *const *>(own[0]);
+        context->site = own[1];
+#endif
         context->services->access(context, const_cast<const void *>(address), bytes, flags);
     }
 }
@@ -134,7 +139,8 @@ GPULUA_HOOK void __tsan_atomic_signal_fence(int) {
 }
 
 // The C library's are not instrumented, and the compiler calls them for what it copies.
-GPULUA_HOOK void *memmove(void *dst, const void *src, size_t bytes) noexcept {
+__attribute__((no_sanitize("thread"), always_inline)) static inline void *
+gpulua_move(void *dst, const void *src, size_t bytes) {
     gpulua_access(src, bytes, CPU_ACCESS_READ | CPU_ACCESS_RANGE);
     gpulua_access(dst, bytes, CPU_ACCESS_WRITE | CPU_ACCESS_RANGE);
     volatile unsigned char *to = static_cast<volatile unsigned char *>(dst);
@@ -146,14 +152,31 @@ GPULUA_HOOK void *memmove(void *dst, const void *src, size_t bytes) noexcept {
     }
     return dst;
 }
-void *memcpy(void *dst, const void *src, size_t bytes) noexcept {
-    return memmove(dst, src, bytes);
+GPULUA_HOOK void *memmove(void *dst, const void *src, size_t bytes) noexcept {
+    return gpulua_move(dst, src, bytes);
 }
-void *memset(void *dst, int value, size_t bytes) noexcept {
+void *memcpy(void *dst, const void *src, size_t bytes) noexcept {
+    return gpulua_move(dst, src, bytes);
+}
+__attribute__((no_sanitize("thread"), always_inline)) static inline void *
+gpulua_set(void *dst, int value, size_t bytes) {
     gpulua_access(dst, bytes, CPU_ACCESS_WRITE | CPU_ACCESS_RANGE);
     volatile unsigned char *to = static_cast<volatile unsigned char *>(dst);
     for (size_t i = 0; i < bytes; i++) to[i] = static_cast<unsigned char>(value);
     return dst;
+}
+void *memset(void *dst, int value, size_t bytes) noexcept {
+    return gpulua_set(dst, value, bytes);
+}
+// clang's names for them, from version 15 on.
+GPULUA_HOOK void *__tsan_memmove(void *dst, const void *src, size_t bytes) {
+    return gpulua_move(dst, src, bytes);
+}
+GPULUA_HOOK void *__tsan_memcpy(void *dst, const void *src, size_t bytes) {
+    return gpulua_move(dst, src, bytes);
+}
+GPULUA_HOOK void *__tsan_memset(void *dst, int value, size_t bytes) {
+    return gpulua_set(dst, value, bytes);
 }
 void *malloc(size_t bytes) noexcept {
     cpu_context *context = gpulua_context();
