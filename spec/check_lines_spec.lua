@@ -371,6 +371,18 @@ for _, isolate in ipairs { "none", "process" } do
       end)
     end)
 
+    it("says the line where a thread of a block with barriers has little of its stack left", function()
+      local own = dev:compile([[
+        extern "C" __global__ void deep(int *y, int i) {
+          volatile char taken[150000];
+          taken[i] = 1;
+          __syncthreads();
+          y[i] = taken[i];
+        }]], { name = "deep.cu" }) -- whose lines nobody has asked for
+      support.finds("check_lines_spec.lua", "OutOfBounds", "at deep.cu:5, block",
+        own.deep:launch({ grid = 1, block = 1 }, row(4), 4))
+    end)
+
     it("says the line of a read of shared memory that its block has not written", function()
       support.finds("check_lines_spec.lua", "InvalidData", ("missing?, at races.cu:%d, block"):format(
         marked(racing, "early")), races.early:launch({ grid = 1, block = 64 }, row(1)))
@@ -404,5 +416,19 @@ describe("check mode", function()
       end
     end
     assert.truthy(count > 0)
+  end)
+
+  it("finds the same without libdw, and says no lines", function()
+    local output, code = support.script([==[
+      local gpu = require "gpulua"
+      local dev = gpu.device("cpu", { check = true, seed = 1 })
+      local k = dev:compile([[
+        extern "C" __global__ void k(int *x) {
+          x[threadIdx.x + 4] = 1;
+        }]], { name = "k.cu" }).k
+      local op = k:launch({ grid = 1, block = 1 }, dev:buffer("i32", 4):fill(0))
+      print(select(2, pcall(op.await, op)).message)]==], "GPULUA_LIBDW=/nowhere/libdw.so")
+    assert.equal(0, code, output)
+    assert.truthy(output:find("argument 1 ('x'), block (0,0,0), thread (0,0,0)", 1, true), output)
   end)
 end)

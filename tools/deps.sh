@@ -60,6 +60,7 @@ look_all() {
     look build must "FFTW for f32, the transforms of the CPU device" libfftw3-single3 shared libfftw3f.so.3
     look build must "FFTW for f64" libfftw3-double3 shared libfftw3.so.3
     look build must "zlib, for .npz and PNG files" zlib1g shared libz.so.1
+    look build may "libdw, which finds the lines of what check mode finds" libdw1 shared libdw.so.1
     look build may "libedit, which edits lines at the prompt" libedit2 shared libedit.so.2
     look test must "busted for Lua 5.4" lua-busted busted54
     look test may "NumPy for Python 3, to exchange memory with" python3-numpy numpy

@@ -147,9 +147,7 @@ static void code_flags_add(struct job *job, struct arguments *arguments) {
                                           "-fno-builtin-memset",
                                           "-fno-builtin-memmove",
                                           "-fno-omit-frame-pointer",
-                                          "-gdwarf-4",
-                                          "-g1",
-                                          "-gz=none"};
+                                          "-g1"};
     /* gcc would also make one access of several branches', with the line of one of them. */
     static const char *const gcc_checked[] = {
         "-fno-tree-vectorize", "-fno-hoist-adjacent-loads",

@@ -4,6 +4,7 @@
 #include "backend/cpu/compile.h"
 #include "backend/cpu/graph.h"
 #include "backend/cpu/library.h"
+#include "backend/cpu/lines.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -130,6 +131,7 @@ static gpulua_status cpu_device_open(const struct backend_open_info *info,
     gpulua_status status = GPULUA_OK;
     made->is_timed = info->is_timed;
     if (info->is_checked) {
+        gpu_cpu_lines_open();
         made->check = gpu_check_create(info->seed, &made->sink);
         status = made->check != NULL
                      ? gpu_cpu_schedule_create(made, info, error)

@@ -295,6 +295,24 @@ void gpu_cpu_fibre_prepare(struct cpu_region *region, struct cpu_thread *thread,
 #endif
 }
 
+/* ---- the worker's stack ---- */
+
+void gpu_cpu_fibre_enter(struct cpu_region *region, struct cpu_thread *thread) {
+    gpu_cpu_fibre_hop(region, &region->worker, thread);
+    while (region->call != NULL) {
+        region->call(region->call_data);
+        region->call = NULL;
+        gpu_cpu_fibre_hop(region, &region->worker, &region->caller);
+    }
+}
+
+GPU_CPU_ON_FIBRE void gpu_cpu_fibre_call(struct cpu_region *region, void (*call)(void *data),
+                                         void *data) {
+    region->call = call;
+    region->call_data = data;
+    gpu_cpu_fibre_hop(region, &region->caller, &region->worker);
+}
+
 /* ---- sanitizers ---- */
 
 void gpu_cpu_region_left(struct cpu_region *region) {
@@ -333,7 +351,7 @@ GPU_CPU_ON_FIBRE void gpu_cpu_fibre_hop_noted(struct cpu_region *region, struct 
     const void *bottom = stack_of(region, to, &bytes);
     __sanitizer_start_switch_fiber(&from->sanitizer, bottom, bytes);
 #elif defined(GPU_CPU_TSAN)
-    if (from == &region->worker) {
+    if (from == &region->worker || from == &region->caller) {
         from->sanitizer = __tsan_get_current_fiber();
     }
     __tsan_switch_to_fiber(to->sanitizer, 0);

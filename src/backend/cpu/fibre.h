@@ -45,7 +45,10 @@ struct cpu_region {
     struct cpu_context context;   /* first: kernels find it */
     struct cpu_services services; /* of check mode, where what kernels read of ours lies together */
     struct cpu_thread worker;     /* where the worker's own stack was left */
-    unsigned stacks_ready;        /* stacks that have memory, from 0 */
+    struct cpu_thread caller;     /* where one was left that has the worker do something */
+    void (*call)(void *data);     /* what; NULL: nothing */
+    void *call_data;
+    unsigned stacks_ready; /* stacks that have memory, from 0 */
     bool has_serial_stack;
     const void *worker_stack; /* for AddressSanitizer */
     size_t worker_stack_bytes;
@@ -86,6 +89,10 @@ void gpu_cpu_stack_switch(void **from, void *to);
  * &region->worker. */
 void gpu_cpu_fibre_hop_noted(struct cpu_region *region, struct cpu_thread *from,
                              struct cpu_thread *to);
+/* The worker goes on with a thread, and returns when one hops back. */
+void gpu_cpu_fibre_enter(struct cpu_region *region, struct cpu_thread *thread);
+/* From a thread: has the worker do call(data) on its own stack, which is the larger one. */
+void gpu_cpu_fibre_call(struct cpu_region *region, void (*call)(void *data), void *data);
 /* To be called first on a new stack. */
 void gpu_cpu_fibre_arrived(struct cpu_region *region, struct cpu_thread *self);
 

@@ -5,6 +5,7 @@
  * one. So two modules of one image have variables of their own. */
 #include "backend/cpu/module.h"
 #include "backend/cpu/library.h"
+#include "backend/cpu/lines.h"
 #include "backend/file.h"
 #include "wire/descriptor.h"
 
@@ -94,6 +95,7 @@ gpulua_status gpu_cpu_code_open(const void *code, size_t code_bytes, struct cpu_
 }
 
 void gpu_cpu_code_close(struct cpu_module *module) {
+    gpu_cpu_lines_close(module);
     if (module->handle != NULL) {
         dlclose(module->handle);
         module->handle = NULL;

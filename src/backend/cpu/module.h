@@ -10,7 +10,7 @@
 
 struct cpu_kernel {
     const struct cpu_kernel_table *table; /* borrowed from the module's code */
-    const struct cpu_module *module;      /* that has it; NULL: of a library */
+    struct cpu_module *module;            /* that has it; NULL: of a library */
     uint32_t args_bytes;
     uint32_t args_alignment;
     uint32_t shared_bytes_static;
@@ -24,6 +24,7 @@ struct cpu_kernel {
 struct cpu_module {
     void *handle; /* of dlopen */
     int file;     /* descriptor the code was loaded from; its number keeps the path unique */
+    void *lines;  /* owned: what lines.c has read of it; NULL: nothing yet */
     const struct cpu_module_table *table;   /* borrowed from the code */
     struct cpu_kernel *kernels;             /* owned; table->kernel_count */
     struct cpu_module_table *library_table; /* owned, with its kernels: of a library; else NULL */

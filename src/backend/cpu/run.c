@@ -558,7 +558,7 @@ static void block_run(struct cpu_region *region, uint32_t thread_count) {
     struct cpu_thread *first = &region->threads[number];
     region->context.current = first;
     gpu_cpu_fibre_prepare(region, first, number, false, thread_entry);
-    gpu_cpu_fibre_hop(region, &region->worker, first);
+    gpu_cpu_fibre_enter(region, first);
 }
 
 static void threads_number(struct cpu_region *region, const uint32_t block[3]) {
@@ -661,7 +661,7 @@ void gpu_cpu_blocks_run(struct cpu_launch *launch, uint64_t first, uint64_t coun
         context->block_count = count;
         context->current = &region->threads[0];
         gpu_cpu_fibre_prepare(region, context->current, 0, true, serial_entry);
-        gpu_cpu_fibre_hop(region, &region->worker, context->current);
+        gpu_cpu_fibre_enter(region, context->current);
     } else {
         uint32_t thread_count = launch->block[0] * launch->block[1] * launch->block[2];
         for (uint64_t i = first; i < first + count && !gpu_cpu_launch_has_failed(launch); i++) {
@@ -728,7 +728,7 @@ void gpu_cpu_block_run_checked(struct cpu_region *region, struct cpu_launch *lau
         block_start(region, block, thread_count);
         context->current = &region->threads[0];
         gpu_cpu_fibre_prepare(region, context->current, 0, true, checked_serial_entry);
-        gpu_cpu_fibre_hop(region, &region->worker, context->current);
+        gpu_cpu_fibre_enter(region, context->current);
     }
     block->check = NULL;
 }

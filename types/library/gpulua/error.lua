@@ -38,7 +38,7 @@ wrote: `KernelFailed`, `DependencyFailed` (it read what another one had failed t
 `UseAfterFree`, `RaceFound`, `InvalidData` (a read of what was never written) and `InvalidArgument` (an access that is
 not aligned). The message says kernel, block and thread, of a failed `assert` and of what check mode of the CPU device
 finds also the line of the kernel's source: "at FILE:LINE", and "called at FILE:LINE" where that is in a function. The
-source's name is its file there, as in a compiler's log.
+source's name is its file there, as in a compiler's log. Lines need libdw (Debian: `libdw1`).
 
 ## Errors of waits
 

@@ -117,31 +117,54 @@ static void lines_text(const struct cpu_line *inner, const struct cpu_line *oute
     }
 }
 
+struct look {
+    struct cpu_module *module;
+    uintptr_t address;
+    struct cpu_line inner, outer;
+    bool is_found;
+};
+
+static void look(void *data) {
+    struct look *at = data;
+    at->is_found = gpu_cpu_lines_find(at->module, at->address, &at->inner, &at->outer);
+}
+
+GPU_CPU_ON_FIBRE static bool lines_look(struct cpu_context *context, struct look *at,
+                                        uintptr_t address) {
+    const struct check_run *run = gpu_check_run_of(context);
+    at->module = run->launch->kernel->module;
+    at->address = address;
+    gpu_cpu_fibre_call(run->region, look, at);
+    return at->is_found;
+}
+
 /* Of an access that is over: where it is in the code is all that is left. */
-static void site_text(const struct check_run *run, uint32_t site, const char *lead, char *text,
-                      size_t text_bytes) {
-    struct cpu_line inner = {.line = 0}, outer = {.line = 0};
+GPU_CPU_ON_FIBRE static void site_text(struct cpu_context *context, uint32_t site, const char *lead,
+                                       char *text, size_t text_bytes) {
+    const struct check_run *run = gpu_check_run_of(context);
+    struct look at = {.is_found = false};
     if (site != 0) {
-        uintptr_t address = run->code + (uintptr_t)(intptr_t)(int32_t)site;
-        (void)gpu_cpu_lines_find(run->launch->kernel->module, address, &inner, &outer);
+        (void)lines_look(context, &at, run->code + (uintptr_t)(intptr_t)(int32_t)site);
     }
-    lines_text(&inner, &outer, lead, text, text_bytes);
+    lines_text(&at.inner, &at.outer, lead, text, text_bytes);
 }
 
 /* Of the access that is about to be made: the kernel's frames say by which calls. What called the
  * kernel has none, so the last pointer may lead anywhere: up the stack it is looked at. */
-GPU_CPU_ON_FIBRE static void frames_text(struct cpu_context *context, const struct check_run *run,
-                                         const char *lead, char *text, size_t text_bytes) {
-    struct cpu_line inner = {.line = 0}, outer = {.line = 0}, nearest, farthest;
+GPU_CPU_ON_FIBRE static void frames_text(struct cpu_context *context, const char *lead, char *text,
+                                         size_t text_bytes) {
+    const struct check_run *run = gpu_check_run_of(context);
+    struct cpu_line inner = {.line = 0}, outer = {.line = 0};
+    struct look at;
     uintptr_t frame = (uintptr_t)context->frame, below = (uintptr_t)text;
     uintptr_t end = (uintptr_t)gpu_cpu_fibre_stack_end(run->region, text);
     uintptr_t address = (uintptr_t)context->site;
     for (uint32_t i = 0; i < FRAMES_MAX; i++) {
-        if (!gpu_cpu_lines_find(run->launch->kernel->module, address, &nearest, &farthest)) {
+        if (!lines_look(context, &at, address)) {
             break;
         }
-        inner = inner.line == 0 ? nearest : inner;
-        outer = farthest.line != 0 ? farthest : outer;
+        inner = inner.line == 0 ? at.inner : inner;
+        outer = at.outer.line != 0 ? at.outer : outer;
         if (frame <= below || frame > end - 2 * sizeof(void *) || frame % sizeof(void *) != 0) {
             break;
         }
@@ -166,9 +189,9 @@ finding(struct cpu_context *context, const struct check_access *access, gpulua_s
     place_text(run, run->blocks[run->block_count - 1].number, context->current->linear, place,
                sizeof place);
     if (access != NULL && context->site != NULL) {
-        frames_text(context, run, ",", lines, sizeof lines);
+        frames_text(context, ",", lines, sizeof lines);
     } else if (access != NULL) {
-        site_text(run, access->site, ",", lines, sizeof lines);
+        site_text(context, access->site, ",", lines, sizeof lines);
     }
     /* The place matters more than long names. */
     const char *kernel = run->launch->kernel->table->name;
@@ -372,7 +395,7 @@ GPU_CPU_ON_FIBRE void gpu_check_find_race(struct cpu_context *context,
                                     : run->module.written_low);
     }
     place_text(run, block_at(run, stamp), gpu_check_tag_thread(before->tag), place, sizeof place);
-    site_text(run, before->site, "", lines, sizeof lines);
+    site_text(context, before->site, "", lines, sizeof lines);
     finding(context, access, GPULUA_RACE_FOUND,
             "%s %s at byte %" PRIu64 ", in a race with %s, which %s it%s: %s",
             verb_of(access->flags), name, at, place, before->is_write ? "wrote" : "read", lines,
