@@ -60,7 +60,7 @@ source's name is its file there, as in a compiler's log. Lines need libdw (Debia
 ---@field traceback string Or "", where nothing runs.
 ---@field op? gpulua.op_info The operation that failed.
 ---@field root? gpulua.op_info Of `DependencyFailed`: the operation whose failure was the first.
----@field suspects? gpulua.op_info[] Of `DeviceLost`: what was not over, oldest first, up to eight of a stream (replays as one).
+---@field suspects? gpulua.op_info[] Of `DeviceLost`: the oldest in flight, up to eight of a stream (replays as one).
 ---@field log? string The compiler's log, or what the driver's log has of the call.
 ---@field driver_code? integer The number that the driver or the library gave.
 ---@field requested? integer Of `OutOfBudget`: bytes asked for.
