@@ -338,7 +338,8 @@ static void add_op_field(lua_State *L, luaL_Buffer *text, const char *field) {
     }
 }
 
-/* The table of one of an error's suspects; false: nothing, there are no more. */
+/* The table of one of an error's suspects; false: there is none, or something else, and nothing is
+ * pushed. */
 static bool push_suspect(lua_State *L, lua_Integer number) {
     if (lua_getfield(L, 1, "suspects") == LUA_TTABLE) {
         lua_rawgeti(L, -1, number);
@@ -387,11 +388,17 @@ static int error_tostring(lua_State *L) {
     add_message(L, &text);
     add_op_field(L, &text, "op");
     add_op_field(L, &text, "root");
+    lua_Integer count =
+        lua_getfield(L, 1, "suspects") == LUA_TTABLE ? (lua_Integer)lua_rawlen(L, -1) : 0;
+    lua_pop(L, 1);
     /* The buffer's own value, if any, lies below: it may be used while only ours is above. What is
      * in the list may change it. */
-    for (lua_Integer i = 1; push_suspect(L, i); i++) {
+    for (lua_Integer i = 1; i <= count; i++) {
         lua_Integer more = 0;
-        while (push_suspect(L, i + 1)) {
+        if (!push_suspect(L, i)) {
+            continue;
+        }
+        while (i < count && push_suspect(L, i + 1)) {
             bool is_next = is_next_of(L, more + 1);
             lua_pop(L, 1);
             if (!is_next) {
