@@ -5,6 +5,7 @@
 #include "backend/tap.h"
 #include "runtime/flight.h"
 #include "runtime/graph/state.h"
+#include "runtime/watchdog.h"
 #include "runtime/work.h"
 
 static struct tap tap;
@@ -86,6 +87,29 @@ static void check_flags(struct gpu_block *block, struct gpu_block *other_block) 
     gpu_stream_release(other);
 }
 
+/* While code is loaded only words tell what is over, and one may be of so many. */
+static void check_patience(struct gpu_block *block) {
+    struct gpu_stream *stream = new_stream();
+    struct gpu_graph *graph = capture_fill(stream, block);
+    struct gpu_op *op = NULL;
+    const struct gpu_watchdog *watchdog = &device->watchdog;
+    need(gpu_device_wait_idle(device, -1, &error), "all is over");
+    (void)launch(graph, stream, &op);
+    need(gpu_op_set_deadline(op, 10, &error), "a deadline");
+    int64_t more_ns = watchdog->deadlines[0].over_ns - watchdog->deadlines[0].at_ns;
+    tap_check(&tap, more_ns == (GPU_REPLAYS_SUSPECTED_MAX - 1) * INT64_C(10000000000),
+              "a deadline waits for as many launches as one word may be of");
+    device->watchdog.term_ns = 1000000000;
+    need(gpu_op_set_deadline(op, 10, &error), "another one");
+    more_ns = watchdog->deadlines[0].over_ns - watchdog->deadlines[0].at_ns;
+    tap_check(&tap, more_ns == (GPU_SUSPECTS_PER_STREAM_MAX - 1) * INT64_C(10000000000),
+              "which are fewer with a watchdog");
+    device->watchdog.term_ns = 0;
+    gpu_op_release(op);
+    gpu_graph_release(graph);
+    gpu_stream_release(stream);
+}
+
 int main(void) {
     struct gpu_device_info info = {.name = "cpu", .isolation = GPULUA_ISOLATE_NONE};
     struct gpu_block_info block_info = {.byte_count = 256, .label = "block"};
@@ -94,6 +118,7 @@ int main(void) {
     need(gpu_block_create(device, &block_info, &block, &error), "a block");
     need(gpu_block_create(device, &block_info, &other, &error), "another");
     check_flags(block, other);
+    check_patience(block);
     gpu_block_release(block);
     gpu_block_release(other);
     gpu_device_close(device, 1000);

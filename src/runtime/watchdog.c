@@ -71,12 +71,14 @@ void gpu_watchdog_finish(struct gpu_device *device) {
 }
 
 /* How long to wait while code is loaded, instead of `term_ns`. Only words tell what is over then,
- * and one may be of so many operations of a stream: as long as these may take together. */
+ * and one may be of so many operations of a stream: as long as these may take together. With a
+ * watchdog no launches of graphs count as one. */
 static int64_t patient_ns(const struct gpu_device *device, int64_t term_ns) {
-    int64_t count = 0;
+    int64_t count = 0, per_stream = device->watchdog.term_ns > 0 ? GPU_SUSPECTS_PER_STREAM_MAX
+                                                                 : GPU_REPLAYS_SUSPECTED_MAX;
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         bool is_busy = device->streams[slot] && device->streams[slot]->head;
-        count += is_busy ? GPU_SUSPECTS_PER_STREAM_MAX : 0;
+        count += is_busy ? per_stream : 0;
     }
     count = count > 0 ? count : 1;
     return term_ns < INT64_MAX / 2 / count ? term_ns * count : INT64_MAX / 2;
