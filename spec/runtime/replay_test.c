@@ -81,6 +81,10 @@ static void check_flags(struct gpu_block *block, struct gpu_block *other_block) 
     tap_check(&tap, launch(graph, stream, NULL) == COVERS,
               "with a watchdog, which looks at each, none says that nobody does");
     device->watchdog.term_ns = 0;
+    device->stats.limit_ops_in_flight = 100;
+    tap_check(&tap, launch(graph, stream, NULL) == COVERS,
+              "nor where so few may be in flight that one more waits for the oldest");
+    device->stats.limit_ops_in_flight = GPU_OPS_IN_FLIGHT_MAX;
     gpu_graph_release(graph);
     gpu_graph_release(another);
     gpu_stream_release(stream);

@@ -246,7 +246,8 @@ static void note_exposed(struct graph_uses *uses) {
 
 /* Behind a launch that nobody has a handle on no event is needed where the next one on its stream
  * is of the same graph, as it was then: that uses all that this one used, so whoever waits for this
- * one because of it waits for the next. Not where somebody looks at each launch by itself. */
+ * one because of it waits for the next. Not where somebody looks at each launch by itself, as who
+ * limits what is in flight does: one more waits for the oldest, and for no more than that. */
 static uint8_t flags_of(const struct gpu_graph *graph, const struct gpu_stream *stream,
                         bool is_held) {
     const struct gpu_device *device = graph->device;
@@ -260,7 +261,8 @@ static uint8_t flags_of(const struct gpu_graph *graph, const struct gpu_stream *
                   noted->graph.version == graph->version;
     bool is_looked_at = is_held || device->is_exact || device->report_count > 0 ||
                         device->observer || device->trace || device->hooks ||
-                        device->watchdog.term_ns > 0 || stream->native != 0 || stream->is_foreign;
+                        device->watchdog.term_ns > 0 || stream->native != 0 || stream->is_foreign ||
+                        device->stats.limit_ops_in_flight < GPU_OPS_IN_FLIGHT_MAX;
     return (uint8_t)((covers ? WIRE_FLAG_COVERS : 0) | (is_looked_at ? 0 : WIRE_FLAG_UNHELD));
 }
 
