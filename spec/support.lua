@@ -391,20 +391,33 @@ function support.open_with_pid(opts)
   return dev, nil
 end
 
---- What each thread of this process and of its children is at, a line each, and what the device counts.
+--- What each thread of this process and of its children is at, a line each, with how often it went to sleep within a
+--- second (one that looks now and then does hundreds of times), and what the device counts.
 local function what_goes_on(dev)
   local pids, lines = { support.pid() }, {}
   for pid in pairs((support.children())) do
     pids[#pids + 1] = pid
   end
+  local function sleeps(pid, thread)
+    local status = read_all(("/proc/%d/task/%s/status"):format(pid, thread)) or ""
+    return tonumber(status:match "voluntary_ctxt_switches:%s+(%d+)") or 0
+  end
+  local before = {}
+  for _, pid in ipairs(pids) do
+    for thread in lfs.dir("/proc/" .. pid .. "/task") do
+      before[thread] = thread:find "^%d+$" and sleeps(pid, thread)
+    end
+  end
+  gpu.sleep(1)
   for _, pid in ipairs(pids) do
     for thread in lfs.dir("/proc/" .. pid .. "/task") do
       local function look(file)
         return (read_all(("/proc/%d/task/%s/%s"):format(pid, thread, file)) or "?"):gsub("%s+$", "")
       end
       if thread:find "^%d+$" then
-        lines[#lines + 1] = ("%d/%s %s %s at %s: %s"):format(pid, thread, look "comm",
-          look "status":match "State:%s+(%a)" or "?", look "wchan", look "syscall")
+        lines[#lines + 1] = ("%d/%s %s %s at %s, %d times in 1 s: %s"):format(pid, thread, look "comm",
+          look "status":match "State:%s+(%a)" or "?", look "wchan", sleeps(pid, thread) - (before[thread] or 0),
+          look "syscall")
       end
     end
   end

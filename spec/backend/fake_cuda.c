@@ -23,14 +23,16 @@ API int fake_calls_after_loss;
 API long fake_live; /* slabs, streams, events, modules, registrations, contexts */
 API int fake_devices = 1;
 API int fake_version = 13000;
-API int fake_attribute_off;       /* an attribute that answers 0 */
-API volatile int fake_pending;    /* events and streams are not ready, and write no words */
-API int fake_stops;               /* fills do, and who asks after events waits for a long time */
-API volatile int fake_words;      /* written by streams */
-API volatile int fake_runs;       /* of kernels */
-API int fake_default_waits;       /* for the default stream */
-API volatile int fake_queries;    /* of events */
-API int fake_records;             /* of events */
+API int fake_attribute_off;    /* an attribute that answers 0 */
+API volatile int fake_pending; /* events and streams are not ready, and write no words */
+API int fake_stops;            /* fills do, and who asks after events waits for a long time */
+API volatile int fake_words;   /* written by streams */
+API volatile int fake_runs;    /* of kernels */
+API int fake_default_waits;    /* for the default stream */
+API volatile int fake_queries; /* of events */
+API int fake_records;          /* of events */
+API volatile int
+    fake_hidden_code; /* not 0: a fault that only who asks after the newest event is told of */
 API volatile int fake_sleeps;     /* threads that wait for events */
 API volatile int fake_sleep_code; /* not 0: what they are woken with */
 API int fake_sleep_misuses;       /* while one waits for it, an event is recorded or destroyed */
@@ -507,6 +509,9 @@ API result cuEventQuery(void *event) {
     fake_queries++;
     if (fake_stops && fake_pending) {
         sleep(20);
+    }
+    if (fake_hidden_code != 0 && event == fake_recorded) {
+        return fake_sticky = fake_hidden_code;
     }
     result queried = event == NULL ? INVALID : event_query(event);
     return queried != OK ? queried : fake_pending ? NOT_READY : OK;

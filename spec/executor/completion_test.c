@@ -210,6 +210,24 @@ static void test_fails(enum wire_transport transport, enum completion completion
     FAKE(int, sticky) = 0;
 }
 
+/* Of some faults a driver tells who asks after work that is pending, and nobody else: that is asked
+ * after, too, where a word is to come behind it. */
+static void test_hidden(void) {
+    struct client *client = open_fake(WIRE_TRANSPORT_INLINE, WORD);
+    if (client == NULL) {
+        return;
+    }
+    FAKE(volatile int, pending) = 1;
+    uint64_t seq = client_fill(client, 0, 0, 4, 1);
+    check(!client_wait_ms(client, 0, seq, 60) && client->lost_count == 0, "pending, with a word");
+    FAKE(volatile int, hidden_code) = 700;
+    check(!client_wait_ms(client, 0, seq, 20000) && client->lost_count == 1,
+          "a fault is told of that only a question after what is pending finds");
+    FAKE(volatile int, hidden_code) = 0;
+    check(client_close(client), "closes");
+    FAKE(int, sticky) = 0;
+}
+
 /* A driver that cannot wait is asked instead, with pauses. */
 static void test_useless(void) {
     struct client *client = open_fake(WIRE_TRANSPORT_THREAD, BLOCK);
@@ -372,6 +390,7 @@ int main(void) {
         test_fails(WIRE_TRANSPORT_INLINE, completion);
         test_fails(WIRE_TRANSPORT_THREAD, completion);
     }
+    test_hidden();
     test_asleep(WIRE_TRANSPORT_INLINE);
     test_asleep(WIRE_TRANSPORT_THREAD);
     test_kept();

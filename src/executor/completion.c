@@ -287,7 +287,7 @@ bool gpu_executor_is_over(struct wire_executor *executor, uint32_t slot, uint64_
         return executor->streams[slot] == NULL; /* not submitted yet; or its stream is gone */
     }
     struct executor_stream *stream = executor->streams[slot];
-    if (event->seq == seq && event->has_word) {
+    if (event->seq == seq && event->has_word && !executor->asks_driver) {
         return false; /* the word is on its way */
     }
     struct backend_error error;
@@ -347,10 +347,13 @@ static bool looks_after(const struct wire_executor *executor) {
     return !executor->ops->moves_by_threads || !executor->page_is_writable;
 }
 
+/* Now and then, also where words are on their way: of a fault the driver may tell who asks after
+ * what is pending, and nobody who asks after something else. */
+static bool is_time_to_ask(struct wire_executor *executor) {
+    return executor->poll_count++ % EXECUTOR_POLLS_PER_STATUS == EXECUTOR_POLLS_PER_STATUS - 1;
+}
+
 static void look_at_status(struct wire_executor *executor) {
-    if (executor->poll_count++ % EXECUTOR_POLLS_PER_STATUS != EXECUTOR_POLLS_PER_STATUS - 1) {
-        return;
-    }
     struct backend_error error;
     gpu_backend_error_init(&error);
     if (executor->ops->device_status(executor->device, &error) != GPULUA_OK) {
@@ -369,6 +372,7 @@ void gpu_executor_completion_poll(struct wire_executor *executor) {
         executor->want_count = 0;
         return;
     }
+    executor->asks_driver = gpu_executor_must_poll(executor) && is_time_to_ask(executor);
     for (uint32_t i = 0; i < executor->want_count;) {
         uint32_t slot = executor->wants[i];
         uint64_t wanted = atomic_load_explicit(&executor->page->wanted[slot], memory_order_acquire);
@@ -393,9 +397,10 @@ void gpu_executor_completion_poll(struct wire_executor *executor) {
             has_moved |= gpu_executor_is_over(executor, slot, stream->last_seq);
         }
     }
-    if (gpu_executor_must_poll(executor)) {
+    if (executor->asks_driver && gpu_executor_must_poll(executor)) {
         look_at_status(executor);
     }
+    executor->asks_driver = false;
     if (has_moved) {
         gpu_executor_wake_if_wanted(executor);
     }

@@ -190,6 +190,7 @@ struct wire_executor {
     _Atomic bool is_stopped; /* its loop is to end */
     _Atomic bool is_alarmed; /* see backend_sink */
     uint32_t poll_count;
+    bool asks_driver; /* in this poll, of what is wanted */
 
     /* Objects. */
     struct executor_table slabs, modules, kernels, graphs, labels;
