@@ -79,8 +79,8 @@ static CUgraph by_hand(int nodes, int chains, uint64_t ticks) {
 }
 
 /* What lies behind each launch: nothing; an event, by which somebody could tell when it is over;
- * behind every eighth alone a word, as gpulua writes it, so that no more than eight can be
- * suspects; both. */
+ * behind every eighth alone a word, as gpulua writes it behind work that differs, so that
+ * no more than eight can be suspects; both. */
 static const char *const behind_names[] = {"", "_with_event", "_with_words", "_with_both"};
 enum { BEHIND_NOTHING, BEHIND_EVENT, BEHIND_WORD, BEHIND_BOTH, BEHIND_COUNT };
 #define LAUNCHES_PER_WORD 8

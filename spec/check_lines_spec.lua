@@ -6,6 +6,9 @@ local lfs = require "lfs"
 local support = require "spec.support"
 
 local one = support.one
+local it = support.has_libdw() and it or function(name)
+  it(name, function() pending "libdw is not there" end)
+end
 
 --- The line of a mark, from 1.
 local function marked(source, mark)

@@ -62,7 +62,7 @@ for _, isolate in ipairs { "none", "process" } do
         local src <close> = dev:buffer("f32", 2048, { label = "src" }):fill(0)
         local dst <close> = dev:buffer("f32", 2048)
         finds("UndeclaredAccess",
-          { "kernel 'blur' wrote buffer 'src', declared in, at byte 4096, at ", ", block (3,0,0), thread (17,0,0)" },
+          { "kernel 'blur' wrote buffer 'src', declared in, at byte 4096", ", block (3,0,0), thread (17,0,0)" },
           mod.blur, { grid = 4, block = 64 }, src, dst)
       end)
 
@@ -447,7 +447,7 @@ for _, isolate in ipairs { "none", "process" } do
       it("of two threads names both", function()
         local err = finds("RaceFound", {
           "kernel 'same' wrote buffer 'cell' at byte 0, in a race with block (0,0,0), thread (",
-          "which wrote it at ", ": no barrier is between, at ", ", block (0,0,0), thread (" },
+          "which wrote it", ": no barrier is between", ", block (0,0,0), thread (" },
           mod.same, 2, row(1, "cell"))
         local first, second = err.message:match "thread %((%d),0,0%), which.*thread %((%d),0,0%)"
         assert.truthy(first ~= second and (first == "0" or first == "1") and (second == "0" or second == "1"))

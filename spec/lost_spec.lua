@@ -262,20 +262,31 @@ describe("a lost device", function()
       end)
     end)
 
-    it("counts launches of one graph as one suspect, to a bound, and names them in one line", function()
+    --- A graph 'step' that never ends is launched by f(graph, kernel, flag) until the device's process is killed; then
+    --- g(dev, what f has returned).
+    local function with_replays(f, g)
       without_remains(function()
         local dev, pid = support.open_with_pid { restarts = 0, completion = "word" }
         local flag = dev:buffer("i32", 1):fill(0)
-        local mod = dev:compile(forever)
-        local graph = dev:capture({ label = "step" }, function()
-          mod.forever:launch({ grid = 1, block = 1 }, flag)
-        end)
+        local kernel = dev:compile(forever).forever
+        local op = f(dev:capture({ label = "step" }, function()
+          kernel:launch({ grid = 1, block = 1 }, flag)
+        end), kernel, flag)
+        support.raises("Timeout", {}, op.await, op, 0.05)
+        os.execute("kill -9 " .. pid)
+        g(dev, op)
+        dev:close()
+      end)
+    end
+
+    it("counts launches of one graph as one suspect, to a bound, and names them in one line", function()
+      with_replays(function(graph, kernel, flag)
         local first = graph:launch()
         for _ = 1, 40 do graph:launch() end
-        for i = 1, 20 do mod.forever:launch({ grid = 1, block = 1, label = "behind " .. i }, flag) end
+        for i = 1, 20 do kernel:launch({ grid = 1, block = 1, label = "behind " .. i }, flag) end
         for _ = 1, 100 do graph:launch() end
-        support.raises("Timeout", {}, first.await, first, 0.05)
-        os.execute("kill -9 " .. pid)
+        return first
+      end, function(_, first)
         local err = support.raises("DeviceLost", {}, first.await, first)
         local seq, count = err.op.seq, {}
         for i, suspect in ipairs(err.suspects) do
@@ -289,26 +300,19 @@ describe("a lost device", function()
           1, true), text)
         assert.truthy(text:find(("suspect: behind 6 (stream %d, seq %d), asked"):format(err.op.stream, seq + 46), 1,
           true), text)
-        dev:close()
       end)
     end)
 
     it("names no more of many launches of one graph than there may be without a word", function()
-      without_remains(function()
-        local dev, pid = support.open_with_pid { restarts = 0, completion = "word" }
-        local flag = dev:buffer("i32", 1):fill(0)
-        local mod = dev:compile(forever)
-        local graph = dev:capture(function() mod.forever:launch({ grid = 1, block = 1 }, flag) end)
+      with_replays(function(graph)
         for _ = 1, 100 do graph:launch() end
-        local last = graph:launch()
-        support.raises("Timeout", {}, last.await, last, 0.05)
-        os.execute("kill -9 " .. pid)
+        return graph:launch()
+      end, function(dev, last)
         local news = {}
         dev:on_lost(function(err) news[#news + 1] = #err.suspects end)
         support.raises("DeviceLost", "had not started", last.await, last)
         support.eventually(5, function() return news[1] end)
         assert.equal(64, news[1])
-        dev:close()
       end)
     end)
 

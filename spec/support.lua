@@ -533,6 +533,11 @@ function support.has_luv()
   return code == 0
 end
 
+--- Is there libdw, by which findings of check mode have lines?
+function support.has_libdw()
+  return package.loadlib(os.getenv "GPULUA_LIBDW" or "libdw.so.1", "*") ~= nil
+end
+
 local browser -- its command; false: there is none
 
 --- What a page has become when its scripts have run, and what the browser said, which must not be of errors. `folder`

@@ -96,9 +96,8 @@ void gpu_flight_note(struct gpu_flight *flight, const struct gpu_op *op,
 
 void gpu_flight_note_fate(struct gpu_flight *flight, const struct gpu_op *op,
                           enum gpu_flight_fate fate) {
-    struct gpu_flight_op *entry =
-        op->number > 0 ? &flight->ops[(op->number - 1) % GPU_FLIGHT_OPS_MAX] : NULL;
-    if (entry && entry->number == op->number) {
+    struct gpu_flight_op *entry = gpu_flight_entry(flight, op);
+    if (entry) {
         entry->fate = (uint8_t)fate;
     }
 }

@@ -253,12 +253,9 @@ static uint8_t flags_of(const struct gpu_graph *graph, const struct gpu_stream *
     const struct gpu_device *device = graph->device;
     const struct gpu_op *before = stream->tail;
     const struct gpu_flight_op *noted =
-        before && before->refs == 1 && before->number > 0
-            ? &device->flight.ops[(before->number - 1) % GPU_FLIGHT_OPS_MAX]
-            : NULL;
-    bool covers = noted && noted->number == before->number &&
-                  noted->opcode == WIRE_OP_GRAPH_LAUNCH && noted->graph.number == graph->number &&
-                  noted->graph.version == graph->version;
+        before && before->refs == 1 ? gpu_flight_entry(&device->flight, before) : NULL;
+    bool covers = noted && noted->opcode == WIRE_OP_GRAPH_LAUNCH &&
+                  noted->graph.number == graph->number && noted->graph.version == graph->version;
     bool is_looked_at = is_held || device->is_exact || device->report_count > 0 ||
                         device->observer || device->trace || device->hooks ||
                         device->watchdog.term_ns > 0 || stream->native != 0 || stream->is_foreign ||
@@ -394,11 +391,8 @@ const struct gpu_graph *gpu_graph_launched(const struct gpu_device *device,
 
 bool gpu_graph_node_site(const struct gpu_op *launch, uint32_t node, struct gpu_site *site) {
     const struct gpu_device *device = launch->device;
-    const struct gpu_flight_op *noted =
-        launch->number > 0 ? &device->flight.ops[(launch->number - 1) % GPU_FLIGHT_OPS_MAX] : NULL;
-    const struct gpu_graph *graph = node > 0 && noted && noted->number == launch->number
-                                        ? gpu_graph_launched(device, noted)
-                                        : NULL;
+    const struct gpu_flight_op *noted = gpu_flight_entry(&device->flight, launch);
+    const struct gpu_graph *graph = node > 0 && noted ? gpu_graph_launched(device, noted) : NULL;
     uint32_t in_front = node - 1;
     const struct graph_node *found = graph ? node_behind(&graph->body, &in_front) : NULL;
     if (found) {

@@ -2,6 +2,7 @@
 #ifndef GPU_RUNTIME_GRAPH_STATE_H
 #define GPU_RUNTIME_GRAPH_STATE_H
 
+#include "runtime/flight.h"
 #include "runtime/graph.h"
 #include "runtime/report.h"
 #include "runtime/state.h"
@@ -403,5 +404,14 @@ bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool
 /* Takes what the body owns, also when it fails; the body is empty then. */
 gpulua_status gpu_graph_create(struct gpu_pool *pool, struct graph_body *body, const char *label,
                                struct gpu_graph **graph, struct gpu_error *error);
+
+/* What the flight ring has of an operation, such as which graph it launched; NULL: it has forgotten
+ * it, or not noted it yet. */
+static inline struct gpu_flight_op *gpu_flight_entry(const struct gpu_flight *flight,
+                                                     const struct gpu_op *op) {
+    struct gpu_flight_op *entry =
+        op->number > 0 ? &flight->ops[(op->number - 1) % GPU_FLIGHT_OPS_MAX] : NULL;
+    return entry && entry->number == op->number ? entry : NULL;
+}
 
 #endif
