@@ -379,6 +379,14 @@ static void test_call(void) {
           strstr(ends.text, ";Cancelled") != NULL);
     lua_pushinteger(gpulua_state(ends.g), 1);
     CHECK(gpulua_call(ends.g, 0, note_end, &ends) == GPULUA_INVALID_ARGUMENT);
+    CHECK(gpulua_call(ends.g, 0, note_end, &ends) == GPULUA_INVALID_ARGUMENT); /* an empty stack */
+    lua_pushinteger(gpulua_state(ends.g), 1);
+    CHECK(gpulua_call(ends.g, 1, note_end, &ends) == GPULUA_INVALID_ARGUMENT &&
+          lua_gettop(gpulua_state(ends.g)) == 0);
+    lua_pushinteger(gpulua_state(ends.g), 1);
+    CHECK(gpulua_call(ends.g, -1, note_end, &ends) == GPULUA_INVALID_ARGUMENT &&
+          strstr(gpulua_last_error(ends.g)->message, "the stack has fewer") != NULL);
+    lua_pop(gpulua_state(ends.g), 1);
     ends.text[0] = '\0';
     CHECK(call(&ends, "require 'gpulua'.sleep(60)") == GPULUA_OK && gpulua_step(ends.g, 0) == 1);
     CHECK(call(&ends, "return 1") == GPULUA_OK && ends.text[0] == '\0');

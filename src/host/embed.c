@@ -474,6 +474,13 @@ gpulua_status gpulua_load_function(gpulua *g, int arg_count) {
 gpulua_status gpulua_call(gpulua *g, int arg_count, gpulua_on_end on_end, void *user) {
     struct listener listener = {on_end, user};
     lua_State *L = g->L;
+    int top = lua_gettop(L);
+    if (arg_count < 0 || arg_count >= top) {
+        lua_settop(L, arg_count < 0 ? top : 0);
+        return gpu_lua_keep_error(
+            g, GPULUA_INVALID_ARGUMENT,
+            "a function expected below the arguments, of which the stack has fewer");
+    }
     if (g->is_closed) {
         lua_pop(L, arg_count + 1);
         return gpu_lua_keep_error(g, GPULUA_CLOSED, "the object is closed");
