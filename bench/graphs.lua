@@ -1,5 +1,7 @@
 -- Graphs captured from a linear script, against bench/graphs.c, which puts the same together with the driver alone.
 -- Prints `name value unit` lines (medians). Usage: gpulua --device D --isolate T bench/graphs.lua
+-- `build/bench/graphs bench/graphs.lua` runs it beside the driver's own graphs, and prints what launching takes of what
+-- the driver's launches took immediately before and behind, too.
 local gpu = require "gpulua"
 local uv = require "luv" -- for its clock
 local median = require "bench.measure".median
@@ -36,6 +38,32 @@ local function captured(nodes, chains, ticks)
   return capture:finish()
 end
 
+-- Calls burst() again and again, which gives the nanoseconds of one of its launches, between bursts of the driver's.
+local raw = rawget(_G, "raw") ---@type { use: fun(nodes: integer), burst: fun(launches: integer): number }?
+local function beside_raw(name, nodes, burst)
+  if not raw then return end
+  raw.use(nodes)
+  local ratios, theirs, before = {}, {}, raw.burst(20)
+  for r = 1, 101 do
+    local ours <const> = burst()
+    local behind <const> = raw.burst(20)
+    ratios[r], theirs[r], before = 2 * ours / (before + behind), behind, behind
+  end
+  print(("%s_of_raw %.2f times"):format(name, median(ratios))) -- sorted now
+  print(("%s_of_raw_quarters %.2f to %.2f of %.0f ns"):format(name, ratios[26], ratios[76], median(theirs)))
+end
+
+-- What each of 20 launches takes; all are over before and behind.
+local function burst_of(launch)
+  return function()
+    local start = uv.hrtime()
+    for _ = 1, 20 do launch() end
+    local ns <const> = (uv.hrtime() - start) / 20
+    dev:synchronize()
+    return ns
+  end
+end
+
 local function measure(name, graph, replays)
   local enqueue, replay = {}, {}
   local last = graph:launch()
@@ -53,6 +81,10 @@ local function measure(name, graph, replays)
     last = graph:launch()
   end
   print(("%s_enqueue %.0f ns"):format(name, median(enqueue)))
+  local nodes <const> = tonumber(name:match "^chain_(%d+)$")
+  if nodes then
+    beside_raw(name .. "_enqueue", nodes, burst_of(function() graph:launch() end))
+  end
   print(("%s_replay %.2f us"):format(name, median(replay) / 1000))
   graph:close()
 end
@@ -104,6 +136,7 @@ local function graphed(nodes, changes)
   dev:synchronize()
   print(("graphed_%d_changed_%d %.0f ns"):format(nodes, changes, median(times)))
   if changes == 0 then
+    beside_raw(("graphed_%d"):format(nodes), nodes, burst_of(function() fast(0) end))
     print(("graphed_%d_unasked %.0f ns"):format(nodes, median(unasked)))
   end
 end
