@@ -9,6 +9,9 @@ local add = dev:compile("extern \"C\" __global__ void add(int n, float *x) { if 
 local x = dev:upload("f32", { 0, 0, 0, 0 })
 local small = dev:capture(function() add:launch(1, 1, x) end)
 local large = dev:capture(function() for _ = 1, 100 do add:launch(1, 1, x) end end)
+local buffers = {}
+for i = 1, 64 do buffers[i] = dev:upload("f32", { 0 }) end
+local broad = dev:capture(function() for i = 1, 64 do add:launch(1, 1, buffers[i]) end end)
 local graphed = dev:graphed(function() add:launch(1, 1, x) end)
 local options = { grid = 1, block = 1 }
 local empty = function() end
@@ -19,6 +22,7 @@ local calls = {
   ["launch with options"] = function() add:launch(options, 1, x) end,
   ["launch of a graph"] = function() small:launch() end,
   ["launch of 100 nodes"] = function() large:launch() end,
+  ["launch of 64 buffers"] = function() broad:launch() end,
   ["graphed function"] = function() graphed() end,
   ["launch and await"] = function() add:launch(1, 1, x):await() end,
 }

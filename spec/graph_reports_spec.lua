@@ -194,6 +194,34 @@ describe("a node that reports", function()
     assert.equal(6, beside:read()[1])
   end)
 
+  it("fails every launch of a graph behind an input that has failed, or does while they are in flight", function()
+    local a, b, d = ints(0), ints(0), ints(0)
+    local graph <close> = dev:capture(function() mod.plain:launch(four, b, a, 1) end)
+    for round = 1, 3 do
+      local first <const> = mod.step:launch(four, a, d, 9, 5)
+      if round > 1 then -- it is known before they are launched
+        support.raises("KernelFailed", "9 is more", first.await, first)
+      end
+      local launches = {}
+      for i = 1, 8 do
+        launches[i] = graph:launch()
+      end
+      for i = 1, 8 do
+        support.raises("DependencyFailed", "9 is more", launches[i].await, launches[i])
+      end
+      support.raises("DependencyFailed", "9 is more", b.read, b)
+      if round == 1 then
+        support.raises("KernelFailed", "9 is more", first.await, first)
+      end
+      a:fill(round)
+      for i = 1, 8 do
+        launches[i] = graph:launch()
+      end
+      gpu.all(launches)
+      assert.equal(round + 1, b:read()[1])
+    end
+  end)
+
   it("does not skip itself behind what it only has a module's variables in common with", function()
     wants_marks()
     local module = dev:compile(source .. "\n__device__ int variable;\n"

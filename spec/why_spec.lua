@@ -117,6 +117,33 @@ describe("gpu.why", function()
     end)
   end)
 
+  it("answers for launches of a graph as long as for others, however much it uses", function()
+    local all, own = {}, {}
+    for i = 1, 70 do
+      all[i], own[i] = dev:buffer("i32", 4):fill(0), dev:buffer("i32", 4):fill(0)
+    end
+    local graph <close> = dev:capture(function()
+      for i = 1, 70 do mod.bump:launch({ grid = 1, block = 1 }, all[i]) end
+    end)
+    local other <close> = dev:capture(function()
+      for i = 1, 70 do mod.bump:launch({ grid = 1, block = 1 }, own[i]) end
+    end)
+    local first <const> = graph:launch()
+    for _ = 1, 2000 do graph:launch() end
+    local last = graph:launch() -- 140,000 uses behind; at most 16 hazards are told
+    assert.equal(16, #gpu.why(last, first))
+    -- Others use up the ring between them.
+    for _ = 1, 3 do
+      local copies <const> = 3000
+      for i = 1, copies do all[i % 2 + 1]:copy(all[i % 2 + 3]) end
+      local again <const> = graph:launch()
+      assert.equal(16, #gpu.why(again, last))
+      last = again
+    end
+    for _ = 1, 3000 do other:launch() end
+    assert.equal(16, #gpu.why(graph:launch(), last))
+  end)
+
   it("says that what was captured is ordered by its graph", function()
     scene(function(x, _, a, _, put)
       local first, second

@@ -536,6 +536,7 @@ static void note_lost_writes(struct gpu_block *block, const struct lost *lost) {
 
 void gpu_device_fail_all(struct gpu_device *device, const char *text, int32_t driver_code,
                          bool by_close) {
+    gpu_repeat_forget(device);
     if (device->stats.ops_in_flight == 0) {
         return;
     }

@@ -87,6 +87,7 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
     envelope->report = NULL;
     envelope->form = NULL;
     envelope->graph = NULL;
+    envelope->is_repeat = false;
     return GPULUA_OK;
 }
 
@@ -118,6 +119,7 @@ static gpulua_status spill_waits(struct gpu_envelope *envelope, struct gpu_error
     mark->asked_ns = envelope->asked_ns;
     mark->form = NULL;
     mark->graph = NULL;
+    mark->is_repeat = false;
     mark->waits.failure = NULL;
     mark->waits.is_full = false;
     for (uint32_t i = 0; i < envelope->waits.count; i++) {
@@ -188,16 +190,22 @@ gpulua_status gpu_envelope_record(struct gpu_envelope *envelope, enum wire_opcod
             return status;
         }
     }
-    do {
+    if (envelope->is_repeat) {
+        gpu_repeat_find(envelope->stream, waits);
+    }
+    while (!envelope->is_repeat) {
         if (!gpu_hazards_find(envelope->stream, envelope->uses, envelope->use_count, waits)) {
             return gpu_error_set(error, GPULUA_OUT_OF_MEMORY,
                                  "no host memory to record the uses of '%s'", envelope->label);
         }
-        gpulua_status status = waits->is_full ? make_room(envelope, error) : GPULUA_OK;
+        if (!waits->is_full) {
+            break;
+        }
+        gpulua_status status = make_room(envelope, error);
         if (status) {
             return status;
         }
-    } while (waits->is_full);
+    }
     struct wire_record *built = (struct wire_record *)(void *)device->scratch;
     memset(built, 0, sizeof *built);
     built->opcode = (uint8_t)opcode;
@@ -377,7 +385,7 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     if (work->failure) {
         gpu_failed_add(device, (struct gpu_point){stream->slot, work->seq}, work->failure);
     }
-    gpu_hazards_commit(stream, work->seq, envelope->uses, envelope->use_count);
+    gpu_repeat_commit(stream, envelope, work->seq);
     note_waits(stream, work->seq, &envelope->waits);
     gpu_flight_note(&device->flight, work, envelope, record);
     if (__builtin_expect(device->trace != NULL, 0)) {

@@ -56,6 +56,21 @@ static void put_uses(struct gpu_flight *flight, struct gpu_flight_op *entry,
     }
 }
 
+/* All launches of a graph use the same, which is noted once, and again when it has come to lie in
+ * the older half of the ring: so each keeps its uses for as long as half of the ring lasts. */
+static void put_graph_uses(struct gpu_flight *flight, struct gpu_flight_op *entry,
+                           struct graph_uses *uses) {
+    bool is_near =
+        uses->noted > 0 && uses->noted - 1 + GPU_FLIGHT_USES_MAX / 2 >= flight->use_count;
+    if (is_near) {
+        entry->use_first = uses->noted - 1;
+        entry->use_count = uses->count;
+        return;
+    }
+    put_uses(flight, entry, uses->list, uses->count);
+    uses->noted = entry->use_first + 1;
+}
+
 void gpu_flight_note(struct gpu_flight *flight, const struct gpu_op *op,
                      const struct gpu_envelope *envelope, const struct wire_record *record) {
     struct gpu_flight_op *entry = &flight->ops[flight->op_count++ % GPU_FLIGHT_OPS_MAX];
@@ -91,7 +106,11 @@ void gpu_flight_note(struct gpu_flight *flight, const struct gpu_op *op,
         entry->graph.number = envelope->graph->number;
         entry->graph.version = envelope->graph->version;
     }
-    put_uses(flight, entry, envelope->uses, envelope->use_count);
+    if (envelope->graph && envelope->uses == envelope->graph->uses.list) {
+        put_graph_uses(flight, entry, &envelope->graph->uses);
+    } else {
+        put_uses(flight, entry, envelope->uses, envelope->use_count);
+    }
 }
 
 void gpu_flight_note_fate(struct gpu_flight *flight, const struct gpu_op *op,

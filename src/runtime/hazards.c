@@ -59,6 +59,8 @@ static inline void wait_for(struct gpu_stream *stream, struct gpu_waits *waits,
         waits->failure = gpu_failed_find(device, point);
     }
     if (point.seq <= device->done[point.slot]) { /* over by the last sight, or nothing */
+        waits->is_behind_over |= depends && point.seq == device->repeat.point.seq &&
+                                 point.slot == device->repeat.point.slot;
         return;
     }
     uint32_t flags = depends ? WIRE_WAIT_DEPENDS : 0;
@@ -140,7 +142,9 @@ bool gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uin
                       struct gpu_waits *waits) {
     waits->count = 0;
     waits->failure = NULL;
-    waits->is_full = false;
+    waits->is_full = waits->is_behind_over = false;
+    gpu_repeat_settle(stream->device);
+    stream->device->repeat.is_known = false; /* room may be made of what it counts on */
     for (uint32_t i = 0; i < use_count; i++) {
         const struct gpu_use *use = &uses[i];
         const struct gpu_span *span = span_of_whole(use);
@@ -161,9 +165,7 @@ bool gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uin
     return true;
 }
 
-void gpu_hazards_commit(struct gpu_stream *stream, uint64_t seq, const struct gpu_use *uses,
-                        uint32_t use_count) {
-    struct gpu_point point = {.slot = stream->slot, .seq = seq};
+void gpu_hazards_commit(struct gpu_point point, const struct gpu_use *uses, uint32_t use_count) {
     for (uint32_t i = 0; i < use_count; i++) {
         struct gpu_span *span = span_of_whole(&uses[i]);
         if (!span) {

@@ -295,6 +295,7 @@ static bool is_idle(const struct gpu_ref *ref, bool for_write) {
 
 bool gpu_ref_is_idle(const struct gpu_ref *ref, bool for_write) {
     GPU_ENTER(ref->block->device);
+    gpu_repeat_settle(ref->block->device);
     struct gpu_ref refs[2];
     uint32_t count = refs_of(ref, refs);
     return is_idle(&refs[0], for_write) && (count < 2 || is_idle(&refs[1], for_write));
@@ -326,6 +327,7 @@ static struct gpu_op *pending_of(const struct gpu_ref *ref, bool for_write) {
 struct gpu_op *gpu_ref_pending(const struct gpu_ref *ref, bool for_write) {
     GPU_ENTER(ref->block->device);
     (void)gpu_device_poll(ref->block->device);
+    gpu_repeat_settle(ref->block->device);
     struct gpu_ref refs[2];
     uint32_t count = refs_of(ref, refs);
     struct gpu_op *op = pending_of(&refs[0], for_write);
@@ -356,6 +358,7 @@ static struct gpu_failure *failure_of(const struct gpu_ref *ref) {
 bool gpu_ref_failure(const struct gpu_ref *ref, struct gpu_error *error) {
     struct gpu_device *device = ref->block->device;
     GPU_ENTER(device);
+    gpu_repeat_settle(device);
     struct gpu_ref refs[2];
     uint32_t count = refs_of(ref, refs);
     struct gpu_failure *failure = failure_of(&refs[0]);
@@ -376,7 +379,11 @@ void gpu_ref_overwritten(const struct gpu_ref *ref) {
                                 .byte_begin = ref->byte_offset,
                                 .byte_end = ref->byte_offset + ref->byte_count,
                                 .access = GPU_WRITE};
-    if (device->failed_count != 0 && gpu_history_prepare(&use, 0)) {
+    if (device->failed_count == 0) {
+        return;
+    }
+    gpu_repeat_forget(device);
+    if (gpu_history_prepare(&use, 0)) {
         gpu_history_commit(&use, (struct gpu_point){0}); /* by nothing on the device */
     }
 }

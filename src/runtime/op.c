@@ -423,6 +423,7 @@ static void need_failed(struct gpu_device *device, struct gpu_point point) {
 /* Failures stay findable for as long as some block's newest write is the failed op, and for what is
  * pending and has read an output of it that has been written over since. */
 static void sweep_failed(struct gpu_device *device) {
+    gpu_repeat_settle(device);
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         const struct gpu_stream *stream = device->streams[slot];
         for (const struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {

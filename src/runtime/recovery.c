@@ -441,6 +441,7 @@ static void restore_contents(struct gpu_device *device) {
 }
 
 static void complete(struct gpu_device *device) {
+    gpu_repeat_forget(device);
     device->state = GPU_DEVICE_OPEN;
     device->epoch++;
     device->stats.returns++;

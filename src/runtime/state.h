@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/device.h"
+#include "runtime/hazards.h"
 #include "runtime/memory.h"
 #include "runtime/module.h"
 #include "runtime/op.h"
@@ -14,12 +15,6 @@
 #include "runtime/share.h"
 #include "runtime/trace.h"
 #include "wire/link.h"
-
-/* A place in the order of work: over when the slot's word has reached seq. seq 0: nothing. */
-struct gpu_point {
-    uint32_t slot;
-    uint64_t seq;
-};
 
 /* Why an op failed; shared by the op, the failed set and the list of unobserved failures. */
 struct gpu_failure {
@@ -513,6 +508,7 @@ struct gpu_device {
 
     struct gpu_flight flight;
     struct gpu_recorder *holding; /* recorders between preflight and commit */
+    struct gpu_repeat repeat;
 
     const char **interned; /* open addressing */
     uint32_t interned_count, interned_capacity;
@@ -746,11 +742,6 @@ gpu_request_wait(struct gpu_device *device, struct wire_record *record, const ch
                  void *user, struct gpu_error *error);
 
 /* ---- history.c ---- */
-struct gpu_use {
-    struct gpu_block *block;
-    uint64_t byte_begin, byte_end; /* in the block */
-    uint8_t access;                /* enum gpu_access */
-};
 void gpu_history_init(struct gpu_history *history, uint64_t byte_count);
 void gpu_history_finish(struct gpu_history *history);
 /* The index of the span that has byte_offset; the last one if it lies behind the end. */
@@ -807,20 +798,6 @@ bool gpu_clock_covers(const struct gpu_device *device, struct gpu_point through,
 void gpu_fork_add(struct gpu_device *device);
 void gpu_fork_remove(struct gpu_device *device);
 
-/* ---- hazards.c ---- */
-#define GPU_USES_MAX (2u * GPU_PARAMS_MAX + 1u)
-struct gpu_waits {
-    struct wire_wait items[WIRE_WAITS_MAX];
-    uint32_t count;
-    struct gpu_failure *failure; /* borrowed: an input is known to have failed */
-    bool is_full;                /* some did not fit: put these behind a mark and ask again */
-};
-/* The waits, and room for the commit, made before anything is enqueued. False: no memory. */
-bool gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
-                      struct gpu_waits *waits);
-void gpu_hazards_commit(struct gpu_stream *stream, uint64_t seq, const struct gpu_use *uses,
-                        uint32_t use_count);
-
 /* ---- index.c ---- */
 /* GPU_INDEX_NONE: it has none. */
 uint32_t gpu_index_find(const struct gpu_index *index, const void *key);
@@ -839,6 +816,7 @@ struct gpu_envelope {
     struct gpu_site site;
     struct gpu_capture *capture; /* borrowed: it becomes a node there; NULL: it is done */
     uint32_t use_count;
+    bool is_repeat;       /* see hazards.h */
     struct gpu_use *uses; /* `room`, or somebody else's */
     struct gpu_use room[GPU_USES_MAX];
     struct gpu_waits waits;

@@ -86,6 +86,7 @@ static void destroy(struct gpu_graph *graph) {
     if (graph->made.has_id) {
         gpu_id_give(&device->graph_ids, graph->made.id);
     }
+    gpu_repeat_forget(device);
     *graph->link = graph->next;
     if (graph->next) {
         graph->next->link = graph->link;
@@ -239,6 +240,7 @@ static void note_exposed(struct graph_uses *uses) {
             continue;
         }
         use.access = GPU_READ_WRITE;
+        uses->noted = 0;
         uses->list[i] = uses->list[--uses->lone_count];
         uses->list[uses->lone_count] = use;
     }
@@ -275,8 +277,11 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
     }
     gpulua_status status = gpu_envelope_begin(
         &envelope, &named, opcode == WIRE_OP_GRAPH_UPLOAD ? "upload" : "graph", error);
-    if (status == GPULUA_OK) {
-        status = check_blocks(graph, opcode == WIRE_OP_GRAPH_UPLOAD ? "upload" : "launch", error);
+    bool is_launch = opcode == WIRE_OP_GRAPH_LAUNCH;
+    bool is_repeat = status == GPULUA_OK && is_launch && !report && graph->made.is_there &&
+                     gpu_repeat_is(submit->stream, graph->uses.list);
+    if (status == GPULUA_OK && !is_repeat) {
+        status = check_blocks(graph, is_launch ? "launch" : "upload", error);
     }
     if (status == GPULUA_OK && !graph->made.is_there) {
         status = gpu_graph_send(graph, error);
@@ -285,10 +290,14 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
         return status;
     }
     graph->made.used_at = ++graph->device->graph_clock;
-    note_exposed(&graph->uses);
+    if (!is_repeat) {
+        note_exposed(&graph->uses);
+    }
     envelope.uses = graph->uses.list;
     envelope.use_count = graph->uses.count;
-    if (opcode == WIRE_OP_GRAPH_UPLOAD) { /* uses nothing but the graph */
+    envelope.graph = graph;
+    envelope.is_repeat = is_repeat;
+    if (!is_launch) { /* uses nothing but the graph */
         envelope.uses += graph->uses.count - 1;
         envelope.use_count = 1;
     }
@@ -305,10 +314,9 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
         envelope.report = report;
     }
     record->object = graph->made.id;
-    if (opcode == WIRE_OP_GRAPH_LAUNCH) {
+    if (is_launch) {
         record->flags |= flags_of(graph, submit->stream, op != NULL);
     }
-    envelope.graph = graph;
     return gpu_envelope_submit(&envelope, record, 0, op, error);
 }
 

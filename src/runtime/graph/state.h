@@ -147,6 +147,7 @@ struct graph_uses {
     uint32_t count;
     uint32_t lone_count; /* the first of them: of lone blocks that may be written or not. What was
                             there counts as soon as somebody else uses them */
+    uint64_t noted;      /* where the flight ring has them, from 1; 0: nowhere */
 };
 
 struct gpu_graph {

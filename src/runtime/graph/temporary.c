@@ -44,6 +44,7 @@ bool gpu_temporary_is_lone_of(const struct gpu_block *block, const struct gpu_ca
 }
 
 void gpu_temporary_expose(struct gpu_block *block) {
+    gpu_repeat_forget(block->device);
     block->is_lone = false;
     block->is_trackable = gpu_memory_is_trackable(block->memory);
 }

@@ -242,6 +242,7 @@ static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
     if (!gpu_graph_collect_uses(body, graph->pool, &uses)) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
     }
+    gpu_repeat_forget(graph->device);
     struct graph_body old = graph->body;
     graph->body = *body;
     *body = (struct graph_body){0};

@@ -1,0 +1,75 @@
+/* Which earlier work an operation has to wait for (hazards.c), and work that repeats itself
+ * (repeat.c). */
+#ifndef GPU_RUNTIME_HAZARDS_H
+#define GPU_RUNTIME_HAZARDS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/module.h"
+#include "wire/record.h"
+
+struct gpu_block;
+struct gpu_device;
+struct gpu_envelope;
+struct gpu_stream;
+
+/* A place in the order of work: over when the slot's word has reached seq. seq 0: nothing. */
+struct gpu_point {
+    uint32_t slot;
+    uint64_t seq;
+};
+
+/* What an operation does to bytes of a block. */
+struct gpu_use {
+    struct gpu_block *block;
+    uint64_t byte_begin, byte_end; /* in the block */
+    uint8_t access;                /* enum gpu_access */
+};
+
+#define GPU_USES_MAX (2u * GPU_PARAMS_MAX + 1u)
+struct gpu_waits {
+    struct wire_wait items[WIRE_WAITS_MAX];
+    uint32_t count;
+    struct gpu_failure *failure; /* borrowed: an input is known to have failed */
+    bool is_full;                /* some did not fit: put these behind a mark and ask again */
+    bool is_behind_over; /* it reads what the device's newest operation wrote, which is over */
+};
+/* The waits, and room for the commit, made before anything is enqueued. False: no memory. */
+bool gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,
+                      struct gpu_waits *waits);
+/* That was given the device as this. */
+void gpu_hazards_commit(struct gpu_point point, const struct gpu_use *uses, uint32_t use_count);
+
+/* ---- repeat.c ----
+ *
+ * A launch of a graph right behind one of the same graph, on the same stream, with nothing else of
+ * the device's between them, waits for what that one waited for, and for that one; and what it does
+ * to the history of its blocks is to raise a number. So, from the third on, neither takes the
+ * longer the more the graph uses: the waits are those of the second, and the history is owed, until
+ * somebody looks at one, or changes one. */
+struct gpu_repeat {
+    const struct gpu_use *uses; /* borrowed: of the newest operation, if it launched a graph; NULL:
+                                   it did not, or its blocks are not what they were */
+    uint32_t use_count;
+    bool is_known; /* it was a second launch, or a later one; with these waits: */
+    uint8_t wait_count;
+    struct wire_wait waits[WIRE_WAITS_MAX]; /* seq 0: the launch before */
+    bool is_owed;           /* the history's newest number is an older one than `point` */
+    struct gpu_point point; /* of that launch */
+    uint64_t stream_number;
+};
+/* Is a launch of a graph that uses these a third one, or a later one? */
+bool gpu_repeat_is(const struct gpu_stream *stream, const struct gpu_use *uses);
+/* Its waits. */
+void gpu_repeat_find(const struct gpu_stream *stream, struct gpu_waits *waits);
+/* The device has been given it. */
+void gpu_repeat_commit(struct gpu_stream *stream, const struct gpu_envelope *envelope,
+                       uint64_t seq);
+/* Before a history is looked at: all of them are as new as can be. */
+void gpu_repeat_settle(struct gpu_device *device);
+/* The same before one is changed by somebody else, and before what the graph uses is, or one of its
+ * blocks: the next launch finds its waits anew. */
+void gpu_repeat_forget(struct gpu_device *device);
+
+#endif
