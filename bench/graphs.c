@@ -21,7 +21,7 @@
 
 #define REPEATS 15
 #define BURST 20
-#define CHAINS_MAX 8
+#define CHAINS_MAX 64
 #define NODES_MAX 128
 
 /* bench/tick.ptx: x[thread] += 1, after so many ticks of the clock. Run it from the tree's root. */
@@ -137,6 +137,7 @@ static void run(void) {
     measure("chain_100", captured(100, 1, 0), 300);
     measure("small_4x24_one_chain", captured(96, 4, 0), 300);
     measure("small_4x24", by_hand(96, 4, 0), 1000);
+    measure("broad_64", by_hand(64, 64, 0), 1000);
     measure("10us_8x12_one_chain", captured(96, 8, 18000), 30);
     measure("10us_8x12", by_hand(96, 8, 18000), 200);
     double values[REPEATS];
@@ -147,13 +148,13 @@ static void run(void) {
     printf("capture_100 %.1f us\n", median(values, REPEATS) / 1000);
 }
 
-/* raw.use(n): the graph that raw.burst launches is one of n kernels, each behind the one before. */
+/* raw.use(n, chains): the graph that raw.burst launches is one of n kernels, in so many chains. */
 static CUgraphExec used;
 static int raw_use(lua_State *L) {
     if (used) {
         CK(p_cuGraphExecDestroy(used));
     }
-    CUgraph graph = captured((int)luaL_checkinteger(L, 1), 1, 0);
+    CUgraph graph = by_hand((int)luaL_checkinteger(L, 1), (int)luaL_checkinteger(L, 2), 0);
     CK(p_cuGraphInstantiateWithFlags(&used, graph, 0));
     CK(p_cuGraphDestroy(graph));
     double unused;

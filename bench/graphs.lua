@@ -19,7 +19,7 @@ local tick = on_cuda
 local repeats <const> = 15
 
 local buffers = {}
-for i = 1, 8 do
+for i = 1, 64 do
   buffers[i] = dev:buffer("i32", 1024):fill(0)
 end
 
@@ -39,10 +39,11 @@ local function captured(nodes, chains, ticks)
 end
 
 -- Calls burst() again and again, which gives the nanoseconds of one of its launches, between bursts of the driver's.
-local raw = rawget(_G, "raw") ---@type { use: fun(nodes: integer), burst: fun(launches: integer): number }?
-local function beside_raw(name, nodes, burst)
+---@type { use: fun(nodes: integer, chains: integer), burst: fun(launches: integer): number }?
+local raw = rawget(_G, "raw")
+local function beside_raw(name, nodes, chains, burst)
   if not raw then return end
-  raw.use(nodes)
+  raw.use(nodes, chains)
   local ratios, theirs, before = {}, {}, raw.burst(20)
   for r = 1, 101 do
     local ours <const> = burst()
@@ -81,9 +82,10 @@ local function measure(name, graph, replays)
     last = graph:launch()
   end
   print(("%s_enqueue %.0f ns"):format(name, median(enqueue)))
-  local nodes <const> = tonumber(name:match "^chain_(%d+)$")
+  local shape <const>, nodes <const> = name:match "^(%l+)_(%d+)$"
   if nodes then
-    beside_raw(name .. "_enqueue", nodes, burst_of(function() graph:launch() end))
+    beside_raw(name .. "_enqueue", tonumber(nodes), shape == "chain" and 1 or tonumber(nodes),
+      burst_of(function() graph:launch() end))
   end
   print(("%s_replay %.2f us"):format(name, median(replay) / 1000))
   graph:close()
@@ -94,6 +96,7 @@ measure("chain_1", captured(1, 1, 0), 5000) -- as many as in bench/graphs.c
 measure("chain_10", captured(10, 1, 0), 2000)
 measure("chain_100", captured(100, 1, 0), 300)
 measure("small_4x24", captured(96, 4, 0), 1000)
+measure("broad_64", captured(64, 64, 0), 1000) -- each kernel has memory of its own
 measure("10us_8x12", captured(96, 8, ten_us), 200)
 local recording, whole = {}, {}
 for r = 1, repeats do -- capturing alone, like bench/graphs.c
@@ -136,7 +139,7 @@ local function graphed(nodes, changes)
   dev:synchronize()
   print(("graphed_%d_changed_%d %.0f ns"):format(nodes, changes, median(times)))
   if changes == 0 then
-    beside_raw(("graphed_%d"):format(nodes), nodes, burst_of(function() fast(0) end))
+    beside_raw(("graphed_%d"):format(nodes), nodes, 1, burst_of(function() fast(0) end))
     print(("graphed_%d_unasked %.0f ns"):format(nodes, median(unasked)))
   end
 end
