@@ -23,6 +23,10 @@ local calls = {
   ["launch of a graph"] = function() small:launch() end,
   ["launch of 100 nodes"] = function() large:launch() end,
   ["launch of 64 buffers"] = function() broad:launch() end,
+  ["launch of 64 buffers and another"] = function()
+    broad:launch()
+    add:launch(1, 1, x)
+  end,
   ["graphed function"] = function() graphed() end,
   ["launch and await"] = function() add:launch(1, 1, x):await() end,
 }

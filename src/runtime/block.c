@@ -157,6 +157,7 @@ static void retire(struct gpu_block *block) {
     gpu_repeat_forget(device);
     unlink_live(block);
     block->is_freed = true;
+    device->block_ends++;
     /* No memory of ours, or the device is closed; or another library has it still. */
     if (!block->is_external && device->memory && block->export_count == 0) {
         retire_memory(block);

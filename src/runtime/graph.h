@@ -127,7 +127,7 @@ bool gpu_graphs_evict(struct gpu_device *device);
 gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit *submit,
                                struct gpu_op **op, struct gpu_error *error);
 /* Is all memory there that it was captured with? Stale, UseAfterFree: what is not. */
-gpulua_status gpu_graph_check(const struct gpu_graph *graph, struct gpu_error *error);
+gpulua_status gpu_graph_check(struct gpu_graph *graph, struct gpu_error *error);
 /* What the first launch would do beside launching, in advance. The second time nothing. */
 gpulua_status gpu_graph_upload(struct gpu_graph *graph, const struct gpu_submit *submit,
                                struct gpu_error *error);

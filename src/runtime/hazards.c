@@ -90,7 +90,13 @@ static inline void find_in_span(struct gpu_stream *stream, struct gpu_waits *wai
                                 bool is_part) {
     /* A module's hazard block has order but no contents that could be undefined. */
     bool depends = ((use->access & GPU_READ) || is_part) && use->block->byte_count > 0;
-    wait_for(stream, waits, span->write, depends);
+    const struct gpu_point write = span->write;
+    if (write.seq != waits->last.seq || write.slot != waits->last.slot ||
+        depends > waits->last_depends) {
+        wait_for(stream, waits, write, depends);
+        waits->last = write;
+        waits->last_depends = depends;
+    }
     if (use->access & GPU_WRITE) {
         const struct gpu_point *reads = gpu_span_reads(span);
         for (uint32_t k = 0; k < span->read_count; k++) {
@@ -142,7 +148,8 @@ bool gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uin
                       struct gpu_waits *waits) {
     waits->count = 0;
     waits->failure = NULL;
-    waits->is_full = waits->is_behind_over = false;
+    waits->is_full = waits->is_behind_over = waits->last_depends = false;
+    waits->last = (struct gpu_point){0};
     gpu_repeat_settle(stream->device);
     stream->device->repeat.is_known = false; /* room may be made of what it counts on */
     for (uint32_t i = 0; i < use_count; i++) {

@@ -33,7 +33,9 @@ struct gpu_waits {
     uint32_t count;
     struct gpu_failure *failure; /* borrowed: an input is known to have failed */
     bool is_full;                /* some did not fit: put these behind a mark and ask again */
-    bool is_behind_over; /* it reads what the device's newest operation wrote, which is over */
+    bool last_depends;
+    struct gpu_point last; /* the write that was looked at last: as a rule that of many uses */
+    bool is_behind_over;   /* it reads what the device's newest operation wrote, which is over */
 };
 /* The waits, and room for the commit, made before anything is enqueued. False: no memory. */
 bool gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uint32_t use_count,

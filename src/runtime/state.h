@@ -492,6 +492,7 @@ struct gpu_device {
     struct gpu_account account;         /* the device's budget */
     struct gpu_id_pool slab_ids;
     uint64_t block_number_next, capture_number_next;
+    uint64_t block_ends;      /* blocks that were freed, and lives of the device */
     struct gpu_block *blocks; /* live */
     struct gpu_block *block_spare;
     uint32_t block_spare_count;

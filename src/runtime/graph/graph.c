@@ -178,9 +178,13 @@ void gpu_graph_release(struct gpu_graph *graph) {
 /* ---- launching ---- */
 
 /* The one that was freed, if there is one, is the culprit. */
-static gpulua_status check_blocks(const struct gpu_graph *graph, const char *use,
+static gpulua_status check_blocks(struct gpu_graph *graph, const char *use,
                                   struct gpu_error *error) {
     const struct graph_body *body = &graph->body;
+    if (graph->checked_ends == graph->device->block_ends &&
+        graph->checked_version == graph->version) {
+        return GPULUA_OK;
+    }
     for (uint32_t i = 0; i < body->track_count; i++) {
         struct gpu_block *block = body->tracks[i].block;
         bool is_there = !block->is_freed &&
@@ -193,6 +197,8 @@ static gpulua_status check_blocks(const struct gpu_graph *graph, const char *use
             return gpu_ref_check(&ref, graph->device, what, error);
         }
     }
+    graph->checked_ends = graph->device->block_ends;
+    graph->checked_version = graph->version;
     return GPULUA_OK;
 }
 
@@ -409,7 +415,7 @@ bool gpu_graph_node_site(const struct gpu_op *launch, uint32_t node, struct gpu_
     return found && found->site.source;
 }
 
-gpulua_status gpu_graph_check(const struct gpu_graph *graph, struct gpu_error *error) {
+gpulua_status gpu_graph_check(struct gpu_graph *graph, struct gpu_error *error) {
     GPU_ENTER(graph->device);
     return check_blocks(graph, "launch", error);
 }

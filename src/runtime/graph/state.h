@@ -162,8 +162,9 @@ struct gpu_graph {
     struct graph_body body;
     struct graph_uses uses;
     uint64_t replays, uploads;
-    uint64_t version; /* how often it has been changed */
-    uint32_t traced;  /* its number in the device's log, with that version; 0: none */
+    uint64_t version;                       /* how often it has been changed */
+    uint64_t checked_version, checked_ends; /* its blocks were all there; the device's block_ends */
+    uint32_t traced; /* its number in the device's log, with that version; 0: none */
     uint64_t traced_version;
     struct gpu_deferred release;
 };
