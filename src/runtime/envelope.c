@@ -385,7 +385,12 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     if (work->failure) {
         gpu_failed_add(device, (struct gpu_point){stream->slot, work->seq}, work->failure);
     }
-    gpu_repeat_commit(stream, envelope, work->seq);
+    if (__builtin_expect(envelope->graph != NULL || device->repeat.uses != NULL, 0)) {
+        gpu_repeat_commit(stream, envelope, work->seq);
+    } else {
+        const struct gpu_point point = {.slot = stream->slot, .seq = work->seq};
+        gpu_hazards_commit(point, envelope->uses, envelope->use_count);
+    }
     note_waits(stream, work->seq, &envelope->waits);
     gpu_flight_note(&device->flight, work, envelope, record);
     if (__builtin_expect(device->trace != NULL, 0)) {

@@ -44,8 +44,8 @@ static void put_data(struct gpu_flight *flight, struct gpu_flight_op *entry, con
     flight->data_count += (byte_count + 7u) & ~7u;
 }
 
-static void put_uses(struct gpu_flight *flight, struct gpu_flight_op *entry,
-                     const struct gpu_use *uses, uint32_t count) {
+static inline void put_uses(struct gpu_flight *flight, struct gpu_flight_op *entry,
+                            const struct gpu_use *uses, uint32_t count) {
     uint64_t number = flight->use_count;
     entry->use_first = number;
     entry->use_count = count;
@@ -106,7 +106,8 @@ void gpu_flight_note(struct gpu_flight *flight, const struct gpu_op *op,
         entry->graph.number = envelope->graph->number;
         entry->graph.version = envelope->graph->version;
     }
-    if (envelope->graph && envelope->uses == envelope->graph->uses.list) {
+    if (__builtin_expect(envelope->graph != NULL, 0) &&
+        envelope->uses == envelope->graph->uses.list) {
         put_graph_uses(flight, entry, &envelope->graph->uses);
     } else {
         put_uses(flight, entry, envelope->uses, envelope->use_count);

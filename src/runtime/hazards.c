@@ -150,8 +150,11 @@ bool gpu_hazards_find(struct gpu_stream *stream, const struct gpu_use *uses, uin
     waits->failure = NULL;
     waits->is_full = waits->is_behind_over = waits->last_depends = false;
     waits->last = (struct gpu_point){0};
-    gpu_repeat_settle(stream->device);
-    stream->device->repeat.is_known = false; /* room may be made of what it counts on */
+    struct gpu_repeat *repeat = &stream->device->repeat;
+    if (repeat->is_owed) {
+        gpu_repeat_settle(stream->device);
+    }
+    repeat->is_known = false; /* room may be made of what it counts on */
     for (uint32_t i = 0; i < use_count; i++) {
         const struct gpu_use *use = &uses[i];
         const struct gpu_span *span = span_of_whole(use);
