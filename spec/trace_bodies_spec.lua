@@ -274,7 +274,7 @@ describe("a trace of conditional nodes", function()
         has_rest = has_rest or row.name == "counted: conditional nodes"
       end
       print(counted, has_rest == (device.dropped > 0))]]
-    assert.equal("1500000\ttrue\n", output)
+    assert.equal("1500000\ttrue", output:match "^[^\n]*") -- behind it, that closing takes long, where it does
     assert.equal(0, code)
   end)
 
