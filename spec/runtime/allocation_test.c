@@ -2,6 +2,7 @@
  * so, nothing hangs or crashes, and once memory is there again the device works as if nothing had
  * been. */
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "runtime/memory.h"
 #include "runtime/module.h"
 #include "runtime/op.h"
+#include "runtime/state.h"
 #include "runtime/work.h"
 
 static struct tap tap;
@@ -414,6 +416,47 @@ static void test_work(gpulua_isolation isolation, bool all_behind, bool is_fresh
     tap_check(&tap, good && n > 10, what);
 }
 
+/* Lost while the n-th allocation fails: who wants to know hears of it, and that it is up again. */
+static void test_loss(bool all_behind, const char *what) {
+    bool good = true;
+    long n = 0;
+    fails_on = all_behind;
+    for (has_failed = true; good && has_failed && n < 1000;) {
+        struct gpu_device *device = open_device(GPULUA_ISOLATE_PROCESS);
+        struct gpu_news *seen = device ? gpu_device_news(device) : NULL;
+        struct gpu_error loss = {0};
+        good = device && kill(gpu_device_pid(device), SIGKILL) == 0;
+        has_failed = false;
+        n++;
+        while (good && gpu_device_state(device) == GPU_DEVICE_OPEN) {
+            gpu_device_nap(device, 1000000);
+            calls_left = n;
+            (void)gpu_device_poll(device);
+            calls_left = 0;
+        }
+        bool is_heard = good && gpu_device_has_news(device, seen) &&
+                        gpu_device_next_news(device, &seen, &loss) &&
+                        loss.code == GPULUA_DEVICE_LOST;
+        gpu_error_finish(&loss);
+        for (int i = 0; good && i < 20000 && gpu_device_state(device) != GPU_DEVICE_OPEN; i++) {
+            gpu_device_nap(device, 1000000);
+            (void)gpu_device_poll(device);
+        }
+        bool returns = good && gpu_device_has_news(device, seen) &&
+                       !gpu_device_next_news(device, &seen, &loss);
+        good = is_heard && returns;
+        if (!good) {
+            printf("# allocation %ld of a loss: heard %d, returns %d\n", n, is_heard, returns);
+        }
+        if (device) {
+            gpu_device_leave_news(device, &seen);
+        }
+        close_device(device);
+    }
+    fails_on = false;
+    tap_check(&tap, good && n > 1, what);
+}
+
 int main(void) {
     alarm(300);
     test_work(GPULUA_ISOLATE_NONE, false, false, "none: work with one allocation failing");
@@ -431,6 +474,8 @@ int main(void) {
     test_open(GPULUA_ISOLATE_THREAD, "thread: opening with one allocation failing");
     test_open(GPULUA_ISOLATE_NONE, "none: opening with one allocation failing");
     test_open(GPULUA_ISOLATE_PROCESS, "process: opening with one allocation failing");
+    test_loss(false, "a loss with one allocation failing is heard of, as is the return");
+    test_loss(true, "a loss with every allocation failing from one on is, too");
     return tap_finish(&tap);
 }
 #endif

@@ -7,6 +7,7 @@
 struct gpu_news {
     uint32_t refs;
     struct gpu_news *next; /* retained; NULL: it is the newest */
+    struct gpu_news *room; /* owned: of the newest, for the next; NULL: there was no memory */
     bool is_loss;
     struct gpu_error error;   /* of a loss */
     struct gpu_failure *loss; /* retained: the same, as what was pending has failed with; or NULL */
@@ -17,17 +18,19 @@ static void release(struct gpu_news *news) {
         struct gpu_news *next = news->next;
         gpu_error_finish(&news->error);
         gpu_failure_release(news->loss);
+        free(news->room);
         free(news);
         news = next;
     }
 }
 
 bool gpu_news_init(struct gpu_device *device) { /* the first says nothing */
-    device->recovery.news = calloc(1, sizeof *device->recovery.news);
-    if (device->recovery.news) {
-        device->recovery.news->refs = 1;
+    struct gpu_news *first = device->recovery.news = calloc(1, sizeof *first);
+    if (first) {
+        first->refs = 1;
+        first->room = calloc(1, sizeof *first);
     }
-    return device->recovery.news != NULL;
+    return first && first->room;
 }
 
 void gpu_news_finish(struct gpu_device *device) {
@@ -36,17 +39,20 @@ void gpu_news_finish(struct gpu_device *device) {
 }
 
 void gpu_news_add(struct gpu_device *device, const struct gpu_error *loss) {
-    struct gpu_news *made = calloc(1, sizeof *made);
+    struct gpu_news *newest = device->recovery.news;
+    struct gpu_news *made = newest->room ? newest->room : calloc(1, sizeof *made);
+    newest->room = NULL;
     if (!made) {
-        return; /* nobody hears of it */
+        return; /* for the second time in a row: nobody hears of it */
     }
+    made->room = calloc(1, sizeof *made);
     made->refs = 2; /* the device's, and that of the one before */
     made->is_loss = loss != NULL;
     if (loss) {
         gpu_error_copy(&made->error, loss);
     }
-    device->recovery.news->next = made;
-    release(device->recovery.news);
+    newest->next = made;
+    release(newest);
     device->recovery.news = made;
 }
 
