@@ -24,6 +24,19 @@ describe("random programs", function()
     end
   end)
 
+  it("end so, too, on devices that look at each launch of a graph by itself, or write no words", function()
+    for _, opts in ipairs { { trace = true }, { in_flight = 20 }, { watchdog = 600 },
+      { attribution = "exact", completion = "word" }, { completion = "event" }, { completion = "block" } } do
+      local own = support.open(opts)
+      local there = programs.open(own)
+      for seed = 3001, 3003 do
+        assert.equal(nil, programs.run(there, seed, 400), next(opts) .. ", seed " .. seed)
+      end
+      programs.close(there)
+      own:close()
+    end
+  end)
+
   it("leave nothing behind", function()
     support.without_leak(dev, function()
       programs.run(where, 7, 1000)
