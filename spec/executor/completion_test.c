@@ -112,6 +112,27 @@ static void test_unwanted(enum completion completion) {
     check(client_close(client), "closes");
 }
 
+/* A driver that turns out to write no words, too. */
+static void test_wordless(void) {
+    struct client *client = open_fake(WIRE_TRANSPORT_THREAD, WORD);
+    if (client == NULL) {
+        return;
+    }
+    FAKE(volatile int, pending) = 1;
+    fail_next("cuStreamWriteValue64_v2", 801, 0);
+    uint64_t seq = client_fill(client, 0, 0, 4, 1);
+    usleep(20000);
+    check(!client_is_over(client, 0, seq), "pending is not over");
+    FAKE(volatile int, pending) = 0;
+    uint64_t end_ns = gpu_wire_now_ns() + UINT64_C(5000000000);
+    while (!client_is_over(client, 0, seq) && gpu_wire_now_ns() < end_ns) {
+        usleep(1000);
+    }
+    check(client_is_over(client, 0, seq),
+          "where no word can be written an end is known without anybody who waits");
+    check(client_close(client), "closes");
+}
+
 /* Inline every eighth operation is a reason to ask. */
 static void test_unwanted_inline(enum completion completion) {
     struct client *client = open_fake(WIRE_TRANSPORT_INLINE, completion);
@@ -221,9 +242,14 @@ static void test_hidden(void) {
     uint64_t seq = client_fill(client, 0, 0, 4, 1);
     check(!client_wait_ms(client, 0, seq, 60) && client->lost_count == 0, "pending, with a word");
     FAKE(volatile int, hidden_code) = 700;
-    check(!client_wait_ms(client, 0, seq, 20000) && client->lost_count == 1,
-          "a fault is told of that only a question after what is pending finds");
+    gpu_wire_link_want(client->link, 0, seq);
+    client_sleep(client, 1);
+    client->link->ops->poll(client->link);
+    gpu_wire_link_drain(client->link);
+    check(client->lost_count == 1,
+          "a fault that only a question after what is pending finds is told of behind one sleep");
     FAKE(volatile int, hidden_code) = 0;
+    FAKE(volatile int, pending) = 0;
     check(client_close(client), "closes");
     FAKE(int, sticky) = 0;
 }
@@ -337,6 +363,17 @@ static void test_owed(enum completion completion) {
     check(client_wait(client, 0, client->seq[0]), "and the last of many is over");
     FAKE(volatile int, pending) = 1;
     fill_flagged(client, 0, UNHELD);
+    (void)new_events();
+    out = client_record(WIRE_OP_STREAM_NATIVE, 0);
+    check(client_request(client, &out) == GPULUA_OK && new_events() == 1,
+          "who gets the stream's own handle has it recorded first");
+    asked = fill_flagged(client, 0, UNHELD);
+    out = client_record(WIRE_OP_STREAM_GIVE, 0);
+    out.record.u.foreign.stream = ((const struct wire_stream_facts *)client_body(client))->native;
+    out.record.u.foreign.seq = asked;
+    check(client_request(client, &out) == GPULUA_OK && new_events() == 1,
+          "and a stream that waits for it");
+    fill_flagged(client, 0, UNHELD);
     fail_next("cuEventRecord", 700, 0);
     gpu_wire_link_want(client->link, 0, client->seq[0]);
     client->link->ops->poll(client->link);
@@ -344,6 +381,29 @@ static void test_owed(enum completion completion) {
     check(client->lost_count == 1, "where none can be recorded the device is lost");
     check(client_close(client), "closes");
     FAKE(int, sticky) = 0;
+}
+
+/* What is behind work whose end nobody can ever know is not done. */
+static void test_owed_fails(void) {
+    struct client *client = open_fake(WIRE_TRANSPORT_INLINE, WORD);
+    if (client == NULL) {
+        return;
+    }
+    FAKE(volatile int, pending) = 1;
+    fill_flagged(client, 0, WIRE_FLAG_UNHELD);
+    fail_next("cuEventRecord", 1, 0);
+    int runs = FAKE(volatile int, runs);
+    struct client_record out = client_record(WIRE_OP_FILL, 0);
+    out.record.u.fill.dst = gpu_wire_address(1, 0);
+    out.record.u.fill.elem_count = 4;
+    out.record.u.fill.elem_bytes = 8;
+    out.record.u.fill.pattern[0] = 1; /* two words, which takes a kernel */
+    client_submit(client, &out, 0);
+    gpu_wire_link_drain(client->link);
+    check(client->lost_count == 1, "an event that is owed and cannot be recorded: lost");
+    check(FAKE(volatile int, runs) == runs,
+          "and the work in front of which it was to be is not done");
+    check(client_close(client), "closes");
 }
 
 /* The executor waits for the driver then: the device has to tell what is over by itself, and a
@@ -392,6 +452,8 @@ int main(void) {
         test_fails(WIRE_TRANSPORT_THREAD, completion);
     }
     test_hidden();
+    test_wordless();
+    test_owed_fails();
     test_asleep(WIRE_TRANSPORT_INLINE);
     test_asleep(WIRE_TRANSPORT_THREAD);
     test_kept();

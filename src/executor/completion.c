@@ -36,6 +36,15 @@ static void lose_with(struct wire_executor *executor, const char *what,
 
 /* ---- behind each operation ---- */
 
+/* There is work without a word behind it, or that nobody knows the end of. */
+static void note_dirty(struct wire_executor *executor, uint32_t slot,
+                       struct executor_stream *stream) {
+    if (!stream->is_dirty) {
+        stream->is_dirty = true;
+        executor->dirty[executor->dirty_count++] = slot;
+    }
+}
+
 /* A word behind the newest operation. A device that cannot do it is polled from then on. */
 static void put_word(struct wire_executor *executor, uint32_t slot,
                      struct executor_stream *stream) {
@@ -57,6 +66,7 @@ static void put_word(struct wire_executor *executor, uint32_t slot,
         lose_with(executor, "", &error);
     } else if (status != GPULUA_CAPTURE_ACTIVE) { /* the host's: its event tells for as long */
         executor->page_is_writable = false;
+        note_dirty(executor, slot, stream);
     }
     free(error.log);
 }
@@ -199,9 +209,8 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
         return;
     }
     bool is_looked_after = executor->info.place != WIRE_EXECUTOR_INLINE;
-    if ((is_looked_after || !executor->page_is_writable) && !stream->is_dirty) {
-        stream->is_dirty = true;
-        executor->dirty[executor->dirty_count++] = slot;
+    if (is_looked_after || !executor->page_is_writable) {
+        note_dirty(executor, slot, stream);
     }
 }
 

@@ -234,6 +234,7 @@ void gpu_executor_arm(struct wire_executor *executor) {
         calls_end(executor, before);
         bool is_slept_for = gpu_executor_sleepers_send(executor);
         gpu_executor_watch_begin(executor, is_slept_for ? EXECUTOR_SLEPT_NAP_NS : 0);
+        executor->poll_count = EXECUTOR_POLLS_PER_STATUS - 1; /* the next one asks */
     }
 }
 

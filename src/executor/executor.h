@@ -251,7 +251,7 @@ struct wire_executor {
     struct {
         uint32_t stream;
         uint64_t seq;
-        struct backend_event *event; /* NULL: a word will come */
+        struct backend_event *event;
     } watches[WIRE_STREAMS_MAX];
 
     struct executor_sleepers *sleepers; /* owned; NULL: none has been needed yet */

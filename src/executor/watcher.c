@@ -20,14 +20,12 @@ static bool look(struct wire_executor *executor) {
         if (gpu_wire_page_done(executor->page, stream) >= executor->watches[i].seq) {
             return true;
         }
-        if (executor->watches[i].event != NULL) {
-            struct backend_error error = {0};
-            bool is_over =
-                executor->ops->event_query(executor->watches[i].event, &error) != BACKEND_PENDING;
-            free(error.log);
-            if (is_over) {
-                return true; /* the executor, polled by the script, finds it so, too */
-            }
+        struct backend_error error = {0};
+        bool is_over = /* or, where a word will come, a fault that nobody else is told of */
+            executor->ops->event_query(executor->watches[i].event, &error) != BACKEND_PENDING;
+        free(error.log);
+        if (is_over) {
+            return true; /* the executor, polled by the script, finds it so, too */
         }
     }
     struct backend_error error = {0};
@@ -95,8 +93,7 @@ void gpu_executor_watch_begin(struct wire_executor *executor, int64_t nap_min_ns
         if (event != NULL) {
             executor->watches[executor->watch_count].stream = slot;
             executor->watches[executor->watch_count].seq = seq;
-            executor->watches[executor->watch_count].event =
-                event->has_word && event->seq == seq ? NULL : event->event;
+            executor->watches[executor->watch_count].event = event->event;
             executor->watch_count++;
         }
     }

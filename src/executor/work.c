@@ -320,6 +320,10 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
         gpu_executor_settle(executor, record->stream);
     }
     gpulua_status status = issue_waits(executor, record, stream, &error);
+    if (__builtin_expect(atomic_load_explicit(&executor->is_lost, memory_order_relaxed), 0)) {
+        free(error.log); /* an event that was owed could not be recorded */
+        return;
+    }
     if (stream == NULL) {
         if (row == NULL) {
             gpu_backend_fail(&error, executor->device == NULL ? GPULUA_NO_DEVICE : GPULUA_CLOSED, 0,
