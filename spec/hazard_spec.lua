@@ -490,6 +490,38 @@ describe("hazards", function()
     end)
   end)
 
+  describe("launches of a graph that nobody has a handle on, behind which there is no event yet,", function()
+    --- Slow ones, one behind another; what another stream reads behind them.
+    local function read_behind(own, spin_fill)
+      local x <close> = support.zeros(own, "i32", 1)
+      local y <close> = support.zeros(own, "i32", 1)
+      local one <close> = own:stream {}
+      local two <close> = own:stream {}
+      local graph <close> = own:capture(function() spin_fill:launch(support.one, ticks, x, 1, 5) end)
+      own:synchronize()
+      for _ = 1, 3 do
+        graph:launch { stream = one }
+      end
+      two:use(function() y:copy(x) end)
+      return y:read()[1]
+    end
+
+    it("are waited for like any other", function()
+      assert.equal(5, read_behind(dev, mod.spin_fill))
+    end)
+
+    it("twin: are not, without the event that is owed", function()
+      support.wants_time(pending)
+      local is_there, own = pcall(support.open, { unfenced = "owed", completion = "word" })
+      if not is_there then
+        pending(own.message)
+      end
+      local spin_fill = own:compile(source).spin_fill
+      goes_wrong(function() return read_behind(own, spin_fill) == 5 end)
+      own:close()
+    end)
+  end)
+
   it("waits for what hundreds of streams have under way, with a graph and with a launch", function()
     support.wants_time(pending)
     local other <close> = support.open() -- with no stream yet

@@ -75,7 +75,7 @@ struct options {
     const char *label; /* or NULL */
     gpulua_isolation isolation;
     uint64_t budget_bytes;
-    bool is_plain, is_unfenced, is_cpu;
+    bool is_plain, is_unfenced, is_unsettled, is_cpu;
     bool is_named;          /* by the script */
     uint64_t unfenced_wait; /* 0: none */
     bool is_checked;
@@ -281,7 +281,7 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
     options->is_plain = lua_isnil(L, 2);
     options->is_cpu = options->name && strcmp(options->name, "cpu") == 0;
     options->is_named = type == LUA_TSTRING;
-    options->is_unfenced = false;
+    options->is_unfenced = options->is_unsettled = false;
     options->unfenced_wait = 0;
     options->label = gpu_lua_field_string(L, 2, "label", "device");
     const char *isolate = gpu_lua_field_string(L, 2, "isolate", "device");
@@ -292,8 +292,11 @@ static void get_options(lua_State *L, struct gpulua *g, struct options *options)
         options->isolation = check_isolation(L, g->isolation_text, "GPULUA_ISOLATE");
     }
     if (lua_istable(L, 2)) {
-        if (lua_getfield(L, 2, "unfenced") == LUA_TNUMBER) { /* one of the waits alone */
+        int kind = lua_getfield(L, 2, "unfenced");
+        if (kind == LUA_TNUMBER) { /* one of the waits alone */
             options->unfenced_wait = (uint64_t)lua_tointeger(L, -1);
+        } else if (kind == LUA_TSTRING && strcmp(lua_tostring(L, -1), "owed") == 0) {
+            options->is_unsettled = true;
         } else {
             options->is_unfenced = lua_toboolean(L, -1);
         }
@@ -429,6 +432,7 @@ int gpu_lua_device_get(lua_State *L) {
         .flight_folder = g->flight_folder,
         .budget_bytes = options.budget_bytes,
         .is_unfenced = options.is_unfenced,
+        .is_unsettled = options.is_unsettled,
         .unfenced_wait = options.unfenced_wait,
         .is_checked = options.is_checked,
         .is_hashed = options.is_hashed,

@@ -186,10 +186,11 @@ void gpu_executor_submitted(struct wire_executor *executor, uint32_t slot, uint6
                             bool prints, unsigned flags) {
     struct executor_stream *stream = executor->streams[slot];
     stream->last_seq = seq;
-    stream->owes_event = (flags & WIRE_FLAG_UNHELD) != 0 && !prints && !executor->is_traced &&
-                         executor->page_is_writable && !stream->is_foreign;
-    stream->since_word += !stream->owes_event || (flags & WIRE_FLAG_COVERS) == 0;
-    if (!stream->owes_event && !put_event(executor, slot)) {
+    bool owes_event = (flags & WIRE_FLAG_UNHELD) != 0 && !prints && !executor->is_traced &&
+                      executor->page_is_writable && !stream->is_foreign;
+    stream->owes_event = owes_event && !executor->is_unsettled;
+    stream->since_word += !owes_event || (flags & WIRE_FLAG_COVERS) == 0;
+    if (!owes_event && !put_event(executor, slot)) {
         return;
     }
     if (prints) {

@@ -176,6 +176,7 @@ struct wire_executor {
     gpulua_completion completion;
     bool is_checked;     /* check mode, of either kind: it is told of blocks */
     bool is_traced;      /* it is told when work was done (trace.c) */
+    bool is_unsettled;   /* for the twins of race tests alone: events that are owed are forgotten */
     bool tells_times;    /* and the device tells that by itself */
     bool has_untold;     /* work that it has not told of */
     uint64_t flushed_ns; /* when it was asked to last */

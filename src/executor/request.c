@@ -75,12 +75,13 @@ struct open_options {
     const char *order; /* borrowed from the text */
     bool is_exact;     /* a word behind each operation */
     bool is_traced;
+    bool is_unsettled; /* for twins of race tests alone */
     gpulua_completion completion;
 };
 
 /* Lines "backend NAME", "ordinal N", "context HEX", "stream HEX", "cache PATH", "coredump BASE",
- * "check SEED", "hashes", "order CHOICES", "exact", "ranges", "traced", "completion event",
- * "completion block"; cuts `text` up. */
+ * "check SEED", "hashes", "order CHOICES", "exact", "ranges", "traced", "unsettled",
+ * "completion event", "completion block"; cuts `text` up. */
 static void parse_open(char *text, struct open_options *options) {
     char *rest = text;
     char *line;
@@ -102,6 +103,8 @@ static void parse_open(char *text, struct open_options *options) {
             options->is_exact = true;
         } else if (strcmp(line, "traced") == 0) {
             options->is_traced = true;
+        } else if (strcmp(line, "unsettled") == 0) {
+            options->is_unsettled = true;
         } else if (strcmp(line, "completion event") == 0) {
             options->completion = GPULUA_COMPLETION_EVENT;
         } else if (strcmp(line, "completion block") == 0) {
@@ -165,6 +168,7 @@ static gpulua_status open_device(struct wire_executor *executor, struct open_opt
     /* In check mode work is done when somebody asks, and verified by more of it: there are no times
      * that would say anything. */
     executor->is_traced = options->is_traced && !options->is_checked && ops->event_times != NULL;
+    executor->is_unsettled = options->is_unsettled;
     executor->completion = options->completion;
     bool is_hashed = options->is_checked && (options->is_hashed || !ops->sees_accesses);
     if (is_hashed && options->order != NULL) {

@@ -227,11 +227,12 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     }
     int length = snprintf(
         gpu_wire_record_payload(record), 8192,
-        "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s", target->kind, target->ordinal,
+        "backend %s\nordinal %d\n%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s", target->kind, target->ordinal,
         context, stream, gpu_ranges_are_on ? "ranges\n" : "", device->trace ? "traced\n" : "",
-        completions[device->completion], coredump ? "coredump " : "", coredump ? coredump : "",
-        coredump ? "\n" : "", device->is_exact ? "exact\n" : "", check, order ? "order " : "",
-        order ? order : "", order ? "\n" : "", info->cache_path ? "cache " : "",
+        info->is_unsettled ? "unsettled\n" : "", completions[device->completion],
+        coredump ? "coredump " : "", coredump ? coredump : "", coredump ? "\n" : "",
+        device->is_exact ? "exact\n" : "", check, order ? "order " : "", order ? order : "",
+        order ? "\n" : "", info->cache_path ? "cache " : "",
         info->cache_path ? info->cache_path : "", info->cache_path ? "\n" : "");
     if (length < 0 || length >= 8192) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT,

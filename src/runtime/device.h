@@ -93,7 +93,8 @@ struct gpu_device_info {
     const char *flight_folder;  /* where that begins unless it is from the root; NULL: the working
                                    folder when it is opened */
     uint64_t budget_bytes;      /* 0: what is free on the device when it is opened */
-    bool is_unfenced; /* for the twins of race tests alone: hazards are found but not waited for */
+    bool is_unfenced;  /* for the twins of race tests alone: hazards are found but not waited for */
+    bool is_unsettled; /* for the same: events that are owed are never recorded */
     uint64_t unfenced_wait;     /* for mutation tests alone: this one of the waits that the recorder
                              finds, from 1, is left out, and nobody but the device notices; 0: none */
     uint32_t ops_in_flight_max; /* 0, or more than there may be: GPU_OPS_IN_FLIGHT_MAX */

@@ -47,7 +47,7 @@ local device = {}
 ---@field completion? "word"|"event"|"block" How ends of work are found out; "word" by default.
 ---@field in_flight? integer Operations at a time: a further one blocks until the oldest is over; 16,384, the most.
 ---@field trace? boolean|integer Keep what is done, for `gpu.trace` and `op:elapsed`; a number: of so many operations.
----@field unfenced? boolean|integer For tests of gpulua alone: leaves out what orders work, so results may be wrong.
+---@field unfenced? boolean|integer|"owed" For tests of gpulua alone: leaves out what orders work; results may be wrong.
 
 ---Types of elements. `c64` and `c128` are complex numbers of two `f32` or `f64`, pairs in tables.
 ---@alias gpulua.element_type
