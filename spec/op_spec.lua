@@ -446,6 +446,18 @@ describe("op", function()
       support.works(dev)
     end)
 
+    it("is the root of hundreds that fail by themselves on what it left", function()
+      needs_failing()
+      local left <close> = dev:buffer("i32", 1):fill(0)
+      local must = dev:compile "extern \"C\" __global__ void must(int *x) { assert(x[0] == 0); x[0] = -1; }".must
+      dev:compile(support.spin_source).spin:launch(support.one, support.ticks(dev, 0.1), left, -1) -- they are behind it
+      local first = must:launch(support.one, left)
+      for _ = 1, 300 do must:launch(support.one, left) end
+      local err = support.raises("DependencyFailed", {}, left.read, left)
+      assert.equal(first.seq, err.root.seq)
+      dev:synchronize() -- it has been seen, and there is no other
+    end)
+
     it("leaves alone what does not read its output", function()
       needs_failing()
       local y <close> = dev:buffer("i32", 2):fill(1)

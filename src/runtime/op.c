@@ -427,7 +427,8 @@ static void sweep_failed(struct gpu_device *device) {
     for (uint32_t slot = 0; slot < device->slot_count; slot++) {
         const struct gpu_stream *stream = device->streams[slot];
         for (const struct gpu_op *op = stream ? stream->head : NULL; op; op = op->next) {
-            for (uint32_t i = 0; i < op->dep_count && !op->failure; i++) {
+            bool may_inherit = !op->failure || !op->failure->root; /* also one of its own */
+            for (uint32_t i = 0; i < op->dep_count && may_inherit; i++) {
                 need_failed(device, op->deps[i]);
             }
         }
