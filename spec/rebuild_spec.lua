@@ -47,6 +47,58 @@ describe("a rebuild", function()
     assert.is_true(support.eventually(5, function() return restored == 4 end))
   end)
 
+  it("is known to all in check mode, whether or not they have waited for it", function()
+    for seed = 1, 5 do
+      local own <close> = gpu.device("cpu", { isolate = "process", check = true, seed = seed })
+      local is_built = false
+      local x <close> = own:buffer("i32", 4, { rebuild = function(b)
+        b:fill(2)
+        is_built = true
+      end }):fill(1)
+      local function late(f)
+        return gpu.spawn(function()
+          while not is_built do
+            gpu.sleep(0.001)
+          end
+          f()
+          return x:read()[1]
+        end)
+      end
+      local one, other = late(function() end), late(function() own:await() end)
+      own:inject { lost = 1 }
+      assert.is_false((own:current():mark():join()))
+      own:await()
+      assert.are.same({ 2, 2, 2 }, { one:await(), other:await(), x:read()[1] })
+    end
+  end)
+
+  it("is no race with who used the buffer before it, in check mode", function()
+    local own <close> = gpu.device("cpu", { isolate = "process", check = true })
+    local has_read = false
+    local first <close> = own:buffer("i32", 4, { rebuild = function(b)
+      while not has_read do
+        gpu.sleep(0.001)
+      end
+      b:fill(1)
+    end })
+    local second <close> = own:buffer("i32", 4, { rebuild = function(b) b:fill(2) end })
+    gpu.all(first:fill(0), second:fill(0))
+    local reader = gpu.spawn(function()
+      while own.epoch == 1 do
+        gpu.sleep(0.001)
+      end
+      local y <close> = own:buffer("i32", 4)
+      local _, err = pcall(function() y:copy(second):await() end)
+      has_read = true
+      return err.code
+    end)
+    own:inject { lost = 1 }
+    assert.is_false((own:current():mark():join()))
+    own:await()
+    assert.equal("DependencyFailed", reader:await())
+    assert.are.same({ 1, 2 }, { first:read()[1], second:read()[1] })
+  end)
+
   it("that loses the device for good is over", function()
     local few <close> = gpu.device(nil, { isolate = "process", restarts = 2 })
     local x <close> = few:buffer("i32", 1, { rebuild = function(b)

@@ -58,6 +58,8 @@ local function rebuild(device)
     while #found > 0 do -- once more where the device was lost, and up again, meanwhile
       known.epoch, failed = device.epoch, nil
       for _, one in ipairs(found) do
+        -- No race with anybody: who reads too early has failed, and what is built is there for all.
+        core.check_meet()
         local ok, err = pcall(one.entry.f, one.buffer)
         local back = not ok and core.device_return(device, nil, true) -- lost in the middle: that is the next life's
         while back do
@@ -68,6 +70,7 @@ local function rebuild(device)
           break
         end
         one.entry.epoch = known.epoch
+        core.check_meet()
         failed = failed or not ok and { err } or nil
       end
       found = due(device)

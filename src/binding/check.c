@@ -213,6 +213,24 @@ void gpu_lua_check_know_all(struct gpulua *g) {
     }
 }
 
+int gpu_lua_check_meet(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    if (!g->check) {
+        return 0;
+    }
+    gpu_lua_check_know_all(g);
+    const struct strand *strand = current(g);
+    if (strand != &g->check->outside) {
+        learn(g->check, &g->check->outside.known, strand->known, strand->number, strand->time);
+    }
+    for (struct task *task = g->live; task; task = task->live_next) {
+        if (task->strand && task->strand != strand) {
+            learn(g->check, &task->strand->known, strand->known, strand->number, strand->time);
+        }
+    }
+    return 0;
+}
+
 void gpu_lua_check_tell(struct gpulua *g, struct task *task) {
     if (g->check && task->strand && task != g->running) {
         const struct strand *strand = current(g);

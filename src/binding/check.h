@@ -43,6 +43,8 @@ void gpu_lua_check_know_op(struct gpulua *g, const struct gpu_op *op);
 void gpu_lua_check_know_task(struct gpulua *g, const struct task *task);
 void gpu_lua_check_know_buffer(struct gpulua *g, const struct gpu_ref *ref);
 void gpu_lua_check_know_all(struct gpulua *g);
+/* core.check_meet(): what runs now knows all that was done, and everybody knows that. */
+int gpu_lua_check_meet(lua_State *L);
 /* The task is told by what runs now. */
 void gpu_lua_check_tell(struct gpulua *g, struct task *task);
 /* The script itself is about to read or write these bytes of a host buffer, by `what`, and has not

@@ -639,6 +639,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"device_events", gpu_lua_device_events},
                                          {"inject_slow", gpu_lua_inject_slow},
                                          {"device_return", gpu_lua_device_return},
+                                         {"check_meet", gpu_lua_check_meet},
                                          {"rebuilds", gpu_lua_rebuilds},
                                          {"rebuilds_kept", gpu_lua_rebuilds_kept},
                                          {"keep_version", gpu_lua_keep_version},
