@@ -130,7 +130,7 @@ typedef struct gpulua_config {
     size_t struct_bytes;         /* set by gpulua_config_init */
     const char *device;          /* "cpu", "cuda", "cuda:N"; NULL: first GPU, else the CPU device */
     gpulua_isolation isolation;  /* transport of devices that the script opens without saying */
-    uint64_t memory_limit_bytes; /* Lua heap; 0: none (gpulua_new only) */
+    uint64_t memory_limit_bytes; /* Lua heap; 0: none. gpulua_new only: gpulua_attach refuses it */
     uint64_t device_budget_bytes; /* device memory per device; 0: what the device has */
     const char *executor_path; /* gpulua-exec; NULL: $GPULUA_EXECUTOR, then beside this library */
     const char
@@ -206,8 +206,8 @@ GPULUA_API lua_State *gpulua_state(gpulua *g);
  */
 GPULUA_API gpulua_status gpulua_load_file(gpulua *g, const char *path);
 
-/* The same for a function on top of the state's stack with `arg_count` arguments above it; pops all
- * of them. */
+/* The same for a function on top of the stack of gpulua_state(g) with `arg_count` arguments above
+ * it; pops all of them. InvalidArgument: they are not there. */
 GPULUA_API gpulua_status gpulua_load_function(gpulua *g, int arg_count);
 
 /* The same for who wants to know what came of it: unless the call fails, `on_end` is called once,

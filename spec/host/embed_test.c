@@ -147,6 +147,38 @@ static void test_tasks(void) {
     gpulua_close(g);
 }
 
+/* Of a script: its argument, a function, is started with an argument of its own. */
+static int start_within(lua_State *L) {
+    gpulua *g = lua_touserdata(L, lua_upvalueindex(1));
+    lua_State *main_state = gpulua_state(g);
+    int top = lua_gettop(main_state);
+    lua_pushvalue(L, 1);
+    lua_pushinteger(L, 5);
+    CHECK(gpulua_load_function(g, 1) ==
+          GPULUA_INVALID_ARGUMENT); /* it is on the coroutine's stack */
+    CHECK(strstr(gpulua_last_error(g)->message, "has fewer, 0 values") != NULL);
+    CHECK(lua_gettop(main_state) == top);
+    lua_xmove(L, main_state, 2);
+    CHECK(gpulua_load_function(g, 1) == GPULUA_OK && lua_gettop(main_state) == top);
+    return 0;
+}
+
+/* Also in a frame of the main thread that is not the loop's. */
+static int start_in_frame(lua_State *L) {
+    gpulua *g = lua_touserdata(L, lua_upvalueindex(1));
+    lua_State *main_state = gpulua_state(g);
+    if (L == main_state) {
+        CHECK(gpulua_load_function(g, 0) == GPULUA_OK && lua_gettop(L) == 0);
+    } else {
+        lua_pushvalue(L, lua_upvalueindex(1));
+        lua_pushcclosure(L, start_in_frame, 1);
+        lua_pushvalue(L, 1);
+        lua_xmove(L, main_state, 2);
+        lua_call(main_state, 1, 0);
+    }
+    return 0;
+}
+
 static void test_arguments(void) {
     struct told told;
     gpulua_config config = config_for(&told);
@@ -163,7 +195,27 @@ static void test_arguments(void) {
     lua_pushinteger(L, 1);
     CHECK(gpulua_load_function(g, 0) == GPULUA_INVALID_ARGUMENT);
     CHECK(gpulua_last_error(g)->code == GPULUA_INVALID_ARGUMENT);
+    CHECK(strstr(gpulua_last_error(g)->message, "got number") != NULL);
     CHECK(lua_gettop(L) == top - 3);
+    lua_pushnil(L); /* a global that is not there */
+    CHECK(gpulua_load_function(g, 0) == GPULUA_INVALID_ARGUMENT);
+    CHECK(strstr(gpulua_last_error(g)->message, "got nil") != NULL);
+    for (int count = 0; count < 3; count++) { /* what is on another stack is not on this one */
+        lua_settop(L, count);
+        CHECK(gpulua_load_function(g, count) == GPULUA_INVALID_ARGUMENT && lua_gettop(L) == 0);
+        CHECK(strstr(gpulua_last_error(g)->message, "on the stack of gpulua_state") != NULL);
+    }
+    lua_settop(L, 2);
+    CHECK(gpulua_load_function(g, -1) == GPULUA_INVALID_ARGUMENT && lua_gettop(L) == 2);
+    lua_pushlightuserdata(L, g);
+    lua_pushcclosure(L, start_within, 1);
+    lua_setglobal(L, "within");
+    lua_pushlightuserdata(L, g);
+    lua_pushcclosure(L, start_in_frame, 1);
+    lua_setglobal(L, "in_frame");
+    luaL_loadstring(L, "within(function(x) five = x end) in_frame(function() done = 1 end)");
+    CHECK(gpulua_load_function(g, 0) == GPULUA_OK && run(g) == 0 && told.count == 0);
+    CHECK(global_integer(g, "five") == 5 && global_integer(g, "done") == 1);
     gpulua_close(g);
 }
 
@@ -867,6 +919,11 @@ static void test_attach(void) {
     void *user;
     lua_Alloc alloc = lua_getallocf(L, &user);
     *(void **)lua_getextraspace(L) = &told;
+    config.memory_limit_bytes = 1 << 20; /* the allocator is the host's */
+    CHECK(gpulua_attach(L, &config) == NULL);
+    CHECK(strstr(gpulua_last_error(NULL)->message, "memory_limit_bytes are for gpulua_new") !=
+          NULL);
+    config.memory_limit_bytes = 0;
     gpulua *g = gpulua_attach(L, &config);
     CHECK(g != NULL && gpulua_state(g) == L);
     CHECK(gpulua_attach(L, NULL) == g);

@@ -201,6 +201,9 @@ struct gpulua {
     atomic_int interrupt; /* so often has somebody asked for it; GPU_LUA_TIME_IS_UP: see limits.h */
     _Atomic(lua_State *) innermost; /* the coroutine that runs, for the hook of an interrupt */
     struct task *running;
+    /* While it runs: so many values of ours are on L's stack, in that frame of it. */
+    int own_count;
+    const void *own_frame;
     struct gpu_tasks tasks; /* as devices see them */
     struct task *ready_head, **ready_tail;
     uint32_t ready_count;
@@ -390,6 +393,8 @@ void gpu_lua_task_cancel(struct task *task);
 void gpu_lua_task_detach(struct task *task);
 void gpu_lua_task_finish(lua_State *L, struct task *task); /* its handle is garbage */
 void gpu_lua_task_run(struct gpulua *g, lua_State *L, struct task *task);
+/* How many values on the stack of the state's main thread are the host's, and not ours. */
+int gpu_lua_host_values(const struct gpulua *g);
 /* Drops a task that has not ended, running what it left to be closed. With `why` it has failed with
  * that, which is reported; without, it was cancelled. */
 void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_error *why);

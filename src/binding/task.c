@@ -624,6 +624,17 @@ static void set_running(struct gpulua *g, struct task *task) {
     g->tasks.running = task ? task->number : 0;
 }
 
+/* What L runs now; NULL: nothing. */
+static const void *frame_of(lua_State *L) {
+    lua_Debug ar;
+    return lua_getstack(L, 0, &ar) ? (const void *)ar.i_ci : NULL;
+}
+
+int gpu_lua_host_values(const struct gpulua *g) {
+    int count = lua_gettop(g->L);
+    return g->own_count > 0 && frame_of(g->L) == g->own_frame ? count - g->own_count : count;
+}
+
 /* Stack of `from` is left as it was. */
 void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     lua_State *co = task->co;
@@ -636,6 +647,12 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     lua_rawgetp(from, LUA_REGISTRYINDEX, &anchors_key);
     lua_rawgetp(from, -1, task); /* they live until we are done here */
     struct task *outer = g->running;
+    int outer_count = g->own_count;
+    const void *outer_frame = g->own_frame;
+    if (from == g->L) {
+        g->own_count = lua_gettop(from);
+        g->own_frame = frame_of(from);
+    }
     int arg_count = task->is_started ? 0 : lua_gettop(co) - 1; /* of task_main */
     int result_count;
     set_running(g, task);
@@ -652,6 +669,8 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     gpu_lua_limits_end(g, outer_ns);
     gpu_lua_set_innermost(g, outer_innermost);
     set_running(g, outer);
+    g->own_count = outer_count;
+    g->own_frame = outer_frame;
     if (status == LUA_YIELD) {
         lua_pop(co, result_count);
         if (task->state == TASK_RUNNING) {

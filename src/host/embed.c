@@ -326,9 +326,10 @@ static bool take_config(const gpulua_config *given, gpulua_config *config, bool 
         gpu_error_finish(&error);
         return false;
     }
-    if (is_attached && (config->sandbox || config->run_limit_ms > 0)) {
-        failure = "sandbox and run_limit_ms are for gpulua_new: a state of the host's has its own "
-                  "libraries and hooks";
+    if (is_attached &&
+        (config->sandbox || config->run_limit_ms > 0 || config->memory_limit_bytes > 0)) {
+        failure = "sandbox, run_limit_ms and memory_limit_bytes are for gpulua_new: a state of the "
+                  "host's has its own libraries, hooks and allocator";
     } else if (config->sandbox && config->shared_device &&
                !gpu_host_is_isolated(config->shared_device)) {
         failure = "the device of a sandbox has to be in a process of its own";
@@ -471,24 +472,33 @@ gpulua_status gpulua_load_function(gpulua *g, int arg_count) {
     return gpulua_call(g, arg_count, NULL, NULL);
 }
 
+/* Is there a function with its arguments on the stack? What is not there may be on a coroutine's
+ * stack, where a function that a script calls has pushed it. */
+static gpulua_status check_pushed(gpulua *g, int arg_count) {
+    char message[160];
+    int count = gpu_lua_host_values(g);
+    if (arg_count < 0 || count <= arg_count) {
+        snprintf(message, sizeof message,
+                 "a function with %d argument%s expected on the stack of gpulua_state: the stack "
+                 "has fewer, %d value%s",
+                 arg_count, arg_count == 1 ? "" : "s", count, count == 1 ? "" : "s");
+    } else if (lua_type(g->L, -(arg_count + 1)) != LUA_TFUNCTION) {
+        snprintf(message, sizeof message, "a function expected below the arguments, got %s",
+                 luaL_typename(g->L, -(arg_count + 1)));
+    } else {
+        return GPULUA_OK;
+    }
+    return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT, message);
+}
+
 gpulua_status gpulua_call(gpulua *g, int arg_count, gpulua_on_end on_end, void *user) {
     struct listener listener = {on_end, user};
     lua_State *L = g->L;
-    int top = lua_gettop(L);
-    if (arg_count < 0 || arg_count >= top) {
-        lua_settop(L, arg_count < 0 ? top : 0);
-        return gpu_lua_keep_error(
-            g, GPULUA_INVALID_ARGUMENT,
-            "a function expected below the arguments, of which the stack has fewer");
-    }
-    if (g->is_closed) {
-        lua_pop(L, arg_count + 1);
-        return gpu_lua_keep_error(g, GPULUA_CLOSED, "the object is closed");
-    }
-    if (lua_type(L, -(arg_count + 1)) != LUA_TFUNCTION) {
-        lua_pop(L, arg_count + 1);
-        return gpu_lua_keep_error(g, GPULUA_INVALID_ARGUMENT,
-                                  "a function expected below the arguments");
+    if (g->is_closed || check_pushed(g, arg_count)) {
+        int count = gpu_lua_host_values(g);
+        lua_pop(L, arg_count < 0 ? 0 : count <= arg_count ? count : arg_count + 1);
+        return g->is_closed ? gpu_lua_keep_error(g, GPULUA_CLOSED, "the object is closed")
+                            : GPULUA_INVALID_ARGUMENT;
     }
     if (!lua_checkstack(L, 2)) {
         lua_pop(L, arg_count + 1);
