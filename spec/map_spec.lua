@@ -42,6 +42,34 @@ describe("map", function()
     assert.are.same({ 1, 4, 9 }, x:read())
   end)
 
+  it("puts the result into a scalar", function()
+    local count, sum, y = dev:scalar("i32", 3), dev:scalar("f64", 0), dev:upload("f64", { 2.5 })
+    for i = 1, 3 do -- from the second call on it takes the short way
+      assert.equal("op", gpu.type(gpu.map("count - 1", { count = count, out = count })))
+      gpu.map("sum + y * count", { sum = sum, y = y, count = count, out = sum })
+      assert.equal(3 - i, count:get())
+    end
+    assert.equal(2.5 * 3, sum:get())
+    gpu.map("i32(sum > 7)", { sum = sum, out = count })
+    assert.equal(1, count:get())
+    gpu.map("a * b", { a = 6, b = 7, out = count })
+    assert.equal(42, count:get())
+    local one = dev:buffer("i32", 1)
+    for _, out in ipairs { count, one, count, one } do -- the same text and types
+      gpu.map("c + 1", { c = count, out = out })
+    end
+    assert.are.same({ 44, 45 }, { count:get(), one:read()[1] })
+    local graph <close> = dev:capture(function() gpu.map("count - 1", { count = count, out = count }) end)
+    graph:launch()
+    assert.equal(43, count:get())
+    local x = dev:upload("f64", { 1, 2, 3 })
+    support.raises("InvalidArgument", { "'x' has the shape 3, 'out' 1" }, gpu.map, "x", { x = x, out = sum })
+    support.raises("InvalidArgument", { "the result, f64, does not fit out, which is i32" }, gpu.map, "sum",
+      { sum = sum, out = count })
+    sum:close()
+    support.raises("Closed", { "map: out: attempt to use a closed scalar" }, gpu.map, "y", { y = y, out = sum })
+  end)
+
   it("has Lua's operators and priorities", function()
     local x = { "i32", 7, -7, 12 }
     gives("-x ^ 2 + 1", { x = x }, "f64", { -48.0, -48.0, -143.0 })
@@ -318,7 +346,7 @@ describe("map", function()
     assert.are.same({ 9, 12, 15 }, results {})
     local closed = dev:upload("f32", { 1, 2, 3 })
     closed:close()
-    support.raises("InvalidArgument", { "closed buffer" }, call, { x = closed })
+    support.raises("Closed", { "map: x: attempt to use a closed buffer" }, call, { x = closed })
     assert.are.same({ 9, 12, 15 }, results {})
   end)
 
@@ -385,6 +413,8 @@ describe("map", function()
       ["x ? 1 : 0"] = { "got '?': where(c, x, y) chooses", "at 3" },
       ["x != 2"] = { "got '!': it is 'not' and '~=' here" },
       ["x > 1 && x"] = { "got '&': 'and' joins conditions" },
+      ["x ** 2"] = { "got '*': '^' is the power", "at 4" },
+      ["x[1]"] = { "got '[': a name is the element at this place, index the place", "at 2" },
       ["x > 2 and 1 or 0"] = { "a comparison, say; where(c, x, y) chooses" },
       ["x and x"] = { "a condition expected", "at 1" },
       ["not x"] = { "a condition expected", "at 5" },
@@ -402,12 +432,18 @@ describe("map", function()
       support.raises("InvalidArgument", parts, gpu.map, text, { x = x })
     end
     local raises = support.raises
+    local hint = raises("InvalidArgument", { "no function 'relu'" }, gpu.map, "relu(x)", { x = x }).hint
+    assert.truthy(hint:find("there are: abs, acos, .*, log, .*, where$"), hint)
+    hint = raises("InvalidArgument", { "there is no 'math'" }, gpu.map, "math.sqrt(x)", { x = x }).hint
+    assert.truthy(hint:find("no library in front", 1, true), hint)
+    raises("InvalidArgument", { "a condition does not fit out, which is i32: i32(...) converts" }, gpu.map, "x > 1",
+      { x = x, out = dev:buffer("i32", 3) })
     raises("InvalidArgument", { "'y' is given, but not in 'x'" }, gpu.map, "x", { x = x, y = x })
     raises("InvalidArgument", { "'y' has the shape 4, 'x' 3" }, gpu.map, "x + y", { x = x, y = y })
     raises("InvalidArgument", { "'x' has the shape 3, 'out' 4" }, gpu.map, "x", { x = x, out = y })
     raises("InvalidArgument", { "'x': a buffer, a scalar or a number expected, got string" }, gpu.map, "x", { x = "1" })
     raises("InvalidArgument", { "'x'", "got host buffer" }, gpu.map, "x", { x = dev:host("f32", 3) })
-    raises("InvalidArgument", { "'out': a buffer expected, got number" }, gpu.map, "x", { x = x, out = 5 })
+    raises("InvalidArgument", { "'out': a buffer or a scalar expected, got number" }, gpu.map, "x", { x = x, out = 5 })
     raises("InvalidArgument", { "a name expected, got 1" }, gpu.map, "x", { x })
     raises("InvalidArgument", { "nothing says for how many" }, gpu.map, "1 + 2", {})
     raises("InvalidArgument", { "nothing says for how many" }, gpu.map, "s", { s = dev:scalar("f32", 1) })
@@ -417,7 +453,8 @@ describe("map", function()
     raises("Unsupported", { "'x' is c64" }, gpu.map, "x", { x = dev:buffer("c64", 3) })
     local closed = dev:buffer("f32", 3)
     closed:close()
-    raises("InvalidArgument", { "got closed buffer" }, gpu.map, "x", { x = closed })
+    raises("Closed", { "map: x: attempt to use a closed buffer" }, gpu.map, "x", { x = closed })
+    raises("Closed", { "map: out: attempt to use a closed buffer" }, gpu.map, "x", { x = x, out = closed })
     support.works(dev)
   end)
 

@@ -99,6 +99,16 @@ describe("messages", function()
       hinted("device:buffer(", function() dev.buffer("f32", 8) end)
       hinted("kernel:launch(", function() kernel.launch(8, 8, 1, x, x) end)
       hinted("op:await(", function() op.await() end)
+      local blas, plan, rng, graphed = dev:blas(), dev:fft { shape = 8 }, dev:rng(), dev:graphed(print)
+      hinted("blas:gemm(", function() blas.gemm { a = x, b = x } end)
+      hinted("fft:forward(", function() plan.forward(x) end)
+      hinted("rng:uniform(", function() rng.uniform(x) end)
+      hinted("rng:uniform(", function() rng.uniform() end)
+      hinted("rng:state(", function() rng.state() end)
+      hinted("rng:close(", function() rng.close() end)
+      for _, method in ipairs { "refresh", "graph", "explain", "close" } do
+        hinted("graphed:" .. method .. "(", function() graphed[method]() end)
+      end
     end)
 
     it("and name no function that scripts do not know", function()
@@ -132,6 +142,76 @@ describe("messages", function()
       support.raises("InvalidArgument", "another opening of " .. dev.name, f)
     end
     other:close()
+  end)
+
+  it("say how arguments go by name to who gives them in their order", function()
+    local blas = dev:blas()
+    local function hinted(message, hint, f, ...)
+      local err = support.raises("InvalidArgument", message, f, ...)
+      assert.truthy(err.hint:find(hint, 1, true), err.hint)
+    end
+    hinted("gemm: arguments go by name, got a list", "gemm { name = value, ... }; there are: a, alpha, b", blas.gemm,
+      blas, { x, x })
+    hinted("gemm: a table expected, got buffer", "{ name = value, ... }; there are: a, alpha, b", blas.gemm, blas, x, x)
+    hinted("fft: arguments go by name, got a list", "there are: batch, effort", dev.fft, dev, { 8 })
+  end)
+
+  it("say what to do where an argument of a launch is of another kind", function()
+    local factor = dev:scalar("f32", 2)
+    local function hinted(message, hint, ...)
+      local err = support.raises("InvalidArgument", message, kernel.launch, kernel, ...)
+      assert.truthy(err.hint:find(hint, 1, true), err.hint)
+    end
+    hinted({ "argument 2 (a)", "gpulua.scalar is not a number" }, "by a pointer, const T *", 8, 8, factor, x, x)
+    hinted({ "argument 2 (a)", "gpulua.buffer is not a number" }, "the order of the arguments", 8, 8, x, 2, x)
+    hinted({ "argument 3 (x)", "table is not a buffer" }, "dev:upload(type, table)", 8, 8, 2, { 1, 2 }, x)
+    hinted({ "number of threads from 1 on", "got gpulua.buffer" }, "", x, 8, 2, x, x)
+  end)
+
+  it("say how a table, or a host buffer, comes to the device", function()
+    local host, blas, plan, rng = dev:host("f32", 8), dev:blas(), dev:fft { shape = 8, kind = "r2c" }, dev:rng()
+    for _, f in ipairs {
+      function(value) gpu.map("x + 1", { x = value }) end, function(value) gpu.map("x", { x = x, out = value }) end,
+      function(value) gpu.reduce("sum", value) end, function(value) gpu.reduce("sum", x, { out = value }) end,
+      function(value) blas:scal { x = value, alpha = 2 } end,
+      function(value) blas:dot { x = x, y = x, out = value } end,
+      function(value) plan:forward(value) end, function(value) rng:uniform(value) end,
+    } do
+      local err = support.raises("InvalidArgument", "expected, got table", f, { 1, 2 })
+      assert.truthy(err.hint:find("dev:upload(type, table)", 1, true), err.hint)
+      err = support.raises("InvalidArgument", "expected, got host buffer", f, host)
+      assert.truthy(err.hint:find("buffer:copy(host)", 1, true), err.hint)
+    end
+  end)
+
+  it("translate the names of element types", function()
+    for theirs, ours in pairs { float32 = "f32", float = "f32", int = "i32", int64 = "i64", bool = "u8", half = "f16",
+      bfloat16 = "bf16", complex64 = "c64", double = "f64", uint8 = "u8" } do
+      local err = support.raises("InvalidArgument", "got " .. theirs, dev.buffer, dev, theirs, 8)
+      assert.equal(("'%s' is '%s' here"):format(theirs, ours), err.hint)
+    end
+    assert.equal("'float32' is 'f32' here", support.raises("InvalidArgument", "argument 1 of view", x.view, x,
+      "float32").hint)
+    assert.falsy(support.raises("InvalidArgument", "got f33", dev.buffer, dev, "f33", 8).hint:find "here")
+    assert.falsy(support.raises("InvalidArgument", "got number", dev.buffer, dev, 8, "f32").hint:find "here")
+  end)
+
+  it("say what has another size than a buffer's", function()
+    local err = support.raises("OutOfBounds", { "argument 1 of copy", "4", "8" }, x.copy, x, dev:buffer("f32", 4))
+    assert.truthy(err.hint:find("buffer:slice(i, j)", 1, true), err.hint)
+    assert.are.same({ 0, 4, 8 }, { err.offset, err.length, err.size })
+    err = support.raises("OutOfBounds", { "view", "32 bytes", "36" }, x.view, x, "f32", { 3, 3 })
+    assert.truthy(err.hint:find("a view has all bytes of the buffer", 1, true), err.hint)
+  end)
+
+  it("say what to do instead where a capture is open", function()
+    local factor = dev:scalar("f32", 2)
+    local function hint_of(f)
+      return support.raises("CaptureActive", "cannot be captured", dev.capture, dev, f).hint
+    end
+    assert.truthy(hint_of(function() factor:set(3) end):find("set it before the launch", 1, true))
+    assert.truthy(hint_of(function() x:read() end):find("before the capture, or after the launch", 1, true))
+    assert.truthy(hint_of(function() factor:get() end):find("of a graphed function on what its call returns", 1, true))
   end)
 
   it("list the options that there are", function()

@@ -152,8 +152,8 @@ describe("progress", function()
       assert.equal(p, p:step(-more))
     end
     for _, method in ipairs { "step", "set", "close" } do
-      support.raises("InvalidArgument", { method, "a progress expected, got nil" }, p[method])
-      support.raises("InvalidArgument", { method, "a progress expected, got table" }, p[method], {}, 1)
+      support.raises("InvalidArgument", { method, "gpulua.progress expected, got nil" }, p[method])
+      support.raises("InvalidArgument", { method, "gpulua.progress expected, got table" }, p[method], {}, 1)
     end
     support.raises("InvalidArgument", { "total" }, gpu.progress, { total = -1 })
     support.raises("InvalidArgument", { "total" }, gpu.progress, { total = "5" })

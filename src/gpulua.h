@@ -49,7 +49,7 @@ extern "C" {
     X(8, OUT_OF_MEMORY, "OutOfMemory", "no memory is left", "close buffers or use smaller ones")                       \
     X(9, CAPACITY, "Capacity", "a limit is reached", "close what is no longer used or raise the limit")                \
     X(10, STREAM_MISUSE, "StreamMisuse", "a stream or recorder was used wrongly", "streams belong to one device, captures and recorders to one task") \
-    X(11, CAPTURE_ACTIVE, "CaptureActive", "this cannot be done inside a capture", "do it before or after the capture")\
+    X(11, CAPTURE_ACTIVE, "CaptureActive", "this cannot be done inside a capture", "do it before the capture, or after the launch: of a graphed function on what its call returns")\
     X(12, CAPTURE_INVALIDATED, "CaptureInvalidated", "the capture was broken", "capture again")                        \
     X(13, EMPTY_CAPTURE, "EmptyCapture", "the capture recorded nothing", "launch something inside the capture")        \
     X(14, POOL_SEALED, "PoolSealed", "the pool is sealed", "unseal it before recording into it")                       \

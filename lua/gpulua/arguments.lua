@@ -9,6 +9,23 @@ function arguments.fail(call, format, ...)
 end
 local fail <const> = arguments.fail
 
+local buffer_hints <const> = { table = "dev:upload(type, table) makes a buffer of it",
+  ["host buffer"] = "buffer:copy(host) brings it to the device" }
+
+--- Raises what is wrong with a value that is not what was `expected`: "x: a buffer".
+function arguments.fail_buffer(call, expected, value)
+  local kind <const> = core.type(value) or type(value)
+  core.raise("InvalidArgument", ("%s: %s expected, got %s"):format(call, expected, kind), buffer_hints[kind])
+end
+
+--- Is `self` what this method is called on: a table of that metatable? `kind`: as tostring begins, "gpulua.blas".
+function arguments.check_self(call, self, metatable, kind)
+  if getmetatable(self) ~= metatable then
+    core.raise("InvalidArgument", ("what %s is called on: %s expected, got %s"):format(call, kind,
+      core.type(self) or type(self)), ("methods are called with a colon: %s:%s(...)"):format(kind:match "%w+$", call))
+  end
+end
+
 --- Can it be called? Functions, and what has __call.
 function arguments.is_callable(value)
   local meta = getmetatable(value)
@@ -51,11 +68,15 @@ end
 
 function arguments.check(call, given, options)
   if type(given) ~= "table" then
-    fail(call, "a table expected, got %s", core.type(given) or type(given))
+    core.raise("InvalidArgument", ("%s: a table expected, got %s"):format(call, core.type(given) or type(given)),
+      "arguments go by name: { name = value, ... }" .. arguments.instead(options))
   end
   arguments.check_plain(call, given)
   for name in pairs(given) do
-    if not options[name] then
+    if math.type(name) and not options[name] then
+      core.raise("InvalidArgument", ("%s: arguments go by name, got a list"):format(call), ("%s { name = value, ... }%s"
+        ):format(call, arguments.instead(options)))
+    elseif not options[name] then
       fail(call, "it has no option '%s'%s", tostring(name), arguments.instead(options))
     end
   end

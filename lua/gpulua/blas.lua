@@ -28,9 +28,8 @@ local epilogues <const> = { relu = 1, gelu = 2 }
 -- ---- what is given ----
 
 local function check_options(self, call, given, options)
-  if getmetatable(self) ~= blas then
-    fail(call, "argument 1: a blas expected, got %s", core.type(self) or type(self))
-  elseif not self.module then
+  arguments.check_self(call, self, blas, "gpulua.blas")
+  if not self.module then
     core.raise("Closed", "attempt to use a closed blas")
   end
   arguments.check(call, given, options)
@@ -61,7 +60,7 @@ end
 
 local function check_buffer(self, call, name, value, kind, types)
   if kind == nil then
-    fail(call, "%s: a buffer expected, got %s", name, core.type(value) or type(value))
+    arguments.fail_buffer(call, name .. ": a buffer", value)
   elseif not types[kind] then
     core.raise("Unsupported", ("%s: %s is %s; it takes %s"):format(call, name, kind,
       types == wide and "f32, f64, c64, c128" or "f16, bf16, f32, f64, c64, c128"))
@@ -573,7 +572,7 @@ local function result_of(self, call, given, kind, x, y)
   end
   local type_of, count = dims(out)
   if not type_of then
-    fail(call, "out: a scalar or a buffer expected, got %s", core.type(out) or type(out))
+    arguments.fail_buffer(call, "out: a scalar or a buffer", out)
   end
   of_type(call, "out", type_of, kind)
   if count ~= 1 then

@@ -57,14 +57,15 @@ end
 
 -- What other languages write, and how it is said here.
 local instead <const> = { ["?"] = "where(c, x, y) chooses", ["!"] = "it is 'not' and '~=' here",
-  ["&"] = "'and' joins conditions, one & bits", ["|"] = "'or' joins conditions, one | bits", ["="] = "it is '==' here" }
+  ["&"] = "'and' joins conditions, one & bits", ["|"] = "'or' joins conditions, one | bits", ["="] = "it is '==' here",
+  ["*"] = "'^' is the power", ["["] = "a name is the element at this place, index the place" }
 local function instead_of(symbol)
   return instead[symbol] and ": " .. instead[symbol] or ""
 end
 
-local function fail(self, message, at)
+local function fail(self, message, at, hint)
   local said = ("map: %s, at %d of '%s'"):format(message, at or self.at, self.text)
-  core.raise("InvalidArgument", (said:gsub("\0", "\\0")))
+  core.raise("InvalidArgument", said:gsub("\0", "\\0"), hint)
 end
 
 local function advance(self)
@@ -402,7 +403,12 @@ local expression
 local function call(self, name, at)
   local known = functions[name]
   if not known then
-    fail(self, ("there is no function '%s'"):format(name), at)
+    local names = {}
+    for known_name in pairs(functions) do
+      names[#names + 1] = known_name
+    end
+    table.sort(names)
+    fail(self, ("there is no function '%s'"):format(name), at, "there are: " .. table.concat(names, ", "))
   end
   advance(self)
   local args = {}
@@ -431,7 +437,8 @@ local function variable(self, name, at)
   end
   local given = self.given[name]
   if not given then
-    fail(self, functions[name] and ("'%s' is a function"):format(name) or ("there is no '%s'"):format(name), at)
+    fail(self, functions[name] and ("'%s' is a function"):format(name) or ("there is no '%s'"):format(name), at,
+      self.kind == "." and "functions have no library in front: sqrt(x), and not math.sqrt(x)" or nil)
   end
   if not given.number then
     self.params[#self.params + 1] = given
@@ -569,7 +576,7 @@ local function result_type(self, result, wanted)
     return t == "bool" and "u8" or t == "int" and "i64" or t == "real" and "f64" or t
   elseif t == "bool" then
     return wanted == "u8" and wanted
-      or fail(self, ("a condition does not fit out, which is %s: it is u8"):format(wanted))
+      or fail(self, ("a condition does not fit out, which is %s: %s(...) converts"):format(wanted, wanted))
   elseif t == "int" or t == "real" and float_rank[wanted] or is_storable(t, wanted) then
     return wanted
   end

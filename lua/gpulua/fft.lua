@@ -22,9 +22,7 @@ local methods = {}
 local metatable <const> = { __index = methods, __name = "gpulua.fft" }
 
 local function check_self(self, call)
-  if getmetatable(self) ~= metatable then
-    fail(call, "an fft expected, got %s", core.type(self) or type(self))
-  end
+  arguments.check_self(call, self, metatable, "gpulua.fft")
 end
 
 -- ---- what a device has: plans and work areas ----
@@ -95,7 +93,7 @@ end
 local function check_side(self, call, side, value)
   local kind, count, _, second = dims(value)
   if kind == nil then
-    fail(call, "%s: a buffer expected, got %s", side.name, core.type(value) or type(value))
+    arguments.fail_buffer(call, side.name .. ": a buffer", value)
   elseif kind ~= side.type then
     fail(call, "%s is %s, %s expected", side.name, kind, side.type)
   elseif value.device ~= self.device then
@@ -401,15 +399,7 @@ end
 -- to be made in a capture.
 return function(device, given)
   core.stream_number(device) -- raises, if it is closed
-  if type(given) ~= "table" then
-    fail("fft", "a table expected, got %s", core.type(given) or type(given))
-  end
-  arguments.check_plain("fft", given)
-  for name in pairs(given) do
-    if not plan_options[name] then
-      fail("fft", "it has no option '%s'%s", tostring(name), arguments.instead(plan_options))
-    end
-  end
+  arguments.check("fft", given, plan_options)
   local sizes, batch = sizes_of(given), arguments.whole("fft", given, "batch", 1) or 1
   local kind = arguments.choice("fft", given, "kind", kinds, "c2c")
   local elements = arguments.choice("fft", given, "type", types, "f32")

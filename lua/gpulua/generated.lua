@@ -35,6 +35,14 @@ function generated.parts_hint(t, name)
     name)
 end
 
+--- Raises Closed for a handle that is; `name` is that of the argument of `what`.
+function generated.check_open(what, name, value)
+  local kind = core.type(value)
+  if kind and kind:find "^closed " then
+    core.raise("Closed", ("%s: %s: attempt to use a %s"):format(what, name, kind))
+  end
+end
+
 local kept_max <const> = 256
 
 --- A cache -> find(device, key, make) -> what make(compile) returned for that device and key, now or before.

@@ -213,6 +213,10 @@ end
 
 local refresh_hint <const> = "call refresh() when what it reads elsewhere has changed"
 
+local function check_self(self, call)
+  arguments.check_self(call, self, graphed, "gpulua.graphed")
+end
+
 local function check_open(self)
   if self.is_closed then
     core.raise("Closed", "attempt to use a closed graphed function")
@@ -322,6 +326,7 @@ end)
 
 --- graphed:refresh() -> graphed: the next call runs f again, whether or not a change can be seen.
 function graphed.refresh(self)
+  check_self(self, "refresh")
   forget(self)
   self.broken = nil
   return self
@@ -329,12 +334,14 @@ end
 
 --- graphed:graph() -> its graph, or nil: it has not been captured yet.
 function graphed.graph(self)
+  check_self(self, "graph")
   return self.made
 end
 
 --- graphed:explain() -> text: what its calls have done and why, the latest last; and counters of that: calls, eager,
 -- captures (also anew), patches (nodes), replays.
 function graphed.explain(self)
+  check_self(self, "explain")
   local lines, past = {}, 1
   local function replayed(first, last)
     if first <= last then
@@ -364,6 +371,7 @@ end
 
 --- graphed:close(): ends its graph. Idempotent.
 function graphed.close(self)
+  check_self(self, "close")
   self.is_closed = true
   forget(self)
   if self.made then

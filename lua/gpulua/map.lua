@@ -6,6 +6,7 @@ local core = require "gpulua.core"
 local expression = require "gpulua.expression"
 local elementwise = require "gpulua.elementwise"
 local generated = require "gpulua.generated"
+local fail_buffer <const> = require "gpulua.arguments".fail_buffer
 
 -- ---- calls ----
 
@@ -42,10 +43,13 @@ local function describe(name, value)
   elseif kind == "number" then
     return { type = math.type(value) == "integer" and "int" or "real" }
   end
-  core.raise("InvalidArgument", ("map: '%s': a buffer, a scalar or a number expected, got %s"):format(name, kind))
+  generated.check_open("map", name, value)
+  fail_buffer("map", ("'%s': a buffer, a scalar or a number"):format(name), value)
 end
 
-local function shape_text(buffer) return table.concat(buffer.shape, " x ") end
+local function is_scalar(value) return core.type(value) == "scalar" end
+local function count_of(value) return is_scalar(value) and 1 or #value end
+local function shape_text(value) return is_scalar(value) and "1" or table.concat(value.shape, " x ") end
 
 -- All have the shape of out, or of the first, but those of one element. Returns what has it.
 local function check_shapes(given, out)
@@ -77,7 +81,7 @@ local function check_shapes(given, out)
         like_name, shape_text(like)))
     end
     local shared = out and core.overlap(what.buffer, out)
-    if shared == "part" or shared and what.is_one and #out > 1 then -- (also views of one type as another)
+    if shared == "part" or shared and what.is_one and count_of(out) > 1 then -- (also views of one type as another)
       core.raise("InvalidArgument", ("map: '%s' and out share memory, but are not the same"):format(name))
     end
   end
@@ -101,7 +105,7 @@ local function remember(text, made, values, out)
       latest, latest_count = {}, 1
     end
   end
-  latest[text] = { made = made, kinds = kinds }
+  latest[text] = { made = made, kinds = kinds, is_scalar = is_scalar(out) }
 end
 
 local function check_integers(text, made, values)
@@ -119,12 +123,12 @@ local function check_integers(text, made, values)
   end
 end
 
--- `values`: by name.
-local function launch(text, made, values, target, stream, label)
+-- `values`: by name. `n`: how many elements the target has.
+local function launch(text, made, values, target, n, stream, label)
   if #made.checks > 0 then
     check_integers(text, made, values)
   end
-  local n, count = #target, #made.params
+  local count = #made.params
   local config = (n + made.per_thread - 1) // made.per_thread
   if stream ~= nil or label ~= nil then
     config = { grid = (config + 255) // 256, block = 256, stream = stream, label = label }
@@ -137,12 +141,12 @@ local function launch(text, made, values, target, stream, label)
   return made.kernel:launch(config, n, table.unpack(list, 1, count + 1))
 end
 
---- gpu.map(expression, { name = buffer, scalar or number, ..., [out = buffer, stream=, label=] }) -> op, or without
--- out: a new buffer of the result's type and the shape of the others, op. Each element of out becomes what the
+--- gpu.map(expression, { name = buffer, scalar or number, ..., [out = buffer or scalar, stream=, label=] }) -> op, or
+-- without out: a new buffer of the result's type and the shape of the others, op. Each element of out becomes what the
 -- expression gives for the elements at the same place; buffers of one element, and scalars, are the same for all. Names
 -- that nobody gives: index (from 1), pi, inf, nan. Does not block, but for the first time, when a kernel is compiled
 -- (which yields in a task, and cannot be captured). InvalidArgument: what is wrong with the expression, and where;
--- shapes; memory that is shared in part; CompileFailed; kernel:launch's.
+-- shapes; memory that is shared in part; Closed; CompileFailed; kernel:launch's.
 return function(text, arguments)
   if type(text) ~= "string" or type(arguments) ~= "table" then
     local function named(value) return core.type(value) or type(value) end
@@ -151,12 +155,14 @@ return function(text, arguments)
   end
   local known = latest[text]
   if known and core.map_fits(arguments, known.made.params, known.kinds, known.made.kernel) then
-    return launch(text, known.made, arguments, arguments.out, arguments.stream, arguments.label)
+    local out <const> = arguments.out
+    return launch(text, known.made, arguments, out, known.is_scalar and 1 or #out, arguments.stream, arguments.label)
   end
   local given, values = {}, {} -- (`arguments` may be another when a kernel has been compiled)
   local out, stream, label = arguments.out, arguments.stream, arguments.label
-  if out ~= nil and core.type(out) ~= "buffer" then
-    core.raise("InvalidArgument", ("map: 'out': a buffer expected, got %s"):format(core.type(out) or type(out)))
+  if out ~= nil and core.type(out) ~= "buffer" and not is_scalar(out) then
+    generated.check_open("map", "out", out)
+    fail_buffer("map", "'out': a buffer or a scalar", out)
   end
   for name, value in pairs(arguments) do
     if type(name) ~= "string" or not name:find "^[%a_][%w_]*$" then
@@ -173,8 +179,8 @@ return function(text, arguments)
   local made = kernel_for(device, text, given, out and out.type)
   if out then
     remember(text, made, values, out)
-    return launch(text, made, values, out, stream, label)
+    return launch(text, made, values, out, count_of(out), stream, label)
   end
   local target = device:buffer(made.type, like.shape)
-  return target, launch(text, made, values, target, stream, label)
+  return target, launch(text, made, values, target, #target, stream, label)
 end

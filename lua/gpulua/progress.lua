@@ -98,9 +98,7 @@ local function check(value, what)
 end
 
 local function check_self(self, call)
-  if getmetatable(self) ~= progress then
-    fail(call, "a progress expected, got %s", core.type(self) or type(self))
-  end
+  arguments.check_self(call, self, progress, "gpulua.progress")
 end
 
 --- progress:step([count]) -> progress: so much more is done; 1 if nothing is said.

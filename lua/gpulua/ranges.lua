@@ -1,6 +1,7 @@
 -- Ranges of scripts for profilers; see src/ranges/ranges.h.
 
 local core = require "gpulua.core"
+local check_self <const> = require "gpulua.arguments".check_self
 local sealed = require "gpulua.sealed"
 
 local range = {}
@@ -11,8 +12,8 @@ local silent -- nobody is told: one for all, and nothing to be done with it
 
 --- range:close(): the range ends here. Once more: nothing. Also <close>, and the collector.
 function range.close(self)
-  if getmetatable(self) ~= range and not rawequal(self, silent) then
-    core.raise("InvalidArgument", ("close: a range expected, got %s"):format(core.type(self) or type(self)))
+  if not rawequal(self, silent) then
+    check_self("close", self, range, "gpulua.range")
   end
   local id, traced = self.id, self.traced
   self.id, self.traced = nil, nil

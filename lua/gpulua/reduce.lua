@@ -17,7 +17,8 @@
 -- the same order. norm adds up in f64; squares of f64 overflow from 1.4e154 on, those of other types do not.
 
 local core = require "gpulua.core"
-local instead <const> = require "gpulua.arguments".instead
+local arguments <const> = require "gpulua.arguments"
+local instead <const> = arguments.instead
 local expression = require "gpulua.expression"
 local generated = require "gpulua.generated"
 local reduction = require "gpulua.reduction"
@@ -35,6 +36,7 @@ local function shape_text(shape) return #shape > 0 and table.concat(shape, " x "
 -- ---- kernels ----
 
 local find = generated.cache "reduce"
+local check_open <const> = generated.check_open
 
 local signatures <const> = {
   pieces = "x: in %s*, from: in i64*, length: i64, pieces: i64, count: i64, part: out %s*, places: out i64*, "
@@ -157,7 +159,8 @@ end
 local function check_out(x, out, shape, result)
   local kind = kind_of(out)
   if kind ~= "buffer" and kind ~= "scalar" then
-    fail("out: a buffer or a scalar expected, got %s", kind)
+    check_open("reduce", "out", out)
+    arguments.fail_buffer("reduce", "out: a buffer or a scalar", out)
   elseif core.overlap(x, out) then
     fail("x and out share memory")
   elseif out.device ~= x.device then
@@ -184,14 +187,15 @@ end
 -- for the first time, when kernels are compiled (which yields in a task, and cannot be captured). Long axes take
 -- several launches, with temporary memory between; the op is the last of them. InvalidArgument: no such reduction or
 -- axis; complex numbers have no order; wrong type, shape, memory or device of out. Unsupported: prod of complex
--- numbers. CaptureActive, CompileFailed; dev:buffer's and kernel:launch's.
+-- numbers. Closed, CaptureActive, CompileFailed; dev:buffer's and kernel:launch's.
 return function(op, x, options, ...)
   if select("#", ...) > 0 then
     fail("a name, a buffer and an axis or a table expected, got %d arguments", 3 + select("#", ...))
   elseif type(op) ~= "string" or not reduction.ops[op] then
     fail("%s expected, got %s", names, type(op) == "string" and "'" .. op .. "'" or kind_of(op))
   elseif core.type(x) ~= "buffer" then
-    fail("'%s': a buffer expected, got %s", op, kind_of(x))
+    check_open("reduce", op, x)
+    arguments.fail_buffer("reduce", ("'%s': a buffer"):format(op), x)
   end
   options = check_options(options)
   local t, device, out, stream, label = x.type, x.device, options.out, options.stream, options.label

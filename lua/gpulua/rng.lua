@@ -53,6 +53,7 @@ local draw_options <const> = arguments.options ""
 
 -- What a draw needs: the element type, the number of elements.
 local function check_draw(self, what, x, given)
+  arguments.check_self(what, self, rng, "gpulua.rng")
   if not self.kernels then
     core.raise("Closed", "attempt to use a closed rng")
   elseif given ~= nil then
@@ -60,7 +61,7 @@ local function check_draw(self, what, x, given)
   end
   local kind, count = dims(x)
   if not kind then
-    fail(what, "a buffer expected, got %s", core.type(x) or type(x))
+    arguments.fail_buffer(what, "a buffer", x)
   elseif not names[what][kind] then
     core.raise("Unsupported", ("%s: the buffer is %s; it takes %s"):format(what, kind, distributions.types(what)))
   elseif x.device ~= self.device then
@@ -205,14 +206,7 @@ end
 
 -- A copy of a state as state() gives it, or of options, with all that is not said.
 local function check_state(given, call)
-  if type(given) ~= "table" then
-    fail(call, "a table expected, got %s", core.type(given) or type(given))
-  end
-  for name in pairs(given) do
-    if not state_fields[name] then
-      fail(call, "it has no option '%s'%s", tostring(name), arguments.instead(state_fields))
-    end
-  end
+  arguments.check(call, given, state_fields)
   local made = { generator = given.generator == nil and "philox" or given.generator,
     ordering = given.ordering == nil and "legacy" or given.ordering,
     seed = given.seed == nil and 0 or whole(call, "seed", given.seed),
@@ -240,7 +234,8 @@ local function check_state(given, call)
   return made
 end
 
-local function check_open(self, what)
+local function check_open(self, what, method)
+  arguments.check_self(method, self, rng, "gpulua.rng")
   if not self.kernels then
     core.raise("Closed", "attempt to use a closed rng")
   elseif not core.stream_number(self.device) then
@@ -252,7 +247,7 @@ end
 -- makes the generator as it is behind the draws so far, launches of graphs among them. Waits for philox's draws; yields
 -- in a task. CaptureActive: it cannot be captured.
 function rng.state(self)
-  check_open(self, "an rng's state")
+  check_open(self, "an rng's state", "state")
   local seed, offset = self.seed, self.offset
   if self.state_words then
     local draws = self.draws
@@ -268,7 +263,7 @@ end
 --- rng:restore(state) -> rng. Draws go on from there: those made from now on, and graphs launched from now on. Does
 -- not block. InvalidArgument: the state is of another generator, ordering or number of dimensions. CaptureActive.
 function rng.restore(self, state)
-  check_open(self, "restoring an rng")
+  check_open(self, "restoring an rng", "restore")
   local wanted = check_state(state, "restore")
   for _, name in ipairs { "generator", "ordering", "dimensions" } do
     if wanted[name] ~= self[name] then
@@ -294,6 +289,7 @@ end
 
 --- rng:close(). Idempotent; what it has launched goes on, and graphs that draw from it.
 function rng.close(self)
+  arguments.check_self("close", self, rng, "gpulua.rng")
   local held = self.state_words or self.order
   if held then
     held:close()

@@ -49,20 +49,44 @@ struct buffer *gpu_lua_check_buffer(lua_State *L, struct gpulua *g, int index) {
     return buffer;
 }
 
+/* What NumPy and C call an element type: what it is called here, or NULL. */
+static const char *type_called(const char *name) {
+    static const char *const names[][2] = {
+        {"bool", "u8"},      {"char", "i8"},       {"int8", "i8"},        {"uint8", "u8"},
+        {"short", "i16"},    {"int16", "i16"},     {"uint16", "u16"},     {"int", "i32"},
+        {"int32", "i32"},    {"uint32", "u32"},    {"long", "i64"},       {"int64", "i64"},
+        {"uint64", "u64"},   {"half", "f16"},      {"float16", "f16"},    {"bfloat16", "bf16"},
+        {"float", "f32"},    {"float32", "f32"},   {"double", "f64"},     {"float64", "f64"},
+        {"complex", "c128"}, {"complex64", "c64"}, {"complex128", "c128"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(name, names[i][0]) == 0) {
+            return names[i][1];
+        }
+    }
+    return NULL;
+}
+
 enum gpu_type gpu_lua_check_type(lua_State *L, int index, const char *what) {
     size_t length;
     enum gpu_type type = GPU_TYPE_COUNT;
+    index = lua_absindex(L, index);
     if (lua_type(L, index) == LUA_TSTRING) {
         const char *text = lua_tolstring(L, index, &length);
         type = gpu_type_parse(text, length);
     }
     if (type == GPU_TYPE_COUNT) {
-        gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT,
-                     "argument 1 of %s: an element type (i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 "
-                     "f32 f64 c64 c128) expected, got %s",
-                     what,
-                     lua_type(L, index) == LUA_TSTRING ? gpu_lua_text(L, index, "argument 1", what)
-                                                       : luaL_typename(L, index));
+        const char *called =
+            lua_type(L, index) == LUA_TSTRING ? type_called(lua_tostring(L, index)) : NULL;
+        const char *hint =
+            called ? lua_pushfstring(L, "'%s' is '%s' here", lua_tostring(L, index), called)
+                   : gpu_error_hint(GPULUA_INVALID_ARGUMENT);
+        gpu_lua_fail_hint(
+            L, GPULUA_INVALID_ARGUMENT, hint,
+            "argument 1 of %s: an element type (i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 "
+            "f32 f64 c64 c128) expected, got %s",
+            what,
+            lua_type(L, index) == LUA_TSTRING ? gpu_lua_text(L, index, "argument 1", what)
+                                              : luaL_typename(L, index));
     }
     return type;
 }
@@ -143,15 +167,15 @@ void gpu_lua_check_range(lua_State *L, int index, const struct buffer *buffer, c
     if (ends[0] < 1 || ends[1] > (lua_Integer)buffer->elem_count || ends[0] > ends[1]) {
         uint64_t first_index = (uint64_t)ends[0], last_index = (uint64_t)ends[1];
         if (lua_isnoneornil(L, index + 1)) {
-            gpu_lua_fail_range(L, (int64_t)(first_index - 1),
+            gpu_lua_fail_range(L, NULL, (int64_t)(first_index - 1),
                                (int64_t)(last_index - first_index + 1), buffer->elem_count,
                                "%s: elements from %lld on are not within 1 to %llu", what,
                                (long long)ends[0], (unsigned long long)buffer->elem_count);
         }
-        gpu_lua_fail_range(L, (int64_t)(first_index - 1), (int64_t)(last_index - first_index + 1),
-                           buffer->elem_count, "%s: elements %lld to %lld are not within 1 to %llu",
-                           what, (long long)ends[0], (long long)ends[1],
-                           (unsigned long long)buffer->elem_count);
+        gpu_lua_fail_range(
+            L, NULL, (int64_t)(first_index - 1), (int64_t)(last_index - first_index + 1),
+            buffer->elem_count, "%s: elements %lld to %lld are not within 1 to %llu", what,
+            (long long)ends[0], (long long)ends[1], (unsigned long long)buffer->elem_count);
     }
     *first = (uint64_t)ends[0] - 1;
     *count = (uint64_t)(ends[1] - ends[0]) + 1;
@@ -466,7 +490,8 @@ static int buffer_view(lua_State *L) {
     }
     if (request.byte_count != parent->ref.byte_count) {
         gpu_lua_fail_range(
-            L, 0, (int64_t)request.byte_count, parent->ref.byte_count,
+            L, "a view has all bytes of the buffer; buffer:slice(i, j) is a part of it", 0,
+            (int64_t)request.byte_count, parent->ref.byte_count,
             "view: the buffer has %llu bytes, the type and shape asked for have %llu",
             (unsigned long long)parent->ref.byte_count, (unsigned long long)request.byte_count);
     }

@@ -198,8 +198,8 @@ _Noreturn void gpu_lua_fail_hint(lua_State *L, gpulua_status code, const char *h
     __builtin_unreachable();
 }
 
-_Noreturn void gpu_lua_fail_range(lua_State *L, int64_t offset, int64_t length, uint64_t size,
-                                  const char *format, ...) {
+_Noreturn void gpu_lua_fail_range(lua_State *L, const char *hint, int64_t offset, int64_t length,
+                                  uint64_t size, const char *format, ...) {
     struct gpu_error error;
     char message[sizeof error.message];
     va_list args;
@@ -210,7 +210,13 @@ _Noreturn void gpu_lua_fail_range(lua_State *L, int64_t offset, int64_t length, 
     error.range_offset = offset;
     error.range_length = length;
     error.range_size = (int64_t)size;
-    gpu_lua_throw(L, &error);
+    gpu_lua_error_push(L, &error);
+    if (hint) {
+        lua_pushstring(L, hint);
+        lua_setfield(L, -2, "hint");
+    }
+    lua_error(L);
+    __builtin_unreachable();
 }
 
 static bool is_error(lua_State *L, int index) {

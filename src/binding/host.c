@@ -36,7 +36,7 @@ static uint64_t offset_at(lua_State *L, const struct buffer *buffer) {
                      "the index of a host buffer is not a whole number: %s", lua_tostring(L, 2));
     }
     if (i < 1 || i > (lua_Integer)buffer->elem_count) {
-        gpu_lua_fail_range(L, (int64_t)((uint64_t)i - 1), 1, buffer->elem_count,
+        gpu_lua_fail_range(L, NULL, (int64_t)((uint64_t)i - 1), 1, buffer->elem_count,
                            "index %lld is not within 1 to %llu", (long long)i,
                            (unsigned long long)buffer->elem_count);
     }

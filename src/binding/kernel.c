@@ -82,6 +82,21 @@ static const char *type_of(lua_State *L, int at) {
     return luaL_getmetafield(L, at, "__name") == LUA_TSTRING ? lua_tostring(L, -1) : type;
 }
 
+/* What to do where something of another kind was given. */
+static const char *hint_for(lua_State *L, const struct gpu_param *param, int at) {
+    struct gpulua *g = gpu_lua_find(L);
+    if (param->kind == GPU_PARAM_POINTER) {
+        return lua_istable(L, at) ? "dev:upload(type, table) makes a buffer of it"
+                                  : gpu_error_hint(GPULUA_INVALID_ARGUMENT);
+    } else if (gpu_lua_test(L, g, at, GPU_LUA_KIND_SCALAR)) {
+        return "a kernel that is to see what a scalar has takes it by a pointer, const T *; "
+               "scalar:get() waits for the number";
+    }
+    return gpu_lua_test(L, g, at, GPU_LUA_KIND_BUFFER)
+               ? "a buffer goes where the kernel has a pointer; look at the order of the arguments"
+               : gpu_error_hint(GPULUA_INVALID_ARGUMENT);
+}
+
 static _Noreturn void bad_argument(lua_State *L, const struct gpu_param *param, int at,
                                    const char *reason) {
     char text[ARGUMENT_TEXT_BYTES];
@@ -93,8 +108,8 @@ static _Noreturn void bad_argument(lua_State *L, const struct gpu_param *param, 
     } else {
         value = type_of(L, at);
     }
-    gpu_lua_fail(L, GPULUA_INVALID_ARGUMENT, "%s: %s %s (%s expected)",
-                 argument_text(handle, param, text), value, reason, param->text);
+    gpu_lua_fail_hint(L, GPULUA_INVALID_ARGUMENT, hint_for(L, param, at), "%s: %s %s (%s expected)",
+                      argument_text(handle, param, text), value, reason, param->text);
 }
 
 static _Noreturn void not_known(lua_State *L, const struct gpu_param *param, int at) {
@@ -478,7 +493,7 @@ static inline void get_threads(lua_State *L, const struct kernel_handle *handle,
                      "launch of kernel '%s': a number of threads from 1 on, or a table {grid=, "
                      "block=, shared=, stream=, label=}, expected, got %s",
                      gpu_kernel_name(handle->kernel),
-                     type == LUA_TNUMBER ? lua_tostring(L, -1) : luaL_typename(L, 2));
+                     type == LUA_TNUMBER ? lua_tostring(L, -1) : type_of(L, 2));
     }
     uint32_t block = gpu_kernel_facts(handle->kernel)->block_threads_max;
     block = block && block < DEFAULT_BLOCK_THREADS ? block : DEFAULT_BLOCK_THREADS;

@@ -93,7 +93,11 @@ int gpu_lua_device_scalar(lua_State *L) {
 static int scalar_set(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     struct buffer *buffer = check_scalar(L, g);
-    gpu_lua_check_eager(L, g, gpu_block_device(buffer->ref.block), "set of a scalar");
+    if (gpu_lua_is_captured(g, gpu_block_device(buffer->ref.block))) {
+        gpu_lua_fail_hint(L, GPULUA_CAPTURE_ACTIVE,
+                          "set it before the launch: a graph reads the value that is there then",
+                          "set of a scalar cannot be captured");
+    }
     lua_settop(L, 2);
     set(L, g, buffer, 2, "value of set");
     lua_settop(L, 1);

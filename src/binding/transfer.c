@@ -252,7 +252,7 @@ void gpu_lua_buffer_put(lua_State *L, struct gpulua *g, struct buffer *buffer, u
         gpu_lua_fail(L, GPULUA_INVALID_DATA, "the data has no elements");
     }
     if (count > buffer->elem_count - first) {
-        gpu_lua_fail_range(L, (int64_t)first, (int64_t)count, buffer->elem_count,
+        gpu_lua_fail_range(L, NULL, (int64_t)first, (int64_t)count, buffer->elem_count,
                            "the data has %llu elements, from element %llu on the buffer has %llu",
                            (unsigned long long)count, (unsigned long long)first + 1,
                            (unsigned long long)(buffer->elem_count - first));
@@ -360,10 +360,10 @@ static int copy_ready(lua_State *L, int status, lua_KContext context) {
     }
     struct buffer *from = gpu_lua_check_buffer(L, g, 2);
     if (to->elem_count != from->elem_count) {
-        gpu_lua_fail_range(L, 0, (int64_t)from->elem_count, to->elem_count,
-                           "argument 1 of copy: it has %llu elements, the buffer %llu",
-                           (unsigned long long)from->elem_count,
-                           (unsigned long long)to->elem_count);
+        gpu_lua_fail_range(
+            L, "buffer:slice(i, j) is a part of one", 0, (int64_t)from->elem_count, to->elem_count,
+            "argument 1 of copy: it has %llu elements, the buffer %llu",
+            (unsigned long long)from->elem_count, (unsigned long long)to->elem_count);
     }
     wait_for_hosts(L, g, status, to, 0, from, copy_ready);
     copy_from(L, g, to, 0, to->elem_count, from, "argument 1 of copy");

@@ -221,7 +221,7 @@ function gpulua.pollfd() end
 ---@return number? seconds
 function gpulua.timeout_hint() end
 
----What orders the second op of a pair behind the first: the hazards between what both use. nil and a reason where
+---What orders the second op of a pair after the first: the hazards between what both use. nil and a reason where
 ---nothing does.
 ---
 ---```lua
@@ -260,8 +260,8 @@ function gpulua.why(later, earlier) end
 ---counts (f16 with bf16: f32), of a float and an integer the float, of two integers the wider one, of a signed and an
 ---unsigned one a signed one that holds both. Integers wrap around; division by 0 with `//` or `%` is 0. With a
 ---fraction, `/` or a function of real numbers integers become f32 (8 and 16 bits) or f64. f16 and bf16 are computed in
----f32. A condition is no number; a new buffer of conditions is u8, of 1 and 0. What is stored must fit the type of
----`out`.
+---f32. A condition is no number, but `i32(x > 0)` is; a new buffer of conditions is u8, of 1 and 0. What is stored must
+---fit the type of `out`.
 ---
 ---```lua
 ---local x = dev:upload("f32", { 3, -4, 5 })
@@ -280,7 +280,7 @@ function gpulua.why(later, earlier) end
 ---@param arguments gpulua.map_arguments The names of the expression, and options.
 ---@return gpulua.buffer result A new buffer of the expression's type; with `out` the op is the only result.
 ---@return gpulua.op op
----@overload fun(expression: string, arguments: { out: gpulua.buffer }): gpulua.op
+---@overload fun(expression: string, arguments: { out: gpulua.buffer|gpulua.scalar }): gpulua.op
 function gpulua.map(expression, arguments) end
 
 ---Joins elements to one value: all of them, or along one axis, counted from 1. Without an axis, or along the only one,
@@ -365,7 +365,7 @@ function gpulua.range(name, payload) end
 ---@return gpulua.report report
 function gpulua.report() end
 
----What orders one op behind another: a list of hazards, the first 16 of them.
+---What orders one op after another: a list of hazards, the first 16 of them.
 ---@class gpulua.why
 ---@field [integer] gpulua.hazard
 ---@field order "stream"|"fence" "stream": both are on one; "fence": the later one's stream waits.
@@ -385,7 +385,7 @@ function gpulua.report() end
 ---Arguments of `gpu.map`: every other field is a name of the expression. A name that the expression lacks is an error.
 ---@class gpulua.map_arguments
 ---@field [string] gpulua.buffer|gpulua.scalar|number
----@field out? gpulua.buffer What gets the result: of the same shape; it may be one of the arguments.
+---@field out? gpulua.buffer|gpulua.scalar What gets the result: of the same shape; it may be one of the arguments.
 ---@field stream? gpulua.stream The one to work on; nothing: the current one.
 ---@field label? string For errors and traces.
 

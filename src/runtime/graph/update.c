@@ -41,9 +41,10 @@ const char *gpu_graph_is_other(const struct wire_record *a, const struct wire_re
         return "is another conditional node";
     }
     if (a->opcode == WIRE_OP_LAUNCH) {
-        return a->object != b->object                          ? "is another kernel"
-               : a->u.launch.is_library && !is_same_call(a, b) ? "calls a library otherwise"
-                                                               : NULL;
+        return a->object != b->object ? "is another kernel"
+               : a->u.launch.is_library && !is_same_call(a, b)
+                   ? "is a library call with other arguments"
+                   : NULL;
     }
     if (is_empty(a) != is_empty(b)) {
         return "has no bytes in one of both";
