@@ -27,7 +27,7 @@ local n = 64
 local mistakes = {
   { "a write that is not declared", function(x, y) scale:launch(n, n, x, y):await() end },
   { "a missing barrier", function(x, y) mod.total:launch(n, x, y):await() end },
-  { "a read behind the end", function(x, y) mod.smooth:launch(n, n, x, y):await() end },
+  { "a read past the end", function(x, y) mod.smooth:launch(n, n, x, y):await() end },
   { "two tasks that only time orders", function(x)
     local a = gpu.spawn(function() x:fill(1):await() end)
     local b = gpu.spawn(function() x:fill(2):await() end)

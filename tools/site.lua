@@ -16,9 +16,9 @@ end
 
 local groups <const> = {
   { "Begin", "README.md", "docs/tutorial.md", "docs/examples.md" },
-  { "How to", "docs/howto/first-kernel.md", "docs/howto/streams-and-tasks.md", "docs/howto/event-loops.md",
-    "docs/howto/graphs.md", "docs/testing.md", "docs/howto/finding-a-race.md", "docs/howto/surviving-a-fault.md",
-    "docs/howto/profiling.md", "docs/embedding.md", "docs/editor.md" },
+  { "How to", "docs/howto/from-cuda.md", "docs/howto/first-kernel.md", "docs/howto/streams-and-tasks.md",
+    "docs/howto/event-loops.md", "docs/howto/graphs.md", "docs/testing.md", "docs/howto/finding-a-race.md",
+    "docs/howto/surviving-a-fault.md", "docs/howto/profiling.md", "docs/embedding.md", "docs/editor.md" },
   { "Look up", "docs/reference.md", "docs/errors.md", "docs/limits.md", "docs/accuracy.md" },
   { "Behind it", "docs/design.md", "docs/comparison.md", "docs/results.md", "docs/architecture.md",
     "docs/coverage.md" },

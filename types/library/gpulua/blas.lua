@@ -13,7 +13,7 @@ and bf16, which are multiplied and summed as f32 and rounded once.
 
 `transa` and `transb` are true or "t" to transpose, "c" to conjugate as well, false or "n" for neither. `alpha` and
 `beta` are numbers, or pairs where the matrices are complex. Without the option for what comes out, the call makes it,
-and returns it in front of the op.
+and returns it before the op.
 ]]
 
 ---A handle of the library.

@@ -118,8 +118,7 @@ function buffer:view(type, shape) end
 ---@return gpulua.buffer slice
 function buffer:slice(i, j) end
 
----What a durable buffer has now, behind the work that was given to the device so far, is what a loss restores from now
----on.
+---What a durable buffer has after the work that was given to the device so far is what a loss restores from now on.
 ---
 ---Waits: yields until it is copied.
 ---
@@ -314,7 +313,8 @@ function host_buffer:close() end
 ---@field device gpulua.device
 local scalar = {}
 
----Sets the value, behind everything that reads the one before.
+---Sets the value, after everything that reads the one before. A graph that reads it finds the new one at its next
+---launch.
 ---
 ---Waits: no.
 ---

@@ -57,7 +57,7 @@ function inject.lost(n, device) end
 
 ---The next launch of a kernel begins so many seconds later.
 ---
----Waits: yields while it compiles what waits in front of that, once for a device.
+---Waits: yields while it compiles the kernel that delays it, once for a device.
 ---
 ---Errors: `InvalidArgument`, `Closed`, those of `device:compile`.
 ---@param kernel string Its name.

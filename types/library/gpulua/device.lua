@@ -42,7 +42,7 @@ local device = {}
 ---@field window? number Seconds; 60 by default.
 ---@field spare? boolean Keep a second process with the device open and modules loaded, so that it is up again sooner.
 ---@field watchdog? number Seconds that work may run before the device is lost; only its own process then ends it.
----@field attribution? "exact" A loss names the one operation of a stream that ran; costs a word behind each operation.
+---@field attribution? "exact" A loss names the one operation of a stream that ran; costs a word after each operation.
 ---@field coredump? string A folder for core dumps of faulting kernels; for GPUs in a process of their own.
 ---@field completion? "word"|"event"|"block" How ends of work are found out; "word" by default.
 ---@field in_flight? integer Operations at a time: a further one blocks until the oldest is over; 16,384, the most.
@@ -139,7 +139,7 @@ function device:scalar(type, value, options) end
 ---Compiles CUDA C. What was compiled before is found again in a cache on disk, by source, options and compiler. What a
 ---kernel reads and writes follows from its prototype: `const T *` is read, `T *` is read and written. The headers of
 ---CUDA are found where the toolkit is installed; the CPU device brings its own. A GPU loads code when nothing runs on
----it: behind a long kernel that is late, and so is the work that is given meanwhile.
+---it: after a long kernel that is late, and so is the work that is given meanwhile.
 ---
 ---```lua
 ---local mod = dev:compile([[
@@ -311,7 +311,7 @@ function device:synchronize() end
 function device:await(seconds) end
 
 ---Calls `f(error)` as a task each time when the device is lost: with `DeviceLost`, or `Unrecoverable` once it does not
----come up any more. Losses and returns are told in their turn, also where several happened before tasks could run.
+---come up any more. Losses and returns are reported in their turn, also where several happened before tasks could run.
 ---
 ---Waits: no.
 ---
@@ -480,7 +480,7 @@ function device:close() end
 
 ---The functions of `device:hooks`. All of an operation get the same table. The first two are called in the middle of
 ---the call that asks for it, the others from the loop or at the end of a wait: ends on one stream in their order, ends
----on several in any. `after_complete` is told with what it has failed (nil: it has not), the seconds since
+---on several in any. `after_complete` is given what it has failed with (nil: it has not), the seconds since
 ---`before_enqueue`, and those on the device, where that is known (`trace = true`).
 ---@class gpulua.hooks
 ---@field before_enqueue? fun(info: gpulua.hook_info) The call asks for it.
@@ -508,7 +508,7 @@ function device:close() end
 ---@field stream integer The number of its stream.
 ---@field seq integer Its place there.
 ---@field waits integer[][] Pairs of stream and seq that it waited for.
----@field uses any[][] { allocation, first byte, byte behind the last, 1 reads or 2 writes or 3 both, label }.
+---@field uses any[][] { allocation, first byte, byte after the last, 1 reads or 2 writes or 3 both, label }.
 ---@field ready string[] Names of what could have been done then.
 
 ---What `device:stats` gives. Counters are since the device was opened.

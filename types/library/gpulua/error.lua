@@ -53,7 +53,7 @@ source's name is its file there, as in a compiler's log. Lines need libdw (Debia
 ---The object that everything refused is raised with. It is a table; its fields may be read, and more be added.
 ---@class gpulua.error
 ---@field code gpulua.error_code
----@field message string What is wrong, in one line; that of `CompileFailed` has the log behind it.
+---@field message string What is wrong, in one line; that of `CompileFailed` has the log after it.
 ---@field hint string What to do about it, or "".
 ---@field source? string The script file of the line that raised; nil where there is none.
 ---@field line? integer In that file.

@@ -37,7 +37,7 @@ local fft = {}
 ---@field scale? number Instead of the plan's.
 
 ---X becomes the transforms of x, which keeps its contents. Without X a new buffer does. Buffers are flat, or of the
----plan's shape behind dimensions whose product is `batch`. x and X may be the same memory where both sides lie alike.
+---plan's shape after dimensions whose product is `batch`. x and X may be the same memory where both sides lie alike.
 ---Calls nest: an op where X would be is passed over.
 ---
 ---```lua

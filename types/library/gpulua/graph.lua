@@ -3,9 +3,10 @@
 # Graphs
 
 `device:capture` records what is launched and makes a graph of it: one operation for the device, however much is in it.
-Its nodes are ordered by what they read and write, and by nothing else. A graph can be changed: `graph:bind` puts other
-buffers and numbers into it, `graph:update` what a function launches now, and `device:graphed` sees by itself what has
-changed.
+Its nodes are ordered by what they read and write, and by nothing else: streams, `stream:wait` and `stream:mark` order
+nothing in a capture. A graph can be changed: `graph:bind` puts other buffers and numbers into it, `graph:update` what a
+function launches now, and `device:graphed` sees by itself what has changed. What kernels read through a pointer, such
+as a scalar, changes without that.
 
 Nothing can be compiled or loaded in a capture (`CaptureActive`). So what compiles at its first call, as `gpu.map`,
 `gpu.reduce` and the calls of libraries do, has to be called once before.
@@ -22,7 +23,7 @@ buffer. A condition is a scalar, or a buffer of one element, of an integer type.
 ---@class gpulua.control
 local control = {}
 
----f, unless the condition is 0; else g, if there is one.
+---Does f unless the condition is 0, else g, if there is one.
 ---
 ---Waits: in a capture, yields for the tasks of its functions; else yields until the condition is known.
 ---
@@ -34,7 +35,7 @@ local control = {}
 ---@param g? fun()
 function control.if_(condition, f, g) end
 
----f again and again, until the condition is 0 in front of it.
+---Does f again and again, as long as the condition is not 0 before it.
 ---
 ---```lua
 ---local left, sum = dev:scalar("i32", 4), dev:buffer("i32", 1):fill(0)
@@ -109,7 +110,7 @@ function capture:close() end
 ---@class gpulua.graph
 local graph = {}
 
----All of its nodes as one operation, behind what conflicts. Inside a capture its nodes become that capture's.
+---All of its nodes as one operation, after what conflicts. Inside a capture its nodes become that capture's.
 ---
 ---Waits: no.
 ---
@@ -308,8 +309,8 @@ function pool:close() end
 ---function returned when it ran last. The first calls run the function as it is, the next one captures it, and others
 ---replay the graph. When an argument or an upvalue is another value than it was, the function runs again, and the graph
 ---is patched or made anew. An argument that is a table is another one, too, when what it holds is: up to 32 numbers,
----strings, booleans, handles and tables of such, as vectors and settings are. What the function reads behind other
----tables and behind upvalues is not seen, nor is an upvalue that changed while the function ran, by itself or by
+---strings, booleans, handles and tables of such, as vectors and settings are. What the function reads in other
+---tables and through upvalues is not seen, nor is an upvalue that changed while the function ran, by itself or by
 ---another task while it waited: `graphed:refresh` says that it has. In check mode it runs at each call, and doing
 ---something else with the same values is an error. What the function itself calls or spawns may call it again: that is
 ---part of the same run.

@@ -2,10 +2,11 @@
 --[[
 # Kernels
 
-`device:compile` makes a module of CUDA C; `mod.name` is a kernel of it, and `kernel:launch` puts it to work. The
-prototype says what a launch uses: `const T *` is read, `T *` is read and written, others are numbers. `char` takes i8,
-`long long` i64, `size_t` u64, an `enum` i32 or the type that it says, and so on; `float4 *` takes a buffer of f32 with
-a multiple of 4 elements, `void *` any buffer.
+`device:compile` makes a module of CUDA C; `mod.name` is a kernel of it, with or without `extern "C"`, `mod["a::f"]` one
+of a namespace, and `kernel:launch` puts it to work. The prototype says what a launch uses: `const T *` is read, `T *`
+is read and written, others are numbers. `char` takes i8, `long long` i64, `size_t` u64, an `enum` i32 or the type that
+it says, and so on; `float4 *` takes a buffer of f32 with a multiple of 4 elements, `float2 *` and `double2 *` also one
+of complex numbers, `void *` any buffer. A scalar goes where there is a pointer, never where there is a number.
 
 A signature by hand says it more narrowly, or where no prototype does (PTX, cubins): a list of `name: type`, where a
 type is an element type, or `in`, `out` or `inout`, an element type and `*`. `out` is written, and never read before it

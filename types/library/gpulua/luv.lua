@@ -34,11 +34,11 @@ local luv = {}
 ---those of waits (`Cancelled` also: nothing is left that could call the callback).
 ---@param f function Of luv, or one that begins something and hands on the callback, which is its last argument.
 ---@param ... any Arguments of f.
----@return any ... What the callback was given behind err.
+---@return any ... What the callback was given after err.
 function luv.await(f, ...) end
 
----A callback for libuv: each call spawns a detached task that runs `f(...)`. So f may wait, and an error in it is told
----and ends that task alone. The tasks of several calls start in the order of the calls.
+---A callback for libuv: each call spawns a detached task that runs `f(...)`. So f may wait, and an error in it is
+---reported and ends that task alone. The tasks of several calls start in the order of the calls.
 ---
 ---Waits: no.
 ---

@@ -36,7 +36,7 @@ local memory = {}
 
 ---Options of `guard`.
 ---@class gpulua.guard_options
----@field canary? integer Bytes in front of and behind each buffer, 1 to 1048576; 512 by default.
+---@field canary? integer Bytes before and after each buffer, 1 to 1048576; 512 by default.
 ---@field quarantine? integer Bytes of freed buffers that are kept to be looked at; 16777216 by default.
 
 ---A buffer made of it; see `device:buffer`.

@@ -51,7 +51,7 @@ local rng = {}
 ---Waits: no.
 ---
 ---Errors: `InvalidArgument`, `Unsupported` (a type; a capture, where the generator is not philox), `OutOfBounds`
----(behind the end of the sequence, which philox does not have), those of work.
+---(past the end of the sequence, which philox does not have), those of work.
 ---@param x gpulua.buffer
 ---@param options? gpulua.call_options
 ---@return gpulua.op op
@@ -108,7 +108,7 @@ function rng:log_normal(x, mean, deviation, options) end
 ---@return gpulua.op op
 function rng:poisson(x, mean, options) end
 
----Where it is behind the draws so far, launches of graphs among them.
+---Where it is after the draws so far, launches of graphs among them.
 ---
 ---Waits: of philox: yields until its draws are over.
 ---

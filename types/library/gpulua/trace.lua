@@ -165,7 +165,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---@field nodes? gpulua.traced_node[] Of graphs, in the order of their beginnings; on CUDA where CUPTI is.
 ---@field bytes? integer That it moves or uses.
 ---@field held_bytes? integer That buffers of the device took then.
----@field waits? integer[] Numbers in this log that it started behind; 0: one that is not in it.
+---@field waits? integer[] Numbers in this log that it started after; 0: one that is not in it.
 ---@field outcome? "succeeded"|"failed"|"pending"
 
 ---What a node of a launched graph took. One that is several pieces of work is there as many times; what is in a body of

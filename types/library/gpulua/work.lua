@@ -4,8 +4,9 @@
 
 What a launch, a library call, a replay or `stream:mark` returns is an **op**: a piece of work that one can wait for. A
 **task** is a function that runs as a coroutine, whose waits let others run. A **stream** is an order: what is put on
-one is done one after another. Each task has one of 32 streams by itself, so what tasks do overlaps on the device;
-gpulua fences what they share, in the order in which it was given.
+one is done one after another. Each task has one of 32 streams by itself, so what tasks do overlaps on the device. Where
+work on two streams uses the same bytes, and one of them writes, the later one's stream waits on the device for the
+earlier one, in the order in which they were launched: a **fence**.
 
 An op that a capture has recorded stands for no work: what waits for it raises `CaptureActive`, and `op:done` is true.
 ]]
@@ -20,7 +21,7 @@ An op that a capture has recorded stands for no work: what waits for it raises `
 ---@field seq integer Its place there, from 1.
 local op = {}
 
----Waits until it is over. A limit of time ends the wait and not the work.
+---Waits until it is over. A time limit ends the wait and not the work.
 ---
 ---Waits: yields.
 ---
@@ -54,7 +55,7 @@ function op:done() end
 
 ---Calls `f(ok, error)` as a task once it is over. Those of one stream are called in the order of its operations. The
 ---task is a child of the caller's, which ends no sooner; a caller that fails or is cancelled takes no call along, and
----what f raises is told as of any detached task then.
+---what f raises is reported as of any detached task then.
 ---
 ---```lua
 ---dev:current():mark():on_done(function(ok)
@@ -199,7 +200,8 @@ local stream = {}
 ---@return any ... What f returns.
 function stream:use(f, ...) end
 
----What is put on this stream from here on starts behind the op, or behind all that is on the other stream now.
+---What is put on this stream from here on starts after the op, or after all that is on the other stream now. In a
+---capture it orders nothing: nodes are ordered by what they read and write.
 ---
 ---Waits: no.
 ---
@@ -284,7 +286,7 @@ function recorder:preflight() end
 ---
 ---Waits: no.
 ---
----Errors: `StreamMisuse` (without preflight, or with a use behind it), those of work.
+---Errors: `StreamMisuse` (without preflight, or with a use after it), those of work.
 ---@return gpulua.op op It is over when all is that is on the stream now.
 function recorder:commit() end
 
@@ -303,7 +305,7 @@ function recorder:count() end
 ---Errors: `Closed`.
 function recorder:cancel() end
 
----Ends it: in front of `preflight` like cancel; behind it the uses are committed, as the host may have enqueued the
+---Ends it: before `preflight` like cancel; after it the uses are committed, as the host may have enqueued the
 ---work, and counted as `recorders_abandoned`.
 ---
 ---Waits: no.
