@@ -99,6 +99,18 @@ describe("a rebuild", function()
     assert.are.same({ 1, 2 }, { first:read()[1], second:read()[1] })
   end)
 
+  it("comes after the restart, which reports say that the script waited for", function()
+    local own <close> = gpu.device("cpu", { isolate = "process", trace = true })
+    own:inject { lost = 1 }
+    assert.is_false((own:current():mark():join()))
+    own:await()
+    local labels = {}
+    for _, wait in ipairs(gpu.report().waits) do
+      labels[wait.label] = true
+    end
+    assert.is_true(labels.restart)
+  end)
+
   it("that loses the device for good is over", function()
     local few <close> = gpu.device(nil, { isolate = "process", restarts = 2 })
     local x <close> = few:buffer("i32", 1, { rebuild = function(b)

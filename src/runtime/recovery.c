@@ -690,7 +690,7 @@ struct gpu_op *gpu_device_return(struct gpu_device *device) {
     bool is_on_its_way = device->state == GPU_DEVICE_RETURNING ||
                          (device->state == GPU_DEVICE_LOST && gpu_recovery_is_possible(device));
     if (is_on_its_way && !recovery->op) {
-        recovery->op = gpu_op_create(device, NULL, "return", (struct gpu_site){0});
+        recovery->op = gpu_op_create(device, NULL, "restart", (struct gpu_site){0});
         if (recovery->op) {
             recovery->op->seat = NULL; /* anybody may wait for it */
         }
