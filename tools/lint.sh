@@ -154,6 +154,10 @@ if tool luacheck; then
     report "luacheck"
 fi
 
+grep -nE ':(byte|dump|find|format|gmatch|gsub|len|lower|match|pack|packsize|rep|reverse|sub|unpack|upper)[[:space:]]*[({"'\''[]' \
+    lua/gpulua/*.lua > "$scratch/found"
+report "methods of strings in lua/gpulua, which a script may have taken away: string.format(...), and so on"
+
 if tool cppcheck; then
     # uninitvar does not follow loops over the bits of a mask; compilers and sanitizers look for the same.
     cuda_files=

@@ -5,7 +5,7 @@ local core = require "gpulua.core"
 local arguments = {}
 
 function arguments.fail(call, format, ...)
-  core.raise("InvalidArgument", (call .. ": " .. format):format(...))
+  core.raise("InvalidArgument", string.format(call .. ": " .. format, ...))
 end
 local fail <const> = arguments.fail
 
@@ -15,14 +15,15 @@ local buffer_hints <const> = { table = "dev:upload(type, table) makes a buffer o
 --- Raises what is wrong with a value that is not what was `expected`: "x: a buffer".
 function arguments.fail_buffer(call, expected, value)
   local kind <const> = core.type(value) or type(value)
-  core.raise("InvalidArgument", ("%s: %s expected, got %s"):format(call, expected, kind), buffer_hints[kind])
+  core.raise("InvalidArgument", string.format("%s: %s expected, got %s", call, expected, kind), buffer_hints[kind])
 end
 
 --- Is `self` what this method is called on: a table of that metatable? `kind`: as tostring begins, "gpulua.blas".
 function arguments.check_self(call, self, metatable, kind)
   if getmetatable(self) ~= metatable then
-    core.raise("InvalidArgument", ("what %s is called on: %s expected, got %s"):format(call, kind,
-      core.type(self) or type(self)), ("methods are called with a colon: %s:%s(...)"):format(kind:match "%w+$", call))
+    local got <const> = core.type(self) or type(self)
+    core.raise("InvalidArgument", string.format("what %s is called on: %s expected, got %s", call, kind, got),
+      string.format("methods are called with a colon: %s:%s(...)", string.match(kind, "%w+$"), call))
   end
 end
 
@@ -35,7 +36,7 @@ end
 --- options("a b c") -> set of these names, and of what every call takes: stream, label.
 function arguments.options(text)
   local set = { stream = true, label = true }
-  for name in text:gmatch "%S+" do
+  for name in string.gmatch(text, "%S+") do
     set[name] = true
   end
   return set
@@ -68,14 +69,14 @@ end
 
 function arguments.check(call, given, options)
   if type(given) ~= "table" then
-    core.raise("InvalidArgument", ("%s: a table expected, got %s"):format(call, core.type(given) or type(given)),
+    core.raise("InvalidArgument", string.format("%s: a table expected, got %s", call, core.type(given) or type(given)),
       "arguments go by name: { name = value, ... }" .. arguments.instead(options))
   end
   arguments.check_plain(call, given)
   for name in pairs(given) do
     if math.type(name) and not options[name] then
-      core.raise("InvalidArgument", ("%s: arguments go by name, got a list"):format(call), ("%s { name = value, ... }%s"
-        ):format(call, arguments.instead(options)))
+      core.raise("InvalidArgument", string.format("%s: arguments go by name, got a list", call),
+        string.format("%s { name = value, ... }%s", call, arguments.instead(options)))
     elseif not options[name] then
       fail(call, "it has no option '%s'%s", tostring(name), arguments.instead(options))
     end
@@ -118,7 +119,7 @@ function arguments.choice(call, given, name, choices, default)
   if code == nil then
     local words = {}
     for word in pairs(choices) do
-      words[#words + 1] = ("'%s'"):format(word)
+      words[#words + 1] = string.format("'%s'", word)
     end
     table.sort(words)
     fail(call, "%s: %s expected, got %s", name, table.concat(words, " or "), tostring(value))

@@ -50,11 +50,11 @@ local function factor(call, given, name, default, kind)
     return default, 0
   elseif type(value) == "number" then
     return value, 0
-  elseif type(value) == "table" and kind:sub(1, 1) == "c" and type(value[1]) == "number"
+  elseif type(value) == "table" and string.sub(kind, 1, 1) == "c" and type(value[1]) == "number"
     and type(value[2]) == "number" then
     return value[1], value[2]
   end
-  fail(call, "%s: a number%s expected, got %s", name, kind:sub(1, 1) == "c" and " or a pair of numbers" or "",
+  fail(call, "%s: a number%s expected, got %s", name, string.sub(kind, 1, 1) == "c" and " or a pair of numbers" or "",
     core.type(value) or type(value))
 end
 
@@ -62,7 +62,7 @@ local function check_buffer(self, call, name, value, kind, types)
   if kind == nil then
     arguments.fail_buffer(call, name .. ": a buffer", value)
   elseif not types[kind] then
-    core.raise("Unsupported", ("%s: %s is %s; it takes %s"):format(call, name, kind,
+    core.raise("Unsupported", string.format("%s: %s is %s; it takes %s", call, name, kind,
       types == wide and "f32, f64, c64, c128" or "f16, bf16, f32, f64, c64, c128"))
   elseif value.device ~= self.device then
     fail(call, "%s is on %s, the blas on %s", name, value.device.name, self.device.name)
@@ -116,7 +116,8 @@ local function place(call, given, of, rows, columns, batch)
     span = span > 0 and batch > 0 and reach(batch, of.stride, span) or 0
   end
   if span > of.count then
-    core.raise("OutOfBounds", ("%s: %s has %d elements, the call reaches to %d"):format(call, of.name, of.count, span))
+    core.raise("OutOfBounds", string.format("%s: %s has %d elements, the call reaches to %d", call, of.name, of.count,
+      span))
   end
 end
 
@@ -269,7 +270,7 @@ function blas.gemm(self, given)
     apart("gemm", "c", c.value, "bias", bias)
   end
   if (bias or epilogue ~= 0) and not is_narrow and a.type ~= "f32" then
-    core.raise("Unsupported", ("gemm: bias and epilogue are for f16, bf16 and f32, not for %s"):format(a.type))
+    core.raise("Unsupported", string.format("gemm: bias and epilogue are for f16, bf16 and f32, not for %s", a.type))
   end
   local may_round = flag("gemm", given, "tf32")
   may_round = (may_round == nil and self.tf32 or may_round) and 1 or 0
@@ -293,7 +294,7 @@ local function vector(self, call, given, name, n, wanted)
   end
   n = n or (count - 1) // step + 1
   if n > 0 and reach(n, step, 1) > count then
-    core.raise("OutOfBounds", ("%s: %s has %d elements, the call reaches to %d"):format(call, name, count,
+    core.raise("OutOfBounds", string.format("%s: %s has %d elements, the call reaches to %d", call, name, count,
       reach(n, step, 1)))
   end
   return value, step, kind, n
@@ -332,7 +333,7 @@ function blas.gemv(self, given)
   end
   local op
   -- Of columns, "c" is the conjugate alone; and with nothing to sum gemv leaves y as it is. gemm knows both.
-  if transa == 2 and a.type:sub(1, 1) == "c" or long == 0 then
+  if transa == 2 and string.sub(a.type, 1, 1) == "c" or long == 0 then
     op = multiply(self, given, "gemv", a, { value = x, ld = incx, type = a.type },
       { value = y, ld = incy, type = a.type }, nil, short, 1, long, 1, alpha, alpha_im, beta, beta_im, transa, 0, 0, 0)
   else
@@ -363,7 +364,7 @@ function blas.ger(self, given)
   apart("ger", "a", a.value, "x", x)
   apart("ger", "a", a.value, "y", y)
   local alpha, alpha_im = factor("ger", given, "alpha", 1, a.type)
-  if flag("ger", given, "conj") and a.type:sub(1, 1) == "c" then
+  if flag("ger", given, "conj") and string.sub(a.type, 1, 1) == "c" then
     return (multiply(self, given, "ger", { value = x, ld = incx, type = a.type },
       { value = y, ld = incy, type = a.type }, a, nil, m, n, 1, 1, alpha, alpha_im, 1, 0, 0, 2, 0, 0))
   end
@@ -437,7 +438,7 @@ function blas.syrk(self, given)
   local a = matrix(self, "syrk", given, "a", wide)
   local c = given.c ~= nil and matrix(self, "syrk", given, "c", wide)
   local transa = transpose("syrk", given, "transa")
-  if transa == 2 and a.type:sub(1, 1) == "c" then
+  if transa == 2 and string.sub(a.type, 1, 1) == "c" then
     core.raise("Unsupported", "syrk: transa = 'c' of complex numbers; gemm does it")
   end
   local n = size("syrk", "n", whole("syrk", given, "n", 0) or transa == 0 and a.rows or transa ~= 0 and a.columns)
@@ -568,7 +569,7 @@ end
 local function result_of(self, call, given, kind, x, y)
   local out = given.out
   if out == nil then
-    return self.device:scalar(kind, kind:sub(1, 1) == "c" and { 0, 0 } or 0), true
+    return self.device:scalar(kind, string.sub(kind, 1, 1) == "c" and { 0, 0 } or 0), true
   end
   local type_of, count = dims(out)
   if not type_of then
@@ -640,7 +641,7 @@ blas.__close = blas.close
 blas.__gc = blas.close
 
 function blas.__tostring(self)
-  return ("gpulua.blas on %s%s"):format(self.device.name, self.module and "" or " (closed)")
+  return string.format("gpulua.blas on %s%s", self.device.name, self.module and "" or " (closed)")
 end
 
 local option_types <const> = { workspace = "integer", tf32 = "boolean" }
@@ -657,9 +658,9 @@ return function(device, options)
   for name, value in pairs(options) do
     if (math.type(value) or type(value)) ~= option_types[name] then
       core.raise("InvalidArgument", option_types[name]
-        and ("%s of blas: a%s expected, got %s"):format(name, name == "tf32" and " boolean" or " whole number",
+        and string.format("%s of blas: a%s expected, got %s", name, name == "tf32" and " boolean" or " whole number",
           tostring(value))
-        or ("blas has no option '%s'%s"):format(tostring(name), arguments.instead(option_types)))
+        or string.format("blas has no option '%s'%s", tostring(name), arguments.instead(option_types)))
     end
   end
   local known = modules[device]

@@ -62,10 +62,10 @@ local function register(name, head, look)
   assert:register("assertion", name, function(state, arguments, level)
     local result, text, more = look(state, table.unpack(arguments, 1, arguments.n))
     if result == nil then
-      error(("argument %d of %s: %s"):format(more, name, text), level + 1)
+      error(string.format("argument %d of %s: %s", more, name, text), level + 1)
     end
-    local wanted = head:format(state.mod and "" or "not ")
-    arguments[1] = ("Expected %s%s.\n%s"):format(wanted, type(more) == "string" and ", " .. more or "", text)
+    local wanted = string.format(head, state.mod and "" or "not ")
+    arguments[1] = string.format("Expected %s%s.\n%s", wanted, type(more) == "string" and ", " .. more or "", text)
     arguments.n, arguments.nofmt = 1, { true }
     return result
   end, key, key)
@@ -84,7 +84,7 @@ local function callable(f)
   if is_callable(f) then
     return true
   end
-  return nil, ("a function expected, got %s"):format(core.type(f) or type(f)), 1
+  return nil, string.format("a function expected, got %s", core.type(f) or type(f)), 1
 end
 
 for _, name in ipairs { "racefree", "deterministic" } do
@@ -194,7 +194,7 @@ local function watched(test)
     test.is_seen = true
     if #lines > 0 then
       local at = test.element.trace
-      busted.fail(("%s:%d: the test has left something behind.\n%s"):format(at.short_src, at.currentline,
+      busted.fail(string.format("%s:%d: the test has left something behind.\n%s", at.short_src, at.currentline,
         table.concat(lines, "\n")), 0)
     end
   end
@@ -206,7 +206,7 @@ local function is_helper()
     local info = debug.getinfo(level, "S")
     if not info then
       return false
-    elseif info.source:find "busted[/\\]modules[/\\]helper_loader%.lua$" then
+    elseif string.find(info.source, "busted[/\\]modules[/\\]helper_loader%.lua$") then
       return true
     end
   end
@@ -271,7 +271,7 @@ end
 --- The devices of $GPULUA_TEST_DEVICES ("cpu,cuda:1"), or nil.
 local function wanted()
   local list = {}
-  for name in (os.getenv "GPULUA_TEST_DEVICES" or ""):gmatch "[^,%s]+" do
+  for name in string.gmatch(os.getenv "GPULUA_TEST_DEVICES" or "", "[^,%s]+") do
     list[#list + 1] = name
   end
   return #list > 0 and list or nil
@@ -328,7 +328,7 @@ local function all_pending(f, open, name, reason)
     end
     return it(test, function() -- a tail call: busted asks who called
       local at = current.element.trace
-      env.pending(("%s:%d: no device %s here: %s"):format(at.short_src, at.currentline, name, reason))
+      env.pending(string.format("%s:%d: no device %s here: %s", at.short_src, at.currentline, name, reason))
     end)
   end
   for _, alias in ipairs { "it", "test", "spec" } do
@@ -363,11 +363,11 @@ function kit.describe_devices(devices, name, f)
     end
     local words = {}
     for key, value in pairs(fixed) do
-      words[#words + 1] = ("%s=%s"):format(key, tostring(value))
+      words[#words + 1] = string.format("%s=%s", key, tostring(value))
     end
     table.sort(words)
-    busted.describe(("%s on %s%s"):format(name, kind, #words > 0 and " (" .. table.concat(words, " ") .. ")" or ""),
-      function()
+    local said = #words > 0 and " (" .. table.concat(words, " ") .. ")" or ""
+    busted.describe(string.format("%s on %s%s", name, kind, said), function()
         local open, close = opener(kind, fixed)
         local reason = not forced and missing(kind)
         if reason then
@@ -384,11 +384,11 @@ end
 
 --- XML has no control characters, and UTF-8 not any bytes: U+FFFD stands for each.
 local function mended(text)
-  text = text:gsub("[\0-\8\11\12\14-\31]", "\u{FFFD}")
+  text = string.gsub(text, "[\0-\8\11\12\14-\31]", "\u{FFFD}")
   local parts, at = {}, 1
   while at do
     local _, bad = utf8.len(text, at)
-    parts[#parts + 1] = text:sub(at, bad and bad - 1 or -1)
+    parts[#parts + 1] = string.sub(text, at, bad and bad - 1 or -1)
     at = bad and bad + 1
   end
   return table.concat(parts, "\u{FFFD}")

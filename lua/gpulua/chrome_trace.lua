@@ -26,7 +26,7 @@ local escapes <const> = { ['"'] = '\\"', ["\\"] = "\\\\" }
 
 -- Any bytes as a JSON string that does no harm where it is shown, cut to at most so many bytes, as core.shown has it.
 local function json(text, bytes)
-  return '"' .. core.shown(text, bytes):gsub('["\\]', escapes) .. '"'
+  return '"' .. string.gsub(core.shown(text, bytes), '["\\]', escapes) .. '"'
 end
 
 local quoted_texts = {} -- of what is being written
@@ -44,15 +44,15 @@ end
 -- floating point: so that what ends where something else begins is not taken for something that crosses it, times lie
 -- half a nanosecond behind, and lengths end 0.2 ns before, their own.
 local function stamp(ns)
-  return ("%d.%03d5"):format(ns // 1000, ns % 1000)
+  return string.format("%d.%03d5", ns // 1000, ns % 1000)
 end
 
 local function length(ns)
-  return ns > 0 and ("%d.%03d8"):format((ns - 1) // 1000, (ns - 1) % 1000) or "0"
+  return ns > 0 and string.format("%d.%03d8", (ns - 1) // 1000, (ns - 1) % 1000) or "0"
 end
 
 local function place(source, line)
-  return source and (',"line":%s'):format(quoted(("%s:%d"):format(source, line))) or ""
+  return source and string.format(',"line":%s', quoted(string.format("%s:%d", source, line))) or ""
 end
 
 -- A binary heap: push(item), pop() of the first, and the items, of which [1] is the first.
@@ -168,14 +168,14 @@ local function write_spans(out, info, spans, base, lane_of)
       ranges[#ranges + 1] = number -- in the order of their beginnings, below
     else
       local is_wait = kind == "wait"
-      local name = is_wait and "wait: " .. label or source and ("task %d, %s:%d"):format(task, source, line)
+      local name = is_wait and "wait: " .. label or source and string.format("task %d, %s:%d", task, source, line)
         or "main chunk"
       out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"%s","name":%s%s,"args":{"task":%d%s%s}}', script_pid,
         lane_of[task], stamp(begun - base), length(ended - begun), kind, quoted(name),
         is_wait and ',"cname":"bad"' or "",
         task,
         is_wait and place(source, line) or "",
-        of ~= 0 and (',"operation":"%d of %s"'):format(of, info[log].name) or "")
+        of ~= 0 and string.format(',"operation":"%d of %s"', of, info[log].name) or "")
     end
   end
   table.sort(ranges, function(a, b)
@@ -197,15 +197,16 @@ end
 
 local function used_text(log, number)
   local text = trace.uses_text(log, number, true)
-  return text ~= "" and (',"uses":%s'):format(json(text, math.maxinteger)) or ""
+  return text ~= "" and string.format(',"uses":%s', json(text, math.maxinteger)) or ""
 end
 
 local function arguments_text(log, number)
   local texts = {}
   for i, argument in ipairs(trace.arguments(log, number)) do
-    texts[i] = ("%s = %s"):format(argument.name or "argument " .. i, trace.argument_text(argument.value, argument.type))
+    texts[i] = string.format("%s = %s", argument.name or "argument " .. i,
+      trace.argument_text(argument.value, argument.type))
   end
-  return #texts > 0 and (',"arguments":%s'):format(json(table.concat(texts, ", "), math.maxinteger)) or ""
+  return #texts > 0 and string.format(',"arguments":%s', json(table.concat(texts, ", "), math.maxinteger)) or ""
 end
 
 -- `undrawn`: operations that had no times when it was their turn.
@@ -258,7 +259,7 @@ local function write_in_flight(out, pid, given, ended_by_stream, base)
 end
 
 local function stream_name(number, label)
-  return label and ("stream %d (%s)"):format(number, label) or "stream " .. number
+  return label and string.format("stream %d (%s)", number, label) or "stream " .. number
 end
 
 -- `take`: the stream's lanes for nodes; `name`: the stream's.
@@ -286,7 +287,7 @@ local function write_device(out, info, log, base, lane_of, next_id)
       _, seat, stream_label, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
     if seat and not is_named[seat] then
       is_named[seat] = true
-      name_lane(out, script_pid, seat_lane + seat, ("calls of seat %d"):format(seat))
+      name_lane(out, script_pid, seat_lane + seat, string.format("calls of seat %d", seat))
     end
     out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":"call","name":%s,"args":{"number":%d%s%s}}', script_pid,
       seat and seat_lane + seat or lane_of[task], stamp(asked - base), length(given - asked), quoted(label), number,
@@ -310,14 +311,15 @@ local function write_device(out, info, log, base, lane_of, next_id)
         name_lane(out, pid, stream, stream_name(stream, stream_label), stream * node_lanes_max)
         node_lanes[stream] = lanes(node_lane + stream * node_lanes_max)
       end
-      local shape = grid_x and (',"grid":"%d x %d x %d","block":"%d x %d x %d"'):format(grid_x, grid_y, grid_z, block_x,
-        block_y, block_z) or ""
+      local shape = grid_x and string.format(',"grid":"%d x %d x %d","block":"%d x %d x %d"', grid_x, grid_y, grid_z,
+        block_x, block_y, block_z) or ""
       out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":%s,"name":%s,"args":{"number":%d,"seq":%d,"task":%d,'
         .. '"bytes":%d,"queued_us":%s%s%s%s%s%s%s%s}}', pid, stream, stamp(begun - base), length(ended - begun),
         quoted(kind), quoted(label), number, seq, task, bytes, length(begun - given),
-        kernel and (',"kernel":%s'):format(quoted(kernel)) or "", shape, place(source, line), used_text(log, number),
-        grid_x and arguments_text(log, number) or "", outcome == "failed" and ',"failed":true' or "",
-        seat and (',"seat":%d'):format(seat) or "")
+        kernel and string.format(',"kernel":%s', quoted(kernel)) or "", shape, place(source, line),
+        used_text(log, number), grid_x and arguments_text(log, number) or "",
+        outcome == "failed" and ',"failed":true' or "",
+        seat and string.format(',"seat":%d', seat) or "")
       if kind == "graph" then
         write_nodes(out, log, pid, number, stream, stream_name(stream, stream_label), node_lanes[stream], base)
       end
@@ -362,8 +364,8 @@ function chrome_trace.write(path)
   end
   quoted_texts = {}
   out:flush()
-  to:write(('\n],"otherData":{"program":"gpulua %s","monotonic_begin_ns":"%d","dropped":"%d"}}\n'):format(core.version,
-    base, dropped_text(info)))
+  to:write(string.format('\n],"otherData":{"program":"gpulua %s","monotonic_begin_ns":"%d","dropped":"%d"}}\n',
+    core.version, base, dropped_text(info)))
   to:finish()
 end
 

@@ -37,7 +37,7 @@ local function decode(type_name, bytes)
   local format, list = types[type_name][1], {}
   local width = string.packsize("<" .. format)
   local count, block = #bytes // width, 200
-  local many = "<" .. format:rep(block)
+  local many = "<" .. string.rep(format, block)
   local at, n = 1, 0
   while count - n >= block do
     table.move({ string.unpack(many, bytes, at) }, 1, block, n + 1, list)
@@ -56,27 +56,27 @@ end
 --- An integer whose sign bit counts as 2^63.
 local function unsigned_text(x)
   local tens = (x >> 1) // 5
-  return x >= 0 and ("%d"):format(x) or ("%d%d"):format(tens, x - tens * 10)
+  return x >= 0 and string.format("%d", x) or string.format("%d%d", tens, x - tens * 10)
 end
 
 --- The shortest text of a number that reads as the same number.
 local function text_of(x, type_name)
   if math.type(x) == "integer" then
-    return type_name == "u64" and unsigned_text(x) or ("%d"):format(x)
+    return type_name == "u64" and unsigned_text(x) or string.format("%d", x)
   elseif x ~= x then
     return "nan"
   elseif x == math.floor(x) and math.abs(x) < 1e15 and 1 / x ~= -math.huge then
-    return ("%.1f"):format(x)
+    return string.format("%.1f", x)
   end
   local single = type_name and types[type_name][1] ~= "d"
   for digits = 1, single and 9 or 17 do
-    local text = ("%." .. digits .. "g"):format(x)
+    local text = string.format("%." .. digits .. "g", x)
     local read = tonumber(text) -- nil: inf
     if read == x or not read or single and string.pack("<f", read) == string.pack("<f", x) then
       return text
     end
   end
-  return ("%.17g"):format(x)
+  return string.format("%.17g", x)
 end
 
 -- ---- what can be compared ----
@@ -97,13 +97,13 @@ local function flatten(list)
     for key in next, t do
       count = count + 1
       if math.type(key) ~= "integer" or key < 1 or key > #t then
-        error(("%s has the key %s, and is no list of numbers"):format(place(path), tostring(key)), 0)
+        error(string.format("%s has the key %s, and is no list of numbers", place(path), tostring(key)), 0)
       end
     end
     if count ~= #t then
-      error(("%s has holes"):format(place(path)), 0)
+      error(string.format("%s has holes", place(path)), 0)
     elseif count ~= shape[dimension] then
-      error(("%s has %d elements, where the first has %d"):format(place(path), count, shape[dimension]), 0)
+      error(string.format("%s has %d elements, where the first has %d", place(path), count, shape[dimension]), 0)
     end
     for i = 1, count do
       local value = t[i]
@@ -116,7 +116,7 @@ local function flatten(list)
         flat[n] = value
       else
         path[dimension] = i
-        error(("%s is a %s, where a %s is expected"):format(place(path), core.type(value) or type(value),
+        error(string.format("%s is a %s, where a %s is expected", place(path), core.type(value) or type(value),
           dimension < depth and "table" or "number"), 0)
       end
     end
@@ -158,8 +158,8 @@ local function of_list(list, shape)
     end
   end
   local tolerance = of_numbers[kind]
-  return { text = #shape > 1 and ("a table of %s numbers"):format(shape_text(shape)) or
-    ("a table of %d number%s"):format(#list, #list == 1 and "" or "s"),
+  return { text = #shape > 1 and string.format("a table of %s numbers", shape_text(shape)) or
+    string.format("a table of %d number%s", #list, #list == 1 and "" or "s"),
     shape = shape, count = #list, is_wide = is_wide, rtol = tolerance[1], atol = tolerance[2], list = list,
     reals = function(i, j)
       return i == 1 and j == #list and list or table.move(list, i, j, 1, {})
@@ -187,7 +187,7 @@ local function array_of(value)
     end
     return of_list(list, shape)
   end
-  return nil, ("a number, a table of numbers, a buffer, a host buffer or a scalar is expected, got %s"):format(
+  return nil, string.format("a number, a table of numbers, a buffer, a host buffer or a scalar is expected, got %s",
     kind and "a " .. kind or value == nil and "nil" or "a " .. type(value))
 end
 
@@ -230,9 +230,9 @@ local function misfit(a, b)
   end
   local is_free = #a.shape == 1 and not a.type or #b.shape == 1 and not b.type
   if a.count ~= b.count and is_free then
-    return ("the numbers of elements differ: %d and %d"):format(a.count, b.count)
+    return string.format("the numbers of elements differ: %d and %d", a.count, b.count)
   elseif not is_free and shape_text(a.shape) ~= shape_text(b.shape) then
-    return ("the shapes differ: %s and %s"):format(shape_text(a.shape), shape_text(b.shape))
+    return string.format("the shapes differ: %s and %s", shape_text(a.shape), shape_text(b.shape))
   end
   return nil
 end
@@ -253,7 +253,7 @@ local function index_text(i, shape)
     path[dimension] = rest % shape[dimension] + 1
     rest = rest // shape[dimension]
   end
-  return ("%s, [%s]"):format(text, table.concat(path, "]["))
+  return string.format("%s, [%s]", text, table.concat(path, "]["))
 end
 
 local function element_text(array, reals)
@@ -262,11 +262,11 @@ local function element_text(array, reals)
     return text_of(reals[1], type_name)
   end
   local imaginary = text_of(reals[2], type_name)
-  return text_of(reals[1], type_name) .. (imaginary:find "^%-" and "" or "+") .. imaginary .. "i"
+  return text_of(reals[1], type_name) .. (string.find(imaginary, "^%-") and "" or "+") .. imaginary .. "i"
 end
 
 local function share_text(count, total)
-  return ("%d of %d element%s differ%s (%.3g %%)"):format(count, total, total == 1 and "" or "s",
+  return string.format("%d of %d element%s differ%s (%.3g %%)", count, total, total == 1 and "" or "s",
     total == 1 and "s" or "", 100 * count / total)
 end
 
@@ -413,18 +413,18 @@ local function tell_far(a, b, options, width, shape, count)
   if not first then
     return nil
   end
-  local lines = { ("first difference at %s: %s"):format(index_text(first, shape), first_text),
+  local lines = { string.format("first difference at %s: %s", index_text(first, shape), first_text),
     share_text(far, count) }
   for _, entry in ipairs { { "absolute", largest }, { "relative", relative } } do
     local found = entry[2]
-    lines[#lines + 1] = found[2] and ("largest %s difference: %.4g, at %s"):format(entry[1], found[1],
+    lines[#lines + 1] = found[2] and string.format("largest %s difference: %.4g, at %s", entry[1], found[1],
       index_text(found[2], shape))
   end
   if not largest[2] then
     lines[#lines + 1] = "all that differ are NaN on one side at least"
   end
   if nans > 0 then
-    lines[#lines + 1] = ("NaN on both sides at %d of them: with equal_nan = true that is close"):format(nans)
+    lines[#lines + 1] = string.format("NaN on both sides at %d of them: with equal_nan = true that is close", nans)
   end
   return table.concat(lines, "\n")
 end
@@ -432,7 +432,7 @@ end
 local function option_number(options, name)
   local value = options[name]
   if value ~= nil and (type(value) ~= "number" or not (value >= 0)) then
-    return nil, ("%s: a number from 0 on expected, got %s"):format(name, tostring(value))
+    return nil, string.format("%s: a number from 0 on expected, got %s", name, tostring(value))
   end
   return true
 end
@@ -455,16 +455,16 @@ end
 -- infinities of one sign are, NaNs are with equal_nan.
 function compare.allclose(first, second, given)
   if given ~= nil and type(given) ~= "table" then
-    return nil, ("a table { rtol =, atol =, equal_nan = } is expected, got %s"):format(type(given)), 3
+    return nil, string.format("a table { rtol =, atol =, equal_nan = } is expected, got %s", type(given)), 3
   end
   for name, value in pairs(given or {}) do
     local ok, problem = true, nil
     if name == "rtol" or name == "atol" then
       ok, problem = option_number(given, name)
     elseif name ~= "equal_nan" then
-      ok, problem = false, ("there is no option '%s'; there are: rtol, atol, equal_nan"):format(tostring(name))
+      ok, problem = false, string.format("there is no option '%s'; there are: rtol, atol, equal_nan", tostring(name))
     elseif type(value) ~= "boolean" then
-      ok, problem = false, ("equal_nan: true or false expected, got %s"):format(tostring(value))
+      ok, problem = false, string.format("equal_nan: true or false expected, got %s", tostring(value))
     end
     if not ok then
       return nil, problem, 3
@@ -481,11 +481,11 @@ function compare.allclose(first, second, given)
   given = given or {}
   local options = { rtol = given.rtol or math.max(a.rtol, b.rtol), atol = given.atol or math.max(a.atol, b.atol),
     equal_nan = given.equal_nan }
-  local what = ("a: %s\nb: %s"):format(a.text, b.text)
-  local head = ("rtol %.4g, atol %.4g"):format(options.rtol, options.atol)
+  local what = string.format("a: %s\nb: %s", a.text, b.text)
+  local head = string.format("rtol %.4g, atol %.4g", options.rtol, options.atol)
   local wrong = misfit(a, b)
   if wrong then
-    return false, ("%s\n%s"):format(what, wrong), head
+    return false, string.format("%s\n%s", what, wrong), head
   end
   local shape = shape_of(a, b)
   local count = a.is_single and b.count or a.count
@@ -496,30 +496,31 @@ function compare.allclose(first, second, given)
   end)
   local text = doubtful and tell_far(a, b, options, width, shape, count)
   if text then
-    return false, ("%s\n%s"):format(what, text), head
+    return false, string.format("%s\n%s", what, text), head
   end
-  return true, ("%s\nall %d elements are"):format(what, count), head
+  return true, string.format("%s\nall %d elements are", what, count), head
 end
 
 -- ---- bit by bit ----
 
 local function hex(bytes)
-  return "0x" .. bytes:reverse():gsub(".", function(c) return ("%02x"):format(c:byte()) end)
+  return "0x" .. string.gsub(string.reverse(bytes), ".", function(c) return string.format("%02x", string.byte(c)) end)
 end
 
 local function bits_text(array, i)
   local width = types[array.type][2]
   local bytes = array.bytes(i, i)
   local half_length = #bytes // width
-  local words = hex(bytes:sub(1, half_length)) .. (width == 2 and " " .. hex(bytes:sub(half_length + 1)) or "")
-  return ("%s (%s)"):format(element_text(array, decode(array.type, bytes)), words)
+  local words = hex(string.sub(bytes, 1, half_length))
+    .. (width == 2 and " " .. hex(string.sub(bytes, half_length + 1)) or "")
+  return string.format("%s (%s)", element_text(array, decode(array.type, bytes)), words)
 end
 
 local function number_text(x)
   if math.type(x) == "integer" then
-    return ("%d (an integer)"):format(x)
+    return string.format("%d (an integer)", x)
   end
-  return ("%s (%s)"):format(text_of(x), hex(string.pack("<d", x)))
+  return string.format("%s (%s)", text_of(x), hex(string.pack("<d", x)))
 end
 
 local function is_same_number(x, y)
@@ -537,7 +538,7 @@ local function typed(array, like)
   local made = { text = array.text, type = like.type, shape = array.shape, count = array.count,
     is_single = array.is_single }
   function made.bytes(i, j)
-    return array.is_single and bytes:rep(j - i + 1) or bytes:sub((i - 1) * size + 1, j * size)
+    return array.is_single and string.rep(bytes, j - i + 1) or string.sub(bytes, (i - 1) * size + 1, j * size)
   end
   return made
 end
@@ -551,7 +552,7 @@ local function differing(a, b, count, shape)
       local xs, ys = a.bytes(start, last), b.bytes(start, last)
       for i = start, xs ~= ys and last or start - 1 do
         local from, to = (i - start) * size + 1, (i - start + 1) * size
-        if xs:sub(from, to) ~= ys:sub(from, to) then
+        if string.sub(xs, from, to) ~= string.sub(ys, from, to) then
           first, differ = first or i, differ + 1
         end
       end
@@ -572,13 +573,13 @@ local function differing(a, b, count, shape)
     local i = array.is_single and 1 or first
     return array.type and bits_text(array, i) or number_text(array.reals(i, i)[1])
   end
-  return ("first difference at %s: %s and %s\n%s"):format(index_text(first, shape), text(a), text(b),
+  return string.format("first difference at %s: %s and %s\n%s", index_text(first, shape), text(a), text(b),
     share_text(differ, count))
 end
 
 local function same_bits(a, b)
   if a.type and b.type and a.type ~= b.type then
-    return false, ("the element types differ: %s and %s"):format(a.type, b.type)
+    return false, string.format("the element types differ: %s and %s", a.type, b.type)
   elseif a.type or b.type then
     if is_complex(a) or is_complex(b) then
       a, b = as_complex(a), as_complex(b)
@@ -595,7 +596,7 @@ local function same_bits(a, b)
     a = typed(a, b)
   end
   local text = count > 0 and differing(a, b, count, shape_of(a, b)) or nil
-  return text == nil, text or ("all %d elements are"):format(count)
+  return text == nil, text or string.format("all %d elements are", count)
 end
 
 --- bitequal(a, b) -> true or false, what there is to say; or nil, what is wrong with argument number n, n. Of elements
@@ -607,7 +608,7 @@ function compare.bitequal(first, second)
     return nil, b, number
   end
   local ok, text = same_bits(a, b)
-  return ok, ("a: %s\nb: %s\n%s"):format(a.text, b.text, text)
+  return ok, string.format("a: %s\nb: %s\n%s", a.text, b.text, text)
 end
 
 -- ---- results, kept and compared later ----
@@ -618,7 +619,7 @@ local function frozen_array(value, kind)
   local array = { text = tostring(value), type = value.type, count = #value,
     shape = kind == "buffer" and table.move(value.shape, 1, #value.shape, 1, {}) or { #value } }
   function array.bytes(i, j)
-    return bytes:sub((i - 1) * size + 1, j * size)
+    return string.sub(bytes, (i - 1) * size + 1, j * size)
   end
   return { array = array }
 end
@@ -636,9 +637,10 @@ function compare.freeze(value, path)
     local fields = {}
     for key, field in pairs(value) do
       if type(key) ~= "string" and type(key) ~= "number" and type(key) ~= "boolean" then
-        return nil, ("%s has a key that is a %s"):format(path, type(key))
+        return nil, string.format("%s has a key that is a %s", path, type(key))
       end
-      local at = math.type(key) == "integer" and ("%s[%d]"):format(path, key) or ("%s.%s"):format(path, tostring(key))
+      local at = math.type(key) == "integer" and string.format("%s[%d]", path, key)
+        or string.format("%s.%s", path, tostring(key))
       local problem
       fields[key], problem = compare.freeze(field, at)
       if fields[key] == nil then
@@ -650,14 +652,14 @@ function compare.freeze(value, path)
     type(value) == "boolean") then
     return { plain = value }
   end
-  return nil, ("%s is a %s, which cannot be compared"):format(path, kind or type(value))
+  return nil, string.format("%s is a %s, which cannot be compared", path, kind or type(value))
 end
 
 local function plain_text(value)
   if type(value) == "number" then
     return number_text(value)
   end
-  return type(value) == "string" and ("%q"):format(#value > 60 and value:sub(1, 57) .. "..." or value)
+  return type(value) == "string" and string.format("%q", #value > 60 and string.sub(value, 1, 57) .. "..." or value)
     or tostring(value)
 end
 
@@ -665,7 +667,7 @@ end
 function compare.difference(a, b, path)
   if a.array and b.array then
     local ok, text = same_bits(a.array, b.array)
-    return not ok and ("%s: %s"):format(path, text) or nil
+    return not ok and string.format("%s: %s", path, text) or nil
   elseif a.fields and b.fields then
     local keys = {}
     for _, fields in ipairs { a.fields, b.fields } do
@@ -680,7 +682,8 @@ function compare.difference(a, b, path)
     table.sort(names)
     for _, name in ipairs(names) do
       local key = keys[name]
-      local at = math.type(key) == "integer" and ("%s[%d]"):format(path, key) or ("%s.%s"):format(path, name)
+      local at = math.type(key) == "integer" and string.format("%s[%d]", path, key)
+        or string.format("%s.%s", path, name)
       local text = compare.difference(a.fields[key] or {}, b.fields[key] or {}, at)
       if text then
         return text
@@ -697,7 +700,7 @@ function compare.difference(a, b, path)
   local function text(x)
     return x.array and x.array.text or x.fields and "a table" or plain_text(x.plain)
   end
-  return ("%s: %s and %s"):format(path, text(a), text(b))
+  return string.format("%s: %s and %s", path, text(a), text(b))
 end
 
 

@@ -19,21 +19,21 @@ local fields <const> = { "check", "compute", "device", "driver_version", "epoch"
 local function is_quoted(text)
   local at = 0
   while at do
-    local first = text:find("[%-\"'%[]", at + 1)
+    local first = string.find(text, "[%-\"'%[]", at + 1)
     if not first then
       return false
     end
-    local mark = text:sub(first, first)
-    local equals = text:match("^%[(=*)%[", first) or text:match("^%-%-%[(=*)%[", first)
+    local mark = string.sub(text, first, first)
+    local equals = string.match(text, "^%[(=*)%[", first) or string.match(text, "^%-%-%[(=*)%[", first)
     at = first
     if equals then
-      at = select(2, text:find("]" .. equals .. "]", first, true))
-    elseif text:find("^%-%-", first) then
-      at = text:find("\n", first, true)
+      at = select(2, string.find(text, "]" .. equals .. "]", first, true))
+    elseif string.find(text, "^%-%-", first) then
+      at = string.find(text, "\n", first, true)
     elseif mark == '"' or mark == "'" then
       repeat
-        at = text:find(mark, at + 1, true)
-      until not at or #text:sub(1, at - 1):match "\\*$" % 2 == 0
+        at = string.find(text, mark, at + 1, true)
+      until not at or #string.match(string.sub(text, 1, at - 1), "\\*$") % 2 == 0
     end
   end
   return true
@@ -70,7 +70,7 @@ local function each_field(value, prefix, take)
   local function take_all(of)
     local looked_at, key, found = 0, next(of)
     while key ~= nil and looked_at < keys_max do
-      if type(key) == "string" and key:sub(1, #prefix) == prefix and key:find "^[%a_][%w_]*$" then
+      if type(key) == "string" and string.sub(key, 1, #prefix) == prefix and string.find(key, "^[%a_][%w_]*$") then
         take(key, found)
       end
       looked_at, key, found = looked_at + 1, next(of, key)
@@ -78,10 +78,10 @@ local function each_field(value, prefix, take)
   end
   local kind = kind_of(value)
   if kind then
-    local methods = require("gpulua." .. kind:gsub("^closed ", ""))
+    local methods = require("gpulua." .. string.gsub(kind, "^closed ", ""))
     take_all(methods)
     for _, name in ipairs(kind == "module" and value:kernels() or fields) do
-      local found = name:sub(1, #prefix) == prefix and not methods[name] and field_of(value, name)
+      local found = string.sub(name, 1, #prefix) == prefix and not methods[name] and field_of(value, name)
       if found then
         take(name, found)
       end
@@ -101,16 +101,16 @@ end
 
 -- The value of 'a.b[1]["c"]'; nil: there is none, or something would have to be called.
 local function value_of(expression)
-  local name, rest = expression:match "^([%a_][%w_]*)(.*)$"
+  local name, rest = string.match(expression, "^([%a_][%w_]*)(.*)$")
   local value = name and field_of(_G, name)
   while value ~= nil and rest ~= "" do
-    local key, after = rest:match "^[.:]([%a_][%w_]*)(.*)$"
+    local key, after = string.match(rest, "^[.:]([%a_][%w_]*)(.*)$")
     if not key then
-      key, after = rest:match '^%["([^"\\]*)"%](.*)$'
+      key, after = string.match(rest, '^%["([^"\\]*)"%](.*)$')
     end
     if not key then
       local number
-      number, after = rest:match "^%[(%d+)%](.*)$"
+      number, after = string.match(rest, "^%[(%d+)%](.*)$")
       key = math.tointeger(number)
     end
     value, rest = key and field_of(value, key), after
@@ -122,15 +122,15 @@ end
 local function expression_before(text)
   local from = #text + 1
   while true do
-    local head = text:sub(1, from - 1)
-    local start = head:match "()%[%d+%]$" or head:match '()%["[^"\\]*"%]$'
+    local head = string.sub(text, 1, from - 1)
+    local start = string.match(head, "()%[%d+%]$") or string.match(head, '()%["[^"\\]*"%]$')
     if start then
       from = start
     else
-      from = head:match "()[%a_][%w_]*$"
-      local front = text:sub(1, (from or 1) - 1)
-      if not from or not front:find "[.:]$" or front:find "%.%.$" then
-        return text:sub(from or #text + 1)
+      from = string.match(head, "()[%a_][%w_]*$")
+      local front = string.sub(text, 1, (from or 1) - 1)
+      if not from or not string.find(front, "[.:]$") or string.find(front, "%.%.$") then
+        return string.sub(text, from or #text + 1)
       end
       from = from - 1
     end
@@ -140,7 +140,7 @@ end
 local function shared_prefix(names)
   local shared = names[1]
   for _, name in ipairs(names) do
-    while name:sub(1, #shared) ~= shared do shared = shared:sub(1, -2) end
+    while string.sub(name, 1, #shared) ~= shared do shared = string.sub(shared, 1, -2) end
   end
   return shared
 end
@@ -156,11 +156,11 @@ local function list(names, columns)
     lines[line] = names[line]
     for i = line + line_count, count, line_count do
       local before = names[i - line_count]
-      lines[line] = lines[line] .. (" "):rep(width - #before) .. names[i]
+      lines[line] = lines[line] .. string.rep(" ", width - #before) .. names[i]
     end
   end
   if #names > count then
-    lines[#lines + 1] = ("... and %d more"):format(#names - count)
+    lines[#lines + 1] = string.format("... and %d more", #names - count)
   end
   return table.concat(lines, "\n") .. "\n"
 end
@@ -172,8 +172,8 @@ return function(before, columns)
   if is_quoted(before) then
     return nil
   end
-  local head, prefix = before:match "^(.-)([%w_]*)$"
-  local access = not head:find "%.%.$" and not head:find "::$" and head:match "[.:]$"
+  local head, prefix = string.match(before, "^(.-)([%w_]*)$")
+  local access = not string.find(head, "%.%.$") and not string.find(head, "::$") and string.match(head, "[.:]$")
   local found, names = {}, {}
   local function take(name, value)
     if found[name] == nil and (access ~= ":" or type(value) == "function") then
@@ -182,11 +182,11 @@ return function(before, columns)
     end
   end
   if access then
-    each_field(value_of(expression_before(head:sub(1, -2))), prefix, take)
+    each_field(value_of(expression_before(string.sub(head, 1, -2))), prefix, take)
   else
     each_field(_G, prefix, take)
     for _, word in ipairs(words) do
-      if word:sub(1, #prefix) == prefix then
+      if string.sub(word, 1, #prefix) == prefix then
         take(word, true)
       end
     end
@@ -194,9 +194,9 @@ return function(before, columns)
   if #names == 0 then
     return nil
   elseif #names == 1 then
-    return names[1]:sub(#prefix + 1) .. (type(found[names[1]]) == "function" and "(" or "")
+    return string.sub(names[1], #prefix + 1) .. (type(found[names[1]]) == "function" and "(" or "")
   end
-  local added = shared_prefix(names):sub(#prefix + 1)
+  local added = string.sub(shared_prefix(names), #prefix + 1)
   if added ~= "" then
     return added
   end

@@ -38,7 +38,7 @@ end
 
 local function check(name, number, f)
   if type(f) ~= "function" then
-    core.raise("InvalidArgument", ("argument %d of %s: a function expected, got %s"):format(number, name,
+    core.raise("InvalidArgument", string.format("argument %d of %s: a function expected, got %s", number, name,
       kind_of(f)))
   end
 end
@@ -81,13 +81,13 @@ function control.switch(condition, functions)
   end
   local count = #functions
   if count == 0 or count > bodies_max then
-    core.raise("InvalidArgument", ("argument 2 of switch: from 1 to %d functions expected, got %d"):format(bodies_max,
-      count))
+    core.raise("InvalidArgument", string.format("argument 2 of switch: from 1 to %d functions expected, got %d",
+      bodies_max, count))
   end
   local list = table.move(functions, 1, count, 1, {}) -- what else the table has is no one's
   for i = 1, count do
     if type(list[i]) ~= "function" then
-      core.raise("InvalidArgument", ("argument 2 of switch: a function expected at %d, got %s"):format(i,
+      core.raise("InvalidArgument", string.format("argument 2 of switch: a function expected at %d, got %s", i,
         kind_of(list[i])))
     end
   end

@@ -256,9 +256,10 @@ function distributions.kernels(device, how)
     local made = made_of[what]
     for _, kind in ipairs(how == "draw" and made or made.made and made or {}) do
       local name = distributions.names[what][kind]
-      local text = kernel_texts[how]:gsub("DRAWN", made.drawn):gsub("MADE", made.made or ""):gsub("NAME", name)
+      local text = string.gsub(kernel_texts[how], "DRAWN", made.drawn)
+      text = string.gsub(string.gsub(text, "MADE", made.made or ""), "NAME", name)
       names[#names + 1] = name
-      parts[#parts + 1] = text:gsub("%f[%w]T%f[%W]", c_types[kind]):gsub("%f[%w]W%f[%W]",
+      parts[#parts + 1] = string.gsub(string.gsub(text, "%f[%w]T%f[%W]", c_types[kind]), "%f[%w]W%f[%W]",
         distributions.widths[kind] == 2 and "u64" or "u32")
     end
   end

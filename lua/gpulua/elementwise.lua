@@ -25,7 +25,7 @@ end
 return function(text, given, wanted, is_wide)
   local made = expression.compile(text, given, wanted)
   if #made.params > names_max then
-    core.raise("InvalidArgument", ("map: %d buffers, scalars and numbers are given, %d are the most"):format(
+    core.raise("InvalidArgument", string.format("map: %d buffers, scalars and numbers are given, %d are the most",
       #made.params, names_max))
   end
   local t = made.type
@@ -34,37 +34,38 @@ return function(text, given, wanted, is_wide)
   for i, param in ipairs(made.params) do
     local is_memory = param.buffer ~= nil
     -- Check mode names it. No macro is named like it: those that end with _ begin with _.
-    local own = param.name:find "^_" and ("p%d%s0"):format(i, param.name) or param.name .. "_"
-    takes[i] = (is_memory and "const %s *%s" or "%s %s"):format((is_memory and stored or c_type)[param.type], own)
-    signature[i] = ("%s: %s"):format(param.name, is_memory and ("in %s*"):format(param.type)
+    local own = string.find(param.name, "^_") and string.format("p%d%s0", i, param.name) or param.name .. "_"
+    takes[i] = string.format(is_memory and "const %s *%s" or "%s %s", (is_memory and stored or c_type)[param.type], own)
+    signature[i] = string.format("%s: %s", param.name, is_memory and string.format("in %s*", param.type)
       or param.type == "real" and "f64" or "i64")
-    values[i + 1] = ("%s v%d"):format(c_type[param.type], i)
-    plain[i + 1] = is_memory and generated.load(param.type, ("%s[%s]"):format(own, param.is_one and "0" or "i")) or own
+    values[i + 1] = string.format("%s v%d", c_type[param.type], i)
+    plain[i + 1] = is_memory and generated.load(param.type, string.format("%s[%s]", own, param.is_one and "0" or "i"))
+      or own
     wide[i + 1] = plain[i + 1]
     if is_memory and not param.is_one then
-      wide[i + 1] = generated.load(param.type, ("l%d[k]"):format(i))
+      wide[i + 1] = generated.load(param.type, string.format("l%d[k]", i))
       pointers[#pointers + 1] = "(size_t)" .. own
-      loads[#loads + 1] = ("    const int4 all%d = *(const int4 *)(%s + i);\n    %s l%d[PER];\n"
-        .. "    memcpy(l%d, &all%d, 16);\n"):format(i, own, stored[param.type], i, i, i)
+      loads[#loads + 1] = string.format("    const int4 all%d = *(const int4 *)(%s + i);\n    %s l%d[PER];\n"
+        .. "    memcpy(l%d, &all%d, 16);\n", i, own, stored[param.type], i, i, i)
     end
   end
-  takes[#takes + 1] = ("%s *out"):format(stored[t])
-  signature[#signature + 1] = ("out: out %s*"):format(t)
+  takes[#takes + 1] = string.format("%s *out", stored[t])
+  signature[#signature + 1] = string.format("out: out %s*", t)
   made.per_thread = is_wide and elements_of_a_thread(made) or 1
-  local one = ([[
+  local one = string.format([[
 %sstatic __device__ __forceinline__ %s gpulua_one(%s) {
 %s  return %s;
 }
-]]):format(expression.helpers, stored[t], table.concat(values, ", "), made.lets, generated.store(t, made.code))
+]], expression.helpers, stored[t], table.concat(values, ", "), made.lets, generated.store(t, made.code))
   local body
   if made.per_thread == 1 then
-    body = ([[
+    body = string.format([[
   long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
   out[i] = gpulua_one(%s);
-]]):format(table.concat(plain, ", "))
+]], table.concat(plain, ", "))
   else
-    body = ([[
+    body = string.gsub(string.format([[
   long long i = ((long long)blockIdx.x * blockDim.x + threadIdx.x) * PER;
   if (n - i >= PER && (%s) %% 16 == 0) {
     %s made[PER];
@@ -76,15 +77,15 @@ return function(text, given, wanted, is_wide)
     return;
   }
   for (long long end = n - i < PER ? n : i + PER; i < end; i++) out[i] = gpulua_one(%s);
-]]):format(table.concat(pointers, " | "), stored[t], table.concat(loads), table.concat(wide, ", "),
-      table.concat(plain, ", ")):gsub("%f[%w_]PER%f[^%w_]", made.per_thread)
+]], table.concat(pointers, " | "), stored[t], table.concat(loads), table.concat(wide, ", "),
+      table.concat(plain, ", ")), "%f[%w_]PER%f[^%w_]", made.per_thread)
   end
-  made.source = generated.with_headers(('%sextern "C" __global__ void map(long long n, %s) {\n%s}\n'):format(one,
+  made.source = generated.with_headers(string.format('%sextern "C" __global__ void map(long long n, %s) {\n%s}\n', one,
     table.concat(takes, ", "), body))
   local count = "n"
   while given[count] do
     count = count .. "_"
   end
-  made.signature = ("%s: i64, %s"):format(count, table.concat(signature, ", "))
+  made.signature = string.format("%s: i64, %s", count, table.concat(signature, ", "))
   return made
 end

@@ -23,7 +23,7 @@ local c_type <const> = {
 local bits <const> = { i8 = 8, u8 = 8, i16 = 16, u16 = 16, i32 = 32, u32 = 32, i64 = 64, u64 = 64 }
 local float_rank <const> = { f16 = 1, bf16 = 1, f32 = 2, f64 = 3 }
 
-local function is_signed(t) return t:sub(1, 1) == "i" end
+local function is_signed(t) return string.sub(t, 1, 1) == "i" end
 -- Numbers of the script.
 local function is_weak(t) return t == "int" or t == "real" end
 
@@ -33,25 +33,26 @@ local symbols <const> = { "//", "<<", ">>", "==", "~=", "<=", ">=" }
 
 -- The next token behind `at`: kind ("number", "name", "end" or the symbol itself), text, where it begins and ends.
 local function token(text, at)
-  at = text:find("%S", at) or #text + 1
+  at = string.find(text, "%S", at) or #text + 1
   if at > #text then
     return "end", "the end", at, at
   end
-  local number = text:match("^0[xX]%x+", at) or text:match("^%d+%.?%d*[eE][+-]?%d+", at)
-    or text:match("^%.%d+[eE][+-]?%d+", at) or text:match("^%d+%.?%d*", at) or text:match("^%.%d+", at)
-  if number and not text:find("^[%w_.]", at + #number) then
+  local number = string.match(text, "^0[xX]%x+", at) or string.match(text, "^%d+%.?%d*[eE][+-]?%d+", at)
+    or string.match(text, "^%.%d+[eE][+-]?%d+", at) or string.match(text, "^%d+%.?%d*", at)
+    or string.match(text, "^%.%d+", at)
+  if number and not string.find(text, "^[%w_.]", at + #number) then
     return "number", number, at, at + #number
   end
-  local name = text:match("^[%a_][%w_]*", at)
+  local name = string.match(text, "^[%a_][%w_]*", at)
   if name then
     return "name", name, at, at + #name
   end
   for _, symbol in ipairs(symbols) do
-    if text:sub(at, at + 1) == symbol then
+    if string.sub(text, at, at + 1) == symbol then
       return symbol, symbol, at, at + 2
     end
   end
-  local symbol = text:match("^" .. utf8.charpattern, at) or text:sub(at, at)
+  local symbol = string.match(text, "^" .. utf8.charpattern, at) or string.sub(text, at, at)
   return symbol, symbol, at, at + #symbol
 end
 
@@ -64,8 +65,8 @@ local function instead_of(symbol)
 end
 
 local function fail(self, message, at, hint)
-  local said = ("map: %s, at %d of '%s'"):format(message, at or self.at, self.text)
-  core.raise("InvalidArgument", said:gsub("\0", "\\0"), hint)
+  local said = string.format("map: %s, at %d of '%s'", message, at or self.at, self.text)
+  core.raise("InvalidArgument", string.gsub(said, "\0", "\\0"), hint)
 end
 
 local function advance(self)
@@ -74,7 +75,7 @@ end
 
 local function expect(self, kind)
   if self.kind ~= kind then
-    fail(self, ("'%s' expected, got '%s'"):format(kind, self.token))
+    fail(self, string.format("'%s' expected, got '%s'", kind, self.token))
   end
   advance(self)
 end
@@ -119,7 +120,7 @@ end
 -- Numbers of the script, or what a condition chooses of them, have to fit an integer type.
 local function check_fits(self, x, t)
   if x.value and not fits(x.value, t) and not (t == "u64" and x.is_hex) then
-    fail(self, ("%d does not fit %s"):format(x.value, t), x.at)
+    fail(self, string.format("%d does not fit %s", x.value, t), x.at)
   elseif x.value_of then
     self.checks[#self.checks + 1] = { name = x.name, at = x.at, value_of = x.value_of, type = t }
   end
@@ -137,7 +138,7 @@ local function convert(self, x, t)
   elseif bits[t] and x.type == "int" then
     check_fits(self, x, t)
   end
-  return ("(%s)%s"):format(c_type[t], x.code)
+  return string.format("(%s)%s", c_type[t], x.code)
 end
 
 -- What integers become where a real number is wanted.
@@ -168,7 +169,7 @@ local function common(self, a, b)
   if bits[signed] > bits[other] then
     return signed
   elseif other == "u64" then
-    fail(self, ("no integer holds %s and u64: convert one"):format(signed), b.at)
+    fail(self, string.format("no integer holds %s and u64: convert one", signed), b.at)
   end
   return "i" .. 2 * bits[other]
 end
@@ -210,60 +211,61 @@ local function wrapping(self, a, op, b)
   local x, y = both(self, a, b, t)
   if is_integer(t) then
     local u = bits[t] and bits[t] < 32 and "unsigned" or unsigned(t)
-    return node(("(%s)((%s)%s %s (%s)%s)"):format(c_type[t], u, x, op, u, y), t, computed(on_integers[op], a, b))
+    return node(string.format("(%s)((%s)%s %s (%s)%s)", c_type[t], u, x, op, u, y), t, computed(on_integers[op], a, b))
   end
-  return node(("(%s %s %s)"):format(x, op, y), t)
+  return node(string.format("(%s %s %s)", x, op, y), t)
 end
 
 local function divided(self, a, _, b)
   local t = real_of(common(self, check_number(self, a), check_number(self, b)))
   local x, y = both(self, a, b, t)
-  return node(("(%s / %s)"):format(x, y), t)
+  return node(string.format("(%s / %s)", x, y), t)
 end
 
 local function floored(self, a, op, b)
   local t = common(self, check_number(self, a), check_number(self, b))
   local x, y = both(self, a, b, t)
-  return node(("%s<%s>(%s, %s)"):format(op == "%" and "gpulua_mod" or "gpulua_floordiv", c_type[t], x, y), t,
+  return node(string.format("%s<%s>(%s, %s)", op == "%" and "gpulua_mod" or "gpulua_floordiv", c_type[t], x, y), t,
     computed(on_integers[op], a, b))
 end
 
 local function power(self, a, _, b)
   local t = real_of(common(self, check_number(self, a), check_number(self, b)))
   local x, y = both(self, a, b, t)
-  return node(("pow(%s, %s)"):format(x, y), t)
+  return node(string.format("pow(%s, %s)", x, y), t)
 end
 
 local function compared(self, a, op, b)
   if a.type == "bool" and b.type == "bool" and (op == "==" or op == "~=") then
-    return node(("(%s %s %s)"):format(a.code, op == "~=" and "!=" or op, b.code), "bool")
+    return node(string.format("(%s %s %s)", a.code, op == "~=" and "!=" or op, b.code), "bool")
   end
   local x, y = both(self, a, b, common(self, check_number(self, a), check_number(self, b)))
-  return node(("(%s %s %s)"):format(x, op == "~=" and "!=" or op, y), "bool")
+  return node(string.format("(%s %s %s)", x, op == "~=" and "!=" or op, y), "bool")
 end
 
 local function logical(self, a, op, b)
-  return node(("(%s %s %s)"):format(check_condition(self, a), op == "and" and "&&" or "||", check_condition(self, b)),
-    "bool")
+  return node(string.format("(%s %s %s)", check_condition(self, a), op == "and" and "&&" or "||",
+    check_condition(self, b)), "bool")
 end
 
 local function bitwise(self, a, op, b)
   local t = common(self, check_number(self, a), check_number(self, b))
   if not is_integer(t) then
-    fail(self, ("'%s' wants integers, got %s"):format(op, t), a.at)
+    fail(self, string.format("'%s' wants integers, got %s", op, t), a.at)
   end
   local x, y = both(self, a, b, t)
-  return node(("(%s)(%s %s %s)"):format(c_type[t], x, op == "~" and "^" or op, y), t, computed(on_integers[op], a, b))
+  return node(string.format("(%s)(%s %s %s)", c_type[t], x, op == "~" and "^" or op, y), t,
+    computed(on_integers[op], a, b))
 end
 
 -- As in Lua, what is shifted out is gone, also the sign: by as many bits as the left side has, 0.
 local function shifted(self, a, op, b)
   local t, count = check_number(self, a).type, check_number(self, b)
   if not is_integer(t) or not is_integer(count.type) then
-    fail(self, ("'%s' wants integers, got %s and %s"):format(op, t, count.type), a.at)
+    fail(self, string.format("'%s' wants integers, got %s and %s", op, t, count.type), a.at)
   end
-  local by = count.type == "u64" and ("gpulua_min<unsigned long long>(%s, 64)"):format(count.code) or count.code
-  return node(("(%s)gpulua_shift<%s>(%s, %s%s)"):format(c_type[t], unsigned(t), a.code,
+  local by = count.type == "u64" and string.format("gpulua_min<unsigned long long>(%s, 64)", count.code) or count.code
+  return node(string.format("(%s)gpulua_shift<%s>(%s, %s%s)", c_type[t], unsigned(t), a.code,
     op == ">>" and "(long long)(0 - (unsigned long long)" or "(long long)(", by .. ")"), t,
     computed(on_integers[op], a, b))
 end
@@ -284,17 +286,17 @@ local unary <const> = {
   ["-"] = function(self, x)
     local t = check_number(self, x).type
     if not is_integer(t) then
-      return node(("(-%s)"):format(x.code), t)
+      return node(string.format("(-%s)", x.code), t)
     end
-    return node(("(%s)(0 - (%s)%s)"):format(c_type[t], unsigned(t), x.code), t,
+    return node(string.format("(%s)(0 - (%s)%s)", c_type[t], unsigned(t), x.code), t,
       computed(function(value) return -value end, x))
   end,
-  ["not"] = function(self, x) return node(("(!%s)"):format(check_condition(self, x)), "bool") end,
+  ["not"] = function(self, x) return node(string.format("(!%s)", check_condition(self, x)), "bool") end,
   ["~"] = function(self, x) -- (a mask is one in any type)
     if not is_integer(x.type) then
-      fail(self, ("'~' wants an integer, got %s"):format(x.type), x.at)
+      fail(self, string.format("'~' wants an integer, got %s", x.type), x.at)
     end
-    return node(("(%s)(~%s)"):format(c_type[x.type], x.code), x.type)
+    return node(string.format("(%s)(~%s)", c_type[x.type], x.code), x.type)
   end,
 }
 
@@ -324,14 +326,14 @@ for count, names in ipairs(real_functions) do
       for i = 1, count do
         codes[i] = convert(self, args[i], t)
       end
-      return node(("%s(%s)"):format(name, table.concat(codes, ", ")), t)
+      return node(string.format("%s(%s)", name, table.concat(codes, ", ")), t)
     end }
   end
 end
 for _, name in ipairs(rounding) do
   functions[name] = { 1, 1, function(self, args)
     local t = check_number(self, args[1]).type
-    return is_integer(t) and args[1] or node(("%s(%s)"):format(name, args[1].code), t)
+    return is_integer(t) and args[1] or node(string.format("%s(%s)", name, args[1].code), t)
   end }
 end
 for _, name in ipairs(asking) do
@@ -340,20 +342,20 @@ for _, name in ipairs(asking) do
     if is_integer(t) then
       return node(name == "isfinite" and "true" or "false", "bool")
     end
-    return node(("(bool)%s(%s)"):format(name, args[1].code), "bool")
+    return node(string.format("(bool)%s(%s)", name, args[1].code), "bool")
   end }
 end
 functions.abs = { 1, 1, function(self, args)
   local x, t = args[1].code, check_number(self, args[1]).type
   if not is_integer(t) then
-    return node(("fabs(%s)"):format(x), t)
+    return node(string.format("fabs(%s)", x), t)
   end
-  return node(t:sub(1, 1) == "u" and x or ("gpulua_abs<%s, %s>(%s)"):format(c_type[t], unsigned(t), x), t,
+  return node(string.sub(t, 1, 1) == "u" and x or string.format("gpulua_abs<%s, %s>(%s)", c_type[t], unsigned(t), x), t,
     computed(function(value) return value < 0 and -value or value end, args[1]))
 end }
 functions.sign = { 1, 1, function(self, args)
   local x, t = args[1].code, check_number(self, args[1]).type
-  return node(("(%s)((%s > 0) - (%s < 0))"):format(c_type[t], x, x), t,
+  return node(string.format("(%s)((%s > 0) - (%s < 0))", c_type[t], x, x), t,
     computed(function(value) return value > 0 and 1 or value < 0 and -1 or 0 end, args[1]))
 end }
 for _, name in ipairs { "min", "max" } do
@@ -362,8 +364,8 @@ for _, name in ipairs { "min", "max" } do
     for i = 2, #args do
       local t = common(self, check_number(self, found), check_number(self, args[i]))
       local x, y = both(self, found, args[i], t)
-      local f = is_integer(t) and ("gpulua_%s<%s>"):format(name, c_type[t]) or "f" .. name
-      local made = node(("%s(%s, %s)"):format(f, x, y), t, computed(math[name], found, args[i]))
+      local f = is_integer(t) and string.format("gpulua_%s<%s>", name, c_type[t]) or "f" .. name
+      local made = node(string.format("%s(%s, %s)", f, x, y), t, computed(math[name], found, args[i]))
       made.at = found.at
       found = made
     end
@@ -377,19 +379,19 @@ end }
 functions.where = { 3, 3, function(self, args)
   local c, t = check_condition(self, args[1]), common(self, args[2], args[3])
   local x, y = both(self, args[2], args[3], t)
-  return node(("(%s ? %s : %s)"):format(c, x, y), t, { choices = t == "int" and { args[2], args[3] } or nil })
+  return node(string.format("(%s ? %s : %s)", c, x, y), t, { choices = t == "int" and { args[2], args[3] } or nil })
 end }
 for _, t in ipairs { "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64" } do
   functions[t] = { 1, 1, function(self, args)
     local x = args[1]
     if x.type == "bool" then
-      return node(("(%s)(%s ? 1 : 0)"):format(c_type[t], x.code), t)
+      return node(string.format("(%s)(%s ? 1 : 0)", c_type[t], x.code), t)
     elseif bits[t] and not is_integer(x.type) then
-      return node(("gpulua_to<%s>((double)%s, %s, %s)"):format(c_type[t], x.code,
-        is_signed(t) and ("-%.0f.0"):format(2.0 ^ (bits[t] - 1)) or "0.0",
-        ("%.0f.0"):format(2.0 ^ (is_signed(t) and bits[t] - 1 or bits[t]))), t)
+      return node(string.format("gpulua_to<%s>((double)%s, %s, %s)", c_type[t], x.code,
+        is_signed(t) and string.format("-%.0f.0", 2.0 ^ (bits[t] - 1)) or "0.0",
+        string.format("%.0f.0", 2.0 ^ (is_signed(t) and bits[t] - 1 or bits[t]))), t)
     end
-    return node(is_weak(x.type) and convert(self, x, t) or ("(%s)%s"):format(c_type[t], x.code), t)
+    return node(is_weak(x.type) and convert(self, x, t) or string.format("(%s)%s", c_type[t], x.code), t)
   end }
 end
 
@@ -408,7 +410,7 @@ local function call(self, name, at)
       names[#names + 1] = known_name
     end
     table.sort(names)
-    fail(self, ("there is no function '%s'"):format(name), at, "there are: " .. table.concat(names, ", "))
+    fail(self, string.format("there is no function '%s'", name), at, "there are: " .. table.concat(names, ", "))
   end
   advance(self)
   local args = {}
@@ -424,7 +426,8 @@ local function call(self, name, at)
     local is_more = #args > known[2]
     local limit = is_more and known[2] or known[1]
     local kind = known[1] == known[2] and "" or is_more and "at most " or "at least "
-    fail(self, ("%s takes %s%d argument%s, got %d"):format(name, kind, limit, limit == 1 and "" or "s", #args), at)
+    fail(self, string.format("%s takes %s%d argument%s, got %d", name, kind, limit, limit == 1 and "" or "s",
+      #args), at)
   end
   return known[3](self, args)
 end
@@ -437,7 +440,7 @@ local function variable(self, name, at)
   end
   local given = self.given[name]
   if not given then
-    fail(self, functions[name] and ("'%s' is a function"):format(name) or ("there is no '%s'"):format(name), at,
+    fail(self, string.format(functions[name] and "'%s' is a function" or "there is no '%s'", name), at,
       self.kind == "." and "functions have no library in front: sqrt(x), and not math.sqrt(x)" or nil)
   end
   if not given.number then
@@ -456,12 +459,12 @@ local function simple(self)
     local value = tonumber(text)
     advance(self)
     if math.type(value) == "integer" then
-      found = node(value == math.mininteger and "(-9223372036854775807LL - 1)" or ("%dLL"):format(value), "int",
-        { value = value, is_hex = text:find "^0[xX]" ~= nil }) -- u64 takes all of these
+      found = node(value == math.mininteger and "(-9223372036854775807LL - 1)" or string.format("%dLL", value), "int",
+        { value = value, is_hex = string.find(text, "^0[xX]") ~= nil }) -- u64 takes all of these
     else
-      local digits = value < math.huge and ("%.17g"):format(value):gsub(",", ".")
-        or fail(self, ("%s is too large"):format(text), at)
-      found = node(digits:find "[.e]" and digits or digits .. ".0", "real")
+      local digits = value < math.huge and string.gsub(string.format("%.17g", value), ",", ".")
+        or fail(self, string.format("%s is too large", text), at)
+      found = node(string.find(digits, "[.e]") and digits or digits .. ".0", "real")
     end
   elseif kind == "name" and (text == "true" or text == "false") then
     advance(self)
@@ -474,7 +477,7 @@ local function simple(self)
     found = expression(self, 0)
     expect(self, ")")
   else
-    fail(self, ("a value expected, got '%s'%s"):format(text, instead_of(text)), at)
+    fail(self, string.format("a value expected, got '%s'%s", text, instead_of(text)), at)
   end
   found.at = at
   return found
@@ -487,7 +490,7 @@ local code_max <const> = 400
 local function settled(self, x)
   if #x.code > code_max then
     local name = "t" .. #self.lets + 1
-    self.lets[#self.lets + 1] = ("  %s %s = %s;\n"):format(c_type[x.type], name, x.code)
+    self.lets[#self.lets + 1] = string.format("  %s %s = %s;\n", c_type[x.type], name, x.code)
     x.code = name
   end
   return x
@@ -496,7 +499,7 @@ end
 function expression(self, limit)
   self.depth = self.depth + 1
   if self.depth > depth_max then
-    fail(self, ("more than %d levels deep"):format(depth_max))
+    fail(self, string.format("more than %d levels deep", depth_max))
   end
   local left
   local at, op = self.at, self.token
@@ -563,7 +566,8 @@ local function is_storable(t, wanted)
   if t == wanted then
     return true
   elseif not bits[t] then
-    return float_rank[t] ~= nil and float_rank[wanted] ~= nil or t:sub(1, 1) == "c" and wanted:sub(1, 1) == "c"
+    return float_rank[t] ~= nil and float_rank[wanted] ~= nil or string.sub(t, 1, 1) == "c"
+      and string.sub(wanted, 1, 1) == "c"
   end
   return float_rank[wanted] ~= nil
     or bits[wanted] ~= nil and bits[t] < bits[wanted] and (is_signed(wanted) or not is_signed(t))
@@ -576,11 +580,11 @@ local function result_type(self, result, wanted)
     return t == "bool" and "u8" or t == "int" and "i64" or t == "real" and "f64" or t
   elseif t == "bool" then
     return wanted == "u8" and wanted
-      or fail(self, ("a condition does not fit out, which is %s: %s(...) converts"):format(wanted, wanted))
+      or fail(self, string.format("a condition does not fit out, which is %s: %s(...) converts", wanted, wanted))
   elseif t == "int" or t == "real" and float_rank[wanted] or is_storable(t, wanted) then
     return wanted
   end
-  fail(self, ("the result, %s, does not fit out, which is %s: %s(...) converts"):format(t, wanted, wanted))
+  fail(self, string.format("the result, %s, does not fit out, which is %s: %s(...) converts", t, wanted, wanted))
 end
 
 --- compile(text, given, wanted) -> what is to be computed. `given`: by name, { type = an element type, "int" or
@@ -593,7 +597,7 @@ local function compile(text, given, wanted)
   advance(self)
   local result = expression(self, 0)
   if self.kind ~= "end" then
-    fail(self, ("an operator expected, got '%s'%s"):format(self.token, instead_of(self.token)))
+    fail(self, string.format("an operator expected, got '%s'%s", self.token, instead_of(self.token)))
   end
   local t = result_type(self, result, wanted)
   local code = (t == result.type or result.type == "bool") and result.code or convert(self, result, t)

@@ -100,7 +100,7 @@ local function check_side(self, call, side, value)
     fail(call, "%s is on %s, the plan on %s", side.name, value.device.name, self.device.name)
   elseif not side.is_plain then
     if count < side.span then
-      core.raise("OutOfBounds", ("%s: %s has %d elements, the plan reaches to %d"):format(call, side.name, count,
+      core.raise("OutOfBounds", string.format("%s: %s has %d elements, the plan reaches to %d", call, side.name, count,
         side.span))
     end
     return
@@ -146,7 +146,7 @@ local function transform(self, call, from, to, input, output, options)
   end
   local kernel = entry.kernels["fft_" .. call]
   if not kernel then
-    core.raise("Unsupported", ("%s: %s"):format(call, self.why_not))
+    core.raise("Unsupported", string.format("%s: %s", call, self.why_not))
   end
   check_side(self, call, from, input)
   if output ~= nil then
@@ -226,7 +226,8 @@ metatable.__close = methods.close
 metatable.__gc = methods.close
 
 function metatable.__tostring(self)
-  return ("gpulua.fft %s %s on %s%s"):format(self.kind, self.x.text, self.device.name, self.entry and "" or " (closed)")
+  return string.format("gpulua.fft %s %s on %s%s", self.kind, self.x.text, self.device.name,
+    self.entry and "" or " (closed)")
 end
 
 -- ---- making plans ----
@@ -304,8 +305,9 @@ local function side_of(given, option, name, kind, sizes, batch)
       option .. ".strides", 1)
     strides[i] = (not stride or sizes[i] == 1) and covered or stride
     if strides[i] < covered or strides[i] % unit ~= 0 then
-      core.raise("Unsupported", ("fft: %s: stride %d is %d; a multiple of the next one, %d, is needed, from %d on")
-        :format(option, i, strides[i], unit, covered))
+      core.raise("Unsupported",
+        string.format("fft: %s: stride %d is %d; a multiple of the next one, %d, is needed, from %d on", option, i,
+          strides[i], unit, covered))
     elseif strides[i] > elements_max // sizes[i] then
       too_many()
     elseif sizes[i] > 1 then
@@ -420,7 +422,7 @@ return function(device, given)
   -- Libraries may end the process when they find no memory for the tables of such a plan.
   for _, side in ipairs { x, f } do
     if side.span > device.memory_bytes // element_bytes[side.type] then
-      core.raise("OutOfMemory", ("fft: %s has %d elements of %s, more than %s has memory for"):format(side.name,
+      core.raise("OutOfMemory", string.format("fft: %s has %d elements of %s, more than %s has memory for", side.name,
         side.span, side.type, device.name))
     end
   end

@@ -8,10 +8,10 @@ local file = {}
 
 local function check_path(path, what)
   if type(path) ~= "string" then
-    core.raise("InvalidArgument", ("%s: path: a string expected, got %s"):format(what, type(path)))
+    core.raise("InvalidArgument", string.format("%s: path: a string expected, got %s", what, type(path)))
   end
-  if path:find "\0" then
-    core.raise("InvalidArgument", ("%s: path: %q has a zero byte"):format(what, path))
+  if string.find(path, "\0") then
+    core.raise("InvalidArgument", string.format("%s: path: %q has a zero byte", what, path))
   end
 end
 
@@ -21,7 +21,7 @@ reader.__index = reader
 -- Raises Unsupported in a sandbox.
 function file.check_files(what)
   if core.is_sandbox then
-    core.raise("Unsupported", ("%s: a sandbox has no files"):format(what))
+    core.raise("Unsupported", string.format("%s: a sandbox has no files", what))
   end
 end
 
@@ -32,7 +32,7 @@ function file.open(path, what)
   file.check_files(what)
   local handle, failure = io.open(path, "rb")
   if not handle then
-    core.raise("Io", ("%s: cannot be opened: %s"):format(what, failure), "check the path and its permissions")
+    core.raise("Io", string.format("%s: cannot be opened: %s", what, failure), "check the path and its permissions")
   end
   local size = handle:seek "end"
   if size then
@@ -46,7 +46,8 @@ end
 function reader:read(byte_count)
   local bytes, failure = self.handle:read(byte_count)
   if failure then
-    core.raise("Io", ("%s: %s: cannot be read: %s"):format(self.what, self.path, failure), "give the path of a file")
+    core.raise("Io", string.format("%s: %s: cannot be read: %s", self.what, self.path, failure),
+      "give the path of a file")
   end
   return bytes or ""
 end
@@ -55,7 +56,7 @@ end
 function reader:seek(position)
   local ok, failure = self.handle:seek("set", position)
   if not ok then
-    core.raise("Io", ("%s: %s: there is no going back in it: %s"):format(self.what, self.path, failure),
+    core.raise("Io", string.format("%s: %s: there is no going back in it: %s", self.what, self.path, failure),
       "write it to a file first")
   end
 end
@@ -74,7 +75,7 @@ function file.create(path, what)
   file.check_files(what)
   local handle, failure = io.open(path, "wb")
   if not handle then
-    core.raise("Io", ("%s: cannot be opened for writing: %s"):format(what, failure),
+    core.raise("Io", string.format("%s: cannot be opened for writing: %s", what, failure),
       "check the path and its permissions")
   end
   return setmetatable({ handle = handle, path = path, what = what }, writer)
@@ -82,7 +83,7 @@ end
 
 local function check_written(self, ok, failure)
   if not ok then
-    core.raise("Io", ("%s: %s: cannot be written: %s"):format(self.what, self.path, failure),
+    core.raise("Io", string.format("%s: %s: cannot be written: %s", self.what, self.path, failure),
       "check the space left on the disk")
   end
 end
@@ -149,11 +150,11 @@ end
 -- Raises unless `options` is nil or a table with none but these names; returns it, or an empty one.
 function file.check_options(options, names, what)
   if options ~= nil and type(options) ~= "table" then
-    core.raise("InvalidArgument", ("%s: options: a table expected, got %s"):format(what, type(options)))
+    core.raise("InvalidArgument", string.format("%s: options: a table expected, got %s", what, type(options)))
   end
   for name in pairs(options or {}) do
     if not names[name] then
-      core.raise("InvalidArgument", ("%s has no option '%s'%s"):format(what, tostring(name), instead(names)))
+      core.raise("InvalidArgument", string.format("%s has no option '%s'%s", what, tostring(name), instead(names)))
     end
   end
   return options or {}
@@ -161,8 +162,8 @@ end
 
 local function check_kind(value, what, kinds, article, hint)
   local kind = core.type(value)
-  if not kind or not kinds[kind:gsub("^closed ", "")] then
-    core.raise("InvalidArgument", ("%s: %s expected, got %s"):format(what, article, kind or type(value)), hint)
+  if not kind or not kinds[string.gsub(kind, "^closed ", "")] then
+    core.raise("InvalidArgument", string.format("%s: %s expected, got %s", what, article, kind or type(value)), hint)
   end
 end
 

@@ -29,7 +29,7 @@ function flight.finish()
     local name = count > 1 and path .. "." .. count or path
     local whole = folder and folder .. "/" .. name or name
     local ok, err = pcall(function() file.write(whole, "flight", device:flight()) end)
-    local line = ("device %s: what it was given last %s"):format(device.name,
+    local line = string.format("device %s: what it was given last %s", device.name,
       ok and "is in " .. name or "could not be written: " .. message_of(err))
     if ok then
       core.log(line)
@@ -40,14 +40,14 @@ function flight.finish()
   if #failures > 0 then
     error(table.concat(failures, "\n"), 0)
   elseif path and count == 0 and core.flight_files() == 0 then
-    core.log(("nothing was written to %s: no device was lost, and none was open at the end"):format(path))
+    core.log(string.format("nothing was written to %s: no device was lost, and none was open at the end", path))
   end
 end
 
 -- ---- reading ----
 
 local function bad(path, text)
-  core.raise("InvalidArgument", ("replay: %s: %s"):format(path, text), "give a file that --flight has written")
+  core.raise("InvalidArgument", string.format("replay: %s: %s", path, text), "give a file that --flight has written")
 end
 
 local kinds <const> = { launch = true, fill = true, copy = true, mark = true, graph = true, upload = true,
@@ -108,7 +108,7 @@ end
 --- The flight in a file: head, and modules, kernels, buffers, graphs by number, ops in order. Io; InvalidArgument.
 function flight.read(path)
   local text = file.read(path, "replay")
-  if not text:find "^%-%-[^\n]*\n[^\n]*\nflight {" then
+  if not string.find(text, "^%-%-[^\n]*\n[^\n]*\nflight {") then
     bad(path, "is not the flight of a device")
   end
   local got = { path = path, modules = {}, kernels = {}, buffers = {}, graphs = {}, ops = {} }
@@ -132,9 +132,9 @@ function flight.read(path)
     ok, failure = pcall(chunk)
   end
   if not ok or not got.head then
-    bad(path, ("cannot be read: %s"):format(tostring(failure)))
+    bad(path, string.format("cannot be read: %s", tostring(failure)))
   elseif got.head.format ~= 1 then
-    bad(path, ("format %s is not known to this version"):format(tostring(got.head.format)))
+    bad(path, string.format("format %s is not known to this version", tostring(got.head.format)))
   end
   check(got, path)
   return got
@@ -150,14 +150,14 @@ replay.__index = replay
 
 -- "#12 'saxpy' at pipeline.lua:7, which may have been running"
 local function name_of(op)
-  return ("#%d '%s'%s%s"):format(op[1], op.label or op[2], op.at and " at " .. op.at or "",
+  return string.format("#%d '%s'%s%s", op[1], op.label or op[2], op.at and " at " .. op.at or "",
     op.fate and (op.fate == "pending" and ", which was pending" or ", which " .. op.fate) or "")
 end
 
 -- Does it read what zeros stand in for?
 function replay:reads_made_up(op)
   for _, use in ipairs(op.uses or {}) do
-    if use[2]:find "r" and self.made_up[use[1].range] then
+    if string.find(use[2], "r") and self.made_up[use[1].range] then
       return true
     end
   end
@@ -185,13 +185,13 @@ end
 -- What it writes follows from what it reads: data that nobody knows leads to more of it.
 function replay:spread(op)
   for _, use in ipairs(self:reads_made_up(op) and op.uses or {}) do
-    self.made_up[use[1].range] = self.made_up[use[1].range] or use[2]:find "w" ~= nil
+    self.made_up[use[1].range] = self.made_up[use[1].range] or string.find(use[2], "w") ~= nil
   end
 end
 
 -- Once for each reason.
 function replay:leave_out(what, why)
-  local text = ("%s: %s"):format(what, why)
+  local text = string.format("%s: %s", what, why)
   if not self.left_out[text] then
     self.left_out[text] = 0
     table.insert(self.left_out, text)
@@ -204,12 +204,12 @@ end
 local function compile_options(module)
   local options = { name = module.name, names = {}, defines = {}, include = {}, flags = {} }
   local lists = { name = options.names, include = options.include, flag = options.flags }
-  for line in (module.options or ""):gmatch "[^\n]+" do
-    local word, rest = line:match "^(%S+) (.*)$"
+  for line in string.gmatch(module.options or "", "[^\n]+") do
+    local word, rest = string.match(line, "^(%S+) (.*)$")
     if word == "define" then
-      local name, value = rest:match "^([%w_$\x80-\xff]+%b()) ?(.*)$"
+      local name, value = string.match(rest, "^([%w_$\x80-\xff]+%b()) ?(.*)$")
       if not name then
-        name, value = rest:match "^(%S+) ?(.*)$"
+        name, value = string.match(rest, "^(%S+) ?(.*)$")
       end
       options.defines[name] = value
     elseif lists[word] then
@@ -229,7 +229,7 @@ function replay:module(number)
     elseif from[2] == "library" then
       ok, made = pcall(core.library, self.device, from.name, from.options)
     end
-    known = ok and made or { why = ("module %s: %s"):format(from.name, message_of(made)) }
+    known = ok and made or { why = string.format("module %s: %s", from.name, message_of(made)) }
     self.modules[number] = known
   end
   return known
@@ -243,7 +243,7 @@ function replay:kernel(number)
     known = module
     if core.type(module) == "module" then
       local ok, made = pcall(module.kernel, module, from.name, from.signature)
-      known = ok and made or { why = ("kernel %s: %s"):format(from.name, message_of(made)) }
+      known = ok and made or { why = string.format("kernel %s: %s", from.name, message_of(made)) }
     end
     self.kernels[number] = known
   end
@@ -266,7 +266,7 @@ function replay:buffer(number)
     else
       known = self.device:buffer(kind, from.bytes // sizes[kind], { label = from.label })
       if from.filled or self.is_again or number <= self.flight.head.buffers then
-        known:fill(kind:find "^c" and { 0, 0 } or 0)
+        known:fill(string.find(kind, "^c") and { 0, 0 } or 0)
         self.made_up[number] = true
       end
     end
@@ -305,7 +305,7 @@ end
 -- What is known of it is only what it uses: what it writes has been written.
 function replay:stand_in(op)
   for _, use in ipairs(op.uses or {}) do
-    local target = use[2]:find "w" and self:range(use[1], "u8")
+    local target = string.find(use[2], "w") and self:range(use[1], "u8")
     if target and not self.flight.buffers[use[1].range].host then
       target:fill(0)
       self.made_up[use[1].range] = true
@@ -336,7 +336,7 @@ function does.launch(self, op, options)
   local kernel = self:kernel(op.kernel)
   local args = op.args and not kernel.why and self:arguments(op, kernel)
   if not args then
-    self:leave_out(("launches of '%s'"):format(self.flight.kernels[op.kernel].name),
+    self:leave_out(string.format("launches of '%s'", self.flight.kernels[op.kernel].name),
       kernel.why or "their arguments are not known any more")
     return self:stand_in(op)
   end
@@ -350,7 +350,7 @@ function does.fill(self, op)
     return self:leave_out("fills", "what they write is not known any more")
   end
   local by_size <const> = { [1] = "i8", [2] = "i16", [4] = "i32", [8] = "i64", [16] = "c128" }
-  local bytes = op.element:gsub("%x%x", function(pair) return string.char(tonumber(pair, 16)) end)
+  local bytes = string.gsub(op.element, "%x%x", function(pair) return string.char(tonumber(pair, 16)) end)
   local target = self:range(use[1], by_size[#bytes])
   local value = #bytes == 16 and { (string.unpack("<d", bytes)), (string.unpack("<d", bytes, 9)) }
     or (string.unpack("<i" .. #bytes, bytes))
@@ -393,7 +393,7 @@ does.control = does.mark
 function does.graph(self, op, options)
   local from = op.graph and self.flight.graphs[op.graph]
   if not from then
-    self:leave_out(("launches of the graph '%s'"):format(op.label or "graph"),
+    self:leave_out(string.format("launches of the graph '%s'", op.label or "graph"),
       "it has conditional nodes, has been changed since, or is gone")
     return self:stand_in(op)
   end
@@ -410,7 +410,7 @@ function does.graph(self, op, options)
     graph = self.device:capture({ label = from.label }, function()
       for _, node in ipairs(from.nodes) do
         local name = node.label or node[2]
-        does[node[2]](self, node, { label = node.at and ("%s at %s"):format(name, node.at) or name })
+        does[node[2]](self, node, { label = node.at and string.format("%s at %s", name, node.at) or name })
       end
     end)
     self.graphs[op.graph] = graph
@@ -448,7 +448,7 @@ local function ended(done, op, seconds)
   if ok or done:done() or err.code ~= "Timeout" then
     return ok, err
   end
-  io.stderr:write(("waiting for %s, %g s at most\n"):format(name_of(op), seconds))
+  io.stderr:write(string.format("waiting for %s, %g s at most\n", name_of(op), seconds))
   return done:join()
 end
 
@@ -463,7 +463,7 @@ function flight.replay(flown, seed, seconds)
   -- Behind an interrupt closing the device would wait for what hangs.
   local ender <close> = setmetatable({}, { __close = function(_, err) -- luacheck: ignore
     if err ~= nil and device.pid then
-      os.execute(("kill -9 %d 2> /dev/null"):format(device.pid))
+      os.execute(string.format("kill -9 %d 2> /dev/null", device.pid))
     end
   end })
   local self = setmetatable({ flight = flown, device = device, modules = {}, kernels = {}, buffers = {}, graphs = {},
@@ -514,12 +514,12 @@ end
 function flight.show(path, seed)
   local ok, flown = pcall(flight.read, path)
   if not ok then
-    io.stderr:write(("gpulua: %s\n"):format(message_of(flown)))
+    io.stderr:write(string.format("gpulua: %s\n", message_of(flown)))
     return false
   end
   local head = flown.head
   local function say(format, ...) -- names are anybody's, and may have what a terminal takes for commands
-    print((format:format(...):gsub("[^\n\32-\126][\128-\191]*", core.shown)))
+    print((string.gsub(string.format(format, ...), "[^\n\32-\126][\128-\191]*", core.shown)))
   end
   say("the last %d of %d operations of %s (%s)%s", head.ops, head.of, head.device, head.model,
     head.lost and ", which was lost: " .. head.lost or "")
@@ -530,8 +530,8 @@ function flight.show(path, seed)
   for _, one in ipairs(report.found) do
     say("%s", one.text)
   end
-  local share = report.done == report.ops and "" or (" of %d"):format(report.ops)
-  print(("%d%s operations done again in check mode: %s found"):format(report.done, share,
+  local share = report.done == report.ops and "" or string.format(" of %d", report.ops)
+  print(string.format("%d%s operations done again in check mode: %s found", report.done, share,
     #report.found == 0 and "nothing" or #report.found))
   return #report.found == 0
 end

@@ -16,14 +16,14 @@ local loads <const> = { f16 = "__half2float(%s)", bf16 = "__bfloat162float(%s)" 
 local stores <const> = { f16 = "__float2half(%s)", bf16 = "__float2bfloat16(%s)" }
 
 --- The code that makes what is computed with of an element in memory, and the other way round.
-function generated.load(t, code) return (loads[t] or "%s"):format(code) end
-function generated.store(t, code) return (stores[t] or "%s"):format(code) end
+function generated.load(t, code) return string.format(loads[t] or "%s", code) end
+function generated.store(t, code) return string.format(stores[t] or "%s", code) end
 
 --- The source with the headers that its types need.
 function generated.with_headers(source)
   for name, header in pairs { __half = "fp16", __nv_bfloat16 = "bf16" } do
-    if source:find(name, 1, true) then
-      source = ("#include <cuda_%s.h>\n"):format(header) .. source
+    if string.find(source, name, 1, true) then
+      source = string.format("#include <cuda_%s.h>\n", header) .. source
     end
   end
   return source
@@ -31,15 +31,15 @@ end
 
 --- What to do about a buffer of complex numbers where those are not taken; `name` is its name for who reads it.
 function generated.parts_hint(t, name)
-  return ('%s:view("%s", { #%s, 2 }) sees the parts as pairs of numbers'):format(name, t == "c64" and "f32" or "f64",
-    name)
+  return string.format('%s:view("%s", { #%s, 2 }) sees the parts as pairs of numbers', name,
+    t == "c64" and "f32" or "f64", name)
 end
 
 --- Raises Closed for a handle that is; `name` is that of the argument of `what`.
 function generated.check_open(what, name, value)
   local kind = core.type(value)
-  if kind and kind:find "^closed " then
-    core.raise("Closed", ("%s: %s: attempt to use a %s"):format(what, name, kind))
+  if kind and string.find(kind, "^closed ") then
+    core.raise("Closed", string.format("%s: %s: attempt to use a %s", what, name, kind))
   end
 end
 
@@ -65,7 +65,7 @@ function generated.cache(what)
         if core.capture_active(device) then
           core.raise("CaptureActive", what
             .. "'s kernel for this is not compiled yet, and compiling cannot be captured",
-            ("call gpu.%s once before the capture"):format(what))
+            string.format("call gpu.%s once before the capture", what))
         end
         local module = device:compile(source, { name = what .. ".cu" })
         if known.by_source[text] then -- another task was there first

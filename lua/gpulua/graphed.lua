@@ -48,10 +48,10 @@ local function later(value)
   if kind == "number" or kind == "boolean" or kind == "nil" then
     return value
   elseif kind == "string" then
-    return ("%q"):format(value)
+    return string.format("%q", value)
   end
   local is_well, text = pcall(tostring, value)
-  return is_well and text or ("a %s"):format(kind)
+  return is_well and text or string.format("a %s", kind)
 end
 
 local entries_kept <const> = 32 -- each takes its time at every call
@@ -113,7 +113,7 @@ local function difference(self, ...)
   end
   for _, copy in ipairs(known[0] or {}) do
     if not is_same_copy(copy) then
-      return { ("what is in argument %d has changed"):format(copy.at) }
+      return { string.format("what is in argument %d has changed", copy.at) }
     end
   end
   for i = 1, self[UPVALUES].n do
@@ -141,12 +141,12 @@ local function in_words(reason)
   if type(why) == "table" then
     local what = math.type(why[1]) and "argument " .. why[1] or why[1]
     why = why[2] == nil and why[3] == nil and #why == 1 and what
-      or ("%s is %s, was %s"):format(what, tostring(why[2]), tostring(why[3]))
+      or string.format("%s is %s, was %s", what, tostring(why[2]), tostring(why[3]))
   end
   if reason.kind == "patched" then
-    return words:format(reason.what, why, reason.first)
+    return string.format(words, reason.what, why, reason.first)
   end
-  return words:format(why, reason.what) -- whichever of them it has
+  return string.format(words, why, reason.what) -- whichever of them it has
 end
 
 local function upvalues_of(f)
@@ -251,7 +251,7 @@ local function capture_again(self, call, why, ...)
   local is_patched, what, first, restaged = core.capture_update(capture, self.made, true)
   self[RESULTS] = results
   if not why and (not is_patched or what > restaged) then
-    self.broken = ("a graphed function did something else with the same arguments and upvalues: %s"):format(
+    self.broken = string.format("a graphed function did something else with the same arguments and upvalues: %s",
       is_patched and first or what)
     core.raise("InvalidArgument", self.broken, refresh_hint)
   elseif not is_patched then
@@ -345,26 +345,27 @@ function graphed.explain(self)
   local lines, past = {}, 1
   local function replayed(first, last)
     if first <= last then
-      lines[#lines + 1] = ("call%s: replayed, nothing had changed"):format(first == last and " " .. first
-        or ("s %d to %d"):format(first, last))
+      lines[#lines + 1] = string.format("call%s: replayed, nothing had changed", first == last and " " .. first
+        or string.format("s %d to %d", first, last))
     end
   end
   local oldest = math.max(1, self.noted - reasons_kept + 1)
   if oldest > 1 then
-    lines[1] = ("(%d earlier lines are left out)"):format(oldest - 1)
+    lines[1] = string.format("(%d earlier lines are left out)", oldest - 1)
     past = self.reasons[oldest % reasons_kept].call
   end
   for i = oldest, self.noted do
     local reason = self.reasons[i % reasons_kept]
     replayed(past, reason.call - 1)
-    lines[#lines + 1] = ("call %d: %s"):format(reason.call, in_words(reason))
+    lines[#lines + 1] = string.format("call %d: %s", reason.call, in_words(reason))
     past = reason.call + 1
   end
   local replays <const> = replays_of(self)
   local calls <const> = self.runs + replays
   replayed(past, calls)
-  lines[#lines + 1] = ("%d calls: %d eager, %d captures, %d nodes patched, %d replays with nothing to patch"):format(
-    calls, self.eager, self.captures, self.patches, replays)
+  lines[#lines + 1] = string.format(
+    "%d calls: %d eager, %d captures, %d nodes patched, %d replays with nothing to patch", calls,
+    self.eager, self.captures, self.patches, replays)
   return table.concat(lines, "\n"), { calls = calls, eager = self.eager, captures = self.captures,
     patches = self.patches, replays = replays }
 end
@@ -383,7 +384,7 @@ end
 graphed.__close = graphed.close
 
 function graphed.__tostring(self)
-  return ("gpulua.graphed on %s (%s)"):format(self.device_name, self.is_closed and "closed"
+  return string.format("gpulua.graphed on %s (%s)", self.device_name, self.is_closed and "closed"
     or self.made and tostring(self.made) or "not captured yet")
 end
 
@@ -396,24 +397,24 @@ return function(device, options, f)
   if type(f) ~= "function" then
     local is_alone = f == nil and (type(options) ~= "table" or arguments.is_callable(options))
     local got = is_alone and options or f
-    core.raise("InvalidArgument", ("graphed: [options,] a function expected, got %s"):format(
+    core.raise("InvalidArgument", string.format("graphed: [options,] a function expected, got %s",
       core.type(got) or type(got)))
   end
   options = options or {}
   if type(options) ~= "table" then
-    core.raise("InvalidArgument", ("options of graphed: a table expected, got %s"):format(type(options)))
+    core.raise("InvalidArgument", string.format("options of graphed: a table expected, got %s", type(options)))
   end
   for name, value in pairs(options) do
     local kind = core.type(value) or type(value)
     if kind ~= option_types[name] then
       core.raise("InvalidArgument", option_types[name]
-        and ("%s of graphed: a %s expected, got %s"):format(name, option_types[name], kind)
-        or ("graphed has no option '%s'%s"):format(tostring(name), instead(option_types)))
+        and string.format("%s of graphed: a %s expected, got %s", name, option_types[name], kind)
+        or string.format("graphed has no option '%s'%s", tostring(name), instead(option_types)))
     end
   end
   local warmup = options.warmup or 1
   if warmup < 0 or math.type(warmup) ~= "integer" then
-    core.raise("InvalidArgument", ("warmup of graphed: a whole number from 0 on expected, got %s"):format(warmup))
+    core.raise("InvalidArgument", string.format("warmup of graphed: a whole number from 0 on expected, got %s", warmup))
   end
   return sealed(setmetatable({ false, false, false, f, false, device = device, device_name = device.name,
     warmup = warmup, label = options.label, pool = options.pool, is_strict = device.check and true or false,

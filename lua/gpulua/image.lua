@@ -19,7 +19,7 @@ function image.load(dev, path)
   file.check_device(dev, "image.load")
   local pixels, width, height, channels = codec.decode(file.read(path, "image.load"))
   if not pixels then
-    core.raise("InvalidData", ("image.load: %s: %s"):format(path, width), "give a whole PNG or JPEG file")
+    core.raise("InvalidData", string.format("image.load: %s: %s", path, width), "give a whole PNG or JPEG file")
   end
   return dev:upload("u8", pixels):view("u8", { height, width, channels })
 end
@@ -32,20 +32,21 @@ function image.save(buffer, path)
   local shape = buffer.shape
   local height, width, channels = shape[1], shape[2], shape[3] or 1
   if buffer.type ~= "u8" or #shape < 2 or #shape > 3 or channels > CHANNELS_MAX then
-    core.raise("InvalidArgument", ("image.save: buffer: a picture is u8 {height, width, 1 to 4 channels}, not %s {%s}")
-      :format(buffer.type, table.concat(shape, ", ")), "convert it, or give its shape with buffer:view")
+    core.raise("InvalidArgument",
+      string.format("image.save: buffer: a picture is u8 {height, width, 1 to 4 channels}, not %s {%s}", buffer.type,
+        table.concat(shape, ", ")), "convert it, or give its shape with buffer:view")
   end
   if width > SIDE_MAX or height > SIDE_MAX or width * height * channels > BYTES_MAX then
-    core.raise("Capacity", ("image.save: buffer: a PNG of %d by %d pixels is too large"):format(width, height),
-      ("at most %d bytes, no side over %d"):format(BYTES_MAX, SIDE_MAX))
+    core.raise("Capacity", string.format("image.save: buffer: a PNG of %d by %d pixels is too large", width, height),
+      string.format("at most %d bytes, no side over %d", BYTES_MAX, SIDE_MAX))
   end
-  if type(path) == "string" and not path:lower():find("%.png$") then
-    core.raise("InvalidArgument", ("image.save: path: '%s' does not end in .png"):format(path),
+  if type(path) == "string" and not string.find(string.lower(path), "%.png$") then
+    core.raise("InvalidArgument", string.format("image.save: path: '%s' does not end in .png", path),
       "PNG is what is written")
   end
   local bytes, failure = codec.encode_png(buffer:bytes(), width, height, channels)
   if not bytes then
-    core.raise("OutOfMemory", ("image.save: %s: %s"):format(path, failure))
+    core.raise("OutOfMemory", string.format("image.save: %s: %s", path, failure))
   end
   file.write(path, "image.save", bytes)
 end

@@ -13,7 +13,7 @@ local function device_of(name)
   end
   local limits = {}
   for key, value in pairs(dev:stats()) do
-    local limit = key:match "^limit_(.+)"
+    local limit = string.match(key, "^limit_(.+)")
     if limit then limits[limit] = value end
   end
   return { name = dev.name, ok = true, model = dev.model, multiprocessors = dev.multiprocessors,
@@ -36,10 +36,11 @@ function info.get()
     return got
   end
   -- The cache's line is the last, and its folder may have any bytes in its name.
-  local found, folder, bytes, limit = core.describe(gpu.device "cpu"):match "^(.-\n)cache\t(.*)\t(%d+)\t(%d+)\n$"
+  local found, folder, bytes, limit = string.match(core.describe(gpu.device "cpu"),
+    "^(.-\n)cache\t(.*)\t(%d+)\t(%d+)\n$")
   got.cache = { folder = folder ~= "" and folder or nil, bytes = math.tointeger(bytes),
     limit_bytes = math.tointeger(limit) }
-  for kind, name, text in found:gmatch "([^\t\n]*)\t([^\t\n]*)\t([^\n]*)\n" do
+  for kind, name, text in string.gmatch(found, "([^\t\n]*)\t([^\t\n]*)\t([^\n]*)\n") do
     local ok = kind == "found"
     got.libraries[#got.libraries + 1] = { name = name, ok = ok, where = ok and text or nil,
       why = not ok and text or nil }
@@ -57,7 +58,7 @@ end
 --- The same as lines to read.
 function info.text()
   local got = info.get()
-  local lines = { ("gpulua %s (%s)"):format(got.version, got.lua) }
+  local lines = { string.format("gpulua %s (%s)", got.version, got.lua) }
   local function add(...) lines[#lines + 1] = string.format(...) end
   for _, dev in ipairs(got.devices) do
     if dev.ok then
@@ -92,7 +93,7 @@ local function utf8_of(text)
   local parts, at = {}, 1
   repeat
     local _, bad = utf8.len(text, at)
-    parts[#parts + 1] = text:sub(at, (bad or 0) - 1)
+    parts[#parts + 1] = string.sub(text, at, (bad or 0) - 1)
     parts[#parts + 1] = bad and "\u{FFFD}"
     at = bad and bad + 1
   until not bad
@@ -101,8 +102,8 @@ end
 
 local function encode(value)
   if type(value) == "string" then
-    local function escape(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end
-    return '"' .. utf8_of(value):gsub('[%c"\\]', escape) .. '"'
+    local function escape(c) return escapes[c] or string.format("\\u%04x", string.byte(c)) end
+    return '"' .. string.gsub(utf8_of(value), '[%c"\\]', escape) .. '"'
   elseif type(value) ~= "table" then
     return tostring(value)
   end

@@ -87,7 +87,7 @@ end
 -- or raises its error. When the time is over it cancels f's waits and raises Timeout.
 function gpu.timeout(seconds, f, ...)
   return core.run_timed(function(now)
-    return ("%s was not over after %s s%s"):format(describe(f), seconds, now and "; it was at " .. now or "")
+    return string.format("%s was not over after %s s%s", describe(f), seconds, now and "; it was at " .. now or "")
   end, seconds, f, ...)
 end
 
@@ -196,7 +196,8 @@ function graph.update(self, options, f)
   local rebuild = true
   if options ~= nil and type(options) ~= "table" or not arguments.is_callable(f) then
     core.capture_again(self):close() -- raises, if it is closed
-    core.raise("InvalidArgument", ("update: [options,] a function expected, got %s, %s"):format(type(options), type(f)))
+    core.raise("InvalidArgument", string.format("update: [options,] a function expected, got %s, %s", type(options),
+      type(f)))
   end
   if options then
     arguments.check("update", options, { rebuild = true })

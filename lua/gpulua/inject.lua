@@ -48,7 +48,7 @@ return function(device, given)
   elseif type(seconds) ~= "number" or not (seconds >= 0 and seconds <= 1e9) then
     fail("inject", "seconds: a number from 0 to 1e9 expected, got %s", tostring(seconds))
   else
-    kernels[device] = kernels[device] or device:compile(source:format(clocks[device.kind]))
+    kernels[device] = kernels[device] or device:compile(string.format(source, clocks[device.kind]))
       :kernel "injected_delay"
     core.inject_slow(device, kernels[device], given.slow, math.floor(seconds * 1e9))
   end

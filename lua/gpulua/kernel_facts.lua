@@ -10,7 +10,7 @@ local kernel_facts = {}
 local block_sizes <const> = { 32, 64, 128, 256, 512, 1024 }
 
 local function size(bytes)
-  return bytes >= 1024 and ("%.4g KiB"):format(bytes / 1024) or ("%d B"):format(bytes)
+  return bytes >= 1024 and string.format("%.4g KiB", bytes / 1024) or string.format("%d B", bytes)
 end
 
 local shown_counts <const> = 8 -- kinds of instructions
@@ -20,9 +20,10 @@ local function counts_line(instructions)
   local counts, total, parts = machine_code.counts(instructions), 0, {}
   for i, count in ipairs(counts) do
     total = total + count[2]
-    parts[i] = i <= shown_counts and ("%d %s"):format(count[2], count[1]) or nil
+    parts[i] = i <= shown_counts and string.format("%d %s", count[2], count[1]) or nil
   end
-  return ("  %d instructions: %s%s"):format(total, table.concat(parts, ", "), #counts > shown_counts and ", ..." or "")
+  return string.format("  %d instructions: %s%s", total, table.concat(parts, ", "),
+    #counts > shown_counts and ", ..." or "")
 end
 
 -- `code`: { names =, ptx =, sass = (nil: no disassembler) }, by symbol.
@@ -38,7 +39,7 @@ local function add_code(lines, name, code, shows_code)
     lines[#lines + 1] = "  SASS:"
     if sass then
       for at, instruction in ipairs(sass) do
-        lines[#lines + 1] = ("  %5d  %s"):format(at, instruction)
+        lines[#lines + 1] = string.format("  %5d  %s", at, instruction)
       end
     else
       lines[#lines + 1] = "  shown where cuobjdump or nvdisasm of the CUDA toolkit are, in PATH or in CUDA_HOME/bin"
@@ -48,10 +49,10 @@ end
 
 local function lines_of(lines, kernel, code, shows_code)
   local facts = kernel:attributes()
-  lines[#lines + 1] = ("%s(%s)"):format(core.shown(facts.name), kernel:signature())
-  local registers = facts.registers > 0 and ("%d"):format(facts.registers) or "not known"
-  lines[#lines + 1] = ("  registers %s, shared memory %s, local memory %s a thread, arguments %s, "
-    .. "at most %d threads a block"):format(registers, size(facts.shared_bytes), size(facts.local_bytes),
+  lines[#lines + 1] = string.format("%s(%s)", core.shown(facts.name), kernel:signature())
+  local registers = facts.registers > 0 and string.format("%d", facts.registers) or "not known"
+  lines[#lines + 1] = string.format("  registers %s, shared memory %s, local memory %s a thread, arguments %s, "
+    .. "at most %d threads a block", registers, size(facts.shared_bytes), size(facts.local_bytes),
     size(facts.args_bytes), facts.block_threads_max)
   if facts.local_bytes > 0 then
     lines[#lines + 1] = "  local memory is device memory: for what has no room in registers, and for arrays that are "
@@ -61,7 +62,7 @@ local function lines_of(lines, kernel, code, shows_code)
   for _, threads in ipairs(block_sizes) do
     if threads <= facts.block_threads_max then
       local blocks, occupancy = kernel:occupancy(threads)
-      lines[#lines + 1] = ("  %15d  %14d  %6d of %3d  %7.0f %%  %s"):format(threads, blocks, occupancy.warps,
+      lines[#lines + 1] = string.format("  %15d  %14d  %6d of %3d  %7.0f %%  %s", threads, blocks, occupancy.warps,
         occupancy.warps_max, 100 * occupancy.share, occupancy.limiter)
     end
   end
@@ -97,13 +98,14 @@ function kernel_facts.text(path, shows_code)
     core.raise("Unsupported", "--code: the CPU device has no PTX and no SASS", "--device cuda has them; what the CPU "
       .. "device makes of kernels, C++ and a shared object, dev:compile(source, { keep = NAME }) leaves in files")
   end
-  if not source:find "%S" then
-    core.raise("InvalidArgument", ("kernel: %s is empty"):format(path))
+  if not string.find(source, "%S") then
+    core.raise("InvalidArgument", string.format("kernel: %s is empty", path))
   end
   local module <close>, code = compile(device, source, path)
-  local names, lines = module:kernels(), { ("%s on %s (%s)"):format(core.shown(path), device.name, device.model), "" }
+  local names = module:kernels()
+  local lines = { string.format("%s on %s (%s)", core.shown(path), device.name, device.model), "" }
   if #names == 0 then
-    core.raise("InvalidArgument", ("kernel: %s has no __global__ function"):format(path),
+    core.raise("InvalidArgument", string.format("kernel: %s has no __global__ function", path),
       "templates have to be instantiated: dev:compile{ names = ... }")
   end
   local refused, shown_count = nil, 0
@@ -116,7 +118,7 @@ function kernel_facts.text(path, shows_code)
       error(kernel, 0)
     else -- it cannot be launched; the others are none the worse for it
       refused = refused or kernel
-      lines[#lines + 1] = ("%s: %s"):format(core.shown(name), kernel.message)
+      lines[#lines + 1] = string.format("%s: %s", core.shown(name), kernel.message)
       lines[#lines + 1] = ""
     end
   end

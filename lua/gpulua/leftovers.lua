@@ -10,7 +10,7 @@ local said = {} -- of core.told(), by number: a look may lie within another one
 local shown_max <const> = 5 -- entries of one kind that a message names
 
 local function label_text(label)
-  return label ~= "" and (" '%s'"):format(core.shown(label)) or ""
+  return label ~= "" and string.format(" '%s'", core.shown(label)) or ""
 end
 
 local function source_text(source)
@@ -100,12 +100,12 @@ local function work_error(err)
   if core.type(err) ~= "error" then
     return error_text(err)
   end
-  return ("%s: %s%s"):format(err.code, err.message, err.op and err.op.source and
-    (" ('%s' at %s:%d)"):format(core.shown(err.op.label), core.shown(err.op.source), err.op.line) or "")
+  return string.format("%s: %s%s", err.code, err.message, err.op and err.op.source and
+    string.format(" ('%s' at %s:%d)", core.shown(err.op.label), core.shown(err.op.source), err.op.line) or "")
 end
 
 local function spawned_at(task)
-  return "spawned at " .. (tostring(task):match "of (.*) %(" or "?")
+  return "spawned at " .. (string.match(tostring(task), "of (.*) %(") or "?")
 end
 
 local function is_busy(before, options)
@@ -137,14 +137,15 @@ local function settle(lines, before, options)
   for _, task in ipairs(new_tasks(before)) do
     if task:status() == "failed" then
       local _, err = task:join()
-      lines[#lines + 1] = ("a task failed and nobody has seen it, %s: %s"):format(spawned_at(task), error_text(err))
+      lines[#lines + 1] = string.format("a task failed and nobody has seen it, %s: %s", spawned_at(task),
+        error_text(err))
     end
   end
   for _, device in ipairs(core.unclosed_devices()) do
     for _ = 1, device:stats().errors_unobserved do
       local ok, err = pcall(core.raise_unseen, device)
       if not ok then
-        lines[#lines + 1] = ("work of %s failed and nobody has seen it: %s"):format(device.name, work_error(err))
+        lines[#lines + 1] = string.format("work of %s failed and nobody has seen it: %s", device.name, work_error(err))
       end
     end
   end
@@ -154,32 +155,34 @@ end
 local function tell(lines, what, of, state, list, text_of)
   if #list > 0 then
     local many = #list > 1
-    lines[#lines + 1] = ("%d %s%s%s %s %s:"):format(#list, what, many and "s" or "", of, many and "are" or "is", state)
+    lines[#lines + 1] = string.format("%d %s%s%s %s %s:", #list, what, many and "s" or "", of, many and "are" or "is",
+      state)
     for i = 1, math.min(#list, shown_max) do
       lines[#lines + 1] = "  " .. text_of(list[i])
     end
     if #list > shown_max then
-      lines[#lines + 1] = ("  and %d more"):format(#list - shown_max)
+      lines[#lines + 1] = string.format("  and %d more", #list - shown_max)
     end
   end
 end
 
 local function work_text(op)
-  return ("'%s'%s, stream %d"):format(core.shown(op.label), source_text(op.source), op.stream)
+  return string.format("'%s'%s, stream %d", core.shown(op.label), source_text(op.source), op.stream)
 end
 
 local function stream_text(stream)
-  return ("stream %d%s%s"):format(stream.number, label_text(stream.label),
+  return string.format("stream %d%s%s", stream.number, label_text(stream.label),
     stream.source and ", made at " .. core.shown(stream.source) or "")
 end
 
 local function task_text(task)
   local at = core.place(task)
-  return ("%s, %s%s"):format(spawned_at(task), task:status(), at and " at " .. core.shown(at) or "")
+  return string.format("%s, %s%s", spawned_at(task), task:status(), at and " at " .. core.shown(at) or "")
 end
 
 local function capture_text(capture)
-  return ("on %s%s, begun%s"):format(core.shown(capture.device), label_text(capture.label), source_text(capture.source))
+  return string.format("on %s%s, begun%s", core.shown(capture.device), label_text(capture.label),
+    source_text(capture.source))
 end
 
 local function tell_device(lines, device, old, options)
@@ -211,14 +214,14 @@ function leftovers.since(before, options)
   tell(lines, "capture", "", "open still", captures, capture_text)
   settle(lines, before, options)
   for i = before.told + 1, #core.told() do
-    local text = core.told()[i]:gsub("\nstack traceback:.*", "")
+    local text = string.gsub(core.told()[i], "\nstack traceback:.*", "")
     lines[#lines + 1] = not said[i] and "a failure was told of that nobody has seen: " .. text or nil
     said[i] = true
   end
   for _, device in ipairs(core.devices()) do
     tell_device(lines, device, before.devices[device] or nothing, options)
     if options.devices and not before.devices[device] then
-      lines[#lines + 1] = ("%s was opened and is open still"):format(tostring(device))
+      lines[#lines + 1] = string.format("%s was opened and is open still", tostring(device))
     end
   end
   for _, task in ipairs(new_tasks(before)) do

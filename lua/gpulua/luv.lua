@@ -29,7 +29,7 @@ local function load()
   end
   local is_there, found = pcall(require, "luv")
   if not is_there then
-    local reason = tostring(found):match "[^\n]*"
+    local reason = string.match(tostring(found), "[^\n]*")
     core.raise("LibraryUnavailable", "luv, Lua's library for libuv, cannot be loaded: " .. reason,
       "install it: apt install lua-luv, or luarocks install luv")
   end
@@ -69,8 +69,8 @@ local of_files <const> = { ENOENT = true, EACCES = true, EPERM = true, ENOSPC = 
 
 local function fail_io(failure)
   local text = tostring(failure)
-  core.raise("Io", "libuv: " .. text, not of_files[text:match "^%w+"] and "libuv's manual says when a call gives that"
-    or nil)
+  core.raise("Io", "libuv: " .. text, not of_files[string.match(text, "^%w+")]
+    and "libuv's manual says when a call gives that" or nil)
 end
 
 -- A wait for a callback, which releases the task `over`; `request` is what libuv has returned.
@@ -98,7 +98,8 @@ end
 -- libuv can; a callback that comes afterwards does nothing.
 function luv.await(f, ...)
   if not is_callable(f) then
-    core.raise("InvalidArgument", ("argument 1 of await: a function expected, got %s"):format(core.type(f) or type(f)))
+    core.raise("InvalidArgument", string.format("argument 1 of await: a function expected, got %s",
+      core.type(f) or type(f)))
   elseif attached and not uv.loop_mode() then
     core.raise("StreamMisuse", "await: libuv's loop is the outer one, and does not run",
       "wait in a task, and call uv.run(); or close what luv.attach() returned")
@@ -121,7 +122,7 @@ end
 -- error is told as that of a detached task.
 function luv.wrap(f)
   if type(f) ~= "function" then
-    core.raise("InvalidArgument", ("argument 1 of wrap: a function expected, got %s"):format(type(f)))
+    core.raise("InvalidArgument", string.format("argument 1 of wrap: a function expected, got %s", type(f)))
   end
   return function(...)
     local is_spawned, task = pcall(gpu.spawn, f, ...)

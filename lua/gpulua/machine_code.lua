@@ -6,7 +6,7 @@ local machine_code = {}
 --- names(ptx) -> { name in the source = symbol }: of PTX that dev:compile has kept.
 function machine_code.names(ptx)
   local names = {}
-  for name, symbol in ptx:gmatch "// kernel ([^\n]-) = ([%w_$]+)\n" do
+  for name, symbol in string.gmatch(ptx, "// kernel ([^\n]-) = ([%w_$]+)\n") do
     names[name] = symbol
   end
   return names
@@ -15,8 +15,8 @@ end
 --- of_ptx(ptx) -> { symbol = the text of its entry }
 function machine_code.of_ptx(ptx)
   local entries, symbol, lines = {}, nil, nil
-  for line in ptx:gmatch "([^\n]*)\n?" do
-    local begun = not symbol and line:match "^[%s%w._]*%.entry%s+([%w_$]+)"
+  for line in string.gmatch(ptx, "([^\n]*)\n?") do
+    local begun = not symbol and string.match(line, "^[%s%w._]*%.entry%s+([%w_$]+)")
     if begun then
       symbol, lines = begun, {}
     end
@@ -34,13 +34,13 @@ end
 -- "@!P0 IMAD R1, R2, R3, R4"; labels in front of one are left out.
 function machine_code.of_sass(text)
   local functions, instructions = {}, nil
-  for line in text:gmatch "[^\n]+" do
-    local symbol = line:match "^%s*Function : ([%w_$]+)" or line:match "^%s*%.text%.([%w_$]+):"
+  for line in string.gmatch(text, "[^\n]+") do
+    local symbol = string.match(line, "^%s*Function : ([%w_$]+)") or string.match(line, "^%s*%.text%.([%w_$]+):")
     if symbol then
       instructions = {}
       functions[symbol] = instructions
     end
-    local instruction = instructions and line:match "^%s*/%*%x+%*/%s+(.-)%s*;"
+    local instruction = instructions and string.match(line, "^%s*/%*%x+%*/%s+(.-)%s*;")
     if instruction then
       instructions[#instructions + 1] = instruction
     end
@@ -53,7 +53,7 @@ end
 function machine_code.counts(instructions)
   local by_name, list = {}, {}
   for _, instruction in ipairs(instructions) do
-    local name = instruction:gsub("^@!?U?P%w+%s+", ""):match "^[%u%d]+"
+    local name = string.match(string.gsub(instruction, "^@!?U?P%w+%s+", ""), "^[%u%d]+")
     if name and name ~= "NOP" then
       if not by_name[name] then
         by_name[name] = { name, 0 }
@@ -68,7 +68,7 @@ end
 
 local tools <const> = { { "cuobjdump", "-sass" }, { "nvdisasm", "-c" } }
 
-local function quoted(path) return "'" .. path:gsub("'", "'\\''") .. "'" end
+local function quoted(path) return "'" .. string.gsub(path, "'", "'\\''") .. "'" end
 
 local function read(command)
   local pipe = io.popen(command)
@@ -83,7 +83,7 @@ function machine_code.disassemble(path)
   local home = os.getenv "CUDA_HOME" or os.getenv "CUDA_PATH" or "/usr/local/cuda"
   for _, tool in ipairs(tools) do
     for _, folder in ipairs { "", home .. "/bin/" } do
-      local text = read(("%s %s %s 2> /dev/null"):format(quoted(folder .. tool[1]), tool[2], quoted(path)))
+      local text = read(string.format("%s %s %s 2> /dev/null", quoted(folder .. tool[1]), tool[2], quoted(path)))
       if text then
         return text
       end

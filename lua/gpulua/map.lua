@@ -15,14 +15,15 @@ local find = generated.cache "map" -- what elementwise has made of an expression
 local function kernel_for(device, text, given, wanted)
   local names = {}
   for name, what in pairs(given) do
-    names[#names + 1] = ("%s:%s%s%s"):format(name, what.type, what.buffer and "*" or "", what.is_one and "1" or "")
+    names[#names + 1] = string.format("%s:%s%s%s", name, what.type, what.buffer and "*" or "",
+      what.is_one and "1" or "")
   end
   table.sort(names)
   return find(device, table.concat({ text, wanted or "", table.unpack(names) }, "\0"), function(compile)
     local made = elementwise(text, given, wanted, device.kind ~= "cpu")
     for name, what in pairs(given) do
       if not what.number then
-        core.raise("InvalidArgument", ("map: '%s' is given, but not in '%s'"):format(name, text))
+        core.raise("InvalidArgument", string.format("map: '%s' is given, but not in '%s'", name, text))
       end
     end
     made.kernel = compile(made.source, "map", made.signature)
@@ -44,7 +45,7 @@ local function describe(name, value)
     return { type = math.type(value) == "integer" and "int" or "real" }
   end
   generated.check_open("map", name, value)
-  fail_buffer("map", ("'%s': a buffer, a scalar or a number"):format(name), value)
+  fail_buffer("map", string.format("'%s': a buffer, a scalar or a number", name), value)
 end
 
 local function is_scalar(value) return core.type(value) == "scalar" end
@@ -55,7 +56,7 @@ local function shape_text(value) return is_scalar(value) and "1" or table.concat
 local function check_shapes(given, out)
   local names, like, like_name = {}, out, "out"
   if out and (out.type == "c64" or out.type == "c128") then
-    core.raise("Unsupported", ("map: out is %s: complex numbers are not supported"):format(out.type),
+    core.raise("Unsupported", string.format("map: out is %s: complex numbers are not supported", out.type),
       generated.parts_hint(out.type, "out"))
   end
   for name, what in pairs(given) do
@@ -65,7 +66,7 @@ local function check_shapes(given, out)
   for _, name in ipairs(names) do
     local what = given[name]
     if what.type == "c64" or what.type == "c128" then
-      core.raise("Unsupported", ("map: '%s' is %s: complex numbers are not supported"):format(name, what.type),
+      core.raise("Unsupported", string.format("map: '%s' is %s: complex numbers are not supported", name, what.type),
         not what.is_scalar and generated.parts_hint(what.type, name) or nil)
     elseif not like and not what.is_one then
       like, like_name = what.buffer, name
@@ -77,12 +78,12 @@ local function check_shapes(given, out)
   for _, name in ipairs(names) do
     local what = given[name]
     if like and not what.is_one and shape_text(what.buffer) ~= shape_text(like) then
-      core.raise("InvalidArgument", ("map: '%s' has the shape %s, '%s' %s"):format(name, shape_text(what.buffer),
+      core.raise("InvalidArgument", string.format("map: '%s' has the shape %s, '%s' %s", name, shape_text(what.buffer),
         like_name, shape_text(like)))
     end
     local shared = out and core.overlap(what.buffer, out)
     if shared == "part" or shared and what.is_one and count_of(out) > 1 then -- (also views of one type as another)
-      core.raise("InvalidArgument", ("map: '%s' and out share memory, but are not the same"):format(name))
+      core.raise("InvalidArgument", string.format("map: '%s' and out share memory, but are not the same", name))
     end
   end
   return like
@@ -117,8 +118,8 @@ local function check_integers(text, made, values)
     local value = check.value_of(given)
     if not expression.fits(value, check.type) then
       core.raise("InvalidArgument", check.name
-        and ("map: '%s': %d does not fit %s"):format(check.name, value, check.type)
-        or ("map: %d does not fit %s, at %d of '%s'"):format(value, check.type, check.at, text))
+        and string.format("map: '%s': %d does not fit %s", check.name, value, check.type)
+        or string.format("map: %d does not fit %s, at %d of '%s'", value, check.type, check.at, text))
     end
   end
 end
@@ -150,7 +151,7 @@ end
 return function(text, arguments)
   if type(text) ~= "string" or type(arguments) ~= "table" then
     local function named(value) return core.type(value) or type(value) end
-    core.raise("InvalidArgument", ("map: an expression and a table expected, got %s and %s"):format(named(text),
+    core.raise("InvalidArgument", string.format("map: an expression and a table expected, got %s and %s", named(text),
       named(arguments)), 'as in gpu.map("a * x", { a = 2, x = buffer })')
   end
   local known = latest[text]
@@ -165,8 +166,8 @@ return function(text, arguments)
     fail_buffer("map", "'out': a buffer or a scalar", out)
   end
   for name, value in pairs(arguments) do
-    if type(name) ~= "string" or not name:find "^[%a_][%w_]*$" then
-      core.raise("InvalidArgument", ("map: a name expected, got %s"):format(tostring(name)))
+    if type(name) ~= "string" or not string.find(name, "^[%a_][%w_]*$") then
+      core.raise("InvalidArgument", string.format("map: a name expected, got %s", tostring(name)))
     elseif not options[name] then
       given[name], values[name] = describe(name, value), value
     end

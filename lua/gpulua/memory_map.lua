@@ -5,15 +5,15 @@ local core = require "gpulua.core"
 local function size(bytes)
   for _, unit in ipairs { { 30, "GiB" }, { 20, "MiB" }, { 10, "KiB" } } do
     if bytes >= 1 << unit[1] then
-      return ("%.1f %s"):format(bytes / 2 ^ unit[1], unit[2])
+      return string.format("%.1f %s", bytes / 2 ^ unit[1], unit[2])
     end
   end
-  return ("%d B"):format(bytes)
+  return string.format("%d B", bytes)
 end
 
 local function seconds(age)
-  return not age and "" or age < 60 and ("%.1f s"):format(age) or age < 3600 and ("%.0f min"):format(age / 60)
-    or ("%.1f h"):format(age / 3600)
+  return not age and "" or age < 60 and string.format("%.1f s", age)
+    or age < 3600 and string.format("%.0f min", age / 60) or string.format("%.1f h", age / 3600)
 end
 
 local lines_max <const> = 30
@@ -42,7 +42,8 @@ end
 
 -- As lines; the rest of many as one.
 local function text_of(map)
-  local lines = { ("memory of %s: %s in use, %s freed that work in flight uses, %s reserved; %s of the host"):format(
+  local lines = { string.format(
+    "memory of %s: %s in use, %s freed that work in flight uses, %s reserved; %s of the host",
     map.device, size(map.live_bytes), size(map.freed_bytes), size(map.reserved_bytes), size(map.host_bytes)) }
   local rest = { count = 0, bytes = 0 }
   for i, group in ipairs(grouped(map)) do
@@ -50,15 +51,16 @@ local function text_of(map)
     if i <= lines_max then
       local name = entry.label ~= "" and "'" .. core.shown(entry.label) .. "'" or ""
       local count = group.count > 1 and "x" .. group.count or ""
-      local line = ("%10s  %5s  %-9s  %-6s  %8s  %s %s%s"):format(size(group.bytes), count, entry.kind, entry.where,
-        seconds(group.oldest), name, core.shown(entry.source or ""), entry.freed and " (freed, in use)" or "")
-      lines[#lines + 1] = line:gsub("%s+$", "")
+      local line = string.format("%10s  %5s  %-9s  %-6s  %8s  %s %s%s", size(group.bytes), count, entry.kind,
+        entry.where, seconds(group.oldest), name, core.shown(entry.source or ""),
+        entry.freed and " (freed, in use)" or "")
+      lines[#lines + 1] = string.gsub(line, "%s+$", "")
     else
       rest.count, rest.bytes = rest.count + group.count, rest.bytes + group.bytes
     end
   end
   if rest.count > 0 then
-    lines[#lines + 1] = ("%10s  %5s  and others"):format(size(rest.bytes), "x" .. rest.count)
+    lines[#lines + 1] = string.format("%10s  %5s  and others", size(rest.bytes), "x" .. rest.count)
   end
   return table.concat(lines, "\n")
 end
@@ -118,18 +120,19 @@ local function held_lines(device, held)
   for _, entry in ipairs(held) do
     bytes, graphs = bytes + entry.bytes, graphs + (entry.kind == "graph" and 1 or 0)
   end
-  local lines = { ("%d %s%s of %s %s held still, %s:"):format(#held, graphs == #held and "graph" or "buffer",
+  local lines = { string.format("%d %s%s of %s %s held still, %s:", #held, graphs == #held and "graph" or "buffer",
     #held > 1 and "s" or "", device.name, #held > 1 and "are" or "is", size(bytes)) }
   local groups = grouped(held)
   for i = 1, math.min(#groups, leaks_max) do
     local entry, count = groups[i].entry, groups[i].count
-    lines[#lines + 1] = ("  %s%s%s%s%s"):format(size(groups[i].asked), count > 1 and " in " .. count or "",
+    lines[#lines + 1] = string.format("  %s%s%s%s%s", size(groups[i].asked), count > 1 and " in " .. count or "",
       entry.kind == "graph" and graphs < #held and " (graph)" or "",
       entry.label ~= "" and " '" .. core.shown(entry.label) .. "'" or "",
       entry.source and ", made at " .. core.shown(entry.source) or "")
   end
   if #groups > leaks_max then
-    lines[#lines + 1] = ("  and those of %d other lines; device:memory_map() has them all"):format(#groups - leaks_max)
+    lines[#lines + 1] = string.format("  and those of %d other lines; device:memory_map() has them all",
+      #groups - leaks_max)
   end
   return lines
 end

@@ -41,7 +41,8 @@ local to_numpy = {
 
 -- `where` names the call, the file and the entry.
 local function damaged(where, message, ...)
-  core.raise("InvalidData", ("%s: "):format(where) .. message:format(...), "write the file again with NumPy")
+  core.raise("InvalidData", string.format("%s: ", where) .. string.format(message, ...),
+    "write the file again with NumPy")
 end
 
 -- A reader of one header: the text of a Python dictionary with exactly the keys 'descr', 'fortran_order' and 'shape'.
@@ -49,7 +50,7 @@ end
 local function parse_header(where, text)
   local at = 1
   local function take(pattern)
-    local first, last, capture = text:find("^%s*" .. pattern, at)
+    local first, last, capture = string.find(text, "^%s*" .. pattern, at)
     if first then
       at = last + 1
     end
@@ -92,7 +93,7 @@ local function parse_header(where, text)
     end
     expect(":", "':'")
     if key == "descr" then
-      if text:find("^%s*%[", at) then
+      if string.find(text, "^%s*%[", at) then
         types_of_fields = true
         expect("(%b[])", "a list of fields")
         values.descr = ""
@@ -111,7 +112,7 @@ local function parse_header(where, text)
     end
     comma = take(",")
   end
-  if not text:find("^[ \n]*$", at) then
+  if not string.find(text, "^[ \n]*$", at) then
     damaged(where, "its header is damaged: more stands behind the dictionary")
   end
   for _, key in ipairs { "descr", "fortran_order", "shape" } do
@@ -125,12 +126,12 @@ end
 -- Our type for NumPy's, as from_numpy has it, and whether its bytes have to be swapped.
 local function element_type(where, descr)
   if not descr then
-    core.raise("InvalidData", ("%s: its elements are structures"):format(where), "save each field by itself")
+    core.raise("InvalidData", string.format("%s: its elements are structures", where), "save each field by itself")
   end
-  local order, name = descr:match("^([<>|=]?)([%a]%d+)$")
+  local order, name = string.match(descr, "^([<>|=]?)([%a]%d+)$")
   local known = from_numpy[name]
   if not known then
-    core.raise("InvalidData", ("%s: no element type for NumPy's '%s'"):format(where, descr),
+    core.raise("InvalidData", string.format("%s: no element type for NumPy's '%s'", where, descr),
       name == "V2" and "if it is bfloat16, save it as float32: a.astype('f4')"
       or "convert it to numbers first, say with numpy's astype('f4')")
   end
@@ -144,7 +145,7 @@ local function count_elements(where, shape, available)
   end
   for i, dimension in ipairs(shape) do
     if dimension == 0 then
-      core.raise("InvalidData", ("%s: dimension %d is 0: it holds no elements"):format(where, i),
+      core.raise("InvalidData", string.format("%s: dimension %d is 0: it holds no elements", where, i),
         "a buffer has at least one element")
     end
   end
@@ -175,22 +176,23 @@ end
 local function read_header(source)
   local where = source.where
   local start = source:read(#MAGIC + 4)
-  if start:sub(1, #MAGIC) ~= MAGIC then
-    core.raise("InvalidData", ("%s: not an .npy file"):format(where), start:find "^PK"
+  if string.sub(start, 1, #MAGIC) ~= MAGIC then
+    core.raise("InvalidData", string.format("%s: not an .npy file", where), string.find(start, "^PK")
       and "it looks like an .npz archive, which npy.load_all reads" or "numpy.save writes such files")
   end
   if #start < #MAGIC + 4 then
     damaged(where, "it is short: it ends within its header")
   end
-  local major = start:byte(#MAGIC + 1)
+  local major = string.byte(start, #MAGIC + 1)
   if major < 1 or major > 3 then
-    core.raise("InvalidData", ("%s: format version %d is not known"):format(where, major), "versions 1, 2 and 3 are")
+    core.raise("InvalidData", string.format("%s: format version %d is not known", where, major),
+      "versions 1, 2 and 3 are")
   end
   local header_bytes
   if major == 1 then
     header_bytes = string.unpack("<I2", start, #MAGIC + 3)
   else
-    header_bytes = string.unpack("<I4", start:sub(-2) .. read_exactly(source, 2))
+    header_bytes = string.unpack("<I4", string.sub(start, -2) .. read_exactly(source, 2))
   end
   if header_bytes > source.left then
     damaged(where, "it is short: it ends within its header")
@@ -240,23 +242,24 @@ end
 
 -- The type's name in NumPy. Raises Unsupported.
 local function numpy_type(buffer, what)
-  return to_numpy[buffer.type] or core.raise("Unsupported", ("%s: NumPy has no type for %s"):format(what, buffer.type),
+  return to_numpy[buffer.type] or core.raise("Unsupported",
+    string.format("%s: NumPy has no type for %s", what, buffer.type),
     "convert it to f32 first: gpu.map(\"x\", {x = b, out = dev:buffer(\"f32\", #b)})")
 end
 
 -- What stands before the elements.
 local function array_head(buffer, what)
   local shape = buffer.shape
-  local header = ("{'descr': '%s', 'fortran_order': False, 'shape': (%s%s), }"):format(numpy_type(buffer, what),
+  local header = string.format("{'descr': '%s', 'fortran_order': False, 'shape': (%s%s), }", numpy_type(buffer, what),
     table.concat(shape, ", "), #shape == 1 and "," or "")
   -- Magic, version and length, header, newline: a multiple of the alignment, as NumPy writes it.
   local unpadded = #MAGIC + 4 + #header + 1
-  header = header .. (" "):rep(-unpadded % HEADER_ALIGNMENT) .. "\n"
+  header = header .. string.rep(" ", -unpadded % HEADER_ALIGNMENT) .. "\n"
   return MAGIC .. "\1\0" .. string.pack("<I2", #header) .. header
 end
 
 local function element_bytes(buffer)
-  return from_numpy[to_numpy[buffer.type]:sub(2)][2]
+  return from_numpy[string.sub(to_numpy[buffer.type], 2)][2]
 end
 
 -- The elements, in pieces, to sink:write(bytes).
@@ -289,7 +292,7 @@ end
 function npy.load(dev, path)
   file.check_device(dev, "npy.load")
   local reader <close> = file.open(path, "npy.load")
-  return read_array(dev, setmetatable({ reader = reader, where = ("npy.load: %s"):format(path),
+  return read_array(dev, setmetatable({ reader = reader, where = string.format("npy.load: %s", path),
     left = reader.size or math.maxinteger }, plain))
 end
 
@@ -316,10 +319,11 @@ function npy.load_all(dev, path)
   local buffers = {}
   local held <close> = file.hold(buffers)
   for _, entry in ipairs(zip.entries(reader)) do
-    local is_folder = entry.size == 0 and entry.name:find "/$"
-    local name = entry.name:match "^(.*)%.npy$"
+    local is_folder = entry.size == 0 and string.find(entry.name, "/$")
+    local name = string.match(entry.name, "^(.*)%.npy$")
     if not name and not is_folder then
-      core.raise("InvalidData", ("%s: it is no .npy file"):format(entry.where), "numpy.savez writes such archives")
+      core.raise("InvalidData", string.format("%s: it is no .npy file", entry.where),
+        "numpy.savez writes such archives")
     end
     if name and buffers[name] then
       damaged(entry.where, "it is there twice")
@@ -338,17 +342,18 @@ local save_all_options <const> = { compress = true }
 -- The names in order, each of them checked.
 local function check_names(buffers)
   if type(buffers) ~= "table" then
-    core.raise("InvalidArgument", ("npy.save_all: buffers: a table of names and buffers expected, got %s"):format(
+    core.raise("InvalidArgument", string.format("npy.save_all: buffers: a table of names and buffers expected, got %s",
       type(buffers)))
   end
   local names = {}
   for name, buffer in pairs(buffers) do
-    if type(name) ~= "string" or #name > NAME_BYTES_MAX or name:find "\0" or not utf8.len(name) then
-      core.raise("InvalidArgument", ("npy.save_all: buffers: %s cannot be a name"):format(
-        type(name) == "string" and ("%q"):format(name:sub(1, 40)) or ("the %s %s"):format(type(name), tostring(name))),
+    if type(name) ~= "string" or #name > NAME_BYTES_MAX or string.find(name, "\0") or not utf8.len(name) then
+      core.raise("InvalidArgument", string.format("npy.save_all: buffers: %s cannot be a name",
+        type(name) == "string" and string.format("%q", string.sub(name, 1, 40))
+        or string.format("the %s %s", type(name), tostring(name))),
         "a name is a string in UTF-8 without zero bytes, as in { a = x, b = y }")
     end
-    local what = ("npy.save_all: buffers: '%s'"):format(name)
+    local what = string.format("npy.save_all: buffers: '%s'", name)
     file.check_buffer(buffer, what)
     numpy_type(buffer, what)
     file.check_contents(buffer)
@@ -365,7 +370,7 @@ end
 function npy.save_all(buffers, path, options)
   options = file.check_options(options, save_all_options, "npy.save_all")
   if options.compress ~= nil and type(options.compress) ~= "boolean" then
-    core.raise("InvalidArgument", ("npy.save_all: compress: a boolean expected, got %s"):format(
+    core.raise("InvalidArgument", string.format("npy.save_all: compress: a boolean expected, got %s",
       type(options.compress)))
   end
   local names = check_names(buffers)
@@ -373,7 +378,7 @@ function npy.save_all(buffers, path, options)
   local archive <close> = zip.create(writer)
   for _, name in ipairs(names) do
     local buffer = buffers[name]
-    local head = array_head(buffer, ("npy.save_all: buffers: '%s'"):format(name))
+    local head = array_head(buffer, string.format("npy.save_all: buffers: '%s'", name))
     archive:begin_entry(name .. ".npy", #head + #buffer * element_bytes(buffer), options.compress)
     archive:write(head)
     write_elements(buffer, archive)

@@ -13,12 +13,12 @@ local variable <const> = "GPULUA_TEST_SEEDS"
 --- "1,17" or "1-200" -> list of seeds; nil, what is wrong.
 local function parse(text)
   local list = {}
-  for word in (text .. ","):gmatch "%s*(.-)%s*," do
-    local first, last = word:match "^(%d+)%-(%d+)$"
-    first, last = math.tointeger(tonumber(first or word:match "^%d+$")), math.tointeger(tonumber(last))
+  for word in string.gmatch(text .. ",", "%s*(.-)%s*,") do
+    local first, last = string.match(word, "^(%d+)%-(%d+)$")
+    first, last = math.tointeger(tonumber(first or string.match(word, "^%d+$"))), math.tointeger(tonumber(last))
     last = last or first
     if not first or last < first or last - first >= 1e6 then
-      return nil, ("%s: seeds like 17 or 1,17 or 1-200 expected, got '%s'"):format(variable, text)
+      return nil, string.format("%s: seeds like 17 or 1,17 or 1-200 expected, got '%s'", variable, text)
     end
     for seed = first, last do
       list[#list + 1] = seed
@@ -44,12 +44,12 @@ function orders.seeds(given, default)
   elseif type(given) == "table" and #given > 0 then
     for i, seed in ipairs(given) do
       if math.type(seed) ~= "integer" or seed < 0 then
-        return nil, ("seeds: whole numbers from 0 on expected, got %s"):format(tostring(seed))
+        return nil, string.format("seeds: whole numbers from 0 on expected, got %s", tostring(seed))
       end
       list[i] = seed
     end
   else
-    return nil, ("seeds: a number from 1 on or a list of seeds expected, got %s"):format(
+    return nil, string.format("seeds: a number from 1 on or a list of seeds expected, got %s",
       type(given) == "table" and "an empty table" or tostring(given))
   end
   return list
@@ -61,12 +61,12 @@ local function seeds_text(list)
   if #list == 1 then
     return "seed " .. first
   end
-  return ("%d seeds (%s)"):format(#list, last - first == #list - 1 and ("%d to %d"):format(first, last)
+  return string.format("%d seeds (%s)", #list, last - first == #list - 1 and string.format("%d to %d", first, last)
     or table.concat(list, ", ", 1, math.min(#list, 8)) .. (#list > 8 and ", ..." or ""))
 end
 
 local function indented(text)
-  return "  " .. text:gsub("\n", "\n  ")
+  return "  " .. string.gsub(text, "\n", "\n  ")
 end
 
 -- Errors that are found by the order of things, or by looking at each access: those are what seeds are for.
@@ -111,7 +111,7 @@ end
 --- What differs between two lists of results; nil: nothing.
 local function difference(a, b)
   if a.n ~= b.n then
-    return ("%d results and %d"):format(a.n, b.n)
+    return string.format("%d results and %d", a.n, b.n)
   end
   for i = 1, a.n do
     local text = compare.difference(a[i], b[i], "result " .. i)
@@ -148,7 +148,7 @@ end
 
 local function places(name)
   local list = {}
-  for place in name:match "^[^#]*":gmatch "[^.]+" do
+  for place in string.gmatch(string.match(name, "^[^#]*"), "[^.]+") do
     list[#list + 1] = place
   end
   return list
@@ -164,8 +164,8 @@ local function same_names(a, b)
   for list, own in pairs { [a] = first, [b] = second } do
     local root = table.concat(own, ".", 1, math.min(depth, #own))
     for _, op in ipairs(list) do
-      local rest = op.name:sub(#root + 1)
-      if op.name:sub(1, #root) == root and rest:find "^[.#]" then
+      local rest = string.sub(op.name, #root + 1)
+      if string.sub(op.name, 1, #root) == root and string.find(rest, "^[.#]") then
         op.name = "run" .. rest
       end
     end
@@ -180,8 +180,8 @@ end
 
 local function again(name, ...)
   local list = table.concat({ ... }, ",")
-  return ("again: { seeds = {%s} } in the call of %s, or %s=%s in the environment"):format(list:gsub(",", ", "), name,
-    variable, list)
+  return string.format("again: { seeds = {%s} } in the call of %s, or %s=%s in the environment",
+    string.gsub(list, ",", ", "), name, variable, list)
 end
 
 --- The first seed under which f is not what it is under the others. Returns true, what was run; false, what was found;
@@ -198,28 +198,29 @@ local function under_seeds(f, seeds, options, name, is_twin)
     local is_finding = core.type(run.error) == "error" and findings[run.error.code]
     if text and (is_finding or not is_twin or first and not first.error) then
       local trace = core.type(run.error) ~= "error" and run.traceback
-      return false, ("seed %d:\n%s%s\n%s"):format(seed, indented(text), trace and "\n" .. indented(trace) or "",
+      return false, string.format("seed %d:\n%s%s\n%s", seed, indented(text), trace and "\n" .. indented(trace) or "",
         again(name, seed))
     elseif first and first.error and not text then
-      return false, ("seed %d:\n%s\n%s"):format(first.seed, indented(error_text(first.error)), again(name, first.seed))
+      return false, string.format("seed %d:\n%s\n%s", first.seed, indented(error_text(first.error)),
+        again(name, first.seed))
     end
     local differs = first and not text and difference(first.results, run.results)
     if differs then
-      return false, ("seed %d differs from seed %d:\n%s\n%s\n%s"):format(seed, first.seed, indented(differs),
+      return false, string.format("seed %d differs from seed %d:\n%s\n%s\n%s", seed, first.seed, indented(differs),
         explained(first, run), again(name, first.seed, seed))
     end
     first = first or run
   end
   if first.error then
-    return nil, ("the function fails under each of %s, so that the order is not why: %s"):format(seeds_text(seeds),
-      error_text(first.error))
+    return nil, string.format("the function fails under each of %s, so that the order is not why: %s",
+      seeds_text(seeds), error_text(first.error))
   end
   return true, seeds_text(seeds), first
 end
 
 local function checked(given, known)
   if given ~= nil and type(given) ~= "table" then
-    return ("a table of options is expected, got %s"):format(core.type(given) or type(given))
+    return string.format("a table of options is expected, got %s", core.type(given) or type(given))
   end
   for name in pairs(given or {}) do
     if not known[name] then
@@ -228,7 +229,7 @@ local function checked(given, known)
         names[#names + 1] = each
       end
       table.sort(names)
-      return ("there is no option '%s'; there are: %s"):format(tostring(name), table.concat(names, ", "))
+      return string.format("there is no option '%s'; there are: %s", tostring(name), table.concat(names, ", "))
     end
   end
   return nil
@@ -259,11 +260,11 @@ function orders.deterministic(f, given)
   given = given or {}
   local runs = given.runs == nil and 3 or given.runs
   if math.type(runs) ~= "integer" or runs < 0 or runs == 1 then
-    return nil, ("runs: a whole number from 2 on, or 0, expected, got %s"):format(tostring(runs)), 2
+    return nil, string.format("runs: a whole number from 2 on, or 0, expected, got %s", tostring(runs)), 2
   end
   local device = given.device
   if device ~= nil and type(device) ~= "string" and core.type(device) ~= "device" then
-    return nil, ("device: a device or its name expected, got %s"):format(core.type(device) or type(device)), 2
+    return nil, string.format("device: a device or its name expected, got %s", core.type(device) or type(device)), 2
   end
   if runs > 0 and core.type(device) ~= "device" then
     device = core.device(device)
@@ -272,20 +273,20 @@ function orders.deterministic(f, given)
   for number = 1, runs do
     local results, err, traceback = outcome_of(f, device)
     if not results then
-      return false, ("run %d of %d on %s:\n%s%s"):format(number, runs, device.name, indented(error_text(err)),
+      return false, string.format("run %d of %d on %s:\n%s%s", number, runs, device.name, indented(error_text(err)),
         traceback and core.type(err) ~= "error" and "\n" .. indented(traceback) or ""), 1
     elseif results.n == 0 or results.problem then
       return nil, results.problem or "the function returned nothing that could be compared", 1
     end
     local differs = first and difference(first, results)
     if differs then
-      return false, ("run %d of %d on %s differs from the first:\n%s"):format(number, runs, device.name,
+      return false, string.format("run %d of %d on %s differs from the first:\n%s", number, runs, device.name,
         indented(differs)), 1
     end
     first = first or results
   end
   if given.seeds == 0 then
-    return true, ("%d runs on %s"):format(runs, runs > 0 and device.name or "no device"), 1
+    return true, string.format("%d runs on %s", runs, runs > 0 and device.name or "no device"), 1
   end
   local seeds, wrong = orders.seeds(given.seeds, 20)
   if not seeds then
@@ -295,7 +296,7 @@ function orders.deterministic(f, given)
   if ok and run.results.n == 0 then
     return nil, "the function returned nothing that could be compared", 1
   elseif ok and runs > 0 then
-    text = ("%d runs on %s and %s"):format(runs, device.name, text)
+    text = string.format("%d runs on %s and %s", runs, device.name, text)
   end
   return ok, text, 1
 end

@@ -15,21 +15,21 @@ progress.__name = "gpulua.progress"
 local function clock(seconds)
   seconds = math.floor(seconds + 0.5)
   local hours, minutes = seconds // 3600, seconds % 3600 // 60
-  local text = ("%d:%02d"):format(minutes, seconds % 60)
-  return hours > 0 and ("%d:%s"):format(hours, #text == 4 and "0" .. text or text) or text
+  local text = string.format("%d:%02d", minutes, seconds % 60)
+  return hours > 0 and string.format("%d:%s", hours, #text == 4 and "0" .. text or text) or text
 end
 
 local function rate_of(rate)
   for _, unit in ipairs { { 1e9, "G" }, { 1e6, "M" }, { 1e3, "k" } } do
     if rate >= unit[1] then
-      return ("%.1f %s/s"):format(rate / unit[1], unit[2])
+      return string.format("%.1f %s/s", rate / unit[1], unit[2])
     end
   end
-  return rate >= 10 and ("%.0f/s"):format(rate) or ("%.2g/s"):format(rate)
+  return rate >= 10 and string.format("%.0f/s", rate) or string.format("%.2g/s", rate)
 end
 
 local function count_of(value)
-  return math.tointeger(value) and ("%d"):format(value) or ("%.6g"):format(value)
+  return math.tointeger(value) and string.format("%d", value) or string.format("%.6g", value)
 end
 
 -- One line, no longer than the terminal is wide: longer ones could not be written over. First the label gives way.
@@ -52,7 +52,7 @@ local function describe(self)
     return { count_of(self.count) }
   end
   local share = self.total > 0 and self.count / self.total or 1
-  return { ("%s/%s  %3.0f%%"):format(count_of(self.count), count_of(self.total),
+  return { string.format("%s/%s  %3.0f%%", count_of(self.count), count_of(self.total),
     math.max(0, math.min(1, share)) * 100) }
 end
 
@@ -127,7 +127,7 @@ function progress:close()
   self.is_open = false
   if self.is_terminal and (self.is_written or self.count ~= 0) then
     local parts, took = describe(self), core.seconds() - self.begun
-    parts[#parts + 1] = ("in %s, %s"):format(took < 60 and ("%.1f s"):format(took) or clock(took),
+    parts[#parts + 1] = string.format("in %s, %s", took < 60 and string.format("%.1f s", took) or clock(took),
       rate_of(took > 0 and self.count / took or 0))
     write(self, parts, "\n")
   end

@@ -38,11 +38,11 @@ local ranges = {}
 -- Source: NVTX 3, nvtxDomainRangeStartEx.
 function ranges.range(name, payload)
   if type(name) ~= "string" then
-    core.raise("InvalidArgument", ("argument 1 of range: a string expected, not %s"):format(
+    core.raise("InvalidArgument", string.format("argument 1 of range: a string expected, not %s",
       name == nil and "nothing" or core.type(name) or type(name)))
   end
   if payload ~= nil and math.type(payload) ~= "integer" then
-    core.raise("InvalidArgument", ("argument 2 of range: an integer expected, not %s"):format(
+    core.raise("InvalidArgument", string.format("argument 2 of range: an integer expected, not %s",
       core.type(payload) or math.type(payload) or type(payload)))
   end
   local traced, is_on = core.trace_range(name), core.ranges_are_on()

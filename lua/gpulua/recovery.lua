@@ -108,14 +108,14 @@ end)
 local function add(device, what, f)
   local kind <const> = core.type(device) or type(device)
   if kind ~= "device" and kind ~= "closed device" then
-    core.raise("InvalidArgument", ("what %s is called on: gpulua.device expected, got %s"):format(what, kind),
+    core.raise("InvalidArgument", string.format("what %s is called on: gpulua.device expected, got %s", what, kind),
       "methods are called with a colon: device:name(...)")
   end
   if device.epoch and not arguments.is_callable(f) then -- what is closed has no field
     fail(what, "a function expected, got %s", core.type(f) or type(f))
   end
   hooks[device] = hooks[device] or {}
-  local name = what:sub(4)
+  local name = string.sub(what, 4)
   hooks[device][name] = hooks[device][name] or {}
   table.insert(hooks[device][name], f)
   return device
@@ -158,7 +158,7 @@ function recovery.await(device, seconds)
   local function ended(what) -- waited for here, and not in a task of its own: that one would know of the loss
     what:join(over and math.max(0, over - core.seconds()))
     if not what:done() then
-      core.raise("Timeout", ("device %s was not back after %s s"):format(device.name, seconds))
+      core.raise("Timeout", string.format("device %s was not back after %s s", device.name, seconds))
     end
     return what
   end

@@ -27,7 +27,7 @@ local block <const> = reduction.block
 local names <const> = "'sum', 'prod', 'mean', 'norm', 'max', 'min', 'argmax' or 'argmin'"
 
 local function fail(message, ...)
-  core.raise("InvalidArgument", "reduce: " .. message:format(...))
+  core.raise("InvalidArgument", "reduce: " .. string.format(message, ...))
 end
 
 local function kind_of(value) return core.type(value) or type(value) end
@@ -52,14 +52,14 @@ local function threads_on(device) return device.kind == "cpu" and 1 or block end
 -- `call`: device, op, type, wanted, form, what (reduction.describe), target, sizes, options of launches.
 local function kernel_for(call, is_rest, lanes, at_once, per_thread)
   local threads, form, value = threads_on(call.device), call.form, call.what.value
-  local key = ("%s %s %s %s %d %d %d %s"):format(call.op, call.type, call.wanted, form, lanes or 0, at_once or 0,
+  local key = string.format("%s %s %s %s %d %d %d %s", call.op, call.type, call.wanted, form, lanes or 0, at_once or 0,
     per_thread or 0, is_rest)
   return find(call.device, key, function(compile)
     local source = reduction.source(call.op, call.type, call.wanted, form, lanes, at_once, threads, is_rest,
       per_thread)
     local from = is_rest and value or call.type
-    return compile(source, "reduce", form == "rows" and signatures.rows:format(from, call.wanted)
-      or signatures[form]:format(from, value, call.wanted))
+    return compile(source, "reduce", form == "rows" and string.format(signatures.rows, from, call.wanted)
+      or string.format(signatures[form], from, value, call.wanted))
   end)
 end
 
@@ -195,7 +195,7 @@ return function(op, x, options, ...)
     fail("%s expected, got %s", names, type(op) == "string" and "'" .. op .. "'" or kind_of(op))
   elseif core.type(x) ~= "buffer" then
     check_open("reduce", op, x)
-    arguments.fail_buffer("reduce", ("'%s': a buffer"):format(op), x)
+    arguments.fail_buffer("reduce", string.format("'%s': a buffer", op), x)
   end
   options = check_options(options)
   local t, device, out, stream, label = x.type, x.device, options.out, options.stream, options.label

@@ -28,10 +28,10 @@ local function wide(t) return is_float[t] and (t == "f64" and t or "f32") or t e
 local function extreme_of(t, is_high)
   if is_float[t] then
     return (is_high and "" or "-") .. "__int_as_float(0x7f800000)"
-  elseif t:sub(1, 1) == "u" then
-    return is_high and ("(%s)~0ull"):format(expression.c_type[t]) or "0"
+  elseif string.sub(t, 1, 1) == "u" then
+    return is_high and string.format("(%s)~0ull", expression.c_type[t]) or "0"
   end
-  return ("(%s)%s(1ull << %d)"):format(expression.c_type[t], is_high and "~" or "", 8 * generated.bytes[t] - 1)
+  return string.format("(%s)%s(1ull << %d)", expression.c_type[t], is_high and "~" or "", 8 * generated.bytes[t] - 1)
 end
 
 -- Of each: the type of values (what is accumulated) and of the result, and code: `none`; `take`, the value of an
@@ -44,7 +44,7 @@ function ops.sum(t)
     local make = t == "c64" and "make_float2" or "make_double2"
     return { value = t, result = t, none = make .. "(-0.0, -0.0)", join = make .. "(a.x + b.x, a.y + b.y)" }
   elseif is_integer(t) then
-    local u = t:sub(1, 1) == "u" and "u64" or "i64"
+    local u = string.sub(t, 1, 1) == "u" and "u64" or "i64"
     return { value = u, result = u, none = "0", join = "(value)((unsigned long long)a + (unsigned long long)b)" }
   end
   return { value = wide(t), result = wide(t), none = "-0.0", join = "a + b" }
@@ -52,17 +52,17 @@ end
 
 function ops.prod(t)
   if is_complex[t] then
-    core.raise("Unsupported", ("reduce: 'prod' of complex numbers (%s) is not supported"):format(t),
+    core.raise("Unsupported", string.format("reduce: 'prod' of complex numbers (%s) is not supported", t),
       generated.parts_hint(t, "x"))
   end
   local op = ops.sum(t)
-  op.none, op.join = "1", op.join:gsub("%+", "*")
+  op.none, op.join = "1", string.gsub(op.join, "%+", "*")
   return op
 end
 
 function ops.mean(t)
   local op = ops.sum(is_integer(t) and "f64" or t)
-  op.finish = is_complex[t] and op.none:gsub("%(.*", "") .. "(a.x / (double)count, a.y / (double)count)"
+  op.finish = is_complex[t] and string.gsub(op.none, "%(.*", "") .. "(a.x / (double)count, a.y / (double)count)"
     or "a / (double)count"
   return op
 end
@@ -73,10 +73,10 @@ function ops.norm(t)
   local grow = "fma((double)(%s), (double)(%s), %s)"
   local function squares(from)
     if is_complex[t] then
-      return grow:format("x.x", "x.x", grow:format("x.y", "x.y", from))
+      return string.format(grow, "x.x", "x.x", string.format(grow, "x.y", "x.y", from))
     end
     local x = generated.load(t, "x")
-    return grow:format(x, x, from)
+    return string.format(grow, x, x, from)
   end
   return { value = "f64", result = (t == "c64" or is_float[t] and t ~= "f64") and "f32" or "f64", none = "0.0",
     take = squares "0.0", grow = squares "a", join = "a + b", finish = "sqrt(a)" }
@@ -85,19 +85,21 @@ end
 -- A value that is not a number is the result of all.
 local function extreme(t, is_max)
   if is_complex[t] then
-    core.raise("InvalidArgument", ("reduce: complex numbers (%s) have no order"):format(t),
+    core.raise("InvalidArgument", string.format("reduce: complex numbers (%s) have no order", t),
       generated.parts_hint(t, "x"))
   end
   local is_after = is_max and ">=" or "<="
   return { value = wide(t), result = t, none = extreme_of(t, not is_max),
-    join = is_float[t] and ("(a %s b || a != a) ? a : b"):format(is_after) or ("a %s b ? a : b"):format(is_after) }
+    join = is_float[t] and string.format("(a %s b || a != a) ? a : b", is_after)
+      or string.format("a %s b ? a : b", is_after) }
 end
 
 -- `before`: does b come before a, wherever they are?
 local function place_of(t, is_max)
   local op = extreme(t, is_max)
   op.result = "i64"
-  op.before = is_float[t] and ("!(b %s a) && a == a"):format(is_max and "<=" or ">=") or is_max and "b > a" or "b < a"
+  op.before = is_float[t] and string.format("!(b %s a) && a == a", is_max and "<=" or ">=")
+    or is_max and "b > a" or "b < a"
   return op
 end
 
@@ -485,18 +487,18 @@ local function source(op, t, wanted, form, lanes, at_once, threads, is_rest, per
   local take = what.take or generated.load(t, "x")
   local finish = what.before and "place + 1" or what.finish or "a"
   if not is_complex[what.result] then
-    finish = generated.store(wanted, ("(%s)(%s)"):format(expression.c_type[wanted], finish))
+    finish = generated.store(wanted, string.format("(%s)(%s)", expression.c_type[wanted], finish))
   elseif wanted ~= what.result then
-    finish = ("make_%s((%s).x, (%s).y)"):format(stored[wanted], finish, finish)
+    finish = string.format("make_%s((%s).x, (%s).y)", stored[wanted], finish, finish)
   end
-  local text = head:gsub("LANES_CODE\n", what.before and lanes_of_places or lanes_of_values) .. parts[form]
+  local text = string.gsub(head, "LANES_CODE\n", what.before and lanes_of_places or lanes_of_values) .. parts[form]
   local words = { STORED = stored[t], VALUE = stored[what.value], RESULT = stored[wanted], NONE = what.none,
-    JOIN = what.join, TAKE = take, GROW = what.grow or ("joined(a, %s)"):format(take), BEFORE = what.before,
+    JOIN = what.join, TAKE = take, GROW = what.grow or string.format("joined(a, %s)", take), BEFORE = what.before,
     HAS_PLACES = what.before and 1 or 0,
     FINISH = finish, STAGE = is_rest and "values" or "elements", THREADS = threads, BLOCK = block, LANES = lanes,
     GROUP = form == "rows" and threads_of(t, lanes) or block, ROWS = rows_max, AT_ONCE = at_once,
     PER_THREAD = threads > 1 and per_thread or 1, VALUES = column_values }
-  return generated.with_headers((text:gsub("%f[%w_]%u[%u_]+%f[^%w_]", words)))
+  return generated.with_headers((string.gsub(text, "%f[%w_]%u[%u_]+%f[^%w_]", words)))
 end
 
 --- step(t) -> how many elements of type t a block (of pieces) joins in one launch.

@@ -160,7 +160,7 @@ local function waits_of(info, spans)
   for number = 1, info.spans do
     local kind, label, source, line, task, begun, ended = core.trace_span(spans, number)
     if kind == "wait" then
-      local row = wait_of(("%s\0%s"):format(source and ("%s:%d"):format(source, line) or "", label))
+      local row = wait_of(string.format("%s\0%s", source and string.format("%s:%d", source, line) or "", label))
       row.count, row.total = row.count + 1, row.total + (ended - begun) / 1e9
       row.longest = math.max(row.longest, (ended - begun) / 1e9)
       row.each[row.count] = { task = task, begun = begun, ended = ended }
@@ -170,7 +170,7 @@ local function waits_of(info, spans)
   end
   table.sort(runs, by_begin)
   for _, row in ipairs(waits) do
-    local where, label = row.name:match "^(.-)%z(.*)$"
+    local where, label = string.match(row.name, "^(.-)%z(.*)$")
     row.where, row.label = where ~= "" and where or nil, label
     table.sort(row.each, by_begin)
     row.stalled, row.each = stalled_by(row.each, runs) / 1e9, nil
@@ -185,24 +185,24 @@ end
 local function time(seconds)
   for _, unit in ipairs { { 1, "s " }, { 1e-3, "ms" }, { 1e-6, "us" } } do
     if seconds >= unit[1] then
-      return (seconds >= 1000 and "%.0f %s" or "%.4g %s"):format(seconds / unit[1], unit[2])
+      return string.format(seconds >= 1000 and "%.0f %s" or "%.4g %s", seconds / unit[1], unit[2])
     end
   end
-  return seconds == 0 and "0" or ("%.0f ns"):format(seconds * 1e9)
+  return seconds == 0 and "0" or string.format("%.0f ns", seconds * 1e9)
 end
 
 -- In a sentence, which has no columns.
 local function spoken(seconds)
-  return (time(seconds):gsub(" $", ""))
+  return (string.gsub(time(seconds), " $", ""))
 end
 
 local function size(bytes)
   for _, unit in ipairs { { 30, "GiB" }, { 20, "MiB" }, { 10, "KiB" } } do
     if bytes >= 1 << unit[1] then
-      return ("%.1f %s"):format(bytes / 2 ^ unit[1], unit[2])
+      return string.format("%.1f %s", bytes / 2 ^ unit[1], unit[2])
     end
   end
-  return ("%d B"):format(bytes)
+  return string.format("%d B", bytes)
 end
 
 -- Adds a table: what each column is called and, for each row, what is in it; the last column is text.
@@ -210,56 +210,58 @@ local function add_table(lines, heads, rows, cells)
   if #rows == 0 then
     return
   end
-  local format = ("%10s "):rep(#heads - 1) .. " %s"
-  lines[#lines + 1] = format:format(table.unpack(heads))
+  local format = string.rep("%10s ", #heads - 1) .. " %s"
+  lines[#lines + 1] = string.format(format, table.unpack(heads))
   for i = 1, math.min(#rows, rows_max) do
-    lines[#lines + 1] = format:format(cells(rows[i]))
+    lines[#lines + 1] = string.format(format, cells(rows[i]))
   end
   if #rows > rows_max then
-    lines[#lines + 1] = ("%10s  and %d other%s"):format("", #rows - rows_max, #rows - rows_max > 1 and "s" or "")
+    lines[#lines + 1] = string.format("%10s  and %d other%s", "", #rows - rows_max, #rows - rows_max > 1 and "s" or "")
   end
   lines[#lines + 1] = ""
 end
 
 local function add_device(lines, device)
   local idle = device.elapsed > 0 and 100 * (1 - device.busy / device.elapsed) or 0
-  lines[#lines + 1] = ("device %s: %d operation%s%s%s"):format(device.name, device.operations,
+  lines[#lines + 1] = string.format("device %s: %d operation%s%s%s", device.name, device.operations,
     device.operations == 1 and "" or "s",
-    #device.others > 0 and (" beside those of %d other%s"):format(#device.others, #device.others > 1 and "s" or "")
-      or "",
-    device.elapsed > 0 and (" in %s, idle %.0f %% of that"):format(spoken(device.elapsed), idle) or "")
+    #device.others > 0
+      and string.format(" beside those of %d other%s", #device.others, #device.others > 1 and "s" or "") or "",
+    device.elapsed > 0 and string.format(" in %s, idle %.0f %% of that", spoken(device.elapsed), idle) or "")
   if device.failed > 0 then
-    lines[#lines + 1] = ("%d of them failed, by themselves, with what they needed, or with the device"):format(
+    lines[#lines + 1] = string.format("%d of them failed, by themselves, with what they needed, or with the device",
       device.failed)
   end
   if device.untimed > 0 then
-    lines[#lines + 1] = ("%d of them without a time: failed, not over yet, or in check mode"):format(device.untimed)
+    lines[#lines + 1] = string.format("%d of them without a time: failed, not over yet, or in check mode",
+      device.untimed)
   end
   if device.dropped > 0 then
-    lines[#lines + 1] = ("and %d more for which there was no room; nodes of graphs count, too"):format(
+    lines[#lines + 1] = string.format("and %d more for which there was no room; nodes of graphs count, too",
       device.dropped)
   end
   lines[#lines + 1] = ""
   add_table(lines, { "share", "total", "count", "median", "p99", "longest", "kernel" }, device.kernels, function(row)
-    return ("%.1f %%"):format(100 * row.share), time(row.total), row.count, time(row.median), time(row.p99),
+    return string.format("%.1f %%", 100 * row.share), time(row.total), row.count, time(row.median), time(row.p99),
       time(row.longest), core.shown(row.name)
   end)
   add_table(lines, { "share", "total", "count", "bytes", "per second", "transfer" }, device.copies, function(row)
-    return ("%.1f %%"):format(100 * row.share), time(row.total), row.count, size(row.bytes),
+    return string.format("%.1f %%", 100 * row.share), time(row.total), row.count, size(row.bytes),
       row.rate and size(row.rate // 1) or "", row.name
   end)
   add_table(lines, { "share", "total", "count", "of other states, by their seats" }, device.others, function(row)
-    return ("%.1f %%"):format(100 * row.share), time(row.total), row.operations, ("seat %d"):format(row.seat)
+    return string.format("%.1f %%", 100 * row.share), time(row.total), row.operations,
+      string.format("seat %d", row.seat)
   end)
   add_table(lines, { "at most", "memory of buffers labelled, or made at" }, device.peaks, function(row)
     return size(row.bytes), row.name ~= "" and core.shown(row.name) or "(no label)"
   end)
-  lines[#lines + 1] = ("buffers took %s at most; %d fence%s between streams, %d left out because others implied them")
-    :format(size(device.peak_bytes), device.fences.issued, device.fences.issued == 1 and "" or "s",
-      device.fences.left_out)
+  lines[#lines + 1] = string.format(
+    "buffers took %s at most; %d fence%s between streams, %d left out because others implied them",
+    size(device.peak_bytes), device.fences.issued, device.fences.issued == 1 and "" or "s", device.fences.left_out)
   local compiled = device.compiled
   if compiled.count + compiled.from_cache > 0 then
-    lines[#lines + 1] = ("%d compilation%s%s, %d more from the cache"):format(compiled.count,
+    lines[#lines + 1] = string.format("%d compilation%s%s, %d more from the cache", compiled.count,
       compiled.count == 1 and "" or "s", compiled.count > 0 and " took " .. spoken(compiled.total) or "",
       compiled.from_cache)
   end
@@ -276,10 +278,10 @@ function methods.__tostring(self)
   local heads <const> = { "stalled", "waited", "times", "longest", "line of the script, and for what" }
   add_table(lines, heads, self.waits, function(row)
     return time(row.stalled), time(row.total), row.count, time(row.longest),
-      ("%s  %s"):format(core.shown(row.where or "?"), core.shown(row.label))
+      string.format("%s  %s", core.shown(row.where or "?"), core.shown(row.label))
   end)
   if self.dropped > 0 then
-    lines[#lines + 1] = ("and %d more waits, runs and ranges for which there was no room"):format(self.dropped)
+    lines[#lines + 1] = string.format("and %d more waits, runs and ranges for which there was no room", self.dropped)
   end
   return table.concat(lines, "\n")
 end

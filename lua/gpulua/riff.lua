@@ -13,7 +13,7 @@ local SOX_UNKNOWN <const> = 0x7ffff000 -- what SoX writes, down to whole frames,
 local DS64_BYTES <const>, FMT_BYTES_MAX <const> = 28, 1 << 16
 
 local function damaged(where, message, ...)
-  core.raise("InvalidData", ("%s: "):format(where) .. message:format(...), "write the file again")
+  core.raise("InvalidData", string.format("%s: ", where) .. string.format(message, ...), "write the file again")
 end
 
 local function read_exactly(reader, where, byte_count)
@@ -26,7 +26,7 @@ end
 
 -- A chunk's name, as a message can have it.
 local function shown(id)
-  return (id:gsub("[^\x20-\x7e]", "?"))
+  return (string.gsub(id, "[^\x20-\x7e]", "?"))
 end
 
 -- ---- in ----
@@ -51,8 +51,8 @@ local function read_format(where, text)
     tag = guid_end == GUID_END and tag or -1
   end
   if tag ~= PCM and tag ~= FLOAT then
-    core.raise("Unsupported", ("%s: its samples are of %s"):format(where,
-      tag < 0 and "a format of its own" or tags[tag] or ("format %d"):format(tag)),
+    core.raise("Unsupported", string.format("%s: its samples are of %s", where,
+      tag < 0 and "a format of its own" or tags[tag] or string.format("format %d", tag)),
       "convert it to linear samples, of whole or of floating-point numbers")
   end
   if channels == 0 or rate == 0 or frame_bytes == 0 or frame_bytes % channels ~= 0 then
@@ -116,15 +116,16 @@ end
 -- InvalidData, Unsupported. `where` is for messages.
 function riff.read_head(reader, where)
   if not reader.size then
-    core.raise("Io", ("%s: there is no going back in it"):format(where), "write it to a file first")
+    core.raise("Io", string.format("%s: there is no going back in it", where), "write it to a file first")
   end
   local start = reader:read(12)
-  local kind, form = start:sub(1, 4), start:sub(9)
+  local kind, form = string.sub(start, 1, 4), string.sub(start, 9)
   if kind == "RIFX" then
-    core.raise("Unsupported", ("%s: its numbers are big-endian (RIFX)"):format(where), "convert it to RIFF")
+    core.raise("Unsupported", string.format("%s: its numbers are big-endian (RIFX)", where), "convert it to RIFF")
   end
   if kind ~= "RIFF" and kind ~= "RF64" and kind ~= "BW64" or form ~= "WAVE" then
-    core.raise("InvalidData", ("%s: not a WAV file"):format(where), "give a RIFF, RF64 or BW64 file with WAVE in it")
+    core.raise("InvalidData", string.format("%s: not a WAV file", where),
+      "give a RIFF, RF64 or BW64 file with WAVE in it")
   end
   local riff_bytes = string.unpack("<I4", start, 5)
   local at, sizes, format, data_at, data_bytes = 12, nil, nil, nil, nil
@@ -167,7 +168,7 @@ function riff.read_head(reader, where)
   local riff_is_open = rest > 0 and riff_bytes + 8 ~= reader.size and not sizes
   format.frames = count_bytes(where, data_bytes, rest, frame_bytes, riff_is_open) // frame_bytes
   if format.frames == 0 then
-    core.raise("InvalidData", ("%s: it holds no samples"):format(where), "a buffer has at least one element")
+    core.raise("InvalidData", string.format("%s: it holds no samples", where), "a buffer has at least one element")
   end
   reader:seek(data_at)
   return format

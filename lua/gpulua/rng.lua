@@ -63,7 +63,7 @@ local function check_draw(self, what, x, given)
   if not kind then
     arguments.fail_buffer(what, "a buffer", x)
   elseif not names[what][kind] then
-    core.raise("Unsupported", ("%s: the buffer is %s; it takes %s"):format(what, kind, distributions.types(what)))
+    core.raise("Unsupported", string.format("%s: the buffer is %s; it takes %s", what, kind, distributions.types(what)))
   elseif x.device ~= self.device then
     fail(what, "the buffer is on %s, the rng on %s", x.device.name, self.device.name)
   end
@@ -111,14 +111,15 @@ end
 local function draw_library(self, what, kind, x, count, given, a, b, c, d)
   local name, dimensions, width = self.generator, self.dimensions, widths[kind]
   if not core.stream_number(self.device, given and given.stream) then
-    core.raise("Unsupported", ("%s: draws of %s cannot be captured, each launch of the graph would draw the same; "
-      .. "philox's can"):format(what, name))
+    core.raise("Unsupported",
+      string.format("%s: draws of %s cannot be captured, each launch of the graph would draw the same; "
+        .. "philox's can", what, name))
   end
   local words, place = count * width, self.offset
   if not dimensions then
     place = width == 2 and place + 1 & ~1 or place
   elseif (width == 2) ~= self.is_wide then
-    core.raise("Unsupported", ("%s: the buffer is %s; %s makes numbers of %d bits"):format(what, kind, name,
+    core.raise("Unsupported", string.format("%s: the buffer is %s; %s makes numbers of %d bits", what, kind, name,
       self.is_wide and 64 or 32))
   elseif count % dimensions ~= 0 then
     fail(what, "%d elements are no whole number of points with %d dimensions", count, dimensions)
@@ -127,7 +128,7 @@ local function draw_library(self, what, kind, x, count, given, a, b, c, d)
   end
   local behind = place + words // (dimensions or 1)
   if math.ult(behind, place) then
-    core.raise("OutOfBounds", ("%s: the sequence of %s ends with place 2^64 - 1"):format(what, name))
+    core.raise("OutOfBounds", string.format("%s: the sequence of %s ends with place 2^64 - 1", what, name))
   end
   local config = config_for(self, what, count, given)
   local op = self.words:launch({ grid = 1, block = 1, stream = config.stream, label = config.label }, x, self.order,
@@ -300,7 +301,7 @@ rng.__close = rng.close
 rng.__gc = rng.close
 
 function rng.__tostring(self)
-  return ("gpulua.rng %s on %s%s"):format(self.generator, self.device.name, self.kernels and "" or " (closed)")
+  return string.format("gpulua.rng %s on %s%s", self.generator, self.device.name, self.kernels and "" or " (closed)")
 end
 
 local libraries = setmetatable({}, { __mode = "k" }) -- by device: the call of the library
@@ -342,7 +343,7 @@ return function(device, options)
   else
     libraries[device] = libraries[device] or core.library(device, "rng"):kernel "words"
     made.draw, made.words, made.seed, made.offset = draw_library, libraries[device], state.seed, state.offset
-    made.is_wide = state.generator:find "64$" ~= nil
+    made.is_wide = string.find(state.generator, "64$") ~= nil
     made.ordering_code = (orderings[state.generator] or quasi_ordering)[state.ordering]
     made.order = device:buffer("u8", 1, { label = "rng order", durable = "space" })
     made.order:fill(0) -- draws follow each other, as cuRAND needs it

@@ -61,7 +61,7 @@ function globals.setmetatable(t, metatable)
   end
   for _, event in ipairs { "__gc", "__mode" } do
     if rawget(metatable, event) ~= nil then
-      error(("a sandbox has no %s"):format(event), 2)
+      error(string.format("a sandbox has no %s", event), 2)
     end
   end
   local present = debug_metatable(t)
@@ -108,7 +108,7 @@ local function check_words(text)
       _, at = patterns.find(text, word, at + 1, true)
       count = count + 1
       if count > count_max then
-        return ("a sandbox compiles chunks with up to %d times '%s'"):format(count_max, word)
+        return string.format("a sandbox compiles chunks with up to %d times '%s'", count_max, word)
       end
     until not at
   end
@@ -133,8 +133,8 @@ function globals.load(chunk, name, mode, ...)
     name = name or "=(load)"
   end
   if type(chunk) == "string" and #chunk > source_bytes_max then
-    return nil, ("a sandbox compiles chunks of up to %d bytes"):format(source_bytes_max)
-  elseif type(mode) == "string" and not mode:find("t", 1, true) then
+    return nil, string.format("a sandbox compiles chunks of up to %d bytes", source_bytes_max)
+  elseif type(mode) == "string" and not string.find(mode, "t", 1, true) then
     return nil, "a sandbox has no binary chunks"
   end
   if type(chunk) ~= "string" then
@@ -146,7 +146,7 @@ function globals.load(chunk, name, mode, ...)
   end
   local from = 1
   local function next_piece()
-    local piece = chunk:sub(from, from + piece_bytes - 1)
+    local piece = string.sub(chunk, from, from + piece_bytes - 1)
     from = from + piece_bytes
     return piece
   end
@@ -162,7 +162,7 @@ local collector <const> = { count = true, collect = true, step = true }
 function globals.collectgarbage(option, argument)
   option = option or "collect"
   if not collector[option] then
-    error(("a sandbox has no collectgarbage %s"):format(tostring(option)), 2)
+    error(string.format("a sandbox has no collectgarbage %s", tostring(option)), 2)
   end
   return collectgarbage(option, argument)
 end
@@ -201,7 +201,8 @@ local values_max <const>, items_max <const> = 1000, 10000
 local function bounded(name, f)
   return function(format, ...)
     if type(format) == "string" and #format > items_max or select("#", ...) > values_max then
-      error(("a sandbox's %s takes formats of up to %d bytes and %d values"):format(name, items_max, values_max), 2)
+      error(string.format("a sandbox's %s takes formats of up to %d bytes and %d values", name, items_max,
+        values_max), 2)
     end
     return f(format, ...)
   end
@@ -212,7 +213,7 @@ end
 local format <const> = string.format
 function globals.string.format(text, ...)
   if select("#", ...) > values_max then
-    error(("a sandbox's string.format takes up to %d values"):format(values_max), 2)
+    error(string.format("a sandbox's string.format takes up to %d values", values_max), 2)
   end
   return format(text, ...)
 end
@@ -234,7 +235,7 @@ local function check(t, name)
   local metatable = type(t) == "table" and debug_metatable(t)
   if metatable and (rawget(metatable, "__len") ~= nil or rawget(metatable, "__index") ~= nil
     or rawget(metatable, "__newindex") ~= nil) then
-    error(("a sandbox's table.%s takes no table with __len, __index or __newindex"):format(name), 3)
+    error(string.format("a sandbox's table.%s takes no table with __len, __index or __newindex", name), 3)
   end
 end
 for _, name in ipairs { "insert", "remove", "concat", "unpack" } do
@@ -251,7 +252,7 @@ function globals.table.move(from, first, last, at, to)
   check(to, "move")
   if math.type(first) == "integer" and math.type(last) == "integer" and last >= first
     and (last - first < 0 or last - first >= moved_max) then
-    error(("a sandbox's table.move moves up to %d elements"):format(moved_max), 2)
+    error(string.format("a sandbox's table.move moves up to %d elements", moved_max), 2)
   end
   return move(from, first, last, at, to or from)
 end
@@ -280,9 +281,9 @@ local function natural(a, b)
 end
 function globals.table.sort(t, is_less)
   if type(t) ~= "table" then
-    error(("bad argument #1 to 'sort' (table expected, got %s)"):format(type(t)), 2)
+    error(string.format("bad argument #1 to 'sort' (table expected, got %s)", type(t)), 2)
   elseif is_less ~= nil and type(is_less) ~= "function" then
-    error(("bad argument #2 to 'sort' (function expected, got %s)"):format(type(is_less)), 2)
+    error(string.format("bad argument #2 to 'sort' (function expected, got %s)", type(is_less)), 2)
   end
   check(t, "sort")
   is_less = is_less or natural
@@ -298,11 +299,15 @@ end
 
 -- ---- the rest ----
 
--- Methods of strings are the same for our own modules, so the script's table is another one.
+-- Methods of strings stay what they are, for functions of the host's, too, so the script's table is another one.
 debug_metatable("").__index = fields_of(globals.string)
 globals.math, globals.utf8, globals.coroutine = fields_of(math), fields_of(utf8), fields_of(coroutine)
 globals.os = { clock = os.clock, date = bounded("os.date", os.date), difftime = os.difftime, time = os.time }
 
--- What is ours runs with the other table of globals, which has no files and no programs either.
+-- What is ours runs with the other table of globals, which has no files and no programs either, and whose patterns can
+-- be stopped, too.
+for name, f in pairs(patterns) do
+  rawset(string, name, f)
+end
 _G.io, _G.os, _G.dofile, _G.loadfile, _G.load = nil, nil, nil, nil, nil
 return globals

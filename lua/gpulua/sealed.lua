@@ -15,7 +15,7 @@ local faces <const> = {} -- metatables of that, by those of handles
 local function face_of(metatable, methods)
   local face = { __name = metatable.__name, __index = {} }
   for name, method in pairs(methods) do
-    if type(method) == "function" and name:sub(1, 2) ~= "__" then
+    if type(method) == "function" and string.sub(name, 1, 2) ~= "__" then
       face.__index[name] = function(self, ...)
         return method(handles[self], ...)
       end

@@ -12,7 +12,7 @@ local runs_max = 10000 -- of all orders of a small program
 
 local function parse_uses(text)
   local uses = {}
-  for number, first, past, access, label in text:gmatch "(%d+):(%d+):(%d+):(%d+):([^;]*);" do
+  for number, first, past, access, label in string.gmatch(text, "(%d+):(%d+):(%d+):(%d+):([^;]*);") do
     uses[#uses + 1] = { math.tointeger(number), math.tointeger(first), math.tointeger(past), math.tointeger(access),
       label }
   end
@@ -23,9 +23,9 @@ end
 -- list of { name =, site =, number =, hash = } by name }.
 function seeds.parse(text)
   local log = { ops = {}, ran = {}, reads = {} }
-  for line in text:gmatch "[^\n]+" do
+  for line in string.gmatch(text, "[^\n]+") do
     local fields = {}
-    for field in (line .. "\t"):gmatch "(.-)\t" do
+    for field in string.gmatch(line .. "\t", "(.-)\t") do
       fields[#fields + 1] = field
     end
     if fields[1] == "op" then
@@ -33,7 +33,7 @@ function seeds.parse(text)
         uses = parse_uses(fields[6]) }
     elseif fields[1] == "ran" and log.ops[fields[2]] then
       local ready = {}
-      for name in fields[3]:gmatch "%S+" do
+      for name in string.gmatch(fields[3], "%S+") do
         ready[#ready + 1] = name
       end
       log.ran[#log.ran + 1] = setmetatable({ ready = ready }, { __index = log.ops[fields[2]] })
@@ -81,7 +81,7 @@ end
 function seeds.rename(ran)
   local first = {}
   local function split(name)
-    local task, number = name:match "^(.*)#(%d+)$"
+    local task, number = string.match(name, "^(.*)#(%d+)$")
     return task, math.tointeger(number)
   end
   for _, op in ipairs(ran) do
@@ -90,7 +90,7 @@ function seeds.rename(ran)
   end
   local function renamed(name)
     local task, number = split(name)
-    return first[task] and ("%s#%d"):format(task, number - first[task]) or name
+    return first[task] and string.format("%s#%d", task, number - first[task]) or name
   end
   local list = {}
   for i, op in ipairs(ran) do
@@ -217,7 +217,7 @@ function seeds.swapped(a, b, number)
 end
 
 local function buffer_text(use)
-  return use[5] ~= "" and ("buffer '%s'"):format(use[5]) or ("the buffer of allocation %d"):format(use[1])
+  return use[5] ~= "" and string.format("buffer '%s'", use[5]) or string.format("the buffer of allocation %d", use[1])
 end
 
 local access_text = { "read", "write", "read and write" }
@@ -228,12 +228,12 @@ function seeds.explain(a, b)
   for i, read in ipairs(b.reads) do
     local other = a.reads[i]
     if not other or other.name ~= read.name then
-      lines[#lines + 1] = ("  the script read %s at %s, which it did not before"):format(read.name, read.site)
+      lines[#lines + 1] = string.format("  the script read %s at %s, which it did not before", read.name, read.site)
       break
     elseif other.hash ~= read.hash then
       number = read.number
-      lines[#lines + 1] = ("  first difference: what was read%s at %s"):format(
-        read.label ~= "" and (" from buffer '%s'"):format(read.label) or "", read.site)
+      lines[#lines + 1] = string.format("  first difference: what was read%s at %s",
+        read.label ~= "" and string.format(" from buffer '%s'", read.label) or "", read.site)
       break
     end
   end
@@ -243,11 +243,11 @@ function seeds.explain(a, b)
     return lines
   end
   local function text(op)
-    return ("'%s' (%sstream %d)"):format(op.label, op.site ~= ":0" and op.site .. ", " or "", op.stream)
+    return string.format("'%s' (%sstream %d)", op.label, op.site ~= ":0" and op.site .. ", " or "", op.stream)
   end
-  lines[#lines + 1] = ("  swapped: %s used to come before %s"):format(text(first), text(second))
+  lines[#lines + 1] = string.format("  swapped: %s used to come before %s", text(first), text(second))
   local edge = "  missing edge: between them, for bytes %d to %d of %s; by what they declare, they %s and %s it"
-  lines[#lines + 1] = edge:format(common[3], common[4] - 1, buffer_text(common[1]), access_text[common[2][4]],
+  lines[#lines + 1] = string.format(edge, common[3], common[4] - 1, buffer_text(common[1]), access_text[common[2][4]],
     access_text[common[1][4]])
   return lines
 end
@@ -272,7 +272,7 @@ end
 --- What is different, in words.
 local function what_differs(a, b)
   if a.code ~= b.code then
-    return ("it ended with %s instead of %s"):format(b.code, a.code)
+    return string.format("it ended with %s instead of %s", b.code, a.code)
   end
   return a.out ~= b.out and "its output differs" or "what it read differs"
 end
@@ -300,14 +300,14 @@ local function runner(host)
 end
 
 local function say(format, ...)
-  io.stderr:write("gpulua: ", format:format(...), "\n")
+  io.stderr:write("gpulua: ", string.format(format, ...), "\n")
 end
 
 local longest <const> = 200
 
 --- The first line of the output that is another: its number, and both, "nothing" where there is none.
 local function line_that_differs(a, b)
-  local next_a, next_b, number = a.out:gmatch "[^\n]*\n?", b.out:gmatch "[^\n]*\n?", 0
+  local next_a, next_b, number = string.gmatch(a.out, "[^\n]*\n?"), string.gmatch(b.out, "[^\n]*\n?"), 0
   local line_a, line_b
   repeat
     line_a, line_b, number = next_a(), next_b(), number + 1
@@ -316,8 +316,8 @@ local function line_that_differs(a, b)
     if (line or "") == "" then
       return "nothing"
     end
-    line = line:gsub("\n$", "")
-    return (#line > longest and line:sub(1, longest) .. " ..." or line):gsub("[^\t%C]", "?")
+    line = string.gsub(line, "\n$", "")
+    return string.gsub(#line > longest and string.sub(line, 1, longest) .. " ..." or line, "[^\t%C]", "?")
   end
   return number, text(line_a), text(line_b)
 end
@@ -326,8 +326,8 @@ local function tell(first, other)
   say("%s differs from %s: %s", other.name, first.name, what_differs(first, other))
   if other.out ~= first.out then
     local number, before, now = line_that_differs(first, other)
-    io.stderr:write(("  line %d of the output of %s: %s\n"):format(number, first.name, before))
-    io.stderr:write(("  line %d of the output of %s: %s\n"):format(number, other.name, now))
+    io.stderr:write(string.format("  line %d of the output of %s: %s\n", number, first.name, before))
+    io.stderr:write(string.format("  line %d of the output of %s: %s\n", number, other.name, now))
   end
   for _, line in ipairs(seeds.explain(first.log, other.log)) do
     io.stderr:write(line, "\n")
@@ -362,7 +362,7 @@ local function all_seeds(host, run, count)
       io.stderr:write(made.err)
     elseif made.outcome ~= first.outcome then
       tell(first, made)
-      io.stderr:write(("  again: --check=%d\n"):format(seed))
+      io.stderr:write(string.format("  again: --check=%d\n", seed))
       return 1
     end
   end
@@ -390,11 +390,11 @@ local function all_orders(host, run)
   progress:close()
   if different then
     tell(first, different)
-    io.stderr:write(("  again: GPULUA_CHECK_ORDER=%s and --check\n"):format(different.order))
+    io.stderr:write(string.format("  again: GPULUA_CHECK_ORDER=%s and --check\n", different.order))
   end
   say("%d %s, %s%s%s", result.orders, result.orders == 1 and "order" or "orders",
     result.is_complete and "all there are" or "and there are more: it is too large for that",
-    result.redundant > 0 and (" (found in %d runs)"):format(result.orders + result.redundant) or "",
+    result.redundant > 0 and string.format(" (found in %d runs)", result.orders + result.redundant) or "",
     different and "" or ", no difference" .. all_ended(first))
   return (different or first.code ~= good) and 1 or 0
 end

@@ -25,16 +25,16 @@ local function real_text(x)
   if x ~= x then
     return "nan" -- whose sign means nothing
   end
-  local text = ("%.6g"):format(x)
-  return text:find "^-?%d+$" and text .. ".0" or text
+  local text = string.format("%.6g", x)
+  return string.find(text, "^-?%d+$") and text .. ".0" or text
 end
 
 local function element_text(x, kind)
   if is_complex[kind] then
     local imaginary = real_text(x[2])
-    return real_text(x[1]) .. (imaginary:find "^%-" and "" or "+") .. imaginary .. "i"
+    return real_text(x[1]) .. (string.find(imaginary, "^%-") and "" or "+") .. imaginary .. "i"
   elseif kind == "u64" then
-    return ("%s"):format(x >= 0 and x or ("%d%d"):format((x >> 1) // 5, x - (x >> 1) // 5 * 10))
+    return string.format("%s", x >= 0 and x or string.format("%d%d", (x >> 1) // 5, x - (x >> 1) // 5 * 10))
   end
   return is_integer[kind] and tostring(x) or real_text(x)
 end
@@ -103,8 +103,8 @@ local function figures_text(found, kind)
   if is_complex[kind] then
     mean, bar, kind_shown = element_text({ found.re / found.count, found.im / found.count }, kind), "|z| ", "f64"
   end
-  return ("min %s%s, max %s%s, mean %s%s"):format(bar, element_text(found.min, kind_shown), bar,
-    element_text(found.max, kind_shown), mean, is_integer[kind] and "" or (", %d NaN"):format(found.nans))
+  return string.format("min %s%s, max %s%s, mean %s%s", bar, element_text(found.min, kind_shown), bar,
+    element_text(found.max, kind_shown), mean, is_integer[kind] and "" or string.format(", %d NaN", found.nans))
 end
 
 -- ---- buffers ----
@@ -150,7 +150,7 @@ local function matrix_lines(seen, shape, kind)
     for row = rows - rows_edge + 1, rows do put(row) end
   end
   for i, texts in ipairs(lines) do
-    for k, text in ipairs(texts) do texts[k] = (" "):rep(width - #text) .. text end
+    for k, text in ipairs(texts) do texts[k] = string.rep(" ", width - #text) .. text end
     lines[i] = #texts == 0 and "..." or table.concat(texts, "  ")
   end
   return lines
@@ -171,7 +171,7 @@ local function contents(buffer)
       local first = (count - length) * piece // (pieces - 1) + 1 -- (the last piece ends with the buffer)
       add(found, buffer:read(first, first + length - 1), kind)
     end
-    sampled = ("of %d elements %d looked at, in %d pieces: "):format(count, pieces * length, pieces)
+    sampled = string.format("of %d elements %d looked at, in %d pieces: ", count, pieces * length, pieces)
   end
   local lines
   if #shape < 2 then
@@ -179,7 +179,7 @@ local function contents(buffer)
   else
     lines = matrix_lines(seen, shape, kind)
     if #shape > 2 then
-      table.insert(lines, 1, ("[%s...]:"):format(("1,"):rep(#shape - 2)))
+      table.insert(lines, 1, string.format("[%s...]:", string.rep("1,", #shape - 2)))
     end
   end
   lines[#lines + 1] = sampled .. figures_text(found, kind)
@@ -189,7 +189,7 @@ end
 -- The first line of what an error says.
 local function reason(err)
   local message = type(err) == "table" and err.message or tostring(err)
-  return message:match "^[^\n]*"
+  return string.match(message, "^[^\n]*")
 end
 
 -- f(value), or why it cannot be had, as { text }. Interrupts are raised.
@@ -200,14 +200,14 @@ local function try(f, value)
   elseif core.type(result) == "error" and result.code == "Interrupted" then
     error(result, 0)
   elseif core.type(result) == "error" and result.code == "Timeout" then
-    return { ("work on it is not over after %g s"):format(seconds_max) }
+    return { string.format("work on it is not over after %g s", seconds_max) }
   end
   return { reason(result) }
 end
 
 local function buffer_text(buffer)
   local text = tostring(buffer)
-  if text:find "%(freed%)" then
+  if string.find(text, "%(freed%)") then
     return text
   end
   return text .. "\n  " .. table.concat(try(contents, buffer), "\n  ")
@@ -216,8 +216,8 @@ end
 -- ---- tables ----
 
 local words <const> = {}
-for word in ([[and break do else elseif end false for function goto if in local nil not or repeat return then true until
-    while]]):gmatch "%a+" do
+for word in string.gmatch([[and break do else elseif end false for function goto if in local nil not or repeat return
+    then true until while]], "%a+") do
   words[word] = true
 end
 
@@ -225,20 +225,20 @@ end
 local function brief(value)
   local kind = type(value)
   if kind == "string" then
-    local text = #value > text_max and value:sub(1, text_max) .. "..." or value
-    return '"' .. text:gsub('[%c"\\]', function(c)
-      return c == "\n" and "\\n" or c:find "%c" and ("\\%d"):format(c:byte()) or "\\" .. c
+    local text = #value > text_max and string.sub(value, 1, text_max) .. "..." or value
+    return '"' .. string.gsub(text, '[%c"\\]', function(c)
+      return c == "\n" and "\\n" or string.find(c, "%c") and string.format("\\%d", string.byte(c)) or "\\" .. c
     end) .. '"'
   elseif kind == "table" and not getmetatable(value) then
     return next(value) == nil and "{}" or "{...}"
   elseif kind == "function" or kind == "thread" then
     return kind
   end
-  return (tostring(value):match "^[^\n]*")
+  return (string.match(tostring(value), "^[^\n]*"))
 end
 
 local function key_text(key)
-  if type(key) == "string" and key:find "^[%a_][%w_]*$" and not words[key] then
+  if type(key) == "string" and string.find(key, "^[%a_][%w_]*$") and not words[key] then
     return key
   end
   return "[" .. brief(key) .. "]"
@@ -263,7 +263,7 @@ local function table_text(value)
   local count, texts, keys = rawlen(value), {}, {}
   for i = 1, math.min(count, elements_max) do texts[i] = brief(rawget(value, i)) end
   if count > elements_max then
-    texts[#texts + 1] = ("... %d more"):format(count - elements_max)
+    texts[#texts + 1] = string.format("... %d more", count - elements_max)
   end
   local looked_at, key = 0, next(value)
   while key ~= nil and looked_at < keys_max do
@@ -277,9 +277,9 @@ local function table_text(value)
     texts[#texts + 1] = key_text(keys[i]) .. " = " .. brief(rawget(value, keys[i]))
   end
   if key ~= nil then
-    texts[#texts + 1] = ("... (its first %d keys were looked at)"):format(keys_max)
+    texts[#texts + 1] = string.format("... (its first %d keys were looked at)", keys_max)
   elseif #keys > fields_max then
-    texts[#texts + 1] = ("... %d more fields"):format(#keys - fields_max)
+    texts[#texts + 1] = string.format("... %d more fields", #keys - fields_max)
   end
   local name = metatable and rawget(metatable, "__name")
   return (type(name) == "string" and name .. " " or "") ..
@@ -302,7 +302,7 @@ local function op_text(op)
     return tostring(op) .. ": " .. tostring(err)
   end
   local took = op:elapsed()
-  return tostring(op) .. ": done" .. (took and (", %.1f us on the device"):format(took * 1e6) or "")
+  return tostring(op) .. ": done" .. (took and string.format(", %.1f us on the device", took * 1e6) or "")
 end
 
 local function task_text(task)
@@ -316,7 +316,8 @@ local function task_text(task)
 end
 
 local texts <const> = { buffer = buffer_text, ["host buffer"] = buffer_text, scalar = scalar_text, op = op_text,
-  task = task_text, kernel = function(kernel) return ("%s (%s)"):format(tostring(kernel), kernel:signature()) end }
+  task = task_text,
+  kernel = function(kernel) return string.format("%s (%s)", tostring(kernel), kernel:signature()) end }
 
 local function text_of(value)
   local of_kind = texts[core.type(value)]
@@ -334,7 +335,7 @@ local function show(...)
   local values, separator = table.pack(...), "\t"
   for i = 1, values.n do
     values[i] = text_of(values[i])
-    if values[i]:find("\n", 1, true) then separator = "\n" end
+    if string.find(values[i], "\n", 1, true) then separator = "\n" end
   end
   return table.concat(values, separator)
 end

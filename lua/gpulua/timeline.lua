@@ -37,7 +37,7 @@ end
 
 local function columns(names)
   local made = {}
-  for name in names:gmatch "%w+" do
+  for name in string.gmatch(names, "%w+") do
     made[name] = setmetatable({ count = 0, pieces = {} }, column)
   end
   return made
@@ -45,8 +45,8 @@ end
 
 local function write_columns(to, made, names)
   local is_first = true
-  for name in names:gmatch "%w+" do
-    to:write(is_first and "" or ",", ('"%s":'):format(name), made[name]:text())
+  for name in string.gmatch(names, "%w+") do
+    to:write(is_first and "" or ",", string.format('"%s":', name), made[name]:text())
     is_first = false
   end
 end
@@ -57,7 +57,7 @@ local escapes <const> = { ['"'] = '\\"', ["\\"] = "\\\\", ["<"] = "\\u003c", [">
 
 -- As JSON that does no harm inside of a script element either, in full: some are lists.
 local function quoted(text)
-  return '"' .. core.shown(text, math.maxinteger):gsub('["\\<>&]', escapes) .. '"'
+  return '"' .. string.gsub(core.shown(text, math.maxinteger), '["\\<>&]', escapes) .. '"'
 end
 
 -- numbers(text) -> its number from 0, the same for the same text; 0: "" or nil.
@@ -91,13 +91,13 @@ local function add_arguments(made, log, number, number_of)
     local text = trace.argument_text(argument.value, argument.type)
     if math.type(argument.value) then
       local whole = math.tointeger(argument.value)
-      local is_exact = whole and whole < 1 << 53 and whole > -(1 << 53) and text == ("%d"):format(whole)
+      local is_exact = whole and whole < 1 << 53 and whole > -(1 << 53) and text == string.format("%d", whole)
       made.values:add(is_exact and text or quoted(text))
       count, text = count + 1, "%d"
     else
-      text = text:gsub("%%", "%%%%")
+      text = string.gsub(text, "%%", "%%%%")
     end
-    parts[i] = ("%s = %s"):format((argument.name or "argument " .. i):gsub("%%", "%%%%"), text)
+    parts[i] = string.format("%s = %s", string.gsub(argument.name or "argument " .. i, "%%", "%%%%"), text)
   end
   made.arguments:add(number_of(table.concat(parts, ", ")))
   made.numbers:add(count)
@@ -152,7 +152,7 @@ local function write_device(to, info, log, base, number_of)
     made.over:add(over ~= 0 and over - (is_timed and ended or given) or "null")
     made.bytes:add(bytes)
     made.held:add(held - held_before)
-    made.shape:add(number_of(grid_x and ("grid %d x %d x %d, block %d x %d x %d"):format(grid_x, grid_y, grid_z,
+    made.shape:add(number_of(grid_x and string.format("grid %d x %d x %d, block %d x %d x %d", grid_x, grid_y, grid_z,
       block_x, block_y, block_z)))
     made.uses:add(number_of(trace.uses_text(log, number, false)))
     if grid_x then
@@ -215,7 +215,7 @@ end
 function timeline.write(path)
   local info, spans = trace.logs()
   local page = require "gpulua.timeline_page"
-  local before, behind = page:match "^(.-)@DATA@(.*)$"
+  local before, behind = string.match(page, "^(.-)@DATA@(.*)$")
   local to <close> = file.create(path, "timeline")
   local base, dropped = info.begun, info.dropped
   local number_of, list = texts()

@@ -22,7 +22,7 @@ function trace.logs()
     local name = device.name
     if counts[name] > 1 then
       seen[name] = (seen[name] or 0) + 1
-      device.name = ("%s (%d)"):format(name, seen[name])
+      device.name = string.format("%s (%d)", name, seen[name])
     end
   end
   return info, spans
@@ -48,7 +48,7 @@ function trace.reason(log, earlier, later)
       local is_same = a[i] == b[k] and (a[i + 3] == 0 or a[i + 2] < b[k + 3] and b[k + 2] < a[i + 3])
       local kind = is_same and hazard(a[i + 4], a[i + 5], b[k + 4], b[k + 5])
       if kind then
-        return ("%s %s"):format(kind, a[i + 1] ~= "" and "'" .. a[i + 1] .. "'" or "buffer " .. a[i])
+        return string.format("%s %s", kind, a[i + 1] ~= "" and "'" .. a[i + 1] .. "'" or "buffer " .. a[i])
       end
     end
   end
@@ -71,11 +71,11 @@ end
 function trace.argument_text(value, kind)
   if kind == "u64" and math.type(value) == "integer" and value < 0 then -- Lua's are signed
     local tens = (value >> 1) // 5
-    return ("%d%d"):format(tens, value - tens * 10)
+    return string.format("%d%d", tens, value - tens * 10)
   elseif math.type(value) == "float" then
-    return ("%.9g"):format(value)
+    return string.format("%.9g", value)
   elseif type(value) == "table" then -- a complex number
-    return ("{%.9g, %.9g}"):format(value[1], value[2])
+    return string.format("{%.9g, %.9g}", value[1], value[2])
   end
   return tostring(value)
 end
@@ -91,16 +91,16 @@ function trace.uses_text(log, number, has_bytes)
     if to > 0 and #texts == uses_max then
       others = others + 1
     elseif to > 0 then -- else a module's variables
-      texts[#texts + 1] = ("%s %s%s"):format(is_read and is_written and "inout" or is_written and "out" or "in",
-        label ~= "" and label or "buffer " .. block, has_bytes and ("[%d..%d]"):format(from, to) or "")
+      texts[#texts + 1] = string.format("%s %s%s", is_read and is_written and "inout" or is_written and "out" or "in",
+        label ~= "" and label or "buffer " .. block, has_bytes and string.format("[%d..%d]", from, to) or "")
     end
   end
-  texts[#texts + 1] = others > 0 and ("and %d other%s"):format(others, others > 1 and "s" or "") or nil
+  texts[#texts + 1] = others > 0 and string.format("and %d other%s", others, others > 1 and "s" or "") or nil
   return table.concat(texts, ", ")
 end
 
 local function place(source, line)
-  return source and ("%s:%d"):format(source, line) or nil
+  return source and string.format("%s:%d", source, line) or nil
 end
 
 local function seconds(ns, base)

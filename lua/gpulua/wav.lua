@@ -40,10 +40,10 @@ function wav.load(dev, path, options)
   file.check_device(dev, "wav.load")
   options = file.check_options(options, load_options, "wav.load")
   if options.raw ~= nil and type(options.raw) ~= "boolean" then
-    core.raise("InvalidArgument", ("wav.load: raw: a boolean expected, got %s"):format(type(options.raw)))
+    core.raise("InvalidArgument", string.format("wav.load: raw: a boolean expected, got %s", type(options.raw)))
   end
   local reader <close> = file.open(path, "wav.load")
-  local where = ("wav.load: %s"):format(path)
+  local where = string.format("wav.load: %s", path)
   local info = riff.read_head(reader, where)
   local sample_bytes = info.sample_bytes
   info.sample_bytes = nil
@@ -57,13 +57,13 @@ function wav.load(dev, path, options)
     local wanted = math.min(piece, count - first + 1) * sample_bytes
     local bytes = reader:read(wanted)
     if #bytes < wanted then
-      core.raise("InvalidData", ("%s: it became shorter while it was read"):format(where))
+      core.raise("InvalidData", string.format("%s: it became shorter while it was read", where))
     end
     if from ~= to then
       local misfits, at
       bytes, misfits, at = samples.convert(bytes, from, to)
       if misfits > 0 then
-        core.raise("InvalidData", ("%s: sample %d of channel %d is too large for f32"):format(where,
+        core.raise("InvalidData", string.format("%s: sample %d of channel %d is too large for f32", where,
           (first + at - 2) // info.channels + 1, (first + at - 2) % info.channels + 1), "read it with raw = true")
       end
     end
@@ -88,8 +88,8 @@ local save_options <const> = { rate = true, bits = true, clip = true, mask = tru
 local function check_number(value, name, least, most)
   local number = math.type(value) and math.tointeger(value)
   if not number or number < least or number > most then
-    core.raise("InvalidArgument", ("wav.save: %s: a whole number from %d to %d expected, got %s"):format(name, least,
-      most, tostring(value)))
+    core.raise("InvalidArgument", string.format("wav.save: %s: a whole number from %d to %d expected, got %s", name,
+      least, most, tostring(value)))
   end
   return number
 end
@@ -98,22 +98,24 @@ end
 local function check_format(buffer, options)
   local shape = buffer.shape
   if not to_bits[buffer.type] or #shape > 2 then
-    core.raise("InvalidArgument", ("wav.save: buffer: sound is f32, i16 or i32 {frames, channels}, not %s {%s}")
-      :format(buffer.type, table.concat(shape, ", ")), "convert it, or give its shape with buffer:view")
+    core.raise("InvalidArgument",
+      string.format("wav.save: buffer: sound is f32, i16 or i32 {frames, channels}, not %s {%s}", buffer.type,
+        table.concat(shape, ", ")), "convert it, or give its shape with buffer:view")
   end
   local bits = options.bits == nil and default_bits[buffer.type] or options.bits
   local to = to_bits[buffer.type][math.type(bits) and math.tointeger(bits) or bits]
   if not to then
-    core.raise("InvalidArgument", ("wav.save: bits: %s cannot be had from %s"):format(tostring(bits), buffer.type),
-      'f32 becomes 16, 24, 32 or "f32", i16 16, i32 24 or 32')
+    core.raise("InvalidArgument", string.format("wav.save: bits: %s cannot be had from %s", tostring(bits),
+      buffer.type), 'f32 becomes 16, 24, 32 or "f32", i16 16, i32 24 or 32')
   end
   local sample_bytes, channels = sample_bytes_of[to], shape[2] or 1
   if channels * sample_bytes > MAX16 then
-    core.raise("InvalidArgument", ("wav.save: buffer: %d channels of %d bytes are more than a WAV file can have")
-      :format(channels, sample_bytes), "the shape is {frames, channels}")
+    core.raise("InvalidArgument",
+      string.format("wav.save: buffer: %d channels of %d bytes are more than a WAV file can have", channels,
+        sample_bytes), "the shape is {frames, channels}")
   end
   if options.clip ~= nil and type(options.clip) ~= "boolean" then
-    core.raise("InvalidArgument", ("wav.save: clip: a boolean expected, got %s"):format(type(options.clip)))
+    core.raise("InvalidArgument", string.format("wav.save: clip: a boolean expected, got %s", type(options.clip)))
   end
   return {
     rate = check_number(options.rate, "rate", 1, MAX32 // (channels * sample_bytes)),
@@ -141,14 +143,14 @@ local function each_piece(buffer, to, channels, clips, f)
     f(bytes)
   end
   local function place(number)
-    return ("frame %d, channel %d"):format((number - 1) // channels + 1, (number - 1) % channels + 1)
+    return string.format("frame %d, channel %d", (number - 1) // channels + 1, (number - 1) % channels + 1)
   end
   if first_nan > 0 then
-    core.raise("InvalidData", ("wav.save: buffer: %s is not a number"):format(place(first_nan)),
+    core.raise("InvalidData", string.format("wav.save: buffer: %s is not a number", place(first_nan)),
       'bits = "f32" writes what is there')
   end
   if misfits > 0 and not clips then
-    core.raise("InvalidData", ("wav.save: buffer: %d samples lie outside of %s, the first in %s"):format(misfits,
+    core.raise("InvalidData", string.format("wav.save: buffer: %d samples lie outside of %s, the first in %s", misfits,
       buffer.type == "f32" and "-1 to 1" or "24 bits", place(first_misfit)),
       "scale them, or clip them with clip = true")
   end

@@ -24,7 +24,7 @@ local RATIO_MAX <const> = 1032 -- of deflate: 258 bytes for two bits
 local INPUT_BYTES <const>, OUTPUT_BYTES <const> = 64 << 10, 256 << 10
 
 local function damaged(where, message, ...)
-  core.raise("InvalidData", ("%s: "):format(where) .. message:format(...), "write the archive again")
+  core.raise("InvalidData", string.format("%s: ", where) .. string.format(message, ...), "write the archive again")
 end
 
 -- ---- in ----
@@ -77,7 +77,7 @@ local function find_directory(reader, where)
     end
   end
   if disk ~= 0 or first_disk ~= 0 or count_here ~= count then
-    core.raise("Unsupported", ("%s: it is one of several parts"):format(where), "join them to one archive")
+    core.raise("Unsupported", string.format("%s: it is one of several parts", where), "join them to one archive")
   end
   if offset < 0 or byte_count < 0 or offset > end_at or byte_count ~= end_at - offset then
     damaged(where, "its directory is damaged: %d bytes of it from byte %d on cannot be", byte_count, offset)
@@ -116,10 +116,10 @@ end
 
 local function check_entry(where, entry, flags, directory_at)
   if flags & ENCRYPTED ~= 0 then
-    core.raise("Unsupported", ("%s: it is encrypted"):format(where), "write it without a password")
+    core.raise("Unsupported", string.format("%s: it is encrypted", where), "write it without a password")
   end
   if entry.method ~= STORED and entry.method ~= DEFLATED then
-    core.raise("Unsupported", ("%s: it is compressed by method %d"):format(where, entry.method),
+    core.raise("Unsupported", string.format("%s: it is compressed by method %d", where, entry.method),
       "methods 0 (stored) and 8 (deflated) are read")
   end
   local room = directory_at - entry.offset - LOCAL_BYTES - #entry.name
@@ -139,9 +139,9 @@ end
 -- { name, where (for messages), size and packed (bytes, unpacked and not), method, crc, offset, limit }. Raises Io,
 -- InvalidData, Unsupported.
 function zip.entries(reader)
-  local where = ("%s: %s"):format(reader.what, reader.path)
+  local where = string.format("%s: %s", reader.what, reader.path)
   if not reader.size then
-    core.raise("Io", ("%s: there is no going back in it"):format(where), "write it to a file first")
+    core.raise("Io", string.format("%s: there is no going back in it", where), "write it to a file first")
   end
   local directory_at, byte_count, count = find_directory(reader, where)
   local entries, left = {}, byte_count
@@ -159,7 +159,7 @@ function zip.entries(reader)
     local name = read_exactly(reader, where, name_bytes)
     local extra = read_exactly(reader, where, extra_bytes)
     read_exactly(reader, where, comment_bytes)
-    local entry = { name = name, where = ("%s: entry '%s'"):format(where, name), size = size, packed = packed,
+    local entry = { name = name, where = string.format("%s: entry '%s'", where, name), size = size, packed = packed,
       method = method, crc = crc, offset = offset }
     read_extra64(entry.where, extra, entry)
     check_entry(entry.where, entry, flags, directory_at)
@@ -285,7 +285,7 @@ function archive:begin_entry(name, size, compress)
   -- What deflate cannot pack grows by 5 bytes for each 16 KiB at most, and a few.
   local is_large = size + size // 1024 + 64 >= self.zip64_from
   local entry = { name = name, size = size, offset = self.at, packed = 0, crc = 0, is_large = is_large,
-    method = compress and DEFLATED or STORED, flags = name:find "[\x80-\xff]" and UTF8 or 0,
+    method = compress and DEFLATED or STORED, flags = string.find(name, "[\x80-\xff]") and UTF8 or 0,
     needs = is_large and 45 or 20 }
   self.entry = entry
   self.deflater = compress and deflate.deflater() or nil

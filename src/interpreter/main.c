@@ -263,22 +263,6 @@ static void restore_require(lua_State *L) {
     lua_pop(L, 1);
 }
 
-/* The methods of strings become the value on top; those that they had are left in its place. */
-static void swap_strings(lua_State *L) {
-    lua_pushliteral(L, "");
-    if (lua_getmetatable(L, -1)) {
-        lua_pushliteral(L, "__index");
-        lua_rawget(L, -2);
-        lua_insert(L, -4); /* before, given, "", metatable */
-        lua_pushliteral(L, "__index");
-        lua_pushvalue(L, -4);
-        lua_rawset(L, -3);
-        lua_pop(L, 1);
-        lua_remove(L, -2);
-    }
-    lua_pop(L, 1);
-}
-
 /* Stack: arguments of the chunk, which are popped. False: an error, which has been told. */
 static bool run_at_end(lua_State *L, const char *chunk, int arg_count) {
     bool ok = lua_checkstack(L, 8);
@@ -290,16 +274,7 @@ static bool run_at_end(lua_State *L, const char *chunk, int arg_count) {
         return false;
     }
     lua_insert(L, -arg_count - 1);
-    int base = lua_gettop(L) - arg_count; /* the chunk */
-    lua_getfield(L, LUA_REGISTRYINDEX, "gpulua.string");
-    swap_strings(L);
-    lua_insert(L, base++);
-    ok = lua_pcall(L, arg_count, 0, 0) == LUA_OK;
-    lua_pushvalue(L, base - 1);
-    swap_strings(L);
-    lua_pop(L, 1);
-    lua_remove(L, base - 1);
-    if (ok) {
+    if (lua_pcall(L, arg_count, 0, 0) == LUA_OK) {
         return true;
     }
     const char *message = luaL_tolstring(L, -1, NULL);
@@ -403,15 +378,6 @@ static void take_over(lua_State *L) {
     output_take_over(L);
     lua_getglobal(L, "require");
     lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.require");
-    lua_newtable(L);
-    lua_getglobal(L, LUA_STRLIBNAME);
-    for (lua_pushnil(L); lua_next(L, -2);) {
-        lua_pushvalue(L, -2);
-        lua_insert(L, -2); /* the copy, the library, name, name, function */
-        lua_rawset(L, -5);
-    }
-    lua_pop(L, 1);
-    lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.string");
     lua_pushlightuserdata(L, &program.line_is_open);
     lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.line_is_open");
     luaopen_gpulua_core(L);
