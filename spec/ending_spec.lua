@@ -169,9 +169,24 @@ describe("at its end a program", function()
       end
     end)
 
+    it("has done so where the script catches it for ever, whatever that is at", function()
+      for at, text in pairs {
+        [3] = "ready() while true do pcall(function() while true do end end) end",
+        [4] = "ready() coroutine.wrap(function()\nwhile true do pcall(function() while true do end end) end end)()",
+        [5] = "ready() string.gsub('x', 'x', function()\n\nwhile true do pcall(gpu.sleep, 80) end end)",
+      } do
+        local output, code, trace = ended("kill -TERM $!", "--flight last.flight", text)
+        assert.equal(143, code, output)
+        assert.truthy(output:find((":%d: ended by signal 15 ("):format(at), 1, true), output)
+        assert.truthy(output:find("it was given last is in last.flight", 1, true), output)
+        assert.truthy(output:find("buffers took 512 B", 1, true), output)
+        assert.truthy(trace and trace:find('"fill"', 1, true) and trace:find "}}%s*$", trace)
+      end
+    end)
+
     it("is cut off where it cannot be ended otherwise, and says so", function()
       local output, code, trace = ended("kill -TERM $!", "",
-        "ready() while true do pcall(function() while true do end end) end")
+        "ready() string.find(('a'):rep(200), ('a-'):rep(40) .. 'b')")
       assert.equal(143, code, output)
       assert.truthy(output:find("gpulua: the script does not end, and nothing of it is written\n", 1, true), output)
       assert.is_nil(trace)

@@ -158,8 +158,23 @@ void gpu_lua_stop_hook(lua_State *L, lua_Debug *ar) {
     gpu_lua_raise_interrupt(L, g);
 }
 
+/* Which may end the program here. */
+static void tell_interpreter(lua_State *L, struct gpulua *g) {
+    if (!lua_checkstack(L, 1)) {
+        return;
+    }
+    if (lua_getfield(L, LUA_REGISTRYINDEX, "gpulua.interrupted") != LUA_TFUNCTION) {
+        lua_pop(L, 1);
+        return;
+    }
+    int interrupt = atomic_exchange(&g->interrupt, 0); /* what it does is not interrupted */
+    lua_call(L, 0, 0);
+    atomic_fetch_add(&g->interrupt, interrupt);
+}
+
 void gpu_lua_raise_interrupt(lua_State *L, struct gpulua *g) {
     lua_Debug ar;
+    tell_interpreter(L, g);
     if (atomic_load(&g->interrupt) >= GPU_LUA_TIME_IS_UP) {
         gpu_lua_limits_fail(L, g);
     }

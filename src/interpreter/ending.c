@@ -1,13 +1,16 @@
 /* SIGTERM and SIGHUP where a trace or a flight is written at the end: it is, and then the program
- * ends by the signal. A script hears of it as of Ctrl-C, but cannot go on. */
+ * ends by the signal. A script hears of it as of Ctrl-C, but cannot go on: one that catches what it
+ * hears for ever is left where it is. */
 #include <string.h>
 #include <unistd.h>
 
 #include "interpreter/program.h"
 
-#define SCRIPT_SECONDS                                                                             \
-    5                   /* what runs for longer, as in a C function, is cut off, and what is       \
-                           written with it: who sends the signal kills within 10, often */
+/* What runs for longer ends where it is interrupted next; and what is interrupted nowhere, as in a
+ * C function, is cut off, and what is written with it: who sends the signal kills within 10, often.
+ */
+#define SCRIPT_SECONDS 4
+#define CALL_SECONDS 5
 #define CLOSE_SECONDS 2 /* a kernel may never end */
 
 static const int ends[] = {SIGTERM, SIGHUP};
@@ -26,7 +29,7 @@ static void on_second(int number) {
     static const char text[] = ": the script does not end, and nothing of it is written\n";
     (void)number;
     seconds++;
-    if (!is_script_over && seconds >= SCRIPT_SECONDS) {
+    if (!is_script_over && !program.is_left && seconds >= CALL_SECONDS) {
         ssize_t put = write(STDERR_FILENO, program.name, strlen(program.name));
         put = put < 0 ? put : write(STDERR_FILENO, text, sizeof text - 1);
         end_by(program.end_signal);
@@ -34,7 +37,7 @@ static void on_second(int number) {
     if (is_closing) {
         end_by(program.end_signal);
     }
-    if (!is_script_over) {
+    if (!is_script_over && !program.is_left) {
         gpulua_interrupt(program.g); /* the one before was caught */
         alarm(1);
     }
@@ -75,6 +78,10 @@ void ending_leave_signals(void) {
         }
         is_taken[i] = false;
     }
+}
+
+bool ending_is_overdue(void) {
+    return program.end_signal && !is_script_over && seconds >= SCRIPT_SECONDS;
 }
 
 bool ending_is_due(void) {

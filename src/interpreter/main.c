@@ -350,6 +350,9 @@ static int exit_program(lua_State *L) {
     if (lua_pcall(main, has_report, 0, 0) != LUA_OK) {
         lua_pop(main, 1);
     }
+    if (program.is_left) { /* it has no status of its own */
+        ending_finish();
+    }
     if (program.has_reported && status == EXIT_SUCCESS) {
         status = EXIT_FAILURE;
     }
@@ -357,6 +360,30 @@ static int exit_program(lua_State *L) {
         lua_close(main);
     }
     exit(status);
+}
+
+/* Upvalue: exit_program. What interrupts the script has come to it. */
+static int on_interrupted(lua_State *L) {
+    lua_Debug ar = {.currentline = -1};
+    if (!ending_is_overdue()) {
+        return 0;
+    }
+    program.is_left = 1;
+    luaL_checkstack(L, LUA_MINSTACK, NULL);
+    for (int level = 1; ar.currentline <= 0 && lua_getstack(L, level, &ar); level++) {
+        lua_getinfo(L, "Sl", &ar);
+    }
+    if (ar.currentline > 0) {
+        lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
+    } else {
+        lua_pushliteral(L, "");
+    }
+    program_say(program.name,
+                lua_pushfstring(L, "%sended by signal %d (%s)", lua_tostring(L, -1),
+                                (int)program.end_signal, strsignal(program.end_signal)));
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_call(L, 0, 0);
+    return 0;
 }
 
 /* ---- start ---- */
@@ -389,13 +416,17 @@ static void take_over(lua_State *L) {
     lua_call(L, 0, 0);
     lua_getfield(L, -1, "hold_calls");
     lua_call(L, 0, 0);
+    lua_getfield(L, -1, "shutdown");
+    lua_getfield(L, -2, "end_hook");
+    lua_pushcclosure(L, exit_program, 2);
+    lua_pushvalue(L, -1);
+    lua_pushcclosure(L, on_interrupted, 1);
+    lua_setfield(L, LUA_REGISTRYINDEX, "gpulua.interrupted");
     if (lua_getglobal(L, LUA_OSLIBNAME) == LUA_TTABLE) {
-        lua_getfield(L, -2, "shutdown");
-        lua_getfield(L, -3, "end_hook");
-        lua_pushcclosure(L, exit_program, 2);
+        lua_pushvalue(L, -2);
         lua_setfield(L, -2, "exit");
     }
-    lua_pop(L, 2);
+    lua_pop(L, 3);
 }
 
 static void config_from(struct options *options, gpulua_config *config) {

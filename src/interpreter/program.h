@@ -21,6 +21,7 @@ struct program {
     bool summarizes;              /* --summary */
     bool checks;                  /* --check */
     volatile sig_atomic_t was_interrupted;
+    volatile sig_atomic_t is_left;    /* the script, in the middle of what it does */
     volatile sig_atomic_t end_signal; /* SIGTERM or SIGHUP, where they are taken; 0: none came */
 };
 extern struct program program;
@@ -58,6 +59,8 @@ void ending_take_signals(void);
 void ending_leave_signals(void);
 /* One has come, and the script has had time to end by itself. */
 bool ending_is_due(void);
+/* And so much of it that it goes on no further from where it is interrupted. */
+bool ending_is_overdue(void);
 /* What is written at the end follows. */
 void ending_begin(void);
 /* What closes the devices follows, which is given a limited time if one has come. Whether it has.
