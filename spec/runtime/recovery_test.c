@@ -39,8 +39,8 @@ static bool is_settled(struct wire_link *link) {
 }
 
 static gpulua_status restart(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
-                             bool *is_spare, struct wire_error *why) {
-    gpulua_status status = ops_before->restart(link, done, is_spare, why);
+                             struct wire_restart *came, struct wire_error *why) {
+    gpulua_status status = ops_before->restart(link, done, came, why);
     is_lingering = true;
     return status;
 }
@@ -459,6 +459,40 @@ static void test_memory(void) {
     close_device(device);
 }
 
+static char told[256];
+static int told_count;
+static void hear(void *user, const char *line) {
+    (void)user;
+    snprintf(told, sizeof told, "%s", line);
+    told_count++;
+}
+
+static void test_late(void) {
+    struct gpu_device *device = open_device();
+    char number[40];
+    device->on_log = hear;
+    told_count = 0;
+    lose(device);
+    check(comes_back(device, PATIENCE_NS) && told_count == 0, "a former process is not waited for");
+    snprintf(number, sizeof number, "process %d", device->recovery.former_pid);
+    lose(device);
+    check(!comes_back(device, SHORT_NS), "the one before that is");
+    bool is_early = gpu_device_alarm_ns(device) <= device->recovery.late_ns && told_count == 0;
+    device->recovery.late_ns = gpu_clock_ns(); /* as if it had been long */
+    for (int i = 0; i < 3; i++) {
+        wait_a_little(device);
+    }
+    check(is_early && told_count == 1 && strstr(told, number) && strstr(told, "has not ended"),
+          "and where it takes long, that is told, once");
+    bool is_named = gpu_device_check_open(device, &error) == GPULUA_DEVICE_LOST &&
+                    strstr(error.message, number) != NULL;
+    gpu_error_finish(&error);
+    check(is_named, "and said by what waits for it");
+    is_lingering = false;
+    check(comes_back(device, PATIENCE_NS), "when it has ended, the device is up");
+    close_device(device);
+}
+
 int main(void) {
     (void)survives_late_read(true, false);
     (void)survives_late_read(true, true);
@@ -471,6 +505,7 @@ int main(void) {
     test_module();
     test_memory_lost();
     test_memory();
+    test_late();
     printf("%d passed, %d failed, 0 skipped\n", passed, failed);
     return failed > 0;
 }

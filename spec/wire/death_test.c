@@ -457,10 +457,10 @@ static void leaks_nothing(enum wire_transport transport, const char *name) {
 /* The child is dead, or must die: another one takes over. */
 static bool restart(struct client *client) {
     struct wire_error error = {.status = GPULUA_OK};
-    bool is_spare = true;
+    struct wire_restart came;
     uint64_t end_ns = gpu_wire_now_ns() + UINT64_C(20000000000);
     client->lost_count = 0;
-    if (gpu_wire_link_restart(client->link, client->seq, &is_spare, &error) != GPULUA_OK) {
+    if (gpu_wire_link_restart(client->link, client->seq, &came, &error) != GPULUA_OK) {
         printf("# restart: %s\n", error.message);
         return false;
     }
@@ -470,7 +470,7 @@ static bool restart(struct client *client) {
         }
         client_sleep(client, 100); /* its end makes poll_fd readable */
     }
-    return client_open_device(client) == GPULUA_OK;
+    return came.has_begun && client_open_device(client) == GPULUA_OK;
 }
 
 static bool works(struct client *client) {
@@ -510,11 +510,11 @@ static void restarted(void) {
     none.rlim_cur = 0;
     setrlimit(RLIMIT_NOFILE, &none);
     struct wire_error error = {.status = GPULUA_OK};
-    bool is_spare;
-    limit = gpu_wire_link_restart(client->link, client->seq, &is_spare, &error);
+    struct wire_restart came;
+    limit = gpu_wire_link_restart(client->link, client->seq, &came, &error);
     setrlimit(RLIMIT_NOFILE, &files);
     struct client_record out = client_record(WIRE_OP_MARK, 0);
-    check(limit == GPULUA_IO && error.message[0] != '\0' &&
+    check(limit == GPULUA_IO && error.message[0] != '\0' && !came.has_begun &&
               client->link->ops->publish(client->link, &out.record) == GPULUA_DEVICE_LOST,
           "one that cannot be started leaves the link dead");
     check(restart(client) && works(client), "until one can");
@@ -523,7 +523,7 @@ static void restarted(void) {
     client = client_open(WIRE_TRANSPORT_THREAD);
     error.status = GPULUA_OK;
     check(client != NULL &&
-              gpu_wire_link_restart(client->link, client->seq, &is_spare, &error) ==
+              gpu_wire_link_restart(client->link, client->seq, &came, &error) ==
                   GPULUA_UNSUPPORTED &&
               gpu_wire_link_is_settled(client->link),
           "what is in this process is not replaced");

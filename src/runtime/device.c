@@ -604,8 +604,15 @@ gpulua_status gpu_device_check_open(struct gpu_device *device, struct gpu_error 
     if (device->state == GPU_DEVICE_OPEN && device->link) {
         return GPULUA_OK;
     }
-    if (device->state == GPU_DEVICE_RETURNING) {
-        gpu_error_set(error, GPULUA_DEVICE_LOST, "%s; it is coming up again", device->lost.message);
+    int late_pid = gpu_recovery_late_pid(device);
+    if (device->state == GPU_DEVICE_RETURNING || late_pid > 0) {
+        char late[80] = "";
+        if (late_pid > 0) {
+            snprintf(late, sizeof late, " when its former process %d, which was killed, has ended",
+                     late_pid);
+        }
+        gpu_error_set(error, GPULUA_DEVICE_LOST, "%s; it is coming up again%s",
+                      device->lost.message, late);
         error->driver_code = device->lost.driver_code;
         return error->code;
     }

@@ -31,6 +31,7 @@
  * the script does first is not to wait for that. */
 #define SPARE_AFTER_NS INT64_C(500000000)
 #define SETTLE_LOOK_NS INT64_C(10000000) /* that a process has ended is told; in case it is not */
+#define SETTLE_PATIENCE_NS INT64_C(5000000000) /* of one that was killed: later it is told */
 
 bool gpu_recovery_init(struct gpu_device *device, int32_t restarts_max, double window_s) {
     struct gpu_recovery *recovery = &device->recovery;
@@ -104,6 +105,44 @@ static bool is_out_of_the_way(struct gpu_device *device) {
     return gpu_wire_link_is_settled(device->link) ||
            (!recovery->has_late_writers && !has_missing_module(device) &&
             recovery->free_bytes / 2 >= former_bytes);
+}
+
+/* The executor is about to be killed. */
+static void note_former(struct gpu_device *device) {
+    int pid = gpu_wire_link_pid(device->link);
+    if (pid > 0) {
+        device->recovery.former_pid = pid;
+        device->recovery.late_ns = gpu_clock_ns() + SETTLE_PATIENCE_NS;
+        device->recovery.is_former_late = false;
+    }
+}
+
+static bool waits_for_former(const struct gpu_device *device) {
+    return (device->state == GPU_DEVICE_LOST || device->state == GPU_DEVICE_RETURNING) &&
+           device->recovery.former_pid > 0 && !gpu_wire_link_is_settled(device->link);
+}
+
+/* Killed, and yet there, as what is in a call of a driver's may be. */
+static void tell_of_former(struct gpu_device *device) {
+    struct gpu_recovery *recovery = &device->recovery;
+    if (recovery->is_former_late || !waits_for_former(device) ||
+        gpu_clock_ns() < recovery->late_ns) {
+        return;
+    }
+    recovery->is_former_late = true;
+    if (device->on_log) {
+        char line[256];
+        snprintf(line, sizeof line,
+                 "device %s: its former process %d was killed and has not ended for %d s: the "
+                 "device comes up again when it has",
+                 device->title, recovery->former_pid, (int)(SETTLE_PATIENCE_NS / 1000000000));
+        device->on_log(device->log_user, line);
+    }
+}
+
+int gpu_recovery_late_pid(const struct gpu_device *device) {
+    return device->recovery.is_former_late && waits_for_former(device) ? device->recovery.former_pid
+                                                                       : 0;
 }
 
 bool gpu_recovery_outwait(struct gpu_device *device) {
@@ -478,26 +517,44 @@ static void on_open(struct gpu_device *device, void *user, const struct wire_rep
     device->recovery.is_open = reply != NULL; /* it says of the device what it said before */
 }
 
+static int64_t *oldest_turn(struct gpu_recovery *recovery) {
+    return &recovery->begun_ns[recovery->begun_count % recovery->restarts_max];
+}
+
 /* May it, once more? */
-static bool take_turn(struct gpu_recovery *recovery) {
+static bool has_turn(struct gpu_recovery *recovery) {
+    return recovery->begun_count < recovery->restarts_max ||
+           gpu_clock_ns() - *oldest_turn(recovery) >= recovery->window_ns;
+}
+
+/* An attempt in which no process could be started, as where there are no descriptors left, is none
+ * of those that are counted: it is made again for as long as they are. False: it was. */
+static bool note_turn(struct gpu_recovery *recovery, bool has_begun) {
     int64_t now_ns = gpu_clock_ns();
-    int64_t *oldest = &recovery->begun_ns[recovery->begun_count % recovery->restarts_max];
-    if (recovery->begun_count >= recovery->restarts_max && now_ns - *oldest < recovery->window_ns) {
-        return false;
+    if (has_begun) {
+        *oldest_turn(recovery) = now_ns;
+        recovery->begun_count++;
+        recovery->idle_since_ns = 0;
+        return true;
     }
-    *oldest = now_ns;
-    recovery->begun_count++;
-    return true;
+    recovery->idle_since_ns = recovery->idle_since_ns ? recovery->idle_since_ns : now_ns;
+    return now_ns - recovery->idle_since_ns < recovery->window_ns;
 }
 
 static void give_up(struct gpu_device *device) {
     struct gpu_recovery *recovery = &device->recovery;
     struct gpu_error last = device->lost;
+    double window_s = (double)recovery->window_ns / 1e9;
     device->lost = (struct gpu_error){0};
-    gpu_error_set(&device->lost, GPULUA_UNRECOVERABLE,
-                  "device %s was restarted %u times within %.6g s, and is lost again: %s",
-                  device->title, recovery->restarts_max, (double)recovery->window_ns / 1e9,
-                  last.message);
+    if (recovery->idle_since_ns) {
+        gpu_error_set(&device->lost, GPULUA_UNRECOVERABLE,
+                      "device %s could not be restarted for %.6g s: %s", device->title, window_s,
+                      last.message);
+    } else {
+        gpu_error_set(&device->lost, GPULUA_UNRECOVERABLE,
+                      "device %s was restarted %u times within %.6g s, and is lost again: %s",
+                      device->title, recovery->restarts_max, window_s, last.message);
+    }
     device->lost.driver_code = last.driver_code;
     gpu_error_finish(&last);
     recovery->is_given_up = true;
@@ -519,25 +576,31 @@ static void begin(struct gpu_device *device) {
     struct gpu_recovery *recovery = &device->recovery;
     struct wire_error failed = {0};
     let_go(device);
-    if (!take_turn(recovery)) {
+    if (!has_turn(recovery)) {
         give_up(device);
         return;
     }
     recovery->is_open = recovery->is_restoring = recovery->has_memory = recovery->is_failed = false;
     device->failures_seen = device->failures_forgotten = 0;
     device->backlog_bytes = device->backlog_sent_bytes = 0; /* of a life that did not begin */
-    bool is_spare = false;
+    struct wire_restart restart;
     uint64_t events_made =
         atomic_load_explicit(&device->link->page->events_made, memory_order_relaxed);
-    if (gpu_wire_link_restart(device->link, device->done, &is_spare, &failed)) {
+    note_former(device);
+    gpulua_status status = gpu_wire_link_restart(device->link, device->done, &restart, &failed);
+    bool has_hope = note_turn(recovery, restart.has_begun);
+    if (status) {
         gpu_error_finish(&device->lost);
         gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s did not come up again: %s",
                       device->title, failed.message);
         pause_first(recovery);
+        if (!has_hope) {
+            give_up(device);
+        }
         return;
     }
     device->stats.events_created += events_made;
-    if (!is_spare && failed.status != GPULUA_OK && device->on_log) {
+    if (!restart.is_spare && failed.status != GPULUA_OK && device->on_log) {
         char line[384];
         snprintf(line, sizeof line,
                  "the spare of device %s could not take over, another process does: %.180s",
@@ -547,7 +610,7 @@ static void begin(struct gpu_device *device) {
     device->state = GPU_DEVICE_RETURNING;
     recovery->has_former = true;
     recovery->open->u.open.after_ns = 0;
-    request(device, is_spare ? NULL : recovery->open, recovery->spare_seq, "open",
+    request(device, restart.is_spare ? NULL : recovery->open, recovery->spare_seq, "open",
             &(struct gpu_answer){.take = on_open, .is_vital = true});
 }
 
@@ -642,9 +705,19 @@ void gpu_recovery_drop_unread(struct gpu_device *device, bool all) {
     }
 }
 
-int64_t gpu_recovery_next_ns(const struct gpu_device *device) {
+static int64_t next_ns(const struct gpu_device *device) {
     return gpu_wire_link_is_settled(device->link) ? device->recovery.next_ns
                                                   : gpu_clock_ns() + SETTLE_LOOK_NS;
+}
+
+int64_t gpu_recovery_alarm_ns(const struct gpu_device *device) {
+    if (device->state == GPU_DEVICE_LOST && gpu_recovery_is_possible(device)) {
+        return next_ns(device);
+    }
+    return device->state == GPU_DEVICE_RETURNING && !device->recovery.is_former_late &&
+                   waits_for_former(device)
+               ? device->recovery.late_ns
+               : INT64_MAX;
 }
 
 void gpu_recovery_step(struct gpu_device *device) {
@@ -657,7 +730,7 @@ void gpu_recovery_step(struct gpu_device *device) {
         gpu_wire_link_abandon(device->link); /* whoever was lost is not to work on meanwhile */
     }
     while (device->state == GPU_DEVICE_LOST && device->stats.ops_in_flight == 0 &&
-           gpu_recovery_is_possible(device) && gpu_clock_ns() >= gpu_recovery_next_ns(device)) {
+           gpu_recovery_is_possible(device) && gpu_clock_ns() >= next_ns(device)) {
         begin(device); /* so often at most */
     }
     if (device->state == GPU_DEVICE_RETURNING) {
@@ -677,6 +750,7 @@ void gpu_recovery_step(struct gpu_device *device) {
             complete(device);
         }
     }
+    tell_of_former(device);
     recovery->is_stepping = false;
 }
 

@@ -35,9 +35,11 @@ void gpu_recovery_drop_unread(struct gpu_device *device, bool all);
 bool gpu_recovery_is_possible(const struct gpu_device *device);
 /* All that is pending is about to fail with the device. */
 void gpu_recovery_note_late_writers(struct gpu_device *device);
-/* Of a lost device that may come up again: not before. A former life is let end first, of which
- * there is one at a time. */
-int64_t gpu_recovery_next_ns(const struct gpu_device *device);
+/* Of a device that is to come up again, when it has to be polled; INT64_MAX: it need not be. A
+ * former life is let end first, of which there is one at a time. */
+int64_t gpu_recovery_alarm_ns(const struct gpu_device *device);
+/* The process of the former life, where it should have ended long ago and is waited for; or 0. */
+int gpu_recovery_late_pid(const struct gpu_device *device);
 /* At the end of each poll of a device that is not open. */
 void gpu_recovery_step(struct gpu_device *device);
 /* There is no memory, and the former life may have had some when that was found out: blocks until

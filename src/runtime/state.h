@@ -369,6 +369,7 @@ struct gpu_recovery {
     int64_t *begun_ns;        /* owned: of the newest restarts_max; a ring */
     uint64_t begun_count;     /* ever */
     uint32_t failed_count;    /* attempts since it was up last that led nowhere */
+    int64_t idle_since_ns;    /* since then no process could be started; 0: the last one could */
     int64_t next_ns;          /* not another one before */
     struct wire_record *open; /* owned: what opens the device */
     struct gpu_error last;    /* how it was lost last, also when it is up again */
@@ -387,6 +388,9 @@ struct gpu_recovery {
     uint64_t former_bytes, free_bytes; /* of the device: what it has, and what the new one finds */
     uint64_t first_free_bytes;         /* what the first one found */
     bool has_former;                   /* it may not have ended when memory was asked for last */
+    int former_pid;                    /* of its process; 0: there was none */
+    int64_t late_ns;                   /* it should have ended by then */
+    bool is_former_late;               /* and has not, which was told */
 };
 
 /* Numbers of what is compared by its address. */

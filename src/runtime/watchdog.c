@@ -131,16 +131,15 @@ int64_t gpu_device_alarm_ns(const struct gpu_device *device) {
     if (device->backlog_bytes > 0) { /* nobody is told when there is room */
         return gpu_clock_ns() + BACKLOG_NS;
     }
-    if (device->state == GPU_DEVICE_LOST && gpu_recovery_is_possible(device)) {
-        return gpu_recovery_next_ns(device);
-    }
+    int64_t recovery_ns = gpu_recovery_alarm_ns(device);
     bool is_open = device->state == GPU_DEVICE_OPEN;
     if ((!is_open && device->state != GPU_DEVICE_RETURNING) || device->stats.ops_in_flight == 0) {
-        return INT64_MAX;
+        return recovery_ns;
     }
     int64_t turn_ns =
         watchdog->term_ns > 0 ? gpu_clock_ns() + watchdog->term_ns / LOOKS_PER_TERM : INT64_MAX;
-    return is_open && watchdog->next_ns < turn_ns ? watchdog->next_ns : turn_ns;
+    int64_t look_ns = is_open && watchdog->next_ns < turn_ns ? watchdog->next_ns : turn_ns;
+    return recovery_ns < look_ns ? recovery_ns : look_ns;
 }
 
 static void expire(struct gpu_op *op, double seconds, const char *since) {

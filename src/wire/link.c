@@ -228,9 +228,10 @@ static gpulua_status check_restart(const struct wire_link *link, struct wire_err
 }
 
 gpulua_status gpu_wire_link_restart(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
-                                    bool *is_spare, struct wire_error *error) {
+                                    struct wire_restart *restart, struct wire_error *error) {
+    *restart = (struct wire_restart){.has_begun = false};
     gpulua_status status = check_restart(link, error);
-    return status != GPULUA_OK ? status : link->ops->restart(link, done, is_spare, error);
+    return status != GPULUA_OK ? status : link->ops->restart(link, done, restart, error);
 }
 
 gpulua_status gpu_wire_link_keep_spare(struct wire_link *link, const struct wire_record *first,

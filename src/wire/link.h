@@ -32,6 +32,11 @@ struct wire_error {
     char message[512];
 };
 
+struct wire_restart {
+    bool has_begun; /* a process was started, whatever has become of it */
+    bool is_spare;  /* it is the one of gpu_wire_link_keep_spare, which has its first record */
+};
+
 struct wire_link;
 
 struct wire_link_ops {
@@ -59,7 +64,7 @@ struct wire_link_ops {
     void (*close)(struct wire_link *link);
     /* Only where link->can_restart: see gpu_wire_link_restart and gpu_wire_link_is_settled. */
     gpulua_status (*restart)(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
-                             bool *is_spare, struct wire_error *error);
+                             struct wire_restart *restart, struct wire_error *error);
     gpulua_status (*keep_spare)(struct wire_link *link, const struct wire_record *first,
                                 struct wire_error *error);
     bool (*tell_spare)(struct wire_link *link, const struct wire_record *record,
@@ -112,12 +117,11 @@ void gpu_wire_link_close(struct wire_link *link); /* NULL is fine */
 
 /* A new executor in place of a lost one, which is killed: a page of its own, whose words begin at
  * `done`, empty rings, the same arena with what is in it, the same poll_fd. The device is opened
- * anew by an OPEN record. Blocks for the start of the child (a few milliseconds). `*is_spare`: it
- * is the one of gpu_wire_link_keep_spare, which has its first record; where that could not take
- * over and another one has, `error` says why all the same. Unsupported: !link->can_restart. On
- * failure the link stays dead, and can be restarted once more. */
+ * anew by an OPEN record. Blocks for the start of the child (a few milliseconds). Where the spare
+ * could not take over and another one has, `error` says why all the same. Unsupported:
+ * !link->can_restart. On failure the link stays dead, and can be restarted once more. */
 gpulua_status gpu_wire_link_restart(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
-                                    bool *is_spare, struct wire_error *error);
+                                    struct wire_restart *restart, struct wire_error *error);
 /* Starts an executor that takes `first` at once, and takes over with the next restart: what it
  * answers is heard then. Blocks for the start of the child. */
 gpulua_status gpu_wire_link_keep_spare(struct wire_link *link, const struct wire_record *first,

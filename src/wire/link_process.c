@@ -222,22 +222,22 @@ static bool crown_spare(struct link_process *self, struct heir *spare, struct wi
 }
 
 static gpulua_status restart(struct link_ring *ring, const uint64_t done[WIRE_STREAMS_MAX],
-                             bool *is_spare, struct wire_error *error) {
+                             struct wire_restart *came, struct wire_error *error) {
     struct link_process *self = (struct link_process *)ring;
     struct heir heir = self->spare;
     depose(self);
     self->spare = (struct heir){.event_fd = -1, .child = no_child};
-    *is_spare = false;
     error->status = GPULUA_OK;
     if (heir.page != NULL) { /* one that has not begun by now is not waited for */
         tell_done(&heir, done);
-        *is_spare = crown_spare(self, &heir, error);
+        came->is_spare = came->has_begun = crown_spare(self, &heir, error);
     }
-    if (*is_spare) {
+    if (came->is_spare) {
         return GPULUA_OK;
     }
     struct wire_error failed = {0};
     gpulua_status status = make_heir(self, &heir, &failed);
+    came->has_begun = status == GPULUA_OK;
     if (status == GPULUA_OK) {
         tell_done(&heir, done);
         status = enthrone(self, &heir, SPAWN_PATIENCE_MS, &failed);

@@ -218,11 +218,11 @@ static void ring_begin(struct link_ring *self) {
 }
 
 static gpulua_status ring_restart(struct wire_link *link, const uint64_t done[WIRE_STREAMS_MAX],
-                                  bool *is_spare, struct wire_error *error) {
+                                  struct wire_restart *restart, struct wire_error *error) {
     struct link_ring *self = (struct link_ring *)link;
     bool was_armed = self->core.armed;
     self->is_dead = self->core.lost_told = true; /* nobody is there until somebody is */
-    gpulua_status status = self->far->restart(self, done, is_spare, error);
+    gpulua_status status = self->far->restart(self, done, restart, error);
     if (status != GPULUA_OK) {
         return status;
     }

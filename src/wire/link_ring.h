@@ -22,7 +22,7 @@ struct link_far {
     /* Of a link that can be restarted. restart: somebody else at a page of its own
      * (core.link.page), or nothing has changed but that the one before is dead. */
     gpulua_status (*restart)(struct link_ring *self, const uint64_t done[WIRE_STREAMS_MAX],
-                             bool *is_spare, struct wire_error *error);
+                             struct wire_restart *restart, struct wire_error *error);
     gpulua_status (*keep_spare)(struct link_ring *self, const struct wire_record *first,
                                 struct wire_error *error);
     /* What the spare takes, and `*page` its page; NULL: there is none. */

@@ -349,9 +349,10 @@ gpulua_status gpu_wire_spawn(const struct wire_program *program, int page_fd, in
         goto fail;
     }
     if (child->pidfd < 0) {
-        gpu_wire_fail(error, GPULUA_UNSUPPORTED, errno,
-                      "pidfd_open: %s (isolation in a process needs Linux 5.4 or newer)",
-                      strerror(errno));
+        bool is_missing = errno == ENOSYS;
+        gpu_wire_fail(error, is_missing ? GPULUA_UNSUPPORTED : GPULUA_IO, errno, "pidfd_open: %s%s",
+                      strerror(errno),
+                      is_missing ? " (isolation in a process needs Linux 5.4 or newer)" : "");
         if (waitpid(child->pid, NULL, WNOHANG) == 0) { /* still ours, so the number is its own */
             kill(child->pid, SIGKILL);
             waitpid(child->pid, NULL, 0);

@@ -39,7 +39,7 @@ local device = {}
 ---@field seed? integer Of check mode, from 0 on: it decides the order of work and tasks.
 ---@field order? string Of check mode: the choices to make, as `--seeds` writes them.
 ---@field restarts? integer How often within `window` it may come up again after a loss; 3 by default, 0: never.
----@field window? number Seconds; 60 by default.
+---@field window? number Seconds; 60 by default. As long it is tried where no process can be started.
 ---@field spare? boolean Keep a second process with the device open and modules loaded, so that it is up again sooner.
 ---@field watchdog? number Seconds that work may run before the device is lost; only its own process then ends it.
 ---@field attribution? "exact" A loss names the one operation of a stream that ran; costs a word after each operation.
