@@ -17,7 +17,7 @@ local fail <const> = arguments.fail
 local file <const> = require "gpulua.file"
 
 local hooks = setmetatable({}, { __mode = "k" }) -- by device: { lost = {}, restored = {} }
-local rebuilding = setmetatable({}, { __mode = "k" }) -- by device: { task =, thread =, epoch = }
+local rebuilding = setmetatable({}, { __mode = "k" }) -- by device: { task =, thread =, epoch =, is_told = }
 
 -- Those buffers of the device that have to be built anew, in the order in which they were made. Handles of theirs may
 -- have ended while graphs, slices and generators use them.
@@ -37,12 +37,12 @@ local function due(device)
   return found
 end
 
--- The task that builds them; nil: there is nothing to build. Where the device is lost once more meanwhile it waits, and
--- builds them in the next life.
+-- The task that builds them, and what is known of it; nil: there is nothing to build. Where the device is lost once
+-- more meanwhile it waits, and builds them in the next life.
 local function rebuild(device)
   local known, epoch = rebuilding[device], device.epoch
   if known and (not known.task:done() or known.epoch == epoch and known.task:status() == "failed") then
-    return known.task
+    return known.task, known
   elseif known then
     known.task:join() -- of an earlier life: what it failed with does not matter any more
   end
@@ -80,7 +80,7 @@ local function rebuild(device)
     end
   end)
   rebuilding[device] = known
-  return known.task
+  return known.task, known
 end
 
 local function call(functions, ...)
@@ -94,13 +94,17 @@ core.device_events(function(device, what, err)
   if what == "lost" then
     return call(known.lost, err)
   end
-  local task = rebuild(device)
+  local task, building = rebuild(device)
   if not task then
     call(known.restored, device) -- in its turn, whatever comes behind it
-  elseif known.restored then
+  elseif known.restored and not building.is_told then -- else it began in an earlier life, of which that was the end
+    building.is_told = true
     core.spawn(function()
       task:join()
-      call(known.restored, device)
+      local is_known, back = pcall(core.device_return, device, nil, true)
+      if is_known and not back and device.epoch == building.epoch then
+        call(known.restored, device)
+      end
     end):detach()
   end
 end)
@@ -142,7 +146,7 @@ function recovery.on_lost(device, f)
 end
 
 --- device:on_restored(f) -> device. Each time when it is up again, and what has to be built anew has been, f(device)
--- runs as a task.
+-- runs as a task. Where it is lost once more before that has been, the next life is the first of which f hears.
 function recovery.on_restored(device, f)
   return add(device, "on_restored", f)
 end

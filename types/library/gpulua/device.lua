@@ -320,7 +320,8 @@ function device:await(seconds) end
 ---@return gpulua.device device
 function device:on_lost(f) end
 
----Calls `f(device)` as a task each time when the device is up again, and what has to be built anew has been.
+---Calls `f(device)` as a task each time when the device is up again, and what has to be built anew has been: once for
+---two losses where the second came before that had been.
 ---`device:await` does not wait for these tasks: what others need is built by the `rebuild` of a buffer.
 ---
 ---Waits: no.
