@@ -258,6 +258,25 @@ describe("limit of", function()
     assert.are.same({ 1 }, x:read())
   end)
 
+  it("labels that are too long: they show that they were cut, and no character is", function()
+    local long <const> = "x" .. ("\u{e9}"):rep(60) -- of two bytes each
+    local own <close> = support.open { label = long }
+    local touch = own:compile([[ extern "C" __global__ void touch(int *x) { x[0] = 1; } ]]).touch
+    local x <close> = own:buffer("i32", 1, { label = long })
+    local stream <close> = own:stream { label = long }
+    local memory <close> = own:memory { label = long }
+    local op = touch:launch({ grid = 1, block = 1, label = long }, x):await()
+    for what, bytes in pairs { [x] = 47, [memory] = 47, [stream] = 63, [own] = 63, [op] = 63 } do
+      local beginning = what.label:match "^(.*)%.%.%.$"
+      assert.truthy(beginning and utf8.len(beginning), what.label)
+      assert.equal(long:sub(1, #beginning), beginning)
+      assert.truthy(#what.label <= bytes and #what.label + 2 > bytes, #what.label)
+    end
+    assert.truthy(own:flight():find(long, 1, true))
+    local whole <const> = ("y"):rep(47)
+    assert.equal(whole, own:buffer("i32", 1, { label = whole }).label)
+  end)
+
   it("calls: a number that is fixed is taken, and one more is refused, naming it", function()
     local op, items = dev:current():mark(), {}
     for i = 1, 900000 do

@@ -40,7 +40,7 @@ struct deed *gpu_lua_deed_create(const struct gpu_submission *submission) {
     if (deed->wait_count) {
         memcpy(deed->waits, submission->waits, deed->wait_count * sizeof *deed->waits);
     }
-    snprintf(deed->label, sizeof deed->label, "%s", submission->label ? submission->label : "");
+    (void)gpu_label_copy(deed->label, sizeof deed->label, submission->label);
     snprintf(deed->source, sizeof deed->source, "%s", submission->source ? submission->source : "");
     deed->line = submission->line;
     deed->stream = submission->stream;
@@ -61,7 +61,7 @@ void gpu_lua_deed_use(struct deed_use *use, const struct gpu_seen_use *seen) {
     use->is_private = seen->is_private;
     use->is_variable = seen->is_variable;
     use->is_atomic = seen->is_atomic;
-    snprintf(use->label, sizeof use->label, "%s", seen->label);
+    (void)gpu_label_copy(use->label, sizeof use->label, seen->label);
 }
 
 struct deed *gpu_lua_deed_retain(struct deed *deed) {

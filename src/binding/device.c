@@ -466,9 +466,7 @@ int gpu_lua_device_get(lua_State *L) {
     handle->poll_fd = -1;
     handle->is_plain = options.is_plain;
     strncpy(handle->requested, options.name ? options.name : "", sizeof handle->requested - 1);
-    if (options.label) {
-        strncpy(handle->label, options.label, sizeof handle->label - 1);
-    }
+    (void)gpu_label_copy(handle->label, sizeof handle->label, options.label);
     /* Anchored first: afterwards nothing may raise. */
     lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
     lua_pushvalue(L, -2);

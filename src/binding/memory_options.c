@@ -120,7 +120,7 @@ void gpu_lua_memory_wishes(lua_State *L, struct gpulua *g, struct memory_wishes 
         return;
     }
     const char *label = gpu_lua_push_field_string(L, 2, "label", "memory");
-    strncpy(wishes->label, label ? label : "", sizeof wishes->label - 1);
+    (void)gpu_label_copy(wishes->label, sizeof wishes->label, label);
     lua_pop(L, 1);
     get_bottom(L, g, wishes);
     get_policy(L, wishes);

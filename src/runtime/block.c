@@ -374,8 +374,7 @@ static struct gpu_block *make(struct gpu_device *device, uint64_t byte_count, co
     block->type = GPU_TYPE_COUNT;
     gpu_history_init(&block->history, byte_count);
     block->site = block->end_site = (struct gpu_site){0};
-    int label_bytes = snprintf(block->label, sizeof block->label, "%s", label ? label : "");
-    block->is_label_cut = label_bytes >= (int)sizeof block->label;
+    block->is_label_cut = gpu_label_copy(block->label, sizeof block->label, label);
     block->next = device->blocks;
     if (device->blocks) {
         device->blocks->previous = block;

@@ -196,9 +196,11 @@ static void put_name(struct gpu_device *device, int ordinal, const char *label) 
     } else {
         snprintf(device->name, sizeof device->name, "%s:%d", device->kind, ordinal);
     }
-    const char *quote = label && label[0] ? "'" : "";
+    char kept[64];
+    (void)gpu_label_copy(kept, sizeof kept, label);
+    const char *quote = kept[0] ? "'" : "";
     snprintf(device->title, sizeof device->title, "%s%s%s%s%s", device->name, quote[0] ? " " : "",
-             quote, label ? label : "", quote);
+             quote, kept, quote);
 }
 
 static gpulua_status open_device(struct gpu_device *device, const struct gpu_device_info *info,

@@ -24,7 +24,7 @@ struct gpu_op;
 #define GPU_USER_STREAMS_MAX 256u    /* streams made by dev:stream */
 #define GPU_OPS_IN_FLIGHT_MAX 16384u /* a further one blocks until the oldest is over */
 #define GPU_STAGING_BYTES_MAX (UINT64_C(1) << 28) /* transfers in flight; a further one blocks */
-#define GPU_BLOCK_LABEL_BYTES 48u /* of a buffer's, with its NUL; of a longer one the beginning */
+#define GPU_BLOCK_LABEL_BYTES 48u                 /* of a buffer's, with its NUL: gpu_label_copy */
 #define GPU_BLOCK_BYTES_MAX (UINT64_C(1) << WIRE_SLAB_SHIFT)
 #define GPU_RESTARTS_MAX 3u
 #define GPU_RESTARTS_WINDOW_S 60.0

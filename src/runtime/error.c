@@ -15,6 +15,23 @@ static size_t cut_length(const char *text, size_t bytes) {
     return length;
 }
 
+static const char ellipsis[] = "...";
+
+bool gpu_label_copy(char *to, size_t room, const char *label) {
+    size_t length = label ? strlen(label) : 0;
+    bool is_cut = length >= room;
+    if (is_cut) {
+        length = cut_length(label, room - sizeof ellipsis);
+        memcpy(to + length, ellipsis, sizeof ellipsis);
+    } else {
+        to[length] = '\0';
+    }
+    if (length > 0) {
+        memcpy(to, label, length);
+    }
+    return is_cut;
+}
+
 gpulua_status gpu_error_set(struct gpu_error *error, gpulua_status code, const char *format, ...) {
     if (error == NULL) {
         return code;
@@ -28,7 +45,6 @@ gpulua_status gpu_error_set(struct gpu_error *error, gpulua_status code, const c
     if (length < 0) {
         message[0] = '\0';
     } else if ((size_t)length >= sizeof message) {
-        static const char ellipsis[] = "...";
         size_t kept = cut_length(message, sizeof message - sizeof ellipsis);
         memcpy(message + kept, ellipsis, sizeof ellipsis);
     }

@@ -7,6 +7,7 @@
 #define GPU_RUNTIME_ERROR_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "gpulua.h"
@@ -21,7 +22,7 @@ struct gpu_site {
 /* An operation as errors and listings show it. */
 struct gpu_op_info {
     bool is_known;
-    char label[64];  /* "saxpy", "fill", or what the script gave */
+    char label[64];  /* "saxpy", "fill", or what the script gave: gpu_label_copy */
     uint64_t stream; /* number, never reused */
     uint64_t seq;    /* on that stream, from 1 */
     char source[64];
@@ -56,6 +57,10 @@ struct gpu_error {
  */
 gpulua_status gpu_error_set(struct gpu_error *error, gpulua_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* A label (NULL: none), as far as it fits into `room` bytes with its NUL: of a longer one the
+ * beginning, up to the end of a character, and "..."; true. */
+bool gpu_label_copy(char *to, size_t room, const char *label);
 
 /* A deep copy. If memory fails, log and suspects are left out. */
 void gpu_error_copy(struct gpu_error *to, const struct gpu_error *from);

@@ -302,7 +302,7 @@ static void copy_text(char *to, size_t to_bytes, const char *from) {
 void gpu_op_info(const struct gpu_op *op, struct gpu_op_info *info) {
     memset(info, 0, sizeof *info);
     info->is_known = true;
-    copy_text(info->label, sizeof info->label, op->label);
+    (void)gpu_label_copy(info->label, sizeof info->label, op->label);
     copy_text(info->source, sizeof info->source, op->site.source);
     info->line = op->site.line;
     info->stream = op->stream_number;

@@ -439,19 +439,19 @@ static void fail(struct gpu_op *op, const struct gpu_report *report) {
     struct printed printed = {what, sizeof what};
     print_message(&printed, written);
     const uint32_t *b = written->block, *t = written->thread;
-    char of[240] = "";
+    char of[240] = "", own[64], kernel[64];
+    (void)gpu_label_copy(own, sizeof own, op->label);
+    (void)gpu_label_copy(kernel, sizeof kernel, report->of.label ? report->of.label : op->label);
     const struct gpu_site *site = &report->of.site;
     if (report->of.label && site->source) {
-        snprintf(of, sizeof of, " of graph '%.64s' (%.100s:%d)", op->label, site->source,
-                 site->line);
+        snprintf(of, sizeof of, " of graph '%s' (%.100s:%d)", own, site->source, site->line);
     } else if (report->of.label) {
-        snprintf(of, sizeof of, " of graph '%.64s'", op->label);
+        snprintf(of, sizeof of, " of graph '%s'", own);
     }
-    snprintf(
-        message, sizeof message,
-        "kernel '%.64s'%s failed in line %u of %.128s, block (%u,%u,%u), thread (%u,%u,%u): %s",
-        report->of.label ? report->of.label : op->label, of, written->line, report->of.source, b[0],
-        b[1], b[2], t[0], t[1], t[2], what);
+    snprintf(message, sizeof message,
+             "kernel '%s'%s failed in line %u of %.128s, block (%u,%u,%u), thread (%u,%u,%u): %s",
+             kernel, of, written->line, report->of.source, b[0], b[1], b[2], t[0], t[1], t[2],
+             what);
     gpu_op_fail(op, GPULUA_KERNEL_FAILED, 0, message);
 }
 

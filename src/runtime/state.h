@@ -194,14 +194,8 @@ struct gpu_block {
     int64_t made_ns;                /* gpu_clock_coarse_ns */
     struct gpu_site site, end_site; /* where the script made it, and freed it, if that is known */
     char label[GPU_BLOCK_LABEL_BYTES];
-    bool is_label_cut; /* of a longer one it is the beginning */
+    bool is_label_cut; /* of a longer one it is the beginning: gpu_label_copy */
 };
-
-/* Is `name` that label, or what it was before it was cut? */
-static inline bool gpu_label_is(const char *label, bool is_cut, const char *name) {
-    return strncmp(label, name, GPU_BLOCK_LABEL_BYTES - 1) == 0 &&
-           (is_cut || strlen(name) < GPU_BLOCK_LABEL_BYTES);
-}
 
 /* Made in a capture, and perhaps of no other use: gpu_temporary_use has to be asked. */
 static inline bool gpu_block_is_of_capture(const struct gpu_block *block) {

@@ -75,7 +75,7 @@ static gpulua_status create(struct gpu_device *device, const struct gpu_stream_i
     made->is_user = owner == USER;
     made->is_foreign = owner == HOST;
     made->native = owner == HOST ? device->cuda_stream : 0;
-    snprintf(made->label, sizeof made->label, "%s", info->label ? info->label : "");
+    (void)gpu_label_copy(made->label, sizeof made->label, info->label);
     made->device = device;
     status = gpu_stream_send(made, error);
     if (status) {

@@ -241,8 +241,9 @@ static bool has_origin(const struct search *search, const struct choice *choice,
 static void find_label(struct search *search, const char *name) {
     const struct graph_body *body = search->body;
     uint64_t origin = 0;
-    size_t bytes = strnlen(name, GPU_BLOCK_LABEL_BYTES - 1);
-    struct choice choice = choose(search, name, bytes, true);
+    char kept[GPU_BLOCK_LABEL_BYTES];
+    (void)gpu_label_copy(kept, sizeof kept, name);
+    struct choice choice = choose(search, kept, strlen(kept), true);
     for (uint32_t k = 0; k < choice.count && !search->candidates.is_cut; k++) {
         const struct graph_ref *ref = &body->refs[chosen(&choice, k)];
         if (ref->origin == 0 || ref->origin == origin ||

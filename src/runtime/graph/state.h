@@ -34,6 +34,13 @@ struct graph_edge {
     bool reads;      /* memory that `from` has written: a module's block is order alone */
 };
 
+/* Is `name` that label of a block, or what it was before it was cut? */
+static inline bool gpu_label_is(const char *label, bool is_cut, const char *name) {
+    char kept[GPU_BLOCK_LABEL_BYTES];
+    bool is_name_cut = gpu_label_copy(kept, sizeof kept, name);
+    return strcmp(label, kept) == 0 && (is_cut || !is_name_cut);
+}
+
 /* What a node was submitted with: enough to submit it again with something else in its place. */
 struct graph_ref {
     struct gpu_ref ref; /* block: retained by its track; NULL: a scalar, or a NULL pointer */

@@ -357,7 +357,7 @@ static gpulua_status guard_allocate(struct gpu_memory *base, struct gpu_memory_r
         entry->asked_bytes = request->asked_bytes;
         entry->number = request->number;
         entry->site = request->site;
-        snprintf(entry->label, sizeof entry->label, "%s", request->label ? request->label : "");
+        (void)gpu_label_copy(entry->label, sizeof entry->label, request->label);
         status = own_stream(memory, error);
         status = status ? status : put_canaries(memory, request, entry, error);
     }

@@ -33,7 +33,7 @@ local device = {}
 ---Options of `gpu.device`.
 ---@class gpulua.device_options
 ---@field isolate? "process"|"thread"|"none" What drives it; "process" for GPUs, "none" for the CPU device.
----@field label? string For messages, traces and reports: "device cpu 'scorer' is lost"; 63 bytes of it.
+---@field label? string For messages, traces and reports: "device cpu 'scorer' is lost".
 ---@field budget? integer Bytes of device memory that may be in use; by default what the device has.
 ---@field check? boolean|"hashes" Check mode; "hashes": as on a GPU, also on the CPU device.
 ---@field seed? integer Of check mode, from 0 on: it decides the order of work and tasks.
