@@ -207,4 +207,26 @@ describe("a trace of a script", function()
     end
     os.execute(("rm -r %s %s"):format(folder, script))
   end)
+
+  it("that is a main chunk of Lua's own interpreter's knows that no wait stalled it while that ran", function()
+    local output, code = support.stock_script [[
+      local gpu = require "gpulua"
+      local dev <close> = gpu.device("cpu", { isolate = "none", trace = true })
+      local task = gpu.spawn(function() gpu.sleep(0.05) end)
+      gpu.sleep(0.01)
+      local over = os.clock() + 0.4
+      while os.clock() < over do end
+      task:await()
+      local runs = 0
+      for event in gpu.trace.events() do
+        runs = runs + (event.kind == "run" and not event.task and event.ended - event.begun or 0)
+      end
+      for _, wait in ipairs(gpu.report().waits) do
+        if wait.where:find(":3$") then
+          print(wait.total >= 0.4, wait.total - wait.stalled >= 0.4, runs >= 0.4)
+        end
+      end]]
+    assert.equal(0, code, output)
+    assert.equal("true\ttrue\ttrue\n", output)
+  end)
 end)

@@ -131,8 +131,8 @@ end
 --- gpu.trace.events() -> iterator over events: each operation of each traced device in the order in which it was given
 -- work, then what tasks did, with what they are at. An event is a table; times are seconds since tracing began.
 --   kind        "launch", "library", "copy", "upload", "download", "fill", "mark", "graph": operations
---               "run": a task ran; "wait": it waited, for `label`; "range": gpu.range, where it
---               is still open as far as it has come, in no certain place among the others
+--               "run": a task, or a main chunk that is none, ran; "wait": it waited, for `label`; "range": gpu.range,
+--               where it is still open as far as it has come, in no certain place among the others
 --   label       or ""
 --   where       "file:line" of the call; of "run" where the task was spawned; nil where that is not known
 --   task        its number; nil outside tasks

@@ -35,6 +35,8 @@ struct tracing {
     int64_t run_begun_ns;      /* since then */
     int64_t first_run_ns;      /* of the run in which tracing began; 0: that has ended */
     int64_t begun_ns;          /* tracing; before everything in the logs */
+    int64_t outside_begun_ns;  /* since then a chunk that is no task has run; 0: it waits, or there
+                                  is none */
     struct open_range *ranges; /* the newest first */
     uint32_t range_count;
 };
@@ -61,6 +63,7 @@ static bool start(struct gpulua *g) {
     made->spans = spans;
     made->begun_ns = made->run_begun_ns = gpu_lua_now_ns();
     made->first_run_ns = made->begun_ns;
+    made->outside_begun_ns = g->running || g->turn_depth > 0 ? 0 : made->begun_ns;
     g->tracing = made;
     return true;
 }
@@ -163,9 +166,23 @@ static void find_site(lua_State *L, struct gpu_trace *spans, struct gpu_traced_s
     }
 }
 
-static void wait_begins(struct tracing *tracing, const struct gpu_op *op, const char *what,
+/* What runs outside of tasks waits. */
+static void outside_ends(struct tracing *tracing, int64_t at_ns) {
+    const struct gpu_traced_span span = {
+        .kind = GPU_SPAN_RUN, .begun_ns = tracing->outside_begun_ns, .ended_ns = at_ns};
+    if (span.begun_ns && span.begun_ns < at_ns && gpu_trace_has_span_room(tracing->spans)) {
+        gpu_trace_add_span(tracing->spans, &span);
+    }
+    tracing->outside_begun_ns = 0;
+}
+
+static void wait_begins(struct gpulua *g, const struct gpu_op *op, const char *what,
                         struct gpu_lua_began *began) {
+    struct tracing *tracing = g->tracing;
     began->at_ns = gpu_lua_now_ns();
+    if (!g->running) {
+        outside_ends(tracing, began->at_ns);
+    }
     began->op = 0;
     began->label = 0;
     if (!op) {
@@ -186,7 +203,7 @@ void gpu_lua_trace_wait_begins(struct gpulua *g, const struct gpu_op *op, const 
                                struct gpu_lua_began *began) {
     began->at_ns = 0;
     if (__builtin_expect(g->tracing != NULL, 0)) {
-        wait_begins(g->tracing, op, what, began);
+        wait_begins(g, op, what, began);
     }
 }
 
@@ -202,6 +219,10 @@ void gpu_lua_trace_wait_ends(lua_State *L, struct gpulua *g, struct gpu_lua_bega
                                    .device = began->op ? began->device : 0,
                                    .label = began->label};
     began->at_ns = 0;
+    if (!g->running) {
+        outside_ends(g->tracing, span.begun_ns); /* where that was not told before */
+        g->tracing->outside_begun_ns = span.ended_ns;
+    }
     if (!gpu_trace_has_span_room(g->tracing->spans)) {
         return;
     }
@@ -227,6 +248,8 @@ void gpu_lua_trace_run_begins(struct gpulua *g, struct gpu_lua_began *began) {
     if (__builtin_expect(g->tracing != NULL, 0)) {
         began->at_ns = gpu_lua_now_ns();
         g->tracing->run_begun_ns = began->at_ns;
+        g->tracing->outside_begun_ns =
+            0; /* the host's loop calls, and what it does else is its own */
     }
 }
 
@@ -291,13 +314,17 @@ static struct extent end_of(const struct traced_log *log) {
  * it had just ended. */
 static const struct spans *push_spans(lua_State *L, struct gpulua *g) {
     struct tracing *tracing = g->tracing;
-    uint32_t capacity = g->task_count + 1 + tracing->range_count;
+    uint32_t capacity = g->task_count + 2 + tracing->range_count;
     struct spans *spans = lua_newuserdatauv(L, sizeof *spans + capacity * sizeof spans->open[0], 0);
     luaL_newmetatable(L, SPANS_NAME);
     lua_setmetatable(L, -2);
     spans->over_count = gpu_trace_span_count(tracing->spans);
     spans->open_count = 0;
     int64_t now_ns = gpu_lua_now_ns();
+    if (!g->running && tracing->outside_begun_ns) {
+        spans->open[spans->open_count++] = (struct gpu_traced_span){
+            .kind = GPU_SPAN_RUN, .begun_ns = tracing->outside_begun_ns, .ended_ns = now_ns};
+    }
     const struct task *task = g->live;
     for (; task && spans->open_count < capacity; task = task->live_next) {
         bool runs = task == g->running, waits = task->waits.at_ns != 0;

@@ -196,7 +196,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---| "fill"
 ---| "mark"
 ---| "graph"
----| "run" # A task ran.
+---| "run" # A task ran, or a main chunk that is none, as under `lua`.
 ---| "wait" # A task waited.
 ---| "range" # `gpu.range`.
 
