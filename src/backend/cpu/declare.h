@@ -14,8 +14,9 @@ struct cpu_function {
                                      which may be a lambda, counts as a body from its = on */
     size_t *param_names;          /* owned; 0: no name */
     size_t param_count;
-    size_t bounds_from, bounds_to; /* rewrite.c's: argument of __launch_bounds__ */
-    unsigned flags;                /* rewrite.c's: CPU_KERNEL_* */
+    size_t bounds_from, bounds_to;   /* rewrite.c's: argument of __launch_bounds__ */
+    size_t cluster_from, cluster_to; /* and those of __cluster_dims__ */
+    unsigned flags;                  /* rewrite.c's: CPU_KERNEL_* */
     bool is_kernel;
     bool is_template;      /* or a specialisation */
     bool is_operator;      /* called without being named */

@@ -56,6 +56,71 @@ static size_t statement_begin(struct rewrite *r, size_t at) {
     return at;
 }
 
+#define PATH_BYTES 256u
+
+/* A part of a path in front of the others; too long a path is none. */
+static void path_prepend(char *path, const struct cpu_token *word) {
+    size_t length = strlen(path);
+    if (length + word->length + 3 > PATH_BYTES) {
+        return;
+    }
+    memmove(path + word->length + 2, path, length + 1);
+    memcpy(path, word->text, word->length);
+    memcpy(path + word->length, "::", 2);
+}
+
+/* The namespaces that the token is in: "a::b::". */
+static void path_of(struct rewrite *r, size_t at, char *path) {
+    path[0] = '\0';
+    while ((at = enclosing(r, at)) != SIZE_MAX) {
+        size_t i = at;
+        while (i > 0 && (is_word_at(r, i - 1) || is_at(r, i - 1, "::")) &&
+               !is_at(r, i - 1, "namespace")) {
+            i--;
+        }
+        for (size_t k = at; i > 0 && is_at(r, i - 1, "namespace") && k > i; k--) {
+            if (is_word_at(r, k - 1)) {
+                path_prepend(path, token_at(r, k - 1));
+            }
+        }
+    }
+}
+
+/* Does the word at `at` name what is in the namespaces of `path`? Without a qualifier it may.
+ * `*begin`: its first token. */
+static bool names_member_of(struct rewrite *r, size_t at, const char *path, size_t *begin) {
+    char given[PATH_BYTES] = "";
+    size_t length = strlen(path);
+    bool is_whole = false;
+    *begin = at;
+    if (at > 0 && (is_at(r, at - 1, ".") || is_at(r, at - 1, "->"))) {
+        return false;
+    }
+    while (*begin > 0 && is_at(r, *begin - 1, "::") && !is_whole) {
+        *begin -= 1;
+        is_whole = *begin == 0 || !is_name_at(r, *begin - 1);
+        if (!is_whole) {
+            *begin -= 1;
+            path_prepend(given, token_at(r, *begin));
+        }
+    }
+    size_t given_length = strlen(given);
+    return given_length <= length && (!is_whole || given_length == length) &&
+           strcmp(path + length - given_length, given) == 0 &&
+           (given_length == 0 || given_length == length || path[length - given_length - 1] == ':');
+}
+
+/* `using n::name;` of what is declared no more. */
+static void using_blank_out(struct rewrite *r, unsigned word, const char *path) {
+    for (size_t i = 2; i < r->tokens.code_count; i++) {
+        size_t begin;
+        if (token_at(r, i)->word == word && is_at(r, i + 1, ";") && is_at(r, i - 1, "::") &&
+            names_member_of(r, i, path, &begin) && begin > 0 && is_at(r, begin - 1, "using")) {
+            blank_out(r, begin - 1, i + 2);
+        }
+    }
+}
+
 /* extern __shared__ T name[]: inside a function a reference; outside, a function of this name would
  * do, but the name is used like an array: each function that mentions it gets a reference. */
 static void dynamic_shared(struct rewrite *r, size_t at, size_t begin, size_t end) {
@@ -81,7 +146,8 @@ static void dynamic_shared(struct rewrite *r, size_t at, size_t begin, size_t en
         token_at(r, end)->before = " = gpulua_dynamic_shared()";
         return;
     }
-    char *declaration = NULL;
+    char *declaration = NULL, path[PATH_BYTES];
+    path_of(r, at, path);
     size_t from = r->tokens.code[begin], to = r->tokens.code[end];
     replace(r, name, gpu_cpu_tokens_note(&r->tokens, "(&%s)", text));
     declaration = gpu_cpu_tokens_text(&r->tokens, from, to, true, true);
@@ -90,13 +156,16 @@ static void dynamic_shared(struct rewrite *r, size_t at, size_t begin, size_t en
         return;
     }
     unsigned word = token_at(r, name)->word;
+    using_blank_out(r, word, path);
     for (size_t i = 0; i < r->found.function_count; i++) {
         const struct cpu_function *f = &r->found.functions[i];
         bool has_own = false, is_used = false;
         for (size_t k = f->params_open; k < f->body_close; k++) {
-            if (token_at(r, k)->word == word && !is_member(r, k)) {
+            size_t first;
+            if (token_at(r, k)->word == word && names_member_of(r, k, path, &first)) {
                 is_used = is_used || k > f->body_open;
                 has_own = has_own || k < f->body_open;
+                blank_out(r, first, k);
             }
         }
         if (is_used && !has_own && is_at(r, f->body_open, "{")) {
@@ -190,8 +259,15 @@ static bool is_cut_off(struct rewrite *r, const struct cpu_function *kernel, siz
     return false;
 }
 
+/* ::threadIdx: CUDA's, whatever hides it. */
+static bool is_global_name(struct rewrite *r, size_t at) {
+    return at > 0 && is_at(r, at - 1, "::") &&
+           !(at > 1 && (is_name_at(r, at - 2) || is_at(r, at - 2, ">")));
+}
+
 void gpu_cpu_index_rewrite(struct rewrite *r, size_t at) {
-    if (is_member(r, at)) {
+    bool is_global = is_global_name(r, at);
+    if ((is_member(r, at) && !is_global) || token_at(r, at)->replaced != NULL) {
         return;
     }
     for (size_t i = 0; i < sizeof indices / sizeof *indices; i++) {
@@ -199,6 +275,9 @@ void gpu_cpu_index_rewrite(struct rewrite *r, size_t at) {
             continue;
         }
         size_t number = r->kernel_of[at];
+        if (is_global) {
+            replace(r, at - 1, "");
+        }
         if (number == 0) {
             replace(r, at, indices[i].call);
         } else if (is_cut_off(r, &r->found.functions[number - 1], at)) {

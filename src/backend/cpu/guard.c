@@ -105,6 +105,9 @@ static bool is_position(struct rewrite *r, size_t from, size_t to) {
     size_t used = 0;
     for (size_t i = from; i < to; i++) {
         const struct cpu_token *token = token_at(r, i);
+        if (token->replaced != NULL) { /* the user's own of such a name */
+            return false;
+        }
         if (gpu_cpu_token_is(token, ".")) {
             const struct cpu_token *member = token_at(r, ++i);
             if (i >= to || member->length != 1 || (component != 0 && component != *member->text)) {

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/check/schedule.h"
 #include "backend/cpu/device.h"
+#include "backend/cpu/module.h"
 
 #define ARGS_ROOM_BYTES 256u /* of launches that are kept for reuse */
 
@@ -290,6 +291,7 @@ static gpulua_status check_launch(const struct backend_launch *launch,
                                   struct backend_error *error) {
     static const uint32_t grid_max[3] = {0x7fffffffu, 65535u, 65535u};
     static const uint32_t block_max[3] = {1024u, 1024u, 64u};
+    const struct cpu_kernel *kernel = (const struct cpu_kernel *)launch->kernel;
     uint64_t threads = 1;
     for (int i = 0; i < 3; i++) {
         if (launch->grid[i] == 0 || launch->grid[i] > grid_max[i] || launch->block[i] == 0 ||
@@ -302,6 +304,15 @@ static gpulua_status check_launch(const struct backend_launch *launch,
                                     launch->block[0], launch->block[1], launch->block[2]);
         }
         threads *= launch->block[i];
+        uint32_t cluster = kernel->table->cluster[i];
+        if (cluster > 1 && launch->grid[i] % cluster != 0) {
+            const uint32_t *grid = launch->grid, *of = kernel->table->cluster;
+            return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
+                                    "a grid of %" PRIu32 " x %" PRIu32 " x %" PRIu32
+                                    " blocks is no whole number of clusters of %" PRIu32
+                                    " x %" PRIu32 " x %" PRIu32 " (__cluster_dims__)",
+                                    grid[0], grid[1], grid[2], of[0], of[1], of[2]);
+        }
     }
     if (threads > CPU_BLOCK_THREADS_MAX) {
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,

@@ -4,8 +4,7 @@
 
 #include "backend/cpu/rewrite_pass.h"
 
-/* A line of the log: "file:line: error: 'what': why". */
-static void refuse(struct rewrite *r, size_t at, const char *what, const char *why) {
+void gpu_cpu_refuse(struct rewrite *r, size_t at, const char *what, const char *why) {
     const struct cpu_token *token = token_at(r, at);
     char *longer = NULL;
     int length =
@@ -44,16 +43,18 @@ static const struct {
     {"cudaDeviceSynchronize", "dynamic parallelism"},
     {"cudaGetParameterBuffer*", "dynamic parallelism"},
     {"__pipeline_*", "an asynchronous copy"},
-    {"__cluster_*", "a thread block cluster"},
+    {"__cluster_*", "an operation of thread block clusters"},
     {"__cvta_*", "an address of one memory space"},
     {"__nvvm_*", "an NVVM intrinsic"},
     {"__nv_*", "a libdevice function"},
 };
 
+static const char *const not_refused[] = {"__nv_pure__", "__cluster_dims__", NULL};
+
 void gpu_cpu_construct_check(struct rewrite *r, size_t at) {
     const struct cpu_token *token = token_at(r, at);
     if (gpu_cpu_token_is(token, "<<<")) {
-        refuse(r, at, "<<<", "dynamic parallelism" UNSUPPORTED);
+        gpu_cpu_refuse(r, at, "<<<", "dynamic parallelism" UNSUPPORTED);
         return;
     }
     if (token->kind != CPU_TOKEN_WORD || is_member(r, at)) {
@@ -64,9 +65,9 @@ void gpu_cpu_construct_check(struct rewrite *r, size_t at) {
         bool is_prefix = refused[i].name[length] == '*';
         if (token->length >= length && memcmp(token->text, refused[i].name, length) == 0 &&
             (is_prefix || token->length == length) && strncmp(token->text, "__nv_bf", 7) != 0 &&
-            strncmp(token->text, "__nv_half", 9) != 0 && !gpu_cpu_token_is(token, "__nv_pure__")) {
-            refuse(r, at, r->tokens.words[token->word - 1],
-                   gpu_cpu_tokens_note(&r->tokens, "%s" UNSUPPORTED, refused[i].why));
+            strncmp(token->text, "__nv_half", 9) != 0 && !word_in(token, not_refused)) {
+            gpu_cpu_refuse(r, at, r->tokens.words[token->word - 1],
+                           gpu_cpu_tokens_note(&r->tokens, "%s" UNSUPPORTED, refused[i].why));
             return;
         }
     }
@@ -81,7 +82,7 @@ static void signature_check(struct rewrite *r, const struct cpu_function *kernel
         if (is_at(r, i, ")") && partner > kernel->begin && partner < i) {
             i = partner;
         } else if (word_in(token_at(r, i), values)) {
-            refuse(r, i, kernel->qualified, "a kernel returns nothing, it is void");
+            gpu_cpu_refuse(r, i, kernel->qualified, "a kernel returns nothing, it is void");
             break;
         }
     }
@@ -95,7 +96,7 @@ static void signature_check(struct rewrite *r, const struct cpu_function *kernel
         if (is_apart && token_at(r, i)->partner > i) {
             i = token_at(r, i)->partner;
         } else if (!is_value && angles == 0 && (is_at(r, i, "&") || is_at(r, i, "&&"))) {
-            refuse(r, i, kernel->qualified, "a kernel's parameter cannot be a reference");
+            gpu_cpu_refuse(r, i, kernel->qualified, "a kernel's parameter cannot be a reference");
         }
     }
 }
@@ -113,15 +114,16 @@ void gpu_cpu_annotations_check(struct rewrite *r) {
                         strcmp(r->found.functions[k].qualified, f->qualified) == 0;
         }
         if (!is_marked) {
-            refuse(r, f->name, f->qualified,
-                   "a function without __device__ belongs to the host and cannot be compiled");
+            gpu_cpu_refuse(
+                r, f->name, f->qualified,
+                "a function without __device__ belongs to the host and cannot be compiled");
         }
     }
     for (size_t i = 0; i < r->found.variable_count; i++) {
         const struct cpu_variable *v = &r->found.variables[i];
         if (!v->is_for_device) {
-            refuse(r, v->name, v->qualified,
-                   "a variable without __device__ or __constant__ belongs to the host");
+            gpu_cpu_refuse(r, v->name, v->qualified,
+                           "a variable without __device__ or __constant__ belongs to the host");
         }
     }
 }

@@ -174,6 +174,9 @@ static void kernel_head(struct rewrite *r, struct cpu_function *kernel) {
                 }
                 kernel->bounds_from = open + 1;
                 kernel->bounds_to = end;
+            } else if (is_at(r, i, "__cluster_dims__")) {
+                kernel->cluster_from = open + 1;
+                kernel->cluster_to = close;
             }
             blank_out(r, i, close + 1);
             i = close;
@@ -261,6 +264,7 @@ static void kernels_rewrite(struct rewrite *r) {
 }
 
 static void tokens_rewrite(struct rewrite *r) {
+    gpu_cpu_hidden_rename(r);
     for (size_t i = 0; i < r->tokens.code_count; i++) {
         const struct cpu_token *token = token_at(r, i);
         gpu_cpu_construct_check(r, i);
@@ -306,6 +310,11 @@ static bool kernel_export(struct rewrite *r, const struct cpu_function *f, size_
         kernel->bounds = gpu_cpu_tokens_text(&r->tokens, r->tokens.code[f->bounds_from],
                                              r->tokens.code[f->bounds_to], true, false);
         ok = ok && kernel->bounds != NULL;
+    }
+    if (f->cluster_to > f->cluster_from) {
+        kernel->cluster = gpu_cpu_tokens_text(&r->tokens, r->tokens.code[f->cluster_from],
+                                              r->tokens.code[f->cluster_to], true, false);
+        ok = ok && kernel->cluster != NULL;
     }
     kernel->param_names = calloc(f->param_count + 1, sizeof *kernel->param_names);
     for (size_t i = 0; ok && kernel->param_names != NULL && i < f->param_count; i++) {
@@ -394,6 +403,7 @@ void gpu_cpu_source_free(struct cpu_source *source) {
         }
         free(kernel->param_names);
         free(kernel->bounds);
+        free(kernel->cluster);
         free(kernel->name);
     }
     for (size_t i = 0; i < source->global_count; i++) {

@@ -33,6 +33,7 @@ enum {
 struct cpu_source_kernel {
     char *name;         /* owned: "ns::f" */
     char *bounds;       /* owned: the first argument of __launch_bounds__, or NULL */
+    char *cluster;      /* owned: the arguments of __cluster_dims__, or NULL */
     char **param_names; /* owned, with their strings; "" where there is none */
     size_t param_count;
     unsigned number; /* gpulua_type_N is a typedef of its type, in its namespace */

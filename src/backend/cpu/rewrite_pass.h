@@ -3,6 +3,7 @@
  *   rewrite.c  finds which functions wait and ask, changes kernels' heads, puts all together
  *   refuse.c   what is not supported
  *   dialect.c  division, shared memory, threadIdx and its kin
+ *   hide.c     names of the user's that hide these
  *   guard.c    guards at the head of a kernel */
 #ifndef GPU_CPU_REWRITE_PASS_H
 #define GPU_CPU_REWRITE_PASS_H
@@ -31,10 +32,14 @@ struct rewrite {
     char *refusals;     /* owned */
 };
 
+/* A line of the log: "file:line: error: 'what': why". */
+void gpu_cpu_refuse(struct rewrite *r, size_t at, const char *what, const char *why);
 /* Both add to r->refusals; a token's construct, and functions and variables of the host. */
 void gpu_cpu_construct_check(struct rewrite *r, size_t at);
 void gpu_cpu_annotations_check(struct rewrite *r);
 
+/* First of all: what is renamed is none of CUDA's. */
+void gpu_cpu_hidden_rename(struct rewrite *r);
 void gpu_cpu_division_guard(struct rewrite *r, size_t at);
 void gpu_cpu_shared_rewrite(struct rewrite *r, size_t at);
 void gpu_cpu_index_rewrite(struct rewrite *r, size_t at);
@@ -79,6 +84,27 @@ static inline void blank_out(struct rewrite *r, size_t from, size_t to) {
 /* A member of something: x.threadIdx is not ours. */
 static inline bool is_member(struct rewrite *r, size_t at) {
     return at > 0 && (is_at(r, at - 1, ".") || is_at(r, at - 1, "->") || is_at(r, at - 1, "::"));
+}
+
+/* A word that can be a type or a namespace: none of those that stand before an expression. */
+static inline bool is_name_at(struct rewrite *r, size_t at) {
+    static const char *const others[] = {
+        "return", "else", "case", "throw",    "new",      "delete",   "goto",      "sizeof", "do",
+        "and",    "or",   "not",  "operator", "typename", "co_yield", "co_return", NULL};
+    return is_word_at(r, at) && !word_in(token_at(r, at), others);
+}
+
+/* The bracket that the token is in; SIZE_MAX: none. */
+static inline size_t enclosing(struct rewrite *r, size_t at) {
+    while (at > 0) {
+        at--;
+        size_t partner = token_at(r, at)->partner;
+        if (partner > at) {
+            return at;
+        }
+        at = partner != 0 ? partner : at;
+    }
+    return SIZE_MAX;
 }
 
 /* The semicolon of the declaration that the token is in. */

@@ -148,7 +148,7 @@ size_t gpu_cpu_table_add(struct job *job, struct text *text) {
             (int)prefix, kernel->name, kernel->number, kernel->name, kernel->flags, kernel->name,
             kernel->bounds != NULL ? kernel->bounds : "0");
         param_names_add(text, kernel);
-        gpu_text_format(text, "), ");
+        gpu_text_format(text, ", {%s}), ", kernel->cluster != NULL ? kernel->cluster : "");
         kernel_count++;
     }
     for (size_t i = 0; i < job->name_count; i++) {

@@ -9,7 +9,7 @@
 #ifndef GPULUA_ABI_H
 #define GPULUA_ABI_H
 
-#define CPU_ABI_VERSION 5u
+#define CPU_ABI_VERSION 6u
 #define CPU_REGION_BYTES (1ul << 29)
 
 /* One thread of a block that runs on a stack of its own. */
@@ -119,6 +119,7 @@ struct cpu_kernel_table {
     unsigned has_fibres;
     unsigned threads_max;    /* __launch_bounds__; 0: none */
     const char *param_names; /* "n,x,y" as far as known */
+    unsigned cluster[3];     /* __cluster_dims__, of which a grid has a whole number */
 };
 
 struct cpu_global_table {

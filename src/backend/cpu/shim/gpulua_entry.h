@@ -279,11 +279,18 @@ struct gpulua_caller<Kernel, Flags,
     static constexpr unsigned param_count = sizeof...(P);
 };
 
+struct gpulua_cluster {
+    unsigned x, y, z;
+    constexpr gpulua_cluster(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
 template <auto Kernel, unsigned Flags>
-cpu_kernel_table gpulua_kernel(const char *name, unsigned threads_max, const char *param_names) {
+cpu_kernel_table gpulua_kernel(const char *name, unsigned threads_max, const char *param_names,
+                               gpulua_cluster cluster = {}) {
     typedef gpulua_caller<Kernel, Flags, decltype(Kernel)> caller;
     return {name, caller::entry, caller::params(), caller::param_count,
-            (Flags & GPULUA_FIBRES) != 0, threads_max, param_names};
+            (Flags & GPULUA_FIBRES) != 0, threads_max, param_names,
+            {cluster.x, cluster.y, cluster.z}};
 }
 
 // ---- variables ----
