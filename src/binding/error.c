@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "binding/graph.h"
 #include "binding/limits.h"
 #include "binding/loop.h"
 
@@ -88,14 +89,22 @@ static void push_suspects(lua_State *L, const struct gpu_error *error) {
     lua_remove(L, -2);
 }
 
+static const char *hint_of(lua_State *L, const struct gpu_error *error) {
+    struct gpulua *g = error->code == GPULUA_STALE && !error->hint ? gpu_lua_find(L) : NULL;
+    if (g && gpu_lua_is_captured(g, NULL)) {
+        return "make the buffer again before the capture, or make it durable there";
+    }
+    return error->hint ? error->hint : gpu_error_hint(error->code);
+}
+
 static void push_error(lua_State *L, const struct gpu_error *error, int level) {
-    luaL_checkstack(L, 6, NULL);
+    luaL_checkstack(L, 8, NULL);
     lua_createtable(L, 0, 8);
     lua_pushstring(L, gpulua_status_name(error->code));
     lua_setfield(L, -2, "code");
     lua_pushstring(L, error->message);
     lua_setfield(L, -2, "message");
-    lua_pushstring(L, gpu_error_hint(error->code));
+    lua_pushstring(L, hint_of(L, error));
     lua_setfield(L, -2, "hint");
     if (error->driver_code) {
         lua_pushinteger(L, error->driver_code);

@@ -661,6 +661,16 @@ const char *gpu_block_name(const struct gpu_block *block, char *text) {
     return text;
 }
 
+/* Of what cannot be durable; NULL: it can. */
+static const char *stale_hint(const struct gpu_block *block) {
+    if (block->maker != 0) {
+        return "capture again: what is made in a capture cannot be durable";
+    }
+    return block->memory && gpu_memory_find(block->memory, GPU_MEMORY_GUARD)
+               ? "make the buffer again: memory with a guard cannot be durable"
+               : NULL;
+}
+
 gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device, const char *what,
                             struct gpu_error *error) {
     const struct gpu_block *block = ref->block;
@@ -674,11 +684,15 @@ gpulua_status gpu_ref_check(const struct gpu_ref *ref, struct gpu_device *device
     }
     char name[GPU_BLOCK_NAME_BYTES];
     if (block->epoch != block->device->epoch) {
-        return gpu_error_set(error, GPULUA_STALE,
-                             "%s: the memory (%s) was lost with the device: it is of epoch %llu, "
-                             "device %s is in epoch %llu",
-                             what, gpu_block_name(block, name), (unsigned long long)block->epoch,
-                             block->device->title, (unsigned long long)block->device->epoch);
+        status = gpu_error_set(error, GPULUA_STALE,
+                               "%s: the memory (%s) was lost with the device: it is of epoch %llu, "
+                               "device %s is in epoch %llu",
+                               what, gpu_block_name(block, name), (unsigned long long)block->epoch,
+                               block->device->title, (unsigned long long)block->device->epoch);
+        if (error) {
+            error->hint = stale_hint(block);
+        }
+        return status;
     }
     if (block->is_freed) {
         return gpu_error_set(error, GPULUA_USE_AFTER_FREE, "%s: the memory (%s) was freed", what,

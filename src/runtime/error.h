@@ -36,7 +36,8 @@ struct gpu_error {
     gpulua_status code;
     int32_t driver_code; /* the driver's number, or 0 */
     char message[1024];
-    char *log; /* owned; a compiler's log, or NULL */
+    char *log;        /* owned; a compiler's log, or NULL */
+    const char *hint; /* static; NULL: that of the code */
     struct gpu_op_info op;
     struct gpu_op_info root; /* of DependencyFailed */
     gpulua_status root_code; /* what that failed with */
