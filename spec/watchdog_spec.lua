@@ -284,6 +284,37 @@ describe("work that does not end", function()
     end
   end)
 
+  it("does not keep calls of gpu.timeout in check mode that wait within themselves, nor what cleans up behind them",
+    function()
+      local asks = {
+        function(dev) return dev:buffer("u8", 1 << 30) end,
+        function(_, _, mod) return mod.other end,
+        function(dev, x) return dev:capture(function() x:fill(3) end) end,
+        function(dev, x, mod)
+          local ok, err = pcall(function() return mod.other end)
+          support.is_error(err, "Timeout")
+          assert.is_false(ok)
+          return dev:buffer("u8", 1 << 30, { label = tostring(x) })
+        end,
+      }
+      for i, ask in ipairs(asks) do
+        local dev <close> = gpu.device("cpu", { check = true, isolate = "process", restarts = 9 })
+        local flag = dev:buffer("i32", 1):fill(0)
+        local mod = dev:compile(forever .. ' extern "C" __global__ void other() { }')
+        local op = mod.forever:launch({ grid = 1, block = 1, label = "stuck" }, flag, 0)
+        local ok, err = pcall(gpu.timeout, 0.3, function()
+          op:join(0.1) -- then it runs
+          return ask(dev, flag, mod)
+        end)
+        assert.is_false(ok, i)
+        support.is_error(err, "Timeout")
+        local _, lost = op:deadline(0.01):join()
+        support.is_error(lost, "DeviceLost", "'stuck' had not ended")
+        dev:await()
+        assert.are.same({ 3 }, dev:buffer("i32", 1):fill(3):read())
+      end
+    end)
+
   it("is not ended in check mode by Ctrl-C and limits of time, which end what waits for it, each time", function()
     local output, code = support.script(([=[
       local gpu = require "gpulua"

@@ -721,6 +721,7 @@ static const char *start(struct gpulua *g, const gpulua_config *config) {
     g->failed_tail = &g->failed;
     g->tasks.is_live = gpu_lua_task_is_live;
     g->tasks.blocked = gpu_lua_trace_blocked;
+    g->tasks.until_ns = gpu_lua_task_until_ns;
     g->descriptors_fd = -1;
     g->pid = getpid();
     g->guest_deadline_ns = INT64_MAX;

@@ -124,6 +124,7 @@ struct task {
     bool is_adopted;     /* in a list of failed tasks, and therefore anchored */
     bool wants_join;     /* of the wait in progress: join, not await */
     int64_t deadline_ns; /* of the wait in progress */
+    int64_t until_ns;    /* of gpu.timeout: calls may wait until then; 0: as long as it takes */
     int park_top;
     int result_count;
     struct task *ready_next;
@@ -387,6 +388,8 @@ void gpu_lua_task_anchors(lua_State *L); /* once for a state */
  * handle. The caller makes it ready or holds it. */
 struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is_root);
 void gpu_lua_task_ready(struct gpulua *g, struct task *task);
+/* Of an object's gpu_tasks. */
+int64_t gpu_lua_task_until_ns(const struct gpu_tasks *tasks, bool is_told);
 /* Has it not ended? Of an object's gpu_tasks. */
 bool gpu_lua_task_is_live(const struct gpu_tasks *tasks, uint64_t number);
 void gpu_lua_task_cancel(struct task *task);

@@ -44,10 +44,12 @@ int gpu_lua_spawn_run(lua_State *L) {
  * gpu.timeout. */
 int gpu_lua_spawn_timed(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    (void)gpu_lua_check_deadline(L, 1, 1, "timeout");
+    int64_t until_ns = gpu_lua_check_deadline(L, 1, 1, "timeout");
     gpu_lua_check_function(L, 2, 2, "timeout");
     gpu_lua_check_waits(L, g);
-    gpu_lua_task_ready(g, gpu_lua_task_beside(L, g, 2));
+    struct task *task = gpu_lua_task_beside(L, g, 2);
+    task->until_ns = until_ns;
+    gpu_lua_task_ready(g, task);
     return 1;
 }
 

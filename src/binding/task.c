@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LATE_NS INT64_C(1000000000) /* for calls of a task that was told that its time is up */
+
 static const char anchors_key; /* registry: light userdata of a task -> its handle */
 
 /* ---- lists ---- */
@@ -34,6 +36,14 @@ static void sibling_unlink(struct task *task) {
     }
 }
 
+/* Its time is up, which is told: it has some more to clean up. */
+static void give_more_time(struct task *task) {
+    int64_t now_ns = gpu_lua_now_ns();
+    if (task->until_ns != 0 && task->until_ns <= now_ns) {
+        task->until_ns = now_ns + LATE_NS;
+    }
+}
+
 bool gpu_lua_task_is_live(const struct gpu_tasks *tasks, uint64_t number) {
     const struct gpulua *g = (const void *)((const char *)tasks - offsetof(struct gpulua, tasks));
     const struct task *task = g->live;
@@ -41,6 +51,20 @@ bool gpu_lua_task_is_live(const struct gpu_tasks *tasks, uint64_t number) {
         task = task->live_next;
     }
     return task != NULL;
+}
+
+int64_t gpu_lua_task_until_ns(const struct gpu_tasks *tasks, bool is_told) {
+    const struct gpulua *g = (const void *)((const char *)tasks - offsetof(struct gpulua, tasks));
+    int64_t until_ns = INT64_MAX;
+    for (struct task *task = g->running; task; task = task->parent) {
+        if (task->until_ns != 0 && is_told) {
+            give_more_time(task);
+        }
+        if (task->until_ns != 0 && task->until_ns < until_ns) {
+            until_ns = task->until_ns;
+        }
+    }
+    return until_ns;
 }
 
 static void live_link(struct gpulua *g, struct task *task) {
@@ -210,6 +234,7 @@ void gpu_lua_task_cancel(struct task *task) {
     if (task->state == TASK_ENDED) {
         return;
     }
+    give_more_time(task);
     for (struct task *each = deepest(task), *next; each; each = next) {
         next = each == task         ? NULL
                : each->sibling_next ? deepest(each->sibling_next)

@@ -468,7 +468,7 @@ static void op_block(lua_State *L, struct gpulua *g, struct gpu_op *op, int64_t 
         gpu_lua_hooks_tell(g);
         return;
     }
-    if (*status == GPULUA_TIMEOUT) {
+    if (*status == GPULUA_TIMEOUT && deadline_ns != INT64_MAX) {
         gpu_error_finish(&error);
         return;
     }

@@ -105,11 +105,15 @@ void gpu_op_look(struct gpu_op *op) {
     (void)gpu_device_poll(op->device);
 }
 
+static bool is_patient(const struct gpu_device *device) {
+    return !device->is_behind && !gpu_device_is_interrupted(device) &&
+           gpu_clock_ns() < device->patient_until_ns && !gpu_time_is_up(device);
+}
+
 void gpu_ask_settle(struct gpu_device *device) {
     bool is_first = true;
     while (device->link && !device->link->ops->settle(device->link)) {
-        if (device->is_behind || gpu_device_is_interrupted(device) ||
-            gpu_clock_ns() >= device->patient_until_ns) {
+        if (!is_patient(device)) {
             device->is_behind = true;
             return;
         }
@@ -128,7 +132,7 @@ void gpu_ask_settle(struct gpu_device *device) {
 void gpu_ask_answer(struct gpu_op *request) {
     struct gpu_device *device = request->device;
     while (!gpu_op_is_over(request) && device->link && device->state == GPU_DEVICE_OPEN &&
-           !device->is_behind && !gpu_device_is_interrupted(device)) {
+           is_patient(device)) {
         device->link->ops->poll(device->link);
         gpu_wire_nap_ns(ANSWER_NAP_NS);
     }

@@ -865,6 +865,13 @@ gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_erro
                                    op->label);
             break;
         }
+        char what[80];
+        snprintf(what, sizeof what, "'%.70s'", op->label);
+        if (timeout_ns < 0 && gpu_time_is_told(device, what, error)) {
+            status = GPULUA_TIMEOUT;
+            gpu_op_info(op, &error->op);
+            break;
+        }
         int64_t waited_ns = gpu_clock_ns() - start_ns;
         if (timeout_ns >= 0 && waited_ns >= timeout_ns) {
             status = gpu_error_set(error, GPULUA_TIMEOUT, "'%s' was not over after %.6g s",

@@ -671,9 +671,10 @@ static gpulua_status send_backlog(struct gpu_device *device) {
 }
 
 /* Whatever is in front of it may never end: who closes the device or is interrupted has no time for
- * that, and a poll never waits. */
+ * that, nor whose time is up, and a poll never waits. */
 static bool is_in_haste(const struct gpu_device *device) {
-    return device->is_closing || device->is_polling || gpu_device_is_interrupted(device);
+    return device->is_closing || device->is_polling || gpu_device_is_interrupted(device) ||
+           gpu_time_is_up(device);
 }
 
 static gpulua_status publish(struct gpu_device *device, const struct wire_record *record,
@@ -703,6 +704,9 @@ static gpulua_status publish(struct gpu_device *device, const struct wire_record
                                  "interrupted while the device had no room for more, with %llu "
                                  "operations in flight",
                                  (unsigned long long)device->stats.ops_in_flight);
+        }
+        if (can_refuse && gpu_time_is_told(device, "waiting for room for more work", error)) {
+            return GPULUA_TIMEOUT;
         }
         if (!can_refuse && is_in_haste(device) && keep_for_later(device, record)) {
             status = GPULUA_OK;

@@ -256,6 +256,10 @@ struct gpu_tasks {
     bool (*is_live)(const struct gpu_tasks *tasks, uint64_t number);
     /* On a traced device a call has waited, since then, within itself. NULL: nobody asks. */
     void (*blocked)(const struct gpu_tasks *tasks, const char *what, int64_t begun_ns);
+    /* Until when calls of the one that runs may wait within themselves; INT64_MAX: as long as it
+     * takes. `is_told`: a call has failed because that time is up; those behind it get some more,
+     * to clean up. NULL: as long as it takes. */
+    int64_t (*until_ns)(const struct gpu_tasks *tasks, bool is_told);
 };
 void gpu_device_set_tasks(struct gpu_device *device, const struct gpu_tasks *tasks);
 /* The oldest failure that nobody has observed, moved into `error` and thereby observed. `is_own`:

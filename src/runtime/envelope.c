@@ -8,6 +8,7 @@
 #include "runtime/graph/state.h"
 #include "runtime/native_capture.h"
 #include "runtime/report.h"
+#include "runtime/watchdog.h"
 #include "runtime/work.h"
 
 #define POLL_EVERY_SUBMITS 64u /* completed ops are given back in batches */
@@ -26,6 +27,9 @@ static gpulua_status wait_for_room(struct gpu_device *device, struct gpu_error *
             return gpu_error_set(error, GPULUA_INTERRUPTED,
                                  "interrupted with %llu operations in flight",
                                  (unsigned long long)device->stats.ops_in_flight);
+        }
+        if (gpu_time_is_told(device, "waiting for room for more work", error)) {
+            return GPULUA_TIMEOUT;
         }
         device->stats.throttles += !has_waited;
         gpu_device_want_any(device);

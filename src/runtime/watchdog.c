@@ -293,3 +293,25 @@ void gpu_watchdog_look(struct gpu_device *device) {
         look_at_requests(device, now_ns);
     }
 }
+
+/* ---- tasks that have only so long ---- */
+
+static int64_t until_ns(const struct gpu_device *device, bool is_told) {
+    const struct gpu_tasks *tasks = gpu_tasks_of(device, gpu_seat_of(device));
+    return tasks && tasks->until_ns && !device->is_closing ? tasks->until_ns(tasks, is_told)
+                                                           : INT64_MAX;
+}
+
+bool gpu_time_is_up(const struct gpu_device *device) {
+    int64_t end_ns = until_ns(device, false);
+    return end_ns != INT64_MAX && gpu_clock_ns() >= end_ns;
+}
+
+bool gpu_time_is_told(const struct gpu_device *device, const char *what, struct gpu_error *error) {
+    if (!gpu_time_is_up(device)) {
+        return false;
+    }
+    (void)until_ns(device, true);
+    gpu_error_set(error, GPULUA_TIMEOUT, "%s was not over when the time of its task was", what);
+    return true;
+}

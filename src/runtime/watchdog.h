@@ -15,4 +15,9 @@ void gpu_watchdog_look(struct gpu_device *device);
  * just been asked. */
 void gpu_watchdog_settle(struct gpu_device *device, bool is_first);
 
+/* Is the time of the task that runs up, within which its calls may wait? */
+bool gpu_time_is_up(const struct gpu_device *device);
+/* If it is, the call fails: Timeout, and true. */
+bool gpu_time_is_told(const struct gpu_device *device, const char *what, struct gpu_error *error);
+
 #endif

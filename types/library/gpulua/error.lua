@@ -26,9 +26,9 @@ device, the stream or what is used), `UseAfterFree` and `Stale` (memory that is 
 users nobody knows, or that a recorder holds), `Capacity` (all streams are in use), `OutOfMemory` (of the host),
 `DeviceLost` and `Unrecoverable` (the device is lost; see `device:await`), `CaptureInvalidated` (the capture that the
 task belongs to has ended or is broken), `CaptureActive` (a host captures the stream), `RaceFound` (check mode: another
-task's work conflicts, and only time orders the two) and `Interrupted`. Work is refused as a whole: what raises has
-given nothing to the device. Giving work never waits for it; while `limit_ops_in_flight` operations are in flight it
-blocks until the oldest is over.
+task's work conflicts, and only time orders the two), `Timeout` (the call had to wait, and the time of `gpu.timeout` was
+up) and `Interrupted`. Work is refused as a whole: what raises has given nothing to the device. Giving work never waits
+for it; while `limit_ops_in_flight` operations are in flight it blocks until the oldest is over.
 
 ## Failures of work
 
@@ -47,7 +47,8 @@ source's name is its file there, as in a compiler's log. Lines need libdw (Debia
 ## Errors of memory
 
 **Those of memory** come of making a buffer: `OutOfBudget`, `OutOfMemory`, `Capacity`, `DeviceLost`, `Unrecoverable`,
-`Closed`, `Interrupted`, and in a capture `PoolSealed` and `CaptureInvalidated`.
+`Closed`, `Timeout` (it had to wait, and the time of `gpu.timeout` was up), `Interrupted`, and in a capture
+`PoolSealed` and `CaptureInvalidated`.
 ]]
 
 ---The object that everything refused is raised with. It is a table; its fields may be read, and more be added.

@@ -87,7 +87,7 @@ local capture = {}
 ---Waits: blocks until the device has the graph.
 ---
 ---Errors: `EmptyCapture`, `CaptureInvalidated`, `Unsupported`, `Driver`, `OutOfMemory`, `OutOfBudget`, `DeviceLost`,
----`Unrecoverable`, `Closed`, `Interrupted`.
+---`Unrecoverable`, `Closed`, `Timeout`, `Interrupted`.
 ---@return gpulua.graph graph
 function capture:finish() end
 

@@ -54,7 +54,7 @@ local module = {}
 ---
 ---Errors: `InvalidArgument` (no such kernel, or a signature that does not fit; a number of parameters beyond
 ---`limit_params`), `Unsupported` (`limit_args_bytes`), `OutOfMemory`, `DeviceLost`, `Unrecoverable`, `Closed`,
----`Interrupted`.
+---`Timeout`, `Interrupted`.
 ---@param name string
 ---@param signature? string
 ---@return gpulua.kernel kernel
@@ -83,7 +83,7 @@ function module:kernels() end
 ---Waits: no.
 ---
 ---Errors: `InvalidArgument` (no such variable), `Capacity` (a name that is too long), `OutOfMemory`, `DeviceLost`,
----`Unrecoverable`, `Closed`, `Interrupted`.
+---`Unrecoverable`, `Closed`, `Timeout`, `Interrupted`.
 ---@param name string
 ---@return gpulua.buffer buffer Of vectors the elements; of u8, where its type is none of ours.
 function module:global(name) end

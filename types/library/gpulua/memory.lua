@@ -89,7 +89,7 @@ function memory:log() end
 ---Waits: blocks until the device is idle.
 ---
 ---Errors: `OutOfBounds` and `UseAfterFree` (findings, with the buffer's name), `InvalidArgument` (it was made without
----`guard`), failures of work, `Closed`, `Interrupted`.
+---`guard`), failures of work, `Closed`, `Timeout`, `Interrupted`.
 ---@return gpulua.memory memory The same one.
 function memory:check() end
 
