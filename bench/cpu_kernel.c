@@ -147,9 +147,9 @@ static void on_moved(void *user) {
 }
 
 static void on_failed(void *user, uint32_t stream, uint64_t seq, uint32_t node,
-                      gpulua_status status, const char *text) {
-    (void)user, (void)stream, (void)seq, (void)node, (void)status;
-    fprintf(stderr, "%s\n", text);
+                      const struct backend_failure *failure) {
+    (void)user, (void)stream, (void)seq, (void)node;
+    fprintf(stderr, "%s\n", failure->text);
 }
 
 /* `count` launches and a word behind each. Returns seconds until the last word is seen; the waiter

@@ -34,9 +34,9 @@ static void fail(const char *what, const char *why) {
 /* ---- the backend alone ---- */
 
 static void no_failure(void *user, uint32_t stream, uint64_t seq, uint32_t node,
-                       gpulua_status status, const char *text) {
-    (void)user, (void)stream, (void)seq, (void)node, (void)status;
-    fail("launch", text);
+                       const struct backend_failure *failure) {
+    (void)user, (void)stream, (void)seq, (void)node;
+    fail("launch", failure->text);
 }
 static void no_log(void *user, const char *line) {
     (void)user, (void)line;

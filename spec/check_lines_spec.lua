@@ -391,7 +391,7 @@ for _, isolate in ipairs { "none", "process" } do
     end)
 
     it("says the line of a read of shared memory that its block has not written", function()
-      support.finds("check_lines_spec.lua", "InvalidData", ("missing?, at races.cu:%d, block"):format(
+      support.finds("check_lines_spec.lua", "InvalidData", ("never set?, at races.cu:%d, block"):format(
         marked(racing, "early")), races.early:launch({ grid = 1, block = 64 }, row(1)))
     end)
   end)

@@ -181,6 +181,12 @@ describe("the definitions of", function()
     add_error(checked.buffer, checked, "f32", 1 << 20)
     add_error(dev.compile, dev, 'extern "C" __global__ void bad(float *x) { x[0] = oops; }')
     add_error(gpu.timeout, 0.001, gpu.sleep, 10)
+    local past = checked:compile([[
+      __device__ __noinline__ void put(int *x, int i) { x[i] = 1; }
+      extern "C" __global__ void past(int *x) { put(x, 4); }]]).past
+    local found = add_error(function() past:launch({ grid = 1, block = 1 }, checked:buffer("i32", 4)):await() end)
+    add("gpulua.place", table.unpack(found.places))
+    add("gpulua.place_caller", found.places[1].caller or { source = "", line = 1 }) -- without libdw
     local lost = gpu.device("cpu", { isolate = "none", restarts = 0 })
     local lost_x = lost:buffer("f32", 4, { label = "lost" })
     lost:inject { fault = 1 }

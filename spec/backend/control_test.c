@@ -45,11 +45,11 @@ static bool check(bool good, const char *what) {
     return good;
 }
 
-static void failed(void *user, uint32_t slot, uint64_t number, uint32_t node, gpulua_status status,
-                   const char *text) {
+static void failed(void *user, uint32_t slot, uint64_t number, uint32_t node,
+                   const struct backend_failure *failure) {
     (void)user;
     printf("# work (%u, %llu), node %u, failed: %d %s\n", slot, (unsigned long long)number, node,
-           (int)status, text);
+           (int)failure->status, failure->text);
 }
 static void noted(void *user, const char *line) {
     (void)user;

@@ -77,9 +77,9 @@ static void on_moved(void *user) {
 }
 
 static void on_failed(void *user, uint32_t stream, uint64_t seq, uint32_t node,
-                      gpulua_status status, const char *message) {
-    (void)user, (void)message;
-    failed_status = status;
+                      const struct backend_failure *failure) {
+    (void)user;
+    failed_status = failure->status;
     failed_node = node;
     failed_stream = stream;
     failed_seq = seq;

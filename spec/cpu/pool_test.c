@@ -32,8 +32,8 @@ static void on_moved(void *user) {
 }
 
 static void on_failed(void *user, uint32_t stream, uint64_t seq, uint32_t node,
-                      gpulua_status status, const char *message) {
-    (void)user, (void)stream, (void)seq, (void)node, (void)status, (void)message;
+                      const struct backend_failure *failure) {
+    (void)user, (void)stream, (void)seq, (void)node, (void)failure;
     atomic_fetch_add(&failures, 1);
 }
 

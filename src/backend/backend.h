@@ -50,13 +50,20 @@ struct backend_touched {
     uint32_t count;
 };
 
+/* Why work failed. */
+struct backend_failure {
+    gpulua_status status; /* KERNEL_FAILED for an assert, DEVICE_LOST for what ends the device */
+    const char *text;
+    const struct wire_place *places; /* as in struct wire_failed */
+    uint32_t place_count;
+};
+
 struct backend_sink {
     void *user;
-    /* Work (stream slot, seq) failed. `status` is KERNEL_FAILED for an assert, DEVICE_LOST for what
-     * ends the device. `node`: of a graph, in which of its nodes, counted as for `timed`; else 0.
-     */
-    void (*failed)(void *user, uint32_t stream, uint64_t seq, uint32_t node, gpulua_status status,
-                   const char *text);
+    /* Work (stream slot, seq) failed. `node`: of a graph, in which of its nodes, counted as for
+     * `timed`; else 0. */
+    void (*failed)(void *user, uint32_t stream, uint64_t seq, uint32_t node,
+                   const struct backend_failure *failure);
     /* The device is lost, told on whatever thread that is found out; once is enough. */
     void (*lost)(void *user, int32_t driver_code, const char *text);
     /* From now on until it is over, on whatever thread: device_status is to be asked again and

@@ -89,6 +89,43 @@ static void push_suspects(lua_State *L, const struct gpu_error *error) {
     lua_remove(L, -2);
 }
 
+/* {x, y, z}, as `field` of the table on top */
+static void set_index(lua_State *L, const char *field, const uint32_t *index) {
+    lua_createtable(L, 3, 0);
+    for (int i = 0; i < 3; i++) {
+        lua_pushinteger(L, index[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, field);
+}
+
+static void set_line(lua_State *L, const char *source, uint32_t line) {
+    if (line != 0) {
+        lua_pushstring(L, source);
+        lua_setfield(L, -2, "source");
+        lua_pushinteger(L, line);
+        lua_setfield(L, -2, "line");
+    }
+}
+
+/* A list of {block, thread, source, line, caller = {source, line}} */
+static void push_places(lua_State *L, const struct gpu_error *error) {
+    lua_createtable(L, (int)error->place_count, 0);
+    for (uint32_t i = 0; i < error->place_count; i++) {
+        const struct gpu_kernel_place *place = &error->places[i];
+        lua_createtable(L, 0, 5);
+        set_index(L, "block", place->block);
+        set_index(L, "thread", place->thread);
+        set_line(L, place->source, place->line);
+        if (place->caller_line != 0) {
+            lua_createtable(L, 0, 2);
+            set_line(L, place->caller, place->caller_line);
+            lua_setfield(L, -2, "caller");
+        }
+        lua_rawseti(L, -2, (lua_Integer)i + 1);
+    }
+}
+
 static const char *hint_of(lua_State *L, const struct gpu_error *error) {
     struct gpulua *g = error->code == GPULUA_STALE && !error->hint ? gpu_lua_find(L) : NULL;
     if (g && gpu_lua_is_captured(g, NULL)) {
@@ -127,6 +164,10 @@ static void push_error(lua_State *L, const struct gpu_error *error, int level) {
     if (error->suspects) {
         push_suspects(L, error);
         lua_setfield(L, -2, "suspects");
+    }
+    if (error->place_count > 0) {
+        push_places(L, error);
+        lua_setfield(L, -2, "places");
     }
     if (error->code == GPULUA_OUT_OF_BUDGET) {
         set_integer(L, "requested", error->requested_bytes);

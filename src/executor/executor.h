@@ -339,7 +339,7 @@ void gpu_executor_answer_error(struct wire_executor *executor, uint64_t request,
 /* Work failed: into the set of failed operations, then into the reply ring. `node` as backend_sink
  * has it. */
 void gpu_executor_fail(struct wire_executor *executor, uint32_t stream, uint64_t seq, uint32_t node,
-                       gpulua_status status, int32_t driver_code, const char *text);
+                       int32_t driver_code, const struct backend_failure *failure);
 void gpu_executor_touched(struct wire_executor *executor, uint32_t stream, uint64_t seq,
                           const struct backend_touched *touched);
 void gpu_executor_ran(struct wire_executor *executor, uint32_t stream, uint64_t seq,

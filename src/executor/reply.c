@@ -184,17 +184,27 @@ void gpu_executor_answer_error(struct wire_executor *executor, uint64_t request,
 }
 
 void gpu_executor_fail(struct wire_executor *executor, uint32_t stream, uint64_t seq, uint32_t node,
-                       gpulua_status status, int32_t driver_code, const char *text) {
-    const struct wire_failed body = {.node = node};
+                       int32_t driver_code, const struct backend_failure *failure) {
+    struct {
+        struct wire_failed failed;
+        struct wire_place places[WIRE_PLACES_MAX];
+    } body;
     const struct wire_reply header = {.kind = WIRE_REPLY_FAILURE,
-                                      .status = (uint16_t)status,
+                                      .status = (uint16_t)failure->status,
                                       .stream = stream,
                                       .driver_code = driver_code,
                                       .seq = seq};
+    uint32_t places_bytes = failure->place_count * (uint32_t)sizeof *failure->places;
+    uint32_t body_bytes = (uint32_t)sizeof body.failed + places_bytes;
+    bool is_known = node != 0 || failure->place_count > 0;
+    body.failed = (struct wire_failed){.node = node, .place_count = failure->place_count};
+    if (places_bytes != 0) {
+        memcpy(body.places, failure->places, places_bytes);
+    }
     pthread_mutex_lock(&executor->reply_lock);
     /* Into the set first: a FORGET_FAILURES that counts this one can come as soon as it is out. */
     gpu_executor_failed_add(executor, stream, seq, ++executor->failure_number);
-    build(executor, &header, text, &body, node != 0 ? sizeof body : 0);
+    build(executor, &header, failure->text, &body, is_known ? body_bytes : 0);
     push(executor);
     pthread_mutex_unlock(&executor->reply_lock);
 }

@@ -25,11 +25,11 @@ static void answer_status(struct wire_executor *executor, const struct wire_reco
 /* ---- the device ---- */
 
 static void on_failed(void *user, uint32_t stream, uint64_t seq, uint32_t node,
-                      gpulua_status status, const char *text) {
-    if (status == GPULUA_DEVICE_LOST) {
-        gpu_executor_lose(user, 0, text);
+                      const struct backend_failure *failure) {
+    if (failure->status == GPULUA_DEVICE_LOST) {
+        gpu_executor_lose(user, 0, failure->text);
     } else {
-        gpu_executor_fail(user, stream, seq, node, status, 0, text);
+        gpu_executor_fail(user, stream, seq, node, 0, failure);
     }
 }
 

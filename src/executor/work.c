@@ -273,8 +273,8 @@ static uint64_t start_range(const struct wire_executor *executor,
 /* Work on a stream that is not there: it fails, and is over at once. */
 static void fail_without_stream(struct wire_executor *executor, const struct wire_record *record,
                                 const struct backend_error *error) {
-    gpu_executor_fail(executor, record->stream, record->seq, 0, error->status, error->driver_code,
-                      error->message);
+    const struct backend_failure failure = {.status = error->status, .text = error->message};
+    gpu_executor_fail(executor, record->stream, record->seq, 0, error->driver_code, &failure);
     gpu_executor_host_done(executor, record->stream, record->seq);
     if (executor->streams[record->stream] != NULL) {
         executor->streams[record->stream]->last_seq = record->seq;
@@ -358,8 +358,9 @@ void gpu_executor_work(struct wire_executor *executor, const struct wire_record 
         gpu_executor_lose(executor, error.driver_code, error.message);
     } else {
         if (status != GPULUA_OK) {
-            gpu_executor_fail(executor, record->stream, record->seq, 0, status, error.driver_code,
-                              error.message);
+            const struct backend_failure failure = {.status = status, .text = error.message};
+            gpu_executor_fail(executor, record->stream, record->seq, 0, error.driver_code,
+                              &failure);
         }
         if (__builtin_expect(executor->is_traced, 0)) {
             gpu_executor_trace_note(executor, record->stream, is_done && status == GPULUA_OK);

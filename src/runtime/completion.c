@@ -94,6 +94,28 @@ static void on_result(struct gpu_device *device, const struct wire_reply *reply)
     }
 }
 
+static void place_copy(struct gpu_kernel_place *to, const struct wire_place *from) {
+    *to = (struct gpu_kernel_place){.line = from->line, .caller_line = from->caller_line};
+    memcpy(to->block, from->block, sizeof to->block);
+    memcpy(to->thread, from->thread, sizeof to->thread);
+    memcpy(to->source, from->source, sizeof to->source - 1); /* a NUL stays behind them */
+    memcpy(to->caller, from->caller, sizeof to->caller - 1);
+}
+
+static void note_places(struct gpu_error *error, const struct wire_failed *failed,
+                        uint32_t body_bytes) {
+    const struct wire_place *places = (const void *)(failed + 1);
+    uint32_t count = body_bytes >= sizeof *failed ? failed->place_count : 0;
+    if (count > 0 && count <= WIRE_PLACES_MAX &&
+        (body_bytes - sizeof *failed) / sizeof *places >= count) {
+        error->places = calloc(count, sizeof *error->places);
+        error->place_count = error->places ? count : 0;
+    }
+    for (uint32_t i = 0; i < error->place_count; i++) {
+        place_copy(&error->places[i], &places[i]);
+    }
+}
+
 static void on_failure(struct gpu_device *device, const struct wire_reply *reply) {
     device->failures_seen++;
     struct gpu_op *op =
@@ -110,6 +132,9 @@ static void on_failure(struct gpu_device *device, const struct wire_reply *reply
             text = named;
         }
         gpu_op_fail(op, (gpulua_status)reply->status, reply->driver_code, text);
+        if (op->failure != device->failure_spare) {
+            note_places(&op->failure->error, failed, reply->body_bytes);
+        }
         device->has_new_failures = true;
     }
 }

@@ -62,10 +62,23 @@ void gpu_error_copy(struct gpu_error *to, const struct gpu_error *from) {
     to->log = NULL;
     to->suspects = NULL;
     to->suspect_count = 0;
+    to->places = NULL;
+    to->place_count = 0;
     if (from->log != NULL) {
         to->log = strdup(from->log);
     }
     gpu_error_copy_suspects(to, from);
+    gpu_error_copy_places(to, from);
+}
+
+void gpu_error_copy_places(struct gpu_error *to, const struct gpu_error *from) {
+    if (from->place_count > 0) {
+        to->places = calloc(from->place_count, sizeof *to->places);
+        if (to->places != NULL) {
+            memcpy(to->places, from->places, from->place_count * sizeof *to->places);
+            to->place_count = from->place_count;
+        }
+    }
 }
 
 void gpu_error_copy_suspects(struct gpu_error *to, const struct gpu_error *from) {
@@ -81,9 +94,12 @@ void gpu_error_copy_suspects(struct gpu_error *to, const struct gpu_error *from)
 void gpu_error_finish(struct gpu_error *error) {
     free(error->log);
     free(error->suspects);
+    free(error->places);
     error->log = NULL;
     error->suspects = NULL;
     error->suspect_count = 0;
+    error->places = NULL;
+    error->place_count = 0;
 }
 
 const char *gpu_error_hint(gpulua_status code) {

@@ -2,7 +2,7 @@
  *
  * A function that can fail returns a gpulua_status and, when it is not GPULUA_OK, has filled the
  * `struct gpu_error` that its caller passed. On success the struct is untouched. A filled error
- * owns `log` and `suspects`. */
+ * owns `log`, `suspects` and `places`. */
 #ifndef GPU_RUNTIME_ERROR_H
 #define GPU_RUNTIME_ERROR_H
 
@@ -29,6 +29,13 @@ struct gpu_op_info {
     int line;
 };
 
+/* Where in a kernel something was done, and by whom. Named as the compiler names sources. */
+struct gpu_kernel_place {
+    char source[256], caller[256];
+    uint32_t line, caller_line; /* 0: not known; not in a function that the kernel calls */
+    uint32_t block[3], thread[3];
+};
+
 #define GPU_SUSPECTS_PER_STREAM_MAX 8u
 #define GPU_REPLAYS_SUSPECTED_MAX 64u /* where launches of one graph count as one of them */
 
@@ -44,8 +51,11 @@ struct gpu_error {
     struct gpu_op_info
         *suspects; /* owned; of DeviceLost: what was not over, oldest first per stream */
     uint32_t suspect_count;
-    /* Of that list, the same in all errors of one loss; 0: there is none. Operations that were lost
-     * get the list itself when somebody asks for their error (gpu_failure_error). */
+    uint32_t place_count;
+    struct gpu_kernel_place
+        *places; /* owned; of a kernel: what failed, then what it is in a race with */
+    /* Of the list of suspects, the same in all errors of one loss; 0: there is none. Operations
+     * that were lost get the list itself when somebody asks for their error (gpu_failure_error). */
     uint64_t suspects_number;
     /* OutOfBudget */
     uint64_t requested_bytes, current_bytes, remaining_bytes, limit_bytes;
@@ -63,10 +73,11 @@ gpulua_status gpu_error_set(struct gpu_error *error, gpulua_status code, const c
  * beginning, up to the end of a character, and "..."; true. */
 bool gpu_label_copy(char *to, size_t room, const char *label);
 
-/* A deep copy. If memory fails, log and suspects are left out. */
+/* A deep copy. If memory fails, log, suspects and places are left out. */
 void gpu_error_copy(struct gpu_error *to, const struct gpu_error *from);
 /* Only that list, where `to` has none. */
 void gpu_error_copy_suspects(struct gpu_error *to, const struct gpu_error *from);
+void gpu_error_copy_places(struct gpu_error *to, const struct gpu_error *from);
 
 /* Frees what a filled error owns. Safe on a zeroed one; twice is fine. */
 void gpu_error_finish(struct gpu_error *error);

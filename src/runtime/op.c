@@ -623,6 +623,7 @@ struct gpu_failure *gpu_failure_of_dependency(const struct gpu_op *op, struct gp
                   "'%s' needs the output of '%s', which failed: %s", info.label,
                   root->error.op.label, root->error.message);
     failure->error.op = info;
+    gpu_error_copy_places(&failure->error, &root->error);
     bool is_passed_on = root->error.root.is_known;
     failure->error.root = is_passed_on ? root->error.root : root->error.op;
     failure->error.root_code = is_passed_on ? root->error.root_code : root->error.code;

@@ -358,9 +358,20 @@ struct wire_point {
     uint32_t reserved;
 };
 
-/* Of FAILURE, where it is known: which node of the graph failed, counted as in wire_times. */
+#define WIRE_PLACE_NAME_BYTES 256u
+#define WIRE_PLACES_MAX 2u
+
+/* Who did something in a kernel, and where in its source; texts with their NULs. */
+struct wire_place {
+    uint32_t block[3], thread[3];
+    uint32_t line, caller_line; /* 0: not known; not in a function that the kernel calls */
+    char source[WIRE_PLACE_NAME_BYTES], caller[WIRE_PLACE_NAME_BYTES];
+};
+
+/* Of FAILURE, where it is known: which node of the graph failed, counted as in wire_times; behind
+ * it, place_count struct wire_place: what failed, and of a race what it is in a race with. */
 struct wire_failed {
-    uint32_t node, reserved[3];
+    uint32_t node, place_count, reserved[2];
 };
 
 /* Of MODULE_COMPILE. */

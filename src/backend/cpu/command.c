@@ -143,6 +143,7 @@ static void code_flags_add(struct job *job, struct arguments *arguments) {
     static const char *const checked[] = {"-O2",
                                           "-DGPULUA_CHECKED",
                                           "-fsanitize=thread",
+                                          "-fsanitize=alignment",
                                           "-fno-builtin-memcpy",
                                           "-fno-builtin-memset",
                                           "-fno-builtin-memmove",

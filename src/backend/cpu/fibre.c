@@ -20,7 +20,6 @@
 #endif
 
 /* Where things are in a region: head, serial stack, then stacks of threads up to its end. */
-#define SERIAL_STACK_OFFSET (8ul << 20)
 #define STACKS_OFFSET (CPU_REGION_BYTES - (unsigned long)CPU_BLOCK_THREADS_MAX * CPU_STACK_BYTES)
 
 /* Stacks whose tops are a power of two apart meet in the same few sets of the cache. Each thread
@@ -28,8 +27,8 @@
 #define COLOUR_BYTES 320u
 #define COLOURS 12u
 
-static_assert(sizeof(struct cpu_region) <= SERIAL_STACK_OFFSET, "the head fits");
-static_assert(SERIAL_STACK_OFFSET + CPU_SERIAL_STACK_BYTES <= STACKS_OFFSET, "the stack fits");
+static_assert(sizeof(struct cpu_region) <= CPU_SERIAL_STACK_OFFSET, "the head fits");
+static_assert(CPU_SERIAL_STACK_OFFSET + CPU_SERIAL_STACK_BYTES <= STACKS_OFFSET, "the stack fits");
 static_assert(offsetof(struct cpu_region, context) == 0, "kernels find the context there");
 static_assert(sizeof(struct cpu_thread) == 64, "one line each");
 
@@ -91,7 +90,7 @@ bool gpu_cpu_region_stacks(struct cpu_region *region, unsigned count) {
 
 bool gpu_cpu_region_serial_stack(struct cpu_region *region) {
     if (!region->has_serial_stack) {
-        region->has_serial_stack = mprotect(region_bytes(region) + SERIAL_STACK_OFFSET,
+        region->has_serial_stack = mprotect(region_bytes(region) + CPU_SERIAL_STACK_OFFSET,
                                             CPU_SERIAL_STACK_BYTES, PROT_READ | PROT_WRITE) == 0;
     }
     return region->has_serial_stack;
@@ -249,7 +248,7 @@ static unsigned char *stack_at(struct cpu_region *region, const void *address, s
     uintptr_t offset = (uintptr_t)address - (uintptr_t)region;
     if (offset < STACKS_OFFSET) {
         *bytes = CPU_SERIAL_STACK_BYTES;
-        return region_bytes(region) + SERIAL_STACK_OFFSET;
+        return region_bytes(region) + CPU_SERIAL_STACK_OFFSET;
     }
     *bytes = CPU_STACK_BYTES;
     return region_bytes(region) + offset / CPU_STACK_BYTES * CPU_STACK_BYTES;
@@ -275,7 +274,7 @@ static const void *stack_of(struct cpu_region *region, const struct cpu_thread *
 void gpu_cpu_fibre_prepare(struct cpu_region *region, struct cpu_thread *thread, unsigned index,
                            bool is_serial, void (*entry)(struct cpu_region *region)) {
     unsigned char *top =
-        is_serial ? region_bytes(region) + SERIAL_STACK_OFFSET + CPU_SERIAL_STACK_BYTES
+        is_serial ? region_bytes(region) + CPU_SERIAL_STACK_OFFSET + CPU_SERIAL_STACK_BYTES
                   : region_bytes(region) + STACKS_OFFSET + (index + 1ul) * CPU_STACK_BYTES -
                         (index % COLOURS) * COLOUR_BYTES;
     thread->stack_pointer = stack_prepare(top, entry, region);
@@ -318,7 +317,7 @@ GPU_CPU_ON_FIBRE void gpu_cpu_fibre_call(struct cpu_region *region, void (*call)
 void gpu_cpu_region_left(struct cpu_region *region) {
 #if defined(GPU_CPU_ASAN)
     if (region->has_serial_stack) {
-        __asan_unpoison_memory_region(region_bytes(region) + SERIAL_STACK_OFFSET,
+        __asan_unpoison_memory_region(region_bytes(region) + CPU_SERIAL_STACK_OFFSET,
                                       CPU_SERIAL_STACK_BYTES);
     }
     __asan_unpoison_memory_region(region_bytes(region) + STACKS_OFFSET,

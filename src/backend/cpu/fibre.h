@@ -36,8 +36,9 @@
 
 #define CPU_STACK_BYTES (256u * 1024u) /* a thread of a block with barriers */
 #define CPU_SERIAL_STACK_BYTES                                                                     \
-    (4u * 1024u * 1024u)             /* blocks without: one stack for all threads                  \
-                                      */
+    (4u * 1024u * 1024u)                    /* blocks without: one stack for all threads           \
+                                             */
+#define CPU_SERIAL_STACK_OFFSET (8ul << 20) /* in its region */
 #define CPU_SANITIZER_USES_MAX 4096u /* of a stack, before ThreadSanitizer is told of a new one */
 #define CPU_BLOCK_STATE_BYTES (32u * 1024u)
 
@@ -58,8 +59,15 @@ struct cpu_region {
     _Alignas(64) unsigned char state[CPU_BLOCK_STATE_BYTES]; /* run.c's */
     _Alignas(64) struct cpu_thread threads[CPU_BLOCK_THREADS_MAX];
     _Alignas(64) unsigned char args[CPU_ARGS_BYTES_MAX];
+    unsigned char before_shared[64 * 1024]; /* nobody's, so that accesses there are found */
     _Alignas(4096) unsigned char shared[CPU_SHARED_BYTES_MAX];
 };
+
+/* Dynamic shared memory, or beside it, where nothing else is. */
+static inline bool gpu_cpu_region_is_shared(const struct cpu_region *region, uintptr_t address) {
+    return address - (uintptr_t)region->before_shared <
+           (uintptr_t)region + CPU_SERIAL_STACK_OFFSET - (uintptr_t)region->before_shared;
+}
 
 /* NULL: no memory. */
 struct cpu_region *gpu_cpu_region_create(void);

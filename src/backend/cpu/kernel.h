@@ -40,6 +40,8 @@ struct cpu_launch {
      * written. */
     _Atomic uint32_t failed;
     gpulua_status failure_status;
+    uint32_t failure_place_count;
+    struct wire_place failure_places[WIRE_PLACES_MAX];
     char failure[768]; /* "kernel 'k': assertion `i < 3' failed at pipeline.lua:7, block (3,0,0),
                           thread (17,0,0)" */
 };

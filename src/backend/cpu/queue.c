@@ -53,8 +53,11 @@ void gpu_cpu_item_report(struct backend_stream *stream, struct cpu_item *item) {
         uint32_t slot = stream->slot;
         uint64_t seq = item->seq;
         if (item->graph == NULL || gpu_cpu_graph_fail(item->graph, &slot, &seq)) {
-            sink->failed(sink->user, slot, seq, item->node, item->u.launch->launch.failure_status,
-                         item->u.launch->launch.failure);
+            const struct cpu_launch *launch = &item->u.launch->launch;
+            const struct backend_failure failure = {launch->failure_status, launch->failure,
+                                                    launch->failure_places,
+                                                    launch->failure_place_count};
+            sink->failed(sink->user, slot, seq, item->node, &failure);
         }
     }
 }

@@ -72,11 +72,15 @@ static inline struct block *block_of(struct cpu_context *context) {
 
 /* ---- failing ---- */
 
-void gpu_cpu_launch_note(struct cpu_launch *launch, gpulua_status status, const char *text) {
+void gpu_cpu_launch_note(struct cpu_launch *launch, const struct backend_failure *failure) {
     uint32_t none = 0;
     if (atomic_compare_exchange_strong(&launch->failed, &none, 1)) {
-        snprintf(launch->failure, sizeof launch->failure, "%s", text);
-        launch->failure_status = status;
+        snprintf(launch->failure, sizeof launch->failure, "%s", failure->text);
+        launch->failure_status = failure->status;
+        launch->failure_place_count = failure->place_count;
+        for (uint32_t i = 0; i < failure->place_count; i++) {
+            launch->failure_places[i] = failure->places[i];
+        }
         atomic_store(&launch->failed, 2);
     }
 }
@@ -87,9 +91,9 @@ GPU_CPU_ON_FIBRE static void block_abandon(struct cpu_context *context) {
     gpu_cpu_fibre_hop(region, context->current, &region->worker);
 }
 
-GPU_CPU_ON_FIBRE void gpu_cpu_launch_fail(struct cpu_context *context, gpulua_status status,
-                                          const char *text) {
-    gpu_cpu_launch_note(block_of(context)->launch, status, text);
+GPU_CPU_ON_FIBRE void gpu_cpu_launch_fail(struct cpu_context *context,
+                                          const struct backend_failure *failure) {
+    gpu_cpu_launch_note(block_of(context)->launch, failure);
     block_abandon(context);
 }
 
@@ -98,12 +102,32 @@ GPU_CPU_ON_FIBRE static void service_fail(struct cpu_context *context, const cha
     struct cpu_launch *launch = block_of(context)->launch;
     const uint32_t *b = context->block_index, *t = context->current->index;
     char where[96], text[sizeof launch->failure];
+    struct wire_place place = {.line = line};
+    memcpy(place.block, b, sizeof place.block);
+    memcpy(place.thread, t, sizeof place.thread);
+    snprintf(place.source, sizeof place.source, "%s", file);
     snprintf(where, sizeof where, "block (%u,%u,%u), thread (%u,%u,%u)", b[0], b[1], b[2], t[0],
              t[1], t[2]);
     /* The place matters more than a long expression. */
     snprintf(text, sizeof text, "kernel '%.64s': assertion `%.160s' failed at %.120s:%u, %s",
              launch->kernel->table->name, expression, file, line, where);
-    gpu_cpu_launch_fail(context, GPULUA_KERNEL_FAILED, text);
+    const struct backend_failure failure = {GPULUA_KERNEL_FAILED, text, &place, 1};
+    gpu_cpu_launch_fail(context, &failure);
+}
+
+/* Check mode: who waits for whom. */
+GPU_CPU_ON_FIBRE static void stuck_find(struct cpu_context *context) {
+    const struct block *block = block_of(context);
+    for (uint32_t w = 0; w < block->warp_count; w++) {
+        const struct warp *warp = &block->warps[w];
+        for (uint32_t g = 0; g < warp->group_count; g++) {
+            const struct warp_group *group = &warp->groups[g];
+            uint32_t missing = group->mask & warp->alive & ~group->arrived;
+            gpu_check_find_stuck(context,
+                                 w * WARP_THREADS + (uint32_t)__builtin_ctz(group->arrived),
+                                 group->mask, w * WARP_THREADS + (uint32_t)__builtin_ctz(missing));
+        }
+    }
 }
 
 /* Nobody can run and nobody ever will: on a GPU this block would hang. */
@@ -111,12 +135,16 @@ GPU_CPU_ON_FIBRE static void block_stuck(struct cpu_context *context) {
     struct block *block = block_of(context);
     const uint32_t *b = context->block_index;
     char text[sizeof block->launch->failure];
+    if (block->check != NULL) {
+        stuck_find(context);
+    }
     snprintf(text, sizeof text,
              "kernel '%.64s': block (%u,%u,%u) is stuck: %u of its threads wait at __syncthreads, "
              "%u in warp operations for lanes that never come",
              block->launch->kernel->table->name, b[0], b[1], b[2], block->barrier_count,
              block->alive_count - block->barrier_count);
-    gpu_cpu_launch_fail(context, GPULUA_KERNEL_FAILED, text);
+    const struct backend_failure failure = {.status = GPULUA_KERNEL_FAILED, .text = text};
+    gpu_cpu_launch_fail(context, &failure);
 }
 
 /* ---- the scheduler ---- */
@@ -335,16 +363,19 @@ static uint64_t reduce(enum cpu_warp_operation operation, uint64_t a, uint64_t b
     }
 }
 
-static void shuffle(struct cpu_thread *threads, uint32_t lanes) {
+/* What a lane gets from one that takes no part is undefined: its own value; in check mode poison,
+ * so that it shows where it is used. */
+static void shuffle(struct cpu_thread *threads, uint32_t lanes, bool is_checked) {
     uint64_t values[WARP_THREADS];
+    const uint64_t poison = WIRE_POISON_BYTE * UINT64_C(0x0101010101010101);
     for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
         uint32_t lane = (uint32_t)__builtin_ctz(rest);
         values[lane] = threads[lane].value;
     }
     for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
         uint32_t lane = (uint32_t)__builtin_ctz(rest), source = threads[lane].source_lane;
-        /* A lane that takes no part has no value to give; on a GPU it is undefined. */
-        threads[lane].value = values[lanes >> source & 1 ? source : lane];
+        bool is_there = (lanes >> source & 1) != 0;
+        threads[lane].value = is_there ? values[source] : is_checked ? poison : values[lane];
     }
 }
 
@@ -398,7 +429,7 @@ static void group_complete(struct cpu_context *context, uint32_t w, uint32_t g) 
                              w, lanes);
     }
     if (operation == CPU_WARP_SHUFFLE) {
-        shuffle(threads, lanes);
+        shuffle(threads, lanes, block->check != NULL);
     } else if (operation == CPU_WARP_MATCH_ANY) {
         match_any(threads, lanes);
     } else if (operation != CPU_WARP_SYNC) {
@@ -420,6 +451,9 @@ GPU_CPU_ON_FIBRE static unsigned long service_warp(struct cpu_context *context,
     struct warp *warp = &block_of(context)->warps[w];
     if (block_of(context)->in_step) {
         block_out_of_step(context, self);
+    }
+    if (__builtin_expect(block_of(context)->check != NULL, 0) && (mask & bit) == 0) {
+        gpu_check_find_mask(context, mask);
     }
     mask |= bit;
     self->value = value;
@@ -481,6 +515,7 @@ static const struct cpu_services services = {
     .yield = service_yield,
     .time_ns = service_time_ns,
     .access = gpu_check_access,
+    .misplaced = gpu_check_misplaced,
     .fence = gpu_check_fence,
     .heap = gpu_check_heap,
 };
@@ -612,7 +647,8 @@ void gpu_cpu_launch_no_memory(struct cpu_launch *launch) {
     char text[256];
     snprintf(text, sizeof text, "kernel '%.64s': no memory for the stacks of its threads",
              launch->kernel->table->name);
-    gpu_cpu_launch_note(launch, GPULUA_KERNEL_FAILED, text);
+    const struct backend_failure failure = {.status = GPULUA_KERNEL_FAILED, .text = text};
+    gpu_cpu_launch_note(launch, &failure);
 }
 
 void gpu_cpu_launch_leave(struct cpu_region *region, struct cpu_launch *launch) {
@@ -632,7 +668,8 @@ void gpu_cpu_library_call(struct cpu_launch *launch) {
     if (status != GPULUA_OK) {
         char text[512];
         snprintf(text, sizeof text, "%s: %.400s", launch->kernel->table->name, error.message);
-        gpu_cpu_launch_note(launch, status, text);
+        const struct backend_failure failure = {.status = status, .text = text};
+        gpu_cpu_launch_note(launch, &failure);
     }
 }
 

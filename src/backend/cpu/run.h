@@ -8,10 +8,10 @@ struct check_run;
 
 /* The launch is over and fails with this, if it is the first failure. From a thread of a kernel;
  * does not return. */
-void gpu_cpu_launch_fail(struct cpu_context *context, gpulua_status status, const char *text);
+void gpu_cpu_launch_fail(struct cpu_context *context, const struct backend_failure *failure);
 void gpu_cpu_launch_no_memory(struct cpu_launch *launch);
 /* Notes the launch's first failure, from outside of its threads. */
-void gpu_cpu_launch_note(struct cpu_launch *launch, gpulua_status status, const char *text);
+void gpu_cpu_launch_note(struct cpu_launch *launch, const struct backend_failure *failure);
 /* Does a library's call, which is what the launch is. */
 void gpu_cpu_library_call(struct cpu_launch *launch);
 bool gpu_cpu_launch_has_failed(const struct cpu_launch *launch);

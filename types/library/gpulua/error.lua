@@ -36,9 +36,21 @@ for it; while `limit_ops_in_flight` operations are in flight it blocks until the
 wrote: `KernelFailed`, `DependencyFailed` (it read what another one had failed to write), `DeviceLost`, `Unrecoverable`,
 `Driver`, `LibraryError`, `Unsupported` and `OutOfMemory`; in check mode also `UndeclaredAccess`, `OutOfBounds`,
 `UseAfterFree`, `RaceFound`, `InvalidData` (a read of what was never written) and `InvalidArgument` (an access that is
-not aligned). The message says kernel, block and thread, of a failed `assert` and of what check mode of the CPU device
-finds also the line of the kernel's source: "at FILE:LINE", and "called at FILE:LINE" where that is in a function. The
-source's name is its file there, as in a compiler's log. Lines need libdw (Debian: `libdw1`).
+not aligned, or a warp operation whose mask leaves out the caller). The message says kernel, block and thread, of a
+failed `assert` and of what check mode of the CPU device finds also the line of the kernel's source: "at FILE:LINE", and
+"called at FILE:LINE" where that is in a function. The source's name is its file there, as in a compiler's log. Lines
+need libdw (Debian: `libdw1`). `places` has the same for programs.
+
+```lua
+local dev <close> = gpu.device("cpu", { check = true })
+local f = dev:compile([=[
+extern "C" __global__ void f(int *x) {
+  if (threadIdx.x == 1) x[4] = 1;
+}]=], { name = "f.cu" }).f
+local ok, err = f:launch({ grid = 1, block = 2 }, dev:buffer("i32", 4):fill(0)):join()
+local at = err.places[1]                   -- with libdw at.source is "f.cu" and at.line 2
+print(err.code, at.block[1], at.thread[1]) --> OutOfBounds	0	1
+```
 
 ## Errors of waits
 
@@ -62,6 +74,7 @@ source's name is its file there, as in a compiler's log. Lines need libdw (Debia
 ---@field op? gpulua.op_info The operation that failed.
 ---@field root? gpulua.op_info Of `DependencyFailed`: the operation whose failure was the first.
 ---@field suspects? gpulua.op_info[] Of `DeviceLost`: the oldest in flight, up to eight of a stream (replays as one).
+---@field places? gpulua.place[] Of a kernel's failure: where it was; then, of a race, what it is in a race with.
 ---@field log? string The compiler's log, or what the driver's log has of the call.
 ---@field driver_code? integer The number that the driver or the library gave.
 ---@field requested? integer Of `OutOfBudget`: bytes asked for.
@@ -74,6 +87,20 @@ source's name is its file there, as in a compiler's log. Lines need libdw (Debia
 ---@field max? integer Of `Capacity`: the limit.
 ---@field tasks? string[] Of a wait in a circle: where the tasks in it were spawned.
 
+
+---Where a kernel has done something: a finding of check mode, a failed `assert`. Of a race, of barriers that diverge
+---and of a warp operation that some lanes do not come to there are two.
+---@class gpulua.place
+---@field block integer[] blockIdx, three numbers.
+---@field thread integer[] threadIdx, three numbers.
+---@field source? string The source's name, as `dev:compile` has it; nil where the line is not known.
+---@field line? integer In that source, from 1.
+---@field caller? gpulua.place_caller Where that is in a function: the kernel's line.
+
+---The line of a kernel that leads to a place in a function.
+---@class gpulua.place_caller
+---@field source string
+---@field line integer
 
 ---An operation, as errors name it.
 ---@class gpulua.op_info

@@ -451,7 +451,7 @@ void gpu_check_access(struct cpu_context *context, const void *pointer, unsigned
     const struct check_access access = {(uintptr_t)pointer, bytes, flags,
                                         (uint32_t)((uintptr_t)context->site - run->code),
                                         run->order->launch_first};
-    bool is_dynamic = access.address - (uintptr_t)context->dynamic_shared < CPU_SHARED_BYTES_MAX;
+    bool is_dynamic = gpu_cpu_region_is_shared(run->region, access.address);
     if ((access.address ^ (uintptr_t)context) < CPU_REGION_BYTES && !is_dynamic) {
         return; /* a stack, or what the runtime keeps for the thread */
     }
@@ -508,6 +508,17 @@ void gpu_check_access(struct cpu_context *context, const void *pointer, unsigned
         }
     }
     other_access(context, &access);
+}
+
+void gpu_check_misplaced(struct cpu_context *context, const void *pointer, unsigned alignment,
+                         const char *type, enum cpu_use use) {
+    struct check_run *run = gpu_check_run_of(context);
+    uintptr_t address = (uintptr_t)pointer;
+    bool is_own = (address ^ (uintptr_t)context) < CPU_REGION_BYTES &&
+                  !gpu_cpu_region_is_shared(run->region, address);
+    if (!is_own) {
+        gpu_check_find_misplaced(context, address, alignment, type, use);
+    }
 }
 
 void gpu_check_fence(struct cpu_context *context, unsigned is_wide) {

@@ -180,13 +180,23 @@ bool gpu_check_block(struct check_run *run, uint64_t block, uint32_t thread_coun
     return true;
 }
 
+/* Barriers are told apart by their places in the source: code has copies of a loop's. */
 GPU_CPU_ON_FIBRE void gpu_check_barrier_reached(struct cpu_context *context, bool is_first) {
     struct check_run *run = gpu_check_run_of(context);
-    uint32_t site = context->current->source_lane;
+    const struct check_barrier *first = &run->barrier;
+    const struct check_barrier here = {
+        .file = context->barrier_file,
+        .line = context->barrier_line,
+        .column = context->barrier_column,
+        .site = context->site,
+        .frame = context->frame,
+        .thread = context->current->linear,
+    };
     if (is_first) {
-        run->barrier_site = site;
-    } else if (site != run->barrier_site) {
-        gpu_check_find_barrier(context, site);
+        run->barrier = here;
+    } else if (here.line != first->line || here.column != first->column ||
+               strcmp(here.file, first->file) != 0) {
+        gpu_check_find_barrier(context, &here); /* does not return */
     }
 }
 
@@ -227,7 +237,8 @@ static void library_run(struct check *check, struct cpu_launch *launch) {
                      block != NULL && block->label[0] != '\0' ? " (" : "",
                      block != NULL ? block->label : "",
                      block != NULL && block->label[0] != '\0' ? ")" : "");
-            gpu_cpu_launch_note(launch, GPULUA_INVALID_DATA, text);
+            const struct backend_failure failure = {.status = GPULUA_INVALID_DATA, .text = text};
+            gpu_cpu_launch_note(launch, &failure);
             return;
         }
     }

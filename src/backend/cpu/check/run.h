@@ -53,6 +53,15 @@ struct check_doubt {
     struct check_before before;
 };
 
+/* A barrier that a thread waits at. */
+struct check_barrier {
+    const char *file; /* borrowed from the module's code, as the two numbers */
+    uint32_t line, column;
+    const void *site; /* as in the context, as the next one */
+    void *const *frame;
+    uint32_t thread;
+};
+
 /* A block that was begun, and the stamp that it began with. */
 struct check_run_block {
     uint64_t number, stamp;
@@ -71,8 +80,8 @@ struct check_run {
     uint64_t random;
     struct check_run_block *blocks; /* owned: those so far */
     uint64_t block_count, block_capacity;
-    struct check_doubt doubt; /* of the thread that runs */
-    uint32_t barrier_site;    /* line of the barrier that the first to arrive waits at */
+    struct check_doubt doubt;     /* of the thread that runs */
+    struct check_barrier barrier; /* that the first to arrive waits at */
     struct check_use uses[];
 };
 
@@ -87,6 +96,8 @@ static inline uint32_t gpu_check_access_wanted(uint32_t flags) {
 /* ---- access.c ---- */
 void gpu_check_access(struct cpu_context *context, const void *address, unsigned long bytes,
                       unsigned flags);
+void gpu_check_misplaced(struct cpu_context *context, const void *address, unsigned alignment,
+                         const char *type, enum cpu_use use);
 void gpu_check_fence(struct cpu_context *context, unsigned is_wide);
 void *gpu_check_heap(struct cpu_context *context, void *address, unsigned long bytes);
 
@@ -113,12 +124,22 @@ void gpu_check_use_name(const struct check_run *run, const struct check_use *use
 /* No use allows the access. */
 void gpu_check_find_undeclared(struct cpu_context *context, const struct check_access *access);
 void gpu_check_find_misaligned(struct cpu_context *context, const struct check_access *access);
+/* Before its accesses, which may be of its members alone. `type`: its name, in quotes. */
+void gpu_check_find_misplaced(struct cpu_context *context, uintptr_t address, unsigned alignment,
+                              const char *type, enum cpu_use use);
 /* Byte `offset` of the access was never written, or, declared out, not yet. */
 void gpu_check_find_unwritten(struct cpu_context *context, const struct check_access *access,
                               const struct check_use *use, uint64_t offset);
 /* The access before is not ordered before this one. */
 void gpu_check_find_race(struct cpu_context *context, const struct check_access *access,
                          const struct check_before *before);
-void gpu_check_find_barrier(struct cpu_context *context, uint32_t site);
+/* The block is stuck: thread `waiting` is in a warp operation for the lanes of `mask`, and
+ * `missing`, which is one of them, waits elsewhere. */
+void gpu_check_find_stuck(struct cpu_context *context, uint32_t waiting, uint32_t mask,
+                          uint32_t missing);
+/* A warp operation for lanes of which the thread is none. */
+void gpu_check_find_mask(struct cpu_context *context, uint32_t mask);
+/* Another barrier than that of the first to arrive. */
+void gpu_check_find_barrier(struct cpu_context *context, const struct check_barrier *here);
 
 #endif

@@ -18,13 +18,11 @@ struct cpu_thread {
     unsigned linear;   /* x + blockDim.x * (y + blockDim.y * z) */
     void *stack_pointer;
     unsigned long value;  /* what it brought to a warp operation; its result afterwards */
-    /* Of a shuffle; the predicate of __match_all_sync afterwards. Check mode: the line of the barrier
-     * that it comes to. */
-    unsigned source_lane;
+    unsigned source_lane; /* of a shuffle; the predicate of __match_all_sync afterwards */
     unsigned mask;        /* of the warp operation that it waits in */
     void *sanitizer;      /* fibre state of a sanitizer, when the library is built with one */
     unsigned long check_bits; /* check mode: who it is and its time, as in tags of accesses */
-    unsigned long reserved;
+    const void *site;         /* check mode: where it waits last, as in the context */
 };
 
 enum cpu_vote { CPU_VOTE_COUNT, CPU_VOTE_AND, CPU_VOTE_OR };
@@ -57,6 +55,9 @@ enum cpu_access {
     CPU_ACCESS_RANGE = 32      /* of any length: a struct, memcpy */
 };
 
+/* Check mode: of what lies where it may not, as the compiler numbers it. */
+enum cpu_use { CPU_USE_LOAD, CPU_USE_STORE };
+
 /* What the runtime does for a module. */
 struct cpu_services {
     /* A failed assert: the launch is over, nothing of it runs on. Does not return. */
@@ -72,6 +73,9 @@ struct cpu_services {
     /* Check mode only. Before the access is made; does not return if it may not be. */
     void (*access)(struct cpu_context *context, const void *address, unsigned long bytes,
                    unsigned flags);
+    /* Something of a type is used where none may lie; returns if that is no matter. */
+    void (*misplaced)(struct cpu_context *context, const void *address, unsigned alignment,
+                      const char *type, enum cpu_use use);
     /* is_wide: for other blocks too, not for those of its own alone. */
     void (*fence)(struct cpu_context *context, unsigned is_wide);
     /* Takes memory from the heap, or gives `address` back if it is not null. */
@@ -89,10 +93,14 @@ struct cpu_context {
     unsigned long first_block, block_count;
     const unsigned *has_failed; /* another worker's block has failed: stop */
     void *check;                /* check mode: the launch, as check/ knows it */
-    /* Check mode: of the access that is being told of, the address behind it, and the frame that it
-     * is in: that of the caller, and the address behind the call. Null: not known. */
+    /* Check mode: of the access, barrier or warp operation that is being told of, the address behind
+     * it, and the frame that it is in: that of the caller, and the address behind the call. Null: not
+     * known. */
     const void *site;
     void *const *frame;
+    /* Check mode: the place in the source of the barrier that the thread comes to. */
+    const char *barrier_file;
+    unsigned barrier_line, barrier_column;
 };
 
 /* ---- what a module says of itself, in the symbol gpulua_module ---- */

@@ -16,20 +16,62 @@
 
 static unsigned gpulua_check_flag = 0;
 
+// Where the hook that this is inlined into was called.
+__attribute__((no_sanitize("thread"), always_inline)) static inline void
+gpulua_note_site(cpu_context *context) {
+#if defined(__x86_64__) || defined(__aarch64__) // where frames begin with these two
+    void *const *own = static_cast<void *const *>(__builtin_frame_address(0));
+    context->frame = static_cast<void *const *>(own[0]);
+    context->site = own[1];
+#else
+    (void)context;
+#endif
+}
+
 __attribute__((no_sanitize("thread"), always_inline)) static inline void
 gpulua_access(const volatile void *address, size_t bytes, unsigned flags) {
     if (gpulua_check_flag != 0) {
         cpu_context *context = gpulua_context();
-#if defined(__x86_64__) || defined(__aarch64__) // where frames begin with these two
-        void *const *own = static_cast<void *const *>(__builtin_frame_address(0));
-        context->frame = static_cast<void *const *>(own[0]);
-        context->site = own[1];
-#endif
+        gpulua_note_site(context);
         context->services->access(context, const_cast<const void *>(address), bytes, flags);
     }
 }
 
 extern "C" {
+GPULUA_HOOK void gpulua_note_warp(cpu_context *context) {
+    gpulua_note_site(context);
+    context->current->site = context->site;
+}
+GPULUA_HOOK void gpulua_note_barrier(cpu_context *context, const char *file, unsigned line,
+                                     unsigned column) {
+    gpulua_note_site(context);
+    context->current->site = context->site;
+    context->barrier_file = file;
+    context->barrier_line = line;
+    context->barrier_column = column;
+}
+// The compiler takes vectors apart, so that no access tells where all of one has to lie: it checks that
+// itself (-fsanitize=alignment).
+struct gpulua_mismatch {
+    struct {
+        const char *file;
+        unsigned line, column;
+    } place;
+    const struct {
+        unsigned short kind, facts;
+        char name[1]; // in quotes
+    } *type;
+    unsigned char log_alignment, use;
+};
+GPULUA_HOOK void __ubsan_handle_type_mismatch_v1(gpulua_mismatch *mismatch, unsigned long address) {
+    if (gpulua_check_flag != 0) {
+        cpu_context *context = gpulua_context();
+        gpulua_note_site(context);
+        context->services->misplaced(context, reinterpret_cast<const void *>(address),
+                                     1u << mismatch->log_alignment, mismatch->type->name,
+                                     static_cast<cpu_use>(mismatch->use));
+    }
+}
 GPULUA_HOOK void __tsan_init() {}
 GPULUA_HOOK void __tsan_func_entry(void *) {}
 GPULUA_HOOK void __tsan_func_exit() {}

@@ -5,30 +5,56 @@
 
 #define GPULUA_FULL_WARP 0xffffffffu
 
-// Check mode tells barriers apart by the lines of their calls.
-#define GPULUA_SITE unsigned site = __builtin_LINE()
-GPULUA_INLINE cpu_context *gpulua_at_barrier(unsigned site) {
+// Check mode tells barriers apart by where they are called.
+#if defined(__clang__)
+#define GPULUA_PLACE                                                                               \
+    const char *file = __builtin_FILE(), unsigned line = __builtin_LINE(),                         \
+               unsigned column = __builtin_COLUMN()
+#define GPULUA_PLACE_GIVEN file, line, column
+#elif __GNUC__ >= 11
+namespace std {
+class source_location {
+  public:
+    struct __impl { // as the compiler makes it
+        const char *_M_file_name, *_M_function_name;
+        unsigned _M_line, _M_column;
+    };
+};
+} // namespace std
+#define GPULUA_PLACE const void *place = __builtin_source_location()
+#define GPULUA_PLACE_OF static_cast<const std::source_location::__impl *>(place)
+#define GPULUA_PLACE_GIVEN                                                                         \
+    GPULUA_PLACE_OF->_M_file_name, GPULUA_PLACE_OF->_M_line, GPULUA_PLACE_OF->_M_column
+#else
+#define GPULUA_PLACE const char *file = __builtin_FILE(), unsigned line = __builtin_LINE()
+#define GPULUA_PLACE_GIVEN file, line, 0
+#endif
+extern "C" { // gpulua_check.h
+void gpulua_note_barrier(cpu_context *context, const char *file, unsigned line, unsigned column);
+void gpulua_note_warp(cpu_context *context);
+}
+GPULUA_INLINE cpu_context *gpulua_at_barrier(const char *file, unsigned line, unsigned column) {
     cpu_context *context = gpulua_context();
     if constexpr (GPULUA_IS_CHECKED) {
-        context->current->source_lane = site;
+        gpulua_note_barrier(context, file, line, column);
     }
     return context;
 }
 
-GPULUA_INLINE void __syncthreads(GPULUA_SITE) {
-    cpu_context *context = gpulua_at_barrier(site);
+GPULUA_INLINE void __syncthreads(GPULUA_PLACE) {
+    cpu_context *context = gpulua_at_barrier(GPULUA_PLACE_GIVEN);
     context->services->barrier(context);
 }
-GPULUA_INLINE int __syncthreads_count(int predicate, GPULUA_SITE) {
-    cpu_context *context = gpulua_at_barrier(site);
+GPULUA_INLINE int __syncthreads_count(int predicate, GPULUA_PLACE) {
+    cpu_context *context = gpulua_at_barrier(GPULUA_PLACE_GIVEN);
     return (int)context->services->barrier_vote(context, CPU_VOTE_COUNT, predicate != 0);
 }
-GPULUA_INLINE int __syncthreads_and(int predicate, GPULUA_SITE) {
-    cpu_context *context = gpulua_at_barrier(site);
+GPULUA_INLINE int __syncthreads_and(int predicate, GPULUA_PLACE) {
+    cpu_context *context = gpulua_at_barrier(GPULUA_PLACE_GIVEN);
     return (int)context->services->barrier_vote(context, CPU_VOTE_AND, predicate != 0);
 }
-GPULUA_INLINE int __syncthreads_or(int predicate, GPULUA_SITE) {
-    cpu_context *context = gpulua_at_barrier(site);
+GPULUA_INLINE int __syncthreads_or(int predicate, GPULUA_PLACE) {
+    cpu_context *context = gpulua_at_barrier(GPULUA_PLACE_GIVEN);
     return (int)context->services->barrier_vote(context, CPU_VOTE_OR, predicate != 0);
 }
 
@@ -45,6 +71,9 @@ GPULUA_INLINE void __nanosleep(unsigned) {
 GPULUA_INLINE unsigned long gpulua_warp(cpu_warp_operation operation, unsigned mask,
                                         unsigned long value, unsigned source_lane = 0) {
     cpu_context *context = gpulua_context();
+    if constexpr (GPULUA_IS_CHECKED) {
+        gpulua_note_warp(context);
+    }
     return context->services->warp(context, operation, mask, value, source_lane);
 }
 GPULUA_INLINE unsigned gpulua_lane() { return gpulua_context()->current->linear & 31u; }
