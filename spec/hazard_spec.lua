@@ -146,7 +146,8 @@ describe("hazards", function()
 
   -- More readers than one record can name: none may be forgotten.
   describe("a writer behind readers on every stream that there is", function()
-    local function run(put)
+    local function run(put, seconds)
+      seconds = seconds or 1
       local readers = dev:stats().limit_user_streams
       local x <close> = dev:buffer("i32", n):fill(1)
       local streams, seen = {}, {}
@@ -157,7 +158,7 @@ describe("hazards", function()
       dev:synchronize()
       local config = { grid = 1, block = 1, stream = streams[1] }
       -- All of them wait for this write, so all of them are pending when the last one is launched.
-      local first = mod.spin_fill:launch(config, support.ticks(dev, 1), x, n, 5)
+      local first = mod.spin_fill:launch(config, support.ticks(dev, seconds), x, n, 5)
       for i = 1, readers do
         config.stream = streams[i]
         if i == readers // 3 then -- a slow one in the middle
@@ -176,6 +177,9 @@ describe("hazards", function()
         seen[i]:close()
       end
       dev:synchronize()
+      if not in_time and seconds < 60 then -- too slow to show anything
+        return run(put, 4 * seconds)
+      end
       assert.is_true(in_time, "too slow to show anything")
       return is_right
     end
@@ -186,20 +190,28 @@ describe("hazards", function()
   it("two readers do not wait for each other", function()
     support.wants_time(pending)
     scene(function(x, y, z, a, b)
-      local slow = mod.spin_copy:launch(a, support.ticks(dev, 0.4), x, y, n)
-      mod.take:launch(b, x, z, n):await()
-      assert.is_false(slow:done())
-      slow:await()
+      support.under_way(0.4, function(seconds, seen)
+        local slow = mod.spin_copy:launch(a, support.ticks(dev, seconds), x, y, n)
+        mod.take:launch(b, x, z, n):await()
+        local is_over = slow:done()
+        seen()
+        assert.is_false(is_over)
+        slow:await()
+      end)
     end)
   end)
 
   it("what shares nothing does not wait", function()
     support.wants_time(pending)
     scene(function(x, y, _, a, b)
-      local slow = mod.spin_fill:launch(a, support.ticks(dev, 0.4), x, n, 1)
-      mod.put:launch(b, y, n, 2):await()
-      assert.is_false(slow:done())
-      slow:await()
+      support.under_way(0.4, function(seconds, seen)
+        local slow = mod.spin_fill:launch(a, support.ticks(dev, seconds), x, n, 1)
+        mod.put:launch(b, y, n, 2):await()
+        local is_over = slow:done()
+        seen()
+        assert.is_false(is_over)
+        slow:await()
+      end)
     end)
   end)
 
@@ -287,17 +299,21 @@ describe("hazards", function()
     local x <close> = dev:buffer("i32", 1):fill(0)
     local y <close> = dev:buffer("i32", 1):fill(0)
     dev:synchronize()
-    local slow_op
-    local slow = gpu.spawn(function()
-      slow_op = mod.spin:launch(support.one, support.ticks(dev, 0.4), x, 1)
-      slow_op:await()
+    support.under_way(0.4, function(seconds, seen)
+      local slow_op
+      local slow = gpu.spawn(function()
+        slow_op = mod.spin:launch(support.one, support.ticks(dev, seconds), x, 1)
+        slow_op:await()
+      end)
+      local fast = gpu.spawn(function()
+        mod.spin:launch(support.one, 1, y, 1):await()
+        return slow_op:done()
+      end)
+      local is_over = fast:await()
+      seen()
+      assert.is_false(is_over)
+      slow:await()
     end)
-    local fast = gpu.spawn(function()
-      mod.spin:launch(support.one, 1, y, 1):await()
-      return slow_op:done()
-    end)
-    assert.is_false(fast:await())
-    slow:await()
   end)
 
   describe("freed memory", function()
@@ -338,9 +354,16 @@ describe("hazards", function()
 
     it("twin: an unseen use of it writes into the new buffer", function()
       support.wants_time(pending)
-      assert.equal(66, run(function(config, _, address)
-        return kernels.spin_fill_at:launch(config, support.ticks(small, 0.15), address, 4, 66)
-      end))
+      local found
+      for _, seconds in ipairs { 0.15, 0.6, 2.4 } do -- on a busy machine it may be over before
+        found = run(function(config, _, address)
+          return kernels.spin_fill_at:launch(config, support.ticks(small, seconds), address, 4, 66)
+        end)
+        if found == 66 then
+          break
+        end
+      end
+      assert.equal(66, found)
     end)
   end)
 
@@ -565,14 +588,17 @@ describe("hazards", function()
 
   it("counts the waits it issues and those it leaves out", function()
     scene(function(x, y, _, a, b)
-      local before = dev:stats()
-      mod.spin_fill:launch(a, ticks, x, n, 1)
-      mod.take:launch(b, x, y, n) -- has to wait
-      mod.take:launch(b, x, y, n) -- is behind that wait already
-      local after = dev:stats()
-      assert.equal(before.waits_issued + 1, after.waits_issued)
-      assert.truthy(after.waits_elided > before.waits_elided)
-      dev:synchronize()
+      support.under_way(0.15, function(seconds, seen)
+        local before = dev:stats()
+        mod.spin_fill:launch(a, support.ticks(dev, seconds), x, n, 1)
+        mod.take:launch(b, x, y, n) -- has to wait
+        mod.take:launch(b, x, y, n) -- is behind that wait already
+        local after = dev:stats()
+        seen()
+        dev:synchronize()
+        assert.equal(before.waits_issued + 1, after.waits_issued)
+        assert.truthy(after.waits_elided > before.waits_elided)
+      end)
     end)
   end)
 end)

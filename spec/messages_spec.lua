@@ -474,8 +474,8 @@ describe("messages", function()
     support.wants_time(pending)
     local spin = dev:compile(support.spin_source).spin
     local y <close> = dev:buffer("i32", 1, { label = "slow data" })
-    local ticks = support.ticks(dev, 0.3)
-    local function check()
+    local function check_within(seconds, seen)
+      local ticks = support.ticks(dev, seconds)
       local line = debug.getinfo(1, "l").currentline + 1
       local launched = spin:launch({ grid = 1, block = 1, label = "slow one" }, ticks, y, 1)
       for what, wanted in pairs {
@@ -488,7 +488,11 @@ describe("messages", function()
         assert.is_false(ok)
         assert.truthy(joined.message:find(wanted, 1, true), joined.message)
       end
+      seen()
       launched:await()
+    end
+    local function check()
+      support.under_way(0.3, check_within)
     end
     check()
     gpu.run(check)

@@ -32,7 +32,7 @@ describe("compile", function()
     return x:read()[1]
   end
 
-  local mark = os.time()
+  local mark = support.fresh()
 
   it("takes variables of types that scripts have none for", function()
     local source = [[

@@ -37,13 +37,17 @@ describe("ranges", function()
   it("that share no byte do not wait for each other", function()
     support.wants_time(pending)
     scene(function(x, y, a, b)
-      local slow = mod.spin_fill:launch(a, support.ticks(dev, 0.5), x:slice(1, 8), 8, 5)
-      mod.put:launch(b, x:slice(9, 16), 8, 7):await()
-      mod.take:launch(b, x:slice(9, 12), y, 4):await()
-      assert.same({ 7, 7, 7, 7 }, y:read(1, 4))
-      assert.is_false(slow:done())
-      slow:await()
-      assert.same({ 5, 5, 5, 5, 5, 5, 5, 5, 7, 7, 7, 7, 7, 7, 7, 7 }, x:read())
+      support.under_way(0.5, function(seconds, seen)
+        local slow = mod.spin_fill:launch(a, support.ticks(dev, seconds), x:slice(1, 8), 8, 5)
+        mod.put:launch(b, x:slice(9, 16), 8, 7):await()
+        mod.take:launch(b, x:slice(9, 12), y, 4):await()
+        local values, is_over = y:read(1, 4), slow:done()
+        seen()
+        assert.same({ 7, 7, 7, 7 }, values)
+        assert.is_false(is_over)
+        slow:await()
+        assert.same({ 5, 5, 5, 5, 5, 5, 5, 5, 7, 7, 7, 7, 7, 7, 7, 7 }, x:read())
+      end)
     end)
   end)
 
@@ -60,42 +64,61 @@ describe("ranges", function()
   end)
   it("twin: an unseen write to the shared element is read too early", function()
     support.wants_time(pending)
-    assert.equal("1 1 1 1 1", overlapping(mod:kernel("spin_fill", "i64, in i32*, i32, i32")))
+    local unseen <const> = mod:kernel("spin_fill", "i64, in i32*, i32, i32")
+    local found
+    for _ = 1, 5 do -- on a busy machine it may come in order by chance
+      found = overlapping(unseen)
+      if found == "1 1 1 1 1" then
+        break
+      end
+    end
+    assert.equal("1 1 1 1 1", found)
   end)
 
   it("of a buffer are read, written, filled and copied while others are at work", function()
     support.wants_time(pending)
     scene(function(x, y, a, b)
-      local slow = mod.spin_fill:launch(a, ticks, x:slice(1, 4), 4, 5)
-      assert.same({ 1, 1 }, x:read(5, 6))
-      x:write({ 8, 9 }, 15)
-      x:slice(7, 8):fill(6)
-      x:slice(9, 12):copy(y:slice(1, 4))
-      x:slice(5, 16):await()
-      assert.is_true(x:slice(5, 16):done())
-      assert.same({ 1, 1, 6, 6, 2, 2, 2, 2, 1, 1, 8, 9 }, x:read(5, 16))
-      assert.is_false(slow:done())
-      assert.is_false(x:done())
-      assert.is_false(x:slice(4, 5):done())
-      x:await()
-      assert.is_true(slow:done())
-      assert.same({ 5, 5, 5, 5, 1, 1 }, x:read(1, 6))
-      mod.put:launch(b, x, 16, 3)
-      assert.same({ 3, 3 }, x:read(15, 16))
+      support.under_way(0.15, function(seconds, seen, begins)
+        x:fill(1)
+        dev:synchronize()
+        begins()
+        local slow = mod.spin_fill:launch(a, support.ticks(dev, seconds), x:slice(1, 4), 4, 5)
+        local beside = x:read(5, 6)
+        x:write({ 8, 9 }, 15)
+        x:slice(7, 8):fill(6)
+        x:slice(9, 12):copy(y:slice(1, 4))
+        x:slice(5, 16):await()
+        local rest_is_over, rest = x:slice(5, 16):done(), x:read(5, 16)
+        local are_over = { slow:done(), x:done(), x:slice(4, 5):done() }
+        seen()
+        assert.same({ 1, 1 }, beside)
+        assert.is_true(rest_is_over)
+        assert.same({ 1, 1, 6, 6, 2, 2, 2, 2, 1, 1, 8, 9 }, rest)
+        assert.same({ false, false, false }, are_over)
+        x:await()
+        assert.is_true(slow:done())
+        assert.same({ 5, 5, 5, 5, 1, 1 }, x:read(1, 6))
+        mod.put:launch(b, x, 16, 3)
+        assert.same({ 3, 3 }, x:read(15, 16))
+      end)
     end)
   end)
 
   it("of several kinds of one buffer in one launch keep their own order", function()
     support.wants_time(pending)
     scene(function(x, y, a, b)
-      local slow = mod.spin_fill:launch(a, ticks, x:slice(1, 4), 4, 5)
-      -- Reads what the slow one writes, writes what nobody does.
-      local op = mod.take:launch(b, x:slice(1, 4), x:slice(13, 16), 4)
-      assert.is_false(op:done())
-      mod.take:launch(b, x:slice(5, 8), y, 4)
-      assert.same({ 5, 5, 5, 5 }, x:read(13, 16))
-      slow:await()
-      assert.same({ 1, 1, 1, 1 }, y:read(1, 4))
+      support.under_way(0.15, function(seconds, seen)
+        local slow = mod.spin_fill:launch(a, support.ticks(dev, seconds), x:slice(1, 4), 4, 5)
+        -- Reads what the slow one writes, writes what nobody does.
+        local op = mod.take:launch(b, x:slice(1, 4), x:slice(13, 16), 4)
+        local is_over = op:done()
+        seen()
+        assert.is_false(is_over)
+        mod.take:launch(b, x:slice(5, 8), y, 4)
+        assert.same({ 5, 5, 5, 5 }, x:read(13, 16))
+        slow:await()
+        assert.same({ 1, 1, 1, 1 }, y:read(1, 4))
+      end)
     end)
   end)
 
@@ -131,29 +154,40 @@ describe("ranges", function()
       local b <close> = dev:stream {}
       local x <close> = dev:buffer("i32", count):fill(1)
       local y <close> = dev:buffer("i32", count):fill(0)
-      dev:synchronize()
-      local before, overflows = dev:stats().hazards_widened, dev:stats().overflows
-      -- Work in flight keeps the ranges apart; every other element is a range of its own.
-      local gate = mod.spin_fill:launch({ grid = 1, block = 1, stream = a }, ticks, x:slice(1, 1), 1, 100)
-      local want = { 100 }
-      for i = 2, count do
-        local stream = i % 2 == 0 and a or b
-        mod.put:launch({ grid = 1, block = 1, stream = stream }, x:slice(i, i), 1, i)
-        want[i] = i
-      end
-      assert.is_false(gate:done())
-      local widened = dev:stats().hazards_widened - before
-      assert.truthy(widened > 0)
-      assert.equal(widened, dev:stats().overflows - overflows)
-      mod.take:launch({ grid = 1, block = 1, stream = b }, x, y, count)
-      assert.same(want, y:read())
+      support.under_way(0.15, function(seconds, seen, begins)
+        dev:synchronize()
+        local before, overflows = dev:stats().hazards_widened, dev:stats().overflows
+        begins()
+        -- Work in flight keeps the ranges apart; every other element is a range of its own.
+        local gate = mod.spin_fill:launch({ grid = 1, block = 1, stream = a }, support.ticks(dev, seconds),
+          x:slice(1, 1), 1, 100)
+        local want = { 100 }
+        for i = 2, count do
+          local stream = i % 2 == 0 and a or b
+          mod.put:launch({ grid = 1, block = 1, stream = stream }, x:slice(i, i), 1, i)
+          want[i] = i
+        end
+        local is_over = gate:done()
+        seen()
+        local widened = dev:stats().hazards_widened - before
+        assert.is_false(is_over)
+        assert.truthy(widened > 0)
+        assert.equal(widened, dev:stats().overflows - overflows)
+        mod.take:launch({ grid = 1, block = 1, stream = b }, x, y, count)
+        assert.same(want, y:read())
+      end)
       -- All is over: the ranges grow together again, and parts are apart as at first.
-      before = dev:stats().hazards_widened
-      local slow = mod.spin_fill:launch({ grid = 1, block = 1, stream = a }, ticks, x:slice(1, 8), 8, 5)
-      mod.put:launch({ grid = 1, block = 1, stream = b }, x:slice(9, 16), 8, 7):await()
-      assert.is_false(slow:done())
-      assert.equal(before, dev:stats().hazards_widened)
-      slow:await()
+      local before = dev:stats().hazards_widened
+      support.under_way(0.15, function(seconds, seen)
+        local slow = mod.spin_fill:launch({ grid = 1, block = 1, stream = a }, support.ticks(dev, seconds),
+          x:slice(1, 8), 8, 5)
+        mod.put:launch({ grid = 1, block = 1, stream = b }, x:slice(9, 16), 8, 7):await()
+        local is_over = slow:done()
+        seen()
+        assert.is_false(is_over)
+        assert.equal(before, dev:stats().hazards_widened)
+        slow:await()
+      end)
     end)
 
     it("never forget a failure", function()

@@ -252,13 +252,17 @@ describe("recorder", function()
 
     it("at commit a use after preflight, but notes it", function()
       scene(function(x, y, a, b, stream_a)
-        local rec = dev:recorder { stream = stream_a }
-        rec:read(x):preflight():write(y)
-        mod.spin:launch(a, ticks, x, 5)
-        support.raises("StreamMisuse", { "argument 1 of write", "after preflight" }, rec.commit, rec)
-        local op = mod.put:launch(b, y, 16, 3)
-        assert.is_false(op:done())
-        op:await()
+        support.under_way(0.15, function(seconds, seen)
+          local rec = dev:recorder { stream = stream_a }
+          rec:read(x):preflight():write(y)
+          mod.spin:launch(a, support.ticks(dev, seconds), x, 5)
+          support.raises("StreamMisuse", { "argument 1 of write", "after preflight" }, rec.commit, rec)
+          local op = mod.put:launch(b, y, 16, 3)
+          local is_over = op:done()
+          seen()
+          op:await()
+          assert.is_false(is_over)
+        end)
       end)
     end)
 
@@ -305,17 +309,23 @@ describe("recorder", function()
 
   it("abandoned after it is committed and counted", function()
     scene(function(x, y, a, b, stream_a)
-      local before = dev:stats().recorders_abandoned
-      do
-        local rec = dev:recorder { stream = stream_a }
-        rec:write(x):preflight()
-        mod.spin:launch(a, ticks, x, 5)
-      end
-      collectgarbage()
-      local op = mod.take:launch(b, x, y, 16)
-      assert.is_false(op:done())
-      assert.equal(before + 1, dev:stats().recorders_abandoned)
-      op:await()
+      local before
+      support.under_way(0.15, function(seconds, seen, begins)
+        before = dev:stats().recorders_abandoned
+        do
+          local rec = dev:recorder { stream = stream_a }
+          rec:write(x):preflight()
+          begins()
+          mod.spin:launch(a, support.ticks(dev, seconds), x, 5)
+        end
+        collectgarbage()
+        local op = mod.take:launch(b, x, y, 16)
+        local is_over, abandoned = op:done(), dev:stats().recorders_abandoned
+        seen()
+        op:await()
+        assert.is_false(is_over)
+        assert.equal(before + 1, abandoned)
+      end)
       local rec = dev:recorder { stream = stream_a }
       rec:write(x):preflight()
       rec:close()

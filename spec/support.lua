@@ -206,10 +206,11 @@ support.spin_source = support.clock_source .. [[
   }
 ]]
 
---- Clock ticks in a second, measured once for a device: the fastest of three, as it may have others to serve.
+--- Clock ticks in a second: of a GPU measured once, the fastest of three, as it may have others to serve; the CPU
+--- device's clock64 counts nanoseconds.
 local ticks_of = setmetatable({}, { __mode = "k" })
 function support.ticks(dev, seconds)
-  local per_second = ticks_of[dev]
+  local per_second = dev.kind == "cpu" and 1e9 or ticks_of[dev]
   if not per_second then
     local spin = dev:compile(support.spin_source).spin
     local x <close> = dev:buffer("i32", 1)
@@ -357,6 +358,11 @@ function support.python()
   return os.execute "python3 -c '' > /dev/null 2>&1" and "python3" or nil, false
 end
 
+--- A number that no other program of these days has, for sources that no cache has.
+function support.fresh()
+  return os.time() % 100000 * 4096 + support.pid() % 4096
+end
+
 function support.pid()
   return math.tointeger(read_all("/proc/self/stat"):match "^(%d+)")
 end
@@ -444,9 +450,10 @@ function support.process_is_gone(pid)
   return read_all("/proc/" .. pid .. "/stat") == nil
 end
 
---- Polls until f() is true; false after that many seconds.
+--- Polls until f() is true; false after that many seconds, and not before 30: on a slow machine much is late, and what
+--- never comes is none the sooner known for it.
 function support.eventually(seconds, f)
-  local deadline = support.now() + seconds
+  local deadline = support.now() + math.max(seconds, 30)
   while not f() do
     if support.now() > deadline then
       return false
@@ -461,11 +468,29 @@ function support.keeps_freed_memory()
   return read_all("/proc/self/maps"):find "libasan" ~= nil or os.getenv "ASAN_OPTIONS" ~= nil
 end
 
---- How often another task, which sleeps for 1 ms each time, goes on while f runs. If that is less than `wanted`, f runs
---- again, up to twice: the machine may have been busy.
+--- Runs f(seconds, seen), which begins work of so many seconds, finds what is so only while that is under way, and
+--- calls seen() then. What f raises is raised, unless half of the time had passed by then: a script that was as late
+--- has found nothing out, and f runs again with four times as much, twice. Where work begins later than f, f calls its
+--- third argument just before.
+function support.under_way(seconds, f)
+  for _ = 1, 2 do
+    local begun, seen_at = support.now(), nil
+    local ok, err = pcall(f, seconds, function() seen_at = support.now() end, function() begun = support.now() end)
+    if ok then
+      return
+    elseif (seen_at or support.now()) - begun < seconds / 2 then
+      error(err, 0)
+    end
+    seconds = seconds * 4
+  end
+  f(seconds, function() end, function() end)
+end
+
+--- How often another task, which sleeps for 1 ms each time, goes on while f(1) runs. If that is less than `wanted`, f
+--- runs again, with 4 and with 16, for so many times as long: the machine may have been busy.
 function support.turns_beside(wanted, f)
   local turns
-  for _ = 1, 3 do
+  for round = 0, 2 do
     local is_over = false
     turns = 0
     local counter = gpu.spawn(function()
@@ -474,7 +499,7 @@ function support.turns_beside(wanted, f)
         gpu.sleep(0.001)
       end
     end)
-    f()
+    f(4 ^ round)
     is_over = true
     counter:await()
     if turns >= wanted then

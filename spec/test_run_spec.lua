@@ -147,3 +147,35 @@ describe("tools/test.sh", function()
     os.execute("rm -r " .. folder)
   end)
 end)
+
+-- What specs of work that is under way go by, on machines of any speed.
+describe("support.under_way", function()
+  local sleep <const> = require("system").sleep
+
+  it("looks again where the script was late, and raises what was found in time, or each time", function()
+    local rounds = {}
+    support.under_way(0.02, function(seconds, seen)
+      rounds[#rounds + 1] = seconds
+      if #rounds == 1 then
+        sleep(seconds)
+      end
+      seen()
+      assert.equal(2, #rounds)
+    end)
+    assert.are.same({ 0.02, 0.08 }, rounds)
+    local count = 0
+    local ok, err = pcall(support.under_way, 60, function(_, seen)
+      count = count + 1
+      seen()
+      error("found in time", 0)
+    end)
+    assert.are.same({ false, "found in time", 1 }, { ok, err, count })
+    ok, err = pcall(support.under_way, 0.001, function(seconds, _, begins)
+      begins()
+      count = count + 1
+      sleep(seconds)
+      error("found each time", 0)
+    end)
+    assert.are.same({ false, "found each time", 4 }, { ok, err, count })
+  end)
+end)

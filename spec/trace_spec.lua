@@ -332,12 +332,16 @@ describe("a traced device", function()
       return last
     end
     local x <close> = dev:buffer("i32", 1)
-    local op = spin.spin:launch(support.one, support.ticks(dev, 0.05), x, 1)
-    assert.is_nil(op:elapsed())
-    assert.equal("pending", operations(log)[#operations(log)].outcome)
-    assert.truthy(in_flight() >= 1 or op:done())
-    op:await()
-    assert.truthy(op:elapsed() >= 0.025)
+    support.under_way(0.05, function(seconds, seen)
+      local op = spin.spin:launch(support.one, support.ticks(dev, seconds), x, 1)
+      local elapsed, list = op:elapsed(), operations(log)
+      seen()
+      assert.is_nil(elapsed)
+      assert.equal("pending", list[#list].outcome)
+      assert.truthy(in_flight() >= 1 or op:done())
+      op:await()
+      assert.truthy(op:elapsed() >= 0.025)
+    end)
     dev:synchronize() -- what nobody waits for is looked after when there is time
     assert.equal(0, in_flight())
     if support.is_gpu() then
@@ -363,19 +367,22 @@ describe("a traced device", function()
     local y <close> = dev:buffer("i32", 4):fill(0)
     local other <close> = dev:stream()
     dev:synchronize()
-    local writes = spin.spin_fill:launch(support.one, support.ticks(dev, 0.02), x, 4, 5)
-    local reads
-    other:use(function() reads = spin.spin_copy:launch(support.one, 1, x, y, 4) end)
-    reads:await()
-    dev:synchronize() -- what nobody waits for is looked after when there is time
-    local list = operations(log)
-    local later, earlier = list[#list], list[#list - 1]
-    assert.equal(reads.seq, later.seq)
-    assert.are.same({ earlier.number }, later.waits)
-    assert.equal(writes.seq, earlier.seq)
-    assert.equal("RAW 'shared'", require "gpulua.trace".reason(log, earlier.number, later.number))
-    assert.truthy(later.begun >= earlier.ended - 1e-6, "its time begins behind its waits")
-    assert.truthy(later.begun - later.given >= 0.008)
+    support.under_way(0.02, function(seconds, seen)
+      local writes = spin.spin_fill:launch(support.one, support.ticks(dev, seconds), x, 4, 5)
+      local reads
+      other:use(function() reads = spin.spin_copy:launch(support.one, 1, x, y, 4) end)
+      seen()
+      reads:await()
+      dev:synchronize() -- what nobody waits for is looked after when there is time
+      local list = operations(log)
+      local later, earlier = list[#list], list[#list - 1]
+      assert.equal(reads.seq, later.seq)
+      assert.are.same({ earlier.number }, later.waits)
+      assert.equal(writes.seq, earlier.seq)
+      assert.equal("RAW 'shared'", require "gpulua.trace".reason(log, earlier.number, later.number))
+      assert.truthy(later.begun >= earlier.ended - 1e-6, "its time begins behind its waits")
+      assert.truthy(later.begun - later.given >= 0.4 * seconds)
+    end)
   end)
 
   it("shows what ran side by side", function()
@@ -383,54 +390,65 @@ describe("a traced device", function()
     local x <close> = dev:buffer("i32", 1)
     local y <close> = dev:buffer("i32", 1)
     local other <close> = dev:stream()
-    local ticks = support.ticks(dev, 0.05)
-    local a = spin.spin:launch(support.one, ticks, x, 1)
-    local b
-    other:use(function() b = spin.spin:launch(support.one, ticks, y, 1) end)
-    gpu.all { a, b }
-    local list = operations(log)
-    local first, second = list[#list - 1], list[#list]
-    assert.truthy(first.stream ~= second.stream)
-    assert.truthy(second.begun < first.ended and first.begun < second.ended, "they overlap")
+    local overlap
+    for _, seconds in ipairs { 0.05, 0.2, 0.8 } do -- the machine may be busy when the second one is to begin
+      local ticks = support.ticks(dev, seconds)
+      local a = spin.spin:launch(support.one, ticks, x, 1)
+      local b
+      other:use(function() b = spin.spin:launch(support.one, ticks, y, 1) end)
+      gpu.all { a, b }
+      local list = operations(log)
+      local first, second = list[#list - 1], list[#list]
+      assert.truthy(first.stream ~= second.stream)
+      overlap = second.begun < first.ended and first.begun < second.ended
+      if overlap then
+        break
+      end
+    end
+    assert.is_true(overlap)
   end)
 
   it("shows which task waited for what, and where", function()
     support.wants_time(pending)
     local x <close> = dev:buffer("i32", 1)
-    local ticks = support.ticks(dev, 0.02)
-    local line
-    local task = gpu.spawn(function()
-      local op = spin.spin:launch({ grid = 1, block = 1, label = "slow" }, ticks, x, 1)
-      line = debug.getinfo(1, "l").currentline + 1
-      op:await()
-    end)
-    task:await()
-    local wait, number
-    for event in gpu.trace.events() do
-      if event.kind == "wait" and event.label == "slow" then
-        wait = event
-      elseif event.label == "slow" then
-        number = event.number
-        assert.truthy(event.task)
+    support.under_way(0.02, function(seconds, seen, begins)
+      local ticks = support.ticks(dev, seconds)
+      local line
+      local task = gpu.spawn(function()
+        begins()
+        local op = spin.spin:launch({ grid = 1, block = 1, label = "slow" }, ticks, x, 1)
+        line = debug.getinfo(1, "l").currentline + 2
+        seen()
+        op:await()
+      end)
+      task:await()
+      local wait, number
+      for event in gpu.trace.events() do
+        if event.kind == "wait" and event.label == "slow" then
+          wait = event
+        elseif event.label == "slow" then
+          number = event.number
+          assert.truthy(event.task)
+        end
       end
-    end
-    assert.truthy(wait.where:find("trace_spec.lua:" .. line, 1, true))
-    assert.equal(number, wait.number)
-    assert.truthy(wait.task)
-    assert.truthy(wait.ended - wait.begun >= 0.008)
+      assert.truthy(wait.where:find("trace_spec.lua:" .. line, 1, true))
+      assert.equal(number, wait.number)
+      assert.truthy(wait.task)
+      assert.truthy(wait.ended - wait.begun >= 0.4 * seconds)
+    end)
   end)
 
   it("shows waits that an interrupt ends", function()
     for label, wait in pairs { sleep = "gpu.sleep(60)", ["a group"] = "gpu.all(op, x)", spin = "op:await()",
-      ["a descriptor"] = "gpu.readable(io.popen 'sleep 0.3')" } do
+      ["a descriptor"] = "gpu.readable(io.popen 'sleep 1')" } do
       local output, code = support.script(([[
         local gpu = require "gpulua"
         local dev = gpu.device("cpu", { trace = true, isolate = "none" })
         local spin = dev:compile("extern \"C\" __global__ void spin(int *x, long long ticks) {"
           .. "long long start = clock64(); while (clock64() - start < ticks) { } x[0] = 1; }").spin
         local x = dev:buffer("i32", 1)
-        local op = spin:launch(1, x, 300000000)
-        local killer <close> = io.popen("sleep 0.1; kill -INT " .. io.open "/proc/self/stat":read "n")
+        local op = spin:launch(1, x, 1000000000)
+        local killer <close> = io.popen("sleep 0.2; kill -INT " .. io.open "/proc/self/stat":read "n")
         local ok, err = pcall(coroutine.wrap(function() %s end)) -- a coroutine of the script's: nothing can yield
         print(ok, err.code)
         for event in gpu.trace.events() do
@@ -606,36 +624,6 @@ describe("a traced device", function()
   end)
 end)
 
-describe("stats()", function()
-  it("counts events of the driver, made and alive, captures, and what a trace has dropped", function()
-    local dev = support.open { trace = 2 }
-    local x <close> = dev:buffer("i32", 4)
-    local before = dev:stats()
-    local stream = dev:stream()
-    for i = 1, 10 do
-      stream:use(function() x:fill(i) end)
-    end
-    dev:synchronize()
-    local busy = dev:stats()
-    assert.truthy(busy.events_created - before.events_created >= 10)
-    assert.truthy(busy.events_live - before.events_live >= 10)
-    assert.equal(8, busy.drops)
-    stream:close()
-    local after
-    local until_time = support.now() + 5
-    repeat -- the executor ends it when it comes to that
-      dev:synchronize()
-      after = dev:stats()
-    until after.events_live <= busy.events_live - 10 or support.now() > until_time
-    assert.truthy(after.events_live <= busy.events_live - 10, after.events_live)
-    assert.truthy(after.events_created >= busy.events_created)
-    local graph <close> = dev:capture(function() x:fill(3) end)
-    graph:launch():await()
-    assert.equal(before.captures + 1, dev:stats().captures)
-    support.close_all()
-  end)
-end)
-
 describe("a report", function()
   it("adds up kernels, copies, memory and waits", function()
     support.wants_time(pending)
@@ -644,7 +632,7 @@ describe("a report", function()
     local spin = dev:compile(support.spin_source)
     dev:compile(support.spin_source):close() -- the same, but for its name: once more, unless the cache has it, too
     local x <close> = dev:buffer("i32", 1 << 20, { label = "big" }):fill(0)
-    local ticks = support.ticks(dev, 0.01)
+    local ticks = support.ticks(dev, 0.03)
     for _ = 1, 5 do
       spin.spin:launch(support.one, ticks, x, 1)
     end
@@ -733,31 +721,38 @@ describe("gpulua --trace", function()
       local dev = gpu.device()
       local spin = dev:compile(support.spin_source)
       local a, b = dev:buffer("i32", 1, { label = "left" }), dev:buffer("i32", 1, { label = "right" })
-      local ticks = support.ticks(dev, 0.03)
+      local ticks = support.ticks(dev, tonumber(arg[1]))
       gpu.all { gpu.spawn(function() spin.spin:launch(support.one, ticks, a, 1):await() end),
         gpu.spawn(function() spin.spin:launch(support.one, ticks, b, 1):await() end) }
       local later <close> = dev:stream()
       spin.spin:launch(support.one, ticks, a, 2)
       later:use(function() spin.spin_copy:launch(support.one, 1, a, b, 1):await() end)
     ]])
-    local output, code = run(("--trace %s %s"):format(path, script))
-    assert.equal(0, code, output)
-    local trace = json_of(path)
-    local lanes, arrow_count = validate(trace)
-    assert.truthy(arrow_count >= 1)
-    local names, longest = {}, {}
-    for _, event in ipairs(trace.traceEvents) do
-      names[event.ph .. " " .. (event.name or "")] = true
-      if event.ph == "X" and event.cat == "launch" and event.dur > 15000 then
-        longest[#longest + 1] = event
+    local overlap
+    for _, seconds in ipairs { 0.03, 0.3, 1 } do -- the machine may be busy when the second one is to begin
+      local output, code = run(("--trace %s %s %g"):format(path, script, seconds))
+      assert.equal(0, code, output)
+      local trace = json_of(path)
+      local lanes, arrow_count = validate(trace)
+      assert.truthy(arrow_count >= 1)
+      local names, longest = {}, {}
+      for _, event in ipairs(trace.traceEvents) do
+        names[event.ph .. " " .. (event.name or "")] = true
+        if event.ph == "X" and event.cat == "launch" and event.dur > 15000 then
+          longest[#longest + 1] = event
+        end
+      end
+      assert.truthy(names["s RAW 'left'"])
+      assert.truthy(names["C operations in flight"] and names["C bytes in buffers"])
+      table.sort(longest, function(x, y) return x.ts < y.ts end)
+      local first, second = longest[#longest - 2], longest[#longest - 1]
+      assert.truthy(lanes)
+      overlap = second.ts < first.ts + first.dur
+      if overlap then
+        break
       end
     end
-    assert.truthy(names["s RAW 'left'"])
-    assert.truthy(names["C operations in flight"] and names["C bytes in buffers"])
-    table.sort(longest, function(x, y) return x.ts < y.ts end)
-    local first, second = longest[#longest - 2], longest[#longest - 1]
-    assert.truthy(second.ts < first.ts + first.dur, "the two tasks' kernels overlap")
-    assert.truthy(lanes)
+    assert.is_true(overlap, "the two tasks' kernels overlap")
   end)
 
   it("is written also when the script fails, or exits", function()
