@@ -270,7 +270,7 @@ connection.request("GET", "/nearest?x=0.5&y=0.5")
     local function stats(environment)
       local output = built.runs([[cd %s && export GPULUA_DEVICE=cpu %s && rm -f address
         (%s ../service.lua 0) > address 2> errors & server=$!
-        for i in $(seq 200); do [ -s address ] && break; sleep 0.05; done
+        for i in $(seq 1200); do [ -s address ] && break; sleep 0.05; done
         timeout -k 5 40 %s client.py $(sed 's/.*:\([0-9]*\).*/\1/' address) $server; status=$?
         (sleep 20; kill -9 $server) > /dev/null 2>&1 & dog=$!
         kill $server; wait $server; echo "ended $? $status"

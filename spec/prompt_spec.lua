@@ -383,10 +383,15 @@ describe("the prompt", function()
     end)
 
     it("and waits for them in the end, which it says", function()
-      local session <close> = open({ columns = 200 }, "gpu = require 'gpulua'")
-      session:enter "do gpu.spawn(function() gpu.sleep(0.3) print 'over' end) end"
+      local go = folder .. "/go"
+      local session <close> = open({ columns = 200 }, ([[
+        gpu = require 'gpulua'
+        function wait() while not io.open %q do gpu.sleep(0.01) end print 'over' end]]):format(go))
+      session:enter "do gpu.spawn(wait) end"
       session:send "\4"
-      session:expect "waiting for 1 task (Ctrl-C ends it)\nover"
+      session:expect "waiting for 1 task (Ctrl-C ends it)"
+      support.write_file(go, "")
+      session:expect "over"
       assert.equal(0, (session:wait_end()))
     end)
   end)

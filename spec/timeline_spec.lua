@@ -276,7 +276,7 @@ describe("a timeline", function()
     end)
 
     it("gives it to each of the waits that there were before, also of its maker's maker", function()
-      local dom = look(pending, timeline_of [[
+      local text <const> = [[
         local gpu = require "gpulua"
         local dev = gpu.device()
         local x = dev:buffer("f32", 4)
@@ -285,12 +285,19 @@ describe("a timeline", function()
         gpu.spawn(function()
           gpu.sleep(0.1)
           gpu.spawn(function() x:fill(1):await() end):await()
-        end):await()]])
-      local path = dom:match "Critical path</h2>.-</table>"
-      for line, least in pairs { [4] = 200, [5] = 300, [7] = 100 } do
-        local took = tonumber(path:match("<td>([^<]+) ms</td><td>[^<]+</td><td>1</td><td>sleep, [^<]*lua:" .. line))
-        assert.truthy(took and took >= least - 1 and took < least + 90, path)
+        end):await()]]
+      local path, is_so
+      for _ = 1, 3 do -- a busy machine wakes late, but not each time
+        path, is_so = look(pending, timeline_of(text)):match "Critical path</h2>.-</table>", true
+        for line, least in pairs { [4] = 200, [5] = 300, [7] = 100 } do
+          local took = tonumber(path:match("<td>([^<]+) ms</td><td>[^<]+</td><td>1</td><td>sleep, [^<]*lua:" .. line))
+          is_so = is_so and took and took >= least - 1 and took < least + 90
+        end
+        if is_so then
+          break
+        end
       end
+      assert.truthy(is_so, path)
     end)
 
     it("draws some of many ranges that are open at once, and says how many it does not", function()
@@ -395,7 +402,7 @@ describe("a timeline", function()
     end)
 
     it("gives time of the script to the waits that it was, and to no others", function()
-      local dom = look(pending, timeline_of [[
+      local text <const> = [[
         local gpu = require "gpulua"
         local dev = gpu.device()
         local x = dev:buffer("i32", 16)
@@ -403,10 +410,17 @@ describe("a timeline", function()
         gpu.sleep(0.2)
         local until_time = os.clock() + 0.1
         while os.clock() < until_time do end
-        print(x:fill(2):read()[1])]])
-      local path = dom:match "Critical path</h2>.-</table>"
-      assert.truthy(path:find("sleep, [^<]*shown.lua:5"), path)
-      local slept = tonumber(path:match "<td>(%d+%.?%d*) ms</td><td>[^<]*</td><td>%d+</td><td>sleep")
+        print(x:fill(2):read()[1])]]
+      local dom, path, slept
+      for _ = 1, 3 do -- a busy machine wakes late, but not each time
+        dom = look(pending, timeline_of(text))
+        path = dom:match "Critical path</h2>.-</table>"
+        assert.truthy(path:find("sleep, [^<]*shown.lua:5"), path)
+        slept = tonumber(path:match "<td>(%d+%.?%d*) ms</td><td>[^<]*</td><td>%d+</td><td>sleep")
+        if slept and slept >= 150 and slept < 290 then
+          break
+        end
+      end
       assert.truthy(slept and slept >= 150 and slept < 290, path) -- the fill may begin late, and end in it
       assert.falsy(dom:find("Waits that could be left out</h2>", 1, true))
     end)

@@ -221,16 +221,23 @@ describe("a graph", function()
     end)
 
     it("by many names takes a time that grows with them", function()
-      local graph <close> = dev:capture(function()
-        local x, y = buffer(1), buffer(0)
-        for _ = 1, 16000 do add:launch(n, x, y, n, 1) end
-      end)
-      local binds = {}
-      for i = 1, 16000 do binds[("add#%d.a"):format(i)] = i end
-      local begun = os.clock()
-      assert.equal(15999, (select(2, graph:bind(binds))))
-      local taken = os.clock() - begun
-      assert.truthy(taken < 1.2, taken) -- looked up one by one they take 2.4 s
+      local function fastest(count)
+        local graph <close> = dev:capture(function()
+          local x, y = buffer(1), buffer(0)
+          for _ = 1, count do add:launch(n, x, y, n, 1) end
+        end)
+        local least = math.huge
+        for round = 1, 3 do
+          local binds = {}
+          for i = 1, count do binds[("add#%d.a"):format(i)] = i + round end
+          local begun = os.clock()
+          assert.equal(count, (select(2, graph:bind(binds))))
+          least = math.min(least, os.clock() - begun)
+        end
+        return least
+      end
+      local few, many = fastest(2000), fastest(16000)
+      assert.truthy(many < 24 * few, ("%.4f s for 2,000 and %.4f s for 16,000"):format(few, many))
     end)
 
     it("keeps no buffer that it uses no more", function()

@@ -1,6 +1,7 @@
 /* The range allocator against a naive model: one byte for each unit of each region. */
 #include "runtime/range.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -219,11 +220,11 @@ static void test_regions(struct tap *tap) {
     gpu_range_allocator_destroy(allocator);
 }
 
-/* Not a bench: a bound that a linear search over many free ranges would miss by far. */
-static void test_time(struct tap *tap) {
-    enum { count = 100000, rounds = 200000 };
+/* What an allocation and its end take among count / 2 free ranges. */
+static double taken_ns(int count) {
+    enum { rounds = 200000 };
     struct gpu_range_allocator *allocator = gpu_range_allocator_create();
-    struct gpu_range *ranges = malloc(count * sizeof *ranges);
+    struct gpu_range *ranges = malloc((size_t)count * sizeof *ranges);
     gpu_range_region_add(allocator, 1, (uint64_t)count * 64 * UNIT);
     uint64_t seed = 99;
     for (int i = 0; i < count; i++) {
@@ -244,10 +245,21 @@ static void test_time(struct tap *tap) {
     double ns =
         ((double)(end.tv_sec - start.tv_sec) * 1e9 + (double)(end.tv_nsec - start.tv_nsec)) /
         rounds;
-    printf("# alloc and free among 50,000 free ranges: %.0f ns\n", ns);
-    tap_check(tap, ns < 5000, "time does not grow with the number of free ranges");
     free(ranges);
     gpu_range_allocator_destroy(allocator);
+    return ns;
+}
+
+/* Not a bench: a bound that a linear search over many free ranges would miss by far. */
+static void test_time(struct tap *tap) {
+    double few_ns = 1e12, many_ns = 1e12;
+    for (int tries = 0; tries < 5 && (tries == 0 || many_ns >= 25 * few_ns); tries++) {
+        few_ns = fmin(few_ns, taken_ns(1000));
+        many_ns = fmin(many_ns, taken_ns(100000));
+    }
+    printf("# alloc and free among 500 free ranges: %.0f ns, among 50,000: %.0f\n", few_ns,
+           many_ns);
+    tap_check(tap, many_ns < 25 * few_ns, "time does not grow with the number of free ranges");
 }
 
 int main(void) {
