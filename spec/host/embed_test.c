@@ -596,8 +596,9 @@ static void test_descriptors(void) {
     gpulua *g = gpulua_new(&config);
     start(g,
           "local gpu = require 'gpulua'\n"
-          "local pipe = io.popen 'sleep 0.05; echo 7'\n"
-          "local other = io.popen 'sleep 0.2'\n"
+          "local pipe, path = io.popen 'sleep 0.05; echo 7', os.tmpname()\n"
+          "os.execute('rm ' .. path .. '; mkfifo ' .. path)\n"
+          "local other = io.open(path, 'r+') os.remove(path)\n" /* where nothing ever comes */
           "local waits = gpu.spawn(gpu.readable, other)\n"
           "gpu.spawn(function() gpu.readable(pipe) y = tonumber(pipe:read()) other:close() end)\n"
           "closed = waits:join() and 0 or 1");

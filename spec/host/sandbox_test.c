@@ -492,7 +492,7 @@ static void answers(const struct script *scripts, size_t count, gpulua_device *d
     for (size_t i = 0; i < count; i++) {
         struct attempt one = {.script = &scripts[i], .device = device};
         bool is_good = false;
-        for (int tries = 0; tries < 3 && !is_good; tries++) {
+        for (int tries = 0; tries < 10 && !is_good; tries++) {
             pthread_t thread;
             if (pthread_create(&thread, NULL, attempt, &one) != 0) {
                 break;
@@ -900,7 +900,12 @@ static void limits_alone(void) {
     gpulua *g = gpulua_new(&config);
     run(g, "assert(io and debug) while true do end", 100);
     tap_check(&tap, told.code == GPULUA_CAPACITY, "run_limit_ms without a sandbox");
-    run(g, "error(setmetatable({}, { __tostring = function() error 'x' end }))", 100);
+    for (int tries = 0; tries < 10; tries++) { /* the machine may take the 20 ms for itself */
+        run(g, "error(setmetatable({}, { __tostring = function() error 'x' end }))", 100);
+        if (told.code != GPULUA_CAPACITY) {
+            break;
+        }
+    }
     tap_equal(&tap, told.message, "(error object whose __tostring failed)",
               "an error that cannot be shown says so");
     gpulua_close(g);

@@ -238,7 +238,7 @@ static void test_order(void) {
                  "while os.clock() < till do end\n" /* the other one finds out that they are over */
                  "first:on_done(tells 'd')\n"
                  "second:on_done(tells 'e')\n"
-                 "for _ = 1, 500 do if #told < 5 then gpu.sleep(0.01) end end\n"
+                 "for _ = 1, 5000 do if #told < 5 then gpu.sleep(0.01) end end\n"
                  "result = told == 'abcde' and 1 or 0\n");
     pthread_join(other.thread, NULL);
     check(global_number(gpulua_state(g), "result") == 1,
@@ -293,7 +293,7 @@ static void test_threads(void) {
         "end\n"
         "local till = os.clock() + 0.02\n"
         "while os.clock() < till do end\n" /* all end, and nobody looks */
-        "for _ = 1, 500 do if #told < 6 then require('gpulua').sleep(0.01) end end\n"
+        "for _ = 1, 5000 do if #told < 6 then require('gpulua').sleep(0.01) end end\n"
         "result = told == 'aabbcc' and 1 or 0\n");
     check(global_number(L, "result") == 1, "what ends is told of in order");
     gpulua_buffer_release(sums);
