@@ -348,4 +348,17 @@ describe("a rebuild", function()
     end
     assert.equal(1, count)
   end)
+
+  it("gives hints of what is Stale that can be followed: in captures, of what they make, of guarded memory", function()
+    local x, guarded, made = dev:buffer("i32", 1):fill(0), dev:memory({ guard = true }):buffer("i32", 1):fill(0)
+    local graph = dev:capture(function() made = dev:buffer("i32", 1):fill(1) end)
+    graph:launch():await()
+    support.lose(dev)
+    local function hint(f, ...) return (support.raises("Stale", {}, f, ...).hint) end
+    assert.equal("make the buffer again, or make it durable", hint(x.read, x))
+    assert.equal("make the buffer again before the capture, or make it durable there",
+      hint(dev.capture, dev, function() x:fill(1) end))
+    assert.equal("capture again: what is made in a capture cannot be durable", hint(made.read, made))
+    assert.equal("make the buffer again: memory with a guard cannot be durable", hint(guarded.read, guarded))
+  end)
 end)
