@@ -42,7 +42,8 @@ static void read_on(struct gpu_stream *stream, struct gpu_block *block) {
     if (!gpu_hazards_find(stream, &use, 1, &waits)) {
         exit(1);
     }
-    gpu_hazards_commit(stream, stream->device->slot_seq[stream->slot] + 1, &use, 1);
+    gpu_hazards_commit((struct gpu_point){stream->slot, stream->device->slot_seq[stream->slot] + 1},
+                       &use, 1);
 }
 
 /* One launch: two buffers read, one written, one both. */
@@ -57,8 +58,8 @@ static void record(struct gpu_envelope *envelope, struct gpu_block *const *block
     if (!gpu_hazards_find(stream, envelope->uses, envelope->use_count, &envelope->waits)) {
         exit(1);
     }
-    gpu_hazards_commit(stream, stream->device->slot_seq[stream->slot] + 1, envelope->uses,
-                       envelope->use_count);
+    gpu_hazards_commit((struct gpu_point){stream->slot, stream->device->slot_seq[stream->slot] + 1},
+                       envelope->uses, envelope->use_count);
 }
 
 /* What was noted stands for operations to come: they are made now, so that all is over in the

@@ -128,7 +128,7 @@ static void *worker_main(void *argument) {
 
 const char *launch(struct program *program, const char *name, struct shape shape, const void *args,
                    unsigned worker_count) {
-    static _Thread_local char failure[512];
+    static _Thread_local char failure[sizeof((struct cpu_launch *)0)->failure];
     struct cpu_launch launch = {
         .kernel = kernel_of(program, name), .shared_bytes = shape.shared_bytes, .args = args};
     if (launch.kernel == NULL) {
