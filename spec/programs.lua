@@ -339,7 +339,11 @@ local function graph_moves(where, random, plans)
     streams[i]:close() -- what is on it goes on
     streams[i] = dev:stream {}
   end
+  local may_hook <const> = pcall(dev.hooks, dev, nil) -- not where other threads work on it, too
   function moves.hooks()
+    if not may_hook then
+      return
+    end
     moves.is_hooked = not moves.is_hooked
     dev:hooks(moves.is_hooked and { after_complete = function() end } or nil)
   end
@@ -381,7 +385,9 @@ local function graph_moves(where, random, plans)
     while graphs[1] do
       close(graphs[1])
     end
-    dev:hooks(nil)
+    if may_hook then
+      dev:hooks(nil)
+    end
     for _, op in ipairs(held) do
       assert(op:join(600))
     end
