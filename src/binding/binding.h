@@ -111,8 +111,8 @@ _Noreturn void gpu_lua_fail(lua_State *L, gpulua_status code, const char *format
 /* The same with a hint of its own instead of the code's. */
 _Noreturn void gpu_lua_fail_hint(lua_State *L, gpulua_status code, const char *hint,
                                  const char *format, ...) __attribute__((format(printf, 4, 5)));
-/* Raises OutOfBounds with its figures: `length` elements behind `offset` of `size`. `hint`: NULL
- * for the code's. */
+/* Raises OutOfBounds with its figures: `length` elements behind `offset` of `size`. `hint`: static;
+ * NULL: the code's. */
 _Noreturn void gpu_lua_fail_range(lua_State *L, const char *hint, int64_t offset, int64_t length,
                                   uint64_t size, const char *format, ...)
     __attribute__((format(printf, 6, 7)));

@@ -260,13 +260,8 @@ _Noreturn void gpu_lua_fail_range(lua_State *L, const char *hint, int64_t offset
     error.range_offset = offset;
     error.range_length = length;
     error.range_size = (int64_t)size;
-    gpu_lua_error_push(L, &error);
-    if (hint) {
-        lua_pushstring(L, hint);
-        lua_setfield(L, -2, "hint");
-    }
-    lua_error(L);
-    __builtin_unreachable();
+    error.hint = hint;
+    gpu_lua_throw(L, &error);
 }
 
 static bool is_error(lua_State *L, int index) {

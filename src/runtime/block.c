@@ -154,7 +154,6 @@ static void retire_memory(struct gpu_block *block) {
 /* The end of a block as scripts see it. Its struct lives on while refs point to it. */
 static void retire(struct gpu_block *block) {
     struct gpu_device *device = block->device;
-    gpu_repeat_forget(device);
     unlink_live(block);
     block->is_freed = true;
     device->block_ends++;

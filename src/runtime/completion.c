@@ -890,9 +890,10 @@ gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_erro
                                    op->label);
             break;
         }
-        char what[80];
-        snprintf(what, sizeof what, "'%.70s'", op->label);
-        if (timeout_ns < 0 && gpu_time_is_told(device, what, error)) {
+        if (timeout_ns < 0 && gpu_time_is_up(device)) {
+            char what[80];
+            snprintf(what, sizeof what, "'%.70s'", op->label);
+            (void)gpu_time_is_told(device, what, error);
             status = GPULUA_TIMEOUT;
             gpu_op_info(op, &error->op);
             break;

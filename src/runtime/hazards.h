@@ -52,7 +52,7 @@ void gpu_hazards_commit(struct gpu_point point, const struct gpu_use *uses, uint
  * somebody looks at one, or changes one. */
 struct gpu_repeat {
     const struct gpu_use *uses; /* borrowed: of the newest operation, if it launched a graph; NULL:
-                                   it did not, or its blocks are not what they were */
+                                   it did not, or uses something else by now */
     uint32_t use_count;
     bool is_known; /* it was a second launch, or a later one; with these waits: */
     uint8_t wait_count;
@@ -70,8 +70,8 @@ void gpu_repeat_commit(struct gpu_stream *stream, const struct gpu_envelope *env
                        uint64_t seq);
 /* Before a history is looked at: all of them are as new as can be. */
 void gpu_repeat_settle(struct gpu_device *device);
-/* The same before one is changed by somebody else, and before what the graph uses is, or one of its
- * blocks: the next launch finds its waits anew. */
+/* The same before one is changed by somebody else, and before what the graph uses is: the next
+ * launch finds its waits anew. */
 void gpu_repeat_forget(struct gpu_device *device);
 
 #endif

@@ -284,9 +284,7 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
     gpulua_status status = gpu_envelope_begin(
         &envelope, &named, opcode == WIRE_OP_GRAPH_UPLOAD ? "upload" : "graph", error);
     bool is_launch = opcode == WIRE_OP_GRAPH_LAUNCH;
-    bool is_repeat = status == GPULUA_OK && is_launch && !report && graph->made.is_there &&
-                     gpu_repeat_is(submit->stream, graph->uses.list);
-    if (status == GPULUA_OK && !is_repeat) {
+    if (status == GPULUA_OK) {
         status = check_blocks(graph, is_launch ? "launch" : "upload", error);
     }
     if (status == GPULUA_OK && !graph->made.is_there) {
@@ -296,13 +294,11 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
         return status;
     }
     graph->made.used_at = ++graph->device->graph_clock;
-    if (!is_repeat) {
-        note_exposed(&graph->uses);
-    }
+    note_exposed(&graph->uses);
     envelope.uses = graph->uses.list;
     envelope.use_count = graph->uses.count;
     envelope.graph = graph;
-    envelope.is_repeat = is_repeat;
+    envelope.is_repeat = is_launch && !report && gpu_repeat_is(submit->stream, graph->uses.list);
     if (!is_launch) { /* uses nothing but the graph */
         envelope.uses += graph->uses.count - 1;
         envelope.use_count = 1;
