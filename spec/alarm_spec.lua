@@ -47,7 +47,7 @@ describe("a trap", function()
     local other <close> = support.open { restarts = 10 }
     local busy, trap = dev:compile(source).fill_all, other:compile(source).trap
     local y = other:buffer("i32", 1, { durable = true }):fill(0)
-    local ticks <const> = support.ticks(dev, 0.03)
+    local ticks <const> = support.ticks(0.03)
     gpu.sleep(open_s)
     local grid <const>, block <const> = 4 * dev.multiprocessors, 1024
     local ops, counts = {}, {}

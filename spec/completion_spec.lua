@@ -144,7 +144,7 @@ describe("completion", function()
             local stream <close> = dev:stream {}
             local x <close> = dev:buffer("i32", 1):fill(0)
             for _ = 1, 3 do
-              mod.spin:launch({ grid = 1, block = 1, stream = stream }, support.ticks(dev, 0.002), x, i):await()
+              mod.spin:launch({ grid = 1, block = 1, stream = stream }, support.ticks(0.002), x, i):await()
             end
             local value = x:read()[1]
             sum = sum + value
@@ -159,7 +159,7 @@ describe("completion", function()
         local flag, open_flag = dev:buffer("i32", 1):fill(0), dev:buffer("i32", 1):fill(1)
         local other = dev:stream {}
         support.under_way(0.5, function(seconds, seen)
-          local ticks = support.ticks(dev, seconds)
+          local ticks = support.ticks(seconds)
           local short = mod.forever:launch(one, open_flag, ticks)
           local long = mod.forever:launch(one, flag, ticks)
           for _ = 1, 20 do
@@ -188,7 +188,7 @@ describe("completion", function()
         open()
         local flag = dev:buffer("i32", 1):fill(0)
         support.under_way(0.2, function(seconds, seen)
-          local op = mod.forever:launch(one, flag, support.ticks(dev, seconds))
+          local op = mod.forever:launch(one, flag, support.ticks(seconds))
           local cancelled = gpu.spawn(function() op:await() end)
           local waits = gpu.spawn(function() op:await() return "seen" end)
           gpu.sleep(0.02)
@@ -249,7 +249,7 @@ describe("completion", function()
           local err, taken
           for _ = 1, 3 do -- the machine itself may stand still for a while
             open { restarts = 100, watchdog = watchdog and 0.3 or nil }
-            ticks = ticks or is_isolated and 0 or support.ticks(dev, 1.5)
+            ticks = ticks or is_isolated and 0 or support.ticks(1.5)
             local flag = dev:buffer("i32", 1):fill(0)
             flag:await()
             local begun = support.now()
@@ -277,7 +277,7 @@ describe("completion", function()
       it("ends all waits when the device is lost", function()
         open { restarts = 0 }
         local flag = dev:buffer("i32", 1):fill(0)
-        local ticks = is_isolated and 0 or support.ticks(dev, 1)
+        local ticks = is_isolated and 0 or support.ticks(1)
         local tasks, launched = {}, 0
         for i = 1, 8 do
           tasks[i] = gpu.spawn(function()
@@ -355,7 +355,7 @@ describe("completion", function()
       local dev = support.open { completion = completion }
       local spin = dev:compile(nap_source).spin
       local x <close> = dev:buffer("i32", 1)
-      local ticks = is_cuda and support.ticks(dev, seconds) or math.floor(seconds * 1e6)
+      local ticks = is_cuda and support.ticks(seconds) or math.floor(seconds * 1e6)
       spin:launch(one, 1, x, 1):await()
       collectgarbage()
       local begun, spent = support.now(), processor_seconds(dev)

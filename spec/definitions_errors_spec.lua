@@ -114,7 +114,7 @@ describe("what functions raise", function()
         gpu.sleep(0)
       end
     end)
-    support.launch(dev, support.spin_source, support.one, support.ticks(dev, 0.2), dev:buffer("i32", 1), 1)
+    support.launch(dev, support.spin_source, support.one, support.ticks(0.2), dev:buffer("i32", 1), 1)
     values.op = dev:current():mark()
     try_all(values, "open", { { x, x }, { dev, "/nonexistent/x" }, { x, "/nonexistent/x.png" }, { values.op },
       { "sum", x } })

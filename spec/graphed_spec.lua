@@ -408,7 +408,7 @@ describe("a graphed function", function()
     end
     local x = buffer(0)
     local spin = dev:compile(support.spin_source).spin
-    local ticks = support.ticks(dev, 2e-3)
+    local ticks = support.ticks(2e-3)
     local fast <close> = dev:graphed({ warmup = 2 }, function(a)
       spin:launch(1, ticks, x, 0)
       return a

@@ -34,7 +34,7 @@ describe("hazards", function()
       }
     ]]
     mod = dev:compile(source)
-    ticks = support.ticks(dev, 0.15)
+    ticks = support.ticks(0.15)
   end)
   teardown(support.close_all)
 
@@ -158,11 +158,11 @@ describe("hazards", function()
       dev:synchronize()
       local config = { grid = 1, block = 1, stream = streams[1] }
       -- All of them wait for this write, so all of them are pending when the last one is launched.
-      local first = mod.spin_fill:launch(config, support.ticks(dev, seconds), x, n, 5)
+      local first = mod.spin_fill:launch(config, support.ticks(seconds), x, n, 5)
       for i = 1, readers do
         config.stream = streams[i]
         if i == readers // 3 then -- a slow one in the middle
-          mod.spin_copy:launch(config, support.ticks(dev, 0.3), x, seen[i], 1)
+          mod.spin_copy:launch(config, support.ticks(0.3), x, seen[i], 1)
         else
           mod.take:launch(config, x, seen[i], 1)
         end
@@ -191,7 +191,7 @@ describe("hazards", function()
     support.wants_time(pending)
     scene(function(x, y, z, a, b)
       support.under_way(0.4, function(seconds, seen)
-        local slow = mod.spin_copy:launch(a, support.ticks(dev, seconds), x, y, n)
+        local slow = mod.spin_copy:launch(a, support.ticks(seconds), x, y, n)
         mod.take:launch(b, x, z, n):await()
         local is_over = slow:done()
         seen()
@@ -205,7 +205,7 @@ describe("hazards", function()
     support.wants_time(pending)
     scene(function(x, y, _, a, b)
       support.under_way(0.4, function(seconds, seen)
-        local slow = mod.spin_fill:launch(a, support.ticks(dev, seconds), x, n, 1)
+        local slow = mod.spin_fill:launch(a, support.ticks(seconds), x, n, 1)
         mod.put:launch(b, y, n, 2):await()
         local is_over = slow:done()
         seen()
@@ -302,7 +302,7 @@ describe("hazards", function()
     support.under_way(0.4, function(seconds, seen)
       local slow_op
       local slow = gpu.spawn(function()
-        slow_op = mod.spin:launch(support.one, support.ticks(dev, seconds), x, 1)
+        slow_op = mod.spin:launch(support.one, support.ticks(seconds), x, 1)
         slow_op:await()
       end)
       local fast = gpu.spawn(function()
@@ -347,7 +347,7 @@ describe("hazards", function()
     it("is not written by work that was launched before it was freed", function()
       for _ = 1, 3 do
         assert.equal(7, run(function(config, x)
-          return kernels.spin_fill:launch(config, support.ticks(small, 0.15), x, 4, 66)
+          return kernels.spin_fill:launch(config, support.ticks(0.15), x, 4, 66)
         end))
       end
     end)
@@ -357,7 +357,7 @@ describe("hazards", function()
       local found
       for _, seconds in ipairs { 0.15, 0.6, 2.4 } do -- on a busy machine it may be over before
         found = run(function(config, _, address)
-          return kernels.spin_fill_at:launch(config, support.ticks(small, seconds), address, 4, 66)
+          return kernels.spin_fill_at:launch(config, support.ticks(seconds), address, 4, 66)
         end)
         if found == 66 then
           break
@@ -379,7 +379,7 @@ describe("hazards", function()
       local x = dev:buffer("i32", count)
       local y = dev:buffer("i32", count)
       local config = { grid = 1, block = 1, stream = streams[random(1, 4)] }
-      mod.spin_fill:launch(config, support.ticks(dev, 0.0002), x, count, round)
+      mod.spin_fill:launch(config, support.ticks(0.0002), x, count, round)
       config.stream = streams[random(1, 4)]
       mod.take:launch(config, x, y, count)
       x:close()
@@ -427,7 +427,7 @@ describe("hazards", function()
             b = b % buffer_count + 1
           end
           if kind == 7 then
-            where.slow_mix:launch({ grid = 1, block = 1, stream = stream }, support.ticks(where.dev, 0.001), count,
+            where.slow_mix:launch({ grid = 1, block = 1, stream = stream }, support.ticks(0.001), count,
               buffers[a], buffers[b], buffers[c], k)
           else
             where.mix:launch({ grid = 1, block = count, stream = stream }, count, buffers[a], buffers[b], buffers[c], k)
@@ -560,7 +560,7 @@ describe("hazards", function()
         for (int i = 0; i < 64; i++) s += a[i] + b[i] + c[i] + d[i];
         *y = s;
       }]])
-    local one, few, streams, parts = { grid = 1, block = 1 }, support.ticks(other, 0.002), {}, {}
+    local one, few, streams, parts = { grid = 1, block = 1 }, support.ticks(0.002), {}, {}
     local sum, rows = other:buffer("i32", 1):fill(0), {}
     for i = 1, 4 do rows[i] = other:buffer("i32", 64):fill(0) end
     for i = 1, count do
@@ -590,7 +590,7 @@ describe("hazards", function()
     scene(function(x, y, _, a, b)
       support.under_way(0.15, function(seconds, seen)
         local before = dev:stats()
-        mod.spin_fill:launch(a, support.ticks(dev, seconds), x, n, 1)
+        mod.spin_fill:launch(a, support.ticks(seconds), x, n, 1)
         mod.take:launch(b, x, y, n) -- has to wait
         mod.take:launch(b, x, y, n) -- is behind that wait already
         local after = dev:stats()

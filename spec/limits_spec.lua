@@ -8,7 +8,6 @@ describe("limit of", function()
 
   setup(function()
     dev = support.open()
-    support.ticks(dev, 0.01)
     limits = dev:stats()
   end)
   teardown(support.close_all)
@@ -67,7 +66,7 @@ describe("limit of", function()
       local has_run = false
       local other = gpu.spawn(function() has_run = true end)
       -- Nothing ends before the first one does.
-      spin:launch(support.one, support.ticks(dev, seconds), c, 42)
+      spin:launch(support.one, support.ticks(seconds), c, 42)
       local last
       for _ = 1, n do
         last = stream:mark()
@@ -99,7 +98,7 @@ describe("limit of", function()
     for _, seconds in ipairs { 0.3, 1.2, 4.8 } do -- until the call is there before the kernel is over
       own:synchronize()
       local before = own:stats().throttles
-      spin:launch(support.one, support.ticks(dev, seconds), c, 42)
+      spin:launch(support.one, support.ticks(seconds), c, 42)
       own:current():mark()
       throttles = own:stats().throttles - before
       own:synchronize()
@@ -159,7 +158,7 @@ describe("limit of", function()
     local writes = limits.limit_staging_bytes // piece + 3
     local stats
     for _, seconds in ipairs { 0.5, 2, 8 } do -- until the writes are faster than the kernel that they wait for
-      spin:launch(support.one, support.ticks(dev, seconds), b, 0)
+      spin:launch(support.one, support.ticks(seconds), b, 0)
       for _ = 1, writes do
         b:write(text)
       end

@@ -88,7 +88,7 @@ describe("a lost device", function()
       local dev = support.open()
       local mod = dev:compile(support.spin_source)
       local x = dev:buffer("i32", 1)
-      mod.spin:launch(support.one, support.ticks(dev, 0.2), x, 1)
+      mod.spin:launch(support.one, support.ticks(0.2), x, 1)
       local op = mod.spin:launch(support.one, 1, x, 2)
       dev:close()
       -- It was given time to end.
@@ -104,7 +104,7 @@ describe("a lost device", function()
     local dev = support.open()
     local mod = dev:compile(support.spin_source)
     local x = dev:buffer("i32", 1)
-    local op = mod.spin:launch(support.one, support.ticks(dev, 0.3), x, 1)
+    local op = mod.spin:launch(support.one, support.ticks(0.3), x, 1)
     local result
     local task = gpu.spawn(function()
       result = table.pack(op:join())
@@ -155,7 +155,7 @@ describe("a lost device", function()
       local x, y, side = dev:buffer("i32", 64):fill(0), dev:buffer("i32", 64):fill(0), dev:stream()
       local graph = dev:capture(function() y:fill(3) other.spin:launch(support.one, 1, y, 1) end)
       dev:synchronize()
-      mod.spin:launch({ grid = 1, block = 1, stream = side }, support.ticks(dev, 0.3), x, 1)
+      mod.spin:launch({ grid = 1, block = 1, stream = side }, support.ticks(0.3), x, 1)
       side:use(function() graph:launch() end)
       dev:inject { fault = 1 }
       dev:stream():mark()
@@ -547,7 +547,7 @@ describe("a lost device", function()
         local y = dev:buffer("i32", 1, { durable = true }):fill(8)
         local z, look = dev:buffer("i32", 1):fill(9), mod.look -- z is gone then
         local before, read = dev:buffer("i32", 1):fill(1), dev:buffer("i32", 1):fill(1)
-        local ticks = support.ticks(dev, seconds)
+        local ticks = support.ticks(seconds)
         dev:synchronize()
         begins()
         look:launch(support.one, before, read, ticks) -- until all wait
@@ -596,7 +596,7 @@ describe("a lost device", function()
       local x = dev:buffer("i32", 1, { durable = true }):fill(7)
       local y = dev:buffer("i32", 1):fill(0)
       dev:synchronize()
-      local ticks = support.ticks(dev, seconds)
+      local ticks = support.ticks(seconds)
       begins()
       mod.look:launch(support.one, y, x, ticks) -- what is waited for at first
       local waits = gpu.spawn(function()
@@ -838,7 +838,7 @@ describe("a lost device", function()
           while (now() < end) { }
           ((volatile int *)at)[0] = x[0];
         }]])
-      local add, kernel, ticks = mod.add, mod.crash, support.ticks(dev, 0.05)
+      local add, kernel, ticks = mod.add, mod.crash, support.ticks(0.05)
       local victim = dev:buffer("i32", 1):fill(1)
       local x = dev:buffer("i32", 1, { durable = true }):fill(0)
       local y = dev:buffer("i32", 1, { durable = true }):fill(7)
@@ -888,7 +888,7 @@ describe("a lost device", function()
       local output, code = support.script(([[
         local gpu, support = require "gpulua", require "spec.support"
         local dev = gpu.device(os.getenv "GPULUA_DEVICE", { restarts = %d })
-        local spin, ticks = dev:compile(support.spin_source).spin, support.ticks(dev, 1)
+        local spin, ticks = dev:compile(support.spin_source).spin, support.ticks(1)
         local x, y = dev:buffer("i32", 1, { durable = true }), dev:buffer("i32", 1, { durable = true })
         gpu.all(x:fill(1), y:fill(1))
         spin:launch(support.one, ticks, y, 2) -- runs when the device is lost
@@ -912,7 +912,7 @@ describe("a lost device", function()
     local dev <close> = support.open { restarts = 1000, window = 1 }
     local mod = dev:compile(support.spin_source .. [[
       extern "C" __global__ void add(const int *x, int *y, int a) { *y += a * *x; }]])
-    local add, count, ticks = mod.add, 20000, support.ticks(dev, 0.3)
+    local add, count, ticks = mod.add, 20000, support.ticks(0.3)
     local one = dev:buffer("i32", 1, { durable = true }):fill(1)
     local sum, s = dev:buffer("i32", 1, { durable = true }):fill(0), dev:buffer("i32", 1, { durable = true }):fill(0)
     local function body(a) for _ = 1, count do add:launch(support.one, one, sum, a) end end

@@ -67,7 +67,7 @@ describe("memory", function()
     it("counts a freed buffer until the work on it is over, and waits for that", function()
       local dev = support.open { budget = 4 * mib }
       local mod = dev:compile(support.spin_source)
-      local ticks = support.ticks(dev, 0.1)
+      local ticks = support.ticks(0.1)
       collectgarbage()
       dev:synchronize()
       local x = dev:buffer("i32", mib // 2)
@@ -105,7 +105,7 @@ describe("memory", function()
     support.under_way(1.5, function(seconds, seen)
       local stream = dev:stream {}
       local x, h = dev:buffer("i32", 1000), dev:host("i32", 1000)
-      local slow = mod.spin:launch({ grid = 1, block = 1, stream = stream }, support.ticks(dev, seconds), x, 1)
+      local slow = mod.spin:launch({ grid = 1, block = 1, stream = stream }, support.ticks(seconds), x, 1)
       stream:use(h.copy, h, x)
       local weak = setmetatable({ x, h, stream }, { __mode = "v" })
       x, h, stream = nil, nil, nil -- luacheck: ignore

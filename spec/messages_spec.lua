@@ -475,7 +475,7 @@ describe("messages", function()
     local spin = dev:compile(support.spin_source).spin
     local y <close> = dev:buffer("i32", 1, { label = "slow data" })
     local function check_within(seconds, seen)
-      local ticks = support.ticks(dev, seconds)
+      local ticks = support.ticks(seconds)
       local line = debug.getinfo(1, "l").currentline + 1
       local launched = spin:launch({ grid = 1, block = 1, label = "slow one" }, ticks, y, 1)
       for what, wanted in pairs {

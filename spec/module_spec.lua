@@ -46,7 +46,7 @@ describe("compile", function()
   -- Its code goes away with it.
   it("is unloaded behind its newest launch, be it closed before, with variables or without", function()
     support.wants_time(pending)
-    local ticks = support.ticks(dev, 0.05)
+    local ticks = support.ticks(0.05)
     collectgarbage()
     for _, variables in ipairs { "", "__device__ int variable;" } do
       dev:synchronize()

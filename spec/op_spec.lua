@@ -10,12 +10,11 @@ describe("op", function()
     dev = support.open()
     mod = dev:compile(support.spin_source)
     x = dev:buffer("i32", 4):fill(0)
-    support.ticks(dev, 0.01)
   end)
   teardown(support.close_all)
 
   local function slow(seconds, value)
-    return mod.spin:launch(support.one, support.ticks(dev, seconds), x, value or 1)
+    return mod.spin:launch(support.one, support.ticks(seconds), x, value or 1)
   end
 
   it("is seen to be over by a loop that does nothing but look", function()
@@ -222,7 +221,7 @@ describe("op", function()
     support.wants_time(pending)
     support.under_way(0.1, function(seconds, seen)
       local b <close> = dev:buffer("i32", 1):fill(0)
-      local op = mod.spin:launch(support.one, support.ticks(dev, seconds), b, 31)
+      local op = mod.spin:launch(support.one, support.ticks(seconds), b, 31)
       local task = gpu.spawn(function()
         op:await()
       end)
@@ -275,7 +274,7 @@ describe("op", function()
   it("on_done calls back whatever becomes of who asked: it fails, is cancelled, is over", function()
     local told, asked = {}, {}
     local function long()
-      return mod.spin:launch(support.one, support.ticks(dev, 0.03), dev:buffer("i32", 4), 1)
+      return mod.spin:launch(support.one, support.ticks(0.03), dev:buffer("i32", 4), 1)
     end
     local function ask(name, then_do)
       return gpu.spawn(function()
@@ -338,8 +337,8 @@ describe("op", function()
     local t <close> = dev:stream {}
     local y <close> = dev:buffer("i32", 1)
     support.under_way(0.4, function(seconds, seen)
-      local late = mod.spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(dev, seconds), x, 1)
-      local early = mod.spin:launch({ grid = 1, block = 1, stream = t }, support.ticks(dev, 0.01), y, 1)
+      local late = mod.spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(seconds), x, 1)
+      local early = mod.spin:launch({ grid = 1, block = 1, stream = t }, support.ticks(0.01), y, 1)
       local index, result = gpu.any(late, early)
       local is_over = late:done()
       seen()
@@ -474,7 +473,7 @@ describe("op", function()
       needs_failing()
       local left <close> = dev:buffer("i32", 1):fill(0)
       local must = dev:compile "extern \"C\" __global__ void must(int *x) { assert(x[0] == 0); x[0] = -1; }".must
-      dev:compile(support.spin_source).spin:launch(support.one, support.ticks(dev, 0.1), left, -1) -- they are behind it
+      dev:compile(support.spin_source).spin:launch(support.one, support.ticks(0.1), left, -1) -- they are behind it
       local first = must:launch(support.one, left)
       for _ = 1, 300 do must:launch(support.one, left) end
       local err = support.raises("DependencyFailed", {}, left.read, left)

@@ -144,7 +144,7 @@ describe("a pool", function()
 
   it("fences the graphs that share it: they never run beside each other", function()
     support.wants_time(pending)
-    local ticks = support.ticks(dev, 0.05)
+    local ticks = support.ticks(0.05)
     local one <close> = dev:stream {}
     local two <close> = dev:stream {}
     local function pair(pool)

@@ -38,7 +38,7 @@ function programs.open(dev)
   local mod = dev:compile(source)
   local where = {
     dev = dev,
-    ticks = support.ticks(dev, ticks_slow),
+    ticks = support.ticks(ticks_slow),
     blend = mod:kernel("blend", "i32, i32, in u32*, in u32*, inout u32*, k: u32"),
     make = mod:kernel("make", "i32, i32, in u32*, out u32*, k: u32"),
     halves = mod:kernel("halves", "i32, i32, in u16*, out u16*, k: i32"),

@@ -18,7 +18,7 @@ describe("ranges", function()
       }
     ]]
     mod = dev:compile(source)
-    ticks = support.ticks(dev, 0.15)
+    ticks = support.ticks(0.15)
   end)
   teardown(support.close_all)
 
@@ -38,7 +38,7 @@ describe("ranges", function()
     support.wants_time(pending)
     scene(function(x, y, a, b)
       support.under_way(0.5, function(seconds, seen)
-        local slow = mod.spin_fill:launch(a, support.ticks(dev, seconds), x:slice(1, 8), 8, 5)
+        local slow = mod.spin_fill:launch(a, support.ticks(seconds), x:slice(1, 8), 8, 5)
         mod.put:launch(b, x:slice(9, 16), 8, 7):await()
         mod.take:launch(b, x:slice(9, 12), y, 4):await()
         local values, is_over = y:read(1, 4), slow:done()
@@ -82,7 +82,7 @@ describe("ranges", function()
         x:fill(1)
         dev:synchronize()
         begins()
-        local slow = mod.spin_fill:launch(a, support.ticks(dev, seconds), x:slice(1, 4), 4, 5)
+        local slow = mod.spin_fill:launch(a, support.ticks(seconds), x:slice(1, 4), 4, 5)
         local beside = x:read(5, 6)
         x:write({ 8, 9 }, 15)
         x:slice(7, 8):fill(6)
@@ -108,7 +108,7 @@ describe("ranges", function()
     support.wants_time(pending)
     scene(function(x, y, a, b)
       support.under_way(0.15, function(seconds, seen)
-        local slow = mod.spin_fill:launch(a, support.ticks(dev, seconds), x:slice(1, 4), 4, 5)
+        local slow = mod.spin_fill:launch(a, support.ticks(seconds), x:slice(1, 4), 4, 5)
         -- Reads what the slow one writes, writes what nobody does.
         local op = mod.take:launch(b, x:slice(1, 4), x:slice(13, 16), 4)
         local is_over = op:done()
@@ -159,7 +159,7 @@ describe("ranges", function()
         local before, overflows = dev:stats().hazards_widened, dev:stats().overflows
         begins()
         -- Work in flight keeps the ranges apart; every other element is a range of its own.
-        local gate = mod.spin_fill:launch({ grid = 1, block = 1, stream = a }, support.ticks(dev, seconds),
+        local gate = mod.spin_fill:launch({ grid = 1, block = 1, stream = a }, support.ticks(seconds),
           x:slice(1, 1), 1, 100)
         local want = { 100 }
         for i = 2, count do
@@ -179,7 +179,7 @@ describe("ranges", function()
       -- All is over: the ranges grow together again, and parts are apart as at first.
       local before = dev:stats().hazards_widened
       support.under_way(0.15, function(seconds, seen)
-        local slow = mod.spin_fill:launch({ grid = 1, block = 1, stream = a }, support.ticks(dev, seconds),
+        local slow = mod.spin_fill:launch({ grid = 1, block = 1, stream = a }, support.ticks(seconds),
           x:slice(1, 8), 8, 5)
         mod.put:launch({ grid = 1, block = 1, stream = b }, x:slice(9, 16), 8, 7):await()
         local is_over = slow:done()
@@ -294,7 +294,7 @@ describe("ranges", function()
           local a, b = part(length), part(length)
           local c = part(length, { a, b })
           where.slow_mix:launch({ grid = 1, block = 1, stream = stream },
-            kind == 7 and support.ticks(where.dev, 0.001) or 0, length, a.slice, b.slice, c.slice, k)
+            kind == 7 and support.ticks(0.001) or 0, length, a.slice, b.slice, c.slice, k)
           for i = 0, length - 1 do
             model[c.b][c.at + i] = wrap(model[c.b][c.at + i] * 31 + model[a.b][a.at + i] * 7 + model[b.b][b.at + i] + k)
           end

@@ -11,7 +11,7 @@ describe("recorder", function()
       extern "C" __global__ void put(int *x, int n, int value) { for (int i = 0; i < n; i++) x[i] = value; }
       extern "C" __global__ void take(const int *x, int *y, int n) { for (int i = 0; i < n; i++) y[i] = x[i]; }
     ]])
-    ticks = support.ticks(dev, 0.15)
+    ticks = support.ticks(0.15)
   end)
   teardown(support.close_all)
 
@@ -255,7 +255,7 @@ describe("recorder", function()
         support.under_way(0.15, function(seconds, seen)
           local rec = dev:recorder { stream = stream_a }
           rec:read(x):preflight():write(y)
-          mod.spin:launch(a, support.ticks(dev, seconds), x, 5)
+          mod.spin:launch(a, support.ticks(seconds), x, 5)
           support.raises("StreamMisuse", { "argument 1 of write", "after preflight" }, rec.commit, rec)
           local op = mod.put:launch(b, y, 16, 3)
           local is_over = op:done()
@@ -316,7 +316,7 @@ describe("recorder", function()
           local rec = dev:recorder { stream = stream_a }
           rec:write(x):preflight()
           begins()
-          mod.spin:launch(a, support.ticks(dev, seconds), x, 5)
+          mod.spin:launch(a, support.ticks(seconds), x, 5)
         end
         collectgarbage()
         local op = mod.take:launch(b, x, y, 16)

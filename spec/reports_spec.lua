@@ -165,7 +165,7 @@ describe("a kernel that reports", function()
     local ran <close> = ints(0)
     local s1 <close> = dev:stream {}
     local s2 <close> = dev:stream {}
-    local late = mod.late:launch({ grid = 1, block = 1, stream = s1 }, x, support.ticks(dev, seconds), by)
+    local late = mod.late:launch({ grid = 1, block = 1, stream = s1 }, x, support.ticks(seconds), by)
     local from = x
     if way == "a copy" then
       s2:use(y.copy, y, x)
@@ -233,7 +233,7 @@ describe("a kernel that reports", function()
     local function round()
       local ops = {}
       if not support.is_checked() then -- all of them at a time
-        mod.late:launch(support.one, z, support.ticks(dev, 0.1), 0)
+        mod.late:launch(support.one, z, support.ticks(0.1), 0)
       end
       for i = 1, 700 do
         ops[i] = mod.step:launch(four, x, y, i, 690)
@@ -255,7 +255,7 @@ describe("a kernel that reports", function()
   it("fails what needs an output that has been written over since, behind many other failures", function()
     support.wants_time(pending)
     local x, y, z, other, ops = ints(0), ints(0), ints(0), ints(0), {}
-    local late = mod.late:launch(support.one, x, support.ticks(dev, 0.02), 1)
+    local late = mod.late:launch(support.one, x, support.ticks(0.02), 1)
     local first = mod.plain:launch(four, y, x, 1)
     for i = 1, 300 do
       ops[i] = mod.plain:launch(four, other, x, 1)

@@ -139,7 +139,7 @@ describe("memory resources", function()
         local b, slow
         begins()
         s:use(function()
-          slow = mod.spin:launch(support.one, support.ticks(dev, seconds), busy, 1)
+          slow = mod.spin:launch(support.one, support.ticks(seconds), busy, 1)
           b = mem:buffer("i32", 4)
         end)
         local is_over = b:done()
@@ -259,7 +259,7 @@ describe("memory resources", function()
     it("gets what comes out of use into a quarantine, also where another budget was too small before", function()
       local small = support.open { budget = 800 << 10 }
       local mod = small:compile(support.spin_source)
-      local ticks = support.ticks(small, 1)
+      local ticks = support.ticks(1)
       collectgarbage()
       small:synchronize()
       collectgarbage "stop"

@@ -55,7 +55,7 @@ describe("a scalar", function()
     local x <close> = support.zeros(dev, "i32", 64)
     local other <close> = dev:stream {}
     local at <close> = dev:scalar("i32", 0)
-    local ticks = support.ticks(dev, 0.02)
+    local ticks = support.ticks(0.02)
     local slow <close> = support.zeros(dev, "i32", 1)
     other:use(function() spin.spin_copy:launch(support.one, ticks, at, slow, 1) end)
     for i = 1, 63 do
@@ -76,7 +76,7 @@ describe("a scalar", function()
       pending(unfenced.message)
     end
     local copy = unfenced:compile(support.spin_source).spin_copy
-    local ticks = support.ticks(dev, 0.05)
+    local ticks = support.ticks(0.05)
     local at, slow = unfenced:scalar("i32", 0), support.zeros(unfenced, "i32", 1)
     unfenced:synchronize()
     local other <close> = unfenced:stream {}

@@ -153,10 +153,10 @@ describe("a value at the prompt:", function()
     local own = support.open()
     local spin = own:compile(support.spin_source).spin
     local x = own:buffer("i32", 4):fill(1)
-    spin:launch(support.one, support.ticks(own, 0.05), x, 5):await()
+    spin:launch(support.one, support.ticks(0.05), x, 5):await()
     assert.equal("  5  1  1  1\n  min 1, max 5, mean 2.0", inside(x))
     support.under_way(2.5, function(seconds, seen)
-      local op = spin:launch(support.one, support.ticks(own, seconds), x, 7)
+      local op = spin:launch(support.one, support.ticks(seconds), x, 7)
       local began = support.now()
       local text, of_op = inside(x), show(op)
       local took = support.now() - began

@@ -9,7 +9,6 @@ describe("stream", function()
   setup(function()
     dev = support.open()
     mod = dev:compile(support.spin_source)
-    support.ticks(dev, 0.01)
   end)
   teardown(support.close_all)
 
@@ -63,12 +62,12 @@ describe("stream", function()
       for _, seconds in ipairs { 0.2, 0.8, 3.2 } do -- until the gate is the last that is there
         dev:synchronize()
         config.stream = low[1]
-        local opens = mod.spin:launch(config, support.ticks(dev, seconds), gate, 0)
+        local opens = mod.spin:launch(config, support.ticks(seconds), gate, 0)
         -- All wait for the gate, in whichever order they came.
         for _, streams in ipairs(launches) do
           for i, stream in ipairs(streams) do
             config.stream = stream
-            take:launch(config, gate, turn, order, (streams == high and 16 or 0) + i - 1, support.ticks(dev, 0.002))
+            take:launch(config, gate, turn, order, (streams == high and 16 or 0) + i - 1, support.ticks(0.002))
           end
         end
         local is_late = opens:done()
@@ -106,7 +105,7 @@ describe("stream", function()
       dev:synchronize()
       for i = 1, 64 do
         local config = { grid = 1, block = 1, stream = low[i] }
-        ops[i] = mod.spin:launch(config, support.ticks(dev, seconds), x:slice(i, i), 1)
+        ops[i] = mod.spin:launch(config, support.ticks(seconds), x:slice(i, i), 1)
       end
       mod.spin:launch({ grid = 1, block = 1, stream = high }, 1, y, 1):await()
       over = 0
@@ -138,7 +137,7 @@ describe("stream", function()
     local config = { grid = 1, block = 1, stream = s }
     local ops = {}
     for i = 1, 20 do
-      ops[i] = mod.spin:launch(config, i == 1 and support.ticks(dev, 0.05) or 1, x, i)
+      ops[i] = mod.spin:launch(config, i == 1 and support.ticks(0.05) or 1, x, i)
     end
     for i = 2, 20 do
       assert.equal(ops[i - 1].seq + 1, ops[i].seq)
@@ -158,7 +157,7 @@ describe("stream", function()
     local y <close> = dev:buffer("i32", 1):fill(0)
     dev:synchronize()
     support.under_way(0.5, function(seconds, seen)
-      local slow = mod.spin:launch({ grid = 1, block = 1, stream = a }, support.ticks(dev, seconds), x, 1)
+      local slow = mod.spin:launch({ grid = 1, block = 1, stream = a }, support.ticks(seconds), x, 1)
       local fast = mod.spin:launch({ grid = 1, block = 1, stream = b }, 1, y, 2)
       fast:await()
       local is_over = slow:done()
@@ -198,7 +197,7 @@ describe("stream", function()
       local x <close> = dev:buffer("i32", 1)
       a:use(function()
         b:use(function()
-          mod.spin:launch(support.one, support.ticks(dev, 0.01), x, 1):await()
+          mod.spin:launch(support.one, support.ticks(0.01), x, 1):await()
           assert.equal(b.id, dev:current().id)
         end)
         assert.equal(a.id, dev:current().id)
@@ -229,7 +228,7 @@ describe("stream", function()
       dev:synchronize()
       local seconds <const> = 0.4
       local begun = support.now()
-      local slow = mod.spin:launch({ grid = 1, block = 1, stream = a }, support.ticks(dev, seconds), x, 1)
+      local slow = mod.spin:launch({ grid = 1, block = 1, stream = a }, support.ticks(seconds), x, 1)
       wait(a, b, slow)
       local fast = mod.spin:launch({ grid = 1, block = 1, stream = b }, 1, y, 1)
       fast:await()
@@ -289,7 +288,7 @@ describe("stream", function()
     local s <close> = dev:stream {}
     local x <close> = dev:buffer("i32", 1):fill(0)
     support.under_way(0.1, function(seconds, seen)
-      local slow = mod.spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(dev, seconds), x, 1)
+      local slow = mod.spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(seconds), x, 1)
       local mark = s:mark()
       local is_over = mark:done()
       seen()
@@ -304,7 +303,7 @@ describe("stream", function()
   it("synchronize waits for the stream", function()
     local s <close> = dev:stream {}
     local x <close> = dev:buffer("i32", 1):fill(0)
-    local op = mod.spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(dev, 0.1), x, 1)
+    local op = mod.spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(0.1), x, 1)
     s:synchronize()
     assert.is_true(op:done())
     s:synchronize()
@@ -315,7 +314,7 @@ describe("stream", function()
     local b <close> = dev:stream {}
     local x <close> = dev:buffer("i32", 1)
     local y <close> = dev:buffer("i32", 1)
-    local ticks = support.ticks(dev, 0.05)
+    local ticks = support.ticks(0.05)
     local p = mod.spin:launch({ grid = 1, block = 1, stream = a }, ticks, x, 1)
     local q = mod.spin:launch({ grid = 1, block = 1, stream = b }, ticks, y, 1)
     dev:synchronize()
@@ -327,7 +326,7 @@ describe("stream", function()
       local x <close> = dev:buffer("i32", 1):fill(0)
       support.without_leak(dev, function()
         local s = dev:stream {}
-        local op = mod.spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(dev, 0.05), x, 6)
+        local op = mod.spin:launch({ grid = 1, block = 1, stream = s }, support.ticks(0.05), x, 6)
         s:close()
         s:close()
         assert.equal("closed stream", gpu.type(s))
@@ -341,7 +340,7 @@ describe("stream", function()
 
     it("by the collector leaves its work alone", function()
       local x <close> = dev:buffer("i32", 1):fill(0)
-      mod.spin:launch({ grid = 1, block = 1, stream = dev:stream {} }, support.ticks(dev, 0.05), x, 8)
+      mod.spin:launch({ grid = 1, block = 1, stream = dev:stream {} }, support.ticks(0.05), x, 8)
       collectgarbage()
       collectgarbage()
       assert.are.same({ 8 }, x:read())

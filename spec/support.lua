@@ -206,30 +206,9 @@ support.spin_source = support.clock_source .. [[
   }
 ]]
 
---- Clock ticks in a second: of a GPU measured once, the fastest of three, as it may have others to serve; the CPU
---- device's clock64 counts nanoseconds.
-local ticks_of = setmetatable({}, { __mode = "k" })
-function support.ticks(dev, seconds)
-  local per_second = dev.kind == "cpu" and 1e9 or ticks_of[dev]
-  if not per_second then
-    local spin = dev:compile(support.spin_source).spin
-    local x <close> = dev:buffer("i32", 1)
-    spin:launch(support.one, 1000, x, 0):await()
-    local ticks = 250000
-    local function took()
-      local start = support.now()
-      spin:launch(support.one, ticks, x, 0):await()
-      return support.now() - start
-    end
-    local spent
-    repeat
-      ticks = ticks * 4
-      spent = took()
-    until spent > 0.02
-    per_second = ticks / math.min(spent, took(), took())
-    ticks_of[dev] = per_second
-  end
-  return math.max(1, math.floor(per_second * seconds))
+--- `seconds` for kernels that look at now(): both devices count nanoseconds.
+function support.ticks(seconds)
+  return math.max(1, math.floor(1e9 * seconds))
 end
 
 --- Lua's collector as gpulua starts it: for the end of a spec that has set it, or all that follow are slow.

@@ -827,7 +827,7 @@ describe("temporaries", function()
 
     it("let it run beside the graph", function()
       support.wants_time(pending)
-      local ticks = support.ticks(dev, 0.05)
+      local ticks = support.ticks(0.05)
       local one <close> = dev:stream {}
       local two <close> = dev:stream {}
       local graph <close> = dev:capture(function()

@@ -202,7 +202,7 @@ describe("a timeline", function()
         local mod = dev:compile(support.spin_source ..
           'extern "C" __global__ void less(int *count) { count[0] -= 1; }')
         local count, x = dev:buffer("i32", 1):fill(10), dev:buffer("i32", 1)
-        local ticks = support.ticks(dev, 0.01)
+        local ticks = support.ticks(0.01)
         local graph = dev:capture({ label = "solver" }, function()
           mod.less:launch(support.one, count)
           gpu.graph.while_(count, function()
@@ -315,7 +315,7 @@ describe("a timeline", function()
         local dev = gpu.device()
         local spin = dev:compile(support.spin_source).spin
         local x = dev:buffer("i32", 1)
-        local ticks = support.ticks(dev, 0.05)
+        local ticks = support.ticks(0.05)
         dev:synchronize()
         local side <close> = dev:stream { label = "<b>side</b>" }
         side:use(function()
@@ -333,7 +333,7 @@ describe("a timeline", function()
         local gpu, support = require "gpulua", require "spec.support"
         local dev = gpu.device()
         local spin = dev:compile(support.spin_source).spin
-        local ticks = support.ticks(dev, 0.004)
+        local ticks = support.ticks(0.004)
         dev:synchronize()
         for i = 1, 8 do
           spin:launch({ grid = 64, block = 1, stream = dev:stream() }, ticks, dev:buffer("i32", 1), i)
@@ -368,7 +368,7 @@ describe("a timeline", function()
         local dev = gpu.device()
         local spin = dev:compile(support.spin_source).spin
         local x = dev:buffer("i32", 1)
-        local ticks = support.ticks(dev, 0.02)
+        local ticks = support.ticks(0.02)
         dev:synchronize()
         for i = 1, 4 do spin:launch({ grid = 1, block = 1, label = i < 4 and "theirs" or "mine" }, ticks, x, i) end
         dev:synchronize()]]
@@ -392,7 +392,7 @@ describe("a timeline", function()
         local dev = gpu.device()
         local spin = dev:compile(support.spin_source).spin
         local x, y = dev:buffer("i32", 1), dev:buffer("i32", 1)
-        local ticks = support.ticks(dev, 0.03)
+        local ticks = support.ticks(0.03)
         for i = 1, 8 do
           gpu.spawn(function() spin:launch({ grid = 1, block = 1 }, ticks, x, i):await() end):await()
           y:fill(i)
@@ -476,7 +476,7 @@ describe("a timeline", function()
         local dev = gpu.device()
         local spin = dev:compile(support.spin_source).spin
         local x, h = dev:buffer("i32", 1), dev:host("i32", 1)
-        local ticks = support.ticks(dev, 0.02)
+        local ticks = support.ticks(0.02)
         local graph = dev:capture(function()
           spin:launch({ grid = 1, block = 1 }, ticks, x, 7)
           h:copy(x)
@@ -485,7 +485,7 @@ describe("a timeline", function()
           graph:launch()
           assert(h[1] == 7)
         end]])
-      local left_out = dom:match "Waits that could be left out</h2>.-</table>" or "" -- those of support.ticks may be
+      local left_out = dom:match "Waits that could be left out</h2>.-</table>" or ""
       assert.falsy(left_out:find("shown.lua", 1, true), left_out)
     end)
 

@@ -17,7 +17,7 @@ describe("a trace of conditional nodes", function()
     mod = dev:compile(support.spin_source .. [[
       extern "C" __global__ void count_down(int *count) { count[0] -= 1; }
       extern "C" __global__ void set(int *count, int value) { count[0] = value; }]])
-    ticks = support.ticks(dev, 0.001)
+    ticks = support.ticks(0.001)
   end)
 
   teardown(support.close_all)
@@ -286,7 +286,7 @@ describe("a trace of conditional nodes", function()
       local dev = support.open { trace = true }
       local mod = dev:compile(support.spin_source .. 'extern "C" __global__ void down(int *count) { count[0] -= 1; }')
       local count, x, other = dev:upload("i32", { 100 }), dev:buffer("i32", 1), dev:buffer("i32", 1)
-      local ticks, side = support.ticks(dev, 0.01), dev:stream()
+      local ticks, side = support.ticks(0.01), dev:stream()
       local graph = dev:capture({ label = "long" }, function()
         gpu.graph.while_(count, function()
           mod.spin:launch(support.one, ticks, x, 1)

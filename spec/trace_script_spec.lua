@@ -68,7 +68,7 @@ describe("a trace of a script", function()
       local gpu, support = require "gpulua", require "spec.support"
       local own = { trace = true, in_flight = 16, budget = 1 << 20 }
       local dev, other = support.open(own), support.open { trace = true }
-      local ticks, long = support.ticks(dev, 0.02), support.ticks(dev, 0.2)
+      local ticks, long = support.ticks(0.02), support.ticks(0.2)
       local spin, x = dev:compile(support.spin_source).spin, dev:buffer("i32", 1)
       for i = 1, 24 do spin:launch({ grid = 1, block = 1 }, ticks, x, i) end
       dev:synchronize()

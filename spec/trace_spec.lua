@@ -121,7 +121,7 @@ describe("a traced device", function()
   it("says of each operation when it was asked for, done and known to be over", function()
     support.wants_time(pending)
     local x <close> = dev:buffer("i32", 4, { label = "data" })
-    local ticks = support.ticks(dev, 0.01)
+    local ticks = support.ticks(0.01)
     local first = #operations(log)
     x:fill(0)
     local line = debug.getinfo(1, "l").currentline + 1
@@ -162,7 +162,7 @@ describe("a traced device", function()
     if dev.kind == "cuda" and run "--info":find "CUPTI[^\n]*traces use events" then
       pending "no CUPTI"
     end
-    local ticks, count <const> = support.ticks(dev, 0.01), 205
+    local ticks, count <const> = support.ticks(0.01), 205
     local x <close> = dev:buffer("i32", 2 * count, { label = "x" })
     local y <close> = dev:buffer("i32", 2 * count, { label = "y" })
     local graph <close> = dev:capture({ label = "step" }, function()
@@ -333,7 +333,7 @@ describe("a traced device", function()
     end
     local x <close> = dev:buffer("i32", 1)
     support.under_way(0.05, function(seconds, seen)
-      local op = spin.spin:launch(support.one, support.ticks(dev, seconds), x, 1)
+      local op = spin.spin:launch(support.one, support.ticks(seconds), x, 1)
       local elapsed, list = op:elapsed(), operations(log)
       seen()
       assert.is_nil(elapsed)
@@ -368,7 +368,7 @@ describe("a traced device", function()
     local other <close> = dev:stream()
     dev:synchronize()
     support.under_way(0.02, function(seconds, seen)
-      local writes = spin.spin_fill:launch(support.one, support.ticks(dev, seconds), x, 4, 5)
+      local writes = spin.spin_fill:launch(support.one, support.ticks(seconds), x, 4, 5)
       local reads
       other:use(function() reads = spin.spin_copy:launch(support.one, 1, x, y, 4) end)
       seen()
@@ -392,7 +392,7 @@ describe("a traced device", function()
     local other <close> = dev:stream()
     local overlap
     for _, seconds in ipairs { 0.05, 0.2, 0.8 } do -- the machine may be busy when the second one is to begin
-      local ticks = support.ticks(dev, seconds)
+      local ticks = support.ticks(seconds)
       local a = spin.spin:launch(support.one, ticks, x, 1)
       local b
       other:use(function() b = spin.spin:launch(support.one, ticks, y, 1) end)
@@ -412,7 +412,7 @@ describe("a traced device", function()
     support.wants_time(pending)
     local x <close> = dev:buffer("i32", 1)
     support.under_way(0.02, function(seconds, seen, begins)
-      local ticks = support.ticks(dev, seconds)
+      local ticks = support.ticks(seconds)
       local line
       local task = gpu.spawn(function()
         begins()
@@ -632,7 +632,7 @@ describe("a report", function()
     local spin = dev:compile(support.spin_source)
     dev:compile(support.spin_source):close() -- the same, but for its name: once more, unless the cache has it, too
     local x <close> = dev:buffer("i32", 1 << 20, { label = "big" }):fill(0)
-    local ticks = support.ticks(dev, 0.03)
+    local ticks = support.ticks(0.03)
     for _ = 1, 5 do
       spin.spin:launch(support.one, ticks, x, 1)
     end
@@ -721,7 +721,7 @@ describe("gpulua --trace", function()
       local dev = gpu.device()
       local spin = dev:compile(support.spin_source)
       local a, b = dev:buffer("i32", 1, { label = "left" }), dev:buffer("i32", 1, { label = "right" })
-      local ticks = support.ticks(dev, tonumber(arg[1]))
+      local ticks = support.ticks(tonumber(arg[1]))
       gpu.all { gpu.spawn(function() spin.spin:launch(support.one, ticks, a, 1):await() end),
         gpu.spawn(function() spin.spin:launch(support.one, ticks, b, 1):await() end) }
       local later <close> = dev:stream()

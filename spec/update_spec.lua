@@ -101,7 +101,7 @@ describe("a graph", function()
     end)
 
     it("keeps what launches before were given", function()
-      local x, y, ticks = buffer(1, "x"), buffer(0, "y"), support.ticks(dev, 2e-3)
+      local x, y, ticks = buffer(1, "x"), buffer(0, "y"), support.ticks(2e-3)
       local spin = dev:compile(support.spin_source).spin
       local graph <close> = dev:capture(function()
         add:launch(n, x, y, n, 1)

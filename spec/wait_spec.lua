@@ -12,7 +12,6 @@ describe("wait", function()
     x = dev:buffer("i32", 4):fill(0)
     h = dev:host("i32", 4)
     stream = dev:stream {}
-    support.ticks(dev, 0.01)
     for _ = 1, dev:stats().limit_task_streams do
       gpu.spawn(dev.current, dev):await() -- makes the stream of the task, which stays
     end
@@ -22,7 +21,7 @@ describe("wait", function()
 
   --- A kernel that writes `value` into x at the end of its time; h is in use behind it.
   local function slow(seconds, value)
-    local op = mod.spin:launch({ grid = 1, block = 1, stream = stream }, support.ticks(dev, seconds), x, value)
+    local op = mod.spin:launch({ grid = 1, block = 1, stream = stream }, support.ticks(seconds), x, value)
     stream:use(h.copy, h, x)
     return op
   end
@@ -221,7 +220,7 @@ describe("wait", function()
         local y <close> = dev:buffer("i32", 1):fill(0):await()
         local start = support.now()
         support.raises("Timeout", "0.02", gpu.timeout, 0.02, function()
-          mod.spin:launch(support.one, support.ticks(dev, seconds), y, 11):await()
+          mod.spin:launch(support.one, support.ticks(seconds), y, 11):await()
         end)
         local spent, is_over = support.now() - start, y:done()
         seen()

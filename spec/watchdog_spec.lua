@@ -19,7 +19,7 @@ describe("work that does not end", function()
   local function open(opts)
     opts.restarts = 100
     local dev = support.open(opts)
-    return dev, dev:compile(forever).forever, is_isolated and 0 or support.ticks(dev, 1)
+    return dev, dev:compile(forever).forever, is_isolated and 0 or support.ticks(1)
   end
 
   before_each(function() support.wants_time(pending) end)
@@ -185,7 +185,7 @@ describe("work that does not end", function()
     local dev, kernel = open { watchdog = 0.5 }
     local flag = dev:buffer("i32", 1):fill(0)
     local other = dev:stream {}
-    local ticks = support.ticks(dev, 0.1)
+    local ticks = support.ticks(0.1)
     local op
     for i = 1, 12 do -- longer together than the watchdog allows one
       op = kernel:launch({ grid = 1, block = 1, stream = i % 2 == 0 and other or nil }, flag, ticks)
@@ -204,7 +204,7 @@ describe("work that does not end", function()
     if dev.kind == "cpu" then
       pending "loading code waits for nothing there"
     end
-    local flag, ticks = dev:buffer("i32", 1):fill(0), support.ticks(dev, 0.1)
+    local flag, ticks = dev:buffer("i32", 1):fill(0), support.ticks(0.1)
     local streams, loads = { dev:stream {}, dev:stream {} }, {}
     local function load()
       local ptx = (".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry set(.param .u64 p) {\n"

@@ -1,6 +1,7 @@
 /* A driver without a GPU, for cuda_test.c: libcuda's entry points over host memory, all work done
  * at once. It counts what lives, refuses what a driver refuses, and fails on demand. Built by the
  * test as a shared library; the symbols are those of the ABI versions that the backend asks for. */
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -111,14 +112,25 @@ API result cuCoredumpSetAttributeGlobal(int attribute, void *value, size_t *byte
     }
     return INVALID;
 }
-/* Then the process ends, as the driver has it. */
-static void dump_write(void) {
+static bool ends_late; /* after a dump work goes on for a moment, as if nothing had happened */
+static void *end_soon(void *unused) {
+    usleep(300000);
+    abort();
+    return unused;
+}
+/* Then the process ends, as the driver has it; true: soon. */
+static bool dump_write(void) {
     FILE *file = dump_is_enabled ? fopen(fake_dump_path, "w") : NULL;
+    pthread_t ending;
     if (file != NULL) {
         fputs("a dump", file);
         fclose(file);
-        abort();
+        if (!ends_late || pthread_create(&ending, NULL, end_soon, NULL) != 0) {
+            abort();
+        }
+        return true;
     }
+    return false;
 }
 
 static result answer(const char *name) {
@@ -134,8 +146,10 @@ static result answer(const char *name) {
         if (fake_says != NULL) {
             log_add(fake_says, name, code);
         }
+        if (fake_sticky != 0 && dump_write()) {
+            return fake_sticky = OK;
+        }
         if (fake_sticky != 0) {
-            dump_write();
             contexts_forget();
         }
         return code;
@@ -184,6 +198,7 @@ static void read_environment(void) {
     fake_assertions = getenv("FAKE_CUDA_ASSERTIONS");
     fake_says = getenv("FAKE_CUDA_SAYS");
     fake_stops = getenv("FAKE_CUDA_STOPS") != NULL;
+    ends_late = getenv("FAKE_CUDA_ENDS_LATE") != NULL;
 }
 
 API result cuInit(unsigned flags) {

@@ -34,6 +34,7 @@ struct backend_device {
     struct cuda_driver cu;
     struct backend_sink sink;
     char *cache_path; /* owned, or NULL */
+    char *dump_path;  /* owned: a fault's core dump; NULL: none has been asked for */
     CUdevice handle;
     CUcontext context; /* the primary one, retained; or a host's */
     bool has_foreign_context;

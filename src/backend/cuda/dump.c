@@ -1,9 +1,12 @@
 /* Core dumps of the GPU, for who asks for them: a small one, without its memory, which cuda-gdb
  * opens. The driver writes it when a kernel faults, and then ends this process, which is what the
  * script's side is told (recovery.c). It can be told to spare the process, but then it calls the
- * kernel's end a success (seen with 580.159.04). */
+ * kernel's end a success (seen with 580.159.04); and for the moment between the dump and the end of
+ * the process it does so, too. So no stream of such a device writes words, and no event is over
+ * that is asked for behind the beginning of a dump. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -38,6 +41,10 @@ gpulua_status gpu_cuda_dump_begin(struct backend_device *device, const char *bas
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                                 "coredump: the folder's name is too long for the driver");
     }
+    device->dump_path = strdup(path);
+    if (device->dump_path == NULL) {
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no host memory");
+    }
     int flags = SKIP_IMAGES_AND_MEMORY | (cu->version >= 13000 ? SKIP_CONSTANTS : 0);
     gpulua_status status = set(device, DUMP_FILE, path, (size_t)length + 1,
                                "cuCoredumpSetAttributeGlobal(file)", error);
@@ -57,4 +64,8 @@ gpulua_status gpu_cuda_dump_begin(struct backend_device *device, const char *bas
         (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     }
     return status;
+}
+
+bool gpu_cuda_dump_has_begun(const struct backend_device *device) {
+    return device->dump_path != NULL && access(device->dump_path, F_OK) == 0;
 }

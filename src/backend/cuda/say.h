@@ -19,5 +19,8 @@ void gpu_cuda_log_read(struct backend_device *device, const char *call, char *te
  * ends this process. UNSUPPORTED: the driver cannot. */
 gpulua_status gpu_cuda_dump_begin(struct backend_device *device, const char *base,
                                   struct backend_error *error);
+/* A kernel has failed, and what the driver says of its end means nothing any more: this process is
+ * about to be ended. */
+bool gpu_cuda_dump_has_begun(const struct backend_device *device);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/say.h"
 
 gpulua_status gpu_cuda_stream_create(struct backend_device *device, uint32_t slot, int priority,
                                      struct backend_stream **stream, struct backend_error *error) {
@@ -199,10 +200,10 @@ enum backend_query gpu_cuda_event_query(struct backend_event *event, struct back
         result = cu->cuEventQuery(event->handle);
         gpu_cuda_mode_put_back(before);
     }
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && !gpu_cuda_dump_has_begun(device)) {
         return BACKEND_DONE;
     }
-    if (result == CUDA_ERROR_NOT_READY) {
+    if (result == CUDA_ERROR_NOT_READY || result == CUDA_SUCCESS) {
         return BACKEND_PENDING;
     }
     (void)gpu_cuda_failed(device, result, "cuEventQuery(event)", __FILE__, __LINE__, error);
