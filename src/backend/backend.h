@@ -435,7 +435,7 @@ const struct backend_ops *gpu_backend_find(const char *name);
 /* Formats into error->message and returns status. */
 gpulua_status gpu_backend_fail(struct backend_error *error, gpulua_status status,
                                int32_t driver_code, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+    __attribute__((cold, format(printf, 4, 5)));
 
 /* ---- shared by the backends ---- */
 

@@ -468,14 +468,16 @@ static struct gpu_graph *open_graph(lua_State *L, const struct graph_handle *han
     return handle->graph;
 }
 
-struct graph_handle *gpu_lua_graph_handle(lua_State *L, struct gpulua *g, int index) {
-    struct graph_handle *handle = gpu_lua_test_tagged(L, g, index, GPU_LUA_KIND_GRAPH);
+struct graph_handle *gpu_lua_graph_handle(lua_State *L, struct gpulua *g,
+                                          const struct lua_call *call, int index) {
+    struct graph_handle *handle =
+        gpu_lua_test_argument(L, g, index, gpu_lua_argument(call, index), GPU_LUA_KIND_GRAPH);
     return handle ? handle /* else that says what it is */
                   : gpu_lua_check(L, g, index, GPU_LUA_KIND_GRAPH);
 }
 
 struct graph_handle *gpu_lua_check_graph_handle(lua_State *L, struct gpulua *g, int index) {
-    struct graph_handle *handle = gpu_lua_graph_handle(L, g, index);
+    struct graph_handle *handle = gpu_lua_graph_handle(L, g, NULL, index);
     (void)open_graph(L, handle);
     return handle;
 }
@@ -491,9 +493,10 @@ static struct gpu_graph *check_graph(lua_State *L, struct gpulua *g) {
 /* Behind it nothing of Lua's is made until the work is submitted: that may run finalisers, which
  * may close what this looks at. */
 static struct gpu_graph *submit_for(lua_State *L, struct gpulua *g,
-                                    const struct graph_handle *handle, int options,
-                                    const char *what, struct gpu_submit *submit) {
+                                    const struct gpu_lua_graph_call *call, const char *what,
+                                    struct gpu_submit *submit) {
     static const char *const names[] = {"stream", "label", NULL};
+    int options = call->options;
     *submit = (struct gpu_submit){0};
     if (options) {
         gpu_lua_check_options(L, options, names, what);
@@ -506,24 +509,25 @@ static struct gpu_graph *submit_for(lua_State *L, struct gpulua *g,
             submit->stream = gpu_lua_check_stream(L, g, -1);
         }
     }
-    struct gpu_graph *graph = open_graph(L, handle);
+    struct gpu_graph *graph = open_graph(L, call->handle);
     struct gpu_device *device = gpu_graph_device(graph);
     if (!submit->stream) {
         submit->stream = gpu_lua_current_stream(L, g, device);
     }
-    submit->capture = gpu_lua_capture_find(L, g, device);
-    gpu_lua_site(L, g, device, &submit->site);
+    if (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0)) {
+        submit->capture = gpu_lua_capture_find(L, g, device);
+    }
+    gpu_lua_site_of(L, g, call->call, call->functions, device, &submit->site);
     return graph;
 }
 
 enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g,
-                                            const struct graph_handle *handle, int options,
+                                            const struct gpu_lua_graph_call *call,
                                             bool may_be_gone) {
-    struct gpu_op **op =
-        gpu_lua_is_result_wanted(gpu_lua_call(L, &g->caller)) ? gpu_lua_op_new(L, g) : NULL;
-    int top = lua_gettop(L);
+    struct gpu_op **op = gpu_lua_is_result_wanted(call->call) ? gpu_lua_op_new(L, g) : NULL;
+    int top = op ? lua_gettop(L) : 0;
     struct gpu_submit submit;
-    struct gpu_graph *graph = submit_for(L, g, handle, options, "launch", &submit);
+    struct gpu_graph *graph = submit_for(L, g, call, "launch", &submit);
     struct gpu_error error;
     gpulua_status status = gpu_graph_launch(graph, &submit, op, &error);
     if (__builtin_expect(status != GPULUA_OK, 0)) {
@@ -532,7 +536,7 @@ enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g,
         }
         /* It may have had to be made anew on the device. */
         if (!submit.capture && gpu_lua_graph_collect(L, &error)) {
-            graph = submit_for(L, g, handle, options, "launch", &submit);
+            graph = submit_for(L, g, call, "launch", &submit);
             status = gpu_graph_launch(graph, &submit, op, &error);
         }
     }
@@ -546,21 +550,31 @@ enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g,
         }
         gpu_lua_throw(L, &error);
     }
-    if (op) {
-        gpu_lua_op_loosen(op);
+    if (!op) {
+        return GPU_LUA_NOTHING_PUSHED;
     }
+    gpu_lua_op_loosen(op);
     lua_settop(L, top);
-    return op ? GPU_LUA_OP_PUSHED : GPU_LUA_NOTHING_PUSHED;
+    return GPU_LUA_OP_PUSHED;
+}
+
+static inline int launch_with(lua_State *L, int functions) {
+    struct gpulua *g = GPU_LUA(L);
+    struct gpu_lua_graph_call call = {.call = gpu_lua_call(L, &g->caller), .functions = functions};
+    call.options = lua_isnoneornil(L, 2) ? 0 : 2;
+    call.handle = gpu_lua_graph_handle(L, g, call.call, 1);
+    return gpu_lua_graph_submit(L, g, &call, false) == GPU_LUA_OP_PUSHED;
 }
 
 /* graph:launch({stream=, label=}) -> op. All nodes as one operation; in a capture, its nodes become
  * that capture's. UseAfterFree: a buffer of it was freed. Blocks only while too much is in flight.
  */
+static int graph_launch(lua_State *L) {
+    return launch_with(L, lua_upvalueindex(2));
+}
+
 int gpu_lua_graph_launch(lua_State *L) {
-    struct gpulua *g = GPU_LUA(L);
-    const struct graph_handle *handle = gpu_lua_check_graph_handle(L, g, 1);
-    lua_settop(L, 2);
-    return gpu_lua_graph_submit(L, g, handle, lua_isnil(L, 2) ? 0 : 2, false) == GPU_LUA_OP_PUSHED;
+    return launch_with(L, 0);
 }
 
 /* graph:upload({stream=}) -> the graph: what the first launch would do beside launching. Only the
@@ -570,13 +584,14 @@ int gpu_lua_graph_upload(lua_State *L) {
     const struct graph_handle *handle = gpu_lua_check_graph_handle(L, g, 1);
     gpu_lua_check_eager(L, g, gpu_graph_device(handle->graph), "an upload");
     lua_settop(L, 2);
-    int options = lua_isnil(L, 2) ? 0 : 2;
+    const struct gpu_lua_graph_call call = {
+        .call = gpu_lua_call(L, &g->caller), .handle = handle, .options = lua_isnil(L, 2) ? 0 : 2};
     struct gpu_submit submit;
-    struct gpu_graph *graph = submit_for(L, g, handle, options, "upload", &submit);
+    struct gpu_graph *graph = submit_for(L, g, &call, "upload", &submit);
     struct gpu_error error;
     gpulua_status status = gpu_graph_upload(graph, &submit, &error);
     if (status && gpu_lua_graph_collect(L, &error)) {
-        graph = submit_for(L, g, handle, options, "upload", &submit);
+        graph = submit_for(L, g, &call, "upload", &submit);
         status = gpu_graph_upload(graph, &submit, &error);
     }
     if (status) {
@@ -704,8 +719,7 @@ void gpu_lua_graph_open(lua_State *L, struct gpulua *g) {
                                                    {"__close", gpu_lua_capture_close},
                                                    {"__tostring", capture_tostring},
                                                    {NULL, NULL}};
-    static const luaL_Reg methods[] = {{"launch", gpu_lua_graph_launch},
-                                       {"upload", gpu_lua_graph_upload},
+    static const luaL_Reg methods[] = {{"upload", gpu_lua_graph_upload},
                                        {"bind", gpu_lua_graph_bind},
                                        {"fork", graph_fork},
                                        {"nodes", graph_nodes},
@@ -725,4 +739,11 @@ void gpu_lua_graph_open(lua_State *L, struct gpulua *g) {
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_POOL, pool_methods, pool_metamethods);
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_CAPTURE, capture_methods, capture_metamethods);
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_GRAPH, methods, metamethods);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[GPU_LUA_KIND_GRAPH]);
+    lua_getfield(L, -1, "__index");
+    gpu_lua_push_object(L);
+    gpu_lua_caller_push(L, g);
+    lua_pushcclosure(L, graph_launch, 2);
+    lua_setfield(L, -2, "launch");
+    lua_pop(L, 2);
 }

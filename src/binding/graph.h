@@ -3,6 +3,7 @@
 #define GPU_BINDING_GRAPH_H
 
 #include "binding/binding.h"
+#include "binding/caller.h"
 #include "runtime/graph.h"
 
 /* The capture that the running task's work on the device belongs to; NULL: it is done. Borrowed,
@@ -24,8 +25,10 @@ struct graph_handle {
     struct graphed_last *last;
 };
 
-/* The handle at `index`, which may be closed; the same, and its graph; those raise Closed. */
-struct graph_handle *gpu_lua_graph_handle(lua_State *L, struct gpulua *g, int index);
+/* The handle at `index`, which may be closed (`call`: that of the function that runs, or NULL); the
+ * same, and its graph; those raise Closed. */
+struct graph_handle *gpu_lua_graph_handle(lua_State *L, struct gpulua *g,
+                                          const struct lua_call *call, int index);
 struct graph_handle *gpu_lua_check_graph_handle(lua_State *L, struct gpulua *g, int index);
 struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index);
 /* Takes the capture out of the handle at index 1: the caller's task belongs to it no more. Raises
@@ -47,12 +50,20 @@ struct gpu_capture *gpu_lua_capture_at(lua_State *L, struct gpulua *g, int index
 struct gpu_capture *gpu_lua_capture_look(lua_State *L, struct gpulua *g, int index);
 
 enum gpu_lua_submitted { GPU_LUA_NOTHING_PUSHED, GPU_LUA_OP_PUSHED, GPU_LUA_NOT_SUBMITTED };
-/* Launches the graph, whose handle lies on the stack, with the options that lie there (0: none),
- * and pushes the op, if the caller's caller wants a result. `may_be_gone`: it does nothing where
- * memory is gone that the graph was captured with, which is an error else. */
+/* How a graph is launched: by which call of Lua (NULL: not known), its handle, which lies on the
+ * stack, where options lie there (0: nowhere), and the table of functions, as for
+ * gpu_lua_site_of. */
+struct gpu_lua_graph_call {
+    const struct lua_call *call;
+    const struct graph_handle *handle;
+    int options, functions;
+};
+/* Launches it and, if whoever called wants a result, pushes the op. `may_be_gone`: it does nothing
+ * where memory is gone that the graph was captured with, which is an error else. */
 enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g,
-                                            const struct graph_handle *handle, int options,
+                                            const struct gpu_lua_graph_call *call,
                                             bool may_be_gone);
+/* graph:launch and graph:upload, whose one upvalue is the gpulua object. */
 
 /* control.c */
 int gpu_lua_control_check(lua_State *L);

@@ -151,7 +151,7 @@ int gpu_lua_graphed_keep(lua_State *L) {
  * closed itself? */
 int gpu_lua_graphed_gone(lua_State *L) {
     struct gpu_error error;
-    const struct graph_handle *handle = gpu_lua_graph_handle(L, GPU_LUA(L), 1);
+    const struct graph_handle *handle = gpu_lua_graph_handle(L, GPU_LUA(L), NULL, 1);
     if (!handle->graph) {
         lua_pushliteral(L, "its graph was closed");
     } else if (gpu_graph_check(handle->graph, &error) == GPULUA_OK) {
@@ -251,22 +251,24 @@ static bool is_replay(lua_State *L, const struct gpulua *g, const struct graphed
                      is_same(L, &(struct graphed_call){top + 2, top + 3, top + 1, 2, count});
 }
 
-/* graphed(...) -> op, what f returned when it ran last. Upvalue: what is called with the same where
- * that is not a replay with nothing to patch. */
+/* graphed(...) -> op, what f returned when it ran last. Upvalues: what is called with the same
+ * where that is not a replay with nothing to patch; the table of functions (caller.h). */
 static int graphed_call(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     int count = lua_gettop(L) - 1, graph = count + 2;
-    struct graph_handle *handle = NULL;
+    const struct lua_call *call = gpu_lua_call(L, &g->caller);
     enum gpu_lua_submitted submitted = GPU_LUA_NOT_SUBMITTED;
     bool has_results = false;
     if (lua_istable(L, 1) && lua_rawgeti(L, 1, GRAPHED_GRAPH) == LUA_TUSERDATA) {
         luaL_checkstack(L, LUA_MINSTACK, "too many arguments");
-        handle = gpu_lua_graph_handle(L, g, graph);
+        struct graph_handle *handle = gpu_lua_graph_handle(L, g, call, graph);
         if (handle->graph && !gpu_lua_is_captured(g, gpu_graph_device(handle->graph)) &&
-            is_replay(L, g, handle->last, gpu_lua_call(L, &g->caller), count)) {
+            is_replay(L, g, handle->last, call, count)) {
             has_results = lua_rawgeti(L, 1, GRAPHED_RESULTS) == LUA_TTABLE;
             int results = lua_gettop(L);
-            submitted = gpu_lua_graph_submit(L, g, handle, 0, true);
+            const struct gpu_lua_graph_call launch = {
+                .call = call, .handle = handle, .functions = lua_upvalueindex(3)};
+            submitted = gpu_lua_graph_submit(L, g, &launch, true);
             handle->replays += submitted != GPU_LUA_NOT_SUBMITTED;
             if (submitted == GPU_LUA_OP_PUSHED) {
                 return 1 + (has_results ? push_results(L, results) : 0);
@@ -285,9 +287,11 @@ static int graphed_call(lua_State *L) {
 
 /* core.graphed_caller(run) -> the __call of graphed functions */
 int gpu_lua_graphed_caller(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
     luaL_checktype(L, 1, LUA_TFUNCTION);
     gpu_lua_push_object(L);
     lua_pushvalue(L, 1);
-    lua_pushcclosure(L, graphed_call, 2);
+    gpu_lua_caller_push(L, g);
+    lua_pushcclosure(L, graphed_call, 3);
     return 1;
 }

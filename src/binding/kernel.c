@@ -28,18 +28,9 @@ void gpu_lua_kernel_set(struct kernel_handle *handle, struct gpu_kernel *kernel)
     handle->device = gpu_module_device(gpu_kernel_module(kernel));
 }
 
-/* The handle at `at` if it is of that kind, which it nearly always is, else NULL. `value`: how Lua
- * keeps it, or NULL. */
-static inline void *test_tagged(lua_State *L, const struct gpulua *g, int at,
-                                const struct lua_value *value, enum gpu_lua_kind kind) {
-    struct tagged *handle = gpu_lua_memory_of(value, sizeof *handle);
-    return handle && handle->metatable == g->metatables[kind] ? handle
-                                                              : gpu_lua_test(L, g, at, kind);
-}
-
 static inline struct kernel_handle *check_kernel_of(lua_State *L, struct gpulua *g, int index,
                                                     const struct lua_value *value) {
-    struct kernel_handle *handle = test_tagged(L, g, index, value, GPU_LUA_KIND_KERNEL);
+    struct kernel_handle *handle = gpu_lua_test_argument(L, g, index, value, GPU_LUA_KIND_KERNEL);
     if (!handle) {
         (void)gpu_lua_check(L, g, index, GPU_LUA_KIND_KERNEL); /* raises */
     }
@@ -187,7 +178,7 @@ static inline void get_scalar(lua_State *L, const struct gpu_param *param, int a
 static inline void get_pointer(lua_State *L, struct gpulua *g, const struct kernel_handle *handle,
                                const struct gpu_param *param, int at, const struct lua_value *value,
                                struct gpu_arg *arg) {
-    struct buffer *buffer = test_tagged(L, g, at, value, GPU_LUA_KIND_BUFFER);
+    struct buffer *buffer = gpu_lua_test_argument(L, g, at, value, GPU_LUA_KIND_BUFFER);
     if (buffer || (buffer = gpu_lua_scalar_test(L, g, at))) {
         if (!buffer->ref.block) {
             closed_argument(L, handle, param);

@@ -287,6 +287,13 @@ static inline void *gpu_lua_test_tagged(lua_State *L, const struct gpulua *g, in
                ? (void *)(uintptr_t)handle
                : gpu_lua_test(L, g, index, kind);
 }
+/* The same of the argument number `at`. `value`: how Lua keeps it, or NULL. */
+static inline void *gpu_lua_test_argument(lua_State *L, const struct gpulua *g, int at,
+                                          const struct lua_value *value, enum gpu_lua_kind kind) {
+    struct tagged *handle = gpu_lua_memory_of(value, sizeof *handle);
+    return handle && handle->metatable == g->metatables[kind] ? handle
+                                                              : gpu_lua_test(L, g, at, kind);
+}
 
 /* ---- loop.c ---- */
 

@@ -67,7 +67,7 @@ struct gpu_error {
 /* Sets code and message (cut at its end with "..." when too long), zeroes the rest; returns `code`.
  */
 gpulua_status gpu_error_set(struct gpu_error *error, gpulua_status code, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+    __attribute__((cold, format(printf, 3, 4)));
 
 /* A label (NULL: none), as far as it fits into `room` bytes with its NUL: of a longer one the
  * beginning, up to the end of a character, and "..."; true. */

@@ -322,8 +322,8 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
     return gpu_envelope_submit(&envelope, record, 0, op, error);
 }
 
-static gpulua_status check_stream(const struct gpu_graph *graph, const struct gpu_submit *submit,
-                                  struct gpu_error *error) {
+static inline gpulua_status check_stream(const struct gpu_graph *graph,
+                                         const struct gpu_submit *submit, struct gpu_error *error) {
     const struct gpu_device *device = submit->stream->device;
     if (device == graph->device) {
         return GPULUA_OK;
