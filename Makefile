@@ -102,7 +102,7 @@ NVRTC_CHECK := $(if $(CUDA_INCLUDE),$(patsubst spec/%.c,$(BUILD)/spec/%,$(wildca
 RANGE_LISTENER := $(if $(NVTX_INCLUDE),$(BUILD)/spec/ranges/listener.so)
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 BENCH_SOURCES := $(if $(CUDA_INCLUDE),$(BENCH_SOURCES),$(filter-out $(patsubst %,bench/%.c, \
-	alarm cold cublas cupti curand fault graphs lanes load raw_driver),$(BENCH_SOURCES)))
+	alarm cold coredump cublas cupti curand fault graphs lanes load raw_driver),$(BENCH_SOURCES)))
 BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SOURCES))
 
 # The interpreter is build/gpulua, so the Lua module's folder cannot have that name too: in a build tree, stock Lua

@@ -113,24 +113,38 @@ API result cuCoredumpSetAttributeGlobal(int attribute, void *value, size_t *byte
     return INVALID;
 }
 static bool ends_late; /* after a dump work goes on for a moment, as if nothing had happened */
+static bool
+    dumps_late; /* also before it, until an end has been told: what is begun then has none */
+static bool is_failing, is_halted;
+static void *endless; /* an event */
+static void dump_write(void) {
+    FILE *file = fopen(fake_dump_path, "w");
+    if (file != NULL) {
+        fputs("a dump", file);
+        fclose(file);
+    }
+}
 static void *end_soon(void *unused) {
     usleep(300000);
+    if (dumps_late) {
+        dump_write();
+    }
     abort();
     return unused;
 }
 /* Then the process ends, as the driver has it; true: soon. */
-static bool dump_write(void) {
-    FILE *file = dump_is_enabled ? fopen(fake_dump_path, "w") : NULL;
+static bool dump_begin(void) {
     pthread_t ending;
-    if (file != NULL) {
-        fputs("a dump", file);
-        fclose(file);
-        if (!ends_late || pthread_create(&ending, NULL, end_soon, NULL) != 0) {
-            abort();
-        }
-        return true;
+    if (!dump_is_enabled) {
+        return false;
     }
-    return false;
+    if (!dumps_late) {
+        dump_write();
+    }
+    if ((!ends_late && !dumps_late) || pthread_create(&ending, NULL, end_soon, NULL) != 0) {
+        abort();
+    }
+    return is_failing = true;
 }
 
 static result answer(const char *name) {
@@ -146,7 +160,7 @@ static result answer(const char *name) {
         if (fake_says != NULL) {
             log_add(fake_says, name, code);
         }
-        if (fake_sticky != 0 && dump_write()) {
+        if (fake_sticky != 0 && dump_begin()) {
             return fake_sticky = OK;
         }
         if (fake_sticky != 0) {
@@ -199,6 +213,7 @@ static void read_environment(void) {
     fake_says = getenv("FAKE_CUDA_SAYS");
     fake_stops = getenv("FAKE_CUDA_STOPS") != NULL;
     ends_late = getenv("FAKE_CUDA_ENDS_LATE") != NULL;
+    dumps_late = getenv("FAKE_CUDA_DUMPS_LATE") != NULL;
 }
 
 API result cuInit(unsigned flags) {
@@ -517,6 +532,7 @@ API result cuEventRecord(void *event, void *stream) {
     fake_records++;
     fake_recorded_on = stream;
     fake_recorded = event;
+    endless = is_halted && endless == NULL ? event : endless;
     return event != NULL && stream != NULL ? event_record(event, stream) : INVALID;
 }
 API result cuEventQuery(void *event) {
@@ -529,7 +545,9 @@ API result cuEventQuery(void *event) {
         return fake_sticky = fake_hidden_code;
     }
     result queried = event == NULL ? INVALID : event_query(event);
-    return queried != OK ? queried : fake_pending ? NOT_READY : OK;
+    bool is_pending = fake_pending || (event == endless && endless != NULL);
+    is_halted = is_failing && dumps_late && queried == OK && !is_pending ? true : is_halted;
+    return queried != OK ? queried : is_pending ? NOT_READY : OK;
 }
 /* A millisecond for each event that was made between the two. */
 API result cuEventElapsedTime(float *milliseconds, void *from, void *to) {

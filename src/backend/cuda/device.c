@@ -230,7 +230,7 @@ static gpulua_status facts_read(struct backend_device *device, struct backend_er
             CU(device, error,
                cu->cuCtxGetStreamPriorityRange(&facts->priority_lowest, &facts->priority_highest));
     }
-    device->has_words = device->dump_path == NULL && cu->cuStreamWriteValue64 != NULL &&
+    device->has_words = device->dump == NULL && cu->cuStreamWriteValue64 != NULL &&
                         attribute_is_set(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
     device->has_virtual =
         cu->cuMemGetAllocationGranularity != NULL && cu->cuMemAddressReserve != NULL &&
@@ -254,7 +254,7 @@ static void device_free(struct backend_device *device) {
     free(device->ranges);
     free(device->warmth.kernel);
     free(device->cache_path);
-    free(device->dump_path);
+    gpu_cuda_dump_free(device);
     free(device);
 }
 
@@ -377,6 +377,7 @@ static void device_close(struct backend_device *device) {
         if (device->fill_module != NULL) {
             (void)cu->cuModuleUnload(device->fill_module);
         }
+        gpu_cuda_dump_close(device);
         gpu_cuda_clock_close(device);
         (void)cu->cuEventDestroy(device->probe);
         gpu_cuda_context_close(device);

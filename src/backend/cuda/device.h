@@ -33,8 +33,8 @@ struct backend_device {
     const struct backend_ops *ops;
     struct cuda_driver cu;
     struct backend_sink sink;
-    char *cache_path; /* owned, or NULL */
-    char *dump_path;  /* owned: a fault's core dump; NULL: none has been asked for */
+    char *cache_path;       /* owned, or NULL */
+    struct cuda_dump *dump; /* owned (dump.c); NULL: core dumps have not been asked for */
     CUdevice handle;
     CUcontext context; /* the primary one, retained; or a host's */
     bool has_foreign_context;
@@ -128,6 +128,9 @@ struct backend_event {
     struct link link;
     struct backend_device *device; /* borrowed */
     CUevent handle;
+    /* Where core dumps are asked for (dump.c): of what the end is proven by. */
+    CUevent proof;    /* owned; NULL: not yet */
+    int64_t proof_ns; /* when that was begun; 0: it was not, -1: it is over */
 };
 
 struct backend_module {

@@ -19,8 +19,9 @@ void gpu_cuda_log_read(struct backend_device *device, const char *call, char *te
  * ends this process. UNSUPPORTED: the driver cannot. */
 gpulua_status gpu_cuda_dump_begin(struct backend_device *device, const char *base,
                                   struct backend_error *error);
-/* A kernel has failed, and what the driver says of its end means nothing any more: this process is
- * about to be ended. */
-bool gpu_cuda_dump_has_begun(const struct backend_device *device);
+void gpu_cuda_dump_close(struct backend_device *device); /* what the driver has of it */
+void gpu_cuda_dump_free(struct backend_device *device);  /* and the rest */
+/* The driver says that what is in front of the event is over: is it, and well? */
+enum backend_query gpu_cuda_dump_prove(struct backend_event *event, struct backend_error *error);
 
 #endif

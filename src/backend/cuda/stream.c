@@ -163,6 +163,9 @@ void gpu_cuda_event_destroy(struct backend_device *device, struct backend_event 
     }
     if (gpu_cuda_enter(device, NULL) == GPULUA_OK) {
         (void)CU(device, NULL, cu->cuEventDestroy(event->handle));
+        if (event->proof != NULL) {
+            (void)CU(device, NULL, cu->cuEventDestroy(event->proof));
+        }
     }
     gpu_cuda_unlink(&event->link);
     free(event);
@@ -181,6 +184,7 @@ gpulua_status gpu_cuda_event_record(struct backend_event *event, struct backend_
     if (__builtin_expect(status != GPULUA_OK, 0)) {
         return status;
     }
+    event->proof_ns = 0;
     CU_HOT(device, result, cu->cuEventRecord(event->handle, stream->handle));
     return gpu_cuda_result(device, result, "cuEventRecord", __FILE__, __LINE__, error);
 }
@@ -200,10 +204,10 @@ enum backend_query gpu_cuda_event_query(struct backend_event *event, struct back
         result = cu->cuEventQuery(event->handle);
         gpu_cuda_mode_put_back(before);
     }
-    if (result == CUDA_SUCCESS && !gpu_cuda_dump_has_begun(device)) {
-        return BACKEND_DONE;
+    if (result == CUDA_SUCCESS) {
+        return device->dump == NULL ? BACKEND_DONE : gpu_cuda_dump_prove(event, error);
     }
-    if (result == CUDA_ERROR_NOT_READY || result == CUDA_SUCCESS) {
+    if (result == CUDA_ERROR_NOT_READY) {
         return BACKEND_PENDING;
     }
     (void)gpu_cuda_failed(device, result, "cuEventQuery(event)", __FILE__, __LINE__, error);

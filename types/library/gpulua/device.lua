@@ -43,7 +43,7 @@ local device = {}
 ---@field spare? boolean Keep a second process with the device open and modules loaded, so that it is up again sooner.
 ---@field watchdog? number Seconds that work may run before the device is lost; only its own process then ends it.
 ---@field attribution? "exact" A loss names the one operation of a stream that ran; costs a word after each operation.
----@field coredump? string A folder for core dumps of faulting kernels; for GPUs in a process of their own.
+---@field coredump? string Folder for core dumps of faults, of a GPU in its own process; each end takes a kernel more.
 ---@field completion? "word"|"event"|"block" How ends of work are found out; "word" by default.
 ---@field in_flight? integer Operations at a time: a further one blocks until the oldest is over; 16,384, the most.
 ---@field trace? boolean|integer Keep what is done, for `gpu.trace` and `op:elapsed`; a number: of so many operations.
