@@ -9,6 +9,7 @@
  * program builds anywhere and says so where there is no GPU. */
 #include <lauxlib.h>
 #include <lua.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@
 #define BURST 20
 #define CHAINS_MAX 64
 #define NODES_MAX 128
+#define PLACES 16
 
 /* bench/tick.ptx: x[thread] += 1, after so many ticks of the clock. Run it from the tree's root. */
 static char tick_ptx[4096];
@@ -71,17 +73,22 @@ static CUgraph captured(int nodes, int chains, uint64_t ticks) {
     return graph;
 }
 
-static CUgraph by_hand(int nodes, int chains, uint64_t ticks) {
+static CUgraph by_hand_on(const CUdeviceptr *on, int nodes, int chains, uint64_t ticks) {
     CUgraph graph;
     static CUgraphNode made[NODES_MAX];
     CK(p_cuGraphCreate(&graph, 0));
     for (int i = 0; i < nodes; i++) {
-        void *args[] = {&buffers[i % chains], &ticks};
+        CUdeviceptr buffer = on[i % chains];
+        void *args[] = {&buffer, &ticks};
         CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(tick, args);
         CK(p_cuGraphAddKernelNode_v2(&made[i], graph, i < chains ? NULL : &made[i - chains],
                                      i < chains ? 0 : 1, &params));
     }
     return graph;
+}
+
+static CUgraph by_hand(int nodes, int chains, uint64_t ticks) {
+    return by_hand_on(buffers, nodes, chains, ticks);
 }
 
 /* What lies behind each launch: nothing; an event, by which somebody could tell when it is over;
@@ -131,7 +138,28 @@ static void measure(const char *name, CUgraph graph, int replays) {
     CK(p_cuGraphDestroy(graph));
 }
 
+/* A kernel takes as long as its memory lies far from where it runs, so each of some buffers. */
+static void measure_places(void) {
+    double least = INFINITY, most = 0, unused;
+    for (int i = 0; i < PLACES; i++) {
+        CUgraphExec exec;
+        CUgraph graph = by_hand_on(&buffers[i], 10, 1, 0);
+        double replay[REPEATS];
+        CK(p_cuGraphInstantiateWithFlags(&exec, graph, 0));
+        for (int r = 0; r < REPEATS; r++) {
+            replay[r] = launch_many(exec, 200, BEHIND_NOTHING, &unused);
+        }
+        least = fmin(least, median(replay, REPEATS));
+        most = fmax(most, median(replay, REPEATS));
+        CK(p_cuGraphExecDestroy(exec));
+        CK(p_cuGraphDestroy(graph));
+    }
+    printf("chain_10_replay_least %.2f us\nchain_10_replay_most %.2f us\n", least / 1000,
+           most / 1000);
+}
+
 static void run(void) {
+    measure_places();
     measure("chain_1", captured(1, 1, 0), 5000);
     measure("chain_10", captured(10, 1, 0), 2000);
     measure("chain_100", captured(100, 1, 0), 300);

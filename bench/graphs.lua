@@ -25,16 +25,16 @@ end
 
 local config <const> = { grid = 1, block = 32 }
 
-local function record(nodes, chains, ticks)
+local function record(nodes, chains, ticks, first)
   local capture = dev:capture()
   for i = 0, nodes - 1 do
-    tick:launch(config, buffers[i % chains + 1], ticks)
+    tick:launch(config, buffers[i % chains + (first or 1)], ticks)
   end
   return capture
 end
 
-local function captured(nodes, chains, ticks)
-  local capture <close> = record(nodes, chains, ticks)
+local function captured(...)
+  local capture <close> = record(...)
   return capture:finish()
 end
 
@@ -94,7 +94,26 @@ local function measure(name, graph, replays)
   graph:close()
 end
 
+-- A kernel takes as long as its memory lies far from where it runs, so each of some buffers, as in bench/graphs.c.
+local function measure_places()
+  local least, most = math.huge, 0
+  for first = 1, 16 do
+    local graph <close> = captured(10, 1, 0, first)
+    local replay = {}
+    for r = 1, repeats do
+      dev:synchronize()
+      local start = uv.hrtime()
+      for _ = 1, 200 do graph:launch() end
+      dev:synchronize()
+      replay[r] = (uv.hrtime() - start) / 200
+    end
+    least, most = math.min(least, median(replay)), math.max(most, median(replay))
+  end
+  print(("chain_10_replay_least %.2f us\nchain_10_replay_most %.2f us"):format(least / 1000, most / 1000))
+end
+
 local ten_us <const> = on_cuda and 18000 or 30000
+measure_places()
 measure("chain_1", captured(1, 1, 0), 5000) -- as many as in bench/graphs.c
 measure("chain_10", captured(10, 1, 0), 2000)
 measure("chain_100", captured(100, 1, 0), 300)
