@@ -46,6 +46,8 @@ static int read_kernel(void) {
       (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS_v2 *))   \
     X(cuGraphInstantiateWithFlags, CUresult, (CUgraphExec *, CUgraph, unsigned long long))         \
     X(cuGraphLaunch, CUresult, (CUgraphExec, CUstream))                                            \
+    X(cuGraphExecKernelNodeSetParams_v2, CUresult,                                                 \
+      (CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS_v2 *))                              \
     X(cuStreamWriteValue64_v2, CUresult, (CUstream, CUdeviceptr, cuuint64_t, unsigned))            \
     X(cuMemHostAlloc, CUresult, (void **, size_t, unsigned))                                       \
     X(cuMemHostGetDevicePointer_v2, CUresult, (CUdeviceptr *, void *, unsigned))                   \
@@ -73,9 +75,10 @@ static CUgraph captured(int nodes, int chains, uint64_t ticks) {
     return graph;
 }
 
+static CUgraphNode made[NODES_MAX]; /* of the newest of these */
+
 static CUgraph by_hand_on(const CUdeviceptr *on, int nodes, int chains, uint64_t ticks) {
     CUgraph graph;
-    static CUgraphNode made[NODES_MAX];
     CK(p_cuGraphCreate(&graph, 0));
     for (int i = 0; i < nodes; i++) {
         CUdeviceptr buffer = on[i % chains];
@@ -158,7 +161,40 @@ static void measure_places(void) {
            most / 1000);
 }
 
+/* What one number more takes that is given to a node before each launch, of so many. */
+static void measure_patches(int nodes) {
+    CUgraphExec exec;
+    CUgraph graph = by_hand(nodes, 1, 0);
+    double values[2][REPEATS];
+    CK(p_cuGraphInstantiateWithFlags(&exec, graph, 0));
+    for (int r = 0; r < REPEATS; r++) {
+        for (int is_all = 0; is_all < 2; is_all++) {
+            CK(p_cuGraphLaunch(exec, stream));
+            CK(p_cuStreamSynchronize(stream));
+            double start = now_ns();
+            for (uint64_t i = 0; i < BURST; i++) {
+                uint64_t ticks = i % 2;
+                void *args[] = {&buffers[0], &ticks};
+                CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(tick, args);
+                for (int k = 0; k < (is_all ? nodes : 1); k++) {
+                    CK(p_cuGraphExecKernelNodeSetParams_v2(exec, made[k], &params));
+                }
+                CK(p_cuGraphLaunch(exec, stream));
+            }
+            values[is_all][r] = (now_ns() - start) / BURST;
+            CK(p_cuStreamSynchronize(stream));
+        }
+    }
+    double one = median(values[0], REPEATS), all = median(values[1], REPEATS);
+    printf("patch_%d_first %.0f ns\npatch_%d_each_more %.0f ns\n", nodes, one, nodes,
+           (all - one) / (nodes - 1));
+    CK(p_cuGraphExecDestroy(exec));
+    CK(p_cuGraphDestroy(graph));
+}
+
 static void run(void) {
+    measure_patches(10);
+    measure_patches(100);
     measure_places();
     measure("chain_1", captured(1, 1, 0), 5000);
     measure("chain_10", captured(10, 1, 0), 2000);
