@@ -96,7 +96,7 @@ static inline const struct lua_call *gpu_lua_call(lua_State *L, const struct cal
 static inline bool gpu_lua_is_result_wanted(const struct lua_call *call) {
     return !call || call->result_count != 0;
 }
-/* Its argument number `at`, which it has; NULL: not known. */
+/* What lies at that index of its stack, where something has to lie; NULL: not known. */
 static inline const struct lua_value *gpu_lua_argument(const struct lua_call *call, int at) {
     return call ? call->function + at : NULL;
 }

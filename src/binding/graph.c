@@ -561,8 +561,9 @@ enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g,
 static inline int launch_with(lua_State *L, int functions) {
     struct gpulua *g = GPU_LUA(L);
     struct gpu_lua_graph_call call = {.call = gpu_lua_call(L, &g->caller), .functions = functions};
-    call.options = lua_isnoneornil(L, 2) ? 0 : 2;
-    call.handle = gpu_lua_graph_handle(L, g, call.call, 1);
+    int count = lua_gettop(L); /* behind it lies what was there before */
+    call.options = count < 2 || lua_isnil(L, 2) ? 0 : 2;
+    call.handle = gpu_lua_graph_handle(L, g, count > 0 ? call.call : NULL, 1);
     return gpu_lua_graph_submit(L, g, &call, false) == GPU_LUA_OP_PUSHED;
 }
 

@@ -63,7 +63,6 @@ struct gpu_lua_graph_call {
 enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g,
                                             const struct gpu_lua_graph_call *call,
                                             bool may_be_gone);
-/* graph:launch and graph:upload, whose one upvalue is the gpulua object. */
 
 /* control.c */
 int gpu_lua_control_check(lua_State *L);
@@ -78,6 +77,7 @@ int gpu_lua_capture_spawn(lua_State *L);
 int gpu_lua_capture_finish(lua_State *L);
 int gpu_lua_capture_close(lua_State *L);
 int gpu_lua_captures_end(lua_State *L); /* core.captures_end */
+/* graph:launch and graph:upload, whose one upvalue is the gpulua object. */
 int gpu_lua_graph_launch(lua_State *L);
 int gpu_lua_graph_upload(lua_State *L);
 
