@@ -199,24 +199,30 @@ static void dumps(void) {
     check(good && has_dump(path) && count_dumps(path) == 3 &&
               strstr(output, "false DeviceLost") == output,
           "nor what it calls over before it knows of the fault");
+    setenv("GPULUA_COMPLETION", "block", 1);
+    good = run(given, "cuMemsetD32Async", 700, "");
+    check(good && has_dump(path) && count_dumps(path) == 4 &&
+              strstr(output, "false DeviceLost") == output,
+          "also where threads would sleep for its end");
+    unsetenv("GPULUA_COMPLETION");
     unsetenv("FAKE_CUDA_DUMPS_LATE");
     snprintf(given, sizeof given, "process %s again", path);
     good = run(given, "cuMemsetD32Async", 710, "");
-    check(good && has_dump(path) && count_dumps(path) == 5,
+    check(good && has_dump(path) && count_dumps(path) == 6,
           "each life has a file of its own, and none is written over");
     good = run("process", "cuMemsetD32Async", 700, "");
-    check(good && strstr(output, "core dump") == NULL && count_dumps(path) == 5,
+    check(good && strstr(output, "core dump") == NULL && count_dumps(path) == 6,
           "nobody who has not asked gets one");
     setenv("GPULUA_COREDUMP", path, 1);
     good = run("process", "cuMemsetD32Async", 700, "");
-    check(good && has_dump(path) && count_dumps(path) == 6, "$GPULUA_COREDUMP asks, too");
+    check(good && has_dump(path) && count_dumps(path) == 7, "$GPULUA_COREDUMP asks, too");
     good = run("none", "cuMemsetD32Async", 700, "");
     check(good && strstr(output, "false DeviceLost") == output &&
-              strstr(output, "core dump") == NULL && count_dumps(path) == 6,
+              strstr(output, "core dump") == NULL && count_dumps(path) == 7,
           "but not for a device in this process");
     unsetenv("GPULUA_COREDUMP");
     good = run("process dumps again", "cuMemsetD32Async", 700, "");
-    check(good && has_dump(path) && count_dumps(path) == 8,
+    check(good && has_dump(path) && count_dumps(path) == 9,
           "a folder that is named from here is named from the root");
     static const struct {
         const char *given, *wanted, *what;

@@ -271,7 +271,7 @@ struct backend_ops {
     /* Blocks without taking processor time until the event's last record is over (DONE), or nobody
      * can tell any more when it is (FAILED; event_query says why). At once with other slots; but
      * one thread at most for an event, which is neither recorded again nor destroyed meanwhile.
-     * NULL: it has to be asked for. */
+     * NULL, or PENDING: it has to be asked for. */
     enum backend_query (*event_wait)(struct backend_event *event);
     /* When the last records of two events were over, which both are, in ns on the monotonic clock
      * of the host: what lies between them to the resolution of the device, where it lies to a few

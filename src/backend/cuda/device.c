@@ -269,7 +269,8 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
     const struct cuda_driver *cu = &device->cu;
     device->ops = &gpu_backend_cuda;
     device->sink = info->sink;
-    device->sleeps = info->sleeps;
+    /* Where a dump is asked for, the end of an event alone says nothing (dump.c). */
+    device->sleeps = info->sleeps && info->coredump_base == NULL;
     list_init(&device->slabs);
     list_init(&device->streams);
     list_init(&device->events);

@@ -219,6 +219,9 @@ enum backend_query gpu_cuda_event_wait(struct backend_event *event) {
     struct backend_device *device = event->device;
     const struct cuda_driver *cu = &device->cu;
     CUresult result;
+    if (!device->sleeps) {
+        return BACKEND_PENDING;
+    }
     CU_HOT(device, result, cu->cuEventSynchronize(event->handle));
     return result == CUDA_SUCCESS ? BACKEND_DONE : BACKEND_FAILED;
 }
