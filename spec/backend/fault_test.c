@@ -246,11 +246,29 @@ static void dumps(void) {
                   strstr(error.message, "cuCoredumpSetAttributeGlobal(file)") != NULL,
               "a driver that does not permit it: the device is not opened without");
     FAKE(int, has_dumps) = 1;
+    fail_next("cuModuleLoadDataEx", 2, 0);
+    tap_check(&tap,
+              ops->device_open(&info, &device, &error) == GPULUA_OUT_OF_MEMORY && device == NULL &&
+                  FAKE(long, live) == 0,
+              "nor one that has no memory for what proves an end, of which nothing is left");
+    int loaded = FAKE(int, loaded);
     tap_check(&tap,
               ops->device_open(&info, &device, &error) == GPULUA_OK &&
                   FAKE(int, dump_flags) == (1 | 2 | 4 | 8 | 32) &&
                   strncmp((char *)dlsym(fake, "fake_dump_path"), path, strlen(path)) == 0,
               "small");
+    struct backend_stream *stream = NULL;
+    struct backend_event *event = NULL;
+    bool is_over = ops->stream_create(device, 0, 0, &stream, &error) == GPULUA_OK &&
+                   ops->event_create(device, &event, &error) == GPULUA_OK &&
+                   ops->event_record(event, stream, &error) == GPULUA_OK;
+    int loaded_by_open = FAKE(int, loaded) - loaded;
+    for (enum backend_query query = BACKEND_PENDING; is_over && query == BACKEND_PENDING;) {
+        query = ops->event_query(event, &error);
+        is_over = query != BACKEND_FAILED;
+    }
+    tap_check(&tap, is_over && loaded_by_open == 1 && FAKE(int, loaded) == loaded + 1,
+              "what proves an end is loaded before there is work that it would wait for");
     ops->device_close(device);
     tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing");
 }

@@ -294,10 +294,14 @@ static gpulua_status device_open(const struct backend_open_info *info, struct ba
     if (status == GPULUA_OK) {
         status = facts_read(device, error);
     }
+    if (status == GPULUA_OK && device->dump != NULL) {
+        status = gpu_cuda_dump_prepare(device, error);
+    }
     if (status == GPULUA_OK) {
         status = CU(device, error, cu->cuEventCreate(&device->probe, CU_EVENT_DISABLE_TIMING));
     }
     if (status != GPULUA_OK) {
+        gpu_cuda_dump_close(device);
         gpu_cuda_context_close(device);
         device_free(device);
         return status;

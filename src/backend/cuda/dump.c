@@ -27,7 +27,7 @@ enum { SKIP_IMAGES_AND_MEMORY = 15, SKIP_CONSTANTS = 32 };
 
 struct cuda_dump {
     char path[PATH_BYTES];
-    CUstream stream; /* of the proofs; NULL: none was needed yet */
+    CUstream stream; /* of the proofs */
     CUmodule module;
     CUfunction function;
 };
@@ -88,6 +88,19 @@ gpulua_status gpu_cuda_dump_begin(struct backend_device *device, const char *bas
     return status;
 }
 
+/* With the device: behind the first operation the code would not be there until all is over that
+ * runs (see module.c). */
+gpulua_status gpu_cuda_dump_prepare(struct backend_device *device, struct backend_error *error) {
+    const struct cuda_driver *cu = &device->cu;
+    struct cuda_dump *dump = device->dump;
+    gpulua_status status = CU(device, error,
+                              cu->cuStreamCreateWithPriority(&dump->stream, CU_STREAM_NON_BLOCKING,
+                                                             device->facts.priority_highest));
+    return status == GPULUA_OK ? gpu_cuda_own_kernel(device, proof_ptx, "gpulua_proof",
+                                                     &dump->module, &dump->function, error)
+                               : status;
+}
+
 void gpu_cuda_dump_close(struct backend_device *device) {
     const struct cuda_driver *cu = &device->cu;
     struct cuda_dump *dump = device->dump;
@@ -106,30 +119,11 @@ void gpu_cuda_dump_free(struct backend_device *device) {
 
 /* ---- what is over ---- */
 
-static gpulua_status prepare(struct backend_device *device, struct backend_error *error) {
-    const struct cuda_driver *cu = &device->cu;
-    struct cuda_dump *dump = device->dump;
-    gpulua_status status = gpu_cuda_enter(device, error);
-    if (status == GPULUA_OK && dump->stream == NULL) {
-        status = CU(device, error,
-                    cu->cuStreamCreateWithPriority(&dump->stream, CU_STREAM_NON_BLOCKING,
-                                                   device->facts.priority_highest));
-    }
-    if (status == GPULUA_OK && dump->module == NULL) {
-        status = CU(device, error, cu->cuModuleLoadDataEx(&dump->module, proof_ptx, 0, NULL, NULL));
-    }
-    if (status == GPULUA_OK && dump->function == NULL) {
-        status = CU(device, error,
-                    cu->cuModuleGetFunction(&dump->function, dump->module, "gpulua_proof"));
-    }
-    return status;
-}
-
 static gpulua_status begin_proof(struct backend_event *event, struct backend_error *error) {
     struct backend_device *device = event->device;
     const struct cuda_driver *cu = &device->cu;
-    gpulua_status status = prepare(device, error);
-    struct cuda_dump *dump = device->dump;
+    const struct cuda_dump *dump = device->dump;
+    gpulua_status status = gpu_cuda_enter(device, error);
     if (status == GPULUA_OK && event->proof == NULL) {
         status = CU(device, error, cu->cuEventCreate(&event->proof, CU_EVENT_DISABLE_TIMING));
     }

@@ -19,6 +19,8 @@ void gpu_cuda_log_read(struct backend_device *device, const char *call, char *te
  * ends this process. UNSUPPORTED: the driver cannot. */
 gpulua_status gpu_cuda_dump_begin(struct backend_device *device, const char *base,
                                   struct backend_error *error);
+/* When the device is open but for that. */
+gpulua_status gpu_cuda_dump_prepare(struct backend_device *device, struct backend_error *error);
 void gpu_cuda_dump_close(struct backend_device *device); /* what the driver has of it */
 void gpu_cuda_dump_free(struct backend_device *device);  /* and the rest */
 /* The driver says that what is in front of the event is over: is it, and well? */
