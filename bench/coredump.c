@@ -37,7 +37,6 @@ static int child(const char *kernel) {
     setenv("CUDA_ENABLE_LIGHTWEIGHT_COREDUMP", "1", 1);
     setenv("CUDA_COREDUMP_FILE", path, 1);
     (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); /* of the GPU alone */
-    setvbuf(stdout, NULL, _IONBF, 0);
     if (!driver_open()) {
         return 1;
     }
@@ -62,6 +61,7 @@ static int child(const char *kernel) {
 
 int main(void) {
     static const char *const kernels[] = {"plain", "fenced"};
+    setvbuf(stdout, NULL, _IONBF, 0); /* a child has what is buffered here, too */
     for (int i = 0; i < 10; i++) {
         pid_t pid = fork();
         if (pid == 0) {
@@ -71,13 +71,15 @@ int main(void) {
         if (pid < 0 || waitpid(pid, &status, 0) != pid) {
             return 1;
         }
-        if (!WIFSIGNALED(status)) {
-            return WEXITSTATUS(status); /* there is no GPU, which has been said */
+        if (WIFEXITED(status) && WEXITSTATUS(status) != 0) {
+            return WEXITSTATUS(status); /* there is no GPU, or a call has failed: it has said so */
         }
         char path[64];
         snprintf(path, sizeof path, "/tmp/gpulua-bench-%d.core", (int)pid);
         bool has_dump = unlink(path) == 0;
-        printf("%s: ended by signal %d, %s\n", kernels[i % 2], WTERMSIG(status),
+        printf("%s: %s %d, %s\n", kernels[i % 2],
+               WIFSIGNALED(status) ? "ended by signal" : "not ended for 2 s, and left with",
+               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status),
                has_dump ? "with a dump" : "without a dump");
     }
     return 0;
