@@ -197,17 +197,74 @@ describe("compile", function()
     assert.equal(first, run(compiled))
   end)
 
-  it("works without a cache, or says which setting is wrong", function()
-    local output = support.script([[
+  local two_compilations = [=[
+    local dev <close> = require "gpulua".device()
+    local x = dev:buffer("i32", 1)
+    for value = 78, 79 do
+      dev:compile(([[extern "C" __global__ void value(int *x) { x[0] = %d; }]]):format(value)).value:launch(1, x)
+    end
+    print(x:read()[1], dev:stats().compilations)]=]
+
+  --- What has been left in the folder for temporary files, a line each.
+  local function left_in(temporary)
+    local pipe = assert(io.popen("ls -A " .. temporary))
+    local names = pipe:read "a"
+    pipe:close()
+    return names
+  end
+
+  it("works where the cache cannot be used, says once why, and leaves nothing", function()
+    local path, open = write("none", ""), folder .. "/open"
+    assert(os.execute("mkdir -m 777 " .. open))
+    for _, case in ipairs {
+      { path .. "/below", "Not a directory" },
+      { "/proc/no/such/folder", "No such file or directory" },
+      { open, "it is not the user's own, or others can write to it" },
+    } do
+      local temporary = folder .. "/temporary"
+      assert(os.execute("mkdir -p " .. temporary))
+      local output, code = support.script(two_compilations,
+        ("TMPDIR=%s GPULUA_CACHE=%s"):format(temporary, case[1]))
+      local _, count = output:gsub(": compiled kernels are not kept: '" .. case[1] .. "': " .. case[2] .. "\n", "")
+      assert.equal(1, count, output)
+      assert.truthy(output:find "79\t2\n$", output)
+      assert.equal(0, code)
+      assert.equal("", left_in(temporary))
+    end
+  end)
+
+  it("works where the cache has no room left, and says so", function()
+    local path = folder .. "/full"
+    assert(os.execute("mkdir " .. path))
+    local mount = "unshare -rm sh -c 'mount -t tmpfs -o mode=700,size=16k tmpfs " .. path
+    if not os.execute(mount .. "' 2> /dev/null") then
+      pending "no file system can be mounted here"
+      return
+    end
+    local script = write("two.lua", two_compilations)
+    local output, code = support.command(("%s; TMPDIR=%s GPULUA_CACHE=%s %s/gpulua %s'"):format(mount, folder, path,
+      os.getenv "GPULUA_BUILD" or "build", script))
+    assert.truthy(output:find(": compiled kernels are not kept: '" .. path .. "': No space left on device\n", 1, true),
+      output)
+    assert.truthy(output:find "79\t2\n$", output)
+    assert.equal(0, code)
+  end)
+
+  it("says what a compiler says that fails for a reason of its own", function()
+    if dev.kind ~= "cpu" then
+      return
+    end
+    local compiler = write("compiler", [=[#!/bin/sh
+      case " $* " in
+        *" -shared "*) echo "c++: fatal error: Killed signal terminated program cc1plus" >&2; exit 1;;
+      esac
+      exec c++ "$@"]=])
+    assert(os.execute("chmod +x " .. compiler))
+    local output = support.script([=[
       local dev <close> = require "gpulua".device()
-      local x = dev:buffer("i32", 1):fill(78)
-      local ok, mod = pcall(dev.compile, dev, 'extern "C" __global__ void value(int *x) { x[0] = 78; }')
-      if ok then
-        mod.value:launch(1, x)
-      end
-      print(x:read()[1], ok or mod.code == "Io" and mod.message:find "/proc/no/such/folder': GPULUA_CACHE" ~= nil)
-    ]], "GPULUA_CACHE=/proc/no/such/folder")
-    assert.equal("78\ttrue\n", output)
+      local source = ([[extern "C" __global__ void f%d(int *x) { }]]):format(os.time())
+      print(select(2, pcall(dev.compile, dev, source)))]=], "GPULUA_CXX=" .. compiler)
+    assert.truthy(output:find "CompileFailed: .*\nc%+%+: fatal error: Killed signal terminated program", output)
   end)
 
   it("keeps what comes of a kernel in files, if it is asked to", function()

@@ -507,14 +507,20 @@ function support.lose(dev)
   assert.is_true(support.eventually(5, function() return support.process_is_gone(pid) end))
 end
 
+--- Runs a shell's command. Returns what it wrote (both streams) and its exit code.
+function support.command(command)
+  local pipe = assert(io.popen(command .. " 2>&1"))
+  local output = pipe:read "a"
+  local _, _, code = pipe:close()
+  return output, code
+end
+
 local function run_text(text, environment, program)
   local path = os.tmpname()
   local file = assert(io.open(path, "w"))
   file:write(text)
   file:close()
-  local pipe = assert(io.popen(("%s %s %s 2>&1"):format(environment or "", program, path)))
-  local output = pipe:read "a"
-  local _, _, code = pipe:close()
+  local output, code = support.command(("%s %s %s"):format(environment or "", program, path))
   os.remove(path)
   return output, code
 end

@@ -153,7 +153,8 @@ typedef struct gpulua_config {
     void (*on_error)(void *user,
                      const gpulua_error *error); /* a task failed and nobody joined it */
     /* Lines that are no errors: what a close waits for, what check mode finds odd, where a flight
-     * was written, that a device is not traced; what a sandbox prints. */
+     * was written, that a device is not traced, why compiled kernels are not kept; what a sandbox
+     * prints. */
     void (*on_log)(void *user, const char *line);
     void *user;
     /* For how long a task may run between two waits, in milliseconds: one that goes on has had its

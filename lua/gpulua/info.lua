@@ -81,7 +81,7 @@ function info.text()
   elseif got.cache.folder then
     add("cache: %s, %.1f of %d MiB", got.cache.folder, got.cache.bytes / 2 ^ 20, got.cache.limit_bytes // 2 ^ 20)
   else
-    add("cache: no folder can be used: kernels of GPUs are compiled anew each time, those of the CPU device not at all")
+    add("cache: no folder can be used: kernels are compiled anew each time")
   end
   return table.concat(lines, "\n")
 end

@@ -56,9 +56,12 @@ static bool has(const char *folder, const char *text, const char *wanted) {
     return same;
 }
 
-static void put(const char *folder, const char *text, const char *value) {
+/* "": it has been kept; else why not. */
+static const char *put(const char *folder, const char *text, const char *value) {
+    static struct wire_compiled outcome;
     struct gpu_cache_key key = key_of(text);
-    gpu_cache_put(folder, &key, "bin", value, strlen(value));
+    gpu_cache_put(folder, &key, "bin", value, strlen(value), &outcome);
+    return outcome.not_kept;
 }
 
 static int files_in(const char *folder) {
@@ -148,10 +151,10 @@ static void entries(void) {
     void *bytes = NULL;
     size_t count = 0;
     tap_check(&tap, !gpu_cache_get(folder, &key, "so", &bytes, &count), "suffixes are apart");
-    gpu_cache_put(folder, &key, "../x", "v", 1);
+    gpu_cache_put(folder, &key, "../x", "v", 1, NULL);
     tap_check(&tap, !gpu_cache_get(folder, &key, "../x", &bytes, &count),
               "a suffix cannot leave the folder");
-    gpu_cache_put(folder, &key, ".so", "dotted", 6);
+    gpu_cache_put(folder, &key, ".so", "dotted", 6, NULL);
     bool found = gpu_cache_get(folder, &key, "so", &bytes, &count);
     tap_check(&tap, found && count == 6, "a leading dot makes no difference");
     free(found ? bytes : NULL);
@@ -425,19 +428,22 @@ static void refused_folders(void) {
     keep(folder, sizeof folder, in_root("open"));
     mkdir(folder, 0700);
     chmod(folder, 0777);
-    put(folder, "k", "v");
+    const char *why = put(folder, "k", "v");
     tap_check(&tap, files_in(folder) == 0 && !gpu_cache_folder(folder, path, sizeof path),
               "a folder that others can write to is refused");
+    tap_check(&tap, strstr(why, "/open': it is not the user's own, or others can write to it"),
+              "and it is said why nothing is kept");
     chmod(folder, 0700);
-    put(folder, "k", "v");
+    tap_check(&tap, put(folder, "k", "v")[0] == '\0', "what is kept has no reason not to be");
     chmod(folder, 0770);
     tap_check(&tap, !has(folder, "k", NULL), "also for reading, also for the group");
     FILE *file = fopen(in_root("file"), "w");
     fclose(file);
     keep(folder, sizeof folder, in_root("file/below"));
-    put(folder, "k", "v");
+    why = put(folder, "k", "v");
     tap_check(&tap, !has(folder, "k", NULL) && !gpu_cache_folder(folder, path, sizeof path),
               "a folder that cannot be made: nothing happens");
+    tap_check(&tap, strstr(why, "/file/below': Not a directory"), "and it is said why");
     if (geteuid() == 0) {
         keep(folder, sizeof folder, in_root("foreign"));
         mkdir(folder, 0700);
@@ -499,7 +505,7 @@ static int writer(const char *folder, int number) {
         struct gpu_cache_key key = key_of(name);
         size_t length = (size_t)(VALUE_BYTES + (round * 7 + number) % 500);
         memset(value, 'a' + (round + number) % 26, length);
-        gpu_cache_put(folder, &key, "bin", value, length);
+        gpu_cache_put(folder, &key, "bin", value, length, NULL);
         void *bytes = NULL;
         size_t count = 0;
         if (!gpu_cache_get(folder, &key, "bin", &bytes, &count)) {

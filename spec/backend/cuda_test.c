@@ -620,11 +620,11 @@ static void compiling(void) {
     char command[300];
     snprintf(command, sizeof command, "ls %s/*.cuda | wc -l | grep -qx ' *1'", folder);
     tap_check(&tap, system(command) == 0, "one entry in the cache");
-    bool was_cached = false;
-    source.was_cached = &was_cached;
+    struct wire_compiled outcome = {0};
+    source.outcome = &outcome;
     status = ops->module_compile(device, &source, &again, &again_bytes, &described, &error);
-    tap_check(&tap, was_cached, "from the cache, and says so");
-    was_cached = false;
+    tap_check(&tap, outcome.was_cached, "from the cache, and says so");
+    outcome.was_cached = false;
     tap_check(&tap,
               status == GPULUA_OK && again_bytes == image_bytes &&
                   memcmp(again, image, image_bytes) == 0 && strcmp(described, description) == 0,
@@ -633,7 +633,8 @@ static void compiling(void) {
     free(described);
     source.options = "name t<float>";
     status = ops->module_compile(device, &source, &again, &again_bytes, &described, &error);
-    tap_check(&tap, status == GPULUA_OK && !was_cached && strstr(described, "t<float>") != NULL,
+    tap_check(&tap,
+              status == GPULUA_OK && !outcome.was_cached && strstr(described, "t<float>") != NULL,
               "other options, another entry");
     free(again);
     free(described);

@@ -133,7 +133,7 @@ struct backend_source {
                             "include PATH", "flag TEXT" (passed to the compiler); "" for none */
     const char *keep;    /* what comes of it also goes into files of this name and a suffix:
                             ".ptx" and ".cubin", or ".cpp" and ".so"; NULL: it does not */
-    bool *was_cached;    /* out: no compiler has run, the disk cache had it; NULL: not asked for */
+    struct wire_compiled *outcome; /* out, but for took_ns, where it goes well; NULL: not wanted */
     /* Where code of the source has to run to be described: does the work in a process that can do
      * nothing else. False: that has not ended well. NULL: it is done in this one. */
     bool (*apart)(void (*work)(void *user), void *user);
@@ -472,13 +472,18 @@ void gpu_cache_key_init(struct gpu_cache_key *key, const void *const *parts,
 /* Reads an entry. False: not there. `*bytes` malloc'ed. */
 bool gpu_cache_get(const char *cache_path, const struct gpu_cache_key *key, const char *suffix,
                    void **bytes, size_t *byte_count);
-/* Writes an entry (temporary file, rename). Failure is silent: the cache is an optimisation. */
+/* Writes an entry (temporary file, rename). That it could not be is all that `outcome`, which may
+ * be NULL, says of it: the cache is an optimisation. */
 void gpu_cache_put(const char *cache_path, const struct gpu_cache_key *key, const char *suffix,
-                   const void *bytes, size_t byte_count);
+                   const void *bytes, size_t byte_count, struct wire_compiled *outcome);
 /* The folder in use: `cache_path`, else $GPULUA_CACHE, else $XDG_CACHE_HOME/gpulua, else
  * ~/.cache/gpulua, else a folder of ours under /tmp that only we can write. Created when missing.
  * False: none can be had. */
 bool gpu_cache_folder(const char *cache_path, char *folder, size_t folder_bytes);
+/* Where that says false: why, in words. */
+void gpu_cache_folder_why(const char *cache_path, char *text, size_t text_bytes);
+/* False, with errno: what a compiler writes has no room in a folder that can be used. */
+bool gpu_cache_has_room(const char *folder);
 
 /* Folders in it whose name is this and hex digits count with all that is in them, and are evicted
  * like entries, by when they were held last; never while somebody holds them. */

@@ -26,11 +26,12 @@
 
 /* ---- the folder ---- */
 
-/* mkdir -p; what is made is ours alone. */
+/* mkdir -p; what is made is ours alone. False: errno says why. */
 static bool folder_make(const char *path) {
     char part[4096];
     size_t length = strlen(path);
     if (length == 0 || length >= sizeof part) {
+        errno = length == 0 ? ENOENT : ENAMETOOLONG;
         return false;
     }
     memcpy(part, path, length + 1);
@@ -38,10 +39,12 @@ static bool folder_make(const char *path) {
         if (part[i] == '/' || part[i] == '\0') {
             char kept = part[i];
             part[i] = '\0';
-            if (mkdir(part, 0700) != 0 && errno != EEXIST) {
+            if (mkdir(part, 0700) != 0) {
+                int why = errno == EEXIST ? ENOTDIR : errno;
                 struct stat facts;
                 /* A read-only or foreign parent is fine as long as it is there. */
                 if (stat(part, &facts) != 0 || !S_ISDIR(facts.st_mode)) {
+                    errno = why;
                     return false;
                 }
             }
@@ -51,7 +54,7 @@ static bool folder_make(const char *path) {
     return true;
 }
 
-/* -1: not there, not ours, or others can write to it. */
+/* -1: not there, or, with EPERM, not ours, or others can write to it. */
 static int folder_open_checked(const char *path, int more_flags) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | more_flags);
     if (fd < 0) {
@@ -61,11 +64,13 @@ static int folder_open_checked(const char *path, int more_flags) {
     if (fstat(fd, &facts) != 0 || facts.st_uid != geteuid() ||
         (facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
         close(fd);
+        errno = EPERM;
         return -1;
     }
     return fd;
 }
 
+/* False: errno says why, as that of folder_open_checked. */
 static bool folder_usable(const char *path, int more_flags) {
     if (!folder_make(path)) {
         return false;
@@ -75,7 +80,9 @@ static bool folder_usable(const char *path, int more_flags) {
         return false;
     }
     bool writable = faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) == 0;
+    int why = errno;
     close(fd);
+    errno = why;
     return writable;
 }
 
@@ -84,13 +91,19 @@ static bool folder_named(char *folder, size_t folder_bytes, const char *first, c
     return length > 0 && (size_t)length < folder_bytes;
 }
 
-/* A folder that somebody named is taken or refused, never replaced by another behind his back; the
- * defaults are tried in turn. */
-bool gpu_cache_folder(const char *cache_path, char *folder, size_t folder_bytes) {
+/* The folder that somebody has named; NULL: nobody has. */
+static const char *named(const char *cache_path) {
     if (cache_path == NULL || cache_path[0] == '\0') {
         cache_path = getenv("GPULUA_CACHE");
     }
-    if (cache_path != NULL && cache_path[0] != '\0') {
+    return cache_path != NULL && cache_path[0] != '\0' ? cache_path : NULL;
+}
+
+/* A folder that somebody named is taken or refused, never replaced by another behind his back; the
+ * defaults are tried in turn. */
+bool gpu_cache_folder(const char *cache_path, char *folder, size_t folder_bytes) {
+    cache_path = named(cache_path);
+    if (cache_path != NULL) {
         return folder_named(folder, folder_bytes, cache_path, "") && folder_usable(folder, 0);
     }
     const char *base = getenv("XDG_CACHE_HOME");
@@ -108,6 +121,17 @@ bool gpu_cache_folder(const char *cache_path, char *folder, size_t folder_bytes)
         snprintf(folder, folder_bytes, "/tmp/gpulua-cache-%ju", (uintmax_t)(geteuid() + 0u));
     /* In /tmp somebody else may have planted a link. */
     return length > 0 && (size_t)length < folder_bytes && folder_usable(folder, O_NOFOLLOW);
+}
+
+void gpu_cache_folder_why(const char *cache_path, char *text, size_t text_bytes) {
+    cache_path = named(cache_path);
+    if (cache_path == NULL) {
+        snprintf(text, text_bytes, "there is no folder for them: set GPULUA_CACHE to one");
+    } else if (!folder_usable(cache_path, 0)) {
+        snprintf(text, text_bytes, "'%.150s': %s", cache_path,
+                 errno == EPERM ? "it is not the user's own, or others can write to it"
+                                : strerror(errno));
+    }
 }
 
 static int folder_open(const char *cache_path) {
@@ -216,26 +240,71 @@ static int temporary_open(int folder, char name[CACHE_NAME_BYTES]) {
     return -1;
 }
 
+bool gpu_cache_has_room(const char *folder_path) {
+    char temporary[CACHE_NAME_BYTES];
+    int folder = folder_open_checked(folder_path, 0);
+    int fd = folder < 0 ? -1 : temporary_open(folder, temporary);
+    int why = errno;
+    if (fd >= 0) {
+        why = posix_fallocate(fd, 0, CACHE_ROOM_BYTES);
+        close(fd);
+        (void)unlinkat(folder, temporary, 0);
+    }
+    if (folder >= 0) {
+        close(folder);
+    }
+    errno = why;
+    return fd >= 0 && why == 0;
+}
+
+/* False: errno says why. */
+static bool entry_write(int folder, const char *name, const struct entry_header *header,
+                        const void *bytes) {
+    char temporary[CACHE_NAME_BYTES];
+    int fd = temporary_open(folder, temporary);
+    if (fd < 0) {
+        return false;
+    }
+    bool ok = gpu_backend_write_all(fd, header, sizeof *header) &&
+              gpu_backend_write_all(fd, bytes, header->bytes);
+    int why = errno;
+    if (close(fd) != 0 && ok) {
+        ok = false;
+        why = errno;
+    }
+    if (ok && renameat(folder, temporary, folder, name) != 0) {
+        ok = false;
+        why = errno;
+    }
+    if (!ok) {
+        (void)unlinkat(folder, temporary, 0);
+        errno = why;
+    }
+    return ok;
+}
+
 void gpu_cache_put(const char *cache_path, const struct gpu_cache_key *key, const char *suffix,
-                   const void *bytes, size_t byte_count) {
-    char name[CACHE_NAME_BYTES], temporary[CACHE_NAME_BYTES];
+                   const void *bytes, size_t byte_count, struct wire_compiled *outcome) {
+    char name[CACHE_NAME_BYTES], folder_path[4096];
     struct entry_header header = {.magic = CACHE_MAGIC, .bytes = byte_count};
+    struct wire_compiled ignored;
+    outcome = outcome != NULL ? outcome : &ignored;
+    outcome->not_kept[0] = '\0';
     if (byte_count > CACHE_BYTES_KEPT - sizeof header || !entry_name(name, key, suffix)) {
         return;
     }
-    int folder = folder_open(cache_path);
+    int folder = gpu_cache_folder(cache_path, folder_path, sizeof folder_path)
+                     ? folder_open_checked(folder_path, 0)
+                     : -1;
     if (folder < 0) {
+        gpu_cache_folder_why(cache_path, outcome->not_kept, sizeof outcome->not_kept);
         return;
     }
     gpu_cache_trim(folder, sizeof header + byte_count);
     gpu_cache_hash(header.hash, name, bytes, byte_count);
-    int fd = temporary_open(folder, temporary);
-    if (fd >= 0) {
-        bool whole = gpu_backend_write_all(fd, &header, sizeof header) &&
-                     gpu_backend_write_all(fd, bytes, byte_count);
-        if (close(fd) != 0 || !whole || renameat(folder, temporary, folder, name) != 0) {
-            (void)unlinkat(folder, temporary, 0);
-        }
+    if (!entry_write(folder, name, &header, bytes)) {
+        snprintf(outcome->not_kept, sizeof outcome->not_kept, "'%.150s': %s", folder_path,
+                 strerror(errno));
     }
     close(folder);
 }

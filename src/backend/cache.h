@@ -10,6 +10,7 @@
 #define CACHE_BYTES_KEPT (CACHE_BYTES_MAX / 8 * 7) /* down to here: not every put evicts */
 #define CACHE_TEMPORARY_PREFIX ".new-"
 #define CACHE_NAME_BYTES 128
+#define CACHE_ROOM_BYTES (1 << 20) /* a kernel's code, or the shim with its headers */
 
 /* ---- cache_key.c ---- */
 

@@ -38,7 +38,7 @@ struct request {
 struct answer {
     int32_t status;
     int32_t driver_code;
-    uint32_t was_cached;
+    struct wire_compiled outcome;
     uint32_t has_log;
     uint64_t bytes[PART_COUNT];
     char message[sizeof((struct backend_error *)0)->message];
@@ -95,13 +95,12 @@ static void compile(const struct request *request, char *const texts[TEXT_COUNT]
     struct backend_error error = {.status = GPULUA_OK};
     size_t image_bytes = 0;
     char *description = NULL;
-    bool was_cached = false;
     const struct backend_ops *ops = gpu_backend_find(request->backend);
     const struct backend_source source = {.name = texts[TEXT_NAME],
                                           .text = texts[TEXT_SOURCE],
                                           .options = texts[TEXT_OPTIONS],
                                           .apart = work_apart,
-                                          .was_cached = &was_cached};
+                                          .outcome = &answer->outcome};
     if (ops == NULL || ops->source_compile == NULL || asks_for_files(source.options)) {
         gpu_backend_fail(&error, GPULUA_UNSUPPORTED, 0,
                          "a confined device compiles no such source");
@@ -111,7 +110,6 @@ static void compile(const struct request *request, char *const texts[TEXT_COUNT]
     }
     answer->status = (int32_t)error.status;
     answer->driver_code = error.driver_code;
-    answer->was_cached = was_cached;
     memcpy(answer->message, error.message, sizeof answer->message);
     if (error.status == GPULUA_OK) {
         answer->bytes[PART_IMAGE] = image_bytes;
@@ -296,8 +294,9 @@ static gpulua_status ask(const struct executor_broker *broker, const char *backe
         *image_bytes = answer.bytes[PART_IMAGE];
         *description = parts[PART_DESCRIPTION];
         parts[PART_IMAGE] = parts[PART_DESCRIPTION] = NULL;
-        if (source->was_cached != NULL) {
-            *source->was_cached = answer.was_cached != 0;
+        if (source->outcome != NULL) {
+            answer.outcome.not_kept[sizeof answer.outcome.not_kept - 1] = '\0';
+            *source->outcome = answer.outcome;
         }
         error->status = GPULUA_OK;
     }

@@ -71,12 +71,11 @@ static void compile(struct wire_executor *executor, struct executor_job *job) {
         free(job->text);
         job->text = entered;
     }
-    bool was_cached = false;
     const struct backend_source source = {.name = job->name,
                                           .text = job->text,
                                           .options = job->options,
                                           .keep = job->keep,
-                                          .was_cached = &was_cached};
+                                          .outcome = &job->compiled};
     uint64_t begun_ns = gpu_wire_now_ns();
     bool is_told = gpu_range_push(GPU_RANGE_COMPILE, job->name, 0);
     gpulua_status status =
@@ -88,7 +87,6 @@ static void compile(struct wire_executor *executor, struct executor_job *job) {
                                             &job->image_bytes, &job->description, &job->error);
     gpu_range_pop(is_told);
     job->compiled.took_ns = (int64_t)(gpu_wire_now_ns() - begun_ns);
-    job->compiled.was_cached = was_cached;
     job->error.status = status;
 }
 

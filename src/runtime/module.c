@@ -174,6 +174,17 @@ static void finish(struct gpu_module *module) {
     gpu_device_release(device);
 }
 
+static void tell_not_kept(struct gpu_device *device, const struct wire_compiled *compiled) {
+    if (compiled->not_kept[0] == '\0' || device->has_told_not_kept || !device->on_log) {
+        return;
+    }
+    device->has_told_not_kept = true;
+    char line[512];
+    snprintf(line, sizeof line, "device %s: compiled kernels are not kept: %.*s", device->title,
+             (int)sizeof compiled->not_kept, compiled->not_kept);
+    device->on_log(device->log_user, line);
+}
+
 /* What was loaded, not compiled, has no such body. */
 static void count_compilation(struct gpu_device *device, const struct wire_reply *reply) {
     struct wire_compiled compiled;
@@ -181,6 +192,7 @@ static void count_compilation(struct gpu_device *device, const struct wire_reply
         return;
     }
     memcpy(&compiled, gpu_wire_reply_body(reply), sizeof compiled);
+    tell_not_kept(device, &compiled);
     if (compiled.was_cached) {
         device->stats.cache_hits++;
     } else {

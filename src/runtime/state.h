@@ -443,8 +443,9 @@ struct gpu_device {
     struct gpu_error lost; /* why, once lost */
     struct gpu_recovery recovery;
     struct gpu_watchdog watchdog;
-    uint32_t suspects_max; /* named, of each stream */
-    bool is_exact;         /* a word behind each operation */
+    uint32_t suspects_max;  /* named, of each stream */
+    bool is_exact;          /* a word behind each operation */
+    bool has_told_not_kept; /* that the cache of compiled code takes nothing */
     gpulua_completion completion;
 
     /* streams */

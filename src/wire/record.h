@@ -375,9 +375,11 @@ struct wire_failed {
 };
 
 /* Of MODULE_COMPILE. */
+#define WIRE_NOT_KEPT_BYTES 240u
 struct wire_compiled {
-    int64_t took_ns; /* the compiler, or the cache */
-    uint32_t was_cached, reserved;
+    int64_t took_ns;                    /* the compiler, or the cache */
+    uint32_t was_cached, reserved;      /* no compiler has run, the cache had it */
+    char not_kept[WIRE_NOT_KEPT_BYTES]; /* why the cache has not taken it; "": it has */
 };
 
 /* In `node`, instead of a node: so many pieces of work, which may be none, are not told of by node.

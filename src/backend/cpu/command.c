@@ -205,13 +205,14 @@ void gpu_cpu_flags_add(struct job *job, struct text *text) {
 }
 
 /* The precompiled shim for this compiler, made when it is not there. False: there is none, and the
- * plain header has to do; so it is for flags of the user's own, which could be any number. gcc
+ * plain header has to do; so it is for flags of the user's own, which could be any number, and
+ * where nobody else would find it. gcc
  * looks for it by itself in gpulua_cuda.h.gch/. */
 static bool precompiled_make(struct job *job, char *path, size_t path_bytes) {
     struct arguments arguments = {.count = 0};
     char header[CPU_PATH_BYTES + 32], folder[CPU_PATH_BYTES + 64], making[CPU_PATH_BYTES + 128];
     char processor[8192];
-    if (job->flag_count > 0) {
+    if (job->flag_count > 0 || job->has_own_folder) {
         return false;
     }
     snprintf(header, sizeof header, "%s/gpulua_cuda.h", job->shim_folder);
@@ -359,6 +360,10 @@ char *gpu_cpu_log_choose(struct job *job, const char *rewritten) {
         free(log);
         log = gpu_cpu_messages_translate(&info);
     }
+    if (log != NULL && !gpu_cpu_messages_failed(log)) { /* it is not about the source at all */
+        free(log);
+        log = strdup(rewritten);
+    }
     return log;
 }
 
@@ -366,7 +371,7 @@ gpulua_status gpu_cpu_compile_text(struct job *job, const struct text *text, voi
                                    size_t *code_bytes) {
     struct arguments arguments = {.count = 0};
     char object[CPU_PATH_BYTES + 32], frame[64];
-    snprintf(object, sizeof object, "%s/.new-XXXXXX", job->cache_folder);
+    snprintf(object, sizeof object, "%s/.new-XXXXXX", job->folder);
     /* What one function may put on its stack; threads of blocks with barriers have small ones. */
     snprintf(frame, sizeof frame, "%s=%u",
              job->compiler.is_clang ? "-Wframe-larger-than" : "-Werror=frame-larger-than",
@@ -384,7 +389,7 @@ gpulua_status gpu_cpu_compile_text(struct job *job, const struct text *text, voi
     int file = mkstemp(object);
     if (file < 0) {
         return gpu_backend_fail(job->error, GPULUA_IO, errno, "writing to '%.512s': %s",
-                                job->cache_folder, strerror(errno));
+                                job->folder, strerror(errno));
     }
     close(file);
     argument_add(&arguments, object);

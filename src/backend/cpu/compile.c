@@ -12,6 +12,7 @@
  * The shim's headers (src/backend/cpu/shim/) are embedded in the library (shim.h) and written to a
  * folder of the cache, named by their content. Integer arithmetic is as in C++, floating point as
  * on the GPU: IEEE, with products fused into sums. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,8 +97,8 @@ static bool cached(const struct job *job, const char *cache_path, const struct g
     if (gpu_cpu_image_open(*image, *image_bytes, &text, &code, &code_bytes)) {
         *description = strdup(text);
         if (*description != NULL) {
-            if (job->source->was_cached != NULL) {
-                *job->source->was_cached = true;
+            if (job->source->outcome != NULL) {
+                job->source->outcome->was_cached = true;
             }
             return true;
         }
@@ -280,6 +281,36 @@ static gpulua_status build(struct job *job, const char *preprocessed, void **ima
     return status;
 }
 
+/* With the shim in it. */
+static gpulua_status folder_prepare(struct job *job, struct backend_error *error) {
+    return gpu_cpu_shim_folder(job->folder, job->shim_folder, sizeof job->shim_folder,
+                               &job->shim_hold, error);
+}
+
+/* What compilers read and write is in the cache, or, where that takes nothing, in a folder that
+ * this job alone has. */
+static gpulua_status folder_find(struct job *job, const char *cache_path) {
+    struct backend_error why;
+    gpu_backend_error_init(&why);
+    if (!gpu_cache_folder(cache_path, job->folder, sizeof job->folder)) {
+        gpu_cache_folder_why(cache_path, why.message, sizeof why.message);
+    } else if (!gpu_cache_has_room(job->folder)) {
+        gpu_backend_fail(&why, GPULUA_IO, errno, "'%.512s': %s", job->folder, strerror(errno));
+    } else if (folder_prepare(job, &why) == GPULUA_OK) {
+        return GPULUA_OK;
+    }
+    const char *base = getenv("TMPDIR");
+    snprintf(job->folder, sizeof job->folder, "%s/gpulua-XXXXXX",
+             base != NULL && base[0] == '/' ? base : "/tmp");
+    job->has_own_folder = mkdtemp(job->folder) != NULL;
+    if (!job->has_own_folder) {
+        return gpu_backend_fail(job->error, GPULUA_IO, errno,
+                                "compilers need a folder: %s; '%.512s': %s", why.message,
+                                job->folder, strerror(errno));
+    }
+    return folder_prepare(job, job->error);
+}
+
 static gpulua_status job_run(struct job *job, const char *cache_path, void **image,
                              size_t *image_bytes, char **description) {
     struct gpu_cache_key key;
@@ -295,22 +326,9 @@ static gpulua_status job_run(struct job *job, const char *cache_path, void **ima
         cached(job, cache_path, &key, image, image_bytes, description)) {
         return GPULUA_OK;
     }
-    if (!gpu_cache_folder(cache_path, job->cache_folder, sizeof job->cache_folder)) {
-        const char *named = cache_path && cache_path[0] ? cache_path : getenv("GPULUA_CACHE");
-        if (named && named[0]) {
-            return gpu_backend_fail(job->error, GPULUA_IO, 0,
-                                    "compiled code cannot go to '%s': GPULUA_CACHE must be a "
-                                    "folder of the user's own, that nobody else can write",
-                                    named);
-        }
-        return gpu_backend_fail(job->error, GPULUA_IO, 0,
-                                "there is no folder for compiled code: set GPULUA_CACHE to one");
-    }
     char *preprocessed = NULL;
     status = gpu_cpu_compiler_ask(&job->compiler, job->error);
-    status = status ? status
-                    : gpu_cpu_shim_folder(job->cache_folder, job->shim_folder,
-                                          sizeof job->shim_folder, &job->shim_hold, job->error);
+    status = status ? status : folder_find(job, cache_path);
     status = status ? status : gpu_cpu_preprocess(job, &preprocessed);
     if (status != GPULUA_OK) {
         return status;
@@ -322,7 +340,8 @@ static gpulua_status job_run(struct job *job, const char *cache_path, void **ima
     if (is_new || !cached(job, cache_path, &key, image, image_bytes, description)) {
         status = build(job, preprocessed, image, image_bytes, description);
         if (status == GPULUA_OK) {
-            gpu_cache_put(cache_path, &key, CACHE_SUFFIX, *image, *image_bytes);
+            gpu_cache_put(cache_path, &key, CACHE_SUFFIX, *image, *image_bytes,
+                          job->source->outcome);
         }
     }
     free(preprocessed);

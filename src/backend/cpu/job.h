@@ -18,8 +18,9 @@ struct job {
     const struct backend_source *source;
     struct backend_error *error;
     struct cpu_compiler compiler;
-    char cache_folder[CPU_PATH_BYTES];
-    char shim_folder[CPU_PATH_BYTES];
+    char folder[CPU_PATH_BYTES]; /* where compilers write: the cache's, or one of its own */
+    bool has_own_folder;
+    char shim_folder[CPU_PATH_BYTES]; /* in it */
     int shim_hold; /* owned: descriptor that keeps the folder in the cache; -1: none */
     char **names;  /* owned: name expressions */
     size_t name_count;
@@ -47,7 +48,7 @@ gpulua_status gpu_cpu_compile_failed(struct job *job, char *log);
 /* ---- options.c ---- */
 
 gpulua_status gpu_cpu_options_read(struct job *job);
-/* Frees what the job owns. */
+/* Frees what the job owns, its folder with it. */
 void gpu_cpu_job_finish(struct job *job);
 
 /* ---- command.c ---- */

@@ -188,6 +188,9 @@ void gpu_cpu_job_finish(struct job *job) {
     if (job->shim_hold >= 0) {
         close(job->shim_hold);
     }
+    if (job->has_own_folder) {
+        gpu_cache_folder_drop(job->folder);
+    }
     list_free(job->names, job->name_count);
     list_free(job->macros, job->macro_count);
     list_free(job->flags, job->flag_count);

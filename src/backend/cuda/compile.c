@@ -785,10 +785,11 @@ gpulua_status gpu_cuda_compile(const struct cuda_nvrtc *nvrtc, uint32_t compute,
                 status = image_make(&job, image, image_bytes, description);
             }
             if (status == GPULUA_OK && job.options.cacheable) {
-                gpu_cache_put(cache_path, &key, CACHE_SUFFIX, *image, *image_bytes);
+                gpu_cache_put(cache_path, &key, CACHE_SUFFIX, *image, *image_bytes,
+                              source->outcome);
             }
-        } else if (source->was_cached != NULL) {
-            *source->was_cached = true;
+        } else if (source->outcome != NULL) {
+            source->outcome->was_cached = true;
         }
     }
     free(job.log);

@@ -136,10 +136,11 @@ function device:host(type, shape, options) end
 ---@return gpulua.scalar scalar
 function device:scalar(type, value, options) end
 
----Compiles CUDA C. What was compiled before is found again in a cache on disk, by source, options and compiler. What a
----kernel reads and writes follows from its prototype: `const T *` is read, `T *` is read and written. The headers of
----CUDA are found where the toolkit is installed; the CPU device brings its own. A GPU loads code when nothing runs on
----it: after a long kernel that is late, and so is the work that is given meanwhile.
+---Compiles CUDA C. What was compiled before is found again in a cache on disk, by source, options and compiler; where
+---that cannot be written the interpreter says once why, and a host hears it in on_log. What a kernel reads and writes
+---follows from its prototype: `const T *` is read, `T *` is read and written. The headers of CUDA are found where the
+---toolkit is installed; the CPU device brings its own. A GPU loads code when nothing runs on it: after a long kernel
+---that is late, and so is the work that is given meanwhile.
 ---
 ---```lua
 ---local mod = dev:compile([[
