@@ -361,4 +361,27 @@ describe("a rebuild", function()
     assert.equal("capture again: what is made in a capture cannot be durable", hint(made.read, made))
     assert.equal("make the buffer again: memory with a guard cannot be durable", hint(guarded.read, guarded))
   end)
+
+  it("leaves a write that was in flight failed, though its content comes back", function()
+    local function run(ending)
+      return support.script([==[
+        local gpu = require "gpulua"
+        local dev = gpu.device(nil, { isolate = "process" })
+        local x = dev:buffer("i32", 1, { durable = true }):fill(1)
+        dev:synchronize()
+        dev:inject { lost = 1 }
+        x:fill(5)
+        while dev.epoch < 2 do
+          gpu.sleep(0.001)
+        end
+        ]==] .. ending)
+    end
+    local output, code = run "print(select(2, pcall(x.read, x)).code, x:read()[1])"
+    assert.are.same({ "DeviceLost\t5\n", 0 }, { output, code })
+    output, code = run "dev:await() print(x:read()[1])"
+    assert.are.same({ "5\n", 0 }, { output, code })
+    output, code = run "print 'nobody has seen it'"
+    assert.truthy(output:find "nobody has seen it\n" and output:find "DeviceLost: .*suspect: fill", output)
+    assert.equal(1, code)
+  end)
 end)
