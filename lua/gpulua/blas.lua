@@ -12,6 +12,7 @@ local core = require "gpulua.core"
 local arguments = require "gpulua.arguments"
 local sealed = require "gpulua.sealed"
 local workspace = require "gpulua.workspace"
+local once <const> = require "gpulua.once"
 local dims, overlap = core.dims, core.overlap
 local fail, whole, flag, choice = arguments.fail, arguments.whole, arguments.flag, arguments.choice
 local reach = arguments.reach
@@ -663,15 +664,14 @@ return function(device, options)
         or string.format("blas has no option '%s'%s", tostring(name), arguments.instead(option_types)))
     end
   end
-  local known = modules[device]
-  if not known then
+  local known = once(modules, device, device, function()
     local module = core.library(device, "blas")
-    known = { module = module, kernels = {} }
+    local made = { module = module, kernels = {} }
     for _, name in ipairs(module:kernels()) do
-      known.kernels[name] = module:kernel(name)
+      made.kernels[name] = module:kernel(name)
     end
-    modules[device] = known
-  end
+    return made, module
+  end)
   local bytes = options.workspace
     or device.kind == "cuda" and (device.compute >= 9 and 32 or 8) * 1024 * 1024 or 0
   if bytes < 0 then

@@ -6,6 +6,8 @@
 -- from the seed and its place alone, with whatever draw or thread it comes. Seed and place lie on the device, and
 -- there the place moves on: each launch of a graph draws new numbers.
 
+local once <const> = require "gpulua.once"
+
 local source <const> = [[
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -247,9 +249,8 @@ local kernels = { draw = setmetatable({}, { __mode = "k" }), make = setmetatable
 --- The kernels that `draw` Philox's numbers and advance its state, or those that `make` numbers of words (not of bits,
 -- which are words), by name. The first time they are compiled.
 function distributions.kernels(device, how)
-  local known = kernels[how][device]
-  if known then
-    return known
+  if kernels[how][device] then
+    return kernels[how][device]
   end
   local parts, names = { source }, {}
   for _, what in ipairs { "bits", "uniform", "normal", "log_normal", "poisson" } do
@@ -263,13 +264,14 @@ function distributions.kernels(device, how)
         distributions.widths[kind] == 2 and "u64" or "u32")
     end
   end
-  local module = device:compile(table.concat(parts), { name = "rng.cu" })
-  known = { advance = module:kernel("advance", "n: u64, width: u32, state: inout i64*") }
-  for _, name in ipairs(names) do
-    known[name] = module:kernel(name, signatures[how])
-  end
-  kernels[how][device] = known
-  return known
+  return (once(kernels[how], device, device, function()
+    local module = device:compile(table.concat(parts), { name = "rng.cu" })
+    local made = { advance = module:kernel("advance", "n: u64, width: u32, state: inout i64*") }
+    for _, name in ipairs(names) do
+      made[name] = module:kernel(name, signatures[how])
+    end
+    return made, module
+  end))
 end
 
 -- ---- Poisson's ----

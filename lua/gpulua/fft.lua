@@ -12,6 +12,7 @@ local core = require "gpulua.core"
 local arguments = require "gpulua.arguments"
 local sealed = require "gpulua.sealed"
 local workspace = require "gpulua.workspace"
+local once <const> = require "gpulua.once"
 local dims, overlap = core.dims, core.overlap
 local fail = arguments.fail
 
@@ -64,22 +65,22 @@ local function open_entry(device, known, key)
   if entry then
     known.hits = known.hits + 1
   else
-    local module = core.library(device, "fft", key)
-    entry = known.entries[key] -- another task may have made it meanwhile
-    if entry then
-      module:close()
-    else
-      entry = { module = module, kernels = {}, bytes = {}, open = 0, is_kept = true }
+    local is_new
+    entry, is_new = once(known.entries, key, device, function()
+      local module = core.library(device, "fft", key)
+      local made = { module = module, kernels = {}, bytes = {}, open = 0, is_kept = true, used = math.huge }
       for _, name in ipairs(module:kernels()) do
-        entry.kernels[name] = module:kernel(name)
+        made.kernels[name] = module:kernel(name)
       end
-      entry.bytes.forward = core.library_value(module, "forward_bytes")
-      entry.bytes.inverse = core.library_value(module, "inverse_bytes")
-      known.made = known.made + 1
-      if known.count == plans_max then
+      made.bytes.forward = core.library_value(module, "forward_bytes")
+      made.bytes.inverse = core.library_value(module, "inverse_bytes")
+      return made, module
+    end)
+    if is_new then
+      known.made, known.count = known.made + 1, known.count + 1
+      if known.count > plans_max then
         evict(known)
       end
-      known.entries[key], known.count = entry, known.count + 1
     end
   end
   known.clock = known.clock + 1

@@ -2,6 +2,7 @@
 
 local core = require "gpulua.core"
 local expression = require "gpulua.expression"
+local once <const> = require "gpulua.once"
 
 local generated = {}
 
@@ -60,21 +61,16 @@ function generated.cache(what)
       by_device[device] = known
     end
     made = make(function(source, name, signature)
-      local text = name .. "\0" .. signature .. "\0" .. source
-      if not known.by_source[text] then
-        if core.capture_active(device) then
-          core.raise("CaptureActive", what
-            .. "'s kernel for this is not compiled yet, and compiling cannot be captured",
-            string.format("call gpu.%s once before the capture", what))
-        end
-        local module = device:compile(source, { name = what .. ".cu" })
-        if known.by_source[text] then -- another task was there first
-          module:close()
-        else
-          known.by_source[text] = module:kernel(name, signature)
-        end
+      local text <const> = name .. "\0" .. signature .. "\0" .. source
+      if not known.by_source[text] and core.capture_active(device) then
+        core.raise("CaptureActive", what
+          .. "'s kernel for this is not compiled yet, and compiling cannot be captured",
+          string.format("call gpu.%s once before the capture", what))
       end
-      return known.by_source[text]
+      return once(known.by_source, text, device, function()
+        local module = device:compile(source, { name = what .. ".cu" })
+        return module:kernel(name, signature), module
+      end)
     end)
     known.by_key[key], known.count = made, known.count + 1
     return made

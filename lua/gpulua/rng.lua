@@ -22,6 +22,7 @@ local core = require "gpulua.core"
 local arguments = require "gpulua.arguments"
 local sealed = require "gpulua.sealed"
 local distributions = require "gpulua.distributions"
+local make_once <const> = require "gpulua.once"
 local fail <const> = arguments.fail
 local dims, names, widths = core.dims, distributions.names, distributions.widths
 
@@ -341,8 +342,11 @@ return function(device, options)
     end })
     made.state_words:write { state.seed, state.offset }
   else
-    libraries[device] = libraries[device] or core.library(device, "rng"):kernel "words"
-    made.draw, made.words, made.seed, made.offset = draw_library, libraries[device], state.seed, state.offset
+    made.words = make_once(libraries, device, device, function()
+      local module = core.library(device, "rng")
+      return module:kernel "words", module
+    end)
+    made.draw, made.seed, made.offset = draw_library, state.seed, state.offset
     made.is_wide = string.find(state.generator, "64$") ~= nil
     made.ordering_code = (orderings[state.generator] or quasi_ordering)[state.ordering]
     made.order = device:buffer("u8", 1, { label = "rng order", durable = "space" })
