@@ -167,6 +167,25 @@ for _, isolate in ipairs { "none", "process" } do
         assert.equal(1, second.places[1].thread[1])
         assert.is_nil(select(2, pcall(dev.buffer, dev, "f33", 1)).places)
       end)
+
+      it("for the operations of both tasks in a race", function()
+        local x, found = row(4), {}
+        gpu.run(function()
+          for i = 1, 2 do
+            gpu.spawn(function()
+              local config = { grid = 1, block = 1, label = "launch " .. i }
+              found[i] = table.pack(pcall(mod.past.launch, mod.past, config, x))
+            end)
+          end
+        end)
+        local err = not found[1][1] and found[1][2] or found[2][2]
+        support.is_error(err, "RaceFound", "of another task")
+        local names = { err.op.label, err.other.label }
+        table.sort(names)
+        assert.are.same({ "launch 1", "launch 2" }, names)
+        assert.equal(err.op.line, err.other.line)
+        assert.is_nil(err.places)
+      end)
     end)
 
     describe("of a barrier that diverges", function()

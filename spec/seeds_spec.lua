@@ -522,6 +522,7 @@ describe("check mode", function()
         assert.is_false(ok)
         support.is_error(err, "RaceFound", { "'fill' (", "seeds_spec.lua:", "buffer 'x'", "of another task" })
         assert.is_nil(err.op)
+        assert.is_nil(err.other) -- what is captured is no operation
       end
       for _, f in ipairs {
         function(x) gpu.spawn(fill(x, 1)):await() gpu.spawn(fill(x, 2)):await() end,

@@ -14,8 +14,8 @@
  *   does not know.
  * - An answer is filled as far as the host's struct goes, by macros over _sized functions, too.
  *   Afterwards struct_bytes says how much of it this library knows; what is behind that is 0.
- * - What the library hands out by pointer, gpulua_error and gpulua_hook_info, is its own: a member
- *   that came after 0.1.0 is there if struct_bytes goes beyond its offset. */
+ * - What the library hands out by pointer, gpulua_error, gpulua_place and gpulua_hook_info, is its
+ *   own: a member that came after 0.1.0 is there if struct_bytes goes beyond its offset. */
 #ifndef GPULUA_H
 #define GPULUA_H
 
@@ -114,8 +114,18 @@ typedef enum gpulua_completion {
     GPULUA_COMPLETION_BLOCK = 3
 } gpulua_completion;
 
-/* An error as a host sees it. Strings live until the next call on the same object from the same
- * thread. */
+/* Where in a kernel something was done, and by whom. */
+typedef struct gpulua_place {
+    size_t struct_bytes;
+    const char *source;           /* as the kernel was compiled; "": the line is not known */
+    int line;                     /* in it, or 0 */
+    const char *caller;           /* where that is in a function: the source of the kernel, or "" */
+    int caller_line;              /* in it, or 0 */
+    uint32_t block[3], thread[3]; /* blockIdx, threadIdx */
+} gpulua_place;
+
+/* An error as a host sees it. What it points to lives until the next call on the same object from
+ * the same thread. */
 typedef struct gpulua_error {
     size_t struct_bytes;
     gpulua_status code;    /* InvalidData: also of errors of Lua's own */
@@ -124,6 +134,9 @@ typedef struct gpulua_error {
     const char *source;    /* script file of the culprit, or "" */
     int line;              /* in it, or 0 */
     const char *traceback; /* or "" */
+    /* Of what a kernel did, a finding of check mode or a failed assert: where; and the other one of
+     * a race, of barriers that diverge and the like. NULL: there is none. */
+    const gpulua_place *place, *other_place;
 } gpulua_error;
 
 typedef struct gpulua_config {

@@ -346,6 +346,16 @@ static void put_name(const struct deed_use *use, char *text, size_t text_bytes) 
     }
 }
 
+/* What is captured is no operation, nor is what a script does itself. */
+static void put_op(const struct deed *deed, struct gpu_op_info *op) {
+    op->is_known = deed->seq > 0;
+    snprintf(op->label, sizeof op->label, "%s", deed->label);
+    snprintf(op->source, sizeof op->source, "%s", deed->source);
+    op->line = deed->line;
+    op->stream = deed->stream;
+    op->seq = deed->seq;
+}
+
 static void fail_race(const struct deed *later, const struct look *look, struct gpu_error *error) {
     const struct deed *earlier = look->earlier;
     const struct deed_use *use = look->use;
@@ -360,12 +370,8 @@ static void fail_race(const struct deed *later, const struct look *look, struct 
                   (unsigned long long)(look->byte_begin - use->base),
                   (unsigned long long)(look->byte_end - use->base) - 1, earlier->label,
                   earlier->source, earlier->line, look->earlier_writes ? "writes" : "reads");
-    error->op.is_known = later->seq > 0; /* what is captured is no operation */
-    snprintf(error->op.label, sizeof error->op.label, "%s", later->label);
-    snprintf(error->op.source, sizeof error->op.source, "%s", later->source);
-    error->op.line = later->line;
-    error->op.stream = later->stream;
-    error->op.seq = later->seq;
+    put_op(later, &error->op);
+    put_op(earlier, &error->other);
 }
 
 static struct deed *deed_of(const struct gpu_submission *submission, struct gpu_error *error) {

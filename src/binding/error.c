@@ -161,6 +161,10 @@ static void push_error(lua_State *L, const struct gpu_error *error, int level) {
         lua_setfield(L, -2, "code");
         lua_setfield(L, -2, "root");
     }
+    if (error->other.is_known) {
+        push_op_info(L, &error->other);
+        lua_setfield(L, -2, "other");
+    }
     if (error->suspects) {
         push_suspects(L, error);
         lua_setfield(L, -2, "suspects");

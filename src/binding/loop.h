@@ -156,6 +156,10 @@ struct task {
 struct kept_error {
     struct gpulua_error view;
     char *message, *source, *traceback, *hint; /* owned */
+    struct kept_place {
+        gpulua_place view;
+        char *source, *caller; /* owned; NULL: not known */
+    } places[2];
 };
 
 #define GPU_LUA_LAUNCH_OPTIONS 5u

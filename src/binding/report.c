@@ -10,6 +10,10 @@ void gpu_lua_kept_error_clear(struct kept_error *kept) {
     free(kept->source);
     free(kept->traceback);
     free(kept->hint);
+    for (int i = 0; i < 2; i++) {
+        free(kept->places[i].source);
+        free(kept->places[i].caller);
+    }
     memset(kept, 0, sizeof *kept);
 }
 
@@ -50,6 +54,53 @@ static void cut_traceback(struct kept_error *kept, const char *traceback) {
     }
 }
 
+/* "source" and "line" of the table on top. */
+static char *copy_line(lua_State *L, int *line) {
+    char *source = NULL;
+    if (lua_getfield(L, -1, "line") == LUA_TNUMBER) {
+        *line = (int)lua_tointeger(L, -1);
+    }
+    if (lua_getfield(L, -2, "source") == LUA_TSTRING) {
+        source = copy_string(L, -1);
+    }
+    lua_pop(L, 2);
+    return source;
+}
+
+static void copy_index(lua_State *L, const char *field, uint32_t *index) {
+    if (lua_getfield(L, -1, field) == LUA_TTABLE) {
+        for (int i = 0; i < 3; i++) {
+            lua_rawgeti(L, -1, i + 1);
+            index[i] = (uint32_t)lua_tointeger(L, -1);
+            lua_pop(L, 1);
+        }
+    }
+    lua_pop(L, 1);
+}
+
+/* What error.c has made of it, if nobody has changed that. */
+static void copy_places(lua_State *L, struct kept_error *kept) {
+    bool is_list = lua_getfield(L, 2, "places") == LUA_TTABLE;
+    for (int i = 0; is_list && i < 2 && lua_rawgeti(L, 3, i + 1) == LUA_TTABLE; i++) {
+        struct kept_place *place = &kept->places[i];
+        place->view.struct_bytes = sizeof place->view;
+        place->source = copy_line(L, &place->view.line);
+        if (lua_getfield(L, -1, "caller") == LUA_TTABLE) {
+            place->caller = copy_line(L, &place->view.caller_line);
+        }
+        lua_pop(L, 1);
+        copy_index(L, "block", place->view.block);
+        copy_index(L, "thread", place->view.thread);
+        lua_pop(L, 1);
+    }
+}
+
+static const gpulua_place *view_place(struct kept_place *place) {
+    place->view.source = place->source ? place->source : "";
+    place->view.caller = place->caller ? place->caller : "";
+    return place->view.struct_bytes > 0 ? &place->view : NULL;
+}
+
 /* Stack: light userdata of a struct telling, the error. As Lua's interpreter words it. */
 static int tell_protected(lua_State *L) {
     struct telling *telling = lua_touserdata(L, 1);
@@ -65,6 +116,8 @@ static int tell_protected(lua_State *L) {
         if (lua_getfield(L, 2, "line") == LUA_TNUMBER) {
             kept->view.line = (int)lua_tointeger(L, -1);
         }
+        lua_settop(L, 2);
+        copy_places(L, kept);
         lua_settop(L, 2);
     }
     if (kept->view.code && telling->is_call && lua_getfield(L, 2, "message") == LUA_TSTRING) {
@@ -111,7 +164,7 @@ static void keep_place(struct kept_error *kept, const char *traceback) {
 static void keep(struct gpulua *g, lua_State *L, const char *traceback, bool is_call) {
     struct telling telling = {.g = g, .is_call = is_call};
     struct kept_error *kept = &telling.kept;
-    if (lua_checkstack(L, 4)) {
+    if (lua_checkstack(L, 8)) {
         lua_pushcfunction(L, tell_protected);
         lua_pushlightuserdata(L, &telling);
         lua_pushvalue(L, -3);
@@ -140,6 +193,8 @@ static void keep(struct gpulua *g, lua_State *L, const char *traceback, bool is_
     kept->view.traceback = kept->traceback ? kept->traceback : "";
     gpu_lua_kept_error_clear(&g->last_error);
     g->last_error = *kept;
+    g->last_error.view.place = view_place(&g->last_error.places[0]);
+    g->last_error.view.other_place = view_place(&g->last_error.places[1]);
 }
 
 gpulua_status gpu_lua_keep_raised(struct gpulua *g, lua_State *L) {

@@ -46,8 +46,9 @@ struct gpu_error {
     char *log;        /* owned; a compiler's log, or NULL */
     const char *hint; /* static; NULL: that of the code */
     struct gpu_op_info op;
-    struct gpu_op_info root; /* of DependencyFailed */
-    gpulua_status root_code; /* what that failed with */
+    struct gpu_op_info root;  /* of DependencyFailed */
+    gpulua_status root_code;  /* what that failed with */
+    struct gpu_op_info other; /* of RaceFound between tasks: what the other one did */
     struct gpu_op_info
         *suspects; /* owned; of DeviceLost: what was not over, oldest first per stream */
     uint32_t suspect_count;

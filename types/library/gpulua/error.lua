@@ -73,6 +73,7 @@ print(err.code, at.block[1], at.thread[1]) --> OutOfBounds	0	1
 ---@field traceback string Or "", where nothing runs.
 ---@field op? gpulua.op_info The operation that failed.
 ---@field root? gpulua.op_info Of `DependencyFailed`: the operation whose failure was the first.
+---@field other? gpulua.op_info Of `RaceFound` between two tasks: the operation of the other one.
 ---@field suspects? gpulua.op_info[] Of `DeviceLost`: the oldest in flight, up to eight of a stream (replays as one).
 ---@field places? gpulua.place[] Of a kernel's failure: where it was; then, of a race, what it is in a race with.
 ---@field log? string The compiler's log, or what the driver's log has of the call.
