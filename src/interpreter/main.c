@@ -1,6 +1,7 @@
 /* The interpreter: Lua's own, whose chunks run as tasks. Uses gpulua.h and the Lua API, of what is
  * internal only its memory and how text is made safe to show. */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -599,7 +600,19 @@ static void explain_faults(void) {
     }
 }
 
+/* What is opened must not become a standard stream that was closed: messages would go into files,
+ * and pipes to the device's process, which has those streams, too. Opened the wrong way round, so
+ * that using them fails as before. */
+static void keep_standard_streams(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0) {
+            (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
+    keep_standard_streams();
     struct heap *heap;
     lua_State *L = gpu_heap_state(0, &heap);
     if (argc > 0 && argv[0] && argv[0][0]) {
