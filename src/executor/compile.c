@@ -64,7 +64,8 @@ static struct executor_job *take_first(struct executor_job **head, struct execut
 static void compile(struct wire_executor *executor, struct executor_job *job) {
     char *entered;
     if (gpu_backend_source_enter(job->text, &entered) != GPULUA_OK) {
-        gpu_backend_fail(&job->error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
+        gpu_backend_fail(&job->error, GPULUA_OUT_OF_MEMORY, 0, "no memory for compiling '%.256s'",
+                         job->name);
         return;
     }
     if (entered != NULL) {
@@ -119,8 +120,8 @@ static void *compiler_main(void *user) {
 static gpulua_status start_compiler(struct wire_executor *executor, struct backend_error *error) {
     int rc = gpu_wire_thread_start(&executor->compiler, compiler_main, executor);
     if (rc != 0) {
-        return gpu_backend_fail(error, GPULUA_CAPACITY, rc, "cannot start a thread: %s",
-                                strerror(rc));
+        return gpu_backend_fail(error, GPULUA_CAPACITY, rc,
+                                "cannot start a thread for compiling: %s", strerror(rc));
     }
     executor->has_compiler = true;
     return GPULUA_OK;
@@ -168,14 +169,17 @@ static gpulua_status make_job(struct wire_executor *executor, const struct wire_
         gpu_executor_arena(executor, record->u.module.arena_offset, record->u.module.bytes);
     struct executor_module *row =
         gpu_executor_row_make(&executor->modules, record->object, EXECUTOR_OBJECTS_MAX);
-    if (source == NULL || row == NULL || row->state != MODULE_NONE) {
+    if (row == NULL) {
+        return gpu_executor_row_missing(error, "module", record->object, EXECUTOR_OBJECTS_MAX);
+    }
+    if (source == NULL || row->state != MODULE_NONE) {
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                                 "module number %" PRIu32 " or its source cannot be used",
                                 record->object);
     }
     struct executor_job *job = calloc(1, sizeof *job);
     if (job == NULL) {
-        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "no memory for compiling");
     }
     job->request = record->seq;
     job->module = record->object;
@@ -183,7 +187,9 @@ static gpulua_status make_job(struct wire_executor *executor, const struct wire_
     size_t payload_bytes = gpu_wire_record_payload_bytes(record);
     if (job->text == NULL || !split_options(gpu_wire_record_payload(record), payload_bytes, job)) {
         free_job(job);
-        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0, "out of memory");
+        return gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0,
+                                "no memory for a source of %" PRIu64 " bytes",
+                                (uint64_t)record->u.module.bytes);
     }
     memcpy(job->text, source, record->u.module.bytes);
     job->text[record->u.module.bytes] = '\0';

@@ -275,6 +275,9 @@ struct executor_pin {
 void *gpu_executor_row(const struct executor_table *table, uint32_t number);
 /* The same, the table growing; NULL: no memory or beyond `limit`. Rows start as zeros. */
 void *gpu_executor_row_make(struct executor_table *table, uint32_t number, uint32_t limit);
+/* What that has to be told as. */
+gpulua_status gpu_executor_row_missing(struct backend_error *error, const char *what,
+                                       uint32_t number, uint32_t limit);
 void gpu_executor_table_free(struct executor_table *table);
 /* A wire address as the device sees it, for an access of `bytes`. */
 gpulua_status gpu_executor_resolve(const struct wire_executor *executor, uint64_t address,

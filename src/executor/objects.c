@@ -33,6 +33,16 @@ void *gpu_executor_row_make(struct executor_table *table, uint32_t number, uint3
     return gpu_executor_row(table, number);
 }
 
+gpulua_status gpu_executor_row_missing(struct backend_error *error, const char *what,
+                                       uint32_t number, uint32_t limit) {
+    return number > limit ? gpu_backend_fail(error, GPULUA_CAPACITY, 0,
+                                             "%s number %" PRIu32 " cannot be used", what, number)
+                          : gpu_backend_fail(error, GPULUA_OUT_OF_MEMORY, 0,
+                                             "no host memory for %s number "
+                                             "%" PRIu32,
+                                             what, number);
+}
+
 void gpu_executor_table_free(struct executor_table *table) {
     free(table->rows);
     table->rows = NULL;
@@ -91,10 +101,12 @@ struct executor_slab *gpu_executor_slab_new(struct wire_executor *executor, uint
                                             struct backend_error *error) {
     struct executor_slab *row =
         number == 0 ? NULL : gpu_executor_row_make(&executor->slabs, number, WIRE_SLABS_MAX);
-    if (row == NULL || row->address != 0) {
-        gpu_backend_fail(error, row == NULL ? GPULUA_CAPACITY : GPULUA_INVALID_ARGUMENT, 0,
+    if (row == NULL && number != 0) {
+        gpu_executor_row_missing(error, "slab", number, WIRE_SLABS_MAX);
+    } else if (row == NULL || row->address != 0) {
+        gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                          "slab number %" PRIu32 " cannot be used", number);
-        return NULL;
+        row = NULL;
     }
     return row;
 }

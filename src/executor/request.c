@@ -329,7 +329,10 @@ static gpulua_status load_module(struct wire_executor *executor, const struct wi
         gpu_executor_arena(executor, record->u.module.arena_offset, record->u.module.bytes);
     struct executor_module *row =
         gpu_executor_row_make(&executor->modules, record->object, EXECUTOR_OBJECTS_MAX);
-    if (image == NULL || row == NULL || row->state != MODULE_NONE) {
+    if (row == NULL) {
+        return gpu_executor_row_missing(error, "module", record->object, EXECUTOR_OBJECTS_MAX);
+    }
+    if (image == NULL || row->state != MODULE_NONE) {
         return gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                                 "module number %" PRIu32 " or its image cannot be used",
                                 record->object);
@@ -352,7 +355,9 @@ static gpulua_status open_library(struct wire_executor *executor, const struct w
         gpu_executor_row_make(&executor->modules, record->object, EXECUTOR_OBJECTS_MAX);
     char *name = payload_text(record);
     gpulua_status status = GPULUA_OK;
-    if (row == NULL || row->state != MODULE_NONE || name == NULL) {
+    if (row == NULL || name == NULL) {
+        status = gpu_executor_row_missing(error, "module", record->object, EXECUTOR_OBJECTS_MAX);
+    } else if (row->state != MODULE_NONE) {
         status = gpu_backend_fail(error, GPULUA_INVALID_ARGUMENT, 0,
                                   "module number %" PRIu32 " cannot be used", record->object);
     } else if (executor->ops->library_open == NULL) {
@@ -400,8 +405,7 @@ static gpulua_status get_kernel(struct wire_executor *executor, const struct wir
     char *name = payload_text(record);
     if (row == NULL || name == NULL) {
         free(name);
-        return gpu_backend_fail(error, GPULUA_CAPACITY, 0,
-                                "kernel number %" PRIu32 " cannot be used", record->object);
+        return gpu_executor_row_missing(error, "kernel", record->object, EXECUTOR_OBJECTS_MAX);
     }
     struct executor_kernel made = {.module = record->u.kernel.module};
     gpulua_status status =

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <lauxlib.h>
@@ -590,13 +592,39 @@ static void on_fault(int number) {
     raise(number); /* it comes when this handler returns */
 }
 
+/* On a stack of its own: the thread's may be what there is no memory for. */
 static void explain_faults(void) {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    static char stack[16384];
+    sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
-        struct sigaction before;
+        struct sigaction before, after = {.sa_handler = on_fault, .sa_flags = SA_ONSTACK};
         if (sigaction(faults[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL) {
-            signal(faults[i], on_fault);
+            sigaction(faults[i], &after, NULL);
         }
+    }
+}
+
+#define STACK_BYTES ((size_t)1 << 20) /* calls of C that Lua allows within each other take less */
+
+/* Not within main, whose own calls would lie behind it. */
+__attribute__((noinline)) static char lengthen_stack(void) {
+    volatile char stack[STACK_BYTES];
+    stack[0] = 0;
+    return stack[0];
+}
+
+/* The system makes the main thread's stack longer when it is used, and ends who has no addresses
+ * left for that (ulimit -v), where everything else is an error. So it is made long now. */
+static void reserve_stack(void) {
+    struct rlimit limit;
+    void *probe = MAP_FAILED;
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur / 2 >= STACK_BYTES) {
+        probe = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
+    if (probe != MAP_FAILED) {
+        munmap(probe, STACK_BYTES);
+        (void)lengthen_stack();
     }
 }
 
@@ -613,6 +641,7 @@ static void keep_standard_streams(void) {
 
 int main(int argc, char **argv) {
     keep_standard_streams();
+    reserve_stack();
     struct heap *heap;
     lua_State *L = gpu_heap_state(0, &heap);
     if (argc > 0 && argv[0] && argv[0][0]) {
