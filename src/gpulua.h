@@ -118,9 +118,8 @@ typedef enum gpulua_completion {
 typedef struct gpulua_place {
     size_t struct_bytes;
     const char *source;           /* as the kernel was compiled; "": the line is not known */
-    int line;                     /* in it, or 0 */
     const char *caller;           /* where that is in a function: the source of the kernel, or "" */
-    int caller_line;              /* in it, or 0 */
+    int line, caller_line;        /* in them, or 0 */
     uint32_t block[3], thread[3]; /* blockIdx, threadIdx */
 } gpulua_place;
 

@@ -357,7 +357,7 @@ static void note_hook(void *user, const gpulua_hook_info *info) {
 
 static void test_handed(void) {
 #define HANDED(name, first_bytes) (sizeof(void *) != 8 || sizeof(gpulua_##name) >= (first_bytes))
-    CHECK(HANDED(error, 56) && HANDED(hook_info, 80));
+    CHECK(HANDED(error, 56) && HANDED(place, 56) && HANDED(hook_info, 80));
     CHECK(gpulua_last_error(NULL)->struct_bytes == sizeof(gpulua_error));
     CHECK(gpulua_last_error(seat.g)->struct_bytes == sizeof(gpulua_error));
     gpulua_hooks hooks;
