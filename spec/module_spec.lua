@@ -168,6 +168,16 @@ describe("compile", function()
     assert.equal(11, value(1))
   end)
 
+  -- What looks on, as tools/kernels_seen.lua, must not have the same kernels compiled under another name.
+  it("is named by the script's line that has it compiled, not by a function of the library's between them", function()
+    local between = load("local dev, source = ... local mod = dev:compile(source) return mod", "=gpulua/between")
+    local source <const> = 'extern "C" __global__ void value(int *x) { x[0] = 1; }'
+    local line = debug.getinfo(1, "l").currentline + 1
+    local one, other = dev:compile(source), between(dev, source)
+    local named = "gpulua.module spec/module_spec.lua:" .. line .. " on " .. dev.name
+    assert.are.same({ named, named }, { tostring(one), tostring(other) })
+  end)
+
   it("finds what is compiled in the cache, also in another process, and mends what is damaged there", function()
     local cache = folder .. "/cache"
     local script = ([[

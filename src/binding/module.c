@@ -274,13 +274,8 @@ static const char *check_name(lua_State *L, const char *what, const char *expect
 /* "script.lua:12" where the source has no name of its own; stays alive at the stack's top. */
 static const char *default_name(lua_State *L) {
     lua_Debug ar;
-    for (int level = 1; level < 12 && lua_getstack(L, level, &ar); level++) {
-        lua_getinfo(L, "Sl", &ar);
-        if (ar.currentline > 0) {
-            return lua_pushfstring(L, "%s:%d", ar.short_src, ar.currentline);
-        }
-    }
-    return lua_pushliteral(L, "source");
+    return gpu_lua_where(L, &ar) ? lua_pushfstring(L, "%s:%d", ar.short_src, ar.currentline)
+                                 : lua_pushliteral(L, "source");
 }
 
 /* A kernel of the CPU device is code that its process runs, and its source includes files. */
