@@ -7,13 +7,13 @@ local support = require "spec.support"
 
 local one = support.one
 
-for _, isolate in ipairs { "none", "process" } do
-  describe("check mode (" .. isolate .. ")", function()
+do -- where the suite's devices are: each transport runs this for itself
+  describe("check mode", function()
     local dev
     local opened = {}
 
     local function open(seed)
-      local made = gpu.device("cpu", { check = true, seed = seed, isolate = isolate })
+      local made = gpu.device("cpu", { check = true, seed = seed })
       opened[#opened + 1] = made
       return made
     end
@@ -193,7 +193,7 @@ for _, isolate in ipairs { "none", "process" } do
       local n = 1 << 18
       local function scene(is_tight)
         local budget = is_tight and 2 << 20 or nil
-        local own = gpu.device("cpu", { check = true, seed = 3, isolate = isolate, budget = budget })
+        local own = gpu.device("cpu", { check = true, seed = 3, budget = budget })
         opened[#opened + 1] = own
         return own, own:compile(source)
       end
@@ -256,7 +256,7 @@ for _, isolate in ipairs { "none", "process" } do
       end)
 
       it("twin: outside of check mode it holds what it held", function()
-        local own <close> = gpu.device("cpu", { isolate = isolate, budget = 2 << 20, check = false })
+        local own <close> = gpu.device("cpu", { budget = 2 << 20, check = false })
         own:buffer("i32", n):fill(5):await():close()
         own:synchronize()
         assert.are.same({ 5, 5 }, own:buffer("i32", n):read(1, 2))
@@ -291,7 +291,7 @@ for _, isolate in ipairs { "none", "process" } do
 
     it("leaves budgets what they are without it", function()
       local function count_of(check)
-        local own <close> = gpu.device("cpu", { check = check, isolate = isolate, budget = 1 << 20 })
+        local own <close> = gpu.device("cpu", { check = check, budget = 1 << 20 })
         local small = own:memory { budget = 1 << 18 }
         local live, counts, kept = own:stats().bytes_live, {}, {}
         for _, maker in ipairs { small, own } do
@@ -311,7 +311,7 @@ for _, isolate in ipairs { "none", "process" } do
       assert.are.same({ 4, 60416, 17, 60416 }, (count_of(true)))
     end)
 
-    if isolate == "none" then -- it is this process that would grow
+    if not support.is_isolated() then -- it is this process that would grow
       it("keeps nothing of buffers that come and go without any work", function()
         if support.keeps_freed_memory() then
           return pending "a sanitizer keeps freed memory"
@@ -618,7 +618,7 @@ for _, isolate in ipairs { "none", "process" } do
     describe("known kernels", function()
       it("are clean, and compute what they should, whatever the seed", function()
         assert.truthy(#known.kernels >= 40)
-        local plain <close> = gpu.device("cpu", { isolate = isolate, check = false })
+        local plain <close> = gpu.device("cpu", { check = false })
         for seed = 0, 4 do
           local other <close> = open(seed)
           for name, difference in pairs(known.run(other, plain)) do
@@ -763,9 +763,9 @@ for _, isolate in ipairs { "none", "process" } do
       end)
 
       it("of what is never done are warned of, once", function()
-        local output, code = support.script(([[
+        local output, code = support.script([[
           local gpu = require "gpulua"
-          local dev = gpu.device("cpu", { check = true, isolate = %q })
+          local dev = gpu.device("cpu", { check = true })
           local mod = dev:compile [=[
             extern "C" __global__ void idle(const int *a, int *b, const int *c, int n) { if (n > 0) b[0] = a[0]; }
           ]=]
@@ -775,7 +775,7 @@ for _, isolate in ipairs { "none", "process" } do
             k:launch({ grid = 1, block = 1 }, a, b, c, n):await()
           end
           print "done"
-        ]]):format(isolate))
+        ]])
         assert.equal(0, code, output)
         for _, line in ipairs {
           "check: kernel 'idle': argument 2 ('b') is declared out but was never written",
