@@ -1,5 +1,7 @@
 -- The end of a program: what the command line asks for then is there, or is said to be missing.
 
+local support = require "spec.support"
+
 local build = os.getenv "GPULUA_BUILD" or "build"
 
 describe("at its end a program", function()
@@ -159,7 +161,7 @@ describe("at its end a program", function()
       assert.truthy(trace and trace:find('"fill"', 1, true), output)
     end)
 
-    it("has done so behind a kernel that never ends, for which it does not wait", function()
+    support.once(it, "has done so behind a kernel that never ends, for which it does not wait", function()
       for _, isolation in ipairs { "none", "process" } do
         local output, code, trace = ended("kill -TERM $!", "--isolate " .. isolation, [[
           local source <const> = 'extern "C" __global__ void f(volatile int *x) { while (x[0] == 1) { } }'
@@ -171,7 +173,7 @@ describe("at its end a program", function()
       end
     end)
 
-    it("has done so where the script catches it for ever, whatever that is at", function()
+    support.once(it, "has done so where the script catches it for ever, whatever that is at", function()
       for at, text in pairs {
         [3] = "ready() while true do pcall(function() while true do end end) end",
         [4] = "ready() coroutine.wrap(function()\nwhile true do pcall(function() while true do end end) end end)()",
@@ -186,7 +188,7 @@ describe("at its end a program", function()
       end
     end)
 
-    it("is cut off where it cannot be ended otherwise, and says so", function()
+    support.once(it, "is cut off where it cannot be ended otherwise, and says so", function()
       local output, code, trace = ended("kill -TERM $!", "",
         "pcall(function() ready() while true do end end) string.find(('a'):rep(200), ('a-'):rep(40) .. 'b')")
       assert.equal(143, code, output)

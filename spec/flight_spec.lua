@@ -6,7 +6,7 @@ local support = require "spec.support"
 
 describe("the flight of a device", function()
   local dev, mod
-  local one <const> = { grid = 1, block = 1 }
+  local one <const>, once <const> = { grid = 1, block = 1 }, support.once
   local source <const> = [[
     extern "C" __global__ void saxpy(int n, float a, const float *x, float *y) {
       int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -568,7 +568,7 @@ describe("the flight of a device", function()
       os.remove(path)
     end)
 
-    it("is not written over by being replayed, which says what it waits for, and an interrupt ends it", function()
+    once(it, "is not written over by being replayed, which says what it waits for, and an interrupt ends it", function()
       support.wants_time(pending)
       local path = os.tmpname()
       program("--isolate process --flight " .. path, [[
@@ -665,7 +665,7 @@ describe("the flight of a device", function()
       os.remove(path)
     end)
 
-    it("is shown without what a terminal takes for commands", function()
+    once(it, "is shown without what a terminal takes for commands", function()
       local path = os.tmpname()
       program("--isolate none", ([[
         local gpu = require "gpulua"

@@ -520,7 +520,7 @@ describe("the interpreter", function()
       assert.equal(1, code)
     end)
 
-    it("while a task is busy ends the program, however it waits for the task", function()
+    support.once(it, "while a task is busy ends the program, however it waits for the task", function()
       for _, wait in ipairs { "task:await()", "task:join()", "gpu.all(task)", "gpu.any(task, task)", "gpu.sleep(60)",
         "gpu.timeout(60, task.join, task)", "do end" } do
         local out, err, code = interrupted(([[
@@ -558,7 +558,7 @@ describe("the interpreter", function()
       assert.equal(130, code)
     end)
 
-    it("ends what waits for a kernel of a lost device, which a line says", function()
+    support.once(it, "ends what waits for a kernel of a lost device, which a line says", function()
       local out, err, code = run(gpulua, write("lost.lua", [[
         local gpu = require "gpulua"
         local dev = gpu.device("cpu", { isolate = "none" })
@@ -585,7 +585,7 @@ describe("the interpreter", function()
       assert.equal(1, code)
     end)
 
-    it("is not needed there: the end of the script ends it, and tells", function()
+    support.once(it, "is not needed there: the end of the script ends it, and tells", function()
       local text = never_ends:format("process"):gsub("op:await%(%)", "")
       local _, err, code = run(gpulua, write("never.lua", text))
       assert.truthy(err:find("waiting for 'forever' to end, launched at", 1, true), err)
@@ -593,7 +593,7 @@ describe("the interpreter", function()
       assert.equal(1, code)
     end)
 
-    it("ends the wait for room behind a kernel that never ends; closing waits for none either", function()
+    support.once(it, "ends the wait for room behind a kernel that never ends; closing waits for none either", function()
       local out, err, code = interrupted(([[
         local gpu = require "gpulua"
         local dev = gpu.device("cpu", { isolate = "process" })

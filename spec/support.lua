@@ -447,6 +447,14 @@ function support.keeps_freed_memory()
   return read_all("/proc/self/maps"):find "libasan" ~= nil or os.getenv "ASAN_OPTIONS" ~= nil
 end
 
+--- it(name, f) in one of the suite's runs, for what takes seconds and says by itself where its device is, or has
+--- nothing to do with that: in that of none; where sanitizers watch, who have no such run, in that of process.
+function support.once(it, name, f)
+  if support.isolation() == (support.keeps_freed_memory() and "process" or "none") then
+    return it(name, f)
+  end
+end
+
 --- Runs f(seconds, seen), which begins work of so many seconds, finds what is so only while that is under way, and
 --- calls seen() then. What f raises is raised, unless half of the time had passed by then: a script that was as late
 --- has found nothing out, and f runs again with four times as much, twice. Where work begins later than f, f calls its

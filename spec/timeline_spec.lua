@@ -506,7 +506,7 @@ describe("a timeline", function()
       assert.truthy(dom:match("Waits</h2>.-</table>"):find "<td>9</td><td>[^<]*lua:5  copy", "they are waits")
     end)
 
-    it("shows a million events", function()
+    support.once(it, "shows a million events", function()
       local path = timeline_of [[
         local gpu = require "gpulua"
         local dev = gpu.device()

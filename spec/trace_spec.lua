@@ -438,7 +438,7 @@ describe("a traced device", function()
     end)
   end)
 
-  it("shows waits that an interrupt ends", function()
+  support.once(it, "shows waits that an interrupt ends", function()
     for label, wait in pairs { sleep = "gpu.sleep(60)", ["a group"] = "gpu.all(op, x)", spin = "op:await()",
       ["a descriptor"] = "gpu.readable(io.popen 'sleep 1')" } do
       local output, code = support.script(([[

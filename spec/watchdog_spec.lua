@@ -11,7 +11,7 @@ describe("work that does not end", function()
       while (flag[0] == 0 && (ticks == 0 || now() < end)) { }
     }
   ]]
-  local one = { grid = 1, block = 1 }
+  local one, once = { grid = 1, block = 1 }, support.once
 
   teardown(support.close_all)
 
@@ -264,7 +264,7 @@ describe("work that does not end", function()
     end
   end)
 
-  it("is ended in check mode also where something else is asked of the device meanwhile", function()
+  once(it, "is ended in check mode also where something else is asked of the device meanwhile", function()
     local asks = {
       function(dev) return dev:compile "__global__ void g() { }" end,
       function(dev) return dev:buffer("u8", 1 << 30) end,
@@ -288,7 +288,8 @@ describe("work that does not end", function()
     end
   end)
 
-  it("does not keep calls of gpu.timeout in check mode that wait within themselves, nor what cleans up behind them",
+  once(it,
+    "does not keep calls of gpu.timeout in check mode that wait within themselves, nor what cleans up behind them",
     function()
       local asks = {
         function(dev) return dev:buffer("u8", 1 << 30) end,
@@ -319,7 +320,7 @@ describe("work that does not end", function()
       end
     end)
 
-  it("is not ended in check mode by Ctrl-C and limits of time, which end what waits for it, each time", function()
+  once(it, "is not ended in check mode by Ctrl-C and limits of time, which end what waits for it, each time", function()
     local output, code = support.script(([=[
       local gpu = require "gpulua"
       local dev = gpu.device("cpu", { check = true, isolate = "process" })
@@ -342,7 +343,7 @@ describe("work that does not end", function()
     assert.truthy(output:find("^Interrupted\nTimeout\nTimeout\nTimeout\n"), output)
   end)
 
-  it("is not what nobody has asked for yet, in check mode", function()
+  once(it, "is not what nobody has asked for yet, in check mode", function()
     for seed = 1, 8 do
       local dev <close> = gpu.device("cpu", { check = true, seed = seed, isolate = "process", watchdog = 0.25 })
       local kernel = dev:compile [[extern "C" __global__ void two(float *x) { x[0] = 2; }]].two
