@@ -116,7 +116,15 @@ static bool ends_late; /* after a dump work goes on for a moment, as if nothing 
 static bool
     dumps_late; /* also before it, until an end has been told: what is begun then has none */
 static bool is_failing, is_halted;
-static void *endless; /* an event */
+static const void *endless[4096]; /* events */
+static size_t endless_count;
+static bool is_endless(const void *event) {
+    size_t i = 0;
+    while (i < endless_count && endless[i] != event) {
+        i++;
+    }
+    return i < endless_count;
+}
 static void dump_write(void) {
     FILE *file = fopen(fake_dump_path, "w");
     if (file != NULL) {
@@ -532,7 +540,9 @@ API result cuEventRecord(void *event, void *stream) {
     fake_records++;
     fake_recorded_on = stream;
     fake_recorded = event;
-    endless = is_halted && endless == NULL ? event : endless;
+    if (is_halted && endless_count < sizeof endless / sizeof endless[0]) {
+        endless[endless_count++] = event;
+    }
     return event != NULL && stream != NULL ? event_record(event, stream) : INVALID;
 }
 API result cuEventQuery(void *event) {
@@ -545,7 +555,7 @@ API result cuEventQuery(void *event) {
         return fake_sticky = fake_hidden_code;
     }
     result queried = event == NULL ? INVALID : event_query(event);
-    bool is_pending = fake_pending || (event == endless && endless != NULL);
+    bool is_pending = fake_pending || is_endless(event);
     is_halted = is_failing && dumps_late && queried == OK && !is_pending ? true : is_halted;
     return queried != OK ? queried : is_pending ? NOT_READY : OK;
 }

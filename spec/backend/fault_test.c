@@ -31,6 +31,22 @@ static const char script[] =
     "end\n"
     "dev:close()\n";
 
+/* Behind ten fills that nobody has asked after, one of another kind, which the driver is told to
+ * fail at: is it among the suspects? */
+static const char behind[] =
+    "local gpu = require 'gpulua'\n"
+    "local dev = gpu.device('cuda', { isolate = arg[1], coredump = arg[2], attribution = arg[3] "
+    "})\n"
+    "local x, y = dev:buffer('i32', 100), dev:buffer('u8', 100)\n"
+    "for i = 1, 9 do x:fill(i):await() end\n"
+    "for i = 1, 10 do x:fill(i) end\n"
+    "y:fill(1) for i = 1, 3 do x:fill(i) end\n"
+    "local good, err = pcall(function() gpu.all(x, y) end)\n"
+    "local is_named = false\n"
+    "for _, s in ipairs(err.suspects) do is_named = is_named or s.line == 6 end\n"
+    "io.stdout:write(err.code, ' ', tostring(is_named), '\\n')\n"
+    "dev:close()\n";
+
 static char output[8192], errors[8192];
 
 static void read_file(const char *path, char *text, size_t text_bytes) {
@@ -42,16 +58,17 @@ static void read_file(const char *path, char *text, size_t text_bytes) {
     }
 }
 
-/* Runs it; what it printed is in `output` and `errors`. `call` fails with `code`, where the driver
- * then has `printed` to print. */
-static bool run(const char *isolation, const char *call, int code, const char *printed) {
+/* Runs `source`; what it printed is in `output` and `errors`. `call` fails with `code`, where the
+ * driver then has `printed` to print. */
+static bool run_script(const char *source, const char *isolation, const char *call, int code,
+                       const char *printed) {
     char path[256], command[1024], fails[128];
     snprintf(path, sizeof path, "%s/script.lua", folder);
     FILE *file = fopen(path, "w");
     if (file == NULL) {
         return false;
     }
-    fputs(script, file);
+    fputs(source, file);
     fclose(file);
     snprintf(fails, sizeof fails, "%s %d 0", call, code);
     setenv("FAKE_CUDA_FAILS", fails, 1);
@@ -66,6 +83,10 @@ static bool run(const char *isolation, const char *call, int code, const char *p
     snprintf(path, sizeof path, "%s/err", folder);
     read_file(path, errors, sizeof errors);
     return status == 0;
+}
+
+static bool run(const char *isolation, const char *call, int code, const char *printed) {
+    return run_script(script, isolation, call, code, printed);
 }
 
 static void check(bool good, const char *what) {
@@ -205,24 +226,33 @@ static void dumps(void) {
               strstr(output, "false DeviceLost") == output,
           "also where threads would sleep for its end");
     unsetenv("GPULUA_COMPLETION");
+    good = run_script(behind, given, "cuMemsetD8Async", 700, "");
+    check(good && strcmp(output, "DeviceLost true\n") == 0,
+          "what ended the device is among the suspects, though nobody asked");
     unsetenv("FAKE_CUDA_DUMPS_LATE");
+    snprintf(given, sizeof given, "process %s exact", path);
+    good = run_script(behind, given, "cuMemsetD8Async", 700, "");
+    check(
+        good && strcmp(output, "DeviceLost true\n") == 0 &&
+            strstr(errors, "attribution = \"exact\" does nothing while the device writes no words"),
+        "also where exactly it was to be known, which is told");
     snprintf(given, sizeof given, "process %s again", path);
     good = run(given, "cuMemsetD32Async", 710, "");
-    check(good && has_dump(path) && count_dumps(path) == 6,
+    check(good && has_dump(path) && count_dumps(path) == 8,
           "each life has a file of its own, and none is written over");
     good = run("process", "cuMemsetD32Async", 700, "");
-    check(good && strstr(output, "core dump") == NULL && count_dumps(path) == 6,
+    check(good && strstr(output, "core dump") == NULL && count_dumps(path) == 8,
           "nobody who has not asked gets one");
     setenv("GPULUA_COREDUMP", path, 1);
     good = run("process", "cuMemsetD32Async", 700, "");
-    check(good && has_dump(path) && count_dumps(path) == 7, "$GPULUA_COREDUMP asks, too");
+    check(good && has_dump(path) && count_dumps(path) == 9, "$GPULUA_COREDUMP asks, too");
     good = run("none", "cuMemsetD32Async", 700, "");
     check(good && strstr(output, "false DeviceLost") == output &&
-              strstr(output, "core dump") == NULL && count_dumps(path) == 7,
+              strstr(output, "core dump") == NULL && count_dumps(path) == 9,
           "but not for a device in this process");
     unsetenv("GPULUA_COREDUMP");
     good = run("process dumps again", "cuMemsetD32Async", 700, "");
-    check(good && has_dump(path) && count_dumps(path) == 9,
+    check(good && has_dump(path) && count_dumps(path) == 11,
           "a folder that is named from here is named from the root");
     static const struct {
         const char *given, *wanted, *what;

@@ -141,7 +141,10 @@ static gpulua_status open_on(struct wire_executor *executor, const struct backen
         executor->completion =
             executor->tells_times ? executor->completion : GPULUA_COMPLETION_EVENT;
     }
-    executor->page_is_writable = executor->completion == GPULUA_COMPLETION_WORD;
+    struct wire_device_facts facts = {0};
+    ops->device_facts(executor->device, &facts);
+    executor->page_is_writable =
+        executor->completion == GPULUA_COMPLETION_WORD && facts.has_words != 0;
     if (ops->host_register != NULL && executor->page_is_writable) {
         struct backend_error unused = {0};
         executor->page_is_writable = ops->host_register(executor->device, executor->page,
@@ -228,6 +231,7 @@ static void take_open(struct wire_executor *executor, const struct wire_record *
         struct wire_device_facts facts;
         memset(&facts, 0, sizeof facts);
         executor->ops->device_facts(executor->device, &facts);
+        facts.has_words = executor->page_is_writable;
         facts.timing = executor->tells_times ? WIRE_TIMING_LATE
                        : executor->is_traced ? WIRE_TIMING_EVENTS
                                              : WIRE_TIMING_NONE;

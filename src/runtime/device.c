@@ -256,10 +256,16 @@ static gpulua_status open_device(struct gpu_device *device, const struct gpu_dev
     if (info->cuda_context) {
         put_name(device, (int)device->facts.ordinal, info->label);
     }
-    if (device->facts.timing == WIRE_TIMING_EVENTS) { /* that tell of the end of work, too */
+    bool is_timed = device->facts.timing == WIRE_TIMING_EVENTS; /* that tell of its end, too */
+    if (is_timed ||
+        (device->completion == GPULUA_COMPLETION_WORD && device->facts.has_words == 0)) {
         if (device->is_exact && device->on_log) {
-            device->on_log(device->log_user, "attribution = \"exact\" does nothing while events "
-                                             "tell how long work takes");
+            device->on_log(device->log_user,
+                           is_timed
+                               ? "attribution = \"exact\" does nothing while events tell how "
+                                 "long work takes"
+                               : "attribution = \"exact\" does nothing while the device writes "
+                                 "no words");
         }
         device->completion = GPULUA_COMPLETION_EVENT;
         device->is_exact = false;

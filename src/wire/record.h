@@ -410,6 +410,7 @@ struct wire_device_facts {
     int32_t priority_lowest, priority_highest;
     uint32_t driver_version; /* 13000 for 13.0 */
     uint32_t timing;         /* enum wire_timing: of a traced device */
+    uint32_t has_words;      /* 1: the device writes words behind its work, and is to */
     /* What a multiprocessor holds at once; 0: not known. */
     uint32_t mp_threads, mp_blocks, mp_registers, mp_shared_bytes;
     uint32_t shared_reserved_bytes; /* that the system takes of each block's */

@@ -75,6 +75,7 @@ static void cpu_device_facts(struct backend_device *device, struct wire_device_f
     facts->shared_bytes_max = CPU_SHARED_BYTES_MAX;
     facts->mp_threads = CPU_BLOCK_THREADS_MAX; /* a core runs one block at a time */
     facts->mp_blocks = 1;
+    facts->has_words = 1;
     facts->priority_lowest = 0;
     facts->priority_highest = CPU_PRIORITY_HIGHEST;
     facts->graph_node_bytes = CPU_GRAPH_NODE_BYTES;

@@ -232,6 +232,7 @@ static gpulua_status facts_read(struct backend_device *device, struct backend_er
     }
     device->has_words = device->dump == NULL && cu->cuStreamWriteValue64 != NULL &&
                         attribute_is_set(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
+    facts->has_words = device->has_words;
     device->has_virtual =
         cu->cuMemGetAllocationGranularity != NULL && cu->cuMemAddressReserve != NULL &&
         cu->cuMemAddressFree != NULL && cu->cuMemCreate != NULL && cu->cuMemRelease != NULL &&
