@@ -859,7 +859,7 @@ describe("blas", function()
       uv.run()
       print(ended, c:read(1, 1)[1])]], "timeout -s KILL 60 env")
     assert.equal(0, code, output)
-    assert.equal("100\t384.0\n", output)
+    assert.equal("100\t384.0", output:match "^[^\n]*") -- behind it a busy GPU's end may be waited for, which is said
   end)
 
   it("is not loaded inside a capture", function()
