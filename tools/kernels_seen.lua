@@ -46,10 +46,12 @@ end
 -- passes for one of the library's own. What the CPU device refuses says nothing about NVRTC, and raises.
 methods.compile = load([[
   local compile, note = ...
-  return function(dev, source, opts, ...)
-    local module = compile(dev, source, opts, ...)
+  local function noted(source, opts, ...) -- all that comes back, also from who resumes what waits for it
     note(source, opts)
-    return module
+    return ...
+  end
+  return function(dev, source, opts, ...)
+    return noted(source, opts, compile(dev, source, opts, ...))
   end]], "=gpulua/kernels_seen")(compile, note)
 
 busted.subscribe({ "exit" }, function()
