@@ -200,6 +200,13 @@ static bool has_dump(const char *path) {
     return good && strcmp(text, "a dump") == 0;
 }
 
+/* Does a fill that the driver ends the process for fail, and leave one more dump, with which there
+ * are so many? */
+static bool leaves_dump(const char *given, const char *path, int count) {
+    return run(given, "cuMemsetD32Async", 700, "") && has_dump(path) &&
+           count_dumps(path) == count && strstr(output, "false DeviceLost") == output;
+}
+
 static void dumps(void) {
     char path[256], given[600];
     snprintf(path, sizeof path, "%s/dumps", folder);
@@ -210,21 +217,12 @@ static void dumps(void) {
               strstr(output, "killed by signal 6") != NULL,
           "a fault leaves a core dump where it was asked for, and the error says where");
     setenv("FAKE_CUDA_ENDS_LATE", "1", 1);
-    good = run(given, "cuMemsetD32Async", 700, "");
-    check(good && has_dump(path) && count_dumps(path) == 2 &&
-              strstr(output, "false DeviceLost") == output,
-          "work that the driver calls over behind a dump is not");
+    check(leaves_dump(given, path, 2), "work that the driver calls over behind a dump is not");
     unsetenv("FAKE_CUDA_ENDS_LATE");
     setenv("FAKE_CUDA_DUMPS_LATE", "1", 1);
-    good = run(given, "cuMemsetD32Async", 700, "");
-    check(good && has_dump(path) && count_dumps(path) == 3 &&
-              strstr(output, "false DeviceLost") == output,
-          "nor what it calls over before it knows of the fault");
+    check(leaves_dump(given, path, 3), "nor what it calls over before it knows of the fault");
     setenv("GPULUA_COMPLETION", "block", 1);
-    good = run(given, "cuMemsetD32Async", 700, "");
-    check(good && has_dump(path) && count_dumps(path) == 4 &&
-              strstr(output, "false DeviceLost") == output,
-          "also where threads would sleep for its end");
+    check(leaves_dump(given, path, 4), "also where threads would sleep for its end");
     unsetenv("GPULUA_COMPLETION");
     good = run_script(behind, given, "cuMemsetD8Async", 700, "");
     check(good && strcmp(output, "DeviceLost true\n") == 0,
@@ -299,6 +297,13 @@ static void dumps(void) {
     }
     tap_check(&tap, is_over && loaded_by_open == 1 && FAKE(int, loaded) == loaded + 1,
               "what proves an end is loaded before there is work that it would wait for");
+    bool is_made = ops->event_create(device, &event, &error) == GPULUA_OK &&
+                   ops->event_record(event, stream, &error) == GPULUA_OK;
+    fail_next("cuEventCreate", 2, 0);
+    tap_check(&tap,
+              is_made && ops->event_query(event, &error) == BACKEND_DONE &&
+                  FAKE(int, fail_code) == 0 && error.log == NULL,
+              "an end that there is no memory to prove is taken as told");
     ops->device_close(device);
     tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing");
 }

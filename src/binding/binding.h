@@ -65,6 +65,9 @@ static inline bool gpu_lua_kind_is_tagged(enum gpu_lua_kind kind) {
  * Either may be NULL. Leaves nothing on the stack. */
 void gpu_lua_kind_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind,
                       const luaL_Reg *methods, const luaL_Reg *metamethods);
+/* One method more, with upvalues of its own: the function on top, which is popped. */
+void gpu_lua_kind_set_method(lua_State *L, const struct gpulua *g, enum gpu_lua_kind kind,
+                             const char *name);
 /* For an object with a bound on its heap that is to hold for what handles have outside of it, too:
  * each handle is as much larger there, so that the collector hears of it as well. What is reserved
  * so is never touched. */

@@ -187,6 +187,15 @@ void gpu_lua_kind_new(lua_State *L, struct gpulua *g, enum gpu_lua_kind kind,
     lua_rawsetp(L, LUA_REGISTRYINDEX, g->metatables[kind]);
 }
 
+void gpu_lua_kind_set_method(lua_State *L, const struct gpulua *g, enum gpu_lua_kind kind,
+                             const char *name) {
+    lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[kind]);
+    lua_getfield(L, -1, "__index");
+    lua_pushvalue(L, -3);
+    lua_setfield(L, -2, name);
+    lua_pop(L, 3);
+}
+
 void gpu_lua_buffer_unfinalize(lua_State *L, struct gpulua *g, int index) {
     lua_rawgeti(L, LUA_REGISTRYINDEX, g->closed_buffers_ref);
     lua_setmetatable(L, index);

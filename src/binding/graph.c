@@ -740,11 +740,8 @@ void gpu_lua_graph_open(lua_State *L, struct gpulua *g) {
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_POOL, pool_methods, pool_metamethods);
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_CAPTURE, capture_methods, capture_metamethods);
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_GRAPH, methods, metamethods);
-    lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[GPU_LUA_KIND_GRAPH]);
-    lua_getfield(L, -1, "__index");
     gpu_lua_push_object(L);
     gpu_lua_caller_push(L, g);
     lua_pushcclosure(L, graph_launch, 2);
-    lua_setfield(L, -2, "launch");
-    lua_pop(L, 2);
+    gpu_lua_kind_set_method(L, g, GPU_LUA_KIND_GRAPH, "launch");
 }

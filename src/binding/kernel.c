@@ -733,12 +733,9 @@ void gpu_lua_kernel_open(lua_State *L, struct gpulua *g) {
                                            {NULL, NULL}};
     keep_options(L, g);
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_KERNEL, methods, metamethods);
-    lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[GPU_LUA_KIND_KERNEL]);
-    lua_getfield(L, -1, "__index");
     gpu_lua_push_object(L);
     lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[GPU_LUA_KIND_OP]);
     gpu_lua_caller_push(L, g);
     lua_pushcclosure(L, kernel_launch, 3);
-    lua_setfield(L, -2, "launch");
-    lua_pop(L, 2);
+    gpu_lua_kind_set_method(L, g, GPU_LUA_KIND_KERNEL, "launch");
 }

@@ -10,7 +10,6 @@
  * device write no words, which nobody could doubt. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
