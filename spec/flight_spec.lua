@@ -195,6 +195,39 @@ describe("the flight of a device", function()
       assert.truthy(not last(got).forgotten and #last(got).args == 40)
     end)
 
+    it("has each launch of a graph with its own line, and all of them are counted", function()
+      local device <close> = support.open()
+      local x <const> = device:buffer("f32", 4)
+      local graph <const> = device:capture(function() x:fill(1) end)
+      local replays <const> = device:stats().replays
+      local here <const> = debug.getinfo(1, "l").currentline
+      local function first() for _ = 1, 70 do graph:launch() end end
+      local function by_turns()
+        for _ = 1, 10 do
+          graph:launch() graph:launch { label = "named" }
+          graph:launch()
+        end
+      end
+      first()
+      assert.equal(70, graph:replays())
+      first()
+      by_turns()
+      gpu.spawn(first):await()
+      assert.equal(240, graph:replays())
+      assert.equal(replays + 240, device:stats().replays)
+      local ops <const>, expected <const> = flown(device).ops, {}
+      local function expect(count, line, label)
+        for _ = 1, count do expected[#expected + 1] = { label = label, at = "spec/flight_spec.lua:" .. here + line } end
+      end
+      expect(140, 1, "graph")
+      for _ = 1, 10 do expect(1, 4, "graph") expect(1, 4, "named") expect(1, 5, "graph") end
+      expect(70, 1, "graph")
+      for i, want in ipairs(expected) do
+        local op <const> = ops[#ops - #expected + i]
+        assert.same({ want.label, want.at, ops[#ops][1] - #expected + i }, { op.label, op.at, op[1] })
+      end
+    end)
+
     it("tells what may have been running when the device was lost", function()
       if not support.is_isolated() then
         pending "the device lives in this process"

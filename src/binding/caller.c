@@ -145,16 +145,34 @@ static bool are_calls_as_known(lua_State *L) {
     return is;
 }
 
-void gpu_lua_caller_open(lua_State *L, struct gpulua *g) {
-    static const char functions_key;
-    g->caller.is_known =
-        are_calls_as_known(L) && are_values_as_known(L) && are_functions_as_known(L);
+static const char functions_key;
+
+/* The weak table has false, a function and false again, each as rawset puts it there. */
+static const struct lua_value *open_functions(lua_State *L) {
     gpu_lua_push_weak(L, &functions_key, "v");
     for (uint32_t i = 1; i <= CALLER_PLACES; i++) { /* so that setting one allocates nothing */
         lua_pushboolean(L, 0);
         lua_rawseti(L, -2, (lua_Integer)i);
     }
-    g->caller.functions_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+    const struct lua_table *table = lua_topointer(L, -1);
+    const struct lua_value *found = table->array_count == CALLER_PLACES ? table->array : NULL;
+    bool is = found && luaL_loadstring(L, "return true") == LUA_OK;
+    for (uint32_t i = 0; is && i < CALLER_PLACES; i++) {
+        lua_pushvalue(L, -1);
+        lua_rawseti(L, -3, (lua_Integer)i + 1);
+        is = found[i].type == LUA_VALUE_FUNCTION && found[i].object == lua_topointer(L, -1);
+        lua_pushboolean(L, 0);
+        lua_rawseti(L, -3, (lua_Integer)i + 1);
+        is = is && found[i].type == LUA_VALUE_FALSE;
+    }
+    lua_pop(L, found ? 2 : 1);
+    return is ? found : NULL;
+}
+
+void gpu_lua_caller_open(lua_State *L, struct gpulua *g) {
+    g->caller.functions = open_functions(L);
+    g->caller.is_known = g->caller.functions && are_calls_as_known(L) && are_values_as_known(L) &&
+                         are_functions_as_known(L);
 }
 
 void gpu_lua_caller_forget(struct gpulua *g) {
@@ -168,33 +186,20 @@ static uint32_t place_of(const void *at) {
     return (uint32_t)(bits ^ bits >> 6 ^ bits >> 12) & (CALLER_PLACES - 1);
 }
 
-void gpu_lua_caller_push(lua_State *L, const struct gpulua *g) {
-    lua_rawgeti(L, LUA_REGISTRYINDEX, g->caller.functions_ref);
-}
-
 /* NULL: it has not called before. Only a function that is there still has its instructions where
  * they were. */
-static const struct caller_place *find(lua_State *L, const struct gpulua *g, int functions,
-                                       const struct gpu_device *device, const void *at) {
+static inline const struct caller_place *find(const struct caller *caller,
+                                              const struct gpu_device *device, const void *at) {
     uint32_t number = place_of(at);
-    const struct caller_place *place = &g->caller.places[number];
-    if (place->at != at || place->device != device) {
-        return NULL;
-    }
-    int pushed = 1;
-    if (functions == 0) {
-        gpu_lua_caller_push(L, g);
-        functions = -1;
-        pushed = 2;
-    }
-    bool is_there = lua_rawgeti(L, functions, (lua_Integer)number + 1) == LUA_TFUNCTION;
-    lua_pop(L, pushed);
-    return is_there ? place : NULL;
+    const struct caller_place *place = &caller->places[number];
+    bool is_it = place->at == at && place->device == device &&
+                 caller->functions[number].type == LUA_VALUE_FUNCTION;
+    return is_it ? place : NULL;
 }
 
 static void keep(lua_State *L, struct gpulua *g, lua_Debug *ar, const struct caller_place *place) {
     uint32_t number = place_of(place->at);
-    gpu_lua_caller_push(L, g);
+    gpu_lua_push_weak(L, &functions_key, "v");
     lua_getinfo(L, "f", ar);
     lua_rawseti(L, -2, (lua_Integer)number + 1);
     lua_pop(L, 1);
@@ -223,7 +228,7 @@ static struct gpu_site site_of_level(lua_State *L, struct gpu_device *device) {
     return site;
 }
 
-void gpu_lua_site_of(lua_State *L, struct gpulua *g, const struct lua_call *call, int functions,
+void gpu_lua_site_of(lua_State *L, struct gpulua *g, const struct lua_call *call,
                      struct gpu_device *device, struct gpu_site *site) {
     if (!call) {
         *site = site_of_level(L, device);
@@ -237,7 +242,7 @@ void gpu_lua_site_of(lua_State *L, struct gpulua *g, const struct lua_call *call
             continue;
         }
         const void *at = call->instruction;
-        const struct caller_place *place = find(L, g, functions, device, at);
+        const struct caller_place *place = find(&g->caller, device, at);
         if (place) {
             *site = place->site;
         } else {
@@ -253,5 +258,5 @@ void gpu_lua_site_of(lua_State *L, struct gpulua *g, const struct lua_call *call
 
 void gpu_lua_site(lua_State *L, struct gpulua *g, struct gpu_device *device,
                   struct gpu_site *site) {
-    gpu_lua_site_of(L, g, gpu_lua_call(L, &g->caller), 0, device, site);
+    gpu_lua_site_of(L, g, gpu_lua_call(L, &g->caller), device, site);
 }

@@ -32,6 +32,7 @@ enum lua_value_type {
     LUA_VALUE_INTEGER = 3,
     LUA_VALUE_TRUE = 17,
     LUA_VALUE_NUMBER = 19,
+    LUA_VALUE_FUNCTION = 70, /* written in Lua */
     LUA_VALUE_USERDATA = 71
 };
 struct lua_userdata {
@@ -54,6 +55,12 @@ struct lua_function { /* written in Lua */
     uint8_t type, marks, upvalue_count;
     void *gray, *prototype;
     const struct lua_upvalue *upvalues[];
+};
+struct lua_table {
+    void *next;
+    uint8_t type, marks, metamethods, node_count_log2;
+    uint32_t array_count;
+    const struct lua_value *array; /* from 1 */
 };
 struct lua_call {
     struct lua_value *function; /* its arguments lie behind it, until the stack grows */
@@ -78,8 +85,10 @@ struct caller_place {
 };
 
 struct caller {
-    bool is_known;     /* how Lua lays out its calls, values and functions */
-    int functions_ref; /* in the registry: a weak table of the places' functions, from 1 */
+    bool is_known; /* how Lua lays out its calls, values, functions and tables */
+    /* The places' functions: what a weak table of the registry has from 1 on, and never has room
+     * for more. */
+    const struct lua_value *functions;
     struct caller_place places[CALLER_PLACES];
 };
 
@@ -120,10 +129,8 @@ static inline const struct lua_function *gpu_lua_function(lua_State *L, const st
                : NULL;
 }
 
-/* gpu_lua_site for that call. `functions`: where the table of functions is, an upvalue that
- * gpu_lua_caller_push has pushed; 0: it is looked up. */
-void gpu_lua_site_of(lua_State *L, struct gpulua *g, const struct lua_call *call, int functions,
+/* gpu_lua_site for that call. */
+void gpu_lua_site_of(lua_State *L, struct gpulua *g, const struct lua_call *call,
                      struct gpu_device *device, struct gpu_site *site);
-void gpu_lua_caller_push(lua_State *L, const struct gpulua *g);
 
 #endif

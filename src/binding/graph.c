@@ -517,7 +517,7 @@ static struct gpu_graph *submit_for(lua_State *L, struct gpulua *g,
     if (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0)) {
         submit->capture = gpu_lua_capture_find(L, g, device);
     }
-    gpu_lua_site_of(L, g, call->call, call->functions, device, &submit->site);
+    gpu_lua_site_of(L, g, call->call, device, &submit->site);
     return graph;
 }
 
@@ -558,24 +558,16 @@ enum gpu_lua_submitted gpu_lua_graph_submit(lua_State *L, struct gpulua *g,
     return GPU_LUA_OP_PUSHED;
 }
 
-static inline int launch_with(lua_State *L, int functions) {
+/* graph:launch({stream=, label=}) -> op. All nodes as one operation; in a capture, its nodes become
+ * that capture's. UseAfterFree: a buffer of it was freed. Blocks only while too much is in flight.
+ */
+int gpu_lua_graph_launch(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    struct gpu_lua_graph_call call = {.call = gpu_lua_call(L, &g->caller), .functions = functions};
+    struct gpu_lua_graph_call call = {.call = gpu_lua_call(L, &g->caller)};
     int count = lua_gettop(L); /* behind it lies what was there before */
     call.options = count < 2 || lua_isnil(L, 2) ? 0 : 2;
     call.handle = gpu_lua_graph_handle(L, g, count > 0 ? call.call : NULL, 1);
     return gpu_lua_graph_submit(L, g, &call, false) == GPU_LUA_OP_PUSHED;
-}
-
-/* graph:launch({stream=, label=}) -> op. All nodes as one operation; in a capture, its nodes become
- * that capture's. UseAfterFree: a buffer of it was freed. Blocks only while too much is in flight.
- */
-static int graph_launch(lua_State *L) {
-    return launch_with(L, lua_upvalueindex(2));
-}
-
-int gpu_lua_graph_launch(lua_State *L) {
-    return launch_with(L, 0);
 }
 
 /* graph:upload({stream=}) -> the graph: what the first launch would do beside launching. Only the
@@ -720,7 +712,8 @@ void gpu_lua_graph_open(lua_State *L, struct gpulua *g) {
                                                    {"__close", gpu_lua_capture_close},
                                                    {"__tostring", capture_tostring},
                                                    {NULL, NULL}};
-    static const luaL_Reg methods[] = {{"upload", gpu_lua_graph_upload},
+    static const luaL_Reg methods[] = {{"launch", gpu_lua_graph_launch},
+                                       {"upload", gpu_lua_graph_upload},
                                        {"bind", gpu_lua_graph_bind},
                                        {"fork", graph_fork},
                                        {"nodes", graph_nodes},
@@ -740,8 +733,4 @@ void gpu_lua_graph_open(lua_State *L, struct gpulua *g) {
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_POOL, pool_methods, pool_metamethods);
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_CAPTURE, capture_methods, capture_metamethods);
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_GRAPH, methods, metamethods);
-    gpu_lua_push_object(L);
-    gpu_lua_caller_push(L, g);
-    lua_pushcclosure(L, graph_launch, 2);
-    gpu_lua_kind_set_method(L, g, GPU_LUA_KIND_GRAPH, "launch");
 }

@@ -51,12 +51,11 @@ struct gpu_capture *gpu_lua_capture_look(lua_State *L, struct gpulua *g, int ind
 
 enum gpu_lua_submitted { GPU_LUA_NOTHING_PUSHED, GPU_LUA_OP_PUSHED, GPU_LUA_NOT_SUBMITTED };
 /* How a graph is launched: by which call of Lua (NULL: not known), its handle, which lies on the
- * stack, where options lie there (0: nowhere), and the table of functions, as for
- * gpu_lua_site_of. */
+ * stack, and where options lie there (0: nowhere). */
 struct gpu_lua_graph_call {
     const struct lua_call *call;
     const struct graph_handle *handle;
-    int options, functions;
+    int options;
 };
 /* Launches it and, if whoever called wants a result, pushes the op. `may_be_gone`: it does nothing
  * where memory is gone that the graph was captured with, which is an error else. */

@@ -252,7 +252,7 @@ static bool is_replay(lua_State *L, const struct gpulua *g, const struct graphed
 }
 
 /* graphed(...) -> op, what f returned when it ran last. Upvalues: what is called with the same
- * where that is not a replay with nothing to patch; the table of functions (caller.h). */
+ * where that is not a replay with nothing to patch. */
 static int graphed_call(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
     int count = lua_gettop(L) - 1, graph = count + 2;
@@ -266,8 +266,7 @@ static int graphed_call(lua_State *L) {
             is_replay(L, g, handle->last, call, count)) {
             has_results = lua_rawgeti(L, 1, GRAPHED_RESULTS) == LUA_TTABLE;
             int results = lua_gettop(L);
-            const struct gpu_lua_graph_call launch = {
-                .call = call, .handle = handle, .functions = lua_upvalueindex(3)};
+            const struct gpu_lua_graph_call launch = {.call = call, .handle = handle};
             submitted = gpu_lua_graph_submit(L, g, &launch, true);
             handle->replays += submitted != GPU_LUA_NOT_SUBMITTED;
             if (submitted == GPU_LUA_OP_PUSHED) {
@@ -287,11 +286,9 @@ static int graphed_call(lua_State *L) {
 
 /* core.graphed_caller(run) -> the __call of graphed functions */
 int gpu_lua_graphed_caller(lua_State *L) {
-    struct gpulua *g = GPU_LUA(L);
     luaL_checktype(L, 1, LUA_TFUNCTION);
     gpu_lua_push_object(L);
     lua_pushvalue(L, 1);
-    gpu_lua_caller_push(L, g);
-    lua_pushcclosure(L, graphed_call, 3);
+    lua_pushcclosure(L, graphed_call, 2);
     return 1;
 }

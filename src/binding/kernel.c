@@ -500,7 +500,7 @@ static inline void get_threads(lua_State *L, const struct kernel_handle *handle,
     launch->grid[0] = (uint32_t)blocks;
 }
 
-/* Upvalues: the object, the metatable of ops, the table of functions of caller.h.
+/* Upvalues: the object, the metatable of ops.
  * kernel:launch(config, ...) -> op. config: threads, or {grid=, block=, shared=, stream=, label=}.
  * In a capture, where nobody can wait for it, launches of one line return the same op. A gpulua_ctx
  * at the end of the kernel's parameters (kernel/gpulua_kernel.h) is not passed: what the kernel
@@ -573,7 +573,7 @@ static int kernel_launch(lua_State *L) {
     if (__builtin_expect(gpu_lua_scope(g)->capture != 0, 0)) {
         launch.submit.capture = gpu_lua_capture_find(L, g, handle->device);
     }
-    gpu_lua_site_of(L, g, call, lua_upvalueindex(3), handle->device, &launch.submit.site);
+    gpu_lua_site_of(L, g, call, handle->device, &launch.submit.site);
     struct gpu_error error;
     struct gpu_op **to = op ? &op->op : is_wanted ? &captured : NULL;
     if (gpu_work_launch(&launch, to, &error)) {
@@ -735,7 +735,6 @@ void gpu_lua_kernel_open(lua_State *L, struct gpulua *g) {
     gpu_lua_kind_new(L, g, GPU_LUA_KIND_KERNEL, methods, metamethods);
     gpu_lua_push_object(L);
     lua_rawgetp(L, LUA_REGISTRYINDEX, g->metatables[GPU_LUA_KIND_OP]);
-    gpu_lua_caller_push(L, g);
-    lua_pushcclosure(L, kernel_launch, 3);
+    lua_pushcclosure(L, kernel_launch, 2);
     gpu_lua_kind_set_method(L, g, GPU_LUA_KIND_KERNEL, "launch");
 }

@@ -16,6 +16,7 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
     struct gpu_op *op = device->op_free;
     if (op) {
         device->op_free = op->next;
+        device->op_free_count--;
     } else {
         op = calloc(1, sizeof *op);
         if (!op) {
@@ -39,6 +40,23 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
     op->task = tasks ? tasks->running : 0;
     op->deps = op->deps_inline;
     return op;
+}
+
+static void put_free(struct gpu_device *device, struct gpu_op *op) {
+    op->next = device->op_free;
+    device->op_free = op;
+    device->op_free_count++;
+}
+
+bool gpu_ops_reserve(struct gpu_device *device, uint32_t count) {
+    while (device->op_free_count < count) {
+        struct gpu_op *op = calloc(1, sizeof *op);
+        if (!op) {
+            return false;
+        }
+        put_free(device, op);
+    }
+    return true;
 }
 
 struct gpu_op *gpu_op_find_pending(const struct gpu_device *device, struct gpu_point point) {
@@ -115,8 +133,7 @@ void gpu_op_release(struct gpu_op *op) {
     }
     op->is_replied = false;
     let_stream_go(op); /* one that was never submitted has it still */
-    op->next = device->op_free;
-    device->op_free = op;
+    put_free(device, op);
     gpu_device_drop(device);
 }
 

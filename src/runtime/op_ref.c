@@ -129,6 +129,7 @@ struct gpu_op *gpu_op_ref_get(struct gpu_op_ref *ref, bool *is_short) {
     tighten(ref);
     if (!ref->op && ref->origin) {
         const struct gpu_origin *origin = ref->origin;
+        GPU_ENTER(origin->device);
         struct gpu_op *op = gpu_op_create(origin->device, NULL, origin->label, origin->site);
         *is_short = !op;
         if (op) {

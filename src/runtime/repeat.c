@@ -1,5 +1,8 @@
 /* Launches of one graph behind each other (see hazards.h). */
-#include "runtime/state.h"
+#include "ranges/ranges.h"
+#include "runtime/graph/state.h"
+
+#include <string.h>
 
 bool gpu_repeat_is(const struct gpu_stream *stream, const struct gpu_use *uses) {
     const struct gpu_device *device = stream->device;
@@ -76,4 +79,120 @@ void gpu_repeat_settle(struct gpu_device *device) {
 void gpu_repeat_forget(struct gpu_device *device) {
     gpu_repeat_settle(device);
     device->repeat.uses = NULL;
+}
+
+/* ---- launches by their number alone ---- */
+
+static uint64_t running_task(const struct gpu_device *device) {
+    return device->tasks ? device->tasks->running : 0;
+}
+
+bool gpu_repeat_may_owe(const struct gpu_graph *graph, const struct gpu_submit *submit) {
+    struct gpu_device *device = graph->device;
+    const struct gpu_stream *stream = submit->stream;
+    const struct gpu_repeat *repeat = &device->repeat;
+    return gpu_repeat_is(stream, graph->uses.list) && !submit->label && stream->tail &&
+           strcmp(stream->tail->label, graph->label[0] ? graph->label : "graph") == 0 &&
+           (repeat->wait_count == 0 || (repeat->wait_count == 1 && repeat->waits[0].seq == 0)) &&
+           device->state == GPU_DEVICE_OPEN && device->link && !device->share &&
+           device->backlog_bytes == 0 && !device->deferred && !device->holding &&
+           !device->is_injected && device->unfenced_wait == 0 && !stream->is_closed &&
+           device->failures_seen == device->failures_forgotten &&
+           device->stats.ops_in_flight + GPU_REPEATS_OWED_MAX <=
+               device->stats.limit_ops_in_flight &&
+           gpu_ops_reserve(device, GPU_REPEATS_OWED_MAX);
+}
+
+void gpu_repeat_begin(struct gpu_graph *graph, const struct gpu_submit *submit) {
+    struct gpu_device *device = graph->device;
+    struct gpu_repeat *repeat = &device->repeat;
+    repeat->graph = graph;
+    repeat->owed_count = 0;
+    repeat->task = running_task(device);
+    repeat->site = submit->site;
+    repeat->label = submit->stream->tail->label;
+    repeat->next.record = (struct wire_record){
+        .length_bytes =
+            (uint32_t)(sizeof repeat->next.record + repeat->wait_count * sizeof(struct wire_wait)),
+        .opcode = WIRE_OP_GRAPH_LAUNCH,
+        .flags = WIRE_FLAGS_REPLAY,
+        .wait_count = repeat->wait_count,
+        .stream = repeat->point.slot,
+        .object = graph->made.id,
+    };
+    repeat->next.wait =
+        (struct wire_wait){.stream = repeat->point.slot, .flags = WIRE_WAIT_DEPENDS};
+}
+
+bool gpu_repeat_again(struct gpu_graph *graph, const struct gpu_submit *submit) {
+    struct gpu_device *device = graph->device;
+    struct gpu_repeat *repeat = &device->repeat;
+    if (repeat->graph != graph || repeat->stream_number != submit->stream->number ||
+        repeat->site.line != submit->site.line || repeat->site.source != submit->site.source ||
+        submit->label || submit->capture || repeat->owed_count == GPU_REPEATS_OWED_MAX ||
+        repeat->task != running_task(device) || gpu_ranges_are_on) {
+        return false;
+    }
+    repeat->next.record.seq = repeat->point.seq + 1;
+    repeat->next.wait.seq = repeat->point.seq;
+    if (device->link->ops->publish(device->link, &repeat->next.record)) {
+        return false;
+    }
+    repeat->point.seq++;
+    repeat->owed_count++;
+    return true;
+}
+
+static void note_one(struct gpu_device *device, const struct gpu_envelope *envelope, uint64_t seq) {
+    const struct gpu_repeat *repeat = &device->repeat;
+    struct gpu_stream *stream = envelope->stream;
+    struct wire_record record = repeat->next.record;
+    struct gpu_op *op = gpu_op_create(device, stream, repeat->label, repeat->site); /* reserved */
+    op->task = repeat->task;
+    op->is_replay = true;
+    op->seq = record.seq = seq;
+    op->number = ++device->op_number_next;
+    if (repeat->wait_count > 0) {
+        op->deps[op->dep_count++] = (struct gpu_point){repeat->point.slot, seq - 1};
+    }
+    if (stream->tail) {
+        stream->tail->next = op;
+    } else {
+        stream->head = op;
+    }
+    stream->tail = op;
+    gpu_flight_note(&device->flight, op, envelope, &record);
+}
+
+void gpu_repeat_end(struct gpu_device *device) {
+    struct gpu_repeat *repeat = &device->repeat;
+    struct gpu_graph *graph = repeat->graph;
+    uint32_t count = repeat->owed_count;
+    repeat->graph = NULL;
+    repeat->owed_count = 0;
+    if (count == 0) {
+        return;
+    }
+    struct gpu_envelope envelope;
+    envelope.stream = device->streams[repeat->point.slot];
+    envelope.uses = graph->uses.list;
+    envelope.use_count = graph->uses.count;
+    envelope.form = NULL;
+    envelope.graph = graph;
+    for (uint32_t left = count; left > 0; left--) {
+        note_one(device, &envelope, repeat->point.seq + 1 - left);
+    }
+    repeat->is_owed = true;
+    device->slot_seq[repeat->point.slot] = repeat->point.seq;
+    device->submits_since_poll += count;
+    graph->replays += count;
+    graph->made.used_at = device->graph_clock += count;
+    struct gpu_stats *stats = &device->stats;
+    stats->replays += count;
+    stats->records += count;
+    stats->record_bytes += (uint64_t)count * repeat->next.record.length_bytes;
+    stats->ops_in_flight += count;
+    if (stats->ops_in_flight > stats->ops_in_flight_max) {
+        stats->ops_in_flight_max = stats->ops_in_flight;
+    }
 }

@@ -119,6 +119,7 @@ void gpu_share_lost(struct gpu_device *device) {
 /* ---- sharing ---- */
 
 gpulua_status gpu_device_share(struct gpu_device *device, struct gpu_error *error) {
+    GPU_ENTER(device);
     if (device->is_checked) {
         return gpu_error_set(error, GPULUA_UNSUPPORTED,
                              "a device in check mode cannot be shared: in which order threads "

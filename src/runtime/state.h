@@ -462,6 +462,7 @@ struct gpu_device {
     /* operations */
     struct gpu_op *requests, **requests_tail; /* pending */
     struct gpu_op *op_free;
+    uint32_t op_free_count;
     struct gpu_origins origins;
     uint64_t request_number_next;
     uint32_t submits_since_poll;
@@ -524,13 +525,16 @@ struct gpu_device {
 
 /* ---- share.c ----
  *
- * What begins with GPU_ENTER holds the device's lock, if it has one, until it returns. */
+ * What begins with GPU_ENTER holds the device's lock, if it has one, until it returns, and finds
+ * all noted that the device has been given (gpu_repeat). */
 void gpu_share_lock(struct gpu_share *share);
 void gpu_share_unlock(struct gpu_share *share);
 static inline struct gpu_share *gpu_enter(const struct gpu_device *device) {
     struct gpu_share *share = device->share;
     if (share) {
         gpu_share_lock(share);
+    } else if (__builtin_expect(device->repeat.graph != NULL, 0)) {
+        gpu_repeat_end((struct gpu_device *)(uintptr_t)device);
     }
     return share;
 }
@@ -677,6 +681,8 @@ bool gpu_point_is_over(const struct gpu_device *device,
 /* ---- op.c ---- */
 struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *stream,
                              const char *label, struct gpu_site site);
+/* The next ones need no memory of the host's. False: there is none. */
+bool gpu_ops_reserve(struct gpu_device *device, uint32_t count);
 /* Of what is pending. NULL: it is not. */
 struct gpu_op *gpu_op_find_pending(const struct gpu_device *device, struct gpu_point point);
 /* Has all ended that was given to the device up to the operation of that number? */

@@ -178,11 +178,15 @@ void gpu_graph_release(struct gpu_graph *graph) {
 /* ---- launching ---- */
 
 /* The one that was freed, if there is one, is the culprit. */
+static inline bool are_blocks_as_checked(const struct gpu_graph *graph) {
+    return graph->checked_ends == graph->device->block_ends &&
+           graph->checked_version == graph->version;
+}
+
 static gpulua_status check_blocks(struct gpu_graph *graph, const char *use,
                                   struct gpu_error *error) {
     const struct graph_body *body = &graph->body;
-    if (graph->checked_ends == graph->device->block_ends &&
-        graph->checked_version == graph->version) {
+    if (are_blocks_as_checked(graph)) {
         return GPULUA_OK;
     }
     for (uint32_t i = 0; i < body->track_count; i++) {
@@ -322,6 +326,13 @@ static gpulua_status submit_graph(struct gpu_graph *graph, const struct gpu_subm
     return gpu_envelope_submit(&envelope, record, 0, op, error);
 }
 
+/* Does nothing but the number of the launch have to be told of? */
+static bool is_bare(const struct gpu_graph *graph, const struct gpu_submit *submit) {
+    return graph->made.is_there && are_blocks_as_checked(graph) &&
+           gpu_repeat_may_owe(graph, submit) &&
+           flags_of(graph, submit->stream, false) == WIRE_FLAGS_REPLAY;
+}
+
 static inline gpulua_status check_stream(const struct gpu_graph *graph,
                                          const struct gpu_submit *submit, struct gpu_error *error) {
     const struct gpu_device *device = submit->stream->device;
@@ -344,20 +355,12 @@ static void begin_hooks(const struct gpu_graph *graph, const struct gpu_submit *
     }
 }
 
-gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit *submit,
-                               struct gpu_op **op, struct gpu_error *error) {
-    GPU_ENTER(graph->device);
-    gpulua_status status = check_stream(graph, submit, error);
-    if (status) {
-        return status;
-    }
-    if (submit->capture) {
-        return capture_again(graph, submit, op, error);
-    }
+static gpulua_status launch(struct gpu_graph *graph, const struct gpu_submit *submit,
+                            struct gpu_op **op, struct gpu_error *error) {
     struct gpu_hooked hooked;
     struct gpu_report *report = NULL;
     begin_hooks(graph, submit, &hooked);
-    status = gpu_graph_take_reports(graph, &report, error);
+    gpulua_status status = gpu_graph_take_reports(graph, &report, error);
     if (status == GPULUA_OK) {
         do {
             status = submit_graph(graph, submit, WIRE_OP_GRAPH_LAUNCH, report, op, error);
@@ -371,6 +374,29 @@ gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit 
         graph->device->stats.replays++;
     }
     return status;
+}
+
+gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit *submit,
+                               struct gpu_op **op, struct gpu_error *error) {
+    if (!op && gpu_repeat_again(graph, submit)) {
+        return GPULUA_OK;
+    }
+    GPU_ENTER(graph->device);
+    gpulua_status status = check_stream(graph, submit, error);
+    if (status) {
+        return status;
+    }
+    if (submit->capture) {
+        return capture_again(graph, submit, op, error);
+    }
+    if (!op && is_bare(graph, submit)) {
+        gpu_repeat_begin(graph, submit);
+        if (gpu_repeat_again(graph, submit)) {
+            return GPULUA_OK;
+        }
+        gpu_repeat_end(graph->device);
+    }
+    return launch(graph, submit, op, error);
 }
 
 /* The node that so many others, and joins, are in front of, bodies behind the one that has them. */
