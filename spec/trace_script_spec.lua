@@ -205,6 +205,67 @@ describe("a trace of a script", function()
     assert.falsy(missing, output)
   end)
 
+  it("tells kernels of one name apart by their labels, or lines", function()
+    local path = os.tmpname()
+    local output = run(([[
+      local gpu, support = require "gpulua", require "spec.support"
+      local dev <close> = support.open { trace = true }
+      local x <close> = dev:upload("f32", { 1, 2, 3, 4 })
+      local source = 'extern "C" __global__ void %%s(float *x) { x[threadIdx.x] += %%d; }'
+      local function compile(...) return dev:compile(source:format(...)) end
+      local one, again, other = compile("own", 1).own, compile("own", 1).own, compile("other", 1).other
+      local function all()
+        gpu.map("x + 1", { x = x, out = x })
+        gpu.map("x * 2", { x = x, out = x })
+        gpu.map("x * 3", { x = x, out = x, label = "thrice" })
+        gpu.map("x * 3", { x = x, out = x })
+        gpu.reduce("sum", x)
+        one:launch(4, x)
+        again:launch(4, x)
+        other:launch(4, x)
+        other:launch({ grid = 1, block = 4, label = "labelled" }, x)
+      end
+      local function print_rows()
+        local rows = {}
+        for i, row in ipairs(gpu.report().devices[1].kernels) do
+          rows[i] = row.name:gsub("%%(.*:", "(") .. " " .. row.count
+        end
+        table.sort(rows)
+        print(table.concat(rows, ", "))
+      end
+      all()
+      all()
+      dev:synchronize()
+      print_rows()
+      local graph <close> = dev:capture(all)
+      graph:launch():await()
+      print_rows()
+      for event in gpu.trace.events() do
+        for _, node in ipairs(event.nodes or {}) do
+          print(node.label, node.kernel, node.where:match ":%%d+$")
+        end
+      end
+      gpu.trace.timeline "%s"]]):format(path))
+    local file <close> = assert(io.open(path))
+    local page = file:read "a"
+    os.remove(path)
+    local lines = {}
+    for line in output:gmatch "[^\n]+" do
+      lines[#lines + 1] = line
+    end
+    assert.equal("map (11) 2, map (8) 2, map (9) 2, other 4, own 4, reduce 2, thrice 2", lines[1])
+    if #lines > 2 then -- the device tells of nodes
+      assert.equal("labelled 1, map (11) 3, map (8) 3, map (9) 3, other 5, own 6, reduce 3, thrice 3", lines[2])
+      assert.are.same({ "map\tmap\t:8", "thrice\tmap\t:10", "labelled\tother\t:16" },
+        { lines[3], lines[5], lines[11] })
+    end
+    local named = {}
+    for line in page:gmatch '"map %(.-:(%d+)%)"' do
+      named[#named + 1] = line
+    end
+    assert.equal("8 9 11", table.concat(named, " "))
+  end)
+
   it("is written where it was asked for, whichever folder the script goes to", function()
     local folder, script = os.tmpname(), os.tmpname()
     os.remove(folder)

@@ -271,8 +271,9 @@ local function write_nodes(out, log, pid, number, stream, name, take, base)
       name_lane(out, pid, lane, name .. ", nodes", order)
     end
     out:add('{"ph":"X","pid":%d,"tid":%d,"ts":%s,"dur":%s,"cat":%s,"name":%s,"args":{"number":%d,"node":%d,'
-      .. '"bytes":%d}}', pid, lane, stamp(node.begun - base), length(node.ended - node.begun), quoted(node.kind),
-      quoted(node.label), number, node.node, node.bytes)
+      .. '"bytes":%d%s%s}}', pid, lane, stamp(node.begun - base), length(node.ended - node.begun), quoted(node.kind),
+      quoted(node.label), number, node.node, node.bytes,
+      node.kernel and string.format(',"kernel":%s', quoted(node.kernel)) or "", place(node.source, node.line))
   end
 end
 
@@ -284,7 +285,8 @@ local function write_device(out, info, log, base, lane_of, next_id)
   out:add('{"ph":"M","pid":%d,"name":"process_sort_index","args":{"sort_index":%d}}', pid, pid)
   for number = 1, device.ops do
     local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, over, bytes, held, outcome,
-      _, seat, stream_label, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+      _, seat, stream_label, _, grid_x, grid_y, grid_z, block_x, block_y, block_z =
+      core.trace_op(log, number)
     if seat and not is_named[seat] then
       is_named[seat] = true
       name_lane(out, script_pid, seat_lane + seat, string.format("calls of seat %d", seat))

@@ -2,6 +2,7 @@
 
 local core = require "gpulua.core"
 local trace = require "gpulua.trace"
+local trace_rows <const> = require "gpulua.trace_rows"
 
 local report = {}
 
@@ -35,7 +36,7 @@ local is_transfer <const> = { copy = true, upload = true, download = true }
 local function add_nodes(log, number, label, add, other)
   local nodes, rest = core.trace_nodes(log, number)
   for _, node in ipairs(nodes) do
-    add(node.kind, node.label, node.ended - node.begun, node.bytes, other)
+    add(node.kind, trace_rows.of_node(node), node.ended - node.begun, node.bytes, other)
   end
   if rest > 0 then
     add("graph", label .. ": conditional nodes", rest, 0, other)
@@ -64,7 +65,7 @@ local function device_of(info, log)
     end
   end
   for number = 1, device.ops do
-    local kind, label, kernel, _, _, _, _, _, _, _, begun, ended, _, bytes, _, outcome, _, seat =
+    local kind, label, kernel, source, line, _, _, _, _, _, begun, ended, _, bytes, _, outcome, _, seat, _, is_shared =
       core.trace_op(log, number)
     local other = seat and other_of(seat)
     if other then
@@ -77,7 +78,7 @@ local function device_of(info, log)
       first, last = math.min(first or begun, begun), math.max(last or ended, ended)
       spans[#spans + 1], begun_of[number], ended_of[number] = number, begun, ended
       if kind ~= "graph" or not add_nodes(log, number, label, add, other) then
-        add(kind, kernel or label, ended - begun, bytes, other)
+        add(kind, trace_rows.of(label, kernel, is_shared, source, line), ended - begun, bytes, other)
       end
     elseif not other and kind ~= "mark" then
       untimed = untimed + 1
@@ -292,8 +293,9 @@ end
 --                     (nodes of graphs count, too), that have no time (marks aside)
 --     elapsed, busy   seconds from the first to the last, and of those with work under way
 --     kernels         a list, the dearest first: { name, count, total, median, p99, longest (s), share }; what graphs,
---                     fills and library calls took is in it, too; what a launch's bodies of conditional nodes did and
---                     no node has, for lack of room, is a row of its own
+--                     fills and library calls took is in it, too; of kernels that share a name, as those of
+--                     gpu.map do, each label or line is one: "map (frames.lua:8)"; what a launch's bodies of
+--                     conditional nodes did and no node has, for lack of room, is a row of its own
 --     copies          likewise: { name, count, total (s), bytes, rate (bytes per second), share }
 --     others          of a shared device, what other states gave it meanwhile, likewise: { seat, operations, total (s),
 --                     share }; of them all come shares, elapsed and busy, and what follows is the device's, too

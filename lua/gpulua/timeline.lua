@@ -6,6 +6,7 @@
 local core = require "gpulua.core"
 local file = require "gpulua.file"
 local trace = require "gpulua.trace"
+local trace_rows <const> = require "gpulua.trace_rows"
 
 local timeline = {}
 
@@ -80,7 +81,7 @@ end
 
 local op_columns <const> = "kind label kernel where task stream asked given begun ended over bytes held shape uses "
   .. "arguments numbers values failed home seat"
-local node_columns <const> = "op kind label node begin took bytes" -- of graphs that were launched
+local node_columns <const> = "op kind label kernel node begin took bytes" -- of graphs that were launched
 local span_columns <const> = "kind label where task begin took log op"
 
 -- Adds the arguments of a launch: a text with %d for each number, how many those are, and the numbers in a column of
@@ -115,6 +116,8 @@ local function add_nodes(nodes, bodies, log, number, before, number_of)
     nodes.op:add(number - 1)
     nodes.kind:add(kinds[node.kind])
     nodes.label:add(number_of(node.label))
+    local row = trace_rows.of_node(node)
+    nodes.kernel:add(row ~= node.label and number_of(row) or 0)
     nodes.node:add(node.node)
     nodes.begin:add(node.begun - before)
     nodes.took:add(node.ended - node.begun)
@@ -132,11 +135,12 @@ local function write_device(to, info, log, base, number_of)
   local given_before, held_before = base, 0
   for number = 1, info[log].ops do
     local kind, label, kernel, source, line, task, stream, _, asked, given, begun, ended, over, bytes, held, outcome,
-      is_host, seat, stream_label, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+      is_host, seat, stream_label, is_shared, grid_x, grid_y, grid_z, block_x, block_y, block_z =
+      core.trace_op(log, number)
     local is_timed = ended ~= 0
     made.kind:add(kinds[kind])
     made.label:add(number_of(label))
-    made.kernel:add(number_of(kernel))
+    made.kernel:add(number_of(kernel and trace_rows.of(label, kernel, is_shared, source, line)))
     made.where:add(number_of(source and source .. ":" .. line))
     made.task:add(task)
     made.stream:add(stream)

@@ -111,13 +111,15 @@ local function nodes_of(log, number, base)
   local nodes = core.trace_nodes(log, number)
   for _, node in ipairs(nodes) do
     node.begun, node.ended = seconds(node.begun, base), seconds(node.ended, base)
+    node.where = place(node.source, node.line)
+    node.source, node.line, node.is_shared = nil, nil, nil
   end
   return nodes
 end
 
 local function operation(log, name, number, base)
   local kind, label, kernel, source, line, task, stream, seq, asked, given, begun, ended, over, bytes, held, outcome,
-    _, seat, stream_label, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
+    _, seat, stream_label, _, grid_x, grid_y, grid_z, block_x, block_y, block_z = core.trace_op(log, number)
   return { kind = kind, device = name, log = log, number = number, label = label, kernel = kernel,
     where = place(source, line), task = task ~= 0 and task or nil, seat = seat, stream = stream,
     stream_label = stream_label, seq = seq, asked = seconds(asked, base), given = seconds(given, base),
@@ -147,9 +149,10 @@ end
 --   kernel, grid, block   of launches
 --   arguments             of launches: a list of { name =, type =, is_pointer =, value = }, of pointers the buffer's
 --                         name; "?" where it cannot be told
---   nodes                 of graphs: a list of { node =, kind =, label =, begun =, ended =, bytes =, in_body = } in the
---                         order of their beginnings; node counts from 1, and is the conditional node's of what is in
---                         a body (in_body is true), which is there each time that it was done; on CUDA by CUPTI alone
+--   nodes                 of graphs: a list of { node =, kind =, label =, kernel =, where =, begun =, ended =, bytes =,
+--                         in_body = } in the order of their beginnings; node counts from 1, and is the conditional
+--                         node's of what is in a body (in_body is true), which is there each time that it was done; on
+--                         CUDA by CUPTI alone
 --   bytes, held_bytes     that it moves or uses; that buffers of the device took then
 --   waits                 a list of the numbers in this log that it started behind; 0: one that is not in it
 --   outcome               "succeeded", "failed", or "pending"

@@ -434,11 +434,21 @@ static const struct traced_log *check_op(lua_State *L, struct gpu_traced_op *op)
     return log;
 }
 
+/* nil for 0 */
+static void push_text(lua_State *L, const struct gpu_trace *trace, uint32_t number) {
+    if (number) {
+        lua_pushstring(L, gpu_trace_text(trace, number));
+    } else {
+        luaL_pushfail(L);
+    }
+}
+
 /* core.trace_op(log, number) -> kind, label, kernel or nil, source or nil, line, task, stream, seq,
  * asked, given, begun, ended, over (ns; 0: not known), bytes, bytes held, "pending" | "succeeded" |
  * "failed", whether it uses memory of the host, which the script may want to read or to write when
  * it is over, the seat at a shared device whose it is, nil: it is the state's own, the stream's
- * label or nil, then of launches grid and block, three each */
+ * label or nil, whether other kernels have the kernel's name, too, then of launches grid and block,
+ * three each */
 int gpu_lua_trace_op(lua_State *L) {
     static const char *const outcomes[] = {[GPU_TRACE_PENDING] = "pending",
                                            [GPU_TRACE_SUCCEEDED] = "succeeded",
@@ -450,16 +460,9 @@ int gpu_lua_trace_op(lua_State *L) {
     luaL_checkstack(L, 28, NULL);
     lua_pushstring(L, gpu_trace_kind_name(op.kind));
     lua_pushstring(L, gpu_trace_text(trace, op.label));
-    if (op.kernel) {
-        lua_pushstring(L, gpu_trace_text(trace, op.kernel));
-    } else {
-        luaL_pushfail(L);
-    }
-    if (op.source) {
-        lua_pushstring(L, gpu_trace_text(trace, op.source));
-    } else {
-        luaL_pushfail(L);
-    }
+    bool is_shared;
+    push_text(L, trace, gpu_trace_kernel(trace, op.kernel, &is_shared));
+    push_text(L, trace, op.source);
     if (op.graph != 0 && op.outcome == GPU_TRACE_PENDING) { /* so far: what its nodes say */
         op.begun_ns = op.ended_ns = 0;
     }
@@ -481,11 +484,8 @@ int gpu_lua_trace_op(lua_State *L) {
     } else {
         lua_pushinteger(L, op.seat);
     }
-    if (op.stream_label) {
-        lua_pushstring(L, gpu_trace_text(trace, op.stream_label));
-    } else {
-        luaL_pushfail(L);
-    }
+    push_text(L, trace, op.stream_label);
+    lua_pushboolean(L, is_shared);
     for (int i = 0; i < 3 && op.grid[0] != 0; i++) {
         lua_pushinteger(L, op.grid[i]);
     }
@@ -527,7 +527,7 @@ static void push_node(lua_State *L, const struct gpu_trace *trace,
                    {"begun", node->begun_ns},
                    {"ended", node->ended_ns},
                    {"bytes", (int64_t)node->bytes}};
-    lua_createtable(L, 0, 7);
+    lua_createtable(L, 0, 10);
     lua_pushstring(L, gpu_trace_kind_name(node->kind));
     lua_setfield(L, -2, "kind");
     lua_pushstring(L, gpu_trace_text(trace, node->label));
@@ -536,6 +536,15 @@ static void push_node(lua_State *L, const struct gpu_trace *trace,
         lua_pushinteger(L, numbers[i].value);
         lua_setfield(L, -2, numbers[i].name);
     }
+    bool is_shared;
+    push_text(L, trace, gpu_trace_kernel(trace, node->kernel, &is_shared));
+    lua_setfield(L, -2, "kernel");
+    push_text(L, trace, node->source);
+    lua_setfield(L, -2, "source");
+    lua_pushinteger(L, node->line);
+    lua_setfield(L, -2, "line");
+    lua_pushboolean(L, is_shared);
+    lua_setfield(L, -2, "is_shared");
     if (node->is_in_body) {
         lua_pushboolean(L, true);
         lua_setfield(L, -2, "in_body");
@@ -543,10 +552,11 @@ static void push_node(lua_State *L, const struct gpu_trace *trace,
 }
 
 /* core.trace_nodes(log, number) -> a list of the pieces of work of the graph that it launched, in
- * the order of their beginnings: { node =, counted from 1, kind =, label =, begun =, ended = (ns),
- * bytes = that it moved, in_body = true: of what is in a body of that node, else nil }, empty for
- * what is no graph, and where nobody has told; and, with conditional nodes where not all nodes were
- * told of, or kept, for how long none of these ran (ns), which is what bodies took, else 0 */
+ * the order of their beginnings: { node =, counted from 1, kind =, label =, kernel = or nil,
+ * is_shared =, source = or nil, line = (as of core.trace_op), begun =, ended = (ns), bytes = that
+ * it moved, in_body = true: of what is in a body of that node, else nil }, empty for what is no
+ * graph, and where nobody has told; and, with conditional nodes where not all nodes were told of,
+ * or kept, for how long none of these ran (ns), which is what bodies took, else 0 */
 int gpu_lua_trace_nodes(lua_State *L) {
     struct gpu_traced_op op;
     const struct gpu_trace *trace = check_op(L, &op)->trace;

@@ -18,6 +18,8 @@ struct traced_member {
     uint64_t bytes; /* that it moves */
     uint32_t node;  /* in the graph: of what is in a body, the conditional node */
     uint32_t label; /* text */
+    uint32_t kernel, source;
+    int32_t line;
     uint8_t kind;
     bool is_node, is_in_body;
 };
@@ -38,6 +40,8 @@ struct gpu_trace {
     struct rows args; /* of 8 bytes; those of one launch lie together */
     struct traced_form {
         uint32_t text;
+        uint64_t code;                   /* of which its module was made */
+        bool is_name_shared;             /* with one of other code */
         struct gpu_signature *signature; /* owned; NULL: no memory */
     } * forms;                           /* owned: of kernels that were launched */
     uint32_t form_count;
@@ -359,6 +363,24 @@ static void note_waits(struct gpu_trace *trace, struct gpu_traced_op *row,
     }
 }
 
+/* The same for the same source and options, which may be compiled again, and for what a library has
+ * under one name. */
+static uint64_t code_of(const struct gpu_recipe *recipe) {
+    if (recipe->kind == GPU_MODULE_LIBRARY) {
+        return 0;
+    }
+    uint64_t options = recipe->options ? hash_of(recipe->options) : 0;
+    return recipe->text ? hash_of(recipe->text) ^ options : recipe->number;
+}
+
+static void note_shared_names(struct gpu_trace *trace, struct traced_form *made) {
+    for (struct traced_form *form = trace->forms; form < made; form++) {
+        if (form->text == made->text && form->code != made->code) {
+            form->is_name_shared = made->is_name_shared = true;
+        }
+    }
+}
+
 /* The number of the form, counted from 1; 0: no memory. */
 static uint32_t form_number(struct gpu_trace *trace, struct gpu_form *form) {
     if (form->traced_number != 0) {
@@ -374,7 +396,9 @@ static uint32_t form_number(struct gpu_trace *trace, struct gpu_form *form) {
         trace->forms = grown;
     }
     struct traced_form *made = &trace->forms[trace->form_count++];
-    *made = (struct traced_form){.text = gpu_trace_keep_text(trace, form->name)};
+    *made = (struct traced_form){.text = gpu_trace_keep_text(trace, form->name),
+                                 .code = code_of(form->recipe)};
+    note_shared_names(trace, made);
     size_t bytes = from ? sizeof *from + from->param_count * sizeof *from->params : 0;
     made->signature = from ? malloc(bytes) : NULL;
     if (made->signature) {
@@ -455,13 +479,16 @@ static struct traced_member *fill_members(struct gpu_trace *trace, const struct 
         const struct graph_control *control = node->control;
         const uint32_t number = outer ? *outer : i;
         at += gpu_graph_node_joins(node);
-        *at++ = (struct traced_member){.is_node = true,
-                                       .is_in_body = outer != NULL,
-                                       .node = number,
-                                       .kind = control ? GPU_TRACE_MARK
-                                                       : (uint8_t)kind_of(node->record),
-                                       .label = text_number(trace, node->label),
-                                       .bytes = control ? 0 : moved_bytes(node->record)};
+        *at++ = (struct traced_member){
+            .is_node = true,
+            .is_in_body = outer != NULL,
+            .node = number,
+            .kind = control ? GPU_TRACE_MARK : (uint8_t)kind_of(node->record),
+            .label = text_number(trace, node->label),
+            .kernel = node->kernel ? form_number(trace, node->kernel->form) : 0,
+            .source = text_number(trace, node->site.source),
+            .line = node->site.line,
+            .bytes = control ? 0 : moved_bytes(node->record)};
         for (uint32_t k = 0; control && k < control->body_count; k++) {
             at = fill_members(trace, &control->bodies[k], &number, at);
         }
@@ -550,7 +577,7 @@ static bool note(struct gpu_trace *trace, const struct gpu_op *op,
     row->slot = slot;
     row->label = text_number(trace, op->label);
     row->form = envelope->form ? form_number(trace, envelope->form) : 0;
-    row->kernel = row->form != 0 ? trace->forms[row->form - 1].text : 0;
+    row->kernel = row->form;
     if (record->opcode == WIRE_OP_GRAPH_LAUNCH && envelope->graph) {
         row->graph = graph_number(trace, envelope->graph);
     }
@@ -629,6 +656,9 @@ static void note_node(struct gpu_trace *trace, struct gpu_traced_op *row,
     node->node = member->node;
     node->is_in_body = member->is_in_body;
     node->label = member->label;
+    node->kernel = member->kernel;
+    node->source = member->source;
+    node->line = member->line;
     node->kind = member->kind;
     node->bytes = member->bytes;
     node->begun_ns = times->begin_ns;
@@ -770,6 +800,12 @@ const struct gpu_traced_use *gpu_trace_use(const struct gpu_trace *trace,
                                            const struct gpu_traced_op *op, uint32_t index) {
     ENTER(trace);
     return row_at(&trace->uses, op->use_first + index);
+}
+
+uint32_t gpu_trace_kernel(const struct gpu_trace *trace, uint32_t kernel, bool *is_shared) {
+    ENTER(trace);
+    *is_shared = kernel != 0 && trace->forms[kernel - 1].is_name_shared;
+    return kernel != 0 ? trace->forms[kernel - 1].text : 0;
 }
 
 const struct gpu_param *gpu_trace_param(const struct gpu_trace *trace,

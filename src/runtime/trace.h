@@ -39,10 +39,11 @@ enum gpu_trace_kind {
 enum gpu_trace_outcome { GPU_TRACE_PENDING, GPU_TRACE_SUCCEEDED, GPU_TRACE_FAILED };
 
 struct gpu_traced_op {
-    uint64_t stream, seq;   /* the stream's number, and the place on it */
-    uint32_t label, kernel; /* texts; kernel 0: it launched none */
-    uint32_t source;        /* text; 0: by no line of a script */
-    uint32_t stream_label;  /* text; 0: it has none */
+    uint64_t stream, seq;  /* the stream's number, and the place on it */
+    uint32_t label;        /* text */
+    uint32_t kernel;       /* see gpu_trace_kernel; 0: it launched none */
+    uint32_t source;       /* text; 0: by no line of a script */
+    uint32_t stream_label; /* text; 0: it has none */
     int32_t line;
     uint64_t task;              /* the number of the task that gave it; 0: none */
     int64_t asked_ns, given_ns; /* the call began; the device had its record */
@@ -75,6 +76,9 @@ struct gpu_traced_node {
     uint64_t bytes;  /* that a copy or a fill moved */
     uint32_t node;   /* of the graph, counted from 0: of what is in a body, the conditional node */
     uint32_t label;  /* text */
+    uint32_t kernel; /* see gpu_trace_kernel; 0: it is no launch */
+    uint32_t source; /* text; 0: by no line of a script */
+    int32_t line;
     int64_t begun_ns, ended_ns;
     uint8_t kind;
     bool is_in_body;
@@ -135,6 +139,8 @@ uint64_t gpu_trace_dropped(const struct gpu_trace *trace);
 void gpu_trace_op(const struct gpu_trace *trace, uint64_t number, struct gpu_traced_op *op);
 const struct gpu_traced_use *gpu_trace_use(const struct gpu_trace *trace,
                                            const struct gpu_traced_op *op, uint32_t index);
+/* The name, a text, and whether other kernels of the log, of other source, have it, too. */
+uint32_t gpu_trace_kernel(const struct gpu_trace *trace, uint32_t kernel, bool *is_shared);
 /* The parameters of the kernel that it launched, and where the argument for one of them is, in
  * byte_count bytes. NULL: there is none, or it is not known. */
 const struct gpu_param *gpu_trace_param(const struct gpu_trace *trace,

@@ -172,6 +172,8 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---a conditional node each time that it was done.
 ---@class gpulua.traced_node
 ---@field node integer Counted from 1; of what is in a body, the graph's node that it is in.
+---@field kernel? string Of a launch.
+---@field where? string "file:line" of the call that made it a node.
 ---@field in_body? boolean True of what is in a body.
 ---@field kind gpulua.event_kind
 ---@field label string
@@ -225,7 +227,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 
 ---Of one kernel.
 ---@class gpulua.kernel_report
----@field name string
+---@field name string Of several kernels that share one: the label or, where there is none, with the line behind it.
 ---@field count integer
 ---@field total number Seconds, as all that follows but `share`.
 ---@field median number
