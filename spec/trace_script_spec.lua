@@ -266,6 +266,39 @@ describe("a trace of a script", function()
     assert.equal("8 9 11", table.concat(named, " "))
   end)
 
+  it("has the line of a call whose results are returned at once, in tasks, too, and so have errors", function()
+    local output = run [[
+      local gpu, support = require "gpulua", require "spec.support"
+      local dev <close> = support.open { trace = true }
+      local x <close> = dev:upload("f32", { 1, 2, 3, 4 })
+      local blas <close> = dev:blas()
+      local rng <close> = dev:rng()
+      local fft <close> = dev:fft { shape = 4, type = "f32", kind = "r2c" }
+      local function fill() return x:fill(2) end
+      local function map() return gpu.map("x + 1", { x = x, out = x }) end
+      local function reduce() return gpu.reduce("sum", x) end
+      local function scal() return blas:scal { alpha = 2, x = x } end
+      local function draw() return rng:uniform(x) end
+      local function transform() return fft:forward(x) end
+      local function fails() return gpu.map("x +", { x = x }) end
+      for _, f in ipairs { fill, map, reduce, scal, draw, transform } do
+        f()
+        gpu.spawn(f):await()
+      end
+      for event in gpu.trace.events() do
+        if event.stream then print(event.label, event.where:match ":%d+$") end
+      end
+      for _, run in ipairs { function() return fails() end, function() return gpu.spawn(fails):await() end } do
+        print("fails", select(2, pcall(run)).line)
+      end]]
+    local lines = {}
+    for label, line in output:gmatch "([^\n\t]+)\t:?(%d+)" do
+      lines[label] = lines[label] and not lines[label]:find(line, 1, true) and lines[label] .. " " .. line or line
+    end
+    assert.are.same({ write = "3 5", fill = "7", map = "8", reduce = "9", scal = "10",
+      ["rng uniform"] = "11", ["rng advance"] = "11", fft_forward = "12", fails = "13" }, lines)
+  end)
+
   it("is written where it was asked for, whichever folder the script goes to", function()
     local folder, script = os.tmpname(), os.tmpname()
     os.remove(folder)

@@ -645,6 +645,8 @@ function blas.__tostring(self)
   return string.format("gpulua.blas on %s%s", self.device.name, self.module and "" or " (closed)")
 end
 
+require "gpulua.entries"(blas)
+
 local option_types <const> = { workspace = "integer", tf32 = "boolean" }
 
 --- device:blas([{workspace=, tf32 = false}]) -> blas. workspace: bytes of device memory for the library on each stream

@@ -100,4 +100,4 @@ function control.switch(condition, functions)
   end
 end
 
-return control
+return require "gpulua.entries"(control)

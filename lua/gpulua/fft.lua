@@ -231,6 +231,8 @@ function metatable.__tostring(self)
     self.entry and "" or " (closed)")
 end
 
+require "gpulua.entries"(methods)
+
 -- ---- making plans ----
 
 local types <const> = { f32 = { real = "f32", complex = "c64" }, f64 = { real = "f64", complex = "c128" } }

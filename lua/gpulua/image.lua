@@ -51,4 +51,4 @@ function image.save(buffer, path)
   file.write(path, "image.save", bytes)
 end
 
-return image
+return require "gpulua.entries"(image)

@@ -8,7 +8,7 @@ for name, value in pairs(core) do
 end
 -- What the interpreter and our own files need is in the core alone.
 for _, name in ipairs { "spawn_run", "spawn_root", "spawn_typed", "spawn_timed", "hold", "release", "guest",
-  "check_waits", "place", "raise", "end_hook", "shutdown", "adopt_coroutines", "hold_calls", "describe",
+  "check_waits", "place", "raise", "entry", "end_hook", "shutdown", "adopt_coroutines", "hold_calls", "describe",
   "capture_begin", "capture_enter", "capture_spawn", "capture_again", "capture_update",
   "capture_active", "graphed_keep", "graphed_replays", "graphed_same", "graphed_same_copy", "graphed_same_value",
   "graphed_caller", "graphed_gone",
@@ -31,6 +31,7 @@ end
 package.loaded["gpulua.core"] = setmetatable({}, { __index = core })
 
 local arguments = require "gpulua.arguments"
+local entries <const> = require "gpulua.entries"
 
 --- gpu.run(f, ...): runs f(...) as a task and waits for it and its children; returns its results or raises its error.
 -- Outside tasks this drives the loop.
@@ -221,4 +222,7 @@ gpu.graph = require "gpulua.control"
 gpu.map = require "gpulua.map"
 gpu.reduce = require "gpulua.reduce"
 
-return gpu
+for _, kind in ipairs { "device", "buffer", "scalar", "graph" } do
+  entries(package.loaded["gpulua." .. kind])
+end
+return entries(gpu)

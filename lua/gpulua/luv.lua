@@ -229,4 +229,4 @@ function luv.attach()
   return handle
 end
 
-return luv
+return require "gpulua.entries"(luv)

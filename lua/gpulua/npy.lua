@@ -388,4 +388,4 @@ function npy.save_all(buffers, path, options)
   writer:finish()
 end
 
-return npy
+return require "gpulua.entries"(npy)

@@ -305,6 +305,8 @@ function rng.__tostring(self)
   return string.format("gpulua.rng %s on %s%s", self.generator, self.device.name, self.kernels and "" or " (closed)")
 end
 
+require "gpulua.entries"(rng)
+
 local libraries = setmetatable({}, { __mode = "k" }) -- by device: the call of the library
 
 --- device:rng([{generator = "philox", seed = 0, offset = 0, ordering = "legacy", dimensions = 1}]) -> rng, or

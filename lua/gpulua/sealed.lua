@@ -9,6 +9,7 @@ if not require "gpulua.core".is_sandbox then
   end
 end
 
+local entries <const> = require "gpulua.entries"
 local handles <const> = setmetatable({}, { __mode = "k" }) -- by what the script has
 local faces <const> = {} -- metatables of that, by those of handles
 
@@ -21,6 +22,7 @@ local function face_of(metatable, methods)
       end
     end
   end
+  entries(face.__index)
   for _, event in ipairs { "__call", "__close", "__gc", "__tostring" } do
     local method <const> = metatable[event]
     face[event] = method and function(self, ...)

@@ -240,4 +240,4 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted)
   end
 end
 
-return trace
+return require "gpulua.entries"(trace)

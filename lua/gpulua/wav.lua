@@ -182,4 +182,4 @@ function wav.save(buffer, path, options)
   return clipped
 end
 
-return wav
+return require "gpulua.entries"(wav)

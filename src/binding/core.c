@@ -73,6 +73,31 @@ static int hold_calls(lua_State *L) {
     return 0;
 }
 
+/* ---- functions of ours that are written in Lua, for scripts ---- */
+
+static int entry_end(lua_State *L, int status, lua_KContext context) {
+    (void)status;
+    (void)context;
+    return lua_gettop(L);
+}
+
+static int entry_call(lua_State *L) {
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_insert(L, 1);
+    lua_callk(L, lua_gettop(L) - 1, LUA_MULTRET, 0, entry_end);
+    return entry_end(L, LUA_OK, 0);
+}
+
+/* core.entry(f) -> a function of C's that calls f; f itself, if it is C's. See entries.lua. */
+static int core_entry(lua_State *L) {
+    luaL_checktype(L, 1, LUA_TFUNCTION);
+    lua_settop(L, 1);
+    if (!lua_iscfunction(L, 1)) {
+        lua_pushcclosure(L, entry_call, 1);
+    }
+    return 1;
+}
+
 /* ---- what is written first with values that lie on the device ---- */
 
 static const struct {
@@ -268,12 +293,19 @@ const char *gpu_lua_describe(lua_State *L, int index) {
     return lua_isnone(L, index) ? "nothing" : luaL_typename(L, index);
 }
 
+static bool is_entry(lua_State *L, lua_Debug *ar) {
+    lua_getinfo(L, "f", ar);
+    bool is = lua_tocfunction(L, -1) == entry_call;
+    lua_pop(L, 1);
+    return is;
+}
+
 /* What was called by the script: this function, or the one of ours that has come to it. */
 static bool find_called(lua_State *L, lua_Debug *ar) {
     lua_Debug caller;
     int level = 0;
     while (lua_getstack(L, level + 1, &caller) && lua_getinfo(L, "S", &caller) &&
-           gpu_lua_is_ours(&caller)) {
+           (gpu_lua_is_ours(&caller) || is_entry(L, &caller))) {
         level++;
     }
     return lua_getstack(L, level, ar) && lua_getinfo(L, "n", ar) && ar->name && ar->name[0] != '?';
@@ -610,6 +642,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"timeout_hint", core_timeout_hint},
                                          {"type", core_type},
                                          {"raise", gpu_lua_error_raise},
+                                         {"entry", core_entry},
                                          {"device", gpu_lua_device_get},
                                          {"devices", gpu_lua_device_list},
                                          {"unclosed_devices", gpu_lua_unclosed_devices},
