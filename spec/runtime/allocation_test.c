@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "backend/tap.h"
@@ -13,6 +14,7 @@
 #include "runtime/memory.h"
 #include "runtime/module.h"
 #include "runtime/op.h"
+#include "runtime/recovery.h"
 #include "runtime/state.h"
 #include "runtime/work.h"
 
@@ -457,6 +459,48 @@ static void test_loss(bool all_behind, const char *what) {
     tap_check(&tap, good && n > 1, what);
 }
 
+/* Two losses, and what is between and behind them, without memory for any of it. */
+static void test_late_news(void) {
+    struct gpu_device *device = open_device(GPULUA_ISOLATE_NONE);
+    struct gpu_news *seen = gpu_device_news(device), *other = gpu_device_news(device);
+    struct gpu_error loss = {0}, told = {0};
+    (void)gpu_error_set(&loss, GPULUA_DEVICE_LOST, "the first");
+    calls_left = 1;
+    fails_on = true;
+    gpu_news_add(device, &loss);
+    gpu_news_add(device, NULL);
+    (void)gpu_error_set(&loss, GPULUA_DEVICE_LOST, "the second");
+    gpu_news_add(device, &loss);
+    bool is_left_out = !gpu_device_has_news(device, seen);
+    gpu_news_add(device, NULL);
+    calls_left = 0;
+    fails_on = false;
+    bool good = is_left_out;
+    for (int i = 0; i < 2; i++) {
+        struct gpu_news **reader = i == 0 ? &seen : &other;
+        good = good && gpu_device_has_news(device, *reader) &&
+               gpu_device_next_news(device, reader, &told) &&
+               strcmp(told.message, "the second; it had been lost 1 more time: there was no memory "
+                                    "to tell of that") == 0;
+        good = good && gpu_device_has_news(device, *reader) &&
+               !gpu_device_next_news(device, reader, &told) &&
+               !gpu_device_has_news(device, *reader);
+    }
+    gpu_news_add(device, &loss);
+    good = good && gpu_device_has_news(device, seen) &&
+           gpu_device_next_news(device, &seen, &told) && strcmp(told.message, "the second") == 0 &&
+           !gpu_device_has_news(device, seen);
+    if (!good) {
+        printf("# left out %d, told '%s'\n", is_left_out, told.message);
+    }
+    gpu_error_finish(&loss);
+    gpu_error_finish(&told);
+    gpu_device_leave_news(device, &seen);
+    gpu_device_leave_news(device, &other);
+    close_device(device);
+    tap_check(&tap, good, "news without memory are told behind it, the newest and how many");
+}
+
 int main(void) {
     alarm(300);
     test_work(GPULUA_ISOLATE_NONE, false, false, "none: work with one allocation failing");
@@ -476,6 +520,7 @@ int main(void) {
     test_open(GPULUA_ISOLATE_PROCESS, "process: opening with one allocation failing");
     test_loss(false, "a loss with one allocation failing is heard of, as is the return");
     test_loss(true, "a loss with every allocation failing from one on is, too");
+    test_late_news();
     return tap_finish(&tap);
 }
 #endif

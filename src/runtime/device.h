@@ -231,10 +231,12 @@ uint32_t gpu_device_in_flight(struct gpu_device *device, struct gpu_op_info *inf
 /* When it wants to be polled, on gpu_clock_ns' clock; INT64_MAX: when poll_fd says so. */
 int64_t gpu_device_alarm_ns(const struct gpu_device *device);
 /* News of a device: losses (and that it does not come up any more), and that it is up again, each
- * in its turn. Who wants to hear of it has the newest so far, and goes on from there. */
+ * in its turn. Who wants to hear of it has the newest so far, and goes on from there. Of those for
+ * which there was no memory the newest loss, which says how many there were, and return are told
+ * when there is some. */
 struct gpu_news;
 struct gpu_news *gpu_device_news(struct gpu_device *device);
-bool gpu_device_has_news(const struct gpu_device *device, const struct gpu_news *seen);
+bool gpu_device_has_news(struct gpu_device *device, const struct gpu_news *seen);
 /* Goes to the next, which has to be there. True: it is a loss, and `loss` is filled. */
 bool gpu_device_next_news(struct gpu_device *device, struct gpu_news **seen,
                           struct gpu_error *loss);

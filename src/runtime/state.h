@@ -357,6 +357,11 @@ struct gpu_watchdog {
 };
 
 /* On the way to the next life of a device (recovery.h). */
+/* What there was no memory for when it came. */
+struct gpu_late_news {
+    struct gpu_news *news; /* owned: has the newest of them; of none nothing */
+    uint32_t count;
+};
 struct gpu_recovery {
     uint32_t restarts_max; /* within the window; 0: it does not come up again */
     int64_t window_ns;
@@ -368,6 +373,7 @@ struct gpu_recovery {
     struct wire_record *open; /* owned: what opens the device */
     struct gpu_error last;    /* how it was lost last, also when it is up again */
     struct gpu_news *news;    /* retained: the newest */
+    struct gpu_late_news late_loss, late_return; /* in that order (news.c) */
     struct gpu_failure *loss; /* retained: the same, as what was pending has failed with */
     struct gpu_op *op;        /* over when it is up again; NULL: nobody has asked for one */
     uint32_t pending_count;   /* requests of the restoration that are not answered */
