@@ -459,6 +459,76 @@ static void test_loss(bool all_behind, const char *what) {
     tap_check(&tap, good && n > 1, what);
 }
 
+/* A graph of one fill of a block that lives on, launched once. */
+static gpulua_status make_graph(struct run *run) {
+    const struct gpu_block_info info = {
+        .byte_count = COUNT * 4, .label = "kept", .keeping = GPU_KEEP_CONTENT};
+    const struct gpu_stream_info named = {.label = "stream"};
+    const int32_t one = 1;
+    gpulua_status status = gpu_stream_create(run->device, &named, &run->stream, &run->error);
+    if (status || (status = gpu_block_create(run->device, &info, &run->a, &run->error))) {
+        return status;
+    }
+    struct gpu_ref a = {run->a, 0, COUNT * 4, GPU_TYPE_I32};
+    struct gpu_submit eager = {.stream = run->stream}, submit = eager;
+    if ((status = gpu_capture_create(&eager, NULL, &run->capture, &run->error))) {
+        return status;
+    }
+    submit.capture = run->capture;
+    if ((status = gpu_work_fill(&submit, &a, &one, NULL, &run->error)) ||
+        (status = gpu_capture_finish(run->capture, &run->graph, &run->error))) {
+        return status;
+    }
+    return wait_for(run, gpu_graph_launch(run->graph, &eager, &run->op, &run->error));
+}
+
+/* Up again while the n-th allocation fails: what could not be brought back is stale, and so is the
+ * launch of a graph with it, though nothing of the graph has been freed. */
+static void test_return(void) {
+    bool good = true, returns = true;
+    long n = 0, stale_count = 0;
+    for (has_failed = true; good && has_failed && n < 1000;) {
+        struct run run = {.device = open_device(GPULUA_ISOLATE_PROCESS)};
+        struct gpu_submit eager;
+        good = run.device && make_graph(&run) == GPULUA_OK &&
+               kill(gpu_device_pid(run.device), SIGKILL) == 0;
+        eager = (struct gpu_submit){.stream = run.stream};
+        has_failed = false;
+        while (good && gpu_device_state(run.device) == GPU_DEVICE_OPEN) {
+            gpu_device_nap(run.device, 1000000);
+            (void)gpu_device_poll(run.device);
+        }
+        calls_left = ++n;
+        for (int i = 0; good && i < 20000 && gpu_device_state(run.device) != GPU_DEVICE_OPEN; i++) {
+            gpu_device_nap(run.device, 1000000);
+            (void)gpu_device_poll(run.device);
+        }
+        calls_left = 0;
+        returns = good && gpu_device_state(run.device) == GPU_DEVICE_OPEN;
+        good = returns;
+        struct gpu_ref a = {run.a, 0, COUNT * 4, GPU_TYPE_I32};
+        gpulua_status expected = good ? gpu_ref_check(&a, run.device, "it", &run.error) : GPULUA_OK;
+        gpulua_status status =
+            good ? wait_for(&run, gpu_graph_launch(run.graph, &eager, &run.op, &run.error))
+                 : GPULUA_OK;
+        stale_count += expected == GPULUA_STALE;
+        good = good && (expected == GPULUA_OK || expected == GPULUA_STALE) && status == expected;
+        if (!good) {
+            printf("# allocation %ld: the block is %s, the launch %s\n", n,
+                   gpulua_status_name(expected), gpulua_status_name(status));
+        }
+        gpu_capture_release(run.capture);
+        gpu_graph_release(run.graph);
+        gpu_block_release(run.a);
+        gpu_stream_release(run.stream);
+        gpu_error_finish(&run.error);
+        close_device(run.device);
+    }
+    tap_check(&tap, returns, "a device comes up again whichever allocation fails meanwhile");
+    tap_check(&tap, good && stale_count > 0,
+              "a graph with a block that did not come back is stale, though none of it was freed");
+}
+
 /* Two losses, and what is between and behind them, without memory for any of it. */
 static void test_late_news(void) {
     struct gpu_device *device = open_device(GPULUA_ISOLATE_NONE);
@@ -521,6 +591,7 @@ int main(void) {
     test_loss(false, "a loss with one allocation failing is heard of, as is the return");
     test_loss(true, "a loss with every allocation failing from one on is, too");
     test_late_news();
+    test_return();
     return tap_finish(&tap);
 }
 #endif

@@ -274,12 +274,16 @@ static void on_answer(struct gpu_op *op, void *user, const struct wire_reply *re
     if (op->failure) {
         gpu_failure_observe(device, op->failure);
     }
-    if (reply && reply->status != GPULUA_OK && answer->is_vital && !recovery->is_failed) {
+    /* No reply: it is lost once more, which says why, or there was no memory for one. */
+    bool is_untold = !reply && op->failure && device->state == GPU_DEVICE_RETURNING;
+    bool has_failed = is_untold || (reply && reply->status != GPULUA_OK);
+    if (has_failed && answer->is_vital && !recovery->is_failed) {
         recovery->is_failed = true;
         gpu_error_finish(&device->lost);
         gpu_error_set(&device->lost, GPULUA_DEVICE_LOST, "device %s did not come up again: %s: %s",
-                      device->title, op->label, gpu_wire_reply_text(reply));
-        device->lost.driver_code = reply->driver_code;
+                      device->title, op->label,
+                      reply ? gpu_wire_reply_text(reply) : op->failure->error.message);
+        device->lost.driver_code = reply ? reply->driver_code : 0;
     }
     if (answer->take) {
         answer->take(device, answer->user, reply && reply->status == GPULUA_OK ? reply : NULL);
