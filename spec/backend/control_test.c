@@ -16,11 +16,11 @@ static const struct backend_ops *device_ops;
 static const char *where;
 static bool is_fake;
 
+#include "fake.h"
 #ifdef GPULUA_CUDA
 #include "fake_driver.h"
 #else
 #define FAKE(type, name) (*(type *)NULL) /* never looked at */
-static char folder[] = "/tmp/gpulua-control-test";
 #endif
 
 #define CELLS 4096u
@@ -494,6 +494,9 @@ static void all(const struct backend_ops *ops_of, const char *name) {
 }
 
 int main(void) {
+    if (!tap_check(&tap, make_folder(), "a folder of its own")) {
+        return tap_finish(&tap);
+    }
     all(&gpu_backend_cpu, "the CPU device");
 #ifdef GPULUA_CUDA
     const char *name = getenv("GPULUA_DEVICE"), *asked = getenv("GPULUA_LIBCUDA");
@@ -516,10 +519,6 @@ int main(void) {
         all(&gpu_backend_cuda, "the GPU");
     }
 #endif
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    if (system(command) != 0) {
-        printf("# %s is left behind\n", folder);
-    }
+    remove_folder();
     return tap_finish(&tap);
 }

@@ -10,6 +10,11 @@
 
 static char folder[] = "/tmp/gpulua-cuda-test-XXXXXX"; /* of the test, once mkdtemp has made it */
 
+/* Once; false: there is none. */
+static inline bool make_folder(void) {
+    return strstr(folder, "XXXXXX") == NULL || mkdtemp(folder) != NULL;
+}
+
 /* `name`.c of this folder as a shared library; its path in `library`. NULL: it cannot be. */
 static inline void *build_fake(const char *name, char library[256]) {
     char command[1024], source[512];

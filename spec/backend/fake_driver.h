@@ -18,7 +18,7 @@ static inline void fail_next(const char *call, int code, int skip) {
 
 static inline bool build(void) {
     char library[256];
-    if (mkdtemp(folder) == NULL) {
+    if (!make_folder()) {
         return false;
     }
     fake = build_fake("fake_cuda", library);
