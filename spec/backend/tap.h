@@ -5,6 +5,12 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#if __has_include(<sys/single_threaded.h>)
+#include <sys/single_threaded.h>
+#define TAP_IS_SINGLE_THREADED (__libc_single_threaded != 0)
+#else
+#define TAP_IS_SINGLE_THREADED false /* not known */
+#endif
 
 struct tap {
     int passed, failed, skipped;
@@ -35,6 +41,9 @@ static inline void tap_skip(struct tap *tap, const char *what, const char *why) 
 
 /* The program's exit status. */
 static inline int tap_finish(const struct tap *tap) {
+    if (TAP_IS_SINGLE_THREADED) { /* and always was: tools/check.sh */
+        printf("# has started no thread\n");
+    }
     printf("%d passed, %d failed, %d skipped\n", tap->passed, tap->failed, tap->skipped);
     return tap->failed == 0 ? 0 : 1;
 }
