@@ -422,6 +422,110 @@ static void check_awaited(struct side *side) {
     gpu_block_release(other);
 }
 
+/* ---- launches of which all but the number is owed ---- */
+
+static const struct wire_link_ops *link_ops;
+static uint64_t failing; /* of whose failure is heard while the next launch is published */
+
+static gpulua_status publish_and_hear(struct wire_link *link, const struct wire_record *record) {
+    if (record->seq == failing + 1) {
+        const struct wire_reply reply = {.length_bytes = sizeof reply,
+                                         .kind = WIRE_REPLY_FAILURE,
+                                         .status = GPULUA_KERNEL_FAILED,
+                                         .stream = record->stream,
+                                         .seq = failing};
+        gpu_device_on_reply(link->user, &reply);
+    }
+    return link_ops->publish(link, record);
+}
+
+static struct gpu_graph *fill_graph(struct side *side) {
+    const struct gpu_submit submit = {.stream = side->streams[0]};
+    const struct gpu_ref ref = {side->blocks[0], 0, BYTES, GPU_TYPE_I32};
+    const int32_t one = 1;
+    struct gpu_submit captured = submit;
+    struct gpu_graph *graph = NULL;
+    need(gpu_capture_create(&submit, NULL, &captured.capture, &error), "a capture");
+    need(gpu_work_fill(&captured, &ref, &one, NULL, &error), "a node");
+    need(gpu_capture_finish(captured.capture, &graph, &error), "a graph");
+    gpu_capture_release(captured.capture);
+    return graph;
+}
+
+static void launch_times(struct gpu_graph *graph, const struct gpu_submit *submit, int count) {
+    for (int i = 0; i < count; i++) {
+        need(gpu_graph_launch(graph, submit, NULL, &error), "a launch");
+    }
+}
+
+static void check_heard(struct side *side, struct gpu_graph *graph) {
+    struct gpu_device *device = side->device;
+    const struct gpu_submit submit = {.stream = side->streams[0]};
+    struct wire_link_ops hearing = *(link_ops = device->link->ops);
+    hearing.publish = publish_and_hear;
+    launch_times(graph, &submit, 6);
+    const struct gpu_repeat *repeat = &device->repeat;
+    tap_check(&tap, repeat->owed_count > 1, "launches are owed");
+    failing = repeat->point.seq;
+    device->link->ops = &hearing;
+    launch_times(graph, &submit, 1);
+    device->link->ops = link_ops;
+    uint64_t last = repeat->point.seq;
+    enter(side);
+    const struct gpu_op *op =
+        gpu_op_find_pending(device, (struct gpu_point){repeat->point.slot, failing});
+    tap_check(&tap, op && op->failure && op->failure->error.code == GPULUA_KERNEL_FAILED,
+              "the failure of one that is heard of while the next one is published is its own");
+    tap_check(&tap,
+              last == failing + 1 && device->slot_seq[repeat->point.slot] == last &&
+                  submit.stream->tail->seq == last,
+              "and that next one is noted, too");
+}
+
+static void check_polls(struct side *side, struct gpu_graph *graph) {
+    const struct gpu_submit submit = {.stream = side->streams[0]};
+    const struct gpu_device *device = side->device;
+    uint32_t unlooked = 0, owed = 0;
+    for (int i = 0; i < 1000; i++) {
+        launch_times(graph, &submit, 1);
+        uint32_t now = device->submits_since_poll + device->repeat.owed_count;
+        unlooked = now > unlooked ? now : unlooked;
+        owed += device->repeat.owed_count > 0;
+    }
+    tap_check(&tap, owed > 500 && unlooked < 2 * GPU_POLL_EVERY_SUBMITS,
+              "what has ended is looked for between launches, too");
+}
+
+/* Another device's stream may have the same number. */
+static void check_foreign_stream(struct gpu_graph *graph, const struct side *side,
+                                 const struct side *other) {
+    const struct gpu_submit submit = {.stream = side->streams[0]};
+    const struct gpu_submit foreign = {.stream = other->streams[0]};
+    launch_times(graph, &submit, 6);
+    tap_check(&tap,
+              gpu_stream_number(submit.stream) == gpu_stream_number(foreign.stream) &&
+                  side->device->repeat.owed_count > 0 &&
+                  gpu_graph_launch(graph, &foreign, NULL, &error) == GPULUA_INVALID_ARGUMENT,
+              "a launch on another device's stream is refused, whatever was launched before");
+}
+
+static void check_owed(struct side *side) {
+    struct side other;
+    open_side(&other, AS_IT_IS);
+    put_block(side, 0);
+    struct gpu_graph *graph = fill_graph(side);
+    is_open = 0;
+    close_gate(side, 0);
+    check_foreign_stream(graph, side, &other);
+    check_polls(side, graph);
+    check_heard(side, graph);
+    is_open = 1;
+    need(gpu_device_wait_idle(side->device, -1, &error), "all is over");
+    gpu_graph_release(graph);
+    gpu_block_release(side->blocks[0]);
+    close_side(&other);
+}
+
 int main(void) {
     uint64_t repeats = 0, owed = 0, of_twins = 0;
     tap_check(&tap, compare(AS_IT_IS, &repeats, &owed) == SEEDS,
@@ -436,6 +540,7 @@ int main(void) {
     struct side side;
     open_side(&side, AS_IT_IS);
     check_awaited(&side);
+    check_owed(&side);
     close_side(&side);
     return tap_finish(&tap);
 }

@@ -204,6 +204,7 @@ static void on_touched(struct gpu_device *device, const struct wire_reply *reply
 
 void gpu_device_on_reply(void *user, const struct wire_reply *reply) {
     struct gpu_device *device = user;
+    gpu_repeat_end(device); /* it may be of a launch that is owed: publishing hears, too */
     switch (reply->kind) {
     case WIRE_REPLY_RESULT:
         on_result(device, reply);

@@ -11,8 +11,6 @@
 #include "runtime/watchdog.h"
 #include "runtime/work.h"
 
-#define POLL_EVERY_SUBMITS 64u /* completed ops are given back in batches */
-
 static gpulua_status wait_for_room(struct gpu_device *device, struct gpu_error *error) {
     for (bool has_waited = false;; has_waited = true) {
         (void)gpu_device_poll(device);
@@ -57,7 +55,7 @@ gpulua_status gpu_envelope_begin(struct gpu_envelope *envelope, const struct gpu
         return gpu_error_set(error, GPULUA_CLOSED, "attempt to use a closed stream (number %llu)",
                              (unsigned long long)stream->number);
     }
-    if (++device->submits_since_poll >= POLL_EVERY_SUBMITS) {
+    if (++device->submits_since_poll >= GPU_POLL_EVERY_SUBMITS) {
         (void)gpu_device_poll(device);
     }
     envelope->capture = submit->capture;

@@ -25,6 +25,7 @@ static void in_child(void) {
     pthread_mutex_init(&all.lock, NULL);
     for (struct gpu_device *device = all.first; device; device = device->all_next) {
         struct gpu_share *share = device->share;
+        gpu_repeat_end(device);
         device->is_inherited = device->is_closing = true;
         device->state = GPU_DEVICE_CLOSED;
         device->link = NULL;

@@ -98,6 +98,7 @@ bool gpu_repeat_may_owe(const struct gpu_graph *graph, const struct gpu_submit *
            device->backlog_bytes == 0 && !device->deferred && !device->holding &&
            !device->is_injected && device->unfenced_wait == 0 && !stream->is_closed &&
            device->failures_seen == device->failures_forgotten &&
+           device->submits_since_poll + 1 < GPU_POLL_EVERY_SUBMITS &&
            device->stats.ops_in_flight + GPU_REPEATS_OWED_MAX <=
                device->stats.limit_ops_in_flight &&
            gpu_ops_reserve(device, GPU_REPEATS_OWED_MAX);
@@ -127,7 +128,7 @@ void gpu_repeat_begin(struct gpu_graph *graph, const struct gpu_submit *submit) 
 bool gpu_repeat_again(struct gpu_graph *graph, const struct gpu_submit *submit) {
     struct gpu_device *device = graph->device;
     struct gpu_repeat *repeat = &device->repeat;
-    if (repeat->graph != graph || repeat->stream_number != submit->stream->number ||
+    if (repeat->graph != graph || device->streams[repeat->point.slot] != submit->stream ||
         repeat->site.line != submit->site.line || repeat->site.source != submit->site.source ||
         submit->label || submit->capture || repeat->owed_count == GPU_REPEATS_OWED_MAX ||
         repeat->task != running_task(device) || gpu_ranges_are_on) {
@@ -140,6 +141,10 @@ bool gpu_repeat_again(struct gpu_graph *graph, const struct gpu_submit *submit) 
     }
     repeat->point.seq++;
     repeat->owed_count++;
+    if (__builtin_expect(!repeat->graph, 0)) { /* something was heard meanwhile */
+        repeat->graph = graph;
+        gpu_repeat_end(device);
+    }
     return true;
 }
 
@@ -168,6 +173,9 @@ void gpu_repeat_end(struct gpu_device *device) {
     struct gpu_repeat *repeat = &device->repeat;
     struct gpu_graph *graph = repeat->graph;
     uint32_t count = repeat->owed_count;
+    if (!graph) {
+        return;
+    }
     repeat->graph = NULL;
     repeat->owed_count = 0;
     if (count == 0) {

@@ -822,6 +822,7 @@ void gpu_index_finish(struct gpu_index *index);
 uint32_t gpu_label_number(struct gpu_device *device, const char *label);
 
 /* ---- envelope.c ---- */
+#define GPU_POLL_EVERY_SUBMITS 64u /* completed ops are given back in batches */
 struct gpu_envelope {
     struct gpu_stream *stream;
     const char *label;
