@@ -55,6 +55,17 @@ do -- where the suite's devices are: each transport runs this for itself
       return (of or dev):upload("i32", n, function(i) return i end, { label = label })
     end
 
+    it("tells of the line that launched it, and of no place in the kernel, which nobody has seen", function()
+      local x <close> = row(8)
+      local k = dev:compile([[
+        extern "C" __global__ void k(const int *x) { ((int *)x)[threadIdx.x] = 9; }]]).k
+      local op, line = k:launch({ grid = 1, block = 2 }, x), debug.getinfo(1, "l").currentline
+      local err = support.finds("hashes_spec.lua", "UndeclaredAccess", { "kernel 'k'" }, op)
+      assert.equal(line, err.op.line)
+      assert.is_nil(err.places)
+      assert.is_nil(err.message:find "thread")
+    end)
+
     it("tells of a write to what is declared in, with its byte; without it nobody does", function()
       local function run(of, m)
         local src <close> = of:buffer("i32", 2048, { label = "src" }):fill(0)

@@ -39,7 +39,10 @@ wrote: `KernelFailed`, `DependencyFailed` (it read what another one had failed t
 not aligned, or a warp operation whose mask leaves out the caller). The message says kernel, block and thread, of a
 failed `assert` and of what check mode of the CPU device finds also the line of the kernel's source: "at FILE:LINE", and
 "called at FILE:LINE" where that is in a function. The source's name is its file there, as in a compiler's log. Lines
-need libdw (Debian: `libdw1`). `places` has the same for programs.
+need libdw (Debian: `libdw1`). `places` has the same for programs. It is nil where nobody has seen the kernel do it:
+check mode by hashes, a GPU's, compares memory before and behind a launch, so it knows the byte, but no block, thread or
+line of the kernel; and of a fault, such as a trap, a GPU's driver tells that it was, and not where. The line of the
+script that launched the kernel is known all the same: `op.source`, `op.line`.
 
 ```lua
 local dev <close> = gpu.device("cpu", { check = true })
@@ -75,7 +78,7 @@ print(err.code, at.block[1], at.thread[1]) --> OutOfBounds	0	1
 ---@field root? gpulua.op_info Of `DependencyFailed`: the operation whose failure was the first.
 ---@field other? gpulua.op_info Of `RaceFound` between two tasks: the operation of the other one.
 ---@field suspects? gpulua.op_info[] Of `DeviceLost`: the oldest in flight, up to eight of a stream (replays as one).
----@field places? gpulua.place[] Of a kernel's failure: where it was; then, of a race, what it is in a race with.
+---@field places? gpulua.place[] Of a kernel's failure: where it was, if that is known; then what a race is with.
 ---@field log? string The compiler's log, or what the driver's log has of the call.
 ---@field driver_code? integer The number that the driver or the library gave.
 ---@field requested? integer Of `OutOfBudget`: bytes asked for.
