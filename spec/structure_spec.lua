@@ -10,6 +10,8 @@ describe("a structure by value", function()
     struct Pair { int *p; int n; };
     struct Params { float dt; double k; signed char n; float m[3]; Pair pair; float4 v; uchar4 c[2]; };
     struct Lone { int *p; };
+    struct Odd { int *p; __device__ int *get() const { return p; } };
+    extern "C" __global__ void odd(Odd s) { s.get()[0] = 1; }
     extern "C" __global__ void lone(Lone s, int n) { if (n > 5) s.p[0] = n; }
     extern "C" __global__ void by_pair(Pair pair, int by) {
       for (int i = 0; i < pair.n; i++) pair.p[i] += by;
@@ -124,7 +126,62 @@ describe("a structure by value", function()
       mod, "by_pair", "pair: { n: i32, m: i32 }, by: i32")
     support.raises("InvalidArgument", { "1 parameters", "has 2" }, mod.kernel, mod, "by_pair",
       "pair: { p: inout i32*, n: i32, by: i32 }")
-    support.raises("InvalidArgument", { "signature by hand", "Pair" }, mod.by_pair.launch, mod.by_pair, one, x, 1)
+    support.raises("InvalidArgument", { "signature by hand", "Odd" }, mod.odd.launch, mod.odd, one, x)
+  end)
+
+  it("needs no signature where its definition is in the source, with plain members alone", function()
+    assert.equal("pair: {p: inout i32*, n: i32}, by: i32", mod.by_pair:signature())
+    assert.equal("c: i8, " .. params .. ", out: inout f32*, last: i32", mod.all:signature())
+    mod.by_pair:launch(one, { p = x, n = 2 }, 10)
+    assert.are.same({ 11, 11, 1, 1 }, x:read())
+    mod.all:launch(one, 5, whole(), out, 8)
+    assert.are.same({ 5, 0.5, 1.5, -3, 4, 6, 9, 1, 4, 2, 250, 8 }, out:read())
+    local graph <close> = dev:capture(function() mod.by_pair:launch(one, { p = x, n = 1 }, 1) end)
+    graph:bind { ["by_pair.pair.n"] = 4 }
+    x:fill(1)
+    graph:launch():await()
+    assert.are.same({ 2, 2, 2, 2 }, x:read())
+    local written = dev:compile [==[
+      #include <cuda_fp16.h>
+      // struct A { int wrong; };
+      namespace ns { typedef struct { const float *x, *const y; unsigned long long n[2][3]; } A; }
+      typedef struct B_ { /* "struct B {" */ volatile short int a; bool b; struct ns_ { char c; } ; } Left;
+      struct B { ns::A *left; };
+      typedef struct C { struct { unsigned u; dim3 size; } parts[2]; __half h, k; int const *p[2]; void *any; } C;
+      struct D { C c; const void *v; };
+      extern "C" __global__ void named(ns::A a) {}
+      extern "C" __global__ void deep(int n, D, float *x) {}
+      extern "C" __global__ void pointer(B b) {}]==]
+    assert.equal("a: {x: in f32*, y: in f32*, n: u64[2][3]}", written.named:signature())
+    local c <const> = "{parts: {u: u32, size: u32x3}[2], h: f16, k: f16, p: in i32*[2], any: inout void*}"
+    assert.equal("n: i32, p2: {c: " .. c .. ", v: in void*}, x: inout f32*", written.deep:signature())
+    assert.equal("b: B", written.pointer:signature())
+  end)
+
+  it("is not guessed where its definition is another, or not all that there is to know", function()
+    for _, given in ipairs {
+      "struct S { int *p; __device__ int f() { return 1; } };", "struct S { int *p; int n : 3; };",
+      "struct S { int *p = nullptr; };", "struct Base { int *p; }; struct S : Base { };",
+      "struct Base { int n; }; struct S : Base { int *p; };", "struct __align__(32) S { int *p; };",
+      "struct S { alignas(32) int *p; };", "struct S { int *p; enum { a } e; };", "struct S { union { int *p; }; };",
+      "typedef int word; struct S { word *p; };", "#define N 2\nstruct S { int *p; int n[N]; };",
+      "#define int unsigned\nstruct S { int *p; };", "#define more int n; int\nstruct S { more *p; };",
+      "#pragma pack(1)\nstruct S { int *p; char c; };", "struct S {\n#if 1\nint *p;\n#endif\n};",
+      "#if 0\nstruct S { long n; };\n#else\nstruct S { int *p; };\n#endif", "class S { public: int *p; };",
+      "namespace a { struct S { long n; }; } struct S { int *p; };", "struct S { int *p; static const int n = 3; };",
+      "struct S { int **p; };", "struct S { int *p; int &n; };", "struct S { int *p; S *next; };",
+      "template <class T> struct P { T *p; }; typedef P<int> S;", "struct S { int (*p)[2]; };",
+      "struct S { int *p; protected: int n; };", "struct alignas(16) S { int *p; };",
+    } do
+      local module = dev:compile(given .. '\nextern "C" __global__ void f(S s, int n) { }')
+      assert.truthy(module.f:signature():find("^s: [%w_<>]+, n: "), given .. ": " .. module.f:signature())
+    end
+    local defined = dev:compile('struct S { MORE *p; }; extern "C" __global__ void f(S s) { }',
+      { defines = { MORE = "int n; int" } })
+    assert.equal("s: S", defined.f:signature())
+    defined = dev:compile('struct S { int *p; }; extern "C" __global__ void f(S s) { }',
+      { flags = { "-Dint=unsigned" } })
+    assert.equal("s: S", defined.f:signature())
   end)
 
   it("runs nothing of the script's: metamethods are not asked", function()

@@ -10,6 +10,7 @@
 #include "runtime/memory/stack.h"
 #include "runtime/recovery.h"
 #include "runtime/report.h"
+#include "runtime/structure.h"
 
 #define NAME_CHARS_MAX 4095u /* of kernels and variables */
 
@@ -709,10 +710,16 @@ gpulua_status gpu_module_kernel(struct gpu_module *module, const char *name, con
     made->form =
         gpu_form_create(module->recipe, ++module->device->kernel_number_next, name, signature);
     made->label = gpu_device_intern(module->device, name);
-    status =
-        made->form && made->label
-            ? gpu_signature_parse(signature ? signature : described, &made->form->signature, error)
-            : gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for kernel '%s'", name);
+    const struct gpu_recipe *recipe = module->recipe;
+    if (made->form && !signature && recipe->text) {
+        made->form->signature = gpu_structures_signature(described, recipe->text, recipe->options);
+    }
+    if (!made->form || !made->label) {
+        status = gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for kernel '%s'", name);
+    } else if (!made->form->signature) {
+        status =
+            gpu_signature_parse(signature ? signature : described, &made->form->signature, error);
+    }
     if (status == GPULUA_OK) {
         made->name = made->form->name;
         made->signature = made->form->signature;
