@@ -172,6 +172,7 @@ describe("a structure by value", function()
       "struct S { int **p; };", "struct S { int *p; int &n; };", "struct S { int *p; S *next; };",
       "template <class T> struct P { T *p; }; typedef P<int> S;", "struct S { int (*p)[2]; };",
       "struct S { int *p; protected: int n; };", "struct alignas(16) S { int *p; };",
+      "#define PART struct S { int *p; };\n#ifdef NEVER\nstruct S { long n; };\n#endif\nPART",
     } do
       local module = dev:compile(given .. '\nextern "C" __global__ void f(S s, int n) { }')
       assert.truthy(module.f:signature():find("^s: [%w_<>]+, n: "), given .. ": " .. module.f:signature())

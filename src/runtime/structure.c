@@ -7,8 +7,9 @@
  *     type       := the words of a number or a vector | [ "struct" ] NAME | "struct" { { member } }
  *     declarator := [ "*" { "const" | "__restrict__" } ] NAME { "[" NUMBER "]" }
  *
- * Anything else in it, a directive, a word that is a macro, or a second definition of the name, and
- * it is left as it was. Sizes and offsets are held against what the compiler says of the whole. */
+ * Anything else in it, a directive, a word that is a macro, a second definition of the name or one
+ * that a condition may leave out, and it is left as it was. Sizes and offsets are held against what
+ * the compiler says of the whole. */
 #include "runtime/structure.h"
 
 #include <stdbool.h>
@@ -246,16 +247,30 @@ static bool take_number(struct result *result, struct reader *reader, char *name
 
 /* ---- structures ---- */
 
-/* To behind the '{' of the one of that name. False: there is none, or not one alone. */
+/* 1: what follows the directive may be left out; -1: that ends. */
+static int condition_of(struct token token) {
+    struct reader line = {.at = token.start + 1};
+    next(&line);
+    bool begins = token_is(line.token, "if") || token_is(line.token, "ifdef") ||
+                  token_is(line.token, "ifndef");
+    return begins ? 1 : token_is(line.token, "endif") ? -1 : 0;
+}
+
+/* To behind the '{' of the one of that name. False: there is none, or not one alone, or it may be
+ * left out. */
 static bool find(struct result *result, struct reader *reader, struct token name) {
     struct token before = {.length = 0};
     const char *open[OPEN_MAX] = {NULL}, *closed = NULL, *found = NULL;
     uint32_t depth = 0, count = 0;
+    int conditions = 0;
     reader->at = result->source;
     for (next(reader); reader->token.length > 0;) {
         struct token token = reader->token;
+        uint32_t before_count = count;
         next(reader);
-        if (token_is(token, "{")) {
+        if (token.is_directive) {
+            conditions += condition_of(token);
+        } else if (token_is(token, "{")) {
             open[depth++ % OPEN_MAX] = reader->token.start;
         } else if (token_is(token, "}")) {
             depth -= depth > 0;
@@ -274,6 +289,7 @@ static bool find(struct result *result, struct reader *reader, struct token name
                     token_is(before, "class") || token_is(before, "union"))) {
             count += 2; /* with attributes, a base, or members that are private */
         }
+        count += count > before_count && conditions > 0 ? 2 : 0;
         before = token;
     }
     reader->at = found;

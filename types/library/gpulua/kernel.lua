@@ -14,8 +14,8 @@ is written.
 
 A vector by value (`float4`, in a signature `f32x4`) is a table of its elements, `{ 1, 2, 3, 4 }` or with x, y, z and w.
 A structure by value is known by its definition, where the source (of at most 256 KiB) has one of that name, `struct` or
-`typedef struct`, and in it plain members alone: numbers, vectors, pointers to either, arrays, structures of such. Any
-other needs a signature by hand, where the fields stand in braces, in their order:
+`typedef struct`, within no `#if`, and in it plain members alone: numbers, vectors, pointers to either, arrays,
+structures of such. Any other needs a signature by hand, where the fields stand in braces, in their order:
 `p: { dt: f32, m: f32[4][4], rows: { n: i32, x: in f32* }[2] }`. A launch is given a table of them, by name or in
 order; graphs know them as `p.dt` and `p.rows.2.n`. Instead of tables all parts may stand one after the other. A pointer
 to a structure (`const Params *p`, by hand `p: in void*`) takes a buffer of u8, written with `string.pack`.
