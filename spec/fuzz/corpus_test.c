@@ -12,6 +12,7 @@
 #include "fuzz/records.c"
 #include "fuzz/replies.c"
 #include "fuzz/signature.c"
+#include "fuzz/structure.c"
 #include "fuzz/wav.c"
 
 #if defined(__SANITIZE_THREAD__)
@@ -63,6 +64,7 @@ static void run_corpus(const char *name, int (*target)(const uint8_t *, size_t))
 
 int main(void) {
     run_corpus("signature", fuzz_signature);
+    run_corpus("structure", fuzz_structure);
     if (IS_THREAD_SANITIZED) {
         tap_skip(&tap, "records", "work that nothing orders races, as they ask for");
     } else {
