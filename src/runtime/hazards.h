@@ -56,7 +56,7 @@ void gpu_hazards_commit(struct gpu_point point, const struct gpu_use *uses, uint
  * A fourth launch that nobody has a handle on, and for which nothing has to be looked at, differs
  * from the third by one number: the device is given it, and all that else is noted of it is owed,
  * its operation and its place in the flight ring, too, until anything else is asked of the device
- * (GPU_ENTER). */
+ * (GPU_ENTER), or it says something. */
 #define GPU_REPEATS_OWED_MAX 63u
 struct gpu_repeat {
     const struct gpu_use *uses; /* borrowed: of the newest operation, if it launched a graph; NULL:
@@ -88,11 +88,11 @@ void gpu_repeat_commit(struct gpu_stream *stream, const struct gpu_envelope *env
                        uint64_t seq);
 /* Is all else as it was at the third launch, so that the next one may be given by its number? */
 bool gpu_repeat_may_owe(const struct gpu_graph *graph, const struct gpu_submit *submit);
-/* From here on they are. Whatever begins with GPU_ENTER ends it. */
+/* From here on they are. Whatever begins with GPU_ENTER ends it, and each reply. */
 void gpu_repeat_begin(struct gpu_graph *graph, const struct gpu_submit *submit);
 /* One of these. False: it is not, and nothing has been done. */
 bool gpu_repeat_again(struct gpu_graph *graph, const struct gpu_submit *submit);
-/* What is owed of them. */
+/* What is owed of them is noted. */
 void gpu_repeat_end(struct gpu_device *device);
 /* Before a history is looked at: all of them are as new as can be. */
 void gpu_repeat_settle(struct gpu_device *device);

@@ -108,7 +108,6 @@ void gpu_repeat_begin(struct gpu_graph *graph, const struct gpu_submit *submit) 
     struct gpu_device *device = graph->device;
     struct gpu_repeat *repeat = &device->repeat;
     repeat->graph = graph;
-    repeat->owed_count = 0;
     repeat->task = running_task(device);
     repeat->site = submit->site;
     repeat->label = submit->stream->tail->label;
