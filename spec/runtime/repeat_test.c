@@ -509,6 +509,35 @@ static void check_foreign_stream(struct gpu_graph *graph, const struct side *sid
               "a launch on another device's stream is refused, whatever was launched before");
 }
 
+struct polled {
+    struct gpu_waiter waiter;
+    struct gpu_graph *graph;
+    const struct gpu_submit *submit;
+    uint32_t owed; /* within the poll */
+};
+
+static void launch_in_poll(struct gpu_waiter *waiter, struct gpu_op *op) {
+    struct polled *polled = (struct polled *)waiter; /* its first member */
+    launch_times(polled->graph, polled->submit, 6);
+    polled->owed = op->device->repeat.owed_count;
+}
+
+/* A poll goes on behind what it calls, and looks at what has been noted. */
+static void check_within_poll(struct side *side, struct gpu_graph *graph) {
+    const struct gpu_submit submit = {.stream = side->streams[0]};
+    const struct gpu_submit beside = {.stream = side->streams[1]};
+    struct polled polled = {
+        .waiter.fire = launch_in_poll, .graph = graph, .submit = &submit, .owed = 1};
+    struct gpu_op *mark = NULL;
+    need(gpu_work_mark(&beside, NULL, &mark, &error), "a mark");
+    gpu_op_watch(mark, &polled.waiter);
+    need(gpu_op_wait(mark, -1, &error), "its end");
+    gpu_op_release(mark);
+    launch_times(graph, &submit, 6);
+    tap_check(&tap, polled.owed == 0 && side->device->repeat.owed_count > 0,
+              "within a poll no launch is owed");
+}
+
 static void check_owed(struct side *side) {
     struct side other;
     open_side(&other, AS_IT_IS);
@@ -518,6 +547,7 @@ static void check_owed(struct side *side) {
     close_gate(side, 0);
     check_foreign_stream(graph, side, &other);
     check_polls(side, graph);
+    check_within_poll(side, graph);
     check_heard(side, graph);
     is_open = 1;
     need(gpu_device_wait_idle(side->device, -1, &error), "all is over");

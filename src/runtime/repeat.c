@@ -95,9 +95,9 @@ bool gpu_repeat_may_owe(const struct gpu_graph *graph, const struct gpu_submit *
            strcmp(stream->tail->label, graph->label[0] ? graph->label : "graph") == 0 &&
            (repeat->wait_count == 0 || (repeat->wait_count == 1 && repeat->waits[0].seq == 0)) &&
            device->state == GPU_DEVICE_OPEN && device->link && !device->share &&
-           device->backlog_bytes == 0 && !device->deferred && !device->holding &&
-           !device->is_injected && device->unfenced_wait == 0 && !stream->is_closed &&
-           device->failures_seen == device->failures_forgotten &&
+           device->backlog_bytes == 0 && !device->deferred && !device->is_polling &&
+           !device->holding && !device->is_injected && device->unfenced_wait == 0 &&
+           !stream->is_closed && device->failures_seen == device->failures_forgotten &&
            device->submits_since_poll + 1 < GPU_POLL_EVERY_SUBMITS &&
            device->stats.ops_in_flight + GPU_REPEATS_OWED_MAX <=
                device->stats.limit_ops_in_flight &&
