@@ -17,12 +17,12 @@ local core = require "gpulua.core"
 local sealed = require "gpulua.sealed"
 local arguments <const> = require "gpulua.arguments"
 local instead <const> = arguments.instead
-local is_same, is_same_value, is_captured = core.graphed_same, core.graphed_same_value, core.capture_active
-local is_same_copy <const>, keep <const> = core.graphed_same_copy, core.graphed_keep
+local is_captured <const>, difference <const> = core.capture_active, core.graphed_difference
+local results_of <const> = core.graphed_results
 
 -- What a replay looks at is kept by number, as in src/binding/graphed.c, and false until it is there. While there is no
 -- graph there, no call is a replay.
-local GRAPH <const>, KNOWN <const>, UPVALUES <const>, FUNCTION <const>, RESULTS <const> = 1, 2, 3, 4, 5
+local GRAPH <const>, KNOWN <const>, FUNCTION <const>, RESULTS <const>, GIVEN <const> = 1, 2, 3, 4, 5
 
 local graphed = {}
 graphed.__index = graphed
@@ -33,13 +33,24 @@ local option_types <const> = { warmup = "number", label = "string", pool = "pool
 
 -- ---- what has been done, and why ----
 
--- A ring of the latest. Put into words when somebody asks: most calls are not asked about.
-local function note(self, call, kind, why, what, first)
-  local last = self.reasons[self.noted % reasons_kept]
-  if not last or last.call ~= call then
-    self.noted = self.noted + 1
+-- A ring of the latest, each by number: the call, a kind; then what its words say, of which the last are, of the first
+-- node that was patched, what core.node_text wants. Put into words when somebody asks: most calls are not asked about.
+local CALL <const>, KIND <const>, WHY <const>, NOW <const>, WAS <const>, WHAT <const> = 1, 2, 3, 4, 5, 6
+local NODE <const>, LABEL <const>, FILE <const>, LINE <const> = 7, 8, 9, 10
+
+-- For what comes of the call, which has failed until then.
+local function note(self, call)
+  local noted <const> = self.noted + 1
+  local reasons <const>, at <const> = self.reasons, noted % reasons_kept
+  local reason = reasons[at]
+  if not reason then
+    reason = { call, "failed", false, false, false, false, false, false, false, false }
+    reasons[at] = reason
+  else
+    reason[CALL], reason[KIND] = call, "failed"
   end
-  self.reasons[self.noted % reasons_kept] = { call = call, kind = kind, why = why, what = what, first = first }
+  self.noted = noted
+  return reason
 end
 
 -- A value for later; what would be kept alive by that is put into words at once.
@@ -84,45 +95,19 @@ local function copy_of(value)
   return copy
 end
 
--- Adds, at 0, the copies of those of the arguments that are tables of plain values; `at` of a copy is which.
-local function with_copies(given)
-  for i = 1, given.n do
-    local copy = type(given[i]) == "table" and copy_of(given[i]) or nil
-    if copy then
-      copy.at = i
-      given[0] = given[0] or {}
-      table.insert(given[0], copy)
-    end
-  end
-  return given
-end
-
--- The first argument or upvalue that is another one than when f ran last: { what, now, was }.
-local function difference(self, ...)
-  local known = self[KNOWN]
-  if not known then
-    return { self.gone or "refresh() was called or f has failed before" }
-  elseif known.n ~= select("#", ...) then
-    return { "the number of arguments", select("#", ...), known.n }
-  end
-  for i = 1, known.n do
+-- The copies of those of the arguments that are tables of plain values; which one it is of is at 0 of each.
+local function copies_of(...)
+  local copies
+  for i = 1, select("#", ...) do
     local value = (select(i, ...))
-    if not is_same_value(value, known[i]) then
-      return { i, later(value), later(known[i]) }
+    local copy = type(value) == "table" and copy_of(value) or nil
+    if copy then
+      copy[0] = i
+      copies = copies or {}
+      copies[#copies + 1] = copy
     end
   end
-  for _, copy in ipairs(known[0] or {}) do
-    if not is_same_copy(copy) then
-      return { string.format("what is in argument %d has changed", copy.at) }
-    end
-  end
-  for i = 1, self[UPVALUES].n do
-    local name, value = debug.getupvalue(self[FUNCTION], i)
-    if not is_same_value(value, self[UPVALUES][i]) then
-      return { "upvalue '" .. name .. "'", later(value), later(self[UPVALUES][i]) }
-    end
-  end
-  return { "nothing that can be seen has changed" }
+  return copies
 end
 
 local kinds = {
@@ -136,37 +121,32 @@ local kinds = {
   same = "nothing to patch, though %s",
 }
 
-local function in_words(reason)
-  local why, words = reason.why, kinds[reason.kind]
-  if type(why) == "table" then
-    local what = math.type(why[1]) and "argument " .. why[1] or why[1]
-    why = why[2] == nil and why[3] == nil and #why == 1 and what
-      or string.format("%s is %s, was %s", what, tostring(why[2]), tostring(why[3]))
+-- Of a reason that is a change: in words what is another thing than when f ran last.
+local function change_in_words(self, reason)
+  local why, now <const>, was <const> = reason[WHY], reason[NOW], reason[WAS]
+  if math.type(why) then
+    why = why > 0 and "argument " .. why or "upvalue '" .. debug.getupvalue(self[FUNCTION], -why) .. "'"
   end
-  if reason.kind == "patched" then
-    return string.format(words, reason.what, why, reason.first)
-  end
-  return string.format(words, why, reason.what) -- whichever of them it has
+  return now == nil and was == nil and why or string.format("%s is %s, was %s", why, tostring(now), tostring(was))
 end
 
-local function upvalues_of(f)
-  local upvalues, i = {}, 1
-  while true do
-    local name, value = debug.getupvalue(f, i)
-    if not name then
-      break
-    end
-    upvalues[i] = value
-    i = i + 1
+local function in_words(self, reason)
+  local kind <const>, what <const> = reason[KIND], reason[WHAT]
+  local words <const> = kinds[kind]
+  if kind == "patched" then
+    return string.format(words, what, change_in_words(self, reason),
+      core.node_text(reason[NODE], reason[LABEL], reason[FILE], reason[LINE]))
+  elseif kind == "anew" or kind == "same" then
+    return string.format(words, change_in_words(self, reason), what)
   end
-  upvalues.n = i - 1
-  return upvalues
+  return string.format(words, reason[WHY], what) -- whichever of them it has
 end
 
-local function remember(self, upvalues, known)
-  self[KNOWN], self[UPVALUES] = known, upvalues
-  self[GRAPH], self.gone, self.broken = not self.is_strict and self.made, nil, nil
-  keep(self.made, known, upvalues)
+local function remember(self)
+  local known <const>, made <const> = self[GIVEN], self.made
+  self[KNOWN], self[GIVEN] = known, false
+  self[GRAPH], self.gone, self.broken = not self.is_strict and made, nil, nil
+  core.graphed_keep(made, known)
 end
 
 local function forget(self)
@@ -181,7 +161,7 @@ end
 
 -- ---- calls ----
 
-local function results_of(results, op)
+local function behind(op, results)
   if not results then
     return op
   end
@@ -192,24 +172,12 @@ local running_of = { __close = function(running) running.of.task = nil end }
 
 -- What f, which runs as `task`, returns; nobody else runs it meanwhile.
 local function results_from(self, task)
-  local running <close> = setmetatable({ of = self }, running_of)
-  self.task = task
-  local results <const> = running and table.pack(task:await())
-  return results.n > 0 and results -- false: none
+  local running <close> = self.running
+  running.of.task = task
+  return results_of(task:await())
 end
 
--- f for a task of its own. Its upvalues and arguments are looked at right behind it, before another task comes and
--- changes them.
-local function body_of(self)
-  local f <const> = self[FUNCTION]
-  local function ended(given, ...)
-    self.left, self.given = upvalues_of(f), with_copies(given)
-    return ...
-  end
-  return function(...)
-    return ended(table.pack(...), f(...))
-  end
-end
+local body <const> = core.graphed_body(copies_of)
 
 local refresh_hint <const> = "call refresh() when what it reads elsewhere has changed"
 
@@ -223,45 +191,47 @@ local function check_open(self)
   end
 end
 
-local function warm_up(self, call, ...)
+local function warm_up(self, ...)
   local results = results_from(self, core.spawn_run(self[FUNCTION], ...))
   self[RESULTS] = results
   self.eager = self.eager + 1
   local number = math.min(self.eager, self.warmup) -- of several at once
   self.device:synchronize() -- on whichever streams f has put its work
-  note(self, call, "eager", number, self.warmup)
-  return results
+  return number, results
 end
 
-local function capture_first(self, call, ...)
+local function capture_first(self, ...)
   local capture <close> = core.capture_begin(self.device, { label = self.label, pool = self.pool })
-  self[RESULTS] = results_from(self, core.capture_spawn(capture, body_of(self), ...))
+  self[RESULTS] = results_from(self, core.capture_spawn(capture, body, self, self[FUNCTION], ...))
   check_open(self)
   self.made = capture:finish()
   replays_of(self, self.replays) -- of the graph before it
-  note(self, call, self.captures == 0 and "first" or "closed", self.made:nodes())
   self.captures = self.captures + 1
+  return self.made:nodes()
 end
 
--- `why`: nil in check mode, when f has to do the same as before.
-local function capture_again(self, call, why, ...)
-  local capture <close> = core.capture_again(self.made)
-  local results = results_from(self, core.capture_spawn(capture, body_of(self), ...))
+-- `has_changed`: false in check mode, when f has to do the same as before.
+local function capture_again(self, reason, has_changed, ...)
+  local made <const> = self.made
+  local capture <close> = core.capture_again(made)
+  local results = results_from(self, core.capture_spawn(capture, body, self, self[FUNCTION], ...))
   check_open(self)
-  local is_patched, what, first, restaged = core.capture_update(capture, self.made, true)
+  local anew <const>, count <const>, restaged <const>, node <const>, label <const>, file <const>, line <const> =
+    core.graphed_update(capture, made)
   self[RESULTS] = results
-  if not why and (not is_patched or what > restaged) then
+  if not has_changed and (anew or count > restaged) then
     self.broken = string.format("a graphed function did something else with the same arguments and upvalues: %s",
-      is_patched and first or what)
+      anew or core.node_text(node, label, file, line))
     core.raise("InvalidArgument", self.broken, refresh_hint)
-  elseif not is_patched then
+  elseif anew then
     self.captures = self.captures + 1
-    note(self, call, "anew", why, what)
-  elseif what > 0 then
-    self.patches = self.patches + what
-    note(self, call, why and "patched" or "checked", why, what, first)
+    reason[KIND], reason[WHAT] = "anew", anew
+  elseif count > 0 then
+    self.patches = self.patches + count
+    reason[KIND], reason[WHAT] = has_changed and "patched" or "checked", count
+    reason[NODE], reason[LABEL], reason[FILE], reason[LINE] = node, label, file, line
   else
-    note(self, call, why and "same" or "checked", why)
+    reason[KIND] = has_changed and "same" or "checked"
   end
 end
 
@@ -284,32 +254,39 @@ local function run_again(self, ...)
       self.made = nil
     end
   end
-  if self.broken and self[KNOWN] and is_same(self[KNOWN], self[UPVALUES], self[FUNCTION], ...) then
-    core.raise("InvalidArgument", self.broken, refresh_hint)
+  local why, now, was = self.gone or "refresh() was called or f has failed before", nil, nil
+  if self[KNOWN] then
+    why, now, was = difference(self[KNOWN], self[FUNCTION], ...)
   end
-  -- Since who was waited for has run f:
-  if self[GRAPH] and is_same(self[KNOWN], self[UPVALUES], self[FUNCTION], ...) then
+  if not why and self.broken then
+    core.raise("InvalidArgument", self.broken, refresh_hint)
+  elseif not why and self[GRAPH] then -- since who was waited for has run f
     replays_of(self, 1)
-    return results_of(self[RESULTS], self.made:launch())
+    return self.made
   end
   self.runs = self.runs + 1
   local forgotten <const> = self.forgotten
-  local call = self.runs + replays_of(self)
-  note(self, call, "failed") -- until it has not
+  local call <const> = self.runs + replays_of(self)
+  local reason <const> = note(self, call)
   if self.eager < self.warmup then
-    return results_of(warm_up(self, call, ...), self.device:current():mark())
+    local number <const>, results <const> = warm_up(self, ...)
+    if reason[CALL] == call then -- and many others have not been noted since
+      reason[KIND], reason[WHY], reason[WHAT] = "eager", number, self.warmup
+    end
+    return behind(self.device:current():mark(), results)
   elseif not self.made then
-    capture_first(self, call, ...)
+    local kind <const> = self.captures == 0 and "first" or "closed"
+    reason[WHY], reason[WHAT] = capture_first(self, ...)
+    reason[KIND] = kind
   else
-    local has_same = self[KNOWN] and is_same(self[KNOWN], self[UPVALUES], self[FUNCTION], ...)
-    local why <const> = not has_same and difference(self, ...) or nil
+    reason[WHY], reason[NOW], reason[WAS] = why, later(now), later(was)
     check_open(self) -- a __tostring may have closed it
-    capture_again(self, call, why, ...)
+    capture_again(self, reason, why ~= nil, ...)
   end
   if self.forgotten == forgotten then -- else what f has read may be what refresh() was called for
-    remember(self, self.left, self.given)
+    remember(self)
   end
-  return results_of(self[RESULTS], self.made:launch())
+  return self.made
 end
 
 --- graphed(...) -> op, what f returned when it ran last. The op is the graph's launch; in the first calls, which run
@@ -352,13 +329,13 @@ function graphed.explain(self)
   local oldest = math.max(1, self.noted - reasons_kept + 1)
   if oldest > 1 then
     lines[1] = string.format("(%d earlier lines are left out)", oldest - 1)
-    past = self.reasons[oldest % reasons_kept].call
+    past = self.reasons[oldest % reasons_kept][CALL]
   end
   for i = oldest, self.noted do
     local reason = self.reasons[i % reasons_kept]
-    replayed(past, reason.call - 1)
-    lines[#lines + 1] = string.format("call %d: %s", reason.call, in_words(reason))
-    past = reason.call + 1
+    replayed(past, reason[CALL] - 1)
+    lines[#lines + 1] = string.format("call %d: %s", reason[CALL], in_words(self, reason))
+    past = reason[CALL] + 1
   end
   local replays <const> = replays_of(self)
   local calls <const> = self.runs + replays
@@ -416,8 +393,10 @@ return function(device, options, f)
   if warmup < 0 or math.type(warmup) ~= "integer" then
     core.raise("InvalidArgument", string.format("warmup of graphed: a whole number from 0 on expected, got %s", warmup))
   end
-  return sealed(setmetatable({ false, false, false, f, false, device = device, device_name = device.name,
+  local self <const> = setmetatable({ false, false, f, false, false, device = device, device_name = device.name,
     warmup = warmup, label = options.label, pool = options.pool, is_strict = device.check and true or false,
     runs = 0, eager = 0, captures = 0, patches = 0, replays = 0, forgotten = 0,
-    reasons = {}, noted = 0 }, graphed), graphed)
+    reasons = {}, noted = 0 }, graphed)
+  self.running = setmetatable({ of = self }, running_of)
+  return sealed(self, graphed)
 end

@@ -83,6 +83,8 @@ int gpu_lua_graph_upload(lua_State *L);
 /* ---- rebind.c ---- */
 int gpu_lua_capture_again(lua_State *L);
 int gpu_lua_capture_update(lua_State *L);
+int gpu_lua_graphed_update(lua_State *L);
+int gpu_lua_node_text(lua_State *L);
 int gpu_lua_capture_active(lua_State *L);
 int gpu_lua_graph_bind(lua_State *L);
 
@@ -91,8 +93,8 @@ int gpu_lua_graphed_caller(lua_State *L);
 int gpu_lua_graphed_gone(lua_State *L);
 int gpu_lua_graphed_keep(lua_State *L);
 int gpu_lua_graphed_replays(lua_State *L);
-int gpu_lua_graphed_same(lua_State *L);
-int gpu_lua_graphed_same_copy(lua_State *L);
-int gpu_lua_graphed_same_value(lua_State *L);
+int gpu_lua_graphed_body(lua_State *L);
+int gpu_lua_graphed_difference(lua_State *L);
+int gpu_lua_graphed_results(lua_State *L);
 
 #endif

@@ -1,4 +1,5 @@
 /* Graphs that are changed: graph:update, graph:bind. */
+#include <lauxlib.h>
 #include <string.h>
 
 #include "runtime/graph.h"
@@ -14,13 +15,17 @@
 /* true, how many nodes have other arguments, and the first; false and what has changed: it was made
  * anew. */
 static int push_change(lua_State *L, const struct gpu_graph_change *change) {
+    char first[512] = "";
     lua_pushboolean(L, !change->is_rebuilt);
     if (change->is_rebuilt) {
-        lua_pushstring(L, change->first);
+        lua_pushstring(L, change->why);
         return 2;
     }
+    if (change->node != 0) {
+        gpu_graph_change_text(change, first, sizeof first);
+    }
     lua_pushinteger(L, change->patched);
-    lua_pushstring(L, change->first);
+    lua_pushstring(L, first);
     return 3;
 }
 
@@ -43,27 +48,63 @@ int gpu_lua_capture_again(lua_State *L) {
     return 1;
 }
 
-/* core.capture_update(capture, graph, may_rebuild) -> true, nodes, the first, how many of them are
- * writes that have their data somewhere else, or false, why. The graph becomes what the capture has
- * recorded, which ends. */
-int gpu_lua_capture_update(lua_State *L) {
-    struct gpulua *g = GPU_LUA(L);
+/* The graph at 2 becomes what the capture at 1 has recorded, which ends. */
+static void update(lua_State *L, struct gpulua *g, bool may_rebuild,
+                   struct gpu_graph_change *change) {
     gpu_lua_capture_collect(L, gpu_lua_capture_at(L, g, 1));
     struct gpu_graph *graph = gpu_lua_check_graph(L, g, 2);
     struct gpu_capture *capture = gpu_lua_capture_take(L, g);
-    struct gpu_graph_change change;
     struct gpu_error error;
-    gpulua_status status = gpu_graph_update(graph, capture, lua_toboolean(L, 3), &change, &error);
+    gpulua_status status = gpu_graph_update(graph, capture, may_rebuild, change, &error);
     gpu_capture_release(capture);
     if (status) {
         gpu_lua_throw(L, &error);
     }
+}
+
+/* core.capture_update(capture, graph, may_rebuild) -> true, nodes, the first, how many of them are
+ * writes that have their data somewhere else, or false, why. */
+int gpu_lua_capture_update(lua_State *L) {
+    struct gpu_graph_change change;
+    update(L, GPU_LUA(L), lua_toboolean(L, 3), &change);
     int count = push_change(L, &change);
     if (change.is_rebuilt) {
         return count;
     }
     lua_pushinteger(L, change.restaged);
     return count + 1;
+}
+
+/* core.graphed_update(capture, graph) -> nil, nodes, how many of them are writes that have their
+ * data somewhere else, and of the first, for core.node_text, its number, label, file and line (nil,
+ * 0: not known); or why it was made anew. */
+int gpu_lua_graphed_update(lua_State *L) {
+    struct gpu_graph_change change;
+    update(L, GPU_LUA(L), true, &change);
+    if (change.is_rebuilt) {
+        lua_pushstring(L, change.why);
+        return 1;
+    }
+    lua_pushnil(L);
+    lua_pushinteger(L, change.patched);
+    lua_pushinteger(L, change.restaged);
+    lua_pushinteger(L, change.node);
+    lua_pushstring(L, change.label);
+    lua_pushstring(L, change.site.source);
+    lua_pushinteger(L, change.site.line);
+    return 7;
+}
+
+/* core.node_text(number, label, file, line) -> the node in words */
+int gpu_lua_node_text(lua_State *L) {
+    char text[512];
+    const struct gpu_graph_change change = {
+        .node = (uint32_t)luaL_checkinteger(L, 1),
+        .label = luaL_checkstring(L, 2),
+        .site = {.source = luaL_optstring(L, 3, NULL), .line = (int)luaL_checkinteger(L, 4)}};
+    gpu_graph_change_text(&change, text, sizeof text);
+    lua_pushstring(L, text);
+    return 1;
 }
 
 /* core.capture_active(device) -> does the caller's task belong to a capture of it? */

@@ -136,8 +136,14 @@ struct gpu_graph_change {
     uint32_t patched;  /* nodes that got other arguments */
     uint32_t restaged; /* of these: writes, whose data lies somewhere else each time */
     bool is_rebuilt;   /* the sequence, or what follows what, is another one */
-    char first[512];   /* the first node that has changed, and how; "": none */
+    char why[512];     /* the first node that makes it another one, and how */
+    /* The first node that got other arguments, from 1, and what it is; 0: none did. */
+    uint32_t node;
+    const char *label; /* interned */
+    struct gpu_site site;
 };
+/* That node in words. */
+void gpu_graph_change_text(const struct gpu_graph_change *change, char *text, size_t room);
 /* Makes it be what the capture has recorded, whose pool has to be the graph's, and ends that.
  * Launches before are not affected, launches behind it are what the capture says. Where kinds of
  * work, kernels and edges are the same, only nodes whose arguments have changed are sent (does not

@@ -124,41 +124,27 @@ static void *take_bytes(struct graph_body *body, size_t byte_count) {
     return taken;
 }
 
-static void copy_record(struct wire_record *copy, const struct wire_record *record,
-                        uint32_t payload_bytes) {
-    memcpy(copy, record, sizeof *record);
-    memcpy(copy + 1, gpu_wire_record_payload(record), payload_bytes);
-    copy->wait_count = 0;
-    copy->flags = 0;
-    copy->length_bytes = (uint32_t)sizeof *record + payload_bytes; /* rounded when it is sent */
-}
-
-struct wire_record *gpu_graph_copy_record(const struct wire_record *record,
+struct wire_record *gpu_graph_copy_record(struct graph_body *body, const struct wire_record *record,
                                           uint32_t payload_bytes) {
-    struct wire_record *copy = malloc(sizeof *record + payload_bytes);
+    struct wire_record *copy = take_bytes(body, sizeof *record + payload_bytes);
     if (copy) {
-        copy_record(copy, record, payload_bytes);
+        *copy = *record;
+        memcpy(copy + 1, gpu_wire_record_payload(record), payload_bytes);
+        copy->wait_count = 0;
+        copy->flags = 0;
+        copy->length_bytes = (uint32_t)sizeof *record + payload_bytes; /* rounded when it is sent */
     }
     return copy;
-}
-
-void gpu_graph_set_record(struct graph_node *node, struct wire_record *record) {
-    if (node->owns_record) {
-        free(node->record);
-    }
-    node->record = record;
-    node->owns_record = true;
 }
 
 bool gpu_graph_add(struct graph_body *body, const struct wire_record *record,
                    uint32_t payload_bytes, const char *label, const struct gpu_site *site,
                    const struct gpu_use *uses, uint32_t use_count) {
-    struct wire_record *copy = take_bytes(body, sizeof *record + payload_bytes);
+    struct wire_record *copy = gpu_graph_copy_record(body, record, payload_bytes);
     if (!copy ||
         !grow((void **)&body->nodes, &body->node_capacity, body->node_count, sizeof *body->nodes)) {
         return false;
     }
-    copy_record(copy, record, payload_bytes);
     body->nodes[body->node_count] =
         (struct graph_node){.record = copy,
                             .kernel = body->next_kernel,
@@ -225,9 +211,6 @@ bool gpu_graph_keep_ref(struct graph_body *body, const struct gpu_ref *ref) {
 
 void gpu_graph_body_finish(struct graph_body *body) {
     for (uint32_t i = 0; i < body->node_count; i++) {
-        if (body->nodes[i].owns_record) {
-            free(body->nodes[i].record);
-        }
         gpu_graph_control_release(body->nodes[i].control);
     }
     for (struct graph_chunk *chunk = body->chunks, *next; chunk; chunk = next) {

@@ -13,9 +13,6 @@ void gpu_follow_begin(struct graph_follow *follow, struct gpu_graph *graph) {
 }
 
 void gpu_follow_finish(struct graph_follow *follow) {
-    for (uint32_t i = 0; i < follow->patch_count; i++) {
-        free(follow->patches[i].record);
-    }
     free(follow->patches);
     gpu_graph_release(follow->graph);
     *follow = (struct graph_follow){0};
@@ -51,13 +48,34 @@ static bool same_refs(const struct graph_body *body, const struct graph_node *no
     return is_same;
 }
 
-/* Is it the same command, byte by byte? The record has no waits. */
+/* Is it the same command, byte by byte? It is as long, and the record has no waits. */
 static bool same_command(const struct graph_node *node, const struct wire_record *record,
                          uint32_t payload_bytes) {
     const struct wire_record *known = node->record;
-    return known->length_bytes == sizeof *record + payload_bytes &&
-           memcmp(&known->u, &record->u, sizeof record->u) == 0 &&
+    return memcmp(&known->u, &record->u, sizeof record->u) == 0 &&
            memcmp(known + 1, record + 1, payload_bytes) == 0;
+}
+
+/* What is another one than the node's is kept. False: no memory. */
+static bool add_patch(struct graph_follow *follow, struct graph_body *next,
+                      const struct graph_patch *given, const struct wire_record *record,
+                      uint32_t payload_bytes) {
+    struct graph_patch patch = *given;
+    if (!gpu_graph_grow((void **)&follow->patches, &follow->patch_capacity, follow->patch_count,
+                        sizeof *follow->patches)) {
+        return false;
+    }
+    if (record) {
+        patch.record = gpu_graph_copy_record(next, record, payload_bytes);
+        if (!patch.record) {
+            return false;
+        }
+    }
+    if (patch.ref_first != GPU_NODE_NONE) {
+        next->refs_taken = next->ref_count;
+    }
+    follow->patches[follow->patch_count++] = patch;
+    return true;
 }
 
 bool gpu_follow_add(struct graph_follow *follow, struct graph_body *next,
@@ -71,29 +89,23 @@ bool gpu_follow_add(struct graph_follow *follow, struct graph_body *next,
     const struct graph_node *node = &body->nodes[follow->count];
     const struct graph_ref *refs = next->refs + next->refs_taken;
     if (node->ref_count != ref_count || node->kernel != next->next_kernel ||
+        node->record->length_bytes != sizeof *record + payload_bytes ||
         !same_uses(body, node, envelope) || gpu_graph_is_other(node->record, record)) {
         return false;
     }
     bool is_same_place = node->label == envelope->label && node->site.line == envelope->site.line &&
                          node->site.source == envelope->site.source;
-    bool is_command = !same_command(node, record, payload_bytes);
-    if (!is_same_place || is_command || !same_refs(body, node, refs)) {
-        if (!gpu_graph_grow((void **)&follow->patches, &follow->patch_capacity, follow->patch_count,
-                            sizeof *follow->patches)) {
+    bool is_same_command = same_command(node, record, payload_bytes);
+    bool are_same_refs = same_refs(body, node, refs);
+    if (!is_same_place || !is_same_command || !are_same_refs) {
+        const struct graph_patch patch = {.node = follow->count,
+                                          .label = envelope->label,
+                                          .site = envelope->site,
+                                          .ref_first =
+                                              are_same_refs ? GPU_NODE_NONE : next->refs_taken};
+        if (!add_patch(follow, next, &patch, is_same_command ? NULL : record, payload_bytes)) {
             return false;
         }
-        struct wire_record *copy = gpu_graph_copy_record(record, payload_bytes);
-        if (!copy) {
-            return false;
-        }
-        follow->patches[follow->patch_count++] =
-            (struct graph_patch){.node = follow->count,
-                                 .is_command = is_command,
-                                 .record = copy,
-                                 .label = envelope->label,
-                                 .site = envelope->site,
-                                 .ref_first = next->refs_taken};
-        next->refs_taken = next->ref_count;
     }
     next->ref_count = next->refs_taken;
     next->next_kernel = NULL;
@@ -126,12 +138,13 @@ static bool add_node(struct graph_body *to, const struct graph_follow *follow,
                      const struct graph_patch *patch) {
     const struct graph_body *body = &follow->graph->body;
     const struct graph_node *node = &body->nodes[number];
-    const struct wire_record *record = patch ? patch->record : node->record;
+    const struct wire_record *record = patch && patch->record ? patch->record : node->record;
+    bool has_refs = patch && patch->ref_first != GPU_NODE_NONE;
     bool is_well = gpu_graph_keep_kernel(to, node->kernel);
     for (uint32_t i = 0; i < node->ref_count && is_well; i++) {
         struct graph_ref ref =
-            patch ? patched->refs[patch->ref_first + i] : body->refs[node->ref_first + i];
-        ref.ref.block = patch ? ref.ref.block : twin_of(patched, ref.ref.block);
+            has_refs ? patched->refs[patch->ref_first + i] : body->refs[node->ref_first + i];
+        ref.ref.block = has_refs ? ref.ref.block : twin_of(patched, ref.ref.block);
         is_well = gpu_graph_keep_ref(to, ref.ref.block ? &ref.ref : NULL);
         if (is_well) {
             to->refs[to->ref_count - 1] = ref;

@@ -67,10 +67,9 @@ struct graph_reporter {
 };
 
 struct graph_node {
-    struct wire_record *record; /* in the body's memory, unless it is its own; without waits */
-    bool owns_record;
-    struct gpu_kernel *kernel; /* retained by the body; NULL: no launch */
-    const char *label;         /* interned */
+    struct wire_record *record; /* in the body's memory; without waits */
+    struct gpu_kernel *kernel;  /* retained by the body; NULL: no launch */
+    const char *label;          /* interned */
     struct gpu_site site;
     uint32_t edge_first, edge_count; /* towards it */
     uint32_t use_first, use_count;
@@ -179,11 +178,11 @@ struct gpu_graph {
 /* A node of a graph as it is to be. */
 struct graph_patch {
     uint32_t node;
-    bool is_command;            /* another one than the node's: the device is told */
-    struct wire_record *record; /* owned */
+    struct wire_record *record; /* in the memory of the capture's body, as long as the node's;
+                                   NULL: the command is the same, and the device is not told */
     const char *label;
     struct gpu_site site;
-    uint32_t ref_first; /* in the capture's body */
+    uint32_t ref_first; /* in the capture's body; GPU_NODE_NONE: its refs are the same */
 };
 
 /* How far the capture of an update has done what the graph does; see follow.c. */
@@ -208,10 +207,9 @@ struct graph_control {
 /* ---- body.c ---- */
 /* Grows the array at *items so that one more fits. False: no memory. */
 bool gpu_graph_grow(void **items, uint32_t *capacity, uint32_t count, size_t item_bytes);
-/* With its payload; malloc'ed, length_bytes not rounded. NULL: no memory. */
-struct wire_record *gpu_graph_copy_record(const struct wire_record *record, uint32_t payload_bytes);
-/* Another one, which is the node's from now on; malloc'ed. */
-void gpu_graph_set_record(struct graph_node *node, struct wire_record *record);
+/* With its payload, in the body's memory, length_bytes not rounded. NULL: no memory. */
+struct wire_record *gpu_graph_copy_record(struct graph_body *body, const struct wire_record *record,
+                                          uint32_t payload_bytes);
 /* The record is copied, with payload_bytes behind its header. False: no memory, and the body is
  * good for nothing more. */
 bool gpu_graph_add(struct graph_body *body, const struct wire_record *record,
@@ -382,8 +380,7 @@ const char *gpu_graph_is_other(const struct wire_record *a, const struct wire_re
  * the header. */
 struct wire_record *gpu_graph_patch_record(const struct gpu_graph *graph, uint32_t node);
 /* The device's node becomes what the body's is now. */
-gpulua_status gpu_graph_patch(struct gpu_graph *graph, uint32_t node,
-                              struct gpu_graph_change *change, struct gpu_error *error);
+void gpu_graph_patch(struct gpu_graph *graph, uint32_t node, struct gpu_graph_change *change);
 
 /* ---- exec.c ---- */
 /* How many joins of the wire's the device has in front of it. */

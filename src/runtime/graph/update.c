@@ -9,12 +9,21 @@
 
 /* ---- comparing ---- */
 
-static void describe(const struct graph_node *node, char *text, size_t room) {
-    int length = snprintf(text, room, "'%s'", node->label);
-    if (node->site.source && length > 0 && (size_t)length < room) {
-        snprintf(text + length, room - (size_t)length, " (%s:%d)", node->site.source,
-                 node->site.line);
+static void describe_work(const char *label, const struct gpu_site *site, char *text, size_t room) {
+    int length = snprintf(text, room, "'%s'", label);
+    if (site->source && length > 0 && (size_t)length < room) {
+        snprintf(text + length, room - (size_t)length, " (%s:%d)", site->source, site->line);
     }
+}
+
+static void describe(const struct graph_node *node, char *text, size_t room) {
+    describe_work(node->label, &node->site, text, room);
+}
+
+void gpu_graph_change_text(const struct gpu_graph_change *change, char *text, size_t room) {
+    char what[160];
+    describe_work(change->label, &change->site, what, sizeof what);
+    snprintf(text, room, "node %u, %s", change->node, what);
 }
 
 /* Nothing at all and something are different commands to the device. */
@@ -190,51 +199,45 @@ struct wire_record *gpu_graph_patch_record(const struct gpu_graph *graph, uint32
     return built;
 }
 
-gpulua_status gpu_graph_patch(struct gpu_graph *graph, uint32_t number,
-                              struct gpu_graph_change *change, struct gpu_error *error) {
-    const struct graph_node *node = &graph->body.nodes[number];
+void gpu_graph_patch(struct gpu_graph *graph, uint32_t number, struct gpu_graph_change *change) {
+    struct gpu_error error;
     if (change->patched++ == 0) {
-        char what[160];
-        describe(node, what, sizeof what);
-        snprintf(change->first, sizeof change->first, "node %u, %s", number + 1, what);
+        const struct graph_node *node = &graph->body.nodes[number];
+        change->node = number + 1;
+        change->label = node->label;
+        change->site = node->site;
     }
-    if (!graph->made.is_there) {
-        return GPULUA_OK; /* it comes back as what it is then */
-    }
-    if (gpu_device_publish(graph->device, gpu_graph_patch_record(graph, number), error)) {
+    if (graph->made.is_there && /* else it comes back as what it is then */
+        gpu_device_publish(graph->device, gpu_graph_patch_record(graph, number), &error)) {
         /* The device is lost, and the graph with it: whoever launches it hears of that, and the
          * next life is sent all of it. Half of a change would be worse. */
-        gpu_error_finish(error);
+        gpu_error_finish(&error);
         gpu_graph_unsend(graph);
     }
-    return GPULUA_OK;
 }
 
 /* The capture has done what the graph does, but for arguments. */
-static gpulua_status patch_followed(struct gpu_graph *graph, struct gpu_capture *capture,
-                                    struct gpu_graph_change *change, struct gpu_error *error) {
-    struct graph_follow *follow = gpu_capture_follow(capture);
+static void patch_followed(struct gpu_graph *graph, struct gpu_capture *capture,
+                           struct gpu_graph_change *change) {
+    const struct graph_follow *follow = gpu_capture_follow(capture);
     const struct graph_ref *refs = gpu_capture_refs(capture);
-    gpulua_status status = GPULUA_OK;
-    for (uint32_t i = 0; i < follow->patch_count && status == GPULUA_OK; i++) {
-        struct graph_patch *to = &follow->patches[i];
+    for (uint32_t i = 0; i < follow->patch_count; i++) {
+        const struct graph_patch *to = &follow->patches[i];
         struct graph_node *node = &graph->body.nodes[to->node];
-        for (uint32_t k = 0; k < node->ref_count; k++) {
+        for (uint32_t k = 0; to->ref_first != GPU_NODE_NONE && k < node->ref_count; k++) {
             struct graph_ref *ref = &graph->body.refs[node->ref_first + k];
             struct gpu_block *block = ref->ref.block; /* which may have a twin */
             *ref = refs[to->ref_first + k];
             ref->ref.block = gpu_temporary_is(ref->ref.block, block) ? block : ref->ref.block;
         }
-        gpu_graph_set_record(node, to->record);
         node->label = to->label;
         node->site = to->site;
-        to->record = NULL;
-        if (to->is_command) {
-            status = gpu_graph_patch(graph, to->node, change, error);
+        if (to->record) {
+            memcpy(node->record, to->record, to->record->length_bytes);
+            gpu_graph_patch(graph, to->node, change);
         }
     }
     graph->version++;
-    return status;
 }
 
 static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
@@ -249,7 +252,6 @@ static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
     *body = (struct graph_body){0};
     free(graph->uses.list);
     graph->uses = uses;
-    gpulua_status status = GPULUA_OK;
     for (uint32_t i = 0; i < old.node_count; i++) {
         struct graph_node *node = &graph->body.nodes[i];
         node->number = old.nodes[i].number;
@@ -258,14 +260,14 @@ static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
             old.nodes[i].control = node->control;
             node->control = control;
         }
-        if (status == GPULUA_OK && !is_same_node(old.nodes[i].record, node->record)) {
+        if (!is_same_node(old.nodes[i].record, node->record)) {
             change->restaged += is_restaged(&old, &graph->body, i);
-            status = gpu_graph_patch(graph, i, change, error);
+            gpu_graph_patch(graph, i, change);
         }
     }
     gpu_graph_body_finish(&old);
     graph->version++;
-    return status;
+    return GPULUA_OK;
 }
 
 /* ---- */
@@ -345,9 +347,9 @@ gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capt
         status = gpu_capture_take(capture, &body, error);
     }
     if (status == GPULUA_OK && is_followed) {
-        status = patch_followed(graph, capture, change, error);
+        patch_followed(graph, capture, change);
     } else if (status == GPULUA_OK &&
-               is_same_topology(&graph->body, &body, change->first, sizeof change->first)) {
+               is_same_topology(&graph->body, &body, change->why, sizeof change->why)) {
         status = gpu_graph_plan(&body, &graph->body, capture, error);
         status = status ? status : patch_all(graph, &body, change, error);
     } else if (status == GPULUA_OK && may_rebuild) {
@@ -357,7 +359,7 @@ gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capt
         graph->device->stats.fallbacks += status == GPULUA_OK;
     } else if (status == GPULUA_OK) {
         status = gpu_error_set(error, GPULUA_TOPOLOGY_CHANGED, "the graph%s%s has changed: %s",
-                               graph->label[0] ? " " : "", graph->label, change->first);
+                               graph->label[0] ? " " : "", graph->label, change->why);
     }
     gpu_graph_body_finish(&body);
     gpu_capture_end(capture, status == GPULUA_OK);
