@@ -154,6 +154,11 @@ static inline void get_scalar(lua_State *L, const struct gpu_param *param, int a
         arg->scalar.i = value->integer;
         return;
     }
+    if ((param->type == GPU_TYPE_I64 || param->type == GPU_TYPE_U64) &&
+        gpu_lua_is_kept_as(value, LUA_VALUE_INTEGER)) {
+        arg->scalar.i = value->integer;
+        return;
+    }
     if (param->type == GPU_TYPE_F32 && gpu_lua_is_kept_as(value, LUA_VALUE_NUMBER)) {
         arg->scalar.f32 = (float)value->number;
         if (isfinite(arg->scalar.f32)) {
@@ -399,8 +404,13 @@ static uint32_t to_dim(lua_State *L, int at, const char *field) {
     return (uint32_t)value;
 }
 
-/* The dimensions on top of the stack. */
-static void get_dims(lua_State *L, const char *field, uint32_t *dims) {
+/* The dimensions on top of the stack. `call`: of what runs, or NULL. */
+static void get_dims(lua_State *L, const struct lua_call *call, const char *field, uint32_t *dims) {
+    const struct lua_value *value = gpu_lua_argument(call, lua_gettop(L));
+    if (gpu_lua_is_kept_as(value, LUA_VALUE_INTEGER) && (uint64_t)value->integer - 1 < UINT32_MAX) {
+        dims[0] = (uint32_t)value->integer;
+        return;
+    }
     if (lua_type(L, -1) != LUA_TTABLE) {
         dims[0] = to_dim(L, -1, field);
         return;
@@ -432,17 +442,18 @@ static void keep_options(lua_State *L, struct gpulua *g) {
 /* One pass over the table: a launch is too short for a look-up of every field that could be there.
  * The stream is kept by the table, in which nothing of the script's runs from here to the launch,
  * the label by the stack: a hook may take it out of the table. */
-static void get_config(lua_State *L, struct gpulua *g, int config, struct gpu_launch *launch) {
+static void get_config(lua_State *L, struct gpulua *g, const struct lua_call *call, int config,
+                       struct gpu_launch *launch) {
     const char *const *names = g->launch_options;
     bool has_grid = false;
     lua_pushnil(L);
     while (lua_next(L, config)) {
         const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
         if (key == names[OPTION_GRID]) {
-            get_dims(L, key, launch->grid);
+            get_dims(L, call, key, launch->grid);
             has_grid = true;
         } else if (key == names[OPTION_BLOCK]) {
-            get_dims(L, key, launch->block);
+            get_dims(L, call, key, launch->block);
         } else if (key == names[OPTION_SHARED]) {
             launch->shared_bytes =
                 (uint32_t)gpu_lua_field_integer(L, config, "shared", "launch", 0, 0, UINT32_MAX);
@@ -563,7 +574,7 @@ static int kernel_launch(lua_State *L) {
     int top = 2 + count + 1, type = lua_type(L, 2);
     if (type == LUA_TTABLE) { /* behind the arguments, whose metamethods may change it */
         launch.block[0] = DEFAULT_BLOCK_THREADS;
-        get_config(L, g, 2, &launch);
+        get_config(L, g, call, 2, &launch);
     } else {
         get_threads(L, handle, type, gpu_lua_argument(call, 2), &launch);
     }

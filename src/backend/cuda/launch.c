@@ -190,7 +190,8 @@ gpulua_status gpu_cuda_launch(const struct backend_launch *launch, struct backen
         return gpu_cuda_toolkit_launch(launch, error);
     }
     gpulua_status status = device->lost == CUDA_SUCCESS ? GPULUA_OK : gpu_cuda_lost(device, error);
-    if (status == GPULUA_OK && __builtin_expect(launch->stream->is_captured, 0)) {
+    if (status == GPULUA_OK && __builtin_expect(launch->stream->is_captured, 0) &&
+        launch->stream->patched == NULL) {
         /* A call that the driver refuses, if only for its context, would end the capture. */
         status = gpu_cuda_enter(device, error);
     }

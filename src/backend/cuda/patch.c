@@ -8,10 +8,9 @@
  * asked what the node that came of it is. */
 gpulua_status gpu_cuda_graph_patch(struct backend_graph *graph, uint32_t node, bool is_launch,
                                    struct backend_error *error) {
-    struct backend_device *device = graph->device;
-    gpulua_status status = gpu_cuda_enter(device, error);
-    if (status == GPULUA_OK) {
-        status = gpu_cuda_graph_check(graph, GRAPH_BUILT, error);
+    gpulua_status status = gpu_cuda_graph_check(graph, GRAPH_BUILT, error);
+    if (status == GPULUA_OK && !is_launch) { /* that asks afterwards, as any launch */
+        status = gpu_cuda_enter(graph->device, error);
     }
     if (status != GPULUA_OK) {
         return status;

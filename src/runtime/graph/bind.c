@@ -562,7 +562,7 @@ static gpulua_status bind_scalars(struct gpu_graph *graph, const struct gpu_grap
             is_sent = is_changed[k];
         }
         if (!is_sent) {
-            gpu_graph_patch(graph, binds[i].place.node, changed);
+            gpu_graph_patch(graph, binds[i].place.node, NULL, changed);
         }
     }
     free(is_changed);

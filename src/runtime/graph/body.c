@@ -19,7 +19,7 @@ static bool grow_from(void **items, uint32_t *capacity, uint32_t count, size_t i
     return true;
 }
 
-bool gpu_graph_grow(void **items, uint32_t *capacity, uint32_t count, size_t item_bytes) {
+bool gpu_graph_grow_full(void **items, uint32_t *capacity, uint32_t count, size_t item_bytes) {
     return grow_from(items, capacity, count, item_bytes, 8);
 }
 

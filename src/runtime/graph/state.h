@@ -206,7 +206,11 @@ struct graph_control {
 
 /* ---- body.c ---- */
 /* Grows the array at *items so that one more fits. False: no memory. */
-bool gpu_graph_grow(void **items, uint32_t *capacity, uint32_t count, size_t item_bytes);
+bool gpu_graph_grow_full(void **items, uint32_t *capacity, uint32_t count, size_t item_bytes);
+static inline bool gpu_graph_grow(void **items, uint32_t *capacity, uint32_t count,
+                                  size_t item_bytes) {
+    return count < *capacity || gpu_graph_grow_full(items, capacity, count, item_bytes);
+}
 /* With its payload, in the body's memory, length_bytes not rounded. NULL: no memory. */
 struct wire_record *gpu_graph_copy_record(struct graph_body *body, const struct wire_record *record,
                                           uint32_t payload_bytes);
@@ -379,8 +383,10 @@ const char *gpu_graph_is_other(const struct wire_record *a, const struct wire_re
 /* In scratch: what makes the device's node what the body's is now, whose payload is right behind
  * the header. */
 struct wire_record *gpu_graph_patch_record(const struct gpu_graph *graph, uint32_t node);
-/* The device's node becomes what the body's is now. */
-void gpu_graph_patch(struct gpu_graph *graph, uint32_t node, struct gpu_graph_change *change);
+/* The device's node becomes what the body's is now. `spare`: its record once more, in memory that
+ * nobody needs (16-byte aligned, and as much as its length rounded up to that); NULL: scratch. */
+void gpu_graph_patch(struct gpu_graph *graph, uint32_t node, struct wire_record *spare,
+                     struct gpu_graph_change *change);
 
 /* ---- exec.c ---- */
 /* How many joins of the wire's the device has in front of it. */

@@ -189,17 +189,24 @@ static bool is_same_topology(const struct graph_body *old, const struct graph_bo
 
 /* ---- patching ---- */
 
-struct wire_record *gpu_graph_patch_record(const struct gpu_graph *graph, uint32_t number) {
-    const struct graph_node *node = &graph->body.nodes[number];
-    struct wire_record *built = (struct wire_record *)(void *)graph->device->scratch;
-    memcpy(built, node->record, node->record->length_bytes);
-    built->flags = WIRE_FLAG_NODE;
-    built->seq = gpu_wire_node_seq(graph->made.id, node->number);
-    built->length_bytes = (node->record->length_bytes + 15u) & ~15u;
-    return built;
+/* Of the node's command, which is `record`. */
+static struct wire_record *make_patch(const struct gpu_graph *graph, uint32_t number,
+                                      struct wire_record *record) {
+    record->flags = WIRE_FLAG_NODE;
+    record->seq = gpu_wire_node_seq(graph->made.id, graph->body.nodes[number].number);
+    record->length_bytes = (record->length_bytes + 15u) & ~15u;
+    return record;
 }
 
-void gpu_graph_patch(struct gpu_graph *graph, uint32_t number, struct gpu_graph_change *change) {
+struct wire_record *gpu_graph_patch_record(const struct gpu_graph *graph, uint32_t number) {
+    const struct wire_record *record = graph->body.nodes[number].record;
+    struct wire_record *built = (struct wire_record *)(void *)graph->device->scratch;
+    memcpy(built, record, record->length_bytes);
+    return make_patch(graph, number, built);
+}
+
+void gpu_graph_patch(struct gpu_graph *graph, uint32_t number, struct wire_record *spare,
+                     struct gpu_graph_change *change) {
     struct gpu_error error;
     if (change->patched++ == 0) {
         const struct graph_node *node = &graph->body.nodes[number];
@@ -208,7 +215,10 @@ void gpu_graph_patch(struct gpu_graph *graph, uint32_t number, struct gpu_graph_
         change->site = node->site;
     }
     if (graph->made.is_there && /* else it comes back as what it is then */
-        gpu_device_publish(graph->device, gpu_graph_patch_record(graph, number), &error)) {
+        gpu_device_publish(graph->device,
+                           spare ? make_patch(graph, number, spare)
+                                 : gpu_graph_patch_record(graph, number),
+                           &error)) {
         /* The device is lost, and the graph with it: whoever launches it hears of that, and the
          * next life is sent all of it. Half of a change would be worse. */
         gpu_error_finish(&error);
@@ -234,7 +244,7 @@ static void patch_followed(struct gpu_graph *graph, struct gpu_capture *capture,
         node->site = to->site;
         if (to->record) {
             memcpy(node->record, to->record, to->record->length_bytes);
-            gpu_graph_patch(graph, to->node, change);
+            gpu_graph_patch(graph, to->node, to->record, change);
         }
     }
     graph->version++;
@@ -262,7 +272,7 @@ static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
         }
         if (!is_same_node(old.nodes[i].record, node->record)) {
             change->restaged += is_restaged(&old, &graph->body, i);
-            gpu_graph_patch(graph, i, change);
+            gpu_graph_patch(graph, i, NULL, change);
         }
     }
     gpu_graph_body_finish(&old);
