@@ -145,7 +145,7 @@ end
 local function remember(self)
   local known <const>, made <const> = self[GIVEN], self.made
   self[KNOWN], self[GIVEN] = known, false
-  self[GRAPH], self.gone, self.broken = not self.is_strict and made, nil, nil
+  self[GRAPH], self.gone, self.broken = not self.is_strict and made, false, false
   core.graphed_keep(made, known)
 end
 
@@ -168,7 +168,7 @@ local function behind(op, results)
   return op, table.unpack(results, 1, results.n)
 end
 
-local running_of = { __close = function(running) running.of.task = nil end }
+local running_of = { __close = function(running) running.of.task = false end }
 
 -- What f, which runs as `task`, returns; nobody else runs it meanwhile.
 local function results_from(self, task)
@@ -243,15 +243,16 @@ local function run_again(self, ...)
   end
   check_open(self)
   -- What f returned belongs to who called, who may have freed it; and a device that came up again has it no more.
+  local replays = self.replays
   if self.made then
-    local gone <const>, is_closed <const> = core.graphed_gone(self.made)
+    local gone <const>, is_closed <const>, counted <const> = core.graphed_state(self.made)
+    replays = counted
     if gone then
       forget(self)
       self.gone = gone
     end
     if is_closed then -- by who asked for it
-      self.replays = replays_of(self)
-      self.made = nil
+      self.made, self.replays = nil, replays
     end
   end
   local why, now, was = self.gone or "refresh() was called or f has failed before", nil, nil
@@ -266,7 +267,7 @@ local function run_again(self, ...)
   end
   self.runs = self.runs + 1
   local forgotten <const> = self.forgotten
-  local call <const> = self.runs + replays_of(self)
+  local call <const> = self.runs + replays
   local reason <const> = note(self, call)
   if self.eager < self.warmup then
     local number <const>, results <const> = warm_up(self, ...)
@@ -305,7 +306,7 @@ end)
 function graphed.refresh(self)
   check_self(self, "refresh")
   forget(self)
-  self.broken = nil
+  self.broken = false
   return self
 end
 
@@ -396,7 +397,7 @@ return function(device, options, f)
   local self <const> = setmetatable({ false, false, f, false, false, device = device, device_name = device.name,
     warmup = warmup, label = options.label, pool = options.pool, is_strict = device.check and true or false,
     runs = 0, eager = 0, captures = 0, patches = 0, replays = 0, forgotten = 0,
-    reasons = {}, noted = 0 }, graphed)
+    reasons = {}, noted = 0, is_closed = false, task = false, gone = false, broken = false }, graphed)
   self.running = setmetatable({ of = self }, running_of)
   return sealed(self, graphed)
 end

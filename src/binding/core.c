@@ -662,7 +662,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"node_text", gpu_lua_node_text},
                                          {"capture_active", gpu_lua_capture_active},
                                          {"graphed_caller", gpu_lua_graphed_caller},
-                                         {"graphed_gone", gpu_lua_graphed_gone},
+                                         {"graphed_state", gpu_lua_graphed_state},
                                          {"graphed_keep", gpu_lua_graphed_keep},
                                          {"graphed_replays", gpu_lua_graphed_replays},
                                          {"graphed_body", gpu_lua_graphed_body},

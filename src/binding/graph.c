@@ -272,6 +272,11 @@ struct gpu_capture **gpu_lua_capture_new(lua_State *L, struct gpulua *g) {
     return &handle->capture;
 }
 
+void gpu_lua_capture_note(lua_State *L, const struct gpu_site *site) {
+    struct capture_handle *handle = lua_touserdata(L, -1);
+    handle->site = *site;
+}
+
 struct gpu_capture *gpu_lua_capture_running(struct gpulua *g) {
     const struct capture_handle *handle = current(g);
     return handle ? handle->capture : NULL;
@@ -318,7 +323,6 @@ int gpu_lua_capture_begin(lua_State *L) {
     gpu_lua_check_eager(L, g, NULL, "a second capture in the task");
     struct gpu_submit submit = {.label = gpu_lua_push_field_string(L, 2, "label", "capture")};
     struct gpu_capture **capture = gpu_lua_capture_new(L, g);
-    struct capture_handle *handle = lua_touserdata(L, -1);
     /* Nothing of the script's runs from here on. */
     struct gpu_device *device = gpu_lua_check_device(L, g, 1, NULL);
     struct gpu_pool *pool = has_pool ? check_pool(L, g, 3) : NULL;
@@ -329,7 +333,7 @@ int gpu_lua_capture_begin(lua_State *L) {
         *capture = NULL;
         gpu_lua_throw(L, &error);
     }
-    handle->site = submit.site;
+    gpu_lua_capture_note(L, &submit.site);
     return 1;
 }
 
@@ -346,10 +350,12 @@ int gpu_lua_capture_enter(lua_State *L) {
  * NotYieldable: nobody could wait for it. */
 int gpu_lua_capture_spawn(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    uint64_t number = check_capture(L, g)->number;
+    struct capture_handle *handle = check_capture(L, g);
+    uint64_t number = handle->number;
+    const struct gpu_site site = handle->site;
     gpu_lua_check_function(L, 2, 2, "capture");
     gpu_lua_check_waits(L, g);
-    struct task *task = gpu_lua_task_beside(L, g, 2);
+    struct task *task = gpu_lua_task_beside(L, g, 2, &site);
     task->scope.capture = number;
     task->scope.is_in_for_good = true;
     gpu_lua_task_ready(g, task);

@@ -36,6 +36,8 @@ struct gpu_graph *gpu_lua_check_graph(lua_State *L, struct gpulua *g, int index)
 struct gpu_capture *gpu_lua_capture_take(lua_State *L, struct gpulua *g);
 /* A handle without a capture, on top of the stack: where it is to be put. */
 struct gpu_capture **gpu_lua_capture_new(lua_State *L, struct gpulua *g);
+/* It began there: that handle is on top of the stack. */
+void gpu_lua_capture_note(lua_State *L, const struct gpu_site *site);
 /* What is garbage may hold temporaries of the capture, which is about to end. May run finalisers.
  */
 void gpu_lua_capture_collect(lua_State *L, struct gpu_capture *capture);
@@ -90,7 +92,7 @@ int gpu_lua_graph_bind(lua_State *L);
 
 /* ---- graphed.c ---- */
 int gpu_lua_graphed_caller(lua_State *L);
-int gpu_lua_graphed_gone(lua_State *L);
+int gpu_lua_graphed_state(lua_State *L);
 int gpu_lua_graphed_keep(lua_State *L);
 int gpu_lua_graphed_replays(lua_State *L);
 int gpu_lua_graphed_body(lua_State *L);

@@ -163,9 +163,9 @@ int gpu_lua_graphed_keep(lua_State *L) {
     return 0;
 }
 
-/* core.graphed_gone(graph) -> what memory is gone that it was captured with; nil: none; is it
- * closed itself? */
-int gpu_lua_graphed_gone(lua_State *L) {
+/* core.graphed_state(graph) -> what memory is gone that it was captured with; nil: none; is it
+ * closed itself? How many calls were replays. */
+int gpu_lua_graphed_state(lua_State *L) {
     struct gpu_error error;
     const struct graph_handle *handle = gpu_lua_graph_handle(L, GPU_LUA(L), NULL, 1);
     if (!handle->graph) {
@@ -177,7 +177,8 @@ int gpu_lua_graphed_gone(lua_State *L) {
         gpu_error_finish(&error);
     }
     lua_pushboolean(L, !handle->graph);
-    return 2;
+    lua_pushinteger(L, (lua_Integer)handle->replays);
+    return 3;
 }
 
 /* core.graphed_replays(graph, more) -> how many calls were replays, with so many more; also when it

@@ -100,6 +100,7 @@ struct scope {
 
 struct task {
     struct gpulua *g;
+    int anchor; /* of its handle, among those that are kept (task.c); LUA_NOREF: it is not */
     lua_State
         *co; /* user value 1 owns it; ended: its results lie there, or NULL: user value 1 is */
     enum gpu_lua_state state;
@@ -538,8 +539,9 @@ static inline struct scope *gpu_lua_scope(struct gpulua *g) {
  * keeps the others, or nil: a task may go on when its spawner's uses have ended. */
 struct use *gpu_lua_uses_copy(lua_State *L, struct gpulua *g);
 /* A task with function and arguments from `first` on the stack that works on the caller's stream.
- * Its membership in a capture is the caller's. */
-struct task *gpu_lua_task_beside(lua_State *L, struct gpulua *g, int first);
+ * Its membership in a capture is the caller's. `site`: where it is spawned, or NULL. */
+struct task *gpu_lua_task_beside(lua_State *L, struct gpulua *g, int first,
+                                 const struct gpu_site *site);
 /* Borrowed. Raises. */
 struct gpu_stream *gpu_lua_current_stream(lua_State *L, struct gpulua *g,
                                           struct gpu_device *device);

@@ -45,6 +45,7 @@ int gpu_lua_capture_again(lua_State *L) {
         *capture = NULL;
         gpu_lua_throw(L, &error);
     }
+    gpu_lua_capture_note(L, &submit.site);
     return 1;
 }
 

@@ -47,7 +47,7 @@ int gpu_lua_spawn_timed(lua_State *L) {
     int64_t until_ns = gpu_lua_check_deadline(L, 1, 1, "timeout");
     gpu_lua_check_function(L, 2, 2, "timeout");
     gpu_lua_check_waits(L, g);
-    struct task *task = gpu_lua_task_beside(L, g, 2);
+    struct task *task = gpu_lua_task_beside(L, g, 2, NULL);
     task->until_ns = until_ns;
     gpu_lua_task_ready(g, task);
     return 1;

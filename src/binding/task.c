@@ -7,12 +7,13 @@
 #include "binding/limits.h"
 #include "binding/trace.h"
 
+#include <lauxlib.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define LATE_NS INT64_C(1000000000) /* for calls of a task that was told that its time is up */
 
-static const char anchors_key; /* registry: light userdata of a task -> its handle */
+static const char anchors_key; /* registry: handles of tasks, by references */
 
 /* ---- lists ---- */
 
@@ -116,20 +117,26 @@ static struct trace *trace_keep(struct gpulua *g, const char *text) {
     return trace;
 }
 
-static void anchor(lua_State *L, int handle) {
-    handle = lua_absindex(L, handle);
+/* The handle is on top of the stack. */
+static void anchor(lua_State *L, struct task *task) {
     lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
-    lua_pushvalue(L, handle);
-    lua_rawsetp(L, -2, lua_touserdata(L, handle));
+    lua_pushvalue(L, -2);
+    task->anchor = luaL_ref(L, -2);
     lua_pop(L, 1);
 }
 
-/* Setting an existing key to nil allocates nothing. */
+/* Pushes the handle, or nil, behind the table of all, which takes one place more. */
+static void push_handle(lua_State *L, const struct task *task) {
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
+    lua_rawgeti(L, -1, task->anchor);
+}
+
+/* Allocates nothing, and does nothing the second time. */
 static void unanchor(lua_State *L, struct task *task) {
     lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
-    lua_pushnil(L);
-    lua_rawsetp(L, -2, task);
+    luaL_unref(L, -1, task->anchor);
     lua_pop(L, 1);
+    task->anchor = LUA_NOREF;
 }
 
 bool gpu_lua_task_is_ancestor(const struct task *ancestor, const struct task *task) {
@@ -428,8 +435,7 @@ static bool keep_results(lua_State *L, struct task *task, int count) {
     if (!lua_checkstack(L, (is_copied ? count : 0) + 8)) {
         return false;
     }
-    lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
-    lua_rawgetp(L, -1, task);
+    push_handle(L, task);
     lua_replace(L, -2);
     if (count == 1 && task->outcome == OUTCOME_DONE && !task->on_end) {
         lua_pushvalue(L, -2);
@@ -669,8 +675,7 @@ void gpu_lua_task_run(struct gpulua *g, lua_State *from, struct task *task) {
     }
     lua_pushthread(co); /* the coroutine, whose handle lets go of it in the end, and that: */
     lua_xmove(co, from, 1);
-    lua_rawgetp(from, LUA_REGISTRYINDEX, &anchors_key);
-    lua_rawgetp(from, -1, task); /* they live until we are done here */
+    push_handle(from, task); /* they live until we are done here */
     struct task *outer = g->running;
     int outer_count = g->own_count;
     const void *outer_frame = g->own_frame;
@@ -767,8 +772,7 @@ static struct task *drop_one(struct gpulua *g, struct task *task, const struct g
     }
     bool goes_on = !g->is_closed && lua_checkstack(g->L, 6);
     if (goes_on) { /* and with that whoever has the coroutine */
-        lua_rawgetp(g->L, LUA_REGISTRYINDEX, &anchors_key);
-        lua_rawgetp(g->L, -1, task);
+        push_handle(g->L, task);
         keep_error(g->L, task);
         lua_pop(g->L, 2);
     }
@@ -780,8 +784,7 @@ static struct task *drop_one(struct gpulua *g, struct task *task, const struct g
 void gpu_lua_task_drop(struct gpulua *g, struct task *task, const struct gpu_error *why) {
     int top = lua_gettop(g->L);
     if (lua_checkstack(g->L, 2)) { /* what is closed may end it, and collect */
-        lua_rawgetp(g->L, LUA_REGISTRYINDEX, &anchors_key);
-        lua_rawgetp(g->L, -1, task);
+        push_handle(g->L, task);
     }
     /* The deepest first, by no stack; what is closed may detach and end tasks. */
     for (struct task *each = deepest(task); each != task && task->state != TASK_ENDED;) {
@@ -801,8 +804,7 @@ static void report(struct gpulua *g, lua_State *L, struct task *task) {
         task->on_end(task->on_end_user, task->co, task->result_count, NULL);
     } else if (lua_checkstack(L, 8 + LUA_MINSTACK)) { /* hosts are given it, too */
         const char *traceback = task->trace ? task->trace->text : NULL;
-        lua_rawgetp(L, LUA_REGISTRYINDEX, &anchors_key);
-        lua_rawgetp(L, -1, task);
+        push_handle(L, task);
         gpu_lua_task_push_error(L, task);
         if (task->on_end) {
             task->on_end(task->on_end_user, L, 0, gpu_lua_keep_told(g, L, traceback));
@@ -850,9 +852,15 @@ void gpu_lua_task_anchors(lua_State *L) {
 }
 
 /* The line that spawns it; where C does, as from a callback of libuv's, that where its body begins.
- * The body lies above task_main and the task. Does not raise. */
-static void note_site(lua_State *L, struct task *task) {
+ * The body lies above task_main and the task. Does not raise. `known`: that line; NULL, or no line:
+ * it is to be found out. */
+static void note_site(lua_State *L, struct task *task, const struct gpu_site *known) {
     lua_Debug ar;
+    if (known && known->line > 0) {
+        task->line = known->line;
+        memcpy(task->source, known->source, strnlen(known->source, sizeof task->source - 1));
+        return;
+    }
     if (gpu_lua_where(L, &ar)) {
         task->line = ar.currentline;
     } else if (lua_isfunction(task->co, 3)) { /* and no table that can be called */
@@ -865,7 +873,8 @@ static void note_site(lua_State *L, struct task *task) {
     }
 }
 
-struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is_root) {
+static struct task *make_task(lua_State *L, struct gpulua *g, int first, bool is_root,
+                              const struct gpu_site *site) {
     int count = lua_gettop(L) - first + 1;
     if (g->is_closed) {
         gpu_lua_fail(L, GPULUA_CLOSED, "gpulua is closed: no task can run any more");
@@ -877,6 +886,7 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     task->state = TASK_ENDED;
     task->is_observed = true;
     task->timer.task = task;
+    task->anchor = LUA_NOREF;
     lua_State *co = lua_newthread(L);
     lua_setiuservalue(L, -2, 1);
     task->co = co;
@@ -886,7 +896,7 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     lua_pushcfunction(co, task_main);
     lua_pushvalue(L, -1);
     lua_xmove(L, co, 1);
-    anchor(L, -1);
+    anchor(L, task);
     /* From here on nothing raises. */
     lua_insert(L, first);
     lua_xmove(L, co, count);
@@ -897,7 +907,7 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     task->scope.is_in_for_good = task->scope.capture != 0;
     bool has_parent = !is_root && g->running && !g->running->is_ending;
     task->parent = has_parent ? g->running : NULL;
-    note_site(L, task);
+    note_site(L, task, site);
     if (task->parent) {
         sibling_link(&task->parent->children, task);
     }
@@ -906,10 +916,15 @@ struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is
     return task;
 }
 
-struct task *gpu_lua_task_beside(lua_State *L, struct gpulua *g, int first) {
+struct task *gpu_lua_task_new(lua_State *L, struct gpulua *g, int first, bool is_root) {
+    return make_task(L, g, first, is_root, NULL);
+}
+
+struct task *gpu_lua_task_beside(lua_State *L, struct gpulua *g, int first,
+                                 const struct gpu_site *site) {
     struct use *use = gpu_lua_uses_copy(L, g); /* all that may raise comes before the task */
     lua_insert(L, first);
-    struct task *task = gpu_lua_task_new(L, g, first + 1, false); /* stack: uses, task */
+    struct task *task = make_task(L, g, first + 1, false, site); /* stack: uses, task */
     task->scope.stream_index = gpu_lua_scope(g)->stream_index;
     task->scope.use = use;
     lua_insert(L, first);
@@ -940,7 +955,7 @@ void gpu_lua_task_detach(struct task *task) {
 
 static void append_tasks(lua_State *L, struct task *task, bool is_failed) {
     for (; task; task = is_failed ? task->sibling_next : task->live_next) {
-        if (lua_rawgetp(L, 1, task) == LUA_TUSERDATA) {
+        if (lua_rawgeti(L, 1, task->anchor) == LUA_TUSERDATA) {
             lua_rawseti(L, 2, (lua_Integer)lua_rawlen(L, 2) + 1);
         } else {
             lua_pop(L, 1);

@@ -15,8 +15,7 @@ struct gpu_capture {
     uint64_t number;           /* of the outermost one; given out once */
     uint64_t epoch;            /* of the device, when it began */
     uint32_t depth;            /* bodies that it is in, with itself; 0: it is no body */
-    struct gpu_error broken;   /* why, once it is */
-    struct gpu_failure *never; /* retained: what ops of captured work have failed with */
+    struct gpu_failure *never; /* retained: what ops of captured work have failed with; or NULL */
     struct gpu_op *op;         /* retained: that of the newest work; NULL: none yet */
     struct graph_body body;
     const struct graph_ref *like; /* see gpu_capture_name_refs */
@@ -26,18 +25,21 @@ struct gpu_capture {
         struct gpu_index index; /* of the shadows, by the block's number */
         void **shadows;         /* owned: the observer's, of the blocks that are used */
         uint32_t count, capacity;
-    } seen; /* in check mode */
+    } seen;                                                 /* in check mode */
+    char broken[sizeof((struct gpu_error *)NULL)->message]; /* why, once it is; see make */
 };
 
-static struct gpu_failure *make_never(void) {
-    struct gpu_failure *failure = gpu_failure_create();
+/* NULL: no memory. */
+static struct gpu_failure *never_of(struct gpu_capture *capture) {
+    struct gpu_failure *failure = capture->never ? NULL : gpu_failure_create();
     if (failure) {
         failure->refs = 1;
         failure->is_observed = true;
         gpu_error_set(&failure->error, GPULUA_CAPTURE_ACTIVE,
                       "this work was captured, not done: await what the graph's launch returns");
+        capture->never = failure;
     }
-    return failure;
+    return capture->never;
 }
 
 static gpulua_status use_pool(struct gpu_device *device, struct gpu_pool *given,
@@ -60,17 +62,14 @@ static gpulua_status use_pool(struct gpu_device *device, struct gpu_pool *given,
 /* `used` is its from here on. */
 static gpulua_status make(struct gpu_device *device, const char *named, struct gpu_pool *used,
                           struct gpu_capture **capture, struct gpu_error *error) {
-    struct gpu_capture *made = calloc(1, sizeof *made);
+    struct gpu_capture *made = malloc(sizeof *made);
     const char *label = named ? gpu_device_intern(device, named) : "";
-    if (made) {
-        made->never = make_never();
-    }
-    if (!made || !made->never || !label) {
-        gpu_failure_release(made ? made->never : NULL);
+    if (!made || !label) {
         gpu_pool_unuse(used);
         free(made);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a capture");
     }
+    memset(made, 0, offsetof(struct gpu_capture, broken)); /* which is large, and seldom used */
     made->refs = 1;
     made->device = gpu_device_keep(device);
     made->pool = used;
@@ -135,6 +134,9 @@ static void forget_seen(struct gpu_capture *capture) {
 }
 
 static void end(struct gpu_capture *capture, bool is_good) {
+    if (capture->state == CAPTURE_ENDED) {
+        return;
+    }
     forget_seen(capture);
     capture->state = CAPTURE_ENDED;
     if (!is_good) {
@@ -162,7 +164,6 @@ void gpu_capture_release(struct gpu_capture *capture) {
     gpu_capture_release(capture->root);
     gpu_op_release(capture->op);
     gpu_failure_release(capture->never);
-    gpu_error_finish(&capture->broken);
     free(capture);
     gpu_device_drop(device);
 }
@@ -224,7 +225,7 @@ gpulua_status gpu_capture_check(const struct gpu_capture *capture, const char *l
     case CAPTURE_BROKEN:
         return gpu_error_set(error, GPULUA_CAPTURE_INVALIDATED,
                              "'%s' cannot be captured: the capture is broken since: %s", label,
-                             capture->broken.message);
+                             capture->broken);
     default:
         return gpu_error_set(error, GPULUA_CAPTURE_INVALIDATED,
                              "'%s' cannot be captured: the capture has ended", label);
@@ -240,25 +241,30 @@ gpulua_status gpu_capture_op(struct gpu_capture *capture, const char *label,
         *op = gpu_op_retain(capture->op);
         return GPULUA_OK;
     }
-    struct gpu_op *made = gpu_op_create(capture->device, NULL, label, *site);
+    struct gpu_failure *never = never_of(capture);
+    struct gpu_op *made = never ? gpu_op_create(capture->device, NULL, label, *site) : NULL;
     if (!made) {
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for the operation '%s'",
                              label);
     }
     made->state = GPU_OP_FAILED;
-    made->failure = gpu_failure_retain(capture->never);
+    made->failure = gpu_failure_retain(never);
     gpu_op_release(capture->op);
     capture->op = gpu_op_retain(made);
     *op = made;
     return GPULUA_OK;
 }
 
+static gpulua_status break_by(struct gpu_capture *capture, const struct gpu_error *error) {
+    memcpy(capture->broken, error->message, sizeof capture->broken);
+    capture->state = CAPTURE_BROKEN;
+    return error->code;
+}
+
 static gpulua_status break_off(struct gpu_capture *capture, const char *label,
                                struct gpu_error *error) {
     gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to capture '%s'", label);
-    gpu_error_copy(&capture->broken, error);
-    capture->state = CAPTURE_BROKEN;
-    return error->code;
+    return break_by(capture, error);
 }
 
 static gpulua_status note_made(struct gpu_capture *capture, struct gpu_block *block,
@@ -436,9 +442,7 @@ static gpulua_status leave(struct gpu_capture *capture, const char *label,
     gpu_error_set(error, GPULUA_CAPTURE_INVALIDATED,
                   "'%s' cannot be captured: the graph that is to be updated was changed meanwhile",
                   label);
-    gpu_error_copy(&capture->broken, error);
-    capture->state = CAPTURE_BROKEN;
-    return error->code;
+    return break_by(capture, error);
 }
 
 gpulua_status gpu_capture_note(struct gpu_capture *capture, const struct gpu_use *uses,
