@@ -173,7 +173,7 @@ local running_of = { __close = function(running) running.of.task = false end }
 -- What f, which runs as `task`, returns; nobody else runs it meanwhile.
 local function results_from(self, task)
   local running <close> = self.running
-  running.of.task = task
+  self.task = running and task
   return results_of(task:await())
 end
 
@@ -185,10 +185,8 @@ local function check_self(self, call)
   arguments.check_self(call, self, graphed, "gpulua.graphed")
 end
 
-local function check_open(self)
-  if self.is_closed then
-    core.raise("Closed", "attempt to use a closed graphed function")
-  end
+local function raise_closed()
+  core.raise("Closed", "attempt to use a closed graphed function")
 end
 
 local function warm_up(self, ...)
@@ -203,7 +201,9 @@ end
 local function capture_first(self, ...)
   local capture <close> = core.capture_begin(self.device, { label = self.label, pool = self.pool })
   self[RESULTS] = results_from(self, core.capture_spawn(capture, body, self, self[FUNCTION], ...))
-  check_open(self)
+  if self.is_closed then
+    raise_closed()
+  end
   self.made = capture:finish()
   replays_of(self, self.replays) -- of the graph before it
   self.captures = self.captures + 1
@@ -215,7 +215,9 @@ local function capture_again(self, reason, has_changed, ...)
   local made <const> = self.made
   local capture <close> = core.capture_again(made)
   local results = results_from(self, core.capture_spawn(capture, body, self, self[FUNCTION], ...))
-  check_open(self)
+  if self.is_closed then
+    raise_closed()
+  end
   local anew <const>, count <const>, restaged <const>, node <const>, label <const>, file <const>, line <const> =
     core.graphed_update(capture, made)
   self[RESULTS] = results
@@ -235,13 +237,24 @@ local function capture_again(self, reason, has_changed, ...)
   end
 end
 
--- When something has changed, or there is no graph yet.
-local function run_again(self, ...)
+--- graphed(...) -> op, what f returned when it ran last. The op is the graph's launch; in the first calls, which run
+-- f as it is and wait for all that the device does, one that is over. Inside a capture f is run, and becomes part of
+-- that. Runs f, as a task, and then yields in a task, when an argument or upvalue has changed; else it does not block.
+graphed.__call = core.graphed_caller(function(self, ...) -- what is no replay; -> the graph, if it is to be launched
+  if self.is_closed then
+    raise_closed()
+  end
+  local calls_itself <const> = self.task and core.is_within(self.task) -- however far down, as it is run as it is
+  if calls_itself or is_captured(self.device) then
+    return self.device:current():mark(), self[FUNCTION](...)
+  end
   while self.task do -- f is running, in another task
     self.task:join()
     core.sleep(0) -- whoever waits for it goes on first
+    if self.is_closed then
+      raise_closed()
+    end
   end
-  check_open(self)
   -- What f returned belongs to who called, who may have freed it; and a device that came up again has it no more.
   local replays = self.replays
   if self.made then
@@ -281,25 +294,15 @@ local function run_again(self, ...)
     reason[KIND] = kind
   else
     reason[WHY], reason[NOW], reason[WAS] = why, later(now), later(was)
-    check_open(self) -- a __tostring may have closed it
+    if self.is_closed then -- by a __tostring
+      raise_closed()
+    end
     capture_again(self, reason, why ~= nil, ...)
   end
   if self.forgotten == forgotten then -- else what f has read may be what refresh() was called for
     remember(self)
   end
   return self.made
-end
-
---- graphed(...) -> op, what f returned when it ran last. The op is the graph's launch; in the first calls, which run
--- f as it is and wait for all that the device does, one that is over. Inside a capture f is run, and becomes part of
--- that. Runs f, as a task, and then yields in a task, when an argument or upvalue has changed; else it does not block.
-graphed.__call = core.graphed_caller(function(self, ...) -- what is no replay
-  check_open(self)
-  local calls_itself <const> = self.task and core.is_within(self.task) -- however far down, as it is run as it is
-  if calls_itself or is_captured(self.device) then
-    return self.device:current():mark(), self[FUNCTION](...)
-  end
-  return run_again(self, ...)
 end)
 
 --- graphed:refresh() -> graphed: the next call runs f again, whether or not a change can be seen.

@@ -573,7 +573,9 @@ int gpulua_step(gpulua *g, int timeout_ms) {
     if (!gpu_lua_turn(g, g->L, timeout_ms == 0 ? 0 : deadline_ns, true) && g->task_count > 0) {
         gpu_lua_unstick(g);
     }
-    gpu_lua_arm(g);
+    if (g->ready_count == 0) { /* else nobody sleeps before the next step, see gpulua_timeout_ms */
+        gpu_lua_arm(g);
+    }
     gpu_device_hold_calls(false);
     return (int)g->task_count;
 }

@@ -101,16 +101,18 @@ static bool add_use(struct graph_body *body, const struct gpu_use *use) {
     return true;
 }
 
-/* The first one, which is all that a small graph needs, and the others. */
-#define CHUNK_FIRST_BYTES 2048u
-#define CHUNK_BYTES 8192u
+/* The first one, which is all that a small graph needs; each other is twice as large as the one
+ * before, up to that. */
+#define CHUNK_FIRST_BYTES 960u
+#define CHUNK_BYTES_MAX 8192u
 
 /* 16-byte aligned; NULL: no memory. */
 static void *take_bytes(struct graph_body *body, size_t byte_count) {
     struct graph_chunk *chunk = body->chunks;
     size_t rounded = (byte_count + 15u) & ~(size_t)15u;
     if (!chunk || chunk->capacity - chunk->used < rounded) {
-        size_t capacity = chunk ? CHUNK_BYTES : CHUNK_FIRST_BYTES;
+        size_t capacity = chunk ? 2 * chunk->capacity : CHUNK_FIRST_BYTES;
+        capacity = capacity < CHUNK_BYTES_MAX ? capacity : CHUNK_BYTES_MAX;
         capacity = rounded > capacity ? rounded : capacity;
         chunk = malloc(sizeof *chunk + capacity);
         if (!chunk) {
@@ -186,7 +188,8 @@ bool gpu_graph_keep_kernel(struct graph_body *body, struct gpu_kernel *kernel) {
 }
 
 bool gpu_graph_keep_ref(struct graph_body *body, const struct gpu_ref *ref) {
-    if (!grow((void **)&body->refs, &body->ref_capacity, body->ref_count, sizeof *body->refs)) {
+    if (!gpu_graph_grow((void **)&body->refs, &body->ref_capacity, body->ref_count,
+                        sizeof *body->refs)) {
         return false;
     }
     if (!ref) {

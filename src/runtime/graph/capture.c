@@ -25,8 +25,8 @@ struct gpu_capture {
         struct gpu_index index; /* of the shadows, by the block's number */
         void **shadows;         /* owned: the observer's, of the blocks that are used */
         uint32_t count, capacity;
-    } seen;                                                 /* in check mode */
-    char broken[sizeof((struct gpu_error *)NULL)->message]; /* why, once it is; see make */
+    } seen;       /* in check mode */
+    char *broken; /* owned: why, once it is; NULL: there was no memory for that */
 };
 
 /* NULL: no memory. */
@@ -62,14 +62,13 @@ static gpulua_status use_pool(struct gpu_device *device, struct gpu_pool *given,
 /* `used` is its from here on. */
 static gpulua_status make(struct gpu_device *device, const char *named, struct gpu_pool *used,
                           struct gpu_capture **capture, struct gpu_error *error) {
-    struct gpu_capture *made = malloc(sizeof *made);
+    struct gpu_capture *made = calloc(1, sizeof *made);
     const char *label = named ? gpu_device_intern(device, named) : "";
     if (!made || !label) {
         gpu_pool_unuse(used);
         free(made);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a capture");
     }
-    memset(made, 0, offsetof(struct gpu_capture, broken)); /* which is large, and seldom used */
     made->refs = 1;
     made->device = gpu_device_keep(device);
     made->pool = used;
@@ -164,6 +163,7 @@ void gpu_capture_release(struct gpu_capture *capture) {
     gpu_capture_release(capture->root);
     gpu_op_release(capture->op);
     gpu_failure_release(capture->never);
+    free(capture->broken);
     free(capture);
     gpu_device_drop(device);
 }
@@ -225,7 +225,7 @@ gpulua_status gpu_capture_check(const struct gpu_capture *capture, const char *l
     case CAPTURE_BROKEN:
         return gpu_error_set(error, GPULUA_CAPTURE_INVALIDATED,
                              "'%s' cannot be captured: the capture is broken since: %s", label,
-                             capture->broken);
+                             capture->broken ? capture->broken : "no host memory");
     default:
         return gpu_error_set(error, GPULUA_CAPTURE_INVALIDATED,
                              "'%s' cannot be captured: the capture has ended", label);
@@ -256,7 +256,7 @@ gpulua_status gpu_capture_op(struct gpu_capture *capture, const char *label,
 }
 
 static gpulua_status break_by(struct gpu_capture *capture, const struct gpu_error *error) {
-    memcpy(capture->broken, error->message, sizeof capture->broken);
+    capture->broken = strdup(error->message);
     capture->state = CAPTURE_BROKEN;
     return error->code;
 }

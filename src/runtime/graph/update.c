@@ -371,7 +371,9 @@ gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capt
         status = gpu_error_set(error, GPULUA_TOPOLOGY_CHANGED, "the graph%s%s has changed: %s",
                                graph->label[0] ? " " : "", graph->label, change->why);
     }
-    gpu_graph_body_finish(&body);
+    if (!is_followed) {
+        gpu_graph_body_finish(&body);
+    }
     gpu_capture_end(capture, status == GPULUA_OK);
     if (status == GPULUA_OK && !is_followed) {
         gpu_device_run_deferred(graph->device); /* what it was made of before uses the pool, too */
