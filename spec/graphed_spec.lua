@@ -421,6 +421,21 @@ describe("a graphed function", function()
     assert.are.same({ 1, 2, 3, 4 }, got)
   end)
 
+  it("says in the order of its calls what came of those that went on at once", function()
+    if dev.check then
+      pending "which task comes first is decided by time, which check mode takes for a race"
+    end
+    local x = buffer(0)
+    local spin = dev:compile(support.spin_source).spin
+    local ticks = support.ticks(2e-3)
+    local fast <close> = dev:graphed({ warmup = 2 }, function() spin:launch(1, ticks, x, 0) end)
+    gpu.all { gpu.spawn(fast), gpu.spawn(fast) }
+    assert.are.same([[
+call 1: run as it is, warm-up 1 of 2
+call 2: run as it is, warm-up 2 of 2
+2 calls: 2 eager, 0 captures, 0 nodes patched, 0 replays with nothing to patch]], (fast:explain()))
+  end)
+
   it("closed while it runs is closed", function()
     local x, y = buffer(1), buffer(0)
     for calls = 1, 2 do
