@@ -344,8 +344,10 @@ static int push_results(lua_State *L, int results) {
 
 /* The graph whose handle lies at `index`, of the graphed function at 1: how many values have been
  * pushed; -1: it does nothing, see gpu_lua_graph_submit. */
-static int launch(lua_State *L, struct gpulua *g, const struct lua_call *call,
-                  const struct graph_handle *handle, bool may_be_gone) {
+static inline __attribute__((always_inline)) int launch(lua_State *L, struct gpulua *g,
+                                                        const struct lua_call *call,
+                                                        const struct graph_handle *handle,
+                                                        bool may_be_gone) {
     bool has_results = lua_rawgeti(L, 1, GRAPHED_RESULTS) == LUA_TTABLE;
     int results = lua_gettop(L);
     const struct gpu_lua_graph_call launched = {.call = call, .handle = handle};
