@@ -14,6 +14,14 @@ for i = 1, 64 do buffers[i] = dev:upload("f32", { 0 }) end
 local broad = dev:capture(function() for i = 1, 64 do add:launch(1, 1, buffers[i]) end end)
 local graphed = dev:graphed(function() add:launch(1, 1, x) end)
 local options = { grid = 1, block = 1 }
+local function changing(launches) -- each with another number at each call
+  local number = 0
+  local f = dev:graphed(function(n) for _ = 1, launches do add:launch(options, n, x) end end)
+  return function()
+    number = number ~ 1
+    f(number)
+  end
+end
 local empty = function() end
 
 local calls = {
@@ -28,6 +36,8 @@ local calls = {
     add:launch(1, 1, x)
   end,
   ["graphed function"] = function() graphed() end,
+  ["graphed function, a number changed"] = changing(1),
+  ["graphed function, 100 numbers changed"] = changing(100),
   ["launch and await"] = function() add:launch(1, 1, x):await() end,
 }
 local what, bursts = arg[1], tonumber(arg[2])

@@ -268,9 +268,9 @@ graphed.__call = core.graphed_caller(function(self, ...) -- what is no replay; -
       self.made, self.replays = nil, replays
     end
   end
-  local why, now, was = self.gone or "refresh() was called or f has failed before", nil, nil
+  local why, now, was, is_plain = self.gone or "refresh() was called or f has failed before", nil, nil, true
   if self[KNOWN] then
-    why, now, was = difference(self[KNOWN], self[FUNCTION], ...)
+    why, now, was, is_plain = difference(self[KNOWN], self[FUNCTION], ...)
   end
   if not why and self.broken then
     core.raise("InvalidArgument", self.broken, refresh_hint)
@@ -293,10 +293,13 @@ graphed.__call = core.graphed_caller(function(self, ...) -- what is no replay; -
     reason[WHY], reason[WHAT] = capture_first(self, ...)
     reason[KIND] = kind
   else
-    reason[WHY], reason[NOW], reason[WAS] = why, later(now), later(was)
-    if self.is_closed then -- by a __tostring
-      raise_closed()
+    if why and not is_plain then
+      now, was = later(now), later(was)
+      if self.is_closed then -- by a __tostring
+        raise_closed()
+      end
     end
+    reason[WHY], reason[NOW], reason[WAS] = why, now, was
     capture_again(self, reason, why ~= nil, ...)
   end
   if self.forgotten == forgotten then -- else what f has read may be what refresh() was called for

@@ -217,10 +217,16 @@ static struct graphed_difference find_difference(lua_State *L, const struct grap
     return (struct graphed_difference){.what = IS_SAME};
 }
 
+/* What can be kept without keeping anything alive, and is a word already. */
+static bool is_plain(lua_State *L, int index) {
+    int type = lua_type(L, index);
+    return type == LUA_TNUMBER || type == LUA_TBOOLEAN || type == LUA_TNIL;
+}
+
 /* core.graphed_difference(known, f, ...) -> the first thing that is another one than in `known`, of
  * the arguments, of what those hold that are tables of plain values, and of f's upvalues: its
- * number (of an upvalue less than 0) or what it is, and, if they are to be seen, what it is now and
- * what it was; nothing: all is the same. */
+ * number (of an upvalue less than 0) or what it is; and, if they are to be seen, what it is now,
+ * what it was, and whether both are numbers, booleans or nil; nothing: all is the same. */
 int gpu_lua_graphed_difference(lua_State *L) {
     luaL_checktype(L, 1, LUA_TTABLE);
     luaL_checktype(L, 2, LUA_TFUNCTION);
@@ -232,12 +238,12 @@ int gpu_lua_graphed_difference(lua_State *L) {
         lua_pushliteral(L, "the number of arguments");
         lua_pushinteger(L, call.count);
         lua_rawgeti(L, 1, KNOWN_ARGUMENT_COUNT);
-        return 3;
+        break;
     case IS_ARGUMENT:
         lua_pushinteger(L, found.number);
         lua_pushvalue(L, call.first + found.number - 1);
         lua_rawgeti(L, 1, KNOWN_COPIES + found.number);
-        return 3;
+        break;
     case IS_CONTENT:
         lua_pushfstring(L, "what is in argument %d has changed", found.number);
         return 1;
@@ -245,10 +251,12 @@ int gpu_lua_graphed_difference(lua_State *L) {
         lua_pushinteger(L, -found.number);
         (void)lua_getupvalue(L, 2, found.number);
         lua_rawgeti(L, 1, KNOWN_COPIES + call.count + found.number);
-        return 3;
+        break;
     default:
         return 0;
     }
+    lua_pushboolean(L, is_plain(L, -2) && is_plain(L, -1));
+    return 4;
 }
 
 /* ---- running f ---- */
