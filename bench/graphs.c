@@ -161,6 +161,26 @@ static void measure_places(void) {
            most / 1000);
 }
 
+/* Enqueueing a launch of a graph of that many nodes, or more, each of which is given another number
+ * before it. */
+static double patch_and_launch(CUgraphExec exec, int patched) {
+    CK(p_cuGraphLaunch(exec, stream));
+    CK(p_cuStreamSynchronize(stream));
+    double start = now_ns();
+    for (uint64_t i = 0; i < BURST; i++) {
+        uint64_t ticks = i % 2;
+        void *args[] = {&buffers[0], &ticks};
+        CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(tick, args);
+        for (int k = 0; k < patched; k++) {
+            CK(p_cuGraphExecKernelNodeSetParams_v2(exec, made[k], &params));
+        }
+        CK(p_cuGraphLaunch(exec, stream));
+    }
+    double took_ns = (now_ns() - start) / BURST;
+    CK(p_cuStreamSynchronize(stream));
+    return took_ns;
+}
+
 /* What one number more takes that is given to a node before each launch, of so many. */
 static void measure_patches(int nodes) {
     CUgraphExec exec;
@@ -168,22 +188,8 @@ static void measure_patches(int nodes) {
     double values[2][REPEATS];
     CK(p_cuGraphInstantiateWithFlags(&exec, graph, 0));
     for (int r = 0; r < REPEATS; r++) {
-        for (int is_all = 0; is_all < 2; is_all++) {
-            CK(p_cuGraphLaunch(exec, stream));
-            CK(p_cuStreamSynchronize(stream));
-            double start = now_ns();
-            for (uint64_t i = 0; i < BURST; i++) {
-                uint64_t ticks = i % 2;
-                void *args[] = {&buffers[0], &ticks};
-                CUDA_KERNEL_NODE_PARAMS_v2 params = driver_node(tick, args);
-                for (int k = 0; k < (is_all ? nodes : 1); k++) {
-                    CK(p_cuGraphExecKernelNodeSetParams_v2(exec, made[k], &params));
-                }
-                CK(p_cuGraphLaunch(exec, stream));
-            }
-            values[is_all][r] = (now_ns() - start) / BURST;
-            CK(p_cuStreamSynchronize(stream));
-        }
+        values[0][r] = patch_and_launch(exec, 1);
+        values[1][r] = patch_and_launch(exec, nodes);
     }
     double one = median(values[0], REPEATS), all = median(values[1], REPEATS);
     printf("patch_%d_first %.0f ns\npatch_%d_each_more %.0f ns\n", nodes, one, nodes,
@@ -215,15 +221,22 @@ static void run(void) {
 /* raw.use(n, chains): the graph that raw.burst launches is one of n kernels, in so many chains. */
 static CUgraphExec used;
 static int raw_use(lua_State *L) {
+    static CUgraph graph; /* whose nodes are named by those of it */
     if (used) {
         CK(p_cuGraphExecDestroy(used));
+        CK(p_cuGraphDestroy(graph));
     }
-    CUgraph graph = by_hand((int)luaL_checkinteger(L, 1), (int)luaL_checkinteger(L, 2), 0);
+    graph = by_hand((int)luaL_checkinteger(L, 1), (int)luaL_checkinteger(L, 2), 0);
     CK(p_cuGraphInstantiateWithFlags(&used, graph, 0));
-    CK(p_cuGraphDestroy(graph));
     double unused;
     (void)launch_many(used, 1, BEHIND_NOTHING, &unused);
     return 0;
+}
+
+/* raw.patch(n) -> nanoseconds that a launch takes of which n nodes are given another number. */
+static int raw_patch(lua_State *L) {
+    lua_pushnumber(L, patch_and_launch(used, (int)luaL_checkinteger(L, 1)));
+    return 1;
 }
 
 /* raw.burst(n) -> nanoseconds that enqueueing each of n launches takes; they are over then. */
@@ -240,7 +253,8 @@ static void say(void *user, const gpulua_error *error) {
 }
 
 static int run_between(const char *script) {
-    static const luaL_Reg raw[] = {{"use", raw_use}, {"burst", raw_burst}, {NULL, NULL}};
+    static const luaL_Reg raw[] = {
+        {"use", raw_use}, {"burst", raw_burst}, {"patch", raw_patch}, {NULL, NULL}};
     int result = 0;
     gpulua_config config;
     gpulua_config_init(&config);

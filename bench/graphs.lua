@@ -39,7 +39,8 @@ local function captured(...)
 end
 
 -- Calls burst() again and again, which gives the nanoseconds of one of its launches, between bursts of the driver's.
----@type { use: fun(nodes: integer, chains: integer), burst: fun(launches: integer): number }?
+---@type { use: fun(nodes: integer, chains: integer), burst: (fun(launches: integer): number),
+---   patch: fun(nodes: integer): number }?
 local raw = rawget(_G, "raw")
 local function beside_raw(name, nodes, chains, burst)
   if not raw then return end
@@ -174,6 +175,33 @@ for _, nodes in ipairs { 1, 10, 100 } do
     graphed(nodes, nodes)
   end
 end
+-- What each number more costs that changes: of a graphed function and, by turns with it, of the driver.
+local function number_more(nodes)
+  local function calls_of(changes)
+    local fast = dev:graphed({ warmup = 0 }, function(ticks)
+      for i = 1, nodes do
+        tick:launch(config, buffers[1], i <= changes and ticks or 0)
+      end
+    end)
+    return burst_of(function()
+      for i = 1, 20 do fast(i % 2) end
+    end), fast
+  end
+  local one <const>, of_one <close> = calls_of(1)
+  local all <const>, of_all <close> = calls_of(nodes)
+  local ours, theirs = {}, {}
+  assert(of_one and of_all)
+  if raw then raw.use(nodes, 1) end
+  for r = -3, 51 do
+    local of_us <const>, of_driver <const> = all() - one(), raw and raw.patch(nodes) - raw.patch(1) or 0
+    if r > 0 then ours[r], theirs[r] = of_us / (nodes - 1), of_driver / (nodes - 1) end
+  end
+  print(("number_more_%d %.0f ns"):format(nodes, median(ours))) -- sorted now
+  print(("number_more_%d_quarters %.0f to %.0f ns"):format(nodes, ours[13], ours[38]))
+  if raw then print(("number_more_%d_raw %.0f ns"):format(nodes, median(theirs))) end
+end
+number_more(10)
+number_more(100)
 -- The same by name: one number of one node.
 for _, nodes in ipairs { 1, 10, 100 } do
   local graph <close> = captured(nodes, 1, 0)

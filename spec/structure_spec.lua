@@ -162,8 +162,8 @@ describe("a structure by value", function()
     for _, given in ipairs {
       "struct S { int *p; __device__ int f() { return 1; } };", "struct S { int *p; int n : 3; };",
       "struct S { int *p = nullptr; };", "struct Base { int *p; }; struct S : Base { };",
-      "struct Base { int n; }; struct S : Base { int *p; };", "struct __align__(32) S { int *p; };",
-      "struct S { alignas(32) int *p; };", "struct S { int *p; enum { a } e; };", "struct S { union { int *p; }; };",
+      "struct Base { int n; }; struct S : Base { int *p; };", "struct __align__(16) S { int *p; };",
+      "struct S { alignas(16) int *p; };", "struct S { int *p; enum { a } e; };", "struct S { union { int *p; }; };",
       "typedef int word; struct S { word *p; };", "#define N 2\nstruct S { int *p; int n[N]; };",
       "#define int unsigned\nstruct S { int *p; };", "#define more int n; int\nstruct S { more *p; };",
       "#pragma pack(1)\nstruct S { int *p; char c; };", "struct S {\n#if 1\nint *p;\n#endif\n};",
