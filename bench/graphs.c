@@ -55,6 +55,7 @@ static int read_kernel(void) {
     X(cuGraphDestroy, CUresult, (CUgraph))
 
 #include "driver.h"
+#include "host/dlpack.h"
 
 static CUstream stream;
 static CUfunction tick;
@@ -218,15 +219,30 @@ static void run(void) {
     printf("capture_100 %.1f us\n", median(values, REPEATS) / 1000);
 }
 
-/* raw.use(n, chains): the graph that raw.burst launches is one of n kernels, in so many chains. */
+/* Where the buffer lies, which both see under none. */
+static CUdeviceptr address_of(lua_State *L, int index) {
+    gpulua_buffer *buffer = NULL;
+    struct DLManagedTensorVersioned *tensor = NULL;
+    if (gpulua_to_buffer(L, index, &buffer) || gpulua_dlpack_export(L, buffer, NULL, &tensor)) {
+        luaL_error(L, "%s", gpulua_last_error(NULL)->message);
+    }
+    CUdeviceptr address = (CUdeviceptr)(uintptr_t)tensor->tensor.data;
+    tensor->deleter(tensor);
+    return address;
+}
+
+/* raw.use(n, chains, buffer): the graph that raw.burst launches is one of n kernels, in so many
+ * chains; of one chain, on the buffer. */
 static CUgraphExec used;
 static int raw_use(lua_State *L) {
     static CUgraph graph; /* whose nodes are named by those of it */
+    CUdeviceptr on = lua_isnoneornil(L, 3) ? buffers[0] : address_of(L, 3);
     if (used) {
         CK(p_cuGraphExecDestroy(used));
         CK(p_cuGraphDestroy(graph));
     }
-    graph = by_hand((int)luaL_checkinteger(L, 1), (int)luaL_checkinteger(L, 2), 0);
+    int nodes = (int)luaL_checkinteger(L, 1), chains = (int)luaL_checkinteger(L, 2);
+    graph = by_hand_on(chains == 1 ? &on : buffers, nodes, chains, 0);
     CK(p_cuGraphInstantiateWithFlags(&used, graph, 0));
     double unused;
     (void)launch_many(used, 1, BEHIND_NOTHING, &unused);
@@ -239,12 +255,14 @@ static int raw_patch(lua_State *L) {
     return 1;
 }
 
-/* raw.burst(n) -> nanoseconds that enqueueing each of n launches takes; they are over then. */
+/* raw.burst(n) -> nanoseconds that enqueueing each of n launches takes; and all of each, until the
+ * last is over. */
 static int raw_burst(lua_State *L) {
     double enqueue_ns;
-    (void)launch_many(used, (int)luaL_checkinteger(L, 1), BEHIND_NOTHING, &enqueue_ns);
+    double all_ns = launch_many(used, (int)luaL_checkinteger(L, 1), BEHIND_NOTHING, &enqueue_ns);
     lua_pushnumber(L, enqueue_ns);
-    return 1;
+    lua_pushnumber(L, all_ns);
+    return 2;
 }
 
 static void say(void *user, const gpulua_error *error) {

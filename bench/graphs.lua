@@ -39,8 +39,8 @@ local function captured(...)
 end
 
 -- Calls burst() again and again, which gives the nanoseconds of one of its launches, between bursts of the driver's.
----@type { use: fun(nodes: integer, chains: integer), burst: (fun(launches: integer): number),
----   patch: fun(nodes: integer): number }?
+---@type { use: fun(nodes: integer, chains: integer, buffer: any?), patch: (fun(nodes: integer): number),
+---   burst: fun(launches: integer): number, number }?
 local raw = rawget(_G, "raw")
 local function beside_raw(name, nodes, chains, burst)
   if not raw then return end
@@ -113,7 +113,31 @@ local function measure_places()
   print(("chain_10_replay_least %.2f us\nchain_10_replay_most %.2f us"):format(least / 1000, most / 1000))
 end
 
+-- Replays of kernels that wait for each other, by turns with the driver's of the same on the same memory, which
+-- nobody but us sees under process.
+local function replays_beside_raw(nodes, replays)
+  if not raw or dev.isolation ~= "none" then return end
+  local graph <close> = captured(nodes, 1, 0)
+  raw.use(nodes, 1, buffers[1])
+  local ratios, theirs = {}, {}
+  for r = -3, 41 do
+    local _, before <const> = raw.burst(replays)
+    local start = uv.hrtime()
+    for _ = 1, replays do graph:launch() end
+    dev:synchronize()
+    local ours <const> = (uv.hrtime() - start) / replays
+    local _, behind <const> = raw.burst(replays)
+    if r > 0 then ratios[r], theirs[r] = 2 * ours / (before + behind), behind end
+  end
+  print(("chain_%d_replay_of_raw %.3f times"):format(nodes, median(ratios))) -- sorted now
+  print(("chain_%d_replay_of_raw_quarters %.3f to %.3f of %.2f us"):format(nodes, ratios[11], ratios[31],
+    median(theirs) / 1000))
+end
+
 local ten_us <const> = on_cuda and 18000 or 30000
+replays_beside_raw(1, 2000)
+replays_beside_raw(10, 1000)
+replays_beside_raw(100, 100)
 measure_places()
 measure("chain_1", captured(1, 1, 0), 5000) -- as many as in bench/graphs.c
 measure("chain_10", captured(10, 1, 0), 2000)
