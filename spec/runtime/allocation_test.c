@@ -529,6 +529,46 @@ static void test_return(void) {
               "a graph with a block that did not come back is stale, though none of it was freed");
 }
 
+/* Launches of a graph behind each other, while the n-th allocation fails: what would be owed of
+ * them has memory beforehand, or is not owed. */
+static void test_launches(void) {
+    enum { LAUNCHES = 100 };
+    bool good = true, is_owed = false;
+    long n = 0;
+    for (has_failed = true; good && has_failed && n < 1000;) {
+        struct run run = {.device = open_device(GPULUA_ISOLATE_NONE)};
+        good = run.device && make_graph(&run) == GPULUA_OK;
+        const struct gpu_submit eager = {.stream = run.stream};
+        uint64_t done = 0;
+        struct gpu_stats before, stats;
+        gpu_device_stats(run.device, &before);
+        has_failed = false;
+        calls_left = ++n;
+        for (int i = 0; good && i < LAUNCHES; i++) {
+            gpulua_status status = gpu_graph_launch(run.graph, &eager, NULL, &run.error);
+            done += status == GPULUA_OK;
+            good = status == GPULUA_OK || (has_failed && status == GPULUA_OUT_OF_MEMORY);
+            is_owed |= has_failed && run.device->repeat.owed_count > 0;
+        }
+        calls_left = 0;
+        good = good && gpu_device_wait_idle(run.device, WAIT_NS, &run.error) == GPULUA_OK;
+        gpu_device_stats(run.device, &stats);
+        /* The device may have had no memory for one. */
+        good = good && done >= LAUNCHES - 1 && stats.replays - before.replays == done &&
+               stats.ops_completed + stats.ops_failed ==
+                   before.ops_completed + before.ops_failed + done &&
+               stats.ops_failed <= before.ops_failed + 1;
+        gpu_capture_release(run.capture);
+        gpu_graph_release(run.graph);
+        gpu_block_release(run.a);
+        gpu_stream_release(run.stream);
+        gpu_error_finish(&run.error);
+        close_device(run.device);
+    }
+    tap_check(&tap, good && is_owed && n > GPU_REPEATS_OWED_MAX,
+              "launches of a graph go on, and all are noted, whichever allocation fails");
+}
+
 /* Two losses, and what is between and behind them, without memory for any of it. */
 static void test_late_news(void) {
     struct gpu_device *device = open_device(GPULUA_ISOLATE_NONE);
@@ -591,6 +631,7 @@ int main(void) {
     test_loss(false, "a loss with one allocation failing is heard of, as is the return");
     test_loss(true, "a loss with every allocation failing from one on is, too");
     test_late_news();
+    test_launches();
     test_return();
     return tap_finish(&tap);
 }

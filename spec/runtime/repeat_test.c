@@ -439,6 +439,16 @@ static gpulua_status publish_and_hear(struct wire_link *link, const struct wire_
     return link_ops->publish(link, record);
 }
 
+static bool refuses; /* the next record: there is no room */
+static int published;
+
+static gpulua_status publish_or_refuse(struct wire_link *link, const struct wire_record *record) {
+    bool is_refused = refuses;
+    refuses = false;
+    published += !is_refused;
+    return is_refused ? GPULUA_TIMEOUT : link_ops->publish(link, record);
+}
+
 static struct gpu_graph *fill_graph(struct side *side) {
     const struct gpu_submit submit = {.stream = side->streams[0]};
     const struct gpu_ref ref = {side->blocks[0], 0, BYTES, GPU_TYPE_I32};
@@ -480,6 +490,27 @@ static void check_heard(struct side *side, struct gpu_graph *graph) {
               last == failing + 1 && device->slot_seq[repeat->point.slot] == last &&
                   submit.stream->tail->seq == last,
               "and that next one is noted, too");
+}
+
+/* The ring is full for a while: what is owed is noted, and the launch goes the long way. */
+static void check_refused(struct side *side, struct gpu_graph *graph) {
+    struct gpu_device *device = side->device;
+    const struct gpu_submit submit = {.stream = side->streams[0]};
+    struct wire_link_ops refusing = *(link_ops = device->link->ops);
+    refusing.publish = publish_or_refuse;
+    launch_times(graph, &submit, 6);
+    const struct gpu_repeat *repeat = &device->repeat;
+    bool is_owed = repeat->owed_count > 1;
+    uint64_t last = repeat->point.seq, replays = device->stats.replays + repeat->owed_count;
+    device->link->ops = &refusing;
+    refuses = true;
+    launch_times(graph, &submit, 1);
+    device->link->ops = link_ops;
+    enter(side);
+    tap_check(&tap,
+              is_owed && published == 1 && device->slot_seq[repeat->point.slot] == last + 1 &&
+                  submit.stream->tail->seq == last + 1 && device->stats.replays == replays + 1,
+              "one that finds no room is given again, once");
 }
 
 static void check_polls(struct side *side, struct gpu_graph *graph) {
@@ -548,6 +579,7 @@ static void check_owed(struct side *side) {
     check_foreign_stream(graph, side, &other);
     check_polls(side, graph);
     check_within_poll(side, graph);
+    check_refused(side, graph);
     check_heard(side, graph);
     is_open = 1;
     need(gpu_device_wait_idle(side->device, -1, &error), "all is over");

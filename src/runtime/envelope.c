@@ -364,13 +364,8 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     record->length_bytes = (length + 15u) & ~15u;
 
     /* Pending before it is out: an inline executor may answer from within publish. */
-    if (stream->tail) {
-        stream->tail->next = work;
-    } else {
-        stream->head = work;
-    }
     struct gpu_op *before = stream->tail;
-    stream->tail = work;
+    gpu_op_append(stream, work);
     gpulua_status status = gpu_device_publish_or_not(device, record, error);
     if (status) {
         stream->tail = before;

@@ -97,7 +97,8 @@ bool gpu_repeat_may_owe(const struct gpu_graph *graph, const struct gpu_submit *
            device->state == GPU_DEVICE_OPEN && device->link && !device->share &&
            device->backlog_bytes == 0 && !device->deferred && !device->is_polling &&
            !device->holding && !device->is_injected && device->unfenced_wait == 0 &&
-           !stream->is_closed && device->failures_seen == device->failures_forgotten &&
+           !stream->is_closed && !gpu_ranges_are_on &&
+           device->failures_seen == device->failures_forgotten &&
            device->submits_since_poll + 1 < GPU_POLL_EVERY_SUBMITS &&
            device->stats.ops_in_flight + GPU_REPEATS_OWED_MAX <=
                device->stats.limit_ops_in_flight &&
@@ -130,7 +131,7 @@ bool gpu_repeat_again(struct gpu_graph *graph, const struct gpu_submit *submit) 
     if (repeat->graph != graph || device->streams[repeat->point.slot] != submit->stream ||
         repeat->site.line != submit->site.line || repeat->site.source != submit->site.source ||
         submit->label || submit->capture || repeat->owed_count == GPU_REPEATS_OWED_MAX ||
-        repeat->task != running_task(device) || gpu_ranges_are_on) {
+        repeat->task != running_task(device)) {
         return false;
     }
     repeat->next.record.seq = repeat->point.seq + 1;
@@ -159,12 +160,7 @@ static void note_one(struct gpu_device *device, const struct gpu_envelope *envel
     if (repeat->wait_count > 0) {
         op->deps[op->dep_count++] = (struct gpu_point){repeat->point.slot, seq - 1};
     }
-    if (stream->tail) {
-        stream->tail->next = op;
-    } else {
-        stream->head = op;
-    }
-    stream->tail = op;
+    gpu_op_append(stream, op);
     gpu_flight_note(&device->flight, op, envelope, &record);
 }
 

@@ -356,12 +356,12 @@ struct gpu_watchdog {
     int64_t next_ns; /* the first of them */
 };
 
-/* On the way to the next life of a device (recovery.h). */
 /* What there was no memory for when it came. */
 struct gpu_late_news {
     struct gpu_news *news; /* owned: has the newest of them; of none nothing */
     uint32_t count;
 };
+/* On the way to the next life of a device (recovery.h). */
 struct gpu_recovery {
     uint32_t restarts_max; /* within the window; 0: it does not come up again */
     int64_t window_ns;
@@ -689,6 +689,15 @@ struct gpu_op *gpu_op_create(struct gpu_device *device, struct gpu_stream *strea
                              const char *label, struct gpu_site site);
 /* The next ones need no memory of the host's. False: there is none. */
 bool gpu_ops_reserve(struct gpu_device *device, uint32_t count);
+/* The stream's newest from now on. */
+static inline void gpu_op_append(struct gpu_stream *stream, struct gpu_op *op) {
+    if (stream->tail) {
+        stream->tail->next = op;
+    } else {
+        stream->head = op;
+    }
+    stream->tail = op;
+}
 /* Of what is pending. NULL: it is not. */
 struct gpu_op *gpu_op_find_pending(const struct gpu_device *device, struct gpu_point point);
 /* Has all ended that was given to the device up to the operation of that number? */

@@ -177,12 +177,12 @@ void gpu_graph_release(struct gpu_graph *graph) {
 
 /* ---- launching ---- */
 
-/* The one that was freed, if there is one, is the culprit. */
 static inline bool are_blocks_as_checked(const struct gpu_graph *graph) {
     return graph->checked_ends == graph->device->block_ends &&
            graph->checked_version == graph->version;
 }
 
+/* The one that was freed, if there is one, is the culprit. */
 static gpulua_status check_blocks(struct gpu_graph *graph, const char *use,
                                   struct gpu_error *error) {
     const struct graph_body *body = &graph->body;
