@@ -26,6 +26,7 @@ API int fake_devices = 1;
 API int fake_version = 13000;
 API int fake_attribute_off;    /* an attribute that answers 0 */
 API volatile int fake_pending; /* events and streams are not ready, and write no words */
+API int fake_halts;            /* what is begun from now on never ends */
 API int fake_stops;            /* fills do, and who asks after events waits for a long time */
 API volatile int fake_words;   /* written by streams */
 API volatile int fake_runs;    /* of kernels */
@@ -540,7 +541,7 @@ API result cuEventRecord(void *event, void *stream) {
     fake_records++;
     fake_recorded_on = stream;
     fake_recorded = event;
-    if (is_halted && endless_count < sizeof endless / sizeof endless[0]) {
+    if ((is_halted || fake_halts) && endless_count < sizeof endless / sizeof endless[0]) {
         endless[endless_count++] = event;
     }
     return event != NULL && stream != NULL ? event_record(event, stream) : INVALID;

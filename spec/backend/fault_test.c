@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tap.h"
@@ -207,6 +208,12 @@ static bool leaves_dump(const char *given, const char *path, int count) {
            count_dumps(path) == count && strstr(output, "false DeviceLost") == output;
 }
 
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 static void dumps(void) {
     char path[256], given[600];
     snprintf(path, sizeof path, "%s/dumps", folder);
@@ -304,6 +311,19 @@ static void dumps(void) {
               is_made && ops->event_query(event, &error) == BACKEND_DONE &&
                   FAKE(int, fail_code) == 0 && error.log == NULL,
               "an end that there is no memory to prove is taken as told");
+    is_made = ops->event_create(device, &event, &error) == GPULUA_OK &&
+              ops->event_record(event, stream, &error) == GPULUA_OK;
+    FAKE(int, halts) = 1;
+    int64_t begun_ns = now_ns(), waited_ns = 0;
+    enum backend_query query = BACKEND_PENDING;
+    for (int i = 0; is_made && query == BACKEND_PENDING && i < 20000; i++) {
+        query = ops->event_query(event, &error);
+        waited_ns = now_ns() - begun_ns;
+        usleep(query == BACKEND_PENDING ? 1000 : 0);
+    }
+    FAKE(int, halts) = 0;
+    tap_check(&tap, query == BACKEND_DONE && waited_ns >= INT64_C(1000000000),
+              "an end whose proof does not come is taken as told after a second, not before");
     ops->device_close(device);
     tap_check(&tap, FAKE(long, live) == 0, "closing leaves nothing");
 }
