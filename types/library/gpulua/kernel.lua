@@ -54,9 +54,8 @@ local module = {}
 ---
 ---Waits: no.
 ---
----Errors: `InvalidArgument` (no such kernel, or a signature that does not fit; a number of parameters beyond
----`limit_params`), `Unsupported` (`limit_args_bytes`), `OutOfMemory`, `DeviceLost`, `Unrecoverable`, `Closed`,
----`Timeout`, `Interrupted`.
+---Errors: `InvalidArgument` (no such kernel, or a signature that does not fit; parameters beyond `limit_params` or
+---`limit_args_bytes`), `OutOfMemory`, `DeviceLost`, `Unrecoverable`, `Closed`, `Timeout`, `Interrupted`.
 ---@param name string
 ---@param signature? string
 ---@return gpulua.kernel kernel
@@ -123,7 +122,7 @@ local kernel = {}
 ---Errors: `InvalidArgument` (the number, type or range of an argument; grid, block or shared memory beyond what the
 ---device has), those of work.
 ---@param config integer|gpulua.launch_options
----@param ... number|boolean|gpulua.buffer|gpulua.scalar|nil
+---@param ... number|boolean|gpulua.buffer|gpulua.scalar|table|nil A table for a vector or a structure by value.
 ---@return gpulua.op op
 function kernel:launch(config, ...) end
 
