@@ -157,6 +157,8 @@ function graph:update(options, f) end
 
 ---Puts buffers and numbers in the place of others, for launches that come later. A key is a buffer's label, or
 ---"kernel#n.parameter": the n-th launch of that kernel, in the order in which they were captured, tasks taking turns.
+---Where there is one alone "#n" may be left out, a launch's label stands for the kernel, too, and a parameter without a
+---name has its number: "first.2". Of fills, copies and writes it is "fill#n.dst", "copy#n.src" and so on.
 ---false for a pointer is NULL. Vectors and structures by value are tables, as for a launch, of which only what is
 ---there changes; their parts are parameters of their own, "kernel#n.v.x". Of library calls it is what they were given
 ---as buffers and factors ("gemm#1.alpha"; a complex one is a pair or a number), and no sizes. Two names of one
@@ -178,7 +180,7 @@ function graph:update(options, f) end
 ---Errors: `InvalidArgument` (no such name, or several; another type or size; what is in the body of a conditional node
 ---has no name), `Unsupported` (a node of control flow uses the buffer), `CaptureActive`, `UseAfterFree`, `Stale`,
 ---`Driver`, `OutOfMemory`, `OutOfBudget`, `DeviceLost`, `Unrecoverable`, `Closed`.
----@param places table<string, gpulua.buffer|gpulua.host_buffer|gpulua.scalar|number|number[]|boolean>
+---@param places table<string, gpulua.buffer|gpulua.host_buffer|gpulua.scalar|number|table|boolean>
 ---@return boolean is_patched
 ---@return integer|string what How many nodes have changed; false, where it was made anew: why.
 ---@return string? first The first of these nodes.
