@@ -194,7 +194,7 @@ function device:current() end
 
 ---Records what `f` and the tasks that it spawns launch on the device, instead of doing it, and makes a graph of that.
 ---An error in f ends the capture, and is raised. Buffers that f makes and nobody holds afterwards are the graph's own,
----and share memory; a collection of garbage finds out which those are. Those of a `gpulua.memory` are not: they stay
+---and share memory; a collection of garbage finds out which those are. Those of a `memory` are not: they stay
 ---as they were made. Without f, the caller's task belongs to the capture until `capture:finish()`, which gives the
 ---graph, or `capture:close()`.
 ---

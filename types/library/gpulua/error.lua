@@ -125,7 +125,7 @@ print(err.code, at.block[1], at.thread[1]) --> OutOfBounds	0	1
 ---| "UseAfterFree" # `buffer:free` ends memory for every handle; a graph's temporaries are the graph's alone.
 ---| "OutOfBudget" # Of the device or of a memory; `requested`, `current`, `remaining` and `limit` say how far.
 ---| "OutOfMemory" # Of the device, when nothing could be given back, or of the host.
----| "Capacity" # The message names the limit, `max` has it where it is one number; `device:stats` has all.
+---| "Capacity" # The message names the limit, `max` has it where it is one number; [limits.md](limits.md) has all.
 ---| "StreamMisuse" # Also: memory whose users nobody knows, tracing that is off, the loop called from a task.
 ---| "CaptureActive" # What waits for the device or looks at its memory has no place in a graph.
 ---| "CaptureInvalidated" # The capture has ended or failed, or its device was lost; or the task outlives its capture.

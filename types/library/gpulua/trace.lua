@@ -129,7 +129,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 ---The log of a device.
 ---@class gpulua.trace_log
 ---@field name string The device's; with a number where several have one name.
----@field seat? integer The state's own, where it shares the device with others: see `gpulua.event`.
+---@field seat? integer The state's own, where it shares the device with others: see `event`.
 ---@field ops integer
 ---@field dropped integer
 ---@field waits_issued integer
@@ -246,7 +246,7 @@ function trace.finish(json_path, timeline_path, wants_summary, was_interrupted) 
 
 ---Of one of the other states that share a device.
 ---@class gpulua.other_report
----@field seat integer As in `gpulua.event`.
+---@field seat integer As in `event`.
 ---@field operations integer
 ---@field total number Seconds.
 ---@field share number Of the device's time.

@@ -70,7 +70,7 @@ function op:done() end
 ---@return gpulua.op op The same one.
 function op:on_done(f) end
 
----How long it took on the device. nil: it is not over, or the device is not traced (`trace` of `gpu.device`).
+---How long it took on the device. nil: it is not over, or the device is not traced (`trace = true` of `gpu.device`).
 ---
 ---Waits: no; of a traced GPU it blocks until the device has told.
 ---
