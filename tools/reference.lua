@@ -208,7 +208,8 @@ local function add_class(class)
   end
 end
 
-local function capital(text) return (text:gsub("^%l", string.upper)) end
+-- The command's name stays as it is typed.
+local function capital(text) return text:find "^gpulua " and text or (text:gsub("^%l", string.upper)) end
 
 local raisers_max <const> = 40 -- more are counted, not named
 
