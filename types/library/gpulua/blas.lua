@@ -87,7 +87,7 @@ function blas:ger(options) end
 function blas:geam(options) end
 
 ---c = alpha a a^T + beta c, or with transa alpha a^T a + beta c. Of c, n x n, one triangle is computed, and the rest is
----left as it is.
+---left as it is: of a new c undefined.
 ---
 ---Waits: no.
 ---

@@ -35,7 +35,7 @@ local rng = {}
 ---@field generator? gpulua.generator "philox" by default.
 ---@field seed? integer 64 bits; 0 by default.
 ---@field offset? integer 64 bits; 0 by default.
----@field ordering? "legacy"|"best"|"seeded" legacy: the same words on every device; best and seeded as cuRAND has them.
+---@field ordering? "legacy"|"best"|"seeded" legacy, on every device the same; best (xorwow, mrg32k3a), seeded (xorwow).
 ---@field dimensions? integer Of Sobol's, 1 to 20000; 1 by default.
 
 ---Where a generator is: numbers and strings, which can be written to a file.
