@@ -13,8 +13,9 @@ their last element. Sizes are in elements, unless the name says bytes; times are
 
 Work is given to a device and done there later. Nothing waits for it but what says so here. A wait **yields** in the
 body of a task: the task goes on when the wait is over, and other tasks run meanwhile. Elsewhere it blocks: in stock
-Lua's main chunk (`gpulua` runs a script as a task), in a coroutine of the script's own, inside `require`, a metamethod
-or the function of `table.sort`. What is said to **block** stops the thread in any case.
+Lua's main chunk (`gpulua` runs a script as a task), in a coroutine of the script's own, inside `require`, `__tostring`
+or the function of `table.sort` (what C calls; other metamethods yield). What is said to **block** stops the thread in
+any case.
 
 ## Handles
 

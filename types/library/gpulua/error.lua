@@ -146,7 +146,7 @@ print(err.code, at.block[1], at.thread[1]) --> OutOfBounds	0	1
 ---| "Timeout" # Of a wait with a limit, or of `gpu.timeout`.
 ---| "Cancelled" # By `task:cancel`, by the failure of a sibling, or because a wait could never end.
 ---| "Interrupted" # Ctrl-C, or the host's `gpulua_interrupt`.
----| "NotYieldable" # Inside of `require`, a comparator, a metamethod, or a coroutine of the script's own.
+---| "NotYieldable" # Inside of `require`, a comparator, `__tostring`, or a coroutine of the script's own.
 ---| "NoDevice" # The message says which there are.
 ---| "Unsupported" # The message says by what, and often what can be had instead.
 ---| "Io" # The message names the file and has the system's words.
