@@ -9,7 +9,7 @@ Integers read as Lua's integers (u64 wraps into them), others as floats, complex
 the type: a number out of range, or with a fraction where the type has none, is an error that names the element.
 ]]
 
----A buffer of a device.
+---A buffer of a device. Its fields stay when its memory is gone; `#` raises `Stale` or `UseAfterFree` then.
 ---@class gpulua.buffer
 ---@field type gpulua.element_type
 ---@field shape integer[] A new table each time.

@@ -311,8 +311,9 @@ function device:synchronize() end
 ---@return gpulua.device device
 function device:await(seconds) end
 
----Calls `f(error)` as a task each time when the device is lost: with `DeviceLost`, or `Unrecoverable` once it does not
----come up any more. Losses and returns are reported in their turn, also where several happened before tasks could run.
+---Calls `f(error)` as a task each time when the device is lost: with `DeviceLost`, and once more with `Unrecoverable`
+---when that was more often than `restarts` allows. Losses and returns are reported in their turn, also where several
+---happened before tasks could run.
 ---
 ---Waits: no.
 ---

@@ -69,7 +69,8 @@ function module:kernel(name, signature) end
 ---@return string[] names
 function module:kernels() end
 
----A `__device__` or `__constant__` variable, as a buffer of one dimension over it.
+---A `__device__` or `__constant__` variable, as a buffer of one dimension over it. After a loss of the device variables
+---have the values again that they begin with, and such a buffer of before is `Stale`.
 ---
 ---```lua
 ---local mod = dev:compile [[
