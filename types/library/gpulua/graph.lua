@@ -195,7 +195,7 @@ function graph:bind(places) end
 ---@return gpulua.graph fork
 function graph:fork() end
 
----How large it is.
+---How large it is, with what is in bodies of control flow.
 ---
 ---Waits: no.
 ---
