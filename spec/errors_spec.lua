@@ -246,6 +246,17 @@ describe("bad input", function()
         local err = refused("OutOfBounds", {}, case[1])
         assert.are.same({ case[2], case[3], case[4] }, { err.offset, err.length, err.size })
       end
+      local y <close> = dev:buffer("f32", 4)
+      local blas <close> = dev:blas()
+      for _, case in ipairs {
+        { function() blas:gemv { a = y, x = x, m = 4, n = 4 } end, 16, 4 },
+        { function() blas:dot { x = x, y = y, n = 3, incy = 2 } end, 5, 4 },
+      } do
+        local err = refused("OutOfBounds", "the call reaches to", case[1])
+        assert.are.same({ 0, case[2], case[3] }, { err.offset, err.length, err.size })
+      end
+      local err = refused("OutOfBounds", "comes after", function() x:read(5, 4) end)
+      assert.is_nil(err.offset or err.length or err.size)
     end)
 
     it("of freed memory name the allocation, whose number is never used again", function()

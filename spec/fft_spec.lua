@@ -815,8 +815,9 @@ describe("fft", function()
     wrong("InvalidArgument", "forward: X is on ", x, other:buffer("c64", { 8, 513 }))
     other:close()
     local strided <close> = dev:fft { shape = 4, batch = 2, input = { distance = 100 } }
-    support.raises("OutOfBounds", "forward: x has 103 elements, the plan reaches to 104", strided.forward, strided,
-      dev:buffer("c64", 103))
+    local err = support.raises("OutOfBounds", "forward: x has 103 elements, the plan reaches to 104", strided.forward,
+      strided, dev:buffer("c64", 103))
+    assert.are.same({ 0, 104, 103 }, { err.offset, err.length, err.size })
     plan:forward(x, X):await()
     for _, name in ipairs { "forward", "inverse", "stats", "close" } do
       support.raises("InvalidArgument", ("what %s is called on: gpulua.fft expected, got buffer"):format(name),

@@ -128,10 +128,23 @@ describe("a value at the prompt:", function()
     assert.equal(tostring(kernel) .. " (" .. kernel:signature() .. ")", show(kernel))
   end)
 
+  it("what was lost with its device says so", function()
+    if not support.is_isolated() then
+      pending "the device lives in this process"
+    end
+    local own <close> = gpu.device(nil, { isolate = "process" })
+    local lost = own:buffer("f32", 3):fill(0)
+    support.lose(own)
+    local shown = show(lost)
+    assert.truthy(shown:find "^gpulua.buffer f32%[3%] %(stale%) on .*\n  [^\n]*was lost with the device", shown)
+  end)
+
   it("what cannot be read says why", function()
     local freed = dev:buffer("f32", 3):fill(0)
     freed:free()
-    assert.truthy(show(freed):find "%(freed%)")
+    assert.equal(tostring(freed), show(freed))
+    assert.truthy(show(freed):find "f32%[3%] %(freed%) on ")
+    assert.truthy(show(dev:buffer("f32", 1, { label = "(freed)" }):fill(1)):find("min 1.0", 1, true))
     local closed = dev:buffer("f32", 3)
     closed:close()
     assert.equal(tostring(closed), show(closed))

@@ -176,7 +176,7 @@ describe("a timeline", function()
   end)
 
   describe("in a browser", function()
-    setup(function() support.open():compile(support.spin_source) end) -- on the way to an end it would be time of the script
+    setup(function() support.open():compile(support.spin_source) end) -- later it would be time of the script
 
     -- What the page has become when its script has run, and what the browser said of errors.
     local function look(pending, path, hash)

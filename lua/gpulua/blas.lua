@@ -118,7 +118,7 @@ local function place(call, given, of, rows, columns, batch)
   end
   if span > of.count then
     core.raise("OutOfBounds", string.format("%s: %s has %d elements, the call reaches to %d", call, of.name, of.count,
-      span))
+      span), nil, 0, span, of.count)
   end
 end
 
@@ -295,8 +295,9 @@ local function vector(self, call, given, name, n, wanted)
   end
   n = n or (count - 1) // step + 1
   if n > 0 and reach(n, step, 1) > count then
+    local span = reach(n, step, 1)
     core.raise("OutOfBounds", string.format("%s: %s has %d elements, the call reaches to %d", call, name, count,
-      reach(n, step, 1)))
+      span), nil, 0, span, count)
   end
   return value, step, kind, n
 end

@@ -102,7 +102,7 @@ local function check_side(self, call, side, value)
   elseif not side.is_plain then
     if count < side.span then
       core.raise("OutOfBounds", string.format("%s: %s has %d elements, the plan reaches to %d", call, side.name, count,
-        side.span))
+        side.span), nil, 0, side.span, count)
     end
     return
   elseif count ~= side.span then

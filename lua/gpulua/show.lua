@@ -207,7 +207,7 @@ end
 
 local function buffer_text(buffer)
   local text = tostring(buffer)
-  if string.find(text, "%(freed%)") then
+  if string.find(text, "%] %(freed%) on ") then
     return text
   end
   return text .. "\n  " .. table.concat(try(contents, buffer), "\n  ")

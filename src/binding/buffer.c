@@ -631,7 +631,9 @@ int gpu_lua_buffer_tostring(lua_State *L) {
     }
     const char *label = gpu_block_label(buffer->ref.block);
     lua_pushfstring(L, "%s %s[%s]%s on %s%s%s%s", name, gpu_type_name(buffer->ref.type), shape,
-                    gpu_block_is_freed(buffer->ref.block) ? " (freed)" : "",
+                    gpu_block_is_stale(buffer->ref.block)   ? " (stale)"
+                    : gpu_block_is_freed(buffer->ref.block) ? " (freed)"
+                                                            : "",
                     gpu_device_name(gpu_block_device(buffer->ref.block)), label[0] ? " (" : "",
                     label, label[0] ? ")" : "");
     return 1;

@@ -178,7 +178,7 @@ static void push_error(lua_State *L, const struct gpu_error *error, int level) {
         set_integer(L, "current", error->current_bytes);
         set_integer(L, "remaining", error->remaining_bytes);
         set_integer(L, "limit", error->limit_bytes);
-    } else if (error->code == GPULUA_OUT_OF_BOUNDS) {
+    } else if (error->has_range) {
         set_integer(L, "offset", (uint64_t)error->range_offset);
         set_integer(L, "length", (uint64_t)error->range_length);
         set_integer(L, "size", (uint64_t)error->range_size);
@@ -261,6 +261,7 @@ _Noreturn void gpu_lua_fail_range(lua_State *L, const char *hint, int64_t offset
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     gpu_error_set(&error, GPULUA_OUT_OF_BOUNDS, "%s", message);
+    error.has_range = true;
     error.range_offset = offset;
     error.range_length = length;
     error.range_size = (int64_t)size;
@@ -302,13 +303,19 @@ gpulua_status gpu_lua_error_code(lua_State *L, const struct gpulua *g, int index
     return status;
 }
 
-/* core.raise(code, message[, hint]) */
+/* core.raise(code, message[, hint[, offset, length, size]]): the last three of OutOfBounds. */
 int gpu_lua_error_raise(lua_State *L) {
     struct gpu_error error;
     gpulua_status status = status_from_name(luaL_checkstring(L, 1));
     luaL_argcheck(L, status != GPULUA_OK, 1, "no such code");
     gpu_error_set(&error, status, "%s", luaL_checkstring(L, 2));
     const char *hint = luaL_optstring(L, 3, NULL);
+    if (!lua_isnoneornil(L, 4)) {
+        error.has_range = true;
+        error.range_offset = luaL_checkinteger(L, 4);
+        error.range_length = luaL_checkinteger(L, 5);
+        error.range_size = luaL_checkinteger(L, 6);
+    }
     push_error(L, &error, 1); /* what our Lua files call to raise is no news */
     if (hint) {
         lua_pushstring(L, hint);

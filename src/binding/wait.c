@@ -450,7 +450,7 @@ bool gpu_lua_may_block(const struct gpulua *g) {
 void gpu_lua_fail_to_block(lua_State *L) {
     gpu_lua_fail(L, GPULUA_NOT_YIELDABLE,
                  "a script in a sandbox can only wait in the body of a task: not inside a "
-                 "comparator, a metamethod, a callback or a coroutine of its own");
+                 "comparator, __tostring, a callback or a coroutine of its own");
 }
 
 /* Blocks for an op; runs no task. */
@@ -497,7 +497,7 @@ void gpu_lua_check_waits(lua_State *L, struct gpulua *g) {
     if (!gpu_lua_may_park(g, L) && (g->running || g->turn_depth > 0)) {
         gpu_lua_fail(L, GPULUA_NOT_YIELDABLE,
                      "a task can only be awaited from the body of a task: not inside require, a "
-                     "comparator, a metamethod or a coroutine of the script's own");
+                     "comparator, __tostring or a coroutine of the script's own");
     }
 }
 

@@ -801,6 +801,10 @@ bool gpu_block_is_freed(const struct gpu_block *block) {
     GPU_ENTER(block->device);
     return block->is_freed;
 }
+bool gpu_block_is_stale(const struct gpu_block *block) {
+    GPU_ENTER(block->device);
+    return block->epoch != block->device->epoch;
+}
 
 void *gpu_block_host_bytes(const struct gpu_block *block) {
     assert(block->is_host);

@@ -60,7 +60,9 @@ struct gpu_error {
     uint64_t suspects_number;
     /* OutOfBudget */
     uint64_t requested_bytes, current_bytes, remaining_bytes, limit_bytes;
-    /* OutOfBounds: what was asked for, and of how much: elements, of a view bytes */
+    /* OutOfBounds, where that is known: what was asked for, and of how much: elements, of a view
+     * bytes */
+    bool has_range;
     int64_t range_offset, range_length, range_size;
     uint64_t capacity_max; /* Capacity: the limit that is reached, where it is a script's */
 };

@@ -144,6 +144,8 @@ const char *gpu_block_label(const struct gpu_block *block); /* or "" */
 void gpu_block_set_type(struct gpu_block *block, enum gpu_type type);
 bool gpu_block_is_host(const struct gpu_block *block);
 bool gpu_block_is_freed(const struct gpu_block *block);
+/* Was it lost with a life of the device's that is over? */
+bool gpu_block_is_stale(const struct gpu_block *block);
 bool gpu_block_is_foreign(const struct gpu_block *block); /* see exchange.h */
 bool gpu_block_is_read_only(const struct gpu_block *block);
 /* Does it begin at a multiple? Up to 512 bytes: that is what blocks of our own are aligned to. */

@@ -85,9 +85,9 @@ print(err.code, at.block[1], at.thread[1]) --> OutOfBounds	0	1
 ---@field current? integer Of `OutOfBudget`: bytes in use.
 ---@field remaining? integer Of `OutOfBudget`: bytes left.
 ---@field limit? integer Of `OutOfBudget`: bytes in all.
----@field offset? integer Of `OutOfBounds`: where the range begins, from 0, in the unit of the message.
----@field length? integer Of `OutOfBounds`: how long it is.
----@field size? integer Of `OutOfBounds`: how much there is.
+---@field offset? integer Of `OutOfBounds` of a range: where it begins, from 0, in the unit of the message.
+---@field length? integer Of `OutOfBounds` of a range: how long it is.
+---@field size? integer Of `OutOfBounds` of a range: how much there is.
 ---@field max? integer Of `Capacity`: the limit.
 ---@field tasks? string[] Of a wait in a circle: where the tasks in it were spawned.
 
@@ -119,7 +119,7 @@ print(err.code, at.block[1], at.thread[1]) --> OutOfBounds	0	1
 ---@alias gpulua.error_code
 ---| "InvalidArgument" # A value of a wrong type, range or combination; the message names the argument or option.
 ---| "InvalidData" # Data of a buffer or a file, with the place in it; in check mode a read of what was never written.
----| "OutOfBounds" # Indices are never clipped. `offset`, `length` and `size` say where it would have gone.
+---| "OutOfBounds" # Indices are never clipped. `offset`, `length` and `size` say where a range would have gone.
 ---| "Closed" # Of a device it also ends everything on it.
 ---| "Stale" # The device was lost and is up again, and the buffer was neither durable nor built anew.
 ---| "UseAfterFree" # `buffer:free` ends memory for every handle; a graph's temporaries are the graph's alone.
