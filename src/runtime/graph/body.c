@@ -54,8 +54,20 @@ static uint32_t track_of(struct graph_body *body, struct gpu_block *block) {
 static void note_read(struct graph_track *track, const struct gpu_use *use) {
     for (uint32_t i = 0; i < track->use_count; i++) {
         struct gpu_use *known = &track->uses[i];
-        if (use->byte_begin < known->byte_end && known->byte_begin < use->byte_end) {
+        if (!(known->access & GPU_USE_SETTLED) && use->byte_begin < known->byte_end &&
+            known->byte_begin < use->byte_end) {
             known->access &= (uint8_t)~GPU_USE_MAYBE;
+        }
+    }
+}
+
+/* Whatever was done there in front of it, it writes all of this. */
+static void note_write(struct graph_track *track, const struct gpu_use *use) {
+    for (uint32_t i = 0; track->has_maybe && i < track->use_count; i++) {
+        struct gpu_use *known = &track->uses[i];
+        if ((known->access & GPU_USE_MAYBE) && use->byte_begin <= known->byte_begin &&
+            known->byte_end <= use->byte_end) {
+            known->access |= GPU_USE_SETTLED;
         }
     }
 }
@@ -66,6 +78,7 @@ static bool join_use(struct graph_track *track, const struct gpu_use *use) {
     if (gpu_use_reads(use->access)) {
         note_read(track, use);
     }
+    track->has_maybe |= (use->access & GPU_USE_MAYBE) != 0;
     if (gpu_graph_is_written(track, use)) {
         return true;
     }
@@ -161,6 +174,11 @@ bool gpu_graph_add(struct graph_body *body, const struct wire_record *record,
     for (uint32_t i = 0; i < use_count; i++) {
         if (!add_use(body, &uses[i])) {
             return false;
+        }
+    }
+    for (uint32_t i = 0; i < use_count; i++) { /* behind all that it reads */
+        if (uses[i].access == GPU_WRITE) {
+            note_write(&body->tracks[body->use_tracks[body->nodes[node].use_first + i]], &uses[i]);
         }
     }
     body->nodes[node].use_count = use_count;

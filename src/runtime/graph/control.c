@@ -147,6 +147,7 @@ static gpulua_status collect_uses(const struct gpu_control *control, struct gpu_
         for (uint32_t k = 0; k < body->track_count; k++) {
             for (uint32_t u = 0; u < body->tracks[k].use_count; u++) {
                 uses[count] = body->tracks[k].uses[u];
+                uses[count].access &= (uint8_t)~GPU_USE_SETTLED;
                 if (uses[count].access == GPU_WRITE) {
                     uses[count].access = GPU_READ_WRITE | GPU_USE_MAYBE;
                 }

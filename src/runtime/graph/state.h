@@ -24,6 +24,7 @@ struct graph_track {
     uint32_t range_count, range_capacity;
     struct gpu_use *uses; /* owned; of all nodes together, as one operation */
     uint32_t use_count, use_capacity;
+    bool has_maybe; /* some have, or had, GPU_USE_MAYBE */
 };
 
 struct graph_edge {
@@ -143,6 +144,9 @@ struct graph_made {
 /* Beside GPU_READ_WRITE, of a conditional node: it may write or not, and that is all why what was
  * there before counts. Only within bodies. */
 #define GPU_USE_MAYBE 4u
+/* Of such a use in a track: a later node has written all of it, so what reads it behind that does
+ * not depend on what was there before. Not of nodes. */
+#define GPU_USE_SETTLED 8u
 static inline bool gpu_use_reads(uint8_t access) {
     return (access & (GPU_READ | GPU_USE_MAYBE)) == GPU_READ;
 }
