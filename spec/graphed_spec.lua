@@ -494,6 +494,47 @@ call 2: run as it is, warm-up 2 of 2
     own:close()
   end)
 
+  it("makes it anew, too, where conditional nodes have written it, and does what it did before", function()
+    if not support.is_isolated() then
+      pending "the device lives in this process"
+    end
+    for _, check in ipairs { false, true } do
+      local own <close> = gpu.device(nil, { isolate = "process", check = check })
+      local x, z = own:buffer("i32", n, { durable = true }):fill(5), own:buffer("i32", n, { durable = true }):fill(0)
+      local go = own:scalar("i32", 1)
+      local function made()
+        local y = own:buffer("i32", n, { label = "y" })
+        gpu.graph.if_(go, function() y:copy(x) end)
+        return y
+      end
+      local plain <close> = own:graphed(function() return 1, nil, made() end)
+      local within <close> = own:graphed(function() return { y = made() } end)
+      local keeps <close> = own:graphed(function()
+        gpu.graph.if_(go, function()
+          local y = own:buffer("i32", n, { label = "y" }):fill(3)
+          z:copy(y)
+        end)
+      end)
+      for life = 1, 3 do
+        assert.equal(life, own.epoch)
+        for _ = 1, 3 do
+          local y, held = select(4, plain()), select(2, within())
+          if life > 1 then -- used before it would be anybody's anyway
+            assert.are.same({ 5, 5 }, { first(y), first(held.y) })
+          end
+          z:fill(0)
+          keeps()
+          assert.equal(3, first(z))
+        end
+        own:inject { lost = 1 }
+        pcall(function() x:fill(1):await() end)
+        own:await()
+        x:fill(5)
+      end
+      assert.equal(1, select(2, keeps:explain()).captures)
+    end
+  end)
+
   it("that fails is what it was before", function()
     local x, y = buffer(1), buffer(0)
     local fast <close> = dev:graphed(function(a)

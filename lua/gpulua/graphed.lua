@@ -18,7 +18,7 @@ local sealed = require "gpulua.sealed"
 local arguments <const> = require "gpulua.arguments"
 local instead <const> = arguments.instead
 local is_captured <const>, difference <const> = core.capture_active, core.graphed_difference
-local results_of <const> = core.graphed_results
+local results_of <const>, give_out <const> = core.graphed_results, core.graphed_give_out
 
 -- What a replay looks at is kept by number, as in src/binding/graphed.c, and false until it is there. While there is no
 -- graph there, no call is a replay.
@@ -205,6 +205,7 @@ local function capture_first(self, ...)
     raise_closed()
   end
   self.made = capture:finish()
+  give_out(self[RESULTS])
   replays_of(self, self.replays) -- of the graph before it
   self.captures = self.captures + 1
   return self.made:nodes()
@@ -226,6 +227,7 @@ local function capture_again(self, reason, has_changed, ...)
       anew or core.node_text(node, label, file, line))
     core.raise("InvalidArgument", self.broken, refresh_hint)
   elseif anew then
+    give_out(results)
     self.captures = self.captures + 1
     reason[KIND], reason[WHAT] = "anew", anew
   elseif count > 0 then

@@ -668,6 +668,7 @@ void gpu_lua_core_push(lua_State *L, struct gpulua *g) {
                                          {"graphed_body", gpu_lua_graphed_body},
                                          {"graphed_difference", gpu_lua_graphed_difference},
                                          {"graphed_results", gpu_lua_graphed_results},
+                                         {"graphed_give_out", gpu_lua_graphed_give_out},
                                          {"overlap", gpu_lua_overlap},
                                          {"map_kind", gpu_lua_map_kind},
                                          {"map_fits", gpu_lua_map_fits},

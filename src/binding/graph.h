@@ -98,5 +98,6 @@ int gpu_lua_graphed_replays(lua_State *L);
 int gpu_lua_graphed_body(lua_State *L);
 int gpu_lua_graphed_difference(lua_State *L);
 int gpu_lua_graphed_results(lua_State *L);
+int gpu_lua_graphed_give_out(lua_State *L);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "binding/buffer.h"
 #include "binding/caller.h"
 #include "binding/graph.h"
 #include "binding/loop.h"
@@ -339,10 +340,39 @@ int gpu_lua_graphed_results(lua_State *L) {
     return 1;
 }
 
+static int count_results(lua_State *L, int results) {
+    lua_getfield(L, results, "n");
+    return pop_count(L);
+}
+
+static void give_out(lua_State *L, struct gpulua *g, int index) {
+    const struct buffer *buffer = gpu_lua_test(L, g, index, GPU_LUA_KIND_BUFFER);
+    if (buffer && buffer->ref.block) {
+        gpu_graph_give_out(buffer->ref.block);
+    }
+}
+
+/* core.graphed_give_out(results): buffers among what f has returned (false: nothing), or in tables
+ * of that, are the caller's. */
+int gpu_lua_graphed_give_out(lua_State *L) {
+    struct gpulua *g = GPU_LUA(L);
+    lua_settop(L, 1);
+    int count = lua_toboolean(L, 1) ? count_results(L, 1) : 0;
+    for (int i = 1; i <= count; i++, lua_settop(L, 1)) {
+        lua_rawgeti(L, 1, i);
+        give_out(L, g, 2);
+        lua_pushnil(L);
+        while (lua_istable(L, 2) && lua_next(L, 2)) {
+            give_out(L, g, 4);
+            lua_pop(L, 1);
+        }
+    }
+    return 0;
+}
+
 /* Pushes what f has returned. */
 static int push_results(lua_State *L, int results) {
-    lua_getfield(L, results, "n");
-    int count = pop_count(L);
+    int count = count_results(L, results);
     luaL_checkstack(L, count, "too many results");
     for (int i = 1; i <= count; i++) {
         lua_rawgeti(L, results, i);

@@ -126,6 +126,9 @@ bool gpu_graphs_evict(struct gpu_device *device);
  * or too much is in flight, and until the device has made it anew, if that is so. */
 gpulua_status gpu_graph_launch(struct gpu_graph *graph, const struct gpu_submit *submit,
                                struct gpu_op **op, struct gpu_error *error);
+/* Memory that was made in a capture and is given out by who captured it: no graph's alone from here
+ * on, also where conditional nodes use it. */
+void gpu_graph_give_out(struct gpu_block *block);
 /* Is all memory there that it was captured with? Stale, UseAfterFree: what is not. */
 gpulua_status gpu_graph_check(struct gpu_graph *graph, struct gpu_error *error);
 /* What the first launch would do beside launching, in advance. The second time nothing. */

@@ -300,9 +300,13 @@ static struct gpu_block *made_before(struct gpu_capture *capture, enum graph_mad
     struct gpu_block *block = before && at < before->made_count ? before->made[at] : NULL;
     struct gpu_error ignored = {0};
     if (!block || before->made_for[at] != made_for || block->byte_count != byte_count ||
-        block->is_host != is_host || block->is_freed || block->epoch != capture->device->epoch ||
+        block->is_host != is_host || block->is_freed ||
+        (block->epoch != capture->device->epoch && !block->is_lone) ||
         !gpu_label_is(block->label, block->is_label_cut, label ? label : "")) {
         return NULL;
+    }
+    if (block->is_lone) { /* for who makes it, it is new */
+        block->epoch = capture->device->epoch;
     }
     block = block->is_temporary ? gpu_temporary_twin(block) : gpu_block_retain(block);
     if (block && note_made(capture, block, made_for, &ignored)) {

@@ -49,6 +49,13 @@ void gpu_temporary_expose(struct gpu_block *block) {
     block->is_trackable = gpu_memory_is_trackable(block->memory);
 }
 
+void gpu_graph_give_out(struct gpu_block *block) {
+    GPU_ENTER(block->device);
+    if (block->is_lone) {
+        gpu_temporary_expose(block);
+    }
+}
+
 bool gpu_temporary_is_held(const struct graph_body *body, const struct gpu_block *block) {
     uint32_t own = 1 + (gpu_graph_find_track(body, block) != GPU_NODE_NONE);
     return block->refs > own && !block->is_freed;
