@@ -150,7 +150,7 @@ function graph:upload(options) end
 ---@param f fun()
 ---@return boolean is_patched
 ---@return integer|string what How many nodes have other arguments; false: the first difference, in words.
----@return string? first The first of these nodes.
+---@return string? first The first of these nodes; "": there is none.
 ---@return integer? restaged How many of them are writes whose data alone is another.
 ---@overload fun(self: gpulua.graph, f: fun()): boolean, integer|string, string?, integer?
 function graph:update(options, f) end
@@ -183,7 +183,7 @@ function graph:update(options, f) end
 ---@param places table<string, gpulua.buffer|gpulua.host_buffer|gpulua.scalar|number|table|boolean>
 ---@return boolean is_patched
 ---@return integer|string what How many nodes have changed; false, where it was made anew: why.
----@return string? first The first of these nodes.
+---@return string? first The first of these nodes; "": there is none.
 function graph:bind(places) end
 
 ---A second graph of the same nodes, with temporaries and a pool of its own: both can run at once.
