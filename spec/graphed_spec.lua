@@ -335,6 +335,32 @@ describe("a graphed function", function()
     assert.equal(0, counters(fast).calls)
   end)
 
+  it("does its work at once within a capture of another device, whatever it would do elsewhere", function()
+    local other <close> = support.open { label = "other" }
+    local x, y = buffer(1), buffer(0)
+    local theirs = other:buffer("i32", n):fill(0)
+    local fast <close> = dev:graphed(function(a)
+      add:launch(n, x, y, n, a)
+      return y
+    end)
+    local function call(a)
+      local op, got = fast(a)
+      assert.equal(y, got)
+      op:await()
+    end
+    for round = 1, 3 do
+      local graph <close> = other:capture(function()
+        theirs:fill(round)
+        for a = 1, 3 do call(a) end
+      end)
+      assert.equal(1, (graph:nodes()))
+      assert.equal(9 * round - 3, first(y))
+      call(3)
+      graph:launch():await()
+      assert.equal(round, first(theirs))
+    end
+  end)
+
   it("calls itself, whether it is run as it is or captured", function()
     for warmup = 0, 2 do
       local x, y = buffer(1), buffer(0)

@@ -279,6 +279,8 @@ graphed.__call = core.graphed_caller(function(self, ...) -- what is no replay; -
   elseif not why and self[GRAPH] then -- since who was waited for has run f
     replays_of(self, 1)
     return self.made
+  elseif is_captured() then -- of another device: there is no second capture within it
+    return self.device:current():mark(), self[FUNCTION](...)
   end
   self.runs = self.runs + 1
   local forgotten <const> = self.forgotten

@@ -108,9 +108,13 @@ int gpu_lua_node_text(lua_State *L) {
     return 1;
 }
 
-/* core.capture_active(device) -> does the caller's task belong to a capture of it? */
+/* core.capture_active([device]) -> does the caller's task belong to a capture of it? Of any? */
 int gpu_lua_capture_active(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
+    if (lua_isnoneornil(L, 1)) {
+        lua_pushboolean(L, gpu_lua_is_captured(g, NULL));
+        return 1;
+    }
     lua_pushboolean(L, gpu_lua_capture_find(L, g, gpu_lua_check_device(L, g, 1, NULL)) != NULL);
     return 1;
 }

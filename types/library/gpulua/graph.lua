@@ -315,7 +315,8 @@ function pool:close() end
 ---tables and through upvalues is not seen, nor is an upvalue that changed while the function ran, by itself or by
 ---another task while it waited: `graphed:refresh` says that it has. In check mode it runs at each call, and doing
 ---something else with the same values is an error. What the function itself calls or spawns may call it again: that is
----part of the same run.
+---part of the same run. In a capture of its device the function is run, and becomes part of that; in one of another
+---device it is run as it is where it would have to be captured.
 ---
 ---A replay returns the same handles as the run before: who closes one of them has it closed for later calls, too. The
 ---memory of what was returned is the graph's, also where a later run returns another handle of it: each call writes it
