@@ -8,8 +8,8 @@
  *
  * What conditional nodes use gets memory of its own at once, since its address is kept. It stays a
  * temporary in all but that ("lone"): a launch needs nothing of what is there, and it lives on with
- * its graph when the device is lost. By any other use it becomes an ordinary block, and if what one
- * launch leaves there is read by the next. */
+ * its graph when the device is lost. By any other use it becomes an ordinary block, where a graphed
+ * function returns it, and if what one launch leaves there is read by the next. */
 #include "runtime/graph/state.h"
 #include "runtime/resource.h"
 
