@@ -19,6 +19,8 @@ describe("temporaries", function()
 
   local function buffer(...) return support.filled(dev, n, ...) end
 
+  local function durable(own, count, value) return own:buffer("i32", count, { durable = true }):fill(value) end
+
   -- y = x + 1 if `go`, by way of a temporary, which is given to `keep`; the condition is one, too.
   local function conditional(device, go, x, y, keep)
     local must = device:compile(source).must
@@ -113,8 +115,7 @@ describe("temporaries", function()
       pending "the device lives in this process"
     end
     local own <close> = support.open { restarts = 100 }
-    local function durable(count, value) return own:buffer("i32", count, { durable = true }):fill(value) end
-    local go, x, y = durable(1, 1), durable(n, 1), durable(n, 0)
+    local go, x, y = durable(own, 1, 1), durable(own, n, 1), durable(own, n, 0)
     local held = {}
     local untouched <close> = conditional(own, go, x, y, function(t) held[1] = t end)
     local read <close> = conditional(own, go, x, y, function(t) held[2] = t end)
@@ -139,7 +140,7 @@ describe("temporaries", function()
         graph:launch():await()
         assert.equal(life + i + 1, first(y))
       end
-      local w = durable(1, 0)
+      local w = durable(own, 1, 0)
       untouched:bind { ["copy#1.src"] = w }
       y:fill(3)
       untouched:launch():await()
@@ -163,8 +164,7 @@ describe("temporaries", function()
       pending "the device lives in this process"
     end
     local own <close> = support.open { restarts = 100 }
-    local function durable(count, value) return own:buffer("i32", count, { durable = true }):fill(value) end
-    local go, x, y = durable(1, 1), durable(n, 5), durable(n, 0)
+    local go, x, y = durable(own, 1, 1), durable(own, n, 5), durable(own, n, 0)
     local function body()
       local t = own:buffer("i32", n):fill(7)
       gpu.graph.if_(go, function() t:copy(x) end)

@@ -95,6 +95,13 @@ local function size(call, name, value)
   return value or fail(call, "nothing says what %s is: give it, or a buffer of two dimensions", name)
 end
 
+local function check_reach(call, name, count, span)
+  if span > count then
+    core.raise("OutOfBounds", string.format("%s: %s has %d elements, the call reaches to %d", call, name, count, span),
+      nil, 0, span, count)
+  end
+end
+
 -- Fits `of` to the sizes that it is to have as it is stored; sets ld, and with `batch` stride.
 local function place(call, given, of, rows, columns, batch)
   local ld = whole(call, given, "ld" .. of.name, 1)
@@ -116,10 +123,7 @@ local function place(call, given, of, rows, columns, batch)
       or of.stride >= columns and reach(batch, of.stride, columns) <= of.ld
     span = span > 0 and batch > 0 and reach(batch, of.stride, span) or 0
   end
-  if span > of.count then
-    core.raise("OutOfBounds", string.format("%s: %s has %d elements, the call reaches to %d", call, of.name, of.count,
-      span), nil, 0, span, of.count)
-  end
+  check_reach(call, of.name, of.count, span)
 end
 
 -- A buffer for what comes out.
@@ -294,11 +298,7 @@ local function vector(self, call, given, name, n, wanted)
     of_type(call, name, kind, wanted)
   end
   n = n or (count - 1) // step + 1
-  if n > 0 and reach(n, step, 1) > count then
-    local span = reach(n, step, 1)
-    core.raise("OutOfBounds", string.format("%s: %s has %d elements, the call reaches to %d", call, name, count,
-      span), nil, 0, span, count)
-  end
+  check_reach(call, name, count, n > 0 and reach(n, step, 1) or 0)
   return value, step, kind, n
 end
 

@@ -483,6 +483,15 @@ static gpulua_status make_graph(struct run *run) {
     return wait_for(run, gpu_graph_launch(run->graph, &eager, &run->op, &run->error));
 }
 
+static void end_graph(struct run *run) {
+    gpu_capture_release(run->capture);
+    gpu_graph_release(run->graph);
+    gpu_block_release(run->a);
+    gpu_stream_release(run->stream);
+    gpu_error_finish(&run->error);
+    close_device(run->device);
+}
+
 /* Up again while the n-th allocation fails: what could not be brought back is stale, and so is the
  * launch of a graph with it, though nothing of the graph has been freed. */
 static void test_return(void) {
@@ -518,12 +527,7 @@ static void test_return(void) {
             printf("# allocation %ld: the block is %s, the launch %s\n", n,
                    gpulua_status_name(expected), gpulua_status_name(status));
         }
-        gpu_capture_release(run.capture);
-        gpu_graph_release(run.graph);
-        gpu_block_release(run.a);
-        gpu_stream_release(run.stream);
-        gpu_error_finish(&run.error);
-        close_device(run.device);
+        end_graph(&run);
     }
     tap_check(&tap, returns, "a device comes up again whichever allocation fails meanwhile");
     tap_check(&tap, good && stale_count > 0,
@@ -568,12 +572,7 @@ static void test_launches(void) {
             printf("# allocation %ld: of %" PRIu64 " launches %" PRIu64 " failed; then %s: %s\n", n,
                    done, failed, gpulua_status_name(idle), run.error.message);
         }
-        gpu_capture_release(run.capture);
-        gpu_graph_release(run.graph);
-        gpu_block_release(run.a);
-        gpu_stream_release(run.stream);
-        gpu_error_finish(&run.error);
-        close_device(run.device);
+        end_graph(&run);
     }
     tap_check(&tap, good && is_owed && good_count > GPU_REPEATS_OWED_MAX,
               "launches of a graph go on, and all are noted, whichever allocation fails");

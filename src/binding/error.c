@@ -261,10 +261,7 @@ _Noreturn void gpu_lua_fail_range(lua_State *L, const char *hint, int64_t offset
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     gpu_error_set(&error, GPULUA_OUT_OF_BOUNDS, "%s", message);
-    error.has_range = true;
-    error.range_offset = offset;
-    error.range_length = length;
-    error.range_size = (int64_t)size;
+    gpu_error_set_range(&error, offset, length, (int64_t)size);
     error.hint = hint;
     gpu_lua_throw(L, &error);
 }
@@ -311,10 +308,8 @@ int gpu_lua_error_raise(lua_State *L) {
     gpu_error_set(&error, status, "%s", luaL_checkstring(L, 2));
     const char *hint = luaL_optstring(L, 3, NULL);
     if (!lua_isnoneornil(L, 4)) {
-        error.has_range = true;
-        error.range_offset = luaL_checkinteger(L, 4);
-        error.range_length = luaL_checkinteger(L, 5);
-        error.range_size = luaL_checkinteger(L, 6);
+        gpu_error_set_range(&error, luaL_checkinteger(L, 4), luaL_checkinteger(L, 5),
+                            luaL_checkinteger(L, 6));
     }
     push_error(L, &error, 1); /* what our Lua files call to raise is no news */
     if (hint) {

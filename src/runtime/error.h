@@ -72,6 +72,17 @@ struct gpu_error {
 gpulua_status gpu_error_set(struct gpu_error *error, gpulua_status code, const char *format, ...)
     __attribute__((cold, format(printf, 3, 4)));
 
+/* Of OutOfBounds: `length` from `offset` on, of `size`. */
+static inline void gpu_error_set_range(struct gpu_error *error, int64_t offset, int64_t length,
+                                       int64_t size) {
+    if (error) {
+        error->has_range = true;
+        error->range_offset = offset;
+        error->range_length = length;
+        error->range_size = size;
+    }
+}
+
 /* A label (NULL: none), as far as it fits into `room` bytes with its NUL: of a longer one the
  * beginning, up to the end of a character, and "..."; true. */
 bool gpu_label_copy(char *to, size_t room, const char *label);

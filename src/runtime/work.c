@@ -195,15 +195,13 @@ static gpulua_status check_part(const struct gpu_ref *ref, uint64_t byte_offset,
                                 uint64_t byte_count, const struct gpu_staging *staging,
                                 struct gpu_error *error) {
     if (byte_offset > ref->byte_count || byte_count > ref->byte_count - byte_offset) {
-        (void)gpu_error_set(
+        gpulua_status status = gpu_error_set(
             error, GPULUA_OUT_OF_BOUNDS, "bytes %llu to %llu of a buffer of %llu bytes",
             (unsigned long long)byte_offset, (unsigned long long)(byte_offset + byte_count),
             (unsigned long long)ref->byte_count);
-        error->has_range = true;
-        error->range_offset = (int64_t)byte_offset;
-        error->range_length = (int64_t)byte_count;
-        error->range_size = (int64_t)ref->byte_count;
-        return error->code;
+        gpu_error_set_range(error, (int64_t)byte_offset, (int64_t)byte_count,
+                            (int64_t)ref->byte_count);
+        return status;
     }
     assert(byte_count <= staging->byte_count);
     (void)staging;
