@@ -1,5 +1,6 @@
 /* backend/cuda/alarm.c over fake_cuda.c and fake_nvml.c: whose work it is that a GPU says it has
  * stopped. */
+#include <dirent.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/prctl.h>
@@ -176,6 +177,32 @@ static void test_answers(void) {
     check(is_well, "nor one whose driver answers");
 }
 
+static int thread_count(void) {
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    while (tasks != NULL && readdir(tasks) != NULL) {
+        count++;
+    }
+    if (tasks != NULL) {
+        closedir(tasks);
+    }
+    return count;
+}
+
+/* A process that ends behind its device is not to meet a thread within the loader. Often, because
+ * a thread that nobody waits for may be over by chance. */
+static void test_waits(void) {
+    int before = thread_count(), begun = 0, left = 0;
+    for (int i = 0; i < 20; i++) {
+        struct backend_device *device = open_apart(true, NULL);
+        begun += device != NULL && thread_count() > before;
+        ops->device_close(device);
+        usleep(2000); /* the system takes a thread off its list behind who waits for it */
+        left += thread_count() > before;
+    }
+    check(begun == 20 && left < 10, "a thread that does not listen yet ends with its device");
+}
+
 static void test_ends(void) {
     struct backend_device *device = open_apart(true, NULL);
     bool is_there = device != NULL && listens();
@@ -347,6 +374,7 @@ int main(void) {
     setenv("GPULUA_LIBNVML", library, 1);
     test_rings();
     test_answers();
+    test_waits();
     test_ends();
     test_driver_first();
     test_debugged();

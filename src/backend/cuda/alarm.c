@@ -97,8 +97,12 @@ static bool nvml_open(struct nvml *nvml) {
 struct cuda_alarm {
     atomic_uint refs;
     char bus_id[BUS_ID_BYTES];
+    pthread_t thread;
+    bool has_thread;
     pthread_mutex_t lock;
+    pthread_cond_t ended;          /* the device has */
     struct backend_device *device; /* borrowed, under the lock; NULL: it has ended */
+    bool is_in_nvml;               /* under the lock: the thread, where nothing wakes it */
     CUstream stream;               /* borrowed */
     CUdeviceptr address;           /* of the word */
     _Atomic uint64_t *word;        /* in a page of its own, which is registered */
@@ -109,6 +113,7 @@ struct cuda_alarm {
 static void let_go(struct cuda_alarm *alarm) {
     if (atomic_fetch_sub_explicit(&alarm->refs, 1, memory_order_acq_rel) == 1) {
         (void)munmap((void *)alarm->word, WORD_BYTES);
+        pthread_cond_destroy(&alarm->ended);
         pthread_mutex_destroy(&alarm->lock);
         free(alarm);
     }
@@ -118,13 +123,34 @@ static bool is_wanted(struct cuda_alarm *alarm) {
     return atomic_load_explicit(&alarm->refs, memory_order_acquire) > 1;
 }
 
-/* The thread's for good, while all is well: later the driver might not come back from it. */
-static bool enter(struct cuda_alarm *alarm) {
+/* The context is the thread's for good, while all is well: later the driver might not come back
+ * from that. False: the device has ended before, or the driver refuses. */
+static bool begin(struct cuda_alarm *alarm) {
+    uint64_t at_ns = gpu_wire_now_ns() + BEGIN_NS;
+    struct timespec at = {(time_t)(at_ns / 1000000000u), (long)(at_ns % 1000000000u)};
     pthread_mutex_lock(&alarm->lock);
+    while (alarm->device != NULL && pthread_cond_timedwait(&alarm->ended, &alarm->lock, &at) == 0) {
+    }
     const struct backend_device *device = alarm->device;
-    bool is_entered = device != NULL && device->cu.cuCtxSetCurrent(device->context) == CUDA_SUCCESS;
+    (void)gpu_cuda_calls_begin(true); /* for good, as the context */
+    bool is_begun = device != NULL && device->cu.cuCtxSetCurrent(device->context) == CUDA_SUCCESS;
     pthread_mutex_unlock(&alarm->lock);
-    return is_entered;
+    return is_begun;
+}
+
+/* False: the device has ended before. */
+static bool enter_nvml(struct cuda_alarm *alarm) {
+    pthread_mutex_lock(&alarm->lock);
+    alarm->is_in_nvml = alarm->device != NULL;
+    bool is_in_nvml = alarm->is_in_nvml;
+    pthread_mutex_unlock(&alarm->lock);
+    return is_in_nvml;
+}
+
+static void leave_nvml(struct cuda_alarm *alarm) {
+    pthread_mutex_lock(&alarm->lock);
+    alarm->is_in_nvml = false;
+    pthread_mutex_unlock(&alarm->lock);
 }
 
 /* False: the device has ended, or the driver has told. */
@@ -248,11 +274,12 @@ static void listen_to(struct cuda_alarm *alarm, const struct nvml *nvml) {
 static void *alarm_main(void *user) {
     struct cuda_alarm *alarm = user;
     struct nvml nvml;
-    gpu_wire_nap_ns(BEGIN_NS);
-    (void)gpu_cuda_calls_begin(true); /* for good, as the context */
-    if (enter(alarm) && nvml_open(&nvml) && nvml.init() == 0) {
-        listen_to(alarm, &nvml);
-        (void)nvml.shutdown();
+    if (begin(alarm) && nvml_open(&nvml) && enter_nvml(alarm)) {
+        if (nvml.init() == 0) {
+            listen_to(alarm, &nvml);
+            (void)nvml.shutdown();
+        }
+        leave_nvml(alarm);
     }
     let_go(alarm);
     return NULL;
@@ -320,13 +347,17 @@ void gpu_cuda_alarm_open(struct backend_device *device) {
     }
     alarm->word = page;
     pthread_mutex_init(&alarm->lock, NULL);
+    pthread_condattr_t by_clock;
+    pthread_condattr_init(&by_clock);
+    pthread_condattr_setclock(&by_clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&alarm->ended, &by_clock);
+    pthread_condattr_destroy(&by_clock);
     atomic_store_explicit(&alarm->refs, 2, memory_order_relaxed);
     device->alarm = alarm;
-    pthread_t thread;
-    if (prepare(device, alarm) && gpu_wire_thread_start(&thread, alarm_main, alarm) == 0) {
-        (void)pthread_detach(thread);
-    } else {
-        let_go(alarm); /* the thread's: there is none */
+    alarm->has_thread =
+        prepare(device, alarm) && gpu_wire_thread_start(&alarm->thread, alarm_main, alarm) == 0;
+    if (!alarm->has_thread) {
+        let_go(alarm); /* the thread's */
     }
 }
 
@@ -340,13 +371,26 @@ void gpu_cuda_alarm_stop(struct backend_device *device) {
     if (device->alarm != NULL) {
         pthread_mutex_lock(&device->alarm->lock);
         device->alarm->device = NULL;
+        pthread_cond_signal(&device->alarm->ended);
         pthread_mutex_unlock(&device->alarm->lock);
     }
 }
 
+/* A process that ends behind its device is not to meet the thread within the loader. */
 void gpu_cuda_alarm_close(struct backend_device *device) {
-    if (device->alarm != NULL) {
-        let_go(device->alarm);
-        device->alarm = NULL;
+    struct cuda_alarm *alarm = device->alarm;
+    if (alarm == NULL) {
+        return;
     }
+    gpu_cuda_alarm_stop(device);
+    pthread_mutex_lock(&alarm->lock);
+    bool is_in_nvml = alarm->is_in_nvml;
+    pthread_mutex_unlock(&alarm->lock);
+    if (alarm->has_thread && is_in_nvml) {
+        (void)pthread_detach(alarm->thread);
+    } else if (alarm->has_thread) {
+        (void)pthread_join(alarm->thread, NULL);
+    }
+    device->alarm = NULL;
+    let_go(alarm);
 }

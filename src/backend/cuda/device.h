@@ -277,7 +277,8 @@ bool gpu_cuda_warm(struct backend_device *device, _Atomic uint64_t *word);
 void gpu_cuda_alarm_open(struct backend_device *device);
 /* The driver has said that all is well. */
 void gpu_cuda_alarm_answered(struct backend_device *device);
-/* Before the end of all that is the driver's, and behind it. */
+/* Before the end of all that is the driver's, and behind it; close waits for the alarm's thread,
+ * but for one that sleeps in NVML. */
 void gpu_cuda_alarm_stop(struct backend_device *device);
 void gpu_cuda_alarm_close(struct backend_device *device);
 
