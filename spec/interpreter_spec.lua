@@ -581,7 +581,7 @@ describe("the interpreter", function()
       local _, err, code, seconds = interrupted(never_ends:format "process")
       assert.truthy(err:find("loop.lua:7: Interrupted: interrupted!", 1, true), err)
       assert.is_nil(err:find "waiting for")
-      assert.truthy(seconds < 4.5, seconds)
+      assert.truthy(seconds < 20, seconds)
       assert.equal(1, code)
     end)
 

@@ -52,13 +52,15 @@ describe("progress", function()
     assert.equal(0, code, output)
     local label <const> = "fra\u{FFFD}[31mmes"
     assert.truthy(output:find("\r" .. label .. "  ", 1, true), output)
-    assert.truthy(output:find "mes  %d+/40   %d%d%%  %d+/s  0:00 left\27%[K", output)
-    assert.truthy(output:find(label .. "  40/40  100%  in 0.", 1, true), output)
+    assert.truthy(output:find "mes  %d+/40   %d%d%%  %d+/s  0:%d%d left\27%[K", output)
+    local took = tonumber(output:match "mes  40/40  100%%  in (%d+%.%d) s")
+    assert.truthy(took and took >= 0.4, output) -- 40 times 10 ms, and longer on a busy machine
     local lines = select(2, output:gsub("\n", ""))
     assert.equal(3, lines, output) -- one for each progress that was any, and the script's own
     local updates = select(2, output:gsub("\27%[K", ""))
-    assert.truthy(updates >= 4 and updates <= 20, updates) -- ten times a second at most
-    assert.truthy(output:find "\r20000000  in 0%.%d s, %d+%.%d M/s\27%[K", output)
+    local counted = tonumber(output:match "\r20000000  in (%d+%.%d) s, %d+%.%d M/s\27%[K")
+    assert.truthy(counted, output)
+    assert.truthy(updates >= 4 and updates <= 10 * (took + counted) + 14, updates) -- ten times a second at most
     assert.is_nil(output:find("\27[31m", 1, true))
     assert.truthy(output:find "done", output)
   end)

@@ -126,6 +126,11 @@ gpu.run(function()
     gpu.sleep(seconds / 2)
     dev:await()
     before = remains()
+    for _ = 1, 20 do -- the process before this one may not have ended yet
+      gpu.sleep(0.02)
+      dev:await()
+      before.children = math.min(before.children, (select(2, support.children())))
+    end
   end)
 end)
 dev:await()

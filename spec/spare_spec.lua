@@ -124,7 +124,7 @@ describe("a device with a spare", function()
     local output, code = support.script([[
       local gpu, uv = require "gpulua", require "luv"
       local dev = gpu.device(nil, { isolate = "process", restarts = 10, spare = true })
-      gpu.sleep(0.2)
+      gpu.sleep(1)
       local worst, last, is_over = 0, uv.hrtime(), false
       local ticker = gpu.spawn(function()
         while not is_over do

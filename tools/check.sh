@@ -117,6 +117,7 @@ options="$options:handle_abort=0:allocator_may_return_null=1"
 options="$options:exitcode=0"
 export ASAN_OPTIONS="$options:detect_leaks=1:detect_stack_use_after_return=0"
 export UBSAN_OPTIONS="$options:print_stacktrace=1"
+export TEST_TIMEOUT_S=1800 # for what takes twice as long and more with them
 export LSAN_OPTIONS="suppressions=$root/tools/lsan.supp:print_suppressions=0"
 # What a kernel is compiled to is the same with and without sanitizers: what the suite compiled before, if it ran, is used.
 export GPULUA_CACHE="${GPULUA_CACHE:-$root/build/test-cache}"

@@ -135,13 +135,18 @@ static void test_rings(void) {
     check(rings() && lost_within(300) == -1, "nor where somebody draws with it");
     NVML(atomic_uint, graphics) = 0;
     FAKE(int, pending) = 0;
-    words = FAKE(int, words);
-    check(rings() && lost_within(60) == -1 && FAKE(int, words) > words,
-          "each that is said is looked into");
-    int64_t begun_ms = now_ms();
-    FAKE(int, pending) = 1; /* as soon as the last words have come */
-    bool is_lost = lost_within(2000) >= 0;
-    int64_t lost_ms = now_ms() - begun_ms;
+    bool is_heard = false, is_lost = false;
+    int64_t lost_ms = 0;
+    for (int i = 0; i < 5 && !is_lost; i++) { /* who is late finds that nothing is asked any more */
+        FAKE(int, pending) = 0;
+        words = FAKE(int, words);
+        is_heard = rings() && lost_within(60) == -1 && FAKE(int, words) > words;
+        int64_t begun_ms = now_ms();
+        FAKE(int, pending) = 1; /* as soon as the last words have come */
+        is_lost = lost_within(2000) >= 0;
+        lost_ms = now_ms() - begun_ms;
+    }
+    check(is_heard, "each that is said is looked into");
     printf("# %lld ms: %s\n", (long long)lost_ms, lost_text);
     check(is_lost && lost_ms >= 75 && lost_ms < 1900 && lost_code == 719,
           "one whose words stay away is lost, when the driver has had its time");
@@ -189,10 +194,23 @@ static int thread_count(void) {
     return count;
 }
 
+/* Waits until no more are there, or for some time: one that has ended stays in the list for a
+ * moment. */
+static int threads_until(int count, int64_t for_ms) {
+    int64_t end_ms = now_ms() + for_ms;
+    int least = thread_count();
+    while (least > count && now_ms() < end_ms) {
+        usleep(1000);
+        int now = thread_count();
+        least = now < least ? now : least;
+    }
+    return least;
+}
+
 /* A process that ends behind its device is not to meet a thread within the loader. Often, because
  * a thread that nobody waits for may be over by chance. */
 static void test_waits(void) {
-    int before = thread_count(), begun = 0, left = 0;
+    int before = threads_until(0, 100), begun = 0, left = 0;
     for (int i = 0; i < 20; i++) {
         struct backend_device *device = open_apart(true, NULL);
         begun += device != NULL && thread_count() > before;
@@ -201,6 +219,7 @@ static void test_waits(void) {
         left += thread_count() > before;
     }
     check(begun == 20 && left < 10, "a thread that does not listen yet ends with its device");
+    (void)threads_until(before, 5000); /* one that did listen, because this thread was late */
 }
 
 static void test_ends(void) {

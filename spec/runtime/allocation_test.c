@@ -621,7 +621,7 @@ static void test_late_news(void) {
 }
 
 int main(void) {
-    alarm(300);
+    alarm(800);
     test_work(GPULUA_ISOLATE_NONE, false, false, "none: work with one allocation failing");
     test_work(GPULUA_ISOLATE_NONE, true, false,
               "none: work with every allocation failing from one on");

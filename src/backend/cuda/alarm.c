@@ -132,7 +132,9 @@ static bool begin(struct cuda_alarm *alarm) {
     while (alarm->device != NULL && pthread_cond_timedwait(&alarm->ended, &alarm->lock, &at) == 0) {
     }
     const struct backend_device *device = alarm->device;
-    (void)gpu_cuda_calls_begin(true); /* for good, as the context */
+    if (device != NULL) {
+        (void)gpu_cuda_calls_begin(true); /* for good, as the context */
+    }
     bool is_begun = device != NULL && device->cu.cuCtxSetCurrent(device->context) == CUDA_SUCCESS;
     pthread_mutex_unlock(&alarm->lock);
     return is_begun;
