@@ -361,6 +361,35 @@ describe("a graphed function", function()
     end
   end)
 
+  it("gives an op that is behind its work where it is run as it is", function()
+    local other <close> = support.open { label = "other" }
+    local spin <const> = dev:compile(support.spin_source).spin
+    local x, theirs = dev:buffer("i32", 4), other:buffer("i32", n)
+    local last
+    local function work() last = spin:launch(support.one, support.ticks(0.1), x, 1) end
+    local function is_behind(op)
+      op:await()
+      return last:done()
+    end
+    local elsewhere, within
+    local fast <close> = dev:graphed(work)
+    other:capture(function()
+      theirs:fill(1)
+      elsewhere = is_behind((fast()))
+    end):close()
+    local nested
+    nested = dev:graphed(function(k)
+      if k == 2 then
+        within = is_behind((nested(1)))
+      else
+        work()
+      end
+    end)
+    nested(2)
+    nested:close()
+    assert.are.same({ true, true }, { elsewhere, within })
+  end)
+
   it("calls itself, whether it is run as it is or captured", function()
     for warmup = 0, 2 do
       local x, y = buffer(1), buffer(0)
@@ -558,6 +587,64 @@ call 2: run as it is, warm-up 2 of 2
         x:fill(5)
       end
       assert.equal(1, select(2, keeps:explain()).captures)
+    end
+  end)
+
+  it("makes it anew, too, where a later run hands it out first", function()
+    if not support.is_isolated() then
+      pending "the device lives in this process"
+    end
+    for _, check in ipairs { false, true } do
+      local own <close> = gpu.device(nil, { isolate = "process", check = check })
+      local x, z = own:buffer("i32", n, { durable = true }):fill(5), own:buffer("i32", n, { durable = true })
+      local go = own:scalar("i32", 1)
+      local kept, unseen = {}, {}
+      local function made()
+        local y = own:buffer("i32", n, { label = "y" })
+        gpu.graph.if_(go, function() y:copy(x) end)
+        return y
+      end
+      local later <close> = own:graphed(function(is_wanted)
+        local y = made()
+        return is_wanted and y
+      end)
+      local other_work <close> = own:graphed(function()
+        if unseen.is_on then z:fill(1) end
+        return made()
+      end)
+      local keeps <close> = own:graphed(function() kept.y = made() end)
+      local function lose()
+        own:inject { lost = 1 }
+        pcall(function() z:fill(1):await() end)
+        own:await()
+      end
+      for _ = 1, 2 do
+        later(false)
+        other_work()
+        keeps()
+      end
+      later(true)
+      if check then
+        unseen.is_on = true
+        support.raises("InvalidArgument", "did something else", other_work)
+        other_work:refresh()
+        other_work()
+      end
+      lose()
+      for _ = 1, 3 do
+        assert.are.same({ 5, 5 }, { first(select(2, later(true))), first(select(2, other_work())) })
+      end
+      -- What a graph of somebody else's has kept for itself stays that graph's.
+      local shows <close> = own:graphed(function()
+        z:fill(2)
+        return kept.y
+      end)
+      for _ = 1, 3 do
+        shows()
+        own:buffer("i32", n):close() -- whoever looks whether its memory is there looks anew
+        keeps()
+      end
+      assert.equal(1, counters(keeps).captures)
     end
   end)
 
@@ -812,6 +899,7 @@ call 2: run as it is, warm-up 2 of 2
   end)
 
   it("of what is no function is an error", function()
+    support.raises("InvalidArgument", { "device expected, got nil" }, dev.graphed, nil, print)
     support.raises("InvalidArgument", { "a function expected, got nil" }, dev.graphed, dev)
     support.raises("InvalidArgument", { "a function expected, got number" }, dev.graphed, dev, {}, 5)
     support.raises("InvalidArgument", { "table expected, got number" }, dev.graphed, dev, 5, print)

@@ -168,6 +168,12 @@ local function behind(op, results)
   return op, table.unpack(results, 1, results.n)
 end
 
+-- For nobody but who calls; the op is behind what f has put on the device.
+local function run_as_it_is(self, ...)
+  local results <const> = results_of(self[FUNCTION](...))
+  return behind(self.device:current():mark(), results)
+end
+
 local running_of = { __close = function(running) running.of.task = false end }
 
 -- What f, which runs as `task`, returns; nobody else runs it meanwhile.
@@ -222,12 +228,12 @@ local function capture_again(self, reason, has_changed, ...)
   local anew <const>, count <const>, restaged <const>, node <const>, label <const>, file <const>, line <const> =
     core.graphed_update(capture, made)
   self[RESULTS] = results
+  give_out(results)
   if not has_changed and (anew or count > restaged) then
     self.broken = string.format("a graphed function did something else with the same arguments and upvalues: %s",
       anew or core.node_text(node, label, file, line))
     core.raise("InvalidArgument", self.broken, refresh_hint)
   elseif anew then
-    give_out(results)
     self.captures = self.captures + 1
     reason[KIND], reason[WHAT] = "anew", anew
   elseif count > 0 then
@@ -248,7 +254,7 @@ graphed.__call = core.graphed_caller(function(self, ...) -- what is no replay; -
   end
   local calls_itself <const> = self.task and core.is_within(self.task) -- however far down, as it is run as it is
   if calls_itself or is_captured(self.device) then
-    return self.device:current():mark(), self[FUNCTION](...)
+    return run_as_it_is(self, ...)
   end
   while self.task do -- f is running, in another task
     self.task:join()
@@ -280,7 +286,7 @@ graphed.__call = core.graphed_caller(function(self, ...) -- what is no replay; -
     replays_of(self, 1)
     return self.made
   elseif is_captured() then -- of another device: there is no second capture within it
-    return self.device:current():mark(), self[FUNCTION](...)
+    return run_as_it_is(self, ...)
   end
   self.runs = self.runs + 1
   local forgotten <const> = self.forgotten

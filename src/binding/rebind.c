@@ -111,7 +111,7 @@ int gpu_lua_node_text(lua_State *L) {
 /* core.capture_active([device]) -> does the caller's task belong to a capture of it? Of any? */
 int gpu_lua_capture_active(lua_State *L) {
     struct gpulua *g = GPU_LUA(L);
-    if (lua_isnoneornil(L, 1)) {
+    if (lua_isnone(L, 1)) {
         lua_pushboolean(L, gpu_lua_is_captured(g, NULL));
         return 1;
     }

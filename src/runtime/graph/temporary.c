@@ -51,7 +51,9 @@ void gpu_temporary_expose(struct gpu_block *block) {
 
 void gpu_graph_give_out(struct gpu_block *block) {
     GPU_ENTER(block->device);
-    if (block->is_lone) {
+    /* One that a loss has spared or taken is none to hand out. */
+    if (block->is_lone && block->device->state == GPU_DEVICE_OPEN &&
+        block->epoch == block->device->epoch) {
         gpu_temporary_expose(block);
     }
 }

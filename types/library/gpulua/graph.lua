@@ -316,7 +316,8 @@ function pool:close() end
 ---another task while it waited: `graphed:refresh` says that it has. In check mode it runs at each call, and doing
 ---something else with the same values is an error. What the function itself calls or spawns may call it again: that is
 ---part of the same run. In a capture of its device the function is run, and becomes part of that; in one of another
----device it is run as it is where it would have to be captured.
+---device it is run as it is where it would have to be captured; conditional nodes raise `InvalidArgument` there, as
+---that capture cannot have them.
 ---
 ---A replay returns the same handles as the run before: who closes one of them has it closed for later calls, too. The
 ---memory of what was returned is the graph's, also where a later run returns another handle of it: each call writes it
