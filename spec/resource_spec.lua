@@ -233,6 +233,17 @@ describe("memory resources", function()
       kept:close()
     end)
 
+    it("is called by its label where it is exceeded", function()
+      local cache = dev:memory { budget = mib, label = "cache" }
+      local mem = dev:memory { from = cache, budget = 8 * mib }
+      local function of(whose, limit)
+        return { ("asked of %s on "):format(whose), (" 0 of %d in use"):format(limit) }
+      end
+      support.raises("OutOfBudget", of("memory 'cache'", mib), mem.buffer, mem, "u8", 2 * mib)
+      support.raises("OutOfBudget", of("memory 'cache'", mib), cache.buffer, cache, "u8", 1 << 50)
+      support.raises("OutOfBudget", of("a memory with a budget of its own", 8 * mib), mem.buffer, mem, "u8", 1 << 50)
+    end)
+
     it("collects, reaps and tries once more what does not fit now, and counts what worked", function()
       local mem = dev:memory { budget = 8 * mib }
       collectgarbage "stop"

@@ -201,6 +201,7 @@ static void build(lua_State *L, struct memory_handle *handle, const struct memor
         struct gpu_memory_info info = wishes->layers[i];
         struct gpu_memory *made = NULL;
         info.upstream = handle->memory;
+        info.label = handle->label;
         status = gpu_memory_create(handle->device, &info, &made, &error);
         if (status == GPULUA_OK) {
             gpu_memory_release(handle->memory);

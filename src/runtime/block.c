@@ -424,10 +424,8 @@ static gpulua_status check_size(struct gpu_device *device, const struct gpu_bloc
         return GPULUA_OK;
     }
     if (!info->is_host && info->byte_count > 0) {
-        uint64_t budget;
-        (void)gpu_memory_remaining_bytes(info->memory ? info->memory : device->memory, &budget);
-        return gpu_over_budget(device, info->byte_count, device->stats.bytes_live, budget,
-                               info->label, budget != device->account.limit_bytes, error);
+        return gpu_memory_refuse(info->memory ? info->memory : device->memory, info->byte_count,
+                                 info->label, error);
     }
     return gpu_error_set(error, info->byte_count ? GPULUA_OUT_OF_MEMORY : GPULUA_INVALID_ARGUMENT,
                          "a block has 1 to %llu bytes, not %llu", (unsigned long long)limit,

@@ -45,6 +45,7 @@ struct gpu_memory_info {
     struct gpu_memory *upstream; /* what it stands on; NULL: the device's default. Not for slab,
                                     driver, direct */
     uint64_t limit_bytes;        /* budget: > 0 */
+    const char *label;           /* budget: what errors call it; copied. NULL: it has none */
     uint64_t quarantine_bytes;   /* guard: freed memory that is kept from being used again */
     uint64_t canary_bytes;       /* guard: before and behind each block; rounded up to 512 */
     uint64_t text_bytes;         /* logging: of lines that nobody has taken yet */

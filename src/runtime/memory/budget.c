@@ -1,5 +1,7 @@
 /* Budgets: how much may be outstanding at once, and how tight it is. An account is what is counted;
  * the device has one under all of its memory, and each budget of a script one of its own. */
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "runtime/graph.h"
@@ -15,6 +17,7 @@ struct gpu_listener {
 struct budget_memory {
     struct gpu_memory base;
     struct gpu_account account;
+    char label[GPU_BLOCK_LABEL_BYTES];
 };
 
 /* ---- pressure ---- */
@@ -110,20 +113,30 @@ void gpu_accounts_tell(struct gpu_device *device, const struct gpu_seat *seat, b
     }
 }
 
-gpulua_status gpu_over_budget(struct gpu_device *device, uint64_t byte_count,
-                              uint64_t current_bytes, uint64_t limit_bytes, const char *label,
-                              bool is_of_memory, struct gpu_error *error) {
-    uint64_t remaining = limit_bytes > current_bytes ? limit_bytes - current_bytes : 0;
+/* `label`: of what was to be allocated, or NULL. */
+static gpulua_status refuse(struct gpu_device *device, const struct gpu_account *account,
+                            uint64_t retiring_bytes, uint64_t byte_count, const char *label,
+                            struct gpu_error *error) {
+    uint64_t limit = account->limit_bytes, current = account->used_bytes - retiring_bytes;
+    uint64_t remaining = limit > current ? limit - current : 0;
+    char whose[GPU_BLOCK_LABEL_BYTES + 64] = "device";
+    if (account != &device->account) {
+        const struct budget_memory *memory =
+            (const void *)((const char *)account - offsetof(struct budget_memory, account));
+        bool is_named = memory->label[0] != '\0';
+        snprintf(whose, sizeof whose, "%s%s%s on",
+                 is_named ? "memory '" : "a memory with a budget of its own", memory->label,
+                 is_named ? "'" : "");
+    }
     gpu_error_set(error, GPULUA_OUT_OF_BUDGET,
                   "%llu bytes%s%s asked of %s %s, %llu of %llu in use, %llu left",
-                  (unsigned long long)byte_count, label ? " for " : "", label ? label : "",
-                  is_of_memory ? "a memory with a budget of its own on" : "device", device->title,
-                  (unsigned long long)current_bytes, (unsigned long long)limit_bytes,
+                  (unsigned long long)byte_count, label ? " for " : "", label ? label : "", whose,
+                  device->title, (unsigned long long)current, (unsigned long long)limit,
                   (unsigned long long)remaining);
     error->requested_bytes = byte_count;
-    error->current_bytes = current_bytes;
+    error->current_bytes = current;
     error->remaining_bytes = remaining;
-    error->limit_bytes = limit_bytes;
+    error->limit_bytes = limit;
     return GPULUA_OUT_OF_BUDGET;
 }
 
@@ -174,8 +187,7 @@ gpulua_status gpu_account_reserve(struct gpu_account *account, const uint64_t *r
             return GPULUA_OK;
         }
     }
-    return gpu_over_budget(device, byte_count, account->used_bytes - *retiring_bytes, limit,
-                           request->label, account != &device->account, error);
+    return refuse(device, account, *retiring_bytes, byte_count, request->label, error);
 }
 
 static gpulua_status budget_allocate(struct gpu_memory *base, struct gpu_memory_request *request,
@@ -208,7 +220,9 @@ static gpulua_status budget_init(struct gpu_memory *base, const struct gpu_memor
     if (info->limit_bytes == 0) {
         return gpu_error_set(error, GPULUA_INVALID_ARGUMENT, "a budget of 0 bytes");
     }
-    gpu_account_init(&((struct budget_memory *)base)->account, info->limit_bytes);
+    struct budget_memory *memory = (struct budget_memory *)base;
+    gpu_account_init(&memory->account, info->limit_bytes);
+    (void)gpu_label_copy(memory->label, sizeof memory->label, info->label);
     return GPULUA_OK;
 }
 
@@ -296,13 +310,25 @@ gpulua_status gpu_memory_reserve(struct gpu_memory *memory, const uint64_t *byte
 
 /* ---- questions ---- */
 
-static struct gpu_account *nearest_account(const struct gpu_memory *memory) {
-    for (; memory->upstream; memory = memory->upstream) {
-        if (account_of(memory)) {
-            return account_of(memory);
-        }
+/* NULL: it stands on the device's alone. */
+static const struct gpu_memory *nearest_budget(const struct gpu_memory *memory) {
+    while (memory && !account_of(memory)) {
+        memory = memory->upstream;
     }
-    return &memory->device->account;
+    return memory;
+}
+
+static struct gpu_account *nearest_account(const struct gpu_memory *memory) {
+    const struct gpu_memory *budget = nearest_budget(memory);
+    return budget ? account_of(budget) : &memory->device->account;
+}
+
+gpulua_status gpu_memory_refuse(const struct gpu_memory *memory, uint64_t byte_count,
+                                const char *label, struct gpu_error *error) {
+    const struct gpu_memory *budget = nearest_budget(memory);
+    uint64_t retiring_bytes = budget ? budget->retiring_bytes : memory->device->stats.bytes_pending;
+    return refuse(memory->device, nearest_account(memory), retiring_bytes, byte_count, label,
+                  error);
 }
 
 uint64_t gpu_memory_remaining_bytes(const struct gpu_memory *memory, uint64_t *limit_bytes) {

@@ -151,9 +151,9 @@ void gpu_account_finish(struct gpu_account *account);
 /* On a shared device: calls the seat's listeners whose level has changed; or, when it leaves,
  * forgets all of its listeners. */
 void gpu_accounts_tell(struct gpu_device *device, const struct gpu_seat *seat, bool is_leaving);
-gpulua_status gpu_over_budget(struct gpu_device *device, uint64_t byte_count,
-                              uint64_t current_bytes, uint64_t limit_bytes, const char *label,
-                              bool is_of_memory, struct gpu_error *error);
+/* More than any budget may have: OutOfBudget, of the nearest one that the memory stands on. */
+gpulua_status gpu_memory_refuse(const struct gpu_memory *memory, uint64_t byte_count,
+                                const char *label, struct gpu_error *error);
 
 /* What every resource at the bottom does first and last: the device's budget. */
 static inline gpulua_status gpu_device_reserve(struct gpu_device *device,

@@ -32,7 +32,7 @@ local memory = {}
 ---@field statistics? boolean Count for `memory:stats`.
 ---@field log? boolean|fun(line: string) Lines for `memory:log`, or a function that gets them.
 ---@field log_bytes? integer Of lines that are kept, 192 to 16777216; 65536 by default. Further lines are counted.
----@field label? string In its text.
+---@field label? string In its text; errors of its budget name it.
 
 ---Options of `guard`.
 ---@class gpulua.guard_options
