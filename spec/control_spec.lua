@@ -916,4 +916,68 @@ describe("conditional nodes", function()
       checked:close()
     end
   end)
+
+  it("decide by a module's variable, too, which a kernel of the module may write", function()
+    local counts <const> = dev:compile [[
+      __device__ int left;
+      extern "C" __global__ void down(int *sum) { *sum += left; left -= 1; }]]
+    local left, sum, x = counts:global "left", number(0), number(0)
+    for _, run in ipairs { function(f) f() end, function(f) dev:capture(f):launch() end } do
+      left:write { 4 }
+      sum:fill(0)
+      run(function()
+        graph.while_(left, function() counts.down:launch(one, sum) end)
+      end)
+      assert.are.same({ 10, 0 }, { read(sum), read(left) })
+    end
+    dev:capture(function()
+      x:fill(1)
+      support.raises("InvalidArgument", { "nothing in the loop writes its condition" }, graph.while_, left,
+        function() step(x, 1) end)
+    end):close()
+  end)
+
+  it("whose capture ends before they have are told at their next work, and keep nothing", function()
+    support.without_leak(dev, function()
+      local go, x, err = number(1), number(0), nil
+      local capture = dev:capture {}
+      x:fill(1)
+      local task = gpu.spawn(function()
+        graph.if_(go, function()
+          gpu.sleep(0.01)
+          local ok
+          ok, err = pcall(function() dev:buffer("i32", 1 << 18):fill(1) end)
+          assert.is_false(ok)
+        end)
+      end)
+      gpu.sleep(0)
+      capture:close()
+      task:join()
+      support.is_error(err, "CaptureInvalidated", { "has ended" })
+    end)
+  end)
+
+  it("that an update keeps have the bytes that they write, whoever writes next", function()
+    local go, x, y = number(1), dev:buffer("i32", 4):fill(0), dev:buffer("i32", 4):fill(0)
+    local spin <const> = dev:compile(support.spin_source).spin
+    local function body() graph.if_(go, function() x:write { 1, 2, 3, 4 } end) end
+    for _, launch in ipairs {
+      function(inner) inner:launch() end,
+      function(inner)
+        local outer <close> = dev:capture(function() inner:launch() end)
+        inner:close()
+        outer:launch()
+      end,
+    } do
+      local inner = dev:capture(body)
+      assert.are.same({ true, 0 }, table.move({ inner:update(body) }, 1, 2, 1, {}))
+      x:fill(0)
+      spin:launch(one, support.ticks(0.1), x, 9)
+      launch(inner)
+      inner:close()
+      collectgarbage()
+      for _ = 1, 20 do y:write { 9, 9, 9, 9 } end
+      assert.are.same({ 1, 2, 3, 4 }, x:read())
+    end
+  end)
 end)

@@ -613,6 +613,11 @@ call 2: run as it is, warm-up 2 of 2
         return made()
       end)
       local keeps <close> = own:graphed(function() kept.y = made() end)
+      local largest <close> = own:graphed(function()
+        local s = gpu.reduce("max", x)
+        gpu.graph.if_(s, function() z:fill(1) end)
+        return s
+      end)
       local function lose()
         own:inject { lost = 1 }
         pcall(function() z:fill(1):await() end)
@@ -622,6 +627,7 @@ call 2: run as it is, warm-up 2 of 2
         later(false)
         other_work()
         keeps()
+        largest()
       end
       later(true)
       if check then
@@ -632,7 +638,8 @@ call 2: run as it is, warm-up 2 of 2
       end
       lose()
       for _ = 1, 3 do
-        assert.are.same({ 5, 5 }, { first(select(2, later(true))), first(select(2, other_work())) })
+        assert.are.same({ 5, 5, 5 }, { first(select(2, later(true))), first(select(2, other_work())),
+          select(2, largest()):get() })
       end
       -- What a graph of somebody else's has kept for itself stays that graph's.
       local shows <close> = own:graphed(function()

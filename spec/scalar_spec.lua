@@ -114,6 +114,19 @@ describe("a scalar", function()
     graph:launch():await()
   end)
 
+  it("is not set by a task whose capture is over", function()
+    local at <close> = dev:scalar("i32", 1)
+    local capture = dev:capture {}
+    local task = gpu.spawn(function()
+      gpu.sleep(0.01)
+      at:set(5)
+    end)
+    gpu.sleep(0)
+    capture:close()
+    support.is_error(select(2, task:join()), "CaptureInvalidated", {})
+    assert.equal(1, at:get())
+  end)
+
   it("refuses what it cannot be, and is unchanged", function()
     local at <close> = dev:scalar("i32", 1)
     for _, bad in ipairs { 1.5, 1 << 40, "text", {}, true } do

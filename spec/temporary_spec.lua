@@ -329,6 +329,42 @@ describe("temporaries", function()
     assert.equal(4, first(y))
   end)
 
+  it("of an update that changes the topology, and may not, are buffers, too", function()
+    local x, t = buffer(0), nil
+    local graph <close> = dev:capture(function() x:copy(dev:buffer("i32", n):fill(1)) end)
+    support.raises("TopologyChanged", {}, graph.update, graph, { rebuild = false }, function()
+      t = dev:buffer("i32", n):fill(1)
+      x:copy(t)
+      x:fill(2)
+    end)
+    t:fill(3)
+    graph:launch()
+    assert.are.same({ 3, 1 }, { first(t), first(x) })
+  end)
+
+  it("are there again in check mode when the device comes back, and lie on nobody else's memory", function()
+    if not support.is_isolated() then
+      pending "the device lives in this process"
+    end
+    for _, check in ipairs { false, true } do
+      local own <close> = gpu.device(nil, { isolate = "process", check = check })
+      local x = own:buffer("i32", n, { durable = true }):fill(0)
+      local graph <close> = own:capture(function() x:copy(own:buffer("i32", n):fill(1)) end)
+      for _ = 1, 2 do
+        graph:launch():await()
+        own:inject { lost = 1 }
+        pcall(function() x:fill(0):await() end)
+        own:await()
+        local others = {}
+        for i = 1, 8 do others[i] = own:buffer("i32", n):fill(7) end
+        x:fill(0)
+        graph:launch():await()
+        assert.equal(1, first(x))
+        for i = 1, 8 do assert.equal(7, first(others[i])) end
+      end
+    end
+  end)
+
   describe("that are a graph's", function()
     -- Handles of them can only come from an update.
     local function from_update(x, y)
@@ -457,6 +493,29 @@ describe("temporaries", function()
         body(known, wanted)
         assert.equal(first(wanted), first(token), round)
       end
+    end)
+
+    it("are what the nodes use when what an update has made is gone", function()
+      local three <const> = dev:compile([[extern "C" __global__ void three(const int *a, const int *b, const int *c,
+        int *to) { *to = *a + *b + *c; }]]).three
+      local y, takes_other = dev:buffer("i32", 1), false
+      local function body()
+        local t, u = dev:buffer("i32", 1):fill(1), dev:buffer("i32", 1):fill(10)
+        three:launch(support.one, t, takes_other and u or t, u, y)
+      end
+      local graph <close> = dev:capture(body)
+      takes_other = true
+      assert.are.same({ true, 1 }, table.move({ graph:update(body) }, 1, 2, 1, {}))
+      support.settle(dev)
+      local junk = {}
+      for i = 1, 20 do junk[i] = dev:buffer("i32", 1):fill(1000) end
+      local fork <close> = graph:fork()
+      fork:launch()
+      assert.equal(21, first(y))
+      local outer <close> = dev:capture(function() graph:launch() end)
+      y:fill(0)
+      outer:launch()
+      assert.equal(21, first(y))
     end)
 
     it("are what the nodes use if they became buffers in the update", function()

@@ -8,6 +8,7 @@
 #include "binding/caller.h"
 #include "binding/graph.h"
 #include "binding/loop.h"
+#include "binding/scalar.h"
 
 /* What a graphed function keeps by number, as in graphed.lua. */
 enum {
@@ -347,6 +348,7 @@ static int count_results(lua_State *L, int results) {
 
 static void give_out(lua_State *L, struct gpulua *g, int index) {
     const struct buffer *buffer = gpu_lua_test(L, g, index, GPU_LUA_KIND_BUFFER);
+    buffer = buffer ? buffer : gpu_lua_scalar_test(L, g, index);
     if (buffer && buffer->ref.block) {
         gpu_graph_give_out(buffer->ref.block);
     }

@@ -38,6 +38,7 @@ static void set(lua_State *L, struct gpulua *g, struct buffer *buffer, int at, c
     if (reason) {
         gpu_lua_bad_value(L, at, buffer->ref.type, reason, what);
     }
+    (void)gpu_lua_capture_find(L, g, device); /* of one that is over it is refused */
     struct gpu_submit submit = {.stream = gpu_lua_current_stream(L, g, device), .label = "set"};
     struct gpu_error error;
     gpu_lua_site(L, g, device, &submit.site);

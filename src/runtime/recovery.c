@@ -335,11 +335,11 @@ static bool survives(const struct gpu_block *block) {
     if (block->is_host) {
         return true;
     }
-    if (block->is_external) { /* order alone, or memory of a graph's arena; a variable is neither */
+    if (block->is_external) { /* order alone, or in memory of a graph's; a variable is neither */
         return !block->module;
     }
     return !block->is_foreign &&
-           (block->is_arena || block->is_lone || block->keeping != GPU_KEEP_NOTHING);
+           (block->is_scratch || block->is_lone || block->keeping != GPU_KEEP_NOTHING);
 }
 
 /* All that was pending has failed. */

@@ -565,6 +565,16 @@ static uint32_t write_uses(const struct gpu_launch *launch, uint8_t *payload,
     return offset;
 }
 
+gpulua_status gpu_work_check_reports(const struct gpu_kernel *kernel,
+                                     const struct gpu_capture *capture, struct gpu_error *error) {
+    return !kernel->signature->has_context || !capture || gpu_capture_depth(capture) == 0
+               ? GPULUA_OK
+               : gpu_error_set(error, GPULUA_UNSUPPORTED,
+                               "kernel '%s' reports failures (it has a " GPU_REPORT_CONTEXT_NAME
+                               "), and cannot be in the body of a conditional node",
+                               gpu_kernel_name(kernel));
+}
+
 /* `report`: where the kernel says what is wrong; NULL: it does not. */
 static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_report *report,
                                    struct gpu_op **op, struct gpu_error *error) {
@@ -588,12 +598,9 @@ static gpulua_status submit_launch(const struct gpu_launch *launch, struct gpu_r
     if (status) {
         return status;
     }
-    if (launch->kernel->signature->has_context && launch->submit.capture &&
-        gpu_capture_depth(launch->submit.capture) > 0) {
-        return gpu_error_set(error, GPULUA_UNSUPPORTED,
-                             "kernel '%s' reports failures (it has a " GPU_REPORT_CONTEXT_NAME
-                             "), and cannot be in the body of a conditional node",
-                             gpu_kernel_name(launch->kernel));
+    status = gpu_work_check_reports(launch->kernel, launch->submit.capture, error);
+    if (status) {
+        return status;
     }
     /* Every kernel may read and write its module's variables. A node's module must outlive each
      * launch of the graph. */

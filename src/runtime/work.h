@@ -71,6 +71,10 @@ struct gpu_launch {
     const struct gpu_arg *args; /* one for each parameter of the kernel's signature */
     uint32_t arg_count;
 };
+/* Unsupported: the kernel reports failures, and the capture is a body of a conditional node. NULL:
+ * it is captured nowhere. */
+gpulua_status gpu_work_check_reports(const struct gpu_kernel *kernel,
+                                     const struct gpu_capture *capture, struct gpu_error *error);
 /* InvalidArgument: grid, block, shared against the device's and kernel's limits; argument count; a
  * ref's element type, or a length that is no multiple of a vector parameter's; a foreign device.
  * gpu_ref_check's codes. */

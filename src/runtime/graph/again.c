@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/graph/state.h"
+#include "runtime/work.h"
 
 struct again {
     const struct graph_body *body;
@@ -109,17 +110,32 @@ static gpulua_status copy(const struct again *again, uint32_t number, struct gpu
 /* With the same bodies: nothing in them can be changed. */
 static gpulua_status control(const struct again *again, uint32_t number, struct gpu_error *error) {
     const struct graph_node *node = &again->body->nodes[number];
-    const struct gpu_envelope envelope = {.label = node->label,
-                                          .site = node->site,
-                                          .uses = again->body->uses + node->use_first,
-                                          .use_count = node->use_count};
+    struct gpu_envelope envelope = {.label = node->label,
+                                    .site = node->site,
+                                    .uses = again->body->uses + node->use_first,
+                                    .use_count = node->use_count};
     struct gpu_capture *capture = again->submit.capture;
+    struct gpu_use *owned = NULL;
     gpulua_status status = gpu_control_check_depth(capture, node->control, error);
     if (status == GPULUA_OK) {
         status = gpu_capture_note(capture, envelope.uses, envelope.use_count, error);
     }
-    return status ? status
-                  : gpu_capture_put(capture, &envelope, node->record, 0, node->control, error);
+    uint32_t unnamed = gpu_control_unnamed(again->body, node->control, NULL);
+    if (status == GPULUA_OK && unnamed > 0) {
+        owned = malloc((envelope.use_count + unnamed) * sizeof *owned);
+        if (!owned) {
+            return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
+        }
+        memcpy(owned, envelope.uses, envelope.use_count * sizeof *owned);
+        envelope.use_count +=
+            gpu_control_unnamed(again->body, node->control, owned + envelope.use_count);
+        envelope.uses = owned;
+    }
+    if (status == GPULUA_OK) {
+        status = gpu_capture_put(capture, &envelope, node->record, 0, node->control, error);
+    }
+    free(owned);
+    return status;
 }
 
 /* Temporaries of the capture's own, in the place of the body's; the capture keeps them. */
@@ -143,6 +159,26 @@ static gpulua_status make_fresh(struct again *again, struct gpu_error *error) {
     return status;
 }
 
+static uint32_t count_in(struct gpu_capture *capture) {
+    const struct graph_follow *follow = gpu_capture_follow(capture);
+    return follow->is_on ? follow->count : gpu_capture_body(capture)->node_count;
+}
+
+/* What the capture refuses of a node it refuses before there is any: it goes on without. */
+static gpulua_status check_nodes(const struct graph_body *body, struct gpu_capture *capture,
+                                 struct gpu_error *error) {
+    gpulua_status status = gpu_capture_note(capture, body->uses, body->use_count, error);
+    for (uint32_t i = 0; i < body->node_count && status == GPULUA_OK; i++) {
+        const struct graph_node *node = &body->nodes[i];
+        if (node->control) {
+            status = gpu_control_check_depth(capture, node->control, error);
+        } else if (node->kernel) {
+            status = gpu_work_check_reports(node->kernel, capture, error);
+        }
+    }
+    return status;
+}
+
 gpulua_status gpu_graph_submit_again(const struct graph_body *body, struct gpu_capture *capture,
                                      const struct gpu_submit *submit, bool is_launch,
                                      gpu_graph_change_fn *change, void *user,
@@ -150,7 +186,11 @@ gpulua_status gpu_graph_submit_again(const struct graph_body *body, struct gpu_c
     struct again again = {
         .body = body, .submit = *submit, .is_launch = is_launch, .change = change, .user = user};
     again.submit.capture = capture;
-    gpulua_status status = make_fresh(&again, error);
+    uint32_t count = count_in(capture);
+    gpulua_status status = check_nodes(body, capture, error);
+    if (status == GPULUA_OK) {
+        status = make_fresh(&again, error);
+    }
     for (uint32_t i = 0; i < body->node_count && status == GPULUA_OK; i++) {
         const struct graph_node *node = &body->nodes[i];
         again.submit.label = node->label;
@@ -164,6 +204,9 @@ gpulua_status gpu_graph_submit_again(const struct graph_body *body, struct gpu_c
         } else {
             status = copy(&again, i, error);
         }
+    }
+    if (status && count_in(capture) > count) {
+        gpu_capture_break(capture, error);
     }
     gpu_capture_name_refs(capture, NULL); /* what was named is gone */
     free((void *)again.fresh);

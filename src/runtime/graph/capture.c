@@ -219,6 +219,9 @@ gpulua_status gpu_capture_check(const struct gpu_capture *capture, const char *l
                              "capture, and has come up again",
                              label, capture->device->title);
     }
+    if (capture->root && capture->root->state != CAPTURE_ACTIVE) { /* nothing comes of a body */
+        capture = capture->root;
+    }
     switch (capture->state) {
     case CAPTURE_ACTIVE:
         return GPULUA_OK;
@@ -261,6 +264,12 @@ static gpulua_status break_by(struct gpu_capture *capture, const struct gpu_erro
     return error->code;
 }
 
+void gpu_capture_break(struct gpu_capture *capture, const struct gpu_error *error) {
+    if (capture->state == CAPTURE_ACTIVE) {
+        (void)break_by(capture, error);
+    }
+}
+
 static gpulua_status break_off(struct gpu_capture *capture, const char *label,
                                struct gpu_error *error) {
     gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory to capture '%s'", label);
@@ -279,7 +288,8 @@ static gpulua_status note_made(struct gpu_capture *capture, struct gpu_block *bl
 gpulua_status gpu_capture_keep(struct gpu_capture *capture, struct gpu_block *block,
                                struct gpu_error *error) {
     GPU_ENTER(capture->device);
-    if (capture->state != CAPTURE_ACTIVE) {
+    const struct gpu_capture *root = capture->root ? capture->root : capture;
+    if (capture->state != CAPTURE_ACTIVE || root->state != CAPTURE_ACTIVE) {
         return GPULUA_OK; /* nothing comes of it anyhow */
     }
     if (!block) {
@@ -588,6 +598,9 @@ gpulua_status gpu_capture_finish(struct gpu_capture *capture, struct gpu_graph *
     }
     if (status == GPULUA_OK) {
         status = gpu_graph_create(capture->pool, &body, capture->label, graph, error);
+    }
+    if (status) {
+        gpu_temporaries_leave(&body);
     }
     gpu_graph_body_finish(&body);
     end(capture, status == GPULUA_OK);

@@ -77,7 +77,15 @@ gpulua_status gpu_control_check(const struct gpu_ref *value, struct gpu_device *
     return GPULUA_OK;
 }
 
+/* Of a module's variable it is not known where in it a kernel of that module writes, or whether. */
 static bool is_written(const struct graph_body *body, const struct gpu_ref *value) {
+    if (value->block->module) {
+        struct gpu_block *all = value->block->module->hazards;
+        const struct gpu_ref any = {.block = all, .byte_count = UINT64_MAX};
+        if (gpu_graph_find_track(body, all) != GPU_NODE_NONE && is_written(body, &any)) {
+            return true;
+        }
+    }
     uint32_t index = gpu_graph_find_track(body, value->block);
     const struct graph_track *track = index != GPU_NODE_NONE ? &body->tracks[index] : NULL;
     for (uint32_t i = 0; track && i < track->use_count; i++) {
@@ -158,6 +166,25 @@ static gpulua_status collect_uses(const struct gpu_control *control, struct gpu_
     envelope->uses = *owned = uses;
     envelope->use_count = count;
     return GPULUA_OK;
+}
+
+uint32_t gpu_control_unnamed(const struct graph_body *body, const struct graph_control *control,
+                             struct gpu_use *uses) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; control && i < control->body_count; i++) {
+        for (uint32_t k = 0; k < control->bodies[i].track_count; k++) {
+            struct gpu_block *block = control->bodies[i].tracks[k].block;
+            if (block->is_temporary || gpu_graph_find_track(body, block) != GPU_NODE_NONE) {
+                continue;
+            }
+            if (uses) {
+                uses[count] = (struct gpu_use){
+                    .block = block, .byte_end = block->byte_count, .access = GPU_READ};
+            }
+            count++;
+        }
+    }
+    return count;
 }
 
 static struct graph_control *make(const struct gpu_control *control) {

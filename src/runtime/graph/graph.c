@@ -50,6 +50,9 @@ bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool
     for (uint32_t i = 0; i < body->track_count; i++) {
         count += body->tracks[i].use_count;
     }
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        count += gpu_control_unnamed(body, body->nodes[i].control, NULL);
+    }
     struct gpu_use *made = malloc(count * sizeof *made);
     if (!made) {
         return false;
@@ -65,6 +68,9 @@ bool gpu_graph_collect_uses(const struct graph_body *body, struct gpu_pool *pool
                 made[count++].access &= GPU_READ_WRITE;
             }
         }
+    }
+    for (uint32_t i = 0; i < body->node_count; i++) {
+        count += gpu_control_unnamed(body, body->nodes[i].control, made + count);
     }
     const struct gpu_block *home = NULL; /* as a rule they all have the same */
     for (uint32_t i = 0; i < body->made_count; i++) {

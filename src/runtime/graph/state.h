@@ -308,6 +308,8 @@ void gpu_graph_count(const struct graph_body *body, struct graph_totals *totals)
 gpulua_status gpu_capture_put(struct gpu_capture *capture, const struct gpu_envelope *envelope,
                               const struct wire_record *record, uint32_t payload_bytes,
                               struct graph_control *control, struct gpu_error *error);
+/* Half of something is in it, because of the error: nothing comes of it. */
+void gpu_capture_break(struct gpu_capture *capture, const struct gpu_error *error);
 /* The pool knows the blocks. PoolSealed. */
 gpulua_status gpu_capture_note(struct gpu_capture *capture, const struct gpu_use *uses,
                                uint32_t use_count, struct gpu_error *error);
@@ -412,6 +414,11 @@ const struct gpu_graph *gpu_graph_launched(const struct gpu_device *device,
 /* Capacity: the node's bodies would lie too deep in the capture. */
 gpulua_status gpu_control_check_depth(const struct gpu_capture *capture,
                                       const struct graph_control *control, struct gpu_error *error);
+/* Memory that a conditional node's bodies read and the body around it does not name: bytes to write
+ * that an update has found to be the same as those that the node has. `control`, `uses`: or NULL;
+ * says how many. */
+uint32_t gpu_control_unnamed(const struct graph_body *body, const struct graph_control *control,
+                             struct gpu_use *uses);
 const struct graph_body *gpu_graph_body(const struct gpu_graph *graph);
 /* What a launch uses: all that the nodes do, and the pool, one launch at a time. Lone blocks whose
  * content is carried from launch to launch become ordinary ones. False: no memory. */

@@ -236,9 +236,11 @@ static void patch_followed(struct gpu_graph *graph, struct gpu_capture *capture,
         struct graph_node *node = &graph->body.nodes[to->node];
         for (uint32_t k = 0; to->ref_first != GPU_NODE_NONE && k < node->ref_count; k++) {
             struct graph_ref *ref = &graph->body.refs[node->ref_first + k];
-            struct gpu_block *block = ref->ref.block; /* which may have a twin */
             *ref = refs[to->ref_first + k];
-            ref->ref.block = gpu_temporary_is(ref->ref.block, block) ? block : ref->ref.block;
+            const struct gpu_block *block = ref->ref.block;
+            if (block && block->twin) { /* which ends with the capture */
+                ref->ref.block = graph->body.made[block->made_number];
+            }
         }
         node->label = to->label;
         node->site = to->site;
@@ -250,10 +252,21 @@ static void patch_followed(struct gpu_graph *graph, struct gpu_capture *capture,
     graph->version++;
 }
 
+static void exchange_controls(struct graph_body *a, struct graph_body *b) {
+    for (uint32_t i = 0; i < a->node_count; i++) {
+        struct graph_control *control = a->nodes[i].control;
+        a->nodes[i].control = b->nodes[i].control;
+        b->nodes[i].control = control;
+    }
+}
+
+/* Conditional nodes are the same: those stay that the device has, with what they write. */
 static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
                                struct gpu_graph_change *change, struct gpu_error *error) {
     struct graph_uses uses;
+    exchange_controls(&graph->body, body);
     if (!gpu_graph_collect_uses(body, graph->pool, &uses)) {
+        exchange_controls(&graph->body, body);
         return gpu_error_set(error, GPULUA_OUT_OF_MEMORY, "no host memory for a graph");
     }
     gpu_repeat_forget(graph->device);
@@ -265,11 +278,6 @@ static gpulua_status patch_all(struct gpu_graph *graph, struct graph_body *body,
     for (uint32_t i = 0; i < old.node_count; i++) {
         struct graph_node *node = &graph->body.nodes[i];
         node->number = old.nodes[i].number;
-        if (node->control) { /* the same: what the device has is the old one, with what it wrote */
-            struct graph_control *control = old.nodes[i].control;
-            old.nodes[i].control = node->control;
-            node->control = control;
-        }
         if (!is_same_node(old.nodes[i].record, node->record)) {
             change->restaged += is_restaged(&old, &graph->body, i);
             gpu_graph_patch(graph, i, NULL, change);
@@ -370,6 +378,9 @@ gpulua_status gpu_graph_update(struct gpu_graph *graph, struct gpu_capture *capt
     } else if (status == GPULUA_OK) {
         status = gpu_error_set(error, GPULUA_TOPOLOGY_CHANGED, "the graph%s%s has changed: %s",
                                graph->label[0] ? " " : "", graph->label, change->why);
+    }
+    if (status) {
+        gpu_temporaries_leave(&body);
     }
     if (!is_followed) {
         gpu_graph_body_finish(&body);

@@ -144,8 +144,8 @@ function graph:upload(options) end
 ---Waits: yields until f and its tasks are over; where it is made anew, then blocks until the device has it.
 ---
 ---Errors: `TopologyChanged` (with `rebuild = false`), `EmptyCapture`, `CaptureActive`, `CaptureInvalidated`,
----`InvalidArgument`, `NotYieldable`, `Driver`, `OutOfMemory`, `OutOfBudget`, `DeviceLost`, `Unrecoverable`, `Closed`,
----what f raises, those of waits. Then it stays as it was.
+---`InvalidArgument`, `NotYieldable`, `PoolSealed`, `Driver`, `OutOfMemory`, `OutOfBudget`, `DeviceLost`,
+---`Unrecoverable`, `Closed`, what f raises, those of waits. Then it stays as it was.
 ---@param options? gpulua.update_options
 ---@param f fun()
 ---@return boolean is_patched
@@ -179,7 +179,7 @@ function graph:update(options, f) end
 ---
 ---Errors: `InvalidArgument` (no such name, or several; another type or size; what is in the body of a conditional node
 ---has no name), `Unsupported` (a node of control flow uses the buffer), `CaptureActive`, `UseAfterFree`, `Stale`,
----`Driver`, `OutOfMemory`, `OutOfBudget`, `DeviceLost`, `Unrecoverable`, `Closed`.
+---`PoolSealed`, `Driver`, `OutOfMemory`, `OutOfBudget`, `DeviceLost`, `Unrecoverable`, `Closed`.
 ---@param places table<string, gpulua.buffer|gpulua.host_buffer|gpulua.scalar|number|table|boolean>
 ---@return boolean is_patched
 ---@return integer|string what How many nodes have changed; false, where it was made anew: why.
