@@ -59,6 +59,8 @@ static void read_file(const char *path, char *text, size_t text_bytes) {
     }
 }
 
+static int good_calls; /* of `call`, before the one that fails */
+
 /* Runs `source`; what it printed is in `output` and `errors`. `call` fails with `code`, where the
  * driver then has `printed` to print. */
 static bool run_script(const char *source, const char *isolation, const char *call, int code,
@@ -71,7 +73,7 @@ static bool run_script(const char *source, const char *isolation, const char *ca
     }
     fputs(source, file);
     fclose(file);
-    snprintf(fails, sizeof fails, "%s %d 0", call, code);
+    snprintf(fails, sizeof fails, "%s %d %d", call, code, good_calls);
     setenv("FAKE_CUDA_FAILS", fails, 1);
     setenv("FAKE_CUDA_ASSERTIONS", printed, 1);
     snprintf(command, sizeof command, "cd %s && %s/gpulua %s %s > out 2> err", folder,
@@ -93,6 +95,29 @@ static bool run(const char *isolation, const char *call, int code, const char *p
 static void check(bool good, const char *what) {
     if (!tap_check(&tap, good, what)) {
         printf("# out: %s\n# err: %s\n", output, errors);
+    }
+}
+
+/* Reckoned memory of graphs is one thing, what the driver takes another. */
+static void graphs(void) {
+    static const char source[] =
+        "local gpu = require 'gpulua'\n"
+        "local dev <close> = gpu.device('cuda', { isolate = ... })\n"
+        "local x = dev:buffer('u8', 100)\n"
+        "local function made() return dev:capture(function() x:fill(1) end) end\n"
+        "local a, b = made(), made()\n"
+        "a:launch() b:launch() a:launch()\n"
+        "dev:synchronize()\n"
+        "print(dev:stats().graph_evictions)\n";
+    for (int i = 0; i < 2; i++) {
+        const char *isolation = i == 0 ? "none" : "process";
+        char what[100];
+        good_calls = 1;
+        bool good = run_script(source, isolation, "cuGraphInstantiateWithFlags", 2, "");
+        good_calls = 0;
+        snprintf(what, sizeof what,
+                 "%s: a graph for which the driver has no memory takes another's", isolation);
+        check(good && strcmp(output, "1\n") == 0, what);
     }
 }
 
@@ -337,6 +362,7 @@ int main(void) {
     if (getenv("GPULUA_BUILD") == NULL) {
         tap_skip(&tap, "the rest", "GPULUA_BUILD does not say where gpulua is");
     } else {
+        graphs();
         assertions();
         logs();
         dumps();

@@ -220,16 +220,23 @@ gpulua_status gpu_graph_send(struct gpu_graph *graph, struct gpu_error *error) {
         return status;
     }
     gpu_graph_count(&graph->body, &totals);
-    status = reserve(graph, (uint64_t)totals.node_count * device->facts.graph_node_bytes, error);
-    if (status) {
-        return status;
+    /* What the driver needs may be more than what is reckoned, and others' graphs have it. */
+    for (;;) {
+        status =
+            reserve(graph, (uint64_t)totals.node_count * device->facts.graph_node_bytes, error);
+        if (status) {
+            return status;
+        }
+        graph->made.used_at = ++device->graph_clock;
+        status = send_all(graph, &totals, error);
+        if (!graph->made.is_there) {
+            gpu_graph_unsend(graph);
+        }
+        if (status != GPULUA_OUT_OF_MEMORY || !gpu_graphs_evict(device)) {
+            return status;
+        }
+        gpu_error_finish(error);
     }
-    graph->made.used_at = ++device->graph_clock;
-    status = send_all(graph, &totals, error);
-    if (!graph->made.is_there) {
-        gpu_graph_unsend(graph);
-    }
-    return status;
 }
 
 void gpu_graph_unsend(struct gpu_graph *graph) {
