@@ -205,13 +205,15 @@ static bool make_room(const struct gpu_device *device, struct gpu_span *span, ui
     return true;
 }
 
-bool gpu_history_prepare(const struct gpu_use *use, uint32_t slot) {
-    struct gpu_history *history = &use->block->history;
+bool gpu_history_cut(const struct gpu_use *use) {
+    const struct gpu_history *history = &use->block->history;
     bool is_whole =
         history->count == 1 && use->byte_begin == 0 && use->byte_end == history->first.byte_end;
-    if (!is_whole && (!cut(use->block, use->byte_begin) || !cut(use->block, use->byte_end))) {
-        return false;
-    }
+    return is_whole || (cut(use->block, use->byte_begin) && cut(use->block, use->byte_end));
+}
+
+bool gpu_history_make_room(const struct gpu_use *use, uint32_t slot) {
+    struct gpu_history *history = &use->block->history;
     if (use->access != GPU_READ) {
         return true;
     }
@@ -372,6 +374,13 @@ bool gpu_ref_failure(const struct gpu_ref *ref, struct gpu_error *error) {
     return failure != NULL;
 }
 
+static bool is_cut_at(const struct gpu_history *history, uint64_t byte_offset) {
+    const struct gpu_span *spans = gpu_history_spans(history);
+    uint32_t at = gpu_history_find(history, byte_offset);
+    return byte_offset == (at > 0 ? spans[at - 1].byte_end : 0) ||
+           byte_offset == spans[at].byte_end;
+}
+
 void gpu_ref_overwritten(const struct gpu_ref *ref) {
     struct gpu_device *device = ref->block->device;
     GPU_ENTER(device);
@@ -383,7 +392,8 @@ void gpu_ref_overwritten(const struct gpu_ref *ref) {
         return;
     }
     gpu_repeat_forget(device);
-    if (gpu_history_prepare(&use, 0)) {
+    if (gpu_history_cut(&use) && is_cut_at(&ref->block->history, use.byte_begin) &&
+        is_cut_at(&ref->block->history, use.byte_end)) {
         gpu_history_commit(&use, (struct gpu_point){0}); /* by nothing on the device */
     }
 }

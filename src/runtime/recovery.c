@@ -443,7 +443,7 @@ static void mark_unbuilt(struct gpu_device *device, struct gpu_block *block,
         (*unbuilt)->is_observed = true;
         gpu_failed_add(device, device->recovery.unbuilt, *unbuilt);
     }
-    if (*unbuilt && gpu_history_prepare(&use, device->recovery.unbuilt.slot)) {
+    if (*unbuilt && gpu_history_cut(&use)) {
         gpu_history_commit(&use, device->recovery.unbuilt);
     } else {
         block->epoch--; /* no memory to say so: it stays stale */
