@@ -767,8 +767,7 @@ void gpu_history_init(struct gpu_history *history, uint64_t byte_count);
 void gpu_history_finish(struct gpu_history *history);
 /* The index of the span that has byte_offset; the last one if it lies behind the end. */
 uint32_t gpu_history_find(const struct gpu_history *history, uint64_t byte_offset);
-/* Before anything is enqueued: first all cuts, which may join what others have cut, then room for
- * each commit. Means nothing by itself. False: no memory. */
+/* First the cuts of all uses, which may join others', then room for each. False: no memory. */
 bool gpu_history_cut(const struct gpu_use *use);
 bool gpu_history_make_room(const struct gpu_use *use, uint32_t slot);
 void gpu_history_commit(const struct gpu_use *use, struct gpu_point point);
