@@ -495,6 +495,28 @@ do -- where the suite's devices are: each transport runs this for itself
         end
       end)
 
+      it("of what a thread writes once more is found, though what it wrote before was ordered", function()
+        local source <const> = [[
+          extern "C" __global__ void again(int *y) {
+            __shared__ int s;
+            int t = threadIdx.x;
+            if (t == 31) s = 1;
+            __syncwarp();
+            if (t == 31) s = 2;
+            BARRIER
+            y[t] = s;
+          }]]
+        for seed = 1, 4 do
+          local other <close> = open(seed)
+          local right <const> = other:compile((source:gsub("BARRIER", "__syncwarp();")))
+          local wrong <const> = other:compile((source:gsub("BARRIER", "")))
+          local function zeros(n) return other:buffer("i32", n):fill(0) end
+          right.again:launch({ grid = 1, block = 32 }, zeros(32)):await()
+          local op = wrong.again:launch({ grid = 1, block = 32 }, zeros(32))
+          support.raises("RaceFound", "in a race with", op.await, op)
+        end
+      end)
+
       it("of two blocks is one", function()
         finds("RaceFound", "nothing orders the blocks of a launch", mod.same, { grid = 2, block = 1 }, row(1))
       end)

@@ -252,6 +252,22 @@ describe("check mode: tasks and variables of modules", function()
     end)
   end)
 
+  it("variables of many modules as arguments stay what they are while kernels have memory of their own", function()
+    local kept, out = {}, dev:buffer("i32", 1)
+    for i = 1, 40 do
+      kept[i] = dev:compile [[__device__ int v; extern "C" __global__ void set(int *x) { v = x[0] = 1; }]]
+      kept[i].set:launch(one, out)
+      local user <const> = dev:compile [[extern "C" __global__ void around(int *p) {
+        __shared__ int s;
+        p[0] = 1;
+        s = 2;
+        p[0] += s; }]]
+      local v = kept[i]:global "v"
+      user.around:launch(one, v)
+      assert.are.same({ 3 }, v:read())
+    end
+  end)
+
   it("graphs that two tasks launch are held against each other, by all of their nodes", function()
     local x = dev:buffer("i32", 2):fill(0)
     local other = dev:compile(source)

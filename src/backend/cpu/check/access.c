@@ -183,8 +183,10 @@ static inline void cell_access(struct cpu_context *context, const struct check_a
     }
     if ((access->flags & CPU_ACCESS_WRITE) != 0) {
         race_with_read(context, access, cell, address, tag);
-        /* A thread's own atomic operation does not hide what it wrote plainly before. */
-        bool is_hiding = (cell->write ^ tag) >> CHECK_THREAD_SHIFT == 0 &&
+        /* A thread's own atomic operation does not hide what it wrote plainly before; what it
+         * writes plainly later does. */
+        bool is_hiding = gpu_check_tag_kind(tag) != CHECK_KIND_PLAIN &&
+                         (cell->write ^ tag) >> CHECK_THREAD_SHIFT == 0 &&
                          gpu_check_tag_kind(cell->write) == CHECK_KIND_PLAIN;
         cell->write = is_hiding ? cell->write : tag;
         cell->write_site = is_hiding ? cell->write_site : access->site;

@@ -29,23 +29,23 @@ struct check *gpu_check_create(uint64_t seed, const struct backend_sink *sink) {
     return check;
 }
 
-static void spaces_free(struct check_space *spaces, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        gpu_check_space_finish(&spaces[i]);
-    }
-    free(spaces);
-}
-
 void gpu_check_destroy(struct check *check) {
     if (check == NULL) {
         return;
     }
-    spaces_free(check->slabs, check->slab_count);
-    spaces_free(check->others, check->other_count);
+    for (size_t i = 0; i < check->slab_count; i++) {
+        gpu_check_space_finish(&check->slabs[i]);
+    }
+    for (size_t i = 0; i < check->other_count; i++) {
+        gpu_check_space_finish(check->others[i]);
+        free(check->others[i]);
+    }
     for (size_t i = 0; i < check->heap_count; i++) {
         free((void *)check->heap[i].address);
     }
     gpu_check_order_finish(&check->order);
+    free(check->slabs);
+    free((void *)check->others);
     free(check->heap);
     free(check->blocks);
     free(check->warned);
@@ -185,15 +185,18 @@ void gpu_check_copied(struct check *check, uint64_t dst, uint64_t src, uint64_t 
 
 struct check_space *gpu_check_space_of(struct check *check, uintptr_t base, uint64_t bytes) {
     for (size_t i = 0; i < check->other_count; i++) {
-        struct check_space *space = &check->others[i];
+        struct check_space *space = check->others[i];
         if (space->base == base && space->bytes == bytes) {
             return space;
         }
     }
-    if (!gpu_check_grow(&check->others, check->other_count, &check->other_capacity,
-                        sizeof *check->others) ||
-        !gpu_check_space_init(&check->others[check->other_count], base, bytes)) {
+    struct check_space *made = calloc(1, sizeof *made);
+    if (made == NULL ||
+        !gpu_check_grow(&check->others, check->other_count, &check->other_capacity,
+                        sizeof(struct check_space *)) ||
+        !gpu_check_space_init(made, base, bytes)) {
+        free(made);
         return NULL;
     }
-    return &check->others[check->other_count++];
+    return check->others[check->other_count++] = made;
 }

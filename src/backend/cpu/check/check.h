@@ -55,7 +55,8 @@ struct check {
     size_t block_count, block_capacity;
     uint64_t free_count; /* blocks freed so far */
     bool has_scratch;
-    struct check_space *others; /* owned: of modules and of shared memory */
+    struct check_space **others; /* owned, one by one: uses hold them while more come. Of modules
+                                    and of shared memory */
     size_t other_count, other_capacity;
     struct check_heap *heap; /* owned */
     size_t heap_count, heap_capacity;
