@@ -93,6 +93,25 @@ describe("at its end a program", function()
     assert.equal(0, select(2, run(("--summary %s 2> /dev/null"):format(path))))
   end)
 
+  support.once(it, "closes a device on a thread once its work has ended, however much of that has failed by then", function()
+    local output, code = support.script([=[
+      local gpu = require "gpulua"
+      local dev = gpu.device("cpu", { isolate = "thread" })
+      local mod = dev:compile [[
+        #include <assert.h>
+        extern "C" __global__ void spin() { for (long long start = clock64(); clock64() - start < 3000000000;) {} }
+        extern "C" __global__ void fails(const int *x) { assert(x == nullptr); }]]
+      local x = dev:buffer("i32", 1):fill(0)
+      mod.spin:launch(1) -- for longer than a close waits for an answer
+      for _ = 1, 1000 do
+        mod.fails:launch(1, x)
+      end
+      dev:close()
+      print "closed"]=], "timeout 100")
+    assert.truthy(output:find("closed\n", 1, true), output)
+    assert.equal(0, code, output)
+  end)
+
   describe("by a signal", function()
     local folder
     before_each(function()

@@ -119,6 +119,9 @@ static void push_quietly(struct wire_executor *executor) {
         uint64_t nap_ns = 20000;
         for (uint32_t round = 0;
              !gpu_wire_ring_push(&executor->replies, reply, reply->length_bytes); round++) {
+            if (atomic_load_explicit(&executor->is_stopped, memory_order_acquire)) {
+                return; /* nobody drains any more: the device is closed */
+            }
             gpu_executor_wake(executor);
             if (round < SPIN_ROUNDS) {
                 gpu_wire_relax();
