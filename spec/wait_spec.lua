@@ -114,6 +114,32 @@ describe("wait", function()
     end)
   end
 
+  for name, wait in pairs {
+    ["a buffer"] = function(b) return b:await() end,
+    ["several"] = function(b) return gpu.all(b, b) end,
+  } do
+    it("for " .. name .. " ends with Cancelled when its task is cancelled where it has more to wait for", function()
+      local y, other = dev:buffer("i32", 4):fill(0), dev:stream {}
+      dev:synchronize()
+      support.under_way(0.5, function(seconds, seen)
+        local first = mod.spin:launch({ grid = 1, block = 1, stream = other }, support.ticks(0.01), y, 1)
+        local task = gpu.spawn(wait, y)
+        gpu.sleep(0)
+        coroutine.wrap(function() first:await() end)() -- runs no task: that one is woken, and has not run
+        local op = mod.spin:launch({ grid = 1, block = 1, stream = other }, support.ticks(seconds), y, 2)
+        task:cancel()
+        local ok, err = task:join(60)
+        seen()
+        assert.is_false(op:done())
+        assert.is_false(ok)
+        support.is_error(err, "Cancelled")
+        op:await()
+      end)
+      y:close()
+      other:close()
+    end)
+  end
+
   it("abandoned and cancelled ones leave nothing behind", function()
     local function is_quiet()
       return dev:stats().ops_in_flight == 0

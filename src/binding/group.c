@@ -184,6 +184,7 @@ static int group_resumed(lua_State *L, int status, lua_KContext context) {
     if (group_is_over(L, task->g, group)) {
         return group_finish(L, task->g, group);
     }
+    gpu_lua_check_pending(L, task->g); /* cancelled when it was woken already */
     return group_wait(L, task->g, group);
 }
 

@@ -429,7 +429,8 @@ static int wait_resumed(lua_State *L, int status, lua_KContext context) {
     if (wake == WAKE_TIMEOUT) {
         return time_is_over(L, &item, task->wants_join);
     }
-    if (!wakes(&item)) { /* the device was closed meanwhile */
+    gpu_lua_check_pending(L, task->g); /* cancelled when it was woken already */
+    if (!wakes(&item)) {               /* the device was closed meanwhile */
         return item_block(L, task->g, &item, task->wants_join, task->deadline_ns);
     }
     return item_park(L, task->g, &item); /* a buffer that further work touches */
