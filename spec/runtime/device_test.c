@@ -8,6 +8,7 @@
 
 #include "runtime/device.h"
 #include "runtime/memory.h"
+#include "runtime/module.h"
 #include "runtime/op_ref.h"
 #include "runtime/state.h"
 #include "runtime/work.h"
@@ -417,6 +418,77 @@ static void test_loose_lost(void) {
     gpu_device_release(device);
 }
 
+/* A kernel that fails before it writes there. */
+static bool launch_failing(const struct gpu_submit *submit, const struct gpu_ref *ref) {
+    static const char text[] = "#include <assert.h>\n"
+                               "extern \"C\" __global__ void k(unsigned *x) {\n"
+                               "  assert(x == nullptr); x[0] = 9; }\n";
+    struct gpu_module_info source = {
+        .kind = GPU_MODULE_SOURCE, .name = "failing", .text = text, .text_bytes = sizeof text - 1};
+    struct gpu_module *module = NULL;
+    struct gpu_kernel *kernel = NULL;
+    struct gpu_op *op = NULL;
+    bool is_well =
+        gpu_module_create(submit->stream->device, &source, &module, &op, &error) == GPULUA_OK &&
+        gpu_op_wait(op, -1, &error) == GPULUA_OK && gpu_op_status(op) == GPULUA_OK &&
+        gpu_module_kernel(module, "k", NULL, &kernel, &error) == GPULUA_OK;
+    struct gpu_arg arg = {.ref = ref};
+    struct gpu_launch launch = {.submit = *submit,
+                                .kernel = kernel,
+                                .grid = {1, 1, 1},
+                                .block = {1, 1, 1},
+                                .args = &arg,
+                                .arg_count = 1};
+    is_well = is_well && gpu_work_launch(&launch, NULL, &error) == GPULUA_OK;
+    gpu_op_release(op);
+    gpu_kernel_release(kernel);
+    gpu_module_release(module);
+    return is_well;
+}
+
+/* A failure that is heard where nobody polls, as while there is no room for a record: what the
+ * device has skipped because of it has not failed on the script's side yet. */
+static void test_heard(const char *transport, struct gpu_device *device) {
+    struct gpu_block_info host_info = {.byte_count = 4096, .is_host = true};
+    struct gpu_block *first = make(device, 4096), *second = make(device, 4096), *host = NULL;
+    struct gpu_op *skipped_op = NULL, *op = NULL;
+    struct gpu_submit submit;
+    const uint32_t before = 7, after = 8;
+    bool is_well = first && second &&
+                   gpu_block_create(device, &host_info, &host, &error) == GPULUA_OK &&
+                   gpu_device_task_stream(device, 0, &submit.stream, &error) == GPULUA_OK;
+    check(is_well, transport, "memory of both kinds");
+    if (!is_well) {
+        return;
+    }
+    submit = (struct gpu_submit){.stream = submit.stream};
+    struct gpu_ref from = ref_of(first), to = ref_of(second), out = ref_of(host);
+    is_well = gpu_work_fill(&submit, &to, &after, NULL, &error) == GPULUA_OK &&
+              gpu_device_wait_idle(device, -1, &error) == GPULUA_OK;
+    *(uint32_t *)gpu_block_host_bytes(host) = before;
+    is_well = is_well && launch_failing(&submit, &from) &&
+              gpu_work_copy(&submit, &to, &from, &skipped_op, &error) == GPULUA_OK;
+    int64_t end_ns = gpu_clock_ns() + INT64_C(20000000000);
+    while (is_well && !gpu_op_is_over(skipped_op) && gpu_clock_ns() < end_ns) {
+        gpu_op_want(skipped_op);
+        device->link->ops->poll(device->link); /* which hears nothing */
+    }
+    (void)gpu_wire_link_drain(device->link);
+    is_well = is_well && gpu_work_copy(&submit, &out, &to, &op, &error) == GPULUA_OK &&
+              gpu_op_wait(op, -1, &error) == GPULUA_OK &&
+              gpu_op_status(op) == GPULUA_DEPENDENCY_FAILED;
+    check(is_well && *(const uint32_t *)gpu_block_host_bytes(host) == before, transport,
+          "what depends on what was skipped does not run where a failure was heard in passing");
+    while (gpu_device_take_unobserved(device, false, &error)) {
+        gpu_error_finish(&error);
+    }
+    gpu_op_release(skipped_op);
+    gpu_op_release(op);
+    gpu_block_release(first);
+    gpu_block_release(second);
+    gpu_block_release(host);
+}
+
 int main(void) {
     static const struct {
         gpulua_isolation isolation;
@@ -432,6 +504,7 @@ int main(void) {
         }
         test_hazards(transports[i].name, transports[i].isolation, device);
         test_loose(transports[i].name, device);
+        test_heard(transports[i].name, device);
         gpu_device_close(device, 5000);
         check(gpu_device_state(device) == GPU_DEVICE_CLOSED, transports[i].name, "and closes");
         gpu_device_release(device);

@@ -136,6 +136,7 @@ static void on_failure(struct gpu_device *device, const struct wire_reply *reply
             note_places(&op->failure->error, failed, reply->body_bytes);
         }
         device->has_new_failures = true;
+        device->submits_since_poll = GPU_POLL_EVERY_SUBMITS; /* it is spread before the next one */
     }
 }
 

@@ -328,7 +328,7 @@ gpulua_status gpu_envelope_submit(struct gpu_envelope *envelope, struct wire_rec
     if (__builtin_expect(device->report_count > 0, 0)) {
         gpu_report_attach(work, &envelope->waits, envelope->report);
     }
-    if (device->failures_seen != device->failures_forgotten) {
+    if (device->failures_seen != device->failures_forgotten && !device->has_new_failures) {
         gpulua_status status = forget_failures(device, error);
         if (status) {
             gpu_op_release(work);
