@@ -64,6 +64,21 @@ describe("work that does not end", function()
     dev:close()
   end)
 
+  it("is ended with its process also where the device does not come up again", function()
+    if not is_isolated then
+      pending "there is no process"
+    end
+    local dev, pid = support.open_with_pid { restarts = 0 }
+    local flag = dev:buffer("i32", 1):fill(0)
+    local op = dev:compile(forever).forever:launch(one, flag, 0):deadline(0.1)
+    support.raises("DeviceLost", {}, op.await, op)
+    assert.is_true(support.eventually(30, function()
+      local status = support.read_file(("/proc/%d/stat"):format(pid))
+      return not status or status:find(") Z ", 1, true) ~= nil -- it stays so until the device is closed
+    end))
+    dev:close()
+  end)
+
   it("wakes tasks, and a wait outside of them", function()
     local dev, kernel, ticks = open {}
     local flag = dev:buffer("i32", 1):fill(0)

@@ -730,7 +730,7 @@ void gpu_recovery_step(struct gpu_device *device) {
         return;
     }
     recovery->is_stepping = true;
-    if (device->state == GPU_DEVICE_LOST && gpu_recovery_is_possible(device)) {
+    if (device->state == GPU_DEVICE_LOST && device->link && !device->is_closing) {
         gpu_wire_link_abandon(device->link); /* whoever was lost is not to work on meanwhile */
     }
     while (device->state == GPU_DEVICE_LOST && device->stats.ops_in_flight == 0 &&
