@@ -67,6 +67,12 @@ static const char misuse[] =
     "  assert(not ok and problem.code == 'Closed', problem)\n"
     "  assert(tostring(problem):find('forked', 1, true), problem)\n"
     "end\n"
+    "local function lost(f)\n"
+    "  local ok, problem = gpu.spawn(f):join(10)\n"
+    "  assert(not ok and tostring(problem):find('forked', 1, true), problem)\n"
+    "end\n"
+    "lost(function() pending:await() end) lost(function() gpu.all(pending) end)\n"
+    "assert(not pcall(pending.await, pending))\n"
     "x:close() large:close() collectgarbage()\n";
 
 static const char anew[] = "local gpu = require 'gpulua'\n"

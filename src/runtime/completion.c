@@ -660,10 +660,28 @@ static uint32_t recover(struct gpu_device *device) {
     return ended;
 }
 
+/* In a child by fork: of what was under way only the parent hears. */
+static uint32_t end_inherited(struct gpu_device *device) {
+    uint32_t ended = (uint32_t)device->stats.ops_in_flight;
+    char text[160];
+    snprintf(text, sizeof text, "device %.100s is of the process that has forked this one",
+             device->title);
+    device->is_polling = true;
+    gpu_device_keep(device);
+    gpu_device_fail_all(device, text, 0, true);
+    gpu_recovery_finish(device);
+    device->is_polling = false;
+    gpu_device_drop(device);
+    return ended;
+}
+
 uint32_t gpu_device_poll(struct gpu_device *device) {
     GPU_ENTER(device);
-    if (!device->link || device->is_polling) {
+    if (device->is_polling) {
         return 0;
+    }
+    if (!device->link) {
+        return device->is_inherited && device->stats.ops_in_flight > 0 ? end_inherited(device) : 0;
     }
     device->is_polling = true;
     device->submits_since_poll = 0;
@@ -881,10 +899,6 @@ gpulua_status gpu_op_wait(struct gpu_op *op, int64_t timeout_ns, struct gpu_erro
         if (device->is_polling) {
             /* From inside a waiter: the op is over by its word and ends when the outer poll goes
              * on. */
-            break;
-        }
-        if (device->is_inherited) { /* the parent hears of it */
-            status = gpu_device_check_open(device, error);
             break;
         }
         if (gpu_device_is_interrupted(device)) {
