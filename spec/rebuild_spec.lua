@@ -293,6 +293,31 @@ describe("a rebuild", function()
     end
   end)
 
+  it("is over when its device is closed meanwhile, and says nothing of that", function()
+    for _, last in ipairs { "", "x:fill(1)" } do
+      local output, code = support.script([==[
+        local gpu = require "gpulua"
+        local dev = gpu.device(nil, { isolate = "process", restarts = 9 })
+        local has_begun
+        local kept = dev:buffer("f32", 1, { rebuild = function(x)
+          has_begun = true
+          gpu.sleep(0.2)
+          ]==] .. last .. [==[
+
+        end }):fill(0)
+        dev:synchronize()
+        dev:inject { lost = 1 }
+        assert(not dev:current():mark():join())
+        while not has_begun do gpu.sleep(0.001) end
+        dev:close()
+        gpu.sleep(0.5)
+        print("end", kept)]==])
+      assert.truthy(output:find("end\t", 1, true), output)
+      assert.is_nil(output:find("nobody saw", 1, true), output)
+      assert.equal(0, code, output)
+    end
+  end)
+
   it("waits for the next life without taking note of what the script has not heard of", function()
     local output, code = support.script [==[
       local gpu = require "gpulua"

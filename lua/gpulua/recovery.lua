@@ -37,6 +37,12 @@ local function due(device)
   return found
 end
 
+-- By the script, in the middle: nothing is built any more, and that is nobody's failure.
+local function is_closed(device)
+  local ok, err = pcall(core.device_return, device, nil, true)
+  return not ok and err.code == "Closed"
+end
+
 -- The task that builds them, and what is known of it; nil: there is nothing to build. Where the device is lost once
 -- more meanwhile it waits, and builds them in the next life.
 local function rebuild(device)
@@ -54,6 +60,9 @@ local function rebuild(device)
   known.task = core.spawn_root(function()
     local failed
     known.thread = coroutine.running()
+    if is_closed(device) then
+      return
+    end
     local found = due(device)
     while #found > 0 do -- once more where the device was lost, and up again, meanwhile
       known.epoch, failed = device.epoch, nil
@@ -61,9 +70,15 @@ local function rebuild(device)
         -- No race with anybody: who reads too early has failed, and what is built is there for all.
         core.check_meet()
         local ok, err = pcall(one.entry.f, one.buffer)
+        if is_closed(device) then
+          return
+        end
         local back = not ok and core.device_return(device, nil, true) -- lost in the middle: that is the next life's
         while back do
           back:join()
+          if is_closed(device) then
+            return
+          end
           back = core.device_return(device, nil, true)
         end
         if device.epoch ~= known.epoch then
