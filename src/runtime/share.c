@@ -340,9 +340,10 @@ void gpu_seat_disarm(struct gpu_device *device) {
         return;
     }
     uint64_t count;
-    if (seat->is_woken && read(seat->event_fd, &count, sizeof count) == sizeof count) {
-        seat->is_woken = false;
+    if (seat->is_woken && read(seat->event_fd, &count, sizeof count) < 0) {
+        /* A child by fork has read it. */
     }
+    seat->is_woken = false;
     seat->is_asleep = false;
     device->share->asleep_count--;
     if (device->link) {
