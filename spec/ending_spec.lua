@@ -93,7 +93,7 @@ describe("at its end a program", function()
     assert.equal(0, select(2, run(("--summary %s 2> /dev/null"):format(path))))
   end)
 
-  support.once(it, "closes a device on a thread once its work has ended, however much of that has failed by then", function()
+  support.once(it, "closes a device on a thread once its work has ended, however much has failed by then", function()
     local output, code = support.script([=[
       local gpu = require "gpulua"
       local dev = gpu.device("cpu", { isolate = "thread" })
